@@ -1,0 +1,201 @@
+//! The directory store: a directory tree of the local kernel (disk, NFS, parallel file system).
+//!
+//! Invariants:
+//! - D1: no call resolves a symbolic link or leaves the tree (see [`root`]).
+//! - D2: what a call creates has the owner and mode asked for, or is removed again (see
+//!   [`create`]).
+//! - D3: an error of the tree's storage being gone is `Unavailable`, never `ENOENT`: nobody may
+//!   conclude that a file was deleted.
+//!
+//! Lock order: `access_lock` is the only lock and is held across system calls of one file only.
+//!
+//! The daemon should run with umask 0: then the kernel creates with exactly the bits asked for
+//! and default ACLs restrict them. With another umask the lost bits are put back by chmod.
+
+mod attr;
+mod create;
+mod file;
+mod own;
+mod root;
+mod sync;
+mod xattr;
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use rustix::fs::{self as sys, AtFlags, RenameFlags};
+use rustix::io::Errno;
+
+use crate::{
+    Access, Attr, BackingFile, BackingStore, DirEntry, New, RenameMode, Result, SetAttr, StatFs,
+    XattrMode,
+};
+use file::DirFile;
+use root::Root;
+
+/// Serves one directory as a backing store.
+#[derive(Debug)]
+pub struct DirStore {
+    root: Arc<Root>,
+    umask: u32,
+    /// Held while a mode is changed, so that the temporary mode of [`own::open_own`] is neither
+    /// taken for the true one nor written over a newer one.
+    access_lock: Mutex<()>,
+}
+
+impl DirStore {
+    /// Opens an existing directory; links in `root` itself are followed, once.
+    pub fn open(root: &Path) -> Result<DirStore> {
+        Ok(DirStore {
+            root: Arc::new(Root::open(root)?),
+            umask: create::process_umask(),
+            access_lock: Mutex::new(()),
+        })
+    }
+
+    /// The canonical path of the root.
+    pub fn root(&self) -> &Path {
+        self.root.path()
+    }
+
+    fn file(&self, fd: std::os::fd::OwnedFd, attr: &sys::Statx, path: &Path) -> Arc<DirFile> {
+        Arc::new(DirFile::new(fd, attr::device(attr), self.root.clone(), path))
+    }
+}
+
+impl BackingStore for DirStore {
+    fn identity(&self) -> Result<String> {
+        self.root.run("identity", Path::new(""), || attr::identity(&self.root))
+    }
+
+    fn stat(&self, path: &Path) -> Result<Attr> {
+        self.root.run("stat", path, || {
+            let place = self.root.place(path)?;
+            place.stat().map(|stat| self.root.attr(&stat))
+        })
+    }
+
+    fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn BackingFile>> {
+        self.root.run("open", path, || {
+            let fd = own::open(self, path, access)?;
+            let stat = root::stat_fd(&fd)?;
+            own::require_regular(&stat)?;
+            Ok(self.file(fd, &stat, path) as _)
+        })
+    }
+
+    fn create(&self, path: &Path, new: &New) -> Result<(Arc<dyn BackingFile>, Attr)> {
+        self.root.run("create", path, || {
+            let (fd, stat) = create::file(self, path, new)?;
+            Ok((self.file(fd, &stat, path) as _, self.root.attr(&stat)))
+        })
+    }
+
+    fn mkdir(&self, path: &Path, new: &New) -> Result<Attr> {
+        self.root.run("mkdir", path, || create::node(self, path, create::What::Dir, new))
+    }
+
+    fn mknod(&self, path: &Path, new: &New, kind: crate::FileKind, rdev: u64) -> Result<Attr> {
+        self.root
+            .run("mknod", path, || create::node(self, path, create::What::Node(kind, rdev), new))
+    }
+
+    fn symlink(&self, path: &Path, target: &OsStr, new: &New) -> Result<Attr> {
+        self.root
+            .run("symlink", path, || create::node(self, path, create::What::Symlink(target), new))
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> Result<Attr> {
+        self.root.run2("link", from, to, || {
+            let (from, to) = (self.root.place(from)?, self.root.place(to)?);
+            // Without SYMLINK_FOLLOW the link itself gets another name.
+            sys::linkat(from.dir(), from.name(), to.dir(), to.name(), AtFlags::empty())?;
+            to.stat().map(|stat| self.root.attr(&stat))
+        })
+    }
+
+    fn read_link(&self, path: &Path) -> Result<PathBuf> {
+        self.root.run("read link", path, || {
+            let place = self.root.place(path)?;
+            let target = sys::readlinkat(place.dir(), place.name(), Vec::with_capacity(256))?;
+            Ok(PathBuf::from(OsString::from_vec(target.into_bytes())))
+        })
+    }
+
+    fn unlink(&self, path: &Path) -> Result<()> {
+        self.root.run("unlink", path, || {
+            let place = self.root.place(path)?;
+            sys::unlinkat(place.dir(), place.name(), AtFlags::empty())
+        })
+    }
+
+    fn rmdir(&self, path: &Path) -> Result<()> {
+        self.root.run("rmdir", path, || {
+            let place = self.root.place(path)?;
+            sys::unlinkat(place.dir(), place.name(), AtFlags::REMOVEDIR)
+        })
+    }
+
+    fn rename(&self, from: &Path, to: &Path, mode: RenameMode) -> Result<()> {
+        let flags = match mode {
+            RenameMode::Replace => RenameFlags::empty(),
+            RenameMode::NoReplace => RenameFlags::NOREPLACE,
+            RenameMode::Exchange => RenameFlags::EXCHANGE,
+        };
+        self.root.run2("rename", from, to, || {
+            let (from, to) = (self.root.place(from)?, self.root.place(to)?);
+            sys::renameat_with(from.dir(), from.name(), to.dir(), to.name(), flags)
+        })
+    }
+
+    fn set_attr(&self, path: &Path, set: &SetAttr) -> Result<Attr> {
+        self.root.run("set attributes of", path, || own::set_attr(self, path, set))
+    }
+
+    fn read_dir(&self, path: &Path) -> Result<Vec<DirEntry>> {
+        self.root.run("list", path, || {
+            let fd = self.root.open_dir(path)?;
+            attr::entries(fd)
+        })
+    }
+
+    fn xattr_get(&self, path: &Path, name: &OsStr) -> Result<Vec<u8>> {
+        self.root.run("read xattr of", path, || xattr::get(&self.root, path, name))
+    }
+
+    fn xattr_set(&self, path: &Path, name: &OsStr, value: &[u8], mode: XattrMode) -> Result<()> {
+        self.root.run("set xattr of", path, || xattr::set(&self.root, path, name, value, mode))
+    }
+
+    fn xattr_list(&self, path: &Path) -> Result<Vec<OsString>> {
+        self.root.run("list xattrs of", path, || xattr::list(&self.root, path))
+    }
+
+    fn xattr_remove(&self, path: &Path, name: &OsStr) -> Result<()> {
+        self.root.run("remove xattr of", path, || xattr::remove(&self.root, path, name))
+    }
+
+    fn statfs(&self) -> Result<StatFs> {
+        self.root.run("statfs", Path::new(""), || attr::statfs(&self.root))
+    }
+
+    fn sync_dir(&self, path: &Path) -> Result<()> {
+        self.root.run("sync directory", path, || {
+            let fd = self.root.open_dir(path)?;
+            sys::fsync(&fd)
+        })
+    }
+
+    fn sync_files(&self, files: &[Arc<dyn BackingFile>]) -> Result<()> {
+        sync::files(files)
+    }
+}
+
+/// What a system call gives, before the path is known to the error.
+type Sys<T> = std::result::Result<T, Errno>;
+
+fn name_bytes(name: &OsStr) -> &[u8] {
+    name.as_bytes()
+}

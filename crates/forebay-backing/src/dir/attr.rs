@@ -1,0 +1,156 @@
+//! What the kernel says about files and file systems, in the store's own values.
+
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
+
+use rustix::fs::{self as sys, AtFlags, FileType, Statx, StatxFlags, StatxTimestamp};
+
+use super::Sys;
+use super::root::{Root, stat_fd};
+use crate::{Attr, DirEntry, FileKey, FileKind, StatFs, Timestamp};
+
+/// `s_magic` of file systems (linux/magic.h and each file system's own header).
+pub mod magic {
+    pub const EXT: u32 = 0xef53;
+    pub const XFS: u32 = 0x5846_5342;
+    pub const BTRFS: u32 = 0x9123_683e;
+    pub const F2FS: u32 = 0xf2f5_2010;
+    pub const TMPFS: u32 = 0x0102_1994;
+}
+
+pub fn device(stat: &Statx) -> (u32, u32) {
+    (stat.stx_dev_major, stat.stx_dev_minor)
+}
+
+pub fn attr(stat: &Statx, root_device: (u32, u32)) -> Attr {
+    let btime = birth(stat);
+    Attr {
+        key: key(stat, root_device, btime),
+        kind: kind(FileType::from_raw_mode(stat.stx_mode.into())),
+        mode: u32::from(stat.stx_mode) & 0o7777,
+        nlink: stat.stx_nlink,
+        uid: stat.stx_uid,
+        gid: stat.stx_gid,
+        rdev: sys::makedev(stat.stx_rdev_major, stat.stx_rdev_minor),
+        size: stat.stx_size,
+        blocks: stat.stx_blocks,
+        blksize: stat.stx_blksize,
+        atime: time(&stat.stx_atime),
+        mtime: time(&stat.stx_mtime),
+        ctime: time(&stat.stx_ctime),
+        btime,
+    }
+}
+
+fn birth(stat: &Statx) -> Timestamp {
+    let known = stat.stx_mask & StatxFlags::BTIME.bits() != 0;
+    if known { time(&stat.stx_btime) } else { Timestamp::default() }
+}
+
+fn key(stat: &Statx, root_device: (u32, u32), btime: Timestamp) -> FileKey {
+    let ino = if device(stat) == root_device {
+        stat.stx_ino
+    } else {
+        foreign(device(stat), stat.stx_ino)
+    };
+    let seconds = btime.sec.cast_unsigned().wrapping_mul(1_000_000_000);
+    FileKey { ino, generation: seconds.wrapping_add(btime.nsec.into()) }
+}
+
+/// An inode number for a file of another file system mounted below the root: the top bit, which
+/// no file system in use sets, keeps it apart from the root's own. It changes when the device
+/// number does, which a reboot may bring about.
+fn foreign((major, minor): (u32, u32), ino: u64) -> u64 {
+    let device = u64::from(major) << 32 | u64::from(minor);
+    mix(device ^ mix(ino)) | 1 << 63
+}
+
+/// The finalizer of splitmix64: every input bit reaches every output bit.
+fn mix(x: u64) -> u64 {
+    let x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ x >> 31
+}
+
+fn time(t: &StatxTimestamp) -> Timestamp {
+    Timestamp { sec: t.tv_sec, nsec: t.tv_nsec }
+}
+
+pub fn kind(kind: FileType) -> FileKind {
+    match kind {
+        FileType::Directory => FileKind::Dir,
+        FileType::Symlink => FileKind::Symlink,
+        FileType::Fifo => FileKind::Fifo,
+        FileType::Socket => FileKind::Socket,
+        FileType::CharacterDevice => FileKind::Char,
+        FileType::BlockDevice => FileKind::Block,
+        FileType::RegularFile | FileType::Unknown => FileKind::File,
+    }
+}
+
+pub fn entries(fd: OwnedFd) -> Sys<Vec<DirEntry>> {
+    let mut list = Vec::new();
+    let mut dir = sys::Dir::new(fd)?;
+    while let Some(entry) = dir.read() {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if matches!(name, b"." | b"..") {
+            continue;
+        }
+        let kind = match entry.file_type() {
+            FileType::Unknown => match look(&dir, &entry)? {
+                Some(kind) => kind,
+                None => continue,
+            },
+            known => kind(known),
+        };
+        list.push(DirEntry { name: OsString::from_vec(name.to_vec()), kind, ino: entry.ino() });
+    }
+    Ok(list)
+}
+
+/// The kind of an entry where the file system does not list it; `None` if it has gone meanwhile.
+fn look(dir: &sys::Dir, entry: &sys::DirEntry) -> Sys<Option<FileKind>> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW;
+    match sys::statx(dir.fd()?, entry.file_name(), flags, StatxFlags::TYPE) {
+        Ok(stat) => Ok(Some(kind(FileType::from_raw_mode(stat.stx_mode.into())))),
+        Err(rustix::io::Errno::NOENT) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// The root's inode number and birth time, with the file system's id where that comes from its
+/// UUID (ext, btrfs), and with the canonical path where it does not: XFS and f2fs derive their
+/// id from the device number, which a reboot may change, and NFS has none.
+pub fn identity(root: &Root) -> Sys<String> {
+    let stat = stat_fd(root.fd())?;
+    let statfs = sys::fstatfs(root.fd())?;
+    let magic = magic_of(&statfs);
+    let birth = birth(&stat);
+    let place = match magic {
+        magic::EXT | magic::BTRFS => format!("{:016x}", sys::fstatvfs(root.fd())?.f_fsid),
+        _ => root.path().display().to_string(),
+    };
+    Ok(format!("dir:1:{magic:08x}:{}:{}.{:09}:{place}", stat.stx_ino, birth.sec, birth.nsec))
+}
+
+/// The field's type differs between architectures; the number fits 32 bits on all of them.
+pub fn magic_of(statfs: &sys::StatFs) -> u32 {
+    statfs.f_type as u32
+}
+
+pub fn statfs(root: &Root) -> Sys<StatFs> {
+    let s = sys::fstatvfs(root.fd())?;
+    let narrow = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
+    Ok(StatFs {
+        blocks: s.f_blocks,
+        bfree: s.f_bfree,
+        bavail: s.f_bavail,
+        files: s.f_files,
+        ffree: s.f_ffree,
+        bsize: narrow(s.f_bsize),
+        namelen: narrow(s.f_namemax),
+        frsize: narrow(s.f_frsize),
+    })
+}

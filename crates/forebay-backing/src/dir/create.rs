@@ -1,0 +1,187 @@
+//! Creating objects that belong to the caller although the daemon makes them.
+//!
+//! The group is right from the start: the creating thread takes the caller's group for the one
+//! call, so the kernel itself lets a set-gid parent win. The user is changed afterwards, because
+//! a thread with another user would lose root's right to search directories. A crash in between
+//! leaves an empty object that belongs to root.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{self as sys, AtFlags, FileType, Mode, OFlags, Statx, Uid};
+use rustix::io::Errno;
+
+use super::own::chmod_fd;
+use super::root::{Place, stat_fd};
+use super::{DirStore, Sys};
+use crate::{Attr, FileKind, New};
+
+/// What to create besides an open regular file.
+pub enum What<'a> {
+    Dir,
+    Node(FileKind, u64),
+    Symlink(&'a OsStr),
+}
+
+pub fn file(store: &DirStore, path: &Path, new: &New) -> Sys<(OwnedFd, Statx)> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+    let fd = {
+        let _group = Group::take(new.gid);
+        store.root.open_fd(path, flags, new.mode & 0o7777)?
+    };
+    let settled = stat_fd(&fd).and_then(|stat| settle(store, fd.as_fd(), stat, new));
+    match settled {
+        Ok(stat) => Ok((fd, stat)),
+        Err(errno) => {
+            let place = store.root.place(path)?;
+            undo(&place, AtFlags::empty());
+            Err(errno)
+        }
+    }
+}
+
+pub fn node(store: &DirStore, path: &Path, what: What<'_>, new: &New) -> Sys<Attr> {
+    let place = store.root.place(path)?;
+    make(&place, &what, new)?;
+    match settle_name(store, &place, &what, new) {
+        Ok(stat) => Ok(store.root.attr(&stat)),
+        Err(errno) => {
+            let dir = matches!(what, What::Dir);
+            undo(&place, if dir { AtFlags::REMOVEDIR } else { AtFlags::empty() });
+            Err(errno)
+        }
+    }
+}
+
+fn make(place: &Place<'_>, what: &What<'_>, new: &New) -> Sys<()> {
+    let _group = Group::take(new.gid);
+    let (dir, name) = (place.dir(), place.name());
+    let mode = Mode::from_raw_mode(new.mode & 0o7777);
+    match *what {
+        What::Dir => sys::mkdirat(dir, name, mode),
+        What::Node(kind, rdev) => sys::mknodat(dir, name, node_type(kind)?, mode, rdev),
+        What::Symlink(target) => sys::symlinkat(target, dir, name),
+    }
+}
+
+fn node_type(kind: FileKind) -> Sys<FileType> {
+    match kind {
+        FileKind::File => Ok(FileType::RegularFile),
+        FileKind::Fifo => Ok(FileType::Fifo),
+        FileKind::Socket => Ok(FileType::Socket),
+        FileKind::Char => Ok(FileType::CharacterDevice),
+        FileKind::Block => Ok(FileType::BlockDevice),
+        FileKind::Dir | FileKind::Symlink => Err(Errno::INVAL),
+    }
+}
+
+/// Best effort: the caller reports why the object could not be made right; a rest that stays is
+/// empty.
+fn undo(place: &Place<'_>, flags: AtFlags) {
+    let _ = sys::unlinkat(place.dir(), place.name(), flags);
+}
+
+/// As [`settle`] for an object known by name only. Most need nothing; for the others the object
+/// is pinned first, and must still be the fresh one.
+fn settle_name(store: &DirStore, place: &Place<'_>, what: &What<'_>, new: &New) -> Sys<Statx> {
+    let stat = place.stat()?;
+    let symlink = matches!(what, What::Symlink(_));
+    let mode = if symlink { mode(&stat) } else { wanted_mode(store, &stat, new) };
+    if mode == self::mode(&stat) && new_owner(&stat, new).is_none() {
+        return Ok(stat);
+    }
+    let fd = place.pin()?;
+    let stat = stat_fd(&fd)?;
+    require_fresh(&stat)?;
+    if symlink {
+        give(fd.as_fd(), &stat, new)?;
+        return stat_fd(&fd);
+    }
+    settle(store, fd.as_fd(), stat, new)
+}
+
+/// Somebody with direct access to the tree may have swapped the name for a hard link to another
+/// file before it was pinned; that file must not be given away.
+fn require_fresh(stat: &Statx) -> Sys<()> {
+    let dir = FileType::from_raw_mode(stat.stx_mode.into()) == FileType::Directory;
+    let mine = stat.stx_uid == rustix::process::geteuid().as_raw();
+    if mine && (dir || stat.stx_nlink == 1) { Ok(()) } else { Err(Errno::STALE) }
+}
+
+/// Gives a fresh object the owner and the mode bits that umask and chown took.
+fn settle(store: &DirStore, fd: BorrowedFd<'_>, stat: Statx, new: &New) -> Sys<Statx> {
+    let want = wanted_mode(store, &stat, new);
+    let given = give(fd, &stat, new)?;
+    let strips = given && want & 0o6000 != 0;
+    if want != mode(&stat) || strips {
+        chmod_fd(fd, want)?;
+    } else if !given {
+        return Ok(stat);
+    }
+    stat_fd(fd)
+}
+
+/// What the kernel left of the mode, plus what it took for the daemon's sake. Bits missing for
+/// another reason (a default ACL) stay missing; a set-gid bit inherited by a directory stays.
+fn wanted_mode(store: &DirStore, stat: &Statx, new: &New) -> u32 {
+    mode(stat) | new.mode & (store.umask | 0o7000)
+}
+
+fn mode(stat: &Statx) -> u32 {
+    u32::from(stat.stx_mode) & 0o7777
+}
+
+fn new_owner(stat: &Statx, new: &New) -> Option<u32> {
+    (is_root() && stat.stx_uid != new.uid).then_some(new.uid)
+}
+
+/// Whether the owner was changed. A file system that knows no owners (FAT) or maps root to nobody
+/// (NFS) answers EPERM to root: what it made is then all there is, as for a local program.
+fn give(fd: BorrowedFd<'_>, stat: &Statx, new: &New) -> Sys<bool> {
+    let Some(uid) = new_owner(stat, new) else { return Ok(false) };
+    match sys::chownat(fd, "", Some(Uid::from_raw(uid)), None, AtFlags::EMPTY_PATH) {
+        Ok(()) => Ok(true),
+        Err(Errno::PERM | Errno::OPNOTSUPP) => Ok(false),
+        Err(errno) => Err(errno),
+    }
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// The calling thread's file-system group, changed for the life of this value.
+struct Group {
+    before: Option<u32>,
+}
+
+impl Group {
+    fn take(gid: u32) -> Group {
+        if !is_root() || gid == rustix::process::getegid().as_raw() {
+            return Group { before: None };
+        }
+        Group { before: Some(set_group(gid)) }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(gid) = self.before {
+            set_group(gid);
+        }
+    }
+}
+
+/// Sets the group of this thread's file operations and gives the one before.
+fn set_group(gid: u32) -> u32 {
+    // SAFETY: changes the calling thread's credentials only; touches no memory.
+    unsafe { libc::setfsgid(gid) }.cast_unsigned()
+}
+
+/// Reading the umask by system call would change it for all threads for a moment.
+pub fn process_umask() -> u32 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|l| l.strip_prefix("Umask:"));
+    line.and_then(|mask| u32::from_str_radix(mask.trim(), 8).ok()).unwrap_or(0o777)
+}

@@ -1,0 +1,144 @@
+//! What depends on who the daemon is: opening files it owns but may not write, and changing
+//! modes, owners and times.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{
+    self as sys, AtFlags, FileType, Gid, Mode, OFlags, Statx, Timespec, Timestamps, Uid,
+};
+use rustix::io::Errno;
+
+use super::root::{Place, stat_fd};
+use super::{DirStore, Sys};
+use crate::{Access, Attr, SetAttr, SetTime, Timestamp};
+
+/// Opens a regular file (the caller still has to check that it is one).
+pub fn open(store: &DirStore, path: &Path, access: Access) -> Sys<OwnedFd> {
+    let flags = match access {
+        Access::Read => OFlags::RDONLY,
+        Access::ReadWrite => OFlags::RDWR,
+    };
+    match open_now(store, path, flags) {
+        Err(Errno::ACCESS) => open_own(store, path, flags),
+        done => done,
+    }
+}
+
+/// A FIFO must not make us wait for its other end, hence NONBLOCK; on a regular file that flag
+/// would turn a lease of another process into EAGAIN and io_uring reads into short ones, so it is
+/// taken off again.
+fn open_now(store: &DirStore, path: &Path, flags: OFlags) -> Sys<OwnedFd> {
+    match store.root.open_fd(path, flags | OFlags::NONBLOCK, 0) {
+        Ok(fd) => {
+            sys::fcntl_setfl(&fd, OFlags::empty())?;
+            Ok(fd)
+        }
+        // Only a regular file has leases, and waiting for one is bounded by the kernel.
+        Err(Errno::WOULDBLOCK) => store.root.open_fd(path, flags, 0),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Opens a file that belongs to the daemon although its mode says no: the owner may always give
+/// himself the right, so the file's 0444 is the kernel's business above us, not ours.
+///
+/// A crash between the two chmods leaves the file with `u+rw` added. Both change its ctime.
+fn open_own(store: &DirStore, path: &Path, flags: OFlags) -> Sys<OwnedFd> {
+    let fd = store.root.open_fd(path, OFlags::PATH, 0)?;
+    let _held = store.access_lock.lock().unwrap_or_else(|e| e.into_inner());
+    let stat = stat_fd(&fd)?;
+    require_regular(&stat)?;
+    if stat.stx_uid != rustix::process::geteuid().as_raw() {
+        return Err(Errno::ACCESS);
+    }
+    let mode = u32::from(stat.stx_mode) & 0o7777;
+    chmod_fd(fd.as_fd(), mode | 0o600)?;
+    let opened = sys::open(proc_path(fd.as_fd()), flags | OFlags::CLOEXEC, Mode::empty());
+    let restored = chmod_fd(fd.as_fd(), mode);
+    let opened = opened?;
+    restored?;
+    Ok(opened)
+}
+
+pub fn require_regular(stat: &Statx) -> Sys<()> {
+    match FileType::from_raw_mode(stat.stx_mode.into()) {
+        FileType::RegularFile => Ok(()),
+        FileType::Directory => Err(Errno::ISDIR),
+        FileType::Symlink => Err(Errno::LOOP),
+        _ => Err(Errno::INVAL),
+    }
+}
+
+/// Owner first, since chown takes set-uid and set-gid bits away; times last, since nothing after
+/// them may touch the file.
+pub fn set_attr(store: &DirStore, path: &Path, set: &SetAttr) -> Sys<Attr> {
+    let place = store.root.place(path)?;
+    if set.uid.is_some() || set.gid.is_some() {
+        let (uid, gid) = (set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw));
+        sys::chownat(place.dir(), place.name(), uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
+    }
+    if let Some(mode) = set.mode {
+        let _held = store.access_lock.lock().unwrap_or_else(|e| e.into_inner());
+        chmod(&place, mode & 0o7777)?;
+    }
+    if set.atime.is_some() || set.mtime.is_some() {
+        let times = times(set.atime, set.mtime);
+        sys::utimensat(place.dir(), place.name(), &times, AtFlags::SYMLINK_NOFOLLOW)?;
+    }
+    place.stat().map(|stat| store.root.attr(&stat))
+}
+
+pub fn times(atime: Option<SetTime>, mtime: Option<SetTime>) -> Timestamps {
+    let spec = |time: Option<SetTime>| match time {
+        None => Timespec { tv_sec: 0, tv_nsec: sys::UTIME_OMIT },
+        Some(SetTime::Now) => Timespec { tv_sec: 0, tv_nsec: sys::UTIME_NOW },
+        Some(SetTime::At(Timestamp { sec, nsec })) => {
+            Timespec { tv_sec: sec, tv_nsec: nsec.into() }
+        }
+    };
+    Timestamps { last_access: spec(atime), last_modification: spec(mtime) }
+}
+
+/// chmod of the name itself; a link's mode cannot be changed (EOPNOTSUPP). `fchmodat2` does it in
+/// one call from Linux 6.6 on.
+fn chmod(place: &Place<'_>, mode: u32) -> Sys<()> {
+    match fchmodat2(place, mode) {
+        Err(Errno::NOSYS) => {
+            let fd = place.pin()?;
+            let link = FileType::from_raw_mode(stat_fd(&fd)?.stx_mode.into()) == FileType::Symlink;
+            if link { Err(Errno::OPNOTSUPP) } else { chmod_fd(fd.as_fd(), mode) }
+        }
+        done => done,
+    }
+}
+
+fn fchmodat2(place: &Place<'_>, mode: u32) -> Sys<()> {
+    let name = std::ffi::CString::new(super::name_bytes(place.name())).map_err(|_| Errno::INVAL)?;
+    // SAFETY: the descriptor and the string outlive the call, which writes to no memory of ours.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_fchmodat2,
+            place.dir().as_raw_fd(),
+            name.as_ptr(),
+            mode,
+            libc::AT_SYMLINK_NOFOLLOW,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(last_errno()) }
+}
+
+fn last_errno() -> Errno {
+    let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
+    Errno::from_raw_os_error(errno)
+}
+
+/// chmod of whatever `fd` holds, O_PATH or not; never a link.
+pub fn chmod_fd(fd: BorrowedFd<'_>, mode: u32) -> Sys<()> {
+    sys::chmod(proc_path(fd), Mode::from_raw_mode(mode))
+}
+
+/// A name for what an O_PATH descriptor holds; the kernel follows it to the object, not to a name.
+pub fn proc_path(fd: BorrowedFd<'_>) -> String {
+    format!("/proc/self/fd/{}", fd.as_raw_fd())
+}

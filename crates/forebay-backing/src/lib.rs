@@ -1,0 +1,20 @@
+//! The backing store: what holds the truth about every byte that is not dirty.
+//!
+//! [`BackingStore`] is the only way the engine reaches slow storage. [`DirStore`] serves a
+//! directory; the wrappers in [`wrap`] add throttling, faults, metering and retries to any store.
+//!
+//! A path is relative to the store's root, has no `.` or `..` component, and the empty path is
+//! the root itself. No call follows a symbolic link, in the last component or before it.
+
+mod dir;
+mod error;
+pub mod metrics;
+mod store;
+pub mod wrap;
+
+pub use dir::DirStore;
+pub use error::{Error, Kind, Result, Retry};
+pub use store::{
+    Access, Attr, BackingFile, BackingStore, DirEntry, FileKey, FileKind, New, RenameMode, SetAttr,
+    SetTime, StatFs, Timestamp, Version, XattrMode,
+};

@@ -1,0 +1,240 @@
+//! The trait every backing store implements, and the values it speaks in.
+
+use std::any::Any;
+use std::ffi::{OsStr, OsString};
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Result;
+
+/// Identifies one file for as long as it exists: two names with one key are hard links.
+///
+/// `generation` tells a reused inode number from the one before it (the birth time in
+/// nanoseconds where the store knows it, otherwise 0).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct FileKey {
+    pub ino: u64,
+    pub generation: u64,
+}
+
+/// Seconds and nanoseconds since the epoch, as the kernel keeps them (`sec` may be negative).
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,
+)]
+pub struct Timestamp {
+    pub sec: i64,
+    pub nsec: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum FileKind {
+    File,
+    Dir,
+    Symlink,
+    Fifo,
+    Socket,
+    Char,
+    Block,
+}
+
+/// What `stat` says of a file. `mode` holds the twelve permission bits only; `blocks` counts
+/// 512-byte units.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attr {
+    pub key: FileKey,
+    pub kind: FileKind,
+    pub mode: u32,
+    pub nlink: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub rdev: u64,
+    pub size: u64,
+    pub blocks: u64,
+    pub blksize: u32,
+    pub atime: Timestamp,
+    pub mtime: Timestamp,
+    pub ctime: Timestamp,
+    pub btime: Timestamp,
+}
+
+impl Attr {
+    pub fn version(&self) -> Version {
+        Version { key: self.key, size: self.size, mtime: self.mtime, ctime: self.ctime }
+    }
+}
+
+/// The part of a file's attributes that changes whenever its bytes may have changed. Equal
+/// versions mean equal bytes, as far as the store can tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Version {
+    pub key: FileKey,
+    pub size: u64,
+    pub mtime: Timestamp,
+    pub ctime: Timestamp,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    Read,
+    ReadWrite,
+}
+
+/// Mode and owner of something about to be created. The store makes it so whatever the daemon's
+/// own user and umask are; where the parent directory is set-gid, its group wins, as on a local
+/// file system. A daemon that is not root leaves the owner as itself.
+#[derive(Debug, Clone, Copy)]
+pub struct New {
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RenameMode {
+    Replace,
+    NoReplace,
+    Exchange,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SetTime {
+    Now,
+    At(Timestamp),
+}
+
+/// The attributes to change; `None` leaves one alone.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SetAttr {
+    pub mode: Option<u32>,
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+    pub atime: Option<SetTime>,
+    pub mtime: Option<SetTime>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum XattrMode {
+    Any,
+    Create,
+    Replace,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DirEntry {
+    pub name: OsString,
+    pub kind: FileKind,
+    pub ino: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StatFs {
+    pub blocks: u64,
+    pub bfree: u64,
+    pub bavail: u64,
+    pub files: u64,
+    pub ffree: u64,
+    pub bsize: u32,
+    pub namelen: u32,
+    pub frsize: u32,
+}
+
+/// Slow storage with POSIX names. Every call may block for as long as the storage does; callers
+/// that promise a bound keep it themselves.
+pub trait BackingStore: Send + Sync + 'static {
+    /// A string that stays the same for this store and differs for every other, across restarts
+    /// and mounts. Compared before a fast tier is used (S11).
+    fn identity(&self) -> Result<String>;
+
+    /// Attributes of `path` itself (never of a link's target).
+    fn stat(&self, path: &Path) -> Result<Attr>;
+
+    /// Opens a regular file. `ReadWrite` succeeds wherever the daemon may legitimately write for
+    /// the file's owner: a daemon that owns a 0444 file gets it.
+    fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn BackingFile>>;
+
+    /// Creates a regular file, which must not exist.
+    fn create(&self, path: &Path, new: &New) -> Result<(Arc<dyn BackingFile>, Attr)>;
+
+    fn mkdir(&self, path: &Path, new: &New) -> Result<Attr>;
+
+    /// Creates a FIFO, socket, device node or (with `FileKind::File`) an empty regular file.
+    fn mknod(&self, path: &Path, new: &New, kind: FileKind, rdev: u64) -> Result<Attr>;
+
+    fn symlink(&self, path: &Path, target: &OsStr, new: &New) -> Result<Attr>;
+
+    /// Makes `to` another name of `from`.
+    fn link(&self, from: &Path, to: &Path) -> Result<Attr>;
+
+    fn read_link(&self, path: &Path) -> Result<PathBuf>;
+
+    fn unlink(&self, path: &Path) -> Result<()>;
+
+    fn rmdir(&self, path: &Path) -> Result<()>;
+
+    fn rename(&self, from: &Path, to: &Path, mode: RenameMode) -> Result<()>;
+
+    fn set_attr(&self, path: &Path, set: &SetAttr) -> Result<Attr>;
+
+    /// All entries but `.` and `..`.
+    fn read_dir(&self, path: &Path) -> Result<Vec<DirEntry>>;
+
+    fn xattr_get(&self, path: &Path, name: &OsStr) -> Result<Vec<u8>>;
+
+    fn xattr_set(&self, path: &Path, name: &OsStr, value: &[u8], mode: XattrMode) -> Result<()>;
+
+    fn xattr_list(&self, path: &Path) -> Result<Vec<OsString>>;
+
+    fn xattr_remove(&self, path: &Path, name: &OsStr) -> Result<()>;
+
+    fn statfs(&self) -> Result<StatFs>;
+
+    /// Makes the entries of a directory durable.
+    fn sync_dir(&self, path: &Path) -> Result<()>;
+
+    /// Makes data and metadata of all these files durable, by whatever means is cheapest and true
+    /// for this store: one syncfs where the file system is known to honour it, else one fsync
+    /// each.
+    fn sync_files(&self, files: &[Arc<dyn BackingFile>]) -> Result<()>;
+}
+
+/// An open regular file of a backing store.
+pub trait BackingFile: Send + Sync {
+    /// Reads at most `buf.len()` bytes; short only at the end of the file.
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize>;
+
+    /// Writes all of `buf`.
+    fn write_at(&self, buf: &[u8], offset: u64) -> Result<()>;
+
+    fn set_len(&self, len: u64) -> Result<()>;
+
+    /// Makes `[offset, offset + len)` read as zeros without changing the size, freeing the space
+    /// where the store can.
+    fn punch(&self, offset: u64, len: u64) -> Result<()>;
+
+    fn stat(&self) -> Result<Attr>;
+
+    fn set_times(&self, atime: Option<Timestamp>, mtime: Option<Timestamp>) -> Result<()>;
+
+    /// Makes the file's data and metadata durable (fsync).
+    fn sync(&self) -> Result<()>;
+
+    /// The first run of data at or after `offset`, as `[start, end)`; `None` if only a hole is
+    /// left. A store that knows no holes says that everything up to the end is data.
+    fn next_data(&self, offset: u64) -> Result<Option<(u64, u64)>> {
+        let size = self.stat()?.size;
+        Ok((offset < size).then_some((offset, size)))
+    }
+
+    /// The descriptor behind the file, where there is one.
+    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Lets a store recognize the files it handed out (for `sync_files`).
+    fn as_any(&self) -> Option<&dyn Any> {
+        None
+    }
+}
