@@ -1,0 +1,207 @@
+//! A program under load: works on files of its own directory and writes down, elsewhere, what was
+//! acknowledged. Ends at the first error (exit 3), which is how it meets a killed daemon; a read
+//! that does not return what it wrote is exit 4.
+//!
+//! `writer DIR JOURNAL SEED mixed|synced [MAX_OPS]`
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::process::exit;
+
+use forebay_tests::Rng;
+use forebay_tests::journal::{Files, History, Journal, Op, written};
+
+const FILE_MAX: u64 = 1 << 20;
+const FILES_MAX: usize = 24;
+const WRITE_MAX: u64 = 64 << 10;
+
+#[derive(PartialEq)]
+enum Mode {
+    /// Everything a program does to files.
+    Mixed,
+    /// Only what the power cut test can judge: create, write, append, fsync.
+    Synced,
+}
+
+struct Writer {
+    dir: PathBuf,
+    journal: Journal,
+    rng: Rng,
+    mode: Mode,
+    files: Files,
+    open: HashMap<String, File>,
+    next: u64,
+}
+
+fn main() {
+    let args: Vec<String> = std::env::args().collect();
+    let mut writer = Writer::new(&args);
+    let max = args.get(5).map_or(u64::MAX, |n| n.parse().expect("MAX_OPS"));
+    for _ in 0..max {
+        if let Err(error) = writer.step() {
+            eprintln!("writer {}: ended by {error}", writer.dir.display());
+            exit(3);
+        }
+    }
+}
+
+impl Writer {
+    fn new(args: &[String]) -> Writer {
+        let history = History::read(args[2].as_ref());
+        Writer {
+            dir: args[1].clone().into(),
+            journal: Journal::append(args[2].as_ref()),
+            rng: Rng::new(args[3].parse().expect("SEED")),
+            mode: if args[4] == "synced" { Mode::Synced } else { Mode::Mixed },
+            files: history.files(),
+            open: HashMap::new(),
+            next: history.acked.len() as u64,
+        }
+    }
+
+    fn step(&mut self) -> io::Result<()> {
+        if self.files.is_empty() {
+            return self.create();
+        }
+        if self.rng.one_in(8) {
+            let name = self.any();
+            self.open.remove(&name);
+        }
+        let dice = self.rng.below(100);
+        match (&self.mode, dice) {
+            (_, 0..45) => self.write(),
+            (_, 45..60) => self.append(),
+            (_, 60..72) => self.fsync(),
+            (_, 72..80) => self.verify(),
+            (_, 80..86) if self.files.len() < FILES_MAX => self.create(),
+            (Mode::Mixed, 86..91) => self.truncate(),
+            (Mode::Mixed, 91..96) => self.rename(),
+            (Mode::Mixed, 96..100) => self.unlink(),
+            _ => self.write(),
+        }
+    }
+
+    fn any(&mut self) -> String {
+        let at = self.rng.below(self.files.len() as u64) as usize;
+        self.files.keys().nth(at).expect("there are files").clone()
+    }
+
+    fn fresh(&mut self) -> String {
+        self.next += 1;
+        format!("f{}", self.next)
+    }
+
+    fn file(&mut self, name: &str) -> io::Result<&File> {
+        if !self.open.contains_key(name) {
+            let file = File::options().read(true).write(true).open(self.dir.join(name))?;
+            self.open.insert(name.into(), file);
+        }
+        Ok(&self.open[name])
+    }
+
+    fn create(&mut self) -> io::Result<()> {
+        let name = self.fresh();
+        let path = self.dir.join(&name);
+        let open = || File::options().read(true).write(true).create_new(true).open(path);
+        let file = self.journal.record(&Op::Create(name.clone()), open)?;
+        self.open.insert(name.clone(), file);
+        self.files.insert(name, Vec::new());
+        Ok(())
+    }
+
+    fn write(&mut self) -> io::Result<()> {
+        let name = self.any();
+        let size = self.files[&name].len() as u64;
+        // Never beyond the end: a hole's zeros could hide lost bytes.
+        let offset = self.rng.below(size + 1);
+        self.write_at(name, offset)
+    }
+
+    fn append(&mut self) -> io::Result<()> {
+        let name = self.any();
+        let offset = self.files[&name].len() as u64;
+        self.write_at(name, offset)
+    }
+
+    fn write_at(&mut self, name: String, offset: u64) -> io::Result<()> {
+        let len = self.rng.range(1, WRITE_MAX).min(FILE_MAX.saturating_sub(offset));
+        if len == 0 {
+            return Ok(());
+        }
+        let key = self.rng.next();
+        let bytes = written(offset, len, key);
+        let file = self.file(&name)?.try_clone()?;
+        let op = Op::Write { name: name.clone(), offset, len, key };
+        self.journal.record(&op, || file.write_all_at(&bytes, offset))?;
+        let mine = self.files.get_mut(&name).expect("known");
+        let end = (offset + len) as usize;
+        mine.resize(mine.len().max(end), 0);
+        mine[offset as usize..end].copy_from_slice(&bytes);
+        Ok(())
+    }
+
+    fn fsync(&mut self) -> io::Result<()> {
+        let name = self.any();
+        let file = self.file(&name)?.try_clone()?;
+        self.journal.record(&Op::Fsync(name), || file.sync_all())
+    }
+
+    fn truncate(&mut self) -> io::Result<()> {
+        let name = self.any();
+        let len = self.rng.below(self.files[&name].len() as u64 + WRITE_MAX).min(FILE_MAX);
+        let file = self.file(&name)?.try_clone()?;
+        self.journal.record(&Op::Truncate(name.clone(), len), || file.set_len(len))?;
+        self.files.get_mut(&name).expect("known").resize(len as usize, 0);
+        Ok(())
+    }
+
+    fn rename(&mut self) -> io::Result<()> {
+        let from = self.any();
+        let to = if self.rng.one_in(2) { self.any() } else { self.fresh() };
+        if from == to {
+            return Ok(());
+        }
+        let (a, b) = (self.dir.join(&from), self.dir.join(&to));
+        let op = Op::Rename(from.clone(), to.clone());
+        self.journal.record(&op, || std::fs::rename(a, b))?;
+        self.open.remove(&to);
+        if let Some(file) = self.open.remove(&from) {
+            self.open.insert(to.clone(), file);
+        }
+        let bytes = self.files.remove(&from).expect("known");
+        self.files.insert(to, bytes);
+        Ok(())
+    }
+
+    fn unlink(&mut self) -> io::Result<()> {
+        let name = self.any();
+        let path = self.dir.join(&name);
+        self.journal.record(&Op::Unlink(name.clone()), || std::fs::remove_file(path))?;
+        self.open.remove(&name);
+        self.files.remove(&name);
+        Ok(())
+    }
+
+    /// Reads a whole file and compares it with what was written.
+    fn verify(&mut self) -> io::Result<()> {
+        let name = self.any();
+        let want = self.files[&name].clone();
+        let mut got = vec![0; want.len()];
+        match self.file(&name)?.read_exact_at(&mut got, 0) {
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => {
+                eprintln!("writer: WRONG READ of {name}: shorter than {} bytes", want.len());
+                exit(4);
+            }
+            other => other?,
+        }
+        if got != want {
+            let at = got.iter().zip(&want).position(|(a, b)| a != b);
+            eprintln!("writer: WRONG READ of {name} at {at:?} of {}", want.len());
+            exit(4);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,102 @@
+//! File systems in image files: made, mounted and unmounted.
+
+use std::path::{Path, PathBuf};
+
+use crate::cli::tool;
+use crate::wait::eventually;
+use std::time::Duration;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ImageFs {
+    Ext4,
+    Xfs,
+}
+
+impl ImageFs {
+    pub fn name(self) -> &'static str {
+        match self {
+            ImageFs::Ext4 => "ext4",
+            ImageFs::Xfs => "xfs",
+        }
+    }
+}
+
+/// Makes a sparse image with an empty file system in it.
+pub fn make(image: &Path, fs: ImageFs, mib: u64) {
+    let file = std::fs::File::create(image).expect("image file");
+    file.set_len(mib << 20).expect("size of the image");
+    let path = image.to_str().expect("plain path");
+    match fs {
+        // No lazy initialization: a background writer would disturb the image under test.
+        ImageFs::Ext4 => {
+            tool("mkfs.ext4", &["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0", path])
+        }
+        ImageFs::Xfs => tool("mkfs.xfs", &["-q", "-f", "-m", "reflink=1", path]),
+    }
+    .ok();
+}
+
+/// A mounted file system that is unmounted when dropped.
+pub struct MountedFs(PathBuf);
+
+impl MountedFs {
+    /// Mounts an image. The loop device detaches itself with the last unmount.
+    pub fn image(image: &Path, at: &Path) -> MountedFs {
+        std::fs::create_dir_all(at).expect("mount point");
+        let name = |p: &Path| p.to_str().expect("plain path").to_string();
+        tool("mount", &["-o", "loop", &name(image), &name(at)]).ok();
+        MountedFs(at.to_path_buf())
+    }
+
+    pub fn tmpfs(at: &Path, mib: u64) -> MountedFs {
+        std::fs::create_dir_all(at).expect("mount point");
+        let size = format!("size={mib}m");
+        tool("mount", &["-t", "tmpfs", "-o", &size, "fbt", at.to_str().expect("plain path")]).ok();
+        MountedFs(at.to_path_buf())
+    }
+
+    pub fn bind(from: &Path, at: &Path) -> MountedFs {
+        let name = |p: &Path| p.to_str().expect("plain path").to_string();
+        tool("mount", &["--bind", &name(from), &name(at)]).ok();
+        MountedFs(at.to_path_buf())
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for MountedFs {
+    fn drop(&mut self) {
+        // A daemon that was just killed may hold the file system for a moment longer.
+        let gone = eventually(Duration::from_secs(5), || unmount(&self.0, false).is_ok());
+        if !gone {
+            let _ = unmount(&self.0, true);
+        }
+    }
+}
+
+/// Unmounts with the system call, so that no helper program can hang on a dead mount.
+pub fn unmount(at: &Path, lazy: bool) -> rustix::io::Result<()> {
+    use rustix::mount::UnmountFlags;
+    let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+    match rustix::mount::unmount(at, flags) {
+        // Not mounted: done before.
+        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => Ok(()),
+        other => other,
+    }
+}
+
+/// File system type and source of what is mounted at exactly this path.
+pub fn mounted_at(path: &Path) -> Option<(String, String)> {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").expect("/proc is mounted");
+    let mut found = None;
+    for line in table.lines() {
+        let Some((left, right)) = line.split_once(" - ") else { continue };
+        if left.split(' ').nth(4).map(Path::new) == Some(path) {
+            let mut right = right.split(' ');
+            found = right.next().zip(right.next()).map(|(a, b)| (a.into(), b.into()));
+        }
+    }
+    found
+}

@@ -1,0 +1,83 @@
+//! The harness of the system tests: test beds, processes, trees, journals.
+//!
+//! A test lays a [`Bed`] (a backing directory, a fast tier on a chosen file system, a mount
+//! point), mounts it through the `forebay` command and nothing else, and compares what it finds.
+//! Whatever a bed mounts, attaches or starts, its `Drop` takes away again, and only that.
+//!
+//! Environment: `FOREBAY_BIN` names the binary (default: `forebay` of the build the test belongs
+//! to, release first). `FOREBAY_TEST_PLAIN=1` bind-mounts the backing directory instead of running
+//! forebay: what fails then is a mistake in the test. `FOREBAY_SOAK=SECONDS` runs the long
+//! versions. `FOREBAY_TEST_DIR` is where beds are laid (default `/var/tmp`).
+mod bed;
+mod cli;
+pub mod images;
+pub mod journal;
+pub mod ops;
+pub mod plain;
+mod procs;
+mod rng;
+pub mod sample;
+pub mod sys;
+pub mod tree;
+mod wait;
+
+pub use bed::{Bed, Foreground, Mounted, Tier, drop_caches, text};
+pub use cli::{Out, finish, binary, binary_mentions, forebay, forebay_env, tool, tool_in};
+pub use procs::{Proc, is_alive, is_root, kill, open_fds, rss_kib, user_ids};
+pub use rng::{Rng, fill};
+pub use wait::{eventually, soak, within};
+
+use std::io::Write;
+
+/// Says something that the test runner must not swallow.
+pub fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// Leaves a test, saying why it could not run.
+#[macro_export]
+macro_rules! skip {
+    ($($why:tt)*) => {{
+        $crate::say(&format!("SKIPPED: {}: {}", $crate::test_name(), format!($($why)*)));
+        return;
+    }};
+}
+
+/// States what a test did, so that passing by doing nothing shows.
+#[macro_export]
+macro_rules! proof {
+    ($($what:tt)*) => {
+        $crate::say(&format!("proof: {}: {}", $crate::test_name(), format!($($what)*)))
+    };
+}
+
+/// The running test, as libtest names its thread.
+pub fn test_name() -> String {
+    std::thread::current().name().unwrap_or("test").to_string()
+}
+
+/// Leaves the test unless it runs as root with forebay itself (not in plain mode).
+#[macro_export]
+macro_rules! needs_forebay {
+    () => {
+        if !$crate::is_root() {
+            $crate::skip!("needs root");
+        }
+        if $crate::plain::on() {
+            $crate::skip!("plain mode has no forebay");
+        }
+    };
+}
+
+/// Leaves the test unless it runs as root and the commands are installed.
+#[macro_export]
+macro_rules! needs_tools {
+    ($($tool:expr),*) => {
+        if !$crate::is_root() {
+            $crate::skip!("needs root");
+        }
+        $(if !$crate::sys::on_path($tool) {
+            $crate::skip!("{} is not installed (see tests/packages.txt)", $tool);
+        })*
+    };
+}

@@ -1,0 +1,31 @@
+//! Waiting for a condition, never for a time.
+
+use std::time::{Duration, Instant};
+
+/// Polls `done` until it holds; panics with `what` after `limit`.
+#[track_caller]
+pub fn within(limit: Duration, what: &str, done: impl FnMut() -> bool) {
+    assert!(eventually(limit, done), "not within {limit:?}: {what}");
+}
+
+/// Polls `done` until it holds; false after `limit`.
+pub fn eventually(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
+    let deadline = Instant::now() + limit;
+    let mut pause = Duration::from_millis(1);
+    loop {
+        if done() {
+            return true;
+        }
+        if Instant::now() >= deadline {
+            return false;
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(50));
+    }
+}
+
+/// How long the long versions run, if they are asked for.
+pub fn soak() -> Option<Duration> {
+    let seconds = std::env::var("FOREBAY_SOAK").ok()?;
+    Some(Duration::from_secs(seconds.parse().expect("FOREBAY_SOAK is a number of seconds")))
+}
