@@ -1,0 +1,142 @@
+//! The delegation of a wrapped store, written once for all layers.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::file::WrappedFile;
+use super::layer::{Call, Done, Layer, Verb};
+use crate::{
+    Access, Attr, BackingFile, BackingStore, DirEntry, FileKind, New, RenameMode, Result, SetAttr,
+    StatFs, XattrMode,
+};
+
+/// A store whose every call goes through `L`.
+pub struct Wrapped<L> {
+    inner: Arc<dyn BackingStore>,
+    layer: Arc<L>,
+}
+
+impl<L: Layer> Wrapped<L> {
+    pub fn new(inner: Arc<dyn BackingStore>, layer: Arc<L>) -> Arc<Wrapped<L>> {
+        Arc::new(Wrapped { inner, layer })
+    }
+
+    /// The layer, for its counters and settings.
+    pub fn layer(&self) -> &Arc<L> {
+        &self.layer
+    }
+
+    fn go<T>(&self, verb: Verb, paths: &[&Path], run: impl FnMut() -> Result<T>) -> Result<T> {
+        around(&*self.layer, &Call { verb, paths, offset: 0, len: 0 }, run)
+    }
+
+    fn file(&self, inner: Arc<dyn BackingFile>, path: &Path) -> Arc<dyn BackingFile> {
+        Arc::new(WrappedFile::new(inner, self.layer.clone(), path))
+    }
+}
+
+/// Makes a call that moves no file data.
+pub fn around<L: Layer, T>(
+    layer: &L,
+    call: &Call<'_>,
+    mut run: impl FnMut() -> Result<T>,
+) -> Result<T> {
+    layer.around(call, || run().map(|value| Done { value, bytes: 0 })).map(|done| done.value)
+}
+
+impl<L: Layer> BackingStore for Wrapped<L> {
+    fn identity(&self) -> Result<String> {
+        self.go(Verb::Identity, &[], || self.inner.identity())
+    }
+
+    fn stat(&self, path: &Path) -> Result<Attr> {
+        self.go(Verb::Stat, &[path], || self.inner.stat(path))
+    }
+
+    fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn BackingFile>> {
+        let file = self.go(Verb::Open, &[path], || self.inner.open(path, access))?;
+        Ok(self.file(file, path))
+    }
+
+    fn create(&self, path: &Path, new: &New) -> Result<(Arc<dyn BackingFile>, Attr)> {
+        let (file, attr) = self.go(Verb::Create, &[path], || self.inner.create(path, new))?;
+        Ok((self.file(file, path), attr))
+    }
+
+    fn mkdir(&self, path: &Path, new: &New) -> Result<Attr> {
+        self.go(Verb::Mkdir, &[path], || self.inner.mkdir(path, new))
+    }
+
+    fn mknod(&self, path: &Path, new: &New, kind: FileKind, rdev: u64) -> Result<Attr> {
+        self.go(Verb::Mknod, &[path], || self.inner.mknod(path, new, kind, rdev))
+    }
+
+    fn symlink(&self, path: &Path, target: &OsStr, new: &New) -> Result<Attr> {
+        self.go(Verb::Symlink, &[path], || self.inner.symlink(path, target, new))
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> Result<Attr> {
+        self.go(Verb::Link, &[from, to], || self.inner.link(from, to))
+    }
+
+    fn read_link(&self, path: &Path) -> Result<PathBuf> {
+        self.go(Verb::ReadLink, &[path], || self.inner.read_link(path))
+    }
+
+    fn unlink(&self, path: &Path) -> Result<()> {
+        self.go(Verb::Unlink, &[path], || self.inner.unlink(path))
+    }
+
+    fn rmdir(&self, path: &Path) -> Result<()> {
+        self.go(Verb::Rmdir, &[path], || self.inner.rmdir(path))
+    }
+
+    fn rename(&self, from: &Path, to: &Path, mode: RenameMode) -> Result<()> {
+        self.go(Verb::Rename, &[from, to], || self.inner.rename(from, to, mode))
+    }
+
+    fn set_attr(&self, path: &Path, set: &SetAttr) -> Result<Attr> {
+        self.go(Verb::SetAttr, &[path], || self.inner.set_attr(path, set))
+    }
+
+    fn read_dir(&self, path: &Path) -> Result<Vec<DirEntry>> {
+        self.go(Verb::ReadDir, &[path], || self.inner.read_dir(path))
+    }
+
+    fn xattr_get(&self, path: &Path, name: &OsStr) -> Result<Vec<u8>> {
+        self.go(Verb::XattrGet, &[path], || self.inner.xattr_get(path, name))
+    }
+
+    fn xattr_set(&self, path: &Path, name: &OsStr, value: &[u8], mode: XattrMode) -> Result<()> {
+        self.go(Verb::XattrSet, &[path], || self.inner.xattr_set(path, name, value, mode))
+    }
+
+    fn xattr_list(&self, path: &Path) -> Result<Vec<OsString>> {
+        self.go(Verb::XattrList, &[path], || self.inner.xattr_list(path))
+    }
+
+    fn xattr_remove(&self, path: &Path, name: &OsStr) -> Result<()> {
+        self.go(Verb::XattrRemove, &[path], || self.inner.xattr_remove(path, name))
+    }
+
+    fn statfs(&self) -> Result<StatFs> {
+        self.go(Verb::Statfs, &[], || self.inner.statfs())
+    }
+
+    fn sync_dir(&self, path: &Path) -> Result<()> {
+        self.go(Verb::SyncDir, &[path], || self.inner.sync_dir(path))
+    }
+
+    fn sync_files(&self, files: &[Arc<dyn BackingFile>]) -> Result<()> {
+        let ours: Vec<Option<&WrappedFile<L>>> =
+            files.iter().map(|f| f.as_any().and_then(|any| any.downcast_ref())).collect();
+        let paths: Vec<&Path> = ours.iter().flatten().map(|file| file.path()).collect();
+        let inner: Vec<Arc<dyn BackingFile>> = ours
+            .iter()
+            .zip(files)
+            .map(|(ours, file)| ours.map_or(file, |ours| ours.inner()).clone())
+            .collect();
+        self.go(Verb::SyncFiles, &paths, || self.inner.sync_files(&inner))
+    }
+}
