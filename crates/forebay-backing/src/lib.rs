@@ -10,6 +10,8 @@ mod dir;
 mod error;
 pub mod metrics;
 mod store;
+#[cfg(any(test, feature = "suite"))]
+pub mod suite;
 pub mod wrap;
 
 pub use dir::DirStore;

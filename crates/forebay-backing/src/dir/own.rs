@@ -29,7 +29,7 @@ pub fn open(store: &DirStore, path: &Path, access: Access) -> Sys<OwnedFd> {
 /// would turn a lease of another process into EAGAIN and io_uring reads into short ones, so it is
 /// taken off again.
 fn open_now(store: &DirStore, path: &Path, flags: OFlags) -> Sys<OwnedFd> {
-    match store.root.open_fd(path, flags | OFlags::NONBLOCK, 0) {
+    match store.root.open_fd(path, flags | OFlags::NONBLOCK | OFlags::NOCTTY, 0) {
         Ok(fd) => {
             sys::fcntl_setfl(&fd, OFlags::empty())?;
             Ok(fd)

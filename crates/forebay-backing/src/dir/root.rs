@@ -69,7 +69,7 @@ impl Root {
     pub fn open_fd(&self, path: &Path, flags: OFlags, mode: u32) -> Sys<OwnedFd> {
         check(path)?;
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY;
+        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(mode);
         match self.resolver {
             Resolver::Openat2 => open_beneath(self.fd.as_fd(), path, flags, mode),
