@@ -186,7 +186,8 @@ impl History {
         let found = read_dir(dir);
         let touched: BTreeSet<&str> = self.in_flight.iter().flat_map(|op| op.names()).collect();
         let mut wrong = Vec::new();
-        let names: BTreeSet<&String> = before.keys().chain(after.keys()).chain(found.keys()).collect();
+        let names: BTreeSet<&String> =
+            before.keys().chain(after.keys()).chain(found.keys()).collect();
         for name in names {
             let (old, new, now) = (before.get(name), after.get(name), found.get(name));
             let fits = now == old
@@ -227,15 +228,17 @@ impl History {
         let found = read_dir(dir);
         for name in &names {
             let of_name = |op: &&Op| op.names()[0] == *name;
-            let synced_to = self.acked.iter().rposition(|op| {
-                matches!(op, Op::Fsync(n) | Op::Load(n, _) if n == name)
-            });
+            let synced_to = self
+                .acked
+                .iter()
+                .rposition(|op| matches!(op, Op::Fsync(n) | Op::Load(n, _) if n == name));
             let split = synced_to.map_or(0, |at| at + 1);
             let mut files = Files::new();
             for op in issued[..split].iter().filter(|op| of_name(op)) {
                 apply(&mut files, op);
             }
-            let later: Vec<&Op> = issued[split..].iter().copied().filter(|op| of_name(&op)).collect();
+            let later: Vec<&Op> =
+                issued[split..].iter().copied().filter(|op| of_name(&op)).collect();
             let base = files.get(*name).map(Vec::as_slice);
             let problem = after_cut(base, &later, found.get(*name).map(Vec::as_slice));
             wrong.extend(problem.map(|p| format!("{name}: {p}")));
@@ -252,7 +255,10 @@ fn mixed(old: Option<&Vec<u8>>, new: Option<&Vec<u8>>, now: Option<&Vec<u8>>) ->
     let long = old.len().max(new.len());
     let short = old.len().min(new.len());
     (short..=long).contains(&now.len())
-        && now.iter().enumerate().all(|(i, byte)| old.get(i) == Some(byte) || new.get(i) == Some(byte))
+        && now
+            .iter()
+            .enumerate()
+            .all(|(i, byte)| old.get(i) == Some(byte) || new.get(i) == Some(byte))
 }
 
 fn explain(old: Option<&Vec<u8>>, now: Option<&Vec<u8>>) -> String {

@@ -22,7 +22,7 @@ pub mod tree;
 mod wait;
 
 pub use bed::{Bed, Foreground, Mounted, Tier, drop_caches, text};
-pub use cli::{Out, finish, binary, binary_mentions, forebay, forebay_env, tool, tool_in};
+pub use cli::{Out, binary, binary_mentions, finish, forebay, forebay_env, tool, tool_in};
 pub use procs::{Proc, is_alive, is_root, kill, open_fds, rss_kib, user_ids};
 pub use rng::{Rng, fill};
 pub use wait::{eventually, soak, within};

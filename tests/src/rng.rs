@@ -51,8 +51,8 @@ pub fn fill(buf: &mut [u8], key: u64, offset: u64) {
     let mut at = 0;
     while at < buf.len() {
         let position = offset + at as u64;
-        let word = (mix(key.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ (position / 8)))
-            | 0x0101_0101_0101_0101;
+        let word =
+            (mix(key.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ (position / 8))) | 0x0101_0101_0101_0101;
         let skip = (position % 8) as usize;
         let len = (8 - skip).min(buf.len() - at);
         buf[at..at + len].copy_from_slice(&word.to_le_bytes()[skip..skip + len]);
