@@ -199,3 +199,6 @@ type Sys<T> = std::result::Result<T, Errno>;
 fn name_bytes(name: &OsStr) -> &[u8] {
     name.as_bytes()
 }
+
+#[cfg(test)]
+mod tests;

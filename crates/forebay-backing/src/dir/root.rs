@@ -53,6 +53,11 @@ impl Root {
         Ok(Root { fd, path: canonical, device, resolver })
     }
 
+    #[cfg(test)]
+    pub fn resolve_by_walking(&mut self) {
+        self.resolver = Resolver::Walk;
+    }
+
     pub fn path(&self) -> &Path {
         &self.path
     }
