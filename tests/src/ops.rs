@@ -164,9 +164,7 @@ fn draw_flags(rng: &mut Rng) -> i32 {
     } else if rng.one_in(3) {
         flags = libc::O_WRONLY;
     }
-    for (flag, odds) in
-        [(libc::O_TRUNC, 6), (libc::O_APPEND, 6), (libc::O_EXCL, 12)]
-    {
+    for (flag, odds) in [(libc::O_TRUNC, 6), (libc::O_APPEND, 6), (libc::O_EXCL, 12)] {
         if rng.one_in(odds) {
             flags |= flag;
         }
