@@ -1,0 +1,175 @@
+//! Flushing to a throttled store: its speed, and what it costs readers of cached files.
+//!
+//! The bound of a drain is the store's bandwidth, or, for small files on a store with latency,
+//! what a plain copier reaches that keeps as many files in flight as forebay does
+//! (`flush-depth`) and pays the latency for three calls per file: open, write, set times.
+//! Syncs are not counted, since they are shared by a batch.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use crate::load::{self, Caching, Finish, MIB, Random, Verb};
+use crate::mounts::Forebay;
+use crate::report::{Finding, Report, Target};
+use crate::run::{On, Run, Subject};
+use crate::stat::Samples;
+
+const BANDWIDTH: f64 = 100e6;
+const LATENCY: Duration = Duration::from_millis(5);
+const CALLS_PER_FILE: f64 = 3.0;
+/// forebay's default, used if the mount does not tell.
+const FLUSH_DEPTH: f64 = 8.0;
+/// Enough that creating through a store with latency does not take for ever.
+const WRITERS: usize = 16;
+
+#[derive(Clone, Copy)]
+struct Small {
+    count: usize,
+    size: usize,
+    latency: Duration,
+}
+
+pub fn run(run: &Run, report: &mut Report) -> Result<()> {
+    big_file(run, report)?;
+    let count = run.pick(10_000, 2_000);
+    let plain = Small { count, size: 64 << 10, latency: Duration::ZERO };
+    small_files(run, report, plain)?;
+    let count = run.pick(2_000, 500);
+    small_files(run, report, Small { count, size: 64 << 10, latency: LATENCY })
+}
+
+/// A mount whose flusher waits to be asked, over a fresh tier and a fresh store, both on tmpfs.
+fn mount(run: &Run, latency: Duration) -> Result<(Forebay, Directories)> {
+    let throttle = format!("100MB,{}ms", latency.as_millis());
+    let options = ["--throttle", &throttle, "--max-age", "1h", "--passthrough", "always"];
+    let (mut forebay, dirs) = run.forebay_parts(On::Tmpfs, On::Tmpfs, &options)?;
+    let directories = Directories(dirs);
+    forebay.mount()?;
+    Ok((forebay, directories))
+}
+
+/// Removed when dropped, after the mount, which is declared before it.
+struct Directories(Vec<std::path::PathBuf>);
+
+impl Drop for Directories {
+    fn drop(&mut self) {
+        for dir in &self.0 {
+            if !crate::guard::is_mounted(dir) {
+                let _ = fs::remove_dir_all(dir);
+            }
+        }
+    }
+}
+
+fn big_file(run: &Run, report: &mut Report) -> Result<()> {
+    let len = run.pick(512, 256) * MIB;
+    let mut rates = Vec::new();
+    for _ in 0..run.rounds {
+        let (forebay, _dirs) = mount(run, LATENCY)?;
+        let path = forebay.mountpoint.join("big");
+        load::write_seq(&path, len, Caching::Buffered, Finish::Close)?;
+        rates.push(load::mb_per_sec(len, forebay.flush()?));
+        ensure!(load::same_bytes(&path, &forebay.backing.join("big"))?, "the bytes differ");
+    }
+    let state = format!("one file of {} MiB, store 100MB,5ms, flush --wait", len / MIB);
+    let finding = Finding::alone("drain/big-file", &state, "MB/s", "forebay", &rates);
+    report.add(finding.against("store", BANDWIDTH / 1e6, Some(Target::AtLeast(0.9))))
+}
+
+fn small_files(run: &Run, report: &mut Report, small: Small) -> Result<()> {
+    let bytes = (small.count * small.size) as u64;
+    let (mut rates, mut depth) = (Vec::new(), FLUSH_DEPTH);
+    for _ in 0..run.rounds {
+        let (forebay, _dirs) = mount(run, small.latency)?;
+        depth = flush_depth(&forebay.mountpoint).unwrap_or(depth);
+        load::write_small(&forebay.mountpoint, small.count, small.size, WRITERS)?;
+        rates.push(load::mb_per_sec(bytes, forebay.flush()?));
+        check_small(&forebay.backing, small)?;
+    }
+    let calls = small.count as f64 * CALLS_PER_FILE * small.latency.as_secs_f64() / depth;
+    let bound = bytes as f64 / 1e6 / calls.max(bytes as f64 / BANDWIDTH);
+    let latency = small.latency.as_millis();
+    let case = if latency == 0 { "drain/small-files" } else { "drain/small-files-latency" };
+    let state = format!(
+        "{} files of {} KiB, store 100MB,{latency}ms, flush --wait",
+        small.count,
+        small.size >> 10
+    );
+    let who = if latency == 0 { "store".into() } else { format!("{depth} in flight") };
+    let finding = Finding::alone(case, &state, "MB/s", "forebay", &rates);
+    report.add(finding.against(&who, bound, Some(Target::AtLeast(0.9))))
+}
+
+fn flush_depth(mountpoint: &Path) -> Option<f64> {
+    fs::read_to_string(mountpoint.join(".forebay/config/flush-depth")).ok()?.trim().parse().ok()
+}
+
+/// A drain that left files behind is not a fast drain.
+fn check_small(backing: &Path, small: Small) -> Result<()> {
+    let mut full = 0;
+    for entry in fs::read_dir(backing)? {
+        full += usize::from(entry?.metadata()?.len() == small.size as u64);
+    }
+    ensure!(full == small.count, "the store holds {full} of {} files", small.count);
+    Ok(())
+}
+
+pub fn foreground(run: &Run, report: &mut Report) -> Result<()> {
+    debug_assert!(run.subject == Subject::Forebay);
+    let (cached, dirty) = (256 * MIB, run.pick(512, 256) * MIB);
+    let (forebay, _dirs) = mount(run, LATENCY)?;
+    let (path, big) = (forebay.mountpoint.join("cached"), forebay.mountpoint.join("dirty"));
+    load::write_seq(&path, cached, Caching::Buffered, Finish::Close)?;
+    forebay.flush()?;
+    let file = load::open(&path, Caching::Buffered)?;
+    let time = Duration::from_millis(run.pick(1500, 800));
+    let random = |seed| {
+        load::random(
+            std::slice::from_ref(&file),
+            cached,
+            Random { verb: Verb::Read, threads: 1, time, seed },
+        )
+    };
+    let (mut randoms, mut seqs) = (Samples::new(2), Samples::new(2));
+    for round in 0..=run.rounds as u64 {
+        let idle = [random(round)?, seq_rate(&path, cached)?];
+        load::write_seq(&big, dirty, Caching::Buffered, Finish::Close)?;
+        let draining = std::thread::scope(|scope| {
+            let drain = scope.spawn(|| forebay.flush());
+            std::thread::sleep(Duration::from_millis(300));
+            let rates = random(round).and_then(|rate| Ok([rate, seq_rate(&path, cached)?]));
+            let still = !drain.is_finished();
+            drain.join().expect("the drain thread panicked")?;
+            ensure!(still, "the drain ended before the reads did");
+            rates
+        })?;
+        // Round 0 warms up.
+        if round > 0 {
+            for (samples, metric) in [(&mut randoms, 0), (&mut seqs, 1)] {
+                samples.add(0, draining[metric]);
+                samples.add(1, idle[metric]);
+            }
+        }
+    }
+    let names = ["draining".to_owned(), "idle".to_owned()];
+    let state = "cached file, warm, while flush --wait runs at 100 MB/s";
+    for (case, unit, samples) in
+        [("foreground/random-read-1t", "op/s", &randoms), ("foreground/seq-read", "MB/s", &seqs)]
+    {
+        let finding = Finding::new(case, state, unit, &names, samples);
+        report.add(finding.ratio_target("idle", Target::AtLeast(0.9)))?;
+    }
+    Ok(())
+}
+
+/// Over four passes: one is too short to compare.
+fn seq_rate(path: &Path, len: u64) -> Result<f64> {
+    let mut total = Duration::ZERO;
+    for _ in 0..4 {
+        total += load::read_seq(path, len, Caching::Buffered)?;
+    }
+    Ok(load::mb_per_sec(4 * len, total))
+}

@@ -1,0 +1,67 @@
+//! Metadata of 10,000 files against an empty passthrough daemon over the same file system.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use crate::emptyfs::Mode;
+use crate::load::{self, Forget};
+use crate::report::{Finding, Report, Target};
+use crate::run::{On, Run, Subject, WarmUp, names};
+
+pub fn tmpfs(run: &Run, report: &mut Report) -> Result<()> {
+    files(run, report, On::Tmpfs)
+}
+
+pub fn disk(run: &Run, report: &mut Report) -> Result<()> {
+    files(run, report, On::Disk)
+}
+
+fn files(run: &Run, report: &mut Report, on: On) -> Result<()> {
+    let count = run.pick(10_000, 2_000);
+    let mut places = vec![run.subject(on, &["--max-age", "1h"])?];
+    if run.subject != Subject::EmptyPass {
+        places.push(run.empty(on, Mode::Pass)?);
+    }
+    places.push(run.native(on)?);
+    let cold = load::drop_caches(Forget::NamesAndInodes);
+    let samples = run.alternate(places.len(), WarmUp::Yes, |who, round| {
+        let dir = places[who].path(&format!("meta-{round}"));
+        fs::create_dir(&dir)?;
+        let create = load::create_empty(&dir, count)?;
+        if cold {
+            forget_names();
+        }
+        let stat_cold = load::stat_all(&dir, count)?;
+        let stat_warm = load::stat_all(&dir, count)?;
+        if cold {
+            forget_names();
+        }
+        let list = load::list(&dir, count)?;
+        let unlink = load::unlink_all(&dir, count)?;
+        fs::remove_dir(&dir)?;
+        Ok([create, stat_cold, stat_warm, list, unlink])
+    })?;
+    let dropped = if cold { "names and inodes dropped before" } else { "not root: warm" };
+    let rows = [
+        ("create", "open O_EXCL and close, no data"),
+        ("stat-cold", dropped),
+        ("stat-warm", "again at once"),
+        ("readdir", dropped),
+        ("unlink", "right after the listing"),
+    ];
+    for ((what, state), samples) in rows.into_iter().zip(&samples) {
+        let case = format!("metadata-{}/{what}", on.label());
+        let state = format!("{count} files, one thread; {state}");
+        let finding = Finding::new(&case, &state, "us/file", &names(&places), samples);
+        report.add(finding.ratio_target("empty-pass", Target::AtMost(1.25)))?;
+    }
+    Ok(())
+}
+
+fn forget_names() {
+    load::drop_caches(Forget::NamesAndInodes);
+    // The kernel tells the daemon about every inode it forgot; that is not the next loop's cost.
+    std::thread::sleep(Duration::from_millis(100));
+}

@@ -1,0 +1,232 @@
+//! Passthrough paths against the same directory used natively.
+//!
+//! Reads are of complete, clean files. Writes are to files created by the descriptor that writes
+//! (what forebay passes through by rule 2 of its data path); random writers keep that descriptor.
+//! An empty passthrough daemon runs along, to tell what the kernel's passthrough itself costs.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use crate::emptyfs::Mode;
+use crate::load::{self, Caching, Finish, Forget, MIB, Random, Verb};
+use crate::report::{Finding, Report, Target};
+use crate::run::{On, Run, WarmUp, data, names, remove};
+use crate::{mounts::Place, run::Subject};
+
+/// Long enough that the flusher does not start by age while something is measured.
+const NO_FLUSH: [&str; 2] = ["--max-age", "1h"];
+
+fn contestants(run: &Run, on: On) -> Result<Vec<Place>> {
+    let mut options = NO_FLUSH.to_vec();
+    if on == On::Tmpfs {
+        // On tmpfs forebay passes writes through only when told so.
+        options.extend(["--passthrough", "always"]);
+    }
+    let mut places = vec![run.subject(on, &options)?, run.native(on)?];
+    if run.subject != Subject::EmptyPass {
+        places.push(run.empty(on, Mode::Pass)?);
+    }
+    Ok(places)
+}
+
+pub fn disk_seq(run: &Run, report: &mut Report) -> Result<()> {
+    seq(run, report, On::Disk, run.pick(512, 256) * MIB, Target::AtLeast(0.95))
+}
+
+pub fn tmpfs_seq(run: &Run, report: &mut Report) -> Result<()> {
+    seq(run, report, On::Tmpfs, run.pick(1024, 512) * MIB, Target::AtLeast(0.9))
+}
+
+fn seq(run: &Run, report: &mut Report, on: On, len: u64, target: Target) -> Result<()> {
+    let places = contestants(run, on)?;
+    let case = |what: &str| format!("passthrough-{}/seq-{what}", on.label());
+    let size = len / MIB;
+    let mut add = |name: &str, state: &str, [samples]: &[_; 1]| {
+        let finding = Finding::new(&case(name), state, "MB/s", &names(&places), samples);
+        report.add(finding.ratio_target("native", target))
+    };
+
+    let write = |finish| {
+        run.alternate(places.len(), WarmUp::Yes, |who, _| {
+            let path = places[who].path("new");
+            let time = load::write_seq(&path, len, Caching::Buffered, finish)?;
+            remove(&path)?;
+            Ok([load::mb_per_sec(len, time)])
+        })
+    };
+    let state = format!("new file of {size} MiB into the page cache, closed");
+    add("write", &state, &write(Finish::Close)?)?;
+    if on == On::Disk {
+        add(
+            "write-fsync",
+            &format!("new file of {size} MiB, fsync, closed"),
+            &write(Finish::SyncAndClose)?,
+        )?;
+    }
+
+    for place in &places {
+        load::write_seq(&data(place), len, Caching::Buffered, Finish::SyncAndClose)?;
+        place.settle()?;
+    }
+    let read = |caching: Caching, before: &dyn Fn()| {
+        run.alternate(places.len(), WarmUp::Yes, |who, _| {
+            before();
+            let time = load::read_seq(&data(&places[who]), len, caching)?;
+            Ok([load::mb_per_sec(len, time)])
+        })
+    };
+    add("read", &format!("{size} MiB, warm page cache"), &read(Caching::Buffered, &|| ())?)?;
+    if on == On::Disk {
+        add("read-direct", &format!("{size} MiB, O_DIRECT"), &read(Caching::Direct, &|| ())?)?;
+        if load::drop_caches(Forget::Pages) {
+            let forget = || {
+                load::drop_caches(Forget::Pages);
+            };
+            let state = format!("{size} MiB, cold: drop_caches before each read");
+            add("read-cold", &state, &read(Caching::Buffered, &forget)?)?;
+        }
+    }
+    Ok(())
+}
+
+pub fn disk_random(run: &Run, report: &mut Report) -> Result<()> {
+    random(run, report, On::Disk)
+}
+
+pub fn tmpfs_random(run: &Run, report: &mut Report) -> Result<()> {
+    random(run, report, On::Tmpfs)
+}
+
+fn random(run: &Run, report: &mut Report, on: On) -> Result<()> {
+    let len = run.pick(256, 128) * MIB;
+    let places = contestants(run, on)?;
+    for place in &places {
+        load::write_seq(&data(place), len, Caching::Buffered, Finish::SyncAndClose)?;
+        place.settle()?;
+        // Once through the cache, so that warm is warm for everybody.
+        load::read_seq(&data(place), len, Caching::Buffered)?;
+    }
+    for caching in [Caching::Buffered, Caching::Direct] {
+        let open = |place: &Place| Ok(vec![load::open(&data(place), caching)?]);
+        let files = places.iter().map(open).collect::<Result<Vec<_>>>()?;
+        for threads in [1, 4] {
+            let row = Row { on, verb: Verb::Read, caching, threads, len };
+            random_row(run, report, &places, &files, row)?;
+        }
+    }
+    for caching in [Caching::Buffered, Caching::Direct] {
+        for (threads, count) in [(1, 1), (4, 1), (4, 4)] {
+            let create = |place: &Place| new_files(place, count, caching, len);
+            let files = places.iter().map(create).collect::<Result<Vec<_>>>()?;
+            let row = Row { on, verb: Verb::Write, caching, threads, len };
+            random_row(run, report, &places, &files, row)?;
+            for place in &places {
+                (0..count).try_for_each(|index| remove(&new_file(place, index)))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn new_file(place: &Place, index: usize) -> PathBuf {
+    place.path(&format!("new-{index}"))
+}
+
+/// Creates files of `len` bytes, on the disk, by descriptors that stay open.
+fn new_files(place: &Place, count: usize, caching: Caching, len: u64) -> Result<Vec<File>> {
+    let create = |index| {
+        let file = load::create(&new_file(place, index), caching)?;
+        load::fill(&file, len)?;
+        file.sync_data()?;
+        Ok(file)
+    };
+    (0..count).map(create).collect()
+}
+
+#[derive(Clone, Copy)]
+struct Row {
+    on: On,
+    verb: Verb,
+    caching: Caching,
+    threads: usize,
+    len: u64,
+}
+
+fn random_row(
+    run: &Run,
+    report: &mut Report,
+    places: &[Place],
+    files: &[Vec<File>],
+    row: Row,
+) -> Result<()> {
+    let Row { on, verb, caching, threads, len } = row;
+    let [samples] = run.alternate(places.len(), WarmUp::Yes, |who, seed| {
+        let rate =
+            load::random(&files[who], len, Random { verb, threads, time: run.slice(), seed })?;
+        if verb == Verb::Write {
+            // Off the clock: nobody starts with another's dirty pages.
+            files[who].iter().try_for_each(File::sync_data)?;
+        }
+        Ok([rate])
+    })?;
+    let (word, made) = match verb {
+        Verb::Read => ("read", "complete, warm"),
+        Verb::Write => ("write", "created by the same open"),
+    };
+    let (own, each) =
+        if files[0].len() > 1 { ("-own", "one file per thread") } else { ("", "one file") };
+    let direct = if caching == Caching::Direct { "-direct" } else { "" };
+    let case = format!("passthrough-{}/random-{word}{direct}-{threads}t{own}", on.label());
+    let state = format!("{each} of {} MiB, {}, {made}", len / MIB, caching.label());
+    let finding = Finding::new(&case, &state, "op/s", &names(places), &samples);
+    report.add(finding.ratio_target("native", Target::AtLeast(0.85)))
+}
+
+pub fn mmap(run: &Run, report: &mut Report) -> Result<()> {
+    for on in [On::Disk, On::Tmpfs] {
+        let len = run.pick(256, 128) * MIB;
+        let places = contestants(run, on)?;
+        for place in &places {
+            load::write_seq(&data(place), len, Caching::Buffered, Finish::SyncAndClose)?;
+            place.settle()?;
+            load::read_seq(&data(place), len, Caching::Buffered)?;
+        }
+        let open = |place: &Place| load::open(&data(place), Caching::Buffered);
+        let files = places.iter().map(open).collect::<Result<Vec<_>>>()?;
+        mmap_row(run, report, on, (&places, &files), (Verb::Read, len))?;
+        drop(files);
+        let create = |place: &Place| new_files(place, 1, Caching::Buffered, len);
+        let files = places.iter().map(create).collect::<Result<Vec<_>>>()?;
+        let files: Vec<File> = files.into_iter().flatten().collect();
+        mmap_row(run, report, on, (&places, &files), (Verb::Write, len))?;
+    }
+    Ok(())
+}
+
+fn mmap_row(
+    run: &Run,
+    report: &mut Report,
+    on: On,
+    (places, files): (&[Place], &[File]),
+    (verb, len): (Verb, u64),
+) -> Result<()> {
+    let time = run.slice() + Duration::from_millis(200);
+    let [samples] = run.alternate(places.len(), WarmUp::Yes, |who, seed| {
+        let rate = load::mmap_random(&files[who], len, verb, time, seed)?;
+        if verb == Verb::Write {
+            files[who].sync_data()?;
+        }
+        Ok([rate])
+    })?;
+    let (word, file) = match verb {
+        Verb::Read => ("read", "complete file, warm"),
+        Verb::Write => ("write", "file created by the same open"),
+    };
+    let case = format!("passthrough-{}/mmap-{word}", on.label());
+    let state = format!("{} MiB, fresh mapping each round, {file}", len / MIB);
+    let finding = Finding::new(&case, &state, "op/s", &names(places), &samples);
+    report.add(finding.ratio_target("native", Target::AtLeast(0.95)))
+}

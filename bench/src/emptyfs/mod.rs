@@ -1,0 +1,66 @@
+//! Two FUSE daemons that do nothing but forward: what a mount costs before it does any work.
+//!
+//! `pass` hands every open file to the kernel (passthrough); `plain` reads and writes it in the
+//! daemon. Names and attributes are forwarded the same way in both: one `O_PATH` descriptor per
+//! known inode, system calls relative to it. No cache, no index, no policy, and only what the
+//! benchmark's own work needs: one user, no xattrs, no special files.
+
+mod inodes;
+mod verbs;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use fuser::{Config, MountOption, Session, SessionACL};
+
+use inodes::Inodes;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Mode {
+    /// Open files go through kernel passthrough.
+    Pass,
+    /// Reads and writes come to the daemon.
+    Plain,
+}
+
+/// Threads that read requests, each with its own clone of the device.
+const THREADS: usize = 4;
+
+struct EmptyFs {
+    mode: Mode,
+    inodes: Inodes,
+}
+
+/// Serves `source` at `mountpoint` until somebody unmounts it.
+pub fn serve(mode: Mode, source: &Path, mountpoint: &Path) -> Result<()> {
+    // The kernel has already applied the caller's umask to the modes it sends.
+    // SAFETY: umask only replaces a process-wide number.
+    unsafe { libc::umask(0) };
+    raise_descriptor_limit();
+    let source: PathBuf = source.canonicalize().context("the source directory")?;
+    let fs = EmptyFs { mode, inodes: Inodes::new(&source)? };
+    let mut config = Config::default();
+    config.mount_options = vec![
+        MountOption::FSName(format!("{mode:?}").to_lowercase()),
+        MountOption::Subtype("forebay-empty".into()),
+        MountOption::DefaultPermissions,
+    ];
+    config.acl = SessionACL::All;
+    config.n_threads = Some(THREADS);
+    config.clone_fd = true;
+    let session = Session::new(fs, mountpoint, &config).context("cannot mount")?;
+    session.run().context("the session ended with an error")
+}
+
+/// One descriptor per known inode: 10,000 files need more than the usual 1,024.
+fn raise_descriptor_limit() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: both calls get a valid rlimit; failure leaves the old limit, and opens then say so.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+        }
+    }
+}

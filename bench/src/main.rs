@@ -1,0 +1,176 @@
+//! Measures the `forebay` binary, driven through its command line alone.
+//!
+//! Contestants take turns in one run, at least five rounds; what is compared are ratios formed
+//! within a round. The load generator is our own (`load`), the two empty FUSE daemons that a
+//! mount is compared with are this binary itself (`emptyfs`).
+
+mod cases;
+mod emptyfs;
+mod environment;
+mod guard;
+mod load;
+mod mounts;
+mod report;
+mod run;
+mod stat;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::{Args, Parser, Subcommand};
+
+use cases::{CASES, Case, Needs};
+use environment::{Choices, Environment};
+use guard::Scratch;
+use report::Report;
+use run::{Run, Subject};
+
+/// Measure forebay against native directories, empty FUSE daemons and its peers.
+#[derive(Parser)]
+#[command(name = "forebay-perf", version, args_conflicts_with_subcommands = true)]
+struct Cli {
+    #[command(subcommand)]
+    hidden: Option<Hidden>,
+    #[command(flatten)]
+    options: Options,
+}
+
+#[derive(Subcommand)]
+enum Hidden {
+    /// Serve a directory and do nothing else.
+    #[command(hide = true)]
+    Emptyfs {
+        #[arg(long)]
+        mode: emptyfs::Mode,
+        source: PathBuf,
+        mountpoint: PathBuf,
+    },
+}
+
+#[derive(Args)]
+struct Options {
+    /// Run only the cases whose names begin so.
+    #[arg(long, num_args = 1.., value_name = "NAME")]
+    only: Vec<String>,
+    /// Small sizes and three rounds: under five minutes, for a first look.
+    #[arg(long)]
+    quick: bool,
+    /// Rounds per measurement [default: 5, quick: 3].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=99))]
+    rounds: Option<u64>,
+    /// Also run the peers: rclone, JuiceFS.
+    #[arg(long)]
+    peers: bool,
+    /// Print the cases and stop.
+    #[arg(long)]
+    list: bool,
+    /// Where results go, one JSON object per line, the first one the conditions.
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Where a fragment for docs/PERFORMANCE.md goes.
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+    /// A directory on the disk to measure; a scratch directory is made in it.
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    dir: PathBuf,
+    /// A directory on a tmpfs.
+    #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
+    tmpfs: PathBuf,
+    /// The binary to measure [default: the one beside this one].
+    #[arg(long, value_name = "FILE")]
+    forebay: Option<PathBuf>,
+    /// Measure something else in its place, to check the harness.
+    #[arg(long, default_value = "forebay")]
+    subject: Subject,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = match cli.hidden {
+        Some(Hidden::Emptyfs { mode, source, mountpoint }) => {
+            emptyfs::serve(mode, &source, &mountpoint).map(|()| true)
+        }
+        None if cli.options.list => {
+            CASES.iter().for_each(|case| println!("{:<26} {}", case.name, case.about));
+            Ok(true)
+        }
+        None => measure(&cli.options),
+    };
+    match result {
+        _ if guard::interrupted() => ExitCode::from(130),
+        Ok(true) => ExitCode::SUCCESS,
+        // Some target was missed or some case failed.
+        Ok(false) => ExitCode::from(1),
+        Err(error) => {
+            eprintln!("forebay-perf: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn measure(options: &Options) -> Result<bool> {
+    let chosen = chosen(options)?;
+    guard::install();
+    let disk = Scratch::new(&options.dir)?;
+    let tmpfs = Scratch::new(&options.tmpfs)?;
+    let rounds = options.rounds.map_or(if options.quick { 3 } else { 5 }, |n| n as usize);
+    let binary = forebay_binary(options)?;
+    let environment = Environment::observe(&Choices {
+        disk: disk.path(),
+        tmpfs: tmpfs.path(),
+        forebay: binary.as_deref(),
+        rounds,
+        quick: options.quick,
+    });
+    let mut report = Report::new(environment, options.out.as_deref())?;
+    let run = Run::new((rounds, options.quick), options.subject, binary, [disk, tmpfs]);
+    for case in chosen {
+        if guard::interrupted() {
+            break;
+        }
+        perform(&run, case, &mut report)?;
+    }
+    let good = report.conclude();
+    if let Some(path) = &options.markdown {
+        std::fs::write(path, report.markdown())
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(good)
+}
+
+fn perform(run: &Run, case: &Case, report: &mut Report) -> Result<()> {
+    report.case(case.name, case.about);
+    let wants_forebay = case.needs == Needs::Forebay || run.subject == Subject::Forebay;
+    if wants_forebay && !run.has_forebay() && case.needs != Needs::Asking {
+        return report.skip(case.name, "no forebay binary (--forebay FILE)");
+    }
+    match guard::bounded(case.bound, || (case.work)(run, report)) {
+        Ok(()) => Ok(()),
+        Err(error) => report.fail(case.name, &format!("{error:#}")),
+    }
+}
+
+fn chosen(options: &Options) -> Result<Vec<&'static Case>> {
+    let named = |case: &Case| options.only.iter().any(|name| case.name.starts_with(name.as_str()));
+    for name in &options.only {
+        let known = CASES.iter().any(|case| case.name.starts_with(name.as_str()));
+        anyhow::ensure!(known, "--only {name}: no case begins so; see --list");
+    }
+    let wanted = |case: &&Case| match case.needs {
+        _ if !options.only.is_empty() => named(case) || (options.peers && case.name == "peers"),
+        Needs::Asking => options.peers,
+        Needs::AnySubject | Needs::Forebay => true,
+    };
+    Ok(CASES.iter().filter(wanted).collect())
+}
+
+/// The named binary, else the one built beside this one, else none.
+fn forebay_binary(options: &Options) -> Result<Option<PathBuf>> {
+    if let Some(path) = &options.forebay {
+        let path = path.canonicalize();
+        return path.context("--forebay: there is no such file").map(Some);
+    }
+    let beside = std::env::current_exe()?.with_file_name("forebay");
+    Ok(beside.exists().then_some(beside))
+}
