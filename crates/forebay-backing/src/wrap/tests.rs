@@ -174,11 +174,8 @@ mod fault {
 
     #[test]
     fn a_batch_fails_for_one_of_its_files_and_a_rename_for_either_name() {
-        let failure = rule("any", Some(Failure::Errno(libc::EIO)));
-        let (_dir, store, handle) = with(FaultRule { path: "bad*".to_owned(), ..failure });
-        let good = file(&*store, "good");
-        handle.clear();
-        let bad = file(&*store, "bad");
+        let (_dir, store, handle) = with(rule("stat", None));
+        let (good, bad) = (file(&*store, "good"), file(&*store, "bad"));
         let failure = rule("any", Some(Failure::Errno(libc::EIO)));
         let rules = vec![FaultRule { path: "bad*".to_owned(), ..failure }];
         handle.set_rules(FaultRules { seed: 0, rules }).unwrap();
