@@ -102,6 +102,15 @@ impl Journal {
     }
 }
 
+/// What may stand for unsynced bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Zeros {
+    Never,
+    /// Up to the end of the block in which the synced bytes end: what ext4 itself leaves there
+    /// when an append was cut off.
+    InLastBlock,
+}
+
 /// Files by name, as a sequence of operations leaves them.
 pub type Files = BTreeMap<String, Vec<u8>>;
 
@@ -221,7 +230,7 @@ impl History {
     /// After a power cut: what was synced by the end of `self` must be there; what was issued
     /// later, up to the end of `until`, may be there or not, byte by byte; nothing else may.
     /// Knows creates, loads, writes and fsyncs only. Returns what is wrong.
-    pub fn check_synced(&self, until: &History, dir: &Path) -> Vec<String> {
+    pub fn check_synced(&self, until: &History, dir: &Path, zeros: Zeros) -> Vec<String> {
         let issued: Vec<&Op> = until.acked.iter().chain(&until.in_flight).collect();
         let mut wrong = Vec::new();
         let names: BTreeSet<&str> = issued.iter().flat_map(|op| op.names()).collect();
@@ -240,7 +249,7 @@ impl History {
             let later: Vec<&Op> =
                 issued[split..].iter().copied().filter(|op| of_name(&op)).collect();
             let base = files.get(*name).map(Vec::as_slice);
-            let problem = after_cut(base, &later, found.get(*name).map(Vec::as_slice));
+            let problem = after_cut(base, &later, found.get(*name).map(Vec::as_slice), zeros);
             wrong.extend(problem.map(|p| format!("{name}: {p}")));
         }
         let foreign = found.keys().filter(|name| !names.contains(name.as_str()));
@@ -279,7 +288,12 @@ fn explain(old: Option<&Vec<u8>>, now: Option<&Vec<u8>>) -> String {
     }
 }
 
-fn after_cut(base: Option<&[u8]>, later: &[&Op], found: Option<&[u8]>) -> Option<String> {
+fn after_cut(
+    base: Option<&[u8]>,
+    later: &[&Op],
+    found: Option<&[u8]>,
+    zeros: Zeros,
+) -> Option<String> {
     let Some(found) = found else {
         return base.map(|b| format!("is gone; {} bytes of it were synced", b.len()));
     };
@@ -300,6 +314,12 @@ fn after_cut(base: Option<&[u8]>, later: &[&Op], found: Option<&[u8]>) -> Option
             allowed[at] |= found[at] == bytes[at - *offset as usize];
         }
     }
+    if zeros == Zeros::InLastBlock {
+        let end = base.len().next_multiple_of(4096).min(found.len());
+        for at in base.len()..end {
+            allowed[at] |= found[at] == 0;
+        }
+    }
     let bad = allowed.iter().filter(|ok| !**ok).count();
     let at = allowed.iter().position(|ok| !ok)?;
     let zeros = allowed.iter().zip(found).filter(|(ok, byte)| !**ok && **byte == 0).count();
@@ -312,7 +332,11 @@ fn after_cut(base: Option<&[u8]>, later: &[&Op], found: Option<&[u8]>) -> Option
 
 /// All files of one directory with their bytes.
 fn read_dir(dir: &Path) -> Files {
-    let list = std::fs::read_dir(dir).unwrap_or_else(|e| panic!("{}: {e}", dir.display()));
+    let list = match std::fs::read_dir(dir) {
+        // A directory that is lost has lost its files: the callers say which.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Files::new(),
+        other => other.unwrap_or_else(|e| panic!("{}: {e}", dir.display())),
+    };
     list.map(|entry| {
         let entry = entry.expect("directory entry");
         let name = entry.file_name().into_string().expect("plain names");
@@ -368,7 +392,7 @@ mod tests {
         let mut bytes = written(0, 100, 1);
         let check = |bytes: &[u8]| {
             std::fs::write(dir.join("a"), bytes).unwrap();
-            at_cut.check_synced(&until, &dir).len()
+            at_cut.check_synced(&until, &dir, Zeros::Never).len()
         };
         assert_eq!(check(&bytes), 0);
         assert_eq!(check(&bytes[..99]), 1, "a synced byte is missing");

@@ -2,7 +2,7 @@
 //! acknowledged. Ends at the first error (exit 3), which is how it meets a killed daemon; a read
 //! that does not return what it wrote is exit 4.
 //!
-//! `writer DIR JOURNAL SEED mixed|synced [MAX_OPS]`
+//! `writer DIR JOURNAL SEED mixed|synced|unsynced [MAX_OPS]`
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -24,6 +24,8 @@ enum Mode {
     Mixed,
     /// Only what the power cut test can judge: create, write, append, fsync.
     Synced,
+    /// The same, with fsyncs claimed and not made: what a judge must catch.
+    Unsynced,
 }
 
 struct Writer {
@@ -55,7 +57,11 @@ impl Writer {
             dir: args[1].clone().into(),
             journal: Journal::append(args[2].as_ref()),
             rng: Rng::new(args[3].parse().expect("SEED")),
-            mode: if args[4] == "synced" { Mode::Synced } else { Mode::Mixed },
+            mode: match args[4].as_str() {
+                "synced" => Mode::Synced,
+                "unsynced" => Mode::Unsynced,
+                _ => Mode::Mixed,
+            },
             files: history.files(),
             open: HashMap::new(),
             next: history.acked.len() as u64,
@@ -146,7 +152,8 @@ impl Writer {
     fn fsync(&mut self) -> io::Result<()> {
         let name = self.any();
         let file = self.file(&name)?.try_clone()?;
-        self.journal.record(&Op::Fsync(name), || file.sync_all())
+        let claim = self.mode == Mode::Unsynced;
+        self.journal.record(&Op::Fsync(name), || if claim { Ok(()) } else { file.sync_all() })
     }
 
     fn truncate(&mut self) -> io::Result<()> {

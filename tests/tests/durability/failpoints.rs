@@ -1,0 +1,200 @@
+//! kill -9 at named points, between every two steps that touch the tier or the backing store.
+// S-2, S-6
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use forebay_tests::journal::History;
+use forebay_tests::tree::{Times, Tree};
+use forebay_tests::{
+    Bed, Foreground, Rng, Tier, binary_mentions, images, needs_forebay, proof, skip, sys,
+};
+
+use crate::load::{Load, Work, Writer, assert_all_there};
+
+/// Kills at the first and at a later passage of a point, on a mount whose writers do everything
+/// while it flushes and evicts all the time.
+fn dies_and_recovers(point: &str) {
+    if !binary_mentions(point) {
+        skip!("this forebay has no failpoint {point}");
+    }
+    for passage in [1, 7] {
+        let mut bed = Bed::new(Tier::Disk);
+        let old = prepare(&bed);
+        bed.env("FOREBAY_FAILPOINTS", &format!("{point}={passage}"));
+        let foreground = bed.mount_foreground(&["--max-age", "100ms"]);
+        let mut load = Load::start_if_alive(&bed, 2, passage + 60);
+        let (died, foreground) = work_until_dead(&bed, foreground);
+        let writers = load.take().map(Load::stop).unwrap_or_default();
+        assert!(died, "{point}={passage}: the daemon never came by\n{}", bed.daemon_log());
+        drop(foreground);
+        images::unmount(&bed.mnt, true).expect("a dead mount can be detached");
+        bed.unset("FOREBAY_FAILPOINTS");
+        verify(&bed, &writers, &old, &format!("{point}={passage}"));
+        let writes: usize = writers.iter().map(|w| w.history().writes()).sum();
+        proof!("killed at passage {passage} after {writes} acknowledged writes");
+    }
+}
+
+impl Load {
+    /// The daemon may die while it is mounting or while the directories are made.
+    fn start_if_alive(bed: &Bed, count: usize, seed: u64) -> Option<Load> {
+        for i in 0..count {
+            fs::create_dir_all(bed.mnt.join(format!("w{i}"))).ok()?;
+        }
+        Some(Load::start(bed, count, seed, Work::Mixed))
+    }
+}
+
+const OLD: usize = 24;
+const OLD_LEN: usize = 200_000;
+
+/// Files that are there from the start, to be filled, changed and evicted.
+fn prepare(bed: &Bed) -> Vec<Vec<u8>> {
+    fs::create_dir(bed.backing.join("old")).unwrap();
+    (0..OLD)
+        .map(|i| {
+            forebay_tests::sample::file(&bed.backing.join(format!("old/{i}")), i as u64, OLD_LEN)
+        })
+        .collect()
+}
+
+/// Keeps every mechanism busy until the daemon is gone; checks that SIGKILL ended it.
+fn work_until_dead(bed: &Bed, mut foreground: Foreground) -> (bool, Foreground) {
+    let deadline = Instant::now() + Duration::from_secs(25);
+    let mnt = bed.mnt.to_string_lossy().into_owned();
+    let mut rng = Rng::new(3);
+    while foreground.child.running() && Instant::now() < deadline {
+        let _ = fs::read(bed.mnt.join(format!("old/{}", rng.below(OLD as u64))));
+        patch(&bed.mnt, &mut rng);
+        bed.forebay(&["flush", &mnt]);
+        bed.forebay(&["evict", &mnt]);
+        churn(&bed.mnt, &mut rng);
+    }
+    let status = foreground.child.wait(Duration::from_secs(1));
+    if let Some(status) = status {
+        assert_eq!(status.signal(), Some(libc::SIGKILL), "{status}\n{}", bed.daemon_log());
+    }
+    (status.is_some(), foreground)
+}
+
+/// Changes a byte of an old file to the value that `verify` knows for its place. No journal: both
+/// the old and the new value are right.
+fn patch(mnt: &Path, rng: &mut Rng) {
+    let path = mnt.join(format!("old/{}", rng.below(OLD as u64)));
+    if let Ok(file) = fs::File::options().write(true).open(path) {
+        let at = rng.below(OLD_LEN as u64 - 5000);
+        let _ = file.write_all_at(&[0xff; 5000], at);
+        let _ = file.sync_all();
+    }
+}
+
+/// Names that come and go, in a directory that nobody judges but for its being consistent.
+fn churn(mnt: &Path, rng: &mut Rng) {
+    let at = |i: u64| mnt.join(format!("churn-{i}"));
+    for _ in 0..5 {
+        let (a, b) = (rng.below(6), rng.below(6));
+        let _ = fs::write(at(a), vec![a as u8 + 1; 10_000]);
+        let _ = fs::rename(at(a), at(b));
+        let _ = fs::File::options().write(true).open(at(b)).and_then(|f| f.set_len(5000));
+        let holes = fs::File::options().write(true).open(at(rng.below(6)));
+        let _ = holes.and_then(|file| sys::fallocate(&file, sys::PUNCH, 100, 4000));
+        let _ = fs::remove_file(at(rng.below(6)));
+    }
+}
+
+fn verify(bed: &Bed, writers: &[Writer], old: &[Vec<u8>], when: &str) {
+    let mounted = bed.mount(&[]);
+    assert_all_there(writers, &bed.mnt, &format!("{when}, after recovery"));
+    check_old(&bed.mnt, old, when);
+    let seen = Tree::read(&bed.mnt);
+    mounted.umount();
+    assert_all_there(writers, &bed.backing, &format!("{when}, on the backing store"));
+    check_old(&bed.backing, old, &format!("{when}, on the backing store"));
+    seen.assert_same(&Tree::read(&bed.backing), Times::Compare);
+    let check = bed.forebay(&["check", &bed.tier.to_string_lossy(), "--json"]).ok().json();
+    assert_eq!(check["ok"], true, "{when}: {check:#}");
+}
+
+fn check_old(root: &Path, old: &[Vec<u8>], when: &str) {
+    for (i, want) in old.iter().enumerate() {
+        let now = fs::read(root.join(format!("old/{i}"))).expect("an old file");
+        assert_eq!(now.len(), want.len(), "{when}: size of old/{i}");
+        let bad = now.iter().zip(want).position(|(now, want)| now != want && *now != 0xff);
+        assert_eq!(bad, None, "{when}: old/{i} has a byte that nobody wrote");
+    }
+}
+
+/// The journal of a writer that never started is empty, and so is its directory.
+#[test]
+fn an_empty_journal_asks_for_nothing() {
+    let history = History::read(Path::new("/nonexistent"));
+    assert!(history.acked.is_empty() && history.in_flight.is_none());
+}
+
+macro_rules! points {
+    ($($name:ident: $point:expr;)*) => {
+        $(#[test]
+        fn $name() {
+            needs_forebay!();
+            dies_and_recovers($point);
+        })*
+
+        /// A new failpoint in the engine without a test here would go unnoticed.
+        const POINTS: &[&str] = &[$($point),*];
+    };
+}
+
+points! {
+    dying_when_a_flush_begins_loses_nothing: "flush.begin";
+    dying_when_a_flush_has_copied_loses_nothing: "flush.copied";
+    dying_when_a_flush_has_synced_loses_nothing: "flush.synced";
+    dying_when_a_flush_has_settled_loses_nothing: "flush.settled";
+    dying_when_a_discard_is_logged_loses_nothing: "discard.logged";
+    dying_when_an_eviction_is_logged_loses_nothing: "evict.logged";
+    dying_when_an_eviction_has_punched_loses_nothing: "evict.punched";
+    dying_when_a_rename_is_intended_loses_nothing: "rename.intent";
+    dying_when_a_rename_is_done_loses_nothing: "rename.done";
+    dying_when_an_unlink_is_intended_loses_nothing: "unlink.intent";
+    dying_when_an_unlink_is_done_loses_nothing: "unlink.done";
+    dying_when_a_truncate_is_logged_loses_nothing: "truncate.logged";
+    dying_when_a_truncate_is_done_loses_nothing: "truncate.done";
+    dying_when_a_create_is_done_loses_nothing: "create.done";
+    dying_when_a_fill_is_written_loses_nothing: "fill.written";
+    dying_when_a_write_is_in_the_shadow_loses_nothing: "write.data";
+    dying_when_a_write_is_marked_loses_nothing: "write.marked";
+    dying_when_a_sync_has_the_shadow_loses_nothing: "sync.shadow";
+    dying_when_a_sync_is_marked_loses_nothing: "sync.marked";
+    dying_when_a_fold_is_committed_loses_nothing: "fold.committed";
+    dying_when_a_fold_is_done_loses_nothing: "fold.done";
+}
+
+/// Every `pass("...")` in the sources has a test above.
+#[test]
+fn every_failpoint_has_a_test() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
+    let mut found = Vec::new();
+    let mut todo = vec![crates];
+    while let Some(dir) = todo.pop() {
+        let Ok(list) = fs::read_dir(&dir) else { continue };
+        for entry in list.flatten() {
+            let path = entry.path();
+            match path.extension().is_some_and(|e| e == "rs") {
+                true => found.extend(points_in(&fs::read_to_string(&path).unwrap_or_default())),
+                false if path.is_dir() => todo.push(path),
+                false => {}
+            }
+        }
+    }
+    let missing: Vec<_> = found.iter().filter(|p| !POINTS.contains(&p.as_str())).collect();
+    assert!(missing.is_empty(), "failpoints without a test here: {missing:?}");
+    proof!("{} passages of failpoints in the sources", found.len());
+}
+
+fn points_in(source: &str) -> Vec<String> {
+    let calls = source.split("pass(\"").skip(1);
+    calls.filter_map(|rest| Some(rest.split_once('"')?.0.to_string())).collect()
+}

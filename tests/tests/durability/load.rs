@@ -1,0 +1,135 @@
+//! Writers under load and their journals.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use forebay_tests::journal::History;
+use forebay_tests::{Bed, Proc, within};
+
+/// What a writer does; see `src/bin/writer.rs`.
+#[derive(Clone, Copy)]
+pub enum Work {
+    Mixed,
+    Synced,
+    /// Claims to sync, and does not.
+    Unsynced,
+}
+
+/// Several writers, each with a directory on the mount and a journal off it.
+pub struct Load {
+    writers: Vec<(Proc, Writer)>,
+}
+
+/// Where one writer works, on the mount or on the backing store, and where its journal is.
+#[derive(Clone)]
+pub struct Writer {
+    pub name: String,
+    pub journal: PathBuf,
+    log: PathBuf,
+    sides: PathBuf,
+}
+
+impl Load {
+    pub fn start(bed: &Bed, count: usize, seed: u64, work: Work) -> Load {
+        let journals = bed.dir("journals");
+        let start = |i: usize| {
+            let name = format!("w{i}");
+            let dir = bed.mnt.join(&name);
+            std::fs::create_dir_all(&dir).expect("a directory for the writer");
+            let writer = Writer {
+                journal: journals.join(&name),
+                log: journals.join(format!("{name}.log")),
+                sides: journals.clone(),
+                name,
+            };
+            (writer.spawn(&dir, seed.wrapping_mul(31) + i as u64, work), writer)
+        };
+        Load { writers: (0..count).map(start).collect() }
+    }
+
+    pub fn writers(&self) -> Vec<Writer> {
+        self.writers.iter().map(|(_, writer)| writer.clone()).collect()
+    }
+
+    /// Waits until every writer has done this many more operations. A writer that ended early is
+    /// an error, unless the daemon it worked against is dead.
+    pub fn progress(&mut self, operations: u64) {
+        for (proc, writer) in &mut self.writers {
+            let from = writer.journal_len();
+            // An operation takes about twenty bytes of journal or more.
+            let enough = from + operations * 20;
+            within(Duration::from_secs(60), &format!("{} works", writer.name), || {
+                assert!(proc.running(), "a writer ended: {}", writer.log_text());
+                writer.journal_len() >= enough
+            });
+        }
+    }
+
+    /// Stops the writers. A read that returned wrong bytes fails the test here.
+    pub fn stop(mut self) -> Vec<Writer> {
+        for (proc, _) in &mut self.writers {
+            proc.kill();
+        }
+        let writers = self.writers();
+        for writer in &writers {
+            let log = writer.log_text();
+            assert!(!log.contains("WRONG READ"), "{}: {log}", writer.name);
+        }
+        writers
+    }
+}
+
+impl Writer {
+    fn spawn(&self, dir: &Path, seed: u64, work: Work) -> Proc {
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(&self.log)
+            .expect("log of a writer");
+        let kind = match work {
+            Work::Mixed => "mixed",
+            Work::Synced => "synced",
+            Work::Unsynced => "unsynced",
+        };
+        let mut command = Command::new(env!("CARGO_BIN_EXE_writer"));
+        command.arg(dir).arg(&self.journal).arg(seed.to_string()).arg(kind);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        Proc::spawn(&mut command)
+    }
+
+    pub fn journal_len(&self) -> u64 {
+        std::fs::metadata(&self.journal).map_or(0, |meta| meta.len())
+    }
+
+    pub fn log_text(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    pub fn history(&self) -> History {
+        History::read(&self.journal)
+    }
+
+    /// Compares what is below `root` with the journal.
+    pub fn problems(&self, root: &Path) -> Vec<String> {
+        let found = self.history().check(&root.join(&self.name));
+        found.into_iter().map(|problem| format!("{}/{problem}", self.name)).collect()
+    }
+
+    /// Writes down what became of the interrupted operation, so that the next round builds on it.
+    pub fn settle(&self, root: &Path) {
+        self.history().settle(&root.join(&self.name), &self.journal, &self.sides);
+    }
+}
+
+/// Panics with all problems of all writers.
+#[track_caller]
+pub fn assert_all_there(writers: &[Writer], root: &Path, when: &str) {
+    let problems: Vec<String> = writers.iter().flat_map(|w| w.problems(root)).collect();
+    assert!(
+        problems.is_empty(),
+        "{when}, {} problems:\n  {}",
+        problems.len(),
+        problems.join("\n  ")
+    );
+}

@@ -1,0 +1,256 @@
+//! Power cuts for real. The tier and the backing store are images on a file system that can copy a
+//! file in one instant; while writers work, both images are copied at random moments. Each copy is
+//! then mounted as after a reset, with another boot id, and judged by the journals of what had been
+//! synced when the copy began.
+//!
+//! The daemon is stopped (SIGSTOP) during a copy, so that the two images are of one moment; the
+//! programs go on, and what they write by passthrough falls on either side of the cut. The backing
+//! store is a machine of its own: its power stays on, so it is synced before its copy.
+// S-3, S-4
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use forebay_tests::images::{self, ImageFs, MountedFs};
+use forebay_tests::journal::{History, Zeros};
+use forebay_tests::tree::{Times, Tree};
+use forebay_tests::{
+    Bed, Rng, Tier, binary_mentions, kill, needs_forebay, needs_tools, proof, skip, soak, sys,
+};
+
+use crate::load::{Load, Work, Writer};
+
+const IMAGE_MIB: u64 = 512;
+
+/// The images of one bed, and where they are mounted. Dropped from the top: tier and backing store
+/// before the file system that holds their images.
+struct Machine {
+    tier: Option<MountedFs>,
+    backing: Option<MountedFs>,
+    bed: Bed,
+    host: MountedFs,
+    fs: ImageFs,
+}
+
+/// Two images of one moment, and how far each journal had come before and after.
+struct Cut {
+    tier: PathBuf,
+    backing: PathBuf,
+    before: Vec<u64>,
+    after: Vec<u64>,
+}
+
+impl Machine {
+    fn new(fs: ImageFs) -> Machine {
+        let bed = Bed::new(Tier::Disk);
+        let big = bed.root.join("host.img");
+        images::make(&big, ImageFs::Xfs, 8192);
+        let host = MountedFs::image(&big, &bed.dir("host"));
+        images::make(&host.path().join("tier.img"), fs, IMAGE_MIB);
+        images::make(&host.path().join("backing.img"), ImageFs::Ext4, IMAGE_MIB);
+        let mut machine = Machine { tier: None, backing: None, bed, host, fs };
+        machine.plug("tier.img", "backing.img");
+        machine
+    }
+
+    fn image(&self, name: &str) -> PathBuf {
+        self.host.path().join(name)
+    }
+
+    fn plug(&mut self, tier: &str, backing: &str) {
+        let fast = self.bed.tier.parent().expect("the tier is below a mount").to_path_buf();
+        self.tier = Some(MountedFs::image(&self.image(tier), &fast));
+        self.backing = Some(MountedFs::image(&self.image(backing), &self.bed.backing));
+    }
+
+    fn unplug(&mut self) {
+        self.tier = None;
+        self.backing = None;
+    }
+
+    /// Copies while the daemon is stopped; without one, as it comes.
+    fn cut(&self, number: usize, daemon: Option<i32>, writers: &[Writer]) -> Cut {
+        let names = [format!("tier-{number}.img"), format!("backing-{number}.img")];
+        let [tier, backing] = names.map(|name| self.image(&name));
+        let lens = || writers.iter().map(Writer::journal_len).collect::<Vec<_>>();
+        if let Some(pid) = daemon {
+            kill(pid, libc::SIGSTOP);
+            let store = File::open(&self.bed.backing).expect("the backing store");
+            rustix::fs::syncfs(&store).expect("sync of the backing store");
+        }
+        // In this order, so that the backing image alone is judged rightly too.
+        let before = lens();
+        sys::clone_file(&self.image("backing.img"), &backing).expect("clone");
+        sys::clone_file(&self.image("tier.img"), &tier).expect("clone");
+        let after = lens();
+        if let Some(pid) = daemon {
+            kill(pid, libc::SIGCONT);
+        }
+        Cut { tier, backing, before, after }
+    }
+}
+
+/// What is wrong after one cut; `judge` also proves that nothing foreign reaches the backing store.
+fn problems_after(
+    machine: &mut Machine,
+    cut: &Cut,
+    writers: &[Writer],
+    flags: &[&str],
+) -> Vec<String> {
+    let name = |path: &Path| path.file_name().expect("name").to_string_lossy().into_owned();
+    machine.plug(&name(&cut.tier), &name(&cut.backing));
+    let mounted = machine.bed.mount(flags);
+    let recovery = mounted.status()["recovery"].clone();
+    assert_eq!(recovery["same_boot"], false, "another boot id was given: {recovery:#}");
+    let mut wrong = judge(cut, writers, &machine.bed.mnt, Zeros::Never);
+    let seen = Tree::read(&machine.bed.mnt);
+    let out = mounted.try_umount(&[]);
+    if out.code != Some(0) {
+        wrong.push(format!("umount after the cut: {out:#?}"));
+    }
+    wrong.extend(judge(cut, writers, &machine.bed.backing, Zeros::Never));
+    wrong.extend(seen.differences(&Tree::read(&machine.bed.backing), Times::Compare));
+    drop(mounted);
+    machine.unplug();
+    wrong
+}
+
+fn judge(cut: &Cut, writers: &[Writer], root: &Path, zeros: Zeros) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for (i, writer) in writers.iter().enumerate() {
+        let synced = History::read_prefix(&writer.journal, cut.before[i]);
+        // The operation in flight at the end of the copy may have begun within it.
+        let issued = History::read_prefix(&writer.journal, cut.after[i]);
+        let found = synced.check_synced(&issued, &root.join(&writer.name), zeros);
+        wrong.extend(found.into_iter().map(|p| format!("{}/{}/{p}", root.display(), writer.name)));
+    }
+    wrong
+}
+
+struct Outcome {
+    wrong: Vec<String>,
+    cuts: usize,
+    syncs: usize,
+}
+
+fn cut_the_power(fs: ImageFs, flags: &[&str], seed: u64, env: &[(&str, &str)]) -> Outcome {
+    const CUTS: usize = 6;
+    let deadline = soak().map(|time| Instant::now() + time);
+    let mut outcome = Outcome { wrong: Vec::new(), cuts: 0, syncs: 0 };
+    let mut chance = Rng::new(seed);
+    loop {
+        let mut machine = Machine::new(fs);
+        for (name, value) in env {
+            machine.bed.env(name, value);
+        }
+        machine.bed.env("FOREBAY_BOOT_ID", "00000000-0000-4000-8000-000000000001");
+        let mounted = machine.bed.mount(flags);
+        let mut load = Load::start(&machine.bed, 3, chance.next(), Work::Synced);
+        let mut cuts = Vec::new();
+        for number in 0..CUTS {
+            load.progress(chance.range(20, 300));
+            cuts.push(machine.cut(number, Some(mounted.pid), &load.writers()));
+        }
+        let writers = load.stop();
+        mounted.kill9();
+        mounted.crash();
+        machine.unplug();
+        for (number, cut) in cuts.iter().enumerate() {
+            let boot = format!("00000000-0000-4000-8000-0000000001{number:02}");
+            machine.bed.env("FOREBAY_BOOT_ID", &boot);
+            let wrong = problems_after(&mut machine, cut, &writers, flags);
+            let name = machine.fs.name();
+            outcome.wrong.extend(wrong.into_iter().map(|w| format!("{name} cut {number}: {w}")));
+        }
+        outcome.cuts += CUTS;
+        outcome.syncs += writers.iter().map(|w| w.history().syncs()).sum::<usize>();
+        if deadline.is_none_or(|at| Instant::now() > at) {
+            return outcome;
+        }
+    }
+}
+
+fn survives(fs: ImageFs, flags: &[&str], seed: u64) {
+    if !binary_mentions("FOREBAY_BOOT_ID") {
+        skip!("this forebay has no FOREBAY_BOOT_ID");
+    }
+    let outcome = cut_the_power(fs, flags, seed, &[]);
+    assert!(outcome.syncs > 50, "only {} fsyncs", outcome.syncs);
+    let lines = &outcome.wrong;
+    assert!(lines.is_empty(), "seed {seed}, {} problems:\n  {}", lines.len(), lines.join("\n  "));
+    proof!("{} power cuts under load with {} fsyncs", outcome.cuts, outcome.syncs);
+}
+
+#[test]
+fn synced_bytes_survive_power_cuts_on_ext4() {
+    needs_forebay!();
+    needs_tools!("mkfs.xfs", "mkfs.ext4");
+    survives(ImageFs::Ext4, &["--max-age", "300ms"], 70);
+}
+
+#[test]
+fn synced_bytes_survive_power_cuts_on_xfs() {
+    needs_forebay!();
+    needs_tools!("mkfs.xfs", "mkfs.ext4");
+    survives(ImageFs::Xfs, &["--max-age", "300ms"], 80);
+}
+
+#[test]
+fn synced_bytes_survive_power_cuts_on_the_daemon_path() {
+    needs_forebay!();
+    needs_tools!("mkfs.xfs", "mkfs.ext4");
+    survives(ImageFs::Xfs, &["--max-age", "1h", "--passthrough", "off"], 90);
+}
+
+/// The test must bite: without the sync of the shadow file, fsync promises what it does not keep.
+#[test]
+fn a_protocol_without_the_sync_of_the_shadow_is_caught() {
+    needs_forebay!();
+    needs_tools!("mkfs.xfs", "mkfs.ext4");
+    if !binary_mentions("FOREBAY_SKIP_SYNC") {
+        skip!("this forebay cannot leave a sync out (FOREBAY_SKIP_SYNC)");
+    }
+    for sync in ["shadow", "log"] {
+        let env = [("FOREBAY_SKIP_SYNC", sync)];
+        let caught = (0..3).any(|try_number| {
+            let seed = 100 + try_number;
+            !cut_the_power(ImageFs::Ext4, &["--max-age", "1h"], seed, &env).wrong.is_empty()
+        });
+        assert!(caught, "without the sync of the {sync} nothing was found missing");
+        proof!("the missing sync of the {sync} was caught");
+    }
+}
+
+/// The judge itself, without forebay: writers on a plain ext4 image whose power is cut. Returns
+/// what is wrong.
+fn cut_a_plain_ext4(seed: u64, work: Work) -> Vec<String> {
+    let mut machine = Machine::new(ImageFs::Ext4);
+    let bind = MountedFs::bind(&machine.bed.backing, &machine.bed.mnt);
+    let mut load = Load::start(&machine.bed, 2, seed, work);
+    let mut chance = Rng::new(seed);
+    let mut cuts = Vec::new();
+    for number in 0..4 {
+        load.progress(chance.range(20, 300));
+        cuts.push(machine.cut(number, None, &load.writers()));
+    }
+    let writers = load.stop();
+    drop(bind);
+    machine.unplug();
+    let mut wrong = Vec::new();
+    for cut in &cuts {
+        let backing = MountedFs::image(&cut.backing, &machine.bed.backing);
+        wrong.extend(judge(cut, &writers, backing.path(), Zeros::InLastBlock));
+    }
+    wrong
+}
+
+#[test]
+fn a_plain_ext4_keeps_its_promise_and_a_program_that_does_not_sync_is_caught() {
+    needs_tools!("mkfs.xfs", "mkfs.ext4");
+    let wrong = cut_a_plain_ext4(110, Work::Synced);
+    assert!(wrong.is_empty(), "ext4 itself:\n  {}", wrong.join("\n  "));
+    let caught: usize = (0..3).map(|i| cut_a_plain_ext4(120 + i, Work::Unsynced).len()).sum();
+    assert!(caught > 0, "a writer that only claims to sync was not caught");
+    proof!("ext4 passes; a writer that only claims to sync lost {caught} files");
+}
