@@ -82,6 +82,32 @@ fn resolving_by_components_conforms_too() {
     assert!(crate::suite::run(&store) > 0);
 }
 
+/// Method: a thread of ours gives up root, which the raw calls do for the calling thread alone.
+#[test]
+fn an_ordinary_users_store_conforms() {
+    const NOBODY: u32 = 65534;
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: the suite itself runs as an ordinary user");
+        return;
+    }
+    let dir = TempDir::new();
+    std::os::unix::fs::chown(dir.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+    let ordinary = std::thread::spawn({
+        let path = dir.path().to_owned();
+        move || {
+            // SAFETY: changes the effective ids of this thread, which ends below.
+            let failed = unsafe {
+                libc::syscall(libc::SYS_setresgid, -1, NOBODY, -1)
+                    | libc::syscall(libc::SYS_setresuid, -1, NOBODY, -1)
+            };
+            assert_eq!(failed, 0);
+            assert!(!rustix::process::geteuid().is_root());
+            crate::suite::run(&DirStore::open(&path).unwrap())
+        }
+    });
+    assert!(ordinary.join().unwrap() > 0);
+}
+
 #[test]
 fn creating_for_many_owners_at_once_mixes_nothing_up() {
     if !rustix::process::geteuid().is_root() {

