@@ -1,0 +1,121 @@
+//! The command line: one source for parsing, help, completions and man pages.
+
+use clap::{Parser, Subcommand};
+
+use crate::cmd;
+
+const EXAMPLES: &str = "\
+Examples:
+  forebay mount /slow/project /mnt/fast --tier /nvme/forebay
+  forebay status /mnt/fast
+  forebay flush --wait /mnt/fast
+  forebay umount /mnt/fast
+
+Exit codes: 0 done, 1 done with failures listed, 2 usage or configuration, 3 daemon not reachable,
+4 dirty data at risk, 130 interrupted.";
+
+/// A fast tier in front of a slow directory: writes land in it at once and reach the backing
+/// store later, reads are served from it, and nothing is lost in between.
+#[derive(Debug, Parser)]
+#[command(name = "forebay", version, after_help = EXAMPLES, max_term_width = 100)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    Mount(cmd::mount::Args),
+    Umount(cmd::umount::Args),
+    Status(cmd::status::Args),
+    Stats(cmd::stats::Args),
+    Ls(cmd::ls::Args),
+    Flush(cmd::flush::Args),
+    Evict(cmd::evict::Args),
+    Prefetch(cmd::prefetch::Args),
+    Pin(cmd::pin::Args),
+    Unpin(cmd::unpin::Args),
+    Purge(cmd::purge::Args),
+    Resolve(cmd::resolve::Args),
+    Run(cmd::run::Args),
+    Check(cmd::check::Args),
+    Recover(cmd::recover::Args),
+    Config(cmd::config::Args),
+    Completions(cmd::completions::Args),
+    #[command(hide = true)]
+    Man(cmd::man::Args),
+}
+
+impl Command {
+    /// Does what was asked and returns the exit code.
+    pub fn run(self) -> forebay_backing::Result<u8> {
+        match self {
+            Command::Mount(args) => cmd::mount::run(args),
+            Command::Umount(args) => cmd::umount::run(&args),
+            Command::Status(args) => cmd::status::run(&args),
+            Command::Stats(args) => cmd::stats::run(&args),
+            Command::Ls(args) => cmd::ls::run(&args),
+            Command::Flush(args) => cmd::flush::run(&args),
+            Command::Evict(args) => cmd::evict::run(&args),
+            Command::Prefetch(args) => cmd::prefetch::run(&args),
+            Command::Pin(args) => cmd::pin::run(&args),
+            Command::Unpin(args) => cmd::unpin::run(&args),
+            Command::Purge(args) => cmd::purge::run(&args),
+            Command::Resolve(args) => cmd::resolve::run(&args),
+            Command::Run(args) => cmd::run::run(args),
+            Command::Check(args) => cmd::check::run(&args),
+            Command::Recover(args) => cmd::recover::run(&args),
+            Command::Config(args) => cmd::config::run(&args),
+            Command::Completions(args) => cmd::completions::run(&args),
+            Command::Man(args) => cmd::man::run(&args),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    /// Every line of an "Examples:" section that starts with `forebay` must parse.
+    #[test]
+    fn every_example_in_a_help_text_parses() {
+        let root = Cli::command();
+        let mut tried = examples_of(&root);
+        for command in root.get_subcommands() {
+            let examples = examples_of(command);
+            let internal = command.is_hide_set() || command.get_name() == "config";
+            assert!(internal || examples > 0, "{} has no examples", command.get_name());
+            tried += examples + command.get_subcommands().map(examples_of).sum::<usize>();
+        }
+        assert!(tried > 25, "only {tried} examples were found");
+    }
+
+    fn examples_of(command: &clap::Command) -> usize {
+        let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        let lines = help.lines().map(str::trim).filter(|line| line.starts_with("forebay "));
+        let parsed = lines.map(|line| {
+            let words =
+                line.split(" # ").next().unwrap_or(line).split(" > ").next().unwrap_or(line);
+            let result = Cli::try_parse_from(words.split_whitespace());
+            assert!(result.is_ok(), "{line}: {}", result.unwrap_err());
+        });
+        parsed.count()
+    }
+
+    #[test]
+    fn settings_are_flags_of_mount() {
+        let line = "forebay mount a b --tier c --read-only --max-age 10s --policy write-around";
+        let cli = Cli::try_parse_from(line.split(' ')).unwrap();
+        let Command::Mount(args) = cli.command else { panic!("mount") };
+        assert_eq!(args.config.values["read-only"], "true");
+        assert_eq!(args.config.values["max-age"], "10s");
+        assert_eq!(args.config.values.len(), 3);
+    }
+}

@@ -1,0 +1,52 @@
+//! `forebay check`.
+
+use std::path::PathBuf;
+
+use forebay_backing::Result;
+
+use crate::ui::{say, say_json};
+use crate::units::{counted, human_size};
+
+const EXAMPLES: &str = "\
+Examples:
+  forebay check /nvme/forebay
+  forebay check --json /nvme/forebay
+
+Nothing is changed. Exit code 1 if anything is wrong; `forebay recover` saves what is sound. The
+tier must not be mounted.";
+
+/// Verify a tier that is not mounted, and list what is dirty in it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The directory of the tier.
+    tier: PathBuf,
+
+    /// Print everything as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: &Args) -> Result<u8> {
+    let report = forebay_engine::check(&args.tier)?;
+    let exit_code = u8::from(!report.ok || !report.problems.is_empty());
+    if args.json {
+        say_json(&report);
+        return Ok(exit_code);
+    }
+    say(format!(
+        "{}: {}, {} clean, {} dirty in {}",
+        args.tier.display(),
+        counted(report.files, "file"),
+        human_size(report.clean_bytes),
+        human_size(report.dirty_bytes),
+        counted(report.dirty_files, "file")
+    ));
+    report.dirty.iter().for_each(|path| say(format!("dirty: {}", path.display())));
+    report.problems.iter().for_each(|problem| say(format!("problem: {problem}")));
+    match exit_code {
+        0 => say("sound"),
+        _ => say("damaged: `forebay recover` saves what is sound and lists what is not"),
+    }
+    Ok(exit_code)
+}

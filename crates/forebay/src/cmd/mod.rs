@@ -1,0 +1,23 @@
+//! One file per subcommand; what several share is in `job` (a job of the daemon, watched) and
+//! `trial` (flags for trials).
+
+pub mod check;
+pub mod completions;
+pub mod config;
+pub mod evict;
+pub mod flush;
+mod job;
+pub mod ls;
+pub mod man;
+pub mod mount;
+pub mod pin;
+pub mod prefetch;
+pub mod purge;
+pub mod recover;
+pub mod resolve;
+pub mod run;
+pub mod stats;
+pub mod status;
+mod trial;
+pub mod umount;
+pub mod unpin;

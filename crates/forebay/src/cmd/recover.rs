@@ -1,0 +1,175 @@
+//! `forebay recover`: brings the dirty bytes of a tier home without serving a mount.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use forebay_backing::{BackingStore, DirStore, Error, Kind, Result};
+use forebay_engine::{Engine, KeepDirty, Progress, RecoveryReport, Report, Tier, TierOwner};
+use serde_json::json;
+
+use super::job::tell_failures;
+use super::trial::TrialArgs;
+use crate::config::ConfigFlags;
+use crate::daemon;
+use crate::signals;
+use crate::ui::progress::{Line, Sample};
+use crate::ui::{say, say_json};
+use crate::units::{counted, human_size};
+use crate::wire::JobReport;
+
+const EXAMPLES: &str = "\
+Examples:
+  forebay recover /nvme/forebay
+  forebay recover /nvme/forebay --backing /new/place/of/project
+  forebay recover /nvme/forebay --to /tmp/rescued
+  forebay recover --json /nvme/forebay
+
+For a machine that died, or whose flash was moved to another: every dirty byte goes to the backing
+store, without a mount. With --to the dirty files go to another directory instead, and stay dirty
+in the tier. The tier must not be mounted.";
+
+/// Flush all dirty bytes of a tier that is not mounted.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The directory of the tier.
+    tier: PathBuf,
+
+    /// Write the dirty files here instead of to the backing store.
+    #[arg(long, value_name = "DIR")]
+    to: Option<PathBuf>,
+
+    /// Where the backing store is now, if its path has changed.
+    #[arg(long, value_name = "DIR")]
+    backing: Option<PathBuf>,
+
+    /// Print the result as JSON.
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    trial: TrialArgs,
+
+    #[command(flatten)]
+    config: ConfigFlags,
+}
+
+struct Recovered {
+    found: RecoveryReport,
+    report: Report,
+    left_files: u64,
+    left_bytes: u64,
+}
+
+pub fn run(args: &Args) -> Result<u8> {
+    let recovered = recover(args)?;
+    let exit_code = match (recovered.report.cancelled, args.to.is_some()) {
+        (true, _) => 130,
+        _ if !recovered.report.failures.is_empty() => 4,
+        (false, false) if recovered.left_bytes + recovered.left_files > 0 => 4,
+        _ => u8::from(!recovered.found.problems.is_empty()),
+    };
+    match args.json {
+        true => say_json(&json!({
+            "recovery": recovered.found,
+            "report": JobReport::from(&recovered.report),
+            "left_dirty_files": recovered.left_files,
+            "left_dirty_bytes": recovered.left_bytes,
+        })),
+        false => tell(args, &recovered),
+    }
+    Ok(exit_code)
+}
+
+fn recover(args: &Args) -> Result<Recovered> {
+    let settings = args.config.load()?;
+    let owner = Tier::owner(&args.tier)?;
+    let backing = args.backing.as_deref().unwrap_or(&owner.path);
+    let store = open_backing(backing, args)?;
+    let target = args.to.as_deref().map(|dir| open_target(dir, &args.tier)).transpose()?;
+    let path = backing.canonicalize().unwrap_or_else(|_| backing.into());
+    let tier = Tier::open(&args.tier, &TierOwner { path, identity: store.identity()? })?;
+    let engine = Engine::start(tier, store, settings.engine, settings.tunables)?;
+    let progress = Arc::new(Progress::default());
+    let report = watched(&progress, || match &target {
+        Some(target) => engine.export_dirty(target, &progress),
+        None => engine.flush(&[], &progress),
+    });
+    // What could not be flushed above is not tried again: the report would be told twice.
+    engine.shutdown(KeepDirty::Yes, &Progress::default(), None);
+    let left = engine.status();
+    Ok(Recovered {
+        found: engine.recovery().clone(),
+        report,
+        left_files: left.dirty_files,
+        left_bytes: left.dirty_bytes,
+    })
+}
+
+fn open_backing(path: &Path, args: &Args) -> Result<Arc<dyn BackingStore>> {
+    match daemon::open_store(path, &args.trial.trial()?) {
+        Ok(stack) => Ok(stack.store),
+        Err(error) => {
+            let hint = "the tier's backing store; if it moved, name it with --backing, or save \
+                        the dirty files elsewhere with --to";
+            Err(Error::new(Kind::Usage, hint).with_source(error))
+        }
+    }
+}
+
+fn open_target(dir: &Path, tier: &Path) -> Result<DirStore> {
+    let usage = |why: &str| Error::new(Kind::Usage, format!("--to {}: {why}", dir.display()));
+    std::fs::create_dir_all(dir).map_err(|e| usage(&e.to_string()))?;
+    let inside = |inner: &Path, outer: &Path| {
+        let canonical = |path: &Path| path.canonicalize().ok();
+        canonical(inner).zip(canonical(outer)).is_some_and(|(i, o)| i.starts_with(o))
+    };
+    if inside(dir, tier) || inside(tier, dir) {
+        return Err(usage("choose a directory apart from the tier"));
+    }
+    DirStore::open(dir)
+}
+
+/// Runs `work` while showing its progress; an interrupt cancels it.
+fn watched(progress: &Arc<Progress>, work: impl FnOnce() -> Report + Send) -> Report {
+    signals::catch_interrupts();
+    let mut line = Line::new("recover");
+    thread::scope(|scope| {
+        let working = scope.spawn(work);
+        while !working.is_finished() {
+            line.update(Sample::from(progress.as_ref()));
+            if signals::take_interrupt().is_some() {
+                progress.cancel();
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        line.clear();
+        working.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+fn tell(args: &Args, recovered: &Recovered) {
+    let Recovered { found, report, .. } = recovered;
+    if found.dropped_files > 0 {
+        eprintln!(
+            "forebay: power was lost: {} in {}, never synced, are gone",
+            human_size(found.dropped_bytes),
+            counted(found.dropped_files, "file")
+        );
+    }
+    found.problems.iter().for_each(|problem| eprintln!("forebay: damaged: {problem}"));
+    tell_failures(&JobReport::from(report).failures);
+    let verb = if args.to.is_some() { "saved" } else { "flushed" };
+    say(format!(
+        "{verb} {} in {}; {} in {} dirty in the tier",
+        human_size(report.bytes),
+        counted(report.files, "file"),
+        human_size(recovered.left_bytes),
+        counted(recovered.left_files, "file")
+    ));
+    if report.cancelled {
+        eprintln!("forebay: interrupted; run it again to go on, nothing is lost");
+    }
+}

@@ -1,0 +1,88 @@
+//! `forebay stats`.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use forebay_backing::Result;
+use serde_json::Value;
+
+use super::status;
+use crate::http::Client;
+use crate::mounts::Mounts;
+use crate::ui::table::{Align, lay_out};
+use crate::ui::{say, say_json};
+use crate::units::human_size;
+use crate::wire::Latency;
+
+const EXAMPLES: &str = "\
+Examples:
+  forebay stats
+  forebay stats /mnt/fast
+  forebay stats --json /mnt/fast
+
+Latencies are in microseconds: fuse is what programs see, tier the fast tier, backing the backing
+store.";
+
+/// Show counters since the mount, and the latencies of every operation on all sides.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// A mount point, or any path in the mount [default: where we are, or the only mount].
+    mountpoint: Option<PathBuf>,
+
+    /// Print everything as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: &Args) -> Result<u8> {
+    let mounts = Mounts::read()?;
+    let place = match &args.mountpoint {
+        Some(path) => status::find(&mounts, path)?,
+        None => mounts.implied()?,
+    };
+    let stats = Client::new(&place.tier).get("/v1/stats")?;
+    if args.json {
+        say_json(&stats);
+        return Ok(0);
+    }
+    tell_counters(&stats["counters"]);
+    for side in ["fuse", "tier", "backing"] {
+        tell_latencies(side, &stats[side]);
+    }
+    Ok(0)
+}
+
+fn tell_counters(counters: &Value) {
+    let counters = counters.as_object().into_iter().flatten();
+    let rows = counters.map(|(name, value)| {
+        let human = match (name.contains("bytes"), value.as_u64()) {
+            (true, Some(bytes)) => human_size(bytes),
+            _ => String::new(),
+        };
+        vec![name.clone(), value.to_string(), human]
+    });
+    let rows: Vec<Vec<String>> = rows.collect();
+    lay_out(&[Align::Left, Align::Right, Align::Right], &rows).iter().for_each(say);
+}
+
+fn tell_latencies(side: &str, ops: &Value) {
+    let ops: BTreeMap<String, Latency> = serde_json::from_value(ops.clone()).unwrap_or_default();
+    if ops.is_empty() {
+        return;
+    }
+    let head = [side, "count", "errors", "bytes", "mean", "p50", "p99", "p99.9", "max"];
+    let rows = ops.iter().map(|(name, op)| {
+        let numbers = [op.mean_us, op.p50_us, op.p99_us, op.p999_us, op.max_us];
+        let mut row = vec![name.clone(), op.count.to_string(), op.errors.to_string()];
+        row.push(human_size(op.bytes));
+        row.extend(numbers.map(|n| n.to_string()));
+        row
+    });
+    let rows: Vec<Vec<String>> =
+        std::iter::once(head.map(String::from).to_vec()).chain(rows).collect();
+    let mut columns = [Align::Right; 9];
+    columns[0] = Align::Left;
+    say("");
+    lay_out(&columns, &rows).iter().for_each(say);
+}

@@ -1,0 +1,177 @@
+//! `forebay status`.
+
+use std::path::{Path, PathBuf};
+
+use forebay_backing::{Error, Kind, Result};
+use serde_json::{Value, json};
+
+use crate::http::Client;
+use crate::mounts::{Mounts, Place};
+use crate::ui::table::{Align, lay_out};
+use crate::ui::{say, say_json};
+use crate::units::{counted, human_secs, human_size};
+use crate::wire::StatusView;
+
+const EXAMPLES: &str = "\
+Examples:
+  forebay status
+  forebay status /mnt/fast
+  forebay status --json /mnt/fast
+
+Without MOUNTPOINT it tells of every forebay mount. A tier's directory works as MOUNTPOINT too, for
+a daemon whose mount is gone and which still drains.";
+
+/// Show what a mount holds: cached, dirty, failed, pinned, and what the drain waits for.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// A mount point, or any path in the mount.
+    mountpoint: Option<PathBuf>,
+
+    /// Print everything as JSON: one object for MOUNTPOINT, an array without.
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: &Args) -> Result<u8> {
+    let mounts = Mounts::read()?;
+    match &args.mountpoint {
+        Some(path) => one(&find(&mounts, path)?, args.json),
+        None => all(&mounts, args.json),
+    }
+}
+
+/// The mount a path is in, or the daemon of a tier named by its directory.
+pub fn find(mounts: &Mounts, path: &Path) -> Result<Place> {
+    mounts.find(path).or_else(|error| {
+        let tier = mounts.absolute(path)?;
+        match forebay_engine::Tier::socket_path(&tier).exists() {
+            true => Ok(Place { mountpoint: PathBuf::from("-"), tier, path: PathBuf::new() }),
+            false => Err(error),
+        }
+    })
+}
+
+fn one(place: &Place, json: bool) -> Result<u8> {
+    let status = Client::new(&place.tier).get("/v1/status")?;
+    match json {
+        true => say_json(&status),
+        false => tell(&place.mountpoint, &place.tier, &status)?,
+    }
+    Ok(0)
+}
+
+fn all(mounts: &Mounts, json: bool) -> Result<u8> {
+    let mut exit_code = 0;
+    let mut answers = Vec::new();
+    for (mountpoint, tier) in mounts.ours() {
+        match Client::new(tier).get("/v1/status") {
+            Ok(status) if json => answers.push(status),
+            Ok(status) => tell(mountpoint, tier, &status)?,
+            Err(error) => {
+                exit_code = error.exit_code();
+                answers.push(json!({
+                    "mountpoint": mountpoint.to_string_lossy(),
+                    "tier": tier.to_string_lossy(),
+                    "error": error.to_string(),
+                }));
+                if !json {
+                    eprintln!("forebay: {}: {error}", mountpoint.display());
+                }
+            }
+        }
+    }
+    match json {
+        true => say_json(&answers),
+        false if mounts.ours().next().is_none() => say("nothing is mounted"),
+        false => {}
+    }
+    Ok(exit_code)
+}
+
+fn tell(mountpoint: &Path, tier: &Path, status: &Value) -> Result<()> {
+    let view: StatusView = serde_json::from_value(status.clone())
+        .map_err(|e| Error::new(Kind::Unreachable, format!("the daemon's answer: {e}")))?;
+    say(format!("{} serves {}", mountpoint.display(), view.backing));
+    let rows: Vec<Vec<String>> = facts(tier, &view)
+        .into_iter()
+        .map(|(name, text)| vec![format!("  {name}"), text])
+        .collect();
+    lay_out(&[Align::Left; 2], &rows).iter().for_each(say);
+    for trouble in &view.troubles {
+        say(format!("  {}: {}: {}", trouble.path, trouble.state, trouble.error));
+    }
+    Ok(())
+}
+
+fn facts(tier: &Path, s: &StatusView) -> Vec<(&'static str, String)> {
+    let files = |count| counted(count, "file");
+    let mut facts = vec![
+        (
+            "daemon",
+            format!(
+                "pid {}, up {}, {}, passthrough {}",
+                s.pid,
+                human_secs(s.uptime_secs),
+                s.policy,
+                s.passthrough
+            ),
+        ),
+        (
+            "tier",
+            format!(
+                "{}: {} of {} used ({} %), {}, {} open",
+                tier.display(),
+                human_size(s.used_bytes),
+                human_size(s.tier_bytes),
+                (s.used_bytes * 100).checked_div(s.tier_bytes).unwrap_or(0),
+                files(s.files),
+                s.open_files
+            ),
+        ),
+        ("clean", human_size(s.clean_bytes)),
+        ("dirty", dirty(s)),
+        ("drain", drain(s)),
+    ];
+    if s.pinned_files > 0 {
+        let text = format!("{} in {}", human_size(s.pinned_bytes), files(s.pinned_files));
+        facts.push(("pinned", text));
+    }
+    if s.passthrough_writers > 0 {
+        facts.push(("writers", format!("{} open past the daemon", files(s.passthrough_writers))));
+    }
+    if s.failed_files > 0 {
+        facts.push(("failed", format!("{}, retried", files(s.failed_files))));
+    }
+    if s.conflicted_files > 0 {
+        let text = format!("{}; see `forebay resolve --help`", files(s.conflicted_files));
+        facts.push(("conflicts", text));
+    }
+    let available = if s.backing_available { "available" } else { "AWAY" };
+    let error = s.last_error.as_ref().map_or_else(String::new, |(error, ago)| {
+        format!("; last error {} ago: {error}", human_secs(*ago))
+    });
+    facts.push(("backing", format!("{available}{error}")));
+    facts
+}
+
+fn dirty(s: &StatusView) -> String {
+    if s.dirty_files == 0 && s.dirty_bytes == 0 {
+        return "nothing".into();
+    }
+    format!(
+        "{} in {}, oldest {} old, {} being flushed",
+        human_size(s.dirty_bytes),
+        counted(s.dirty_files, "file"),
+        human_secs(s.oldest_dirty_age_secs),
+        human_size(s.flushing_bytes)
+    )
+}
+
+fn drain(s: &StatusView) -> String {
+    let when = match s.clean_in_secs {
+        Some(secs) => format!(", clean in {}", human_secs(secs)),
+        None => String::new(),
+    };
+    format!("{}/s{when}, limited by: {}", human_size(s.drain_bytes_per_sec), s.limited_by)
+}

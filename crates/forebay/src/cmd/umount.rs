@@ -1,0 +1,196 @@
+//! `forebay umount`.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use forebay_backing::{Error, Kind, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::OwnedFd;
+use rustix::process::{PidfdFlags, pidfd_open};
+use serde_json::json;
+
+use super::job::{tell_failures, watch};
+use crate::http::{Client, Liveness};
+use crate::mounts::{Mounts, Place, users_of};
+use crate::ui::{say, say_json};
+use crate::units::{counted, human_secs, human_size, parse_duration};
+use crate::wire::{Job, Leave};
+
+const EXAMPLES: &str = "\
+Examples:
+  forebay umount /mnt/fast
+  forebay umount /mnt/fast --timeout 5min
+  forebay umount /mnt/fast --keep-dirty
+
+Every dirty byte is flushed first. If that fails or takes longer than --timeout, the mount stays and
+the exit code is 4. With --keep-dirty nothing is flushed: what is dirty waits in the tier for the
+next mount. A mount whose daemon died is cleared away.";
+
+/// Drain and unmount.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    mountpoint: PathBuf,
+
+    /// Do not flush: leave what is dirty in the tier for the next mount.
+    #[arg(long)]
+    keep_dirty: bool,
+
+    /// Stop draining after this time and stay mounted.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    timeout: Option<Duration>,
+
+    /// Print the result as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// On top of --timeout: a copy in flight may take this long to reach a safe point.
+const GRACE: Duration = Duration::from_secs(45);
+
+/// From the answer "unmounted" to the end of the process there is only closing of files.
+const END_PATIENCE: Duration = Duration::from_secs(30);
+
+pub fn run(args: &Args) -> Result<u8> {
+    let mounts = Mounts::read()?;
+    let place = mounts.find(&args.mountpoint)?;
+    if !place.path.as_os_str().is_empty() {
+        let message = format!(
+            "{} is inside a mount: name its mount point, {}",
+            args.mountpoint.display(),
+            place.mountpoint.display()
+        );
+        return Err(Error::new(Kind::Usage, message));
+    }
+    let client = Client::new(&place.tier);
+    if let Liveness::Dead = client.liveness() {
+        return clear_away(&place, args);
+    }
+    let job = leave(&client, args.keep_dirty, args.timeout)?;
+    match args.json {
+        true => say_json(&job),
+        false => tell(&job, &place, args),
+    }
+    Ok(job.exit_code.unwrap_or(0))
+}
+
+/// Has the daemon drain, unmount and end, and waits for all three.
+pub fn leave(client: &Client, keep_dirty: bool, timeout: Option<Duration>) -> Result<Job> {
+    let process = client.daemon_pid().and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+    let ask = Leave { keep_dirty, timeout_secs: timeout.map(|t| t.as_secs_f64()) };
+    let answer = client.post("/v1/umount", &json!(ask))?;
+    let id = answer["id"].as_u64().unwrap_or(0);
+    let deadline = timeout.map(|timeout| Instant::now() + timeout + GRACE);
+    let job = watch(client, id, "drain", deadline)?;
+    if let (Some(process), true) = (process, is_gone(&job)) {
+        wait_end(&process);
+    }
+    Ok(job)
+}
+
+/// Whether the mount is gone: also if bytes stayed dirty and the exit code says so.
+pub fn is_gone(job: &Job) -> bool {
+    let ended = job.error.as_ref().is_none_or(|error| error.starts_with("unmounted"));
+    ended && !job.report.as_ref().is_some_and(|report| report.cancelled)
+}
+
+/// The tier is free for the next mount only when the process that locked it has ended.
+fn wait_end(process: &OwnedFd) {
+    let limit = Timespec { tv_sec: END_PATIENCE.as_secs() as i64, tv_nsec: 0 };
+    // Whatever poll says, the mount is gone; a later mount says what holds the tier.
+    let _ = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&limit));
+}
+
+fn tell(job: &Job, place: &Place, args: &Args) {
+    let report = job.report.clone().unwrap_or_default();
+    tell_failures(&report.failures);
+    let at = place.mountpoint.display();
+    let left = match (report.left_dirty_bytes, report.left_dirty_files) {
+        (Some(bytes), Some(files)) if bytes + files > 0 => {
+            format!("{} in {}", human_size(bytes), counted(files, "file"))
+        }
+        _ => String::new(),
+    };
+    match (&job.error, args.keep_dirty) {
+        (Some(error), _) => {
+            eprintln!("forebay: {error}");
+            say_how_to_go_on(job, place);
+        }
+        (None, true) if !left.is_empty() => {
+            let tier = place.tier.display();
+            say(format!("unmounted {at}; {left} stay dirty in {tier} for the next mount"));
+        }
+        (None, _) => say(format!(
+            "drained {} in {}, unmounted {at} in {}",
+            human_size(report.bytes),
+            counted(report.files, "file"),
+            human_secs(job.elapsed_secs)
+        )),
+    }
+}
+
+fn say_how_to_go_on(job: &Job, place: &Place) {
+    let at = place.mountpoint.display();
+    match job.exit_code {
+        Some(1) => {
+            let users = users_of(&place.mountpoint, 5);
+            if !users.is_empty() {
+                eprintln!("forebay: in use by {}", users.join(", "));
+            }
+        }
+        _ if is_gone(job) => {}
+        _ => eprintln!(
+            "forebay: go on with `forebay umount {at}`, or `forebay umount {at} --keep-dirty` to \
+             leave them in the tier for later"
+        ),
+    }
+}
+
+/// Detaches the mount of a daemon that died. The dirty bytes are in the tier.
+fn clear_away(place: &Place, args: &Args) -> Result<u8> {
+    detach(&place.mountpoint)?;
+    let (at, tier) = (place.mountpoint.display(), place.tier.display());
+    let found = forebay_engine::check(&place.tier);
+    let (dirty, text) = match &found {
+        Ok(found) if found.dirty_bytes + found.dirty_files == 0 => {
+            (false, "nothing is dirty in the tier".to_string())
+        }
+        Ok(found) => {
+            let what = human_size(found.dirty_bytes);
+            let files = counted(found.dirty_files, "file");
+            (true, format!("{what} in {files} are dirty and safe in the tier"))
+        }
+        Err(error) => (true, format!("the tier cannot be checked: {error}")),
+    };
+    let resume = format!("mount it again to go on, or `forebay recover {tier}`");
+    match args.json {
+        true => say_json(&json!({ "daemon": "dead", "dirty": dirty, "message": text })),
+        false => {
+            say(format!("the daemon of {at} had died; the mount is cleared away"));
+            say(if dirty { format!("{text}; {resume}") } else { text });
+        }
+    }
+    Ok(if dirty && !args.keep_dirty { 4 } else { 0 })
+}
+
+fn detach(mountpoint: &Path) -> Result<()> {
+    let flags = rustix::mount::UnmountFlags::DETACH | rustix::mount::UnmountFlags::NOFOLLOW;
+    match rustix::mount::unmount(mountpoint, flags) {
+        Err(rustix::io::Errno::PERM) => detach_by_helper(mountpoint),
+        other => {
+            other.map_err(|e| Error::os(e.raw_os_error(), format!("{}", mountpoint.display())))
+        }
+    }
+}
+
+/// An ordinary user's mounts are fusermount3's to take away.
+fn detach_by_helper(mountpoint: &Path) -> Result<()> {
+    let mut helper = Command::new("fusermount3");
+    let status = helper.arg("-uz").arg(mountpoint).stdin(Stdio::null()).status();
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(Error::os(libc::EPERM, format!("fusermount3 -uz: {status}"))),
+        Err(e) => Err(Error::io(e, "fusermount3 -uz")),
+    }
+}

@@ -1,0 +1,302 @@
+//! The one table of configuration keys. Flags and their help, environment variables, the file,
+//! `config show`, the control door and `.forebay/config/` are all driven by it.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::nearest::nearest;
+use crate::units;
+
+pub struct Key {
+    /// As in the file and, with `--`, as a flag.
+    pub name: &'static str,
+    pub kind: Type,
+    /// As the user would write it.
+    pub default: &'static str,
+    pub change: Change,
+    pub doc: &'static str,
+}
+
+/// What a value must look like.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Type {
+    Size,
+    /// A size, or `auto`.
+    SizeOrAuto,
+    /// A size per second, or `none`.
+    Rate,
+    Duration,
+    Percent,
+    Count {
+        min: u64,
+        max: u64,
+    },
+    Bool,
+    Choice(&'static [&'static str]),
+    /// A path, or nothing.
+    File,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// Holds from mount to unmount.
+    Fixed,
+    /// Can be set on a running daemon.
+    Live,
+}
+
+/// A value that passed its type.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value {
+    Bytes(u64),
+    Auto,
+    /// Bytes per second; 0 is no limit.
+    Rate(u64),
+    Time(Duration),
+    Percent(u8),
+    Count(u64),
+    Flag(bool),
+    Word(&'static str),
+    File(Option<PathBuf>),
+}
+
+pub const POLICIES: &[&str] = &["write-back", "write-through", "write-around"];
+pub const PASSTHROUGHS: &[&str] = &["auto", "read", "always", "off"];
+pub const LOG_FORMATS: &[&str] = &["text", "json"];
+pub const LOG_LEVELS: &[&str] = &["error", "warn", "info", "debug", "trace"];
+
+const fn fixed(name: &'static str, kind: Type, default: &'static str, doc: &'static str) -> Key {
+    Key { name, kind, default, change: Change::Fixed, doc }
+}
+
+const fn live(name: &'static str, kind: Type, default: &'static str, doc: &'static str) -> Key {
+    Key { name, kind, default, change: Change::Live, doc }
+}
+
+/// In the order they are shown.
+pub const KEYS: &[Key] = &[
+    fixed(
+        "policy",
+        Type::Choice(POLICIES),
+        "write-back",
+        "When a write reaches the backing store: later (write-back), before close and fsync return \
+         (write-through), or at once and past the fast tier (write-around)",
+    ),
+    fixed("read-only", Type::Bool, "false", "Refuse every change"),
+    fixed(
+        "tier-size",
+        Type::SizeOrAuto,
+        "auto",
+        "Space the fast tier may occupy; auto takes what its file system has, less 5 %",
+    ),
+    live("max-age", Type::Duration, "30s", "Flush a dirty byte once it is this old"),
+    live(
+        "dirty-low",
+        Type::Percent,
+        "20%",
+        "Stop flushing by level below this share of dirty bytes in the tier",
+    ),
+    live("dirty-high", Type::Percent, "50%", "Start flushing by level above this share"),
+    live("dirty-hard", Type::Percent, "80%", "Slow writers down above this share"),
+    live("used-high", Type::Percent, "90%", "Evict clean extents above this share of used bytes"),
+    live("rate-max", Type::Rate, "none", "Cap on the drain per second, such as 100MB/s"),
+    live(
+        "flush-depth",
+        Type::Count { min: 1, max: 64 },
+        "8",
+        "Copies to the backing store in flight at once",
+    ),
+    live(
+        "fill-depth",
+        Type::Count { min: 1, max: 64 },
+        "16",
+        "Fills from the backing store in flight at once",
+    ),
+    live("readahead", Type::Size, "16MiB", "Read ahead of a sequential reader at most this far"),
+    live(
+        "revalidate",
+        Type::Duration,
+        "0s",
+        "Believe a cached file unchanged this long before asking the backing store again; 0s asks \
+         at every open",
+    ),
+    live(
+        "backing-timeout",
+        Type::Duration,
+        "30s",
+        "Fail a call to the backing store that takes longer",
+    ),
+    fixed(
+        "names-max",
+        Type::Count { min: 1000, max: 100_000_000 },
+        "1000000",
+        "Names remembered after the kernel forgot them",
+    ),
+    fixed(
+        "passthrough",
+        Type::Choice(PASSTHROUGHS),
+        "auto",
+        "Let the kernel read and write shadow files itself: where it can (auto), for reading only \
+         (read), or not at all (off); always refuses to mount where the kernel cannot",
+    ),
+    fixed(
+        "kernel-writeback",
+        Type::Bool,
+        "false",
+        "Use the kernel's write-back cache; excludes passthrough",
+    ),
+    fixed("entry-ttl", Type::Duration, "1s", "The kernel believes a name this long"),
+    fixed("attr-ttl", Type::Duration, "1s", "The kernel believes attributes this long"),
+    fixed("threads", Type::Count { min: 1, max: 64 }, "4", "Threads that serve the kernel"),
+    fixed("log-format", Type::Choice(LOG_FORMATS), "text", "One line of text or of JSON an event"),
+    fixed("log-level", Type::Choice(LOG_LEVELS), "info", "The least severe event that is logged"),
+    fixed(
+        "log-file",
+        Type::File,
+        "",
+        "Where the log goes; run/forebay.log in the tier when in the background, standard error \
+         in the foreground",
+    ),
+];
+
+/// Finds a key by name; the error names the nearest one.
+pub fn find(name: &str) -> Result<&'static Key, String> {
+    KEYS.iter().find(|key| key.name == name).ok_or_else(|| {
+        let hint = match nearest(name, KEYS.iter().map(|key| key.name)) {
+            Some(near) => format!("did you mean {near}?"),
+            None => "see `forebay config show` for the keys there are".into(),
+        };
+        format!("unknown key; {hint}")
+    })
+}
+
+impl Key {
+    pub fn env(&self) -> String {
+        format!("FOREBAY_{}", self.name.replace('-', "_").to_ascii_uppercase())
+    }
+
+    /// Reads a value; the message of an error says what to write instead.
+    pub fn parse(&self, text: &str) -> Result<Value, String> {
+        let text = text.trim();
+        match self.kind {
+            Type::SizeOrAuto if text == "auto" => Ok(Value::Auto),
+            Type::Size | Type::SizeOrAuto => units::parse_size(text).map(Value::Bytes),
+            Type::Rate => units::parse_rate(text).map(Value::Rate),
+            Type::Duration => units::parse_duration(text).map(Value::Time),
+            Type::Percent => units::parse_percent(text).map(Value::Percent),
+            Type::Count { min, max } => parse_count(text, min, max),
+            Type::Bool => parse_bool(text),
+            Type::Choice(words) => parse_choice(text, words),
+            Type::File => Ok(Value::File((!text.is_empty()).then(|| PathBuf::from(text)))),
+        }
+    }
+
+    pub fn default_value(&self) -> Value {
+        self.parse(self.default).expect("a test parses every default")
+    }
+
+    /// What stands for the value in help texts.
+    pub fn placeholder(&self) -> &'static str {
+        match self.kind {
+            Type::Size | Type::SizeOrAuto => "SIZE",
+            Type::Rate => "RATE",
+            Type::Duration => "TIME",
+            Type::Percent => "PERCENT",
+            Type::Count { .. } => "N",
+            Type::Bool => "BOOL",
+            Type::Choice(_) => "WORD",
+            Type::File => "FILE",
+        }
+    }
+
+    /// What is allowed, for the reference.
+    pub fn allowed(&self) -> String {
+        match self.kind {
+            Type::Size => "a size, such as 16MiB".into(),
+            Type::SizeOrAuto => "a size, such as 100GiB, or auto".into(),
+            Type::Rate => "a size per second, such as 100MB/s, or none".into(),
+            Type::Duration => "a time, such as 30s or 5min".into(),
+            Type::Percent => "a share, 0% to 100%".into(),
+            Type::Count { min, max } => format!("a number, {min} to {max}"),
+            Type::Bool => "true or false".into(),
+            Type::Choice(words) => words.join(", "),
+            Type::File => "a path".into(),
+        }
+    }
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Value::Bytes(bytes) => f.write_str(&units::exact_size(*bytes)),
+            Value::Auto => f.write_str("auto"),
+            Value::Rate(0) => f.write_str("none"),
+            Value::Rate(bytes) => write!(f, "{}/s", units::exact_size(*bytes)),
+            Value::Time(time) => f.write_str(&units::exact_duration(*time)),
+            Value::Percent(share) => write!(f, "{share}%"),
+            Value::Count(count) => write!(f, "{count}"),
+            Value::Flag(on) => write!(f, "{on}"),
+            Value::Word(word) => f.write_str(word),
+            Value::File(path) => match path {
+                Some(path) => write!(f, "{}", path.display()),
+                None => Ok(()),
+            },
+        }
+    }
+}
+
+fn parse_count(text: &str, min: u64, max: u64) -> Result<Value, String> {
+    match text.replace('_', "").parse() {
+        Ok(count) if (min..=max).contains(&count) => Ok(Value::Count(count)),
+        _ => Err(format!("write a whole number from {min} to {max}")),
+    }
+}
+
+fn parse_bool(text: &str) -> Result<Value, String> {
+    match text {
+        "true" | "yes" | "on" | "1" => Ok(Value::Flag(true)),
+        "false" | "no" | "off" | "0" => Ok(Value::Flag(false)),
+        _ => Err("write true or false".into()),
+    }
+}
+
+fn parse_choice(text: &str, words: &'static [&'static str]) -> Result<Value, String> {
+    let found = words.iter().find(|word| **word == text);
+    found.map(|word| Value::Word(word)).ok_or_else(|| match nearest(text, words.iter().copied()) {
+        Some(near) => format!("did you mean {near}? Choose from {}", words.join(", ")),
+        None => format!("choose from {}", words.join(", ")),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_default_parses_and_reads_back() {
+        for key in KEYS {
+            let value = key.default_value();
+            assert_eq!(key.parse(&value.to_string()), Ok(value), "{}", key.name);
+        }
+    }
+
+    #[test]
+    fn names_are_unique_and_in_kebab_case() {
+        for (i, key) in KEYS.iter().enumerate() {
+            assert!(KEYS[..i].iter().all(|other| other.name != key.name), "{} twice", key.name);
+            assert!(key.name.bytes().all(|b| b.is_ascii_lowercase() || b == b'-'));
+            assert!(!key.doc.ends_with('.'), "{}: help texts add what follows", key.name);
+        }
+    }
+
+    #[test]
+    fn bad_values_are_told_what_to_write() {
+        let wrong = |name, text| find(name).unwrap().parse(text).unwrap_err();
+        assert!(wrong("policy", "writeback").contains("did you mean write-back?"));
+        assert!(wrong("threads", "65").contains("from 1 to 64"));
+        assert!(wrong("read-only", "maybe").contains("true or false"));
+        assert!(wrong("tier-size", "10").contains("for example 10GiB"));
+        assert!(find("teir-size").err().unwrap().contains("did you mean tier-size?"));
+    }
+}

@@ -1,0 +1,256 @@
+//! What was typed, where: the flags, the environment and the file, laid over each other with the
+//! first one winning. Nothing here says what a value means; [`super::Settings`] does.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use forebay_backing::{Error, Kind, Result};
+use toml::de::{DeTable, DeValue};
+
+use super::keys::{self, KEYS, Key, Value};
+use crate::nearest::nearest;
+
+/// Where a value came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    Flag,
+    Env(String),
+    File {
+        path: PathBuf,
+        line: usize,
+    },
+    /// Set on the running daemon.
+    Runtime,
+    Default,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Typed {
+    pub text: String,
+    pub origin: Origin,
+}
+
+/// Texts by key; what was not typed is not there.
+#[derive(Debug, Clone, Default)]
+pub struct RawConfig {
+    typed: BTreeMap<&'static str, Typed>,
+}
+
+impl RawConfig {
+    pub fn from_flags(flags: &BTreeMap<&'static str, String>) -> RawConfig {
+        let typed = |text: &String| Typed { text: text.clone(), origin: Origin::Flag };
+        RawConfig { typed: flags.iter().map(|(name, text)| (*name, typed(text))).collect() }
+    }
+
+    /// Takes the `FOREBAY_*` variables that are keys. Others are left alone, since the prefix is
+    /// not ours alone (containers get `FOREBAY_PORT` from a service of that name); those that look
+    /// like a misspelt key come back as warnings.
+    pub fn from_env(vars: impl Iterator<Item = (OsString, OsString)>) -> (RawConfig, Vec<String>) {
+        let mut raw = RawConfig::default();
+        let mut warnings = Vec::new();
+        for (name, text) in vars {
+            let Some(name) = name.to_str().filter(|name| name.starts_with("FOREBAY_")) else {
+                continue;
+            };
+            let text = text.to_string_lossy().into_owned();
+            match KEYS.iter().find(|key| key.env() == name) {
+                Some(key) => {
+                    raw.typed.insert(key.name, Typed { text, origin: Origin::Env(name.into()) });
+                }
+                None => warnings.extend(misspelt(name)),
+            }
+        }
+        (raw, warnings)
+    }
+
+    pub fn from_file(path: &Path) -> Result<RawConfig> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|e| Error::new(Kind::Usage, format!("{}: {e}", path.display())))?;
+        RawConfig::from_toml(&text, path)
+    }
+
+    pub fn from_toml(text: &str, path: &Path) -> Result<RawConfig> {
+        let at = |offset: usize| line_of(text, offset);
+        let usage = |line: usize, message: String| {
+            Error::new(Kind::Usage, format!("{}:{line}: {message}", path.display()))
+        };
+        let table = DeTable::parse(text).map_err(|e| {
+            let line = at(e.span().map_or(0, |span| span.start));
+            usage(line, format!("not TOML: {}", e.message()))
+        })?;
+        let mut raw = RawConfig::default();
+        for (name, value) in table.get_ref() {
+            let line = at(name.span().start);
+            let key = keys::find(name.get_ref())
+                .map_err(|reason| usage(line, format!("{}: {reason}", name.get_ref())))?;
+            let text = scalar(value.get_ref()).ok_or_else(|| {
+                let kind = value.get_ref().type_str();
+                usage(line, format!("{}: is a TOML {kind}; write {}", key.name, key.allowed()))
+            })?;
+            let origin = Origin::File { path: path.into(), line };
+            raw.typed.insert(key.name, Typed { text, origin });
+        }
+        Ok(raw)
+    }
+
+    /// Fills what is missing here from `below`.
+    #[must_use]
+    pub fn over(mut self, below: RawConfig) -> RawConfig {
+        for (name, typed) in below.typed {
+            self.typed.entry(name).or_insert(typed);
+        }
+        self
+    }
+
+    /// The value of a key with its origin; the default where nothing was typed.
+    pub fn value(&self, key: &Key) -> Result<(Value, Origin)> {
+        let Some(typed) = self.typed.get(key.name) else {
+            return Ok((key.default_value(), Origin::Default));
+        };
+        let place = typed.place(key);
+        let value = key.parse(&typed.text).map_err(|reason| {
+            Error::new(Kind::Usage, format!("{place} = {}: {reason}", quoted(&typed.text)))
+        })?;
+        Ok((value, typed.origin.clone()))
+    }
+}
+
+impl Typed {
+    /// The name the user knows the value by, for messages.
+    fn place(&self, key: &Key) -> String {
+        match &self.origin {
+            Origin::Flag => format!("--{}", key.name),
+            Origin::Env(name) => name.clone(),
+            origin @ Origin::File { .. } => format!("{origin}: {}", key.name),
+            Origin::Runtime | Origin::Default => key.name.into(),
+        }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Flag => f.write_str("flag"),
+            Origin::Env(name) => write!(f, "environment {name}"),
+            Origin::File { path, line } => write!(f, "{}:{line}", path.display()),
+            Origin::Runtime => f.write_str("set at run time"),
+            Origin::Default => f.write_str("default"),
+        }
+    }
+}
+
+/// The text of a TOML scalar as a flag would carry it.
+fn scalar(value: &DeValue<'_>) -> Option<String> {
+    match value {
+        DeValue::String(text) => Some(text.to_string()),
+        DeValue::Integer(number) => Some(number.to_string()),
+        DeValue::Float(number) => Some(number.to_string()),
+        DeValue::Boolean(on) => Some(on.to_string()),
+        DeValue::Datetime(_) | DeValue::Array(_) | DeValue::Table(_) => None,
+    }
+}
+
+fn misspelt(name: &str) -> Option<String> {
+    let names: Vec<String> = KEYS.iter().map(Key::env).collect();
+    let lower: Vec<String> = names.iter().map(|name| key_like(name)).collect();
+    let near = nearest(&key_like(name), lower.iter().map(String::as_str))?;
+    let at = lower.iter().position(|other| other == near)?;
+    Some(format!("{name} is not a setting and is ignored; did you mean {}?", names[at]))
+}
+
+fn key_like(env: &str) -> String {
+    env.trim_start_matches("FOREBAY_").replace('_', "-").to_ascii_lowercase()
+}
+
+/// Shows an empty or blank text as such.
+fn quoted(text: &str) -> String {
+    match text.trim().is_empty() {
+        true => format!("\"{text}\""),
+        false => text.into(),
+    }
+}
+
+fn line_of(text: &str, offset: usize) -> usize {
+    1 + text.as_bytes()[..offset.min(text.len())].iter().filter(|b| **b == b'\n').count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(text: &str) -> Result<RawConfig> {
+        RawConfig::from_toml(text, Path::new("f.toml"))
+    }
+
+    fn flags(pairs: &[(&'static str, &str)]) -> RawConfig {
+        RawConfig::from_flags(&pairs.iter().map(|(k, v)| (*k, (*v).to_string())).collect())
+    }
+
+    fn env(pairs: &[(&str, &str)]) -> (RawConfig, Vec<String>) {
+        RawConfig::from_env(pairs.iter().map(|(k, v)| (k.into(), v.into())))
+    }
+
+    #[test]
+    fn a_flag_wins_over_the_environment_over_the_file_over_the_default() {
+        let layers = || {
+            let file = file("max-age = \"1s\"\nthreads = 2\nlog-level = \"warn\"\n").unwrap();
+            let env = env(&[("FOREBAY_MAX_AGE", "2s"), ("FOREBAY_THREADS", "3")]).0;
+            flags(&[("max-age", "3s")]).over(env).over(file)
+        };
+        let shown = |name| {
+            let (value, origin) = layers().value(keys::find(name).unwrap()).unwrap();
+            format!("{value} ({origin})")
+        };
+        assert_eq!(shown("max-age"), "3s (flag)");
+        assert_eq!(shown("threads"), "3 (environment FOREBAY_THREADS)");
+        assert_eq!(shown("log-level"), "warn (f.toml:3)");
+        assert_eq!(shown("fill-depth"), "16 (default)");
+    }
+
+    #[test]
+    fn errors_name_place_value_reason_and_remedy() {
+        let message =
+            |raw: RawConfig, name| raw.value(keys::find(name).unwrap()).unwrap_err().to_string();
+        assert_eq!(
+            message(file("\ntier-size = 10\n").unwrap(), "tier-size"),
+            "f.toml:2: tier-size = 10: add a unit, for example 10GiB"
+        );
+        assert_eq!(
+            message(flags(&[("tier-size", "10")]), "tier-size"),
+            "--tier-size = 10: add a unit, for example 10GiB"
+        );
+        assert_eq!(
+            message(env(&[("FOREBAY_MAX_AGE", "")]).0, "max-age"),
+            "FOREBAY_MAX_AGE = \"\": write a number with a unit, for example 30s"
+        );
+    }
+
+    #[test]
+    fn unknown_keys_and_broken_files_are_usage_errors_with_a_line() {
+        for (text, expected) in [
+            ("a = 1", "f.toml:1: a: unknown key"),
+            ("\nmaxage = \"1s\"", "f.toml:2: maxage: unknown key; did you mean max-age?"),
+            ("threads = [1]", "f.toml:1: threads: is a TOML array"),
+            ("\n\nthreads == 1", "f.toml:3: not TOML"),
+        ] {
+            let error = file(text).unwrap_err();
+            assert!(error.to_string().starts_with(expected), "{error}");
+            assert_eq!(error.exit_code(), 2);
+        }
+    }
+
+    #[test]
+    fn foreign_variables_are_ignored_and_misspelt_ones_warned_of() {
+        let (raw, warnings) = env(&[
+            ("FOREBAY_PORT", "tcp://10.0.0.1"),
+            ("FOREBAY_FAILPOINTS", "x"),
+            ("FOREBAY_MAX_AEG", "1s"),
+            ("HOME", "/"),
+        ]);
+        assert!(raw.typed.is_empty());
+        assert_eq!(warnings.len(), 1, "{warnings:?}");
+        assert!(warnings[0].contains("FOREBAY_MAX_AGE"), "{warnings:?}");
+    }
+}

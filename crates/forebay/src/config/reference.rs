@@ -1,0 +1,94 @@
+//! `docs/CONFIGURATION.md`, written from the table of keys. The test keeps the file in step;
+//! `UPDATE_DOCS=1 cargo test -p forebay configuration` rewrites it.
+
+#![cfg(test)]
+
+use std::fmt::Write;
+use std::path::Path;
+
+use super::keys::{Change, KEYS, Key};
+
+const HEAD: &str = "\
+# Configuration
+
+<!-- Written from the table of keys in crates/forebay/src/config/keys.rs by its test; edit there. -->
+
+Every setting below can be given in four places. The first one that has it wins:
+
+1. a flag: `--max-age 10s`
+2. an environment variable: `FOREBAY_MAX_AGE=10s`
+3. a file: `max-age = \"10s\"` in the file named by `--config` or `FOREBAY_CONFIG`, else in
+   `$XDG_CONFIG_HOME/forebay/config.toml`, else in `/etc/forebay.toml`
+4. the default
+
+`forebay config show` prints every value with the place it came from. An unknown key, a value of
+the wrong kind, or a size or time without a unit is an error that says what to write instead
+(exit code 2).
+
+Sizes are written with decimal units (`kB`, `MB`, `GB`, `TB`) or binary ones (`KiB`, `MiB`, `GiB`,
+`TiB`); times with `us`, `ms`, `s`, `min`, `h`, `d`; shares of the fast tier as `80%`.
+
+Settings marked *live* can be changed on a running daemon, from inside the mount:
+
+```
+cat .forebay/config/max-age
+echo 10s > .forebay/config/max-age
+```
+
+A live change lasts until unmount. Watermarks must keep the order
+`dirty-low <= dirty-high <= dirty-hard <= used-high <= 98%`.
+
+A file with the defaults written out:
+
+```toml
+";
+
+fn reference() -> String {
+    let mut text = HEAD.to_string();
+    for key in KEYS.iter().filter(|key| !key.default.is_empty()) {
+        writeln!(text, "{} = {}", key.name, toml_default(key)).expect("a string takes all");
+    }
+    text.push_str("```\n\n## Settings\n");
+    for key in KEYS {
+        let live = if key.change == Change::Live { ", live" } else { "" };
+        let default = match key.default {
+            "" => "none".into(),
+            default => format!("`{default}`"),
+        };
+        write!(
+            text,
+            "\n### {}\n\n{}.\n\nTakes {}. Default: {default}{live}. Variable: `{}`.\n",
+            key.name,
+            key.doc,
+            key.allowed(),
+            key.env(),
+        )
+        .expect("a string takes all");
+    }
+    text
+}
+
+fn toml_default(key: &Key) -> String {
+    let bare = key.default.parse::<u64>().is_ok() || key.default.parse::<bool>().is_ok();
+    if bare { key.default.into() } else { format!("\"{}\"", key.default) }
+}
+
+#[test]
+fn the_configuration_page_says_what_the_table_says() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/CONFIGURATION.md");
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(&path, reference()).expect("docs/ is writable");
+    }
+    let page = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(page == reference(), "run UPDATE_DOCS=1 cargo test -p forebay configuration");
+}
+
+/// The file shown in the page is one forebay reads, and it changes nothing.
+#[test]
+fn the_configuration_page_shows_a_file_that_works() {
+    let page = reference();
+    let toml = page.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    let raw = super::RawConfig::from_toml(toml, Path::new("page")).unwrap();
+    let settings = super::Settings::resolve(&raw).unwrap();
+    assert_eq!(settings.tunables, forebay_engine::Tunables::default());
+}

@@ -1,0 +1,279 @@
+//! What a configuration means: checked values in the types the engine and the mount take.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use forebay_backing::{Error, Kind, Result};
+use forebay_engine::{Config, Tunables, WritePolicy};
+use forebay_fuse::Passthrough;
+
+use super::keys::{self, Change, KEYS, Key, Value};
+use super::raw::{Origin, RawConfig};
+
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub engine: Config,
+    pub tunables: Tunables,
+    pub mount: MountSettings,
+    pub log: LogSettings,
+    shown: Shown,
+}
+
+#[derive(Debug, Clone)]
+pub struct MountSettings {
+    pub passthrough: Passthrough,
+    pub kernel_writeback: bool,
+    pub entry_ttl: Duration,
+    pub attr_ttl: Duration,
+    pub threads: usize,
+}
+
+#[derive(Debug, Clone)]
+pub struct LogSettings {
+    pub json: bool,
+    pub level: &'static str,
+    pub file: Option<PathBuf>,
+}
+
+type Shown = BTreeMap<&'static str, (Value, Origin)>;
+
+impl Settings {
+    pub fn resolve(raw: &RawConfig) -> Result<Settings> {
+        let mut shown = Shown::new();
+        for key in KEYS {
+            shown.insert(key.name, raw.value(key)?);
+        }
+        let at = |name: &str| &shown[name].0;
+        let mut tunables = Tunables::default();
+        for key in live_keys() {
+            set_tunable(&mut tunables, key.name, at(key.name));
+        }
+        tunables.validate().map_err(|reason| Error::new(Kind::Usage, reason))?;
+        let settings = Settings {
+            engine: Config {
+                policy: policy(word(at("policy"))),
+                read_only: flag(at("read-only")),
+                tier_size: bytes(at("tier-size")),
+                names_max: count(at("names-max")),
+            },
+            tunables,
+            mount: MountSettings {
+                passthrough: passthrough(word(at("passthrough"))),
+                kernel_writeback: flag(at("kernel-writeback")),
+                entry_ttl: time(at("entry-ttl")),
+                attr_ttl: time(at("attr-ttl")),
+                threads: count(at("threads")),
+            },
+            log: LogSettings {
+                json: word(at("log-format")) == "json",
+                level: word(at("log-level")),
+                file: file(at("log-file")),
+            },
+            shown,
+        };
+        settings.check_together()?;
+        Ok(settings)
+    }
+
+    /// Every key with its value and origin, in the table's order.
+    pub fn shown(&self) -> impl Iterator<Item = (&'static Key, &Value, &Origin)> {
+        KEYS.iter().map(|key| {
+            let (value, origin) = &self.shown[key.name];
+            (key, value, origin)
+        })
+    }
+
+    pub fn value(&self, name: &str) -> Option<&Value> {
+        self.shown.get(name).map(|(value, _)| value)
+    }
+
+    /// Keys that exclude each other, which no single value can tell.
+    fn check_together(&self) -> Result<()> {
+        let writeback = self.mount.kernel_writeback;
+        if writeback
+            && matches!(self.mount.passthrough, Passthrough::Always | Passthrough::ReadOnly)
+        {
+            return Err(Error::new(
+                Kind::Usage,
+                "kernel-writeback excludes passthrough: leave passthrough at auto or off, or \
+                 kernel-writeback out",
+            ));
+        }
+        if self.engine.tier_size.is_some_and(|size| size < TIER_SIZE_MIN) {
+            return Err(Error::new(Kind::Usage, "tier-size is too small: give at least 16MiB"));
+        }
+        Ok(())
+    }
+}
+
+/// Below this the watermarks are a handful of extents apart and mean nothing.
+const TIER_SIZE_MIN: u64 = 16 << 20;
+
+pub fn live_keys() -> impl Iterator<Item = &'static Key> {
+    KEYS.iter().filter(|key| key.change == Change::Live)
+}
+
+/// Applies one change to a running daemon's tunables; nothing is changed on error.
+pub fn change_tunable(tunables: &Tunables, name: &str, text: &str) -> Result<Tunables> {
+    let usage = |reason: String| Error::new(Kind::Usage, format!("{name}: {reason}"));
+    let key = keys::find(name).map_err(usage)?;
+    if key.change == Change::Fixed {
+        let fix = format!("cannot change while mounted: unmount, then mount with --{name}");
+        return Err(usage(fix));
+    }
+    let value = key
+        .parse(text)
+        .map_err(|reason| Error::new(Kind::Usage, format!("{name} = {}: {reason}", text.trim())))?;
+    let mut changed = tunables.clone();
+    set_tunable(&mut changed, name, &value);
+    changed.validate().map_err(|reason| Error::new(Kind::Usage, reason))?;
+    Ok(changed)
+}
+
+/// The value of a live key; `None` for any other.
+pub fn tunable(tunables: &Tunables, name: &str) -> Option<Value> {
+    Some(match name {
+        "max-age" => Value::Time(tunables.max_age),
+        "dirty-low" => Value::Percent(tunables.dirty_low),
+        "dirty-high" => Value::Percent(tunables.dirty_high),
+        "dirty-hard" => Value::Percent(tunables.dirty_hard),
+        "used-high" => Value::Percent(tunables.used_high),
+        "rate-max" => Value::Rate(tunables.rate_max),
+        "flush-depth" => Value::Count(tunables.flush_depth.into()),
+        "fill-depth" => Value::Count(tunables.fill_depth.into()),
+        "readahead" => Value::Bytes(tunables.readahead),
+        "revalidate" => Value::Time(tunables.revalidate),
+        "backing-timeout" => Value::Time(tunables.backing_timeout),
+        _ => return None,
+    })
+}
+
+/// # Panics
+///
+/// On a key that is not live or a value of another type; [`Key::parse`] gave the value its type.
+fn set_tunable(tunables: &mut Tunables, name: &str, value: &Value) {
+    let depth = |value| u32::try_from(count(value)).expect("the table bounds depths by 64");
+    match name {
+        "max-age" => tunables.max_age = time(value),
+        "dirty-low" => tunables.dirty_low = percent(value),
+        "dirty-high" => tunables.dirty_high = percent(value),
+        "dirty-hard" => tunables.dirty_hard = percent(value),
+        "used-high" => tunables.used_high = percent(value),
+        "rate-max" => tunables.rate_max = bytes(value).expect("a rate is a number"),
+        "flush-depth" => tunables.flush_depth = depth(value),
+        "fill-depth" => tunables.fill_depth = depth(value),
+        "readahead" => tunables.readahead = bytes(value).expect("a size without auto"),
+        "revalidate" => tunables.revalidate = time(value),
+        "backing-timeout" => tunables.backing_timeout = time(value),
+        _ => panic!("{name} is not a live key"),
+    }
+}
+
+fn policy(word: &str) -> WritePolicy {
+    match word {
+        "write-through" => WritePolicy::WriteThrough,
+        "write-around" => WritePolicy::WriteAround,
+        _ => WritePolicy::WriteBack,
+    }
+}
+
+fn passthrough(word: &str) -> Passthrough {
+    match word {
+        "read" => Passthrough::ReadOnly,
+        "always" => Passthrough::Always,
+        "off" => Passthrough::Off,
+        _ => Passthrough::Auto,
+    }
+}
+
+/// The accessors below panic on a value of another type: the table gave each key one type, and
+/// the tests read every key.
+fn word(value: &Value) -> &'static str {
+    let Value::Word(word) = value else { panic!("{value:?} is no word") };
+    word
+}
+
+fn flag(value: &Value) -> bool {
+    let Value::Flag(on) = value else { panic!("{value:?} is no flag") };
+    *on
+}
+
+fn time(value: &Value) -> Duration {
+    let Value::Time(time) = value else { panic!("{value:?} is no time") };
+    *time
+}
+
+fn percent(value: &Value) -> u8 {
+    let Value::Percent(share) = value else { panic!("{value:?} is no share") };
+    *share
+}
+
+fn count(value: &Value) -> usize {
+    let Value::Count(count) = value else { panic!("{value:?} is no count") };
+    usize::try_from(*count).expect("the table bounds counts far below")
+}
+
+fn bytes(value: &Value) -> Option<u64> {
+    match value {
+        Value::Bytes(bytes) | Value::Rate(bytes) => Some(*bytes),
+        Value::Auto => None,
+        _ => panic!("{value:?} is no size"),
+    }
+}
+
+fn file(value: &Value) -> Option<PathBuf> {
+    let Value::File(path) = value else { panic!("{value:?} is no path") };
+    path.clone()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(pairs: &[(&'static str, &str)]) -> Result<Settings> {
+        let flags = pairs.iter().map(|(k, v)| (*k, (*v).to_string())).collect();
+        Settings::resolve(&RawConfig::from_flags(&flags))
+    }
+
+    #[test]
+    fn the_tables_defaults_are_the_engines() {
+        let settings = with(&[]).unwrap();
+        assert_eq!(settings.tunables, Tunables::default());
+        let (ours, theirs) = (settings.engine, Config::default());
+        assert_eq!(ours.policy, theirs.policy);
+        assert_eq!((ours.read_only, ours.tier_size), (theirs.read_only, theirs.tier_size));
+        assert_eq!(ours.names_max, theirs.names_max);
+    }
+
+    #[test]
+    fn every_live_key_can_be_read_and_changed() {
+        let before = Tunables::default();
+        for key in live_keys() {
+            let value = tunable(&before, key.name).expect(key.name);
+            assert_eq!(value, key.default_value(), "{}", key.name);
+            let after = change_tunable(&before, key.name, &value.to_string()).unwrap();
+            assert_eq!(after, before, "{}", key.name);
+        }
+        assert_eq!(change_tunable(&before, "max-age", "10s\n").unwrap().max_age.as_secs(), 10);
+        assert_eq!(change_tunable(&before, "dirty-high", "40").unwrap().dirty_high, 40);
+    }
+
+    #[test]
+    fn what_cannot_be_set_says_why() {
+        let before = Tunables::default();
+        let wrong = |name, text| change_tunable(&before, name, text).unwrap_err().to_string();
+        assert!(wrong("policy", "write-around").contains("unmount"));
+        assert!(wrong("max-aeg", "1s").contains("did you mean max-age?"));
+        assert!(wrong("dirty-low", "60%").contains("above dirty-high"));
+        assert_eq!(wrong("max-age", "10\n"), "max-age = 10: add a unit, for example 10s");
+    }
+
+    #[test]
+    fn keys_that_exclude_each_other_are_refused() {
+        assert!(with(&[("kernel-writeback", "true"), ("passthrough", "always")]).is_err());
+        assert!(with(&[("kernel-writeback", "true")]).is_ok());
+        assert!(with(&[("tier-size", "1MiB")]).is_err());
+        assert!(with(&[("dirty-low", "90%")]).is_err());
+    }
+}

@@ -1,0 +1,269 @@
+//! What the control socket answers.
+
+use std::path::{Path, PathBuf};
+
+use forebay_backing::{Error, Kind, Result};
+use forebay_engine::{Engine, Keep, Progress, Report};
+use serde_json::{Value, json};
+
+use super::Daemon;
+use super::jobs::Outcome;
+use crate::config::{Origin, change_tunable, tunable};
+use crate::http::{Reply, Request};
+use crate::wire::{File, JobKind, JobReport, Leave, NewJob, WirePath};
+
+impl Daemon {
+    pub fn answer(self: &std::sync::Arc<Daemon>, request: Request) -> Reply {
+        match self.route(request) {
+            Ok(body) => Reply { status: 200, body },
+            Err(error) => {
+                let body = json!({ "error": error.to_string(), "exit_code": error.exit_code() });
+                Reply { status: http_status(&error), body }
+            }
+        }
+    }
+
+    fn route(self: &std::sync::Arc<Daemon>, request: Request) -> Result<Value> {
+        let parts: Vec<&str> = request.path.trim_matches('/').split('/').collect();
+        match (request.method.as_str(), parts.as_slice()) {
+            ("GET", ["v1", "status"]) => Ok(self.status_json()),
+            ("GET", ["v1", "stats"]) => Ok(self.stats_json()),
+            ("GET", ["v1", "files"]) => Ok(self.files_json(&request.query)),
+            ("GET", ["v1", "config"]) => Ok(self.config_json()),
+            ("PUT", ["v1", "config"]) => self.put_config(&request.body),
+            ("GET", ["v1", "jobs"]) => Ok(json!(self.jobs.views())),
+            ("POST", ["v1", "jobs"]) => self.post_job(request.body),
+            ("GET", ["v1", "jobs", id]) => {
+                self.jobs.view(job_id(id)?).map(|job| json!(job)).ok_or_else(|| no_job(id))
+            }
+            ("DELETE", ["v1", "jobs", id]) => match self.jobs.cancel(job_id(id)?) {
+                true => Ok(json!({})),
+                false => Err(no_job(id)),
+            },
+            ("POST", ["v1", "resolve"]) => self.post_resolve(request.body),
+            ("POST", ["v1", "umount"]) => {
+                let ask: Leave = if request.body.is_null() {
+                    Leave::default()
+                } else {
+                    from_body(request.body)?
+                };
+                Ok(json!({ "id": self.start_leave(&ask)? }))
+            }
+            _ => {
+                let what = format!("{} {}: no such request", request.method, request.path);
+                Err(Error::new(Kind::Usage, what))
+            }
+        }
+    }
+
+    /// The engine's status, and what only the daemon knows.
+    pub fn status_json(&self) -> Value {
+        let mut status = self.engine.status();
+        // JSON holds no path that is not UTF-8; here it is for reading only.
+        for trouble in &mut status.troubles {
+            trouble.path = PathBuf::from(trouble.path.to_string_lossy().into_owned());
+        }
+        let mut json = json!(status);
+        let config = |name: &str| self.settings.value(name).map(ToString::to_string);
+        let ours = json!({
+            "pid": std::process::id(),
+            "version": env!("CARGO_PKG_VERSION"),
+            "mountpoint": self.places.mountpoint.to_string_lossy(),
+            "backing": self.places.backing.to_string_lossy(),
+            "tier": self.places.tier.to_string_lossy(),
+            "policy": config("policy"),
+            "passthrough": config("passthrough"),
+            "read_only": self.settings.engine.read_only,
+            "uptime_secs": self.started.elapsed().as_secs_f64(),
+            "recovery": self.engine.recovery(),
+        });
+        merge(&mut json, ours);
+        json
+    }
+
+    pub fn stats_json(&self) -> Value {
+        let stats = self.engine.stats();
+        let mut json = json!(stats);
+        if stats.backing.is_empty() {
+            json["backing"] = json!(self.meter.summaries());
+        }
+        json["fuse"] = json!(self.mount.get().map(|mount| mount.stats()).unwrap_or_default());
+        json
+    }
+
+    fn files_json(&self, query: &[(String, String)]) -> Value {
+        let prefix = query.iter().find(|(name, _)| name == "prefix");
+        let prefix = prefix.map_or("", |(_, value)| value.trim_matches('/'));
+        let files = self.engine.list(Path::new(prefix));
+        json!(files.into_iter().map(File::from).collect::<Vec<File>>())
+    }
+
+    fn config_json(&self) -> Value {
+        let tunables = self.engine.tunables();
+        let entries = self.settings.shown().map(|(key, value, origin)| {
+            let now = tunable(&tunables, key.name).unwrap_or_else(|| value.clone());
+            let origin = if now == *value { origin } else { &Origin::Runtime };
+            let entry = json!({ "value": now.to_string(), "origin": origin.to_string() });
+            (key.name.to_string(), entry)
+        });
+        Value::Object(entries.collect())
+    }
+
+    /// Changes all of the keys given, or none.
+    fn put_config(&self, body: &Value) -> Result<Value> {
+        let usage = |what: &str| Error::new(Kind::Usage, format!("body: {what}"));
+        let pairs = body.as_object().ok_or_else(|| usage("write {\"KEY\": \"VALUE\"}"))?;
+        let mut changed = self.engine.tunables();
+        for (name, value) in pairs {
+            let text = match value {
+                Value::String(text) => text.clone(),
+                other => other.to_string(),
+            };
+            changed = change_tunable(&changed, name, &text)?;
+        }
+        self.engine.set_tunables(changed)?;
+        tracing::info!(change = %body, "configuration changed");
+        Ok(self.config_json())
+    }
+
+    pub fn set_config(&self, name: &str, text: &str) -> Result<()> {
+        self.put_config(&json!({ name: text.trim() })).map(drop)
+    }
+
+    fn post_job(&self, body: Value) -> Result<Value> {
+        let NewJob { kind, paths } = from_body(body)?;
+        let scope: Vec<PathBuf> = paths.into_iter().map(relative).collect::<Result<_>>()?;
+        if kind == JobKind::Umount {
+            return Err(Error::new(Kind::Usage, "kind: unmounting is POST /v1/umount"));
+        }
+        // Only what changes nothing that cannot be had again takes everything by default.
+        let needs_paths = matches!(kind, JobKind::Pin | JobKind::Unpin | JobKind::Purge);
+        if scope.is_empty() && needs_paths {
+            let message = format!("paths: {} needs at least one", kind.name());
+            return Err(Error::new(Kind::Usage, message));
+        }
+        let engine = self.engine.clone();
+        // The root by its empty path means everything, as no path does.
+        let scope = if scope.iter().any(|p| p.as_os_str().is_empty()) { Vec::new() } else { scope };
+        let id = self.jobs.start(kind, move |_, progress| work(&engine, kind, &scope, progress))?;
+        Ok(json!({ "id": id }))
+    }
+
+    fn post_resolve(&self, body: Value) -> Result<Value> {
+        #[derive(serde::Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Body {
+            path: WirePath,
+            keep: String,
+        }
+        let Body { path, keep } = from_body(body)?;
+        let keep = match keep.as_str() {
+            "ours" => Keep::Ours,
+            "theirs" => Keep::Theirs,
+            "both" => Keep::Both,
+            _ => return Err(Error::new(Kind::Usage, "keep: choose ours, theirs or both")),
+        };
+        self.engine.resolve(&relative(path)?, keep)?;
+        Ok(json!({}))
+    }
+}
+
+/// Runs one job on the engine. An empty scope is everything.
+fn work(engine: &Engine, kind: JobKind, scope: &[PathBuf], progress: &Progress) -> Outcome {
+    let everything = [PathBuf::new()];
+    let named = if scope.is_empty() { &everything[..] } else { scope };
+    let report = match kind {
+        JobKind::Flush | JobKind::Drain => engine.flush(scope, progress),
+        JobKind::Prefetch => engine.prefetch(named, progress),
+        JobKind::Evict => engine.evict(scope, progress),
+        JobKind::Pin => pin(engine, named, progress),
+        JobKind::Unpin => engine.set_pinned(named, false),
+        JobKind::Purge => engine.purge(named),
+        JobKind::Umount => unreachable!("refused when posted"),
+    };
+    let exit_code = exit_code(kind, &report);
+    Outcome { report: JobReport::from(&report), error: None, exit_code }
+}
+
+/// Fetches, so that there is something to pin, then pins.
+fn pin(engine: &Engine, scope: &[PathBuf], progress: &Progress) -> Report {
+    let fetched = engine.prefetch(scope, progress);
+    if fetched.cancelled {
+        return fetched;
+    }
+    let mut report = engine.set_pinned(scope, true);
+    report.bytes = fetched.bytes;
+    report.failures.extend(fetched.failures);
+    report
+}
+
+fn exit_code(kind: JobKind, report: &Report) -> u8 {
+    let flushes = matches!(kind, JobKind::Flush | JobKind::Drain);
+    let conflict = report.failures.iter().any(|failure| failure.state == "conflict");
+    match (report.cancelled, report.failures.is_empty()) {
+        (true, _) => 130,
+        (false, true) => 0,
+        // A conflict does not go away by itself: the bytes wait for a decision.
+        (false, false) if flushes && conflict => 4,
+        (false, false) => 1,
+    }
+}
+
+/// A path from outside, relative to the root: no way out of it.
+fn relative(path: WirePath) -> Result<PathBuf> {
+    use std::path::Component;
+    let path = PathBuf::from(path);
+    let mut plain = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::Normal(name) => plain.push(name),
+            Component::CurDir | Component::RootDir => {}
+            Component::ParentDir | Component::Prefix(_) => {
+                let message = format!("{}: leave out `..`", path.display());
+                return Err(Error::new(Kind::Usage, message));
+            }
+        }
+    }
+    Ok(plain)
+}
+
+fn from_body<T: serde::de::DeserializeOwned>(body: Value) -> Result<T> {
+    serde_json::from_value(body).map_err(|e| Error::new(Kind::Usage, format!("body: {e}")))
+}
+
+fn job_id(text: &str) -> Result<u64> {
+    text.parse().map_err(|_| no_job(text))
+}
+
+fn no_job(id: &str) -> Error {
+    Error::new(Kind::Usage, format!("job {id}: not known; only the last 64 are remembered"))
+}
+
+fn http_status(error: &Error) -> u16 {
+    match error.kind() {
+        Kind::Usage => 400,
+        Kind::Os(libc::ENOENT) => 404,
+        Kind::Conflict => 409,
+        Kind::Unavailable => 429,
+        _ => 500,
+    }
+}
+
+fn merge(into: &mut Value, from: Value) {
+    if let (Some(into), Value::Object(from)) = (into.as_object_mut(), from) {
+        into.extend(from);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_from_outside_cannot_leave_the_root() {
+        let path = |text: &str| relative(WirePath::Text(text.into()));
+        assert_eq!(path("/a/./b/").unwrap(), Path::new("a/b"));
+        assert_eq!(path("").unwrap(), Path::new(""));
+        assert_eq!(path("a/../../b").unwrap_err().exit_code(), 2);
+    }
+}

@@ -1,0 +1,128 @@
+//! Going into the background: one fork before any thread, and a pipe on which the daemon tells
+//! the waiting parent that it serves, or why it does not.
+
+use std::fs::File;
+use std::io::{self, PipeReader, PipeWriter, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use forebay_backing::{Error, Kind, Result};
+use serde::{Deserialize, Serialize};
+
+/// Which side of the fork this is.
+pub enum Side {
+    Parent(Child),
+    Daemon(Ready),
+}
+
+/// The parent's hold on the daemon.
+pub struct Child {
+    news: PipeReader,
+}
+
+/// The daemon's one chance to speak to its parent.
+pub struct Ready(Option<PipeWriter>);
+
+#[derive(Serialize, Deserialize)]
+struct News {
+    /// Absent when the daemon serves.
+    error: Option<String>,
+    exit_code: u8,
+    /// Notes for the person who mounted.
+    notes: Vec<String>,
+}
+
+/// Forks. The daemon gets a session of its own, `/` as directory and nothing on its standard
+/// descriptors.
+///
+/// To be called while the process has one thread: the child of a fork has only the calling one,
+/// and would find the locks of the others taken for ever.
+pub fn fork() -> Result<Side> {
+    let failed = |e: io::Error| Error::io(e, "going into the background");
+    let (reader, writer) = io::pipe().map_err(failed)?;
+    // SAFETY: the process is single-threaded by this function's contract.
+    match unsafe { libc::fork() } {
+        -1 => Err(failed(io::Error::last_os_error())),
+        0 => {
+            drop(reader);
+            let ready = Ready(Some(writer));
+            match detach() {
+                Ok(()) => Ok(Side::Daemon(ready)),
+                Err(e) => {
+                    let error = failed(e);
+                    ready.failed(&error);
+                    Err(error)
+                }
+            }
+        }
+        _ => Ok(Side::Parent(Child { news: reader })),
+    }
+}
+
+fn detach() -> io::Result<()> {
+    rustix::process::setsid()?;
+    std::env::set_current_dir("/")?;
+    let null: OwnedFd = File::options().read(true).write(true).open("/dev/null")?.into();
+    for target in 0..3 {
+        // SAFETY: both descriptors are open; the target is one of the three standard ones, which
+        // no Rust value of ours owns.
+        if unsafe { libc::dup2(null.as_raw_fd(), target) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+impl Child {
+    /// Waits until the daemon serves and returns its notes, or its error.
+    pub fn wait_ready(mut self) -> Result<Vec<String>> {
+        let mut text = String::new();
+        self.news.read_to_string(&mut text).map_err(|e| Error::io(e, "news of the daemon"))?;
+        let Ok(news) = serde_json::from_str::<News>(&text) else {
+            let message = "the daemon died before it could serve; see its log and `dmesg`";
+            return Err(Error::new(Kind::Unreachable, message));
+        };
+        match news.error {
+            None => Ok(news.notes),
+            Some(message) => Err(told(news.exit_code, message)),
+        }
+    }
+}
+
+impl Ready {
+    /// For a daemon that stays in the foreground: nobody waits.
+    pub fn nobody() -> Ready {
+        Ready(None)
+    }
+
+    /// Whether a parent waits, which is to say, whether this is in the background.
+    pub fn is_awaited(&self) -> bool {
+        self.0.is_some()
+    }
+
+    pub fn serving(self, notes: Vec<String>) {
+        self.send(&News { error: None, exit_code: 0, notes });
+    }
+
+    pub fn failed(self, error: &Error) {
+        let exit_code = error.exit_code();
+        self.send(&News { error: Some(error.to_string()), exit_code, notes: Vec::new() });
+    }
+
+    fn send(self, news: &News) {
+        if let Some(mut pipe) = self.0 {
+            let text = serde_json::to_string(news).expect("strings and numbers");
+            // A parent that was killed needs no news.
+            let _ = pipe.write_all(text.as_bytes());
+        }
+    }
+}
+
+/// The daemon's error with the exit code it had there.
+fn told(exit_code: u8, message: String) -> Error {
+    match exit_code {
+        2 => Error::new(Kind::Usage, message),
+        3 => Error::new(Kind::Unreachable, message),
+        4 => Error::new(Kind::DirtyAtRisk, message),
+        _ => Error::os(libc::EIO, "daemon").with_source(message),
+    }
+}

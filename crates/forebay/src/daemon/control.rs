@@ -1,0 +1,88 @@
+//! The virtual directory `.forebay/` at the root of the mount: what the control socket says, for
+//! `cat` and `echo`.
+
+use forebay_backing::{Error, Result};
+use forebay_fuse::{ControlDir, ControlEntry};
+use serde_json::Value;
+
+use super::Daemon;
+use crate::config::keys::{Change, KEYS};
+use crate::config::tunable;
+
+impl ControlDir for Daemon {
+    fn entries(&self) -> Vec<ControlEntry> {
+        let views = ["status", "stats", "status.json", "stats.json"];
+        let views = views.map(|path| ControlEntry { path: path.into(), writable: false });
+        let keys = KEYS.iter().map(|key| ControlEntry {
+            path: format!("config/{}", key.name),
+            writable: key.change == Change::Live,
+        });
+        views.into_iter().chain(keys).collect()
+    }
+
+    fn read(&self, path: &str) -> Vec<u8> {
+        let text = match path {
+            "status" => lines(&self.status_json()),
+            "stats" => lines(&self.stats_json()),
+            "status.json" => format!("{:#}\n", self.status_json()),
+            "stats.json" => format!("{:#}\n", self.stats_json()),
+            _ => path.strip_prefix("config/").map_or_else(String::new, |name| self.setting(name)),
+        };
+        text.into_bytes()
+    }
+
+    fn write(&self, path: &str, data: &[u8]) -> Result<()> {
+        let not_text = || Error::os(libc::EINVAL, path);
+        let name = path.strip_prefix("config/").ok_or_else(|| Error::os(libc::EACCES, path))?;
+        let text = std::str::from_utf8(data).map_err(|_| not_text())?;
+        // The writer sees only EINVAL, so the log says what was wrong.
+        self.set_config(name, text).inspect_err(|error| tracing::warn!("{error}"))
+    }
+}
+
+impl Daemon {
+    fn setting(&self, name: &str) -> String {
+        let now = tunable(&self.engine.tunables(), name);
+        let value = now.or_else(|| self.settings.value(name).cloned());
+        value.map_or_else(String::new, |value| format!("{value}\n"))
+    }
+}
+
+/// One `name value` line for each scalar; nested names are joined by dots.
+fn lines(json: &Value) -> String {
+    let mut text = String::new();
+    write_lines(&mut text, "", json);
+    text
+}
+
+fn write_lines(text: &mut String, name: &str, value: &Value) {
+    let below = |part: &str| match name {
+        "" => part.to_string(),
+        _ => format!("{name}.{part}"),
+    };
+    match value {
+        Value::Object(fields) => {
+            fields.iter().for_each(|(part, value)| write_lines(text, &below(part), value));
+        }
+        Value::Array(items) => {
+            let numbered = items.iter().enumerate();
+            numbered.for_each(|(i, item)| write_lines(text, &below(&i.to_string()), item));
+        }
+        Value::Null => text.push_str(&format!("{name} -\n")),
+        Value::String(word) => text.push_str(&format!("{name} {}\n", word.replace('\n', " "))),
+        number => text.push_str(&format!("{name} {number}\n")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nested_values_become_dotted_lines() {
+        let json = serde_json::json!({
+            "a": 1, "b": { "c": "x\ny", "d": null }, "e": [{ "f": true }],
+        });
+        assert_eq!(lines(&json), "a 1\nb.c x y\nb.d -\ne.0.f true\n");
+    }
+}

@@ -1,0 +1,323 @@
+//! How the daemon ends: asked by a client, by a signal, or because somebody unmounted. Dirty bytes
+//! are flushed unless told otherwise, and whatever stays dirty stays in the tier and is reported.
+//!
+//! One of them leaves at a time (`leaving`); a signal can cut a drain short (`drain`, `hurry`).
+
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, MutexGuard, PoisonError, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use forebay_backing::{Error, Result};
+use forebay_engine::{KeepDirty, Progress, Report};
+
+use super::jobs::Outcome;
+use super::{Daemon, Event, spawn};
+use crate::units::{counted, human_secs, human_size};
+use crate::wire::{JobKind, JobReport, Leave};
+
+/// How often a drain that nobody watches says in the log how far it is.
+const REPORT_EVERY: Duration = Duration::from_secs(5);
+
+impl Daemon {
+    /// Starts the job that drains, unmounts and ends the daemon; it stays if it cannot.
+    pub fn start_leave(self: &Arc<Daemon>, ask: &Leave) -> Result<u64> {
+        let keep = if ask.keep_dirty { KeepDirty::Yes } else { KeepDirty::No };
+        let timeout = ask.timeout_secs.map(|secs| Duration::from_secs_f64(secs.clamp(0.0, 1e9)));
+        let deadline = timeout.map(|timeout| Instant::now() + timeout);
+        let daemon = self.clone();
+        self.jobs.start(JobKind::Umount, move |id, progress| {
+            let _turn = daemon.turn();
+            let outcome = daemon.leave(keep, deadline, progress);
+            if daemon.session_over.load(SeqCst) {
+                daemon.settled(Some(id), outcome.exit_code);
+            }
+            outcome
+        })
+    }
+
+    /// The first signal drains and unmounts; the next one cuts the drain short.
+    pub fn on_signal(self: &Arc<Daemon>, count: u32) {
+        if count == 1 {
+            let daemon = self.clone();
+            spawn("leave", move || daemon.leave_by_signal());
+            return;
+        }
+        self.hurry.store(true, SeqCst);
+        if let Some(progress) = self.drain_slot().as_ref() {
+            progress.cancel();
+        }
+    }
+
+    /// The kernel says that the mount is gone.
+    pub fn watch_session(&self) {
+        if let Ok(mount) = self.mount() {
+            mount.wait();
+        }
+        self.session_over.store(true, SeqCst);
+        // Nobody listens once the daemon has settled.
+        let _ = self.events.send(Event::SessionOver);
+    }
+
+    /// Flushes what is dirty after somebody else unmounted, and ends.
+    pub fn leave_after_unmount(&self) {
+        let _turn = self.turn();
+        if self.engine_is_down() {
+            return;
+        }
+        tracing::warn!("unmounted from outside; flushing what is dirty before ending");
+        let exit_code = self.shut_down_logged();
+        self.settled(None, exit_code);
+    }
+
+    fn leave_by_signal(&self) {
+        let _turn = self.turn();
+        if self.engine_is_down() {
+            return;
+        }
+        if !self.hurry.load(SeqCst) {
+            let progress = self.begin_drain();
+            let report = logged(&progress, || self.engine.flush(&[], &progress));
+            log_failures(&report);
+        }
+        if let Err(error) = self.unmount(Grip::Last) {
+            tracing::error!("{error}");
+        }
+        let exit_code = self.shut_down_logged();
+        self.settled(None, exit_code);
+    }
+
+    /// Drains, unmounts, shuts down. Until the unmount succeeded everything can be called off and
+    /// the mount goes on serving.
+    fn leave(&self, keep: KeepDirty, deadline: Option<Instant>, progress: &Progress) -> Outcome {
+        let mut moved = JobReport::default();
+        if matches!(keep, KeepDirty::No) {
+            let (report, expired) =
+                with_deadline(deadline, progress, || self.engine.flush(&[], progress));
+            moved = JobReport::from(&report);
+            if let Some(outcome) = self.called_off(&report, expired) {
+                return outcome;
+            }
+        }
+        if let Err(error) = self.unmount(Grip::Polite) {
+            let exit_code = error.exit_code();
+            return Outcome { report: moved, error: Some(error.to_string()), exit_code };
+        }
+        let report = self.engine.shutdown(keep, progress, deadline);
+        self.down();
+        moved.files += report.files;
+        moved.bytes += report.bytes;
+        moved.failures.extend(report.failures.iter().map(Into::into));
+        self.parting(keep, moved)
+    }
+
+    /// Why a drain does not lead to an unmount.
+    fn called_off(&self, report: &Report, expired: bool) -> Option<Outcome> {
+        let left = self.engine.status();
+        let (message, exit_code) = if expired {
+            ("the time is up: still mounted, nothing is lost", 4)
+        } else if report.cancelled {
+            ("cancelled: still mounted, nothing is lost", 130)
+        } else if !report.failures.is_empty() {
+            ("not everything could be flushed: still mounted, nothing is lost", 4)
+        } else {
+            return None;
+        };
+        let message = format!(
+            "{message}; {} in {} are dirty in the tier",
+            human_size(left.dirty_bytes),
+            counted(left.dirty_files, "file")
+        );
+        let report = JobReport {
+            left_dirty_files: Some(left.dirty_files),
+            left_dirty_bytes: Some(left.dirty_bytes),
+            ..JobReport::from(report)
+        };
+        Some(Outcome { report, error: Some(message), exit_code })
+    }
+
+    /// How an unmount that happened is reported.
+    fn parting(&self, keep: KeepDirty, mut report: JobReport) -> Outcome {
+        let left = self.engine.status();
+        report.left_dirty_files = Some(left.dirty_files);
+        report.left_dirty_bytes = Some(left.dirty_bytes);
+        if matches!(keep, KeepDirty::Yes) || left.dirty_bytes + left.dirty_files == 0 {
+            return Outcome { report, error: None, exit_code: 0 };
+        }
+        let message = format!(
+            "unmounted, but {} in {} stay dirty in the tier {}: mount it again, or `forebay \
+             recover` it",
+            human_size(left.dirty_bytes),
+            counted(left.dirty_files, "file"),
+            self.places.tier.display()
+        );
+        Outcome { report, error: Some(message), exit_code: 4 }
+    }
+
+    fn unmount(&self, grip: Grip) -> Result<()> {
+        if self.session_over.load(SeqCst) {
+            return Ok(());
+        }
+        let at = self.places.mountpoint.display();
+        let mount = self.mount()?;
+        match (mount.unmount(false), grip) {
+            (Ok(()), _) => {
+                self.session_over.store(true, SeqCst);
+                Ok(())
+            }
+            (Err(_), _) if self.session_over.load(SeqCst) => Ok(()),
+            (Err(error), Grip::Polite) if error.is(libc::EBUSY) => Err(Error::os(
+                libc::EBUSY,
+                format!("{at} is in use: close what is open in it and try again"),
+            )),
+            (Err(error), Grip::Polite) => Err(error.context(format!("unmounting {at}"))),
+            (Err(error), Grip::Last) => {
+                tracing::warn!("unmounting {at}: {error}; detaching it");
+                mount.unmount(true)
+            }
+        }
+    }
+
+    /// Shuts the engine down, saying in the log how it goes; returns the exit code.
+    fn shut_down_logged(&self) -> u8 {
+        let hurry = self.hurry.load(SeqCst);
+        let keep = if hurry { KeepDirty::Yes } else { KeepDirty::No };
+        let progress = self.begin_drain();
+        let report = logged(&progress, || self.engine.shutdown(keep, &progress, None));
+        self.down();
+        log_failures(&report);
+        let left = self.engine.status();
+        if left.dirty_bytes + left.dirty_files == 0 {
+            return 0;
+        }
+        tracing::warn!(
+            dirty_bytes = left.dirty_bytes,
+            dirty_files = left.dirty_files,
+            "ended with dirty bytes; they are safe in the tier and are flushed by the next mount"
+        );
+        4
+    }
+
+    fn begin_drain(&self) -> Arc<Progress> {
+        let progress = Arc::new(Progress::default());
+        *self.drain_slot() = Some(progress.clone());
+        // A signal that came before the slot was filled must not be lost.
+        if self.hurry.load(SeqCst) {
+            progress.cancel();
+        }
+        progress
+    }
+
+    fn settled(&self, job: Option<u64>, exit_code: u8) {
+        // The receiver lives as long as the process has something to settle.
+        let _ = self.events.send(Event::Settled { job, exit_code });
+    }
+
+    fn turn(&self) -> MutexGuard<'_, ()> {
+        self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn drain_slot(&self) -> MutexGuard<'_, Option<Arc<Progress>>> {
+        self.drain.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn down(&self) {
+        self.engine_down.store(true, SeqCst);
+    }
+
+    fn engine_is_down(&self) -> bool {
+        self.engine_down.load(SeqCst)
+    }
+}
+
+/// How firmly to unmount.
+#[derive(Clone, Copy)]
+enum Grip {
+    /// Not while something is open in the mount.
+    Polite,
+    /// The process is about to end, so the mount goes whatever is open.
+    Last,
+}
+
+/// Runs `work`, cancelling it at the deadline; tells whether that happened.
+fn with_deadline<T>(
+    deadline: Option<Instant>,
+    progress: &Progress,
+    work: impl FnOnce() -> T,
+) -> (T, bool) {
+    let Some(deadline) = deadline else { return (work(), false) };
+    let expired = AtomicBool::new(false);
+    let (done, over) = mpsc::channel::<()>();
+    let result = thread::scope(|scope| {
+        let expired = &expired;
+        scope.spawn(move || {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if over.recv_timeout(left) == Err(mpsc::RecvTimeoutError::Timeout) {
+                expired.store(true, SeqCst);
+                progress.cancel();
+            }
+        });
+        let result = work();
+        drop(done);
+        result
+    });
+    (result, expired.into_inner())
+}
+
+/// Runs `work` while the log says now and then how far it is.
+fn logged<T>(progress: &Progress, work: impl FnOnce() -> T) -> T {
+    let start = Instant::now();
+    let (done, over) = mpsc::channel::<()>();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            while over.recv_timeout(REPORT_EVERY) == Err(mpsc::RecvTimeoutError::Timeout) {
+                log_progress(progress, start.elapsed());
+            }
+        });
+        let result = work();
+        drop(done);
+        result
+    })
+}
+
+fn log_progress(progress: &Progress, elapsed: Duration) {
+    let done = progress.done_bytes.load(SeqCst);
+    let total = progress.total_bytes.load(SeqCst);
+    tracing::info!(
+        done_bytes = done,
+        total_bytes = total,
+        "draining: {} of {} in {}",
+        human_size(done),
+        human_size(total),
+        human_secs(elapsed.as_secs_f64())
+    );
+}
+
+fn log_failures(report: &Report) {
+    for failure in &report.failures {
+        tracing::error!(path = %failure.path.display(), state = failure.state, "{}", failure.error);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deadline_cancels_what_takes_longer_and_leaves_the_rest_alone() {
+        let until_cancelled = |progress: &Progress| {
+            while !progress.is_cancelled() {
+                thread::yield_now();
+            }
+        };
+        let progress = Progress::default();
+        let soon = Instant::now() + Duration::from_millis(10);
+        let ((), expired) = with_deadline(Some(soon), &progress, || until_cancelled(&progress));
+        assert!(expired);
+
+        let progress = Progress::default();
+        let late = Instant::now() + Duration::from_secs(3600);
+        let (value, expired) = with_deadline(Some(late), &progress, || 7);
+        assert_eq!((value, expired, progress.is_cancelled()), (7, false, false));
+    }
+}

@@ -1,0 +1,111 @@
+//! Where the daemon's events go. A log file is bounded: at [`FILE_MAX`] it becomes `NAME.1` and a
+//! new one begins.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard};
+
+use forebay_backing::{Error, Result};
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::fmt::MakeWriter;
+
+use crate::config::LogSettings;
+
+/// With the one before it at most 32 MiB: weeks of a healthy daemon.
+const FILE_MAX: u64 = 16 << 20;
+
+/// Starts logging to a file, or to standard error where there is none. Panics go there too.
+pub fn start(settings: &LogSettings, file: Option<&Path>) -> Result<()> {
+    match file {
+        Some(path) => subscribe(settings, Rotating::open(path)?),
+        None => subscribe(settings, io::stderr),
+    }
+    std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
+    Ok(())
+}
+
+fn subscribe<W>(settings: &LogSettings, writer: W)
+where
+    W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
+{
+    let level: LevelFilter = settings.level.parse().expect("the table lists tracing's levels");
+    let builder =
+        tracing_subscriber::fmt().with_max_level(level).with_ansi(false).with_writer(writer);
+    // A second call, as in tests, keeps the first subscriber.
+    let _ = match settings.json {
+        true => {
+            tracing::subscriber::set_global_default(builder.json().flatten_event(true).finish())
+        }
+        false => tracing::subscriber::set_global_default(builder.finish()),
+    };
+}
+
+struct Rotating {
+    path: PathBuf,
+    open: Mutex<(File, u64)>,
+}
+
+struct Line<'r> {
+    path: &'r Path,
+    open: MutexGuard<'r, (File, u64)>,
+}
+
+impl Rotating {
+    fn open(path: &Path) -> Result<Rotating> {
+        let open = append(path).map_err(|e| {
+            Error::io(e, format!("log file {}; choose another with --log-file", path.display()))
+        })?;
+        Ok(Rotating { path: path.into(), open: Mutex::new(open) })
+    }
+}
+
+fn append(path: &Path) -> io::Result<(File, u64)> {
+    let file = File::options().append(true).create(true).open(path)?;
+    let len = file.metadata()?.len();
+    Ok((file, len))
+}
+
+impl<'r> MakeWriter<'r> for Rotating {
+    type Writer = Line<'r>;
+
+    fn make_writer(&'r self) -> Line<'r> {
+        let open = self.open.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        Line { path: &self.path, open }
+    }
+}
+
+impl Write for Line<'_> {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        if self.open.1 + line.len() as u64 > FILE_MAX {
+            let mut old = self.path.as_os_str().to_owned();
+            old.push(".1");
+            std::fs::rename(self.path, old)?;
+            *self.open = append(self.path)?;
+        }
+        let written = self.open.0.write(line)?;
+        self.open.1 += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.open.0.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_log_moves_aside() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let log = Rotating::open(&path).unwrap();
+        log.open.lock().unwrap().1 = FILE_MAX - 3;
+        log.make_writer().write_all(b"one").unwrap();
+        log.make_writer().write_all(b"two").unwrap();
+        assert_eq!(std::fs::read(dir.path().join("log.1")).unwrap(), b"one");
+        assert_eq!(std::fs::read(&path).unwrap(), b"two");
+    }
+}

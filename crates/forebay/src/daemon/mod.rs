@@ -1,0 +1,251 @@
+//! The daemon: what is assembled for a mount, what it answers, how it leaves.
+
+mod api;
+mod background;
+mod control;
+mod jobs;
+mod leave;
+mod log;
+mod places;
+mod stack;
+
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use forebay_backing::wrap::Meter;
+use forebay_backing::{BackingStore, Error, Kind, Result};
+use forebay_engine::{Engine, KeepDirty, Progress, Tier, TierOwner};
+use forebay_fuse::{Mount, MountOptions};
+
+use crate::config::Settings;
+use crate::signals::{self, Blocked};
+use crate::units::{counted, human_size};
+use crate::{http, mounts};
+use jobs::Jobs;
+
+pub use background::{Ready, Side, fork};
+pub use places::Places;
+pub use stack::{Pace, Trial, open as open_store};
+
+/// A client that waits for the end of its unmount polls more often than this.
+const FAREWELL: Duration = Duration::from_secs(3);
+
+/// Everything a mount needs to know, checked.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    pub places: Places,
+    pub settings: Settings,
+    pub trial: Trial,
+}
+
+/// The running daemon.
+struct Daemon {
+    engine: Arc<Engine>,
+    meter: Arc<Meter>,
+    mount: OnceLock<Mount>,
+    places: Places,
+    settings: Settings,
+    started: Instant,
+    jobs: Arc<Jobs>,
+    events: Sender<Event>,
+    /// Held by whoever brings the daemon to its end; only one does at a time.
+    leaving: Mutex<()>,
+    /// What the one who is leaving waits for, so that a signal can cut it short.
+    drain: Mutex<Option<Arc<Progress>>>,
+    /// A second signal came: keep what is dirty and go.
+    hurry: AtomicBool,
+    /// The kernel ended the session, whoever asked it to.
+    session_over: AtomicBool,
+    /// The engine is shut down: nothing is left to be done but to end.
+    engine_down: AtomicBool,
+}
+
+enum Event {
+    Signal(i32),
+    /// The kernel ended the session: somebody unmounted.
+    SessionOver,
+    /// All is settled; the job that did it, if it was one, and the exit code.
+    Settled {
+        job: Option<u64>,
+        exit_code: u8,
+    },
+}
+
+/// Serves a mount until it is unmounted; returns the exit code. `ready` learns that it serves, or
+/// why it does not.
+pub fn run(plan: Plan, ready: Ready) -> Result<u8> {
+    let blocked = Blocked::new();
+    let (events, inbox) = mpsc::channel();
+    let daemon = match assemble(plan, events.clone(), ready.is_awaited()) {
+        Ok(daemon) => daemon,
+        Err(error) => {
+            ready.failed(&error);
+            return Err(error);
+        }
+    };
+    spawn("signals", {
+        let events = events.clone();
+        move || {
+            while events.send(Event::Signal(blocked.wait())).is_ok() {}
+        }
+    });
+    spawn("session", {
+        let daemon = daemon.clone();
+        move || daemon.watch_session()
+    });
+    tracing::info!(
+        mountpoint = %daemon.places.mountpoint.display(),
+        backing = %daemon.places.backing.display(),
+        tier = %daemon.places.tier.display(),
+        "serving"
+    );
+    ready.serving(daemon.notes());
+    Ok(daemon.attend(&inbox))
+}
+
+fn assemble(plan: Plan, events: Sender<Event>, background: bool) -> Result<Arc<Daemon>> {
+    raise_descriptor_limit();
+    let Plan { places, settings, trial } = plan;
+    let stack = stack::open(&places.backing, &trial)?;
+    let owner = TierOwner { path: places.backing.clone(), identity: stack.store.identity()? };
+    let tier = Tier::open(&places.tier, &owner)?;
+    start_log(&settings, &places, background)?;
+    let engine = Engine::start(
+        tier,
+        stack.store.clone(),
+        settings.engine.clone(),
+        settings.tunables.clone(),
+    )?;
+    let daemon = Arc::new(Daemon {
+        engine,
+        meter: stack.meter,
+        mount: OnceLock::new(),
+        places,
+        settings,
+        started: Instant::now(),
+        jobs: Arc::default(),
+        events,
+        leaving: Mutex::default(),
+        drain: Mutex::default(),
+        hurry: AtomicBool::new(false),
+        session_over: AtomicBool::new(false),
+        engine_down: AtomicBool::new(false),
+    });
+    if let Err(error) = daemon.open_doors(stack.store) {
+        daemon.engine.shutdown(KeepDirty::Yes, &Progress::default(), None);
+        return Err(error);
+    }
+    Ok(daemon)
+}
+
+/// Before this the errors went to the parent; from here on they have a file.
+fn start_log(settings: &Settings, places: &Places, background: bool) -> Result<()> {
+    let run_dir = log_dir(places);
+    std::fs::create_dir_all(&run_dir).map_err(|e| Error::io(e, run_dir.display().to_string()))?;
+    let default = background.then(|| run_dir.join("forebay.log"));
+    log::start(&settings.log, settings.log.file.clone().or(default).as_deref())
+}
+
+fn log_dir(places: &Places) -> PathBuf {
+    places.tier.join("run")
+}
+
+impl Daemon {
+    fn open_doors(self: &Arc<Daemon>, backing: Arc<dyn BackingStore>) -> Result<()> {
+        let daemon = self.clone();
+        http::serve(&Tier::socket_path(&self.places.tier), move |request| daemon.answer(request))?;
+        let mount = &self.settings.mount;
+        let options = MountOptions {
+            mountpoint: self.places.mountpoint.clone(),
+            source: mounts::source(&self.places.tier),
+            allow_other: rustix::process::geteuid().is_root(),
+            read_only: self.settings.engine.read_only,
+            passthrough: mount.passthrough,
+            kernel_writeback: mount.kernel_writeback,
+            threads: mount.threads,
+            entry_ttl: mount.entry_ttl,
+            attr_ttl: mount.attr_ttl,
+            control: self.clone(),
+        };
+        let mount = Mount::new(self.engine.clone(), backing, options)?;
+        assert!(self.mount.set(mount).is_ok(), "a daemon mounts once");
+        Ok(())
+    }
+
+    /// Absent in the moment between the opening of the control socket and the mount.
+    fn mount(&self) -> Result<&Mount> {
+        let early = || Error::new(Kind::Unavailable, "not serving yet; try again");
+        self.mount.get().ok_or_else(early)
+    }
+
+    /// What whoever mounts should know about the tier they mounted.
+    fn notes(&self) -> Vec<String> {
+        let found = self.engine.recovery();
+        let mut notes = Vec::new();
+        if found.dirty_bytes > 0 {
+            notes.push(format!(
+                "the tier holds {} dirty in {} from before; flushing goes on",
+                human_size(found.dirty_bytes),
+                counted(found.dirty_files, "file")
+            ));
+        }
+        if found.dropped_bytes > 0 {
+            notes.push(format!(
+                "power was lost: {} in {}, written but never synced, are gone",
+                human_size(found.dropped_bytes),
+                counted(found.dropped_files, "file")
+            ));
+        }
+        notes.extend(found.problems.iter().cloned());
+        for note in &notes {
+            tracing::warn!("{note}");
+        }
+        notes
+    }
+
+    /// Handles events until everything is settled.
+    fn attend(self: &Arc<Daemon>, inbox: &mpsc::Receiver<Event>) -> u8 {
+        let mut signals = 0;
+        for event in inbox {
+            match event {
+                Event::Signal(signal) => {
+                    signals += 1;
+                    tracing::info!(signal = signals::name(signal), "asked to end");
+                    self.on_signal(signals);
+                }
+                Event::SessionOver => {
+                    let daemon = self.clone();
+                    spawn("leave", move || daemon.leave_after_unmount());
+                }
+                Event::Settled { job, exit_code } => {
+                    if let Some(job) = job {
+                        self.jobs.wait_seen(job, FAREWELL);
+                    }
+                    tracing::info!(exit_code, "ended");
+                    return exit_code;
+                }
+            }
+        }
+        unreachable!("the daemon holds a sender")
+    }
+}
+
+/// Every cached file in use costs a descriptor; the default soft limit of 1024 is for programs
+/// that select().
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(e) = setrlimit(Resource::Nofile, limit) {
+        tracing::warn!("raising the limit of open files: {e}");
+    }
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) {
+    let thread = thread::Builder::new().name(name.into()).spawn(work);
+    thread.expect("a daemon that cannot start its first threads cannot serve");
+}

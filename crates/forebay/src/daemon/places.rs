@@ -1,0 +1,181 @@
+//! The three directories of a mount and what must hold between them before anything is touched.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use forebay_backing::{Error, Kind, Result};
+
+use crate::mounts::Mounts;
+
+/// Canonical paths, checked: none is inside another.
+#[derive(Debug, Clone)]
+pub struct Places {
+    pub backing: PathBuf,
+    pub mountpoint: PathBuf,
+    pub tier: PathBuf,
+}
+
+impl Places {
+    pub fn check(backing: &Path, mountpoint: &Path, tier: &Path) -> Result<Places> {
+        let mounts = Mounts::read()?;
+        let places = Places {
+            backing: existing_dir("backing store", backing, &mounts)?,
+            // First by mountinfo alone: a dead mount there answers no system call.
+            mountpoint: mountpoint_dir(mountpoint, &mounts)?,
+            tier: tier_dir(tier)?,
+        };
+        places.check_apart()?;
+        check_empty(&places.mountpoint)?;
+        Ok(places)
+    }
+
+    fn check_apart(&self) -> Result<()> {
+        let named = [
+            ("the backing store", &self.backing),
+            ("the mount point", &self.mountpoint),
+            ("the tier", &self.tier),
+        ];
+        for (i, (outer_name, outer)) in named.iter().enumerate() {
+            for (j, (inner_name, inner)) in named.iter().enumerate() {
+                if i != j && inner.starts_with(outer) {
+                    let relation = if inner == outer { "is the same as" } else { "is inside" };
+                    return Err(usage(format!(
+                        "{inner_name} {} {relation} {outer_name} {}: choose directories apart \
+                         from each other",
+                        inner.display(),
+                        outer.display()
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn existing_dir(what: &str, path: &Path, mounts: &Mounts) -> Result<PathBuf> {
+    if let Ok(place) = mounts.find(path) {
+        return Err(usage(format!(
+            "{what} {} is inside the forebay mount {}: name a directory of its own",
+            path.display(),
+            place.mountpoint.display()
+        )));
+    }
+    let canonical = path.canonicalize().map_err(|e| cannot_use(what, path, &e))?;
+    match canonical.is_dir() {
+        true => Ok(canonical),
+        false => Err(usage(format!("{what} {}: is not a directory", path.display()))),
+    }
+}
+
+fn mountpoint_dir(path: &Path, mounts: &Mounts) -> Result<PathBuf> {
+    if let Ok(place) = mounts.find(path) {
+        let at = place.mountpoint.display();
+        let relation = if place.path.as_os_str().is_empty() { "already is" } else { "is inside" };
+        return Err(usage(format!(
+            "mount point {} {relation} a forebay mount: `forebay umount {at}` first, or choose \
+             another directory",
+            path.display()
+        )));
+    }
+    existing_dir("mount point", path, mounts)
+}
+
+fn check_empty(mountpoint: &Path) -> Result<()> {
+    let mut entries =
+        std::fs::read_dir(mountpoint).map_err(|e| cannot_use("mount point", mountpoint, &e))?;
+    match entries.next() {
+        None => Ok(()),
+        Some(_) => Err(usage(format!(
+            "mount point {}: is not empty, and what is in it would be hidden: choose an empty \
+             directory",
+            mountpoint.display()
+        ))),
+    }
+}
+
+/// The tier may not exist yet; its parent must.
+fn tier_dir(path: &Path) -> Result<PathBuf> {
+    match path.canonicalize() {
+        Ok(canonical) if canonical.is_dir() => return Ok(canonical),
+        Ok(_) => return Err(usage(format!("tier {}: is not a directory", path.display()))),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+        Err(e) => return Err(cannot_use("tier", path, &e)),
+    }
+    let absolute = std::path::absolute(path).map_err(|e| cannot_use("tier", path, &e))?;
+    let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
+        return Err(usage(format!("tier {}: name a directory", path.display())));
+    };
+    let parent = parent.canonicalize().map_err(|_| {
+        usage(format!("tier {}: its parent directory does not exist: create it", path.display()))
+    })?;
+    Ok(parent.join(name))
+}
+
+fn cannot_use(what: &str, path: &Path, error: &io::Error) -> Error {
+    let remedy = match error.kind() {
+        io::ErrorKind::NotFound => ": create it first, with mkdir -p",
+        io::ErrorKind::PermissionDenied => ": run as a user who may enter it",
+        _ if error.raw_os_error() == Some(libc::ENOTCONN) => ": a dead mount, unmount it first",
+        _ => "",
+    };
+    usage(format!("{what} {}: {error}{remedy}", path.display()))
+}
+
+fn usage(message: String) -> Error {
+    Error::new(Kind::Usage, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    struct Dirs(tempfile::TempDir);
+
+    impl Dirs {
+        fn new() -> Dirs {
+            let dir = tempfile::tempdir().unwrap();
+            for name in ["slow", "slow/inner", "mnt", "full", "full/x", "fast"] {
+                fs::create_dir(dir.path().join(name)).unwrap();
+            }
+            fs::write(dir.path().join("file"), "").unwrap();
+            Dirs(dir)
+        }
+
+        fn check(&self, backing: &str, mountpoint: &str, tier: &str) -> Result<Places> {
+            let at = |name: &str| self.0.path().join(name);
+            Places::check(&at(backing), &at(mountpoint), &at(tier))
+        }
+    }
+
+    #[test]
+    fn good_places_pass_whether_or_not_the_tier_exists() {
+        let dirs = Dirs::new();
+        assert!(dirs.check("slow", "mnt", "fast").is_ok());
+        let places = dirs.check("slow", "mnt", "fast/new").unwrap();
+        assert!(places.tier.ends_with("fast/new"));
+    }
+
+    #[test]
+    fn each_bad_place_is_refused_by_name_with_a_remedy() {
+        let dirs = Dirs::new();
+        for (backing, mountpoint, tier, expected) in [
+            ("none", "mnt", "fast", "create it first"),
+            ("file", "mnt", "fast", "is not a directory"),
+            ("slow", "none", "fast", "create it first"),
+            ("slow", "full", "fast", "is not empty"),
+            ("slow", "mnt", "no/tier", "parent directory does not exist"),
+            ("slow", "mnt", "file", "is not a directory"),
+            ("slow", "slow/inner", "fast", "the mount point"),
+            ("slow", "mnt", "slow/inner", "is inside the backing store"),
+            ("slow", "mnt", "slow", "is the same as"),
+            ("slow/inner", "mnt", "slow", "is inside the tier"),
+            ("slow", "mnt", "mnt/tier", "is inside the mount point"),
+        ] {
+            let error = dirs.check(backing, mountpoint, tier).unwrap_err();
+            assert!(error.to_string().contains(expected), "{expected:?} not in: {error}");
+            assert_eq!(error.exit_code(), 2);
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! The backing store as the engine gets it: the directory, with the wrappers asked for around it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_backing::wrap::{Fault, Limits, Meter, Retry, RetryPolicy, Throttle};
+use forebay_backing::{BackingStore, DirStore, Result};
+
+use crate::units;
+
+/// Wrappers for trials and tests.
+#[derive(Debug, Clone, Default)]
+pub struct Trial {
+    pub throttle: Option<Pace>,
+    pub fault: Option<PathBuf>,
+}
+
+/// How slow a throttled store is; a bandwidth of 0 is none.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Pace {
+    pub bytes_per_sec: u64,
+    pub latency: Duration,
+}
+
+impl std::str::FromStr for Pace {
+    type Err = String;
+
+    /// Reads `100MB,5ms`.
+    fn from_str(text: &str) -> std::result::Result<Pace, String> {
+        let (rate, latency) =
+            text.split_once(',').ok_or("write BANDWIDTH,LATENCY, for example 100MB,5ms")?;
+        let bytes_per_sec = units::parse_rate(rate)?;
+        let latency = units::parse_duration(latency)?;
+        Ok(Pace { bytes_per_sec, latency })
+    }
+}
+
+/// A store with its meter, which tells the latencies of everything below the engine.
+pub struct Stack {
+    pub store: Arc<dyn BackingStore>,
+    pub meter: Arc<Meter>,
+}
+
+pub fn open(backing: &Path, trial: &Trial) -> Result<Stack> {
+    let mut store: Arc<dyn BackingStore> = Arc::new(DirStore::open(backing)?);
+    if let Some(rules) = &trial.fault {
+        store = Fault::with_file(store, rules)?.0;
+    }
+    if let Some(pace) = trial.throttle {
+        let bytes_per_sec = (pace.bytes_per_sec > 0).then_some(pace.bytes_per_sec);
+        store = Throttle::wrap(store, Limits { bytes_per_sec, latency: pace.latency });
+    }
+    let metered = Meter::wrap(Retry::wrap(store, RetryPolicy::default()));
+    let meter = metered.layer().clone();
+    Ok(Stack { store: metered, meter })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pace_is_a_bandwidth_and_a_latency() {
+        let pace: Pace = "100MB,5ms".parse().unwrap();
+        assert_eq!((pace.bytes_per_sec, pace.latency.as_millis()), (100_000_000, 5));
+        assert!("100MB".parse::<Pace>().unwrap_err().contains("100MB,5ms"));
+        assert!("100,5ms".parse::<Pace>().unwrap_err().contains("add a unit"));
+    }
+}

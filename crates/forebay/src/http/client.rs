@@ -1,0 +1,228 @@
+//! The asking end: one connection a request, bounded in time.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use forebay_backing::{Error, Kind, Result};
+use forebay_engine::Tier;
+use serde_json::Value;
+
+use super::socket;
+
+/// The daemon answers from memory; one that takes this long hangs.
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// What a connection attempt tells of a daemon.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Liveness {
+    /// Somebody accepts connections, or may: it is not ours to say.
+    Alive,
+    /// Nobody does.
+    Dead,
+}
+
+/// Speaks to the daemon of one tier.
+pub struct Client {
+    socket: PathBuf,
+}
+
+impl Client {
+    pub fn new(tier: &Path) -> Client {
+        Client { socket: Tier::socket_path(tier) }
+    }
+
+    #[cfg(test)]
+    pub fn at(socket: &Path) -> Client {
+        Client { socket: socket.into() }
+    }
+
+    pub fn get(&self, path: &str) -> Result<Value> {
+        self.ask("GET", path, &Value::Null)
+    }
+
+    pub fn post(&self, path: &str, body: &Value) -> Result<Value> {
+        self.ask("POST", path, body)
+    }
+
+    pub fn delete(&self, path: &str) -> Result<Value> {
+        self.ask("DELETE", path, &Value::Null)
+    }
+
+    pub fn liveness(&self) -> Liveness {
+        use io::ErrorKind::{ConnectionRefused, NotFound};
+        match socket::connect(&self.socket) {
+            Err(e) if matches!(e.kind(), ConnectionRefused | NotFound) => Liveness::Dead,
+            _ => Liveness::Alive,
+        }
+    }
+
+    /// The daemon's process, as the kernel knows it; works when the daemon does not answer.
+    pub fn daemon_pid(&self) -> Option<rustix::process::Pid> {
+        let stream = socket::connect(&self.socket).ok()?;
+        Some(rustix::net::sockopt::socket_peercred(&stream).ok()?.pid)
+    }
+
+    /// Sends one request and reads the answer. An answer that is an error becomes one here.
+    pub fn ask(&self, method: &str, path: &str, body: &Value) -> Result<Value> {
+        let stream = socket::connect(&self.socket).map_err(|e| self.unreachable(&e))?;
+        let (status, answer) = exchange(stream, method, path, body).map_err(|e| self.silent(&e))?;
+        match status {
+            200..300 => Ok(answer),
+            _ => Err(error_of(status, &answer)),
+        }
+    }
+
+    fn unreachable(&self, error: &io::Error) -> Error {
+        let why = match error.kind() {
+            io::ErrorKind::PermissionDenied => {
+                "the daemon is another user's; use sudo, or read .forebay/status in the mount"
+            }
+            _ => "no daemon serves this tier; `forebay umount` clears a mount it left behind",
+        };
+        let socket = self.socket.display();
+        Error::new(Kind::Unreachable, format!("{socket}: {error}: {why}"))
+    }
+
+    fn silent(&self, error: &io::Error) -> Error {
+        let who = match self.daemon_pid() {
+            Some(pid) => format!("the daemon (pid {})", pid.as_raw_nonzero()),
+            None => "the daemon".into(),
+        };
+        Error::new(Kind::Unreachable, format!("{who} does not answer: {error}"))
+    }
+}
+
+fn exchange(
+    mut stream: UnixStream,
+    method: &str,
+    path: &str,
+    body: &Value,
+) -> io::Result<(u16, Value)> {
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
+    let body = if body.is_null() { String::new() } else { body.to_string() };
+    // HTTP/1.0: the server closes when it is done and does not chunk.
+    let head = format!(
+        "{method} {path} HTTP/1.0\r\nHost: forebay\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes())?;
+    stream.write_all(body.as_bytes())?;
+    stream.flush()?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer)?;
+    parse(&answer)
+}
+
+fn parse(answer: &[u8]) -> io::Result<(u16, Value)> {
+    let broken = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
+    let mut headers = [httparse::EMPTY_HEADER; 32];
+    let mut response = httparse::Response::new(&mut headers);
+    let head = match response.parse(answer) {
+        Ok(httparse::Status::Complete(len)) => len,
+        Ok(httparse::Status::Partial) => return Err(broken("the answer was cut short".into())),
+        Err(e) => return Err(broken(format!("not HTTP: {e}"))),
+    };
+    let body = &answer[head..];
+    let value = match body.is_empty() {
+        true => Value::Null,
+        false => serde_json::from_slice(body).map_err(|e| broken(format!("not JSON: {e}")))?,
+    };
+    Ok((response.code.unwrap_or(0), value))
+}
+
+/// An error as the daemon sent it, with the exit code it had there.
+fn error_of(status: u16, answer: &Value) -> Error {
+    let message = answer["error"].as_str().unwrap_or("the daemon refused").to_string();
+    let kind = match (answer["exit_code"].as_u64(), status) {
+        (Some(4), _) => Kind::DirtyAtRisk,
+        (Some(2), _) | (None, 400..500) => Kind::Usage,
+        (_, 429) => Kind::Unavailable,
+        _ => return failed(message),
+    };
+    Error::new(kind, message)
+}
+
+/// An error whose message is all there is to say: exit code 1.
+pub fn failed(message: String) -> Error {
+    Error::os(libc::EIO, "daemon").with_source(message)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::{Reply, Request, serve};
+    use super::*;
+
+    fn echo(request: Request) -> Reply {
+        match request.path.as_str() {
+            "/fail" => {
+                let body = json!({ "error": "no such key", "exit_code": 2 });
+                Reply { status: 400, body }
+            }
+            _ => Reply {
+                status: 200,
+                body: json!({
+                    "method": request.method,
+                    "query": request.query,
+                    "body": request.body,
+                }),
+            },
+        }
+    }
+
+    #[test]
+    fn requests_and_answers_cross_the_socket_unharmed() {
+        let dir = tempfile::tempdir().unwrap();
+        // Longer than sun_path, so that the way round it is the one that is tried.
+        let deep = dir.path().join("d".repeat(120));
+        std::fs::create_dir(&deep).unwrap();
+        for path in [dir.path().join("s.sock"), deep.join("s.sock")] {
+            serve(&path, echo).unwrap();
+            let client = Client::at(&path);
+            let long = "x".repeat(100_000);
+            let answer = client.post("/echo?prefix=a%20b%2fc&e", &json!({ "k": long })).unwrap();
+            assert_eq!(answer["method"], "POST");
+            assert_eq!(answer["query"], json!([["prefix", "a b/c"], ["e", ""]]));
+            assert_eq!(answer["body"]["k"].as_str().unwrap().len(), 100_000);
+            assert_eq!(client.daemon_pid().unwrap(), rustix::process::getpid());
+            let mode = std::os::unix::fs::PermissionsExt::mode(
+                &std::fs::metadata(&path).unwrap().permissions(),
+            );
+            assert_eq!(mode & 0o777, 0o600);
+        }
+    }
+
+    #[test]
+    fn an_error_keeps_its_message_and_exit_code() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s.sock");
+        serve(&path, echo).unwrap();
+        let error = Client::at(&path).get("/fail").unwrap_err();
+        assert_eq!((error.to_string().as_str(), error.exit_code()), ("no such key", 2));
+    }
+
+    #[test]
+    fn nobody_there_is_exit_code_3() {
+        let dir = tempfile::tempdir().unwrap();
+        let client = Client::at(&dir.path().join("none"));
+        assert_eq!(client.get("/v1/status").unwrap_err().exit_code(), 3);
+        assert_eq!(client.liveness(), Liveness::Dead);
+    }
+
+    #[test]
+    fn a_body_that_is_not_json_is_refused_politely() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s.sock");
+        serve(&path, echo).unwrap();
+        let mut stream = socket::connect(&path).unwrap();
+        stream.write_all(b"PUT /x HTTP/1.0\r\nContent-Length: 3\r\n\r\n{{{").unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        assert_eq!(parse(&answer).unwrap().0, 400);
+    }
+}

@@ -1,0 +1,118 @@
+//! The serving end: a listener, a few threads, one handler.
+
+use std::io::Read;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+
+use forebay_backing::{Error, Result};
+use serde_json::Value;
+use tiny_http::{Header, Response, Server};
+
+use super::socket;
+
+/// Enough that one slow listing does not hold up a status.
+const THREADS: usize = 4;
+
+/// A request longer than this is refused: the longest sensible one lists some thousand paths.
+const BODY_MAX: u64 = 16 << 20;
+
+pub struct Request {
+    /// `GET`, `PUT`, ...
+    pub method: String,
+    /// Without the query, such as `/v1/jobs/7`.
+    pub path: String,
+    /// Decoded pairs in their order.
+    pub query: Vec<(String, String)>,
+    /// `Null` when there was no body.
+    pub body: Value,
+}
+
+#[derive(Debug)]
+pub struct Reply {
+    pub status: u16,
+    pub body: Value,
+}
+
+/// Answers requests until the process ends.
+pub fn serve<H>(path: &Path, handler: H) -> Result<()>
+where
+    H: Fn(Request) -> Reply + Send + Sync + 'static,
+{
+    let failed = |e| Error::io(e, format!("control socket {}", path.display()));
+    let listener: UnixListener = socket::bind(path).map_err(failed)?;
+    let server = Server::from_listener(listener, None).map_err(|e| {
+        Error::os(libc::EIO, format!("control socket {}", path.display())).with_source(e)
+    })?;
+    let server = Arc::new(server);
+    let handler = Arc::new(handler);
+    for n in 0..THREADS {
+        let (server, handler) = (server.clone(), handler.clone());
+        thread::Builder::new()
+            .name(format!("control-{n}"))
+            .spawn(move || work(&server, handler.as_ref()))
+            .map_err(failed)?;
+    }
+    Ok(())
+}
+
+fn work(server: &Server, handler: &(impl Fn(Request) -> Reply + Send + Sync)) {
+    for mut request in server.incoming_requests() {
+        let reply = match read(&mut request) {
+            Ok(request) => handler(request),
+            Err(message) => Reply { status: 400, body: serde_json::json!({ "error": message }) },
+        };
+        let json = Header::from_bytes("Content-Type", "application/json");
+        let response = Response::from_string(reply.body.to_string())
+            .with_status_code(reply.status)
+            .with_chunked_threshold(usize::MAX)
+            .with_header(json.expect("two constants in ASCII"));
+        // The client may have gone; nothing is left to be told.
+        let _ = request.respond(response);
+    }
+}
+
+fn read(request: &mut tiny_http::Request) -> std::result::Result<Request, String> {
+    let mut body = Vec::new();
+    let mut limited = request.as_reader().take(BODY_MAX + 1);
+    limited.read_to_end(&mut body).map_err(|e| format!("body: {e}"))?;
+    if body.len() as u64 > BODY_MAX {
+        return Err(format!("body: longer than {BODY_MAX} bytes"));
+    }
+    let body = match body.is_empty() {
+        true => Value::Null,
+        false => serde_json::from_slice(&body).map_err(|e| format!("body: not JSON: {e}"))?,
+    };
+    let (path, query) = request.url().split_once('?').unwrap_or((request.url(), ""));
+    Ok(Request {
+        method: request.method().to_string(),
+        path: path.to_string(),
+        query: query.split('&').filter(|pair| !pair.is_empty()).map(decode_pair).collect(),
+        body,
+    })
+}
+
+fn decode_pair(pair: &str) -> (String, String) {
+    let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+    (decode(name), decode(value))
+}
+
+fn decode(text: &str) -> String {
+    let bytes = text.as_bytes();
+    let mut plain = Vec::with_capacity(bytes.len());
+    let mut i = 0;
+    while i < bytes.len() {
+        let hex = bytes.get(i + 1..i + 3).and_then(|hex| std::str::from_utf8(hex).ok());
+        match (bytes[i], hex.and_then(|hex| u8::from_str_radix(hex, 16).ok())) {
+            (b'%', Some(byte)) => {
+                plain.push(byte);
+                i += 2;
+            }
+            (b'+', _) => plain.push(b' '),
+            (byte, _) => plain.push(byte),
+        }
+        i += 1;
+    }
+    String::from_utf8_lossy(&plain).into_owned()
+}

@@ -1,0 +1,29 @@
+//! The `forebay` command: configuration, assembly of the daemon, and one file per subcommand in
+//! `cmd/`. The bytes are the engine's business.
+
+mod cli;
+mod cmd;
+mod config;
+mod daemon;
+mod http;
+mod mounts;
+mod nearest;
+mod signals;
+mod ui;
+mod units;
+mod wire;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let code = match cli::Cli::parse().command.run() {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("forebay: {error}");
+            error.exit_code()
+        }
+    };
+    ExitCode::from(code)
+}

@@ -1,0 +1,277 @@
+//! Which forebay mounts there are, and which one a path is in, told from `/proc/self/mountinfo`
+//! alone. A mount whose daemon died or hangs is never touched: asking it for a file's attributes
+//! could wait for ever.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Component, Path, PathBuf};
+
+use forebay_backing::{Error, Kind, Result};
+
+const FS_TYPE: &str = "fuse.forebay";
+const SOURCE_PREFIX: &[u8] = b"forebay#";
+
+/// As many links as the kernel follows before it says ELOOP.
+const LINKS_MAX: usize = 40;
+
+/// The mount's source as the daemon announces it, from which the tier is found again.
+pub fn source(tier: &Path) -> String {
+    format!("forebay#{}", tier.display())
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mount {
+    pub path: PathBuf,
+    /// The directory of the file system that shows at `path`; not `/` for a bind mount.
+    pub root: PathBuf,
+    /// The fast tier, if this is a mount of ours.
+    pub tier: Option<PathBuf>,
+}
+
+/// A path inside a mount of ours.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    pub mountpoint: PathBuf,
+    pub tier: PathBuf,
+    /// Relative to the root of the backing store; empty for the root.
+    pub path: PathBuf,
+}
+
+/// The mounts this process sees, oldest first.
+#[derive(Debug, Clone, Default)]
+pub struct Mounts(Vec<Mount>);
+
+impl Mounts {
+    pub fn read() -> Result<Mounts> {
+        let text = std::fs::read("/proc/self/mountinfo")
+            .map_err(|e| Error::io(e, "/proc/self/mountinfo"))?;
+        Ok(Mounts::parse(&text))
+    }
+
+    pub fn parse(mountinfo: &[u8]) -> Mounts {
+        Mounts(mountinfo.split(|b| *b == b'\n').filter_map(parse_line).collect())
+    }
+
+    /// All mounts of ours.
+    pub fn ours(&self) -> impl Iterator<Item = (&Path, &Path)> {
+        self.0.iter().filter_map(|mount| Some((mount.path.as_path(), mount.tier.as_deref()?)))
+    }
+
+    /// The mount an absolute path without links is in: the longest prefix, the newest of equals.
+    pub fn containing(&self, path: &Path) -> Option<&Mount> {
+        let prefixes = self.0.iter().filter(|mount| path.starts_with(&mount.path));
+        prefixes.max_by_key(|mount| mount.path.as_os_str().len())
+    }
+
+    /// The place inside a mount of ours that an absolute path without links names.
+    pub fn place(&self, path: &Path) -> Option<Place> {
+        let mount = self.containing(path)?;
+        let below = path.strip_prefix(&mount.path).ok()?;
+        let root = mount.root.strip_prefix("/").unwrap_or(&mount.root);
+        Some(Place {
+            mountpoint: mount.path.clone(),
+            tier: mount.tier.clone()?,
+            path: root.components().chain(below.components()).collect(),
+        })
+    }
+
+    /// Makes a path absolute and free of links, without entering a mount of ours: links outside
+    /// are followed, `..` inside is taken by the text.
+    pub fn absolute(&self, path: &Path) -> Result<PathBuf> {
+        let cwd = std::env::current_dir().map_err(|e| Error::io(e, "current directory"))?;
+        let mut links = 0;
+        self.walk(&cwd.join(path), &mut links)
+            .ok_or_else(|| Error::os(libc::ELOOP, path.display().to_string()))
+    }
+
+    fn walk(&self, path: &Path, links: &mut usize) -> Option<PathBuf> {
+        let mut at = PathBuf::from("/");
+        for component in path.components() {
+            match component {
+                Component::ParentDir => {
+                    at.pop();
+                }
+                Component::Normal(name) => at = self.step(at, Path::new(name), links)?,
+                Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
+            }
+        }
+        Some(at)
+    }
+
+    fn step(&self, dir: PathBuf, name: &Path, links: &mut usize) -> Option<PathBuf> {
+        let next = dir.join(name);
+        if self.containing(&next).is_some_and(|mount| mount.tier.is_some()) {
+            return Some(next);
+        }
+        let Ok(target) = std::fs::read_link(&next) else { return Some(next) };
+        *links += 1;
+        if *links > LINKS_MAX {
+            return None;
+        }
+        self.walk(&dir.join(target), links)
+    }
+
+    /// The place a path as typed is at; a usage error names what is mounted.
+    pub fn find(&self, typed: &Path) -> Result<Place> {
+        let path = self.absolute(typed)?;
+        self.place(&path).ok_or_else(|| self.not_ours(&format!("{} is", typed.display())))
+    }
+
+    /// The mount of the current directory, or the only one there is.
+    pub fn implied(&self) -> Result<Place> {
+        if let Ok(place) = self.find(Path::new(".")) {
+            return Ok(Place { path: PathBuf::new(), ..place });
+        }
+        let mut ours = self.ours();
+        match (ours.next(), ours.next()) {
+            (Some((mountpoint, tier)), None) => {
+                Ok(Place { mountpoint: mountpoint.into(), tier: tier.into(), path: PathBuf::new() })
+            }
+            _ => Err(self.not_ours("the current directory is")),
+        }
+    }
+
+    fn not_ours(&self, what: &str) -> Error {
+        let mounted: Vec<String> =
+            self.ours().map(|(path, _)| path.display().to_string()).collect();
+        let hint = match mounted.is_empty() {
+            true => "nothing is mounted; see `forebay mount --help`".into(),
+            false => format!("give a path in one of: {}", mounted.join(", ")),
+        };
+        Error::new(Kind::Usage, format!("{what} not in a forebay mount; {hint}"))
+    }
+}
+
+/// `36 35 98:0 /root /mount/point rw,noatime shared:1 - type source options`, with any number of
+/// optional fields before the dash.
+fn parse_line(line: &[u8]) -> Option<Mount> {
+    let fields: Vec<&[u8]> = line.split(|b| *b == b' ').collect();
+    let dash = fields.iter().skip(6).position(|field| *field == b"-")? + 6;
+    let source = unescape(fields.get(dash + 2)?);
+    let ours = *fields.get(dash + 1)? == FS_TYPE.as_bytes();
+    let tier = source.strip_prefix(SOURCE_PREFIX).filter(|_| ours);
+    Some(Mount {
+        path: to_path(unescape(fields.get(4)?)),
+        root: to_path(unescape(fields.get(3)?)),
+        tier: tier.map(|tier| to_path(tier.to_vec())),
+    })
+}
+
+/// Undoes the kernel's octal escapes of blanks, backslashes and `#`.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((first, tail)) = rest.split_first() {
+        match (first, octal(tail)) {
+            (b'\\', Some(byte)) => {
+                plain.push(byte);
+                rest = &tail[3..];
+            }
+            _ => {
+                plain.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    plain
+}
+
+fn octal(digits: &[u8]) -> Option<u8> {
+    let digits = digits.get(..3)?;
+    let text = std::str::from_utf8(digits).ok()?;
+    u8::from_str_radix(text, 8).ok()
+}
+
+fn to_path(bytes: Vec<u8>) -> PathBuf {
+    PathBuf::from(OsString::from_vec(bytes))
+}
+
+/// Processes with something open, mapped, running or working below a directory, at most `max`,
+/// as `pid (command)`. Reads links in `/proc` only, so it cannot hang on the mount.
+pub fn users_of(dir: &Path, max: usize) -> Vec<String> {
+    let Ok(processes) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let pids = processes.flatten().filter(|e| e.file_name().as_bytes()[0].is_ascii_digit());
+    pids.filter(|process| uses(&process.path(), dir))
+        .take(max)
+        .map(|process| {
+            let name = std::fs::read_to_string(process.path().join("comm")).unwrap_or_default();
+            format!("{} ({})", process.file_name().display(), name.trim())
+        })
+        .collect()
+}
+
+fn uses(process: &Path, dir: &Path) -> bool {
+    let below = |link: &Path| std::fs::read_link(link).is_ok_and(|target| target.starts_with(dir));
+    if ["cwd", "exe", "root"].iter().any(|name| below(&process.join(name))) {
+        return true;
+    }
+    let open = |name: &str| std::fs::read_dir(process.join(name)).into_iter().flatten().flatten();
+    open("fd").chain(open("map_files")).any(|entry| below(&entry.path()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOUNTINFO: &[u8] = b"\
+22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n\
+40 22 0:35 / /mnt/fast rw,nosuid,nodev shared:2 master:3 - fuse.forebay forebay\\043/nvme/my\\040tier rw,user_id=0\n\
+41 40 0:36 / /mnt/fast/sub rw - tmpfs tmpfs rw\n\
+42 22 0:37 / /mnt/fas rw - fuse.sshfs host: rw\n\
+43 22 0:35 /deep/er /home/bind rw - fuse.forebay forebay\\043/nvme/my\\040tier rw\n\
+44 22 0:38 / /mnt/a\\134b rw - fuse.forebay forebay#/t2 rw\n\
+broken line\n";
+
+    fn place(path: &str) -> Option<(String, String)> {
+        let place = Mounts::parse(MOUNTINFO).place(Path::new(path))?;
+        Some((place.tier.display().to_string(), place.path.display().to_string()))
+    }
+
+    #[test]
+    fn a_path_is_in_the_mount_with_the_longest_prefix() {
+        let in_tier = |path: &str| Some(("/nvme/my tier".to_string(), path.to_string()));
+        assert_eq!(place("/mnt/fast"), in_tier(""));
+        assert_eq!(place("/mnt/fast/a/b"), in_tier("a/b"));
+        assert_eq!(place("/mnt/fast/sub/x"), None, "another file system on top");
+        assert_eq!(place("/mnt/faster"), None, "prefixes end at a slash");
+        assert_eq!(place("/mnt/fas/x"), None, "not ours");
+        assert_eq!(place("/home/bind/x"), in_tier("deep/er/x"));
+        assert_eq!(place("/mnt/a\\b/x"), Some(("/t2".into(), "x".into())));
+        assert_eq!(Mounts::parse(MOUNTINFO).ours().count(), 3);
+    }
+
+    #[test]
+    fn the_newest_of_stacked_mounts_is_the_one_that_shows() {
+        let text = b"1 0 0:1 / /m rw - fuse.forebay forebay#/old rw\n\
+                     2 1 0:2 / /m rw - fuse.forebay forebay#/new rw\n";
+        let place = Mounts::parse(text).place(Path::new("/m/x")).unwrap();
+        assert_eq!(place.tier, Path::new("/new"));
+    }
+
+    #[test]
+    fn links_are_followed_outside_and_left_alone_inside() {
+        let dir = tempfile::tempdir().unwrap();
+        let real = dir.path().canonicalize().unwrap();
+        std::fs::create_dir(real.join("m")).unwrap();
+        std::os::unix::fs::symlink("m", real.join("link")).unwrap();
+        std::os::unix::fs::symlink("/nowhere", real.join("m/inner")).unwrap();
+        std::os::unix::fs::symlink("loop", real.join("loop")).unwrap();
+        let line = format!("1 0 0:1 / {}/m rw - fuse.forebay forebay#/t rw\n", real.display());
+        let mounts = Mounts::parse(line.as_bytes());
+        let find = |path: &str| mounts.find(&real.join(path)).map(|place| place.path);
+        assert_eq!(find("link/inner").unwrap(), Path::new("inner"));
+        assert_eq!(find("link/x/../y/./z").unwrap(), Path::new("y/z"));
+        assert!(find("link/../other").unwrap_err().to_string().contains("give a path in one of"));
+        assert!(find("loop/x").unwrap_err().is(libc::ELOOP));
+    }
+
+    #[test]
+    fn processes_that_use_a_directory_are_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let real = dir.path().canonicalize().unwrap();
+        assert!(users_of(&real, 5).is_empty());
+        let _open = std::fs::File::create(real.join("open")).unwrap();
+        let ours = std::process::id().to_string();
+        assert!(users_of(&real, 5).iter().any(|user| user.starts_with(&ours)));
+    }
+}

@@ -1,0 +1,157 @@
+//! One line that says how far a long operation is: redrawn in place on a terminal, a line every
+//! few seconds otherwise.
+
+use std::collections::VecDeque;
+use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use forebay_engine::Progress;
+
+use crate::units::{human_secs, human_size};
+use crate::wire::Job;
+
+const REDRAW_EVERY: Duration = Duration::from_millis(100);
+const LINE_EVERY: Duration = Duration::from_secs(5);
+
+/// The rate shown is the one over this window: long enough to be calm, short enough to be true.
+const RATE_WINDOW: Duration = Duration::from_secs(8);
+
+const BAR_CELLS: u64 = 24;
+
+/// How far something is.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Sample {
+    pub total_bytes: u64,
+    pub done_bytes: u64,
+    pub total_files: u64,
+    pub done_files: u64,
+    pub failed_files: u64,
+}
+
+pub struct Line {
+    label: String,
+    terminal: bool,
+    shown: Option<Instant>,
+    started: Instant,
+    window: VecDeque<(Instant, u64)>,
+}
+
+impl Line {
+    pub fn new(label: &str) -> Line {
+        let terminal = io::stderr().is_terminal();
+        let started = Instant::now();
+        Line { label: label.into(), terminal, shown: None, started, window: VecDeque::new() }
+    }
+
+    pub fn update(&mut self, sample: Sample) {
+        let now = Instant::now();
+        self.window.push_back((now, sample.done_bytes));
+        while self.window.len() > 2 && now - self.window[0].0 > RATE_WINDOW {
+            self.window.pop_front();
+        }
+        let pause = if self.terminal { REDRAW_EVERY } else { LINE_EVERY };
+        // Off a terminal, what ends within the first pause says nothing at all.
+        let last = self.shown.unwrap_or(self.started);
+        if now - last < pause {
+            return;
+        }
+        self.shown = Some(now);
+        let text = render(&self.label, sample, self.rate());
+        let mut stderr = io::stderr().lock();
+        // Without a standard error there is nobody to tell.
+        let _ = match self.terminal {
+            true => write!(stderr, "\r\x1b[K{text}"),
+            false => writeln!(stderr, "{text}"),
+        };
+        let _ = stderr.flush();
+    }
+
+    /// Takes the line away again, so that the result stands alone.
+    pub fn clear(&mut self) {
+        if self.terminal && self.shown.take().is_some() {
+            eprint!("\r\x1b[K");
+        }
+    }
+
+    fn rate(&self) -> f64 {
+        let (Some(first), Some(last)) = (self.window.front(), self.window.back()) else {
+            return 0.0;
+        };
+        let secs = (last.0 - first.0).as_secs_f64();
+        if secs > 0.0 { last.1.saturating_sub(first.1) as f64 / secs } else { 0.0 }
+    }
+}
+
+impl From<&Job> for Sample {
+    fn from(job: &Job) -> Sample {
+        Sample {
+            total_bytes: job.total_bytes,
+            done_bytes: job.done_bytes,
+            total_files: job.total_files,
+            done_files: job.done_files,
+            failed_files: job.failed_files,
+        }
+    }
+}
+
+impl From<&Progress> for Sample {
+    fn from(progress: &Progress) -> Sample {
+        Sample {
+            total_bytes: progress.total_bytes.load(Relaxed),
+            done_bytes: progress.done_bytes.load(Relaxed),
+            total_files: progress.total_files.load(Relaxed),
+            done_files: progress.done_files.load(Relaxed),
+            failed_files: progress.failed_files.load(Relaxed),
+        }
+    }
+}
+
+fn render(label: &str, s: Sample, rate: f64) -> String {
+    // Empty files have no bytes; then the files tell how far it is.
+    let (done, total) = match s.total_bytes {
+        0 => (s.done_files, s.total_files),
+        total => (s.done_bytes.min(total), total),
+    };
+    let cells = (done * BAR_CELLS).checked_div(total).unwrap_or(0).min(BAR_CELLS);
+    let bar = "#".repeat(cells as usize) + &"-".repeat((BAR_CELLS - cells) as usize);
+    let percent = (done * 100).checked_div(total).unwrap_or(0).min(100);
+    let mut text = format!(
+        "{label} [{bar}] {percent:3} %  {} of {}, {} of {} files",
+        human_size(s.done_bytes),
+        human_size(s.total_bytes),
+        s.done_files,
+        s.total_files
+    );
+    if s.failed_files > 0 {
+        text += &format!(", {} failed", s.failed_files);
+    }
+    if rate >= 1.0 {
+        let left = s.total_bytes.saturating_sub(s.done_bytes) as f64 / rate;
+        text += &format!("  {}/s  ETA {}", human_size(rate as u64), human_secs(left));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_tells_bytes_files_rate_and_eta() {
+        let sample = Sample {
+            total_bytes: 2 << 30,
+            done_bytes: 1 << 30,
+            total_files: 4,
+            done_files: 2,
+            failed_files: 1,
+        };
+        assert_eq!(
+            render("flush", sample, (64 << 20) as f64),
+            "flush [############------------]  50 %  1.0 GiB of 2.0 GiB, 2 of 4 files, 1 failed  \
+             64.0 MiB/s  ETA 16 s"
+        );
+        let nothing = render("flush", Sample::default(), 0.0);
+        assert!(nothing.contains("  0 %"), "{nothing}");
+    }
+}

@@ -1,0 +1,259 @@
+//! Values as they cross the control socket. A path is a string; one that is not UTF-8, which JSON
+//! cannot hold, is the array of its bytes.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use forebay_backing::metrics::OpSummary;
+use forebay_engine::{Failure, FileInfo, Report};
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum WirePath {
+    Text(String),
+    Bytes(Vec<u8>),
+}
+
+impl From<&Path> for WirePath {
+    fn from(path: &Path) -> WirePath {
+        match path.to_str() {
+            Some(text) => WirePath::Text(text.into()),
+            None => WirePath::Bytes(path.as_os_str().as_bytes().into()),
+        }
+    }
+}
+
+impl From<WirePath> for PathBuf {
+    fn from(path: WirePath) -> PathBuf {
+        match path {
+            WirePath::Text(text) => text.into(),
+            WirePath::Bytes(bytes) => OsString::from_vec(bytes).into(),
+        }
+    }
+}
+
+impl std::fmt::Display for WirePath {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        PathBuf::from(self.clone()).display().fmt(f)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum JobKind {
+    Flush,
+    Prefetch,
+    Evict,
+    Pin,
+    Unpin,
+    Purge,
+    Drain,
+    Umount,
+}
+
+impl JobKind {
+    pub fn name(self) -> &'static str {
+        match self {
+            JobKind::Flush => "flush",
+            JobKind::Prefetch => "prefetch",
+            JobKind::Evict => "evict",
+            JobKind::Pin => "pin",
+            JobKind::Unpin => "unpin",
+            JobKind::Purge => "purge",
+            JobKind::Drain => "drain",
+            JobKind::Umount => "umount",
+        }
+    }
+}
+
+/// Body of `POST /v1/jobs`. No paths means everything.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewJob {
+    pub kind: JobKind,
+    #[serde(default)]
+    pub paths: Vec<WirePath>,
+}
+
+/// Body of `POST /v1/umount`.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Leave {
+    pub keep_dirty: bool,
+    pub timeout_secs: Option<f64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum JobState {
+    Running,
+    Done,
+    Cancelled,
+}
+
+/// Answer of `GET /v1/jobs/ID`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Job {
+    pub id: u64,
+    pub kind: JobKind,
+    pub state: JobState,
+    pub total_bytes: u64,
+    pub done_bytes: u64,
+    pub total_files: u64,
+    pub done_files: u64,
+    pub failed_files: u64,
+    pub elapsed_secs: f64,
+    pub eta_secs: Option<f64>,
+    pub report: Option<JobReport>,
+    /// Why the job as a whole did not do what was asked.
+    pub error: Option<String>,
+    /// What the command that waits for the job exits with.
+    pub exit_code: Option<u8>,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct JobReport {
+    pub files: u64,
+    pub bytes: u64,
+    pub cancelled: bool,
+    pub failures: Vec<JobFailure>,
+    /// After an unmount: what stayed dirty in the tier.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub left_dirty_files: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub left_dirty_bytes: Option<u64>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct JobFailure {
+    pub path: WirePath,
+    pub state: String,
+    pub error: String,
+}
+
+impl From<&Failure> for JobFailure {
+    fn from(failure: &Failure) -> JobFailure {
+        JobFailure {
+            path: failure.path.as_path().into(),
+            state: failure.state.into(),
+            error: failure.error.clone(),
+        }
+    }
+}
+
+impl From<&Report> for JobReport {
+    fn from(report: &Report) -> JobReport {
+        JobReport {
+            files: report.files,
+            bytes: report.bytes,
+            cancelled: report.cancelled,
+            failures: report.failures.iter().map(JobFailure::from).collect(),
+            ..JobReport::default()
+        }
+    }
+}
+
+/// One element of the answer of `GET /v1/files`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct File {
+    pub path: WirePath,
+    pub size: u64,
+    pub cached_bytes: u64,
+    pub dirty_bytes: u64,
+    pub pinned: bool,
+    pub state: String,
+    pub dirty_age_secs: Option<f64>,
+    pub error: Option<String>,
+}
+
+impl From<FileInfo> for File {
+    fn from(info: FileInfo) -> File {
+        File {
+            path: info.path.as_path().into(),
+            size: info.size,
+            cached_bytes: info.cached_bytes,
+            dirty_bytes: info.dirty_bytes,
+            pinned: info.pinned,
+            state: info.state.into(),
+            dirty_age_secs: info.dirty_age_secs,
+            error: info.error,
+        }
+    }
+}
+
+/// What the commands read of `GET /v1/status`; the answer has more.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct StatusView {
+    pub pid: u32,
+    pub backing: String,
+    pub policy: String,
+    pub passthrough: String,
+    pub uptime_secs: f64,
+    pub tier_bytes: u64,
+    pub used_bytes: u64,
+    pub clean_bytes: u64,
+    pub dirty_bytes: u64,
+    pub flushing_bytes: u64,
+    pub pinned_bytes: u64,
+    pub files: u64,
+    pub dirty_files: u64,
+    pub failed_files: u64,
+    pub conflicted_files: u64,
+    pub pinned_files: u64,
+    pub open_files: u64,
+    pub passthrough_writers: u64,
+    pub oldest_dirty_age_secs: f64,
+    pub drain_bytes_per_sec: u64,
+    pub clean_in_secs: Option<f64>,
+    pub limited_by: String,
+    pub backing_available: bool,
+    pub last_error: Option<(String, f64)>,
+    pub troubles: Vec<JobFailure>,
+}
+
+/// Latencies of one operation as `forebay stats` shows them.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Latency {
+    pub count: u64,
+    pub errors: u64,
+    pub bytes: u64,
+    pub mean_us: u64,
+    pub p50_us: u64,
+    pub p99_us: u64,
+    pub p999_us: u64,
+    pub max_us: u64,
+}
+
+impl From<&OpSummary> for Latency {
+    fn from(op: &OpSummary) -> Latency {
+        Latency {
+            count: op.count,
+            errors: op.errors,
+            bytes: op.bytes,
+            mean_us: op.mean_us,
+            p50_us: op.p50_us,
+            p99_us: op.p99_us,
+            p999_us: op.p999_us,
+            max_us: op.max_us,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_survive_json_whatever_their_bytes() {
+        for bytes in [b"plain".as_slice(), "umlaut-\u{e4}".as_bytes(), b"not-\xff-utf8"] {
+            let path = PathBuf::from(OsString::from_vec(bytes.into()));
+            let json = serde_json::to_string(&WirePath::from(path.as_path())).unwrap();
+            let back: WirePath = serde_json::from_str(&json).unwrap();
+            assert_eq!(PathBuf::from(back), path);
+        }
+    }
+}
