@@ -17,7 +17,7 @@ pub struct Environment {
     pub cpus: usize,
     pub memory_total_mib: u64,
     pub memory_available_mib: u64,
-    pub load_average: String,
+    pub load_average: f64,
     pub disk: String,
     pub tmpfs: String,
     pub rounds: usize,
@@ -49,7 +49,7 @@ impl Environment {
             cpus,
             memory_total_mib: memory("MemTotal"),
             memory_available_mib: memory("MemAvailable"),
-            load_average: fs::read_to_string("/proc/loadavg").unwrap_or_default().trim().into(),
+            load_average: load_average(),
             disk: mount_of(choices.disk),
             tmpfs: mount_of(choices.tmpfs),
             rounds: choices.rounds,
@@ -70,7 +70,7 @@ impl Environment {
                 "memory",
                 format!("{} MiB, {} free", self.memory_total_mib, self.memory_available_mib),
             ),
-            ("load at the start", self.load_average.clone()),
+            ("load at the start", format!("{:.2}", self.load_average)),
             ("disk", self.disk.clone()),
             ("tmpfs", self.tmpfs.clone()),
             ("rounds", format!("{}{}", self.rounds, if self.quick { " (quick run)" } else { "" })),
@@ -90,6 +90,12 @@ impl Environment {
             text
         })
     }
+}
+
+/// Runnable tasks over the last minute; well above 1 at the start means a disturbed run.
+pub fn load_average() -> f64 {
+    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split(' ').next().and_then(|load| load.parse().ok()).unwrap_or(f64::NAN)
 }
 
 fn output(program: &str, arguments: &[&str]) -> String {

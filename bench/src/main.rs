@@ -53,10 +53,10 @@ struct Options {
     /// Run only the cases whose names begin so.
     #[arg(long, num_args = 1.., value_name = "NAME")]
     only: Vec<String>,
-    /// Small sizes and three rounds: under five minutes, for a first look.
+    /// Small sizes and fewer rounds: under five minutes, for a first look.
     #[arg(long)]
     quick: bool,
-    /// Rounds per measurement [default: 5, quick: 3].
+    /// Rounds per measurement [default: 9, quick: 5]; slow cases do at most 5 (3).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=99))]
     rounds: Option<u64>,
     /// Also run the peers: rclone, JuiceFS.
@@ -114,7 +114,7 @@ fn measure(options: &Options) -> Result<bool> {
     guard::install();
     let disk = Scratch::new(&options.dir)?;
     let tmpfs = Scratch::new(&options.tmpfs)?;
-    let rounds = options.rounds.map_or(if options.quick { 3 } else { 5 }, |n| n as usize);
+    let rounds = options.rounds.map_or(if options.quick { 5 } else { 9 }, |n| n as usize);
     let binary = forebay_binary(options)?;
     let environment = Environment::observe(&Choices {
         disk: disk.path(),

@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use crate::environment::Environment;
+use crate::environment::{Environment, load_average};
 use crate::stat::{Samples, Summary};
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -62,6 +62,8 @@ pub struct Finding {
     pub subject: Measured,
     pub target: Option<Target>,
     pub comparisons: Vec<Comparison>,
+    /// Of the whole machine, over the last minute, when the finding was made.
+    pub load_average: f64,
 }
 
 impl Finding {
@@ -87,6 +89,7 @@ impl Finding {
             subject: measured(0),
             target: None,
             comparisons: (1..names.len()).map(compare).collect(),
+            load_average: load_average(),
         }
     }
 

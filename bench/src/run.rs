@@ -39,7 +39,7 @@ impl On {
     }
 }
 
-/// Whether a round that is not counted comes first.
+/// Whether a round that is not counted comes first. Work too slow for one gets few rounds, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WarmUp {
     Yes,
@@ -73,7 +73,12 @@ impl Run {
 
     /// How long a time-bound measurement lasts.
     pub fn slice(&self) -> Duration {
-        Duration::from_millis(self.pick(600, 250))
+        Duration::from_millis(self.pick(400, 250))
+    }
+
+    /// Rounds of what takes seconds and hardly varies.
+    pub fn few_rounds(&self) -> usize {
+        self.rounds.min(self.pick(5, 3))
     }
 
     fn scratch(&self, on: On) -> &Scratch {
@@ -157,8 +162,11 @@ impl Run {
         mut work: impl FnMut(usize, u64) -> Result<[f64; N]>,
     ) -> Result<[Samples; N]> {
         let mut samples = std::array::from_fn(|_| Samples::new(contestants));
-        let first = usize::from(warm_up == WarmUp::No);
-        for round in first..=self.rounds {
+        let (first, last) = match warm_up {
+            WarmUp::Yes => (0, self.rounds),
+            WarmUp::No => (1, self.few_rounds()),
+        };
+        for round in first..=last {
             for turn in 0..contestants {
                 go_on()?;
                 let who = (turn + round) % contestants;

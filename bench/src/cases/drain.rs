@@ -67,7 +67,7 @@ impl Drop for Directories {
 fn big_file(run: &Run, report: &mut Report) -> Result<()> {
     let len = run.pick(512, 256) * MIB;
     let mut rates = Vec::new();
-    for _ in 0..run.rounds {
+    for _ in 0..run.few_rounds() {
         let (forebay, _dirs) = mount(run, LATENCY)?;
         let path = forebay.mountpoint.join("big");
         load::write_seq(&path, len, Caching::Buffered, Finish::Close)?;
@@ -82,7 +82,7 @@ fn big_file(run: &Run, report: &mut Report) -> Result<()> {
 fn small_files(run: &Run, report: &mut Report, small: Small) -> Result<()> {
     let bytes = (small.count * small.size) as u64;
     let (mut rates, mut depth) = (Vec::new(), FLUSH_DEPTH);
-    for _ in 0..run.rounds {
+    for _ in 0..run.few_rounds() {
         let (forebay, _dirs) = mount(run, small.latency)?;
         depth = flush_depth(&forebay.mountpoint).unwrap_or(depth);
         load::write_small(&forebay.mountpoint, small.count, small.size, WRITERS)?;
@@ -134,7 +134,7 @@ pub fn foreground(run: &Run, report: &mut Report) -> Result<()> {
         )
     };
     let (mut randoms, mut seqs) = (Samples::new(2), Samples::new(2));
-    for round in 0..=run.rounds as u64 {
+    for round in 0..=run.few_rounds() as u64 {
         let idle = [random(round)?, seq_rate(&path, cached)?];
         load::write_seq(&big, dirty, Caching::Buffered, Finish::Close)?;
         let draining = std::thread::scope(|scope| {

@@ -1,8 +1,9 @@
 //! Reading what is not cached, from a throttled store.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use serde_json::Value;
 
 use crate::load::{self, Caching, Finish, MIB, Random, Verb};
 use crate::mounts::Forebay;
@@ -33,7 +34,7 @@ pub fn run(run: &Run, report: &mut Report) -> Result<()> {
 fn sequential(run: &Run, report: &mut Report, forebay: &Forebay, len: u64) -> Result<()> {
     let path = forebay.mountpoint.join("seq");
     let mut rates = Vec::new();
-    for _ in 0..run.rounds {
+    for _ in 0..run.few_rounds() {
         forget(forebay, "seq")?;
         let rate = load::mb_per_sec(len, load::read_seq(&path, len, Caching::Buffered)?);
         ensure!(rate < STORE_MB_PER_SEC * 1.5, "{rate:.0} MB/s: the file was not absent");
@@ -49,28 +50,51 @@ fn sequential(run: &Run, report: &mut Report, forebay: &Forebay, len: u64) -> Re
 fn random(run: &Run, report: &mut Report, forebay: &Forebay, len: u64) -> Result<()> {
     let path = forebay.mountpoint.join("random");
     let time = Duration::from_millis(run.pick(2000, 1000));
-    let (mut rates, mut fetched) = (Vec::new(), Vec::new());
-    for round in 0..run.rounds as u64 {
+    let (mut rates, mut fetched, mut in_flight) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 0..run.few_rounds() as u64 {
         forget(forebay, "random")?;
-        let before = read_bytes(forebay);
         let file = load::open(&path, Caching::Buffered)?;
+        let (before, start) = (StoreReads::of(forebay), Instant::now());
         let work = Random { verb: Verb::Read, threads: READERS, time, seed: round };
         rates.push(load::random(std::slice::from_ref(&file), len, work)?);
-        if let (Some(before), Some(after)) = (before, read_bytes(forebay)) {
-            fetched.push((after - before) as f64 / 1e6 / time.as_secs_f64());
+        let wall = start.elapsed().as_secs_f64();
+        if let (Some(before), Some(after)) = (before, StoreReads::of(forebay)) {
+            fetched.push((after.bytes - before.bytes) / 1e6 / wall);
+            in_flight.push((after.busy_secs - before.busy_secs) / wall);
         }
     }
     let bound = READERS as f64 / STORE_LATENCY.as_secs_f64();
     let state = format!("{} MiB uncached file, store {THROTTLE}, {READERS} readers", len / MIB);
     let finding = Finding::alone("fill/random-read-16t", &state, "op/s", "forebay", &rates);
-    report.add(finding.against("16 per latency", bound, Some(Target::AtLeast(0.9))))?;
-    if !fetched.is_empty() {
-        let case = "fill/random-read-16t-fetched";
-        let state = "bytes the daemon read from the store meanwhile";
-        let finding = Finding::alone(case, state, "MB/s", "forebay", &fetched);
-        report.add(finding.against("store", STORE_MB_PER_SEC, None))?;
+    report.add(finding.against("16 per latency", bound, None))?;
+    if in_flight.is_empty() {
+        return report
+            .skip("fill/random-read-16t-in-flight", "stats tell nothing about store reads");
     }
-    Ok(())
+    let case = "fill/random-read-16t-fetched";
+    let state = "what the daemon read from the store meanwhile";
+    let finding = Finding::alone(case, state, "MB/s", "forebay", &fetched);
+    report.add(finding.against("store", STORE_MB_PER_SEC, None))?;
+    let case = "fill/random-read-16t-in-flight";
+    let state = "mean reads in flight at the store: their summed time over the wall's";
+    let finding = Finding::alone(case, state, "reads", "forebay", &in_flight);
+    report.add(finding.against("readers", READERS as f64, Some(Target::AtLeast(0.9))))
+}
+
+/// The daemon's reads from its backing store so far.
+struct StoreReads {
+    bytes: f64,
+    busy_secs: f64,
+}
+
+impl StoreReads {
+    fn of(forebay: &Forebay) -> Option<StoreReads> {
+        let stats = forebay.stats().ok()?;
+        let reads = stats.get("backing")?.get("read_at")?;
+        let number = |key: &str| reads.get(key).and_then(Value::as_f64);
+        let busy_secs = number("count")? * number("mean_us")? / 1e6;
+        Some(StoreReads { bytes: number("bytes")?, busy_secs })
+    }
 }
 
 /// Makes a file absent: out of the tier and out of the kernel's cache.
@@ -78,10 +102,4 @@ fn forget(forebay: &Forebay, name: &str) -> Result<()> {
     let path = forebay.mountpoint.join(name);
     load::drop_pages(&path)?;
     forebay.evict(&path)
-}
-
-/// Bytes read from the backing store so far, if the statistics tell.
-fn read_bytes(forebay: &Forebay) -> Option<u64> {
-    let stats = forebay.stats().ok()?;
-    stats.get("backing")?.get("read")?.get("bytes")?.as_u64()
 }

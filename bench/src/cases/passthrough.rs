@@ -67,29 +67,30 @@ fn seq(run: &Run, report: &mut Report, on: On, len: u64, target: Target) -> Resu
         )?;
     }
 
-    for place in &places {
-        load::write_seq(&data(place), len, Caching::Buffered, Finish::SyncAndClose)?;
-        place.settle()?;
-    }
-    let read = |caching: Caching, before: &dyn Fn()| {
+    let read = |caching: Caching, forget: fn()| {
         run.alternate(places.len(), WarmUp::Yes, |who, _| {
-            before();
-            let time = load::read_seq(&data(&places[who]), len, caching)?;
+            let path = data(&places[who]);
+            // Written anew every round: where a file lies in memory is luck, and lasts.
+            load::write_seq(&path, len, Caching::Buffered, Finish::SyncAndClose)?;
+            places[who].settle()?;
+            forget();
+            let time = load::read_seq(&path, len, caching)?;
             Ok([load::mb_per_sec(len, time)])
         })
     };
-    add("read", &format!("{size} MiB, warm page cache"), &read(Caching::Buffered, &|| ())?)?;
+    add("read", &format!("{size} MiB, warm page cache"), &read(Caching::Buffered, || ())?)?;
     if on == On::Disk {
-        add("read-direct", &format!("{size} MiB, O_DIRECT"), &read(Caching::Direct, &|| ())?)?;
+        add("read-direct", &format!("{size} MiB, O_DIRECT"), &read(Caching::Direct, || ())?)?;
         if load::drop_caches(Forget::Pages) {
-            let forget = || {
-                load::drop_caches(Forget::Pages);
-            };
             let state = format!("{size} MiB, cold: drop_caches before each read");
-            add("read-cold", &state, &read(Caching::Buffered, &forget)?)?;
+            add("read-cold", &state, &read(Caching::Buffered, forget_pages)?)?;
         }
     }
     Ok(())
+}
+
+fn forget_pages() {
+    load::drop_caches(Forget::Pages);
 }
 
 pub fn disk_random(run: &Run, report: &mut Report) -> Result<()> {

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::load::{self, Caching, Finish, MIB, Random, Verb};
+use crate::load::{self, Caching, Finish, Forget, MIB, Random, Verb};
 use crate::mounts::{Daemon, Place};
 use crate::report::{Finding, Report};
 use crate::run::{On, Run, Subject, WarmUp, data, names, remove};
@@ -48,23 +48,32 @@ fn data_rows(run: &Run, report: &mut Report, places: &[Place]) -> Result<()> {
     report.add(Finding::new("peers/seq-write", &state, "MB/s", &names(places), &samples))?;
 
     for place in places {
-        load::write_seq(&data(place), len, Caching::Buffered, Finish::Close)?;
+        load::write_seq(&data(place), len, Caching::Buffered, Finish::SyncAndClose)?;
     }
-    let [samples] = run.alternate(places.len(), WarmUp::Yes, |who, _| {
-        load::drop_pages(&data(&places[who]))?;
-        let time = load::read_seq(&data(&places[who]), len, Caching::Buffered)?;
-        Ok([load::mb_per_sec(len, time)])
-    })?;
-    let state = format!("{size} MiB just written; mount's pages dropped");
-    report.add(Finding::new("peers/seq-reread", &state, "MB/s", &names(places), &samples))?;
+    let mut reread = |what: &str, state: &str, forget: &dyn Fn()| {
+        let [samples] = run.alternate(places.len(), WarmUp::Yes, |who, _| {
+            forget();
+            let time = load::read_seq(&data(&places[who]), len, Caching::Buffered)?;
+            Ok([load::mb_per_sec(len, time)])
+        })?;
+        let case = format!("peers/seq-reread{what}");
+        let state = format!("{size} MiB written before; {state}");
+        report.add(Finding::new(&case, &state, "MB/s", &names(places), &samples))
+    };
+    reread("", "nothing dropped", &|| ())?;
+    let forget = || {
+        load::drop_caches(Forget::Pages);
+    };
+    if load::drop_caches(Forget::Pages) {
+        reread("-cold", "drop_caches before each read", &forget)?;
+    }
 
     let [samples] = run.alternate(places.len(), WarmUp::Yes, |who, seed| {
-        load::drop_pages(&data(&places[who]))?;
         let file = load::open(&data(&places[who]), Caching::Buffered)?;
         let work = Random { verb: Verb::Read, threads: 1, time: run.slice(), seed };
         Ok([load::random(std::slice::from_ref(&file), len, work)?])
     })?;
-    let state = format!("{size} MiB, 4 KiB, one thread; mount's pages dropped");
+    let state = format!("{size} MiB, 4 KiB, one thread; nothing dropped between rounds");
     report.add(Finding::new("peers/random-read", &state, "op/s", &names(places), &samples))
 }
 

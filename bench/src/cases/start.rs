@@ -48,7 +48,7 @@ pub fn run(run: &Run, report: &mut Report) -> Result<()> {
 
 fn mounts(run: &Run, report: &mut Report, forebay: &mut Forebay, count: usize) -> Result<()> {
     let mut times = [Vec::new(), Vec::new()];
-    for round in 0..run.rounds * 2 {
+    for round in 0..run.few_rounds() * 2 {
         let cold = round % 2;
         forebay.unmount()?;
         if cold == 1 && !load::drop_caches(Forget::Pages) {
