@@ -1,0 +1,481 @@
+//! The engine: its parts, its table of files, and the life of a file in it.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex, RwLock};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use forebay_backing::{Attr, BackingStore, Error, FileKey, Result, Timestamp};
+
+use crate::config::{Config, Tunables};
+use crate::evict::{Evictor, UNIT, Unit};
+use crate::failpoint;
+use crate::file::{DirtyQueue, File, Inner};
+use crate::health::Health;
+use crate::index::Index;
+use crate::log::{Entry, FileId, Mark};
+use crate::media::{Media, MediaFile, Open};
+use crate::pool::Pool;
+use crate::ranges::Ranges;
+use crate::recover::RecoveryReport;
+use crate::state::FileState;
+use crate::tier::{self, Tier};
+
+/// Everything between a front-end and the backing store, for one mount.
+pub struct Engine {
+    pub(crate) tier: Tier,
+    pub(crate) index: Index,
+    pub(crate) backing: Arc<dyn BackingStore>,
+    pub health: Arc<Health>,
+    pub(crate) config: Config,
+    pub(crate) tunables: RwLock<Tunables>,
+    pub(crate) table: RwLock<Table>,
+    pub(crate) next_id: AtomicU64,
+    pub(crate) space: Space,
+    pub(crate) dirty: Mutex<DirtyQueue>,
+    pub(crate) evictor: Mutex<Evictor>,
+    pub(crate) fills: Pool,
+    pub(crate) flushes: Pool,
+    pub(crate) drain: crate::flush::DrainState,
+    pub(crate) counters: Counters,
+    pub(crate) recovery: RecoveryReport,
+    pub(crate) boot_id: String,
+    pub(crate) started: Instant,
+    pub(crate) stopping: AtomicBool,
+    pub(crate) wake: (Mutex<u64>, Condvar),
+    pub(crate) threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
+}
+
+#[derive(Default)]
+pub(crate) struct Table {
+    pub by_key: HashMap<FileKey, Arc<File>>,
+    pub by_id: HashMap<FileId, Arc<File>>,
+}
+
+/// Sums over all files, in bytes.
+#[derive(Default)]
+pub(crate) struct Space {
+    pub used: AtomicU64,
+    pub dirty: AtomicU64,
+    pub writers: AtomicU64,
+    /// Files that grow unseen, to be measured from time to time.
+    pub unseen: Mutex<HashMap<FileId, Arc<File>>>,
+    /// What the tier may hold; measured again from time to time.
+    pub limit: AtomicU64,
+}
+
+macro_rules! counters {
+    ($($name:ident),* $(,)?) => {
+        /// Events since start.
+        #[derive(Default)]
+        pub(crate) struct Counters { $(pub $name: AtomicU64),* }
+
+        impl Counters {
+            pub fn all(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($name), self.$name.load(Relaxed))),*]
+            }
+        }
+    };
+}
+
+counters!(
+    read_hits,
+    read_misses,
+    read_bytes,
+    read_uncached_bytes,
+    write_bytes,
+    fill_bytes,
+    fills,
+    readahead_fills,
+    flushed_files,
+    flushed_bytes,
+    flush_failures,
+    conflicts,
+    invalidations,
+    evicted_bytes,
+    evicted_units,
+    syncs,
+    folds,
+    writers_slowed,
+    writers_slowed_us,
+    tier_errors,
+    passthrough_reads,
+    passthrough_writes,
+);
+
+pub(crate) fn add(counter: &AtomicU64, n: u64) {
+    counter.fetch_add(n, Relaxed);
+}
+
+/// Wall-clock milliseconds since the epoch.
+pub(crate) fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |d| d.as_millis() as u64)
+}
+
+pub(crate) fn now() -> Timestamp {
+    let d = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp { sec: d.as_secs() as i64, nsec: d.subsec_nanos() }
+}
+
+impl Engine {
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub fn recovery(&self) -> &RecoveryReport {
+        &self.recovery
+    }
+
+    pub(crate) fn media(&self) -> &Arc<dyn Media> {
+        &self.tier.media
+    }
+
+    pub(crate) fn tune<T>(&self, get: impl FnOnce(&Tunables) -> T) -> T {
+        get(&self.tunables.read().expect("no panic inside"))
+    }
+
+    /// The file with this key, if anything is known of it.
+    pub fn find(&self, key: FileKey) -> Option<Arc<File>> {
+        self.table.read().expect("no panic inside").by_key.get(&key).cloned()
+    }
+
+    pub(crate) fn by_id(&self, id: FileId) -> Option<Arc<File>> {
+        self.table.read().expect("no panic inside").by_id.get(&id).cloned()
+    }
+
+    pub(crate) fn all_files(&self) -> Vec<Arc<File>> {
+        self.table.read().expect("no panic inside").by_id.values().cloned().collect()
+    }
+
+    /// Finds the file or begins to know it; takes a handle on it.
+    fn enter(&self, path: &Path, attr: &Attr) -> Arc<File> {
+        loop {
+            let file = self.find(attr.key).unwrap_or_else(|| self.insert(path, attr));
+            let mut inner = file.lock();
+            if self.find(attr.key).is_some_and(|known| Arc::ptr_eq(&known, &file)) {
+                inner.live().opens += 1;
+                drop(inner);
+                return file;
+            }
+            // It was forgotten between the two looks; begin again.
+        }
+    }
+
+    fn insert(&self, path: &Path, attr: &Attr) -> Arc<File> {
+        let mut table = self.table.write().expect("no panic inside");
+        if let Some(file) = table.by_key.get(&attr.key) {
+            return file.clone();
+        }
+        let id = FileId(self.next_id.fetch_add(1, Relaxed));
+        let file = File::new(id, FileState::absent(path, attr), false);
+        table.by_key.insert(attr.key, file.clone());
+        table.by_id.insert(id, file.clone());
+        file
+    }
+
+    pub(crate) fn forget(&self, file: &File) {
+        let mut table = self.table.write().expect("no panic inside");
+        table.by_id.remove(&file.id);
+        if table.by_key.get(&file.key).is_some_and(|known| known.id == file.id) {
+            table.by_key.remove(&file.key);
+        }
+    }
+
+    /// Opens the file at `path`: compares what is cached with the backing store (S1) and takes a
+    /// handle, to be given back with [`Engine::close`]. `known` is the key the caller last saw at
+    /// `path`: what is in the tier under it goes on working while the store is away (S10).
+    pub fn open(&self, path: &Path, known: Option<FileKey>) -> Result<Arc<File>> {
+        if let Some(file) = known.and_then(|key| self.find(key))
+            && self.is_fresh(&file)
+        {
+            let mut inner = file.lock();
+            if !inner.live().unlinked {
+                inner.live().opens += 1;
+                drop(inner);
+                return Ok(file);
+            }
+        }
+        match self.health.call(|| self.backing.stat(path)) {
+            Ok(attr) => {
+                let file = self.enter(path, &attr);
+                self.revalidate(&file, path, &attr);
+                Ok(file)
+            }
+            Err(error) => self.open_away(known, error),
+        }
+    }
+
+    fn open_away(&self, known: Option<FileKey>, error: Error) -> Result<Arc<File>> {
+        if self.health.is_available() {
+            return Err(error);
+        }
+        let file = known.and_then(|key| self.find(key)).ok_or(error)?;
+        file.lock().live().opens += 1;
+        Ok(file)
+    }
+
+    /// Whether the file may be believed without asking: nobody else can have a newer byte than a
+    /// wholly dirty file has, and a recent look may be good enough.
+    fn is_fresh(&self, file: &File) -> bool {
+        let ttl = self.tune(|t| t.revalidate);
+        let inner = file.lock();
+        inner.state.is_wholly_dirty()
+            || (inner.state.ranges.count() > 0
+                && inner
+                    .live
+                    .as_ref()
+                    .and_then(|live| live.checked)
+                    .is_some_and(|at| at.elapsed() < ttl))
+    }
+
+    /// Takes a file that the caller has just created through [`Engine::backing`].
+    pub(crate) fn created(&self, path: &Path, attr: &Attr) -> Arc<File> {
+        let file = self.enter(path, attr);
+        let mut inner = file.lock();
+        inner.state.flags.newborn = true;
+        inner.live().checked = Some(Instant::now());
+        drop(inner);
+        file
+    }
+
+    /// Compares what is cached with what the backing store says now. Clean bytes of another
+    /// version are thrown away; for dirty ones it is a conflict (S8).
+    pub(crate) fn revalidate(&self, file: &Arc<File>, path: &Path, attr: &Attr) {
+        let mut inner = file.lock();
+        let busy = inner.live().flight.is_some() || inner.state.flags.flush_open;
+        inner.live().checked = Some(Instant::now());
+        if !inner.state.paths.iter().any(|known| **known == *path) && !inner.live().unlinked {
+            inner.state.paths.insert(0, path.into());
+        }
+        if inner.state.base == attr.version() || busy {
+            return;
+        }
+        if inner.state.is_dirty() {
+            self.declare_conflict(file, &mut inner, "the backing file has changed");
+            return;
+        }
+        add(&self.counters.invalidations, 1);
+        self.drop_stale(file, &mut inner, attr);
+    }
+
+    /// Throws away clean bytes of an old version, or remembers to when nobody reads them past us.
+    fn drop_stale(&self, file: &Arc<File>, inner: &mut Inner, attr: &Attr) {
+        if !inner.may_punch() {
+            inner.live().stale = true;
+            return;
+        }
+        let had = inner.state.ranges.count() > 0;
+        inner.state.ranges = Ranges::None;
+        inner.state.size = attr.size;
+        inner.state.mtime = attr.mtime;
+        inner.state.base = attr.version();
+        inner.state.owner = crate::state::Owner::of(attr);
+        inner.live().epoch += 1;
+        inner.live().stale = false;
+        inner.live().stream = crate::file::Stream::default();
+        // Recorded before the shadow is emptied: a crash must not leave holes that count as data.
+        if inner.recorded && self.put(file, inner).is_err() {
+            return;
+        }
+        if had && let Ok(shadow) = self.shadow(file, inner) {
+            let emptied = shadow.set_len(0).and_then(|()| shadow.set_len(attr.size));
+            self.note_tier(emptied).ok();
+        }
+        self.account(file, inner);
+    }
+
+    pub(crate) fn declare_conflict(&self, file: &Arc<File>, inner: &mut Inner, why: &str) {
+        if inner.state.flags.conflict {
+            return;
+        }
+        inner.state.flags.conflict = true;
+        add(&self.counters.conflicts, 1);
+        tracing::warn!(path = %inner.state.display_path().display(), why, "conflict: flushing of this file stops until it is resolved");
+        let _ = self.put(file, inner);
+    }
+
+    /// Gives back a handle from [`Engine::open`] or [`Engine::create`].
+    pub fn close(&self, file: &Arc<File>) {
+        let mut inner = file.lock();
+        let live = inner.live();
+        assert!(live.opens > 0, "a handle is closed once");
+        live.opens -= 1;
+        if live.opens == 0 {
+            live.backing = None;
+        }
+        self.retire(file, inner);
+    }
+
+    /// Lets go of what nothing needs any more: descriptors, the shadow of an unlinked file, the
+    /// knowledge of a file of which nothing is cached. Ends the caller's lock.
+    pub(crate) fn retire(&self, file: &Arc<File>, mut inner: std::sync::MutexGuard<'_, Inner>) {
+        if !inner.is_idle() {
+            return;
+        }
+        let (unlinked, stale) =
+            inner.live.as_ref().map_or((false, false), |l| (l.unlinked, l.stale));
+        let nothing = !inner.state.is_dirty()
+            && !inner.state.flags.pinned
+            && (inner.state.ranges.count() == 0 || stale);
+        if unlinked || nothing {
+            self.discard(file, &mut inner);
+            drop(inner);
+            self.forget(file);
+            return;
+        }
+        inner.live = inner
+            .live
+            .take()
+            .and_then(|live| live.checked.map(|at| (at, live.named)))
+            .map(|(checked, named)| {
+                Box::new(crate::file::Live { checked: Some(checked), named, ..Default::default() })
+            });
+        if self.tune(|t| t.revalidate) == Duration::ZERO {
+            inner.live = None;
+        }
+    }
+
+    /// Removes every trace of a file from the tier: record first, shadow after.
+    pub(crate) fn discard(&self, file: &File, inner: &mut Inner) {
+        if inner.recorded {
+            if self.append(&Entry::Drop(file.id)).is_err() {
+                return; // The record still stands, so the shadow must too.
+            }
+            inner.recorded = false;
+        }
+        failpoint::pass("discard.logged");
+        let had_shadow = inner.charged > 0
+            || inner.live.as_ref().is_some_and(|live| live.shadow.is_some())
+            || inner.state.ranges.count() > 0;
+        if had_shadow {
+            self.media().remove(&tier::shadow_name(file.id)).ok();
+        }
+        inner.live = None;
+        inner.state.ranges = Ranges::None;
+        inner.state.flags = crate::state::Flags::default();
+        self.settle_sums(inner, 0, 0);
+    }
+
+    /// The open shadow file, made if it does not exist.
+    pub(crate) fn shadow(&self, file: &File, inner: &mut Inner) -> Result<Arc<dyn MediaFile>> {
+        if let Some(shadow) = inner.live.as_ref().and_then(|live| live.shadow.clone()) {
+            return Ok(shadow);
+        }
+        let name = tier::shadow_name(file.id);
+        // Bytes that are on record must be there: an empty file in their place would read as
+        // zeros. Without any, what lies there is from before a crash.
+        let holds = inner.recorded && inner.state.ranges.count() > 0;
+        let how = if holds { Open::Existing } else { Open::Fresh };
+        let shadow = self.note_tier(self.media().open(&name, how))?;
+        if !holds && inner.state.size > 0 {
+            self.note_tier(shadow.set_len(inner.state.size))?;
+        }
+        inner.live().shadow = Some(shadow.clone());
+        Ok(shadow)
+    }
+
+    /// Turns an error of the tier into one of ours, and counts it.
+    pub(crate) fn note_tier<T>(&self, result: std::io::Result<T>) -> Result<T> {
+        result.map_err(|e| {
+            if e.raw_os_error() != Some(libc::ENOSPC) {
+                add(&self.counters.tier_errors, 1);
+                tracing::error!(error = %e, "the fast tier failed");
+            }
+            Error::io(e, "the fast tier")
+        })
+    }
+
+    pub(crate) fn append(&self, entry: &Entry) -> Result<()> {
+        self.note_tier(self.index.append(entry))
+    }
+
+    /// Records the whole state of a file.
+    pub(crate) fn put(&self, file: &File, inner: &mut Inner) -> Result<()> {
+        self.append(&Entry::Put(file.id, Box::new(inner.state.clone())))?;
+        inner.recorded = true;
+        Ok(())
+    }
+
+    /// Records that ranges changed their state, in whatever way is shortest. `inner.state` is
+    /// already as it will be.
+    pub(crate) fn record(&self, file: &File, inner: &mut Inner, marks: &[Mark]) -> Result<()> {
+        if !inner.recorded || marks.len() > 8 {
+            return self.put(file, inner);
+        }
+        let since = inner.state.dirty_since;
+        for run in marks {
+            self.append(&Entry::Mark { id: file.id, run: *run, since })?;
+        }
+        Ok(())
+    }
+
+    /// Brings the sums up to date after a change of `inner`, from its ranges.
+    pub(crate) fn account(&self, file: &Arc<File>, inner: &mut Inner) {
+        let (used, dirty) = if inner.state.flags.opaque {
+            let allocated = inner.shadow_stat().map_or(inner.charged, |stat| stat.allocated);
+            (allocated, allocated)
+        } else {
+            let present = round_up(inner.state.ranges.bytes(|_| true));
+            let used = present.min(allocated_if_large(inner, present));
+            (used, inner.state.dirty_bytes().min(used))
+        };
+        self.settle_sums(inner, used, dirty);
+        self.queue_if_dirty(file, inner);
+    }
+
+    /// Makes the units of a stretch known to the evictor.
+    pub(crate) fn admit(&self, file: &File, start: u64, end: u64) {
+        let mut evictor = self.evictor.lock().expect("no panic inside");
+        for index in start / UNIT..=end.saturating_sub(1).max(start) / UNIT {
+            evictor.admit(Unit { id: file.id, index: index as u32 });
+        }
+    }
+
+    fn settle_sums(&self, inner: &mut Inner, used: u64, dirty: u64) {
+        shift(&self.space.used, inner.charged, used);
+        shift(&self.space.dirty, inner.dirty_charged, dirty);
+        (inner.charged, inner.dirty_charged) = (used, dirty);
+        if !inner.state.is_dirty()
+            && let Some(place) = inner.queued.take()
+        {
+            self.dirty.lock().expect("no panic inside").remove(place);
+        }
+    }
+
+    fn queue_if_dirty(&self, file: &Arc<File>, inner: &mut Inner) {
+        if inner.state.is_dirty() && inner.queued.is_none() {
+            let since = inner.state.dirty_since.max(1);
+            let mut queue = self.dirty.lock().expect("no panic inside");
+            inner.queued = Some(queue.push(since, file.clone()));
+        }
+    }
+
+    /// Wakes the drain to look at the level again.
+    pub(crate) fn nudge(&self) {
+        *self.wake.0.lock().expect("no panic inside") += 1;
+        self.wake.1.notify_all();
+    }
+}
+
+fn shift(sum: &AtomicU64, from: u64, to: u64) {
+    if to >= from {
+        sum.fetch_add(to - from, Relaxed);
+    } else {
+        sum.fetch_sub(from - to, Relaxed);
+    }
+}
+
+/// Large files may be mostly holes, which are present and take no space; small ones are not worth
+/// the look.
+fn allocated_if_large(inner: &Inner, present: u64) -> u64 {
+    match inner.shadow_stat() {
+        Some(stat) if present > 16 << 20 => stat.allocated,
+        _ => present,
+    }
+}
+
+/// Space is taken in blocks.
+fn round_up(bytes: u64) -> u64 {
+    bytes.div_ceil(4096) * 4096
+}

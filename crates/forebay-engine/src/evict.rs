@@ -1,0 +1,164 @@
+//! Which clean bytes go first when the tier is full: S3-FIFO over units of [`UNIT`] bytes.
+//!
+//! Pure. Three queues: *small* takes what is new, *main* what was used again, *ghost* remembers
+//! what was evicted from small. A hit sets a counter and moves nothing, so the read path takes no
+//! lock of ours; that, and the lowest mean miss ratio on most published traces (Yang et al., "FIFO
+//! queues are all you need for cache eviction", SOSP 2023), is why this and not an LRU. A scan
+//! over files that are read once passes through the small queue and leaves main alone.
+//!
+//! Dirty, pinned and open units are offered like any other; the caller refuses them and they go
+//! to the back of main.
+
+use std::collections::{HashSet, VecDeque};
+
+use crate::log::FileId;
+
+/// Files are evicted in pieces of this size, so that one file larger than the tier can pass
+/// through it.
+pub const UNIT: u64 = 8 << 20;
+
+/// The counter's ceiling: three hits count as many.
+pub const HITS_MAX: u8 = 3;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Unit {
+    pub id: FileId,
+    /// Which stretch of [`UNIT`] bytes of the file.
+    pub index: u32,
+}
+
+/// What the caller did with an offered unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// Gone; this many bytes are free.
+    Evicted(u64),
+    /// Not now: dirty, pinned, open or in flight.
+    Refused,
+    /// The unit no longer exists.
+    Unknown,
+}
+
+#[derive(Debug, Default)]
+pub struct Evictor {
+    small: VecDeque<Unit>,
+    main: VecDeque<Unit>,
+    ghost: VecDeque<Unit>,
+    ghosts: HashSet<Unit>,
+    /// What is in small or main, so that every fill may announce its unit.
+    members: HashSet<Unit>,
+}
+
+impl Evictor {
+    /// Admits a unit of which bytes have just come into the tier; one that is known keeps its
+    /// place.
+    pub fn admit(&mut self, unit: Unit) {
+        if !self.members.insert(unit) {
+            return;
+        }
+        if self.ghosts.remove(&unit) {
+            self.main.push_back(unit);
+        } else {
+            self.small.push_back(unit);
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.small.len() + self.main.len()
+    }
+
+    /// Offers units in order until `enough` bytes are free or everything was offered once.
+    /// `hits` reads and resets a unit's counter, `evict` tries to free it. Returns the bytes freed.
+    pub fn run(
+        &mut self,
+        enough: u64,
+        mut hits: impl FnMut(Unit) -> u8,
+        mut evict: impl FnMut(Unit) -> Answer,
+    ) -> u64 {
+        let mut freed = 0;
+        // Each unit can be offered once from small and HITS_MAX + 1 times from main.
+        let mut steps = self.len() * (usize::from(HITS_MAX) + 2);
+        while freed < enough && steps > 0 && self.len() > 0 {
+            steps -= 1;
+            let from_small = self.main.is_empty() || self.small.len() * 10 > self.len();
+            let unit = if from_small { self.small.pop_front() } else { self.main.pop_front() };
+            let Some(unit) = unit.or_else(|| self.main.pop_front()) else { break };
+            let used = hits(unit);
+            if (from_small && used > 1) || (!from_small && used > 0) {
+                self.main.push_back(unit);
+                continue;
+            }
+            match evict(unit) {
+                Answer::Evicted(bytes) => {
+                    freed += bytes;
+                    self.members.remove(&unit);
+                    if from_small {
+                        self.remember(unit);
+                    }
+                }
+                Answer::Refused => self.main.push_back(unit),
+                Answer::Unknown => drop(self.members.remove(&unit)),
+            }
+        }
+        freed
+    }
+
+    fn remember(&mut self, unit: Unit) {
+        self.ghosts.insert(unit);
+        self.ghost.push_back(unit);
+        while self.ghost.len() > self.main.len().max(64) {
+            let oldest = self.ghost.pop_front().expect("longer than nothing");
+            self.ghosts.remove(&oldest);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+
+    fn unit(n: u64) -> Unit {
+        Unit { id: FileId(n), index: 0 }
+    }
+
+    #[test]
+    fn what_was_used_twice_outlives_a_scan() {
+        let mut evictor = Evictor::default();
+        let mut hits: HashMap<Unit, u8> = HashMap::new();
+        for n in 0..10 {
+            evictor.admit(unit(n));
+            hits.insert(unit(n), 2);
+        }
+        for n in 100..200 {
+            evictor.admit(unit(n));
+        }
+        let mut gone = Vec::new();
+        let take = |u| hits.insert(u, 0).unwrap_or(0);
+        evictor.run(80, take, |u| {
+            gone.push(u);
+            Answer::Evicted(1)
+        });
+        assert_eq!(gone.len(), 80);
+        assert!(gone.iter().all(|u| u.id.0 >= 100), "{gone:?}");
+    }
+
+    #[test]
+    fn refusals_end_the_run_and_lose_nothing() {
+        let mut evictor = Evictor::default();
+        for n in 0..50 {
+            evictor.admit(unit(n));
+        }
+        assert_eq!(evictor.run(1, |_| 0, |_| Answer::Refused), 0);
+        assert_eq!(evictor.len(), 50);
+        assert_eq!(evictor.run(50, |_| 0, |_| Answer::Evicted(1)), 50);
+    }
+
+    #[test]
+    fn a_unit_that_comes_back_soon_goes_to_main() {
+        let mut evictor = Evictor::default();
+        evictor.admit(unit(1));
+        evictor.run(1, |_| 0, |_| Answer::Evicted(1));
+        evictor.admit(unit(1));
+        assert_eq!((evictor.small.len(), evictor.main.len()), (0, 1));
+    }
+}

@@ -1,0 +1,250 @@
+//! One cached file at run time: its state, what is open of it, and the accounting that follows
+//! every change.
+//!
+//! Locks: a file's lock is taken before the index, the dirty queue and the evictor, after the
+//! table; two files are never locked at once. It is held while the shadow file is written, so
+//! that a fill cannot land between a write and its record; it is never held during a call to the
+//! backing store.
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Instant;
+
+use forebay_backing::{Attr, BackingFile, FileKey, Timestamp};
+
+use crate::evict::HITS_MAX;
+use crate::log::FileId;
+use crate::media::{MediaFile, MediaStat};
+use crate::ranges::Ranges;
+use crate::state::FileState;
+
+/// A file the engine knows. Handles of front-ends, the flusher and the fills share it.
+pub struct File {
+    pub id: FileId,
+    pub key: FileKey,
+    pub(crate) inner: Mutex<Inner>,
+    /// Signaled when a fill, a flush or an I/O in flight ends.
+    pub(crate) changed: Condvar,
+    hits: AtomicU8,
+}
+
+pub(crate) struct Inner {
+    pub state: FileState,
+    /// Present while something is open or in flight.
+    pub live: Option<Box<Live>>,
+    /// Bytes of the tier charged to this file.
+    pub charged: u64,
+    /// Dirty bytes of this file that are in the engine's sum.
+    pub dirty_charged: u64,
+    /// The file has a record in the index.
+    pub recorded: bool,
+    /// The log's position right after bytes of this file last became clean.
+    pub settled_seq: u64,
+    /// Its place in the dirty queue.
+    pub queued: Option<u64>,
+    pub trouble: Option<Box<Trouble>>,
+}
+
+/// Why the last flush failed.
+pub(crate) struct Trouble {
+    pub error: String,
+    pub count: u32,
+    pub retry_at: Instant,
+}
+
+/// What exists only while a file is in use.
+#[derive(Default)]
+pub(crate) struct Live {
+    pub shadow: Option<Arc<dyn MediaFile>>,
+    pub backing: Option<Arc<dyn BackingFile>>,
+    /// Front-end handles.
+    pub opens: u32,
+    /// Handles that write past our eyes.
+    pub writers: u32,
+    /// Handles that read past our eyes: the shadow must not be punched.
+    pub pins: u32,
+    /// Reads, copies and syncs of the shadow in flight.
+    pub io: u32,
+    /// Ranges being fetched.
+    pub fills: Vec<(u64, u64)>,
+    pub flight: Option<Flight>,
+    /// Rises when cached bytes are thrown away, so that a fetch begun before notices.
+    pub epoch: u64,
+    /// Rises with every change of attributes made through us.
+    pub meta_seq: u64,
+    /// When the attributes were last compared with the backing store's.
+    pub checked: Option<Instant>,
+    /// The shadow's stat when it became opaque, to see whether anything was written.
+    pub opaque_from: Option<MediaStat>,
+    /// The shadow's size and mtime at the last complete copy of an opaque file.
+    pub copied_at: Option<MediaStat>,
+    pub stream: Stream,
+    /// The last name is gone; the file lives until its last handle is closed.
+    pub unlinked: bool,
+    /// The shadow's directory entry is known to be durable.
+    pub named: bool,
+    /// The bytes are of a version that the backing store no longer has; they are dropped once
+    /// nobody reads them past us.
+    pub stale: bool,
+}
+
+/// A flush of this file in progress: one at a time.
+pub(crate) struct Flight {
+    /// What was written since the copy began (S6).
+    pub rewritten: Ranges,
+}
+
+/// How sequential the readers of a file are.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Stream {
+    /// Where the next read of a sequential reader begins.
+    pub next: u64,
+    /// How far ahead is worth fetching; 0 while reads are random.
+    pub window: u64,
+    /// Up to where fetches were already asked for.
+    pub asked: u64,
+}
+
+impl File {
+    pub(crate) fn new(id: FileId, state: FileState, recorded: bool) -> Arc<File> {
+        let key = state.key;
+        let inner = Inner {
+            state,
+            live: None,
+            charged: 0,
+            dirty_charged: 0,
+            recorded,
+            settled_seq: 0,
+            queued: None,
+            trouble: None,
+        };
+        Arc::new(File {
+            id,
+            key,
+            inner: Mutex::new(inner),
+            changed: Condvar::new(),
+            hits: AtomicU8::new(0),
+        })
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().expect("no panic under a file's lock")
+    }
+
+    /// Counts one use, for eviction.
+    pub fn hit(&self) {
+        let hits = self.hits.load(Relaxed);
+        if hits < HITS_MAX {
+            self.hits.store(hits + 1, Relaxed);
+        }
+    }
+
+    pub(crate) fn take_hits(&self) -> u8 {
+        let hits = self.hits.load(Relaxed);
+        if hits > 0 {
+            self.hits.store(hits - 1, Relaxed);
+        }
+        hits
+    }
+
+    /// The path it is known by now.
+    pub fn path(&self) -> Option<Box<Path>> {
+        self.lock().state.paths.first().cloned()
+    }
+}
+
+impl Inner {
+    pub fn live(&mut self) -> &mut Live {
+        self.live.get_or_insert_default()
+    }
+
+    /// The size programs see.
+    pub fn size(&self) -> u64 {
+        match self.shadow_stat() {
+            Some(stat) if self.state.flags.opaque => stat.len,
+            _ => self.state.size,
+        }
+    }
+
+    pub fn mtime(&self) -> Timestamp {
+        match self.shadow_stat() {
+            Some(stat) if self.state.flags.opaque => stat.mtime,
+            _ => self.state.mtime,
+        }
+    }
+
+    /// The stat of the open shadow, if it is open.
+    pub fn shadow_stat(&self) -> Option<MediaStat> {
+        self.live.as_ref()?.shadow.as_ref()?.stat().ok()
+    }
+
+    /// Whether bytes may be taken out of the shadow now.
+    pub fn may_punch(&self) -> bool {
+        !self.state.flags.opaque
+            && self.live.as_ref().is_none_or(|live| {
+                live.pins == 0 && live.io == 0 && live.flight.is_none() && live.writers == 0
+            })
+    }
+
+    /// Whether nothing needs the run-time part any more.
+    pub fn is_idle(&self) -> bool {
+        self.live.as_ref().is_none_or(|live| {
+            live.opens == 0
+                && live.pins == 0
+                && live.writers == 0
+                && live.io == 0
+                && live.fills.is_empty()
+                && live.flight.is_none()
+        })
+    }
+
+    pub fn note_rewritten(&mut self, start: u64, end: u64) {
+        if let Some(flight) = self.live.as_mut().and_then(|live| live.flight.as_mut()) {
+            flight.rewritten.set(start, end, crate::ranges::State::Dirty);
+        }
+    }
+
+    /// Puts what we know better than the backing store into `attr`.
+    pub fn overlay(&self, attr: &mut Attr) {
+        if !self.state.is_dirty() {
+            return;
+        }
+        let stat = self.shadow_stat();
+        attr.size = self.size();
+        attr.mtime = self.mtime();
+        attr.ctime = attr.ctime.max(attr.mtime);
+        attr.blocks = match stat {
+            Some(stat) if self.state.is_complete() => stat.allocated / 512,
+            _ => attr.blocks.max(self.charged.div_ceil(512)),
+        };
+    }
+}
+
+/// Files with dirty bytes, the one that was dirtied first in front. The key is a position that
+/// rises, so a file keeps its place while it is dirty.
+#[derive(Default)]
+pub(crate) struct DirtyQueue {
+    pub by_age: std::collections::BTreeMap<u64, (u64, Arc<File>)>,
+    next: u64,
+}
+
+impl DirtyQueue {
+    /// Adds a file whose oldest dirty byte is from `since`; returns its place.
+    pub fn push(&mut self, since: u64, file: Arc<File>) -> u64 {
+        self.next += 1;
+        self.by_age.insert(self.next, (since, file));
+        self.next
+    }
+
+    pub fn remove(&mut self, place: u64) {
+        self.by_age.remove(&place);
+    }
+
+    /// Files dirtied before `until`, oldest first.
+    pub fn older(&self, until: u64) -> VecDeque<Arc<File>> {
+        let due = self.by_age.values().filter(|(since, _)| *since <= until);
+        due.map(|(_, file)| file.clone()).collect()
+    }
+}

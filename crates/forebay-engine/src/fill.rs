@@ -1,0 +1,242 @@
+//! Bringing absent bytes in from the backing store: on a miss, ahead of a sequential reader, and
+//! on request.
+//!
+//! Invariants:
+//! - L1: a byte is fetched once: who needs a range that is on its way waits for it.
+//! - L2: a fill only lands on bytes that are still absent, and only if nothing was thrown away
+//!   since it began (`epoch`): it never overwrites a newer byte, and never revives an old one.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use forebay_backing::{Access, BackingFile, Error, Kind, Result};
+
+use crate::engine::{Engine, add};
+use crate::failpoint;
+use crate::file::{File, Inner};
+use crate::log::Mark;
+use crate::ranges::State;
+
+/// A sequential fill, and a piece of a prefetch: long enough to hide a few milliseconds of
+/// latency behind its transfer, short enough to serve the first reader soon.
+pub(crate) const CHUNK: u64 = 1 << 20;
+
+/// A random fill. At 16 KiB a store of 5 ms and 100 MB/s answers as many requests as at 4 KiB.
+const RANDOM: u64 = 16 << 10;
+
+/// The window of a stream that has just been recognized.
+const WINDOW_MIN: u64 = 512 << 10;
+
+/// How far off the expected offset a read still counts as the stream: the kernel's own read-ahead
+/// arrives out of order.
+const SLACK: u64 = 512 << 10;
+
+impl Engine {
+    /// Sees whether reads are sequential, and asks for what comes next if they are.
+    pub(crate) fn note_stream(
+        self: &Arc<Self>,
+        file: &Arc<File>,
+        inner: &mut Inner,
+        start: u64,
+        end: u64,
+    ) {
+        let max = self.tune(|t| t.readahead);
+        if max == 0 || inner.state.is_complete() {
+            return;
+        }
+        let size = inner.state.size;
+        let stream = &mut inner.live().stream;
+        let sequential = start.abs_diff(stream.next) <= SLACK && start + SLACK >= stream.next;
+        if !sequential || (start == 0 && stream.next > 2 * SLACK) {
+            *stream = crate::file::Stream { next: end, window: 0, asked: end };
+            return;
+        }
+        stream.next = stream.next.max(end);
+        stream.window = (stream.window * 2).clamp(WINDOW_MIN, max.max(WINDOW_MIN)).min(max);
+        let until = (stream.next + stream.window).min(size);
+        // Ask in whole chunks, and only once half a window is used up: fewer, larger requests.
+        let from = stream.asked.max(end).next_multiple_of(CHUNK);
+        if until <= from || (until - from < CHUNK.max(stream.window / 4) && until < size) {
+            return;
+        }
+        stream.asked = until;
+        let mut at = from;
+        while at < until {
+            self.fill_later(file, at, (at + CHUNK).min(size));
+            at += CHUNK;
+        }
+    }
+
+    fn fill_later(self: &Arc<Self>, file: &Arc<File>, start: u64, end: u64) {
+        let (engine, file) = (self.clone(), file.clone());
+        self.fills.run(move || {
+            let gap = file.lock().state.ranges.first_gap(start, end);
+            if let Some(gap) = gap {
+                add(&engine.counters.readahead_fills, 1);
+                let _ = engine.fill_exactly(&file, gap.0, gap.1.min(end));
+            }
+        });
+    }
+
+    /// Fetches the absent range `gap`, or a suitable part of it that includes its beginning, for
+    /// a reader that wants up to `want_end`. Returns `false` if the tier has no room for it.
+    pub(crate) fn fill(
+        self: &Arc<Self>,
+        file: &Arc<File>,
+        gap: (u64, u64),
+        want_end: u64,
+    ) -> Result<bool> {
+        let (start, end) = {
+            let mut inner = file.lock();
+            let size = inner.state.size;
+            let unit = if inner.live().stream.window > 0 { CHUNK } else { RANDOM };
+            let start = gap.0 / unit * unit;
+            let end = want_end.next_multiple_of(unit).min(gap.0 / CHUNK * CHUNK + CHUNK).min(size);
+            // Only the gap itself: what lies before it is there already.
+            let around = inner.state.ranges.gaps(start, end.max(gap.0 + 1).min(size));
+            match around.into_iter().find(|&(a, b)| a <= gap.0 && gap.0 < b) {
+                Some(found) => found,
+                None => return Ok(true),
+            }
+        };
+        self.fill_exactly(file, start, end)
+    }
+
+    /// Fetches `[start, end)`, at most [`CHUNK`] and within the file, or waits for who is at it.
+    pub(crate) fn fill_exactly(
+        self: &Arc<Self>,
+        file: &Arc<File>,
+        start: u64,
+        end: u64,
+    ) -> Result<bool> {
+        if !self.has_room_for(end - start) {
+            return Ok(false);
+        }
+        let Some(epoch) = self.begin_fill(file, start, end)? else {
+            return Ok(true); // Somebody else fetched it.
+        };
+        let fetched = self.fetch(file, start, end);
+        let mut inner = file.lock();
+        inner.live().fills.retain(|range| *range != (start, end));
+        let landed = match fetched {
+            Ok(bytes) if inner.live().epoch == epoch => {
+                self.land_fill(file, &mut inner, start, &bytes)
+            }
+            Ok(_) => Ok(true),
+            Err(error) => Err(error),
+        };
+        file.changed.notify_all();
+        self.retire(file, inner);
+        landed
+    }
+
+    /// Announces a fill; waits and returns `None` if one that overlaps is in flight (L1).
+    fn begin_fill(&self, file: &Arc<File>, start: u64, end: u64) -> Result<Option<u64>> {
+        let deadline = Instant::now() + self.tune(|t| t.backing_timeout);
+        let mut inner = file.lock();
+        let overlaps =
+            |inner: &mut Inner| inner.live().fills.iter().any(|&(a, b)| a < end && start < b);
+        if !overlaps(&mut inner) {
+            inner.live().fills.push((start, end));
+            return Ok(Some(inner.live().epoch));
+        }
+        // One byte of progress is enough: the caller looks again for what is still missing.
+        let (mut inner, _) = file
+            .changed
+            .wait_timeout_while(inner, Duration::from_millis(200), |inner| overlaps(inner))
+            .expect("no panic under a file's lock");
+        if Instant::now() >= deadline || (!self.health.is_available() && overlaps(&mut inner)) {
+            return Err(Error::new(Kind::TimedOut, "waiting for the backing store"));
+        }
+        Ok(None)
+    }
+
+    fn fetch(&self, file: &Arc<File>, start: u64, end: u64) -> Result<Vec<u8>> {
+        let backing = self.backing_file(file)?;
+        let mut bytes = vec![0; (end - start) as usize];
+        let n = self.health.call(|| backing.read_at(&mut bytes, start))?;
+        if n < bytes.len() {
+            self.shrank(file);
+            return Err(Error::os(
+                libc::EIO,
+                "the backing file is shorter than it was: open it again",
+            ));
+        }
+        add(&self.counters.fills, 1);
+        add(&self.counters.fill_bytes, n as u64);
+        Ok(bytes)
+    }
+
+    /// The backing file has changed under us: look at it again.
+    fn shrank(&self, file: &Arc<File>) {
+        if let Some(path) = file.path()
+            && let Ok(attr) = self.health.call(|| self.backing.stat(&path))
+            && attr.key == file.key
+        {
+            self.revalidate(file, &path, &attr);
+        }
+    }
+
+    /// Puts fetched bytes where the file is still absent (L2). Data first, record after: a crash
+    /// between leaves bytes that do not count.
+    fn land_fill(
+        &self,
+        file: &Arc<File>,
+        inner: &mut Inner,
+        start: u64,
+        bytes: &[u8],
+    ) -> Result<bool> {
+        let end = (start + bytes.len() as u64).min(inner.state.size);
+        let gaps = inner.state.ranges.gaps(start, end);
+        if gaps.is_empty() {
+            return Ok(true);
+        }
+        let shadow = self.shadow(file, inner)?;
+        let dirty_mtime = inner.state.is_dirty().then_some(inner.state.mtime);
+        for &(a, b) in &gaps {
+            let part = &bytes[(a - start) as usize..(b - start) as usize];
+            match shadow.write_at(part, a) {
+                Err(e) if e.raw_os_error() == Some(libc::ENOSPC) => return Ok(false),
+                other => self.note_tier(other)?,
+            }
+        }
+        if let Some(mtime) = dirty_mtime {
+            // The shadow's mtime is the file's own after a crash; a fill must not move it.
+            let _ = shadow.set_mtime(mtime);
+        }
+        failpoint::pass("fill.written");
+        for &(a, b) in &gaps {
+            inner.state.mark_clean(a, b);
+        }
+        let marks: Vec<Mark> = gaps
+            .into_iter()
+            .map(|(start, end)| Mark { start, end, state: Some(State::Clean) })
+            .collect();
+        self.record(file, inner, &marks)?;
+        self.admit(file, start, end);
+        self.account(file, inner);
+        Ok(true)
+    }
+
+    /// The backing file, opened for reading and kept while the file is open.
+    pub(crate) fn backing_file(&self, file: &Arc<File>) -> Result<Arc<dyn BackingFile>> {
+        let (known, path) = {
+            let mut inner = file.lock();
+            (inner.live().backing.clone(), inner.state.paths.first().cloned())
+        };
+        if let Some(backing) = known {
+            return Ok(backing);
+        }
+        let path = path.ok_or_else(|| Error::os(libc::ESTALE, "the file was unlinked"))?;
+        let backing = self.health.call(|| self.backing.open(&path, Access::Read))?;
+        let attr = self.health.call(|| backing.stat())?;
+        if attr.key != file.key {
+            return Err(Error::os(libc::ESTALE, format!("{} was replaced", path.display())));
+        }
+        let mut inner = file.lock();
+        if inner.live().opens > 0 || !inner.live().fills.is_empty() {
+            inner.live().backing = Some(backing.clone());
+        }
+        Ok(backing)
+    }
+}

@@ -1,0 +1,482 @@
+//! The index: what is cached, in what state, durable in the tier.
+//!
+//! A transactional store (redb) holds the state as of the last *fold*; the log in front of it
+//! holds every change since. Appending to the log costs one small write, where a transaction
+//! costs two syncs; and a log record that was written and not synced survives kill -9, which an
+//! uncommitted transaction does not. A fold writes the files touched since the last one in one
+//! transaction and then drops the old log.
+//!
+//! Invariants:
+//! - I1: a record reaches the store only after it was appended to the log.
+//! - I2: a log file is removed only after a durable commit that covers it.
+//! - I3: after [`Index::sync`] everything appended before is durable.
+//!
+//! Locks: `fold` before `log`; neither is held while a file's state lock is waited for, except
+//! `fold`.
+
+use std::collections::{BTreeMap, HashSet};
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+
+use crate::failpoint;
+use crate::log::{self, Entry, FileId, Intent, LogFile};
+use crate::media::{Media, MediaFile, Open};
+use crate::state::FileState;
+
+const FILES: TableDefinition<u64, &[u8]> = TableDefinition::new("files");
+const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
+const BOOT: TableDefinition<&str, &str> = TableDefinition::new("boot");
+
+pub const STORE_NAME: &str = "index.redb";
+
+/// redb's page cache. The index is read once at start and written at folds, so little is enough.
+const STORE_CACHE_BYTES: usize = 2 << 20;
+
+/// Fold once the log is this long: bounds the replay at start to well under a second.
+pub const FOLD_BYTES: u64 = 8 << 20;
+
+pub struct Index {
+    media: Arc<dyn Media>,
+    db: Database,
+    log: Mutex<Log>,
+    fold: Mutex<()>,
+    synced_seq: AtomicU64,
+    /// Bytes in the log since the last fold, readable without the lock.
+    log_bytes: AtomicU64,
+}
+
+struct Log {
+    file: LogFile,
+    next_seq: u64,
+    touched: HashSet<FileId>,
+    intents: BTreeMap<u64, Intent>,
+    next_intent: u64,
+    sealed: Vec<String>,
+}
+
+/// The index as it was found at start.
+#[derive(Debug, Default)]
+pub struct Loaded {
+    pub files: BTreeMap<FileId, FileState>,
+    pub intents: BTreeMap<u64, Intent>,
+    pub next_id: u64,
+    /// The machine's boot in which the tier was last used.
+    pub boot_id: String,
+    pub clean_shutdown: bool,
+    /// What could not be read, in words.
+    pub problems: Vec<String>,
+    next_seq: u64,
+    applied_seq: u64,
+    logs: Vec<String>,
+    touched: HashSet<FileId>,
+}
+
+impl Index {
+    /// Reads the index and opens it for appending. Nothing is changed until [`Index::begin`].
+    pub fn open(media: Arc<dyn Media>) -> io::Result<(Index, Loaded)> {
+        media.make_dir("log")?;
+        let file = media.open(STORE_NAME, Open::Keep)?;
+        let db = Database::builder()
+            .set_cache_size(STORE_CACHE_BYTES)
+            .create_with_backend(Backend(file))
+            .map_err(other)?;
+        let mut loaded = Loaded::default();
+        load_store(&db, &mut loaded)?;
+        loaded.replay_logs(&*media)?;
+        let file = LogFile::create(&*media, loaded.next_seq)?;
+        let log = Log {
+            file,
+            next_seq: loaded.next_seq,
+            touched: loaded.touched.clone(),
+            intents: loaded.intents.clone(),
+            next_intent: loaded.intents.keys().next_back().map_or(1, |n| n + 1),
+            sealed: loaded.logs.clone(),
+        };
+        let index = Index {
+            media,
+            db,
+            log: Mutex::new(log),
+            fold: Mutex::new(()),
+            synced_seq: AtomicU64::new(loaded.next_seq),
+            log_bytes: AtomicU64::new(0),
+        };
+        Ok((index, loaded))
+    }
+
+    /// Records, durably, in which boot the tier is used, and that it is in use. `changed` are the
+    /// files that recovery changed, `state_of` tells what every file is now; the logs that led
+    /// here are retired.
+    pub fn begin(
+        &self,
+        boot_id: &str,
+        next_id: u64,
+        changed: &[FileId],
+        state_of: &dyn Fn(FileId) -> Option<FileState>,
+    ) -> io::Result<()> {
+        let mut log = self.lock();
+        log.touched.extend(changed);
+        log.intents.clear();
+        drop(log);
+        self.fold_as(state_of, Some((boot_id, false)), next_id)
+    }
+
+    /// Marks a clean shutdown: everything in the tier is durable and may be trusted.
+    pub fn end(
+        &self,
+        boot_id: &str,
+        next_id: u64,
+        state_of: &dyn Fn(FileId) -> Option<FileState>,
+    ) -> io::Result<()> {
+        self.fold_as(state_of, Some((boot_id, true)), next_id)
+    }
+
+    /// Appends a change. Written, not synced: it survives us, not the machine.
+    pub fn append(&self, entry: &Entry) -> io::Result<()> {
+        let mut log = self.lock();
+        log.append(entry)?;
+        self.log_bytes.store(log.file.len(), Relaxed);
+        Ok(())
+    }
+
+    /// Announces a change of names; the number goes into [`Index::conclude`].
+    pub fn intend(&self, intent: Intent) -> io::Result<u64> {
+        let mut log = self.lock();
+        let n = log.next_intent;
+        log.next_intent += 1;
+        log.append(&Entry::Intent { n, intent: intent.clone() })?;
+        log.intents.insert(n, intent);
+        Ok(n)
+    }
+
+    pub fn conclude(&self, n: u64, happened: bool) -> io::Result<()> {
+        let mut log = self.lock();
+        log.intents.remove(&n);
+        log.append(&if happened { Entry::Done { n } } else { Entry::Failed { n } })
+    }
+
+    /// Makes everything appended so far durable (I3). One sync serves all who wait for it.
+    pub fn sync(&self) -> io::Result<()> {
+        let (seq, file) = {
+            let log = self.lock();
+            (log.next_seq, log.file.file())
+        };
+        if self.synced_seq.load(Relaxed) >= seq {
+            return Ok(());
+        }
+        file.sync_data()?;
+        self.synced_seq.fetch_max(seq, Relaxed);
+        Ok(())
+    }
+
+    /// The position after the last record appended.
+    pub fn seq(&self) -> u64 {
+        self.lock().next_seq
+    }
+
+    /// Makes everything before `seq` durable.
+    pub fn sync_to(&self, seq: u64) -> io::Result<()> {
+        if self.synced_seq.load(Relaxed) >= seq { Ok(()) } else { self.sync() }
+    }
+
+    pub fn wants_fold(&self) -> bool {
+        self.log_bytes.load(Relaxed) >= FOLD_BYTES
+    }
+
+    /// Moves what the log says into the store. `state_of` gives a file's current state, `None`
+    /// if it is gone.
+    pub fn fold(
+        &self,
+        next_id: u64,
+        state_of: &dyn Fn(FileId) -> Option<FileState>,
+    ) -> io::Result<()> {
+        self.fold_as(state_of, None, next_id)
+    }
+
+    fn fold_as(
+        &self,
+        state_of: &dyn Fn(FileId) -> Option<FileState>,
+        session: Option<(&str, bool)>,
+        next_id: u64,
+    ) -> io::Result<()> {
+        let _one_at_a_time = self.fold.lock().expect("no panic while folding");
+        let (touched, sealed, seq) = self.rotate()?;
+        let written = self.commit(&touched, state_of, session, next_id, seq);
+        if written.is_err() {
+            let mut log = self.lock();
+            log.touched.extend(touched);
+            log.sealed.splice(0..0, sealed);
+            return written;
+        }
+        failpoint::pass("fold.committed");
+        for name in sealed {
+            self.media.remove(&name)?;
+        }
+        failpoint::pass("fold.done");
+        Ok(())
+    }
+
+    /// Starts a new log file and hands out what the old ones cover. The old file is synced, so
+    /// that a sync of the new one means all (I3).
+    fn rotate(&self) -> io::Result<(HashSet<FileId>, Vec<String>, u64)> {
+        let mut log = self.lock();
+        let seq = log.next_seq;
+        log.file.file().sync_data()?;
+        if log.file.len() > 0 {
+            let fresh = LogFile::create(&*self.media, seq)?;
+            let old = std::mem::replace(&mut log.file, fresh);
+            log.sealed.push(old.name);
+        }
+        for (n, intent) in log.intents.clone() {
+            log.append(&Entry::Intent { n, intent })?;
+        }
+        self.log_bytes.store(log.file.len(), Relaxed);
+        Ok((std::mem::take(&mut log.touched), std::mem::take(&mut log.sealed), seq))
+    }
+
+    fn commit(
+        &self,
+        touched: &HashSet<FileId>,
+        state_of: &dyn Fn(FileId) -> Option<FileState>,
+        session: Option<(&str, bool)>,
+        next_id: u64,
+        seq: u64,
+    ) -> io::Result<()> {
+        let txn = self.db.begin_write().map_err(other)?;
+        {
+            let mut files = txn.open_table(FILES).map_err(other)?;
+            for id in touched {
+                match state_of(*id) {
+                    Some(state) => {
+                        let bytes = postcard::to_stdvec(&state).map_err(other)?;
+                        files.insert(id.0, bytes.as_slice()).map_err(other)?;
+                    }
+                    None => drop(files.remove(id.0).map_err(other)?),
+                }
+            }
+            let mut meta = txn.open_table(META).map_err(other)?;
+            meta.insert("applied_seq", seq).map_err(other)?;
+            meta.insert("next_id", next_id).map_err(other)?;
+            if let Some((boot_id, clean)) = session {
+                meta.insert("clean_shutdown", u64::from(clean)).map_err(other)?;
+                let mut boot = txn.open_table(BOOT).map_err(other)?;
+                boot.insert("id", boot_id).map_err(other)?;
+            }
+        }
+        txn.commit().map_err(other)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Log> {
+        self.log.lock().expect("no panic while logging")
+    }
+}
+
+impl Log {
+    fn append(&mut self, entry: &Entry) -> io::Result<()> {
+        self.file.append(self.next_seq, entry)?;
+        self.next_seq += 1;
+        if let Some(id) = entry.file() {
+            self.touched.insert(id);
+        }
+        Ok(())
+    }
+}
+
+impl Entry {
+    fn file(&self) -> Option<FileId> {
+        match self {
+            Entry::Put(id, _)
+            | Entry::Mark { id, .. }
+            | Entry::Resize { id, .. }
+            | Entry::Synced { id, .. }
+            | Entry::Drop(id) => Some(*id),
+            Entry::Intent { .. } | Entry::Done { .. } | Entry::Failed { .. } => None,
+        }
+    }
+}
+
+/// Reads the index without changing anything, for `check`.
+pub fn load_read_only(media: &dyn Media) -> io::Result<Loaded> {
+    let mut loaded = Loaded::default();
+    let file = media.open(STORE_NAME, Open::Existing)?;
+    let db = Database::builder()
+        .set_cache_size(STORE_CACHE_BYTES)
+        .create_with_backend(Overlay::over(file)?)
+        .map_err(other)?;
+    load_store(&db, &mut loaded)?;
+    loaded.replay_logs(media)?;
+    Ok(loaded)
+}
+
+fn load_store(db: &Database, loaded: &mut Loaded) -> io::Result<()> {
+    let txn = db.begin_read().map_err(other)?;
+    let Ok(meta) = txn.open_table(META) else {
+        return Ok(()); // A new tier.
+    };
+    let number = |key: &str| -> io::Result<u64> {
+        Ok(meta.get(key).map_err(other)?.map_or(0, |v| v.value()))
+    };
+    loaded.applied_seq = number("applied_seq")?;
+    loaded.next_seq = loaded.applied_seq;
+    loaded.next_id = number("next_id")?;
+    loaded.clean_shutdown = number("clean_shutdown")? == 1;
+    let boot = txn.open_table(BOOT).map_err(other)?;
+    loaded.boot_id = boot.get("id").map_err(other)?.map_or(String::new(), |v| v.value().into());
+    let files = txn.open_table(FILES).map_err(other)?;
+    for row in files.iter().map_err(other)? {
+        let (id, bytes) = row.map_err(other)?;
+        match postcard::from_bytes(bytes.value()) {
+            Ok(state) => drop(loaded.files.insert(FileId(id.value()), state)),
+            Err(e) => loaded.problems.push(format!("index record {:x}: {e}", id.value())),
+        }
+    }
+    Ok(())
+}
+
+impl Loaded {
+    fn replay_logs(&mut self, media: &dyn Media) -> io::Result<()> {
+        let mut names = media.list("log").unwrap_or_default();
+        names.sort();
+        for name in names {
+            let full = format!("log/{name}");
+            let first = u64::from_str_radix(&name, 16).unwrap_or(0);
+            self.logs.push(full.clone());
+            if first < self.applied_seq {
+                continue; // Covered by the store; a crash kept it from being removed (I2).
+            }
+            if first != self.next_seq {
+                self.problems
+                    .push(format!("{full}: records {:x}..{first:x} are missing", self.next_seq));
+                break;
+            }
+            let file = media.open(&full, Open::Existing)?;
+            let mut next_seq = self.next_seq;
+            log::read(&*file, &mut next_seq, |entry| self.apply(entry))?;
+            self.next_seq = next_seq;
+        }
+        // A log without one whole record is started afresh under the same name.
+        let fresh = log::name(self.next_seq);
+        self.logs.retain(|name| *name != fresh);
+        Ok(())
+    }
+
+    fn apply(&mut self, entry: Entry) {
+        self.touched.extend(entry.file());
+        match entry {
+            Entry::Put(id, state) => {
+                self.next_id = self.next_id.max(id.0 + 1);
+                self.files.insert(id, *state);
+            }
+            Entry::Drop(id) => drop(self.files.remove(&id)),
+            Entry::Mark { id, run, since } => self.change(id, |state| {
+                match run.state {
+                    Some(to) => state.ranges.set(run.start, run.end, to),
+                    None => state.ranges.clear(run.start, run.end),
+                }
+                if run.state.is_some_and(|to| to.is_dirty()) {
+                    state.size = state.size.max(run.end);
+                    state.touch(since);
+                }
+            }),
+            Entry::Resize { id, size, mtime, now_ms } => self.change(id, |state| {
+                state.resize(size, now_ms);
+                state.mtime = mtime;
+            }),
+            Entry::Synced { id, size, ranges } => {
+                self.change(id, |state| state.mark_synced(size, &ranges));
+            }
+            Entry::Intent { n, intent } => drop(self.intents.insert(n, intent)),
+            Entry::Done { n } | Entry::Failed { n } => drop(self.intents.remove(&n)),
+        }
+    }
+
+    fn change(&mut self, id: FileId, change: impl FnOnce(&mut FileState)) {
+        match self.files.get_mut(&id) {
+            Some(state) => change(state),
+            None => self.problems.push(format!("log record for unknown file {:x}", id.0)),
+        }
+    }
+}
+
+/// redb on a file of the tier.
+struct Backend(Arc<dyn MediaFile>);
+
+impl std::fmt::Debug for Backend {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Backend")
+    }
+}
+
+impl redb::StorageBackend for Backend {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.stat()?.len)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        match self.0.read_at(out, offset)? {
+            n if n == out.len() => Ok(()),
+            _ => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.0.write_at(data, offset)
+    }
+}
+
+/// redb on a copy in memory, so that a check changes nothing on the medium.
+#[derive(Debug)]
+struct Overlay(Mutex<Vec<u8>>);
+
+impl Overlay {
+    fn over(file: Arc<dyn MediaFile>) -> io::Result<Overlay> {
+        let mut bytes = vec![0; file.stat()?.len as usize];
+        let n = file.read_at(&mut bytes, 0)?;
+        bytes.truncate(n);
+        Ok(Overlay(Mutex::new(bytes)))
+    }
+}
+
+impl redb::StorageBackend for Overlay {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.lock().expect("no panic inside").len() as u64)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let bytes = self.0.lock().expect("no panic inside");
+        let at = offset as usize;
+        let from = bytes.get(at..at + out.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
+        out.copy_from_slice(from);
+        Ok(())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.lock().expect("no panic inside").resize(len as usize, 0);
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let mut bytes = self.0.lock().expect("no panic inside");
+        let at = offset as usize;
+        bytes[at..at + data.len()].copy_from_slice(data);
+        Ok(())
+    }
+}
+
+fn other(error: impl std::error::Error + Send + Sync + 'static) -> io::Error {
+    io::Error::other(error)
+}

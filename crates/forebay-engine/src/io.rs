@@ -1,0 +1,459 @@
+//! Reading, writing, truncating and syncing a file, for front-ends.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use forebay_backing::{Access, BackingFile, Error, Result, Timestamp};
+
+use crate::config::WritePolicy;
+use crate::engine::{Engine, add, now, now_ms};
+use crate::failpoint;
+use crate::file::{File, Inner};
+use crate::log::{Entry, Mark};
+use crate::media::MediaFile;
+use crate::policy;
+use crate::ranges::State;
+
+/// What `fallocate` is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Allocate {
+    /// Reserve space; grow the file if the range ends beyond it.
+    Extend,
+    /// Reserve space, leave the size.
+    KeepSize,
+    /// Make the range read as zeros, leave the size.
+    Zero,
+}
+
+impl Engine {
+    /// Reads at most `buf.len()` bytes at `offset`; short only at the end of the file. Bytes that
+    /// are absent are fetched, and stay if the tier has room.
+    pub fn read(self: &Arc<Self>, file: &Arc<File>, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let mut missed = false;
+        // Eviction may take a range between its fill and our read of it; it cannot go on for long.
+        for _ in 0..16 {
+            let mut inner = file.lock();
+            let size = inner.size();
+            if offset >= size || buf.is_empty() {
+                return Ok(0);
+            }
+            let end = size.min(offset + buf.len() as u64);
+            let gap = match inner.state.flags.opaque {
+                true => None,
+                false => inner.state.ranges.first_gap(offset, end),
+            };
+            self.note_stream(file, &mut inner, offset, end);
+            let Some(gap) = gap else {
+                add(if missed { &self.counters.read_misses } else { &self.counters.read_hits }, 1);
+                return self.read_shadow(file, inner, offset, &mut buf[..(end - offset) as usize]);
+            };
+            missed = true;
+            drop(inner);
+            if !self.fill(file, gap, end)? {
+                break;
+            }
+        }
+        self.read_around(file, offset, buf)
+    }
+
+    fn read_shadow(
+        &self,
+        file: &Arc<File>,
+        mut inner: std::sync::MutexGuard<'_, Inner>,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<usize> {
+        let shadow = self.shadow(file, &mut inner)?;
+        inner.live().io += 1;
+        drop(inner);
+        let result = self.note_tier(shadow.read_at(buf, offset));
+        let n = self.end_io(file, result)?;
+        file.hit();
+        add(&self.counters.read_bytes, n as u64);
+        // A file cut short by somebody else in the tier would be our bug; never invent a short read.
+        buf[n..].fill(0);
+        Ok(buf.len())
+    }
+
+    fn end_io<T>(&self, file: &Arc<File>, result: Result<T>) -> Result<T> {
+        let mut inner = file.lock();
+        inner.live().io -= 1;
+        file.changed.notify_all();
+        self.retire(file, inner);
+        result
+    }
+
+    /// Reads without caching: the tier has no room. The present bytes win over the fetched ones.
+    fn read_around(&self, file: &Arc<File>, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let size = file.lock().size();
+        let end = size.min(offset + buf.len() as u64);
+        if offset >= end {
+            return Ok(0);
+        }
+        let buf = &mut buf[..(end - offset) as usize];
+        let backing = self.backing_file(file)?;
+        buf.fill(0);
+        self.health.call(|| backing.read_at(buf, offset))?;
+        let mut inner = file.lock();
+        let present: Vec<_> = inner.state.ranges.within(offset, end).collect();
+        if !present.is_empty() {
+            let shadow = self.shadow(file, &mut inner)?;
+            for run in present {
+                let part = &mut buf[(run.start - offset) as usize..(run.end - offset) as usize];
+                self.note_tier(shadow.read_at(part, run.start))?;
+            }
+        }
+        add(&self.counters.read_uncached_bytes, buf.len() as u64);
+        Ok(buf.len())
+    }
+
+    /// Writes all of `data`. When it returns, the bytes survive the death of this process (S2).
+    pub fn write(self: &Arc<Self>, file: &Arc<File>, offset: u64, data: &[u8]) -> Result<()> {
+        self.refuse_read_only()?;
+        if data.is_empty() {
+            return Ok(());
+        }
+        if self.config.policy == WritePolicy::WriteAround {
+            return self.write_around(file, offset, data);
+        }
+        self.slow_down(data.len() as u64);
+        self.change(file, offset, offset + data.len() as u64, data.len() as u64, |shadow| {
+            shadow.write_at(data, offset)
+        })?;
+        add(&self.counters.write_bytes, data.len() as u64);
+        Ok(())
+    }
+
+    /// Waits as the dirty level demands (S9).
+    pub fn slow_down(&self, len: u64) {
+        let delay =
+            self.tune(|t| policy::write_delay(self.level(), t, len, self.drain.rate.load(Relaxed)));
+        if !delay.is_zero() {
+            self.nudge();
+            add(&self.counters.writers_slowed, 1);
+            add(&self.counters.writers_slowed_us, delay.as_micros() as u64);
+            std::thread::sleep(delay);
+        }
+    }
+
+    /// Changes `[start, end)` of the shadow with `act` and records it, making room while the tier
+    /// is full.
+    fn change(
+        self: &Arc<Self>,
+        file: &Arc<File>,
+        start: u64,
+        end: u64,
+        need: u64,
+        act: impl Fn(&dyn MediaFile) -> std::io::Result<()>,
+    ) -> Result<()> {
+        let deadline = Instant::now() + self.tune(|t| t.backing_timeout) + Duration::from_secs(30);
+        loop {
+            self.make_room(need, deadline)?;
+            match self.try_change(file, start, end, &act) {
+                Err(e) if e.is(libc::ENOSPC) && Instant::now() < deadline => {
+                    self.tier_is_full(need);
+                }
+                other => return other,
+            }
+        }
+    }
+
+    fn try_change(
+        &self,
+        file: &Arc<File>,
+        start: u64,
+        end: u64,
+        act: &dyn Fn(&dyn MediaFile) -> std::io::Result<()>,
+    ) -> Result<()> {
+        let mut inner = file.lock();
+        let shadow = self.shadow(file, &mut inner)?;
+        let now_ms = now_ms();
+        if inner.state.flags.opaque {
+            self.note_tier(act(&*shadow))?;
+            inner.note_rewritten(start, end);
+            return Ok(());
+        }
+        let plan = inner.state.plan_write(start, end);
+        let dirty = |(start, end): (u64, u64)| Mark { start, end, state: Some(State::Dirty) };
+        if !plan.before.is_empty() {
+            for &(start, end) in &plan.before {
+                inner.state.mark_dirty(start, end, now_ms);
+            }
+            let marks: Vec<Mark> = plan.before.iter().copied().map(dirty).collect();
+            self.record(file, &mut inner, &marks)?;
+        }
+        failpoint::pass("write.marked");
+        self.note_tier(act(&*shadow))?;
+        failpoint::pass("write.data");
+        inner.note_rewritten(start, end);
+        let fresh = !plan.after.is_empty();
+        for &(start, end) in &plan.after {
+            inner.state.mark_dirty(start, end, now_ms);
+        }
+        inner.state.mark_dirty(start, end, now_ms);
+        inner.state.mtime = now();
+        if fresh {
+            let marks: Vec<Mark> = plan.after.into_iter().map(dirty).collect();
+            self.record(file, &mut inner, &marks)?;
+        }
+        if fresh || !plan.before.is_empty() {
+            self.admit(file, start, end);
+            self.account(file, &mut inner);
+        }
+        Ok(())
+    }
+
+    /// Writes past the tier. What was cached of the range is thrown away, before and after: a
+    /// fill that read the old bytes must not land behind the write.
+    fn write_around(&self, file: &Arc<File>, offset: u64, data: &[u8]) -> Result<()> {
+        let end = offset + data.len() as u64;
+        let backing = self.writable_backing(file)?;
+        self.uncache(file, offset, end)?;
+        self.health.call(|| backing.write_at(data, offset))?;
+        self.uncache(file, offset, end)?;
+        let mut inner = file.lock();
+        inner.state.size = inner.state.size.max(end);
+        inner.state.base.size = inner.state.size;
+        add(&self.counters.write_bytes, data.len() as u64);
+        Ok(())
+    }
+
+    fn uncache(&self, file: &Arc<File>, start: u64, end: u64) -> Result<()> {
+        let mut inner = file.lock();
+        inner.live().epoch += 1;
+        if inner.state.ranges.within(start, end).next().is_none() {
+            return Ok(());
+        }
+        inner.state.ranges.clear(start, end);
+        self.record(file, &mut inner, &[Mark { start, end, state: None }])?;
+        self.account(file, &mut inner);
+        Ok(())
+    }
+
+    fn writable_backing(&self, file: &Arc<File>) -> Result<Arc<dyn BackingFile>> {
+        let path = file.path().ok_or_else(|| Error::os(libc::ESTALE, "an unlinked file"))?;
+        self.health.call(|| self.backing.open(&path, Access::ReadWrite))
+    }
+
+    /// Changes the size.
+    pub fn set_len(self: &Arc<Self>, file: &Arc<File>, size: u64) -> Result<()> {
+        self.refuse_read_only()?;
+        if self.config.policy == WritePolicy::WriteAround {
+            return self.set_len_around(file, size);
+        }
+        let mut inner = file.lock();
+        let shadow = self.shadow(file, &mut inner)?;
+        let old = inner.size();
+        let cuts_durable = inner.state.durable_size.is_some_and(|durable| size < durable);
+        let now_ms = now_ms();
+        let opaque = inner.state.flags.opaque;
+        if opaque {
+            inner.state.durable_size = inner.state.durable_size.map(|d| d.min(size));
+            inner.state.ranges.clear(size, u64::MAX);
+            inner.state.flags.meta_dirty = true;
+        } else {
+            inner.state.resize(size, now_ms);
+            inner.state.mtime = now();
+        }
+        self.record_resize(file, &mut inner, size, now_ms, opaque)?;
+        if cuts_durable {
+            // Else a power loss could bring back the record of durable bytes without the bytes.
+            self.note_tier(self.index.sync())?;
+        }
+        failpoint::pass("truncate.logged");
+        self.note_tier(shadow.set_len(size))?;
+        failpoint::pass("truncate.done");
+        inner.note_rewritten(old.min(size), u64::MAX);
+        self.account(file, &mut inner);
+        Ok(())
+    }
+
+    fn record_resize(
+        &self,
+        file: &Arc<File>,
+        inner: &mut Inner,
+        size: u64,
+        now_ms: u64,
+        opaque: bool,
+    ) -> Result<()> {
+        if !inner.recorded || opaque {
+            return self.put(file, inner);
+        }
+        let mtime = inner.state.mtime;
+        self.append(&Entry::Resize { id: file.id, size, mtime, now_ms })
+    }
+
+    fn set_len_around(&self, file: &Arc<File>, size: u64) -> Result<()> {
+        let backing = self.writable_backing(file)?;
+        self.health.call(|| backing.set_len(size))?;
+        let old = file.lock().state.size;
+        self.uncache(file, old.min(size), u64::MAX)?;
+        let mut inner = file.lock();
+        inner.state.size = size;
+        inner.state.base.size = size;
+        Ok(())
+    }
+
+    /// `fallocate`: reserves space or makes a range read as zeros.
+    pub fn allocate(
+        self: &Arc<Self>,
+        file: &Arc<File>,
+        how: Allocate,
+        offset: u64,
+        len: u64,
+    ) -> Result<()> {
+        self.refuse_read_only()?;
+        let size = file.lock().size();
+        let end = offset + len;
+        if self.config.policy == WritePolicy::WriteAround {
+            return self.allocate_around(file, how, offset, len, size);
+        }
+        match how {
+            Allocate::Zero => {
+                let end = end.min(size);
+                if offset >= end {
+                    return Ok(());
+                }
+                self.change(file, offset, end, 0, |shadow| shadow.punch(offset, end - offset))
+            }
+            Allocate::Extend if end > size => {
+                self.make_room(end - size, Instant::now() + self.tune(|t| t.backing_timeout))?;
+                self.set_len(file, end)?;
+                self.reserve(file, offset, len)
+            }
+            _ => self.reserve(file, offset, len),
+        }
+    }
+
+    /// Reserving is a courtesy: in the tier, for bytes that will be written there.
+    fn reserve(&self, file: &Arc<File>, offset: u64, len: u64) -> Result<()> {
+        let mut inner = file.lock();
+        let end = (offset + len).min(inner.size());
+        if offset < end && (inner.state.flags.opaque || inner.state.ranges.covers(offset, end)) {
+            let shadow = self.shadow(file, &mut inner)?;
+            self.note_tier(shadow.reserve(offset, end - offset))?;
+            self.account(file, &mut inner);
+        }
+        Ok(())
+    }
+
+    fn allocate_around(
+        &self,
+        file: &Arc<File>,
+        how: Allocate,
+        offset: u64,
+        len: u64,
+        size: u64,
+    ) -> Result<()> {
+        match how {
+            Allocate::Zero => {
+                let backing = self.writable_backing(file)?;
+                self.uncache(file, offset, offset + len)?;
+                let len = len.min(size.saturating_sub(offset));
+                self.health.call(|| backing.punch(offset, len))?;
+                self.uncache(file, offset, offset + len)
+            }
+            Allocate::Extend if offset + len > size => self.set_len_around(file, offset + len),
+            _ => Ok(()),
+        }
+    }
+
+    /// The next stretch of data at or after `offset`, as SEEK_DATA and SEEK_HOLE want to know. A
+    /// file that is not complete counts as data from end to end.
+    pub fn next_data(&self, file: &Arc<File>, offset: u64) -> Result<Option<(u64, u64)>> {
+        let mut inner = file.lock();
+        let size = inner.size();
+        if offset >= size {
+            return Ok(None);
+        }
+        if !inner.state.is_complete() {
+            return Ok(Some((offset, size)));
+        }
+        let shadow = self.shadow(file, &mut inner)?;
+        self.note_tier(shadow.next_data(offset))
+    }
+
+    /// Makes every byte written so far survive the loss of power (S3): the shadow first, then the
+    /// record that says so.
+    pub fn sync(self: &Arc<Self>, file: &Arc<File>) -> Result<()> {
+        match self.config.policy {
+            WritePolicy::WriteBack => {}
+            WritePolicy::WriteThrough => return self.flush_file(file),
+            WritePolicy::WriteAround => {
+                let backing = self.writable_backing(file)?;
+                return self.health.call(|| backing.sync());
+            }
+        }
+        add(&self.counters.syncs, 1);
+        let mut inner = file.lock();
+        if !inner.state.is_dirty() {
+            return Ok(());
+        }
+        let shadow = self.shadow(file, &mut inner)?;
+        let size = inner.size();
+        let ranges = inner.state.unsynced(size);
+        let named = std::mem::replace(&mut inner.live().named, true);
+        inner.live().io += 1;
+        drop(inner);
+        let synced = self.sync_shadow(file, &*shadow, named);
+        failpoint::pass("sync.shadow");
+        let recorded = synced.and_then(|()| self.record_synced(file, size, &ranges));
+        self.end_io(file, recorded)?;
+        self.note_tier(self.index.sync())?;
+        failpoint::pass("sync.marked");
+        Ok(())
+    }
+
+    fn sync_shadow(&self, file: &File, shadow: &dyn MediaFile, named: bool) -> Result<()> {
+        let synced = shadow.sync_data().and_then(|()| {
+            if named { Ok(()) } else { self.media().sync_dir(&crate::tier::shadow_dir(file.id)) }
+        });
+        if synced.is_err() {
+            file.lock().live().named = false;
+        }
+        self.note_tier(synced)
+    }
+
+    pub(crate) fn record_synced(
+        &self,
+        file: &Arc<File>,
+        size: u64,
+        ranges: &[(u64, u64)],
+    ) -> Result<()> {
+        let mut inner = file.lock();
+        if !inner.state.is_dirty() {
+            return Ok(());
+        }
+        let ranges = inner.state.still_dirty(ranges);
+        let known = inner.state.durable_size == Some(size)
+            && ranges.iter().all(|&(start, end)| {
+                inner.state.ranges.within(start, end).all(|run| run.state == State::Durable)
+                    && inner.state.ranges.covers(start, end)
+            });
+        if known && !inner.state.flags.meta_dirty {
+            return Ok(());
+        }
+        inner.state.mark_synced(size, &ranges);
+        if !inner.recorded || ranges.len() > 1000 {
+            return self.put(file, &mut inner);
+        }
+        let size = inner.state.durable_size.expect("set by the sync");
+        self.append(&Entry::Synced { id: file.id, size, ranges })
+    }
+
+    /// Records a change of mtime made by the user on a file whose mtime is ours.
+    pub(crate) fn set_mtime(&self, file: &Arc<File>, inner: &mut Inner, mtime: Timestamp) {
+        inner.state.mtime = mtime;
+        if let Ok(shadow) = self.shadow(file, inner) {
+            let _ = self.note_tier(shadow.set_mtime(mtime));
+        }
+    }
+
+    pub(crate) fn refuse_read_only(&self) -> Result<()> {
+        match self.config.read_only {
+            true => Err(Error::os(libc::EROFS, "the mount is read-only")),
+            false => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! The engine: everything between the names a program opens and the bytes of the backing store.
+//!
+//! Every cached file has a *shadow file* in the fast tier with the same bytes at the same offsets,
+//! and a record of which of its ranges are clean, dirty or absent. The [`Engine`] serves reads and
+//! writes from shadow files, fills them from the backing store, flushes what is dirty, evicts what
+//! is clean, and finds everything again after a crash. It knows nothing of FUSE, of protocols or
+//! of the command line.
+//!
+//! What decides is pure: [`state`](crate::state), `ranges`, `policy`, `evict`. What acts is thin.
+//!
+//! Lock order: table, file, then any of index, dirty queue, evictor. Nothing is held during a call
+//! to the backing store.
+
+mod check;
+mod config;
+mod engine;
+mod evict;
+pub mod failpoint;
+mod file;
+mod fill;
+mod flush;
+mod health;
+mod index;
+mod io;
+mod log;
+pub mod media;
+mod names;
+mod operate;
+mod policy;
+mod pool;
+mod ranges;
+mod recover;
+mod report;
+mod space;
+pub mod state;
+mod tier;
+
+pub use check::{CheckReport, check};
+pub use config::{Config, Tunables, WritePolicy};
+pub use engine::Engine;
+pub use file::File;
+pub use health::Health;
+pub use io::Allocate;
+pub use names::Named;
+pub use operate::{Keep, KeepDirty};
+pub use policy::PASSTHROUGH_WRITE_TIER_MIN;
+pub use pool::Pool;
+pub use ranges::{Ranges, Run, State};
+pub use recover::RecoveryReport;
+pub use report::{Failure, FileInfo, Progress, Report, Stats, Status};
+pub use tier::{Tier, TierOwner};

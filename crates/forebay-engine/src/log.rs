@@ -1,0 +1,219 @@
+//! The log: every change of the index since the last fold, in order, one checksummed record each.
+//!
+//! A record written and not synced survives the death of the process (S2); a synced one survives
+//! the loss of power (S3). Reading stops at the first record that is torn or out of sequence.
+//!
+//! Layout of a record: `len: u32`, `crc: u32` over everything after it, `seq: u64`, payload of
+//! `len` bytes; little-endian. Sequence numbers rise by one and never start again.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use forebay_backing::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::media::{Media, MediaFile, Open};
+use crate::ranges::{Run, State};
+use crate::state::FileState;
+
+/// Stable across restarts, never reused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct FileId(pub u64);
+
+/// A change of the index. Each sets a part of the state to a value and does not depend on what
+/// was there, so replaying a stretch of the log over a later state ends in that later state.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Entry {
+    /// The whole state of a file.
+    Put(FileId, Box<FileState>),
+    /// A range changed its state; `None` is absent.
+    Mark {
+        id: FileId,
+        run: Mark,
+        since: u64,
+    },
+    /// The size changed; see [`FileState::resize`].
+    Resize {
+        id: FileId,
+        size: u64,
+        mtime: Timestamp,
+        now_ms: u64,
+    },
+    /// A sync that began when the size was `size` has made these ranges durable.
+    Synced {
+        id: FileId,
+        size: u64,
+        ranges: Vec<(u64, u64)>,
+    },
+    Drop(FileId),
+    /// A change of names on the backing store is about to happen.
+    Intent {
+        n: u64,
+        intent: Intent,
+    },
+    /// It happened, and so did what it means here.
+    Done {
+        n: u64,
+    },
+    /// It did not happen.
+    Failed {
+        n: u64,
+    },
+}
+
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Mark {
+    pub start: u64,
+    pub end: u64,
+    pub state: Option<State>,
+}
+
+impl From<Run> for Mark {
+    fn from(run: Run) -> Mark {
+        Mark { start: run.start, end: run.end, state: Some(run.state) }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Intent {
+    /// `key` is the inode number of what moves: settles, after a crash, whether it did.
+    Rename {
+        from: RawPath,
+        to: RawPath,
+        ino: u64,
+        exchange: bool,
+    },
+    Unlink {
+        path: RawPath,
+        ino: u64,
+    },
+}
+
+/// A path as bytes, for the log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RawPath(pub Vec<u8>);
+
+impl From<&std::path::Path> for RawPath {
+    fn from(path: &std::path::Path) -> RawPath {
+        use std::os::unix::ffi::OsStrExt;
+        RawPath(path.as_os_str().as_bytes().to_vec())
+    }
+}
+
+impl From<&RawPath> for PathBuf {
+    fn from(raw: &RawPath) -> PathBuf {
+        use std::os::unix::ffi::OsStringExt;
+        PathBuf::from(std::ffi::OsString::from_vec(raw.0.clone()))
+    }
+}
+
+const HEADER: usize = 16;
+
+/// A record larger than this is damage, not data: the largest is a file of many runs.
+const RECORD_MAX: usize = 1 << 30;
+
+/// Space is taken in steps of this, so that appending does not fail on a tier that has just
+/// become full.
+const RESERVE_STEP: u64 = 1 << 20;
+
+/// One file of the log, open for appending.
+pub struct LogFile {
+    pub name: String,
+    file: Arc<dyn MediaFile>,
+    tail: u64,
+    reserved: u64,
+    buf: Vec<u8>,
+}
+
+pub fn name(first_seq: u64) -> String {
+    format!("log/{first_seq:016x}")
+}
+
+impl LogFile {
+    /// Starts an empty file whose first record will be `first_seq`, durable as a name.
+    pub fn create(media: &dyn Media, first_seq: u64) -> io::Result<LogFile> {
+        let name = name(first_seq);
+        let file = media.open(&name, Open::Fresh)?;
+        media.sync_dir("log")?;
+        let mut log = LogFile { name, file, tail: 0, reserved: 0, buf: Vec::new() };
+        log.reserve(0)?;
+        Ok(log)
+    }
+
+    /// Appends one record. On an error nothing was appended: the next record overwrites the torn
+    /// one.
+    pub fn append(&mut self, seq: u64, entry: &Entry) -> io::Result<()> {
+        self.buf.clear();
+        self.buf.resize(HEADER, 0);
+        self.buf = postcard::to_extend(entry, std::mem::take(&mut self.buf))
+            .map_err(|e| io::Error::other(format!("encoding a log record: {e}")))?;
+        let len = (self.buf.len() - HEADER) as u32;
+        self.buf[0..4].copy_from_slice(&len.to_le_bytes());
+        self.buf[8..16].copy_from_slice(&seq.to_le_bytes());
+        let crc = crc32fast::hash(&self.buf[8..]);
+        self.buf[4..8].copy_from_slice(&crc.to_le_bytes());
+        self.reserve(self.buf.len() as u64)?;
+        self.file.write_at(&self.buf, self.tail)?;
+        self.tail += self.buf.len() as u64;
+        if self.buf.capacity() > 1 << 16 {
+            self.buf = Vec::new();
+        }
+        Ok(())
+    }
+
+    fn reserve(&mut self, more: u64) -> io::Result<()> {
+        let need = self.tail + more;
+        if need <= self.reserved && self.reserved > 0 {
+            return Ok(());
+        }
+        let step = more.max(RESERVE_STEP);
+        match self.file.reserve(self.tail, step) {
+            Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => {}
+            other => other?,
+        }
+        self.reserved = self.tail + step;
+        Ok(())
+    }
+
+    pub fn len(&self) -> u64 {
+        self.tail
+    }
+
+    pub fn file(&self) -> Arc<dyn MediaFile> {
+        self.file.clone()
+    }
+}
+
+/// Reads the records of one file from `from_seq` on, in order. Returns how many bytes were not
+/// readable records at its end (0 for a file that ends cleanly).
+pub fn read(
+    file: &dyn MediaFile,
+    next_seq: &mut u64,
+    mut each: impl FnMut(Entry),
+) -> io::Result<u64> {
+    let len = file.stat()?.len;
+    let mut bytes = vec![0; len as usize];
+    let n = file.read_at(&mut bytes, 0)?;
+    bytes.truncate(n);
+    let mut at = 0;
+    while let Some((entry, size)) = decode(&bytes[at..], *next_seq) {
+        each(entry);
+        *next_seq += 1;
+        at += size;
+    }
+    Ok((bytes.len() - at) as u64)
+}
+
+fn decode(bytes: &[u8], want_seq: u64) -> Option<(Entry, usize)> {
+    let header = bytes.get(..HEADER)?;
+    let word = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("4 bytes"));
+    let len = word(0) as usize;
+    let end = HEADER.checked_add(len).filter(|_| len <= RECORD_MAX)?;
+    let body = bytes.get(8..end)?;
+    let seq = u64::from_le_bytes(header[8..16].try_into().expect("8 bytes"));
+    if crc32fast::hash(body) != word(4) || seq != want_seq {
+        return None;
+    }
+    Some((postcard::from_bytes(&bytes[HEADER..end]).ok()?, end))
+}

@@ -1,0 +1,271 @@
+//! The seam to the fast tier: everything the engine writes there goes through [`Media`], so that
+//! a test can keep, drop or tear what was not synced.
+//!
+//! Names are relative to the tier, ASCII, with `/` between components.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use forebay_backing::Timestamp;
+use forebay_backing::metrics::{Op, OpSummary};
+use rustix::fs::{self, AtFlags, FallocateFlags, Mode, OFlags, SeekFrom};
+
+/// What to do when a name does or does not exist.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Open {
+    Existing,
+    /// Created empty; an existing file is emptied.
+    Fresh,
+    /// Opened as it is, created empty if missing.
+    Keep,
+}
+
+/// Total and available bytes of the medium.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Space {
+    pub total: u64,
+    pub available: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MediaStat {
+    pub len: u64,
+    /// Bytes occupied, which differs from `len` for sparse files.
+    pub allocated: u64,
+    pub mtime: Timestamp,
+}
+
+/// A place for files on fast storage.
+pub trait Media: Send + Sync + 'static {
+    fn open(&self, name: &str, how: Open) -> io::Result<Arc<dyn MediaFile>>;
+    fn stat(&self, name: &str) -> io::Result<MediaStat>;
+    fn remove(&self, name: &str) -> io::Result<()>;
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+    fn make_dir(&self, name: &str) -> io::Result<()>;
+    fn list(&self, dir: &str) -> io::Result<Vec<String>>;
+    /// Makes the entries of `dir` durable.
+    fn sync_dir(&self, dir: &str) -> io::Result<()>;
+    /// Makes everything on the medium durable.
+    fn sync_all(&self) -> io::Result<()>;
+    fn space(&self) -> io::Result<Space>;
+    /// Latency of every operation so far, by name.
+    fn summaries(&self) -> Vec<(&'static str, OpSummary)> {
+        Vec::new()
+    }
+}
+
+/// An open file of a [`Media`].
+pub trait MediaFile: Send + Sync {
+    /// Reads until `buf` is full or the file ends; returns the bytes read.
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()>;
+    fn set_len(&self, len: u64) -> io::Result<()>;
+    fn stat(&self) -> io::Result<MediaStat>;
+    fn set_mtime(&self, mtime: Timestamp) -> io::Result<()>;
+    /// Makes bytes and size durable (fdatasync).
+    fn sync_data(&self) -> io::Result<()>;
+    /// Frees `[offset, offset + len)`, which then reads as zeros; the size stays.
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()>;
+    /// Reserves space for `[offset, offset + len)` without changing bytes or size.
+    fn reserve(&self, offset: u64, len: u64) -> io::Result<()>;
+    /// The next stretch at or after `offset` that is not a hole.
+    fn next_data(&self, offset: u64) -> io::Result<Option<(u64, u64)>>;
+    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+#[derive(Debug, Default)]
+struct Ops {
+    open: Op,
+    read: Op,
+    write: Op,
+    sync: Op,
+    punch: Op,
+    remove: Op,
+}
+
+/// A directory of a local file system.
+#[derive(Debug)]
+pub struct DirMedia {
+    root: PathBuf,
+    fd: OwnedFd,
+    ops: Arc<Ops>,
+}
+
+impl DirMedia {
+    pub fn open(root: &Path) -> io::Result<DirMedia> {
+        let fd =
+            fs::open(root, OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(DirMedia { root: root.to_path_buf(), fd, ops: Arc::default() })
+    }
+
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+}
+
+impl Media for DirMedia {
+    fn open(&self, name: &str, how: Open) -> io::Result<Arc<dyn MediaFile>> {
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let flags = match how {
+            Open::Existing => flags,
+            Open::Fresh => flags | OFlags::CREATE | OFlags::TRUNC,
+            Open::Keep => flags | OFlags::CREATE,
+        };
+        let fd = self
+            .ops
+            .open
+            .time(|_| 0, || fs::openat(&self.fd, name, flags, Mode::RUSR | Mode::WUSR))?;
+        Ok(Arc::new(DirMediaFile { fd, ops: self.ops.clone() }))
+    }
+
+    fn stat(&self, name: &str) -> io::Result<MediaStat> {
+        Ok(media_stat(&fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW)?))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        Ok(self.ops.remove.time(|()| 0, || fs::unlinkat(&self.fd, name, AtFlags::empty()))?)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        Ok(fs::renameat(&self.fd, from, &self.fd, to)?)
+    }
+
+    fn make_dir(&self, name: &str) -> io::Result<()> {
+        match fs::mkdirat(&self.fd, name, Mode::RWXU) {
+            Err(rustix::io::Errno::EXIST) => Ok(()),
+            other => Ok(other?),
+        }
+    }
+
+    fn list(&self, dir: &str) -> io::Result<Vec<String>> {
+        let path = if dir.is_empty() { self.root.clone() } else { self.root.join(dir) };
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(path)? {
+            names.extend(entry?.file_name().into_string());
+        }
+        Ok(names)
+    }
+
+    fn sync_dir(&self, dir: &str) -> io::Result<()> {
+        let dir = if dir.is_empty() { "." } else { dir };
+        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+        let fd = fs::openat(&self.fd, dir, flags, Mode::empty())?;
+        Ok(self.ops.sync.time(|()| 0, || fs::fsync(&fd))?)
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        Ok(self.ops.sync.time(|()| 0, || fs::syncfs(&self.fd))?)
+    }
+
+    fn space(&self) -> io::Result<Space> {
+        let s = fs::fstatvfs(&self.fd)?;
+        Ok(Space { total: s.f_blocks * s.f_frsize, available: s.f_bavail * s.f_frsize })
+    }
+
+    fn summaries(&self) -> Vec<(&'static str, OpSummary)> {
+        let o = &self.ops;
+        [
+            ("open", &o.open),
+            ("read", &o.read),
+            ("write", &o.write),
+            ("sync", &o.sync),
+            ("punch", &o.punch),
+            ("remove", &o.remove),
+        ]
+        .map(|(name, op)| (name, op.summary()))
+        .to_vec()
+    }
+}
+
+struct DirMediaFile {
+    fd: OwnedFd,
+    ops: Arc<Ops>,
+}
+
+impl MediaFile for DirMediaFile {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.ops.read.time(|n: &usize| *n as u64, || read_full(&self.fd, buf, offset))
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        let len = buf.len() as u64;
+        self.ops.write.time(|()| len, || write_full(&self.fd, buf, offset))
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        Ok(fs::ftruncate(&self.fd, len)?)
+    }
+
+    fn stat(&self) -> io::Result<MediaStat> {
+        Ok(media_stat(&fs::fstat(&self.fd)?))
+    }
+
+    fn set_mtime(&self, mtime: Timestamp) -> io::Result<()> {
+        let omit = fs::Timespec { tv_sec: 0, tv_nsec: fs::UTIME_OMIT };
+        let mtime = fs::Timespec { tv_sec: mtime.sec, tv_nsec: mtime.nsec.into() };
+        Ok(fs::futimens(&self.fd, &fs::Timestamps { last_access: omit, last_modification: mtime })?)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        Ok(self.ops.sync.time(|()| 0, || fs::fdatasync(&self.fd))?)
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        Ok(self.ops.punch.time(|()| len, || fs::fallocate(&self.fd, flags, offset, len))?)
+    }
+
+    fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
+        Ok(fs::fallocate(&self.fd, FallocateFlags::KEEP_SIZE, offset, len)?)
+    }
+
+    fn next_data(&self, offset: u64) -> io::Result<Option<(u64, u64)>> {
+        let start = match fs::seek(&self.fd, SeekFrom::Data(offset)) {
+            Err(rustix::io::Errno::NXIO) => return Ok(None),
+            other => other?,
+        };
+        Ok(Some((start, fs::seek(&self.fd, SeekFrom::Hole(start))?)))
+    }
+
+    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.fd.as_fd())
+    }
+}
+
+fn read_full(fd: &OwnedFd, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut done = 0;
+    while done < buf.len() {
+        match rustix::io::pread(fd, &mut buf[done..], offset + done as u64) {
+            Ok(0) => break,
+            Ok(n) => done += n,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(done)
+}
+
+fn write_full(fd: &OwnedFd, buf: &[u8], offset: u64) -> io::Result<()> {
+    let mut done = 0;
+    while done < buf.len() {
+        match rustix::io::pwrite(fd, &buf[done..], offset + done as u64) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => done += n,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
+}
+
+fn media_stat(stat: &fs::Stat) -> MediaStat {
+    MediaStat {
+        len: stat.st_size as u64,
+        allocated: stat.st_blocks as u64 * 512,
+        mtime: Timestamp { sec: stat.st_mtime, nsec: stat.st_mtime_nsec as u32 },
+    }
+}

@@ -1,0 +1,421 @@
+//! Changes of names and attributes: done on the backing store at once, followed here.
+//!
+//! A rename or unlink that concerns cached files is announced in the log first (an *intent*), so
+//! that after a crash in the middle recovery can ask the backing store whether it happened.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use forebay_backing::{
+    Access, Attr, BackingStore, FileKey, New, RenameMode, Result, SetAttr, SetTime, XattrMode,
+};
+
+use crate::engine::{Engine, now};
+use crate::failpoint;
+use crate::file::{File, Inner};
+use crate::log::Intent;
+use crate::media::MediaFile;
+use crate::state::Owner;
+
+/// A name that is about to change or go: the path, what it names, and whether that is a directory.
+#[derive(Debug, Clone, Copy)]
+pub struct Named<'a> {
+    pub path: &'a Path,
+    pub key: FileKey,
+    pub is_dir: bool,
+}
+
+impl Engine {
+    /// The backing store, for what concerns no cached byte. Each call goes through
+    /// [`crate::health::Health::call`].
+    pub fn ask<T>(&self, call: impl FnOnce(&dyn BackingStore) -> Result<T>) -> Result<T> {
+        self.health.call(|| call(&*self.backing))
+    }
+
+    /// Attributes of `path`, with what we know better.
+    pub fn stat(&self, path: &Path) -> Result<Attr> {
+        let mut attr = self.ask(|b| b.stat(path))?;
+        self.overlay(&mut attr);
+        Ok(attr)
+    }
+
+    pub fn overlay(&self, attr: &mut Attr) {
+        if let Some(file) = self.find(attr.key) {
+            file.lock().overlay(attr);
+        }
+    }
+
+    /// Attributes of a cached file from memory, while the backing store is away.
+    pub fn stat_cached(&self, key: FileKey) -> Option<Attr> {
+        let file = self.find(key)?;
+        let inner = file.lock();
+        let state = &inner.state;
+        let mut attr = Attr {
+            key,
+            kind: forebay_backing::FileKind::File,
+            mode: state.owner.mode,
+            nlink: state.owner.nlink,
+            uid: state.owner.uid,
+            gid: state.owner.gid,
+            rdev: 0,
+            size: inner.size(),
+            blocks: inner.charged / 512,
+            blksize: 4096,
+            atime: state.mtime,
+            mtime: inner.mtime(),
+            ctime: state.base.ctime,
+            btime: Default::default(),
+        };
+        inner.overlay(&mut attr);
+        Some(attr)
+    }
+
+    /// Creates a file on the backing store and takes a handle on it.
+    pub fn create(&self, path: &Path, new: &New) -> Result<(Arc<File>, Attr)> {
+        self.refuse_read_only()?;
+        let (_, attr) = self.ask(|b| b.create(path, new))?;
+        Ok((self.created(path, &attr), attr))
+    }
+
+    /// Begins writing past our eyes: the shadow is to be written by the kernel. The file counts as
+    /// wholly dirty until [`Engine::end_unseen`].
+    ///
+    /// The caller has made sure that the file is complete.
+    pub fn begin_unseen(&self, file: &Arc<File>) -> Result<Arc<dyn MediaFile>> {
+        let mut inner = file.lock();
+        let shadow = self.shadow(file, &mut inner)?;
+        if inner.live().writers == 0 {
+            let mtime = inner.state.mtime;
+            self.note_tier(shadow.set_mtime(mtime))?;
+            inner.live().opaque_from = shadow.stat().ok();
+            inner.state.flags.opaque = true;
+            self.space.unseen.lock().expect("no panic inside").insert(file.id, file.clone());
+            inner.state.touch(crate::engine::now_ms());
+            self.put(file, &mut inner)?;
+        }
+        failpoint::pass("create.done");
+        inner.live().writers += 1;
+        self.space.writers.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        self.counters.passthrough_writes.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        self.account(file, &mut inner);
+        Ok(shadow)
+    }
+
+    /// Ends one unseen writer; after the last one, what is in the shadow is the file.
+    pub fn end_unseen(&self, file: &Arc<File>) -> Result<()> {
+        let mut inner = file.lock();
+        let live = inner.live();
+        assert!(live.writers > 0, "a writer ends once");
+        live.writers -= 1;
+        self.space.writers.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
+        if live.writers > 0 {
+            return Ok(());
+        }
+        self.space.unseen.lock().expect("no panic inside").remove(&file.id);
+        let stat = self.shadow(file, &mut inner)?.stat();
+        let stat = self.note_tier(stat)?;
+        let from = inner.live().opaque_from.take();
+        inner.live().copied_at = None;
+        inner.state.flags.opaque = false;
+        // Only emptiness proves that nothing was written: a mapping of a tmpfs file moves no time.
+        let untouched = stat.len == 0
+            && from.is_some_and(|from| from.len == 0 && from.mtime == stat.mtime)
+            && !inner.state.is_dirty();
+        if untouched {
+            inner.state.dirty_since = 0;
+            if inner.recorded {
+                self.put(file, &mut inner)?;
+            }
+        } else {
+            inner.state.absorb(stat.len, stat.mtime, crate::engine::now_ms());
+            inner.state.flags.meta_dirty = true;
+            inner.note_rewritten(0, u64::MAX);
+            self.put(file, &mut inner)?;
+            self.admit(file, 0, stat.len);
+        }
+        self.account(file, &mut inner);
+        Ok(())
+    }
+
+    /// Pins the shadow of a complete file for reading past our eyes; `None` if it is not complete.
+    pub fn pin_shadow(&self, file: &Arc<File>) -> Result<Option<Arc<dyn MediaFile>>> {
+        let mut inner = file.lock();
+        let stale = inner.live().stale;
+        if !inner.state.is_complete() || stale {
+            return Ok(None);
+        }
+        let shadow = self.shadow(file, &mut inner)?;
+        inner.live().pins += 1;
+        file.hit();
+        self.counters.passthrough_reads.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        Ok(Some(shadow))
+    }
+
+    pub fn unpin_shadow(&self, file: &Arc<File>) {
+        let mut inner = file.lock();
+        assert!(inner.live().pins > 0, "a pin is taken out once");
+        inner.live().pins -= 1;
+    }
+
+    /// Makes another name for a file.
+    pub fn link(&self, from: Named<'_>, to: &Path) -> Result<Attr> {
+        self.refuse_read_only()?;
+        let mut attr = self.ask(|b| b.link(from.path, to))?;
+        if let Some(file) = self.find(from.key) {
+            let mut inner = file.lock();
+            inner.state.paths.push(to.into());
+            self.follow(&file, &mut inner, &attr)?;
+            inner.overlay(&mut attr);
+        }
+        Ok(attr)
+    }
+
+    /// Changes attributes on the backing store, and what we keep of them.
+    pub fn set_attr(&self, at: Named<'_>, set: &SetAttr) -> Result<Attr> {
+        self.refuse_read_only()?;
+        let file = self.find(at.key);
+        if let Some(file) = &file {
+            file.lock().live().meta_seq += 1;
+        }
+        let mut attr = self.ask(|b| b.set_attr(at.path, set))?;
+        if let Some(file) = file {
+            let mut inner = file.lock();
+            inner.live().meta_seq += 1;
+            if set.mtime.is_some() && inner.state.is_dirty() {
+                let mtime = match set.mtime {
+                    Some(SetTime::At(at)) => at,
+                    _ => now(),
+                };
+                inner.state.base.mtime = attr.mtime;
+                self.set_mtime(&file, &mut inner, mtime);
+            } else if set.mtime.is_some() {
+                inner.state.base.mtime = attr.mtime;
+                inner.state.mtime = attr.mtime;
+            }
+            self.follow(&file, &mut inner, &attr)?;
+            inner.overlay(&mut attr);
+            self.retire(&file, inner);
+        }
+        Ok(attr)
+    }
+
+    pub fn set_xattr(
+        &self,
+        at: Named<'_>,
+        name: &OsStr,
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<()> {
+        self.refuse_read_only()?;
+        self.ask(|b| b.xattr_set(at.path, name, value, mode))?;
+        self.refresh(at);
+        Ok(())
+    }
+
+    pub fn remove_xattr(&self, at: Named<'_>, name: &OsStr) -> Result<()> {
+        self.refuse_read_only()?;
+        self.ask(|b| b.xattr_remove(at.path, name))?;
+        self.refresh(at);
+        Ok(())
+    }
+
+    /// After a change of ours that moved the ctime: the cached bytes are still good.
+    fn refresh(&self, at: Named<'_>) {
+        if let Some(file) = self.find(at.key)
+            && let Ok(attr) = self.ask(|b| b.stat(at.path))
+        {
+            let mut inner = file.lock();
+            inner.live().meta_seq += 1;
+            let _ = self.follow(&file, &mut inner, &attr);
+            self.retire(&file, inner);
+        }
+    }
+
+    /// Takes over attributes that changed through us, if size and mtime say that the bytes did
+    /// not change with them.
+    fn follow(&self, file: &Arc<File>, inner: &mut Inner, attr: &Attr) -> Result<()> {
+        inner.state.owner = Owner::of(attr);
+        let base = &mut inner.state.base;
+        if attr.size == base.size && attr.mtime == base.mtime && attr.key == base.key {
+            base.ctime = attr.ctime;
+        }
+        inner.live().checked = Some(Instant::now());
+        if inner.recorded { self.put(file, inner) } else { Ok(()) }
+    }
+
+    /// Removes a name. Dirty bytes go with the last name; if other names are left that we do not
+    /// know, the bytes go to the backing store first.
+    pub fn unlink(self: &Arc<Self>, at: Named<'_>) -> Result<()> {
+        self.refuse_read_only()?;
+        let Some(file) = self.find(at.key) else {
+            return self.ask(|b| b.unlink(at.path));
+        };
+        self.rescue_links(&file, at)?;
+        self.keep_readable(&file);
+        let recorded = file.lock().recorded;
+        let intent = Intent::Unlink { path: at.path.into(), ino: at.key.ino };
+        let n = if recorded { Some(self.note_tier(self.index.intend(intent))?) } else { None };
+        failpoint::pass("unlink.intent");
+        let done = self.ask(|b| b.unlink(at.path));
+        failpoint::pass("unlink.done");
+        if done.is_ok() {
+            self.lost_name(&file, at.path)?;
+        }
+        if let Some(n) = n {
+            self.note_tier(self.index.conclude(n, done.is_ok()))?;
+        }
+        done
+    }
+
+    /// Flushes a dirty file that has more names than we know before one of ours goes.
+    fn rescue_links(self: &Arc<Self>, file: &Arc<File>, at: Named<'_>) -> Result<()> {
+        let (dirty, known) = {
+            let inner = file.lock();
+            (inner.state.is_dirty(), inner.state.paths.len())
+        };
+        if !dirty {
+            return Ok(());
+        }
+        let links = self.ask(|b| b.stat(at.path))?.nlink as usize;
+        if links > 1 && known <= 1 { self.flush_file(file) } else { Ok(()) }
+    }
+
+    /// An open file stays readable without its name: through a descriptor, taken while there is a
+    /// name. It also keeps the inode number from being used again.
+    fn keep_readable(&self, file: &Arc<File>) {
+        let (open, path) = {
+            let mut inner = file.lock();
+            let live = inner.live.as_ref();
+            let open = live.is_some_and(|l| l.opens > 0 && l.backing.is_none());
+            (open, inner.state.paths.first().cloned().filter(|_| inner.live().opens > 0))
+        };
+        if let (true, Some(path)) = (open, path)
+            && let Ok(backing) = self.ask(|b| b.open(&path, Access::Read))
+        {
+            file.lock().live().backing = Some(backing);
+        }
+    }
+
+    /// One name of the file is gone from the backing store.
+    fn lost_name(&self, file: &Arc<File>, path: &Path) -> Result<()> {
+        let mut inner = file.lock();
+        inner.state.paths.retain(|known| **known != *path);
+        let more_links = inner.state.owner.nlink > 1;
+        inner.state.owner.nlink = inner.state.owner.nlink.saturating_sub(1);
+        if !inner.state.paths.is_empty() {
+            let at = inner.state.paths[0].clone();
+            let key = file.key;
+            drop(inner);
+            self.refresh(Named { path: &at, key, is_dir: false });
+            return Ok(());
+        }
+        if more_links && !inner.state.is_dirty() {
+            // Another name exists that we do not know; the bytes in the tier can be fetched again.
+            tracing::debug!("a file lost its last known name but has others");
+        }
+        if inner.is_idle() {
+            self.discard(file, &mut inner);
+            drop(inner);
+            self.forget(file);
+            return Ok(());
+        }
+        inner.live().unlinked = true;
+        if inner.recorded {
+            self.append(&crate::log::Entry::Drop(file.id))?;
+            inner.recorded = false;
+        }
+        if let Some(place) = inner.queued.take() {
+            self.dirty.lock().expect("no panic inside").remove(place);
+        }
+        drop(inner);
+        self.forget(file);
+        Ok(())
+    }
+
+    /// Renames `from` to `to`, replacing `over` if something was there.
+    pub fn rename(
+        self: &Arc<Self>,
+        from: Named<'_>,
+        to: &Path,
+        over: Option<Named<'_>>,
+        mode: RenameMode,
+    ) -> Result<()> {
+        self.refuse_read_only()?;
+        let exchange = mode == RenameMode::Exchange;
+        let moved = self.cached_below(from);
+        let back = match over {
+            Some(over) if exchange => self.cached_below(over),
+            _ => Vec::new(),
+        };
+        let replaced = over.filter(|_| !exchange).and_then(|over| self.find(over.key));
+        if let (Some(file), Some(over)) = (&replaced, over)
+            && over.key != from.key
+        {
+            self.rescue_links(file, over)?;
+            self.keep_readable(file);
+        }
+        if moved.is_empty() && back.is_empty() && replaced.is_none() {
+            return self.ask(|b| b.rename(from.path, to, mode));
+        }
+        let intent =
+            Intent::Rename { from: from.path.into(), to: to.into(), ino: from.key.ino, exchange };
+        let n = self.note_tier(self.index.intend(intent))?;
+        failpoint::pass("rename.intent");
+        let done = self.ask(|b| b.rename(from.path, to, mode));
+        failpoint::pass("rename.done");
+        if done.is_ok() {
+            if let (Some(file), Some(over)) = (&replaced, over)
+                && over.key != from.key
+            {
+                self.lost_name(file, to)?;
+            }
+            self.moved(&moved, from.path, to)?;
+            self.moved(&back, to, from.path)?;
+            self.refresh(Named { path: to, ..from });
+            if let (true, Some(over)) = (exchange, over) {
+                self.refresh(Named { path: from.path, ..over });
+            }
+        }
+        self.note_tier(self.index.conclude(n, done.is_ok()))?;
+        done
+    }
+
+    /// Cached files at or below a name.
+    fn cached_below(&self, at: Named<'_>) -> Vec<Arc<File>> {
+        if !at.is_dir {
+            return self.find(at.key).into_iter().collect();
+        }
+        let below =
+            |file: &Arc<File>| file.lock().state.paths.iter().any(|path| path.starts_with(at.path));
+        self.all_files().into_iter().filter(below).collect()
+    }
+
+    /// Gives files their new paths after `from` became `to`.
+    fn moved(&self, files: &[Arc<File>], from: &Path, to: &Path) -> Result<()> {
+        for file in files {
+            let mut inner = file.lock();
+            let former = inner.state.path().map(Box::from);
+            rebase(&mut inner.state.paths, from, to);
+            if inner.state.is_dirty() && inner.state.former.is_empty() {
+                inner.state.former = former.into_iter().collect();
+            }
+            if inner.recorded {
+                self.put(file, &mut inner)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Replaces the beginning `from` by `to` in every path that has it.
+pub(crate) fn rebase(paths: &mut [Box<Path>], from: &Path, to: &Path) {
+    for path in paths {
+        if let Ok(rest) = path.strip_prefix(from) {
+            let moved: PathBuf =
+                if rest.as_os_str().is_empty() { to.to_path_buf() } else { to.join(rest) };
+            *path = moved.into_boxed_path();
+        }
+    }
+}

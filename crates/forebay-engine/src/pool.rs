@@ -1,0 +1,84 @@
+//! Threads that start when there is work and end when there is none.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+type Work = Box<dyn FnOnce() + Send>;
+
+/// An idle thread ends after this long.
+const IDLE: Duration = Duration::from_secs(10);
+
+/// A queue of work and up to `max` threads for it. What is queued is run even if the last handle
+/// goes away.
+#[derive(Clone)]
+pub struct Pool {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    name: &'static str,
+    queue: Mutex<Queue>,
+    wake: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    work: VecDeque<Work>,
+    threads: usize,
+    idle: usize,
+    max: usize,
+}
+
+impl Pool {
+    pub fn new(name: &'static str, max: usize) -> Pool {
+        let queue = Mutex::new(Queue { max, ..Queue::default() });
+        Pool { shared: Arc::new(Shared { name, queue, wake: Condvar::new() }) }
+    }
+
+    pub fn set_max(&self, max: usize) {
+        self.shared.queue.lock().expect("work runs outside the lock").max = max;
+    }
+
+    pub fn queued(&self) -> usize {
+        self.shared.queue.lock().expect("work runs outside the lock").work.len()
+    }
+
+    pub fn run(&self, work: impl FnOnce() + Send + 'static) {
+        let mut queue = self.shared.queue.lock().expect("work runs outside the lock");
+        queue.work.push_back(Box::new(work));
+        if queue.idle > 0 {
+            self.shared.wake.notify_one();
+        } else if queue.threads < queue.max.max(1) {
+            queue.threads += 1;
+            let shared = self.shared.clone();
+            let thread = std::thread::Builder::new().name(self.shared.name.into());
+            if thread.spawn(move || shared.work()).is_err() {
+                queue.threads -= 1; // Others, or the next caller, will take it.
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn work(&self) {
+        let mut queue = self.queue.lock().expect("work runs outside the lock");
+        loop {
+            if let Some(work) = queue.work.pop_front() {
+                drop(queue);
+                work();
+                queue = self.queue.lock().expect("work runs outside the lock");
+                continue;
+            }
+            queue.idle += 1;
+            let (again, timeout) =
+                self.wake.wait_timeout(queue, IDLE).expect("work runs outside the lock");
+            queue = again;
+            queue.idle -= 1;
+            if timeout.timed_out() && queue.work.is_empty() {
+                queue.threads -= 1;
+                return;
+            }
+        }
+    }
+}

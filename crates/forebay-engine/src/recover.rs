@@ -1,0 +1,456 @@
+//! Starting on a tier: what survived is sorted from what did not, and what a crash left half done
+//! is settled.
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex, RwLock};
+use std::time::{Duration, Instant};
+
+use forebay_backing::{BackingStore, Error, Kind, New, RenameMode, Result};
+use serde::Serialize;
+
+use crate::config::{Config, Tunables};
+use crate::engine::{Counters, Engine, Space, Table, now_ms};
+use crate::evict::Evictor;
+use crate::file::{DirtyQueue, File};
+use crate::health::Health;
+use crate::index::{Index, Loaded};
+use crate::log::{FileId, Intent};
+use crate::media::{Media, Open};
+use crate::names::rebase;
+use crate::pool::Pool;
+use crate::state::{Boot, FileState, Verdict};
+use crate::tier::{self, SHADOW_DIRS, Tier};
+
+/// What was found in the tier at start, and what was done about it.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct RecoveryReport {
+    /// The machine has not been restarted since the tier was last used.
+    pub same_boot: bool,
+    pub clean_shutdown: bool,
+    pub files: u64,
+    pub dirty_files: u64,
+    pub dirty_bytes: u64,
+    /// Files of which never-synced bytes were lost with the power.
+    pub dropped_files: u64,
+    pub dropped_bytes: u64,
+    /// Damage, in words.
+    pub problems: Vec<String>,
+}
+
+/// The machine's boot, which tells a restarted process from a restarted machine. Tests set
+/// `FOREBAY_BOOT_ID` to pretend.
+pub(crate) fn boot_id() -> String {
+    std::env::var("FOREBAY_BOOT_ID").unwrap_or_else(|_| {
+        let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+        id.unwrap_or_default().trim().to_string()
+    })
+}
+
+impl Engine {
+    /// Opens an engine on a tier: recovers what is in it and starts the background work.
+    ///
+    /// # Errors
+    ///
+    /// If the index cannot be read, or a rename that was under way when we last died cannot be
+    /// settled because the backing store does not answer. Nothing dirty is dropped then.
+    pub fn start(
+        tier: Tier,
+        backing: Arc<dyn BackingStore>,
+        config: Config,
+        tunables: Tunables,
+    ) -> Result<Arc<Engine>> {
+        tunables.validate().map_err(|why| Error::new(Kind::Usage, why))?;
+        let (index, mut loaded) = Index::open(tier.media.clone()).map_err(|e| {
+            Error::new(Kind::Corrupt, "the tier's index cannot be read: 'forebay check' says more")
+                .with_source(e)
+        })?;
+        let boot_id = boot_id();
+        let recovered = Recovery::run(&*tier.media, &*backing, &mut loaded, &boot_id)?;
+        let states = &loaded.files;
+        index
+            .begin(&boot_id, loaded.next_id, &recovered.changed, &|id| states.get(&id).cloned())
+            .map_err(|e| Error::io(e, "writing the tier's index"))?;
+        let (fill_depth, flush_depth) = (tunables.fill_depth, tunables.flush_depth);
+        let engine = Arc::new(Engine {
+            tier,
+            index,
+            backing,
+            health: Arc::new(Health::default()),
+            config,
+            tunables: RwLock::new(tunables),
+            table: RwLock::new(Table::default()),
+            next_id: AtomicU64::new(loaded.next_id),
+            space: Space::default(),
+            dirty: Mutex::new(DirtyQueue::default()),
+            evictor: Mutex::new(Evictor::default()),
+            fills: Pool::new("fb-fill", fill_depth as usize),
+            flushes: Pool::new("fb-flush", flush_depth as usize),
+            drain: Default::default(),
+            counters: Counters::default(),
+            recovery: recovered.report,
+            boot_id,
+            started: Instant::now(),
+            stopping: AtomicBool::new(false),
+            wake: (Mutex::new(0), Condvar::new()),
+            threads: Mutex::new(Vec::new()),
+        });
+        engine.populate(std::mem::take(&mut loaded.files));
+        engine.measure();
+        engine.clone().start_threads()?;
+        Ok(engine)
+    }
+
+    fn populate(&self, files: BTreeMap<FileId, FileState>) {
+        {
+            let mut table = self.table.write().expect("no panic inside");
+            table.by_key.reserve(files.len());
+            table.by_id.reserve(files.len());
+        }
+        for (id, mut state) in files {
+            state.paths.shrink_to_fit();
+            let file = File::new(id, state, true);
+            {
+                let mut table = self.table.write().expect("no panic inside");
+                table.by_key.insert(file.key, file.clone());
+                table.by_id.insert(id, file.clone());
+            }
+            let mut inner = file.lock();
+            let size = inner.state.size;
+            self.admit(&file, 0, size);
+            self.account(&file, &mut inner);
+        }
+    }
+
+    fn start_threads(self: Arc<Self>) -> Result<()> {
+        let (drain, keep) = (self.clone(), self.clone());
+        let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
+            std::thread::Builder::new()
+                .name(name.into())
+                .spawn(work)
+                .map_err(|e| Error::io(e, "starting a thread"))
+        };
+        let mut threads = self.threads.lock().expect("no panic inside");
+        threads.push(spawn("fb-drain", Box::new(move || drain.drain_loop()))?);
+        threads.push(spawn("fb-keep", Box::new(move || keep.keep_house()))?);
+        Ok(())
+    }
+
+    /// The thread for everything that has to be looked at from time to time.
+    fn keep_house(self: Arc<Self>) {
+        let probing = Arc::new(AtomicBool::new(false));
+        let mut last_fold = Instant::now();
+        let mut last_measure = Instant::now();
+        while !self.stopping.load(Relaxed) {
+            self.measure_unseen();
+            if last_measure.elapsed() >= Duration::from_secs(1) {
+                last_measure = Instant::now();
+                self.measure();
+            }
+            self.evict_to_mark();
+            self.health.check_stalls(self.tune(|t| t.backing_timeout));
+            if !self.health.is_available() && !probing.swap(true, Relaxed) {
+                self.clone().probe(probing.clone());
+            }
+            if self.index.wants_fold() || last_fold.elapsed() >= Duration::from_secs(60) {
+                last_fold = Instant::now();
+                self.fold();
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    fn measure_unseen(&self) {
+        let unseen: Vec<Arc<File>> =
+            self.space.unseen.lock().expect("no panic inside").values().cloned().collect();
+        for file in unseen {
+            let mut inner = file.lock();
+            if inner.state.flags.opaque {
+                self.account(&file, &mut inner);
+            }
+        }
+    }
+
+    /// Asks the backing store whether it is back, on a thread of its own: the question may hang.
+    fn probe(self: Arc<Self>, probing: Arc<AtomicBool>) {
+        let ask = move || {
+            while !self.stopping.load(Relaxed) && !self.health.is_available() {
+                std::thread::sleep(Duration::from_millis(500));
+                let limit = self.tune(|t| t.backing_timeout);
+                if self.health.probe(|| self.backing.stat(Path::new(""))).is_ok()
+                    && !self.health.has_stalled_call(limit)
+                {
+                    self.health.came_back();
+                    self.nudge();
+                }
+            }
+            probing.store(false, Relaxed);
+        };
+        let _ = std::thread::Builder::new().name("fb-probe".into()).spawn(ask);
+    }
+
+    pub(crate) fn fold(&self) {
+        let folded = self.index.fold(self.next_id.load(Relaxed), &|id| self.state_of(id));
+        match folded {
+            Ok(()) => crate::engine::add(&self.counters.folds, 1),
+            Err(e) => {
+                tracing::error!(error = %e, "the index could not be folded; it is tried again")
+            }
+        }
+    }
+
+    pub(crate) fn state_of(&self, id: FileId) -> Option<FileState> {
+        let file = self.by_id(id)?;
+        let inner = file.lock();
+        inner.recorded.then(|| inner.state.clone())
+    }
+}
+
+/// One pass over what was found.
+struct Recovery<'a> {
+    media: &'a dyn Media,
+    backing: &'a dyn BackingStore,
+    boot: Boot,
+    report: RecoveryReport,
+    changed: Vec<FileId>,
+}
+
+/// What the pass hands on.
+struct Recovered {
+    report: RecoveryReport,
+    changed: Vec<FileId>,
+}
+
+impl Recovery<'_> {
+    fn run(
+        media: &dyn Media,
+        backing: &dyn BackingStore,
+        loaded: &mut Loaded,
+        boot_id: &str,
+    ) -> Result<Recovered> {
+        let same_boot = loaded.boot_id.is_empty() || loaded.boot_id == boot_id;
+        let boot = if same_boot || loaded.clean_shutdown { Boot::Kept } else { Boot::Lost };
+        let report = RecoveryReport {
+            same_boot,
+            clean_shutdown: loaded.clean_shutdown || loaded.boot_id.is_empty(),
+            problems: std::mem::take(&mut loaded.problems),
+            ..RecoveryReport::default()
+        };
+        let mut pass = Recovery { media, backing, boot, report, changed: Vec::new() };
+        pass.settle_intents(loaded)?;
+        if !pass.report.clean_shutdown {
+            pass.sort(loaded)?;
+        }
+        for state in loaded.files.values() {
+            pass.report.files += 1;
+            if state.is_dirty() {
+                pass.report.dirty_files += 1;
+                pass.report.dirty_bytes += state.dirty_bytes();
+            }
+        }
+        pass.report.problems.iter().for_each(|p| tracing::warn!("recovery: {p}"));
+        Ok(Recovered { report: pass.report, changed: pass.changed })
+    }
+
+    /// Keeps, repairs or drops every file.
+    fn sort(&mut self, loaded: &mut Loaded) -> Result<()> {
+        let mut shadows = self.shadows()?;
+        let ids: Vec<FileId> = loaded.files.keys().copied().collect();
+        for id in ids {
+            let state = loaded.files.get_mut(&id).expect("listed above");
+            let exists = shadows.remove(&id);
+            match self.recover_file(id, state, exists)? {
+                Verdict::Keep => {}
+                Verdict::Drop { lost_dirty } => {
+                    if lost_dirty > 0 {
+                        self.report.dropped_files += 1;
+                        self.report.dropped_bytes += lost_dirty;
+                    }
+                    loaded.files.remove(&id);
+                    self.changed.push(id);
+                    if exists {
+                        shadows.insert(id);
+                    }
+                }
+            }
+        }
+        // What no record speaks of holds no byte that counts.
+        for id in shadows {
+            let _ = self.media.remove(&tier::shadow_name(id));
+        }
+        Ok(())
+    }
+
+    fn shadows(&self) -> Result<HashSet<FileId>> {
+        let mut found = HashSet::new();
+        for dir in 0..SHADOW_DIRS {
+            let names = self.media.list(&tier::shadow_dir(FileId(dir)));
+            let names = names.map_err(|e| Error::io(e, "listing the shadow files"))?;
+            found.extend(names.iter().filter_map(|n| u64::from_str_radix(n, 16).ok()).map(FileId));
+        }
+        Ok(found)
+    }
+
+    fn recover_file(&mut self, id: FileId, state: &mut FileState, exists: bool) -> Result<Verdict> {
+        // A clean file of the same boot needs no second look.
+        if self.boot == Boot::Kept && !state.is_dirty() && (exists || state.ranges.count() == 0) {
+            return Ok(Verdict::Keep);
+        }
+        let before = state.clone();
+        let shadow = match exists {
+            true => {
+                let stat = self.media.stat(&tier::shadow_name(id));
+                let stat = stat.map_err(|e| Error::io(e, "looking at a shadow file"))?;
+                Some((stat.len, stat.mtime))
+            }
+            // Dirty in its size alone: nothing is in the shadow, so it may never have been made.
+            false if state.ranges.count() == 0 && !state.flags.opaque => {
+                Some((state.size, state.mtime))
+            }
+            false => None,
+        };
+        if shadow.is_none() && state.is_dirty() && self.boot == Boot::Kept {
+            self.report.problems.push(format!(
+                "{}: {} dirty bytes are lost: the shadow file {} is missing",
+                state.display_path().display(),
+                state.dirty_bytes(),
+                tier::shadow_name(id)
+            ));
+        }
+        let verdict = state.recover(self.boot, shadow, now_ms());
+        if verdict == Verdict::Keep {
+            if self.boot == Boot::Lost {
+                let lost = before.dirty_bytes().saturating_sub(state.dirty_bytes());
+                self.report.dropped_bytes += lost;
+                self.report.dropped_files += u64::from(lost > 0);
+                self.restore_name(state);
+            }
+            if exists && shadow.is_some_and(|(len, _)| len != state.size) {
+                let file = self.media.open(&tier::shadow_name(id), Open::Existing);
+                file.and_then(|file| file.set_len(state.size))
+                    .map_err(|e| Error::io(e, "repairing a shadow file"))?;
+            }
+        }
+        if *state != before {
+            self.changed.push(id);
+        }
+        Ok(verdict)
+    }
+
+    /// After a power loss the backing store may have forgotten a create or a rename that it had
+    /// not synced. The bytes are here, so the name is made again.
+    fn restore_name(&mut self, state: &mut FileState) {
+        let Some(path) = state.paths.first().cloned() else { return };
+        let found = self.backing.stat(&path);
+        if found.as_ref().is_ok_and(|attr| attr.key == state.key) {
+            return;
+        }
+        if let Some(former) = state.former.first()
+            && self.backing.stat(former).is_ok_and(|attr| attr.key == state.key)
+        {
+            if let Err(e) = self.backing.rename(former, &path, RenameMode::Replace) {
+                self.report.problems.push(format!("{}: {e}", path.display()));
+            }
+            return;
+        }
+        let gone = found.is_err_and(|e| e.is(libc::ENOENT));
+        if state.flags.newborn && gone {
+            self.make_parents(&path);
+            let new = New { mode: state.owner.mode, uid: state.owner.uid, gid: state.owner.gid };
+            match self.backing.create(&path, &new) {
+                Ok((_, attr)) => (state.key, state.base) = (attr.key, attr.version()),
+                Err(e) => self.report.problems.push(format!("{}: {e}", path.display())),
+            }
+        }
+    }
+
+    fn make_parents(&self, path: &Path) {
+        let mut parents: Vec<&Path> = path.ancestors().skip(1).collect();
+        parents.reverse();
+        for parent in parents {
+            if !parent.as_os_str().is_empty() && self.backing.stat(parent).is_err() {
+                let uid = rustix::process::getuid().as_raw();
+                let gid = rustix::process::getgid().as_raw();
+                let _ = self.backing.mkdir(parent, &New { mode: 0o755, uid, gid });
+            }
+        }
+    }
+
+    /// Asks the backing store whether each announced change of names happened.
+    fn settle_intents(&mut self, loaded: &mut Loaded) -> Result<()> {
+        for intent in std::mem::take(&mut loaded.intents).into_values() {
+            match intent {
+                Intent::Rename { from, to, ino, exchange } => {
+                    let (from, to) = (PathBuf::from(&from), PathBuf::from(&to));
+                    if self.ino_at(&to)? == Some(ino) {
+                        self.rename_loaded(loaded, &from, &to, ino, exchange);
+                    }
+                }
+                Intent::Unlink { path, ino } => {
+                    let path = PathBuf::from(&path);
+                    if self.ino_at(&path)? != Some(ino) {
+                        self.unname(loaded, &path, |found| found == ino);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn ino_at(&self, path: &Path) -> Result<Option<u64>> {
+        match self.backing.stat(path) {
+            Ok(attr) => Ok(Some(attr.key.ino)),
+            Err(e) if e.is(libc::ENOENT) || e.is(libc::ENOTDIR) => Ok(None),
+            Err(e) => Err(e.context("settling a rename or unlink that was under way")),
+        }
+    }
+
+    fn rename_loaded(
+        &mut self,
+        loaded: &mut Loaded,
+        from: &Path,
+        to: &Path,
+        ino: u64,
+        exchange: bool,
+    ) {
+        let aside = Path::new(".forebay-exchange");
+        if exchange {
+            self.rebase_loaded(loaded, to, aside);
+        } else {
+            self.unname(loaded, to, |found| found != ino);
+        }
+        self.rebase_loaded(loaded, from, to);
+        if exchange {
+            self.rebase_loaded(loaded, aside, from);
+        }
+    }
+
+    fn rebase_loaded(&mut self, loaded: &mut Loaded, from: &Path, to: &Path) {
+        for (id, state) in &mut loaded.files {
+            if state.paths.iter().any(|path| path.starts_with(from)) {
+                let ctime_moved = state.paths.iter().any(|path| **path == *from);
+                rebase(&mut state.paths, from, to);
+                self.changed.push(*id);
+                if ctime_moved
+                    && let Ok(attr) = self.backing.stat(to)
+                    && attr.size == state.base.size
+                    && attr.mtime == state.base.mtime
+                {
+                    state.base.ctime = attr.ctime;
+                }
+            }
+        }
+    }
+
+    /// Takes `path` away from the files whose inode number `gone` picks.
+    fn unname(&mut self, loaded: &mut Loaded, path: &Path, gone: impl Fn(u64) -> bool) {
+        for (id, state) in &mut loaded.files {
+            if gone(state.key.ino) && state.paths.iter().any(|known| **known == *path) {
+                state.paths.retain(|known| **known != *path);
+                self.changed.push(*id);
+            }
+        }
+        loaded.files.retain(|_, state| !state.paths.is_empty());
+    }
+}

@@ -1,0 +1,102 @@
+//! What the engine tells the outside: status, statistics, listings, progress and reports.
+//! Everything here serializes to JSON as it stands; field names are part of the interface.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use forebay_backing::metrics::OpSummary;
+use serde::Serialize;
+
+/// The state of an engine at one moment. Bytes unless the name says otherwise.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Status {
+    pub tier_bytes: u64,
+    pub used_bytes: u64,
+    pub clean_bytes: u64,
+    pub dirty_bytes: u64,
+    pub flushing_bytes: u64,
+    pub pinned_bytes: u64,
+    pub files: u64,
+    pub dirty_files: u64,
+    pub failed_files: u64,
+    pub conflicted_files: u64,
+    pub pinned_files: u64,
+    pub open_files: u64,
+    pub passthrough_writers: u64,
+    pub oldest_dirty_age_secs: f64,
+    /// Bytes per second the drain reached lately.
+    pub drain_bytes_per_sec: u64,
+    /// Seconds until nothing is dirty at that rate; absent when nothing is dirty or nothing moves.
+    pub clean_in_secs: Option<f64>,
+    /// What holds the drain back now: `nothing-dirty`, `not-yet-due`, `rate-max`, `backing-store`,
+    /// `backing-away`, `conflicts`, `open-writers`.
+    pub limited_by: String,
+    pub backing_available: bool,
+    /// The last error of the backing store, with how long ago in seconds.
+    pub last_error: Option<(String, f64)>,
+    /// Files whose flush failed or conflicts, at most 100, with the reason.
+    pub troubles: Vec<Failure>,
+}
+
+/// Counters since start, and latencies of every operation on both sides.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Stats {
+    pub uptime_secs: f64,
+    pub counters: BTreeMap<&'static str, u64>,
+    pub backing: BTreeMap<&'static str, OpSummary>,
+    pub tier: BTreeMap<&'static str, OpSummary>,
+}
+
+/// One cached file in a listing.
+#[derive(Debug, Clone, Serialize)]
+pub struct FileInfo {
+    pub path: PathBuf,
+    pub size: u64,
+    pub cached_bytes: u64,
+    pub dirty_bytes: u64,
+    pub pinned: bool,
+    /// `clean`, `dirty`, `flushing`, `failed` or `conflict`.
+    pub state: &'static str,
+    pub dirty_age_secs: Option<f64>,
+    pub error: Option<String>,
+}
+
+/// How far a long operation has come. Shared between who works and who watches; `cancel` asks the
+/// worker to stop at the next safe point.
+#[derive(Debug, Default)]
+pub struct Progress {
+    pub total_bytes: AtomicU64,
+    pub done_bytes: AtomicU64,
+    pub total_files: AtomicU64,
+    pub done_files: AtomicU64,
+    pub failed_files: AtomicU64,
+    cancelled: AtomicBool,
+}
+
+impl Progress {
+    pub fn cancel(&self) {
+        self.cancelled.store(true, Relaxed);
+    }
+
+    pub fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Relaxed)
+    }
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct Failure {
+    pub path: PathBuf,
+    /// `failed` or `conflict`.
+    pub state: &'static str,
+    pub error: String,
+}
+
+/// What a long operation did.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Report {
+    pub files: u64,
+    pub bytes: u64,
+    pub cancelled: bool,
+    pub failures: Vec<Failure>,
+}

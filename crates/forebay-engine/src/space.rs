@@ -1,0 +1,189 @@
+//! Room in the tier: how much there is, making more of it, and waiting for it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use forebay_backing::{Error, Result};
+
+use crate::engine::{Engine, add, now_ms};
+use crate::evict::{Answer, UNIT, Unit};
+use crate::failpoint;
+use crate::file::{File, Inner};
+use crate::log::Mark;
+use crate::policy::Level;
+use crate::ranges::State;
+
+/// What eviction frees beyond the mark, so that it does not run for every write.
+const EVICT_STEP_PERCENT: u64 = 3;
+
+impl Engine {
+    /// Measures what the tier may hold: what was asked for, or what its file system has, less 5 %
+    /// for the index and for others.
+    pub(crate) fn measure(&self) {
+        let used = self.space.used.load(Relaxed);
+        let Ok(space) = self.media().space() else { return };
+        let possible = (space.available + used) / 100 * 95;
+        let limit = self.config.tier_size.map_or(possible, |asked| asked.min(possible));
+        self.space.limit.store(limit.max(1), Relaxed);
+    }
+
+    pub(crate) fn level(&self) -> Level {
+        let oldest = {
+            let queue = self.dirty.lock().expect("no panic inside");
+            queue.by_age.first_key_value().map(|(_, (since, _))| *since)
+        };
+        let age = |since| Duration::from_millis(now_ms().saturating_sub(since));
+        Level {
+            tier_bytes: self.space.limit.load(Relaxed),
+            used_bytes: self.space.used.load(Relaxed),
+            dirty_bytes: self.space.dirty.load(Relaxed),
+            oldest_age: oldest.map(age),
+            on_demand: false,
+            backing_available: self.health.is_available(),
+            draining: self.drain.draining.load(Relaxed),
+        }
+    }
+
+    /// Whether one more program may write past us now.
+    pub fn may_write_unseen(&self) -> bool {
+        let writers = self.space.writers.load(Relaxed);
+        self.tune(|t| crate::policy::may_write_unseen(self.level(), t, writers))
+    }
+
+    fn free_bytes(&self) -> u64 {
+        self.space.limit.load(Relaxed).saturating_sub(self.space.used.load(Relaxed))
+    }
+
+    /// Whether a fill of `len` may land, evicting others for it.
+    pub(crate) fn has_room_for(&self, len: u64) -> bool {
+        self.free_bytes() >= len || {
+            self.evict_bytes(len);
+            self.free_bytes() >= len
+        }
+    }
+
+    /// Makes room for `len` bytes of a writer: evicts, and if that is not enough waits for the
+    /// drain (S9).
+    ///
+    /// # Errors
+    ///
+    /// ENOSPC if the drain makes no room until `deadline`.
+    pub(crate) fn make_room(&self, len: u64, deadline: Instant) -> Result<()> {
+        while !self.has_room_for(len) {
+            if Instant::now() >= deadline || len > self.space.limit.load(Relaxed) {
+                return Err(Error::os(
+                    libc::ENOSPC,
+                    "the fast tier is full of bytes that cannot be flushed or evicted",
+                ));
+            }
+            self.wait_for_drain();
+        }
+        Ok(())
+    }
+
+    /// The medium itself said that it is full: believe it over our sums.
+    pub(crate) fn tier_is_full(&self, need: u64) {
+        self.measure();
+        self.evict_bytes(need.max(UNIT));
+        self.wait_for_drain();
+    }
+
+    fn wait_for_drain(&self) {
+        add(&self.counters.writers_slowed, 1);
+        let began = Instant::now();
+        self.drain.urgent.store(true, Relaxed);
+        self.nudge();
+        let settled = self.drain.settled.0.lock().expect("no panic inside");
+        let _ = self.drain.settled.1.wait_timeout(settled, Duration::from_millis(100));
+        add(&self.counters.writers_slowed_us, began.elapsed().as_micros() as u64);
+    }
+
+    /// Keeps the used share below the mark.
+    pub(crate) fn evict_to_mark(&self) {
+        let limit = self.space.limit.load(Relaxed);
+        let mark = limit / 100 * u64::from(self.tune(|t| t.used_high));
+        let used = self.space.used.load(Relaxed);
+        if used > mark {
+            self.evict_bytes(used - mark + limit / 100 * EVICT_STEP_PERCENT);
+        }
+    }
+
+    /// Frees at least `bytes` of clean ranges if there are so many. Returns what was freed.
+    pub(crate) fn evict_bytes(&self, bytes: u64) -> u64 {
+        let mut evictor = self.evictor.lock().expect("no panic inside");
+        evictor.run(
+            bytes,
+            |unit| self.by_id(unit.id).map_or(0, |file| file.take_hits()),
+            |unit| self.evict_unit(unit),
+        )
+    }
+
+    fn evict_unit(&self, unit: Unit) -> Answer {
+        let Some(file) = self.by_id(unit.id) else { return Answer::Unknown };
+        // The evictor is locked here and a file's lock comes before it elsewhere: never wait.
+        let Ok(mut inner) = file.inner.try_lock() else { return Answer::Refused };
+        if inner.state.flags.pinned || !inner.may_punch() {
+            return Answer::Refused;
+        }
+        let start = u64::from(unit.index) * UNIT;
+        match self.evict_range(&file, &mut inner, start, start + UNIT) {
+            Ok(0) if inner.state.is_dirty() => Answer::Refused,
+            Ok(freed) => {
+                if inner.state.ranges.count() == 0 && !inner.state.is_dirty() && inner.is_idle() {
+                    self.discard(&file, &mut inner);
+                    drop(inner);
+                    self.forget(&file);
+                }
+                Answer::Evicted(freed)
+            }
+            Err(_) => Answer::Refused,
+        }
+    }
+
+    /// Makes the clean bytes of `[start, end)` absent: recorded first, punched after, so that a
+    /// crash between leaves bytes that do not count rather than holes that do.
+    pub(crate) fn evict_range(
+        &self,
+        file: &Arc<File>,
+        inner: &mut Inner,
+        start: u64,
+        end: u64,
+    ) -> Result<u64> {
+        let clean: Vec<(u64, u64)> = inner
+            .state
+            .ranges
+            .within(start, end)
+            .filter(|run| run.state == State::Clean)
+            .map(|run| (run.start, run.end))
+            .collect();
+        if clean.is_empty() {
+            return Ok(0);
+        }
+        // After a power loss the record of a flush must not be lost while its bytes are punched.
+        self.note_tier(self.index.sync_to(inner.settled_seq))?;
+        let freed = clean.iter().map(|(start, end)| end - start).sum();
+        for &(start, end) in &clean {
+            inner.state.ranges.clear(start, end);
+        }
+        let marks: Vec<Mark> =
+            clean.iter().map(|&(start, end)| Mark { start, end, state: None }).collect();
+        self.record(file, inner, &marks)?;
+        failpoint::pass("evict.logged");
+        if inner.state.ranges.count() > 0 || !inner.is_idle() {
+            let shadow = self.shadow(file, inner)?;
+            for &(start, end) in &clean {
+                self.note_tier(shadow.punch(start, end - start))?;
+            }
+        }
+        failpoint::pass("evict.punched");
+        inner.live().epoch += 1;
+        if inner.is_idle() {
+            inner.live = None;
+        }
+        add(&self.counters.evicted_bytes, freed);
+        add(&self.counters.evicted_units, 1);
+        self.account(file, inner);
+        Ok(freed)
+    }
+}

@@ -1,0 +1,366 @@
+//! What the engine knows of one cached file, and every legal way for that to change.
+//!
+//! Pure: no I/O, clock or lock. The callers make each change durable in the index in the order
+//! that [`FileState::plan_write`] and the docs below demand.
+//!
+//! Invariants:
+//! - F1: no run reaches beyond `size` (while the file is not opaque).
+//! - F2: a byte is `Clean` only if it equals the backing store's byte at `base`.
+//! - F3: a byte beyond `base.size` and below `size` is present: it cannot be fetched.
+//! - F4: `durable_size` is set if and only if a sync has made the file's dirty state durable.
+
+use std::path::{Path, PathBuf};
+
+use forebay_backing::{Attr, FileKey, Timestamp, Version};
+use serde::{Deserialize, Serialize};
+
+use crate::ranges::{Ranges, Run, State};
+
+/// Mode and owner as last seen, to serve and to recreate the file without its backing store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owner {
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub nlink: u32,
+}
+
+/// Facts of a file that are either so or not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Flags {
+    /// Open for writing past our eyes: everything in the shadow file may be newer than we know.
+    pub opaque: bool,
+    /// Size or mtime differ from the backing store's.
+    pub meta_dirty: bool,
+    /// A flush has begun to change the backing file: its version proves nothing until it ends.
+    pub flush_open: bool,
+    /// Created through us and not yet synced on the backing store, which may forget it in a power
+    /// loss; recovery creates it again.
+    pub newborn: bool,
+    /// Not to be evicted.
+    pub pinned: bool,
+    /// The backing file changed while we held dirty bytes; no flush until resolved (S8).
+    pub conflict: bool,
+}
+
+/// The state of one cached file. This is also its record in the index.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileState {
+    pub key: FileKey,
+    /// Every name known, the most trusted first. Empty once the last one was unlinked.
+    #[serde(with = "path_bytes")]
+    pub paths: Vec<Box<Path>>,
+    /// Its name before a rename that the backing store may still forget; at most one.
+    #[serde(with = "path_bytes")]
+    pub former: Vec<Box<Path>>,
+    pub owner: Owner,
+    /// Size programs see, in bytes, unless opaque: then the shadow's size is the truth.
+    pub size: u64,
+    pub mtime: Timestamp,
+    /// The backing file as we last saw it.
+    pub base: Version,
+    pub ranges: Ranges,
+    pub durable_size: Option<u64>,
+    /// When the oldest dirty byte was written, in milliseconds since the epoch; 0 when clean.
+    pub dirty_since: u64,
+    pub flags: Flags,
+}
+
+/// What has to be recorded around a write of `[start, end)`.
+///
+/// Clean bytes must be recorded as dirty *before* they are overwritten, or a crash would leave
+/// new bytes that count as equal to the backing store. Absent bytes must be recorded *after*, or
+/// a crash would leave a hole that counts as data. Dirty bytes need nothing.
+#[derive(Debug, PartialEq, Eq)]
+pub struct WritePlan {
+    pub before: Vec<(u64, u64)>,
+    pub after: Vec<(u64, u64)>,
+}
+
+/// What restart means for what was not synced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Boot {
+    /// The page cache lived on (same boot), or everything was synced at shutdown.
+    Kept,
+    /// Power was lost: only what was made durable is to be trusted.
+    Lost,
+}
+
+/// What recovery does with one file.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Keep,
+    /// Nothing of it is worth keeping; `lost_dirty` acknowledged but never synced bytes go.
+    Drop {
+        lost_dirty: u64,
+    },
+}
+
+impl FileState {
+    /// A file of which nothing is cached yet.
+    pub fn absent(path: &Path, attr: &Attr) -> FileState {
+        FileState {
+            key: attr.key,
+            paths: vec![path.into()],
+            former: Vec::new(),
+            owner: Owner::of(attr),
+            size: attr.size,
+            mtime: attr.mtime,
+            base: attr.version(),
+            ranges: Ranges::None,
+            durable_size: None,
+            dirty_since: 0,
+            flags: Flags::default(),
+        }
+    }
+
+    pub fn path(&self) -> Option<&Path> {
+        self.paths.first().map(AsRef::as_ref)
+    }
+
+    pub fn display_path(&self) -> PathBuf {
+        self.path().map(Path::to_path_buf).unwrap_or_else(|| PathBuf::from("(unlinked)"))
+    }
+
+    pub fn is_dirty(&self) -> bool {
+        self.flags.opaque || self.flags.meta_dirty || self.ranges.any_dirty()
+    }
+
+    pub fn is_complete(&self) -> bool {
+        self.flags.opaque || self.ranges.covers(0, self.size)
+    }
+
+    /// Whether writing more of it unseen would not add to what must be flushed.
+    pub fn is_wholly_dirty(&self) -> bool {
+        self.flags.opaque || (self.is_dirty() && self.ranges.all_dirty(0, self.size))
+    }
+
+    pub fn dirty_bytes(&self) -> u64 {
+        self.ranges.bytes(State::is_dirty)
+    }
+
+    /// What must be recorded around a write of `[start, end)`, end above start. A gap between the
+    /// old end of the file and `start` becomes zeros that are ours to flush (F3), recorded with
+    /// the absent part.
+    pub fn plan_write(&self, start: u64, end: u64) -> WritePlan {
+        let before = self
+            .ranges
+            .within(start, end)
+            .filter(|run| run.state == State::Clean)
+            .map(edges)
+            .collect();
+        let from = start.min(self.size);
+        WritePlan { before, after: self.ranges.gaps(from, end) }
+    }
+
+    /// Records that `[start, end)` is now dirty. What was durable stays so.
+    pub fn mark_dirty(&mut self, start: u64, end: u64, now_ms: u64) {
+        let durable: Vec<Run> =
+            self.ranges.within(start, end).filter(|run| run.state == State::Durable).collect();
+        self.ranges.set(start, end, State::Dirty);
+        for run in durable {
+            self.ranges.set(run.start, run.end, State::Durable);
+        }
+        self.size = self.size.max(end);
+        self.touch(now_ms);
+    }
+
+    pub fn touch(&mut self, now_ms: u64) {
+        if self.dirty_since == 0 {
+            self.dirty_since = now_ms.max(1);
+        }
+    }
+
+    /// Records that `[start, end)` was filled from the backing store.
+    pub fn mark_clean(&mut self, start: u64, end: u64) {
+        self.ranges.set(start, end.min(self.size), State::Clean);
+    }
+
+    /// Changes the size. Bytes beyond a smaller size are gone; bytes up to a larger one are zeros
+    /// that are ours to flush (F3).
+    pub fn resize(&mut self, size: u64, now_ms: u64) {
+        let old = self.size;
+        self.size = size;
+        self.flags.meta_dirty = true;
+        if size < old {
+            self.ranges.clear(size, u64::MAX);
+            self.durable_size = self.durable_size.map(|durable| durable.min(size));
+        } else {
+            self.ranges.set(old, size, State::Dirty);
+        }
+        self.touch(now_ms);
+    }
+
+    /// Takes over what an unseen writer left: everything up to `len` is dirty.
+    pub fn absorb(&mut self, len: u64, mtime: Timestamp, now_ms: u64) {
+        if self.size != len {
+            self.flags.meta_dirty = true;
+        }
+        self.ranges.clear(len, u64::MAX);
+        self.size = len;
+        self.mtime = mtime;
+        self.mark_dirty(0, len, now_ms);
+        self.durable_size = self.durable_size.map(|durable| durable.min(len));
+    }
+
+    /// The ranges a sync that begins now has to cover: dirty, and not known to be durable. Of an
+    /// opaque file that is everything below `len`, the shadow's size.
+    pub fn unsynced(&self, len: u64) -> Vec<(u64, u64)> {
+        if self.flags.opaque {
+            return if len > 0 { vec![(0, len)] } else { Vec::new() };
+        }
+        self.ranges.iter().filter(|run| run.state == State::Dirty).map(edges).collect()
+    }
+
+    /// Whether everything dirty is durable, at this size.
+    pub fn is_synced(&self) -> bool {
+        self.durable_size == Some(self.size)
+            && self.ranges.iter().all(|run| run.state != State::Dirty)
+    }
+
+    /// What of `ranges` is still dirty: a sync has nothing to say of what was flushed meanwhile.
+    pub fn still_dirty(&self, ranges: &[(u64, u64)]) -> Vec<(u64, u64)> {
+        if self.flags.opaque {
+            return ranges.to_vec();
+        }
+        let dirty = |&(start, end): &(u64, u64)| {
+            self.ranges
+                .within(start, end)
+                .filter(|run| run.state.is_dirty())
+                .map(edges)
+                .collect::<Vec<_>>()
+        };
+        ranges.iter().flat_map(dirty).collect()
+    }
+
+    /// Records that a sync, begun when the size was `size`, has made `ranges` durable. What was
+    /// written to them meanwhile is newer than what is durable, which is all that `Durable` says.
+    pub fn mark_synced(&mut self, size: u64, ranges: &[(u64, u64)]) {
+        let size = if self.flags.opaque { size } else { size.min(self.size) };
+        for &(start, end) in ranges {
+            self.ranges.set(start, end.min(size), State::Durable);
+        }
+        self.durable_size = Some(size);
+    }
+
+    /// Records that `copied`, less what was `rewritten` meanwhile, is on the backing store and
+    /// synced there, at `base` (S6). Returns whether the file is clean now.
+    pub fn settle(
+        &mut self,
+        copied: &[(u64, u64)],
+        rewritten: &Ranges,
+        base: Version,
+        now_ms: u64,
+    ) -> bool {
+        for &(start, end) in copied {
+            for (start, end) in rewritten.gaps(start, end.min(self.size)) {
+                let dirty: Vec<Run> =
+                    self.ranges.within(start, end).filter(|run| run.state.is_dirty()).collect();
+                for run in dirty {
+                    self.ranges.set(run.start, run.end, State::Clean);
+                }
+            }
+        }
+        self.base = base;
+        self.flags.flush_open = false;
+        self.flags.newborn = false;
+        self.former = Vec::new();
+        self.flags.meta_dirty = self.size != base.size || self.mtime != base.mtime;
+        self.dirty_since = 0;
+        if self.is_dirty() {
+            self.touch(now_ms);
+            return false;
+        }
+        self.durable_size = None;
+        true
+    }
+
+    /// Decides what survives a restart; `shadow_len` is the shadow file's size as found, `None` if
+    /// it is missing.
+    pub fn recover(
+        &mut self,
+        boot: Boot,
+        shadow: Option<(u64, Timestamp)>,
+        now_ms: u64,
+    ) -> Verdict {
+        let Some((shadow_len, shadow_mtime)) = shadow else {
+            return Verdict::Drop { lost_dirty: self.dirty_bytes() };
+        };
+        match boot {
+            Boot::Kept => {
+                if self.flags.opaque {
+                    self.absorb(shadow_len, shadow_mtime, now_ms);
+                    self.flags.opaque = false;
+                    self.flags.meta_dirty = true;
+                } else if self.ranges.any_dirty() {
+                    self.mtime = shadow_mtime;
+                }
+                self.keep_or_drop(0)
+            }
+            Boot::Lost => self.recover_durable(shadow_len),
+        }
+    }
+
+    fn recover_durable(&mut self, shadow_len: u64) -> Verdict {
+        let before = self.dirty_bytes();
+        self.flags.opaque = false;
+        let volatile: Vec<Run> =
+            self.ranges.iter().filter(|run| run.state != State::Durable).collect();
+        for run in volatile {
+            self.ranges.clear(run.start, run.end);
+        }
+        // A truncation is recorded durably before it is done, so a shadow shorter than what was
+        // durable can only be one that grew a hole at its end.
+        debug_assert!(self.durable_size.is_none_or(|size| size <= shadow_len.max(size)));
+        match self.durable_size {
+            Some(size) => {
+                self.ranges.clear(size, u64::MAX);
+                self.size = size;
+                self.flags.meta_dirty = true;
+            }
+            None => {
+                self.size = self.base.size;
+                self.flags.meta_dirty = false;
+                self.ranges = Ranges::None;
+            }
+        }
+        self.keep_or_drop(before - self.dirty_bytes())
+    }
+
+    fn keep_or_drop(&self, lost_dirty: u64) -> Verdict {
+        let worth = self.is_dirty() || self.ranges.count() > 0 || self.flags.pinned;
+        if worth && !self.paths.is_empty() { Verdict::Keep } else { Verdict::Drop { lost_dirty } }
+    }
+}
+
+impl Owner {
+    pub fn of(attr: &Attr) -> Owner {
+        Owner { mode: attr.mode, uid: attr.uid, gid: attr.gid, nlink: attr.nlink }
+    }
+}
+
+fn edges(run: Run) -> (u64, u64) {
+    (run.start, run.end)
+}
+
+/// Paths as raw bytes: names need not be UTF-8.
+mod path_bytes {
+    use std::ffi::OsString;
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    use std::path::{Path, PathBuf};
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(paths: &[Box<Path>], s: S) -> Result<S::Ok, S::Error> {
+        let raw: Vec<&[u8]> = paths.iter().map(|p| p.as_os_str().as_bytes()).collect();
+        raw.serialize(s)
+    }
+
+    pub fn deserialize<'d, D: Deserializer<'d>>(d: D) -> Result<Vec<Box<Path>>, D::Error> {
+        let raw = Vec::<Vec<u8>>::deserialize(d)?;
+        Ok(raw
+            .into_iter()
+            .map(|p| PathBuf::from(OsString::from_vec(p)).into_boxed_path())
+            .collect())
+    }
+}
