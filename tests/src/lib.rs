@@ -10,6 +10,7 @@
 //! versions. `FOREBAY_TEST_DIR` is where beds are laid (default `/var/tmp`).
 mod bed;
 mod cli;
+mod faults;
 pub mod images;
 pub mod journal;
 pub mod ops;
@@ -23,6 +24,7 @@ mod wait;
 
 pub use bed::{Bed, Foreground, Mounted, Tier, drop_caches, text};
 pub use cli::{Out, binary, binary_mentions, finish, forebay, forebay_env, tool, tool_in};
+pub use faults::Faults;
 pub use procs::{Proc, is_alive, is_root, kill, open_fds, rss_kib, user_ids};
 pub use rng::{Rng, fill};
 pub use wait::{eventually, soak, within};

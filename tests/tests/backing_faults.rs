@@ -1,0 +1,264 @@
+//! The backing store fails, stalls, goes and comes back.
+// S-5, S-7, S-10
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use forebay_tests::tree::{Times, Tree};
+use forebay_tests::{
+    Bed, Faults, Mounted, Out, Proc, Tier, finish, images, kill, needs_forebay, needs_tools, proof,
+    sample, text, within,
+};
+use serde_json::json;
+
+const LEN: usize = 300_000;
+const FILES: u64 = 8;
+
+/// Old files on the backing store, of which some will be cached.
+fn laid(tier: Tier) -> (Bed, Faults) {
+    let bed = Bed::new(tier);
+    for i in 0..FILES {
+        sample::file(&bed.backing.join(format!("old-{i}")), i, LEN);
+    }
+    let faults = Faults::none(&bed);
+    (bed, faults)
+}
+
+/// Makes new files and changes old ones.
+fn write_some(root: &Path) {
+    for i in 0..FILES {
+        sample::file(&root.join(format!("new-{i}")), 100 + i, LEN);
+    }
+    for i in 0..FILES / 2 {
+        let file = fs::File::options().write(true).open(root.join(format!("old-{i}"))).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, b"changed", 1000).unwrap();
+    }
+}
+
+fn check_written(root: &Path) {
+    for i in 0..FILES {
+        let now = fs::read(root.join(format!("new-{i}"))).unwrap();
+        assert!(now == forebay_tests::Rng::new(100 + i).bytes(LEN), "new-{i}");
+        let mut want = forebay_tests::Rng::new(i).bytes(LEN);
+        if i < FILES / 2 {
+            want[1000..1007].copy_from_slice(b"changed");
+        }
+        assert!(fs::read(root.join(format!("old-{i}"))).unwrap() == want, "old-{i}");
+    }
+}
+
+/// Reads a file in another process, which may be killed when it hangs.
+fn read_elsewhere(path: &Path, limit: Duration) -> Out {
+    finish(Command::new("cat").arg(path), limit)
+}
+
+/// Runs `work` and asserts that it ends in time.
+#[track_caller]
+fn in_time<T>(limit: Duration, what: &str, work: impl FnOnce() -> T) -> T {
+    let start = Instant::now();
+    let value = work();
+    let took = start.elapsed();
+    assert!(took < limit, "{what} took {took:?}, allowed were {limit:?}");
+    value
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn a_failing_flush_keeps_everything(op: &str, errno: &str) {
+    let (bed, faults) = laid(Tier::Disk);
+    let mounted = bed.mount(&["--fault", faults.path(), "--max-age", "1h"]);
+    write_some(&bed.mnt);
+    faults.fail(op, errno);
+    let out = mounted.forebay(&["flush", "--wait", text(&bed.mnt)]);
+    assert!(matches!(out.code, Some(1 | 4)), "{out:#?}");
+    assert!(out.text().contains("new-0"), "the failures are listed: {out:#?}");
+    let status = mounted.status();
+    let dirty =
+        status["dirty_bytes"].as_u64().unwrap() + status["flushing_bytes"].as_u64().unwrap();
+    assert!(dirty >= FILES * LEN as u64, "{op} {errno}: {status:#}");
+    assert!(status["failed_files"].as_u64() > Some(0), "{status:#}");
+    assert!(!status["troubles"].as_array().unwrap().is_empty(), "{status:#}");
+    let out = in_time(30 * SECOND, "umount", || mounted.try_umount(&["--timeout", "3s"]));
+    assert_eq!(out.code, Some(4), "{out:#?}");
+    check_written(&bed.mnt);
+    faults.clear();
+    mounted.flush();
+    assert_eq!(mounted.number("dirty_bytes"), 0);
+    assert_eq!(mounted.number("failed_files"), 0);
+    // Flushed means on the backing store, before anything is unmounted.
+    check_written(&bed.backing);
+    let seen = Tree::read(&bed.mnt);
+    mounted.umount();
+    seen.assert_same(&Tree::read(&bed.backing), Times::Compare);
+    proof!("{op} failed with {errno}: {dirty} bytes stayed dirty, then reached the backing store");
+}
+
+#[test]
+fn bytes_stay_dirty_while_the_backing_store_answers_eio() {
+    needs_forebay!();
+    a_failing_flush_keeps_everything("write_at", "EIO");
+}
+
+#[test]
+fn bytes_stay_dirty_while_the_backing_store_is_full() {
+    needs_forebay!();
+    a_failing_flush_keeps_everything("write_at", "ENOSPC");
+}
+
+#[test]
+fn bytes_stay_dirty_while_the_quota_is_used_up() {
+    needs_forebay!();
+    a_failing_flush_keeps_everything("write_at", "EDQUOT");
+}
+
+/// Copied but not synced is not clean.
+// S-6
+#[test]
+fn bytes_stay_dirty_while_the_backing_store_cannot_sync() {
+    needs_forebay!();
+    let (bed, faults) = laid(Tier::Disk);
+    let mounted = bed.mount(&["--fault", faults.path(), "--max-age", "1h"]);
+    write_some(&bed.mnt);
+    faults.set(json!([{ "op": "sync", "fail": "EIO" }, { "op": "sync_files", "fail": "EIO" }]));
+    let out = mounted.forebay(&["flush", "--wait", text(&bed.mnt)]);
+    assert!(matches!(out.code, Some(1 | 4)), "{out:#?}");
+    assert!(mounted.number("dirty_bytes") >= FILES * LEN as u64, "{:#}", mounted.status());
+    faults.clear();
+    mounted.flush();
+    check_written(&bed.backing);
+    mounted.umount();
+    proof!("syncs failed, everything stayed dirty");
+}
+
+#[test]
+fn a_flush_is_retried_until_the_backing_store_works_again() {
+    needs_forebay!();
+    let (bed, faults) = laid(Tier::Disk);
+    let mounted = bed.mount(&["--fault", faults.path(), "--max-age", "200ms"]);
+    faults.set(json!([{ "op": "write_at", "fail": "EIO", "count": 5 }]));
+    write_some(&bed.mnt);
+    within(60 * SECOND, "the flusher gets through by itself", || {
+        mounted.number("dirty_bytes") == 0 && mounted.number("failed_files") == 0
+    });
+    check_written(&bed.backing);
+    let stats = mounted.forebay(&["stats", "--json", text(&bed.mnt)]).ok().json();
+    let failed =
+        stats["counters"].as_object().unwrap().iter().any(|(name, n)| {
+            (name.contains("fail") || name.contains("error")) && n.as_u64() > Some(0)
+        });
+    assert!(failed, "failures are counted: {:#}", stats["counters"]);
+    mounted.umount();
+    proof!("five failures, then flushed");
+}
+
+/// Reads what is cached, and expects an error in time for what is not.
+fn cached_works_and_uncached_fails(bed: &Bed, mounted: &Mounted, limit: Duration) {
+    let out = read_elsewhere(&bed.mnt.join("old-0"), limit);
+    assert_eq!(out.code, Some(0), "cached: {out:#?}");
+    let out = read_elsewhere(&bed.mnt.join(format!("old-{}", FILES - 1)), limit);
+    assert_eq!(out.code, Some(1), "uncached, an error in time: {} {}", out.command, out.stderr);
+    in_time(limit, "writing to a cached file", || {
+        let file = fs::File::options().write(true).open(bed.mnt.join("old-0")).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, b"written while away", 50).unwrap();
+        file.sync_all().unwrap();
+    });
+    let status = in_time(limit, "status", || mounted.status());
+    assert_eq!(status["backing_available"], false, "{status:#}");
+    let out = in_time(30 * SECOND, "umount", || mounted.try_umount(&["--timeout", "2s"]));
+    assert_eq!(out.code, Some(4), "{out:#?}");
+}
+
+fn away_and_back(break_it: fn(&Faults)) {
+    let (bed, faults) = laid(Tier::Disk);
+    let mounted =
+        bed.mount(&["--fault", faults.path(), "--max-age", "500ms", "--backing-timeout", "1s"]);
+    for i in 0..3 {
+        fs::read(bed.mnt.join(format!("old-{i}"))).unwrap();
+    }
+    break_it(&faults);
+    cached_works_and_uncached_fails(&bed, &mounted, 10 * SECOND);
+    faults.clear();
+    within(60 * SECOND, "everything is flushed once the store is back", || {
+        mounted.number("dirty_bytes") == 0
+    });
+    assert_eq!(&fs::read(bed.backing.join("old-0")).unwrap()[50..68], b"written while away");
+    assert!(fs::read(bed.mnt.join("old-7")).unwrap() == forebay_tests::Rng::new(7).bytes(LEN));
+    assert_eq!(mounted.status()["backing_available"], true);
+    mounted.umount();
+    proof!("away and back");
+}
+
+#[test]
+fn what_is_cached_works_while_the_backing_store_is_gone() {
+    needs_forebay!();
+    away_and_back(Faults::gone);
+}
+
+#[test]
+fn what_is_cached_works_while_the_backing_store_stalls() {
+    needs_forebay!();
+    away_and_back(Faults::stalled);
+}
+
+/// The dirty bytes of an unmount from a dead store wait in the tier for the next mount.
+// S-12
+#[test]
+fn unmounting_from_a_dead_store_keeps_the_dirty_bytes_when_told_to() {
+    needs_forebay!();
+    let (bed, faults) = laid(Tier::Disk);
+    let mounted =
+        bed.mount(&["--fault", faults.path(), "--max-age", "1h", "--backing-timeout", "1s"]);
+    write_some(&bed.mnt);
+    faults.stalled();
+    let out = in_time(30 * SECOND, "umount", || mounted.try_umount(&["--keep-dirty"]));
+    assert_eq!(out.code, Some(0), "{out:#?}");
+    mounted.assert_gone();
+    let tier = text(&bed.tier).to_string();
+    let check = bed.forebay(&["check", &tier, "--json"]).json();
+    assert!(check["dirty_bytes"].as_u64() >= Some(FILES * LEN as u64), "{check:#}");
+    let mounted = bed.mount(&[]);
+    check_written(&bed.mnt);
+    mounted.umount();
+    check_written(&bed.backing);
+    proof!("kept {} dirty bytes over an unmount", check["dirty_bytes"]);
+}
+
+/// No rules here: the backing store is another FUSE mount, whose daemon is stopped.
+#[test]
+fn a_backing_store_that_really_hangs_does_not_hang_the_mount() {
+    needs_forebay!();
+    needs_tools!("bindfs");
+    let mut bed = Bed::new(Tier::Disk);
+    let (real, hung) = (bed.dir("real"), bed.dir("hung"));
+    for i in 0..FILES {
+        sample::file(&real.join(format!("old-{i}")), i, LEN);
+    }
+    let mut bindfs = Proc::spawn(Command::new("bindfs").arg("-f").args([&real, &hung]));
+    within(10 * SECOND, "bindfs serves", || images::mounted_at(&hung).is_some());
+    let _hung = Detach(hung.clone());
+    bed.backing = hung;
+    let mounted = bed.mount(&["--max-age", "500ms", "--backing-timeout", "1s"]);
+    for i in 0..3 {
+        fs::read(bed.mnt.join(format!("old-{i}"))).unwrap();
+    }
+    kill(bindfs.pid(), libc::SIGSTOP);
+    cached_works_and_uncached_fails(&bed, &mounted, 10 * SECOND);
+    kill(bindfs.pid(), libc::SIGCONT);
+    within(60 * SECOND, "everything is flushed once the store is back", || {
+        mounted.number("dirty_bytes") == 0
+    });
+    assert_eq!(&fs::read(real.join("old-0")).unwrap()[50..68], b"written while away");
+    mounted.umount();
+    assert!(bindfs.running());
+    proof!("the store hung and came back");
+}
+
+struct Detach(std::path::PathBuf);
+
+impl Drop for Detach {
+    fn drop(&mut self) {
+        let _ = images::unmount(&self.0, true);
+    }
+}

@@ -1,0 +1,242 @@
+//! Somebody else changes, replaces or deletes backing files, while we hold dirty bytes for them
+//! and while we do not.
+// S-8
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::Duration;
+
+use forebay_tests::{Bed, Mounted, Tier, needs_forebay, proof, text, within};
+
+const OURS: &[u8] = b"ours, and longer than theirs";
+const THEIRS: &[u8] = b"theirs";
+
+/// What somebody else does to `f` on the backing store.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Behind {
+    Changed,
+    Replaced,
+    Deleted,
+}
+
+impl Behind {
+    fn our_back(self, backing: &Path) {
+        match self {
+            Behind::Changed => fs::write(backing.join("f"), THEIRS).unwrap(),
+            Behind::Replaced => {
+                fs::write(backing.join("aside"), THEIRS).unwrap();
+                fs::rename(backing.join("aside"), backing.join("f")).unwrap();
+            }
+            Behind::Deleted => fs::remove_file(backing.join("f")).unwrap(),
+        }
+    }
+}
+
+/// Dirty bytes on the mount, other bytes behind; the flush must refuse and say so.
+fn in_conflict(behind: Behind) -> (Bed, Mounted) {
+    let bed = Bed::new(Tier::Disk);
+    fs::write(bed.backing.join("f"), b"original").unwrap();
+    fs::write(bed.backing.join("bystander"), b"original").unwrap();
+    let mounted = bed.mount(&["--max-age", "1h"]);
+    let file = fs::File::options().write(true).open(mounted.at("f")).unwrap();
+    file.write_all_at(OURS, 0).unwrap();
+    drop(file);
+    fs::write(mounted.at("bystander"), b"flushed all the same").unwrap();
+    behind.our_back(&bed.backing);
+    let out = mounted.forebay(&["flush", "--wait", text(&bed.mnt)]);
+    assert_eq!(out.code, Some(4), "{behind:?}: {out:#?}");
+    let status = mounted.status();
+    assert_eq!(status["conflicted_files"], 1, "{behind:?}: {status:#}");
+    assert!(status["troubles"].to_string().contains("\"f\""), "{status:#}");
+    let list = mounted.forebay(&["ls", "--json", text(&mounted.at("f"))]).ok().json();
+    assert_eq!(list[0]["state"], "conflict", "{list:#}");
+    assert_eq!(theirs(&bed.backing), (behind != Behind::Deleted).then(|| THEIRS.to_vec()));
+    assert_eq!(fs::read(bed.backing.join("bystander")).unwrap(), b"flushed all the same");
+    (bed, mounted)
+}
+
+fn theirs(backing: &Path) -> Option<Vec<u8>> {
+    fs::read(backing.join("f")).ok()
+}
+
+fn resolve(mounted: &Mounted, keep: &str) {
+    mounted.forebay(&["resolve", text(&mounted.at("f")), "--keep", keep]).ok();
+    mounted.flush();
+    let status = mounted.status();
+    assert_eq!(status["conflicted_files"], 0, "{status:#}");
+    assert_eq!(status["dirty_bytes"], 0, "{status:#}");
+}
+
+const ALL: [Behind; 3] = [Behind::Changed, Behind::Replaced, Behind::Deleted];
+
+#[test]
+fn keeping_ours_puts_our_bytes_on_the_backing_store() {
+    needs_forebay!();
+    for behind in ALL {
+        let (bed, mounted) = in_conflict(behind);
+        resolve(&mounted, "ours");
+        assert_eq!(fs::read(mounted.at("f")).unwrap(), OURS, "{behind:?}");
+        mounted.umount();
+        assert_eq!(theirs(&bed.backing).unwrap(), OURS, "{behind:?}");
+        proof!("{behind:?}");
+    }
+}
+
+#[test]
+fn keeping_theirs_leaves_the_backing_store_alone() {
+    needs_forebay!();
+    for behind in ALL {
+        let (bed, mounted) = in_conflict(behind);
+        resolve(&mounted, "theirs");
+        let want = (behind != Behind::Deleted).then(|| THEIRS.to_vec());
+        within(Duration::from_secs(5), "the mount shows theirs", || {
+            fs::read(mounted.at("f")).ok() == want
+        });
+        mounted.umount();
+        assert_eq!(theirs(&bed.backing), want, "{behind:?}");
+        proof!("{behind:?}");
+    }
+}
+
+#[test]
+fn keeping_both_loses_nobodys_bytes() {
+    needs_forebay!();
+    for behind in [Behind::Changed, Behind::Replaced] {
+        let (bed, mounted) = in_conflict(behind);
+        resolve(&mounted, "both");
+        mounted.umount();
+        let mut found: Vec<Vec<u8>> = fs::read_dir(&bed.backing)
+            .unwrap()
+            .map(|entry| entry.unwrap())
+            .filter(|entry| entry.file_name() != "bystander")
+            .map(|entry| fs::read(entry.path()).unwrap())
+            .collect();
+        found.sort();
+        assert_eq!(found, [OURS, THEIRS], "{behind:?}");
+        assert_eq!(theirs(&bed.backing).unwrap(), THEIRS, "the name stays theirs");
+        proof!("{behind:?}");
+    }
+}
+
+// S-12
+#[test]
+fn a_conflict_holds_the_unmount_and_outlives_it_when_told_to() {
+    needs_forebay!();
+    let (bed, mounted) = in_conflict(Behind::Changed);
+    let out = mounted.try_umount(&["--timeout", "20s"]);
+    assert_eq!(out.code, Some(4), "{out:#?}");
+    assert!(out.text().contains('f'), "the file is named: {out:#?}");
+    assert_eq!(mounted.try_umount(&["--keep-dirty"]).code, Some(0));
+    mounted.assert_gone();
+    assert_eq!(theirs(&bed.backing).unwrap(), THEIRS);
+    let mounted = bed.mount(&["--max-age", "100ms"]);
+    within(Duration::from_secs(20), "the conflict is found again", || {
+        mounted.status()["conflicted_files"] == 1
+    });
+    assert_eq!(theirs(&bed.backing).unwrap(), THEIRS);
+    resolve(&mounted, "ours");
+    mounted.umount();
+    assert_eq!(theirs(&bed.backing).unwrap(), OURS);
+    proof!("kept over an unmount, then settled");
+}
+
+/// Found when the file is opened too, not only when it is flushed.
+#[test]
+fn a_conflict_found_after_a_crash_loses_nothing() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    fs::write(bed.backing.join("f"), b"original").unwrap();
+    let mounted = bed.mount(&["--max-age", "1h"]);
+    fs::write(mounted.at("f"), OURS).unwrap();
+    mounted.kill9();
+    mounted.crash();
+    Behind::Changed.our_back(&bed.backing);
+    let mounted = bed.mount(&["--max-age", "1h"]);
+    let out = mounted.forebay(&["flush", "--wait", text(&bed.mnt)]);
+    assert_eq!(out.code, Some(4), "{out:#?}");
+    assert_eq!(theirs(&bed.backing).unwrap(), THEIRS);
+    resolve(&mounted, "ours");
+    mounted.umount();
+    assert_eq!(theirs(&bed.backing).unwrap(), OURS);
+    proof!("conflict after a crash");
+}
+
+// S-1
+#[test]
+fn without_dirty_bytes_the_next_open_sees_what_others_wrote() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let mounted = bed.mount(&[]);
+    let limit = Duration::from_secs(5);
+    for round in 0..20u32 {
+        let text = format!("round {round} {}", "x".repeat(round as usize * 300));
+        fs::write(bed.backing.join("f"), &text).unwrap();
+        within(limit, "the new bytes are seen", || {
+            fs::read_to_string(mounted.at("f")).is_ok_and(|now| now == text)
+        });
+        if round % 5 == 4 {
+            fs::remove_file(bed.backing.join("f")).unwrap();
+            within(limit, "the file is gone", || !mounted.at("f").exists());
+        }
+    }
+    // Same size, changed in place.
+    fs::write(bed.backing.join("same"), b"aaaa").unwrap();
+    within(limit, "first", || fs::read(mounted.at("same")).is_ok_and(|b| b == b"aaaa"));
+    fs::write(bed.backing.join("same"), b"bbbb").unwrap();
+    within(limit, "second", || fs::read(mounted.at("same")).is_ok_and(|b| b == b"bbbb"));
+    // A directory that others fill.
+    fs::create_dir(bed.backing.join("d")).unwrap();
+    for i in 0..30 {
+        fs::write(bed.backing.join(format!("d/{i}")), b"x").unwrap();
+    }
+    within(limit, "the names are seen", || {
+        fs::read_dir(mounted.at("d")).is_ok_and(|list| list.count() == 30)
+    });
+    assert_eq!(mounted.number("conflicted_files"), 0);
+    mounted.umount();
+    proof!("20 changes behind our back seen");
+}
+
+/// A flush of our own must never be mistaken for somebody else's change, however often a file is
+/// written, flushed, touched and renamed.
+#[test]
+fn our_own_flushes_are_no_conflicts() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let mut mounted = bed.mount(&["--max-age", "50ms"]);
+    for round in 0..60u64 {
+        let file =
+            fs::File::options().create(true).truncate(false).write(true).open(mounted.at("f"));
+        file.unwrap().write_all_at(&round.to_le_bytes(), round * 100).unwrap();
+        match round % 6 {
+            0 => mounted.flush(),
+            1 => forebay_tests::sys::utimens(&mounted.at("f"), (1, 2), (3, 4)).unwrap(),
+            2 => fs::rename(mounted.at("f"), mounted.at("g"))
+                .and_then(|()| fs::rename(mounted.at("g"), mounted.at("f")))
+                .unwrap(),
+            3 => forebay_tests::sys::set_xattr(&mounted.at("f"), "user.n", &[round as u8], 0)
+                .unwrap(),
+            4 => mounted.evict(),
+            _ if round % 12 == 5 => {
+                mounted.umount();
+                mounted = bed.mount(&["--max-age", "50ms"]);
+            }
+            _ => {
+                mounted.kill9();
+                mounted.crash();
+                mounted = bed.mount(&["--max-age", "50ms"]);
+            }
+        }
+    }
+    mounted.flush();
+    let status = mounted.status();
+    assert_eq!(status["conflicted_files"], 0, "{status:#}");
+    mounted.umount();
+    let bytes = fs::read(bed.backing.join("f")).unwrap();
+    for round in 0..60u64 {
+        let at = (round * 100) as usize;
+        assert_eq!(bytes[at..at + 8], round.to_le_bytes(), "round {round}");
+    }
+    proof!("60 rounds without a conflict");
+}
