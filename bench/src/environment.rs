@@ -40,7 +40,7 @@ impl Environment {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Environment {
-            commit: output("git", &["describe", "--always", "--dirty"]),
+            commit: commit(),
             forebay: choices
                 .forebay
                 .map_or("none".into(), |path| output(&path.to_string_lossy(), &["--version"])),
@@ -89,6 +89,17 @@ impl Environment {
             let _ = writeln!(text, "- {key}: {value}");
             text
         })
+    }
+}
+
+/// The commit of the tree this binary was built in, else of the one we are called from.
+fn commit() -> String {
+    let binary = std::env::current_exe().unwrap_or_default();
+    let built_in = binary.parent().unwrap_or(Path::new(".")).to_string_lossy().into_owned();
+    let describe = |dir| output("git", &["-C", dir, "describe", "--always", "--dirty"]);
+    match describe(&built_in).as_str() {
+        "unknown" => describe("."),
+        commit => commit.to_owned(),
     }
 }
 

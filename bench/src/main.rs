@@ -16,6 +16,7 @@ mod stat;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
@@ -59,6 +60,9 @@ struct Options {
     /// Rounds per measurement [default: 9, quick: 5]; slow cases do at most 5 (3).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=99))]
     rounds: Option<u64>,
+    /// Time bound of every case in seconds [default: its own].
+    #[arg(long, value_name = "SECONDS")]
+    bound: Option<u64>,
     /// Also run the peers: rclone, JuiceFS.
     #[arg(long)]
     peers: bool,
@@ -129,7 +133,8 @@ fn measure(options: &Options) -> Result<bool> {
         if guard::interrupted() {
             break;
         }
-        perform(&run, case, &mut report)?;
+        let bound = options.bound.map_or(case.bound, Duration::from_secs);
+        perform(&run, case, bound, &mut report)?;
     }
     let good = report.conclude();
     if let Some(path) = &options.markdown {
@@ -139,13 +144,13 @@ fn measure(options: &Options) -> Result<bool> {
     Ok(good)
 }
 
-fn perform(run: &Run, case: &Case, report: &mut Report) -> Result<()> {
+fn perform(run: &Run, case: &Case, bound: Duration, report: &mut Report) -> Result<()> {
     report.case(case.name, case.about);
     let wants_forebay = case.needs == Needs::Forebay || run.subject == Subject::Forebay;
     if wants_forebay && !run.has_forebay() && case.needs != Needs::Asking {
         return report.skip(case.name, "no forebay binary (--forebay FILE)");
     }
-    match guard::bounded(case.bound, || (case.work)(run, report)) {
+    match guard::bounded(bound, || (case.work)(run, report)) {
         Ok(()) => Ok(()),
         Err(error) => report.fail(case.name, &format!("{error:#}")),
     }

@@ -39,9 +39,9 @@ impl Place {
         Place { name: name.into(), dir, keeper: Keeper::Daemon(daemon), owned }
     }
 
-    pub fn forebay(forebay: Forebay, owned: Vec<PathBuf>) -> Place {
+    pub fn forebay(forebay: Forebay) -> Place {
         let dir = forebay.mountpoint.clone();
-        Place { name: "forebay".into(), dir, keeper: Keeper::Forebay(forebay), owned }
+        Place { name: "forebay".into(), dir, keeper: Keeper::Forebay(forebay), owned: vec![] }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -64,10 +64,15 @@ impl Drop for Place {
             Keeper::Daemon(daemon) => drop(daemon),
             Keeper::Forebay(forebay) => drop(forebay),
         }
-        for dir in &self.owned {
-            if !is_mounted(dir) {
-                let _ = fs::remove_dir_all(dir);
-            }
+        remove_all(&self.owned);
+    }
+}
+
+/// Removes directories of ours, but never walks into a mount that is still there.
+fn remove_all<'a>(dirs: impl IntoIterator<Item = &'a PathBuf>) {
+    for dir in dirs {
+        if !is_mounted(dir) {
+            let _ = fs::remove_dir_all(dir);
         }
     }
 }
@@ -123,7 +128,7 @@ impl Drop for Daemon {
     }
 }
 
-/// A forebay mount, driven through its command line alone.
+/// A forebay mount, driven through its command line alone; owns its three directories.
 pub struct Forebay {
     binary: PathBuf,
     pub backing: PathBuf,
@@ -237,13 +242,15 @@ impl Forebay {
 
 impl Drop for Forebay {
     fn drop(&mut self) {
-        let Some(serving) = self.serving.take() else { return };
-        // What is dirty belongs to a benchmark: nobody needs it on the backing store.
-        let arguments = ["umount".into(), text(&self.mountpoint), "--keep-dirty".into()];
-        if let Err(error) = self.run(&arguments) {
-            eprintln!("{error:#}; killing the daemon");
+        if let Some(serving) = self.serving.take() {
+            // What is dirty belongs to a benchmark: nobody needs it on the backing store.
+            let arguments = ["umount".into(), text(&self.mountpoint), "--keep-dirty".into()];
+            if let Err(error) = self.run(&arguments) {
+                eprintln!("{error:#}; killing the daemon");
+            }
+            drop(serving);
         }
-        drop(serving);
+        remove_all([&self.mountpoint, &self.backing, &self.tier]);
     }
 }
 

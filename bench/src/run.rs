@@ -116,29 +116,22 @@ impl Run {
         self.subject == Subject::Forebay && self.binary.is_some()
     }
 
-    /// A forebay mount that is not mounted yet, with the directories to remove afterwards.
-    pub fn forebay_parts(
-        &self,
-        tier: On,
-        backing: On,
-        options: &[&str],
-    ) -> Result<(Forebay, Vec<PathBuf>)> {
+    /// A forebay mount over fresh directories, not mounted yet.
+    pub fn forebay_parts(&self, tier: On, backing: On, options: &[&str]) -> Result<Forebay> {
         let binary = self.binary.as_deref().context("no forebay binary")?;
         let dirs = [
             self.fresh(backing, "backing")?,
             self.fresh(tier, "tier")?,
             self.fresh(On::Disk, "mount")?,
         ];
-        let forebay = Forebay::new(binary, self.disk.path(), dirs.clone(), options);
-        Ok((forebay, dirs.to_vec()))
+        Ok(Forebay::new(binary, self.disk.path(), dirs, options))
     }
 
     /// forebay with its tier and its backing store on the same file system.
     pub fn forebay(&self, on: On, options: &[&str]) -> Result<Place> {
-        let (mut forebay, dirs) = self.forebay_parts(on, on, options)?;
-        let mounted = forebay.mount();
-        let place = Place::forebay(forebay, dirs);
-        mounted.map(|_| place)
+        let mut forebay = self.forebay_parts(on, on, options)?;
+        forebay.mount()?;
+        Ok(Place::forebay(forebay))
     }
 
     pub fn subject(&self, on: On, options: &[&str]) -> Result<Place> {

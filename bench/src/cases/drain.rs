@@ -42,33 +42,19 @@ pub fn run(run: &Run, report: &mut Report) -> Result<()> {
 }
 
 /// A mount whose flusher waits to be asked, over a fresh tier and a fresh store, both on tmpfs.
-fn mount(run: &Run, latency: Duration) -> Result<(Forebay, Directories)> {
+fn mount(run: &Run, latency: Duration) -> Result<Forebay> {
     let throttle = format!("100MB,{}ms", latency.as_millis());
     let options = ["--throttle", &throttle, "--max-age", "1h", "--passthrough", "always"];
-    let (mut forebay, dirs) = run.forebay_parts(On::Tmpfs, On::Tmpfs, &options)?;
-    let directories = Directories(dirs);
+    let mut forebay = run.forebay_parts(On::Tmpfs, On::Tmpfs, &options)?;
     forebay.mount()?;
-    Ok((forebay, directories))
-}
-
-/// Removed when dropped, after the mount, which is declared before it.
-struct Directories(Vec<std::path::PathBuf>);
-
-impl Drop for Directories {
-    fn drop(&mut self) {
-        for dir in &self.0 {
-            if !crate::guard::is_mounted(dir) {
-                let _ = fs::remove_dir_all(dir);
-            }
-        }
-    }
+    Ok(forebay)
 }
 
 fn big_file(run: &Run, report: &mut Report) -> Result<()> {
     let len = run.pick(512, 256) * MIB;
     let mut rates = Vec::new();
     for _ in 0..run.few_rounds() {
-        let (forebay, _dirs) = mount(run, LATENCY)?;
+        let forebay = mount(run, LATENCY)?;
         let path = forebay.mountpoint.join("big");
         load::write_seq(&path, len, Caching::Buffered, Finish::Close)?;
         rates.push(load::mb_per_sec(len, forebay.flush()?));
@@ -83,7 +69,7 @@ fn small_files(run: &Run, report: &mut Report, small: Small) -> Result<()> {
     let bytes = (small.count * small.size) as u64;
     let (mut rates, mut depth) = (Vec::new(), FLUSH_DEPTH);
     for _ in 0..run.few_rounds() {
-        let (forebay, _dirs) = mount(run, small.latency)?;
+        let forebay = mount(run, small.latency)?;
         depth = flush_depth(&forebay.mountpoint).unwrap_or(depth);
         load::write_small(&forebay.mountpoint, small.count, small.size, WRITERS)?;
         rates.push(load::mb_per_sec(bytes, forebay.flush()?));
@@ -120,7 +106,7 @@ fn check_small(backing: &Path, small: Small) -> Result<()> {
 pub fn foreground(run: &Run, report: &mut Report) -> Result<()> {
     debug_assert!(run.subject == Subject::Forebay);
     let (cached, dirty) = (256 * MIB, run.pick(512, 256) * MIB);
-    let (forebay, _dirs) = mount(run, LATENCY)?;
+    let forebay = mount(run, LATENCY)?;
     let (path, big) = (forebay.mountpoint.join("cached"), forebay.mountpoint.join("dirty"));
     load::write_seq(&path, cached, Caching::Buffered, Finish::Close)?;
     forebay.flush()?;

@@ -18,7 +18,7 @@ const READERS: usize = 16;
 
 pub fn run(run: &Run, report: &mut Report) -> Result<()> {
     let options = ["--throttle", THROTTLE, "--max-age", "1h"];
-    let (mut forebay, dirs) = run.forebay_parts(On::Tmpfs, On::Tmpfs, &options)?;
+    let mut forebay = run.forebay_parts(On::Tmpfs, On::Tmpfs, &options)?;
     let seq_len = run.pick(256, 128) * MIB;
     let random_len = run.pick(1024, 512) * MIB;
     for (name, len) in [("seq", seq_len), ("random", random_len)] {
@@ -26,9 +26,7 @@ pub fn run(run: &Run, report: &mut Report) -> Result<()> {
     }
     forebay.mount()?;
     sequential(run, report, &forebay, seq_len)?;
-    random(run, report, &forebay, random_len)?;
-    drop(forebay);
-    dirs.iter().try_for_each(|dir| Ok(std::fs::remove_dir_all(dir)?))
+    random(run, report, &forebay, random_len)
 }
 
 fn sequential(run: &Run, report: &mut Report, forebay: &Forebay, len: u64) -> Result<()> {
