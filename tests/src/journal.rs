@@ -247,7 +247,7 @@ impl History {
                 apply(&mut files, op);
             }
             let later: Vec<&Op> =
-                issued[split..].iter().copied().filter(|op| of_name(&op)).collect();
+                issued[split..].iter().copied().filter(|op| of_name(op)).collect();
             let base = files.get(*name).map(Vec::as_slice);
             let problem = after_cut(base, &later, found.get(*name).map(Vec::as_slice), zeros);
             wrong.extend(problem.map(|p| format!("{name}: {p}")));

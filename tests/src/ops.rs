@@ -176,7 +176,7 @@ fn draw(rng: &mut Rng) -> Op {
     let slot = rng.below(SLOTS as u64) as usize;
     let offset = if rng.one_in(3) { rng.below(SIZE_MAX) & !4095 } else { rng.below(SIZE_MAX) };
     let len = rng.range(1, 40_000) as usize;
-    let key = rng.next();
+    let key = rng.word();
     let name = draw_name(rng);
     match rng.below(100) {
         0..13 => {

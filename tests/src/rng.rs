@@ -9,14 +9,14 @@ impl Rng {
         Rng(seed ^ 0x9e37_79b9_7f4a_7c15)
     }
 
-    pub fn next(&mut self) -> u64 {
+    pub fn word(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.0)
     }
 
     /// A number in `[0, end)`.
     pub fn below(&mut self, end: u64) -> u64 {
-        self.next() % end.max(1)
+        self.word() % end.max(1)
     }
 
     pub fn range(&mut self, start: u64, end: u64) -> u64 {
@@ -34,7 +34,7 @@ impl Rng {
 
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
-        fill(&mut bytes, self.next(), 0);
+        fill(&mut bytes, self.word(), 0);
         bytes
     }
 }

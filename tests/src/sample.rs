@@ -26,7 +26,7 @@ pub fn tree(root: &Path, seed: u64, files: usize) -> usize {
         let dir = root.join(format!("d{}/e{}", i % 5, i % 3));
         let path = dir.join(name(&mut rng, i));
         let len = [0, 1, 4095, 4096, 4097, 70_000][i % 6] + rng.below(3000) as usize;
-        file(&path, rng.next(), if i % 6 == 0 { 0 } else { len });
+        file(&path, rng.word(), if i % 6 == 0 { 0 } else { len });
         fs::set_permissions(
             &path,
             fs::Permissions::from_mode(*rng.pick(&[0o644, 0o600, 0o755, 0o444, 0o4750])),

@@ -318,7 +318,7 @@ fn damage_one_file(tier: &Path, seed: u64) -> String {
         file.set_len(entry.size / 2).unwrap();
         return format!("{} cut to half", name.display());
     }
-    let at = if seed % 4 == 0 { 0 } else { rng.below(entry.size) };
+    let at = if seed.is_multiple_of(4) { 0 } else { rng.below(entry.size) };
     let len = rng.range(1, 5000).min(entry.size - at);
     file.write_all_at(&rng.bytes(len as usize), at).unwrap();
     format!("{}: {len} bytes at {at} of {}", name.display(), entry.size)

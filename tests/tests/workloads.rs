@@ -138,7 +138,7 @@ fn sqlite_keeps_its_integrity_with_wal_and_rollback_journal() {
             for round in 0..40 {
                 script += "BEGIN;\n";
                 for _ in 0..50 {
-                    let (k, v) = (rng.below(500), rng.next());
+                    let (k, v) = (rng.below(500), rng.word());
                     script += &format!("INSERT INTO t(k, v) VALUES({k}, '{v:0200}');\n");
                 }
                 script += &format!("DELETE FROM t WHERE k % 17 = {};\n", round % 17);

@@ -137,7 +137,7 @@ impl Writer {
         if len == 0 {
             return Ok(());
         }
-        let key = self.rng.next();
+        let key = self.rng.word();
         let bytes = written(offset, len, key);
         let file = self.file(&name)?.try_clone()?;
         let op = Op::Write { name: name.clone(), offset, len, key };

@@ -146,7 +146,7 @@ fn cut_the_power(fs: ImageFs, flags: &[&str], seed: u64, env: &[(&str, &str)]) -
         }
         machine.bed.env("FOREBAY_BOOT_ID", "00000000-0000-4000-8000-000000000001");
         let mounted = machine.bed.mount(flags);
-        let mut load = Load::start(&machine.bed, 3, chance.next(), Work::Synced);
+        let mut load = Load::start(&machine.bed, 3, chance.word(), Work::Synced);
         let mut cuts = Vec::new();
         for number in 0..CUTS {
             load.progress(chance.range(20, 300));

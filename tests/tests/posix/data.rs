@@ -173,7 +173,7 @@ fn holes_are_found_by_seek(dir: &Path) {
     // A file system may report less precisely, but never call data a hole.
     assert!(data <= 4 << 20, "data at {data}");
     let hole = sys::lseek(&file, 0, libc::SEEK_HOLE).unwrap();
-    assert!(hole >= 65536 && hole <= (4 << 20) + 65536, "hole at {hole}");
+    assert!((65536..=(4 << 20) + 65536).contains(&hole), "hole at {hole}");
     assert_eq!(errno(sys::lseek(&file, 5 << 20, libc::SEEK_DATA)), libc::ENXIO);
     assert_eq!(sys::lseek(&file, 4 << 20, libc::SEEK_HOLE).unwrap(), (4 << 20) + 65536);
 }

@@ -233,7 +233,7 @@ fn writing_moves_the_modification_time(dir: &Path) {
     use std::io::Write;
     let path = dir.join("f");
     fs::write(&path, b"x").unwrap();
-    let steps: [(&str, fn(&Path)); 4] = [
+    let steps: &[Case] = &[
         ("append", |p| {
             fs::OpenOptions::new().append(true).open(p).unwrap().write_all(b"y").unwrap()
         }),
@@ -244,7 +244,7 @@ fn writing_moves_the_modification_time(dir: &Path) {
             std::os::unix::fs::FileExt::write_all_at(&file, b"w", 50).unwrap();
         }),
     ];
-    for (what, step) in steps {
+    for (what, step) in steps.iter().copied() {
         sys::utimens(&path, (1000, 0), (1000, 0)).unwrap();
         step(&path);
         let (sec, _) = sys::mtime(&path);

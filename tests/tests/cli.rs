@@ -1,0 +1,502 @@
+//! The command as a person and a script meet it: exit codes, messages, JSON.
+// S-5, S-12
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use forebay_tests::images::{self, MountedFs};
+use forebay_tests::{
+    Bed, Faults, Out, Tier, drop_caches, eventually, finish, forebay, is_alive, is_root,
+    needs_forebay, plain, proof, sample, skip, sys, text, user_ids, within,
+};
+
+const SUBCOMMANDS: &[&str] = &[
+    "mount", "umount", "status", "stats", "ls", "flush", "evict", "prefetch", "pin", "unpin",
+    "purge", "resolve", "run", "check", "recover", "config",
+];
+
+#[test]
+fn every_subcommand_explains_itself_with_examples() {
+    if plain::on() {
+        skip!("plain mode has no forebay");
+    }
+    let all = forebay(&["--help"]).ok().stdout;
+    for name in SUBCOMMANDS {
+        assert!(all.contains(name), "{name} is not in --help");
+        // `config` holds its examples one level down.
+        let args: &[&str] =
+            if *name == "config" { &["config", "show", "--help"] } else { &[name, "--help"] };
+        let help = forebay(args).ok().stdout;
+        assert!(help.contains("Examples:") && help.contains("forebay "), "{name}: {help}");
+    }
+    assert!(forebay(&["--version"]).ok().stdout.starts_with("forebay "));
+    proof!("{} subcommands", SUBCOMMANDS.len());
+}
+
+/// Each row: the flags of a mount, and what the message must contain: the name of what is wrong,
+/// and what to write instead.
+#[test]
+fn bad_input_is_rejected_with_name_reason_and_remedy() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let config = bed.root.join("bad.toml");
+    fs::write(&config, "max-agee = \"10s\"\n").unwrap();
+    let table: &[(&[&str], &[&str])] = &[
+        (&["--tier-size", "10"], &["tier-size", "10", "unit", "10GiB"]),
+        (&["--tier-size", "ten"], &["tier-size", "ten"]),
+        (&["--max-age", "30"], &["max-age", "unit", "30s"]),
+        (&["--max-age", "-1s"], &["max-age"]),
+        (&["--policy", "writeback"], &["policy", "writeback", "write-back"]),
+        (&["--passthrough", "maybe"], &["passthrough", "maybe", "auto"]),
+        (&["--dirty-high", "150%"], &["dirty-high", "100%"]),
+        (
+            &["--dirty-low", "60%", "--dirty-high", "50%"],
+            &["dirty-low", "60%", "dirty-high", "50%", "raise"],
+        ),
+        (&["--flush-depth", "0"], &["flush-depth", "1", "64"]),
+        (&["--threads", "many"], &["threads", "many"]),
+        (&["--backing-timeout", "1ms"], &["backing-timeout", "100ms"]),
+        (&["--max-agee", "3s"], &["max-agee", "max-age"]),
+        (&["--config", "/nonexistent.toml"], &["/nonexistent.toml", "No such file"]),
+        (&["--config", text(&config)], &["bad.toml", "1", "max-agee", "max-age"]),
+        (&["--throttle", "fast"], &["throttle", "fast"]),
+    ];
+    for (flags, words) in table {
+        let out = bed.try_mount(flags);
+        assert_eq!(out.code, Some(2), "{flags:?}: {out:#?}");
+        for word in *words {
+            assert!(out.stderr.contains(word), "{flags:?}: {word:?} is not in {}", out.stderr);
+        }
+        assert!(!out.stderr.contains("panicked"), "{}", out.stderr);
+        assert_eq!(images::mounted_at(&bed.mnt), None);
+    }
+    assert_eq!(forebay(&["frobnicate"]).code, Some(2));
+    assert_eq!(forebay(&[]).code, Some(2));
+    assert_eq!(forebay(&["mount"]).code, Some(2));
+    proof!("{} kinds of bad input", table.len());
+}
+
+#[test]
+fn bad_places_are_refused() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    sample::file(&bed.dir("full").join("x"), 1, 10);
+    let at = |name: &str| text(&bed.root.join(name)).to_string();
+    fs::create_dir(bed.backing.join("inner")).unwrap();
+    let table = [
+        ("none", "mnt", "fast/tier", "none"),
+        ("backing", "none", "fast/tier", "none"),
+        ("backing", "full", "fast/tier", "not empty"),
+        ("backing", "mnt", "backing/inner/tier", "inside"),
+        ("backing", "backing/inner", "fast/tier", "inside"),
+        ("backing/inner", "mnt", "backing", "inside"),
+        ("backing", "mnt", "nowhere/at/all", "nowhere"),
+        ("full/x", "mnt", "fast/tier", "not a directory"),
+    ];
+    for (backing, mnt, tier, word) in table {
+        let out = forebay(&["mount", &at(backing), &at(mnt), "--tier", &at(tier)]);
+        assert_eq!(out.code, Some(2), "{out:#?}");
+        assert!(out.stderr.contains(word), "{word:?} is not in {}", out.stderr);
+    }
+    let mounted = bed.mount(&[]);
+    let nested = fs::create_dir(mounted.at("below")).map(|()| at("mnt/below")).unwrap();
+    for (backing, mnt) in
+        [(at("full"), nested.clone()), (at("full"), at("mnt")), (nested, at("full"))]
+    {
+        let out = forebay(&["mount", &backing, &mnt, "--tier", &at("other-tier")]);
+        assert_eq!(out.code, Some(2), "{out:#?}");
+        assert!(out.stderr.contains("forebay mount"), "{}", out.stderr);
+    }
+    mounted.umount();
+    proof!("{} bad places", table.len() + 3);
+}
+
+#[test]
+fn exit_codes_tell_who_is_not_there() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    // Not a mount at all, and a mount whose daemon is dead.
+    assert_eq!(bed.forebay(&["umount", text(&bed.mnt)]).code, Some(3));
+    assert_eq!(bed.forebay(&["status", text(&bed.mnt)]).code, Some(3));
+    let mounted = bed.mount(&[]);
+    fs::write(mounted.at("f"), b"dirty").unwrap();
+    mounted.kill9();
+    for args in [&["status"][..], &["stats"], &["flush", "--wait"], &["ls"], &["evict"]] {
+        let args = [args, &[text(&bed.mnt)]].concat();
+        let out = bed.forebay(&args);
+        assert_eq!(out.code, Some(3), "{out:#?}");
+        assert!(!out.stderr.is_empty());
+    }
+    // The dead mount is cleared away, and the exit code does not claim that all is well.
+    let out = bed.forebay(&["umount", text(&bed.mnt)]);
+    assert!(out.code.is_some_and(|code| code != 2), "{out:#?}");
+    assert_eq!(images::mounted_at(&bed.mnt), None, "{out:#?}");
+    let mounted = bed.mount(&[]);
+    assert_eq!(fs::read(mounted.at("f")).unwrap(), b"dirty");
+    mounted.umount();
+    proof!("a dead daemon is exit 3");
+}
+
+#[test]
+fn json_is_json_and_says_what_people_are_told() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    sample::file(&bed.backing.join("old"), 1, 100_000);
+    let mounted = bed.mount(&["--max-age", "1h"]);
+    fs::read(mounted.at("old")).unwrap();
+    fs::write(mounted.at("new"), vec![7; 50_000]).unwrap();
+    let status = mounted.status();
+    for field in [
+        "pid",
+        "tier_bytes",
+        "used_bytes",
+        "clean_bytes",
+        "dirty_bytes",
+        "files",
+        "dirty_files",
+        "failed_files",
+        "conflicted_files",
+        "pinned_files",
+    ] {
+        assert!(status[field].is_u64(), "{field} in {status:#}");
+    }
+    assert_eq!(status["mountpoint"], text(&bed.mnt));
+    assert_eq!(status["dirty_files"], 1);
+    assert!(status["dirty_bytes"].as_u64() >= Some(50_000));
+    assert!(status["oldest_dirty_age_secs"].is_number());
+    let all = mounted.forebay(&["status", "--json"]).ok().json();
+    assert!(all.as_array().unwrap().iter().any(|m| m["mountpoint"] == text(&bed.mnt)), "{all:#}");
+    let stats = mounted.forebay(&["stats", "--json", text(&bed.mnt)]).ok().json();
+    assert!(stats["counters"].is_object() && stats["backing"].is_object(), "{stats:#}");
+    let list = mounted.forebay(&["ls", "--json", text(&bed.mnt)]).ok().json();
+    let names: Vec<_> =
+        list.as_array().unwrap().iter().map(|f| f["path"].as_str().unwrap()).collect();
+    assert_eq!(names, ["new", "old"], "{list:#}");
+    let long = mounted.forebay(&["ls", "-l", text(&bed.mnt)]).ok().stdout;
+    assert!(long.contains("dirty") && long.contains("new"), "{long}");
+    let text_status = mounted.forebay(&["status", text(&bed.mnt)]).ok().stdout;
+    assert!(text_status.contains(text(&bed.mnt)) && text_status.contains("dirty"), "{text_status}");
+    let job = mounted.forebay(&["flush", "--wait", "--json", text(&bed.mnt)]).ok().json();
+    assert!(job.to_string().contains("50000"), "{job:#}");
+    let config = mounted.forebay(&["config", "show", "--json"]).ok().json();
+    assert_eq!(config["max-age"]["value"], "30s", "{config:#}");
+    mounted.umount();
+    proof!("status, stats, ls, flush and config");
+}
+
+#[test]
+fn flush_wait_means_on_the_backing_store() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let mounted = bed.mount(&["--max-age", "1h"]);
+    for i in 0..20 {
+        sample::file(&mounted.at(format!("d{}/f{i}", i % 3)), i, 30_000);
+    }
+    assert!(mounted.number("dirty_bytes") >= 600_000);
+    mounted.forebay(&["flush", "--wait", text(&mounted.at("d1"))]).ok();
+    for i in (0..20).filter(|i| i % 3 == 1) {
+        let now = fs::read(bed.backing.join(format!("d1/f{i}"))).unwrap();
+        assert!(now == forebay_tests::Rng::new(i).bytes(30_000), "f{i}");
+    }
+    assert!(mounted.number("dirty_bytes") > 0, "the rest waits");
+    mounted.flush();
+    assert_eq!(mounted.number("dirty_bytes"), 0);
+    mounted
+        .forebay(&["flush", "--wait", "/nonexistent/path"])
+        .code
+        .map(|c| assert_ne!(c, 0))
+        .unwrap();
+    mounted.umount();
+    proof!("flushed by directory and as a whole");
+}
+
+#[test]
+fn files_are_fetched_pinned_evicted_and_purged() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    for i in 0..10 {
+        sample::file(&bed.backing.join(format!("set/f{i}")), i, 100_000);
+    }
+    let mounted = bed.mount(&["--max-age", "1h"]);
+    let set = mounted.at("set");
+    let out = mounted.forebay(&["prefetch", text(&set)]).ok();
+    assert!(out.text().contains("10"), "the count is told: {out:#?}");
+    assert_eq!(mounted.number("clean_bytes"), 1_000_000);
+    mounted.forebay(&["pin", text(&set.join("f1"))]).ok();
+    mounted.evict();
+    assert_eq!(mounted.number("clean_bytes"), 100_000, "only the pinned one stays");
+    mounted.forebay(&["unpin", text(&set.join("f1"))]).ok();
+    mounted.evict();
+    assert_eq!(mounted.number("clean_bytes"), 0);
+
+    fs::write(set.join("f2"), b"dirty, to be lost").unwrap();
+    let refused = mounted.forebay(&["purge", text(&set)]);
+    assert_ne!(refused.code, Some(0), "not without asking: {refused:#?}");
+    assert!(refused.text().contains("f2"), "what would be lost is named: {refused:#?}");
+    assert_eq!(fs::read(set.join("f2")).unwrap(), b"dirty, to be lost");
+    mounted.forebay(&["purge", "--yes", text(&set)]).ok();
+    assert_eq!(mounted.number("dirty_bytes"), 0);
+    mounted.umount();
+    assert_ne!(fs::read(bed.backing.join("set/f2")).unwrap(), b"dirty, to be lost");
+    proof!("prefetched, pinned, evicted, purged");
+}
+
+#[test]
+fn run_mounts_for_one_command_and_passes_its_exit_code_on() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    sample::file(&bed.backing.join("in"), 1, 100_000);
+    let places = ["--backing", text(&bed.backing), "--tier", text(&bed.tier)];
+    let script = "cd \"$FOREBAY_MOUNTPOINT\" && cat in in > out && test -d .forebay && exit 7";
+    let out = bed.forebay(&[&["run"][..], &places, &["--", "sh", "-c", script]].concat());
+    assert_eq!(out.code, Some(7), "{out:#?}");
+    let want = fs::read(bed.backing.join("in")).unwrap().repeat(2);
+    assert!(fs::read(bed.backing.join("out")).unwrap() == want);
+    let at = ["--mountpoint", text(&bed.mnt)];
+    let out = bed.forebay(&[&["run"][..], &places, &at, &["--", "true"]].concat());
+    assert_eq!(out.code, Some(0), "{out:#?}");
+    assert_eq!(images::mounted_at(&bed.mnt), None);
+
+    // A drain that fails is exit 4 and says how to go on.
+    let faults = Faults::none(&bed);
+    faults.fail("write_at", "ENOSPC");
+    let extra = ["--fault", faults.path()];
+    let out = bed.forebay(&[&["run"][..], &places, &extra, &["--", "cp", "in", "again"]].concat());
+    assert_eq!(out.code, Some(4), "{out:#?}");
+    assert!(out.stderr.contains("recover"), "{}", out.stderr);
+    bed.forebay(&["recover", text(&bed.tier)]).ok();
+    assert!(fs::read(bed.backing.join("again")).unwrap() == want[..100_000]);
+    proof!("exit 7 passed on, exit 4 recovered");
+}
+
+#[test]
+fn the_control_directory_shows_and_sets() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let mounted = bed.mount(&["--max-age", "1h"]);
+    let at = |name: &str| mounted.at(".forebay").join(name);
+    fs::write(mounted.at("f"), vec![1; 10_000]).unwrap();
+    let status = fs::read_to_string(at("status")).unwrap();
+    assert!(status.contains("dirty_bytes"), "{status}");
+    assert!(fs::read_to_string(at("stats")).unwrap().len() > 100);
+    assert_eq!(fs::read_to_string(at("config/max-age")).unwrap().trim(), "1h");
+    let shell = |script: &str| {
+        finish(
+            Command::new("sh").args(["-c", script]).current_dir(&bed.mnt),
+            Duration::from_secs(20),
+        )
+    };
+    shell("echo 100ms > .forebay/config/max-age").ok();
+    assert_eq!(fs::read_to_string(at("config/max-age")).unwrap().trim(), "100ms");
+    within(Duration::from_secs(20), "the new age works", || mounted.number("dirty_bytes") == 0);
+    assert_ne!(shell("echo nonsense > .forebay/config/max-age").code, Some(0));
+    assert_ne!(shell("echo x > .forebay/config/nothing").code, Some(0));
+    assert_ne!(shell("rm -rf .forebay/status").code, Some(0));
+    assert_ne!(shell("mkdir .forebay/d").code, Some(0));
+    assert_ne!(shell("mv f .forebay/f").code, Some(0));
+    mounted.umount();
+    assert!(!bed.backing.join(".forebay").exists(), "nothing of it reaches the backing store");
+    proof!("read and set");
+}
+
+#[test]
+fn a_read_only_mount_refuses_every_change() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let bytes = sample::file(&bed.backing.join("f"), 1, 100_000);
+    let mounted = bed.mount(&["--read-only"]);
+    let f = mounted.at("f");
+    assert!(fs::read(&f).unwrap() == bytes);
+    assert_eq!(sys::errno(fs::write(&f, b"x")), libc::EROFS);
+    assert_eq!(sys::errno(fs::write(mounted.at("new"), b"x")), libc::EROFS);
+    assert_eq!(sys::errno(fs::remove_file(&f)), libc::EROFS);
+    assert_eq!(sys::errno(fs::rename(&f, mounted.at("g"))), libc::EROFS);
+    assert_eq!(sys::errno(fs::create_dir(mounted.at("d"))), libc::EROFS);
+    assert_eq!(sys::errno(fs::set_permissions(&f, fs::Permissions::from_mode(0o600))), libc::EROFS);
+    assert_eq!(sys::errno(sys::utimens(&f, (1, 1), (1, 1))), libc::EROFS);
+    assert_eq!(sys::errno(sys::set_xattr(&f, "user.x", b"1", 0)), libc::EROFS);
+    mounted.umount();
+    assert!(fs::read(bed.backing.join("f")).unwrap() == bytes);
+    proof!("eight changes refused");
+}
+
+#[test]
+fn umount_waits_for_the_drain_and_refuses_while_in_use() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let mounted = bed.mount(&["--max-age", "1h", "--throttle", "10MB,1ms"]);
+    sample::file(&mounted.at("f"), 1, 5_000_000);
+    let held = fs::File::open(mounted.at("f")).unwrap();
+    let out = mounted.try_umount(&[]);
+    assert_ne!(out.code, Some(0), "a file is open: {out:#?}");
+    assert!(out.stderr.contains("in use") || out.stderr.contains("busy"), "{out:#?}");
+    drop(held);
+    sample::file(&mounted.at("g"), 2, 3_000_000);
+    let late = mounted.try_umount(&["--timeout", "10ms"]);
+    assert_eq!(late.code, Some(4), "{late:#?}");
+    assert!(fs::read(mounted.at("g")).unwrap() == forebay_tests::Rng::new(2).bytes(3_000_000));
+    mounted.umount();
+    assert!(
+        fs::read(bed.backing.join("g")).unwrap() == forebay_tests::Rng::new(2).bytes(3_000_000)
+    );
+    proof!("refused in use, refused in time, then drained");
+}
+
+/// `umount` of the system, `fusermount3 -u` and SIGTERM: nothing is lost whoever unmounts.
+#[test]
+fn whoever_unmounts_the_bytes_are_flushed() {
+    needs_forebay!();
+    for (round, way) in ["umount", "sigterm"].into_iter().enumerate() {
+        let bed = Bed::new(Tier::Disk);
+        let mounted = bed.mount(&["--max-age", "1h"]);
+        let bytes = sample::file(&mounted.at("f"), round as u64, 2_000_000);
+        match way {
+            "umount" => drop(forebay_tests::tool("umount", &[text(&bed.mnt)]).ok()),
+            _ => forebay_tests::kill(mounted.pid, libc::SIGTERM),
+        }
+        within(Duration::from_secs(30), "the daemon drains and ends", || !is_alive(mounted.pid));
+        assert_eq!(images::mounted_at(&bed.mnt), None, "{way}");
+        assert!(fs::read(bed.backing.join("f")).unwrap() == bytes, "{way}");
+        proof!("{way}");
+    }
+}
+
+#[test]
+fn the_tier_is_closed_to_other_users() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let mounted = bed.mount(&[]);
+    sample::file(&mounted.at("secret"), 1, 100_000);
+    fs::set_permissions(mounted.at("secret"), fs::Permissions::from_mode(0o600)).unwrap();
+    let nobody = |args: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).args(args);
+        finish(&mut command, Duration::from_secs(20))
+    };
+    assert_ne!(nobody(&["ls", text(&bed.tier)]).code, Some(0));
+    assert_ne!(nobody(&["cat", text(&mounted.at("secret"))]).code, Some(0));
+    assert_eq!(fs::metadata(&bed.tier).unwrap().mode() & 0o777, 0o700);
+    nobody(&["ls", text(&bed.mnt)]).ok();
+    // What others may not look at, others may not steer.
+    assert_ne!(
+        nobody(&[text(forebay_tests::binary()), "purge", "--yes", text(&mounted.at("secret"))])
+            .code,
+        Some(0)
+    );
+    mounted.umount();
+    proof!("0700");
+}
+
+/// Through fusermount3, without passthrough, for himself alone.
+#[test]
+fn an_ordinary_user_mounts_for_himself() {
+    needs_forebay!();
+    let Some((uid, gid)) = user_ids("nobody") else { skip!("no user nobody") };
+    if !sys::on_path("fusermount3") {
+        skip!("fusermount3 is not installed");
+    }
+    let bed = Bed::new(Tier::Disk);
+    let bin = bed.root.join("forebay");
+    fs::copy(forebay_tests::binary(), &bin).unwrap();
+    for dir in [&bed.backing, &bed.mnt, &bed.root.join("fast")] {
+        std::os::unix::fs::chown(dir, Some(uid), Some(gid)).unwrap();
+    }
+    let user = |args: &[&str]| -> Out {
+        let mut command = Command::new("setpriv");
+        command.arg(format!("--reuid={uid}")).arg(format!("--regid={gid}"));
+        command.args(["--clear-groups", "--inh-caps=-all"]).args(args).current_dir("/");
+        finish(command.env("HOME", "/nonexistent"), Duration::from_secs(60))
+    };
+    let (backing, mnt, tier) = (text(&bed.backing), text(&bed.mnt), text(&bed.tier));
+    user(&[text(&bin), "mount", backing, mnt, "--tier", tier]).ok();
+    let _cleanup = Cleanup(bed.mnt.clone());
+    let script = format!("cd {mnt} && echo mine > f && mkdir d && cp f d/g && cat d/g");
+    assert_eq!(user(&["sh", "-c", &script]).ok().stdout, "mine\n");
+    assert!(fs::read_dir(&bed.mnt).is_err(), "not even root looks into a user's mount");
+    let status = user(&[text(&bin), "status", "--json", mnt]).ok().stdout;
+    assert!(status.contains("\"pid\""), "{status}");
+    user(&[text(&bin), "umount", mnt]).ok();
+    assert_eq!(images::mounted_at(&bed.mnt), None);
+    assert_eq!(fs::read(bed.backing.join("d/g")).unwrap(), b"mine\n");
+    assert_eq!(fs::metadata(bed.backing.join("f")).unwrap().uid(), uid);
+    proof!("user {uid} mounted, wrote and unmounted");
+}
+
+struct Cleanup(std::path::PathBuf);
+
+impl Drop for Cleanup {
+    fn drop(&mut self) {
+        let _ = images::unmount(&self.0, true);
+    }
+}
+
+/// The path on the backing store decides who sees what, also below a bind mount of the mount.
+#[test]
+fn commands_find_the_mount_from_any_path() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let mounted = bed.mount(&["--max-age", "1h"]);
+    sample::file(&mounted.at("a/b/f"), 1, 1000);
+    std::os::unix::fs::symlink(mounted.at("a"), bed.root.join("link")).unwrap();
+    let list = |path: &Path| mounted.forebay(&["ls", text(path)]);
+    assert_eq!(list(&mounted.at("a/b")).ok().stdout.trim(), "a/b/f");
+    assert_eq!(list(&bed.root.join("link/b/f")).ok().stdout.trim(), "a/b/f");
+    let mut here = Command::new(forebay_tests::binary());
+    let out =
+        finish(here.args(["ls", "../b"]).current_dir(mounted.at("a/b")), Duration::from_secs(20));
+    assert_eq!(out.ok().stdout.trim(), "a/b/f");
+    assert_eq!(list(&bed.root).code, Some(3));
+    mounted.umount();
+    proof!("by path, link and relative");
+}
+
+#[test]
+fn sudden_changes_of_the_kernels_caches_change_nothing() {
+    if !is_root() {
+        skip!("needs root");
+    }
+    let bed = Bed::new(Tier::Disk);
+    let mounted = bed.mount(&[]);
+    let open = fs::File::create(mounted.at("open")).unwrap();
+    for i in 0..300 {
+        sample::file(&mounted.at(format!("d{}/f{i}", i % 9)), i, 2000);
+        if i % 60 == 0 {
+            drop_caches();
+        }
+    }
+    use std::os::unix::fs::FileExt;
+    open.write_all_at(b"still open", 0).unwrap();
+    drop_caches();
+    for i in 0..300 {
+        let now = fs::read(mounted.at(format!("d{}/f{i}", i % 9))).unwrap();
+        assert!(now == forebay_tests::Rng::new(i).bytes(2000), "f{i}");
+    }
+    assert_eq!(fs::read(mounted.at("open")).unwrap(), b"still open");
+    drop(open);
+    mounted.umount();
+    proof!("300 files over six drops of the caches");
+}
+
+/// Bind mounts of a mount keep it busy; a lazy unmount by root does not lose bytes.
+#[test]
+fn a_lazy_unmount_by_root_flushes_in_the_end() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let mounted = bed.mount(&["--max-age", "1h"]);
+    let bytes = sample::file(&mounted.at("f"), 1, 1_000_000);
+    let second = MountedFs::bind(&bed.mnt, &bed.dir("second"));
+    let open = fs::File::options().read(true).write(true).open(second.path().join("f")).unwrap();
+    images::unmount(&bed.mnt, true).unwrap();
+    drop(second);
+    use std::os::unix::fs::FileExt;
+    open.write_all_at(b"late", 10).unwrap();
+    drop(open);
+    let ended = eventually(Duration::from_secs(30), || !is_alive(mounted.pid));
+    assert!(ended, "the daemon ends with the last descriptor");
+    let now = fs::read(bed.backing.join("f")).unwrap();
+    assert!(now[14..] == bytes[14..] && &now[10..14] == b"late");
+    proof!("flushed after a lazy unmount");
+}

@@ -1,0 +1,141 @@
+//! Bounds: a tree larger than the tier, descriptors, memory.
+// S-9
+
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+
+use forebay_tests::{Bed, Rng, Tier, needs_forebay, open_fds, proof, rss_kib, sample, soak, text};
+
+const MIB: u64 = 1 << 20;
+
+/// A tier of 1 GiB serves a tree of 2.5 GiB (20 GiB in a soak): read, changed here and there, new
+/// files written, everything right on the backing store.
+#[test]
+fn a_tier_of_one_gibibyte_serves_a_tree_that_is_larger() {
+    needs_forebay!();
+    let files = if soak().is_some() { 640 } else { 80 };
+    const LEN: usize = 32 << 20;
+    let bed = Bed::new(Tier::Xfs(1024));
+    for i in 0..files {
+        sample::file(&bed.backing.join(format!("d{}/f{i}", i % 8)), i, LEN);
+    }
+    let mounted = bed.mount(&[]);
+    let path = |root: &Path, i: u64| root.join(format!("d{}/f{i}", i % 8));
+    for i in 0..files {
+        assert!(fs::read(path(&bed.mnt, i)).unwrap() == Rng::new(i).bytes(LEN), "file {i}");
+        if i % 10 == 3 {
+            let file = fs::File::options().write(true).open(path(&bed.mnt, i)).unwrap();
+            std::os::unix::fs::FileExt::write_all_at(&file, b"changed", 12 * MIB + 5).unwrap();
+        }
+        if i % 10 == 7 {
+            sample::file(&path(&bed.mnt, i), i + 10_000, LEN / 2);
+        }
+    }
+    let status = mounted.status();
+    assert!(status["used_bytes"].as_u64() <= status["tier_bytes"].as_u64(), "{status:#}");
+    mounted.umount();
+    for i in 0..files {
+        let mut want = Rng::new(i).bytes(LEN);
+        let at = 12 * MIB as usize + 5;
+        match i % 10 {
+            3 => want[at..at + 7].copy_from_slice(b"changed"),
+            7 => want = Rng::new(i + 10_000).bytes(LEN / 2),
+            _ => {}
+        }
+        assert!(fs::read(path(&bed.backing, i)).unwrap() == want, "file {i} on the backing store");
+    }
+    proof!("{} MiB through a tier of 1024 MiB", files * LEN as u64 / MIB);
+}
+
+#[test]
+fn descriptors_are_bounded_while_thousands_of_files_are_touched() {
+    needs_forebay!();
+    const FILES: usize = 5000;
+    let bed = Bed::new(Tier::Disk);
+    for i in 0..FILES {
+        fs::create_dir_all(bed.backing.join(format!("d{}", i % 50))).unwrap();
+        fs::write(bed.backing.join(format!("d{}/f{i}", i % 50)), [i as u8; 3000]).unwrap();
+    }
+    let mounted = bed.mount(&["--max-age", "1h"]);
+    let idle = open_fds(mounted.pid);
+    let (done, most) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Relaxed) {
+                most.fetch_max(open_fds(mounted.pid), Relaxed);
+                std::thread::yield_now();
+            }
+        });
+        for i in 0..FILES {
+            let path = mounted.at(format!("d{}/f{i}", i % 50));
+            assert_eq!(fs::read(&path).unwrap(), [i as u8; 3000]);
+            if i % 3 == 0 {
+                fs::write(mounted.at(format!("d{}/new{i}", i % 50)), [1; 100]).unwrap();
+            }
+        }
+        done.store(true, Relaxed);
+    });
+    let most = most.load(Relaxed);
+    let after = open_fds(mounted.pid);
+    mounted.flush();
+    let flushed = open_fds(mounted.pid);
+    assert!(most < 1000, "{most} descriptors open at once (idle: {idle})");
+    assert!(flushed < 300, "{flushed} descriptors open when idle again (before: {idle})");
+    mounted.umount();
+    proof!(
+        "{FILES} files; {idle} descriptors before, {most} at most, {after} after, {flushed} flushed"
+    );
+}
+
+#[test]
+fn memory_is_bounded_with_a_hundred_thousand_names() {
+    needs_forebay!();
+    const NAMES: usize = 100_000;
+    let bed = Bed::new(Tier::Disk);
+    for dir in 0..100 {
+        let dir = bed.backing.join(format!("d{dir}"));
+        fs::create_dir(&dir).unwrap();
+        for i in 0..NAMES / 100 {
+            fs::File::create(dir.join(format!("name-{i}"))).unwrap();
+        }
+    }
+    let mounted = bed.mount(&["--names-max", "20000"]);
+    let idle = rss_kib(mounted.pid);
+    assert!(idle < 50 << 10, "{idle} KiB when idle");
+    let list = forebay_tests::tool("find", &[text(&bed.mnt), "-name", "name-*", "-size", "0"]);
+    assert_eq!(list.ok().stdout.lines().count(), NAMES);
+    let after = rss_kib(mounted.pid);
+    assert!(after < idle + (150 << 10), "{after} KiB after {NAMES} names, {idle} KiB before");
+    forebay_tests::drop_caches();
+    let forgotten = rss_kib(mounted.pid);
+    mounted.umount();
+    proof!(
+        "{NAMES} names: {idle} KiB idle, {after} KiB with them, {forgotten} KiB when the kernel forgot them"
+    );
+}
+
+#[test]
+fn memory_is_bounded_with_many_cached_files() {
+    needs_forebay!();
+    let files = if soak().is_some() { 100_000 } else { 20_000 };
+    let bed = Bed::new(Tier::Disk);
+    for i in 0..files {
+        let dir = bed.backing.join(format!("d{}", i % 100));
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join(format!("f{i}")), [i as u8; 64]).unwrap();
+    }
+    let mounted = bed.mount(&[]);
+    let idle = rss_kib(mounted.pid);
+    mounted.forebay(&["prefetch", text(&bed.mnt)]).ok();
+    assert_eq!(mounted.number("files"), files);
+    let after = rss_kib(mounted.pid);
+    let each = (after.saturating_sub(idle)) * 1024 / files;
+    assert!(each < 2048, "{each} bytes of memory for each cached file ({idle} to {after} KiB)");
+    mounted.umount();
+    let mounted = bed.mount(&[]);
+    let again = rss_kib(mounted.pid);
+    assert_eq!(mounted.number("files"), files, "the tier remembers");
+    mounted.umount();
+    proof!("{files} cached files: {each} bytes each; {again} KiB right after the next mount");
+}
