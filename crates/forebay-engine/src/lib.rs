@@ -41,7 +41,7 @@ pub use engine::Engine;
 pub use file::File;
 pub use health::Health;
 pub use io::Allocate;
-pub use names::Named;
+pub use names::{Facts, Named};
 pub use operate::{Keep, KeepDirty};
 pub use policy::PASSTHROUGH_WRITE_TIER_MIN;
 pub use pool::Pool;

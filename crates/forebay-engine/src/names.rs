@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use forebay_backing::{
-    Access, Attr, BackingStore, FileKey, New, RenameMode, Result, SetAttr, SetTime, XattrMode,
+    Access, Attr, BackingStore, FileKey, New, RenameMode, Result, SetAttr, SetTime, Timestamp,
+    XattrMode,
 };
 
 use crate::engine::{Engine, now};
@@ -51,25 +52,37 @@ impl Engine {
     pub fn stat_cached(&self, key: FileKey) -> Option<Attr> {
         let file = self.find(key)?;
         let inner = file.lock();
-        let state = &inner.state;
-        let mut attr = Attr {
-            key,
-            kind: forebay_backing::FileKind::File,
-            mode: state.owner.mode,
-            nlink: state.owner.nlink,
-            uid: state.owner.uid,
-            gid: state.owner.gid,
-            rdev: 0,
-            size: inner.size(),
-            blocks: inner.charged / 512,
-            blksize: 4096,
-            atime: state.mtime,
-            mtime: inner.mtime(),
-            ctime: state.base.ctime,
-            btime: Default::default(),
-        };
-        inner.overlay(&mut attr);
-        Some(attr)
+        Some(cached_attr(key, &inner))
+    }
+
+    /// Attributes of an open file, whatever became of its name.
+    pub fn stat_open(&self, file: &File) -> Attr {
+        let inner = file.lock();
+        let mut attr = cached_attr(file.key, &inner);
+        if inner.live.as_ref().is_some_and(|live| live.unlinked) {
+            attr.nlink = 0;
+        }
+        attr
+    }
+
+    /// What a front-end must know to decide how to serve an open file.
+    pub fn facts(&self, file: &File) -> Facts {
+        let inner = file.lock();
+        let stale = inner.live.as_ref().is_some_and(|live| live.stale);
+        let size = inner.size();
+        Facts {
+            size,
+            complete: inner.state.is_complete() && !stale,
+            wholly_dirty: inner.state.is_wholly_dirty(),
+            set_id: inner.state.owner.mode & 0o6000 != 0,
+            fingerprint: fingerprint(size, inner.mtime(), inner.state.base.ctime),
+        }
+    }
+
+    /// Makes the names in a directory durable, on the backing store and in the index.
+    pub fn sync_dir(&self, path: &Path) -> Result<()> {
+        self.ask(|b| b.sync_dir(path))?;
+        self.note_tier(self.index.sync())
     }
 
     /// Creates a file on the backing store and takes a handle on it.
@@ -407,6 +420,47 @@ impl Engine {
         }
         Ok(())
     }
+}
+
+/// What a front-end decides by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Facts {
+    pub size: u64,
+    pub complete: bool,
+    pub wholly_dirty: bool,
+    /// The mode has a set-user-id or set-group-id bit, which a write must take away.
+    pub set_id: bool,
+    /// Differs whenever the bytes may differ; never 0.
+    pub fingerprint: u64,
+}
+
+fn fingerprint(size: u64, mtime: Timestamp, ctime: Timestamp) -> u64 {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut hasher = DefaultHasher::new();
+    (size, mtime, ctime).hash(&mut hasher);
+    hasher.finish().max(1)
+}
+
+fn cached_attr(key: FileKey, inner: &Inner) -> Attr {
+    let owner = inner.state.owner;
+    let mut attr = Attr {
+        key,
+        kind: forebay_backing::FileKind::File,
+        mode: owner.mode,
+        nlink: owner.nlink,
+        uid: owner.uid,
+        gid: owner.gid,
+        rdev: 0,
+        size: inner.size(),
+        blocks: inner.charged / 512,
+        blksize: 4096,
+        atime: inner.mtime(),
+        mtime: inner.mtime(),
+        ctime: inner.state.base.ctime,
+        btime: Timestamp::default(),
+    };
+    inner.overlay(&mut attr);
+    attr
 }
 
 /// Replaces the beginning `from` by `to` in every path that has it.

@@ -1,0 +1,139 @@
+//! The virtual directory `.forebay/` at the root of a mount. It is found by name and not listed,
+//! so that a copy of the tree does not contain it.
+
+use std::ffi::OsStr;
+use std::sync::Arc;
+
+use forebay_backing::{Attr, Error, FileKey, FileKind, Result, Timestamp};
+
+/// What the binary shows in `.forebay/`.
+pub trait ControlDir: Send + Sync + 'static {
+    fn entries(&self) -> Vec<ControlEntry>;
+    fn read(&self, path: &str) -> Vec<u8>;
+    fn write(&self, path: &str, data: &[u8]) -> Result<()>;
+}
+
+/// A file in `.forebay/`: its path below it, and whether root may write to it.
+#[derive(Debug, Clone)]
+pub struct ControlEntry {
+    pub path: String,
+    pub writable: bool,
+}
+
+pub const NAME: &str = ".forebay";
+
+/// Node ids from here on are control nodes; no file system numbers its inodes so high.
+const BASE: u64 = 1 << 61;
+
+pub struct Control {
+    dir: Arc<dyn ControlDir>,
+    nodes: Vec<Item>,
+}
+
+struct Item {
+    path: String,
+    parent: u64,
+    kind: FileKind,
+    writable: bool,
+}
+
+impl Control {
+    pub fn new(dir: Arc<dyn ControlDir>) -> Control {
+        let mut control = Control { dir, nodes: Vec::new() };
+        control.enter("", BASE, FileKind::Dir, false);
+        for entry in control.dir.entries() {
+            let mut parent = BASE;
+            if let Some((above, _)) = entry.path.rsplit_once('/') {
+                parent = control
+                    .find(above)
+                    .unwrap_or_else(|| control.enter(above, BASE, FileKind::Dir, false));
+            }
+            control.enter(&entry.path, parent, FileKind::File, entry.writable);
+        }
+        control
+    }
+
+    fn enter(&mut self, path: &str, parent: u64, kind: FileKind, writable: bool) -> u64 {
+        self.nodes.push(Item { path: path.into(), parent, kind, writable });
+        BASE + self.nodes.len() as u64 - 1
+    }
+
+    fn find(&self, path: &str) -> Option<u64> {
+        self.nodes.iter().position(|item| item.path == path).map(|at| BASE + at as u64)
+    }
+
+    pub fn owns(id: u64) -> bool {
+        id >= BASE
+    }
+
+    pub fn root(&self) -> u64 {
+        BASE
+    }
+
+    fn item(&self, id: u64) -> Result<&Item> {
+        let gone = || Error::os(libc::ESTALE, ".forebay");
+        self.nodes.get((id - BASE) as usize).ok_or_else(gone)
+    }
+
+    pub fn lookup(&self, parent: u64, name: &OsStr) -> Result<u64> {
+        let item = self.item(parent)?;
+        let name = name.to_string_lossy();
+        match &*name {
+            "." => return Ok(parent),
+            ".." => return Ok(if parent == BASE { crate::nodes::ROOT } else { item.parent }),
+            _ => {}
+        }
+        let path = if item.path.is_empty() { name.into() } else { format!("{}/{name}", item.path) };
+        self.find(&path).ok_or_else(|| Error::os(libc::ENOENT, path))
+    }
+
+    pub fn attr(&self, id: u64) -> Result<Attr> {
+        let item = self.item(id)?;
+        let is_dir = item.kind == FileKind::Dir;
+        let mode = match (is_dir, item.writable) {
+            (true, _) => 0o555,
+            (false, true) => 0o644,
+            (false, false) => 0o444,
+        };
+        let now = std::time::SystemTime::now();
+        let now = now.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let now = Timestamp { sec: now.as_secs() as i64, nsec: 0 };
+        Ok(Attr {
+            key: FileKey { ino: id, generation: 0 },
+            kind: item.kind,
+            mode,
+            nlink: if is_dir { 2 } else { 1 },
+            uid: rustix::process::getuid().as_raw(),
+            gid: rustix::process::getgid().as_raw(),
+            rdev: 0,
+            size: 0,
+            blocks: 0,
+            blksize: 4096,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            btime: now,
+        })
+    }
+
+    pub fn list(&self, id: u64) -> Vec<(String, u64, FileKind)> {
+        let inside = |(at, item): (usize, &Item)| {
+            let node = BASE + at as u64;
+            let name = item.path.rsplit('/').next().unwrap_or_default().to_string();
+            (item.parent == id && node != id).then_some((name, node, item.kind))
+        };
+        self.nodes.iter().enumerate().filter_map(inside).collect()
+    }
+
+    pub fn read(&self, id: u64) -> Result<Vec<u8>> {
+        Ok(self.dir.read(&self.item(id)?.path))
+    }
+
+    pub fn write(&self, id: u64, data: &[u8]) -> Result<()> {
+        let item = self.item(id)?;
+        match item.writable {
+            true => self.dir.write(&item.path, data),
+            false => Err(Error::os(libc::EACCES, item.path.clone())),
+        }
+    }
+}

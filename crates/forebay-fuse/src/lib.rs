@@ -1,0 +1,15 @@
+//! The FUSE front-end: names, handles and POSIX verbs over the engine, and the decision which
+//! files the kernel may read and write past us.
+//!
+//! [`vfs`] holds the verbs and knows no transport; `serve` carries them over /dev/fuse.
+
+mod control;
+mod modes;
+mod mount;
+mod nodes;
+mod reply;
+mod serve;
+pub mod vfs;
+
+pub use control::{ControlDir, ControlEntry};
+pub use mount::{Mount, MountOptions, Passthrough};

@@ -1,0 +1,83 @@
+//! Which way a file's bytes go: past us through the kernel, or through us.
+//!
+//! One inode cannot be in passthrough and in cached mode at the same time: the kernel answers EIO
+//! (measured; see `docs/decisions/passthrough.md`). So every open is planned here, from what the
+//! inode's other descriptors do now. Pure.
+
+/// What the open descriptors of an inode do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    Idle,
+    /// Through us and the kernel's page cache.
+    Cached,
+    /// Past us.
+    Passthrough,
+}
+
+/// What an open wants, and what is known of the file.
+#[derive(Debug, Clone, Copy)]
+pub struct Wish {
+    pub write: bool,
+    /// Created or truncated by this open: everything in the file will be dirty.
+    pub fresh: bool,
+    pub complete: bool,
+    pub wholly_dirty: bool,
+}
+
+/// What the mount permits.
+#[derive(Debug, Clone, Copy)]
+pub struct Permit {
+    pub read: bool,
+    pub write: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Plan {
+    Cached,
+    PassRead,
+    /// The file counts as wholly dirty until it is closed.
+    PassWrite,
+}
+
+pub fn plan(mode: Mode, wish: Wish, permit: Permit) -> Plan {
+    match (mode, wish.write) {
+        (Mode::Cached, _) => Plan::Cached,
+        // Such a file is complete and pinned; a writer beside its readers is seen by nobody.
+        (Mode::Passthrough, false) => Plan::PassRead,
+        (Mode::Passthrough, true) => Plan::PassWrite,
+        (Mode::Idle, false) if wish.complete && permit.read => Plan::PassRead,
+        // Tracking nothing costs nothing where everything is dirty anyway.
+        (Mode::Idle, true) if (wish.fresh || wish.wholly_dirty) && permit.write => Plan::PassWrite,
+        (Mode::Idle, _) => Plan::Cached,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// No sequence of opens ever mixes passthrough and cached descriptors on one inode, and no
+    /// incomplete file is ever passed through for reading.
+    #[test]
+    fn modes_never_mix() {
+        let bools = [false, true];
+        for mode in [Mode::Idle, Mode::Cached, Mode::Passthrough] {
+            for bits in 0..64 {
+                let bit = |n: u32| bools[(bits >> n & 1) as usize];
+                let wish =
+                    Wish { write: bit(0), fresh: bit(1), complete: bit(2), wholly_dirty: bit(3) };
+                let permit = Permit { read: bit(4), write: bit(5) };
+                let plan = plan(mode, wish, permit);
+                match mode {
+                    Mode::Cached => assert_eq!(plan, Plan::Cached),
+                    Mode::Passthrough => assert_ne!(plan, Plan::Cached),
+                    Mode::Idle => {
+                        assert!(plan != Plan::PassRead || (wish.complete && permit.read));
+                        assert!(plan != Plan::PassWrite || permit.write);
+                    }
+                }
+                assert_eq!(plan == Plan::PassWrite, plan != Plan::Cached && wish.write);
+            }
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! A mount: its options, its session threads, and its end.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use forebay_backing::metrics::OpSummary;
+use forebay_backing::{BackingStore, Error, Kind, Result};
+use forebay_engine::Engine;
+use fuser::{Config, INodeNo, MountOption, Notifier, Session, SessionACL};
+
+use crate::control::ControlDir;
+use crate::serve::{Server, Shared};
+use crate::vfs::{Registrar, Vfs};
+
+/// Which files the kernel reads and writes in the fast tier without asking us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Passthrough {
+    /// Complete files for reading, new and truncated ones for writing while the tier has room.
+    Auto,
+    /// Complete files for reading.
+    ReadOnly,
+    /// As `Auto`, for writing whatever the room.
+    Always,
+    /// None.
+    Off,
+}
+
+pub struct MountOptions {
+    pub mountpoint: PathBuf,
+    /// What stands in the first column of the mount table.
+    pub source: String,
+    /// Everybody may use the mount; the kernel checks permissions.
+    pub allow_other: bool,
+    pub read_only: bool,
+    pub passthrough: Passthrough,
+    /// Let the kernel keep written bytes before they reach us. Faster for small buffered writes;
+    /// bytes the kernel still holds are lost when this process dies, which weakens S2. Excludes
+    /// passthrough.
+    pub kernel_writeback: bool,
+    /// Session threads, at least 2.
+    pub threads: usize,
+    pub entry_ttl: Duration,
+    pub attr_ttl: Duration,
+    pub control: Arc<dyn ControlDir>,
+}
+
+/// A mounted file system, served by threads of its own.
+pub struct Mount {
+    shared: Arc<Shared>,
+    mountpoint: PathBuf,
+    notifier: Notifier,
+    ended: Arc<(Mutex<bool>, Condvar)>,
+    passthrough: bool,
+    stop: Arc<AtomicBool>,
+}
+
+impl Mount {
+    /// Mounts and serves. When it returns, the mount answers.
+    pub fn new(
+        engine: Arc<Engine>,
+        _backing: Arc<dyn BackingStore>,
+        options: MountOptions,
+    ) -> Result<Mount> {
+        let root = rustix::process::geteuid().is_root();
+        let wanted = options.passthrough != Passthrough::Off && !options.kernel_writeback && root;
+        let vfs = Vfs::new(engine.clone(), options.control.clone(), options.passthrough)?;
+        let threads = options.threads.max(2);
+        let shared = Arc::new(Shared::new(vfs, threads, options.entry_ttl, options.attr_ttl));
+        let server = Server {
+            shared: shared.clone(),
+            passthrough: wanted,
+            kernel_writeback: options.kernel_writeback,
+        };
+        let mut session = Session::new(server, &options.mountpoint, &config(&options, threads))
+            .map_err(|e| explain(e, &options))?;
+        let passthrough = wanted && attach_registrar(&mut session, &shared);
+        let notifier = session.notifier();
+        let ended: Arc<(Mutex<bool>, Condvar)> = Arc::default();
+        let signal = ended.clone();
+        let serve = move || {
+            if let Err(e) = session.run() {
+                tracing::error!(error = %e, "the FUSE session ended");
+            }
+            *signal.0.lock().expect("no panic inside") = true;
+            signal.1.notify_all();
+        };
+        std::thread::Builder::new()
+            .name("fb-session".into())
+            .spawn(serve)
+            .map_err(|e| Error::io(e, "starting the session thread"))?;
+        let stop = Arc::new(AtomicBool::new(false));
+        start_watchdog(shared.clone(), engine, stop.clone())?;
+        Ok(Mount { shared, mountpoint: options.mountpoint, notifier, ended, passthrough, stop })
+    }
+
+    /// Whether files are passed through at all on this mount.
+    pub fn passes_through(&self) -> bool {
+        self.passthrough
+    }
+
+    /// Latency of every verb so far.
+    pub fn stats(&self) -> BTreeMap<&'static str, OpSummary> {
+        self.shared.verbs.all().into_iter().map(|(name, op)| (name, op.summary())).collect()
+    }
+
+    /// Makes the kernel forget what it has cached of data and attributes.
+    pub fn invalidate_all(&self) {
+        for id in self.shared.vfs.held() {
+            let _ = self.notifier.inval_inode(INodeNo(id), 0, 0);
+        }
+    }
+
+    /// Takes the mount away. EBUSY while it is in use, unless `lazy`: then it disappears from the
+    /// name space now and ends with its last user.
+    pub fn unmount(&self, lazy: bool) -> Result<()> {
+        use rustix::mount::UnmountFlags;
+        let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+        match rustix::mount::unmount(&self.mountpoint, flags) {
+            Ok(()) => Ok(()),
+            Err(rustix::io::Errno::PERM) => self.unmount_by_helper(lazy),
+            Err(e) => Err(Error::os(
+                e.raw_os_error(),
+                format!("unmounting {}", self.mountpoint.display()),
+            )),
+        }
+    }
+
+    fn unmount_by_helper(&self, lazy: bool) -> Result<()> {
+        let mut command = std::process::Command::new("fusermount3");
+        command.arg("-u").args(lazy.then_some("-z")).arg("--").arg(&self.mountpoint);
+        let output = command.output().map_err(|e| Error::io(e, "running fusermount3"))?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let said = String::from_utf8_lossy(&output.stderr).trim().to_string();
+        let busy = said.contains("busy");
+        let context = format!("unmounting {}: {said}", self.mountpoint.display());
+        Err(Error::os(if busy { libc::EBUSY } else { libc::EIO }, context))
+    }
+
+    /// Returns when the kernel has ended the session, by whomever it was unmounted.
+    pub fn wait(&self) {
+        let mut ended = self.ended.0.lock().expect("no panic inside");
+        while !*ended {
+            ended = self.ended.1.wait(ended).expect("no panic inside");
+        }
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+    }
+}
+
+fn config(options: &MountOptions, threads: usize) -> Config {
+    let mut config = Config::default();
+    config.mount_options = vec![
+        MountOption::FSName(options.source.clone()),
+        MountOption::Subtype("forebay".into()),
+        MountOption::DefaultPermissions,
+    ];
+    if options.read_only {
+        config.mount_options.push(MountOption::RO);
+    }
+    config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
+    config.n_threads = Some(threads);
+    config.clone_fd = true;
+    config
+}
+
+fn explain(e: io::Error, options: &MountOptions) -> Error {
+    let what = format!("mounting on {}", options.mountpoint.display());
+    match e.kind() {
+        io::ErrorKind::NotFound => Error::new(
+            Kind::Usage,
+            format!("{what}: {e}: is /dev/fuse there, and fusermount3 (package fuse3) installed?"),
+        ),
+        _ => Error::io(e, what),
+    }
+}
+
+/// Answers requests that hang in the backing store in their stead (S10).
+fn start_watchdog(shared: Arc<Shared>, engine: Arc<Engine>, stop: Arc<AtomicBool>) -> Result<()> {
+    let watch = move || {
+        while !stop.load(Relaxed) {
+            std::thread::sleep(Duration::from_millis(100));
+            let limit = engine.tunables().backing_timeout;
+            let late = shared.watch.expire(limit, !engine.health.is_available());
+            if late > 0 {
+                tracing::warn!(
+                    requests = late,
+                    "requests were answered ETIMEDOUT: the backing store hangs"
+                );
+            }
+        }
+    };
+    std::thread::Builder::new()
+        .name("fb-watchdog".into())
+        .spawn(watch)
+        .map(|_| ())
+        .map_err(|e| Error::io(e, "starting the watchdog"))
+}
+
+/// `struct fuse_backing_map` of `linux/fuse.h`.
+#[repr(C)]
+struct BackingMap {
+    fd: i32,
+    flags: u32,
+    padding: u64,
+}
+
+/// `_IOW(229, 1, struct fuse_backing_map)` and `_IOW(229, 2, __u32)`.
+const BACKING_OPEN: libc::c_ulong = 0x4010_e501;
+const BACKING_CLOSE: libc::c_ulong = 0x4004_e502;
+
+/// Registers shadow files on the session's own descriptor.
+struct Device(OwnedFd);
+
+impl Registrar for Device {
+    fn register(&self, shadow: BorrowedFd<'_>) -> io::Result<u32> {
+        let map = BackingMap { fd: shadow.as_raw_fd(), flags: 0, padding: 0 };
+        // SAFETY: the map outlives the call and has the layout that the kernel expects.
+        let id = unsafe { libc::ioctl(self.0.as_raw_fd(), BACKING_OPEN, &raw const map) };
+        if id < 0 { Err(io::Error::last_os_error()) } else { Ok(id as u32) }
+    }
+
+    fn release(&self, id: u32) {
+        // SAFETY: the kernel reads four bytes.
+        let done = unsafe { libc::ioctl(self.0.as_raw_fd(), BACKING_CLOSE, &raw const id) };
+        if done < 0 {
+            tracing::debug!(id, error = %io::Error::last_os_error(), "a shadow file stays registered");
+        }
+    }
+}
+
+/// Sees whether the kernel takes a file for passthrough, and keeps the means if it does.
+fn attach_registrar(session: &mut Session<Server>, shared: &Shared) -> bool {
+    let Ok(fd) = session.as_fd().try_clone_to_owned() else { return false };
+    shared.vfs.set_registrar(Box::new(Device(fd)));
+    true
+}

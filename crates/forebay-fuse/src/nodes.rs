@@ -1,0 +1,376 @@
+//! Names the kernel knows: node ids, and which path each stands for.
+//!
+//! A node id is the backing store's inode number, so it is the same after the kernel has forgotten
+//! it and after a restart. Nodes that the kernel forgot are remembered until there are more than
+//! `max` of them, oldest first: an NFS server's handle outlives the kernel's inode.
+//!
+//! Invariants:
+//! - N1: a node that the kernel holds is never dropped.
+//! - N2: every name in `names` leads to a node that lists it.
+
+use std::collections::{HashMap, VecDeque};
+use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::sync::{Arc, RwLock};
+
+use forebay_backing::{Attr, FileKey, FileKind};
+
+pub const ROOT: u64 = 1;
+
+/// The kernel's file handles have room for 32 bits.
+pub fn generation(key: FileKey) -> u64 {
+    u64::from((key.generation ^ (key.generation >> 32)) as u32)
+}
+
+type Name = (u64, Arc<OsStr>);
+
+struct Node {
+    key: FileKey,
+    /// Names, the most recently seen first.
+    names: Vec<Name>,
+    lookups: u64,
+    is_dir: bool,
+    /// Stands in the queue of forgotten nodes.
+    queued: bool,
+    /// Fingerprint of the file's bytes that are in the kernel's page cache; 0 is none.
+    pages: u64,
+    /// Kept for directories, to answer while the backing store is away.
+    attr: Option<Box<Attr>>,
+}
+
+pub struct Nodes {
+    table: RwLock<Table>,
+    root: FileKey,
+    max: usize,
+}
+
+#[derive(Default)]
+struct Table {
+    nodes: HashMap<u64, Node>,
+    names: HashMap<Name, u64>,
+    forgotten: VecDeque<u64>,
+}
+
+/// What is known of a child without asking the backing store.
+#[derive(Debug, Clone, Copy)]
+pub struct Child {
+    pub id: u64,
+    pub key: FileKey,
+    pub is_dir: bool,
+}
+
+impl Nodes {
+    pub fn new(root: Attr, max: usize) -> Nodes {
+        let mut table = Table::default();
+        table.nodes.insert(
+            ROOT,
+            Node {
+                key: root.key,
+                names: Vec::new(),
+                lookups: 1,
+                is_dir: true,
+                queued: false,
+                pages: 0,
+                attr: Some(Box::new(root)),
+            },
+        );
+        Nodes { table: RwLock::new(table), root: root.key, max }
+    }
+
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, Table> {
+        self.table.read().expect("no panic inside")
+    }
+
+    fn write(&self) -> std::sync::RwLockWriteGuard<'_, Table> {
+        self.table.write().expect("no panic inside")
+    }
+
+    /// The node id of a file. 1 is the root's alone; a store that uses small numbers itself gets
+    /// them moved out of the way.
+    pub fn id_of(&self, key: FileKey) -> u64 {
+        match key.ino {
+            _ if key == self.root => ROOT,
+            ino @ 0..=1 => ino | 1 << 60,
+            ino => ino,
+        }
+    }
+
+    /// Remembers that `name` in `parent` is this file, and that the kernel was told `times` times.
+    pub fn remember(&self, parent: u64, name: &OsStr, attr: &Attr, times: u64) -> u64 {
+        let id = self.id_of(attr.key);
+        if id == ROOT {
+            return id;
+        }
+        let is_dir = attr.kind == FileKind::Dir;
+        let mut table = self.write();
+        let at: Name = (parent, name.into());
+        let before = table.names.insert(at.clone(), id);
+        if let Some(other) = before.filter(|other| *other != id) {
+            table.unname(other, &at);
+        }
+        let node = table.nodes.entry(id).or_insert_with(|| Node {
+            key: attr.key,
+            names: Vec::new(),
+            lookups: 0,
+            is_dir,
+            queued: false,
+            pages: 0,
+            attr: None,
+        });
+        if node.key != attr.key {
+            // The number was used again: nothing known of the old file holds for the new one.
+            (node.key, node.is_dir, node.pages) = (attr.key, is_dir, 0);
+            let old = std::mem::take(&mut node.names);
+            node.names.push(at.clone());
+            for name in old.into_iter().filter(|name| *name != at) {
+                table.names.remove(&name);
+            }
+        } else if node.names.first() != Some(&at) {
+            // A directory has one name: whoever moved it behind our back took the old one away.
+            if is_dir {
+                node.names.clear();
+            }
+            node.names.retain(|known| *known != at);
+            node.names.insert(0, at);
+        }
+        let node = table.nodes.get_mut(&id).expect("entered above");
+        node.lookups += times;
+        node.attr = is_dir.then(|| Box::new(*attr));
+        if times == 0 {
+            table.queue_if_free(id);
+        }
+        table.trim(self.max);
+        id
+    }
+
+    /// The kernel has dropped `times` references.
+    pub fn forget(&self, id: u64, times: u64) {
+        if id == ROOT {
+            return;
+        }
+        let mut table = self.write();
+        if let Some(node) = table.nodes.get_mut(&id) {
+            node.lookups = node.lookups.saturating_sub(times);
+            table.queue_if_free(id);
+            table.trim(self.max);
+        }
+    }
+
+    /// The path of a node; `None` if it has no name any more or is not known.
+    pub fn path(&self, id: u64) -> Option<PathBuf> {
+        let table = self.read();
+        let mut parts: Vec<&OsStr> = Vec::new();
+        let mut at = id;
+        // A cycle cannot be, but a damaged table must not hang us.
+        for _ in 0..4096 {
+            if at == ROOT {
+                let mut path = PathBuf::new();
+                parts.iter().rev().for_each(|part| path.push(part));
+                return Some(path);
+            }
+            let (parent, name) = table.nodes.get(&at)?.names.first()?;
+            parts.push(name);
+            at = *parent;
+        }
+        None
+    }
+
+    pub fn key(&self, id: u64) -> Option<FileKey> {
+        self.read().nodes.get(&id).map(|node| node.key)
+    }
+
+    pub fn is_dir(&self, id: u64) -> bool {
+        self.read().nodes.get(&id).is_some_and(|node| node.is_dir)
+    }
+
+    pub fn parent(&self, id: u64) -> Option<u64> {
+        match id {
+            ROOT => Some(ROOT),
+            _ => self.read().nodes.get(&id)?.names.first().map(|name| name.0),
+        }
+    }
+
+    pub fn child(&self, parent: u64, name: &OsStr) -> Option<Child> {
+        let table = self.read();
+        let id = *table.names.get(&(parent, name.into()))?;
+        let node = table.nodes.get(&id)?;
+        Some(Child { id, key: node.key, is_dir: node.is_dir })
+    }
+
+    /// Attributes of a directory as last seen.
+    pub fn dir_attr(&self, id: u64) -> Option<Attr> {
+        self.read().nodes.get(&id)?.attr.as_deref().copied()
+    }
+
+    /// Known names in a directory, for when the backing store cannot be asked.
+    pub fn children(&self, parent: u64) -> Vec<(Arc<OsStr>, Child)> {
+        let table = self.read();
+        let within = table.names.iter().filter(|((dir, _), _)| *dir == parent);
+        within
+            .filter_map(|((_, name), id)| {
+                let node = table.nodes.get(id)?;
+                Some((name.clone(), Child { id: *id, key: node.key, is_dir: node.is_dir }))
+            })
+            .collect()
+    }
+
+    /// The name is gone.
+    pub fn unlink(&self, parent: u64, name: &OsStr) {
+        let mut table = self.write();
+        let at: Name = (parent, name.into());
+        if let Some(id) = table.names.remove(&at) {
+            table.unname(id, &at);
+        }
+    }
+
+    pub fn rename(&self, from: (u64, &OsStr), to: (u64, &OsStr), exchange: bool) {
+        let mut table = self.write();
+        let from: Name = (from.0, from.1.into());
+        let to: Name = (to.0, to.1.into());
+        let moved = table.names.remove(&from);
+        let other = table.names.remove(&to);
+        if let Some(id) = moved {
+            table.swap_name(id, &from, &to);
+        }
+        if let Some(id) = other.filter(|id| moved != Some(*id)) {
+            match exchange {
+                true => table.swap_name(id, &to, &from),
+                false => table.unname(id, &to),
+            }
+        }
+    }
+
+    pub fn pages(&self, id: u64) -> u64 {
+        self.read().nodes.get(&id).map_or(0, |node| node.pages)
+    }
+
+    pub fn set_pages(&self, id: u64, fingerprint: u64) {
+        if let Some(node) = self.write().nodes.get_mut(&id) {
+            node.pages = fingerprint;
+        }
+    }
+
+    /// All nodes the kernel may hold.
+    pub fn held(&self) -> Vec<u64> {
+        let table = self.read();
+        table.nodes.iter().filter(|(_, node)| node.lookups > 0).map(|(id, _)| *id).collect()
+    }
+
+    #[cfg(test)]
+    fn count(&self) -> usize {
+        self.read().nodes.len()
+    }
+}
+
+impl Table {
+    fn unname(&mut self, id: u64, name: &Name) {
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.names.retain(|known| known != name);
+            self.queue_if_free(id);
+        }
+    }
+
+    fn swap_name(&mut self, id: u64, from: &Name, to: &Name) {
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.names.retain(|known| known != from && known != to);
+            node.names.insert(0, to.clone());
+            self.names.insert(to.clone(), id);
+        }
+    }
+
+    fn queue_if_free(&mut self, id: u64) {
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        if node.lookups > 0 || node.queued {
+            return;
+        }
+        if node.names.is_empty() {
+            self.nodes.remove(&id);
+            return;
+        }
+        node.queued = true;
+        self.forgotten.push_back(id);
+    }
+
+    /// Drops forgotten nodes while there are too many (N1).
+    fn trim(&mut self, max: usize) {
+        while self.nodes.len() > max {
+            let Some(id) = self.forgotten.pop_front() else { return };
+            let Some(node) = self.nodes.get_mut(&id) else { continue };
+            node.queued = false;
+            if node.lookups == 0 {
+                let node = self.nodes.remove(&id).expect("found above");
+                for name in node.names {
+                    self.names.remove(&name);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_backing::Timestamp;
+
+    fn attr(ino: u64, kind: FileKind) -> Attr {
+        let t = Timestamp::default();
+        Attr {
+            key: FileKey { ino, generation: 7 },
+            kind,
+            mode: 0o755,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: 0,
+            blocks: 0,
+            blksize: 4096,
+            atime: t,
+            mtime: t,
+            ctime: t,
+            btime: t,
+        }
+    }
+
+    fn nodes(max: usize) -> Nodes {
+        Nodes::new(attr(2, FileKind::Dir), max)
+    }
+
+    #[test]
+    fn a_path_follows_renames_of_its_parents() {
+        let n = nodes(100);
+        n.remember(ROOT, "a".as_ref(), &attr(10, FileKind::Dir), 1);
+        n.remember(10, "f".as_ref(), &attr(11, FileKind::File), 1);
+        n.rename((ROOT, "a".as_ref()), (ROOT, "b".as_ref()), false);
+        assert_eq!(n.path(11).unwrap(), PathBuf::from("b/f"));
+        assert!(n.child(ROOT, "a".as_ref()).is_none());
+    }
+
+    #[test]
+    fn a_hard_link_keeps_its_other_name() {
+        let n = nodes(100);
+        n.remember(ROOT, "a".as_ref(), &attr(10, FileKind::File), 1);
+        n.remember(ROOT, "b".as_ref(), &attr(10, FileKind::File), 1);
+        n.unlink(ROOT, "b".as_ref());
+        assert_eq!(n.path(10).unwrap(), PathBuf::from("a"));
+        n.unlink(ROOT, "a".as_ref());
+        assert_eq!(n.path(10), None);
+        n.forget(10, 2);
+        assert_eq!(n.count(), 1);
+    }
+
+    #[test]
+    fn forgotten_names_are_dropped_only_beyond_the_limit() {
+        let n = nodes(4);
+        for ino in 10..20 {
+            n.remember(ROOT, format!("{ino}").as_ref(), &attr(ino, FileKind::File), 1);
+        }
+        assert_eq!(n.count(), 11, "N1: what the kernel holds stays");
+        for ino in 10..20 {
+            n.forget(ino, 1);
+        }
+        assert_eq!(n.count(), 4);
+        assert_eq!(n.path(19).unwrap(), PathBuf::from("19"));
+        assert_eq!(n.path(10), None);
+    }
+}

@@ -1,0 +1,904 @@
+//! The transport over /dev/fuse, by way of the `fuser` crate: decodes requests, runs verbs,
+//! encodes answers.
+//!
+//! A session thread runs a verb itself while another session thread is free to take the next
+//! request; otherwise the verb goes to a pool. So a fast request costs no hand-over, and a slow
+//! backing store neither stops the mount nor limits how many requests wait for it.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use forebay_backing::metrics::Op;
+use forebay_backing::{
+    Attr, Error, FileKind, New, RenameMode, Result, SetAttr, SetTime, Timestamp,
+};
+use forebay_engine::Pool;
+use fuser::{
+    BsdFileFlags, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
+    InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs,
+    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+
+use crate::nodes::generation;
+use crate::reply::{Fail, Patience, Slot, Watch};
+use crate::vfs::{Caller, Entry, How, Make, Opened, Vfs};
+
+/// Requests that may wait for the backing store at once, beside those on session threads.
+const POOL_THREADS: usize = 64;
+
+/// The largest write request. Larger ones fall out of the processor's caches between the two
+/// copies; smaller ones pay more round trips.
+const MAX_WRITE: u32 = 1 << 20;
+
+/// What all requests share.
+pub struct Shared {
+    pub vfs: Vfs,
+    pub watch: Watch,
+    pub verbs: Verbs,
+    pub entry_ttl: Duration,
+    pub attr_ttl: Duration,
+    pool: Pool,
+    threads: usize,
+    busy: AtomicUsize,
+}
+
+impl Shared {
+    pub fn new(vfs: Vfs, threads: usize, entry_ttl: Duration, attr_ttl: Duration) -> Shared {
+        Shared {
+            vfs,
+            watch: Watch::default(),
+            verbs: Verbs::default(),
+            entry_ttl,
+            attr_ttl,
+            pool: Pool::new("fb-request", POOL_THREADS),
+            threads,
+            busy: AtomicUsize::new(0),
+        }
+    }
+}
+
+macro_rules! verbs {
+    ($($name:ident),* $(,)?) => {
+        /// Latency of every verb.
+        #[derive(Default)]
+        pub struct Verbs { $(pub $name: Op),* }
+
+        impl Verbs {
+            pub fn all(&self) -> Vec<(&'static str, &Op)> {
+                vec![$((stringify!($name), &self.$name)),*]
+            }
+        }
+    };
+}
+
+verbs!(
+    lookup, getattr, setattr, readlink, make, unlink, rmdir, rename, link, create, open, read,
+    write, flush, release, fsync, readdir, fsyncdir, statfs, xattr, fallocate, lseek,
+);
+
+/// The file system as `fuser` sees it.
+pub struct Server {
+    pub shared: Arc<Shared>,
+    pub passthrough: bool,
+    pub kernel_writeback: bool,
+}
+
+impl Server {
+    /// Runs `work` here or in the pool and answers with what comes out of it.
+    fn run<R: Fail, T: Send>(
+        &self,
+        op: fn(&Verbs) -> &Op,
+        patience: Patience,
+        reply: R,
+        work: impl FnOnce(&Shared) -> Result<T> + Send + 'static,
+        answer: impl FnOnce(&Shared, Option<R>, T) + Send + 'static,
+    ) {
+        let shared = self.shared.clone();
+        let slot = Slot::new(reply);
+        let n = shared.watch.begin(&slot, patience);
+        let job = move |shared: &Shared| {
+            let result = op(&shared.verbs).time(|_| 0, || work(shared));
+            shared.watch.end(n);
+            let reply = slot.take();
+            match result {
+                Ok(value) => answer(shared, reply, value),
+                Err(error) => {
+                    if let Some(reply) = reply {
+                        tracing::trace!(error = %error, "request failed");
+                        reply.fail(error.errno());
+                    }
+                }
+            }
+        };
+        if shared.busy.fetch_add(1, Relaxed) + 1 < shared.threads {
+            job(&shared);
+            shared.busy.fetch_sub(1, Relaxed);
+        } else {
+            shared.busy.fetch_sub(1, Relaxed);
+            let pool = shared.pool.clone();
+            pool.run(move || job(&shared));
+        }
+    }
+
+    fn simple<R: Fail, T: Send>(
+        &self,
+        op: fn(&Verbs) -> &Op,
+        reply: R,
+        work: impl FnOnce(&Vfs) -> Result<T> + Send + 'static,
+        answer: impl FnOnce(R, T) + Send + 'static,
+    ) {
+        self.run(
+            op,
+            Patience::Short,
+            reply,
+            move |shared| work(&shared.vfs),
+            move |_, reply, value| {
+                if let Some(reply) = reply {
+                    answer(reply, value);
+                }
+            },
+        );
+    }
+
+    fn entry(
+        &self,
+        op: fn(&Verbs) -> &Op,
+        reply: ReplyEntry,
+        work: impl FnOnce(&Vfs) -> Result<Entry> + Send + 'static,
+    ) {
+        self.run(
+            op,
+            Patience::Short,
+            reply,
+            move |shared| work(&shared.vfs),
+            |shared, reply, entry| match reply {
+                Some(reply) => reply.entry_with_ttls(
+                    &shared.attr_ttl,
+                    &shared.entry_ttl,
+                    &file_attr(&entry.attr, entry.id),
+                    Generation(generation(entry.attr.key)),
+                ),
+                // Nobody was told of the node: take back the reference.
+                None => shared.vfs.forget(entry.id, 1),
+            },
+        );
+    }
+}
+
+fn caller(req: &Request) -> Caller {
+    Caller { uid: req.uid(), gid: req.gid() }
+}
+
+fn new_file(req: &Request, mode: u32) -> New {
+    New { mode: mode & 0o7777, uid: req.uid(), gid: req.gid() }
+}
+
+fn fopen_flags(how: How) -> FopenFlags {
+    match how {
+        How::Cached { keep: true } => FopenFlags::FOPEN_KEEP_CACHE,
+        How::Cached { keep: false } | How::Passthrough(_) => FopenFlags::empty(),
+        How::Direct => FopenFlags::FOPEN_DIRECT_IO,
+    }
+}
+
+fn answer_open(shared: &Shared, reply: Option<ReplyOpen>, opened: Opened) {
+    let Some(reply) = reply else { return shared.vfs.release(opened.handle) };
+    let handle = FileHandle(opened.handle);
+    match opened.how {
+        How::Passthrough(id) => {
+            // SAFETY: the id belongs to this session and stays registered while the handle that
+            // was just made exists; `into_raw` keeps the wrapper from closing it.
+            let wrapped = unsafe { reply.wrap_backing(id) };
+            reply.opened_passthrough(handle, FopenFlags::empty(), &wrapped);
+            let _ = wrapped.into_raw();
+        }
+        how => reply.opened(handle, fopen_flags(how)),
+    }
+}
+
+fn answer_create(shared: &Shared, reply: Option<ReplyCreate>, entry: Entry, opened: Opened) {
+    let Some(reply) = reply else {
+        shared.vfs.release(opened.handle);
+        return shared.vfs.forget(entry.id, 1);
+    };
+    let attr = file_attr(&entry.attr, entry.id);
+    let generation = Generation(generation(entry.attr.key));
+    let handle = FileHandle(opened.handle);
+    match opened.how {
+        How::Passthrough(id) => {
+            // SAFETY: as in `answer_open`.
+            let wrapped = unsafe { reply.wrap_backing(id) };
+            reply.created_passthrough(
+                &shared.entry_ttl,
+                &attr,
+                generation,
+                handle,
+                FopenFlags::empty(),
+                &wrapped,
+            );
+            let _ = wrapped.into_raw();
+        }
+        how => reply.created(&shared.entry_ttl, &attr, generation, handle, fopen_flags(how)),
+    }
+}
+
+impl Filesystem for Server {
+    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+        let wanted = [
+            InitFlags::FUSE_EXPORT_SUPPORT,
+            InitFlags::FUSE_ATOMIC_O_TRUNC,
+            InitFlags::FUSE_HANDLE_KILLPRIV_V2,
+            InitFlags::FUSE_PARALLEL_DIROPS,
+            InitFlags::FUSE_DO_READDIRPLUS,
+            InitFlags::FUSE_READDIRPLUS_AUTO,
+            InitFlags::FUSE_ASYNC_DIO,
+            InitFlags::FUSE_CACHE_SYMLINKS,
+        ];
+        for flag in wanted {
+            let _ = config.add_capabilities(flag); // An older kernel does without.
+        }
+        if self.kernel_writeback {
+            let _ = config.add_capabilities(InitFlags::FUSE_WRITEBACK_CACHE);
+        }
+        if self.passthrough {
+            let granted = config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok();
+            // One layer of stacking: shadow files lie on a real file system.
+            self.passthrough = granted && config.set_max_stack_depth(1).is_ok();
+        }
+        let _ = config.set_max_write(MAX_WRITE);
+        let _ = config.set_max_background(64);
+        let _ = config.set_congestion_threshold(48);
+        Ok(())
+    }
+
+    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let name = name.to_os_string();
+        self.entry(|v| &v.lookup, reply, move |vfs| vfs.lookup(parent.0, &name));
+    }
+
+    fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
+        self.shared.vfs.forget(ino.0, nlookup);
+    }
+
+    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        let ttl = self.shared.attr_ttl;
+        self.simple(
+            |v| &v.getattr,
+            reply,
+            move |vfs| vfs.getattr(ino.0),
+            move |reply, attr| reply.attr(&ttl, &file_attr(&attr, ino.0)),
+        );
+    }
+
+    fn setattr(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        _fh: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let caller = caller(req);
+        let set = SetAttr {
+            mode: mode.map(|m| m & 0o7777),
+            uid,
+            gid,
+            atime: atime.map(set_time),
+            mtime: mtime.map(set_time),
+        };
+        let ttl = self.shared.attr_ttl;
+        self.run(
+            |v| &v.setattr,
+            Patience::Long,
+            reply,
+            move |shared| shared.vfs.setattr(ino.0, caller, &set, size),
+            move |_, reply, attr| {
+                if let Some(reply) = reply {
+                    reply.attr(&ttl, &file_attr(&attr, ino.0));
+                }
+            },
+        );
+    }
+
+    fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
+        self.simple(
+            |v| &v.readlink,
+            reply,
+            move |vfs| vfs.readlink(ino.0),
+            |reply, target| reply.data(target.as_os_str().as_encoded_bytes()),
+        );
+    }
+
+    fn mknod(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        let (name, new) = (name.to_os_string(), new_file(req, mode));
+        let kind = match mode & libc::S_IFMT {
+            libc::S_IFIFO => FileKind::Fifo,
+            libc::S_IFSOCK => FileKind::Socket,
+            libc::S_IFCHR => FileKind::Char,
+            libc::S_IFBLK => FileKind::Block,
+            _ => FileKind::File,
+        };
+        let what = Make::Node(kind, rdev.into());
+        self.entry(|v| &v.make, reply, move |vfs| vfs.make(parent.0, &name, new, &what));
+    }
+
+    fn mkdir(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        reply: ReplyEntry,
+    ) {
+        let (name, new) = (name.to_os_string(), new_file(req, mode));
+        self.entry(|v| &v.make, reply, move |vfs| vfs.make(parent.0, &name, new, &Make::Dir));
+    }
+
+    fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let name = name.to_os_string();
+        self.simple(
+            |v| &v.unlink,
+            reply,
+            move |vfs| vfs.unlink(parent.0, &name),
+            |reply, ()| reply.ok(),
+        );
+    }
+
+    fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let name = name.to_os_string();
+        self.simple(
+            |v| &v.rmdir,
+            reply,
+            move |vfs| vfs.rmdir(parent.0, &name),
+            |reply, ()| reply.ok(),
+        );
+    }
+
+    fn symlink(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        link_name: &OsStr,
+        target: &Path,
+        reply: ReplyEntry,
+    ) {
+        let (name, new) = (link_name.to_os_string(), new_file(req, 0o777));
+        let what = Make::Link(target.as_os_str().to_os_string());
+        self.entry(|v| &v.make, reply, move |vfs| vfs.make(parent.0, &name, new, &what));
+    }
+
+    fn rename(
+        &self,
+        _req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        newparent: INodeNo,
+        newname: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let (name, newname) = (name.to_os_string(), newname.to_os_string());
+        self.simple(
+            |v| &v.rename,
+            reply,
+            move |vfs| {
+                let mode = rename_mode(flags)?;
+                vfs.rename((parent.0, &name), (newparent.0, &newname), mode)
+            },
+            |reply, ()| reply.ok(),
+        );
+    }
+
+    fn link(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        newparent: INodeNo,
+        newname: &OsStr,
+        reply: ReplyEntry,
+    ) {
+        let name = newname.to_os_string();
+        self.entry(|v| &v.link, reply, move |vfs| vfs.link(ino.0, newparent.0, &name));
+    }
+
+    fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        self.run(
+            |v| &v.open,
+            Patience::Short,
+            reply,
+            move |shared| shared.vfs.open(ino.0, flags.0),
+            answer_open,
+        );
+    }
+
+    fn create(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let (name, new) = (name.to_os_string(), new_file(req, mode));
+        self.run(
+            |v| &v.create,
+            Patience::Short,
+            reply,
+            move |shared| shared.vfs.create(parent.0, &name, new, flags),
+            |shared, reply, (entry, opened)| answer_create(shared, reply, entry, opened),
+        );
+    }
+
+    fn read(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        self.run(
+            |v| &v.read,
+            Patience::Short,
+            reply,
+            move |shared| read(shared, fh.0, offset, size as usize),
+            |_, reply, buf| {
+                if let Some(reply) = reply {
+                    reply.data(&buf);
+                }
+                give_back(buf);
+            },
+        );
+    }
+
+    fn write(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        data: &[u8],
+        write_flags: WriteFlags,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let kill = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        let len = data.len() as u32;
+        let shared = &self.shared;
+        let alone = shared.busy.fetch_add(1, Relaxed) + 1 >= shared.threads;
+        if alone {
+            shared.busy.fetch_sub(1, Relaxed);
+            // Only now is a copy of the data needed: the session's buffer is used again.
+            let data = data.to_vec();
+            self.run(
+                |v| &v.write,
+                Patience::Long,
+                reply,
+                move |shared| write(shared, ino.0, fh.0, offset, &data, kill),
+                move |_, reply, ()| {
+                    if let Some(reply) = reply {
+                        reply.written(len);
+                    }
+                },
+            );
+            return;
+        }
+        let slot = Slot::new(reply);
+        let n = shared.watch.begin(&slot, Patience::Long);
+        let op = &shared.verbs.write;
+        let result = op.time(|()| len.into(), || write(shared, ino.0, fh.0, offset, data, kill));
+        shared.watch.end(n);
+        shared.busy.fetch_sub(1, Relaxed);
+        match (slot.take(), result) {
+            (Some(reply), Ok(())) => reply.written(len),
+            (Some(reply), Err(error)) => reply.fail(error.errno()),
+            (None, _) => {}
+        }
+    }
+
+    fn flush(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        _lock_owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        self.done(|v| &v.flush, reply, move |vfs| vfs.flush(fh.0));
+    }
+
+    fn release(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.done(
+            |v| &v.release,
+            reply,
+            move |vfs| {
+                vfs.release(fh.0);
+                Ok(())
+            },
+        );
+    }
+
+    fn fsync(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        _datasync: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.done(|v| &v.fsync, reply, move |vfs| vfs.fsync(fh.0));
+    }
+
+    fn opendir(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        match self.shared.vfs.opendir(ino.0) {
+            Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::empty()),
+            Err(error) => reply.fail(error.errno()),
+        }
+    }
+
+    fn readdir(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        reply: ReplyDirectory,
+    ) {
+        self.run(
+            |v| &v.readdir,
+            Patience::Short,
+            reply,
+            move |shared| shared.vfs.list(fh.0, offset == 0),
+            move |shared, reply, (_, entries)| {
+                let Some(mut reply) = reply else { return };
+                for (at, entry) in entries.iter().enumerate().skip(offset as usize) {
+                    let ino = INodeNo(shared.vfs.shown_ino(entry.ino));
+                    if reply.add(ino, at as u64 + 1, file_type(entry.kind), &entry.name) {
+                        break;
+                    }
+                }
+                reply.ok();
+            },
+        );
+    }
+
+    fn readdirplus(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        reply: ReplyDirectoryPlus,
+    ) {
+        self.run(
+            |v| &v.readdir,
+            Patience::Long,
+            reply,
+            move |shared| shared.vfs.list(fh.0, offset == 0),
+            move |shared, reply, (dir, entries)| {
+                if let Some(reply) = reply {
+                    fill_plus(shared, reply, dir, &entries, offset);
+                }
+            },
+        );
+    }
+
+    fn releasedir(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        _flags: OpenFlags,
+        reply: ReplyEmpty,
+    ) {
+        self.shared.vfs.release(fh.0);
+        reply.ok();
+    }
+
+    fn fsyncdir(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        _datasync: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.done(|v| &v.fsyncdir, reply, move |vfs| vfs.fsyncdir(fh.0));
+    }
+
+    fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        self.simple(
+            |v| &v.statfs,
+            reply,
+            |vfs| vfs.statfs(),
+            |reply, s| {
+                reply.statfs(
+                    s.blocks, s.bfree, s.bavail, s.files, s.ffree, s.bsize, s.namelen, s.frsize,
+                );
+            },
+        );
+    }
+
+    fn setxattr(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        let (name, value) = (name.to_os_string(), value.to_vec());
+        self.simple(
+            |v| &v.xattr,
+            reply,
+            move |vfs| vfs.setxattr(ino.0, &name, &value, flags),
+            |reply, ()| reply.ok(),
+        );
+    }
+
+    fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        let name = name.to_os_string();
+        self.simple(
+            |v| &v.xattr,
+            reply,
+            move |vfs| vfs.getxattr(ino.0, &name),
+            move |reply, value| answer_xattr(reply, size, &value),
+        );
+    }
+
+    fn listxattr(&self, _req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        self.simple(
+            |v| &v.xattr,
+            reply,
+            move |vfs| vfs.listxattr(ino.0),
+            move |reply, names| answer_xattr(reply, size, &names),
+        );
+    }
+
+    fn removexattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let name = name.to_os_string();
+        self.simple(
+            |v| &v.xattr,
+            reply,
+            move |vfs| vfs.removexattr(ino.0, &name),
+            |reply, ()| reply.ok(),
+        );
+    }
+
+    fn fallocate(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        self.done(|v| &v.fallocate, reply, move |vfs| vfs.fallocate(fh.0, offset, length, mode));
+    }
+
+    fn lseek(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        self.simple(
+            |v| &v.lseek,
+            reply,
+            move |vfs| vfs.lseek(fh.0, offset as u64, whence),
+            |reply, at| reply.offset(at as i64),
+        );
+    }
+}
+
+impl Server {
+    /// A verb that answers nothing but success and may rightly take long.
+    fn done(
+        &self,
+        op: fn(&Verbs) -> &Op,
+        reply: ReplyEmpty,
+        work: impl FnOnce(&Vfs) -> Result<()> + Send + 'static,
+    ) {
+        self.run(
+            op,
+            Patience::Long,
+            reply,
+            move |shared| work(&shared.vfs),
+            |_, reply, ()| {
+                if let Some(reply) = reply {
+                    reply.ok();
+                }
+            },
+        );
+    }
+}
+
+fn write(
+    shared: &Shared,
+    id: u64,
+    handle: u64,
+    offset: u64,
+    data: &[u8],
+    kill_suid: bool,
+) -> Result<()> {
+    shared.vfs.write(handle, offset, data)?;
+    if kill_suid {
+        shared.vfs.strip_suid(id, None);
+    }
+    Ok(())
+}
+
+thread_local! {
+    /// Read buffers are used again: clearing and faulting in 128 KiB costs more than the read.
+    static SPARE: std::cell::RefCell<Vec<u8>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
+fn read(shared: &Shared, handle: u64, offset: u64, size: usize) -> Result<Vec<u8>> {
+    let mut buf = SPARE.with_borrow_mut(std::mem::take);
+    if buf.len() < size {
+        buf.resize(size, 0);
+    }
+    let n = shared.vfs.read(handle, offset, &mut buf[..size])?;
+    buf.truncate(n);
+    Ok(buf)
+}
+
+fn give_back(buf: Vec<u8>) {
+    SPARE.with_borrow_mut(|spare| *spare = buf);
+}
+
+fn fill_plus(
+    shared: &Shared,
+    mut reply: ReplyDirectoryPlus,
+    dir: u64,
+    entries: &[forebay_backing::DirEntry],
+    offset: u64,
+) {
+    for (at, entry) in entries.iter().enumerate().skip(offset as usize) {
+        let dots = entry.name == "." || entry.name == "..";
+        let found = match dots {
+            true => shared.vfs.getattr(dir).map(|attr| Entry { id: dir, attr }),
+            false => shared.vfs.lookup(dir, &entry.name),
+        };
+        let Ok(found) = found else { continue }; // Gone since the directory was read.
+        let full = reply.add(
+            INodeNo(found.id),
+            at as u64 + 1,
+            &entry.name,
+            &shared.entry_ttl,
+            &file_attr(&found.attr, found.id),
+            Generation(generation(found.attr.key)),
+        );
+        if full && !dots {
+            shared.vfs.forget(found.id, 1);
+        }
+        if full {
+            break;
+        }
+    }
+    reply.ok();
+}
+
+fn answer_xattr(reply: ReplyXattr, size: u32, value: &[u8]) {
+    match size as usize {
+        0 => reply.size(value.len() as u32),
+        room if room < value.len() => reply.fail(libc::ERANGE),
+        _ => reply.data(value),
+    }
+}
+
+fn rename_mode(flags: RenameFlags) -> Result<RenameMode> {
+    match flags.bits() {
+        0 => Ok(RenameMode::Replace),
+        bits if bits == libc::RENAME_NOREPLACE => Ok(RenameMode::NoReplace),
+        bits if bits == libc::RENAME_EXCHANGE => Ok(RenameMode::Exchange),
+        _ => Err(Error::os(libc::EINVAL, "this kind of rename")),
+    }
+}
+
+fn set_time(time: TimeOrNow) -> SetTime {
+    match time {
+        TimeOrNow::Now => SetTime::Now,
+        TimeOrNow::SpecificTime(at) => SetTime::At(timestamp(at)),
+    }
+}
+
+fn timestamp(at: SystemTime) -> Timestamp {
+    match at.duration_since(UNIX_EPOCH) {
+        Ok(after) => Timestamp { sec: after.as_secs() as i64, nsec: after.subsec_nanos() },
+        Err(before) => {
+            let before = before.duration();
+            let nsec = before.subsec_nanos();
+            match nsec {
+                0 => Timestamp { sec: -(before.as_secs() as i64), nsec: 0 },
+                _ => Timestamp { sec: -(before.as_secs() as i64) - 1, nsec: 1_000_000_000 - nsec },
+            }
+        }
+    }
+}
+
+fn system_time(at: Timestamp) -> SystemTime {
+    let nsec = Duration::from_nanos(at.nsec.into());
+    match at.sec {
+        0.. => UNIX_EPOCH + Duration::from_secs(at.sec as u64) + nsec,
+        _ => UNIX_EPOCH - Duration::from_secs(at.sec.unsigned_abs()) + nsec,
+    }
+}
+
+fn file_type(kind: FileKind) -> FileType {
+    match kind {
+        FileKind::File => FileType::RegularFile,
+        FileKind::Dir => FileType::Directory,
+        FileKind::Symlink => FileType::Symlink,
+        FileKind::Fifo => FileType::NamedPipe,
+        FileKind::Socket => FileType::Socket,
+        FileKind::Char => FileType::CharDevice,
+        FileKind::Block => FileType::BlockDevice,
+    }
+}
+
+fn file_attr(attr: &Attr, id: u64) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(id),
+        size: attr.size,
+        blocks: attr.blocks,
+        atime: system_time(attr.atime),
+        mtime: system_time(attr.mtime),
+        ctime: system_time(attr.ctime),
+        crtime: system_time(attr.btime),
+        kind: file_type(attr.kind),
+        perm: attr.mode as u16,
+        nlink: attr.nlink,
+        uid: attr.uid,
+        gid: attr.gid,
+        rdev: attr.rdev as u32,
+        blksize: attr.blksize,
+        flags: 0,
+    }
+}
