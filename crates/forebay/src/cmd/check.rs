@@ -3,9 +3,11 @@
 use std::path::PathBuf;
 
 use forebay_backing::Result;
+use serde_json::json;
 
 use crate::ui::{say, say_json};
 use crate::units::{counted, human_size};
+use crate::wire::WirePath;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -31,7 +33,16 @@ pub fn run(args: &Args) -> Result<u8> {
     let report = forebay_engine::check(&args.tier)?;
     let exit_code = u8::from(!report.ok || !report.problems.is_empty());
     if args.json {
-        say_json(&report);
+        let dirty: Vec<WirePath> = report.dirty.iter().map(|path| path.as_path().into()).collect();
+        say_json(&json!({
+            "ok": exit_code == 0,
+            "files": report.files,
+            "clean_bytes": report.clean_bytes,
+            "dirty_files": report.dirty_files,
+            "dirty_bytes": report.dirty_bytes,
+            "dirty": dirty,
+            "problems": report.problems,
+        }));
         return Ok(exit_code);
     }
     say(format!(

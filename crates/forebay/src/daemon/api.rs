@@ -1,6 +1,7 @@
 //! What the control socket answers.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use forebay_backing::{Error, Kind, Result};
 use forebay_engine::{Engine, Keep, Progress, Report};
@@ -13,7 +14,7 @@ use crate::http::{Reply, Request};
 use crate::wire::{File, JobKind, JobReport, Leave, NewJob, WirePath};
 
 impl Daemon {
-    pub fn answer(self: &std::sync::Arc<Daemon>, request: Request) -> Reply {
+    pub fn answer(self: &Arc<Daemon>, request: Request) -> Reply {
         match self.route(request) {
             Ok(body) => Reply { status: 200, body },
             Err(error) => {
@@ -23,7 +24,7 @@ impl Daemon {
         }
     }
 
-    fn route(self: &std::sync::Arc<Daemon>, request: Request) -> Result<Value> {
+    fn route(self: &Arc<Daemon>, request: Request) -> Result<Value> {
         let parts: Vec<&str> = request.path.trim_matches('/').split('/').collect();
         match (request.method.as_str(), parts.as_slice()) {
             ("GET", ["v1", "status"]) => Ok(self.status_json()),
@@ -169,7 +170,7 @@ impl Daemon {
 }
 
 /// Runs one job on the engine. An empty scope is everything.
-fn work(engine: &Engine, kind: JobKind, scope: &[PathBuf], progress: &Progress) -> Outcome {
+fn work(engine: &Arc<Engine>, kind: JobKind, scope: &[PathBuf], progress: &Progress) -> Outcome {
     let everything = [PathBuf::new()];
     let named = if scope.is_empty() { &everything[..] } else { scope };
     let report = match kind {
@@ -186,7 +187,7 @@ fn work(engine: &Engine, kind: JobKind, scope: &[PathBuf], progress: &Progress) 
 }
 
 /// Fetches, so that there is something to pin, then pins.
-fn pin(engine: &Engine, scope: &[PathBuf], progress: &Progress) -> Report {
+fn pin(engine: &Arc<Engine>, scope: &[PathBuf], progress: &Progress) -> Report {
     let fetched = engine.prefetch(scope, progress);
     if fetched.cancelled {
         return fetched;
