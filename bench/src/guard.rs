@@ -78,7 +78,7 @@ pub fn go_on() -> Result<()> {
         bail!("interrupted");
     }
     if EXPIRED.load(Ordering::Relaxed) {
-        bail!("the case exceeded its time bound");
+        bail!("stopped");
     }
     Ok(())
 }
@@ -90,6 +90,10 @@ pub fn bounded<T>(bound: Duration, work: impl FnOnce() -> Result<T>) -> Result<T
     DEADLINE.store(end.as_secs().max(1), Ordering::Relaxed);
     let result = work();
     DEADLINE.store(0, Ordering::Relaxed);
+    if EXPIRED.load(Ordering::Relaxed) {
+        // Whatever failed, failed because its daemon was killed.
+        return result.with_context(|| format!("exceeded its time bound of {bound:?}"));
+    }
     result
 }
 

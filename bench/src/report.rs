@@ -227,6 +227,15 @@ impl Report {
             self.skipped.len(),
             self.failed.len()
         );
+        let busy_above = self.environment.cpus as f64 + 1.0;
+        let busy = self.findings.iter().filter(|one| one.load_average > busy_above).count();
+        if busy > 0 {
+            println!(
+                "The machine was busy (load above {busy_above:.0}) for {busy} of {} findings: \
+                 trust ratios, and those only with narrow spreads.",
+                self.findings.len()
+            );
+        }
         for finding in &self.findings {
             for (target, value) in finding.judged() {
                 if !target.met_by(value) {

@@ -39,11 +39,13 @@ impl On {
     }
 }
 
-/// Whether a round that is not counted comes first. Work too slow for one gets few rounds, too.
+/// How often contestants take turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WarmUp {
-    Yes,
-    No,
+pub enum Rounds {
+    /// One round that is not counted, then as many as the run was told.
+    Many,
+    /// For what takes seconds, or depends on a device more than on us: no warm-up, at most five.
+    Few,
 }
 
 pub struct Run {
@@ -151,13 +153,13 @@ impl Run {
     pub fn alternate<const N: usize>(
         &self,
         contestants: usize,
-        warm_up: WarmUp,
+        rounds: Rounds,
         mut work: impl FnMut(usize, u64) -> Result<[f64; N]>,
     ) -> Result<[Samples; N]> {
         let mut samples = std::array::from_fn(|_| Samples::new(contestants));
-        let (first, last) = match warm_up {
-            WarmUp::Yes => (0, self.rounds),
-            WarmUp::No => (1, self.few_rounds()),
+        let (first, last) = match rounds {
+            Rounds::Many => (0, self.rounds),
+            Rounds::Few => (1, self.few_rounds()),
         };
         for round in first..=last {
             for turn in 0..contestants {

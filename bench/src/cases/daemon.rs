@@ -8,7 +8,7 @@ use anyhow::Result;
 use crate::emptyfs::Mode;
 use crate::load::{self, Caching, Finish, MIB, Random, Verb};
 use crate::report::{Finding, Report, Target};
-use crate::run::{On, Run, Subject, WarmUp, data, names, remove};
+use crate::run::{On, Rounds, Run, Subject, data, names, remove};
 
 /// Within 15 % of an empty daemon.
 const NEAR_EMPTY: Target = Target::AtLeast(0.85);
@@ -23,7 +23,7 @@ pub fn run(run: &Run, report: &mut Report) -> Result<()> {
     }
     let names = names(&places);
 
-    let [samples] = run.alternate(places.len(), WarmUp::Yes, |who, _| {
+    let [samples] = run.alternate(places.len(), Rounds::Many, |who, _| {
         let path = places[who].path("new");
         let time = load::write_seq(&path, len, Caching::Buffered, Finish::Close)?;
         remove(&path)?;
@@ -36,7 +36,7 @@ pub fn run(run: &Run, report: &mut Report) -> Result<()> {
             .ratio_target("empty-plain", NEAR_EMPTY),
     )?;
 
-    let [samples] = run.alternate(places.len(), WarmUp::Yes, |who, _| {
+    let [samples] = run.alternate(places.len(), Rounds::Many, |who, _| {
         let path = data(&places[who]);
         // Written anew every round: where a file lies in memory is luck, and lasts.
         load::write_seq(&path, len, Caching::Buffered, Finish::Close)?;
@@ -53,7 +53,7 @@ pub fn run(run: &Run, report: &mut Report) -> Result<()> {
     )?;
 
     for (threads, target) in [(1, Some(Target::AtLeast(25_000.0))), (4, None)] {
-        let [samples] = run.alternate(places.len(), WarmUp::Yes, |who, seed| {
+        let [samples] = run.alternate(places.len(), Rounds::Many, |who, seed| {
             load::drop_pages(&data(&places[who]))?;
             let file = load::open(&data(&places[who]), Caching::Buffered)?;
             let work = Random { verb: Verb::Read, threads, time: run.slice(), seed };
@@ -69,7 +69,7 @@ pub fn run(run: &Run, report: &mut Report) -> Result<()> {
         })?;
     }
 
-    let [samples] = run.alternate(places.len(), WarmUp::Yes, |who, seed| {
+    let [samples] = run.alternate(places.len(), Rounds::Many, |who, seed| {
         let path = data(&places[who]);
         let file = std::fs::OpenOptions::new().read(true).write(true).open(path)?;
         let work = Random { verb: Verb::Write, threads: 1, time: run.slice(), seed };

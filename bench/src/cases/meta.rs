@@ -8,7 +8,7 @@ use anyhow::Result;
 use crate::emptyfs::Mode;
 use crate::load::{self, Forget};
 use crate::report::{Finding, Report, Target};
-use crate::run::{On, Run, Subject, WarmUp, names};
+use crate::run::{On, Rounds, Run, Subject, names};
 
 pub fn tmpfs(run: &Run, report: &mut Report) -> Result<()> {
     files(run, report, On::Tmpfs)
@@ -26,7 +26,7 @@ fn files(run: &Run, report: &mut Report, on: On) -> Result<()> {
     }
     places.push(run.native(on)?);
     let cold = load::drop_caches(Forget::NamesAndInodes);
-    let samples = run.alternate(places.len(), WarmUp::Yes, |who, round| {
+    let samples = run.alternate(places.len(), Rounds::Many, |who, round| {
         let dir = places[who].path(&format!("meta-{round}"));
         fs::create_dir(&dir)?;
         let create = load::create_empty(&dir, count)?;

@@ -13,7 +13,8 @@ use anyhow::Result;
 use crate::emptyfs::Mode;
 use crate::load::{self, Caching, Finish, Forget, MIB, Random, Verb};
 use crate::report::{Finding, Report, Target};
-use crate::run::{On, Run, WarmUp, data, names, remove};
+use crate::run::{On, Rounds, Run, data, names, remove};
+use crate::stat::Samples;
 use crate::{mounts::Place, run::Subject};
 
 /// Long enough that the flusher does not start by age while something is measured.
@@ -42,55 +43,65 @@ pub fn tmpfs_seq(run: &Run, report: &mut Report) -> Result<()> {
 
 fn seq(run: &Run, report: &mut Report, on: On, len: u64, target: Target) -> Result<()> {
     let places = contestants(run, on)?;
-    let case = |what: &str| format!("passthrough-{}/seq-{what}", on.label());
-    let size = len / MIB;
-    let mut add = |name: &str, state: &str, [samples]: &[_; 1]| {
-        let finding = Finding::new(&case(name), state, "MB/s", &names(&places), samples);
-        report.add(finding.ratio_target("native", target))
-    };
+    let names = names(&places);
+    let [samples] = seq_write(run, &places, len, Finish::Close)?;
+    let case = format!("passthrough-{}/seq-write", on.label());
+    let state = format!("new file of {} MiB into the page cache, closed", len / MIB);
+    let finding = Finding::new(&case, &state, "MB/s", &names, &samples);
+    report.add(finding.ratio_target("native", target))?;
 
-    let write = |finish| {
-        run.alternate(places.len(), WarmUp::Yes, |who, _| {
-            let path = places[who].path("new");
-            let time = load::write_seq(&path, len, Caching::Buffered, finish)?;
-            remove(&path)?;
-            Ok([load::mb_per_sec(len, time)])
-        })
-    };
-    let state = format!("new file of {size} MiB into the page cache, closed");
-    add("write", &state, &write(Finish::Close)?)?;
+    let [samples] = run.alternate(places.len(), Rounds::Many, |who, _| {
+        let path = data(&places[who]);
+        // Written anew every round: where a file lies in memory is luck, and lasts.
+        load::write_seq(&path, len, Caching::Buffered, Finish::Close)?;
+        places[who].settle()?;
+        Ok([load::mb_per_sec(len, load::read_seq(&path, len, Caching::Buffered)?)])
+    })?;
+    let case = format!("passthrough-{}/seq-read", on.label());
+    let state = format!("{} MiB, warm page cache", len / MIB);
+    let finding = Finding::new(&case, &state, "MB/s", &names, &samples);
+    report.add(finding.ratio_target("native", target))?;
     if on == On::Disk {
-        add(
-            "write-fsync",
-            &format!("new file of {size} MiB, fsync, closed"),
-            &write(Finish::SyncAndClose)?,
-        )?;
-    }
-
-    let read = |caching: Caching, forget: fn()| {
-        run.alternate(places.len(), WarmUp::Yes, |who, _| {
-            let path = data(&places[who]);
-            // Written anew every round: where a file lies in memory is luck, and lasts.
-            load::write_seq(&path, len, Caching::Buffered, Finish::SyncAndClose)?;
-            places[who].settle()?;
-            forget();
-            let time = load::read_seq(&path, len, caching)?;
-            Ok([load::mb_per_sec(len, time)])
-        })
-    };
-    add("read", &format!("{size} MiB, warm page cache"), &read(Caching::Buffered, || ())?)?;
-    if on == On::Disk {
-        add("read-direct", &format!("{size} MiB, O_DIRECT"), &read(Caching::Direct, || ())?)?;
-        if load::drop_caches(Forget::Pages) {
-            let state = format!("{size} MiB, cold: drop_caches before each read");
-            add("read-cold", &state, &read(Caching::Buffered, forget_pages)?)?;
-        }
+        device_rows(run, report, &places, len)?;
     }
     Ok(())
 }
 
-fn forget_pages() {
-    load::drop_caches(Forget::Pages);
+fn seq_write(run: &Run, places: &[Place], len: u64, finish: Finish) -> Result<[Samples; 1]> {
+    let rounds = if finish == Finish::Close { Rounds::Many } else { Rounds::Few };
+    run.alternate(places.len(), rounds, |who, _| {
+        let path = places[who].path("new");
+        let time = load::write_seq(&path, len, Caching::Buffered, finish)?;
+        remove(&path)?;
+        Ok([load::mb_per_sec(len, time)])
+    })
+}
+
+/// What the device decides: reported without a target, since two native runs differ by more.
+fn device_rows(run: &Run, report: &mut Report, places: &[Place], len: u64) -> Result<()> {
+    let mut add = |what: &str, state: &str, [samples]: [Samples; 1]| {
+        let state = format!("{} MiB, the device decides; {state}", len / MIB);
+        let case = format!("passthrough-disk/seq-{what}");
+        report.add(Finding::new(&case, &state, "MB/s", &names(places), &samples))
+    };
+    let written = seq_write(run, places, len, Finish::SyncAndClose)?;
+    add("write-fsync", "new file, fsync, closed", written)?;
+    for place in places {
+        load::write_seq(&data(place), len, Caching::Buffered, Finish::SyncAndClose)?;
+        place.settle()?;
+    }
+    let read = |caching| {
+        run.alternate(places.len(), Rounds::Few, |who, _| {
+            load::drop_caches(Forget::Pages);
+            let time = load::read_seq(&data(&places[who]), len, caching)?;
+            Ok([load::mb_per_sec(len, time)])
+        })
+    };
+    add("read-direct", "O_DIRECT", read(Caching::Direct)?)?;
+    if load::drop_caches(Forget::Pages) {
+        add("read-cold", "drop_caches before each read", read(Caching::Buffered)?)?;
+    }
+    Ok(())
 }
 
 pub fn disk_random(run: &Run, report: &mut Report) -> Result<()> {
@@ -107,8 +118,6 @@ fn random(run: &Run, report: &mut Report, on: On) -> Result<()> {
     for place in &places {
         load::write_seq(&data(place), len, Caching::Buffered, Finish::SyncAndClose)?;
         place.settle()?;
-        // Once through the cache, so that warm is warm for everybody.
-        load::read_seq(&data(place), len, Caching::Buffered)?;
     }
     for caching in [Caching::Buffered, Caching::Direct] {
         let open = |place: &Place| Ok(vec![load::open(&data(place), caching)?]);
@@ -164,7 +173,10 @@ fn random_row(
     row: Row,
 ) -> Result<()> {
     let Row { on, verb, caching, threads, len } = row;
-    let [samples] = run.alternate(places.len(), WarmUp::Yes, |who, seed| {
+    let [samples] = run.alternate(places.len(), Rounds::Many, |who, seed| {
+        if verb == Verb::Read && caching == Caching::Buffered {
+            load::warm(&files[who][0], len)?;
+        }
         let rate =
             load::random(&files[who], len, Random { verb, threads, time: run.slice(), seed })?;
         if verb == Verb::Write {
@@ -193,7 +205,6 @@ pub fn mmap(run: &Run, report: &mut Report) -> Result<()> {
         for place in &places {
             load::write_seq(&data(place), len, Caching::Buffered, Finish::SyncAndClose)?;
             place.settle()?;
-            load::read_seq(&data(place), len, Caching::Buffered)?;
         }
         let open = |place: &Place| load::open(&data(place), Caching::Buffered);
         let files = places.iter().map(open).collect::<Result<Vec<_>>>()?;
@@ -215,7 +226,8 @@ fn mmap_row(
     (verb, len): (Verb, u64),
 ) -> Result<()> {
     let time = run.slice() + Duration::from_millis(200);
-    let [samples] = run.alternate(places.len(), WarmUp::Yes, |who, seed| {
+    let [samples] = run.alternate(places.len(), Rounds::Many, |who, seed| {
+        load::warm(&files[who], len)?;
         let rate = load::mmap_random(&files[who], len, verb, time, seed)?;
         if verb == Verb::Write {
             files[who].sync_data()?;

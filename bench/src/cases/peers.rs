@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use crate::load::{self, Caching, Finish, Forget, MIB, Random, Verb};
 use crate::mounts::{Daemon, Place};
 use crate::report::{Finding, Report};
-use crate::run::{On, Run, Subject, WarmUp, data, names, remove};
+use crate::run::{On, Rounds, Run, Subject, data, names, remove};
 
 const SMALL: usize = 4 << 10;
 
@@ -38,7 +38,7 @@ pub fn run(run: &Run, report: &mut Report) -> Result<()> {
 fn data_rows(run: &Run, report: &mut Report, places: &[Place]) -> Result<()> {
     let len = run.pick(512, 256) * MIB;
     let size = len / MIB;
-    let [samples] = run.alternate(places.len(), WarmUp::Yes, |who, _| {
+    let [samples] = run.alternate(places.len(), Rounds::Many, |who, _| {
         let path = places[who].path("new");
         let time = load::write_seq(&path, len, Caching::Buffered, Finish::Close)?;
         remove(&path)?;
@@ -51,7 +51,7 @@ fn data_rows(run: &Run, report: &mut Report, places: &[Place]) -> Result<()> {
         load::write_seq(&data(place), len, Caching::Buffered, Finish::SyncAndClose)?;
     }
     let mut reread = |what: &str, state: &str, forget: &dyn Fn()| {
-        let [samples] = run.alternate(places.len(), WarmUp::Yes, |who, _| {
+        let [samples] = run.alternate(places.len(), Rounds::Many, |who, _| {
             forget();
             let time = load::read_seq(&data(&places[who]), len, Caching::Buffered)?;
             Ok([load::mb_per_sec(len, time)])
@@ -68,7 +68,7 @@ fn data_rows(run: &Run, report: &mut Report, places: &[Place]) -> Result<()> {
         reread("-cold", "drop_caches before each read", &forget)?;
     }
 
-    let [samples] = run.alternate(places.len(), WarmUp::Yes, |who, seed| {
+    let [samples] = run.alternate(places.len(), Rounds::Many, |who, seed| {
         let file = load::open(&data(&places[who]), Caching::Buffered)?;
         let work = Random { verb: Verb::Read, threads: 1, time: run.slice(), seed };
         Ok([load::random(std::slice::from_ref(&file), len, work)?])
@@ -79,7 +79,7 @@ fn data_rows(run: &Run, report: &mut Report, places: &[Place]) -> Result<()> {
 
 fn small_rows(run: &Run, report: &mut Report, places: &[Place]) -> Result<()> {
     let count = run.pick(10_000, 1_000);
-    let samples = run.alternate(places.len(), WarmUp::No, |who, round| {
+    let samples = run.alternate(places.len(), Rounds::Few, |who, round| {
         let dir = places[who].path(&format!("small-{round}"));
         fs::create_dir(&dir)?;
         let create = load::write_small(&dir, count, SMALL, 1)?;
