@@ -108,7 +108,7 @@ impl Bed {
     #[track_caller]
     pub fn mounted(&self) -> Mounted {
         let (fs, source) = images::mounted_at(&self.mnt).expect("something is mounted");
-        assert_eq!(fs, "fuse.forebay");
+        assert!(fs == "fuse" || fs == "fuse.forebay", "{fs} is mounted");
         assert_eq!(source, format!("forebay#{}", self.tier.display()));
         let mut mounted =
             Mounted { path: self.mnt.clone(), pid: 0, env: self.env.clone(), plain: None };

@@ -95,7 +95,9 @@ pub fn mounted_at(path: &Path) -> Option<(String, String)> {
         let Some((left, right)) = line.split_once(" - ") else { continue };
         if left.split(' ').nth(4).map(Path::new) == Some(path) {
             let mut right = right.split(' ');
-            found = right.next().zip(right.next()).map(|(a, b)| (a.into(), b.into()));
+            // The kernel writes a # as \043.
+            let source = |text: &str| text.replace("\\043", "#");
+            found = right.next().zip(right.next()).map(|(a, b)| (a.into(), source(b)));
         }
     }
     found
