@@ -8,7 +8,8 @@ use std::path::{Component, Path, PathBuf};
 
 use forebay_backing::{Error, Kind, Result};
 
-const FS_TYPE: &str = "fuse.forebay";
+/// The second where whoever mounted for us could not set a subtype.
+const FS_TYPES: [&[u8]; 2] = [b"fuse.forebay", b"fuse"];
 const SOURCE_PREFIX: &[u8] = b"forebay#";
 
 /// As many links as the kernel follows before it says ELOOP.
@@ -111,10 +112,12 @@ impl Mounts {
         self.walk(&dir.join(target), links)
     }
 
-    /// The place a path as typed is at; a usage error names what is mounted.
+    /// The place a path as typed is at. Where no mount of ours is, no daemon can be reached; the
+    /// error names what is mounted.
     pub fn find(&self, typed: &Path) -> Result<Place> {
         let path = self.absolute(typed)?;
-        self.place(&path).ok_or_else(|| self.not_ours(&format!("{} is", typed.display())))
+        self.place(&path)
+            .ok_or_else(|| self.not_ours(Kind::Unreachable, &typed.display().to_string()))
     }
 
     /// The mount of the current directory, or the only one there is.
@@ -127,18 +130,18 @@ impl Mounts {
             (Some((mountpoint, tier)), None) => {
                 Ok(Place { mountpoint: mountpoint.into(), tier: tier.into(), path: PathBuf::new() })
             }
-            _ => Err(self.not_ours("the current directory is")),
+            _ => Err(self.not_ours(Kind::Usage, "the current directory")),
         }
     }
 
-    fn not_ours(&self, what: &str) -> Error {
+    fn not_ours(&self, kind: Kind, what: &str) -> Error {
         let mounted: Vec<String> =
             self.ours().map(|(path, _)| path.display().to_string()).collect();
         let hint = match mounted.is_empty() {
             true => "nothing is mounted; see `forebay mount --help`".into(),
             false => format!("give a path in one of: {}", mounted.join(", ")),
         };
-        Error::new(Kind::Usage, format!("{what} not in a forebay mount; {hint}"))
+        Error::new(kind, format!("{what} is not in a forebay mount; {hint}"))
     }
 }
 
@@ -148,7 +151,7 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
     let fields: Vec<&[u8]> = line.split(|b| *b == b' ').collect();
     let dash = fields.iter().skip(6).position(|field| *field == b"-")? + 6;
     let source = unescape(fields.get(dash + 2)?);
-    let ours = *fields.get(dash + 1)? == FS_TYPE.as_bytes();
+    let ours = FS_TYPES.contains(fields.get(dash + 1)?);
     let tier = source.strip_prefix(SOURCE_PREFIX).filter(|_| ours);
     Some(Mount {
         path: to_path(unescape(fields.get(4)?)),

@@ -67,7 +67,9 @@ fn tell_counters(counters: &Value) {
 }
 
 fn tell_latencies(side: &str, ops: &Value) {
-    let ops: BTreeMap<String, Latency> = serde_json::from_value(ops.clone()).unwrap_or_default();
+    let mut ops: BTreeMap<String, Latency> =
+        serde_json::from_value(ops.clone()).unwrap_or_default();
+    ops.retain(|_, op| op.count > 0);
     if ops.is_empty() {
         return;
     }

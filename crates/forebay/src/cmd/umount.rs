@@ -121,6 +121,7 @@ fn tell(job: &Job, place: &Place, args: &Args) {
             let tier = place.tier.display();
             say(format!("unmounted {at}; {left} stay dirty in {tier} for the next mount"));
         }
+        (None, _) if report.files == 0 => say(format!("nothing was dirty; unmounted {at}")),
         (None, _) => say(format!(
             "drained {} in {}, unmounted {at} in {}",
             human_size(report.bytes),

@@ -113,6 +113,7 @@ fn flag(key: &'static Key) -> Arg {
             .require_equals(true)
             .default_missing_value("true")
             .value_parser(PossibleValuesParser::new(["true", "false"])),
-        _ => arg,
+        // So that `-1s` is refused as a value of this flag and not as a flag of its own.
+        _ => arg.allow_hyphen_values(true),
     }
 }

@@ -15,11 +15,17 @@ use crate::wire::{File, JobKind, JobReport, Leave, NewJob, WirePath};
 
 impl Daemon {
     pub fn answer(self: &Arc<Daemon>, request: Request) -> Reply {
+        let asked_for = watched_job(&request);
         match self.route(request) {
-            Ok(body) => Reply { status: 200, body },
+            Ok(body) => {
+                let jobs = self.jobs.clone();
+                let seen =
+                    move |id| Box::new(move || jobs.mark_seen(id)) as Box<dyn FnOnce() + Send>;
+                Reply { then: asked_for.map(seen), ..Reply::new(200, body) }
+            }
             Err(error) => {
                 let body = json!({ "error": error.to_string(), "exit_code": error.exit_code() });
-                Reply { status: http_status(&error), body }
+                Reply::new(http_status(&error), body)
             }
         }
     }
@@ -167,6 +173,12 @@ impl Daemon {
         self.engine.resolve(&relative(path)?, keep)?;
         Ok(json!({}))
     }
+}
+
+/// The job that a request asks for.
+fn watched_job(request: &Request) -> Option<u64> {
+    let id = request.path.strip_prefix("/v1/jobs/")?;
+    id.parse().ok().filter(|_| request.method == "GET")
 }
 
 /// Runs one job on the engine. An empty scope is everything.

@@ -43,7 +43,9 @@ struct Entry {
     progress: Arc<Progress>,
     started: Instant,
     ended: Option<(Instant, Outcome)>,
-    /// Somebody saw how it ended.
+    /// A view was taken that tells how it ended ...
+    told: bool,
+    /// ... and was sent.
     seen: bool,
 }
 
@@ -71,10 +73,16 @@ impl Jobs {
     pub fn view(&self, id: u64) -> Option<Job> {
         let mut table = self.lock();
         let entry = table.entries.get_mut(&id)?;
-        entry.seen |= entry.ended.is_some();
-        let view = entry.view(id);
+        entry.told = entry.ended.is_some();
+        Some(entry.view(id))
+    }
+
+    /// To be called once the last view of a job has left for its client.
+    pub fn mark_seen(&self, id: u64) {
+        if let Some(entry) = self.lock().entries.get_mut(&id) {
+            entry.seen = entry.told;
+        }
         self.changed.notify_all();
-        Some(view)
     }
 
     pub fn views(&self) -> Vec<Job> {
@@ -110,7 +118,9 @@ impl Jobs {
         table.last_id += 1;
         let id = table.last_id;
         let started = Instant::now();
-        table.entries.insert(id, Entry { kind, progress, started, ended: None, seen: false });
+        table
+            .entries
+            .insert(id, Entry { kind, progress, started, ended: None, told: false, seen: false });
         Ok(id)
     }
 
@@ -209,7 +219,10 @@ mod tests {
         go.send(()).unwrap();
         let ended = wait_end(&jobs, id);
         assert_eq!((ended.report.unwrap().files, ended.exit_code), (3, Some(1)));
-        jobs.wait_seen(id, Duration::ZERO);
+        jobs.mark_seen(id);
+        let start = Instant::now();
+        jobs.wait_seen(id, Duration::from_secs(60));
+        assert!(start.elapsed() < Duration::from_secs(30), "it was seen");
     }
 
     #[test]

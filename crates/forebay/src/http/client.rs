@@ -160,18 +160,11 @@ mod tests {
 
     fn echo(request: Request) -> Reply {
         match request.path.as_str() {
-            "/fail" => {
-                let body = json!({ "error": "no such key", "exit_code": 2 });
-                Reply { status: 400, body }
+            "/fail" => Reply::new(400, json!({ "error": "no such key", "exit_code": 2 })),
+            _ => {
+                let Request { method, query, body, .. } = request;
+                Reply::new(200, json!({ "method": method, "query": query, "body": body }))
             }
-            _ => Reply {
-                status: 200,
-                body: json!({
-                    "method": request.method,
-                    "query": request.query,
-                    "body": request.body,
-                }),
-            },
         }
     }
 

@@ -29,10 +29,17 @@ pub struct Request {
     pub body: Value,
 }
 
-#[derive(Debug)]
 pub struct Reply {
     pub status: u16,
     pub body: Value,
+    /// Called when the answer is on its way: what must not happen before.
+    pub then: Option<Box<dyn FnOnce() + Send>>,
+}
+
+impl Reply {
+    pub fn new(status: u16, body: Value) -> Reply {
+        Reply { status, body, then: None }
+    }
 }
 
 /// Answers requests until the process ends.
@@ -61,7 +68,7 @@ fn work(server: &Server, handler: &(impl Fn(Request) -> Reply + Send + Sync)) {
     for mut request in server.incoming_requests() {
         let reply = match read(&mut request) {
             Ok(request) => handler(request),
-            Err(message) => Reply { status: 400, body: serde_json::json!({ "error": message }) },
+            Err(message) => Reply::new(400, serde_json::json!({ "error": message })),
         };
         let json = Header::from_bytes("Content-Type", "application/json");
         let response = Response::from_string(reply.body.to_string())
@@ -70,6 +77,9 @@ fn work(server: &Server, handler: &(impl Fn(Request) -> Reply + Send + Sync)) {
             .with_header(json.expect("two constants in ASCII"));
         // The client may have gone; nothing is left to be told.
         let _ = request.respond(response);
+        if let Some(then) = reply.then {
+            then();
+        }
     }
 }
 
