@@ -76,8 +76,8 @@ impl Mount {
             passthrough: wanted,
             kernel_writeback: options.kernel_writeback,
         };
-        let mut session = Session::new(server, &options.mountpoint, &config(&options, threads))
-            .map_err(|e| explain(e, &options))?;
+        let mut session =
+            open_session(server, &options, threads, root).map_err(|e| explain(e, &options))?;
         let passthrough = wanted && attach_registrar(&mut session, &shared);
         let notifier = session.notifier();
         let ended: Arc<(Mutex<bool>, Condvar)> = Arc::default();
@@ -156,6 +156,49 @@ impl Drop for Mount {
     fn drop(&mut self) {
         self.stop.store(true, Relaxed);
     }
+}
+
+/// Mounts with the kernel directly where we may, which gives the mount its own type; else through
+/// fusermount3.
+fn open_session(
+    server: Server,
+    options: &MountOptions,
+    threads: usize,
+    root: bool,
+) -> io::Result<Session<Server>> {
+    let config = config(options, threads);
+    if !root {
+        return Session::new(server, &options.mountpoint, &config);
+    }
+    let fd = mount_directly(options)?;
+    let session = Session::from_fd(server, fd, config.acl, config);
+    if session.is_err() {
+        let _ = rustix::mount::unmount(&options.mountpoint, rustix::mount::UnmountFlags::DETACH);
+    }
+    session
+}
+
+fn mount_directly(options: &MountOptions) -> io::Result<OwnedFd> {
+    use rustix::fs::{Mode, OFlags};
+    use rustix::mount::MountFlags;
+    let fd = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    let mut data = format!(
+        "fd={},rootmode=40000,user_id={},group_id={},default_permissions",
+        fd.as_raw_fd(),
+        rustix::process::getuid().as_raw(),
+        rustix::process::getgid().as_raw(),
+    );
+    if options.allow_other {
+        data.push_str(",allow_other");
+    }
+    let mut flags = MountFlags::NOSUID | MountFlags::NODEV;
+    if options.read_only {
+        flags |= MountFlags::RDONLY;
+    }
+    let data = std::ffi::CString::new(data).expect("no NUL in numbers and words");
+    let (source, at) = (&*options.source, &options.mountpoint);
+    rustix::mount::mount(source, at, "fuse.forebay", flags, &*data)?;
+    Ok(fd)
 }
 
 fn config(options: &MountOptions, threads: usize) -> Config {
