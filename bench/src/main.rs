@@ -57,7 +57,7 @@ struct Options {
     /// Small sizes and fewer rounds: under five minutes, for a first look.
     #[arg(long)]
     quick: bool,
-    /// Rounds per measurement [default: 9, quick: 5]; slow cases do at most 5 (3).
+    /// Rounds per measurement [default: 7, quick: 5]; slow cases do at most 5 (3).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=99))]
     rounds: Option<u64>,
     /// Time bound of every case in seconds [default: its own].
@@ -118,7 +118,7 @@ fn measure(options: &Options) -> Result<bool> {
     guard::install();
     let disk = Scratch::new(&options.dir)?;
     let tmpfs = Scratch::new(&options.tmpfs)?;
-    let rounds = options.rounds.map_or(if options.quick { 5 } else { 9 }, |n| n as usize);
+    let rounds = options.rounds.map_or(if options.quick { 5 } else { 7 }, |n| n as usize);
     let binary = forebay_binary(options)?;
     let environment = Environment::observe(&Choices {
         disk: disk.path(),

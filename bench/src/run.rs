@@ -75,7 +75,7 @@ impl Run {
 
     /// How long a time-bound measurement lasts.
     pub fn slice(&self) -> Duration {
-        Duration::from_millis(self.pick(400, 250))
+        Duration::from_millis(self.pick(300, 150))
     }
 
     /// Rounds of what takes seconds and hardly varies.

@@ -60,7 +60,7 @@ pub const CASES: &[Case] = &[
     ),
     case(
         "passthrough-disk-random",
-        180,
+        240,
         Needs::AnySubject,
         passthrough::disk_random,
         "4 KiB random, tier and native directory on the disk",
@@ -115,7 +115,7 @@ pub const CASES: &[Case] = &[
         drain::foreground,
         "reading cached files while a drain runs",
     ),
-    case("start", 300, Needs::Forebay, start::run, "mounting a tier of many files; memory"),
+    case("start", 480, Needs::Forebay, start::run, "mounting a tier of many files; memory"),
     case(
         "peers",
         420,
