@@ -253,7 +253,16 @@ impl Mounted {
                 stderr: String::new(),
             };
         }
-        let out = self.try_umount(&[]).ok();
+        let mut out = self.try_umount(&[]);
+        // A program that another test is just starting has our descriptors until it execs.
+        eventually(Duration::from_secs(5), || {
+            let busy = out.code == Some(1) && out.stderr.contains("in use");
+            if busy {
+                out = self.try_umount(&[]);
+            }
+            !busy
+        });
+        let out = out.ok();
         self.assert_gone();
         out
     }

@@ -118,9 +118,9 @@ fn bad_places_are_refused() {
 fn exit_codes_tell_who_is_not_there() {
     needs_forebay!();
     let bed = Bed::new(Tier::Disk);
-    // Not a mount at all is a mistake of the caller; a mount whose daemon is dead is not.
-    assert_eq!(bed.forebay(&["umount", text(&bed.mnt)]).code, Some(2));
-    assert_eq!(bed.forebay(&["status", text(&bed.mnt)]).code, Some(2));
+    // Not a mount at all, and a mount whose daemon is dead.
+    assert_eq!(bed.forebay(&["umount", text(&bed.mnt)]).code, Some(3));
+    assert_eq!(bed.forebay(&["status", text(&bed.mnt)]).code, Some(3));
     let mounted = bed.mount(&[]);
     fs::write(mounted.at("f"), b"dirty").unwrap();
     mounted.kill9();
@@ -467,7 +467,7 @@ fn commands_find_the_mount_from_any_path() {
     let out =
         finish(here.args(["ls", "../b"]).current_dir(mounted.at("a/b")), Duration::from_secs(20));
     assert_eq!(out.ok().stdout.trim(), "a/b/f");
-    assert_eq!(list(&bed.root).code, Some(2));
+    assert_eq!(list(&bed.root).code, Some(3));
     mounted.umount();
     proof!("by path, link and relative");
 }
