@@ -90,7 +90,15 @@ impl Client {
             Some(pid) => format!("the daemon (pid {})", pid.as_raw_nonzero()),
             None => "the daemon".into(),
         };
-        Error::new(Kind::Unreachable, format!("{who} does not answer: {error}"))
+        let why = match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => format!(
+                "within {} s; if it hangs, kill -9 it and mount again: dirty bytes survive in the \
+                 tier",
+                TIMEOUT.as_secs()
+            ),
+            _ => format!("as it should: {error}"),
+        };
+        Error::new(Kind::Unreachable, format!("{who} does not answer {why}"))
     }
 }
 
