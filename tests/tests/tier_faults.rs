@@ -292,7 +292,11 @@ fn damage_in_the_index_is_named_and_never_becomes_wrong_bytes() {
         }
         if check.code != Some(0) {
             named += 1;
-            assert!(!check.json()["problems"].as_array().unwrap().is_empty(), "{check:#?}");
+            // Whole parts that cannot be read end the check with a message instead of a list.
+            let listed =
+                check.stdout.contains("problems") && check.json()["problems"][0].is_string();
+            let told = check.stderr.contains("index") || check.stderr.contains("log");
+            assert!(listed || told, "{victim}: {check:#?}");
         }
         forebay_tests::say(&format!("  {victim}: check {:?}, mount {:?}", check.code, out.code));
     }

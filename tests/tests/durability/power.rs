@@ -10,13 +10,14 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use forebay_tests::images::{self, ImageFs, MountedFs};
 use forebay_tests::journal::{History, Zeros};
 use forebay_tests::tree::{Times, Tree};
 use forebay_tests::{
     Bed, Rng, Tier, binary_mentions, kill, needs_forebay, needs_tools, proof, skip, soak, sys,
+    within,
 };
 
 use crate::load::{Load, Work, Writer};
@@ -76,6 +77,9 @@ impl Machine {
         let lens = || writers.iter().map(Writer::journal_len).collect::<Vec<_>>();
         if let Some(pid) = daemon {
             kill(pid, libc::SIGSTOP);
+            // A thread within a system call stops at its end: what it writes must not fall between
+            // the two copies.
+            within(Duration::from_secs(20), "every thread has stopped", || all_stopped(pid));
             let store = File::open(&self.bed.backing).expect("the backing store");
             rustix::fs::syncfs(&store).expect("sync of the backing store");
         }
@@ -89,6 +93,12 @@ impl Machine {
         }
         Cut { tier, backing, before, after }
     }
+}
+
+fn all_stopped(pid: i32) -> bool {
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return true };
+    let stats = tasks.flatten().map(|task| std::fs::read_to_string(task.path().join("stat")));
+    stats.flatten().all(|stat| stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" T")))
 }
 
 /// What is wrong after one cut; `judge` also proves that nothing foreign reaches the backing store.
