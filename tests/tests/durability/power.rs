@@ -25,13 +25,13 @@ use crate::load::{Load, Work, Writer};
 const IMAGE_MIB: u64 = 512;
 
 /// The images of one bed, and where they are mounted. Dropped from the top: tier and backing store
-/// before the file system that holds their images.
+/// before the file system that holds their images, and the bed last.
 struct Machine {
     tier: Option<MountedFs>,
     backing: Option<MountedFs>,
-    bed: Bed,
     host: MountedFs,
     fs: ImageFs,
+    bed: Bed,
 }
 
 /// Two images of one moment, and how far each journal had come before and after.
