@@ -218,6 +218,9 @@ pub trait BackingFile: Send + Sync {
 
     fn set_times(&self, atime: Option<Timestamp>, mtime: Option<Timestamp>) -> Result<()>;
 
+    /// Changes attributes, whatever became of the file's name.
+    fn set_attr(&self, set: &SetAttr) -> Result<Attr>;
+
     /// Makes the file's data and metadata durable (fsync).
     fn sync(&self) -> Result<()>;
 

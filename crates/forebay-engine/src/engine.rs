@@ -40,6 +40,8 @@ pub struct Engine {
     pub(crate) drain: crate::flush::DrainState,
     pub(crate) counters: Counters,
     pub(crate) recovery: RecoveryReport,
+    /// Modes do not bind the daemon.
+    pub(crate) privileged: bool,
     pub(crate) boot_id: String,
     pub(crate) started: Instant,
     pub(crate) stopping: AtomicBool,
@@ -302,7 +304,7 @@ impl Engine {
         assert!(live.opens > 0, "a handle is closed once");
         live.opens -= 1;
         if live.opens == 0 {
-            live.backing = None;
+            (live.backing, live.target) = (None, None);
         }
         self.retire(file, inner);
     }
@@ -363,9 +365,9 @@ impl Engine {
             return Ok(shadow);
         }
         let name = tier::shadow_name(file.id);
-        // Bytes that are on record must be there: an empty file in their place would read as
-        // zeros. Without any, what lies there is from before a crash.
-        let holds = inner.recorded && inner.state.ranges.count() > 0;
+        // Bytes that count must be there: an empty file in their place would read as zeros.
+        // Without any, what lies there is from before a crash.
+        let holds = inner.state.ranges.count() > 0 || inner.state.flags.opaque;
         let how = if holds { Open::Existing } else { Open::Fresh };
         let shadow = self.note_tier(self.media().open(&name, how))?;
         if !holds && inner.state.size > 0 {
@@ -390,8 +392,11 @@ impl Engine {
         self.note_tier(self.index.append(entry))
     }
 
-    /// Records the whole state of a file.
+    /// Records the whole state of a file. One without a name has no record: it ends with us.
     pub(crate) fn put(&self, file: &File, inner: &mut Inner) -> Result<()> {
+        if inner.live.as_ref().is_some_and(|live| live.unlinked) {
+            return Ok(());
+        }
         self.append(&Entry::Put(file.id, Box::new(inner.state.clone())))?;
         inner.recorded = true;
         Ok(())

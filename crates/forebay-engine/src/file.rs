@@ -59,6 +59,8 @@ pub(crate) struct Trouble {
 pub(crate) struct Live {
     pub shadow: Option<Arc<dyn MediaFile>>,
     pub backing: Option<Arc<dyn BackingFile>>,
+    /// The backing file open for writing, where writes go around the tier.
+    pub target: Option<Arc<dyn BackingFile>>,
     /// Front-end handles.
     pub opens: u32,
     /// Handles that write past our eyes.

@@ -401,15 +401,20 @@ impl Engine {
         let mut last: Option<Box<Path>> = None;
         for _ in 0..4 {
             let Some(path) = job.file.path() else {
-                return Err(Error::os(libc::ESTALE, "the file was unlinked meanwhile"));
+                // Its known names are gone, but it may have others: by descriptor, then.
+                let held = job.file.lock().live().target.clone();
+                return held.ok_or_else(|| Error::os(libc::ESTALE, "the file has no known name"));
             };
             if last.as_deref() == Some(&*path) {
                 break;
             }
             let opened = self.health.call(|| {
+                // An ordinary user opens his own 0444 file by way of a chmod, which moves its
+                // ctime: look before.
+                let before = if self.privileged { None } else { Some(self.backing.stat(&path)?) };
                 let target = self.backing.open(&path, Access::ReadWrite)?;
                 let attr = target.stat()?;
-                Ok((target, attr))
+                Ok((target, before.filter(|b| b.key == attr.key).unwrap_or(attr)))
             });
             match opened {
                 Ok((target, attr)) if attr.key == job.file.key => {

@@ -231,9 +231,18 @@ impl Engine {
         Ok(())
     }
 
-    fn writable_backing(&self, file: &Arc<File>) -> Result<Arc<dyn BackingFile>> {
+    /// The backing file for writing, kept while the file is open.
+    pub(crate) fn writable_backing(&self, file: &Arc<File>) -> Result<Arc<dyn BackingFile>> {
+        if let Some(target) = file.lock().live().target.clone() {
+            return Ok(target);
+        }
         let path = file.path().ok_or_else(|| Error::os(libc::ESTALE, "an unlinked file"))?;
-        self.health.call(|| self.backing.open(&path, Access::ReadWrite))
+        let target = self.health.call(|| self.backing.open(&path, Access::ReadWrite))?;
+        let mut inner = file.lock();
+        if inner.live().opens > 0 {
+            inner.live().target = Some(target.clone());
+        }
+        Ok(target)
     }
 
     /// Changes the size.

@@ -13,6 +13,7 @@ use forebay_backing::{
     XattrMode,
 };
 
+use crate::config::WritePolicy;
 use crate::engine::{Engine, now};
 use crate::failpoint;
 use crate::file::{File, Inner};
@@ -214,6 +215,31 @@ impl Engine {
         Ok(attr)
     }
 
+    /// Changes attributes of an open file that has lost its name.
+    pub fn set_attr_open(&self, file: &Arc<File>, set: &SetAttr) -> Result<Attr> {
+        self.refuse_read_only()?;
+        let backing = self.backing_file(file)?;
+        let attr = self.health.call(|| backing.set_attr(set))?;
+        let mut inner = file.lock();
+        if let Some(SetTime::At(mtime)) = set.mtime {
+            self.set_mtime(file, &mut inner, mtime);
+        }
+        self.follow(file, &mut inner, &attr)?;
+        drop(inner);
+        Ok(self.stat_open(file))
+    }
+
+    /// Takes in other names of a file, which a front-end has seen.
+    pub fn learn_names(&self, key: FileKey, names: impl IntoIterator<Item = PathBuf>) {
+        let Some(file) = self.find(key) else { return };
+        let mut inner = file.lock();
+        for name in names {
+            if !inner.state.paths.iter().any(|known| **known == *name) {
+                inner.state.paths.push(name.into_boxed_path());
+            }
+        }
+    }
+
     pub fn set_xattr(
         &self,
         at: Named<'_>,
@@ -291,13 +317,22 @@ impl Engine {
         if !dirty {
             return Ok(());
         }
-        let links = self.ask(|b| b.stat(at.path))?.nlink as usize;
+        let links = self.ask(|b| b.stat(at.path))?.nlink;
+        file.lock().state.owner.nlink = links;
         if links > 1 && known <= 1 { self.flush_file(file) } else { Ok(()) }
     }
 
     /// An open file stays readable without its name: through a descriptor, taken while there is a
-    /// name. It also keeps the inode number from being used again.
+    /// name. It also keeps the inode number from being used again. A file that keeps other names,
+    /// perhaps unknown to us, must still be flushed; and around the tier is written by descriptor.
     fn keep_readable(&self, file: &Arc<File>) {
+        let (open, links) = {
+            let mut inner = file.lock();
+            (inner.live().opens > 0, inner.state.owner.nlink)
+        };
+        if open && (links > 1 || self.config.policy == WritePolicy::WriteAround) {
+            let _ = self.writable_backing(file);
+        }
         let (open, path) = {
             let mut inner = file.lock();
             let live = inner.live.as_ref();
@@ -313,10 +348,10 @@ impl Engine {
 
     /// One name of the file is gone from the backing store.
     fn lost_name(&self, file: &Arc<File>, path: &Path) -> Result<()> {
+        let links = self.links_left(file);
         let mut inner = file.lock();
         inner.state.paths.retain(|known| **known != *path);
-        let more_links = inner.state.owner.nlink > 1;
-        inner.state.owner.nlink = inner.state.owner.nlink.saturating_sub(1);
+        inner.state.owner.nlink = links;
         if !inner.state.paths.is_empty() {
             let at = inner.state.paths[0].clone();
             let key = file.key;
@@ -324,9 +359,10 @@ impl Engine {
             self.refresh(Named { path: &at, key, is_dir: false });
             return Ok(());
         }
-        if more_links && !inner.state.is_dirty() {
-            // Another name exists that we do not know; the bytes in the tier can be fetched again.
-            tracing::debug!("a file lost its last known name but has others");
+        if links > 0 && !inner.is_idle() {
+            // It lives on under a name that we do not know: its handles go on, and the next open
+            // by that name finds it here.
+            return if inner.recorded { self.put(file, &mut inner) } else { Ok(()) };
         }
         if inner.is_idle() {
             self.discard(file, &mut inner);
@@ -345,6 +381,17 @@ impl Engine {
         drop(inner);
         self.forget(file);
         Ok(())
+    }
+
+    /// How many names the file has after one was removed.
+    fn links_left(&self, file: &File) -> u32 {
+        let (held, known) = {
+            let inner = file.lock();
+            let held = inner.live.as_ref().and_then(|l| l.backing.clone().or(l.target.clone()));
+            (held, inner.state.owner.nlink)
+        };
+        let asked = held.and_then(|backing| self.health.call(|| backing.stat()).ok());
+        asked.map_or(known.saturating_sub(1), |attr| attr.nlink)
     }
 
     /// Renames `from` to `to`, replacing `over` if something was there.

@@ -90,6 +90,7 @@ impl Engine {
             drain: Default::default(),
             counters: Counters::default(),
             recovery: recovered.report,
+            privileged: rustix::process::geteuid().is_root(),
             boot_id,
             started: Instant::now(),
             stopping: AtomicBool::new(false),

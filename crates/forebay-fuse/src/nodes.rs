@@ -175,6 +175,16 @@ impl Nodes {
         None
     }
 
+    /// All paths of a file by the names that are known.
+    pub fn paths(&self, id: u64) -> Vec<PathBuf> {
+        let names: Vec<Name> = match self.read().nodes.get(&id) {
+            Some(node) => node.names.clone(),
+            None => Vec::new(),
+        };
+        let path = |(parent, name): Name| self.path(parent).map(|dir| dir.join(&*name));
+        names.into_iter().filter_map(path).collect()
+    }
+
     pub fn key(&self, id: u64) -> Option<FileKey> {
         self.read().nodes.get(&id).map(|node| node.key)
     }

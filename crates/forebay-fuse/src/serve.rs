@@ -849,16 +849,14 @@ fn set_time(time: TimeOrNow) -> SetTime {
     }
 }
 
+/// Takes a time apart as `fuser` put it together: before the epoch it subtracts the nanoseconds,
+/// which the kernel means to be added to the (negative) seconds.
 fn timestamp(at: SystemTime) -> Timestamp {
     match at.duration_since(UNIX_EPOCH) {
         Ok(after) => Timestamp { sec: after.as_secs() as i64, nsec: after.subsec_nanos() },
         Err(before) => {
             let before = before.duration();
-            let nsec = before.subsec_nanos();
-            match nsec {
-                0 => Timestamp { sec: -(before.as_secs() as i64), nsec: 0 },
-                _ => Timestamp { sec: -(before.as_secs() as i64) - 1, nsec: 1_000_000_000 - nsec },
-            }
+            Timestamp { sec: -(before.as_secs() as i64), nsec: before.subsec_nanos() }
         }
     }
 }

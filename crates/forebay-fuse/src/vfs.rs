@@ -226,7 +226,7 @@ impl Vfs {
         let Some(path) = self.nodes.path(id) else {
             return match open {
                 Some(file) => Ok(self.engine.stat_open(&file)),
-                None => Err(Error::os(libc::ESTALE, "a name that is gone")),
+                None => self.removed_dir(id),
             };
         };
         match self.engine.stat(&path) {
@@ -242,6 +242,13 @@ impl Vfs {
             }
             Err(error) => open.map_or(Err(error), |file| Ok(self.engine.stat_open(&file))),
         }
+    }
+
+    /// A directory that was removed while somebody is in it.
+    fn removed_dir(&self, id: u64) -> Result<Attr> {
+        let known = self.nodes.dir_attr(id);
+        let attr = known.ok_or_else(|| Error::os(libc::ESTALE, "a name that is gone"))?;
+        Ok(Attr { nlink: 0, ..attr })
     }
 
     fn open_file(&self, id: u64) -> Option<Arc<File>> {
@@ -267,16 +274,15 @@ impl Vfs {
                 self.strip_suid(id, path.as_deref());
             }
         }
-        let Some(path) = path else {
-            drop(tree);
-            return self.getattr(id);
-        };
         let changes = set.mode.is_some()
             || set.uid.is_some()
             || set.gid.is_some()
             || set.atime.is_some()
             || set.mtime.is_some();
-        if changes {
+        if let (None, true, Some(file)) = (&path, changes, self.open_file(id)) {
+            return self.engine.set_attr_open(&file, set);
+        }
+        if let (Some(path), true) = (path, changes) {
             let key = self.nodes.key(id).ok_or_else(|| Error::os(libc::ESTALE, "setattr"))?;
             let is_dir = self.nodes.is_dir(id);
             return self.engine.set_attr(Named { path: &path, key, is_dir }, set);
@@ -351,9 +357,18 @@ impl Vfs {
         let _tree = self.tree();
         let path = self.below(parent, name)?;
         let (key, is_dir) = self.named(parent, name, &path)?;
+        self.teach_names(key);
         self.engine.unlink(Named { path: &path, key, is_dir })?;
         self.nodes.unlink(parent, name);
         Ok(())
+    }
+
+    /// Before a name goes, the engine must know the others.
+    fn teach_names(&self, key: FileKey) {
+        let paths = self.nodes.paths(self.nodes.id_of(key));
+        if paths.len() > 1 {
+            self.engine.learn_names(key, paths);
+        }
     }
 
     pub fn rmdir(&self, parent: u64, name: &OsStr) -> Result<()> {
@@ -380,6 +395,9 @@ impl Vfs {
             Err(e) if e.is(libc::ENOENT) => None,
             Err(e) => return Err(e),
         };
+        if let Some((key, false)) = over {
+            self.teach_names(key);
+        }
         let over = over.map(|(key, is_dir)| Named { path: &new, key, is_dir });
         self.engine.rename(Named { path: &old, key, is_dir }, &new, over, mode)?;
         // Two names of one file: POSIX says that nothing happens.
@@ -431,10 +449,11 @@ impl Vfs {
             return Ok(Opened { handle, how: How::Direct });
         }
         let write = flags & libc::O_ACCMODE != libc::O_RDONLY;
-        if write {
+        // Linux truncates for a reader, too, if he may write.
+        let truncate = flags & libc::O_TRUNC != 0;
+        if write || truncate {
             self.refuse_read_only()?;
         }
-        let truncate = write && flags & libc::O_TRUNC != 0;
         let _tree = self.tree();
         let path = self.path(id)?;
         let file = self.engine.open(&path, self.nodes.key(id))?;
@@ -500,6 +519,8 @@ impl Vfs {
 
     fn permit(&self, write: bool, set_id: bool) -> Permit {
         let possible = self.registrar.get().is_some() && self.passthrough != Passthrough::Off;
+        // Writes around the tier leave a shadow behind: nobody may hold on to one.
+        let around = self.engine.config().policy == WritePolicy::WriteAround;
         let write = write
             && possible
             && !set_id
@@ -509,7 +530,7 @@ impl Vfs {
                 Passthrough::Auto => self.engine.may_write_unseen(),
                 Passthrough::ReadOnly | Passthrough::Off => false,
             };
-        Permit { read: possible, write }
+        Permit { read: possible && !around, write }
     }
 
     /// Pins the shadow or begins unseen writing, and registers the shadow with the kernel.

@@ -11,7 +11,7 @@ use rustix::io::{self as rio, Errno};
 
 use super::root::{Root, stat_fd};
 use super::{Sys, own};
-use crate::{Attr, BackingFile, Result, SetTime, Timestamp};
+use crate::{Attr, BackingFile, Result, SetAttr, SetTime, Timestamp};
 
 /// Zeros written at once where a hole cannot be punched.
 const ZEROS: usize = 64 * 1024;
@@ -74,6 +74,11 @@ impl BackingFile for DirFile {
     fn set_times(&self, atime: Option<Timestamp>, mtime: Option<Timestamp>) -> Result<()> {
         let times = own::times(atime.map(SetTime::At), mtime.map(SetTime::At));
         self.run("set times of", || sys::futimens(&self.fd, &times))
+    }
+
+    fn set_attr(&self, set: &SetAttr) -> Result<Attr> {
+        self.run("set attributes of", || own::set_attr_fd(self.fd(), set))?;
+        self.stat()
     }
 
     fn sync(&self) -> Result<()> {

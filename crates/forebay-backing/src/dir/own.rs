@@ -89,6 +89,20 @@ pub fn set_attr(store: &DirStore, path: &Path, set: &SetAttr) -> Sys<Attr> {
     place.stat().map(|stat| store.root.attr(&stat))
 }
 
+/// The same through a descriptor, for a file that may have lost its name.
+pub fn set_attr_fd(fd: BorrowedFd<'_>, set: &SetAttr) -> Sys<()> {
+    if set.uid.is_some() || set.gid.is_some() {
+        sys::fchown(fd, set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw))?;
+    }
+    if let Some(mode) = set.mode {
+        sys::fchmod(fd, Mode::from_raw_mode(mode & 0o7777))?;
+    }
+    if set.atime.is_some() || set.mtime.is_some() {
+        sys::futimens(fd, &times(set.atime, set.mtime))?;
+    }
+    Ok(())
+}
+
 pub fn times(atime: Option<SetTime>, mtime: Option<SetTime>) -> Timestamps {
     let spec = |time: Option<SetTime>| match time {
         None => Timespec { tv_sec: 0, tv_nsec: sys::UTIME_OMIT },

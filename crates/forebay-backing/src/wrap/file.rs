@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::layer::{Call, Done, Layer, Verb};
 use super::store::around;
-use crate::{Attr, BackingFile, Result, Timestamp};
+use crate::{Attr, BackingFile, Result, SetAttr, Timestamp};
 
 pub struct WrappedFile<L> {
     inner: Arc<dyn BackingFile>,
@@ -73,6 +73,10 @@ impl<L: Layer> BackingFile for WrappedFile<L> {
 
     fn set_times(&self, atime: Option<Timestamp>, mtime: Option<Timestamp>) -> Result<()> {
         self.go(Verb::SetTimes, || self.inner.set_times(atime, mtime))
+    }
+
+    fn set_attr(&self, set: &SetAttr) -> Result<Attr> {
+        self.go(Verb::SetAttr, || self.inner.set_attr(set))
     }
 
     fn sync(&self) -> Result<()> {
