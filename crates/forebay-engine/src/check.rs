@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use forebay_backing::{Error, Kind, Result};
+use forebay_backing::{Error, Result};
 use serde::Serialize;
 
 use crate::index;
@@ -29,10 +29,13 @@ pub fn check(dir: &Path) -> Result<CheckReport> {
     let _lock = tier::lock_existing(dir)?;
     let media =
         DirMedia::open(dir).map_err(|e| Error::io(e, format!("the tier {}", dir.display())))?;
-    let loaded = index::load_read_only(&media).map_err(|e| {
-        Error::new(Kind::Corrupt, format!("the index of the tier {} cannot be read", dir.display()))
-            .with_source(e)
-    })?;
+    let loaded = match index::load_read_only(&media) {
+        Ok(loaded) => loaded,
+        Err(e) => {
+            let problem = format!("the index of the tier {} cannot be read: {e}", dir.display());
+            return Ok(CheckReport { problems: vec![problem], ..CheckReport::default() });
+        }
+    };
     let mut report = CheckReport { problems: loaded.problems, ..CheckReport::default() };
     for (id, state) in &loaded.files {
         report.files += 1;

@@ -46,6 +46,10 @@ pub struct Engine {
     pub(crate) started: Instant,
     pub(crate) stopping: AtomicBool,
     pub(crate) wake: (Mutex<u64>, Condvar),
+    /// Files that a program went on writing past us when an earlier daemon died.
+    pub(crate) orphans: Mutex<Vec<Arc<File>>>,
+    /// Files that lost their last name a moment ago.
+    pub(crate) graveyard: Mutex<HashMap<FileKey, (Instant, Arc<File>)>>,
     pub(crate) threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
 }
 
@@ -202,19 +206,37 @@ impl Engine {
             Ok(attr) => {
                 let file = self.enter(path, &attr);
                 self.revalidate(&file, path, &attr);
-                Ok(file)
+                self.hold_if_leaving(file)
             }
             Err(error) => self.open_away(known, error),
         }
+    }
+
+    /// A name that goes while we open it: the bytes must be within reach without it.
+    fn hold_if_leaving(&self, file: Arc<File>) -> Result<Arc<File>> {
+        let leaving = {
+            let mut inner = file.lock();
+            inner.live().leaving && !inner.state.is_complete()
+        };
+        if leaving && let Err(e) = self.backing_file(&file) {
+            self.close(&file);
+            return Err(Error::os(libc::ESTALE, "the file was unlinked").with_source(e));
+        }
+        Ok(file)
     }
 
     fn open_away(&self, known: Option<FileKey>, error: Error) -> Result<Arc<File>> {
         if self.health.is_available() {
             return Err(error);
         }
-        let file = known.and_then(|key| self.find(key)).ok_or(error)?;
+        known.and_then(|key| self.open_cached(key)).ok_or(error)
+    }
+
+    /// Takes a handle on a file of which something is cached, without asking the backing store.
+    pub fn open_cached(&self, key: FileKey) -> Option<Arc<File>> {
+        let file = self.find(key)?;
         file.lock().live().opens += 1;
-        Ok(file)
+        Some(file)
     }
 
     /// Whether the file may be believed without asking: nobody else can have a newer byte than a
@@ -320,6 +342,11 @@ impl Engine {
         let nothing = !inner.state.is_dirty()
             && !inner.state.flags.pinned
             && (inner.state.ranges.count() == 0 || stale);
+        if unlinked && self.graveyard.lock().expect("no panic inside").contains_key(&file.key) {
+            let live = inner.live();
+            (live.shadow, live.backing, live.target) = (None, live.backing.take(), None);
+            return;
+        }
         if unlinked || nothing {
             self.discard(file, &mut inner);
             drop(inner);
@@ -340,6 +367,7 @@ impl Engine {
 
     /// Removes every trace of a file from the tier: record first, shadow after.
     pub(crate) fn discard(&self, file: &File, inner: &mut Inner) {
+        let had_record = inner.recorded;
         if inner.recorded {
             if self.append(&Entry::Drop(file.id)).is_err() {
                 return; // The record still stands, so the shadow must too.
@@ -347,10 +375,10 @@ impl Engine {
             inner.recorded = false;
         }
         failpoint::pass("discard.logged");
-        let had_shadow = inner.charged > 0
-            || inner.live.as_ref().is_some_and(|live| live.shadow.is_some())
-            || inner.state.ranges.count() > 0;
-        if had_shadow {
+        // There may be none: of a file that was only looked at nothing was ever made.
+        if had_record
+            || inner.live.as_ref().is_some_and(|live| live.shadow.is_some() || live.unlinked)
+        {
             self.media().remove(&tier::shadow_name(file.id)).ok();
         }
         inner.live = None;
@@ -449,7 +477,8 @@ impl Engine {
     }
 
     fn queue_if_dirty(&self, file: &Arc<File>, inner: &mut Inner) {
-        if inner.state.is_dirty() && inner.queued.is_none() {
+        let unlinked = inner.live.as_ref().is_some_and(|live| live.unlinked);
+        if inner.state.is_dirty() && inner.queued.is_none() && !unlinked {
             let since = inner.state.dirty_since.max(1);
             let mut queue = self.dirty.lock().expect("no panic inside");
             inner.queued = Some(queue.push(since, file.clone()));

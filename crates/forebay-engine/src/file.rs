@@ -83,6 +83,8 @@ pub(crate) struct Live {
     /// The shadow's size and mtime at the last complete copy of an opaque file.
     pub copied_at: Option<MediaStat>,
     pub stream: Stream,
+    /// A name of it is about to go: who opens it now must see to it that he can read it later.
+    pub leaving: bool,
     /// The last name is gone; the file lives until its last handle is closed.
     pub unlinked: bool,
     /// The shadow's directory entry is known to be durable.
@@ -164,16 +166,16 @@ impl Inner {
 
     /// The size programs see.
     pub fn size(&self) -> u64 {
-        match self.shadow_stat() {
-            Some(stat) if self.state.flags.opaque => stat.len,
-            _ => self.state.size,
+        match self.state.flags.opaque {
+            true => self.shadow_stat().map_or(self.state.size, |stat| stat.len),
+            false => self.state.size,
         }
     }
 
     pub fn mtime(&self) -> Timestamp {
-        match self.shadow_stat() {
-            Some(stat) if self.state.flags.opaque => stat.mtime,
-            _ => self.state.mtime,
+        match self.state.flags.opaque {
+            true => self.shadow_stat().map_or(self.state.mtime, |stat| stat.mtime),
+            false => self.state.mtime,
         }
     }
 
@@ -208,19 +210,21 @@ impl Inner {
         }
     }
 
-    /// Puts what we know better than the backing store into `attr`.
-    pub fn overlay(&self, attr: &mut Attr) {
+    /// Puts what we know better than the backing store into `attr`. `shadow` finds the shadow's
+    /// stat while it is not open.
+    pub fn overlay(&self, attr: &mut Attr, shadow: impl FnOnce() -> Option<MediaStat>) {
         if !self.state.is_dirty() {
             return;
         }
-        let stat = self.shadow_stat();
         attr.size = self.size();
         attr.mtime = self.mtime();
         attr.ctime = attr.ctime.max(attr.mtime);
-        attr.blocks = match stat {
-            Some(stat) if self.state.is_complete() => stat.allocated / 512,
-            _ => attr.blocks.max(self.charged.div_ceil(512)),
-        };
+        if self.state.is_complete() {
+            let stat = self.shadow_stat().or_else(shadow);
+            attr.blocks = stat.map_or(self.charged, |stat| stat.allocated) / 512;
+        } else {
+            attr.blocks = attr.blocks.max(self.charged / 512);
+        }
     }
 }
 

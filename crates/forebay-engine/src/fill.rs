@@ -15,6 +15,7 @@ use crate::engine::{Engine, add};
 use crate::failpoint;
 use crate::file::{File, Inner};
 use crate::log::Mark;
+use crate::media::MediaFile;
 use crate::ranges::State;
 
 /// A sequential fill, and a piece of a prefetch: long enough to hide a few milliseconds of
@@ -30,6 +31,29 @@ const WINDOW_MIN: u64 = 512 << 10;
 /// How far off the expected offset a read still counts as the stream: the kernel's own read-ahead
 /// arrives out of order.
 const SLACK: u64 = 512 << 10;
+
+/// Writes fetched bytes, and holes where they are zeros: a sparse file stays sparse. The hole is
+/// punched, since a fill that died before its record may have left bytes there.
+fn put(shadow: &dyn MediaFile, bytes: &[u8], offset: u64) -> std::io::Result<()> {
+    const GRAIN: usize = 64 << 10;
+    if bytes.len() < GRAIN || !bytes.chunks(GRAIN).any(is_zero) {
+        return shadow.write_at(bytes, offset);
+    }
+    let mut at = offset;
+    for part in bytes.chunks(GRAIN) {
+        match is_zero(part) {
+            true => shadow.punch(at, part.len() as u64)?,
+            false => shadow.write_at(part, at)?,
+        }
+        at += part.len() as u64;
+    }
+    Ok(())
+}
+
+fn is_zero(bytes: &[u8]) -> bool {
+    // Most data differs in its first bytes.
+    bytes.iter().take(16).all(|b| *b == 0) && bytes.iter().all(|b| *b == 0)
+}
 
 impl Engine {
     /// Sees whether reads are sequential, and asks for what comes next if they are.
@@ -195,7 +219,7 @@ impl Engine {
         let dirty_mtime = inner.state.is_dirty().then_some(inner.state.mtime);
         for &(a, b) in &gaps {
             let part = &bytes[(a - start) as usize..(b - start) as usize];
-            match shadow.write_at(part, a) {
+            match put(&*shadow, part, a) {
                 Err(e) if e.raw_os_error() == Some(libc::ENOSPC) => return Ok(false),
                 other => self.note_tier(other)?,
             }

@@ -113,7 +113,7 @@ impl Latch {
     fn wait(&self, give_up: impl Fn() -> bool) -> bool {
         let mut left = self.left.lock().expect("no panic inside");
         while *left > 0 {
-            let wait = self.zero.wait_timeout(left, Duration::from_millis(200));
+            let wait = self.zero.wait_timeout(left, Duration::from_millis(50));
             left = wait.expect("no panic inside").0;
             if *left > 0 && give_up() {
                 return false;
@@ -193,6 +193,15 @@ impl Engine {
 
     /// Flushes these files and waits for it. The outcomes are in the order of the files.
     pub(crate) fn flush_batch(self: &Arc<Self>, files: &[Arc<File>]) -> Vec<Outcome> {
+        self.flush_batch_until(files, &|| false)
+    }
+
+    /// The same, given up when `cancelled` says so: what was not copied by then stays dirty.
+    pub(crate) fn flush_batch_until(
+        self: &Arc<Self>,
+        files: &[Arc<File>],
+        cancelled: &dyn Fn() -> bool,
+    ) -> Vec<Outcome> {
         let began = Instant::now();
         let mut outcomes: Vec<Outcome> = Vec::with_capacity(files.len());
         let mut jobs: Vec<(usize, Arc<Job>)> = Vec::new();
@@ -221,7 +230,7 @@ impl Engine {
         self.drain.flushing_bytes.fetch_add(flying, Relaxed);
         self.make_durable(&jobs);
         failpoint::pass("flush.begin");
-        self.copy_all(&jobs);
+        self.copy_all(&jobs, cancelled);
         failpoint::pass("flush.copied");
         self.sync_targets(&jobs);
         failpoint::pass("flush.synced");
@@ -332,14 +341,20 @@ impl Engine {
     }
 
     /// Step 2: all jobs through the pool, at most `flush_depth` copies at once.
-    fn copy_all(self: &Arc<Self>, jobs: &[(usize, Arc<Job>)]) {
+    fn copy_all(self: &Arc<Self>, jobs: &[(usize, Arc<Job>)], cancelled: &dyn Fn() -> bool) {
         let latch = Arc::new(Latch { left: Mutex::new(jobs.len()), zero: Condvar::new() });
         for (_, job) in jobs {
             let (engine, job, latch) = (self.clone(), job.clone(), latch.clone());
             self.flushes.clone().run(move || engine.start_copy(&job, &latch));
         }
         let limit = self.tune(|t| t.backing_timeout);
-        let complete = latch.wait(|| self.health.has_stalled_call(limit));
+        let complete = latch.wait(|| {
+            if cancelled() {
+                let stop = |job: &Arc<Job>| job.fail(Error::new(Kind::Interrupted, "cancelled"));
+                jobs.iter().filter(|(_, job)| job.is(COPYING)).for_each(|(_, job)| stop(job));
+            }
+            self.health.has_stalled_call(limit)
+        });
         if !complete {
             for (_, job) in jobs {
                 job.leave_copying(ABANDONED);
@@ -503,7 +518,7 @@ impl Engine {
         let mut buf = vec![0; COPY_BUFFER.min((end - start) as usize)];
         let mut at = start;
         while at < end {
-            if job.is(ABANDONED) {
+            if job.is(ABANDONED) || job.has_failed() {
                 return Err(Error::new(Kind::TimedOut, "given up"));
             }
             let want = buf.len().min((end - at) as usize);
@@ -621,9 +636,14 @@ impl Engine {
         let found = self.health.call(|| target.stat())?;
         let file = &job.file;
         let mut inner = file.lock();
+        let live = inner.live();
+        let rewritten = live.flight.as_ref().is_some_and(|f| f.rewritten != Ranges::None);
+        // Changed through us meanwhile, it is dirty again; then its size and time prove nothing.
         let ours = (found.size == job.size && found.mtime == job.mtime)
-            || inner.live().meta_seq != job.meta_seq
-            || inner.live().unlinked;
+            || live.meta_seq != job.meta_seq
+            || live.unlinked
+            || rewritten
+            || job.opaque.is_some();
         if !ours {
             inner.state.flags.flush_open = false;
             inner.state.base = found.version();
@@ -678,6 +698,10 @@ impl Engine {
         let error = error.unwrap_or_else(|| Error::os(libc::EIO, "the flush failed"));
         add(&self.counters.flush_failures, 1);
         let mut inner = job.file.lock();
+        if inner.live().unlinked || error.kind() == Kind::Interrupted {
+            self.leave(job, inner);
+            return error;
+        }
         let path = inner.state.display_path();
         let count = inner.trouble.as_ref().map_or(1, |t| t.count.saturating_add(1));
         if error.kind() != Kind::Conflict && count == 1 {

@@ -4,7 +4,7 @@
 //! Names are relative to the tier, ASCII, with `/` between components.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -72,6 +72,10 @@ pub trait MediaFile: Send + Sync {
     fn reserve(&self, offset: u64, len: u64) -> io::Result<()>;
     /// The next stretch at or after `offset` that is not a hole.
     fn next_data(&self, offset: u64) -> io::Result<Option<(u64, u64)>>;
+    /// Whether nobody else has the file open, in this process or another.
+    fn is_ours_alone(&self) -> io::Result<bool> {
+        Ok(true)
+    }
     fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -229,6 +233,22 @@ impl MediaFile for DirMediaFile {
             other => other?,
         };
         Ok(Some((start, fs::seek(&self.fd, SeekFrom::Hole(start))?)))
+    }
+
+    /// A write lease is granted to the only opener; see fcntl(2), F_SETLEASE.
+    fn is_ours_alone(&self) -> io::Result<bool> {
+        let lease = |kind: i32| {
+            // SAFETY: F_SETLEASE takes an integer.
+            match unsafe { libc::fcntl(self.fd.as_raw_fd(), libc::F_SETLEASE, kind) } {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            }
+        };
+        match lease(libc::F_WRLCK) {
+            Ok(()) => lease(libc::F_UNLCK).map(|()| true),
+            Err(e) if e.raw_os_error() == Some(libc::EAGAIN) => Ok(false),
+            Err(e) => Err(e),
+        }
     }
 
     fn as_fd(&self) -> Option<BorrowedFd<'_>> {

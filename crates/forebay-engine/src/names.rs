@@ -6,7 +6,7 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use forebay_backing::{
     Access, Attr, BackingStore, FileKey, New, RenameMode, Result, SetAttr, SetTime, Timestamp,
@@ -45,8 +45,13 @@ impl Engine {
 
     pub fn overlay(&self, attr: &mut Attr) {
         if let Some(file) = self.find(attr.key) {
-            file.lock().overlay(attr);
+            self.overlay_with(&file, &file.lock(), attr);
         }
+    }
+
+    fn overlay_with(&self, file: &File, inner: &Inner, attr: &mut Attr) {
+        let name = || crate::tier::shadow_name(file.id);
+        inner.overlay(attr, || self.media().stat(&name()).ok());
     }
 
     /// Attributes of a cached file from memory, while the backing store is away.
@@ -181,7 +186,7 @@ impl Engine {
             let mut inner = file.lock();
             inner.state.paths.push(to.into());
             self.follow(&file, &mut inner, &attr)?;
-            inner.overlay(&mut attr);
+            self.overlay_with(&file, &inner, &mut attr);
         }
         Ok(attr)
     }
@@ -209,7 +214,7 @@ impl Engine {
                 inner.state.mtime = attr.mtime;
             }
             self.follow(&file, &mut inner, &attr)?;
-            inner.overlay(&mut attr);
+            self.overlay_with(&file, &inner, &mut attr);
             self.retire(&file, inner);
         }
         Ok(attr)
@@ -328,6 +333,7 @@ impl Engine {
     fn keep_readable(&self, file: &Arc<File>) {
         let (open, links) = {
             let mut inner = file.lock();
+            inner.live().leaving = true;
             (inner.live().opens > 0, inner.state.owner.nlink)
         };
         if open && (links > 1 || self.config.policy == WritePolicy::WriteAround) {
@@ -364,23 +370,52 @@ impl Engine {
             // by that name finds it here.
             return if inner.recorded { self.put(file, &mut inner) } else { Ok(()) };
         }
-        if inner.is_idle() {
-            self.discard(file, &mut inner);
-            drop(inner);
-            self.forget(file);
-            return Ok(());
-        }
-        inner.live().unlinked = true;
         if inner.recorded {
             self.append(&crate::log::Entry::Drop(file.id))?;
             inner.recorded = false;
         }
+        inner.live().unlinked = true;
         if let Some(place) = inner.queued.take() {
             self.dirty.lock().expect("no panic inside").remove(place);
         }
+        let mut graves = self.graveyard.lock().expect("no panic inside");
+        graves.insert(file.key, (Instant::now(), file.clone()));
+        drop(graves);
         drop(inner);
         self.forget(file);
         Ok(())
+    }
+
+    /// Opens a file whose last name went a moment ago: who looked the name up before may still
+    /// have it, as on a local file system.
+    pub fn open_unlinked(&self, key: FileKey) -> Option<Arc<File>> {
+        let file = self.graveyard.lock().expect("no panic inside").get(&key)?.1.clone();
+        let mut inner = file.lock();
+        // A file's lock comes before the graveyard's: look again whether it is still there.
+        let waits = self.graveyard.lock().expect("no panic inside").contains_key(&key);
+        let complete = inner.state.is_complete() || inner.live().backing.is_some();
+        if !waits || !complete {
+            return None;
+        }
+        inner.live().opens += 1;
+        drop(inner);
+        Some(file)
+    }
+
+    /// Lets go of files that nobody opened since they lost their name.
+    pub(crate) fn sweep_graveyard(&self, older_than: Duration) {
+        let mut old = Vec::new();
+        self.graveyard.lock().expect("no panic inside").retain(|_, (since, file)| {
+            let keep = since.elapsed() < older_than;
+            if !keep {
+                old.push(file.clone());
+            }
+            keep
+        });
+        for file in old {
+            let inner = file.lock();
+            self.retire(&file, inner);
+        }
     }
 
     /// How many names the file has after one was removed.
@@ -506,7 +541,7 @@ fn cached_attr(key: FileKey, inner: &Inner) -> Attr {
         ctime: inner.state.base.ctime,
         btime: Timestamp::default(),
     };
-    inner.overlay(&mut attr);
+    inner.overlay(&mut attr, || None);
     attr
 }
 

@@ -66,7 +66,9 @@ impl Engine {
                 report.cancelled = true;
                 break;
             }
-            for (file, outcome) in step.iter().zip(self.flush_batch(step)) {
+            for (file, outcome) in
+                step.iter().zip(self.flush_batch_until(step, &|| progress.is_cancelled()))
+            {
                 self.tally(file, outcome, progress, &mut report);
             }
         }
@@ -89,6 +91,7 @@ impl Engine {
             Outcome::Nothing => Ok(0),
         };
         match outcome {
+            Err(error) if error.kind() == Kind::Interrupted => report.cancelled = true,
             Ok(bytes) => {
                 report.files += 1;
                 report.bytes += bytes;
@@ -541,6 +544,7 @@ impl Engine {
         };
         self.stopping.store(true, Relaxed);
         self.nudge();
+        self.sweep_graveyard(std::time::Duration::ZERO);
         let quiet = self.join_threads();
         let durable = self.media().sync_all();
         if quiet && durable.is_ok() {

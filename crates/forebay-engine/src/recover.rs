@@ -39,6 +39,9 @@ pub struct RecoveryReport {
     pub problems: Vec<String>,
 }
 
+/// How long a file without a name waits for who looked it up before.
+const GRACE: Duration = Duration::from_secs(1);
+
 /// The machine's boot, which tells a restarted process from a restarted machine. Tests set
 /// `FOREBAY_BOOT_ID` to pretend.
 pub(crate) fn boot_id() -> String {
@@ -63,8 +66,11 @@ impl Engine {
     ) -> Result<Arc<Engine>> {
         tunables.validate().map_err(|why| Error::new(Kind::Usage, why))?;
         let (index, mut loaded) = Index::open(tier.media.clone()).map_err(|e| {
-            Error::new(Kind::Corrupt, "the tier's index cannot be read: 'forebay check' says more")
-                .with_source(e)
+            Error::new(
+                Kind::WrongTier,
+                "the tier's index is damaged: 'forebay check' says more; move the tier away to start with a new one",
+            )
+            .with_source(e)
         })?;
         let boot_id = boot_id();
         let recovered = Recovery::run(&*tier.media, &*backing, &mut loaded, &boot_id)?;
@@ -95,9 +101,12 @@ impl Engine {
             started: Instant::now(),
             stopping: AtomicBool::new(false),
             wake: (Mutex::new(0), Condvar::new()),
+            orphans: Mutex::default(),
+            graveyard: Mutex::default(),
             threads: Mutex::new(Vec::new()),
         });
         engine.populate(std::mem::take(&mut loaded.files));
+        recovered.orphans.iter().try_for_each(|id| engine.adopt_orphan(*id))?;
         engine.measure();
         engine.clone().start_threads()?;
         Ok(engine)
@@ -121,6 +130,39 @@ impl Engine {
             let size = inner.state.size;
             self.admit(&file, 0, size);
             self.account(&file, &mut inner);
+        }
+    }
+
+    /// Counts a program that still writes to a shadow file as a writer of its own: descriptors
+    /// that were passed through outlive the mount they came from, and what they write is
+    /// acknowledged (S2).
+    fn adopt_orphan(&self, id: FileId) -> Result<()> {
+        let Some(file) = self.by_id(id) else { return Ok(()) };
+        let mut inner = file.lock();
+        self.shadow(&file, &mut inner)?;
+        inner.live().writers += 1;
+        self.space.writers.fetch_add(1, Relaxed);
+        self.account(&file, &mut inner);
+        let path = inner.state.display_path();
+        tracing::warn!(path = %path.display(), "a program has kept this file open for writing since an earlier daemon died; it counts as dirty until it is closed");
+        drop(inner);
+        self.space.unseen.lock().expect("no panic inside").insert(id, file.clone());
+        self.orphans.lock().expect("no panic inside").push(file);
+        Ok(())
+    }
+
+    fn check_orphans(&self) {
+        let orphans = self.orphans.lock().expect("no panic inside").clone();
+        for file in orphans {
+            let shadow = file.lock().live().shadow.clone();
+            if shadow.is_none_or(|shadow| shadow.is_ours_alone().unwrap_or(false)) {
+                self.orphans.lock().expect("no panic inside").retain(|o| o.id != file.id);
+                if let Err(e) = self.end_unseen(&file) {
+                    tracing::error!(error = %e, "taking over a file from an earlier daemon");
+                }
+                let inner = file.lock();
+                self.retire(&file, inner);
+            }
         }
     }
 
@@ -150,6 +192,8 @@ impl Engine {
                 self.measure();
             }
             self.evict_to_mark();
+            self.sweep_graveyard(GRACE);
+            self.check_orphans();
             self.health.check_stalls(self.tune(|t| t.backing_timeout));
             if !self.health.is_available() && !probing.swap(true, Relaxed) {
                 self.clone().probe(probing.clone());
@@ -215,12 +259,15 @@ struct Recovery<'a> {
     boot: Boot,
     report: RecoveryReport,
     changed: Vec<FileId>,
+    orphans: Vec<FileId>,
 }
 
 /// What the pass hands on.
 struct Recovered {
     report: RecoveryReport,
     changed: Vec<FileId>,
+    /// Files that somebody still writes to past us.
+    orphans: Vec<FileId>,
 }
 
 impl Recovery<'_> {
@@ -238,9 +285,11 @@ impl Recovery<'_> {
             problems: std::mem::take(&mut loaded.problems),
             ..RecoveryReport::default()
         };
-        let mut pass = Recovery { media, backing, boot, report, changed: Vec::new() };
+        let mut pass =
+            Recovery { media, backing, boot, report, changed: Vec::new(), orphans: Vec::new() };
         pass.settle_intents(loaded)?;
-        if !pass.report.clean_shutdown {
+        let orphaned = loaded.files.values().any(|state| state.flags.opaque);
+        if !pass.report.clean_shutdown || orphaned {
             pass.sort(loaded)?;
         }
         for state in loaded.files.values() {
@@ -251,7 +300,7 @@ impl Recovery<'_> {
             }
         }
         pass.report.problems.iter().for_each(|p| tracing::warn!("recovery: {p}"));
-        Ok(Recovered { report: pass.report, changed: pass.changed })
+        Ok(Recovered { report: pass.report, changed: pass.changed, orphans: pass.orphans })
     }
 
     /// Keeps, repairs or drops every file.
@@ -297,6 +346,15 @@ impl Recovery<'_> {
         // A clean file of the same boot needs no second look.
         if self.boot == Boot::Kept && !state.is_dirty() && (exists || state.ranges.count() == 0) {
             return Ok(Verdict::Keep);
+        }
+        if self.boot == Boot::Kept && state.flags.opaque && exists {
+            let shadow = self.media.open(&tier::shadow_name(id), Open::Existing);
+            let alone = shadow.and_then(|shadow| shadow.is_ours_alone());
+            // A file system without leases cannot tell; then nobody is assumed to write.
+            if !alone.unwrap_or(true) {
+                self.orphans.push(id);
+                return Ok(Verdict::Keep);
+            }
         }
         let before = state.clone();
         let shadow = match exists {

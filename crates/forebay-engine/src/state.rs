@@ -240,7 +240,8 @@ impl FileState {
         for &(start, end) in ranges {
             self.ranges.set(start, end.min(size), State::Durable);
         }
-        self.durable_size = Some(size);
+        // Syncs may end in another order than they began; truncation alone makes it smaller.
+        self.durable_size = Some(self.durable_size.map_or(size, |known| known.max(size)));
     }
 
     /// Records that `copied`, less what was `rewritten` meanwhile, is on the backing store and

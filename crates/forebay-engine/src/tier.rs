@@ -64,12 +64,13 @@ impl Tier {
     /// [`Kind::WrongTier`] if it is in use, damaged, of a newer format, of another backing store,
     /// or if `dir` holds files that are not a tier. Nothing is changed then.
     pub fn open(dir: &Path, backing: &TierOwner) -> Result<Tier> {
-        create_dir(dir)?;
+        make_dir(dir)?;
         let fresh = !dir.join(SUPERBLOCK).exists();
         if fresh {
             refuse_foreign_files(dir)?;
         }
         let lock = take_lock(dir)?;
+        protect(dir)?;
         if fresh {
             write_superblock(dir, backing)?;
         } else {
@@ -77,7 +78,7 @@ impl Tier {
         }
         let media = DirMedia::open(dir).map_err(|e| Error::io(e, dir_text(dir)))?;
         prepare(&media).map_err(|e| Error::io(e, dir_text(dir)))?;
-        create_dir(&dir.join("run"))?;
+        make_dir(&dir.join("run"))?;
         Ok(Tier { media: Arc::new(media), _lock: Some(lock) })
     }
 
@@ -123,14 +124,17 @@ fn prepare(media: &dyn Media) -> io::Result<()> {
     media.sync_dir("")
 }
 
-fn create_dir(dir: &Path) -> Result<()> {
-    let mut builder = fs::DirBuilder::new();
-    match builder.mode(0o700).create(dir) {
-        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
-        Err(e) => return Err(Error::io(e, format!("creating {}", dir.display()))),
-        Ok(()) => return Ok(()),
+fn make_dir(dir: &Path) -> Result<()> {
+    match fs::DirBuilder::new().mode(0o700).create(dir) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
+            Err(Error::io(e, format!("creating {}", dir.display())))
+        }
+        _ => Ok(()),
     }
-    // Shadow files carry the bytes of everybody's files: nobody else may look inside.
+}
+
+/// Shadow files carry the bytes of everybody's files: nobody else may look inside.
+fn protect(dir: &Path) -> Result<()> {
     let only_us = fs::Permissions::from_mode(0o700);
     fs::set_permissions(dir, only_us)
         .map_err(|e| Error::io(e, format!("protecting {}", dir.display())))

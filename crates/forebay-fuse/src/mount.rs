@@ -11,7 +11,7 @@ use std::time::Duration;
 use forebay_backing::metrics::OpSummary;
 use forebay_backing::{BackingStore, Error, Kind, Result};
 use forebay_engine::Engine;
-use fuser::{Config, INodeNo, MountOption, Notifier, Session, SessionACL};
+use fuser::{Config, INodeNo, Notifier, Session, SessionACL};
 
 use crate::control::ControlDir;
 use crate::serve::{Server, Shared};
@@ -158,8 +158,8 @@ impl Drop for Mount {
     }
 }
 
-/// Mounts with the kernel directly where we may, which gives the mount its own type; else through
-/// fusermount3.
+/// Mounts with the kernel directly where we may, else through fusermount3; either way the mount
+/// has a type of its own, which the command line finds it by.
 fn open_session(
     server: Server,
     options: &MountOptions,
@@ -167,10 +167,7 @@ fn open_session(
     root: bool,
 ) -> io::Result<Session<Server>> {
     let config = config(options, threads);
-    if !root {
-        return Session::new(server, &options.mountpoint, &config);
-    }
-    let fd = mount_directly(options)?;
+    let fd = if root { mount_directly(options)? } else { mount_by_helper(options)? };
     let session = Session::from_fd(server, fd, config.acl, config);
     if session.is_err() {
         let _ = rustix::mount::unmount(&options.mountpoint, rustix::mount::UnmountFlags::DETACH);
@@ -201,16 +198,51 @@ fn mount_directly(options: &MountOptions) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
+/// Asks fusermount3, which is set-user-id root, to mount for us and hand over the descriptor; see
+/// its `_FUSE_COMMFD` protocol.
+fn mount_by_helper(options: &MountOptions) -> io::Result<OwnedFd> {
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
+    rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty())?;
+    // In an option, a comma would begin the next one.
+    let source = options.source.replace('\\', "\\\\").replace(',', "\\,");
+    let mut words = format!("fsname={source},subtype=forebay,default_permissions");
+    if options.allow_other {
+        words.push_str(",allow_other");
+    }
+    if options.read_only {
+        words.push_str(",ro");
+    }
+    let helper = std::process::Command::new("fusermount3")
+        .arg("-o")
+        .arg(words)
+        .arg("--")
+        .arg(&options.mountpoint)
+        .env("_FUSE_COMMFD", theirs.as_raw_fd().to_string())
+        .stderr(std::process::Stdio::piped())
+        .spawn()?;
+    drop(theirs);
+    let received = receive_fd(&ours);
+    let output = helper.wait_with_output()?;
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_string();
+    received?.ok_or_else(|| io::Error::other(said))
+}
+
+fn receive_fd(socket: &std::os::unix::net::UnixStream) -> io::Result<Option<OwnedFd>> {
+    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+    let mut byte = [0];
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [io::IoSliceMut::new(&mut byte)];
+    recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let fds = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+        _ => None,
+    });
+    Ok(fds.flatten().next())
+}
+
 fn config(options: &MountOptions, threads: usize) -> Config {
     let mut config = Config::default();
-    config.mount_options = vec![
-        MountOption::FSName(options.source.clone()),
-        MountOption::Subtype("forebay".into()),
-        MountOption::DefaultPermissions,
-    ];
-    if options.read_only {
-        config.mount_options.push(MountOption::RO);
-    }
     config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
     config.n_threads = Some(threads);
     config.clone_fd = true;
@@ -234,11 +266,11 @@ fn start_watchdog(shared: Arc<Shared>, engine: Arc<Engine>, stop: Arc<AtomicBool
         while !stop.load(Relaxed) {
             std::thread::sleep(Duration::from_millis(100));
             let limit = engine.tunables().backing_timeout;
-            let late = shared.watch.expire(limit, !engine.health.is_available());
+            let late = shared.watch.expire(&shared, limit, !engine.health.is_available());
             if late > 0 {
                 tracing::warn!(
                     requests = late,
-                    "requests were answered ETIMEDOUT: the backing store hangs"
+                    "the backing store hangs: requests were answered without it"
                 );
             }
         }

@@ -1,11 +1,14 @@
 //! Answers that can be given once, by whoever comes first: the thread that did the work, or the
-//! watchdog that saw it hang (S10).
+//! watchdog that saw it hang in the backing store (S10).
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use forebay_backing::{Error, Kind, Result};
 use fuser::Errno;
+
+use crate::serve::Shared;
 
 /// A reply of the transport.
 pub trait Fail: Send + 'static {
@@ -37,28 +40,47 @@ fail!(
     fuser::ReplyLseek,
 );
 
-/// A reply that two may want to give.
-pub struct Slot<R>(Mutex<Option<R>>);
+pub type Answer<T> = Box<dyn FnOnce(&Shared, Result<T>) + Send>;
 
-impl<R: Fail> Slot<R> {
-    pub fn new(reply: R) -> Arc<Slot<R>> {
-        Arc::new(Slot(Mutex::new(Some(reply))))
+/// Finds the result of a request: by way of the backing store, or without it.
+pub type Work<T> = Box<dyn FnOnce(&Shared) -> Result<T> + Send>;
+
+type Pending<T> = (Answer<T>, Option<Work<T>>);
+
+/// An answer that two may want to give.
+pub struct Slot<T>(Mutex<Option<Pending<T>>>);
+
+impl<T: 'static> Slot<T> {
+    pub fn new(
+        answer: impl FnOnce(&Shared, Result<T>) + Send + 'static,
+        fallback: Option<Work<T>>,
+    ) -> Arc<Slot<T>> {
+        Arc::new(Slot(Mutex::new(Some((Box::new(answer), fallback)))))
     }
 
-    /// The reply, if it was not given yet.
-    pub fn take(&self) -> Option<R> {
-        self.0.lock().expect("no panic inside").take()
+    /// Gives the answer, or gives the result back if it was given already.
+    pub fn give(&self, shared: &Shared, result: Result<T>) -> Option<Result<T>> {
+        let taken = self.0.lock().expect("no panic inside").take();
+        match taken {
+            Some((answer, _)) => {
+                answer(shared, result);
+                None
+            }
+            None => Some(result),
+        }
     }
 }
 
 trait Expire: Send + Sync {
-    fn expire(&self);
+    fn expire(&self, shared: &Shared);
 }
 
-impl<R: Fail> Expire for Slot<R> {
-    fn expire(&self) {
-        if let Some(reply) = self.take() {
-            reply.fail(libc::ETIMEDOUT);
+impl<T: 'static> Expire for Slot<T> {
+    fn expire(&self, shared: &Shared) {
+        let taken = self.0.lock().expect("no panic inside").take();
+        if let Some((answer, fallback)) = taken {
+            let late = || Err(Error::new(Kind::TimedOut, "the backing store hangs"));
+            answer(shared, fallback.map_or_else(late, |fallback| fallback(shared)));
         }
     }
 }
@@ -91,35 +113,34 @@ pub enum Patience {
 }
 
 impl Watch {
-    pub fn begin<R: Fail>(&self, slot: &Arc<Slot<R>>, patience: Patience) -> u64 {
+    pub fn begin<T: 'static>(&self, slot: &Arc<Slot<T>>, patience: Patience) -> u64 {
+        let slot: Arc<dyn Expire> = slot.clone();
+        let began = Instant::now();
         let mut open = self.open.lock().expect("no panic inside");
         open.next += 1;
         let n = open.next;
-        let slot: Arc<dyn Expire> = slot.clone();
-        open.running.insert(n, Running { began: Instant::now(), patience, slot });
+        open.running.insert(n, Running { began, patience, slot });
         n
     }
 
     pub fn end(&self, n: u64) {
-        self.open.lock().expect("no panic inside").running.remove(&n);
+        let removed = self.open.lock().expect("no panic inside").running.remove(&n);
+        drop(removed); // Outside the lock.
     }
 
-    /// Answers ETIMEDOUT to what has run for longer than `limit`; to the patient ones only if the
-    /// store is `away`. Returns how many.
-    pub fn expire(&self, limit: Duration, away: bool) -> usize {
+    /// Answers for what has run longer than `limit`; for the patient ones only if the store is
+    /// `away`. Returns how many.
+    pub fn expire(&self, shared: &Shared, limit: Duration, away: bool) -> usize {
         let mut late = Vec::new();
-        {
-            let mut open = self.open.lock().expect("no panic inside");
-            open.running.retain(|_, running| {
-                let may = running.patience == Patience::Short || away;
-                let expired = may && running.began.elapsed() > limit;
-                if expired {
-                    late.push(running.slot.clone());
-                }
-                !expired
-            });
-        }
-        late.iter().for_each(|slot| slot.expire());
+        self.open.lock().expect("no panic inside").running.retain(|_, running| {
+            let may = running.patience == Patience::Short || away;
+            let expired = may && running.began.elapsed() > limit;
+            if expired {
+                late.push(running.slot.clone());
+            }
+            !expired
+        });
+        late.iter().for_each(|slot| slot.expire(shared));
         late.len()
     }
 }

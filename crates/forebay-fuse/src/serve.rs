@@ -24,7 +24,7 @@ use fuser::{
 };
 
 use crate::nodes::generation;
-use crate::reply::{Fail, Patience, Slot, Watch};
+use crate::reply::{Answer, Fail, Patience, Slot, Watch, Work};
 use crate::vfs::{Caller, Entry, How, Make, Opened, Vfs};
 
 /// Requests that may wait for the backing store at once, beside those on session threads.
@@ -88,30 +88,17 @@ pub struct Server {
 }
 
 impl Server {
-    /// Runs `work` here or in the pool and answers with what comes out of it.
-    fn run<R: Fail, T: Send>(
-        &self,
-        op: fn(&Verbs) -> &Op,
-        patience: Patience,
-        reply: R,
-        work: impl FnOnce(&Shared) -> Result<T> + Send + 'static,
-        answer: impl FnOnce(&Shared, Option<R>, T) + Send + 'static,
-    ) {
+    /// Runs `request` here or in the pool.
+    fn run<T: Send + 'static>(&self, request: Do<T>) {
+        let Do { op, patience, work, answer, fallback, abandon } = request;
         let shared = self.shared.clone();
-        let slot = Slot::new(reply);
+        let slot = Slot::new(answer, fallback);
         let n = shared.watch.begin(&slot, patience);
         let job = move |shared: &Shared| {
             let result = op(&shared.verbs).time(|_| 0, || work(shared));
             shared.watch.end(n);
-            let reply = slot.take();
-            match result {
-                Ok(value) => answer(shared, reply, value),
-                Err(error) => {
-                    if let Some(reply) = reply {
-                        tracing::trace!(error = %error, "request failed");
-                        reply.fail(error.errno());
-                    }
-                }
+            if let Some(Ok(unwanted)) = slot.give(shared, result) {
+                abandon(shared, unwanted);
             }
         };
         if shared.busy.fetch_add(1, Relaxed) + 1 < shared.threads {
@@ -124,24 +111,14 @@ impl Server {
         }
     }
 
-    fn simple<R: Fail, T: Send>(
+    fn simple<R: Fail, T: Send + 'static>(
         &self,
         op: fn(&Verbs) -> &Op,
         reply: R,
         work: impl FnOnce(&Vfs) -> Result<T> + Send + 'static,
         answer: impl FnOnce(R, T) + Send + 'static,
     ) {
-        self.run(
-            op,
-            Patience::Short,
-            reply,
-            move |shared| work(&shared.vfs),
-            move |_, reply, value| {
-                if let Some(reply) = reply {
-                    answer(reply, value);
-                }
-            },
-        );
+        self.run(Do::new(op, reply, work, move |_, reply, value| answer(reply, value)));
     }
 
     fn entry(
@@ -150,23 +127,77 @@ impl Server {
         reply: ReplyEntry,
         work: impl FnOnce(&Vfs) -> Result<Entry> + Send + 'static,
     ) {
-        self.run(
-            op,
-            Patience::Short,
-            reply,
-            move |shared| work(&shared.vfs),
-            |shared, reply, entry| match reply {
-                Some(reply) => reply.entry_with_ttls(
-                    &shared.attr_ttl,
-                    &shared.entry_ttl,
-                    &file_attr(&entry.attr, entry.id),
-                    Generation(generation(entry.attr.key)),
-                ),
-                // Nobody was told of the node: take back the reference.
-                None => shared.vfs.forget(entry.id, 1),
-            },
-        );
+        self.run(do_entry(op, reply, work));
     }
+}
+
+/// One request: what to do, how to answer, and what to do if that hangs.
+struct Do<T> {
+    op: fn(&Verbs) -> &Op,
+    patience: Patience,
+    work: Work<T>,
+    answer: Answer<T>,
+    fallback: Option<Work<T>>,
+    /// Undoes a result that nobody will hear of.
+    abandon: fn(&Shared, T),
+}
+
+impl<T: Send + 'static> Do<T> {
+    fn new<R: Fail>(
+        op: fn(&Verbs) -> &Op,
+        reply: R,
+        work: impl FnOnce(&Vfs) -> Result<T> + Send + 'static,
+        answer: impl FnOnce(&Shared, R, T) + Send + 'static,
+    ) -> Do<T> {
+        let answer = move |shared: &Shared, result: Result<T>| match result {
+            Ok(value) => answer(shared, reply, value),
+            Err(error) => {
+                tracing::trace!(error = %error, "request failed");
+                reply.fail(error.errno());
+            }
+        };
+        Do {
+            op,
+            patience: Patience::Short,
+            work: Box::new(move |shared| work(&shared.vfs)),
+            answer: Box::new(answer),
+            fallback: None,
+            abandon: |_, _| (),
+        }
+    }
+
+    fn patient(mut self) -> Do<T> {
+        self.patience = Patience::Long;
+        self
+    }
+
+    /// How to answer from what is in the tier (S10).
+    fn or(mut self, fallback: impl FnOnce(&Vfs) -> Result<T> + Send + 'static) -> Do<T> {
+        self.fallback = Some(Box::new(move |shared| fallback(&shared.vfs)));
+        self
+    }
+
+    fn undo(mut self, abandon: fn(&Shared, T)) -> Do<T> {
+        self.abandon = abandon;
+        self
+    }
+}
+
+fn do_entry(
+    op: fn(&Verbs) -> &Op,
+    reply: ReplyEntry,
+    work: impl FnOnce(&Vfs) -> Result<Entry> + Send + 'static,
+) -> Do<Entry> {
+    let answer = |shared: &Shared, reply: ReplyEntry, entry: Entry| {
+        reply.entry_with_ttls(
+            &shared.attr_ttl,
+            &shared.entry_ttl,
+            &file_attr(&entry.attr, entry.id),
+            Generation(generation(entry.attr.key)),
+        );
+    };
+    // Nobody was told of the node: take back the reference.
+    Do::new(op, reply, work, answer).undo(|shared, entry| shared.vfs.forget(entry.id, 1))
 }
 
 fn caller(req: &Request) -> Caller {
@@ -185,8 +216,7 @@ fn fopen_flags(how: How) -> FopenFlags {
     }
 }
 
-fn answer_open(shared: &Shared, reply: Option<ReplyOpen>, opened: Opened) {
-    let Some(reply) = reply else { return shared.vfs.release(opened.handle) };
+fn answer_open(_: &Shared, reply: ReplyOpen, opened: Opened) {
     let handle = FileHandle(opened.handle);
     match opened.how {
         How::Passthrough(id) => {
@@ -200,11 +230,7 @@ fn answer_open(shared: &Shared, reply: Option<ReplyOpen>, opened: Opened) {
     }
 }
 
-fn answer_create(shared: &Shared, reply: Option<ReplyCreate>, entry: Entry, opened: Opened) {
-    let Some(reply) = reply else {
-        shared.vfs.release(opened.handle);
-        return shared.vfs.forget(entry.id, 1);
-    };
+fn answer_create(shared: &Shared, reply: ReplyCreate, (entry, opened): (Entry, Opened)) {
     let attr = file_attr(&entry.attr, entry.id);
     let generation = Generation(generation(entry.attr.key));
     let handle = FileHandle(opened.handle);
@@ -257,7 +283,9 @@ impl Filesystem for Server {
 
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let name = name.to_os_string();
-        self.entry(|v| &v.lookup, reply, move |vfs| vfs.lookup(parent.0, &name));
+        let again = name.clone();
+        let lookup = do_entry(|v| &v.lookup, reply, move |vfs| vfs.lookup(parent.0, &name));
+        self.run(lookup.or(move |vfs| vfs.lookup_cached(parent.0, &again)));
     }
 
     fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
@@ -266,12 +294,13 @@ impl Filesystem for Server {
 
     fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
         let ttl = self.shared.attr_ttl;
-        self.simple(
+        let getattr = Do::new(
             |v| &v.getattr,
             reply,
             move |vfs| vfs.getattr(ino.0),
-            move |reply, attr| reply.attr(&ttl, &file_attr(&attr, ino.0)),
+            move |_, reply: ReplyAttr, attr| reply.attr(&ttl, &file_attr(&attr, ino.0)),
         );
+        self.run(getattr.or(move |vfs| vfs.getattr_cached(ino.0)));
     }
 
     fn setattr(
@@ -301,17 +330,13 @@ impl Filesystem for Server {
             mtime: mtime.map(set_time),
         };
         let ttl = self.shared.attr_ttl;
-        self.run(
+        let setattr = Do::new(
             |v| &v.setattr,
-            Patience::Long,
             reply,
-            move |shared| shared.vfs.setattr(ino.0, caller, &set, size),
-            move |_, reply, attr| {
-                if let Some(reply) = reply {
-                    reply.attr(&ttl, &file_attr(&attr, ino.0));
-                }
-            },
+            move |vfs| vfs.setattr(ino.0, caller, &set, size),
+            move |_, reply: ReplyAttr, attr| reply.attr(&ttl, &file_attr(&attr, ino.0)),
         );
+        self.run(setattr.patient());
     }
 
     fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
@@ -426,13 +451,9 @@ impl Filesystem for Server {
     }
 
     fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        self.run(
-            |v| &v.open,
-            Patience::Short,
-            reply,
-            move |shared| shared.vfs.open(ino.0, flags.0),
-            answer_open,
-        );
+        let open = Do::new(|v| &v.open, reply, move |vfs| vfs.open(ino.0, flags.0), answer_open);
+        let open = open.or(move |vfs| vfs.open_cached(ino.0, flags.0));
+        self.run(open.undo(|shared, opened| shared.vfs.release(opened.handle)));
     }
 
     fn create(
@@ -446,13 +467,16 @@ impl Filesystem for Server {
         reply: ReplyCreate,
     ) {
         let (name, new) = (name.to_os_string(), new_file(req, mode));
-        self.run(
+        let create = Do::new(
             |v| &v.create,
-            Patience::Short,
             reply,
-            move |shared| shared.vfs.create(parent.0, &name, new, flags),
-            |shared, reply, (entry, opened)| answer_create(shared, reply, entry, opened),
+            move |vfs| vfs.create(parent.0, &name, new, flags),
+            answer_create,
         );
+        self.run(create.undo(|shared, (entry, opened)| {
+            shared.vfs.release(opened.handle);
+            shared.vfs.forget(entry.id, 1);
+        }));
     }
 
     fn read(
@@ -466,18 +490,15 @@ impl Filesystem for Server {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        self.run(
+        self.run(Do::new(
             |v| &v.read,
-            Patience::Short,
             reply,
-            move |shared| read(shared, fh.0, offset, size as usize),
-            |_, reply, buf| {
-                if let Some(reply) = reply {
-                    reply.data(&buf);
-                }
+            move |vfs| read(vfs, fh.0, offset, size as usize),
+            |_, reply: ReplyData, buf| {
+                reply.data(&buf);
                 give_back(buf);
             },
-        );
+        ));
     }
 
     fn write(
@@ -500,30 +521,26 @@ impl Filesystem for Server {
             shared.busy.fetch_sub(1, Relaxed);
             // Only now is a copy of the data needed: the session's buffer is used again.
             let data = data.to_vec();
-            self.run(
+            let write = Do::new(
                 |v| &v.write,
-                Patience::Long,
                 reply,
-                move |shared| write(shared, ino.0, fh.0, offset, &data, kill),
-                move |_, reply, ()| {
-                    if let Some(reply) = reply {
-                        reply.written(len);
-                    }
-                },
+                move |vfs| write(vfs, ino.0, fh.0, offset, &data, kill),
+                move |_, reply: ReplyWrite, ()| reply.written(len),
             );
-            return;
+            return self.run(write.patient());
         }
-        let slot = Slot::new(reply);
+        let answer = move |_: &Shared, result: Result<()>| match result {
+            Ok(()) => reply.written(len),
+            Err(error) => reply.fail(error.errno()),
+        };
+        let slot = Slot::new(answer, None);
         let n = shared.watch.begin(&slot, Patience::Long);
         let op = &shared.verbs.write;
-        let result = op.time(|()| len.into(), || write(shared, ino.0, fh.0, offset, data, kill));
+        let result =
+            op.time(|()| len.into(), || write(&shared.vfs, ino.0, fh.0, offset, data, kill));
         shared.watch.end(n);
         shared.busy.fetch_sub(1, Relaxed);
-        match (slot.take(), result) {
-            (Some(reply), Ok(())) => reply.written(len),
-            (Some(reply), Err(error)) => reply.fail(error.errno()),
-            (None, _) => {}
-        }
+        let _ = slot.give(shared, result);
     }
 
     fn flush(
@@ -583,13 +600,11 @@ impl Filesystem for Server {
         offset: u64,
         reply: ReplyDirectory,
     ) {
-        self.run(
+        let readdir = Do::new(
             |v| &v.readdir,
-            Patience::Short,
             reply,
-            move |shared| shared.vfs.list(fh.0, offset == 0),
-            move |shared, reply, (_, entries)| {
-                let Some(mut reply) = reply else { return };
+            move |vfs| vfs.list(fh.0, offset == 0),
+            move |shared, mut reply: ReplyDirectory, (_, entries)| {
                 for (at, entry) in entries.iter().enumerate().skip(offset as usize) {
                     let ino = INodeNo(shared.vfs.shown_ino(entry.ino));
                     if reply.add(ino, at as u64 + 1, file_type(entry.kind), &entry.name) {
@@ -599,6 +614,7 @@ impl Filesystem for Server {
                 reply.ok();
             },
         );
+        self.run(readdir.or(move |vfs| vfs.list_cached(fh.0)));
     }
 
     fn readdirplus(
@@ -609,17 +625,15 @@ impl Filesystem for Server {
         offset: u64,
         reply: ReplyDirectoryPlus,
     ) {
-        self.run(
+        let readdir = Do::new(
             |v| &v.readdir,
-            Patience::Long,
             reply,
-            move |shared| shared.vfs.list(fh.0, offset == 0),
-            move |shared, reply, (dir, entries)| {
-                if let Some(reply) = reply {
-                    fill_plus(shared, reply, dir, &entries, offset);
-                }
+            move |vfs| vfs.list(fh.0, offset == 0),
+            move |shared, reply: ReplyDirectoryPlus, (dir, entries)| {
+                fill_plus(shared, reply, dir, &entries, offset);
             },
         );
+        self.run(readdir.or(move |vfs| vfs.list_cached(fh.0)));
     }
 
     fn releasedir(
@@ -745,31 +759,14 @@ impl Server {
         reply: ReplyEmpty,
         work: impl FnOnce(&Vfs) -> Result<()> + Send + 'static,
     ) {
-        self.run(
-            op,
-            Patience::Long,
-            reply,
-            move |shared| work(&shared.vfs),
-            |_, reply, ()| {
-                if let Some(reply) = reply {
-                    reply.ok();
-                }
-            },
-        );
+        self.run(Do::new(op, reply, work, |_, reply: ReplyEmpty, ()| reply.ok()).patient());
     }
 }
 
-fn write(
-    shared: &Shared,
-    id: u64,
-    handle: u64,
-    offset: u64,
-    data: &[u8],
-    kill_suid: bool,
-) -> Result<()> {
-    shared.vfs.write(handle, offset, data)?;
+fn write(vfs: &Vfs, id: u64, handle: u64, offset: u64, data: &[u8], kill_suid: bool) -> Result<()> {
+    vfs.write(handle, offset, data)?;
     if kill_suid {
-        shared.vfs.strip_suid(id, None);
+        vfs.strip_suid(id, None);
     }
     Ok(())
 }
@@ -779,12 +776,12 @@ thread_local! {
     static SPARE: std::cell::RefCell<Vec<u8>> = const { std::cell::RefCell::new(Vec::new()) };
 }
 
-fn read(shared: &Shared, handle: u64, offset: u64, size: usize) -> Result<Vec<u8>> {
+fn read(vfs: &Vfs, handle: u64, offset: u64, size: usize) -> Result<Vec<u8>> {
     let mut buf = SPARE.with_borrow_mut(std::mem::take);
     if buf.len() < size {
         buf.resize(size, 0);
     }
-    let n = shared.vfs.read(handle, offset, &mut buf[..size])?;
+    let n = vfs.read(handle, offset, &mut buf[..size])?;
     buf.truncate(n);
     Ok(buf)
 }

@@ -196,12 +196,18 @@ impl Vfs {
         Ok(Entry { id, attr })
     }
 
-    /// While the backing store is away, what is in the tier goes on working (S10).
     fn lookup_away(&self, parent: u64, name: &OsStr, error: Error) -> Result<Entry> {
-        if self.engine.health.is_available() {
-            return Err(error);
+        match self.engine.health.is_available() {
+            true => Err(error),
+            false => self.lookup_cached(parent, name),
         }
-        let child = self.nodes.child(parent, name).ok_or(error)?;
+    }
+
+    /// While the backing store is away, what is in the tier goes on working (S10): this and the
+    /// other `_cached` verbs never ask it.
+    pub fn lookup_cached(&self, parent: u64, name: &OsStr) -> Result<Entry> {
+        let away = || Error::os(libc::EIO, "the backing store is away");
+        let child = self.nodes.child(parent, name).ok_or_else(away)?;
         let attr = self.attr_away(child.id, child.key)?;
         Ok(self.entry(parent, name, attr))
     }
@@ -209,6 +215,28 @@ impl Vfs {
     fn attr_away(&self, id: u64, key: FileKey) -> Result<Attr> {
         let known = self.nodes.dir_attr(id).or_else(|| self.engine.stat_cached(key));
         known.ok_or_else(|| Error::os(libc::EIO, "the backing store is away"))
+    }
+
+    pub fn getattr_cached(&self, id: u64) -> Result<Attr> {
+        let key = self.nodes.key(id).ok_or_else(|| Error::os(libc::ESTALE, "a node"))?;
+        self.attr_away(id, key)
+    }
+
+    pub fn open_cached(&self, id: u64, flags: i32) -> Result<Opened> {
+        let away = || Error::os(libc::EIO, "the backing store is away");
+        if flags & (libc::O_TRUNC | libc::O_ACCMODE) != 0 {
+            return Err(away());
+        }
+        let key = self.nodes.key(id).ok_or_else(away)?;
+        let file = self.engine.open_cached(key).ok_or_else(away)?;
+        self.open_as(id, file, false, false)
+    }
+
+    pub fn list_cached(&self, handle: u64) -> Result<(u64, Arc<Vec<DirEntry>>)> {
+        match &*self.handle(handle)? {
+            Handle::Dir { id, .. } => Ok((*id, Arc::new(self.list_away(*id)))),
+            _ => Err(Error::os(libc::ENOTDIR, "readdir")),
+        }
     }
 
     pub fn forget(&self, id: u64, times: u64) {
@@ -455,17 +483,32 @@ impl Vfs {
             self.refuse_read_only()?;
         }
         let _tree = self.tree();
-        let path = self.path(id)?;
-        let file = self.engine.open(&path, self.nodes.key(id))?;
-        if self.nodes.id_of(file.key) != id {
-            self.engine.close(&file);
-            return Err(Error::os(libc::ESTALE, "the file was replaced"));
-        }
+        let file = self.open_node(id)?;
         if truncate && let Err(e) = self.engine.set_len(&file, 0) {
             self.engine.close(&file);
             return Err(e);
         }
         self.open_as(id, file, write, truncate)
+    }
+
+    /// The engine's handle on a node. One that has just lost its name is opened without: the kernel
+    /// looked it up before.
+    fn open_node(&self, id: u64) -> Result<Arc<File>> {
+        let key = self.nodes.key(id);
+        let opened = self.path(id).and_then(|path| {
+            let file = self.engine.open(&path, key)?;
+            if self.nodes.id_of(file.key) == id {
+                return Ok(file);
+            }
+            self.engine.close(&file);
+            Err(Error::os(libc::ESTALE, "the file was replaced"))
+        });
+        match opened {
+            Err(e) if e.is(libc::ESTALE) || e.is(libc::ENOENT) => {
+                key.and_then(|key| self.engine.open_unlinked(key)).ok_or(e)
+            }
+            other => other,
+        }
     }
 
     /// Makes the handle, in the mode that the inode's other descriptors allow. Takes over the
