@@ -29,8 +29,8 @@ use rustix::fs::{self as sys, AtFlags, RenameFlags};
 use rustix::io::Errno;
 
 use crate::{
-    Access, Attr, BackingFile, BackingStore, DirEntry, New, RenameMode, Result, SetAttr, StatFs,
-    XattrMode,
+    Access, Attr, BackingFile, BackingStore, DirEntry, New, Pin, RenameMode, Result, SetAttr,
+    StatFs, XattrMode,
 };
 use file::DirFile;
 use root::Root;
@@ -122,6 +122,11 @@ impl BackingStore for DirStore {
             let target = sys::readlinkat(place.dir(), place.name(), Vec::with_capacity(256))?;
             Ok(PathBuf::from(OsString::from_vec(target.into_bytes())))
         })
+    }
+
+    fn pin(&self, path: &Path) -> Result<Option<Pin>> {
+        let fd = self.root.run("pin", path, || self.root.open_fd(path, sys::OFlags::PATH, 0))?;
+        Ok(Some(Box::new(fd)))
     }
 
     fn unlink(&self, path: &Path) -> Result<()> {

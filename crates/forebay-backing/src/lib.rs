@@ -17,6 +17,6 @@ pub mod wrap;
 pub use dir::DirStore;
 pub use error::{Error, Kind, Result, Retry};
 pub use store::{
-    Access, Attr, BackingFile, BackingStore, DirEntry, FileKey, FileKind, New, RenameMode, SetAttr,
-    SetTime, StatFs, Timestamp, Version, XattrMode,
+    Access, Attr, BackingFile, BackingStore, DirEntry, FileKey, FileKind, New, Pin, RenameMode,
+    SetAttr, SetTime, StatFs, Timestamp, Version, XattrMode,
 };

@@ -66,6 +66,9 @@ impl Attr {
     }
 }
 
+/// See [`BackingStore::pin`].
+pub type Pin = Box<dyn std::any::Any + Send + Sync>;
+
 /// The part of a file's attributes that changes whenever its bytes may have changed. Equal
 /// versions mean equal bytes, as far as the store can tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -171,6 +174,12 @@ pub trait BackingStore: Send + Sync + 'static {
     fn read_link(&self, path: &Path) -> Result<PathBuf>;
 
     fn unlink(&self, path: &Path) -> Result<()>;
+
+    /// Keeps the file's inode number from being given to another file for as long as the result
+    /// lives, even if the file is unlinked. `None` where the store never gives one twice.
+    fn pin(&self, _path: &Path) -> Result<Option<Pin>> {
+        Ok(None)
+    }
 
     fn rmdir(&self, path: &Path) -> Result<()>;
 

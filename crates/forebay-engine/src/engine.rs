@@ -202,10 +202,12 @@ impl Engine {
                 return Ok(file);
             }
         }
+        let seen = known.and_then(|key| self.find(key)).map(|file| (file.id, file.lock().base_seq));
         match self.health.call(|| self.backing.stat(path)) {
             Ok(attr) => {
                 let file = self.enter(path, &attr);
-                self.revalidate(&file, path, &attr);
+                let seen = seen.filter(|(id, _)| *id == file.id).map(|(_, seq)| seq);
+                self.revalidate(&file, path, &attr, seen);
                 self.hold_if_leaving(file)
             }
             Err(error) => self.open_away(known, error),
@@ -264,15 +266,17 @@ impl Engine {
     }
 
     /// Compares what is cached with what the backing store says now. Clean bytes of another
-    /// version are thrown away; for dirty ones it is a conflict (S8).
-    pub(crate) fn revalidate(&self, file: &Arc<File>, path: &Path, attr: &Attr) {
+    /// version are thrown away; for dirty ones it is a conflict (S8). `seen` is the file's
+    /// `base_seq` from before the question, if it was known then.
+    pub(crate) fn revalidate(&self, file: &Arc<File>, path: &Path, attr: &Attr, seen: Option<u32>) {
         let mut inner = file.lock();
+        let outdated = inner.base_seq != seen.unwrap_or(0);
         let busy = inner.live().flight.is_some() || inner.state.flags.flush_open;
         inner.live().checked = Some(Instant::now());
         if !inner.state.paths.iter().any(|known| **known == *path) && !inner.live().unlinked {
             inner.state.paths.insert(0, path.into());
         }
-        if inner.state.base == attr.version() || busy {
+        if inner.state.base == attr.version() || busy || outdated {
             return;
         }
         if inner.state.is_dirty() {

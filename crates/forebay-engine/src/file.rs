@@ -42,6 +42,9 @@ pub(crate) struct Inner {
     pub recorded: bool,
     /// The log's position right after bytes of this file last became clean.
     pub settled_seq: u64,
+    /// Rises whenever `state.base` follows a change of ours: a look at the backing file from
+    /// before says nothing then.
+    pub base_seq: u32,
     /// Its place in the dirty queue.
     pub queued: Option<u64>,
     pub trouble: Option<Box<Trouble>>,
@@ -121,6 +124,7 @@ impl File {
             dirty_charged: 0,
             recorded,
             settled_seq: 0,
+            base_seq: 0,
             queued: None,
             trouble: None,
         };

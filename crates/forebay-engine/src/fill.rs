@@ -193,11 +193,12 @@ impl Engine {
 
     /// The backing file has changed under us: look at it again.
     fn shrank(&self, file: &Arc<File>) {
+        let seen = file.lock().base_seq;
         if let Some(path) = file.path()
             && let Ok(attr) = self.health.call(|| self.backing.stat(&path))
             && attr.key == file.key
         {
-            self.revalidate(file, &path, &attr);
+            self.revalidate(file, &path, &attr, Some(seen));
         }
     }
 

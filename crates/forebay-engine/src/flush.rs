@@ -659,6 +659,7 @@ impl Engine {
         }
         let flight = inner.live().flight.take().expect("W2: a flight ends once");
         let now_ms = now_ms();
+        inner.base_seq += 1;
         if job.opaque.is_some() && inner.state.flags.opaque {
             // Still open to writers we do not see: all of it stays dirty, from now.
             inner.state.base = found.version();

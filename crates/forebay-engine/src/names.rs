@@ -280,6 +280,7 @@ impl Engine {
     /// Takes over attributes that changed through us, if size and mtime say that the bytes did
     /// not change with them.
     fn follow(&self, file: &Arc<File>, inner: &mut Inner, attr: &Attr) -> Result<()> {
+        inner.base_seq += 1;
         inner.state.owner = Owner::of(attr);
         let base = &mut inner.state.base;
         if attr.size == base.size && attr.mtime == base.mtime && attr.key == base.key {

@@ -417,6 +417,7 @@ impl Engine {
             Ok(attr) if attr.key == file.key => {
                 let mut inner = file.lock();
                 inner.state.base = attr.version();
+                inner.base_seq += 1;
                 inner.state.flags.conflict = false;
                 inner.state.flags.flush_open = false;
                 // Bytes cached from the old version no longer match what is there.

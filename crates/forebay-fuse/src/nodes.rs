@@ -13,7 +13,7 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::sync::{Arc, RwLock};
 
-use forebay_backing::{Attr, FileKey, FileKind};
+use forebay_backing::{Attr, FileKey, FileKind, Pin};
 
 pub const ROOT: u64 = 1;
 
@@ -34,6 +34,9 @@ struct Node {
     queued: bool,
     /// Fingerprint of the file's bytes that are in the kernel's page cache; 0 is none.
     pages: u64,
+    /// Keeps the inode number of an unlinked file from being used again while the kernel may
+    /// still speak of it by that number.
+    pin: Option<Pin>,
     /// Kept for directories, to answer while the backing store is away.
     attr: Option<Box<Attr>>,
 }
@@ -71,6 +74,7 @@ impl Nodes {
                 is_dir: true,
                 queued: false,
                 pages: 0,
+                pin: None,
                 attr: Some(Box::new(root)),
             },
         );
@@ -115,11 +119,12 @@ impl Nodes {
             is_dir,
             queued: false,
             pages: 0,
+            pin: None,
             attr: None,
         });
         if node.key != attr.key {
             // The number was used again: nothing known of the old file holds for the new one.
-            (node.key, node.is_dir, node.pages) = (attr.key, is_dir, 0);
+            (node.key, node.is_dir, node.pages, node.pin) = (attr.key, is_dir, 0, None);
             let old = std::mem::take(&mut node.names);
             node.names.push(at.clone());
             for name in old.into_iter().filter(|name| *name != at) {
@@ -224,6 +229,13 @@ impl Nodes {
             .collect()
     }
 
+    /// Holds on to a file that is about to lose a name.
+    pub fn hold(&self, id: u64, pin: Pin) {
+        if let Some(node) = self.write().nodes.get_mut(&id) {
+            node.pin = Some(pin);
+        }
+    }
+
     /// The name is gone.
     pub fn unlink(&self, parent: u64, name: &OsStr) {
         let mut table = self.write();
@@ -276,6 +288,9 @@ impl Table {
     fn unname(&mut self, id: u64, name: &Name) {
         if let Some(node) = self.nodes.get_mut(&id) {
             node.names.retain(|known| known != name);
+            if !node.names.is_empty() {
+                node.pin = None; // Its other name keeps the number.
+            }
             self.queue_if_free(id);
         }
     }
@@ -297,6 +312,7 @@ impl Table {
             self.nodes.remove(&id);
             return;
         }
+        node.pin = None;
         node.queued = true;
         self.forgotten.push_back(id);
     }

@@ -386,9 +386,17 @@ impl Vfs {
         let path = self.below(parent, name)?;
         let (key, is_dir) = self.named(parent, name, &path)?;
         self.teach_names(key);
+        self.hold(key, &path);
         self.engine.unlink(Named { path: &path, key, is_dir })?;
         self.nodes.unlink(parent, name);
         Ok(())
+    }
+
+    /// Before a name goes: the kernel may speak of the file by its number for a while.
+    fn hold(&self, key: FileKey, path: &Path) {
+        if let Ok(Some(pin)) = self.engine.ask(|b| b.pin(path)) {
+            self.nodes.hold(self.nodes.id_of(key), pin);
+        }
     }
 
     /// Before a name goes, the engine must know the others.
@@ -425,6 +433,7 @@ impl Vfs {
         };
         if let Some((key, false)) = over {
             self.teach_names(key);
+            self.hold(key, &new);
         }
         let over = over.map(|(key, is_dir)| Named { path: &new, key, is_dir });
         self.engine.rename(Named { path: &old, key, is_dir }, &new, over, mode)?;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use super::file::WrappedFile;
 use super::layer::{Call, Done, Layer, Verb};
 use crate::{
-    Access, Attr, BackingFile, BackingStore, DirEntry, FileKind, New, RenameMode, Result, SetAttr,
-    StatFs, XattrMode,
+    Access, Attr, BackingFile, BackingStore, DirEntry, FileKind, New, Pin, RenameMode, Result,
+    SetAttr, StatFs, XattrMode,
 };
 
 /// A store whose every call goes through `L`.
@@ -82,6 +82,11 @@ impl<L: Layer> BackingStore for Wrapped<L> {
 
     fn read_link(&self, path: &Path) -> Result<PathBuf> {
         self.go(Verb::ReadLink, &[path], || self.inner.read_link(path))
+    }
+
+    /// Local bookkeeping: not an operation of the store, so no layer's business.
+    fn pin(&self, path: &Path) -> Result<Option<Pin>> {
+        self.inner.pin(path)
     }
 
     fn unlink(&self, path: &Path) -> Result<()> {
