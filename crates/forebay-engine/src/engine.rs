@@ -270,7 +270,7 @@ impl Engine {
     /// `base_seq` from before the question, if it was known then.
     pub(crate) fn revalidate(&self, file: &Arc<File>, path: &Path, attr: &Attr, seen: Option<u32>) {
         let mut inner = file.lock();
-        let outdated = inner.base_seq != seen.unwrap_or(0);
+        let outdated = seen.is_some_and(|seen| seen != inner.base_seq);
         let busy = inner.live().flight.is_some() || inner.state.flags.flush_open;
         inner.live().checked = Some(Instant::now());
         if !inner.state.paths.iter().any(|known| **known == *path) && !inner.live().unlinked {

@@ -43,6 +43,10 @@ const COPY_BUFFER: usize = 1 << 20;
 /// Syncing files one by one is cheaper than the whole tier up to about this many.
 const SYNC_EACH_MAX: usize = 16;
 
+/// What one flight takes of a file: a large file becomes clean, and evictable, piece by piece
+/// while it is still being written (S9).
+const FLIGHT_BYTES: u64 = 128 << 20;
+
 const RETRY_MIN: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(60);
 
@@ -53,6 +57,8 @@ pub(crate) struct DrainState {
     /// A writer waits for room.
     pub urgent: AtomicBool,
     pub flushing_bytes: AtomicU64,
+    /// Bytes copied since start, settled or not: the sign of life for who waits.
+    pub copied: AtomicU64,
     /// Bytes per second of the last batches, smoothed.
     pub rate: AtomicU64,
     pub limited_by: Mutex<&'static str>,
@@ -66,6 +72,8 @@ struct Job {
     file: Arc<File>,
     shadow: Arc<dyn MediaFile>,
     captured: Vec<(u64, u64)>,
+    /// All that is dirty, of which `captured` is the first part: made durable as a whole (W4).
+    dirty: Vec<(u64, u64)>,
     size: u64,
     mtime: Timestamp,
     base: Version,
@@ -289,6 +297,11 @@ impl Engine {
                 dirty.map(|run| (run.start, run.end)).collect()
             }
         };
+        let dirty = merge(captured);
+        let captured = match opaque {
+            Some(_) => dirty.clone(),
+            None => first_part(&dirty, FLIGHT_BYTES),
+        };
         let live = inner.live();
         live.flight = Some(Flight { rewritten: Ranges::None });
         live.io += 1;
@@ -296,7 +309,8 @@ impl Engine {
         Ok(Some(Arc::new(Job {
             file: file.clone(),
             shadow,
-            captured: merge(captured),
+            captured,
+            dirty,
             size,
             mtime: opaque.map_or(inner.state.mtime, |stat| stat.mtime),
             base: inner.state.base,
@@ -326,7 +340,7 @@ impl Engine {
         let synced = self.note_tier(synced).is_ok();
         for (_, job) in jobs {
             if synced {
-                let _ = self.record_synced(&job.file, job.size, &job.captured);
+                let _ = self.record_synced(&job.file, job.size, &job.dirty);
             }
             let mut inner = job.file.lock();
             inner.state.flags.flush_open = true;
@@ -528,6 +542,7 @@ impl Engine {
             }
             self.pace(n as u64);
             self.health.call(|| target.write_at(&buf[..n], at))?;
+            add(&self.drain.copied, n as u64);
             at += n as u64;
         }
         Ok(())
@@ -554,18 +569,23 @@ impl Engine {
     /// Size and times, once all pieces are there.
     fn finish_copy(&self, job: &Job, target: &dyn BackingFile) -> Result<()> {
         self.health.call(|| {
-            let grown = job.captured.last().is_some_and(|run| run.1 == job.size);
+            let end = job.target_size();
             let known = if job.resumed { None } else { Some(job.base.size) };
-            if !(grown && known.is_some_and(|size| size <= job.size) && self.ends_in_data(job)) {
-                target.set_len(job.size)?;
+            let reached = job.captured.last().is_some_and(|run| run.1 == end);
+            if known != Some(end)
+                && !(reached
+                    && known.is_some_and(|size| size <= end)
+                    && self.ends_in_data(job, end))
+            {
+                target.set_len(end)?;
             }
             target.set_times(None, Some(job.mtime))
         })
     }
 
     /// Whether the copy itself has made the file as long as it is to be.
-    fn ends_in_data(&self, job: &Job) -> bool {
-        let last = job.size.saturating_sub(1);
+    fn ends_in_data(&self, job: &Job, end: u64) -> bool {
+        let last = end.saturating_sub(1);
         matches!(job.shadow.next_data(last), Ok(Some((start, _))) if start <= last)
     }
 
@@ -639,7 +659,7 @@ impl Engine {
         let live = inner.live();
         let rewritten = live.flight.as_ref().is_some_and(|f| f.rewritten != Ranges::None);
         // Changed through us meanwhile, it is dirty again; then its size and time prove nothing.
-        let ours = (found.size == job.size && found.mtime == job.mtime)
+        let ours = (found.size == job.target_size() && found.mtime == job.mtime)
             || live.meta_seq != job.meta_seq
             || live.unlinked
             || rewritten
@@ -721,11 +741,17 @@ impl Engine {
     /// Flushes one file and waits until what was dirty at the call is on the backing store and
     /// synced there (S5).
     pub fn flush_file(self: &Arc<Self>, file: &Arc<File>) -> Result<()> {
+        // Who goes on writing must not keep us here: what was dirty at the call takes so many.
+        let mut flights = 2 + file.lock().dirty_charged / FLIGHT_BYTES;
         loop {
             match self.flush_batch(std::slice::from_ref(file)).pop() {
                 Some(Outcome::Failed(error)) => return Err(error),
                 Some(Outcome::Busy) => self.wait_for_flight(file)?,
+                Some(Outcome::Flushed(_)) if flights > 0 => flights -= 1,
                 _ => return Ok(()),
+            }
+            if file.lock().state.flags.opaque {
+                return Ok(()); // One flight takes all of it, and it never becomes clean.
             }
         }
     }
@@ -762,6 +788,18 @@ impl Job {
         self.captured.iter().map(|(start, end)| end - start).sum()
     }
 
+    /// The size the backing file is to have after this flight: the file's, unless dirty bytes are
+    /// left for the next; then nothing beyond what was copied, which would be zeros.
+    fn target_size(&self) -> u64 {
+        match self.captured.len() == self.dirty.len() && self.captured.last() == self.dirty.last() {
+            true => self.size,
+            false => {
+                let copied = self.captured.last().map_or(0, |run| run.1);
+                self.base.size.max(copied).min(self.size)
+            }
+        }
+    }
+
     fn fail(&self, error: Error) {
         self.error.lock().expect("no panic inside").get_or_insert(error);
     }
@@ -787,6 +825,21 @@ fn merge(runs: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
         }
     }
     merged
+}
+
+/// The first runs of together at most `limit` bytes, the last of them cut.
+fn first_part(runs: &[(u64, u64)], limit: u64) -> Vec<(u64, u64)> {
+    let mut left = limit;
+    let mut part = Vec::new();
+    for &(start, end) in runs {
+        if left == 0 {
+            break;
+        }
+        let end = end.min(start + left);
+        left -= end - start;
+        part.push((start, end));
+    }
+    part
 }
 
 /// Cuts runs into pieces to copy in parallel.

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
 
 use forebay_backing::{Access, BackingFile, Error, Result, Timestamp};
 
@@ -14,6 +13,7 @@ use crate::log::{Entry, Mark};
 use crate::media::MediaFile;
 use crate::policy;
 use crate::ranges::State;
+use crate::space::Patience;
 
 /// What `fallocate` is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -147,12 +147,13 @@ impl Engine {
         need: u64,
         act: impl Fn(&dyn MediaFile) -> std::io::Result<()>,
     ) -> Result<()> {
-        let deadline = Instant::now() + self.tune(|t| t.backing_timeout) + Duration::from_secs(30);
+        let mut patience = Patience::new(self);
         loop {
-            self.make_room(need, deadline)?;
+            self.make_room(need)?;
             match self.try_change(file, start, end, &act) {
-                Err(e) if e.is(libc::ENOSPC) && Instant::now() < deadline => {
+                Err(e) if e.is(libc::ENOSPC) => {
                     self.tier_is_full(need);
+                    patience.wait()?;
                 }
                 other => return other,
             }
@@ -327,7 +328,7 @@ impl Engine {
                 self.change(file, offset, end, 0, |shadow| shadow.punch(offset, end - offset))
             }
             Allocate::Extend if end > size => {
-                self.make_room(end - size, Instant::now() + self.tune(|t| t.backing_timeout))?;
+                self.make_room(end - size)?;
                 self.set_len(file, end)?;
                 self.reserve(file, offset, len)
             }

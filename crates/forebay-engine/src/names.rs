@@ -161,7 +161,8 @@ impl Engine {
     /// Pins the shadow of a complete file for reading past our eyes; `None` if it is not complete.
     pub fn pin_shadow(&self, file: &Arc<File>) -> Result<Option<Arc<dyn MediaFile>>> {
         let mut inner = file.lock();
-        let stale = inner.live().stale;
+        // Old bytes are served on only beside a reader who has them already.
+        let stale = inner.live().stale && inner.live().pins == 0;
         if !inner.state.is_complete() || stale {
             return Ok(None);
         }

@@ -87,7 +87,8 @@ impl Engine {
                 self.wait_for_flight(file).and_then(|()| self.flush_file(file)).map(|()| 0)
             }
             Outcome::Failed(error) => Err(error),
-            Outcome::Flushed(bytes) => Ok(bytes),
+            Outcome::Flushed(bytes) if file.lock().state.flags.opaque => Ok(bytes),
+            Outcome::Flushed(bytes) => self.flush_rest(file, bytes, progress),
             Outcome::Nothing => Ok(0),
         };
         match outcome {
@@ -103,6 +104,28 @@ impl Engine {
                 report.failures.push(failure(&file.lock(), &error));
             }
         }
+    }
+
+    /// The later flights of a large file.
+    fn flush_rest(
+        self: &Arc<Self>,
+        file: &Arc<File>,
+        first: u64,
+        progress: &Progress,
+    ) -> Result<u64> {
+        let mut bytes = first;
+        let mut flights = 2 + file.lock().dirty_charged / first.max(1);
+        while flights > 0 && file.lock().state.is_dirty() {
+            flights -= 1;
+            let one = std::slice::from_ref(file);
+            match self.flush_batch_until(one, &|| progress.is_cancelled()).pop() {
+                Some(Outcome::Flushed(more)) => bytes += more,
+                Some(Outcome::Failed(error)) => return Err(error),
+                Some(Outcome::Busy) => self.wait_for_flight(file)?,
+                _ => break,
+            }
+        }
+        Ok(bytes)
     }
 
     /// Fetches files, or everything below directories, until they are complete.

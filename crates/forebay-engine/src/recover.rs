@@ -227,12 +227,23 @@ impl Engine {
                     && !self.health.has_stalled_call(limit)
                 {
                     self.health.came_back();
-                    self.nudge();
+                    self.retry_now();
                 }
             }
             probing.store(false, Relaxed);
         };
         let _ = std::thread::Builder::new().name("fb-probe".into()).spawn(ask);
+    }
+
+    /// Forgets the pauses after failed flushes.
+    fn retry_now(&self) {
+        let dirty = self.dirty.lock().expect("no panic inside").older(u64::MAX);
+        for file in dirty {
+            if let Some(trouble) = &mut file.lock().trouble {
+                trouble.retry_at = Instant::now();
+            }
+        }
+        self.nudge();
     }
 
     pub(crate) fn fold(&self) {

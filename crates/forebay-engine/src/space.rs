@@ -17,7 +17,41 @@ use crate::ranges::State;
 /// What eviction frees beyond the mark, so that it does not run for every write.
 const EVICT_STEP_PERCENT: u64 = 3;
 
+/// A writer's wait for room: as long as the drain makes progress, and a while beyond.
+pub(crate) struct Patience<'a> {
+    engine: &'a Engine,
+    copied: u64,
+    since: Instant,
+}
+
+impl<'a> Patience<'a> {
+    pub fn new(engine: &'a Engine) -> Patience<'a> {
+        Patience { engine, copied: engine.copied(), since: Instant::now() }
+    }
+
+    /// Waits a moment for the drain.
+    pub fn wait(&mut self) -> Result<()> {
+        self.engine.wait_for_drain();
+        let copied = self.engine.copied();
+        if copied != self.copied {
+            (self.copied, self.since) = (copied, Instant::now());
+        }
+        match self.since.elapsed() > self.engine.tune(|t| t.backing_timeout) {
+            true => Err(self.lost()),
+            false => Ok(()),
+        }
+    }
+
+    fn lost(&self) -> Error {
+        Error::os(libc::ENOSPC, "the fast tier is full of bytes that cannot be flushed or evicted")
+    }
+}
+
 impl Engine {
+    fn copied(&self) -> u64 {
+        self.drain.copied.load(Relaxed)
+    }
+
     /// Measures what the tier may hold: what was asked for, or what its file system has, less 5 %
     /// for the index and for others.
     pub(crate) fn measure(&self) {
@@ -68,16 +102,14 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// ENOSPC if the drain makes no room until `deadline`.
-    pub(crate) fn make_room(&self, len: u64, deadline: Instant) -> Result<()> {
+    /// ENOSPC if the drain copies nothing for as long as a call to the backing store may take.
+    pub(crate) fn make_room(&self, len: u64) -> Result<()> {
+        let mut patience = Patience::new(self);
         while !self.has_room_for(len) {
-            if Instant::now() >= deadline || len > self.space.limit.load(Relaxed) {
-                return Err(Error::os(
-                    libc::ENOSPC,
-                    "the fast tier is full of bytes that cannot be flushed or evicted",
-                ));
+            if len > self.space.limit.load(Relaxed) {
+                return Err(patience.lost());
             }
-            self.wait_for_drain();
+            patience.wait()?;
         }
         Ok(())
     }
@@ -86,7 +118,6 @@ impl Engine {
     pub(crate) fn tier_is_full(&self, need: u64) {
         self.measure();
         self.evict_bytes(need.max(UNIT));
-        self.wait_for_drain();
     }
 
     fn wait_for_drain(&self) {

@@ -79,6 +79,14 @@ impl Mount {
         let mut session =
             open_session(server, &options, threads, root).map_err(|e| explain(e, &options))?;
         let passthrough = wanted && attach_registrar(&mut session, &shared);
+        if options.passthrough == Passthrough::Always && !passthrough {
+            let _ =
+                rustix::mount::unmount(&options.mountpoint, rustix::mount::UnmountFlags::DETACH);
+            return Err(Error::new(
+                Kind::Usage,
+                "passthrough = always: this kernel or this user cannot pass files through (Linux 6.9 and root are needed): use auto",
+            ));
+        }
         let notifier = session.notifier();
         let ended: Arc<(Mutex<bool>, Condvar)> = Arc::default();
         let signal = ended.clone();
@@ -317,6 +325,15 @@ impl Registrar for Device {
 /// Sees whether the kernel takes a file for passthrough, and keeps the means if it does.
 fn attach_registrar(session: &mut Session<Server>, shared: &Shared) -> bool {
     let Ok(fd) = session.as_fd().try_clone_to_owned() else { return false };
-    shared.vfs.set_registrar(Box::new(Device(fd)));
+    let device = Device(fd);
+    let trial = std::fs::File::open("/proc/self/exe").and_then(|exe| device.register(exe.as_fd()));
+    match trial {
+        Ok(id) => device.release(id),
+        Err(e) => {
+            tracing::info!(error = %e, "no kernel passthrough: files go through the daemon");
+            return false;
+        }
+    }
+    shared.vfs.set_registrar(Box::new(device));
     true
 }

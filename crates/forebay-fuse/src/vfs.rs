@@ -677,8 +677,13 @@ impl Vfs {
         }
         self.drop_if_unused(&mut open, *id);
         drop(open);
+        let facts = self.engine.facts(file);
+        if *plan == Plan::PassWrite && facts.set_id && facts.wholly_dirty {
+            // Who wrote past us is not known; a privilege is not left on what he wrote.
+            self.strip_suid(*id, None);
+        }
         if *plan == Plan::Cached {
-            self.nodes.set_pages(*id, self.engine.facts(file).fingerprint);
+            self.nodes.set_pages(*id, facts.fingerprint);
         }
         self.engine.close(file);
     }
