@@ -83,6 +83,7 @@ impl Index {
             .set_cache_size(STORE_CACHE_BYTES)
             .create_with_backend(Backend(file))
             .map_err(other)?;
+        media.sync_dir("")?; // A store whose name is lost with the power is lost itself.
         let mut loaded = Loaded::default();
         load_store(&db, &mut loaded)?;
         loaded.replay_logs(&*media)?;
@@ -332,6 +333,8 @@ fn load_store(db: &Database, loaded: &mut Loaded) -> io::Result<()> {
     let files = txn.open_table(FILES).map_err(other)?;
     for row in files.iter().map_err(other)? {
         let (id, bytes) = row.map_err(other)?;
+        // The number above was read before the files were: one of them may be newer.
+        loaded.next_id = loaded.next_id.max(id.value() + 1);
         match postcard::from_bytes(bytes.value()) {
             Ok(state) => drop(loaded.files.insert(FileId(id.value()), state)),
             Err(e) => loaded.problems.push(format!("index record {:x}: {e}", id.value())),
