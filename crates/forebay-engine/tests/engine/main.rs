@@ -1,0 +1,12 @@
+//! The engine against models of what it promises: any sequence of operations, loss of power at
+//! any moment, and a fast tier that fails.
+
+mod bytes;
+mod journal;
+mod media;
+mod model;
+mod power_cut;
+mod rng;
+mod start;
+mod store;
+mod tier_faults;

@@ -1,0 +1,498 @@
+//! A fast tier in memory that can lose power.
+//!
+//! Every file keeps what is durable and, in order, what was done to it since its last sync; every
+//! directory keeps the changes of its entries since its last sync. An image of a power cut keeps,
+//! drops or tears (at 512 bytes) each unsynced write on its own. Changes that a file system puts
+//! into its journal (sizes, holes; entries of one directory) survive up to some point in their
+//! order.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use forebay_backing::Timestamp;
+use forebay_engine::media::{Media, MediaFile, MediaStat, Open, Space};
+
+use crate::bytes::Bytes;
+use crate::rng::Rng;
+
+const SECTOR: u64 = 512;
+
+/// With at most this many unsynced changes, all images are tried, else random ones.
+const ENUMERATE_MAX: usize = 6;
+
+/// A sync that does nothing and claims to have done it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lie {
+    Log,
+    Shadow,
+    Dir,
+}
+
+/// What one operation is, for faults.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verb {
+    Open,
+    Read,
+    Write,
+    Sync,
+    Other,
+}
+
+/// The `n`-th operation from now (1 is the next) and `count - 1` after it fail.
+#[derive(Debug, Clone, Copy)]
+pub struct Fault {
+    pub n: u64,
+    pub count: u64,
+    pub errno: i32,
+}
+
+pub type Hook = Box<dyn FnMut(u64, &Disk) + Send>;
+
+/// Names and files: what is there, and what of it would survive.
+#[derive(Clone, Default)]
+pub struct Disk {
+    nodes: BTreeMap<u64, Node>,
+    names: BTreeMap<String, u64>,
+    durable_names: BTreeMap<String, u64>,
+    name_ops: BTreeMap<String, Vec<NameOp>>,
+    dirs: BTreeSet<String>,
+    next: u64,
+}
+
+#[derive(Clone, Default)]
+struct Node {
+    durable: Bytes,
+    cached: Bytes,
+    mtime: Timestamp,
+    ops: Vec<FileOp>,
+}
+
+#[derive(Clone)]
+enum FileOp {
+    Write(u64, Arc<[u8]>),
+    SetLen(u64),
+    Punch(u64, u64),
+}
+
+#[derive(Clone)]
+enum NameOp {
+    Set(String, u64),
+    Remove(String),
+}
+
+#[derive(Default)]
+struct Inner {
+    disk: Disk,
+    /// Operations that change something.
+    changes: u64,
+    ops: u64,
+    fault: Option<Fault>,
+    faults_given: u64,
+    hook: Option<Hook>,
+    lie: Option<Lie>,
+    lies_told: u64,
+    clock: u32,
+}
+
+#[derive(Clone, Default)]
+pub struct CrashMedia(Arc<Mutex<Inner>>);
+
+struct CrashFile {
+    media: CrashMedia,
+    ino: u64,
+    name: String,
+}
+
+impl CrashMedia {
+    pub fn on(disk: Disk) -> CrashMedia {
+        CrashMedia(Arc::new(Mutex::new(Inner { disk, ..Inner::default() })))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().expect("no panic inside")
+    }
+
+    /// A consistent copy of everything, durable or not.
+    pub fn snapshot(&self) -> Disk {
+        self.lock().disk.clone()
+    }
+
+    /// Calls `hook` before every change, with the number of changes so far.
+    pub fn set_hook(&self, hook: Option<Hook>) {
+        let old = std::mem::replace(&mut self.lock().hook, hook);
+        drop(old);
+    }
+
+    pub fn set_lie(&self, lie: Lie) {
+        self.lock().lie = Some(lie);
+    }
+
+    pub fn lies_told(&self) -> u64 {
+        self.lock().lies_told
+    }
+
+    pub fn set_fault(&self, fault: Option<Fault>) {
+        let mut inner = self.lock();
+        inner.fault = fault;
+        inner.ops = 0;
+    }
+
+    pub fn faults_given(&self) -> u64 {
+        self.lock().faults_given
+    }
+}
+
+impl Disk {
+    /// What is left when the process dies and the machine lives.
+    pub fn process_crash_image(&self) -> Disk {
+        self.clone()
+    }
+
+    /// Every image of a power cut if there are few, else `count` random ones and the two extremes.
+    pub fn crash_images(&self, rng: &mut Rng, count: usize) -> Vec<Disk> {
+        let unsynced = self.unsynced();
+        if unsynced <= ENUMERATE_MAX {
+            return (0..1u64 << unsynced).map(|bits| self.image_of(bits)).collect();
+        }
+        let mut images = vec![self.crash_image(&mut |_| 0), self.crash_image(&mut |n| n - 1)];
+        images.extend((0..count).map(|_| {
+            // From "hardly anything arrived" to "almost everything did".
+            let share = [5, 50, 95][rng.below(3) as usize];
+            let mut rng = rng.fork();
+            self.crash_image(&mut |n| if rng.below(100) < share { n - 1 } else { rng.below(n) })
+        }));
+        images
+    }
+
+    fn image_of(&self, bits: u64) -> Disk {
+        let mut at = 0;
+        self.crash_image(&mut |n| {
+            at += 1;
+            if bits >> (at - 1) & 1 == 1 { n - 1 } else { 0 }
+        })
+    }
+
+    fn unsynced(&self) -> usize {
+        let files: usize = self.nodes.values().map(|node| node.ops.len()).sum();
+        let names: usize = self.name_ops.values().map(Vec::len).sum();
+        files + names
+    }
+
+    /// `choose(n)` picks a number below `n`: 0 keeps the least, `n - 1` the most.
+    pub fn crash_image(&self, choose: &mut dyn FnMut(u64) -> u64) -> Disk {
+        let mut image = Disk { dirs: self.dirs.clone(), next: self.next, ..Disk::default() };
+        let mut names = self.durable_names.clone();
+        for ops in self.name_ops.values().filter(|ops| !ops.is_empty()) {
+            let keep = choose(ops.len() as u64 + 1) as usize;
+            ops[..keep].iter().for_each(|op| op.apply(&mut names));
+        }
+        for ino in names.values() {
+            let node = &self.nodes[ino];
+            let bytes = node.survivor(choose);
+            let node =
+                Node { durable: bytes.clone(), cached: bytes, mtime: node.mtime, ops: Vec::new() };
+            image.nodes.insert(*ino, node);
+        }
+        image.durable_names = names.clone();
+        image.names = names;
+        image
+    }
+
+    fn change_name(&mut self, name: &str, to: Option<u64>) {
+        let op = match to {
+            Some(ino) => NameOp::Set(name.to_string(), ino),
+            None => NameOp::Remove(name.to_string()),
+        };
+        op.apply(&mut self.names);
+        self.name_ops.entry(dir_of(name)).or_default().push(op);
+    }
+
+    fn node(&mut self, ino: u64) -> &mut Node {
+        self.nodes.get_mut(&ino).expect("nodes are never freed")
+    }
+}
+
+impl NameOp {
+    fn apply(&self, names: &mut BTreeMap<String, u64>) {
+        match self {
+            NameOp::Set(name, ino) => drop(names.insert(name.clone(), *ino)),
+            NameOp::Remove(name) => drop(names.remove(name)),
+        }
+    }
+}
+
+impl Node {
+    fn change(&mut self, op: FileOp, mtime: Timestamp) {
+        op.apply(&mut self.cached);
+        self.ops.push(op);
+        self.mtime = mtime;
+    }
+
+    fn sync(&mut self) {
+        self.durable = self.cached.clone();
+        self.ops.clear();
+    }
+
+    fn survivor(&self, choose: &mut dyn FnMut(u64) -> u64) -> Bytes {
+        let mut bytes = self.durable.clone();
+        let journaled = self.ops.iter().filter(|op| !matches!(op, FileOp::Write(..))).count();
+        let mut journal_left = if journaled > 0 { choose(journaled as u64 + 1) } else { 0 };
+        for op in &self.ops {
+            match op {
+                // Dropped, whole, or torn.
+                FileOp::Write(offset, data) => match choose(3) {
+                    0 => {}
+                    2 => op.apply(&mut bytes),
+                    _ => tear(&mut bytes, *offset, data, choose),
+                },
+                _ if journal_left > 0 => {
+                    journal_left -= 1;
+                    op.apply(&mut bytes);
+                }
+                _ => {}
+            }
+        }
+        bytes
+    }
+}
+
+fn tear(bytes: &mut Bytes, offset: u64, data: &[u8], choose: &mut dyn FnMut(u64) -> u64) {
+    let end = offset + data.len() as u64;
+    let mut at = offset;
+    while at < end {
+        let next = ((at / SECTOR + 1) * SECTOR).min(end);
+        if choose(2) == 1 {
+            bytes.write(&data[(at - offset) as usize..(next - offset) as usize], at);
+        }
+        at = next;
+    }
+}
+
+impl FileOp {
+    fn apply(&self, bytes: &mut Bytes) {
+        match self {
+            FileOp::Write(offset, data) => bytes.write(data, *offset),
+            FileOp::SetLen(len) => bytes.set_len(*len),
+            FileOp::Punch(offset, len) => bytes.punch(*offset, *len),
+        }
+    }
+}
+
+impl Inner {
+    /// Counts an operation; fails it if it is the one.
+    fn begin(&mut self, verb: Verb) -> io::Result<()> {
+        if !matches!(verb, Verb::Open | Verb::Read) {
+            let changes = self.changes;
+            self.changes += 1;
+            if let Some(mut hook) = self.hook.take() {
+                hook(changes, &self.disk);
+                self.hook = Some(hook);
+            }
+        }
+        self.ops += 1;
+        if let Some(fault) = self.fault
+            && self.ops >= fault.n
+            && self.ops < fault.n.saturating_add(fault.count)
+        {
+            self.faults_given += 1;
+            return Err(io::Error::from_raw_os_error(fault.errno));
+        }
+        Ok(())
+    }
+
+    fn lies(&mut self, lie: Lie) -> bool {
+        let lies = self.lie == Some(lie);
+        self.lies_told += u64::from(lies);
+        lies
+    }
+
+    fn now(&mut self) -> Timestamp {
+        self.clock += 1;
+        Timestamp { sec: 1_700_000_000, nsec: self.clock }
+    }
+}
+
+impl Media for CrashMedia {
+    fn open(&self, name: &str, how: Open) -> io::Result<Arc<dyn MediaFile>> {
+        let mut inner = self.lock();
+        let found = inner.disk.names.get(name).copied();
+        let changes = how == Open::Fresh || (how == Open::Keep && found.is_none());
+        inner.begin(if changes { Verb::Other } else { Verb::Open })?;
+        let mtime = inner.now();
+        let ino = match (found, how) {
+            (None, Open::Existing) => return Err(io::Error::from_raw_os_error(libc::ENOENT)),
+            (Some(ino), Open::Fresh) => {
+                inner.disk.node(ino).change(FileOp::SetLen(0), mtime);
+                ino
+            }
+            (Some(ino), _) => ino,
+            (None, _) => {
+                inner.disk.next += 1;
+                let ino = inner.disk.next;
+                inner.disk.nodes.insert(ino, Node { mtime, ..Node::default() });
+                inner.disk.change_name(name, Some(ino));
+                ino
+            }
+        };
+        Ok(Arc::new(CrashFile { media: self.clone(), ino, name: name.to_string() }))
+    }
+
+    fn stat(&self, name: &str) -> io::Result<MediaStat> {
+        let mut inner = self.lock();
+        inner.begin(Verb::Read)?;
+        let ino = *inner.disk.names.get(name).ok_or(io::ErrorKind::NotFound)?;
+        Ok(inner.disk.node(ino).stat())
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        let mut inner = self.lock();
+        inner.begin(Verb::Other)?;
+        if !inner.disk.names.contains_key(name) {
+            return Err(io::Error::from_raw_os_error(libc::ENOENT));
+        }
+        inner.disk.change_name(name, None);
+        Ok(())
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let mut inner = self.lock();
+        inner.begin(Verb::Other)?;
+        let ino = *inner.disk.names.get(from).ok_or(io::ErrorKind::NotFound)?;
+        inner.disk.change_name(to, Some(ino));
+        inner.disk.change_name(from, None);
+        Ok(())
+    }
+
+    fn make_dir(&self, name: &str) -> io::Result<()> {
+        self.lock().disk.dirs.insert(name.to_string());
+        Ok(())
+    }
+
+    fn list(&self, dir: &str) -> io::Result<Vec<String>> {
+        let mut inner = self.lock();
+        inner.begin(Verb::Read)?;
+        let disk = &inner.disk;
+        let inside = |name: &&String| dir_of(name) == dir;
+        let base = |name: &String| name.rsplit('/').next().unwrap_or(name).to_string();
+        let mut names: Vec<String> = disk.names.keys().filter(inside).map(base).collect();
+        names.extend(disk.dirs.iter().filter(inside).map(base));
+        Ok(names)
+    }
+
+    fn sync_dir(&self, dir: &str) -> io::Result<()> {
+        let mut inner = self.lock();
+        inner.begin(Verb::Sync)?;
+        if inner.lies(Lie::Dir) {
+            return Ok(());
+        }
+        let ops = inner.disk.name_ops.remove(dir).unwrap_or_default();
+        ops.iter().for_each(|op| op.apply(&mut inner.disk.durable_names));
+        Ok(())
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        let mut inner = self.lock();
+        inner.begin(Verb::Sync)?;
+        let disk = &mut inner.disk;
+        disk.name_ops.clear();
+        disk.durable_names = disk.names.clone();
+        disk.nodes.values_mut().for_each(Node::sync);
+        Ok(())
+    }
+
+    fn space(&self) -> io::Result<Space> {
+        Ok(Space { total: 1 << 40, available: 1 << 40 })
+    }
+}
+
+impl Node {
+    fn stat(&self) -> MediaStat {
+        MediaStat { len: self.cached.len(), allocated: self.cached.allocated(), mtime: self.mtime }
+    }
+}
+
+impl CrashFile {
+    fn change(&self, op: FileOp) -> io::Result<()> {
+        let mut inner = self.media.lock();
+        inner.begin(Verb::Write)?;
+        let mtime = inner.now();
+        inner.disk.node(self.ino).change(op, mtime);
+        Ok(())
+    }
+}
+
+impl MediaFile for CrashFile {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut inner = self.media.lock();
+        inner.begin(Verb::Read)?;
+        Ok(inner.disk.node(self.ino).cached.read(buf, offset))
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.change(FileOp::Write(offset, buf.into()))
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.change(FileOp::SetLen(len))
+    }
+
+    fn stat(&self) -> io::Result<MediaStat> {
+        Ok(self.media.lock().disk.node(self.ino).stat())
+    }
+
+    fn set_mtime(&self, mtime: Timestamp) -> io::Result<()> {
+        self.media.lock().disk.node(self.ino).mtime = mtime;
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        let mut inner = self.media.lock();
+        inner.begin(Verb::Sync)?;
+        let lie = if self.name.starts_with("log/") { Lie::Log } else { Lie::Shadow };
+        if self.name.contains('/') && inner.lies(lie) {
+            return Ok(());
+        }
+        inner.disk.node(self.ino).sync();
+        Ok(())
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.change(FileOp::Punch(offset, len))
+    }
+
+    fn reserve(&self, _offset: u64, _len: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn next_data(&self, offset: u64) -> io::Result<Option<(u64, u64)>> {
+        Ok(self.media.lock().disk.node(self.ino).cached.next_data(offset))
+    }
+}
+
+fn dir_of(name: &str) -> String {
+    name.rsplit_once('/').map_or("", |(dir, _)| dir).to_string()
+}
+
+/// Few unsynced changes: each combination is an image of its own, and none is impossible.
+#[test]
+fn a_power_cut_has_every_outcome() {
+    let media = CrashMedia::default();
+    let file = media.open("a", Open::Keep).unwrap();
+    file.write_at(&[1; 1024], 0).unwrap();
+    file.sync_data().unwrap();
+    media.sync_dir("").unwrap();
+    file.write_at(&[2; 1024], 0).unwrap();
+    media.open("b", Open::Keep).unwrap();
+    let images = media.snapshot().crash_images(&mut Rng::new(1), 0);
+    let seen: BTreeSet<(u8, usize)> = images
+        .into_iter()
+        .map(|disk| {
+            let media = CrashMedia::on(disk);
+            let mut byte = [0];
+            media.open("a", Open::Existing).unwrap().read_at(&mut byte, 0).unwrap();
+            (byte[0], media.list("").unwrap().len())
+        })
+        .collect();
+    assert_eq!(seen, BTreeSet::from([(1, 1), (1, 2), (2, 1), (2, 2)]));
+}

@@ -1,0 +1,348 @@
+//! A backing store in memory that can be copied at any moment, file identities included, and that
+//! can lose what it has not synced. Regular files and directories only.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use forebay_backing::{
+    Access, Attr, BackingFile, BackingStore, DirEntry, Error, FileKey, FileKind, New, RenameMode,
+    Result, SetAttr, SetTime, StatFs, Timestamp, XattrMode,
+};
+
+use crate::bytes::Bytes;
+use crate::rng::Rng;
+
+#[derive(Clone, Default)]
+pub struct Tree {
+    inodes: BTreeMap<u64, Inode>,
+    names: BTreeMap<PathBuf, u64>,
+    /// The names as of the last sync of anything: one journal holds them all.
+    durable_names: BTreeMap<PathBuf, u64>,
+    clock: u64,
+    pub writes: u64,
+    pub syncs: u64,
+}
+
+#[derive(Clone)]
+struct Inode {
+    kind: FileKind,
+    mode: u32,
+    links: u32,
+    now: Contents,
+    durable: Contents,
+}
+
+#[derive(Clone, Default)]
+struct Contents {
+    bytes: Bytes,
+    mtime: Timestamp,
+    ctime: Timestamp,
+}
+
+#[derive(Clone)]
+pub struct MemStore(Arc<Mutex<Tree>>);
+
+struct MemFile {
+    store: MemStore,
+    ino: u64,
+}
+
+impl MemStore {
+    pub fn new() -> MemStore {
+        let mut tree = Tree::default();
+        tree.add(Path::new(""), FileKind::Dir, 0o755);
+        tree.durable_names = tree.names.clone();
+        MemStore::on(tree)
+    }
+
+    pub fn on(tree: Tree) -> MemStore {
+        MemStore(Arc::new(Mutex::new(tree)))
+    }
+
+    pub fn snapshot(&self) -> Tree {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Tree> {
+        self.0.lock().expect("no panic inside")
+    }
+}
+
+impl Tree {
+    /// What a power cut leaves: each file as it is or as it was synced, the names likewise.
+    pub fn crash_image(&self, rng: &mut Rng) -> Tree {
+        let mut image = self.clone();
+        if rng.below(2) == 0 {
+            image.names = image.durable_names.clone();
+        }
+        for inode in image.inodes.values_mut().filter(|inode| inode.kind == FileKind::File) {
+            if rng.below(2) == 0 {
+                inode.now = inode.durable.clone();
+            }
+        }
+        for (ino, inode) in &mut image.inodes {
+            inode.links = image.names.values().filter(|n| *n == ino).count() as u32;
+        }
+        image
+    }
+
+    /// Every file and what is in it.
+    pub fn files(&self) -> BTreeMap<PathBuf, Vec<u8>> {
+        let file = |ino: &u64| Some(&self.inodes[ino]).filter(|i| i.kind == FileKind::File);
+        self.names
+            .iter()
+            .filter_map(|(path, ino)| Some((path.clone(), file(ino)?.now.bytes.all())))
+            .collect()
+    }
+
+    fn tick(&mut self) -> Timestamp {
+        self.clock += 1;
+        Timestamp { sec: 1_600_000_000 + (self.clock / 1000) as i64, nsec: self.clock as u32 % 1000 }
+    }
+
+    fn add(&mut self, path: &Path, kind: FileKind, mode: u32) -> u64 {
+        let now = self.tick();
+        let ino = self.inodes.len() as u64 + 1;
+        let now = Contents { mtime: now, ctime: now, ..Contents::default() };
+        self.inodes.insert(ino, Inode { kind, mode, links: 1, durable: now.clone(), now });
+        self.names.insert(path.to_path_buf(), ino);
+        ino
+    }
+
+    fn ino(&self, path: &Path) -> Result<u64> {
+        let none = || Error::os(libc::ENOENT, path.display().to_string());
+        self.names.get(path).copied().ok_or_else(none)
+    }
+
+    fn inode(&mut self, ino: u64) -> &mut Inode {
+        self.inodes.get_mut(&ino).expect("inodes are never freed")
+    }
+
+    fn attr(&self, ino: u64) -> Attr {
+        let inode = &self.inodes[&ino];
+        Attr {
+            key: FileKey { ino, generation: 7 },
+            kind: inode.kind,
+            mode: inode.mode,
+            nlink: inode.links,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: inode.now.bytes.len(),
+            blocks: inode.now.bytes.allocated() / 512,
+            blksize: 4096,
+            atime: inode.now.mtime,
+            mtime: inode.now.mtime,
+            ctime: inode.now.ctime,
+            btime: Timestamp::default(),
+        }
+    }
+
+    fn change(&mut self, ino: u64, change: impl FnOnce(&mut Bytes)) {
+        let now = self.tick();
+        self.writes += 1;
+        let inode = self.inode(ino);
+        change(&mut inode.now.bytes);
+        (inode.now.mtime, inode.now.ctime) = (now, now);
+    }
+
+    fn sync(&mut self, ino: u64) {
+        self.syncs += 1;
+        self.durable_names = self.names.clone();
+        let inode = self.inode(ino);
+        inode.durable = inode.now.clone();
+    }
+
+    fn touch(&mut self, ino: u64, links: i32) {
+        let now = self.tick();
+        let inode = self.inode(ino);
+        inode.now.ctime = now;
+        inode.links = inode.links.checked_add_signed(links).expect("links are counted");
+    }
+
+    fn set_attr(&mut self, ino: u64, set: &SetAttr) -> Attr {
+        let now = self.tick();
+        let inode = self.inode(ino);
+        inode.mode = set.mode.unwrap_or(inode.mode);
+        inode.now.ctime = now;
+        match set.mtime {
+            Some(SetTime::At(at)) => inode.now.mtime = at,
+            Some(SetTime::Now) => inode.now.mtime = now,
+            None => {}
+        }
+        self.attr(ino)
+    }
+
+    fn remove(&mut self, path: &Path) -> Result<()> {
+        let ino = self.ino(path)?;
+        self.names.remove(path);
+        self.touch(ino, -1);
+        Ok(())
+    }
+}
+
+fn unsupported<T>(what: &str) -> Result<T> {
+    Err(Error::os(libc::EOPNOTSUPP, what.to_string()))
+}
+
+impl BackingStore for MemStore {
+    fn identity(&self) -> Result<String> {
+        Ok("memory".into())
+    }
+
+    fn stat(&self, path: &Path) -> Result<Attr> {
+        let tree = self.lock();
+        Ok(tree.attr(tree.ino(path)?))
+    }
+
+    fn open(&self, path: &Path, _access: Access) -> Result<Arc<dyn BackingFile>> {
+        let ino = self.lock().ino(path)?;
+        Ok(Arc::new(MemFile { store: self.clone(), ino }))
+    }
+
+    fn create(&self, path: &Path, new: &New) -> Result<(Arc<dyn BackingFile>, Attr)> {
+        let mut tree = self.lock();
+        if tree.ino(path).is_ok() {
+            return Err(Error::os(libc::EEXIST, path.display().to_string()));
+        }
+        let ino = tree.add(path, FileKind::File, new.mode);
+        let attr = tree.attr(ino);
+        Ok((Arc::new(MemFile { store: self.clone(), ino }), attr))
+    }
+
+    fn mkdir(&self, path: &Path, new: &New) -> Result<Attr> {
+        let mut tree = self.lock();
+        let ino = tree.add(path, FileKind::Dir, new.mode);
+        Ok(tree.attr(ino))
+    }
+
+    fn mknod(&self, _path: &Path, _new: &New, _kind: FileKind, _rdev: u64) -> Result<Attr> {
+        unsupported("mknod")
+    }
+
+    fn symlink(&self, _path: &Path, _target: &OsStr, _new: &New) -> Result<Attr> {
+        unsupported("symlink")
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> Result<Attr> {
+        let mut tree = self.lock();
+        let ino = tree.ino(from)?;
+        tree.names.insert(to.to_path_buf(), ino);
+        tree.touch(ino, 1);
+        Ok(tree.attr(ino))
+    }
+
+    fn read_link(&self, _path: &Path) -> Result<PathBuf> {
+        unsupported("readlink")
+    }
+
+    fn unlink(&self, path: &Path) -> Result<()> {
+        self.lock().remove(path)
+    }
+
+    fn rmdir(&self, path: &Path) -> Result<()> {
+        self.lock().remove(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path, mode: RenameMode) -> Result<()> {
+        assert_eq!(mode, RenameMode::Replace, "the only mode these tests use");
+        let mut tree = self.lock();
+        let ino = tree.ino(from)?;
+        if tree.ino(to).is_ok() {
+            tree.remove(to)?;
+        }
+        tree.names.remove(from);
+        tree.names.insert(to.to_path_buf(), ino);
+        tree.touch(ino, 0);
+        Ok(())
+    }
+
+    fn set_attr(&self, path: &Path, set: &SetAttr) -> Result<Attr> {
+        let mut tree = self.lock();
+        let ino = tree.ino(path)?;
+        Ok(tree.set_attr(ino, set))
+    }
+
+    fn read_dir(&self, path: &Path) -> Result<Vec<DirEntry>> {
+        let tree = self.lock();
+        let inside = tree.names.iter().filter(|(name, _)| name.parent() == Some(path));
+        let entry = |(name, ino): (&PathBuf, &u64)| DirEntry {
+            name: OsString::from(name.file_name().expect("not the root")),
+            kind: tree.inodes[ino].kind,
+            ino: *ino,
+        };
+        Ok(inside.map(entry).collect())
+    }
+
+    fn xattr_get(&self, _path: &Path, _name: &OsStr) -> Result<Vec<u8>> {
+        unsupported("xattr")
+    }
+
+    fn xattr_set(&self, _: &Path, _: &OsStr, _: &[u8], _: XattrMode) -> Result<()> {
+        unsupported("xattr")
+    }
+
+    fn xattr_list(&self, _path: &Path) -> Result<Vec<OsString>> {
+        unsupported("xattr")
+    }
+
+    fn xattr_remove(&self, _path: &Path, _name: &OsStr) -> Result<()> {
+        unsupported("xattr")
+    }
+
+    fn statfs(&self) -> Result<StatFs> {
+        unsupported("statfs")
+    }
+
+    fn sync_dir(&self, _path: &Path) -> Result<()> {
+        let mut tree = self.lock();
+        tree.durable_names = tree.names.clone();
+        Ok(())
+    }
+
+    fn sync_files(&self, files: &[Arc<dyn BackingFile>]) -> Result<()> {
+        files.iter().try_for_each(|file| file.sync())
+    }
+}
+
+impl BackingFile for MemFile {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
+        Ok(self.store.lock().inode(self.ino).now.bytes.read(buf, offset))
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {
+        self.store.lock().change(self.ino, |bytes| bytes.write(buf, offset));
+        Ok(())
+    }
+
+    fn set_len(&self, len: u64) -> Result<()> {
+        self.store.lock().change(self.ino, |bytes| bytes.set_len(len));
+        Ok(())
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> Result<()> {
+        self.store.lock().change(self.ino, |bytes| bytes.punch(offset, len));
+        Ok(())
+    }
+
+    fn stat(&self) -> Result<Attr> {
+        Ok(self.store.lock().attr(self.ino))
+    }
+
+    fn set_times(&self, _atime: Option<Timestamp>, mtime: Option<Timestamp>) -> Result<()> {
+        let set = SetAttr { mtime: mtime.map(SetTime::At), ..SetAttr::default() };
+        self.store.lock().set_attr(self.ino, &set);
+        Ok(())
+    }
+
+    fn set_attr(&self, set: &SetAttr) -> Result<Attr> {
+        Ok(self.store.lock().set_attr(self.ino, set))
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.store.lock().sync(self.ino);
+        Ok(())
+    }
+}
