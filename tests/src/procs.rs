@@ -10,8 +10,18 @@ use crate::wait::eventually;
 pub struct Proc(Child);
 
 impl Proc {
+    /// Starts a program. One that was written a moment ago may be "busy" for as long as another
+    /// test's child, forked while the writer was open, has not got to its exec.
     pub fn spawn(command: &mut Command) -> Proc {
-        Proc(command.spawn().unwrap_or_else(|e| panic!("cannot start {command:?}: {e}")))
+        let mut child = None;
+        eventually(Duration::from_secs(5), || match command.spawn() {
+            Err(e) if e.raw_os_error() == Some(libc::ETXTBSY) => false,
+            other => {
+                child = Some(other.unwrap_or_else(|e| panic!("cannot start {command:?}: {e}")));
+                true
+            }
+        });
+        Proc(child.unwrap_or_else(|| panic!("{command:?} stays busy")))
     }
 
     pub fn pid(&self) -> i32 {

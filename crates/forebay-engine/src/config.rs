@@ -77,7 +77,7 @@ impl Default for Tunables {
             dirty_hard: 80,
             used_high: 90,
             rate_max: 0,
-            flush_depth: 8,
+            flush_depth: 16,
             fill_depth: 16,
             readahead: 16 << 20,
             revalidate: Duration::ZERO,

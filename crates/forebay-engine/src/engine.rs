@@ -46,6 +46,8 @@ pub struct Engine {
     pub(crate) started: Instant,
     pub(crate) stopping: AtomicBool,
     pub(crate) wake: (Mutex<u64>, Condvar),
+    /// Shadow files to be removed: not by who waits for an answer.
+    pub(crate) trash: Mutex<Vec<FileId>>,
     /// Files that a program went on writing past us when an earlier daemon died.
     pub(crate) orphans: Mutex<Vec<Arc<File>>>,
     /// Files that lost their last name a moment ago.
@@ -383,12 +385,19 @@ impl Engine {
         if had_record
             || inner.live.as_ref().is_some_and(|live| live.shadow.is_some() || live.unlinked)
         {
-            self.media().remove(&tier::shadow_name(file.id)).ok();
+            self.trash.lock().expect("no panic inside").push(file.id);
         }
         inner.live = None;
         inner.state.ranges = Ranges::None;
         inner.state.flags = crate::state::Flags::default();
         self.settle_sums(inner, 0, 0);
+    }
+
+    pub(crate) fn empty_trash(&self) {
+        let trash = std::mem::take(&mut *self.trash.lock().expect("no panic inside"));
+        for id in trash {
+            let _ = self.media().remove(&tier::shadow_name(id));
+        }
     }
 
     /// The open shadow file, made if it does not exist.
@@ -507,10 +516,10 @@ fn shift(sum: &AtomicU64, from: u64, to: u64) {
 /// Large files may be mostly holes, which are present and take no space; small ones are not worth
 /// the look.
 fn allocated_if_large(inner: &Inner, present: u64) -> u64 {
-    match inner.shadow_stat() {
-        Some(stat) if present > 16 << 20 => stat.allocated,
-        _ => present,
+    if present < 16 << 20 || present.abs_diff(inner.charged) < 1 << 20 {
+        return present;
     }
+    inner.shadow_stat().map_or(present, |stat| stat.allocated)
 }
 
 /// Space is taken in blocks.

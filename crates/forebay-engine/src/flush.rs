@@ -243,11 +243,11 @@ impl Engine {
         self.sync_targets(&jobs);
         failpoint::pass("flush.synced");
         let mut flushed = 0;
-        for (at, job) in &jobs {
-            outcomes[*at] = self.end_flight(job);
-            if let Outcome::Flushed(bytes) = outcomes[*at] {
+        for ((at, _), outcome) in jobs.iter().zip(self.end_all(&jobs)) {
+            if let Outcome::Flushed(bytes) = outcome {
                 flushed += bytes;
             }
+            outcomes[*at] = outcome;
         }
         failpoint::pass("flush.settled");
         self.drain.flushing_bytes.fetch_sub(flying, Relaxed);
@@ -627,6 +627,27 @@ impl Engine {
                 }
             }
         }
+    }
+
+    /// Step 4 for all, in parallel: each asks the backing store for its new version.
+    fn end_all(self: &Arc<Self>, jobs: &[(usize, Arc<Job>)]) -> Vec<Outcome> {
+        let latch = Arc::new(Latch { left: Mutex::new(jobs.len()), zero: Condvar::new() });
+        let results: Arc<Mutex<Vec<Option<Outcome>>>> =
+            Arc::new(Mutex::new(jobs.iter().map(|_| None).collect()));
+        for (n, (_, job)) in jobs.iter().enumerate() {
+            let (engine, job, latch, results) =
+                (self.clone(), job.clone(), latch.clone(), results.clone());
+            self.flushes.run(move || {
+                let outcome = engine.end_flight(&job);
+                results.lock().expect("no panic inside")[n] = Some(outcome);
+                latch.count_down();
+            });
+        }
+        let limit = self.tune(|t| t.backing_timeout);
+        latch.wait(|| self.health.has_stalled_call(limit));
+        let mut results = results.lock().expect("no panic inside");
+        let late = || Outcome::Failed(Error::new(Kind::TimedOut, "the backing store hangs"));
+        results.iter_mut().map(|result| result.take().unwrap_or_else(late)).collect()
     }
 
     /// Step 4.

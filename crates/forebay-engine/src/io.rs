@@ -57,6 +57,29 @@ impl Engine {
         self.read_around(file, offset, buf)
     }
 
+    /// Reads if all of it is in the tier; `None` if the backing store would have to be asked.
+    pub fn read_cached(
+        self: &Arc<Self>,
+        file: &Arc<File>,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Option<Result<usize>> {
+        let mut inner = file.lock();
+        let size = inner.size();
+        if offset >= size || buf.is_empty() {
+            return Some(Ok(0));
+        }
+        let end = size.min(offset + buf.len() as u64);
+        if !inner.state.flags.opaque {
+            if !inner.state.ranges.covers(offset, end) {
+                return None;
+            }
+            self.note_stream(file, &mut inner, offset, end);
+        }
+        add(&self.counters.read_hits, 1);
+        Some(self.read_shadow(file, inner, offset, &mut buf[..(end - offset) as usize]))
+    }
+
     fn read_shadow(
         &self,
         file: &Arc<File>,

@@ -143,10 +143,8 @@ impl Engine {
             && from.is_some_and(|from| from.len == 0 && from.mtime == stat.mtime)
             && !inner.state.is_dirty();
         if untouched {
+            // No record of that: recovery finds an empty file that may be dirty, which is harmless.
             inner.state.dirty_since = 0;
-            if inner.recorded {
-                self.put(file, &mut inner)?;
-            }
         } else {
             inner.state.absorb(stat.len, stat.mtime, crate::engine::now_ms());
             inner.state.flags.meta_dirty = true;

@@ -569,6 +569,7 @@ impl Engine {
         self.stopping.store(true, Relaxed);
         self.nudge();
         self.sweep_graveyard(std::time::Duration::ZERO);
+        self.empty_trash();
         let quiet = self.join_threads();
         let durable = self.media().sync_all();
         if quiet && durable.is_ok() {

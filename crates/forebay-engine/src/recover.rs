@@ -102,6 +102,7 @@ impl Engine {
             stopping: AtomicBool::new(false),
             wake: (Mutex::new(0), Condvar::new()),
             orphans: Mutex::default(),
+            trash: Mutex::default(),
             graveyard: Mutex::default(),
             threads: Mutex::new(Vec::new()),
         });
@@ -194,6 +195,7 @@ impl Engine {
             self.evict_to_mark();
             self.sweep_graveyard(GRACE);
             self.check_orphans();
+            self.empty_trash();
             self.health.check_stalls(self.tune(|t| t.backing_timeout));
             if !self.health.is_available() && !probing.swap(true, Relaxed) {
                 self.clone().probe(probing.clone());
@@ -425,7 +427,8 @@ impl Recovery<'_> {
             return;
         }
         let gone = found.is_err_and(|e| e.is(libc::ENOENT));
-        if state.flags.newborn && gone {
+        // Created, closed and opened again it is no newborn, but as young while it is empty there.
+        if (state.flags.newborn || state.base.size == 0) && gone {
             self.make_parents(&path);
             let new = New { mode: state.owner.mode, uid: state.owner.uid, gid: state.owner.gid };
             match self.backing.create(&path, &new) {

@@ -142,12 +142,13 @@ impl Engine {
 
     /// Frees at least `bytes` of clean ranges if there are so many. Returns what was freed.
     pub(crate) fn evict_bytes(&self, bytes: u64) -> u64 {
-        let mut evictor = self.evictor.lock().expect("no panic inside");
-        evictor.run(
+        let freed = self.evictor.lock().expect("no panic inside").run(
             bytes,
             |unit| self.by_id(unit.id).map_or(0, |file| file.take_hits()),
             |unit| self.evict_unit(unit),
-        )
+        );
+        self.empty_trash();
+        freed
     }
 
     fn evict_unit(&self, unit: Unit) -> Answer {

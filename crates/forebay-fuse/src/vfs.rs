@@ -701,6 +701,14 @@ impl Vfs {
         }
     }
 
+    /// Reads what can be read without the backing store; see [`Engine::read_cached`].
+    pub fn read_cached(&self, handle: u64, offset: u64, buf: &mut [u8]) -> Option<Result<usize>> {
+        match &*self.handle(handle).ok()? {
+            Handle::File { file, .. } => self.engine.read_cached(file, offset, buf),
+            _ => None,
+        }
+    }
+
     pub fn write(&self, handle: u64, offset: u64, data: &[u8]) -> Result<()> {
         match &*self.handle(handle)? {
             Handle::File { file, .. } => self.engine.write(file, offset, data),
