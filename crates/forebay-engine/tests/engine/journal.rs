@@ -140,7 +140,7 @@ impl Journal {
             }
         };
         match self.files.iter().enumerate().find(must) {
-            Some((id, _)) => Err(format!("file {id} is lost; found {:?}", found.keys())),
+            Some((id, file)) => Err(format!("file {id} is lost: {:?}; found {:?}", file.sectors.first(), found.keys())),
             None => Ok(()),
         }
     }

@@ -103,7 +103,9 @@ impl Workload {
             }
         }
         stop.store(true, Relaxed);
-        company.map(|thread| thread.join().expect("the flusher does not panic"));
+        if let Some(thread) = company {
+            thread.join().expect("the flusher does not panic");
+        }
         self.media.set_hook(None);
         self.held.drain(..).for_each(|file| self.engine.close(&file));
         let moments = std::mem::take(&mut *moments.lock().expect("no panic inside"));
@@ -164,7 +166,7 @@ impl Workload {
     fn create(&mut self, path: &Path) -> Result<()> {
         self.journal(|j| {
             let id = j.new_file();
-            j.rename_begins(|names| drop(names.insert(path.into(), id)));
+            j.rename_begins(|names| _ = names.insert(path.into(), id));
         });
         let (file, _) = self.engine.create(path, &NEW)?;
         self.engine.close(&file);
@@ -256,7 +258,7 @@ impl Workload {
 
     fn unlink(&mut self, path: &Path) -> Result<()> {
         let attr = self.engine.stat(path)?;
-        self.journal(|j| j.rename_begins(|names| drop(names.remove(path))));
+        self.journal(|j| j.rename_begins(|names| _ = names.remove(path)));
         self.engine.unlink(named(path, &attr))?;
         self.journal(Journal::rename_ends);
         Ok(())
@@ -318,7 +320,7 @@ impl Workload {
 
 fn preload(store: &MemStore, journal: &mut Journal, path: &Path, sectors: usize) {
     let id = journal.new_file();
-    journal.rename_begins(|names| drop(names.insert(path.into(), id)));
+    journal.rename_begins(|names| _ = names.insert(path.into(), id));
     journal.rename_ends();
     journal.write_begins(id, 0, sectors, Value::Written(1));
     journal.change_ends(id);
@@ -364,7 +366,9 @@ impl Moment {
         done.dropped_bytes += report.dropped_bytes;
         done.kept_bytes += report.dirty_bytes;
         let problems = report.problems.clone();
+        let list = engine.list(Path::new(""));
         abandon(engine);
+        let result = result.map_err(|e| format!("{e}; the tier holds {list:?}"));
         result.map_err(|e| if problems.is_empty() { e } else { format!("{e} ({problems:?})") })
     }
 
@@ -376,7 +380,8 @@ impl Moment {
     ) -> std::result::Result<(), String> {
         let mut seen = BTreeMap::new();
         for path in store.snapshot().files().into_keys() {
-            let bytes = read_all(engine, &path).map_err(|e| format!("reading: {e}"))?;
+            let bytes = read_all(engine, &path)
+                .map_err(|e| format!("reading {}: {e}", path.display()))?;
             seen.insert(path, bytes);
         }
         self.journal.check(crash, &seen)?;
