@@ -293,6 +293,9 @@ impl Engine {
         if cuts_durable {
             // Else a power loss could bring back the record of durable bytes without the bytes.
             self.note_tier(self.index.sync())?;
+        } else if size < old {
+            // Nor may it take away the record of a flush that made them clean.
+            self.note_tier(self.index.sync_to(inner.settled_seq))?;
         }
         failpoint::pass("truncate.logged");
         self.note_tier(shadow.set_len(size))?;
