@@ -415,7 +415,14 @@ impl Recovery<'_> {
     fn restore_name(&mut self, state: &mut FileState) {
         let Some(path) = state.paths.first().cloned() else { return };
         let found = self.backing.stat(&path);
-        if found.as_ref().is_ok_and(|attr| attr.key == state.key) {
+        if let Ok(attr) = &found
+            && attr.key == state.key
+        {
+            // Changes of names and attributes through us move the ctime, and the record of that
+            // may be lost.
+            if (attr.size, attr.mtime) == (state.base.size, state.base.mtime) {
+                state.base.ctime = attr.ctime;
+            }
             return;
         }
         if let Some(former) = state.former.first()
