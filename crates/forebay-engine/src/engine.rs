@@ -59,6 +59,8 @@ pub struct Engine {
 pub(crate) struct Table {
     pub by_key: HashMap<FileKey, Arc<File>>,
     pub by_id: HashMap<FileId, Arc<File>>,
+    /// How many files were ever taken out.
+    pub forgotten: u64,
 }
 
 /// Sums over all files, in bytes.
@@ -188,6 +190,7 @@ impl Engine {
         if table.by_key.get(&file.key).is_some_and(|known| known.id == file.id) {
             table.by_key.remove(&file.key);
         }
+        table.forgotten += 1;
     }
 
     /// Opens the file at `path`: compares what is cached with the backing store (S1) and takes a
@@ -205,10 +208,27 @@ impl Engine {
             }
         }
         let seen = known.and_then(|key| self.find(key)).map(|file| (file.id, file.lock().base_seq));
+        let first_new = self.next_id.load(Relaxed);
+        let forgotten = self.table.read().expect("no panic inside").forgotten;
         match self.health.call(|| self.backing.stat(path)) {
-            Ok(attr) => {
+            Ok(mut attr) => {
                 let file = self.enter(path, &attr);
-                let seen = seen.filter(|(id, _)| *id == file.id).map(|(_, seq)| seq);
+                let mut seen = seen.filter(|(id, _)| *id == file.id).map(|(_, seq)| seq);
+                let outrun = match file.id.0 >= first_new {
+                    // It may have been known, flushed and forgotten since we looked.
+                    true => self.table.read().expect("no panic inside").forgotten != forgotten,
+                    false => seen.is_none() && file.lock().state.base != attr.version(),
+                };
+                if outrun {
+                    seen = Some(file.lock().base_seq);
+                    match self.health.call(|| self.backing.stat(path)) {
+                        Ok(again) if again.key == file.key => attr = again,
+                        _ => {
+                            self.close(&file);
+                            return self.open(path, None);
+                        }
+                    }
+                }
                 self.revalidate(&file, path, &attr, seen);
                 self.hold_if_leaving(file)
             }
