@@ -457,6 +457,10 @@ impl Engine {
         let intent =
             Intent::Rename { from: from.path.into(), to: to.into(), ino: from.key.ino, exchange };
         let n = self.note_tier(self.index.intend(intent))?;
+        if moved.iter().chain(&back).any(|file| file.lock().state.durable_size.is_some()) {
+            // Synced bytes must be found under their new name after a power loss.
+            self.note_tier(self.index.sync())?;
+        }
         failpoint::pass("rename.intent");
         let done = self.ask(|b| b.rename(from.path, to, mode));
         failpoint::pass("rename.done");
