@@ -125,8 +125,14 @@ impl Journal {
         }
     }
 
-    /// Compares the files found after a crash with what may be there.
-    pub fn check(&self, crash: Crash, found: &BTreeMap<PathBuf, Vec<u8>>) -> Result<(), String> {
+    /// Compares the files found after a crash with what may be there. A file that had one of the
+    /// `excused` names need not be found.
+    pub fn check(
+        &self,
+        crash: Crash,
+        found: &BTreeMap<PathBuf, Vec<u8>>,
+        excused: &BTreeSet<PathBuf>,
+    ) -> Result<(), String> {
         if crash != Crash::Both {
             self.check_names(found)?;
         }
@@ -135,9 +141,7 @@ impl Journal {
             met.insert(self.identify(crash, path, bytes)?);
         }
         let must = |(id, file): &(usize, &Stamped)| {
-            (file.synced || crash == Crash::Process) && !file.gone && !met.contains(id) && {
-                self.ever.values().any(|ids| ids.contains(id))
-            }
+            (file.synced || crash == Crash::Process) && !file.gone && !met.contains(id) && !excused.iter().any(|path| self.ever.get(path).is_some_and(|ids| ids.contains(id)))
         };
         match self.files.iter().enumerate().find(must) {
             Some((id, file)) => Err(format!("file {id} is lost: {:?}; found {:?}", file.sectors.first(), found.keys())),
