@@ -21,7 +21,7 @@ use std::sync::atomic::{
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use forebay_backing::{Access, BackingFile, Error, Kind, Result, Timestamp, Version};
+use forebay_backing::{Access, Attr, BackingFile, Error, Kind, Result, Timestamp, Version};
 
 use crate::engine::{Engine, add, now_ms};
 use crate::failpoint;
@@ -674,13 +674,16 @@ impl Engine {
     fn land(&self, job: &Job) -> Result<()> {
         let target = job.target.lock().expect("no panic inside").clone();
         let target = target.ok_or_else(|| Error::os(libc::EIO, "the copy left no target"))?;
-        let found = self.health.call(|| target.stat())?;
+        let (found, kept_time) = self.health.call(|| look_after(&*target, job))?;
         let file = &job.file;
         let mut inner = file.lock();
+        if !kept_time && inner.state.mtime == job.mtime {
+            inner.state.mtime = found.mtime;
+        }
         let live = inner.live();
         let rewritten = live.flight.as_ref().is_some_and(|f| f.rewritten != Ranges::None);
         // Changed through us meanwhile, it is dirty again; then its size and time prove nothing.
-        let ours = (found.size == job.target_size() && found.mtime == job.mtime)
+        let ours = (found.size == job.target_size() && (found.mtime == job.mtime || !kept_time))
             || live.meta_seq != job.meta_seq
             || live.unlinked
             || rewritten
@@ -828,6 +831,19 @@ impl Job {
     fn has_failed(&self) -> bool {
         self.error.lock().expect("no panic inside").is_some()
     }
+}
+
+/// The backing file after its flush, and whether the store keeps the time it is told. Some do not
+/// (object stores, some FUSE file systems): there, only the size tells of a foreign write.
+fn look_after(target: &dyn BackingFile, job: &Job) -> Result<(Attr, bool)> {
+    let found = target.stat()?;
+    if found.mtime == job.mtime {
+        return Ok((found, true));
+    }
+    target.set_times(None, Some(job.mtime))?;
+    let again = target.stat()?;
+    // Told again it is as it should be: somebody had changed it since we told it first.
+    Ok(if again.mtime == job.mtime { (found, true) } else { (again, false) })
 }
 
 /// Whether an unseen writer may have written since the last copy.
