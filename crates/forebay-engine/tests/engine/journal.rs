@@ -134,7 +134,7 @@ impl Journal {
         excused: &BTreeSet<PathBuf>,
     ) -> Result<(), String> {
         if crash != Crash::Both {
-            self.check_names(found)?;
+            self.check_names(crash, found)?;
         }
         let mut met = BTreeSet::new();
         for (path, bytes) in found {
@@ -149,12 +149,32 @@ impl Journal {
         }
     }
 
-    fn check_names(&self, found: &BTreeMap<PathBuf, Vec<u8>>) -> Result<(), String> {
-        let same = |names: &BTreeMap<PathBuf, usize>| names.keys().eq(found.keys());
+    /// After a loss of power a file that was removed and not yet forgotten durably may be back.
+    fn check_names(
+        &self,
+        crash: Crash,
+        found: &BTreeMap<PathBuf, Vec<u8>>,
+    ) -> Result<(), String> {
+        let kept = |path: &&PathBuf| crash == Crash::Process || !self.was_removed(path);
+        let same = |names: &BTreeMap<PathBuf, usize>| {
+            names.keys().all(|path| found.contains_key(path))
+                && found.keys().filter(kept).all(|path| names.contains_key(path))
+        };
         match same(&self.names) || self.next_names.as_ref().is_some_and(same) {
             true => Ok(()),
             false => Err(format!("names {:?} instead of {:?}", found.keys(), self.names)),
         }
+    }
+
+    /// Whether a file of that name is gone, or may be.
+    pub fn lost_a_file(&self, path: &PathBuf) -> bool {
+        self.ever.get(path).is_some_and(|ids| ids.iter().any(|id| self.files[*id].gone))
+    }
+
+    /// Whether what `path` means now, or is about to mean, is nothing.
+    fn was_removed(&self, path: &PathBuf) -> bool {
+        let next = self.next_names.as_ref().unwrap_or(&self.names);
+        !self.names.contains_key(path) || !next.contains_key(path)
     }
 
     /// Which file `path` holds, whole and as it may be.
@@ -162,8 +182,9 @@ impl Journal {
         let now = self.names.get(path).into_iter();
         let next = self.next_names.as_ref().and_then(|names| names.get(path));
         let candidates: BTreeSet<usize> = match crash {
-            Crash::Both => self.ever.get(path).cloned().unwrap_or_default(),
-            _ => now.chain(next).copied().collect(),
+            Crash::Power if !self.was_removed(path) => now.chain(next).copied().collect(),
+            Crash::Both | Crash::Power => self.ever.get(path).cloned().unwrap_or_default(),
+            Crash::Process => now.chain(next).copied().collect(),
         };
         let mut why = format!("{} is nobody's", path.display());
         for id in candidates {

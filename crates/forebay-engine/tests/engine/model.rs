@@ -1,1 +1,327 @@
+//! Any sequence of operations of one program equals the same on a map of byte vectors, whatever
+//! the engine flushes, evicts, fetches and recovers meanwhile.
 
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_backing::{BackingStore, DirStore, RenameMode, Result};
+use forebay_engine::media::{DirMedia, Media};
+use forebay_engine::{Allocate, Config, Engine, KeepDirty, Progress, Tunables};
+
+use crate::media::CrashMedia;
+use crate::rng::Rng;
+use crate::start::{NEW, abandon, counter, named, read_all, start};
+use crate::store::MemStore;
+
+const NAMES: [&str; 8] = ["a", "b", "c", "d", "d/e", "d/f", "g", "h"];
+
+type Files = BTreeMap<PathBuf, usize>;
+
+struct Model {
+    rng: Rng,
+    engine: Arc<Engine>,
+    media: Arc<dyn Media>,
+    store: Arc<dyn BackingStore>,
+    config: Config,
+    /// Bytes by file, so that hard links share them.
+    files: Vec<Vec<u8>>,
+    names: Files,
+    size_max: u64,
+    work: BTreeMap<&'static str, u64>,
+}
+
+fn tunables() -> Tunables {
+    Tunables { max_age: Duration::from_millis(20), readahead: 256 << 10, ..Tunables::default() }
+}
+
+impl Model {
+    fn new(
+        seed: u64,
+        media: Arc<dyn Media>,
+        store: Arc<dyn BackingStore>,
+        tier_size: Option<u64>,
+        size_max: u64,
+    ) -> Model {
+        let mut rng = Rng::new(seed);
+        let (mut files, mut names) = (Vec::new(), Files::new());
+        store.mkdir(Path::new("d"), &NEW).expect("an empty store");
+        for name in ["a", "b", "d/e"] {
+            let bytes: Vec<u8> = (0..rng.below(size_max)).map(|_| rng.next() as u8).collect();
+            let (file, _) = store.create(Path::new(name), &NEW).expect("an empty store");
+            file.write_at(&bytes, 0).expect("room");
+            names.insert(name.into(), files.len());
+            files.push(bytes);
+        }
+        let config = Config { tier_size, ..Config::default() };
+        let engine =
+            start(media.clone(), store.clone(), "model", config.clone(), tunables()).expect("new");
+        let work = BTreeMap::new();
+        Model { rng, engine, media, store, config, files, names, size_max, work }
+    }
+
+    fn run(&mut self, steps: u64) {
+        for step in 0..steps {
+            let name = NAMES.iter().filter(|n| **n != "d").nth(self.rng.below(7) as usize);
+            let path = PathBuf::from(name.expect("seven names"));
+            let done = match self.names.get(&path).copied() {
+                None => self.create(&path),
+                Some(id) => self.step(&path, id),
+            };
+            done.unwrap_or_else(|e| panic!("step {step} on {}: {e}", path.display()));
+        }
+        self.finish();
+    }
+
+    fn step(&mut self, path: &Path, id: usize) -> Result<()> {
+        match self.rng.below(40) {
+            0..=11 => self.write(path, id),
+            12..=22 => self.read(path, id),
+            23..=24 => self.resize(path, id),
+            25..=26 => self.allocate(path, id),
+            27 => self.with(path, |engine, file| engine.sync(file)),
+            28..=29 => self.write_unseen(path, id),
+            30 => self.rename(path, id),
+            31 => self.unlink(path),
+            32 => self.link(path, id),
+            33 => self.report(|engine| engine.flush(&[], &Progress::default())),
+            34..=35 => self.report(|engine| engine.evict(&[], &Progress::default())),
+            36 => self.report(|engine| engine.flush(&[path.into()], &Progress::default())),
+            37 => {
+                // A tier that is too small for all says so.
+                self.engine.prefetch(&[path.into()], &Progress::default());
+                Ok(())
+            }
+            38 if self.rng.below(4) == 0 => self.reopen(),
+            _ => self.stat(path, id),
+        }
+    }
+
+    fn with<T>(
+        &self,
+        path: &Path,
+        act: impl FnOnce(&Arc<Engine>, &Arc<forebay_engine::File>) -> Result<T>,
+    ) -> Result<T> {
+        let file = self.engine.open(path, None)?;
+        let done = act(&self.engine, &file);
+        self.engine.close(&file);
+        done
+    }
+
+    fn create(&mut self, path: &Path) -> Result<()> {
+        let (file, _) = self.engine.create(path, &NEW)?;
+        self.engine.close(&file);
+        self.names.insert(path.into(), self.files.len());
+        self.files.push(Vec::new());
+        Ok(())
+    }
+
+    fn bytes(&mut self) -> Vec<u8> {
+        let max = [600, 9_000, self.size_max / 4][self.rng.below(3) as usize];
+        let fill = self.rng.next() as u8;
+        (0..1 + self.rng.below(max)).map(|n| fill.wrapping_add(n as u8)).collect()
+    }
+
+    fn write(&mut self, path: &Path, id: usize) -> Result<()> {
+        let data = self.bytes();
+        let at = self.rng.below(self.size_max - data.len() as u64);
+        self.with(path, |engine, file| engine.write(file, at, &data))?;
+        patch(&mut self.files[id], at, &data);
+        Ok(())
+    }
+
+    fn read(&mut self, path: &Path, id: usize) -> Result<()> {
+        let at = self.rng.below(self.size_max);
+        let mut buf = vec![0xEE; 1 + self.rng.below(100_000) as usize];
+        let n = self.with(path, |engine, file| engine.read(file, at, &mut buf))?;
+        let want = &self.files[id];
+        let at = (at as usize).min(want.len());
+        let want = &want[at..(at + buf.len()).min(want.len())];
+        assert_same(path, &buf[..n], want);
+        Ok(())
+    }
+
+    fn resize(&mut self, path: &Path, id: usize) -> Result<()> {
+        let size = self.rng.below(self.size_max) * self.rng.below(3).min(1);
+        self.with(path, |engine, file| engine.set_len(file, size))?;
+        self.files[id].resize(size as usize, 0);
+        Ok(())
+    }
+
+    fn allocate(&mut self, path: &Path, id: usize) -> Result<()> {
+        let how = [Allocate::Extend, Allocate::KeepSize, Allocate::Zero];
+        let how = how[self.rng.below(3) as usize];
+        let (at, len) = (self.rng.below(self.size_max / 2), 1 + self.rng.below(self.size_max / 2));
+        self.with(path, |engine, file| engine.allocate(file, how, at, len))?;
+        let bytes = &mut self.files[id];
+        let end = (at + len) as usize;
+        match how {
+            Allocate::Extend => bytes.resize(end.max(bytes.len()), 0),
+            Allocate::KeepSize => {}
+            Allocate::Zero => {
+                let (at, end) = ((at as usize).min(bytes.len()), end.min(bytes.len()));
+                bytes[at..end].fill(0);
+            }
+        }
+        Ok(())
+    }
+
+    /// What the kernel does for a file opened with O_TRUNC.
+    fn write_unseen(&mut self, path: &Path, id: usize) -> Result<()> {
+        let data = self.bytes();
+        self.with(path, |engine, file| {
+            engine.set_len(file, 0)?;
+            let shadow = engine.begin_unseen(file)?;
+            shadow.write_at(&data, 0).expect("room");
+            let mut half = vec![0; data.len() / 2];
+            let n = engine.read(file, 0, &mut half)?;
+            assert_same(path, &half[..n], &data[..data.len() / 2]);
+            engine.end_unseen(file)
+        })?;
+        self.files[id] = data;
+        Ok(())
+    }
+
+    fn rename(&mut self, path: &Path, id: usize) -> Result<()> {
+        let to = PathBuf::from(["a", "c", "d/f", "g", "h"][self.rng.below(5) as usize]);
+        if self.names.get(&to) == Some(&id) {
+            return Ok(()); // Two names of one file: rename does nothing.
+        }
+        let (from, over) = (self.engine.stat(path)?, self.engine.stat(&to).ok());
+        let over = over.as_ref().map(|attr| named(&to, attr));
+        self.engine.rename(named(path, &from), &to, over, RenameMode::Replace)?;
+        self.names.remove(path);
+        self.names.insert(to, id);
+        Ok(())
+    }
+
+    fn unlink(&mut self, path: &Path) -> Result<()> {
+        let attr = self.engine.stat(path)?;
+        self.engine.unlink(named(path, &attr))?;
+        self.names.remove(path);
+        Ok(())
+    }
+
+    fn link(&mut self, path: &Path, id: usize) -> Result<()> {
+        let to = PathBuf::from(["b", "d/e", "g"][self.rng.below(3) as usize]);
+        if self.names.contains_key(&to) {
+            return Ok(());
+        }
+        let attr = self.engine.stat(path)?;
+        self.engine.link(named(path, &attr), &to)?;
+        self.names.insert(to, id);
+        Ok(())
+    }
+
+    fn stat(&self, path: &Path, id: usize) -> Result<()> {
+        let size = self.engine.stat(path)?.size;
+        assert_eq!(size, self.files[id].len() as u64, "{}", path.display());
+        Ok(())
+    }
+
+    fn report(&self, act: impl FnOnce(&Arc<Engine>) -> forebay_engine::Report) -> Result<()> {
+        let report = act(&self.engine);
+        assert!(report.failures.is_empty(), "{:?}", report.failures);
+        Ok(())
+    }
+
+    fn note_work(&mut self) {
+        for name in ["evicted_bytes", "flushed_bytes", "fill_bytes", "syncs", "passthrough_writes"] {
+            *self.work.entry(name).or_default() += counter(&self.engine, name);
+        }
+        assert_eq!(counter(&self.engine, "conflicts"), 0, "nobody else writes");
+    }
+
+    fn reopen(&mut self) -> Result<()> {
+        self.note_work();
+        self.engine.shutdown(KeepDirty::Yes, &Progress::default(), None);
+        let (media, store) = (self.media.clone(), self.store.clone());
+        self.engine = start(media, store, "model", self.config.clone(), tunables())?;
+        assert!(self.engine.recovery().clean_shutdown, "{:?}", self.engine.recovery());
+        Ok(())
+    }
+
+    /// Through the engine and, once flushed, on the backing store, all is as it should be.
+    fn finish(&mut self) {
+        for (path, id) in &self.names {
+            let bytes = read_all(&self.engine, path).expect("it exists");
+            assert_same(path, &bytes, &self.files[*id]);
+        }
+        self.report(|engine| engine.flush(&[], &Progress::default())).expect("checked inside");
+        for (path, id) in &self.names {
+            let file = self.store.open(path, forebay_backing::Access::Read).expect("it exists");
+            let mut bytes = vec![0; file.stat().expect("open").size as usize];
+            file.read_at(&mut bytes, 0).expect("open");
+            assert_same(path, &bytes, &self.files[*id]);
+        }
+        self.note_work();
+        abandon(self.engine.clone());
+        let idle: Vec<_> = self.work.iter().filter(|(_, count)| **count == 0).collect();
+        assert!(idle.is_empty(), "nothing happened: {idle:?}");
+    }
+}
+
+fn patch(bytes: &mut Vec<u8>, at: u64, data: &[u8]) {
+    let (at, end) = (at as usize, at as usize + data.len());
+    bytes.resize(bytes.len().max(end), 0);
+    bytes[at..end].copy_from_slice(data);
+}
+
+fn assert_same(path: &Path, found: &[u8], want: &[u8]) {
+    assert_eq!(found.len(), want.len(), "{}: length", path.display());
+    let differs = found.iter().zip(want).position(|(a, b)| a != b);
+    assert_eq!(differs, None, "{}: first difference", path.display());
+}
+
+/// A directory that goes with its owner, in memory where there is such a place.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(name: &str) -> Place {
+        let shm = PathBuf::from("/dev/shm");
+        let base = if shm.is_dir() { shm } else { std::env::temp_dir() };
+        let path = base.join(format!("forebay-model-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("a temporary directory");
+        Place(path)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+// S-1
+#[test]
+fn any_sequence_equals_a_map_of_bytes() {
+    for seed in 0..4 {
+        let store = Arc::new(MemStore::new());
+        Model::new(seed, Arc::new(CrashMedia::default()), store, None, 300_000).run(1500);
+    }
+}
+
+// S-1 S-9
+#[test]
+fn any_sequence_equals_a_map_of_bytes_in_a_small_tier() {
+    for seed in 10..13 {
+        let store = Arc::new(MemStore::new());
+        let tier = Some(900_000);
+        Model::new(seed, Arc::new(CrashMedia::default()), store, tier, 300_000).run(1000);
+    }
+}
+
+// S-1
+#[test]
+fn any_sequence_equals_a_map_of_bytes_in_directories() {
+    for (seed, tier) in [(20, None), (21, Some(1_000_000))] {
+        let place = Place::new(&seed.to_string());
+        let (there, here) = (place.0.join("backing"), place.0.join("tier"));
+        std::fs::create_dir_all(&there).expect("a temporary directory");
+        std::fs::create_dir_all(&here).expect("a temporary directory");
+        let store = Arc::new(DirStore::open(&there).expect("a directory"));
+        let media = Arc::new(DirMedia::open(&here).expect("a directory"));
+        Model::new(seed, media, store, tier, 300_000).run(1000);
+    }
+}

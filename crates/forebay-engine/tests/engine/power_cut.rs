@@ -385,12 +385,16 @@ impl Moment {
             seen.insert(path, bytes);
         }
         let report = engine.flush(&[], &Progress::default());
-        // A backing store that has forgotten a create over an older name leaves a conflict for
-        // the operator, and our bytes in the tier.
+        // A removal that the tier forgot, or a create over an older name that the backing store
+        // forgot, leaves a conflict for the operator, and our bytes in the tier.
         let conflicts = report.failures.iter().filter(|f| f.state == "conflict");
-        let excused = match crash {
+        let excused: BTreeSet<PathBuf> = match crash {
+            Crash::Process => BTreeSet::new(),
+            Crash::Power => {
+                let removed = conflicts.filter(|f| self.journal.lost_a_file(&f.path));
+                removed.map(|f| f.path.clone()).collect()
+            }
             Crash::Both => conflicts.map(|f| f.path.clone()).collect(),
-            _ => BTreeSet::new(),
         };
         self.journal.check(crash, &seen, &excused)?;
         if let Some(failure) = report.failures.iter().find(|f| !excused.contains(&f.path)) {
