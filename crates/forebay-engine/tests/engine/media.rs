@@ -138,6 +138,11 @@ impl CrashMedia {
         inner.ops = 0;
     }
 
+    /// Operations since the fault was set.
+    pub fn ops(&self) -> u64 {
+        self.lock().ops
+    }
+
     pub fn faults_given(&self) -> u64 {
         self.lock().faults_given
     }

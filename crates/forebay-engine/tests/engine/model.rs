@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay_backing::{BackingStore, DirStore, RenameMode, Result};
 use forebay_engine::media::{DirMedia, Media};
@@ -21,7 +21,7 @@ type Files = BTreeMap<PathBuf, usize>;
 
 struct Model {
     rng: Rng,
-    engine: Arc<Engine>,
+    engine: Option<Arc<Engine>>,
     media: Arc<dyn Media>,
     store: Arc<dyn BackingStore>,
     config: Config,
@@ -58,7 +58,11 @@ impl Model {
         let engine =
             start(media.clone(), store.clone(), "model", config.clone(), tunables()).expect("new");
         let work = BTreeMap::new();
-        Model { rng, engine, media, store, config, files, names, size_max, work }
+        Model { rng, engine: Some(engine), media, store, config, files, names, size_max, work }
+    }
+
+    fn engine(&self) -> &Arc<Engine> {
+        self.engine.as_ref().expect("always one")
     }
 
     fn run(&mut self, steps: u64) {
@@ -90,7 +94,7 @@ impl Model {
             36 => self.report(|engine| engine.flush(&[path.into()], &Progress::default())),
             37 => {
                 // A tier that is too small for all says so.
-                self.engine.prefetch(&[path.into()], &Progress::default());
+                self.engine().prefetch(&[path.into()], &Progress::default());
                 Ok(())
             }
             38 if self.rng.below(4) == 0 => self.reopen(),
@@ -103,15 +107,15 @@ impl Model {
         path: &Path,
         act: impl FnOnce(&Arc<Engine>, &Arc<forebay_engine::File>) -> Result<T>,
     ) -> Result<T> {
-        let file = self.engine.open(path, None)?;
-        let done = act(&self.engine, &file);
-        self.engine.close(&file);
+        let file = self.engine().open(path, None)?;
+        let done = act(self.engine(), &file);
+        self.engine().close(&file);
         done
     }
 
     fn create(&mut self, path: &Path) -> Result<()> {
-        let (file, _) = self.engine.create(path, &NEW)?;
-        self.engine.close(&file);
+        let (file, _) = self.engine().create(path, &NEW)?;
+        self.engine().close(&file);
         self.names.insert(path.into(), self.files.len());
         self.files.push(Vec::new());
         Ok(())
@@ -188,17 +192,17 @@ impl Model {
         if self.names.get(&to) == Some(&id) {
             return Ok(()); // Two names of one file: rename does nothing.
         }
-        let (from, over) = (self.engine.stat(path)?, self.engine.stat(&to).ok());
+        let (from, over) = (self.engine().stat(path)?, self.engine().stat(&to).ok());
         let over = over.as_ref().map(|attr| named(&to, attr));
-        self.engine.rename(named(path, &from), &to, over, RenameMode::Replace)?;
+        self.engine().rename(named(path, &from), &to, over, RenameMode::Replace)?;
         self.names.remove(path);
         self.names.insert(to, id);
         Ok(())
     }
 
     fn unlink(&mut self, path: &Path) -> Result<()> {
-        let attr = self.engine.stat(path)?;
-        self.engine.unlink(named(path, &attr))?;
+        let attr = self.engine().stat(path)?;
+        self.engine().unlink(named(path, &attr))?;
         self.names.remove(path);
         Ok(())
     }
@@ -208,44 +212,51 @@ impl Model {
         if self.names.contains_key(&to) {
             return Ok(());
         }
-        let attr = self.engine.stat(path)?;
-        self.engine.link(named(path, &attr), &to)?;
+        let attr = self.engine().stat(path)?;
+        self.engine().link(named(path, &attr), &to)?;
         self.names.insert(to, id);
         Ok(())
     }
 
     fn stat(&self, path: &Path, id: usize) -> Result<()> {
-        let size = self.engine.stat(path)?.size;
+        let size = self.engine().stat(path)?.size;
         assert_eq!(size, self.files[id].len() as u64, "{}", path.display());
         Ok(())
     }
 
     fn report(&self, act: impl FnOnce(&Arc<Engine>) -> forebay_engine::Report) -> Result<()> {
-        let report = act(&self.engine);
+        let report = act(self.engine());
         assert!(report.failures.is_empty(), "{:?}", report.failures);
         Ok(())
     }
 
     fn note_work(&mut self) {
         for name in ["evicted_bytes", "flushed_bytes", "fill_bytes", "syncs", "passthrough_writes"] {
-            *self.work.entry(name).or_default() += counter(&self.engine, name);
+            *self.work.entry(name).or_default() += counter(self.engine(), name);
         }
-        assert_eq!(counter(&self.engine, "conflicts"), 0, "nobody else writes");
+        assert_eq!(counter(self.engine(), "conflicts"), 0, "nobody else writes");
     }
 
     fn reopen(&mut self) -> Result<()> {
         self.note_work();
-        self.engine.shutdown(KeepDirty::Yes, &Progress::default(), None);
+        self.engine().shutdown(KeepDirty::Yes, &Progress::default(), None);
+        let gone = Arc::downgrade(&self.engine.take().expect("always one"));
+        // The store of the index writes when it is dropped; read-ahead may hold on to it.
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while gone.strong_count() > 0 {
+            assert!(Instant::now() < deadline, "the engine never ends");
+            std::thread::sleep(Duration::from_millis(1));
+        }
         let (media, store) = (self.media.clone(), self.store.clone());
-        self.engine = start(media, store, "model", self.config.clone(), tunables())?;
-        assert!(self.engine.recovery().clean_shutdown, "{:?}", self.engine.recovery());
+        self.engine = Some(start(media, store, "model", self.config.clone(), tunables())?);
+        assert!(self.engine().recovery().clean_shutdown, "{:?}", self.engine().recovery());
         Ok(())
     }
 
     /// Through the engine and, once flushed, on the backing store, all is as it should be.
     fn finish(&mut self) {
         for (path, id) in &self.names {
-            let bytes = read_all(&self.engine, path).expect("it exists");
+            let bytes = read_all(self.engine(), path).expect("it exists");
             assert_same(path, &bytes, &self.files[*id]);
         }
         self.report(|engine| engine.flush(&[], &Progress::default())).expect("checked inside");
@@ -256,7 +267,7 @@ impl Model {
             assert_same(path, &bytes, &self.files[*id]);
         }
         self.note_work();
-        abandon(self.engine.clone());
+        abandon(self.engine.take().expect("always one"));
         let idle: Vec<_> = self.work.iter().filter(|(_, count)| **count == 0).collect();
         assert!(idle.is_empty(), "nothing happened: {idle:?}");
     }

@@ -1,1 +1,241 @@
+//! A fast tier that fails: the n-th operation on it gives an error, for every n of a workload.
+//!
+//! An error may surface; what was acknowledged may not be lost by it, neither now nor after the
+//! death of the process, and it reaches the backing store once the tier works again.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use forebay_backing::{BackingStore, Result};
+use forebay_engine::{Config, Engine, Progress, Tunables};
+
+use crate::journal::{Crash, Journal, SECTOR, Value, stamp};
+use crate::media::{CrashMedia, Fault};
+use crate::start::{NEW, abandon, named, patient, read_all, start};
+use crate::store::MemStore;
+
+const BOOT: &str = "boot-faults";
+
+/// What happened under one fault.
+#[derive(Default)]
+struct Outcome {
+    ops: u64,
+    faults: u64,
+    errors: u64,
+}
+
+struct Trial {
+    engine: Arc<Engine>,
+    journal: Journal,
+    generation: u32,
+    errors: u64,
+}
+
+impl Trial {
+    fn id(&self, name: &str) -> Option<usize> {
+        self.journal.id(&PathBuf::from(name))
+    }
+
+    /// A change that fails is not acknowledged: its bytes may be there or not.
+    fn told(&mut self, id: usize, done: Result<()>) {
+        match done {
+            Ok(()) => self.journal.change_ends(id),
+            Err(_) => self.errors += 1,
+        }
+    }
+
+    fn with(
+        &self,
+        name: &str,
+        act: impl FnOnce(&Arc<forebay_engine::File>) -> Result<()>,
+    ) -> Result<()> {
+        let file = self.engine.open(Path::new(name), None)?;
+        let done = act(&file);
+        self.engine.close(&file);
+        done
+    }
+
+    fn create(&mut self, name: &str) {
+        let id = self.journal.new_file();
+        self.journal.rename_begins(|names| _ = names.insert(name.into(), id));
+        let (file, _) = self.engine.create(Path::new(name), &NEW).expect("the tier is not asked");
+        self.engine.close(&file);
+        self.journal.rename_ends();
+    }
+
+    fn write(&mut self, name: &str, start: usize, count: usize) {
+        let Some(id) = self.id(name) else { return };
+        self.generation += 1;
+        let bytes: Vec<u8> =
+            (start..start + count).flat_map(|at| stamp(id, at, self.generation)).collect();
+        let value = Value::Written(self.generation);
+        self.journal.write_begins(id, start, start + count, value);
+        let done = self.with(name, |file| self.engine.write(file, (start * SECTOR) as u64, &bytes));
+        self.told(id, done);
+    }
+
+    fn resize(&mut self, name: &str, len: usize) {
+        let Some(id) = self.id(name) else { return };
+        self.journal.resize_begins(id, len);
+        let done = self.with(name, |file| self.engine.set_len(file, (len * SECTOR) as u64));
+        self.told(id, done);
+    }
+
+    fn sync(&mut self, name: &str) {
+        let Some(id) = self.id(name) else { return };
+        let covered = self.journal.sync_begins(id);
+        match self.with(name, |file| self.engine.sync(file)) {
+            Ok(()) => self.journal.sync_ends(id, &covered),
+            Err(_) => self.errors += 1,
+        }
+    }
+
+    fn read(&mut self, name: &str) {
+        self.errors += u64::from(read_all(&self.engine, Path::new(name)).is_err());
+    }
+
+    fn flush(&mut self) {
+        self.errors += self.engine.flush(&[], &Progress::default()).failures.len() as u64;
+    }
+
+    /// A bit of everything, twice over the same bytes: what failed is tried again.
+    fn work(&mut self) {
+        self.create("new");
+        for _ in 0..2 {
+            self.write("new", 0, 9);
+            self.write("old", 4, 6);
+            self.sync("new");
+            self.write("new", 3, 12);
+            self.read("old");
+            self.flush();
+            self.write("new", 0, 2);
+            self.resize("old", 30);
+            self.write("old", 28, 6);
+            self.sync("old");
+            self.engine.evict(&[], &Progress::default());
+            self.write("old", 30, 2);
+            self.read("old");
+        }
+    }
+}
+
+/// One workload in which the `n`-th operation fails, and what it left behind.
+fn trial(n: u64, count: u64, errno: i32) -> std::result::Result<Outcome, String> {
+    let store = MemStore::new();
+    let mut journal = Journal::default();
+    let old = journal.new_file();
+    journal.rename_begins(|names| _ = names.insert("old".into(), old));
+    journal.rename_ends();
+    journal.write_begins(old, 0, 40, Value::Written(0));
+    journal.change_ends(old);
+    let (file, _) = store.create(Path::new("old"), &NEW).expect("memory");
+    let bytes: Vec<u8> = (0..40).flat_map(|at| stamp(old, at, 0)).collect();
+    file.write_at(&bytes, 0).expect("memory");
+
+    let media = CrashMedia::default();
+    let backing = Arc::new(store.clone());
+    // A full tier is waited for as long as the backing store may take.
+    let tunables = Tunables { backing_timeout: std::time::Duration::from_millis(100), ..patient() };
+    let engine =
+        start(Arc::new(media.clone()), backing, BOOT, Config::default(), tunables).expect("new");
+    let mut trial = Trial { engine, journal, generation: 0, errors: 0 };
+    media.set_fault(Some(Fault { n, count, errno }));
+    trial.work();
+    let outcome =
+        Outcome { ops: media.ops(), faults: media.faults_given(), errors: trial.errors };
+    media.set_fault(None);
+
+    let (disk, tree) = (media.snapshot(), store.snapshot());
+    let live = compare(&trial.journal, &trial.engine, &store);
+    abandon(trial.engine);
+    live.map_err(|e| format!("afterwards: {e}"))?;
+
+    let store = MemStore::on(tree);
+    let media = CrashMedia::on(disk.process_crash_image());
+    let backing = Arc::new(store.clone());
+    let engine = start(Arc::new(media), backing, BOOT, Config::default(), patient());
+    let engine = engine.map_err(|e| format!("after kill -9: {e}"))?;
+    let found = compare(&trial.journal, &engine, &store);
+    abandon(engine);
+    found.map_err(|e| format!("after kill -9: {e}"))?;
+    Ok(outcome)
+}
+
+/// What is acknowledged is there, and goes to the backing store.
+fn compare(
+    journal: &Journal,
+    engine: &Arc<Engine>,
+    store: &MemStore,
+) -> std::result::Result<(), String> {
+    let mut seen = BTreeMap::new();
+    for path in store.snapshot().files().into_keys() {
+        let bytes = read_all(engine, &path).map_err(|e| format!("reading: {e}"))?;
+        seen.insert(path, bytes);
+    }
+    journal.check(Crash::Process, &seen, &BTreeSet::new())?;
+    let report = engine.flush(&[], &Progress::default());
+    if let Some(failure) = report.failures.first() {
+        return Err(format!("flush: {failure:?}"));
+    }
+    match store.snapshot().files() == seen {
+        true => Ok(()),
+        false => Err("the backing store holds something else than was read".into()),
+    }
+}
+
+fn every_operation(count: u64, errno: i32) {
+    let clean = trial(u64::MAX, 0, errno).unwrap_or_else(|e| panic!("without a fault: {e}"));
+    assert_eq!((clean.faults, clean.errors), (0, 0), "nothing fails by itself");
+    let (mut faults, mut errors) = (0, 0);
+    for n in 1..=clean.ops {
+        let outcome = trial(n, count, errno)
+            .unwrap_or_else(|e| panic!("operation {n} of {}, {count} times {errno}: {e}", clean.ops));
+        faults += outcome.faults;
+        errors += outcome.errors;
+    }
+    println!("{} operations, {faults} faults, {errors} errors", clean.ops);
+    assert!(faults >= clean.ops / 2 && errors > 0, "{faults} faults, {errors} errors");
+}
+
+// S-2 S-7
+#[test]
+fn an_io_error_of_the_tier_loses_nothing_acknowledged() {
+    every_operation(1, libc::EIO);
+}
+
+// S-2 S-7
+#[test]
+fn a_tier_that_fails_for_a_while_loses_nothing_acknowledged() {
+    every_operation(3, libc::EIO);
+}
+
+// S-2 S-7 S-9
+#[test]
+fn a_tier_without_space_for_a_moment_loses_nothing_acknowledged() {
+    every_operation(1, libc::ENOSPC);
+}
+
+/// Names are the backing store's: the tier's errors do not make them lie.
+#[test]
+fn an_unlink_under_errors_is_done_or_not_done() {
+    for n in 1..6 {
+        let store = MemStore::new();
+        store.create(Path::new("f"), &NEW).expect("memory");
+        let media = CrashMedia::default();
+        let backing = Arc::new(store.clone());
+        let engine = start(Arc::new(media.clone()), backing, BOOT, Config::default(), patient());
+        let engine = engine.expect("new");
+        let file = engine.open(Path::new("f"), None).expect("it exists");
+        engine.write(&file, 0, &[7; 512]).expect("works");
+        engine.close(&file);
+        let attr = engine.stat(Path::new("f")).expect("it exists");
+        media.set_fault(Some(Fault { n, count: 1, errno: libc::EIO }));
+        let done = engine.unlink(named(Path::new("f"), &attr));
+        media.set_fault(None);
+        let exists = store.stat(Path::new("f")).is_ok();
+        assert!(!(done.is_ok() && exists), "operation {n}: it said done and was not");
+        assert_eq!(engine.open(Path::new("f"), None).is_ok(), exists, "operation {n}");
+        abandon(engine);
+    }
+}
