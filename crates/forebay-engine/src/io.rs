@@ -205,21 +205,34 @@ impl Engine {
                 inner.state.mark_dirty(start, end, now_ms);
             }
             let marks: Vec<Mark> = plan.before.iter().copied().map(dirty).collect();
-            self.record(file, &mut inner, &marks)?;
+            if let Err(error) = self.record(file, &mut inner, &marks) {
+                // What is not on record must not look so to the next write.
+                for &(start, end) in &plan.before {
+                    inner.state.ranges.set(start, end, State::Clean);
+                }
+                return Err(error);
+            }
         }
         failpoint::pass("write.marked");
         self.note_tier(act(&*shadow))?;
         failpoint::pass("write.data");
         inner.note_rewritten(start, end);
         let fresh = !plan.after.is_empty();
+        let old_size = inner.state.size;
         for &(start, end) in &plan.after {
             inner.state.mark_dirty(start, end, now_ms);
         }
         inner.state.mark_dirty(start, end, now_ms);
         inner.state.mtime = now();
         if fresh {
-            let marks: Vec<Mark> = plan.after.into_iter().map(dirty).collect();
-            self.record(file, &mut inner, &marks)?;
+            let marks: Vec<Mark> = plan.after.iter().copied().map(dirty).collect();
+            if let Err(error) = self.record(file, &mut inner, &marks) {
+                for &(start, end) in &plan.after {
+                    inner.state.ranges.clear(start, end);
+                }
+                inner.state.size = old_size;
+                return Err(error);
+            }
         }
         if fresh || !plan.before.is_empty() {
             self.admit(file, start, end);
