@@ -24,6 +24,8 @@ struct Sector {
     values: Vec<Value>,
     acked: usize,
     synced: usize,
+    /// A change of it is under way.
+    pending: bool,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -106,9 +108,15 @@ impl Journal {
     }
 
     pub fn change_ends(&mut self, id: usize) {
-        for sector in &mut self.files[id].sectors {
+        for sector in self.files[id].sectors.iter_mut().filter(|sector| sector.pending) {
             sector.acked = sector.values.len() - 1;
+            sector.pending = false;
         }
+    }
+
+    /// A change gave an error: it may have happened or not.
+    pub fn change_fails(&mut self, id: usize) {
+        self.files[id].sectors.iter_mut().for_each(|sector| sector.pending = false);
     }
 
     /// What a sync that begins now will have made durable.
@@ -200,9 +208,10 @@ impl Journal {
 impl Stamped {
     fn push(&mut self, at: usize, value: Value) {
         while self.sectors.len() <= at {
-            self.sectors.push(Sector { values: vec![Value::Beyond], acked: 0, synced: 0 });
+            self.sectors.push(Sector { values: vec![Value::Beyond], acked: 0, synced: 0, pending: false });
         }
         self.sectors[at].values.push(value);
+        self.sectors[at].pending = true;
     }
 
     fn check(&self, id: usize, crash: Crash, bytes: &[u8]) -> Result<(), String> {

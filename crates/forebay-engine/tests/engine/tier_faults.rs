@@ -41,7 +41,10 @@ impl Trial {
     fn told(&mut self, id: usize, done: Result<()>) {
         match done {
             Ok(()) => self.journal.change_ends(id),
-            Err(_) => self.errors += 1,
+            Err(_) => {
+                self.errors += 1;
+                self.journal.change_fails(id);
+            }
         }
     }
 
@@ -78,7 +81,14 @@ impl Trial {
     fn resize(&mut self, name: &str, len: usize) {
         let Some(id) = self.id(name) else { return };
         self.journal.resize_begins(id, len);
-        let done = self.with(name, |file| self.engine.set_len(file, (len * SECTOR) as u64));
+        let resize = || self.with(name, |file| self.engine.set_len(file, (len * SECTOR) as u64));
+        let mut done = resize();
+        // Until it is known how long the file is, nothing can be said of what follows.
+        for _ in 0..5 {
+            if done.is_err() {
+                done = resize();
+            }
+        }
         self.told(id, done);
     }
 
