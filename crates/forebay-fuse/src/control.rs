@@ -22,8 +22,8 @@ pub struct ControlEntry {
 
 pub const NAME: &str = ".forebay";
 
-/// Node ids from here on are control nodes; no file system numbers its inodes so high.
-const BASE: u64 = 1 << 61;
+/// Node ids from here on are control nodes: the last page of numbers, which no file system uses.
+const BASE: u64 = u64::MAX - 4095;
 
 pub struct Control {
     dir: Arc<dyn ControlDir>,

@@ -104,7 +104,7 @@ pub const KEYS: &[Key] = &[
     live(
         "flush-depth",
         Type::Count { min: 1, max: 64 },
-        "8",
+        "16",
         "Copies to the backing store in flight at once",
     ),
     live(

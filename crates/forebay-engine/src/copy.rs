@@ -1,0 +1,269 @@
+//! The middle of a flight: opens the backing files and copies runs to them, many at once.
+//!
+//! A large file is cut into pieces that are copied in parallel; the last piece to end finishes the
+//! file, or cleans up if nobody waits any more (W2).
+
+use std::path::Path;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use forebay_backing::{Access, BackingFile, Error, Kind, Result, Version};
+
+use crate::engine::{Engine, add};
+use crate::flight::{ABANDONED, COPIED, COPYING, Job, Latch};
+
+/// One piece of a large file: pieces of a file are copied in parallel.
+const PIECE: u64 = 8 << 20;
+
+/// Bytes moved by one call: large enough for a network file system's largest request.
+const COPY_BUFFER: usize = 1 << 20;
+
+impl Engine {
+    /// Step 2: all jobs through the pool, at most `flush_depth` copies at once.
+    pub(crate) fn copy_all(
+        self: &Arc<Self>,
+        jobs: &[(usize, Arc<Job>)],
+        cancelled: &dyn Fn() -> bool,
+    ) {
+        let latch = Arc::new(Latch { left: Mutex::new(jobs.len()), zero: Condvar::new() });
+        for (_, job) in jobs {
+            let (engine, job, latch) = (self.clone(), job.clone(), latch.clone());
+            self.flushes.clone().run(move || engine.start_copy(&job, &latch));
+        }
+        let limit = self.tune(|t| t.backing_timeout);
+        let complete = latch.wait(|| {
+            if cancelled() {
+                let stop = |job: &Arc<Job>| job.fail(Error::new(Kind::Interrupted, "cancelled"));
+                jobs.iter().filter(|(_, job)| job.is(COPYING)).for_each(|(_, job)| stop(job));
+            }
+            self.health.has_stalled_call(limit)
+        });
+        if !complete {
+            for (_, job) in jobs {
+                job.leave_copying(ABANDONED);
+            }
+        }
+    }
+
+    /// Opens the target and hands out its pieces; the last one to end finishes the job.
+    fn start_copy(self: &Arc<Self>, job: &Arc<Job>, latch: &Arc<Latch>) {
+        match self.open_target(job) {
+            Ok(target) => {
+                *job.target.lock().expect("no panic inside") = Some(target.clone());
+                let pieces = pieces(&job.captured);
+                job.pieces.fetch_add(pieces.len(), SeqCst);
+                let mut mine = None;
+                for piece in pieces {
+                    if mine.is_none() {
+                        mine = Some(piece);
+                        continue;
+                    }
+                    let (engine, job, latch, target) =
+                        (self.clone(), job.clone(), latch.clone(), target.clone());
+                    self.flushes.run(move || {
+                        engine.copy_piece(&job, &*target, piece);
+                        engine.end_piece(&job, &latch);
+                    });
+                }
+                if let Some(piece) = mine {
+                    self.copy_piece(job, &*target, piece);
+                    self.end_piece(job, latch);
+                }
+            }
+            Err(error) => job.fail(error),
+        }
+        self.end_piece(job, latch);
+    }
+
+    fn end_piece(&self, job: &Arc<Job>, latch: &Latch) {
+        if job.pieces.fetch_sub(1, SeqCst) > 1 {
+            return;
+        }
+        let target = job.target.lock().expect("no panic inside").clone();
+        if let Some(target) = target
+            && !job.has_failed()
+            && let Err(error) = self.finish_copy(job, &*target)
+        {
+            job.fail(error);
+        }
+        let in_time = job.leave_copying(COPIED);
+        latch.count_down();
+        if !in_time {
+            job.fail(Error::new(Kind::TimedOut, "the backing store did not answer in time"));
+            self.land_failed(job);
+        }
+    }
+
+    /// The backing file, opened for writing, if it is still the one we know (S8).
+    fn open_target(&self, job: &Job) -> Result<Arc<dyn BackingFile>> {
+        let mut last: Option<Box<Path>> = None;
+        for _ in 0..4 {
+            let Some(path) = job.file.path() else {
+                // Its known names are gone, but it may have others: by descriptor, then.
+                let held = job.file.lock().live().target.clone();
+                return held.ok_or_else(|| Error::os(libc::ESTALE, "the file has no known name"));
+            };
+            if last.as_deref() == Some(&*path) {
+                break;
+            }
+            let opened = self.health.call(|| {
+                // An ordinary user opens his own 0444 file by way of a chmod, which moves its
+                // ctime: look before.
+                let before = if self.privileged { None } else { Some(self.backing.stat(&path)?) };
+                let target = self.backing.open(&path, Access::ReadWrite)?;
+                let attr = target.stat()?;
+                Ok((target, before.filter(|b| b.key == attr.key).unwrap_or(attr)))
+            });
+            match opened {
+                Ok((target, attr)) if attr.key == job.file.key => {
+                    let changed = attr.version() != job.base && !job.resumed;
+                    if changed && !self.moved_by_us(job, &attr.version()) {
+                        return Err(self.conflict(job, "the backing file has changed"));
+                    }
+                    return Ok(target);
+                }
+                Ok(_) => {}
+                Err(e) if e.is(libc::ENOENT) => {}
+                Err(e) => return Err(e),
+            }
+            last = Some(path);
+        }
+        Err(self.conflict(job, "the backing file was replaced or deleted"))
+    }
+
+    /// Attributes may have changed through us since the capture: look at the base again.
+    fn moved_by_us(&self, job: &Job, found: &Version) -> bool {
+        let inner = job.file.lock();
+        inner.state.base == *found
+    }
+
+    fn conflict(&self, job: &Job, why: &str) -> Error {
+        let mut inner = job.file.lock();
+        // A rename or unlink of ours may be on its way: then it is no conflict.
+        if inner.live.as_ref().is_some_and(|live| live.unlinked) {
+            return Error::os(libc::ESTALE, "the file was unlinked meanwhile");
+        }
+        inner.state.flags.flush_open = job.resumed;
+        self.declare_conflict(&job.file, &mut inner, why);
+        let path = inner.state.display_path();
+        Error::new(
+            Kind::Conflict,
+            format!(
+                "{}: {why} while dirty bytes were held: settle it with 'forebay resolve'",
+                path.display()
+            ),
+        )
+    }
+
+    fn copy_piece(&self, job: &Job, target: &dyn BackingFile, piece: (u64, u64)) {
+        if job.has_failed() || job.is(ABANDONED) {
+            return;
+        }
+        if let Err(error) = self.copy_range(job, target, piece) {
+            job.fail(error);
+        }
+    }
+
+    /// Copies data, and makes holes where the shadow has holes.
+    fn copy_range(
+        &self,
+        job: &Job,
+        target: &dyn BackingFile,
+        (start, end): (u64, u64),
+    ) -> Result<()> {
+        let mut at = start;
+        while at < end {
+            let data = self.note_tier(job.shadow.next_data(at))?;
+            let (from, to) = data.map_or((end, end), |(a, b)| (a.clamp(at, end), b.clamp(at, end)));
+            if from > at {
+                self.copy_hole(job, target, at, from)?;
+            }
+            self.copy_data(job, target, from, to)?;
+            at = to.max(from);
+        }
+        Ok(())
+    }
+
+    /// Beyond the backing file's old end there is nothing to overwrite: the size will do.
+    fn copy_hole(&self, job: &Job, target: &dyn BackingFile, start: u64, end: u64) -> Result<()> {
+        let end = if job.resumed { end } else { end.min(job.base.size) };
+        if start >= end {
+            return Ok(());
+        }
+        self.health.call(|| {
+            let size = target.stat()?.size;
+            let len = end.min(size).saturating_sub(start);
+            if len > 0 { target.punch(start, len) } else { Ok(()) }
+        })
+    }
+
+    fn copy_data(&self, job: &Job, target: &dyn BackingFile, start: u64, end: u64) -> Result<()> {
+        let mut buf = vec![0; COPY_BUFFER.min((end - start) as usize)];
+        let mut at = start;
+        while at < end {
+            if job.is(ABANDONED) || job.has_failed() {
+                return Err(Error::new(Kind::TimedOut, "given up"));
+            }
+            let want = buf.len().min((end - at) as usize);
+            let n = self.note_tier(job.shadow.read_at(&mut buf[..want], at))?;
+            if n == 0 {
+                return Ok(()); // Truncated meanwhile: recorded as rewritten.
+            }
+            self.pace(n as u64);
+            self.health.call(|| target.write_at(&buf[..n], at))?;
+            add(&self.drain.copied, n as u64);
+            at += n as u64;
+        }
+        Ok(())
+    }
+
+    /// Keeps to the rate cap: a bucket of a tenth of a second.
+    fn pace(&self, bytes: u64) {
+        let rate = self.tune(|t| t.rate_max);
+        if rate == 0 {
+            return;
+        }
+        let wait = {
+            let mut bucket = self.drain.bucket.lock().expect("no panic inside");
+            let now = Instant::now();
+            let (at, debt) = bucket.unwrap_or((now, 0.0));
+            let paid = now.duration_since(at).as_secs_f64() * rate as f64;
+            let debt = (debt - paid).max(-(rate as f64) / 10.0) + bytes as f64;
+            *bucket = Some((now, debt));
+            Duration::from_secs_f64((debt / rate as f64).max(0.0))
+        };
+        std::thread::sleep(wait);
+    }
+
+    /// Size and times, once all pieces are there.
+    fn finish_copy(&self, job: &Job, target: &dyn BackingFile) -> Result<()> {
+        self.health.call(|| {
+            let end = job.target_size();
+            let known = if job.resumed { None } else { Some(job.base.size) };
+            let reached = job.captured.last().is_some_and(|run| run.1 == end);
+            if known != Some(end)
+                && !(reached
+                    && known.is_some_and(|size| size <= end)
+                    && self.ends_in_data(job, end))
+            {
+                target.set_len(end)?;
+            }
+            target.set_times(None, Some(job.mtime))
+        })
+    }
+
+    /// Whether the copy itself has made the file as long as it is to be.
+    fn ends_in_data(&self, job: &Job, end: u64) -> bool {
+        let last = end.saturating_sub(1);
+        matches!(job.shadow.next_data(last), Ok(Some((start, _))) if start <= last)
+    }
+}
+
+/// Cuts runs into pieces to copy in parallel.
+fn pieces(runs: &[(u64, u64)]) -> Vec<(u64, u64)> {
+    let cut = |&(start, end): &(u64, u64)| {
+        (start..end).step_by(PIECE as usize).map(move |at| (at, (at + PIECE).min(end)))
+    };
+    runs.iter().flat_map(cut).collect()
+}

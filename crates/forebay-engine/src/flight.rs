@@ -1,0 +1,426 @@
+//! One file on its way to the backing store: from the capture of what is dirty to what the copy
+//! means. The invariants W1 to W4 are in [`crate::flush`].
+
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use forebay_backing::{Attr, BackingFile, Error, Kind, Result, Timestamp, Version};
+
+use crate::engine::{Engine, add, now_ms};
+use crate::file::{File, Flight, Trouble};
+use crate::media::{MediaFile, MediaStat};
+use crate::ranges::Ranges;
+
+/// What one flight takes of a file: a large file becomes clean, and evictable, piece by piece
+/// while it is still being written (S9).
+pub(crate) const FLIGHT_BYTES: u64 = 128 << 20;
+
+/// Syncing files one by one is cheaper than the whole tier up to about this many.
+const SYNC_EACH_MAX: usize = 16;
+
+const RETRY_MIN: Duration = Duration::from_secs(1);
+
+const RETRY_MAX: Duration = Duration::from_secs(60);
+
+/// One file on its way.
+pub(crate) struct Job {
+    pub file: Arc<File>,
+    pub shadow: Arc<dyn MediaFile>,
+    pub captured: Vec<(u64, u64)>,
+    /// All that is dirty, of which `captured` is the first part: made durable as a whole (W4).
+    pub dirty: Vec<(u64, u64)>,
+    pub size: u64,
+    pub mtime: Timestamp,
+    pub base: Version,
+    /// An earlier flush did not end: the backing file's version proves nothing.
+    pub resumed: bool,
+    pub opaque: Option<MediaStat>,
+    pub meta_seq: u64,
+    pub target: Mutex<Option<Arc<dyn BackingFile>>>,
+    pub pieces: AtomicUsize,
+    pub error: Mutex<Option<Error>>,
+    pub phase: AtomicU8,
+}
+
+/// Whose the end of a flight is: the waiter's once the copies have ended, the last copy's once
+/// the waiter has given up. Only one of the two moves out of `COPYING` succeeds.
+pub(crate) const COPYING: u8 = 0;
+
+pub(crate) const COPIED: u8 = 1;
+
+pub(crate) const ABANDONED: u8 = 2;
+
+/// What became of one file of a batch.
+pub(crate) enum Outcome {
+    Flushed(u64),
+    /// Nothing was dirty, or what was is on its way already.
+    Nothing,
+    Busy,
+    Failed(Error),
+}
+
+/// Counts jobs down.
+pub(crate) struct Latch {
+    pub left: Mutex<usize>,
+    pub zero: Condvar,
+}
+
+impl Latch {
+    pub(crate) fn count_down(&self) {
+        let mut left = self.left.lock().expect("no panic inside");
+        *left -= 1;
+        if *left == 0 {
+            self.zero.notify_all();
+        }
+    }
+
+    /// Waits until all are done, or `give_up` says so.
+    pub(crate) fn wait(&self, give_up: impl Fn() -> bool) -> bool {
+        let mut left = self.left.lock().expect("no panic inside");
+        while *left > 0 {
+            let wait = self.zero.wait_timeout(left, Duration::from_millis(50));
+            left = wait.expect("no panic inside").0;
+            if *left > 0 && give_up() {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+impl Job {
+    pub(crate) fn leave_copying(&self, to: u8) -> bool {
+        self.phase.compare_exchange(COPYING, to, SeqCst, SeqCst).is_ok()
+    }
+
+    pub(crate) fn is(&self, phase: u8) -> bool {
+        self.phase.load(SeqCst) == phase
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.captured.iter().map(|(start, end)| end - start).sum()
+    }
+
+    /// The size the backing file is to have after this flight: the file's, unless dirty bytes are
+    /// left for the next; then nothing beyond what was copied, which would be zeros.
+    pub(crate) fn target_size(&self) -> u64 {
+        match self.captured.len() == self.dirty.len() && self.captured.last() == self.dirty.last() {
+            true => self.size,
+            false => {
+                let copied = self.captured.last().map_or(0, |run| run.1);
+                self.base.size.max(copied).min(self.size)
+            }
+        }
+    }
+
+    pub(crate) fn fail(&self, error: Error) {
+        self.error.lock().expect("no panic inside").get_or_insert(error);
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.error.lock().expect("no panic inside").is_some()
+    }
+}
+
+impl Engine {
+    /// Captures what is dirty. `Ok(None)`: nothing is. EBUSY: another flight is on (W2).
+    pub(crate) fn begin_flight(&self, file: &Arc<File>) -> Result<Option<Arc<Job>>> {
+        let mut inner = file.lock();
+        if !inner.state.is_dirty() || inner.live.as_ref().is_some_and(|live| live.unlinked) {
+            return Ok(None);
+        }
+        if inner.live().flight.is_some() {
+            return Err(Error::os(libc::EBUSY, "already being flushed"));
+        }
+        if inner.state.flags.conflict {
+            let path = inner.state.display_path();
+            return Err(Error::new(
+                Kind::Conflict,
+                format!("{} changed on the backing store while it was dirty here", path.display()),
+            ));
+        }
+        let shadow = self.shadow(file, &mut inner)?;
+        let opaque = match inner.state.flags.opaque {
+            true => Some(self.note_tier(shadow.stat())?),
+            false => None,
+        };
+        let size = opaque.map_or(inner.state.size, |stat| stat.len);
+        let captured = match opaque {
+            Some(_) if size > 0 => vec![(0, size)],
+            Some(_) => Vec::new(),
+            None => {
+                let dirty = inner.state.ranges.iter().filter(|run| run.state.is_dirty());
+                dirty.map(|run| (run.start, run.end)).collect()
+            }
+        };
+        let dirty = merge(captured);
+        let captured = match opaque {
+            Some(_) => dirty.clone(),
+            None => first_part(&dirty, FLIGHT_BYTES),
+        };
+        let live = inner.live();
+        live.flight = Some(Flight { rewritten: Ranges::None });
+        live.io += 1;
+        let meta_seq = live.meta_seq;
+        Ok(Some(Arc::new(Job {
+            file: file.clone(),
+            shadow,
+            captured,
+            dirty,
+            size,
+            mtime: opaque.map_or(inner.state.mtime, |stat| stat.mtime),
+            base: inner.state.base,
+            resumed: inner.state.flags.flush_open,
+            opaque,
+            meta_seq,
+            target: Mutex::new(None),
+            pieces: AtomicUsize::new(1),
+            error: Mutex::new(None),
+            phase: AtomicU8::new(COPYING),
+        })))
+    }
+
+    /// Step 1 (W4). If the tier cannot sync, the bytes are worth more on the backing store than
+    /// here: the flush goes on.
+    pub(crate) fn make_durable(&self, jobs: &[(usize, Arc<Job>)]) {
+        let volatile: Vec<&Arc<Job>> =
+            jobs.iter().map(|(_, job)| job).filter(|job| !self.is_durable(job)).collect();
+        let synced = if volatile.len() > SYNC_EACH_MAX {
+            self.media().sync_all()
+        } else {
+            volatile.iter().try_for_each(|job| {
+                job.shadow.sync_data()?;
+                self.media().sync_dir(&crate::tier::shadow_dir(job.file.id))
+            })
+        };
+        let synced = self.note_tier(synced).is_ok();
+        for (_, job) in jobs {
+            if synced {
+                let _ = self.record_synced(&job.file, job.size, &job.dirty);
+            }
+            let mut inner = job.file.lock();
+            inner.state.flags.flush_open = true;
+            let _ = self.put(&job.file, &mut inner);
+        }
+        let _ = self.note_tier(self.index.sync());
+    }
+
+    fn is_durable(&self, job: &Job) -> bool {
+        let inner = job.file.lock();
+        !inner.state.flags.opaque && inner.state.is_synced()
+    }
+
+    /// Step 3: one sync for the batch.
+    pub(crate) fn sync_targets(self: &Arc<Self>, jobs: &[(usize, Arc<Job>)]) {
+        let ready: Vec<Arc<Job>> = jobs
+            .iter()
+            .map(|(_, job)| job.clone())
+            .filter(|job| job.is(COPIED) && !job.has_failed())
+            .collect();
+        if ready.is_empty() {
+            return;
+        }
+        let latch = Arc::new(Latch { left: Mutex::new(1), zero: Condvar::new() });
+        let (engine, mine) = (self.clone(), latch.clone());
+        let result: Arc<Mutex<Option<Result<()>>>> = Arc::default();
+        let slot = result.clone();
+        let targets: Vec<_> = ready
+            .iter()
+            .filter_map(|job| job.target.lock().expect("no panic inside").clone())
+            .collect();
+        self.flushes.run(move || {
+            let synced = engine.health.call(|| engine.backing.sync_files(&targets));
+            *slot.lock().expect("no panic inside") = Some(synced);
+            mine.count_down();
+        });
+        let limit = self.tune(|t| t.backing_timeout);
+        // A sync may rightly take long: it ends with an answer, or the store counts as away.
+        latch.wait(|| self.health.has_stalled_call(limit * 4) || !self.health.is_available());
+        let outcome = result.lock().expect("no panic inside").take();
+        for job in ready {
+            match &outcome {
+                Some(Ok(())) => {}
+                Some(Err(e)) => {
+                    job.fail(Error::new(e.kind(), format!("syncing the backing store: {e}")))
+                }
+                None => {
+                    job.fail(Error::new(Kind::TimedOut, "the backing store did not sync in time"))
+                }
+            }
+        }
+    }
+
+    /// Step 4 for all, in parallel: each asks the backing store for its new version.
+    pub(crate) fn end_all(self: &Arc<Self>, jobs: &[(usize, Arc<Job>)]) -> Vec<Outcome> {
+        let latch = Arc::new(Latch { left: Mutex::new(jobs.len()), zero: Condvar::new() });
+        let results: Arc<Mutex<Vec<Option<Outcome>>>> =
+            Arc::new(Mutex::new(jobs.iter().map(|_| None).collect()));
+        for (n, (_, job)) in jobs.iter().enumerate() {
+            let (engine, job, latch, results) =
+                (self.clone(), job.clone(), latch.clone(), results.clone());
+            self.flushes.run(move || {
+                let outcome = engine.end_flight(&job);
+                results.lock().expect("no panic inside")[n] = Some(outcome);
+                latch.count_down();
+            });
+        }
+        let limit = self.tune(|t| t.backing_timeout);
+        latch.wait(|| self.health.has_stalled_call(limit));
+        let mut results = results.lock().expect("no panic inside");
+        let late = || Outcome::Failed(Error::new(Kind::TimedOut, "the backing store hangs"));
+        results.iter_mut().map(|result| result.take().unwrap_or_else(late)).collect()
+    }
+
+    /// Step 4.
+    fn end_flight(self: &Arc<Self>, job: &Arc<Job>) -> Outcome {
+        if job.is(ABANDONED) {
+            // Its last copy still hangs; it keeps the flight (W2) and cleans up when it returns.
+            return Outcome::Failed(Error::new(
+                Kind::TimedOut,
+                "the backing store did not answer in time",
+            ));
+        }
+        if job.has_failed() {
+            return Outcome::Failed(self.land_failed(job));
+        }
+        match self.land(job) {
+            Ok(()) => Outcome::Flushed(job.bytes()),
+            Err(error) => {
+                job.fail(error);
+                Outcome::Failed(self.land_failed(job))
+            }
+        }
+    }
+
+    fn land(&self, job: &Job) -> Result<()> {
+        let target = job.target.lock().expect("no panic inside").clone();
+        let target = target.ok_or_else(|| Error::os(libc::EIO, "the copy left no target"))?;
+        let (found, kept_time) = self.health.call(|| look_after(&*target, job))?;
+        let file = &job.file;
+        let mut inner = file.lock();
+        if !kept_time && inner.state.mtime == job.mtime {
+            inner.state.mtime = found.mtime;
+        }
+        let live = inner.live();
+        let rewritten = live.flight.as_ref().is_some_and(|f| f.rewritten != Ranges::None);
+        // Changed through us meanwhile, it is dirty again; then its size and time prove nothing.
+        let ours = (found.size == job.target_size() && (found.mtime == job.mtime || !kept_time))
+            || live.meta_seq != job.meta_seq
+            || live.unlinked
+            || rewritten
+            || job.opaque.is_some();
+        if !ours {
+            inner.state.flags.flush_open = false;
+            inner.state.base = found.version();
+            self.declare_conflict(
+                file,
+                &mut inner,
+                "somebody else wrote to the backing file during the flush",
+            );
+            return Err(Error::new(
+                Kind::Conflict,
+                "somebody else wrote to the backing file during the flush",
+            ));
+        }
+        let flight = inner.live().flight.take().expect("W2: a flight ends once");
+        let now_ms = now_ms();
+        inner.base_seq += 1;
+        if job.opaque.is_some() && inner.state.flags.opaque {
+            // Still open to writers we do not see: all of it stays dirty, from now.
+            inner.state.base = found.version();
+            inner.state.flags.flush_open = false;
+            inner.state.flags.newborn = false;
+            inner.state.dirty_since = now_ms;
+            inner.live().copied_at = job.opaque;
+            if let Some(place) = inner.queued.take() {
+                self.dirty.lock().expect("no panic inside").remove(place);
+            }
+        } else {
+            inner.state.settle(&job.captured, &flight.rewritten, found.version(), now_ms);
+        }
+        inner.trouble = None;
+        if !inner.live().unlinked {
+            self.put(file, &mut inner)?;
+            inner.settled_seq = self.index.seq();
+            self.account(file, &mut inner);
+        }
+        add(&self.counters.flushed_files, 1);
+        add(&self.counters.flushed_bytes, job.bytes());
+        self.leave(job, inner);
+        Ok(())
+    }
+
+    fn leave(&self, job: &Job, mut inner: std::sync::MutexGuard<'_, crate::file::Inner>) {
+        let live = inner.live();
+        live.flight = None;
+        live.io -= 1;
+        job.file.changed.notify_all();
+        self.retire(&job.file, inner);
+    }
+
+    /// Records a failure; the bytes stay dirty (W3).
+    pub(crate) fn land_failed(&self, job: &Job) -> Error {
+        let error = job.error.lock().expect("no panic inside").take();
+        let error = error.unwrap_or_else(|| Error::os(libc::EIO, "the flush failed"));
+        add(&self.counters.flush_failures, 1);
+        let mut inner = job.file.lock();
+        if inner.live().unlinked || error.kind() == Kind::Interrupted {
+            self.leave(job, inner);
+            return error;
+        }
+        let path = inner.state.display_path();
+        let count = inner.trouble.as_ref().map_or(1, |t| t.count.saturating_add(1));
+        if error.kind() != Kind::Conflict && count == 1 {
+            tracing::warn!(path = %path.display(), error = %error, "flush failed; the bytes stay dirty and it is tried again");
+        }
+        let pause = (RETRY_MIN * 2u32.saturating_pow(count.min(7) - 1)).min(RETRY_MAX);
+        inner.trouble = Some(Box::new(Trouble {
+            error: error.to_string(),
+            count,
+            retry_at: Instant::now() + pause,
+        }));
+        self.leave(job, inner);
+        error.context(path.display())
+    }
+}
+
+/// The backing file after its flush, and whether the store keeps the time it is told. Some do not
+/// (object stores, some FUSE file systems): there, only the size tells of a foreign write.
+fn look_after(target: &dyn BackingFile, job: &Job) -> Result<(Attr, bool)> {
+    let found = target.stat()?;
+    if found.mtime == job.mtime {
+        return Ok((found, true));
+    }
+    target.set_times(None, Some(job.mtime))?;
+    let again = target.stat()?;
+    // Told again it is as it should be: somebody had changed it since we told it first.
+    Ok(if again.mtime == job.mtime { (found, true) } else { (again, false) })
+}
+
+/// Joins neighbors, whatever their durability.
+fn merge(runs: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+    let mut merged: Vec<(u64, u64)> = Vec::with_capacity(runs.len());
+    for (start, end) in runs {
+        match merged.last_mut() {
+            Some(last) if last.1 == start => last.1 = end,
+            _ => merged.push((start, end)),
+        }
+    }
+    merged
+}
+
+/// The first runs of together at most `limit` bytes, the last of them cut.
+fn first_part(runs: &[(u64, u64)], limit: u64) -> Vec<(u64, u64)> {
+    let mut left = limit;
+    let mut part = Vec::new();
+    for &(start, end) in runs {
+        if left == 0 {
+            break;
+        }
+        let end = end.min(start + left);
+        left -= end - start;
+        part.push((start, end));
+    }
+    part
+}

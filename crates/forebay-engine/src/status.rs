@@ -1,0 +1,118 @@
+//! What the engine tells of itself: listing, status, statistics.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::engine::{Engine, now_ms};
+use crate::file::{File, Inner};
+use crate::report::{Failure, FileInfo, Stats, Status};
+
+impl Engine {
+    pub fn list(&self, prefix: &Path) -> Vec<FileInfo> {
+        let scope = [prefix.to_path_buf()];
+        let files = self.select(if prefix.as_os_str().is_empty() { &[] } else { &scope });
+        let info = |file: Arc<File>| {
+            let inner = file.lock();
+            (inner.charged > 0 || inner.state.is_dirty() || inner.state.flags.pinned)
+                .then(|| file_info(&inner))
+        };
+        files.into_iter().filter_map(info).collect()
+    }
+
+    pub fn status(&self) -> Status {
+        let level = self.level();
+        let mut status = Status {
+            tier_bytes: level.tier_bytes,
+            used_bytes: level.used_bytes,
+            dirty_bytes: level.dirty_bytes,
+            clean_bytes: level.used_bytes.saturating_sub(level.dirty_bytes),
+            flushing_bytes: self.drain.flushing_bytes.load(Relaxed),
+            passthrough_writers: self.space.writers.load(Relaxed),
+            oldest_dirty_age_secs: level.oldest_age.map_or(0.0, |age| age.as_secs_f64()),
+            drain_bytes_per_sec: self.drain.rate.load(Relaxed),
+            limited_by: self.drain.limited_by.lock().expect("no panic inside").to_string(),
+            backing_available: level.backing_available,
+            last_error: self.health.last_error(),
+            ..Status::default()
+        };
+        for file in self.all_files() {
+            self.count_file(&file.lock(), &mut status);
+        }
+        if status.dirty_files == 0 {
+            status.limited_by = "nothing-dirty".into();
+        } else if status.drain_bytes_per_sec > 0 {
+            status.clean_in_secs =
+                Some(status.dirty_bytes as f64 / status.drain_bytes_per_sec as f64);
+        }
+        status
+    }
+
+    fn count_file(&self, inner: &Inner, status: &mut Status) {
+        status.files += u64::from(inner.charged > 0 || inner.state.is_dirty());
+        status.dirty_files += u64::from(inner.state.is_dirty());
+        status.open_files += u64::from(inner.live.as_ref().is_some_and(|live| live.opens > 0));
+        if inner.state.flags.pinned {
+            status.pinned_files += 1;
+            status.pinned_bytes += inner.charged;
+        }
+        let trouble = match (&inner.trouble, inner.state.flags.conflict) {
+            (_, true) => {
+                status.conflicted_files += 1;
+                let what =
+                    inner.trouble.as_ref().map_or("the backing file has changed", |t| &t.error);
+                Some(("conflict", what.to_string()))
+            }
+            (Some(trouble), false) if inner.state.is_dirty() => {
+                status.failed_files += 1;
+                Some(("failed", format!("{} ({} times)", trouble.error, trouble.count)))
+            }
+            _ => None,
+        };
+        if let Some((state, error)) = trouble
+            && status.troubles.len() < 100
+        {
+            status.troubles.push(Failure { path: inner.state.display_path(), state, error });
+        }
+    }
+
+    pub fn stats(&self) -> Stats {
+        Stats {
+            uptime_secs: self.started.elapsed().as_secs_f64(),
+            counters: self
+                .counters
+                .all()
+                .into_iter()
+                .chain([
+                    ("backing_errors", self.health.errors.load(Relaxed)),
+                    ("backing_absences", self.health.absences.load(Relaxed)),
+                ])
+                .collect(),
+            backing: Default::default(),
+            tier: self.media().summaries().into_iter().collect(),
+        }
+    }
+}
+
+fn file_info(inner: &Inner) -> FileInfo {
+    let state = &inner.state;
+    let flushing = inner.live.as_ref().is_some_and(|live| live.flight.is_some());
+    let word = match () {
+        () if state.flags.conflict => "conflict",
+        () if flushing => "flushing",
+        () if state.is_dirty() && inner.trouble.is_some() => "failed",
+        () if state.is_dirty() => "dirty",
+        () => "clean",
+    };
+    let age = || now_ms().saturating_sub(state.dirty_since) as f64 / 1000.0;
+    FileInfo {
+        path: state.display_path(),
+        size: inner.size(),
+        cached_bytes: if state.flags.opaque { inner.charged } else { state.ranges.bytes(|_| true) },
+        dirty_bytes: if state.flags.opaque { inner.charged } else { state.dirty_bytes() },
+        pinned: state.flags.pinned,
+        state: word,
+        dirty_age_secs: state.is_dirty().then(age),
+        error: inner.trouble.as_ref().map(|t| t.error.clone()),
+    }
+}
