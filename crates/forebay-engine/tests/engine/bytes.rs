@@ -49,7 +49,7 @@ impl Bytes {
     pub fn set_len(&mut self, len: u64) {
         let old = std::mem::replace(&mut self.len, len);
         self.pages.resize(len.div_ceil(PAGE) as usize, None);
-        if len < old && len % PAGE > 0 {
+        if len < old && !len.is_multiple_of(PAGE) {
             self.zero(len, PAGE - len % PAGE);
         }
     }
@@ -81,10 +81,7 @@ impl Bytes {
 }
 
 /// Cuts `[offset, offset + len)` at pages: page, range in it, position in the whole.
-fn parts(
-    offset: u64,
-    len: usize,
-) -> impl Iterator<Item = (usize, std::ops::Range<usize>, usize)> {
+fn parts(offset: u64, len: usize) -> impl Iterator<Item = (usize, std::ops::Range<usize>, usize)> {
     let end = offset + len as u64;
     let mut at = offset;
     std::iter::from_fn(move || {
@@ -93,11 +90,8 @@ fn parts(
         }
         let next = ((at / PAGE + 1) * PAGE).min(end);
         let from = (at % PAGE) as usize;
-        let part = (
-            (at / PAGE) as usize,
-            from..from + (next - at) as usize,
-            (at - offset) as usize,
-        );
+        let part =
+            ((at / PAGE) as usize, from..from + (next - at) as usize, (at - offset) as usize);
         at = next;
         Some(part)
     })

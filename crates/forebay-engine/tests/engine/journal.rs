@@ -149,20 +149,25 @@ impl Journal {
             met.insert(self.identify(crash, path, bytes)?);
         }
         let must = |(id, file): &(usize, &Stamped)| {
-            (file.synced || crash == Crash::Process) && !file.gone && !met.contains(id) && !excused.iter().any(|path| self.ever.get(path).is_some_and(|ids| ids.contains(id)))
+            (file.synced || crash == Crash::Process)
+                && !file.gone
+                && !met.contains(id)
+                && !excused
+                    .iter()
+                    .any(|path| self.ever.get(path).is_some_and(|ids| ids.contains(id)))
         };
         match self.files.iter().enumerate().find(must) {
-            Some((id, file)) => Err(format!("file {id} is lost: {:?}; found {:?}", file.sectors.first(), found.keys())),
+            Some((id, file)) => Err(format!(
+                "file {id} is lost: {:?}; found {:?}",
+                file.sectors.first(),
+                found.keys()
+            )),
             None => Ok(()),
         }
     }
 
     /// After a loss of power a file that was removed and not yet forgotten durably may be back.
-    fn check_names(
-        &self,
-        crash: Crash,
-        found: &BTreeMap<PathBuf, Vec<u8>>,
-    ) -> Result<(), String> {
+    fn check_names(&self, crash: Crash, found: &BTreeMap<PathBuf, Vec<u8>>) -> Result<(), String> {
         let kept = |path: &&PathBuf| crash == Crash::Process || !self.was_removed(path);
         let same = |names: &BTreeMap<PathBuf, usize>| {
             names.keys().all(|path| found.contains_key(path))
@@ -208,14 +213,19 @@ impl Journal {
 impl Stamped {
     fn push(&mut self, at: usize, value: Value) {
         while self.sectors.len() <= at {
-            self.sectors.push(Sector { values: vec![Value::Beyond], acked: 0, synced: 0, pending: false });
+            self.sectors.push(Sector {
+                values: vec![Value::Beyond],
+                acked: 0,
+                synced: 0,
+                pending: false,
+            });
         }
         self.sectors[at].values.push(value);
         self.sectors[at].pending = true;
     }
 
     fn check(&self, id: usize, crash: Crash, bytes: &[u8]) -> Result<(), String> {
-        if bytes.len() % SECTOR != 0 {
+        if !bytes.len().is_multiple_of(SECTOR) {
             return Err(format!("its size {} was never asked for", bytes.len()));
         }
         let count = bytes.len() / SECTOR;
@@ -233,7 +243,10 @@ impl Stamped {
                 Crash::Power | Crash::Both => sector.synced,
             };
             if !sector.values[from..].contains(&value) {
-                return Err(format!("sector {at} of {count} is {value:?}, not from {from} of {:?}", sector.values));
+                return Err(format!(
+                    "sector {at} of {count} is {value:?}, not from {from} of {:?}",
+                    sector.values
+                ));
             }
         }
         Ok(())

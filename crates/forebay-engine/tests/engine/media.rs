@@ -185,7 +185,7 @@ impl Disk {
     }
 
     /// `choose(n)` picks a number below `n`: 0 keeps the least, `n - 1` the most.
-    pub fn crash_image(&self, choose: &mut dyn FnMut(u64) -> u64) -> Disk {
+    fn crash_image(&self, choose: &mut dyn FnMut(u64) -> u64) -> Disk {
         let mut image = Disk { dirs: self.dirs.clone(), next: self.next, ..Disk::default() };
         let mut names = self.durable_names.clone();
         for ops in self.name_ops.values().filter(|ops| !ops.is_empty()) {

@@ -231,7 +231,8 @@ impl Model {
     }
 
     fn note_work(&mut self) {
-        for name in ["evicted_bytes", "flushed_bytes", "fill_bytes", "syncs", "passthrough_writes"] {
+        for name in ["evicted_bytes", "flushed_bytes", "fill_bytes", "syncs", "passthrough_writes"]
+        {
             *self.work.entry(name).or_default() += counter(self.engine(), name);
         }
         assert_eq!(counter(self.engine(), "conflicts"), 0, "nobody else writes");

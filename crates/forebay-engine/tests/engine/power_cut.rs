@@ -82,7 +82,7 @@ impl Workload {
             journal: Arc::new(Mutex::new(journal)),
             held: Vec::new(),
             generation: 1,
-            company: seed % 3 == 0,
+            company: seed.is_multiple_of(3),
         }
     }
 
@@ -380,8 +380,8 @@ impl Moment {
     ) -> std::result::Result<(), String> {
         let mut seen = BTreeMap::new();
         for path in store.snapshot().files().into_keys() {
-            let bytes = read_all(engine, &path)
-                .map_err(|e| format!("reading {}: {e}", path.display()))?;
+            let bytes =
+                read_all(engine, &path).map_err(|e| format!("reading {}: {e}", path.display()))?;
             seen.insert(path, bytes);
         }
         let report = engine.flush(&[], &Progress::default());
@@ -435,9 +435,7 @@ fn no_crash_breaks_a_promise() {
     let mut done = Done::default();
     for seed in seeds {
         if let Err(e) = run(seed, None, &mut done) {
-            panic!(
-                "{e}\nrepeat: FOREBAY_SEED={seed} cargo test -p forebay-engine no_crash_breaks"
-            );
+            panic!("{e}\nrepeat: FOREBAY_SEED={seed} cargo test -p forebay-engine no_crash_breaks");
         }
     }
     println!("{done:?}");

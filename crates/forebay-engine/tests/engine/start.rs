@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use forebay_backing::{Attr, BackingStore, New, Result};
 use forebay_engine::media::Media;
-use forebay_engine::{Config, Engine, File, KeepDirty, Named, Progress, Tier, Tunables};
+use forebay_engine::{Config, Engine, KeepDirty, Named, Progress, Tier, Tunables};
 
 pub const NEW: New = New { mode: 0o644, uid: 0, gid: 0 };
 
@@ -51,16 +51,4 @@ pub fn named<'a>(path: &'a Path, attr: &Attr) -> Named<'a> {
 
 pub fn counter(engine: &Engine, name: &str) -> u64 {
     engine.stats().counters[name]
-}
-
-/// A file in use, closed when dropped.
-pub struct Handle {
-    pub engine: Arc<Engine>,
-    pub file: Arc<File>,
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        self.engine.close(&self.file);
-    }
 }

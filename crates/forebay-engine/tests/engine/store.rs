@@ -99,7 +99,10 @@ impl Tree {
 
     fn tick(&mut self) -> Timestamp {
         self.clock += 1;
-        Timestamp { sec: 1_600_000_000 + (self.clock / 1000) as i64, nsec: self.clock as u32 % 1000 }
+        Timestamp {
+            sec: 1_600_000_000 + (self.clock / 1000) as i64,
+            nsec: self.clock as u32 % 1000,
+        }
     }
 
     fn add(&mut self, path: &Path, kind: FileKind, mode: u32) -> u64 {

@@ -152,8 +152,7 @@ fn trial(n: u64, count: u64, errno: i32) -> std::result::Result<Outcome, String>
     let mut trial = Trial { engine, journal, generation: 0, errors: 0 };
     media.set_fault(Some(Fault { n, count, errno }));
     trial.work();
-    let outcome =
-        Outcome { ops: media.ops(), faults: media.faults_given(), errors: trial.errors };
+    let outcome = Outcome { ops: media.ops(), faults: media.faults_given(), errors: trial.errors };
     media.set_fault(None);
 
     let (disk, tree) = (media.snapshot(), store.snapshot());
@@ -199,8 +198,9 @@ fn every_operation(count: u64, errno: i32) {
     assert_eq!((clean.faults, clean.errors), (0, 0), "nothing fails by itself");
     let (mut faults, mut errors) = (0, 0);
     for n in 1..=clean.ops {
-        let outcome = trial(n, count, errno)
-            .unwrap_or_else(|e| panic!("operation {n} of {}, {count} times {errno}: {e}", clean.ops));
+        let outcome = trial(n, count, errno).unwrap_or_else(|e| {
+            panic!("operation {n} of {}, {count} times {errno}: {e}", clean.ops)
+        });
         faults += outcome.faults;
         errors += outcome.errors;
     }
