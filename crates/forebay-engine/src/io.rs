@@ -446,7 +446,7 @@ impl Engine {
         let shadow = self.shadow(file, &mut inner)?;
         let size = inner.size();
         let ranges = inner.state.unsynced(size);
-        let named = std::mem::replace(&mut inner.live().named, true);
+        let named = inner.live().named;
         inner.live().io += 1;
         drop(inner);
         let synced = self.sync_shadow(file, &*shadow, named);
@@ -465,8 +465,9 @@ impl Engine {
         let synced = shadow.sync_data().and_then(|()| {
             if named { Ok(()) } else { self.media().sync_dir(&crate::tier::shadow_dir(file.id)) }
         });
-        if synced.is_err() {
-            file.lock().live().named = false;
+        if synced.is_ok() && !named {
+            // Not before: another sync of the file must not take the name for durable.
+            file.lock().live().named = true;
         }
         self.note_tier(synced)
     }
