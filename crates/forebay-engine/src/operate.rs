@@ -57,6 +57,9 @@ impl Engine {
                 self.tally(file, outcome, progress, &mut report);
             }
         }
+        // Else a power loss could bring back the record of older durable bytes, to be flushed over
+        // these (S5).
+        let _ = self.note_tier(self.index.sync());
         report
     }
 
