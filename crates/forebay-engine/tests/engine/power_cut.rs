@@ -430,7 +430,8 @@ fn run(seed: u64, lie: Option<Lie>, done: &mut Done) -> std::result::Result<(), 
 fn no_crash_breaks_a_promise() {
     let seeds = match std::env::var("FOREBAY_SEED") {
         Ok(seed) => vec![seed.parse().expect("a number")],
-        Err(_) => (0..12).collect(),
+        // 104: an overwritten durable byte, flushed, came back old after the cut.
+        Err(_) => (0..12).chain([104]).collect(),
     };
     let mut done = Done::default();
     for seed in seeds {
