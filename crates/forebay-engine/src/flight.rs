@@ -184,12 +184,11 @@ impl Engine {
     /// Step 1 (W4). If the tier cannot sync, the bytes are worth more on the backing store than
     /// here: the flush goes on.
     pub(crate) fn make_durable(&self, jobs: &[(usize, Arc<Job>)]) {
-        let volatile: Vec<&Arc<Job>> =
-            jobs.iter().map(|(_, job)| job).filter(|job| !self.is_durable(job)).collect();
-        let synced = if volatile.len() > SYNC_EACH_MAX {
+        // Even where all is known to be durable: it may have been overwritten since.
+        let synced = if jobs.len() > SYNC_EACH_MAX {
             self.media().sync_all()
         } else {
-            volatile.iter().try_for_each(|job| {
+            jobs.iter().try_for_each(|(_, job)| {
                 job.shadow.sync_data()?;
                 self.media().sync_dir(&crate::tier::shadow_dir(job.file.id))
             })
@@ -204,11 +203,6 @@ impl Engine {
             let _ = self.put(&job.file, &mut inner);
         }
         let _ = self.note_tier(self.index.sync());
-    }
-
-    fn is_durable(&self, job: &Job) -> bool {
-        let inner = job.file.lock();
-        !inner.state.flags.opaque && inner.state.is_synced()
     }
 
     /// Step 3: one sync for the batch.

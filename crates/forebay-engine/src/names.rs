@@ -301,6 +301,10 @@ impl Engine {
         let recorded = file.lock().recorded;
         let intent = Intent::Unlink { path: at.path.into(), ino: at.key.ino };
         let n = if recorded { Some(self.note_tier(self.index.intend(intent))?) } else { None };
+        if n.is_some() && file.lock().state.durable_size.is_some() {
+            // Else a loss of power could bring back the record of a file that is gone.
+            self.note_tier(self.index.sync())?;
+        }
         failpoint::pass("unlink.intent");
         let done = self.ask(|b| b.unlink(at.path));
         failpoint::pass("unlink.done");

@@ -212,12 +212,6 @@ impl FileState {
         self.ranges.iter().filter(|run| run.state == State::Dirty).map(edges).collect()
     }
 
-    /// Whether everything dirty is durable, at this size.
-    pub fn is_synced(&self) -> bool {
-        self.durable_size == Some(self.size)
-            && self.ranges.iter().all(|run| run.state != State::Dirty)
-    }
-
     /// What of `ranges` is still dirty: a sync has nothing to say of what was flushed meanwhile.
     pub fn still_dirty(&self, ranges: &[(u64, u64)]) -> Vec<(u64, u64)> {
         if self.flags.opaque {

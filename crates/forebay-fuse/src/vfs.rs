@@ -65,9 +65,21 @@ pub enum How {
 }
 
 enum Handle {
-    File { id: u64, file: Arc<File>, plan: Plan },
-    Control { id: u64, text: Vec<u8> },
-    Dir { id: u64, list: Mutex<Option<Arc<Vec<DirEntry>>>> },
+    /// `set_id`: the file had a set-user-id or set-group-id bit when it was opened.
+    File {
+        id: u64,
+        file: Arc<File>,
+        plan: Plan,
+        set_id: bool,
+    },
+    Control {
+        id: u64,
+        text: Vec<u8>,
+    },
+    Dir {
+        id: u64,
+        list: Mutex<Option<Arc<Vec<DirEntry>>>>,
+    },
 }
 
 /// The open descriptors of one inode.
@@ -566,7 +578,10 @@ impl Vfs {
         if planned == Plan::PassWrite {
             self.nodes.set_pages(id, 0);
         }
-        Ok(Opened { handle: self.keep(Handle::File { id, file, plan: planned }), how })
+        Ok(Opened {
+            handle: self.keep(Handle::File { id, file, plan: planned, set_id: facts.set_id }),
+            how,
+        })
     }
 
     fn permit(&self, write: bool, set_id: bool) -> Permit {
@@ -664,7 +679,7 @@ impl Vfs {
     pub fn release(&self, handle: u64) {
         let found = self.handles.write().expect("no panic inside").remove(&handle);
         let Some(found) = found else { return };
-        let Handle::File { id, file, plan } = &*found else { return };
+        let Handle::File { id, file, plan, set_id } = &*found else { return };
         if let Err(e) = self.end_pass(file, *plan) {
             tracing::error!(error = %e, "closing a file that was written past the daemon");
         }
@@ -678,7 +693,7 @@ impl Vfs {
         self.drop_if_unused(&mut open, *id);
         drop(open);
         let facts = self.engine.facts(file);
-        if *plan == Plan::PassWrite && facts.set_id && facts.wholly_dirty {
+        if *plan == Plan::PassWrite && *set_id && facts.set_id && facts.wholly_dirty {
             // Who wrote past us is not known; a privilege is not left on what he wrote.
             self.strip_suid(*id, None);
         }
