@@ -145,6 +145,9 @@ impl Engine {
             return Error::os(libc::ESTALE, "the file was unlinked meanwhile");
         }
         inner.state.flags.flush_open = job.resumed;
+        if inner.changing > 0 || inner.live().meta_seq != job.meta_seq {
+            return Error::os(libc::EBUSY, "the file is being renamed or changed");
+        }
         self.declare_conflict(&job.file, &mut inner, why);
         let path = inner.state.display_path();
         Error::new(

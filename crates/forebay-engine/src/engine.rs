@@ -293,7 +293,8 @@ impl Engine {
     pub(crate) fn revalidate(&self, file: &Arc<File>, path: &Path, attr: &Attr, seen: Option<u32>) {
         let mut inner = file.lock();
         let outdated = seen.is_some_and(|seen| seen != inner.base_seq);
-        let busy = inner.live().flight.is_some() || inner.state.flags.flush_open;
+        let busy =
+            inner.live().flight.is_some() || inner.state.flags.flush_open || inner.changing > 0;
         inner.live().checked = Some(Instant::now());
         if !inner.state.paths.iter().any(|known| **known == *path) && !inner.live().unlinked {
             inner.state.paths.insert(0, path.into());

@@ -42,6 +42,9 @@ pub(crate) struct Inner {
     pub recorded: bool,
     /// The log's position right after bytes of this file last became clean.
     pub settled_seq: u64,
+    /// Changes of names and attributes in progress: until they end, the backing file differs from
+    /// what we know because of us.
+    pub changing: u32,
     /// Rises whenever `state.base` follows a change of ours: a look at the backing file from
     /// before says nothing then.
     pub base_seq: u32,
@@ -77,6 +80,8 @@ pub(crate) struct Live {
     pub flight: Option<Flight>,
     /// Rises when cached bytes are thrown away, so that a fetch begun before notices.
     pub epoch: u64,
+    /// Rises with every change of size: a sync from before says nothing of what came after.
+    pub cut_seq: u64,
     /// Rises with every change of attributes made through us.
     pub meta_seq: u64,
     /// When the attributes were last compared with the backing store's.
@@ -125,6 +130,7 @@ impl File {
             recorded,
             settled_seq: 0,
             base_seq: 0,
+            changing: 0,
             queued: None,
             trouble: None,
         };
@@ -210,7 +216,8 @@ impl Inner {
 
     pub fn note_rewritten(&mut self, start: u64, end: u64) {
         if let Some(flight) = self.live.as_mut().and_then(|live| live.flight.as_mut()) {
-            flight.rewritten.set(start, end, crate::ranges::State::Dirty);
+            // "To the end" must leave room for sums.
+            flight.rewritten.set(start, end.min(1 << 62), crate::ranges::State::Dirty);
         }
     }
 
@@ -228,6 +235,30 @@ impl Inner {
             attr.blocks = stat.map_or(self.charged, |stat| stat.allocated) / 512;
         } else {
             attr.blocks = attr.blocks.max(self.charged / 512);
+        }
+    }
+}
+
+/// A change of names or attributes of some files, from before the backing store is asked until
+/// what we know follows.
+pub(crate) struct Changing(Vec<Arc<File>>);
+
+impl Changing {
+    pub fn begin(files: impl IntoIterator<Item = Arc<File>>) -> Changing {
+        let files: Vec<_> = files.into_iter().collect();
+        files.iter().for_each(|file| file.lock().changing += 1);
+        Changing(files)
+    }
+}
+
+impl Drop for Changing {
+    fn drop(&mut self) {
+        for file in &self.0 {
+            let mut inner = file.lock();
+            inner.changing -= 1;
+            if let Some(live) = &mut inner.live {
+                live.meta_seq += 1;
+            }
         }
     }
 }

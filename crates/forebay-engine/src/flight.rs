@@ -37,6 +37,7 @@ pub(crate) struct Job {
     pub resumed: bool,
     pub opaque: Option<MediaStat>,
     pub meta_seq: u64,
+    pub cut_seq: u64,
     pub target: Mutex<Option<Arc<dyn BackingFile>>>,
     pub pieces: AtomicUsize,
     pub error: Mutex<Option<Error>>,
@@ -162,7 +163,7 @@ impl Engine {
         let live = inner.live();
         live.flight = Some(Flight { rewritten: Ranges::None });
         live.io += 1;
-        let meta_seq = live.meta_seq;
+        let (meta_seq, cut_seq) = (live.meta_seq, live.cut_seq);
         Ok(Some(Arc::new(Job {
             file: file.clone(),
             shadow,
@@ -174,6 +175,7 @@ impl Engine {
             resumed: inner.state.flags.flush_open,
             opaque,
             meta_seq,
+            cut_seq,
             target: Mutex::new(None),
             pieces: AtomicUsize::new(1),
             error: Mutex::new(None),
@@ -195,8 +197,10 @@ impl Engine {
         };
         let synced = self.note_tier(synced).is_ok();
         for (_, job) in jobs {
-            if synced {
-                let _ = self.record_synced(&job.file, job.size, &job.dirty);
+            if synced
+                && let Ok(false) = self.record_synced(&job.file, job.size, &job.dirty, job.cut_seq)
+            {
+                job.fail(Error::os(libc::EBUSY, "truncated at the beginning of the flush"));
             }
             let mut inner = job.file.lock();
             inner.state.flags.flush_open = true;
@@ -276,7 +280,8 @@ impl Engine {
             ));
         }
         if job.has_failed() {
-            return Outcome::Failed(self.land_failed(job));
+            let error = self.land_failed(job);
+            return if error.is(libc::EBUSY) { Outcome::Busy } else { Outcome::Failed(error) };
         }
         match self.land(job) {
             Ok(()) => Outcome::Flushed(job.bytes()),
@@ -359,7 +364,7 @@ impl Engine {
         let error = error.unwrap_or_else(|| Error::os(libc::EIO, "the flush failed"));
         add(&self.counters.flush_failures, 1);
         let mut inner = job.file.lock();
-        if inner.live().unlinked || error.kind() == Kind::Interrupted {
+        if inner.live().unlinked || error.kind() == Kind::Interrupted || error.is(libc::EBUSY) {
             self.leave(job, inner);
             return error;
         }

@@ -302,6 +302,7 @@ impl Engine {
             inner.state.resize(size, now_ms);
             inner.state.mtime = now();
         }
+        inner.live().cut_seq += 1;
         self.record_resize(file, &mut inner, size, now_ms, opaque)?;
         if cuts_durable {
             // Else a power loss could bring back the record of durable bytes without the bytes.
@@ -435,27 +436,39 @@ impl Engine {
             }
         }
         add(&self.counters.syncs, 1);
+        // A truncation that falls into a sync makes it say nothing; who truncates all the time
+        // while he syncs from elsewhere gets what a few tries can give.
+        for _ in 0..8 {
+            if self.try_sync(file)? {
+                break;
+            }
+        }
+        self.note_tier(self.index.sync())?;
+        failpoint::pass("sync.marked");
+        Ok(())
+    }
+
+    /// One sync; `false` if the size changed meanwhile, so that it proves nothing.
+    fn try_sync(self: &Arc<Self>, file: &Arc<File>) -> Result<bool> {
         let mut inner = file.lock();
         if !inner.state.is_dirty() {
             // It was flushed: the record that says so must not be lost, or recovery would take an
             // older durable state for the newest.
             let seq = inner.settled_seq;
             drop(inner);
-            return self.note_tier(self.index.sync_to(seq));
+            return self.note_tier(self.index.sync_to(seq)).map(|()| true);
         }
         let shadow = self.shadow(file, &mut inner)?;
         let size = inner.size();
         let ranges = inner.state.unsynced(size);
-        let named = inner.live().named;
-        inner.live().io += 1;
+        let live = inner.live();
+        let (named, cut_seq) = (live.named, live.cut_seq);
+        live.io += 1;
         drop(inner);
         let synced = self.sync_shadow(file, &*shadow, named);
         failpoint::pass("sync.shadow");
-        let recorded = synced.and_then(|()| self.record_synced(file, size, &ranges));
-        self.end_io(file, recorded)?;
-        self.note_tier(self.index.sync())?;
-        failpoint::pass("sync.marked");
-        Ok(())
+        let recorded = synced.and_then(|()| self.record_synced(file, size, &ranges, cut_seq));
+        self.end_io(file, recorded)
     }
 
     fn sync_shadow(&self, file: &File, shadow: &dyn MediaFile, named: bool) -> Result<()> {
@@ -472,15 +485,21 @@ impl Engine {
         self.note_tier(synced)
     }
 
+    /// Records what a sync has made durable, unless the size has changed since `cut_seq`: then
+    /// the bytes in those ranges may be younger than the sync. Returns whether it did.
     pub(crate) fn record_synced(
         &self,
         file: &Arc<File>,
         size: u64,
         ranges: &[(u64, u64)],
-    ) -> Result<()> {
+        cut_seq: u64,
+    ) -> Result<bool> {
         let mut inner = file.lock();
+        if inner.live().cut_seq != cut_seq {
+            return Ok(false);
+        }
         if !inner.state.is_dirty() {
-            return Ok(());
+            return Ok(true);
         }
         let ranges = inner.state.still_dirty(ranges);
         let known = inner.state.durable_size == Some(size)
@@ -489,14 +508,14 @@ impl Engine {
                     && inner.state.ranges.covers(start, end)
             });
         if known && !inner.state.flags.meta_dirty {
-            return Ok(());
+            return Ok(true);
         }
         inner.state.mark_synced(size, &ranges);
         if !inner.recorded || ranges.len() > 1000 {
-            return self.put(file, &mut inner);
+            return self.put(file, &mut inner).map(|()| true);
         }
         let size = inner.state.durable_size.expect("set by the sync");
-        self.append(&Entry::Synced { id: file.id, size, ranges })
+        self.append(&Entry::Synced { id: file.id, size, ranges }).map(|()| true)
     }
 
     /// Records a change of mtime made by the user on a file whose mtime is ours.

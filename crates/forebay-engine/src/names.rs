@@ -16,7 +16,7 @@ use forebay_backing::{
 use crate::config::WritePolicy;
 use crate::engine::{Engine, now};
 use crate::failpoint;
-use crate::file::{File, Inner};
+use crate::file::{Changing, File, Inner};
 use crate::log::Intent;
 use crate::media::MediaFile;
 use crate::state::Owner;
@@ -180,6 +180,7 @@ impl Engine {
     /// Makes another name for a file.
     pub fn link(&self, from: Named<'_>, to: &Path) -> Result<Attr> {
         self.refuse_read_only()?;
+        let _changing = Changing::begin(self.find(from.key));
         let mut attr = self.ask(|b| b.link(from.path, to))?;
         if let Some(file) = self.find(from.key) {
             let mut inner = file.lock();
@@ -197,6 +198,7 @@ impl Engine {
         if let Some(file) = &file {
             file.lock().live().meta_seq += 1;
         }
+        let _changing = Changing::begin(file.clone());
         let mut attr = self.ask(|b| b.set_attr(at.path, set))?;
         if let Some(file) = file {
             let mut inner = file.lock();
@@ -252,6 +254,7 @@ impl Engine {
         mode: XattrMode,
     ) -> Result<()> {
         self.refuse_read_only()?;
+        let _changing = Changing::begin(self.find(at.key));
         self.ask(|b| b.xattr_set(at.path, name, value, mode))?;
         self.refresh(at);
         Ok(())
@@ -259,6 +262,7 @@ impl Engine {
 
     pub fn remove_xattr(&self, at: Named<'_>, name: &OsStr) -> Result<()> {
         self.refuse_read_only()?;
+        let _changing = Changing::begin(self.find(at.key));
         self.ask(|b| b.xattr_remove(at.path, name))?;
         self.refresh(at);
         Ok(())
@@ -297,6 +301,7 @@ impl Engine {
             return self.ask(|b| b.unlink(at.path));
         };
         self.rescue_links(&file, at)?;
+        let _changing = Changing::begin([file.clone()]);
         self.keep_readable(&file);
         let recorded = file.lock().recorded;
         let intent = Intent::Unlink { path: at.path.into(), ino: at.key.ino };
@@ -458,6 +463,7 @@ impl Engine {
         if moved.is_empty() && back.is_empty() && replaced.is_none() {
             return self.ask(|b| b.rename(from.path, to, mode));
         }
+        let _changing = Changing::begin(moved.iter().chain(&back).chain(&replaced).cloned());
         let intent =
             Intent::Rename { from: from.path.into(), to: to.into(), ino: from.key.ino, exchange };
         let n = self.note_tier(self.index.intend(intent))?;

@@ -470,7 +470,11 @@ impl Recovery<'_> {
                 Intent::Unlink { path, ino } => {
                     let path = PathBuf::from(&path);
                     if self.ino_at(&path)? != Some(ino) {
-                        self.unname(loaded, &path, |found| found == ino);
+                        // A file the store may have forgotten with the power is no proof that
+                        // it was unlinked.
+                        let lost = self.boot == Boot::Lost;
+                        let gone = |f: &FileState| f.key.ino == ino && !(lost && f.flags.newborn);
+                        self.unname(loaded, &path, gone);
                     }
                 }
             }
@@ -498,7 +502,7 @@ impl Recovery<'_> {
         if exchange {
             self.rebase_loaded(loaded, to, aside);
         } else {
-            self.unname(loaded, to, |found| found != ino);
+            self.unname(loaded, to, |f| f.key.ino != ino);
         }
         self.rebase_loaded(loaded, from, to);
         if exchange {
@@ -508,12 +512,16 @@ impl Recovery<'_> {
 
     fn rebase_loaded(&mut self, loaded: &mut Loaded, from: &Path, to: &Path) {
         for (id, state) in &mut loaded.files {
-            if state.paths.iter().any(|path| path.starts_with(from)) {
-                let ctime_moved = state.paths.iter().any(|path| **path == *from);
+            let moved = state.paths.iter().any(|path| path.starts_with(from));
+            if moved {
                 rebase(&mut state.paths, from, to);
                 self.changed.push(*id);
-                if ctime_moved
-                    && let Ok(attr) = self.backing.stat(to)
+            }
+            // Its path may be on record already, and the ctime that the rename gave it not yet.
+            if state.paths.iter().any(|path| **path == *to) {
+                self.changed.push(*id);
+                if let Ok(attr) = self.backing.stat(to)
+                    && attr.key == state.key
                     && attr.size == state.base.size
                     && attr.mtime == state.base.mtime
                 {
@@ -523,10 +531,10 @@ impl Recovery<'_> {
         }
     }
 
-    /// Takes `path` away from the files whose inode number `gone` picks.
-    fn unname(&mut self, loaded: &mut Loaded, path: &Path, gone: impl Fn(u64) -> bool) {
+    /// Takes `path` away from the files that `gone` picks.
+    fn unname(&mut self, loaded: &mut Loaded, path: &Path, gone: impl Fn(&FileState) -> bool) {
         for (id, state) in &mut loaded.files {
-            if gone(state.key.ino) && state.paths.iter().any(|known| **known == *path) {
+            if gone(state) && state.paths.iter().any(|known| **known == *path) {
                 state.paths.retain(|known| **known != *path);
                 self.changed.push(*id);
             }

@@ -146,7 +146,7 @@ impl Journal {
         }
         let mut met = BTreeSet::new();
         for (path, bytes) in found {
-            met.insert(self.identify(crash, path, bytes)?);
+            met.extend(self.identify(crash, path, bytes)?);
         }
         let must = |(id, file): &(usize, &Stamped)| {
             (file.synced || crash == Crash::Process)
@@ -190,8 +190,13 @@ impl Journal {
         !self.names.contains_key(path) || !next.contains_key(path)
     }
 
-    /// Which file `path` holds, whole and as it may be.
-    fn identify(&self, crash: Crash, path: &PathBuf, bytes: &[u8]) -> Result<usize, String> {
+    /// Which files `path` may hold, whole and as it may be: an empty one may be several.
+    fn identify(
+        &self,
+        crash: Crash,
+        path: &PathBuf,
+        bytes: &[u8],
+    ) -> Result<BTreeSet<usize>, String> {
         let now = self.names.get(path).into_iter();
         let next = self.next_names.as_ref().and_then(|names| names.get(path));
         let candidates: BTreeSet<usize> = match crash {
@@ -200,13 +205,14 @@ impl Journal {
             Crash::Process => now.chain(next).copied().collect(),
         };
         let mut why = format!("{} is nobody's", path.display());
+        let mut fits = BTreeSet::new();
         for id in candidates {
             match self.files[id].check(id, crash, bytes) {
-                Ok(()) => return Ok(id),
+                Ok(()) => _ = fits.insert(id),
                 Err(e) => why = format!("{} (file {id}): {e}", path.display()),
             }
         }
-        Err(why)
+        if fits.is_empty() { Err(why) } else { Ok(fits) }
     }
 }
 
