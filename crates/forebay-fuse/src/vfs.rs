@@ -574,10 +574,10 @@ impl Vfs {
                 How::Passthrough(kernel_id)
             }
         };
-        drop(open);
         if planned == Plan::PassWrite {
             self.nodes.set_pages(id, 0);
         }
+        drop(open);
         Ok(Opened {
             handle: self.keep(Handle::File { id, file, plan: planned, set_id: facts.set_id }),
             how,
@@ -684,6 +684,11 @@ impl Vfs {
             tracing::error!(error = %e, "closing a file that was written past the daemon");
         }
         let mut open = self.open.lock().expect("no panic inside");
+        // Before the mode can change: the kernel's pages are of what the file is now, and a writer
+        // that comes next must find no trace of them.
+        if *plan == Plan::Cached {
+            self.nodes.set_pages(*id, self.engine.facts(file).fingerprint);
+        }
         if let Some(node) = open.get_mut(id) {
             match plan {
                 Plan::Cached => node.cached -= 1,
@@ -696,9 +701,6 @@ impl Vfs {
         if *plan == Plan::PassWrite && *set_id && facts.set_id && facts.wholly_dirty {
             // Who wrote past us is not known; a privilege is not left on what he wrote.
             self.strip_suid(*id, None);
-        }
-        if *plan == Plan::Cached {
-            self.nodes.set_pages(*id, facts.fingerprint);
         }
         self.engine.close(file);
     }
