@@ -109,16 +109,42 @@ impl Engine {
 
     /// Reads without caching: the tier has no room. The present bytes win over the fetched ones.
     fn read_around(&self, file: &Arc<File>, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        let size = file.lock().size();
+        for _ in 0..3 {
+            if let Some(n) = self.try_read_around(file, offset, buf)? {
+                return Ok(n);
+            }
+        }
+        // Eviction goes on and on: it leaves this file alone while I/O on it is in flight.
+        file.lock().live().io += 1;
+        let read = self.try_read_around(file, offset, buf);
+        let other = || Error::os(libc::EIO, "the file was replaced while it was read");
+        self.end_io(file, read)?.ok_or_else(other)
+    }
+
+    /// `None` if cached bytes were thrown away meanwhile: dirty ones may have been flushed after
+    /// the backing store was read, and evicted before the tier was.
+    fn try_read_around(
+        &self,
+        file: &Arc<File>,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<Option<usize>> {
+        let (size, epoch) = {
+            let mut inner = file.lock();
+            (inner.size(), inner.live().epoch)
+        };
         let end = size.min(offset + buf.len() as u64);
         if offset >= end {
-            return Ok(0);
+            return Ok(Some(0));
         }
         let buf = &mut buf[..(end - offset) as usize];
         let backing = self.backing_file(file)?;
         buf.fill(0);
         self.health.call(|| backing.read_at(buf, offset))?;
         let mut inner = file.lock();
+        if inner.live().epoch != epoch {
+            return Ok(None);
+        }
         let present: Vec<_> = inner.state.ranges.within(offset, end).collect();
         if !present.is_empty() {
             let shadow = self.shadow(file, &mut inner)?;
@@ -128,7 +154,7 @@ impl Engine {
             }
         }
         add(&self.counters.read_uncached_bytes, buf.len() as u64);
-        Ok(buf.len())
+        Ok(Some(buf.len()))
     }
 
     /// Writes all of `data`. When it returns, the bytes survive the death of this process (S2).

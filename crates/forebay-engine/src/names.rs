@@ -99,11 +99,13 @@ impl Engine {
     }
 
     /// Begins writing past our eyes: the shadow is to be written by the kernel. The file counts as
-    /// wholly dirty until [`Engine::end_unseen`].
-    ///
-    /// The caller has made sure that the file is complete.
-    pub fn begin_unseen(&self, file: &Arc<File>) -> Result<Arc<dyn MediaFile>> {
+    /// wholly dirty until [`Engine::end_unseen`]. `None` if it is not complete (any more): its
+    /// holes would count as data.
+    pub fn begin_unseen(&self, file: &Arc<File>) -> Result<Option<Arc<dyn MediaFile>>> {
         let mut inner = file.lock();
+        if !inner.state.is_complete() {
+            return Ok(None);
+        }
         let shadow = self.shadow(file, &mut inner)?;
         if inner.live().writers == 0 {
             let mtime = inner.state.mtime;
@@ -119,7 +121,7 @@ impl Engine {
         self.space.writers.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         self.counters.passthrough_writes.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         self.account(file, &mut inner);
-        Ok(shadow)
+        Ok(Some(shadow))
     }
 
     /// Ends one unseen writer; after the last one, what is in the shadow is the file.

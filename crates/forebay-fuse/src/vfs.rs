@@ -611,11 +611,9 @@ impl Vfs {
         let Some(registrar) = self.registrar.get() else { return Ok(None) };
         let shadow = match plan {
             Plan::PassWrite => self.engine.begin_unseen(file)?,
-            _ => match self.engine.pin_shadow(file)? {
-                Some(shadow) => shadow,
-                None => return Ok(None),
-            },
+            _ => self.engine.pin_shadow(file)?,
         };
+        let Some(shadow) = shadow else { return Ok(None) };
         if let Some(id) = node.kernel_id {
             return Ok(Some(id));
         }
@@ -680,10 +678,11 @@ impl Vfs {
         let found = self.handles.write().expect("no panic inside").remove(&handle);
         let Some(found) = found else { return };
         let Handle::File { id, file, plan, set_id } = &*found else { return };
+        let mut open = self.open.lock().expect("no panic inside");
+        // Together with the mode: who opens the file between the two would take it for pinned.
         if let Err(e) = self.end_pass(file, *plan) {
             tracing::error!(error = %e, "closing a file that was written past the daemon");
         }
-        let mut open = self.open.lock().expect("no panic inside");
         // Before the mode can change: the kernel's pages are of what the file is now, and a writer
         // that comes next must find no trace of them.
         if *plan == Plan::Cached {

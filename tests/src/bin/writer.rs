@@ -205,10 +205,37 @@ impl Writer {
             other => other?,
         }
         if got != want {
-            let at = got.iter().zip(&want).position(|(a, b)| a != b);
-            eprintln!("writer: WRONG READ of {name} at {at:?} of {}", want.len());
+            eprintln!("writer: WRONG READ of {name}: {}", difference(&got, &want));
+            eprintln!("  read again by this descriptor: {}", self.again(&name, &want)?);
+            self.open.remove(&name);
+            eprintln!("  read again by a new one: {}", self.again(&name, &want)?);
             exit(4);
         }
         Ok(())
+    }
+
+    /// A second reading tells a stale page of the kernel's from bytes that are lost.
+    fn again(&mut self, name: &str, want: &[u8]) -> io::Result<String> {
+        let mut got = vec![0; want.len()];
+        self.file(name)?.read_exact_at(&mut got, 0)?;
+        Ok(difference(&got, want))
+    }
+}
+
+/// The runs of bytes that differ, each with how it begins in both.
+fn difference(got: &[u8], want: &[u8]) -> String {
+    let mut runs = Vec::new();
+    let mut at = 0;
+    while let Some(start) = (at..want.len()).find(|i| got[*i] != want[*i]) {
+        // A few bytes may agree by chance within a run.
+        let same = |i: usize| got[i..].iter().zip(&want[i..]).take(64).all(|(a, b)| a == b);
+        let end = (start..want.len()).find(|i| same(*i)).unwrap_or(want.len());
+        let head = |bytes: &[u8]| format!("{:02x?}", &bytes[start..end.min(start + 8)]);
+        runs.push(format!("[{start}, {end}) is {} not {}", head(got), head(want)));
+        at = end;
+    }
+    match runs.is_empty() {
+        true => "as written".into(),
+        false => format!("{} of {} bytes", runs.join(", "), want.len()),
     }
 }

@@ -85,7 +85,8 @@ impl Model {
             23..=24 => self.resize(path, id),
             25..=26 => self.allocate(path, id),
             27 => self.with(path, |engine, file| engine.sync(file)),
-            28..=29 => self.write_unseen(path, id),
+            28 => self.write_unseen(path, id),
+            29 => self.write_into_unseen(path, id),
             30 => self.rename(path, id),
             31 => self.unlink(path),
             32 => self.link(path, id),
@@ -176,7 +177,7 @@ impl Model {
         let data = self.bytes();
         self.with(path, |engine, file| {
             engine.set_len(file, 0)?;
-            let shadow = engine.begin_unseen(file)?;
+            let shadow = engine.begin_unseen(file)?.expect("an empty file is complete");
             shadow.write_at(&data, 0).expect("room");
             let mut half = vec![0; data.len() / 2];
             let n = engine.read(file, 0, &mut half)?;
@@ -184,6 +185,27 @@ impl Model {
             engine.end_unseen(file)
         })?;
         self.files[id] = data;
+        Ok(())
+    }
+
+    /// What the kernel does for a file opened as it is, whatever was flushed and evicted since the
+    /// front-end looked: only a complete file may be written past us.
+    fn write_into_unseen(&mut self, path: &Path, id: usize) -> Result<()> {
+        let data = self.bytes();
+        let at = self.rng.below(self.files[id].len() as u64 + 1);
+        let want = self.files[id].clone();
+        let begun = self.with(path, |engine, file| {
+            let Some(shadow) = engine.begin_unseen(file)? else { return Ok(false) };
+            let mut got = vec![0xEE; want.len()];
+            assert_eq!(shadow.read_at(&mut got, 0).expect("memory"), want.len());
+            assert_same(path, &got, &want);
+            shadow.write_at(&data, at).expect("room");
+            engine.end_unseen(file).map(|()| true)
+        })?;
+        *self.work.entry(if begun { "unseen" } else { "unseen refused" }).or_default() += 1;
+        if begun {
+            patch(&mut self.files[id], at, &data);
+        }
         Ok(())
     }
 
