@@ -1,0 +1,84 @@
+//! `forebay bench COMMAND ...`: finds the command and turns its result into an exit code.
+
+use std::ffi::OsString;
+
+use crate::args::nearest;
+use crate::{Error, Result};
+
+type Run = fn(&[String]) -> Result<u8>;
+
+/// Name, one line about it, and its entry.
+const COMMANDS: &[(&str, &str, Run)] = &[];
+
+/// Runs what `args` (all that follows `bench`) ask for. Exit codes: 0 done, 1 done with errors
+/// listed, 2 usage, 130 interrupted.
+pub fn run(args: Vec<OsString>) -> u8 {
+    match dispatch(args) {
+        Ok(code) => code,
+        Err(error) => {
+            for line in error.to_string().lines() {
+                eprintln!("forebay bench: {line}");
+            }
+            error.exit_code()
+        }
+    }
+}
+
+fn dispatch(args: Vec<OsString>) -> Result<u8> {
+    let args = args.into_iter().map(text).collect::<Result<Vec<_>>>()?;
+    let Some((name, rest)) = args.split_first() else {
+        eprint!("{}", help());
+        return Ok(2);
+    };
+    if ["-h", "--help", "help"].contains(&name.as_str()) {
+        print!("{}", help());
+        return Ok(0);
+    }
+    let Some((_, _, run)) = COMMANDS.iter().find(|(known, ..)| known == name) else {
+        return Err(unknown(name));
+    };
+    crate::interrupt::install();
+    run(rest)
+}
+
+fn text(arg: OsString) -> Result<String> {
+    arg.into_string().map_err(|arg| Error::usage(format!("{} is not UTF-8", arg.display())))
+}
+
+fn unknown(name: &str) -> Error {
+    let known = COMMANDS.iter().map(|(known, ..)| (*known).to_owned());
+    let hint = nearest(name, known).map_or(String::new(), |near| format!("; did you mean {near}?"));
+    Error::usage(format!("no benchmark named {name:?}{hint} (see forebay bench --help)"))
+}
+
+fn help() -> String {
+    let mut text = "An honest, IOR-compatible benchmark of any path.\n\n\
+                    Usage: forebay bench COMMAND [OPTIONS]\n\nCommands:\n"
+        .to_owned();
+    for (name, about, _) in COMMANDS {
+        text += &format!("  {name:<12}{about}\n");
+    }
+    text + "\n`forebay bench COMMAND --help` tells its options, with examples.\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run_with(words: &[&str]) -> Result<u8> {
+        dispatch(words.iter().map(OsString::from).collect())
+    }
+
+    #[test]
+    fn an_unknown_benchmark_is_a_usage_error() {
+        let error = run_with(&["nonsense"]).unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+        assert!(error.to_string().contains("nonsense"));
+    }
+
+    #[test]
+    fn help_lists_every_command() {
+        assert!(COMMANDS.iter().all(|(name, ..)| help().contains(name)));
+        assert_eq!(run_with(&["--help"]), Ok(0));
+    }
+}

@@ -1,0 +1,36 @@
+//! `forebay bench`: IOR's and mdtest's workloads, and a few of our own, from one binary without
+//! MPI, on any path.
+//!
+//! Knows nothing of the engine or the mount: what it measures is a path, so it can measure
+//! anything. The layers, bottom up:
+//! - [`units`], [`args`], [`error`], [`rng`], [`clock`]: words, numbers and time;
+//! - [`histogram`], [`slices`], [`meter`]: what one task measured, of fixed size, in shared memory;
+//! - [`shared`], [`futex`], [`team`], [`interrupt`], [`progress`]: tasks as processes or threads;
+//! - [`io`], [`drive`]: the ways to transfer bytes, and the one loop that measures them;
+//! - [`cache`], [`honest`]: what the page cache held, and whether a number can be true;
+//! - [`ior`], [`mdtest`] and the workloads.
+//!
+//! Standard output carries results only; progress and warnings about the run go to standard error.
+
+pub mod args;
+// pub mod cache;
+pub mod cli;
+pub mod clock;
+// pub mod drive;
+pub mod error;
+pub mod futex;
+pub mod histogram;
+// pub mod honest;
+pub mod interrupt;
+// pub mod io;
+pub mod meter;
+// pub mod pattern;
+pub mod progress;
+pub mod rng;
+pub mod shared;
+pub mod slices;
+pub mod team;
+pub mod units;
+
+pub use cli::run;
+pub use error::{Error, Result};

@@ -1,0 +1,64 @@
+//! What one task measured in one phase.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::histogram::{self, Histogram};
+use crate::slices::{self, Slices};
+
+/// Operations, bytes, latencies and their course over time. One writer; zeros are empty.
+#[repr(C)]
+pub struct Meter {
+    ops: AtomicU64,
+    bytes: AtomicU64,
+    /// When the phase began, which is where the time series starts.
+    began: AtomicU64,
+    pub latency: Histogram,
+    pub series: Slices,
+}
+
+impl Meter {
+    /// Sets the moment from which the time series counts; all tasks of a phase use the same one.
+    pub fn begin(&self, at: u64) {
+        self.began.store(at, Relaxed);
+    }
+
+    /// Counts an operation that ran from `start` to `end` (ns of [`crate::clock::now`]).
+    #[inline]
+    pub fn record(&self, start: u64, end: u64, bytes: u64) {
+        let latency = end - start;
+        self.ops.store(self.ops.load(Relaxed) + 1, Relaxed);
+        self.bytes.store(self.bytes.load(Relaxed) + bytes, Relaxed);
+        self.latency.record(latency);
+        self.series.record(end.saturating_sub(self.began.load(Relaxed)), latency, bytes);
+    }
+
+    pub fn ops(&self) -> u64 {
+        self.ops.load(Relaxed)
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Relaxed)
+    }
+}
+
+/// The sum over all tasks.
+pub struct Total {
+    pub ops: u64,
+    pub bytes: u64,
+    pub latency: Box<Histogram>,
+    pub series: Box<Slices>,
+}
+
+impl Total {
+    pub fn of<'a>(meters: impl IntoIterator<Item = &'a Meter>) -> Self {
+        let mut total =
+            Self { ops: 0, bytes: 0, latency: histogram::boxed(), series: slices::boxed() };
+        for meter in meters {
+            total.ops += meter.ops();
+            total.bytes += meter.bytes();
+            total.latency.merge(&meter.latency);
+            total.series.merge(&meter.series);
+        }
+        total
+    }
+}
