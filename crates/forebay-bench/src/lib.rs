@@ -13,18 +13,18 @@
 //! Standard output carries results only; progress and warnings about the run go to standard error.
 
 pub mod args;
-// pub mod cache;
+pub mod cache;
 pub mod cli;
 pub mod clock;
-// pub mod drive;
+pub mod drive;
 pub mod error;
 pub mod futex;
 pub mod histogram;
-// pub mod honest;
+pub mod honest;
 pub mod interrupt;
-// pub mod io;
+pub mod io;
 pub mod meter;
-// pub mod pattern;
+pub mod pattern;
 pub mod progress;
 pub mod rng;
 pub mod shared;

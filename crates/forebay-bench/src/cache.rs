@@ -1,0 +1,304 @@
+//! The page cache: how much of a file it holds, and how to get it out of the way.
+//!
+//! Residency is measured, by `cachestat(2)` (Linux 6.5) or else `mincore(2)`; a policy's effect is
+//! never assumed. What is seen is the cache of the file as opened: behind a pass-through mount, or
+//! on another machine, there can be a cache that this cannot see.
+
+mod hog;
+
+use std::fs::File;
+use std::os::fd::{AsRawFd, RawFd};
+use std::path::Path;
+
+pub use hog::Hog;
+
+use crate::{Error, Result};
+
+/// What to do about the page cache before a phase reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Policy {
+    /// Nothing: what applications see.
+    #[default]
+    Keep,
+    /// `sync` and `/proc/sys/vm/drop_caches`; needs root.
+    Drop,
+    /// O_DIRECT: the cache is not used.
+    Direct,
+    /// `fsync` and `POSIX_FADV_DONTNEED` on the files of the test.
+    Fadvise,
+    /// Occupy memory, so that little is left to cache in.
+    Hog(Amount),
+}
+
+/// How much memory a hog occupies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Amount {
+    Bytes(u64),
+    PercentOfMemory(u8),
+}
+
+impl Amount {
+    /// Reads `2g` or `75%`, as `-M` takes it.
+    pub fn parse(text: &str) -> Result<Self> {
+        let Some(percent) = text.strip_suffix('%') else {
+            return Ok(Amount::Bytes(crate::units::parse_size(text)?));
+        };
+        match percent.parse() {
+            Ok(percent @ 0..=95) => Ok(Amount::PercentOfMemory(percent)),
+            _ => Err(Error::usage(format!("{text:?} is not a share of memory; use 0% to 95%"))),
+        }
+    }
+
+    pub fn bytes(self) -> u64 {
+        match self {
+            Amount::Bytes(bytes) => bytes,
+            Amount::PercentOfMemory(percent) => {
+                meminfo("MemTotal").unwrap_or(0) / 100 * u64::from(percent)
+            }
+        }
+    }
+}
+
+impl Policy {
+    /// Reads `keep`, `drop`, `direct`, `fadvise`, `hog=75%`.
+    pub fn parse(text: &str) -> Result<Self> {
+        match text.split_once('=').unwrap_or((text, "")) {
+            ("keep", "") => Ok(Policy::Keep),
+            ("drop", "") => Ok(Policy::Drop),
+            ("direct", "") => Ok(Policy::Direct),
+            ("fadvise", "") => Ok(Policy::Fadvise),
+            ("hog", "") => Err(Error::usage("--cache hog needs an amount: --cache hog=75%")),
+            ("hog", amount) => Ok(Policy::Hog(Amount::parse(amount)?)),
+            _ => Err(Error::usage(format!(
+                "--cache {text}: no such policy; use keep, drop, direct, fadvise or hog=75%"
+            ))),
+        }
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Policy::Keep => "keep",
+            Policy::Drop => "drop",
+            Policy::Direct => "direct",
+            Policy::Fadvise => "fadvise",
+            Policy::Hog(_) => "hog",
+        }
+    }
+
+    /// Fails now, before anything is written, if the policy cannot be carried out here.
+    pub fn check(self) -> Result<()> {
+        let switch = Path::new(DROP_CACHES);
+        match self {
+            Policy::Drop if File::options().write(true).open(switch).is_err() => {
+                Err(Error::usage(format!(
+                    "--cache drop needs permission to write {DROP_CACHES}; \
+                     run as root, or use --cache fadvise or --cache direct"
+                )))
+            }
+            Policy::Hog(amount) => hog::check(amount),
+            _ => Ok(()),
+        }
+    }
+
+    /// Gets the files out of the cache as far as the policy does that between phases.
+    pub fn before_reading(self, files: &[impl AsRef<Path>]) -> Result<()> {
+        match self {
+            Policy::Keep | Policy::Direct | Policy::Hog(_) => Ok(()),
+            Policy::Drop => drop_caches(),
+            Policy::Fadvise => files.iter().try_for_each(|path| advise_away(path.as_ref())),
+        }
+    }
+}
+
+const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
+
+fn drop_caches() -> Result<()> {
+    // SAFETY: takes no arguments; dirty pages cannot be dropped, so they are written first.
+    unsafe { libc::sync() };
+    std::fs::write(DROP_CACHES, "3").map_err(|error| Error::io("write", DROP_CACHES, &error))
+}
+
+/// Writes a file's dirty pages and asks the kernel to forget the clean ones. The advice is carried
+/// out later or not at all for pages in use, so it is repeated while it still helps.
+pub fn advise_away(path: &Path) -> Result<()> {
+    let file = File::open(path).map_err(|error| Error::io("open", path, &error))?;
+    file.sync_all().map_err(|error| Error::io("sync", path, &error))?;
+    let mut before = u64::MAX;
+    for _ in 0..10 {
+        // SAFETY: a plain system call on our descriptor.
+        unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+        let left = residency(&file, 0, u64::MAX).map_or(0, |found| found.resident);
+        if left == 0 || left >= before {
+            break;
+        }
+        before = left;
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+/// Bytes of a range of a file in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Residency {
+    /// The part of the range that lies within the file.
+    pub total: u64,
+    pub resident: u64,
+    /// Not yet written to the device, or being written; `None` where only `mincore` is available.
+    pub unwritten: Option<u64>,
+}
+
+impl Residency {
+    /// 0.0 to 1.0.
+    pub fn share(self) -> f64 {
+        if self.total == 0 { 0.0 } else { (self.resident as f64 / self.total as f64).min(1.0) }
+    }
+
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        let unwritten = match (self.unwritten, other.unwritten) {
+            (Some(a), Some(b)) => Some(a + b),
+            (one, two) if self.total == 0 || other.total == 0 => one.or(two),
+            _ => None,
+        };
+        Self {
+            total: self.total + other.total,
+            resident: self.resident + other.resident,
+            unwritten,
+        }
+    }
+}
+
+const PAGE: u64 = 4096;
+
+/// What the page cache holds of `offset..offset+len` of a file.
+pub fn residency(file: &File, offset: u64, len: u64) -> std::io::Result<Residency> {
+    let size = file.metadata()?.len();
+    let total = size.saturating_sub(offset).min(len);
+    if total == 0 {
+        return Ok(Residency { unwritten: Some(0), ..Residency::default() });
+    }
+    if let Some((cached, unwritten)) = cachestat(file.as_raw_fd(), offset, total) {
+        let resident = (cached * PAGE).min(total);
+        return Ok(Residency { total, resident, unwritten: Some((unwritten * PAGE).min(total)) });
+    }
+    let resident = (mincore(file.as_raw_fd(), offset, total)? * PAGE).min(total);
+    Ok(Residency { total, resident, unwritten: None })
+}
+
+/// [`residency`] of whole files, added up; files that cannot be opened count as absent.
+pub fn residency_of(paths: &[impl AsRef<Path>]) -> Residency {
+    let each = paths.iter().filter_map(|path| {
+        let file = File::open(path.as_ref()).ok()?;
+        residency(&file, 0, u64::MAX).ok()
+    });
+    each.fold(Residency::default(), Residency::plus)
+}
+
+/// Pages cached, and pages dirty or under writeback; `None` on kernels without the call.
+fn cachestat(fd: RawFd, offset: u64, len: u64) -> Option<(u64, u64)> {
+    const SYS_CACHESTAT: libc::c_long = 451;
+    #[repr(C)]
+    #[derive(Default)]
+    struct Counts {
+        cache: u64,
+        dirty: u64,
+        writeback: u64,
+        evicted: u64,
+        recently_evicted: u64,
+    }
+    let (range, mut counts) = ([offset, len], Counts::default());
+    // SAFETY: both structures live through the call and have the kernel's layout.
+    let status = unsafe { libc::syscall(SYS_CACHESTAT, fd, range.as_ptr(), &raw mut counts, 0) };
+    (status == 0).then_some((counts.cache, counts.dirty + counts.writeback))
+}
+
+/// Pages of a range that are in memory, by mapping it a piece at a time.
+fn mincore(fd: RawFd, offset: u64, len: u64) -> std::io::Result<u64> {
+    const PIECE: u64 = 1 << 30;
+    let (first, end) = (offset / PAGE * PAGE, offset + len);
+    let mut pages = vec![0u8; (PIECE / PAGE) as usize];
+    let mut resident = 0;
+    for start in (first..end).step_by(PIECE as usize) {
+        let bytes = PIECE.min(end - start) as usize;
+        // SAFETY: a new mapping that is never accessed, asked about, and removed again; `pages` has
+        // one byte for each of its pages.
+        unsafe {
+            let (none, at) = (std::ptr::null_mut(), start.cast_signed());
+            let map = libc::mmap(none, bytes, libc::PROT_READ, libc::MAP_SHARED, fd, at);
+            if map == libc::MAP_FAILED {
+                return Err(std::io::Error::last_os_error());
+            }
+            let status = libc::mincore(map, bytes, pages.as_mut_ptr());
+            libc::munmap(map, bytes);
+            if status != 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+        }
+        let asked = &pages[..bytes.div_ceil(PAGE as usize)];
+        resident += asked.iter().filter(|&&page| page & 1 == 1).count() as u64;
+    }
+    Ok(resident)
+}
+
+/// A line of `/proc/meminfo` in bytes.
+pub fn meminfo(name: &str) -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find(|line| line.split(':').next() == Some(name))?;
+    line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    const LEN: u64 = 4 << 20;
+
+    /// A file on the build directory's file system, which is not tmpfs where `/tmp` may be.
+    fn written() -> tempfile::NamedTempFile {
+        let program = std::env::current_exe().unwrap();
+        let mut file = tempfile::NamedTempFile::new_in(program.parent().unwrap()).unwrap();
+        file.write_all(&vec![7; LEN as usize]).unwrap();
+        file
+    }
+
+    #[test]
+    fn both_ways_of_asking_agree() {
+        let file = written();
+        let found = residency(file.as_file(), 0, u64::MAX).unwrap();
+        assert_eq!((found.total, found.resident), (LEN, LEN));
+        assert_eq!(mincore(file.as_file().as_raw_fd(), 0, LEN).unwrap(), LEN / PAGE);
+        let part = residency(file.as_file(), LEN - PAGE, 10 * PAGE).unwrap();
+        assert_eq!((part.total, part.resident), (PAGE, PAGE));
+        assert_eq!(residency(file.as_file(), LEN, PAGE).unwrap().total, 0);
+    }
+
+    #[test]
+    fn advice_empties_the_cache_and_a_read_fills_it() {
+        let file = written();
+        advise_away(file.path()).unwrap();
+        let found = residency(file.as_file(), 0, u64::MAX).unwrap();
+        if found.resident == LEN {
+            println!("SKIPPED: the build directory is on a file system that lives in memory");
+            return;
+        }
+        assert_eq!(found.resident, 0);
+        assert!(found.unwritten.is_none_or(|bytes| bytes == 0));
+        file.as_file().read_exact_at(&mut [0; 100], 0).unwrap();
+        assert!(residency(file.as_file(), 0, u64::MAX).unwrap().resident > 0);
+    }
+
+    #[test]
+    fn policies_are_named_as_they_are_read() {
+        for name in ["keep", "drop", "direct", "fadvise"] {
+            assert_eq!(Policy::parse(name).unwrap().name(), name);
+        }
+        let hog = Policy::Hog(Amount::PercentOfMemory(75));
+        assert_eq!(Policy::parse("hog=75%"), Ok(hog));
+        for wrong in ["hog", "evict", "drop=1", "hog=99%", "hog=x"] {
+            assert_eq!(Policy::parse(wrong).unwrap_err().exit_code(), 2, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Occupies memory so that the page cache has little: it moves the knee of a curve, no more.
+
+use super::{Amount, meminfo};
+use crate::units::human_bytes;
+use crate::{Error, Result};
+
+/// Memory held, every page of it written, until dropped. Forked tasks inherit it untouched.
+pub struct Hog {
+    start: *mut libc::c_void,
+    len: usize,
+}
+
+/// What is left to everything else, or the machine would stall instead of being measured.
+const SPARE: u64 = 256 << 20;
+
+/// A usage error if there is not that much memory to occupy.
+pub(super) fn check(amount: Amount) -> Result<()> {
+    let (wanted, free) = (amount.bytes(), meminfo("MemAvailable").unwrap_or(u64::MAX));
+    if wanted.saturating_add(SPARE) > free {
+        return Err(Error::usage(format!(
+            "-M / --cache hog wants {}, but only {} of memory are available; ask for less",
+            human_bytes(wanted),
+            human_bytes(free)
+        )));
+    }
+    Ok(())
+}
+
+impl Hog {
+    pub fn occupy(amount: Amount) -> Result<Self> {
+        check(amount)?;
+        let len = amount.bytes().max(1) as usize;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: an anonymous mapping touches no existing memory.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, -1, 0) };
+        if start == libc::MAP_FAILED {
+            let error = std::io::Error::last_os_error();
+            return Err(Error::failed(format!("cannot occupy {len} bytes of memory: {error}")));
+        }
+        let hog = Self { start, len };
+        hog.touch();
+        Ok(hog)
+    }
+
+    /// Every page gets a number of its own, so that none can be merged or compressed away to nothing.
+    fn touch(&self) {
+        for at in (0..self.len).step_by(4096) {
+            // SAFETY: within the mapping, and aligned.
+            unsafe { self.start.cast::<u8>().add(at).cast::<u64>().write_volatile(at as u64 + 1) };
+        }
+        // Without the privilege it can be swapped, which the residency figures will show.
+        // SAFETY: exactly our mapping.
+        unsafe { libc::mlock(self.start, self.len) };
+    }
+}
+
+impl Drop for Hog {
+    fn drop(&mut self) {
+        // SAFETY: exactly the mapping made in `occupy`.
+        unsafe { libc::munmap(self.start, self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_than_there_is_is_refused() {
+        assert_eq!(check(Amount::Bytes(1 << 60)).unwrap_err().exit_code(), 2);
+        let before = meminfo("MemAvailable").unwrap();
+        let hog = Hog::occupy(Amount::Bytes(64 << 20)).unwrap();
+        assert!(meminfo("MemAvailable").unwrap() < before + (32 << 20));
+        drop(hog);
+    }
+}
