@@ -8,8 +8,10 @@ use crate::{Error, Result};
 type Run = fn(&[String]) -> Result<u8>;
 
 /// Name, one line about it, and its entry.
-const COMMANDS: &[(&str, &str, Run)] =
-    &[("report", "turns results into a page, pictures and a summary", crate::report::run)];
+const COMMANDS: &[(&str, &str, Run)] = &[
+    ("ior", "IOR's workload, options and output", crate::ior::run),
+    ("report", "turns results into a page, pictures and a summary", crate::report::run),
+];
 
 /// Runs what `args` (all that follows `bench`) ask for. Exit codes: 0 done, 1 done with errors
 /// listed, 2 usage, 130 interrupted.

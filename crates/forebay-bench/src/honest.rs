@@ -77,7 +77,8 @@ fn read_cause(evidence: &Evidence) -> Option<String> {
     let share = evidence.cache.map_or(0.0, Residency::share);
     if share >= NOTICEABLE {
         return Some(format!(
-            "{:.0} % of what was read was in the page cache; add -C, -e or --cache drop",
+            "{:.0} % of what was read was in the page cache; add --cache drop, --cache fadvise or \
+             --posix.odirect (-C and -e help only between machines)",
             share * 100.0
         ));
     }
@@ -172,8 +173,9 @@ mod tests {
     #[test]
     fn a_cached_read_is_told_with_share_and_remedy() {
         let said = judge(Direction::Read, &Evidence { cache: cached(64, 0), ..evidence() });
-        let text = "64 % of what was read was in the page cache; add -C, -e or --cache drop";
-        assert_eq!(said, [text]);
+        assert_eq!(said.len(), 1);
+        let text = "64 % of what was read was in the page cache; add --cache drop";
+        assert!(said[0].starts_with(text), "{said:?}");
     }
 
     #[test]

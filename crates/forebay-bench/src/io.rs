@@ -18,7 +18,7 @@ use std::path::Path;
 pub use buffers::Buffers;
 pub use mmap::Mmap;
 pub use null::Null;
-pub use posix::Posix;
+pub use posix::{Posix, RangeLocks};
 pub use uring::Uring;
 
 use crate::{Error, Result};

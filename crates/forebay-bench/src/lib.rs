@@ -24,6 +24,7 @@ pub mod histogram;
 pub mod honest;
 pub mod interrupt;
 pub mod io;
+pub mod ior;
 pub mod meter;
 pub mod pattern;
 pub mod progress;

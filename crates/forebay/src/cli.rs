@@ -41,6 +41,7 @@ pub enum Command {
     Check(cmd::check::Args),
     Recover(cmd::recover::Args),
     Config(cmd::config::Args),
+    Bench(cmd::bench::Args),
     Completions(cmd::completions::Args),
     #[command(hide = true)]
     Man(cmd::man::Args),
@@ -66,6 +67,7 @@ impl Command {
             Command::Check(args) => cmd::check::run(&args),
             Command::Recover(args) => cmd::recover::run(&args),
             Command::Config(args) => cmd::config::run(&args),
+            Command::Bench(args) => Ok(cmd::bench::run(args)),
             Command::Completions(args) => cmd::completions::run(&args),
             Command::Man(args) => cmd::man::run(&args),
         }

@@ -1,6 +1,7 @@
 //! One file per subcommand; what several share is in `job` (a job of the daemon, watched) and
 //! `trial` (flags for trials).
 
+pub mod bench;
 pub mod check;
 pub mod completions;
 pub mod config;

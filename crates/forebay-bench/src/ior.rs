@@ -1,0 +1,104 @@
+//! `forebay bench ior`: IOR's workload, options and output, without MPI.
+//!
+//! The order of things: read all options ([`options`], [`script`]), refuse what cannot work
+//! ([`check`]), run test after test ([`run`]), each phase by forked tasks ([`phase`]), and show
+//! results as IOR does ([`output`]). Offsets are pure arithmetic ([`layout`]).
+
+mod check;
+mod keep;
+mod layout;
+mod measure;
+mod options;
+mod output;
+mod params;
+mod phase;
+pub(crate) mod place;
+mod records;
+mod run;
+mod script;
+
+use crate::cache::{Hog, Policy};
+use crate::record::Outcome;
+use crate::{Error, Result, interrupt};
+
+use output::Output;
+use params::Params;
+use records::Records;
+use run::Ran;
+
+/// Runs the tests that `args` ask for. 1 if verification found errors, 130 after Ctrl-C.
+pub fn run(args: &[String]) -> Result<u8> {
+    let Some(tests) = options::read(args)? else { return Ok(0) };
+    for test in &tests {
+        check::place(test)?;
+    }
+    let first = &tests[0];
+    let command = format!("forebay bench ior {}", args.join(" "));
+    let mut output = Output::new(first, command.trim_end())?;
+    if first.dry_run {
+        tests.iter().enumerate().for_each(|(id, test)| output.test_start(test, id, 0));
+        return Ok(0);
+    }
+    let mut records = Records::begin(first, args)?;
+    without_meaning(&tests, &mut output)?;
+    let (ran, failure) = all(&tests, &mut output, &mut records)?;
+    if interrupt::seen() {
+        output.warn("interrupted; the numbers cover what was done until then");
+    }
+    output.finish(&ran)?;
+    let errors: u64 = ran.iter().map(|ran| ran.errors).sum();
+    let (end, result) = match failure {
+        Some(error) => (Outcome::Failed, Err(error)),
+        None if interrupt::seen() => (Outcome::Interrupted, Err(Error::Interrupted)),
+        None => (Outcome::Complete, Ok(u8::from(errors > 0))),
+    };
+    records.finish(end)?;
+    result
+}
+
+/// Runs test after test; a failure ends the run, but not what was measured before it.
+fn all(
+    tests: &[Params],
+    output: &mut Output,
+    records: &mut Records,
+) -> Result<(Vec<Ran>, Option<Error>)> {
+    let mut ran = Vec::new();
+    for (id, params) in tests.iter().enumerate() {
+        if interrupt::seen() {
+            break;
+        }
+        let held = occupy(params)?;
+        match run::test(params, id, output) {
+            Ok(done) => {
+                records.test(&done)?;
+                ran.push(done);
+            }
+            Err(error) => return Ok((ran, Some(error))),
+        }
+        drop(held);
+    }
+    Ok((ran, None))
+}
+
+fn occupy(params: &Params) -> Result<Option<Hog>> {
+    let amount = match params.cache {
+        Policy::Hog(amount) => Some(amount),
+        _ => params.memory,
+    };
+    amount.map(Hog::occupy).transpose()
+}
+
+/// Options that IOR takes but that mean nothing without MPI-IO.
+fn without_meaning(tests: &[Params], output: &mut Output) -> Result<()> {
+    let lines = [
+        (tests.iter().any(|test| test.collective), "-c: there is no collective I/O without MPI-IO"),
+        (tests.iter().any(|test| test.file_view), "-V: there are no file views without MPI-IO"),
+    ];
+    for (_, text) in lines.iter().filter(|(given, _)| *given) {
+        if tests[0].warnings_as_errors {
+            return Err(Error::usage(format!("--warningAsErrors: {text}")));
+        }
+        output.warn(text);
+    }
+    Ok(())
+}

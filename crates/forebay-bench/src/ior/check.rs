@@ -1,0 +1,170 @@
+//! Refuses what cannot work before anything is written, naming the option.
+
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+use super::layout;
+use super::params::{Params, Reorder};
+use crate::io::Api;
+use crate::units::human_bytes;
+use crate::{Error, Result};
+
+/// What can be told from the settings alone.
+pub fn settings(params: &Params) -> Result<()> {
+    let refuse = |message: &str| Err(Error::usage(message));
+    for (value, name) in [
+        (params.tasks as u64, "-N"),
+        (params.block, "-b"),
+        (params.transfer, "-t"),
+        (params.segments, "-s"),
+        (params.repetitions as u64, "-i"),
+        (params.depth as u64, "--depth"),
+        (params.tasks_per_node as u64, "--tasks-per-node"),
+    ] {
+        if value == 0 {
+            return Err(Error::usage(format!("{name} must be at least 1")));
+        }
+    }
+    if params.transfer > params.block {
+        return refuse("-t is larger than -b: a transfer must fit into a block");
+    }
+    if !params.block.is_multiple_of(params.transfer) {
+        return refuse("-b is not a multiple of -t");
+    }
+    if params.transfer > 1 << 30 {
+        return refuse("-t is larger than 1 GiB, more than one system call moves");
+    }
+    if params.constant > 0 && params.random_tasks > 0 {
+        return refuse("-C and -Z contradict each other: read a constant shift away or at random");
+    }
+    if params.reorder() == Reorder::Random
+        && params.task_offset * params.tasks_per_node >= params.tasks
+        && params.tasks > 1
+    {
+        return refuse("-Q is not smaller than the number of tasks: no rank is that far away");
+    }
+    if params.unique_dir && !params.file_per_task {
+        return refuse("-u needs -F: only files of single tasks go into directories of their own");
+    }
+    verification(params)?;
+    around_cache(params)
+}
+
+fn verification(params: &Params) -> Result<()> {
+    if params.check_write && !params.write {
+        return Err(Error::usage("-W compares what was written: add -w"));
+    }
+    if params.check_read && !params.write && params.signature.is_none() {
+        return Err(Error::usage(
+            "-R without -w has nothing to compare with: give the signature of the run that wrote \
+             the file with -G (it is printed with -v), and its -l",
+        ));
+    }
+    if params.api == Api::Null && (params.check_read || params.check_write) {
+        return Err(Error::usage("-W and -R cannot verify a target that stores nothing"));
+    }
+    Ok(())
+}
+
+fn around_cache(params: &Params) -> Result<()> {
+    if !params.around_cache() {
+        return Ok(());
+    }
+    if params.api == Api::Mmap {
+        return Err(Error::usage("-a MMAP maps the page cache, so O_DIRECT cannot go around it"));
+    }
+    if !params.transfer.is_multiple_of(512) {
+        return Err(Error::usage("-t is not a multiple of 512, which O_DIRECT needs"));
+    }
+    Ok(())
+}
+
+/// What the file system says: paths, space, and files to read.
+pub fn place(params: &Params) -> Result<()> {
+    if params.api == Api::Null {
+        return Ok(());
+    }
+    params.cache.check()?;
+    let paths = layout::files(params, 0);
+    for path in &paths {
+        directory(params, path)?;
+    }
+    if params.write { space(params, &paths[0]) } else { existing(params) }
+}
+
+fn directory(params: &Params, path: &Path) -> Result<()> {
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    // With -u the last directory is made by the run.
+    let parent = if params.unique_dir { parent.parent().unwrap_or(parent) } else { parent };
+    let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+    if !parent.is_dir() {
+        return Err(Error::usage(format!(
+            "-o {}: no directory {}; create it first",
+            path.display(),
+            parent.display()
+        )));
+    }
+    if path.is_dir() {
+        return Err(Error::usage(format!("-o {} is a directory; name a file", path.display())));
+    }
+    Ok(())
+}
+
+/// Enough space for all that will be written. A deadline may well be meant to cut an impossible
+/// size, so with `-D` the run takes its chance.
+fn space(params: &Params, path: &Path) -> Result<()> {
+    if params.deadline > 0.0 || is_device(path) {
+        return Ok(());
+    }
+    let there: u64 = layout::files(params, 0)
+        .iter()
+        .filter_map(|file| std::fs::metadata(file).ok())
+        .map(|found| std::os::unix::fs::MetadataExt::blocks(&found) * 512)
+        .sum();
+    let copies = if params.multi_file && params.keep { params.repetitions as u64 } else { 1 };
+    let wanted = params.aggregate().saturating_mul(copies);
+    let free = super::place::free(path)?.saturating_add(there);
+    if wanted > free {
+        return Err(Error::usage(format!(
+            "-b, -s and -N make {} but {} has only {} free; lower them, or stop early with -D",
+            human_bytes(wanted),
+            path.display(),
+            human_bytes(free)
+        )));
+    }
+    Ok(())
+}
+
+fn existing(params: &Params) -> Result<()> {
+    let wanted = layout::file_size(params);
+    for path in layout::files(params, 0) {
+        let Ok(found) = std::fs::metadata(&path) else {
+            return Err(Error::usage(format!(
+                "-r without -w: {} does not exist; add -w, or write it first with -w -k",
+                path.display()
+            )));
+        };
+        let cut = params.deadline > 0.0 || params.wear_out_iterations > 0;
+        if found.len() < wanted && !cut && params.status_file.is_none() && !is_device(&path) {
+            return Err(Error::usage(format!(
+                "-r without -w: {} has {}, but -b, -s and -N make {}; use the values it was \
+                 written with",
+                path.display(),
+                human_bytes(found.len()),
+                human_bytes(wanted)
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Anything that exists and is no regular file; it is neither removed nor measured for space.
+pub fn is_device(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| {
+        let kind = found.file_type();
+        kind.is_block_device() || kind.is_char_device() || kind.is_fifo()
+    })
+}

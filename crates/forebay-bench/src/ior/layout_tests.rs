@@ -1,0 +1,158 @@
+//! Offsets per rank, by table (from IOR's documentation: segment, block and transfer of each rank)
+//! and by property.
+
+use super::*;
+
+fn params(line: &str) -> Params {
+    let mut params = Params::default();
+    for pair in line.split_whitespace() {
+        let (key, value) = pair.split_once('=').unwrap();
+        params.set(key, value).unwrap();
+    }
+    params
+}
+
+fn offsets(params: &Params, rank: usize) -> Vec<u64> {
+    let layout = Layout::new(params, rank);
+    (0..params.transfers_per_task()).map(|index| layout.offset(index)).collect()
+}
+
+/// Each line: the settings, then what each rank visits, in order.
+#[test]
+fn sequential_offsets_are_those_of_the_documentation() {
+    let table: &[(&str, &[&[u64]])] = &[
+        ("blockSize=4 transferSize=2", &[&[0, 2]]),
+        ("blockSize=4 transferSize=4 numTasks=3", &[&[0], &[4], &[8]]),
+        ("blockSize=4 transferSize=2 numTasks=2", &[&[0, 2], &[4, 6]]),
+        (
+            "blockSize=4 transferSize=2 numTasks=2 segmentCount=3",
+            &[&[0, 2, 8, 10, 16, 18], &[4, 6, 12, 14, 20, 22]],
+        ),
+        ("blockSize=2 transferSize=2 numTasks=2 segmentCount=3", &[&[0, 4, 8], &[2, 6, 10]]),
+        (
+            "blockSize=4 transferSize=2 numTasks=2 segmentCount=3 filePerProc=1",
+            &[&[0, 2, 4, 6, 8, 10], &[0, 2, 4, 6, 8, 10]],
+        ),
+        (
+            "blockSize=6 transferSize=2 numTasks=3 segmentCount=2",
+            &[&[0, 2, 4, 18, 20, 22], &[6, 8, 10, 24, 26, 28], &[12, 14, 16, 30, 32, 34]],
+        ),
+    ];
+    for (line, ranks) in table {
+        let params = params(line);
+        assert_eq!(ranks.len(), params.tasks);
+        for (rank, expected) in ranks.iter().enumerate() {
+            assert_eq!(offsets(&params, rank), *expected, "{line}, rank {rank}");
+        }
+    }
+}
+
+#[test]
+fn readers_are_those_of_the_documentation() {
+    let table: &[(&str, &[usize])] = &[
+        ("numTasks=4", &[0, 1, 2, 3]),
+        ("numTasks=4 reorderTasks=1", &[1, 2, 3, 0]),
+        ("numTasks=4 reorderTasks=1 taskPerNodeOffset=2", &[2, 3, 0, 1]),
+        ("numTasks=4 reorderTasks=1 tasksPerNode=2", &[2, 3, 0, 1]),
+        ("numTasks=6 reorderTasks=1 tasksPerNode=2 taskPerNodeOffset=2", &[4, 5, 0, 1, 2, 3]),
+        ("numTasks=4 reorderTasks=1 taskPerNodeOffset=5", &[1, 2, 3, 0]),
+        ("numTasks=1 reorderTasks=1", &[0]),
+    ];
+    for (line, expected) in table {
+        assert_eq!(readers(&params(line), 0), *expected, "{line}");
+    }
+}
+
+/// L1 for every small combination of sizes, orders and files.
+#[test]
+fn all_ranks_together_touch_each_byte_once() {
+    let mut combinations = 0;
+    for (tasks, each, segments) in sizes() {
+        for (per_task, random) in [("0", "0"), ("0", "1"), ("1", "0"), ("1", "1")] {
+            let mut params = params(&format!("filePerProc={per_task} randomOffset={random}"));
+            params.transfer = 3;
+            (params.tasks, params.block, params.segments) = (tasks, 3 * each, segments);
+            covers_once(&params);
+            combinations += 1;
+        }
+    }
+    assert_eq!(combinations, 4 * 4 * 9 * 3);
+}
+
+fn sizes() -> impl Iterator<Item = (usize, u64, u64)> {
+    (1..=4).flat_map(|tasks| (1..=9).flat_map(move |each| (1..=3).map(move |s| (tasks, each, s))))
+}
+
+fn covers_once(params: &Params) {
+    let mut touched = std::collections::BTreeSet::new();
+    for rank in 0..params.tasks {
+        let name = file(params, rank, 0);
+        for offset in offsets(params, rank) {
+            assert!(offset + params.transfer <= file_size(params));
+            assert!(touched.insert((name.clone(), offset)), "{offset} twice: {params:?}");
+        }
+    }
+    assert_eq!(touched.len() as u64 * params.transfer, params.aggregate());
+}
+
+/// A random order stays in its segment, as the documentation says, and differs between ranks.
+#[test]
+fn a_random_order_is_one_within_each_segment() {
+    let random = params("blockSize=64 transferSize=1 numTasks=2 segmentCount=2 randomOffset=1");
+    let first = offsets(&random, 0);
+    assert!(first[..64].iter().all(|&offset| offset < 64));
+    assert!(first[64..].iter().all(|&offset| (128..192).contains(&offset)));
+    assert!(first[..64].windows(2).any(|pair| pair[0] + 1 != pair[1]), "not shuffled");
+    let second: Vec<u64> = offsets(&random, 1).iter().map(|offset| offset - 64).collect();
+    assert_ne!(first, second);
+    assert_eq!(first, offsets(&random, 0), "L2");
+}
+
+#[test]
+fn random_offsets_are_aligned_own_and_may_repeat() {
+    let random = params("blockSize=64 transferSize=2 numTasks=2 segmentCount=2 randomOffset=2");
+    let offsets = offsets(&random, 1);
+    let own = |&offset: &u64| offset % 128 >= 64 && offset < 256 && offset % 2 == 0;
+    assert!(offsets.iter().all(own), "{offsets:?}");
+    let distinct: std::collections::BTreeSet<_> = offsets.iter().collect();
+    assert!(distinct.len() < offsets.len());
+}
+
+#[test]
+fn random_readers_keep_their_distance() {
+    let mut random = params("numTasks=8 reorderTasksRandom=1 taskPerNodeOffset=3");
+    for seed in 0..50 {
+        random.random_seed = seed;
+        for (rank, read) in readers(&random, 0).into_iter().enumerate() {
+            assert!((read + 8 - rank) % 8 >= 3, "seed {seed}");
+        }
+    }
+    random.random_seed = -1;
+    assert_ne!(readers(&random, 0), readers(&random, 1), "a negative seed is new every time");
+    random.random_seed = 1;
+    assert_eq!(readers(&random, 0), readers(&random, 1));
+}
+
+#[test]
+fn a_shuffle_reads_every_rank_once() {
+    let mut shuffle = params("numTasks=9 reorderTasksRandom=2");
+    for seed in 0..50 {
+        shuffle.random_seed = seed;
+        let mut ranks = readers(&shuffle, 0);
+        ranks.sort_unstable();
+        assert_eq!(ranks, (0..9).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn files_are_named_as_ior_names_them() {
+    let name = |line: &str, rank, repetition| {
+        file(&params(line), rank, repetition).to_string_lossy().into_owned()
+    };
+    assert_eq!(name("testFile=/d/f numTasks=2", 1, 2), "/d/f");
+    assert_eq!(name("testFile=/d/f filePerProc=1", 3, 0), "/d/f.00000003");
+    assert_eq!(name("testFile=/d/f filePerProc=1 multiFile=1", 3, 2), "/d/f.00000003.2");
+    assert_eq!(name("testFile=/d/f filePerProc=1 uniqueDir=1", 3, 0), "/d/3/f.00000003");
+    assert_eq!(name("testFile=/a/f@/b/f filePerProc=1", 3, 0), "/b/f.00000003");
+    assert_eq!(files(&params("testFile=f numTasks=3"), 0).len(), 1);
+}

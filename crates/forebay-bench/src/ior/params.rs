@@ -1,0 +1,420 @@
+//! What one IOR test shall do: the meaning of every option, whether it came from the command line,
+//! from `-O`, or from a script.
+//!
+//! Knows keys and values only; [`super::options`] reads command lines, [`super::script`] scripts.
+
+use std::path::PathBuf;
+
+use crate::cache::{Amount, Policy};
+use crate::io::Api;
+use crate::pattern::Pattern;
+use crate::team::Kind;
+use crate::units::{MIB, parse_size};
+use crate::{Error, Result};
+
+/// Whose data a task reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Reorder {
+    /// Its own.
+    #[default]
+    Off,
+    /// That of the rank a constant shift away (`-C`).
+    Constant,
+    /// That of a rank a random shift away, each task its own (`-Z`).
+    Random,
+    /// Every rank's data exactly once, shuffled (`-ZZ`).
+    Shuffle,
+}
+
+/// In which order a task visits the transfers of its blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Order {
+    #[default]
+    Sequential,
+    /// Each once, in random order within its segment (`-z`).
+    Shuffled,
+    /// At random, so some twice and some never (`-zz`).
+    Random,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Format {
+    #[default]
+    Default,
+    Json,
+    Csv,
+}
+
+/// One test. Flags of IOR's are kept as numbers, since that is how scripts write them and how the
+/// summary prints them.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Params {
+    pub api: Api,
+    pub reference: u64,
+    pub block: u64,
+    pub transfer: u64,
+    pub segments: u64,
+    pub tasks: usize,
+    pub tasks_per_node: usize,
+    pub kind: Kind,
+    pub depth: usize,
+    pub direct: bool,
+    pub range_locks: bool,
+    pub file_per_task: bool,
+    pub unique_dir: bool,
+    pub multi_file: bool,
+    pub constant: u64,
+    pub random_tasks: u64,
+    pub task_offset: usize,
+    pub random_seed: i64,
+    pub random_offset: u64,
+    pub random_offset_seed: u64,
+    pub sync: bool,
+    pub sync_each: bool,
+    pub write: bool,
+    pub read: bool,
+    pub check_write: bool,
+    pub check_read: bool,
+    pub signature: Option<u32>,
+    pub pattern: Pattern,
+    pub keep: bool,
+    pub keep_with_error: bool,
+    pub use_existing: bool,
+    pub repetitions: usize,
+    pub delay: f64,
+    pub deadline: f64,
+    pub wear_out: bool,
+    pub wear_out_iterations: u64,
+    pub status_file: Option<PathBuf>,
+    pub min_seconds: f64,
+    pub max_minutes: f64,
+    pub memory: Option<Amount>,
+    pub barriers: bool,
+    pub single_attempt: bool,
+    pub outlier_seconds: f64,
+    pub random_prefill: u64,
+    pub collective: bool,
+    pub file_view: bool,
+    pub path: String,
+    pub verbose: u64,
+    pub dry_run: bool,
+    pub warnings_as_errors: bool,
+    pub summary_file: Option<PathBuf>,
+    pub summary_format: Format,
+    pub rank_csv: Option<PathBuf>,
+    pub op_csv: Option<PathBuf>,
+    pub cache: Policy,
+    pub device_limit: Option<f64>,
+    pub out: Option<PathBuf>,
+    pub json: Option<PathBuf>,
+}
+
+impl Default for Params {
+    fn default() -> Self {
+        Self {
+            api: Api::Posix,
+            reference: 0,
+            block: MIB,
+            transfer: 256 << 10,
+            segments: 1,
+            tasks: 1,
+            tasks_per_node: 1,
+            kind: Kind::Processes,
+            depth: 32,
+            direct: false,
+            range_locks: false,
+            file_per_task: false,
+            unique_dir: false,
+            multi_file: false,
+            constant: 0,
+            random_tasks: 0,
+            task_offset: 1,
+            random_seed: 0,
+            random_offset: 0,
+            random_offset_seed: 0,
+            sync: false,
+            sync_each: false,
+            write: false,
+            read: false,
+            check_write: false,
+            check_read: false,
+            signature: None,
+            pattern: Pattern::Timestamp,
+            keep: false,
+            keep_with_error: false,
+            use_existing: false,
+            repetitions: 1,
+            delay: 0.0,
+            deadline: 0.0,
+            wear_out: false,
+            wear_out_iterations: 0,
+            status_file: None,
+            min_seconds: 0.0,
+            max_minutes: 0.0,
+            memory: None,
+            barriers: false,
+            single_attempt: false,
+            outlier_seconds: 0.0,
+            random_prefill: 0,
+            collective: false,
+            file_view: false,
+            path: "testFile".to_owned(),
+            verbose: 0,
+            dry_run: false,
+            warnings_as_errors: false,
+            summary_file: None,
+            summary_format: Format::Default,
+            rank_csv: None,
+            op_csv: None,
+            cache: Policy::Keep,
+            device_limit: None,
+            out: None,
+            json: None,
+        }
+    }
+}
+
+/// Every key, as IOR spells it in scripts; for suggestions.
+pub const KEYS: &[&str] = &[
+    "api",
+    "refNum",
+    "blockSize",
+    "transferSize",
+    "segmentCount",
+    "numTasks",
+    "tasksPerNode",
+    "threads",
+    "queueDepth",
+    "posix.odirect",
+    "useO_DIRECT",
+    "posix.rangelocks",
+    "filePerProc",
+    "uniqueDir",
+    "multiFile",
+    "reorderTasks",
+    "reorderTasksConstant",
+    "reorderTasksRandom",
+    "reorderTasksRandomSeed",
+    "taskPerNodeOffset",
+    "randomOffset",
+    "random-offset-seed",
+    "fsync",
+    "fsyncPerWrite",
+    "writeFile",
+    "readFile",
+    "checkWrite",
+    "checkRead",
+    "setTimeStampSignature",
+    "dataPacketType",
+    "storeFileOffset",
+    "keepFile",
+    "keepFileWithError",
+    "useExistingTestFile",
+    "repetitions",
+    "interTestDelay",
+    "deadlineForStonewalling",
+    "stoneWallingWearOut",
+    "stoneWallingWearOutIterations",
+    "stoneWallingStatusFile",
+    "minTimeDuration",
+    "maxTimeDuration",
+    "memoryPerNode",
+    "intraTestBarriers",
+    "singleXferAttempt",
+    "outlierThreshold",
+    "randomPrefill",
+    "collective",
+    "useFileView",
+    "dualMount",
+    "testFile",
+    "verbose",
+    "dryRun",
+    "warningAsErrors",
+    "summaryFile",
+    "summaryFormat",
+    "saveRankPerformanceDetailsCSV",
+    "savePerOpDataCSV",
+    "cache",
+    "device-limit",
+    "target",
+    "out",
+    "json",
+];
+
+impl Params {
+    /// Applies one `key=value`; keys are not sensitive to case, as in IOR's scripts.
+    pub fn set(&mut self, key: &str, value: &str) -> Result<()> {
+        match key.to_ascii_lowercase().as_str() {
+            "api" => self.api = Api::parse(value)?,
+            "refnum" => self.reference = number(value)?,
+            "blocksize" => self.block = parse_size(value)?,
+            "transfersize" => self.transfer = parse_size(value)?,
+            "segmentcount" => self.segments = parse_size(value)?,
+            "numtasks" => self.tasks = number(value)?,
+            "tasks-per-node" | "taskspernode" => self.tasks_per_node = number(value)?,
+            "threads" => {
+                self.kind = if flag(value)? { Kind::Threads } else { Kind::Processes };
+            }
+            "depth" | "queuedepth" => self.depth = number(value)?,
+            "posix.odirect" | "useo_direct" => self.direct = flag(value)?,
+            "posix.rangelocks" => self.range_locks = flag(value)?,
+            "fileperproc" => self.file_per_task = flag(value)?,
+            "uniquedir" => self.unique_dir = flag(value)?,
+            "multifile" => self.multi_file = flag(value)?,
+            "reordertasks" | "reordertasksconstant" => self.constant = number(value)?,
+            "reordertasksrandom" => self.random_tasks = number(value)?,
+            "reordertasksrandomseed" => self.random_seed = number(value)?,
+            "taskpernodeoffset" => self.task_offset = number(value)?,
+            "randomoffset" => self.random_offset = number(value)?,
+            "random-offset-seed" | "randomoffsetseed" => self.random_offset_seed = number(value)?,
+            "fsync" => self.sync = flag(value)?,
+            "fsyncperwrite" => self.sync_each = flag(value)?,
+            "writefile" => self.write = flag(value)?,
+            "readfile" => self.read = flag(value)?,
+            "checkwrite" => self.check_write = flag(value)?,
+            "checkread" => self.check_read = flag(value)?,
+            "settimestampsignature" => self.signature = Some(number(value)?),
+            "datapackettype" => self.pattern = Pattern::parse(value)?,
+            "storefileoffset" => self.pattern = Pattern::Offset,
+            "keepfile" => self.keep = flag(value)?,
+            "keepfilewitherror" => self.keep_with_error = flag(value)?,
+            "useexistingtestfile" => self.use_existing = flag(value)?,
+            "repetitions" => self.repetitions = number(value)?,
+            "intertestdelay" => self.delay = number(value)?,
+            "deadlineforstonewalling" => self.deadline = number(value)?,
+            "stonewallingwearout" => self.wear_out = flag(value)?,
+            "stonewallingwearoutiterations" => self.wear_out_iterations = number(value)?,
+            "stonewallingstatusfile" => self.status_file = Some(value.into()),
+            "mintimeduration" => self.min_seconds = number(value)?,
+            "maxtimeduration" => self.max_minutes = number(value)?,
+            "memorypernode" => self.memory = Some(Amount::parse(value)?),
+            "intratestbarriers" => self.barriers = flag(value)?,
+            "singlexferattempt" => self.single_attempt = flag(value)?,
+            "outlierthreshold" => self.outlier_seconds = number(value)?,
+            "randomprefill" => self.random_prefill = parse_size(value)?,
+            "collective" => self.collective = flag(value)?,
+            "usefileview" => self.file_view = flag(value)?,
+            "dualmount" => return Err(dual_mount()),
+            "testfile" => self.path = value.to_owned(),
+            "verbose" => self.verbose = number(value)?,
+            "dryrun" => self.dry_run = flag(value)?,
+            "warningaserrors" => self.warnings_as_errors = flag(value)?,
+            "summaryfile" => self.summary_file = Some(value.into()),
+            "summaryformat" => self.summary_format = format(value)?,
+            "saverankperformancedetailscsv" => self.rank_csv = Some(value.into()),
+            "saveperopdatacsv" => self.op_csv = Some(value.into()),
+            "cache" => self.cache = Policy::parse(value)?,
+            "device-limit" => self.device_limit = Some(parse_size(value)? as f64),
+            "target" => self.api = target(value)?,
+            "out" => self.out = Some(value.into()),
+            "json" => self.json = Some(value.into()),
+            _ => return Err(unknown(key)),
+        }
+        Ok(())
+    }
+
+    pub fn reorder(&self) -> Reorder {
+        match (self.constant, self.random_tasks) {
+            (0, 0) => Reorder::Off,
+            (_, 0) => Reorder::Constant,
+            (_, 1) => Reorder::Random,
+            _ => Reorder::Shuffle,
+        }
+    }
+
+    pub fn order(&self) -> Order {
+        match self.random_offset {
+            0 => Order::Sequential,
+            1 => Order::Shuffled,
+            _ => Order::Random,
+        }
+    }
+
+    /// Whether transfers go around the page cache.
+    pub fn around_cache(&self) -> bool {
+        self.direct || self.cache == Policy::Direct
+    }
+
+    pub fn transfers_per_block(&self) -> u64 {
+        self.block / self.transfer
+    }
+
+    /// Transfers of one task in one phase.
+    pub fn transfers_per_task(&self) -> u64 {
+        self.segments * self.transfers_per_block()
+    }
+
+    /// Bytes of all tasks in one phase.
+    pub fn aggregate(&self) -> u64 {
+        self.block.saturating_mul(self.segments).saturating_mul(self.tasks as u64)
+    }
+
+    /// With neither write nor read nor a check asked for, both write and read are done.
+    pub fn complete(&mut self) {
+        if !(self.write || self.read || self.check_write || self.check_read) {
+            (self.write, self.read) = (true, true);
+        }
+    }
+}
+
+fn number<T: std::str::FromStr>(text: &str) -> Result<T> {
+    text.parse().map_err(|_| Error::usage(format!("{text:?} is not a number it takes")))
+}
+
+fn flag(text: &str) -> Result<bool> {
+    match text.to_ascii_lowercase().as_str() {
+        "0" | "false" => Ok(false),
+        "1" | "true" => Ok(true),
+        _ => Err(Error::usage(format!("{text:?} is not 0 or 1"))),
+    }
+}
+
+fn format(text: &str) -> Result<Format> {
+    match text.to_ascii_lowercase().as_str() {
+        "default" => Ok(Format::Default),
+        "json" => Ok(Format::Json),
+        "csv" => Ok(Format::Csv),
+        _ => Err(Error::usage(format!("{text:?} is not a format; use default, JSON or CSV"))),
+    }
+}
+
+fn target(text: &str) -> Result<Api> {
+    match text {
+        "null" => Ok(Api::Null),
+        "file" => Ok(Api::Posix),
+        _ => Err(Error::usage(format!("{text:?} is no target; use file (with -o) or null"))),
+    }
+}
+
+fn dual_mount() -> Error {
+    Error::usage(
+        "-y alternates mounts between MPI nodes; here, list the directories: -F -o /a/file@/b/file",
+    )
+}
+
+fn unknown(key: &str) -> Error {
+    let near = crate::args::nearest(key, KEYS.iter().map(|key| (*key).to_owned()));
+    let hint = near.map_or(String::new(), |near| format!("; did you mean {near}?"));
+    Error::usage(format!("no setting {key:?}{hint}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A key that suggestions name must be one that `set` takes.
+    #[test]
+    fn every_listed_key_is_known() {
+        for key in KEYS.iter().filter(|key| **key != "dualMount") {
+            let tried = ["1", "null", "POSIX", "t", "JSON", "keep"]
+                .map(|value| Params::default().set(key, value));
+            assert!(tried.iter().any(Result::is_ok), "{key}: {tried:?}");
+        }
+    }
+
+    #[test]
+    fn a_mistyped_key_gets_a_suggestion() {
+        let error = Params::default().set("blocksise", "1").unwrap_err().to_string();
+        assert!(error.contains("did you mean blockSize"), "{error}");
+    }
+}
