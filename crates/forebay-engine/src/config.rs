@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::governor::law::Preset;
+use crate::governor::schedule::Schedule;
+
 /// When a write reaches the backing store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -39,22 +42,63 @@ impl Default for Config {
     }
 }
 
-/// Changeable while the engine runs. Watermarks are shares of the tier's size in percent, with
+/// A level of the tier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Watermark {
+    /// Percent of the tier's size.
+    Share(u8),
+    Bytes(u64),
+}
+
+impl Watermark {
+    /// In bytes, of a tier of `tier_bytes`.
+    pub fn of(self, tier_bytes: u64) -> u64 {
+        match self {
+            Watermark::Share(percent) => {
+                (u128::from(tier_bytes) * u128::from(percent) / 100) as u64
+            }
+            Watermark::Bytes(bytes) => bytes.min(tier_bytes),
+        }
+    }
+}
+
+/// The watermarks in bytes, in order: `low <= high <= hard < full`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Marks {
+    pub low: u64,
+    pub high: u64,
+    pub hard: u64,
+    pub full: u64,
+}
+
+/// Changeable while the engine runs. Watermarks keep the order
 /// `dirty_low <= dirty_high <= dirty_hard <= used_high`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Tunables {
-    /// A dirty byte is flushed once it is this old.
+    /// How the drain decides.
+    pub preset: Preset,
+    /// A dirty byte is flushed before it is this old.
     pub max_age: Duration,
-    /// Flushing by level stops below this share of dirty bytes.
-    pub dirty_low: u8,
-    /// Flushing by level starts above this share.
-    pub dirty_high: u8,
-    /// Above this share writers are slowed down.
-    pub dirty_hard: u8,
+    /// What was rewritten less than this ago waits for the next lap of the drain.
+    pub settle: Duration,
+    /// Flushing by level stops below this many dirty bytes.
+    pub dirty_low: Watermark,
+    /// At this many the drain does what it can.
+    pub dirty_high: Watermark,
+    /// Above this many writers are slowed down.
+    pub dirty_hard: Watermark,
     /// Above this share of used bytes clean extents are evicted.
     pub used_high: u8,
     /// Cap on the drain in bytes per second; 0 is none.
     pub rate_max: u64,
+    /// Cap on the drain's writes to the backing store per second; 0 is none.
+    pub ops_max: u64,
+    /// What foreground operations may take before the drain makes way; `None` for 2 ms on the fast
+    /// tier and 75 ms on the backing store.
+    pub latency_target: Option<Duration>,
+    /// When the drain may work.
+    pub schedule: Schedule,
     /// Copies to the backing store in flight at once (1 to 64).
     pub flush_depth: u32,
     /// Fills from the backing store in flight at once (1 to 64).
@@ -71,12 +115,17 @@ pub struct Tunables {
 impl Default for Tunables {
     fn default() -> Tunables {
         Tunables {
+            preset: Preset::Governor,
             max_age: Duration::from_secs(30),
-            dirty_low: 20,
-            dirty_high: 50,
-            dirty_hard: 80,
+            settle: Duration::from_secs(5),
+            dirty_low: Watermark::Share(20),
+            dirty_high: Watermark::Share(50),
+            dirty_hard: Watermark::Share(80),
             used_high: 90,
             rate_max: 0,
+            ops_max: 0,
+            latency_target: None,
+            schedule: Schedule::default(),
             flush_depth: 16,
             fill_depth: 16,
             readahead: 16 << 20,
@@ -93,14 +142,11 @@ impl Tunables {
             ("dirty-low", self.dirty_low),
             ("dirty-high", self.dirty_high),
             ("dirty-hard", self.dirty_hard),
-            ("used-high", self.used_high),
+            ("used-high", Watermark::Share(self.used_high)),
         ];
-        for pair in marks.windows(2) {
-            let ((low, l), (high, h)) = (pair[0], pair[1]);
-            if l > h {
-                return Err(format!(
-                    "{low} ({l}%) is above {high} ({h}%): lower {low} or raise {high}"
-                ));
+        for (n, (low, l)) in marks.iter().enumerate() {
+            for (high, h) in &marks[n + 1..] {
+                check_order((low, *l), (high, *h))?;
             }
         }
         if self.used_high > 98 {
@@ -116,4 +162,25 @@ impl Tunables {
         }
         Ok(())
     }
+
+    /// The watermarks of a tier of `tier_bytes`. A share and a size can only be compared here: a
+    /// mark above the next one counts as that.
+    pub fn marks(&self, tier_bytes: u64) -> Marks {
+        let full = Watermark::Share(self.used_high).of(tier_bytes).max(1);
+        let hard = self.dirty_hard.of(tier_bytes).min(full - 1);
+        let high = self.dirty_high.of(tier_bytes).min(hard);
+        let low = self.dirty_low.of(tier_bytes).min(high);
+        Marks { low, high, hard, full }
+    }
+}
+
+fn check_order(low: (&str, Watermark), high: (&str, Watermark)) -> Result<(), String> {
+    use Watermark::{Bytes, Share};
+    let wrong = match (low.1, high.1) {
+        (Share(l), Share(h)) if l > h => (format!("{l}%"), format!("{h}%")),
+        (Bytes(l), Bytes(h)) if l > h => (format!("{l} bytes"), format!("{h} bytes")),
+        _ => return Ok(()),
+    };
+    let ((low, _), (high, _)) = (low, high);
+    Err(format!("{low} ({}) is above {high} ({}): lower {low} or raise {high}", wrong.0, wrong.1))
 }

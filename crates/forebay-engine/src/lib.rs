@@ -21,6 +21,7 @@ mod file;
 mod fill;
 mod flight;
 mod flush;
+pub mod governor;
 mod health;
 mod index;
 mod io;
@@ -41,7 +42,7 @@ mod status;
 mod tier;
 
 pub use check::{CheckReport, check};
-pub use config::{Config, Tunables, WritePolicy};
+pub use config::{Config, Marks, Tunables, Watermark, WritePolicy};
 pub use engine::Engine;
 pub use file::File;
 pub use health::Health;

@@ -46,9 +46,9 @@ pub fn drain(level: Level, t: &Tunables) -> Drain {
     let Some(age) = level.oldest_age else {
         return Drain::Rest("nothing-dirty");
     };
-    let dirty = share(level.dirty_bytes, level.tier_bytes);
-    let floor = if level.draining { t.dirty_low } else { t.dirty_high };
-    if dirty > f64::from(floor) {
+    let marks = t.marks(level.tier_bytes);
+    let floor = if level.draining { marks.low } else { marks.high };
+    if level.dirty_bytes > floor {
         return Drain::Level;
     }
     // Full of dirty and unevictable bytes: only flushing makes room.
@@ -62,13 +62,12 @@ pub fn drain(level: Level, t: &Tunables) -> Drain {
 /// the time the drain needs for as many bytes, the whole of it when the tier is full. So writers
 /// come down to the speed of the drain without a step (S9).
 pub fn write_delay(level: Level, t: &Tunables, len: u64, drain_rate: u64) -> Duration {
-    let hard = f64::from(t.dirty_hard);
-    let dirty = share(level.dirty_bytes, level.tier_bytes);
-    if dirty <= hard {
+    let marks = t.marks(level.tier_bytes);
+    if level.dirty_bytes <= marks.hard {
         return Duration::ZERO;
     }
-    let full = f64::from(t.used_high.max(t.dirty_hard + 1));
-    let pressure = ((dirty - hard) / (full - hard)).clamp(0.0, 1.0);
+    let band = (marks.full - marks.hard) as f64;
+    let pressure = ((level.dirty_bytes - marks.hard) as f64 / band).clamp(0.0, 1.0);
     // A drain that was never measured is taken for a slow disk's 50 MB/s.
     let rate = if drain_rate == 0 { 50_000_000 } else { drain_rate };
     Duration::from_secs_f64((len as f64 / rate as f64 * pressure).min(1.0))
@@ -81,7 +80,7 @@ pub fn may_write_unseen(level: Level, t: &Tunables, writers: u64) -> bool {
     if level.tier_bytes < PASSTHROUGH_WRITE_TIER_MIN {
         return false;
     }
-    if share(level.dirty_bytes, level.tier_bytes) > f64::from(t.dirty_high) {
+    if level.dirty_bytes > t.marks(level.tier_bytes).high {
         return false;
     }
     let room = level.tier_bytes.saturating_sub(level.dirty_bytes);

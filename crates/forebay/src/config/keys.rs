@@ -5,6 +5,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use forebay_engine::Watermark;
+
 use crate::nearest::nearest;
 use crate::units;
 
@@ -28,6 +30,8 @@ pub enum Type {
     Rate,
     Duration,
     Percent,
+    /// A share of the tier, or a size.
+    Watermark,
     Count {
         min: u64,
         max: u64,
@@ -55,6 +59,7 @@ pub enum Value {
     Rate(u64),
     Time(Duration),
     Percent(u8),
+    Level(Watermark),
     Count(u64),
     Flag(bool),
     Word(&'static str),
@@ -93,12 +98,12 @@ pub const KEYS: &[Key] = &[
     live("max-age", Type::Duration, "30s", "Flush a dirty byte once it is this old"),
     live(
         "dirty-low",
-        Type::Percent,
+        Type::Watermark,
         "20%",
         "Stop flushing by level below this share of dirty bytes in the tier",
     ),
-    live("dirty-high", Type::Percent, "50%", "Start flushing by level above this share"),
-    live("dirty-hard", Type::Percent, "80%", "Slow writers down above this share"),
+    live("dirty-high", Type::Watermark, "50%", "Start flushing by level above this share"),
+    live("dirty-hard", Type::Watermark, "80%", "Slow writers down above this share"),
     live("used-high", Type::Percent, "90%", "Evict clean extents above this share of used bytes"),
     live("rate-max", Type::Rate, "none", "Cap on the drain per second, such as 100MB/s"),
     live(
@@ -185,6 +190,7 @@ impl Key {
             Type::Rate => units::parse_rate(text).map(Value::Rate),
             Type::Duration => units::parse_duration(text).map(Value::Time),
             Type::Percent => units::parse_percent(text).map(Value::Percent),
+            Type::Watermark => parse_watermark(text).map(Value::Level),
             Type::Count { min, max } => parse_count(text, min, max),
             Type::Bool => parse_bool(text),
             Type::Choice(words) => parse_choice(text, words),
@@ -203,6 +209,7 @@ impl Key {
             Type::Rate => "RATE",
             Type::Duration => "TIME",
             Type::Percent => "PERCENT",
+            Type::Watermark => "LEVEL",
             Type::Count { .. } => "N",
             Type::Bool => "BOOL",
             Type::Choice(_) => "WORD",
@@ -218,6 +225,7 @@ impl Key {
             Type::Rate => "a size per second, such as 100MB/s, or none".into(),
             Type::Duration => "a time, such as 30s or 5min".into(),
             Type::Percent => "a share, 0% to 100%".into(),
+            Type::Watermark => "a share, 0% to 100%, or a size, such as 10GiB".into(),
             Type::Count { min, max } => format!("a number, {min} to {max}"),
             Type::Bool => "true or false".into(),
             Type::Choice(words) => words.join(", "),
@@ -234,7 +242,8 @@ impl fmt::Display for Value {
             Value::Rate(0) => f.write_str("none"),
             Value::Rate(bytes) => write!(f, "{}/s", units::exact_size(*bytes)),
             Value::Time(time) => f.write_str(&units::exact_duration(*time)),
-            Value::Percent(share) => write!(f, "{share}%"),
+            Value::Percent(share) | Value::Level(Watermark::Share(share)) => write!(f, "{share}%"),
+            Value::Level(Watermark::Bytes(bytes)) => f.write_str(&units::exact_size(*bytes)),
             Value::Count(count) => write!(f, "{count}"),
             Value::Flag(on) => write!(f, "{on}"),
             Value::Word(word) => f.write_str(word),
@@ -243,6 +252,15 @@ impl fmt::Display for Value {
                 None => Ok(()),
             },
         }
+    }
+}
+
+fn parse_watermark(text: &str) -> Result<Watermark, String> {
+    match text.ends_with(['B', 'b']) {
+        true => units::parse_size(text).map(Watermark::Bytes),
+        false => units::parse_percent(text)
+            .map(Watermark::Share)
+            .map_err(|reason| format!("{reason}, or a size, for example 10GiB")),
     }
 }
 
@@ -297,6 +315,7 @@ mod tests {
         assert!(wrong("threads", "65").contains("from 1 to 64"));
         assert!(wrong("read-only", "maybe").contains("true or false"));
         assert!(wrong("tier-size", "10").contains("for example 10GiB"));
+        assert!(wrong("dirty-high", "10G").contains("10GiB"));
         assert!(find("teir-size").err().unwrap().contains("did you mean tier-size?"));
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use forebay_backing::{Error, Kind, Result};
-use forebay_engine::{Config, Tunables, WritePolicy};
+use forebay_engine::{Config, Tunables, Watermark, WritePolicy};
 use forebay_fuse::Passthrough;
 
 use super::keys::{self, Change, KEYS, Key, Value};
@@ -135,9 +135,9 @@ pub fn change_tunable(tunables: &Tunables, name: &str, text: &str) -> Result<Tun
 pub fn tunable(tunables: &Tunables, name: &str) -> Option<Value> {
     Some(match name {
         "max-age" => Value::Time(tunables.max_age),
-        "dirty-low" => Value::Percent(tunables.dirty_low),
-        "dirty-high" => Value::Percent(tunables.dirty_high),
-        "dirty-hard" => Value::Percent(tunables.dirty_hard),
+        "dirty-low" => Value::Level(tunables.dirty_low),
+        "dirty-high" => Value::Level(tunables.dirty_high),
+        "dirty-hard" => Value::Level(tunables.dirty_hard),
         "used-high" => Value::Percent(tunables.used_high),
         "rate-max" => Value::Rate(tunables.rate_max),
         "flush-depth" => Value::Count(tunables.flush_depth.into()),
@@ -156,9 +156,9 @@ fn set_tunable(tunables: &mut Tunables, name: &str, value: &Value) {
     let depth = |value| u32::try_from(count(value)).expect("the table bounds depths by 64");
     match name {
         "max-age" => tunables.max_age = time(value),
-        "dirty-low" => tunables.dirty_low = percent(value),
-        "dirty-high" => tunables.dirty_high = percent(value),
-        "dirty-hard" => tunables.dirty_hard = percent(value),
+        "dirty-low" => tunables.dirty_low = level(value),
+        "dirty-high" => tunables.dirty_high = level(value),
+        "dirty-hard" => tunables.dirty_hard = level(value),
         "used-high" => tunables.used_high = percent(value),
         "rate-max" => tunables.rate_max = bytes(value).expect("a rate is a number"),
         "flush-depth" => tunables.flush_depth = depth(value),
@@ -209,6 +209,11 @@ fn percent(value: &Value) -> u8 {
     *share
 }
 
+fn level(value: &Value) -> Watermark {
+    let Value::Level(mark) = value else { panic!("{value:?} is no watermark") };
+    *mark
+}
+
 fn count(value: &Value) -> usize {
     let Value::Count(count) = value else { panic!("{value:?} is no count") };
     usize::try_from(*count).expect("the table bounds counts far below")
@@ -256,7 +261,10 @@ mod tests {
             assert_eq!(after, before, "{}", key.name);
         }
         assert_eq!(change_tunable(&before, "max-age", "10s\n").unwrap().max_age.as_secs(), 10);
-        assert_eq!(change_tunable(&before, "dirty-high", "40").unwrap().dirty_high, 40);
+        assert_eq!(
+            change_tunable(&before, "dirty-high", "40").unwrap().dirty_high,
+            Watermark::Share(40)
+        );
     }
 
     #[test]

@@ -1,0 +1,101 @@
+//! The age term: the lowest steady rate at which nothing passes its deadline.
+
+use std::time::Duration;
+
+/// Dirty bytes that are about equally old.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cohort {
+    /// Of its oldest byte, since that became dirty.
+    pub age: Duration,
+    /// Of its youngest.
+    pub youngest: Duration,
+    pub bytes: u64,
+}
+
+/// What the deadlines ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Demand {
+    /// Bytes per second.
+    pub rate: f64,
+    /// What is at least this old is what the rate is for.
+    pub from_age: Duration,
+}
+
+/// Deadlines this far ahead count: the rest stays for absorption. A share of the age, in parts.
+const WINDOW_PARTS: u32 = 4;
+
+/// A store this busy with the deadlines behind the window cannot wait for them to come closer.
+const START_EARLY: f64 = 0.5;
+
+/// How far ahead of its deadline a byte may be flushed.
+pub fn window(max_age: Duration) -> Duration {
+    max_age / WINDOW_PARTS
+}
+
+/// How much earlier than needed to aim.
+fn early(max_age: Duration) -> Duration {
+    (max_age / 8).clamp(Duration::from_millis(1), Duration::from_secs(1))
+}
+
+/// The age at which bytes are to be picked, so that they are synced before `max_age` if that takes
+/// `margin`.
+fn aim(max_age: Duration, margin: Duration) -> Duration {
+    max_age.saturating_sub(margin.min(max_age / 3)).saturating_sub(early(max_age))
+}
+
+/// Older than this the pace did not suffice.
+pub fn is_late(age: Duration, max_age: Duration, margin: Duration) -> bool {
+    age > aim(max_age, margin) + early(max_age) / 2
+}
+
+/// The least rate that brings every cohort out before `max_age`, less `margin` for a batch to be
+/// synced: the largest of "all bytes up to this old, over the time left to the youngest of them",
+/// as the oldest go first. `cohorts` come oldest first; `service` is what the backing store can do.
+pub fn demand(cohorts: &[Cohort], max_age: Duration, margin: Duration, service: f64) -> Demand {
+    let early = early(max_age);
+    let deadline = aim(max_age, margin);
+    let mut demand = Demand::default();
+    let mut bytes = 0.0;
+    for cohort in cohorts {
+        bytes += cohort.bytes as f64;
+        // Who is late is not made up for in an instant.
+        let left = deadline.saturating_sub(cohort.youngest).max(early / 8);
+        let rate = bytes / left.as_secs_f64();
+        let due = left <= window(max_age) || rate >= START_EARLY * service;
+        if due && (rate > demand.rate || demand.rate == 0.0) {
+            demand = Demand { rate, from_age: cohort.age };
+        }
+    }
+    demand
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: Duration = Duration::from_secs(1);
+    const MB: u64 = 1_000_000;
+
+    fn cohort(age: u32, mb: u64) -> Cohort {
+        Cohort { age: age * S, youngest: (age * S).saturating_sub(S), bytes: mb * MB }
+    }
+
+    #[test]
+    fn a_steady_stream_is_drained_at_its_own_rate_when_it_is_due() {
+        let stream: Vec<Cohort> = (0..=39).rev().map(|age| cohort(age, 10)).collect();
+        let rate = demand(&stream, 40 * S, Duration::ZERO, 1e9).rate;
+        assert!((9e6..=12e6).contains(&rate), "{rate}");
+        let young: Vec<Cohort> = (0..=28).rev().map(|age| cohort(age, 10)).collect();
+        assert_eq!(demand(&young, 40 * S, Duration::ZERO, 1e9), Demand::default());
+    }
+
+    #[test]
+    fn a_burst_that_takes_long_is_begun_in_time() {
+        let burst = [cohort(1, 3000)];
+        assert_eq!(demand(&burst, 40 * S, Duration::ZERO, 200e6).rate, 0.0);
+        let slow = demand(&burst, 40 * S, Duration::ZERO, 100e6);
+        assert!((76e6..78e6).contains(&slow.rate), "{slow:?}");
+        let late = demand(&[cohort(100, 3000)], 40 * S, Duration::ZERO, 100e6);
+        assert_eq!(late.rate, 24000e6);
+    }
+}

@@ -1,0 +1,125 @@
+//! A token bucket: holds a rate over every ten seconds within three percent.
+//!
+//! What was taken may put it into debt once; nobody takes from a bucket in debt. What was not
+//! taken is kept for a fifth of a second, so that the sync between two batches costs no rate.
+
+use std::time::Duration;
+
+#[derive(Debug, Clone, Copy)]
+pub struct Bucket {
+    /// Per second; infinite for no limit.
+    rate: f64,
+    level: f64,
+    at: Duration,
+}
+
+/// How long unused tokens are kept, in seconds. With [`CHUNK_SECS`] it makes the three percent.
+const KEPT_SECS: f64 = 0.2;
+
+/// The longest time that the bytes of one call may be worth.
+const CHUNK_SECS: f64 = 0.1;
+
+/// What is asked for again after this long, since the rate may have changed.
+const ASK_AGAIN: Duration = Duration::from_millis(100);
+
+impl Bucket {
+    pub fn new(rate: f64, now: Duration) -> Bucket {
+        Bucket { rate, level: 0.0, at: now }
+    }
+
+    /// Changes the rate from `now` on. A debt stays the same time, not the same bytes.
+    pub fn set_rate(&mut self, rate: f64, now: Duration) {
+        self.fill(now);
+        if rate != self.rate {
+            let scale =
+                if self.rate.is_finite() && self.rate > 0.0 { rate / self.rate } else { 0.0 };
+            self.level = if scale.is_finite() { self.level * scale.min(1.0) } else { 0.0 };
+            self.rate = rate;
+        }
+    }
+
+    fn fill(&mut self, now: Duration) {
+        let dt = now.saturating_sub(self.at).as_secs_f64();
+        self.at = self.at.max(now);
+        self.level = if self.rate.is_finite() {
+            (self.level + self.rate * dt).min(self.rate * KEPT_SECS)
+        } else {
+            0.0
+        };
+    }
+
+    /// Whether something can be taken now; else how long to wait before asking again.
+    pub fn wait(&mut self, now: Duration) -> Option<Duration> {
+        self.fill(now);
+        if self.rate.is_infinite() || self.level > 0.0 {
+            return None;
+        }
+        let secs = (1.0 - self.level) / self.rate;
+        let wait = Duration::try_from_secs_f64(secs).unwrap_or(ASK_AGAIN);
+        Some(wait.clamp(Duration::from_micros(100), ASK_AGAIN))
+    }
+
+    pub fn take(&mut self, amount: f64) {
+        if self.rate.is_finite() {
+            self.level -= amount;
+        }
+    }
+
+    /// Puts back what was taken and not used.
+    pub fn give_back(&mut self, amount: f64) {
+        self.take(-amount);
+    }
+
+    /// The bytes that one call should move at most.
+    pub fn chunk(&self, largest: u64) -> u64 {
+        let bytes = self.rate * CHUNK_SECS;
+        if bytes >= largest as f64 { largest } else { (bytes as u64 & !4095).max(4096) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// Takes whenever it can, with a pause of `gap_ms` in every second; the time of each take.
+    fn run(rate: f64, gap_ms: u32) -> Vec<(Duration, u64)> {
+        let mut bucket = Bucket::new(rate, Duration::ZERO);
+        let mut taken = Vec::new();
+        for ms in 0..60_000u32 {
+            let now = ms * MS;
+            while ms % 1000 >= gap_ms && bucket.wait(now).is_none() {
+                let chunk = bucket.chunk(1 << 20);
+                bucket.take(chunk as f64);
+                taken.push((now, chunk));
+            }
+        }
+        taken
+    }
+
+    #[test]
+    fn every_ten_seconds_hold_the_rate_within_three_percent() {
+        for rate in [300e3, 5e6, 100e6, 3e9] {
+            for gap in [0, 50, 150] {
+                let taken = run(rate, gap);
+                for from in (0..50_000).step_by(170) {
+                    let window = from * MS..(from + 10_000) * MS;
+                    let bytes: u64 =
+                        taken.iter().filter(|(at, _)| window.contains(at)).map(|t| t.1).sum();
+                    let share = bytes as f64 / (rate * 10.0);
+                    assert!((0.97..=1.03).contains(&share), "{rate} {gap} at {from}: {share}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_rate_that_rises_frees_who_waits() {
+        let mut bucket = Bucket::new(1e3, Duration::ZERO);
+        bucket.take(1e6);
+        assert!(bucket.wait(MS).is_some());
+        bucket.set_rate(f64::INFINITY, 2 * MS);
+        assert_eq!(bucket.wait(2 * MS), None);
+    }
+}

@@ -1,0 +1,113 @@
+//! The presets: which terms of the one control law take part, and how. There is no second law.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// How the drain decides; see [`Preset::law`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Preset {
+    /// Age as deadline, level as feedback, idleness as opportunity, latency as brake.
+    #[default]
+    Governor,
+    /// Nothing below the high mark, as fast as possible above it, down to the low mark.
+    Threshold,
+    /// Everything once it is `max-age` old, whatever the level.
+    Age,
+    /// Only while the backing store is idle.
+    Idle,
+    /// Nothing until writers would have to be slowed down.
+    Hold,
+}
+
+/// What of the level counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ByLevel {
+    Off,
+    /// All or nothing, between the marks.
+    Step,
+    Proportional(Integral),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Integral {
+    /// Bounded, and it grows only while the drain does what it is told.
+    Bounded,
+    /// Without either: for the proof that the simulation notices.
+    Unbounded,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ByAge {
+    Off,
+    /// Paced so that nothing gets older than `max-age`.
+    MaxAge,
+    /// The same with a fixed age of its own.
+    After(Duration),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Switch {
+    Off,
+    On,
+}
+
+/// The terms in force.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Law {
+    pub age: ByAge,
+    pub level: ByLevel,
+    pub idle: Switch,
+    pub brake: Switch,
+    /// Copies in flight at most, beside `flush-depth`.
+    pub depth_max: u32,
+}
+
+/// How long FlashCache leaves a block that nobody touches.
+const FALLOW: Duration = Duration::from_secs(900);
+
+impl Preset {
+    pub const ALL: [Preset; 5] =
+        [Preset::Governor, Preset::Threshold, Preset::Age, Preset::Idle, Preset::Hold];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Preset::Governor => "governor",
+            Preset::Threshold => "threshold",
+            Preset::Age => "age",
+            Preset::Idle => "idle",
+            Preset::Hold => "hold",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<Preset> {
+        Preset::ALL.into_iter().find(|preset| preset.name() == name)
+    }
+
+    pub fn law(self) -> Law {
+        let nothing = Law {
+            age: ByAge::Off,
+            level: ByLevel::Off,
+            idle: Switch::Off,
+            brake: Switch::Off,
+            depth_max: u32::MAX,
+        };
+        match self {
+            Preset::Governor => Law {
+                age: ByAge::MaxAge,
+                level: ByLevel::Proportional(Integral::Bounded),
+                idle: Switch::On,
+                brake: Switch::On,
+                ..nothing
+            },
+            // Four at once is what FlashCache allows itself.
+            Preset::Threshold => {
+                Law { age: ByAge::After(FALLOW), level: ByLevel::Step, depth_max: 4, ..nothing }
+            }
+            Preset::Age => Law { age: ByAge::MaxAge, ..nothing },
+            Preset::Idle => Law { idle: Switch::On, ..nothing },
+            Preset::Hold => nothing,
+        }
+    }
+}

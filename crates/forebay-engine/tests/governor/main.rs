@@ -1,0 +1,17 @@
+//! The drain governor against a simulated tier, backing store and thousands of loads from seeds:
+//! what it promises is checked, and that the checks would notice.
+//!
+//! The world here is a fluid one, in ticks of a tenth of a second, and has its own books: it shares
+//! no code with the engine but the governor itself.
+
+mod bites;
+mod checks;
+mod deadline;
+mod disk;
+mod load;
+mod order;
+mod presets;
+#[path = "../engine/rng.rs"]
+mod rng;
+mod stability;
+mod world;
