@@ -10,8 +10,15 @@ type Run = fn(&[String]) -> Result<u8>;
 /// Name, one line about it, and its entry.
 const COMMANDS: &[(&str, &str, Run)] = &[
     ("ior", "IOR's workload, options and output", crate::ior::run),
+    ("mdtest", "mdtest's metadata workload, options and summary", crate::mdtest::run),
+    ("compare", "two targets by turns: ratios, and whether they are noise", crate::compare::run),
     ("report", "turns results into a page, pictures and a summary", crate::report::run),
 ];
+
+/// All of them, with the workloads named after questions.
+fn commands() -> impl Iterator<Item = &'static (&'static str, &'static str, Run)> {
+    COMMANDS.iter().chain(crate::workloads::COMMANDS)
+}
 
 /// Runs what `args` (all that follows `bench`) ask for. Exit codes: 0 done, 1 done with errors
 /// listed, 2 usage, 130 interrupted.
@@ -37,7 +44,7 @@ fn dispatch(args: Vec<OsString>) -> Result<u8> {
         print!("{}", help());
         return Ok(0);
     }
-    let Some((_, _, run)) = COMMANDS.iter().find(|(known, ..)| known == name) else {
+    let Some((_, _, run)) = commands().find(|(known, ..)| known == name) else {
         return Err(unknown(name));
     };
     crate::interrupt::install();
@@ -49,7 +56,7 @@ fn text(arg: OsString) -> Result<String> {
 }
 
 fn unknown(name: &str) -> Error {
-    let known = COMMANDS.iter().map(|(known, ..)| (*known).to_owned());
+    let known = commands().map(|(known, ..)| (*known).to_owned());
     let hint = nearest(name, known).map_or(String::new(), |near| format!("; did you mean {near}?"));
     Error::usage(format!("no benchmark named {name:?}{hint} (see forebay bench --help)"))
 }
@@ -58,7 +65,7 @@ fn help() -> String {
     let mut text = "An honest, IOR-compatible benchmark of any path.\n\n\
                     Usage: forebay bench COMMAND [OPTIONS]\n\nCommands:\n"
         .to_owned();
-    for (name, about, _) in COMMANDS {
+    for (name, about, _) in commands() {
         text += &format!("  {name:<12}{about}\n");
     }
     text + "\n`forebay bench COMMAND --help` tells its options, with examples.\n"
@@ -81,7 +88,7 @@ mod tests {
 
     #[test]
     fn help_lists_every_command() {
-        assert!(COMMANDS.iter().all(|(name, ..)| help().contains(name)));
+        assert!(commands().all(|(name, ..)| help().contains(name)));
         assert_eq!(run_with(&["--help"]), Ok(0));
     }
 }

@@ -213,6 +213,7 @@ pub struct FillPoint {
     pub steady: bool,
     /// Throughput over that of the first point.
     pub ratio_to_first: f64,
+    /// Of the whole step, the discarded seconds included.
     pub latency: Latency,
 }
 
@@ -228,10 +229,12 @@ pub struct Comparison {
     pub b: Vec<f64>,
     pub median_a: f64,
     pub median_b: f64,
-    /// B over A: median of the rounds' ratios, and the interval it lies in with 95 % confidence.
+    /// B over A: median of the rounds' ratios, and the interval it lies in.
     pub ratio: f64,
     pub ratio_low: f64,
     pub ratio_high: f64,
+    /// Of the interval, 0 to 1.
+    pub confidence: f64,
     pub verdict: Verdict,
 }
 

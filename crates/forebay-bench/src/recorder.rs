@@ -64,16 +64,17 @@ impl Recorder {
         &self.record
     }
 
-    /// Writes how the run ended, and the document of `--json`.
-    pub fn finish(mut self, outcome: Outcome) -> Result<()> {
+    /// Writes how the run ended, and the document of `--json`; hands the record over.
+    pub fn finish(mut self, outcome: Outcome) -> Result<Record> {
         let seconds = self.began.elapsed().as_secs_f64();
         self.put(Line::End(End { outcome, seconds }))?;
         let Some((path, mut file)) = self.json.take() else {
-            return Ok(());
+            return Ok(self.record);
         };
         let mut text = serde_json::to_string_pretty(&self.record).expect("as in put");
         text.push('\n');
-        file.write_all(text.as_bytes()).map_err(|e| lost("--json", &path, &e))
+        file.write_all(text.as_bytes()).map_err(|e| lost("--json", &path, &e))?;
+        Ok(self.record)
     }
 }
 

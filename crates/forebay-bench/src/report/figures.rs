@@ -255,6 +255,6 @@ fn comparison(record: &Record) -> Option<Scene> {
         .iter()
         .map(|c| (c.name.clone(), c.ratio_low, c.ratio, c.ratio_high))
         .collect();
-    let title = "B over A, with the interval of 95 %".to_owned();
+    let title = "B over A, with its interval".to_owned();
     (!rows.is_empty()).then(|| RatioChart { title, rows }.draw())
 }

@@ -277,7 +277,7 @@ fn scale(record: &Record) -> Table {
 }
 
 fn comparisons(record: &Record) -> Table {
-    let head = vec!["what", "A", "B", "B / A", "95 % between", "verdict"];
+    let head = vec!["what", "A", "B", "B / A", "between", "verdict"];
     let rows = record.comparisons.iter().map(comparison).collect();
     Table { title: "A against B", head, rows }
 }

@@ -1,0 +1,344 @@
+//! `forebay bench compare A B`: two targets measured by turns in one run.
+//!
+//! Invariants:
+//! - C1: the targets alternate, and which goes first alternates too, so that what drifts with time
+//!   (a filling device, a warming machine) hits both alike.
+//! - C2: a ratio is formed within a round; the verdict says "different" only if the interval of the
+//!   median ratio excludes 1.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use crate::args::{Parsed, Spec, nearest};
+use crate::environment;
+use crate::error::{Error, Result};
+use crate::interrupt;
+use crate::record::{Access, Better, Comparison, Header, Line, Outcome, Phase, Record, Verdict};
+use crate::recorder::{Recorder, Sinks};
+use crate::report::terminal;
+use crate::stats;
+use crate::workloads::{self, WORKLOADS, Workload};
+
+fn spec() -> Spec {
+    Spec::new("compare")
+        .about(
+            "Measures two directories by turns, in at least five rounds, and tells the ratio of B to A \
+             with its\ninterval, and whether the difference is more than noise. After `--`: the \
+             workload and its options;\n`rates` unless told.",
+        )
+        .usage("A B [OPTIONS] [-- WORKLOAD [OPTIONS]]")
+        .value(Some('i'), "rounds", "N", "default 7, at least 5")
+        .value(None, "out", "FILE", "result lines for `forebay bench report`")
+        .value(None, "json", "FILE", "all results as one JSON document")
+        .examples(
+            "  forebay bench compare /mnt/slow /mnt/forebay\n  \
+             forebay bench compare /mnt/a /mnt/b -i 9 -- rates -s 1g -n 4 --cache direct\n  \
+             forebay bench compare /mnt/a /mnt/b -- steady --rate 1000 --time 20s",
+        )
+}
+
+/// What to compare, and how.
+struct Duel {
+    targets: [String; 2],
+    rounds: usize,
+    workload: &'static Workload,
+    options: Vec<String>,
+    sinks: Sinks,
+}
+
+pub fn run(args: &[String]) -> Result<u8> {
+    let (mine, theirs) = split(args);
+    let parsed = spec().parse(mine)?;
+    if let Some(help) = parsed.help_wanted() {
+        print!("{help}");
+        return Ok(0);
+    }
+    let duel = Duel::read(&parsed, theirs)?;
+    let (record, ended) = duel.fight(args)?;
+    print!("{}", terminal::results(&record));
+    ended.map(|()| 0)
+}
+
+/// Our arguments, and those after `--`.
+fn split(args: &[String]) -> (&[String], &[String]) {
+    match args.iter().position(|arg| arg == "--") {
+        Some(at) => (&args[..at], &args[at + 1..]),
+        None => (args, &[]),
+    }
+}
+
+impl Duel {
+    fn read(parsed: &Parsed, theirs: &[String]) -> Result<Self> {
+        let [a, b] = parsed.rest() else {
+            return Err(Error::usage("compare: name two directories, A and B"));
+        };
+        let rounds = parsed.number("rounds", 7)?;
+        if rounds < 5 {
+            return Err(Error::usage(format!(
+                "compare: --rounds {rounds}: fewer than 5 cannot tell a difference from noise"
+            )));
+        }
+        let (name, options) = match theirs.split_first() {
+            Some((name, options)) if !name.starts_with('-') => (name.as_str(), options),
+            _ => ("rates", theirs),
+        };
+        let Some(workload) = WORKLOADS.iter().find(|workload| workload.name == name) else {
+            return Err(unknown(name));
+        };
+        Ok(Self {
+            targets: [a.clone(), b.clone()],
+            rounds,
+            workload,
+            options: options.to_vec(),
+            sinks: Sinks {
+                ndjson: parsed.get("out").map(PathBuf::from),
+                json: parsed.get("json").map(PathBuf::from),
+            },
+        })
+    }
+
+    fn fight(&self, args: &[String]) -> Result<(Record, Result<()>)> {
+        // Both are asked with an impossible action first, so that a wrong one is found now.
+        for target in &self.targets {
+            workloads::check(self.workload, &self.args_for(target))?;
+        }
+        let targets: Vec<PathBuf> = self.targets.iter().map(PathBuf::from).collect();
+        let mut recorder = Recorder::begin(self.header(args, &targets), &self.sinks)?;
+        let mut measured = Measured::default();
+        let ended = (0..self.rounds).try_for_each(|round| self.round(round, &mut measured));
+        let comparisons = measured.compare();
+        for comparison in &comparisons {
+            recorder.put(Line::Comparison(comparison.clone()))?;
+        }
+        recorder.finding(verdict(&comparisons, self.rounds))?;
+        let outcome = match &ended {
+            Ok(()) => Outcome::Complete,
+            Err(Error::Interrupted) => Outcome::Interrupted,
+            Err(_) => Outcome::Failed,
+        };
+        Ok((recorder.finish(outcome)?, ended))
+    }
+
+    fn header(&self, args: &[String], targets: &[PathBuf]) -> Header {
+        Header {
+            settings: BTreeMap::from([
+                ("rounds".into(), self.rounds.to_string()),
+                ("workload".into(), self.workload.name.into()),
+                ("options".into(), self.options.join(" ")),
+            ]),
+            ..environment::header("compare", args, targets)
+        }
+    }
+
+    fn args_for(&self, target: &str) -> Vec<String> {
+        [&["--target".to_owned(), target.to_owned()], &self.options[..]].concat()
+    }
+
+    /// Both targets once (C1).
+    fn round(&self, round: usize, measured: &mut Measured) -> Result<()> {
+        let order = if round.is_multiple_of(2) { [0, 1] } else { [1, 0] };
+        let mut records = [None, None];
+        for side in order {
+            if interrupt::seen() {
+                return Err(Error::Interrupted);
+            }
+            let name = ["A", "B"][side];
+            eprintln!("round {} of {}: {name}, {}", round + 1, self.rounds, self.targets[side]);
+            let args = self.args_for(&self.targets[side]);
+            records[side] = Some(workloads::record(self.workload, &args)?);
+        }
+        if let [Some(a), Some(b)] = &records {
+            measured.add(a, b);
+        }
+        Ok(())
+    }
+}
+
+fn unknown(name: &str) -> Error {
+    let known = WORKLOADS.iter().map(|workload| workload.name.to_owned());
+    let hint = nearest(name, known).map_or(String::new(), |near| format!("; did you mean {near}?"));
+    let names: Vec<&str> = WORKLOADS.iter().map(|workload| workload.name).collect();
+    Error::usage(format!(
+        "compare: no workload named {name:?}{hint} (there are {})",
+        names.join(", ")
+    ))
+}
+
+/// Values of each quantity by name, a pair per round, in the order the workload tells them.
+#[derive(Default)]
+struct Measured {
+    quantities: Vec<(Quantity, Vec<(f64, f64)>)>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct Quantity {
+    name: String,
+    unit: &'static str,
+    better: Better,
+}
+
+impl Measured {
+    /// Pairs what both told; a phase that only one has cannot be compared.
+    fn add(&mut self, a: &Record, b: &Record) {
+        let (a, b) = (quantities(a), quantities(b));
+        for (quantity, value_a) in a {
+            let Some((_, value_b)) = b.iter().find(|(other, _)| *other == quantity) else {
+                continue;
+            };
+            match self.quantities.iter_mut().find(|(known, _)| *known == quantity) {
+                Some((_, pairs)) => pairs.push((value_a, *value_b)),
+                None => self.quantities.push((quantity, vec![(value_a, *value_b)])),
+            }
+        }
+    }
+
+    fn compare(&self) -> Vec<Comparison> {
+        self.quantities.iter().filter_map(|(quantity, pairs)| compare(quantity, pairs)).collect()
+    }
+}
+
+/// The rate of each phase and the latency of its slowest hundredth.
+fn quantities(record: &Record) -> Vec<(Quantity, f64)> {
+    let compared = |phase: &&Phase| {
+        phase.name != workloads::PREPARE && phase.seconds > 0.0 && phase.access != Access::None
+    };
+    record.phases.iter().filter(compared).flat_map(of_phase).collect()
+}
+
+fn of_phase(phase: &Phase) -> Vec<(Quantity, f64)> {
+    let label = match phase.iteration {
+        0 => phase.name.clone(),
+        n => format!("{} #{}", phase.name, n + 1),
+    };
+    let rate = match phase.bytes {
+        0 => (phase.ops as f64 / phase.seconds, "ops/s"),
+        bytes => (bytes as f64 / phase.seconds, "bytes_per_second"),
+    };
+    let quantity = Quantity { name: label.clone(), unit: rate.1, better: Better::Higher };
+    let mut all = vec![(quantity, rate.0)];
+    if let Some(latency) = phase.latency {
+        let name = format!("{label}, p99");
+        all.push((Quantity { name, unit: "ns", better: Better::Lower }, latency.p99_ns as f64));
+    }
+    all
+}
+
+/// `None` if there are too few rounds to say anything.
+fn compare(quantity: &Quantity, pairs: &[(f64, f64)]) -> Option<Comparison> {
+    let (a, b): (Vec<f64>, Vec<f64>) = pairs.iter().copied().unzip();
+    let usable = pairs.iter().filter(|(a, b)| *a > 0.0 && *b > 0.0);
+    let ratios: Vec<f64> = usable.map(|(a, b)| b / a).collect();
+    let interval = stats::median_interval(&ratios)?;
+    Some(Comparison {
+        name: quantity.name.clone(),
+        unit: quantity.unit.into(),
+        better: quantity.better,
+        median_a: stats::median(&a),
+        median_b: stats::median(&b),
+        a,
+        b,
+        ratio: stats::median(&ratios),
+        ratio_low: interval.low,
+        ratio_high: interval.high,
+        confidence: interval.confidence,
+        verdict: judge(quantity.better, interval.low, interval.high),
+    })
+}
+
+/// C2.
+fn judge(better: Better, low: f64, high: f64) -> Verdict {
+    let b_is_more = low > 1.0;
+    let b_is_less = high < 1.0;
+    match better {
+        _ if !b_is_more && !b_is_less => Verdict::NoDifference,
+        Better::Higher if b_is_more => Verdict::BBetter,
+        Better::Lower if b_is_less => Verdict::BBetter,
+        _ => Verdict::ABetter,
+    }
+}
+
+fn verdict(comparisons: &[Comparison], rounds: usize) -> String {
+    let count = |verdict| comparisons.iter().filter(|c| c.verdict == verdict).count();
+    match comparisons.first() {
+        None => format!("Too few of the {rounds} rounds were completed to compare anything."),
+        Some(first) => format!(
+            "Of {} quantities B is better in {}, A in {}, and {} are within the noise, at {:.0} % \
+             confidence each, over {} rounds.",
+            comparisons.len(),
+            count(Verdict::BBetter),
+            count(Verdict::ABetter),
+            count(Verdict::NoDifference),
+            first.confidence * 100.0,
+            first.a.len(),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<String> {
+        text.split_whitespace().map(str::to_owned).collect()
+    }
+
+    fn rate() -> Quantity {
+        Quantity { name: "write".into(), unit: "ops/s", better: Better::Higher }
+    }
+
+    #[test]
+    fn a_difference_beyond_the_noise_is_told_and_one_within_is_not() {
+        let noisy = [(10.0, 14.0), (12.0, 17.5), (9.0, 12.1), (11.0, 16.0), (10.0, 13.8)];
+        let told = compare(&rate(), &noisy).unwrap();
+        assert_eq!((told.median_a, told.median_b, told.verdict), (10.0, 14.0, Verdict::BBetter));
+        assert!(told.ratio_low < told.ratio && told.ratio < told.ratio_high, "{told:?}");
+        let same = [(10.0, 11.0), (10.0, 9.0), (10.0, 10.5), (10.0, 9.9), (10.0, 10.0)];
+        assert_eq!(compare(&rate(), &same).unwrap().verdict, Verdict::NoDifference);
+        assert_eq!(compare(&rate(), &noisy[..4]), None);
+    }
+
+    #[test]
+    fn of_latencies_the_lower_is_better() {
+        assert_eq!(judge(Better::Lower, 0.5, 0.9), Verdict::BBetter);
+        assert_eq!(judge(Better::Lower, 1.1, 1.9), Verdict::ABetter);
+        assert_eq!(judge(Better::Higher, 0.5, 0.9), Verdict::ABetter);
+        assert_eq!(judge(Better::Higher, 0.9, 1.1), Verdict::NoDifference);
+    }
+
+    /// Two directories of one disk, all rounds; what cannot be paired is left out.
+    #[test]
+    fn two_directories_are_compared_in_every_quantity() {
+        let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let out = tempfile::tempdir().unwrap();
+        let json = out.path().join("c.json");
+        let line = format!(
+            "{} {} -i 5 --json {} -- rates -s 1m --count 50",
+            a.path().display(),
+            b.path().display(),
+            json.display()
+        );
+        assert_eq!(run(&words(&line)), Ok(0));
+        let record: Record = serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap();
+        let names: Vec<&str> = record.comparisons.iter().map(|c| c.name.as_str()).collect();
+        assert_eq!(names.len(), 8, "{names:?}");
+        assert!(names.contains(&"random read, p99"));
+        assert!(record.comparisons.iter().all(|c| c.a.len() == 5 && c.b.len() == 5));
+        for dir in [a, b] {
+            assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+        }
+    }
+
+    #[test]
+    fn wrong_lines_are_refused_by_name() {
+        for (line, says) in [
+            ("/tmp", "two directories"),
+            ("/tmp /tmp -i 4", "--rounds"),
+            ("/tmp /tmp -- ratse", "rates"),
+            ("/tmp /no/such/dir", "/no/such/dir"),
+            ("/tmp /tmp -- rates -t 3", "--transfer"),
+        ] {
+            let error = run(&words(line)).unwrap_err();
+            assert!(error.exit_code() == 2 && error.to_string().contains(says), "{line}: {error}");
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Workloads named after the question each answers, and what they have in common: the order of
+//! events of a run.
+//!
+//! Invariants:
+//! - L1: a command line that cannot work is refused before anything is written.
+//! - L2: however a run ends, its files are removed (unless `--keep`) and what was measured until
+//!   then is printed and recorded.
+
+pub mod bfs;
+pub mod checkpoint;
+pub mod fill;
+mod prepare;
+pub mod rates;
+pub mod reread;
+pub mod session;
+pub mod skew;
+pub mod steady;
+pub mod steps;
+mod work;
+
+use std::collections::BTreeMap;
+
+use crate::args::{Parsed, Spec};
+use crate::cache::Policy;
+use crate::error::{Error, Result};
+use crate::record::{Outcome, Record};
+use crate::report::terminal;
+pub use prepare::NAME as PREPARE;
+use session::{Base, Session, Voice};
+
+/// A kind of run.
+pub struct Workload {
+    pub name: &'static str,
+    /// Its own options; [`Base`] adds the common ones.
+    pub spec: fn() -> Spec,
+    /// What `--cache` is when not given.
+    pub cache: Policy,
+    /// Reads the options, as far as that is possible without touching the target.
+    pub plan: fn(&Parsed) -> Result<Box<dyn Job>>,
+}
+
+/// A run, ready to start.
+pub trait Job {
+    /// Every setting in force, for the record.
+    fn settings(&self) -> BTreeMap<String, String>;
+
+    /// Bytes it will write at most, all files together.
+    fn needs(&self) -> u64;
+
+    /// Measures. Results go into the session as they come.
+    fn run(&self, session: &mut Session) -> Result<()>;
+}
+
+/// Runs a workload as a command.
+pub fn run(workload: &Workload, args: &[String]) -> Result<u8> {
+    let parsed = Base::options((workload.spec)()).parse(args)?;
+    if let Some(help) = parsed.help_wanted() {
+        print!("{help}");
+        return Ok(0);
+    }
+    let (record, ended) = conduct(workload, args, &parsed, Voice::Loud)?;
+    print!("{}", terminal::results(&record));
+    ended.map(|()| 0)
+}
+
+/// Runs a workload for its record alone.
+pub fn record(workload: &Workload, args: &[String]) -> Result<Record> {
+    let parsed = Base::options((workload.spec)()).parse(args)?;
+    let (record, ended) = conduct(workload, args, &parsed, Voice::Quiet)?;
+    ended.map(|()| record)
+}
+
+/// Checks a command line as far as that is possible without writing (L1).
+pub fn check(workload: &Workload, args: &[String]) -> Result<()> {
+    prepared(workload, &Base::options((workload.spec)()).parse(args)?).map(drop)
+}
+
+/// An error means that nothing ran; else what was measured, and how the run ended (L2).
+fn conduct(
+    workload: &Workload,
+    args: &[String],
+    parsed: &Parsed,
+    voice: Voice,
+) -> Result<(Record, Result<()>)> {
+    let (base, job) = prepared(workload, parsed)?;
+    let mut session = Session::begin(workload.name, args, base, job.settings(), voice)?;
+    let ended = job.run(&mut session);
+    let outcome = match &ended {
+        Ok(()) => Outcome::Complete,
+        Err(Error::Interrupted) => Outcome::Interrupted,
+        Err(_) => Outcome::Failed,
+    };
+    Ok((session.end(outcome)?, ended))
+}
+
+fn prepared(workload: &Workload, parsed: &Parsed) -> Result<(Base, Box<dyn Job>)> {
+    let named = |error: Error| match error {
+        Error::Usage(text) => Error::Usage(format!("{}: {text}", workload.name)),
+        other => other,
+    };
+    let base = Base::read(parsed, workload.cache).map_err(named)?;
+    let job = (workload.plan)(parsed).map_err(named)?;
+    base.check_room(job.needs()).map_err(named)?;
+    Ok((base, job))
+}
+
+/// A command of the command line.
+pub type Command = (&'static str, &'static str, fn(&[String]) -> Result<u8>);
+
+/// Name, one line about it, and its entry.
+pub const COMMANDS: &[Command] = &[
+    ("fill", "how does write throughput change as it fills?", |args| run(&fill::WORKLOAD, args)),
+    ("steps", "what is the maximum, and with how many clients?", |args| {
+        run(&steps::WORKLOAD, args)
+    }),
+    ("steady", "is it flat under a given load?", |args| run(&steady::WORKLOAD, args)),
+    ("checkpoint", "how long does an application wait for its checkpoints?", |args| {
+        run(&checkpoint::WORKLOAD, args)
+    }),
+    ("reread", "what does the page cache do for input read twice?", |args| {
+        run(&reread::WORKLOAD, args)
+    }),
+    ("bfs", "how fast is a graph searched that does not fit into memory?", |args| {
+        run(&bfs::WORKLOAD, args)
+    }),
+    ("rates", "what are the plain rates of writing and reading?", |args| {
+        run(&rates::WORKLOAD, args)
+    }),
+];
+
+/// All workloads, for `compare`.
+pub const WORKLOADS: &[&Workload] = &[
+    &fill::WORKLOAD,
+    &steps::WORKLOAD,
+    &steady::WORKLOAD,
+    &checkpoint::WORKLOAD,
+    &reread::WORKLOAD,
+    &bfs::WORKLOAD,
+    &rates::WORKLOAD,
+];
+
+#[cfg(test)]
+mod tests;

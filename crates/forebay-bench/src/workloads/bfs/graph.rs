@@ -1,0 +1,235 @@
+//! An R-MAT graph by seed, written as compressed sparse rows within a limit of memory.
+//!
+//! The edges are a function of (seed, index), so instead of being sorted on disk they are generated
+//! again for each range of vertices whose rows fit into memory.
+//!
+//! Invariants:
+//! - G1: the graph is undirected: `w` is in the row of `v` if and only if `v` is in the row of `w`.
+//! - G2: rows are sorted and hold no vertex twice; no vertex is in its own row.
+//! - G3: row `v` is the words `offsets[v]..offsets[v + 1]` of the file, little-endian, which is
+//!   padded to whole pages.
+
+use std::io::{self, Write};
+use std::ops::Range;
+
+use crate::rng::{Rng, splitmix};
+
+/// Bytes of an edge in the file.
+pub const WORD: u64 = 4;
+/// What direct reads are aligned to.
+pub const PAGE: u64 = 4096;
+
+/// A graph to be.
+#[derive(Debug, Clone, Copy)]
+pub struct Recipe {
+    /// There are two to this power vertices.
+    pub scale: u32,
+    /// Edges per vertex before loops and doubles are dropped.
+    pub edge_factor: u64,
+    pub seed: u64,
+}
+
+/// Chances of the four quadrants of R-MAT, as Graph500 has them; the fourth is the rest.
+const A: f64 = 0.57;
+const B: f64 = 0.19;
+const C: f64 = 0.19;
+
+impl Recipe {
+    pub fn vertices(self) -> u64 {
+        1 << self.scale
+    }
+
+    pub fn edges(self) -> u64 {
+        self.vertices() * self.edge_factor
+    }
+
+    /// Bytes of the file at most.
+    pub fn bytes(self) -> u64 {
+        (2 * self.edges() * WORD).next_multiple_of(PAGE)
+    }
+
+    /// The ends of an edge; they may be the same.
+    pub fn edge(self, index: u64) -> (u32, u32) {
+        let mut mixer = self.seed ^ index.wrapping_mul(0xd6e8_feb8_6659_fd93);
+        let mut rng = Rng::new(splitmix(&mut mixer));
+        let (mut from, mut to) = (0u64, 0u64);
+        for _ in 0..self.scale {
+            let chance = rng.unit();
+            let (down, right) = match chance {
+                c if c < A => (0, 0),
+                c if c < A + B => (0, 1),
+                c if c < A + B + C => (1, 0),
+                _ => (1, 1),
+            };
+            (from, to) = (from << 1 | down, to << 1 | right);
+        }
+        (self.relabel(from), self.relabel(to))
+    }
+
+    /// R-MAT gives low numbers the most edges; a permutation spreads them over the file.
+    fn relabel(self, vertex: u64) -> u32 {
+        let mask = self.vertices() - 1;
+        let half = self.scale / 2;
+        let mut mixed = vertex;
+        for factor in [0x9e37_79b1u64, 0x85eb_ca6b] {
+            // Odd factors and shifted xors can be undone, within any number of bits.
+            mixed = mixed.wrapping_mul(factor).wrapping_add(self.seed) & mask;
+            mixed ^= mixed >> half.max(1);
+        }
+        mixed as u32
+    }
+}
+
+/// Where each row lies, in words; one more than there are vertices (G3).
+pub type Offsets = Vec<u64>;
+
+/// Writes the graph with rows of at most `memory` bytes at a time. `glance` is asked now and then
+/// with the share done; false stops.
+pub fn write(
+    recipe: Recipe,
+    memory: u64,
+    out: &mut impl Write,
+    mut glance: impl FnMut(f64) -> bool,
+) -> io::Result<Offsets> {
+    let count = recipe.vertices() as usize;
+    let mut degrees = vec![0u32; count];
+    let stopped = || io::Error::from(io::ErrorKind::Interrupted);
+    for index in 0..recipe.edges() {
+        for vertex in both(recipe.edge(index)) {
+            degrees[vertex.0 as usize] += 1;
+        }
+        if index % GLANCE == 0 && !glance(0.0) {
+            return Err(stopped());
+        }
+    }
+    let mut offsets = Vec::with_capacity(count + 1);
+    offsets.push(0);
+    let mut first = 0;
+    while first < count {
+        let last = fitting(&degrees, first, memory / WORD);
+        if !glance(first as f64 / count as f64) {
+            return Err(stopped());
+        }
+        write_rows(recipe, &degrees, first..last, out, &mut offsets)?;
+        first = last;
+    }
+    let written = offsets[count] * WORD;
+    out.write_all(&vec![0; (written.next_multiple_of(PAGE) - written) as usize])?;
+    Ok(offsets)
+}
+
+/// Edges between two glances: some milliseconds.
+const GLANCE: u64 = 1 << 16;
+
+/// An edge seen from both ends; a loop from none (G1, G2).
+fn both((a, b): (u32, u32)) -> impl Iterator<Item = (u32, u32)> {
+    [(a, b), (b, a)].into_iter().filter(|(a, b)| a != b)
+}
+
+/// The end of the longest range from `first` whose rows have at most `words`; one row at least.
+fn fitting(degrees: &[u32], first: usize, words: u64) -> usize {
+    let mut sum = 0;
+    let fits = degrees[first..].iter().take_while(|degree| {
+        sum += u64::from(**degree);
+        sum <= words
+    });
+    first + fits.count().max(1)
+}
+
+fn write_rows(
+    recipe: Recipe,
+    degrees: &[u32],
+    range: Range<usize>,
+    out: &mut impl Write,
+    offsets: &mut Offsets,
+) -> io::Result<()> {
+    let mut starts = Vec::with_capacity(range.len() + 1);
+    starts.push(0usize);
+    for vertex in range.clone() {
+        starts.push(starts[starts.len() - 1] + degrees[vertex] as usize);
+    }
+    let mut words = vec![0u32; starts[range.len()]];
+    let mut cursors = starts.clone();
+    for index in 0..recipe.edges() {
+        for (from, to) in both(recipe.edge(index)) {
+            if range.contains(&(from as usize)) {
+                let cursor = &mut cursors[from as usize - range.start];
+                words[*cursor] = to;
+                *cursor += 1;
+            }
+        }
+    }
+    for row in starts.windows(2) {
+        let row = &mut words[row[0]..row[1]];
+        row.sort_unstable();
+        let mut kept = 0u64;
+        let mut before = None;
+        for &vertex in row.iter() {
+            if before != Some(vertex) {
+                out.write_all(&vertex.to_le_bytes())?;
+                kept += 1;
+                before = Some(vertex);
+            }
+        }
+        offsets.push(offsets[offsets.len() - 1] + kept);
+    }
+    Ok(())
+}
+
+/// The words of a piece of the file.
+pub fn words(bytes: &[u8]) -> impl Iterator<Item = u32> {
+    bytes.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().expect("four bytes")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RECIPE: Recipe = Recipe { scale: 9, edge_factor: 8, seed: 7 };
+
+    fn made(memory: u64) -> (Vec<u8>, Offsets) {
+        let mut file = Vec::new();
+        let offsets = write(RECIPE, memory, &mut file, |_| true).unwrap();
+        (file, offsets)
+    }
+
+    /// G1 and G2 against sets built from the edges themselves.
+    #[test]
+    fn the_rows_are_the_edges_seen_from_both_ends() {
+        let (file, offsets) = made(1 << 30);
+        let mut expected = vec![std::collections::BTreeSet::new(); 512];
+        for index in 0..RECIPE.edges() {
+            let (a, b) = RECIPE.edge(index);
+            if a != b {
+                expected[a as usize].insert(b);
+                expected[b as usize].insert(a);
+            }
+        }
+        let all: Vec<u32> = words(&file).collect();
+        for (vertex, row) in expected.iter().enumerate() {
+            let (from, to) = (offsets[vertex] as usize, offsets[vertex + 1] as usize);
+            assert!(all[from..to].iter().eq(row.iter()), "row {vertex}");
+        }
+        assert!((file.len() as u64).is_multiple_of(PAGE) && offsets[512] > 3000);
+    }
+
+    #[test]
+    fn little_memory_makes_the_same_file() {
+        assert_eq!(made(1 << 30), made(1000));
+    }
+
+    #[test]
+    fn labels_are_a_permutation_and_degrees_are_skewed() {
+        for scale in [1, 2, 5, 9] {
+            let recipe = Recipe { scale, ..RECIPE };
+            let mut labels: Vec<u32> = (0..1 << scale).map(|v| recipe.relabel(v)).collect();
+            labels.sort_unstable();
+            assert!(labels.into_iter().eq(0..1 << scale), "{scale}");
+        }
+        let (_, offsets) = made(1 << 30);
+        let mut degrees: Vec<u64> = offsets.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        degrees.sort_unstable_by(|a, b| b.cmp(a));
+        let top: u64 = degrees[..51].iter().sum();
+        assert!(top * 3 > offsets[512], "a tenth of the vertices has over a third of the edges");
+    }
+}

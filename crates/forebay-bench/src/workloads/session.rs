@@ -1,0 +1,369 @@
+//! What every workload's run has: a place for its files, the page-cache policy, the recorder.
+//!
+//! Invariants: L1 and L2 of [`crate::workloads`], and
+//! - N1: a read phase is preceded by the policy's clearing and by a measurement of what is still
+//!   resident, and carries it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::args::{Parsed, Spec};
+use crate::cache::{Hog, Policy, Residency, residency_of};
+use crate::environment;
+use crate::error::{Error, Result};
+use crate::honest::{Device, Evidence, Memory, Moved, judge};
+use crate::io::{Api, Direction};
+use crate::meter::Total;
+use crate::progress::{Goal, Progress};
+use crate::record::{Access, Header, Line, Outcome as Ended, Part, Phase, Record};
+use crate::recorder::{Course, Recorder, Sinks, latency};
+use crate::shared::Plain;
+use crate::team::{Kind, Outcome, Team};
+use crate::units::{human_bytes, parse_size};
+
+/// Whether the files stay after the run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keep {
+    Remove,
+    Stay,
+}
+
+/// Whether progress is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Voice {
+    Loud,
+    Quiet,
+}
+
+/// The options all workloads have.
+#[derive(Debug, Clone)]
+pub struct Base {
+    /// `None` measures the tool itself.
+    pub place: Option<PathBuf>,
+    pub api: Api,
+    /// Transfers in flight per task.
+    pub depth: usize,
+    pub kind: Kind,
+    pub policy: Policy,
+    pub seed: u64,
+    sinks: Sinks,
+    keep: Keep,
+    limit: Option<f64>,
+}
+
+impl Base {
+    /// Adds the common options to a workload's own.
+    pub fn options(spec: Spec) -> Spec {
+        spec.usage("DIR [OPTIONS]")
+            .value(None, "target", "DIR|null", "the directory to measure; null: the tool itself")
+            .value(None, "cache", "POLICY", "page cache: keep, drop, direct, fadvise, hog=75%")
+            .value(None, "api", "API", "POSIX (default) or URING")
+            .value(None, "depth", "N", "transfers in flight per task, with --api URING")
+            .flag(None, "threads", "tasks are threads, not processes")
+            .value(None, "seed", "N", "seed of all that is random; default 1")
+            .value(None, "limit", "RATE", "the most the device or network can do, bytes/s")
+            .value(None, "out", "FILE", "result lines for `forebay bench report`")
+            .value(None, "json", "FILE", "all results as one JSON document")
+            .flag(None, "keep", "leave the files")
+    }
+
+    /// Reads them; checks what can be checked without writing (L1).
+    pub fn read(parsed: &Parsed, cache: Policy) -> Result<Self> {
+        let place = place(parsed)?;
+        let policy = parsed.get("cache").map_or(Ok(cache), Policy::parse)?;
+        policy.check()?;
+        let (api, depth) = api(parsed, place.is_none())?;
+        let limit = parsed.get("limit").map(parse_limit).transpose()?;
+        Ok(Self {
+            place,
+            api,
+            depth,
+            kind: if parsed.flag("threads") { Kind::Threads } else { Kind::Processes },
+            policy,
+            seed: parsed.number("seed", 1)?,
+            sinks: Sinks {
+                ndjson: parsed.get("out").map(PathBuf::from),
+                json: parsed.get("json").map(PathBuf::from),
+            },
+            keep: if parsed.flag("keep") { Keep::Stay } else { Keep::Remove },
+            limit,
+        })
+    }
+
+    /// A usage error if the target has not as much room.
+    pub fn check_room(&self, bytes: u64) -> Result<()> {
+        let Some(place) = &self.place else {
+            return Ok(());
+        };
+        let free = environment::place(place).free_bytes;
+        if bytes <= free {
+            return Ok(());
+        }
+        Err(Error::usage(format!(
+            "needs {} in {}, which has {} free; make it smaller",
+            human_bytes(bytes),
+            place.display(),
+            human_bytes(free)
+        )))
+    }
+
+    pub fn direct(&self) -> bool {
+        self.policy == Policy::Direct
+    }
+}
+
+fn place(parsed: &Parsed) -> Result<Option<PathBuf>> {
+    let given = match (parsed.get("target"), parsed.rest()) {
+        (Some(target), []) => target,
+        (None, [one]) => one,
+        (None, []) => return Err(Error::usage("no DIR given; name the directory to measure")),
+        (Some(_), [one, ..]) => {
+            return Err(Error::usage(format!("{one}: --target names the directory already")));
+        }
+        (None, [_, second, ..]) => {
+            return Err(Error::usage(format!("{second}: one directory only; see also compare")));
+        }
+    };
+    if given == "null" {
+        return Ok(None);
+    }
+    match fs::metadata(given) {
+        Ok(found) if found.is_dir() => Ok(Some(given.into())),
+        Ok(_) => Err(Error::usage(format!("{given}: is not a directory"))),
+        Err(error) => Err(Error::usage(format!("{given}: {error}"))),
+    }
+}
+
+fn api(parsed: &Parsed, null: bool) -> Result<(Api, usize)> {
+    let api = match parsed.get("api").map_or(Ok(Api::Posix), Api::parse)? {
+        Api::Mmap => {
+            return Err(Error::usage("--api MMAP: only ior has it; use POSIX or URING here"));
+        }
+        _ if null => Api::Null,
+        api => api,
+    };
+    let depth = parsed.number("depth", 1usize)?;
+    if !(1..=4096).contains(&depth) {
+        return Err(Error::usage(format!("--depth {depth}: use 1 to 4096")));
+    }
+    if depth > 1 && api == Api::Posix {
+        return Err(Error::usage("--depth: POSIX calls wait for each transfer; add --api URING"));
+    }
+    Ok((api, depth))
+}
+
+fn parse_limit(text: &str) -> Result<f64> {
+    let text = text.trim_end_matches("/s");
+    parse_size(text).map(|rate| rate as f64).map_err(|e| Error::usage(format!("--limit: {e}")))
+}
+
+/// A directory of our own in the target.
+struct Scratch {
+    path: PathBuf,
+    keep: Keep,
+}
+
+impl Scratch {
+    fn create(place: &Path, keep: Keep) -> Result<Self> {
+        let path = place.join(format!("forebay-bench.{}", std::process::id()));
+        fs::create_dir(&path).map_err(|e| Error::usage(format!("{}: {e}", path.display())))?;
+        Ok(Self { path, keep })
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if self.keep == Keep::Stay {
+            return;
+        }
+        if let Err(error) = fs::remove_dir_all(&self.path) {
+            eprintln!("forebay bench: {} is left: {error}", self.path.display());
+        }
+    }
+}
+
+/// A run in progress.
+pub struct Session {
+    pub base: Base,
+    pub recorder: Recorder,
+    scratch: Option<Scratch>,
+    voice: Voice,
+    memory: Memory,
+    device: Option<Device>,
+    /// Held for the length of the run.
+    _hog: Option<Hog>,
+}
+
+/// What a phase was, besides what its tasks measured.
+pub struct Told<'a> {
+    pub name: &'a str,
+    pub iteration: u32,
+    pub access: Access,
+    pub tasks: usize,
+    /// Length of the phase.
+    pub seconds: f64,
+    pub transfer: u64,
+    /// From [`Session::before`].
+    pub before: Before,
+    /// What the phase wrote or read, for what remained in memory.
+    pub files: &'a [PathBuf],
+    pub figures: BTreeMap<String, f64>,
+}
+
+/// The state of cache and device before a phase.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Before {
+    resident: Option<Residency>,
+    moved: Option<Moved>,
+}
+
+impl Session {
+    pub fn begin(
+        workload: &str,
+        args: &[String],
+        base: Base,
+        settings: BTreeMap<String, String>,
+        voice: Voice,
+    ) -> Result<Self> {
+        let targets: Vec<PathBuf> = base.place.iter().cloned().collect();
+        let mut header = Header {
+            cache: base.policy.name().into(),
+            backend: base.api.name().into(),
+            settings,
+            ..environment::header(workload, args, &targets)
+        };
+        header.settings.insert("seed".into(), base.seed.to_string());
+        header.settings.insert("depth".into(), base.depth.to_string());
+        let recorder = Recorder::begin(header, &base.sinks)?;
+        let hog = match base.policy {
+            Policy::Hog(amount) => Some(Hog::occupy(amount)?),
+            _ => None,
+        };
+        let scratch =
+            base.place.as_ref().map(|place| Scratch::create(place, base.keep)).transpose()?;
+        Ok(Self {
+            memory: base.place.as_ref().map_or(Memory::No, |place| Memory::of(place)),
+            device: base.place.as_ref().and_then(|place| Device::behind(place)),
+            scratch,
+            base,
+            recorder,
+            voice,
+            _hog: hog,
+        })
+    }
+
+    /// The path of a file of the run; a name only when there is no place.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.scratch.as_ref().map_or_else(|| name.into(), |scratch| scratch.path.join(name))
+    }
+
+    /// The directory of the run's files.
+    pub fn directory(&self) -> Option<&Path> {
+        self.scratch.as_ref().map(|scratch| scratch.path.as_path())
+    }
+
+    /// Progress of what the run does without a team.
+    pub fn progress(&self, name: &str, goal: Goal) -> Option<Progress> {
+        (self.voice == Voice::Loud).then(|| Progress::new(name, goal))
+    }
+
+    pub fn team(&self, tasks: usize, name: &str, goal: Goal) -> Team {
+        let team = Team::new(tasks, self.base.kind);
+        match self.voice {
+            Voice::Loud => team.progress(Progress::new(name, goal)),
+            Voice::Quiet => team,
+        }
+    }
+
+    /// Prepares for a phase that reads `files`: clears, then looks what is left (N1).
+    pub fn before_reading(&self, files: &[PathBuf]) -> Result<Before> {
+        if self.base.place.is_none() {
+            return Ok(Before::default());
+        }
+        self.base.policy.before_reading(files)?;
+        Ok(self.before_resident(files))
+    }
+
+    /// Looks what is resident, and clears nothing.
+    pub fn before_resident(&self, files: &[PathBuf]) -> Before {
+        let resident = self.base.place.as_ref().map(|_| residency_of(files));
+        Before { resident, ..self.before() }
+    }
+
+    /// Looks at the counters before a phase.
+    pub fn before(&self) -> Before {
+        Before { resident: None, moved: self.device.as_ref().and_then(Device::moved) }
+    }
+
+    /// Records a phase and says whether the run goes on. What was measured is kept either way.
+    pub fn phase<R: Plain>(&mut self, told: Told<'_>, outcome: &Outcome<R>) -> Result<Total> {
+        let total = Total::of(outcome.meters());
+        self.put_phase(&told, &total)?;
+        outcome.check()?;
+        if outcome.interrupted { Err(Error::Interrupted) } else { Ok(total) }
+    }
+
+    /// Records a phase whose figures were put together by the caller.
+    pub fn put_phase(&mut self, told: &Told<'_>, total: &Total) -> Result<()> {
+        if total.ops == 0 {
+            return Ok(());
+        }
+        let warnings = self.warnings(told, total.bytes);
+        self.recorder.put(Line::Phase(Phase {
+            name: told.name.to_owned(),
+            iteration: told.iteration,
+            access: told.access,
+            tasks: told.tasks as u32,
+            bytes: total.bytes,
+            ops: total.ops,
+            seconds: told.seconds,
+            transfer_bytes: (told.transfer > 0).then_some(told.transfer),
+            latency: Some(latency(&total.latency)),
+            resident_share: told.before.resident.map(Residency::share),
+            warnings,
+            figures: told.figures.clone(),
+            ..Phase::default()
+        }))?;
+        let course = Course {
+            phase: told.name,
+            iteration: told.iteration,
+            from_seconds: 0.0,
+            seconds: told.seconds,
+            part: Part::Measured,
+        };
+        self.recorder.put_series(course, &total.series)
+    }
+
+    /// What makes the figures doubtful.
+    fn warnings(&self, told: &Told<'_>, bytes: u64) -> Vec<String> {
+        let direction = match told.access {
+            Access::Read => Direction::Read,
+            Access::Write => Direction::Write,
+            _ => return Vec::new(),
+        };
+        let cache = match direction {
+            _ if self.base.place.is_none() => None,
+            Direction::Read => told.before.resident,
+            Direction::Write => Some(residency_of(told.files)),
+        };
+        let after = self.device.as_ref().and_then(Device::moved);
+        let moved = told.before.moved.zip(after).map(|(from, to)| to.since(from, direction));
+        judge(
+            direction,
+            &Evidence {
+                bytes,
+                seconds: told.seconds,
+                cache,
+                device_bytes: moved,
+                limit: self.base.limit,
+                memory: self.memory,
+            },
+        )
+    }
+
+    /// Ends the run; files are removed when the session is dropped, which is here (L2).
+    pub fn end(self, outcome: Ended) -> Result<Record> {
+        self.recorder.finish(outcome)
+    }
+}

@@ -1,0 +1,214 @@
+//! `steps`: what is the maximum? One more client every interval, until throughput stops growing.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::rates::check_transfer;
+use super::session::{Session, Told};
+use super::skew::{Picker, Skew};
+use super::work::{self, Random, Work, work};
+use super::{Job, Workload, prepare};
+use crate::args::{Parsed, Spec};
+use crate::cache::Policy;
+use crate::drive::SyncEach;
+use crate::error::{Error, Result};
+use crate::io::{Direction, How};
+use crate::meter::Total;
+use crate::progress::Goal;
+use crate::record::{Access, Line, ScalePoint};
+use crate::recorder::latency;
+use crate::stats;
+use crate::team::Task;
+use crate::units::{human_bytes, human_count, human_nanos};
+
+pub const WORKLOAD: Workload = Workload { name: "steps", spec, cache: Policy::Direct, plan };
+
+fn spec() -> Spec {
+    Spec::new("steps")
+        .about(
+            "What is the maximum, and with how many clients? Adds clients every interval until \
+             throughput has\nstopped growing; the knee is the least number of clients that reaches \
+             95 % of the best. Each client\nhas one transfer at a time at a random place.",
+        )
+        .value(None, "op", "OP", "write (default) or read")
+        .value(Some('t'), "transfer", "SIZE", "default 4k")
+        .value(Some('s'), "size", "SIZE", "size of the file; default 256m")
+        .flag(None, "fsync", "each write is synced (acknowledged only when durable)")
+        .value(None, "interval", "TIME", "length of a step; default 5s")
+        .value(None, "first", "N", "clients of the first step; default 1")
+        .value(None, "add", "N", "clients added each step; default 1")
+        .value(None, "max", "N", "most clients; default 128")
+        .examples(
+            "  forebay bench steps /mnt/fast --fsync --out steps.ndjson\n  \
+             forebay bench steps /mnt/fast --op read --cache keep --add 4 --interval 10s",
+        )
+}
+
+fn plan(parsed: &Parsed) -> Result<Box<dyn Job>> {
+    let steps = Steps {
+        direction: direction(parsed)?,
+        transfer: parsed.size("transfer", 4096)?,
+        size: parsed.size("size", 256 << 20)?,
+        each: if parsed.flag("fsync") { SyncEach::Write } else { SyncEach::No },
+        interval: parsed.seconds("interval", 5.0)?,
+        first: parsed.number("first", 1)?,
+        add: parsed.number("add", 1)?,
+        max: parsed.number("max", 128)?,
+    };
+    check_transfer("transfer", steps.transfer, steps.size)?;
+    if steps.interval < 0.1 {
+        return Err(Error::usage("--interval: use 100ms or more"));
+    }
+    if steps.first == 0 || steps.add == 0 || !(steps.first..=4096).contains(&steps.max) {
+        return Err(Error::usage("--first and --add are 1 or more, --max from --first to 4096"));
+    }
+    if steps.direction == Direction::Read && steps.each == SyncEach::Write {
+        return Err(Error::usage("--fsync: reads have nothing to sync; drop it or use --op write"));
+    }
+    Ok(Box::new(steps))
+}
+
+fn direction(parsed: &Parsed) -> Result<Direction> {
+    match parsed.get("op").unwrap_or("write") {
+        "write" => Ok(Direction::Write),
+        "read" => Ok(Direction::Read),
+        other => Err(Error::usage(format!("--op {other}: use write or read"))),
+    }
+}
+
+struct Steps {
+    direction: Direction,
+    transfer: u64,
+    size: u64,
+    each: SyncEach,
+    interval: f64,
+    first: usize,
+    add: usize,
+    max: usize,
+}
+
+impl Steps {
+    fn step(&self, session: &mut Session, path: &Path, clients: usize) -> Result<ScalePoint> {
+        let base = session.base.clone();
+        let files: [PathBuf; 1] = [path.to_owned()];
+        let (access, before) = match self.direction {
+            Direction::Write => (Access::Write, session.before()),
+            Direction::Read => (Access::Read, session.before_reading(&files)?),
+        };
+        let write = self.direction == Direction::Write;
+        let how = How { write, direct: base.direct(), ..How::default() };
+        let shared = Work {
+            seconds: Some(self.interval),
+            each: self.each,
+            ..Work::on(path.to_owned(), how, self.transfer as usize)
+        };
+        let picker = Picker::new(Skew::Uniform, self.size / self.transfer);
+        let name = format!("{clients} clients");
+        let team = session.team(clients, &name, Goal::Seconds(self.interval));
+        let outcome = team.run(|task: &Task<'_>, end| {
+            let rng = work::rng(base.seed + clients as u64, task.rank);
+            let (direction, len) = (self.direction, self.transfer);
+            let mut plan = Random { direction, picker: picker.clone(), rng, len };
+            work(&base, task, end, &shared, &mut plan).map(drop)
+        });
+        let told = Told {
+            name: &name,
+            iteration: 0,
+            access,
+            tasks: clients,
+            seconds: work::seconds(&outcome),
+            transfer: self.transfer,
+            before,
+            files: &files,
+            figures: BTreeMap::new(),
+        };
+        let seconds = told.seconds;
+        let total = session.phase(told, &outcome)?;
+        Ok(point(clients, seconds, &total))
+    }
+
+    /// Steps until throughput has stopped growing; what was measured is in `points` even after an
+    /// error.
+    fn climb(&self, session: &mut Session, points: &mut Vec<ScalePoint>) -> Result<()> {
+        let path = session.file("data");
+        prepare::create(session, &path)?;
+        prepare::lay(session, &path, (0, self.size), 0, 1)?;
+        for clients in (self.first..=self.max).step_by(self.add) {
+            points.push(self.step(session, &path, clients)?);
+            if stats::stopped_growing(&rates(points)) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn conclude(&self, session: &mut Session, mut points: Vec<ScalePoint>) -> Result<()> {
+        let Some(knee) = stats::knee(&rates(&points)) else {
+            return Ok(());
+        };
+        let stopped = stats::stopped_growing(&rates(&points));
+        points[knee].knee = true;
+        let at = points[knee].clone();
+        for point in points {
+            session.recorder.put(Line::Scale(point))?;
+        }
+        let still = match stopped {
+            true => "",
+            false => " Throughput was still growing at the last step, so the maximum is higher.",
+        };
+        session.recorder.finding(format!(
+            "The knee is at {} clients: {} operations a second, half of them within {}, 99 % \
+             within {}.{still}",
+            at.clients,
+            human_count(at.ops_per_second),
+            human_nanos(at.latency.p50_ns),
+            human_nanos(at.latency.p99_ns),
+        ))
+    }
+}
+
+fn rates(points: &[ScalePoint]) -> Vec<f64> {
+    points.iter().map(|point| point.ops_per_second).collect()
+}
+
+fn point(clients: usize, seconds: f64, total: &Total) -> ScalePoint {
+    ScalePoint {
+        clients: clients as u32,
+        seconds,
+        ops: total.ops,
+        bytes: total.bytes,
+        ops_per_second: total.ops as f64 / seconds.max(1e-9),
+        bytes_per_second: total.bytes as f64 / seconds.max(1e-9),
+        latency: latency(&total.latency),
+        knee: false,
+    }
+}
+
+impl Job for Steps {
+    fn settings(&self) -> BTreeMap<String, String> {
+        let op = match self.direction {
+            Direction::Read => "read",
+            Direction::Write => "write",
+        };
+        let each = if self.each == SyncEach::Write { "each write" } else { "no" };
+        BTreeMap::from([
+            ("op".into(), op.into()),
+            ("transfer".into(), human_bytes(self.transfer)),
+            ("size".into(), human_bytes(self.size)),
+            ("fsync".into(), each.into()),
+            ("interval".into(), format!("{} s", self.interval)),
+            ("clients".into(), format!("{} to {} by {}", self.first, self.max, self.add)),
+        ])
+    }
+
+    fn needs(&self) -> u64 {
+        self.size
+    }
+
+    fn run(&self, session: &mut Session) -> Result<()> {
+        let mut points = Vec::new();
+        let climbed = self.climb(session, &mut points);
+        self.conclude(session, points)?;
+        climbed
+    }
+}
