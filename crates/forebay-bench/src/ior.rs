@@ -17,6 +17,8 @@ mod records;
 mod run;
 mod script;
 
+pub(crate) use measure::Statistics;
+
 use crate::cache::{Hog, Policy};
 use crate::record::Outcome;
 use crate::{Error, Result, interrupt};

@@ -61,18 +61,18 @@ fn used(total: u64, free: u64) -> f64 {
 
 /// `Tue Apr 29 14:12:28 2025`, local time.
 pub fn now_text() -> String {
+    local_time(c"%a %b %e %H:%M:%S %Y")
+}
+
+/// The local time in a format of `strftime`'s.
+pub fn local_time(format: &std::ffi::CStr) -> String {
     let seconds = crate::clock::wall_seconds().cast_signed();
     let mut text = [0u8; 64];
     // SAFETY: every pointer is to a live local; the format and buffer are NUL-terminated and sized.
     let len = unsafe {
         let mut parts: libc::tm = std::mem::zeroed();
         libc::localtime_r(&raw const seconds, &raw mut parts);
-        libc::strftime(
-            text.as_mut_ptr().cast(),
-            64,
-            c"%a %b %e %H:%M:%S %Y".as_ptr(),
-            &raw const parts,
-        )
+        libc::strftime(text.as_mut_ptr().cast(), 64, format.as_ptr(), &raw const parts)
     };
     String::from_utf8_lossy(&text[..len]).into_owned()
 }

@@ -7,7 +7,7 @@ Examples:
   forebay bench ior -t 1m -b 16m -s 16 -N 4 -e -o /mnt/fast/testFile
   forebay bench ior -w -z -t 4k -b 1g -a URING --depth 32 -o /mnt/fast/testFile
   forebay bench ior --target null -t 4k -b 4g
-  forebay bench mdtest -n 1000 -N 4 -u -d /mnt/fast/metadata
+  forebay bench mdtest -n 1000 --tasks 4 -u -d /mnt/fast/metadata
   forebay bench ior --help
 
 docs/BENCHMARKING.md teaches how to get numbers that are true.";

@@ -1,0 +1,221 @@
+//! `forebay bench mdtest`: mdtest's metadata workload, options and summary, without MPI.
+
+mod options;
+mod phase;
+mod table;
+mod tree;
+
+use std::path::Path;
+
+use crate::cache::{self, Policy, Residency};
+use crate::honest::{Evidence, Memory, judge};
+use crate::io::Direction;
+use crate::record::{self, Access, Header, Line};
+use crate::recorder::{self, Course, Recorder, Sinks};
+use crate::{Error, Result, environment, interrupt};
+
+use options::Options;
+use phase::{Job, Measured, Phase};
+
+/// Runs what `args` ask for. 1 if files did not hold what was written, 130 after Ctrl-C.
+pub fn run(args: &[String]) -> Result<u8> {
+    let Some(options) = options::read(args)? else { return Ok(0) };
+    let sinks = Sinks { ndjson: options.out.clone(), json: options.json.clone() };
+    let header = Header {
+        cache: options.cache.name().to_owned(),
+        backend: "posix".to_owned(),
+        ..environment::header("mdtest", args, &options.directories)
+    };
+    let mut recorder = Recorder::begin(header, &sinks)?;
+    table::head(&options, args);
+    let mut running = Running { options: &options, measured: Vec::new(), created: Vec::new() };
+    let result = running.iterations();
+    let measured = running.measured;
+    table::summary(&options, &measured);
+    table::evidence(&measured);
+    for one in &measured {
+        put(&mut recorder, &options, one)?;
+    }
+    if interrupt::seen() {
+        println!("WARNING: interrupted; the numbers cover what was done until then");
+    }
+    table::tail();
+    end(recorder, &measured, result)
+}
+
+fn end(recorder: Recorder, measured: &[Measured], result: Result<()>) -> Result<u8> {
+    let (outcome, result) = match result {
+        Err(error) => (record::Outcome::Failed, Err(error)),
+        Ok(()) if interrupt::seen() => (record::Outcome::Interrupted, Err(Error::Interrupted)),
+        Ok(()) => {
+            let errors: u64 = measured.iter().map(|one| one.errors).sum();
+            (record::Outcome::Complete, Ok(u8::from(errors > 0)))
+        }
+    };
+    recorder.finish(outcome).map(|_record| ())?;
+    result
+}
+
+struct Running<'a> {
+    options: &'a Options,
+    measured: Vec<Measured>,
+    /// Items each rank has created.
+    created: Vec<u64>,
+}
+
+impl Running<'_> {
+    fn iterations(&mut self) -> Result<()> {
+        let options = self.options;
+        for iteration in 0..options.iterations {
+            if !interrupt::sleep(options.pre_delay) {
+                break;
+            }
+            let tops = self.tops(iteration)?;
+            let result = self.iteration(iteration, &tops);
+            // What an early end left is removed, unless it was to stay.
+            let ended_early = interrupt::seen() || result.is_err();
+            if options.selected.create && (options.selected.remove || ended_early) {
+                tops.iter().for_each(|top| drop(std::fs::remove_dir_all(top)));
+            }
+            if options.selected.remove {
+                tops.iter().for_each(|top| drop(std::fs::remove_dir(top)));
+            }
+            result?;
+        }
+        Ok(())
+    }
+
+    /// The directory of this iteration for each task, made if items are created.
+    fn tops(&mut self, iteration: usize) -> Result<Vec<String>> {
+        let options = self.options;
+        let mut tops = Vec::new();
+        for rank in 0..options.tasks {
+            let home = &options.directories[rank % options.directories.len()];
+            let top = home.join(format!("test-dir.0-{iteration}"));
+            if options.selected.create && rank < options.directories.len() {
+                fresh(home, &top)?;
+            } else if !top.is_dir() {
+                return Err(Error::usage(format!(
+                    "-T, -E and -r need what -C left, but there is no {}; run with -C first",
+                    top.display()
+                )));
+            }
+            tops.push(top.to_string_lossy().into_owned());
+        }
+        self.created = vec![options.items; options.tasks];
+        Ok(tops)
+    }
+
+    fn iteration(&mut self, iteration: usize, tops: &[String]) -> Result<()> {
+        let options = self.options;
+        let mut renamed = false;
+        for phase in course(options) {
+            if interrupt::seen() {
+                break;
+            }
+            let job = Job { options, phase, tops, created: &self.created, renamed };
+            let before = self.before(&job)?;
+            let outcome = phase::run(&job);
+            outcome.check()?;
+            let mut measured = Measured::of(phase, iteration, &outcome);
+            if phase == Phase::FileRead {
+                doubt(&mut measured, before, tops);
+            }
+            if matches!(phase, Phase::DirectoryCreation | Phase::FileCreation) {
+                let items = outcome.results().iter();
+                let counts = items.map(|r| r.items.load(std::sync::atomic::Ordering::SeqCst));
+                self.created = counts.collect();
+            }
+            renamed |= phase == Phase::DirectoryRename;
+            self.measured.push(measured);
+        }
+        Ok(())
+    }
+
+    /// Applies the cache policy, and looks at what is left in the page cache before reading.
+    fn before(&self, job: &Job<'_>) -> Result<Option<Residency>> {
+        let looks = matches!(job.phase, Phase::FileStat | Phase::FileRead | Phase::DirectoryStat);
+        if looks && self.options.cache == Policy::Drop {
+            self.options.cache.before_reading(&[] as &[&Path])?;
+        }
+        if job.phase != Phase::FileRead {
+            return Ok(None);
+        }
+        if self.options.cache == Policy::Fadvise {
+            self.options.cache.before_reading(&phase::sample(job, usize::MAX))?;
+        }
+        Ok(Some(cache::residency_of(&phase::sample(job, SAMPLE))))
+    }
+}
+
+/// Files looked at for the share in the page cache; more would take longer than reading them.
+const SAMPLE: usize = 1000;
+
+fn doubt(measured: &mut Measured, before: Option<Residency>, tops: &[String]) {
+    let evidence = Evidence {
+        bytes: measured.bytes,
+        seconds: measured.seconds,
+        cache: before,
+        memory: Memory::of(Path::new(&tops[0])),
+        ..Evidence::default()
+    };
+    measured.warnings = judge(Direction::Read, &evidence);
+    measured.resident = before.map(Residency::share);
+}
+
+/// An empty directory at `top`.
+fn fresh(home: &Path, top: &Path) -> Result<()> {
+    if !home.is_dir() {
+        std::fs::create_dir(home).map_err(|error| Error::io("create", home, &error))?;
+    }
+    if top.exists() {
+        return Err(Error::usage(format!(
+            "-d: {} is left from an earlier run; remove it, or run with -r",
+            top.display()
+        )));
+    }
+    std::fs::create_dir(top).map_err(|error| Error::io("create", top, &error))
+}
+
+/// The phases in the order they run: the tree, directories, files, the tree's removal.
+fn course(options: &Options) -> Vec<Phase> {
+    let selected = options.selected;
+    let mut phases = Vec::new();
+    let mut add = |wanted: bool, phase| phases.extend(wanted.then_some(phase));
+    add(selected.create, Phase::TreeCreation);
+    if options.dirs {
+        add(selected.create, Phase::DirectoryCreation);
+        add(selected.stat, Phase::DirectoryStat);
+        add(selected.all(), Phase::DirectoryRename);
+        add(selected.remove, Phase::DirectoryRemoval);
+    }
+    if options.files {
+        add(selected.create, Phase::FileCreation);
+        add(selected.stat, Phase::FileStat);
+        add(selected.read, Phase::FileRead);
+        add(selected.remove, Phase::FileRemoval);
+    }
+    add(selected.remove, Phase::TreeRemoval);
+    phases
+}
+
+fn put(recorder: &mut Recorder, options: &Options, measured: &Measured) -> Result<()> {
+    let name = measured.phase.name();
+    let iteration = measured.iteration as u32;
+    recorder.put(Line::Phase(record::Phase {
+        name: name.to_owned(),
+        iteration,
+        access: if measured.phase == Phase::FileRead { Access::Read } else { Access::Metadata },
+        tasks: options.tasks as u32,
+        bytes: measured.bytes,
+        ops: measured.items,
+        seconds: measured.seconds,
+        latency: Some(recorder::latency(&measured.meters.latency)),
+        resident_share: measured.resident,
+        warnings: measured.warnings.clone(),
+        ..record::Phase::default()
+    }))?;
+    let (seconds, part) = (measured.seconds, record::Part::Measured);
+    let course = Course { phase: name, iteration, from_seconds: 0.0, seconds, part };
+    recorder.put_series(course, &measured.meters.series)
+}

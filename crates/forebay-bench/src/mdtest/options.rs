@@ -1,0 +1,282 @@
+//! mdtest's command line, and what it means.
+
+use std::path::PathBuf;
+
+use super::tree::Tree;
+use crate::args::{Parsed, Spec};
+use crate::cache::Policy;
+use crate::team::Kind;
+use crate::{Error, Result};
+
+const EXAMPLES: &str = "\
+  forebay bench mdtest -n 1000 --tasks 4 -d /data/metadata
+  forebay bench mdtest -n 1000 --tasks 4 -u -F -w 4096 -e 4096 -y -i 3 -d /data/metadata
+  forebay bench mdtest -I 16 -z 3 -b 4 -L --tasks 2 -d /data/metadata
+  forebay bench mdtest -n 1000 -F -C -d /data/metadata   # create, and leave it
+  forebay bench mdtest -n 1000 -F -T -d /data/metadata   # stat what -C left
+  forebay bench mdtest -n 1000 -F -r -d /data/metadata   # remove it";
+
+/// What to do with which items.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Options {
+    pub tasks: usize,
+    pub kind: Kind,
+    pub directories: Vec<PathBuf>,
+    pub tree: Tree,
+    /// Items of each task.
+    pub items: u64,
+    pub unique: bool,
+    pub files: bool,
+    pub dirs: bool,
+    pub selected: Selected,
+    /// Ranks between who created an item and who uses it, per phase.
+    pub stride: usize,
+    pub iterations: usize,
+    pub write_bytes: usize,
+    pub read_bytes: usize,
+    pub sync_each: bool,
+    pub sync_phase: bool,
+    pub verify: bool,
+    pub make_node: bool,
+    pub random: Option<u64>,
+    pub pre_delay: f64,
+    pub deadline: f64,
+    pub show: Show,
+    pub cache: Policy,
+    pub out: Option<PathBuf>,
+    pub json: Option<PathBuf>,
+}
+
+/// The groups of phases that run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Selected {
+    pub create: bool,
+    pub stat: bool,
+    pub read: bool,
+    pub remove: bool,
+}
+
+impl Selected {
+    pub fn all(self) -> bool {
+        self.create && self.stat && self.read && self.remove
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Show {
+    Rate,
+    Time,
+    Both,
+}
+
+pub fn spec() -> Spec {
+    let spec = Spec::new("mdtest")
+        .about(
+            "mdtest's metadata workload: tasks create, stat, read, rename and remove directories \
+             and files; mdtest's options and summary, without MPI.",
+        )
+        .usage("[OPTIONS] -d DIRECTORY")
+        .examples(EXAMPLES);
+    behavior(items(spec))
+}
+
+fn items(spec: Spec) -> Spec {
+    spec.value(Some('d'), "directory", "DIR", "where to work; several are separated by @ [out]")
+        .value(None, "tasks", "N", "tasks [1]")
+        .flag(None, "threads", "tasks are threads, not processes")
+        .value(Some('n'), "items", "N", "items of each task")
+        .value(Some('I'), "items-per-directory", "N", "items of each task in each directory")
+        .value(Some('b'), "branching", "N", "branching factor of the tree [1]")
+        .value(Some('z'), "depth", "N", "depth of the tree [0]")
+        .flag(Some('L'), "leaf-only", "items only in the leaves of the tree")
+        .flag(Some('u'), "unique-dir", "a tree for each task")
+        .flag(Some('F'), "files-only", "no directories as items")
+        .flag(Some('D'), "directories-only", "no files")
+        .flag(Some('C'), "create-only", "create (and leave it there)")
+        .flag(Some('T'), "stat-only", "stat what -C left")
+        .flag(Some('E'), "read-only", "read what -C left")
+        .flag(Some('r'), "remove-only", "remove what -C left")
+}
+
+fn behavior(spec: Spec) -> Spec {
+    spec.value(Some('N'), "stride", "N", "use items of the task so many ranks away [0]")
+        .value(Some('i'), "iterations", "N", "iterations [1]")
+        .value(Some('w'), "write-bytes", "SIZE", "bytes to write to each new file [0]")
+        .value(Some('e'), "read-bytes", "SIZE", "bytes to read from each file [0]")
+        .flag(Some('y'), "sync-file", "fsync after writing a file")
+        .flag(Some('Y'), "call-sync", "sync the file system at the end of each phase")
+        .flag(Some('X'), "verify-read", "compare what is read with what was written")
+        .flag(Some('k'), "make-node", "create files with mknod")
+        .flag(Some('R'), "random-stat", "visit items in random order")
+        .value(None, "random-seed", "N", "seed of -R [0]")
+        .value(Some('p'), "pre-delay", "SECONDS", "pause before each iteration")
+        .value(Some('W'), "stonewall", "SECONDS", "stop creating after this time")
+        .flag(Some('Z'), "print-time", "times instead of rates")
+        .flag(Some('P'), "print-both", "rates and times")
+        .flag(Some('v'), "verbose", "accepted; there is nothing more to tell")
+        .value(Some('a'), "api", "NAME", "POSIX, the only one")
+        .value(None, "cache", "POLICY", "keep, drop or fadvise before stat and read")
+        .value(None, "out", "FILE", "results as NDJSON, for `forebay bench report`")
+        .value(None, "json", "FILE", "results as one JSON document")
+}
+
+/// What a command line asks for; `None` if only help was wanted, which is printed.
+pub fn read(args: &[String]) -> Result<Option<Options>> {
+    let parsed = spec().parse(args)?;
+    if let Some(help) = parsed.help_wanted() {
+        print!("{help}");
+        return Ok(None);
+    }
+    if let [stray, ..] = parsed.rest() {
+        return Err(Error::usage(format!("{stray:?} is not an option; directories go after -d")));
+    }
+    if parsed.get("api").is_some_and(|api| !api.eq_ignore_ascii_case("POSIX")) {
+        return Err(Error::usage("-a: metadata is measured through POSIX only; leave -a out"));
+    }
+    let options = meaning(&parsed)?;
+    check(&options)?;
+    Ok(Some(options))
+}
+
+fn meaning(parsed: &Parsed) -> Result<Options> {
+    let tree = Tree {
+        branching: parsed.number("branching", 1)?,
+        depth: parsed.number("depth", 0)?,
+        leaf_only: parsed.flag("leaf-only"),
+    };
+    tree.check()?;
+    let (only_files, only_dirs) = (parsed.flag("files-only"), parsed.flag("directories-only"));
+    if only_files && only_dirs {
+        return Err(Error::usage("-F and -D exclude each other: leave both out for both"));
+    }
+    let any = ["create-only", "stat-only", "read-only", "remove-only"].map(|o| parsed.flag(o));
+    let none = !any.contains(&true);
+    Ok(Options {
+        tasks: parsed.number("tasks", 1)?,
+        kind: if parsed.flag("threads") { Kind::Threads } else { Kind::Processes },
+        directories: parsed.get("directory").unwrap_or("out").split('@').map(Into::into).collect(),
+        items: items_per_task(parsed, &tree)?,
+        tree,
+        unique: parsed.flag("unique-dir"),
+        files: !only_dirs,
+        dirs: !only_files,
+        selected: Selected {
+            create: any[0] || none,
+            stat: any[1] || none,
+            read: any[2] || none,
+            remove: any[3] || none,
+        },
+        stride: parsed.number("stride", 0)?,
+        iterations: parsed.number("iterations", 1)?,
+        write_bytes: parsed.size("write-bytes", 0)? as usize,
+        read_bytes: parsed.size("read-bytes", 0)? as usize,
+        sync_each: parsed.flag("sync-file"),
+        sync_phase: parsed.flag("call-sync"),
+        verify: parsed.flag("verify-read"),
+        make_node: parsed.flag("make-node"),
+        random: match parsed.flag("random-stat") {
+            true => Some(parsed.number("random-seed", 0)?),
+            false => None,
+        },
+        pre_delay: parsed.seconds("pre-delay", 0.0)?,
+        deadline: parsed.seconds("stonewall", 0.0)?,
+        show: match (parsed.flag("print-time"), parsed.flag("print-both")) {
+            (_, true) => Show::Both,
+            (true, false) => Show::Time,
+            (false, false) => Show::Rate,
+        },
+        cache: Policy::parse(parsed.get("cache").unwrap_or("keep"))?,
+        out: parsed.get("out").map(Into::into),
+        json: parsed.get("json").map(Into::into),
+    })
+}
+
+/// From `-n` (rounded down to fill all directories alike, as mdtest does) or from `-I`.
+fn items_per_task(parsed: &Parsed, tree: &Tree) -> Result<u64> {
+    let homes = tree.homes();
+    match (parsed.get("items"), parsed.get("items-per-directory")) {
+        (Some(_), Some(_)) => Err(Error::usage("-n and -I exclude each other: give one")),
+        (None, None) => Err(Error::usage("-n or -I is missing: how many items?")),
+        (None, Some(_)) => Ok(parsed.number("items-per-directory", 0)? * homes),
+        (Some(_), None) => {
+            let items: u64 = parsed.number("items", 0)?;
+            if items < homes {
+                return Err(Error::usage(format!(
+                    "-n {items} is less than one item for each of the {homes} directories that \
+                     -b and -z make"
+                )));
+            }
+            Ok(items / homes * homes)
+        }
+    }
+}
+
+fn check(options: &Options) -> Result<()> {
+    if options.tasks == 0 || options.items == 0 || options.iterations == 0 {
+        return Err(Error::usage("--tasks, -n or -I, and -i must be at least 1"));
+    }
+    if options.read_bytes > options.write_bytes && options.selected.create {
+        return Err(Error::usage("-e is larger than -w: there would be nothing to read"));
+    }
+    if options.verify && options.read_bytes == 0 {
+        return Err(Error::usage("-X compares what -e reads: add -w and -e"));
+    }
+    if options.selected.read && !options.selected.all() && !options.files {
+        return Err(Error::usage("-E reads files, but -D makes only directories"));
+    }
+    if matches!(options.cache, Policy::Direct | Policy::Hog(_)) {
+        return Err(Error::usage("--cache: metadata knows keep, drop and fadvise"));
+    }
+    options.cache.check()?;
+    for directory in &options.directories {
+        let parent = directory.parent().filter(|parent| !parent.as_os_str().is_empty());
+        if !directory.is_dir() && !parent.unwrap_or(std::path::Path::new(".")).is_dir() {
+            return Err(Error::usage(format!(
+                "-d {}: there is no directory to make it in",
+                directory.display()
+            )));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Option<Options>> {
+        read(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn lines_mean_what_they_mean_in_mdtest() {
+        let options = parse("-n 100 -F -u -z 2 -b 3 -i 4 -w 4k -e 4k -N 1").unwrap().unwrap();
+        // 13 directories, 7 items in each.
+        assert_eq!((options.items, options.iterations, options.stride), (91, 4, 1));
+        assert!(options.files && !options.dirs && options.unique && options.selected.all());
+        let leaves = parse("-I 5 -z 2 -b 3 -L -C -T").unwrap().unwrap();
+        assert_eq!(leaves.items, 45);
+        assert!(leaves.selected.create && leaves.selected.stat && !leaves.selected.remove);
+    }
+
+    #[test]
+    fn impossible_lines_are_refused_by_name() {
+        for (line, word) in [
+            ("", "-n"),
+            ("-n 5 -I 5", "-I"),
+            ("-n 5 -F -D", "-F"),
+            ("-n 5 -z 3 -b 3", "-z"),
+            ("-n 5 -e 10", "-e"),
+            ("-n 5 -X", "-X"),
+            ("-n 5 -a MPIIO", "-a"),
+            ("-n 5 -d /no/such/place", "-d"),
+            ("-n 5 --tasks 0", "--tasks"),
+            ("-n 5 --task 2", "--tasks"),
+            ("-n 5 -z 9 -b 99", "-z"),
+        ] {
+            let error = parse(line).unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{line}");
+            assert!(error.to_string().contains(word), "{line}: {error}");
+        }
+    }
+}

@@ -1,0 +1,363 @@
+//! One phase of mdtest: every task works through its items.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+use super::options::Options;
+use crate::meter::Total;
+use crate::pattern::{Filler, Pattern};
+use crate::progress::{Goal, Progress};
+use crate::rng::Rng;
+use crate::shared::Plain;
+use crate::team::{Outcome, Task, Team};
+use crate::{Error, Result, clock};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    DirectoryCreation,
+    DirectoryStat,
+    DirectoryRename,
+    DirectoryRemoval,
+    FileCreation,
+    FileStat,
+    FileRead,
+    FileRemoval,
+    TreeCreation,
+    TreeRemoval,
+}
+
+/// In the order of mdtest's table.
+pub const ALL: [Phase; 10] = [
+    Phase::DirectoryCreation,
+    Phase::DirectoryStat,
+    Phase::DirectoryRename,
+    Phase::DirectoryRemoval,
+    Phase::FileCreation,
+    Phase::FileStat,
+    Phase::FileRead,
+    Phase::FileRemoval,
+    Phase::TreeCreation,
+    Phase::TreeRemoval,
+];
+
+impl Phase {
+    pub fn name(self) -> &'static str {
+        match self {
+            Phase::DirectoryCreation => "Directory creation",
+            Phase::DirectoryStat => "Directory stat",
+            Phase::DirectoryRename => "Directory rename",
+            Phase::DirectoryRemoval => "Directory removal",
+            Phase::FileCreation => "File creation",
+            Phase::FileStat => "File stat",
+            Phase::FileRead => "File read",
+            Phase::FileRemoval => "File removal",
+            Phase::TreeCreation => "Tree creation",
+            Phase::TreeRemoval => "Tree removal",
+        }
+    }
+
+    /// How many strides away the items are that a phase uses.
+    fn strides(self) -> usize {
+        match self {
+            Phase::DirectoryCreation | Phase::FileCreation => 0,
+            Phase::TreeCreation | Phase::TreeRemoval => 0,
+            Phase::DirectoryStat | Phase::FileStat => 1,
+            Phase::DirectoryRename | Phase::FileRead => 2,
+            Phase::DirectoryRemoval | Phase::FileRemoval => 3,
+        }
+    }
+
+    fn creates(self) -> bool {
+        matches!(self, Phase::DirectoryCreation | Phase::FileCreation)
+    }
+}
+
+/// Where a phase works, and on how much.
+pub struct Job<'a> {
+    pub options: &'a Options,
+    pub phase: Phase,
+    /// The directory of this iteration for each task.
+    pub tops: &'a [String],
+    /// Items each rank has created.
+    pub created: &'a [u64],
+    /// Directories have their second name.
+    pub renamed: bool,
+}
+
+/// What one task reports.
+#[repr(C)]
+#[derive(Default)]
+pub struct Report {
+    began: AtomicU64,
+    ended: AtomicU64,
+    pub items: AtomicU64,
+    pub errors: AtomicU64,
+}
+
+// SAFETY: atomics only; zero means nothing happened.
+unsafe impl Plain for Report {}
+
+/// What a phase came to, over all tasks.
+pub struct Measured {
+    pub phase: Phase,
+    pub iteration: usize,
+    pub items: u64,
+    pub bytes: u64,
+    pub seconds: f64,
+    pub errors: u64,
+    pub meters: Total,
+    pub resident: Option<f64>,
+    pub warnings: Vec<String>,
+}
+
+impl Measured {
+    pub fn of(phase: Phase, iteration: usize, outcome: &Outcome<Report>) -> Self {
+        let reports = outcome.results();
+        let at = |cell: &AtomicU64| cell.load(SeqCst);
+        let began = reports.iter().map(|r| at(&r.began)).filter(|&t| t > 0).min().unwrap_or(0);
+        let ended = reports.iter().map(|r| at(&r.ended)).max().unwrap_or(0);
+        let meters = Total::of(outcome.meters());
+        Self {
+            phase,
+            iteration,
+            items: reports.iter().map(|r| at(&r.items)).sum(),
+            bytes: meters.bytes,
+            seconds: clock::seconds(ended.saturating_sub(began)),
+            errors: reports.iter().map(|r| at(&r.errors)).sum(),
+            meters,
+            resident: None,
+            warnings: Vec::new(),
+        }
+    }
+
+    pub fn rate(&self) -> f64 {
+        if self.items == 0 { 0.0 } else { self.items as f64 / self.seconds.max(1e-9) }
+    }
+}
+
+pub fn run(job: &Job<'_>) -> Outcome<Report> {
+    let options = job.options;
+    let goal = Goal::Ops(options.items * options.tasks as u64);
+    Team::new(options.tasks, options.kind)
+        .progress(Progress::new(job.phase.name(), goal))
+        .run(|task, own: &Report| Worker::new(job, task, own).work())
+}
+
+struct Worker<'a> {
+    job: &'a Job<'a>,
+    task: &'a Task<'a>,
+    own: &'a Report,
+    owner: usize,
+    directories: Vec<String>,
+    per_directory: u64,
+    filler: Filler,
+    buffer: Vec<u8>,
+    path: String,
+}
+
+impl<'a> Worker<'a> {
+    fn new(job: &'a Job<'a>, task: &'a Task<'a>, own: &'a Report) -> Self {
+        let options = job.options;
+        let owner = (task.rank + job.phase.strides() * options.stride) % options.tasks;
+        let tree = if options.unique { owner } else { 0 };
+        let bytes = options.write_bytes.max(options.read_bytes);
+        let filler = Filler::new(Pattern::Timestamp, 0, owner, bytes);
+        let mut buffer = vec![0; bytes];
+        filler.fill(&mut buffer);
+        filler.stamp(&mut buffer, 0);
+        Self {
+            directories: options.tree.paths(&job.tops[owner], tree),
+            per_directory: options.items / options.tree.homes(),
+            job,
+            task,
+            own,
+            owner,
+            filler,
+            buffer,
+            path: String::new(),
+        }
+    }
+
+    fn work(mut self) -> Result<()> {
+        let order = self.order();
+        let start = self.task.start()?;
+        self.own.began.store(start, SeqCst);
+        match self.job.phase {
+            Phase::TreeCreation | Phase::TreeRemoval => self.tree(start)?,
+            _ => self.items(&order, start)?,
+        }
+        if self.job.options.sync_phase {
+            self.sync_file_system()?;
+        }
+        self.own.ended.store(clock::now(), SeqCst);
+        Ok(())
+    }
+
+    /// The items to visit; shuffled where that was asked for.
+    fn order(&self) -> Vec<u64> {
+        let (options, phase) = (self.job.options, self.job.phase);
+        let count = if phase.creates() { options.items } else { self.job.created[self.owner] };
+        let mut order: Vec<u64> = (0..count).collect();
+        if let Some(seed) = options.random
+            && !phase.creates()
+        {
+            Rng::new(seed ^ (self.task.rank as u64) << 32).shuffle(&mut order);
+        }
+        order
+    }
+
+    fn items(&mut self, order: &[u64], start: u64) -> Result<()> {
+        let options = self.job.options;
+        let limit = (options.deadline > 0.0 && self.job.phase.creates())
+            .then(|| start + (options.deadline * 1e9) as u64);
+        let mut before = start;
+        for (done, &item) in order.iter().enumerate() {
+            let bytes = self.item(item)?;
+            let now = clock::now();
+            self.task.meter().record(before, now, bytes);
+            before = now;
+            self.own.items.store(done as u64 + 1, SeqCst);
+            if self.task.stopping() || limit.is_some_and(|limit| now >= limit) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Does the phase's operation to one item and returns the bytes moved.
+    fn item(&mut self, item: u64) -> Result<u64> {
+        use std::fmt::Write as _;
+        let home = self.job.options.tree.first_home() + item / self.per_directory;
+        let directory = &self.directories[home as usize];
+        let kind = match self.job.phase {
+            Phase::FileCreation | Phase::FileStat | Phase::FileRead | Phase::FileRemoval => "file",
+            _ => "dir",
+        };
+        self.path.clear();
+        let _ = write!(self.path, "{directory}/{kind}.mdtest.{}.{item}", self.owner);
+        if self.job.renamed && kind == "dir" {
+            self.path += RENAMED;
+        }
+        self.operate()
+            .map_err(|error| Error::io(&self.job.phase.name().to_lowercase(), &self.path, &error))
+    }
+
+    fn operate(&mut self) -> std::io::Result<u64> {
+        let path = self.path.as_str();
+        match self.job.phase {
+            Phase::DirectoryCreation => fs::create_dir(path).map(|()| 0),
+            Phase::DirectoryStat | Phase::FileStat => fs::symlink_metadata(path).map(|_| 0),
+            Phase::DirectoryRename => fs::rename(path, format!("{path}{RENAMED}")).map(|()| 0),
+            Phase::DirectoryRemoval => fs::remove_dir(path).map(|()| 0),
+            Phase::FileRemoval => fs::remove_file(path).map(|()| 0),
+            Phase::FileCreation => self.create(),
+            Phase::FileRead => self.read(),
+            Phase::TreeCreation | Phase::TreeRemoval => unreachable!("trees have no items"),
+        }
+    }
+
+    fn create(&self) -> std::io::Result<u64> {
+        let options = self.job.options;
+        if options.make_node {
+            make_node(&self.path)?;
+            if options.write_bytes == 0 {
+                return Ok(0);
+            }
+        }
+        let mut file = File::options().write(true).create(true).truncate(true).open(&self.path)?;
+        if options.write_bytes > 0 {
+            file.write_all(&self.buffer[..options.write_bytes])?;
+        }
+        if options.sync_each {
+            file.sync_all()?;
+        }
+        Ok(options.write_bytes as u64)
+    }
+
+    fn read(&mut self) -> std::io::Result<u64> {
+        let wanted = self.job.options.read_bytes;
+        let mut file = File::open(&self.path)?;
+        if wanted == 0 {
+            return Ok(0);
+        }
+        let mut found = std::mem::take(&mut self.buffer);
+        let result = file.read_exact(&mut found[..wanted]);
+        if result.is_ok() && self.job.options.verify {
+            self.compare(&found[..wanted]);
+        }
+        self.buffer = found;
+        result.map(|()| wanted as u64)
+    }
+
+    fn compare(&self, found: &[u8]) {
+        if let Some(wrong) = self.filler.check(found, 0, &mut Vec::new()) {
+            self.own.errors.fetch_add(1, SeqCst);
+            eprintln!(
+                "forebay bench mdtest: task {}: {}: offset {}: expected {:#04x}, found {:#04x}",
+                self.task.rank, self.path, wrong.at, wrong.expected, wrong.found
+            );
+        }
+    }
+
+    /// Makes or removes the directories; a shared tree is the first task's.
+    fn tree(&mut self, start: u64) -> Result<()> {
+        if !self.job.options.unique && self.task.rank > 0 {
+            return Ok(());
+        }
+        let create = self.job.phase == Phase::TreeCreation;
+        if !create {
+            self.directories.reverse();
+        }
+        let mut before = start;
+        for (done, path) in self.directories.iter().enumerate() {
+            let result = if create { fs::create_dir(path) } else { fs::remove_dir(path) };
+            let verb = if create { "create" } else { "remove" };
+            result.map_err(|error| Error::io(verb, path, &error))?;
+            let now = clock::now();
+            self.task.meter().record(before, now, 0);
+            before = now;
+            self.own.items.store(done as u64 + 1, SeqCst);
+        }
+        Ok(())
+    }
+
+    fn sync_file_system(&self) -> Result<()> {
+        let top = &self.job.tops[self.owner];
+        let directory = File::open(top).map_err(|error| Error::io("open", top, &error))?;
+        // SAFETY: a plain system call on our descriptor.
+        match unsafe { libc::syncfs(directory.as_raw_fd()) } {
+            0 => Ok(()),
+            _ => Err(Error::io("sync", top, &std::io::Error::last_os_error())),
+        }
+    }
+}
+
+const RENAMED: &str = "-renamed";
+
+fn make_node(path: &str) -> std::io::Result<()> {
+    let name = std::ffi::CString::new(path)?;
+    // SAFETY: `name` is a NUL-terminated string that lives through the call.
+    match unsafe { libc::mknod(name.as_ptr(), libc::S_IFREG | 0o644, 0) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+/// Files of the items, for a look at the page cache; at most `most` of them, spread over all.
+pub fn sample(job: &Job<'_>, most: usize) -> Vec<String> {
+    let options = job.options;
+    let each = (most / options.tasks).max(1) as u64;
+    let mut paths = Vec::new();
+    for rank in 0..options.tasks {
+        let tree = if options.unique { rank } else { 0 };
+        let directories = options.tree.paths(&job.tops[rank], tree);
+        let step = (job.created[rank] / each).max(1);
+        for item in (0..job.created[rank]).step_by(step as usize) {
+            let home = options.tree.first_home() + item / (options.items / options.tree.homes());
+            paths.push(format!("{}/file.mdtest.{rank}.{item}", directories[home as usize]));
+        }
+    }
+    paths
+}
