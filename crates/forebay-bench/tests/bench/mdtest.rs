@@ -1,0 +1,84 @@
+//! `forebay bench mdtest` from the outside.
+
+use crate::harness::{bench, names};
+
+const ROWS: [&str; 10] = [
+    "Directory creation",
+    "Directory stat",
+    "Directory rename",
+    "Directory removal",
+    "File creation",
+    "File stat",
+    "File read",
+    "File removal",
+    "Tree creation",
+    "Tree removal",
+];
+
+/// The mean of a row of the summary.
+fn mean(out: &str, row: &str) -> Option<f64> {
+    let line = out.lines().find(|line| line.trim_start().starts_with(row))?;
+    line.split_whitespace().rev().nth(1)?.parse().ok()
+}
+
+#[test]
+fn all_phases_run_and_nothing_is_left() {
+    let home = tempfile::tempdir().expect("scratch");
+    for flags in ["", "-u", "-N 1", "-R", "-L", "-k", "--threads", "-w 4k -e 4k -X -y", "-Y"] {
+        let line = format!("mdtest -n 26 --tasks 2 -z 2 -b 3 -i 2 -d md {flags}");
+        let run = bench(&line, home.path()).expect(0);
+        assert!(run.out.contains("SUMMARY rate (in ops/sec): (of 2 iterations)"), "{}", run.out);
+        for row in ROWS {
+            assert!(
+                mean(&run.out, row).is_some_and(|rate| rate > 0.0),
+                "{flags} {row}: {}",
+                run.out
+            );
+        }
+        assert!(names(&home.path().join("md")).is_empty(), "{flags}");
+    }
+}
+
+#[test]
+fn phases_can_be_chosen_one_by_one() {
+    let home = tempfile::tempdir().expect("scratch");
+    let run = |flags: &str| bench(&format!("mdtest -n 20 -F -d md {flags}"), home.path());
+    let stat = run("-T").expect(2);
+    assert!(stat.err.contains("-C"), "{}", stat.err);
+    run("-C -w 100").expect(0);
+    let tree = home.path().join("md/test-dir.0-0/mdtest_tree.0");
+    assert_eq!(names(&tree).len(), 20);
+    let again = run("-C").expect(2);
+    assert!(again.err.contains("left from an earlier run"), "{}", again.err);
+    let stat = run("-T").expect(0);
+    assert!(mean(&stat.out, "File stat").is_some_and(|rate| rate > 0.0));
+    assert_eq!(mean(&stat.out, "File creation"), Some(0.0));
+    let read = run("-E -e 100 -X").expect(0);
+    assert!(mean(&read.out, "File read").is_some_and(|rate| rate > 0.0));
+    std::fs::write(tree.join("file.mdtest.0.3"), vec![b'!'; 100]).expect("writable");
+    let wrong = run("-E -e 100 -X").expect(1);
+    assert!(wrong.err.contains("file.mdtest.0.3: offset 0"), "{}", wrong.err);
+    run("-r").expect(0);
+    assert!(names(&home.path().join("md")).is_empty());
+}
+
+#[test]
+fn items_are_where_mdtest_puts_them() {
+    let home = tempfile::tempdir().expect("scratch");
+    bench("mdtest -I 2 -z 1 -b 2 -L -C --tasks 2 -u -d md", home.path()).expect(0);
+    let top = home.path().join("md/test-dir.0-0");
+    assert_eq!(names(&top), ["mdtest_tree.0", "mdtest_tree.1"]);
+    let root = top.join("mdtest_tree.1");
+    assert_eq!(names(&root), ["mdtest_tree.1.1", "mdtest_tree.1.2"]);
+    let leaf = names(&root.join("mdtest_tree.1.2"));
+    assert_eq!(leaf, ["dir.mdtest.1.2", "dir.mdtest.1.3", "file.mdtest.1.2", "file.mdtest.1.3"]);
+}
+
+#[test]
+fn results_are_recorded() {
+    let home = tempfile::tempdir().expect("scratch");
+    bench("mdtest -n 10 -d md --json r.json -Z", home.path()).expect(0);
+    let text = std::fs::read_to_string(home.path().join("r.json")).expect("the document");
+    let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(json["phases"].as_array().map(Vec::len), Some(10), "{text}");
+}
