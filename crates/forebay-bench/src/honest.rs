@@ -52,14 +52,31 @@ impl Memory {
     }
 }
 
+/// What to add to the command line against a cache that made the number.
+#[derive(Debug, Clone, Copy)]
+pub struct Remedies {
+    pub read: &'static str,
+    pub write: &'static str,
+}
+
+const OF_IOR: Remedies = Remedies {
+    read: "--cache drop, --cache fadvise or --posix.odirect (-C and -e help only between machines)",
+    write: "-e or --posix.odirect",
+};
+
 /// What is wrong with the number of a phase: each a sentence with cause and remedy.
 pub fn judge(direction: Direction, evidence: &Evidence) -> Vec<String> {
+    judge_with(direction, evidence, OF_IOR)
+}
+
+/// [`judge`] for a command with options of its own.
+pub fn judge_with(direction: Direction, evidence: &Evidence, remedies: Remedies) -> Vec<String> {
     if evidence.bytes == 0 || evidence.seconds <= 0.0 {
         return Vec::new();
     }
     let cause = match direction {
-        Direction::Read => read_cause(evidence),
-        Direction::Write => write_cause(evidence),
+        Direction::Read => read_cause(evidence, remedies.read),
+        Direction::Write => write_cause(evidence, remedies.write),
     };
     let rate = evidence.bytes as f64 / evidence.seconds;
     let impossible = evidence.limit.filter(|limit| rate > *limit).map(|limit| {
@@ -70,15 +87,14 @@ pub fn judge(direction: Direction, evidence: &Evidence) -> Vec<String> {
     impossible.into_iter().chain(cause).collect()
 }
 
-fn read_cause(evidence: &Evidence) -> Option<String> {
+fn read_cause(evidence: &Evidence, remedy: &str) -> Option<String> {
     if evidence.memory == Memory::Yes {
         return Some(IN_MEMORY.to_owned());
     }
     let share = evidence.cache.map_or(0.0, Residency::share);
     if share >= NOTICEABLE {
         return Some(format!(
-            "{:.0} % of what was read was in the page cache; add --cache drop, --cache fadvise or \
-             --posix.odirect (-C and -e help only between machines)",
+            "{:.0} % of what was read was in the page cache; add {remedy}",
             share * 100.0
         ));
     }
@@ -94,7 +110,7 @@ fn read_cause(evidence: &Evidence) -> Option<String> {
     })
 }
 
-fn write_cause(evidence: &Evidence) -> Option<String> {
+fn write_cause(evidence: &Evidence, remedy: &str) -> Option<String> {
     if evidence.memory == Memory::Yes {
         return Some(IN_MEMORY.to_owned());
     }
@@ -102,8 +118,7 @@ fn write_cause(evidence: &Evidence) -> Option<String> {
     let share = (unwritten as f64 / evidence.bytes as f64).min(1.0);
     (share >= NOTICEABLE).then(|| {
         format!(
-            "{:.0} % of what was written was still only in memory at the end; \
-             add -e or --posix.odirect",
+            "{:.0} % of what was written was still only in memory at the end; add {remedy}",
             share * 100.0
         )
     })

@@ -216,6 +216,9 @@ fn figure(name: &str, value: f64) -> (String, String) {
             return (stem.replace('_', " "), text(quantity, value));
         }
     }
+    if let Some(stem) = name.strip_suffix("_per_second") {
+        return (stem.replace('_', " "), format!("{}/s", human_count(value)));
+    }
     if let Some(stem) = name.strip_suffix("_bytes") {
         return (stem.replace('_', " "), human_bytes(value as u64));
     }

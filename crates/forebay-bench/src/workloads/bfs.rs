@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use super::rates::check_tasks;
-use super::session::{Before, Session, Told};
+use super::session::{Before, Cache, Session, Told};
 use super::{Job, Workload};
 use crate::args::{Parsed, Spec};
 use crate::cache::Policy;
@@ -207,6 +207,7 @@ impl Bfs {
             seconds: found.seconds,
             transfer: 0,
             before,
+            cache: Cache::Doubtful,
             files,
             figures: BTreeMap::from([
                 ("run_seconds".into(), found.seconds),

@@ -11,7 +11,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use super::rates::{check_tasks, check_transfer};
-use super::session::{Session, Told};
+use super::session::{Cache, Session, Told};
 use super::work::{self, Ending, Opening, Sweep, Work, work};
 use super::{Job, Workload, prepare};
 use crate::args::{Parsed, Spec};
@@ -168,6 +168,7 @@ impl Checkpoint {
             seconds,
             transfer: self.transfer,
             before,
+            cache: Cache::Intended,
             files: &files,
             figures: BTreeMap::from([("waited_seconds".into(), seconds)]),
         };

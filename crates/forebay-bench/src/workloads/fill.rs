@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::rates::{check_tasks, check_transfer};
-use super::session::{Session, Told};
+use super::session::{Cache, Session, Told};
 use super::skew::{Picker, Skew};
 use super::work::{self, Random, Work, work};
 use super::{Job, Workload, prepare};
@@ -135,6 +135,7 @@ impl Fill {
             seconds: work::seconds(&outcome),
             transfer: self.transfer,
             before,
+            cache: Cache::Doubtful,
             files: &files,
             figures: BTreeMap::new(),
         };

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::session::{Session, Told};
+use super::session::{Cache, Session, Told};
 use super::work::{self, Ending, Sweep, Work, work};
 use crate::error::Result;
 use crate::io::{self, Api, Direction, How};
@@ -57,6 +57,7 @@ pub fn lay(
         seconds: work::seconds(&outcome),
         transfer: TRANSFER,
         before,
+        cache: Cache::Intended,
         files: &files,
         figures: BTreeMap::new(),
     };

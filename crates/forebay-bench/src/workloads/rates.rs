@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::session::{Session, Told};
+use super::session::{Cache, Session, Told};
 use super::skew::{Picker, Skew};
 use super::work::{self, Ending, Random, Sweep, Work, work};
 use super::{Job, Workload, prepare};
@@ -127,6 +127,7 @@ impl Rates {
             seconds: work::seconds(&outcome),
             transfer: len,
             before,
+            cache: Cache::Doubtful,
             files: &files,
             figures: BTreeMap::new(),
         };

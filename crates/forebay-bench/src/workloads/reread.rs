@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::rates::{check_tasks, check_transfer};
-use super::session::{Before, Session, Told};
+use super::session::{Before, Cache, Session, Told};
 use super::work::{self, Sweep, Work, work};
 use super::{Job, Workload, prepare};
 use crate::args::{Parsed, Spec};
@@ -64,7 +64,7 @@ impl Reread {
         &self,
         session: &mut Session,
         files: &[PathBuf],
-        (name, reader): (&str, Reader),
+        (name, reader, cache): (&str, Reader, Cache),
         before: Before,
     ) -> Result<f64> {
         let base = session.base.clone();
@@ -85,6 +85,7 @@ impl Reread {
             seconds,
             transfer: self.transfer,
             before,
+            cache,
             files,
             figures: BTreeMap::new(),
         };
@@ -101,12 +102,13 @@ impl Reread {
         reader: Reader,
     ) -> Result<[f64; 2]> {
         let before = session.before_reading(files)?;
-        let first = self.pass(session, files, (names[0], reader), before)?;
+        let first = self.pass(session, files, (names[0], reader, Cache::Doubtful), before)?;
         if reader == Reader::Emptied && session.base.api != Api::Null {
             advise_away(&files[0])?;
         }
         let before = session.before_resident(files);
-        let second = self.pass(session, files, (names[1], reader), before)?;
+        let cache = if reader == Reader::Cached { Cache::Intended } else { Cache::Doubtful };
+        let second = self.pass(session, files, (names[1], reader, cache), before)?;
         Ok([first, second])
     }
 }

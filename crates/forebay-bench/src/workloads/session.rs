@@ -9,10 +9,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::args::{Parsed, Spec};
-use crate::cache::{Hog, Policy, Residency, residency_of};
+use crate::cache::{Hog, Policy, Residency, advise_away, residency_of};
 use crate::environment;
 use crate::error::{Error, Result};
-use crate::honest::{Device, Evidence, Memory, Moved, judge};
+use crate::honest::{Device, Evidence, Memory, Moved, Remedies, judge_with};
 use crate::io::{Api, Direction};
 use crate::meter::Total;
 use crate::progress::{Goal, Progress};
@@ -195,6 +195,20 @@ pub struct Session {
     _hog: Option<Hog>,
 }
 
+const REMEDIES: Remedies = Remedies {
+    read: "--cache drop, --cache fadvise or --cache direct",
+    write: "--cache direct or, where there is one, --fsync",
+};
+
+/// What it means that data was in the page cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cache {
+    /// The figures are not those of the target.
+    Doubtful,
+    /// That is what the phase is about.
+    Intended,
+}
+
 /// What a phase was, besides what its tasks measured.
 pub struct Told<'a> {
     pub name: &'a str,
@@ -206,6 +220,7 @@ pub struct Told<'a> {
     pub transfer: u64,
     /// From [`Session::before`].
     pub before: Before,
+    pub cache: Cache,
     /// What the phase wrote or read, for what remained in memory.
     pub files: &'a [PathBuf],
     pub figures: BTreeMap<String, f64>,
@@ -282,6 +297,10 @@ impl Session {
             return Ok(Before::default());
         }
         self.base.policy.before_reading(files)?;
+        if self.base.direct() {
+            // Direct reads go around the cache, but some file systems look into it first.
+            files.iter().try_for_each(|file| advise_away(file))?;
+        }
         Ok(self.before_resident(files))
     }
 
@@ -343,22 +362,23 @@ impl Session {
             _ => return Vec::new(),
         };
         let cache = match direction {
-            _ if self.base.place.is_none() => None,
+            _ if self.base.place.is_none() || told.cache == Cache::Intended => None,
             Direction::Read => told.before.resident,
             Direction::Write => Some(residency_of(told.files)),
         };
         let after = self.device.as_ref().and_then(Device::moved);
         let moved = told.before.moved.zip(after).map(|(from, to)| to.since(from, direction));
-        judge(
+        judge_with(
             direction,
             &Evidence {
                 bytes,
                 seconds: told.seconds,
                 cache,
-                device_bytes: moved,
+                device_bytes: moved.filter(|_| told.cache == Cache::Doubtful),
                 limit: self.base.limit,
                 memory: self.memory,
             },
+            REMEDIES,
         )
     }
 

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::rates::{check_tasks, check_transfer};
-use super::session::{Before, Session, Told};
+use super::session::{Before, Cache, Session, Told};
 use super::skew::Skew;
 use super::{Job, Workload, fill, prepare};
 use crate::args::{Parsed, Spec};
@@ -167,6 +167,7 @@ impl Steady {
             seconds,
             transfer: self.transfer,
             before,
+            cache: Cache::Doubtful,
             files,
             figures: figures.clone(),
         };

@@ -3,6 +3,7 @@
 mod harness;
 mod ior;
 mod mdtest;
+mod workloads;
 
 /// Not a test of its own: the children that the others start end here.
 #[test]

@@ -29,10 +29,11 @@ pub struct Recipe {
     pub seed: u64,
 }
 
-/// Chances of the four quadrants of R-MAT, as Graph500 has them; the fourth is the rest.
-const A: f64 = 0.57;
-const B: f64 = 0.19;
-const C: f64 = 0.19;
+/// Chances of the four quadrants of R-MAT, as Graph500 has them, in 65,536ths and each added to those
+/// before it; the fourth is the rest.
+const A: u64 = 37_356; // 0.57
+const AB: u64 = A + 12_452; // 0.19
+const ABC: u64 = AB + 12_452; // 0.19
 
 impl Recipe {
     pub fn vertices(self) -> u64 {
@@ -53,14 +54,13 @@ impl Recipe {
         let mut mixer = self.seed ^ index.wrapping_mul(0xd6e8_feb8_6659_fd93);
         let mut rng = Rng::new(splitmix(&mut mixer));
         let (mut from, mut to) = (0u64, 0u64);
-        for _ in 0..self.scale {
-            let chance = rng.unit();
-            let (down, right) = match chance {
-                c if c < A => (0, 0),
-                c if c < A + B => (0, 1),
-                c if c < A + B + C => (1, 0),
-                _ => (1, 1),
-            };
+        let mut chances = 0;
+        for level in 0..self.scale {
+            // Sixteen bits decide a level, so a number does for four.
+            chances = if level % 4 == 0 { rng.next() } else { chances >> 16 };
+            let chance = chances & 0xffff;
+            let down = u64::from(chance >= AB);
+            let right = u64::from((A..AB).contains(&chance)) | u64::from(chance >= ABC);
             (from, to) = (from << 1 | down, to << 1 | right);
         }
         (self.relabel(from), self.relabel(to))
