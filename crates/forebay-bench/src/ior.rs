@@ -70,12 +70,11 @@ fn all(
             break;
         }
         let held = occupy(params)?;
-        match run::test(params, id, output) {
-            Ok(done) => {
-                records.test(&done)?;
-                ran.push(done);
-            }
-            Err(error) => return Ok((ran, Some(error))),
+        let (done, result) = run::test(params, id, output);
+        records.test(&done)?;
+        ran.push(done);
+        if let Err(error) = result {
+            return Ok((ran, Some(error)));
         }
         drop(held);
     }

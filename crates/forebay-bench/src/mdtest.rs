@@ -8,7 +8,7 @@ mod tree;
 use std::path::Path;
 
 use crate::cache::{self, Policy, Residency};
-use crate::honest::{Evidence, Memory, judge};
+use crate::honest::{Evidence, Memory, Remedies, judge_with};
 use crate::io::Direction;
 use crate::record::{self, Access, Header, Line};
 use crate::recorder::{self, Course, Recorder, Sinks};
@@ -159,7 +159,8 @@ fn doubt(measured: &mut Measured, before: Option<Residency>, tops: &[String]) {
         memory: Memory::of(Path::new(&tops[0])),
         ..Evidence::default()
     };
-    measured.warnings = judge(Direction::Read, &evidence);
+    let remedies = Remedies { read: "--cache drop or --cache fadvise", write: "-y" };
+    measured.warnings = judge_with(Direction::Read, &evidence, remedies);
     measured.resident = before.map(Residency::share);
 }
 

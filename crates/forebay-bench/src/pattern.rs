@@ -104,10 +104,7 @@ impl Filler {
     #[inline]
     pub fn stamp(&self, buffer: &mut [u8], offset: u64) {
         if self.pattern == Pattern::Offset {
-            let key = self.key();
-            write_words(buffer, |at| {
-                if (at / WORD).is_multiple_of(2) { key } else { offset + at as u64 }
-            });
+            self.stamp_words(buffer, offset);
             return;
         }
         for at in (0..buffer.len()).step_by(PAGE) {
@@ -115,6 +112,20 @@ impl Filler {
             let stamp = self.stamp_of(offset + at as u64).to_le_bytes();
             buffer[at..end].copy_from_slice(&stamp[..end - at]);
         }
+    }
+
+    /// Rank and signature, then the word's own offset, over and over; in pairs, which compile to
+    /// wide stores.
+    fn stamp_words(&self, buffer: &mut [u8], offset: u64) {
+        let key = self.key();
+        let mut pairs = buffer.chunks_exact_mut(2 * WORD);
+        let mut at = offset + WORD as u64;
+        for pair in &mut pairs {
+            pair[..WORD].copy_from_slice(&key.to_le_bytes());
+            pair[WORD..].copy_from_slice(&at.to_le_bytes());
+            at += 2 * WORD as u64;
+        }
+        write_words(pairs.into_remainder(), |word| if word == 0 { key } else { at });
     }
 
     fn stamp_of(&self, offset: u64) -> u64 {

@@ -17,6 +17,7 @@ use super::measure::Measured;
 use super::params::{Format, Params};
 use super::run::Ran;
 use super::{layout, place};
+use crate::io::Direction;
 use crate::{Error, Result};
 
 /// Writes results as they come, except JSON, which needs its end first.
@@ -109,6 +110,15 @@ impl Output {
 
     pub fn repetition_end(&mut self) {
         self.results.push(Value::Array(std::mem::take(&mut self.current)));
+    }
+
+    /// The line IOR prints before each phase when it is verbose.
+    pub fn commencing(&mut self, direction: Direction) {
+        if self.verbose > 0 {
+            let name = if direction == Direction::Write { "write" } else { "read" };
+            let now = place::now_text();
+            self.note(&format!("Commencing {name} performance test: {now}"));
+        }
     }
 
     pub fn phase(&mut self, params: &Params, measured: &Measured) {

@@ -22,8 +22,9 @@ pub struct Ran {
     pub errors: u64,
 }
 
-/// Runs one test and shows it as it goes. Ctrl-C ends it early and is no error here.
-pub fn test(params: &Params, id: usize, output: &mut Output) -> Result<Ran> {
+/// Runs one test and shows it as it goes: what was measured, and what ended it. Ctrl-C ends it early
+/// and is no error here.
+pub fn test(params: &Params, id: usize, output: &mut Output) -> (Ran, Result<()>) {
     let mut running = Running {
         params,
         output,
@@ -35,10 +36,9 @@ pub fn test(params: &Params, id: usize, output: &mut Output) -> Result<Ran> {
     running.output.test_start(params, id, running.signature);
     let result = running.repetitions();
     let (phases, errors) = (running.phases, running.errors);
-    result?;
     let ran = Ran { params: params.clone(), id, phases, errors };
     output.test_end(&ran);
-    Ok(ran)
+    (ran, result)
 }
 
 struct Running<'a> {
@@ -160,6 +160,7 @@ impl Running<'_> {
     fn phase(&mut self, repetition: usize, direction: Direction, verify: Verify) -> Result<()> {
         let files = layout::files(self.params, repetition);
         let probe = Probe::new(self.params, &files, direction);
+        self.output.commencing(direction);
         let job = self.job(repetition, direction, verify)?;
         let outcome = phase::run(&job);
         outcome.check()?;
