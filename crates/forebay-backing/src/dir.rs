@@ -16,6 +16,7 @@ mod attr;
 mod create;
 mod file;
 mod own;
+mod parents;
 mod root;
 mod sync;
 mod xattr;
@@ -125,7 +126,7 @@ impl BackingStore for DirStore {
     }
 
     fn pin(&self, path: &Path) -> Result<Option<Pin>> {
-        let fd = self.root.run("pin", path, || self.root.open_fd(path, sys::OFlags::PATH, 0))?;
+        let fd = self.root.run("pin", path, || self.root.place(path)?.pin())?;
         Ok(Some(Box::new(fd)))
     }
 
@@ -139,7 +140,9 @@ impl BackingStore for DirStore {
     fn rmdir(&self, path: &Path) -> Result<()> {
         self.root.run("rmdir", path, || {
             let place = self.root.place(path)?;
-            sys::unlinkat(place.dir(), place.name(), AtFlags::REMOVEDIR)
+            let removed = sys::unlinkat(place.dir(), place.name(), AtFlags::REMOVEDIR);
+            self.root.moved(path);
+            removed
         })
     }
 
@@ -150,8 +153,11 @@ impl BackingStore for DirStore {
             RenameMode::Exchange => RenameFlags::EXCHANGE,
         };
         self.root.run2("rename", from, to, || {
-            let (from, to) = (self.root.place(from)?, self.root.place(to)?);
-            sys::renameat_with(from.dir(), from.name(), to.dir(), to.name(), flags)
+            let (a, b) = (self.root.place(from)?, self.root.place(to)?);
+            let renamed = sys::renameat_with(a.dir(), a.name(), b.dir(), b.name(), flags);
+            self.root.moved(from);
+            self.root.moved(to);
+            renamed
         })
     }
 

@@ -1,12 +1,12 @@
 //! The engine: its parts, its table of files, and the life of a file in it.
 
-use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use forebay_backing::{Attr, BackingStore, Error, FileKey, Result, Timestamp};
+use hashbrown::HashMap;
 
 use crate::config::{Config, Tunables};
 use crate::evict::{Evictor, UNIT, Unit};

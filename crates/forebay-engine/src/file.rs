@@ -183,9 +183,13 @@ impl Inner {
     }
 
     pub fn mtime(&self) -> Timestamp {
-        match self.state.flags.opaque {
-            true => self.shadow_stat().map_or(self.state.mtime, |stat| stat.mtime),
-            false => self.state.mtime,
+        if !self.state.flags.opaque {
+            return self.state.mtime;
+        }
+        let from = self.live.as_ref().and_then(|live| live.opaque_from);
+        match self.shadow_stat() {
+            Some(now) if from.is_none_or(|from| now.mtime != from.mtime) => now.mtime,
+            _ => self.state.mtime,
         }
     }
 

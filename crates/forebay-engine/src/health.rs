@@ -4,21 +4,38 @@
 //! is away, notes when it goes away, and keeps the begin of every call in flight, so that a call
 //! that hangs is noticed from outside (S10). A probe decides when it is back.
 
-use std::collections::BTreeMap;
+use std::cell::Cell;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Error, Kind, Result};
 
-#[derive(Debug, Default)]
+/// More calls than this at once are not watched: far beyond the threads there are.
+const WATCHED_MAX: usize = 1024;
+
+#[derive(Debug)]
 pub struct Health {
     away: AtomicBool,
-    calls: Mutex<BTreeMap<u64, Instant>>,
-    next: AtomicU64,
+    /// When each call in flight began, in nanoseconds after `epoch`; 0 is a free place.
+    calls: Box<[AtomicU64]>,
+    epoch: Instant,
     last_error: Mutex<Option<(String, Instant)>>,
     pub errors: AtomicU64,
     pub absences: AtomicU64,
+}
+
+impl Default for Health {
+    fn default() -> Health {
+        Health {
+            away: AtomicBool::default(),
+            calls: (0..WATCHED_MAX).map(|_| AtomicU64::new(0)).collect(),
+            epoch: Instant::now(),
+            last_error: Mutex::default(),
+            errors: AtomicU64::default(),
+            absences: AtomicU64::default(),
+        }
+    }
 }
 
 impl Health {
@@ -36,18 +53,40 @@ impl Health {
 
     /// Runs a call even while the store is away.
     pub fn probe<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
-        let n = self.next.fetch_add(1, Relaxed);
-        self.calls().insert(n, Instant::now());
+        let place = self.begin();
         let result = work();
-        self.calls().remove(&n);
+        if let Some(place) = place {
+            place.store(0, Relaxed);
+        }
         if let Err(error) = &result {
             self.note(error);
         }
         result
     }
 
-    fn calls(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Instant>> {
-        self.calls.lock().expect("no panic inside")
+    /// Notes the begin of a call, mostly in the place that this thread used last.
+    fn begin(&self) -> Option<&AtomicU64> {
+        thread_local! {
+            static LAST: Cell<usize> = Cell::new(FIRST.fetch_add(1, Relaxed) as usize);
+        }
+        static FIRST: AtomicU64 = AtomicU64::new(0);
+        let now = self.now();
+        let from = LAST.get();
+        let free = (from..from + WATCHED_MAX)
+            .map(|at| at % WATCHED_MAX)
+            .find(|at| self.calls[*at].compare_exchange(0, now, Relaxed, Relaxed).is_ok())?;
+        LAST.set(free);
+        Some(&self.calls[free])
+    }
+
+    fn now(&self) -> u64 {
+        (self.epoch.elapsed().as_nanos() as u64).max(1)
+    }
+
+    /// How long the oldest call in flight has taken so far.
+    fn oldest(&self) -> Option<Duration> {
+        let began = self.calls.iter().map(|at| at.load(Relaxed)).filter(|at| *at > 0).min()?;
+        Some(Duration::from_nanos(self.now().saturating_sub(began)))
     }
 
     /// Takes note of an error; one that means absence makes the store count as away.
@@ -83,21 +122,17 @@ impl Health {
 
     /// Declares the store away if a call has been in flight for longer than `limit`.
     pub fn check_stalls(&self, limit: Duration) {
-        let oldest = self.calls().values().min().copied();
-        if let Some(began) = oldest
-            && began.elapsed() > limit
+        if let Some(oldest) = self.oldest()
+            && oldest > limit
             && self.is_available()
         {
-            self.went_away(&format!(
-                "a call has not returned for {:.1} s",
-                began.elapsed().as_secs_f64()
-            ));
+            self.went_away(&format!("a call has not returned for {:.1} s", oldest.as_secs_f64()));
         }
     }
 
     /// Whether some call hangs right now.
     pub fn has_stalled_call(&self, limit: Duration) -> bool {
-        self.calls().values().any(|began| began.elapsed() > limit)
+        self.oldest().is_some_and(|oldest| oldest > limit)
     }
 
     pub fn last_error(&self) -> Option<(String, f64)> {

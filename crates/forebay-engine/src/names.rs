@@ -106,10 +106,15 @@ impl Engine {
         if !inner.state.is_complete() {
             return Ok(None);
         }
+        // Nothing was written to a shadow that is made here; until something is, its mtime does
+        // not count.
+        let fresh = inner.state.ranges.count() == 0 && inner.shadow_stat().is_none();
         let shadow = self.shadow(file, &mut inner)?;
         if inner.live().writers == 0 {
-            let mtime = inner.state.mtime;
-            self.note_tier(shadow.set_mtime(mtime))?;
+            if !fresh {
+                let mtime = inner.state.mtime;
+                self.note_tier(shadow.set_mtime(mtime))?;
+            }
             inner.live().opaque_from = shadow.stat().ok();
             inner.state.flags.opaque = true;
             self.space.unseen.lock().expect("no panic inside").insert(file.id, file.clone());

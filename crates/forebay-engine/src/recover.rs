@@ -109,6 +109,9 @@ impl Engine {
         engine.populate(std::mem::take(&mut loaded.files));
         recovered.orphans.iter().try_for_each(|id| engine.adopt_orphan(*id))?;
         engine.measure();
+        drop(loaded);
+        // SAFETY: gives what the loading has freed back to the system; no memory in use moves.
+        unsafe { libc::malloc_trim(0) };
         engine.clone().start_threads()?;
         Ok(engine)
     }
@@ -119,8 +122,7 @@ impl Engine {
             table.by_key.reserve(files.len());
             table.by_id.reserve(files.len());
         }
-        for (id, mut state) in files {
-            state.paths.shrink_to_fit();
+        for (id, state) in files {
             let file = File::new(id, state, true);
             {
                 let mut table = self.table.write().expect("no panic inside");

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use forebay_backing::{Attr, FileKey, Timestamp, Version};
 use serde::{Deserialize, Serialize};
+use smallvec::{SmallVec, smallvec};
 
 use crate::ranges::{Ranges, Run, State};
 
@@ -24,6 +25,9 @@ pub struct Owner {
     pub gid: u32,
     pub nlink: u32,
 }
+
+/// Nearly every file has one name.
+pub type Names = SmallVec<[Box<Path>; 1]>;
 
 /// Facts of a file that are either so or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -49,7 +53,7 @@ pub struct FileState {
     pub key: FileKey,
     /// Every name known, the most trusted first. Empty once the last one was unlinked.
     #[serde(with = "path_bytes")]
-    pub paths: Vec<Box<Path>>,
+    pub paths: Names,
     /// Its name before a rename that the backing store may still forget; at most one.
     #[serde(with = "path_bytes")]
     pub former: Vec<Box<Path>>,
@@ -101,7 +105,7 @@ impl FileState {
     pub fn absent(path: &Path, attr: &Attr) -> FileState {
         FileState {
             key: attr.key,
-            paths: vec![path.into()],
+            paths: smallvec![path.into()],
             former: Vec::new(),
             owner: Owner::of(attr),
             size: attr.size,
@@ -338,7 +342,7 @@ fn edges(run: Run) -> (u64, u64) {
     (run.start, run.end)
 }
 
-/// Paths as raw bytes: names need not be UTF-8.
+/// Paths as a list of raw bytes: names need not be UTF-8.
 mod path_bytes {
     use std::ffi::OsString;
     use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -351,7 +355,11 @@ mod path_bytes {
         raw.serialize(s)
     }
 
-    pub fn deserialize<'d, D: Deserializer<'d>>(d: D) -> Result<Vec<Box<Path>>, D::Error> {
+    pub fn deserialize<'d, P, D>(d: D) -> Result<P, D::Error>
+    where
+        P: FromIterator<Box<Path>>,
+        D: Deserializer<'d>,
+    {
         let raw = Vec::<Vec<u8>>::deserialize(d)?;
         Ok(raw
             .into_iter()

@@ -8,14 +8,19 @@
 //! - N1: a node that the kernel holds is never dropped.
 //! - N2: every name in `names` leads to a node that lists it.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::sync::{Arc, RwLock};
 
 use forebay_backing::{Attr, FileKey, FileKind, Pin};
+use hashbrown::{Equivalent, HashMap};
 
 pub const ROOT: u64 = 1;
+
+/// Each holds a descriptor, until the kernel has forgotten the file. It may be slow to, after many
+/// removals at once; then it has no open in progress for all of them.
+const PINS_MAX: usize = 1024;
 
 /// The kernel's file handles have room for 32 bits.
 pub fn generation(key: FileKey) -> u64 {
@@ -23,6 +28,16 @@ pub fn generation(key: FileKey) -> u64 {
 }
 
 type Name = (u64, Arc<OsStr>);
+
+/// A [`Name`] to look for.
+#[derive(Hash, PartialEq, Eq)]
+struct NameRef<'a>(u64, &'a OsStr);
+
+impl Equivalent<Name> for NameRef<'_> {
+    fn equivalent(&self, name: &Name) -> bool {
+        self.0 == name.0 && *self.1 == *name.1
+    }
+}
 
 struct Node {
     key: FileKey,
@@ -36,7 +51,7 @@ struct Node {
     pages: u64,
     /// Keeps the inode number of an unlinked file from being used again while the kernel may
     /// still speak of it by that number.
-    pin: Option<Pin>,
+    pin: Option<(Pin, Arc<()>)>,
     /// Kept for directories, to answer while the backing store is away.
     attr: Option<Box<Attr>>,
 }
@@ -45,6 +60,8 @@ pub struct Nodes {
     table: RwLock<Table>,
     root: FileKey,
     max: usize,
+    /// Counted by its references.
+    pins: Arc<()>,
 }
 
 #[derive(Default)]
@@ -78,7 +95,7 @@ impl Nodes {
                 attr: Some(Box::new(root)),
             },
         );
-        Nodes { table: RwLock::new(table), root: root.key, max }
+        Nodes { table: RwLock::new(table), root: root.key, max, pins: Arc::default() }
     }
 
     fn read(&self) -> std::sync::RwLockReadGuard<'_, Table> {
@@ -107,6 +124,14 @@ impl Nodes {
         }
         let is_dir = attr.kind == FileKind::Dir;
         let mut table = self.write();
+        if let Some(node) = table.known_as(id, &NameRef(parent, name))
+            && node.key == attr.key
+            && times > 0
+        {
+            node.lookups += times;
+            node.attr = is_dir.then(|| Box::new(*attr));
+            return id;
+        }
         let at: Name = (parent, name.into());
         let before = table.names.insert(at.clone(), id);
         if let Some(other) = before.filter(|other| *other != id) {
@@ -207,7 +232,7 @@ impl Nodes {
 
     pub fn child(&self, parent: u64, name: &OsStr) -> Option<Child> {
         let table = self.read();
-        let id = *table.names.get(&(parent, name.into()))?;
+        let id = *table.names.get(&NameRef(parent, name))?;
         let node = table.nodes.get(&id)?;
         Some(Child { id, key: node.key, is_dir: node.is_dir })
     }
@@ -229,18 +254,22 @@ impl Nodes {
             .collect()
     }
 
+    /// Whether another file may be held on to.
+    pub fn may_hold(&self) -> bool {
+        Arc::strong_count(&self.pins) <= PINS_MAX
+    }
+
     /// Holds on to a file that is about to lose a name.
     pub fn hold(&self, id: u64, pin: Pin) {
         if let Some(node) = self.write().nodes.get_mut(&id) {
-            node.pin = Some(pin);
+            node.pin = Some((pin, self.pins.clone()));
         }
     }
 
     /// The name is gone.
     pub fn unlink(&self, parent: u64, name: &OsStr) {
         let mut table = self.write();
-        let at: Name = (parent, name.into());
-        if let Some(id) = table.names.remove(&at) {
+        if let Some((at, id)) = table.names.remove_entry(&NameRef(parent, name)) {
             table.unname(id, &at);
         }
     }
@@ -285,6 +314,12 @@ impl Nodes {
 }
 
 impl Table {
+    /// The node of a file by the name it is known by best.
+    fn known_as(&mut self, id: u64, name: &NameRef<'_>) -> Option<&mut Node> {
+        let node = self.nodes.get_mut(&id)?;
+        node.names.first().is_some_and(|first| name.equivalent(first)).then_some(node)
+    }
+
     fn unname(&mut self, id: u64, name: &Name) {
         if let Some(node) = self.nodes.get_mut(&id) {
             node.names.retain(|known| known != name);

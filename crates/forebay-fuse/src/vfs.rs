@@ -8,7 +8,6 @@
 //! reading until the backing store has acted on the path; a rename of a directory holds it for
 //! writing.
 
-use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
@@ -20,6 +19,7 @@ use forebay_backing::{
     Attr, DirEntry, Error, FileKey, FileKind, New, RenameMode, Result, SetAttr, StatFs, XattrMode,
 };
 use forebay_engine::{Allocate, Engine, File, Named, WritePolicy};
+use hashbrown::HashMap;
 
 use crate::Passthrough;
 use crate::control::{self, Control};
@@ -406,7 +406,9 @@ impl Vfs {
 
     /// Before a name goes: the kernel may speak of the file by its number for a while.
     fn hold(&self, key: FileKey, path: &Path) {
-        if let Ok(Some(pin)) = self.engine.ask(|b| b.pin(path)) {
+        if self.nodes.may_hold()
+            && let Ok(Some(pin)) = self.engine.ask(|b| b.pin(path))
+        {
             self.nodes.hold(self.nodes.id_of(key), pin);
         }
     }

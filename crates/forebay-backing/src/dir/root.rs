@@ -8,10 +8,12 @@ use std::ffi::OsStr;
 use std::fmt::Display;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::{self as sys, AtFlags, Mode, OFlags, ResolveFlags, Statx, StatxFlags};
 use rustix::io::Errno;
 
+use super::parents::Parents;
 use super::{Sys, attr};
 use crate::{Attr, Error, Kind, Result};
 
@@ -22,6 +24,7 @@ pub struct Root {
     path: PathBuf,
     device: (u32, u32),
     resolver: Resolver,
+    parents: Parents,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +41,7 @@ pub struct Place<'a> {
 
 enum Dir<'a> {
     Root(BorrowedFd<'a>),
-    Opened(OwnedFd),
+    Opened(Arc<OwnedFd>),
 }
 
 impl Root {
@@ -50,7 +53,7 @@ impl Root {
             .and_then(|fd| stat_fd(&fd).map(|stat| (fd, attr::device(&stat))));
         let (fd, device) = opened.map_err(|e| Error::storage(e.raw_os_error(), context()))?;
         let resolver = probe(&fd);
-        Ok(Root { fd, path: canonical, device, resolver })
+        Ok(Root { fd, path: canonical, device, resolver, parents: Parents::default() })
     }
 
     #[cfg(test)]
@@ -106,13 +109,28 @@ impl Root {
         if parent.as_os_str().is_empty() {
             return Ok(Place { dir: root, name });
         }
-        let dir = self.open_fd(parent, OFlags::PATH | OFlags::DIRECTORY, 0)?;
-        Ok(Place { dir: Dir::Opened(dir), name })
+        let open = || self.open_fd(parent, OFlags::PATH | OFlags::DIRECTORY, 0);
+        Ok(Place { dir: Dir::Opened(self.parents.get(parent, open)?), name })
+    }
+
+    /// To be called when the directory that may be at `path` was moved or removed.
+    pub fn moved(&self, path: &Path) {
+        self.parents.forget(path);
     }
 
     /// Runs one operation and gives its error the operation and the path.
     pub fn run<T>(&self, what: &str, path: &Path, work: impl FnOnce() -> Sys<T>) -> Result<T> {
-        work().map_err(|errno| self.error(errno, format!("{what} {}", self.show(path))))
+        work().map_err(|errno| {
+            let context = format!("{what} {}", self.show(path));
+            // Where its directory is, the root is, too.
+            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+            match errno {
+                Errno::NOENT if parent.is_some_and(|parent| self.parents.knows(parent)) => {
+                    Error::storage(errno.raw_os_error(), context)
+                }
+                _ => self.error(errno, context),
+            }
+        })
     }
 
     pub fn run2<T>(

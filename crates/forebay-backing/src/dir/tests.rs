@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::DirStore;
 use crate::suite::TempDir;
-use crate::{Access, BackingStore, Kind, New};
+use crate::{Access, BackingStore, Kind, New, RenameMode};
 
 fn new(mode: u32) -> New {
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
@@ -144,4 +144,28 @@ fn holes_are_seen_and_made_where_the_file_system_has_them() {
     let after = file.stat().unwrap().blocks;
     assert!(after <= before / 2 + 64, "{before} to {after} blocks");
     assert_eq!(file.next_data(0).unwrap(), Some((1 << 19, 1 << 20)));
+}
+
+/// A directory that is moved or replaced, through us or behind our back, is not taken for the one
+/// of a moment ago.
+#[test]
+fn a_directory_replaced_a_moment_ago_is_seen() {
+    let dir = TempDir::new();
+    let store = DirStore::open(dir.path()).unwrap();
+    let inside = |name: &str| dir.path().join(name);
+    let make = |name: &str, text: &str| {
+        std::fs::create_dir(inside(name)).unwrap();
+        std::fs::write(inside(name).join("f"), text).unwrap();
+    };
+    make("a", "one");
+    let size = |path: &str| store.stat(Path::new(path)).unwrap().size;
+    assert_eq!(size("a/f"), 3);
+    store.rename(Path::new("a"), Path::new("b"), RenameMode::Replace).unwrap();
+    make("a", "three");
+    assert_eq!((size("a/f"), size("b/f")), (5, 3));
+    store.rename(Path::new("a"), Path::new("b"), RenameMode::Exchange).unwrap();
+    assert_eq!((size("a/f"), size("b/f")), (3, 5));
+    std::fs::remove_dir_all(inside("a")).unwrap();
+    make("a", "seventh");
+    assert_eq!(size("a/f"), 7);
 }
