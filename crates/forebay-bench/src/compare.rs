@@ -4,7 +4,9 @@
 //! - C1: the targets alternate, and which goes first alternates too, so that what drifts with time
 //!   (a filling device, a warming machine) hits both alike.
 //! - C2: a ratio is formed within a round; the verdict says "different" only if the interval of the
-//!   median ratio excludes 1.
+//!   median ratio excludes 1 and the ratio is further from 1 than either target is from itself from
+//!   round to round. The second condition is there because of many quantities one is always
+//!   outside of its interval by chance.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -229,6 +231,7 @@ fn compare(quantity: &Quantity, pairs: &[(f64, f64)]) -> Option<Comparison> {
     let usable = pairs.iter().filter(|(a, b)| *a > 0.0 && *b > 0.0);
     let ratios: Vec<f64> = usable.map(|(a, b)| b / a).collect();
     let interval = stats::median_interval(&ratios)?;
+    let (ratio, noise) = (stats::median(&ratios), stats::own_noise(&a).max(stats::own_noise(&b)));
     Some(Comparison {
         name: quantity.name.clone(),
         unit: quantity.unit.into(),
@@ -237,11 +240,15 @@ fn compare(quantity: &Quantity, pairs: &[(f64, f64)]) -> Option<Comparison> {
         median_b: stats::median(&b),
         a,
         b,
-        ratio: stats::median(&ratios),
+        ratio,
         ratio_low: interval.low,
         ratio_high: interval.high,
         confidence: interval.confidence,
-        verdict: judge(quantity.better, interval.low, interval.high),
+        noise_share: noise,
+        verdict: match ratio.max(1.0 / ratio) > 1.0 + noise {
+            true => judge(quantity.better, interval.low, interval.high),
+            false => Verdict::NoDifference,
+        },
     })
 }
 
@@ -295,6 +302,10 @@ mod tests {
         let same = [(10.0, 11.0), (10.0, 9.0), (10.0, 10.5), (10.0, 9.9), (10.0, 10.0)];
         assert_eq!(compare(&rate(), &same).unwrap().verdict, Verdict::NoDifference);
         assert_eq!(compare(&rate(), &noisy[..4]), None);
+        // B is a tenth faster in every round, but both vary by a half.
+        let wild = [(10.0, 11.0), (15.0, 16.5), (10.0, 11.1), (15.0, 16.4), (10.0, 11.0)];
+        let told = compare(&rate(), &wild).unwrap();
+        assert!(told.ratio_low > 1.0 && told.verdict == Verdict::NoDifference, "{told:?}");
     }
 
     #[test]

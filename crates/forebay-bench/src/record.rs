@@ -235,6 +235,8 @@ pub struct Comparison {
     pub ratio_high: f64,
     /// Of the interval, 0 to 1.
     pub confidence: f64,
+    /// What A or B, whichever is noisier, differs from itself from round to round.
+    pub noise_share: f64,
     pub verdict: Verdict,
 }
 
@@ -251,7 +253,7 @@ pub enum Better {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// The interval includes 1: the rounds differ among themselves as much as A and B do.
+    /// The interval includes 1, or the ratio is nearer to 1 than the noise.
     #[default]
     NoDifference,
     ABetter,

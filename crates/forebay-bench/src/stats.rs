@@ -71,6 +71,14 @@ pub fn median_interval(values: &[f64]) -> Option<Interval> {
     best
 }
 
+/// How much one and the same thing differs from one measurement to the next, as a factor less one:
+/// the median over neighbors, so that drift counts little.
+pub fn own_noise(values: &[f64]) -> f64 {
+    let usable = values.windows(2).filter(|pair| pair[0] > 0.0 && pair[1] > 0.0);
+    let steps: Vec<f64> = usable.map(|pair| (pair[1] / pair[0]).ln().abs()).collect();
+    median(&steps).exp_m1()
+}
+
 /// The part of a series that counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SteadyPart {
@@ -155,6 +163,16 @@ mod tests {
         assert!((nine.confidence - 0.9609).abs() < 1e-4);
         let forty = upto(40).unwrap();
         assert!(forty.low > 13.0 && forty.high < 28.0, "{forty:?}");
+    }
+
+    #[test]
+    fn own_noise_is_the_typical_step_up_or_down() {
+        assert!((own_noise(&[10.0, 11.0, 10.0, 11.0]) - 0.1).abs() < 1e-9);
+        assert!((own_noise(&[10.0, 11.0, 40.0, 44.0, 40.0]) - 0.1).abs() < 1e-9);
+        assert_eq!(
+            (own_noise(&[5.0; 4]), own_noise(&[5.0]), own_noise(&[0.0, 1.0])),
+            (0.0, 0.0, 0.0)
+        );
     }
 
     /// Over many draws the interval encloses the true median as often as it claims to.

@@ -280,7 +280,7 @@ fn scale(record: &Record) -> Table {
 }
 
 fn comparisons(record: &Record) -> Table {
-    let head = vec!["what", "A", "B", "B / A", "between", "verdict"];
+    let head = vec!["what", "A", "B", "B / A", "between", "noise", "verdict"];
     let rows = record.comparisons.iter().map(comparison).collect();
     Table { title: "A against B", head, rows }
 }
@@ -297,6 +297,7 @@ fn comparison(c: &Comparison) -> Vec<String> {
         value(c.median_b),
         format!("{:.3}", c.ratio),
         format!("{:.3} and {:.3}", c.ratio_low, c.ratio_high),
+        format!("{:.1} %", c.noise_share * 100.0),
         verdict(c.verdict).into(),
     ]
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::table::{self, Table};
-use crate::record::{Outcome, Record};
+use crate::record::{Outcome, Part, Record, Second};
 use crate::spark::spark;
 use crate::units::{human_count, human_rate};
 
@@ -69,10 +69,16 @@ fn courses(out: &mut String, record: &Record) {
     }
     let mut drawn = false;
     for (phase, iteration) in phases {
-        let slices = record.seconds.iter().filter(|s| s.phase == phase && s.iteration == iteration);
-        let by_bytes = slices.clone().any(|s| s.bytes > 0);
-        let rates: Vec<f64> = slices
-            .map(|s| if by_bytes { s.bytes } else { s.ops } as f64 / s.seconds.max(1e-9))
+        let slices = || {
+            let same = |s: &&Second| s.phase == phase && s.iteration == iteration;
+            record.seconds.iter().filter(same).filter(|s| s.part == Part::Measured)
+        };
+        let by_bytes = slices().any(|s| s.bytes > 0);
+        let width = slices().map(|s| s.seconds).fold(0.0, f64::max);
+        // A rest of a slice at the end has a rate of no meaning.
+        let rates: Vec<f64> = slices()
+            .filter(|s| s.seconds >= width / 2.0)
+            .map(|s| if by_bytes { s.bytes } else { s.ops } as f64 / s.seconds)
             .collect();
         if rates.len() > 2 {
             let _ =
@@ -85,12 +91,10 @@ fn courses(out: &mut String, record: &Record) {
     }
 }
 
-/// A sparkline of a long phase averages: what a stall looked like is said beside it. The last slice
-/// does not count, it is seldom a whole one.
+/// A sparkline of a long phase averages: what a stall looked like is said beside it.
 fn extremes(rates: &[f64], by_bytes: bool) -> String {
-    let whole = &rates[..rates.len() - 1];
     let (least, most) =
-        whole.iter().fold((f64::INFINITY, 0.0f64), |(l, m), v| (l.min(*v), m.max(*v)));
+        rates.iter().fold((f64::INFINITY, 0.0f64), |(l, m), v| (l.min(*v), m.max(*v)));
     let text = |rate| match by_bytes {
         true => human_rate(rate),
         false => format!("{} ops/s", human_count(rate)),

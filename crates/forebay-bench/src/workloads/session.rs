@@ -325,6 +325,16 @@ impl Session {
 
     /// Records a phase whose figures were put together by the caller.
     pub fn put_phase(&mut self, told: &Told<'_>, total: &Total) -> Result<()> {
+        self.put_phase_from(told, total, 0.0)
+    }
+
+    /// The same for a phase of which the first seconds were recorded apart.
+    pub fn put_phase_from(
+        &mut self,
+        told: &Told<'_>,
+        total: &Total,
+        from_seconds: f64,
+    ) -> Result<()> {
         if total.ops == 0 {
             return Ok(());
         }
@@ -347,7 +357,7 @@ impl Session {
         let course = Course {
             phase: told.name,
             iteration: told.iteration,
-            from_seconds: 0.0,
+            from_seconds,
             seconds: told.seconds,
             part: Part::Measured,
         };

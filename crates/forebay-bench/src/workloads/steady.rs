@@ -146,7 +146,7 @@ impl Steady {
     ) -> Result<()> {
         let warm = Total::of(outcome.results().iter().map(|own| &own.warm_up));
         let course = Course {
-            phase: "warm-up",
+            phase: "steady",
             iteration: 0,
             from_seconds: 0.0,
             seconds: self.warm_up,
@@ -171,7 +171,7 @@ impl Steady {
             files,
             figures: figures.clone(),
         };
-        session.put_phase(&told, &total)?;
+        session.put_phase_from(&told, &total, self.warm_up)?;
         self.conclude(session, &total, &figures)
     }
 

@@ -103,7 +103,7 @@ impl Steps {
             ..Work::on(path.to_owned(), how, self.transfer as usize)
         };
         let picker = Picker::new(Skew::Uniform, self.size / self.transfer);
-        let name = format!("{clients} clients");
+        let name = format!("{clients} client{}", if clients == 1 { "" } else { "s" });
         let team = session.team(clients, &name, Goal::Seconds(self.interval));
         let outcome = team.run(|task: &Task<'_>, end| {
             let rng = work::rng(base.seed + clients as u64, task.rank);
