@@ -235,6 +235,9 @@ fn cached_reads_are_told_and_policies_are_checked() {
     let run = bench("ior -e -t 64k -b 4m -o f --cache fadvise", home.path()).expect(0);
     assert!(run.out.contains("0.0 % of 4 MiB was resident before"), "{}", run.out);
     assert!(!run.out.contains("of what was read was in the page cache"), "{}", run.out);
+    bench("ior -w -e -k -t 64k -b 4m -o f", home.path()).expect(0);
+    let direct = bench("ior -r -t 64k -b 4m -o f --posix.odirect", home.path());
+    assert!(!direct.out.contains("of what was read was in the page cache"), "{}", direct.out);
     let run = bench("ior -w -e -t 64k -b 4m -o f --device-limit 1k", home.path()).expect(0);
     assert!(run.out.contains("more than the device can do"), "{}", run.out);
 }
