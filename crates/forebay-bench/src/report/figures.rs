@@ -13,8 +13,9 @@ pub struct Figure {
 
 /// Columns of a heat map at most: narrower ones cannot be told apart.
 const COLUMNS: usize = 132;
-/// Heat maps of one run at most.
+/// Heat maps of one run at most, and slices each has at least: fewer are bars without a course.
 const MAPS: usize = 6;
+const MAP_SLICES: usize = 5;
 
 /// All charts of a run, in the order of their importance.
 pub fn of(record: &Record) -> Vec<Figure> {
@@ -29,7 +30,8 @@ pub fn of(record: &Record) -> Vec<Figure> {
     let groups = groups(record);
     put("throughput", throughput(&groups));
     put("latency", latency(&groups));
-    for group in groups.iter().take(MAPS) {
+    let mapped = groups.iter().filter(|group| whole(group).count() >= MAP_SLICES);
+    for group in mapped.take(MAPS) {
         put(&format!("heat-{}", group.slug()), heat(group));
     }
     figures

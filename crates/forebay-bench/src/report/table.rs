@@ -39,8 +39,8 @@ pub fn facts(record: &Record) -> Vec<(String, String)> {
     ];
     for place in &header.targets {
         let kind = match place.rotational {
-            Some(true) => ", rotating disk",
-            Some(false) => ", no rotating disk",
+            Some(true) => ", rotational, as the kernel says",
+            Some(false) => ", not rotational, as the kernel says",
             None => "",
         };
         let model = if place.model.is_empty() { "" } else { ", " };
