@@ -144,6 +144,10 @@ impl Device {
     /// `None` for file systems without a block device of their own (network, FUSE, memory).
     pub fn behind(path: &Path) -> Option<Self> {
         let device = std::fs::metadata(path).ok()?.dev();
+        Self::numbered(device).or_else(|| Self::numbered(mounted_from(device)?))
+    }
+
+    fn numbered(device: u64) -> Option<Self> {
         let (major, minor) = (libc::major(device), libc::minor(device));
         let stat = PathBuf::from(format!("/sys/dev/block/{major}:{minor}/stat"));
         stat.exists().then_some(Self { stat })
@@ -155,6 +159,15 @@ impl Device {
         let field = |at: usize| text.split_whitespace().nth(at)?.parse::<u64>().ok();
         Some(Moved { read: field(2)? * SECTOR, written: field(6)? * SECTOR })
     }
+}
+
+/// The device that a file system with a made-up number (btrfs, for one) was mounted from.
+fn mounted_from(device: u64) -> Option<u64> {
+    let number = format!("{}:{}", libc::major(device), libc::minor(device));
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let line = mounts.lines().find(|line| line.split(' ').nth(2) == Some(&number))?;
+    let source = line.split(" - ").nth(1)?.split(' ').nth(1)?;
+    source.starts_with("/dev/").then(|| std::fs::metadata(source).ok())?.map(|found| found.rdev())
 }
 
 impl Moved {

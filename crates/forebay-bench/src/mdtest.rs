@@ -37,7 +37,7 @@ pub fn run(args: &[String]) -> Result<u8> {
         put(&mut recorder, &options, one)?;
     }
     if interrupt::seen() {
-        println!("WARNING: interrupted; the numbers cover what was done until then");
+        table::interrupted();
     }
     table::tail();
     end(recorder, &measured, result)

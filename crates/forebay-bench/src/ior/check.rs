@@ -46,6 +46,10 @@ pub fn settings(params: &Params) -> Result<()> {
     if params.unique_dir && !params.file_per_task {
         return refuse("-u needs -F: only files of single tasks go into directories of their own");
     }
+    let removed = !params.write && !params.keep && !params.multi_file;
+    if removed && params.repetitions > 1 && params.api != Api::Null {
+        return refuse("-i with -r and without -w needs -k: the first repetition removes the file");
+    }
     verification(params)?;
     around_cache(params)
 }

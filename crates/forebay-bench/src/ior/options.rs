@@ -49,6 +49,7 @@ fn layout(spec: Spec) -> Spec {
         .value(Some('l'), "dataPacketType", "KIND", "timestamp, offset, incompressible, random")
         .value(Some('G'), "setTimeStampSignature", "N", "signature of the contents [the time]")
         .flag(None, "posix.odirect", "O_DIRECT")
+        .flag(Some('B'), "useO_DIRECT", "the same, as IOR 3 had it")
         .flag(None, "posix.rangelocks", "lock the range of each transfer")
 }
 
@@ -202,6 +203,7 @@ mod tests {
         assert!(refused("-N 0").contains("-N"));
         assert!(refused("-W -r").contains("-W"));
         assert!(refused("-R").contains("-G"));
+        assert!(refused("-r -i 2").contains("-k"));
     }
 
     #[test]

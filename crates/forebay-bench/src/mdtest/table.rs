@@ -1,24 +1,33 @@
 //! mdtest's output.
 
+use std::io::Write;
+
 use super::options::{Options, Show};
 use super::phase::{ALL, Measured, Phase};
 use crate::ior::{Statistics, place};
 use crate::units::human_bytes;
 
+/// A line of output. A reader that went away is no reason to stop and leave files behind.
+macro_rules! say {
+    ($($text:tt)*) => {{
+        let _ = writeln!(std::io::stdout(), $($text)*);
+    }};
+}
+
 pub fn head(options: &Options, args: &[String]) {
     let quoted: Vec<String> = args.iter().map(|arg| format!("'{arg}'")).collect();
-    println!("-- started at {} --\n", stamp());
-    println!(
+    say!("-- started at {} --\n", stamp());
+    say!(
         "mdtest-4.1.0+forebay-{} was launched with {} total task(s) on 1 node(s)",
         env!("CARGO_PKG_VERSION"),
         options.tasks
     );
-    println!("Command line used: forebay bench mdtest {}", quoted.join(" "));
-    println!("Nodemap: {}", "1".repeat(options.tasks));
+    say!("Command line used: forebay bench mdtest {}", quoted.join(" "));
+    say!("Nodemap: {}", "1".repeat(options.tasks));
     for directory in &options.directories {
-        println!("{:<20}: {}", "Path", directory.display());
+        say!("{:<20}: {}", "Path", directory.display());
         if let Ok(usage) = place::usage(directory) {
-            println!("{:<20}: {}", "FS", usage.line());
+            say!("{:<20}: {}", "FS", usage.line());
         }
     }
     let what = match (options.files, options.dirs) {
@@ -26,7 +35,7 @@ pub fn head(options: &Options, args: &[String]) {
         (false, true) => "directories",
         _ => "files/directories",
     };
-    println!("{} tasks, {} {what}", options.tasks, options.items * options.tasks as u64);
+    say!("{} tasks, {} {what}", options.tasks, options.items * options.tasks as u64);
 }
 
 pub fn summary(options: &Options, measured: &[Measured]) {
@@ -42,13 +51,13 @@ pub fn summary(options: &Options, measured: &[Measured]) {
 }
 
 fn table(heading: &str, options: &Options, measured: &[Measured], of: fn(&Measured) -> f64) {
-    println!("\n{heading}");
-    println!("   Operation                     Max            Min           Mean        Std Dev");
-    println!("   ---------                     ---            ---           ----        -------");
+    say!("\n{heading}");
+    say!("   Operation                     Max            Min           Mean        Std Dev");
+    say!("   ---------                     ---            ---           ----        -------");
     for phase in ALL.into_iter().filter(|phase| shown(options, *phase)) {
         let values = measured.iter().filter(|m| m.phase == phase).map(of);
         let found = Statistics::of(values);
-        println!(
+        say!(
             "   {:<22}{:>15.3}{:>15.3}{:>15.3}{:>15.3}",
             phase.name(),
             found.max,
@@ -72,6 +81,10 @@ fn shown(options: &Options, phase: Phase) -> bool {
     }
 }
 
+pub fn interrupted() {
+    say!("WARNING: interrupted; the numbers cover what was done until then");
+}
+
 /// What mdtest does not tell: the page cache before files were read, and doubts.
 pub fn evidence(measured: &[Measured]) {
     let read = measured.iter().filter(|m| m.resident.is_some() && m.bytes > 0);
@@ -83,17 +96,15 @@ pub fn evidence(measured: &[Measured]) {
         })
         .collect();
     if !lines.is_empty() {
-        println!("\nPage cache: \n{}", lines.join("\n"));
+        say!("\nPage cache: \n{}", lines.join("\n"));
     }
     for m in measured {
-        m.warnings
-            .iter()
-            .for_each(|w| println!("WARNING: {} {}: {w}", m.phase.name(), m.iteration));
+        m.warnings.iter().for_each(|w| say!("WARNING: {} {}: {w}", m.phase.name(), m.iteration));
     }
 }
 
 pub fn tail() {
-    println!("-- finished at {} --", stamp());
+    say!("-- finished at {} --", stamp());
 }
 
 fn stamp() -> String {
