@@ -360,6 +360,41 @@ fn a_missing_shadow_file_with_dirty_bytes_is_named_by_check() {
     proof!("named and saved around");
 }
 
+/// The machine and its backing store are gone; the flash is all there is.
+#[test]
+fn dirty_files_are_saved_without_the_backing_store() {
+    needs_forebay!();
+    let bed = used_tier();
+    fs::rename(&bed.backing, bed.root.join("elsewhere")).unwrap();
+    let to = bed.dir("saved");
+    let out = bed.forebay(&["recover", text(&bed.tier), "--to", text(&to)]);
+    assert_eq!(fs::read(to.join("d0/f0")).unwrap(), b"dirty too", "{out:#?}");
+    assert_eq!(fs::read(to.join("dirty")).unwrap(), Rng::new(77).bytes(500_000));
+    assert_eq!(out.code, Some(0), "all that is dirty is whole in the tier: {out:#?}");
+    fs::rename(bed.root.join("elsewhere"), &bed.backing).unwrap();
+    bed.forebay(&["recover", text(&bed.tier)]).ok();
+    assert_eq!(fs::read(bed.backing.join("dirty")).unwrap(), Rng::new(77).bytes(500_000));
+    proof!("saved without the store, and flushed once it was back");
+}
+
+#[test]
+fn bytes_are_saved_from_a_tier_whose_index_is_lost() {
+    needs_forebay!();
+    let bed = used_tier();
+    fs::write(bed.tier.join("index.redb"), b"not an index").unwrap();
+    let to = bed.dir("saved");
+    let out = bed.forebay(&["recover", text(&bed.tier), "--to", text(&to)]);
+    assert!(out.code.is_some_and(|code| code != 0 && code < 100), "{out:#?}");
+    let want = Rng::new(77).bytes(500_000);
+    let saved = Tree::read(&to);
+    let found = saved
+        .entries
+        .keys()
+        .filter(|name| fs::read(to.join(name)).is_ok_and(|bytes| bytes == want));
+    assert_eq!(found.count(), 1, "under its name or its number: {out:#?}");
+    proof!("the bytes are there without the index");
+}
+
 /// The device under the tier loses its second half: reads there fail with EIO.
 #[test]
 fn a_failing_device_gives_errors_and_no_wrong_bytes() {

@@ -316,6 +316,19 @@ pub fn load_read_only(media: &dyn Media) -> io::Result<Loaded> {
     Ok(loaded)
 }
 
+/// What the logs alone say, for when the store cannot be read: the files that changed since the
+/// last fold.
+pub fn load_logs(media: &dyn Media) -> Loaded {
+    let mut loaded = Loaded::default();
+    let first = media.list("log").unwrap_or_default().into_iter().min();
+    loaded.next_seq = first.and_then(|name| u64::from_str_radix(&name, 16).ok()).unwrap_or(0);
+    let read = loaded.replay_logs(media);
+    // Every change of a file from before the first log is told as a problem; the caller knows.
+    loaded.problems.clear();
+    loaded.problems.extend(read.err().map(|e| format!("the log cannot be read to its end: {e}")));
+    loaded
+}
+
 fn load_store(db: &Database, loaded: &mut Loaded) -> io::Result<()> {
     let txn = db.begin_read().map_err(other)?;
     let Ok(meta) = txn.open_table(META) else {

@@ -182,7 +182,7 @@ fn patch(buf: &mut [u8], at: u64, gaps: &[(u64, u64)], theirs: &dyn BackingFile)
     Ok(())
 }
 
-fn make_parents(store: &dyn BackingStore, path: &Path) {
+pub(crate) fn make_parents(store: &dyn BackingStore, path: &Path) {
     let mut parents: Vec<&Path> = path.ancestors().skip(1).collect();
     parents.reverse();
     for parent in parents.into_iter().filter(|p| !p.as_os_str().is_empty()) {

@@ -6,7 +6,9 @@ use std::thread;
 use std::time::Duration;
 
 use forebay_backing::{BackingStore, DirStore, Error, Kind, Result};
-use forebay_engine::{Engine, KeepDirty, Progress, RecoveryReport, Report, Tier, TierOwner};
+use forebay_engine::{
+    Engine, KeepDirty, Progress, RecoveryReport, Report, Salvaged, Tier, TierOwner,
+};
 use serde_json::json;
 
 use super::job::tell_failures;
@@ -28,7 +30,8 @@ Examples:
 
 For a machine that died, or whose flash was moved to another: every dirty byte goes to the backing
 store, without a mount. With --to the dirty files go to another directory instead, and stay dirty
-in the tier. The tier must not be mounted.";
+in the tier; that works without the backing store, too, and with a damaged index: what only the
+backing store has is then missing, and said to be. The tier must not be mounted.";
 
 /// Flush all dirty bytes of a tier that is not mounted.
 #[derive(Debug, clap::Args)]
@@ -63,6 +66,19 @@ struct Recovered {
     left_bytes: u64,
 }
 
+impl Recovered {
+    /// Of a tier that was only read: what is dirty in it is as it was.
+    fn salvaged(salvaged: Salvaged, tier: &Path) -> Result<Recovered> {
+        let left = forebay_engine::check(tier)?;
+        Ok(Recovered {
+            found: RecoveryReport { problems: salvaged.problems, ..RecoveryReport::default() },
+            report: salvaged.report,
+            left_files: left.dirty_files,
+            left_bytes: left.dirty_bytes,
+        })
+    }
+}
+
 pub fn run(args: &Args) -> Result<u8> {
     let recovered = recover(args)?;
     let exit_code = match (recovered.report.cancelled, args.to.is_some()) {
@@ -87,11 +103,17 @@ fn recover(args: &Args) -> Result<Recovered> {
     let settings = args.config.load()?;
     let owner = Tier::owner(&args.tier)?;
     let backing = args.backing.as_deref().unwrap_or(&owner.path);
-    let store = open_backing(backing, args)?;
     let target = args.to.as_deref().map(|dir| open_target(dir, &args.tier)).transpose()?;
+    let store = match (open_backing(backing, args), &target) {
+        (Err(error), Some(target)) => return salvage(args, target, &error),
+        (store, _) => store?,
+    };
     let path = backing.canonicalize().unwrap_or_else(|_| backing.into());
     let tier = Tier::open(&args.tier, &TierOwner { path, identity: store.identity()? })?;
-    let engine = Engine::start(tier, store, settings.engine, settings.tunables)?;
+    let engine = match (Engine::start(tier, store, settings.engine, settings.tunables), &target) {
+        (Err(e), Some(target)) if e.kind() == Kind::WrongTier => return salvage(args, target, &e),
+        (engine, _) => engine?,
+    };
     let progress = Arc::new(Progress::default());
     let report = watched(&progress, || match &target {
         Some(target) => engine.export_dirty(target, &progress),
@@ -106,6 +128,14 @@ fn recover(args: &Args) -> Result<Recovered> {
         left_files: left.dirty_files,
         left_bytes: left.dirty_bytes,
     })
+}
+
+/// Saves to `target` what the tier has, without what `missing` tells is not there.
+fn salvage(args: &Args, target: &DirStore, missing: &Error) -> Result<Recovered> {
+    eprintln!("forebay: {missing}; saving what the tier alone has");
+    let progress = Arc::new(Progress::default());
+    let salvaged = watched(&progress, || forebay_engine::salvage(&args.tier, target, &progress))?;
+    Recovered::salvaged(salvaged, &args.tier)
 }
 
 fn open_backing(path: &Path, args: &Args) -> Result<Arc<dyn BackingStore>> {
@@ -133,7 +163,7 @@ fn open_target(dir: &Path, tier: &Path) -> Result<DirStore> {
 }
 
 /// Runs `work` while showing its progress; an interrupt cancels it.
-fn watched(progress: &Arc<Progress>, work: impl FnOnce() -> Report + Send) -> Report {
+fn watched<T: Send>(progress: &Arc<Progress>, work: impl FnOnce() -> T + Send) -> T {
     signals::catch_interrupts();
     let mut line = Line::new("recover");
     thread::scope(|scope| {
