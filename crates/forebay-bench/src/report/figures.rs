@@ -27,6 +27,7 @@ pub fn of(record: &Record) -> Vec<Figure> {
     put("fill", fill(record));
     put("scaling", scaling(record));
     put("scaling-latency", scaling_latency(record));
+    put("iterations", iterations(record));
     let groups = groups(record);
     put("throughput", throughput(&groups));
     put("latency", latency(&groups));
@@ -184,6 +185,30 @@ fn column(slices: &[&Second]) -> Column {
         seconds: slices.iter().map(|slice| slice.seconds).sum(),
         counts: counts.into_iter().map(|((from, to), count)| (from, to, count)).collect(),
     }
+}
+
+/// Rates of phases that were repeated, such as IOR's.
+fn iterations(record: &Record) -> Option<Scene> {
+    let mut series: Vec<Series> = Vec::new();
+    for phase in record.phases.iter().filter(|phase| phase.bytes > 0 && phase.seconds > 0.0) {
+        let point = (f64::from(phase.iteration) + 1.0, phase.bytes as f64 / phase.seconds);
+        match series.iter_mut().find(|known| known.label == phase.name) {
+            Some(known) => known.points.push(point),
+            None => series.push(Series::new(&phase.name, vec![point])),
+        }
+    }
+    series.retain(|one| one.points.len() > 1);
+    series.truncate(usize::from(SERIES));
+    (!series.is_empty()).then(|| {
+        LineChart {
+            title: "Throughput by iteration".into(),
+            x: ("Iteration".into(), Quantity::Count, Scaling::FromZero),
+            y: ("Throughput".into(), Quantity::BytesPerSecond, Scaling::FromZero),
+            series,
+            marks: Vec::new(),
+        }
+        .draw()
+    })
 }
 
 fn fill(record: &Record) -> Option<Scene> {

@@ -87,18 +87,18 @@ fn ended(record: &Record) -> String {
     format!("{how}, after {:.1} s", end.seconds)
 }
 
-/// What the warnings of all phases say, each once.
+/// What the warnings of all phases say, each once, with the phases it is about.
 pub fn warnings(record: &Record) -> Vec<String> {
-    let mut all = Vec::new();
+    let mut all: Vec<(&str, Vec<String>)> = Vec::new();
     for phase in &record.phases {
         for warning in &phase.warnings {
-            let line = format!("{}: {warning}", label(phase));
-            if !all.contains(&line) {
-                all.push(line);
+            match all.iter_mut().find(|(known, _)| known == warning) {
+                Some((_, phases)) => phases.push(label(phase)),
+                None => all.push((warning, vec![label(phase)])),
             }
         }
     }
-    all
+    all.into_iter().map(|(warning, phases)| format!("{}: {warning}", phases.join(", "))).collect()
 }
 
 fn label(phase: &Phase) -> String {

@@ -193,6 +193,19 @@ fn the_terminal_shows_tables_sparklines_warnings_and_findings() {
     assert!(text.contains('\u{2588}'), "{text}");
 }
 
+/// IOR's repetitions: a chart of them, and each warning once.
+#[test]
+fn repeated_phases_get_a_chart_and_share_their_warnings() {
+    let mut record = sample();
+    let again = Phase { iteration: 1, ..record.phases[0].clone() };
+    record.phases.push(again);
+    assert!(figures::of(&record).iter().any(|figure| figure.name == "iterations"));
+    assert!(figures::of(&sample()).iter().all(|figure| figure.name != "iterations"));
+    let warnings = table::warnings(&record);
+    assert_eq!(warnings.len(), 1);
+    assert!(warnings[0].contains("#2: 64 %"), "{warnings:?}");
+}
+
 #[test]
 fn an_empty_run_makes_a_page_without_charts() {
     let run = Run { name: "empty".into(), record: Record::default() };
