@@ -6,7 +6,6 @@
 use std::path::Path;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::{Duration, Instant};
 
 use forebay_backing::{Access, BackingFile, Error, Kind, Result, Version};
 
@@ -107,7 +106,7 @@ impl Engine {
             if last.as_deref() == Some(&*path) {
                 break;
             }
-            let opened = self.health.call(|| {
+            let opened = self.health.quietly(|| {
                 // An ordinary user opens his own 0444 file by way of a chmod, which moves its
                 // ctime: look before.
                 let before = if self.privileged { None } else { Some(self.backing.stat(&path)?) };
@@ -194,7 +193,9 @@ impl Engine {
         if start >= end {
             return Ok(());
         }
-        self.health.call(|| {
+        let wanted = || !job.is(ABANDONED) && !job.has_failed();
+        let _pass = self.drain.valve.pass(0, wanted);
+        self.health.quietly(|| {
             let size = target.stat()?.size;
             let len = end.min(size).saturating_sub(start);
             if len > 0 { target.punch(start, len) } else { Ok(()) }
@@ -204,44 +205,29 @@ impl Engine {
     fn copy_data(&self, job: &Job, target: &dyn BackingFile, start: u64, end: u64) -> Result<()> {
         let mut buf = vec![0; COPY_BUFFER.min((end - start) as usize)];
         let mut at = start;
+        let wanted = || !job.is(ABANDONED) && !job.has_failed();
         while at < end {
-            if job.is(ABANDONED) || job.has_failed() {
+            let chunk = self.drain.valve.chunk(COPY_BUFFER as u64);
+            let want = buf.len().min((end - at).min(chunk) as usize);
+            let Some(_pass) = self.drain.valve.pass(want as u64, wanted) else {
                 return Err(Error::new(Kind::TimedOut, "given up"));
-            }
-            let want = buf.len().min((end - at) as usize);
+            };
             let n = self.note_tier(job.shadow.read_at(&mut buf[..want], at))?;
             if n == 0 {
                 return Ok(()); // Truncated meanwhile: recorded as rewritten.
             }
-            self.pace(n as u64);
-            self.health.call(|| target.write_at(&buf[..n], at))?;
+            self.health.quietly(|| target.write_at(&buf[..n], at))?;
             add(&self.drain.copied, n as u64);
+            add(&self.drain.unsettled, n as u64);
+            add(&job.copied, n as u64);
             at += n as u64;
         }
         Ok(())
     }
 
-    /// Keeps to the rate cap: a bucket of a tenth of a second.
-    fn pace(&self, bytes: u64) {
-        let rate = self.tune(|t| t.rate_max);
-        if rate == 0 {
-            return;
-        }
-        let wait = {
-            let mut bucket = self.drain.bucket.lock().expect("no panic inside");
-            let now = Instant::now();
-            let (at, debt) = bucket.unwrap_or((now, 0.0));
-            let paid = now.duration_since(at).as_secs_f64() * rate as f64;
-            let debt = (debt - paid).max(-(rate as f64) / 10.0) + bytes as f64;
-            *bucket = Some((now, debt));
-            Duration::from_secs_f64((debt / rate as f64).max(0.0))
-        };
-        std::thread::sleep(wait);
-    }
-
     /// Size and times, once all pieces are there.
     fn finish_copy(&self, job: &Job, target: &dyn BackingFile) -> Result<()> {
-        self.health.call(|| {
+        self.health.quietly(|| {
             let end = job.target_size();
             let known = if job.resumed { None } else { Some(job.base.size) };
             let reached = job.captured.last().is_some_and(|run| run.1 == end);

@@ -503,10 +503,11 @@ impl Engine {
         shift(&self.space.used, inner.charged, used);
         shift(&self.space.dirty, inner.dirty_charged, dirty);
         (inner.charged, inner.dirty_charged) = (used, dirty);
-        if !inner.state.is_dirty()
-            && let Some(place) = inner.queued.take()
-        {
-            self.dirty.lock().expect("no panic inside").remove(place);
+        if !inner.state.is_dirty() {
+            inner.stamps.clear();
+            if let Some(place) = inner.queued.take() {
+                self.dirty.lock().expect("no panic inside").remove(place);
+            }
         }
     }
 

@@ -18,6 +18,7 @@ use crate::evict::HITS_MAX;
 use crate::log::FileId;
 use crate::media::{MediaFile, MediaStat};
 use crate::ranges::Ranges;
+use crate::stamps::Stamps;
 use crate::state::FileState;
 
 /// A file the engine knows. Handles of front-ends, the flusher and the fills share it.
@@ -50,6 +51,8 @@ pub(crate) struct Inner {
     pub base_seq: u32,
     /// Its place in the dirty queue.
     pub queued: Option<u64>,
+    /// Since when which of its blocks are dirty.
+    pub stamps: Stamps,
     pub trouble: Option<Box<Trouble>>,
 }
 
@@ -132,6 +135,7 @@ impl File {
             base_seq: 0,
             changing: 0,
             queued: None,
+            stamps: Stamps::default(),
             trouble: None,
         };
         Arc::new(File {
@@ -267,20 +271,26 @@ impl Drop for Changing {
     }
 }
 
-/// Files with dirty bytes, the one that was dirtied first in front. The key is a position that
-/// rises, so a file keeps its place while it is dirty.
+/// Files with dirty bytes, the one that was dirtied first in front. The key is the time with a
+/// number behind it, so that two files can be equally old.
 #[derive(Default)]
 pub(crate) struct DirtyQueue {
     pub by_age: std::collections::BTreeMap<u64, (u64, Arc<File>)>,
-    next: u64,
 }
+
+/// Bits of a place below the time: milliseconds since the epoch take 41.
+const SEQUENCE_BITS: u32 = 20;
 
 impl DirtyQueue {
     /// Adds a file whose oldest dirty byte is from `since`; returns its place.
     pub fn push(&mut self, since: u64, file: Arc<File>) -> u64 {
-        self.next += 1;
-        self.by_age.insert(self.next, (since, file));
-        self.next
+        let mut place = since << SEQUENCE_BITS;
+        let last = self.by_age.range(place..(since + 1) << SEQUENCE_BITS).next_back();
+        if let Some((last, _)) = last {
+            place = last + 1;
+        }
+        self.by_age.insert(place, (since, file));
+        place
     }
 
     pub fn remove(&mut self, place: u64) {
@@ -289,7 +299,7 @@ impl DirtyQueue {
 
     /// Files dirtied before `until`, oldest first.
     pub fn older(&self, until: u64) -> VecDeque<Arc<File>> {
-        let due = self.by_age.values().filter(|(since, _)| *since <= until);
+        let due = self.by_age.values().take_while(|(since, _)| *since <= until);
         due.map(|(_, file)| file.clone()).collect()
     }
 }

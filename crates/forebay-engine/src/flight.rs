@@ -1,16 +1,19 @@
 //! One file on its way to the backing store: from the capture of what is dirty to what the copy
 //! means. The invariants W1 to W4 are in [`crate::flush`].
 
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Attr, BackingFile, Error, Kind, Result, Timestamp, Version};
 
+use crate::due::Take;
 use crate::engine::{Engine, add, now_ms};
-use crate::file::{File, Flight, Trouble};
+use crate::file::{File, Flight, Inner, Trouble};
+use crate::govern::parts;
 use crate::media::{MediaFile, MediaStat};
 use crate::ranges::Ranges;
+use crate::stamps::BLOCK;
 
 /// What one flight takes of a file: a large file becomes clean, and evictable, piece by piece
 /// while it is still being written (S9).
@@ -28,7 +31,7 @@ pub(crate) struct Job {
     pub file: Arc<File>,
     pub shadow: Arc<dyn MediaFile>,
     pub captured: Vec<(u64, u64)>,
-    /// All that is dirty, of which `captured` is the first part: made durable as a whole (W4).
+    /// All that is dirty, of which `captured` is a part: made durable as a whole (W4).
     pub dirty: Vec<(u64, u64)>,
     pub size: u64,
     pub mtime: Timestamp,
@@ -42,6 +45,10 @@ pub(crate) struct Job {
     pub pieces: AtomicUsize,
     pub error: Mutex<Option<Error>>,
     pub phase: AtomicU8,
+    /// Bytes copied of a flight that has not ended.
+    pub copied: AtomicU64,
+    /// When it was captured, in milliseconds since the epoch.
+    pub began_ms: u64,
 }
 
 /// Whose the end of a flight is: the waiter's once the copies have ended, the last copy's once
@@ -106,7 +113,7 @@ impl Job {
     /// The size the backing file is to have after this flight: the file's, unless dirty bytes are
     /// left for the next; then nothing beyond what was copied, which would be zeros.
     pub(crate) fn target_size(&self) -> u64 {
-        match self.captured.len() == self.dirty.len() && self.captured.last() == self.dirty.last() {
+        match self.captured.last().map(|run| run.1) == self.dirty.last().map(|run| run.1) {
             true => self.size,
             false => {
                 let copied = self.captured.last().map_or(0, |run| run.1);
@@ -126,7 +133,7 @@ impl Job {
 
 impl Engine {
     /// Captures what is dirty. `Ok(None)`: nothing is. EBUSY: another flight is on (W2).
-    pub(crate) fn begin_flight(&self, file: &Arc<File>) -> Result<Option<Arc<Job>>> {
+    pub(crate) fn begin_flight(&self, file: &Arc<File>, take: &Take) -> Result<Option<Arc<Job>>> {
         let mut inner = file.lock();
         if !inner.state.is_dirty() || inner.live.as_ref().is_some_and(|live| live.unlinked) {
             return Ok(None);
@@ -156,9 +163,10 @@ impl Engine {
             }
         };
         let dirty = merge(captured);
-        let captured = match opaque {
-            Some(_) => dirty.clone(),
-            None => first_part(&dirty, FLIGHT_BYTES),
+        let captured = match (opaque, take) {
+            (Some(_), _) => dirty.clone(),
+            (None, Take::All) => first_part(&dirty, FLIGHT_BYTES),
+            (None, Take::Runs(runs)) => first_part(&common(&dirty, runs), FLIGHT_BYTES),
         };
         let live = inner.live();
         live.flight = Some(Flight { rewritten: Ranges::None });
@@ -180,6 +188,8 @@ impl Engine {
             pieces: AtomicUsize::new(1),
             error: Mutex::new(None),
             phase: AtomicU8::new(COPYING),
+            copied: AtomicU64::new(0),
+            began_ms: now_ms(),
         })))
     }
 
@@ -228,7 +238,7 @@ impl Engine {
             .filter_map(|job| job.target.lock().expect("no panic inside").clone())
             .collect();
         self.flushes.run(move || {
-            let synced = engine.health.call(|| engine.backing.sync_files(&targets));
+            let synced = engine.health.quietly(|| engine.backing.sync_files(&targets));
             *slot.lock().expect("no panic inside") = Some(synced);
             mine.count_down();
         });
@@ -295,7 +305,7 @@ impl Engine {
     fn land(&self, job: &Job) -> Result<()> {
         let target = job.target.lock().expect("no panic inside").clone();
         let target = target.ok_or_else(|| Error::os(libc::EIO, "the copy left no target"))?;
-        let (found, kept_time) = self.health.call(|| look_after(&*target, job))?;
+        let (found, kept_time) = self.health.quietly(|| look_after(&*target, job))?;
         let file = &job.file;
         let mut inner = file.lock();
         if !kept_time && inner.state.mtime == job.mtime {
@@ -336,7 +346,9 @@ impl Engine {
                 self.dirty.lock().expect("no panic inside").remove(place);
             }
         } else {
+            let since = inner.state.dirty_since;
             inner.state.settle(&job.captured, &flight.rewritten, found.version(), now_ms);
+            self.restamp(job, &mut inner, &flight.rewritten, since);
         }
         inner.trouble = None;
         if !inner.live().unlinked {
@@ -350,7 +362,25 @@ impl Engine {
         Ok(())
     }
 
-    fn leave(&self, job: &Job, mut inner: std::sync::MutexGuard<'_, crate::file::Inner>) {
+    /// The file is as old now as the oldest of what is left, and waits in the queue accordingly.
+    fn restamp(&self, job: &Job, inner: &mut Inner, rewritten: &Ranges, since: u64) {
+        inner.stamps.settle(&job.captured, rewritten, job.began_ms);
+        if let Some(place) = inner.queued.take() {
+            self.dirty.lock().expect("no panic inside").remove(place);
+        }
+        if !inner.state.ranges.any_dirty() {
+            return;
+        }
+        let whole =
+            job.captured.len() == job.dirty.len() && job.captured.last() == job.dirty.last();
+        inner.state.dirty_since = if whole { job.began_ms } else { since };
+        if inner.state.size > BLOCK {
+            let oldest = parts(inner).iter().map(|part| part.stamp.first).min();
+            inner.state.dirty_since = oldest.unwrap_or(since).max(1);
+        }
+    }
+
+    fn leave(&self, job: &Job, mut inner: std::sync::MutexGuard<'_, Inner>) {
         let live = inner.live();
         live.flight = None;
         live.io -= 1;
@@ -407,6 +437,18 @@ fn merge(runs: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
         }
     }
     merged
+}
+
+/// What is in both.
+fn common(runs: &[(u64, u64)], wanted: &[(u64, u64)]) -> Vec<(u64, u64)> {
+    let mut found = Vec::new();
+    let mut from = 0;
+    for &(start, end) in wanted {
+        from += runs[from..].partition_point(|run| run.1 <= start);
+        let within = runs[from..].iter().take_while(|run| run.0 < end);
+        found.extend(within.map(|run| (run.0.max(start), run.1.min(end))));
+    }
+    merge(found)
 }
 
 /// The first runs of together at most `limit` bytes, the last of them cut.

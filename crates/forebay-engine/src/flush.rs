@@ -14,105 +14,114 @@
 //! - W4: no byte reaches the backing store before it is durable in the tier, so a power loss in
 //!   the middle of a flush is repaired by flushing again.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Error, Kind, Result};
 
-use crate::engine::{Engine, now_ms};
+use crate::due::{Pick, Take};
+use crate::engine::Engine;
 use crate::failpoint;
 use crate::file::File;
 use crate::flight::{FLIGHT_BYTES, Job, Outcome};
-use crate::policy::{self, Drain};
-
-/// Files in one batch, and so per sync of the backing store.
-const BATCH_FILES: usize = 512;
-const BATCH_BYTES: u64 = 512 << 20;
+use crate::govern::Ages;
+use crate::governor::{Decision, Governor, Term};
+use crate::pulse::Pulse;
+use crate::valve::Valve;
 
 /// What the drain keeps between looks.
 #[derive(Default)]
 pub(crate) struct DrainState {
-    pub draining: AtomicBool,
+    pub governor: Mutex<Governor>,
+    pub decision: RwLock<Decision>,
+    pub ages: Mutex<Ages>,
+    pub valve: Valve,
+    /// Everything is to be clean by then.
+    pub deadline: Mutex<Option<Instant>>,
+    /// Foreground operations on the fast tier.
+    pub tier_pulse: Pulse,
     /// A writer waits for room.
     pub urgent: AtomicBool,
+    /// Writers that wait because of the level.
+    pub slowed: AtomicU32,
     pub flushing_bytes: AtomicU64,
     /// Bytes copied since start, settled or not: the sign of life for who waits.
     pub copied: AtomicU64,
-    /// Bytes per second of the last batches, smoothed.
-    pub rate: AtomicU64,
-    pub limited_by: Mutex<&'static str>,
+    /// Bytes copied by flights that have not ended.
+    pub unsettled: AtomicU64,
+    /// How long a batch took lately, in microseconds.
+    pub lag_us: AtomicU64,
+    /// Nothing could be taken although something is due, and why.
+    pub stuck: Mutex<Option<&'static str>>,
+    /// The drain has something to do.
+    pub wake: (Mutex<bool>, Condvar),
     /// Signaled after every batch.
     pub settled: (Mutex<u64>, Condvar),
-    pub bucket: Mutex<Option<(Instant, f64)>>,
 }
 
+/// The drain looks this often by itself.
+const LOOK: Duration = Duration::from_millis(100);
+
 impl Engine {
-    /// The drain's thread: looks, flushes what is due, rests.
+    /// The drain's thread: flushes what is due, rests.
     pub(crate) fn drain_loop(self: &Arc<Self>) {
         while !self.stopping.load(Relaxed) {
             if !self.drain_once() {
-                self.rest(Duration::from_millis(100));
+                self.rest();
             }
         }
     }
 
-    fn rest(&self, at_most: Duration) {
-        let seen = self.wake.0.lock().expect("no panic inside");
-        let _ = self.wake.1.wait_timeout(seen, at_most);
+    fn rest(&self) {
+        let wake = self.drain.wake.0.lock().expect("no panic inside");
+        let woken = self.drain.wake.1.wait_timeout_while(wake, LOOK, |wake| !*wake);
+        *woken.expect("no panic inside").0 = false;
+    }
+
+    pub(crate) fn nudge_drain(&self) {
+        *self.drain.wake.0.lock().expect("no panic inside") = true;
+        self.drain.wake.1.notify_all();
     }
 
     /// Flushes one batch if something is due; returns whether it did.
     fn drain_once(self: &Arc<Self>) -> bool {
-        let mut level = self.level();
-        if self.drain.urgent.swap(false, Relaxed) {
-            level.draining = true;
-            level.dirty_bytes = level.dirty_bytes.max(level.tier_bytes);
+        let decision = *self.drain.decision.read().expect("no panic inside");
+        // Who waits for a flush does it himself.
+        if decision.rate <= 0.0 || decision.term == Term::Demand {
+            return self.is_stuck(None);
         }
-        let decision = self.tune(|t| policy::drain(level, t));
-        self.drain.draining.store(decision == Drain::Level, Relaxed);
-        let until = match decision {
-            Drain::Rest(why) => return self.limited(why),
-            Drain::Older(age) => now_ms().saturating_sub(age.as_millis() as u64),
-            Drain::Level | Drain::Everything => u64::MAX,
-        };
-        let batch = self.due(until);
+        let batch = self.due(&decision);
         if batch.is_empty() {
-            let open = self.space.writers.load(Relaxed) > 0;
-            return self.limited(if open { "open-writers" } else { "conflicts" });
+            return self.is_stuck(self.why_nothing_is_due());
         }
-        self.limited("backing-store");
-        let outcomes = self.flush_batch(&batch);
+        self.is_stuck(None);
+        let began = Instant::now();
+        let outcomes = self.fly(&batch, &|| self.stopping.load(Relaxed));
+        self.note_lag(began.elapsed());
         outcomes.iter().any(|outcome| matches!(outcome, Outcome::Flushed(_)))
     }
 
-    fn limited(&self, why: &'static str) -> bool {
-        *self.drain.limited_by.lock().expect("no panic inside") = why;
+    fn is_stuck(&self, why: Option<&'static str>) -> bool {
+        *self.drain.stuck.lock().expect("no panic inside") = why;
         false
     }
 
-    /// The files to flush next: oldest cohort first, within it in the order of their paths.
-    fn due(&self, until: u64) -> Vec<Arc<File>> {
-        let files = self.dirty.lock().expect("no panic inside").older(until);
-        let now = Instant::now();
-        let mut bytes = 0;
-        let mut batch = Vec::new();
-        for file in files {
-            let inner = file.lock();
-            let pausing = inner.trouble.as_ref().is_some_and(|t| t.retry_at > now);
-            let resting = inner.state.flags.opaque && !opaque_changed(&inner);
-            if inner.state.flags.conflict || pausing || resting {
-                continue;
-            }
-            bytes += inner.dirty_charged;
-            drop(inner);
-            batch.push(file);
-            if batch.len() >= BATCH_FILES || bytes >= BATCH_BYTES {
-                break;
-            }
+    fn why_nothing_is_due(&self) -> Option<&'static str> {
+        if self.space.writers.load(Relaxed) > 0 {
+            return Some("open-writers");
         }
-        batch.sort_by_cached_key(|file| file.path());
-        batch
+        let queue = self.dirty.lock().expect("no panic inside");
+        let first = queue.by_age.values().next().map(|(_, file)| file.clone());
+        drop(queue);
+        let conflict = first?.lock().state.flags.conflict;
+        Some(if conflict { "conflicts" } else { "failed-files" })
+    }
+
+    fn note_lag(&self, took: Duration) {
+        let (before, now) = (self.drain.lag_us.load(Relaxed), took.as_micros() as u64);
+        let lag = if before == 0 { now } else { (before * 7 + now * 3) / 10 };
+        self.drain.lag_us.store(lag, Relaxed);
     }
 
     /// Flushes these files and waits for it. The outcomes are in the order of the files.
@@ -126,11 +135,17 @@ impl Engine {
         files: &[Arc<File>],
         cancelled: &dyn Fn() -> bool,
     ) -> Vec<Outcome> {
-        let began = Instant::now();
-        let mut outcomes: Vec<Outcome> = Vec::with_capacity(files.len());
+        let _waits = self.drain.valve.demand();
+        let picks: Vec<Pick> = files.iter().map(|file| (file.clone(), Take::All)).collect();
+        self.fly(&picks, cancelled)
+    }
+
+    /// The four steps.
+    fn fly(self: &Arc<Self>, picks: &[Pick], cancelled: &dyn Fn() -> bool) -> Vec<Outcome> {
+        let mut outcomes: Vec<Outcome> = Vec::with_capacity(picks.len());
         let mut jobs: Vec<(usize, Arc<Job>)> = Vec::new();
-        for file in files {
-            match self.begin_flight(file) {
+        for (file, take) in picks {
+            match self.begin_flight(file, take) {
                 Ok(Some(job)) => jobs.push((outcomes.len(), job)),
                 Ok(None) => {
                     outcomes.push(Outcome::Nothing);
@@ -158,29 +173,25 @@ impl Engine {
         failpoint::pass("flush.copied");
         self.sync_targets(&jobs);
         failpoint::pass("flush.synced");
-        let mut flushed = 0;
         for ((at, _), outcome) in jobs.iter().zip(self.end_all(&jobs)) {
-            if let Outcome::Flushed(bytes) = outcome {
-                flushed += bytes;
-            }
             outcomes[*at] = outcome;
         }
         failpoint::pass("flush.settled");
-        self.drain.flushing_bytes.fetch_sub(flying, Relaxed);
-        self.note_rate(flushed, began.elapsed());
+        self.settle_sums_of(&jobs, flying);
         *self.drain.settled.0.lock().expect("no panic inside") += 1;
         self.drain.settled.1.notify_all();
         outcomes
     }
 
-    fn note_rate(&self, bytes: u64, took: Duration) {
-        if bytes == 0 {
-            return;
+    /// The batch is over, whatever became of it.
+    fn settle_sums_of(&self, jobs: &[(usize, Arc<Job>)], flying: u64) {
+        let copied: u64 = jobs.iter().map(|(_, job)| job.copied.swap(0, Relaxed)).sum();
+        let unsettled = &self.drain.unsettled;
+        let _ = unsettled.fetch_update(Relaxed, Relaxed, |sum| Some(sum.saturating_sub(copied)));
+        // What a copy that was given up still adds must not stay for ever.
+        if self.drain.flushing_bytes.fetch_sub(flying, Relaxed) == flying {
+            unsettled.store(0, Relaxed);
         }
-        let now = bytes as f64 / took.as_secs_f64().max(0.001);
-        let before = self.drain.rate.load(Relaxed) as f64;
-        let rate = if before == 0.0 { now } else { before * 0.7 + now * 0.3 };
-        self.drain.rate.store(rate as u64, Relaxed);
     }
 
     /// Flushes one file and waits until what was dirty at the call is on the backing store and
@@ -221,7 +232,7 @@ impl Engine {
 }
 
 /// Whether an unseen writer may have written since the last copy.
-fn opaque_changed(inner: &crate::file::Inner) -> bool {
+pub(crate) fn opaque_changed(inner: &crate::file::Inner) -> bool {
     let copied = inner.live.as_ref().and_then(|live| live.copied_at);
     copied.is_none() || copied != inner.shadow_stat()
 }

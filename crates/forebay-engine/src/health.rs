@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 
 use forebay_backing::{Error, Kind, Result};
 
+use crate::pulse::Pulse;
+
 /// More calls than this at once are not watched: far beyond the threads there are.
 const WATCHED_MAX: usize = 1024;
 
@@ -20,6 +22,8 @@ pub struct Health {
     /// When each call in flight began, in nanoseconds after `epoch`; 0 is a free place.
     calls: Box<[AtomicU64]>,
     epoch: Instant,
+    /// Of the calls that a program waits for.
+    pub pulse: Pulse,
     last_error: Mutex<Option<(String, Instant)>>,
     pub errors: AtomicU64,
     pub absences: AtomicU64,
@@ -31,6 +35,7 @@ impl Default for Health {
             away: AtomicBool::default(),
             calls: (0..WATCHED_MAX).map(|_| AtomicU64::new(0)).collect(),
             epoch: Instant::now(),
+            pulse: Pulse::default(),
             last_error: Mutex::default(),
             errors: AtomicU64::default(),
             absences: AtomicU64::default(),
@@ -45,6 +50,12 @@ impl Health {
 
     /// Runs one call to the backing store.
     pub fn call<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let _beat = self.pulse.begin();
+        self.quietly(work)
+    }
+
+    /// Runs one call that no program waits for.
+    pub fn quietly<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         if !self.is_available() {
             return Err(Error::new(Kind::Unavailable, "the backing store is away"));
         }

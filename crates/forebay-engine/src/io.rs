@@ -1,7 +1,6 @@
 //! Reading, writing, truncating and syncing a file, for front-ends.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use forebay_backing::{Access, BackingFile, Error, Result, Timestamp};
 
@@ -11,7 +10,6 @@ use crate::failpoint;
 use crate::file::{File, Inner};
 use crate::log::{Entry, Mark};
 use crate::media::MediaFile;
-use crate::policy;
 use crate::ranges::State;
 use crate::space::Patience;
 
@@ -87,6 +85,7 @@ impl Engine {
         offset: u64,
         buf: &mut [u8],
     ) -> Result<usize> {
+        let _beat = self.drain.tier_pulse.begin();
         let shadow = self.shadow(file, &mut inner)?;
         inner.live().io += 1;
         drop(inner);
@@ -174,18 +173,6 @@ impl Engine {
         Ok(())
     }
 
-    /// Waits as the dirty level demands (S9).
-    pub fn slow_down(&self, len: u64) {
-        let delay =
-            self.tune(|t| policy::write_delay(self.level(), t, len, self.drain.rate.load(Relaxed)));
-        if !delay.is_zero() {
-            self.nudge();
-            add(&self.counters.writers_slowed, 1);
-            add(&self.counters.writers_slowed_us, delay.as_micros() as u64);
-            std::thread::sleep(delay);
-        }
-    }
-
     /// Changes `[start, end)` of the shadow with `act` and records it, making room while the tier
     /// is full.
     fn change(
@@ -216,6 +203,7 @@ impl Engine {
         end: u64,
         act: &dyn Fn(&dyn MediaFile) -> std::io::Result<()>,
     ) -> Result<()> {
+        let _beat = self.drain.tier_pulse.begin();
         let mut inner = file.lock();
         let shadow = self.shadow(file, &mut inner)?;
         let now_ms = now_ms();
@@ -224,6 +212,7 @@ impl Engine {
             inner.note_rewritten(start, end);
             return Ok(());
         }
+        inner.stamps.touch(start, end, now_ms);
         let plan = inner.state.plan_write(start, end);
         let dirty = |(start, end): (u64, u64)| Mark { start, end, state: Some(State::Dirty) };
         if !plan.before.is_empty() {

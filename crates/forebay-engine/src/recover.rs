@@ -170,7 +170,7 @@ impl Engine {
     }
 
     fn start_threads(self: Arc<Self>) -> Result<()> {
-        let (drain, keep) = (self.clone(), self.clone());
+        let (drain, keep, govern) = (self.clone(), self.clone(), self.clone());
         let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
             std::thread::Builder::new()
                 .name(name.into())
@@ -179,6 +179,7 @@ impl Engine {
         };
         let mut threads = self.threads.lock().expect("no panic inside");
         threads.push(spawn("fb-drain", Box::new(move || drain.drain_loop()))?);
+        threads.push(spawn("fb-governor", Box::new(move || govern.govern_loop()))?);
         threads.push(spawn("fb-keep", Box::new(move || keep.keep_house()))?);
         Ok(())
     }

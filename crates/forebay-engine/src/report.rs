@@ -25,12 +25,23 @@ pub struct Status {
     pub open_files: u64,
     pub passthrough_writers: u64,
     pub oldest_dirty_age_secs: f64,
-    /// Bytes per second the drain reached lately.
+    /// The governor's term that rules now: `none`, `idle`, `age`, `level`, `drain-by`, `hard-mark`,
+    /// `flush`.
+    pub governor: String,
+    /// Bytes per second that became dirty lately, that the drain copied, and that the backing store
+    /// takes at most.
+    pub arrival_bytes_per_sec: u64,
     pub drain_bytes_per_sec: u64,
-    /// Seconds until nothing is dirty at that rate; absent when nothing is dirty or nothing moves.
+    pub service_bytes_per_sec: u64,
+    /// Seconds until writers find no room; absent while the level does not rise.
+    pub full_in_secs: Option<f64>,
+    /// Seconds until nothing is dirty at these rates; absent while the level does not fall.
     pub clean_in_secs: Option<f64>,
-    /// What holds the drain back now: `nothing-dirty`, `not-yet-due`, `rate-max`, `backing-store`,
-    /// `backing-away`, `conflicts`, `open-writers`.
+    /// Copies in flight that the governor allows.
+    pub copies_at_once: u32,
+    /// What holds the drain back now: `nothing-dirty`, `not-yet-due`, `pace` (the ruling term asks
+    /// for no more), `latency-target`, `rate-max`, `schedule`, `hold`, `backing-store`,
+    /// `backing-away`, `conflicts`, `failed-files`, `open-writers`.
     pub limited_by: String,
     pub backing_available: bool,
     /// The last error of the backing store, with how long ago in seconds.

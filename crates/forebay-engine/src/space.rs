@@ -73,9 +73,7 @@ impl Engine {
             used_bytes: self.space.used.load(Relaxed),
             dirty_bytes: self.space.dirty.load(Relaxed),
             oldest_age: oldest.map(age),
-            on_demand: false,
             backing_available: self.health.is_available(),
-            draining: self.drain.draining.load(Relaxed),
         }
     }
 

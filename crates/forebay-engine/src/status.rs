@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::engine::{Engine, now_ms};
 use crate::file::{File, Inner};
+use crate::governor::{Decision, Limit};
 use crate::report::{Failure, FileInfo, Stats, Status};
 
 impl Engine {
@@ -22,6 +23,8 @@ impl Engine {
 
     pub fn status(&self) -> Status {
         let level = self.level();
+        let decision = *self.drain.decision.read().expect("no panic inside");
+        let outlook = decision.outlook;
         let mut status = Status {
             tier_bytes: level.tier_bytes,
             used_bytes: level.used_bytes,
@@ -30,8 +33,14 @@ impl Engine {
             flushing_bytes: self.drain.flushing_bytes.load(Relaxed),
             passthrough_writers: self.space.writers.load(Relaxed),
             oldest_dirty_age_secs: level.oldest_age.map_or(0.0, |age| age.as_secs_f64()),
-            drain_bytes_per_sec: self.drain.rate.load(Relaxed),
-            limited_by: self.drain.limited_by.lock().expect("no panic inside").to_string(),
+            governor: decision.term.name().into(),
+            arrival_bytes_per_sec: outlook.arrival_rate as u64,
+            drain_bytes_per_sec: outlook.drain_rate as u64,
+            service_bytes_per_sec: outlook.service_rate as u64,
+            full_in_secs: outlook.full_in.map(|time| time.as_secs_f64()),
+            clean_in_secs: outlook.clean_in.map(|time| time.as_secs_f64()),
+            copies_at_once: decision.depth,
+            limited_by: self.limited_by(&decision).into(),
             backing_available: level.backing_available,
             last_error: self.health.last_error(),
             ..Status::default()
@@ -41,11 +50,17 @@ impl Engine {
         }
         if status.dirty_files == 0 {
             status.limited_by = "nothing-dirty".into();
-        } else if status.drain_bytes_per_sec > 0 {
-            status.clean_in_secs =
-                Some(status.dirty_bytes as f64 / status.drain_bytes_per_sec as f64);
+            status.clean_in_secs = None;
         }
         status
+    }
+
+    fn limited_by(&self, decision: &Decision) -> &'static str {
+        if !self.health.is_available() {
+            return Limit::BackingAway.name();
+        }
+        let stuck = *self.drain.stuck.lock().expect("no panic inside");
+        stuck.unwrap_or_else(|| decision.limit.name())
     }
 
     fn count_file(&self, inner: &Inner, status: &mut Status) {

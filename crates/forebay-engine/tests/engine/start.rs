@@ -2,9 +2,9 @@
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use forebay_backing::{Attr, BackingStore, New, Result};
+use forebay_engine::governor::law::Preset;
 use forebay_engine::media::Media;
 use forebay_engine::{Config, Engine, KeepDirty, Named, Progress, Tier, Tunables};
 
@@ -12,7 +12,7 @@ pub const NEW: New = New { mode: 0o644, uid: 0, gid: 0 };
 
 /// Flushes only when asked.
 pub fn patient() -> Tunables {
-    Tunables { max_age: Duration::from_secs(3600), ..Tunables::default() }
+    Tunables { preset: Preset::Hold, ..Tunables::default() }
 }
 
 /// An engine that believes to run in the given boot of the machine.

@@ -1,0 +1,134 @@
+//! What the drain takes next: gathers what is dirty, the oldest first, and has it picked and
+//! sorted. Large files go in parts, small ones whole.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::engine::{Engine, now_ms};
+use crate::file::File;
+use crate::govern::{is_flushable, parts};
+use crate::governor::pick::{Hot, Kind, Piece, Rule, STREAM_BYTES, pick};
+use crate::governor::{Decision, Term, age, batch_bytes};
+use crate::stamps::BLOCK;
+
+/// What of a file to flush.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Take {
+    All,
+    /// These ranges, in order; what of them is dirty then.
+    Runs(Vec<(u64, u64)>),
+}
+
+/// A file, and what of it.
+pub(crate) type Pick = (Arc<File>, Take);
+
+/// Files in one batch, and so per sync of the backing store.
+const BATCH_FILES: usize = 512;
+
+/// As many batches' worth of bytes are looked at, so that there is something to sort and to leave.
+const LOOK_BATCHES: u64 = 4;
+
+/// A pick names ranges only of files that are larger than this.
+const WHOLE_MAX: u64 = BLOCK;
+
+struct Candidate {
+    file: Arc<File>,
+    pieces: Vec<Piece>,
+    whole: bool,
+}
+
+impl Engine {
+    /// The next batch.
+    pub(crate) fn due(&self, decision: &Decision) -> Vec<Pick> {
+        let tunables = self.tunables();
+        let marks = tunables.marks(self.level().tier_bytes);
+        let budget = batch_bytes(decision, &marks);
+        let mut candidates = self.candidates(decision, budget * LOOK_BATCHES);
+        candidates.sort_by_cached_key(|candidate| candidate.file.path());
+        for (n, candidate) in candidates.iter_mut().enumerate() {
+            candidate.pieces.iter_mut().for_each(|piece| piece.file = n as u64);
+        }
+        let pieces: Vec<Piece> =
+            candidates.iter().flat_map(|candidate| candidate.pieces.iter().copied()).collect();
+        let forced = matches!(decision.term, Term::Level | Term::Hard | Term::Deadline);
+        let window = age::window(tunables.max_age);
+        let rule = Rule {
+            budget,
+            from_age: decision.from_age,
+            settle: tunables.settle,
+            no_wait_age: tunables.max_age.saturating_sub(window / 2),
+            hot: if forced { Hot::FillUp } else { Hot::Stay },
+        };
+        taken(&candidates, &pick(&pieces, &rule))
+    }
+
+    fn candidates(&self, decision: &Decision, enough: u64) -> Vec<Candidate> {
+        let now = now_ms();
+        let until = now.saturating_sub(decision.from_age.as_millis() as u64);
+        let mut bytes = 0;
+        let mut candidates = Vec::new();
+        // The queue's lock comes after a file's.
+        let files = self.dirty.lock().expect("no panic inside").older(until);
+        for file in files {
+            let Some(candidate) = candidate(file, now) else { continue };
+            bytes += candidate.pieces.iter().map(Piece::bytes).sum::<u64>();
+            candidates.push(candidate);
+            if candidates.len() >= BATCH_FILES || bytes >= enough {
+                break;
+            }
+        }
+        candidates
+    }
+}
+
+fn candidate(file: Arc<File>, now: u64) -> Option<Candidate> {
+    let mut inner = file.lock();
+    if !is_flushable(&inner) || !inner.state.is_dirty() {
+        return None;
+    }
+    let ago = |then: u64| Duration::from_millis(now.saturating_sub(then));
+    let whole = inner.state.flags.opaque
+        || inner.state.size <= WHOLE_MAX
+        || !inner.state.ranges.any_dirty();
+    let pieces = match whole {
+        true => vec![Piece {
+            file: 0,
+            start: 0,
+            end: inner.dirty_charged.max(1),
+            age: ago(inner.state.dirty_since),
+            untouched: ago(inner.stamps.last()),
+            kind: kind(inner.dirty_charged),
+        }],
+        false => parts(&mut inner)
+            .into_iter()
+            .map(|part| Piece {
+                file: 0,
+                start: part.start,
+                end: part.end,
+                age: ago(part.stamp.first),
+                untouched: ago(part.stamp.last),
+                kind: kind(part.run_bytes),
+            })
+            .collect(),
+    };
+    drop(inner);
+    Some(Candidate { file, pieces, whole })
+}
+
+fn kind(run_bytes: u64) -> Kind {
+    if run_bytes >= STREAM_BYTES { Kind::Sequential } else { Kind::Random }
+}
+
+fn taken(candidates: &[Candidate], picked: &[Piece]) -> Vec<Pick> {
+    let of_file = picked.chunk_by(|a, b| a.file == b.file);
+    of_file
+        .map(|pieces| {
+            let candidate = &candidates[pieces[0].file as usize];
+            let take = match candidate.whole {
+                true => Take::All,
+                false => Take::Runs(pieces.iter().map(|p| (p.start, p.end)).collect()),
+            };
+            (candidate.file.clone(), take)
+        })
+        .collect()
+}

@@ -1,0 +1,306 @@
+//! The governor's hands: measures ten times a second, asks it, and sets valve and gate as it says.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use crate::config::Tunables;
+use crate::engine::{Engine, add, now_ms};
+use crate::file::{File, Inner};
+use crate::governor::age::Cohort;
+use crate::governor::gate::Gate;
+use crate::governor::{Available, Decision, Limit, Sample, Urgent};
+use crate::stamps::Part;
+use crate::valve::Setting;
+
+const TICK: Duration = Duration::from_millis(100);
+
+/// A writer that waits for room does not wait for the next tick, but neither does each of many
+/// cause one.
+const LEAST: Duration = Duration::from_millis(10);
+
+/// Files looked at for their ages, the oldest first; all others count as old as the next one.
+const LOOK_MAX: usize = 4096;
+
+/// A look at the ages takes at most this part of the time.
+const LOOK_SHARE: u32 = 50;
+
+/// A writer that waits looks this often whether it still has to.
+const NAP: Duration = Duration::from_millis(10);
+
+/// How long a flight under way still takes of what the drain could do, when it is to rest.
+const REST_PARTS: f64 = 8.0;
+
+/// Bytes that became dirty about the same time, in milliseconds since the epoch.
+#[derive(Debug, Clone, Copy)]
+struct Slot {
+    oldest: u64,
+    youngest: u64,
+    bytes: u64,
+}
+
+/// Dirty bytes by age, as last looked at.
+#[derive(Default)]
+pub(crate) struct Ages {
+    slots: Vec<Slot>,
+    settled_bytes: u64,
+    look_again: Option<Instant>,
+    /// Dirty and flushed bytes together, at the last tick, and by how much they ever rose.
+    sum: u64,
+    arrived: u64,
+}
+
+impl Engine {
+    /// The governor's thread.
+    pub(crate) fn govern_loop(self: &Arc<Self>) {
+        while !self.stopping.load(Relaxed) {
+            self.govern();
+            std::thread::sleep(LEAST);
+            let seen = self.wake.0.lock().expect("no panic inside");
+            if !self.drain.urgent.load(Relaxed) {
+                let _ = self.wake.1.wait_timeout(seen, TICK - LEAST);
+            }
+        }
+    }
+
+    /// One look, one decision.
+    fn govern(&self) {
+        let tunables = self.tunables();
+        let mut ages = self.drain.ages.lock().expect("no panic inside");
+        self.look_at_ages(&mut ages, &tunables);
+        self.note_arrivals(&mut ages);
+        let decision = self.decide(&ages, &tunables);
+        drop(ages);
+        let pace = match decision.limit {
+            // Copies under way are to find out by themselves.
+            Limit::BackingAway => f64::INFINITY,
+            _ if decision.rate == 0.0 => decision.outlook.service_rate / REST_PARTS,
+            _ => decision.rate,
+        };
+        self.drain.valve.set(Setting {
+            pace,
+            depth: decision.depth,
+            rate_max: tunables.rate_max,
+            ops_max: tunables.ops_max,
+        });
+        *self.drain.decision.write().expect("no panic inside") = decision;
+        if decision.rate > 0.0 {
+            self.nudge_drain();
+        }
+    }
+
+    fn decide(&self, ages: &Ages, tunables: &Tunables) -> Decision {
+        let drain = &self.drain;
+        let level = self.level();
+        let unsettled = self.unsettled();
+        let cohorts = since_to_age(&ages.slots, unsettled);
+        let sample = Sample {
+            now: self.started.elapsed(),
+            tier_bytes: level.tier_bytes,
+            used_bytes: level.used_bytes,
+            dirty_bytes: level.dirty_bytes,
+            unsettled_bytes: unsettled,
+            arrived: ages.arrived,
+            written: self.counters.write_bytes.load(Relaxed),
+            copied: drain.copied.load(Relaxed),
+            cohorts: &cohorts,
+            settled_bytes: ages.settled_bytes.saturating_sub(unsettled),
+            tier: drain.tier_pulse.take(),
+            backing: self.health.pulse.take(),
+            idle_for: self.health.pulse.idle_for(),
+            busy: drain.valve.busy(),
+            lag: Duration::from_micros(drain.lag_us.load(Relaxed)),
+            backing_available: match level.backing_available {
+                true => Available::Yes,
+                false => Available::No,
+            },
+            urgent: match drain.urgent.swap(false, Relaxed) {
+                true => Urgent::Yes,
+                false => Urgent::No,
+            },
+            demands: drain.valve.demands(),
+            drain_by: self.drain_by_left(level.dirty_bytes),
+            minute: local_minute(),
+        };
+        drain.governor.lock().expect("no panic inside").tick(&sample, tunables)
+    }
+
+    /// What left the tier unflushed (truncated, unlinked) lowers the sum and has not arrived.
+    fn note_arrivals(&self, ages: &mut Ages) {
+        let flushed = self.counters.flushed_bytes.load(Relaxed);
+        let sum = self.space.dirty.load(Relaxed) + flushed;
+        ages.arrived += sum.saturating_sub(ages.sum);
+        ages.sum = sum;
+    }
+
+    /// Bytes that were copied and not yet settled.
+    pub(crate) fn unsettled(&self) -> u64 {
+        self.drain.unsettled.load(Relaxed)
+    }
+
+    /// Brings everything that is dirty, and becomes so, to the backing store by `deadline`, at an
+    /// even rate. `None` takes that back; reaching it does too.
+    pub fn drain_by(&self, deadline: Option<Instant>) {
+        *self.drain.deadline.lock().expect("no panic inside") = deadline;
+        self.nudge();
+    }
+
+    fn drain_by_left(&self, dirty: u64) -> Option<Duration> {
+        let mut deadline = self.drain.deadline.lock().expect("no panic inside");
+        let left = (*deadline)?.saturating_duration_since(Instant::now());
+        if left.is_zero() && dirty == 0 {
+            *deadline = None;
+        }
+        Some(left)
+    }
+
+    fn look_at_ages(&self, ages: &mut Ages, tunables: &Tunables) {
+        let began = Instant::now();
+        if ages.look_again.is_some_and(|at| began < at) {
+            return;
+        }
+        let (files, next) = self.oldest_files();
+        let width = (tunables.max_age.as_millis() as u64 / 32).max(1);
+        let mut look = Look {
+            now: now_ms(),
+            width,
+            settle: tunables.settle,
+            slots: BTreeMap::new(),
+            seen: 0,
+            settled: 0,
+        };
+        for (since, file) in &files {
+            look.file(*since, file);
+        }
+        if let Some(since) = next {
+            let dirty = self.space.dirty.load(Relaxed);
+            look.add(since, dirty.saturating_sub(look.seen));
+        }
+        ages.slots = look.slots.into_values().collect();
+        ages.settled_bytes = look.settled;
+        ages.look_again = Some(Instant::now() + began.elapsed() * LOOK_SHARE);
+    }
+
+    /// The files that have been dirty longest, and since when the next one has.
+    fn oldest_files(&self) -> (Vec<(u64, Arc<File>)>, Option<u64>) {
+        let queue = self.dirty.lock().expect("no panic inside");
+        let mut entries = queue.by_age.values();
+        let files = entries.by_ref().take(LOOK_MAX).cloned().collect();
+        (files, entries.next().map(|(since, _)| *since))
+    }
+
+    /// Waits as the dirty level demands (S9).
+    pub fn slow_down(&self, len: u64) {
+        let gate: Gate = self.drain.decision.read().expect("no panic inside").gate;
+        let dirty = self.space.dirty.load(Relaxed).saturating_sub(self.unsettled());
+        if dirty <= gate.hard_bytes || gate.full_bytes == 0 {
+            return;
+        }
+        self.nudge();
+        let began = Instant::now();
+        let writers = self.drain.slowed.fetch_add(1, Relaxed) + 1;
+        while let Some(left) = self.still_to_wait(len, writers).checked_sub(began.elapsed()) {
+            std::thread::sleep(left.clamp(Duration::from_micros(50), NAP));
+        }
+        self.drain.slowed.fetch_sub(1, Relaxed);
+        add(&self.counters.writers_slowed, 1);
+        add(&self.counters.writers_slowed_us, began.elapsed().as_micros() as u64);
+    }
+
+    /// How long a write of `len` waits in all, as the level is now.
+    fn still_to_wait(&self, len: u64, writers: u32) -> Duration {
+        let gate: Gate = self.drain.decision.read().expect("no panic inside").gate;
+        let dirty = self.space.dirty.load(Relaxed).saturating_sub(self.unsettled());
+        gate.delay(dirty, len, writers)
+    }
+}
+
+/// One pass over dirty files.
+struct Look {
+    now: u64,
+    width: u64,
+    settle: Duration,
+    /// By time.
+    slots: BTreeMap<u64, Slot>,
+    seen: u64,
+    settled: u64,
+}
+
+impl Look {
+    fn file(&mut self, since: u64, file: &Arc<File>) {
+        // Who holds the lock long is being written or copied: as old as it is known to be.
+        let Ok(mut inner) = file.inner.try_lock() else { return };
+        if !is_flushable(&inner) {
+            self.seen += inner.dirty_charged;
+            return;
+        }
+        if inner.state.flags.opaque || inner.state.size <= crate::stamps::BLOCK {
+            let bytes = inner.dirty_charged.max(1);
+            let last = inner.stamps.last();
+            self.add_part(since, last, bytes);
+            return;
+        }
+        for part in parts(&mut inner) {
+            self.add_part(part.stamp.first, part.stamp.last, part.end - part.start);
+        }
+    }
+
+    fn add_part(&mut self, first: u64, last: u64, bytes: u64) {
+        self.add(first, bytes);
+        if self.now.saturating_sub(last) >= self.settle.as_millis() as u64 {
+            self.settled += bytes;
+        }
+    }
+
+    fn add(&mut self, first: u64, bytes: u64) {
+        let new = Slot { oldest: first, youngest: first, bytes: 0 };
+        let slot = self.slots.entry(first / self.width).or_insert(new);
+        slot.oldest = slot.oldest.min(first);
+        slot.youngest = slot.youngest.max(first);
+        slot.bytes += bytes;
+        self.seen += bytes;
+    }
+}
+
+/// Whether the drain may take it now: no conflict, no pause after a failure, no flight, nothing
+/// unchanged since the last copy.
+pub(crate) fn is_flushable(inner: &Inner) -> bool {
+    let pausing = inner.trouble.as_ref().is_some_and(|t| t.retry_at > Instant::now());
+    let flying = inner.live.as_ref().is_some_and(|live| live.flight.is_some());
+    let resting = inner.state.flags.opaque && !crate::flush::opaque_changed(inner);
+    !(inner.state.flags.conflict || pausing || flying || resting)
+}
+
+/// The dirty parts of a file.
+pub(crate) fn parts(inner: &mut Inner) -> Vec<Part> {
+    let runs = inner.state.ranges.iter().filter(|run| run.state.is_dirty());
+    inner.stamps.parts(runs, inner.state.dirty_since)
+}
+
+/// Oldest first, less what is copied already.
+fn since_to_age(slots: &[Slot], unsettled: u64) -> Vec<Cohort> {
+    let now = now_ms();
+    let age = |since: u64| Duration::from_millis(now.saturating_sub(since));
+    let mut copied = unsettled;
+    let rest = |slot: &Slot| {
+        let gone = copied.min(slot.bytes);
+        copied -= gone;
+        let bytes = slot.bytes - gone;
+        let cohort = Cohort { age: age(slot.oldest), youngest: age(slot.youngest), bytes };
+        (cohort.bytes > 0).then_some(cohort)
+    };
+    slots.iter().filter_map(rest).collect()
+}
+
+/// The minute of the local day.
+fn local_minute() -> u16 {
+    let now = (now_ms() / 1000) as libc::time_t;
+    // SAFETY: localtime_r fills the zeroed struct, which has no invariants; both pointers live.
+    let tm = unsafe {
+        let mut tm: libc::tm = std::mem::zeroed();
+        libc::localtime_r(&now, &mut tm);
+        tm
+    };
+    (tm.tm_hour * 60 + tm.tm_min).clamp(0, 24 * 60 - 1) as u16
+}

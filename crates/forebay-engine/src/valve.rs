@@ -1,0 +1,206 @@
+//! What every copy to the backing store passes: the governor's pace and depth, and the user's caps.
+//!
+//! While somebody waits for a flush the governor's pace and depth are lifted for all copies, so
+//! that nobody waits behind a drain that takes its time; the user's caps hold always.
+
+use std::sync::{Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use crate::governor::Busy;
+use crate::governor::bucket::Bucket;
+
+pub(crate) struct Valve {
+    epoch: Instant,
+    flow: Mutex<Flow>,
+    changed: Condvar,
+}
+
+struct Flow {
+    pace: Bucket,
+    cap: Bucket,
+    ops: Bucket,
+    depth: u32,
+    active: u32,
+    demands: u32,
+    /// Somebody waited for the pace, or copied without, since the last look.
+    paced: bool,
+    copied: bool,
+}
+
+/// One copy under way.
+pub(crate) struct Pass<'a>(&'a Valve);
+
+/// Somebody waits for a flush.
+pub(crate) struct Demanded<'a>(&'a Valve);
+
+/// What the valve is set to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Setting {
+    /// Bytes per second.
+    pub pace: f64,
+    pub depth: u32,
+    /// The user's caps; 0 is none.
+    pub rate_max: u64,
+    pub ops_max: u64,
+}
+
+/// Nobody sleeps longer without looking whether its copy is still wanted.
+const NAP: Duration = Duration::from_millis(100);
+
+impl Default for Valve {
+    fn default() -> Valve {
+        let open = || Bucket::new(f64::INFINITY, Duration::ZERO);
+        let flow = Flow {
+            pace: open(),
+            cap: open(),
+            ops: open(),
+            depth: 1,
+            active: 0,
+            demands: 0,
+            paced: false,
+            copied: false,
+        };
+        Valve { epoch: Instant::now(), flow: Mutex::new(flow), changed: Condvar::new() }
+    }
+}
+
+impl Valve {
+    fn flow(&self) -> MutexGuard<'_, Flow> {
+        self.flow.lock().expect("no panic inside")
+    }
+
+    pub fn set(&self, setting: Setting) {
+        let now = self.epoch.elapsed();
+        let capped = |cap: u64| if cap == 0 { f64::INFINITY } else { cap as f64 };
+        let mut flow = self.flow();
+        flow.pace.set_rate(setting.pace, now);
+        flow.cap.set_rate(capped(setting.rate_max), now);
+        flow.ops.set_rate(capped(setting.ops_max), now);
+        flow.depth = setting.depth.max(1);
+        drop(flow);
+        self.changed.notify_all();
+    }
+
+    /// What held copies up since the last call.
+    pub fn busy(&self) -> Busy {
+        let mut flow = self.flow();
+        let (paced, copied) = (flow.paced, flow.copied || flow.active > 0);
+        (flow.paced, flow.copied) = (false, false);
+        match (paced, copied) {
+            (true, _) => Busy::Paced,
+            (false, true) => Busy::Store,
+            (false, false) => Busy::No,
+        }
+    }
+
+    pub fn demand(&self) -> Demanded<'_> {
+        self.flow().demands += 1;
+        self.changed.notify_all();
+        Demanded(self)
+    }
+
+    pub fn demands(&self) -> u32 {
+        self.flow().demands
+    }
+
+    /// The bytes one call may move, at most `largest`.
+    pub fn chunk(&self, largest: u64) -> u64 {
+        let flow = self.flow();
+        let capped = flow.cap.chunk(largest);
+        if flow.demands > 0 { capped } else { flow.pace.chunk(capped) }
+    }
+
+    /// Waits until a copy of `bytes` may begin; `None` once it is not `wanted` any more.
+    pub fn pass(&self, bytes: u64, wanted: impl Fn() -> bool) -> Option<Pass<'_>> {
+        let mut flow = self.flow();
+        loop {
+            if !wanted() {
+                return None;
+            }
+            let Some(wait) = flow.wait(self.epoch.elapsed()) else { break };
+            let woken = self.changed.wait_timeout(flow, wait.min(NAP));
+            flow = woken.expect("no panic inside").0;
+        }
+        flow.take(bytes);
+        Some(Pass(self))
+    }
+}
+
+impl Flow {
+    fn wait(&mut self, now: Duration) -> Option<Duration> {
+        let capped = self.cap.wait(now).max(self.ops.wait(now));
+        if self.demands > 0 {
+            self.paced |= capped.is_some();
+            return capped;
+        }
+        let paced = self.pace.wait(now).max(capped);
+        self.paced |= paced.is_some();
+        // Who waits for depth is woken by the end of a copy.
+        paced.or((self.active >= self.depth).then_some(NAP))
+    }
+
+    fn take(&mut self, bytes: u64) {
+        if self.demands == 0 {
+            self.pace.take(bytes as f64);
+        }
+        self.cap.take(bytes as f64);
+        self.ops.take(1.0);
+        self.active += 1;
+        self.copied = true;
+    }
+}
+
+impl Drop for Pass<'_> {
+    fn drop(&mut self) {
+        self.0.flow().active -= 1;
+        self.0.changed.notify_all();
+    }
+}
+
+impl Drop for Demanded<'_> {
+    fn drop(&mut self) {
+        self.0.flow().demands -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn setting(pace: f64, rate_max: u64) -> Setting {
+        Setting { pace, depth: 16, rate_max, ops_max: 0 }
+    }
+
+    #[test]
+    fn a_demand_lifts_the_pace_and_not_the_cap() {
+        let valve = Valve::default();
+        valve.set(setting(1.0, 0));
+        drop(valve.pass(1 << 20, || true));
+        let tries = std::cell::Cell::new(0);
+        let twice = || {
+            tries.set(tries.get() + 1);
+            tries.get() < 3
+        };
+        assert!(valve.pass(1, twice).is_none(), "a million seconds of debt");
+        let _demand = valve.demand();
+        assert!(valve.pass(1, || true).is_some());
+        valve.set(setting(1.0, 1));
+        drop(valve.pass(1 << 20, || true));
+        tries.set(0);
+        assert!(valve.pass(1, twice).is_none());
+    }
+
+    #[test]
+    fn the_rate_of_many_threads_together_is_the_caps() {
+        let valve = Valve::default();
+        valve.set(setting(f64::INFINITY, 20_000_000));
+        let began = Instant::now();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..10).for_each(|_| drop(valve.pass(500_000, || true))));
+            }
+        });
+        let secs = began.elapsed().as_secs_f64();
+        assert!((0.9..2.0).contains(&secs), "20 MB at 20 MB/s in {secs} s");
+    }
+}
