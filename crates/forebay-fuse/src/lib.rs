@@ -3,11 +3,14 @@
 //!
 //! [`vfs`] holds the verbs and knows no transport; `serve` carries them over /dev/fuse.
 
+mod answer;
 mod control;
+mod encode;
 mod modes;
 mod mount;
 mod nodes;
 mod reply;
+mod request;
 mod serve;
 pub mod vfs;
 

@@ -14,7 +14,8 @@ use forebay_engine::Engine;
 use fuser::{Config, INodeNo, Notifier, Session, SessionACL};
 
 use crate::control::ControlDir;
-use crate::serve::{Server, Shared};
+use crate::request::Shared;
+use crate::serve::Server;
 use crate::vfs::{Registrar, Vfs};
 
 /// Which files the kernel reads and writes in the fast tier without asking us.

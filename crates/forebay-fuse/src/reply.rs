@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use forebay_backing::{Error, Kind, Result};
 use fuser::Errno;
 
-use crate::serve::Shared;
+use crate::request::Shared;
 
 /// A reply of the transport.
 pub trait Fail: Send + 'static {

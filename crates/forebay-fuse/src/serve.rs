@@ -1,84 +1,30 @@
-//! The transport over /dev/fuse, by way of the `fuser` crate: decodes requests, runs verbs,
-//! encodes answers.
-//!
-//! A session thread runs a verb itself while another session thread is free to take the next
-//! request; otherwise the verb goes to a pool. So a fast request costs no hand-over, and a slow
-//! backing store neither stops the mount nor limits how many requests wait for it.
+//! The transport over /dev/fuse, by way of the `fuser` crate: decodes requests and says which
+//! verb answers them, and how.
 
 use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime};
 
 use forebay_backing::metrics::Op;
-use forebay_backing::{
-    Attr, Error, FileKind, New, RenameMode, Result, SetAttr, SetTime, Timestamp,
-};
-use forebay_engine::Pool;
+use forebay_backing::{FileKind, New, Result, SetAttr};
 use fuser::{
-    BsdFileFlags, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
-    InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs,
-    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
+    LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite,
+    ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
+use crate::answer::{answer_create, answer_open, answer_xattr, fill_plus};
+use crate::encode::{file_attr, file_type, rename_mode, set_time};
 use crate::nodes::generation;
-use crate::reply::{Answer, Fail, Patience, Slot, Watch, Work};
-use crate::vfs::{Caller, Entry, How, Make, Opened, Vfs};
-
-/// Requests that may wait for the backing store at once, beside those on session threads.
-const POOL_THREADS: usize = 64;
+use crate::reply::{Fail, Patience, Slot};
+use crate::request::{Do, Shared, Verbs};
+use crate::vfs::{Caller, Entry, Make, Vfs};
 
 /// The largest write request. Larger ones fall out of the processor's caches between the two
 /// copies; smaller ones pay more round trips.
 const MAX_WRITE: u32 = 1 << 20;
-
-/// What all requests share.
-pub struct Shared {
-    pub vfs: Vfs,
-    pub watch: Watch,
-    pub verbs: Verbs,
-    pub entry_ttl: Duration,
-    pub attr_ttl: Duration,
-    pool: Pool,
-    threads: usize,
-    busy: AtomicUsize,
-}
-
-impl Shared {
-    pub fn new(vfs: Vfs, threads: usize, entry_ttl: Duration, attr_ttl: Duration) -> Shared {
-        Shared {
-            vfs,
-            watch: Watch::default(),
-            verbs: Verbs::default(),
-            entry_ttl,
-            attr_ttl,
-            pool: Pool::new("fb-request", POOL_THREADS),
-            threads,
-            busy: AtomicUsize::new(0),
-        }
-    }
-}
-
-macro_rules! verbs {
-    ($($name:ident),* $(,)?) => {
-        /// Latency of every verb.
-        #[derive(Default)]
-        pub struct Verbs { $(pub $name: Op),* }
-
-        impl Verbs {
-            pub fn all(&self) -> Vec<(&'static str, &Op)> {
-                vec![$((stringify!($name), &self.$name)),*]
-            }
-        }
-    };
-}
-
-verbs!(
-    lookup, getattr, setattr, readlink, make, unlink, rmdir, rename, link, create, open, read,
-    write, flush, release, fsync, readdir, fsyncdir, statfs, xattr, fallocate, lseek,
-);
 
 /// The file system as `fuser` sees it.
 pub struct Server {
@@ -87,100 +33,12 @@ pub struct Server {
     pub kernel_writeback: bool,
 }
 
-impl Server {
-    /// Runs `request` here or in the pool.
-    fn run<T: Send + 'static>(&self, request: Do<T>) {
-        let Do { op, patience, work, answer, fallback, abandon } = request;
-        let shared = self.shared.clone();
-        let slot = Slot::new(answer, fallback);
-        let n = shared.watch.begin(&slot, patience);
-        let job = move |shared: &Shared| {
-            let result = op(&shared.verbs).time(|_| 0, || work(shared));
-            shared.watch.end(n);
-            if let Some(Ok(unwanted)) = slot.give(shared, result) {
-                abandon(shared, unwanted);
-            }
-        };
-        if shared.busy.fetch_add(1, Relaxed) + 1 < shared.threads {
-            job(&shared);
-            shared.busy.fetch_sub(1, Relaxed);
-        } else {
-            shared.busy.fetch_sub(1, Relaxed);
-            let pool = shared.pool.clone();
-            pool.run(move || job(&shared));
-        }
-    }
-
-    fn simple<R: Fail, T: Send + 'static>(
-        &self,
-        op: fn(&Verbs) -> &Op,
-        reply: R,
-        work: impl FnOnce(&Vfs) -> Result<T> + Send + 'static,
-        answer: impl FnOnce(R, T) + Send + 'static,
-    ) {
-        self.run(Do::new(op, reply, work, move |_, reply, value| answer(reply, value)));
-    }
-
-    fn entry(
-        &self,
-        op: fn(&Verbs) -> &Op,
-        reply: ReplyEntry,
-        work: impl FnOnce(&Vfs) -> Result<Entry> + Send + 'static,
-    ) {
-        self.run(do_entry(op, reply, work));
-    }
+fn caller(req: &Request) -> Caller {
+    Caller { uid: req.uid(), gid: req.gid() }
 }
 
-/// One request: what to do, how to answer, and what to do if that hangs.
-struct Do<T> {
-    op: fn(&Verbs) -> &Op,
-    patience: Patience,
-    work: Work<T>,
-    answer: Answer<T>,
-    fallback: Option<Work<T>>,
-    /// Undoes a result that nobody will hear of.
-    abandon: fn(&Shared, T),
-}
-
-impl<T: Send + 'static> Do<T> {
-    fn new<R: Fail>(
-        op: fn(&Verbs) -> &Op,
-        reply: R,
-        work: impl FnOnce(&Vfs) -> Result<T> + Send + 'static,
-        answer: impl FnOnce(&Shared, R, T) + Send + 'static,
-    ) -> Do<T> {
-        let answer = move |shared: &Shared, result: Result<T>| match result {
-            Ok(value) => answer(shared, reply, value),
-            Err(error) => {
-                tracing::trace!(error = %error, "request failed");
-                reply.fail(error.errno());
-            }
-        };
-        Do {
-            op,
-            patience: Patience::Short,
-            work: Box::new(move |shared| work(&shared.vfs)),
-            answer: Box::new(answer),
-            fallback: None,
-            abandon: |_, _| (),
-        }
-    }
-
-    fn patient(mut self) -> Do<T> {
-        self.patience = Patience::Long;
-        self
-    }
-
-    /// How to answer from what is in the tier (S10).
-    fn or(mut self, fallback: impl FnOnce(&Vfs) -> Result<T> + Send + 'static) -> Do<T> {
-        self.fallback = Some(Box::new(move |shared| fallback(&shared.vfs)));
-        self
-    }
-
-    fn undo(mut self, abandon: fn(&Shared, T)) -> Do<T> {
-        self.abandon = abandon;
-        self
-    }
+fn new_file(req: &Request, mode: u32) -> New {
+    New { mode: mode & 0o7777, uid: req.uid(), gid: req.gid() }
 }
 
 fn do_entry(
@@ -198,58 +56,6 @@ fn do_entry(
     };
     // Nobody was told of the node: take back the reference.
     Do::new(op, reply, work, answer).undo(|shared, entry| shared.vfs.forget(entry.id, 1))
-}
-
-fn caller(req: &Request) -> Caller {
-    Caller { uid: req.uid(), gid: req.gid() }
-}
-
-fn new_file(req: &Request, mode: u32) -> New {
-    New { mode: mode & 0o7777, uid: req.uid(), gid: req.gid() }
-}
-
-fn fopen_flags(how: How) -> FopenFlags {
-    match how {
-        How::Cached { keep: true } => FopenFlags::FOPEN_KEEP_CACHE,
-        How::Cached { keep: false } | How::Passthrough(_) => FopenFlags::empty(),
-        How::Direct => FopenFlags::FOPEN_DIRECT_IO,
-    }
-}
-
-fn answer_open(_: &Shared, reply: ReplyOpen, opened: Opened) {
-    let handle = FileHandle(opened.handle);
-    match opened.how {
-        How::Passthrough(id) => {
-            // SAFETY: the id belongs to this session and stays registered while the handle that
-            // was just made exists; `into_raw` keeps the wrapper from closing it.
-            let wrapped = unsafe { reply.wrap_backing(id) };
-            reply.opened_passthrough(handle, FopenFlags::empty(), &wrapped);
-            let _ = wrapped.into_raw();
-        }
-        how => reply.opened(handle, fopen_flags(how)),
-    }
-}
-
-fn answer_create(shared: &Shared, reply: ReplyCreate, (entry, opened): (Entry, Opened)) {
-    let attr = file_attr(&entry.attr, entry.id);
-    let generation = Generation(generation(entry.attr.key));
-    let handle = FileHandle(opened.handle);
-    match opened.how {
-        How::Passthrough(id) => {
-            // SAFETY: as in `answer_open`.
-            let wrapped = unsafe { reply.wrap_backing(id) };
-            reply.created_passthrough(
-                &shared.entry_ttl,
-                &attr,
-                generation,
-                handle,
-                FopenFlags::empty(),
-                &wrapped,
-            );
-            let _ = wrapped.into_raw();
-        }
-        how => reply.created(&shared.entry_ttl, &attr, generation, handle, fopen_flags(how)),
-    }
 }
 
 impl Filesystem for Server {
@@ -530,9 +336,7 @@ impl Filesystem for Server {
         let kill = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         let len = data.len() as u32;
         let shared = &self.shared;
-        let alone = shared.busy.fetch_add(1, Relaxed) + 1 >= shared.threads;
-        if alone {
-            shared.busy.fetch_sub(1, Relaxed);
+        let Some(_seat) = shared.seat() else {
             // Only now is a copy of the data needed: the session's buffer is used again.
             let data = data.to_vec();
             let write = Do::new(
@@ -542,7 +346,7 @@ impl Filesystem for Server {
                 move |_, reply: ReplyWrite, ()| reply.written(len),
             );
             return self.run(write.patient());
-        }
+        };
         let answer = move |_: &Shared, result: Result<()>| match result {
             Ok(()) => reply.written(len),
             Err(error) => reply.fail(error.errno()),
@@ -553,7 +357,6 @@ impl Filesystem for Server {
         let result =
             op.time(|()| len.into(), || write(&shared.vfs, ino.0, fh.0, offset, data, kill));
         shared.watch.end(n);
-        shared.busy.fetch_sub(1, Relaxed);
         let _ = slot.give(shared, result);
     }
 
@@ -766,6 +569,29 @@ impl Filesystem for Server {
 }
 
 impl Server {
+    fn run<T: Send + 'static>(&self, request: Do<T>) {
+        request.run(&self.shared);
+    }
+
+    fn simple<R: Fail, T: Send + 'static>(
+        &self,
+        op: fn(&Verbs) -> &Op,
+        reply: R,
+        work: impl FnOnce(&Vfs) -> Result<T> + Send + 'static,
+        answer: impl FnOnce(R, T) + Send + 'static,
+    ) {
+        self.run(Do::new(op, reply, work, move |_, reply, value| answer(reply, value)));
+    }
+
+    fn entry(
+        &self,
+        op: fn(&Verbs) -> &Op,
+        reply: ReplyEntry,
+        work: impl FnOnce(&Vfs) -> Result<Entry> + Send + 'static,
+    ) {
+        self.run(do_entry(op, reply, work));
+    }
+
     /// A verb that answers nothing but success and may rightly take long.
     fn done(
         &self,
@@ -801,112 +627,4 @@ fn take_spare(size: usize) -> Vec<u8> {
 
 fn give_back(buf: Vec<u8>) {
     SPARE.with_borrow_mut(|spare| *spare = buf);
-}
-
-fn fill_plus(
-    shared: &Shared,
-    mut reply: ReplyDirectoryPlus,
-    dir: u64,
-    entries: &[forebay_backing::DirEntry],
-    offset: u64,
-) {
-    for (at, entry) in entries.iter().enumerate().skip(offset as usize) {
-        let dots = entry.name == "." || entry.name == "..";
-        let found = match dots {
-            true => shared.vfs.getattr(dir).map(|attr| Entry { id: dir, attr }),
-            false => shared.vfs.lookup(dir, &entry.name),
-        };
-        let Ok(found) = found else { continue }; // Gone since the directory was read.
-        let full = reply.add(
-            INodeNo(found.id),
-            at as u64 + 1,
-            &entry.name,
-            &shared.entry_ttl,
-            &file_attr(&found.attr, found.id),
-            Generation(generation(found.attr.key)),
-        );
-        if full && !dots {
-            shared.vfs.forget(found.id, 1);
-        }
-        if full {
-            break;
-        }
-    }
-    reply.ok();
-}
-
-fn answer_xattr(reply: ReplyXattr, size: u32, value: &[u8]) {
-    match size as usize {
-        0 => reply.size(value.len() as u32),
-        room if room < value.len() => reply.fail(libc::ERANGE),
-        _ => reply.data(value),
-    }
-}
-
-fn rename_mode(flags: RenameFlags) -> Result<RenameMode> {
-    match flags.bits() {
-        0 => Ok(RenameMode::Replace),
-        bits if bits == libc::RENAME_NOREPLACE => Ok(RenameMode::NoReplace),
-        bits if bits == libc::RENAME_EXCHANGE => Ok(RenameMode::Exchange),
-        _ => Err(Error::os(libc::EINVAL, "this kind of rename")),
-    }
-}
-
-fn set_time(time: TimeOrNow) -> SetTime {
-    match time {
-        TimeOrNow::Now => SetTime::Now,
-        TimeOrNow::SpecificTime(at) => SetTime::At(timestamp(at)),
-    }
-}
-
-/// Takes a time apart as `fuser` put it together: before the epoch it subtracts the nanoseconds,
-/// which the kernel means to be added to the (negative) seconds.
-fn timestamp(at: SystemTime) -> Timestamp {
-    match at.duration_since(UNIX_EPOCH) {
-        Ok(after) => Timestamp { sec: after.as_secs() as i64, nsec: after.subsec_nanos() },
-        Err(before) => {
-            let before = before.duration();
-            Timestamp { sec: -(before.as_secs() as i64), nsec: before.subsec_nanos() }
-        }
-    }
-}
-
-fn system_time(at: Timestamp) -> SystemTime {
-    let nsec = Duration::from_nanos(at.nsec.into());
-    match at.sec {
-        0.. => UNIX_EPOCH + Duration::from_secs(at.sec as u64) + nsec,
-        _ => UNIX_EPOCH - Duration::from_secs(at.sec.unsigned_abs()) + nsec,
-    }
-}
-
-fn file_type(kind: FileKind) -> FileType {
-    match kind {
-        FileKind::File => FileType::RegularFile,
-        FileKind::Dir => FileType::Directory,
-        FileKind::Symlink => FileType::Symlink,
-        FileKind::Fifo => FileType::NamedPipe,
-        FileKind::Socket => FileType::Socket,
-        FileKind::Char => FileType::CharDevice,
-        FileKind::Block => FileType::BlockDevice,
-    }
-}
-
-fn file_attr(attr: &Attr, id: u64) -> FileAttr {
-    FileAttr {
-        ino: INodeNo(id),
-        size: attr.size,
-        blocks: attr.blocks,
-        atime: system_time(attr.atime),
-        mtime: system_time(attr.mtime),
-        ctime: system_time(attr.ctime),
-        crtime: system_time(attr.btime),
-        kind: file_type(attr.kind),
-        perm: attr.mode as u16,
-        nlink: attr.nlink,
-        uid: attr.uid,
-        gid: attr.gid,
-        rdev: attr.rdev as u32,
-        blksize: attr.blksize,
-        flags: 0,
-    }
 }

@@ -1,0 +1,155 @@
+//! Running a request: here or in the pool, watched, and answered once.
+//!
+//! A session thread runs a verb itself while another session thread is free to take the next
+//! request; otherwise the verb goes to a pool. So a fast request costs no hand-over, and a slow
+//! backing store neither stops the mount nor limits how many requests wait for it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+use forebay_backing::Result;
+use forebay_backing::metrics::Op;
+use forebay_engine::Pool;
+
+use crate::reply::{Answer, Fail, Patience, Slot, Watch, Work};
+use crate::vfs::Vfs;
+
+/// Requests that may wait for the backing store at once, beside those on session threads.
+const POOL_THREADS: usize = 64;
+
+/// What all requests share.
+pub struct Shared {
+    pub vfs: Vfs,
+    pub watch: Watch,
+    pub verbs: Verbs,
+    pub entry_ttl: Duration,
+    pub attr_ttl: Duration,
+    pool: Pool,
+    /// Session threads, and how many of them are at work.
+    threads: usize,
+    busy: AtomicUsize,
+}
+
+impl Shared {
+    pub fn new(vfs: Vfs, threads: usize, entry_ttl: Duration, attr_ttl: Duration) -> Shared {
+        Shared {
+            vfs,
+            watch: Watch::default(),
+            verbs: Verbs::default(),
+            entry_ttl,
+            attr_ttl,
+            pool: Pool::new("fb-request", POOL_THREADS),
+            threads,
+            busy: AtomicUsize::new(0),
+        }
+    }
+
+    /// Whether the calling session thread may do the work itself: another one is free. It counts
+    /// as busy until the seat is dropped.
+    pub fn seat(&self) -> Option<Seat<'_>> {
+        let seat = Seat(self);
+        (self.busy.fetch_add(1, Relaxed) + 1 < self.threads).then_some(seat)
+    }
+}
+
+/// A session thread at work.
+pub struct Seat<'a>(&'a Shared);
+
+impl Drop for Seat<'_> {
+    fn drop(&mut self) {
+        self.0.busy.fetch_sub(1, Relaxed);
+    }
+}
+
+macro_rules! verbs {
+    ($($name:ident),* $(,)?) => {
+        /// Latency of every verb.
+        #[derive(Default)]
+        pub struct Verbs { $(pub $name: Op),* }
+
+        impl Verbs {
+            pub fn all(&self) -> Vec<(&'static str, &Op)> {
+                vec![$((stringify!($name), &self.$name)),*]
+            }
+        }
+    };
+}
+
+verbs!(
+    lookup, getattr, setattr, readlink, make, unlink, rmdir, rename, link, create, open, read,
+    write, flush, release, fsync, readdir, fsyncdir, statfs, xattr, fallocate, lseek,
+);
+
+/// One request: what to do, how to answer, and what to do if that hangs.
+pub struct Do<T> {
+    op: fn(&Verbs) -> &Op,
+    patience: Patience,
+    work: Work<T>,
+    answer: Answer<T>,
+    fallback: Option<Work<T>>,
+    /// Undoes a result that nobody will hear of.
+    abandon: fn(&Shared, T),
+}
+
+impl<T: Send + 'static> Do<T> {
+    pub fn new<R: Fail>(
+        op: fn(&Verbs) -> &Op,
+        reply: R,
+        work: impl FnOnce(&Vfs) -> Result<T> + Send + 'static,
+        answer: impl FnOnce(&Shared, R, T) + Send + 'static,
+    ) -> Do<T> {
+        let answer = move |shared: &Shared, result: Result<T>| match result {
+            Ok(value) => answer(shared, reply, value),
+            Err(error) => {
+                tracing::trace!(error = %error, "request failed");
+                reply.fail(error.errno());
+            }
+        };
+        Do {
+            op,
+            patience: Patience::Short,
+            work: Box::new(move |shared| work(&shared.vfs)),
+            answer: Box::new(answer),
+            fallback: None,
+            abandon: |_, _| (),
+        }
+    }
+
+    pub fn patient(mut self) -> Do<T> {
+        self.patience = Patience::Long;
+        self
+    }
+
+    /// How to answer from what is in the tier (S10).
+    pub fn or(mut self, fallback: impl FnOnce(&Vfs) -> Result<T> + Send + 'static) -> Do<T> {
+        self.fallback = Some(Box::new(move |shared| fallback(&shared.vfs)));
+        self
+    }
+
+    pub fn undo(mut self, abandon: fn(&Shared, T)) -> Do<T> {
+        self.abandon = abandon;
+        self
+    }
+
+    /// Runs it here or in the pool.
+    pub fn run(self, shared: &Arc<Shared>) {
+        let Do { op, patience, work, answer, fallback, abandon } = self;
+        let slot = Slot::new(answer, fallback);
+        let n = shared.watch.begin(&slot, patience);
+        let job = move |shared: &Shared| {
+            let result = op(&shared.verbs).time(|_| 0, || work(shared));
+            shared.watch.end(n);
+            if let Some(Ok(unwanted)) = slot.give(shared, result) {
+                abandon(shared, unwanted);
+            }
+        };
+        match shared.seat() {
+            Some(_seat) => job(shared),
+            None => {
+                let (pool, shared) = (shared.pool.clone(), shared.clone());
+                pool.run(move || job(&shared));
+            }
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Changing attributes and extended attributes.
+
+use std::ffi::OsStr;
+use std::path::Path;
+
+use forebay_backing::{Attr, Error, FileKind, Result, SetAttr, XattrMode};
+use forebay_engine::Named;
+
+use super::{Caller, Vfs};
+use crate::control::Control;
+
+impl Vfs {
+    /// Changes attributes, and the size if one is given.
+    pub fn setattr(
+        &self,
+        id: u64,
+        caller: Caller,
+        set: &SetAttr,
+        size: Option<u64>,
+    ) -> Result<Attr> {
+        if Control::owns(id) {
+            return self.control.attr(id);
+        }
+        let tree = self.tree();
+        let path = self.nodes.path(id);
+        if let Some(size) = size {
+            self.set_size(id, path.as_deref(), size)?;
+            if caller.uid != 0 {
+                self.strip_suid(id, path.as_deref());
+            }
+        }
+        let changes = set.mode.is_some()
+            || set.uid.is_some()
+            || set.gid.is_some()
+            || set.atime.is_some()
+            || set.mtime.is_some();
+        if let (None, true, Some(file)) = (&path, changes, self.open_file(id)) {
+            return self.engine.set_attr_open(&file, set);
+        }
+        if let (Some(path), true) = (path, changes) {
+            let key = self.nodes.key(id).ok_or_else(|| Error::os(libc::ESTALE, "setattr"))?;
+            let is_dir = self.nodes.is_dir(id);
+            return self.engine.set_attr(Named { path: &path, key, is_dir }, set);
+        }
+        drop(tree);
+        self.getattr(id)
+    }
+
+    pub(super) fn set_size(&self, id: u64, path: Option<&Path>, size: u64) -> Result<()> {
+        if let Some(file) = self.open_file(id) {
+            return self.engine.set_len(&file, size);
+        }
+        let path = path.ok_or_else(|| Error::os(libc::ESTALE, "a name that is gone"))?;
+        let file = self.engine.open(path, self.nodes.key(id))?;
+        let done = self.engine.set_len(&file, size);
+        self.engine.close(&file);
+        self.nodes.set_pages(id, 0);
+        done
+    }
+
+    /// A write by somebody without the right to keep it takes set-user-id and set-group-id away.
+    pub fn strip_suid(&self, id: u64, path: Option<&Path>) {
+        let Some(path) = path.map(Path::to_path_buf).or_else(|| self.nodes.path(id)) else {
+            return;
+        };
+        let Ok(attr) = self.engine.ask(|b| b.stat(&path)) else { return };
+        // Set-group-id without group execution is a mandatory lock's mark, not a privilege.
+        let sgid = if attr.mode & 0o010 != 0 { 0o2000 } else { 0 };
+        let kept = attr.mode & !(0o4000 | sgid);
+        if kept != attr.mode && attr.kind == FileKind::File {
+            let set = SetAttr { mode: Some(kept), ..SetAttr::default() };
+            let _ = self.engine.set_attr(Named { path: &path, key: attr.key, is_dir: false }, &set);
+        }
+    }
+
+    pub fn getxattr(&self, id: u64, name: &OsStr) -> Result<Vec<u8>> {
+        if Control::owns(id) {
+            return Err(Error::os(libc::ENODATA, "xattr"));
+        }
+        let _tree = self.tree();
+        let path = self.path(id)?;
+        self.engine.ask(|b| b.xattr_get(&path, name))
+    }
+
+    pub fn listxattr(&self, id: u64) -> Result<Vec<u8>> {
+        if Control::owns(id) {
+            return Ok(Vec::new());
+        }
+        let _tree = self.tree();
+        let path = self.path(id)?;
+        let names = self.engine.ask(|b| b.xattr_list(&path))?;
+        let mut bytes = Vec::new();
+        for name in names {
+            bytes.extend_from_slice(name.as_encoded_bytes());
+            bytes.push(0);
+        }
+        Ok(bytes)
+    }
+
+    pub fn setxattr(&self, id: u64, name: &OsStr, value: &[u8], flags: i32) -> Result<()> {
+        let _tree = self.tree();
+        let path = self.path(id)?;
+        let mode = match flags {
+            libc::XATTR_CREATE => XattrMode::Create,
+            libc::XATTR_REPLACE => XattrMode::Replace,
+            _ => XattrMode::Any,
+        };
+        self.engine.set_xattr(self.at(id, &path)?, name, value, mode)
+    }
+
+    pub fn removexattr(&self, id: u64, name: &OsStr) -> Result<()> {
+        let _tree = self.tree();
+        let path = self.path(id)?;
+        self.engine.remove_xattr(self.at(id, &path)?, name)
+    }
+
+    pub(super) fn at<'a>(&self, id: u64, path: &'a Path) -> Result<Named<'a>> {
+        let key =
+            self.nodes.key(id).ok_or_else(|| Error::os(libc::ESTALE, "a name that is gone"))?;
+        Ok(Named { path, key, is_dir: self.nodes.is_dir(id) })
+    }
+}

@@ -1,0 +1,90 @@
+//! Verbs on open files.
+
+use forebay_backing::{Error, Result};
+use forebay_engine::{Allocate, WritePolicy};
+
+use super::{Handle, Vfs};
+
+impl Vfs {
+    pub fn read(&self, handle: u64, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        match &*self.handle(handle)? {
+            Handle::File { file, .. } => self.engine.read(file, offset, buf),
+            Handle::Control { text, .. } => {
+                let from = text.len().min(offset as usize);
+                let n = buf.len().min(text.len() - from);
+                buf[..n].copy_from_slice(&text[from..from + n]);
+                Ok(n)
+            }
+            Handle::Dir { .. } => Err(Error::os(libc::EISDIR, "read")),
+        }
+    }
+
+    /// Reads what can be read without the backing store; see [`Engine::read_cached`].
+    pub fn read_cached(&self, handle: u64, offset: u64, buf: &mut [u8]) -> Option<Result<usize>> {
+        match &*self.handle(handle).ok()? {
+            Handle::File { file, .. } => self.engine.read_cached(file, offset, buf),
+            _ => None,
+        }
+    }
+
+    pub fn write(&self, handle: u64, offset: u64, data: &[u8]) -> Result<()> {
+        match &*self.handle(handle)? {
+            Handle::File { file, .. } => self.engine.write(file, offset, data),
+            Handle::Control { id, .. } => self.control.write(*id, data),
+            Handle::Dir { .. } => Err(Error::os(libc::EISDIR, "write")),
+        }
+    }
+
+    pub fn fsync(&self, handle: u64) -> Result<()> {
+        match &*self.handle(handle)? {
+            Handle::File { file, .. } => self.engine.sync(file),
+            _ => Ok(()),
+        }
+    }
+
+    /// A descriptor was closed. Only write-through has something to do then.
+    pub fn flush(&self, handle: u64) -> Result<()> {
+        if self.engine.config().policy != WritePolicy::WriteThrough {
+            return Err(Error::os(libc::ENOSYS, "flush"));
+        }
+        match &*self.handle(handle)? {
+            Handle::File { file, .. } => self.engine.flush_file(file),
+            _ => Ok(()),
+        }
+    }
+
+    pub fn fallocate(&self, handle: u64, offset: u64, len: u64, mode: i32) -> Result<()> {
+        let file = self.file(handle)?;
+        let how = match mode {
+            0 => Allocate::Extend,
+            libc::FALLOC_FL_KEEP_SIZE => Allocate::KeepSize,
+            m if m == libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE => Allocate::Zero,
+            m if m == libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE => Allocate::Zero,
+            libc::FALLOC_FL_ZERO_RANGE => {
+                self.engine.allocate(&file, Allocate::Extend, offset, len)?;
+                Allocate::Zero
+            }
+            _ => return Err(Error::os(libc::EOPNOTSUPP, "this kind of fallocate")),
+        };
+        self.engine.allocate(&file, how, offset, len)
+    }
+
+    pub fn lseek(&self, handle: u64, offset: u64, whence: i32) -> Result<u64> {
+        let file = self.file(handle)?;
+        let size = self.engine.facts(&file).size;
+        if offset >= size {
+            return Err(Error::os(libc::ENXIO, "seeking beyond the end"));
+        }
+        match whence {
+            libc::SEEK_DATA => match self.engine.next_data(&file, offset)? {
+                Some((start, _)) => Ok(start),
+                None => Err(Error::os(libc::ENXIO, "no data beyond here")),
+            },
+            libc::SEEK_HOLE => match self.engine.next_data(&file, offset)? {
+                Some((start, end)) if start <= offset => Ok(end.min(size)),
+                _ => Ok(offset),
+            },
+            _ => Err(Error::os(libc::EINVAL, "seek")),
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Listing directories.
+
+use std::sync::{Arc, Mutex};
+
+use forebay_backing::{DirEntry, Error, FileKey, FileKind, Result};
+
+use super::{Handle, Vfs};
+use crate::control;
+use crate::control::Control;
+use crate::nodes::ROOT;
+
+impl Vfs {
+    pub fn opendir(&self, id: u64) -> Result<u64> {
+        Ok(self.keep(Handle::Dir { id, list: Mutex::new(None) }))
+    }
+
+    /// The entries of an open directory; read anew when asked from the beginning.
+    pub fn list(&self, handle: u64, rewind: bool) -> Result<(u64, Arc<Vec<DirEntry>>)> {
+        let found = self.handle(handle)?;
+        let Handle::Dir { id, list } = &*found else {
+            return Err(Error::os(libc::ENOTDIR, "readdir"));
+        };
+        let known = list.lock().expect("no panic inside").clone();
+        if let Some(known) = known.filter(|_| !rewind) {
+            return Ok((*id, known));
+        }
+        let entries = Arc::new(self.read_dir(*id)?);
+        *list.lock().expect("no panic inside") = Some(entries.clone());
+        Ok((*id, entries))
+    }
+
+    pub(super) fn read_dir(&self, id: u64) -> Result<Vec<DirEntry>> {
+        let dots = |name: &str| DirEntry { name: name.into(), kind: FileKind::Dir, ino: id };
+        let mut entries = vec![dots("."), dots("..")];
+        if Control::owns(id) {
+            let list = self.control.list(id).into_iter();
+            entries.extend(list.map(|(name, ino, kind)| DirEntry { name: name.into(), kind, ino }));
+            return Ok(entries);
+        }
+        let _tree = self.tree();
+        let path = self.path(id)?;
+        match self.engine.ask(|b| b.read_dir(&path)) {
+            Ok(found) => entries.extend(found),
+            Err(e) if self.engine.health.is_available() => return Err(e),
+            Err(_) => entries.extend(self.list_away(id)),
+        }
+        entries.retain(|entry| id != ROOT || entry.name != control::NAME);
+        Ok(entries)
+    }
+
+    /// The inode number to show for a directory entry.
+    pub fn shown_ino(&self, ino: u64) -> u64 {
+        self.nodes.id_of(FileKey { ino, generation: u64::MAX })
+    }
+
+    pub fn fsyncdir(&self, handle: u64) -> Result<()> {
+        let found = self.handle(handle)?;
+        let Handle::Dir { id, .. } = &*found else { return Ok(()) };
+        if Control::owns(*id) {
+            return Ok(());
+        }
+        let _tree = self.tree();
+        let path = self.path(*id)?;
+        self.engine.sync_dir(&path)
+    }
+}

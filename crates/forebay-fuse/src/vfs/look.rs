@@ -1,0 +1,155 @@
+//! Looking names and attributes up, also while the backing store is away: the `_cached` verbs
+//! never ask it (S10).
+
+use std::ffi::{OsStr, OsString};
+use std::sync::Arc;
+
+use forebay_backing::{Attr, DirEntry, Error, FileKey, FileKind, Result};
+
+use super::{Entry, Handle, Opened, Vfs};
+use crate::control;
+use crate::control::Control;
+use crate::nodes::ROOT;
+
+impl Vfs {
+    pub fn lookup(&self, parent: u64, name: &OsStr) -> Result<Entry> {
+        if Control::owns(parent) {
+            return self.control_entry(self.control.lookup(parent, name)?);
+        }
+        match name.as_encoded_bytes() {
+            b"." => return self.again(parent),
+            b".." => {
+                let above = self.nodes.parent(parent);
+                return self.again(above.ok_or_else(|| Error::os(libc::ESTALE, ".."))?);
+            }
+            _ if parent == ROOT && name == control::NAME => {
+                return self.control_entry(self.control.root());
+            }
+            _ => {}
+        }
+        let _tree = self.tree();
+        let path = self.path(parent)?.join(name);
+        match self.engine.stat(&path) {
+            Ok(attr) => Ok(self.entry(parent, name, attr)),
+            Err(error) => self.lookup_away(parent, name, error),
+        }
+    }
+
+    pub(super) fn control_entry(&self, id: u64) -> Result<Entry> {
+        if id == ROOT {
+            return self.again(ROOT);
+        }
+        Ok(Entry { id, attr: self.control.attr(id)? })
+    }
+
+    /// A node that the kernel has by number only: an exported handle.
+    pub(super) fn again(&self, id: u64) -> Result<Entry> {
+        let _tree = self.tree();
+        let path = self.path(id)?;
+        let attr = self.engine.stat(&path)?;
+        if self.nodes.id_of(attr.key) != id {
+            return Err(Error::os(libc::ESTALE, "the file was replaced"));
+        }
+        if id != ROOT
+            && let (Some(parent), Some(name)) = (self.nodes.parent(id), path.file_name())
+        {
+            self.nodes.remember(parent, name, &attr, 1);
+        }
+        Ok(Entry { id, attr })
+    }
+
+    pub(super) fn lookup_away(&self, parent: u64, name: &OsStr, error: Error) -> Result<Entry> {
+        match self.engine.health.is_available() {
+            true => Err(error),
+            false => self.lookup_cached(parent, name),
+        }
+    }
+
+    /// While the backing store is away, what is in the tier goes on working (S10): this and the
+    /// other `_cached` verbs never ask it.
+    pub fn lookup_cached(&self, parent: u64, name: &OsStr) -> Result<Entry> {
+        let away = || Error::os(libc::EIO, "the backing store is away");
+        let child = self.nodes.child(parent, name).ok_or_else(away)?;
+        let attr = self.attr_away(child.id, child.key)?;
+        Ok(self.entry(parent, name, attr))
+    }
+
+    pub(super) fn attr_away(&self, id: u64, key: FileKey) -> Result<Attr> {
+        let known = self.nodes.dir_attr(id).or_else(|| self.engine.stat_cached(key));
+        known.ok_or_else(|| Error::os(libc::EIO, "the backing store is away"))
+    }
+
+    pub fn getattr_cached(&self, id: u64) -> Result<Attr> {
+        let key = self.nodes.key(id).ok_or_else(|| Error::os(libc::ESTALE, "a node"))?;
+        self.attr_away(id, key)
+    }
+
+    pub fn getattr(&self, id: u64) -> Result<Attr> {
+        if Control::owns(id) {
+            return self.control.attr(id);
+        }
+        let _tree = self.tree();
+        let open = self.open_file(id);
+        let Some(path) = self.nodes.path(id) else {
+            return match open {
+                Some(file) => Ok(self.engine.stat_open(&file)),
+                None => self.removed_dir(id),
+            };
+        };
+        match self.engine.stat(&path) {
+            Ok(attr) if self.nodes.id_of(attr.key) == id => Ok(attr),
+            // Replaced behind our back: who has it open keeps what he has.
+            Ok(_) => open.map_or_else(
+                || Err(Error::os(libc::ESTALE, "the file was replaced")),
+                |file| Ok(self.engine.stat_open(&file)),
+            ),
+            Err(error) if !self.engine.health.is_available() => {
+                let key = self.nodes.key(id).ok_or(error)?;
+                self.attr_away(id, key)
+            }
+            Err(error) => open.map_or(Err(error), |file| Ok(self.engine.stat_open(&file))),
+        }
+    }
+
+    /// A directory that was removed while somebody is in it.
+    pub(super) fn removed_dir(&self, id: u64) -> Result<Attr> {
+        let known = self.nodes.dir_attr(id);
+        let attr = known.ok_or_else(|| Error::os(libc::ESTALE, "a name that is gone"))?;
+        Ok(Attr { nlink: 0, ..attr })
+    }
+
+    pub(super) fn list_away(&self, id: u64) -> Vec<DirEntry> {
+        let known = self.nodes.children(id).into_iter();
+        known
+            .filter(|(_, child)| self.attr_away(child.id, child.key).is_ok())
+            .map(|(name, child)| DirEntry {
+                name: OsString::from(&*name),
+                kind: if child.is_dir { FileKind::Dir } else { FileKind::File },
+                ino: child.key.ino,
+            })
+            .collect()
+    }
+
+    pub fn list_cached(&self, handle: u64) -> Result<(u64, Arc<Vec<DirEntry>>)> {
+        match &*self.handle(handle)? {
+            Handle::Dir { id, .. } => Ok((*id, Arc::new(self.list_away(*id)))),
+            _ => Err(Error::os(libc::ENOTDIR, "readdir")),
+        }
+    }
+
+    pub fn open_cached(&self, id: u64, flags: i32) -> Result<Opened> {
+        let away = || Error::os(libc::EIO, "the backing store is away");
+        if flags & (libc::O_TRUNC | libc::O_ACCMODE) != 0 {
+            return Err(away());
+        }
+        let key = self.nodes.key(id).ok_or_else(away)?;
+        let file = self.engine.open_cached(key).ok_or_else(away)?;
+        self.open_as(id, file, false, false)
+    }
+
+    pub fn forget(&self, id: u64, times: u64) {
+        if !Control::owns(id) {
+            self.nodes.forget(id, times);
+        }
+    }
+}

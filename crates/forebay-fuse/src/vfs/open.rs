@@ -1,0 +1,245 @@
+//! Opening and closing files, and with it the choice between the kernel's way and ours.
+//!
+//! The kernel allows an inode one mode at a time, so plan, pin and count change together, under
+//! the `open` lock.
+
+use std::ffi::OsStr;
+use std::sync::Arc;
+
+use forebay_backing::{Error, New, Result};
+use forebay_engine::{File, WritePolicy};
+use hashbrown::HashMap;
+
+use super::{Entry, Handle, How, OpenNode, Opened, Vfs};
+use crate::Passthrough;
+use crate::control::Control;
+use crate::modes::{Mode, Permit, Plan, Wish, plan};
+
+impl Vfs {
+    pub fn create(
+        &self,
+        parent: u64,
+        name: &OsStr,
+        new: New,
+        flags: i32,
+    ) -> Result<(Entry, Opened)> {
+        let tree = self.tree();
+        let path = self.below(parent, name)?;
+        match self.engine.create(&path, &new) {
+            Ok((file, attr)) => {
+                let entry = self.entry(parent, name, attr);
+                let opened = self.open_as(entry.id, file, true, true)?;
+                Ok((entry, opened))
+            }
+            Err(e) if e.is(libc::EEXIST) && flags & libc::O_EXCL == 0 => {
+                // Somebody made it behind our back between the kernel's lookup and now.
+                drop(tree);
+                let entry = self.lookup(parent, name)?;
+                let opened = self.open(entry.id, flags)?;
+                Ok((entry, opened))
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    pub fn open(&self, id: u64, flags: i32) -> Result<Opened> {
+        if Control::owns(id) {
+            let text = self.control.read(id)?;
+            let handle = self.keep(Handle::Control { id, text });
+            return Ok(Opened { handle, how: How::Direct });
+        }
+        let write = flags & libc::O_ACCMODE != libc::O_RDONLY;
+        // Linux truncates for a reader, too, if he may write.
+        let truncate = flags & libc::O_TRUNC != 0;
+        if write || truncate {
+            self.refuse_read_only()?;
+        }
+        let _tree = self.tree();
+        let file = self.open_node(id)?;
+        if truncate && let Err(e) = self.engine.set_len(&file, 0) {
+            self.engine.close(&file);
+            return Err(e);
+        }
+        self.open_as(id, file, write, truncate)
+    }
+
+    /// The engine's handle on a node. One that has just lost its name is opened without: the kernel
+    /// looked it up before.
+    pub(super) fn open_node(&self, id: u64) -> Result<Arc<File>> {
+        let key = self.nodes.key(id);
+        let opened = self.path(id).and_then(|path| {
+            let file = self.engine.open(&path, key)?;
+            if self.nodes.id_of(file.key) == id {
+                return Ok(file);
+            }
+            self.engine.close(&file);
+            Err(Error::os(libc::ESTALE, "the file was replaced"))
+        });
+        match opened {
+            Err(e) if e.is(libc::ESTALE) || e.is(libc::ENOENT) => {
+                key.and_then(|key| self.engine.open_unlinked(key)).ok_or(e)
+            }
+            other => other,
+        }
+    }
+
+    /// Makes the handle, in the mode that the inode's other descriptors allow. Takes over the
+    /// engine's handle on `file`.
+    pub(super) fn open_as(
+        &self,
+        id: u64,
+        file: Arc<File>,
+        write: bool,
+        fresh: bool,
+    ) -> Result<Opened> {
+        let mut open = self.open.lock().expect("no panic inside");
+        let node = open.entry(id).or_insert_with(|| OpenNode {
+            file: file.clone(),
+            cached: 0,
+            passthrough: 0,
+            kernel_id: None,
+        });
+        let mode = match (node.cached, node.passthrough) {
+            (0, 0) => Mode::Idle,
+            (0, _) => Mode::Passthrough,
+            _ => Mode::Cached,
+        };
+        let facts = self.engine.facts(&file);
+        let wish =
+            Wish { write, fresh, complete: facts.complete, wholly_dirty: facts.wholly_dirty };
+        let mut planned = plan(mode, wish, self.permit(write, facts.set_id));
+        let mut kernel_id = 0;
+        if planned != Plan::Cached {
+            match self.pass_through(node, &file, planned) {
+                Ok(Some(found)) => kernel_id = found,
+                Ok(None) => planned = Plan::Cached,
+                Err(e) => {
+                    self.drop_if_unused(&mut open, id);
+                    self.engine.close(&file);
+                    return Err(e);
+                }
+            }
+        }
+        let node = open.get_mut(&id).expect("entered above");
+        let how = match planned {
+            Plan::Cached => {
+                node.cached += 1;
+                How::Cached { keep: self.nodes.pages(id) == facts.fingerprint }
+            }
+            Plan::PassRead | Plan::PassWrite => {
+                node.passthrough += 1;
+                How::Passthrough(kernel_id)
+            }
+        };
+        if planned == Plan::PassWrite {
+            self.nodes.set_pages(id, 0);
+        }
+        drop(open);
+        Ok(Opened {
+            handle: self.keep(Handle::File { id, file, plan: planned, set_id: facts.set_id }),
+            how,
+        })
+    }
+
+    pub(super) fn permit(&self, write: bool, set_id: bool) -> Permit {
+        let possible = self.registrar.get().is_some() && self.passthrough != Passthrough::Off;
+        // Writes around the tier leave a shadow behind: nobody may hold on to one.
+        let around = self.engine.config().policy == WritePolicy::WriteAround;
+        let write = write
+            && possible
+            && !set_id
+            && self.engine.config().policy == WritePolicy::WriteBack
+            && match self.passthrough {
+                Passthrough::Always => true,
+                Passthrough::Auto => self.engine.may_write_unseen(),
+                Passthrough::ReadOnly | Passthrough::Off => false,
+            };
+        Permit { read: possible && !around, write }
+    }
+
+    /// Pins the shadow or begins unseen writing, and registers the shadow with the kernel.
+    /// `Ok(None)`: not possible after all.
+    pub(super) fn pass_through(
+        &self,
+        node: &mut OpenNode,
+        file: &Arc<File>,
+        plan: Plan,
+    ) -> Result<Option<u32>> {
+        let Some(registrar) = self.registrar.get() else { return Ok(None) };
+        let shadow = match plan {
+            Plan::PassWrite => self.engine.begin_unseen(file)?,
+            _ => self.engine.pin_shadow(file)?,
+        };
+        let Some(shadow) = shadow else { return Ok(None) };
+        if let Some(id) = node.kernel_id {
+            return Ok(Some(id));
+        }
+        let registered = match shadow.as_fd() {
+            Some(fd) => registrar.register(fd),
+            None => Err(std::io::ErrorKind::Unsupported.into()),
+        };
+        match registered {
+            Ok(id) => {
+                node.kernel_id = Some(id);
+                Ok(Some(id))
+            }
+            Err(e) => {
+                tracing::debug!(error = %e, "the kernel refused a shadow file; going through the daemon");
+                self.end_pass(file, plan)?;
+                Ok(None)
+            }
+        }
+    }
+
+    pub(super) fn end_pass(&self, file: &Arc<File>, plan: Plan) -> Result<()> {
+        match plan {
+            Plan::PassWrite => self.engine.end_unseen(file),
+            Plan::PassRead => {
+                self.engine.unpin_shadow(file);
+                Ok(())
+            }
+            Plan::Cached => Ok(()),
+        }
+    }
+
+    pub(super) fn drop_if_unused(&self, open: &mut HashMap<u64, OpenNode>, id: u64) {
+        let unused = open.get(&id).is_some_and(|node| node.cached + node.passthrough == 0);
+        if unused
+            && let Some(kernel_id) = open.remove(&id).and_then(|node| node.kernel_id)
+            && let Some(registrar) = self.registrar.get()
+        {
+            registrar.release(kernel_id);
+        }
+    }
+
+    /// The last descriptor and mapping of a handle are gone.
+    pub fn release(&self, handle: u64) {
+        let found = self.handles.write().expect("no panic inside").remove(&handle);
+        let Some(found) = found else { return };
+        let Handle::File { id, file, plan, set_id } = &*found else { return };
+        let mut open = self.open.lock().expect("no panic inside");
+        // Together with the mode: who opens the file between the two would take it for pinned.
+        if let Err(e) = self.end_pass(file, *plan) {
+            tracing::error!(error = %e, "closing a file that was written past the daemon");
+        }
+        // Before the mode can change: the kernel's pages are of what the file is now, and a writer
+        // that comes next must find no trace of them.
+        if *plan == Plan::Cached {
+            self.nodes.set_pages(*id, self.engine.facts(file).fingerprint);
+        }
+        if let Some(node) = open.get_mut(id) {
+            match plan {
+                Plan::Cached => node.cached -= 1,
+                Plan::PassRead | Plan::PassWrite => node.passthrough -= 1,
+            }
+        }
+        self.drop_if_unused(&mut open, *id);
+        drop(open);
+        let facts = self.engine.facts(file);
+        if *plan == Plan::PassWrite && *set_id && facts.set_id && facts.wholly_dirty {
+            // Who wrote past us is not known; a privilege is not left on what he wrote.
+            self.strip_suid(*id, None);
+        }
+        self.engine.close(file);
+    }
+}
