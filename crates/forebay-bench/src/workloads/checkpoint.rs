@@ -199,7 +199,7 @@ impl Checkpoint {
             figures: BTreeMap::from([
                 ("waited_seconds".into(), total),
                 ("computed_seconds".into(), run - total),
-                ("waited_share".into(), total / run.max(1e-9)),
+                ("waited_of_run_share".into(), total / run.max(1e-9)),
                 ("after_last_burst_seconds".into(), ended.durable),
             ]),
             ..Phase::default()
