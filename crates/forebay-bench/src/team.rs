@@ -324,8 +324,13 @@ fn kill_all(children: &[(usize, libc::pid_t)]) {
 
 /// Runs `work` in a fresh child and ends it without running the parent's exit handlers.
 fn child(held: SignalsHeld, work: impl FnOnce()) -> ! {
-    // SAFETY: asks the kernel to kill this process with its parent.
-    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+    // SAFETY: asks the kernel to kill this process with its parent, and makes it the leader of a
+    // session of its own. The scheduler shares processors among sessions first (autogroup), so on a
+    // busy machine a task gets what an application of its own would get.
+    unsafe {
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        libc::setsid();
+    }
     interrupt::ignore();
     drop(held);
     work();
