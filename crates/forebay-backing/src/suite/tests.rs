@@ -25,7 +25,11 @@ fn the_directory_store_conforms() {
 
 #[test]
 fn a_throttled_store_conforms() {
-    let limits = Limits { bytes_per_sec: Some(10_000_000_000), latency: Duration::ZERO };
+    let limits = Limits {
+        bytes_per_sec: Some(10_000_000_000),
+        latency: Duration::ZERO,
+        ..Limits::default()
+    };
     conforms(|store| Throttle::wrap(store, limits));
 }
 

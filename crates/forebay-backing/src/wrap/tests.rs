@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use super::fault::{Failure, Moment};
 use super::{
-    Clock, Fault, FaultHandle, FaultRule, FaultRules, Limits, Meter, Retry, RetryPolicy, Throttle,
-    Wrapped,
+    Clock, Fault, FaultHandle, FaultRule, FaultRules, Limits, Meter, Retry, RetryPolicy, Seeks,
+    Throttle, Wrapped,
 };
 use crate::suite::TempDir;
 use crate::{Access, BackingFile, BackingStore, DirStore, Error, Kind, New};
@@ -57,7 +57,7 @@ mod throttle {
 
     #[test]
     fn every_call_takes_its_latency() {
-        let limits = Limits { bytes_per_sec: None, latency: 5 * MS };
+        let limits = Limits { bytes_per_sec: None, latency: 5 * MS, ..Limits::default() };
         let took = pretended(limits, |store| {
             let file = file(store, "f");
             file.write_at(b"data", 0).unwrap();
@@ -71,7 +71,7 @@ mod throttle {
 
     #[test]
     fn bytes_that_move_take_their_time() {
-        let limits = Limits { bytes_per_sec: Some(1_000_000), latency: MS };
+        let limits = Limits { bytes_per_sec: Some(1_000_000), latency: MS, ..Limits::default() };
         let took = pretended(limits, |store| {
             let file = file(store, "f");
             file.write_at(&[1; 10_000], 0).unwrap();
@@ -81,12 +81,51 @@ mod throttle {
         assert_eq!(took, 3 * MS + 10 * MS + 4 * MS);
     }
 
+    /// Writes pages of one file in this order on a disk of 100 MB/s and 5 ms a seek.
+    fn on_a_disk(pages: impl Iterator<Item = u64>) -> Duration {
+        let limits =
+            Limits { bytes_per_sec: Some(100_000_000), latency: 5 * MS, seeks: Seeks::Head };
+        pretended(limits, |store| {
+            let file = file(store, "f");
+            for page in pages {
+                file.write_at(&[1; 4096], page * 4096).unwrap();
+            }
+        })
+    }
+
+    #[test]
+    fn a_disk_makes_order_matter() {
+        let stream = on_a_disk(0..100);
+        assert!(stream < 16 * MS, "one seek and 4 ms of bytes: {stream:?}");
+        let far = |n: u64| (n * 37 % 100) * 10_000;
+        let jumping = on_a_disk((0..100).map(far));
+        let mut sorted: Vec<u64> = (0..100).map(far).collect();
+        sorted.sort_unstable();
+        let sorted = on_a_disk(sorted.into_iter());
+        assert!(sorted * 2 < jumping && sorted > 5 * stream, "{sorted:?} {jumping:?}");
+        let near = on_a_disk((0..100).map(|n| n * 8));
+        assert!(near * 3 < jumping, "{near:?} {jumping:?}");
+    }
+
+    #[test]
+    fn two_files_lie_apart_and_seeks_do_not_overlap() {
+        let limits = Limits { bytes_per_sec: None, latency: 6 * MS, seeks: Seeks::Head };
+        let took = pretended(limits, |store| {
+            let files = [file(store, "a"), file(store, "b")];
+            for n in 0..50 {
+                files.iter().for_each(|file| file.write_at(&[1; 512], n * 512).unwrap());
+            }
+        });
+        assert!(took > 99 * MS, "each file's turn costs a seek: {took:?}");
+    }
+
     #[test]
     fn latencies_overlap_and_bandwidth_is_shared() {
         const THREADS: u32 = 8;
         let (_dir, store) = dir_store();
         file(&*store, "f").write_at(&[1; 10_000], 0).unwrap();
-        let limits = Limits { bytes_per_sec: Some(1_000_000), latency: 100 * MS };
+        let limits =
+            Limits { bytes_per_sec: Some(1_000_000), latency: 100 * MS, ..Limits::default() };
         let slow = Throttle::wrap(store, limits);
         let file = slow.open(Path::new("f"), Access::Read).unwrap();
         let start = Instant::now();
@@ -103,7 +142,10 @@ mod throttle {
     #[test]
     fn sleeps_are_precise() {
         let (_dir, store) = dir_store();
-        let slow = Throttle::wrap(store, Limits { bytes_per_sec: None, latency: 2 * MS });
+        let slow = Throttle::wrap(
+            store,
+            Limits { bytes_per_sec: None, latency: 2 * MS, ..Limits::default() },
+        );
         let late = (0..50).map(|_| {
             let start = Instant::now();
             slow.stat(Path::new("")).unwrap();

@@ -1,9 +1,12 @@
 //! Makes a fast store slow: a latency for every call and one bandwidth for all of them.
 //!
 //! Latencies of different threads overlap, as in a device with a queue; the bytes then share one
-//! link, first come first served. A model of seeks belongs into [`Device::done_at`], which sees
-//! the call's offset and path.
+//! link, first come first served. With seeks the device is a disk: it has one head, which the
+//! calls that move data take in turn, as they come; a file lies at one place of it, and a call that does not go on where the head stands costs a seek, a short one less than a
+//! long one. Calls for names, attributes and syncs keep their latency and leave the head alone.
 
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -19,6 +22,18 @@ pub struct Limits {
     pub bytes_per_sec: Option<u64>,
     /// Of each call, data or metadata.
     pub latency: Duration,
+    /// Of calls that move data, a seek instead of the latency where the head has to move.
+    pub seeks: Seeks,
+}
+
+/// Whether the place of data matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Seeks {
+    /// As on flash or behind a network: the latency for each call, in parallel.
+    #[default]
+    None,
+    /// As on a disk: one head; the latency is that of a seek across a third of it.
+    Head,
 }
 
 pub struct Throttle {
@@ -32,7 +47,19 @@ struct Device {
     limits: Limits,
     /// When the link has moved everything admitted so far.
     link_free: Duration,
+    /// Where the head stands once it is free.
+    head: u64,
 }
+
+/// The pretended disk's size: about that of the data of a trial, so that random places in it cost
+/// whole seeks. Files lie at places that their paths decide.
+const DISK_BYTES: u64 = 8 << 30;
+
+/// A seek within this distance is one to a neighboring track.
+const NEAR_BYTES: u64 = 1 << 20;
+
+/// Tracks are so long: a call that skips less waits for the platter instead of seeking.
+const SKIP_BYTES: u64 = 64 << 10;
 
 impl Throttle {
     pub fn wrap(store: Arc<dyn BackingStore>, limits: Limits) -> Arc<Wrapped<Throttle>> {
@@ -44,13 +71,13 @@ impl Throttle {
         limits: Limits,
         clock: impl Clock,
     ) -> Arc<Wrapped<Throttle>> {
-        let device = Mutex::new(Device { limits, link_free: Duration::ZERO });
+        let device = Mutex::new(Device::new(limits));
         Wrapped::new(store, Arc::new(Throttle { device, clock: Box::new(clock) }))
     }
 
     /// Applies to calls whose real work ends from now on; a link that was busy is free.
     pub fn set_limits(&self, limits: Limits) {
-        *self.device() = Device { limits, link_free: Duration::ZERO };
+        *self.device() = Device::new(limits);
     }
 
     fn device(&self) -> MutexGuard<'_, Device> {
@@ -77,13 +104,66 @@ impl Layer for Throttle {
 }
 
 impl Device {
+    fn new(limits: Limits) -> Device {
+        Device { limits, link_free: Duration::ZERO, head: 0 }
+    }
+
     /// When a call that came at `start` and moved `bytes` is over.
-    fn done_at(&mut self, start: Duration, _call: &Call<'_>, bytes: u64) -> Duration {
+    fn done_at(&mut self, start: Duration, call: &Call<'_>, bytes: u64) -> Duration {
+        if self.limits.seeks == Seeks::Head && bytes > 0 {
+            return self.after_seek(start, call, bytes);
+        }
         let arrives = start + self.limits.latency;
-        let Some(rate) = self.limits.bytes_per_sec.filter(|_| bytes > 0) else { return arrives };
-        let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1));
-        let moving = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
-        self.link_free = self.link_free.max(arrives) + moving;
+        if bytes == 0 {
+            return arrives;
+        }
+        match self.moving(bytes) {
+            Some(moving) => {
+                self.link_free = self.link_free.max(arrives) + moving;
+                self.link_free
+            }
+            None => arrives,
+        }
+    }
+
+    /// The head is one: seeks do not overlap.
+    fn after_seek(&mut self, start: Duration, call: &Call<'_>, bytes: u64) -> Duration {
+        let place = area(call).wrapping_add(call.offset) % DISK_BYTES;
+        let seek = seek(place.abs_diff(self.head), self.limits.latency);
+        let moving = self.moving(bytes).unwrap_or_default();
+        self.link_free = self.link_free.max(start) + seek + moving;
+        self.head = place + bytes;
         self.link_free
     }
+
+    /// How long the link takes for so many bytes; `None` without a limit.
+    fn moving(&self, bytes: u64) -> Option<Duration> {
+        let rate = self.limits.bytes_per_sec?;
+        let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1));
+        Some(Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)))
+    }
+}
+
+/// Where a file begins.
+fn area(call: &Call<'_>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    call.paths.hash(&mut hasher);
+    hasher.finish() % DISK_BYTES
+}
+
+/// How long the head takes to move so far: nothing where it stands, a fifth of a whole seek to the
+/// neighborhood, then growing with the root of the distance, as the arm speeds up and brakes, to
+/// `whole` across a third of the disk, the mean of random places, and beyond.
+fn seek(distance: u64, whole: Duration) -> Duration {
+    if distance == 0 {
+        return Duration::ZERO;
+    }
+    if distance <= SKIP_BYTES {
+        return whole / 20;
+    }
+    if distance <= NEAR_BYTES {
+        return whole / 5;
+    }
+    let share = (distance as f64 / (DISK_BYTES as f64 / 3.0)).sqrt();
+    whole.mul_f64(0.2 + share * 0.8)
 }

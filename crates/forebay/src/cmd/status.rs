@@ -169,9 +169,16 @@ fn dirty(s: &StatusView) -> String {
 }
 
 fn drain(s: &StatusView) -> String {
-    let when = match s.clean_in_secs {
-        Some(secs) => format!(", clean in {}", human_secs(secs)),
-        None => String::new(),
+    let when = match (s.clean_in_secs, s.full_in_secs) {
+        (Some(secs), _) => format!(", clean in {}", human_secs(secs)),
+        (None, Some(secs)) => format!(", full in {}", human_secs(secs)),
+        (None, None) => String::new(),
     };
-    format!("{}/s{when}, limited by: {}", human_size(s.drain_bytes_per_sec), s.limited_by)
+    format!(
+        "{}/s of {}/s that arrive{when}, governed by: {}, limited by: {}",
+        human_size(s.drain_bytes_per_sec),
+        human_size(s.arrival_bytes_per_sec),
+        s.governor,
+        s.limited_by
+    )
 }

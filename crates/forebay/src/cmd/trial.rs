@@ -10,8 +10,8 @@ use crate::daemon::{Pace, Trial};
 #[derive(Debug, Clone, Default, Args)]
 pub struct TrialArgs {
     /// Slow the backing store down to this bandwidth and latency, such as 100MB,5ms; for trials
-    /// and benchmarks.
-    #[arg(long, value_name = "BANDWIDTH,LATENCY")]
+    /// and benchmarks. With ,seek behind it is a disk with one head, whose seeks take that long.
+    #[arg(long, value_name = "BANDWIDTH,LATENCY[,seek]")]
     throttle: Option<Pace>,
 
     /// Break the backing store by the rules in this file; for tests.

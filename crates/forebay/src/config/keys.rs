@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use forebay_engine::Watermark;
+use forebay_engine::governor::schedule::Schedule;
 
 use crate::nearest::nearest;
 use crate::units;
@@ -32,6 +33,10 @@ pub enum Type {
     Percent,
     /// A share of the tier, or a size.
     Watermark,
+    /// A time, or `auto`.
+    DurationOrAuto,
+    /// Windows of the day.
+    Schedule,
     Count {
         min: u64,
         max: u64,
@@ -60,6 +65,7 @@ pub enum Value {
     Time(Duration),
     Percent(u8),
     Level(Watermark),
+    Windows(Schedule),
     Count(u64),
     Flag(bool),
     Word(&'static str),
@@ -68,6 +74,7 @@ pub enum Value {
 
 pub const POLICIES: &[&str] = &["write-back", "write-through", "write-around"];
 pub const PASSTHROUGHS: &[&str] = &["auto", "read", "always", "off"];
+pub const PRESETS: &[&str] = &["governor", "threshold", "age", "idle", "hold"];
 pub const LOG_FORMATS: &[&str] = &["text", "json"];
 pub const LOG_LEVELS: &[&str] = &["error", "warn", "info", "debug", "trace"];
 
@@ -95,17 +102,57 @@ pub const KEYS: &[Key] = &[
         "auto",
         "Space the fast tier may occupy; auto takes what its file system has, less 5 %",
     ),
-    live("max-age", Type::Duration, "30s", "Flush a dirty byte once it is this old"),
+    live(
+        "preset",
+        Type::Choice(PRESETS),
+        "governor",
+        "How the drain decides: by deadlines, level, idleness and latency (governor); as fast as it \
+         can above dirty-high until dirty-low (threshold); by max-age alone (age); only while the \
+         backing store is idle (idle); not before dirty-hard (hold)",
+    ),
+    live("max-age", Type::Duration, "30s", "Flush a dirty byte before it is this old"),
+    live(
+        "settle",
+        Type::Duration,
+        "5s",
+        "Leave what was rewritten less than this ago for the next lap of the drain",
+    ),
     live(
         "dirty-low",
         Type::Watermark,
         "20%",
-        "Stop flushing by level below this share of dirty bytes in the tier",
+        "Stop flushing by level below this many dirty bytes in the tier",
     ),
-    live("dirty-high", Type::Watermark, "50%", "Start flushing by level above this share"),
-    live("dirty-hard", Type::Watermark, "80%", "Slow writers down above this share"),
+    live(
+        "dirty-high",
+        Type::Watermark,
+        "50%",
+        "Flush as fast as the backing store can above this; in between, in proportion",
+    ),
+    live("dirty-hard", Type::Watermark, "80%", "Slow writers down above this"),
     live("used-high", Type::Percent, "90%", "Evict clean extents above this share of used bytes"),
     live("rate-max", Type::Rate, "none", "Cap on the drain per second, such as 100MB/s"),
+    live(
+        "ops-max",
+        Type::Count { min: 0, max: 10_000_000 },
+        "0",
+        "Cap on the drain's writes to the backing store per second; 0 is none",
+    ),
+    live(
+        "latency-target",
+        Type::DurationOrAuto,
+        "auto",
+        "Make way for programs whose operations on the fast tier or the backing store take longer; \
+         auto is 2 ms and 75 ms",
+    ),
+    live(
+        "schedule",
+        Type::Schedule,
+        "always",
+        "When the drain may work, in local time, such as 22:00-06:00 or \
+         22:00-06:00,12:00-13:00=20MB/s; above dirty-hard, and for a flush somebody asks for, it \
+         always may",
+    ),
     live(
         "flush-depth",
         Type::Count { min: 1, max: 64 },
@@ -191,6 +238,9 @@ impl Key {
             Type::Duration => units::parse_duration(text).map(Value::Time),
             Type::Percent => units::parse_percent(text).map(Value::Percent),
             Type::Watermark => parse_watermark(text).map(Value::Level),
+            Type::DurationOrAuto if text == "auto" => Ok(Value::Auto),
+            Type::DurationOrAuto => units::parse_duration(text).map(Value::Time),
+            Type::Schedule => Schedule::parse(text, units::parse_rate).map(Value::Windows),
             Type::Count { min, max } => parse_count(text, min, max),
             Type::Bool => parse_bool(text),
             Type::Choice(words) => parse_choice(text, words),
@@ -210,6 +260,8 @@ impl Key {
             Type::Duration => "TIME",
             Type::Percent => "PERCENT",
             Type::Watermark => "LEVEL",
+            Type::DurationOrAuto => "TIME",
+            Type::Schedule => "WINDOWS",
             Type::Count { .. } => "N",
             Type::Bool => "BOOL",
             Type::Choice(_) => "WORD",
@@ -225,6 +277,8 @@ impl Key {
             Type::Rate => "a size per second, such as 100MB/s, or none".into(),
             Type::Duration => "a time, such as 30s or 5min".into(),
             Type::Percent => "a share, 0% to 100%".into(),
+            Type::DurationOrAuto => "a time, such as 20ms, or auto".into(),
+            Type::Schedule => "windows of the day, such as 22:00-06:00, or always".into(),
             Type::Watermark => "a share, 0% to 100%, or a size, such as 10GiB".into(),
             Type::Count { min, max } => format!("a number, {min} to {max}"),
             Type::Bool => "true or false".into(),
@@ -244,6 +298,7 @@ impl fmt::Display for Value {
             Value::Time(time) => f.write_str(&units::exact_duration(*time)),
             Value::Percent(share) | Value::Level(Watermark::Share(share)) => write!(f, "{share}%"),
             Value::Level(Watermark::Bytes(bytes)) => f.write_str(&units::exact_size(*bytes)),
+            Value::Windows(schedule) => write_schedule(schedule, f),
             Value::Count(count) => write!(f, "{count}"),
             Value::Flag(on) => write!(f, "{on}"),
             Value::Word(word) => f.write_str(word),
@@ -253,6 +308,19 @@ impl fmt::Display for Value {
             },
         }
     }
+}
+
+fn write_schedule(schedule: &Schedule, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    if schedule.0.is_empty() {
+        return f.write_str("always");
+    }
+    for (n, window) in schedule.0.iter().enumerate() {
+        write!(f, "{}{window}", if n > 0 { "," } else { "" })?;
+        if window.rate_max > 0 {
+            write!(f, "={}/s", units::exact_size(window.rate_max))?;
+        }
+    }
+    Ok(())
 }
 
 fn parse_watermark(text: &str) -> Result<Watermark, String> {
@@ -297,6 +365,15 @@ mod tests {
             let value = key.default_value();
             assert_eq!(key.parse(&value.to_string()), Ok(value), "{}", key.name);
         }
+    }
+
+    #[test]
+    fn a_schedule_reads_back() {
+        let key = find("schedule").unwrap();
+        for text in ["always", "22:00-06:00", "22:00-06:00,12:00-13:30=20MB/s"] {
+            assert_eq!(key.parse(text).unwrap().to_string(), text);
+        }
+        assert!(key.parse("nightly").unwrap_err().contains("22:00-06:00"));
     }
 
     #[test]

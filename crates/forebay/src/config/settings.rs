@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use forebay_backing::{Error, Kind, Result};
+use forebay_engine::governor::law::Preset;
+use forebay_engine::governor::schedule::Schedule;
 use forebay_engine::{Config, Tunables, Watermark, WritePolicy};
 use forebay_fuse::Passthrough;
 
@@ -134,12 +136,17 @@ pub fn change_tunable(tunables: &Tunables, name: &str, text: &str) -> Result<Tun
 /// The value of a live key; `None` for any other.
 pub fn tunable(tunables: &Tunables, name: &str) -> Option<Value> {
     Some(match name {
+        "preset" => Value::Word(tunables.preset.name()),
         "max-age" => Value::Time(tunables.max_age),
+        "settle" => Value::Time(tunables.settle),
         "dirty-low" => Value::Level(tunables.dirty_low),
         "dirty-high" => Value::Level(tunables.dirty_high),
         "dirty-hard" => Value::Level(tunables.dirty_hard),
         "used-high" => Value::Percent(tunables.used_high),
         "rate-max" => Value::Rate(tunables.rate_max),
+        "ops-max" => Value::Count(tunables.ops_max),
+        "latency-target" => tunables.latency_target.map_or(Value::Auto, Value::Time),
+        "schedule" => Value::Windows(tunables.schedule.clone()),
         "flush-depth" => Value::Count(tunables.flush_depth.into()),
         "fill-depth" => Value::Count(tunables.fill_depth.into()),
         "readahead" => Value::Bytes(tunables.readahead),
@@ -155,12 +162,19 @@ pub fn tunable(tunables: &Tunables, name: &str) -> Option<Value> {
 fn set_tunable(tunables: &mut Tunables, name: &str, value: &Value) {
     let depth = |value| u32::try_from(count(value)).expect("the table bounds depths by 64");
     match name {
+        "preset" => tunables.preset = preset(word(value)),
         "max-age" => tunables.max_age = time(value),
+        "settle" => tunables.settle = time(value),
         "dirty-low" => tunables.dirty_low = level(value),
         "dirty-high" => tunables.dirty_high = level(value),
         "dirty-hard" => tunables.dirty_hard = level(value),
         "used-high" => tunables.used_high = percent(value),
         "rate-max" => tunables.rate_max = bytes(value).expect("a rate is a number"),
+        "ops-max" => tunables.ops_max = count(value) as u64,
+        "latency-target" => {
+            tunables.latency_target = (*value != Value::Auto).then(|| time(value));
+        }
+        "schedule" => tunables.schedule = windows(value),
         "flush-depth" => tunables.flush_depth = depth(value),
         "fill-depth" => tunables.fill_depth = depth(value),
         "readahead" => tunables.readahead = bytes(value).expect("a size without auto"),
@@ -176,6 +190,10 @@ fn policy(word: &str) -> WritePolicy {
         "write-around" => WritePolicy::WriteAround,
         _ => WritePolicy::WriteBack,
     }
+}
+
+fn preset(word: &str) -> Preset {
+    Preset::from_name(word).expect("the table has the engine's words")
 }
 
 fn passthrough(word: &str) -> Passthrough {
@@ -207,6 +225,11 @@ fn time(value: &Value) -> Duration {
 fn percent(value: &Value) -> u8 {
     let Value::Percent(share) = value else { panic!("{value:?} is no share") };
     *share
+}
+
+fn windows(value: &Value) -> Schedule {
+    let Value::Windows(schedule) = value else { panic!("{value:?} is no schedule") };
+    schedule.clone()
 }
 
 fn level(value: &Value) -> Watermark {
@@ -249,6 +272,15 @@ mod tests {
         assert_eq!(ours.policy, theirs.policy);
         assert_eq!((ours.read_only, ours.tier_size), (theirs.read_only, theirs.tier_size));
         assert_eq!(ours.names_max, theirs.names_max);
+    }
+
+    #[test]
+    fn every_preset_is_the_engines() {
+        for word in keys::PRESETS {
+            let changed = change_tunable(&Tunables::default(), "preset", word).unwrap();
+            assert_eq!(changed.preset.name(), *word);
+        }
+        assert_eq!(keys::PRESETS.len(), Preset::ALL.len());
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_backing::wrap::{Fault, Limits, Meter, Retry, RetryPolicy, Throttle};
+use forebay_backing::wrap::{Fault, Limits, Meter, Retry, RetryPolicy, Seeks, Throttle};
 use forebay_backing::{BackingStore, DirStore, Result};
 
 use crate::units;
@@ -21,18 +21,24 @@ pub struct Trial {
 pub struct Pace {
     pub bytes_per_sec: u64,
     pub latency: Duration,
+    pub seeks: Seeks,
 }
 
 impl std::str::FromStr for Pace {
     type Err = String;
 
-    /// Reads `100MB,5ms`.
+    /// Reads `100MB,5ms` or, for a disk, `100MB,5ms,seek`.
     fn from_str(text: &str) -> std::result::Result<Pace, String> {
         let (rate, latency) =
             text.split_once(',').ok_or("write BANDWIDTH,LATENCY, for example 100MB,5ms")?;
         let bytes_per_sec = units::parse_rate(rate)?;
+        let (latency, seeks) = match latency.split_once(',') {
+            None => (latency, Seeks::None),
+            Some((latency, "seek")) => (latency, Seeks::Head),
+            Some(_) => return Err("write seek behind the second comma, or nothing".into()),
+        };
         let latency = units::parse_duration(latency)?;
-        Ok(Pace { bytes_per_sec, latency })
+        Ok(Pace { bytes_per_sec, latency, seeks })
     }
 }
 
@@ -49,7 +55,8 @@ pub fn open(backing: &Path, trial: &Trial) -> Result<Stack> {
     }
     if let Some(pace) = trial.throttle {
         let bytes_per_sec = (pace.bytes_per_sec > 0).then_some(pace.bytes_per_sec);
-        store = Throttle::wrap(store, Limits { bytes_per_sec, latency: pace.latency });
+        let limits = Limits { bytes_per_sec, latency: pace.latency, seeks: pace.seeks };
+        store = Throttle::wrap(store, limits);
     }
     let metered = Meter::wrap(Retry::wrap(store, RetryPolicy::default()));
     let meter = metered.layer().clone();
@@ -64,6 +71,9 @@ mod tests {
     fn a_pace_is_a_bandwidth_and_a_latency() {
         let pace: Pace = "100MB,5ms".parse().unwrap();
         assert_eq!((pace.bytes_per_sec, pace.latency.as_millis()), (100_000_000, 5));
+        assert_eq!(pace.seeks, Seeks::None);
+        assert_eq!("100MB,5ms,seek".parse::<Pace>().unwrap().seeks, Seeks::Head);
+        assert!("100MB,5ms,disk".parse::<Pace>().unwrap_err().contains("seek"));
         assert!("100MB".parse::<Pace>().unwrap_err().contains("100MB,5ms"));
         assert!("100,5ms".parse::<Pace>().unwrap_err().contains("add a unit"));
     }
