@@ -2,6 +2,7 @@
 //! any moment, and a fast tier that fails.
 
 mod bytes;
+mod drain;
 mod journal;
 mod media;
 mod model;

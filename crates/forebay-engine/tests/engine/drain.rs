@@ -1,0 +1,76 @@
+//! The governor at work in the engine: what reaches the backing store, when, and how fast.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use forebay_engine::governor::law::Preset;
+use forebay_engine::{Config, Engine, File, Tunables};
+
+use crate::media::CrashMedia;
+use crate::start::{NEW, abandon, counter, start};
+use crate::store::MemStore;
+
+const MIB: u64 = 1 << 20;
+
+fn engine(tunables: Tunables) -> (Arc<Engine>, Arc<File>) {
+    let config = Config { tier_size: Some(1 << 30), ..Config::default() };
+    let media = Arc::new(CrashMedia::default());
+    let engine = start(media, Arc::new(MemStore::new()), "drain", config, tunables).expect("new");
+    let (file, _) = engine.create(Path::new("f"), &NEW).expect("an empty store");
+    (engine, file)
+}
+
+fn write(engine: &Arc<Engine>, file: &Arc<File>, mibs: u64, value: u8) {
+    let data = vec![value; MIB as usize];
+    (0..mibs).for_each(|n| engine.write(file, n * MIB, &data).expect("room"));
+}
+
+/// Waits until nothing is dirty.
+fn clean_after(engine: &Engine, patience: Duration) -> Duration {
+    let began = Instant::now();
+    while engine.status().dirty_files > 0 {
+        assert!(began.elapsed() < patience, "{:?}", engine.status());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    began.elapsed()
+}
+
+#[test]
+fn a_hot_set_overwritten_ten_times_within_max_age_is_flushed_at_most_one_and_a_half_times() {
+    let max_age = Duration::from_secs(4);
+    let (engine, file) = engine(Tunables { max_age, ..Tunables::default() });
+    for turn in 0..10 {
+        write(&engine, &file, 8, turn);
+        std::thread::sleep(max_age / 12);
+    }
+    clean_after(&engine, max_age * 3);
+    let flushed = counter(&engine, "flushed_bytes");
+    assert!((8 * MIB..=12 * MIB).contains(&flushed), "{flushed} of {}", 8 * MIB);
+    engine.close(&file);
+    abandon(engine);
+}
+
+#[test]
+fn the_cap_holds_and_a_drain_to_a_deadline_is_in_time() {
+    let hold = Tunables { preset: Preset::Hold, ..Tunables::default() };
+    let (engine, file) = engine(hold.clone());
+    write(&engine, &file, 24, 1);
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(counter(&engine, "flushed_bytes"), 0, "hold");
+    assert_eq!(engine.status().limited_by, "hold");
+    engine.drain_by(Some(Instant::now() + Duration::from_secs(3)));
+    let took = clean_after(&engine, Duration::from_secs(4));
+    assert!((1.0..3.0).contains(&took.as_secs_f64()), "{took:?}");
+    engine.drain_by(None);
+
+    write(&engine, &file, 24, 2);
+    engine.set_tunables(Tunables { rate_max: 12 * MIB, ..hold }).expect("valid");
+    std::thread::sleep(Duration::from_millis(200));
+    let began = Instant::now();
+    engine.flush_file(&file).expect("a good store");
+    let secs = began.elapsed().as_secs_f64();
+    assert!((1.7..3.0).contains(&secs), "24 MiB at 12 MiB/s in {secs} s");
+    engine.close(&file);
+    abandon(engine);
+}
