@@ -20,6 +20,7 @@ use crate::pool::Pool;
 use crate::ranges::Ranges;
 use crate::recover::RecoveryReport;
 use crate::state::FileState;
+use crate::table::Table;
 use crate::tier::{self, Tier};
 
 /// Everything between a front-end and the backing store, for one mount.
@@ -53,14 +54,6 @@ pub struct Engine {
     /// Files that lost their last name a moment ago.
     pub(crate) graveyard: Mutex<HashMap<FileKey, (Instant, Arc<File>)>>,
     pub(crate) threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
-}
-
-#[derive(Default)]
-pub(crate) struct Table {
-    pub by_key: HashMap<FileKey, Arc<File>>,
-    pub by_id: HashMap<FileId, Arc<File>>,
-    /// How many files were ever taken out.
-    pub forgotten: u64,
 }
 
 /// Sums over all files, in bytes.
@@ -147,15 +140,15 @@ impl Engine {
 
     /// The file with this key, if anything is known of it.
     pub fn find(&self, key: FileKey) -> Option<Arc<File>> {
-        self.table.read().expect("no panic inside").by_key.get(&key).cloned()
+        self.table.read().expect("no panic inside").with_key(key).cloned()
     }
 
     pub(crate) fn by_id(&self, id: FileId) -> Option<Arc<File>> {
-        self.table.read().expect("no panic inside").by_id.get(&id).cloned()
+        self.table.read().expect("no panic inside").with_id(id).cloned()
     }
 
     pub(crate) fn all_files(&self) -> Vec<Arc<File>> {
-        self.table.read().expect("no panic inside").by_id.values().cloned().collect()
+        self.table.read().expect("no panic inside").all().cloned().collect()
     }
 
     /// Finds the file or begins to know it; takes a handle on it.
@@ -174,23 +167,17 @@ impl Engine {
 
     fn insert(&self, path: &Path, attr: &Attr) -> Arc<File> {
         let mut table = self.table.write().expect("no panic inside");
-        if let Some(file) = table.by_key.get(&attr.key) {
+        if let Some(file) = table.with_key(attr.key) {
             return file.clone();
         }
         let id = FileId(self.next_id.fetch_add(1, Relaxed));
         let file = File::new(id, FileState::absent(path, attr), false);
-        table.by_key.insert(attr.key, file.clone());
-        table.by_id.insert(id, file.clone());
+        table.insert(file.clone());
         file
     }
 
     pub(crate) fn forget(&self, file: &File) {
-        let mut table = self.table.write().expect("no panic inside");
-        table.by_id.remove(&file.id);
-        if table.by_key.get(&file.key).is_some_and(|known| known.id == file.id) {
-            table.by_key.remove(&file.key);
-        }
-        table.forgotten += 1;
+        self.table.write().expect("no panic inside").remove(file);
     }
 
     /// Opens the file at `path`: compares what is cached with the backing store (S1) and takes a
@@ -495,7 +482,7 @@ impl Engine {
     pub(crate) fn admit(&self, file: &File, start: u64, end: u64) {
         let mut evictor = self.evictor.lock().expect("no panic inside");
         for index in start / UNIT..=end.saturating_sub(1).max(start) / UNIT {
-            evictor.admit(Unit { id: file.id, index: index as u32 });
+            evictor.admit(Unit::new(file.id, index));
         }
     }
 

@@ -9,7 +9,9 @@
 //! Dirty, pinned and open units are offered like any other; the caller refuses them and they go
 //! to the back of main.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
+
+use hashbrown::HashSet;
 
 use crate::log::FileId;
 
@@ -20,11 +22,28 @@ pub const UNIT: u64 = 8 << 20;
 /// The counter's ceiling: three hits count as many.
 pub const HITS_MAX: u8 = 3;
 
+/// A stretch of [`UNIT`] bytes of a file, in one word since there may be millions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Unit {
-    pub id: FileId,
-    /// Which stretch of [`UNIT`] bytes of the file.
-    pub index: u32,
+pub struct Unit(u64);
+
+impl Unit {
+    /// 128 TiB in units; a larger file's end is not evicted.
+    const INDEX_BITS: u32 = 24;
+
+    pub fn new(id: FileId, index: u64) -> Unit {
+        let last = (1 << Unit::INDEX_BITS) - 1;
+        debug_assert!(id.0 < 1 << (u64::BITS - Unit::INDEX_BITS));
+        Unit(id.0 << Unit::INDEX_BITS | index.min(last))
+    }
+
+    pub fn id(self) -> FileId {
+        FileId(self.0 >> Unit::INDEX_BITS)
+    }
+
+    /// Where in the file it begins.
+    pub fn start(self) -> u64 {
+        (self.0 & ((1 << Unit::INDEX_BITS) - 1)) * UNIT
+    }
 }
 
 /// What the caller did with an offered unit.
@@ -118,7 +137,7 @@ mod tests {
     use std::collections::HashMap;
 
     fn unit(n: u64) -> Unit {
-        Unit { id: FileId(n), index: 0 }
+        Unit::new(FileId(n), 0)
     }
 
     #[test]
@@ -139,7 +158,7 @@ mod tests {
             Answer::Evicted(1)
         });
         assert_eq!(gone.len(), 80);
-        assert!(gone.iter().all(|u| u.id.0 >= 100), "{gone:?}");
+        assert!(gone.iter().all(|u| u.id().0 >= 100), "{gone:?}");
     }
 
     #[test]

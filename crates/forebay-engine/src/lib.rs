@@ -44,6 +44,7 @@ mod space;
 mod stamps;
 pub mod state;
 mod status;
+mod table;
 mod tier;
 mod valve;
 

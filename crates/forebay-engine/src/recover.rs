@@ -11,7 +11,7 @@ use forebay_backing::{BackingStore, Error, Kind, New, RenameMode, Result};
 use serde::Serialize;
 
 use crate::config::{Config, Tunables};
-use crate::engine::{Counters, Engine, Space, Table, now_ms};
+use crate::engine::{Counters, Engine, Space, now_ms};
 use crate::evict::Evictor;
 use crate::file::{DirtyQueue, File};
 use crate::health::Health;
@@ -21,6 +21,7 @@ use crate::media::{Media, Open};
 use crate::names::rebase;
 use crate::pool::Pool;
 use crate::state::{Boot, FileState, Verdict};
+use crate::table::Table;
 use crate::tier::{self, SHADOW_DIRS, Tier};
 
 /// What was found in the tier at start, and what was done about it.
@@ -119,15 +120,13 @@ impl Engine {
     fn populate(&self, files: BTreeMap<FileId, FileState>) {
         {
             let mut table = self.table.write().expect("no panic inside");
-            table.by_key.reserve(files.len());
-            table.by_id.reserve(files.len());
+            table.reserve(files.len());
         }
         for (id, state) in files {
             let file = File::new(id, state, true);
             {
                 let mut table = self.table.write().expect("no panic inside");
-                table.by_key.insert(file.key, file.clone());
-                table.by_id.insert(id, file.clone());
+                table.insert(file.clone());
             }
             let mut inner = file.lock();
             let size = inner.state.size;

@@ -142,7 +142,7 @@ impl Engine {
     pub(crate) fn evict_bytes(&self, bytes: u64) -> u64 {
         let freed = self.evictor.lock().expect("no panic inside").run(
             bytes,
-            |unit| self.by_id(unit.id).map_or(0, |file| file.take_hits()),
+            |unit| self.by_id(unit.id()).map_or(0, |file| file.take_hits()),
             |unit| self.evict_unit(unit),
         );
         self.empty_trash();
@@ -150,13 +150,13 @@ impl Engine {
     }
 
     fn evict_unit(&self, unit: Unit) -> Answer {
-        let Some(file) = self.by_id(unit.id) else { return Answer::Unknown };
+        let Some(file) = self.by_id(unit.id()) else { return Answer::Unknown };
         // The evictor is locked here and a file's lock comes before it elsewhere: never wait.
         let Ok(mut inner) = file.inner.try_lock() else { return Answer::Refused };
         if inner.state.flags.pinned || !inner.may_punch() {
             return Answer::Refused;
         }
-        let start = u64::from(unit.index) * UNIT;
+        let start = unit.start();
         match self.evict_range(&file, &mut inner, start, start + UNIT) {
             Ok(0) if inner.state.is_dirty() => Answer::Refused,
             Ok(freed) => {

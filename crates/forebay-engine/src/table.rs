@@ -1,0 +1,65 @@
+//! The files the engine knows, found by key or by id.
+//!
+//! There may be millions, so each costs two pointers here: keys and ids are read where they are,
+//! in the file.
+
+use std::hash::BuildHasher;
+use std::sync::Arc;
+
+use forebay_backing::FileKey;
+use hashbrown::{DefaultHashBuilder, HashTable};
+
+use crate::file::File;
+use crate::log::FileId;
+
+#[derive(Default)]
+pub(crate) struct Table {
+    by_key: HashTable<Arc<File>>,
+    by_id: HashTable<Arc<File>>,
+    hasher: DefaultHashBuilder,
+    /// How many files were ever taken out.
+    pub forgotten: u64,
+}
+
+impl Table {
+    pub fn with_key(&self, key: FileKey) -> Option<&Arc<File>> {
+        self.by_key.find(self.hasher.hash_one(key), |file| file.key == key)
+    }
+
+    pub fn with_id(&self, id: FileId) -> Option<&Arc<File>> {
+        self.by_id.find(self.hasher.hash_one(id), |file| file.id == id)
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = &Arc<File>> {
+        self.by_id.iter()
+    }
+
+    pub fn reserve(&mut self, more: usize) {
+        let Table { by_key, by_id, hasher, .. } = self;
+        by_key.reserve(more, |file| hasher.hash_one(file.key));
+        by_id.reserve(more, |file| hasher.hash_one(file.id));
+    }
+
+    /// Enters a file whose id is new. Whoever had its key before is found by id alone from now on.
+    pub fn insert(&mut self, file: Arc<File>) {
+        let Table { by_key, by_id, hasher, .. } = self;
+        if let Ok(before) =
+            by_key.find_entry(hasher.hash_one(file.key), |known| known.key == file.key)
+        {
+            before.remove();
+        }
+        by_key.insert_unique(hasher.hash_one(file.key), file.clone(), |f| hasher.hash_one(f.key));
+        by_id.insert_unique(hasher.hash_one(file.id), file, |f| hasher.hash_one(f.id));
+    }
+
+    pub fn remove(&mut self, file: &File) {
+        let same = |known: &Arc<File>| known.id == file.id;
+        if let Ok(found) = self.by_id.find_entry(self.hasher.hash_one(file.id), same) {
+            found.remove();
+        }
+        if let Ok(found) = self.by_key.find_entry(self.hasher.hash_one(file.key), same) {
+            found.remove();
+        }
+        self.forgotten += 1;
+    }
+}
