@@ -12,12 +12,12 @@
 //! The daemon should run with umask 0: then the kernel creates with exactly the bits asked for
 //! and default ACLs restrict them. With another umask the lost bits are put back by chmod.
 
-mod attr;
+pub(crate) mod attr;
 mod create;
 mod file;
-mod own;
+pub(crate) mod own;
 mod parents;
-mod root;
+pub(crate) mod root;
 mod sync;
 mod xattr;
 
@@ -26,15 +26,14 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use rustix::fs::{self as sys, AtFlags, RenameFlags};
-use rustix::io::Errno;
-
+use crate::fd::Sys;
 use crate::{
     Access, Attr, BackingFile, BackingStore, DirEntry, New, Pin, RenameMode, Result, SetAttr,
     StatFs, XattrMode,
 };
 use file::DirFile;
 use root::Root;
+use rustix::fs::{self as sys, AtFlags, RenameFlags};
 
 /// Serves one directory as a backing store.
 #[derive(Debug)]
@@ -68,7 +67,9 @@ impl DirStore {
 
 impl BackingStore for DirStore {
     fn identity(&self) -> Result<String> {
-        self.root.run("identity", Path::new(""), || attr::identity(&self.root))
+        self.root.run("identity", Path::new(""), || {
+            attr::identity(self.root.fd(), self.root.path()).map(|id| format!("dir:{id}"))
+        })
     }
 
     fn stat(&self, path: &Path) -> Result<Attr> {
@@ -203,9 +204,6 @@ impl BackingStore for DirStore {
         sync::files(files)
     }
 }
-
-/// What a system call gives, before the path is known to the error.
-type Sys<T> = std::result::Result<T, Errno>;
 
 fn name_bytes(name: &OsStr) -> &[u8] {
     name.as_bytes()

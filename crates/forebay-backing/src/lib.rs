@@ -1,14 +1,16 @@
 //! The backing store: what holds the truth about every byte that is not dirty.
 //!
 //! [`BackingStore`] is the only way the engine reaches slow storage. [`DirStore`] serves a
-//! directory; the wrappers in [`wrap`] add throttling, faults, metering and retries to any store.
+//! directory, [`SingleStore`] one file or block device; the wrappers in [`wrap`] add throttling, faults, metering and retries to any store.
 //!
 //! A path is relative to the store's root, has no `.` or `..` component, and the empty path is
 //! the root itself. No call follows a symbolic link, in the last component or before it.
 
 mod dir;
 mod error;
+mod fd;
 pub mod metrics;
+mod single;
 mod store;
 #[cfg(any(test, feature = "suite"))]
 pub mod suite;
@@ -16,7 +18,8 @@ pub mod wrap;
 
 pub use dir::DirStore;
 pub use error::{Error, Kind, Result, Retry};
+pub use single::SingleStore;
 pub use store::{
     Access, Attr, BackingFile, BackingStore, DirEntry, FileKey, FileKind, New, Pin, RenameMode,
-    SetAttr, SetTime, StatFs, Timestamp, Version, XattrMode,
+    SetAttr, SetTime, Sizes, StatFs, Timestamp, Version, XattrMode,
 };

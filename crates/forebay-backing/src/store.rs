@@ -95,6 +95,15 @@ pub struct New {
     pub gid: u32,
 }
 
+/// Whether the size of a file can be changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sizes {
+    Free,
+    /// Every file keeps the size it has. Known beforehand, so that a write that could never be
+    /// flushed is refused when it is made.
+    Fixed,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RenameMode {
     Replace,
@@ -150,6 +159,11 @@ pub trait BackingStore: Send + Sync + 'static {
     /// A string that stays the same for this store and differs for every other, across restarts
     /// and mounts. Compared before a fast tier is used (S11).
     fn identity(&self) -> Result<String>;
+
+    /// Whether files of this store can grow and shrink.
+    fn sizes(&self) -> Sizes {
+        Sizes::Free
+    }
 
     /// Attributes of `path` itself (never of a link's target).
     fn stat(&self, path: &Path) -> Result<Attr>;

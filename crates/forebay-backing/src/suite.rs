@@ -7,6 +7,7 @@
 mod attrs;
 mod data;
 mod names;
+mod single;
 mod temp;
 #[cfg(test)]
 mod tests;
@@ -16,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::{Access, BackingFile, BackingStore, Error, New, Result};
+pub use single::run_single;
 pub use temp::TempDir;
 
 type Check = (&'static str, fn(&Bench<'_>));

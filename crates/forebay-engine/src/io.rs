@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use forebay_backing::{Access, BackingFile, Error, Result, Timestamp};
+use forebay_backing::{Access, BackingFile, Error, Result, Sizes, Timestamp};
 
 use crate::config::WritePolicy;
 use crate::engine::{Engine, add, now, now_ms};
@@ -162,6 +162,7 @@ impl Engine {
         if data.is_empty() {
             return Ok(());
         }
+        self.refuse_beyond(file, offset.saturating_add(data.len() as u64))?;
         if self.config.policy == WritePolicy::WriteAround {
             return self.write_around(file, offset, data);
         }
@@ -300,6 +301,12 @@ impl Engine {
     /// Changes the size.
     pub fn set_len(self: &Arc<Self>, file: &Arc<File>, size: u64) -> Result<()> {
         self.refuse_read_only()?;
+        if self.backing.sizes() == Sizes::Fixed {
+            return match size == file.lock().size() {
+                true => Ok(()),
+                false => Err(Error::os(libc::EPERM, "the size is that of the device or image")),
+            };
+        }
         if self.config.policy == WritePolicy::WriteAround {
             return self.set_len_around(file, size);
         }
@@ -371,6 +378,9 @@ impl Engine {
         self.refuse_read_only()?;
         let size = file.lock().size();
         let end = offset + len;
+        if how == Allocate::Extend {
+            self.refuse_beyond(file, end)?;
+        }
         if self.config.policy == WritePolicy::WriteAround {
             return self.allocate_around(file, how, offset, len, size);
         }
@@ -538,6 +548,14 @@ impl Engine {
         inner.state.mtime = mtime;
         if let Ok(shadow) = self.shadow(file, inner) {
             let _ = self.note_tier(shadow.set_mtime(mtime));
+        }
+    }
+
+    /// A device is full at its end. What was taken beyond it could never be flushed.
+    fn refuse_beyond(&self, file: &File, end: u64) -> Result<()> {
+        match self.backing.sizes() == Sizes::Fixed && end > file.lock().size() {
+            true => Err(Error::os(libc::ENOSPC, "writing beyond the end of the device or image")),
+            false => Ok(()),
         }
     }
 

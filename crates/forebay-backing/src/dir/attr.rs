@@ -1,8 +1,9 @@
 //! What the kernel says about files and file systems, in the store's own values.
 
 use std::ffi::OsString;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
 
 use rustix::fs::{self as sys, AtFlags, FileType, Statx, StatxFlags, StatxTimestamp};
 
@@ -120,19 +121,20 @@ fn look(dir: &sys::Dir, entry: &sys::DirEntry) -> Sys<Option<FileKind>> {
     }
 }
 
-/// The root's inode number and birth time, with the file system's id where that comes from its
-/// UUID (ext, btrfs), and with the canonical path where it does not: XFS and f2fs derive their
-/// id from the device number, which a reboot may change, and NFS has none.
-pub fn identity(root: &Root) -> Sys<String> {
-    let stat = stat_fd(root.fd())?;
-    let statfs = sys::fstatfs(root.fd())?;
+/// What tells this directory or file from every other: its inode number and birth time, with the
+/// file system's id where that comes from its UUID (ext, btrfs), and with the canonical path where
+/// it does not: XFS and f2fs derive their id from the device number, which a reboot may change,
+/// and NFS has none.
+pub fn identity(fd: BorrowedFd<'_>, canonical: &Path) -> Sys<String> {
+    let stat = stat_fd(fd)?;
+    let statfs = sys::fstatfs(fd)?;
     let magic = magic_of(&statfs);
     let birth = birth(&stat);
     let place = match magic {
-        magic::EXT | magic::BTRFS => format!("{:016x}", sys::fstatvfs(root.fd())?.f_fsid),
-        _ => root.path().display().to_string(),
+        magic::EXT | magic::BTRFS => format!("{:016x}", sys::fstatvfs(fd)?.f_fsid),
+        _ => canonical.display().to_string(),
     };
-    Ok(format!("dir:1:{magic:08x}:{}:{}.{:09}:{place}", stat.stx_ino, birth.sec, birth.nsec))
+    Ok(format!("1:{magic:08x}:{}:{}.{:09}:{place}", stat.stx_ino, birth.sec, birth.nsec))
 }
 
 /// The field's type differs between architectures; the number fits 32 bits on all of them.

@@ -6,15 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{self as sys, FallocateFlags, SeekFrom};
-use rustix::io::{self as rio, Errno};
+use rustix::fs as sys;
+use rustix::io as rio;
 
 use super::root::{Root, stat_fd};
 use super::{Sys, own};
+use crate::fd::{next_data, punch, read_full, write_full};
 use crate::{Attr, BackingFile, Result, SetAttr, SetTime, Timestamp};
-
-/// Zeros written at once where a hole cannot be punched.
-const ZEROS: usize = 64 * 1024;
 
 pub struct DirFile {
     fd: OwnedFd,
@@ -97,75 +95,4 @@ impl BackingFile for DirFile {
     fn as_any(&self) -> Option<&dyn Any> {
         Some(self)
     }
-}
-
-fn read_full(fd: BorrowedFd<'_>, buf: &mut [u8], offset: u64) -> Sys<usize> {
-    let mut done = 0;
-    while done < buf.len() {
-        match rio::pread(fd, &mut buf[done..], offset + done as u64) {
-            Ok(0) => break,
-            Ok(n) => done += n,
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
-    Ok(done)
-}
-
-fn write_full(fd: BorrowedFd<'_>, buf: &[u8], offset: u64) -> Sys<()> {
-    let mut done = 0;
-    while done < buf.len() {
-        match rio::pwrite(fd, &buf[done..], offset + done as u64) {
-            Ok(0) => return Err(Errno::IO),
-            Ok(n) => done += n,
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
-    Ok(())
-}
-
-fn punch(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Sys<()> {
-    if len == 0 {
-        return Ok(());
-    }
-    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    match rio::retry_on_intr(|| sys::fallocate(fd, flags, offset, len)) {
-        Err(Errno::OPNOTSUPP | Errno::NOSYS) => write_zeros(fd, offset, len),
-        done => done,
-    }
-}
-
-/// Stands in for a hole on file systems without (NFS before 4.2, FAT); never grows the file.
-fn write_zeros(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Sys<()> {
-    let end = offset.saturating_add(len).min(stat_fd(fd)?.stx_size);
-    let zeros = [0; ZEROS];
-    let mut at = offset;
-    while at < end {
-        let n = (end - at).min(ZEROS as u64);
-        write_full(fd, &zeros[..n as usize], at)?;
-        at += n;
-    }
-    Ok(())
-}
-
-/// Uses the descriptor's position, which nothing else here depends on.
-fn next_data(fd: BorrowedFd<'_>, offset: u64) -> Sys<Option<(u64, u64)>> {
-    let start = match sys::seek(fd, SeekFrom::Data(offset)) {
-        Ok(start) => start,
-        Err(Errno::NXIO) => return Ok(None),
-        Err(Errno::INVAL | Errno::OPNOTSUPP) => return rest(fd, offset),
-        Err(errno) => return Err(errno),
-    };
-    match sys::seek(fd, SeekFrom::Hole(start)) {
-        Ok(end) => Ok(Some((start, end))),
-        // Cut off in between: the file ends before `start`.
-        Err(Errno::NXIO) => Ok(None),
-        Err(errno) => Err(errno),
-    }
-}
-
-fn rest(fd: BorrowedFd<'_>, offset: u64) -> Sys<Option<(u64, u64)>> {
-    let size = stat_fd(fd)?.stx_size;
-    Ok((offset < size).then_some((offset, size)))
 }

@@ -8,7 +8,7 @@ use super::file::WrappedFile;
 use super::layer::{Call, Done, Layer, Verb};
 use crate::{
     Access, Attr, BackingFile, BackingStore, DirEntry, FileKind, New, Pin, RenameMode, Result,
-    SetAttr, StatFs, XattrMode,
+    SetAttr, Sizes, StatFs, XattrMode,
 };
 
 /// A store whose every call goes through `L`.
@@ -48,6 +48,11 @@ pub fn around<L: Layer, T>(
 impl<L: Layer> BackingStore for Wrapped<L> {
     fn identity(&self) -> Result<String> {
         self.go(Verb::Identity, &[], || self.inner.identity())
+    }
+
+    /// A property of the store, known without asking it.
+    fn sizes(&self) -> Sizes {
+        self.inner.sizes()
     }
 
     fn stat(&self, path: &Path) -> Result<Attr> {

@@ -15,17 +15,23 @@ Examples:
   forebay mount /slow/project /mnt/fast --tier /nvme/forebay --tier-size 200GiB --max-age 10s
   forebay mount /archive /mnt/archive --tier /nvme/archive --read-only
   forebay mount /slow/project /mnt/fast --tier /nvme/forebay --foreground --log-format json
+  forebay mount /dev/vdb /mnt/fast --tier /nvme/vdb
+  forebay mount /slow/disk.img /mnt/fast --tier /nvme/disk
 
 The command returns when the mount serves. The tier is created if it does not exist, belongs to
 one backing store from then on, and keeps its contents from mount to mount. The log is
 run/forebay.log in the tier. SIGTERM drains and unmounts; a second one keeps what is dirty in the
-tier and ends.";
+tier and ends.
+
+A block device or a regular file as the backing store shows as one file of that size, for
+`losetup --direct-io=on --find --show /mnt/fast/vdb` or an NBD server; nobody else may write to it
+meanwhile.";
 
 /// Mount a backing store with a fast tier in front of it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The slow directory.
+    /// The slow directory, or one file or block device.
     backing: PathBuf,
 
     /// An empty directory.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use forebay_backing::{BackingStore, DirStore, Error, Kind, Result};
+use forebay_backing::{Access, BackingStore, DirStore, Error, Kind, Result};
 use forebay_engine::{
     Engine, KeepDirty, Progress, RecoveryReport, Report, Salvaged, Tier, TierOwner,
 };
@@ -45,7 +45,7 @@ pub struct Args {
     to: Option<PathBuf>,
 
     /// Where the backing store is now, if its path has changed.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "PATH")]
     backing: Option<PathBuf>,
 
     /// Print the result as JSON.
@@ -139,7 +139,7 @@ fn salvage(args: &Args, target: &DirStore, missing: &Error) -> Result<Recovered>
 }
 
 fn open_backing(path: &Path, args: &Args) -> Result<Arc<dyn BackingStore>> {
-    match daemon::open_store(path, &args.trial.trial()?) {
+    match daemon::open_store(path, &args.tier, Access::ReadWrite, &args.trial.trial()?) {
         Ok(stack) => Ok(stack.store),
         Err(error) => {
             let hint = "the tier's backing store; if it moved, name it with --backing, or save \

@@ -34,8 +34,8 @@ stays in the tier.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The slow directory.
-    #[arg(long, value_name = "DIR")]
+    /// The slow directory, or one file or block device.
+    #[arg(long, value_name = "PATH")]
     backing: PathBuf,
 
     /// The directory of the fast tier.

@@ -17,9 +17,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay_backing::wrap::Meter;
-use forebay_backing::{BackingStore, Error, Kind, Result};
+use forebay_backing::{Access, BackingStore, Error, Kind, Result, Sizes};
 use forebay_engine::{Engine, KeepDirty, Progress, Tier, TierOwner};
-use forebay_fuse::{Mount, MountOptions};
+use forebay_fuse::{Mount, MountOptions, Passthrough};
 
 use crate::config::Settings;
 use crate::signals::{self, Blocked};
@@ -110,7 +110,8 @@ pub fn run(plan: Plan, ready: Ready) -> Result<u8> {
 fn assemble(plan: Plan, events: Sender<Event>, background: bool) -> Result<Arc<Daemon>> {
     raise_descriptor_limit();
     let Plan { places, settings, trial } = plan;
-    let stack = stack::open(&places.backing, &trial)?;
+    let access = if settings.engine.read_only { Access::Read } else { Access::ReadWrite };
+    let stack = stack::open(&places.backing, &places.tier, access, &trial)?;
     let owner = TierOwner { path: places.backing.clone(), identity: stack.store.identity()? };
     let tier = Tier::open(&places.tier, &owner)?;
     start_log(&settings, &places, background)?;
@@ -164,7 +165,7 @@ impl Daemon {
             source: mounts::source(&self.places.tier),
             allow_other: rustix::process::geteuid().is_root(),
             read_only: self.settings.engine.read_only,
-            passthrough: mount.passthrough,
+            passthrough: self.passthrough(&*backing),
             kernel_writeback: mount.kernel_writeback,
             threads: mount.threads,
             entry_ttl: mount.entry_ttl,
@@ -174,6 +175,15 @@ impl Daemon {
         let mount = Mount::new(self.engine.clone(), backing, options)?;
         assert!(self.mount.set(mount).is_ok(), "a daemon mounts once");
         Ok(())
+    }
+
+    /// Nobody watches what a passthrough writer does: where sizes are fixed he could change them,
+    /// and a large image that he opens would be dirty from end to end.
+    fn passthrough(&self, backing: &dyn BackingStore) -> Passthrough {
+        match backing.sizes() {
+            Sizes::Fixed if !self.settings.engine.read_only => Passthrough::Off,
+            _ => self.settings.mount.passthrough,
+        }
     }
 
     /// Absent in the moment between the opening of the control socket and the mount.

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use forebay_backing::{Error, Kind, Result};
+use forebay_backing::{Error, Kind, Result, SingleStore};
 
 use crate::mounts::Mounts;
 
@@ -19,7 +19,7 @@ impl Places {
     pub fn check(backing: &Path, mountpoint: &Path, tier: &Path) -> Result<Places> {
         let mounts = Mounts::read()?;
         let places = Places {
-            backing: existing_dir("backing store", backing, &mounts)?,
+            backing: backing_store(backing, &mounts)?,
             // First by mountinfo alone: a dead mount there answers no system call.
             mountpoint: mountpoint_dir(mountpoint, &mounts)?,
             tier: tier_dir(tier)?,
@@ -30,8 +30,10 @@ impl Places {
     }
 
     fn check_apart(&self) -> Result<()> {
+        // A link to a file is kept in its path; what it points to must be apart as well.
+        let backing = self.backing.canonicalize().unwrap_or_else(|_| self.backing.clone());
         let named = [
-            ("the backing store", &self.backing),
+            ("the backing store", &backing),
             ("the mount point", &self.mountpoint),
             ("the tier", &self.tier),
         ];
@@ -52,7 +54,40 @@ impl Places {
     }
 }
 
+/// A directory, or one file or device. Of the latter the last name is kept as typed, link or not:
+/// it is the name of the file in the mount, and links like those in /dev/disk/by-id outlast the
+/// names they point to.
+fn backing_store(path: &Path, mounts: &Mounts) -> Result<PathBuf> {
+    refuse_inside("backing store", path, mounts)?;
+    if path.is_dir() {
+        return existing_dir("backing store", path, mounts);
+    }
+    path.metadata().map_err(|e| cannot_use("backing store", path, &e))?;
+    if !SingleStore::serves(path) {
+        return Err(usage(format!(
+            "backing store {}: is not a directory, a file or a block device",
+            path.display()
+        )));
+    }
+    let typed = std::path::absolute(path).map_err(|e| cannot_use("backing store", path, &e))?;
+    let at = typed.parent().map(Path::canonicalize).transpose();
+    let dir = at.map_err(|e| cannot_use("backing store", path, &e))?;
+    match (dir, typed.file_name()) {
+        (Some(dir), Some(name)) => Ok(dir.join(name)),
+        _ => Err(usage(format!("backing store {}: name a file", path.display()))),
+    }
+}
+
 fn existing_dir(what: &str, path: &Path, mounts: &Mounts) -> Result<PathBuf> {
+    refuse_inside(what, path, mounts)?;
+    let canonical = path.canonicalize().map_err(|e| cannot_use(what, path, &e))?;
+    match canonical.is_dir() {
+        true => Ok(canonical),
+        false => Err(usage(format!("{what} {}: is not a directory", path.display()))),
+    }
+}
+
+fn refuse_inside(what: &str, path: &Path, mounts: &Mounts) -> Result<()> {
     if let Ok(place) = mounts.find(path) {
         return Err(usage(format!(
             "{what} {} is inside the forebay mount {}: name a directory of its own",
@@ -60,11 +95,7 @@ fn existing_dir(what: &str, path: &Path, mounts: &Mounts) -> Result<PathBuf> {
             place.mountpoint.display()
         )));
     }
-    let canonical = path.canonicalize().map_err(|e| cannot_use(what, path, &e))?;
-    match canonical.is_dir() {
-        true => Ok(canonical),
-        false => Err(usage(format!("{what} {}: is not a directory", path.display()))),
-    }
+    Ok(())
 }
 
 fn mountpoint_dir(path: &Path, mounts: &Mounts) -> Result<PathBuf> {
@@ -139,7 +170,11 @@ mod tests {
             for name in ["slow", "slow/inner", "mnt", "full", "full/x", "fast"] {
                 fs::create_dir(dir.path().join(name)).unwrap();
             }
-            fs::write(dir.path().join("file"), "").unwrap();
+            for name in ["file", "fast/img"] {
+                fs::write(dir.path().join(name), "").unwrap();
+            }
+            std::os::unix::fs::symlink("fast/img", dir.path().join("img")).unwrap();
+            std::os::unix::fs::symlink("/dev/zero", dir.path().join("zero")).unwrap();
             Dirs(dir)
         }
 
@@ -158,11 +193,23 @@ mod tests {
     }
 
     #[test]
+    fn one_file_is_a_backing_store_under_its_own_name() {
+        let dirs = Dirs::new();
+        std::os::unix::fs::symlink("file", dirs.0.path().join("by-id")).unwrap();
+        for name in ["file", "by-id"] {
+            let places = dirs.check(name, "mnt", "fast").unwrap();
+            assert!(places.backing.ends_with(name), "{}", places.backing.display());
+        }
+    }
+
+    #[test]
     fn each_bad_place_is_refused_by_name_with_a_remedy() {
         let dirs = Dirs::new();
         for (backing, mountpoint, tier, expected) in [
             ("none", "mnt", "fast", "create it first"),
-            ("file", "mnt", "fast", "is not a directory"),
+            ("slow/../zero", "mnt", "fast", "a file or a block device"),
+            ("fast/img", "mnt", "fast", "is inside the tier"),
+            ("img", "mnt", "fast", "is inside the tier"),
             ("slow", "none", "fast", "create it first"),
             ("slow", "full", "fast", "is not empty"),
             ("slow", "mnt", "no/tier", "parent directory does not exist"),

@@ -1,11 +1,13 @@
-//! The backing store as the engine gets it: the directory, with the wrappers asked for around it.
+//! The backing store as the engine gets it: the directory, or the one file or device, with the
+//! wrappers asked for around it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_backing::wrap::{Fault, Limits, Meter, Retry, RetryPolicy, Seeks, Throttle};
-use forebay_backing::{BackingStore, DirStore, Result};
+use forebay_backing::{Access, BackingStore, DirStore, Result, SingleStore};
+use forebay_engine::Tier;
 
 use crate::units;
 
@@ -48,8 +50,12 @@ pub struct Stack {
     pub meter: Arc<Meter>,
 }
 
-pub fn open(backing: &Path, trial: &Trial) -> Result<Stack> {
-    let mut store: Arc<dyn BackingStore> = Arc::new(DirStore::open(backing)?);
+/// Opens the backing store of the tier at `tier`, which may not exist yet.
+pub fn open(backing: &Path, tier: &Path, access: Access, trial: &Trial) -> Result<Stack> {
+    let mut store: Arc<dyn BackingStore> = match SingleStore::serves(backing) {
+        true => Arc::new(open_single(backing, tier, access)?),
+        false => Arc::new(DirStore::open(backing)?),
+    };
     if let Some(rules) = &trial.fault {
         store = Fault::with_file(store, rules)?.0;
     }
@@ -61,6 +67,18 @@ pub fn open(backing: &Path, trial: &Trial) -> Result<Stack> {
     let metered = Meter::wrap(Retry::wrap(store, RetryPolicy::default()));
     let meter = metered.layer().clone();
     Ok(Stack { store: metered, meter })
+}
+
+/// The tier knows its files by name, and names of devices change: the file keeps the one it had
+/// when the tier was made.
+fn open_single(backing: &Path, tier: &Path, access: Access) -> Result<SingleStore> {
+    let store = SingleStore::open(backing, access)?;
+    let identity = store.identity()?;
+    let owner = Tier::owner(tier).ok().filter(|owner| owner.identity == identity);
+    Ok(match owner.as_ref().and_then(|owner| owner.path.file_name()) {
+        Some(name) => store.named(name),
+        None => store,
+    })
 }
 
 #[cfg(test)]

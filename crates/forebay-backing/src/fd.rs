@@ -1,0 +1,96 @@
+//! Bytes of an open descriptor: whole reads and writes, holes made and found.
+//!
+//! Says nothing about names and gives errno as it comes; the stores add what it befell.
+
+use std::os::fd::BorrowedFd;
+
+use rustix::fs::{self as sys, FallocateFlags, SeekFrom};
+use rustix::io::{self as rio, Errno};
+
+/// What a system call gives, before the path is known to the error.
+pub type Sys<T> = std::result::Result<T, Errno>;
+
+/// Zeros written at once where a hole cannot be punched.
+const ZEROS: usize = 64 * 1024;
+
+pub fn read_full(fd: BorrowedFd<'_>, buf: &mut [u8], offset: u64) -> Sys<usize> {
+    let mut done = 0;
+    while done < buf.len() {
+        match rio::pread(fd, &mut buf[done..], offset + done as u64) {
+            Ok(0) => break,
+            Ok(n) => done += n,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(done)
+}
+
+pub fn write_full(fd: BorrowedFd<'_>, buf: &[u8], offset: u64) -> Sys<()> {
+    let mut done = 0;
+    while done < buf.len() {
+        match rio::pwrite(fd, &buf[done..], offset + done as u64) {
+            Ok(0) => return Err(Errno::IO),
+            Ok(n) => done += n,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+/// Makes a hole, by writing zeros where the file system knows none; never grows the file.
+pub fn punch(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Sys<()> {
+    let end = offset.saturating_add(len);
+    match free(fd, offset, end) {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => write_zeros(fd, offset, end.min(size(fd)?)),
+        done => done,
+    }
+}
+
+/// Gives the space of a range back to whoever holds it. A file system and a block device both
+/// promise that it reads as zeros then, or refuse.
+pub fn free(fd: BorrowedFd<'_>, start: u64, end: u64) -> Sys<()> {
+    if start >= end {
+        return Ok(());
+    }
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    rio::retry_on_intr(|| sys::fallocate(fd, flags, start, end - start))
+}
+
+/// Stands in for a hole where there are none (NFS before 4.2, FAT, some devices).
+pub fn write_zeros(fd: BorrowedFd<'_>, start: u64, end: u64) -> Sys<()> {
+    let zeros = [0; ZEROS];
+    let mut at = start;
+    while at < end {
+        let n = (end - at).min(ZEROS as u64);
+        write_full(fd, &zeros[..n as usize], at)?;
+        at += n;
+    }
+    Ok(())
+}
+
+/// Uses the descriptor's position, which nothing else here depends on.
+pub fn next_data(fd: BorrowedFd<'_>, offset: u64) -> Sys<Option<(u64, u64)>> {
+    let start = match sys::seek(fd, SeekFrom::Data(offset)) {
+        Ok(start) => start,
+        Err(Errno::NXIO) => return Ok(None),
+        Err(Errno::INVAL | Errno::OPNOTSUPP) => return rest(fd, offset),
+        Err(errno) => return Err(errno),
+    };
+    match sys::seek(fd, SeekFrom::Hole(start)) {
+        Ok(end) => Ok(Some((start, end))),
+        // Cut off in between: the file ends before `start`.
+        Err(Errno::NXIO) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
+fn rest(fd: BorrowedFd<'_>, offset: u64) -> Sys<Option<(u64, u64)>> {
+    let size = size(fd)?;
+    Ok((offset < size).then_some((offset, size)))
+}
+
+fn size(fd: BorrowedFd<'_>) -> Sys<u64> {
+    Ok(sys::fstat(fd)?.st_size.cast_unsigned())
+}
