@@ -68,7 +68,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 fn a_failing_flush_keeps_everything(op: &str, errno: &str) {
     let (bed, faults) = laid(Tier::Disk);
-    let mounted = bed.mount(&["--fault", faults.path(), "--max-age", "1h"]);
+    let mounted = bed.mount(&["--fault", faults.path(), "--preset", "hold"]);
     write_some(&bed.mnt);
     faults.fail(op, errno);
     let out = mounted.forebay(&["flush", "--wait", text(&bed.mnt)]);
@@ -119,7 +119,7 @@ fn bytes_stay_dirty_while_the_quota_is_used_up() {
 fn bytes_stay_dirty_while_the_backing_store_cannot_sync() {
     needs_forebay!();
     let (bed, faults) = laid(Tier::Disk);
-    let mounted = bed.mount(&["--fault", faults.path(), "--max-age", "1h"]);
+    let mounted = bed.mount(&["--fault", faults.path(), "--preset", "hold"]);
     write_some(&bed.mnt);
     faults.set(json!([{ "op": "sync", "fail": "EIO" }, { "op": "sync_files", "fail": "EIO" }]));
     let out = mounted.forebay(&["flush", "--wait", text(&bed.mnt)]);
@@ -209,7 +209,7 @@ fn unmounting_from_a_dead_store_keeps_the_dirty_bytes_when_told_to() {
     needs_forebay!();
     let (bed, faults) = laid(Tier::Disk);
     let mounted =
-        bed.mount(&["--fault", faults.path(), "--max-age", "1h", "--backing-timeout", "1s"]);
+        bed.mount(&["--fault", faults.path(), "--preset", "hold", "--backing-timeout", "1s"]);
     write_some(&bed.mnt);
     faults.stalled();
     let out = in_time(30 * SECOND, "umount", || mounted.try_umount(&["--keep-dirty"]));

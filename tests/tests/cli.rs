@@ -145,7 +145,7 @@ fn json_is_json_and_says_what_people_are_told() {
     needs_forebay!();
     let bed = Bed::new(Tier::Disk);
     sample::file(&bed.backing.join("old"), 1, 100_000);
-    let mounted = bed.mount(&["--max-age", "1h"]);
+    let mounted = bed.mount(&["--preset", "hold"]);
     fs::read(mounted.at("old")).unwrap();
     fs::write(mounted.at("new"), vec![7; 50_000]).unwrap();
     let status = mounted.status();
@@ -191,7 +191,7 @@ fn json_is_json_and_says_what_people_are_told() {
 fn flush_wait_means_on_the_backing_store() {
     needs_forebay!();
     let bed = Bed::new(Tier::Disk);
-    let mounted = bed.mount(&["--max-age", "1h"]);
+    let mounted = bed.mount(&["--preset", "hold"]);
     for i in 0..20 {
         sample::file(&mounted.at(format!("d{}/f{i}", i % 3)), i, 30_000);
     }
@@ -220,7 +220,7 @@ fn files_are_fetched_pinned_evicted_and_purged() {
     for i in 0..10 {
         sample::file(&bed.backing.join(format!("set/f{i}")), i, 100_000);
     }
-    let mounted = bed.mount(&["--max-age", "1h"]);
+    let mounted = bed.mount(&["--preset", "hold"]);
     let set = mounted.at("set");
     let out = mounted.forebay(&["prefetch", text(&set)]).ok();
     assert!(out.text().contains("10"), "the count is told: {out:#?}");
@@ -277,7 +277,7 @@ fn run_mounts_for_one_command_and_passes_its_exit_code_on() {
 fn the_control_directory_shows_and_sets() {
     needs_forebay!();
     let bed = Bed::new(Tier::Disk);
-    let mounted = bed.mount(&["--max-age", "1h"]);
+    let mounted = bed.mount(&["--preset", "age", "--max-age", "1h"]);
     let at = |name: &str| mounted.at(".forebay").join(name);
     fs::write(mounted.at("f"), vec![1; 10_000]).unwrap();
     let status = fs::read_to_string(at("status")).unwrap();
@@ -328,7 +328,7 @@ fn a_read_only_mount_refuses_every_change() {
 fn umount_waits_for_the_drain_and_refuses_while_in_use() {
     needs_forebay!();
     let bed = Bed::new(Tier::Disk);
-    let mounted = bed.mount(&["--max-age", "1h", "--throttle", "10MB,1ms"]);
+    let mounted = bed.mount(&["--preset", "hold", "--throttle", "10MB,1ms"]);
     sample::file(&mounted.at("f"), 1, 5_000_000);
     let held = fs::File::open(mounted.at("f")).unwrap();
     let out = mounted.try_umount(&[]);
@@ -352,7 +352,7 @@ fn whoever_unmounts_the_bytes_are_flushed() {
     needs_forebay!();
     for (round, way) in ["umount", "sigterm"].into_iter().enumerate() {
         let bed = Bed::new(Tier::Disk);
-        let mounted = bed.mount(&["--max-age", "1h"]);
+        let mounted = bed.mount(&["--preset", "hold"]);
         let bytes = sample::file(&mounted.at("f"), round as u64, 2_000_000);
         match way {
             "umount" => drop(forebay_tests::tool("umount", &[text(&bed.mnt)]).ok()),
@@ -457,7 +457,7 @@ impl Drop for Cleanup {
 fn commands_find_the_mount_from_any_path() {
     needs_forebay!();
     let bed = Bed::new(Tier::Disk);
-    let mounted = bed.mount(&["--max-age", "1h"]);
+    let mounted = bed.mount(&["--preset", "hold"]);
     sample::file(&mounted.at("a/b/f"), 1, 1000);
     std::os::unix::fs::symlink(mounted.at("a"), bed.root.join("link")).unwrap();
     let list = |path: &Path| mounted.forebay(&["ls", text(path)]);
@@ -504,7 +504,7 @@ fn sudden_changes_of_the_kernels_caches_change_nothing() {
 fn a_lazy_unmount_by_root_flushes_in_the_end() {
     needs_forebay!();
     let bed = Bed::new(Tier::Disk);
-    let mounted = bed.mount(&["--max-age", "1h"]);
+    let mounted = bed.mount(&["--preset", "hold"]);
     let bytes = sample::file(&mounted.at("f"), 1, 1_000_000);
     let second = MountedFs::bind(&bed.mnt, &bed.dir("second"));
     let open = fs::File::options().read(true).write(true).open(second.path().join("f")).unwrap();

@@ -38,7 +38,7 @@ fn in_conflict(behind: Behind) -> (Bed, Mounted) {
     let bed = Bed::new(Tier::Disk);
     fs::write(bed.backing.join("f"), b"original").unwrap();
     fs::write(bed.backing.join("bystander"), b"original").unwrap();
-    let mounted = bed.mount(&["--max-age", "1h"]);
+    let mounted = bed.mount(&["--preset", "hold"]);
     let file = fs::File::options().write(true).open(mounted.at("f")).unwrap();
     file.write_all_at(OURS, 0).unwrap();
     drop(file);
@@ -147,12 +147,12 @@ fn a_conflict_found_after_a_crash_loses_nothing() {
     needs_forebay!();
     let bed = Bed::new(Tier::Disk);
     fs::write(bed.backing.join("f"), b"original").unwrap();
-    let mounted = bed.mount(&["--max-age", "1h"]);
+    let mounted = bed.mount(&["--preset", "hold"]);
     fs::write(mounted.at("f"), OURS).unwrap();
     mounted.kill9();
     mounted.crash();
     Behind::Changed.our_back(&bed.backing);
-    let mounted = bed.mount(&["--max-age", "1h"]);
+    let mounted = bed.mount(&["--preset", "hold"]);
     let out = mounted.forebay(&["flush", "--wait", text(&bed.mnt)]);
     assert_eq!(out.code, Some(4), "{out:#?}");
     assert_eq!(theirs(&bed.backing).unwrap(), THEIRS);

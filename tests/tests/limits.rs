@@ -57,7 +57,7 @@ fn descriptors_are_bounded_while_thousands_of_files_are_touched() {
         fs::create_dir_all(bed.backing.join(format!("d{}", i % 50))).unwrap();
         fs::write(bed.backing.join(format!("d{}/f{i}", i % 50)), [i as u8; 3000]).unwrap();
     }
-    let mounted = bed.mount(&["--max-age", "1h"]);
+    let mounted = bed.mount(&["--preset", "hold"]);
     let idle = open_fds(mounted.pid);
     let (done, most) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {

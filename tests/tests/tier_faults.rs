@@ -147,7 +147,7 @@ fn what_is_pinned_stays() {
 fn used_tier() -> Bed {
     let bed = Bed::new(Tier::Disk);
     write_tree(&bed.backing, 10, 100_000);
-    let mounted = bed.mount(&["--max-age", "1h"]);
+    let mounted = bed.mount(&["--preset", "hold"]);
     check_tree(&bed.mnt, 10, 100_000);
     sample::file(&mounted.at("dirty"), 77, 500_000);
     fs::write(mounted.at("d0/f0"), b"dirty too").unwrap();
@@ -273,7 +273,7 @@ fn damage_in_the_index_is_named_and_never_becomes_wrong_bytes() {
         let victim = damage_one_file(&bed.tier, seed);
         let check = bed.forebay(&["check", text(&bed.tier), "--json"]);
         assert!(check.code.is_some_and(|code| code < 100), "check crashed: {check:#?}");
-        let out = bed.try_mount(&["--max-age", "1h"]);
+        let out = bed.try_mount(&["--preset", "hold"]);
         match out.code {
             Some(0) => {
                 let mounted = bed.mounted();

@@ -16,7 +16,7 @@ const NEAR_EMPTY: Target = Target::AtLeast(0.85);
 pub fn run(run: &Run, report: &mut Report) -> Result<()> {
     let len = run.pick(1024, 512) * MIB;
     let size = len / MIB;
-    let options = ["--passthrough", "off", "--max-age", "1h"];
+    let options = ["--passthrough", "off", "--preset", "hold"];
     let mut places = vec![run.subject(On::Tmpfs, &options)?, run.native(On::Tmpfs)?];
     if run.subject != Subject::EmptyPlain {
         places.push(run.empty(On::Tmpfs, Mode::Plain)?);

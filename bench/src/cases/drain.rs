@@ -44,7 +44,7 @@ pub fn run(run: &Run, report: &mut Report) -> Result<()> {
 /// A mount whose flusher waits to be asked, over a fresh tier and a fresh store, both on tmpfs.
 fn mount(run: &Run, latency: Duration) -> Result<Forebay> {
     let throttle = format!("100MB,{}ms", latency.as_millis());
-    let options = ["--throttle", &throttle, "--max-age", "1h", "--passthrough", "always"];
+    let options = ["--throttle", &throttle, "--preset", "hold", "--passthrough", "always"];
     let mut forebay = run.forebay_parts(On::Tmpfs, On::Tmpfs, &options)?;
     forebay.mount()?;
     Ok(forebay)

@@ -17,7 +17,7 @@ const STORE_LATENCY: Duration = Duration::from_millis(5);
 const READERS: usize = 16;
 
 pub fn run(run: &Run, report: &mut Report) -> Result<()> {
-    let options = ["--throttle", THROTTLE, "--max-age", "1h"];
+    let options = ["--throttle", THROTTLE, "--preset", "hold"];
     let mut forebay = run.forebay_parts(On::Tmpfs, On::Tmpfs, &options)?;
     let seq_len = run.pick(256, 128) * MIB;
     let random_len = run.pick(1024, 512) * MIB;

@@ -20,7 +20,7 @@ pub fn disk(run: &Run, report: &mut Report) -> Result<()> {
 
 fn files(run: &Run, report: &mut Report, on: On) -> Result<()> {
     let count = run.pick(10_000, 2_000);
-    let mut places = vec![run.subject(on, &["--max-age", "1h"])?];
+    let mut places = vec![run.subject(on, &["--preset", "hold"])?];
     if run.subject != Subject::EmptyPass {
         places.push(run.empty(on, Mode::Pass)?);
     }

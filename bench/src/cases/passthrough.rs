@@ -18,7 +18,7 @@ use crate::stat::Samples;
 use crate::{mounts::Place, run::Subject};
 
 /// Long enough that the flusher does not start by age while something is measured.
-const NO_FLUSH: [&str; 2] = ["--max-age", "1h"];
+const NO_FLUSH: [&str; 2] = ["--preset", "hold"];
 
 fn contestants(run: &Run, on: On) -> Result<Vec<Place>> {
     let mut options = NO_FLUSH.to_vec();

@@ -19,7 +19,7 @@ const SMALL: usize = 4 << 10;
 pub fn run(run: &Run, report: &mut Report) -> Result<()> {
     let mut places = Vec::new();
     if run.subject != Subject::Forebay || run.has_forebay() {
-        places.push(run.subject(On::Disk, &["--max-age", "1h"])?);
+        places.push(run.subject(On::Disk, &["--preset", "hold"])?);
     }
     places.push(run.native(On::Disk)?);
     for (peer, start) in

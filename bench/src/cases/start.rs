@@ -17,7 +17,7 @@ const FILE_SIZE: usize = 1 << 10;
 pub fn run(run: &Run, report: &mut Report) -> Result<()> {
     let dirs = run.pick(100, 10);
     let count = dirs * PER_DIR;
-    let mut forebay = run.forebay_parts(On::Disk, On::Tmpfs, &["--max-age", "1h"])?;
+    let mut forebay = run.forebay_parts(On::Disk, On::Tmpfs, &["--preset", "hold"])?;
     forebay.mount()?;
     let empty = settled_kib(&forebay)?;
     memory(report, "start/memory-idle-empty", "fresh tier", empty, true)?;

@@ -82,14 +82,14 @@ fn recover_brings_home_what_a_killed_daemon_left() {
     let bed = Bed::new(Tier::Disk);
     let mut writers = Vec::new();
     for round in 0..3 {
-        let mounted = bed.mount(&["--max-age", "1h"]);
+        let mounted = bed.mount(&["--preset", "hold"]);
         assert_eq!(mounted.status()["recovery"]["clean_shutdown"], round == 0);
         let mut load = Load::start(&bed, 2, 50 + round, Work::Mixed);
         load.progress(100);
         mounted.kill9();
         writers = load.stop();
         mounted.crash();
-        let mounted = bed.mount(&["--max-age", "1h"]);
+        let mounted = bed.mount(&["--preset", "hold"]);
         assert_all_there(&writers, &bed.mnt, &format!("after kill {round}"));
         writers.iter().for_each(|writer| writer.settle(&bed.mnt));
         assert!(mounted.number("dirty_bytes") > 0, "nothing was dirty: {:#}", mounted.status());

@@ -210,7 +210,7 @@ fn synced_bytes_survive_power_cuts_on_xfs() {
 fn synced_bytes_survive_power_cuts_on_the_daemon_path() {
     needs_forebay!();
     needs_tools!("mkfs.xfs", "mkfs.ext4");
-    survives(ImageFs::Xfs, &["--max-age", "1h", "--passthrough", "off"], 90);
+    survives(ImageFs::Xfs, &["--preset", "hold", "--passthrough", "off"], 90);
 }
 
 /// The test must bite: without the sync of the shadow file, fsync promises what it does not keep.
@@ -225,7 +225,7 @@ fn a_protocol_without_the_sync_of_the_shadow_is_caught() {
         let env = [("FOREBAY_SKIP_SYNC", sync)];
         let caught = (0..3).any(|try_number| {
             let seed = 100 + try_number;
-            !cut_the_power(ImageFs::Ext4, &["--max-age", "1h"], seed, &env).wrong.is_empty()
+            !cut_the_power(ImageFs::Ext4, &["--preset", "hold"], seed, &env).wrong.is_empty()
         });
         assert!(caught, "without the sync of the {sync} nothing was found missing");
         proof!("the missing sync of the {sync} was caught");
