@@ -118,6 +118,7 @@ impl Engine {
                 Ok((target, attr)) if attr.key == job.file.key => {
                     let changed = attr.version() != job.base && !job.resumed;
                     if changed && !self.moved_by_us(job, &attr.version()) {
+                        tracing::debug!(known = ?job.base, found = ?attr.version(), "another version");
                         return Err(self.conflict(job, "the backing file has changed"));
                     }
                     return Ok(target);
@@ -148,14 +149,8 @@ impl Engine {
             return Error::os(libc::EBUSY, "the file is being renamed or changed");
         }
         self.declare_conflict(&job.file, &mut inner, why);
-        let path = inner.state.display_path();
-        Error::new(
-            Kind::Conflict,
-            format!(
-                "{}: {why} while dirty bytes were held: settle it with 'forebay resolve'",
-                path.display()
-            ),
-        )
+        let text = format!("{why} while dirty bytes were held: settle it with 'forebay resolve'");
+        Error::new(Kind::Conflict, text)
     }
 
     fn copy_piece(&self, job: &Job, target: &dyn BackingFile, piece: (u64, u64)) {

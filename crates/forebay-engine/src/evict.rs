@@ -51,6 +51,8 @@ impl Unit {
 pub enum Answer {
     /// Gone; this many bytes are free.
     Evicted(u64),
+    /// This many bytes are free, and others of the unit are still there.
+    Partly(u64),
     /// Not now: dirty, pinned, open or in flight.
     Refused,
     /// The unit no longer exists.
@@ -113,6 +115,10 @@ impl Evictor {
                     if from_small {
                         self.remember(unit);
                     }
+                }
+                Answer::Partly(bytes) => {
+                    freed += bytes;
+                    self.main.push_back(unit);
                 }
                 Answer::Refused => self.main.push_back(unit),
                 Answer::Unknown => drop(self.members.remove(&unit)),
@@ -179,5 +185,14 @@ mod tests {
         evictor.run(1, |_| 0, |_| Answer::Evicted(1));
         evictor.admit(unit(1));
         assert_eq!((evictor.small.len(), evictor.main.len()), (0, 1));
+    }
+
+    #[test]
+    fn what_is_left_of_a_unit_is_offered_again() {
+        let mut evictor = Evictor::default();
+        evictor.admit(unit(1));
+        assert_eq!(evictor.run(1, |_| 0, |_| Answer::Partly(1)), 1);
+        assert_eq!(evictor.run(1, |_| 0, |_| Answer::Evicted(1)), 1);
+        assert_eq!(evictor.len(), 0);
     }
 }

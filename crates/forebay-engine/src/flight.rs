@@ -2,7 +2,7 @@
 //! means. The invariants W1 to W4 are in [`crate::flush`].
 
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Attr, BackingFile, Error, Kind, Result, Timestamp, Version};
@@ -21,6 +21,9 @@ pub(crate) const FLIGHT_BYTES: u64 = 128 << 20;
 
 /// Syncing files one by one is cheaper than the whole tier up to about this many.
 const SYNC_EACH_MAX: usize = 16;
+
+/// Looks at a backing file whose attributes are being changed through us, a millisecond apart.
+const LOOKS_MAX: u32 = 50;
 
 const RETRY_MIN: Duration = Duration::from_secs(1);
 
@@ -142,11 +145,8 @@ impl Engine {
             return Err(Error::os(libc::EBUSY, "already being flushed"));
         }
         if inner.state.flags.conflict {
-            let path = inner.state.display_path();
-            return Err(Error::new(
-                Kind::Conflict,
-                format!("{} changed on the backing store while it was dirty here", path.display()),
-            ));
+            let what = "changed on the backing store while it was dirty here";
+            return Err(Error::new(Kind::Conflict, what));
         }
         let shadow = self.shadow(file, &mut inner)?;
         let opaque = match inner.state.flags.opaque {
@@ -305,9 +305,8 @@ impl Engine {
     fn land(&self, job: &Job) -> Result<()> {
         let target = job.target.lock().expect("no panic inside").clone();
         let target = target.ok_or_else(|| Error::os(libc::EIO, "the copy left no target"))?;
-        let (found, kept_time) = self.health.quietly(|| look_after(&*target, job))?;
         let file = &job.file;
-        let mut inner = file.lock();
+        let (found, kept_time, mut inner) = self.look_undisturbed(&*target, job)?;
         if !kept_time && inner.state.mtime == job.mtime {
             inner.state.mtime = found.mtime;
         }
@@ -362,6 +361,29 @@ impl Engine {
         Ok(())
     }
 
+    /// Looks at the backing file while no change of names or attributes through us is under way:
+    /// what such a change leaves behind would be taken for somebody else's by the next flush. One
+    /// that takes its time is not waited for long; then its own look comes after ours.
+    fn look_undisturbed<'a>(
+        &self,
+        target: &dyn BackingFile,
+        job: &'a Job,
+    ) -> Result<(Attr, bool, MutexGuard<'a, Inner>)> {
+        let changes = |inner: &Inner| (inner.changing, inner.base_seq);
+        for _ in 0..LOOKS_MAX {
+            let before = changes(&job.file.lock());
+            let (found, kept_time) = self.health.quietly(|| look_after(target, job))?;
+            let inner = job.file.lock();
+            if before.0 == 0 && changes(&inner) == before {
+                return Ok((found, kept_time, inner));
+            }
+            drop(inner);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let (found, kept_time) = self.health.quietly(|| look_after(target, job))?;
+        Ok((found, kept_time, job.file.lock()))
+    }
+
     /// The file is as old now as the oldest of what is left, and waits in the queue accordingly.
     fn restamp(&self, job: &Job, inner: &mut Inner, rewritten: &Ranges, since: u64) {
         inner.stamps.settle(&job.captured, rewritten, job.began_ms);
@@ -380,7 +402,7 @@ impl Engine {
         }
     }
 
-    fn leave(&self, job: &Job, mut inner: std::sync::MutexGuard<'_, Inner>) {
+    fn leave(&self, job: &Job, mut inner: MutexGuard<'_, Inner>) {
         let live = inner.live();
         live.flight = None;
         live.io -= 1;

@@ -370,7 +370,7 @@ impl Engine {
 
     /// One name of the file is gone from the backing store.
     fn lost_name(&self, file: &Arc<File>, path: &Path) -> Result<()> {
-        let links = self.links_left(file);
+        let (links, found) = self.links_left(file);
         let mut inner = file.lock();
         inner.state.paths.retain(|known| **known != *path);
         inner.state.owner.nlink = links;
@@ -384,7 +384,11 @@ impl Engine {
         if links > 0 && !inner.is_idle() {
             // It lives on under a name that we do not know: its handles go on, and the next open
             // by that name finds it here.
-            return if inner.recorded { self.put(file, &mut inner) } else { Ok(()) };
+            return match found {
+                Some(attr) => self.follow(file, &mut inner, &attr),
+                None if inner.recorded => self.put(file, &mut inner),
+                None => Ok(()),
+            };
         }
         if inner.recorded {
             self.append(&crate::log::Entry::Drop(file.id))?;
@@ -434,15 +438,15 @@ impl Engine {
         }
     }
 
-    /// How many names the file has after one was removed.
-    fn links_left(&self, file: &File) -> u32 {
+    /// How many names the file has after one was removed, and what it is now if that can be seen.
+    fn links_left(&self, file: &File) -> (u32, Option<Attr>) {
         let (held, known) = {
             let inner = file.lock();
             let held = inner.live.as_ref().and_then(|l| l.backing.clone().or(l.target.clone()));
             (held, inner.state.owner.nlink)
         };
         let asked = held.and_then(|backing| self.health.call(|| backing.stat()).ok());
-        asked.map_or(known.saturating_sub(1), |attr| attr.nlink)
+        (asked.map_or(known.saturating_sub(1), |attr| attr.nlink), asked)
     }
 
     /// Renames `from` to `to`, replacing `over` if something was there.

@@ -159,6 +159,10 @@ impl Engine {
         let start = unit.start();
         match self.evict_range(&file, &mut inner, start, start + UNIT) {
             Ok(0) if inner.state.is_dirty() => Answer::Refused,
+            // What is dirty of it now will be clean without being announced again.
+            Ok(freed) if inner.state.ranges.within(start, start + UNIT).next().is_some() => {
+                Answer::Partly(freed)
+            }
             Ok(freed) => {
                 if inner.state.ranges.count() == 0 && !inner.state.is_dirty() && inner.is_idle() {
                     self.discard(&file, &mut inner);
