@@ -19,26 +19,29 @@ pub enum WritePolicy {
     WriteAround,
 }
 
+/// Which clean bytes are evicted first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Eviction {
+    /// What was used once, before what was used again.
+    #[default]
+    S3Fifo,
+    /// What came first.
+    Fifo,
+}
+
 /// Fixed for the life of an engine.
 #[derive(Debug, Clone)]
 pub struct Config {
-    pub policy: WritePolicy,
     /// Refuse every change; nothing can become dirty.
     pub read_only: bool,
-    /// Bytes the tier may occupy. `None`: what its file system has, less 5 %.
-    pub tier_size: Option<u64>,
     /// Names remembered after the kernel forgot them.
     pub names_max: usize,
 }
 
 impl Default for Config {
     fn default() -> Config {
-        Config {
-            policy: WritePolicy::WriteBack,
-            read_only: false,
-            tier_size: None,
-            names_max: 1_000_000,
-        }
+        Config { read_only: false, names_max: 1_000_000 }
     }
 }
 
@@ -76,6 +79,16 @@ pub struct Marks {
 /// `dirty_low <= dirty_high <= dirty_hard <= used_high`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Tunables {
+    pub policy: WritePolicy,
+    /// Bytes the tier may occupy. `None`: what its file system has, less 5 %.
+    pub tier_size: Option<u64>,
+    /// Which clean bytes go first.
+    pub eviction: Eviction,
+    /// What a sequential reader reads beyond this is not taken into the tier; 0 takes all in.
+    pub bypass_reads: u64,
+    /// What a sequential writer writes beyond this goes to the backing store at once; 0 takes all
+    /// in.
+    pub bypass_writes: u64,
     /// How the drain decides.
     pub preset: Preset,
     /// A dirty byte is flushed before it is this old.
@@ -115,6 +128,11 @@ pub struct Tunables {
 impl Default for Tunables {
     fn default() -> Tunables {
         Tunables {
+            policy: WritePolicy::WriteBack,
+            tier_size: None,
+            eviction: Eviction::S3Fifo,
+            bypass_reads: 0,
+            bypass_writes: 0,
             preset: Preset::Governor,
             max_age: Duration::from_secs(30),
             settle: Duration::from_secs(5),

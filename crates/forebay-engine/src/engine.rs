@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use forebay_backing::{Attr, BackingStore, Error, FileKey, Result, Timestamp};
 use hashbrown::HashMap;
 
+use crate::around::Around;
 use crate::config::{Config, Tunables};
 use crate::evict::{Evictor, UNIT, Unit};
 use crate::failpoint;
@@ -36,6 +37,7 @@ pub struct Engine {
     pub(crate) space: Space,
     pub(crate) dirty: Mutex<DirtyQueue>,
     pub(crate) evictor: Mutex<Evictor>,
+    pub(crate) around: Around,
     pub(crate) fills: Pool,
     pub(crate) flushes: Pool,
     pub(crate) drain: crate::flush::DrainState,
@@ -105,6 +107,12 @@ counters!(
     tier_errors,
     passthrough_reads,
     passthrough_writes,
+    read_bypass_full,
+    read_bypass_sequential,
+    read_bypass_rule,
+    write_bypass_policy,
+    write_bypass_sequential,
+    write_bypass_rule,
 );
 
 pub(crate) fn add(counter: &AtomicU64, n: u64) {
@@ -280,13 +288,19 @@ impl Engine {
     pub(crate) fn revalidate(&self, file: &Arc<File>, path: &Path, attr: &Attr, seen: Option<u32>) {
         let mut inner = file.lock();
         let outdated = seen.is_some_and(|seen| seen != inner.base_seq);
-        let busy =
-            inner.live().flight.is_some() || inner.state.flags.flush_open || inner.changing > 0;
+        let busy = inner.live().flight.is_some()
+            || inner.live().arounds > 0
+            || inner.state.flags.flush_open
+            || inner.changing > 0;
         inner.live().checked = Some(Instant::now());
         if !inner.state.paths.iter().any(|known| **known == *path) && !inner.live().unlinked {
             inner.state.paths.insert(0, path.into());
         }
-        if inner.state.base == attr.version() || busy || outdated {
+        if busy || outdated {
+            return;
+        }
+        if inner.state.base == attr.version() {
+            inner.live().moved = false;
             return;
         }
         if inner.state.is_dirty() {
@@ -311,6 +325,7 @@ impl Engine {
         inner.state.owner = crate::state::Owner::of(attr);
         inner.live().epoch += 1;
         inner.live().stale = false;
+        inner.live().moved = false;
         inner.live().stream = crate::file::Stream::default();
         // Recorded before the shadow is emptied: a crash must not leave holes that count as data.
         if inner.recorded && self.put(file, inner).is_err() {
@@ -370,6 +385,7 @@ impl Engine {
         inner.live = inner
             .live
             .take()
+            .filter(|live| !live.moved)
             .and_then(|live| live.checked.map(|at| (at, live.named)))
             .map(|(checked, named)| {
                 Box::new(crate::file::Live { checked: Some(checked), named, ..Default::default() })

@@ -6,6 +6,9 @@
 //! queues are all you need for cache eviction", SOSP 2023), is why this and not an LRU. A scan
 //! over files that are read once passes through the small queue and leaves main alone.
 //!
+//! The alternative is plain FIFO: one queue, and no regard for use. It keeps what came last, which
+//! suits data that is read once, soon after it was written.
+//!
 //! Dirty, pinned and open units are offered like any other; the caller refuses them and they go
 //! to the back of main.
 
@@ -13,6 +16,7 @@ use std::collections::VecDeque;
 
 use hashbrown::HashSet;
 
+use crate::config::Eviction;
 use crate::log::FileId;
 
 /// Files are evicted in pieces of this size, so that one file larger than the tier can pass
@@ -61,6 +65,7 @@ pub enum Answer {
 
 #[derive(Debug, Default)]
 pub struct Evictor {
+    by: Eviction,
     small: VecDeque<Unit>,
     main: VecDeque<Unit>,
     ghost: VecDeque<Unit>,
@@ -76,11 +81,22 @@ impl Evictor {
         if !self.members.insert(unit) {
             return;
         }
-        if self.ghosts.remove(&unit) {
+        if self.by == Eviction::Fifo || self.ghosts.remove(&unit) {
             self.main.push_back(unit);
         } else {
             self.small.push_back(unit);
         }
+    }
+
+    /// Changes the policy; what is in keeps its place.
+    pub fn set_policy(&mut self, by: Eviction) {
+        if by == Eviction::Fifo && self.by != by {
+            // What was used again came before what is new.
+            self.main.append(&mut self.small);
+            self.ghost.clear();
+            self.ghosts.clear();
+        }
+        self.by = by;
     }
 
     pub fn len(&self) -> usize {
@@ -103,7 +119,7 @@ impl Evictor {
             let from_small = self.main.is_empty() || self.small.len() * 10 > self.len();
             let unit = if from_small { self.small.pop_front() } else { self.main.pop_front() };
             let Some(unit) = unit.or_else(|| self.main.pop_front()) else { break };
-            let used = hits(unit);
+            let used = if self.by == Eviction::Fifo { 0 } else { hits(unit) };
             if (from_small && used > 1) || (!from_small && used > 0) {
                 self.main.push_back(unit);
                 continue;
@@ -176,6 +192,23 @@ mod tests {
         assert_eq!(evictor.run(1, |_| 0, |_| Answer::Refused), 0);
         assert_eq!(evictor.len(), 50);
         assert_eq!(evictor.run(50, |_| 0, |_| Answer::Evicted(1)), 50);
+    }
+
+    #[test]
+    fn fifo_goes_by_arrival_alone_also_after_a_switch() {
+        let mut evictor = Evictor::default();
+        (0..5).for_each(|n| evictor.admit(unit(n)));
+        evictor.set_policy(Eviction::Fifo);
+        (5..10).for_each(|n| evictor.admit(unit(n)));
+        let mut gone = Vec::new();
+        evictor.run(10, |_| HITS_MAX, |u| {
+            gone.push(u.id().0);
+            Answer::Evicted(1)
+        });
+        assert_eq!(gone, (0..10).collect::<Vec<_>>());
+        evictor.set_policy(Eviction::S3Fifo);
+        evictor.admit(unit(1));
+        assert_eq!((evictor.small.len(), evictor.main.len()), (1, 0));
     }
 
     #[test]

@@ -78,6 +78,10 @@ pub(crate) struct Live {
     pub pins: u32,
     /// Reads, copies and syncs of the shadow in flight.
     pub io: u32,
+    /// Changes around the tier in flight.
+    pub arounds: u32,
+    /// Changed around the tier: the backing file is another than we know.
+    pub moved: bool,
     /// Ranges being fetched.
     pub fills: Vec<(u64, u64)>,
     pub flight: Option<Flight>,
@@ -217,6 +221,7 @@ impl Inner {
                 && live.pins == 0
                 && live.writers == 0
                 && live.io == 0
+                && live.arounds == 0
                 && live.fills.is_empty()
                 && live.flight.is_none()
         })

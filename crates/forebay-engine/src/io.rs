@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use forebay_backing::{Access, BackingFile, Error, Result, Sizes, Timestamp};
+use forebay_backing::{Error, Result, Sizes, Timestamp};
 
+use crate::around::Lane;
 use crate::config::WritePolicy;
 use crate::engine::{Engine, add, now, now_ms};
 use crate::failpoint;
@@ -28,6 +29,18 @@ impl Engine {
     /// Reads at most `buf.len()` bytes at `offset`; short only at the end of the file. Bytes that
     /// are absent are fetched, and stay if the tier has room.
     pub fn read(self: &Arc<Self>, file: &Arc<File>, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.read_in(Lane::default(), file, offset, buf)
+    }
+
+    /// As [`Engine::read`], for a handle with rules of its own.
+    pub fn read_in(
+        self: &Arc<Self>,
+        lane: Lane,
+        file: &Arc<File>,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<usize> {
+        let around = self.reads_around(file, lane, offset, offset + buf.len() as u64);
         let mut missed = false;
         // Eviction may take a range between its fill and our read of it; it cannot go on for long.
         for _ in 0..16 {
@@ -41,17 +54,20 @@ impl Engine {
                 true => None,
                 false => inner.state.ranges.first_gap(offset, end),
             };
-            self.note_stream(file, &mut inner, offset, end);
+            if around.is_none() {
+                self.note_stream(file, &mut inner, offset, end);
+            }
             let Some(gap) = gap else {
                 add(if missed { &self.counters.read_misses } else { &self.counters.read_hits }, 1);
                 return self.read_shadow(file, inner, offset, &mut buf[..(end - offset) as usize]);
             };
             missed = true;
             drop(inner);
-            if !self.fill(file, gap, end)? {
+            if around.is_some() || !self.fill(file, gap, end)? {
                 break;
             }
         }
+        add(self.read_bypass(around), 1);
         self.read_around(file, offset, buf)
     }
 
@@ -74,6 +90,7 @@ impl Engine {
             }
             self.note_stream(file, &mut inner, offset, end);
         }
+        self.note_read(file, offset, end);
         add(&self.counters.read_hits, 1);
         Some(self.read_shadow(file, inner, offset, &mut buf[..(end - offset) as usize]))
     }
@@ -158,13 +175,24 @@ impl Engine {
 
     /// Writes all of `data`. When it returns, the bytes survive the death of this process (S2).
     pub fn write(self: &Arc<Self>, file: &Arc<File>, offset: u64, data: &[u8]) -> Result<()> {
+        self.write_in(Lane::default(), file, offset, data)
+    }
+
+    /// As [`Engine::write`], for a handle with rules of its own.
+    pub fn write_in(
+        self: &Arc<Self>,
+        lane: Lane,
+        file: &Arc<File>,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<()> {
         self.refuse_read_only()?;
         if data.is_empty() {
             return Ok(());
         }
         self.refuse_beyond(file, offset.saturating_add(data.len() as u64))?;
-        if self.config.policy == WritePolicy::WriteAround {
-            return self.write_around(file, offset, data);
+        if self.wrote_around(file, lane, offset, data)? {
+            return Ok(());
         }
         self.slow_down(data.len() as u64);
         self.change(file, offset, offset + data.len() as u64, data.len() as u64, |shadow| {
@@ -205,7 +233,7 @@ impl Engine {
         act: &dyn Fn(&dyn MediaFile) -> std::io::Result<()>,
     ) -> Result<()> {
         let _beat = self.drain.tier_pulse.begin();
-        let mut inner = file.lock();
+        let mut inner = self.lock_for_tier(file)?;
         let shadow = self.shadow(file, &mut inner)?;
         let now_ms = now_ms();
         if inner.state.flags.opaque {
@@ -257,49 +285,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Writes past the tier. What was cached of the range is thrown away, before and after: a
-    /// fill that read the old bytes must not land behind the write.
-    fn write_around(&self, file: &Arc<File>, offset: u64, data: &[u8]) -> Result<()> {
-        let end = offset + data.len() as u64;
-        let backing = self.writable_backing(file)?;
-        self.uncache(file, offset, end)?;
-        self.health.call(|| backing.write_at(data, offset))?;
-        self.uncache(file, offset, end)?;
-        let mut inner = file.lock();
-        inner.state.size = inner.state.size.max(end);
-        inner.state.base.size = inner.state.size;
-        add(&self.counters.write_bytes, data.len() as u64);
-        Ok(())
-    }
-
-    fn uncache(&self, file: &Arc<File>, start: u64, end: u64) -> Result<()> {
-        let mut inner = file.lock();
-        inner.live().epoch += 1;
-        if inner.state.ranges.within(start, end).next().is_none() {
-            return Ok(());
-        }
-        inner.state.ranges.clear(start, end);
-        self.record(file, &mut inner, &[Mark { start, end, state: None }])?;
-        self.account(file, &mut inner);
-        Ok(())
-    }
-
-    /// The backing file for writing, kept while the file is open.
-    pub(crate) fn writable_backing(&self, file: &Arc<File>) -> Result<Arc<dyn BackingFile>> {
-        if let Some(target) = file.lock().live().target.clone() {
-            return Ok(target);
-        }
-        let path = file.path().ok_or_else(|| Error::os(libc::ESTALE, "an unlinked file"))?;
-        let target = self.health.call(|| self.backing.open(&path, Access::ReadWrite))?;
-        let mut inner = file.lock();
-        if inner.live().opens > 0 {
-            inner.live().target = Some(target.clone());
-        }
-        Ok(target)
-    }
-
     /// Changes the size.
     pub fn set_len(self: &Arc<Self>, file: &Arc<File>, size: u64) -> Result<()> {
+        self.set_len_in(Lane::default(), file, size)
+    }
+
+    /// As [`Engine::set_len`], for a handle with rules of its own.
+    pub fn set_len_in(self: &Arc<Self>, lane: Lane, file: &Arc<File>, size: u64) -> Result<()> {
         self.refuse_read_only()?;
         if self.backing.sizes() == Sizes::Fixed {
             return match size == file.lock().size() {
@@ -307,10 +299,10 @@ impl Engine {
                 false => Err(Error::os(libc::EPERM, "the size is that of the device or image")),
             };
         }
-        if self.config.policy == WritePolicy::WriteAround {
-            return self.set_len_around(file, size);
+        if self.resized_around(file, lane, size)? {
+            return Ok(());
         }
-        let mut inner = file.lock();
+        let mut inner = self.lock_for_tier(file)?;
         let shadow = self.shadow(file, &mut inner)?;
         let old = inner.size();
         let cuts_durable = inner.state.durable_size.is_some_and(|durable| size < durable);
@@ -356,17 +348,6 @@ impl Engine {
         self.append(&Entry::Resize { id: file.id, size, mtime, now_ms })
     }
 
-    fn set_len_around(&self, file: &Arc<File>, size: u64) -> Result<()> {
-        let backing = self.writable_backing(file)?;
-        self.health.call(|| backing.set_len(size))?;
-        let old = file.lock().state.size;
-        self.uncache(file, old.min(size), u64::MAX)?;
-        let mut inner = file.lock();
-        inner.state.size = size;
-        inner.state.base.size = size;
-        Ok(())
-    }
-
     /// `fallocate`: reserves space or makes a range read as zeros.
     pub fn allocate(
         self: &Arc<Self>,
@@ -375,15 +356,27 @@ impl Engine {
         offset: u64,
         len: u64,
     ) -> Result<()> {
+        self.allocate_in(Lane::default(), file, how, offset, len)
+    }
+
+    /// As [`Engine::allocate`], for a handle with rules of its own.
+    pub fn allocate_in(
+        self: &Arc<Self>,
+        lane: Lane,
+        file: &Arc<File>,
+        how: Allocate,
+        offset: u64,
+        len: u64,
+    ) -> Result<()> {
         self.refuse_read_only()?;
-        let size = file.lock().size();
         let end = offset + len;
         if how == Allocate::Extend {
             self.refuse_beyond(file, end)?;
         }
-        if self.config.policy == WritePolicy::WriteAround {
-            return self.allocate_around(file, how, offset, len, size);
+        if self.allocated_around(file, lane, how, (offset, end))? {
+            return Ok(());
         }
+        let size = file.lock().size();
         match how {
             Allocate::Zero => {
                 let end = end.min(size);
@@ -394,7 +387,7 @@ impl Engine {
             }
             Allocate::Extend if end > size => {
                 self.make_room(end - size)?;
-                self.set_len(file, end)?;
+                self.set_len_in(lane, file, end)?;
                 self.reserve(file, offset, len)
             }
             _ => self.reserve(file, offset, len),
@@ -411,27 +404,6 @@ impl Engine {
             self.account(file, &mut inner);
         }
         Ok(())
-    }
-
-    fn allocate_around(
-        &self,
-        file: &Arc<File>,
-        how: Allocate,
-        offset: u64,
-        len: u64,
-        size: u64,
-    ) -> Result<()> {
-        match how {
-            Allocate::Zero => {
-                let backing = self.writable_backing(file)?;
-                self.uncache(file, offset, offset + len)?;
-                let len = len.min(size.saturating_sub(offset));
-                self.health.call(|| backing.punch(offset, len))?;
-                self.uncache(file, offset, offset + len)
-            }
-            Allocate::Extend if offset + len > size => self.set_len_around(file, offset + len),
-            _ => Ok(()),
-        }
     }
 
     /// The next stretch of data at or after `offset`, as SEEK_DATA and SEEK_HOLE want to know. A
@@ -452,12 +424,20 @@ impl Engine {
     /// Makes every byte written so far survive the loss of power (S3): the shadow first, then the
     /// record that says so.
     pub fn sync(self: &Arc<Self>, file: &Arc<File>) -> Result<()> {
-        match self.config.policy {
-            WritePolicy::WriteBack => {}
-            WritePolicy::WriteThrough => return self.flush_file(file),
+        self.sync_in(Lane::default(), file)
+    }
+
+    /// As [`Engine::sync`], for a handle with rules of its own.
+    pub fn sync_in(self: &Arc<Self>, lane: Lane, file: &Arc<File>) -> Result<()> {
+        match self.sync_way(lane) {
+            WritePolicy::WriteBack => self.sync_around(file)?,
+            WritePolicy::WriteThrough => {
+                self.sync_around(file)?;
+                return self.flush_file(file);
+            }
             WritePolicy::WriteAround => {
-                let backing = self.writable_backing(file)?;
-                return self.health.call(|| backing.sync());
+                self.flush_file(file)?;
+                return self.sync_target(file);
             }
         }
         add(&self.counters.syncs, 1);

@@ -11,6 +11,7 @@
 //! Lock order: table, file, then any of index, dirty queue, evictor. Nothing is held during a call
 //! to the backing store.
 
+mod around;
 mod check;
 mod config;
 mod copy;
@@ -45,11 +46,13 @@ mod stamps;
 pub mod state;
 mod status;
 mod table;
+mod streams;
 mod tier;
 mod valve;
 
 pub use check::{CheckReport, check};
-pub use config::{Config, Marks, Tunables, Watermark, WritePolicy};
+pub use around::{Admit, Lane};
+pub use config::{Config, Eviction, Marks, Tunables, Watermark, WritePolicy};
 pub use engine::Engine;
 pub use file::File;
 pub use health::Health;

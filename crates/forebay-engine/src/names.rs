@@ -103,7 +103,8 @@ impl Engine {
     /// holes would count as data.
     pub fn begin_unseen(&self, file: &Arc<File>) -> Result<Option<Arc<dyn MediaFile>>> {
         let mut inner = file.lock();
-        if !inner.state.is_complete() {
+        let moved = inner.live().moved || inner.live().arounds > 0;
+        if !inner.state.is_complete() || moved {
             return Ok(None);
         }
         // Nothing was written to a shadow that is made here; until something is, its mtime does
@@ -168,7 +169,8 @@ impl Engine {
         let mut inner = file.lock();
         // Old bytes are served on only beside a reader who has them already.
         let stale = inner.live().stale && inner.live().pins == 0;
-        if !inner.state.is_complete() || stale {
+        let moved = inner.live().moved || inner.live().arounds > 0;
+        if !inner.state.is_complete() || stale || moved {
             return Ok(None);
         }
         let shadow = self.shadow(file, &mut inner)?;
@@ -352,7 +354,7 @@ impl Engine {
             inner.live().leaving = true;
             (inner.live().opens > 0, inner.state.owner.nlink)
         };
-        if open && (links > 1 || self.config.policy == WritePolicy::WriteAround) {
+        if open && (links > 1 || self.policy() == WritePolicy::WriteAround) {
             let _ = self.writable_backing(file);
         }
         let (open, path) = {

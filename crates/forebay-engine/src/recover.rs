@@ -80,6 +80,8 @@ impl Engine {
             .begin(&boot_id, loaded.next_id, &recovered.changed, &|id| states.get(&id).cloned())
             .map_err(|e| Error::io(e, "writing the tier's index"))?;
         let (fill_depth, flush_depth) = (tunables.fill_depth, tunables.flush_depth);
+        let mut evictor = Evictor::default();
+        evictor.set_policy(tunables.eviction);
         let engine = Arc::new(Engine {
             tier,
             index,
@@ -91,7 +93,8 @@ impl Engine {
             next_id: AtomicU64::new(loaded.next_id),
             space: Space::default(),
             dirty: Mutex::new(DirtyQueue::default()),
-            evictor: Mutex::new(Evictor::default()),
+            evictor: Mutex::new(evictor),
+            around: Default::default(),
             fills: Pool::new("fb-fill", fill_depth as usize),
             flushes: Pool::new("fb-flush", flush_depth as usize),
             drain: Default::default(),

@@ -58,7 +58,7 @@ impl Engine {
         let used = self.space.used.load(Relaxed);
         let Ok(space) = self.media().space() else { return };
         let possible = (space.available + used) / 100 * 95;
-        let limit = self.config.tier_size.map_or(possible, |asked| asked.min(possible));
+        let limit = self.tune(|t| t.tier_size).map_or(possible, |asked| asked.min(possible));
         self.space.limit.store(limit.max(1), Relaxed);
     }
 

@@ -2,7 +2,7 @@
 
 use forebay_backing::DirEntry;
 use fuser::{
-    FileHandle, FopenFlags, Generation, INodeNo, ReplyCreate, ReplyDirectoryPlus, ReplyOpen,
+    FileHandle, Generation, INodeNo, ReplyCreate, ReplyDirectoryPlus, ReplyOpen,
     ReplyXattr,
 };
 
@@ -19,10 +19,10 @@ pub fn answer_open(_: &Shared, reply: ReplyOpen, opened: Opened) {
             // SAFETY: the id belongs to this session and stays registered while the handle that
             // was just made exists; `into_raw` keeps the wrapper from closing it.
             let wrapped = unsafe { reply.wrap_backing(id) };
-            reply.opened_passthrough(handle, FopenFlags::empty(), &wrapped);
+            reply.opened_passthrough(handle, fopen_flags(&opened), &wrapped);
             let _ = wrapped.into_raw();
         }
-        how => reply.opened(handle, fopen_flags(how)),
+        How::Cached { .. } | How::Direct => reply.opened(handle, fopen_flags(&opened)),
     }
 }
 
@@ -39,12 +39,15 @@ pub fn answer_create(shared: &Shared, reply: ReplyCreate, (entry, opened): (Entr
                 &attr,
                 generation,
                 handle,
-                FopenFlags::empty(),
+                fopen_flags(&opened),
                 &wrapped,
             );
             let _ = wrapped.into_raw();
         }
-        how => reply.created(&shared.entry_ttl, &attr, generation, handle, fopen_flags(how)),
+        How::Cached { .. } | How::Direct => {
+            let flags = fopen_flags(&opened);
+            reply.created(&shared.entry_ttl, &attr, generation, handle, flags);
+        }
     }
 }
 

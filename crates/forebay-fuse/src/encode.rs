@@ -5,13 +5,19 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use forebay_backing::{Attr, Error, FileKind, RenameMode, Result, SetTime, Timestamp};
 use fuser::{FileAttr, FileType, FopenFlags, INodeNo, RenameFlags, TimeOrNow};
 
-use crate::vfs::How;
+use crate::vfs::{AtClose, How, Opened};
 
-pub fn fopen_flags(how: How) -> FopenFlags {
-    match how {
+pub fn fopen_flags(opened: &Opened) -> FopenFlags {
+    let way = match opened.how {
         How::Cached { keep: true } => FopenFlags::FOPEN_KEEP_CACHE,
         How::Cached { keep: false } | How::Passthrough(_) => FopenFlags::empty(),
         How::Direct => FopenFlags::FOPEN_DIRECT_IO,
+    };
+    // Not by refusing the request once: the kernel would never send another, and the policy may
+    // change.
+    match opened.at_close {
+        AtClose::Nothing => way | FopenFlags::FOPEN_NOFLUSH,
+        AtClose::Flush => way,
     }
 }
 

@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard}
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Attr, DirEntry, Error, FileKind, Result, StatFs};
-use forebay_engine::{Engine, File};
+use forebay_engine::{Engine, File, Lane};
 use hashbrown::HashMap;
 
 use crate::control::Control;
@@ -57,6 +57,14 @@ pub struct Entry {
 pub struct Opened {
     pub handle: u64,
     pub how: How,
+    pub at_close: AtClose,
+}
+
+/// Whether the kernel is to ask us when a descriptor is closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AtClose {
+    Nothing,
+    Flush,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,6 +84,7 @@ enum Handle {
         file: Arc<File>,
         plan: Plan,
         set_id: bool,
+        lane: Lane,
     },
     Control {
         id: u64,

@@ -1,14 +1,14 @@
 //! Verbs on open files.
 
 use forebay_backing::{Error, Result};
-use forebay_engine::{Allocate, WritePolicy};
+use forebay_engine::Allocate;
 
 use super::{Handle, Vfs};
 
 impl Vfs {
     pub fn read(&self, handle: u64, offset: u64, buf: &mut [u8]) -> Result<usize> {
         match &*self.handle(handle)? {
-            Handle::File { file, .. } => self.engine.read(file, offset, buf),
+            Handle::File { file, lane, .. } => self.engine.read_in(*lane, file, offset, buf),
             Handle::Control { text, .. } => {
                 let from = text.len().min(offset as usize);
                 let n = buf.len().min(text.len() - from);
@@ -29,7 +29,7 @@ impl Vfs {
 
     pub fn write(&self, handle: u64, offset: u64, data: &[u8]) -> Result<()> {
         match &*self.handle(handle)? {
-            Handle::File { file, .. } => self.engine.write(file, offset, data),
+            Handle::File { file, lane, .. } => self.engine.write_in(*lane, file, offset, data),
             Handle::Control { id, .. } => self.control.write(*id, data),
             Handle::Dir { .. } => Err(Error::os(libc::EISDIR, "write")),
         }
@@ -37,36 +37,36 @@ impl Vfs {
 
     pub fn fsync(&self, handle: u64) -> Result<()> {
         match &*self.handle(handle)? {
-            Handle::File { file, .. } => self.engine.sync(file),
+            Handle::File { file, lane, .. } => self.engine.sync_in(*lane, file),
             _ => Ok(()),
         }
     }
 
-    /// A descriptor was closed. Only write-through has something to do then.
+    /// A descriptor was closed. Where bytes are to be on the backing store by then, they are.
     pub fn flush(&self, handle: u64) -> Result<()> {
-        if self.engine.config().policy != WritePolicy::WriteThrough {
-            return Err(Error::os(libc::ENOSYS, "flush"));
-        }
         match &*self.handle(handle)? {
-            Handle::File { file, .. } => self.engine.flush_file(file),
+            Handle::File { file, lane, .. } => self.engine.closing(file, *lane),
             _ => Ok(()),
         }
     }
 
     pub fn fallocate(&self, handle: u64, offset: u64, len: u64, mode: i32) -> Result<()> {
-        let file = self.file(handle)?;
+        let handle = self.handle(handle)?;
+        let Handle::File { file, lane, .. } = &*handle else {
+            return Err(Error::os(libc::EINVAL, "not a regular file"));
+        };
         let how = match mode {
             0 => Allocate::Extend,
             libc::FALLOC_FL_KEEP_SIZE => Allocate::KeepSize,
             m if m == libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE => Allocate::Zero,
             m if m == libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE => Allocate::Zero,
             libc::FALLOC_FL_ZERO_RANGE => {
-                self.engine.allocate(&file, Allocate::Extend, offset, len)?;
+                self.engine.allocate_in(*lane, file, Allocate::Extend, offset, len)?;
                 Allocate::Zero
             }
             _ => return Err(Error::os(libc::EOPNOTSUPP, "this kind of fallocate")),
         };
-        self.engine.allocate(&file, how, offset, len)
+        self.engine.allocate_in(*lane, file, how, offset, len)
     }
 
     pub fn lseek(&self, handle: u64, offset: u64, whence: i32) -> Result<u64> {

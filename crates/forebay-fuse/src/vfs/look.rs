@@ -5,6 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
 
 use forebay_backing::{Attr, DirEntry, Error, FileKey, FileKind, Result};
+use forebay_engine::Lane;
 
 use super::{Entry, Handle, Opened, Vfs};
 use crate::control;
@@ -144,7 +145,7 @@ impl Vfs {
         }
         let key = self.nodes.key(id).ok_or_else(away)?;
         let file = self.engine.open_cached(key).ok_or_else(away)?;
-        self.open_as(id, file, false, false)
+        self.open_as(id, file, false, false, Lane::default())
     }
 
     pub fn forget(&self, id: u64, times: u64) {

@@ -7,10 +7,10 @@ use std::ffi::OsStr;
 use std::sync::Arc;
 
 use forebay_backing::{Error, New, Result};
-use forebay_engine::{File, WritePolicy};
+use forebay_engine::{File, Lane, WritePolicy};
 use hashbrown::HashMap;
 
-use super::{Entry, Handle, How, OpenNode, Opened, Vfs};
+use super::{AtClose, Entry, Handle, How, OpenNode, Opened, Vfs};
 use crate::Passthrough;
 use crate::control::Control;
 use crate::modes::{Mode, Permit, Plan, Wish, plan};
@@ -27,8 +27,9 @@ impl Vfs {
         let path = self.below(parent, name)?;
         match self.engine.create(&path, &new) {
             Ok((file, attr)) => {
+                let lane = Lane::default();
                 let entry = self.entry(parent, name, attr);
-                let opened = self.open_as(entry.id, file, true, true)?;
+                let opened = self.open_as(entry.id, file, true, true, lane)?;
                 Ok((entry, opened))
             }
             Err(e) if e.is(libc::EEXIST) && flags & libc::O_EXCL == 0 => {
@@ -46,7 +47,7 @@ impl Vfs {
         if Control::owns(id) {
             let text = self.control.read(id)?;
             let handle = self.keep(Handle::Control { id, text });
-            return Ok(Opened { handle, how: How::Direct });
+            return Ok(Opened { handle, how: How::Direct, at_close: AtClose::Nothing });
         }
         let write = flags & libc::O_ACCMODE != libc::O_RDONLY;
         // Linux truncates for a reader, too, if he may write.
@@ -56,11 +57,12 @@ impl Vfs {
         }
         let _tree = self.tree();
         let file = self.open_node(id)?;
-        if truncate && let Err(e) = self.engine.set_len(&file, 0) {
+        let lane = Lane::default();
+        if truncate && let Err(e) = self.engine.set_len_in(lane, &file, 0) {
             self.engine.close(&file);
             return Err(e);
         }
-        self.open_as(id, file, write, truncate)
+        self.open_as(id, file, write, truncate, lane)
     }
 
     /// The engine's handle on a node. One that has just lost its name is opened without: the kernel
@@ -91,6 +93,7 @@ impl Vfs {
         file: Arc<File>,
         write: bool,
         fresh: bool,
+        lane: Lane,
     ) -> Result<Opened> {
         let mut open = self.open.lock().expect("no panic inside");
         let node = open.entry(id).or_insert_with(|| OpenNode {
@@ -107,7 +110,7 @@ impl Vfs {
         let facts = self.engine.facts(&file);
         let wish =
             Wish { write, fresh, complete: facts.complete, wholly_dirty: facts.wholly_dirty };
-        let mut planned = plan(mode, wish, self.permit(write, facts.set_id));
+        let mut planned = plan(mode, wish, self.permit(write, facts.set_id, lane));
         let mut kernel_id = 0;
         if planned != Plan::Cached {
             match self.pass_through(node, &file, planned) {
@@ -135,20 +138,27 @@ impl Vfs {
             self.nodes.set_pages(id, 0);
         }
         drop(open);
-        Ok(Opened {
-            handle: self.keep(Handle::File { id, file, plan: planned, set_id: facts.set_id }),
-            how,
-        })
+        let at_close = match self.engine.flushes_at_close(lane) {
+            true => AtClose::Flush,
+            false => AtClose::Nothing,
+        };
+        let set_id = facts.set_id;
+        let handle = self.keep(Handle::File { id, file, plan: planned, set_id, lane });
+        Ok(Opened { handle, how, at_close })
     }
 
-    pub(super) fn permit(&self, write: bool, set_id: bool) -> Permit {
-        let possible = self.registrar.get().is_some() && self.passthrough != Passthrough::Off;
+    pub(super) fn permit(&self, write: bool, set_id: bool, lane: Lane) -> Permit {
+        let possible = self.registrar.get().is_some()
+            && self.passthrough != Passthrough::Off
+            && lane == Lane::default();
+        let policy = self.engine.policy();
         // Writes around the tier leave a shadow behind: nobody may hold on to one.
-        let around = self.engine.config().policy == WritePolicy::WriteAround;
+        let around = policy == WritePolicy::WriteAround;
         let write = write
             && possible
             && !set_id
-            && self.engine.config().policy == WritePolicy::WriteBack
+            && policy == WritePolicy::WriteBack
+            && !self.engine.watches_writers()
             && match self.passthrough {
                 Passthrough::Always => true,
                 Passthrough::Auto => self.engine.may_write_unseen(),
@@ -216,7 +226,7 @@ impl Vfs {
     pub fn release(&self, handle: u64) {
         let found = self.handles.write().expect("no panic inside").remove(&handle);
         let Some(found) = found else { return };
-        let Handle::File { id, file, plan, set_id } = &*found else { return };
+        let Handle::File { id, file, plan, set_id, lane } = &*found else { return };
         let mut open = self.open.lock().expect("no panic inside");
         // Together with the mode: who opens the file between the two would take it for pinned.
         if let Err(e) = self.end_pass(file, *plan) {
@@ -239,6 +249,10 @@ impl Vfs {
         if *plan == Plan::PassWrite && *set_id && facts.set_id && facts.wholly_dirty {
             // Who wrote past us is not known; a privilege is not left on what he wrote.
             self.strip_suid(*id, None);
+        }
+        // Who was opened before the policy changed is not asked for when he closes.
+        if let Err(e) = self.engine.closing(file, *lane) {
+            tracing::debug!(error = %e, "the flush at the end of a handle; it is tried again");
         }
         self.engine.close(file);
     }

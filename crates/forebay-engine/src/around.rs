@@ -1,0 +1,410 @@
+//! Requests that go around the tier: which ones, and how they stay in step with those that do not.
+//!
+//! Reads go around where the bytes are absent and are not to be kept: present bytes always win.
+//! Writes go around because the policy, a rule or a long stream asks for it, and only while
+//! nothing of the file is dirty, being flushed, or written or read past us:
+//!
+//! - R1: while a change around the tier is under way nothing of the file becomes dirty, and none
+//!   begins while something is. So the backing file never changes under a flush because of us, and
+//!   an older byte never lands on a newer one.
+//! - R2: after such changes the backing file is looked at again before anything becomes dirty: the
+//!   next flush compares it with what it is then.
+//! - R3: what is cached of a range is thrown away before and after it is written around the tier;
+//!   a fill that read the old bytes does not land.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use forebay_backing::{Access, BackingFile, Error, FileKey, Result};
+
+use crate::config::WritePolicy;
+use crate::engine::{Engine, add};
+use crate::file::{File, Inner};
+use crate::io::Allocate;
+use crate::log::Mark;
+use crate::streams::Streams;
+
+/// Whether bytes may come into the tier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Admit {
+    #[default]
+    Allow,
+    Deny,
+}
+
+/// What is decided for one handle, when it is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Lane {
+    pub read: Admit,
+    pub write: Admit,
+}
+
+/// Why a request goes around the tier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Why {
+    Policy,
+    Rule,
+    Stream,
+}
+
+/// Files with bytes written around the tier and not synced there, up to so many; beyond, any file
+/// may be one.
+const UNSYNCED_MAX: usize = 65_536;
+
+#[derive(Default)]
+pub(crate) struct Around {
+    reads: Mutex<Streams>,
+    writes: Mutex<Streams>,
+    unsynced: Mutex<HashSet<FileKey>>,
+}
+
+/// A file that is changed around the tier all the time is waited for so many times 50 ms.
+const TURNS: u32 = 200;
+
+const TURN: Duration = Duration::from_millis(50);
+
+impl Engine {
+    /// The write policy of this moment: one look for each request.
+    pub fn policy(&self) -> WritePolicy {
+        self.tune(|t| t.policy)
+    }
+
+    /// Whether every writer has to be seen: who writes past us is in no stream we could follow.
+    pub fn watches_writers(&self) -> bool {
+        self.tune(|t| t.bypass_writes) > 0
+    }
+
+    /// Whether absent bytes of `[start, end)` are read without being kept.
+    pub(crate) fn reads_around(&self, file: &File, lane: Lane, start: u64, end: u64) -> Option<Why> {
+        if lane.read == Admit::Deny {
+            return Some(Why::Rule);
+        }
+        self.note_read(file, start, end)
+    }
+
+    /// Sees whether a read belongs to a stream that is too long to be kept.
+    pub(crate) fn note_read(&self, file: &File, start: u64, end: u64) -> Option<Why> {
+        let limit = self.tune(|t| t.bypass_reads);
+        if limit == 0 {
+            return None;
+        }
+        let len = self.around.reads.lock().expect("no panic inside").note(file.id, start, end);
+        (len > limit).then_some(Why::Stream)
+    }
+
+    fn writes_around(&self, lane: Lane) -> Option<Why> {
+        match lane.write {
+            Admit::Deny => Some(Why::Rule),
+            Admit::Allow => (self.policy() == WritePolicy::WriteAround).then_some(Why::Policy),
+        }
+    }
+
+    /// Writes around the tier if the write is to go there and may; `false`: the tier takes it.
+    pub(crate) fn wrote_around(
+        self: &Arc<Self>,
+        file: &Arc<File>,
+        lane: Lane,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<bool> {
+        let end = offset + data.len() as u64;
+        let why = match self.writes_around(lane) {
+            Some(why) => why,
+            None if self.is_long_write(file, offset, end) => Why::Stream,
+            None => return Ok(false),
+        };
+        let Some(backing) = self.begin_around(file, why, end)? else { return Ok(false) };
+        let written = self.replace(file, offset, end, || backing.write_at(data, offset));
+        let done = written.is_ok();
+        self.end_around(file, |inner| {
+            if done {
+                inner.state.size = inner.state.size.max(end);
+                inner.state.base.size = inner.state.size;
+            }
+        });
+        written?;
+        add(&self.counters.write_bytes, data.len() as u64);
+        add(self.write_bypass(why), 1);
+        Ok(true)
+    }
+
+    fn is_long_write(&self, file: &File, start: u64, end: u64) -> bool {
+        let limit = self.tune(|t| t.bypass_writes);
+        limit > 0 && {
+            let mut streams = self.around.writes.lock().expect("no panic inside");
+            streams.note(file.id, start, end) > limit
+        }
+    }
+
+    fn write_bypass(&self, why: Why) -> &std::sync::atomic::AtomicU64 {
+        match why {
+            Why::Policy => &self.counters.write_bypass_policy,
+            Why::Rule => &self.counters.write_bypass_rule,
+            Why::Stream => &self.counters.write_bypass_sequential,
+        }
+    }
+
+    pub(crate) fn read_bypass(&self, why: Option<Why>) -> &std::sync::atomic::AtomicU64 {
+        match why {
+            Some(Why::Stream) => &self.counters.read_bypass_sequential,
+            Some(_) => &self.counters.read_bypass_rule,
+            None => &self.counters.read_bypass_full,
+        }
+    }
+
+    /// Changes the size around the tier if it may; `false`: the tier does it.
+    pub(crate) fn resized_around(
+        self: &Arc<Self>,
+        file: &Arc<File>,
+        lane: Lane,
+        size: u64,
+    ) -> Result<bool> {
+        let Some(why) = self.writes_around(lane) else { return Ok(false) };
+        let Some(backing) = self.begin_around(file, why, size)? else { return Ok(false) };
+        let old = file.lock().state.size;
+        let done = self.replace(file, old.min(size), u64::MAX, || backing.set_len(size));
+        let ok = done.is_ok();
+        self.end_around(file, |inner| {
+            if ok {
+                (inner.state.size, inner.state.base.size) = (size, size);
+            }
+        });
+        done.map(|()| true)
+    }
+
+    /// `fallocate` around the tier if it may; `false`: the tier does it.
+    pub(crate) fn allocated_around(
+        self: &Arc<Self>,
+        file: &Arc<File>,
+        lane: Lane,
+        how: Allocate,
+        range: (u64, u64),
+    ) -> Result<bool> {
+        let Some(why) = self.writes_around(lane) else { return Ok(false) };
+        let size = file.lock().size();
+        let (start, end) = range;
+        match how {
+            Allocate::Zero => {
+                let end = end.min(size);
+                if start >= end {
+                    return Ok(true);
+                }
+                let Some(backing) = self.begin_around(file, why, end)? else { return Ok(false) };
+                let done =
+                    self.replace(file, start, end, || backing.punch(start, end - start));
+                self.end_around(file, |_| {});
+                done.map(|()| true)
+            }
+            Allocate::Extend if end > size => self.resized_around(file, lane, end),
+            // A reservation is a courtesy, and the backing store is not asked for any.
+            _ => Ok(true),
+        }
+    }
+
+    /// Claims the file for a change around the tier (R1) and returns its backing file; `None` if
+    /// the tier has to take it. A stream's own beginning, which is in the tier, is flushed first.
+    fn begin_around(
+        self: &Arc<Self>,
+        file: &Arc<File>,
+        why: Why,
+        end: u64,
+    ) -> Result<Option<Arc<dyn BackingFile>>> {
+        if why == Why::Stream && file.lock().state.is_dirty() && self.flush_file(file).is_err() {
+            self.decline(file, end);
+            return Ok(None);
+        }
+        if may_go_around(&mut file.lock()) {
+            let backing = self.writable_backing(file)?;
+            let mut inner = file.lock();
+            if may_go_around(&mut inner) {
+                inner.live().arounds += 1;
+                return Ok(Some(backing));
+            }
+        }
+        if why == Why::Stream {
+            self.decline(file, end);
+        }
+        Ok(None)
+    }
+
+    /// The stream stays in the tier; it is asked again after as many bytes as it took to notice.
+    fn decline(&self, file: &File, end: u64) {
+        self.around.writes.lock().expect("no panic inside").restart(file.id, end);
+    }
+
+    fn end_around(&self, file: &Arc<File>, settle: impl FnOnce(&mut Inner)) {
+        self.note_unsynced(file.key);
+        let mut inner = file.lock();
+        settle(&mut inner);
+        // A look at the backing file from before says nothing of what it is now.
+        inner.base_seq += 1;
+        let live = inner.live();
+        live.arounds -= 1;
+        live.moved = true;
+        live.checked = None;
+        file.changed.notify_all();
+        self.retire(file, inner);
+    }
+
+    /// Changes a range of the backing file; what is cached of it goes (R3).
+    fn replace(
+        &self,
+        file: &Arc<File>,
+        start: u64,
+        end: u64,
+        act: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        self.uncache(file, start, end)?;
+        let done = self.health.call(act);
+        self.uncache(file, start, end)?;
+        done
+    }
+
+    fn uncache(&self, file: &Arc<File>, start: u64, end: u64) -> Result<()> {
+        let mut inner = file.lock();
+        inner.live().epoch += 1;
+        let present = inner.state.ranges.within(start, end).map(|run| (run.start, run.end));
+        let present: Vec<(u64, u64)> = present.collect();
+        if present.is_empty() {
+            return Ok(());
+        }
+        inner.state.ranges.clear(start, end);
+        self.record(file, &mut inner, &[Mark { start, end, state: None }])?;
+        if inner.may_punch() {
+            let shadow = self.shadow(file, &mut inner)?;
+            for (start, end) in present {
+                self.note_tier(shadow.punch(start, end - start))?;
+            }
+        }
+        self.account(file, &mut inner);
+        Ok(())
+    }
+
+    /// The backing file for writing, kept while the file is open.
+    pub(crate) fn writable_backing(&self, file: &Arc<File>) -> Result<Arc<dyn BackingFile>> {
+        if let Some(target) = file.lock().live().target.clone() {
+            return Ok(target);
+        }
+        let path = file.path().ok_or_else(|| Error::os(libc::ESTALE, "an unlinked file"))?;
+        let target = self.health.call(|| self.backing.open(&path, Access::ReadWrite))?;
+        let mut inner = file.lock();
+        if inner.live().opens > 0 {
+            inner.live().target = Some(target.clone());
+        }
+        Ok(target)
+    }
+
+    /// Locks a file of which bytes are about to become dirty (R1, R2).
+    pub(crate) fn lock_for_tier<'a>(&self, file: &'a Arc<File>) -> Result<MutexGuard<'a, Inner>> {
+        for _ in 0..TURNS {
+            let inner = file.lock();
+            if inner.live.as_ref().is_none_or(|live| live.arounds == 0 && !live.moved) {
+                return Ok(inner);
+            }
+            self.come_back(file, inner)?;
+        }
+        Err(Error::os(libc::EBUSY, "the file is written around the fast tier all the time"))
+    }
+
+    /// Waits for changes around the tier to end, then takes over what the backing file is now.
+    fn come_back(&self, file: &Arc<File>, mut inner: MutexGuard<'_, Inner>) -> Result<()> {
+        let seen = inner.base_seq;
+        let live = inner.live();
+        if live.arounds > 0 || live.io > 0 {
+            let waited = file.changed.wait_timeout(inner, TURN);
+            drop(waited.expect("no panic under a file's lock"));
+            return Ok(());
+        }
+        if live.unlinked {
+            live.moved = false; // Nothing of it is ever flushed.
+            return Ok(());
+        }
+        let held = live.target.clone().or_else(|| live.backing.clone());
+        let path = inner.state.paths.first().cloned();
+        drop(inner);
+        let path = path.ok_or_else(|| Error::os(libc::ESTALE, "the file was unlinked"))?;
+        let attr = match held {
+            Some(backing) => self.health.call(|| backing.stat())?,
+            None => self.health.call(|| self.backing.stat(&path))?,
+        };
+        self.revalidate(file, &path, &attr, Some(seen));
+        Ok(())
+    }
+
+    fn note_unsynced(&self, key: FileKey) {
+        let mut unsynced = self.around.unsynced.lock().expect("no panic inside");
+        if unsynced.len() <= UNSYNCED_MAX {
+            unsynced.insert(key);
+        }
+    }
+
+    /// Syncs what was written around the tier, whoever wrote it.
+    pub(crate) fn sync_around(&self, file: &Arc<File>) -> Result<()> {
+        {
+            let mut unsynced = self.around.unsynced.lock().expect("no panic inside");
+            if !unsynced.remove(&file.key) && unsynced.len() <= UNSYNCED_MAX {
+                return Ok(());
+            }
+        }
+        let synced = self.sync_target(file);
+        if synced.is_err() {
+            self.note_unsynced(file.key);
+        }
+        synced
+    }
+
+    pub(crate) fn sync_target(&self, file: &Arc<File>) -> Result<()> {
+        let gone = {
+            let mut inner = file.lock();
+            let live = inner.live();
+            live.unlinked && live.target.is_none()
+        };
+        if gone {
+            return Ok(()); // Nobody can find it again.
+        }
+        let backing = self.writable_backing(file)?;
+        self.health.call(|| backing.sync())
+    }
+
+    /// What fsync means for a handle.
+    pub(crate) fn sync_way(&self, lane: Lane) -> WritePolicy {
+        match self.writes_around(lane) {
+            Some(_) => WritePolicy::WriteAround,
+            None => self.policy(),
+        }
+    }
+
+    /// Whether close of a handle has something to wait for: its dirty bytes are to be on the
+    /// backing store by then.
+    pub fn flushes_at_close(&self, lane: Lane) -> bool {
+        self.sync_way(lane) != WritePolicy::WriteBack
+    }
+
+    /// A descriptor was closed.
+    pub fn closing(self: &Arc<Self>, file: &Arc<File>, lane: Lane) -> Result<()> {
+        let dirty = || {
+            let inner = file.lock();
+            inner.state.is_dirty() && inner.live.as_ref().is_none_or(|live| !live.unlinked)
+        };
+        match self.flushes_at_close(lane) && dirty() {
+            true => self.flush_file(file),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Whether a change of the file may go around the tier now (R1).
+fn may_go_around(inner: &mut Inner) -> bool {
+    let flags = &inner.state.flags;
+    let untouched =
+        !inner.state.is_dirty() && !flags.opaque && !flags.flush_open && !flags.conflict;
+    let has_name = !inner.state.paths.is_empty();
+    let live = inner.live();
+    untouched
+        && live.flight.is_none()
+        && live.pins == 0
+        && live.writers == 0
+        && !live.stale
+        && (live.target.is_some() || (has_name && !live.unlinked))
+}
