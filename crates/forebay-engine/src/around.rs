@@ -75,22 +75,33 @@ impl Engine {
         self.tune(|t| t.bypass_writes) > 0
     }
 
-    /// Whether absent bytes of `[start, end)` are read without being kept.
-    pub(crate) fn reads_around(&self, file: &File, lane: Lane, start: u64, end: u64) -> Option<Why> {
-        if lane.read == Admit::Deny {
-            return Some(Why::Rule);
+    /// How many bytes behind a read of `[start, end)` may be kept, or why not even its own.
+    pub(crate) fn keeps(
+        &self,
+        file: &File,
+        lane: Lane,
+        start: u64,
+        end: u64,
+    ) -> std::result::Result<u64, Why> {
+        match lane.read {
+            Admit::Deny => Err(Why::Rule),
+            Admit::Allow => self.note_read(file, start, end),
         }
-        self.note_read(file, start, end)
     }
 
     /// Sees whether a read belongs to a stream that is too long to be kept.
-    pub(crate) fn note_read(&self, file: &File, start: u64, end: u64) -> Option<Why> {
+    pub(crate) fn note_read(
+        &self,
+        file: &File,
+        start: u64,
+        end: u64,
+    ) -> std::result::Result<u64, Why> {
         let limit = self.tune(|t| t.bypass_reads);
         if limit == 0 {
-            return None;
+            return Ok(u64::MAX);
         }
         let len = self.around.reads.lock().expect("no panic inside").note(file.id, start, end);
-        (len > limit).then_some(Why::Stream)
+        limit.checked_sub(len).ok_or(Why::Stream)
     }
 
     fn writes_around(&self, lane: Lane) -> Option<Why> {
@@ -191,8 +202,7 @@ impl Engine {
                     return Ok(true);
                 }
                 let Some(backing) = self.begin_around(file, why, end)? else { return Ok(false) };
-                let done =
-                    self.replace(file, start, end, || backing.punch(start, end - start));
+                let done = self.replace(file, start, end, || backing.punch(start, end - start));
                 self.end_around(file, |_| {});
                 done.map(|()| true)
             }

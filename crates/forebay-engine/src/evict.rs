@@ -201,10 +201,14 @@ mod tests {
         evictor.set_policy(Eviction::Fifo);
         (5..10).for_each(|n| evictor.admit(unit(n)));
         let mut gone = Vec::new();
-        evictor.run(10, |_| HITS_MAX, |u| {
-            gone.push(u.id().0);
-            Answer::Evicted(1)
-        });
+        evictor.run(
+            10,
+            |_| HITS_MAX,
+            |u| {
+                gone.push(u.id().0);
+                Answer::Evicted(1)
+            },
+        );
         assert_eq!(gone, (0..10).collect::<Vec<_>>());
         evictor.set_policy(Eviction::S3Fifo);
         evictor.admit(unit(1));

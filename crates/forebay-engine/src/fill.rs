@@ -56,15 +56,16 @@ fn is_zero(bytes: &[u8]) -> bool {
 }
 
 impl Engine {
-    /// Sees whether reads are sequential, and asks for what comes next if they are.
+    /// Sees whether reads are sequential, and asks for what comes next if they are: at most
+    /// `ahead` bytes.
     pub(crate) fn note_stream(
         self: &Arc<Self>,
         file: &Arc<File>,
         inner: &mut Inner,
-        start: u64,
-        end: u64,
+        (start, end): (u64, u64),
+        ahead: u64,
     ) {
-        let max = self.tune(|t| t.readahead);
+        let max = self.tune(|t| t.readahead).min(ahead);
         if max == 0 || inner.state.is_complete() {
             return;
         }

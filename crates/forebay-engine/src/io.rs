@@ -40,7 +40,7 @@ impl Engine {
         offset: u64,
         buf: &mut [u8],
     ) -> Result<usize> {
-        let around = self.reads_around(file, lane, offset, offset + buf.len() as u64);
+        let keeps = self.keeps(file, lane, offset, offset + buf.len() as u64);
         let mut missed = false;
         // Eviction may take a range between its fill and our read of it; it cannot go on for long.
         for _ in 0..16 {
@@ -54,8 +54,8 @@ impl Engine {
                 true => None,
                 false => inner.state.ranges.first_gap(offset, end),
             };
-            if around.is_none() {
-                self.note_stream(file, &mut inner, offset, end);
+            if let Ok(ahead) = keeps {
+                self.note_stream(file, &mut inner, (offset, end), ahead);
             }
             let Some(gap) = gap else {
                 add(if missed { &self.counters.read_misses } else { &self.counters.read_hits }, 1);
@@ -63,11 +63,11 @@ impl Engine {
             };
             missed = true;
             drop(inner);
-            if around.is_some() || !self.fill(file, gap, end)? {
+            if keeps.is_err() || !self.fill(file, gap, end)? {
                 break;
             }
         }
-        add(self.read_bypass(around), 1);
+        add(self.read_bypass(keeps.err()), 1);
         self.read_around(file, offset, buf)
     }
 
@@ -88,9 +88,10 @@ impl Engine {
             if !inner.state.ranges.covers(offset, end) {
                 return None;
             }
-            self.note_stream(file, &mut inner, offset, end);
+            if let Ok(ahead) = self.note_read(file, offset, end) {
+                self.note_stream(file, &mut inner, (offset, end), ahead);
+            }
         }
-        self.note_read(file, offset, end);
         add(&self.counters.read_hits, 1);
         Some(self.read_shadow(file, inner, offset, &mut buf[..(end - offset) as usize]))
     }

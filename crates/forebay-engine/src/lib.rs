@@ -45,13 +45,13 @@ mod space;
 mod stamps;
 pub mod state;
 mod status;
-mod table;
 mod streams;
+mod table;
 mod tier;
 mod valve;
 
-pub use check::{CheckReport, check};
 pub use around::{Admit, Lane};
+pub use check::{CheckReport, check};
 pub use config::{Config, Eviction, Marks, Tunables, Watermark, WritePolicy};
 pub use engine::Engine;
 pub use file::File;

@@ -2,8 +2,7 @@
 
 use forebay_backing::DirEntry;
 use fuser::{
-    FileHandle, Generation, INodeNo, ReplyCreate, ReplyDirectoryPlus, ReplyOpen,
-    ReplyXattr,
+    FileHandle, Generation, INodeNo, ReplyCreate, ReplyDirectoryPlus, ReplyOpen, ReplyXattr,
 };
 
 use crate::encode::{file_attr, fopen_flags};

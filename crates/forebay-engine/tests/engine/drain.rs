@@ -12,9 +12,10 @@ use crate::start::{NEW, abandon, counter, start};
 use crate::store::MemStore;
 
 const MIB: u64 = 1 << 20;
+const TIER: Option<u64> = Some(1 << 30);
 
 fn engine(tunables: Tunables) -> (Arc<Engine>, Arc<File>) {
-    let config = Config { tier_size: Some(1 << 30), ..Config::default() };
+    let (config, tunables) = (Config::default(), Tunables { tier_size: TIER, ..tunables });
     let media = Arc::new(CrashMedia::default());
     let engine = start(media, Arc::new(MemStore::new()), "drain", config, tunables).expect("new");
     let (file, _) = engine.create(Path::new("f"), &NEW).expect("an empty store");
@@ -65,7 +66,7 @@ fn the_cap_holds_and_a_drain_to_a_deadline_is_in_time() {
     engine.drain_by(None);
 
     write(&engine, &file, 24, 2);
-    engine.set_tunables(Tunables { rate_max: 12 * MIB, ..hold }).expect("valid");
+    engine.set_tunables(Tunables { tier_size: TIER, rate_max: 12 * MIB, ..hold }).expect("valid");
     std::thread::sleep(Duration::from_millis(200));
     let began = Instant::now();
     engine.flush_file(&file).expect("a good store");

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use forebay_backing::{BackingStore, DirStore, RenameMode, Result};
 use forebay_engine::media::{DirMedia, Media};
-use forebay_engine::{Allocate, Config, Engine, KeepDirty, Progress, Tunables};
+use forebay_engine::{
+    Allocate, Config, Engine, Eviction, File, KeepDirty, Progress, Tunables, WritePolicy,
+};
 
 use crate::media::CrashMedia;
 use crate::rng::Rng;
@@ -24,12 +26,22 @@ struct Model {
     engine: Option<Arc<Engine>>,
     media: Arc<dyn Media>,
     store: Arc<dyn BackingStore>,
-    config: Config,
+    tunables: Tunables,
+    policies: Policies,
+    /// Handles that stay open over other operations.
+    held: Vec<Arc<File>>,
     /// Bytes by file, so that hard links share them.
     files: Vec<Vec<u8>>,
     names: Files,
     size_max: u64,
     work: BTreeMap<&'static str, u64>,
+}
+
+/// Whether policy, eviction and bypass change while the model runs.
+#[derive(PartialEq)]
+enum Policies {
+    Fixed,
+    Switching,
 }
 
 fn tunables() -> Tunables {
@@ -54,11 +66,56 @@ impl Model {
             names.insert(name.into(), files.len());
             files.push(bytes);
         }
-        let config = Config { tier_size, ..Config::default() };
+        let tunables = Tunables { tier_size, ..tunables() };
         let engine =
-            start(media.clone(), store.clone(), "model", config.clone(), tunables()).expect("new");
-        let work = BTreeMap::new();
-        Model { rng, engine: Some(engine), media, store, config, files, names, size_max, work }
+            start(media.clone(), store.clone(), "model", Config::default(), tunables.clone())
+                .expect("new");
+        Model {
+            rng,
+            engine: Some(engine),
+            media,
+            store,
+            tunables,
+            policies: Policies::Fixed,
+            held: Vec::new(),
+            files,
+            names,
+            size_max,
+            work: BTreeMap::new(),
+        }
+    }
+
+    fn switching(mut self) -> Model {
+        self.policies = Policies::Switching;
+        self
+    }
+
+    /// Another policy, or another handle that stays open.
+    fn switch(&mut self, path: &Path) -> Result<()> {
+        match self.rng.below(30) {
+            0..=2 => {
+                let policies =
+                    [WritePolicy::WriteBack, WritePolicy::WriteThrough, WritePolicy::WriteAround];
+                self.tunables.policy = policies[self.rng.below(3) as usize];
+                self.tunables.bypass_writes = [0, 0, 20_000][self.rng.below(3) as usize];
+                self.tunables.bypass_reads = [0, 10_000][self.rng.below(2) as usize];
+                self.tunables.eviction =
+                    [Eviction::S3Fifo, Eviction::Fifo][self.rng.below(2) as usize];
+                self.engine().set_tunables(self.tunables.clone())
+            }
+            3 if self.held.len() < 3 && self.names.contains_key(path) => {
+                self.held.push(self.engine().open(path, None)?);
+                Ok(())
+            }
+            4 => self.let_go(),
+            _ => Ok(()),
+        }
+    }
+
+    fn let_go(&mut self) -> Result<()> {
+        let held = std::mem::take(&mut self.held);
+        held.iter().for_each(|file| self.engine().close(file));
+        Ok(())
     }
 
     fn engine(&self) -> &Arc<Engine> {
@@ -69,6 +126,9 @@ impl Model {
         for step in 0..steps {
             let name = NAMES.iter().filter(|n| **n != "d").nth(self.rng.below(7) as usize);
             let path = PathBuf::from(name.expect("seven names"));
+            if self.policies == Policies::Switching {
+                self.switch(&path).unwrap_or_else(|e| panic!("step {step}: {e}"));
+            }
             let done = match self.names.get(&path).copied() {
                 None => self.create(&path),
                 Some(id) => self.step(&path, id),
@@ -175,9 +235,13 @@ impl Model {
     /// What the kernel does for a file opened with O_TRUNC.
     fn write_unseen(&mut self, path: &Path, id: usize) -> Result<()> {
         let data = self.bytes();
+        let fixed = self.policies == Policies::Fixed;
         self.with(path, |engine, file| {
             engine.set_len(file, 0)?;
-            let shadow = engine.begin_unseen(file)?.expect("an empty file is complete");
+            let Some(shadow) = engine.begin_unseen(file)? else {
+                assert!(!fixed, "an empty file is complete");
+                return engine.write(file, 0, &data);
+            };
             shadow.write_at(&data, 0).expect("room");
             let mut half = vec![0; data.len() / 2];
             let n = engine.read(file, 0, &mut half)?;
@@ -257,11 +321,18 @@ impl Model {
         {
             *self.work.entry(name).or_default() += counter(self.engine(), name);
         }
+        if self.policies == Policies::Switching {
+            for name in ["write_bypass_policy", "write_bypass_sequential", "read_bypass_sequential"]
+            {
+                *self.work.entry(name).or_default() += counter(self.engine(), name);
+            }
+        }
         assert_eq!(counter(self.engine(), "conflicts"), 0, "nobody else writes");
     }
 
     fn reopen(&mut self) -> Result<()> {
         self.note_work();
+        self.let_go()?;
         self.engine().shutdown(KeepDirty::Yes, &Progress::default(), None);
         let gone = Arc::downgrade(&self.engine.take().expect("always one"));
         // The store of the index writes when it is dropped; read-ahead may hold on to it.
@@ -271,13 +342,14 @@ impl Model {
             std::thread::sleep(Duration::from_millis(1));
         }
         let (media, store) = (self.media.clone(), self.store.clone());
-        self.engine = Some(start(media, store, "model", self.config.clone(), tunables())?);
+        self.engine = Some(start(media, store, "model", Config::default(), self.tunables.clone())?);
         assert!(self.engine().recovery().clean_shutdown, "{:?}", self.engine().recovery());
         Ok(())
     }
 
     /// Through the engine and, once flushed, on the backing store, all is as it should be.
     fn finish(&mut self) {
+        self.let_go().expect("closing never fails");
         for (path, id) in &self.names {
             let bytes = read_all(self.engine(), path).expect("it exists");
             assert_same(path, &bytes, &self.files[*id]);
@@ -343,6 +415,16 @@ fn any_sequence_equals_a_map_of_bytes_in_a_small_tier() {
         let store = Arc::new(MemStore::new());
         let tier = Some(900_000);
         Model::new(seed, Arc::new(CrashMedia::default()), store, tier, 300_000).run(1000);
+    }
+}
+
+// S-1 S-8
+#[test]
+fn any_sequence_does_while_the_policies_change() {
+    for (seed, tier) in [(30, None), (31, None), (32, Some(900_000)), (33, Some(900_000))] {
+        let store = Arc::new(MemStore::new());
+        let model = Model::new(seed, Arc::new(CrashMedia::default()), store, tier, 300_000);
+        model.switching().run(1500);
     }
 }
 

@@ -27,6 +27,8 @@ pub enum Type {
     Size,
     /// A size, or `auto`.
     SizeOrAuto,
+    /// A size, or `off`.
+    SizeOrOff,
     /// A size per second, or `none`.
     Rate,
     Duration,
@@ -60,6 +62,7 @@ pub enum Change {
 pub enum Value {
     Bytes(u64),
     Auto,
+    Off,
     /// Bytes per second; 0 is no limit.
     Rate(u64),
     Time(Duration),
@@ -73,6 +76,7 @@ pub enum Value {
 }
 
 pub const POLICIES: &[&str] = &["write-back", "write-through", "write-around"];
+pub const EVICTIONS: &[&str] = &["s3-fifo", "fifo"];
 pub const PASSTHROUGHS: &[&str] = &["auto", "read", "always", "off"];
 pub const PRESETS: &[&str] = &["governor", "threshold", "age", "idle", "hold"];
 pub const LOG_FORMATS: &[&str] = &["text", "json"];
@@ -88,7 +92,7 @@ const fn live(name: &'static str, kind: Type, default: &'static str, doc: &'stat
 
 /// In the order they are shown.
 pub const KEYS: &[Key] = &[
-    fixed(
+    live(
         "policy",
         Type::Choice(POLICIES),
         "write-back",
@@ -96,11 +100,32 @@ pub const KEYS: &[Key] = &[
          (write-through), or at once and past the fast tier (write-around)",
     ),
     fixed("read-only", Type::Bool, "false", "Refuse every change"),
-    fixed(
+    live(
         "tier-size",
         Type::SizeOrAuto,
         "auto",
         "Space the fast tier may occupy; auto takes what its file system has, less 5 %",
+    ),
+    live(
+        "eviction",
+        Type::Choice(EVICTIONS),
+        "s3-fifo",
+        "Which clean bytes go first when room is needed: those used once before those used again \
+         (s3-fifo), or those that came first (fifo)",
+    ),
+    live(
+        "bypass-reads",
+        Type::SizeOrOff,
+        "off",
+        "Do not keep what a sequential reader reads beyond this many bytes; what is in the tier is \
+         read from there as ever",
+    ),
+    live(
+        "bypass-writes",
+        Type::SizeOrOff,
+        "off",
+        "Send what a sequential writer writes beyond this many bytes to the backing store at once, \
+         after one flush of what the file has in the tier; no file is written past the daemon then",
     ),
     live(
         "preset",
@@ -233,7 +258,10 @@ impl Key {
         let text = text.trim();
         match self.kind {
             Type::SizeOrAuto if text == "auto" => Ok(Value::Auto),
-            Type::Size | Type::SizeOrAuto => units::parse_size(text).map(Value::Bytes),
+            Type::SizeOrOff if matches!(text, "off" | "0") => Ok(Value::Off),
+            Type::Size | Type::SizeOrAuto | Type::SizeOrOff => {
+                units::parse_size(text).map(Value::Bytes)
+            }
             Type::Rate => units::parse_rate(text).map(Value::Rate),
             Type::Duration => units::parse_duration(text).map(Value::Time),
             Type::Percent => units::parse_percent(text).map(Value::Percent),
@@ -255,7 +283,7 @@ impl Key {
     /// What stands for the value in help texts.
     pub fn placeholder(&self) -> &'static str {
         match self.kind {
-            Type::Size | Type::SizeOrAuto => "SIZE",
+            Type::Size | Type::SizeOrAuto | Type::SizeOrOff => "SIZE",
             Type::Rate => "RATE",
             Type::Duration => "TIME",
             Type::Percent => "PERCENT",
@@ -274,6 +302,7 @@ impl Key {
         match self.kind {
             Type::Size => "a size, such as 16MiB".into(),
             Type::SizeOrAuto => "a size, such as 100GiB, or auto".into(),
+            Type::SizeOrOff => "a size, such as 64MiB, or off".into(),
             Type::Rate => "a size per second, such as 100MB/s, or none".into(),
             Type::Duration => "a time, such as 30s or 5min".into(),
             Type::Percent => "a share, 0% to 100%".into(),
@@ -293,6 +322,7 @@ impl fmt::Display for Value {
         match self {
             Value::Bytes(bytes) => f.write_str(&units::exact_size(*bytes)),
             Value::Auto => f.write_str("auto"),
+            Value::Off => f.write_str("off"),
             Value::Rate(0) => f.write_str("none"),
             Value::Rate(bytes) => write!(f, "{}/s", units::exact_size(*bytes)),
             Value::Time(time) => f.write_str(&units::exact_duration(*time)),

@@ -28,11 +28,14 @@ the wrong kind, or a size or time without a unit is an error that says what to w
 Sizes are written with decimal units (`kB`, `MB`, `GB`, `TB`) or binary ones (`KiB`, `MiB`, `GiB`,
 `TiB`); times with `us`, `ms`, `s`, `min`, `h`, `d`; shares of the fast tier as `80%`.
 
-Settings marked *live* can be changed on a running daemon, from inside the mount:
+Settings marked *live* can be changed while the mount is in use, by command or from inside the
+mount:
 
 ```
-cat .forebay/config/max-age
-echo 10s > .forebay/config/max-age
+forebay get /mnt/fast max-age
+forebay set /mnt/fast max-age=10s rate-max=50MB/s
+cat /mnt/fast/.forebay/config/max-age
+echo 10s > /mnt/fast/.forebay/config/max-age
 ```
 
 A live change lasts until unmount. Watermarks must keep the order

@@ -7,7 +7,7 @@ use std::time::Duration;
 use forebay_backing::{Error, Kind, Result};
 use forebay_engine::governor::law::Preset;
 use forebay_engine::governor::schedule::Schedule;
-use forebay_engine::{Config, Tunables, Watermark, WritePolicy};
+use forebay_engine::{Config, Eviction, Tunables, Watermark, WritePolicy};
 use forebay_fuse::Passthrough;
 
 use super::keys::{self, Change, KEYS, Key, Value};
@@ -51,14 +51,9 @@ impl Settings {
         for key in live_keys() {
             set_tunable(&mut tunables, key.name, at(key.name));
         }
-        tunables.validate().map_err(|reason| Error::new(Kind::Usage, reason))?;
+        check(&tunables)?;
         let settings = Settings {
-            engine: Config {
-                policy: policy(word(at("policy"))),
-                read_only: flag(at("read-only")),
-                tier_size: bytes(at("tier-size")),
-                names_max: count(at("names-max")),
-            },
+            engine: Config { read_only: flag(at("read-only")), names_max: count(at("names-max")) },
             tunables,
             mount: MountSettings {
                 passthrough: passthrough(word(at("passthrough"))),
@@ -102,15 +97,21 @@ impl Settings {
                  kernel-writeback out",
             ));
         }
-        if self.engine.tier_size.is_some_and(|size| size < TIER_SIZE_MIN) {
-            return Err(Error::new(Kind::Usage, "tier-size is too small: give at least 16MiB"));
-        }
         Ok(())
     }
 }
 
 /// Below this the watermarks are a handful of extents apart and mean nothing.
 const TIER_SIZE_MIN: u64 = 16 << 20;
+
+fn check(tunables: &Tunables) -> Result<()> {
+    let small = tunables.tier_size.is_some_and(|size| size < TIER_SIZE_MIN);
+    let fine = match small {
+        true => Err("tier-size is too small: give at least 16MiB".into()),
+        false => tunables.validate(),
+    };
+    fine.map_err(|reason: String| Error::new(Kind::Usage, reason))
+}
 
 pub fn live_keys() -> impl Iterator<Item = &'static Key> {
     KEYS.iter().filter(|key| key.change == Change::Live)
@@ -129,13 +130,21 @@ pub fn change_tunable(tunables: &Tunables, name: &str, text: &str) -> Result<Tun
         .map_err(|reason| Error::new(Kind::Usage, format!("{name} = {}: {reason}", text.trim())))?;
     let mut changed = tunables.clone();
     set_tunable(&mut changed, name, &value);
-    changed.validate().map_err(|reason| Error::new(Kind::Usage, reason))?;
+    check(&changed)?;
     Ok(changed)
 }
 
 /// The value of a live key; `None` for any other.
 pub fn tunable(tunables: &Tunables, name: &str) -> Option<Value> {
     Some(match name {
+        "policy" => Value::Word(policy_name(tunables.policy)),
+        "tier-size" => tunables.tier_size.map_or(Value::Auto, Value::Bytes),
+        "eviction" => Value::Word(match tunables.eviction {
+            Eviction::S3Fifo => "s3-fifo",
+            Eviction::Fifo => "fifo",
+        }),
+        "bypass-reads" => size_or_off(tunables.bypass_reads),
+        "bypass-writes" => size_or_off(tunables.bypass_writes),
         "preset" => Value::Word(tunables.preset.name()),
         "max-age" => Value::Time(tunables.max_age),
         "settle" => Value::Time(tunables.settle),
@@ -162,6 +171,11 @@ pub fn tunable(tunables: &Tunables, name: &str) -> Option<Value> {
 fn set_tunable(tunables: &mut Tunables, name: &str, value: &Value) {
     let depth = |value| u32::try_from(count(value)).expect("the table bounds depths by 64");
     match name {
+        "policy" => tunables.policy = policy(word(value)),
+        "tier-size" => tunables.tier_size = bytes(value),
+        "eviction" => tunables.eviction = eviction(word(value)),
+        "bypass-reads" => tunables.bypass_reads = bytes(value).unwrap_or(0),
+        "bypass-writes" => tunables.bypass_writes = bytes(value).unwrap_or(0),
         "preset" => tunables.preset = preset(word(value)),
         "max-age" => tunables.max_age = time(value),
         "settle" => tunables.settle = time(value),
@@ -190,6 +204,25 @@ fn policy(word: &str) -> WritePolicy {
         "write-around" => WritePolicy::WriteAround,
         _ => WritePolicy::WriteBack,
     }
+}
+
+fn policy_name(policy: WritePolicy) -> &'static str {
+    match policy {
+        WritePolicy::WriteBack => "write-back",
+        WritePolicy::WriteThrough => "write-through",
+        WritePolicy::WriteAround => "write-around",
+    }
+}
+
+fn eviction(word: &str) -> Eviction {
+    match word {
+        "fifo" => Eviction::Fifo,
+        _ => Eviction::S3Fifo,
+    }
+}
+
+fn size_or_off(bytes: u64) -> Value {
+    if bytes == 0 { Value::Off } else { Value::Bytes(bytes) }
 }
 
 fn preset(word: &str) -> Preset {
@@ -245,7 +278,7 @@ fn count(value: &Value) -> usize {
 fn bytes(value: &Value) -> Option<u64> {
     match value {
         Value::Bytes(bytes) | Value::Rate(bytes) => Some(*bytes),
-        Value::Auto => None,
+        Value::Auto | Value::Off => None,
         _ => panic!("{value:?} is no size"),
     }
 }
@@ -269,8 +302,7 @@ mod tests {
         let settings = with(&[]).unwrap();
         assert_eq!(settings.tunables, Tunables::default());
         let (ours, theirs) = (settings.engine, Config::default());
-        assert_eq!(ours.policy, theirs.policy);
-        assert_eq!((ours.read_only, ours.tier_size), (theirs.read_only, theirs.tier_size));
+        assert_eq!(ours.read_only, theirs.read_only);
         assert_eq!(ours.names_max, theirs.names_max);
     }
 
@@ -303,7 +335,8 @@ mod tests {
     fn what_cannot_be_set_says_why() {
         let before = Tunables::default();
         let wrong = |name, text| change_tunable(&before, name, text).unwrap_err().to_string();
-        assert!(wrong("policy", "write-around").contains("unmount"));
+        assert!(wrong("threads", "8").contains("unmount"));
+        assert!(wrong("tier-size", "1MiB").contains("16MiB"));
         assert!(wrong("max-aeg", "1s").contains("did you mean max-age?"));
         assert!(wrong("dirty-low", "60%").contains("above dirty-high"));
         assert_eq!(wrong("max-age", "10\n"), "max-age = 10: add a unit, for example 10s");

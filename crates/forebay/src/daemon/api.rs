@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 
 use super::Daemon;
 use super::jobs::Outcome;
-use crate::config::{Origin, change_tunable, tunable};
 use crate::http::{Reply, Request};
 use crate::wire::{File, JobKind, JobReport, Leave, NewJob, WirePath};
 
@@ -78,7 +77,7 @@ impl Daemon {
             "mountpoint": self.places.mountpoint.to_string_lossy(),
             "backing": self.places.backing.to_string_lossy(),
             "tier": self.places.tier.to_string_lossy(),
-            "policy": config("policy"),
+            "policy": self.engine.policy(),
             "passthrough": config("passthrough"),
             "read_only": self.settings.engine.read_only,
             "uptime_secs": self.started.elapsed().as_secs_f64(),
@@ -103,38 +102,6 @@ impl Daemon {
         let prefix = prefix.map_or("", |(_, value)| value.trim_matches('/'));
         let files = self.engine.list(Path::new(prefix));
         json!(files.into_iter().map(File::from).collect::<Vec<File>>())
-    }
-
-    fn config_json(&self) -> Value {
-        let tunables = self.engine.tunables();
-        let entries = self.settings.shown().map(|(key, value, origin)| {
-            let now = tunable(&tunables, key.name).unwrap_or_else(|| value.clone());
-            let origin = if now == *value { origin } else { &Origin::Runtime };
-            let entry = json!({ "value": now.to_string(), "origin": origin.to_string() });
-            (key.name.to_string(), entry)
-        });
-        Value::Object(entries.collect())
-    }
-
-    /// Changes all of the keys given, or none.
-    fn put_config(&self, body: &Value) -> Result<Value> {
-        let usage = |what: &str| Error::new(Kind::Usage, format!("body: {what}"));
-        let pairs = body.as_object().ok_or_else(|| usage("write {\"KEY\": \"VALUE\"}"))?;
-        let mut changed = self.engine.tunables();
-        for (name, value) in pairs {
-            let text = match value {
-                Value::String(text) => text.clone(),
-                other => other.to_string(),
-            };
-            changed = change_tunable(&changed, name, &text)?;
-        }
-        self.engine.set_tunables(changed)?;
-        tracing::info!(change = %body, "configuration changed");
-        Ok(self.config_json())
-    }
-
-    pub fn set_config(&self, name: &str, text: &str) -> Result<()> {
-        self.put_config(&json!({ name: text.trim() })).map(drop)
     }
 
     fn post_job(&self, body: Value) -> Result<Value> {
@@ -196,6 +163,11 @@ fn work(engine: &Arc<Engine>, kind: JobKind, scope: &[PathBuf], progress: &Progr
     };
     let exit_code = exit_code(kind, &report);
     Outcome { report: JobReport::from(&report), error: None, exit_code }
+}
+
+/// Flushes all there is.
+pub fn drain(engine: &Arc<Engine>, progress: &Progress) -> Outcome {
+    work(engine, JobKind::Drain, &[], progress)
 }
 
 /// Fetches, so that there is something to pin, then pins.

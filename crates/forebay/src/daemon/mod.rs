@@ -2,6 +2,7 @@
 
 mod api;
 mod background;
+mod change;
 mod control;
 mod jobs;
 mod leave;

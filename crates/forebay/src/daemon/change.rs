@@ -1,0 +1,91 @@
+//! Changes of settings while the daemon serves, and what they have to wait for.
+
+use forebay_backing::{Error, Kind, Result};
+use forebay_engine::{Tunables, WritePolicy};
+use serde_json::{Map, Value, json};
+
+use super::Daemon;
+use super::api::drain;
+use crate::config::{Origin, change_tunable, tunable};
+use crate::units::{counted, human_size};
+use crate::wire::JobKind;
+
+impl Daemon {
+    pub fn config_json(&self) -> Value {
+        let tunables = self.engine.tunables();
+        let entries = self.settings.shown().map(|(key, value, origin)| {
+            let now = tunable(&tunables, key.name).unwrap_or_else(|| value.clone());
+            let origin = if now == *value { origin } else { &Origin::Runtime };
+            let entry = json!({ "value": now.to_string(), "origin": origin.to_string() });
+            (key.name.to_string(), entry)
+        });
+        Value::Object(entries.collect())
+    }
+
+    /// Changes all of the keys given, or none, and says what that waits for.
+    pub fn put_config(&self, body: &Value) -> Result<Value> {
+        let usage = |what: &str| Error::new(Kind::Usage, format!("body: {what}"));
+        let pairs = body.as_object().ok_or_else(|| usage("write {\"KEY\": \"VALUE\"}"))?;
+        let before = self.engine.tunables();
+        let mut after = before.clone();
+        for (name, value) in pairs {
+            let text = match value {
+                Value::String(text) => text.clone(),
+                other => other.to_string(),
+            };
+            after = change_tunable(&after, name, &text)?;
+        }
+        self.engine.set_tunables(after.clone())?;
+        tracing::info!(change = %body, "configuration changed");
+        let waits_for = self.waits_for(&before, &after);
+        let job = match waits_for.is_empty() {
+            true => None,
+            false => Some(self.start_drain()?),
+        };
+        Ok(json!({
+            "changed": changes(pairs, &before, &after),
+            "waits_for": waits_for,
+            "job": job,
+        }))
+    }
+
+    pub fn set_config(&self, name: &str, text: &str) -> Result<()> {
+        self.put_config(&json!({ name: text.trim() })).map(drop)
+    }
+
+    fn start_drain(&self) -> Result<u64> {
+        let engine = self.engine.clone();
+        self.jobs.start(JobKind::Drain, move |_, progress| drain(&engine, progress))
+    }
+
+    /// What has to reach the backing store before a change is all there.
+    fn waits_for(&self, before: &Tunables, after: &Tunables) -> Vec<String> {
+        let now = self.engine.status();
+        let mut waits = Vec::new();
+        let dirty = || {
+            let files = counted(now.dirty_files, "file");
+            format!("{} dirty in {files} to reach the backing store", human_size(now.dirty_bytes))
+        };
+        let sooner = after.policy != before.policy && after.policy != WritePolicy::WriteBack;
+        if sooner && now.dirty_bytes > 0 {
+            waits.push(dirty());
+        }
+        if sooner && now.passthrough_writers > 0 {
+            let writers = counted(now.passthrough_writers, "program");
+            waits.push(format!("{writers} writing past the daemon, until they close their files"));
+        }
+        if now.used_bytes > now.tier_bytes {
+            let over = human_size(now.used_bytes - now.tier_bytes);
+            waits.push(format!("{over} more than fit to be flushed and evicted: {}", dirty()));
+        }
+        waits
+    }
+}
+
+fn changes(pairs: &Map<String, Value>, before: &Tunables, after: &Tunables) -> Value {
+    let text = |tunables, name: &str| tunable(tunables, name).map(|value| value.to_string());
+    let change = |name: &String| {
+        (name.clone(), json!({ "value": text(after, name), "was": text(before, name) }))
+    };
+    Value::Object(pairs.keys().map(change).collect())
+}

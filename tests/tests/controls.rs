@@ -1,0 +1,192 @@
+//! What an operator changes while the mount is in use.
+// S-1, S-2, S-5
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+use forebay_tests::{Bed, Mounted, Tier, drop_caches, needs_forebay, proof, sample, text, within};
+
+const MIB: usize = 1 << 20;
+
+/// Nothing is flushed before somebody asks for it.
+const HOLD: &[&str] = &["--preset", "hold", "--max-age", "1h"];
+
+fn counter(mounted: &Mounted, name: &str) -> u64 {
+    let stats = mounted.forebay(&["stats", "--json", text(&mounted.path)]).ok().json();
+    stats["counters"][name].as_u64().unwrap_or_else(|| panic!("{name} in {stats}"))
+}
+
+fn set(mounted: &Mounted, pairs: &[&str]) -> serde_json::Value {
+    let args: Vec<&str> = ["set", text(&mounted.path), "--json", "--background"]
+        .iter()
+        .chain(pairs)
+        .copied()
+        .collect();
+    mounted.forebay(&args).ok().json()
+}
+
+fn get(mounted: &Mounted, key: &str) -> String {
+    mounted.forebay(&["get", text(&mounted.path), key]).ok().stdout.trim().to_string()
+}
+
+#[test]
+fn settings_are_read_and_changed_by_command_and_by_file() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let mounted = bed.mount(&["--max-age", "7s"]);
+    let mnt = text(&mounted.path);
+    assert_eq!(get(&mounted, "max-age"), "7s");
+    let answer = set(&mounted, &["max-age=9s", "eviction=fifo"]);
+    assert_eq!(answer["changed"]["max-age"]["was"], "7s", "{answer}");
+    assert_eq!(get(&mounted, "eviction"), "fifo");
+    let file = mounted.at(".forebay/config/bypass-reads");
+    fs::write(&file, "64MiB\n").unwrap();
+    assert_eq!(fs::read_to_string(&file).unwrap(), "64MiB\n");
+    let all = mounted.forebay(&["get", mnt, "--json"]).ok().json();
+    assert_eq!(all["bypass-reads"]["value"], "64MiB");
+    assert_eq!(all["bypass-reads"]["origin"], "set at run time");
+    // All or none, and every refusal says what to write.
+    for (pair, words) in [
+        ("max-aeg=1s", &["max-aeg", "did you mean max-age?"][..]),
+        ("policy=writeback", &["policy", "did you mean write-back?"]),
+        ("threads=2", &["threads", "unmount"]),
+        ("tier-size=1MiB", &["tier-size", "16MiB"]),
+        ("dirty-low=70%", &["dirty-low", "dirty-high"]),
+        ("max-age", &["KEY=VALUE"]),
+    ] {
+        let out = mounted.forebay(&["set", mnt, "settle=1s", pair]).expect(2);
+        for word in words {
+            assert!(out.stderr.contains(word), "{pair}: {word} is not in {}", out.stderr);
+        }
+    }
+    assert_eq!(get(&mounted, "settle"), "5s");
+    assert!(mounted.forebay(&["get", mnt, "polici"]).expect(2).stderr.contains("policy"));
+    mounted.umount();
+    proof!("settings");
+}
+
+#[test]
+fn the_write_policy_changes_under_open_files() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let mounted = bed.mount(HOLD);
+    let (behind, front) = (bed.backing.join("f"), mounted.at("f"));
+    // Made by another handle, so that this one goes through the daemon.
+    fs::write(&front, b"old").unwrap();
+    mounted.flush();
+    let file = File::options().read(true).write(true).open(&front).unwrap();
+    file.write_all_at(b"new", 0).unwrap();
+    assert_eq!(fs::read(&behind).unwrap(), b"old");
+    // To write-through: what is dirty arrives before the answer, what comes later with each close.
+    let out = mounted.forebay(&["set", text(&mounted.path), "policy=write-through"]).ok();
+    assert!(out.stdout.contains("waits for 3"), "{}", out.stdout);
+    assert_eq!(fs::read(&behind).unwrap(), b"new");
+    let mut other = File::options().append(true).open(&front).unwrap();
+    other.write_all(b"er").unwrap();
+    drop(other);
+    assert_eq!(fs::read(&behind).unwrap(), b"newer");
+    file.write_all_at(b"N", 0).unwrap();
+    file.sync_all().unwrap();
+    assert_eq!(fs::read(&behind).unwrap(), b"Newer");
+    // To write-around: at once.
+    set(&mounted, &["policy=write-around"]);
+    file.write_all_at(b"fewer", 0).unwrap();
+    assert_eq!(fs::read(&behind).unwrap(), b"fewer");
+    // And back: later.
+    set(&mounted, &["policy=write-back"]);
+    file.write_all_at(b"s", 5).unwrap();
+    file.sync_all().unwrap();
+    assert_eq!(fs::read(&behind).unwrap(), b"fewer");
+    assert_eq!(fs::read(&front).unwrap(), b"fewers");
+    drop(file);
+    mounted.flush();
+    assert_eq!(fs::read(&behind).unwrap(), b"fewers");
+    assert_eq!(counter(&mounted, "conflicts"), 0);
+    mounted.umount();
+    proof!("four policies");
+}
+
+#[test]
+fn the_tier_grows_and_shrinks_while_mounted() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let mounted = bed.mount(&["--preset", "hold", "--max-age", "1h", "--tier-size", "64MiB"]);
+    for n in 0..2 {
+        sample::file(&bed.backing.join(format!("clean{n}")), n, 12 * MIB);
+        fs::read(mounted.at(format!("clean{n}"))).unwrap();
+    }
+    fs::write(mounted.at("dirty"), vec![7; 24 * MIB]).unwrap();
+    let used = mounted.number("used_bytes");
+    assert!(used > 40 * MIB as u64, "{used}");
+    // Clean bytes make room first: nothing is flushed for this.
+    let answer = set(&mounted, &["tier-size=32MiB"]);
+    within(Duration::from_secs(5), "clean bytes to go", || {
+        mounted.number("used_bytes") < 32 * MIB as u64
+    });
+    assert_eq!(counter(&mounted, "flushed_bytes"), 0, "{answer}");
+    assert_eq!(mounted.number("tier_bytes"), 32 * MIB as u64);
+    // Below what is dirty, it waits for the drain and says so.
+    let out = mounted.forebay(&["set", text(&mounted.path), "tier-size=16MiB"]).ok();
+    assert!(out.stdout.contains("more than fit"), "{}", out.stdout);
+    within(Duration::from_secs(5), "the rest to go", || {
+        mounted.number("used_bytes") <= 16 * MIB as u64
+    });
+    assert_eq!(fs::read(bed.backing.join("dirty")).unwrap(), vec![7; 24 * MIB]);
+    set(&mounted, &["tier-size=auto"]);
+    assert!(mounted.number("tier_bytes") > 64 * MIB as u64);
+    fs::write(mounted.at("more"), vec![8; 48 * MIB]).unwrap();
+    assert_eq!(fs::read(mounted.at("more")).unwrap(), vec![8; 48 * MIB]);
+    mounted.umount();
+    proof!("two sizes");
+}
+
+#[test]
+fn a_long_sequential_reader_leaves_the_tier_alone() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let long = sample::file(&bed.backing.join("long"), 1, 32 * MIB);
+    let mounted = bed.mount(&["--bypass-reads", "4MiB"]);
+    drop_caches();
+    assert!(fs::read(mounted.at("long")).unwrap() == long);
+    let used = mounted.number("used_bytes");
+    assert!(used < 16 * MIB as u64, "{used} bytes of a stream stayed");
+    assert!(counter(&mounted, "read_bypass_sequential") > 0);
+    // Off again, all of it comes in.
+    set(&mounted, &["bypass-reads=off"]);
+    drop_caches();
+    assert!(fs::read(mounted.at("long")).unwrap() == long);
+    assert!(mounted.number("used_bytes") >= 32 * MIB as u64);
+    mounted.umount();
+    proof!("a stream");
+}
+
+#[test]
+fn a_long_sequential_writer_goes_to_the_backing_store() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let mut flags = HOLD.to_vec();
+    flags.extend(["--bypass-writes", "4MiB"]);
+    let mounted = bed.mount(&flags);
+    let bytes: Vec<u8> = (0..32 * MIB).map(|n| (n / 4096) as u8).collect();
+    let file = File::create(mounted.at("long")).unwrap();
+    for (n, piece) in bytes.chunks(MIB).enumerate() {
+        file.write_all_at(piece, (n * MIB) as u64).unwrap();
+    }
+    assert!(counter(&mounted, "write_bypass_sequential") > 0);
+    assert!(mounted.number("dirty_bytes") < 8 * MIB as u64);
+    // A small write into the middle is dirty in the tier as ever, and wins.
+    fs::write(mounted.at("other"), b"x").unwrap();
+    file.write_all_at(b"middle", 10 << 20).unwrap();
+    file.sync_all().unwrap();
+    let mut want = bytes;
+    want[10 << 20..(10 << 20) + 6].copy_from_slice(b"middle");
+    assert!(fs::read(mounted.at("long")).unwrap() == want);
+    drop(file);
+    mounted.flush();
+    assert!(fs::read(bed.backing.join("long")).unwrap() == want);
+    assert_eq!(counter(&mounted, "conflicts"), 0);
+    mounted.umount();
+    proof!("a stream");
+}
