@@ -22,8 +22,8 @@ pub(crate) const FLIGHT_BYTES: u64 = 128 << 20;
 /// Syncing files one by one is cheaper than the whole tier up to about this many.
 const SYNC_EACH_MAX: usize = 16;
 
-/// Looks at a backing file whose attributes are being changed through us, a millisecond apart.
-const LOOKS_MAX: u32 = 50;
+/// How long the end of a flight waits for changes of names and attributes through us.
+const CHANGES_MAX: Duration = Duration::from_secs(5);
 
 const RETRY_MIN: Duration = Duration::from_secs(1);
 
@@ -289,17 +289,14 @@ impl Engine {
                 "the backing store did not answer in time",
             ));
         }
-        if job.has_failed() {
-            let error = self.land_failed(job);
-            return if error.is(libc::EBUSY) { Outcome::Busy } else { Outcome::Failed(error) };
-        }
-        match self.land(job) {
-            Ok(()) => Outcome::Flushed(job.bytes()),
-            Err(error) => {
-                job.fail(error);
-                Outcome::Failed(self.land_failed(job))
+        if !job.has_failed() {
+            match self.land(job) {
+                Ok(()) => return Outcome::Flushed(job.bytes()),
+                Err(error) => job.fail(error),
             }
         }
+        let error = self.land_failed(job);
+        if error.is(libc::EBUSY) { Outcome::Busy } else { Outcome::Failed(error) }
     }
 
     fn land(&self, job: &Job) -> Result<()> {
@@ -362,15 +359,16 @@ impl Engine {
     }
 
     /// Looks at the backing file while no change of names or attributes through us is under way:
-    /// what such a change leaves behind would be taken for somebody else's by the next flush. One
-    /// that takes its time is not waited for long; then its own look comes after ours.
+    /// what such a change leaves behind would be taken for somebody else's by the next flush, and
+    /// a time it sets would be lost. Of one that takes too long the file is flushed again later.
     fn look_undisturbed<'a>(
         &self,
         target: &dyn BackingFile,
         job: &'a Job,
     ) -> Result<(Attr, bool, MutexGuard<'a, Inner>)> {
         let changes = |inner: &Inner| (inner.changing, inner.base_seq);
-        for _ in 0..LOOKS_MAX {
+        let began = Instant::now();
+        while began.elapsed() < CHANGES_MAX {
             let before = changes(&job.file.lock());
             let (found, kept_time) = self.health.quietly(|| look_after(target, job))?;
             let inner = job.file.lock();
@@ -380,8 +378,7 @@ impl Engine {
             drop(inner);
             std::thread::sleep(Duration::from_millis(1));
         }
-        let (found, kept_time) = self.health.quietly(|| look_after(target, job))?;
-        Ok((found, kept_time, job.file.lock()))
+        Err(Error::os(libc::EBUSY, "the file is being renamed or changed"))
     }
 
     /// The file is as old now as the oldest of what is left, and waits in the queue accordingly.
