@@ -31,6 +31,8 @@ pub struct Bed {
     pub backing: PathBuf,
     pub tier: PathBuf,
     pub mnt: PathBuf,
+    /// What is mounted instead of the backing directory.
+    single: Option<PathBuf>,
     env: Vec<(String, String)>,
     fast: Option<MountedFs>,
     keep: bool,
@@ -46,6 +48,7 @@ impl Bed {
             backing: root.join("backing"),
             tier: root.join("fast/tier"),
             mnt: root.join("mnt"),
+            single: None,
             env: Vec::new(),
             fast: None,
             keep: std::env::var_os("FOREBAY_TEST_KEEP").is_some(),
@@ -69,6 +72,15 @@ impl Bed {
         };
         images::make(&image, fs, mib);
         Some(MountedFs::image(&image, &at))
+    }
+
+    /// From now on mounts serve this one file or device, not the backing directory.
+    pub fn serve(&mut self, single: &Path) {
+        self.single = Some(single.to_path_buf());
+    }
+
+    fn source(&self) -> &Path {
+        self.single.as_deref().unwrap_or(&self.backing)
     }
 
     /// Sets an environment variable for every `forebay` this bed starts from now on.
@@ -98,7 +110,7 @@ impl Bed {
     }
 
     pub fn try_mount(&self, flags: &[&str]) -> Out {
-        let mut args = vec!["mount", text(&self.backing), text(&self.mnt)];
+        let mut args = vec!["mount", text(self.source()), text(&self.mnt)];
         args.extend(["--tier", text(&self.tier)]);
         args.extend(flags);
         self.forebay(&args)
@@ -126,7 +138,7 @@ impl Bed {
             .open(self.root.join("daemon.log"))
             .expect("log file");
         let mut command = Command::new(binary());
-        command.args(["mount", text(&self.backing), text(&self.mnt), "--foreground"]);
+        command.args(["mount", text(self.source()), text(&self.mnt), "--foreground"]);
         command.args(["--tier", text(&self.tier)]).args(flags);
         command.envs(self.env.iter().map(|(k, v)| (k, v)));
         command.stdin(Stdio::null()).stdout(log.try_clone().expect("dup")).stderr(log);

@@ -36,6 +36,31 @@ pub fn make(image: &Path, fs: ImageFs, mib: u64) {
     .ok();
 }
 
+/// A file as a block device, as `docs/BLOCK.md` has it; detached when dropped.
+pub struct LoopDevice(PathBuf);
+
+impl LoopDevice {
+    pub fn attach(file: &Path) -> LoopDevice {
+        let name = file.to_str().expect("plain path");
+        let out = tool("losetup", &["--direct-io=on", "--find", "--show", name]).ok();
+        LoopDevice(out.stdout.trim().into())
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        let name = self.0.to_str().expect("plain path");
+        tool("losetup", &["--detach", name]);
+        // It goes with its last user, which may be a probe of udev.
+        let state = Path::new("/sys/block").join(self.0.file_name().expect("name")).join("loop");
+        eventually(Duration::from_secs(5), || !state.exists());
+    }
+}
+
 /// A mounted file system that is unmounted when dropped.
 pub struct MountedFs(PathBuf);
 
@@ -46,6 +71,14 @@ impl MountedFs {
         let name = |p: &Path| p.to_str().expect("plain path").to_string();
         tool("mount", &["-o", "loop", &name(image), &name(at)]).ok();
         MountedFs(at.to_path_buf())
+    }
+
+    /// Mounts what is on a device; an error is what `mount` says of a file system it cannot use.
+    pub fn device(device: &Path, at: &Path) -> Result<MountedFs, String> {
+        std::fs::create_dir_all(at).expect("mount point");
+        let name = |p: &Path| p.to_str().expect("plain path").to_string();
+        let out = tool("mount", &[&name(device), &name(at)]);
+        if out.code == Some(0) { Ok(MountedFs(at.to_path_buf())) } else { Err(out.text()) }
     }
 
     pub fn tmpfs(at: &Path, mib: u64) -> MountedFs {

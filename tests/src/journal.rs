@@ -109,6 +109,9 @@ pub enum Zeros {
     /// Up to the end of the block in which the synced bytes end: what ext4 itself leaves there
     /// when an append was cut off.
     InLastBlock,
+    /// Anywhere beyond the end of the synced bytes: ext4 on a slow device may commit the size of
+    /// an append before it commits that its bytes were written.
+    BeyondSynced,
 }
 
 /// Files by name, as a sequence of operations leaves them.
@@ -314,11 +317,13 @@ fn after_cut(
             allowed[at] |= found[at] == bytes[at - *offset as usize];
         }
     }
-    if zeros == Zeros::InLastBlock {
-        let end = base.len().next_multiple_of(4096).min(found.len());
-        for at in base.len()..end {
-            allowed[at] |= found[at] == 0;
-        }
+    let zeros_end = match zeros {
+        Zeros::Never => base.len(),
+        Zeros::InLastBlock => base.len().next_multiple_of(4096).min(found.len()),
+        Zeros::BeyondSynced => found.len(),
+    };
+    for at in base.len()..zeros_end {
+        allowed[at] |= found[at] == 0;
     }
     let bad = allowed.iter().filter(|ok| !**ok).count();
     let at = allowed.iter().position(|ok| !ok)?;

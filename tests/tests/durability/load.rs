@@ -32,10 +32,15 @@ pub struct Writer {
 
 impl Load {
     pub fn start(bed: &Bed, count: usize, seed: u64, work: Work) -> Load {
+        Load::start_in(&bed.mnt, bed, count, seed, work)
+    }
+
+    /// The same in another directory than the mount.
+    pub fn start_in(root: &Path, bed: &Bed, count: usize, seed: u64, work: Work) -> Load {
         let journals = bed.dir("journals");
         let start = |i: usize| {
             let name = format!("w{i}");
-            let dir = bed.mnt.join(&name);
+            let dir = root.join(&name);
             std::fs::create_dir_all(&dir).expect("a directory for the writer");
             let writer = Writer {
                 journal: journals.join(&name),

@@ -1,5 +1,6 @@
 //! What was acknowledged survives: the daemon killed at random, killed between any two steps, and
 //! the power cut.
+mod block;
 mod failpoints;
 mod kill;
 mod load;

@@ -26,31 +26,41 @@ const IMAGE_MIB: u64 = 512;
 
 /// The images of one bed, and where they are mounted. Dropped from the top: tier and backing store
 /// before the file system that holds their images, and the bed last.
-struct Machine {
+pub struct Machine {
     tier: Option<MountedFs>,
     backing: Option<MountedFs>,
     host: MountedFs,
     fs: ImageFs,
-    bed: Bed,
+    pub store: Store,
+    pub bed: Bed,
+}
+
+/// The power of the backing store.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Store {
+    /// A machine of its own that stays on: it is synced before its copy.
+    Apart,
+    /// Goes with the tier's: what was not synced there is gone.
+    Together,
 }
 
 /// Two images of one moment, and how far each journal had come before and after.
-struct Cut {
-    tier: PathBuf,
-    backing: PathBuf,
+pub struct Cut {
+    pub tier: PathBuf,
+    pub backing: PathBuf,
     before: Vec<u64>,
     after: Vec<u64>,
 }
 
 impl Machine {
-    fn new(fs: ImageFs) -> Machine {
+    pub fn new(fs: ImageFs) -> Machine {
         let bed = Bed::new(Tier::Disk);
         let big = bed.root.join("host.img");
         images::make(&big, ImageFs::Xfs, 8192);
         let host = MountedFs::image(&big, &bed.dir("host"));
         images::make(&host.path().join("tier.img"), fs, IMAGE_MIB);
         images::make(&host.path().join("backing.img"), ImageFs::Ext4, IMAGE_MIB);
-        let mut machine = Machine { tier: None, backing: None, bed, host, fs };
+        let mut machine = Machine { tier: None, backing: None, store: Store::Apart, bed, host, fs };
         machine.plug("tier.img", "backing.img");
         machine
     }
@@ -59,19 +69,19 @@ impl Machine {
         self.host.path().join(name)
     }
 
-    fn plug(&mut self, tier: &str, backing: &str) {
+    pub fn plug(&mut self, tier: &str, backing: &str) {
         let fast = self.bed.tier.parent().expect("the tier is below a mount").to_path_buf();
         self.tier = Some(MountedFs::image(&self.image(tier), &fast));
         self.backing = Some(MountedFs::image(&self.image(backing), &self.bed.backing));
     }
 
-    fn unplug(&mut self) {
+    pub fn unplug(&mut self) {
         self.tier = None;
         self.backing = None;
     }
 
     /// Copies while the daemon is stopped; without one, as it comes.
-    fn cut(&self, number: usize, daemon: Option<i32>, writers: &[Writer]) -> Cut {
+    pub fn cut(&self, number: usize, daemon: Option<i32>, writers: &[Writer]) -> Cut {
         let names = [format!("tier-{number}.img"), format!("backing-{number}.img")];
         let [tier, backing] = names.map(|name| self.image(&name));
         let lens = || writers.iter().map(Writer::journal_len).collect::<Vec<_>>();
@@ -80,8 +90,10 @@ impl Machine {
             // A thread within a system call stops at its end: what it writes must not fall between
             // the two copies.
             within(Duration::from_secs(20), "every thread has stopped", || all_stopped(pid));
-            let store = File::open(&self.bed.backing).expect("the backing store");
-            rustix::fs::syncfs(&store).expect("sync of the backing store");
+            if self.store == Store::Apart {
+                let store = File::open(&self.bed.backing).expect("the backing store");
+                rustix::fs::syncfs(&store).expect("sync of the backing store");
+            }
         }
         // In this order, so that the backing image alone is judged rightly too.
         let before = lens();
@@ -126,7 +138,7 @@ fn problems_after(
     wrong
 }
 
-fn judge(cut: &Cut, writers: &[Writer], root: &Path, zeros: Zeros) -> Vec<String> {
+pub fn judge(cut: &Cut, writers: &[Writer], root: &Path, zeros: Zeros) -> Vec<String> {
     let mut wrong = Vec::new();
     for (i, writer) in writers.iter().enumerate() {
         let synced = History::read_prefix(&writer.journal, cut.before[i]);
