@@ -61,6 +61,24 @@ fn unknown(name: &str) -> Error {
     Error::usage(format!("no benchmark named {name:?}{hint} (see forebay bench --help)"))
 }
 
+/// One for each command, at least.
+pub const EXAMPLES: &str = "\
+Examples:
+  forebay bench ior -t 1m -b 16m -s 16 -N 4 -F -e --cache fadvise -o /mnt/fast/testFile
+  forebay bench ior --target null -t 4k -b 4g
+  forebay bench mdtest -n 1000 --tasks 4 -u -d /mnt/fast/metadata
+  forebay bench fill /mnt/fast --capacity 8g
+  forebay bench steps /mnt/fast
+  forebay bench steady /mnt/fast --rate 2000 --reads 70 --skew zipf:1.1 --out steady.ndjson
+  forebay bench checkpoint /mnt/forebay -n 8 -s 256m --layout strided
+  forebay bench reread /mnt/fast -s 512m -n 2
+  forebay bench bfs /mnt/fast
+  forebay bench rates /mnt/fast
+  forebay bench compare /mnt/forebay /data/project
+  forebay bench report steady.ndjson
+
+docs/BENCHMARKING.md teaches how to get numbers that are true.";
+
 fn help() -> String {
     let mut text = "An honest, IOR-compatible benchmark of any path.\n\n\
                     Usage: forebay bench COMMAND [OPTIONS]\n\nCommands:\n"
@@ -68,7 +86,9 @@ fn help() -> String {
     for (name, about, _) in commands() {
         text += &format!("  {name:<12}{about}\n");
     }
-    text + "\n`forebay bench COMMAND --help` tells its options, with examples.\n"
+    text + "\n`forebay bench COMMAND --help` tells its options, with more examples.\n\n"
+        + EXAMPLES
+        + "\n"
 }
 
 #[cfg(test)]
@@ -88,7 +108,10 @@ mod tests {
 
     #[test]
     fn help_lists_every_command() {
-        assert!(commands().all(|(name, ..)| help().contains(name)));
+        for (name, ..) in commands() {
+            assert!(help().contains(&format!("  {name} ")), "{name} is not listed");
+            assert!(help().contains(&format!("forebay bench {name} ")), "{name} has no example");
+        }
         assert_eq!(run_with(&["--help"]), Ok(0));
     }
 }

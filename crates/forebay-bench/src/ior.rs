@@ -5,7 +5,8 @@
 //! results as IOR does ([`output`]). Offsets are pure arithmetic ([`layout`]).
 
 mod check;
-mod keep;
+mod ignored;
+pub(crate) mod keep;
 mod layout;
 mod measure;
 mod options;
@@ -30,9 +31,10 @@ use run::Ran;
 
 /// Runs the tests that `args` ask for. 1 if verification found errors, 130 after Ctrl-C.
 pub fn run(args: &[String]) -> Result<u8> {
-    let Some(tests) = options::read(args)? else { return Ok(0) };
-    for test in &tests {
+    let Some(mut tests) = options::read(args)? else { return Ok(0) };
+    for test in &mut tests {
         check::place(test)?;
+        test.signature = check::signature(test)?;
     }
     let first = &tests[0];
     let command = format!("forebay bench ior {}", args.join(" "));
@@ -42,7 +44,7 @@ pub fn run(args: &[String]) -> Result<u8> {
         return Ok(0);
     }
     let mut records = Records::begin(first, args)?;
-    without_meaning(&tests, &mut output)?;
+    without_effect(&tests, &mut output)?;
     let (ran, failure) = all(&tests, &mut output, &mut records)?;
     if interrupt::seen() {
         output.warn("interrupted; the numbers cover what was done until then");
@@ -89,13 +91,10 @@ fn occupy(params: &Params) -> Result<Option<Hog>> {
     amount.map(Hog::occupy).transpose()
 }
 
-/// Options that IOR takes but that mean nothing without MPI-IO.
-fn without_meaning(tests: &[Params], output: &mut Output) -> Result<()> {
-    let lines = [
-        (tests.iter().any(|test| test.collective), "-c: there is no collective I/O without MPI-IO"),
-        (tests.iter().any(|test| test.file_view), "-V: there are no file views without MPI-IO"),
-    ];
-    for (_, text) in lines.iter().filter(|(given, _)| *given) {
+/// Tells once of each setting that has no effect.
+fn without_effect(tests: &[Params], output: &mut Output) -> Result<()> {
+    let mut told = std::collections::BTreeSet::new();
+    for text in tests.iter().flat_map(|test| &test.ignored).filter(|text| told.insert(*text)) {
         if tests[0].warnings_as_errors {
             return Err(Error::usage(format!("--warningAsErrors: {text}")));
         }

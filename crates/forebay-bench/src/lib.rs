@@ -42,5 +42,5 @@ pub mod team;
 pub mod units;
 pub mod workloads;
 
-pub use cli::run;
+pub use cli::{EXAMPLES, run};
 pub use error::{Error, Result};

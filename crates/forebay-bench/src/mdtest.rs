@@ -14,6 +14,7 @@ use crate::record::{self, Access, Header, Line};
 use crate::recorder::{self, Course, Recorder, Sinks};
 use crate::{Error, Result, environment, interrupt};
 
+use crate::ior::keep;
 use options::Options;
 use phase::{Job, Measured, Phase};
 
@@ -102,7 +103,11 @@ impl Running<'_> {
             }
             tops.push(top.to_string_lossy().into_owned());
         }
-        self.created = vec![options.items; options.tasks];
+        let items = match &options.status_file {
+            Some(path) if !options.selected.create => keep::stored_iterations("-x", path)?,
+            _ => options.items,
+        };
+        self.created = vec![items.min(options.items); options.tasks];
         Ok(tops)
     }
 
@@ -125,6 +130,9 @@ impl Running<'_> {
                 let items = outcome.results().iter();
                 let counts = items.map(|r| r.items.load(std::sync::atomic::Ordering::SeqCst));
                 self.created = counts.collect();
+                if let Some(path) = &options.status_file {
+                    keep::store_iterations(path, self.created.iter().copied().max().unwrap_or(0))?;
+                }
             }
             renamed |= phase == Phase::DirectoryRename;
             self.measured.push(measured);

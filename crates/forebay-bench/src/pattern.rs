@@ -38,6 +38,11 @@ impl Pattern {
         }
     }
 
+    /// Whether rank and signature can be read in the contents ([`Filler::signature_in`]).
+    pub fn shows_signature(self) -> bool {
+        matches!(self, Pattern::Timestamp | Pattern::Offset)
+    }
+
     /// IOR's letter for it.
     pub fn letter(self) -> &'static str {
         match self {
@@ -128,6 +133,20 @@ impl Filler {
         write_words(pairs.into_remainder(), |word| if word == 0 { key } else { at });
     }
 
+    /// The signature that most of a first transfer carries for `rank`, if most of it does: some of
+    /// it may be damaged, which is for [`Filler::check`] to find. Both patterns that show one have
+    /// it in every second word; the first of a page may hold the stamp.
+    pub fn signature_in(transfer: &[u8], rank: u32) -> Option<u32> {
+        let words = transfer.chunks_exact(WORD).step_by(2).skip(1);
+        let words = words.map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes")));
+        let mut counts = std::collections::BTreeMap::<u64, usize>::new();
+        words.for_each(|word| *counts.entry(word).or_default() += 1);
+        let all: usize = counts.values().sum();
+        let (word, most) = counts.into_iter().max_by_key(|(_, count)| *count)?;
+        let signature = word as u32;
+        (most * 2 > all && word >> 32 == u64::from(rank) && signature != 0).then_some(signature)
+    }
+
     fn stamp_of(&self, offset: u64) -> u64 {
         match self.pattern {
             // Readable in a hex dump: the page's offset, then rank and signature words follow.
@@ -193,6 +212,19 @@ mod tests {
             let found = Difference { at: 4711, expected, found: buffer[4711], bytes: 1 };
             assert_eq!(filler.check(&buffer, 0, &mut Vec::new()), Some(found));
         }
+    }
+
+    #[test]
+    fn a_signature_is_read_from_contents_that_show_it() {
+        for pattern in ALL {
+            let mut buffer = written(&Filler::new(pattern, 7, 3, 4096), 4096, 0);
+            buffer[500..900].fill(0);
+            let found = Filler::signature_in(&buffer, 3);
+            assert_eq!(found, pattern.shows_signature().then_some(7), "{pattern:?}");
+            assert_eq!(Filler::signature_in(&buffer, 2), None);
+        }
+        assert_eq!(Filler::signature_in(&[0; 4096], 0), None, "a hole has none");
+        assert_eq!(Filler::signature_in(&[1; 16], 0), None);
     }
 
     #[test]

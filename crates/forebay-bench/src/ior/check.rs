@@ -1,13 +1,17 @@
 //! Refuses what cannot work before anything is written, naming the option.
 
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
 
 use super::layout;
 use super::params::{Params, Reorder};
 use crate::io::Api;
+use crate::pattern::Filler;
 use crate::units::human_bytes;
 use crate::{Error, Result};
+
+/// Thirty years; above, times in nanoseconds would not fit.
+const MOST_SECONDS: f64 = 1e9;
 
 /// What can be told from the settings alone.
 pub fn settings(params: &Params) -> Result<()> {
@@ -23,6 +27,17 @@ pub fn settings(params: &Params) -> Result<()> {
     ] {
         if value == 0 {
             return Err(Error::usage(format!("{name} must be at least 1")));
+        }
+    }
+    for (value, name) in [
+        (params.delay, "-d"),
+        (params.deadline, "-D"),
+        (params.max_minutes, "-T"),
+        (params.outlier_seconds, "-j"),
+        (params.min_seconds, "-O minTimeDuration"),
+    ] {
+        if !(0.0..=MOST_SECONDS).contains(&value) {
+            return Err(Error::usage(format!("{name} {value} is not a time; use 0 or more")));
         }
     }
     if params.transfer > params.block {
@@ -58,10 +73,11 @@ fn verification(params: &Params) -> Result<()> {
     if params.check_write && !params.write {
         return Err(Error::usage("-W compares what was written: add -w"));
     }
-    if params.check_read && !params.write && params.signature.is_none() {
+    let unknown = params.check_read && !params.write && params.signature.is_none();
+    if unknown && !params.pattern.shows_signature() {
         return Err(Error::usage(
             "-R without -w has nothing to compare with: give the signature of the run that wrote \
-             the file with -G (it is printed with -v), and its -l",
+             the file with -G (it is printed with -v)",
         ));
     }
     if params.api == Api::Null && (params.check_read || params.check_write) {
@@ -94,6 +110,26 @@ pub fn place(params: &Params) -> Result<()> {
         directory(params, path)?;
     }
     if params.write { space(params, &paths[0]) } else { existing(params) }
+}
+
+/// The signature to compare with: given with `-G`, or found in the file that another run wrote.
+pub fn signature(params: &Params) -> Result<Option<u32>> {
+    if params.write || !params.check_read || params.signature.is_some() {
+        return Ok(params.signature);
+    }
+    let path = layout::file(params, 0, 0);
+    let failed = |error| Error::io("read", &path, &error);
+    let file = std::fs::File::open(&path).map_err(failed)?;
+    let mut start = vec![0; params.transfer.min(64 << 10) as usize];
+    let len = file.read_at(&mut start, 0).map_err(failed)?;
+    match Filler::signature_in(&start[..len], 0) {
+        Some(signature) => Ok(Some(signature)),
+        None => Err(Error::usage(format!(
+            "-R: {} does not begin with what a run of this tool writes with -l timestamp or \
+             offset; give the -t, -l and -G it was written with",
+            path.display()
+        ))),
+    }
 }
 
 fn directory(params: &Params, path: &Path) -> Result<()> {

@@ -7,11 +7,11 @@ use super::measure::Measured;
 use super::params::Params;
 use crate::{Error, Result};
 
-pub fn stored_iterations(path: &Path) -> Result<u64> {
-    let text = std::fs::read_to_string(path).map_err(|error| Error::io("read", path, &error))?;
-    text.trim().parse().map_err(|_| {
-        Error::usage(format!("-O stoneWallingStatusFile={}: it holds no number", path.display()))
-    })
+/// What [`store_iterations`] left; a usage error names the option that gave the path.
+pub fn stored_iterations(option: &str, path: &Path) -> Result<u64> {
+    let wrong = |why: &str| Error::usage(format!("{option} {}: {why}", path.display()));
+    let text = std::fs::read_to_string(path).map_err(|error| wrong(&error.to_string()))?;
+    text.trim().parse().map_err(|_| wrong("it holds no number"))
 }
 
 pub fn store_iterations(path: &Path, iterations: u64) -> Result<()> {

@@ -27,7 +27,7 @@ pub fn spec() -> Spec {
         )
         .usage("[OPTIONS] [-o FILE]")
         .examples(EXAMPLES);
-    ours(sequence(layout(spec)))
+    ours(taken(sequence(layout(spec))))
 }
 
 fn layout(spec: Spec) -> Spec {
@@ -76,11 +76,24 @@ fn sequence(spec: Spec) -> Spec {
         .value(Some('O'), "directive", "K=V,...", "settings as in scripts, e.g. summaryFormat=JSON")
         .value(Some('f'), "scriptFile", "FILE", "tests from a script")
         .flag(Some('v'), "verbose", "tell more; repeatable")
-        .flag(Some('c'), "collective", "accepted; has no meaning without MPI-IO")
-        .flag(Some('V'), "useFileView", "accepted; has no meaning without MPI-IO")
         .flag(Some('y'), "dualMount", "not without MPI; list directories with -o a@b")
         .flag(None, "dryRun", "show what would be done")
         .flag(None, "warningAsErrors", "end at the first warning")
+}
+
+/// See [`super::ignored`].
+fn taken(spec: Spec) -> Spec {
+    spec.flag(Some('c'), "collective", "taken, without effect, as are all up to -U")
+        .flag(Some('V'), "useFileView", "MPI-IO's")
+        .flag(Some('p'), "preallocate", "MPI-IO's")
+        .flag(Some('P'), "useSharedFilePointer", "MPI-IO's")
+        .flag(Some('S'), "useStridedDatatype", "MPI-IO's")
+        .flag(Some('H'), "showHints", "MPI-IO's")
+        .flag(Some('I'), "individualDataSets", "HDF5's")
+        .value(Some('J'), "setAlignment", "SIZE", "HDF5's")
+        .flag(Some('n'), "noFill", "HDF5's")
+        .flag(Some('q'), "quitOnError", "errors are counted")
+        .value(Some('U'), "hintsFileName", "FILE", "MPI-IO's")
 }
 
 fn ours(spec: Spec) -> Spec {
@@ -197,12 +210,17 @@ mod tests {
         assert!(refused("-C -Z").contains("-C"));
         assert!(refused("-a MPIIO").contains("-a POSIX"));
         assert!(refused("-y").contains("-o /a/file@/b/file"));
-        assert!(refused("-J 1").contains("no option -J"));
+        assert!(refused("-L").contains("no option -L"));
         assert!(refused("-b 1x").contains("1x"));
         assert!(refused("somewhere").contains("-o"));
         assert!(refused("-N 0").contains("-N"));
         assert!(refused("-W -r").contains("-W"));
-        assert!(refused("-R").contains("-G"));
+        assert!(refused("-R -l random").contains("-G"));
+        for option in ["-d", "-D", "-T", "-j"] {
+            for value in ["-1", "nan", "inf"] {
+                assert!(refused(&format!("{option} {value}")).contains(option), "{option} {value}");
+            }
+        }
         assert!(refused("-r -i 2").contains("-k"));
     }
 

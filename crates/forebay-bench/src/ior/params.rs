@@ -93,8 +93,8 @@ pub struct Params {
     pub single_attempt: bool,
     pub outlier_seconds: f64,
     pub random_prefill: u64,
-    pub collective: bool,
-    pub file_view: bool,
+    /// What is to be told of settings without effect.
+    pub ignored: Vec<String>,
     pub path: String,
     pub verbose: u64,
     pub dry_run: bool,
@@ -156,8 +156,7 @@ impl Default for Params {
             single_attempt: false,
             outlier_seconds: 0.0,
             random_prefill: 0,
-            collective: false,
-            file_view: false,
+            ignored: Vec::new(),
             path: "testFile".to_owned(),
             verbose: 0,
             dry_run: false,
@@ -182,7 +181,7 @@ pub const KEYS: &[&str] = &[
     "transferSize",
     "segmentCount",
     "numTasks",
-    "tasksPerNode",
+    "numTasksPerNode",
     "threads",
     "queueDepth",
     "posix.odirect",
@@ -223,8 +222,6 @@ pub const KEYS: &[&str] = &[
     "singleXferAttempt",
     "outlierThreshold",
     "randomPrefill",
-    "collective",
-    "useFileView",
     "dualMount",
     "testFile",
     "verbose",
@@ -251,7 +248,9 @@ impl Params {
             "transfersize" => self.transfer = parse_size(value)?,
             "segmentcount" => self.segments = parse_size(value)?,
             "numtasks" => self.tasks = number(value)?,
-            "tasks-per-node" | "taskspernode" => self.tasks_per_node = number(value)?,
+            "tasks-per-node" | "taskspernode" | "numtaskspernode" => {
+                self.tasks_per_node = number(value)?
+            }
             "threads" => {
                 self.kind = if flag(value)? { Kind::Threads } else { Kind::Processes };
             }
@@ -273,9 +272,11 @@ impl Params {
             "readfile" => self.read = flag(value)?,
             "checkwrite" => self.check_write = flag(value)?,
             "checkread" => self.check_read = flag(value)?,
-            "settimestampsignature" => self.signature = Some(number(value)?),
+            // 0 is IOR's default: the time.
+            "settimestampsignature" => self.signature = Some(number(value)?).filter(|s| *s != 0),
             "datapackettype" => self.pattern = Pattern::parse(value)?,
-            "storefileoffset" => self.pattern = Pattern::Offset,
+            "storefileoffset" if flag(value)? => self.pattern = Pattern::Offset,
+            "storefileoffset" => (),
             "keepfile" => self.keep = flag(value)?,
             "keepfilewitherror" => self.keep_with_error = flag(value)?,
             "useexistingtestfile" => self.use_existing = flag(value)?,
@@ -292,8 +293,6 @@ impl Params {
             "singlexferattempt" => self.single_attempt = flag(value)?,
             "outlierthreshold" => self.outlier_seconds = number(value)?,
             "randomprefill" => self.random_prefill = parse_size(value)?,
-            "collective" => self.collective = flag(value)?,
-            "usefileview" => self.file_view = flag(value)?,
             "dualmount" => return Err(dual_mount()),
             "testfile" => self.path = value.to_owned(),
             "verbose" => self.verbose = number(value)?,
@@ -308,7 +307,10 @@ impl Params {
             "target" => self.api = target(value)?,
             "out" => self.out = Some(value.into()),
             "json" => self.json = Some(value.into()),
-            _ => return Err(unknown(key)),
+            _ => {
+                let told = super::ignored::find(key, value).ok_or_else(|| unknown(key))?;
+                self.ignored.extend(told);
+            }
         }
         Ok(())
     }
@@ -393,7 +395,8 @@ fn dual_mount() -> Error {
 }
 
 fn unknown(key: &str) -> Error {
-    let near = crate::args::nearest(key, KEYS.iter().map(|key| (*key).to_owned()));
+    let near = KEYS.iter().copied().chain(super::ignored::keys());
+    let near = crate::args::nearest(key, near.map(str::to_owned));
     let hint = near.map_or(String::new(), |near| format!("; did you mean {near}?"));
     Error::usage(format!("no setting {key:?}{hint}"))
 }

@@ -151,7 +151,9 @@ impl Running<'_> {
     fn limit(&self, all: u64) -> Result<u64> {
         let params = self.params;
         let stored = match &params.status_file {
-            Some(path) if !params.write => keep::stored_iterations(path)?,
+            Some(path) if !params.write => {
+                keep::stored_iterations("-O stoneWallingStatusFile", path)?
+            }
             _ => params.wear_out_iterations,
         };
         Ok(if stored > 0 { all.min(stored) } else { all })

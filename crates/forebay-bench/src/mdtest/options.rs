@@ -6,6 +6,7 @@ use super::tree::Tree;
 use crate::args::{Parsed, Spec};
 use crate::cache::Policy;
 use crate::team::Kind;
+use crate::units::human_bytes;
 use crate::{Error, Result};
 
 const EXAMPLES: &str = "\
@@ -41,6 +42,9 @@ pub struct Options {
     pub random: Option<u64>,
     pub pre_delay: f64,
     pub deadline: f64,
+    /// Where the number of items that a stonewalled creation came to is kept.
+    pub status_file: Option<PathBuf>,
+    pub signature: u32,
     pub show: Show,
     pub cache: Policy,
     pub out: Option<PathBuf>,
@@ -110,10 +114,16 @@ fn behavior(spec: Spec) -> Spec {
         .flag(Some('R'), "random-stat", "visit items in random order")
         .value(None, "random-seed", "N", "seed of -R [0]")
         .value(Some('p'), "pre-delay", "SECONDS", "pause before each iteration")
-        .value(Some('W'), "stonewall", "SECONDS", "stop creating after this time")
+        .value(Some('W'), "stonewall", "SECONDS", "after this time, create only up to the fastest")
+        .value(Some('x'), "status-file", "FILE", "keeps what -W came to, for -T, -E, -r later")
+        .value(Some('G'), "signature", "N", "signature of the contents [0]")
         .flag(Some('Z'), "print-time", "times instead of rates")
         .flag(Some('P'), "print-both", "rates and times")
         .flag(Some('v'), "verbose", "accepted; there is nothing more to tell")
+        .value(Some('V'), "verbosity", "N", "the same")
+        .flag(Some('t'), "time-unique-dir", "accepted; Tree creation holds that time")
+        .flag(Some('c'), "collective", "accepted; one task makes a shared tree anyway")
+        .flag(Some('B'), "no-barriers", "accepted; phases have barriers")
         .value(Some('a'), "api", "NAME", "POSIX, the only one")
         .value(None, "cache", "POLICY", "keep, drop or fadvise before stat and read")
         .value(None, "out", "FILE", "results as NDJSON, for `forebay bench report`")
@@ -180,6 +190,8 @@ fn meaning(parsed: &Parsed) -> Result<Options> {
         },
         pre_delay: parsed.seconds("pre-delay", 0.0)?,
         deadline: parsed.seconds("stonewall", 0.0)?,
+        status_file: parsed.get("status-file").map(Into::into),
+        signature: parsed.number("signature", 0)?,
         show: match (parsed.flag("print-time"), parsed.flag("print-both")) {
             (_, true) => Show::Both,
             (true, false) => Show::Time,
@@ -218,6 +230,9 @@ fn check(options: &Options) -> Result<()> {
     if options.read_bytes > options.write_bytes && options.selected.create {
         return Err(Error::usage("-e is larger than -w: there would be nothing to read"));
     }
+    if options.status_file.is_some() && options.files && options.dirs {
+        return Err(Error::usage("-x keeps one number: add -F or -D"));
+    }
     if options.verify && options.read_bytes == 0 {
         return Err(Error::usage("-X compares what -e reads: add -w and -e"));
     }
@@ -228,6 +243,7 @@ fn check(options: &Options) -> Result<()> {
         return Err(Error::usage("--cache: metadata knows keep, drop and fadvise"));
     }
     options.cache.check()?;
+    space(options)?;
     for directory in &options.directories {
         let parent = directory.parent().filter(|parent| !parent.as_os_str().is_empty());
         if !directory.is_dir() && !parent.unwrap_or(std::path::Path::new(".")).is_dir() {
@@ -236,6 +252,34 @@ fn check(options: &Options) -> Result<()> {
                 directory.display()
             )));
         }
+    }
+    Ok(())
+}
+
+/// Enough space and inodes for all that will be created. With `-W` the run takes its chance, as
+/// the deadline may well be meant to cut an impossible number.
+fn space(options: &Options) -> Result<()> {
+    if !options.selected.create || options.deadline > 0.0 {
+        return Ok(());
+    }
+    let found = crate::ior::place::usage(&options.directories[0])?;
+    let items = options.items.saturating_mul(options.tasks as u64);
+    let bytes = items.saturating_mul(options.write_bytes as u64);
+    if options.files && bytes > found.free {
+        return Err(Error::usage(format!(
+            "-n and -w make {}, but {} has only {} free; lower them",
+            human_bytes(bytes),
+            options.directories[0].display(),
+            human_bytes(found.free)
+        )));
+    }
+    // A file system that makes inodes as it needs them counts none.
+    if found.inodes > 0 && items > found.inodes_free {
+        return Err(Error::usage(format!(
+            "-n makes {items} items, but {} has only {} inodes free; lower it",
+            options.directories[0].display(),
+            found.inodes_free
+        )));
     }
     Ok(())
 }
@@ -273,6 +317,7 @@ mod tests {
             ("-n 5 --tasks 0", "--tasks"),
             ("-n 5 --task 2", "--tasks"),
             ("-n 5 -z 9 -b 99", "-z"),
+            ("-n 5000000 -w 1g -d .", "-w"),
         ] {
             let error = parse(line).unwrap_err();
             assert_eq!(error.exit_code(), 2, "{line}");

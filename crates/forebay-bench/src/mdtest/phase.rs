@@ -10,7 +10,7 @@ use crate::meter::Total;
 use crate::pattern::{Filler, Pattern};
 use crate::progress::{Goal, Progress};
 use crate::rng::Rng;
-use crate::shared::Plain;
+use crate::shared::{Plain, Shared};
 use crate::team::{Outcome, Task, Team};
 use crate::{Error, Result, clock};
 
@@ -140,15 +140,18 @@ impl Measured {
 pub fn run(job: &Job<'_>) -> Outcome<Report> {
     let options = job.options;
     let goal = Goal::Ops(options.items * options.tasks as u64);
+    let counts = Shared::new(options.tasks);
     Team::new(options.tasks, options.kind)
         .progress(Progress::new(job.phase.name(), goal))
-        .run(|task, own: &Report| Worker::new(job, task, own).work())
+        .run(|task, own: &Report| Worker::new(job, task, own, &counts).work())
 }
 
 struct Worker<'a> {
     job: &'a Job<'a>,
     task: &'a Task<'a>,
     own: &'a Report,
+    /// Items each task had created when the time of `-W` was over.
+    counts: &'a Shared<AtomicU64>,
     owner: usize,
     directories: Vec<String>,
     per_directory: u64,
@@ -158,12 +161,17 @@ struct Worker<'a> {
 }
 
 impl<'a> Worker<'a> {
-    fn new(job: &'a Job<'a>, task: &'a Task<'a>, own: &'a Report) -> Self {
+    fn new(
+        job: &'a Job<'a>,
+        task: &'a Task<'a>,
+        own: &'a Report,
+        counts: &'a Shared<AtomicU64>,
+    ) -> Self {
         let options = job.options;
         let owner = (task.rank + job.phase.strides() * options.stride) % options.tasks;
         let tree = if options.unique { owner } else { 0 };
         let bytes = options.write_bytes.max(options.read_bytes);
-        let filler = Filler::new(Pattern::Timestamp, 0, owner, bytes);
+        let filler = Filler::new(Pattern::Timestamp, options.signature, owner, bytes);
         let mut buffer = vec![0; bytes];
         filler.fill(&mut buffer);
         filler.stamp(&mut buffer, 0);
@@ -173,6 +181,7 @@ impl<'a> Worker<'a> {
             job,
             task,
             own,
+            counts,
             owner,
             filler,
             buffer,
@@ -212,16 +221,30 @@ impl<'a> Worker<'a> {
         let options = self.job.options;
         let limit = (options.deadline > 0.0 && self.job.phase.creates())
             .then(|| start + (options.deadline * 1e9) as u64);
+        self.until(order, start, limit)?;
+        if limit.is_none() {
+            return Ok(());
+        }
+        // As in mdtest, all tasks then create as many as the fastest did.
+        let done = self.own.items.load(SeqCst);
+        self.counts[self.task.rank].store(done, SeqCst);
+        self.task.barrier()?;
+        let most = self.counts.iter().map(|count| count.load(SeqCst)).max().unwrap_or(done);
+        self.until(&order[done as usize..most as usize], clock::now(), None)
+    }
+
+    /// Works through items until the end or a moment.
+    fn until(&mut self, order: &[u64], start: u64, limit: Option<u64>) -> Result<()> {
         let mut before = start;
-        for (done, &item) in order.iter().enumerate() {
+        for &item in order {
+            if self.task.stopping() || limit.is_some_and(|limit| before >= limit) {
+                break;
+            }
             let bytes = self.item(item)?;
             let now = clock::now();
             self.task.meter().record(before, now, bytes);
             before = now;
-            self.own.items.store(done as u64 + 1, SeqCst);
-            if self.task.stopping() || limit.is_some_and(|limit| now >= limit) {
-                break;
-            }
+            self.own.items.fetch_add(1, SeqCst);
         }
         Ok(())
     }

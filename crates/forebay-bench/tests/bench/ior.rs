@@ -160,6 +160,42 @@ fn a_flipped_byte_is_found_with_file_offset_and_values() {
     assert!(path.exists(), "-K keeps a file with errors");
 }
 
+/// The line of a tutorial's second step: the signature is found in the file.
+#[test]
+fn a_kept_file_verifies_without_its_signature() {
+    let home = scratch();
+    for contents in ["timestamp", "offset"] {
+        let sizes = format!("-t 4k -b 16k -N 2 -l {contents} -o f");
+        bench(&format!("ior -w -k {sizes}"), home.path()).expect(0);
+        bench(&format!("ior -R -k {sizes}"), home.path()).expect(0);
+        let other = if contents == "offset" { "timestamp" } else { "offset" };
+        bench(&format!("ior -R -k {sizes} -l {other}"), home.path()).expect(1);
+    }
+    std::fs::write(home.path().join("f"), [7; 32768]).expect("writable");
+    let run = bench("ior -R -k -t 4k -b 16k -N 2 -o f", home.path()).expect(2);
+    assert!(run.err.contains("-G"), "{}", run.err);
+}
+
+/// As IOR's manual prints it, with settings that only MPI-IO or HDF5 know.
+#[test]
+fn the_script_of_iors_manual_runs() {
+    let home = scratch();
+    let script = "IOR START\n    api=POSIX\n    testFile=testFile\n    hintsFileName=hintsFile\n\
+        repetitions=2\n multiFile=0\n interTestDelay=0\n readFile=1\n writeFile=1\n\
+        filePerProc=0\n checkWrite=0\n checkRead=0\n keepFile=1\n quitOnError=0\n\
+        outlierThreshold=0\n setAlignment=1\n singleXferAttempt=0\n individualDataSets=0\n\
+        verbose=0\n collective=0\n preallocate=0\n useFileView=0\n keepFileWithError=0\n\
+        setTimeStampSignature=0\n useSharedFilePointer=0\n useStridedDatatype=0\n\
+        uniqueDir=0\n fsync=0\n storeFileOffset=0\n maxTimeDuration=60\n\
+        deadlineForStonewalling=0\n useExistingTestFile=0\n useO_DIRECT=0\n showHints=0\n\
+        showHelp=0\nRUN\n    # additional tests are optional\n checkRead=1\nRUN\nIOR STOP\n";
+    std::fs::write(home.path().join("manual.ior"), script).expect("writable");
+    let run = bench("ior -f manual.ior", home.path()).expect(0);
+    assert_eq!((run.rows("write").len(), run.rows("read").len()), (2, 2), "{}", run.out);
+    assert_eq!(run.out.matches("has no effect").count(), 1, "{}", run.out);
+    assert!(run.out.contains("hintsFileName has no effect"), "{}", run.out);
+}
+
 /// Nothing is written, the option is named, and the code is 2.
 #[test]
 fn bad_input_ends_before_anything_is_written() {
@@ -171,11 +207,12 @@ fn bad_input_ends_before_anything_is_written() {
         ("-o missing/f", "-o"),
         ("-o .", "-o"),
         ("-r -o f", "-r"),
-        ("-R -o f", "-G"),
+        ("-R -o f", "does not exist"),
+        ("-R -l random -o f", "-G"),
         ("-W -r -o f", "-W"),
         ("-C -Z -o f", "-C"),
         ("-o f --blokSize=1m", "--blockSize"),
-        ("-o f -q", "-q"),
+        ("-o f -L", "-L"),
         ("-o f -a HDF5", "-a"),
         ("-o f -M 999t", "-M"),
         ("-o f --out missing/r.ndjson", "--out"),

@@ -1,5 +1,6 @@
 //! The benchmark from the outside, as a child process of the tests.
 
+mod allocation;
 mod harness;
 mod ior;
 mod mdtest;

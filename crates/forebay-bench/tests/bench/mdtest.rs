@@ -82,3 +82,25 @@ fn results_are_recorded() {
     let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!(json["phases"].as_array().map(Vec::len), Some(10), "{text}");
 }
+
+/// The lines of the IO500: creation ends by its deadline, and later runs use what it came to.
+#[test]
+fn a_stonewalled_creation_is_taken_up_by_later_runs() {
+    let home = tempfile::tempdir().expect("a directory");
+    let line = "mdtest -n 1000000 --tasks 2 -u -L -F -P -G 2053284211 -N 1 -d md -x stonewall -w 64 \
+                -e 64 -Y -W 0.2 -a POSIX -V 1";
+    let run = bench(&format!("{line} -C"), home.path()).expect(0);
+    let text = std::fs::read_to_string(home.path().join("stonewall")).expect("kept");
+    let items: usize = text.trim().parse().expect("a number");
+    assert!((1..1_000_000).contains(&items), "{items}\n{}", run.out);
+    for task in 0..2 {
+        let tree = home.path().join(format!("md/test-dir.0-0/mdtest_tree.{task}"));
+        assert_eq!(names(&tree).len(), items, "all tasks create as many");
+    }
+    bench(&format!("{line} -T"), home.path()).expect(0);
+    bench(&format!("{line} -E -X"), home.path()).expect(0);
+    let other = line.replace("-G 2053284211", "-G 1");
+    bench(&format!("{other} -E -X"), home.path()).expect(1);
+    bench(&format!("{line} -r"), home.path()).expect(0);
+    assert!(names(&home.path().join("md")).is_empty());
+}

@@ -131,7 +131,7 @@ fn layout(params: &Params) -> Value {
         "checkRead": u8::from(params.check_read),
         "dataPacketType": params.pattern.letter(),
         "setTimeStampSignature/incompressibleSeed": params.signature,
-        "collective": u8::from(params.collective),
+        "collective": u8::from(params.ignored.iter().any(|told| told.starts_with("collective "))),
         "segmentCount": params.segments,
         "transferSize": params.transfer,
         "blockSize": params.block,
