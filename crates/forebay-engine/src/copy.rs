@@ -215,6 +215,9 @@ impl Engine {
             add(&self.drain.copied, n as u64);
             add(&self.drain.unsettled, n as u64);
             add(&job.copied, n as u64);
+            if let Some(meter) = &job.meter {
+                add(meter, n as u64);
+            }
             at += n as u64;
         }
         Ok(())

@@ -70,6 +70,9 @@ impl Engine {
         // The queue's lock comes after a file's.
         let files = self.dirty.lock().expect("no panic inside").older(until);
         for file in files {
+            if self.drain.holds.covers(&file.lock()) {
+                continue;
+            }
             let Some(candidate) = candidate(file, now) else { continue };
             bytes += candidate.pieces.iter().map(Piece::bytes).sum::<u64>();
             candidates.push(candidate);

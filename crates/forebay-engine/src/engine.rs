@@ -85,8 +85,16 @@ macro_rules! counters {
 }
 
 counters!(
+    read_requests,
     read_hits,
+    read_partial_hits,
     read_misses,
+    write_requests,
+    write_hits,
+    write_partial_hits,
+    write_misses,
+    absorbed_writes,
+    absorbed_bytes,
     read_bytes,
     read_uncached_bytes,
     write_bytes,

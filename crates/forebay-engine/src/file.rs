@@ -15,6 +15,7 @@ use std::time::Instant;
 use forebay_backing::{Attr, BackingFile, FileKey, Timestamp};
 
 use crate::evict::HITS_MAX;
+use crate::heat::Heat;
 use crate::log::FileId;
 use crate::media::{MediaFile, MediaStat};
 use crate::ranges::Ranges;
@@ -29,6 +30,8 @@ pub struct File {
     /// Signaled when a fill, a flush or an I/O in flight ends.
     pub(crate) changed: Condvar,
     hits: AtomicU8,
+    /// Bytes that requests moved lately.
+    pub(crate) heat: Heat,
 }
 
 pub(crate) struct Inner {
@@ -148,6 +151,7 @@ impl File {
             inner: Mutex::new(inner),
             changed: Condvar::new(),
             hits: AtomicU8::new(0),
+            heat: Heat::default(),
         })
     }
 

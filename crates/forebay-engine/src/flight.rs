@@ -50,6 +50,8 @@ pub(crate) struct Job {
     pub phase: AtomicU8,
     /// Bytes copied of a flight that has not ended.
     pub copied: AtomicU64,
+    /// Counts the copied bytes for who watches.
+    pub meter: Option<Arc<AtomicU64>>,
     /// When it was captured, in milliseconds since the epoch.
     pub began_ms: u64,
 }
@@ -136,7 +138,12 @@ impl Job {
 
 impl Engine {
     /// Captures what is dirty. `Ok(None)`: nothing is. EBUSY: another flight is on (W2).
-    pub(crate) fn begin_flight(&self, file: &Arc<File>, take: &Take) -> Result<Option<Arc<Job>>> {
+    pub(crate) fn begin_flight(
+        &self,
+        file: &Arc<File>,
+        take: &Take,
+        meter: Option<&Arc<AtomicU64>>,
+    ) -> Result<Option<Arc<Job>>> {
         let mut inner = file.lock();
         if !inner.state.is_dirty() || inner.live.as_ref().is_some_and(|live| live.unlinked) {
             return Ok(None);
@@ -189,6 +196,7 @@ impl Engine {
             error: Mutex::new(None),
             phase: AtomicU8::new(COPYING),
             copied: AtomicU64::new(0),
+            meter: meter.cloned(),
             began_ms: now_ms(),
         })))
     }
@@ -447,7 +455,7 @@ fn look_after(target: &dyn BackingFile, job: &Job) -> Result<(Attr, bool)> {
 }
 
 /// Joins neighbors, whatever their durability.
-fn merge(runs: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+pub(crate) fn merge(runs: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     let mut merged: Vec<(u64, u64)> = Vec::with_capacity(runs.len());
     for (start, end) in runs {
         match merged.last_mut() {
@@ -471,7 +479,7 @@ fn common(runs: &[(u64, u64)], wanted: &[(u64, u64)]) -> Vec<(u64, u64)> {
 }
 
 /// The first runs of together at most `limit` bytes, the last of them cut.
-fn first_part(runs: &[(u64, u64)], limit: u64) -> Vec<(u64, u64)> {
+pub(crate) fn first_part(runs: &[(u64, u64)], limit: u64) -> Vec<(u64, u64)> {
     let mut left = limit;
     let mut part = Vec::new();
     for &(start, end) in runs {

@@ -27,6 +27,7 @@ use crate::file::File;
 use crate::flight::{FLIGHT_BYTES, Job, Outcome};
 use crate::govern::Ages;
 use crate::governor::{Decision, Governor, Term};
+use crate::order::Holds;
 use crate::pulse::Pulse;
 use crate::valve::Valve;
 
@@ -54,6 +55,8 @@ pub(crate) struct DrainState {
     pub lag_us: AtomicU64,
     /// Nothing could be taken although something is due, and why.
     pub stuck: Mutex<Option<&'static str>>,
+    /// Files that the drain is to leave alone.
+    pub holds: Arc<Holds>,
     /// The drain has something to do.
     pub wake: (Mutex<bool>, Condvar),
     /// Signaled after every batch.
@@ -97,7 +100,7 @@ impl Engine {
         }
         self.is_stuck(None);
         let began = Instant::now();
-        let outcomes = self.fly(&batch, &|| self.stopping.load(Relaxed));
+        let outcomes = self.fly(&batch, &|| self.stopping.load(Relaxed), None);
         self.note_lag(began.elapsed());
         outcomes.iter().any(|outcome| matches!(outcome, Outcome::Flushed(_)))
     }
@@ -126,26 +129,22 @@ impl Engine {
 
     /// Flushes these files and waits for it. The outcomes are in the order of the files.
     pub(crate) fn flush_batch(self: &Arc<Self>, files: &[Arc<File>]) -> Vec<Outcome> {
-        self.flush_batch_until(files, &|| false)
-    }
-
-    /// The same, given up when `cancelled` says so: what was not copied by then stays dirty.
-    pub(crate) fn flush_batch_until(
-        self: &Arc<Self>,
-        files: &[Arc<File>],
-        cancelled: &dyn Fn() -> bool,
-    ) -> Vec<Outcome> {
         let _waits = self.drain.valve.demand();
         let picks: Vec<Pick> = files.iter().map(|file| (file.clone(), Take::All)).collect();
-        self.fly(&picks, cancelled)
+        self.fly(&picks, &|| false, None)
     }
 
     /// The four steps.
-    fn fly(self: &Arc<Self>, picks: &[Pick], cancelled: &dyn Fn() -> bool) -> Vec<Outcome> {
+    pub(crate) fn fly(
+        self: &Arc<Self>,
+        picks: &[Pick],
+        cancelled: &dyn Fn() -> bool,
+        meter: Option<&Arc<AtomicU64>>,
+    ) -> Vec<Outcome> {
         let mut outcomes: Vec<Outcome> = Vec::with_capacity(picks.len());
         let mut jobs: Vec<(usize, Arc<Job>)> = Vec::new();
         for (file, take) in picks {
-            match self.begin_flight(file, take) {
+            match self.begin_flight(file, take, meter) {
                 Ok(Some(job)) => jobs.push((outcomes.len(), job)),
                 Ok(None) => {
                     outcomes.push(Outcome::Nothing);

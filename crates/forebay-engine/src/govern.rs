@@ -11,6 +11,8 @@ use crate::file::{File, Inner};
 use crate::governor::age::Cohort;
 use crate::governor::gate::Gate;
 use crate::governor::{Available, Decision, Limit, Sample, Urgent};
+use crate::order::Holds;
+use crate::report::AgeBucket;
 use crate::stamps::Part;
 use crate::valve::Setting;
 
@@ -22,6 +24,9 @@ const LEAST: Duration = Duration::from_millis(10);
 
 /// Files looked at for their ages, the oldest first; all others count as old as the next one.
 const LOOK_MAX: usize = 4096;
+
+/// The steps in which ages of dirty bytes are told.
+const AGE_BOUNDS_SECS: [u64; 10] = [1, 5, 10, 30, 60, 120, 300, 600, 1800, 3600];
 
 /// A look at the ages takes at most this part of the time.
 const LOOK_SHARE: u32 = 50;
@@ -146,6 +151,18 @@ impl Engine {
         self.nudge();
     }
 
+    /// The same, unless everything is to be there sooner already.
+    pub(crate) fn drain_by_at_latest(&self, by: Instant) {
+        let mut deadline = self.drain.deadline.lock().expect("no panic inside");
+        *deadline = Some(deadline.map_or(by, |sooner| sooner.min(by)));
+    }
+
+    /// Takes that back; who still needs a deadline sets his again.
+    pub(crate) fn end_drain_by(&self, by: Instant) {
+        let mut deadline = self.drain.deadline.lock().expect("no panic inside");
+        deadline.take_if(|at| *at == by);
+    }
+
     fn drain_by_left(&self, dirty: u64) -> Option<Duration> {
         let mut deadline = self.drain.deadline.lock().expect("no panic inside");
         let left = (*deadline)?.saturating_duration_since(Instant::now());
@@ -153,6 +170,19 @@ impl Engine {
             *deadline = None;
         }
         Some(left)
+    }
+
+    /// Dirty bytes by age, cumulative, as the drain last saw them.
+    pub fn dirty_ages(&self) -> Vec<AgeBucket> {
+        let ages = self.drain.ages.lock().expect("no panic inside");
+        let cohorts = since_to_age(&ages.slots, self.unsettled());
+        drop(ages);
+        let bounds = AGE_BOUNDS_SECS.iter().map(|secs| Some(*secs)).chain([None]);
+        let younger = |bound: Option<u64>| {
+            let fits = |cohort: &&Cohort| bound.is_none_or(|secs| cohort.age.as_secs() < secs);
+            cohorts.iter().filter(fits).map(|cohort| cohort.bytes).sum()
+        };
+        bounds.map(|up_to_secs| AgeBucket { up_to_secs, bytes: younger(up_to_secs) }).collect()
     }
 
     fn look_at_ages(&self, ages: &mut Ages, tunables: &Tunables) {
@@ -166,6 +196,7 @@ impl Engine {
             now: now_ms(),
             width,
             settle: tunables.settle,
+            holds: self.drain.holds.clone(),
             slots: BTreeMap::new(),
             seen: 0,
             settled: 0,
@@ -221,6 +252,7 @@ struct Look {
     now: u64,
     width: u64,
     settle: Duration,
+    holds: Arc<Holds>,
     /// By time.
     slots: BTreeMap<u64, Slot>,
     seen: u64,
@@ -231,7 +263,7 @@ impl Look {
     fn file(&mut self, since: u64, file: &Arc<File>) {
         // Who holds the lock long is being written or copied: as old as it is known to be.
         let Ok(mut inner) = file.inner.try_lock() else { return };
-        if !is_flushable(&inner) {
+        if !is_flushable(&inner) || self.holds.covers(&inner) {
             self.seen += inner.dirty_charged;
             return;
         }

@@ -12,6 +12,7 @@ use crate::file::{File, Inner};
 use crate::log::{Entry, Mark};
 use crate::media::MediaFile;
 use crate::ranges::State;
+use crate::served::{Before, Served};
 use crate::space::Patience;
 
 /// What `fallocate` is asked for.
@@ -40,8 +41,22 @@ impl Engine {
         offset: u64,
         buf: &mut [u8],
     ) -> Result<usize> {
+        add(&self.counters.read_requests, 1);
+        let mut served = Served::Hit;
+        let result = self.read_as(lane, file, offset, buf, &mut served);
+        self.counters.note_read(served);
+        result
+    }
+
+    fn read_as(
+        self: &Arc<Self>,
+        lane: Lane,
+        file: &Arc<File>,
+        offset: u64,
+        buf: &mut [u8],
+        served: &mut Served,
+    ) -> Result<usize> {
         let keeps = self.keeps(file, lane, offset, offset + buf.len() as u64);
-        let mut missed = false;
         // Eviction may take a range between its fill and our read of it; it cannot go on for long.
         for _ in 0..16 {
             let mut inner = file.lock();
@@ -58,16 +73,18 @@ impl Engine {
                 self.note_stream(file, &mut inner, (offset, end), ahead);
             }
             let Some(gap) = gap else {
-                add(if missed { &self.counters.read_misses } else { &self.counters.read_hits }, 1);
                 return self.read_shadow(file, inner, offset, &mut buf[..(end - offset) as usize]);
             };
-            missed = true;
+            if *served == Served::Hit {
+                *served = Before::of(&inner, offset, end).served();
+            }
             drop(inner);
             if keeps.is_err() || !self.fill(file, gap, end)? {
                 break;
             }
         }
         add(self.read_bypass(keeps.err()), 1);
+        *served = Served::Bypassed;
         self.read_around(file, offset, buf)
     }
 
@@ -81,6 +98,7 @@ impl Engine {
         let mut inner = file.lock();
         let size = inner.size();
         if offset >= size || buf.is_empty() {
+            self.note_hit();
             return Some(Ok(0));
         }
         let end = size.min(offset + buf.len() as u64);
@@ -92,8 +110,13 @@ impl Engine {
                 self.note_stream(file, &mut inner, (offset, end), ahead);
             }
         }
-        add(&self.counters.read_hits, 1);
+        self.note_hit();
         Some(self.read_shadow(file, inner, offset, &mut buf[..(end - offset) as usize]))
+    }
+
+    fn note_hit(&self) {
+        add(&self.counters.read_requests, 1);
+        self.counters.note_read(Served::Hit);
     }
 
     fn read_shadow(
@@ -110,6 +133,7 @@ impl Engine {
         let result = self.note_tier(shadow.read_at(buf, offset));
         let n = self.end_io(file, result)?;
         file.hit();
+        file.heat.add(n as u64, self.started.elapsed().as_secs());
         add(&self.counters.read_bytes, n as u64);
         // A file cut short by somebody else in the tier would be our bug; never invent a short read.
         buf[n..].fill(0);
@@ -192,13 +216,23 @@ impl Engine {
             return Ok(());
         }
         self.refuse_beyond(file, offset.saturating_add(data.len() as u64))?;
-        if self.wrote_around(file, lane, offset, data)? {
-            return Ok(());
+        add(&self.counters.write_requests, 1);
+        match self.wrote_around(file, lane, offset, data) {
+            Ok(true) => return Ok(()),
+            Ok(false) => {}
+            Err(error) => {
+                self.counters.note_write(Served::Miss);
+                return Err(error);
+            }
         }
         self.slow_down(data.len() as u64);
-        self.change(file, offset, offset + data.len() as u64, data.len() as u64, |shadow| {
-            shadow.write_at(data, offset)
-        })?;
+        let end = offset + data.len() as u64;
+        let before = self
+            .change(file, offset, end, data.len() as u64, |shadow| shadow.write_at(data, offset));
+        // One that failed found no place.
+        self.counters.note_write(before.as_ref().map_or(Served::Miss, |before| before.served()));
+        self.counters.note_absorbed(before?);
+        file.heat.add(data.len() as u64, self.started.elapsed().as_secs());
         add(&self.counters.write_bytes, data.len() as u64);
         Ok(())
     }
@@ -212,7 +246,7 @@ impl Engine {
         end: u64,
         need: u64,
         act: impl Fn(&dyn MediaFile) -> std::io::Result<()>,
-    ) -> Result<()> {
+    ) -> Result<Before> {
         let mut patience = Patience::new(self);
         loop {
             self.make_room(need)?;
@@ -232,15 +266,16 @@ impl Engine {
         start: u64,
         end: u64,
         act: &dyn Fn(&dyn MediaFile) -> std::io::Result<()>,
-    ) -> Result<()> {
+    ) -> Result<Before> {
         let _beat = self.drain.tier_pulse.begin();
         let mut inner = self.lock_for_tier(file)?;
         let shadow = self.shadow(file, &mut inner)?;
         let now_ms = now_ms();
+        let before = Before::of(&inner, start, end);
         if inner.state.flags.opaque {
             self.note_tier(act(&*shadow))?;
             inner.note_rewritten(start, end);
-            return Ok(());
+            return Ok(before);
         }
         inner.stamps.touch(start, end, now_ms);
         let plan = inner.state.plan_write(start, end);
@@ -283,7 +318,7 @@ impl Engine {
             self.admit(file, start, end);
             self.account(file, &mut inner);
         }
-        Ok(())
+        Ok(before)
     }
 
     /// Changes the size.
@@ -385,6 +420,7 @@ impl Engine {
                     return Ok(());
                 }
                 self.change(file, offset, end, 0, |shadow| shadow.punch(offset, end - offset))
+                    .map(drop)
             }
             Allocate::Extend if end > size => {
                 self.make_room(end - size)?;

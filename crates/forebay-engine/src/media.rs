@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay_backing::Timestamp;
-use forebay_backing::metrics::{Op, OpSummary};
+use forebay_backing::metrics::{Op, OpCounts};
 use rustix::fs::{self, AtFlags, FallocateFlags, Mode, OFlags, SeekFrom};
 
 /// What to do when a name does or does not exist.
@@ -51,7 +51,7 @@ pub trait Media: Send + Sync + 'static {
     fn sync_all(&self) -> io::Result<()>;
     fn space(&self) -> io::Result<Space>;
     /// Latency of every operation so far, by name.
-    fn summaries(&self) -> Vec<(&'static str, OpSummary)> {
+    fn op_counts(&self) -> Vec<(&'static str, OpCounts)> {
         Vec::new()
     }
 }
@@ -170,7 +170,7 @@ impl Media for DirMedia {
         Ok(Space { total: s.f_blocks * s.f_frsize, available: s.f_bavail * s.f_frsize })
     }
 
-    fn summaries(&self) -> Vec<(&'static str, OpSummary)> {
+    fn op_counts(&self) -> Vec<(&'static str, OpCounts)> {
         let o = &self.ops;
         [
             ("open", &o.open),
@@ -180,7 +180,7 @@ impl Media for DirMedia {
             ("punch", &o.punch),
             ("remove", &o.remove),
         ]
-        .map(|(name, op)| (name, op.summary()))
+        .map(|(name, op)| (name, op.counts()))
         .to_vec()
     }
 }

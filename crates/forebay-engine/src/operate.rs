@@ -1,4 +1,4 @@
-//! What an operator asks for: flush, evict, pin, purge, change tunables, shut down.
+//! What an operator asks for, beside flushing: evict, pin, purge, change tunables, shut down.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,7 +10,6 @@ use forebay_backing::{Error, Kind, Result};
 use crate::config::Tunables;
 use crate::engine::Engine;
 use crate::file::{File, Inner};
-use crate::flight::Outcome;
 use crate::report::{Failure, Progress, Report};
 use crate::state::FileState;
 
@@ -20,9 +19,6 @@ pub enum KeepDirty {
     No,
     Yes,
 }
-
-/// How many files one call to the drain takes: small enough for progress to move.
-const FLUSH_STEP: usize = 128;
 
 impl Engine {
     /// Files at or below one of the paths; all if there is none. In the order of their paths.
@@ -35,85 +31,6 @@ impl Engine {
         let mut files: Vec<Arc<File>> = self.all_files().into_iter().filter(within).collect();
         files.sort_by_cached_key(|file| file.path());
         files
-    }
-
-    /// Brings everything that is dirty now to the backing store, synced there (S5). What could not
-    /// be flushed stays dirty and is in the report.
-    pub fn flush(self: &Arc<Self>, scope: &[PathBuf], progress: &Progress) -> Report {
-        let mut files = self.select(scope);
-        files.retain(|file| file.lock().state.is_dirty());
-        let bytes = files.iter().map(|file| file.lock().dirty_charged).sum();
-        progress.total_files.store(files.len() as u64, Relaxed);
-        progress.total_bytes.store(bytes, Relaxed);
-        let mut report = Report::default();
-        for step in files.chunks(FLUSH_STEP) {
-            if progress.is_cancelled() {
-                report.cancelled = true;
-                break;
-            }
-            for (file, outcome) in
-                step.iter().zip(self.flush_batch_until(step, &|| progress.is_cancelled()))
-            {
-                self.tally(file, outcome, progress, &mut report);
-            }
-        }
-        // Else a power loss could bring back the record of older durable bytes, to be flushed over
-        // these (S5).
-        let _ = self.note_tier(self.index.sync());
-        report
-    }
-
-    fn tally(
-        self: &Arc<Self>,
-        file: &Arc<File>,
-        outcome: Outcome,
-        progress: &Progress,
-        report: &mut Report,
-    ) {
-        let outcome = match outcome {
-            Outcome::Busy => {
-                self.wait_for_flight(file).and_then(|()| self.flush_file(file)).map(|()| 0)
-            }
-            Outcome::Failed(error) => Err(error),
-            Outcome::Flushed(bytes) if file.lock().state.flags.opaque => Ok(bytes),
-            Outcome::Flushed(bytes) => self.flush_rest(file, bytes, progress),
-            Outcome::Nothing => Ok(0),
-        };
-        match outcome {
-            Err(error) if error.kind() == Kind::Interrupted => report.cancelled = true,
-            Ok(bytes) => {
-                report.files += 1;
-                report.bytes += bytes;
-                progress.done_files.fetch_add(1, Relaxed);
-                progress.done_bytes.fetch_add(bytes, Relaxed);
-            }
-            Err(error) => {
-                progress.failed_files.fetch_add(1, Relaxed);
-                report.failures.push(failure(&file.lock(), &error));
-            }
-        }
-    }
-
-    /// The later flights of a large file.
-    fn flush_rest(
-        self: &Arc<Self>,
-        file: &Arc<File>,
-        first: u64,
-        progress: &Progress,
-    ) -> Result<u64> {
-        let mut bytes = first;
-        let mut flights = 2 + file.lock().dirty_charged / first.max(1);
-        while flights > 0 && file.lock().state.is_dirty() {
-            flights -= 1;
-            let one = std::slice::from_ref(file);
-            match self.flush_batch_until(one, &|| progress.is_cancelled()).pop() {
-                Some(Outcome::Flushed(more)) => bytes += more,
-                Some(Outcome::Failed(error)) => return Err(error),
-                Some(Outcome::Busy) => self.wait_for_flight(file)?,
-                _ => break,
-            }
-        }
-        Ok(bytes)
     }
 
     /// Takes clean bytes out of the tier. Dirty, pinned and open files stay; a file that was named

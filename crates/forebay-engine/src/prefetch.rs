@@ -104,8 +104,9 @@ impl Engine {
                     progress.done_files.fetch_add(1, Relaxed);
                 }
                 Err(e) => {
-                    progress.failed_files.fetch_add(1, Relaxed);
-                    report.failures.push(named_failure(&path, &e));
+                    let failure = named_failure(&path, &e);
+                    progress.failed(&failure);
+                    report.failures.push(failure);
                 }
             }
         }

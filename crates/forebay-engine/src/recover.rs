@@ -19,6 +19,8 @@ use crate::index::{Index, Loaded};
 use crate::log::{FileId, Intent};
 use crate::media::{Media, Open};
 use crate::names::rebase;
+use crate::order::Hold;
+use crate::pattern::Pattern;
 use crate::pool::Pool;
 use crate::state::{Boot, FileState, Verdict};
 use crate::table::Table;
@@ -65,6 +67,19 @@ impl Engine {
         config: Config,
         tunables: Tunables,
     ) -> Result<Arc<Engine>> {
+        let (engine, _) = Engine::start_holding(tier, backing, config, tunables, &[])?;
+        Ok(engine)
+    }
+
+    /// The same, with holds of orders that did not end the last time, in force before the drain
+    /// looks for the first time.
+    pub fn start_holding(
+        tier: Tier,
+        backing: Arc<dyn BackingStore>,
+        config: Config,
+        tunables: Tunables,
+        held: &[(Vec<PathBuf>, Pattern)],
+    ) -> Result<(Arc<Engine>, Vec<Hold>)> {
         tunables.validate().map_err(|why| Error::new(Kind::Usage, why))?;
         let (index, mut loaded) = Index::open(tier.media.clone()).map_err(|e| {
             Error::new(
@@ -116,8 +131,9 @@ impl Engine {
         drop(loaded);
         // SAFETY: gives what the loading has freed back to the system; no memory in use moves.
         unsafe { libc::malloc_trim(0) };
+        let holds = held.iter().map(|(scope, last)| engine.hold(scope, last)).collect();
         engine.clone().start_threads()?;
-        Ok(engine)
+        Ok((engine, holds))
     }
 
     fn populate(&self, files: BTreeMap<FileId, FileState>) {

@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 
-use forebay_backing::metrics::OpSummary;
+use forebay_backing::metrics::OpCounts;
 use serde::Serialize;
 
 /// The state of an engine at one moment. Bytes unless the name says otherwise.
@@ -50,13 +51,26 @@ pub struct Status {
     pub troubles: Vec<Failure>,
 }
 
-/// Counters since start, and latencies of every operation on both sides.
-#[derive(Debug, Clone, Default, Serialize)]
+/// Counters since start, and the latencies of every operation on the fast tier.
+#[derive(Debug, Clone, Default)]
 pub struct Stats {
-    pub uptime_secs: f64,
     pub counters: BTreeMap<&'static str, u64>,
-    pub backing: BTreeMap<&'static str, OpSummary>,
-    pub tier: BTreeMap<&'static str, OpSummary>,
+    pub tier: BTreeMap<&'static str, OpCounts>,
+}
+
+/// Dirty bytes that are at most this old.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct AgeBucket {
+    /// `None` for the last: any age.
+    pub up_to_secs: Option<u64>,
+    pub bytes: u64,
+}
+
+/// A file that requests moved bytes of lately.
+#[derive(Debug, Clone, Serialize)]
+pub struct BusyFile {
+    pub path: PathBuf,
+    pub bytes_per_sec: u64,
 }
 
 /// One cached file in a listing.
@@ -82,10 +96,34 @@ pub struct Progress {
     pub total_files: AtomicU64,
     pub done_files: AtomicU64,
     pub failed_files: AtomicU64,
+    /// Bytes of batches under way that are copied and not yet in `done_bytes`.
+    pub copying: Arc<AtomicU64>,
+    failures: Mutex<Vec<Failure>>,
     cancelled: AtomicBool,
 }
 
+/// Failures that can be watched while the work goes on; the report has all of them.
+const FAILURES_WATCHED: usize = 1000;
+
 impl Progress {
+    /// Done bytes, with those under way.
+    pub fn moved_bytes(&self) -> u64 {
+        let moved = self.done_bytes.load(Relaxed) + self.copying.load(Relaxed);
+        moved.min(self.total_bytes.load(Relaxed))
+    }
+
+    pub(crate) fn failed(&self, failure: &Failure) {
+        self.failed_files.fetch_add(1, Relaxed);
+        let mut failures = self.failures.lock().expect("no panic inside");
+        if failures.len() < FAILURES_WATCHED {
+            failures.push(failure.clone());
+        }
+    }
+
+    pub fn failures(&self) -> Vec<Failure> {
+        self.failures.lock().expect("no panic inside").clone()
+    }
+
     pub fn cancel(&self) {
         self.cancelled.store(true, Relaxed);
     }
@@ -98,7 +136,7 @@ impl Progress {
 #[derive(Debug, Clone, Serialize)]
 pub struct Failure {
     pub path: PathBuf,
-    /// `failed` or `conflict`.
+    /// `failed`, `conflict`, or `held-back`: to be flushed last, and others failed.
     pub state: &'static str,
     pub error: String,
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use crate::engine::{Engine, now_ms};
 use crate::file::{File, Inner};
 use crate::governor::{Decision, Limit};
-use crate::report::{Failure, FileInfo, Stats, Status};
+use crate::report::{BusyFile, Failure, FileInfo, Stats, Status};
 
 impl Engine {
     pub fn list(&self, prefix: &Path) -> Vec<FileInfo> {
@@ -91,9 +91,23 @@ impl Engine {
         }
     }
 
+    /// The files that requests moved most bytes of lately, the busiest first.
+    pub fn busiest(&self, count: usize) -> Vec<BusyFile> {
+        let now = self.started.elapsed().as_secs();
+        let mut busy: Vec<(u64, Arc<File>)> =
+            self.all_files().into_iter().map(|file| (file.heat.rate(now), file)).collect();
+        busy.retain(|(rate, _)| *rate > 0);
+        busy.sort_by_key(|(rate, _)| std::cmp::Reverse(*rate));
+        busy.truncate(count);
+        let shown = |(bytes_per_sec, file): (u64, Arc<File>)| BusyFile {
+            path: file.lock().state.display_path(),
+            bytes_per_sec,
+        };
+        busy.into_iter().map(shown).collect()
+    }
+
     pub fn stats(&self) -> Stats {
         Stats {
-            uptime_secs: self.started.elapsed().as_secs_f64(),
             counters: self
                 .counters
                 .all()
@@ -103,8 +117,7 @@ impl Engine {
                     ("backing_absences", self.health.absences.load(Relaxed)),
                 ])
                 .collect(),
-            backing: Default::default(),
-            tier: self.media().summaries().into_iter().collect(),
+            tier: self.media().op_counts().into_iter().collect(),
         }
     }
 }

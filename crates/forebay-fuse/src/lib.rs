@@ -12,7 +12,9 @@ mod nodes;
 mod reply;
 mod request;
 mod serve;
+mod usage;
 pub mod vfs;
 
 pub use control::{ControlDir, ControlEntry};
 pub use mount::{Mount, MountOptions, Passthrough};
+pub use usage::{Process, Sums, Used};

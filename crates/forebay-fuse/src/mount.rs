@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use forebay_backing::metrics::OpSummary;
+use forebay_backing::metrics::OpCounts;
 use forebay_backing::{BackingStore, Error, Kind, Result};
 use forebay_engine::Engine;
 use fuser::{Config, INodeNo, Notifier, Session, SessionACL};
@@ -16,6 +16,7 @@ use fuser::{Config, INodeNo, Notifier, Session, SessionACL};
 use crate::control::ControlDir;
 use crate::request::Shared;
 use crate::serve::Server;
+use crate::usage::{Process, Used};
 use crate::vfs::{Registrar, Vfs};
 
 /// Which files the kernel reads and writes in the fast tier without asking us.
@@ -113,8 +114,18 @@ impl Mount {
     }
 
     /// Latency of every verb so far.
-    pub fn stats(&self) -> BTreeMap<&'static str, OpSummary> {
-        self.shared.verbs.all().into_iter().map(|(name, op)| (name, op.summary())).collect()
+    pub fn op_counts(&self) -> BTreeMap<&'static str, OpCounts> {
+        self.shared.verbs.all().into_iter().map(|(name, op)| (name, op.counts())).collect()
+    }
+
+    /// What each user has asked for so far.
+    pub fn users(&self) -> BTreeMap<u32, Used> {
+        self.shared.usage.users()
+    }
+
+    /// The busiest processes, at most `count`.
+    pub fn processes(&self, count: usize) -> Vec<Process> {
+        self.shared.usage.processes(count)
     }
 
     /// Makes the kernel forget what it has cached of data and attributes.

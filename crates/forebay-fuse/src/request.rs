@@ -13,6 +13,7 @@ use forebay_backing::metrics::Op;
 use forebay_engine::Pool;
 
 use crate::reply::{Answer, Fail, Patience, Slot, Watch, Work};
+use crate::usage::Usage;
 use crate::vfs::Vfs;
 
 /// Requests that may wait for the backing store at once, beside those on session threads.
@@ -23,6 +24,7 @@ pub struct Shared {
     pub vfs: Vfs,
     pub watch: Watch,
     pub verbs: Verbs,
+    pub usage: Usage,
     pub entry_ttl: Duration,
     pub attr_ttl: Duration,
     pool: Pool,
@@ -37,6 +39,7 @@ impl Shared {
             vfs,
             watch: Watch::default(),
             verbs: Verbs::default(),
+            usage: Usage::default(),
             entry_ttl,
             attr_ttl,
             pool: Pool::new("fb-request", POOL_THREADS),

@@ -20,6 +20,7 @@ use crate::encode::{file_attr, file_type, rename_mode, set_time};
 use crate::nodes::generation;
 use crate::reply::{Fail, Patience, Slot};
 use crate::request::{Do, Shared, Verbs};
+use crate::usage::{Moved, Who};
 use crate::vfs::{Caller, Entry, Make, Vfs};
 
 /// The largest write request. Larger ones fall out of the processor's caches between the two
@@ -35,6 +36,10 @@ pub struct Server {
 
 fn caller(req: &Request) -> Caller {
     Caller { uid: req.uid(), gid: req.gid() }
+}
+
+fn who(req: &Request) -> Who {
+    Who { uid: req.uid(), thread: req.pid() }
 }
 
 fn new_file(req: &Request, mode: u32) -> New {
@@ -256,7 +261,8 @@ impl Filesystem for Server {
         self.entry(|v| &v.link, reply, move |vfs| vfs.link(ino.0, newparent.0, &name));
     }
 
-    fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        self.shared.usage.note(who(req), Moved::Opened);
         let open = Do::new(|v| &v.open, reply, move |vfs| vfs.open(ino.0, flags.0), answer_open);
         let open = open.or(move |vfs| vfs.open_cached(ino.0, flags.0));
         self.run(open.undo(|shared, opened| shared.vfs.release(opened.handle)));
@@ -272,6 +278,7 @@ impl Filesystem for Server {
         flags: i32,
         reply: ReplyCreate,
     ) {
+        self.shared.usage.note(who(req), Moved::Opened);
         let (name, new) = (name.to_os_string(), new_file(req, mode));
         let create = Do::new(
             |v| &v.create,
@@ -287,7 +294,7 @@ impl Filesystem for Server {
 
     fn read(
         &self,
-        _req: &Request,
+        req: &Request,
         _ino: INodeNo,
         fh: FileHandle,
         offset: u64,
@@ -303,27 +310,17 @@ impl Filesystem for Server {
             Some(Ok(n)) => {
                 reply.data(&buf[..n]);
                 self.shared.verbs.read.record(began.elapsed(), n as u64);
+                self.shared.usage.note(who(req), Moved::Read(n as u64));
                 give_back(buf);
             }
             Some(Err(error)) => reply.fail(error.errno()),
-            None => self.run(Do::new(
-                |v| &v.read,
-                reply,
-                move |vfs| {
-                    let n = vfs.read(fh.0, offset, &mut buf[..size as usize])?;
-                    Ok((buf, n))
-                },
-                |_, reply: ReplyData, (buf, n)| {
-                    reply.data(&buf[..n]);
-                    give_back(buf);
-                },
-            )),
+            None => self.read_slowly(who(req), fh.0, offset, size, buf, reply),
         }
     }
 
     fn write(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         fh: FileHandle,
         offset: u64,
@@ -336,6 +333,7 @@ impl Filesystem for Server {
         let kill = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         let len = data.len() as u32;
         let shared = &self.shared;
+        shared.usage.note(who(req), Moved::Written(len.into()));
         let Some(_seat) = shared.seat() else {
             // Only now is a copy of the data needed: the session's buffer is used again.
             let data = data.to_vec();
@@ -569,6 +567,31 @@ impl Filesystem for Server {
 }
 
 impl Server {
+    /// A read that may have to ask the backing store.
+    fn read_slowly(
+        &self,
+        who: Who,
+        handle: u64,
+        offset: u64,
+        size: u32,
+        mut buf: Vec<u8>,
+        reply: ReplyData,
+    ) {
+        self.run(Do::new(
+            |v| &v.read,
+            reply,
+            move |vfs| {
+                let n = vfs.read(handle, offset, &mut buf[..size as usize])?;
+                Ok((buf, n))
+            },
+            move |shared, reply: ReplyData, (buf, n)| {
+                reply.data(&buf[..n]);
+                shared.usage.note(who, Moved::Read(n as u64));
+                give_back(buf);
+            },
+        ));
+    }
+
     fn run<T: Send + 'static>(&self, request: Do<T>) {
         request.run(&self.shared);
     }

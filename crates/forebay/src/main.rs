@@ -6,6 +6,7 @@ mod cmd;
 mod config;
 mod daemon;
 mod http;
+mod moment;
 mod mounts;
 mod nearest;
 mod signals;

@@ -44,6 +44,8 @@ impl std::fmt::Display for WirePath {
 #[serde(rename_all = "kebab-case")]
 pub enum JobKind {
     Flush,
+    Fence,
+    Durable,
     Prefetch,
     Evict,
     Pin,
@@ -57,6 +59,8 @@ impl JobKind {
     pub fn name(self) -> &'static str {
         match self {
             JobKind::Flush => "flush",
+            JobKind::Fence => "fence",
+            JobKind::Durable => "durable",
             JobKind::Prefetch => "prefetch",
             JobKind::Evict => "evict",
             JobKind::Pin => "pin",
@@ -68,13 +72,37 @@ impl JobKind {
     }
 }
 
+impl JobKind {
+    /// Whether it brings dirty bytes to the backing store.
+    pub fn flushes(self) -> bool {
+        matches!(self, JobKind::Flush | JobKind::Fence | JobKind::Durable | JobKind::Drain)
+    }
+
+    /// Whether a daemon that finds it unfinished goes on with it: doing it twice does no harm.
+    pub fn survives(self) -> bool {
+        self.flushes() || matches!(self, JobKind::Prefetch | JobKind::Pin)
+    }
+}
+
 /// Body of `POST /v1/jobs`. No paths means everything.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NewJob {
     pub kind: JobKind,
     #[serde(default)]
     pub paths: Vec<WirePath>,
+    /// A flush: files that match come last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last: Option<String>,
+    /// A flush: leave it to the drain until then, in seconds since the epoch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drain_by_unix_secs: Option<f64>,
+}
+
+impl NewJob {
+    pub fn of(kind: JobKind, paths: Vec<WirePath>) -> NewJob {
+        NewJob { kind, paths, last: None, drain_by_unix_secs: None }
+    }
 }
 
 /// Body of `POST /v1/umount`.
@@ -98,14 +126,27 @@ pub enum JobState {
 pub struct Job {
     pub id: u64,
     pub kind: JobKind,
+    pub paths: Vec<WirePath>,
+    #[serde(default)]
+    pub last: Option<String>,
+    #[serde(default)]
+    pub drain_by_unix_secs: Option<f64>,
     pub state: JobState,
+    pub started_unix_secs: f64,
+    /// Begun by an earlier daemon of this tier; the figures are since the restart.
+    pub resumed: bool,
     pub total_bytes: u64,
     pub done_bytes: u64,
     pub total_files: u64,
     pub done_files: u64,
     pub failed_files: u64,
     pub elapsed_secs: f64,
+    /// Over the later half of the time so far.
+    pub rate_bytes_per_sec: u64,
+    /// Seconds left at that rate; absent until there is one.
     pub eta_secs: Option<f64>,
+    /// While it runs: the files that failed so far. Afterwards the report has them.
+    pub failures: Vec<JobFailure>,
     pub report: Option<JobReport>,
     /// Why the job as a whole did not do what was asked.
     pub error: Option<String>,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::layer::{Call, Done, Layer, Verb};
 use super::store::Wrapped;
-use crate::metrics::{Op, OpSummary};
+use crate::metrics::{Op, OpCounts, OpSummary};
 use crate::{BackingStore, Result};
 
 pub struct Meter {
@@ -17,6 +17,12 @@ impl Meter {
     pub fn wrap(store: Arc<dyn BackingStore>) -> Arc<Wrapped<Meter>> {
         let ops = Verb::ALL.iter().map(|_| Op::default()).collect();
         Wrapped::new(store, Arc::new(Meter { ops }))
+    }
+
+    /// The state of each operation that was called at all.
+    pub fn op_counts(&self) -> BTreeMap<&'static str, OpCounts> {
+        let all = Verb::ALL.iter().zip(&self.ops).map(|(verb, op)| (verb.name(), op.counts()));
+        all.filter(|(_, counts)| counts.count > 0).collect()
     }
 
     /// One summary for each operation that was called at all.

@@ -6,19 +6,33 @@ use forebay_backing::Result;
 use serde_json::json;
 
 use super::job::{self, Scope};
+use crate::moment;
 use crate::ui::{say, say_json};
-use crate::wire::JobKind;
+use crate::wire::{JobKind, NewJob};
 
 const EXAMPLES: &str = "\
 Examples:
   forebay flush --wait /mnt/fast
   forebay flush --wait /mnt/fast/results/run-17
-  forebay flush /mnt/fast
+  forebay flush --background /mnt/fast
   forebay flush --wait --json
+  forebay flush --drain-by 10min /mnt/fast        # evenly, done in ten minutes
+  forebay flush --drain-by 06:30 --wait
+  forebay flush --wait --last MANIFEST /mnt/fast/ckpt/step-100
 
 With --wait, exit code 0 means that every byte that was dirty in PATH when the command began is on
-the backing store and synced there. Without --wait the flush goes on in the daemon. Without PATH it
-is everything in the mount of the current directory, or in the only mount there is.";
+the backing store and synced there. Without it the flush goes on as a job of the daemon, also if the
+daemon is restarted: see `forebay jobs`. Without PATH it is everything in the mount of the current
+directory, or in the only mount there is.
+
+--last PATTERN: files that match are flushed when all others are on the backing store and synced
+there, and not at all if one of the others failed (they are listed as held-back, exit code 1). Until
+the job ends the drain leaves them alone. A PATTERN without a slash is compared with the file's
+name, one with a slash with its path from the root of the mount; * and ? stay within a name, **
+goes across directories.
+
+--drain-by T: a time from now (10min, 2h) or of the day (18:30, 06:30:00; the next one). The drain
+paces itself, for the whole mount, to be done just before; what is left then is flushed at once.";
 
 /// Copy dirty bytes to the backing store now.
 #[derive(Debug, clap::Args)]
@@ -32,6 +46,18 @@ pub struct Args {
     #[arg(long)]
     wait: bool,
 
+    /// Return at once and leave the job to the daemon (the default).
+    #[arg(long, conflicts_with = "wait")]
+    background: bool,
+
+    /// Be done by then, at an even rate.
+    #[arg(long, value_name = "T", value_parser = moment::parse)]
+    drain_by: Option<f64>,
+
+    /// Flush files that match only after all others.
+    #[arg(long, value_name = "PATTERN")]
+    last: Option<String>,
+
     /// Print the job as JSON.
     #[arg(long)]
     json: bool,
@@ -39,16 +65,24 @@ pub struct Args {
 
 pub fn run(args: &Args) -> Result<u8> {
     let scope = Scope::of(&args.paths)?;
+    let asked = NewJob {
+        last: args.last.clone(),
+        drain_by_unix_secs: args.drain_by,
+        ..scope.job(JobKind::Flush)
+    };
+    let client = scope.client();
     if args.wait {
-        return job::run(JobKind::Flush, &scope, args.json.into());
+        return job::run_new(&client, &asked, args.json.into());
     }
-    let id = job::start(&scope.client(), JobKind::Flush, &scope)?;
-    match args.json {
-        true => say_json(&json!({ "id": id })),
-        false => say(format!(
-            "flushing {}; `forebay status` shows how far it is",
-            scope.place.mountpoint.display()
-        )),
+    let id = job::start_new(&client, &asked)?;
+    if args.json {
+        say_json(&json!({ "id": id }));
+        return Ok(0);
     }
+    let by = args.drain_by.map_or_else(String::new, |by| format!(" by {}", moment::show(by)));
+    say(format!(
+        "job {id}: flushing {}{by}; `forebay jobs wait {id}` waits for it",
+        scope.place.mountpoint.display()
+    ));
     Ok(0)
 }

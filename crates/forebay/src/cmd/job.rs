@@ -73,23 +73,36 @@ impl Scope {
     pub fn client(&self) -> Client {
         Client::new(&self.place.tier)
     }
+
+    pub fn job(&self, kind: JobKind) -> NewJob {
+        NewJob::of(kind, self.paths.clone())
+    }
 }
 
 /// Runs one job to its end and returns the exit code.
 pub fn run(kind: JobKind, scope: &Scope, output: Output) -> Result<u8> {
-    let client = scope.client();
-    let id = start(&client, kind, scope)?;
-    let job = watch(&client, id, kind.name(), None)?;
+    run_new(&scope.client(), &scope.job(kind), output)
+}
+
+/// Starts a job, shows its progress, and returns the exit code.
+pub fn run_new(client: &Client, asked: &NewJob, output: Output) -> Result<u8> {
+    let id = start_new(client, asked)?;
+    let job = watch(client, id, asked.kind.name(), None)?;
+    Ok(conclude(&job, output))
+}
+
+/// Says how a job ended and returns the exit code.
+pub fn conclude(job: &Job, output: Output) -> u8 {
     match output {
-        Output::Json => say_json(&job),
-        Output::Human => tell(&job),
+        Output::Json => say_json(job),
+        Output::Human => tell(job),
     }
-    Ok(job.exit_code.unwrap_or(0))
+    job.exit_code.unwrap_or(0)
 }
 
 /// Starts a job, waiting for a turn if the daemon runs as many as it may.
-pub fn start(client: &Client, kind: JobKind, scope: &Scope) -> Result<u64> {
-    let body = json!(NewJob { kind, paths: scope.paths.clone() });
+pub fn start_new(client: &Client, asked: &NewJob) -> Result<u64> {
+    let body = json!(asked);
     let deadline = Instant::now() + TURN_PATIENCE;
     loop {
         match client.post("/v1/jobs", &body) {
@@ -105,6 +118,24 @@ pub fn start(client: &Client, kind: JobKind, scope: &Scope) -> Result<u64> {
 /// Shows progress until the job ends. An interrupt cancels it; so does `deadline`, after which the
 /// job gets a little time to stop before it is left to itself.
 pub fn watch(client: &Client, id: u64, label: &str, deadline: Option<Instant>) -> Result<Job> {
+    attend(client, id, label, deadline, Interrupt::Cancels)
+}
+
+/// What an interrupt does to a job that is watched.
+#[derive(Clone, Copy)]
+pub enum Interrupt {
+    Cancels,
+    /// The job goes on; only the watching ends.
+    Leaves,
+}
+
+pub fn attend(
+    client: &Client,
+    id: u64,
+    label: &str,
+    deadline: Option<Instant>,
+    interrupt: Interrupt,
+) -> Result<Job> {
     signals::catch_interrupts();
     let url = format!("/v1/jobs/{id}");
     let mut line = Line::new(label);
@@ -118,6 +149,10 @@ pub fn watch(client: &Client, id: u64, label: &str, deadline: Option<Instant>) -
         }
         line.update(Sample::from(&job));
         if signals::take_interrupt().is_some() {
+            if let Interrupt::Leaves = interrupt {
+                line.clear();
+                return Ok(left_alone(job));
+            }
             client.delete(&url)?;
             give_up = Some(Instant::now() + CANCEL_PATIENCE);
         }
@@ -135,11 +170,19 @@ fn read_job(client: &Client, url: &str) -> Result<Job> {
         .map_err(|e| Error::new(Kind::Unreachable, format!("the daemon's answer: {e}")))
 }
 
+/// Who watched has gone; the job goes on.
+fn left_alone(mut job: Job) -> Job {
+    job.error = Some("interrupted; the job goes on".into());
+    job.exit_code = Some(130);
+    job
+}
+
 /// A job that did not stop in time goes on in the daemon.
 fn abandoned(mut job: Job, timed_out: bool) -> Job {
     job.error =
         Some("the daemon is still waiting for the backing store; `forebay status` tells".into());
     job.exit_code = Some(if timed_out { 4 } else { 130 });
+    job.state = JobState::Cancelled;
     job.report = Some(JobReport { cancelled: true, ..JobReport::default() });
     job
 }
@@ -165,7 +208,8 @@ pub fn tell(job: &Job) {
         JobState::Done => {
             say(format!("{done}{failed} in {}", human_secs(job.elapsed_secs)));
         }
-        JobState::Cancelled | JobState::Running => {
+        JobState::Running => eprintln!("forebay: so far {done}{failed}"),
+        JobState::Cancelled => {
             eprintln!("forebay: interrupted: {done}{failed}; {}", rest(job.kind));
         }
     }
@@ -185,7 +229,7 @@ pub fn tell_failures(failures: &[JobFailure]) {
 
 fn past(kind: JobKind) -> &'static str {
     match kind {
-        JobKind::Flush => "flushed",
+        JobKind::Flush | JobKind::Fence | JobKind::Durable => "flushed",
         JobKind::Prefetch => "fetched and verified",
         JobKind::Evict => "evicted",
         JobKind::Pin => "pinned",
@@ -198,7 +242,7 @@ fn past(kind: JobKind) -> &'static str {
 /// The state an interrupted job leaves behind.
 fn rest(kind: JobKind) -> &'static str {
     match kind {
-        JobKind::Flush | JobKind::Drain | JobKind::Umount => {
+        JobKind::Flush | JobKind::Fence | JobKind::Durable | JobKind::Drain | JobKind::Umount => {
             "the rest stays dirty in the fast tier and is flushed in the background"
         }
         JobKind::Prefetch | JobKind::Pin => "the rest is fetched when it is read",

@@ -2,6 +2,7 @@
 //! `config show`, the control door and `.forebay/config/` are all driven by it.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -47,6 +48,8 @@ pub enum Type {
     Choice(&'static [&'static str]),
     /// A path, or nothing.
     File,
+    /// An address and port on the loopback interface, or `none`.
+    Loopback,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,6 +76,7 @@ pub enum Value {
     Flag(bool),
     Word(&'static str),
     File(Option<PathBuf>),
+    Listen(Option<SocketAddr>),
 }
 
 pub const POLICIES: &[&str] = &["write-back", "write-through", "write-around"];
@@ -229,6 +233,13 @@ pub const KEYS: &[Key] = &[
     fixed("log-format", Type::Choice(LOG_FORMATS), "text", "One line of text or of JSON an event"),
     fixed("log-level", Type::Choice(LOG_LEVELS), "info", "The least severe event that is logged"),
     fixed(
+        "metrics-listen",
+        Type::Loopback,
+        "none",
+        "Serve /metrics for Prometheus on this address of this machine, such as 127.0.0.1:9464; the \
+         control socket serves it, too",
+    ),
+    fixed(
         "log-file",
         Type::File,
         "",
@@ -273,6 +284,7 @@ impl Key {
             Type::Bool => parse_bool(text),
             Type::Choice(words) => parse_choice(text, words),
             Type::File => Ok(Value::File((!text.is_empty()).then(|| PathBuf::from(text)))),
+            Type::Loopback => parse_loopback(text),
         }
     }
 
@@ -294,6 +306,7 @@ impl Key {
             Type::Bool => "BOOL",
             Type::Choice(_) => "WORD",
             Type::File => "FILE",
+            Type::Loopback => "ADDRESS",
         }
     }
 
@@ -313,6 +326,7 @@ impl Key {
             Type::Bool => "true or false".into(),
             Type::Choice(words) => words.join(", "),
             Type::File => "a path".into(),
+            Type::Loopback => "an address such as 127.0.0.1:9464, or `none`".into(),
         }
     }
 }
@@ -332,6 +346,8 @@ impl fmt::Display for Value {
             Value::Count(count) => write!(f, "{count}"),
             Value::Flag(on) => write!(f, "{on}"),
             Value::Word(word) => f.write_str(word),
+            Value::Listen(None) => f.write_str("none"),
+            Value::Listen(Some(address)) => write!(f, "{address}"),
             Value::File(path) => match path {
                 Some(path) => write!(f, "{}", path.display()),
                 None => Ok(()),
@@ -359,6 +375,19 @@ fn parse_watermark(text: &str) -> Result<Watermark, String> {
         false => units::parse_percent(text)
             .map(Watermark::Share)
             .map_err(|reason| format!("{reason}, or a size, for example 10GiB")),
+    }
+}
+
+fn parse_loopback(text: &str) -> Result<Value, String> {
+    if text == "none" {
+        return Ok(Value::Listen(None));
+    }
+    let usage = "write an address and a port of this machine, for example 127.0.0.1:9464";
+    let address: SocketAddr = text.parse().map_err(|_| usage.to_string())?;
+    match address.ip().is_loopback() {
+        true => Ok(Value::Listen(Some(address))),
+        // Whoever can reach the address could read it: there is neither a password nor a key.
+        false => Err(format!("{} can be reached from elsewhere; {usage}", address.ip())),
     }
 }
 
@@ -418,6 +447,8 @@ mod tests {
     #[test]
     fn bad_values_are_told_what_to_write() {
         let wrong = |name, text| find(name).unwrap().parse(text).unwrap_err();
+        assert!(wrong("metrics-listen", "0.0.0.0:9464").contains("127.0.0.1:9464"));
+        assert!(wrong("metrics-listen", "9464").contains("127.0.0.1:9464"));
         assert!(wrong("policy", "writeback").contains("did you mean write-back?"));
         assert!(wrong("threads", "65").contains("from 1 to 64"));
         assert!(wrong("read-only", "maybe").contains("true or false"));

@@ -1,6 +1,7 @@
 //! What a configuration means: checked values in the types the engine and the mount take.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ pub struct Settings {
     pub tunables: Tunables,
     pub mount: MountSettings,
     pub log: LogSettings,
+    pub metrics_listen: Option<SocketAddr>,
     shown: Shown,
 }
 
@@ -67,6 +69,7 @@ impl Settings {
                 level: word(at("log-level")),
                 file: file(at("log-file")),
             },
+            metrics_listen: listen(at("metrics-listen")),
             shown,
         };
         settings.check_together()?;
@@ -286,6 +289,11 @@ fn bytes(value: &Value) -> Option<u64> {
 fn file(value: &Value) -> Option<PathBuf> {
     let Value::File(path) = value else { panic!("{value:?} is no path") };
     path.clone()
+}
+
+fn listen(value: &Value) -> Option<SocketAddr> {
+    let Value::Listen(address) = value else { panic!("{value:?} is no address") };
+    *address
 }
 
 #[cfg(test)]

@@ -2,18 +2,25 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use forebay_backing::{Error, Kind, Result};
-use forebay_engine::{Engine, Keep, Progress, Report};
+use forebay_engine::{Engine, Hold, Keep, Order, Progress, Report};
 use serde_json::{Value, json};
 
 use super::Daemon;
 use super::jobs::Outcome;
+use super::metrics;
+use super::saved::SavedJob;
 use crate::http::{Reply, Request};
+use crate::moment::unix_secs;
 use crate::wire::{File, JobKind, JobReport, Leave, NewJob, WirePath};
 
 impl Daemon {
     pub fn answer(self: &Arc<Daemon>, request: Request) -> Reply {
+        if request.method == "GET" && request.path == "/metrics" {
+            return Reply::text(metrics::CONTENT_TYPE, self.metrics());
+        }
         let asked_for = watched_job(&request);
         match self.route(request) {
             Ok(body) => {
@@ -33,7 +40,9 @@ impl Daemon {
         let parts: Vec<&str> = request.path.trim_matches('/').split('/').collect();
         match (request.method.as_str(), parts.as_slice()) {
             ("GET", ["v1", "status"]) => Ok(self.status_json()),
-            ("GET", ["v1", "stats"]) => Ok(self.stats_json()),
+            ("GET", ["v1", "stats"]) => self.stats_of(&request.query),
+            ("POST", ["v1", "stats", "reset"]) => Ok(self.reset_stats()),
+            ("GET", ["v1", "top"]) => Ok(self.top_json()),
             ("GET", ["v1", "files"]) => Ok(self.files_json(&request.query)),
             ("GET", ["v1", "config"]) => Ok(self.config_json()),
             ("PUT", ["v1", "config"]) => self.put_config(&request.body),
@@ -87,16 +96,6 @@ impl Daemon {
         json
     }
 
-    pub fn stats_json(&self) -> Value {
-        let stats = self.engine.stats();
-        let mut json = json!(stats);
-        if stats.backing.is_empty() {
-            json["backing"] = json!(self.meter.summaries());
-        }
-        json["fuse"] = json!(self.mount.get().map(|mount| mount.stats()).unwrap_or_default());
-        json
-    }
-
     fn files_json(&self, query: &[(String, String)]) -> Value {
         let prefix = query.iter().find(|(name, _)| name == "prefix");
         let prefix = prefix.map_or("", |(_, value)| value.trim_matches('/'));
@@ -105,22 +104,42 @@ impl Daemon {
     }
 
     fn post_job(&self, body: Value) -> Result<Value> {
-        let NewJob { kind, paths } = from_body(body)?;
-        let scope: Vec<PathBuf> = paths.into_iter().map(relative).collect::<Result<_>>()?;
+        let asked: NewJob = from_body(body)?;
+        let kind = asked.kind;
         if kind == JobKind::Umount {
             return Err(Error::new(Kind::Usage, "kind: unmounting is POST /v1/umount"));
         }
         // Only what changes nothing that cannot be had again takes everything by default.
         let needs_paths = matches!(kind, JobKind::Pin | JobKind::Unpin | JobKind::Purge);
-        if scope.is_empty() && needs_paths {
+        if asked.paths.is_empty() && needs_paths {
             let message = format!("paths: {} needs at least one", kind.name());
             return Err(Error::new(Kind::Usage, message));
         }
+        let order = order(&asked)?;
         let engine = self.engine.clone();
-        // The root by its empty path means everything, as no path does.
-        let scope = if scope.iter().any(|p| p.as_os_str().is_empty()) { Vec::new() } else { scope };
-        let id = self.jobs.start(kind, move |_, progress| work(&engine, kind, &scope, progress))?;
+        let id =
+            self.jobs.start(asked, move |_, progress| work(&engine, kind, &order, progress))?;
         Ok(json!({ "id": id }))
+    }
+
+    /// Goes on with the jobs that an earlier daemon left; each keeps the holds meanwhile.
+    pub fn resume_jobs(&self, unfinished: Vec<SavedJob>, holds: Vec<Hold>) {
+        let holds = Arc::new(holds);
+        for job in unfinished {
+            let (id, kind) = (job.id, job.asked.kind);
+            let (engine, holds) = (self.engine.clone(), holds.clone());
+            let resumed = order(&job.asked).and_then(|order| {
+                self.jobs.resume(job, move |_, progress| {
+                    let outcome = work(&engine, kind, &order, progress);
+                    drop(holds);
+                    outcome
+                })
+            });
+            match resumed {
+                Ok(()) => tracing::info!(id, kind = kind.name(), "going on with a job"),
+                Err(error) => tracing::error!(id, %error, "a job was not resumed"),
+            }
+        }
     }
 
     fn post_resolve(&self, body: Value) -> Result<Value> {
@@ -148,12 +167,37 @@ fn watched_job(request: &Request) -> Option<u64> {
     id.parse().ok().filter(|_| request.method == "GET")
 }
 
+/// What a new job means to the engine.
+pub fn order(asked: &NewJob) -> Result<Order> {
+    let usage = |what: String| Error::new(Kind::Usage, what);
+    let mut scope: Vec<PathBuf> =
+        asked.paths.iter().cloned().map(relative).collect::<Result<_>>()?;
+    // The root by its empty path means everything, as no path does.
+    if scope.iter().any(|path| path.as_os_str().is_empty()) {
+        scope.clear();
+    }
+    if !asked.kind.flushes() && (asked.last.is_some() || asked.drain_by_unix_secs.is_some()) {
+        let what = format!("last, drain_by_unix_secs: not for {}", asked.kind.name());
+        return Err(usage(what));
+    }
+    let last = match &asked.last {
+        None => None,
+        Some(text) => Some(text.parse().map_err(|why| usage(format!("last: {text:?}: {why}")))?),
+    };
+    let left = |unix: f64| Duration::from_secs_f64((unix - unix_secs()).clamp(0.0, 1e9));
+    let by = asked.drain_by_unix_secs.map(|unix| Instant::now() + left(unix));
+    Ok(Order { scope, last, by })
+}
+
 /// Runs one job on the engine. An empty scope is everything.
-fn work(engine: &Arc<Engine>, kind: JobKind, scope: &[PathBuf], progress: &Progress) -> Outcome {
+fn work(engine: &Arc<Engine>, kind: JobKind, order: &Order, progress: &Progress) -> Outcome {
+    let scope = &order.scope[..];
     let everything = [PathBuf::new()];
     let named = if scope.is_empty() { &everything[..] } else { scope };
     let report = match kind {
-        JobKind::Flush | JobKind::Drain => engine.flush(scope, progress),
+        JobKind::Flush | JobKind::Fence | JobKind::Durable | JobKind::Drain => {
+            engine.execute(order, progress)
+        }
         JobKind::Prefetch => engine.prefetch(named, progress),
         JobKind::Evict => engine.evict(scope, progress),
         JobKind::Pin => pin(engine, named, progress),
@@ -183,7 +227,7 @@ fn pin(engine: &Arc<Engine>, scope: &[PathBuf], progress: &Progress) -> Report {
 }
 
 fn exit_code(kind: JobKind, report: &Report) -> u8 {
-    let flushes = matches!(kind, JobKind::Flush | JobKind::Drain);
+    let flushes = kind.flushes();
     let conflict = report.failures.iter().any(|failure| failure.state == "conflict");
     match (report.cancelled, report.failures.is_empty()) {
         (true, _) => 130,

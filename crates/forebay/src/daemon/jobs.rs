@@ -1,7 +1,9 @@
 //! Long operations on behalf of a client: each runs in a thread of its own and can be watched and
-//! cancelled. At most [`RUNNING_MAX`] run at once and the last [`FINISHED_MAX`] are remembered.
+//! cancelled. At most [`RUNNING_MAX`] run at once and the last [`FINISHED_MAX`] are remembered, in
+//! the tier, too: what was unfinished when the daemon ended goes on with the next one.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
@@ -10,13 +12,25 @@ use std::time::{Duration, Instant};
 use forebay_backing::{Error, Kind, Result};
 use forebay_engine::Progress;
 
-use crate::wire::{Job, JobKind, JobReport, JobState};
+use super::eta::{Left, Pace, Point};
+use super::saved::{self, Saved, SavedJob};
+use crate::moment::unix_secs;
+use crate::wire::{Job, JobKind, JobReport, JobState, NewJob};
 
 /// A job is a thread with buffers of its own; more at once would only share the same store.
 const RUNNING_MAX: usize = 8;
 
 /// A client polls within seconds; this is for a person who looks later.
 const FINISHED_MAX: usize = 64;
+
+/// How often the pace of running jobs is measured.
+const MEASURE_EVERY: Duration = Duration::from_millis(200);
+
+/// How long jobs get to stop before the daemon ends without them.
+const FREEZE_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Failures kept of a job that ended before the daemon was restarted.
+const FAILURES_SAVED: usize = 100;
 
 /// How a job ended.
 #[derive(Debug, Default)]
@@ -36,27 +50,82 @@ pub struct Jobs {
 struct Table {
     last_id: u64,
     entries: BTreeMap<u64, Entry>,
+    /// Where the list is kept; none in tests.
+    file: Option<PathBuf>,
+    /// The daemon ends: what happens now is not the jobs' end.
+    frozen: bool,
+    /// A thread measures.
+    measured: bool,
 }
 
 struct Entry {
-    kind: JobKind,
+    asked: NewJob,
     progress: Arc<Progress>,
     started: Instant,
-    ended: Option<(Instant, Outcome)>,
+    started_unix_secs: f64,
+    origin: Origin,
+    pace: Pace,
+    ended: Option<Box<Job>>,
     /// A view was taken that tells how it ended ...
     told: bool,
     /// ... and was sent.
     seen: bool,
 }
 
+/// Which daemon was asked for a job.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Origin {
+    This,
+    Earlier,
+}
+
 impl Jobs {
+    /// With what an earlier daemon left in `file`: what it had ended is remembered, what it had
+    /// not is returned, to be [resumed](Jobs::resume).
+    pub fn load(file: PathBuf) -> (Arc<Jobs>, Vec<SavedJob>) {
+        let Saved { last_id, jobs } = saved::load(&file);
+        let (ended, unfinished): (Vec<_>, Vec<_>) =
+            jobs.into_iter().partition(|job| job.ended.is_some());
+        let entries = ended.into_iter().map(|job| (job.id, Entry::of_saved(job))).collect();
+        let table = Table { last_id, entries, file: Some(file), ..Table::default() };
+        (Arc::new(Jobs { table: Mutex::new(table), changed: Condvar::new() }), unfinished)
+    }
+
     /// Starts a job and returns its id.
-    pub fn start<W>(self: &Arc<Jobs>, kind: JobKind, work: W) -> Result<u64>
+    pub fn start<W>(self: &Arc<Jobs>, asked: NewJob, work: W) -> Result<u64>
     where
         W: FnOnce(u64, &Progress) -> Outcome + Send + 'static,
     {
         let progress = Arc::new(Progress::default());
-        let id = self.admit(kind, progress.clone())?;
+        let kind = asked.kind;
+        let id = self.admit(asked, progress.clone())?;
+        self.spawn(id, kind, progress, work)?;
+        Ok(id)
+    }
+
+    /// Goes on with a job of an earlier daemon, under its id.
+    pub fn resume<W>(self: &Arc<Jobs>, job: SavedJob, work: W) -> Result<()>
+    where
+        W: FnOnce(u64, &Progress) -> Outcome + Send + 'static,
+    {
+        let progress = Arc::new(Progress::default());
+        let (id, kind) = (job.id, job.asked.kind);
+        let mut entry = Entry::new(job.asked, progress.clone(), Origin::Earlier);
+        entry.started_unix_secs = job.started_unix_secs;
+        self.lock().entries.insert(id, entry);
+        self.spawn(id, kind, progress, work)
+    }
+
+    fn spawn<W>(
+        self: &Arc<Jobs>,
+        id: u64,
+        kind: JobKind,
+        progress: Arc<Progress>,
+        work: W,
+    ) -> Result<()>
+    where
+        W: FnOnce(u64, &Progress) -> Outcome + Send + 'static,
+    {
         let jobs = self.clone();
         let run = move || {
             let outcome = work(id, &progress);
@@ -67,7 +136,35 @@ impl Jobs {
             self.lock().entries.remove(&id);
             return Err(Error::io(e, format!("{} job", kind.name())));
         }
-        Ok(id)
+        self.measure();
+        Ok(())
+    }
+
+    /// Measures the pace of the jobs while there are any.
+    fn measure(self: &Arc<Jobs>) {
+        if std::mem::replace(&mut self.lock().measured, true) {
+            return;
+        }
+        let jobs = self.clone();
+        let watch = move || {
+            while jobs.measure_once() {
+                thread::sleep(MEASURE_EVERY);
+            }
+        };
+        if thread::Builder::new().name("job-pace".into()).spawn(watch).is_err() {
+            self.lock().measured = false;
+        }
+    }
+
+    fn measure_once(&self) -> bool {
+        let mut table = self.lock();
+        let mut running = false;
+        for entry in table.entries.values_mut().filter(|entry| entry.ended.is_none()) {
+            running = true;
+            entry.measure();
+        }
+        table.measured = running;
+        running
     }
 
     pub fn view(&self, id: u64) -> Option<Job> {
@@ -99,6 +196,16 @@ impl Jobs {
         entry.is_some()
     }
 
+    /// Stops all but the unmounting one, without calling them ended: the next daemon goes on with
+    /// them.
+    pub fn freeze(&self) {
+        let mut table = self.lock();
+        table.frozen = true;
+        table.entries.values().filter(|e| e.is_in_the_way()).for_each(|e| e.progress.cancel());
+        let busy = |table: &mut Table| table.entries.values().any(Entry::is_in_the_way);
+        drop(self.changed.wait_timeout_while(table, FREEZE_PATIENCE, busy));
+    }
+
     /// Waits until somebody has seen how a job ended, so that the daemon does not vanish under a
     /// client that waits for its own unmount.
     pub fn wait_seen(&self, id: u64, patience: Duration) {
@@ -107,29 +214,37 @@ impl Jobs {
         drop(waited.expect("no job panics with the table locked"));
     }
 
-    fn admit(&self, kind: JobKind, progress: Arc<Progress>) -> Result<u64> {
+    fn admit(&self, asked: NewJob, progress: Arc<Progress>) -> Result<u64> {
         let mut table = self.lock();
         let running = table.entries.values().filter(|entry| entry.ended.is_none()).count();
         // Unmounting must not wait behind what it would end.
-        if running >= RUNNING_MAX && kind != JobKind::Umount {
+        if running >= RUNNING_MAX && asked.kind != JobKind::Umount {
             let message = format!("{running} jobs are running, the most allowed; try again later");
             return Err(Error::new(Kind::Unavailable, message));
         }
         table.last_id += 1;
         let id = table.last_id;
-        let started = Instant::now();
-        table
-            .entries
-            .insert(id, Entry { kind, progress, started, ended: None, told: false, seen: false });
+        let survives = asked.kind.survives();
+        table.entries.insert(id, Entry::new(asked, progress, Origin::This));
+        if survives {
+            table.save();
+        }
         Ok(id)
     }
 
     fn end(&self, id: u64, outcome: Outcome) {
         let mut table = self.lock();
+        let mut survives = false;
         if let Some(entry) = table.entries.get_mut(&id) {
-            entry.ended = Some((Instant::now(), outcome));
+            entry.measure();
+            let job = entry.ended_as(id, outcome);
+            entry.ended = Some(Box::new(job));
+            survives = entry.asked.kind.survives();
         }
         table.forget();
+        if survives {
+            table.save();
+        }
         self.changed.notify_all();
     }
 
@@ -146,41 +261,104 @@ impl Table {
             self.entries.remove(id);
         }
     }
-}
 
-impl Entry {
-    fn view(&self, id: u64) -> Job {
-        let end = self.ended.as_ref().map_or_else(Instant::now, |(at, _)| *at);
-        let elapsed = end.duration_since(self.started).as_secs_f64();
-        let outcome = self.ended.as_ref().map(|(_, outcome)| outcome);
-        let (total, done) =
-            (self.progress.total_bytes.load(Relaxed), self.progress.done_bytes.load(Relaxed));
-        Job {
-            id,
-            kind: self.kind,
-            state: match outcome {
-                None => JobState::Running,
-                Some(outcome) if outcome.report.cancelled => JobState::Cancelled,
-                Some(_) => JobState::Done,
-            },
-            total_bytes: total,
-            done_bytes: done,
-            total_files: self.progress.total_files.load(Relaxed),
-            done_files: self.progress.done_files.load(Relaxed),
-            failed_files: self.progress.failed_files.load(Relaxed),
-            elapsed_secs: elapsed,
-            eta_secs: outcome.is_none().then(|| eta(total, done, elapsed)).flatten(),
-            report: outcome.map(|outcome| outcome.report.clone()),
-            error: outcome.and_then(|outcome| outcome.error.clone()),
-            exit_code: outcome.map(|outcome| outcome.exit_code),
-        }
+    fn save(&self) {
+        let Some(file) = self.file.as_ref().filter(|_| !self.frozen) else { return };
+        let kept = self.entries.iter().filter(|(_, entry)| entry.asked.kind.survives());
+        let jobs = kept.map(|(id, entry)| entry.save(*id)).collect();
+        saved::store(file, &Saved { last_id: self.last_id, jobs });
     }
 }
 
-/// Seconds left at the average rate so far.
-fn eta(total: u64, done: u64, elapsed: f64) -> Option<f64> {
-    let left = total.saturating_sub(done) as f64;
-    (done > 0 && elapsed > 0.0).then(|| left * elapsed / done as f64)
+impl Entry {
+    fn new(asked: NewJob, progress: Arc<Progress>, origin: Origin) -> Entry {
+        Entry {
+            asked,
+            progress,
+            started: Instant::now(),
+            started_unix_secs: unix_secs(),
+            origin,
+            pace: Pace::default(),
+            ended: None,
+            told: false,
+            seen: false,
+        }
+    }
+
+    fn of_saved(job: SavedJob) -> Entry {
+        let mut entry = Entry::new(job.asked, Arc::default(), Origin::Earlier);
+        entry.ended = job.ended.map(Box::new);
+        entry
+    }
+
+    fn save(&self, id: u64) -> SavedJob {
+        let mut ended = self.ended.as_deref().cloned();
+        if let Some(report) = ended.as_mut().and_then(|job| job.report.as_mut()) {
+            report.failures.truncate(FAILURES_SAVED);
+        }
+        let (asked, started_unix_secs) = (self.asked.clone(), self.started_unix_secs);
+        SavedJob { id, asked, started_unix_secs, ended }
+    }
+
+    /// Whether the daemon must wait for it before it ends.
+    fn is_in_the_way(&self) -> bool {
+        self.ended.is_none() && self.asked.kind != JobKind::Umount
+    }
+
+    fn measure(&mut self) {
+        self.pace.note(Point {
+            at: self.started.elapsed(),
+            bytes: self.progress.moved_bytes(),
+            files: self.progress.done_files.load(Relaxed),
+        });
+    }
+
+    fn ended_as(&self, id: u64, outcome: Outcome) -> Job {
+        let state = if outcome.report.cancelled { JobState::Cancelled } else { JobState::Done };
+        let job = self.view(id);
+        Job {
+            state,
+            eta_secs: None,
+            failures: Vec::new(),
+            report: Some(outcome.report),
+            error: outcome.error,
+            exit_code: Some(outcome.exit_code),
+            ..job
+        }
+    }
+
+    fn view(&self, id: u64) -> Job {
+        if let Some(job) = &self.ended {
+            return (**job).clone();
+        }
+        let progress = &self.progress;
+        let (total, done) = (progress.total_bytes.load(Relaxed), progress.moved_bytes());
+        let files = (progress.total_files.load(Relaxed), progress.done_files.load(Relaxed));
+        let left =
+            Left { bytes: total.saturating_sub(done), files: files.0.saturating_sub(files.1) };
+        Job {
+            id,
+            kind: self.asked.kind,
+            paths: self.asked.paths.clone(),
+            last: self.asked.last.clone(),
+            drain_by_unix_secs: self.asked.drain_by_unix_secs,
+            state: JobState::Running,
+            started_unix_secs: self.started_unix_secs,
+            resumed: self.origin == Origin::Earlier,
+            total_bytes: total,
+            done_bytes: done,
+            total_files: files.0,
+            done_files: files.1,
+            failed_files: progress.failed_files.load(Relaxed),
+            elapsed_secs: self.started.elapsed().as_secs_f64(),
+            rate_bytes_per_sec: self.pace.rate() as u64,
+            eta_secs: self.pace.eta(left).map(|eta| eta.as_secs_f64()),
+            failures: progress.failures().iter().map(Into::into).collect(),
+            report: None,
+            error: None,
+            exit_code: None,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -188,6 +366,10 @@ mod tests {
     use std::sync::mpsc;
 
     use super::*;
+
+    fn flush() -> NewJob {
+        NewJob::of(JobKind::Flush, Vec::new())
+    }
 
     fn wait_end(jobs: &Jobs, id: u64) -> Job {
         let deadline = Instant::now() + Duration::from_secs(10);
@@ -206,7 +388,7 @@ mod tests {
         let jobs = Arc::new(Jobs::default());
         let (go, gate) = mpsc::channel::<()>();
         let id = jobs
-            .start(JobKind::Flush, move |_, progress| {
+            .start(flush(), move |_, progress| {
                 progress.total_bytes.store(100, Relaxed);
                 progress.done_bytes.store(50, Relaxed);
                 gate.recv().unwrap();
@@ -236,18 +418,50 @@ mod tests {
             Outcome { report, exit_code: 130, ..Outcome::default() }
         };
         let ids: Vec<u64> =
-            (0..RUNNING_MAX).map(|_| jobs.start(JobKind::Flush, wait_cancel).unwrap()).collect();
-        let refused = jobs.start(JobKind::Flush, wait_cancel).unwrap_err();
+            (0..RUNNING_MAX).map(|_| jobs.start(flush(), wait_cancel).unwrap()).collect();
+        let refused = jobs.start(flush(), wait_cancel).unwrap_err();
         assert_eq!(refused.kind(), Kind::Unavailable);
         for id in ids {
             assert!(jobs.cancel(id));
             assert_eq!(wait_end(&jobs, id).state, JobState::Cancelled);
         }
         for _ in 0..FINISHED_MAX + 5 {
-            let id = jobs.start(JobKind::Evict, |_, _| Outcome::default()).unwrap();
+            let id = jobs.start(flush(), |_, _| Outcome::default()).unwrap();
             wait_end(&jobs, id);
         }
         assert_eq!(jobs.views().len(), FINISHED_MAX);
         assert!(!jobs.cancel(1), "forgotten");
+    }
+
+    fn until_cancelled(_: u64, progress: &Progress) -> Outcome {
+        while !progress.is_cancelled() {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let report = JobReport { cancelled: true, ..JobReport::default() };
+        Outcome { report, exit_code: 130, ..Outcome::default() }
+    }
+
+    #[test]
+    fn unfinished_jobs_are_found_again_and_ended_ones_remembered() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("jobs.json");
+        let (jobs, none) = Jobs::load(file.clone());
+        assert!(none.is_empty());
+        let ended = jobs.start(flush(), |_, _| Outcome { exit_code: 1, ..Outcome::default() });
+        wait_end(&jobs, ended.unwrap());
+        let asked = NewJob { last: Some("M".into()), ..flush() };
+        let id = jobs.start(asked, until_cancelled).unwrap();
+        let purge = NewJob::of(JobKind::Purge, Vec::new());
+        jobs.start(purge, until_cancelled).unwrap();
+        jobs.freeze();
+        assert_eq!(jobs.view(id).unwrap().state, JobState::Cancelled, "stopped");
+
+        let (jobs, unfinished) = Jobs::load(file);
+        let [job] = &unfinished[..] else { panic!("{unfinished:?}") };
+        assert_eq!((job.id, job.asked.last.as_deref()), (id, Some("M")));
+        assert_eq!(jobs.view(1).unwrap().exit_code, Some(1));
+        jobs.resume(job.clone(), |_, _| Outcome::default()).unwrap();
+        assert!(wait_end(&jobs, id).resumed);
+        assert!(jobs.start(flush(), |_, _| Outcome::default()).unwrap() > id);
     }
 }

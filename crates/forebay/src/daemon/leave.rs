@@ -14,7 +14,7 @@ use forebay_engine::{KeepDirty, Progress, Report};
 use super::jobs::Outcome;
 use super::{Daemon, Event, spawn};
 use crate::units::{counted, human_secs, human_size};
-use crate::wire::{JobKind, JobReport, Leave};
+use crate::wire::{JobKind, JobReport, Leave, NewJob};
 
 /// How often a drain that nobody watches says in the log how far it is.
 const REPORT_EVERY: Duration = Duration::from_secs(5);
@@ -26,7 +26,7 @@ impl Daemon {
         let timeout = ask.timeout_secs.map(|secs| Duration::from_secs_f64(secs.clamp(0.0, 1e9)));
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
         let daemon = self.clone();
-        self.jobs.start(JobKind::Umount, move |id, progress| {
+        self.jobs.start(NewJob::of(JobKind::Umount, Vec::new()), move |id, progress| {
             let _turn = daemon.turn();
             let outcome = daemon.leave(keep, deadline, progress);
             if daemon.session_over.load(SeqCst) {
@@ -103,6 +103,7 @@ impl Daemon {
             let exit_code = error.exit_code();
             return Outcome { report: moved, error: Some(error.to_string()), exit_code };
         }
+        self.jobs.freeze();
         let report = self.engine.shutdown(keep, progress, deadline);
         self.down();
         moved.files += report.files;
@@ -182,6 +183,7 @@ impl Daemon {
     fn shut_down_logged(&self) -> u8 {
         let hurry = self.hurry.load(SeqCst);
         let keep = if hurry { KeepDirty::Yes } else { KeepDirty::No };
+        self.jobs.freeze();
         let progress = self.begin_drain();
         let report = logged(&progress, || self.engine.shutdown(keep, &progress, None));
         self.down();

@@ -4,11 +4,16 @@ mod api;
 mod background;
 mod change;
 mod control;
+mod eta;
 mod jobs;
 mod leave;
 mod log;
+mod metrics;
 mod places;
+mod readings;
+mod saved;
 mod stack;
+mod statistics;
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
@@ -19,7 +24,7 @@ use std::time::{Duration, Instant};
 
 use forebay_backing::wrap::Meter;
 use forebay_backing::{Access, BackingStore, Error, Kind, Result, Sizes};
-use forebay_engine::{Engine, KeepDirty, Progress, Tier, TierOwner};
+use forebay_engine::{Engine, KeepDirty, Pattern, Progress, Tier, TierOwner};
 use forebay_fuse::{Mount, MountOptions, Passthrough};
 
 use crate::config::Settings;
@@ -27,6 +32,8 @@ use crate::signals::{self, Blocked};
 use crate::units::{counted, human_size};
 use crate::{http, mounts};
 use jobs::Jobs;
+use readings::History;
+use saved::SavedJob;
 
 pub use background::{Ready, Side, fork};
 pub use places::Places;
@@ -52,6 +59,7 @@ struct Daemon {
     settings: Settings,
     started: Instant,
     jobs: Arc<Jobs>,
+    history: History,
     events: Sender<Event>,
     /// Held by whoever brings the daemon to its end; only one does at a time.
     leaving: Mutex<()>,
@@ -116,11 +124,13 @@ fn assemble(plan: Plan, events: Sender<Event>, background: bool) -> Result<Arc<D
     let owner = TierOwner { path: places.backing.clone(), identity: stack.store.identity()? };
     let tier = Tier::open(&places.tier, &owner)?;
     start_log(&settings, &places, background)?;
-    let engine = Engine::start(
+    let (jobs, unfinished) = Jobs::load(saved::path(&places.tier));
+    let (engine, holds) = Engine::start_holding(
         tier,
         stack.store.clone(),
         settings.engine.clone(),
         settings.tunables.clone(),
+        &held(&unfinished),
     )?;
     let daemon = Arc::new(Daemon {
         engine,
@@ -129,7 +139,8 @@ fn assemble(plan: Plan, events: Sender<Event>, background: bool) -> Result<Arc<D
         places,
         settings,
         started: Instant::now(),
-        jobs: Arc::default(),
+        jobs,
+        history: History::default(),
         events,
         leaving: Mutex::default(),
         drain: Mutex::default(),
@@ -141,7 +152,15 @@ fn assemble(plan: Plan, events: Sender<Event>, background: bool) -> Result<Arc<D
         daemon.engine.shutdown(KeepDirty::Yes, &Progress::default(), None);
         return Err(error);
     }
+    daemon.keep_readings();
+    daemon.resume_jobs(unfinished, holds);
     Ok(daemon)
+}
+
+/// What the drain is to leave alone for the sake of unfinished jobs.
+fn held(unfinished: &[SavedJob]) -> Vec<(Vec<PathBuf>, Pattern)> {
+    let orders = unfinished.iter().filter_map(|job| api::order(&job.asked).ok());
+    orders.filter_map(|order| Some((order.scope, order.last?))).collect()
 }
 
 /// Before this the errors went to the parent; from here on they have a file.
@@ -160,6 +179,10 @@ impl Daemon {
     fn open_doors(self: &Arc<Daemon>, backing: Arc<dyn BackingStore>) -> Result<()> {
         let daemon = self.clone();
         http::serve(&Tier::socket_path(&self.places.tier), move |request| daemon.answer(request))?;
+        if let Some(address) = self.settings.metrics_listen {
+            let daemon = self.clone();
+            http::serve_tcp(address, move |request| daemon.answer_metrics(&request))?;
+        }
         let mount = &self.settings.mount;
         let options = MountOptions {
             mountpoint: self.places.mountpoint.clone(),

@@ -5,4 +5,4 @@ mod server;
 mod socket;
 
 pub use client::{Client, Liveness};
-pub use server::{Reply, Request, serve};
+pub use server::{Reply, Request, serve, serve_tcp};

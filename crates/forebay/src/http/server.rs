@@ -1,6 +1,7 @@
 //! The serving end: a listener, a few threads, one handler.
 
 use std::io::Read;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use std::thread;
 
 use forebay_backing::{Error, Result};
 use serde_json::Value;
-use tiny_http::{Header, Response, Server};
+use tiny_http::{Header, Listener, Response, Server};
 
 use super::socket;
 
@@ -29,16 +30,26 @@ pub struct Request {
     pub body: Value,
 }
 
+pub enum Body {
+    Json(Value),
+    /// With its content type.
+    Text(&'static str, String),
+}
+
 pub struct Reply {
     pub status: u16,
-    pub body: Value,
+    pub body: Body,
     /// Called when the answer is on its way: what must not happen before.
     pub then: Option<Box<dyn FnOnce() + Send>>,
 }
 
 impl Reply {
     pub fn new(status: u16, body: Value) -> Reply {
-        Reply { status, body, then: None }
+        Reply { status, body: Body::Json(body), then: None }
+    }
+
+    pub fn text(content_type: &'static str, text: String) -> Reply {
+        Reply { status: 200, body: Body::Text(content_type, text), then: None }
     }
 }
 
@@ -49,17 +60,32 @@ where
 {
     let failed = |e| Error::io(e, format!("control socket {}", path.display()));
     let listener: UnixListener = socket::bind(path).map_err(failed)?;
-    let server = Server::from_listener(listener, None).map_err(|e| {
-        Error::os(libc::EIO, format!("control socket {}", path.display())).with_source(e)
-    })?;
-    let server = Arc::new(server);
-    let handler = Arc::new(handler);
-    for n in 0..THREADS {
+    start(listener.into(), THREADS, &format!("control socket {}", path.display()), handler)
+}
+
+/// The same on an address of this machine, for who only looks.
+pub fn serve_tcp<H>(address: SocketAddr, handler: H) -> Result<()>
+where
+    H: Fn(Request) -> Reply + Send + Sync + 'static,
+{
+    let listener = TcpListener::bind(address)
+        .map_err(|e| Error::io(e, format!("metrics-listen {address}: choose another port")))?;
+    start(listener.into(), 1, &format!("metrics-listen {address}"), handler)
+}
+
+fn start<H>(listener: Listener, threads: usize, what: &str, handler: H) -> Result<()>
+where
+    H: Fn(Request) -> Reply + Send + Sync + 'static,
+{
+    let server = Server::from_listener(listener, None)
+        .map_err(|e| Error::os(libc::EIO, what).with_source(e))?;
+    let (server, handler) = (Arc::new(server), Arc::new(handler));
+    for n in 0..threads {
         let (server, handler) = (server.clone(), handler.clone());
         thread::Builder::new()
             .name(format!("control-{n}"))
             .spawn(move || work(&server, handler.as_ref()))
-            .map_err(failed)?;
+            .map_err(|e| Error::io(e, what))?;
     }
     Ok(())
 }
@@ -70,11 +96,15 @@ fn work(server: &Server, handler: &(impl Fn(Request) -> Reply + Send + Sync)) {
             Ok(request) => handler(request),
             Err(message) => Reply::new(400, serde_json::json!({ "error": message })),
         };
-        let json = Header::from_bytes("Content-Type", "application/json");
-        let response = Response::from_string(reply.body.to_string())
+        let (content_type, text) = match reply.body {
+            Body::Json(value) => ("application/json", value.to_string()),
+            Body::Text(content_type, text) => (content_type, text),
+        };
+        let header = Header::from_bytes("Content-Type", content_type);
+        let response = Response::from_string(text)
             .with_status_code(reply.status)
             .with_chunked_threshold(usize::MAX)
-            .with_header(json.expect("two constants in ASCII"));
+            .with_header(header.expect("two constants in ASCII"));
         // The client may have gone; nothing is left to be told.
         let _ = request.respond(response);
         if let Some(then) = reply.then {

@@ -1,0 +1,318 @@
+//! Flushing on request: what is dirty at one moment goes to the backing store and is synced there.
+//!
+//! Invariants:
+//! - O1: what is owed is what was dirty when the order was given. Who goes on writing neither
+//!   lengthens it nor pushes out of its place what was dirty before.
+//! - O2: files that are to come last begin when all others have ended well, and not at all
+//!   otherwise; the drain leaves them alone until then.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use forebay_backing::Kind;
+
+use crate::due::{Pick, Take};
+use crate::engine::{Engine, now_ms};
+use crate::file::{File, Inner};
+use crate::flight::{FLIGHT_BYTES, Outcome, first_part, merge};
+use crate::operate::failure;
+use crate::pattern::Pattern;
+use crate::report::{Failure, Progress, Report};
+
+/// What to flush, and how.
+#[derive(Debug, Clone, Default)]
+pub struct Order {
+    /// Files at or below one of these; all if there is none.
+    pub scope: Vec<PathBuf>,
+    /// Files that are published when all others are on the backing store.
+    pub last: Option<Pattern>,
+    /// The drain is to be done by then, at an even rate; what it has not done is flushed then.
+    pub by: Option<Instant>,
+}
+
+/// Keeps the drain away from the files an order publishes last, while it lives.
+pub struct Hold {
+    holds: Arc<Holds>,
+    id: u64,
+}
+
+/// The holds in force.
+#[derive(Default)]
+pub(crate) struct Holds(Mutex<HoldTable>);
+
+#[derive(Default)]
+struct HoldTable {
+    last_id: u64,
+    entries: Vec<(u64, Vec<PathBuf>, Pattern)>,
+}
+
+/// Bytes of one file that were dirty when the order was given.
+struct Owed {
+    file: Arc<File>,
+    /// What is left of them.
+    runs: Vec<(u64, u64)>,
+    bytes: u64,
+    /// Of `bytes`, what progress shows as done.
+    credited: u64,
+    copied: u64,
+}
+
+/// How many files one batch takes.
+const BATCH_FILES: usize = 128;
+
+/// And about how many bytes: the sync of the backing store behind each batch is part of the pace
+/// that who waits is told.
+const BATCH_BYTES: u64 = 256 << 20;
+
+/// How often an order that leaves the work to the drain looks how far it is.
+const LOOK: Duration = Duration::from_millis(50);
+
+impl Order {
+    pub fn of(scope: &[PathBuf]) -> Order {
+        Order { scope: scope.to_vec(), ..Order::default() }
+    }
+}
+
+fn is_within(inner: &Inner, scope: &[PathBuf], fits: impl Fn(&Path) -> bool) -> bool {
+    let below = |path: &Path| scope.is_empty() || scope.iter().any(|s| path.starts_with(s));
+    inner.state.paths.iter().any(|path| below(path) && fits(path))
+}
+
+impl Holds {
+    fn table(&self) -> MutexGuard<'_, HoldTable> {
+        self.0.lock().expect("no panic inside")
+    }
+
+    pub fn covers(&self, inner: &Inner) -> bool {
+        let table = self.table();
+        let held = |(_, scope, last): &(u64, Vec<PathBuf>, Pattern)| {
+            is_within(inner, scope, |path| last.matches(path))
+        };
+        table.entries.iter().any(held)
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let id = self.id;
+        self.holds.table().entries.retain(|(held, _, _)| *held != id);
+    }
+}
+
+impl Engine {
+    /// Keeps the drain away from files below `scope` that match `last`.
+    pub fn hold(&self, scope: &[PathBuf], last: &Pattern) -> Hold {
+        let holds = self.drain.holds.clone();
+        let mut table = holds.table();
+        table.last_id += 1;
+        let id = table.last_id;
+        table.entries.push((id, scope.to_vec(), last.clone()));
+        drop(table);
+        Hold { holds, id }
+    }
+
+    /// Brings everything below `scope` that is dirty now to the backing store, synced there (S5).
+    /// What could not be flushed stays dirty and is in the report.
+    pub fn flush(self: &Arc<Self>, scope: &[PathBuf], progress: &Progress) -> Report {
+        self.execute(&Order::of(scope), progress)
+    }
+
+    /// Brings what is dirty now and part of the order to the backing store, synced there (S5).
+    pub fn execute(self: &Arc<Self>, order: &Order, progress: &Progress) -> Report {
+        let _hold = order.last.as_ref().map(|last| self.hold(&order.scope, last));
+        let asked_ms = now_ms();
+        let (mut others, mut last) = self.owed(order);
+        let owed = || others.iter().chain(&last);
+        progress.total_files.store(owed().count() as u64, Relaxed);
+        progress.total_bytes.store(owed().map(|owed| owed.bytes).sum(), Relaxed);
+        let mut report = Report::default();
+        if let Some(by) = order.by {
+            self.leave_to_drain(&mut others, by, asked_ms, progress, &mut report);
+        }
+        self.hurry(others, progress, &mut report);
+        match report.cancelled || !report.failures.is_empty() {
+            false => self.hurry(last, progress, &mut report),
+            true if report.cancelled => {}
+            true => {
+                let failed = report.failures.len();
+                last.drain(..).for_each(|owed| held_back(&owed, failed, progress, &mut report));
+            }
+        }
+        // Else a power loss could bring back the record of older durable bytes, to be flushed over
+        // these (S5).
+        let _ = self.note_tier(self.index.sync());
+        report
+    }
+
+    /// What is dirty now, and of that what comes last.
+    fn owed(&self, order: &Order) -> (Vec<Owed>, Vec<Owed>) {
+        let (mut others, mut last) = (Vec::new(), Vec::new());
+        for file in self.select(&order.scope) {
+            let inner = file.lock();
+            if !inner.state.is_dirty() {
+                continue;
+            }
+            let fits =
+                |pattern: &Pattern| is_within(&inner, &order.scope, |path| pattern.matches(path));
+            let is_last = order.last.as_ref().is_some_and(fits);
+            let owed = Owed::of(file.clone(), &inner);
+            drop(inner);
+            if is_last { last.push(owed) } else { others.push(owed) }
+        }
+        (others, last)
+    }
+
+    /// Waits for the drain to do the work until `by`, and takes off what it did.
+    fn leave_to_drain(
+        &self,
+        owed: &mut Vec<Owed>,
+        by: Instant,
+        asked_ms: u64,
+        progress: &Progress,
+        report: &mut Report,
+    ) {
+        while !owed.is_empty() && Instant::now() < by && !progress.is_cancelled() {
+            self.drain_by_at_latest(by);
+            owed.retain_mut(|owed| {
+                let inner = owed.file.lock();
+                let paid = !inner.state.is_dirty() || inner.state.dirty_since > asked_ms;
+                let left = if paid { 0 } else { inner.dirty_charged.min(owed.bytes) };
+                drop(inner);
+                owed.copied = owed.bytes - left;
+                owed.credit(owed.bytes - left, progress);
+                if paid {
+                    owed.end(progress, report);
+                }
+                !paid
+            });
+            std::thread::sleep(LOOK.min(by.saturating_duration_since(Instant::now())));
+        }
+        self.end_drain_by(by);
+        report.cancelled |= progress.is_cancelled();
+    }
+
+    /// Flushes now, at all the speed there is.
+    fn hurry(self: &Arc<Self>, mut owed: Vec<Owed>, progress: &Progress, report: &mut Report) {
+        let _demand = self.drain.valve.demand();
+        while !owed.is_empty() && !report.cancelled {
+            let rest = owed.split_off(batch_len(&owed));
+            let mut batch = std::mem::replace(&mut owed, rest);
+            while !batch.is_empty() && !report.cancelled {
+                batch = self.round(batch, progress, report);
+            }
+        }
+    }
+
+    /// One flight of each file; returns those of which more is owed.
+    fn round(
+        self: &Arc<Self>,
+        batch: Vec<Owed>,
+        progress: &Progress,
+        report: &mut Report,
+    ) -> Vec<Owed> {
+        if progress.is_cancelled() {
+            report.cancelled = true;
+            return Vec::new();
+        }
+        let opaque: Vec<bool> = batch.iter().map(|owed| owed.is_opaque()).collect();
+        let parts: Vec<Vec<(u64, u64)>> =
+            batch.iter().map(|owed| first_part(&owed.runs, FLIGHT_BYTES)).collect();
+        let pick = |(owed, part): (&Owed, &Vec<(u64, u64)>)| -> Pick {
+            (owed.file.clone(), Take::Runs(part.clone()))
+        };
+        let picks: Vec<Pick> = batch.iter().zip(&parts).map(pick).collect();
+        let outcomes = self.fly(&picks, &|| progress.is_cancelled(), Some(&progress.copying));
+        let mut rest = Vec::new();
+        for (((mut owed, part), opaque), outcome) in
+            batch.into_iter().zip(parts).zip(opaque).zip(outcomes)
+        {
+            match outcome {
+                Outcome::Flushed(bytes) => {
+                    owed.copied += bytes;
+                    owed.take_off(&part);
+                    owed.credit(bytes, progress);
+                    // One flight takes all of a file that is written past us.
+                    if owed.runs.is_empty() || (opaque && owed.is_opaque()) {
+                        owed.end(progress, report);
+                    } else {
+                        rest.push(owed);
+                    }
+                }
+                Outcome::Nothing => owed.end(progress, report),
+                Outcome::Busy => match self.wait_for_flight(&owed.file) {
+                    Ok(()) => rest.push(owed),
+                    Err(error) => owed.fail(&error, progress, report),
+                },
+                Outcome::Failed(e) if e.kind() == Kind::Interrupted => report.cancelled = true,
+                Outcome::Failed(error) => owed.fail(&error, progress, report),
+            }
+        }
+        progress.copying.store(0, Relaxed);
+        rest
+    }
+}
+
+impl Owed {
+    fn of(file: Arc<File>, inner: &Inner) -> Owed {
+        let runs = match inner.state.flags.opaque {
+            true => vec![(0, inner.size())],
+            false => {
+                let dirty = inner.state.ranges.iter().filter(|run| run.state.is_dirty());
+                merge(dirty.map(|run| (run.start, run.end)).collect())
+            }
+        };
+        Owed { file, runs, bytes: inner.dirty_charged, credited: 0, copied: 0 }
+    }
+
+    fn is_opaque(&self) -> bool {
+        self.file.lock().state.flags.opaque
+    }
+
+    /// Takes the part that was copied, the first one, off what is owed.
+    fn take_off(&mut self, part: &[(u64, u64)]) {
+        let Some(&(_, end)) = part.last() else { return };
+        self.runs.retain(|run| run.1 > end);
+        if let Some(first) = self.runs.first_mut() {
+            first.0 = first.0.max(end);
+        }
+    }
+
+    fn credit(&mut self, copied: u64, progress: &Progress) {
+        let credit = copied.min(self.bytes - self.credited);
+        self.credited += credit;
+        progress.done_bytes.fetch_add(credit, Relaxed);
+    }
+
+    fn end(&mut self, progress: &Progress, report: &mut Report) {
+        self.credit(self.bytes, progress);
+        report.files += 1;
+        report.bytes += self.copied;
+        progress.done_files.fetch_add(1, Relaxed);
+    }
+
+    fn fail(&self, error: &forebay_backing::Error, progress: &Progress, report: &mut Report) {
+        let failure = failure(&self.file.lock(), error);
+        progress.failed(&failure);
+        report.failures.push(failure);
+    }
+}
+
+fn batch_len(owed: &[Owed]) -> usize {
+    let mut bytes = 0;
+    let fits = |owed: &&Owed| {
+        let room = bytes < BATCH_BYTES;
+        bytes += owed.bytes;
+        room
+    };
+    owed.iter().take(BATCH_FILES).take_while(fits).count()
+}
+
+fn held_back(owed: &Owed, failed: usize, progress: &Progress, report: &mut Report) {
+    let path = owed.file.lock().state.display_path();
+    let error = format!("to be published last, and {failed} before it failed");
+    let failure = Failure { path, state: "held-back", error };
+    progress.failed(&failure);
+    report.failures.push(failure);
+}

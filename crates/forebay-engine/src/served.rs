@@ -1,0 +1,86 @@
+//! How a request was served: each is exactly one of hit, partial hit, miss or bypass, so that
+//! requests = hits + partial hits + misses + bypasses for both directions.
+//!
+//! A read of which all bytes were in the tier is a hit, of which some were a partial hit. A write
+//! is judged by what it overwrites, and is a miss if it fails. Whoever adds a way around the tier
+//! adds a counter `read_bypass_REASON` or `write_bypass_REASON`; sums are made by that prefix.
+
+use std::sync::atomic::AtomicU64;
+
+use crate::engine::{Counters, add};
+use crate::file::Inner;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Served {
+    #[default]
+    Hit,
+    Partial,
+    Miss,
+    /// Past the tier, and counted where that was decided.
+    Bypassed,
+}
+
+/// What of a range was in the tier before it was touched.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Before {
+    pub len: u64,
+    pub present: u64,
+    pub dirty: u64,
+}
+
+impl Before {
+    pub fn of(inner: &Inner, start: u64, end: u64) -> Before {
+        let mut before = Before { len: end - start, ..Before::default() };
+        if inner.state.flags.opaque {
+            before.present = end.min(inner.size()).saturating_sub(start);
+            before.dirty = before.present;
+            return before;
+        }
+        for run in inner.state.ranges.within(start, end) {
+            let len = run.end - run.start;
+            before.present += len;
+            before.dirty += if run.state.is_dirty() { len } else { 0 };
+        }
+        before
+    }
+
+    pub fn served(self) -> Served {
+        match self.present {
+            0 => Served::Miss,
+            present if present < self.len => Served::Partial,
+            _ => Served::Hit,
+        }
+    }
+}
+
+impl Counters {
+    /// The end of a read; its beginning counts the request.
+    pub fn note_read(&self, served: Served) {
+        let place: &AtomicU64 = match served {
+            Served::Hit => &self.read_hits,
+            Served::Partial => &self.read_partial_hits,
+            Served::Miss => &self.read_misses,
+            Served::Bypassed => return,
+        };
+        add(place, 1);
+    }
+
+    /// The end of a write; its beginning counts the request.
+    pub fn note_write(&self, served: Served) {
+        let place: &AtomicU64 = match served {
+            Served::Hit => &self.write_hits,
+            Served::Partial => &self.write_partial_hits,
+            Served::Miss => &self.write_misses,
+            Served::Bypassed => return,
+        };
+        add(place, 1);
+    }
+
+    /// Dirty bytes that a write replaced before they were ever flushed.
+    pub fn note_absorbed(&self, before: Before) {
+        if before.dirty > 0 {
+            add(&self.absorbed_writes, 1);
+            add(&self.absorbed_bytes, before.dirty);
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! `/metrics`: the figures of status and stats as Prometheus text (version 0.0.4). Names end in
+//! their unit, counters in `_total` behind it; docs/OPERATING.md lists them.
+
+use std::fmt::Write;
+
+use forebay_engine::{AgeBucket, Status};
+use forebay_fuse::Used;
+use serde_json::json;
+
+use super::Daemon;
+use super::readings::{Ops, Reading};
+use crate::http::{Reply, Request};
+
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Counters that are told with labels.
+const LABELED: [&str; 2] = ["read_", "write_"];
+const LABELED_WHAT: [&str; 4] = ["requests", "hits", "partial_hits", "misses"];
+
+impl Daemon {
+    /// The door on TCP: it tells the metrics and takes no orders.
+    pub fn answer_metrics(&self, request: &Request) -> Reply {
+        match (request.method.as_str(), request.path.as_str()) {
+            ("GET", "/metrics") => Reply::text(CONTENT_TYPE, self.metrics()),
+            _ => Reply::new(404, json!({ "error": "only GET /metrics is served here" })),
+        }
+    }
+
+    pub fn metrics(&self) -> String {
+        let mut page = Page::default();
+        let status = self.engine.status();
+        page.levels(&status);
+        let marks = self.engine.tunables().marks(status.tier_bytes);
+        let marks = [("low", marks.low), ("high", marks.high), ("hard", marks.hard)];
+        page.family("dirty_mark_bytes", "gauge", "Watermarks of dirty bytes");
+        marks.iter().for_each(|(mark, bytes)| {
+            page.sample("dirty_mark_bytes", &[("mark", mark)], *bytes as f64)
+        });
+        page.ages(&self.engine.dirty_ages());
+        let running = self.jobs.views().iter().filter(|job| job.exit_code.is_none()).count();
+        page.gauge("jobs_running_count", "Jobs under way", running as f64);
+        let reading = self.reading();
+        page.gauge("uptime_secs", "Time since the mount", reading.span.as_secs_f64());
+        page.requests(&reading);
+        page.counters(&reading);
+        page.gauge(
+            "tier_write_amplification_ratio",
+            "Bytes written to the fast tier for each byte it took in",
+            reading.write_amplification(),
+        );
+        page.operations(&[
+            ("fuse", &reading.fuse),
+            ("tier", &reading.tier),
+            ("backing", &reading.backing),
+        ]);
+        if let Some(mount) = self.mount.get() {
+            page.users(mount.users().iter());
+        }
+        page.0
+    }
+}
+
+/// The text, as far as it is written.
+#[derive(Default)]
+struct Page(String);
+
+impl Page {
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        let _ = write!(self.0, "# HELP forebay_{name} {help}\n# TYPE forebay_{name} {kind}\n");
+    }
+
+    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
+        let labels: Vec<String> =
+            labels.iter().map(|(label, text)| format!("{label}=\"{}\"", escaped(text))).collect();
+        let labels =
+            if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+        let _ = writeln!(self.0, "forebay_{name}{labels} {value}");
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: f64) {
+        self.family(name, "gauge", help);
+        self.sample(name, &[], value);
+    }
+
+    fn levels(&mut self, s: &Status) {
+        let amounts = [
+            ("tier_bytes", "What the fast tier may hold", s.tier_bytes),
+            ("used_bytes", "What it holds", s.used_bytes),
+            ("clean_bytes", "Of these, bytes that are on the backing store", s.clean_bytes),
+            ("dirty_bytes", "Of these, bytes that are not", s.dirty_bytes),
+            ("flushing_bytes", "Dirty bytes in batches under way", s.flushing_bytes),
+            ("pinned_bytes", "Bytes that are not evicted", s.pinned_bytes),
+            ("files_count", "Files with anything in the tier", s.files),
+            ("dirty_files_count", "Files with dirty bytes", s.dirty_files),
+            ("failed_files_count", "Dirty files whose last flush failed", s.failed_files),
+            ("conflicted_files_count", "Files that wait for resolve", s.conflicted_files),
+            ("open_files_count", "Files that are open", s.open_files),
+            (
+                "passthrough_writers_count",
+                "Descriptors that write past the daemon",
+                s.passthrough_writers,
+            ),
+            ("arrival_bytes_per_sec", "Bytes that become dirty", s.arrival_bytes_per_sec),
+            ("drain_bytes_per_sec", "Bytes that the drain copies", s.drain_bytes_per_sec),
+            (
+                "service_bytes_per_sec",
+                "Bytes that the backing store takes at most",
+                s.service_bytes_per_sec,
+            ),
+            ("backing_available", "1 while the backing store answers", s.backing_available.into()),
+        ];
+        for (name, help, value) in amounts {
+            self.gauge(name, help, value as f64);
+        }
+        self.gauge(
+            "oldest_dirty_age_secs",
+            "Age of the oldest dirty byte",
+            s.oldest_dirty_age_secs,
+        );
+        self.family("governor", "gauge", "1 for the term of the governor that rules now");
+        self.sample("governor", &[("term", &s.governor)], 1.0);
+        self.family("limited_by", "gauge", "1 for what holds the drain back now");
+        self.sample("limited_by", &[("what", &s.limited_by)], 1.0);
+    }
+
+    fn ages(&mut self, ages: &[AgeBucket]) {
+        self.family("dirty_age_bytes", "gauge", "Dirty bytes that are younger than this");
+        for bucket in ages {
+            let bound = bucket.up_to_secs.map_or_else(|| "+Inf".into(), |secs| secs.to_string());
+            self.sample("dirty_age_bytes", &[("younger_than_secs", &bound)], bucket.bytes as f64);
+        }
+    }
+
+    fn requests(&mut self, reading: &Reading) {
+        self.family(
+            "requests_total",
+            "counter",
+            "Requests that came to the daemon, by how they were served",
+        );
+        for direction in ["read", "write"] {
+            let mut tell = |served: &str, count: u64| {
+                self.sample(
+                    "requests_total",
+                    &[("direction", direction), ("served", served)],
+                    count as f64,
+                );
+            };
+            tell("hit", reading.counter(&format!("{direction}_hits")));
+            tell("partial-hit", reading.counter(&format!("{direction}_partial_hits")));
+            tell("miss", reading.counter(&format!("{direction}_misses")));
+            tell("bypass", reading.bypasses(direction).iter().map(|(_, count)| count).sum());
+        }
+        self.family("bypasses_total", "counter", "Requests past the fast tier, by the reason");
+        for direction in ["read", "write"] {
+            for (reason, count) in reading.bypasses(direction) {
+                self.sample(
+                    "bypasses_total",
+                    &[("direction", direction), ("reason", &reason)],
+                    count as f64,
+                );
+            }
+        }
+    }
+
+    fn counters(&mut self, reading: &Reading) {
+        for (name, value) in reading.counters.iter().filter(|(name, _)| !is_labeled(name)) {
+            let name = format!("{name}_total");
+            self.family(&name, "counter", "See the counter of this name in docs/OPERATING.md");
+            self.sample(&name, &[], *value as f64);
+        }
+    }
+
+    fn operations(&mut self, sides: &[(&str, &Ops)]) {
+        let all = || {
+            sides
+                .iter()
+                .flat_map(|(side, ops)| ops.iter().map(move |(op, counts)| (*side, *op, counts)))
+        };
+        self.family("latency_us", "histogram", "Time of an operation: fuse is what programs see");
+        for (side, op, counts) in all().filter(|(_, _, counts)| counts.count > 0) {
+            let labels = [("side", side), ("op", op)];
+            for (bound, count) in counts.cumulative() {
+                let bound = bound.to_string();
+                self.sample(
+                    "latency_us_bucket",
+                    &[&labels[..], &[("le", &bound)]].concat(),
+                    count as f64,
+                );
+            }
+            let total = counts.count as f64;
+            self.sample("latency_us_bucket", &[&labels[..], &[("le", "+Inf")]].concat(), total);
+            self.sample("latency_us_sum", &labels, counts.total_us as f64);
+            self.sample("latency_us_count", &labels, total);
+        }
+        self.family("operation_errors_total", "counter", "Operations that failed");
+        for (side, op, counts) in all() {
+            self.sample(
+                "operation_errors_total",
+                &[("side", side), ("op", op)],
+                counts.errors as f64,
+            );
+        }
+        self.family("operation_bytes_total", "counter", "Bytes that operations moved");
+        for (side, op, counts) in all() {
+            self.sample(
+                "operation_bytes_total",
+                &[("side", side), ("op", op)],
+                counts.bytes as f64,
+            );
+        }
+    }
+
+    fn users<'a>(&mut self, users: impl Iterator<Item = (&'a u32, &'a Used)> + Clone) {
+        type Get = fn(&Used) -> u64;
+        let figures: [(&str, &str, Get); 4] = [
+            ("user_reads_total", "Reads of a user", |used| used.sums.reads),
+            ("user_read_bytes_total", "Bytes read by a user", |used| used.sums.read_bytes),
+            ("user_writes_total", "Writes of a user", |used| used.sums.writes),
+            ("user_write_bytes_total", "Bytes written by a user", |used| used.sums.write_bytes),
+        ];
+        for (name, help, get) in figures {
+            self.family(name, "counter", help);
+            for (uid, used) in users.clone() {
+                self.sample(name, &[("uid", &uid.to_string())], get(used) as f64);
+            }
+        }
+    }
+}
+
+fn is_labeled(name: &str) -> bool {
+    let rest = LABELED.iter().find_map(|direction| name.strip_prefix(direction));
+    rest.is_some_and(|rest| LABELED_WHAT.contains(&rest) || rest.starts_with("bypass_"))
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_escaped_and_request_counters_told_once() {
+        let mut page = Page::default();
+        page.sample("x_bytes", &[("path", "a\"b\\c\nd")], 1.5);
+        assert_eq!(page.0, "forebay_x_bytes{path=\"a\\\"b\\\\c\\nd\"} 1.5\n");
+        for name in ["read_hits", "write_requests", "read_bypass_full"] {
+            assert!(is_labeled(name), "{name}");
+        }
+        assert!(!is_labeled("read_bytes") && !is_labeled("writers_slowed"));
+    }
+}

@@ -1,0 +1,116 @@
+//! What the daemon tells in numbers: totals, windows, since the last reset, by user and process.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Instant;
+
+use forebay_backing::{Error, Kind, Result};
+use serde_json::{Map, Value, json};
+
+use super::Daemon;
+use super::readings::{READ_EVERY, Reading, WINDOWS};
+
+/// Of processes and files, the busiest.
+const SHOWN: usize = 20;
+
+impl Daemon {
+    /// Takes a reading every few seconds, for the windows.
+    pub fn keep_readings(self: &Arc<Daemon>) {
+        let daemon = Arc::downgrade(self);
+        super::spawn("statistics", move || {
+            while let Some(daemon) = daemon.upgrade() {
+                daemon.history.keep(&daemon.reading());
+                drop(daemon);
+                thread::sleep(READ_EVERY);
+            }
+        });
+    }
+
+    pub fn reading(&self) -> Reading {
+        let stats = self.engine.stats();
+        let fuse = self.mount.get().map(|mount| mount.op_counts()).unwrap_or_default();
+        Reading {
+            at: Instant::now(),
+            span: self.started.elapsed(),
+            counters: stats.counters,
+            fuse,
+            tier: stats.tier,
+            backing: self.meter.op_counts(),
+        }
+    }
+
+    /// Everything: the totals, and what they were in the windows.
+    pub fn stats_json(&self) -> Value {
+        let now = self.reading();
+        let mut json = now.to_json();
+        let windows = WINDOWS
+            .iter()
+            .map(|window| (window.name.to_string(), self.history.window(window, &now).to_json()));
+        let windows: Map<String, Value> = windows.collect();
+        json["uptime_secs"] = json!(self.started.elapsed().as_secs_f64());
+        json["windows"] = Value::Object(windows);
+        json["dirty_ages"] = json!(self.engine.dirty_ages());
+        json["users"] = json!(self.mount.get().map(|mount| mount.users()).unwrap_or_default());
+        json["processes"] = self.processes_json();
+        json["busiest_files"] = self.files_by_rate();
+        json
+    }
+
+    /// `GET /v1/stats`, of all time or of the part that the query asks for.
+    pub fn stats_of(&self, query: &[(String, String)]) -> Result<Value> {
+        let asked = |name: &str| query.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str());
+        let now = self.reading();
+        match (asked("since"), asked("window")) {
+            (None, None) => Ok(self.stats_json()),
+            (Some("reset"), None) => {
+                let never = || Error::new(Kind::Usage, "there was no reset since the mount");
+                self.history.since_reset(&now).map(|part| part.to_json()).ok_or_else(never)
+            }
+            (None, Some(name)) if let Some(window) = WINDOWS.iter().find(|w| w.name == name) => {
+                Ok(self.history.window(window, &now).to_json())
+            }
+            _ => {
+                let names = WINDOWS.map(|window| window.name).join(", ");
+                let message = format!("query: since=reset, or window= one of {names}");
+                Err(Error::new(Kind::Usage, message))
+            }
+        }
+    }
+
+    /// Counts from now on what `since=reset` tells; the totals go on.
+    pub fn reset_stats(&self) -> Value {
+        self.history.reset(self.reading());
+        json!({})
+    }
+
+    /// What `forebay top` draws.
+    pub fn top_json(&self) -> Value {
+        let now = self.reading();
+        let tunables = self.engine.tunables();
+        let status = self.status_json();
+        let marks = tunables.marks(status["tier_bytes"].as_u64().unwrap_or(0));
+        json!({
+            "marks": { "low": marks.low, "high": marks.high, "hard": marks.hard, "full": marks.full },
+            "max_age_secs": tunables.max_age.as_secs_f64(),
+            "status": status,
+            "now": now.to_json(),
+            "minute": self.history.window(&WINDOWS[0], &now).to_json(),
+            "processes": self.processes_json(),
+            "busiest_files": self.files_by_rate(),
+            "jobs": self.jobs.views().iter().filter(|job| job.exit_code.is_none()).count(),
+        })
+    }
+
+    fn processes_json(&self) -> Value {
+        json!(self.mount.get().map(|mount| mount.processes(SHOWN)).unwrap_or_default())
+    }
+
+    fn files_by_rate(&self) -> Value {
+        let files = self.engine.busiest(SHOWN).into_iter();
+        // JSON holds no path that is not UTF-8; here it is for reading only.
+        let shown = files.map(|file| {
+            json!({ "path": file.path.to_string_lossy(), "bytes_per_sec": file.bytes_per_sec })
+        });
+        shown.collect()
+    }
+}

@@ -1,0 +1,248 @@
+//! Flush as a job: listed, waited for, cancelled, on through a restart; fence, order of
+//! publication, a deadline, an estimate that holds.
+// S-5, S-7
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use forebay_tests::{
+    Bed, Faults, Mounted, Tier, images, needs_forebay, proof, sample, text, within,
+};
+use serde_json::Value;
+
+const KEEP: [&str; 4] = ["--max-age", "1h", "--passthrough", "read"];
+
+fn slow(throttle: &str) -> Vec<&str> {
+    [&KEEP[..], &["--throttle", throttle]].concat()
+}
+
+fn start(mounted: &Mounted, flags: &[&str]) -> u64 {
+    let out = mounted.forebay(&[&["flush", "--json", text(&mounted.path)], flags].concat());
+    out.ok().json()["id"].as_u64().expect("a job has a number")
+}
+
+fn jobs(mounted: &Mounted) -> Vec<Value> {
+    let list = mounted.forebay(&["jobs", "--json", text(&mounted.path)]).ok().json();
+    list.as_array().expect("a list").clone()
+}
+
+fn job(mounted: &Mounted, id: u64) -> Value {
+    jobs(mounted).into_iter().find(|job| job["id"] == id).expect("the job is listed")
+}
+
+fn wait(mounted: &Mounted, id: u64) -> forebay_tests::Out {
+    mounted.forebay(&["jobs", "wait", &id.to_string(), text(&mounted.path), "--json"])
+}
+
+#[test]
+fn several_jobs_are_listed_waited_for_and_cancelled() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let mounted = bed.mount(&slow("8MB/s,1ms"));
+    for dir in ["a", "b"] {
+        (0..4).for_each(|i| drop(sample::file(&mounted.at(format!("{dir}/{i}")), i, 3 << 20)));
+    }
+    let path = |dir: &str| text(&mounted.at(dir)).to_string();
+    let flush = |dir: &str| {
+        let out = mounted.forebay(&["flush", "--background", "--json", &path(dir)]).ok().json();
+        out["id"].as_u64().unwrap()
+    };
+    let (a, b) = (flush("a"), flush("b"));
+    assert!(a != b, "numbers of their own");
+    let shown = mounted.forebay(&["jobs", text(&mounted.path)]).ok().stdout;
+    assert!(shown.contains("running") && shown.contains("12.0 MiB"), "{shown}");
+    mounted.forebay(&["jobs", "cancel", &b.to_string(), text(&mounted.path)]).ok();
+    let ended = wait(&mounted, b).expect(130).json();
+    assert_eq!(ended["state"], "cancelled", "{ended:#}");
+    let ended = wait(&mounted, a).ok().json();
+    assert_eq!((&ended["report"]["files"], &ended["state"]), (&4.into(), &"done".into()));
+    (0..4).for_each(|i| {
+        let name = format!("a/{i}");
+        assert_eq!(
+            fs::read(bed.backing.join(&name)).unwrap(),
+            fs::read(mounted.at(&name)).unwrap()
+        );
+    });
+    assert!(mounted.number("dirty_bytes") > 0, "what was cancelled stays dirty");
+    assert_eq!(wait(&mounted, 999).code, Some(2), "an unknown job");
+    mounted.umount();
+    proof!("one of two jobs was cancelled");
+}
+
+#[test]
+fn a_job_goes_on_with_the_next_daemon() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let mounted = bed.mount(&slow("2MB/s,1ms"));
+    (0..8).for_each(|i| drop(sample::file(&mounted.at(format!("f{i}")), i, 2 << 20)));
+    let id = start(&mounted, &["--last", "f3"]);
+    within(Duration::from_secs(20), "it has begun", || job(&mounted, id)["done_bytes"] != 0);
+    mounted.crash();
+    let mounted = bed.mount(&KEEP);
+    let ended = wait(&mounted, id).ok().json();
+    assert_eq!((&ended["resumed"], &ended["last"]), (&true.into(), &"f3".into()), "{ended:#}");
+    assert_eq!(mounted.number("dirty_bytes"), 0);
+    (0..8).for_each(|i| {
+        let name = format!("f{i}");
+        assert_eq!(
+            fs::read(bed.backing.join(&name)).unwrap(),
+            fs::read(mounted.at(&name)).unwrap()
+        );
+    });
+    // Once more: that it ended is remembered, and it is not done again.
+    mounted.umount();
+    let mounted = bed.mount(&KEEP);
+    assert_eq!(job(&mounted, id)["state"], "done");
+    assert!(start(&mounted, &[]) > id);
+    mounted.umount();
+    proof!("job {id} outlived two daemons");
+}
+
+#[test]
+fn an_unmount_that_keeps_dirty_bytes_keeps_the_job_too() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let mounted = bed.mount(&slow("1MB/s,1ms"));
+    (0..8).for_each(|i| drop(sample::file(&mounted.at(format!("f{i}")), i, 1 << 20)));
+    let id = start(&mounted, &[]);
+    mounted.try_umount(&["--keep-dirty"]).ok();
+    mounted.assert_gone();
+    let mounted = bed.mount(&KEEP);
+    assert_eq!(wait(&mounted, id).ok().json()["resumed"], true);
+    assert_eq!(mounted.number("dirty_bytes"), 0);
+    mounted.umount();
+    proof!("resumed after an orderly end");
+}
+
+#[test]
+fn what_comes_last_is_published_after_all_others_or_not_at_all() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let faults = Faults::none(&bed);
+    let mounted = bed.mount(&[&slow("4MB/s,1ms")[..], &["--fault", faults.path()]].concat());
+    let config = mounted.at(".forebay/config/max-age");
+    (0..6).for_each(|i| drop(sample::file(&mounted.at(format!("ckpt/part{i}")), i, 1 << 20)));
+    let manifest = sample::file(&mounted.at("ckpt/MANIFEST"), 99, 3000);
+    let id = start(&mounted, &["--last", "MANIFEST"]);
+    // Now everything is due, so that only the order keeps the manifest back.
+    fs::write(&config, "100ms").unwrap();
+    let published = || fs::read(bed.backing.join("ckpt/MANIFEST")).is_ok_and(|m| m == manifest);
+    let parts = || {
+        let same = |i| {
+            let name = format!("ckpt/part{i}");
+            fs::read(bed.backing.join(&name)).ok() == fs::read(mounted.at(&name)).ok()
+        };
+        (0..6).all(same)
+    };
+    let mut looks = 0;
+    while !published() {
+        looks += 1;
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(parts(), "the manifest came last");
+    wait(&mounted, id).ok();
+    assert!(looks > 10, "the manifest waited");
+
+    fs::write(&config, "1h").unwrap();
+    sample::file(&mounted.at("ckpt/part0"), 7, 1 << 20);
+    let next = sample::file(&mounted.at("ckpt/MANIFEST"), 98, 3000);
+    faults.set(serde_json::json!([{ "op": "write_at", "path": "ckpt/part0", "fail": "EIO" }]));
+    let args = ["flush", "--wait", "--json", "--last", "MANIFEST", text(&mounted.path)];
+    let out = mounted.forebay(&args).expect(1).json();
+    let failures = out["report"]["failures"].as_array().unwrap();
+    let states: Vec<&str> = failures.iter().map(|f| f["state"].as_str().unwrap()).collect();
+    assert_eq!(states, ["failed", "held-back"], "{out:#}");
+    assert!(published(), "still the old one");
+    faults.clear();
+    mounted.forebay(&args).ok();
+    assert_eq!(fs::read(bed.backing.join("ckpt/MANIFEST")).unwrap(), next);
+    mounted.umount();
+    proof!("a manifest was held back {looks} looks long, and with a failure");
+}
+
+#[test]
+fn a_fence_waits_for_what_was_dirty_and_not_for_what_follows() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let mounted = bed.mount(&slow("20MB/s,1ms"));
+    let size = 4 << 20;
+    let before = sample::file(&mounted.at("before"), 1, size);
+    sample::file(&mounted.at("busy"), 2, size);
+    let stop = AtomicBool::new(false);
+    let rounds = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| write_on(&mounted.at("busy"), size, &stop));
+        mounted.forebay(&["fence", text(&mounted.path)]).ok();
+        assert_eq!(fs::read(bed.backing.join("before")).unwrap(), before);
+        assert_eq!(fs::metadata(bed.backing.join("busy")).unwrap().len(), size as u64);
+        mounted.forebay(&["wait", "--durable", text(&mounted.at("busy"))]).ok();
+        stop.store(true, Relaxed);
+        writer.join().unwrap()
+    });
+    assert_eq!(mounted.forebay(&["wait", text(&mounted.path)]).code, Some(2), "for what?");
+    mounted.umount();
+    assert_eq!(fs::read(bed.backing.join("before")).unwrap(), before);
+    proof!("{rounds} writes went on meanwhile");
+}
+
+fn write_on(path: &Path, size: usize, stop: &AtomicBool) -> u64 {
+    let file = fs::File::options().write(true).open(path).unwrap();
+    let mut rounds = 0;
+    while !stop.load(Relaxed) {
+        file.write_all_at(&[rounds as u8; 65536], rounds * 65536 % size as u64).unwrap();
+        rounds += 1;
+    }
+    rounds
+}
+
+#[test]
+fn a_deadline_is_kept_and_the_time_is_used() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let mounted = bed.mount(&KEEP);
+    (0..16).for_each(|i| drop(sample::file(&mounted.at(format!("f{i}")), i, 1 << 20)));
+    let began = Instant::now();
+    let args = ["flush", "--wait", "--drain-by", "6s", "--json", text(&mounted.path)];
+    let out = mounted.forebay(&args).ok().json();
+    let took = began.elapsed().as_secs_f64();
+    assert_eq!(mounted.number("dirty_bytes"), 0);
+    assert!((2.0..12.0).contains(&took), "{took} s: {out:#}");
+    assert_eq!(bed.forebay(&["flush", "--drain-by", "10"]).code, Some(2), "no unit");
+    mounted.umount();
+    proof!("16 MiB by a deadline of 6 s in {took:.1} s");
+}
+
+#[test]
+fn the_estimate_is_within_a_fifth_from_the_second_quarter_on() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let mounted = bed.mount(&slow("6MB/s,2ms"));
+    // Large and small ones mixed.
+    (0..6).for_each(|i| drop(sample::file(&mounted.at(format!("large{i}")), i, 12 << 20)));
+    (0..40).for_each(|i| drop(sample::file(&mounted.at(format!("n{i}")), i, 10_000)));
+    let id = start(&mounted, &[]);
+    let began = Instant::now();
+    let mut told: Vec<(f64, f64)> = Vec::new();
+    loop {
+        let at = began.elapsed().as_secs_f64();
+        let job = job(&mounted, id);
+        if job["state"] != "running" {
+            break;
+        }
+        told.extend(job["eta_secs"].as_f64().map(|eta| (at, eta)));
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    let took = began.elapsed().as_secs_f64();
+    let later: Vec<_> =
+        told.iter().filter(|(at, _)| (took * 0.25..took * 0.9).contains(at)).collect();
+    assert!(later.len() >= 10, "{took} s, {told:?}");
+    // Half a second is as good as told: it is looked at five times a second.
+    let off = |(at, eta): &(f64, f64)| ((at + eta - took).abs() - 0.5) / (took - at);
+    let worst = later.iter().map(|told| off(told)).fold(0.0, f64::max);
+    assert!(worst <= 0.2, "off by {worst}: {took} s, {told:?}");
+    assert_eq!(images::mounted_at(&bed.mnt).map(|_| ()), Some(()));
+    mounted.umount();
+    proof!("{} estimates over {took:.0} s, the worst off by {:.0} %", later.len(), worst * 100.0);
+}
