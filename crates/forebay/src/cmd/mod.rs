@@ -23,6 +23,7 @@ pub mod run;
 pub mod set;
 pub mod stats;
 pub mod status;
+pub mod top;
 mod trial;
 pub mod umount;
 pub mod unpin;

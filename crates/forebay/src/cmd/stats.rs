@@ -19,16 +19,33 @@ Examples:
   forebay stats
   forebay stats /mnt/fast
   forebay stats --json /mnt/fast
+  forebay stats --window 5min
+  forebay stats --reset
+  forebay stats --since-reset --json
 
-Latencies are in microseconds: fuse is what programs see, tier the fast tier, backing the backing
-store.";
+Requests are what comes to the daemon: what the kernel answers from its page cache or passes through
+to the fast tier is not in here. Each is a hit, a partial hit, a miss or a bypass. Latencies are in
+microseconds: fuse is what programs see, tier the fast tier, backing the backing store. A reset
+leaves the totals as they are.";
 
-/// Show counters since the mount, and the latencies of every operation on all sides.
+/// Show counters, how requests were served, and the latencies of every operation on all sides.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// A mount point, or any path in the mount [default: where we are, or the only mount].
     mountpoint: Option<PathBuf>,
+
+    /// Only what happened in the last 1min, 5min or 1h.
+    #[arg(long, value_name = "TIME", conflicts_with = "since_reset")]
+    window: Option<String>,
+
+    /// Only what happened since the last --reset.
+    #[arg(long)]
+    since_reset: bool,
+
+    /// Begin to count anew for --since-reset.
+    #[arg(long, conflicts_with_all = ["window", "since_reset"])]
+    reset: bool,
 
     /// Print everything as JSON.
     #[arg(long)]
@@ -41,16 +58,50 @@ pub fn run(args: &Args) -> Result<u8> {
         Some(path) => status::find(&mounts, path)?,
         None => mounts.implied()?,
     };
-    let stats = Client::new(&place.tier).get("/v1/stats")?;
+    let client = Client::new(&place.tier);
+    if args.reset {
+        let answer = client.post("/v1/stats/reset", &Value::Null)?;
+        if args.json {
+            say_json(&answer);
+        }
+        return Ok(0);
+    }
+    let query = match (&args.window, args.since_reset) {
+        (Some(name), _) => format!("?window={name}"),
+        (None, true) => "?since=reset".into(),
+        (None, false) => String::new(),
+    };
+    let stats = client.get(&format!("/v1/stats{query}"))?;
     if args.json {
         say_json(&stats);
         return Ok(0);
     }
+    tell_requests(&stats["requests"]);
     tell_counters(&stats["counters"]);
     for side in ["fuse", "tier", "backing"] {
         tell_latencies(side, &stats[side]);
     }
     Ok(0)
+}
+
+/// How requests were served, and why those past the tier went there.
+fn tell_requests(requests: &Value) {
+    let fields = ["total", "hits", "partial_hits", "misses", "bypasses"];
+    let head = ["requests", "all", "hits", "partial", "misses", "bypasses", "because of"];
+    let row = |direction: &str| {
+        let of = &requests[direction];
+        let numbers = fields.map(|field| of[field].as_u64().unwrap_or(0).to_string());
+        let reasons = of["bypass_reasons"].as_object().into_iter().flatten();
+        let reasons = reasons.filter(|(_, count)| **count != 0);
+        let reasons: Vec<String> =
+            reasons.map(|(reason, count)| format!("{reason} {count}")).collect();
+        std::iter::once(direction.to_string()).chain(numbers).chain([reasons.join(", ")]).collect()
+    };
+    let rows = vec![head.map(String::from).to_vec(), row("read"), row("write")];
+    let mut columns = [Align::Right; 7];
+    (columns[0], columns[6]) = (Align::Left, Align::Left);
+    lay_out(&columns, &rows).iter().for_each(say);
+    say("");
 }
 
 fn tell_counters(counters: &Value) {

@@ -2,6 +2,7 @@
 
 pub mod progress;
 pub mod table;
+pub mod top;
 
 use std::io::{self, BufRead, IsTerminal, Write};
 

@@ -1,0 +1,129 @@
+//! `forebay top`: takes the daemon's figures every second and draws them until told to stop. The
+//! terminal is left as it was found, whatever ends it.
+
+use std::io::{self, IsTerminal};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use forebay_backing::{Error, Kind, Result};
+use ratatui::backend::TestBackend;
+use ratatui::buffer::Buffer;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
+use ratatui::{DefaultTerminal, Terminal};
+
+use super::status;
+use crate::http::Client;
+use crate::mounts::Mounts;
+use crate::signals;
+use crate::ui::say;
+use crate::ui::top::{REFRESH, Screen};
+
+const EXAMPLES: &str = "\
+Examples:
+  forebay top
+  forebay top /mnt/fast
+  forebay top --once /mnt/fast > snapshot.txt
+
+Rates are of the last second, latencies and shares of hits of the last minute. q, Esc or Ctrl-C
+quits. On the bar, l, h and H are the watermarks dirty-low, dirty-high and dirty-hard. Requests that
+the kernel passes through to the fast tier or answers from its page cache do not come to the daemon:
+they show as dirty bytes, not as requests, files or processes. --json prints what is drawn.";
+
+/// Watch a mount: throughput, dirty level, governor, latencies, who is busy.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// A mount point, or any path in the mount [default: where we are, or the only mount].
+    mountpoint: Option<PathBuf>,
+
+    /// Print one screen as plain text, 80 by 24.
+    #[arg(long)]
+    once: bool,
+
+    /// Print the figures of one screen as JSON.
+    #[arg(long, conflicts_with = "once")]
+    json: bool,
+}
+
+const SIZE: (u16, u16) = (80, 24);
+
+pub fn run(args: &Args) -> Result<u8> {
+    let mounts = Mounts::read()?;
+    let place = match &args.mountpoint {
+        Some(path) => status::find(&mounts, path)?,
+        None => mounts.implied()?,
+    };
+    let client = Client::new(&place.tier);
+    let first = client.get("/v1/top")?;
+    if args.json {
+        crate::ui::say_json(&first);
+        return Ok(0);
+    }
+    let mut screen = Screen::default();
+    screen.update(first);
+    if args.once {
+        say(as_text(&screen)?);
+        return Ok(0);
+    }
+    if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
+        let message = "there is no terminal to draw on: add --once or --json";
+        return Err(Error::new(Kind::Usage, message));
+    }
+    signals::catch_interrupts();
+    let mut terminal = ratatui::try_init().map_err(failed)?;
+    let ended = watch(&mut terminal, &client, &mut screen);
+    ratatui::restore();
+    ended.map(|()| 0).map_err(failed)
+}
+
+fn failed(error: io::Error) -> Error {
+    Error::io(error, "the terminal")
+}
+
+fn watch(terminal: &mut DefaultTerminal, client: &Client, screen: &mut Screen) -> io::Result<()> {
+    let mut next = Instant::now() + REFRESH;
+    loop {
+        terminal.draw(|frame| screen.draw(frame))?;
+        // Signals do not end the wait for a key.
+        let patience = next.saturating_duration_since(Instant::now());
+        if event::poll(patience.min(Duration::from_millis(200)))? && wants_to_quit(&event::read()?)
+        {
+            return Ok(());
+        }
+        if signals::take_interrupt().is_some() {
+            return Ok(());
+        }
+        if Instant::now() < next {
+            continue;
+        }
+        next = Instant::now() + REFRESH;
+        match client.get("/v1/top") {
+            Ok(answer) => screen.update(answer),
+            Err(error) => screen.trouble = Some(error.to_string()),
+        }
+    }
+}
+
+fn wants_to_quit(event: &Event) -> bool {
+    let Event::Key(key) = event else { return false };
+    let control = key.modifiers.contains(KeyModifiers::CONTROL);
+    matches!(key.code, KeyCode::Char('q') | KeyCode::Esc)
+        || (control && matches!(key.code, KeyCode::Char('c')))
+}
+
+fn as_text(screen: &Screen) -> Result<String> {
+    let (width, height) = SIZE;
+    let unfit = |_| Error::new(Kind::Usage, "a buffer cannot fail");
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).map_err(unfit)?;
+    terminal.draw(|frame| screen.draw(frame)).map_err(unfit)?;
+    Ok(plain(terminal.backend().buffer()))
+}
+
+fn plain(buffer: &Buffer) -> String {
+    let width = usize::from(buffer.area.width).max(1);
+    let line = |cells: &[ratatui::buffer::Cell]| {
+        let text: String = cells.iter().map(ratatui::buffer::Cell::symbol).collect();
+        text.trim_end().to_string()
+    };
+    buffer.content.chunks(width).map(line).collect::<Vec<_>>().join("\n")
+}

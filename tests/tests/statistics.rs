@@ -1,0 +1,350 @@
+//! Statistics: the accounting identity over a real workload, windows and reset, users and
+//! processes, the metrics page, and `forebay top`.
+// S-10
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use forebay_tests::{
+    Bed, Mounted, Rng, Tier, drop_caches, finish, needs_forebay, needs_tools, proof, sample, text,
+    tool, within,
+};
+use serde_json::Value;
+
+fn stats(mounted: &Mounted, flags: &[&str]) -> Value {
+    let args = [&["stats", "--json", text(&mounted.path)], flags].concat();
+    mounted.forebay(&args).ok().json()
+}
+
+fn count(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("{value} is no count"))
+}
+
+/// requests = hits + partial hits + misses + bypasses, and the bypasses are those of their reasons.
+fn assert_adds_up(stats: &Value) {
+    for direction in ["read", "write"] {
+        let of = &stats["requests"][direction];
+        let parts = ["hits", "partial_hits", "misses", "bypasses"].map(|part| count(&of[part]));
+        assert_eq!(count(&of["total"]), parts.iter().sum::<u64>(), "{direction}: {of:#}");
+        let reasons = of["bypass_reasons"].as_object().expect("reasons");
+        let reasons: u64 = reasons.values().map(count).sum();
+        assert_eq!(count(&of["bypasses"]), reasons, "{direction}: {of:#}");
+    }
+}
+
+/// Reads that the page cache does not answer.
+fn direct(path: &Path) -> fs::File {
+    fs::File::options().read(true).write(true).custom_flags(libc::O_DIRECT).open(path).unwrap()
+}
+
+fn work(mounted: &Mounted, seed: u64, rounds: u64) {
+    let mut rng = Rng::new(seed);
+    for _ in 0..rounds {
+        let file = direct(&mounted.at(format!("f{}", rng.below(4))));
+        let (offset, len) = (rng.below(200) * 4096, (1 + rng.below(16) as usize) * 4096);
+        match rng.below(3) {
+            0 => file.write_all_at(&rng.bytes(len), offset).unwrap(),
+            _ => drop(file.read_at(&mut vec![0; len], offset).unwrap()),
+        }
+    }
+}
+
+#[test]
+fn every_request_is_a_hit_a_partial_hit_a_miss_or_a_bypass() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    (0..4).for_each(|i| drop(sample::file(&bed.backing.join(format!("f{i}")), i, 1 << 20)));
+    let mounted = bed.mount(&["--passthrough", "off", "--max-age", "1h", "--readahead", "0"]);
+    std::thread::scope(|scope| {
+        let mounted = &mounted;
+        (0..4).for_each(|seed| drop(scope.spawn(move || work(mounted, seed, 200))));
+    });
+    mounted.forebay(&["flush", "--wait", text(&mounted.path)]).ok();
+    mounted.evict();
+    std::thread::scope(|scope| {
+        let mounted = &mounted;
+        (4..8).for_each(|seed| drop(scope.spawn(move || work(mounted, seed, 100))));
+    });
+    let all = stats(&mounted, &[]);
+    assert_adds_up(&all);
+    let (read, write) = (&all["requests"]["read"], &all["requests"]["write"]);
+    let seen = count(&read["total"]) + count(&write["total"]);
+    assert!(seen >= 1200, "{seen} requests of 1200");
+    for (name, of) in [("read", read), ("write", write)] {
+        for part in ["hits", "partial_hits", "misses"] {
+            assert!(count(&of[part]) > 0, "no {name} {part}: {of:#}");
+        }
+    }
+    assert_eq!(count(&all["counters"]["read_requests"]), count(&all["fuse"]["read"]["count"]));
+    assert_eq!(count(&all["counters"]["write_requests"]), count(&all["fuse"]["write"]["count"]));
+    assert!(count(&all["counters"]["absorbed_bytes"]) > 0);
+    assert!(all["tier_write_amplification"].as_f64().unwrap() >= 1.0, "{all:#}");
+    for window in ["1min", "5min", "1h"] {
+        assert_adds_up(&all["windows"][window]);
+    }
+    mounted.umount();
+    proof!("{seen} requests add up");
+}
+
+#[test]
+fn writes_around_and_a_full_tier_are_bypasses_with_their_reason() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let flags = ["--policy", "write-around", "--passthrough", "off"];
+    let mounted = bed.mount(&flags);
+    fs::write(mounted.at("f"), vec![1; 100_000]).unwrap();
+    let all = stats(&mounted, &[]);
+    assert_adds_up(&all);
+    let write = &all["requests"]["write"];
+    assert!(count(&write["total"]) > 0);
+    assert_eq!(write["bypass_reasons"]["write-around"], write["total"], "{write:#}");
+    mounted.umount();
+
+    let bed = Bed::new(Tier::Disk);
+    sample::file(&bed.backing.join("large"), 1, 48 << 20);
+    let mounted = bed.mount(&["--passthrough", "off", "--tier-size", "16MiB", "--max-age", "1h"]);
+    // Pinned and dirty bytes are not evicted: what follows finds no room.
+    fs::write(mounted.at("dirty"), vec![7; 12 << 20]).unwrap();
+    let before = fs::read(bed.backing.join("large")).unwrap();
+    assert!(fs::read(mounted.at("large")).unwrap() == before);
+    let all = stats(&mounted, &[]);
+    assert_adds_up(&all);
+    mounted.umount();
+    proof!("reads with a full tier: {}", all["requests"]["read"]["bypass_reasons"]);
+}
+
+#[test]
+fn a_reset_begins_anew_and_leaves_the_totals() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let mounted = bed.mount(&["--passthrough", "off", "--max-age", "1h"]);
+    let early = mounted.forebay(&["stats", "--since-reset", text(&mounted.path)]);
+    assert_eq!(early.code, Some(2), "{early:#?}");
+    fs::write(mounted.at("f"), vec![1; 500_000]).unwrap();
+    mounted.forebay(&["stats", "--reset", text(&mounted.path)]).ok();
+    let since = stats(&mounted, &["--since-reset"]);
+    assert_eq!(since["counters"]["write_bytes"], 0);
+    fs::write(mounted.at("g"), vec![1; 100_000]).unwrap();
+    let since = stats(&mounted, &["--since-reset"]);
+    assert_adds_up(&since);
+    assert_eq!(since["counters"]["write_bytes"], 100_000);
+    assert_eq!(stats(&mounted, &[])["counters"]["write_bytes"], 600_000);
+    let window = stats(&mounted, &["--window", "1min"]);
+    assert_eq!(window["counters"]["write_bytes"], 600_000, "the mount is younger");
+    let out = mounted.forebay(&["stats", "--window", "1year", text(&mounted.path)]);
+    assert!(out.code == Some(2) && out.stderr.contains("5min"), "{out:#?}");
+    let human = mounted.forebay(&["stats", text(&mounted.path)]).ok().stdout;
+    assert!(human.contains("partial") && human.contains("absorbed_bytes"), "{human}");
+    let shown = fs::read_to_string(mounted.at(".forebay/stats")).unwrap();
+    for line in ["counters.write_bytes 600000", "windows.5min.requests.write.total", "users.0."] {
+        assert!(shown.contains(line), "{line} is not in {shown}");
+    }
+    mounted.umount();
+    proof!("600000 bytes, 100000 of them since the reset");
+}
+
+#[test]
+fn users_processes_files_and_ages_are_told() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let mounted = bed.mount(&["--passthrough", "off", "--max-age", "1h"]);
+    let target = format!("of={}", text(&mounted.at("by-dd")));
+    tool("dd", &["if=/dev/zero", &target, "bs=65536", "count=32"]).ok();
+    within(Duration::from_secs(20), "the drain has looked at the ages", || {
+        let ages = &stats(&mounted, &[])["dirty_ages"];
+        ages.as_array().unwrap().last().unwrap()["bytes"] == 32 * 65536
+    });
+    let all = stats(&mounted, &[]);
+    let processes = all["processes"].as_array().unwrap();
+    let dd = processes.iter().find(|p| p["name"] == "dd").expect("dd is known");
+    assert_eq!((&dd["write_bytes"], &dd["uid"]), (&(32 * 65536).into(), &0.into()), "{dd:#}");
+    assert!(count(&all["users"]["0"]["write_bytes"]) >= 32 * 65536);
+    assert_eq!(all["busiest_files"][0]["path"], "by-dd");
+    let ages = all["dirty_ages"].as_array().unwrap();
+    assert!(ages.is_sorted_by_key(|age| count(&age["bytes"])), "{ages:?}");
+    mounted.umount();
+    proof!("dd wrote {}", dd["write_bytes"]);
+}
+
+/// The body of `GET /metrics`.
+fn get(mut stream: impl Read + Write, path: &str) -> (String, String) {
+    let request = format!("GET {path} HTTP/1.0\r\nHost: forebay\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
+    (head.to_string(), body.to_string())
+}
+
+#[test]
+fn the_metrics_page_is_sound_on_the_socket_and_on_loopback() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let refused = bed.try_mount(&["--metrics-listen", "0.0.0.0:9464"]).expect(2);
+    assert!(refused.stderr.contains("127.0.0.1"), "{}", refused.stderr);
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let flags = ["--passthrough", "off", "--max-age", "1h", "--metrics-listen"];
+    let mounted = bed.mount(&[&flags[..], &[&free.to_string()]].concat());
+    fs::write(mounted.at("f"), vec![1; 300_000]).unwrap();
+    drop_caches();
+    fs::read(mounted.at("f")).unwrap();
+    // The bed's path may be longer than a socket's may be.
+    let short = Path::new("/proc/self/fd");
+    let run = fs::File::open(bed.tier.join("run")).unwrap();
+    let socket = short.join(std::os::fd::AsRawFd::as_raw_fd(&run).to_string()).join("control.sock");
+    let (head, page) = get(UnixStream::connect(socket).unwrap(), "/metrics");
+    assert!(head.contains("text/plain; version=0.0.4"), "{head}");
+    let first = check_page(&page);
+    let written = first["forebay_write_bytes_total"];
+    assert_eq!(written, 300_000.0);
+    fs::write(mounted.at("g"), vec![1; 1000]).unwrap();
+    let (_, page) = get(TcpStream::connect(free).unwrap(), "/metrics");
+    let second = check_page(&page);
+    assert_eq!(second["forebay_write_bytes_total"], written + 1000.0);
+    for (name, value) in &first {
+        let falls = second.get(name).is_some_and(|later| later < value);
+        let counter = name.split('{').next().unwrap().ends_with("_total");
+        assert!(!(counter && falls), "{name} fell");
+    }
+    let (head, _) = get(TcpStream::connect(free).unwrap(), "/v1/status");
+    assert!(head.contains("404"), "only the metrics: {head}");
+    let documented = include_str!("../../docs/OPERATING.md");
+    for name in page.lines().filter_map(|l| l.strip_prefix("# TYPE forebay_")) {
+        let name = name.split(' ').next().unwrap();
+        let plain = name.trim_end_matches("_total");
+        assert!(documented.contains(plain), "{name} is not in docs/OPERATING.md");
+    }
+    mounted.umount();
+    proof!("{} series", second.len());
+}
+
+/// Checks the text format: a TYPE before the samples of each family, sound names and labels, no
+/// series twice, histograms that add up. Returns the series.
+fn check_page(page: &str) -> BTreeMap<String, f64> {
+    assert!(page.ends_with('\n'));
+    let mut types: HashMap<&str, &str> = HashMap::new();
+    let mut helped = HashSet::new();
+    let mut series = BTreeMap::new();
+    let sound = |name: &str| {
+        !name.is_empty()
+            && !name.starts_with(|c: char| c.is_ascii_digit())
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+    };
+    for line in page.lines() {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            assert!(helped.insert(rest.split(' ').next().unwrap()), "helped twice: {line}");
+            continue;
+        }
+        if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = rest.split_once(' ').expect("a name and a type");
+            assert!(["counter", "gauge", "histogram"].contains(&kind), "{line}");
+            assert!(types.insert(name, kind).is_none(), "typed twice: {line}");
+            continue;
+        }
+        let (name, value) = line.rsplit_once(' ').unwrap_or_else(|| panic!("no value: {line}"));
+        let value: f64 = value.parse().unwrap_or_else(|e| panic!("{line}: {e}"));
+        let (family, labels) = name.split_once('{').unwrap_or((name, "}"));
+        let labels = labels.strip_suffix('}').expect("labels end");
+        assert!(sound(family) && family.starts_with("forebay_"), "{line}");
+        for label in labels.split("\",").filter(|label| !label.is_empty()) {
+            let (label, text) = label.split_once("=\"").unwrap_or_else(|| panic!("label: {line}"));
+            assert!(sound(label) && !text.contains('\n'), "{line}");
+        }
+        let base = ["_bucket", "_sum", "_count"].iter().find_map(|s| family.strip_suffix(s));
+        let histogram = base.filter(|base| types.get(base) == Some(&"histogram"));
+        let kind = types.get(histogram.unwrap_or(family)).copied();
+        assert!(kind.is_some(), "a sample without a TYPE: {line}");
+        assert_eq!(kind == Some("counter"), family.ends_with("_total"), "{line}");
+        assert!(kind != Some("counter") || value >= 0.0, "{line}");
+        assert!(series.insert(name.to_string(), value).is_none(), "twice: {line}");
+    }
+    assert_eq!(types.len(), helped.len());
+    check_histograms(page, &series);
+    series
+}
+
+/// Buckets rise, and the last is the count.
+fn check_histograms(page: &str, series: &BTreeMap<String, f64>) {
+    let mut checked = 0;
+    let mut last: (String, f64) = Default::default();
+    for line in page.lines().filter(|line| line.contains("_bucket{")) {
+        let (name, value) = line.rsplit_once(' ').unwrap();
+        let (which, bound) = name.split_once(",le=\"").expect("a bucket has a bound");
+        let value: f64 = value.parse().unwrap();
+        assert!(last.0 != which || value >= last.1, "{line} falls");
+        last = (which.to_string(), value);
+        if bound == "+Inf\"}" {
+            let total = format!("{}}}", which.replacen("_bucket", "_count", 1));
+            assert_eq!(series[&total], value, "{line}");
+            checked += 1;
+        }
+    }
+    assert!(checked > 3, "only {checked} histograms");
+}
+
+#[test]
+fn top_draws_one_screen_as_text() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let mounted = bed.mount(&["--passthrough", "off", "--max-age", "1h"]);
+    fs::write(mounted.at("busy-file"), vec![1; 2 << 20]).unwrap();
+    let screen = mounted.forebay(&["top", "--once", text(&mounted.path)]).ok().stdout;
+    for wanted in ["dirty [", "governor", "busy-file", "p99", "MiB/s", "oldest dirty"] {
+        assert!(screen.contains(wanted), "{wanted:?} is not in\n{screen}");
+    }
+    assert!(screen.lines().count() <= 24 && screen.lines().all(|l| l.chars().count() <= 80));
+    assert!(
+        mounted.forebay(&["top", "--json", text(&mounted.path)]).ok().json()["marks"].is_object()
+    );
+    let out = mounted.forebay(&["top", text(&mounted.path)]);
+    assert!(out.code == Some(2) && out.stderr.contains("--once"), "{out:#?}");
+    mounted.umount();
+    proof!("{} lines", screen.lines().count());
+}
+
+/// In a terminal: it refreshes, and leaves the terminal as it was.
+#[test]
+fn top_refreshes_in_a_terminal_and_leaves_it_sane() {
+    needs_forebay!();
+    needs_tools!("tmux");
+    let bed = Bed::new(Tier::Disk);
+    let mounted = bed.mount(&["--passthrough", "off", "--max-age", "1h"]);
+    let socket = bed.root.join("tmux");
+    let tmux = |args: &[&str]| {
+        let mut command = Command::new("tmux");
+        command.args(["-f", "/dev/null", "-S", text(&socket)]).args(args);
+        finish(&mut command, Duration::from_secs(20))
+    };
+    let shell = "env PS1='ready> ' sh";
+    tmux(&["new-session", "-d", "-x", "80", "-y", "24", shell]).ok();
+    let shows = |word: &str| {
+        let what = format!("the terminal shows {word}");
+        within(Duration::from_secs(20), &what, || {
+            tmux(&["capture-pane", "-p"]).stdout.contains(word)
+        });
+    };
+    shows("ready>");
+    for key in ["q", "C-c"] {
+        let top = format!("{} top {}", forebay_tests::binary().display(), text(&mounted.path));
+        tmux(&["send-keys", &top, "Enter"]).ok();
+        shows("oldest dirty");
+        let name = format!("seen-{}", key.to_lowercase());
+        fs::write(mounted.at(&name), vec![1; 1 << 20]).unwrap();
+        shows(&name);
+        tmux(&["send-keys", key]).ok();
+        shows("ready>");
+        tmux(&["send-keys", "stty -a | grep -c -- '-echo ' ; clear; echo sane-$((40+2))", "Enter"])
+            .ok();
+        shows("sane-42");
+    }
+    tmux(&["kill-server"]);
+    mounted.umount();
+    proof!("q and Ctrl-C");
+}
