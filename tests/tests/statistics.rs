@@ -104,7 +104,7 @@ fn writes_around_and_a_full_tier_are_bypasses_with_their_reason() {
     assert_adds_up(&all);
     let write = &all["requests"]["write"];
     assert!(count(&write["total"]) > 0);
-    assert_eq!(write["bypass_reasons"]["write-around"], write["total"], "{write:#}");
+    assert_eq!(write["bypass_reasons"]["policy"], write["total"], "{write:#}");
     mounted.umount();
 
     let bed = Bed::new(Tier::Disk);

@@ -80,7 +80,8 @@ impl JobKind {
 
     /// Whether a daemon that finds it unfinished goes on with it: doing it twice does no harm.
     pub fn survives(self) -> bool {
-        self.flushes() || matches!(self, JobKind::Prefetch | JobKind::Pin)
+        let flushes = self.flushes() && self != JobKind::Drain;
+        flushes || matches!(self, JobKind::Prefetch | JobKind::Pin)
     }
 }
 

@@ -211,7 +211,7 @@ fn work(engine: &Arc<Engine>, kind: JobKind, order: &Order, progress: &Progress)
 
 /// Flushes all there is.
 pub fn drain(engine: &Arc<Engine>, progress: &Progress) -> Outcome {
-    work(engine, JobKind::Drain, &[], progress)
+    work(engine, JobKind::Drain, &Order::default(), progress)
 }
 
 /// Fetches, so that there is something to pin, then pins.

@@ -8,7 +8,7 @@ use super::Daemon;
 use super::api::drain;
 use crate::config::{Origin, change_tunable, tunable};
 use crate::units::{counted, human_size};
-use crate::wire::JobKind;
+use crate::wire::{JobKind, NewJob};
 
 impl Daemon {
     pub fn config_json(&self) -> Value {
@@ -55,7 +55,9 @@ impl Daemon {
 
     fn start_drain(&self) -> Result<u64> {
         let engine = self.engine.clone();
-        self.jobs.start(JobKind::Drain, move |_, progress| drain(&engine, progress))
+        self.jobs.start(NewJob::of(JobKind::Drain, Vec::new()), move |_, progress| {
+            drain(&engine, progress)
+        })
     }
 
     /// What has to reach the backing store before a change is all there.
