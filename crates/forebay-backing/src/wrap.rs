@@ -19,7 +19,7 @@ pub use layer::{Call, Done, Layer, Verb};
 pub use meter::Meter;
 pub use retry::{Retry, RetryPolicy};
 pub use store::Wrapped;
-pub use throttle::{Limits, Seeks, Throttle};
+pub use throttle::{DISK_BYTES, Limits, Seeks, Throttle};
 
 #[cfg(test)]
 mod tests;

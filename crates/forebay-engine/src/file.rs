@@ -218,6 +218,15 @@ impl Inner {
             })
     }
 
+    /// Whether clean bytes may be given up now. A flight, which counts as one I/O, is in no way: it
+    /// reads dirty bytes only, and a busy file would otherwise never make room.
+    pub fn may_evict(&self) -> bool {
+        !self.state.flags.opaque
+            && self.live.as_ref().is_none_or(|live| {
+                live.pins == 0 && live.writers == 0 && live.io == u32::from(live.flight.is_some())
+            })
+    }
+
     /// Whether nothing needs the run-time part any more.
     pub fn is_idle(&self) -> bool {
         self.live.as_ref().is_none_or(|live| {

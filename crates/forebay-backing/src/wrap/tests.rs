@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use super::fault::{Failure, Moment};
 use super::{
-    Clock, Fault, FaultHandle, FaultRule, FaultRules, Limits, Meter, Retry, RetryPolicy, Seeks,
-    Throttle, Wrapped,
+    Clock, DISK_BYTES, Fault, FaultHandle, FaultRule, FaultRules, Limits, Meter, Retry,
+    RetryPolicy, Seeks, Throttle, Wrapped,
 };
 use crate::suite::TempDir;
 use crate::{Access, BackingFile, BackingStore, DirStore, Error, Kind, New};
@@ -83,8 +83,11 @@ mod throttle {
 
     /// Writes pages of one file in this order on a disk of 100 MB/s and 5 ms a seek.
     fn on_a_disk(pages: impl Iterator<Item = u64>) -> Duration {
-        let limits =
-            Limits { bytes_per_sec: Some(100_000_000), latency: 5 * MS, seeks: Seeks::Head };
+        let limits = Limits {
+            bytes_per_sec: Some(100_000_000),
+            latency: 5 * MS,
+            seeks: Seeks::Head { disk_bytes: DISK_BYTES },
+        };
         pretended(limits, |store| {
             let file = file(store, "f");
             for page in pages {
@@ -109,7 +112,11 @@ mod throttle {
 
     #[test]
     fn two_files_lie_apart_and_seeks_do_not_overlap() {
-        let limits = Limits { bytes_per_sec: None, latency: 6 * MS, seeks: Seeks::Head };
+        let limits = Limits {
+            bytes_per_sec: None,
+            latency: 6 * MS,
+            seeks: Seeks::Head { disk_bytes: DISK_BYTES },
+        };
         let took = pretended(limits, |store| {
             let files = [file(store, "a"), file(store, "b")];
             for n in 0..50 {

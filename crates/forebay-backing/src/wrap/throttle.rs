@@ -32,8 +32,8 @@ pub enum Seeks {
     /// As on flash or behind a network: the latency for each call, in parallel.
     #[default]
     None,
-    /// As on a disk: one head; the latency is that of a seek across a third of it.
-    Head,
+    /// As on a disk of this many bytes: one head; the latency is that of a seek across a third of it.
+    Head { disk_bytes: u64 },
 }
 
 pub struct Throttle {
@@ -51,9 +51,9 @@ struct Device {
     head: u64,
 }
 
-/// The pretended disk's size: about that of the data of a trial, so that random places in it cost
-/// whole seeks. Files lie at places that their paths decide.
-const DISK_BYTES: u64 = 8 << 30;
+/// The pretended disk's size unless told otherwise. It should be about that of the data of a trial,
+/// so that random places in it cost whole seeks. Files lie at places that their paths decide.
+pub const DISK_BYTES: u64 = 8 << 30;
 
 /// A seek within this distance is one to a neighboring track.
 const NEAR_BYTES: u64 = 1 << 20;
@@ -110,8 +110,10 @@ impl Device {
 
     /// When a call that came at `start` and moved `bytes` is over.
     fn done_at(&mut self, start: Duration, call: &Call<'_>, bytes: u64) -> Duration {
-        if self.limits.seeks == Seeks::Head && bytes > 0 {
-            return self.after_seek(start, call, bytes);
+        if let Seeks::Head { disk_bytes } = self.limits.seeks
+            && bytes > 0
+        {
+            return self.after_seek(start, call, bytes, disk_bytes.max(1));
         }
         let arrives = start + self.limits.latency;
         if bytes == 0 {
@@ -127,9 +129,9 @@ impl Device {
     }
 
     /// The head is one: seeks do not overlap.
-    fn after_seek(&mut self, start: Duration, call: &Call<'_>, bytes: u64) -> Duration {
-        let place = area(call).wrapping_add(call.offset) % DISK_BYTES;
-        let seek = seek(place.abs_diff(self.head), self.limits.latency);
+    fn after_seek(&mut self, start: Duration, call: &Call<'_>, bytes: u64, disk: u64) -> Duration {
+        let place = area(call, disk).wrapping_add(call.offset) % disk;
+        let seek = seek(place.abs_diff(self.head), self.limits.latency, disk);
         let moving = self.moving(bytes).unwrap_or_default();
         self.link_free = self.link_free.max(start) + seek + moving;
         self.head = place + bytes;
@@ -145,16 +147,16 @@ impl Device {
 }
 
 /// Where a file begins.
-fn area(call: &Call<'_>) -> u64 {
+fn area(call: &Call<'_>, disk: u64) -> u64 {
     let mut hasher = DefaultHasher::new();
     call.paths.hash(&mut hasher);
-    hasher.finish() % DISK_BYTES
+    hasher.finish() % disk
 }
 
 /// How long the head takes to move so far: nothing where it stands, a fifth of a whole seek to the
 /// neighborhood, then growing with the root of the distance, as the arm speeds up and brakes, to
 /// `whole` across a third of the disk, the mean of random places, and beyond.
-fn seek(distance: u64, whole: Duration) -> Duration {
+fn seek(distance: u64, whole: Duration, disk: u64) -> Duration {
     if distance == 0 {
         return Duration::ZERO;
     }
@@ -164,6 +166,6 @@ fn seek(distance: u64, whole: Duration) -> Duration {
     if distance <= NEAR_BYTES {
         return whole / 5;
     }
-    let share = (distance as f64 / (DISK_BYTES as f64 / 3.0)).sqrt();
+    let share = (distance as f64 / (disk as f64 / 3.0)).sqrt();
     whole.mul_f64(0.2 + share * 0.8)
 }

@@ -15,7 +15,12 @@ const MIB: u64 = 1 << 20;
 const TIER: Option<u64> = Some(1 << 30);
 
 fn engine(tunables: Tunables) -> (Arc<Engine>, Arc<File>) {
-    let (config, tunables) = (Config::default(), Tunables { tier_size: TIER, ..tunables });
+    engine_of(1 << 30, tunables)
+}
+
+fn engine_of(tier_size: u64, tunables: Tunables) -> (Arc<Engine>, Arc<File>) {
+    let tunables = Tunables { tier_size: Some(tier_size), ..tunables };
+    let config = Config::default();
     let media = Arc::new(CrashMedia::default());
     let engine = start(media, Arc::new(MemStore::new()), "drain", config, tunables).expect("new");
     let (file, _) = engine.create(Path::new("f"), &NEW).expect("an empty store");
@@ -23,8 +28,12 @@ fn engine(tunables: Tunables) -> (Arc<Engine>, Arc<File>) {
 }
 
 fn write(engine: &Arc<Engine>, file: &Arc<File>, mibs: u64, value: u8) {
+    write_at(engine, file, 0..mibs, value);
+}
+
+fn write_at(engine: &Arc<Engine>, file: &Arc<File>, mibs: std::ops::Range<u64>, value: u8) {
     let data = vec![value; MIB as usize];
-    (0..mibs).for_each(|n| engine.write(file, n * MIB, &data).expect("room"));
+    mibs.for_each(|n| engine.write(file, n * MIB, &data).expect("room"));
 }
 
 /// Waits until nothing is dirty.
@@ -48,6 +57,35 @@ fn a_hot_set_overwritten_ten_times_within_max_age_is_flushed_at_most_one_and_a_h
     clean_after(&engine, max_age * 3);
     let flushed = counter(&engine, "flushed_bytes");
     assert!((8 * MIB..=12 * MIB).contains(&flushed), "{flushed} of {}", 8 * MIB);
+    engine.close(&file);
+    abandon(engine);
+}
+
+/// One file that is always being flushed and is larger than the tier: its writers must not wait
+/// until the flight has landed, since its clean bytes make room.
+#[test]
+fn clean_bytes_of_a_file_in_flight_make_room() {
+    let tunables = Tunables { preset: Preset::Hold, ..Tunables::default() };
+    let (engine, file) = engine_of(64 * MIB, tunables);
+    write_at(&engine, &file, 0..40, 1);
+    engine.flush_file(&file).expect("a store that works");
+    write_at(&engine, &file, 40..56, 2);
+    engine.drain_by(Some(Instant::now() + Duration::from_secs(8)));
+    while engine.status().flushing_bytes == 0 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let began = Instant::now();
+    write_at(&engine, &file, 56..76, 3);
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(2), "{took:?} {:?}", engine.status());
+    assert!(engine.status().flushing_bytes > 0, "the flight went on meanwhile");
+    assert!(counter(&engine, "evicted_bytes") > 0);
+    clean_after(&engine, Duration::from_secs(10));
+    for (mib, value) in [(0, 1), (39, 1), (40, 2), (55, 2), (56, 3), (75, 3)] {
+        let mut found = vec![0; MIB as usize];
+        let n = engine.read(&file, mib * MIB, &mut found).expect("the store answers");
+        assert!(n == found.len() && found.iter().all(|byte| *byte == value), "MiB {mib}");
+    }
     engine.close(&file);
     abandon(engine);
 }

@@ -10,8 +10,9 @@ use crate::daemon::{Pace, Trial};
 #[derive(Debug, Clone, Default, Args)]
 pub struct TrialArgs {
     /// Slow the backing store down to this bandwidth and latency, such as 100MB,5ms; for trials
-    /// and benchmarks. With ,seek behind it is a disk with one head, whose seeks take that long.
-    #[arg(long, value_name = "BANDWIDTH,LATENCY[,seek]")]
+    /// and benchmarks. With ,seek behind it is a disk with one head, whose seeks take that long;
+    /// seek=SIZE says how large it is (8 GiB).
+    #[arg(long, value_name = "BANDWIDTH,LATENCY[,seek[=SIZE]]")]
     throttle: Option<Pace>,
 
     /// Break the backing store by the rules in this file; for tests.

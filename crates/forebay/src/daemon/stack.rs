@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_backing::wrap::{Fault, Limits, Meter, Retry, RetryPolicy, Seeks, Throttle};
+use forebay_backing::wrap::{
+    DISK_BYTES, Fault, Limits, Meter, Retry, RetryPolicy, Seeks, Throttle,
+};
 use forebay_backing::{Access, BackingStore, DirStore, Result, SingleStore};
 use forebay_engine::Tier;
 
@@ -29,15 +31,18 @@ pub struct Pace {
 impl std::str::FromStr for Pace {
     type Err = String;
 
-    /// Reads `100MB,5ms` or, for a disk, `100MB,5ms,seek`.
+    /// Reads `100MB,5ms` or, for a disk, `100MB,5ms,seek` or `100MB,5ms,seek=1GiB` with its size.
     fn from_str(text: &str) -> std::result::Result<Pace, String> {
         let (rate, latency) =
             text.split_once(',').ok_or("write BANDWIDTH,LATENCY, for example 100MB,5ms")?;
         let bytes_per_sec = units::parse_rate(rate)?;
         let (latency, seeks) = match latency.split_once(',') {
             None => (latency, Seeks::None),
-            Some((latency, "seek")) => (latency, Seeks::Head),
-            Some(_) => return Err("write seek behind the second comma, or nothing".into()),
+            Some((latency, "seek")) => (latency, Seeks::Head { disk_bytes: DISK_BYTES }),
+            Some((latency, seek)) => match seek.strip_prefix("seek=") {
+                Some(size) => (latency, Seeks::Head { disk_bytes: units::parse_size(size)? }),
+                None => return Err("write seek or seek=SIZE behind the second comma".into()),
+            },
         };
         let latency = units::parse_duration(latency)?;
         Ok(Pace { bytes_per_sec, latency, seeks })
@@ -90,7 +95,9 @@ mod tests {
         let pace: Pace = "100MB,5ms".parse().unwrap();
         assert_eq!((pace.bytes_per_sec, pace.latency.as_millis()), (100_000_000, 5));
         assert_eq!(pace.seeks, Seeks::None);
-        assert_eq!("100MB,5ms,seek".parse::<Pace>().unwrap().seeks, Seeks::Head);
+        let disk = |text: &str| text.parse::<Pace>().unwrap().seeks;
+        assert_eq!(disk("100MB,5ms,seek"), Seeks::Head { disk_bytes: DISK_BYTES });
+        assert_eq!(disk("100MB,5ms,seek=1GiB"), Seeks::Head { disk_bytes: 1 << 30 });
         assert!("100MB,5ms,disk".parse::<Pace>().unwrap_err().contains("seek"));
         assert!("100MB".parse::<Pace>().unwrap_err().contains("100MB,5ms"));
         assert!("100,5ms".parse::<Pace>().unwrap_err().contains("add a unit"));
