@@ -7,6 +7,7 @@
 mod cases;
 mod emptyfs;
 mod environment;
+mod flat;
 mod guard;
 mod load;
 mod mounts;
@@ -14,7 +15,7 @@ mod report;
 mod run;
 mod stat;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -32,13 +33,15 @@ use run::{Run, Subject};
 #[command(name = "forebay-perf", version, args_conflicts_with_subcommands = true)]
 struct Cli {
     #[command(subcommand)]
-    hidden: Option<Hidden>,
+    command: Option<Apart>,
     #[command(flatten)]
     options: Options,
 }
 
 #[derive(Subcommand)]
-enum Hidden {
+enum Apart {
+    /// Measure whether the cache stays flat under load: fio, MariaDB, PostgreSQL, all presets.
+    Flat(flat::Options),
     /// Serve a directory and do nothing else.
     #[command(hide = true)]
     Emptyfs {
@@ -91,8 +94,9 @@ struct Options {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let result = match cli.hidden {
-        Some(Hidden::Emptyfs { mode, source, mountpoint }) => {
+    let result = match cli.command {
+        Some(Apart::Flat(options)) => flat::measure(&options),
+        Some(Apart::Emptyfs { mode, source, mountpoint }) => {
             emptyfs::serve(mode, &source, &mountpoint).map(|()| true)
         }
         None if cli.options.list => {
@@ -119,7 +123,7 @@ fn measure(options: &Options) -> Result<bool> {
     let disk = Scratch::new(&options.dir)?;
     let tmpfs = Scratch::new(&options.tmpfs)?;
     let rounds = options.rounds.map_or(if options.quick { 5 } else { 7 }, |n| n as usize);
-    let binary = forebay_binary(options)?;
+    let binary = binary_of(options.forebay.as_deref())?;
     let environment = Environment::observe(&Choices {
         disk: disk.path(),
         tmpfs: tmpfs.path(),
@@ -171,8 +175,8 @@ fn chosen(options: &Options) -> Result<Vec<&'static Case>> {
 }
 
 /// The named binary, else the one built beside this one, else none.
-fn forebay_binary(options: &Options) -> Result<Option<PathBuf>> {
-    if let Some(path) = &options.forebay {
+fn binary_of(named: Option<&Path>) -> Result<Option<PathBuf>> {
+    if let Some(path) = named {
         let path = path.canonicalize();
         return path.context("--forebay: there is no such file").map(Some);
     }

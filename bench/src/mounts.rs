@@ -206,6 +206,13 @@ impl Forebay {
         serde_json::from_str(&output).context("stats is not JSON")
     }
 
+    /// `forebay jobs --json`; `None` if it does not answer, as where there is no such command.
+    pub fn jobs(&self) -> Option<Value> {
+        let mut command = Command::new(&self.binary);
+        let told = command.args(["jobs", "--json"]).arg(&self.mountpoint).output().ok()?;
+        serde_json::from_slice(&told.stdout).ok()
+    }
+
     /// Resident memory of the daemon, in KiB.
     pub fn resident_kib(&self) -> Result<f64> {
         let pid = self.serving.as_ref().context("not mounted")?.pid();

@@ -1,0 +1,276 @@
+//! Databases on the throttled store alone, on the fast directory alone, and on forebay with three
+//! presets; each starts from a copy of the same prepared data.
+
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::rig::{self, MIB};
+use super::series::{Book, Interval, Steadiness};
+use super::tables::Sheet;
+use super::{mariadb, postgres};
+use crate::guard::{Serving, go_on};
+use crate::mounts::Forebay;
+use crate::report::{Finding, Report, Target};
+use crate::run::{On, Run};
+
+/// One database system: how to make its data, how to serve it, how to load it.
+pub struct System {
+    pub name: &'static str,
+    /// Seconds of one measurement; the first half does not count.
+    pub secs: u64,
+    pub prepare: fn(&Path, &Path) -> Result<()>,
+    pub start: fn(&Path, &Path) -> Result<Server>,
+    pub load: fn(&Path, u64) -> Result<Vec<Interval>>,
+}
+
+const DISK: u64 = 512 * MIB;
+
+/// What the data lies on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Store,
+    Native,
+    Preset(&'static str),
+}
+
+const PLACES: [Place; 5] = [
+    Place::Native,
+    Place::Preset("governor"),
+    Place::Preset("threshold"),
+    Place::Preset("age"),
+    Place::Store,
+];
+
+impl Place {
+    fn name(self) -> &'static str {
+        match self {
+            Place::Store => "throttled store alone",
+            Place::Native => "fast directory alone",
+            Place::Preset(preset) => preset,
+        }
+    }
+}
+
+pub fn run(run: &Run, out: &Path, report: &mut Report, sheet: &mut Sheet) -> Result<()> {
+    let results = [mariadb::SYSTEM, postgres::SYSTEM]
+        .map(|system| one_system(run, &system, out, report, sheet).context(system.name));
+    // What one of them lacks is no reason not to measure the other.
+    results.into_iter().collect()
+}
+
+fn one_system(
+    run: &Run,
+    system: &System,
+    out: &Path,
+    report: &mut Report,
+    sheet: &mut Sheet,
+) -> Result<()> {
+    let base = run.fresh(On::Tmpfs, "base")?;
+    (system.prepare)(&base, &rig::scratch(run, "sockets")?)?;
+    let mut book = Book::open(out, system.name, &[("seconds", system.secs.to_string())])?;
+    let mut means = Vec::new();
+    for place in PLACES {
+        go_on()?;
+        let course = measure(run, system, place, &base)?;
+        book.counts(place.name(), &course)?;
+        means.push((place, note(system, place, &course, sheet)));
+    }
+    sheet.record(book.close()?);
+    fs::remove_dir_all(&base)?;
+    judge(system, &means, report)
+}
+
+fn measure(run: &Run, system: &System, place: Place, base: &Path) -> Result<Vec<Interval>> {
+    let sockets = rig::scratch(run, "sockets")?;
+    let serve = |data: &Path| -> Result<Vec<Interval>> {
+        let server = (system.start)(data, &sockets)?;
+        let course = (system.load)(&sockets, system.secs);
+        drop(server);
+        course
+    };
+    if place == Place::Native {
+        let dir = run.fresh(On::Disk, "native")?;
+        copy(base, &dir.join("data"))?;
+        let course = serve(&dir.join("data"));
+        fs::remove_dir_all(&dir)?;
+        return course;
+    }
+    let forebay = mount(run, place, base)?;
+    let data = forebay.mountpoint.join("data");
+    if place != Place::Store {
+        warm_all(&data)?;
+    }
+    serve(&data)
+}
+
+/// The store alone is a mount that writes around its tier, which is as small as one can be and keeps
+/// a tenth of what was read.
+fn mount(run: &Run, place: Place, base: &Path) -> Result<Forebay> {
+    let throttle = rig::disk(DISK);
+    let mut options = vec!["--throttle", &throttle, "--passthrough", "read"];
+    match place {
+        Place::Preset(preset) => options.extend([
+            "--preset",
+            preset,
+            "--tier-size",
+            "1GiB",
+            "--max-age",
+            "20s",
+            "--settle",
+            "3s",
+            "--dirty-low",
+            "32MiB",
+            "--dirty-high",
+            "128MiB",
+            "--dirty-hard",
+            "384MiB",
+        ]),
+        _ => options.extend(["--policy", "write-around", "--tier-size", "16MiB"]),
+    }
+    let mut forebay = run.forebay_parts(On::Disk, On::Tmpfs, &options)?;
+    copy(base, &forebay.backing.join("data"))?;
+    forebay.mount()?;
+    Ok(forebay)
+}
+
+/// With owners and modes.
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    let done = Command::new("cp").arg("-a").arg(from).arg(to).status()?;
+    ensure!(done.success(), "cp -a {} failed", from.display());
+    Ok(())
+}
+
+fn warm_all(dir: &Path) -> Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        match entry.file_type()? {
+            kind if kind.is_dir() => warm_all(&entry.path())?,
+            kind if kind.is_file() => rig::warm(&entry.path())?,
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// A row of the table; transactions per second.
+fn note(system: &System, place: Place, course: &[Interval], sheet: &mut Sheet) -> f64 {
+    let counted: Vec<&Interval> =
+        course.iter().filter(|one| one.at >= system.secs as f64 / 2.0).collect();
+    let tens: Vec<f64> = counted
+        .chunks(10)
+        .map(|ten| {
+            let secs: f64 = ten.iter().map(|one| one.seconds).sum();
+            ten.iter().map(|one| one.ops as f64).sum::<f64>() / secs
+        })
+        .collect();
+    let seconds: Vec<f64> = counted.iter().map(|one| one.ops as f64 / one.seconds).collect();
+    let (steady, fine) = (Steadiness::of(&tens), Steadiness::of(&seconds));
+    let mut high: Vec<u64> = counted.iter().map(|one| one.high_ns).collect();
+    high.sort_unstable();
+    let typical = high.get(high.len() / 2).map_or(f64::NAN, |ns| *ns as f64 / 1e6);
+    sheet.database(&[
+        system.name.into(),
+        place.name().into(),
+        format!("{:.1}", steady.mean),
+        format!("{:.1} % ({:.1} %)", steady.variation * 100.0, fine.variation * 100.0),
+        format!("{:.2} ({:.2})", steady.lowest, fine.lowest),
+        format!("{typical:.1}"),
+    ]);
+    steady.mean
+}
+
+fn judge(system: &System, means: &[(Place, f64)], report: &mut Report) -> Result<()> {
+    let of = |wanted: Place| {
+        means.iter().find(|(place, _)| *place == wanted).map_or(f64::NAN, |found| found.1)
+    };
+    let governor = of(Place::Preset("governor"));
+    let case = format!("flat/{}", system.name);
+    let mut finding =
+        Finding::alone(&case, "preset governor", "transactions/s", "governor", &[governor])
+            .against("fast directory alone", of(Place::Native), Some(Target::AtLeast(0.9)))
+            .against("throttled store alone", of(Place::Store), Some(Target::AtLeast(10.0)));
+    for preset in ["threshold", "age"] {
+        finding = finding.against(preset, of(Place::Preset(preset)), Some(Target::AtLeast(1.0)));
+    }
+    report.add(finding)
+}
+
+/// A server that is ended by its pid.
+pub struct Server {
+    child: Child,
+    /// The signal that ends it and all it started at once; nobody needs its data.
+    signal: i32,
+    _watched: Serving,
+}
+
+impl Server {
+    pub fn start(command: &mut Command, log: &Path, signal: i32) -> Result<Server> {
+        let output = File::create(log)?;
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            .process_group(0)
+            .spawn()
+            .with_context(|| format!("cannot start {}", command.get_program().display()))?;
+        let pid = child.id() as i32;
+        let watched = Serving::new(&Path::new("server").join(pid.to_string()), pid);
+        Ok(Server { child, signal, _watched: watched })
+    }
+
+    /// Asks until the server answers.
+    pub fn until_ready(mut self, log: &Path, ask: impl Fn() -> bool) -> Result<Server> {
+        let began = Instant::now();
+        while !ask() {
+            go_on()?;
+            if let Some(status) = self.child.try_wait()? {
+                let told = fs::read_to_string(log).unwrap_or_default();
+                let last = told.lines().last().unwrap_or_default();
+                bail!("the server ended with {status}: {last}");
+            }
+            ensure!(began.elapsed() < Duration::from_secs(90), "the server does not answer");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        Ok(self)
+    }
+
+    /// Ends it in order, so that its data is whole.
+    pub fn stop(mut self) -> Result<()> {
+        // SAFETY: a child of ours that was not waited for.
+        unsafe { libc::kill(self.child.id() as i32, libc::SIGTERM) };
+        self.child.wait()?;
+        Ok(())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Ok(None) = self.child.try_wait() {
+            // SAFETY: as above.
+            unsafe { libc::kill(self.child.id() as i32, self.signal) };
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// Runs a program to its end; its standard output.
+pub fn output(command: &mut Command) -> Result<String> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let done = command.stdin(Stdio::null()).output();
+    let done = done.with_context(|| format!("cannot start {program}"))?;
+    let told = String::from_utf8_lossy(&done.stderr);
+    ensure!(done.status.success(), "{program} ended with {}: {}", done.status, told.trim());
+    Ok(String::from_utf8_lossy(&done.stdout).into_owned() + &told)
+}
+
+/// A program in PATH or one of Debian's places.
+pub fn program(name: &str, places: &[&str]) -> PathBuf {
+    let mut found: Vec<PathBuf> = places.iter().map(|dir| Path::new(dir).join(name)).collect();
+    found.retain(|path| path.exists());
+    found.pop().unwrap_or_else(|| name.into())
+}
