@@ -41,7 +41,7 @@ struct Plan {
 
 fn plan(run: &Run) -> Plan {
     match run.quick {
-        true => Plan { data: 1024 * MIB, calibrate: 20, warm_up: 12, measured: 20, turns: 4 },
+        true => Plan { data: 1024 * MIB, calibrate: 20, warm_up: 10, measured: 15, turns: 4 },
         false => Plan { data: 1024 * MIB, calibrate: 30, warm_up: 20, measured: 40, turns: 8 },
     }
 }
