@@ -2,9 +2,9 @@
 //!
 //! Pure. Up to [`STREAMS_MAX`] streams are followed at once, over all files or within one; the one
 //! that was seen least recently makes way. A request continues the stream whose expected offset is
-//! nearest to it, within [`SLACK`]: the kernel's read-ahead arrives out of order. Only bytes that
-//! carry a stream forward count for its length, so that reading one place again and again does not
-//! look long.
+//! nearest to it, within [`SLACK`]: the kernel's read-ahead arrives out of order. A stream is as
+//! long as it has been carried forward, what it skipped and will come late included; reading one
+//! place again and again does not make it longer.
 
 use crate::log::FileId;
 
@@ -35,7 +35,7 @@ impl Streams {
         match self.nearest(id, start) {
             Some(at) => {
                 let stream = &mut self.known[at];
-                stream.len += end.saturating_sub(stream.next.max(start));
+                stream.len += end.saturating_sub(stream.next);
                 stream.next = stream.next.max(end);
                 stream.seen = seen;
                 stream.len
