@@ -15,7 +15,8 @@ use forebay_tests::{
 
 const SUBCOMMANDS: &[&str] = &[
     "mount", "umount", "status", "stats", "ls", "flush", "evict", "prefetch", "pin", "unpin",
-    "purge", "resolve", "run", "check", "recover", "config",
+    "purge", "resolve", "run", "check", "recover", "config", "set", "get", "jobs", "fence", "wait",
+    "top", "bench",
 ];
 
 #[test]
@@ -94,7 +95,7 @@ fn bad_places_are_refused() {
         ("backing", "backing/inner", "fast/tier", "inside"),
         ("backing/inner", "mnt", "backing", "inside"),
         ("backing", "mnt", "nowhere/at/all", "nowhere"),
-        ("full/x", "mnt", "fast/tier", "not a directory"),
+        ("backing", "full/x", "fast/tier", "not a directory"),
     ];
     for (backing, mnt, tier, word) in table {
         let out = forebay(&["mount", &at(backing), &at(mnt), "--tier", &at(tier)]);
