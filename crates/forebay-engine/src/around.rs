@@ -38,6 +38,15 @@ pub enum Admit {
 pub struct Lane {
     pub read: Admit,
     pub write: Admit,
+    pub quota: Quota,
+}
+
+/// Whether a rule limits what its files take of the tier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Quota {
+    #[default]
+    Unlimited,
+    Limited,
 }
 
 /// Why a request goes around the tier.
@@ -85,6 +94,7 @@ impl Engine {
     ) -> std::result::Result<u64, Why> {
         match lane.read {
             Admit::Deny => Err(Why::Rule),
+            Admit::Allow if self.is_over_quota(file, lane) => Err(Why::Rule),
             Admit::Allow => self.note_read(file, start, end),
         }
     }
@@ -122,6 +132,7 @@ impl Engine {
         let end = offset + data.len() as u64;
         let why = match self.writes_around(lane) {
             Some(why) => why,
+            None if self.is_over_quota(file, lane) => Why::Rule,
             None if self.is_long_write(file, offset, end) => Why::Stream,
             None => return Ok(false),
         };

@@ -38,6 +38,7 @@ pub struct Engine {
     pub(crate) dirty: Mutex<DirtyQueue>,
     pub(crate) evictor: Mutex<Evictor>,
     pub(crate) around: Around,
+    pub(crate) rules: crate::admit::Rules,
     pub(crate) fills: Pool,
     pub(crate) flushes: Pool,
     pub(crate) drain: crate::flush::DrainState,
@@ -512,6 +513,9 @@ impl Engine {
 
     fn settle_sums(&self, inner: &mut Inner, used: u64, dirty: u64) {
         shift(&self.space.used, inner.charged, used);
+        if let Some(rule) = &inner.rule {
+            shift(&rule.used, inner.charged, used);
+        }
         shift(&self.space.dirty, inner.dirty_charged, dirty);
         (inner.charged, inner.dirty_charged) = (used, dirty);
         if !inner.state.is_dirty() {

@@ -57,6 +57,8 @@ pub(crate) struct Inner {
     /// Since when which of its blocks are dirty.
     pub stamps: Stamps,
     pub trouble: Option<Box<Trouble>>,
+    /// The admission rule by which it was opened last.
+    pub rule: Option<Arc<crate::rules::Active>>,
 }
 
 /// Why the last flush failed.
@@ -144,6 +146,7 @@ impl File {
             queued: None,
             stamps: Stamps::default(),
             trouble: None,
+            rule: None,
         };
         Arc::new(File {
             id,

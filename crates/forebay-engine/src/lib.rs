@@ -11,6 +11,7 @@
 //! Lock order: table, file, then any of index, dirty queue, evictor. Nothing is held during a call
 //! to the backing store.
 
+mod admit;
 mod around;
 mod check;
 mod config;
@@ -43,6 +44,7 @@ mod ranges;
 mod recover;
 mod report;
 mod resolve;
+pub mod rules;
 mod salvage;
 mod served;
 mod space;
@@ -54,7 +56,7 @@ mod table;
 mod tier;
 mod valve;
 
-pub use around::{Admit, Lane};
+pub use around::{Admit, Lane, Quota};
 pub use check::{CheckReport, check};
 pub use config::{Config, Eviction, Marks, Tunables, Watermark, WritePolicy};
 pub use engine::Engine;

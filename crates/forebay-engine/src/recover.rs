@@ -110,6 +110,7 @@ impl Engine {
             dirty: Mutex::new(DirtyQueue::default()),
             evictor: Mutex::new(evictor),
             around: Default::default(),
+            rules: Default::default(),
             fills: Pool::new("fb-fill", fill_depth as usize),
             flushes: Pool::new("fb-flush", flush_depth as usize),
             drain: Default::default(),
@@ -212,6 +213,7 @@ impl Engine {
             if last_measure.elapsed() >= Duration::from_secs(1) {
                 last_measure = Instant::now();
                 self.measure();
+                self.keep_rules();
             }
             self.evict_to_mark();
             self.sweep_graveyard(GRACE);

@@ -153,7 +153,9 @@ impl Engine {
         let Some(file) = self.by_id(unit.id()) else { return Answer::Unknown };
         // The evictor is locked here and a file's lock comes before it elsewhere: never wait.
         let Ok(mut inner) = file.inner.try_lock() else { return Answer::Refused };
-        if inner.state.flags.pinned || !inner.may_evict() {
+        let pinned =
+            inner.state.flags.pinned || inner.rule.as_ref().is_some_and(|active| active.rule.pin);
+        if pinned || !inner.may_evict() {
             return Answer::Refused;
         }
         let start = unit.start();

@@ -8,6 +8,7 @@ use std::time::{Instant, SystemTime};
 
 use forebay_backing::metrics::Op;
 use forebay_backing::{FileKind, New, Result, SetAttr};
+use forebay_engine::rules::Origin;
 use fuser::{
     BsdFileFlags, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
     LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
@@ -40,6 +41,10 @@ fn caller(req: &Request) -> Caller {
 
 fn who(req: &Request) -> Who {
     Who { uid: req.uid(), thread: req.pid() }
+}
+
+fn origin(req: &Request) -> Origin {
+    Origin { uid: req.uid(), gid: req.gid(), pid: req.pid() }
 }
 
 fn new_file(req: &Request, mode: u32) -> New {
@@ -263,8 +268,10 @@ impl Filesystem for Server {
 
     fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         self.shared.usage.note(who(req), Moved::Opened);
-        let open = Do::new(|v| &v.open, reply, move |vfs| vfs.open(ino.0, flags.0), answer_open);
-        let open = open.or(move |vfs| vfs.open_cached(ino.0, flags.0));
+        let origin = origin(req);
+        let work = move |vfs: &Vfs| vfs.open(ino.0, flags.0, origin);
+        let open = Do::new(|v| &v.open, reply, work, answer_open);
+        let open = open.or(move |vfs| vfs.open_cached(ino.0, flags.0, origin));
         self.run(open.undo(|shared, opened| shared.vfs.release(opened.handle)));
     }
 
@@ -279,11 +286,11 @@ impl Filesystem for Server {
         reply: ReplyCreate,
     ) {
         self.shared.usage.note(who(req), Moved::Opened);
-        let (name, new) = (name.to_os_string(), new_file(req, mode));
+        let (name, new, origin) = (name.to_os_string(), new_file(req, mode), origin(req));
         let create = Do::new(
             |v| &v.create,
             reply,
-            move |vfs| vfs.create(parent.0, &name, new, flags),
+            move |vfs| vfs.create(parent.0, &name, new, flags, origin),
             answer_create,
         );
         self.run(create.undo(|shared, (entry, opened)| {

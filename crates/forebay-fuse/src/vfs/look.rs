@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
 
 use forebay_backing::{Attr, DirEntry, Error, FileKey, FileKind, Result};
-use forebay_engine::Lane;
+use forebay_engine::rules::Origin;
 
 use super::{Entry, Handle, Opened, Vfs};
 use crate::control;
@@ -138,14 +138,15 @@ impl Vfs {
         }
     }
 
-    pub fn open_cached(&self, id: u64, flags: i32) -> Result<Opened> {
+    pub fn open_cached(&self, id: u64, flags: i32, who: Origin) -> Result<Opened> {
         let away = || Error::os(libc::EIO, "the backing store is away");
         if flags & (libc::O_TRUNC | libc::O_ACCMODE) != 0 {
             return Err(away());
         }
         let key = self.nodes.key(id).ok_or_else(away)?;
         let file = self.engine.open_cached(key).ok_or_else(away)?;
-        self.open_as(id, file, false, false, Lane::default())
+        let lane = self.engine.lane_of(&file, who);
+        self.open_as(id, file, false, false, lane)
     }
 
     pub fn forget(&self, id: u64, times: u64) {

@@ -7,6 +7,7 @@ use std::ffi::OsStr;
 use std::sync::Arc;
 
 use forebay_backing::{Error, New, Result};
+use forebay_engine::rules::Origin;
 use forebay_engine::{File, Lane, WritePolicy};
 use hashbrown::HashMap;
 
@@ -22,12 +23,13 @@ impl Vfs {
         name: &OsStr,
         new: New,
         flags: i32,
+        who: Origin,
     ) -> Result<(Entry, Opened)> {
         let tree = self.tree();
         let path = self.below(parent, name)?;
         match self.engine.create(&path, &new) {
             Ok((file, attr)) => {
-                let lane = Lane::default();
+                let lane = self.engine.lane_of(&file, who);
                 let entry = self.entry(parent, name, attr);
                 let opened = self.open_as(entry.id, file, true, true, lane)?;
                 Ok((entry, opened))
@@ -36,14 +38,14 @@ impl Vfs {
                 // Somebody made it behind our back between the kernel's lookup and now.
                 drop(tree);
                 let entry = self.lookup(parent, name)?;
-                let opened = self.open(entry.id, flags)?;
+                let opened = self.open(entry.id, flags, who)?;
                 Ok((entry, opened))
             }
             Err(e) => Err(e),
         }
     }
 
-    pub fn open(&self, id: u64, flags: i32) -> Result<Opened> {
+    pub fn open(&self, id: u64, flags: i32, who: Origin) -> Result<Opened> {
         if Control::owns(id) {
             let text = self.control.read(id)?;
             let handle = self.keep(Handle::Control { id, text });
@@ -57,7 +59,7 @@ impl Vfs {
         }
         let _tree = self.tree();
         let file = self.open_node(id)?;
-        let lane = Lane::default();
+        let lane = self.engine.lane_of(&file, who);
         if truncate && let Err(e) = self.engine.set_len_in(lane, &file, 0) {
             self.engine.close(&file);
             return Err(e);

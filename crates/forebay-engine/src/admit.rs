@@ -1,0 +1,183 @@
+//! The rules in force: whom they match at open, what their files take, when they end.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, RwLock};
+
+use forebay_backing::{Error, Kind, Result};
+
+use crate::around::{Lane, Quota};
+use crate::engine::Engine;
+use crate::file::{File, Inner};
+use crate::rules::{Active, Origin, Process, Rule, first};
+
+/// At most so many: each open of a file tries them in order.
+const RULES_MAX: usize = 256;
+
+/// As far up as a process is traced.
+const LINE_MAX: usize = 64;
+
+type List = Arc<Vec<Arc<Active>>>;
+
+#[derive(Default)]
+pub(crate) struct Rules(RwLock<List>);
+
+impl Rules {
+    fn list(&self) -> List {
+        self.0.read().expect("no panic inside").clone()
+    }
+
+    fn change<T>(&self, act: impl FnOnce(&mut Vec<Arc<Active>>) -> Result<T>) -> Result<T> {
+        let mut list = self.0.write().expect("no panic inside");
+        let mut changed = list.to_vec();
+        let done = act(&mut changed)?;
+        *list = Arc::new(changed);
+        Ok(done)
+    }
+}
+
+impl Engine {
+    /// The rules in their order, with the bytes of the tier that their files take.
+    pub fn rules(&self) -> Vec<(Rule, u64)> {
+        let list = self.rules.list();
+        list.iter().map(|active| (active.rule.clone(), active.used.load(Relaxed))).collect()
+    }
+
+    /// Adds a rule behind all others.
+    pub fn add_rule(&self, rule: Rule) -> Result<()> {
+        let usage =
+            |reason: String| Error::new(Kind::Usage, format!("rule {}: {reason}", rule.name));
+        rule.validate().map_err(usage)?;
+        let alive = rule.pid.is_none_or(is_alive);
+        if !alive {
+            return Err(usage("pid: no such process".into()));
+        }
+        self.rules.change(|list| {
+            if list.iter().any(|active| active.rule.name == rule.name) {
+                return Err(usage("there is one of that name: remove it first".into()));
+            }
+            if list.len() >= RULES_MAX {
+                return Err(usage(format!("there are {RULES_MAX} already: remove one first")));
+            }
+            list.push(Active::new(rule.clone()));
+            Ok(())
+        })?;
+        self.assign_all();
+        Ok(())
+    }
+
+    pub fn remove_rule(&self, name: &str) -> Result<()> {
+        self.rules.change(|list| {
+            let at = list.iter().position(|active| active.rule.name == name);
+            let at = at.ok_or_else(|| {
+                Error::new(
+                    Kind::Usage,
+                    format!("rule {name}: not known; `forebay rules list` lists all"),
+                )
+            })?;
+            list.remove(at);
+            Ok(())
+        })?;
+        self.assign_all();
+        Ok(())
+    }
+
+    /// What a rule says of a path, asked for by somebody.
+    pub fn try_rules(&self, path: &std::path::Path, size: u64, who: Origin) -> Option<Rule> {
+        let list = self.rules.list();
+        let process = look_up(&list, who.pid);
+        first(&list, path, size, Some((who, &process))).map(|active| active.rule.clone())
+    }
+
+    /// Decides for a handle that has just been opened. It holds until the handle is closed.
+    pub fn lane_of(&self, file: &Arc<File>, who: Origin) -> Lane {
+        let list = self.rules.list();
+        if list.is_empty() {
+            return Lane::default();
+        }
+        let process = look_up(&list, who.pid);
+        let mut inner = file.lock();
+        let path = inner.state.paths.first().cloned();
+        let size = inner.size();
+        let found = path.and_then(|path| first(&list, &path, size, Some((who, &process))).cloned());
+        let lane = found.as_ref().map_or_else(Lane::default, |active| active.lane());
+        assign(&mut inner, found);
+        lane
+    }
+
+    /// Gives files whose rule is gone, or that have none, the first that asks for nobody.
+    fn assign_all(&self) {
+        let list = self.rules.list();
+        for file in self.all_files() {
+            let mut inner = file.lock();
+            let known = |rule: &Arc<Active>| list.iter().any(|active| Arc::ptr_eq(active, rule));
+            if inner.rule.as_ref().is_some_and(known) {
+                continue;
+            }
+            let path = inner.state.paths.first().cloned();
+            let size = inner.size();
+            assign(&mut inner, path.and_then(|path| first(&list, &path, size, None).cloned()));
+        }
+    }
+
+    /// Drops rules of processes that have ended.
+    pub(crate) fn keep_rules(&self) {
+        let list = self.rules.list();
+        if !list.iter().any(|active| active.rule.pid.is_some()) {
+            return;
+        }
+        let ended = list.iter().filter(|active| !active.keep_alive(is_alive));
+        let ended: Vec<String> = ended.map(|active| active.rule.name.clone()).collect();
+        for name in ended {
+            tracing::info!(rule = name, "its processes have ended: the rule is dropped");
+            let _ = self.remove_rule(&name);
+        }
+    }
+
+    pub(crate) fn is_over_quota(&self, file: &File, lane: Lane) -> bool {
+        lane.quota == Quota::Limited
+            && file.lock().rule.as_ref().is_some_and(|active| active.is_full())
+    }
+}
+
+fn assign(inner: &mut Inner, rule: Option<Arc<Active>>) {
+    if let Some(rule) = &inner.rule {
+        rule.used.fetch_sub(inner.charged, Relaxed);
+    }
+    if let Some(rule) = &rule {
+        rule.used.fetch_add(inner.charged, Relaxed);
+    }
+    inner.rule = rule;
+}
+
+/// Looks a process up if one of the rules asks for it.
+fn look_up(list: &[Arc<Active>], pid: u32) -> Process {
+    let mut process = Process::default();
+    if pid == 0 || !list.iter().any(|active| active.asks_process()) {
+        return process;
+    }
+    let mut at = pid;
+    while at > 0 && process.line.len() < LINE_MAX {
+        let Some((group, parent)) = group_and_parent(at) else { break };
+        process.line.push(group);
+        at = parent;
+    }
+    let cgroups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let unified = cgroups.lines().find_map(|line| line.strip_prefix("0::"));
+    process.cgroup = unified.unwrap_or_default().into();
+    process
+}
+
+/// The process a thread belongs to, and that process's parent.
+fn group_and_parent(pid: u32) -> Option<(u32, u32)> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim().parse().ok()
+    };
+    Some((field("Tgid:")?, field("PPid:")?))
+}
+
+fn is_alive(pid: u32) -> bool {
+    let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else { return false };
+    !status.lines().any(|line| line.starts_with("State:") && line.contains('Z'))
+}

@@ -1,0 +1,352 @@
+//! Admission rules: which files, asked for by whom, may come into the tier.
+//!
+//! Pure, but for [`Process`], which the caller looks up. Rules are tried in order and the first
+//! that matches decides; what no rule matches is allowed. All conditions of a rule must hold; a
+//! condition with several values holds if one of them does.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use serde::{Deserialize, Serialize};
+
+use crate::around::{Admit, Lane, Quota};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Action {
+    Allow,
+    Deny,
+    DenyReads,
+    DenyWrites,
+}
+
+/// One rule, as it is written. Paths are relative to the root of the mount.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Rule {
+    pub name: String,
+    pub action: Action,
+    /// `*` and `?` within a name, `**` over directories. Without a slash: a name in any directory.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub path: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub uid: Vec<u32>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gid: Vec<u32>,
+    /// A process and those it started; the rule goes when the last of them has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    /// A control group and those below it, such as `system.slice/backup.service`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cgroup: Vec<String>,
+    /// Files of at least so many bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size_min: Option<u64>,
+    /// Files of at most so many bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size_max: Option<u64>,
+    /// Bytes of the tier for the rule's files together; what is beyond is denied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota: Option<u64>,
+    /// The rule's files are not evicted.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub pin: bool,
+}
+
+/// Who opens a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Origin {
+    pub uid: u32,
+    pub gid: u32,
+    /// 0 is unknown.
+    pub pid: u32,
+}
+
+/// What is known of a process where a rule asks.
+#[derive(Debug, Clone, Default)]
+pub struct Process {
+    /// Itself, its parent, and so on.
+    pub line: Vec<u32>,
+    pub cgroup: String,
+}
+
+/// A rule in force, with the bytes of the tier that its files take.
+#[derive(Debug)]
+pub struct Active {
+    pub rule: Rule,
+    pub used: AtomicU64,
+    /// Processes that the rule follows.
+    family: std::sync::Mutex<Vec<u32>>,
+}
+
+impl Active {
+    pub fn new(rule: Rule) -> Arc<Active> {
+        let family = std::sync::Mutex::new(rule.pid.into_iter().collect());
+        Arc::new(Active { rule, used: AtomicU64::new(0), family })
+    }
+
+    pub fn is_full(&self) -> bool {
+        self.rule.quota.is_some_and(|quota| self.used.load(Relaxed) >= quota)
+    }
+
+    pub fn lane(&self) -> Lane {
+        let deny = |denied| if denied { Admit::Deny } else { Admit::Allow };
+        Lane {
+            read: deny(matches!(self.rule.action, Action::Deny | Action::DenyReads)),
+            write: deny(matches!(self.rule.action, Action::Deny | Action::DenyWrites)),
+            quota: match self.rule.quota {
+                Some(_) => Quota::Limited,
+                None => Quota::Unlimited,
+            },
+        }
+    }
+
+    /// Whether the rule looks at processes, which costs a look into /proc.
+    pub fn asks_process(&self) -> bool {
+        self.rule.pid.is_some() || !self.rule.cgroup.is_empty()
+    }
+
+    pub fn matches(&self, path: &Path, size: u64, who: Option<(Origin, &Process)>) -> bool {
+        let rule = &self.rule;
+        let sized = rule.size_min.is_none_or(|min| size >= min)
+            && rule.size_max.is_none_or(|max| size <= max);
+        let named = rule.path.is_empty() || rule.path.iter().any(|glob| matches_glob(glob, path));
+        if !sized || !named {
+            return false;
+        }
+        let asks_who = !rule.uid.is_empty() || !rule.gid.is_empty() || self.asks_process();
+        match who {
+            None => !asks_who,
+            Some((who, process)) => {
+                (rule.uid.is_empty() || rule.uid.contains(&who.uid))
+                    && (rule.gid.is_empty() || rule.gid.contains(&who.gid))
+                    && (rule.cgroup.is_empty() || self.in_cgroup(process))
+                    && (rule.pid.is_none() || self.in_family(process))
+            }
+        }
+    }
+
+    fn in_cgroup(&self, process: &Process) -> bool {
+        let group = Path::new(process.cgroup.trim_start_matches('/'));
+        self.rule.cgroup.iter().any(|above| group.starts_with(above.trim_start_matches('/')))
+    }
+
+    /// A child that matches once is remembered: its own children are followed when it has ended.
+    fn in_family(&self, process: &Process) -> bool {
+        let mut family = self.family.lock().expect("no panic inside");
+        let Some(at) = process.line.iter().position(|pid| family.contains(pid)) else {
+            return false;
+        };
+        family.extend(&process.line[..at]);
+        true
+    }
+
+    /// Forgets processes that have ended; `false` once all of them have.
+    pub fn keep_alive(&self, is_alive: impl Fn(u32) -> bool) -> bool {
+        let mut family = self.family.lock().expect("no panic inside");
+        family.retain(|pid| is_alive(*pid));
+        self.rule.pid.is_none() || !family.is_empty()
+    }
+}
+
+impl Rule {
+    /// # Errors
+    ///
+    /// What is wrong, and what to write instead.
+    pub fn validate(&self) -> Result<(), String> {
+        if self.name.is_empty()
+            || !self.name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+        {
+            return Err("name: use letters, digits and '-'".into());
+        }
+        if self.path.iter().any(String::is_empty) {
+            return Err("path: is empty; write a pattern such as 'logs/**' or '*.tmp'".into());
+        }
+        if let (Some(min), Some(max)) = (self.size_min, self.size_max)
+            && min > max
+        {
+            return Err(format!("size-min ({min}) is above size-max ({max}): no file matches"));
+        }
+        if self.quota == Some(0) {
+            return Err("quota: is 0; write action = \"deny\" to keep the files out".into());
+        }
+        Ok(())
+    }
+}
+
+/// The first rule that matches.
+pub fn first<'a>(
+    rules: &'a [Arc<Active>],
+    path: &Path,
+    size: u64,
+    who: Option<(Origin, &Process)>,
+) -> Option<&'a Arc<Active>> {
+    rules.iter().find(|rule| rule.matches(path, size, who))
+}
+
+fn matches_glob(glob: &str, path: &Path) -> bool {
+    let glob = glob.trim_start_matches('/');
+    match glob.contains('/') {
+        true => {
+            let parts: Vec<&[u8]> = glob.split('/').map(str::as_bytes).collect();
+            let names: Vec<&OsStr> = path.iter().collect();
+            matches_parts(&parts, &names)
+        }
+        false if glob == "**" => true,
+        false => {
+            path.file_name().is_some_and(|name| matches_name(glob.as_bytes(), name.as_bytes()))
+        }
+    }
+}
+
+fn matches_parts(parts: &[&[u8]], names: &[&OsStr]) -> bool {
+    match parts.split_first() {
+        None => names.is_empty(),
+        Some((part, rest)) if *part == b"**" => {
+            (0..=names.len()).any(|skip| matches_parts(rest, &names[skip..]))
+        }
+        Some((part, rest)) => names.split_first().is_some_and(|(name, below)| {
+            matches_name(part, name.as_bytes()) && matches_parts(rest, below)
+        }),
+    }
+}
+
+/// `*` is any run of bytes, `?` one. On a mismatch the last `*` takes one byte more: linear in
+/// practice, and never worse than the product of the lengths.
+fn matches_name(glob: &[u8], name: &[u8]) -> bool {
+    let (mut g, mut n) = (0, 0);
+    let mut star: Option<(usize, usize)> = None;
+    while n < name.len() {
+        match glob.get(g) {
+            Some(b'*') => {
+                star = Some((g, n));
+                g += 1;
+            }
+            Some(b) if *b == b'?' || *b == name[n] => (g, n) = (g + 1, n + 1),
+            _ => match star {
+                Some((at, from)) => {
+                    star = Some((at, from + 1));
+                    (g, n) = (at + 1, from + 1);
+                }
+                None => return false,
+            },
+        }
+    }
+    glob[g..].iter().all(|b| *b == b'*')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(action: Action) -> Rule {
+        Rule {
+            name: "r".into(),
+            action,
+            path: Vec::new(),
+            uid: Vec::new(),
+            gid: Vec::new(),
+            pid: None,
+            cgroup: Vec::new(),
+            size_min: None,
+            size_max: None,
+            quota: None,
+            pin: false,
+        }
+    }
+
+    const WHO: Origin = Origin { uid: 1000, gid: 100, pid: 30 };
+
+    fn hits(rule: &Rule, path: &str) -> bool {
+        Active::new(rule.clone()).matches(Path::new(path), 10, Some((WHO, &Process::default())))
+    }
+
+    #[test]
+    fn patterns_are_names_or_paths() {
+        let hit =
+            |glob: &str, path| hits(&Rule { path: vec![glob.into()], ..rule(Action::Deny) }, path);
+        for (glob, path) in [
+            ("*.log", "a/b/x.log"),
+            ("*.log", "x.log"),
+            ("a/*", "a/x"),
+            ("/a/*.t?t", "a/x.txt"),
+            ("a/**", "a/b/c"),
+            ("**/tmp/**", "x/y/tmp/z"),
+            ("**/tmp/*", "tmp/z"),
+            ("a*b*c", "axxbxbxc"),
+        ] {
+            assert!(hit(glob, path), "{glob} {path}");
+        }
+        for (glob, path) in [
+            ("*.log", "x.log/y"),
+            ("a/*", "a/b/c"),
+            ("a/*", "b/a/x"),
+            ("a*b*c", "axxbxbx"),
+            ("?", "ab"),
+            ("a/**/c", "a/b/d"),
+        ] {
+            assert!(!hit(glob, path), "{glob} {path}");
+        }
+    }
+
+    #[test]
+    fn all_conditions_must_hold() {
+        let all =
+            Rule { uid: vec![1, 1000], gid: vec![100], size_max: Some(10), ..rule(Action::Deny) };
+        assert!(hits(&all, "x"));
+        assert!(!hits(&Rule { uid: vec![1], ..all.clone() }, "x"));
+        assert!(!hits(&Rule { size_max: Some(9), ..all.clone() }, "x"));
+        assert!(!hits(&Rule { size_min: Some(11), size_max: None, ..all.clone() }, "x"));
+        assert!(!Active::new(all).matches(Path::new("x"), 10, None), "nobody is no user");
+    }
+
+    #[test]
+    fn the_first_rule_decides() {
+        let rules = [
+            Active::new(Rule { path: vec!["keep/**".into()], ..rule(Action::Allow) }),
+            Active::new(Rule { path: vec!["**".into()], ..rule(Action::DenyWrites) }),
+        ];
+        let lane = |path: &str| first(&rules, Path::new(path), 0, None).unwrap().lane();
+        assert_eq!(lane("keep/x"), Lane::default());
+        assert_eq!(lane("x"), Lane { write: Admit::Deny, ..Lane::default() });
+    }
+
+    #[test]
+    fn a_process_is_followed_through_its_children_until_the_last_has_ended() {
+        let active = Active::new(Rule { pid: Some(10), ..rule(Action::Deny) });
+        let asks = |line: &[u32]| {
+            let process = Process { line: line.into(), cgroup: String::new() };
+            active.matches(Path::new("x"), 0, Some((WHO, &process)))
+        };
+        assert!(!asks(&[40, 1]));
+        assert!(asks(&[30, 20, 10, 1]));
+        assert!(active.keep_alive(|pid| pid != 10), "its children live");
+        assert!(asks(&[50, 30, 1]), "a grandchild of one that was seen");
+        assert!(!active.keep_alive(|_| false));
+    }
+
+    #[test]
+    fn control_groups_are_trees() {
+        let rule = Rule { cgroup: vec!["/system.slice/b.service".into()], ..rule(Action::Deny) };
+        let asks = |cgroup: &str| {
+            let process = Process { line: vec![30], cgroup: cgroup.into() };
+            Active::new(rule.clone()).matches(Path::new("x"), 0, Some((WHO, &process)))
+        };
+        assert!(asks("/system.slice/b.service") && asks("/system.slice/b.service/job"));
+        assert!(!asks("/system.slice/b.service2") && !asks("/"));
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_a_remedy() {
+        let wrong = |rule: Rule| rule.validate().unwrap_err();
+        let deny = || rule(Action::Deny);
+        assert!(wrong(Rule { name: "a b".into(), ..deny() }).contains("letters"));
+        assert!(wrong(Rule { path: vec![String::new()], ..deny() }).contains("logs/**"));
+        assert!(wrong(Rule { size_min: Some(2), size_max: Some(1), ..deny() }).contains("no file"));
+        assert!(wrong(Rule { quota: Some(0), ..deny() }).contains("deny"));
+        assert_eq!(deny().validate(), Ok(()));
+    }
+}
