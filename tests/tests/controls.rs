@@ -190,3 +190,56 @@ fn a_long_sequential_writer_goes_to_the_backing_store() {
     mounted.umount();
     proof!("a stream");
 }
+
+#[test]
+fn rules_say_which_files_come_into_the_tier() {
+    needs_forebay!();
+    let mut bed = Bed::new(Tier::Disk);
+    let config = bed.root.join("forebay.toml");
+    let rule = "[[rule]]\nname = \"logs\"\naction = \"deny\"\npath = \"*.log\"\n";
+    fs::write(&config, format!("preset = \"hold\"\nmax-age = \"1h\"\n{rule}")).unwrap();
+    bed.env("FOREBAY_CONFIG", text(&config));
+    sample::file(&bed.backing.join("d/in.log"), 1, MIB);
+    sample::file(&bed.backing.join("d/in.txt"), 2, MIB);
+    let mounted = bed.mount(&[]);
+    let mnt = text(&mounted.path);
+    // Reads of the denied file are not kept, of the other they are.
+    assert_eq!(fs::read(mounted.at("d/in.log")).unwrap().len(), MIB);
+    assert_eq!(mounted.number("used_bytes"), 0);
+    fs::read(mounted.at("d/in.txt")).unwrap();
+    assert_eq!(mounted.number("used_bytes"), MIB as u64);
+    // Writes of the denied file are on the backing store at once.
+    let log = File::create(mounted.at("out.log")).unwrap();
+    log.write_all_at(b"line", 0).unwrap();
+    assert_eq!(fs::read(bed.backing.join("out.log")).unwrap(), b"line");
+    assert_eq!(mounted.number("dirty_bytes"), 0);
+    // A process, whose rule goes with it.
+    let mut child = std::process::Command::new("sleep").arg("30").spawn().unwrap();
+    let pid = child.id().to_string();
+    mounted.forebay(&["rules", "add", mnt, "job", "deny", "--pid", &pid]).ok();
+    let list = || mounted.forebay(&["rules", "list", mnt, "--json"]).ok().json();
+    assert_eq!(list().as_array().unwrap().len(), 2);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    within(Duration::from_secs(10), "the rule to go", || list().as_array().unwrap().len() == 1);
+    // A quota: beyond it reads are not kept.
+    mounted
+        .forebay(&["rules", "add", mnt, "some", "allow", "--path", "q/**", "--quota", "2MiB"])
+        .ok();
+    for n in 0..6 {
+        sample::file(&bed.backing.join(format!("q/{n}")), n, MIB);
+        assert_eq!(fs::read(mounted.at(format!("q/{n}"))).unwrap().len(), MIB);
+    }
+    let used = list()[1]["used_bytes"].as_u64().unwrap();
+    assert!((2 * MIB as u64..4 * MIB as u64).contains(&used), "{used}");
+    let told = mounted.forebay(&["rules", "test", text(&mounted.at("x/y.log"))]).ok().stdout;
+    assert_eq!(told.trim(), "deny (logs)");
+    mounted.forebay(&["rules", "remove", mnt, "logs"]).ok();
+    drop(log);
+    fs::read(mounted.at("d/in.log")).unwrap();
+    assert!(
+        mounted.forebay(&["rules", "remove", mnt, "logs"]).expect(2).stderr.contains("not known")
+    );
+    mounted.umount();
+    proof!("rules");
+}

@@ -19,6 +19,7 @@ pub mod prefetch;
 pub mod purge;
 pub mod recover;
 pub mod resolve;
+pub mod rules;
 pub mod run;
 pub mod set;
 pub mod stats;

@@ -3,6 +3,7 @@
 pub mod keys;
 pub mod raw;
 mod reference;
+mod rules;
 mod settings;
 
 use std::collections::BTreeMap;
@@ -14,6 +15,7 @@ use forebay_backing::Result;
 
 use keys::{KEYS, Key, Type};
 pub use raw::{Origin, RawConfig};
+pub use rules::RuleText;
 pub use settings::{LogSettings, Settings, change_tunable, tunable};
 
 /// Values given on the command line, one flag per key, and the file to read.

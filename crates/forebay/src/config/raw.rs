@@ -7,6 +7,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use forebay_backing::{Error, Kind, Result};
+use forebay_engine::rules::Rule;
 use toml::de::{DeTable, DeValue};
 
 use super::keys::{self, KEYS, Key, Value};
@@ -36,12 +37,15 @@ pub struct Typed {
 #[derive(Debug, Clone, Default)]
 pub struct RawConfig {
     typed: BTreeMap<&'static str, Typed>,
+    /// Admission rules, from the file alone.
+    pub rules: Vec<Rule>,
 }
 
 impl RawConfig {
     pub fn from_flags(flags: &BTreeMap<&'static str, String>) -> RawConfig {
         let typed = |text: &String| Typed { text: text.clone(), origin: Origin::Flag };
-        RawConfig { typed: flags.iter().map(|(name, text)| (*name, typed(text))).collect() }
+        let typed = flags.iter().map(|(name, text)| (*name, typed(text))).collect();
+        RawConfig { typed, ..RawConfig::default() }
     }
 
     /// Takes the `FOREBAY_*` variables that are keys. Others are left alone, since the prefix is
@@ -80,8 +84,10 @@ impl RawConfig {
             let line = at(e.span().map_or(0, |span| span.start));
             usage(line, format!("not TOML: {}", e.message()))
         })?;
-        let mut raw = RawConfig::default();
-        for (name, value) in table.get_ref() {
+        let rules = super::rules::from_toml(text, path)?;
+        let mut raw = RawConfig { rules, ..RawConfig::default() };
+        let keys = table.get_ref().iter().filter(|(name, _)| name.get_ref() != "rule");
+        for (name, value) in keys {
             let line = at(name.span().start);
             let key = keys::find(name.get_ref())
                 .map_err(|reason| usage(line, format!("{}: {reason}", name.get_ref())))?;
@@ -98,6 +104,7 @@ impl RawConfig {
     /// Fills what is missing here from `below`.
     #[must_use]
     pub fn over(mut self, below: RawConfig) -> RawConfig {
+        self.rules.extend(below.rules);
         for (name, typed) in below.typed {
             self.typed.entry(name).or_insert(typed);
         }

@@ -41,6 +41,35 @@ echo 10s > /mnt/fast/.forebay/config/max-age
 A live change lasts until unmount. Watermarks must keep the order
 `dirty-low <= dirty-high <= dirty-hard <= used-high <= 98%`.
 
+A new policy holds from the next request on. Setting `policy=write-through`, or a `tier-size` below
+what is used, also starts a drain; `forebay set` waits for it unless told `--background`. A file that
+has dirty bytes is never written around the tier: with `write-around`, or under a rule that denies
+it, it is written in the tier and flushed when it is closed.
+
+## Rules
+
+Which files may come into the tier, and for whom, is said by `[[rule]]` tables of the file, or by
+`forebay rules add` until unmount. The first rule that matches when a file is opened holds for that
+open; no rule means allow. All conditions of a rule must hold.
+
+```
+[[rule]]
+name = \"models\"            # letters, digits and '-'
+action = \"allow\"           # or deny, deny-reads, deny-writes
+path = [\"models/**\"]       # *, ? within a name, ** over directories; without / in any directory
+uid = [1000, 1001]         # also gid
+cgroup = \"user.slice\"      # and those below it
+pid = 4711                 # and those it started; the rule goes with the last of them
+size-min = \"1MiB\"          # also size-max: of the file when it is opened
+quota = \"50GiB\"            # of the tier, for all of the rule's files; beyond it they are denied
+pin = true                 # not evicted
+```
+
+Denied reads are served without being kept, denied writes go to the backing store at once; what is in
+the tier already is read from there. A file that programs read or write past the daemon stays so for
+whoever opens it beside them. After a mount, what is in the tier belongs to the first rule that asks
+for no process, user or group, until it is opened again.
+
 A file with the defaults written out:
 
 ```toml

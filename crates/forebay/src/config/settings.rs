@@ -8,6 +8,7 @@ use std::time::Duration;
 use forebay_backing::{Error, Kind, Result};
 use forebay_engine::governor::law::Preset;
 use forebay_engine::governor::schedule::Schedule;
+use forebay_engine::rules::Rule;
 use forebay_engine::{Config, Eviction, Tunables, Watermark, WritePolicy};
 use forebay_fuse::Passthrough;
 
@@ -21,6 +22,8 @@ pub struct Settings {
     pub mount: MountSettings,
     pub log: LogSettings,
     pub metrics_listen: Option<SocketAddr>,
+    /// Admission rules that hold from the start.
+    pub rules: Vec<Rule>,
     shown: Shown,
 }
 
@@ -70,6 +73,7 @@ impl Settings {
                 file: file(at("log-file")),
             },
             metrics_listen: listen(at("metrics-listen")),
+            rules: raw.rules.clone(),
             shown,
         };
         settings.check_together()?;

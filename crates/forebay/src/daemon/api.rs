@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Error, Kind, Result};
+use forebay_engine::rules::Origin;
 use forebay_engine::{Engine, Hold, Keep, Order, Progress, Report};
 use serde_json::{Value, json};
 
@@ -12,6 +13,7 @@ use super::Daemon;
 use super::jobs::Outcome;
 use super::metrics;
 use super::saved::SavedJob;
+use crate::config::RuleText;
 use crate::http::{Reply, Request};
 use crate::moment::unix_secs;
 use crate::wire::{File, JobKind, JobReport, Leave, NewJob, WirePath};
@@ -46,6 +48,14 @@ impl Daemon {
             ("GET", ["v1", "files"]) => Ok(self.files_json(&request.query)),
             ("GET", ["v1", "config"]) => Ok(self.config_json()),
             ("PUT", ["v1", "config"]) => self.put_config(&request.body),
+            ("GET", ["v1", "rules"]) => Ok(self.rules_json()),
+            ("POST", ["v1", "rules"]) => {
+                let rule = from_body::<RuleText>(request.body)?.read()?;
+                tracing::info!(rule = rule.name, "rule added");
+                self.engine.add_rule(rule).map(|()| json!({}))
+            }
+            ("POST", ["v1", "rules", "test"]) => self.test_rules(request.body),
+            ("DELETE", ["v1", "rules", name]) => self.engine.remove_rule(name).map(|()| json!({})),
             ("GET", ["v1", "jobs"]) => Ok(json!(self.jobs.views())),
             ("POST", ["v1", "jobs"]) => self.post_job(request.body),
             ("GET", ["v1", "jobs", id]) => {
@@ -140,6 +150,30 @@ impl Daemon {
                 Err(error) => tracing::error!(id, %error, "a job was not resumed"),
             }
         }
+    }
+
+    fn rules_json(&self) -> Value {
+        let rules = self.engine.rules().into_iter().map(|(rule, used)| {
+            let mut json = json!(RuleText::from(&rule));
+            json["used_bytes"] = json!(used);
+            json
+        });
+        rules.collect()
+    }
+
+    fn test_rules(&self, body: Value) -> Result<Value> {
+        #[derive(serde::Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Body {
+            path: WirePath,
+            size: u64,
+            uid: u32,
+            gid: u32,
+            pid: u32,
+        }
+        let Body { path, size, uid, gid, pid } = from_body(body)?;
+        let found = self.engine.try_rules(&relative(path)?, size, Origin { uid, gid, pid });
+        Ok(found.map_or(Value::Null, |rule| json!(RuleText::from(&rule))))
     }
 
     fn post_resolve(&self, body: Value) -> Result<Value> {

@@ -132,6 +132,7 @@ fn assemble(plan: Plan, events: Sender<Event>, background: bool) -> Result<Arc<D
         settings.tunables.clone(),
         &held(&unfinished),
     )?;
+    settings.rules.iter().try_for_each(|rule| engine.add_rule(rule.clone()))?;
     let daemon = Arc::new(Daemon {
         engine,
         meter: stack.meter,

@@ -1,0 +1,157 @@
+//! `forebay rules`.
+
+use std::path::PathBuf;
+
+use clap::Subcommand;
+use forebay_backing::Result;
+use serde_json::{Value, json};
+
+use super::status;
+use crate::config::RuleText;
+use crate::http::Client;
+use crate::mounts::{Mounts, Place};
+use crate::ui::table::{Align, lay_out};
+use crate::ui::{say, say_json};
+use crate::units::human_size;
+use crate::wire::WirePath;
+
+const EXAMPLES: &str = "\
+Examples:
+  forebay rules list /mnt/fast
+  forebay rules add /mnt/fast logs deny --path *.log
+  forebay rules add /mnt/fast backup deny --cgroup system.slice/backup.service
+  forebay rules add /mnt/fast models allow --path models/** --quota 50GiB --pin
+  forebay rules test /mnt/fast/var/x.log --uid 1000
+  forebay rules remove /mnt/fast logs
+
+The first rule that matches when a file is opened decides, for that open; no rule means allow. What
+is denied goes around the fast tier: reads are not kept, writes go to the backing store at once. A
+file that has dirty bytes is written in the tier all the same, and flushed when it is closed. Rules
+added here are lost at unmount; [[rule]] tables in the configuration file are there from the start.";
+
+/// Say which files may use the fast tier, and how much of it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Show the rules in their order, with what their files take of the tier.
+    List(List),
+    /// Add a rule behind all others.
+    Add(Add),
+    /// Remove a rule.
+    Remove(Remove),
+    /// Tell which rule an open of a file would meet.
+    Test(Test),
+}
+
+#[derive(Debug, clap::Args)]
+struct List {
+    /// A mount point, or any path in the mount.
+    mountpoint: PathBuf,
+    /// Print the rules as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct Add {
+    /// A mount point, or any path in the mount.
+    mountpoint: PathBuf,
+    #[command(flatten)]
+    rule: RuleText,
+}
+
+#[derive(Debug, clap::Args)]
+struct Remove {
+    /// A mount point, or any path in the mount.
+    mountpoint: PathBuf,
+    /// The rule's name.
+    name: String,
+}
+
+#[derive(Debug, clap::Args)]
+struct Test {
+    /// A file in a mount; it need not exist.
+    path: PathBuf,
+    /// As if opened by this user.
+    #[arg(long, default_value_t = 0)]
+    uid: u32,
+    /// As if opened by this group.
+    #[arg(long, default_value_t = 0)]
+    gid: u32,
+    /// As if opened by this process.
+    #[arg(long, default_value_t = 0)]
+    pid: u32,
+    /// Print the rule as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: &Args) -> Result<u8> {
+    match &args.what {
+        What::List(args) => list(args)?,
+        What::Add(args) => {
+            args.rule.read()?;
+            client(&args.mountpoint)?.0.post("/v1/rules", &json!(args.rule))?;
+        }
+        What::Remove(args) => {
+            client(&args.mountpoint)?.0.delete(&format!("/v1/rules/{}", args.name))?;
+        }
+        What::Test(args) => test(args)?,
+    }
+    Ok(0)
+}
+
+fn client(path: &std::path::Path) -> Result<(Client, Place)> {
+    let place = status::find(&Mounts::read()?, path)?;
+    Ok((Client::new(&place.tier), place))
+}
+
+fn list(args: &List) -> Result<()> {
+    let rules = client(&args.mountpoint)?.0.get("/v1/rules")?;
+    if args.json {
+        say_json(&rules);
+        return Ok(());
+    }
+    let rows: Vec<Vec<String>> = rules.as_array().into_iter().flatten().map(row).collect();
+    let columns = [Align::Left, Align::Left, Align::Right, Align::Left];
+    lay_out(&columns, &rows).iter().for_each(say);
+    Ok(())
+}
+
+fn row(rule: &Value) -> Vec<String> {
+    let word = |name: &str| rule[name].as_str().unwrap_or_default().to_string();
+    let used = human_size(rule["used_bytes"].as_u64().unwrap_or(0));
+    vec![word("name"), word("action"), used, conditions(rule)]
+}
+
+fn conditions(rule: &Value) -> String {
+    let fields = rule.as_object().into_iter().flatten();
+    let shown =
+        fields.filter(|(name, _)| !matches!(name.as_str(), "name" | "action" | "used_bytes"));
+    shown.map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
+}
+
+fn test(args: &Test) -> Result<()> {
+    let (client, place) = client(&args.path)?;
+    let path = WirePath::from(place.path.as_path());
+    let size = std::fs::metadata(&args.path).map_or(0, |meta| meta.len());
+    let body = json!({
+        "path": path, "size": size, "uid": args.uid, "gid": args.gid, "pid": args.pid,
+    });
+    let rule = client.post("/v1/rules/test", &body)?;
+    match (args.json, rule.is_null()) {
+        (true, _) => say_json(&rule),
+        (false, true) => say("allow (no rule matches)"),
+        (false, false) => {
+            let word = |name: &str| rule[name].as_str().unwrap_or_default().to_string();
+            say(format!("{} ({})", word("action"), word("name")));
+        }
+    }
+    Ok(())
+}
