@@ -42,7 +42,7 @@ enum What {
     /// Show the rules in their order, with what their files take of the tier.
     List(List),
     /// Add a rule behind all others.
-    Add(Add),
+    Add(Box<Add>),
     /// Remove a rule.
     Remove(Remove),
     /// Tell which rule an open of a file would meet.
