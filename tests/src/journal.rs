@@ -106,11 +106,8 @@ impl Journal {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Zeros {
     Never,
-    /// Up to the end of the block in which the synced bytes end: what ext4 itself leaves there
-    /// when an append was cut off.
-    InLastBlock,
-    /// Anywhere beyond the end of the synced bytes: ext4 on a slow device may commit the size of
-    /// an append before it commits that its bytes were written.
+    /// Anywhere beyond the end of the synced bytes: a plain ext4, too, may commit the size of an
+    /// append before it commits that its bytes were written.
     BeyondSynced,
 }
 
@@ -319,7 +316,6 @@ fn after_cut(
     }
     let zeros_end = match zeros {
         Zeros::Never => base.len(),
-        Zeros::InLastBlock => base.len().next_multiple_of(4096).min(found.len()),
         Zeros::BeyondSynced => found.len(),
     };
     for at in base.len()..zeros_end {

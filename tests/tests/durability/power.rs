@@ -262,7 +262,7 @@ fn cut_a_plain_ext4(seed: u64, work: Work) -> Vec<String> {
     let mut wrong = Vec::new();
     for cut in &cuts {
         let backing = MountedFs::image(&cut.backing, &machine.bed.backing);
-        wrong.extend(judge(cut, &writers, backing.path(), Zeros::InLastBlock));
+        wrong.extend(judge(cut, &writers, backing.path(), Zeros::BeyondSynced));
     }
     wrong
 }
