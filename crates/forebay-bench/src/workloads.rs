@@ -12,6 +12,7 @@ pub mod fill;
 mod prepare;
 pub mod rates;
 pub mod reread;
+mod scatter;
 pub mod session;
 pub mod skew;
 pub mod steady;

@@ -4,24 +4,22 @@
 //! what is filled, and takes the steady part of that.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::rates::{check_tasks, check_transfer};
-use super::session::{Cache, Session, Told};
-use super::skew::{Picker, Skew};
-use super::work::{self, Random, Work, work};
+use super::scatter::Scatter;
+use super::session::Session;
 use super::{Job, Workload, prepare};
 use crate::args::{Parsed, Spec};
 use crate::cache::Policy;
+use crate::drive::SyncEach;
 use crate::error::{Error, Result};
-use crate::io::{Direction, How};
+use crate::io::Direction;
 use crate::meter::Total;
-use crate::progress::Goal;
-use crate::record::{Access, FillPoint, Line};
+use crate::record::{FillPoint, Line};
 use crate::recorder::latency;
 use crate::slices::Slices;
 use crate::stats;
-use crate::team::Task;
 use crate::units::{human_bytes, human_rate};
 
 pub const WORKLOAD: Workload = Workload { name: "fill", spec, cache: Policy::Direct, plan };
@@ -109,38 +107,17 @@ impl Fill {
         path: &Path,
         (index, share): (usize, f64),
     ) -> Result<FillPoint> {
-        let filled = self.filled(share);
-        let base = session.base.clone();
-        let how = How { write: true, direct: base.direct(), ..How::default() };
-        let shared = Work {
-            seconds: Some(self.seconds),
-            ..Work::on(path.to_owned(), how, self.transfer as usize)
-        };
-        let picker = Picker::new(Skew::Uniform, filled / self.transfer);
-        let name = format!("fill {:.0} %", share * 100.0);
-        let before = session.before();
-        let team = session.team(self.tasks, &name, Goal::Seconds(self.seconds));
-        let outcome = team.run(|task: &Task<'_>, end| {
-            let rng = work::rng(base.seed + index as u64, task.rank);
-            let (direction, len) = (Direction::Write, self.transfer);
-            let mut plan = Random { direction, picker: picker.clone(), rng, len };
-            work(&base, task, end, &shared, &mut plan).map(drop)
-        });
-        let files: [PathBuf; 1] = [path.to_owned()];
-        let told = Told {
-            name: &name,
-            iteration: 0,
-            access: Access::Write,
-            tasks: self.tasks,
-            seconds: work::seconds(&outcome),
+        let scatter = Scatter {
+            path,
+            size: self.filled(share),
+            direction: Direction::Write,
             transfer: self.transfer,
-            before,
-            cache: Cache::Doubtful,
-            files: &files,
-            figures: BTreeMap::new(),
+            each: SyncEach::No,
+            tasks: self.tasks,
+            seconds: self.seconds,
+            stream: index as u64,
         };
-        let seconds = told.seconds;
-        let total = session.phase(told, &outcome)?;
+        let (seconds, total) = scatter.run(session, &format!("fill {:.0} %", share * 100.0))?;
         Ok(self.point(share, seconds, &total))
     }
 

@@ -1,24 +1,21 @@
 //! `steps`: what is the maximum? One more client every interval, until throughput stops growing.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::rates::check_transfer;
-use super::session::{Cache, Session, Told};
-use super::skew::{Picker, Skew};
-use super::work::{self, Random, Work, work};
+use super::scatter::Scatter;
+use super::session::Session;
 use super::{Job, Workload, prepare};
 use crate::args::{Parsed, Spec};
 use crate::cache::Policy;
 use crate::drive::SyncEach;
 use crate::error::{Error, Result};
-use crate::io::{Direction, How};
+use crate::io::Direction;
 use crate::meter::Total;
-use crate::progress::Goal;
-use crate::record::{Access, Line, ScalePoint};
+use crate::record::{Line, ScalePoint};
 use crate::recorder::latency;
 use crate::stats;
-use crate::team::Task;
 use crate::units::{human_bytes, human_count, human_nanos};
 
 pub const WORKLOAD: Workload = Workload { name: "steps", spec, cache: Policy::Direct, plan };
@@ -89,42 +86,18 @@ struct Steps {
 
 impl Steps {
     fn step(&self, session: &mut Session, path: &Path, clients: usize) -> Result<ScalePoint> {
-        let base = session.base.clone();
-        let files: [PathBuf; 1] = [path.to_owned()];
-        let (access, before) = match self.direction {
-            Direction::Write => (Access::Write, session.before()),
-            Direction::Read => (Access::Read, session.before_reading(&files)?),
-        };
-        let write = self.direction == Direction::Write;
-        let how = How { write, direct: base.direct(), ..How::default() };
-        let shared = Work {
-            seconds: Some(self.interval),
-            each: self.each,
-            ..Work::on(path.to_owned(), how, self.transfer as usize)
-        };
-        let picker = Picker::new(Skew::Uniform, self.size / self.transfer);
-        let name = format!("{clients} client{}", if clients == 1 { "" } else { "s" });
-        let team = session.team(clients, &name, Goal::Seconds(self.interval));
-        let outcome = team.run(|task: &Task<'_>, end| {
-            let rng = work::rng(base.seed + clients as u64, task.rank);
-            let (direction, len) = (self.direction, self.transfer);
-            let mut plan = Random { direction, picker: picker.clone(), rng, len };
-            work(&base, task, end, &shared, &mut plan).map(drop)
-        });
-        let told = Told {
-            name: &name,
-            iteration: 0,
-            access,
-            tasks: clients,
-            seconds: work::seconds(&outcome),
+        let scatter = Scatter {
+            path,
+            size: self.size,
+            direction: self.direction,
             transfer: self.transfer,
-            before,
-            cache: Cache::Doubtful,
-            files: &files,
-            figures: BTreeMap::new(),
+            each: self.each,
+            tasks: clients,
+            seconds: self.interval,
+            stream: clients as u64,
         };
-        let seconds = told.seconds;
-        let total = session.phase(told, &outcome)?;
+        let name = format!("{clients} client{}", if clients == 1 { "" } else { "s" });
+        let (seconds, total) = scatter.run(session, &name)?;
         Ok(point(clients, seconds, &total))
     }
 
