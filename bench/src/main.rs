@@ -15,7 +15,7 @@ mod report;
 mod run;
 mod stat;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -78,18 +78,42 @@ struct Options {
     /// Where a fragment for docs/PERFORMANCE.md goes.
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
+    #[command(flatten)]
+    places: Places,
+    /// Measure something else in its place, to check the harness.
+    #[arg(long, default_value = "forebay")]
+    subject: Subject,
+}
+
+/// Where to measure, and what.
+#[derive(Args)]
+struct Places {
     /// A directory on the disk to measure; a scratch directory is made in it.
     #[arg(long, value_name = "DIR", default_value = ".")]
     dir: PathBuf,
-    /// A directory on a tmpfs.
+    /// A directory on a tmpfs, for another one.
     #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
     tmpfs: PathBuf,
     /// The binary to measure [default: the one beside this one].
     #[arg(long, value_name = "FILE")]
     forebay: Option<PathBuf>,
-    /// Measure something else in its place, to check the harness.
-    #[arg(long, default_value = "forebay")]
-    subject: Subject,
+}
+
+impl Places {
+    /// On the disk and on the tmpfs.
+    fn scratch(&self) -> Result<[Scratch; 2]> {
+        Ok([Scratch::new(&self.dir)?, Scratch::new(&self.tmpfs)?])
+    }
+
+    /// The named binary, else the one built beside this one, else none.
+    fn binary(&self) -> Result<Option<PathBuf>> {
+        if let Some(path) = &self.forebay {
+            let path = path.canonicalize();
+            return path.context("--forebay: there is no such file").map(Some);
+        }
+        let beside = std::env::current_exe()?.with_file_name("forebay");
+        Ok(beside.exists().then_some(beside))
+    }
 }
 
 fn main() -> ExitCode {
@@ -120,10 +144,9 @@ fn main() -> ExitCode {
 fn measure(options: &Options) -> Result<bool> {
     let chosen = chosen(options)?;
     guard::install();
-    let disk = Scratch::new(&options.dir)?;
-    let tmpfs = Scratch::new(&options.tmpfs)?;
+    let [disk, tmpfs] = options.places.scratch()?;
     let rounds = options.rounds.map_or(if options.quick { 5 } else { 7 }, |n| n as usize);
-    let binary = binary_of(options.forebay.as_deref())?;
+    let binary = options.places.binary()?;
     let environment = Environment::observe(&Choices {
         disk: disk.path(),
         tmpfs: tmpfs.path(),
@@ -172,14 +195,4 @@ fn chosen(options: &Options) -> Result<Vec<&'static Case>> {
         Needs::AnySubject | Needs::Forebay => true,
     };
     Ok(CASES.iter().filter(wanted).collect())
-}
-
-/// The named binary, else the one built beside this one, else none.
-fn binary_of(named: Option<&Path>) -> Result<Option<PathBuf>> {
-    if let Some(path) = named {
-        let path = path.canonicalize();
-        return path.context("--forebay: there is no such file").map(Some);
-    }
-    let beside = std::env::current_exe()?.with_file_name("forebay");
-    Ok(beside.exists().then_some(beside))
 }

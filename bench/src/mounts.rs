@@ -77,6 +77,19 @@ fn remove_all<'a>(dirs: impl IntoIterator<Item = &'a PathBuf>) {
     }
 }
 
+/// Starts a server in a process group of its own: Ctrl-C must reach us first, or it dies under the
+/// work.
+pub fn start_apart(command: &mut Command, log: &Path) -> Result<Child> {
+    let output = File::create(log)?;
+    command
+        .stdin(Stdio::null())
+        .stdout(output.try_clone()?)
+        .stderr(output)
+        .process_group(0)
+        .spawn()
+        .with_context(|| format!("cannot start {}", command.get_program().display()))
+}
+
 /// A child process that serves a mount point in the foreground.
 pub struct Daemon {
     mountpoint: PathBuf,
@@ -87,15 +100,7 @@ pub struct Daemon {
 impl Daemon {
     /// Starts `command` and waits until `mountpoint` is a mount.
     pub fn start(command: &mut Command, mountpoint: &Path, log: &Path) -> Result<Daemon> {
-        let output = File::create(log)?;
-        // A group of its own: Ctrl-C must reach us first, or the mount dies under the work.
-        let child = command
-            .stdin(Stdio::null())
-            .stdout(output.try_clone()?)
-            .stderr(output)
-            .process_group(0)
-            .spawn()
-            .with_context(|| format!("cannot start {}", command.get_program().display()))?;
+        let child = start_apart(command, log)?;
         let serving = Serving::new(mountpoint, child.id() as i32);
         let mut daemon =
             Daemon { mountpoint: mountpoint.to_owned(), child, serving: Some(serving) };

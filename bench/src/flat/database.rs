@@ -1,8 +1,7 @@
 //! Databases on the throttled store alone, on the fast directory alone, and on forebay with three
 //! presets; each starts from a copy of the same prepared data.
 
-use std::fs::{self, File};
-use std::os::unix::process::CommandExt;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -14,7 +13,7 @@ use super::series::{Book, Interval, Steadiness};
 use super::tables::Sheet;
 use super::{mariadb, postgres};
 use crate::guard::{Serving, go_on};
-use crate::mounts::Forebay;
+use crate::mounts::{Forebay, start_apart};
 use crate::report::{Finding, Report, Target};
 use crate::run::{On, Run};
 
@@ -210,14 +209,7 @@ pub struct Server {
 
 impl Server {
     pub fn start(command: &mut Command, log: &Path, signal: i32) -> Result<Server> {
-        let output = File::create(log)?;
-        let child = command
-            .stdin(Stdio::null())
-            .stdout(output.try_clone()?)
-            .stderr(output)
-            .process_group(0)
-            .spawn()
-            .with_context(|| format!("cannot start {}", command.get_program().display()))?;
+        let child = start_apart(command, log)?;
         let pid = child.id() as i32;
         let watched = Serving::new(&Path::new("server").join(pid.to_string()), pid);
         Ok(Server { child, signal, _watched: watched })

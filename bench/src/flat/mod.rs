@@ -21,7 +21,7 @@ use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 
 use crate::environment::{Choices, Environment};
-use crate::guard::{self, Scratch};
+use crate::guard;
 use crate::report::Report;
 use crate::run::{Run, Subject};
 use tables::Sheet;
@@ -37,15 +37,8 @@ pub struct Options {
     /// Where time series, pictures and the fragment go.
     #[arg(long, value_name = "DIR", default_value = "flat-results")]
     out: PathBuf,
-    /// A directory on the disk; the databases' tier lies there.
-    #[arg(long, value_name = "DIR", default_value = ".")]
-    dir: PathBuf,
-    /// A directory on a tmpfs, for stores and the other tiers.
-    #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
-    tmpfs: PathBuf,
-    /// The binary to measure [default: the one beside this one].
-    #[arg(long, value_name = "FILE")]
-    forebay: Option<PathBuf>,
+    #[command(flatten)]
+    places: crate::Places,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -81,9 +74,8 @@ pub fn measure(options: &Options) -> Result<bool> {
     guard::install();
     fs::create_dir_all(&options.out).with_context(|| format!("--out {}", options.out.display()))?;
     let out = options.out.canonicalize()?;
-    let (disk, tmpfs) = (Scratch::new(&options.dir)?, Scratch::new(&options.tmpfs)?);
-    let binary = crate::binary_of(options.forebay.as_deref())?;
-    let binary = binary.context("no forebay binary (--forebay FILE)")?;
+    let [disk, tmpfs] = options.places.scratch()?;
+    let binary = options.places.binary()?.context("no forebay binary (--forebay FILE)")?;
     let environment = Environment::observe(&Choices {
         disk: disk.path(),
         tmpfs: tmpfs.path(),
