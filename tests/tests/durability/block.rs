@@ -96,12 +96,8 @@ fn problems_after(
     writers: &[Writer],
     flags: &[&str],
 ) -> Vec<String> {
-    let name = |path: &Path| path.file_name().expect("name").to_string_lossy().into_owned();
-    machine.plug(&name(&cut.tier), &name(&cut.backing));
     let top = machine.bed.dir("top");
-    let mounted = machine.bed.mount(flags);
-    let recovery = mounted.status()["recovery"].clone();
-    assert_eq!(recovery["same_boot"], false, "another boot id was given: {recovery:#}");
+    let mounted = machine.restart(cut, flags);
     let mut wrong = match OnTop::new(&mounted, &top) {
         Ok(above) => judge_damaged(cut, writers, &top).into_iter().chain(above.check()).collect(),
         Err(why) => vec![format!("does not even mount: {why}")],

@@ -16,8 +16,8 @@ use forebay_tests::images::{self, ImageFs, MountedFs};
 use forebay_tests::journal::{History, Zeros};
 use forebay_tests::tree::{Times, Tree};
 use forebay_tests::{
-    Bed, Rng, Tier, binary_mentions, kill, needs_forebay, needs_tools, proof, skip, soak, sys,
-    within,
+    Bed, Mounted, Rng, Tier, binary_mentions, kill, needs_forebay, needs_tools, proof, skip, soak,
+    sys, within,
 };
 
 use crate::load::{Load, Work, Writer};
@@ -75,6 +75,16 @@ impl Machine {
         self.backing = Some(MountedFs::image(&self.image(backing), &self.bed.backing));
     }
 
+    /// Mounts what a cut left, as after a reset.
+    pub fn restart(&mut self, cut: &Cut, flags: &[&str]) -> Mounted {
+        let name = |path: &Path| path.file_name().expect("name").to_string_lossy().into_owned();
+        self.plug(&name(&cut.tier), &name(&cut.backing));
+        let mounted = self.bed.mount(flags);
+        let recovery = mounted.status()["recovery"].clone();
+        assert_eq!(recovery["same_boot"], false, "another boot id was given: {recovery:#}");
+        mounted
+    }
+
     pub fn unplug(&mut self) {
         self.tier = None;
         self.backing = None;
@@ -120,11 +130,7 @@ fn problems_after(
     writers: &[Writer],
     flags: &[&str],
 ) -> Vec<String> {
-    let name = |path: &Path| path.file_name().expect("name").to_string_lossy().into_owned();
-    machine.plug(&name(&cut.tier), &name(&cut.backing));
-    let mounted = machine.bed.mount(flags);
-    let recovery = mounted.status()["recovery"].clone();
-    assert_eq!(recovery["same_boot"], false, "another boot id was given: {recovery:#}");
+    let mounted = machine.restart(cut, flags);
     let mut wrong = judge(cut, writers, &machine.bed.mnt, Zeros::Never);
     let seen = Tree::read(&machine.bed.mnt);
     let out = mounted.try_umount(&[]);
