@@ -134,6 +134,22 @@ impl Mounts {
         }
     }
 
+    /// The mount a path is in, or the daemon of a tier named by its directory.
+    pub fn daemon_of(&self, path: &Path) -> Result<Place> {
+        self.find(path).or_else(|error| {
+            let tier = self.absolute(path)?;
+            match forebay_engine::Tier::socket_path(&tier).exists() {
+                true => Ok(Place { mountpoint: PathBuf::from("-"), tier, path: PathBuf::new() }),
+                false => Err(error),
+            }
+        })
+    }
+
+    /// That of `path`, or the implied one.
+    pub fn daemon_or_implied(&self, path: Option<&Path>) -> Result<Place> {
+        path.map_or_else(|| self.implied(), |path| self.daemon_of(path))
+    }
+
     fn not_ours(&self, kind: Kind, what: &str) -> Error {
         let mounted: Vec<String> =
             self.ours().map(|(path, _)| path.display().to_string()).collect();

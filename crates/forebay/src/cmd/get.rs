@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use forebay_backing::{Error, Kind, Result};
 use serde_json::{Map, Value};
 
-use super::status;
 use crate::config::keys;
 use crate::http::Client;
 use crate::mounts::Mounts;
@@ -45,7 +44,7 @@ pub fn run(args: &Args) -> Result<u8> {
     if names.is_empty() {
         names.extend(keys::KEYS.iter().map(|key| key.name));
     }
-    let place = status::find(&Mounts::read()?, &args.mountpoint)?;
+    let place = Mounts::read()?.daemon_of(&args.mountpoint)?;
     let all = Client::new(&place.tier).get("/v1/config")?;
     match (args.json, args.keys.len()) {
         (true, _) => say_json(&chosen(&all, &names)),

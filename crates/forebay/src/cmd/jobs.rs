@@ -6,7 +6,6 @@ use forebay_backing::{Error, Kind, Result};
 use serde_json::Value;
 
 use super::job::{self, Interrupt};
-use super::status;
 use crate::http::Client;
 use crate::moment;
 use crate::mounts::Mounts;
@@ -87,11 +86,7 @@ pub fn run(args: &Args) -> Result<u8> {
 }
 
 fn client(mountpoint: Option<&PathBuf>) -> Result<Client> {
-    let mounts = Mounts::read()?;
-    let place = match mountpoint {
-        Some(path) => status::find(&mounts, path)?,
-        None => mounts.implied()?,
-    };
+    let place = Mounts::read()?.daemon_or_implied(mountpoint.map(PathBuf::as_path))?;
     Ok(Client::new(&place.tier))
 }
 

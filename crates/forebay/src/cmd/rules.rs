@@ -6,7 +6,6 @@ use clap::Subcommand;
 use forebay_backing::Result;
 use serde_json::{Value, json};
 
-use super::status;
 use crate::config::RuleText;
 use crate::http::Client;
 use crate::mounts::{Mounts, Place};
@@ -108,7 +107,7 @@ pub fn run(args: &Args) -> Result<u8> {
 }
 
 fn client(path: &std::path::Path) -> Result<(Client, Place)> {
-    let place = status::find(&Mounts::read()?, path)?;
+    let place = Mounts::read()?.daemon_of(path)?;
     Ok((Client::new(&place.tier), place))
 }
 

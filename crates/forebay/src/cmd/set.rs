@@ -6,7 +6,6 @@ use forebay_backing::{Error, Kind, Result};
 use serde_json::{Map, Value, json};
 
 use super::job::{self, Output};
-use super::status;
 use crate::config::keys;
 use crate::http::Client;
 use crate::mounts::Mounts;
@@ -47,7 +46,7 @@ pub struct Args {
 
 pub fn run(args: &Args) -> Result<u8> {
     let body = parse(&args.pairs)?;
-    let place = status::find(&Mounts::read()?, &args.mountpoint)?;
+    let place = Mounts::read()?.daemon_of(&args.mountpoint)?;
     let client = Client::new(&place.tier);
     let answer = client.ask("PUT", "/v1/config", &body)?;
     match args.json {

@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use forebay_backing::Result;
 use serde_json::Value;
 
-use super::status;
 use crate::http::Client;
 use crate::mounts::Mounts;
 use crate::ui::table::{Align, lay_out};
@@ -53,11 +52,7 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<u8> {
-    let mounts = Mounts::read()?;
-    let place = match &args.mountpoint {
-        Some(path) => status::find(&mounts, path)?,
-        None => mounts.implied()?,
-    };
+    let place = Mounts::read()?.daemon_or_implied(args.mountpoint.as_deref())?;
     let client = Client::new(&place.tier);
     if args.reset {
         let answer = client.post("/v1/stats/reset", &Value::Null)?;

@@ -36,20 +36,9 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<u8> {
     let mounts = Mounts::read()?;
     match &args.mountpoint {
-        Some(path) => one(&find(&mounts, path)?, args.json),
+        Some(path) => one(&mounts.daemon_of(path)?, args.json),
         None => all(&mounts, args.json),
     }
-}
-
-/// The mount a path is in, or the daemon of a tier named by its directory.
-pub fn find(mounts: &Mounts, path: &Path) -> Result<Place> {
-    mounts.find(path).or_else(|error| {
-        let tier = mounts.absolute(path)?;
-        match forebay_engine::Tier::socket_path(&tier).exists() {
-            true => Ok(Place { mountpoint: PathBuf::from("-"), tier, path: PathBuf::new() }),
-            false => Err(error),
-        }
-    })
 }
 
 fn one(place: &Place, json: bool) -> Result<u8> {

@@ -11,7 +11,6 @@ use ratatui::buffer::Buffer;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
 use ratatui::{DefaultTerminal, Terminal};
 
-use super::status;
 use crate::http::Client;
 use crate::mounts::Mounts;
 use crate::signals;
@@ -48,11 +47,7 @@ pub struct Args {
 const SIZE: (u16, u16) = (80, 24);
 
 pub fn run(args: &Args) -> Result<u8> {
-    let mounts = Mounts::read()?;
-    let place = match &args.mountpoint {
-        Some(path) => status::find(&mounts, path)?,
-        None => mounts.implied()?,
-    };
+    let place = Mounts::read()?.daemon_or_implied(args.mountpoint.as_deref())?;
     let client = Client::new(&place.tier);
     let first = client.get("/v1/top")?;
     if args.json {
