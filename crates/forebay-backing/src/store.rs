@@ -21,9 +21,11 @@ pub struct FileKey {
 }
 
 /// Seconds and nanoseconds since the epoch, as the kernel keeps them (`sec` may be negative).
+/// Packed, since three of them are kept for each of maybe a million cached files.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,
 )]
+#[repr(packed(4))]
 pub struct Timestamp {
     pub sec: i64,
     pub nsec: u32,
@@ -171,6 +173,14 @@ pub trait BackingStore: Send + Sync + 'static {
     /// Opens a regular file. `ReadWrite` succeeds wherever the daemon may legitimately write for
     /// the file's owner: a daemon that owns a 0444 file gets it.
     fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn BackingFile>>;
+
+    /// Opens and looks: one question to a network file system, whose open is answered with the
+    /// attributes.
+    fn open_seen(&self, path: &Path, access: Access) -> Result<(Arc<dyn BackingFile>, Attr)> {
+        let file = self.open(path, access)?;
+        let attr = file.stat()?;
+        Ok((file, attr))
+    }
 
     /// Creates a regular file, which must not exist.
     fn create(&self, path: &Path, new: &New) -> Result<(Arc<dyn BackingFile>, Attr)>;

@@ -110,8 +110,7 @@ impl Engine {
                 // An ordinary user opens his own 0444 file by way of a chmod, which moves its
                 // ctime: look before.
                 let before = if self.privileged { None } else { Some(self.backing.stat(&path)?) };
-                let target = self.backing.open(&path, Access::ReadWrite)?;
-                let attr = target.stat()?;
+                let (target, attr) = self.backing.open_seen(&path, Access::ReadWrite)?;
                 Ok((target, before.filter(|b| b.key == attr.key).unwrap_or(attr)))
             });
             match opened {

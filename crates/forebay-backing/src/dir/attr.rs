@@ -134,7 +134,8 @@ pub fn identity(fd: BorrowedFd<'_>, canonical: &Path) -> Sys<String> {
         magic::EXT | magic::BTRFS => format!("{:016x}", sys::fstatvfs(fd)?.f_fsid),
         _ => canonical.display().to_string(),
     };
-    Ok(format!("1:{magic:08x}:{}:{}.{:09}:{place}", stat.stx_ino, birth.sec, birth.nsec))
+    let Timestamp { sec, nsec } = birth;
+    Ok(format!("1:{magic:08x}:{}:{sec}.{nsec:09}:{place}", stat.stx_ino))
 }
 
 /// The field's type differs between architectures; the number fits 32 bits on all of them.

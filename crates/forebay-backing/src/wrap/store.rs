@@ -64,6 +64,11 @@ impl<L: Layer> BackingStore for Wrapped<L> {
         Ok(self.file(file, path))
     }
 
+    fn open_seen(&self, path: &Path, access: Access) -> Result<(Arc<dyn BackingFile>, Attr)> {
+        let (file, attr) = self.go(Verb::Open, &[path], || self.inner.open_seen(path, access))?;
+        Ok((self.file(file, path), attr))
+    }
+
     fn create(&self, path: &Path, new: &New) -> Result<(Arc<dyn BackingFile>, Attr)> {
         let (file, attr) = self.go(Verb::Create, &[path], || self.inner.create(path, new))?;
         Ok((self.file(file, path), attr))
