@@ -99,6 +99,7 @@ counters!(
     read_bytes,
     read_uncached_bytes,
     write_bytes,
+    write_around_bytes,
     fill_bytes,
     fills,
     readahead_fills,
@@ -408,7 +409,7 @@ impl Engine {
     pub(crate) fn discard(&self, file: &File, inner: &mut Inner) {
         let had_record = inner.recorded;
         if inner.recorded {
-            if self.append(&Entry::Drop(file.id)).is_err() {
+            if self.append(inner, &Entry::Drop(file.id)).is_err() {
                 return; // The record still stands, so the shadow must too.
             }
             inner.recorded = false;
@@ -462,8 +463,12 @@ impl Engine {
         })
     }
 
-    pub(crate) fn append(&self, entry: &Entry) -> Result<()> {
-        self.note_tier(self.index.append(entry))
+    pub(crate) fn append(&self, inner: &mut Inner, entry: &Entry) -> Result<()> {
+        let seq = self.note_tier(self.index.append(entry))?;
+        if let Some(live) = &mut inner.live {
+            live.logged_seq = Some(seq);
+        }
+        Ok(())
     }
 
     /// Records the whole state of a file. One without a name has no record: it ends with us.
@@ -471,7 +476,8 @@ impl Engine {
         if inner.live.as_ref().is_some_and(|live| live.unlinked) {
             return Ok(());
         }
-        self.append(&Entry::Put(file.id, Box::new(inner.state.clone())))?;
+        let entry = Entry::Put(file.id, Box::new(inner.state.clone()));
+        self.append(inner, &entry)?;
         inner.recorded = true;
         Ok(())
     }
@@ -484,7 +490,7 @@ impl Engine {
         }
         let since = inner.state.dirty_since;
         for run in marks {
-            self.append(&Entry::Mark { id: file.id, run: *run, since })?;
+            self.append(inner, &Entry::Mark { id: file.id, run: *run, since })?;
         }
         Ok(())
     }

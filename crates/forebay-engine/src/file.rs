@@ -7,6 +7,7 @@
 //! backing store.
 
 use std::collections::VecDeque;
+use std::num::NonZeroU64;
 use std::path::Path;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -53,7 +54,7 @@ pub(crate) struct Inner {
     /// before says nothing then.
     pub base_seq: u32,
     /// Its place in the dirty queue.
-    pub queued: Option<u64>,
+    pub queued: Option<NonZeroU64>,
     /// Since when which of its blocks are dirty.
     pub stamps: Stamps,
     pub trouble: Option<Box<Trouble>>,
@@ -96,6 +97,9 @@ pub(crate) struct Live {
     pub cut_seq: u64,
     /// Rises with every change of attributes made through us.
     pub meta_seq: u64,
+    /// The log's position after the last record about this file, if there was one since this is
+    /// here. Later ones are of no concern to a sync of it.
+    pub logged_seq: Option<u64>,
     /// When the attributes were last compared with the backing store's.
     pub checked: Option<Instant>,
     /// The shadow's stat when it became opaque, to see whether anything was written.
@@ -304,18 +308,19 @@ const SEQUENCE_BITS: u32 = 20;
 
 impl DirtyQueue {
     /// Adds a file whose oldest dirty byte is from `since`; returns its place.
-    pub fn push(&mut self, since: u64, file: Arc<File>) -> u64 {
+    /// `since` is positive.
+    pub fn push(&mut self, since: u64, file: Arc<File>) -> NonZeroU64 {
         let mut place = since << SEQUENCE_BITS;
         let last = self.by_age.range(place..(since + 1) << SEQUENCE_BITS).next_back();
         if let Some((last, _)) = last {
             place = last + 1;
         }
         self.by_age.insert(place, (since, file));
-        place
+        NonZeroU64::new(place).expect("since is positive")
     }
 
-    pub fn remove(&mut self, place: u64) {
-        self.by_age.remove(&place);
+    pub fn remove(&mut self, place: NonZeroU64) {
+        self.by_age.remove(&place.get());
     }
 
     /// Files dirtied before `until`, oldest first.

@@ -134,12 +134,13 @@ impl Index {
         self.fold_as(state_of, Some((boot_id, true)), next_id)
     }
 
-    /// Appends a change. Written, not synced: it survives us, not the machine.
-    pub fn append(&self, entry: &Entry) -> io::Result<()> {
+    /// Appends a change. Written, not synced: it survives us, not the machine. Returns the position
+    /// after it, for [`Index::sync_to`].
+    pub fn append(&self, entry: &Entry) -> io::Result<u64> {
         let mut log = self.lock();
         log.append(entry)?;
         self.log_bytes.store(log.file.len(), Relaxed);
-        Ok(())
+        Ok(log.next_seq)
     }
 
     /// Announces a change of names; the number goes into [`Index::conclude`].

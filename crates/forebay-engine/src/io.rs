@@ -381,7 +381,7 @@ impl Engine {
             return self.put(file, inner);
         }
         let mtime = inner.state.mtime;
-        self.append(&Entry::Resize { id: file.id, size, mtime, now_ms })
+        self.append(inner, &Entry::Resize { id: file.id, size, mtime, now_ms })
     }
 
     /// `fallocate`: reserves space or makes a range read as zeros.
@@ -485,7 +485,9 @@ impl Engine {
                 break;
             }
         }
-        self.note_tier(self.index.sync())?;
+        // What was recorded since of others is theirs to sync.
+        let logged = file.lock().live.as_ref().and_then(|live| live.logged_seq);
+        self.note_tier(logged.map_or_else(|| self.index.sync(), |seq| self.index.sync_to(seq)))?;
         failpoint::pass("sync.marked");
         Ok(())
     }
@@ -557,7 +559,7 @@ impl Engine {
             return self.put(file, &mut inner).map(|()| true);
         }
         let size = inner.state.durable_size.expect("set by the sync");
-        self.append(&Entry::Synced { id: file.id, size, ranges }).map(|()| true)
+        self.append(&mut inner, &Entry::Synced { id: file.id, size, ranges }).map(|()| true)
     }
 
     /// Records a change of mtime made by the user on a file whose mtime is ours.

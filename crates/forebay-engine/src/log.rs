@@ -3,6 +3,10 @@
 //! A record written and not synced survives the death of the process (S2); a synced one survives
 //! the loss of power (S3). Reading stops at the first record that is torn or out of sequence.
 //!
+//! A file's end is zeros, written ahead of the records: a sync then finds blocks and a size that the
+//! file system knows already, and costs one flush of the device and no commit of a journal. (As
+//! databases do with theirs; fdatasync(2) leaves out what reading the data back does not need.)
+//!
 //! Layout of a record: `len: u32`, `crc: u32` over everything after it, `seq: u64`, payload of
 //! `len` bytes; little-endian. Sequence numbers rise by one and never start again.
 
@@ -113,9 +117,11 @@ const HEADER: usize = 16;
 /// A record larger than this is damage, not data: the largest is a file of many runs.
 const RECORD_MAX: usize = 1 << 30;
 
-/// Space is taken in steps of this, so that appending does not fail on a tier that has just
-/// become full.
+/// Space is taken, and zeroed, in steps of this, so that appending does not fail on a tier that has
+/// just become full.
 const RESERVE_STEP: u64 = 1 << 20;
+
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// One file of the log, open for appending.
 pub struct LogFile {
@@ -172,7 +178,17 @@ impl LogFile {
             Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => {}
             other => other?,
         }
+        self.zero(self.reserved.max(need), self.tail + step)?;
         self.reserved = self.tail + step;
+        Ok(())
+    }
+
+    fn zero(&self, mut from: u64, to: u64) -> io::Result<()> {
+        while from < to {
+            let len = (to - from).min(ZEROS.len() as u64);
+            self.file.write_at(&ZEROS[..len as usize], from)?;
+            from += len;
+        }
         Ok(())
     }
 

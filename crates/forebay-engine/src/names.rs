@@ -393,7 +393,7 @@ impl Engine {
             };
         }
         if inner.recorded {
-            self.append(&crate::log::Entry::Drop(file.id))?;
+            self.append(&mut inner, &crate::log::Entry::Drop(file.id))?;
             inner.recorded = false;
         }
         inner.live().unlinked = true;
@@ -520,8 +520,8 @@ impl Engine {
             let mut inner = file.lock();
             let former = inner.state.path().map(Box::from);
             rebase(&mut inner.state.paths, from, to);
-            if inner.state.is_dirty() && inner.state.former.is_empty() {
-                inner.state.former = former.into_iter().collect();
+            if inner.state.is_dirty() && inner.state.former.is_none() {
+                inner.state.former = former;
             }
             if inner.recorded {
                 self.put(file, &mut inner)?;

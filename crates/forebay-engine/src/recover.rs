@@ -448,7 +448,7 @@ impl Recovery<'_> {
             }
             return;
         }
-        if let Some(former) = state.former.first()
+        if let Some(former) = &state.former
             && self.backing.stat(former).is_ok_and(|attr| attr.key == state.key)
         {
             if let Err(e) = self.backing.rename(former, &path, RenameMode::Replace) {

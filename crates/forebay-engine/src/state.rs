@@ -54,9 +54,9 @@ pub struct FileState {
     /// Every name known, the most trusted first. Empty once the last one was unlinked.
     #[serde(with = "path_bytes")]
     pub paths: Names,
-    /// Its name before a rename that the backing store may still forget; at most one.
-    #[serde(with = "path_bytes")]
-    pub former: Vec<Box<Path>>,
+    /// Its name before a rename that the backing store may still forget.
+    #[serde(with = "path_bytes::one")]
+    pub former: Option<Box<Path>>,
     pub owner: Owner,
     /// Size programs see, in bytes, unless opaque: then the shadow's size is the truth.
     pub size: u64,
@@ -106,7 +106,7 @@ impl FileState {
         FileState {
             key: attr.key,
             paths: smallvec![path.into()],
-            former: Vec::new(),
+            former: None,
             owner: Owner::of(attr),
             size: attr.size,
             mtime: attr.mtime,
@@ -263,7 +263,7 @@ impl FileState {
         self.base = base;
         self.flags.flush_open = false;
         self.flags.newborn = false;
-        self.former = Vec::new();
+        self.former = None;
         self.flags.meta_dirty = self.size != base.size || self.mtime != base.mtime;
         self.dirty_since = 0;
         if self.is_dirty() {
@@ -365,5 +365,20 @@ mod path_bytes {
             .into_iter()
             .map(|p| PathBuf::from(OsString::from_vec(p)).into_boxed_path())
             .collect())
+    }
+
+    /// The same for at most one.
+    pub mod one {
+        use std::path::Path;
+
+        use serde::{Deserializer, Serializer};
+
+        pub fn serialize<S: Serializer>(path: &Option<Box<Path>>, s: S) -> Result<S::Ok, S::Error> {
+            super::serialize(path.as_slice(), s)
+        }
+
+        pub fn deserialize<'d, D: Deserializer<'d>>(d: D) -> Result<Option<Box<Path>>, D::Error> {
+            super::deserialize(d).map(|paths: Vec<Box<Path>>| paths.into_iter().next())
+        }
     }
 }
