@@ -164,6 +164,55 @@ fn what_comes_last_is_published_after_all_others_or_not_at_all() {
 }
 
 #[test]
+fn what_comes_last_does_so_in_an_unmount_and_in_a_recovery() {
+    needs_forebay!();
+    let mut looks = [0, 0];
+    for (recovers, looks) in [false, true].into_iter().zip(&mut looks) {
+        let bed = Bed::new(Tier::Disk);
+        let mounted = bed.mount(&slow("4MB/s,1ms"));
+        let parts: Vec<Vec<u8>> = (0..6)
+            .map(|i| sample::file(&mounted.at(format!("ckpt/part{i}")), i, 1 << 20))
+            .collect();
+        // First by name and by age.
+        let manifest = sample::file(&mounted.at("ckpt/0-manifest"), 99, 3000);
+        start(&mounted, &["--last", "*-manifest"]);
+        let is_there = |name: &str, bytes: &[u8]| {
+            fs::read(bed.backing.join("ckpt").join(name)).is_ok_and(|found| found == bytes)
+        };
+        let watched = |end: &mut dyn FnMut() -> bool| {
+            while !is_there("0-manifest", &manifest) && !end() {
+                *looks += 1;
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            (0..6).all(|i| is_there(&format!("part{i}"), &parts[i]))
+        };
+        let mounted = match recovers {
+            true => {
+                mounted.crash();
+                None
+            }
+            false => Some(mounted),
+        };
+        let in_order = std::thread::scope(|scope| {
+            let ending = scope.spawn(|| match &mounted {
+                Some(mounted) => mounted.try_umount(&[]).code,
+                None => {
+                    let args = ["recover", text(&bed.tier), "--throttle", "4MB/s,1ms"];
+                    bed.forebay(&args).code
+                }
+            });
+            let in_order = watched(&mut || ending.is_finished());
+            assert_eq!(ending.join().unwrap(), Some(0));
+            in_order
+        });
+        assert!(in_order, "the manifest came first; recovery: {recovers}");
+        assert!(is_there("0-manifest", &manifest));
+    }
+    assert!(looks.iter().all(|looks| *looks > 10), "the manifests waited: {looks:?}");
+    proof!("manifests waited {looks:?} looks long");
+}
+
+#[test]
 fn a_fence_waits_for_what_was_dirty_and_not_for_what_follows() {
     needs_forebay!();
     let bed = Bed::new(Tier::Disk);

@@ -147,6 +147,7 @@ impl Engine {
         });
         written?;
         add(&self.counters.write_bytes, data.len() as u64);
+        add(&self.counters.write_around_bytes, data.len() as u64);
         add(self.write_bypass(why), 1);
         Ok(true)
     }

@@ -107,7 +107,7 @@ impl Engine {
             dirty_bytes: level.dirty_bytes,
             unsettled_bytes: unsettled,
             arrived: ages.arrived,
-            written: self.counters.write_bytes.load(Relaxed),
+            written: self.written_here(),
             copied: drain.copied.load(Relaxed),
             cohorts: &cohorts,
             settled_bytes: ages.settled_bytes.saturating_sub(unsettled),
@@ -129,6 +129,12 @@ impl Engine {
             minute: local_minute(),
         };
         drain.governor.lock().expect("no panic inside").tick(&sample, tunables)
+    }
+
+    /// Bytes that programs wrote into the tier.
+    fn written_here(&self) -> u64 {
+        let around = self.counters.write_around_bytes.load(Relaxed);
+        self.counters.write_bytes.load(Relaxed).saturating_sub(around)
     }
 
     /// What left the tier unflushed (truncated, unlinked) lowers the sum and has not arrived.

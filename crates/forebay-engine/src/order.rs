@@ -4,7 +4,8 @@
 //! - O1: what is owed is what was dirty when the order was given. Who goes on writing neither
 //!   lengthens it nor pushes out of its place what was dirty before.
 //! - O2: files that are to come last begin when all others have ended well, and not at all
-//!   otherwise; the drain leaves them alone until then.
+//!   otherwise; the drain leaves them alone until then, and every other order that does not name
+//!   them puts them last, too.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
@@ -72,6 +73,16 @@ const LOOK: Duration = Duration::from_millis(50);
 impl Order {
     pub fn of(scope: &[PathBuf]) -> Order {
         Order { scope: scope.to_vec(), ..Order::default() }
+    }
+
+    fn puts_last(&self, inner: &Inner) -> bool {
+        let fits = |pattern: &Pattern| is_within(inner, &self.scope, |path| pattern.matches(path));
+        self.last.as_ref().is_some_and(fits)
+    }
+
+    /// Whether it asks for this very file, and not for a directory it is in.
+    fn names(&self, inner: &Inner) -> bool {
+        self.scope.iter().any(|path| inner.state.paths.iter().any(|known| **known == *path))
     }
 }
 
@@ -154,9 +165,8 @@ impl Engine {
             if !inner.state.is_dirty() {
                 continue;
             }
-            let fits =
-                |pattern: &Pattern| is_within(&inner, &order.scope, |path| pattern.matches(path));
-            let is_last = order.last.as_ref().is_some_and(fits);
+            let is_last = order.puts_last(&inner)
+                || (self.drain.holds.covers(&inner) && !order.names(&inner));
             let owed = Owed::of(file.clone(), &inner);
             drop(inner);
             if is_last { last.push(owed) } else { others.push(owed) }

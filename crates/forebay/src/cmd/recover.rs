@@ -110,9 +110,11 @@ fn recover(args: &Args) -> Result<Recovered> {
     };
     let path = backing.canonicalize().unwrap_or_else(|_| backing.into());
     let tier = Tier::open(&args.tier, &TierOwner { path, identity: store.identity()? })?;
-    let engine = match (Engine::start(tier, store, settings.engine, settings.tunables), &target) {
+    let held = daemon::held_in(&args.tier);
+    let started = Engine::start_holding(tier, store, settings.engine, settings.tunables, &held);
+    let (engine, _holds) = match (started, &target) {
         (Err(e), Some(target)) if e.kind() == Kind::WrongTier => return salvage(args, target, &e),
-        (engine, _) => engine?,
+        (started, _) => started?,
     };
     let progress = Arc::new(Progress::default());
     let report = watched(&progress, || match &target {

@@ -15,7 +15,7 @@ mod saved;
 mod stack;
 mod statistics;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
@@ -156,6 +156,11 @@ fn assemble(plan: Plan, events: Sender<Event>, background: bool) -> Result<Arc<D
     daemon.keep_readings();
     daemon.resume_jobs(unfinished, holds);
     Ok(daemon)
+}
+
+/// What jobs that have not ended in a tier are to publish last.
+pub fn held_in(tier: &Path) -> Vec<(Vec<PathBuf>, Pattern)> {
+    held(&Jobs::load(saved::path(tier)).1)
 }
 
 /// What the drain is to leave alone for the sake of unfinished jobs.

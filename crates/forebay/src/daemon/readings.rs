@@ -134,7 +134,9 @@ impl Reading {
 
     /// Bytes written to the fast tier for each byte that it took in; 0 before the first.
     pub fn write_amplification(&self) -> f64 {
-        let taken = self.counter("write_bytes") + self.counter("fill_bytes");
+        let written =
+            self.counter("write_bytes").saturating_sub(self.counter("write_around_bytes"));
+        let taken = written + self.counter("fill_bytes");
         let written = self.tier.get("write").map_or(0, |op| op.bytes);
         if taken == 0 { 0.0 } else { (written as f64 / taken as f64 * 1000.0).round() / 1000.0 }
     }
