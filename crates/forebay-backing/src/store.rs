@@ -25,7 +25,7 @@ pub struct FileKey {
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,
 )]
-#[repr(packed(4))]
+#[repr(Rust, packed(4))]
 pub struct Timestamp {
     pub sec: i64,
     pub nsec: u32,

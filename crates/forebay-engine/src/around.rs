@@ -65,13 +65,23 @@ const UNSYNCED_MAX: usize = 65_536;
 pub(crate) struct Around {
     reads: Mutex<Streams>,
     writes: Mutex<Streams>,
-    unsynced: Mutex<HashSet<FileKey>>,
+    unsynced: Mutex<Unsynced>,
+}
+
+#[derive(Default)]
+struct Unsynced {
+    keys: HashSet<FileKey>,
+    /// There were more: any file may be one.
+    more: bool,
 }
 
 /// A file that is changed around the tier all the time is waited for so many times 50 ms.
 const TURNS: u32 = 200;
 
 const TURN: Duration = Duration::from_millis(50);
+
+/// How often a backing file is looked for that is being renamed.
+const OPENINGS: u32 = 500;
 
 impl Engine {
     /// The write policy of this moment: one look for each request.
@@ -226,6 +236,10 @@ impl Engine {
 
     /// Claims the file for a change around the tier (R1) and returns its backing file; `None` if
     /// the tier has to take it. A stream's own beginning, which is in the tier, is flushed first.
+    ///
+    /// That earlier bytes of the file (or of one with its key that is forgotten) were flushed is
+    /// made durable before: a loss of power must not bring back the record of a flush under way,
+    /// which would be done again over what went around (S3).
     fn begin_around(
         self: &Arc<Self>,
         file: &Arc<File>,
@@ -238,8 +252,15 @@ impl Engine {
         }
         if may_go_around(&mut file.lock()) {
             let backing = self.writable_backing(file)?;
+            let first = {
+                let mut inner = file.lock();
+                inner.live().arounds == 0 && !inner.live().moved
+            };
+            if first {
+                self.note_tier(self.index.sync())?;
+            }
             let mut inner = file.lock();
-            if may_go_around(&mut inner) {
+            if may_go_around(&mut inner) && self.index.is_synced(inner.settled_seq) {
                 inner.live().arounds += 1;
                 return Ok(Some(backing));
             }
@@ -305,16 +326,39 @@ impl Engine {
 
     /// The backing file for writing, kept while the file is open.
     pub(crate) fn writable_backing(&self, file: &Arc<File>) -> Result<Arc<dyn BackingFile>> {
-        if let Some(target) = file.lock().live().target.clone() {
-            return Ok(target);
+        for _ in 0..OPENINGS {
+            let (path, changes) = {
+                let mut inner = file.lock();
+                if let Some(target) = inner.live().target.clone() {
+                    return Ok(target);
+                }
+                (inner.state.paths.first().cloned(), (inner.changing, inner.base_seq))
+            };
+            let path = path.ok_or_else(|| Error::os(libc::ESTALE, "an unlinked file"))?;
+            let opened = self.health.call(|| self.backing.open_seen(&path, Access::ReadWrite));
+            let mut inner = file.lock();
+            match opened {
+                Ok((target, attr)) if attr.key == file.key => {
+                    let live = inner.live();
+                    if live.opens > 0 {
+                        live.target.get_or_insert(target.clone());
+                    }
+                    return Ok(target);
+                }
+                Err(e) if !e.is(libc::ENOENT) => return Err(e),
+                // Renamed by us meanwhile, or another file by now.
+                _ => {
+                    let same = inner.state.paths.first() == Some(&path);
+                    if same && changes.0 == 0 && changes == (inner.changing, inner.base_seq) {
+                        let what = "the backing file was replaced or deleted";
+                        return Err(Error::os(libc::ESTALE, what));
+                    }
+                }
+            }
+            drop(inner);
+            std::thread::sleep(Duration::from_millis(1));
         }
-        let path = file.path().ok_or_else(|| Error::os(libc::ESTALE, "an unlinked file"))?;
-        let target = self.health.call(|| self.backing.open(&path, Access::ReadWrite))?;
-        let mut inner = file.lock();
-        if inner.live().opens > 0 {
-            inner.live().target = Some(target.clone());
-        }
-        Ok(target)
+        Err(Error::os(libc::EBUSY, "the file is being renamed all the time"))
     }
 
     /// Locks a file of which bytes are about to become dirty (R1, R2).
@@ -356,8 +400,9 @@ impl Engine {
 
     fn note_unsynced(&self, key: FileKey) {
         let mut unsynced = self.around.unsynced.lock().expect("no panic inside");
-        if unsynced.len() <= UNSYNCED_MAX {
-            unsynced.insert(key);
+        match unsynced.keys.len() < UNSYNCED_MAX {
+            true => drop(unsynced.keys.insert(key)),
+            false => unsynced.more = true,
         }
     }
 
@@ -365,7 +410,7 @@ impl Engine {
     pub(crate) fn sync_around(&self, file: &Arc<File>) -> Result<()> {
         {
             let mut unsynced = self.around.unsynced.lock().expect("no panic inside");
-            if !unsynced.remove(&file.key) && unsynced.len() <= UNSYNCED_MAX {
+            if !unsynced.keys.remove(&file.key) && !unsynced.more {
                 return Ok(());
             }
         }
@@ -405,11 +450,12 @@ impl Engine {
 
     /// A descriptor was closed.
     pub fn closing(self: &Arc<Self>, file: &Arc<File>, lane: Lane) -> Result<()> {
-        let dirty = || {
-            let inner = file.lock();
-            inner.state.is_dirty() && inner.live.as_ref().is_none_or(|live| !live.unlinked)
-        };
-        match self.flushes_at_close(lane) && dirty() {
+        let inner = file.lock();
+        let dirty = inner.state.is_dirty() && inner.live.as_ref().is_none_or(|live| !live.unlinked);
+        // Without a known name only the descriptor leads home.
+        let nameless = inner.state.paths.is_empty();
+        drop(inner);
+        match dirty && (nameless || self.flushes_at_close(lane)) {
             true => self.flush_file(file),
             false => Ok(()),
         }

@@ -192,7 +192,11 @@ impl Engine {
         self.health.quietly(|| {
             let size = target.stat()?.size;
             let len = end.min(size).saturating_sub(start);
-            if len > 0 { target.punch(start, len) } else { Ok(()) }
+            if len == 0 {
+                return Ok(());
+            }
+            job.touched.store(true, SeqCst);
+            target.punch(start, len)
         })
     }
 
@@ -210,6 +214,7 @@ impl Engine {
             if n == 0 {
                 return Ok(()); // Truncated meanwhile: recorded as rewritten.
             }
+            job.touched.store(true, SeqCst);
             self.health.quietly(|| target.write_at(&buf[..n], at))?;
             add(&self.drain.copied, n as u64);
             add(&self.drain.unsettled, n as u64);
@@ -224,6 +229,7 @@ impl Engine {
 
     /// Size and times, once all pieces are there.
     fn finish_copy(&self, job: &Job, target: &dyn BackingFile) -> Result<()> {
+        job.touched.store(true, SeqCst);
         self.health.quietly(|| {
             let end = job.target_size();
             let known = if job.resumed { None } else { Some(job.base.size) };

@@ -327,7 +327,15 @@ impl Engine {
             inner.live().stale = true;
             return;
         }
-        let had = inner.state.ranges.count() > 0;
+        // Else a loss of power would bring back the flush that these bytes came from, to be done
+        // again with the holes made below.
+        if self.note_tier(self.index.sync_to(inner.settled_seq)).is_err() {
+            inner.live().stale = true;
+            return;
+        }
+        let had = inner.state.ranges.count() > 0
+            || inner.live.as_ref().is_some_and(|live| live.shadow.is_some());
+        inner.base_seq += 1;
         inner.state.ranges = Ranges::None;
         inner.state.size = attr.size;
         inner.state.mtime = attr.mtime;
@@ -365,7 +373,10 @@ impl Engine {
         assert!(live.opens > 0, "a handle is closed once");
         live.opens -= 1;
         if live.opens == 0 {
-            (live.backing, live.target) = (None, None);
+            live.backing = None;
+            if !inner.only_descriptor() {
+                inner.live().target = None;
+            }
         }
         self.retire(file, inner);
     }
@@ -373,7 +384,7 @@ impl Engine {
     /// Lets go of what nothing needs any more: descriptors, the shadow of an unlinked file, the
     /// knowledge of a file of which nothing is cached. Ends the caller's lock.
     pub(crate) fn retire(&self, file: &Arc<File>, mut inner: std::sync::MutexGuard<'_, Inner>) {
-        if !inner.is_idle() {
+        if !inner.is_idle() || inner.only_descriptor() {
             return;
         }
         let (unlinked, stale) =

@@ -247,6 +247,14 @@ impl Inner {
         })
     }
 
+    /// Whether dirty bytes can be flushed through the descriptor alone: no name is known any more,
+    /// though there is one.
+    pub fn only_descriptor(&self) -> bool {
+        self.state.is_dirty()
+            && self.state.paths.is_empty()
+            && self.live.as_ref().is_some_and(|live| live.target.is_some() && !live.unlinked)
+    }
+
     pub fn note_rewritten(&mut self, start: u64, end: u64) {
         if let Some(flight) = self.live.as_mut().and_then(|live| live.flight.as_mut()) {
             // "To the end" must leave room for sums.

@@ -1,7 +1,7 @@
 //! One file on its way to the backing store: from the capture of what is dirty to what the copy
 //! means. The invariants W1 to W4 are in [`crate::flush`].
 
-use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -48,6 +48,8 @@ pub(crate) struct Job {
     pub pieces: AtomicUsize,
     pub error: Mutex<Option<Error>>,
     pub phase: AtomicU8,
+    /// The backing file may not be what it was.
+    pub touched: AtomicBool,
     /// Bytes copied of a flight that has not ended.
     pub copied: AtomicU64,
     /// Counts the copied bytes for who watches.
@@ -195,6 +197,7 @@ impl Engine {
             pieces: AtomicUsize::new(1),
             error: Mutex::new(None),
             phase: AtomicU8::new(COPYING),
+            touched: AtomicBool::new(false),
             copied: AtomicU64::new(0),
             meter: meter.cloned(),
             began_ms: now_ms(),
@@ -420,7 +423,7 @@ impl Engine {
         let error = job.error.lock().expect("no panic inside").take();
         let error = error.unwrap_or_else(|| Error::os(libc::EIO, "the flush failed"));
         add(&self.counters.flush_failures, 1);
-        let mut inner = job.file.lock();
+        let mut inner = self.look_at_failed(job);
         if inner.live().unlinked || error.kind() == Kind::Interrupted || error.is(libc::EBUSY) {
             self.leave(job, inner);
             return error;
@@ -438,6 +441,39 @@ impl Engine {
         }));
         self.leave(job, inner);
         error.context(path.display())
+    }
+}
+
+impl Engine {
+    /// Takes over what a failed flight has made of the backing file, so that what others do to it
+    /// until the next one is noticed (S8). If that cannot be seen, it counts as unknown, as after a
+    /// crash.
+    fn look_at_failed<'a>(&self, job: &'a Job) -> MutexGuard<'a, Inner> {
+        let touched = job.touched.load(SeqCst);
+        let target = job.target.lock().expect("no panic inside").clone();
+        let before = {
+            let inner = job.file.lock();
+            (inner.changing, inner.base_seq)
+        };
+        let found = match target.filter(|_| touched && self.health.is_available()) {
+            Some(target) => self.health.quietly(|| target.stat()).ok(),
+            None => None,
+        };
+        let mut inner = job.file.lock();
+        if !inner.state.flags.flush_open || inner.live().unlinked {
+            return inner;
+        }
+        match found {
+            Some(found) if before == (0, inner.base_seq) && inner.changing == 0 => {
+                inner.state.base = found.version();
+                inner.state.flags.flush_open = false;
+                inner.base_seq += 1;
+            }
+            None if !touched => inner.state.flags.flush_open = job.resumed,
+            _ => return inner,
+        }
+        let _ = self.put(&job.file, &mut inner);
+        inner
     }
 }
 

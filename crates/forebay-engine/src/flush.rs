@@ -24,10 +24,10 @@ use crate::due::{Pick, Take};
 use crate::engine::Engine;
 use crate::failpoint;
 use crate::file::File;
-use crate::flight::{FLIGHT_BYTES, Job, Outcome};
+use crate::flight::{Job, Outcome};
 use crate::govern::Ages;
 use crate::governor::{Decision, Governor, Term};
-use crate::order::Holds;
+use crate::order::{Holds, Owed};
 use crate::pulse::Pulse;
 use crate::valve::Valve;
 
@@ -127,13 +127,6 @@ impl Engine {
         self.drain.lag_us.store(lag, Relaxed);
     }
 
-    /// Flushes these files and waits for it. The outcomes are in the order of the files.
-    pub(crate) fn flush_batch(self: &Arc<Self>, files: &[Arc<File>]) -> Vec<Outcome> {
-        let _waits = self.drain.valve.demand();
-        let picks: Vec<Pick> = files.iter().map(|file| (file.clone(), Take::All)).collect();
-        self.fly(&picks, &|| false, None)
-    }
-
     /// The four steps.
     pub(crate) fn fly(
         self: &Arc<Self>,
@@ -196,17 +189,24 @@ impl Engine {
     /// Flushes one file and waits until what was dirty at the call is on the backing store and
     /// synced there (S5).
     pub fn flush_file(self: &Arc<Self>, file: &Arc<File>) -> Result<()> {
-        // Who goes on writing must not keep us here: what was dirty at the call takes so many.
-        let mut flights = 2 + file.lock().dirty_charged / FLIGHT_BYTES;
+        let _waits = self.drain.valve.demand();
+        // Who goes on writing must not keep us here: what was dirty at the call is owed.
+        let mut owed = Owed::of(file.clone(), &file.lock());
         loop {
-            match self.flush_batch(std::slice::from_ref(file)).pop() {
+            let part = owed.next_part();
+            let pick = (file.clone(), Take::Runs(part.clone()));
+            match self.fly(&[pick], &|| false, None).pop() {
                 Some(Outcome::Failed(error)) => return Err(error),
                 Some(Outcome::Busy) => self.wait_for_flight(file)?,
-                Some(Outcome::Flushed(_)) if flights > 0 => flights -= 1,
-                _ => return Ok(()),
-            }
-            if file.lock().state.flags.opaque {
-                return Ok(()); // One flight takes all of it, and it never becomes clean.
+                Some(Outcome::Flushed(_)) => {
+                    owed.take_off(&part);
+                    // One flight takes all of a file that is written past us, and it never becomes
+                    // clean.
+                    if owed.is_paid() || file.lock().state.flags.opaque {
+                        return Ok(());
+                    }
+                }
+                Some(Outcome::Nothing) | None => return Ok(()),
             }
         }
     }

@@ -182,7 +182,11 @@ impl Index {
 
     /// Makes everything before `seq` durable.
     pub fn sync_to(&self, seq: u64) -> io::Result<()> {
-        if self.synced_seq.load(Relaxed) >= seq { Ok(()) } else { self.sync() }
+        if self.is_synced(seq) { Ok(()) } else { self.sync() }
+    }
+
+    pub fn is_synced(&self, seq: u64) -> bool {
+        self.synced_seq.load(Relaxed) >= seq
     }
 
     pub fn wants_fold(&self) -> bool {
@@ -378,6 +382,8 @@ impl Loaded {
             log::read(&*file, &mut next_seq, |entry| self.apply(entry))?;
             self.next_seq = next_seq;
         }
+        // Who was still served after the mark was set made records behind it.
+        self.clean_shutdown &= self.next_seq == self.applied_seq;
         // A log without one whole record is started afresh under the same name.
         let fresh = log::name(self.next_seq);
         self.logs.retain(|name| *name != fresh);

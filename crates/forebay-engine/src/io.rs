@@ -493,7 +493,7 @@ impl Engine {
     }
 
     /// One sync; `false` if the size changed meanwhile, so that it proves nothing.
-    fn try_sync(self: &Arc<Self>, file: &Arc<File>) -> Result<bool> {
+    pub(crate) fn try_sync(self: &Arc<Self>, file: &Arc<File>) -> Result<bool> {
         let mut inner = file.lock();
         if !inner.state.is_dirty() {
             // It was flushed: the record that says so must not be lost, or recovery would take an

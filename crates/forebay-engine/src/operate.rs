@@ -102,6 +102,7 @@ impl Engine {
                 Err(e) => report.failures.push(failure(&file.lock(), &e)),
             }
         }
+        let _ = self.note_tier(self.index.sync());
         report
     }
 
@@ -122,6 +123,9 @@ impl Engine {
         let path = inner.state.display_path();
         inner.state = FileState::absent(&path, &attr);
         self.put(file, &mut inner)?;
+        inner.base_seq += 1;
+        // A loss of power must not bring dirty bytes back when they are holes.
+        self.note_tier(self.index.sync())?;
         let live = inner.live();
         live.epoch += 1;
         let shadow = self.shadow(file, &mut inner)?;
@@ -164,12 +168,20 @@ impl Engine {
         self.sweep_graveyard(std::time::Duration::ZERO);
         self.empty_trash();
         let quiet = self.join_threads();
+        let writing: Vec<Arc<File>> =
+            self.space.unseen.lock().expect("no panic inside").values().cloned().collect();
+        for file in &writing {
+            let _ = self.try_sync(file);
+        }
         let durable = self.media().sync_all();
-        if quiet && durable.is_ok() {
+        // Who writes past us goes on without us: what he writes is not known to be durable.
+        if quiet && durable.is_ok() && writing.is_empty() {
             let next_id = self.next_id.load(Relaxed);
             if let Err(e) = self.index.end(&self.boot_id, next_id, &|id| self.state_of(id)) {
                 tracing::error!(error = %e, "the tier could not be marked as cleanly shut down");
             }
+        } else {
+            let _ = self.note_tier(self.index.sync());
         }
         report
     }

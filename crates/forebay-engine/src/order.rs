@@ -50,7 +50,7 @@ struct HoldTable {
 }
 
 /// Bytes of one file that were dirty when the order was given.
-struct Owed {
+pub(crate) struct Owed {
     file: Arc<File>,
     /// What is left of them.
     runs: Vec<(u64, u64)>,
@@ -227,8 +227,7 @@ impl Engine {
             return Vec::new();
         }
         let opaque: Vec<bool> = batch.iter().map(|owed| owed.is_opaque()).collect();
-        let parts: Vec<Vec<(u64, u64)>> =
-            batch.iter().map(|owed| first_part(&owed.runs, FLIGHT_BYTES)).collect();
+        let parts: Vec<Vec<(u64, u64)>> = batch.iter().map(Owed::next_part).collect();
         let pick = |(owed, part): (&Owed, &Vec<(u64, u64)>)| -> Pick {
             (owed.file.clone(), Take::Runs(part.clone()))
         };
@@ -244,7 +243,7 @@ impl Engine {
                     owed.take_off(&part);
                     owed.credit(bytes, progress);
                     // One flight takes all of a file that is written past us.
-                    if owed.runs.is_empty() || (opaque && owed.is_opaque()) {
+                    if owed.is_paid() || (opaque && owed.is_opaque()) {
                         owed.end(progress, report);
                     } else {
                         rest.push(owed);
@@ -265,7 +264,7 @@ impl Engine {
 }
 
 impl Owed {
-    fn of(file: Arc<File>, inner: &Inner) -> Owed {
+    pub fn of(file: Arc<File>, inner: &Inner) -> Owed {
         let runs = match inner.state.flags.opaque {
             true => vec![(0, inner.size())],
             false => {
@@ -280,8 +279,17 @@ impl Owed {
         self.file.lock().state.flags.opaque
     }
 
+    /// What the next flight is to take.
+    pub fn next_part(&self) -> Vec<(u64, u64)> {
+        first_part(&self.runs, FLIGHT_BYTES)
+    }
+
+    pub fn is_paid(&self) -> bool {
+        self.runs.is_empty()
+    }
+
     /// Takes the part that was copied, the first one, off what is owed.
-    fn take_off(&mut self, part: &[(u64, u64)]) {
+    pub fn take_off(&mut self, part: &[(u64, u64)]) {
         let Some(&(_, end)) = part.last() else { return };
         self.runs.retain(|run| run.1 > end);
         if let Some(first) = self.runs.first_mut() {

@@ -214,7 +214,7 @@ impl Engine {
         }
         failpoint::pass("evict.punched");
         inner.live().epoch += 1;
-        if inner.is_idle() {
+        if inner.is_idle() && !inner.only_descriptor() {
             inner.live = None;
         }
         add(&self.counters.evicted_bytes, freed);

@@ -4,6 +4,7 @@
 mod bytes;
 mod drain;
 mod journal;
+mod losses;
 mod media;
 mod model;
 mod power_cut;

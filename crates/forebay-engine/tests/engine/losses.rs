@@ -1,0 +1,236 @@
+//! Ways on which an acknowledged byte could be lost, or somebody else's overwritten, one by one.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use forebay_backing::wrap::{Fault, FaultRule, FaultRules};
+use forebay_backing::{Access, BackingStore, Kind, RenameMode};
+use forebay_engine::{Config, Engine, File, KeepDirty, Lane, Progress, Tunables, WritePolicy};
+
+use crate::media::CrashMedia;
+use crate::rng::Rng;
+use crate::start::{NEW, abandon, patient, start};
+use crate::store::MemStore;
+
+const KIB: usize = 1 << 10;
+const BOOT: &str = "losses";
+
+struct Bed {
+    media: CrashMedia,
+    store: MemStore,
+    engine: Arc<Engine>,
+}
+
+impl Bed {
+    fn new() -> Bed {
+        let (media, store) = (CrashMedia::default(), MemStore::new());
+        let engine = open(&media, &store, BOOT);
+        Bed { media, store, engine }
+    }
+
+    /// A file of 64 KiB of `value`, open, and flushed after it was synced.
+    fn flushed(&self, name: &str, value: u8) -> Arc<File> {
+        let (file, _) = self.engine.create(Path::new(name), &NEW).expect("no such file yet");
+        self.engine.write(&file, 0, &[value; 64 * KIB]).expect("room");
+        self.engine.sync(&file).expect("a tier that works");
+        self.engine.flush_file(&file).expect("a store that works");
+        file
+    }
+
+    fn is_on_store(&self, name: &str) -> Vec<u8> {
+        self.store.snapshot().files().remove(Path::new(name)).expect("it is there")
+    }
+
+    /// The tier loses its power, the backing store does not; `check` looks at the backing store
+    /// after the restart has flushed all. Returns how many images of the tier there were.
+    fn cut_the_power(self, check: impl Fn(&MemStore)) -> usize {
+        let (disk, tree) = (self.media.snapshot(), self.store.snapshot());
+        abandon(self.engine);
+        let images = disk.crash_images(&mut Rng::new(7), 40);
+        for image in images.iter().cloned() {
+            let store = MemStore::on(tree.clone());
+            let engine = open(&CrashMedia::on(image), &store, "after the cut");
+            engine.flush(&[], &Progress::default());
+            abandon(engine);
+            check(&store);
+        }
+        images.len()
+    }
+}
+
+fn open(media: &CrashMedia, store: &MemStore, boot: &str) -> Arc<Engine> {
+    let backing = Arc::new(store.clone());
+    let tunables = Tunables { preset: patient().preset, ..Tunables::default() };
+    start(Arc::new(media.clone()), backing, boot, Config::default(), tunables)
+        .expect("a sound tier")
+}
+
+fn file_of(store: &MemStore, name: &str) -> Vec<u8> {
+    store.snapshot().files().remove(Path::new(name)).expect("it is there")
+}
+
+fn write_around(engine: &Engine) {
+    let tunables = Tunables { policy: WritePolicy::WriteAround, ..engine.tunables() };
+    engine.set_tunables(tunables).expect("valid");
+}
+
+// S-3 S-14
+#[test]
+fn a_cut_does_not_flush_old_bytes_over_what_went_around() {
+    let bed = Bed::new();
+    let file = bed.flushed("f", b'A');
+    write_around(&bed.engine);
+    bed.engine.write(&file, 0, &[b'B'; 64 * KIB]).expect("a store that works");
+    bed.engine.sync(&file).expect("a store that works");
+    assert_eq!(bed.is_on_store("f"), [b'B'; 64 * KIB], "it went around");
+    let images = bed.cut_the_power(|store| {
+        assert!(file_of(store, "f") == [b'B'; 64 * KIB], "synced bytes were overwritten");
+    });
+    assert!(images > 1, "nothing was unsynced");
+}
+
+// S-3 S-14
+#[test]
+fn a_cut_does_not_shorten_a_file_that_grew_around() {
+    let bed = Bed::new();
+    let file = bed.flushed("f", b'A');
+    write_around(&bed.engine);
+    bed.engine.write(&file, 64 * KIB as u64, &[b'B'; 64 * KIB]).expect("a store that works");
+    bed.engine.sync(&file).expect("a store that works");
+    bed.cut_the_power(|store| {
+        let found = file_of(store, "f");
+        assert_eq!(found.len(), 128 * KIB);
+        assert!(found[64 * KIB..].iter().all(|byte| *byte == b'B'));
+    });
+}
+
+// S-4 S-8
+#[test]
+fn a_cut_does_not_flush_holes_over_what_somebody_else_wrote() {
+    let bed = Bed::new();
+    let file = bed.flushed("f", b'A');
+    bed.engine.close(&file);
+    let theirs = bed.store.open(Path::new("f"), Access::ReadWrite).expect("it is there");
+    theirs.write_at(&[b'T'; 64 * KIB], 0).expect("memory");
+    let file = bed.engine.open(Path::new("f"), None).expect("it is there");
+    let mut seen = [0; 64 * KIB];
+    bed.engine.read(&file, 0, &mut seen).expect("a store that works");
+    assert_eq!(seen, [b'T'; 64 * KIB]);
+    let images = bed.cut_the_power(|store| {
+        assert!(file_of(store, "f") == [b'T'; 64 * KIB], "their bytes were overwritten");
+    });
+    assert!(images > 1, "nothing was unsynced");
+}
+
+// S-7
+#[test]
+fn a_file_that_lost_its_last_known_name_is_flushed_through_its_descriptor() {
+    let bed = Bed::new();
+    let file = bed.flushed("f", b'A');
+    bed.engine.close(&file);
+    bed.store.link(Path::new("f"), Path::new("g")).expect("memory");
+    let attr = bed.engine.stat(Path::new("f")).expect("it is there");
+    let file = bed.engine.open(Path::new("f"), None).expect("it is there");
+    bed.engine.unlink(crate::start::named(Path::new("f"), &attr)).expect("a store that works");
+    bed.engine.write(&file, 0, &[b'X'; 64 * KIB]).expect("room");
+    bed.engine.closing(&file, Lane::default()).expect("a store that works");
+    bed.engine.close(&file);
+    assert!(bed.is_on_store("g") == [b'X'; 64 * KIB], "nobody could find it again");
+    assert_eq!(bed.engine.status().dirty_files, 0);
+    abandon(bed.engine);
+}
+
+// S-5
+#[test]
+fn a_flush_of_a_file_that_is_mostly_hole_flushes_all_of_it() {
+    let bed = Bed::new();
+    let (file, _) = bed.engine.create(Path::new("f"), &NEW).expect("no such file yet");
+    let at = 590 << 20;
+    bed.engine.set_len(&file, 600 << 20).expect("room");
+    bed.engine.write(&file, at, &[7; 4 * KIB]).expect("room");
+    bed.engine.flush_file(&file).expect("a store that works");
+    assert_eq!(bed.engine.status().dirty_files, 0);
+    let mut found = [0; 4 * KIB];
+    let backing = bed.store.open(Path::new("f"), Access::Read).expect("it is there");
+    backing.read_at(&mut found, at).expect("memory");
+    assert_eq!(found, [7; 4 * KIB]);
+    bed.engine.close(&file);
+    abandon(bed.engine);
+}
+
+// S-8 S-14
+#[test]
+fn what_goes_around_never_goes_into_another_file() {
+    let bed = Bed::new();
+    let file = bed.flushed("f", b'A');
+    let (theirs, _) = bed.store.create(Path::new("theirs"), &NEW).expect("memory");
+    theirs.write_at(&[b'T'; 64 * KIB], 0).expect("memory");
+    bed.store.rename(Path::new("theirs"), Path::new("f"), RenameMode::Replace).expect("memory");
+    write_around(&bed.engine);
+    let error = bed.engine.write(&file, 0, b"mine").expect_err("its backing file is gone");
+    assert!(error.is(libc::ESTALE), "{error}");
+    assert!(bed.is_on_store("f") == [b'T'; 64 * KIB], "it went into another file");
+    bed.engine.close(&file);
+    abandon(bed.engine);
+}
+
+fn failing(op: &str, skip: u64) -> FaultRules {
+    let fail = Some(String::from("ENOSPC").try_into().expect("an error's name"));
+    let rule = FaultRule { op: op.into(), fail, skip, ..FaultRule::default() };
+    FaultRules { seed: 1, rules: vec![rule] }
+}
+
+// S-8
+#[test]
+fn a_flush_that_failed_leaves_conflicts_to_be_found() {
+    // Before anything was written, and when all was but the times.
+    for op in ["write_at", "set_times"] {
+        let (media, store) = (CrashMedia::default(), MemStore::new());
+        let (faulty, faults) =
+            Fault::with_rules(Arc::new(store.clone()), FaultRules::default()).expect("no rules");
+        let engine = start(Arc::new(media), faulty, BOOT, Config::default(), patient());
+        let engine = engine.expect("a new tier");
+        let (file, _) = engine.create(Path::new("f"), &NEW).expect("no such file yet");
+        engine.write(&file, 0, &[b'A'; 64 * KIB]).expect("room");
+        faults.set_rules(failing(op, 0)).expect("sound rules");
+        engine.flush_file(&file).expect_err("the store is full");
+        faults.clear();
+        // Undisturbed it is flushed as if nothing had been.
+        engine.flush_file(&file).expect("a store that works");
+        assert_eq!(engine.status().dirty_files, 0, "{op}");
+        engine.write(&file, 0, &[b'B'; 64 * KIB]).expect("room");
+        faults.set_rules(failing(op, 0)).expect("sound rules");
+        engine.flush_file(&file).expect_err("the store is full");
+        faults.clear();
+        let theirs = store.open(Path::new("f"), Access::ReadWrite).expect("it is there");
+        theirs.write_at(&[b'T'; 64 * KIB], 0).expect("memory");
+        let error = engine.flush_file(&file).expect_err("somebody else wrote to it");
+        assert_eq!(error.kind(), Kind::Conflict, "{op}: {error}");
+        assert!(file_of(&store, "f") == [b'T'; 64 * KIB], "{op}: their bytes were overwritten");
+        engine.close(&file);
+        abandon(engine);
+    }
+}
+
+// S-3 S-4
+#[test]
+fn a_shutdown_beside_a_writer_past_us_is_not_clean() {
+    let bed = Bed::new();
+    let (file, _) = bed.engine.create(Path::new("f"), &NEW).expect("no such file yet");
+    let shadow = bed.engine.begin_unseen(&file).expect("room").expect("a new file");
+    shadow.write_at(&[b'A'; 64 * KIB], 0).expect("memory");
+    bed.engine.shutdown(KeepDirty::Yes, &Progress::default(), None);
+    for part in 1..4 {
+        shadow.write_at(&[b'B'; 64 * KIB], (part * 64 * KIB) as u64).expect("memory");
+    }
+    let images = bed.cut_the_power(|store| {
+        let found = file_of(store, "f");
+        assert!(
+            found.len() >= 64 * KIB && found[..64 * KIB] == [b'A'; 64 * KIB],
+            "{}",
+            found.len()
+        );
+        assert!(found[64 * KIB..].iter().all(|byte| *byte == b'B'), "torn bytes were flushed");
+    });
+    assert!(images > 1, "nothing was unsynced");
+}
