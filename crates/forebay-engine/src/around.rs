@@ -80,9 +80,6 @@ const TURNS: u32 = 200;
 
 const TURN: Duration = Duration::from_millis(50);
 
-/// How often a backing file is looked for that is being renamed.
-const OPENINGS: u32 = 500;
-
 impl Engine {
     /// The write policy of this moment: one look for each request.
     pub fn policy(&self) -> WritePolicy {
@@ -326,39 +323,16 @@ impl Engine {
 
     /// The backing file for writing, kept while the file is open.
     pub(crate) fn writable_backing(&self, file: &Arc<File>) -> Result<Arc<dyn BackingFile>> {
-        for _ in 0..OPENINGS {
-            let (path, changes) = {
-                let mut inner = file.lock();
-                if let Some(target) = inner.live().target.clone() {
-                    return Ok(target);
-                }
-                (inner.state.paths.first().cloned(), (inner.changing, inner.base_seq))
-            };
-            let path = path.ok_or_else(|| Error::os(libc::ESTALE, "an unlinked file"))?;
-            let opened = self.health.call(|| self.backing.open_seen(&path, Access::ReadWrite));
-            let mut inner = file.lock();
-            match opened {
-                Ok((target, attr)) if attr.key == file.key => {
-                    let live = inner.live();
-                    if live.opens > 0 {
-                        live.target.get_or_insert(target.clone());
-                    }
-                    return Ok(target);
-                }
-                Err(e) if !e.is(libc::ENOENT) => return Err(e),
-                // Renamed by us meanwhile, or another file by now.
-                _ => {
-                    let same = inner.state.paths.first() == Some(&path);
-                    if same && changes.0 == 0 && changes == (inner.changing, inner.base_seq) {
-                        let what = "the backing file was replaced or deleted";
-                        return Err(Error::os(libc::ESTALE, what));
-                    }
-                }
-            }
-            drop(inner);
-            std::thread::sleep(Duration::from_millis(1));
+        if let Some(target) = file.lock().live().target.clone() {
+            return Ok(target);
         }
-        Err(Error::os(libc::EBUSY, "the file is being renamed all the time"))
+        let target = self.open_home(file, Access::ReadWrite)?;
+        let mut inner = file.lock();
+        let live = inner.live();
+        if live.opens > 0 {
+            live.target.get_or_insert(target.clone());
+        }
+        Ok(target)
     }
 
     /// Locks a file of which bytes are about to become dirty (R1, R2).
@@ -376,8 +350,9 @@ impl Engine {
     /// Waits for changes around the tier to end, then takes over what the backing file is now.
     fn come_back(&self, file: &Arc<File>, mut inner: MutexGuard<'_, Inner>) -> Result<()> {
         let seen = inner.base_seq;
+        let changing = inner.changing > 0;
         let live = inner.live();
-        if live.arounds > 0 || live.io > 0 {
+        if live.arounds > 0 || live.io > 0 || changing {
             let waited = file.changed.wait_timeout(inner, TURN);
             drop(waited.expect("no panic under a file's lock"));
             return Ok(());

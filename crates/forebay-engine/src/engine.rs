@@ -403,17 +403,14 @@ impl Engine {
             self.forget(file);
             return;
         }
-        inner.live = inner
-            .live
-            .take()
-            .filter(|live| !live.moved)
-            .and_then(|live| live.checked.map(|at| (at, live.named)))
-            .map(|(checked, named)| {
-                Box::new(crate::file::Live { checked: Some(checked), named, ..Default::default() })
-            });
-        if self.tune(|t| t.revalidate) == Duration::ZERO {
-            inner.live = None;
-        }
+        let trusted = self.tune(|t| t.revalidate) > Duration::ZERO;
+        inner.live =
+            inner.live.take().filter(|live| live.moved || (trusted && live.checked.is_some())).map(
+                |live| {
+                    let crate::file::Live { checked, named, moved, .. } = *live;
+                    Box::new(crate::file::Live { checked, named, moved, ..Default::default() })
+                },
+            );
     }
 
     /// Removes every trace of a file from the tier: record first, shadow after.

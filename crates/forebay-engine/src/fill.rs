@@ -32,6 +32,9 @@ const WINDOW_MIN: u64 = 512 << 10;
 /// arrives out of order.
 const SLACK: u64 = 512 << 10;
 
+/// How long a file is looked for that is being renamed.
+const RENAMES_MAX: Duration = Duration::from_millis(500);
+
 /// Writes fetched bytes, and holes where they are zeros: a sparse file stays sparse. The hole is
 /// punched, since a fill that died before its record may have left bytes there.
 fn put(shadow: &dyn MediaFile, bytes: &[u8], offset: u64) -> std::io::Result<()> {
@@ -246,23 +249,43 @@ impl Engine {
 
     /// The backing file, opened for reading and kept while the file is open.
     pub(crate) fn backing_file(&self, file: &Arc<File>) -> Result<Arc<dyn BackingFile>> {
-        let (known, path) = {
-            let mut inner = file.lock();
-            (inner.live().backing.clone(), inner.state.paths.first().cloned())
-        };
-        if let Some(backing) = known {
+        if let Some(backing) = file.lock().live().backing.clone() {
             return Ok(backing);
         }
-        let path = path.ok_or_else(|| Error::os(libc::ESTALE, "the file was unlinked"))?;
-        let backing = self.health.call(|| self.backing.open(&path, Access::Read))?;
-        let attr = self.health.call(|| backing.stat())?;
-        if attr.key != file.key {
-            return Err(Error::os(libc::ESTALE, format!("{} was replaced", path.display())));
-        }
+        let backing = self.open_home(file, Access::Read)?;
         let mut inner = file.lock();
         if inner.live().opens > 0 || !inner.live().fills.is_empty() {
             inner.live().backing = Some(backing.clone());
         }
         Ok(backing)
+    }
+
+    /// Opens the file on the backing store by its name, and by its new one while it is renamed.
+    ///
+    /// # Errors
+    ///
+    /// ESTALE if another file has its name, ENOENT if none has.
+    pub(crate) fn open_home(&self, file: &File, access: Access) -> Result<Arc<dyn BackingFile>> {
+        let began = Instant::now();
+        loop {
+            let look = || {
+                let inner = file.lock();
+                (inner.state.paths.first().cloned(), inner.changing, inner.base_seq)
+            };
+            let before = look();
+            let path = before.0.clone();
+            let path = path.ok_or_else(|| Error::os(libc::ESTALE, "the file was unlinked"))?;
+            let error = match self.health.call(|| self.backing.open_seen(&path, access)) {
+                Ok((backing, attr)) if attr.key == file.key => return Ok(backing),
+                Ok(_) => Error::os(libc::ESTALE, format!("{} was replaced", path.display())),
+                Err(error) if error.is(libc::ENOENT) => error,
+                Err(error) => return Err(error),
+            };
+            let settled = before.1 == 0 && before == look();
+            if settled || began.elapsed() > RENAMES_MAX {
+                return Err(error);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }

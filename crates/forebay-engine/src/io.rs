@@ -273,8 +273,9 @@ impl Engine {
         let now_ms = now_ms();
         let before = Before::of(&inner, start, end);
         if inner.state.flags.opaque {
-            self.note_tier(act(&*shadow))?;
+            // One that fails may have written a part.
             inner.note_rewritten(start, end);
+            self.note_tier(act(&*shadow))?;
             return Ok(before);
         }
         inner.stamps.touch(start, end, now_ms);
@@ -294,9 +295,15 @@ impl Engine {
             }
         }
         failpoint::pass("write.marked");
-        self.note_tier(act(&*shadow))?;
-        failpoint::pass("write.data");
         inner.note_rewritten(start, end);
+        if let Err(error) = act(&*shadow) {
+            // What a part of it left beyond the end must not be there when the file grows.
+            if end > inner.state.size {
+                let _ = shadow.set_len(inner.state.size);
+            }
+            return self.note_tier(Err(error));
+        }
+        failpoint::pass("write.data");
         let fresh = !plan.after.is_empty();
         let old_size = inner.state.size;
         for &(start, end) in &plan.after {
