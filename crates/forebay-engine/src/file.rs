@@ -100,6 +100,9 @@ pub(crate) struct Live {
     /// The log's position after the last record about this file, if there was one since this is
     /// here. Later ones are of no concern to a sync of it.
     pub logged_seq: Option<u64>,
+    /// Where the last write ended, and the last one before a sync.
+    pub written_to: u64,
+    pub synced_to: u64,
     /// When the attributes were last compared with the backing store's.
     pub checked: Option<Instant>,
     /// The shadow's stat when it became opaque, to see whether anything was written.

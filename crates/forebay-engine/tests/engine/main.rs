@@ -11,4 +11,5 @@ mod power_cut;
 mod rng;
 mod start;
 mod store;
+mod syncs;
 mod tier_faults;

@@ -92,6 +92,9 @@ struct Inner {
     hook: Option<Hook>,
     lie: Option<Lie>,
     lies_told: u64,
+    /// Syncs of the log's files and of shadows.
+    log_syncs: u64,
+    shadow_syncs: u64,
     clock: u32,
 }
 
@@ -130,6 +133,12 @@ impl CrashMedia {
 
     pub fn lies_told(&self) -> u64 {
         self.lock().lies_told
+    }
+
+    /// How often the log was synced so far, and how often anything else.
+    pub fn syncs(&self) -> (u64, u64) {
+        let inner = self.lock();
+        (inner.log_syncs, inner.shadow_syncs)
     }
 
     pub fn set_fault(&self, fault: Option<Fault>) {
@@ -457,6 +466,10 @@ impl MediaFile for CrashFile {
         let lie = if self.name.starts_with("log/") { Lie::Log } else { Lie::Shadow };
         if self.name.contains('/') && inner.lies(lie) {
             return Ok(());
+        }
+        match lie {
+            Lie::Log => inner.log_syncs += 1,
+            _ => inner.shadow_syncs += 1,
         }
         inner.disk.node(self.ino).sync();
         Ok(())

@@ -1,0 +1,77 @@
+//! What an fsync costs: flushes of the fast tier's device.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use forebay_engine::{Config, Progress};
+
+use crate::media::CrashMedia;
+use crate::rng::Rng;
+use crate::start::{NEW, abandon, patient, read_all, start};
+use crate::store::MemStore;
+
+const BOOT: &str = "syncs";
+const BLOCK: usize = 512;
+
+/// A database's log: preallocated, overwritten block by block, synced each time.
+// S-3
+#[test]
+fn a_log_that_is_overwritten_in_order_needs_few_syncs_of_ours() {
+    let (media, store) = (CrashMedia::default(), MemStore::new());
+    let backing = Arc::new(store.clone());
+    let engine = start(Arc::new(media.clone()), backing, BOOT, Config::default(), patient());
+    let engine = engine.expect("a new tier");
+    let (file, _) = engine.create(Path::new("redo"), &NEW).expect("no such file yet");
+    engine.write(&file, 0, &[b'0'; 1 << 20]).expect("room");
+    engine.flush_file(&file).expect("a store that works");
+    let before = media.syncs();
+    let rounds = 512;
+    for round in 0..rounds {
+        engine.write(&file, round * BLOCK as u64, &[round as u8; BLOCK]).expect("room");
+        engine.sync(&file).expect("a tier that works");
+    }
+    let after = media.syncs();
+    let (log, shadow) = (after.0 - before.0, after.1 - before.1);
+    assert!(shadow >= rounds, "{shadow} syncs of the bytes");
+    assert!(log <= 8, "{log} syncs of the log for {rounds} of the file");
+    // All of it survives, and what is behind it is still the store's.
+    let expected: Vec<u8> = (0..1 << 20)
+        .map(|at| if at < rounds as usize * BLOCK { (at / BLOCK) as u8 } else { b'0' })
+        .collect();
+    let disk = media.snapshot();
+    abandon(engine);
+    for image in disk.crash_images(&mut Rng::new(3), 20) {
+        let media = Arc::new(CrashMedia::on(image));
+        let store = MemStore::on(store.snapshot());
+        let backing = Arc::new(store.clone());
+        let engine = start(media, backing, "after the cut", Config::default(), patient());
+        let engine = engine.expect("a sound tier");
+        assert!(read_all(&engine, Path::new("redo")).expect("it is there") == expected);
+        engine.flush(&[], &Progress::default());
+        assert!(store.snapshot().files()[Path::new("redo")] == expected);
+        abandon(engine);
+    }
+}
+
+/// Of two files, the sync of one leaves the records of the other to the other.
+#[test]
+fn a_sync_does_not_pay_for_others() {
+    let (media, store) = (CrashMedia::default(), Arc::new(MemStore::new()));
+    let engine = start(Arc::new(media.clone()), store, BOOT, Config::default(), patient());
+    let engine = engine.expect("a new tier");
+    let (a, _) = engine.create(Path::new("a"), &NEW).expect("no such file yet");
+    let (b, _) = engine.create(Path::new("b"), &NEW).expect("no such file yet");
+    engine.write(&a, 0, &[1; BLOCK]).expect("room");
+    engine.sync(&a).expect("a tier that works");
+    let before = media.syncs();
+    for round in 0..20 {
+        engine.write(&b, round * BLOCK as u64, &[2; BLOCK]).expect("room");
+        engine.write(&a, 0, &[3; BLOCK]).expect("room");
+        engine.sync(&a).expect("a tier that works");
+    }
+    assert_eq!(media.syncs().0, before.0, "durable bytes stay so, and nobody asked for b");
+    assert!(media.syncs().1 >= before.1 + 20);
+    engine.close(&a);
+    engine.close(&b);
+    abandon(engine);
+}
