@@ -179,7 +179,7 @@ fn what_comes_last_does_so_in_an_unmount_and_in_a_recovery() {
         let is_there = |name: &str, bytes: &[u8]| {
             fs::read(bed.backing.join("ckpt").join(name)).is_ok_and(|found| found == bytes)
         };
-        let watched = |end: &mut dyn FnMut() -> bool| {
+        let mut watched = |end: &mut dyn FnMut() -> bool| {
             while !is_there("0-manifest", &manifest) && !end() {
                 *looks += 1;
                 std::thread::sleep(Duration::from_millis(5));
