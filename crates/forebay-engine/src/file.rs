@@ -336,7 +336,12 @@ impl DirtyQueue {
 
     /// Files dirtied before `until`, oldest first.
     pub fn older(&self, until: u64) -> VecDeque<Arc<File>> {
+        self.oldest(until, usize::MAX)
+    }
+
+    /// The first so many of them.
+    pub fn oldest(&self, until: u64, count: usize) -> VecDeque<Arc<File>> {
         let due = self.by_age.values().take_while(|(since, _)| *since <= until);
-        due.map(|(_, file)| file.clone()).collect()
+        due.take(count).map(|(_, file)| file.clone()).collect()
     }
 }

@@ -21,12 +21,12 @@ use std::time::{Duration, Instant};
 use forebay_backing::{Error, Kind, Result};
 
 use crate::due::{Pick, Take};
-use crate::engine::Engine;
+use crate::engine::{Engine, now_ms};
 use crate::failpoint;
 use crate::file::File;
 use crate::flight::{Job, Outcome};
-use crate::govern::Ages;
-use crate::governor::{Decision, Governor, Term};
+use crate::govern::{Ages, obstacle};
+use crate::governor::{Decision, Governor, Limit, Term};
 use crate::order::{Holds, Owed};
 use crate::pulse::Pulse;
 use crate::valve::Valve;
@@ -66,6 +66,9 @@ pub(crate) struct DrainState {
 /// The drain looks this often by itself.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// Files asked what stands in their way, when none can be taken: ten times a second.
+const ASKED_MAX: usize = 64;
+
 impl Engine {
     /// The drain's thread: flushes what is due, rests.
     pub(crate) fn drain_loop(self: &Arc<Self>) {
@@ -91,12 +94,17 @@ impl Engine {
     fn drain_once(self: &Arc<Self>) -> bool {
         let decision = *self.drain.decision.read().expect("no panic inside");
         // Who waits for a flush does it himself.
-        if decision.rate <= 0.0 || decision.term == Term::Demand {
+        if decision.term == Term::Demand {
             return self.is_stuck(None);
+        }
+        if decision.rate <= 0.0 {
+            let asked_for_nothing = decision.limit == Limit::NotYetDue;
+            let why = || self.why_nothing_can_be_taken(Duration::ZERO, None);
+            return self.is_stuck(asked_for_nothing.then(why).flatten());
         }
         let batch = self.due(&decision);
         if batch.is_empty() {
-            return self.is_stuck(self.why_nothing_is_due());
+            return self.is_stuck(self.why_nothing_can_be_taken(decision.from_age, Some("settle")));
         }
         self.is_stuck(None);
         let began = Instant::now();
@@ -110,15 +118,26 @@ impl Engine {
         false
     }
 
-    fn why_nothing_is_due(&self) -> Option<&'static str> {
-        if self.space.writers.load(Relaxed) > 0 {
-            return Some("open-writers");
+    /// What stands in the way of the oldest file; `free` if nothing does of one of those that are
+    /// at least so old.
+    fn why_nothing_can_be_taken(
+        &self,
+        from_age: Duration,
+        free: Option<&'static str>,
+    ) -> Option<&'static str> {
+        let until = now_ms().saturating_sub(from_age.as_millis() as u64);
+        // The queue's lock comes after a file's.
+        let oldest = self.dirty.lock().expect("no panic inside").oldest(until, ASKED_MAX);
+        let obstacle = |file: &Arc<File>| {
+            let inner = file.lock();
+            let held = self.drain.holds.covers(&inner).then_some("held-for-last");
+            held.or_else(|| obstacle(&inner))
+        };
+        let obstacles: Vec<_> = oldest.iter().map(obstacle).collect();
+        match obstacles.iter().all(Option::is_some) {
+            true => obstacles.first().copied().flatten(),
+            false => free,
         }
-        let queue = self.dirty.lock().expect("no panic inside");
-        let first = queue.by_age.values().next().map(|(_, file)| file.clone());
-        drop(queue);
-        let conflict = first?.lock().state.flags.conflict;
-        Some(if conflict { "conflicts" } else { "failed-files" })
     }
 
     fn note_lag(&self, took: Duration) {

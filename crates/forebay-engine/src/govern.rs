@@ -301,13 +301,24 @@ impl Look {
     }
 }
 
-/// Whether the drain may take it now: no conflict, no pause after a failure, no flight, nothing
-/// unchanged since the last copy.
+/// Whether the drain may take it now.
 pub(crate) fn is_flushable(inner: &Inner) -> bool {
-    let pausing = inner.trouble.as_ref().is_some_and(|t| t.retry_at > Instant::now());
-    let flying = inner.live.as_ref().is_some_and(|live| live.flight.is_some());
-    let resting = inner.state.flags.opaque && !crate::flush::opaque_changed(inner);
-    !(inner.state.flags.conflict || pausing || flying || resting)
+    obstacle(inner).is_none()
+}
+
+/// What keeps the drain from a file: a conflict, a flight under way, a pause after a failure, or a
+/// writer past us who has changed nothing since the last copy.
+pub(crate) fn obstacle(inner: &Inner) -> Option<&'static str> {
+    let flying = || inner.live.as_ref().is_some_and(|live| live.flight.is_some());
+    let pausing = || inner.trouble.as_ref().is_some_and(|t| t.retry_at > Instant::now());
+    let resting = || inner.state.flags.opaque && !crate::flush::opaque_changed(inner);
+    match () {
+        () if inner.state.flags.conflict => Some("conflicts"),
+        () if flying() => Some("in-flight"),
+        () if pausing() => Some("failed-files"),
+        () if resting() => Some("open-writers"),
+        () => None,
+    }
 }
 
 /// The dirty parts of a file.

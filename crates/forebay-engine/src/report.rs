@@ -42,7 +42,8 @@ pub struct Status {
     pub copies_at_once: u32,
     /// What holds the drain back now: `nothing-dirty`, `not-yet-due`, `pace` (the ruling term asks
     /// for no more), `latency-target`, `rate-max`, `schedule`, `hold`, `backing-store`,
-    /// `backing-away`, `conflicts`, `failed-files`, `open-writers`.
+    /// `backing-away`; where nothing can be taken `settle`, `in-flight`, `held-for-last`,
+    /// `failed-files`, `open-writers`, `conflicts`.
     pub limited_by: String,
     pub backing_available: bool,
     /// The last error of the backing store, with how long ago in seconds.

@@ -91,6 +91,36 @@ fn clean_bytes_of_a_file_in_flight_make_room() {
     abandon(engine);
 }
 
+/// What the drain waits for while nothing has failed.
+///
+/// Method: a young file, seen at every look until it is clean; the same held for an order.
+#[test]
+fn a_young_file_and_a_held_one_are_not_called_failed() {
+    let max_age = Duration::from_secs(1);
+    let (engine, file) = engine(Tunables { max_age, ..Tunables::default() });
+    write(&engine, &file, 2, 1);
+    let mut seen = std::collections::BTreeSet::new();
+    let began = Instant::now();
+    while engine.status().dirty_files > 0 {
+        seen.insert(engine.status().limited_by);
+        assert!(began.elapsed() < max_age * 10, "{seen:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(seen.contains("settle") && !seen.contains("failed-files"), "{seen:?}");
+
+    let hold = engine.hold(&[], &"f".parse().expect("a pattern"));
+    write(&engine, &file, 2, 2);
+    let began = Instant::now();
+    while engine.status().limited_by != "held-for-last" {
+        assert!(began.elapsed() < max_age * 10, "{:?}", engine.status());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    drop(hold);
+    clean_after(&engine, max_age * 10);
+    engine.close(&file);
+    abandon(engine);
+}
+
 #[test]
 fn the_cap_holds_and_a_drain_to_a_deadline_is_in_time() {
     let hold = Tunables { preset: Preset::Hold, ..Tunables::default() };
