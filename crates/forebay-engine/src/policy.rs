@@ -17,8 +17,8 @@ pub struct Level {
 }
 
 /// Whether one more program may write past us. Such a writer cannot be slowed down and its shadow
-/// cannot be evicted, so room is kept: an eighth of the tier for each of them, from what is free
-/// or clean; and a tier below [`PASSTHROUGH_WRITE_TIER_MIN`] never allows it.
+/// cannot be evicted, so room is kept: a sixty-fourth of the tier for each of them, from what is
+/// free or clean; and a tier below [`PASSTHROUGH_WRITE_TIER_MIN`] never allows it.
 pub fn may_write_unseen(level: Level, t: &Tunables, writers: u64) -> bool {
     if level.tier_bytes < PASSTHROUGH_WRITE_TIER_MIN {
         return false;
