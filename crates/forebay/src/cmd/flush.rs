@@ -8,6 +8,7 @@ use serde_json::json;
 use super::job::{self, Scope};
 use crate::moment;
 use crate::ui::{say, say_json};
+use crate::units::counted;
 use crate::wire::{JobKind, NewJob};
 
 const EXAMPLES: &str = "\
@@ -27,9 +28,9 @@ directory, or in the only mount there is.
 
 --last PATTERN: files that match are flushed when all others are on the backing store and synced
 there, and not at all if one of the others failed (they are listed as held-back, exit code 1). Until
-the job ends the drain leaves them alone. A PATTERN without a slash is compared with the file's
-name, one with a slash with its path from the root of the mount; * and ? stay within a name, **
-goes across directories.
+the job ends the drain leaves them alone, and whatever else flushes more than them takes them last.
+A PATTERN without a slash is compared with the file's name, one with a slash with its path from the
+root of the mount; * and ? stay within a name, ** goes across directories.
 
 --drain-by T: a time from now (10min, 2h) or of the day (18:30, 06:30:00; the next one). The drain
 paces itself, for the whole mount, to be done just before; what is left then is flushed at once.";
@@ -80,9 +81,17 @@ pub fn run(args: &Args) -> Result<u8> {
         return Ok(0);
     }
     let by = args.drain_by.map_or_else(String::new, |by| format!(" by {}", moment::show(by)));
-    say(format!(
-        "job {id}: flushing {}{by}; `forebay jobs wait {id}` waits for it",
-        scope.place.mountpoint.display()
-    ));
+    let what = what(args, &scope);
+    say(format!("job {id}: flushing {what}{by}; `forebay jobs wait {id}` waits for it"));
     Ok(0)
+}
+
+fn what(args: &Args, scope: &Scope) -> String {
+    match &args.paths[..] {
+        [] => scope.place.mountpoint.display().to_string(),
+        [path] => path.display().to_string(),
+        [first, rest @ ..] => {
+            format!("{} and {} more", first.display(), counted(rest.len() as u64, "path"))
+        }
+    }
 }
