@@ -157,17 +157,52 @@ fn dirty(s: &StatusView) -> String {
     )
 }
 
+/// A forecast beyond this says nothing.
+const OUTLOOK_MAX_SECS: f64 = 86_400.0;
+
+/// Leaves out what has nothing to say: rates at rest, a forecast beyond a day, no term.
 fn drain(s: &StatusView) -> String {
-    let when = match (s.clean_in_secs, s.full_in_secs) {
-        (Some(secs), _) => format!(", clean in {}", human_secs(secs)),
-        (None, Some(secs)) => format!(", full in {}", human_secs(secs)),
-        (None, None) => String::new(),
-    };
-    format!(
-        "{}/s of {}/s that arrive{when}, governed by: {}, limited by: {}",
-        human_size(s.drain_bytes_per_sec),
-        human_size(s.arrival_bytes_per_sec),
-        s.governor,
-        s.limited_by
-    )
+    let mut parts = Vec::new();
+    if s.drain_bytes_per_sec + s.arrival_bytes_per_sec > 0 {
+        let (drain, arrival) = (s.drain_bytes_per_sec, s.arrival_bytes_per_sec);
+        parts.push(format!("{}/s of {}/s that arrive", human_size(drain), human_size(arrival)));
+    }
+    let near = |secs: Option<f64>| secs.filter(|secs| *secs <= OUTLOOK_MAX_SECS);
+    match (near(s.clean_in_secs), near(s.full_in_secs)) {
+        (Some(secs), _) => parts.push(format!("clean in {}", human_secs(secs))),
+        (None, Some(secs)) => parts.push(format!("full in {}", human_secs(secs))),
+        (None, None) => {}
+    }
+    if s.governor != "none" {
+        parts.push(format!("governed by: {}", s.governor));
+    }
+    parts.push(format!("limited by: {}", s.limited_by));
+    parts.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_drain_is_told_without_what_means_nothing() {
+        let rest = StatusView {
+            governor: "none".into(),
+            limited_by: "nothing-dirty".into(),
+            full_in_secs: Some(1e8),
+            ..StatusView::default()
+        };
+        assert_eq!(drain(&rest), "limited by: nothing-dirty");
+        let busy = StatusView {
+            governor: "level".into(),
+            limited_by: "pace".into(),
+            drain_bytes_per_sec: 1 << 20,
+            arrival_bytes_per_sec: 3 << 20,
+            full_in_secs: Some(90.0),
+            ..rest
+        };
+        let told = "1.0 MiB/s of 3.0 MiB/s that arrive, full in 1 min 30 s, governed by: level, \
+                    limited by: pace";
+        assert_eq!(drain(&busy), told);
+    }
 }
