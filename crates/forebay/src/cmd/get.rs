@@ -17,7 +17,8 @@ Examples:
   forebay get /mnt/fast policy
   forebay get /mnt/fast dirty-low dirty-high --json
 
-One key prints its value alone, for scripts. `forebay config show` tells what a new mount would get.";
+One key prints its value alone, for scripts. `forebay config show` tells what a new mount would get,
+`forebay mount --help` what each setting means.";
 
 /// Print settings of a mount as they are now, and where each comes from.
 #[derive(Debug, clap::Args)]

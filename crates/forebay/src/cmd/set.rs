@@ -19,10 +19,11 @@ Examples:
   forebay set /mnt/fast bypass-reads=64MiB schedule=22:00-06:00
 
 All of the values are taken, or none. They last until unmount; `forebay get` shows them, and
-docs/CONFIGURATION.md says what each means.
+`forebay mount --help` says what each means.
 
-policy=write-through and a smaller tier-size take effect at once, and wait until what is dirty has
-reached the backing store. Interrupting the command leaves the rest to the drain.";
+They hold from the next request on. The policies write-through and write-around, and a tier-size that
+is too small even after clean bytes are evicted, also drain all that is dirty; the command waits for
+that. Interrupting it leaves the rest to the drain.";
 
 /// Change settings of a mount while it is in use.
 #[derive(Debug, clap::Args)]
@@ -77,9 +78,10 @@ fn tell(answer: &Value) {
         let word = |field: &str| change[field].as_str().unwrap_or_default().to_string();
         say(format!("{name} = {} (was {})", word("value"), word("was")));
     }
-    for waiting in answer["waits_for"].as_array().into_iter().flatten() {
-        say(format!("waits for {}", waiting.as_str().unwrap_or_default()));
-    }
+    let lines =
+        |name: &str| answer[name].as_array().into_iter().flatten().filter_map(Value::as_str);
+    lines("notes").for_each(say);
+    lines("waits_for").for_each(|waiting| say(format!("waits for {waiting}")));
 }
 
 #[cfg(test)]

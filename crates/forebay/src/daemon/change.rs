@@ -44,9 +44,22 @@ impl Daemon {
         };
         Ok(json!({
             "changed": changes(pairs, &before, &after),
+            "notes": self.given_less(pairs, &after),
             "waits_for": waits_for,
             "job": job,
         }))
+    }
+
+    /// Where less is given than was asked for.
+    fn given_less(&self, pairs: &Map<String, Value>, after: &Tunables) -> Vec<String> {
+        let asked = after.tier_size.filter(|_| pairs.contains_key("tier-size"));
+        let given = self.engine.status().tier_bytes;
+        let short = asked.filter(|asked| given < *asked);
+        let note = |_| {
+            let given = human_size(given);
+            format!("tier-size: gets {given} for now, what its file system has less 5 %")
+        };
+        short.map(note).into_iter().collect()
     }
 
     pub fn set_config(&self, name: &str, text: &str) -> Result<()> {
