@@ -21,8 +21,8 @@ Examples:
   forebay jobs wait 7
   forebay jobs cancel 7 /mnt/fast
 
-The last 64 jobs are remembered, also when the daemon is restarted; unfinished flushes, prefetches
-and pins go on then.";
+The last 64 jobs are remembered. Flushes, fences, waits, prefetches and pins are so also when the
+daemon is restarted, and unfinished ones go on then.";
 
 const WAIT_EXAMPLES: &str = "\
 Examples:

@@ -46,10 +46,10 @@ pub struct Args {
     foreground: bool,
 
     #[command(flatten)]
-    trial: TrialArgs,
+    pub config: ConfigFlags,
 
     #[command(flatten)]
-    pub config: ConfigFlags,
+    trial: TrialArgs,
 }
 
 pub fn run(args: Args) -> Result<u8> {

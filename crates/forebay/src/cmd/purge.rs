@@ -15,8 +15,8 @@ Examples:
   forebay purge /mnt/fast/scratch
   forebay purge --yes /mnt/fast/scratch/core.1234
 
-This is the only command that throws away bytes the backing store does not have. It lists them and
-asks first; without a terminal it needs --yes.";
+Beside `forebay resolve --keep theirs` this is the only command that throws away bytes the backing
+store does not have. It lists them and asks first; without a terminal it needs --yes.";
 
 /// Throw away what the fast tier holds of files, dirty bytes included.
 #[derive(Debug, clap::Args)]

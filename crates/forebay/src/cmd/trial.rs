@@ -7,12 +7,14 @@ use forebay_backing::{Error, Result};
 
 use crate::daemon::{Pace, Trial};
 
+const HEADING: &str = "For trials and benchmarks";
+
 #[derive(Debug, Clone, Default, Args)]
 pub struct TrialArgs {
-    /// Slow the backing store down to this bandwidth and latency, such as 100MB,5ms; for trials
-    /// and benchmarks. With ,seek behind it is a disk with one head, whose seeks take that long;
-    /// seek=SIZE says how large it is (8 GiB).
-    #[arg(long, value_name = "BANDWIDTH,LATENCY[,seek[=SIZE]]")]
+    /// Slow the backing store down to this bandwidth and latency, such as 100MB,5ms. With ,seek
+    /// behind it is a disk with one head, whose seeks take that long; seek=SIZE says how large it
+    /// is (8 GiB).
+    #[arg(long, value_name = "BANDWIDTH,LATENCY[,seek[=SIZE]]", help_heading = HEADING)]
     throttle: Option<Pace>,
 
     /// Break the backing store by the rules in this file; for tests.

@@ -31,6 +31,7 @@ next mount. A mount whose daemon died is cleared away.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
+    /// The mount point.
     mountpoint: PathBuf,
 
     /// Do not flush: leave what is dirty in the tier for the next mount.
