@@ -134,6 +134,9 @@ fn the_tier_grows_and_shrinks_while_mounted() {
         mounted.number("used_bytes") <= 16 * MIB as u64
     });
     assert_eq!(fs::read(bed.backing.join("dirty")).unwrap(), vec![7; 24 * MIB]);
+    // More than there is, is not given.
+    let out = mounted.forebay(&["set", text(&mounted.path), "tier-size=100000TiB"]).ok();
+    assert!(out.stdout.contains("tier-size: gets "), "{}", out.stdout);
     set(&mounted, &["tier-size=auto"]);
     assert!(mounted.number("tier_bytes") > 64 * MIB as u64);
     fs::write(mounted.at("more"), vec![8; 48 * MIB]).unwrap();
@@ -232,7 +235,12 @@ fn rules_say_which_files_come_into_the_tier() {
     }
     let used = list()[1]["used_bytes"].as_u64().unwrap();
     assert!((2 * MIB as u64..4 * MIB as u64).contains(&used), "{used}");
-    let told = mounted.forebay(&["rules", "test", text(&mounted.at("x/y.log"))]).ok().stdout;
+    let log_path = mounted.at("x/y.log");
+    let test = ["rules", "test", text(&log_path)];
+    let told = mounted.forebay(&test).ok().stdout;
+    let uid = rustix::process::getuid().as_raw();
+    assert_eq!(told.trim(), format!("deny (logs) for user {uid}"));
+    let told = mounted.forebay(&[&test[..], &["--uid", "7"]].concat()).ok().stdout;
     assert_eq!(told.trim(), "deny (logs)");
     mounted.forebay(&["rules", "remove", mnt, "logs"]).ok();
     drop(log);
@@ -240,6 +248,9 @@ fn rules_say_which_files_come_into_the_tier() {
     assert!(
         mounted.forebay(&["rules", "remove", mnt, "logs"]).expect(2).stderr.contains("not known")
     );
+    mounted.forebay(&["rules", "remove", mnt, "some"]).ok();
+    let told = mounted.forebay(&["rules", "list", mnt]).ok().stdout;
+    assert_eq!(told.trim(), "no rules: everything is allowed");
     mounted.umount();
     proof!("rules");
 }

@@ -16,6 +16,7 @@ Examples:
 
 /// Look at the configuration.
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(subcommand)]
     what: What,

@@ -17,16 +17,25 @@ use crate::wire::WirePath;
 const EXAMPLES: &str = "\
 Examples:
   forebay rules list /mnt/fast
-  forebay rules add /mnt/fast logs deny --path *.log
+  forebay rules add /mnt/fast logs deny --path '*.log'
   forebay rules add /mnt/fast backup deny --cgroup system.slice/backup.service
-  forebay rules add /mnt/fast models allow --path models/** --quota 50GiB --pin
+  forebay rules add /mnt/fast models allow --path 'models/**' --quota 50GiB --pin
   forebay rules test /mnt/fast/var/x.log --uid 1000
   forebay rules remove /mnt/fast logs
 
 The first rule that matches when a file is opened decides, for that open; no rule means allow. What
 is denied goes around the fast tier: reads are not kept, writes go to the backing store at once. A
-file that has dirty bytes is written in the tier all the same, and flushed when it is closed. Rules
-added here are lost at unmount; [[rule]] tables in the configuration file are there from the start.";
+file that has dirty bytes is written in the tier all the same, and flushed when it is closed; beyond a
+quota, by the drain. What is in the tier is read from there. Rules added here are lost at unmount;
+[[rule]] tables in the configuration file are there from the start.";
+
+const ADD_EXAMPLES: &str = "\
+Examples:
+  forebay rules add /mnt/fast logs deny --path '*.log'
+  forebay rules add /mnt/fast scans deny-reads --path '/data/**' --size-min 1GiB --uid 1000
+  forebay rules add /mnt/fast job deny-writes --pid 4711
+
+All conditions must hold. One that takes several values holds if one of them does: give it again.";
 
 /// Say which files may use the fast tier, and how much of it.
 #[derive(Debug, clap::Args)]
@@ -41,6 +50,7 @@ enum What {
     /// Show the rules in their order, with what their files take of the tier.
     List(List),
     /// Add a rule behind all others.
+    #[command(after_help = ADD_EXAMPLES)]
     Add(Box<Add>),
     /// Remove a rule.
     Remove(Remove),
@@ -77,15 +87,15 @@ struct Remove {
 struct Test {
     /// A file in a mount; it need not exist.
     path: PathBuf,
-    /// As if opened by this user.
-    #[arg(long, default_value_t = 0)]
-    uid: u32,
-    /// As if opened by this group.
-    #[arg(long, default_value_t = 0)]
-    gid: u32,
-    /// As if opened by this process.
-    #[arg(long, default_value_t = 0)]
-    pid: u32,
+    /// As if opened by this user [default: your own].
+    #[arg(long)]
+    uid: Option<u32>,
+    /// As if opened by this group [default: your own].
+    #[arg(long)]
+    gid: Option<u32>,
+    /// As if opened by this process; without it no rule with a process or control group matches.
+    #[arg(long)]
+    pid: Option<u32>,
     /// Print the rule as JSON.
     #[arg(long)]
     json: bool,
@@ -118,6 +128,9 @@ fn list(args: &List) -> Result<()> {
         return Ok(());
     }
     let rows: Vec<Vec<String>> = rules.as_array().into_iter().flatten().map(row).collect();
+    if rows.is_empty() {
+        say("no rules: everything is allowed");
+    }
     let columns = [Align::Left, Align::Left, Align::Right, Align::Left];
     lay_out(&columns, &rows).iter().for_each(say);
     Ok(())
@@ -140,17 +153,20 @@ fn test(args: &Test) -> Result<()> {
     let (client, place) = client(&args.path)?;
     let path = WirePath::from(place.path.as_path());
     let size = std::fs::metadata(&args.path).map_or(0, |meta| meta.len());
-    let body = json!({
-        "path": path, "size": size, "uid": args.uid, "gid": args.gid, "pid": args.pid,
-    });
+    let uid = args.uid.unwrap_or_else(|| rustix::process::getuid().as_raw());
+    let gid = args.gid.unwrap_or_else(|| rustix::process::getgid().as_raw());
+    let pid = args.pid.unwrap_or(0);
+    let body = json!({ "path": path, "size": size, "uid": uid, "gid": gid, "pid": pid });
     let rule = client.post("/v1/rules/test", &body)?;
-    match (args.json, rule.is_null()) {
+    let word = |name: &str| rule[name].as_str().unwrap_or_default();
+    let found = match rule.is_null() {
+        true => "allow (no rule matches)".into(),
+        false => format!("{} ({})", word("action"), word("name")),
+    };
+    match (args.json, args.uid) {
         (true, _) => say_json(&rule),
-        (false, true) => say("allow (no rule matches)"),
-        (false, false) => {
-            let word = |name: &str| rule[name].as_str().unwrap_or_default().to_string();
-            say(format!("{} ({})", word("action"), word("name")));
-        }
+        (false, Some(_)) => say(found),
+        (false, None) => say(format!("{found} for user {uid}")),
     }
     Ok(())
 }

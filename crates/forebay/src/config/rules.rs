@@ -20,7 +20,7 @@ pub struct RuleText {
     pub action: String,
 
     /// A pattern: `*` and `?` within a name, `**` over directories; without a slash, a name in any
-    /// directory.
+    /// directory, with one, a path from the root of the mount.
     #[arg(long, value_name = "PATTERN")]
     #[serde(default, deserialize_with = "one_or_many", skip_serializing_if = "Vec::is_empty")]
     pub path: Vec<String>,
