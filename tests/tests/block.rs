@@ -1,6 +1,7 @@
 //! One file or one block device behind the mount, and what is built on it: a file system on a loop
 //! device, an export over NBD. The recipes are those of `docs/BLOCK.md`.
 //! Power cuts are in `durability/block.rs`.
+// S-17
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};

@@ -1,5 +1,5 @@
 //! What an operator changes while the mount is in use.
-// S-1, S-2, S-5
+// S-1, S-2, S-5, S-13, S-14, S-15, S-16
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -253,4 +253,43 @@ fn rules_say_which_files_come_into_the_tier() {
     assert_eq!(told.trim(), "no rules: everything is allowed");
     mounted.umount();
     proof!("rules");
+}
+
+#[test]
+fn a_rule_denies_one_way_and_a_dirty_file_stays_in_the_tier() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let large = sample::file(&bed.backing.join("large"), 1, 2 * MIB);
+    sample::file(&bed.backing.join("small"), 2, 4096);
+    sample::file(&bed.backing.join("w/a"), 3, 4096);
+    let mounted = bed.mount(HOLD);
+    fs::write(mounted.at("early"), b"first").unwrap();
+    let add = |rule: &[&str]| {
+        mounted.forebay(&[&["rules", "add", text(&mounted.path)], rule].concat()).ok();
+    };
+    add(&["large", "deny-reads", "--size-min", "1MiB"]);
+    add(&["w", "deny-writes", "--path", "w/*"]);
+    add(&["early", "deny", "--path", "early"]);
+    let used = || mounted.number("used_bytes");
+    let before = used();
+    assert!(fs::read(mounted.at("large")).unwrap() == large);
+    assert_eq!(used(), before, "a denied read is not kept");
+    fs::read(mounted.at("small")).unwrap();
+    assert_eq!(used(), before + 4096, "another one is");
+    // Only the writes go around.
+    let open = |name: &str| File::options().write(true).open(mounted.at(name)).unwrap();
+    open("w/a").write_all_at(b"new", 0).unwrap();
+    assert_eq!(&fs::read(bed.backing.join("w/a")).unwrap()[..3], b"new");
+    assert_eq!(counter(&mounted, "write_bypass_rule"), 1);
+    fs::read(mounted.at("w/a")).unwrap();
+    assert_eq!(used(), before + 2 * 4096, "its reads are kept");
+    // What is dirty already is written in the tier, and flushed by close.
+    let early = open("early");
+    early.write_all_at(b"again", 0).unwrap();
+    assert_eq!(fs::read(bed.backing.join("early")).unwrap(), b"");
+    drop(early);
+    assert_eq!(fs::read(bed.backing.join("early")).unwrap(), b"again");
+    assert_eq!(counter(&mounted, "write_bypass_rule"), 1);
+    mounted.umount();
+    proof!("one way and the other");
 }

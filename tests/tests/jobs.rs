@@ -1,6 +1,6 @@
 //! Flush as a job: listed, waited for, cancelled, on through a restart; fence, order of
 //! publication, a deadline, an estimate that holds.
-// S-5, S-7
+// S-5, S-7, S-18, S-19
 
 use std::fs;
 use std::os::unix::fs::FileExt;
