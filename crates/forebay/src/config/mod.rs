@@ -62,8 +62,8 @@ impl Args for ConfigFlags {
             .value_parser(clap::value_parser!(PathBuf))
             .help_heading(HEADING)
             .help(
-                "Read settings from this file [default: $XDG_CONFIG_HOME/forebay/config.toml or \
-                 /etc/forebay.toml, if present]",
+                "Read settings from this file [default: $XDG_CONFIG_HOME/forebay/config.toml (with \
+                 ~/.config if that is not set) or /etc/forebay.toml, if present]",
             );
         KEYS.iter().fold(command.arg(file), |command, key| command.arg(flag(key)))
     }

@@ -18,7 +18,8 @@ Every setting below can be given in four places. The first one that has it wins:
 1. a flag: `--max-age 10s`
 2. an environment variable: `FOREBAY_MAX_AGE=10s`
 3. a file: `max-age = \"10s\"` in the file named by `--config` or `FOREBAY_CONFIG`, else in
-   `$XDG_CONFIG_HOME/forebay/config.toml`, else in `/etc/forebay.toml`
+   `$XDG_CONFIG_HOME/forebay/config.toml` (`~/.config` if that is not set), else in
+   `/etc/forebay.toml`. It holds for every mount
 4. the default
 
 `forebay config show` prints every value with the place it came from. An unknown key, a value of
@@ -41,34 +42,40 @@ echo 10s > /mnt/fast/.forebay/config/max-age
 A live change lasts until unmount. Watermarks must keep the order
 `dirty-low <= dirty-high <= dirty-hard <= used-high <= 98%`.
 
-A new policy holds from the next request on. Setting `policy=write-through`, or a `tier-size` below
-what is used, also starts a drain; `forebay set` waits for it unless told `--background`. A file that
-has dirty bytes is never written around the tier: with `write-around`, or under a rule that denies
-it, it is written in the tier and flushed when it is closed.
+A new policy holds from the next request on. Setting `policy` to write-through or write-around while
+something is dirty, or a `tier-size` that is too small even after clean bytes are evicted, also starts
+a drain of everything; `forebay set` waits for it unless told `--background`, a write to
+`.forebay/config/` does not. A file that has dirty bytes is never written around the tier: with
+`write-around`, or under a rule that denies it, it is written in the tier and flushed when it is
+closed (beyond a quota: by the drain). More in [S14 to S16](SEMANTICS.md#s14-what-goes-around-the-tier).
 
 ## Rules
 
 Which files may come into the tier, and for whom, is said by `[[rule]]` tables of the file, or by
-`forebay rules add` until unmount. The first rule that matches when a file is opened holds for that
-open; no rule means allow. All conditions of a rule must hold.
+`forebay rules add` until unmount. The first of them whose conditions all hold decides when a file is
+opened; `forebay rules --help` says what then happens. There are at most 256.
 
 ```
 [[rule]]
 name = \"models\"            # letters, digits and '-'
 action = \"allow\"           # or deny, deny-reads, deny-writes
-path = [\"models/**\"]       # *, ? within a name, ** over directories; without / in any directory
+path = [\"models/**\"]       # *, ? within a name, ** over directories; see below
 uid = [1000, 1001]         # also gid
-cgroup = \"user.slice\"      # and those below it
+cgroup = \"user.slice\"      # and those below it; of cgroup v2
 pid = 4711                 # and those it started; the rule goes with the last of them
 size-min = \"1MiB\"          # also size-max: of the file when it is opened
-quota = \"50GiB\"            # of the tier, for all of the rule's files; beyond it they are denied
-pin = true                 # not evicted
+quota = \"50GiB\"            # about so much of the tier for all of its files; beyond it they are denied
+pin = true                 # not evicted, neither for room nor by `forebay evict`
 ```
 
-Denied reads are served without being kept, denied writes go to the backing store at once; what is in
-the tier already is read from there. A file that programs read or write past the daemon stays so for
-whoever opens it beside them. After a mount, what is in the tier belongs to the first rule that asks
-for no process, user or group, until it is opened again.
+A pattern without a slash is a name in any directory; one with a slash, also in front, is a path from
+the root of the mount: `*.log` is every log, `/*.log` those at the root, `**/tmp/*` what lies in any
+`tmp`. The same patterns are `flush --last`'s.
+
+A rule that denies something or has a quota costs passthrough: the descriptor goes through the daemon,
+except beside others that have the file open past it. A process of another pid namespace than the
+daemon's is in no control group and no family that a rule could match. The other limits are in
+[S13](SEMANTICS.md#s13-admission-rules).
 
 A file with the defaults written out:
 
