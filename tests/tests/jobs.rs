@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use forebay_tests::{
-    Bed, Faults, Mounted, Tier, images, needs_forebay, proof, sample, text, within,
+    Bed, Faults, Mounted, Tier, images, is_alive, kill, needs_forebay, proof, sample, text, within,
 };
 use serde_json::Value;
 
@@ -210,6 +210,36 @@ fn what_comes_last_does_so_in_an_unmount_and_in_a_recovery() {
     }
     assert!(looks.iter().all(|looks| *looks > 10), "the manifests waited: {looks:?}");
     proof!("manifests waited {looks:?} looks long");
+}
+
+#[test]
+fn what_comes_last_stays_back_at_an_end_that_could_not_flush_all() {
+    needs_forebay!();
+    for from_outside in [false, true] {
+        let bed = Bed::new(Tier::Disk);
+        let faults = Faults::none(&bed);
+        let mounted = bed.mount(&[&slow("4MB/s,1ms")[..], &["--fault", faults.path()]].concat());
+        (0..3).for_each(|i| drop(sample::file(&mounted.at(format!("ckpt/part{i}")), i, 1 << 20)));
+        sample::file(&mounted.at("ckpt/0-manifest"), 99, 3000);
+        faults.set(serde_json::json!([{ "op": "write_at", "path": "ckpt/part1", "fail": "EIO" }]));
+        start(&mounted, &["--last", "*-manifest"]);
+        match from_outside {
+            true => images::unmount(&mounted.path, false).expect("nothing is open"),
+            false => kill(mounted.pid, libc::SIGTERM),
+        }
+        within(Duration::from_secs(30), "the daemon ends", || !is_alive(mounted.pid));
+        let len = |name: &str| fs::metadata(bed.backing.join(name)).unwrap().len();
+        assert_eq!(
+            (len("ckpt/part2"), len("ckpt/part1")),
+            (1 << 20, 0),
+            "it flushed what it could"
+        );
+        assert_eq!(len("ckpt/0-manifest"), 0, "published without a part; outside: {from_outside}");
+        faults.clear();
+        bed.forebay(&["recover", text(&bed.tier)]).ok();
+        assert_eq!(len("ckpt/0-manifest"), 3000);
+    }
+    proof!("a manifest waited for the next time, twice");
 }
 
 #[test]

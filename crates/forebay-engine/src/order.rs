@@ -124,6 +124,12 @@ impl Engine {
         Hold { holds, id }
     }
 
+    /// The holds of this moment, to last beyond the orders they are of.
+    pub fn keep_holds(&self) -> Vec<Hold> {
+        let entries = self.drain.holds.table().entries.clone();
+        entries.iter().map(|(_, scope, last)| self.hold(scope, last)).collect()
+    }
+
     /// Brings everything below `scope` that is dirty now to the backing store, synced there (S5).
     /// What could not be flushed stays dirty and is in the report.
     pub fn flush(self: &Arc<Self>, scope: &[PathBuf], progress: &Progress) -> Report {

@@ -66,6 +66,7 @@ impl Daemon {
             return;
         }
         tracing::warn!("unmounted from outside; flushing what is dirty before ending");
+        let _held = self.engine.keep_holds();
         let exit_code = self.shut_down_logged();
         self.settled(None, exit_code);
     }
@@ -75,6 +76,8 @@ impl Daemon {
         if self.engine_is_down() {
             return;
         }
+        // Jobs end, well or not, before all is flushed.
+        let _held = self.engine.keep_holds();
         if !self.hurry.load(SeqCst) {
             let progress = self.begin_drain();
             let report = logged(&progress, || self.engine.flush(&[], &progress));
@@ -91,6 +94,7 @@ impl Daemon {
     /// the mount goes on serving.
     fn leave(&self, keep: KeepDirty, deadline: Option<Instant>, progress: &Progress) -> Outcome {
         let mut moved = JobReport::default();
+        let _held = self.engine.keep_holds();
         if matches!(keep, KeepDirty::No) {
             let (report, expired) =
                 with_deadline(deadline, progress, || self.engine.flush(&[], progress));
