@@ -349,11 +349,11 @@ impl Engine {
         let mut inner = self.lock_for_tier(file)?;
         let shadow = self.shadow(file, &mut inner)?;
         let old = inner.size();
-        let cuts_durable = inner.state.durable_size.is_some_and(|durable| size < durable);
+        let cuts_durable = inner.state.durable_size.get().is_some_and(|durable| size < durable);
         let now_ms = now_ms();
         let opaque = inner.state.flags.opaque;
         if opaque {
-            inner.state.durable_size = inner.state.durable_size.map(|d| d.min(size));
+            inner.state.durable_size = inner.state.durable_size.get().map(|d| d.min(size)).into();
             inner.state.ranges.clear(size, u64::MAX);
             inner.state.flags.meta_dirty = true;
         } else {
@@ -555,7 +555,7 @@ impl Engine {
             return Ok(true);
         }
         let ranges = inner.state.still_dirty(ranges);
-        let known = inner.state.durable_size == Some(size)
+        let known = inner.state.durable_size.get() == Some(size)
             && ranges.iter().all(|&(start, end)| {
                 inner.state.ranges.within(start, end).all(|run| run.state == State::Durable)
                     && inner.state.ranges.covers(start, end)
@@ -567,7 +567,7 @@ impl Engine {
         if !inner.recorded || ranges.len() > 1000 {
             return self.put(file, &mut inner).map(|()| true);
         }
-        let size = inner.state.durable_size.expect("set by the sync");
+        let size = inner.state.durable_size.get().expect("set by the sync");
         self.append(&mut inner, &Entry::Synced { id: file.id, size, ranges }).map(|()| true)
     }
 

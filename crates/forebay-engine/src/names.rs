@@ -315,7 +315,7 @@ impl Engine {
         let recorded = file.lock().recorded;
         let intent = Intent::Unlink { path: at.path.into(), ino: at.key.ino };
         let n = if recorded { Some(self.note_tier(self.index.intend(intent))?) } else { None };
-        if n.is_some() && file.lock().state.durable_size.is_some() {
+        if n.is_some() && file.lock().state.durable_size.get().is_some() {
             // Else a loss of power could bring back the record of a file that is gone.
             self.note_tier(self.index.sync())?;
         }
@@ -480,7 +480,7 @@ impl Engine {
         let intent =
             Intent::Rename { from: from.path.into(), to: to.into(), ino: from.key.ino, exchange };
         let n = self.note_tier(self.index.intend(intent))?;
-        if moved.iter().chain(&back).any(|file| file.lock().state.durable_size.is_some()) {
+        if moved.iter().chain(&back).any(|file| file.lock().state.durable_size.get().is_some()) {
             // Synced bytes must be found under their new name after a power loss.
             self.note_tier(self.index.sync())?;
         }

@@ -29,6 +29,31 @@ pub struct Owner {
 /// Nearly every file has one name.
 pub type Names = SmallVec<[Box<Path>; 1]>;
 
+/// A size in bytes that may not be known, in one word, since there may be millions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Option<u64>", into = "Option<u64>")]
+pub struct MaybeSize(u64);
+
+impl MaybeSize {
+    pub const NONE: MaybeSize = MaybeSize(u64::MAX);
+
+    pub fn get(self) -> Option<u64> {
+        Some(self.0).filter(|_| self != MaybeSize::NONE)
+    }
+}
+
+impl From<Option<u64>> for MaybeSize {
+    fn from(size: Option<u64>) -> MaybeSize {
+        size.map_or(MaybeSize::NONE, MaybeSize)
+    }
+}
+
+impl From<MaybeSize> for Option<u64> {
+    fn from(size: MaybeSize) -> Option<u64> {
+        size.get()
+    }
+}
+
 /// Facts of a file that are either so or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Flags {
@@ -64,7 +89,7 @@ pub struct FileState {
     /// The backing file as we last saw it.
     pub base: Version,
     pub ranges: Ranges,
-    pub durable_size: Option<u64>,
+    pub durable_size: MaybeSize,
     /// When the oldest dirty byte was written, in milliseconds since the epoch; 0 when clean.
     pub dirty_since: u64,
     pub flags: Flags,
@@ -112,7 +137,7 @@ impl FileState {
             mtime: attr.mtime,
             base: attr.version(),
             ranges: Ranges::None,
-            durable_size: None,
+            durable_size: MaybeSize::NONE,
             dirty_since: 0,
             flags: Flags::default(),
         }
@@ -188,7 +213,7 @@ impl FileState {
         self.flags.meta_dirty = true;
         if size < old {
             self.ranges.clear(size, u64::MAX);
-            self.durable_size = self.durable_size.map(|durable| durable.min(size));
+            self.durable_size = self.durable_size.get().map(|durable| durable.min(size)).into();
         } else {
             self.ranges.set(old, size, State::Dirty);
         }
@@ -204,7 +229,7 @@ impl FileState {
         self.size = len;
         self.mtime = mtime;
         self.mark_dirty(0, len, now_ms);
-        self.durable_size = self.durable_size.map(|durable| durable.min(len));
+        self.durable_size = self.durable_size.get().map(|durable| durable.min(len)).into();
     }
 
     /// The ranges a sync that begins now has to cover: dirty, and not known to be durable. Of an
@@ -239,7 +264,8 @@ impl FileState {
             self.ranges.set(start, end.min(size), State::Durable);
         }
         // Syncs may end in another order than they began; truncation alone makes it smaller.
-        self.durable_size = Some(self.durable_size.map_or(size, |known| known.max(size)));
+        let known = self.durable_size.get().unwrap_or(0);
+        self.durable_size = Some(known.max(size)).into();
     }
 
     /// Records that `copied`, less what was `rewritten` meanwhile, is on the backing store and
@@ -270,7 +296,7 @@ impl FileState {
             self.touch(now_ms);
             return false;
         }
-        self.durable_size = None;
+        self.durable_size = MaybeSize::NONE;
         true
     }
 
@@ -310,8 +336,8 @@ impl FileState {
         }
         // A truncation is recorded durably before it is done, so a shadow shorter than what was
         // durable can only be one that grew a hole at its end.
-        debug_assert!(self.durable_size.is_none_or(|size| size <= shadow_len.max(size)));
-        match self.durable_size {
+        debug_assert!(self.durable_size.get().is_none_or(|size| size <= shadow_len.max(size)));
+        match self.durable_size.get() {
             Some(size) => {
                 self.ranges.clear(size, u64::MAX);
                 self.size = size;
