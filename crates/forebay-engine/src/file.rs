@@ -237,6 +237,12 @@ impl Inner {
             })
     }
 
+    /// Whether nobody reads or writes it past us, who would find it gone.
+    pub fn may_be_emptied(&self) -> bool {
+        !self.state.flags.opaque
+            && self.live.as_ref().is_none_or(|live| live.pins == 0 && live.writers == 0)
+    }
+
     /// Whether nothing needs the run-time part any more.
     pub fn is_idle(&self) -> bool {
         self.live.as_ref().is_none_or(|live| {

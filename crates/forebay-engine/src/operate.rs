@@ -1,11 +1,11 @@
 //! What an operator asks for, beside flushing: evict, pin, purge, change tunables, shut down.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, MutexGuard};
 use std::time::Instant;
 
-use forebay_backing::{Error, Kind, Result};
+use forebay_backing::{Attr, Error, Kind, Result};
 
 use crate::config::Tunables;
 use crate::engine::Engine;
@@ -107,9 +107,22 @@ impl Engine {
     }
 
     pub(crate) fn purge_file(&self, file: &Arc<File>) -> Result<()> {
-        let path = file.path();
-        let now = path.map(|path| self.ask(|b| b.stat(&path)));
-        let mut inner = file.lock();
+        let now = self.attr_now(file);
+        self.purge_locked(file, file.lock(), now)
+    }
+
+    /// What the backing store says of the file's name, if it has one.
+    pub(crate) fn attr_now(&self, file: &File) -> Option<Result<Attr>> {
+        file.path().map(|path| self.ask(|b| b.stat(&path)))
+    }
+
+    /// `now` is from [`Engine::attr_now`]. Ends the caller's lock.
+    pub(crate) fn purge_locked(
+        &self,
+        file: &Arc<File>,
+        mut inner: MutexGuard<'_, Inner>,
+        now: Option<Result<Attr>>,
+    ) -> Result<()> {
         if !inner.is_idle() && !inner.may_punch() {
             return Err(Error::os(libc::EBUSY, "it is open or being flushed: close it first"));
         }

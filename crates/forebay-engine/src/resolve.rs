@@ -4,13 +4,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use forebay_backing::{BackingFile, BackingStore, Error, Kind, New, Result};
+use forebay_backing::{BackingFile, BackingStore, Error, FileKey, Kind, New, Result, Timestamp};
 
 use crate::engine::Engine;
-use crate::file::File;
+use crate::file::{File, Flight, Inner};
 use crate::fill::CHUNK;
+use crate::media::MediaFile;
 use crate::operate::failure;
-use crate::ranges::State;
+use crate::ranges::{Ranges, State};
 use crate::report::{Progress, Report};
 
 /// Which side of a conflict wins.
@@ -24,6 +25,62 @@ pub enum Keep {
     Both,
 }
 
+/// A file that is written while it is saved is saved again, so many times in all.
+const SAVES_MAX: u32 = 4;
+
+/// A file that is read as a whole: as long as this lives nothing of it leaves the tier, no flush of
+/// it begins, and what is written to it is noted.
+struct Still<'a> {
+    engine: &'a Engine,
+    file: &'a Arc<File>,
+}
+
+/// A file as it is to be written elsewhere.
+struct Whole {
+    shadow: Arc<dyn MediaFile>,
+    /// What is absent, and the backing file to fetch it from.
+    gaps: Vec<(u64, u64)>,
+    theirs: Option<Arc<dyn BackingFile>>,
+    size: u64,
+    mtime: Timestamp,
+}
+
+/// The flight that it pretends, and its own reads: a flight alone would let clean bytes go.
+const STILL_IO: u32 = 2;
+
+impl Still<'_> {
+    /// Throws the file away if it is as it was when this began; else it stays, and `false`.
+    fn purge_unchanged(self) -> Result<bool> {
+        let (engine, file) = (self.engine, self.file);
+        let now = engine.attr_now(file);
+        let mut inner = file.lock();
+        let flight = inner.live().flight.as_ref().expect("W2: ended by this alone");
+        if flight.rewritten != Ranges::None {
+            drop(inner); // Which the end of this needs.
+            return Ok(false);
+        }
+        // Under the same lock: a write between would be in neither place.
+        self.let_go(&mut inner);
+        std::mem::forget(self);
+        engine.purge_locked(file, inner, now).map(|()| true)
+    }
+
+    fn let_go(&self, inner: &mut Inner) {
+        let live = inner.live();
+        live.flight = None;
+        live.io -= STILL_IO;
+        self.file.changed.notify_all();
+    }
+}
+
+impl Drop for Still<'_> {
+    fn drop(&mut self) {
+        let mut inner = self.file.lock();
+        self.let_go(&mut inner);
+        self.engine.retire(self.file, inner);
+    }
+}
+
 impl Engine {
     /// Settles a conflict (S8).
     pub fn resolve(self: &Arc<Self>, path: &Path, keep: Keep) -> Result<()> {
@@ -33,9 +90,9 @@ impl Engine {
             Keep::Ours => self.resolve_ours(&file, path),
             Keep::Both => {
                 let beside = self.beside(path);
-                self.export_file(&file, &*self.backing, &beside)?;
+                self.save(&file, &beside, || Ok(()))?;
                 tracing::info!(path = %path.display(), saved = %beside.display(), "conflict resolved");
-                self.purge_file(&file)
+                Ok(())
             }
         }
     }
@@ -82,27 +139,68 @@ impl Engine {
                 drop(inner);
                 self.flush_file(file)
             }
+            // Written beside the foreign file and renamed over: either is there whole.
             Ok(_) => {
-                self.replace_there(file, path)?;
-                self.purge_file(file)
+                let beside = self.beside(path);
+                let replace = forebay_backing::RenameMode::Replace;
+                self.save(file, &beside, || self.ask(|b| b.rename(&beside, path, replace)))
             }
-            Err(e) if e.is(libc::ENOENT) => {
-                self.export_file(file, &*self.backing, path)?;
-                self.purge_file(file)
-            }
+            Err(e) if e.is(libc::ENOENT) => self.save(file, path, || Ok(())),
             Err(e) => Err(e),
         }
     }
 
-    /// Writes our version beside the foreign file and renames it over: either is there whole.
-    fn replace_there(&self, file: &Arc<File>, path: &Path) -> Result<()> {
-        let beside = self.beside(path);
-        self.export_file(file, &*self.backing, &beside)?;
-        self.ask(|b| b.rename(&beside, path, forebay_backing::RenameMode::Replace))
+    /// Writes our version to `to`, a name that is free on the backing store, has `place` bring it
+    /// to its place, and throws it away here.
+    ///
+    /// # Errors
+    ///
+    /// EBUSY if programs write to it all the time: what is in neither place must not be.
+    fn save(&self, file: &Arc<File>, to: &Path, place: impl Fn() -> Result<()>) -> Result<()> {
+        for _ in 0..SAVES_MAX {
+            let still = self.hold_still(file)?;
+            if !file.lock().may_be_emptied() {
+                return Err(Error::os(libc::EBUSY, "it is open past the daemon: close it first"));
+            }
+            let (_, key) = self.export_file(&still, &*self.backing, to)?;
+            let done = place().and_then(|()| still.purge_unchanged());
+            if matches!(done, Ok(true)) {
+                return Ok(());
+            }
+            // What is not the last word must not lie there as if it were.
+            if self.ask(|b| b.stat(to)).is_ok_and(|attr| attr.key == key) {
+                self.ask(|b| b.unlink(to))?;
+            }
+            done?;
+        }
+        Err(Error::os(libc::EBUSY, "programs write to it all the time: close it first"))
     }
 
-    /// Writes the file as programs see it to `to`, a name that is free there.
-    fn export_file(&self, file: &Arc<File>, store: &dyn BackingStore, to: &Path) -> Result<u64> {
+    /// Waits for the flight that is on, if any.
+    fn hold_still<'a>(&'a self, file: &'a Arc<File>) -> Result<Still<'a>> {
+        for _ in 0..SAVES_MAX {
+            let mut inner = file.lock();
+            let live = inner.live();
+            if live.flight.is_none() {
+                live.flight = Some(Flight { rewritten: Ranges::None });
+                live.io += STILL_IO;
+                return Ok(Still { engine: self, file });
+            }
+            drop(inner);
+            self.wait_for_flight(file)?;
+        }
+        Err(Error::os(libc::EBUSY, "it is being flushed all the time"))
+    }
+
+    /// Writes the file as programs see it to `to`, a name that is free there. Returns its size,
+    /// and the key of what was made.
+    fn export_file(
+        &self,
+        still: &Still<'_>,
+        store: &dyn BackingStore,
+        to: &Path,
+    ) -> Result<(u64, FileKey)> {
+        let file = still.file;
         let (owner, size, mtime, shadow, gaps) = {
             let mut inner = file.lock();
             let shadow = self.shadow(file, &mut inner)?;
@@ -121,22 +219,33 @@ impl Engine {
             })?),
         };
         let new = New { mode: owner.mode, uid: owner.uid, gid: owner.gid };
-        let (target, _) = store.create(to, &new)?;
+        let (target, made) = store.create(to, &new)?;
+        let whole = Whole { shadow, theirs, gaps, size, mtime };
+        if let Err(error) = self.copy_whole(&whole, &*target) {
+            // A part of it must not lie there as if it were the file.
+            let _ = store.unlink(to);
+            return Err(error);
+        }
+        Ok((size, made.key))
+    }
+
+    fn copy_whole(&self, whole: &Whole, target: &dyn BackingFile) -> Result<()> {
+        let Whole { shadow, theirs, gaps, size, mtime } = whole;
         let mut buf = vec![0; CHUNK as usize];
         let mut at = 0;
-        while at < size {
+        while at < *size {
             let want = (buf.len() as u64).min(size - at) as usize;
-            self.note_tier(shadow.read_at(&mut buf[..want], at))?;
-            if let Some(theirs) = &theirs {
-                patch(&mut buf[..want], at, &gaps, &**theirs)?;
+            let n = self.note_tier(shadow.read_at(&mut buf[..want], at))?;
+            buf[n..want].fill(0);
+            if let Some(theirs) = theirs {
+                patch(&mut buf[..want], at, gaps, &**theirs)?;
             }
             target.write_at(&buf[..want], at)?;
             at += want as u64;
         }
-        target.set_len(size)?;
-        target.set_times(None, Some(mtime))?;
-        target.sync()?;
-        Ok(size)
+        target.set_len(*size)?;
+        target.set_times(None, Some(*mtime))?;
+        target.sync()
     }
 
     /// Writes every file that has dirty bytes to another store, whole where the rest of it can be
@@ -153,8 +262,10 @@ impl Engine {
             }
             let Some(path) = file.path() else { continue };
             make_parents(to, &path);
-            match self.export_file(&file, to, &path) {
-                Ok(bytes) => {
+            let exported =
+                self.hold_still(&file).and_then(|still| self.export_file(&still, to, &path));
+            match exported {
+                Ok((bytes, _)) => {
                     report.files += 1;
                     report.bytes += bytes;
                     progress.done_files.fetch_add(1, Relaxed);
@@ -175,8 +286,13 @@ fn patch(buf: &mut [u8], at: u64, gaps: &[(u64, u64)], theirs: &dyn BackingFile)
     let end = at + buf.len() as u64;
     for &(a, b) in gaps {
         let (a, b) = (a.max(at), b.min(end));
-        if a < b {
-            theirs.read_at(&mut buf[(a - at) as usize..(b - at) as usize], a)?;
+        if a >= b {
+            continue;
+        }
+        let n = theirs.read_at(&mut buf[(a - at) as usize..(b - at) as usize], a)?;
+        if (n as u64) < b - a {
+            let gone = "only parts of the file are in the tier, and the backing file, which was to have the rest, is shorter";
+            return Err(Error::os(libc::EIO, gone));
         }
     }
     Ok(())

@@ -3,11 +3,13 @@
 
 mod bytes;
 mod drain;
+mod hook;
 mod journal;
 mod losses;
 mod media;
 mod model;
 mod power_cut;
+mod resolve;
 mod rng;
 mod start;
 mod store;

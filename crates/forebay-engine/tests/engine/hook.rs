@@ -1,0 +1,41 @@
+//! A backing store in the middle of whose calls something else happens.
+
+use std::sync::{Arc, Mutex};
+
+use forebay_backing::wrap::{Call, Done, Layer, Wrapped};
+use forebay_backing::{BackingStore, Result};
+
+type Act = Box<dyn FnMut(&Call<'_>) + Send>;
+
+/// Acts before each call to the store, but for those that it makes itself, or that are made by
+/// others while it acts.
+#[derive(Default)]
+pub struct Hook(Mutex<Option<Act>>);
+
+impl Hook {
+    pub fn on(store: impl BackingStore + 'static) -> (Arc<Wrapped<Hook>>, Arc<Hook>) {
+        let hook = Arc::new(Hook::default());
+        (Wrapped::new(Arc::new(store), hook.clone()), hook)
+    }
+
+    pub fn set(&self, act: impl FnMut(&Call<'_>) + Send + 'static) {
+        *self.0.lock().expect("no panic inside") = Some(Box::new(act));
+    }
+}
+
+impl Layer for Hook {
+    const PASSES_FD: bool = false;
+
+    fn around<T>(
+        &self,
+        call: &Call<'_>,
+        mut run: impl FnMut() -> Result<Done<T>>,
+    ) -> Result<Done<T>> {
+        let act = self.0.lock().expect("no panic inside").take();
+        if let Some(mut act) = act {
+            act(call);
+            self.0.lock().expect("no panic inside").get_or_insert(act);
+        }
+        run()
+    }
+}

@@ -1,0 +1,151 @@
+//! Conflicts are settled while programs have the file open and the tier is short of room (S8).
+
+use std::path::Path;
+use std::sync::Arc;
+
+use forebay_backing::wrap::{Call, Verb};
+use forebay_backing::{Access, BackingStore};
+use forebay_engine::{Engine, File, Keep, Progress, Tunables};
+
+use crate::hook::Hook;
+use crate::media::CrashMedia;
+use crate::start::{NEW, abandon, counter, patient, start};
+use crate::store::MemStore;
+
+const MIB: usize = 1 << 20;
+const PAGE: usize = 4096;
+
+/// A file of ones of which the first page is twos here, and sevens further on there.
+struct Bed {
+    store: MemStore,
+    hook: Arc<Hook>,
+    engine: Arc<Engine>,
+    file: Arc<File>,
+}
+
+fn path() -> &'static Path {
+    Path::new("f")
+}
+
+fn bed(len: usize, foreign: impl FnOnce(&MemStore)) -> Bed {
+    let store = MemStore::new();
+    let (theirs, _) = store.create(path(), &NEW).expect("memory");
+    theirs.write_at(&vec![1; len], 0).expect("memory");
+    let (hooked, hook) = Hook::on(store.clone());
+    let media = Arc::new(CrashMedia::default());
+    let engine = start(media, hooked, "resolve", Default::default(), patient()).expect("new");
+    let file = engine.open(path(), None).expect("it exists");
+    let mut part = vec![0; MIB];
+    for at in (0..len).step_by(MIB) {
+        engine.read(&file, at as u64, &mut part).expect("it is there");
+    }
+    engine.write(&file, 0, &[2; PAGE]).expect("room");
+    foreign(&store);
+    let report = engine.flush(&[], &Progress::default());
+    assert_eq!(report.failures.first().map(|failure| failure.state), Some("conflict"));
+    Bed { store, hook, engine, file }
+}
+
+fn write_there(store: &MemStore) {
+    let theirs = store.open(path(), Access::ReadWrite).expect("it exists");
+    theirs.write_at(&[7; PAGE], 2 * PAGE as u64).expect("memory");
+}
+
+/// The part of a copy beside the file that is behind its first mebibyte.
+fn is_late_copy(call: &Call<'_>) -> bool {
+    let beside = call.paths[0].to_string_lossy().contains("forebay-ours");
+    call.verb == Verb::WriteAt && beside && call.offset >= MIB as u64
+}
+
+fn saved(store: &MemStore) -> Vec<Vec<u8>> {
+    let beside =
+        |(path, bytes): (std::path::PathBuf, Vec<u8>)| (path != self::path()).then_some(bytes);
+    store.snapshot().files().into_iter().filter_map(beside).collect()
+}
+
+// S-8
+#[test]
+fn what_is_written_while_our_side_is_saved_is_in_it() {
+    let Bed { store, hook, engine, file } = bed(3 * MIB, write_there);
+    let (writer, open) = (engine.clone(), file.clone());
+    let mut written = false;
+    hook.set(move |call| {
+        if is_late_copy(call) && !std::mem::replace(&mut written, true) {
+            writer.write(&open, 0, &[3; PAGE]).expect("room");
+        }
+    });
+    engine.resolve(path(), Keep::Both).expect("it is written once only");
+    let ours = saved(&store);
+    assert_eq!(ours.len(), 1);
+    assert!(ours[0][..PAGE].iter().all(|byte| *byte == 3), "acknowledged: {}", ours[0][0]);
+    assert!(ours[0].len() == 3 * MIB && ours[0][PAGE..].iter().all(|byte| *byte == 1));
+    let mut now = vec![0; PAGE];
+    engine.read(&file, 2 * PAGE as u64, &mut now).expect("it is there");
+    assert!(now.iter().all(|byte| *byte == 7), "theirs has the name");
+    engine.close(&file);
+    abandon(engine);
+}
+
+// S-8
+#[test]
+fn a_file_that_is_written_all_the_time_stays_in_conflict_and_loses_nothing() {
+    let Bed { store, hook, engine, file } = bed(3 * MIB, write_there);
+    let (writer, open) = (engine.clone(), file.clone());
+    let mut value = 100;
+    hook.set(move |call| {
+        if is_late_copy(call) {
+            value += 1;
+            writer.write(&open, 0, &[value; PAGE]).expect("room");
+        }
+    });
+    let error = engine.resolve(path(), Keep::Both).expect_err("it never rests");
+    assert_eq!(error.errno(), libc::EBUSY, "{error}");
+    assert!(saved(&store).is_empty(), "no copy that is not the last word");
+    assert_eq!(engine.status().conflicted_files, 1);
+    hook.set(|_| {});
+    let mut now = vec![0; PAGE];
+    engine.read(&file, 0, &mut now).expect("it is there");
+    engine.resolve(path(), Keep::Both).expect("it rests");
+    assert!(now[0] > 100 && saved(&store)[0][..PAGE] == now[..], "the last write: {}", now[0]);
+    engine.close(&file);
+    abandon(engine);
+}
+
+/// Method: the tier becomes small in the middle, so that clean bytes are evicted.
+// S-8
+#[test]
+fn a_tier_short_of_room_leaves_no_zeros_in_what_is_saved() {
+    let Bed { store, hook, engine, file } = bed(20 * MIB, write_there);
+    let evictor = engine.clone();
+    let mut done = false;
+    hook.set(move |call| {
+        if is_late_copy(call) && !std::mem::replace(&mut done, true) {
+            let small = Tunables { tier_size: Some(4 << 20), ..patient() };
+            evictor.set_tunables(small).expect("valid");
+        }
+    });
+    engine.resolve(path(), Keep::Both).expect("it can be saved");
+    let ours = saved(&store).pop().expect("one copy");
+    assert!(ours[..PAGE].iter().all(|byte| *byte == 2));
+    let wrong = ours[PAGE..].iter().position(|byte| *byte != 1);
+    assert_eq!(wrong, None, "of {}", ours.len());
+    engine.close(&file);
+    abandon(engine);
+}
+
+// S-8
+#[test]
+fn what_a_shortened_file_lacks_is_not_made_up() {
+    let Bed { store, engine, file, .. } = bed(3 * MIB, |store| {
+        let theirs = store.open(path(), Access::ReadWrite).expect("it exists");
+        theirs.set_len(MIB as u64).expect("memory");
+    });
+    engine.set_tunables(Tunables { tier_size: Some(1 << 20), ..patient() }).expect("valid");
+    assert!(counter(&engine, "evicted_bytes") > 0, "the rest must be asked for");
+    let error = engine.resolve(path(), Keep::Both).expect_err("the rest is gone");
+    assert_eq!(error.errno(), libc::EIO, "{error}");
+    assert!(saved(&store).is_empty(), "half a file is none");
+    assert_eq!(engine.status().conflicted_files, 1, "ours is as it was");
+    engine.close(&file);
+    abandon(engine);
+}
