@@ -71,7 +71,10 @@ pub(crate) enum Outcome {
     Flushed(u64),
     /// Nothing was dirty, or what was is on its way already.
     Nothing,
+    /// Another flight is on.
     Busy,
+    /// The file was changed through us in a way that makes the copy worth nothing; none is on now.
+    Disturbed(Error),
     Failed(Error),
 }
 
@@ -307,7 +310,7 @@ impl Engine {
             }
         }
         let error = self.land_failed(job);
-        if error.is(libc::EBUSY) { Outcome::Busy } else { Outcome::Failed(error) }
+        if error.is(libc::EBUSY) { Outcome::Disturbed(error) } else { Outcome::Failed(error) }
     }
 
     fn land(&self, job: &Job) -> Result<()> {

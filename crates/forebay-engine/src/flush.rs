@@ -63,6 +63,12 @@ pub(crate) struct DrainState {
     pub settled: (Mutex<u64>, Condvar),
 }
 
+/// A flush that somebody waits for is tried so often, with a pause between, when the file is cut or
+/// renamed under it each time: long enough for any but one that never rests.
+pub(crate) const DISTURBED_MAX: u32 = 40;
+
+pub(crate) const PAUSE: Duration = Duration::from_millis(25);
+
 /// The drain looks this often by itself.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -211,12 +217,20 @@ impl Engine {
         let _waits = self.drain.valve.demand();
         // Who goes on writing must not keep us here: what was dirty at the call is owed.
         let mut owed = Owed::of(file.clone(), &file.lock());
+        let mut disturbed = 0;
         loop {
             let part = owed.next_part();
             let pick = (file.clone(), Take::Runs(part.clone()));
             match self.fly(&[pick], &|| false, None).pop() {
                 Some(Outcome::Failed(error)) => return Err(error),
                 Some(Outcome::Busy) => self.wait_for_flight(file)?,
+                Some(Outcome::Disturbed(error)) => {
+                    disturbed += 1;
+                    if disturbed >= DISTURBED_MAX {
+                        return Err(error);
+                    }
+                    std::thread::sleep(PAUSE);
+                }
                 Some(Outcome::Flushed(_)) => {
                     owed.take_off(&part);
                     // One flight takes all of a file that is written past us, and it never becomes

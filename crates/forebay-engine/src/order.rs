@@ -18,6 +18,7 @@ use crate::due::{Pick, Take};
 use crate::engine::{Engine, now_ms};
 use crate::file::{File, Inner};
 use crate::flight::{FLIGHT_BYTES, Outcome, first_part, merge};
+use crate::flush::{DISTURBED_MAX, PAUSE};
 use crate::operate::failure;
 use crate::pattern::Pattern;
 use crate::report::{Failure, Progress, Report};
@@ -58,6 +59,8 @@ pub(crate) struct Owed {
     /// Of `bytes`, what progress shows as done.
     credited: u64,
     copied: u64,
+    /// Flights of it that came to nothing because it was changed under them.
+    disturbed: u32,
 }
 
 /// How many files one batch takes.
@@ -240,6 +243,7 @@ impl Engine {
         let picks: Vec<Pick> = batch.iter().zip(&parts).map(pick).collect();
         let outcomes = self.fly(&picks, &|| progress.is_cancelled(), Some(&progress.copying));
         let mut rest = Vec::new();
+        let mut disturbed = false;
         for (((mut owed, part), opaque), outcome) in
             batch.into_iter().zip(parts).zip(opaque).zip(outcomes)
         {
@@ -260,11 +264,22 @@ impl Engine {
                     Ok(()) => rest.push(owed),
                     Err(error) => owed.fail(&error, progress, report),
                 },
+                Outcome::Disturbed(error) => {
+                    owed.disturbed += 1;
+                    disturbed = true;
+                    match owed.disturbed < DISTURBED_MAX {
+                        true => rest.push(owed),
+                        false => owed.fail(&error, progress, report),
+                    }
+                }
                 Outcome::Failed(e) if e.kind() == Kind::Interrupted => report.cancelled = true,
                 Outcome::Failed(error) => owed.fail(&error, progress, report),
             }
         }
         progress.copying.store(0, Relaxed);
+        if disturbed {
+            std::thread::sleep(PAUSE);
+        }
         rest
     }
 }
@@ -278,7 +293,7 @@ impl Owed {
                 merge(dirty.map(|run| (run.start, run.end)).collect())
             }
         };
-        Owed { file, runs, bytes: inner.dirty_charged, credited: 0, copied: 0 }
+        Owed { file, runs, bytes: inner.dirty_charged, credited: 0, copied: 0, disturbed: 0 }
     }
 
     fn is_opaque(&self) -> bool {

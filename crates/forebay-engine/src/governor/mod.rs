@@ -109,7 +109,7 @@ pub enum Term {
     Deadline,
     /// Above the hard mark, or a writer waits for room.
     Hard,
-    /// A flush that somebody waits for.
+    /// A flush that somebody waits for, and nothing else.
     Demand,
 }
 
@@ -328,9 +328,6 @@ impl Governor {
                 ruling = (term, rate, from);
             }
         };
-        if s.demands > 0 {
-            ask(Term::Demand, f64::INFINITY, none);
-        }
         if s.dirty_bytes > marks.hard || s.urgent == Urgent::Yes || stuck {
             ask(Term::Hard, f64::INFINITY, none);
         }
@@ -345,6 +342,11 @@ impl Governor {
         ask(Term::Age, age.rate, age.from_age);
         if law.idle == Switch::On && s.idle_for >= IDLE_AFTER && s.settled_bytes > 0 {
             ask(Term::Idle, s.settled_bytes as f64 / IDLE_SECS, t.settle);
+        }
+        // Who waits for a flush has the pace lifted and does it himself. Somebody always may: what
+        // is due for another reason must not wait for that to end (G1).
+        if s.demands > 0 && ruling.1 <= 0.0 {
+            ruling = (Term::Demand, f64::INFINITY, none);
         }
         ruling
     }

@@ -15,3 +15,4 @@ mod start;
 mod store;
 mod syncs;
 mod tier_faults;
+mod waiting;

@@ -90,6 +90,7 @@ struct Inner {
     fault: Option<Fault>,
     faults_given: u64,
     hook: Option<Hook>,
+    at_shadow_sync: Option<Arc<dyn Fn() + Send + Sync>>,
     lie: Option<Lie>,
     lies_told: u64,
     /// Syncs of the log's files and of shadows.
@@ -125,6 +126,11 @@ impl CrashMedia {
     pub fn set_hook(&self, hook: Option<Hook>) {
         let old = std::mem::replace(&mut self.lock().hook, hook);
         drop(old);
+    }
+
+    /// Calls `act` at the beginning of every sync of a shadow file, without a lock of ours.
+    pub fn at_shadow_sync(&self, act: impl Fn() + Send + Sync + 'static) {
+        self.lock().at_shadow_sync = Some(Arc::new(act));
     }
 
     pub fn set_lie(&self, lie: Lie) {
@@ -461,6 +467,10 @@ impl MediaFile for CrashFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
+        let act = self.media.lock().at_shadow_sync.clone();
+        if let Some(act) = act.filter(|_| self.name.starts_with("shadow")) {
+            act();
+        }
         let mut inner = self.media.lock();
         inner.begin(Verb::Sync)?;
         let lie = if self.name.starts_with("log/") { Lie::Log } else { Lie::Shadow };

@@ -7,6 +7,7 @@
 mod bites;
 mod checks;
 mod deadline;
+mod demands;
 mod disk;
 mod load;
 mod order;

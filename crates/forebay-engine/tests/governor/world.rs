@@ -100,6 +100,8 @@ pub struct World {
     batch_began: f64,
     hot_dirty: f64,
     pub drain_by: Option<f64>,
+    /// Somebody waits for a flush all the time.
+    pub demands: u32,
 }
 
 impl World {
@@ -125,6 +127,7 @@ impl World {
             copied: 0.0,
             hot_dirty: 0.0,
             drain_by: None,
+            demands: 0,
         }
     }
 
@@ -208,7 +211,9 @@ impl World {
         if t < self.syncing_until {
             return (0.0, Busy::Store);
         }
-        if self.decision.rate <= 0.0 || !self.disk.is_there(t) {
+        // Who waits for a flush does it himself.
+        let rests = self.decision.rate <= 0.0 || self.decision.term == Term::Demand;
+        if rests || !self.disk.is_there(t) {
             self.begin_sync(t);
             return (0.0, Busy::No);
         }
@@ -300,13 +305,14 @@ impl World {
                 true => Urgent::Yes,
                 false => Urgent::No,
             },
-            demands: 0,
+            demands: self.demands,
             drain_by: self.drain_by.map(|at| secs((at - t).max(0.0))),
             minute: 0,
         };
         self.decision = self.governor.tick_by(self.law, &sample, &self.tunables);
         debug_assert!(self.decision.rate >= 0.0 && !self.decision.rate.is_nan());
-        assert!(self.decision.term != Term::Demand, "nobody waits for a flush here");
+        let demanded = self.decision.term == Term::Demand;
+        assert!(!demanded || self.demands > 0, "nobody waits for a flush here");
     }
 }
 

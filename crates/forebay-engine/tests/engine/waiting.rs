@@ -1,0 +1,109 @@
+//! Who waits for a flush, and who waits because others do.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use forebay_backing::Result;
+use forebay_backing::wrap::{Call, Done, Layer, Verb, Wrapped};
+use forebay_engine::{Config, Progress, Tunables};
+
+use crate::media::CrashMedia;
+use crate::start::{NEW, abandon, patient, start};
+use crate::store::MemStore;
+
+const MIB: u64 = 1 << 20;
+
+/// Longer than anything here takes that ends.
+const FOR_EVER: Duration = Duration::from_secs(30);
+
+/// Method: each sync of the tier finds the size changed when it has ended.
+// S-5 S-7
+#[test]
+fn a_file_that_is_cut_all_the_time_fails_its_flush_and_stays_dirty() {
+    let media = CrashMedia::default();
+    let backing = Arc::new(MemStore::new());
+    let engine = start(Arc::new(media.clone()), backing, "cut", Config::default(), patient());
+    let engine = engine.expect("new");
+    let (file, _) = engine.create(Path::new("f"), &NEW).expect("an empty store");
+    engine.write(&file, 0, &[1; 8192]).expect("room");
+    let (cutter, open) = (engine.clone(), file.clone());
+    media.at_shadow_sync(move || cutter.set_len(&open, 8192).expect("room"));
+
+    let (done, end) = mpsc::channel();
+    let (waiting, waited) = (engine.clone(), file.clone());
+    std::thread::spawn(move || {
+        let alone = waiting.flush_file(&waited).map_err(|error| error.errno());
+        let all = waiting.flush(&[], &Progress::default());
+        done.send((alone, all)).expect("the test waits");
+    });
+    let (alone, all) = end.recv_timeout(FOR_EVER).expect("nobody waits without end");
+    assert_eq!(alone, Err(libc::EBUSY));
+    assert_eq!((all.files, all.failures.len()), (0, 1), "{all:?}");
+    assert_eq!(engine.status().dirty_files, 1);
+
+    media.at_shadow_sync(|| {});
+    engine.flush_file(&file).expect("it rests");
+    assert_eq!(engine.status().dirty_files, 0);
+    engine.close(&file);
+    abandon(engine);
+}
+
+/// Flushes of small files take a while each, so that at any time one is on.
+struct SlowEnds;
+
+impl Layer for SlowEnds {
+    const PASSES_FD: bool = false;
+
+    fn around<T>(
+        &self,
+        call: &Call<'_>,
+        mut run: impl FnMut() -> Result<Done<T>>,
+    ) -> Result<Done<T>> {
+        let small = |path: &&Path| path.to_string_lossy().starts_with("small");
+        if call.verb == Verb::SetTimes && call.paths.iter().any(small) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        run()
+    }
+}
+
+/// Several programs wait for the flush of small files all the time; another fills the tier.
+// S-9
+#[test]
+fn a_writer_finds_room_though_others_wait_for_flushes_all_the_time() {
+    let store = Wrapped::new(Arc::new(MemStore::new()), Arc::new(SlowEnds));
+    let media = Arc::new(CrashMedia::default());
+    let tunables = Tunables { tier_size: Some(32 * MIB), ..Tunables::default() };
+    let engine = start(media, store, "demands", Config::default(), tunables).expect("new");
+    let stop = Arc::new(AtomicBool::new(false));
+    let small = |n: u8| {
+        let (engine, stop) = (engine.clone(), stop.clone());
+        std::thread::spawn(move || {
+            let (file, _) = engine.create(Path::new(&format!("small{n}")), &NEW).expect("new");
+            // Sizes need no room: these never wait for the drain themselves.
+            for size in (1..3).cycle().take_while(|_| !stop.load(Relaxed)) {
+                engine.set_len(&file, size).expect("it needs no room");
+                engine.flush_file(&file).expect("a good store");
+            }
+            engine.close(&file);
+        })
+    };
+    let waiting: Vec<_> = (0..8).map(small).collect();
+    let (done, end) = mpsc::channel();
+    let bulk = engine.clone();
+    std::thread::spawn(move || {
+        let (file, _) = bulk.create(Path::new("bulk"), &NEW).expect("new");
+        let data = vec![1; MIB as usize];
+        let written = (0..96).try_for_each(|n| bulk.write(&file, n * MIB, &data));
+        bulk.close(&file);
+        done.send(written.is_ok()).expect("the test waits");
+    });
+    let written = end.recv_timeout(FOR_EVER);
+    stop.store(true, Relaxed);
+    assert_eq!(written, Ok(true), "{:?}", engine.status());
+    waiting.into_iter().for_each(|small| small.join().expect("it flushed"));
+    abandon(engine);
+}
