@@ -510,11 +510,22 @@ impl Engine {
             (allocated, allocated)
         } else {
             let present = round_up(inner.state.ranges.bytes(|_| true));
-            let used = present.min(allocated_if_large(inner, present));
+            let used = present.min(self.allocated_if_large(file, inner, present));
             (used, inner.state.dirty_bytes().min(used))
         };
         self.settle_sums(inner, used, dirty);
         self.queue_if_dirty(file, inner);
+    }
+
+    /// Large files may be mostly holes, which are present and take no space; small ones are not
+    /// worth the look.
+    fn allocated_if_large(&self, file: &File, inner: &Inner, present: u64) -> u64 {
+        if present < 16 << 20 || present.abs_diff(inner.charged) < 1 << 20 {
+            return present;
+        }
+        // Mostly it is closed: at start, and when it is evicted from.
+        let by_name = || self.media().stat(&tier::shadow_name(file.id)).ok();
+        inner.shadow_stat().or_else(by_name).map_or(present, |stat| stat.allocated)
     }
 
     /// Makes the units of a stretch known to the evictor.
@@ -562,15 +573,6 @@ fn shift(sum: &AtomicU64, from: u64, to: u64) {
     } else {
         sum.fetch_sub(from - to, Relaxed);
     }
-}
-
-/// Large files may be mostly holes, which are present and take no space; small ones are not worth
-/// the look.
-fn allocated_if_large(inner: &Inner, present: u64) -> u64 {
-    if present < 16 << 20 || present.abs_diff(inner.charged) < 1 << 20 {
-        return present;
-    }
-    inner.shadow_stat().map_or(present, |stat| stat.allocated)
 }
 
 /// Space is taken in blocks.

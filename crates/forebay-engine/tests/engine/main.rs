@@ -11,6 +11,7 @@ mod model;
 mod power_cut;
 mod resolve;
 mod rng;
+mod sparse;
 mod start;
 mod store;
 mod syncs;
