@@ -184,19 +184,16 @@ impl Engine {
         let mut bytes = vec![0; (end - start) as usize];
         let n = self.health.call(|| backing.read_at(&mut bytes, start))?;
         if n < bytes.len() {
-            self.shrank(file);
-            return Err(Error::os(
-                libc::EIO,
-                "the backing file is shorter than it was: open it again",
-            ));
+            return Err(self.shrank(file));
         }
         add(&self.counters.fills, 1);
         add(&self.counters.fill_bytes, n as u64);
         Ok(bytes)
     }
 
-    /// The backing file has changed under us: look at it again.
-    fn shrank(&self, file: &Arc<File>) {
+    /// The backing file has changed under us: looks at it again. Returns what the reader of what is
+    /// gone is told (S1).
+    pub(crate) fn shrank(&self, file: &Arc<File>) -> Error {
         let seen = file.lock().base_seq;
         if let Some(path) = file.path()
             && let Ok(attr) = self.health.call(|| self.backing.stat(&path))
@@ -204,6 +201,7 @@ impl Engine {
         {
             self.revalidate(file, &path, &attr, Some(seen));
         }
+        Error::os(libc::EIO, "the backing file is shorter than it was: open it again")
     }
 
     /// Puts fetched bytes where the file is still absent (L2). Data first, record after: a crash

@@ -181,10 +181,23 @@ impl Engine {
         let buf = &mut buf[..(end - offset) as usize];
         let backing = self.backing_file(file)?;
         buf.fill(0);
-        self.health.call(|| backing.read_at(buf, offset))?;
+        let n = self.health.call(|| backing.read_at(buf, offset))?;
         let mut inner = file.lock();
         if inner.live().epoch != epoch {
             return Ok(None);
+        }
+        // What was cut off here meanwhile is gone because of us.
+        let last = end.min(inner.size());
+        match inner.state.ranges.first_gap((offset + n as u64).min(last), last) {
+            // A change of ours that goes around the tier is ending.
+            Some((start, _)) if inner.live().arounds > 0 => {
+                return Ok(Some((start - offset) as usize));
+            }
+            Some(_) => {
+                drop(inner);
+                return Err(self.shrank(file));
+            }
+            None => {}
         }
         let present: Vec<_> = inner.state.ranges.within(offset, end).collect();
         if !present.is_empty() {

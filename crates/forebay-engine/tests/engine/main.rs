@@ -11,6 +11,7 @@ mod model;
 mod power_cut;
 mod resolve;
 mod rng;
+mod shrunk;
 mod sparse;
 mod start;
 mod store;
