@@ -47,9 +47,9 @@ impl Pool {
     pub fn run(&self, work: impl FnOnce() + Send + 'static) {
         let mut queue = self.shared.queue.lock().expect("work runs outside the lock");
         queue.work.push_back(Box::new(work));
-        if queue.idle > 0 {
-            self.shared.wake.notify_one();
-        } else if queue.threads < queue.max.max(1) {
+        self.shared.wake.notify_one();
+        // Who was woken for earlier work counts as idle until it runs.
+        if queue.work.len() > queue.idle && queue.threads < queue.max.max(1) {
             queue.threads += 1;
             let shared = self.shared.clone();
             let thread = std::thread::Builder::new().name(self.shared.name.into());
@@ -80,5 +80,35 @@ impl Shared {
                 return;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Work that is all given at once runs at once, although a single thread is idle.
+    #[test]
+    fn a_burst_does_not_wait_for_the_one_idle_thread() {
+        const BURST: usize = 4;
+        let pool = Pool::new("test", BURST);
+        pool.run(|| {});
+        while pool.shared.queue.lock().unwrap().idle == 0 {
+            std::thread::yield_now();
+        }
+        let met = Arc::new((Mutex::new(0), Condvar::new()));
+        for _ in 0..BURST {
+            let met = met.clone();
+            pool.run(move || {
+                let mut here = met.0.lock().unwrap();
+                *here += 1;
+                met.1.notify_all();
+                let all = met.1.wait_timeout_while(here, IDLE, |here| *here < BURST);
+                drop(all.unwrap());
+            });
+        }
+        let here = met.0.lock().unwrap();
+        let all = met.1.wait_timeout_while(here, IDLE / 2, |here| *here < BURST).unwrap();
+        assert_eq!(*all.0, BURST, "the others wait");
     }
 }
