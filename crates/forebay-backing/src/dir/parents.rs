@@ -22,7 +22,14 @@ const COUNT_MAX: usize = 64;
 
 #[derive(Debug, Default)]
 pub struct Parents {
-    known: RwLock<HashMap<OsString, (Instant, Arc<OwnedFd>)>>,
+    known: RwLock<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    dirs: HashMap<OsString, (Instant, Arc<OwnedFd>)>,
+    /// Rises with every [`Parents::forget`].
+    forgets: u64,
 }
 
 impl Parents {
@@ -31,26 +38,30 @@ impl Parents {
         if let Some(known) = self.find(path) {
             return Ok(known);
         }
-        let began = Instant::now();
+        let (began, forgets) =
+            (Instant::now(), self.known.read().expect("no panic inside").forgets);
         let opened = Arc::new(open()?);
         let mut known = self.known.write().expect("no panic inside");
-        if known.len() >= COUNT_MAX {
-            known.clear();
+        // What was opened before a directory was moved may be that one, by its old name.
+        if known.forgets == forgets {
+            if known.dirs.len() >= COUNT_MAX {
+                known.dirs.clear();
+            }
+            known.dirs.insert(path.into(), (began, opened.clone()));
         }
-        known.insert(path.into(), (began, opened.clone()));
         Ok(opened)
     }
 
     /// Whether it was there a moment ago.
     pub fn knows(&self, path: &Path) -> bool {
         let known = self.known.read().expect("no panic inside");
-        known.get(path.as_os_str()).is_some_and(|(since, _)| since.elapsed() < TRUST)
+        known.dirs.get(path.as_os_str()).is_some_and(|(since, _)| since.elapsed() < TRUST)
     }
 
     fn find(&self, path: &Path) -> Option<Arc<OwnedFd>> {
         let dir = {
             let known = self.known.read().expect("no panic inside");
-            let (since, dir) = known.get(path.as_os_str())?;
+            let (since, dir) = known.dirs.get(path.as_os_str())?;
             (since.elapsed() < TRUST).then(|| dir.clone())?
         };
         // Somebody else may have removed it, and made another by its name.
@@ -59,9 +70,34 @@ impl Parents {
 
     /// What lies at or below `path` is another directory from now on.
     pub fn forget(&self, path: &Path) {
-        self.known
-            .write()
-            .expect("no panic inside")
-            .retain(|at, _| !Path::new(at).starts_with(path));
+        let mut known = self.known.write().expect("no panic inside");
+        known.forgets += 1;
+        known.dirs.retain(|at, _| !Path::new(at).starts_with(path));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open() -> Sys<OwnedFd> {
+        let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::DIRECTORY;
+        rustix::fs::open(std::env::temp_dir(), flags, rustix::fs::Mode::empty())
+    }
+
+    #[test]
+    fn a_directory_that_is_moved_while_it_is_opened_is_not_remembered_by_its_old_name() {
+        let parents = Parents::default();
+        let (dir, other) = (Path::new("d"), Path::new("other"));
+        let moved = || {
+            let opened = open();
+            parents.forget(dir);
+            opened
+        };
+        parents.get(dir, moved).expect("it exists");
+        assert!(!parents.knows(dir), "who makes another by its name works in that one");
+        parents.get(dir, open).expect("it exists");
+        parents.forget(other);
+        assert!(parents.knows(dir), "another one was moved");
     }
 }
