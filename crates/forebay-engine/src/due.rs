@@ -64,7 +64,11 @@ impl Engine {
 
     fn candidates(&self, decision: &Decision, enough: u64) -> Vec<Candidate> {
         let now = now_ms();
-        let until = now.saturating_sub(decision.from_age.as_millis() as u64);
+        // Whatever its age: all of it, also what is from before the clock was set back.
+        let until = match decision.from_age.is_zero() {
+            true => u64::MAX,
+            false => now.saturating_sub(decision.from_age.as_millis() as u64),
+        };
         let mut bytes = 0;
         let mut candidates = Vec::new();
         // The queue's lock comes after a file's.

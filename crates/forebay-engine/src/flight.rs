@@ -343,6 +343,7 @@ impl Engine {
             ));
         }
         let flight = inner.live().flight.take().expect("W2: a flight ends once");
+        self.drain.debts.pay(file.id, &job.captured, &flight.rewritten);
         let now_ms = now_ms();
         inner.base_seq += 1;
         if job.opaque.is_some() && inner.state.flags.opaque {

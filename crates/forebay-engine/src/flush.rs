@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use forebay_backing::{Error, Kind, Result};
 
+use crate::debts::Debts;
 use crate::due::{Pick, Take};
 use crate::engine::{Engine, now_ms};
 use crate::failpoint;
@@ -57,6 +58,8 @@ pub(crate) struct DrainState {
     pub stuck: Mutex<Option<&'static str>>,
     /// Files that the drain is to leave alone.
     pub holds: Arc<Holds>,
+    /// What the drain is to bring home for orders with a deadline.
+    pub debts: Debts,
     /// The drain has something to do.
     pub wake: (Mutex<bool>, Condvar),
     /// Signaled after every batch.

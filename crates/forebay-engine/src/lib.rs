@@ -16,6 +16,7 @@ mod around;
 mod check;
 mod config;
 mod copy;
+mod debts;
 mod due;
 mod engine;
 mod evict;

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use forebay_backing::Kind;
 
 use crate::due::{Pick, Take};
-use crate::engine::{Engine, now_ms};
+use crate::engine::Engine;
 use crate::file::{File, Inner};
 use crate::flight::{FLIGHT_BYTES, Outcome, first_part, merge};
 use crate::flush::{DISTURBED_MAX, PAUSE};
@@ -142,14 +142,13 @@ impl Engine {
     /// Brings what is dirty now and part of the order to the backing store, synced there (S5).
     pub fn execute(self: &Arc<Self>, order: &Order, progress: &Progress) -> Report {
         let _hold = order.last.as_ref().map(|last| self.hold(&order.scope, last));
-        let asked_ms = now_ms();
         let (mut others, mut last) = self.owed(order);
         let owed = || others.iter().chain(&last);
         progress.total_files.store(owed().count() as u64, Relaxed);
         progress.total_bytes.store(owed().map(|owed| owed.bytes).sum(), Relaxed);
         let mut report = Report::default();
         if let Some(by) = order.by {
-            self.leave_to_drain(&mut others, by, asked_ms, progress, &mut report);
+            self.leave_to_drain(&mut others, by, progress, &mut report);
         }
         self.hurry(others, progress, &mut report);
         match report.cancelled || !report.failures.is_empty() {
@@ -188,15 +187,19 @@ impl Engine {
         &self,
         owed: &mut Vec<Owed>,
         by: Instant,
-        asked_ms: u64,
         progress: &Progress,
         report: &mut Report,
     ) {
+        let debts = &self.drain.debts;
+        let order = debts.begin();
+        for owed in owed.iter() {
+            debts.incur(order, owed.file.id, &owed.file.lock(), &owed.runs);
+        }
         while !owed.is_empty() && Instant::now() < by && !progress.is_cancelled() {
             self.drain_by_at_latest(by);
             owed.retain_mut(|owed| {
                 let inner = owed.file.lock();
-                let paid = !inner.state.is_dirty() || inner.state.dirty_since > asked_ms;
+                let paid = debts.are_paid(order, owed.file.id, &inner);
                 let left = if paid { 0 } else { inner.dirty_charged.min(owed.bytes) };
                 drop(inner);
                 owed.copied = owed.bytes - left;
@@ -208,6 +211,7 @@ impl Engine {
             });
             std::thread::sleep(LOOK.min(by.saturating_duration_since(Instant::now())));
         }
+        debts.end(order);
         self.end_drain_by(by);
         report.cancelled |= progress.is_cancelled();
     }
