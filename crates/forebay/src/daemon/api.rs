@@ -132,16 +132,15 @@ impl Daemon {
         Ok(json!({ "id": id }))
     }
 
-    /// Goes on with the jobs that an earlier daemon left; each keeps the holds meanwhile.
+    /// Goes on with the jobs that an earlier daemon left; each keeps its hold meanwhile.
     pub fn resume_jobs(&self, unfinished: Vec<SavedJob>, holds: Vec<Hold>) {
-        let holds = Arc::new(holds);
-        for job in unfinished {
+        for (job, hold) in with_holds(unfinished, holds) {
             let (id, kind) = (job.id, job.asked.kind);
-            let (engine, holds) = (self.engine.clone(), holds.clone());
+            let engine = self.engine.clone();
             let resumed = order(&job.asked).and_then(|order| {
                 self.jobs.resume(job, move |_, progress| {
                     let outcome = work(&engine, kind, &order, progress);
-                    drop(holds);
+                    drop(hold);
                     outcome
                 })
             });
@@ -221,6 +220,17 @@ pub fn order(asked: &NewJob) -> Result<Order> {
     let left = |unix: f64| Duration::from_secs_f64((unix - unix_secs()).clamp(0.0, 1e9));
     let by = asked.drain_by_unix_secs.map(|unix| Instant::now() + left(unix));
     Ok(Order { scope, last, by })
+}
+
+/// Gives each job its own hold; `holds` are, in order, those of the jobs that publish files last.
+fn with_holds<H>(unfinished: Vec<SavedJob>, holds: Vec<H>) -> Vec<(SavedJob, Option<H>)> {
+    let mut holds = holds.into_iter();
+    let own = |job: SavedJob| {
+        let holds_back = order(&job.asked).is_ok_and(|order| order.last.is_some());
+        let hold = if holds_back { holds.next() } else { None };
+        (job, hold)
+    };
+    unfinished.into_iter().map(own).collect()
 }
 
 /// Runs one job on the engine. An empty scope is everything.
@@ -328,5 +338,18 @@ mod tests {
         assert_eq!(path("/a/./b/").unwrap(), Path::new("a/b"));
         assert_eq!(path("").unwrap(), Path::new(""));
         assert_eq!(path("a/../../b").unwrap_err().exit_code(), 2);
+    }
+
+    #[test]
+    fn each_resumed_job_keeps_its_own_hold_and_no_other() {
+        let job = |id, last: Option<&str>| {
+            let last = last.map(String::from);
+            let asked = NewJob { last, ..NewJob::of(JobKind::Flush, Vec::new()) };
+            SavedJob { id, asked, started_unix_secs: 0.0, ended: None }
+        };
+        let jobs = vec![job(1, None), job(2, Some("M")), job(3, None), job(4, Some("N"))];
+        let given = with_holds(jobs, vec!["M", "N"]).into_iter().map(|(job, hold)| (job.id, hold));
+        let wanted = [(1, None), (2, Some("M")), (3, None), (4, Some("N"))];
+        assert_eq!(given.collect::<Vec<_>>(), wanted);
     }
 }
