@@ -9,6 +9,8 @@
 //! - T2: processes are forked while the parent has no other thread of ours.
 //! - T3: a child never returns from `run`, and never prints to standard output.
 
+mod process;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -18,6 +20,7 @@ use crate::meter::Meter;
 use crate::progress::Progress;
 use crate::shared::{Plain, Shared};
 use crate::{Error, Result, clock, interrupt};
+use process::{SignalsHeld, child, kill_all};
 
 /// How long tasks may take to notice that the phase is over before they are killed.
 const GRACE: Duration = Duration::from_secs(20);
@@ -311,58 +314,6 @@ impl<R: Plain> Ground<R> {
             failures: failed.map(|(rank, slot)| (rank, slot.message())).collect(),
             results: self.results,
             meters: self.meters,
-        }
-    }
-}
-
-fn kill_all(children: &[(usize, libc::pid_t)]) {
-    for &(_, pid) in children {
-        // SAFETY: our own child, not yet reaped, so the id is still its own.
-        unsafe { libc::kill(pid, libc::SIGKILL) };
-    }
-}
-
-/// Runs `work` in a fresh child and ends it without running the parent's exit handlers.
-fn child(held: SignalsHeld, work: impl FnOnce()) -> ! {
-    // SAFETY: asks the kernel to kill this process with its parent, and makes it the leader of a
-    // session of its own. The scheduler shares processors among sessions first (autogroup), so on a
-    // busy machine a task gets what an application of its own would get.
-    unsafe {
-        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-        libc::setsid();
-    }
-    interrupt::ignore();
-    drop(held);
-    work();
-    // SAFETY: ends this process only (T3).
-    unsafe { libc::_exit(0) }
-}
-
-/// Holds SIGINT and SIGTERM back until dropped.
-struct SignalsHeld {
-    before: libc::sigset_t,
-}
-
-impl SignalsHeld {
-    fn new() -> Self {
-        // SAFETY: the sets are valid for writing; only this thread's mask changes.
-        unsafe {
-            let mut set: libc::sigset_t = std::mem::zeroed();
-            let mut before: libc::sigset_t = std::mem::zeroed();
-            libc::sigemptyset(&raw mut set);
-            libc::sigaddset(&raw mut set, libc::SIGINT);
-            libc::sigaddset(&raw mut set, libc::SIGTERM);
-            libc::sigprocmask(libc::SIG_BLOCK, &raw const set, &raw mut before);
-            Self { before }
-        }
-    }
-}
-
-impl Drop for SignalsHeld {
-    fn drop(&mut self) {
-        // SAFETY: restores the mask saved in `new`.
-        unsafe {
-            libc::sigprocmask(libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut());
         }
     }
 }
