@@ -148,9 +148,9 @@ fn second(course: Course<'_>, at: f64, seconds: f64, slice: &Slice) -> Second {
         seconds,
         ops: slice.ops(),
         bytes: slice.bytes(),
-        p50_ns: within(&histogram, 0.5),
-        p99_ns: within(&histogram, 0.99),
-        max_ns: histogram.last().map_or(0, |last| last.1),
+        p50_ns: within(&histogram, 0.5).min(slice.max()),
+        p99_ns: within(&histogram, 0.99).min(slice.max()),
+        max_ns: slice.max(),
         histogram,
     }
 }
@@ -213,6 +213,8 @@ mod tests {
         let told: Vec<(f64, f64, u64)> =
             record.seconds.iter().map(|s| (s.at_seconds, s.seconds, s.ops)).collect();
         assert_eq!(told, [(5.0, 1.0, 2), (6.0, 1.0, 1), (7.0, 0.25, 1)]);
+        let latencies = record.seconds.iter().map(|s| (s.p99_ns, s.max_ns));
+        assert!(latencies.into_iter().all(|(p99, max)| p99 <= 10_000 && max == 10_000));
         assert_eq!(record.end.unwrap().outcome, Outcome::Complete);
     }
 

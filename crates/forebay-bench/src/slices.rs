@@ -18,6 +18,8 @@ const FIRST_WIDTH: u64 = 1_000_000_000;
 pub struct Slice {
     ops: AtomicU64,
     bytes: AtomicU64,
+    /// The longest, exactly: its bucket may reach half as far again.
+    max: AtomicU64,
     latency: [AtomicU64; COARSE],
 }
 
@@ -73,6 +75,9 @@ impl Slices {
         let slice = &self.slices[index];
         add(&slice.ops, 1);
         add(&slice.bytes, bytes);
+        if latency > slice.max.load(Relaxed) {
+            slice.max.store(latency, Relaxed);
+        }
         add(&slice.latency[coarse_of(latency)], 1);
         if index as u64 >= self.used.load(Relaxed) {
             self.used.store(index as u64 + 1, Relaxed);
@@ -119,7 +124,7 @@ impl Slices {
             let sums = left.sum_with(right);
             self.slices[index].set(&sums);
         }
-        let empty = [0; COARSE + 2];
+        let empty = [0; COARSE + 3];
         self.slices[SLICES / 2..].iter().for_each(|slice| slice.set(&empty));
         self.used.store(self.used.load(Relaxed).div_ceil(2), Relaxed);
         add(&self.folds, 1);
@@ -135,6 +140,11 @@ impl Slice {
         self.bytes.load(Relaxed)
     }
 
+    /// The longest latency in ns; 0 without operations.
+    pub fn max(&self) -> u64 {
+        self.max.load(Relaxed)
+    }
+
     /// Operations per coarse latency bucket; see [`coarse_bounds`].
     pub fn latencies(&self) -> [u64; COARSE] {
         std::array::from_fn(|i| self.latency[i].load(Relaxed))
@@ -145,19 +155,21 @@ impl Slice {
         self.set(&sums);
     }
 
-    fn sum_with(&self, other: &Slice) -> [u64; COARSE + 2] {
+    fn sum_with(&self, other: &Slice) -> [u64; COARSE + 3] {
         let (mine, theirs) = (self.latencies(), other.latencies());
         std::array::from_fn(|i| match i {
             0 => self.ops() + other.ops(),
             1 => self.bytes() + other.bytes(),
-            _ => mine[i - 2] + theirs[i - 2],
+            2 => self.max().max(other.max()),
+            _ => mine[i - 3] + theirs[i - 3],
         })
     }
 
-    fn set(&self, values: &[u64; COARSE + 2]) {
+    fn set(&self, values: &[u64; COARSE + 3]) {
         self.ops.store(values[0], Relaxed);
         self.bytes.store(values[1], Relaxed);
-        for (cell, value) in self.latency.iter().zip(&values[2..]) {
+        self.max.store(values[2], Relaxed);
+        for (cell, value) in self.latency.iter().zip(&values[3..]) {
             cell.store(*value, Relaxed);
         }
     }
@@ -183,12 +195,13 @@ mod tests {
         let series = boxed();
         let seconds = 3 * SLICES as u64;
         for second in 0..seconds {
-            series.record(second * FIRST_WIDTH, 1000, 10);
+            series.record(second * FIRST_WIDTH, 1000 + second, 10);
         }
         assert_eq!(series.width(), 4 * FIRST_WIDTH);
         assert_eq!(series.used(), 3 * SLICES / 4);
         assert_eq!(series.iter().map(Slice::ops).sum::<u64>(), seconds);
         assert!(series.iter().all(|slice| slice.ops() == 4 && slice.bytes() == 40));
+        assert!(series.iter().enumerate().all(|(i, slice)| slice.max() == 1003 + 4 * i as u64));
     }
 
     #[test]
