@@ -17,6 +17,7 @@ pub(crate) mod place;
 mod records;
 mod run;
 mod script;
+mod settings;
 
 pub(crate) use measure::Statistics;
 
