@@ -228,8 +228,10 @@ impl Bfs {
                 Box::new(BufReader::with_capacity(1 << 20, file))
             }
         };
-        let tree = verify(&graph.offsets, rows, &found.parents, root);
+        let goes_on = || !interrupt::seen();
+        let tree = verify(&graph.offsets, rows, &found.parents, root, goes_on);
         tree.map_err(|fault| match fault {
+            Fault::Stopped => Error::Interrupted,
             Fault::Read(error) => Error::io("read", place.path(), &error),
             Fault::Wrong(text) => Error::failed(format!(
                 "the tree from root {root} is wrong ({text}): what was read is not what was written"

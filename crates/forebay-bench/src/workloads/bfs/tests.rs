@@ -61,7 +61,7 @@ fn levels_agree_with_a_plain_search() {
                 }
                 let deepest = expected.iter().flatten().max().unwrap();
                 assert_eq!(depth, u64::from(*deepest) + 1);
-                let tree = verify(&offsets, &bytes[..], &parents, root).unwrap();
+                let tree = verify(&offsets, &bytes[..], &parents, root, || true).unwrap();
                 assert_eq!(tree.edges, reached_words(&offsets, &parents) / 2);
             }
         }

@@ -26,19 +26,28 @@ pub struct Tree {
 pub enum Fault {
     Wrong(String),
     Read(io::Error),
+    /// The caller had it end early.
+    Stopped,
 }
 
-/// Reads the whole graph once, in order.
+/// Vertices between two questions whether to go on: some milliseconds.
+const GLANCE: usize = 1 << 12;
+
+/// Reads the whole graph once, in order, as long as `goes_on` says so.
 pub fn verify(
     offsets: &[u64],
     mut rows: impl Read,
     parents: &[u32],
     root: u32,
+    goes_on: impl Fn() -> bool,
 ) -> Result<Tree, Fault> {
     let levels = levels(parents, root).map_err(Fault::Wrong)?;
     let mut tree = Tree::default();
     let mut row = Vec::new();
     for (vertex, pair) in offsets.windows(2).enumerate() {
+        if vertex % GLANCE == 0 && !goes_on() {
+            return Err(Fault::Stopped);
+        }
         row.resize((pair[1] - pair[0]) as usize * 4, 0);
         rows.read_exact(&mut row).map_err(Fault::Read)?;
         check_row(vertex, &row, &levels, parents, root).map_err(Fault::Wrong)?;
@@ -114,14 +123,19 @@ mod tests {
     const ROWS: [&[u32]; 6] = [&[1, 2], &[0, 3], &[0, 3], &[1, 2], &[5], &[4]];
 
     fn check(parents: [u32; 6]) -> Result<Tree, String> {
+        check_while(parents, true)
+    }
+
+    fn check_while(parents: [u32; 6], goes_on: bool) -> Result<Tree, String> {
         let mut offsets = vec![0u64];
         let mut bytes = Vec::new();
         for row in ROWS {
             offsets.push(offsets[offsets.len() - 1] + row.len() as u64);
             bytes.extend(row.iter().flat_map(|word| word.to_le_bytes()));
         }
-        verify(&offsets, &bytes[..], &parents, 0).map_err(|fault| match fault {
+        verify(&offsets, &bytes[..], &parents, 0, || goes_on).map_err(|fault| match fault {
             Fault::Wrong(text) => text,
+            Fault::Stopped => "stopped".to_owned(),
             Fault::Read(error) => panic!("{error}"),
         })
     }
@@ -132,6 +146,11 @@ mod tests {
             let tree = check([0, 0, 0, parent_of_3, NONE, NONE]);
             assert_eq!(tree, Ok(Tree { vertices: 4, edges: 4 }));
         }
+    }
+
+    #[test]
+    fn a_check_can_be_stopped() {
+        assert_eq!(check_while([0, 0, 0, 1, NONE, NONE], false), Err("stopped".to_owned()));
     }
 
     #[test]
