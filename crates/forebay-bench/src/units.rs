@@ -29,10 +29,17 @@ pub fn parse_size(text: &str) -> Result<u64> {
     if bytes < u64::MAX as f64 { Ok(bytes.round() as u64) } else { Err(wrong()) }
 }
 
+/// Reads `2g`, `500m/s`: bytes per second.
+pub fn parse_rate(text: &str) -> Result<f64> {
+    parse_size(text.strip_suffix("/s").unwrap_or(text)).map(|rate| rate as f64)
+}
+
 /// Reads `2`, `1.5s`, `500ms`, `3m`, `1h`; a bare number is seconds.
 pub fn parse_seconds(text: &str) -> Result<f64> {
     let wrong = || {
-        Error::usage(format!("{text:?} is not a time; write seconds, or a number with ms, s, m, h"))
+        Error::usage(format!(
+            "{text:?} is not a time; write seconds, or a number with us, ms, s, m, h"
+        ))
     };
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, suffix) = text.split_at(split);
@@ -44,7 +51,9 @@ pub fn parse_seconds(text: &str) -> Result<f64> {
         "h" => 3600.0,
         _ => return Err(wrong()),
     };
-    Ok(number.parse::<f64>().map_err(|_| wrong())? * unit)
+    let seconds = number.parse::<f64>().map_err(|_| wrong())? * unit;
+    // Thirty years; above, times in nanoseconds would not fit.
+    if seconds <= 1e9 { Ok(seconds) } else { Err(wrong()) }
 }
 
 /// `16 MiB`, `1.50 GiB`, `100 bytes`: exact multiples without a fraction, as IOR prints them.
@@ -112,7 +121,8 @@ mod tests {
             assert_eq!(error.exit_code(), 2, "{text}");
             assert!(error.to_string().contains(text), "{error}");
         }
-        assert!(parse_seconds("1d").is_err());
+        assert!(parse_seconds("1d").is_err() && parse_seconds("99999999999").is_err());
+        assert_eq!((parse_rate("2k/s"), parse_rate("7")), (Ok(2048.0), Ok(7.0)));
         assert_eq!(parse_seconds("500ms"), Ok(0.5));
     }
 

@@ -36,8 +36,18 @@ pub struct Workload {
     pub spec: fn() -> Spec,
     /// What `--cache` is when not given.
     pub cache: Policy,
+    pub queue: Queue,
     /// Reads the options, as far as that is possible without touching the target.
     pub plan: fn(&Parsed) -> Result<Box<dyn Job>>,
+}
+
+/// How many transfers a task can have in flight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Queue {
+    /// As many as `--depth` says, with `--api URING`.
+    Deep,
+    /// One; what to do for more.
+    Single(&'static str),
 }
 
 /// A run, ready to start.
@@ -47,6 +57,9 @@ pub trait Job {
 
     /// Bytes it will write at most, all files together.
     fn needs(&self) -> u64;
+
+    /// Sizes of transfers that go around the page cache with `--cache direct`, by option.
+    fn transfers(&self) -> Vec<(&'static str, u64)>;
 
     /// Measures. Results go into the session as they come.
     fn run(&self, session: &mut Session) -> Result<()>;
@@ -99,8 +112,9 @@ fn prepared(workload: &Workload, parsed: &Parsed) -> Result<(Base, Box<dyn Job>)
         Error::Usage(text) => Error::Usage(format!("{}: {text}", workload.name)),
         other => other,
     };
-    let base = Base::read(parsed, workload.cache).map_err(named)?;
+    let base = Base::read(parsed, workload.cache, workload.queue).map_err(named)?;
     let job = (workload.plan)(parsed).map_err(named)?;
+    base.check_aligned(&job.transfers()).map_err(named)?;
     base.check_room(job.needs()).map_err(named)?;
     Ok((base, job))
 }

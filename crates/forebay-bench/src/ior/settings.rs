@@ -7,7 +7,7 @@ use crate::cache::{Amount, Policy};
 use crate::io::Api;
 use crate::pattern::Pattern;
 use crate::team::Kind;
-use crate::units::parse_size;
+use crate::units::{parse_rate, parse_size};
 use crate::{Error, Result};
 
 /// Every key, as IOR spells it in scripts; for suggestions.
@@ -140,7 +140,7 @@ impl Params {
             "saverankperformancedetailscsv" => self.rank_csv = Some(value.into()),
             "saveperopdatacsv" => self.op_csv = Some(value.into()),
             "cache" => self.cache = Policy::parse(value)?,
-            "device-limit" => self.device_limit = Some(parse_size(value)? as f64),
+            "device-limit" => self.device_limit = Some(parse_rate(value)?),
             "target" => self.api = target(value)?,
             "out" => self.out = Some(value.into()),
             "json" => self.json = Some(value.into()),

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use super::rates::check_tasks;
 use super::session::{Before, Cache, Session, Told};
-use super::{Job, Workload};
+use super::{Job, Queue, Workload};
 use crate::args::{Parsed, Spec};
 use crate::cache::Policy;
 use crate::clock;
@@ -31,7 +31,13 @@ use graph::{Offsets, Recipe};
 use search::{Rows, Search};
 use verify::{Fault, Tree, verify};
 
-pub const WORKLOAD: Workload = Workload { name: "bfs", spec, cache: Policy::Direct, plan };
+pub const WORKLOAD: Workload = Workload {
+    name: "bfs",
+    spec,
+    cache: Policy::Direct,
+    queue: Queue::Single("a thread has one read at a time; raise --tasks for more in flight"),
+    plan,
+};
 
 fn spec() -> Spec {
     Spec::new("bfs")
@@ -65,9 +71,6 @@ fn plan(parsed: &Parsed) -> Result<Box<dyn Job>> {
         read: parsed.size("read", 64 << 10)?,
     };
     check_tasks(bfs.threads)?;
-    if parsed.get("depth").is_some() || parsed.get("api").is_some() {
-        return Err(Error::usage("--api, --depth: bfs reads with POSIX calls; raise --tasks"));
-    }
     bfs.check()?;
     Ok(Box::new(bfs))
 }
@@ -317,6 +320,10 @@ impl Job for Bfs {
 
     fn needs(&self) -> u64 {
         self.recipe.bytes()
+    }
+
+    fn transfers(&self) -> Vec<(&'static str, u64)> {
+        vec![("--read", self.read)]
     }
 
     fn run(&self, session: &mut Session) -> Result<()> {

@@ -13,7 +13,7 @@ use std::time::Instant;
 use super::rates::{check_tasks, check_transfer};
 use super::session::{Cache, Session, Told};
 use super::work::{self, Ending, Opening, Sweep, Work, work};
-use super::{Job, Workload, prepare};
+use super::{Job, Queue, Workload, prepare};
 use crate::args::{Parsed, Spec};
 use crate::cache::Policy;
 use crate::error::{Error, Result};
@@ -24,7 +24,8 @@ use crate::record::{Access, Line, Phase};
 use crate::team::Task;
 use crate::units::{human_bytes, human_rate};
 
-pub const WORKLOAD: Workload = Workload { name: "checkpoint", spec, cache: Policy::Keep, plan };
+pub const WORKLOAD: Workload =
+    Workload { name: "checkpoint", spec, cache: Policy::Keep, queue: Queue::Deep, plan };
 
 fn spec() -> Spec {
     Spec::new("checkpoint")
@@ -274,7 +275,12 @@ impl Job for Checkpoint {
     }
 
     fn needs(&self) -> u64 {
-        self.size * self.ranks as u64 * u64::from(self.bursts)
+        let all = self.ranks as u64 * u64::from(self.bursts);
+        self.size.saturating_mul(all)
+    }
+
+    fn transfers(&self) -> Vec<(&'static str, u64)> {
+        vec![("--transfer", self.transfer)]
     }
 
     fn run(&self, session: &mut Session) -> Result<()> {

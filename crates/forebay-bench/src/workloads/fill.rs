@@ -9,7 +9,7 @@ use std::path::Path;
 use super::rates::{check_tasks, check_transfer};
 use super::scatter::Scatter;
 use super::session::Session;
-use super::{Job, Workload, prepare};
+use super::{Job, Queue, Workload, prepare};
 use crate::args::{Parsed, Spec};
 use crate::cache::Policy;
 use crate::drive::SyncEach;
@@ -22,7 +22,8 @@ use crate::slices::Slices;
 use crate::stats;
 use crate::units::{human_bytes, human_rate};
 
-pub const WORKLOAD: Workload = Workload { name: "fill", spec, cache: Policy::Direct, plan };
+pub const WORKLOAD: Workload =
+    Workload { name: "fill", spec, cache: Policy::Direct, queue: Queue::Deep, plan };
 
 fn spec() -> Spec {
     Spec::new("fill")
@@ -98,7 +99,8 @@ struct Fill {
 impl Fill {
     /// Bytes at a share, whole transfers.
     fn filled(&self, share: f64) -> u64 {
-        (self.capacity as f64 * share / self.transfer as f64).round() as u64 * self.transfer
+        let transfers = (self.capacity as f64 * share / self.transfer as f64).round() as u64;
+        transfers.saturating_mul(self.transfer)
     }
 
     fn step(
@@ -199,6 +201,10 @@ impl Job for Fill {
 
     fn needs(&self) -> u64 {
         self.filled(self.shares.last().copied().unwrap_or(0.0))
+    }
+
+    fn transfers(&self) -> Vec<(&'static str, u64)> {
+        vec![("--transfer", self.transfer)]
     }
 
     fn run(&self, session: &mut Session) -> Result<()> {

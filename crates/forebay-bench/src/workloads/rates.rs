@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::session::{Cache, Session, Told};
 use super::skew::{Picker, Skew};
 use super::work::{self, Ending, Random, Sweep, Work, work};
-use super::{Job, Workload, prepare};
+use super::{Job, Queue, Workload, prepare};
 use crate::args::{Parsed, Spec};
 use crate::cache::Policy;
 use crate::drive::Plan;
@@ -19,7 +19,8 @@ use crate::rng::Rng;
 use crate::team::Task;
 use crate::units::human_bytes;
 
-pub const WORKLOAD: Workload = Workload { name: "rates", spec, cache: Policy::Fadvise, plan };
+pub const WORKLOAD: Workload =
+    Workload { name: "rates", spec, cache: Policy::Fadvise, queue: Queue::Deep, plan };
 
 fn spec() -> Spec {
     Spec::new("rates")
@@ -158,6 +159,10 @@ impl Job for Rates {
 
     fn needs(&self) -> u64 {
         self.size
+    }
+
+    fn transfers(&self) -> Vec<(&'static str, u64)> {
+        vec![("--transfer", self.transfer), ("--block", self.block)]
     }
 
     fn run(&self, session: &mut Session) -> Result<()> {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use super::rates::{check_tasks, check_transfer};
 use super::session::{Before, Cache, Session, Told};
 use super::work::{self, Sweep, Work, work};
-use super::{Job, Workload, prepare};
+use super::{Job, Queue, Workload, prepare};
 use crate::args::{Parsed, Spec};
 use crate::cache::{Policy, advise_away, residency_of};
 use crate::error::Result;
@@ -17,7 +17,8 @@ use crate::record::Access;
 use crate::team::Task;
 use crate::units::human_bytes;
 
-pub const WORKLOAD: Workload = Workload { name: "reread", spec, cache: Policy::Fadvise, plan };
+pub const WORKLOAD: Workload =
+    Workload { name: "reread", spec, cache: Policy::Fadvise, queue: Queue::Deep, plan };
 
 fn spec() -> Spec {
     Spec::new("reread")
@@ -124,6 +125,11 @@ impl Job for Reread {
 
     fn needs(&self) -> u64 {
         self.size
+    }
+
+    /// None: where it cannot go around the cache, it empties it.
+    fn transfers(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
     }
 
     fn run(&self, session: &mut Session) -> Result<()> {

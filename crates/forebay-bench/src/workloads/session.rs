@@ -20,7 +20,8 @@ use crate::record::{Access, Header, Line, Outcome as Ended, Part, Phase, Record}
 use crate::recorder::{Course, Recorder, Sinks, latency};
 use crate::shared::Plain;
 use crate::team::{Kind, Outcome, Team};
-use crate::units::{human_bytes, parse_size};
+use crate::units::{human_bytes, human_rate, parse_rate};
+use crate::workloads::Queue;
 
 /// Whether the files stay after the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,23 +59,23 @@ impl Base {
         spec.usage("DIR [OPTIONS]")
             .value(None, "target", "DIR|null", "the directory to measure; null: the tool itself")
             .value(None, "cache", "POLICY", "page cache: keep, drop, direct, fadvise, hog=75%")
-            .value(None, "api", "API", "POSIX (default) or URING")
+            .value(None, "api", "API", "POSIX (default) or URING, but for steady and bfs")
             .value(None, "depth", "N", "transfers in flight per task, with --api URING")
             .flag(None, "threads", "tasks are threads, not processes")
             .value(None, "seed", "N", "seed of all that is random; default 1")
-            .value(None, "limit", "RATE", "the most the device or network can do, bytes/s")
+            .value(None, "device-limit", "RATE", "bytes per second the device can do, to flag more")
             .value(None, "out", "FILE", "result lines for `forebay bench report`")
             .value(None, "json", "FILE", "all results as one JSON document")
             .flag(None, "keep", "leave the files")
     }
 
     /// Reads them; checks what can be checked without writing (L1).
-    pub fn read(parsed: &Parsed, cache: Policy) -> Result<Self> {
+    pub fn read(parsed: &Parsed, cache: Policy, queue: Queue) -> Result<Self> {
         let place = place(parsed)?;
         let policy = parsed.get("cache").map_or(Ok(cache), Policy::parse)?;
         policy.check()?;
-        let (api, depth) = api(parsed, place.is_none())?;
-        let limit = parsed.get("limit").map(parse_limit).transpose()?;
+        let (api, depth) = api(parsed, place.is_none(), queue)?;
+        let limit = parsed.get("device-limit").map(parse_limit).transpose()?;
         Ok(Self {
             place,
             api,
@@ -89,6 +90,20 @@ impl Base {
             keep: if parsed.flag("keep") { Keep::Stay } else { Keep::Remove },
             limit,
         })
+    }
+
+    /// A usage error for transfers that O_DIRECT cannot make.
+    pub fn check_aligned(&self, transfers: &[(&str, u64)]) -> Result<()> {
+        let odd = |(_, size): &&(&str, u64)| !size.is_multiple_of(512);
+        match transfers.iter().find(odd) {
+            Some((option, size)) if self.direct() && self.api != Api::Null => {
+                Err(Error::usage(format!(
+                    "{option} {size} is not a multiple of 512, which --cache direct needs; change it, \
+                     or use --cache fadvise"
+                )))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// A usage error if the target has not as much room.
@@ -135,27 +150,27 @@ fn place(parsed: &Parsed) -> Result<Option<PathBuf>> {
     }
 }
 
-fn api(parsed: &Parsed, null: bool) -> Result<(Api, usize)> {
-    let api = match parsed.get("api").map_or(Ok(Api::Posix), Api::parse)? {
-        Api::Mmap => {
-            return Err(Error::usage("--api MMAP: only ior has it; use POSIX or URING here"));
-        }
-        _ if null => Api::Null,
-        api => api,
-    };
+fn api(parsed: &Parsed, null: bool, queue: Queue) -> Result<(Api, usize)> {
+    let api = parsed.get("api").map_or(Ok(Api::Posix), Api::parse)?;
     let depth = parsed.number("depth", 1usize)?;
-    if !(1..=4096).contains(&depth) {
-        return Err(Error::usage(format!("--depth {depth}: use 1 to 4096")));
+    let refuse = |text: String| Err(Error::usage(text));
+    match queue {
+        _ if api == Api::Mmap => {
+            refuse("--api MMAP: only ior has it; use POSIX or URING here".into())
+        }
+        Queue::Single(remedy) if api == Api::Uring => refuse(format!("--api URING: {remedy}")),
+        Queue::Single(remedy) if depth > 1 => refuse(format!("--depth {depth}: {remedy}")),
+        _ if !(1..=4096).contains(&depth) => refuse(format!("--depth {depth}: use 1 to 4096")),
+        _ if null => Ok((Api::Null, depth)),
+        _ if depth > 1 && api == Api::Posix => {
+            refuse("--depth: POSIX calls wait for each transfer; add --api URING".into())
+        }
+        _ => Ok((api, depth)),
     }
-    if depth > 1 && api == Api::Posix {
-        return Err(Error::usage("--depth: POSIX calls wait for each transfer; add --api URING"));
-    }
-    Ok((api, depth))
 }
 
 fn parse_limit(text: &str) -> Result<f64> {
-    let text = text.trim_end_matches("/s");
-    parse_size(text).map(|rate| rate as f64).map_err(|e| Error::usage(format!("--limit: {e}")))
+    parse_rate(text).map_err(|error| Error::usage(format!("--device-limit: {error}")))
 }
 
 /// A directory of our own in the target.
@@ -250,6 +265,8 @@ impl Session {
         };
         header.settings.insert("seed".into(), base.seed.to_string());
         header.settings.insert("depth".into(), base.depth.to_string());
+        let limit = base.limit.map(|limit| ("device-limit".to_owned(), human_rate(limit)));
+        header.settings.extend(limit);
         let recorder = Recorder::begin(header, &base.sinks)?;
         let hog = match base.policy {
             Policy::Hog(amount) => Some(Hog::occupy(amount)?),
@@ -366,10 +383,12 @@ impl Session {
 
     /// What makes the figures doubtful.
     fn warnings(&self, told: &Told<'_>, bytes: u64) -> Vec<String> {
+        // Of reads and writes together, the reads are looked at: what the cache held before tells of
+        // them, while neither of the device's counts tells of both.
         let direction = match told.access {
-            Access::Read => Direction::Read,
+            Access::Read | Access::Mixed => Direction::Read,
             Access::Write => Direction::Write,
-            _ => return Vec::new(),
+            Access::Metadata | Access::None => return Vec::new(),
         };
         let cache = match direction {
             _ if self.base.place.is_none() || told.cache == Cache::Intended => None,
@@ -384,7 +403,8 @@ impl Session {
                 bytes,
                 seconds: told.seconds,
                 cache,
-                device_bytes: moved.filter(|_| told.cache == Cache::Doubtful),
+                device_bytes: moved
+                    .filter(|_| told.cache == Cache::Doubtful && told.access != Access::Mixed),
                 limit: self.base.limit,
                 memory: self.memory,
             },

@@ -8,6 +8,10 @@
 //!   machine woke the client is a figure of its own (`woken_late`), not the target's.
 //! - O3: operations that should have begun before the end, and had not, count with the time they
 //!   had waited until then; their number is told.
+//!
+//! The clock is read once for an operation that had to wait for its client: the end of the one before
+//! is its beginning. One whose client had to wait for it costs a second reading, as the loop is open:
+//! only the clock tells that it is time.
 
 mod client;
 
@@ -17,7 +21,7 @@ use std::path::{Path, PathBuf};
 use super::rates::{check_tasks, check_transfer};
 use super::session::{Before, Cache, Session, Told};
 use super::skew::Skew;
-use super::{Job, Workload, fill, prepare};
+use super::{Job, Queue, Workload, fill, prepare};
 use crate::args::{Parsed, Spec};
 use crate::cache::Policy;
 use crate::error::{Error, Result};
@@ -31,7 +35,15 @@ use crate::team::{Outcome, Task};
 use crate::units::{human_bytes, human_count, human_nanos};
 use client::{Client, Own};
 
-pub const WORKLOAD: Workload = Workload { name: "steady", spec, cache: Policy::Keep, plan };
+pub const WORKLOAD: Workload = Workload {
+    name: "steady",
+    spec,
+    cache: Policy::Keep,
+    queue: Queue::Single(
+        "a client has one operation at a time; raise --clients for more in flight",
+    ),
+    plan,
+};
 
 fn spec() -> Spec {
     Spec::new("steady")
@@ -76,9 +88,6 @@ fn plan(parsed: &Parsed) -> Result<Box<dyn Job>> {
     };
     if !(steady.rate > 0.0 && steady.rate <= 1e9) {
         return Err(Error::usage(format!("--rate {}: use more than 0, up to 1e9", steady.rate)));
-    }
-    if parsed.get("depth").is_some() || parsed.get("api").is_some() {
-        return Err(Error::usage("--api, --depth: use --clients, which may be more than are busy"));
     }
     check_tasks(steady.clients)?;
     check_transfer("transfer", steady.transfer, steady.size)?;
@@ -261,6 +270,10 @@ impl Job for Steady {
 
     fn needs(&self) -> u64 {
         self.size
+    }
+
+    fn transfers(&self) -> Vec<(&'static str, u64)> {
+        vec![("--transfer", self.transfer)]
     }
 
     fn run(&self, session: &mut Session) -> Result<()> {

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::rates::check_transfer;
 use super::scatter::Scatter;
 use super::session::Session;
-use super::{Job, Workload, prepare};
+use super::{Job, Queue, Workload, prepare};
 use crate::args::{Parsed, Spec};
 use crate::cache::Policy;
 use crate::drive::SyncEach;
@@ -18,7 +18,8 @@ use crate::recorder::latency;
 use crate::stats;
 use crate::units::{human_bytes, human_count, human_nanos};
 
-pub const WORKLOAD: Workload = Workload { name: "steps", spec, cache: Policy::Direct, plan };
+pub const WORKLOAD: Workload =
+    Workload { name: "steps", spec, cache: Policy::Direct, queue: Queue::Deep, plan };
 
 fn spec() -> Spec {
     Spec::new("steps")
@@ -177,6 +178,10 @@ impl Job for Steps {
 
     fn needs(&self) -> u64 {
         self.size
+    }
+
+    fn transfers(&self) -> Vec<(&'static str, u64)> {
+        vec![("--transfer", self.transfer)]
     }
 
     fn run(&self, session: &mut Session) -> Result<()> {

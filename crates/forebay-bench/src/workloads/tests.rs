@@ -16,7 +16,7 @@ fn workload(name: &str) -> &'static Workload {
 const SMALL: &[(&str, &str)] = &[
     ("fill", "--capacity 3m --time 1.2s -n 2 --steps 1/3,1 --cache keep"),
     ("steps", "--interval 150ms --size 1m --max 3 --cache keep"),
-    ("steady", "--rate 500 --time 2s --warm-up 500ms --size 1m --reads 50 --skew zipf"),
+    ("steady", "--rate 500 --time 2s --warm-up 500ms --size 1m --reads 50 --skew zipf --api POSIX"),
     ("checkpoint", "-n 2 -s 1m -t 64k --bursts 2 --compute 10ms --layout strided"),
     ("reread", "-s 4m -n 2"),
     ("bfs", "--scale 13 --memory 600k -n 2 --roots 2 --cache keep --read 8k"),
@@ -52,7 +52,8 @@ fn every_workload_runs_leaves_nothing_and_adds_up() {
             let slices = record.seconds.iter().filter(|s| {
                 s.phase == phase.name && s.iteration == phase.iteration && s.part == Part::Measured
             });
-            let ops: u64 = slices.map(|s| s.ops).sum();
+            let (ops, max) = slices.fold((0, 0), |(n, max), s| (n + s.ops, s.max_ns.max(max)));
+            assert!(max <= found.max_ns, "{max} of {told}");
             assert!(ops <= phase.ops && ops * 10 >= phase.ops * 9, "{ops} of {told}");
             if phase.access == Access::Read {
                 assert!(phase.resident_share.is_some(), "{told}");
@@ -81,6 +82,10 @@ fn what_cannot_work_is_refused_before_anything_is_written() {
         ("fill", "--capacity 1000t", "make it smaller"),
         ("fill", "--capacity 1m --steps 1,1", "--steps"),
         ("steps", "--transfer 3k", "--transfer"),
+        ("steps", "--transfer 1000 --size 1000000", "--transfer 1000 is not a multiple of 512"),
+        ("rates", "--block 100 --size 100m --cache direct", "--block 100 is not"),
+        ("checkpoint", "-s 16777215t -t 1t -n 4096", "--transfer"),
+        ("checkpoint", "-s 16777215t -t 1g -n 4096", "make it smaller"),
         ("steps", "--op append", "--op"),
         ("steps", "--op read --fsync", "--fsync"),
         ("steady", "", "--rate"),
@@ -94,6 +99,10 @@ fn what_cannot_work_is_refused_before_anything_is_written() {
         ("rates", "--tasks none", "--tasks"),
         ("rates", "--api MMAP", "--api"),
         ("rates", "--depth 4", "--depth"),
+        ("bfs", "--depth 4", "--depth 4: a thread has one read at a time; raise --tasks"),
+        ("bfs", "--api URING", "--api URING: a thread has one read at a time; raise --tasks"),
+        ("steady", "--rate 5 --depth 4", "raise --clients"),
+        ("steady", "--rate 5 --api URING --depth 4", "raise --clients"),
         ("rates", "--json /no/such/dir/x", "--json"),
         ("rates", "another", "one directory"),
     ] {
@@ -142,6 +151,29 @@ fn steady_discards_its_warm_up_and_keeps_its_rate() {
     let warm: u64 = record.seconds.iter().filter(|s| s.part == Part::WarmUp).map(|s| s.ops).sum();
     assert!((200..700).contains(&warm), "{warm}");
     assert!(record.findings[0].text.contains("discarded as warm-up"));
+}
+
+/// The file was just written, so its reads come from memory: told of a mixed load as of any other.
+#[test]
+fn cached_reads_of_a_mixed_load_are_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = "--rate 500 --time 1s --warm-up 0 --size 1m --reads 50";
+    let record = run_in(dir.path(), "steady", options).unwrap();
+    let phase = record.phases.iter().find(|phase| phase.name == "steady").unwrap();
+    assert_eq!(phase.access, Access::Mixed);
+    let told = phase.warnings.join("\n");
+    assert!(told.contains("in the page cache") || told.contains("lives in memory"), "{phase:?}");
+}
+
+/// A figure beyond what the device is said to do is flagged by every workload that moves bytes.
+#[test]
+fn more_than_the_device_can_do_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let record = run_in(dir.path(), "rates", "-s 1m --count 10 --device-limit 1k/s").unwrap();
+    assert_eq!(record.header.settings["device-limit"], "1.0 KiB/s");
+    for phase in &record.phases {
+        assert!(phase.warnings.iter().any(|w| w.contains("than the device can do")), "{phase:?}");
+    }
 }
 
 /// A rate no machine can keep is told as such, not averaged away.

@@ -190,7 +190,8 @@ impl<'a> Reader<'a> {
         Ok(Self { source, buffers: Buffers::new(1, capacity as usize), capacity })
     }
 
-    /// Bytes of the file from a page's begin on, measured.
+    /// Bytes of the file from a page's begin on, measured. The clock is read twice, unlike in
+    /// [`crate::drive`]: between two reads the rows are visited, and that time is not the file's.
     fn read(&mut self, task: &Task<'_>, at: u64, len: usize) -> Result<&[u8]> {
         let start = clock::now();
         let buffer = &mut self.buffers.slice(0)[..len];

@@ -98,7 +98,6 @@ fn limits_are_checked_by_name() {
         ("--scale 10 --memory 1g", "fits"),
         ("--read 1000", "--read"),
         ("--roots 0", "--roots"),
-        ("--depth 4", "--depth"),
     ] {
         let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
         let parsed = super::super::session::Base::options(spec()).parse(&words).unwrap();

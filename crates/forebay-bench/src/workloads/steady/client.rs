@@ -90,10 +90,10 @@ impl Client {
         let mut free = began;
         loop {
             let due = began + self.arrivals.next(&mut self.rng);
-            if due >= deadline || !wait_until(due, task) {
+            if due >= deadline {
                 break;
             }
-            let start = clock::now();
+            let Some(start) = wait_until(due, free, task) else { break };
             if start >= deadline {
                 self.leave_undone(due, began, deadline, (task.meter(), own));
                 break;
@@ -181,18 +181,18 @@ const UNDONE: usize = 1_000_000;
 /// Looks for a stop at least so often.
 const GLANCE: Duration = Duration::from_millis(50);
 
-/// False if the phase was stopped meanwhile.
-fn wait_until(due: u64, task: &Task<'_>) -> bool {
-    loop {
+/// When the operation due at `due` begins: at `free`, the end of the one before, if it is due then;
+/// else once it is. `None` if the phase was stopped meanwhile.
+fn wait_until(due: u64, free: u64, task: &Task<'_>) -> Option<u64> {
+    let mut now = free;
+    while now < due {
         if task.stopping() {
-            return false;
-        }
-        let now = clock::now();
-        if now >= due {
-            return true;
+            return None;
         }
         std::thread::sleep(Duration::from_nanos(due - now).min(GLANCE));
+        now = clock::now();
     }
+    (!task.stopping()).then_some(now)
 }
 
 #[cfg(test)]
@@ -215,6 +215,24 @@ mod tests {
         }
         assert_eq!(latencies[4..8], [1, 100, 91, 82]);
         assert_eq!(latencies.iter().filter(|ms| **ms > 1).count(), 11);
+    }
+
+    /// A client that is behind goes on without asking the clock; one that is ahead never begins
+    /// early.
+    #[test]
+    fn the_end_of_one_operation_is_the_beginning_of_the_next_that_is_due() {
+        let outcome = crate::team::Team::new(1, crate::team::Kind::Threads).run(
+            |task: &Task<'_>, (): &()| {
+                assert_eq!(wait_until(1000, 1000, task), Some(1000));
+                assert_eq!(wait_until(1000, 5000, task), Some(5000));
+                let due = clock::now() + 2_000_000;
+                assert!(wait_until(due, due - 3_000_000, task).is_some_and(|now| now >= due));
+                task.stop_all();
+                assert_eq!(wait_until(1000, 5000, task), None);
+                Ok(())
+            },
+        );
+        assert_eq!(outcome.check(), Ok(()));
     }
 
     #[test]
