@@ -5,12 +5,14 @@
 //! on another machine, there can be a cache that this cannot see.
 
 mod hog;
+mod pieces;
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
 
 pub use hog::Hog;
+pub use pieces::Pieces;
 
 use crate::{Error, Result};
 
@@ -216,7 +218,7 @@ fn cachestat(fd: RawFd, offset: u64, len: u64) -> Option<(u64, u64)> {
 fn mincore(fd: RawFd, offset: u64, len: u64) -> std::io::Result<u64> {
     const PIECE: u64 = 1 << 30;
     let (first, end) = (offset / PAGE * PAGE, offset + len);
-    let mut pages = vec![0u8; (PIECE / PAGE) as usize];
+    let mut pages = vec![0u8; PIECE.min(end - first).div_ceil(PAGE) as usize];
     let mut resident = 0;
     for start in (first..end).step_by(PIECE as usize) {
         let bytes = PIECE.min(end - start) as usize;

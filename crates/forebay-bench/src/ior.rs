@@ -14,6 +14,7 @@ mod output;
 mod params;
 mod phase;
 pub(crate) mod place;
+mod probe;
 mod records;
 mod run;
 mod script;

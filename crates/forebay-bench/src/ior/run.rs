@@ -1,6 +1,6 @@
 //! The course of a test: repetitions, phases, removal; and what is kept of them.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Instant;
 
@@ -8,9 +8,8 @@ use super::measure::Measured;
 use super::output::Output;
 use super::params::Params;
 use super::phase::{self, Job, Verify};
+use super::probe::Probe;
 use super::{check, keep, layout};
-use crate::cache::{self, Residency};
-use crate::honest::{Device, Evidence, Memory, judge};
 use crate::io::{Api, Direction};
 use crate::{Error, Result, interrupt};
 
@@ -168,7 +167,7 @@ impl Running<'_> {
         outcome.check()?;
         let complaints = job.complaints(outcome.results());
         let mut measured = Measured::of(direction, repetition, &outcome);
-        probe.judge(&mut measured);
+        probe.judge(&mut measured, &job.owners);
         if direction == Direction::Write {
             let written = outcome.results().iter().map(|report| report.transfers.load(SeqCst));
             // A minimum duration begins again from the front, so all is written then.
@@ -266,55 +265,5 @@ fn remove_file(path: &Path) -> Result<()> {
             Err(Error::io("remove", path, &error))
         }
         _ => Ok(()),
-    }
-}
-
-/// What is known about cache and device around one phase.
-struct Probe<'a> {
-    params: &'a Params,
-    files: &'a [PathBuf],
-    before: Option<Residency>,
-    device: Option<(Device, crate::honest::Moved)>,
-    memory: Memory,
-}
-
-impl<'a> Probe<'a> {
-    fn new(params: &'a Params, files: &'a [PathBuf], direction: Direction) -> Self {
-        let place = files[0].parent().filter(|parent| !parent.as_os_str().is_empty());
-        let place = place.unwrap_or(Path::new("."));
-        let real = params.api != Api::Null;
-        let device = real.then(|| Device::behind(place)).flatten();
-        Self {
-            params,
-            files,
-            before: (real && direction == Direction::Read).then(|| cache::residency_of(files)),
-            device: device.and_then(|device| Some((device.clone(), device.moved()?))),
-            memory: if real { Memory::of(place) } else { Memory::No },
-        }
-    }
-
-    fn judge(self, measured: &mut Measured) {
-        if self.params.api == Api::Null {
-            return;
-        }
-        let direction = measured.direction;
-        let after = (direction == Direction::Write).then(|| cache::residency_of(self.files));
-        let device_bytes =
-            self.device.and_then(|(device, before)| Some(device.moved()?.since(before, direction)));
-        let evidence = Evidence {
-            bytes: measured.bytes,
-            seconds: measured.total,
-            // Around the cache, what it holds did not make the number; the device's count tells.
-            cache: self.before.filter(|_| !self.params.around_cache()).or(after),
-            device_bytes,
-            limit: self.params.device_limit,
-            memory: self.memory,
-        };
-        measured.warnings = judge(direction, &evidence);
-        measured.device = device_bytes;
-        measured.resident = self.before.map(Residency::share);
-        measured.unwritten = after
-            .and_then(|after| after.unwritten)
-            .map(|unwritten| (unwritten as f64 / measured.bytes.max(1) as f64).min(1.0));
     }
 }

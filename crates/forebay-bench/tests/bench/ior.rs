@@ -279,6 +279,29 @@ fn cached_reads_are_told_and_policies_are_checked() {
     assert!(run.out.contains("more than the device can do"), "{}", run.out);
 }
 
+/// Of a file of which the first half is in the cache, a phase that reads only that half was served
+/// by the cache entirely, and one that reads the other half not at all.
+#[test]
+fn the_share_is_that_of_what_was_read_not_of_the_file() {
+    let program = std::env::current_exe().expect("a path");
+    let home = tempfile::tempdir_in(program.parent().expect("a directory")).expect("scratch");
+    let run = bench("ior -w -e -k -t 64k -b 16m -o f", home.path()).expect(0);
+    if run.out.contains("lives in memory") {
+        println!("SKIPPED: the build directory is on a file system that lives in memory");
+        return;
+    }
+    let half = 8 << 20;
+    for (warm, share) in [(0, "100.0"), (half, "0.0")] {
+        let path = home.path().join("f");
+        forebay_bench::cache::advise_away(&path).expect("a file");
+        let file = std::fs::File::open(&path).expect("kept");
+        file.read_exact_at(&mut vec![0; half as usize], warm).expect("long enough");
+        let run = bench("ior -r -k -t 64k -b 8m -o f", home.path()).expect(0);
+        let told = format!("{share} % of 8 MiB was resident before");
+        assert!(run.out.contains(&told), "{told} is missing in\n{}", run.out);
+    }
+}
+
 #[test]
 fn an_interruption_removes_the_file_and_shows_what_was_measured() {
     let home = scratch();
