@@ -73,7 +73,10 @@ fn all(
         if interrupt::seen() {
             break;
         }
-        let held = occupy(params)?;
+        let held = match occupy(params) {
+            Ok(held) => held,
+            Err(error) => return Ok((ran, Some(error))),
+        };
         let (done, result) = run::test(params, id, output);
         records.test(&done)?;
         ran.push(done);

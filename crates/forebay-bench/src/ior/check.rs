@@ -5,10 +5,14 @@ use std::path::Path;
 
 use super::layout;
 use super::params::{Params, Reorder};
+use crate::cache::{Policy, meminfo};
 use crate::io::Api;
 use crate::pattern::Filler;
 use crate::units::human_bytes;
 use crate::{Error, Result};
+
+/// A queue this deep hides every latency; the kernel has 32,768 entries at most.
+const MOST_DEPTH: usize = 4096;
 
 /// Thirty years; above, times in nanoseconds would not fit.
 const MOST_SECONDS: f64 = 1e9;
@@ -48,6 +52,12 @@ pub fn settings(params: &Params) -> Result<()> {
     }
     if params.transfer > 1 << 30 {
         return refuse("-t is larger than 1 GiB, more than one system call moves");
+    }
+    if params.aggregate() > i64::MAX as u64 {
+        return refuse("-b, -s and -N make more than any file can hold; lower them");
+    }
+    if params.depth > MOST_DEPTH {
+        return refuse("--depth is more than 4096; lower it, or raise -N");
     }
     if params.constant > 0 && params.random_tasks > 0 {
         return refuse("-C and -Z contradict each other: read a constant shift away or at random");
@@ -101,6 +111,10 @@ fn around_cache(params: &Params) -> Result<()> {
 
 /// What the file system says: paths, space, and files to read.
 pub fn place(params: &Params) -> Result<()> {
+    if let Some(amount) = params.memory {
+        Policy::Hog(amount).check()?;
+    }
+    buffers(params)?;
     if params.api == Api::Null {
         return Ok(());
     }
@@ -110,6 +124,22 @@ pub fn place(params: &Params) -> Result<()> {
         directory(params, path)?;
     }
     if params.write { space(params, &paths[0]) } else { existing(params) }
+}
+
+/// Enough memory for the transfers of all tasks: each task has its contents once more to fill and
+/// compare with.
+fn buffers(params: &Params) -> Result<()> {
+    let slots = if params.api == Api::Uring { params.depth as u64 } else { 1 };
+    let wanted = params.transfer.saturating_mul((slots + 2) * params.tasks as u64);
+    let free = meminfo("MemAvailable").unwrap_or(u64::MAX);
+    if wanted > free {
+        return Err(Error::usage(format!(
+            "-t, -N and --depth need {} for buffers, but only {} of memory are available; lower them",
+            human_bytes(wanted),
+            human_bytes(free)
+        )));
+    }
+    Ok(())
 }
 
 /// The signature to compare with: given with `-G`, or found in the file that another run wrote.

@@ -101,7 +101,7 @@ fn ours(spec: Spec) -> Spec {
         .value(None, "tasks-per-node", "N", "ranks that -C and -Z count as one node [1]")
         .value(None, "depth", "N", "transfers in flight with -a URING [32]")
         .value(None, "cache", "POLICY", "keep, drop, direct, fadvise, hog=75% before reading")
-        .value(None, "device-limit", "SIZE", "bytes per second the device can do, to flag more")
+        .value(None, "device-limit", "RATE", "bytes per second the device can do, to flag more")
         .value(None, "target", "TARGET", "null: transfer nothing, measure the tool")
         .value(None, "out", "FILE", "results as NDJSON, for `forebay bench report`")
         .value(None, "json", "FILE", "results as one JSON document")
@@ -216,6 +216,8 @@ mod tests {
         assert!(refused("-N 0").contains("-N"));
         assert!(refused("-W -r").contains("-W"));
         assert!(refused("-R -l random").contains("-G"));
+        assert!(refused("-b 4000000t -t 1m -N 4 -D 1").contains("-b"));
+        assert!(refused("-a URING --depth 5000").contains("--depth"));
         for option in ["-d", "-D", "-T", "-j"] {
             for value in ["-1", "nan", "inf"] {
                 assert!(refused(&format!("{option} {value}")).contains(option), "{option} {value}");

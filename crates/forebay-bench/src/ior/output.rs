@@ -29,6 +29,8 @@ pub struct Output {
     tests: Vec<Value>,
     results: Vec<Value>,
     current: Vec<Value>,
+    /// When the test at hand began.
+    started: String,
     verbose: u64,
 }
 
@@ -39,17 +41,22 @@ impl Output {
             Some(path) => Box::new(create("-O summaryFile", path)?),
             None => Box::new(std::io::stdout()),
         };
-        let mut output = Self {
+        let mut output = Self::into_sink(params, sink);
+        output.head(command);
+        Ok(output)
+    }
+
+    fn into_sink(params: &Params, sink: Box<dyn Write>) -> Self {
+        Self {
             format: params.summary_format,
             sink,
             document: serde_json::Map::new(),
             tests: Vec::new(),
             results: Vec::new(),
             current: Vec::new(),
+            started: String::new(),
             verbose: params.verbose,
-        };
-        output.head(command);
-        Ok(output)
+        }
     }
 
     fn head(&mut self, command: &str) {
@@ -79,11 +86,13 @@ impl Output {
     pub fn test_start(&mut self, params: &Params, id: usize, signature: u32) {
         self.verbose = params.verbose;
         self.results.clear();
+        self.started = place::now_text();
         if self.format != Format::Default {
             return;
         }
         self.pair("TestID", &id.to_string());
-        self.pair("StartTime", &place::now_text());
+        let started = self.started.clone();
+        self.pair("StartTime", &started);
         let path = layout::file(params, 0, 0);
         self.pair("Path", &path.display().to_string());
         if let Ok(usage) = place::usage(&path) {
@@ -162,7 +171,7 @@ impl Output {
             Format::Default => self.test_end_text(ran),
             Format::Json => {
                 let results = std::mem::take(&mut self.results);
-                self.tests.push(json::test(ran, results));
+                self.tests.push(json::test(ran, &self.started, results));
             }
             Format::Csv => table::warnings(&ran.phases).iter().for_each(|text| self.warn(text)),
         }

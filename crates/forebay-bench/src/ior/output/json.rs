@@ -27,6 +27,7 @@ pub fn phase(params: &Params, measured: &Measured) -> Value {
         "totalTime": measured.total,
         "bytes": measured.bytes,
         "transfers": measured.transfers,
+        "errors": measured.errors,
         "latencyNs": {
             "p50": latency.percentile(50.0),
             "p95": latency.percentile(95.0),
@@ -47,7 +48,7 @@ pub fn removed(seconds: f64) -> Value {
     json!({ "access": "remove", "totalTime": seconds })
 }
 
-pub fn test(ran: &Ran, results: Vec<Value>) -> Value {
+pub fn test(ran: &Ran, started: &str, results: Vec<Value>) -> Value {
     let params = &ran.params;
     let path = crate::ior::layout::file(params, 0, 0);
     let options = table::options(params).into_iter().map(|(key, value)| {
@@ -56,7 +57,7 @@ pub fn test(ran: &Ran, results: Vec<Value>) -> Value {
     });
     json!({
         "TestID": ran.id,
-        "StartTime": place::now_text(),
+        "StartTime": started,
         "Path": path.display().to_string(),
         "FS": place::usage(&path).map(place::Usage::line).unwrap_or_default(),
         "Parameters": parameters(ran),
