@@ -5,12 +5,12 @@ mod phase;
 mod table;
 mod tree;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::cache::{self, Policy, Residency};
 use crate::honest::{Evidence, Memory, Remedies, judge_with};
 use crate::io::Direction;
-use crate::record::{self, Access, Header, Line};
+use crate::record::{self, Access, Header, Line, Record};
 use crate::recorder::{self, Course, Recorder, Sinks};
 use crate::{Error, Result, environment, interrupt};
 
@@ -21,6 +21,14 @@ use phase::{Job, Measured, Phase};
 /// Runs what `args` ask for. 1 if files did not hold what was written, 130 after Ctrl-C.
 pub fn run(args: &[String]) -> Result<u8> {
     let Some(options) = options::read(args)? else { return Ok(0) };
+    options::check(&options)?;
+    let (_, ended) = conduct(&options, args, table::show)?;
+    ended.map(|errors| u8::from(errors > 0))
+}
+
+/// An error means that nothing ran; else what was measured, and how the run ended: the number of
+/// files with wrong bytes, or what ended it early.
+fn conduct(options: &Options, args: &[String], say: fn(&str)) -> Result<(Record, Result<u64>)> {
     let sinks = Sinks { ndjson: options.out.clone(), json: options.json.clone() };
     let header = Header {
         cache: options.cache.name().to_owned(),
@@ -28,33 +36,36 @@ pub fn run(args: &[String]) -> Result<u8> {
         ..environment::header("mdtest", args, &options.directories)
     };
     let mut recorder = Recorder::begin(header, &sinks)?;
-    table::head(&options, args);
-    let mut running = Running { options: &options, measured: Vec::new(), created: Vec::new() };
+    say(&table::head(options, args));
+    let mut running = Running::new(options);
     let result = running.iterations();
     let measured = running.measured;
-    table::summary(&options, &measured);
-    table::evidence(&measured);
+    say(&table::summary(options, &measured));
+    say(&table::evidence(&measured));
     for one in &measured {
-        put(&mut recorder, &options, one)?;
+        put(&mut recorder, options, one)?;
     }
     if interrupt::seen() {
-        table::interrupted();
+        say(table::INTERRUPTED);
     }
-    table::tail();
+    say(&table::tail());
     end(recorder, &measured, result)
 }
 
-fn end(recorder: Recorder, measured: &[Measured], result: Result<()>) -> Result<u8> {
-    let (outcome, result) = match result {
+fn end(
+    recorder: Recorder,
+    measured: &[Measured],
+    result: Result<()>,
+) -> Result<(Record, Result<u64>)> {
+    let (outcome, ended) = match result {
         Err(error) => (record::Outcome::Failed, Err(error)),
         Ok(()) if interrupt::seen() => (record::Outcome::Interrupted, Err(Error::Interrupted)),
         Ok(()) => {
-            let errors: u64 = measured.iter().map(|one| one.errors).sum();
-            (record::Outcome::Complete, Ok(u8::from(errors > 0)))
+            let errors = measured.iter().map(|one| one.errors).sum();
+            (record::Outcome::Complete, Ok(errors))
         }
     };
-    recorder.finish(outcome).map(|_record| ())?;
-    result
+    Ok((recorder.finish(outcome)?, ended))
 }
 
 struct Running<'a> {
@@ -62,10 +73,25 @@ struct Running<'a> {
     measured: Vec<Measured>,
     /// Items each rank has created.
     created: Vec<u64>,
+    /// Directories of `-d` that were not there before.
+    homes: Vec<PathBuf>,
 }
 
-impl Running<'_> {
+impl<'a> Running<'a> {
+    fn new(options: &'a Options) -> Self {
+        Self { options, measured: Vec::new(), created: Vec::new(), homes: Vec::new() }
+    }
+
     fn iterations(&mut self) -> Result<()> {
+        let result = self.each_iteration();
+        // What the run made goes again, unless it was to stay or others have put something there.
+        if self.options.selected.remove || result.is_err() || interrupt::seen() {
+            self.homes.iter().for_each(|home| drop(std::fs::remove_dir(home)));
+        }
+        result
+    }
+
+    fn each_iteration(&mut self) -> Result<()> {
         let options = self.options;
         for iteration in 0..options.iterations {
             if !interrupt::sleep(options.pre_delay) {
@@ -92,14 +118,12 @@ impl Running<'_> {
         let mut tops = Vec::new();
         for rank in 0..options.tasks {
             let home = &options.directories[rank % options.directories.len()];
-            let top = home.join(format!("test-dir.0-{iteration}"));
+            let top = options::top(home, iteration);
             if options.selected.create && rank < options.directories.len() {
-                fresh(home, &top)?;
-            } else if !top.is_dir() {
-                return Err(Error::usage(format!(
-                    "-T, -E and -r need what -C left, but there is no {}; run with -C first",
-                    top.display()
-                )));
+                if make(home)? {
+                    self.homes.push(home.clone());
+                }
+                std::fs::create_dir(&top).map_err(|error| Error::io("create", &top, &error))?;
             }
             tops.push(top.to_string_lossy().into_owned());
         }
@@ -172,18 +196,13 @@ fn doubt(measured: &mut Measured, before: Option<Residency>, tops: &[String]) {
     measured.resident = before.map(Residency::share);
 }
 
-/// An empty directory at `top`.
-fn fresh(home: &Path, top: &Path) -> Result<()> {
-    if !home.is_dir() {
-        std::fs::create_dir(home).map_err(|error| Error::io("create", home, &error))?;
+/// Makes a directory of `-d` unless it is there; true if it was not.
+fn make(home: &Path) -> Result<bool> {
+    if home.is_dir() {
+        return Ok(false);
     }
-    if top.exists() {
-        return Err(Error::usage(format!(
-            "-d: {} is left from an earlier run; remove it, or run with -r",
-            top.display()
-        )));
-    }
-    std::fs::create_dir(top).map_err(|error| Error::io("create", top, &error))
+    std::fs::create_dir(home).map_err(|error| Error::io("create", home, &error))?;
+    Ok(true)
 }
 
 /// The phases in the order they run: the tree, directories, files, the tree's removal.

@@ -2,7 +2,8 @@
 //!
 //! Contents are a function of (pattern, signature, rank that wrote it, offset), so any task can
 //! tell what another wrote. A buffer is filled once; each transfer then only gets a stamp per page,
-//! which ties it to its place and costs next to nothing. `offset` ties every word.
+//! which ties it to its place and costs next to nothing. `offset` ties every word. A transfer too
+//! short to show rank and signature beside its place has a mixture of the three instead.
 //!
 //! Invariant P1: filling is deterministic, and [`Filler::check`] accepts exactly what
 //! [`Filler::stamp`] leaves in the buffer.
@@ -56,6 +57,8 @@ impl Pattern {
 
 const PAGE: usize = 4096;
 const WORD: usize = 8;
+/// In shorter transfers rank and signature, which `timestamp` has in the third word, do not fit.
+const SHOWING: usize = 3 * WORD;
 
 /// Fills and checks the transfers of one rank.
 #[derive(Debug, Clone)]
@@ -108,6 +111,10 @@ impl Filler {
     /// Turns a filled buffer into the contents of the transfer at `offset`.
     #[inline]
     pub fn stamp(&self, buffer: &mut [u8], offset: u64) {
+        if self.base.len() < SHOWING && self.pattern.shows_signature() {
+            write_words(buffer, |at| self.mixture(offset + at as u64));
+            return;
+        }
         if self.pattern == Pattern::Offset {
             self.stamp_words(buffer, offset);
             return;
@@ -151,8 +158,13 @@ impl Filler {
         match self.pattern {
             // Readable in a hex dump: the page's offset, then rank and signature words follow.
             Pattern::Timestamp => offset,
-            _ => splitmix(&mut (self.key() ^ offset.rotate_left(17))),
+            _ => self.mixture(offset),
         }
+    }
+
+    /// Differs with rank, signature and place in every byte.
+    fn mixture(&self, offset: u64) -> u64 {
+        splitmix(&mut (self.key() ^ offset.rotate_left(17)))
     }
 
     /// Compares what was read at `offset` with what this rank wrote there.
@@ -227,16 +239,18 @@ mod tests {
         assert_eq!(Filler::signature_in(&[1; 16], 0), None);
     }
 
+    /// Also for transfers so short that rank, signature and place are not written out in them.
     #[test]
     fn another_place_rank_or_run_is_not_accepted() {
-        for pattern in ALL {
-            let mine = Filler::new(pattern, 7, 3, 8192);
-            let buffer = written(&mine, 8192, 8192);
+        for (pattern, len) in ALL.into_iter().flat_map(|p| [8192, 24, 16, 8, 4].map(|n| (p, n))) {
+            let mine = Filler::new(pattern, 7, 3, len);
+            let buffer = written(&mine, len, 8192);
             let wrong =
                 |filler: &Filler, offset| filler.check(&buffer, offset, &mut Vec::new()).is_some();
-            assert!(wrong(&mine, 0), "{pattern:?}");
-            assert!(wrong(&Filler::new(pattern, 7, 4, 8192), 8192), "{pattern:?}");
-            assert!(wrong(&Filler::new(pattern, 8, 3, 8192), 8192), "{pattern:?}");
+            assert!(!wrong(&mine, 8192), "{pattern:?} {len}");
+            assert!(wrong(&mine, 0), "{pattern:?} {len}");
+            assert!(wrong(&Filler::new(pattern, 7, 4, len), 8192), "{pattern:?} {len}");
+            assert!(wrong(&Filler::new(pattern, 8, 3, len), 8192), "{pattern:?} {len}");
         }
     }
 

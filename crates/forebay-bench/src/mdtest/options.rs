@@ -1,6 +1,6 @@
 //! mdtest's command line, and what it means.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::tree::Tree;
 use crate::args::{Parsed, Spec};
@@ -130,7 +130,8 @@ fn behavior(spec: Spec) -> Spec {
         .value(None, "json", "FILE", "results as one JSON document")
 }
 
-/// What a command line asks for; `None` if only help was wanted, which is printed.
+/// What a command line asks for, as far as it can be told without looking at the directories;
+/// `None` if only help was wanted, which is printed.
 pub fn read(args: &[String]) -> Result<Option<Options>> {
     let parsed = spec().parse(args)?;
     if let Some(help) = parsed.help_wanted() {
@@ -143,9 +144,7 @@ pub fn read(args: &[String]) -> Result<Option<Options>> {
     if parsed.get("api").is_some_and(|api| !api.eq_ignore_ascii_case("POSIX")) {
         return Err(Error::usage("-a: metadata is measured through POSIX only; leave -a out"));
     }
-    let options = meaning(&parsed)?;
-    check(&options)?;
-    Ok(Some(options))
+    meaning(&parsed).map(Some)
 }
 
 fn meaning(parsed: &Parsed) -> Result<Options> {
@@ -223,7 +222,8 @@ fn items_per_task(parsed: &Parsed, tree: &Tree) -> Result<u64> {
     }
 }
 
-fn check(options: &Options) -> Result<()> {
+/// Refuses what cannot work before anything is made.
+pub fn check(options: &Options) -> Result<()> {
     if options.tasks == 0 || options.items == 0 || options.iterations == 0 {
         return Err(Error::usage("--tasks, -n or -I, and -i must be at least 1"));
     }
@@ -246,11 +246,39 @@ fn check(options: &Options) -> Result<()> {
     space(options)?;
     for directory in &options.directories {
         let parent = directory.parent().filter(|parent| !parent.as_os_str().is_empty());
-        if !directory.is_dir() && !parent.unwrap_or(std::path::Path::new(".")).is_dir() {
+        if !directory.is_dir() && !parent.unwrap_or(Path::new(".")).is_dir() {
             return Err(Error::usage(format!(
                 "-d {}: there is no directory to make it in",
                 directory.display()
             )));
+        }
+    }
+    leftovers(options)
+}
+
+/// The directory of an iteration.
+pub fn top(home: &Path, iteration: usize) -> PathBuf {
+    home.join(format!("test-dir.0-{iteration}"))
+}
+
+/// What is created must not be there yet; what is only used must be.
+fn leftovers(options: &Options) -> Result<()> {
+    let homes = options.directories.iter().take(options.tasks);
+    for top in homes.flat_map(|home| (0..options.iterations).map(|number| top(home, number))) {
+        match (options.selected.create, top.exists()) {
+            (true, true) => {
+                return Err(Error::usage(format!(
+                    "-d: {} is left from an earlier run; remove it, or run with -r",
+                    top.display()
+                )));
+            }
+            (false, false) => {
+                return Err(Error::usage(format!(
+                    "-T, -E and -r need what -C left, but there is no {}; run with -C first",
+                    top.display()
+                )));
+            }
+            _ => (),
         }
     }
     Ok(())
@@ -288,17 +316,19 @@ fn space(options: &Options) -> Result<()> {
 mod tests {
     use super::*;
 
-    fn parse(line: &str) -> Result<Option<Options>> {
-        read(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    fn parse(line: &str) -> Result<Options> {
+        let options = read(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())?;
+        let options = options.expect("not help");
+        check(&options).map(|()| options)
     }
 
     #[test]
     fn lines_mean_what_they_mean_in_mdtest() {
-        let options = parse("-n 100 -F -u -z 2 -b 3 -i 4 -w 4k -e 4k -N 1").unwrap().unwrap();
+        let options = parse("-n 100 -F -u -z 2 -b 3 -i 4 -w 4k -e 4k -N 1").unwrap();
         // 13 directories, 7 items in each.
         assert_eq!((options.items, options.iterations, options.stride), (91, 4, 1));
         assert!(options.files && !options.dirs && options.unique && options.selected.all());
-        let leaves = parse("-I 5 -z 2 -b 3 -L -C -T").unwrap().unwrap();
+        let leaves = parse("-I 5 -z 2 -b 3 -L -C -T").unwrap();
         assert_eq!(leaves.items, 45);
         assert!(leaves.selected.create && leaves.selected.stat && !leaves.selected.remove);
     }

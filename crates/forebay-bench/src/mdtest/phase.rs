@@ -171,10 +171,11 @@ impl<'a> Worker<'a> {
         let owner = (task.rank + job.phase.strides() * options.stride) % options.tasks;
         let tree = if options.unique { owner } else { 0 };
         let bytes = options.write_bytes.max(options.read_bytes);
-        let filler = Filler::new(Pattern::Timestamp, options.signature, owner, bytes);
+        // Tells the rank in every byte, so that files of a few bytes can be told apart too, and does
+        // not depend on how many follow: a later run may read less than was written.
+        let filler = Filler::new(Pattern::Incompressible, options.signature, owner, bytes);
         let mut buffer = vec![0; bytes];
         filler.fill(&mut buffer);
-        filler.stamp(&mut buffer, 0);
         Self {
             directories: options.tree.paths(&job.tops[owner], tree),
             per_directory: options.items / options.tree.homes(),
@@ -263,11 +264,11 @@ impl<'a> Worker<'a> {
         if self.job.renamed && kind == "dir" {
             self.path += RENAMED;
         }
-        self.operate()
+        self.operate(item)
             .map_err(|error| Error::io(&self.job.phase.name().to_lowercase(), &self.path, &error))
     }
 
-    fn operate(&mut self) -> std::io::Result<u64> {
+    fn operate(&mut self, item: u64) -> std::io::Result<u64> {
         let path = self.path.as_str();
         match self.job.phase {
             Phase::DirectoryCreation => fs::create_dir(path).map(|()| 0),
@@ -275,14 +276,15 @@ impl<'a> Worker<'a> {
             Phase::DirectoryRename => fs::rename(path, format!("{path}{RENAMED}")).map(|()| 0),
             Phase::DirectoryRemoval => fs::remove_dir(path).map(|()| 0),
             Phase::FileRemoval => fs::remove_file(path).map(|()| 0),
-            Phase::FileCreation => self.create(),
-            Phase::FileRead => self.read(),
+            Phase::FileCreation => self.create(item),
+            Phase::FileRead => self.read(item),
             Phase::TreeCreation | Phase::TreeRemoval => unreachable!("trees have no items"),
         }
     }
 
-    fn create(&self) -> std::io::Result<u64> {
+    fn create(&mut self, item: u64) -> std::io::Result<u64> {
         let options = self.job.options;
+        self.filler.stamp(&mut self.buffer, place(item));
         if options.make_node {
             make_node(&self.path)?;
             if options.write_bytes == 0 {
@@ -299,7 +301,7 @@ impl<'a> Worker<'a> {
         Ok(options.write_bytes as u64)
     }
 
-    fn read(&mut self) -> std::io::Result<u64> {
+    fn read(&mut self, item: u64) -> std::io::Result<u64> {
         let wanted = self.job.options.read_bytes;
         let mut file = File::open(&self.path)?;
         if wanted == 0 {
@@ -308,14 +310,14 @@ impl<'a> Worker<'a> {
         let mut found = std::mem::take(&mut self.buffer);
         let result = file.read_exact(&mut found[..wanted]);
         if result.is_ok() && self.job.options.verify {
-            self.compare(&found[..wanted]);
+            self.compare(item, &found[..wanted]);
         }
         self.buffer = found;
         result.map(|()| wanted as u64)
     }
 
-    fn compare(&self, found: &[u8]) {
-        if let Some(wrong) = self.filler.check(found, 0, &mut Vec::new()) {
+    fn compare(&self, item: u64, found: &[u8]) {
+        if let Some(wrong) = self.filler.check(found, place(item), &mut Vec::new()) {
             self.own.errors.fetch_add(1, SeqCst);
             eprintln!(
                 "forebay bench mdtest: task {}: {}: offset {}: expected {:#04x}, found {:#04x}",
@@ -324,9 +326,11 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Makes or removes the directories; a shared tree is the first task's.
+    /// Makes or removes the directories; a shared tree is the task's that has its directory of `-d`
+    /// first.
     fn tree(&mut self, start: u64) -> Result<()> {
-        if !self.job.options.unique && self.task.rank > 0 {
+        let options = self.job.options;
+        if !options.unique && self.task.rank >= options.directories.len() {
             return Ok(());
         }
         let create = self.job.phase == Phase::TreeCreation;
@@ -358,6 +362,12 @@ impl<'a> Worker<'a> {
 }
 
 const RENAMED: &str = "-renamed";
+
+/// Where a file's contents would be if all of a task's files were one, far apart: no two files have
+/// the same.
+fn place(item: u64) -> u64 {
+    item << 32
+}
 
 fn make_node(path: &str) -> std::io::Result<()> {
     let name = std::ffi::CString::new(path)?;

@@ -1,33 +1,41 @@
 //! mdtest's output.
 
-use std::io::Write;
+use std::fmt::Write as _;
+use std::io::Write as _;
 
 use super::options::{Options, Show};
 use super::phase::{ALL, Measured, Phase};
 use crate::ior::{Statistics, place};
 use crate::units::human_bytes;
 
-/// A line of output. A reader that went away is no reason to stop and leave files behind.
-macro_rules! say {
-    ($($text:tt)*) => {{
-        let _ = writeln!(std::io::stdout(), $($text)*);
+/// A line of a text; writing to a string cannot fail.
+macro_rules! line {
+    ($out:expr, $($text:tt)*) => {{
+        let _ = writeln!($out, $($text)*);
     }};
 }
 
-pub fn head(options: &Options, args: &[String]) {
+/// Prints a part of the output. A reader that went away is no reason to stop and leave files behind.
+pub fn show(text: &str) {
+    let _ = write!(std::io::stdout(), "{text}");
+}
+
+pub fn head(options: &Options, args: &[String]) -> String {
+    let mut out = String::new();
     let quoted: Vec<String> = args.iter().map(|arg| format!("'{arg}'")).collect();
-    say!("-- started at {} --\n", stamp());
-    say!(
+    line!(out, "-- started at {} --\n", stamp());
+    line!(
+        out,
         "mdtest-4.1.0+forebay-{} was launched with {} total task(s) on 1 node(s)",
         env!("CARGO_PKG_VERSION"),
         options.tasks
     );
-    say!("Command line used: forebay bench mdtest {}", quoted.join(" "));
-    say!("Nodemap: {}", "1".repeat(options.tasks));
+    line!(out, "Command line used: forebay bench mdtest {}", quoted.join(" "));
+    line!(out, "Nodemap: {}", "1".repeat(options.tasks));
     for directory in &options.directories {
-        say!("{:<20}: {}", "Path", directory.display());
+        line!(out, "{:<20}: {}", "Path", directory.display());
         if let Ok(usage) = place::usage(directory) {
-            say!("{:<20}: {}", "FS", usage.line());
+            line!(out, "{:<20}: {}", "FS", usage.line());
         }
     }
     let what = match (options.files, options.dirs) {
@@ -35,29 +43,39 @@ pub fn head(options: &Options, args: &[String]) {
         (false, true) => "directories",
         _ => "files/directories",
     };
-    say!("{} tasks, {} {what}", options.tasks, options.items * options.tasks as u64);
+    line!(out, "{} tasks, {} {what}", options.tasks, options.items * options.tasks as u64);
+    out
 }
 
-pub fn summary(options: &Options, measured: &[Measured]) {
+pub fn summary(options: &Options, measured: &[Measured]) -> String {
+    let mut out = String::new();
     let iterations = options.iterations;
     if options.show != Show::Time {
         let heading = format!("SUMMARY rate (in ops/sec): (of {iterations} iterations)");
-        table(&heading, options, measured, Measured::rate);
+        table(&mut out, &heading, (options, measured), Measured::rate);
     }
     if options.show != Show::Rate {
         let heading = format!("SUMMARY time (in ms/op): (of {iterations} iterations)");
-        table(&heading, options, measured, |m| m.seconds * 1e3 / m.items.max(1) as f64);
+        let time = |m: &Measured| m.seconds * 1e3 / m.items.max(1) as f64;
+        table(&mut out, &heading, (options, measured), time);
     }
+    out
 }
 
-fn table(heading: &str, options: &Options, measured: &[Measured], of: fn(&Measured) -> f64) {
-    say!("\n{heading}");
-    say!("   Operation                     Max            Min           Mean        Std Dev");
-    say!("   ---------                     ---            ---           ----        -------");
+fn table(
+    out: &mut String,
+    heading: &str,
+    (options, measured): (&Options, &[Measured]),
+    of: fn(&Measured) -> f64,
+) {
+    line!(out, "\n{heading}");
+    line!(out, "   Operation                     Max            Min           Mean        Std Dev");
+    line!(out, "   ---------                     ---            ---           ----        -------");
     for phase in ALL.into_iter().filter(|phase| shown(options, *phase)) {
         let values = measured.iter().filter(|m| m.phase == phase).map(of);
         let found = Statistics::of(values);
-        say!(
+        line!(
+            out,
             "   {:<22}{:>15.3}{:>15.3}{:>15.3}{:>15.3}",
             phase.name(),
             found.max,
@@ -81,12 +99,9 @@ fn shown(options: &Options, phase: Phase) -> bool {
     }
 }
 
-pub fn interrupted() {
-    say!("WARNING: interrupted; the numbers cover what was done until then");
-}
-
 /// What mdtest does not tell: the page cache before files were read, and doubts.
-pub fn evidence(measured: &[Measured]) {
+pub fn evidence(measured: &[Measured]) -> String {
+    let mut out = String::new();
     let read = measured.iter().filter(|m| m.resident.is_some() && m.bytes > 0);
     let lines: Vec<String> = read
         .map(|m| {
@@ -96,15 +111,20 @@ pub fn evidence(measured: &[Measured]) {
         })
         .collect();
     if !lines.is_empty() {
-        say!("\nPage cache: \n{}", lines.join("\n"));
+        line!(out, "\nPage cache: \n{}", lines.join("\n"));
     }
     for m in measured {
-        m.warnings.iter().for_each(|w| say!("WARNING: {} {}: {w}", m.phase.name(), m.iteration));
+        for warning in &m.warnings {
+            line!(out, "WARNING: {} {}: {warning}", m.phase.name(), m.iteration);
+        }
     }
+    out
 }
 
-pub fn tail() {
-    say!("-- finished at {} --", stamp());
+pub const INTERRUPTED: &str = "WARNING: interrupted; the numbers cover what was done until then\n";
+
+pub fn tail() -> String {
+    format!("-- finished at {} --\n", stamp())
 }
 
 fn stamp() -> String {

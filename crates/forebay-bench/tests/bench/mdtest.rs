@@ -35,7 +35,40 @@ fn all_phases_run_and_nothing_is_left() {
                 run.out
             );
         }
-        assert!(names(&home.path().join("md")).is_empty(), "{flags}");
+        assert_eq!(names(home.path()), [""; 0], "{flags}: the directory it made is gone too");
+    }
+}
+
+/// A directory that was there stays, as does one with something of others' in it.
+#[test]
+fn only_what_the_run_made_is_removed() {
+    let home = tempfile::tempdir().expect("scratch");
+    std::fs::create_dir(home.path().join("mine")).expect("a directory");
+    bench("mdtest -n 4 --tasks 3 -d mine@new", home.path()).expect(0);
+    assert_eq!(names(home.path()), ["mine"]);
+    bench("mdtest -n 4 -C -d new", home.path()).expect(0);
+    std::fs::create_dir(home.path().join("mine/test-dir.0-1")).expect("a directory");
+    let left = bench("mdtest -n 4 -i 2 --tasks 2 -d other@mine", home.path()).expect(2);
+    assert!(left.err.contains("mine/test-dir.0-1 is left"), "{}", left.err);
+    assert_eq!(names(home.path()), ["mine", "new"], "refused before anything is made");
+}
+
+/// Rank and item are in the contents, however short: another's file in its place is found.
+#[test]
+fn a_file_of_another_rank_or_item_does_not_verify() {
+    let home = tempfile::tempdir().expect("scratch");
+    for bytes in [4, 100, 5000] {
+        let line = format!("mdtest -n 3 --tasks 2 -F -d md -w {bytes} -e {bytes}");
+        bench(&format!("{line} -C"), home.path()).expect(0);
+        let tree = home.path().join("md/test-dir.0-0/mdtest_tree.0");
+        bench(&format!("{line} -E -X"), home.path()).expect(0);
+        bench("mdtest -n 3 --tasks 2 -F -d md -e 3 -E -X", home.path()).expect(0);
+        for other in ["file.mdtest.1.0", "file.mdtest.0.1"] {
+            std::fs::copy(tree.join(other), tree.join("file.mdtest.0.0")).expect("writable");
+            let wrong = bench(&format!("{line} -E -X"), home.path()).expect(1);
+            assert!(wrong.err.contains("file.mdtest.0.0: offset"), "{}", wrong.err);
+        }
+        bench(&format!("{line} -r"), home.path()).expect(0);
     }
 }
 
