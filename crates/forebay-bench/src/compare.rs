@@ -8,18 +8,21 @@
 //!   round to round. The second condition is there because of many quantities one is always
 //!   outside of its interval by chance.
 
+mod subject;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use crate::args::{Parsed, Spec, nearest};
+use crate::args::{Parsed, Spec};
 use crate::environment;
 use crate::error::{Error, Result};
 use crate::interrupt;
 use crate::record::{Access, Better, Comparison, Header, Line, Outcome, Phase, Record, Verdict};
 use crate::recorder::{Recorder, Sinks};
-use crate::report::terminal;
+use crate::report::{table, terminal};
 use crate::stats;
-use crate::workloads::{self, WORKLOADS, Workload};
+use crate::workloads;
+use subject::Subject;
 
 fn spec() -> Spec {
     Spec::new("compare")
@@ -35,7 +38,9 @@ fn spec() -> Spec {
         .examples(
             "  forebay bench compare /mnt/slow /mnt/forebay\n  \
              forebay bench compare /mnt/a /mnt/b -i 9 -- rates -s 1g -n 4 --cache direct\n  \
-             forebay bench compare /mnt/a /mnt/b -- steady --rate 1000 --time 20s",
+             forebay bench compare /mnt/a /mnt/b -- steady --rate 1000 --time 20s\n  \
+             forebay bench compare /mnt/a /mnt/b -- ior -F -e -t 1m -b 64m -N 2 --cache fadvise\n  \
+             forebay bench compare /mnt/a /mnt/b -- mdtest -n 1000 --tasks 2 -u",
         )
 }
 
@@ -43,7 +48,7 @@ fn spec() -> Spec {
 struct Duel {
     targets: [String; 2],
     rounds: usize,
-    workload: &'static Workload,
+    subject: Subject,
     options: Vec<String>,
     sinks: Sinks,
 }
@@ -56,6 +61,9 @@ pub fn run(args: &[String]) -> Result<u8> {
         return Ok(0);
     }
     let duel = Duel::read(&parsed, theirs)?;
+    if duel.options.iter().any(|word| word == "--help" || word == "-h") {
+        return duel.subject.help();
+    }
     let (record, ended) = duel.fight(args)?;
     print!("{}", terminal::results(&record));
     ended.map(|()| 0)
@@ -84,13 +92,12 @@ impl Duel {
             Some((name, options)) if !name.starts_with('-') => (name.as_str(), options),
             _ => ("rates", theirs),
         };
-        let Some(workload) = WORKLOADS.iter().find(|workload| workload.name == name) else {
-            return Err(unknown(name));
-        };
+        let subject = Subject::named(name)?;
+        keeps_nothing(options)?;
         Ok(Self {
             targets: [a.clone(), b.clone()],
             rounds,
-            workload,
+            subject,
             options: options.to_vec(),
             sinks: Sinks {
                 ndjson: parsed.get("out").map(PathBuf::from),
@@ -102,7 +109,7 @@ impl Duel {
     fn fight(&self, args: &[String]) -> Result<(Record, Result<()>)> {
         // Both are asked with an impossible action first, so that a wrong one is found now.
         for target in &self.targets {
-            workloads::check(self.workload, &self.args_for(target))?;
+            self.subject.check(target, &self.options)?;
         }
         let targets: Vec<PathBuf> = self.targets.iter().map(PathBuf::from).collect();
         let mut recorder = Recorder::begin(self.header(args, &targets), &self.sinks)?;
@@ -113,6 +120,7 @@ impl Duel {
             recorder.put(Line::Comparison(comparison.clone()))?;
         }
         recorder.finding(verdict(&comparisons, self.rounds))?;
+        measured.doubts.into_iter().try_for_each(|doubt| recorder.finding(doubt))?;
         let outcome = match &ended {
             Ok(()) => Outcome::Complete,
             Err(Error::Interrupted) => Outcome::Interrupted,
@@ -125,15 +133,11 @@ impl Duel {
         Header {
             settings: BTreeMap::from([
                 ("rounds".into(), self.rounds.to_string()),
-                ("workload".into(), self.workload.name.into()),
+                ("workload".into(), self.subject.name().into()),
                 ("options".into(), self.options.join(" ")),
             ]),
             ..environment::header("compare", args, targets)
         }
-    }
-
-    fn args_for(&self, target: &str) -> Vec<String> {
-        [&["--target".to_owned(), target.to_owned()], &self.options[..]].concat()
     }
 
     /// Both targets once (C1).
@@ -146,8 +150,7 @@ impl Duel {
             }
             let name = ["A", "B"][side];
             eprintln!("round {} of {}: {name}, {}", round + 1, self.rounds, self.targets[side]);
-            let args = self.args_for(&self.targets[side]);
-            records[side] = Some(workloads::record(self.workload, &args)?);
+            records[side] = Some(self.subject.record(&self.targets[side], &self.options)?);
         }
         if let [Some(a), Some(b)] = &records {
             measured.add(a, b);
@@ -156,20 +159,26 @@ impl Duel {
     }
 }
 
-fn unknown(name: &str) -> Error {
-    let known = WORKLOADS.iter().map(|workload| workload.name.to_owned());
-    let hint = nearest(name, known).map_or(String::new(), |near| format!("; did you mean {near}?"));
-    let names: Vec<&str> = WORKLOADS.iter().map(|workload| workload.name).collect();
-    Error::usage(format!(
-        "compare: no workload named {name:?}{hint} (there are {})",
-        names.join(", ")
-    ))
+/// Refuses result files of the workload's own: each round would overwrite them.
+fn keeps_nothing(options: &[String]) -> Result<()> {
+    let sinks = |word: &&String| {
+        let name = word.split('=').next().unwrap_or_default();
+        name == "--out" || name == "--json"
+    };
+    match options.iter().find(sinks) {
+        Some(word) => Err(Error::usage(format!(
+            "compare: {word} after `--`: each round would overwrite it; give it before `--`"
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// Values of each quantity by name, a pair per round, in the order the workload tells them.
 #[derive(Default)]
 struct Measured {
     quantities: Vec<(Quantity, Vec<(f64, f64)>)>,
+    /// What made the figures of the first round doubtful; the other rounds repeat it.
+    doubts: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -182,6 +191,13 @@ struct Quantity {
 impl Measured {
     /// Pairs what both told; a phase that only one has cannot be compared.
     fn add(&mut self, a: &Record, b: &Record) {
+        if self.quantities.is_empty() {
+            let doubts = |name, record| {
+                let all = table::warnings(record).into_iter();
+                all.map(move |text| format!("Doubtful, in the first round of {name}: {text}"))
+            };
+            self.doubts = doubts("A", a).chain(doubts("B", b)).collect();
+        }
         let (a, b) = (quantities(a), quantities(b));
         for (quantity, value_a) in a {
             let Some((_, value_b)) = b.iter().find(|(other, _)| *other == quantity) else {
@@ -212,9 +228,9 @@ fn of_phase(phase: &Phase) -> Vec<(Quantity, f64)> {
         0 => phase.name.clone(),
         n => format!("{} #{}", phase.name, n + 1),
     };
-    let rate = match phase.bytes {
-        0 => (phase.ops as f64 / phase.seconds, "ops/s"),
-        bytes => (bytes as f64 / phase.seconds, "bytes_per_second"),
+    let rate = match (phase.access, phase.bytes) {
+        (Access::Metadata, _) | (_, 0) => (phase.ops as f64 / phase.seconds, "ops/s"),
+        (_, bytes) => (bytes as f64 / phase.seconds, "bytes_per_second"),
     };
     let quantity = Quantity { name: label.clone(), unit: rate.1, better: Better::Higher };
     let mut all = vec![(quantity, rate.0)];
@@ -282,74 +298,4 @@ fn verdict(comparisons: &[Comparison], rounds: usize) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn words(text: &str) -> Vec<String> {
-        text.split_whitespace().map(str::to_owned).collect()
-    }
-
-    fn rate() -> Quantity {
-        Quantity { name: "write".into(), unit: "ops/s", better: Better::Higher }
-    }
-
-    #[test]
-    fn a_difference_beyond_the_noise_is_told_and_one_within_is_not() {
-        let noisy = [(10.0, 14.0), (12.0, 17.5), (9.0, 12.1), (11.0, 16.0), (10.0, 13.8)];
-        let told = compare(&rate(), &noisy).unwrap();
-        assert_eq!((told.median_a, told.median_b, told.verdict), (10.0, 14.0, Verdict::BBetter));
-        assert!(told.ratio_low < told.ratio && told.ratio < told.ratio_high, "{told:?}");
-        let same = [(10.0, 11.0), (10.0, 9.0), (10.0, 10.5), (10.0, 9.9), (10.0, 10.0)];
-        assert_eq!(compare(&rate(), &same).unwrap().verdict, Verdict::NoDifference);
-        assert_eq!(compare(&rate(), &noisy[..4]), None);
-        // B is a tenth faster in every round, but both vary by a half.
-        let wild = [(10.0, 11.0), (15.0, 16.5), (10.0, 11.1), (15.0, 16.4), (10.0, 11.0)];
-        let told = compare(&rate(), &wild).unwrap();
-        assert!(told.ratio_low > 1.0 && told.verdict == Verdict::NoDifference, "{told:?}");
-    }
-
-    #[test]
-    fn of_latencies_the_lower_is_better() {
-        assert_eq!(judge(Better::Lower, 0.5, 0.9), Verdict::BBetter);
-        assert_eq!(judge(Better::Lower, 1.1, 1.9), Verdict::ABetter);
-        assert_eq!(judge(Better::Higher, 0.5, 0.9), Verdict::ABetter);
-        assert_eq!(judge(Better::Higher, 0.9, 1.1), Verdict::NoDifference);
-    }
-
-    /// Two directories of one disk, all rounds; what cannot be paired is left out.
-    #[test]
-    fn two_directories_are_compared_in_every_quantity() {
-        let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let out = tempfile::tempdir().unwrap();
-        let json = out.path().join("c.json");
-        let line = format!(
-            "{} {} -i 5 --json {} -- rates -s 1m --count 50",
-            a.path().display(),
-            b.path().display(),
-            json.display()
-        );
-        assert_eq!(run(&words(&line)), Ok(0));
-        let record: Record = serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap();
-        let names: Vec<&str> = record.comparisons.iter().map(|c| c.name.as_str()).collect();
-        assert_eq!(names.len(), 8, "{names:?}");
-        assert!(names.contains(&"random read, p99"));
-        assert!(record.comparisons.iter().all(|c| c.a.len() == 5 && c.b.len() == 5));
-        for dir in [a, b] {
-            assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
-        }
-    }
-
-    #[test]
-    fn wrong_lines_are_refused_by_name() {
-        for (line, says) in [
-            ("/tmp", "two directories"),
-            ("/tmp /tmp -i 4", "--rounds"),
-            ("/tmp /tmp -- ratse", "rates"),
-            ("/tmp /no/such/dir", "/no/such/dir"),
-            ("/tmp /tmp -- rates -t 3", "--transfer"),
-        ] {
-            let error = run(&words(line)).unwrap_err();
-            assert!(error.exit_code() == 2 && error.to_string().contains(says), "{line}: {error}");
-        }
-    }
-}
+mod tests;

@@ -4,9 +4,10 @@
 //! rather than failing the run.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use crate::error::{Error, Result};
 use crate::record::{FORMAT, Header, Host, Place, VERSION};
 
 /// A header with everything but the workload's own part.
@@ -81,6 +82,22 @@ pub fn place(path: &Path) -> Place {
         disk(mount.device, &mut place);
     }
     place
+}
+
+/// `path`, which `option` gave, within the directory `place`; a usage error for one that would leave
+/// it.
+pub fn inside(place: &str, option: &str, path: &Path) -> Result<PathBuf> {
+    if !Path::new(place).is_dir() {
+        return Err(Error::usage(format!("{place}: is not a directory")));
+    }
+    let stays = |part| matches!(part, Component::Normal(_) | Component::CurDir);
+    if !path.components().all(stays) {
+        return Err(Error::usage(format!(
+            "{option} {}: give a name only, it is put into each of the two directories",
+            path.display()
+        )));
+    }
+    Ok(Path::new(place).join(path))
 }
 
 /// The path itself or its nearest parent that exists, without symbolic links.

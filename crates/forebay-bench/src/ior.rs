@@ -23,7 +23,7 @@ mod settings;
 pub(crate) use measure::Statistics;
 
 use crate::cache::{Hog, Policy};
-use crate::record::Outcome;
+use crate::record::{Outcome, Record};
 use crate::{Error, Result, interrupt};
 
 use output::Output;
@@ -34,10 +34,7 @@ use run::Ran;
 /// Runs the tests that `args` ask for. 1 if verification found errors, 130 after Ctrl-C.
 pub fn run(args: &[String]) -> Result<u8> {
     let Some(mut tests) = options::read(args)? else { return Ok(0) };
-    for test in &mut tests {
-        check::place(test)?;
-        test.signature = check::signature(test)?;
-    }
+    check_all(&mut tests)?;
     let first = &tests[0];
     let command = format!("forebay bench ior {}", args.join(" "));
     let mut output = Output::new(first, command.trim_end())?;
@@ -45,21 +42,66 @@ pub fn run(args: &[String]) -> Result<u8> {
         tests.iter().enumerate().for_each(|(id, test)| output.test_start(test, id, 0));
         return Ok(0);
     }
-    let mut records = Records::begin(first, args)?;
-    without_effect(&tests, &mut output)?;
-    let (ran, failure) = all(&tests, &mut output, &mut records)?;
+    let (_, ended) = conduct(&tests, args, output)?;
+    ended.map(|errors| u8::from(errors > 0))
+}
+
+/// Checks a command line as [`record_in`] would run it, without writing anything.
+pub(crate) fn check_in(place: &str, args: &[String]) -> Result<()> {
+    located(place, args).map(drop)
+}
+
+/// Runs the tests that `args` ask for with their files in the directory `place`, or on nothing if
+/// that is `null`, for their record alone.
+pub(crate) fn record_in(place: &str, args: &[String]) -> Result<Record> {
+    let tests = located(place, args)?;
+    let output = Output::nowhere(&tests[0]);
+    match conduct(&tests, args, output)? {
+        (record, Ok(0)) => Ok(record),
+        (_, Ok(errors)) => {
+            Err(Error::failed(format!("{place}: {errors} transfers had wrong bytes")))
+        }
+        (_, Err(error)) => Err(error),
+    }
+}
+
+fn located(place: &str, args: &[String]) -> Result<Vec<Params>> {
+    let Some(mut tests) = options::read(args)? else {
+        return Err(Error::usage("-h among other options: ask for --help alone"));
+    };
+    for test in &mut tests {
+        test.move_to(place)?;
+        check::settings(test)?;
+    }
+    check_all(&mut tests)?;
+    Ok(tests)
+}
+
+/// Checks what can be told without writing, and finds signatures in files that are only read.
+fn check_all(tests: &mut [Params]) -> Result<()> {
+    for test in tests {
+        check::place(test)?;
+        test.signature = check::signature(test)?;
+    }
+    Ok(())
+}
+
+/// An error means that nothing ran; else what was measured, and how the run ended: the number of
+/// transfers with wrong bytes, or what ended it early.
+fn conduct(tests: &[Params], args: &[String], mut output: Output) -> Result<(Record, Result<u64>)> {
+    let mut records = Records::begin(&tests[0], args)?;
+    without_effect(tests, &mut output)?;
+    let (ran, failure) = all(tests, &mut output, &mut records)?;
     if interrupt::seen() {
         output.warn("interrupted; the numbers cover what was done until then");
     }
     output.finish(&ran)?;
-    let errors: u64 = ran.iter().map(|ran| ran.errors).sum();
-    let (end, result) = match failure {
+    let (outcome, ended) = match failure {
         Some(error) => (Outcome::Failed, Err(error)),
         None if interrupt::seen() => (Outcome::Interrupted, Err(Error::Interrupted)),
-        None => (Outcome::Complete, Ok(u8::from(errors > 0))),
+        None => (Outcome::Complete, Ok(ran.iter().map(|ran| ran.errors).sum())),
     };
-    records.finish(end)?;
-    result
+    Ok((records.finish(outcome)?, ended))
 }
 
 /// Runs test after test; a failure ends the run, but not what was measured before it.

@@ -26,6 +26,32 @@ pub fn run(args: &[String]) -> Result<u8> {
     ended.map(|errors| u8::from(errors > 0))
 }
 
+/// Checks a command line as [`record_in`] would run it, without making anything.
+pub(crate) fn check_in(place: &str, args: &[String]) -> Result<()> {
+    located(place, args).map(drop)
+}
+
+/// Runs what `args` ask for with its directories in `place`, for its record alone.
+pub(crate) fn record_in(place: &str, args: &[String]) -> Result<Record> {
+    let options = located(place, args)?;
+    match conduct(&options, args, |_| ())? {
+        (record, Ok(0)) => Ok(record),
+        (_, Ok(errors)) => Err(Error::failed(format!("{place}: {errors} files had wrong bytes"))),
+        (_, Err(error)) => Err(error),
+    }
+}
+
+fn located(place: &str, args: &[String]) -> Result<Options> {
+    let Some(mut options) = options::read(args)? else {
+        return Err(Error::usage("-h among other options: ask for --help alone"));
+    };
+    for directory in &mut options.directories {
+        *directory = environment::inside(place, "-d", directory)?;
+    }
+    options::check(&options)?;
+    Ok(options)
+}
+
 /// An error means that nothing ran; else what was measured, and how the run ended: the number of
 /// files with wrong bytes, or what ended it early.
 fn conduct(options: &Options, args: &[String], say: fn(&str)) -> Result<(Record, Result<u64>)> {

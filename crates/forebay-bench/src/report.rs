@@ -11,7 +11,7 @@ mod png;
 mod raster;
 mod scene;
 mod svg;
-mod table;
+pub(crate) mod table;
 pub mod terminal;
 
 use std::fs::{self, File};

@@ -46,6 +46,11 @@ impl Output {
         Ok(output)
     }
 
+    /// For runs of which only the record is wanted.
+    pub fn nowhere(params: &Params) -> Self {
+        Self::into_sink(params, Box::new(std::io::sink()))
+    }
+
     fn into_sink(params: &Params, sink: Box<dyn Write>) -> Self {
         Self {
             format: params.summary_format,

@@ -1,12 +1,13 @@
 //! What one IOR test shall do, and IOR's defaults; [`super::settings`] tells keys and values.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::cache::{Amount, Policy};
 use crate::io::Api;
 use crate::pattern::Pattern;
 use crate::team::Kind;
 use crate::units::MIB;
+use crate::{Error, Result};
 
 /// Whose data a task reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -170,6 +171,26 @@ impl Default for Params {
 }
 
 impl Params {
+    /// Puts the files into the directory `place`; `null` transfers nothing.
+    pub fn move_to(&mut self, place: &str) -> Result<()> {
+        if let Some(kept) = &self.summary_file {
+            return Err(Error::usage(format!(
+                "-O summaryFile={}: single rounds are not kept; leave it out",
+                kept.display()
+            )));
+        }
+        if place == "null" {
+            self.api = Api::Null;
+            return Ok(());
+        }
+        let moved = self.path.split('@').map(|name| {
+            let path = crate::environment::inside(place, "-o", Path::new(name))?;
+            Ok(path.to_string_lossy().into_owned())
+        });
+        self.path = moved.collect::<Result<Vec<_>>>()?.join("@");
+        Ok(())
+    }
+
     pub fn reorder(&self) -> Reorder {
         match (self.constant, self.random_tasks) {
             (0, 0) => Reorder::Off,

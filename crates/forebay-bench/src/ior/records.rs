@@ -7,7 +7,7 @@ use super::measure::Measured;
 use super::params::Params;
 use super::run::Ran;
 use crate::io::Direction;
-use crate::record::{Access, Header, Line, Outcome, Part, Phase};
+use crate::record::{Access, Header, Line, Outcome, Part, Phase, Record};
 use crate::recorder::{self, Course, Recorder, Sinks};
 use crate::{Result, environment};
 
@@ -48,8 +48,8 @@ impl Records {
         Ok(())
     }
 
-    pub fn finish(self, outcome: Outcome) -> Result<()> {
-        self.recorder.finish(outcome).map(|_record| ())
+    pub fn finish(self, outcome: Outcome) -> Result<Record> {
+        self.recorder.finish(outcome)
     }
 
     fn name(&self, ran: &Ran, measured: &Measured) -> String {
