@@ -47,6 +47,127 @@ fn sequential_offsets_are_those_of_the_documentation() {
     }
 }
 
+/// Each line: the settings, then for each rank whose data it reads, and where that lies. What `-b`,
+/// `-t`, `-s`, `-F`, `-C`, `-Q` and `-N` come to together.
+#[test]
+fn reads_go_where_the_documentation_says() {
+    type Read = (usize, &'static [u64]);
+    let table: &[(&str, &[Read])] = &[
+        (
+            "blockSize=4 transferSize=2 numTasks=2 segmentCount=2 reorderTasks=1",
+            &[(1, &[4, 6, 12, 14]), (0, &[0, 2, 8, 10])],
+        ),
+        (
+            "blockSize=4 transferSize=2 numTasks=2 segmentCount=2 reorderTasks=1 filePerProc=1",
+            &[(1, &[0, 2, 4, 6]), (0, &[0, 2, 4, 6])],
+        ),
+        (
+            "blockSize=3 transferSize=3 numTasks=4 reorderTasks=1 taskPerNodeOffset=3",
+            &[(3, &[9]), (0, &[0]), (1, &[3]), (2, &[6])],
+        ),
+        (
+            "blockSize=4 transferSize=4 numTasks=3 segmentCount=2 reorderTasks=1 \
+             taskPerNodeOffset=2",
+            &[(2, &[8, 20]), (0, &[0, 12]), (1, &[4, 16])],
+        ),
+        (
+            "blockSize=4 transferSize=2 numTasks=3 reorderTasks=1 taskPerNodeOffset=2 \
+             filePerProc=1",
+            &[(2, &[0, 2]), (0, &[0, 2]), (1, &[0, 2])],
+        ),
+        // A single task can only read its own, however it is asked to reorder.
+        ("blockSize=4 transferSize=2 reorderTasks=1 taskPerNodeOffset=5", &[(0, &[0, 2])]),
+        ("blockSize=4 transferSize=2 reorderTasksRandom=1", &[(0, &[0, 2])]),
+        ("blockSize=4 transferSize=2 reorderTasksRandom=2", &[(0, &[0, 2])]),
+        // Of two tasks at least one apart, each reads the other's, whatever the seed.
+        (
+            "blockSize=4 transferSize=2 numTasks=2 segmentCount=2 reorderTasksRandom=1 \
+             reorderTasksRandomSeed=77",
+            &[(1, &[4, 6, 12, 14]), (0, &[0, 2, 8, 10])],
+        ),
+    ];
+    for (line, ranks) in table {
+        let params = params(line);
+        assert_eq!(ranks.len(), params.tasks, "{line}");
+        for (rank, (owner, expected)) in ranks.iter().enumerate() {
+            assert_eq!(readers(&params, 0)[rank], *owner, "{line}, rank {rank}");
+            assert_eq!(offsets(&params, *owner), *expected, "{line}, rank {rank}");
+        }
+    }
+}
+
+/// Every combination of `-N`, `-b` in transfers, `-s`, `-F`, `-z`, and `-C`, `-Z`, `-ZZ` with `-Q`,
+/// against the documentation's formula.
+#[test]
+fn every_combination_follows_the_formula() {
+    let mut combinations = 0;
+    for (tasks, each, segments) in sizes() {
+        for (per_task, order) in (0..2u64).flat_map(|f| (0..3u64).map(move |z| (f, z))) {
+            for (constant, random) in [(0, 0), (1, 0), (0, 1), (0, 2)] {
+                for away in 1..=tasks {
+                    let mut params = params(&format!("filePerProc={per_task} transferSize=3"));
+                    (params.tasks, params.block, params.segments) = (tasks, 3 * each, segments);
+                    (params.constant, params.random_tasks) = (constant, random);
+                    (params.random_offset, params.task_offset) = (order, away);
+                    if crate::ior::check::settings(&params).is_ok() {
+                        follows_the_formula(&params);
+                        combinations += 1;
+                    }
+                }
+            }
+        }
+    }
+    // Per order and kind of file: -Q up to the tasks without -Z, with -ZZ and with -C, and below
+    // them with -Z, which a single task has too.
+    let reorders: usize = (1..=4).map(|tasks| 3 * tasks + (tasks - 1).max(1)).sum();
+    assert_eq!(combinations, reorders * 9 * 3 * 2 * 3);
+}
+
+fn follows_the_formula(params: &Params) {
+    let read = readers(params, 0);
+    assert_eq!(read, readers(params, 0), "a seed means the same every time");
+    for (rank, &owner) in read.iter().enumerate() {
+        let apart = (owner + params.tasks - rank) % params.tasks;
+        match params.reorder() {
+            Reorder::Off => assert_eq!(apart, 0),
+            Reorder::Constant => assert_eq!(apart, params.task_offset % params.tasks),
+            Reorder::Random => assert!(apart >= params.task_offset.min(params.tasks - 1)),
+            Reorder::Shuffle => (),
+        }
+        visits_its_blocks(params, rank);
+    }
+    if params.reorder() == Reorder::Shuffle {
+        let all: std::collections::BTreeSet<_> = read.into_iter().collect();
+        assert_eq!(all.len(), params.tasks);
+    }
+}
+
+/// Segment by segment, the transfers of the rank's block: in order, in some order, or any of them.
+fn visits_its_blocks(params: &Params, rank: usize) {
+    let each = params.transfers_per_block();
+    let visited = offsets(params, rank);
+    assert_eq!(visited, offsets(params, rank), "a seed means the same every time");
+    let formula = |segment: u64, transfer: u64| match params.file_per_task {
+        true => segment * params.block + transfer * params.transfer,
+        false => {
+            let of_all = segment * params.tasks as u64 * params.block;
+            of_all + rank as u64 * params.block + transfer * params.transfer
+        }
+    };
+    let block = |segment| (0..each).map(move |transfer| formula(segment, transfer));
+    let whole: Vec<u64> = (0..params.segments).flat_map(block).collect();
+    for (segment, found) in (0..).zip(visited.chunks(each as usize)) {
+        let expected: Vec<u64> = block(segment).collect();
+        let mut sorted = found.to_vec();
+        sorted.sort_unstable();
+        match params.order() {
+            Order::Sequential => assert_eq!(found, expected, "{params:?}"),
+            Order::Shuffled => assert_eq!(sorted, expected, "{params:?}"),
+            Order::Random => assert!(found.iter().all(|at| whole.contains(at)), "{params:?}"),
+        }
+    }
+}
+
 #[test]
 fn readers_are_those_of_the_documentation() {
     let table: &[(&str, &[usize])] = &[
