@@ -97,6 +97,7 @@ fn conduct(tests: &[Params], args: &[String], mut output: Output) -> Result<(Rec
     }
     output.finish(&ran)?;
     let (outcome, ended) = match failure {
+        Some(Error::Interrupted) => (Outcome::Interrupted, Err(Error::Interrupted)),
         Some(error) => (Outcome::Failed, Err(error)),
         None if interrupt::seen() => (Outcome::Interrupted, Err(Error::Interrupted)),
         None => (Outcome::Complete, Ok(ran.iter().map(|ran| ran.errors).sum())),

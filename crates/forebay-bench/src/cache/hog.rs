@@ -1,8 +1,9 @@
 //! Occupies memory so that the page cache has little: it moves the knee of a curve, no more.
 
 use super::{Amount, meminfo};
+use crate::progress::{Goal, Progress};
 use crate::units::human_bytes;
-use crate::{Error, Result};
+use crate::{Error, Result, interrupt};
 
 /// Memory held, every page of it written, until dropped. Forked tasks inherit it untouched.
 pub struct Hog {
@@ -12,6 +13,9 @@ pub struct Hog {
 
 /// What is left to everything else, or the machine would stall instead of being measured.
 const SPARE: u64 = 256 << 20;
+
+/// Occupied between two looks for Ctrl-C: some tens of milliseconds.
+const PIECE: usize = 64 << 20;
 
 /// A usage error if there is not that much memory to occupy.
 pub(super) fn check(amount: Amount) -> Result<()> {
@@ -27,7 +31,19 @@ pub(super) fn check(amount: Amount) -> Result<()> {
 }
 
 impl Hog {
+    /// Takes its time, as the kernel clears every page: a second for some gigabytes.
     pub fn occupy(amount: Amount) -> Result<Self> {
+        let mut progress = Progress::new("occupy memory", Goal::Bytes(amount.bytes()));
+        let hog = Self::occupy_while(amount, |bytes| {
+            progress.tick(bytes, 0);
+            !interrupt::seen()
+        });
+        progress.finish();
+        hog
+    }
+
+    /// Asks now and then, with what is occupied so far, whether to go on.
+    fn occupy_while(amount: Amount, goes_on: impl FnMut(u64) -> bool) -> Result<Self> {
         check(amount)?;
         let len = amount.bytes().max(1) as usize;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -39,19 +55,23 @@ impl Hog {
             return Err(Error::failed(format!("cannot occupy {len} bytes of memory: {error}")));
         }
         let hog = Self { start, len };
-        hog.touch();
+        hog.touch(goes_on)?;
         Ok(hog)
     }
 
     /// Every page gets a number of its own, so that none can be merged or compressed away to nothing.
-    fn touch(&self) {
+    fn touch(&self, mut goes_on: impl FnMut(u64) -> bool) -> Result<()> {
         for at in (0..self.len).step_by(4096) {
+            if at % PIECE == 0 && !goes_on(at as u64) {
+                return Err(Error::Interrupted);
+            }
             // SAFETY: within the mapping, and aligned.
             unsafe { self.start.cast::<u8>().add(at).cast::<u64>().write_volatile(at as u64 + 1) };
         }
         // Without the privilege it can be swapped, which the residency figures will show.
         // SAFETY: exactly our mapping.
         unsafe { libc::mlock(self.start, self.len) };
+        Ok(())
     }
 }
 
@@ -69,6 +89,17 @@ mod tests {
     #[test]
     fn more_than_there_is_is_refused() {
         assert_eq!(check(Amount::Bytes(1 << 60)).unwrap_err().exit_code(), 2);
+    }
+
+    #[test]
+    fn a_stop_is_obeyed_half_way() {
+        let mut asked = Vec::new();
+        let hog = Hog::occupy_while(Amount::Bytes(3 * PIECE as u64), |bytes| {
+            asked.push(bytes);
+            asked.len() < 2
+        });
+        assert_eq!(hog.err(), Some(Error::Interrupted));
+        assert_eq!(asked, [0, PIECE as u64]);
     }
 
     /// Asked of the mapping: the machine's free memory moves with what others do.
