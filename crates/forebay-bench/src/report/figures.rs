@@ -3,7 +3,8 @@
 use super::axis::{Quantity, Scaling};
 use super::chart::{Column, HeatMap, LineChart, Mark, RatioChart, Series};
 use super::scene::{Dash, SERIES, Scene};
-use crate::record::{Part, Record, ScalePoint, Second};
+use crate::record::{Part, Phase, Record, ScalePoint, Second};
+use crate::workloads::PREPARE;
 
 /// A chart and the name of its file.
 pub struct Figure {
@@ -190,7 +191,8 @@ fn column(slices: &[&Second]) -> Column {
 /// Rates of phases that were repeated, such as IOR's.
 fn iterations(record: &Record) -> Option<Scene> {
     let mut series: Vec<Series> = Vec::new();
-    for phase in record.phases.iter().filter(|phase| phase.bytes > 0 && phase.seconds > 0.0) {
+    let told = |phase: &&Phase| phase.bytes > 0 && phase.seconds > 0.0 && phase.name != PREPARE;
+    for phase in record.phases.iter().filter(told) {
         let point = (f64::from(phase.iteration) + 1.0, phase.bytes as f64 / phase.seconds);
         match series.iter_mut().find(|known| known.label == phase.name) {
             Some(known) => known.points.push(point),

@@ -70,14 +70,17 @@ pub fn page(runs: &[Run]) -> String {
 fn overview(out: &mut String, runs: &[Run]) {
     out.push_str("<div class=\"card wide\"><table><tr><th>run</th><th style=\"text-align:left\">workload</th><th style=\"text-align:left\">found</th></tr>\n");
     for (index, run) in runs.iter().enumerate() {
-        let found = run.record.findings.first().map_or("", |finding| finding.text.as_str());
+        let found = match run.record.findings.first() {
+            Some(finding) => finding.text.clone(),
+            None => table::best(&run.record),
+        };
         let _ = writeln!(
             out,
             "<tr><td><a href=\"#run{index}\">{}</a></td>\
              <td style=\"text-align:left\">{}</td><td style=\"text-align:left;white-space:normal\">{}</td></tr>",
             escape(&run.name),
             escape(&run.record.header.workload),
-            escape(found)
+            escape(&found)
         );
     }
     out.push_str("</table></div>\n");

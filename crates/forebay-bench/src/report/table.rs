@@ -3,6 +3,7 @@
 use super::axis::{Quantity, text};
 use crate::record::{Comparison, Header, Latency, Outcome, Phase, Record, Verdict};
 use crate::units::{human_bytes, human_count, human_nanos, human_rate};
+use crate::workloads::PREPARE;
 
 pub struct Table {
     pub title: &'static str,
@@ -99,6 +100,20 @@ pub fn warnings(record: &Record) -> Vec<String> {
         }
     }
     all.into_iter().map(|(warning, phases)| format!("{}: {warning}", phases.join(", "))).collect()
+}
+
+/// The best rate of each kind of phase in one sentence, for runs that found nothing else.
+pub fn best(record: &Record) -> String {
+    let mut best: Vec<(&str, f64)> = Vec::new();
+    for phase in record.phases.iter().filter(|phase| phase.name != PREPARE) {
+        let Some(rate) = per_second(phase.bytes, phase.seconds) else { continue };
+        match best.iter_mut().find(|(name, _)| *name == phase.name) {
+            Some((_, most)) => *most = most.max(rate),
+            None => best.push((&phase.name, rate)),
+        }
+    }
+    let texts = best.iter().map(|(name, rate)| format!("{name} {}", human_rate(*rate)));
+    texts.collect::<Vec<_>>().join(", ")
 }
 
 fn label(phase: &Phase) -> String {

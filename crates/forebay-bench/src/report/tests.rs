@@ -206,6 +206,21 @@ fn repeated_phases_get_a_chart_and_share_their_warnings() {
     assert!(warnings[0].contains("#2: 64 %"), "{warnings:?}");
 }
 
+/// Files are laid several times in a run; that is no result, in charts or in the overview.
+#[test]
+fn preparing_is_neither_drawn_nor_summed_up() {
+    let mut record = Record::default();
+    for (name, iteration) in [("prepare", 0), ("prepare", 1), ("write", 0)] {
+        let bytes = if name == "write" { 1 << 20 } else { 1 << 30 };
+        let phase = Phase { name: name.into(), iteration, bytes, seconds: 1.0, ..Phase::default() };
+        record.phases.push(phase);
+    }
+    assert!(figures::of(&record).is_empty());
+    assert_eq!(table::best(&record), "write 1.0 MiB/s");
+    let run = || Run { name: "one".into(), record: record.clone() };
+    assert!(html::page(&[run(), run()]).contains(">write 1.0 MiB/s</td>"));
+}
+
 #[test]
 fn an_empty_run_makes_a_page_without_charts() {
     let run = Run { name: "empty".into(), record: Record::default() };
