@@ -127,6 +127,9 @@ impl<'a> Running<'a> {
             let result = self.iteration(iteration, &tops);
             // What an early end left is removed, unless it was to stay.
             let ended_early = interrupt::seen() || result.is_err();
+            if ended_early && options.selected.create {
+                eprintln!("forebay bench mdtest: removes what it made; Ctrl-C again leaves it");
+            }
             if options.selected.create && (options.selected.remove || ended_early) {
                 tops.iter().for_each(|top| drop(std::fs::remove_dir_all(top)));
             }

@@ -19,7 +19,7 @@ const LONG: &[(&str, &str)] = &[
     ("reread data -s 8m -t 1 --cache keep", "input"),
     ("bfs data --scale 20 --cache keep", "edges"),
     ("ior -w -t 4k -b 1g -Y -F -u -N 2 -o data/f", "f.00000000"),
-    ("mdtest -n 2000000 --tasks 2 -d data", "mdtest_tree.0"),
+    ("mdtest -n 1000000 --tasks 2 -F -w 1 -y -d data", "mdtest_tree.0"),
     ("compare data data", "f.00000000"),
 ];
 
