@@ -184,8 +184,8 @@ impl Output {
 
     fn test_end_text(&mut self, ran: &Ran) {
         table::maxima(&ran.phases).iter().for_each(|line| self.line(line));
-        let evidence: Vec<(String, String)> =
-            ran.phases.iter().filter_map(table::evidence).collect();
+        let told = ran.phases.iter().filter_map(|phase| table::evidence(&ran.params, phase));
+        let evidence: Vec<(String, String)> = told.collect();
         if !evidence.is_empty() {
             self.line("\nPage cache: ");
             evidence.iter().for_each(|(key, value)| self.pair(key, value));

@@ -302,6 +302,11 @@ fn the_share_is_that_of_what_was_read_not_of_the_file() {
         let told = format!("{share} % of 8 MiB was resident before");
         assert!(run.out.contains(&told), "{told} is missing in\n{}", run.out);
     }
+    bench("ior -r -k -t 64k -b 16m -o f", home.path()).expect(0);
+    let direct = bench("ior -r -k -t 64k -b 16m -o f --posix.odirect", home.path());
+    if direct.code == 0 {
+        assert!(direct.out.contains("was resident before, and was passed by"), "{}", direct.out);
+    }
 }
 
 #[test]

@@ -163,10 +163,17 @@ pub fn maxima(phases: &[Measured]) -> Vec<String> {
 }
 
 /// What was measured of the page cache around a phase.
-pub fn evidence(measured: &Measured) -> Option<(String, String)> {
+pub fn evidence(params: &Params, measured: &Measured) -> Option<(String, String)> {
     let bytes = human_bytes(measured.bytes);
+    // O_DIRECT leaves in the cache what is there, and does not use it.
+    let passed = match measured.resident {
+        Some(share) if share > 0.0 && params.around_cache() => ", and was passed by",
+        _ => "",
+    };
     let text = match (measured.resident, measured.unwritten) {
-        (Some(share), _) => format!("{:.1} % of {bytes} was resident before", share * 100.0),
+        (Some(share), _) => {
+            format!("{:.1} % of {bytes} was resident before{passed}", share * 100.0)
+        }
         (_, Some(share)) => {
             format!("{:.1} % of {bytes} was not on the device after", share * 100.0)
         }
