@@ -6,6 +6,7 @@
 //! - L2: however a run ends, its files are removed (unless `--keep`) and what was measured until
 //!   then is printed and recorded.
 
+pub mod base;
 pub mod bfs;
 pub mod checkpoint;
 pub mod fill;
@@ -26,8 +27,9 @@ use crate::cache::Policy;
 use crate::error::{Error, Result};
 use crate::record::{Outcome, Record};
 use crate::report::terminal;
+use base::Base;
 pub use prepare::NAME as PREPARE;
-use session::{Base, Session, Voice};
+use session::{Session, Voice};
 
 /// A kind of run.
 pub struct Workload {

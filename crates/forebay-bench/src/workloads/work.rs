@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::session::Base;
+use super::base::Base;
 use crate::clock;
 use crate::drive::{Driven, Limits, Plan, SyncEach, drive};
 use crate::error::{Error, Result};

@@ -100,7 +100,7 @@ fn limits_are_checked_by_name() {
         ("--roots 0", "--roots"),
     ] {
         let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-        let parsed = super::super::session::Base::options(spec()).parse(&words).unwrap();
+        let parsed = crate::workloads::base::Base::options(spec()).parse(&words).unwrap();
         let error = plan(&parsed).err().unwrap();
         assert!(error.exit_code() == 2 && error.to_string().contains(says), "{line}: {error}");
     }

@@ -15,7 +15,7 @@ use crate::pattern::{Filler, Pattern};
 use crate::rng::Rng;
 use crate::shared::Plain;
 use crate::team::Task;
-use crate::workloads::session::Base;
+use crate::workloads::base::Base;
 use crate::workloads::skew::{Arrivals, Picker};
 use crate::workloads::work;
 
