@@ -1,18 +1,28 @@
 //! Ctrl-C and SIGTERM: noticed, not obeyed at once, so that files can be removed and results printed.
 
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-static SEEN: AtomicBool = AtomicBool::new(false);
+use crate::clock;
+
+/// When the first signal came; 0 if none did.
+static FIRST: AtomicU64 = AtomicU64::new(0);
+
+/// `timeout` signals the process and then its group, which is one request: a person's second one
+/// comes later.
+const ONE_REQUEST: u64 = 300_000_000;
 
 extern "C" fn note(_signal: libc::c_int) {
-    // A second one means the clean end takes too long for the user. `_exit` is signal-safe.
-    if SEEN.swap(true, SeqCst) {
+    // Both the clock and `_exit` are signal-safe.
+    let now = clock::now();
+    let first = FIRST.compare_exchange(0, now, SeqCst, SeqCst);
+    // A second request means the clean end takes too long for the user.
+    if first.is_err_and(|first| now.saturating_sub(first) > ONE_REQUEST) {
         // SAFETY: ends the process without running anything.
         unsafe { libc::_exit(130) };
     }
 }
 
-/// Turns SIGINT and SIGTERM into [`seen`]; a second one ends the process at once.
+/// Turns SIGINT and SIGTERM into [`seen`]; another one, a moment later, ends the process at once.
 pub fn install() {
     for signal in [libc::SIGINT, libc::SIGTERM] {
         // SAFETY: `note` only touches an atomic. No SA_RESTART: waits shall end early.
@@ -34,7 +44,7 @@ pub(crate) fn ignore() {
 }
 
 pub fn seen() -> bool {
-    SEEN.load(SeqCst)
+    FIRST.load(SeqCst) != 0
 }
 
 /// Sleeps, but not through an interruption; false if there was one.

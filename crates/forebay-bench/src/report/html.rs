@@ -24,7 +24,7 @@ body{margin:0 auto;padding:16px;max-width:1120px;background:var(--paper);color:v
 font:15px/1.5 system-ui,sans-serif}\
 h1{font-size:22px;margin:8px 0}h2{font-size:19px;margin:32px 0 8px}h3{font-size:15px;margin:20px 0 6px}\
 .card{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:12px;min-width:0}\
-.grid{display:grid;gap:12px;grid-template-columns:repeat(auto-fit,minmax(min(100%,440px),1fr))}\
+.grid{display:grid;gap:12px;grid-template-columns:repeat(auto-fill,minmax(min(100%,440px),1fr))}\
 .grid svg{display:block;width:100%;height:auto}\
 .wide{overflow-x:auto}\
 table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:14px}\
