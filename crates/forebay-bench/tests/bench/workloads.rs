@@ -45,7 +45,8 @@ fn wait_for(directory: &Path, file: &str, child: &mut Child) {
     }
 }
 
-/// Ends within seconds with 130, also if the signal comes twice at once, as `timeout` sends it, leaves no file of its own, and its results are whole.
+/// Ends within seconds with 130, leaves no file of its own, and its results are whole; also if the
+/// signal comes twice at once, as `timeout` sends it to process and group.
 #[test]
 fn ctrl_c_ends_every_workload_cleanly() {
     for (line, file) in LONG {
