@@ -238,3 +238,22 @@ pub fn is_device(path: &Path) -> bool {
         kind.is_block_device() || kind.is_char_device() || kind.is_fifo()
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Asked of the check alone: a run that got past it would take the machine's memory.
+    #[test]
+    fn buffers_beyond_the_memory_are_refused_by_name() {
+        let small = Params { transfer: 4096, tasks: 2, ..Params::default() };
+        assert_eq!(buffers(&small), Ok(()));
+        let deep = Params { api: Api::Uring, depth: 4096, transfer: 1 << 30, ..small.clone() };
+        let many = Params { transfer: 1 << 30, tasks: 1 << 20, ..small };
+        for params in [deep, many] {
+            let error = buffers(&params).unwrap_err();
+            assert_eq!(error.exit_code(), 2);
+            assert!(error.to_string().starts_with("-t, -N and --depth need"), "{error}");
+        }
+    }
+}

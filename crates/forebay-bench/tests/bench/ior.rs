@@ -216,7 +216,6 @@ fn bad_input_ends_before_anything_is_written() {
         ("-o f -a HDF5", "-a"),
         ("-o f -M 999t", "-M"),
         ("--target null -M 999t", "-M"),
-        ("-o f -t 1g -b 1g -N 9000 -D 1", "-t"),
         ("-o f --out missing/r.ndjson", "--out"),
         ("-o f -f missing.ior", "-f"),
         ("-o f --posix.odirect -t 100 -b 1000", "-t"),
