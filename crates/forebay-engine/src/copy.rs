@@ -144,7 +144,9 @@ impl Engine {
             return Error::os(libc::ESTALE, "the file was unlinked meanwhile");
         }
         inner.state.flags.flush_open = job.resumed;
-        if inner.changing > 0 || inner.live().meta_seq != job.meta_seq {
+        // Several changes of ours may have come between the look at the backing file and here.
+        let changed = inner.live().meta_seq != job.meta_seq || inner.base_seq != job.base_seq;
+        if inner.changing > 0 || changed {
             return Error::os(libc::EBUSY, "the file is being renamed or changed");
         }
         self.declare_conflict(&job.file, &mut inner, why);

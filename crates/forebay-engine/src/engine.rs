@@ -139,6 +139,9 @@ pub(crate) fn now() -> Timestamp {
     Timestamp { sec: d.as_secs() as i64, nsec: d.subsec_nanos() }
 }
 
+/// Holes in a file are worth a look when it may take so many bytes less than it has.
+pub(crate) const HOLES_MIN: u64 = 1 << 20;
+
 impl Engine {
     pub fn config(&self) -> &Config {
         &self.config
@@ -520,7 +523,7 @@ impl Engine {
     /// Large files may be mostly holes, which are present and take no space; small ones are not
     /// worth the look.
     fn allocated_if_large(&self, file: &File, inner: &Inner, present: u64) -> u64 {
-        if present < 16 << 20 || present.abs_diff(inner.charged) < 1 << 20 {
+        if present < 16 << 20 || present.abs_diff(inner.charged) < HOLES_MIN {
             return present;
         }
         // Mostly it is closed: at start, and when it is evicted from.

@@ -6,7 +6,7 @@ use forebay_backing::{Error, Result, Sizes, Timestamp};
 
 use crate::around::Lane;
 use crate::config::WritePolicy;
-use crate::engine::{Engine, add, now, now_ms};
+use crate::engine::{Engine, HOLES_MIN, add, now, now_ms};
 use crate::failpoint;
 use crate::file::{File, Inner};
 use crate::log::{Entry, Mark};
@@ -337,6 +337,9 @@ impl Engine {
         }
         if fresh || !plan.before.is_empty() {
             self.admit(file, start, end);
+            self.account(file, &mut inner);
+        } else if inner.charged + HOLES_MIN <= inner.state.ranges.bytes(|_| true) {
+            // It may fill what was a dirty hole.
             self.account(file, &mut inner);
         }
         Ok(before)

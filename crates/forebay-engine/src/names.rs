@@ -29,6 +29,9 @@ pub struct Named<'a> {
     pub is_dir: bool,
 }
 
+/// How often attributes are asked for that change beneath.
+const LOOKS: u32 = 3;
+
 impl Engine {
     /// The backing store, for what concerns no cached byte. Each call goes through
     /// [`crate::health::Health::call`].
@@ -38,15 +41,34 @@ impl Engine {
 
     /// Attributes of `path`, with what we know better.
     pub fn stat(&self, path: &Path) -> Result<Attr> {
+        let forgotten = || self.table.read().expect("no panic inside").forgotten;
+        let (mut known, mut seen) = (forgotten(), None);
         let mut attr = self.ask(|b| b.stat(path))?;
-        self.overlay(&mut attr);
-        Ok(attr)
-    }
-
-    pub fn overlay(&self, attr: &mut Attr) {
-        if let Some(file) = self.find(attr.key) {
-            self.overlay_with(&file, &file.lock(), attr);
+        for _ in 0..LOOKS {
+            // What is dirty may have been flushed since the answer: then it is out of date.
+            match self.find(attr.key) {
+                Some(file) => {
+                    let inner = file.lock();
+                    let moved = inner.live.as_ref().is_some_and(|live| live.moved);
+                    let current = inner.state.is_dirty()
+                        || inner.state.base == attr.version()
+                        || seen == Some((file.id, inner.base_seq))
+                        || moved;
+                    if current {
+                        self.overlay_with(&file, &inner, &mut attr);
+                        return Ok(attr);
+                    }
+                    seen = Some((file.id, inner.base_seq));
+                }
+                None if known == forgotten() => return Ok(attr),
+                None => known = forgotten(),
+            }
+            attr = self.ask(|b| b.stat(path))?;
         }
+        if let Some(file) = self.find(attr.key) {
+            self.overlay_with(&file, &file.lock(), &mut attr);
+        }
+        Ok(attr)
     }
 
     fn overlay_with(&self, file: &File, inner: &Inner, attr: &mut Attr) {
