@@ -225,16 +225,6 @@ fn rules_say_which_files_come_into_the_tier() {
     child.kill().unwrap();
     child.wait().unwrap();
     within(Duration::from_secs(10), "the rule to go", || list().as_array().unwrap().len() == 1);
-    // A quota: beyond it reads are not kept.
-    mounted
-        .forebay(&["rules", "add", mnt, "some", "allow", "--path", "q/**", "--quota", "2MiB"])
-        .ok();
-    for n in 0..6 {
-        sample::file(&bed.backing.join(format!("q/{n}")), n, MIB);
-        assert_eq!(fs::read(mounted.at(format!("q/{n}"))).unwrap().len(), MIB);
-    }
-    let used = list()[1]["used_bytes"].as_u64().unwrap();
-    assert!((2 * MIB as u64..4 * MIB as u64).contains(&used), "{used}");
     let log_path = mounted.at("x/y.log");
     let test = ["rules", "test", text(&log_path)];
     let told = mounted.forebay(&test).ok().stdout;
@@ -248,7 +238,6 @@ fn rules_say_which_files_come_into_the_tier() {
     assert!(
         mounted.forebay(&["rules", "remove", mnt, "logs"]).expect(2).stderr.contains("not known")
     );
-    mounted.forebay(&["rules", "remove", mnt, "some"]).ok();
     let told = mounted.forebay(&["rules", "list", mnt]).ok().stdout;
     assert_eq!(told.trim(), "no rules: everything is allowed");
     mounted.umount();
@@ -292,4 +281,58 @@ fn a_rule_denies_one_way_and_a_dirty_file_stays_in_the_tier() {
     assert_eq!(counter(&mounted, "write_bypass_rule"), 1);
     mounted.umount();
     proof!("one way and the other");
+}
+
+/// What `forebay ls` says of the files below a name.
+fn cached(mounted: &Mounted, name: &str) -> u64 {
+    let files = mounted.forebay(&["ls", "--json", text(&mounted.at(name))]).ok().json();
+    let files = files.as_array().unwrap().iter();
+    files.map(|file| file["cached_bytes"].as_u64().unwrap()).sum()
+}
+
+#[test]
+fn a_quota_evicts_the_oldest_of_its_own_and_bypasses_only_beside_dirty_bytes() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    for n in 0..8 {
+        sample::file(&bed.backing.join(format!("q/{n}")), n, 2 * MIB);
+    }
+    sample::file(&bed.backing.join("other"), 9, 2 * MIB);
+    let mounted = bed.mount(HOLD);
+    let mnt = text(&mounted.path);
+    let add = ["rules", "add", mnt, "some", "allow", "--path", "q/**", "--quota", "8MiB"];
+    mounted.forebay(&add).ok();
+    let used = || {
+        let rules = mounted.forebay(&["rules", "list", mnt, "--json"]).ok().json();
+        rules[0]["used_bytes"].as_u64().unwrap()
+    };
+    fs::read(mounted.at("other")).unwrap();
+    for n in 0..8 {
+        assert_eq!(fs::read(mounted.at(format!("q/{n}"))).unwrap().len(), 2 * MIB);
+        assert!(used() <= 8 * MIB as u64, "{}", used());
+    }
+    assert_eq!(counter(&mounted, "read_bypass_rule"), 0);
+    assert_eq!(cached(&mounted, "q/7"), 2 * MIB as u64);
+    assert_eq!(cached(&mounted, "q/0"), 0);
+    assert_eq!(cached(&mounted, "other"), 2 * MIB as u64);
+    // Dirty bytes push the clean ones out, and are not pushed out themselves.
+    fs::write(mounted.at("q/dirty"), vec![7; 8 * MIB]).unwrap();
+    assert_eq!((cached(&mounted, "q/7"), mounted.number("dirty_bytes")), (0, 8 * MIB as u64));
+    fs::write(mounted.at("q/more"), vec![8; MIB]).unwrap();
+    assert_eq!(fs::read(bed.backing.join("q/more")).unwrap(), vec![8; MIB]);
+    assert!(counter(&mounted, "write_bypass_rule") > 0);
+    assert_eq!(counter(&mounted, "flushed_bytes"), 0);
+    // The file that has them is flushed when it grows.
+    let file = File::options().append(true).open(mounted.at("q/dirty")).unwrap();
+    (&file).write_all(&[9; 4096]).unwrap();
+    assert_eq!(fs::metadata(bed.backing.join("q/dirty")).unwrap().len(), 8 * MIB as u64 + 4096);
+    drop(file);
+    fs::write(mounted.at("q/last"), vec![5; MIB]).unwrap();
+    assert_eq!(mounted.number("dirty_bytes"), MIB as u64);
+    assert!(used() <= 8 * MIB as u64, "{}", used());
+    mounted.umount();
+    let dirty = fs::read(bed.backing.join("q/dirty")).unwrap();
+    assert!(dirty[..8 * MIB] == vec![7; 8 * MIB] && dirty[8 * MIB..] == [9; 4096]);
+    assert_eq!(fs::read(bed.backing.join("q/last")).unwrap(), vec![5; MIB]);
+    proof!("a quota");
 }

@@ -9,9 +9,14 @@ use crate::around::{Lane, Quota};
 use crate::engine::Engine;
 use crate::file::{File, Inner};
 use crate::rules::{Active, Origin, Process, Rule, first};
+use crate::served::Before;
 
 /// At most so many: each open of a file tries them in order.
 const RULES_MAX: usize = 256;
+
+/// What a rule gives up beyond what is needed, so that it is not asked for every request: one part
+/// in so many of its quota.
+const QUOTA_STEP_PARTS: u64 = 32;
 
 /// As far up as a process is traced.
 const LINE_MAX: usize = 64;
@@ -133,18 +138,48 @@ impl Engine {
         }
     }
 
-    pub(crate) fn is_over_quota(&self, file: &File, lane: Lane) -> bool {
-        lane.quota == Quota::Limited
-            && file.lock().rule.as_ref().is_some_and(|active| active.is_full())
+    /// Whether `len` new bytes of the file are within the quota of its rule, which gives up clean
+    /// bytes of its own for them.
+    pub(crate) fn has_quota_for(&self, file: &File, len: u64) -> bool {
+        let Some(rule) = file.lock().rule.clone() else { return true };
+        let Some(quota) = rule.rule.quota else { return true };
+        let excess = rule.excess(len);
+        if excess > 0 && len <= quota {
+            self.evict_own(&rule, excess + quota / QUOTA_STEP_PARTS);
+        }
+        rule.excess(len) == 0
+    }
+
+    /// How far ahead of a reader a handle may fetch: not so far that it evicts what it has not read
+    /// yet.
+    pub(crate) fn ahead_within_quota(&self, file: &File, lane: Lane) -> u64 {
+        let quota = || file.lock().rule.as_ref().and_then(|active| active.rule.quota);
+        match lane.quota {
+            Quota::Unlimited => u64::MAX,
+            Quota::Limited => quota().map_or(u64::MAX, |quota| quota / 2),
+        }
+    }
+
+    /// Whether a write has no place within the quota of a rule. What is in the tier already is
+    /// written there.
+    pub(crate) fn is_over_quota(&self, file: &File, lane: Lane, start: u64, end: u64) -> bool {
+        if lane.quota == Quota::Unlimited {
+            return false;
+        }
+        let before = Before::of(&file.lock(), start, end);
+        let new = before.len - before.present;
+        new > 0 && !self.has_quota_for(file, new)
     }
 }
 
 fn assign(inner: &mut Inner, rule: Option<Arc<Active>>) {
     if let Some(rule) = &inner.rule {
         rule.used.fetch_sub(inner.charged, Relaxed);
+        rule.dirty.fetch_sub(inner.dirty_charged, Relaxed);
     }
     if let Some(rule) = &rule {
         rule.used.fetch_add(inner.charged, Relaxed);
+        rule.dirty.fetch_add(inner.dirty_charged, Relaxed);
     }
     inner.rule = rule;
 }

@@ -54,7 +54,18 @@ pub enum Quota {
 pub(crate) enum Why {
     Policy,
     Rule,
+    /// The quota of a rule is used up, by bytes that cannot go.
+    Quota,
     Stream,
+    /// The tier is full of bytes that cannot go.
+    Full,
+}
+
+impl Why {
+    /// Whether what is dirty of the file is flushed first, so that the write can go around.
+    fn flushes_first(self) -> bool {
+        matches!(self, Why::Quota | Why::Stream)
+    }
 }
 
 /// Files with bytes written around the tier and not synced there, up to so many; beyond, any file
@@ -99,11 +110,11 @@ impl Engine {
         start: u64,
         end: u64,
     ) -> std::result::Result<u64, Why> {
-        match lane.read {
-            Admit::Deny => Err(Why::Rule),
-            Admit::Allow if self.is_over_quota(file, lane) => Err(Why::Rule),
-            Admit::Allow => self.note_read(file, start, end),
+        if lane.read == Admit::Deny {
+            return Err(Why::Rule);
         }
+        let ahead = self.note_read(file, start, end)?;
+        Ok(ahead.min(self.ahead_within_quota(file, lane)))
     }
 
     /// Sees whether a read belongs to a stream that is too long to be kept.
@@ -139,7 +150,7 @@ impl Engine {
         let end = offset + data.len() as u64;
         let why = match self.writes_around(lane) {
             Some(why) => why,
-            None if self.is_over_quota(file, lane) => Why::Rule,
+            None if self.is_over_quota(file, lane, offset, end) => Why::Quota,
             None if self.is_long_write(file, offset, end) => Why::Stream,
             None => return Ok(false),
         };
@@ -169,17 +180,18 @@ impl Engine {
 
     fn write_bypass(&self, why: Why) -> &std::sync::atomic::AtomicU64 {
         match why {
-            Why::Policy => &self.counters.write_bypass_policy,
-            Why::Rule => &self.counters.write_bypass_rule,
+            // A full tier makes writers wait, and the policy is one for writes.
+            Why::Policy | Why::Full => &self.counters.write_bypass_policy,
+            Why::Rule | Why::Quota => &self.counters.write_bypass_rule,
             Why::Stream => &self.counters.write_bypass_sequential,
         }
     }
 
-    pub(crate) fn read_bypass(&self, why: Option<Why>) -> &std::sync::atomic::AtomicU64 {
+    pub(crate) fn read_bypass(&self, why: Why) -> &std::sync::atomic::AtomicU64 {
         match why {
-            Some(Why::Stream) => &self.counters.read_bypass_sequential,
-            Some(_) => &self.counters.read_bypass_rule,
-            None => &self.counters.read_bypass_full,
+            Why::Stream => &self.counters.read_bypass_sequential,
+            Why::Rule | Why::Quota => &self.counters.read_bypass_rule,
+            Why::Full | Why::Policy => &self.counters.read_bypass_full,
         }
     }
 
@@ -232,7 +244,8 @@ impl Engine {
     }
 
     /// Claims the file for a change around the tier (R1) and returns its backing file; `None` if
-    /// the tier has to take it. A stream's own beginning, which is in the tier, is flushed first.
+    /// the tier has to take it. The beginning of a stream and what is dirty of a file beyond its
+    /// quota are flushed first.
     ///
     /// That earlier bytes of the file (or of one with its key that is forgotten) were flushed is
     /// made durable before: a loss of power must not bring back the record of a flush under way,
@@ -243,8 +256,10 @@ impl Engine {
         why: Why,
         end: u64,
     ) -> Result<Option<Arc<dyn BackingFile>>> {
-        if why == Why::Stream && file.lock().state.is_dirty() && self.flush_file(file).is_err() {
-            self.decline(file, end);
+        if why.flushes_first() && !self.is_clean_now(file) {
+            if why == Why::Stream {
+                self.decline(file, end);
+            }
             return Ok(None);
         }
         if may_go_around(&mut file.lock()) {
@@ -266,6 +281,15 @@ impl Engine {
             self.decline(file, end);
         }
         Ok(None)
+    }
+
+    /// Flushes what is dirty of a file that a write is to go around; `false` if it stays dirty.
+    fn is_clean_now(self: &Arc<Self>, file: &Arc<File>) -> bool {
+        let (dirty, hopeless) = {
+            let inner = file.lock();
+            (inner.state.is_dirty(), inner.is_stuck())
+        };
+        !dirty || (!hopeless && self.flush_file(file).is_ok())
     }
 
     /// The stream stays in the tier; it is asked again after as many bytes as it took to notice.

@@ -543,6 +543,7 @@ impl Engine {
         shift(&self.space.used, inner.charged, used);
         if let Some(rule) = &inner.rule {
             shift(&rule.used, inner.charged, used);
+            shift(&rule.dirty, inner.dirty_charged, dirty);
         }
         shift(&self.space.dirty, inner.dirty_charged, dirty);
         (inner.charged, inner.dirty_charged) = (used, dirty);

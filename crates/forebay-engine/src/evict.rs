@@ -143,6 +143,30 @@ impl Evictor {
         freed
     }
 
+    /// Offers units in their order, whatever their use, until `enough` bytes are free. What `evict`
+    /// does not want (`None`) or refuses keeps its place. Returns the bytes freed.
+    pub fn run_only(&mut self, enough: u64, mut evict: impl FnMut(Unit) -> Option<Answer>) -> u64 {
+        let (mut freed, members) = (0, &mut self.members);
+        let mut stays = |unit: &Unit| {
+            let answer = if freed < enough { evict(*unit) } else { None };
+            match answer {
+                Some(Answer::Evicted(bytes)) => {
+                    freed += bytes;
+                    !members.remove(unit)
+                }
+                Some(Answer::Unknown) => !members.remove(unit),
+                Some(Answer::Partly(bytes)) => {
+                    freed += bytes;
+                    true
+                }
+                Some(Answer::Refused) | None => true,
+            }
+        };
+        self.small.retain(&mut stays);
+        self.main.retain(&mut stays);
+        freed
+    }
+
     fn remember(&mut self, unit: Unit) {
         self.ghosts.insert(unit);
         self.ghost.push_back(unit);
@@ -222,6 +246,25 @@ mod tests {
         evictor.run(1, |_| 0, |_| Answer::Evicted(1));
         evictor.admit(unit(1));
         assert_eq!((evictor.small.len(), evictor.main.len()), (0, 1));
+    }
+
+    #[test]
+    fn who_evicts_only_his_own_leaves_the_others_in_their_places() {
+        let mut evictor = Evictor::default();
+        (0..6).for_each(|n| evictor.admit(unit(n)));
+        let mut gone = Vec::new();
+        let freed = evictor.run_only(2, |u| match u.id().0 {
+            1 => Some(Answer::Refused),
+            n if n % 2 == 1 => {
+                gone.push(n);
+                Some(Answer::Evicted(1))
+            }
+            _ => None,
+        });
+        assert_eq!((freed, gone), (2, vec![3, 5]));
+        assert_eq!(evictor.small, [0, 1, 2, 4].map(unit));
+        evictor.admit(unit(3));
+        assert_eq!(evictor.len(), 5, "it may come back");
     }
 
     #[test]

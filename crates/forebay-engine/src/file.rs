@@ -243,6 +243,19 @@ impl Inner {
             && self.live.as_ref().is_none_or(|live| live.pins == 0 && live.writers == 0)
     }
 
+    /// Whether its clean bytes are to stay, by its own mark or by its rule's.
+    pub fn is_pinned(&self) -> bool {
+        self.state.flags.pinned || self.rule.as_ref().is_some_and(|active| active.rule.pin)
+    }
+
+    /// Whether a flush cannot make it clean now: it is written past us, in conflict, pauses after a
+    /// failure, or has lost its name.
+    pub fn is_stuck(&self) -> bool {
+        let pausing = self.trouble.as_ref().is_some_and(|t| t.retry_at > Instant::now());
+        let unlinked = self.live.as_ref().is_some_and(|live| live.unlinked);
+        self.state.flags.opaque || self.state.flags.conflict || pausing || unlinked
+    }
+
     /// Whether nothing needs the run-time part any more.
     pub fn is_idle(&self) -> bool {
         self.live.as_ref().is_none_or(|live| {

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use forebay_backing::{Access, BackingFile, Error, Kind, Result};
 
+use crate::around::Why;
 use crate::engine::{Engine, add};
 use crate::failpoint;
 use crate::file::{File, Inner};
@@ -107,13 +108,13 @@ impl Engine {
     }
 
     /// Fetches the absent range `gap`, or a suitable part of it that includes its beginning, for
-    /// a reader that wants up to `want_end`. Returns `false` if the tier has no room for it.
+    /// a reader that wants up to `want_end`. Returns why the tier does not take it, if so.
     pub(crate) fn fill(
         self: &Arc<Self>,
         file: &Arc<File>,
         gap: (u64, u64),
         want_end: u64,
-    ) -> Result<bool> {
+    ) -> Result<Option<Why>> {
         let (start, end) = {
             let mut inner = file.lock();
             let size = inner.state.size;
@@ -124,24 +125,28 @@ impl Engine {
             let around = inner.state.ranges.gaps(start, end.max(gap.0 + 1).min(size));
             match around.into_iter().find(|&(a, b)| a <= gap.0 && gap.0 < b) {
                 Some(found) => found,
-                None => return Ok(true),
+                None => return Ok(None),
             }
         };
         self.fill_exactly(file, start, end)
     }
 
     /// Fetches `[start, end)`, at most [`CHUNK`] and within the file, or waits for who is at it.
+    /// Returns why the tier does not take it, if so.
     pub(crate) fn fill_exactly(
         self: &Arc<Self>,
         file: &Arc<File>,
         start: u64,
         end: u64,
-    ) -> Result<bool> {
+    ) -> Result<Option<Why>> {
+        if !self.has_quota_for(file, end - start) {
+            return Ok(Some(Why::Quota));
+        }
         if !self.has_room_for(end - start) {
-            return Ok(false);
+            return Ok(Some(Why::Full));
         }
         let Some(epoch) = self.begin_fill(file, start, end)? else {
-            return Ok(true); // Somebody else fetched it.
+            return Ok(None); // Somebody else fetched it.
         };
         let fetched = self.fetch(file, start, end);
         let mut inner = file.lock();
@@ -150,7 +155,7 @@ impl Engine {
             Ok(bytes) if inner.live().epoch == epoch => {
                 self.land_fill(file, &mut inner, start, &bytes)
             }
-            Ok(_) => Ok(true),
+            Ok(_) => Ok(None),
             Err(error) => Err(error),
         };
         file.changed.notify_all();
@@ -212,18 +217,18 @@ impl Engine {
         inner: &mut Inner,
         start: u64,
         bytes: &[u8],
-    ) -> Result<bool> {
+    ) -> Result<Option<Why>> {
         let end = (start + bytes.len() as u64).min(inner.state.size);
         let gaps = inner.state.ranges.gaps(start, end);
         if gaps.is_empty() {
-            return Ok(true);
+            return Ok(None);
         }
         let shadow = self.shadow(file, inner)?;
         let dirty_mtime = inner.state.is_dirty().then_some(inner.state.mtime);
         for &(a, b) in &gaps {
             let part = &bytes[(a - start) as usize..(b - start) as usize];
             match put(&*shadow, part, a) {
-                Err(e) if e.raw_os_error() == Some(libc::ENOSPC) => return Ok(false),
+                Err(e) if e.raw_os_error() == Some(libc::ENOSPC) => return Ok(Some(Why::Full)),
                 other => self.note_tier(other)?,
             }
         }
@@ -242,7 +247,7 @@ impl Engine {
         self.record(file, inner, &marks)?;
         self.admit(file, start, end);
         self.account(file, inner);
-        Ok(true)
+        Ok(None)
     }
 
     /// The backing file, opened for reading and kept while the file is open.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use forebay_backing::{Error, Result, Sizes, Timestamp};
 
-use crate::around::Lane;
+use crate::around::{Lane, Why};
 use crate::config::WritePolicy;
 use crate::engine::{Engine, HOLES_MIN, add, now, now_ms};
 use crate::failpoint;
@@ -57,6 +57,7 @@ impl Engine {
         served: &mut Served,
     ) -> Result<usize> {
         let keeps = self.keeps(file, lane, offset, offset + buf.len() as u64);
+        let mut past = Why::Full;
         // Eviction may take a range between its fill and our read of it; it cannot go on for long.
         for _ in 0..16 {
             let mut inner = file.lock();
@@ -79,11 +80,16 @@ impl Engine {
                 *served = Before::of(&inner, offset, end).served();
             }
             drop(inner);
-            if keeps.is_err() || !self.fill(file, gap, end)? {
+            let refused = match keeps {
+                Ok(_) => self.fill(file, gap, end)?,
+                Err(why) => Some(why),
+            };
+            if let Some(why) = refused {
+                past = why;
                 break;
             }
         }
-        add(self.read_bypass(keeps.err()), 1);
+        add(self.read_bypass(past), 1);
         *served = Served::Bypassed;
         self.read_around(file, offset, buf)
     }

@@ -49,6 +49,7 @@ impl Engine {
             let asked = inner.state.path().is_some_and(|p| scope.iter().any(|s| **s == *p));
             let why = match () {
                 () if inner.state.flags.pinned => Some("it is pinned: unpin it first"),
+                () if inner.is_pinned() => Some("a rule pins it: remove the rule first"),
                 () if !inner.may_punch() => Some("it is open: close it first"),
                 () if inner.state.is_dirty() => Some("it has dirty bytes: flush it first"),
                 () => None,
@@ -56,7 +57,7 @@ impl Engine {
             if let (Some(why), true) = (why, asked) {
                 report.failures.push(failure(&inner, &Error::os(libc::EBUSY, why)));
             }
-            if inner.state.flags.pinned || !inner.may_punch() {
+            if inner.is_pinned() || !inner.may_punch() {
                 continue;
             }
             if let Ok(freed) = self.evict_range(&file, &mut inner, 0, u64::MAX) {

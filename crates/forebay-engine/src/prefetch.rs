@@ -7,11 +7,16 @@ use std::sync::{Arc, Mutex};
 
 use forebay_backing::{Error, FileKind, Result};
 
+use crate::around::Why;
 use crate::engine::Engine;
 use crate::file::File;
 use crate::fill::CHUNK;
 use crate::operate::named_failure;
 use crate::report::{Progress, Report};
+
+const FULL: &str = "the fast tier is full: enlarge it, or prefetch less";
+
+const OVER_QUOTA: &str = "more than the quota of its rule: raise that, or prefetch less";
 
 enum Fetch {
     File(PathBuf),
@@ -172,11 +177,10 @@ impl Engine {
             };
             let Some((from, to)) = gap else { break };
             let to = to.min(from / CHUNK * CHUNK + CHUNK);
-            if !self.fill_exactly(file, from, to)? {
-                return Err(Error::os(
-                    libc::ENOSPC,
-                    "the fast tier is full: enlarge it, or prefetch less",
-                ));
+            match self.fill_exactly(file, from, to)? {
+                None => {}
+                Some(Why::Quota) => return Err(Error::os(libc::EDQUOT, OVER_QUOTA)),
+                Some(_) => return Err(Error::os(libc::ENOSPC, FULL)),
             }
             at = from;
         }

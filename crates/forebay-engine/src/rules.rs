@@ -48,7 +48,8 @@ pub struct Rule {
     /// Files of at most so many bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_max: Option<u64>,
-    /// Bytes of the tier for the rule's files together; what is beyond is denied.
+    /// Bytes of the tier for the rule's files together: what comes takes the place of what they
+    /// have had there longest, and is denied if none of that can go.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quota: Option<u64>,
     /// The rule's files are not evicted.
@@ -73,11 +74,19 @@ pub struct Process {
     pub cgroup: String,
 }
 
+/// How long a rule whose files gave nothing is not asked again, in milliseconds: the search goes
+/// over everything in the tier.
+const REST_MS: u64 = 100;
+
 /// A rule in force, with the bytes of the tier that its files take.
 #[derive(Debug)]
 pub struct Active {
     pub rule: Rule,
     pub used: AtomicU64,
+    /// Of `used`, what is dirty.
+    pub dirty: AtomicU64,
+    /// When it may be asked for clean bytes again, in milliseconds since the epoch.
+    asked_from: AtomicU64,
     /// Processes that the rule follows.
     family: std::sync::Mutex<Vec<u32>>,
 }
@@ -85,11 +94,25 @@ pub struct Active {
 impl Active {
     pub fn new(rule: Rule) -> Arc<Active> {
         let family = std::sync::Mutex::new(rule.pid.into_iter().collect());
-        Arc::new(Active { rule, used: AtomicU64::new(0), family })
+        let (used, dirty, asked_from) = Default::default();
+        Arc::new(Active { rule, used, dirty, asked_from, family })
     }
 
-    pub fn is_full(&self) -> bool {
-        self.rule.quota.is_some_and(|quota| self.used.load(Relaxed) >= quota)
+    /// What would be beyond the quota if `len` bytes came.
+    pub fn excess(&self, len: u64) -> u64 {
+        let after = self.used.load(Relaxed).saturating_add(len);
+        self.rule.quota.map_or(0, |quota| after.saturating_sub(quota))
+    }
+
+    /// Whether some of its bytes may be evicted, as far as can be told without a search.
+    pub fn may_give(&self, now_ms: u64) -> bool {
+        let clean = self.used.load(Relaxed).saturating_sub(self.dirty.load(Relaxed));
+        clean > 0 && !self.rule.pin && now_ms >= self.asked_from.load(Relaxed)
+    }
+
+    /// A search found nothing: all is open past us, or pinned one by one.
+    pub fn gave_nothing(&self, now_ms: u64) {
+        self.asked_from.store(now_ms + REST_MS, Relaxed);
     }
 
     pub fn lane(&self) -> Lane {
@@ -326,6 +349,22 @@ mod tests {
         assert!(active.keep_alive(|pid| pid != 10), "its children live");
         assert!(asks(&[50, 30, 1]), "a grandchild of one that was seen");
         assert!(!active.keep_alive(|_| false));
+    }
+
+    #[test]
+    fn a_quota_counts_what_comes_and_only_clean_bytes_can_make_room() {
+        let active = Active::new(Rule { quota: Some(100), ..rule(Action::Allow) });
+        active.used.store(90, Relaxed);
+        assert_eq!((active.excess(10), active.excess(15)), (0, 5));
+        assert!(active.may_give(0));
+        active.gave_nothing(1000);
+        assert!(!active.may_give(1000) && active.may_give(1000 + REST_MS));
+        active.dirty.store(90, Relaxed);
+        assert!(!active.may_give(9999), "all of it is dirty");
+        let pinned = Active::new(Rule { pin: true, ..active.rule.clone() });
+        pinned.used.store(90, Relaxed);
+        assert!(!pinned.may_give(9999));
+        assert_eq!(Active::new(rule(Action::Allow)).excess(u64::MAX), 0, "no quota");
     }
 
     #[test]

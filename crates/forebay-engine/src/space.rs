@@ -1,7 +1,7 @@
 //! Room in the tier: how much there is, making more of it, and waiting for it.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Error, Result};
@@ -13,6 +13,7 @@ use crate::file::{File, Inner};
 use crate::log::Mark;
 use crate::policy::Level;
 use crate::ranges::State;
+use crate::rules::Active;
 
 /// What eviction frees beyond the mark, so that it does not run for every write.
 const EVICT_STEP_PERCENT: u64 = 3;
@@ -149,17 +150,50 @@ impl Engine {
         freed
     }
 
+    /// Frees clean ranges of the rule's files, what came first before what came later: `bytes` if
+    /// there are so many. Returns what was freed.
+    pub(crate) fn evict_own(&self, rule: &Arc<Active>, bytes: u64) -> u64 {
+        if !rule.may_give(now_ms()) {
+            return 0;
+        }
+        let mut evictor = self.evictor.lock().expect("no panic inside");
+        let freed = evictor.run_only(bytes, |unit| self.evict_own_unit(unit, rule));
+        drop(evictor);
+        self.empty_trash();
+        if freed == 0 {
+            rule.gave_nothing(now_ms());
+        }
+        freed
+    }
+
     fn evict_unit(&self, unit: Unit) -> Answer {
         let Some(file) = self.by_id(unit.id()) else { return Answer::Unknown };
         // The evictor is locked here and a file's lock comes before it elsewhere: never wait.
-        let Ok(mut inner) = file.inner.try_lock() else { return Answer::Refused };
-        let pinned =
-            inner.state.flags.pinned || inner.rule.as_ref().is_some_and(|active| active.rule.pin);
-        if pinned || !inner.may_evict() {
+        match file.inner.try_lock() {
+            Ok(inner) => self.evict_locked(&file, inner, unit),
+            Err(_) => Answer::Refused,
+        }
+    }
+
+    /// The same, for a unit of the rule's files; `None` for all others.
+    fn evict_own_unit(&self, unit: Unit, rule: &Arc<Active>) -> Option<Answer> {
+        let Some(file) = self.by_id(unit.id()) else { return Some(Answer::Unknown) };
+        let inner = file.inner.try_lock().ok()?;
+        let own = inner.rule.as_ref().is_some_and(|active| Arc::ptr_eq(active, rule));
+        own.then(|| self.evict_locked(&file, inner, unit))
+    }
+
+    fn evict_locked(
+        &self,
+        file: &Arc<File>,
+        mut inner: MutexGuard<'_, Inner>,
+        unit: Unit,
+    ) -> Answer {
+        if inner.is_pinned() || !inner.may_evict() {
             return Answer::Refused;
         }
         let start = unit.start();
-        match self.evict_range(&file, &mut inner, start, start + UNIT) {
+        match self.evict_range(file, &mut inner, start, start + UNIT) {
             Ok(0) if inner.state.is_dirty() => Answer::Refused,
             // What is dirty of it now will be clean without being announced again.
             Ok(freed) if inner.state.ranges.within(start, start + UNIT).next().is_some() => {
@@ -167,9 +201,9 @@ impl Engine {
             }
             Ok(freed) => {
                 if inner.state.ranges.count() == 0 && !inner.state.is_dirty() && inner.is_idle() {
-                    self.discard(&file, &mut inner);
+                    self.discard(file, &mut inner);
                     drop(inner);
-                    self.forget(&file);
+                    self.forget(file);
                 }
                 Answer::Evicted(freed)
             }

@@ -9,6 +9,7 @@ mod losses;
 mod media;
 mod model;
 mod power_cut;
+mod quota;
 mod resolve;
 mod rng;
 mod shrunk;

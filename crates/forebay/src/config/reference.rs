@@ -64,7 +64,7 @@ uid = [1000, 1001]         # also gid
 cgroup = \"user.slice\"      # and those below it; of cgroup v2
 pid = 4711                 # and those it started; the rule goes with the last of them
 size-min = \"1MiB\"          # also size-max: of the file when it is opened
-quota = \"50GiB\"            # about so much of the tier for all of its files; beyond it they are denied
+quota = \"50GiB\"            # of the tier, for all of the rule's files together
 pin = true                 # not evicted, neither for room nor by `forebay evict`
 ```
 
@@ -76,6 +76,12 @@ A rule that denies something or has a quota costs passthrough: the descriptor go
 except beside others that have the file open past it. A process of another pid namespace than the
 daemon's is in no control group and no family that a rule could match. The other limits are in
 [S13](SEMANTICS.md#s13-admission-rules).
+
+What comes beyond a quota takes the place of what the rule's files have had in the tier longest. Where
+none of that can go, since it is dirty, pinned or open past the daemon, the request is denied: a read
+is not kept, a write goes to the backing store, after what is dirty of that file. A read or a write
+that is larger than the quota is denied, and sequential reads are fetched by the MiB. Read-ahead takes
+at most half of a quota; requests that arrive at the same time can go beyond it by their own size.
 
 A file with the defaults written out:
 

@@ -55,7 +55,8 @@ pub struct RuleText {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_max: Option<String>,
 
-    /// What the rule's files may take of the fast tier together.
+    /// What the rule's files may take of the fast tier together; more takes the place of what they
+    /// have had there longest.
     #[arg(long, value_name = "SIZE")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quota: Option<String>,
