@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -173,6 +174,65 @@ fn users_processes_files_and_ages_are_told() {
     proof!("dd wrote {}", dd["write_bytes"]);
 }
 
+/// Every request of a handle is counted by the rule that decided for it, and by no other.
+#[test]
+fn each_rule_tells_how_its_requests_were_served() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    for name in ["in/a", "out/b", "c"] {
+        sample::file(&bed.backing.join(name), 1, 1 << 20);
+    }
+    let mounted = bed.mount(&["--passthrough", "off", "--max-age", "1h", "--readahead", "0"]);
+    let mnt = text(&mounted.path);
+    let add = |args: &[&str]| drop(mounted.forebay(&[&["rules", "add", mnt], args].concat()).ok());
+    add(&["in", "allow", "--path", "in/**", "--quota", "64MiB"]);
+    add(&["out", "deny", "--path", "out/**"]);
+    let (mut page, block) = (vec![0; 8192], vec![7; 4096]);
+    for name in ["in/a", "out/b", "c"] {
+        let file = direct(&mounted.at(name));
+        for _ in 0..2 {
+            file.read_exact_at(&mut page, 0).unwrap();
+        }
+        file.write_all_at(&block, 0).unwrap();
+        file.write_all_at(&block, 1 << 19).unwrap();
+    }
+    let all = stats(&mounted, &[]);
+    let rules = &all["rules"];
+    let requests = |rule: &str, way: &str| {
+        let of = &rules[rule]["requests"][way];
+        ["total", "hits", "partial_hits", "misses", "bypasses", "bytes"].map(|f| count(&of[f]))
+    };
+    assert_eq!(requests("in", "read"), [2, 1, 0, 1, 0, 16384], "{rules:#}");
+    assert_eq!(requests("in", "write"), [2, 1, 0, 1, 0, 8192], "{rules:#}");
+    assert_eq!(requests("out", "read"), [2, 0, 0, 0, 2, 16384], "{rules:#}");
+    assert_eq!(requests("out", "write"), [2, 0, 0, 0, 2, 8192], "{rules:#}");
+    assert_eq!(count(&rules["in"]["dirty_bytes"]), 8192);
+    assert!(count(&rules["in"]["used_bytes"]) >= 16384);
+    assert_eq!(count(&rules["in"]["quota_bytes"]), 64 << 20);
+    assert_eq!(count(&rules["out"]["used_bytes"]), 0);
+    let list = mounted.forebay(&["rules", "list", mnt, "--json"]).ok().json();
+    assert_eq!(list[0]["requests"], rules["in"]["requests"]);
+    let human = mounted.forebay(&["rules", "list", mnt]).ok().stdout;
+    assert!(human.contains("bypasses") && human.contains("64MiB"), "{human}");
+    let shown = fs::read_to_string(mounted.at(".forebay/stats")).unwrap();
+    assert!(shown.contains("rules.out.requests.read.bypasses 2\n"), "{shown}");
+    let page = check_page(&get(control(&bed), "/metrics").1);
+    let metric = |name: &str| page[&format!("forebay_rule_{name}")];
+    let bypasses = "requests_total{rule=\"out\",direction=\"write\",served=\"bypass\"}";
+    assert_eq!(metric(bypasses), 2.0);
+    assert_eq!(metric("bytes_total{rule=\"in\",direction=\"read\"}"), 16384.0);
+    assert_eq!(metric("quota_bytes{rule=\"in\"}"), (64 << 20) as f64);
+    mounted.umount();
+    proof!("two rules, 4 requests each");
+}
+
+/// The control socket. The bed's path may be longer than a socket's may be.
+fn control(bed: &Bed) -> UnixStream {
+    let run = fs::File::open(bed.tier.join("run")).unwrap();
+    let dir = Path::new("/proc/self/fd").join(run.as_raw_fd().to_string());
+    UnixStream::connect(dir.join("control.sock")).unwrap()
+}
+
 /// The body of `GET /metrics`.
 fn get(mut stream: impl Read + Write, path: &str) -> (String, String) {
     let request = format!("GET {path} HTTP/1.0\r\nHost: forebay\r\n\r\n");
@@ -195,11 +255,7 @@ fn the_metrics_page_is_sound_on_the_socket_and_on_loopback() {
     fs::write(mounted.at("f"), vec![1; 300_000]).unwrap();
     drop_caches();
     fs::read(mounted.at("f")).unwrap();
-    // The bed's path may be longer than a socket's may be.
-    let short = Path::new("/proc/self/fd");
-    let run = fs::File::open(bed.tier.join("run")).unwrap();
-    let socket = short.join(std::os::fd::AsRawFd::as_raw_fd(&run).to_string()).join("control.sock");
-    let (head, page) = get(UnixStream::connect(socket).unwrap(), "/metrics");
+    let (head, page) = get(control(&bed), "/metrics");
     assert!(head.contains("text/plain; version=0.0.4"), "{head}");
     let first = check_page(&page);
     let written = first["forebay_write_bytes_total"];

@@ -8,6 +8,7 @@ use forebay_backing::{Error, Kind, Result};
 use crate::around::{Lane, Quota};
 use crate::engine::Engine;
 use crate::file::{File, Inner};
+use crate::report::RuleUse;
 use crate::rules::{Active, Origin, Process, Rule, first};
 use crate::served::Before;
 
@@ -41,10 +42,9 @@ impl Rules {
 }
 
 impl Engine {
-    /// The rules in their order, with the bytes of the tier that their files take.
-    pub fn rules(&self) -> Vec<(Rule, u64)> {
-        let list = self.rules.list();
-        list.iter().map(|active| (active.rule.clone(), active.used.load(Relaxed))).collect()
+    /// The rules in their order, with what they were asked and what their files take.
+    pub fn rules(&self) -> Vec<RuleUse> {
+        self.rules.list().iter().map(|active| active.usage()).collect()
     }
 
     /// Adds a rule behind all others.
@@ -150,19 +150,9 @@ impl Engine {
         rule.excess(len) == 0
     }
 
-    /// How far ahead of a reader a handle may fetch: not so far that it evicts what it has not read
-    /// yet.
-    pub(crate) fn ahead_within_quota(&self, file: &File, lane: Lane) -> u64 {
-        let quota = || file.lock().rule.as_ref().and_then(|active| active.rule.quota);
-        match lane.quota {
-            Quota::Unlimited => u64::MAX,
-            Quota::Limited => quota().map_or(u64::MAX, |quota| quota / 2),
-        }
-    }
-
     /// Whether a write has no place within the quota of a rule. What is in the tier already is
     /// written there.
-    pub(crate) fn is_over_quota(&self, file: &File, lane: Lane, start: u64, end: u64) -> bool {
+    pub(crate) fn is_over_quota(&self, file: &File, lane: &Lane, start: u64, end: u64) -> bool {
         if lane.quota == Quota::Unlimited {
             return false;
         }

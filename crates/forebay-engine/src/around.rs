@@ -23,6 +23,8 @@ use crate::engine::{Engine, add};
 use crate::file::{File, Inner};
 use crate::io::Allocate;
 use crate::log::Mark;
+use crate::rules::Active;
+use crate::served::Served;
 use crate::streams::Streams;
 
 /// Whether bytes may come into the tier.
@@ -34,11 +36,32 @@ pub enum Admit {
 }
 
 /// What is decided for one handle, when it is opened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Lane {
     pub read: Admit,
     pub write: Admit,
     pub quota: Quota,
+    /// The rule that decided, which counts the handle's requests.
+    pub rule: Option<Arc<Active>>,
+}
+
+impl Lane {
+    /// Whether its bytes may go where nobody sees them.
+    pub fn is_free(&self) -> bool {
+        self.read == Admit::Allow && self.write == Admit::Allow && self.quota == Quota::Unlimited
+    }
+
+    pub(crate) fn note_read(&self, served: Served, bytes: u64) {
+        if let Some(active) = &self.rule {
+            active.reads.note(served, bytes);
+        }
+    }
+
+    pub(crate) fn note_write(&self, served: Served, bytes: u64) {
+        if let Some(active) = &self.rule {
+            active.writes.note(served, bytes);
+        }
+    }
 }
 
 /// Whether a rule limits what its files take of the tier.
@@ -106,7 +129,7 @@ impl Engine {
     pub(crate) fn keeps(
         &self,
         file: &File,
-        lane: Lane,
+        lane: &Lane,
         start: u64,
         end: u64,
     ) -> std::result::Result<u64, Why> {
@@ -114,7 +137,9 @@ impl Engine {
             return Err(Why::Rule);
         }
         let ahead = self.note_read(file, start, end)?;
-        Ok(ahead.min(self.ahead_within_quota(file, lane)))
+        // Not so far ahead that it evicts what it has not read yet.
+        let quota = lane.rule.as_ref().and_then(|active| active.rule.quota);
+        Ok(ahead.min(quota.map_or(u64::MAX, |quota| quota / 2)))
     }
 
     /// Sees whether a read belongs to a stream that is too long to be kept.
@@ -132,7 +157,7 @@ impl Engine {
         limit.checked_sub(len).ok_or(Why::Stream)
     }
 
-    fn writes_around(&self, lane: Lane) -> Option<Why> {
+    fn writes_around(&self, lane: &Lane) -> Option<Why> {
         match lane.write {
             Admit::Deny => Some(Why::Rule),
             Admit::Allow => (self.policy() == WritePolicy::WriteAround).then_some(Why::Policy),
@@ -143,7 +168,7 @@ impl Engine {
     pub(crate) fn wrote_around(
         self: &Arc<Self>,
         file: &Arc<File>,
-        lane: Lane,
+        lane: &Lane,
         offset: u64,
         data: &[u8],
     ) -> Result<bool> {
@@ -199,7 +224,7 @@ impl Engine {
     pub(crate) fn resized_around(
         self: &Arc<Self>,
         file: &Arc<File>,
-        lane: Lane,
+        lane: &Lane,
         size: u64,
     ) -> Result<bool> {
         let Some(why) = self.writes_around(lane) else { return Ok(false) };
@@ -219,7 +244,7 @@ impl Engine {
     pub(crate) fn allocated_around(
         self: &Arc<Self>,
         file: &Arc<File>,
-        lane: Lane,
+        lane: &Lane,
         how: Allocate,
         range: (u64, u64),
     ) -> Result<bool> {
@@ -434,7 +459,7 @@ impl Engine {
     }
 
     /// What fsync means for a handle.
-    pub(crate) fn sync_way(&self, lane: Lane) -> WritePolicy {
+    pub(crate) fn sync_way(&self, lane: &Lane) -> WritePolicy {
         match self.writes_around(lane) {
             Some(_) => WritePolicy::WriteAround,
             None => self.policy(),
@@ -443,12 +468,12 @@ impl Engine {
 
     /// Whether close of a handle has something to wait for: its dirty bytes are to be on the
     /// backing store by then.
-    pub fn flushes_at_close(&self, lane: Lane) -> bool {
+    pub fn flushes_at_close(&self, lane: &Lane) -> bool {
         self.sync_way(lane) != WritePolicy::WriteBack
     }
 
     /// A descriptor was closed.
-    pub fn closing(self: &Arc<Self>, file: &Arc<File>, lane: Lane) -> Result<()> {
+    pub fn closing(self: &Arc<Self>, file: &Arc<File>, lane: &Lane) -> Result<()> {
         let inner = file.lock();
         let dirty = inner.state.is_dirty() && inner.live.as_ref().is_none_or(|live| !live.unlinked);
         // Without a known name only the descriptor leads home.

@@ -30,13 +30,13 @@ impl Engine {
     /// Reads at most `buf.len()` bytes at `offset`; short only at the end of the file. Bytes that
     /// are absent are fetched, and stay if the tier has room.
     pub fn read(self: &Arc<Self>, file: &Arc<File>, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        self.read_in(Lane::default(), file, offset, buf)
+        self.read_in(&Lane::default(), file, offset, buf)
     }
 
     /// As [`Engine::read`], for a handle with rules of its own.
     pub fn read_in(
         self: &Arc<Self>,
-        lane: Lane,
+        lane: &Lane,
         file: &Arc<File>,
         offset: u64,
         buf: &mut [u8],
@@ -45,12 +45,13 @@ impl Engine {
         let mut served = Served::Hit;
         let result = self.read_as(lane, file, offset, buf, &mut served);
         self.counters.note_read(served);
+        lane.note_read(served, *result.as_ref().unwrap_or(&0) as u64);
         result
     }
 
     fn read_as(
         self: &Arc<Self>,
-        lane: Lane,
+        lane: &Lane,
         file: &Arc<File>,
         offset: u64,
         buf: &mut [u8],
@@ -97,6 +98,7 @@ impl Engine {
     /// Reads if all of it is in the tier; `None` if the backing store would have to be asked.
     pub fn read_cached(
         self: &Arc<Self>,
+        lane: &Lane,
         file: &Arc<File>,
         offset: u64,
         buf: &mut [u8],
@@ -104,7 +106,7 @@ impl Engine {
         let mut inner = file.lock();
         let size = inner.size();
         if offset >= size || buf.is_empty() {
-            self.note_hit();
+            self.note_hit(lane, 0);
             return Some(Ok(0));
         }
         let end = size.min(offset + buf.len() as u64);
@@ -112,17 +114,18 @@ impl Engine {
             if !inner.state.ranges.covers(offset, end) {
                 return None;
             }
-            if let Ok(ahead) = self.note_read(file, offset, end) {
+            if let Ok(ahead) = self.keeps(file, lane, offset, end) {
                 self.note_stream(file, &mut inner, (offset, end), ahead);
             }
         }
-        self.note_hit();
+        self.note_hit(lane, end - offset);
         Some(self.read_shadow(file, inner, offset, &mut buf[..(end - offset) as usize]))
     }
 
-    fn note_hit(&self) {
+    fn note_hit(&self, lane: &Lane, bytes: u64) {
         add(&self.counters.read_requests, 1);
         self.counters.note_read(Served::Hit);
+        lane.note_read(Served::Hit, bytes);
     }
 
     fn read_shadow(
@@ -219,13 +222,13 @@ impl Engine {
 
     /// Writes all of `data`. When it returns, the bytes survive the death of this process (S2).
     pub fn write(self: &Arc<Self>, file: &Arc<File>, offset: u64, data: &[u8]) -> Result<()> {
-        self.write_in(Lane::default(), file, offset, data)
+        self.write_in(&Lane::default(), file, offset, data)
     }
 
     /// As [`Engine::write`], for a handle with rules of its own.
     pub fn write_in(
         self: &Arc<Self>,
-        lane: Lane,
+        lane: &Lane,
         file: &Arc<File>,
         offset: u64,
         data: &[u8],
@@ -236,24 +239,32 @@ impl Engine {
         }
         self.refuse_beyond(file, offset.saturating_add(data.len() as u64))?;
         add(&self.counters.write_requests, 1);
-        match self.wrote_around(file, lane, offset, data) {
-            Ok(true) => return Ok(()),
-            Ok(false) => {}
-            Err(error) => {
-                self.counters.note_write(Served::Miss);
-                return Err(error);
-            }
-        }
-        self.slow_down(data.len() as u64);
-        let end = offset + data.len() as u64;
-        let before = self
-            .change(file, offset, end, data.len() as u64, |shadow| shadow.write_at(data, offset));
+        let result = self.write_as(lane, file, offset, data);
         // One that failed found no place.
-        self.counters.note_write(before.as_ref().map_or(Served::Miss, |before| before.served()));
-        self.counters.note_absorbed(before?);
-        file.heat.add(data.len() as u64, self.started.elapsed().as_secs());
-        add(&self.counters.write_bytes, data.len() as u64);
-        Ok(())
+        let served = *result.as_ref().unwrap_or(&Served::Miss);
+        self.counters.note_write(served);
+        lane.note_write(served, if result.is_ok() { data.len() as u64 } else { 0 });
+        result.map(drop)
+    }
+
+    fn write_as(
+        self: &Arc<Self>,
+        lane: &Lane,
+        file: &Arc<File>,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<Served> {
+        if self.wrote_around(file, lane, offset, data)? {
+            return Ok(Served::Bypassed);
+        }
+        let len = data.len() as u64;
+        self.slow_down(len);
+        let before =
+            self.change(file, offset, offset + len, len, |shadow| shadow.write_at(data, offset))?;
+        self.counters.note_absorbed(before);
+        file.heat.add(len, self.started.elapsed().as_secs());
+        add(&self.counters.write_bytes, len);
+        Ok(before.served())
     }
 
     /// Changes `[start, end)` of the shadow with `act` and records it, making room while the tier
@@ -353,11 +364,11 @@ impl Engine {
 
     /// Changes the size.
     pub fn set_len(self: &Arc<Self>, file: &Arc<File>, size: u64) -> Result<()> {
-        self.set_len_in(Lane::default(), file, size)
+        self.set_len_in(&Lane::default(), file, size)
     }
 
     /// As [`Engine::set_len`], for a handle with rules of its own.
-    pub fn set_len_in(self: &Arc<Self>, lane: Lane, file: &Arc<File>, size: u64) -> Result<()> {
+    pub fn set_len_in(self: &Arc<Self>, lane: &Lane, file: &Arc<File>, size: u64) -> Result<()> {
         self.refuse_read_only()?;
         if self.backing.sizes() == Sizes::Fixed {
             return match size == file.lock().size() {
@@ -422,13 +433,13 @@ impl Engine {
         offset: u64,
         len: u64,
     ) -> Result<()> {
-        self.allocate_in(Lane::default(), file, how, offset, len)
+        self.allocate_in(&Lane::default(), file, how, offset, len)
     }
 
     /// As [`Engine::allocate`], for a handle with rules of its own.
     pub fn allocate_in(
         self: &Arc<Self>,
-        lane: Lane,
+        lane: &Lane,
         file: &Arc<File>,
         how: Allocate,
         offset: u64,
@@ -491,11 +502,11 @@ impl Engine {
     /// Makes every byte written so far survive the loss of power (S3): the shadow first, then the
     /// record that says so.
     pub fn sync(self: &Arc<Self>, file: &Arc<File>) -> Result<()> {
-        self.sync_in(Lane::default(), file)
+        self.sync_in(&Lane::default(), file)
     }
 
     /// As [`Engine::sync`], for a handle with rules of its own.
-    pub fn sync_in(self: &Arc<Self>, lane: Lane, file: &Arc<File>) -> Result<()> {
+    pub fn sync_in(self: &Arc<Self>, lane: &Lane, file: &Arc<File>) -> Result<()> {
         match self.sync_way(lane) {
             WritePolicy::WriteBack => self.sync_around(file)?,
             WritePolicy::WriteThrough => {

@@ -72,7 +72,9 @@ pub use policy::PASSTHROUGH_WRITE_TIER_MIN;
 pub use pool::Pool;
 pub use ranges::{Ranges, Run, State};
 pub use recover::RecoveryReport;
-pub use report::{AgeBucket, BusyFile, Failure, FileInfo, Progress, Report, Stats, Status};
+pub use report::{
+    AgeBucket, BusyFile, Failure, FileInfo, Progress, Report, Requests, RuleUse, Stats, Status,
+};
 pub use resolve::Keep;
 pub use salvage::{Salvaged, salvage};
 pub use tier::{Tier, TierOwner};

@@ -9,6 +9,8 @@ use std::sync::{Arc, Mutex};
 use forebay_backing::metrics::OpCounts;
 use serde::Serialize;
 
+use crate::rules::Rule;
+
 /// The state of an engine at one moment. Bytes unless the name says otherwise.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Status {
@@ -57,6 +59,28 @@ pub struct Status {
 pub struct Stats {
     pub counters: BTreeMap<&'static str, u64>,
     pub tier: BTreeMap<&'static str, OpCounts>,
+}
+
+/// Requests of one direction: `total` is the sum of the four behind it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Requests {
+    pub total: u64,
+    pub hits: u64,
+    pub partial_hits: u64,
+    pub misses: u64,
+    pub bypasses: u64,
+    pub bytes: u64,
+}
+
+/// An admission rule in force: what its files take of the tier, and the requests of the handles it
+/// decided for, since it was added.
+#[derive(Debug, Clone)]
+pub struct RuleUse {
+    pub rule: Rule,
+    pub used_bytes: u64,
+    pub dirty_bytes: u64,
+    pub reads: Requests,
+    pub writes: Requests,
 }
 
 /// Dirty bytes that are at most this old.

@@ -13,6 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use serde::{Deserialize, Serialize};
 
 use crate::around::{Admit, Lane, Quota};
+use crate::report::RuleUse;
+use crate::served::Tally;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -85,6 +87,8 @@ pub struct Active {
     pub used: AtomicU64,
     /// Of `used`, what is dirty.
     pub dirty: AtomicU64,
+    pub(crate) reads: Tally,
+    pub(crate) writes: Tally,
     /// When it may be asked for clean bytes again, in milliseconds since the epoch.
     asked_from: AtomicU64,
     /// Processes that the rule follows.
@@ -94,8 +98,18 @@ pub struct Active {
 impl Active {
     pub fn new(rule: Rule) -> Arc<Active> {
         let family = std::sync::Mutex::new(rule.pid.into_iter().collect());
-        let (used, dirty, asked_from) = Default::default();
-        Arc::new(Active { rule, used, dirty, asked_from, family })
+        let (used, dirty, reads, writes, asked_from) = Default::default();
+        Arc::new(Active { rule, used, dirty, reads, writes, asked_from, family })
+    }
+
+    pub fn usage(&self) -> RuleUse {
+        RuleUse {
+            rule: self.rule.clone(),
+            used_bytes: self.used.load(Relaxed),
+            dirty_bytes: self.dirty.load(Relaxed),
+            reads: self.reads.requests(),
+            writes: self.writes.requests(),
+        }
     }
 
     /// What would be beyond the quota if `len` bytes came.
@@ -115,7 +129,7 @@ impl Active {
         self.asked_from.store(now_ms + REST_MS, Relaxed);
     }
 
-    pub fn lane(&self) -> Lane {
+    pub fn lane(self: &Arc<Self>) -> Lane {
         let deny = |denied| if denied { Admit::Deny } else { Admit::Allow };
         Lane {
             read: deny(matches!(self.rule.action, Action::Deny | Action::DenyReads)),
@@ -124,6 +138,7 @@ impl Active {
                 Some(_) => Quota::Limited,
                 None => Quota::Unlimited,
             },
+            rule: Some(self.clone()),
         }
     }
 
@@ -333,8 +348,9 @@ mod tests {
             Active::new(Rule { path: vec!["**".into()], ..rule(Action::DenyWrites) }),
         ];
         let lane = |path: &str| first(&rules, Path::new(path), 0, None).unwrap().lane();
-        assert_eq!(lane("keep/x"), Lane::default());
-        assert_eq!(lane("x"), Lane { write: Admit::Deny, ..Lane::default() });
+        assert!(lane("keep/x").is_free());
+        let denied = lane("x");
+        assert_eq!((denied.read, denied.write), (Admit::Allow, Admit::Deny));
     }
 
     #[test]

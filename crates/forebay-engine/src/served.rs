@@ -6,9 +6,11 @@
 //! adds a counter `read_bypass_REASON` or `write_bypass_REASON`; sums are made by that prefix.
 
 use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 use crate::engine::{Counters, add};
 use crate::file::Inner;
+use crate::report::Requests;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Served {
@@ -50,6 +52,37 @@ impl Before {
             present if present < self.len => Served::Partial,
             _ => Served::Hit,
         }
+    }
+}
+
+/// Requests of one direction that handles of a rule made, by how they were served.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    hits: AtomicU64,
+    partial_hits: AtomicU64,
+    misses: AtomicU64,
+    bypasses: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Tally {
+    pub fn note(&self, served: Served, bytes: u64) {
+        let place = match served {
+            Served::Hit => &self.hits,
+            Served::Partial => &self.partial_hits,
+            Served::Miss => &self.misses,
+            Served::Bypassed => &self.bypasses,
+        };
+        add(place, 1);
+        add(&self.bytes, bytes);
+    }
+
+    pub fn requests(&self) -> Requests {
+        let [hits, partial_hits, misses, bypasses, bytes] =
+            [&self.hits, &self.partial_hits, &self.misses, &self.bypasses, &self.bytes]
+                .map(|count| count.load(Relaxed));
+        let total = hits + partial_hits + misses + bypasses;
+        Requests { total, hits, partial_hits, misses, bypasses, bytes }
     }
 }
 

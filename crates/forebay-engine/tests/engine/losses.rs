@@ -133,7 +133,7 @@ fn a_file_that_lost_its_last_known_name_is_flushed_through_its_descriptor() {
     let file = bed.engine.open(Path::new("f"), None).expect("it is there");
     bed.engine.unlink(crate::start::named(Path::new("f"), &attr)).expect("a store that works");
     bed.engine.write(&file, 0, &[b'X'; 64 * KIB]).expect("room");
-    bed.engine.closing(&file, Lane::default()).expect("a store that works");
+    bed.engine.closing(&file, &Lane::default()).expect("a store that works");
     bed.engine.close(&file);
     assert!(bed.is_on_store("g") == [b'X'; 64 * KIB], "nobody could find it again");
     assert_eq!(bed.engine.status().dirty_files, 0);

@@ -53,7 +53,7 @@ fn read(engine: &Arc<Engine>, name: &str) {
     let file = engine.open(Path::new(name), None).expect("it is there");
     let lane = engine.lane_of(&file, Origin::default());
     let mut found = vec![0; MIB as usize];
-    let n = engine.read_in(lane, &file, 0, &mut found).expect("the store answers");
+    let n = engine.read_in(&lane, &file, 0, &mut found).expect("the store answers");
     engine.close(&file);
     assert!(n == found.len() && found == content(name, MIB), "{name}");
 }
@@ -65,7 +65,7 @@ fn write(engine: &Arc<Engine>, name: &str, mibs: std::ops::Range<u64>) {
     let file = file.expect("a store that works");
     let lane = engine.lane_of(&file, Origin::default());
     for n in mibs {
-        engine.write_in(lane, &file, n * MIB, &content(name, MIB)).expect("room");
+        engine.write_in(&lane, &file, n * MIB, &content(name, MIB)).expect("room");
     }
     engine.close(&file);
 }
@@ -85,7 +85,7 @@ fn cached(engine: &Engine, name: &str) -> u64 {
 }
 
 fn used(engine: &Engine) -> u64 {
-    engine.rules()[0].1
+    engine.rules()[0].used_bytes
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn pinned_files_give_nothing_and_a_file_larger_than_the_quota_evicts_nothing() {
     read(&engine, "q1");
     let (file, _) = engine.create(Path::new("q-large"), &NEW).expect("a new name");
     let lane = engine.lane_of(&file, Origin::default());
-    engine.write_in(lane, &file, 0, &content("q-large", 4 * MIB)).expect("it goes around");
+    engine.write_in(&lane, &file, 0, &content("q-large", 4 * MIB)).expect("it goes around");
     engine.close(&file);
     assert_eq!(on_store(&store, "q-large").len() as u64, 4 * MIB);
     assert_eq!(cached(&engine, "q1"), MIB);

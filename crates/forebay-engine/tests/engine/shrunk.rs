@@ -25,14 +25,14 @@ fn what_is_gone_is_an_error_also_for_who_reads_around_the_tier() {
     engine.write(&file, 3 * PAGE, &[2; PAGE as usize]).expect("room");
     let lane = Lane { read: Admit::Deny, ..Lane::default() };
     let mut buf = vec![9; 4 * PAGE as usize];
-    assert_eq!(engine.read_in(lane, &file, 0, &mut buf).expect("whole"), buf.len());
+    assert_eq!(engine.read_in(&lane, &file, 0, &mut buf).expect("whole"), buf.len());
     assert_eq!((buf[0], buf[3 * PAGE as usize]), (1, 2), "what is dirty here wins");
 
     let theirs = store.open(Path::new("f"), Access::ReadWrite).expect("it exists");
     theirs.set_len(PAGE).expect("memory");
     let mut read = |at: u64, pages: u64| {
         let part = &mut buf[..(pages * PAGE) as usize];
-        engine.read_in(lane, &file, at * PAGE, part).map(|n| part[..n].to_vec())
+        engine.read_in(&lane, &file, at * PAGE, part).map(|n| part[..n].to_vec())
     };
     assert_eq!(read(0, 1).expect("it is there"), [1; PAGE as usize]);
     assert_eq!(read(1, 1).expect_err("gone").errno(), libc::EIO);
@@ -55,7 +55,7 @@ fn what_was_cut_off_here_is_the_end_of_the_file() {
     engine.set_len(&file, 3 * PAGE).expect("room");
     let lane = Lane { read: Admit::Deny, ..Lane::default() };
     let mut buf = vec![9; 4 * PAGE as usize];
-    assert_eq!(engine.read_in(lane, &file, 0, &mut buf).expect("whole"), 3 * PAGE as usize);
+    assert_eq!(engine.read_in(&lane, &file, 0, &mut buf).expect("whole"), 3 * PAGE as usize);
     let (kept, grown) = buf.split_at(PAGE as usize + 5);
     assert!(kept.iter().all(|byte| *byte == 1));
     assert!(grown[..2 * PAGE as usize - 5].iter().all(|byte| *byte == 0));

@@ -60,7 +60,7 @@ impl Vfs {
         let _tree = self.tree();
         let file = self.open_node(id)?;
         let lane = self.engine.lane_of(&file, who);
-        if truncate && let Err(e) = self.engine.set_len_in(lane, &file, 0) {
+        if truncate && let Err(e) = self.engine.set_len_in(&lane, &file, 0) {
             self.engine.close(&file);
             return Err(e);
         }
@@ -112,7 +112,7 @@ impl Vfs {
         let facts = self.engine.facts(&file);
         let wish =
             Wish { write, fresh, complete: facts.complete, wholly_dirty: facts.wholly_dirty };
-        let mut planned = plan(mode, wish, self.permit(write, facts.set_id, lane));
+        let mut planned = plan(mode, wish, self.permit(write, facts.set_id, &lane));
         let mut kernel_id = 0;
         if planned != Plan::Cached {
             match self.pass_through(node, &file, planned) {
@@ -140,7 +140,7 @@ impl Vfs {
             self.nodes.set_pages(id, 0);
         }
         drop(open);
-        let at_close = match self.engine.flushes_at_close(lane) {
+        let at_close = match self.engine.flushes_at_close(&lane) {
             true => AtClose::Flush,
             false => AtClose::Nothing,
         };
@@ -149,10 +149,10 @@ impl Vfs {
         Ok(Opened { handle, how, at_close })
     }
 
-    pub(super) fn permit(&self, write: bool, set_id: bool, lane: Lane) -> Permit {
+    pub(super) fn permit(&self, write: bool, set_id: bool, lane: &Lane) -> Permit {
         let possible = self.registrar.get().is_some()
             && self.passthrough != Passthrough::Off
-            && lane == Lane::default();
+            && lane.is_free();
         let policy = self.engine.policy();
         // Writes around the tier leave a shadow behind: nobody may hold on to one.
         let around = policy == WritePolicy::WriteAround;
@@ -253,7 +253,7 @@ impl Vfs {
             self.strip_suid(*id, None);
         }
         // Who was opened before the policy changed is not asked for when he closes.
-        if let Err(e) = self.engine.closing(file, *lane) {
+        if let Err(e) = self.engine.closing(file, lane) {
             tracing::debug!(error = %e, "the flush at the end of a handle; it is tried again");
         }
         self.engine.close(file);

@@ -25,9 +25,15 @@ Examples:
 
 The first rule that matches when a file is opened decides, for that open; no rule means allow. What
 is denied goes around the fast tier: reads are not kept, writes go to the backing store at once. A
-file that has dirty bytes is written in the tier all the same, and flushed when it is closed; beyond a
-quota, by the drain. What is in the tier is read from there. Rules added here are lost at unmount;
-[[rule]] tables in the configuration file are there from the start.";
+file that has dirty bytes is written in the tier all the same, and flushed when it is closed. What is
+in the tier is read from there. What comes beyond a quota takes the place of what the rule's files
+have had in the tier longest, and is denied where none of that can go. Rules added here are lost at
+unmount; [[rule]] tables in the configuration file are there from the start.
+
+The list tells what a rule's files take of the fast tier, and of the requests of the opens that it
+decided for how many were hits, partial hits, misses and bypasses, since the rule was added. What is
+passed through to the tier or answered from the page cache is not in there. --json has reads and
+writes apart.";
 
 const ADD_EXAMPLES: &str = "\
 Examples:
@@ -47,7 +53,7 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Show the rules in their order, with what their files take of the tier.
+    /// Show the rules in their order, with what their files take and how they were served.
     List(List),
     /// Add a rule behind all others.
     #[command(after_help = ADD_EXAMPLES)]
@@ -127,25 +133,41 @@ fn list(args: &List) -> Result<()> {
         say_json(&rules);
         return Ok(());
     }
-    let rows: Vec<Vec<String>> = rules.as_array().into_iter().flatten().map(row).collect();
-    if rows.is_empty() {
+    let rules: Vec<Vec<String>> = rules.as_array().into_iter().flatten().map(row).collect();
+    if rules.is_empty() {
         say("no rules: everything is allowed");
+        return Ok(());
     }
-    let columns = [Align::Left, Align::Left, Align::Right, Align::Left];
+    let head =
+        ["rule", "action", "used", "read", "written", "hits", "partial", "misses", "bypasses", ""];
+    let rows: Vec<Vec<String>> =
+        std::iter::once(head.map(String::from).to_vec()).chain(rules).collect();
+    let mut columns = [Align::Right; 10];
+    (columns[0], columns[1], columns[9]) = (Align::Left, Align::Left, Align::Left);
     lay_out(&columns, &rows).iter().for_each(say);
     Ok(())
 }
 
 fn row(rule: &Value) -> Vec<String> {
     let word = |name: &str| rule[name].as_str().unwrap_or_default().to_string();
-    let used = human_size(rule["used_bytes"].as_u64().unwrap_or(0));
-    vec![word("name"), word("action"), used, conditions(rule)]
+    let number = |value: &Value| value.as_u64().unwrap_or(0);
+    let requests = &rule["requests"];
+    let mut row = vec![word("name"), word("action"), human_size(number(&rule["used_bytes"]))];
+    row.extend(["read", "write"].map(|way| human_size(number(&requests[way]["bytes"]))));
+    let both =
+        |served: &str| number(&requests["read"][served]) + number(&requests["write"][served]);
+    row.extend(["hits", "partial_hits", "misses", "bypasses"].map(|s| both(s).to_string()));
+    row.push(conditions(rule));
+    row
 }
+
+/// What is told of a rule and was not written in it, or has a column of its own.
+const FIGURES: [&str; 6] =
+    ["name", "action", "used_bytes", "dirty_bytes", "quota_bytes", "requests"];
 
 fn conditions(rule: &Value) -> String {
     let fields = rule.as_object().into_iter().flatten();
-    let shown =
-        fields.filter(|(name, _)| !matches!(name.as_str(), "name" | "action" | "used_bytes"));
+    let shown = fields.filter(|(name, _)| !FIGURES.contains(&name.as_str()));
     shown.map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
 }
 

@@ -13,6 +13,7 @@ use super::Daemon;
 use super::jobs::Outcome;
 use super::metrics;
 use super::saved::SavedJob;
+use super::statistics::rule_figures;
 use crate::config::RuleText;
 use crate::http::{Reply, Request};
 use crate::moment::unix_secs;
@@ -151,10 +152,11 @@ impl Daemon {
         }
     }
 
+    /// The rules as they are written, with their figures.
     fn rules_json(&self) -> Value {
-        let rules = self.engine.rules().into_iter().map(|(rule, used)| {
-            let mut json = json!(RuleText::from(&rule));
-            json["used_bytes"] = json!(used);
+        let rules = self.engine.rules().into_iter().map(|used| {
+            let mut json = json!(RuleText::from(&used.rule));
+            merge(&mut json, rule_figures(&used));
             json
         });
         rules.collect()

@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use forebay_engine::{AgeBucket, Status};
+use forebay_engine::{AgeBucket, RuleUse, Status};
 use forebay_fuse::Used;
 use serde_json::json;
 
@@ -53,6 +53,7 @@ impl Daemon {
             ("tier", &reading.tier),
             ("backing", &reading.backing),
         ]);
+        page.rules(&self.engine.rules());
         if let Some(mount) = self.mount.get() {
             page.users(mount.users().iter());
         }
@@ -207,6 +208,53 @@ impl Page {
                 &[("side", side), ("op", op)],
                 counts.bytes as f64,
             );
+        }
+    }
+
+    fn rules(&mut self, rules: &[RuleUse]) {
+        type Get = fn(&RuleUse) -> Option<u64>;
+        let amounts: [(&str, &str, Get); 3] = [
+            ("rule_used_bytes", "What a rule's files take of the tier", |used| {
+                Some(used.used_bytes)
+            }),
+            ("rule_dirty_bytes", "Of these, bytes that are dirty", |used| Some(used.dirty_bytes)),
+            ("rule_quota_bytes", "What they may take", |used| used.rule.quota),
+        ];
+        for (name, help, get) in amounts {
+            self.family(name, "gauge", help);
+            for used in rules {
+                if let Some(bytes) = get(used) {
+                    self.sample(name, &[("rule", &used.rule.name)], bytes as f64);
+                }
+            }
+        }
+        let all = || {
+            rules.iter().flat_map(|used| {
+                let name = used.rule.name.as_str();
+                [(name, "read", used.reads), (name, "write", used.writes)]
+            })
+        };
+        self.family(
+            "rule_requests_total",
+            "counter",
+            "Requests of handles that a rule decided for",
+        );
+        for (rule, direction, of) in all() {
+            let served = [
+                ("hit", of.hits),
+                ("partial-hit", of.partial_hits),
+                ("miss", of.misses),
+                ("bypass", of.bypasses),
+            ];
+            for (served, count) in served {
+                let labels = [("rule", rule), ("direction", direction), ("served", served)];
+                self.sample("rule_requests_total", &labels, count as f64);
+            }
+        }
+        self.family("rule_bytes_total", "counter", "Bytes that these requests moved");
+        for (rule, direction, of) in all() {
+            let labels = [("rule", rule), ("direction", direction)];
+            self.sample("rule_bytes_total", &labels, of.bytes as f64);
         }
     }
 

@@ -5,6 +5,7 @@ use std::thread;
 use std::time::Instant;
 
 use forebay_backing::{Error, Kind, Result};
+use forebay_engine::RuleUse;
 use serde_json::{Map, Value, json};
 
 use super::Daemon;
@@ -12,6 +13,16 @@ use super::readings::{READ_EVERY, Reading, WINDOWS};
 
 /// Of processes and files, the busiest.
 const SHOWN: usize = 20;
+
+/// What a rule's files take of the tier, and how the requests of its handles were served.
+pub fn rule_figures(used: &RuleUse) -> Value {
+    json!({
+        "used_bytes": used.used_bytes,
+        "dirty_bytes": used.dirty_bytes,
+        "quota_bytes": used.rule.quota,
+        "requests": { "read": used.reads, "write": used.writes },
+    })
+}
 
 impl Daemon {
     /// Takes a reading every few seconds, for the windows.
@@ -53,6 +64,9 @@ impl Daemon {
         json["users"] = json!(self.mount.get().map(|mount| mount.users()).unwrap_or_default());
         json["processes"] = self.processes_json();
         json["busiest_files"] = self.files_by_rate();
+        let rules = self.engine.rules().into_iter();
+        let rules = rules.map(|used| (used.rule.name.clone(), rule_figures(&used)));
+        json["rules"] = Value::Object(rules.collect());
         json
     }
 
