@@ -9,7 +9,7 @@ use crate::around::{Lane, Quota};
 use crate::engine::Engine;
 use crate::file::{File, Inner};
 use crate::report::RuleUse;
-use crate::rules::{Active, Origin, Process, Rule, first};
+use crate::rules::{Active, Origin, ProcId, Process, Rule, first};
 use crate::served::Before;
 
 /// At most so many: each open of a file tries them in order.
@@ -52,10 +52,11 @@ impl Engine {
         let usage =
             |reason: String| Error::new(Kind::Usage, format!("rule {}: {reason}", rule.name));
         rule.validate().map_err(usage)?;
-        let alive = rule.pid.is_none_or(is_alive);
-        if !alive {
-            return Err(usage("pid: no such process".into()));
-        }
+        let first = rule.pid.map(|pid| {
+            let found = Found::read(leader(pid).unwrap_or(pid)).map(|found| found.id);
+            found.ok_or_else(|| usage("pid: no such process".into()))
+        });
+        let first = first.transpose()?;
         self.rules.change(|list| {
             if list.iter().any(|active| active.rule.name == rule.name) {
                 return Err(usage("there is one of that name: remove it first".into()));
@@ -63,7 +64,7 @@ impl Engine {
             if list.len() >= RULES_MAX {
                 return Err(usage(format!("there are {RULES_MAX} already: remove one first")));
             }
-            list.push(Active::new(rule.clone()));
+            list.push(Active::new(rule.clone(), first));
             Ok(())
         })?;
         self.assign_all();
@@ -180,11 +181,12 @@ fn look_up(list: &[Arc<Active>], pid: u32) -> Process {
     if pid == 0 || !list.iter().any(|active| active.asks_process()) {
         return process;
     }
-    let mut at = pid;
+    // The kernel names the thread that asks.
+    let mut at = leader(pid).unwrap_or(pid);
     while at > 0 && process.line.len() < LINE_MAX {
-        let Some((group, parent)) = group_and_parent(at) else { break };
-        process.line.push(group);
-        at = parent;
+        let Some(found) = Found::read(at) else { break };
+        process.line.push(found.id);
+        at = found.parent;
     }
     let cgroups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     let unified = cgroups.lines().find_map(|line| line.strip_prefix("0::"));
@@ -192,17 +194,67 @@ fn look_up(list: &[Arc<Active>], pid: u32) -> Process {
     process
 }
 
-/// The process a thread belongs to, and that process's parent.
-fn group_and_parent(pid: u32) -> Option<(u32, u32)> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let field = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-        line.trim().parse().ok()
-    };
-    Some((field("Tgid:")?, field("PPid:")?))
+/// The process that a thread belongs to.
+fn leader(thread: u32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
+    line.trim().parse().ok()
 }
 
-fn is_alive(pid: u32) -> bool {
-    let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else { return false };
-    !status.lines().any(|line| line.starts_with("State:") && line.contains('Z'))
+/// What `/proc/PID/stat` says of a process that has not ended.
+#[derive(Debug, PartialEq, Eq)]
+struct Found {
+    id: ProcId,
+    parent: u32,
+}
+
+impl Found {
+    fn read(pid: u32) -> Option<Found> {
+        Found::parse(pid, &std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    }
+
+    /// The name, in parentheses, may hold anything; what follows the last one is in fields: the
+    /// third of all is the state, the fourth the parent, the 20th the threads, the 22nd the start.
+    fn parse(pid: u32, stat: &str) -> Option<Found> {
+        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+        let number = |n: usize| fields.get(n - 3)?.parse::<u64>().ok();
+        // A first thread that has ended looks like a process that has, but for the others.
+        if matches!(*fields.first()?, "Z" | "X") && number(20)? <= 1 {
+            return None;
+        }
+        let (parent, started) = (u32::try_from(number(4)?).ok()?, number(22)?);
+        Some(Found { id: ProcId { pid, started }, parent })
+    }
+}
+
+fn is_alive(id: ProcId) -> bool {
+    Found::read(id.pid).is_some_and(|found| found.id == id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_its_number_and_its_start() {
+        let stat = |state, threads| {
+            format!("7 (a) R 1 b) {state} 3{} {threads} 21 22 23", " 0".repeat(15))
+        };
+        let found = Some(Found { id: ProcId { pid: 7, started: 22 }, parent: 3 });
+        assert_eq!(Found::parse(7, &stat("S", 1)), found);
+        assert_eq!(Found::parse(7, &stat("Z", 1)), None);
+        assert_eq!(Found::parse(7, &stat("Z", 2)), found);
+        assert_eq!(Found::parse(7, "7 (a) S 1"), None);
+    }
+
+    #[test]
+    fn the_line_of_a_thread_begins_with_its_process() {
+        let me = std::process::id();
+        // SAFETY: takes nothing and returns a number.
+        let thread = unsafe { libc::gettid() } as u32;
+        assert_ne!(thread, me, "tests run in threads of their own");
+        assert_eq!(leader(thread), Some(me));
+        let id = Found::read(me).expect("it runs").id;
+        assert!(is_alive(id) && !is_alive(ProcId { started: id.started + 1, ..id }));
+    }
 }

@@ -41,7 +41,7 @@ pub struct Rule {
     /// A process and those it started; the rule goes when the last of them has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
-    /// A control group and those below it, such as `system.slice/backup.service`.
+    /// A control group (version 2) and those below it, such as `system.slice/backup.service`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cgroup: Vec<String>,
     /// Files of at least so many bytes.
@@ -68,11 +68,19 @@ pub struct Origin {
     pub pid: u32,
 }
 
+/// One process: numbers are used again, so it is told apart by when it started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProcId {
+    pub pid: u32,
+    /// Clock ticks from the machine's boot to its start.
+    pub started: u64,
+}
+
 /// What is known of a process where a rule asks.
 #[derive(Debug, Clone, Default)]
 pub struct Process {
     /// Itself, its parent, and so on.
-    pub line: Vec<u32>,
+    pub line: Vec<ProcId>,
     pub cgroup: String,
 }
 
@@ -92,12 +100,13 @@ pub struct Active {
     /// When it may be asked for clean bytes again, in milliseconds since the epoch.
     asked_from: AtomicU64,
     /// Processes that the rule follows.
-    family: std::sync::Mutex<Vec<u32>>,
+    family: std::sync::Mutex<Vec<ProcId>>,
 }
 
 impl Active {
-    pub fn new(rule: Rule) -> Arc<Active> {
-        let family = std::sync::Mutex::new(rule.pid.into_iter().collect());
+    /// `first` is the process that the rule names, if it names one.
+    pub fn new(rule: Rule, first: Option<ProcId>) -> Arc<Active> {
+        let family = std::sync::Mutex::new(first.into_iter().collect());
         let (used, dirty, reads, writes, asked_from) = Default::default();
         Arc::new(Active { rule, used, dirty, reads, writes, asked_from, family })
     }
@@ -175,7 +184,7 @@ impl Active {
     /// A child that matches once is remembered: its own children are followed when it has ended.
     fn in_family(&self, process: &Process) -> bool {
         let mut family = self.family.lock().expect("no panic inside");
-        let Some(at) = process.line.iter().position(|pid| family.contains(pid)) else {
+        let Some(at) = process.line.iter().position(|id| family.contains(id)) else {
             return false;
         };
         family.extend(&process.line[..at]);
@@ -183,9 +192,9 @@ impl Active {
     }
 
     /// Forgets processes that have ended; `false` once all of them have.
-    pub fn keep_alive(&self, is_alive: impl Fn(u32) -> bool) -> bool {
+    pub fn keep_alive(&self, is_alive: impl Fn(ProcId) -> bool) -> bool {
         let mut family = self.family.lock().expect("no panic inside");
-        family.retain(|pid| is_alive(*pid));
+        family.retain(|id| is_alive(*id));
         self.rule.pid.is_none() || !family.is_empty()
     }
 }
@@ -299,7 +308,11 @@ mod tests {
     const WHO: Origin = Origin { uid: 1000, gid: 100, pid: 30 };
 
     fn hits(rule: &Rule, path: &str) -> bool {
-        Active::new(rule.clone()).matches(Path::new(path), 10, Some((WHO, &Process::default())))
+        Active::new(rule.clone(), None).matches(
+            Path::new(path),
+            10,
+            Some((WHO, &Process::default())),
+        )
     }
 
     #[test]
@@ -338,38 +351,55 @@ mod tests {
         assert!(!hits(&Rule { uid: vec![1], ..all.clone() }, "x"));
         assert!(!hits(&Rule { size_max: Some(9), ..all.clone() }, "x"));
         assert!(!hits(&Rule { size_min: Some(11), size_max: None, ..all.clone() }, "x"));
-        assert!(!Active::new(all).matches(Path::new("x"), 10, None), "nobody is no user");
+        assert!(!Active::new(all, None).matches(Path::new("x"), 10, None), "nobody is no user");
     }
 
     #[test]
     fn the_first_rule_decides() {
         let rules = [
-            Active::new(Rule { path: vec!["keep/**".into()], ..rule(Action::Allow) }),
-            Active::new(Rule { path: vec!["**".into()], ..rule(Action::DenyWrites) }),
+            Rule { path: vec!["keep/**".into()], ..rule(Action::Allow) },
+            Rule { path: vec!["**".into()], ..rule(Action::DenyWrites) },
         ];
+        let rules = rules.map(|rule| Active::new(rule, None));
         let lane = |path: &str| first(&rules, Path::new(path), 0, None).unwrap().lane();
         assert!(lane("keep/x").is_free());
         let denied = lane("x");
         assert_eq!((denied.read, denied.write), (Admit::Allow, Admit::Deny));
     }
 
+    fn process(pid: u32) -> ProcId {
+        ProcId { pid, started: u64::from(pid) * 100 }
+    }
+
+    fn asks(active: &Active, line: &[ProcId]) -> bool {
+        let process = Process { line: line.into(), cgroup: String::new() };
+        active.matches(Path::new("x"), 0, Some((WHO, &process)))
+    }
+
     #[test]
     fn a_process_is_followed_through_its_children_until_the_last_has_ended() {
-        let active = Active::new(Rule { pid: Some(10), ..rule(Action::Deny) });
-        let asks = |line: &[u32]| {
-            let process = Process { line: line.into(), cgroup: String::new() };
-            active.matches(Path::new("x"), 0, Some((WHO, &process)))
-        };
-        assert!(!asks(&[40, 1]));
-        assert!(asks(&[30, 20, 10, 1]));
-        assert!(active.keep_alive(|pid| pid != 10), "its children live");
-        assert!(asks(&[50, 30, 1]), "a grandchild of one that was seen");
+        let rule = Rule { pid: Some(10), ..rule(Action::Deny) };
+        let active = Active::new(rule, Some(process(10)));
+        assert!(!asks(&active, &[40, 1].map(process)));
+        assert!(asks(&active, &[30, 20, 10, 1].map(process)));
+        assert!(active.keep_alive(|id| id != process(10)), "its children live");
+        assert!(asks(&active, &[50, 30, 1].map(process)), "a grandchild of one that was seen");
         assert!(!active.keep_alive(|_| false));
     }
 
     #[test]
+    fn a_process_that_got_a_number_again_is_another() {
+        let rule = Rule { pid: Some(10), ..rule(Action::Deny) };
+        let active = Active::new(rule, Some(process(10)));
+        let later = ProcId { started: 1001, ..process(10) };
+        assert!(!asks(&active, &[later]) && !asks(&active, &[process(30), later]));
+        assert!(asks(&active, &[process(30), process(10)]));
+        assert!(!asks(&active, &[ProcId { started: 3001, ..process(30) }]));
+    }
+
+    #[test]
     fn a_quota_counts_what_comes_and_only_clean_bytes_can_make_room() {
-        let active = Active::new(Rule { quota: Some(100), ..rule(Action::Allow) });
+        let active = Active::new(Rule { quota: Some(100), ..rule(Action::Allow) }, None);
         active.used.store(90, Relaxed);
         assert_eq!((active.excess(10), active.excess(15)), (0, 5));
         assert!(active.may_give(0));
@@ -377,18 +407,18 @@ mod tests {
         assert!(!active.may_give(1000) && active.may_give(1000 + REST_MS));
         active.dirty.store(90, Relaxed);
         assert!(!active.may_give(9999), "all of it is dirty");
-        let pinned = Active::new(Rule { pin: true, ..active.rule.clone() });
+        let pinned = Active::new(Rule { pin: true, ..active.rule.clone() }, None);
         pinned.used.store(90, Relaxed);
         assert!(!pinned.may_give(9999));
-        assert_eq!(Active::new(rule(Action::Allow)).excess(u64::MAX), 0, "no quota");
+        assert_eq!(Active::new(rule(Action::Allow), None).excess(u64::MAX), 0, "no quota");
     }
 
     #[test]
     fn control_groups_are_trees() {
         let rule = Rule { cgroup: vec!["/system.slice/b.service".into()], ..rule(Action::Deny) };
         let asks = |cgroup: &str| {
-            let process = Process { line: vec![30], cgroup: cgroup.into() };
-            Active::new(rule.clone()).matches(Path::new("x"), 0, Some((WHO, &process)))
+            let process = Process { line: vec![process(30)], cgroup: cgroup.into() };
+            Active::new(rule.clone(), None).matches(Path::new("x"), 0, Some((WHO, &process)))
         };
         assert!(asks("/system.slice/b.service") && asks("/system.slice/b.service/job"));
         assert!(!asks("/system.slice/b.service2") && !asks("/"));

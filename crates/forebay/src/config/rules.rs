@@ -40,7 +40,7 @@ pub struct RuleText {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
 
-    /// A control group and those below it, such as system.slice/backup.service.
+    /// A control group (version 2) and those below it, such as system.slice/backup.service.
     #[arg(long, value_name = "GROUP")]
     #[serde(default, deserialize_with = "one_or_many", skip_serializing_if = "Vec::is_empty")]
     pub cgroup: Vec<String>,

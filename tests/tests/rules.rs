@@ -1,0 +1,247 @@
+//! Admission rules through a mount: by user, group, control group, size and process, and pinning.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use forebay_tests::{
+    Bed, Mounted, Proc, Tier, drop_caches, finish, needs_forebay, proof, sample, say, skip, text,
+    within,
+};
+
+const MIB: usize = 1 << 20;
+
+/// Nothing is flushed before somebody asks for it.
+const HOLD: &[&str] = &["--preset", "hold", "--max-age", "1h"];
+
+fn add(mounted: &Mounted, rule: &[&str]) {
+    mounted.forebay(&[&["rules", "add", text(&mounted.path)], rule].concat()).ok();
+}
+
+fn list(mounted: &Mounted) -> serde_json::Value {
+    mounted.forebay(&["rules", "list", text(&mounted.path), "--json"]).ok().json()
+}
+
+/// What `forebay ls` says of a file.
+fn cached(mounted: &Mounted, name: &str) -> u64 {
+    let files = mounted.forebay(&["ls", "--json", text(&mounted.at(name))]).ok().json();
+    files.as_array().unwrap().iter().map(|file| file["cached_bytes"].as_u64().unwrap()).sum()
+}
+
+/// The rule that an open by the process would meet.
+fn meets(mounted: &Mounted, name: &str, pid: i32) -> serde_json::Value {
+    let (path, pid) = (mounted.at(name), pid.to_string());
+    mounted.forebay(&["rules", "test", text(&path), "--pid", &pid, "--json"]).ok().json()
+}
+
+fn run(command: &mut Command) {
+    finish(command, Duration::from_secs(20)).ok();
+}
+
+/// A directory in which everybody may make files.
+fn open_to_all(bed: &Bed) {
+    fs::set_permissions(&bed.backing, fs::Permissions::from_mode(0o777)).unwrap();
+}
+
+#[test]
+fn a_user_and_a_group_are_kept_out_and_nobody_else() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    open_to_all(&bed);
+    for name in ["of-user", "of-group", "of-other"] {
+        sample::file(&bed.backing.join(name), 1, MIB);
+    }
+    let mounted = bed.mount(HOLD);
+    add(&mounted, &["user", "deny", "--uid", "1234"]);
+    add(&mounted, &["group", "deny", "--gid", "5678"]);
+    for (uid, gid, name, kept) in [
+        (1234, 1234, "of-user", 0),
+        (1235, 5678, "of-group", 0),
+        (1235, 1235, "of-other", MIB as u64),
+    ] {
+        run(Command::new("cat").arg(mounted.at(name)).uid(uid).gid(gid));
+        assert_eq!(cached(&mounted, name), kept, "read of {name}");
+        let made = mounted.at(format!("made-{name}"));
+        run(Command::new("cp").arg(mounted.at(name)).arg(&made).uid(uid).gid(gid));
+        let behind = fs::metadata(bed.backing.join(format!("made-{name}"))).unwrap().len();
+        assert_eq!(behind, if kept == 0 { MIB as u64 } else { 0 }, "write of {name}");
+    }
+    mounted.umount();
+    proof!("three users");
+}
+
+/// Where the second version of control groups is mounted.
+fn cgroup2() -> Option<PathBuf> {
+    let mounts = fs::read_to_string("/proc/mounts").unwrap();
+    let found = mounts.lines().find(|line| line.split(' ').nth(2) == Some("cgroup2"))?;
+    found.split(' ').nth(1).map(PathBuf::from)
+}
+
+/// A control group that goes when dropped.
+struct Group(PathBuf);
+
+impl Group {
+    fn make(root: &Path, name: &str) -> Option<Group> {
+        let at = root.join(name);
+        fs::create_dir(&at).ok()?;
+        Some(Group(at))
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn a_control_group_is_kept_out_with_those_below_it() {
+    needs_forebay!();
+    let Some(root) = cgroup2() else { skip!("no cgroup2 is mounted") };
+    let own = fs::read_to_string("/proc/self/cgroup").unwrap();
+    let own = own.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
+    let name = format!("fbt-{}", std::process::id());
+    let Some(above) = Group::make(&root.join(own), &name) else {
+        skip!("{} is not writable", root.display())
+    };
+    let below = Group::make(&above.0, "below").unwrap();
+    let bed = Bed::new(Tier::Disk);
+    for name in ["above", "below", "beside"] {
+        sample::file(&bed.backing.join(name), 1, MIB);
+    }
+    let mounted = bed.mount(HOLD);
+    let group = Path::new(own).join(&name);
+    add(&mounted, &["group", "deny", "--cgroup", text(&group)]);
+    for (name, group, kept) in
+        [("above", Some(&above), 0), ("below", Some(&below), 0), ("beside", None, MIB as u64)]
+    {
+        let join = group.map_or("/dev/null".into(), |group| group.0.join("cgroup.procs"));
+        let script = "echo $$ > \"$0\" && exec cat \"$1\"";
+        run(Command::new("sh").args(["-c", script]).arg(&join).arg(mounted.at(name)));
+        assert_eq!(cached(&mounted, name), kept, "read in {name}");
+    }
+    mounted.umount();
+    proof!("two groups");
+}
+
+#[test]
+fn a_size_is_that_of_the_open() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    sample::file(&bed.backing.join("large"), 1, 2 * MIB);
+    sample::file(&bed.backing.join("middle"), 2, MIB);
+    sample::file(&bed.backing.join("small"), 3, 1000);
+    let mounted = bed.mount(HOLD);
+    add(&mounted, &["large", "deny", "--size-min", "2MiB"]);
+    add(&mounted, &["small", "deny-writes", "--size-max", "1000B"]);
+    for (name, kept) in [("large", 0), ("middle", MIB as u64), ("small", 1000)] {
+        fs::read(mounted.at(name)).unwrap();
+        assert_eq!(cached(&mounted, name), kept, "{name}");
+    }
+    // Small when it is opened, and so until it is closed.
+    let file = File::options().write(true).open(mounted.at("small")).unwrap();
+    file.write_all_at(&vec![7; MIB], 0).unwrap();
+    assert_eq!(fs::read(bed.backing.join("small")).unwrap(), vec![7; MIB]);
+    drop(file);
+    let file = File::options().write(true).open(mounted.at("small")).unwrap();
+    file.write_all_at(b"later", 0).unwrap();
+    assert_eq!(fs::read(bed.backing.join("small")).unwrap(), vec![7; MIB]);
+    drop(file);
+    mounted.umount();
+    assert!(fs::read(bed.backing.join("small")).unwrap().starts_with(b"later"));
+    proof!("three sizes");
+}
+
+#[test]
+fn files_that_a_rule_pins_outlast_a_scan_and_an_evict() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    for n in 0..4 {
+        sample::file(&bed.backing.join(format!("kept/{n}")), n, MIB);
+    }
+    for n in 0..8 {
+        sample::file(&bed.backing.join(format!("scan/{n}")), n, 4 * MIB);
+    }
+    let mounted = bed.mount(&["--preset", "hold", "--tier-size", "16MiB"]);
+    add(&mounted, &["kept", "allow", "--path", "kept/**", "--pin"]);
+    let read = |dir: &str, count: usize| {
+        for n in 0..count {
+            fs::read(mounted.at(format!("{dir}/{n}"))).unwrap();
+        }
+    };
+    read("kept", 4);
+    read("scan", 8);
+    let evicted = |mounted: &Mounted| {
+        let stats = mounted.forebay(&["stats", "--json", text(&mounted.path)]).ok().json();
+        stats["counters"]["evicted_bytes"].as_u64().unwrap()
+    };
+    assert!(evicted(&mounted) >= 16 * MIB as u64, "the scan evicts");
+    assert_eq!(cached(&mounted, "kept"), 4 * MIB as u64);
+    let named = mounted.at("kept/0");
+    let out = mounted.forebay(&["evict", text(&named)]).expect(1);
+    assert!(out.text().contains("a rule pins it"), "{}", out.text());
+    mounted.forebay(&["rules", "remove", text(&mounted.path), "kept"]).ok();
+    mounted.forebay(&["evict", text(&named)]).ok();
+    assert_eq!(cached(&mounted, "kept"), 3 * MIB as u64);
+    mounted.umount();
+    proof!("four files");
+}
+
+/// Starts processes until one gets the number `pid`; `None` if that cannot be arranged here.
+fn again(pid: i32) -> Option<Proc> {
+    for _ in 0..200 {
+        fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).ok()?;
+        let child = Proc::spawn(Command::new("sleep").arg("60"));
+        if child.pid() == pid {
+            return Some(child);
+        }
+    }
+    None
+}
+
+#[test]
+fn a_process_is_followed_through_its_children_and_not_to_who_gets_its_number() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    for name in ["f", "by-child"] {
+        sample::file(&bed.backing.join(name), 1, MIB);
+    }
+    let mounted = bed.mount(HOLD);
+    let trigger = bed.root.join("go");
+    let script = "while [ ! -e \"$0\" ]; do sleep 0.05; done; cat \"$1\" > /dev/null; sleep 60";
+    let mut command = Command::new("sh");
+    command.args(["-c", script]).arg(&trigger).arg(mounted.at("by-child"));
+    let mut parent = Proc::spawn(&mut command);
+    let pid = parent.pid();
+    add(&mounted, &["job", "deny", "--pid", &pid.to_string()]);
+    assert_eq!(meets(&mounted, "f", pid)["name"], "job");
+    assert!(meets(&mounted, "f", std::process::id() as i32).is_null());
+    fs::write(&trigger, b"").unwrap();
+    within(Duration::from_secs(10), "the child has read", || {
+        list(&mounted)[0]["requests"]["read"]["bytes"].as_u64() == Some(MIB as u64)
+    });
+    assert_eq!(cached(&mounted, "by-child"), 0);
+    drop_caches();
+    fs::read(mounted.at("by-child")).unwrap();
+    assert_eq!(cached(&mounted, "by-child"), MIB as u64, "another process");
+    // The children of the script live on in it; without them nothing of the job is left.
+    let children = format!("/proc/{pid}/task/{pid}/children");
+    let children = fs::read_to_string(children).unwrap_or_default();
+    parent.kill();
+    for child in children.split_whitespace() {
+        forebay_tests::kill(child.parse().unwrap(), libc::SIGKILL);
+    }
+    let reused = again(pid);
+    if reused.is_none() {
+        say("SKIPPED: a number that is used again: /proc/sys/kernel/ns_last_pid does not serve");
+    }
+    within(Duration::from_secs(10), "the rule to go with its process", || {
+        list(&mounted).as_array().unwrap().is_empty()
+    });
+    drop(reused);
+    mounted.umount();
+    proof!("a process and its child");
+}
