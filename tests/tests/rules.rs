@@ -190,6 +190,29 @@ fn files_that_a_rule_pins_outlast_a_scan_and_an_evict() {
     proof!("four files");
 }
 
+/// What a denied reader finds in the tier must not make the tier fetch what comes next.
+#[test]
+fn a_denied_reader_reads_nothing_ahead() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let want = sample::file(&bed.backing.join("f"), 1, 4 * MIB);
+    let mounted = bed.mount(&["--passthrough", "off", "--readahead", "0"]);
+    // The kernel's own read-ahead fetches a little more than is asked for.
+    File::open(mounted.at("f")).unwrap().read_exact_at(&mut vec![0; MIB], 0).unwrap();
+    add(&mounted, &["out", "deny-reads", "--path", "f"]);
+    mounted.forebay(&["set", text(&mounted.path), "readahead=16MiB"]).ok();
+    let before = cached(&mounted, "f");
+    assert!((MIB as u64..4 * MIB as u64).contains(&before), "{before}");
+    drop_caches();
+    assert!(fs::read(mounted.at("f")).unwrap() == want);
+    let stats = mounted.forebay(&["stats", "--json", text(&mounted.path)]).ok().json();
+    assert_eq!(stats["counters"]["readahead_fills"], 0);
+    assert!(stats["counters"]["read_bypass_rule"].as_u64() > Some(0));
+    assert_eq!(cached(&mounted, "f"), before);
+    mounted.umount();
+    proof!("{before} bytes of {}", want.len());
+}
+
 /// Starts processes until one gets the number `pid`; `None` if that cannot be arranged here.
 fn again(pid: i32) -> Option<Proc> {
     for _ in 0..200 {
