@@ -1,4 +1,5 @@
 //! Admission rules through a mount: by user, group, control group, size and process, and pinning.
+// S-13
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, PermissionsExt};

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use forebay_backing::{Access, BackingFile, Error, FileKey, Result};
 
+use crate::attach::Attachment;
 use crate::config::WritePolicy;
 use crate::engine::{Engine, add};
 use crate::file::{File, Inner};
@@ -80,15 +81,10 @@ pub(crate) enum Why {
     /// The quota of a rule is used up, by bytes that cannot go.
     Quota,
     Stream,
+    /// The tier is detached.
+    Detached,
     /// The tier is full of bytes that cannot go.
     Full,
-}
-
-impl Why {
-    /// Whether what is dirty of the file is flushed first, so that the write can go around.
-    fn flushes_first(self) -> bool {
-        matches!(self, Why::Quota | Why::Stream)
-    }
 }
 
 /// Files with bytes written around the tier and not synced there, up to so many; beyond, any file
@@ -115,9 +111,13 @@ const TURNS: u32 = 200;
 const TURN: Duration = Duration::from_millis(50);
 
 impl Engine {
-    /// The write policy of this moment: one look for each request.
+    /// The write policy of this moment: one look for each request. Write-around while the tier is
+    /// detached.
     pub fn policy(&self) -> WritePolicy {
-        self.tune(|t| t.policy)
+        match self.is_attached() {
+            true => self.tune(|t| t.policy),
+            false => WritePolicy::WriteAround,
+        }
     }
 
     /// Whether every writer has to be seen: who writes past us is in no stream we could follow.
@@ -133,8 +133,10 @@ impl Engine {
         start: u64,
         end: u64,
     ) -> std::result::Result<u64, Why> {
-        if lane.read == Admit::Deny {
-            return Err(Why::Rule);
+        match lane.read {
+            _ if !self.is_attached() => return Err(Why::Detached),
+            Admit::Deny => return Err(Why::Rule),
+            Admit::Allow => {}
         }
         let ahead = self.note_read(file, start, end)?;
         // Not so far ahead that it evicts what it has not read yet.
@@ -159,6 +161,7 @@ impl Engine {
 
     fn writes_around(&self, lane: &Lane) -> Option<Why> {
         match lane.write {
+            _ if !self.is_attached() => Some(Why::Detached),
             Admit::Deny => Some(Why::Rule),
             Admit::Allow => (self.policy() == WritePolicy::WriteAround).then_some(Why::Policy),
         }
@@ -209,12 +212,14 @@ impl Engine {
             Why::Policy | Why::Full => &self.counters.write_bypass_policy,
             Why::Rule | Why::Quota => &self.counters.write_bypass_rule,
             Why::Stream => &self.counters.write_bypass_sequential,
+            Why::Detached => &self.counters.write_bypass_detached,
         }
     }
 
     pub(crate) fn read_bypass(&self, why: Why) -> &std::sync::atomic::AtomicU64 {
         match why {
             Why::Stream => &self.counters.read_bypass_sequential,
+            Why::Detached => &self.counters.read_bypass_detached,
             Why::Rule | Why::Quota => &self.counters.read_bypass_rule,
             Why::Full | Why::Policy => &self.counters.read_bypass_full,
         }
@@ -269,8 +274,8 @@ impl Engine {
     }
 
     /// Claims the file for a change around the tier (R1) and returns its backing file; `None` if
-    /// the tier has to take it. The beginning of a stream and what is dirty of a file beyond its
-    /// quota are flushed first.
+    /// the tier has to take it. The beginning of a stream, and what is dirty of a file beyond its
+    /// quota or in a detached tier, is flushed first.
     ///
     /// That earlier bytes of the file (or of one with its key that is forgotten) were flushed is
     /// made durable before: a loss of power must not bring back the record of a flush under way,
@@ -281,7 +286,7 @@ impl Engine {
         why: Why,
         end: u64,
     ) -> Result<Option<Arc<dyn BackingFile>>> {
-        if why.flushes_first() && !self.is_clean_now(file) {
+        if self.flushes_before(why) && !self.is_clean_now(file) {
             if why == Why::Stream {
                 self.decline(file, end);
             }
@@ -306,6 +311,14 @@ impl Engine {
             self.decline(file, end);
         }
         Ok(None)
+    }
+
+    fn flushes_before(&self, why: Why) -> bool {
+        match why {
+            Why::Quota | Why::Stream => true,
+            Why::Detached => self.attachment() != Attachment::DetachedKeepDirty,
+            Why::Policy | Why::Rule | Why::Full => false,
+        }
     }
 
     /// Flushes what is dirty of a file that a write is to go around; `false` if it stays dirty.
@@ -461,6 +474,10 @@ impl Engine {
     /// What fsync means for a handle.
     pub(crate) fn sync_way(&self, lane: &Lane) -> WritePolicy {
         match self.writes_around(lane) {
+            // What is kept is made durable where it is.
+            Some(Why::Detached) if self.attachment() == Attachment::DetachedKeepDirty => {
+                WritePolicy::WriteBack
+            }
             Some(_) => WritePolicy::WriteAround,
             None => self.policy(),
         }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::attach::Attachment;
 use crate::governor::law::Preset;
 use crate::governor::schedule::Schedule;
 
@@ -37,11 +38,13 @@ pub struct Config {
     pub read_only: bool,
     /// Names remembered after the kernel forgot them.
     pub names_max: usize,
+    /// Whether the tier takes part from the start.
+    pub attachment: Attachment,
 }
 
 impl Default for Config {
     fn default() -> Config {
-        Config { read_only: false, names_max: 1_000_000 }
+        Config { read_only: false, names_max: 1_000_000, attachment: Attachment::Attached }
     }
 }
 

@@ -9,6 +9,7 @@ use forebay_backing::{Attr, BackingStore, Error, FileKey, Result, Timestamp};
 use hashbrown::HashMap;
 
 use crate::around::Around;
+use crate::attach::Attached;
 use crate::config::{Config, Tunables};
 use crate::evict::{Evictor, UNIT, Unit};
 use crate::failpoint;
@@ -38,6 +39,7 @@ pub struct Engine {
     pub(crate) dirty: Mutex<DirtyQueue>,
     pub(crate) evictor: Mutex<Evictor>,
     pub(crate) around: Around,
+    pub(crate) attached: Attached,
     pub(crate) rules: crate::admit::Rules,
     pub(crate) fills: Pool,
     pub(crate) flushes: Pool,
@@ -120,9 +122,11 @@ counters!(
     read_bypass_full,
     read_bypass_sequential,
     read_bypass_rule,
+    read_bypass_detached,
     write_bypass_policy,
     write_bypass_sequential,
     write_bypass_rule,
+    write_bypass_detached,
 );
 
 pub(crate) fn add(counter: &AtomicU64, n: u64) {

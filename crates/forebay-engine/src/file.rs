@@ -239,8 +239,12 @@ impl Inner {
 
     /// Whether nobody reads or writes it past us, who would find it gone.
     pub fn may_be_emptied(&self) -> bool {
-        !self.state.flags.opaque
-            && self.live.as_ref().is_none_or(|live| live.pins == 0 && live.writers == 0)
+        !self.state.flags.opaque && !self.is_passed()
+    }
+
+    /// Whether programs have it open past us.
+    pub fn is_passed(&self) -> bool {
+        self.live.as_ref().is_some_and(|live| live.pins + live.writers > 0)
     }
 
     /// Whether its clean bytes are to stay, by its own mark or by its rule's.
@@ -275,6 +279,12 @@ impl Inner {
         self.state.is_dirty()
             && self.state.paths.is_empty()
             && self.live.as_ref().is_some_and(|live| live.target.is_some() && !live.unlinked)
+    }
+
+    /// Whether nothing of it has to be known any more.
+    pub fn is_forgettable(&self) -> bool {
+        let state = &self.state;
+        state.ranges.count() == 0 && !state.is_dirty() && !state.flags.pinned && self.is_idle()
     }
 
     pub fn note_rewritten(&mut self, start: u64, end: u64) {

@@ -139,6 +139,9 @@ impl Engine {
         start: u64,
         end: u64,
     ) -> Result<Option<Why>> {
+        if !self.is_attached() {
+            return Ok(Some(Why::Detached));
+        }
         if !self.has_quota_for(file, end - start) {
             return Ok(Some(Why::Quota));
         }
@@ -218,6 +221,9 @@ impl Engine {
         start: u64,
         bytes: &[u8],
     ) -> Result<Option<Why>> {
+        if !self.is_attached() {
+            return Ok(Some(Why::Detached)); // D1
+        }
         let end = (start + bytes.len() as u64).min(inner.state.size);
         let gaps = inner.state.ranges.gaps(start, end);
         if gaps.is_empty() {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use crate::attach::Attachment;
 use crate::config::Tunables;
 use crate::engine::{Engine, add, now_ms};
 use crate::file::{File, Inner};
@@ -128,7 +129,16 @@ impl Engine {
             drain_by: self.drain_by_left(level.dirty_bytes),
             minute: local_minute(),
         };
-        drain.governor.lock().expect("no panic inside").tick(&sample, tunables)
+        let decision = drain.governor.lock().expect("no panic inside").tick(&sample, tunables);
+        // Who waits, for a flush or for room, is served all the same.
+        let awaited = sample.demands > 0
+            || sample.urgent == Urgent::Yes
+            || sample.drain_by.is_some()
+            || drain.slowed.load(Relaxed) > 0;
+        match self.attachment() == Attachment::DetachedKeepDirty && !awaited {
+            true => Decision { rate: 0.0, limit: Limit::Detached, ..decision },
+            false => decision,
+        }
     }
 
     /// Bytes that programs wrote into the tier.

@@ -13,6 +13,7 @@
 
 mod admit;
 mod around;
+mod attach;
 mod check;
 mod config;
 mod copy;
@@ -58,6 +59,7 @@ mod tier;
 mod valve;
 
 pub use around::{Admit, Lane, Quota};
+pub use attach::Attachment;
 pub use check::{CheckReport, check};
 pub use config::{Config, Eviction, Marks, Tunables, Watermark, WritePolicy};
 pub use engine::Engine;

@@ -126,7 +126,7 @@ impl Engine {
     pub fn begin_unseen(&self, file: &Arc<File>) -> Result<Option<Arc<dyn MediaFile>>> {
         let mut inner = file.lock();
         let moved = inner.live().moved || inner.live().arounds > 0;
-        if !inner.state.is_complete() || moved {
+        if !inner.state.is_complete() || moved || !self.may_pass(&inner) {
             return Ok(None);
         }
         // Nothing was written to a shadow that is made here; until something is, its mtime does
@@ -192,7 +192,7 @@ impl Engine {
         // Old bytes are served on only beside a reader who has them already.
         let stale = inner.live().stale && inner.live().pins == 0;
         let moved = inner.live().moved || inner.live().arounds > 0;
-        if !inner.state.is_complete() || stale || moved {
+        if !inner.state.is_complete() || stale || moved || !self.may_pass(&inner) {
             return Ok(None);
         }
         let shadow = self.shadow(file, &mut inner)?;

@@ -16,6 +16,8 @@ use crate::report::{Progress, Report};
 
 const FULL: &str = "the fast tier is full: enlarge it, or prefetch less";
 
+const DETACHED: &str = "the fast tier is detached: `forebay attach` it first";
+
 const OVER_QUOTA: &str = "more than the quota of its rule: raise that, or prefetch less";
 
 enum Fetch {
@@ -179,6 +181,7 @@ impl Engine {
             let to = to.min(from / CHUNK * CHUNK + CHUNK);
             match self.fill_exactly(file, from, to)? {
                 None => {}
+                Some(Why::Detached) => return Err(Error::os(libc::EBUSY, DETACHED)),
                 Some(Why::Quota) => return Err(Error::os(libc::EDQUOT, OVER_QUOTA)),
                 Some(_) => return Err(Error::os(libc::ENOSPC, FULL)),
             }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use forebay_backing::{BackingStore, Error, Kind, New, RenameMode, Result};
 use serde::Serialize;
 
+use crate::attach::Attached;
 use crate::config::{Config, Tunables};
 use crate::engine::{Counters, Engine, Space, now_ms};
 use crate::evict::Evictor;
@@ -102,6 +103,7 @@ impl Engine {
             index,
             backing,
             health: Arc::new(Health::default()),
+            attached: Attached::new(config.attachment),
             config,
             tunables: RwLock::new(tunables),
             table: RwLock::new(Table::default()),
@@ -214,6 +216,7 @@ impl Engine {
                 last_measure = Instant::now();
                 self.measure();
                 self.keep_rules();
+                self.keep_empty();
             }
             self.evict_to_mark();
             self.sweep_graveyard(GRACE);

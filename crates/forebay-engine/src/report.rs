@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use forebay_backing::metrics::OpCounts;
 use serde::Serialize;
 
+use crate::attach::Attachment;
 use crate::rules::Rule;
 
 /// The state of an engine at one moment. Bytes unless the name says otherwise.
@@ -44,9 +45,10 @@ pub struct Status {
     pub copies_at_once: u32,
     /// What holds the drain back now: `nothing-dirty`, `not-yet-due`, `pace` (the ruling term asks
     /// for no more), `latency-target`, `rate-max`, `schedule`, `hold`, `backing-store`,
-    /// `backing-away`; where nothing can be taken `settle`, `in-flight`, `held-for-last`,
+    /// `backing-away`, `detached`; where nothing can be taken `settle`, `in-flight`, `held-for-last`,
     /// `failed-files`, `open-writers`, `conflicts`.
     pub limited_by: String,
+    pub attachment: Attachment,
     pub backing_available: bool,
     /// The last error of the backing store, with how long ago in seconds.
     pub last_error: Option<(String, f64)>,
@@ -173,4 +175,14 @@ pub struct Report {
     pub bytes: u64,
     pub cancelled: bool,
     pub failures: Vec<Failure>,
+}
+
+impl Report {
+    /// Takes in what a later part did.
+    pub(crate) fn add(&mut self, later: Report) {
+        self.files += later.files;
+        self.bytes += later.bytes;
+        self.cancelled |= later.cancelled;
+        self.failures.extend(later.failures);
+    }
 }

@@ -200,7 +200,7 @@ impl Engine {
                 Answer::Partly(freed)
             }
             Ok(freed) => {
-                if inner.state.ranges.count() == 0 && !inner.state.is_dirty() && inner.is_idle() {
+                if inner.is_forgettable() {
                     self.discard(file, &mut inner);
                     drop(inner);
                     self.forget(file);
@@ -240,7 +240,8 @@ impl Engine {
             clean.iter().map(|&(start, end)| Mark { start, end, state: None }).collect();
         self.record(file, inner, &marks)?;
         failpoint::pass("evict.logged");
-        if inner.state.ranges.count() > 0 || !inner.is_idle() {
+        // Of a file that is forgotten next the shadow goes as a whole.
+        if !inner.is_forgettable() {
             let shadow = self.shadow(file, inner)?;
             for &(start, end) in &clean {
                 self.note_tier(shadow.punch(start, end - start))?;

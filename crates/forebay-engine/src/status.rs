@@ -41,6 +41,7 @@ impl Engine {
             clean_in_secs: outlook.clean_in.map(|time| time.as_secs_f64()),
             copies_at_once: decision.depth,
             limited_by: self.limited_by(&decision).into(),
+            attachment: self.attachment(),
             backing_available: level.backing_available,
             last_error: self.health.last_error(),
             ..Status::default()

@@ -53,6 +53,7 @@ pub enum JobKind {
     Purge,
     Drain,
     Umount,
+    Detach,
 }
 
 impl JobKind {
@@ -68,6 +69,7 @@ impl JobKind {
             JobKind::Purge => "purge",
             JobKind::Drain => "drain",
             JobKind::Umount => "umount",
+            JobKind::Detach => "detach",
         }
     }
 }
@@ -106,7 +108,7 @@ impl NewJob {
     }
 }
 
-/// Body of `POST /v1/umount`.
+/// Body of `POST /v1/umount` and `POST /v1/detach`.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Leave {
@@ -161,7 +163,7 @@ pub struct JobReport {
     pub bytes: u64,
     pub cancelled: bool,
     pub failures: Vec<JobFailure>,
-    /// After an unmount: what stayed dirty in the tier.
+    /// After an unmount or a detach: what stayed dirty in the tier.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub left_dirty_files: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -254,6 +256,7 @@ pub struct StatusView {
     pub full_in_secs: Option<f64>,
     pub clean_in_secs: Option<f64>,
     pub limited_by: String,
+    pub attachment: String,
     pub backing_available: bool,
     pub last_error: Option<(String, f64)>,
     pub troubles: Vec<JobFailure>,

@@ -127,6 +127,8 @@ pub enum Limit {
     Hold,
     BackingStore,
     BackingAway,
+    /// The tier is detached and keeps what is dirty.
+    Detached,
 }
 
 impl Term {
@@ -155,6 +157,7 @@ impl Limit {
             Limit::Hold => "hold",
             Limit::BackingStore => "backing-store",
             Limit::BackingAway => "backing-away",
+            Limit::Detached => "detached",
         }
     }
 }

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use forebay_backing::{BackingStore, DirStore, RenameMode, Result};
 use forebay_engine::media::{DirMedia, Media};
 use forebay_engine::{
-    Allocate, Config, Engine, Eviction, File, KeepDirty, Progress, Tunables, WritePolicy,
+    Allocate, Attachment, Config, Engine, Eviction, File, KeepDirty, Progress, Tunables,
+    WritePolicy,
 };
 
 use crate::media::CrashMedia;
@@ -90,7 +91,7 @@ impl Model {
         self
     }
 
-    /// Another policy, or another handle that stays open.
+    /// Another policy, another handle that stays open, or a tier that is detached or attached.
     fn switch(&mut self, path: &Path) -> Result<()> {
         match self.rng.below(30) {
             0..=2 => {
@@ -108,8 +109,20 @@ impl Model {
                 Ok(())
             }
             4 => self.let_go(),
+            5 if self.rng.below(4) == 0 => self.detach_or_attach(),
             _ => Ok(()),
         }
+    }
+
+    fn detach_or_attach(&mut self) -> Result<()> {
+        let keep = [KeepDirty::Yes, KeepDirty::No][self.rng.below(2) as usize];
+        if self.engine().attachment() != Attachment::Attached {
+            self.engine().attach();
+            return Ok(());
+        }
+        // A file that was removed and is still open would be waited for.
+        self.let_go()?;
+        self.report(|engine| engine.detach(keep, &Progress::default()))
     }
 
     fn let_go(&mut self) -> Result<()> {
@@ -134,6 +147,9 @@ impl Model {
                 Some(id) => self.step(&path, id),
             };
             done.unwrap_or_else(|e| panic!("step {step} on {}: {e}", path.display()));
+            if self.engine().attachment() == Attachment::Detached {
+                assert_eq!(self.engine().status().used_bytes, 0, "step {step}: detached");
+            }
         }
         self.finish();
     }
@@ -322,8 +338,13 @@ impl Model {
             *self.work.entry(name).or_default() += counter(self.engine(), name);
         }
         if self.policies == Policies::Switching {
-            for name in ["write_bypass_policy", "write_bypass_sequential", "read_bypass_sequential"]
-            {
+            for name in [
+                "write_bypass_policy",
+                "write_bypass_sequential",
+                "read_bypass_sequential",
+                "write_bypass_detached",
+                "read_bypass_detached",
+            ] {
                 *self.work.entry(name).or_default() += counter(self.engine(), name);
             }
         }
@@ -333,6 +354,7 @@ impl Model {
     fn reopen(&mut self) -> Result<()> {
         self.note_work();
         self.let_go()?;
+        let attachment = self.engine().attachment();
         self.engine().shutdown(KeepDirty::Yes, &Progress::default(), None);
         let gone = Arc::downgrade(&self.engine.take().expect("always one"));
         // The store of the index writes when it is dropped; read-ahead may hold on to it.
@@ -342,7 +364,8 @@ impl Model {
             std::thread::sleep(Duration::from_millis(1));
         }
         let (media, store) = (self.media.clone(), self.store.clone());
-        self.engine = Some(start(media, store, "model", Config::default(), self.tunables.clone())?);
+        let config = Config { attachment, ..Config::default() };
+        self.engine = Some(start(media, store, "model", config, self.tunables.clone())?);
         assert!(self.engine().recovery().clean_shutdown, "{:?}", self.engine().recovery());
         Ok(())
     }

@@ -235,14 +235,19 @@ fn past(kind: JobKind) -> &'static str {
         JobKind::Pin => "pinned",
         JobKind::Unpin => "unpinned",
         JobKind::Purge => "purged",
-        JobKind::Drain | JobKind::Umount => "drained",
+        JobKind::Drain | JobKind::Umount | JobKind::Detach => "drained",
     }
 }
 
 /// The state an interrupted job leaves behind.
 fn rest(kind: JobKind) -> &'static str {
     match kind {
-        JobKind::Flush | JobKind::Fence | JobKind::Durable | JobKind::Drain | JobKind::Umount => {
+        JobKind::Flush
+        | JobKind::Fence
+        | JobKind::Durable
+        | JobKind::Drain
+        | JobKind::Umount
+        | JobKind::Detach => {
             "the rest stays dirty in the fast tier and is flushed in the background"
         }
         JobKind::Prefetch | JobKind::Pin => "the rest is fetched when it is read",

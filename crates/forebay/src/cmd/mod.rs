@@ -1,10 +1,12 @@
 //! One file per subcommand; what several share is in `job` (a job of the daemon, watched) and
 //! `trial` (flags for trials).
 
+pub mod attach;
 pub mod bench;
 pub mod check;
 pub mod completions;
 pub mod config;
+pub mod detach;
 pub mod evict;
 pub mod fence;
 pub mod flush;

@@ -122,6 +122,9 @@ fn facts(tier: &Path, s: &StatusView) -> Vec<(&'static str, String)> {
         ("dirty", dirty(s)),
         ("drain", drain(s)),
     ];
+    if let Some(text) = detached(&s.attachment) {
+        facts.insert(2, ("", text.into()));
+    }
     if s.pinned_files > 0 {
         let text = format!("{} in {}", human_size(s.pinned_bytes), files(s.pinned_files));
         facts.push(("pinned", text));
@@ -142,6 +145,17 @@ fn facts(tier: &Path, s: &StatusView) -> Vec<(&'static str, String)> {
     });
     facts.push(("backing", format!("{available}{error}")));
     facts
+}
+
+fn detached(attachment: &str) -> Option<&'static str> {
+    match attachment {
+        "detaching" => Some("DETACHING: nothing more comes into it"),
+        "detached" => Some("DETACHED: all goes to the backing store; see `forebay attach`"),
+        "detached-keep-dirty" => {
+            Some("DETACHED, dirty bytes are kept: all else goes to the backing store")
+        }
+        _ => None,
+    }
 }
 
 fn dirty(s: &StatusView) -> String {

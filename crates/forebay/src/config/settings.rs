@@ -58,7 +58,11 @@ impl Settings {
         }
         check(&tunables)?;
         let settings = Settings {
-            engine: Config { read_only: flag(at("read-only")), names_max: count(at("names-max")) },
+            engine: Config {
+                read_only: flag(at("read-only")),
+                names_max: count(at("names-max")),
+                ..Config::default()
+            },
             tunables,
             mount: MountSettings {
                 passthrough: passthrough(word(at("passthrough"))),

@@ -68,13 +68,10 @@ impl Daemon {
             },
             ("POST", ["v1", "resolve"]) => self.post_resolve(request.body),
             ("POST", ["v1", "umount"]) => {
-                let ask: Leave = if request.body.is_null() {
-                    Leave::default()
-                } else {
-                    from_body(request.body)?
-                };
-                Ok(json!({ "id": self.start_leave(&ask)? }))
+                Ok(json!({ "id": self.start_leave(&leave(request.body)?)? }))
             }
+            ("POST", ["v1", "detach"]) => self.start_detach(&leave(request.body)?),
+            ("POST", ["v1", "attach"]) => self.attach(),
             _ => {
                 let what = format!("{} {}: no such request", request.method, request.path);
                 Err(Error::new(Kind::Usage, what))
@@ -97,7 +94,8 @@ impl Daemon {
             "mountpoint": self.places.mountpoint.to_string_lossy(),
             "backing": self.places.backing.to_string_lossy(),
             "tier": self.places.tier.to_string_lossy(),
-            "policy": self.engine.policy(),
+            "policy": self.engine.tunables().policy,
+            "attachment": self.attachment_json(),
             "passthrough": config("passthrough"),
             "read_only": self.settings.engine.read_only,
             "uptime_secs": self.started.elapsed().as_secs_f64(),
@@ -117,8 +115,9 @@ impl Daemon {
     fn post_job(&self, body: Value) -> Result<Value> {
         let asked: NewJob = from_body(body)?;
         let kind = asked.kind;
-        if kind == JobKind::Umount {
-            return Err(Error::new(Kind::Usage, "kind: unmounting is POST /v1/umount"));
+        if matches!(kind, JobKind::Umount | JobKind::Detach) {
+            let message = format!("kind: for this there is POST /v1/{}", kind.name());
+            return Err(Error::new(Kind::Usage, message));
         }
         // Only what changes nothing that cannot be had again takes everything by default.
         let needs_paths = matches!(kind, JobKind::Pin | JobKind::Unpin | JobKind::Purge);
@@ -249,7 +248,7 @@ fn work(engine: &Arc<Engine>, kind: JobKind, order: &Order, progress: &Progress)
         JobKind::Pin => pin(engine, named, progress),
         JobKind::Unpin => engine.set_pinned(named, false),
         JobKind::Purge => engine.purge(named),
-        JobKind::Umount => unreachable!("refused when posted"),
+        JobKind::Umount | JobKind::Detach => unreachable!("refused when posted"),
     };
     let exit_code = exit_code(kind, &report);
     Outcome { report: JobReport::from(&report), error: None, exit_code }
@@ -304,6 +303,10 @@ fn relative(path: WirePath) -> Result<PathBuf> {
 
 fn from_body<T: serde::de::DeserializeOwned>(body: Value) -> Result<T> {
     serde_json::from_value(body).map_err(|e| Error::new(Kind::Usage, format!("body: {e}")))
+}
+
+fn leave(body: Value) -> Result<Leave> {
+    if body.is_null() { Ok(Leave::default()) } else { from_body(body) }
 }
 
 fn job_id(text: &str) -> Result<u64> {

@@ -1,7 +1,7 @@
 //! Changes of settings while the daemon serves, and what they have to wait for.
 
 use forebay_backing::{Error, Kind, Result};
-use forebay_engine::{Tunables, WritePolicy};
+use forebay_engine::{Attachment, Tunables, WritePolicy};
 use serde_json::{Map, Value, json};
 
 use super::Daemon;
@@ -75,8 +75,11 @@ impl Daemon {
 
     /// What has to reach the backing store before a change is all there.
     fn waits_for(&self, before: &Tunables, after: &Tunables) -> Vec<String> {
-        let now = self.engine.status();
         let mut waits = Vec::new();
+        let now = self.engine.status();
+        if now.attachment != Attachment::Attached {
+            return waits; // What is kept dirty waits for that.
+        }
         let dirty = || {
             let files = counted(now.dirty_files, "file");
             format!("{} dirty in {files} to reach the backing store", human_size(now.dirty_bytes))

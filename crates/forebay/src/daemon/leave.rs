@@ -246,7 +246,7 @@ enum Grip {
 }
 
 /// Runs `work`, cancelling it at the deadline; tells whether that happened.
-fn with_deadline<T>(
+pub fn with_deadline<T>(
     deadline: Option<Instant>,
     progress: &Progress,
     work: impl FnOnce() -> T,

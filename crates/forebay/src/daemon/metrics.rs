@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use forebay_engine::{AgeBucket, RuleUse, Status};
+use forebay_engine::{AgeBucket, Attachment, RuleUse, Status};
 use forebay_fuse::Used;
 use serde_json::json;
 
@@ -109,6 +109,11 @@ impl Page {
                 s.service_bytes_per_sec,
             ),
             ("backing_available", "1 while the backing store answers", s.backing_available.into()),
+            (
+                "attached",
+                "1 while the fast tier takes part, 0 while it is detached",
+                (s.attachment == Attachment::Attached).into(),
+            ),
         ];
         for (name, help, value) in amounts {
             self.gauge(name, help, value as f64);

@@ -1,6 +1,7 @@
 //! The daemon: what is assembled for a mount, what it answers, how it leaves.
 
 mod api;
+mod attach;
 mod background;
 mod change;
 mod control;
@@ -24,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use forebay_backing::wrap::Meter;
 use forebay_backing::{Access, BackingStore, Error, Kind, Result, Sizes};
-use forebay_engine::{Engine, KeepDirty, Pattern, Progress, Tier, TierOwner};
+use forebay_engine::{Attachment, Config, Engine, KeepDirty, Pattern, Progress, Tier, TierOwner};
 use forebay_fuse::{Mount, MountOptions, Passthrough};
 
 use crate::config::Settings;
@@ -61,6 +62,8 @@ struct Daemon {
     jobs: Arc<Jobs>,
     history: History,
     events: Sender<Event>,
+    /// A detach is under way.
+    detaching: Arc<AtomicBool>,
     /// Held by whoever brings the daemon to its end; only one does at a time.
     leaving: Mutex<()>,
     /// What the one who is leaving waits for, so that a signal can cut it short.
@@ -125,10 +128,11 @@ fn assemble(plan: Plan, events: Sender<Event>, background: bool) -> Result<Arc<D
     let tier = Tier::open(&places.tier, &owner)?;
     start_log(&settings, &places, background)?;
     let (jobs, unfinished) = Jobs::load(saved::path(&places.tier));
+    let attachment = saved::load_attachment(&places.tier);
     let (engine, holds) = Engine::start_holding(
         tier,
         stack.store.clone(),
-        settings.engine.clone(),
+        Config { attachment, ..settings.engine.clone() },
         settings.tunables.clone(),
         &held(&unfinished),
     )?;
@@ -143,6 +147,7 @@ fn assemble(plan: Plan, events: Sender<Event>, background: bool) -> Result<Arc<D
         jobs,
         history: History::default(),
         events,
+        detaching: Arc::default(),
         leaving: Mutex::default(),
         drain: Mutex::default(),
         hurry: AtomicBool::new(false),
@@ -226,9 +231,17 @@ impl Daemon {
     fn notes(&self) -> Vec<String> {
         let found = self.engine.recovery();
         let mut notes = Vec::new();
+        let attachment = self.engine.attachment();
+        if attachment != Attachment::Attached {
+            notes.push("the tier is detached, as it was left: `forebay attach` uses it".into());
+        }
         if found.dirty_bytes > 0 {
+            let then = match attachment {
+                Attachment::DetachedKeepDirty => "they are kept",
+                _ => "flushing goes on",
+            };
             notes.push(format!(
-                "the tier holds {} dirty in {} from before; flushing goes on",
+                "the tier holds {} dirty in {} from before; {then}",
                 human_size(found.dirty_bytes),
                 counted(found.dirty_files, "file")
             ));

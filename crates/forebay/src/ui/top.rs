@@ -135,7 +135,11 @@ impl Screen {
 
     fn draw_level(&self, frame: &mut Frame, area: Rect) {
         let tier = self.number("tier_bytes");
-        let block = Block::new().borders(Borders::TOP).title(" fast tier ");
+        let title = match self.word("attachment") {
+            "-" | "attached" => " fast tier ".into(),
+            word => format!(" fast tier: {word} "),
+        };
+        let block = Block::new().borders(Borders::TOP).title(title);
         let inner = block.inner(area);
         frame.render_widget(block, area);
         let dirty = self.number("dirty_bytes");

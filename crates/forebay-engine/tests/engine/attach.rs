@@ -1,0 +1,222 @@
+//! Detaching the tier under programs that go on, and attaching it again.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use forebay_backing::{Access, BackingStore};
+use forebay_engine::{Attachment, Config, Engine, File, KeepDirty, Progress, Tunables};
+
+use crate::media::CrashMedia;
+use crate::start::{NEW, abandon, counter, patient, start};
+use crate::store::MemStore;
+
+const MIB: u64 = 1 << 20;
+
+/// An engine over a store with a file `old` of 4 MiB.
+fn engine(tunables: Tunables) -> (Arc<Engine>, Arc<CrashMedia>, MemStore) {
+    let (media, store) = (Arc::new(CrashMedia::default()), MemStore::new());
+    let (file, _) = store.create(Path::new("old"), &NEW).expect("an empty store");
+    file.write_at(&vec![1; 4 * MIB as usize], 0).expect("memory");
+    let engine = again(&media, &store, tunables, Attachment::Attached);
+    (engine, media, store)
+}
+
+fn again(
+    media: &Arc<CrashMedia>,
+    store: &MemStore,
+    tunables: Tunables,
+    attachment: Attachment,
+) -> Arc<Engine> {
+    let tunables = Tunables { tier_size: Some(1 << 30), ..tunables };
+    let config = Config { attachment, ..Config::default() };
+    let media = Arc::new((**media).clone());
+    start(media, Arc::new(store.clone()), "attach", config, tunables).expect("a sound tier")
+}
+
+fn new_file(engine: &Arc<Engine>, name: &str, mibs: u64) -> Arc<File> {
+    let (file, _) = engine.create(Path::new(name), &NEW).expect("a new name");
+    for n in 0..mibs {
+        engine.write(&file, n * MIB, &vec![2; MIB as usize]).expect("room");
+    }
+    file
+}
+
+fn bytes(engine: &Arc<Engine>, name: &str) -> Vec<u8> {
+    crate::start::read_all(engine, Path::new(name)).expect("it is there")
+}
+
+fn on_store(store: &MemStore, name: &str) -> Vec<u8> {
+    let len = store.stat(Path::new(name)).expect("it is there").size;
+    let mut bytes = vec![0; len as usize];
+    let file = store.open(Path::new(name), Access::Read).expect("it is there");
+    file.read_at(&mut bytes, 0).expect("memory");
+    bytes
+}
+
+fn detach(engine: &Arc<Engine>, keep: KeepDirty) {
+    let report = engine.detach(keep, &Progress::default());
+    assert!(report.failures.is_empty() && !report.cancelled, "{report:?}");
+}
+
+#[test]
+fn a_detached_tier_holds_nothing_and_takes_nothing() {
+    let (engine, _, store) = engine(patient());
+    bytes(&engine, "old");
+    engine.set_pinned(&["old".into()], true);
+    let file = new_file(&engine, "new", 3);
+    assert!(engine.status().used_bytes >= 7 * MIB);
+    detach(&engine, KeepDirty::No);
+    assert_eq!((engine.status().used_bytes, engine.status().dirty_files), (0, 0));
+    assert_eq!(on_store(&store, "new"), vec![2; 3 * MIB as usize]);
+    // The handle from before goes on, as new ones do, and the store has it at once.
+    engine.write(&file, MIB, &[3; 100]).expect("the store takes it");
+    assert_eq!(on_store(&store, "new")[MIB as usize..][..100], [3; 100]);
+    engine.set_len(&file, 2 * MIB).expect("the store takes it");
+    assert_eq!(on_store(&store, "new").len() as u64, 2 * MIB);
+    engine.sync(&file).expect("the store syncs");
+    assert_eq!(bytes(&engine, "new"), on_store(&store, "new"));
+    assert_eq!(bytes(&engine, "old"), vec![1; 4 * MIB as usize]);
+    let fetched = engine.prefetch(&["old".into()], &Progress::default());
+    assert!(fetched.failures[0].error.contains("attach"), "{fetched:?}");
+    assert_eq!(engine.status().used_bytes, 0);
+    assert!(counter(&engine, "read_bypass_detached") > 0);
+    assert!(counter(&engine, "write_bypass_detached") > 0);
+    // And back: reads stay, writes wait.
+    engine.attach();
+    engine.write(&file, 0, &[4; 100]).expect("room");
+    assert_eq!(on_store(&store, "new")[..100], [2; 100]);
+    bytes(&engine, "old");
+    assert!(engine.status().used_bytes >= 4 * MIB && engine.status().dirty_bytes > 0);
+    engine.close(&file);
+    engine.flush(&[], &Progress::default());
+    assert_eq!(on_store(&store, "new")[..100], [4; 100]);
+    assert_eq!(counter(&engine, "conflicts"), 0);
+    abandon(engine);
+}
+
+/// The drain would flush these at once: they are old, and the level is above its mark.
+#[test]
+fn kept_dirty_bytes_stay_through_a_restart_and_are_the_newest() {
+    let eager = Tunables { max_age: Duration::from_millis(100), ..Tunables::default() };
+    let (first, media, store) = engine(patient());
+    bytes(&first, "old");
+    let file = new_file(&first, "new", 8);
+    detach(&first, KeepDirty::Yes);
+    first.set_tunables(Tunables { tier_size: Some(12 * MIB), ..eager.clone() }).expect("valid");
+    assert_eq!(first.status().used_bytes, 8 * MIB, "the clean ones are gone");
+    // Written where it is kept; another file goes around.
+    first.write(&file, 0, &[5; 10]).expect("over what is there");
+    first.sync(&file).expect("the tier syncs");
+    let other = new_file(&first, "other", 1);
+    assert_eq!(on_store(&store, "other"), vec![2; MIB as usize]);
+    first.close(&other);
+    first.closing(&file, &Default::default()).expect("nothing to wait for");
+    first.close(&file);
+    std::thread::sleep(Duration::from_millis(800));
+    assert_eq!(counter(&first, "flushed_bytes"), 0);
+    assert_eq!(first.status().limited_by, "detached");
+    assert_eq!(on_store(&store, "new").len(), 0);
+
+    // The process ends without a word: what the medium holds is what the next one finds.
+    let image = Arc::new(CrashMedia::on(media.snapshot()));
+    abandon(first);
+    let second = again(&image, &store, eager, Attachment::DetachedKeepDirty);
+    let mut want = vec![2; 8 * MIB as usize];
+    want[..10].fill(5);
+    assert!(bytes(&second, "new") == want);
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(counter(&second, "flushed_bytes"), 0);
+    second.attach();
+    let began = Instant::now();
+    while second.status().dirty_files > 0 {
+        assert!(began.elapsed() < Duration::from_secs(10), "{:?}", second.status());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(on_store(&store, "new") == want);
+    abandon(second);
+}
+
+/// Readers and writers that never rest neither keep a detach from ending nor bring anything into
+/// the tier afterwards.
+#[test]
+fn a_detach_ends_under_load_and_nothing_comes_in_behind_it() {
+    let (engine, _, store) = engine(Tunables::default());
+    let file = new_file(&engine, "busy", 4);
+    let (done, turns) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Relaxed) {
+                let turn = turns.fetch_add(1, Relaxed) + 1;
+                let place = turn % 1000 * 4096;
+                engine.write(&file, place, &vec![turn as u8; 4096]).expect("a way");
+                let mut found = [0; 4096];
+                engine.read(&file, place, &mut found).expect("a way");
+                assert_eq!(found, [turn as u8; 4096], "turn {turn}");
+            }
+        });
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !done.load(Relaxed) {
+                    assert_eq!(bytes(&engine, "old"), vec![1; 4 * MIB as usize]);
+                }
+            });
+        }
+        for round in 0..5 {
+            std::thread::sleep(Duration::from_millis(50));
+            let began = Instant::now();
+            detach(&engine, KeepDirty::No);
+            assert!(began.elapsed() < Duration::from_secs(20), "round {round}");
+            let seen = turns.load(Relaxed);
+            while turns.load(Relaxed) < seen + 50 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            // One write may have been on its way into the tier.
+            assert!(engine.status().used_bytes <= 4096, "round {round}: {:?}", engine.status());
+            engine.attach();
+        }
+        done.store(true, Relaxed);
+    });
+    engine.close(&file);
+    let now = bytes(&engine, "busy");
+    engine.flush(&[], &Progress::default());
+    assert!(on_store(&store, "busy") == now);
+    assert_eq!(counter(&engine, "conflicts"), 0);
+    abandon(engine);
+}
+
+#[test]
+fn what_cannot_be_flushed_or_closed_leaves_all_as_it_was() {
+    let (engine, _, store) = engine(patient());
+    let path = Path::new("ours");
+    let file = new_file(&engine, "ours", 1);
+    engine.flush_file(&file).expect("a store that works");
+    engine.write(&file, 0, &[6; 10]).expect("room");
+    engine.close(&file);
+    let theirs = store.open(path, Access::ReadWrite).expect("it is there");
+    theirs.write_at(&[7; 20], 0).expect("memory");
+    let report = engine.detach(KeepDirty::No, &Progress::default());
+    assert_eq!(report.failures[0].state, "conflict", "{report:?}");
+    assert_eq!(engine.attachment(), Attachment::Attached);
+    engine.resolve(path, forebay_engine::Keep::Ours).expect("ours");
+    bytes(&engine, "ours");
+
+    let file = engine.open(path, None).expect("it is there");
+    assert!(engine.pin_shadow(&file).expect("the tier works").is_some(), "read past us");
+    let progress = Progress::default();
+    std::thread::scope(|scope| {
+        let detach = scope.spawn(|| engine.detach(KeepDirty::No, &progress));
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(!detach.is_finished() && engine.files_past_us() == 1);
+        progress.cancel();
+        let report = detach.join().expect("no panic");
+        assert!(report.cancelled && report.failures[0].error.contains("past the daemon"));
+    });
+    assert_eq!(engine.attachment(), Attachment::Attached);
+    engine.unpin_shadow(&file);
+    engine.close(&file);
+    detach(&engine, KeepDirty::No);
+    assert_eq!((engine.status().used_bytes, engine.attachment()), (0, Attachment::Detached));
+    abandon(engine);
+}

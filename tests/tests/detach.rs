@@ -1,0 +1,222 @@
+//! The tier taken out of the way of a mount that goes on serving, and put back.
+// S-20
+
+use std::fs::{self, File};
+use std::io::{Read, Seek, Write};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::time::Duration;
+
+use forebay_tests::{Bed, Mounted, Tier, drop_caches, needs_forebay, proof, sample, text, within};
+
+const MIB: usize = 1 << 20;
+
+/// What a file system may keep for a few files that are all hole.
+const EMPTY_MAX: u64 = 32 << 10;
+
+/// Nothing is flushed before somebody asks for it.
+const HOLD: &[&str] = &["--preset", "hold", "--max-age", "1h"];
+
+fn counter(mounted: &Mounted, name: &str) -> u64 {
+    let stats = mounted.forebay(&["stats", "--json", text(&mounted.path)]).ok().json();
+    stats["counters"][name].as_u64().unwrap_or_else(|| panic!("{name} in {stats}"))
+}
+
+fn detach(mounted: &Mounted, flags: &[&str]) -> forebay_tests::Out {
+    mounted.forebay(&[&["detach", text(&mounted.path)], flags].concat())
+}
+
+fn attach(mounted: &Mounted) -> forebay_tests::Out {
+    mounted.forebay(&["attach", text(&mounted.path)])
+}
+
+fn attachment(mounted: &Mounted) -> String {
+    mounted.status()["attachment"].as_str().unwrap().to_string()
+}
+
+/// What the shadow files in the tier occupy.
+fn shadow_bytes(tier: &Path) -> u64 {
+    let mut bytes = 0;
+    for dir in fs::read_dir(tier.join("shadow")).unwrap() {
+        for file in fs::read_dir(dir.unwrap().path()).unwrap() {
+            bytes += file.unwrap().metadata().map_or(0, |meta| meta.blocks() * 512);
+        }
+    }
+    bytes
+}
+
+#[test]
+fn programs_go_on_through_a_detach_and_an_attach() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let old = sample::file(&bed.backing.join("old"), 1, 4 * MIB);
+    sample::file(&bed.backing.join("pinned"), 2, MIB);
+    let mounted = bed.mount(HOLD);
+    fs::read(mounted.at("old")).unwrap();
+    mounted.forebay(&["pin", text(&mounted.at("pinned"))]).ok();
+    let new = sample::file(&mounted.at("new"), 3, 8 * MIB);
+    // A program that has its file open all the time, through the daemon.
+    let mut log = File::options().append(true).open(mounted.at("old")).unwrap();
+    log.write_all(b"one").unwrap();
+    assert!(shadow_bytes(&bed.tier) >= 13 * MIB as u64);
+    let told = detach(&mounted, &[]).ok().stdout;
+    assert!(told.contains("waits for") && told.contains("no data"), "{told}");
+    assert_eq!(attachment(&mounted), "detached");
+    assert_eq!((mounted.number("used_bytes"), mounted.number("dirty_files")), (0, 0));
+    assert!(shadow_bytes(&bed.tier) <= EMPTY_MAX);
+    assert_eq!(fs::read(bed.backing.join("new")).unwrap(), new);
+    // Reads are right, and leave nothing; writes are on the backing store when they return.
+    drop_caches();
+    assert!(fs::read(mounted.at("new")).unwrap() == new);
+    assert!(fs::read(mounted.at("old")).unwrap() == [&old[..], b"one"].concat());
+    log.write_all(b"two").unwrap();
+    let file = File::create(mounted.at("fresh")).unwrap();
+    file.write_all_at(b"fresh", 0).unwrap();
+    assert!(fs::read(bed.backing.join("old")).unwrap().ends_with(b"onetwo"));
+    assert_eq!(fs::read(bed.backing.join("fresh")).unwrap(), b"fresh");
+    file.sync_all().unwrap();
+    // A file without a name is no exception.
+    let mut nameless = File::options().read(true).append(true).open(mounted.at("fresh")).unwrap();
+    fs::remove_file(mounted.at("fresh")).unwrap();
+    nameless.write_all(b" and gone").unwrap();
+    let mut found = String::new();
+    nameless.rewind().unwrap();
+    nameless.read_to_string(&mut found).unwrap();
+    assert_eq!(found, "fresh and gone");
+    drop((file, nameless));
+    assert_eq!(mounted.number("used_bytes"), 0);
+    assert!(shadow_bytes(&bed.tier) <= EMPTY_MAX);
+    assert!(counter(&mounted, "read_bypass_detached") > 0);
+    assert!(counter(&mounted, "write_bypass_detached") > 0);
+    let shown = mounted.forebay(&["status", text(&mounted.path)]).ok().stdout;
+    assert!(shown.contains("DETACHED"), "{shown}");
+    let screen = mounted.forebay(&["top", "--once", text(&mounted.path)]).ok().stdout;
+    assert!(screen.contains("fast tier: detached"), "{screen}");
+    assert!(detach(&mounted, &[]).expect(2).stderr.contains("already"));
+    assert!(detach(&mounted, &["--keep-dirty"]).expect(2).stderr.contains("already"));
+
+    attach(&mounted).ok();
+    assert_eq!(attachment(&mounted), "attached");
+    assert!(attach(&mounted).expect(2).stderr.contains("already"));
+    log.write_all(b"three").unwrap();
+    assert!(fs::read(bed.backing.join("old")).unwrap().ends_with(b"onetwo"));
+    assert!(mounted.number("dirty_bytes") > 0);
+    drop_caches();
+    fs::read(mounted.at("new")).unwrap();
+    assert!(mounted.number("used_bytes") >= 8 * MIB as u64);
+    drop(log);
+    assert_eq!(counter(&mounted, "conflicts"), 0);
+    mounted.umount();
+    assert!(fs::read(bed.backing.join("old")).unwrap().ends_with(b"onetwothree"));
+    proof!("one detach, one attach");
+}
+
+#[test]
+fn kept_dirty_bytes_outlast_a_killed_daemon_and_go_home_after_an_attach() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let old = sample::file(&bed.backing.join("old"), 1, 4 * MIB);
+    let mounted = bed.mount(HOLD);
+    fs::read(mounted.at("old")).unwrap();
+    let kept = sample::file(&mounted.at("kept"), 2, 8 * MIB);
+    let part = File::options().write(true).open(mounted.at("old")).unwrap();
+    part.write_all_at(b"changed", MIB as u64).unwrap();
+    drop(part);
+    let told = detach(&mounted, &["--keep-dirty"]).ok().stdout;
+    assert!(told.contains("stay dirty"), "{told}");
+    assert!(shadow_bytes(&bed.tier) < 9 * MIB as u64, "the clean bytes of `old` are gone");
+    // Now the drain would, if it might.
+    let set = ["set", text(&mounted.path), "preset=governor", "max-age=1s", "settle=0s"];
+    mounted.forebay(&set).ok();
+    within(Duration::from_secs(10), "the drain says why it rests", || {
+        mounted.status()["limited_by"] == "detached"
+            && mounted.status()["oldest_dirty_age_secs"].as_f64() > Some(2.0)
+    });
+    assert_eq!(counter(&mounted, "flushed_bytes"), 0);
+    mounted.crash();
+
+    let eager = ["--max-age", "1s", "--settle", "0s"];
+    let out = bed.try_mount(&eager).ok();
+    assert!(out.text().contains("detached"), "the mount says so: {}", out.text());
+    let mounted = bed.mounted();
+    assert_eq!(attachment(&mounted), "detached-keep-dirty");
+    drop_caches();
+    let mut want = old;
+    want[MIB..MIB + 7].copy_from_slice(b"changed");
+    assert!(fs::read(mounted.at("kept")).unwrap() == kept);
+    assert!(fs::read(mounted.at("old")).unwrap() == want);
+    assert_eq!(fs::metadata(bed.backing.join("kept")).unwrap().len(), 0);
+    // What has no kept bytes is on the backing store at once.
+    let file = File::create(mounted.at("fresh")).unwrap();
+    file.write_all_at(b"fresh", 0).unwrap();
+    assert_eq!(fs::read(bed.backing.join("fresh")).unwrap(), b"fresh");
+    drop(file);
+    // What has is written where it is, and a sync makes that durable.
+    let file = File::options().write(true).open(mounted.at("kept")).unwrap();
+    file.write_all_at(b"newer", 0).unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    assert_eq!(counter(&mounted, "flushed_bytes"), 0);
+
+    attach(&mounted).ok();
+    within(Duration::from_secs(30), "the drain to bring them home", || {
+        mounted.number("dirty_files") == 0
+    });
+    let mut home = kept;
+    home[..5].copy_from_slice(b"newer");
+    assert!(fs::read(bed.backing.join("kept")).unwrap() == home);
+    assert!(fs::read(bed.backing.join("old")).unwrap() == want);
+    assert_eq!(counter(&mounted, "conflicts"), 0);
+    mounted.umount();
+    // An attached tier is one after a restart, too.
+    let mounted = bed.mount(&[]);
+    assert_eq!(attachment(&mounted), "attached");
+    mounted.umount();
+    proof!("{} bytes kept through a kill", home.len());
+}
+
+#[test]
+fn a_detach_that_cannot_be_leaves_the_tier_attached_and_says_why() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    sample::file(&bed.backing.join("read"), 1, MIB);
+    let mounted = bed.mount(&[HOLD, &["--passthrough", "read"]].concat());
+    fs::read(mounted.at("read")).unwrap();
+    // Read past the daemon, so its bytes in the tier must stay.
+    let reader = File::open(mounted.at("read")).unwrap();
+    if counter(&mounted, "passthrough_reads") > 0 {
+        let out = detach(&mounted, &["--timeout", "1s"]).expect(4);
+        let words = ["read: ", "past the daemon", "stays attached"];
+        assert!(words.iter().all(|word| out.stderr.contains(word)), "{}", out.stderr);
+        assert_eq!(attachment(&mounted), "attached");
+    }
+    drop(reader);
+    // Of a file without a name the tier has the only copy.
+    let mut nameless = File::create(mounted.at("gone")).unwrap();
+    nameless.write_all(&vec![7; MIB]).unwrap();
+    fs::remove_file(mounted.at("gone")).unwrap();
+    let out = detach(&mounted, &["--timeout", "1s"]).expect(4);
+    assert!(out.stderr.contains("that were removed"), "{}", out.stderr);
+    drop(nameless);
+    // A conflict does not go away by itself.
+    fs::write(mounted.at("ours"), b"first").unwrap();
+    mounted.flush();
+    let ours = File::options().write(true).open(mounted.at("ours")).unwrap();
+    ours.write_all_at(b"ours", 0).unwrap();
+    drop(ours);
+    fs::write(bed.backing.join("ours"), b"theirs, longer").unwrap();
+    let out = detach(&mounted, &[]).expect(4);
+    assert!(out.stderr.contains("conflict"), "{}", out.stderr);
+    assert_eq!(attachment(&mounted), "attached");
+    mounted.forebay(&["resolve", text(&mounted.at("ours")), "--keep", "ours"]).ok();
+    detach(&mounted, &["--keep-dirty"]).ok();
+    // From kept bytes to none.
+    detach(&mounted, &[]).ok();
+    assert_eq!((attachment(&mounted).as_str(), mounted.number("used_bytes")), ("detached", 0));
+    assert!(fs::read(bed.backing.join("ours")).unwrap().starts_with(b"ours"));
+    mounted.umount();
+    let mounted = bed.mount(&[]);
+    assert_eq!(attachment(&mounted), "detached", "until somebody attaches it");
+    mounted.umount();
+    proof!("three refusals");
+}
