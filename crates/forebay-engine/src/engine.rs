@@ -181,12 +181,15 @@ impl Engine {
         loop {
             let file = self.find(attr.key).unwrap_or_else(|| self.insert(path, attr));
             let mut inner = file.lock();
-            if self.find(attr.key).is_some_and(|known| Arc::ptr_eq(&known, &file)) {
+            let is_known = || self.find(attr.key).is_some_and(|known| Arc::ptr_eq(&known, &file));
+            if !inner.gone && is_known() {
                 inner.live().opens += 1;
                 drop(inner);
                 return file;
             }
-            // It was forgotten between the two looks; begin again.
+            drop(inner);
+            // It was forgotten between the two looks, or is just being so; begin again.
+            std::thread::yield_now();
         }
     }
 
@@ -213,7 +216,7 @@ impl Engine {
             && self.is_fresh(&file)
         {
             let mut inner = file.lock();
-            if !inner.live().unlinked {
+            if !inner.gone && !inner.live().unlinked {
                 inner.live().opens += 1;
                 drop(inner);
                 return Ok(file);
@@ -271,7 +274,12 @@ impl Engine {
     /// Takes a handle on a file of which something is cached, without asking the backing store.
     pub fn open_cached(&self, key: FileKey) -> Option<Arc<File>> {
         let file = self.find(key)?;
-        file.lock().live().opens += 1;
+        let mut inner = file.lock();
+        if inner.gone {
+            return None; // Nothing of it is cached.
+        }
+        inner.live().opens += 1;
+        drop(inner);
         Some(file)
     }
 
@@ -420,8 +428,10 @@ impl Engine {
             );
     }
 
-    /// Removes every trace of a file from the tier: record first, shadow after.
+    /// Removes every trace of a file from the tier: record first, shadow after. The caller lets it
+    /// be forgotten next, without its lock; who would open it in between finds it gone.
     pub(crate) fn discard(&self, file: &File, inner: &mut Inner) {
+        inner.gone = true;
         let had_record = inner.recorded;
         if inner.recorded {
             if self.append(inner, &Entry::Drop(file.id)).is_err() {

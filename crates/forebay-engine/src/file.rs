@@ -45,6 +45,8 @@ pub(crate) struct Inner {
     pub dirty_charged: u64,
     /// The file has a record in the index.
     pub recorded: bool,
+    /// It is about to leave the table: who found it there looks again.
+    pub gone: bool,
     /// The log's position right after bytes of this file last became clean.
     pub settled_seq: u64,
     /// Changes of names and attributes in progress: until they end, the backing file differs from
@@ -147,6 +149,7 @@ impl File {
             charged: 0,
             dirty_charged: 0,
             recorded,
+            gone: false,
             settled_seq: 0,
             base_seq: 0,
             changing: 0,

@@ -74,7 +74,7 @@ impl Engine {
         let mut report = Report::default();
         for file in self.select(scope) {
             let mut inner = file.lock();
-            if inner.state.flags.pinned == pinned {
+            if inner.state.flags.pinned == pinned || inner.gone {
                 continue;
             }
             inner.state.flags.pinned = pinned;
