@@ -269,3 +269,30 @@ fn a_process_is_followed_through_its_children_and_not_to_who_gets_its_number() {
     mounted.umount();
     proof!("a process and its child");
 }
+
+#[test]
+fn changes_of_size_follow_the_rule_too() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    for name in ["x.log", "d/x.log"] {
+        sample::file(&bed.backing.join(name), 1, 10);
+    }
+    let mounted = bed.mount(HOLD);
+    add(&mounted, &["logs", "deny", "--path", "/x.log"]);
+    let behind = |name: &str| fs::metadata(bed.backing.join(name)).unwrap().len();
+    let open = |name: &str| File::options().write(true).open(mounted.at(name)).unwrap();
+    let file = open("x.log");
+    file.set_len(8192).unwrap();
+    assert_eq!(behind("x.log"), 8192, "through the descriptor");
+    file.write_all_at(&[7; 100], 8192).unwrap();
+    assert_eq!(behind("x.log"), 8292, "and what is written after");
+    drop(file);
+    run(Command::new("truncate").args(["-s", "5"]).arg(mounted.at("x.log")));
+    assert_eq!(behind("x.log"), 5, "by name");
+    // The slash in front is the root of the mount.
+    open("d/x.log").set_len(8192).unwrap();
+    assert_eq!(behind("d/x.log"), 10, "another one, which the tier takes");
+    mounted.umount();
+    assert_eq!(behind("d/x.log"), 8192);
+    proof!("three changes of size went around the tier and one did not");
+}

@@ -4,8 +4,6 @@
 //! that matches decides; what no rule matches is allowed. All conditions of a rule must hold; a
 //! condition with several values holds if one of them does.
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -13,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use serde::{Deserialize, Serialize};
 
 use crate::around::{Admit, Lane, Quota};
+use crate::pattern::Pattern;
 use crate::report::RuleUse;
 use crate::served::Tally;
 
@@ -92,6 +91,8 @@ const REST_MS: u64 = 100;
 #[derive(Debug)]
 pub struct Active {
     pub rule: Rule,
+    /// Those of the rule, which is valid.
+    paths: Vec<Pattern>,
     pub used: AtomicU64,
     /// Of `used`, what is dirty.
     pub dirty: AtomicU64,
@@ -108,7 +109,8 @@ impl Active {
     pub fn new(rule: Rule, first: Option<ProcId>) -> Arc<Active> {
         let family = std::sync::Mutex::new(first.into_iter().collect());
         let (used, dirty, reads, writes, asked_from) = Default::default();
-        Arc::new(Active { rule, used, dirty, reads, writes, asked_from, family })
+        let paths = rule.path.iter().filter_map(|pattern| pattern.parse().ok()).collect();
+        Arc::new(Active { rule, paths, used, dirty, reads, writes, asked_from, family })
     }
 
     pub fn usage(&self) -> RuleUse {
@@ -160,7 +162,7 @@ impl Active {
         let rule = &self.rule;
         let sized = rule.size_min.is_none_or(|min| size >= min)
             && rule.size_max.is_none_or(|max| size <= max);
-        let named = rule.path.is_empty() || rule.path.iter().any(|glob| matches_glob(glob, path));
+        let named = rule.path.is_empty() || self.paths.iter().any(|pattern| pattern.matches(path));
         if !sized || !named {
             return false;
         }
@@ -209,8 +211,10 @@ impl Rule {
         {
             return Err("name: use letters, digits and '-'".into());
         }
-        if self.path.iter().any(String::is_empty) {
-            return Err("path: is empty; write a pattern such as 'logs/**' or '*.tmp'".into());
+        for pattern in &self.path {
+            pattern.parse::<Pattern>().map_err(|why| {
+                format!("path '{pattern}': {why}; write one such as 'logs/**' or '*.tmp'")
+            })?;
         }
         if let (Some(min), Some(max)) = (self.size_min, self.size_max)
             && min > max
@@ -232,57 +236,6 @@ pub fn first<'a>(
     who: Option<(Origin, &Process)>,
 ) -> Option<&'a Arc<Active>> {
     rules.iter().find(|rule| rule.matches(path, size, who))
-}
-
-fn matches_glob(glob: &str, path: &Path) -> bool {
-    let glob = glob.trim_start_matches('/');
-    match glob.contains('/') {
-        true => {
-            let parts: Vec<&[u8]> = glob.split('/').map(str::as_bytes).collect();
-            let names: Vec<&OsStr> = path.iter().collect();
-            matches_parts(&parts, &names)
-        }
-        false if glob == "**" => true,
-        false => {
-            path.file_name().is_some_and(|name| matches_name(glob.as_bytes(), name.as_bytes()))
-        }
-    }
-}
-
-fn matches_parts(parts: &[&[u8]], names: &[&OsStr]) -> bool {
-    match parts.split_first() {
-        None => names.is_empty(),
-        Some((part, rest)) if *part == b"**" => {
-            (0..=names.len()).any(|skip| matches_parts(rest, &names[skip..]))
-        }
-        Some((part, rest)) => names.split_first().is_some_and(|(name, below)| {
-            matches_name(part, name.as_bytes()) && matches_parts(rest, below)
-        }),
-    }
-}
-
-/// `*` is any run of bytes, `?` one. On a mismatch the last `*` takes one byte more: linear in
-/// practice, and never worse than the product of the lengths.
-fn matches_name(glob: &[u8], name: &[u8]) -> bool {
-    let (mut g, mut n) = (0, 0);
-    let mut star: Option<(usize, usize)> = None;
-    while n < name.len() {
-        match glob.get(g) {
-            Some(b'*') => {
-                star = Some((g, n));
-                g += 1;
-            }
-            Some(b) if *b == b'?' || *b == name[n] => (g, n) = (g + 1, n + 1),
-            _ => match star {
-                Some((at, from)) => {
-                    star = Some((at, from + 1));
-                    (g, n) = (at + 1, from + 1);
-                }
-                None => return false,
-            },
-        }
-    }
-    glob[g..].iter().all(|b| *b == b'*')
 }
 
 #[cfg(test)]
@@ -324,6 +277,8 @@ mod tests {
             ("*.log", "x.log"),
             ("a/*", "a/x"),
             ("/a/*.t?t", "a/x.txt"),
+            ("/x.log", "x.log"),
+            ("**", "a/b"),
             ("a/**", "a/b/c"),
             ("**/tmp/**", "x/y/tmp/z"),
             ("**/tmp/*", "tmp/z"),
@@ -333,6 +288,7 @@ mod tests {
         }
         for (glob, path) in [
             ("*.log", "x.log/y"),
+            ("/x.log", "a/x.log"),
             ("a/*", "a/b/c"),
             ("a/*", "b/a/x"),
             ("a*b*c", "axxbxbx"),

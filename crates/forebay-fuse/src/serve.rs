@@ -22,7 +22,7 @@ use crate::nodes::generation;
 use crate::reply::{Fail, Patience, Slot};
 use crate::request::{Do, Shared, Verbs};
 use crate::usage::{Moved, Who};
-use crate::vfs::{Caller, Entry, Make, Vfs};
+use crate::vfs::{Entry, Make, Vfs};
 
 /// The largest write request. Larger ones fall out of the processor's caches between the two
 /// copies; smaller ones pay more round trips.
@@ -33,10 +33,6 @@ pub struct Server {
     pub shared: Arc<Shared>,
     pub passthrough: bool,
     pub kernel_writeback: bool,
-}
-
-fn caller(req: &Request) -> Caller {
-    Caller { uid: req.uid(), gid: req.gid() }
 }
 
 fn who(req: &Request) -> Who {
@@ -130,14 +126,14 @@ impl Filesystem for Server {
         atime: Option<TimeOrNow>,
         mtime: Option<TimeOrNow>,
         _ctime: Option<SystemTime>,
-        _fh: Option<FileHandle>,
+        fh: Option<FileHandle>,
         _crtime: Option<SystemTime>,
         _chgtime: Option<SystemTime>,
         _bkuptime: Option<SystemTime>,
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let caller = caller(req);
+        let (who, handle) = (origin(req), fh.map(|fh| fh.0));
         let set = SetAttr {
             mode: mode.map(|m| m & 0o7777),
             uid,
@@ -149,7 +145,7 @@ impl Filesystem for Server {
         let setattr = Do::new(
             |v| &v.setattr,
             reply,
-            move |vfs| vfs.setattr(ino.0, caller, &set, size),
+            move |vfs| vfs.setattr(ino.0, who, &set, size.map(|size| (size, handle))),
             move |_, reply: ReplyAttr, attr| reply.attr(&ttl, &file_attr(&attr, ino.0)),
         );
         self.run(setattr.patient());

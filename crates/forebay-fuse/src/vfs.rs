@@ -38,13 +38,6 @@ pub trait Registrar: Send + Sync {
     fn release(&self, id: u32);
 }
 
-/// Who asks, and what a new file shall have.
-#[derive(Debug, Clone, Copy)]
-pub struct Caller {
-    pub uid: u32,
-    pub gid: u32,
-}
-
 /// A file as the kernel is told of it.
 #[derive(Debug, Clone, Copy)]
 pub struct Entry {

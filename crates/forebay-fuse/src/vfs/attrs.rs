@@ -2,30 +2,35 @@
 
 use std::ffi::OsStr;
 use std::path::Path;
+use std::sync::Arc;
 
 use forebay_backing::{Attr, Error, FileKind, Result, SetAttr, XattrMode};
-use forebay_engine::Named;
+use forebay_engine::rules::Origin;
+use forebay_engine::{File, Lane, Named};
 
-use super::{Caller, Vfs};
+use super::{Handle, Vfs};
 use crate::control::Control;
 
 impl Vfs {
-    /// Changes attributes, and the size if one is given.
+    /// Changes attributes, and the size if one is given, through the handle that comes with it.
     pub fn setattr(
         &self,
         id: u64,
-        caller: Caller,
+        who: Origin,
         set: &SetAttr,
-        size: Option<u64>,
+        size: Option<(u64, Option<u64>)>,
     ) -> Result<Attr> {
         if Control::owns(id) {
             return self.control.attr(id);
         }
         let tree = self.tree();
         let path = self.nodes.path(id);
-        if let Some(size) = size {
-            self.set_size(id, path.as_deref(), size)?;
-            if caller.uid != 0 {
+        if let Some((size, handle)) = size {
+            let lane = handle.and_then(|handle| self.lane(handle));
+            self.set_size(id, path.as_deref(), size, |file| {
+                lane.unwrap_or_else(|| self.engine.lane_of(file, who))
+            })?;
+            if who.uid != 0 {
                 self.strip_suid(id, path.as_deref());
             }
         }
@@ -46,13 +51,26 @@ impl Vfs {
         self.getattr(id)
     }
 
-    pub(super) fn set_size(&self, id: u64, path: Option<&Path>, size: u64) -> Result<()> {
+    fn lane(&self, handle: u64) -> Option<Lane> {
+        match &*self.handle(handle).ok()? {
+            Handle::File { lane, .. } => Some(lane.clone()),
+            _ => None,
+        }
+    }
+
+    fn set_size(
+        &self,
+        id: u64,
+        path: Option<&Path>,
+        size: u64,
+        lane: impl FnOnce(&Arc<File>) -> Lane,
+    ) -> Result<()> {
         if let Some(file) = self.open_file(id) {
-            return self.engine.set_len(&file, size);
+            return self.engine.set_len_in(&lane(&file), &file, size);
         }
         let path = path.ok_or_else(|| Error::os(libc::ESTALE, "a name that is gone"))?;
         let file = self.engine.open(path, self.nodes.key(id))?;
-        let done = self.engine.set_len(&file, size);
+        let done = self.engine.set_len_in(&lane(&file), &file, size);
         self.engine.close(&file);
         self.nodes.set_pages(id, 0);
         done
