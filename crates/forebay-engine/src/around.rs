@@ -12,7 +12,7 @@
 //! - R3: what is cached of a range is thrown away before and after it is written around the tier;
 //!   a fill that read the old bytes does not land.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -100,7 +100,9 @@ pub(crate) struct Around {
 
 #[derive(Default)]
 struct Unsynced {
-    keys: HashSet<FileKey>,
+    /// With the number of the last write.
+    keys: HashMap<FileKey, u64>,
+    last: u64,
     /// There were more: any file may be one.
     more: bool,
 }
@@ -437,25 +439,30 @@ impl Engine {
 
     fn note_unsynced(&self, key: FileKey) {
         let mut unsynced = self.around.unsynced.lock().expect("no panic inside");
+        unsynced.last += 1;
+        let last = unsynced.last;
         match unsynced.keys.len() < UNSYNCED_MAX {
-            true => drop(unsynced.keys.insert(key)),
+            true => drop(unsynced.keys.insert(key, last)),
             false => unsynced.more = true,
         }
     }
 
     /// Syncs what was written around the tier, whoever wrote it.
     pub(crate) fn sync_around(&self, file: &Arc<File>) -> Result<()> {
-        {
-            let mut unsynced = self.around.unsynced.lock().expect("no panic inside");
-            if !unsynced.keys.remove(&file.key) && !unsynced.more {
-                return Ok(());
-            }
+        let (known, more) = {
+            let unsynced = self.around.unsynced.lock().expect("no panic inside");
+            (unsynced.keys.get(&file.key).copied(), unsynced.more)
+        };
+        if known.is_none() && !more {
+            return Ok(());
         }
-        let synced = self.sync_target(file);
-        if synced.is_err() {
-            self.note_unsynced(file.key);
+        self.sync_target(file)?;
+        // Only now: who syncs at the same time must not take it for done.
+        let mut unsynced = self.around.unsynced.lock().expect("no panic inside");
+        if known.is_some() && unsynced.keys.get(&file.key).copied() == known {
+            unsynced.keys.remove(&file.key);
         }
-        synced
+        Ok(())
     }
 
     pub(crate) fn sync_target(&self, file: &Arc<File>) -> Result<()> {

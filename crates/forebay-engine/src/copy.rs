@@ -106,6 +106,9 @@ impl Engine {
             if last.as_deref() == Some(&*path) {
                 break;
             }
+            if !self.privileged {
+                job.touched.store(true, SeqCst);
+            }
             let opened = self.health.quietly(|| {
                 // An ordinary user opens his own 0444 file by way of a chmod, which moves its
                 // ctime: look before.

@@ -99,7 +99,10 @@ impl Engine {
     fn fill_later(self: &Arc<Self>, file: &Arc<File>, start: u64, end: u64) {
         let (engine, file) = (self.clone(), file.clone());
         self.fills.run(move || {
-            let gap = file.lock().state.ranges.first_gap(start, end);
+            let gap = {
+                let inner = file.lock();
+                inner.state.ranges.first_gap(start, end).filter(|_| !inner.gone)
+            };
             if let Some(gap) = gap {
                 add(&engine.counters.readahead_fills, 1);
                 let _ = engine.fill_exactly(&file, gap.0, gap.1.min(end));
@@ -151,11 +154,11 @@ impl Engine {
         let Some(epoch) = self.begin_fill(file, start, end)? else {
             return Ok(None); // Somebody else fetched it.
         };
-        let fetched = self.fetch(file, start, end);
+        let fetched = self.fetch(file, start, end, epoch);
         let mut inner = file.lock();
         inner.live().fills.retain(|range| *range != (start, end));
         let landed = match fetched {
-            Ok(bytes) if inner.live().epoch == epoch => {
+            Ok(Some(bytes)) if inner.live().epoch == epoch => {
                 self.land_fill(file, &mut inner, start, &bytes)
             }
             Ok(_) => Ok(None),
@@ -170,6 +173,9 @@ impl Engine {
     fn begin_fill(&self, file: &Arc<File>, start: u64, end: u64) -> Result<Option<u64>> {
         let deadline = Instant::now() + self.tune(|t| t.backing_timeout);
         let mut inner = file.lock();
+        if inner.gone {
+            return Ok(None); // Nobody has it open: it was read ahead.
+        }
         let overlaps =
             |inner: &mut Inner| inner.live().fills.iter().any(|&(a, b)| a < end && start < b);
         if !overlaps(&mut inner) {
@@ -187,16 +193,22 @@ impl Engine {
         Ok(None)
     }
 
-    fn fetch(&self, file: &Arc<File>, start: u64, end: u64) -> Result<Vec<u8>> {
+    /// `None` if the bytes were cut off through us meanwhile.
+    fn fetch(&self, file: &Arc<File>, start: u64, end: u64, epoch: u64) -> Result<Option<Vec<u8>>> {
         let backing = self.backing_file(file)?;
         let mut bytes = vec![0; (end - start) as usize];
         let n = self.health.call(|| backing.read_at(&mut bytes, start))?;
         if n < bytes.len() {
-            return Err(self.shrank(file));
+            let ours = {
+                let mut inner = file.lock();
+                let live = inner.live();
+                live.arounds > 0 || live.epoch != epoch
+            };
+            return if ours { Ok(None) } else { Err(self.shrank(file)) };
         }
         add(&self.counters.fills, 1);
         add(&self.counters.fill_bytes, n as u64);
-        Ok(bytes)
+        Ok(Some(bytes))
     }
 
     /// The backing file has changed under us: looks at it again. Returns what the reader of what is

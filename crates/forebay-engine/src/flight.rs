@@ -461,10 +461,11 @@ impl Engine {
             let inner = job.file.lock();
             (inner.changing, inner.base_seq)
         };
-        let found = match target.filter(|_| touched && self.health.is_available()) {
-            Some(target) => self.health.quietly(|| target.stat()).ok(),
-            None => None,
+        // Synced: what is taken over must still be so after a loss of power there.
+        let look = |target: Arc<dyn BackingFile>| {
+            self.health.quietly(|| target.sync().and_then(|()| target.stat())).ok()
         };
+        let found = target.filter(|_| touched && self.health.is_available()).and_then(look);
         let mut inner = job.file.lock();
         if !inner.state.flags.flush_open || inner.live().unlinked {
             return inner;

@@ -637,6 +637,9 @@ fn ahead(inner: &mut Inner, start: u64, end: u64) -> Option<(u64, u64)> {
     let live = inner.live();
     live.written_to = end;
     let goes_on = live.synced_to > 0 && (start..=end).contains(&live.synced_to);
+    // Where somebody else's bytes may lie behind, they are not ours to write.
+    let alone = live.flight.is_none() && !live.stale;
+    let goes_on = goes_on && alone && !inner.state.flags.flush_open;
     // Nothing that needs no record itself is worth one.
     if !goes_on || inner.state.ranges.within(start, end).all(|run| run.state.is_dirty()) {
         return None;

@@ -178,8 +178,11 @@ impl LogFile {
             Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => {}
             other => other?,
         }
-        self.zero(self.reserved.max(need), self.tail + step)?;
-        self.reserved = self.tail + step;
+        self.reserved = match self.zero(self.reserved.max(need), self.tail + step) {
+            // There may still be room for the record itself, which may be that of an eviction.
+            Err(e) if e.raw_os_error() == Some(libc::ENOSPC) => need,
+            other => other.map(|()| self.tail + step)?,
+        };
         Ok(())
     }
 

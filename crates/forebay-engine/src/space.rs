@@ -249,7 +249,8 @@ impl Engine {
         }
         failpoint::pass("evict.punched");
         inner.live().epoch += 1;
-        if inner.is_idle() && !inner.only_descriptor() {
+        let moved = inner.live().moved;
+        if inner.is_idle() && !moved && !inner.only_descriptor() {
             inner.live = None;
         }
         add(&self.counters.evicted_bytes, freed);
