@@ -30,7 +30,7 @@ pub struct Named<'a> {
 }
 
 /// How often attributes are asked for that change beneath.
-const LOOKS: u32 = 3;
+const LOOKS: u32 = 100;
 
 impl Engine {
     /// The backing store, for what concerns no cached byte. Each call goes through
@@ -41,8 +41,8 @@ impl Engine {
 
     /// Attributes of `path`, with what we know better.
     pub fn stat(&self, path: &Path) -> Result<Attr> {
-        let forgotten = || self.table.read().expect("no panic inside").forgotten;
-        let (mut known, mut seen) = (forgotten(), None);
+        let table = || self.table.read().expect("no panic inside");
+        let (mut known, mut seen) = (table().forgotten, None);
         let mut attr = self.ask(|b| b.stat(path))?;
         for _ in 0..LOOKS {
             // What is dirty may have been flushed since the answer: then it is out of date.
@@ -60,8 +60,8 @@ impl Engine {
                     }
                     seen = Some((file.id, inner.base_seq));
                 }
-                None if known == forgotten() => return Ok(attr),
-                None => known = forgotten(),
+                None if !table().lost_since(attr.key, known) => return Ok(attr),
+                None => known = table().forgotten,
             }
             attr = self.ask(|b| b.stat(path))?;
         }

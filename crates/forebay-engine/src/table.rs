@@ -3,6 +3,7 @@
 //! There may be millions, so each costs two pointers here: keys and ids are read where they are,
 //! in the file.
 
+use std::collections::VecDeque;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
@@ -19,7 +20,12 @@ pub(crate) struct Table {
     hasher: DefaultHashBuilder,
     /// How many files were ever taken out.
     pub forgotten: u64,
+    /// The keys of the last of them, the latest in front.
+    left: VecDeque<FileKey>,
 }
+
+/// So many are remembered that were taken out.
+const LEFT_MAX: usize = 256;
 
 impl Table {
     pub fn with_key(&self, key: FileKey) -> Option<&Arc<File>> {
@@ -61,5 +67,13 @@ impl Table {
             found.remove();
         }
         self.forgotten += 1;
+        self.left.truncate(LEFT_MAX - 1);
+        self.left.push_front(file.key);
+    }
+
+    /// Whether a file with this key may have been taken out since so many were.
+    pub fn lost_since(&self, key: FileKey, forgotten: u64) -> bool {
+        let lost = (self.forgotten - forgotten) as usize;
+        lost > self.left.len() || self.left.iter().take(lost).any(|left| *left == key)
     }
 }
