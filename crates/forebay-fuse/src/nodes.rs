@@ -20,7 +20,7 @@ pub const ROOT: u64 = 1;
 
 /// Each holds a descriptor, until the kernel has forgotten the file. It may be slow to, after many
 /// removals at once; then it has no open in progress for all of them.
-const PINS_MAX: usize = 1024;
+const PINS_MAX: usize = 4096;
 
 /// The kernel's file handles have room for 32 bits.
 pub fn generation(key: FileKey) -> u64 {

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
-use forebay_backing::{Attr, DirEntry, Error, FileKind, Result, StatFs};
+use forebay_backing::{Attr, DirEntry, Error, FileKey, FileKind, Result, StatFs};
 use forebay_engine::{Engine, File, Lane};
 use hashbrown::HashMap;
 
@@ -105,7 +105,7 @@ pub struct Vfs {
     registrar: OnceLock<Box<dyn Registrar>>,
     handles: RwLock<HashMap<u64, Arc<Handle>>>,
     next_handle: AtomicU64,
-    open: Mutex<HashMap<u64, OpenNode>>,
+    open: Mutex<HashMap<FileKey, OpenNode>>,
     tree: RwLock<()>,
 }
 
@@ -170,7 +170,8 @@ impl Vfs {
     }
 
     fn open_file(&self, id: u64) -> Option<Arc<File>> {
-        self.open.lock().expect("no panic inside").get(&id).map(|node| node.file.clone())
+        let key = self.nodes.key(id)?;
+        self.open.lock().expect("no panic inside").get(&key).map(|node| node.file.clone())
     }
 
     fn refuse_read_only(&self) -> Result<()> {

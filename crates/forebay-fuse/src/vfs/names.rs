@@ -42,9 +42,11 @@ impl Vfs {
         Ok(())
     }
 
-    /// Before a name goes: the kernel may speak of the file by its number for a while.
+    /// Before a name goes: the kernel may speak of the file by its number for a while. It does for
+    /// certain while the file is open.
     pub(super) fn hold(&self, key: FileKey, path: &Path) {
-        if self.nodes.may_hold()
+        let open = || self.open.lock().expect("no panic inside").contains_key(&key);
+        if (self.nodes.may_hold() || open())
             && let Ok(Some(pin)) = self.engine.ask(|b| b.pin(path))
         {
             self.nodes.hold(self.nodes.id_of(key), pin);

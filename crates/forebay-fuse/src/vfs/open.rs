@@ -6,7 +6,7 @@
 use std::ffi::OsStr;
 use std::sync::Arc;
 
-use forebay_backing::{Error, New, Result};
+use forebay_backing::{Error, FileKey, New, Result};
 use forebay_engine::rules::Origin;
 use forebay_engine::{File, Lane, WritePolicy};
 use hashbrown::HashMap;
@@ -98,7 +98,7 @@ impl Vfs {
         lane: Lane,
     ) -> Result<Opened> {
         let mut open = self.open.lock().expect("no panic inside");
-        let node = open.entry(id).or_insert_with(|| OpenNode {
+        let node = open.entry(file.key).or_insert_with(|| OpenNode {
             file: file.clone(),
             cached: 0,
             passthrough: 0,
@@ -119,13 +119,13 @@ impl Vfs {
                 Ok(Some(found)) => kernel_id = found,
                 Ok(None) => planned = Plan::Cached,
                 Err(e) => {
-                    self.drop_if_unused(&mut open, id);
+                    self.drop_if_unused(&mut open, file.key);
                     self.engine.close(&file);
                     return Err(e);
                 }
             }
         }
-        let node = open.get_mut(&id).expect("entered above");
+        let node = open.get_mut(&file.key).expect("entered above");
         let how = match planned {
             Plan::Cached => {
                 node.cached += 1;
@@ -214,10 +214,10 @@ impl Vfs {
         }
     }
 
-    pub(super) fn drop_if_unused(&self, open: &mut HashMap<u64, OpenNode>, id: u64) {
-        let unused = open.get(&id).is_some_and(|node| node.cached + node.passthrough == 0);
+    pub(super) fn drop_if_unused(&self, open: &mut HashMap<FileKey, OpenNode>, key: FileKey) {
+        let unused = open.get(&key).is_some_and(|node| node.cached + node.passthrough == 0);
         if unused
-            && let Some(kernel_id) = open.remove(&id).and_then(|node| node.kernel_id)
+            && let Some(kernel_id) = open.remove(&key).and_then(|node| node.kernel_id)
             && let Some(registrar) = self.registrar.get()
         {
             registrar.release(kernel_id);
@@ -236,19 +236,21 @@ impl Vfs {
         }
         // Before the mode can change: the kernel's pages are of what the file is now, and a writer
         // that comes next must find no trace of them.
-        if *plan == Plan::Cached {
+        // The node may be another file's by now, which got the inode number.
+        let is_ours = self.nodes.key(*id) == Some(file.key);
+        if *plan == Plan::Cached && is_ours {
             self.nodes.set_pages(*id, self.engine.facts(file).fingerprint);
         }
-        if let Some(node) = open.get_mut(id) {
+        if let Some(node) = open.get_mut(&file.key) {
             match plan {
                 Plan::Cached => node.cached -= 1,
                 Plan::PassRead | Plan::PassWrite => node.passthrough -= 1,
             }
         }
-        self.drop_if_unused(&mut open, *id);
+        self.drop_if_unused(&mut open, file.key);
         drop(open);
         let facts = self.engine.facts(file);
-        if *plan == Plan::PassWrite && *set_id && facts.set_id && facts.wholly_dirty {
+        if *plan == Plan::PassWrite && *set_id && facts.set_id && facts.wholly_dirty && is_ours {
             // Who wrote past us is not known; a privilege is not left on what he wrote.
             self.strip_suid(*id, None);
         }
