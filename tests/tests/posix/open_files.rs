@@ -1,8 +1,9 @@
 //! Names that change under open files.
 
 use std::fs::{self, File};
-use std::io::Write;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use forebay_tests::sample;
@@ -22,6 +23,7 @@ pub const CASES: &[Case] = cases![
     attributes_change_through_descriptors,
     many_opens_of_one_file_from_threads,
     the_write_rename_idiom_never_shows_a_partial_file,
+    a_number_that_is_given_again_mixes_no_bytes,
 ];
 
 fn rw(path: &Path) -> File {
@@ -247,4 +249,42 @@ fn the_write_rename_idiom_never_shows_a_partial_file(dir: &Path) {
         reader.join().unwrap();
     });
     assert_eq!(fs::read(&path).unwrap(), [99; 30_000]);
+}
+
+fn path_only(path: &Path) -> File {
+    File::options().read(true).custom_flags(libc::O_PATH).open(path).expect("it is there")
+}
+
+/// More files are removed than the daemon holds on to, while the kernel still knows them all.
+fn a_number_that_is_given_again_mixes_no_bytes(dir: &Path) {
+    let limits = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let all = rustix::process::Rlimit { current: limits.maximum, ..limits };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, all).unwrap();
+    let known = |i: usize| {
+        let path = dir.join(format!("known{i}"));
+        File::create(&path).unwrap();
+        let file = path_only(&path);
+        fs::remove_file(&path).unwrap();
+        file
+    };
+    let known: Vec<File> = (0..4500).map(known).collect();
+    let (old, new) = (dir.join("old"), dir.join("new"));
+    for i in 0..30u8 {
+        fs::write(&old, [i; 5000]).unwrap();
+        let seen = path_only(&old);
+        fs::remove_file(&old).unwrap();
+        // Looked up while it had a name, opened when it had none.
+        let open = File::open(format!("/proc/self/fd/{}", seen.as_raw_fd()));
+        fs::write(&new, [i + 100; 5000]).unwrap();
+        let mut bytes = Vec::new();
+        // The kernel may take its number for gone. Other bytes than its own it must not have.
+        if let Ok(mut open) = open
+            && open.read_to_end(&mut bytes).is_ok()
+        {
+            assert!(bytes == [i; 5000], "the removed file has {} bytes", bytes.len());
+        }
+        assert!(fs::read(&new).unwrap() == [i + 100; 5000], "the new file");
+        fs::remove_file(&new).unwrap();
+    }
+    drop(known);
 }
