@@ -7,6 +7,7 @@ use forebay_backing::Result;
 use serde_json::json;
 
 use super::job::{tell_failures, watch};
+use super::umount::GRACE;
 use crate::http::Client;
 use crate::mounts::{Mounts, Place};
 use crate::ui::{say, say_json};
@@ -53,9 +54,6 @@ pub struct Args {
     #[arg(long)]
     json: bool,
 }
-
-/// On top of --timeout: a copy in flight may take this long to reach a safe point.
-const GRACE: Duration = Duration::from_secs(45);
 
 pub fn run(args: &Args) -> Result<u8> {
     let place = Mounts::read()?.daemon_of(&args.mountpoint)?;

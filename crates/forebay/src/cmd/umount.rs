@@ -48,7 +48,7 @@ pub struct Args {
 }
 
 /// On top of --timeout: a copy in flight may take this long to reach a safe point.
-const GRACE: Duration = Duration::from_secs(45);
+pub const GRACE: Duration = Duration::from_secs(45);
 
 /// From the answer "unmounted" to the end of the process there is only closing of files.
 const END_PATIENCE: Duration = Duration::from_secs(30);
