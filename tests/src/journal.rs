@@ -208,15 +208,17 @@ impl History {
         wrong
     }
 
-    /// Writes the outcome of the operation in flight into the journal, as found in `dir`.
-    pub fn settle(&self, dir: &Path, journal: &Path, sides: &Path) {
+    /// Writes the outcome of the operation in flight into the journal, as found in `dir`; contents
+    /// go into files beside the journal.
+    pub fn settle(&self, dir: &Path, journal: &Path) {
         let Some(op) = &self.in_flight else { return };
         let found = read_dir(dir);
         let mut journal_file = Journal::append(journal);
         // Ends the interrupted line, so that the loads below say what came of it.
         journal_file.line("E");
         for (i, name) in op.names().into_iter().enumerate() {
-            let side = sides.join(format!("{}-{}-{i}", name.replace('/', "_"), self.acked.len()));
+            let mut side = journal.to_path_buf();
+            side.as_mut_os_string().push(format!("-{}-{i}", self.acked.len()));
             match found.get(name) {
                 Some(bytes) => {
                     std::fs::write(&side, bytes).expect("side file");

@@ -27,7 +27,6 @@ pub struct Writer {
     pub name: String,
     pub journal: PathBuf,
     log: PathBuf,
-    sides: PathBuf,
 }
 
 impl Load {
@@ -45,7 +44,6 @@ impl Load {
             let writer = Writer {
                 journal: journals.join(&name),
                 log: journals.join(format!("{name}.log")),
-                sides: journals.clone(),
                 name,
             };
             (writer.spawn(&dir, seed.wrapping_mul(31) + i as u64, work), writer)
@@ -123,7 +121,7 @@ impl Writer {
 
     /// Writes down what became of the interrupted operation, so that the next round builds on it.
     pub fn settle(&self, root: &Path) {
-        self.history().settle(&root.join(&self.name), &self.journal, &self.sides);
+        self.history().settle(&root.join(&self.name), &self.journal);
     }
 }
 
