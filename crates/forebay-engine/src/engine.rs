@@ -470,8 +470,15 @@ impl Engine {
         let holds = inner.state.ranges.count() > 0 || inner.state.flags.opaque;
         let how = if holds { Open::Existing } else { Open::Fresh };
         let shadow = self.note_tier(self.media().open(&name, how))?;
-        if !holds && inner.state.size > 0 {
-            self.note_tier(shadow.set_len(inner.state.size))?;
+        // Longer than the file is one whose last append died before it was recorded: programs that
+        // are passed through to the shadow would read on.
+        let size = inner.state.size;
+        let fits = match holds {
+            true => inner.state.flags.opaque || self.note_tier(shadow.stat())?.len <= size,
+            false => size == 0,
+        };
+        if !fits {
+            self.note_tier(shadow.set_len(size))?;
         }
         inner.live().shadow = Some(shadow.clone());
         Ok(shadow)

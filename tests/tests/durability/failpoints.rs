@@ -160,6 +160,57 @@ fn an_empty_journal_asks_for_nothing() {
     assert!(history.acked.is_empty() && history.in_flight.is_none());
 }
 
+/// An append to a clean file that was written to the tier and not recorded was never acknowledged:
+/// whoever reads the file afterwards sees it as its size says, past the daemon, too.
+#[test]
+fn an_append_that_died_before_its_record_is_not_there() {
+    needs_forebay!();
+    if !binary_mentions("write.data") {
+        skip!("this forebay has no failpoints");
+    }
+    for flags in [&["--passthrough", "off"], &["--policy", "write-through"]] {
+        let mut bed = Bed::new(Tier::Disk);
+        let old = forebay_tests::sample::file(&bed.backing.join("file"), 1, 10_000);
+        bed.env("FOREBAY_FAILPOINTS", "write.data=1");
+        let foreground = bed.mount_foreground(flags);
+        assert!(fs::read(bed.mnt.join("file")).unwrap() == old);
+        let file = fs::File::options().append(true).open(bed.mnt.join("file")).unwrap();
+        std::io::Write::write_all(&mut &file, &[7; 5000]).expect_err("the daemon dies");
+        drop((file, foreground));
+        images::unmount(&bed.mnt, true).expect("a dead mount can be detached");
+        bed.unset("FOREBAY_FAILPOINTS");
+        let shadows: u64 = sizes_below(&bed.tier.join("shadow"));
+        assert_eq!(shadows, 15_000, "the bytes had reached the tier");
+
+        let mounted = bed.mount(&[]);
+        let seen = fs::read(bed.mnt.join("file")).unwrap();
+        assert!(seen == old, "{flags:?}: {} bytes of {}", seen.len(), old.len());
+        assert_eq!(fs::metadata(bed.mnt.join("file")).unwrap().len(), 10_000, "{flags:?}");
+        // What was cut off must not come back when the file grows over it.
+        fs::File::options()
+            .write(true)
+            .open(bed.mnt.join("file"))
+            .unwrap()
+            .set_len(15_000)
+            .unwrap();
+        let mut want = old;
+        want.resize(15_000, 0);
+        assert!(fs::read(bed.mnt.join("file")).unwrap() == want, "{flags:?}, grown");
+        mounted.umount();
+        assert!(fs::read(bed.backing.join("file")).unwrap() == want, "{flags:?}, backing store");
+    }
+    proof!("two appends died between the tier and the record");
+}
+
+fn sizes_below(dir: &Path) -> u64 {
+    let size = |entry: std::io::Result<fs::DirEntry>| {
+        let entry = entry.unwrap();
+        let meta = entry.metadata().unwrap();
+        if meta.is_dir() { sizes_below(&entry.path()) } else { meta.len() }
+    };
+    fs::read_dir(dir).unwrap().map(size).sum()
+}
+
 macro_rules! points {
     ($($name:ident: $point:expr;)*) => {
         $(#[test]
