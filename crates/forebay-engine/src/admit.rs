@@ -166,11 +166,11 @@ impl Engine {
 fn assign(inner: &mut Inner, rule: Option<Arc<Active>>) {
     if let Some(rule) = &inner.rule {
         rule.used.fetch_sub(inner.charged, Relaxed);
-        rule.dirty.fetch_sub(inner.dirty_charged, Relaxed);
+        rule.dirty.fetch_sub(inner.dirty_charged(), Relaxed);
     }
     if let Some(rule) = &rule {
         rule.used.fetch_add(inner.charged, Relaxed);
-        rule.dirty.fetch_add(inner.dirty_charged, Relaxed);
+        rule.dirty.fetch_add(inner.dirty_charged(), Relaxed);
     }
     inner.rule = rule;
 }

@@ -144,7 +144,7 @@ mod tests {
             let mut inner = bed.file.lock();
             inner.state.dirty_since = now_ms() + hour.as_millis() as u64;
             let (error, retry_at) = ("a flush failed".into(), Instant::now() + hour);
-            inner.trouble = Some(Box::new(Trouble { error, count: 1, retry_at }));
+            inner.dirt().trouble = Some(Trouble { error, count: 1, retry_at });
         }
         let by = Some(Instant::now() + Duration::from_millis(400));
         let report = bed.engine.execute(&Order { by, ..Order::default() }, &Progress::default());

@@ -89,7 +89,7 @@ impl Engine {
 }
 
 fn candidate(file: Arc<File>, now: u64) -> Option<Candidate> {
-    let mut inner = file.lock();
+    let inner = file.lock();
     if !is_flushable(&inner) || !inner.state.is_dirty() {
         return None;
     }
@@ -101,12 +101,12 @@ fn candidate(file: Arc<File>, now: u64) -> Option<Candidate> {
         true => vec![Piece {
             file: 0,
             start: 0,
-            end: inner.dirty_charged.max(1),
+            end: inner.dirty_charged().max(1),
             age: ago(inner.state.dirty_since),
-            untouched: ago(inner.stamps.last()),
-            kind: kind(inner.dirty_charged),
+            untouched: ago(inner.last_write()),
+            kind: kind(inner.dirty_charged()),
         }],
-        false => parts(&mut inner)
+        false => parts(&inner)
             .into_iter()
             .map(|part| Piece {
                 file: 0,

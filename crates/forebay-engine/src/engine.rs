@@ -21,7 +21,7 @@ use crate::media::{Media, MediaFile, Open};
 use crate::pool::Pool;
 use crate::ranges::Ranges;
 use crate::recover::RecoveryReport;
-use crate::state::FileState;
+use crate::state::{FileState, Record};
 use crate::table::Table;
 use crate::tier::{self, Tier};
 
@@ -199,7 +199,8 @@ impl Engine {
             return file.clone();
         }
         let id = FileId(self.next_id.fetch_add(1, Relaxed));
-        let file = File::new(id, FileState::absent(path, attr), false);
+        let record = Record { key: attr.key, state: FileState::absent(path, attr) };
+        let file = File::new(id, record, false);
         table.insert(file.clone());
         file
     }
@@ -508,7 +509,8 @@ impl Engine {
         if inner.live.as_ref().is_some_and(|live| live.unlinked) {
             return Ok(());
         }
-        let entry = Entry::Put(file.id, Box::new(inner.state.clone()));
+        let record = Record { key: file.key, state: inner.state.clone() };
+        let entry = Entry::Put(file.id, Box::new(record));
         self.append(inner, &entry)?;
         inner.recorded = true;
         Ok(())
@@ -564,24 +566,31 @@ impl Engine {
         shift(&self.space.used, inner.charged, used);
         if let Some(rule) = &inner.rule {
             shift(&rule.used, inner.charged, used);
-            shift(&rule.dirty, inner.dirty_charged, dirty);
+            shift(&rule.dirty, inner.dirty_charged(), dirty);
         }
-        shift(&self.space.dirty, inner.dirty_charged, dirty);
-        (inner.charged, inner.dirty_charged) = (used, dirty);
-        if !inner.state.is_dirty() {
-            inner.stamps.clear();
-            if let Some(place) = inner.queued.take() {
-                self.dirty.lock().expect("no panic inside").remove(place);
-            }
+        shift(&self.space.dirty, inner.dirty_charged(), dirty);
+        inner.charged = used;
+        if inner.state.is_dirty() {
+            inner.dirt().charged = dirty;
+        } else {
+            self.unqueue(inner);
+            inner.dirt = None;
+        }
+    }
+
+    /// Takes a file out of the queue of dirty ones.
+    pub(crate) fn unqueue(&self, inner: &mut Inner) {
+        if let Some(place) = inner.dirt.as_mut().and_then(|dirt| dirt.queued.take()) {
+            self.dirty.lock().expect("no panic inside").remove(place);
         }
     }
 
     fn queue_if_dirty(&self, file: &Arc<File>, inner: &mut Inner) {
         let unlinked = inner.live.as_ref().is_some_and(|live| live.unlinked);
-        if inner.state.is_dirty() && inner.queued.is_none() && !unlinked {
+        if inner.state.is_dirty() && inner.dirt().queued.is_none() && !unlinked {
             let since = inner.state.dirty_since.max(1);
             let mut queue = self.dirty.lock().expect("no panic inside");
-            inner.queued = Some(queue.push(since, file.clone()));
+            inner.dirt().queued = Some(queue.push(since, file.clone()));
         }
     }
 

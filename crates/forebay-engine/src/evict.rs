@@ -14,7 +14,7 @@
 
 use std::collections::VecDeque;
 
-use hashbrown::HashSet;
+use hashbrown::{HashMap, HashSet};
 
 use crate::config::Eviction;
 use crate::log::FileId;
@@ -71,7 +71,39 @@ pub struct Evictor {
     ghost: VecDeque<Unit>,
     ghosts: HashSet<Unit>,
     /// What is in small or main, so that every fill may announce its unit.
-    members: HashSet<Unit>,
+    members: Members,
+}
+
+/// A set of units. Files that came one after the other have neighboring ids, and mostly one unit
+/// each: one word says of 64 of them whether theirs is in.
+#[derive(Debug, Default)]
+struct Members(HashMap<u64, u64>);
+
+impl Members {
+    /// The word a unit is in, and its bit there.
+    fn place(unit: Unit) -> (u64, u64) {
+        let (id, index) = (unit.0 >> Unit::INDEX_BITS, unit.0 & ((1 << Unit::INDEX_BITS) - 1));
+        ((id >> 6) << Unit::INDEX_BITS | index, 1 << (id & 63))
+    }
+
+    /// Returns whether it was not in.
+    fn insert(&mut self, unit: Unit) -> bool {
+        let (word, bit) = Members::place(unit);
+        let bits = self.0.entry(word).or_default();
+        let new = *bits & bit == 0;
+        *bits |= bit;
+        new
+    }
+
+    fn remove(&mut self, unit: Unit) {
+        let (word, bit) = Members::place(unit);
+        if let Some(bits) = self.0.get_mut(&word) {
+            *bits &= !bit;
+            if *bits == 0 {
+                self.0.remove(&word);
+            }
+        }
+    }
 }
 
 impl Evictor {
@@ -127,7 +159,7 @@ impl Evictor {
             match evict(unit) {
                 Answer::Evicted(bytes) => {
                     freed += bytes;
-                    self.members.remove(&unit);
+                    self.members.remove(unit);
                     if from_small {
                         self.remember(unit);
                     }
@@ -137,7 +169,7 @@ impl Evictor {
                     self.main.push_back(unit);
                 }
                 Answer::Refused => self.main.push_back(unit),
-                Answer::Unknown => drop(self.members.remove(&unit)),
+                Answer::Unknown => self.members.remove(unit),
             }
         }
         freed
@@ -152,9 +184,13 @@ impl Evictor {
             match answer {
                 Some(Answer::Evicted(bytes)) => {
                     freed += bytes;
-                    !members.remove(unit)
+                    members.remove(*unit);
+                    false
                 }
-                Some(Answer::Unknown) => !members.remove(unit),
+                Some(Answer::Unknown) => {
+                    members.remove(*unit);
+                    false
+                }
                 Some(Answer::Partly(bytes)) => {
                     freed += bytes;
                     true
@@ -265,6 +301,28 @@ mod tests {
         assert_eq!(evictor.small, [0, 1, 2, 4].map(unit));
         evictor.admit(unit(3));
         assert_eq!(evictor.len(), 5, "it may come back");
+    }
+
+    #[test]
+    fn units_are_told_apart() {
+        let mut members = Members::default();
+        let units: Vec<Unit> = [(0, 0), (63, 0), (64, 0), (1, 1), (1, 64), (2, 1)]
+            .map(|(n, i)| Unit::new(FileId(n), i))
+            .into();
+        for unit in &units {
+            assert!(members.insert(*unit) && !members.insert(*unit), "{unit:?}");
+        }
+        for (n, unit) in units.iter().enumerate() {
+            members.remove(*unit);
+            members.remove(*unit);
+            for (other, unit) in units.iter().enumerate() {
+                assert_eq!(members.insert(*unit), other <= n, "{other} after {n}");
+                if other <= n {
+                    members.remove(*unit);
+                }
+            }
+        }
+        assert!(members.0.is_empty());
     }
 
     #[test]

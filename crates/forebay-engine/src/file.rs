@@ -21,7 +21,7 @@ use crate::log::FileId;
 use crate::media::{MediaFile, MediaStat};
 use crate::ranges::Ranges;
 use crate::stamps::Stamps;
-use crate::state::FileState;
+use crate::state::{FileState, Record};
 
 /// A file the engine knows. Handles of front-ends, the flusher and the fills share it.
 pub struct File {
@@ -39,10 +39,10 @@ pub(crate) struct Inner {
     pub state: FileState,
     /// Present while something is open or in flight.
     pub live: Option<Box<Live>>,
+    /// Present from the first dirty byte to the last.
+    pub dirt: Option<Box<Dirt>>,
     /// Bytes of the tier charged to this file.
     pub charged: u64,
-    /// Dirty bytes of this file that are in the engine's sum.
-    pub dirty_charged: u64,
     /// The file has a record in the index.
     pub recorded: bool,
     /// It is about to leave the table: who found it there looks again.
@@ -55,13 +55,20 @@ pub(crate) struct Inner {
     /// Rises whenever `state.base` follows a change of ours: a look at the backing file from
     /// before says nothing then.
     pub base_seq: u32,
+    /// The admission rule by which it was opened last.
+    pub rule: Option<Arc<crate::rules::Active>>,
+}
+
+/// What only a dirty file has.
+#[derive(Default)]
+pub(crate) struct Dirt {
+    /// Its dirty bytes that are in the engine's sum.
+    pub charged: u64,
     /// Its place in the dirty queue.
     pub queued: Option<NonZeroU64>,
     /// Since when which of its blocks are dirty.
     pub stamps: Stamps,
-    pub trouble: Option<Box<Trouble>>,
-    /// The admission rule by which it was opened last.
-    pub rule: Option<Arc<crate::rules::Active>>,
+    pub trouble: Option<Trouble>,
 }
 
 /// Why the last flush failed.
@@ -141,21 +148,17 @@ pub(crate) struct Stream {
 }
 
 impl File {
-    pub(crate) fn new(id: FileId, state: FileState, recorded: bool) -> Arc<File> {
-        let key = state.key;
+    pub(crate) fn new(id: FileId, Record { key, state }: Record, recorded: bool) -> Arc<File> {
         let inner = Inner {
             state,
             live: None,
+            dirt: None,
             charged: 0,
-            dirty_charged: 0,
             recorded,
             gone: false,
             settled_seq: 0,
             base_seq: 0,
             changing: 0,
-            queued: None,
-            stamps: Stamps::default(),
-            trouble: None,
             rule: None,
         };
         Arc::new(File {
@@ -197,6 +200,29 @@ impl File {
 impl Inner {
     pub fn live(&mut self) -> &mut Live {
         self.live.get_or_insert_default()
+    }
+
+    pub fn dirt(&mut self) -> &mut Dirt {
+        self.dirt.get_or_insert_default()
+    }
+
+    /// Dirty bytes that are in the engine's sum.
+    pub fn dirty_charged(&self) -> u64 {
+        self.dirt.as_ref().map_or(0, |dirt| dirt.charged)
+    }
+
+    /// When anything dirty of it was last written; 0 if that is not known.
+    pub fn last_write(&self) -> u64 {
+        self.dirt.as_ref().map_or(0, |dirt| dirt.stamps.last())
+    }
+
+    pub fn trouble(&self) -> Option<&Trouble> {
+        self.dirt.as_ref()?.trouble.as_ref()
+    }
+
+    /// Whether it rests after a flush that failed.
+    pub fn is_pausing(&self) -> bool {
+        self.trouble().is_some_and(|trouble| trouble.retry_at > Instant::now())
     }
 
     /// The size programs see.
@@ -258,9 +284,8 @@ impl Inner {
     /// Whether a flush cannot make it clean now: it is written past us, in conflict, pauses after a
     /// failure, or has lost its name.
     pub fn is_stuck(&self) -> bool {
-        let pausing = self.trouble.as_ref().is_some_and(|t| t.retry_at > Instant::now());
         let unlinked = self.live.as_ref().is_some_and(|live| live.unlinked);
-        self.state.flags.opaque || self.state.flags.conflict || pausing || unlinked
+        self.state.flags.opaque || self.state.flags.conflict || self.is_pausing() || unlinked
     }
 
     /// Whether nothing needs the run-time part any more.

@@ -355,15 +355,13 @@ impl Engine {
             inner.state.flags.newborn = false;
             inner.state.dirty_since = now_ms;
             inner.live().copied_at = job.opaque;
-            if let Some(place) = inner.queued.take() {
-                self.dirty.lock().expect("no panic inside").remove(place);
-            }
+            self.unqueue(&mut inner);
         } else {
             let since = inner.state.dirty_since;
             inner.state.settle(&job.captured, &flight.rewritten, found.version(), now_ms);
             self.restamp(job, &mut inner, &flight.rewritten, since);
         }
-        inner.trouble = None;
+        inner.dirt().trouble = None;
         if !inner.live().unlinked {
             self.put(file, &mut inner)?;
             inner.settled_seq = self.index.seq();
@@ -400,10 +398,8 @@ impl Engine {
 
     /// The file is as old now as the oldest of what is left, and waits in the queue accordingly.
     fn restamp(&self, job: &Job, inner: &mut Inner, rewritten: &Ranges, since: u64) {
-        inner.stamps.settle(&job.captured, rewritten, job.began_ms);
-        if let Some(place) = inner.queued.take() {
-            self.dirty.lock().expect("no panic inside").remove(place);
-        }
+        inner.dirt().stamps.settle(&job.captured, rewritten, job.began_ms);
+        self.unqueue(inner);
         if !inner.state.ranges.any_dirty() {
             return;
         }
@@ -435,16 +431,13 @@ impl Engine {
             return error;
         }
         let path = inner.state.display_path();
-        let count = inner.trouble.as_ref().map_or(1, |t| t.count.saturating_add(1));
+        let count = inner.trouble().map_or(1, |t| t.count.saturating_add(1));
         if error.kind() != Kind::Conflict && count == 1 {
             tracing::warn!(path = %path.display(), error = %error, "flush failed; the bytes stay dirty and it is tried again");
         }
         let pause = (RETRY_MIN * 2u32.saturating_pow(count.min(7) - 1)).min(RETRY_MAX);
-        inner.trouble = Some(Box::new(Trouble {
-            error: error.to_string(),
-            count,
-            retry_at: Instant::now() + pause,
-        }));
+        inner.dirt().trouble =
+            Some(Trouble { error: error.to_string(), count, retry_at: Instant::now() + pause });
         self.leave(job, inner);
         error.context(path.display())
     }

@@ -14,7 +14,7 @@ use crate::governor::gate::Gate;
 use crate::governor::{Available, Decision, Limit, Sample, Urgent};
 use crate::order::Holds;
 use crate::report::AgeBucket;
-use crate::stamps::Part;
+use crate::stamps::{Part, Stamps};
 use crate::valve::Setting;
 
 const TICK: Duration = Duration::from_millis(100);
@@ -278,18 +278,18 @@ struct Look {
 impl Look {
     fn file(&mut self, since: u64, file: &Arc<File>) {
         // Who holds the lock long is being written or copied: as old as it is known to be.
-        let Ok(mut inner) = file.inner.try_lock() else { return };
+        let Ok(inner) = file.inner.try_lock() else { return };
         if !is_flushable(&inner) || self.holds.covers(&inner) {
-            self.seen += inner.dirty_charged;
+            self.seen += inner.dirty_charged();
             return;
         }
         if inner.state.flags.opaque || inner.state.size <= crate::stamps::BLOCK {
-            let bytes = inner.dirty_charged.max(1);
-            let last = inner.stamps.last();
+            let bytes = inner.dirty_charged().max(1);
+            let last = inner.last_write();
             self.add_part(since, last, bytes);
             return;
         }
-        for part in parts(&mut inner) {
+        for part in parts(&inner) {
             self.add_part(part.stamp.first, part.stamp.last, part.end - part.start);
         }
     }
@@ -320,21 +320,22 @@ pub(crate) fn is_flushable(inner: &Inner) -> bool {
 /// writer past us who has changed nothing since the last copy.
 pub(crate) fn obstacle(inner: &Inner) -> Option<&'static str> {
     let flying = || inner.live.as_ref().is_some_and(|live| live.flight.is_some());
-    let pausing = || inner.trouble.as_ref().is_some_and(|t| t.retry_at > Instant::now());
     let resting = || inner.state.flags.opaque && !crate::flush::opaque_changed(inner);
     match () {
         () if inner.state.flags.conflict => Some("conflicts"),
         () if flying() => Some("in-flight"),
-        () if pausing() => Some("failed-files"),
+        () if inner.is_pausing() => Some("failed-files"),
         () if resting() => Some("open-writers"),
         () => None,
     }
 }
 
 /// The dirty parts of a file.
-pub(crate) fn parts(inner: &mut Inner) -> Vec<Part> {
+pub(crate) fn parts(inner: &Inner) -> Vec<Part> {
     let runs = inner.state.ranges.iter().filter(|run| run.state.is_dirty());
-    inner.stamps.parts(runs, inner.state.dirty_since)
+    let none = Stamps::default();
+    let stamps = inner.dirt.as_ref().map_or(&none, |dirt| &dirt.stamps);
+    stamps.parts(runs, inner.state.dirty_since)
 }
 
 /// Oldest first, less what is copied already.

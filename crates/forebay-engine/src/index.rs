@@ -24,7 +24,7 @@ use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 use crate::failpoint;
 use crate::log::{self, Entry, FileId, Intent, LogFile};
 use crate::media::{Media, MediaFile, Open};
-use crate::state::FileState;
+use crate::state::{FileState, Record};
 
 const FILES: TableDefinition<u64, &[u8]> = TableDefinition::new("files");
 const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
@@ -60,7 +60,7 @@ struct Log {
 /// The index as it was found at start.
 #[derive(Debug, Default)]
 pub struct Loaded {
-    pub files: BTreeMap<FileId, FileState>,
+    pub files: BTreeMap<FileId, Record>,
     pub intents: BTreeMap<u64, Intent>,
     pub next_id: u64,
     /// The machine's boot in which the tier was last used.
@@ -115,7 +115,7 @@ impl Index {
         boot_id: &str,
         next_id: u64,
         changed: &[FileId],
-        state_of: &dyn Fn(FileId) -> Option<FileState>,
+        state_of: &dyn Fn(FileId) -> Option<Record>,
     ) -> io::Result<()> {
         let mut log = self.lock();
         log.touched.extend(changed);
@@ -129,7 +129,7 @@ impl Index {
         &self,
         boot_id: &str,
         next_id: u64,
-        state_of: &dyn Fn(FileId) -> Option<FileState>,
+        state_of: &dyn Fn(FileId) -> Option<Record>,
     ) -> io::Result<()> {
         self.fold_as(state_of, Some((boot_id, true)), next_id)
     }
@@ -198,20 +198,20 @@ impl Index {
     pub fn fold(
         &self,
         next_id: u64,
-        state_of: &dyn Fn(FileId) -> Option<FileState>,
+        state_of: &dyn Fn(FileId) -> Option<Record>,
     ) -> io::Result<()> {
         self.fold_as(state_of, None, next_id)
     }
 
     fn fold_as(
         &self,
-        state_of: &dyn Fn(FileId) -> Option<FileState>,
+        state_of: &dyn Fn(FileId) -> Option<Record>,
         session: Option<(&str, bool)>,
         next_id: u64,
     ) -> io::Result<()> {
         let _one_at_a_time = self.fold.lock().expect("no panic while folding");
         let (touched, sealed, seq) = self.rotate()?;
-        let states: Vec<(FileId, Option<FileState>)> =
+        let states: Vec<(FileId, Option<Record>)> =
             touched.iter().map(|id| (*id, state_of(*id))).collect();
         // A state may be newer than the rotation. Its records must be durable before it is, or a
         // power loss would replay the older ones among them on top of it.
@@ -250,7 +250,7 @@ impl Index {
 
     fn commit(
         &self,
-        states: &[(FileId, Option<FileState>)],
+        states: &[(FileId, Option<Record>)],
         session: Option<(&str, bool)>,
         next_id: u64,
         seq: u64,
@@ -393,9 +393,9 @@ impl Loaded {
     fn apply(&mut self, entry: Entry) {
         self.touched.extend(entry.file());
         match entry {
-            Entry::Put(id, state) => {
+            Entry::Put(id, record) => {
                 self.next_id = self.next_id.max(id.0 + 1);
-                self.files.insert(id, *state);
+                self.files.insert(id, *record);
             }
             Entry::Drop(id) => drop(self.files.remove(&id)),
             Entry::Mark { id, run, since } => self.change(id, |state| {
@@ -422,7 +422,7 @@ impl Loaded {
 
     fn change(&mut self, id: FileId, change: impl FnOnce(&mut FileState)) {
         match self.files.get_mut(&id) {
-            Some(state) => change(state),
+            Some(record) => change(record),
             None => self.problems.push(format!("log record for unknown file {:x}", id.0)),
         }
     }

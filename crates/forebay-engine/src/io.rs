@@ -308,7 +308,7 @@ impl Engine {
             self.note_tier(act(&*shadow))?;
             return Ok(before);
         }
-        inner.stamps.touch(start, end, now_ms);
+        inner.dirt().stamps.touch(start, end, now_ms);
         let mut plan = inner.state.plan_write(start, end);
         plan.before.extend(ahead(&mut inner, start, end));
         let dirty = |(start, end): (u64, u64)| Mark { start, end, state: Some(State::Dirty) };

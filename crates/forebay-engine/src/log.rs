@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::media::{Media, MediaFile, Open};
 use crate::ranges::{Run, State};
-use crate::state::FileState;
+use crate::state::Record;
 
 /// Stable across restarts, never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -30,14 +30,14 @@ pub struct FileId(pub u64);
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Entry {
     /// The whole state of a file.
-    Put(FileId, Box<FileState>),
+    Put(FileId, Box<Record>),
     /// A range changed its state; `None` is absent.
     Mark {
         id: FileId,
         run: Mark,
         since: u64,
     },
-    /// The size changed; see [`FileState::resize`].
+    /// The size changed; see [`crate::state::FileState::resize`].
     Resize {
         id: FileId,
         size: u64,

@@ -419,9 +419,7 @@ impl Engine {
             inner.recorded = false;
         }
         inner.live().unlinked = true;
-        if let Some(place) = inner.queued.take() {
-            self.dirty.lock().expect("no panic inside").remove(place);
-        }
+        self.unqueue(&mut inner);
         let mut graves = self.graveyard.lock().expect("no panic inside");
         graves.insert(file.key, (Instant::now(), file.clone()));
         drop(graves);
@@ -540,7 +538,7 @@ impl Engine {
     fn moved(&self, files: &[Arc<File>], from: &Path, to: &Path) -> Result<()> {
         for file in files {
             let mut inner = file.lock();
-            let former = inner.state.path().map(Box::from);
+            let former = inner.state.path().map(|path| Box::new(path.into()));
             rebase(&mut inner.state.paths, from, to);
             if inner.state.is_dirty() && inner.state.former.is_none() {
                 inner.state.former = former;

@@ -200,7 +200,7 @@ impl Engine {
             owed.retain_mut(|owed| {
                 let inner = owed.file.lock();
                 let paid = debts.are_paid(order, owed.file.id, &inner);
-                let left = if paid { 0 } else { inner.dirty_charged.min(owed.bytes) };
+                let left = if paid { 0 } else { inner.dirty_charged().min(owed.bytes) };
                 drop(inner);
                 owed.copied = owed.bytes - left;
                 owed.credit(owed.bytes - left, progress);
@@ -297,7 +297,7 @@ impl Owed {
                 merge(dirty.map(|run| (run.start, run.end)).collect())
             }
         };
-        Owed { file, runs, bytes: inner.dirty_charged, credited: 0, copied: 0, disturbed: 0 }
+        Owed { file, runs, bytes: inner.dirty_charged(), credited: 0, copied: 0, disturbed: 0 }
     }
 
     fn is_opaque(&self) -> bool {

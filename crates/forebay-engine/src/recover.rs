@@ -23,7 +23,7 @@ use crate::names::rebase;
 use crate::order::Hold;
 use crate::pattern::Pattern;
 use crate::pool::Pool;
-use crate::state::{Boot, FileState, Verdict};
+use crate::state::{Boot, Record, Verdict};
 use crate::table::Table;
 use crate::tier::{self, SHADOW_DIRS, Tier};
 
@@ -139,13 +139,13 @@ impl Engine {
         Ok((engine, holds))
     }
 
-    fn populate(&self, files: BTreeMap<FileId, FileState>) {
+    fn populate(&self, files: BTreeMap<FileId, Record>) {
         {
             let mut table = self.table.write().expect("no panic inside");
             table.reserve(files.len());
         }
-        for (id, state) in files {
-            let file = File::new(id, state, true);
+        for (id, record) in files {
+            let file = File::new(id, record, true);
             {
                 let mut table = self.table.write().expect("no panic inside");
                 table.insert(file.clone());
@@ -267,7 +267,9 @@ impl Engine {
     fn retry_now(&self) {
         let dirty = self.dirty.lock().expect("no panic inside").older(u64::MAX);
         for file in dirty {
-            if let Some(trouble) = &mut file.lock().trouble {
+            if let Some(dirt) = &mut file.lock().dirt
+                && let Some(trouble) = &mut dirt.trouble
+            {
                 trouble.retry_at = Instant::now();
             }
         }
@@ -284,10 +286,10 @@ impl Engine {
         }
     }
 
-    pub(crate) fn state_of(&self, id: FileId) -> Option<FileState> {
+    pub(crate) fn state_of(&self, id: FileId) -> Option<Record> {
         let file = self.by_id(id)?;
         let inner = file.lock();
-        inner.recorded.then(|| inner.state.clone())
+        inner.recorded.then(|| Record { key: file.key, state: inner.state.clone() })
     }
 }
 
@@ -381,7 +383,7 @@ impl Recovery<'_> {
         Ok(found)
     }
 
-    fn recover_file(&mut self, id: FileId, state: &mut FileState, exists: bool) -> Result<Verdict> {
+    fn recover_file(&mut self, id: FileId, state: &mut Record, exists: bool) -> Result<Verdict> {
         // A clean file of the same boot needs no second look.
         if self.boot == Boot::Kept && !state.is_dirty() && (exists || state.ranges.count() == 0) {
             return Ok(Verdict::Keep);
@@ -438,7 +440,7 @@ impl Recovery<'_> {
 
     /// After a power loss the backing store may have forgotten a create or a rename that it had
     /// not synced. The bytes are here, so the name is made again.
-    fn restore_name(&mut self, state: &mut FileState) {
+    fn restore_name(&mut self, state: &mut Record) {
         let Some(path) = state.paths.first().cloned() else { return };
         let found = self.backing.stat(&path);
         if let Ok(attr) = &found
@@ -465,7 +467,10 @@ impl Recovery<'_> {
             self.make_parents(&path);
             let new = New { mode: state.owner.mode, uid: state.owner.uid, gid: state.owner.gid };
             match self.backing.create(&path, &new) {
-                Ok((_, attr)) => (state.key, state.base) = (attr.key, attr.version()),
+                Ok((_, attr)) => {
+                    state.key = attr.key;
+                    state.base = attr.version();
+                }
                 Err(e) => self.report.problems.push(format!("{}: {e}", path.display())),
             }
         }
@@ -499,7 +504,7 @@ impl Recovery<'_> {
                         // A file the store may have forgotten with the power is no proof that
                         // it was unlinked.
                         let lost = self.boot == Boot::Lost;
-                        let gone = |f: &FileState| f.key.ino == ino && !(lost && f.flags.newborn);
+                        let gone = |f: &Record| f.key.ino == ino && !(lost && f.flags.newborn);
                         self.unname(loaded, &path, gone);
                     }
                 }
@@ -558,7 +563,7 @@ impl Recovery<'_> {
     }
 
     /// Takes `path` away from the files that `gone` picks.
-    fn unname(&mut self, loaded: &mut Loaded, path: &Path, gone: impl Fn(&FileState) -> bool) {
+    fn unname(&mut self, loaded: &mut Loaded, path: &Path, gone: impl Fn(&Record) -> bool) {
         for (id, state) in &mut loaded.files {
             if gone(state) && state.paths.iter().any(|known| **known == *path) {
                 state.paths.retain(|known| **known != *path);

@@ -19,14 +19,10 @@ pub(crate) struct Stamp {
     pub last: u64,
 }
 
-/// The stamps of one file's dirty blocks. Blocks without one are as old as the file. One word for
-/// a file that is clean, of which there may be millions.
+/// The stamps of one file's dirty blocks. Blocks without one are as old as the file.
 #[derive(Debug, Default)]
-pub(crate) struct Stamps(Option<Box<Blocks>>);
-
-#[derive(Debug, Default)]
-struct Blocks {
-    stamps: BTreeMap<u64, Stamp>,
+pub(crate) struct Stamps {
+    blocks: BTreeMap<u64, Stamp>,
     last: u64,
 }
 
@@ -43,40 +39,34 @@ pub(crate) struct Part {
 impl Stamps {
     /// Takes note of a write to `[start, end)`.
     pub fn touch(&mut self, start: u64, end: u64, now: u64) {
-        let blocks = self.0.get_or_insert_default();
-        blocks.last = now;
+        self.last = now;
         if start >= end || end - start > TOUCH_MAX {
             return;
         }
         for block in start / BLOCK..=(end - 1) / BLOCK {
-            blocks.stamps.entry(block).or_insert(Stamp { first: now, last: now }).last = now;
+            self.blocks.entry(block).or_insert(Stamp { first: now, last: now }).last = now;
         }
     }
 
     /// When anything of the file was last written; 0 if that is not known.
     pub fn last(&self) -> u64 {
-        self.0.as_ref().map_or(0, |blocks| blocks.last)
+        self.last
     }
 
     /// Forgets what was `copied`; what was rewritten since the copy `began` is dirty from then.
     pub fn settle(&mut self, copied: &[(u64, u64)], rewritten: &Ranges, began: u64) {
-        let Some(blocks) = &mut self.0 else { return };
         for &(start, end) in copied.iter().filter(|(start, end)| start < end) {
             let touched = start / BLOCK..=(end - 1) / BLOCK;
-            let known: Vec<u64> = blocks.stamps.range(touched).map(|(block, _)| *block).collect();
+            let known: Vec<u64> = self.blocks.range(touched).map(|(block, _)| *block).collect();
             for block in known {
                 let (from, to) = (block * BLOCK, (block + 1) * BLOCK);
                 let again = rewritten.within(from, to).next().is_some();
-                match blocks.stamps.get_mut(&block).filter(|_| again) {
+                match self.blocks.get_mut(&block).filter(|_| again) {
                     Some(stamp) => stamp.first = stamp.first.max(began),
-                    None => drop(blocks.stamps.remove(&block)),
+                    None => drop(self.blocks.remove(&block)),
                 }
             }
         }
-    }
-
-    pub fn clear(&mut self) {
-        self.0 = None;
     }
 
     /// The dirty `runs` cut at the borders of blocks, each part with its stamp; `since` is the
@@ -88,8 +78,7 @@ impl Stamps {
             while at < run.end {
                 let end = run.end.min((at / BLOCK + 1) * BLOCK);
                 let unknown = Stamp { first: since, last: since };
-                let known = self.0.as_ref().and_then(|blocks| blocks.stamps.get(&(at / BLOCK)));
-                let stamp = known.copied().unwrap_or(unknown);
+                let stamp = self.blocks.get(&(at / BLOCK)).copied().unwrap_or(unknown);
                 parts.push(Part { start: at, end, run_bytes: run.end - run.start, stamp });
                 at = end;
             }

@@ -9,6 +9,7 @@
 //! - F3: a byte beyond `base.size` and below `size` is present: it cannot be fetched.
 //! - F4: `durable_size` is set if and only if a sync has made the file's dirty state durable.
 
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 
 use forebay_backing::{Attr, FileKey, Timestamp, Version};
@@ -72,16 +73,36 @@ pub struct Flags {
     pub conflict: bool,
 }
 
-/// The state of one cached file. This is also its record in the index.
+/// What the index keeps of one file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    pub key: FileKey,
+    pub state: FileState,
+}
+
+impl Deref for Record {
+    type Target = FileState;
+
+    fn deref(&self) -> &FileState {
+        &self.state
+    }
+}
+
+impl DerefMut for Record {
+    fn deref_mut(&mut self) -> &mut FileState {
+        &mut self.state
+    }
+}
+
+/// The state of one cached file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileState {
-    pub key: FileKey,
     /// Every name known, the most trusted first. Empty once the last one was unlinked.
     #[serde(with = "path_bytes")]
     pub paths: Names,
     /// Its name before a rename that the backing store may still forget.
     #[serde(with = "path_bytes::one")]
-    pub former: Option<Box<Path>>,
+    pub former: Option<Box<Box<Path>>>,
     pub owner: Owner,
     /// Size programs see, in bytes, unless opaque: then the shadow's size is the truth.
     pub size: u64,
@@ -129,7 +150,6 @@ impl FileState {
     /// A file of which nothing is cached yet.
     pub fn absent(path: &Path, attr: &Attr) -> FileState {
         FileState {
-            key: attr.key,
             paths: smallvec![path.into()],
             former: None,
             owner: Owner::of(attr),
@@ -399,12 +419,15 @@ mod path_bytes {
 
         use serde::{Deserializer, Serializer};
 
-        pub fn serialize<S: Serializer>(path: &Option<Box<Path>>, s: S) -> Result<S::Ok, S::Error> {
-            super::serialize(path.as_slice(), s)
+        type One = Option<Box<Box<Path>>>;
+
+        pub fn serialize<S: Serializer>(path: &One, s: S) -> Result<S::Ok, S::Error> {
+            super::serialize(path.as_deref().map_or(&[], std::slice::from_ref), s)
         }
 
-        pub fn deserialize<'d, D: Deserializer<'d>>(d: D) -> Result<Option<Box<Path>>, D::Error> {
-            super::deserialize(d).map(|paths: Vec<Box<Path>>| paths.into_iter().next())
+        pub fn deserialize<'d, D: Deserializer<'d>>(d: D) -> Result<One, D::Error> {
+            super::deserialize(d)
+                .map(|paths: Vec<Box<Path>>| paths.into_iter().next().map(Box::new))
         }
     }
 }

@@ -72,11 +72,10 @@ impl Engine {
             status.pinned_files += 1;
             status.pinned_bytes += inner.charged;
         }
-        let trouble = match (&inner.trouble, inner.state.flags.conflict) {
+        let trouble = match (inner.trouble(), inner.state.flags.conflict) {
             (_, true) => {
                 status.conflicted_files += 1;
-                let what =
-                    inner.trouble.as_ref().map_or("the backing file has changed", |t| &t.error);
+                let what = inner.trouble().map_or("the backing file has changed", |t| &t.error);
                 Some(("conflict", what.to_string()))
             }
             (Some(trouble), false) if inner.state.is_dirty() => {
@@ -129,7 +128,7 @@ fn file_info(inner: &Inner) -> FileInfo {
     let word = match () {
         () if state.flags.conflict => "conflict",
         () if flushing => "flushing",
-        () if state.is_dirty() && inner.trouble.is_some() => "failed",
+        () if state.is_dirty() && inner.trouble().is_some() => "failed",
         () if state.is_dirty() => "dirty",
         () => "clean",
     };
@@ -142,6 +141,6 @@ fn file_info(inner: &Inner) -> FileInfo {
         pinned: state.flags.pinned,
         state: word,
         dirty_age_secs: state.is_dirty().then(age),
-        error: inner.trouble.as_ref().map(|t| t.error.clone()),
+        error: inner.trouble().map(|t| t.error.clone()),
     }
 }
