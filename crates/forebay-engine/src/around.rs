@@ -20,7 +20,7 @@ use forebay_backing::{Access, BackingFile, Error, FileKey, Result};
 
 use crate::attach::Attachment;
 use crate::config::WritePolicy;
-use crate::engine::{Engine, add};
+use crate::engine::{Engine, add, is_alone};
 use crate::file::{File, Inner};
 use crate::io::Allocate;
 use crate::log::Mark;
@@ -367,7 +367,7 @@ impl Engine {
 
     fn uncache(&self, file: &Arc<File>, start: u64, end: u64) -> Result<()> {
         let mut inner = file.lock();
-        inner.live().epoch += 1;
+        inner.live().thrown.note(start, end);
         let present = inner.state.ranges.within(start, end).map(|run| (run.start, run.end));
         let present: Vec<(u64, u64)> = present.collect();
         if present.is_empty() {
@@ -377,7 +377,7 @@ impl Engine {
         self.record(file, &mut inner, &[Mark { start, end, state: None }])?;
         if inner.may_punch() {
             let shadow = self.shadow(file, &mut inner)?;
-            for (start, end) in present {
+            for (start, end) in present.into_iter().filter(|_| is_alone(&*shadow)) {
                 self.note_tier(shadow.punch(start, end - start))?;
             }
         }

@@ -118,7 +118,9 @@ impl Engine {
             });
             match opened {
                 Ok((target, attr)) if attr.key == job.file.key => {
-                    let changed = attr.version() != job.base && !job.resumed;
+                    let changed = attr.version() != job.base
+                        && !job.resumed
+                        && !self.died_meanwhile(job, &attr.version());
                     if changed && !self.moved_by_us(job, &attr.version()) {
                         tracing::debug!(known = ?job.base, found = ?attr.version(), "another version");
                         return Err(self.conflict(job, "the backing file has changed"));
@@ -132,6 +134,13 @@ impl Engine {
             last = Some(path);
         }
         Err(self.conflict(job, "the backing file was replaced or deleted"))
+    }
+
+    /// Whether the backing file differs in its ctime alone, and that may be of a chmod, a link or
+    /// the like which went through us when we died: its record came too late.
+    fn died_meanwhile(&self, job: &Job, found: &Version) -> bool {
+        let same = (found.size, found.mtime) == (job.base.size, job.base.mtime);
+        same && job.base_seq == 0 && !self.recovery.clean_shutdown
     }
 
     /// Attributes may have changed through us since the capture: look at the base again.

@@ -205,6 +205,20 @@ impl Engine {
         file
     }
 
+    /// Takes its key from a file that is gone: somebody else has removed it, and the store has given
+    /// its number, which tells no generations, to the file with `attr` that was just created. What
+    /// is dirty of the old one is still found by its id.
+    fn supersede(&self, attr: &Attr) {
+        let mut table = self.table.write().expect("no panic inside");
+        let is_older = |file: &Arc<File>| {
+            let inner = file.lock();
+            inner.state.base != attr.version() || inner.state.is_dirty()
+        };
+        if let Some(old) = table.with_key(attr.key).filter(|file| is_older(file)).cloned() {
+            table.forget_key(&old);
+        }
+    }
+
     pub(crate) fn forget(&self, file: &File) {
         self.table.write().expect("no panic inside").remove(file);
     }
@@ -300,6 +314,7 @@ impl Engine {
 
     /// Takes a file that the caller has just created through [`Engine::backing`].
     pub(crate) fn created(&self, path: &Path, attr: &Attr) -> Arc<File> {
+        self.supersede(attr);
         let file = self.enter(path, attr);
         let mut inner = file.lock();
         inner.state.flags.newborn = true;
@@ -351,23 +366,25 @@ impl Engine {
         }
         let had = inner.state.ranges.count() > 0
             || inner.live.as_ref().is_some_and(|live| live.shadow.is_some());
+        let before = inner.state.clone();
         inner.base_seq += 1;
         inner.state.ranges = Ranges::None;
         inner.state.size = attr.size;
         inner.state.mtime = attr.mtime;
         inner.state.base = attr.version();
         inner.state.owner = crate::state::Owner::of(attr);
-        inner.live().epoch += 1;
+        inner.live().thrown.note(0, u64::MAX);
         inner.live().stale = false;
         inner.live().moved = false;
         inner.live().stream = crate::file::Stream::default();
         // Recorded before the shadow is emptied: a crash must not leave holes that count as data.
         if inner.recorded && self.put(file, inner).is_err() {
+            inner.state = before;
+            inner.live().stale = true;
             return;
         }
         if had && let Ok(shadow) = self.shadow(file, inner) {
-            let emptied = shadow.set_len(0).and_then(|()| shadow.set_len(attr.size));
-            self.note_tier(emptied).ok();
+            self.note_tier(self.empty(file, inner, &*shadow, attr.size)).ok();
         }
         self.account(file, inner);
     }
@@ -429,6 +446,23 @@ impl Engine {
             );
     }
 
+    /// Takes all bytes out of a shadow. Programs that have mapped it keep them: the file gets
+    /// another shadow, when it needs one.
+    pub(crate) fn empty(
+        &self,
+        file: &File,
+        inner: &mut Inner,
+        shadow: &dyn MediaFile,
+        size: u64,
+    ) -> std::io::Result<()> {
+        if is_alone(shadow) {
+            return shadow.set_len(0).and_then(|()| shadow.set_len(size));
+        }
+        self.media().remove(&tier::shadow_name(file.id))?;
+        inner.live().shadow = None;
+        Ok(())
+    }
+
     /// Removes every trace of a file from the tier: record first, shadow after. The caller lets it
     /// be forgotten next, without its lock; who would open it in between finds it gone.
     pub(crate) fn discard(&self, file: &File, inner: &mut Inner) {
@@ -481,7 +515,9 @@ impl Engine {
         if !fits {
             self.note_tier(shadow.set_len(size))?;
         }
-        inner.live().shadow = Some(shadow.clone());
+        let live = inner.live();
+        live.shadow = Some(shadow.clone());
+        live.named &= holds; // It may have taken another's place.
         Ok(shadow)
     }
 
@@ -599,6 +635,15 @@ impl Engine {
         *self.wake.0.lock().expect("no panic inside") += 1;
         self.wake.1.notify_all();
     }
+}
+
+/// Whether no program has the shadow open or mapped past us. One that was passed through to it may
+/// close it and keep its mapping, of which the kernel tells us nothing: the mapping holds the shadow
+/// and not our file. What is taken out of a shadow would be zeros to it, and what it stores there
+/// would be seen by nobody. (`backing_file_mmap` in Linux, fs/backing-file.c.)
+pub(crate) fn is_alone(shadow: &dyn MediaFile) -> bool {
+    // A file system without leases cannot tell; then there is none.
+    shadow.is_ours_alone().unwrap_or(true)
 }
 
 fn shift(sum: &AtomicU64, from: u64, to: u64) {

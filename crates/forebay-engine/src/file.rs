@@ -89,6 +89,8 @@ pub(crate) struct Live {
     pub opens: u32,
     /// Handles that write past our eyes.
     pub writers: u32,
+    /// One of them may have mapped the shadow.
+    pub mappable: bool,
     /// Handles that read past our eyes: the shadow must not be punched.
     pub pins: u32,
     /// Reads, copies and syncs of the shadow in flight.
@@ -100,8 +102,7 @@ pub(crate) struct Live {
     /// Ranges being fetched.
     pub fills: Vec<(u64, u64)>,
     pub flight: Option<Flight>,
-    /// Rises when cached bytes are thrown away, so that a fetch begun before notices.
-    pub epoch: u64,
+    pub thrown: Thrown,
     /// Rises with every change of size: a sync from before says nothing of what came after.
     pub cut_seq: u64,
     /// Rises with every change of attributes made through us.
@@ -128,6 +129,39 @@ pub(crate) struct Live {
     /// The bytes are of a version that the backing store no longer has; they are dropped once
     /// nobody reads them past us.
     pub stale: bool,
+}
+
+/// What was lately thrown away of what was cached, or changed around the tier, so that who began
+/// to fetch it before notices.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Thrown {
+    times: u64,
+    last: [(u64, u64); Thrown::KEPT],
+}
+
+impl Thrown {
+    const KEPT: usize = 8;
+
+    /// Where to look from later.
+    pub fn mark(&self) -> u64 {
+        self.times
+    }
+
+    pub fn note(&mut self, start: u64, end: u64) {
+        self.last[self.times as usize % Thrown::KEPT] = (start, end);
+        self.times += 1;
+    }
+
+    /// Whether any of `[start, end)` may have gone since `mark`.
+    pub fn any_since(&self, mark: u64, start: u64, end: u64) -> bool {
+        // A mark beyond is of a time when this was another's.
+        let known = self.times >= mark && self.times - mark <= Thrown::KEPT as u64;
+        let hit = |n: u64| {
+            let (a, b) = self.last[n as usize % Thrown::KEPT];
+            a < end && start < b
+        };
+        !known || (mark..self.times).any(hit)
+    }
 }
 
 /// A flush of this file in progress: one at a time.

@@ -4,7 +4,7 @@
 //! Invariants:
 //! - L1: a byte is fetched once: who needs a range that is on its way waits for it.
 //! - L2: a fill only lands on bytes that are still absent, and only if nothing was thrown away
-//!   since it began (`epoch`): it never overwrites a newer byte, and never revives an old one.
+//!   since it began (`Thrown`): it never overwrites a newer byte, and never revives an old one.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -151,14 +151,14 @@ impl Engine {
         if !self.has_room_for(end - start) {
             return Ok(Some(Why::Full));
         }
-        let Some(epoch) = self.begin_fill(file, start, end)? else {
+        let Some(mark) = self.begin_fill(file, start, end)? else {
             return Ok(None); // Somebody else fetched it.
         };
-        let fetched = self.fetch(file, start, end, epoch);
+        let fetched = self.fetch(file, start, end, mark);
         let mut inner = file.lock();
         inner.live().fills.retain(|range| *range != (start, end));
         let landed = match fetched {
-            Ok(Some(bytes)) if inner.live().epoch == epoch => {
+            Ok(Some(bytes)) if !inner.live().thrown.any_since(mark, start, end) => {
                 self.land_fill(file, &mut inner, start, &bytes)
             }
             Ok(_) => Ok(None),
@@ -180,7 +180,7 @@ impl Engine {
             |inner: &mut Inner| inner.live().fills.iter().any(|&(a, b)| a < end && start < b);
         if !overlaps(&mut inner) {
             inner.live().fills.push((start, end));
-            return Ok(Some(inner.live().epoch));
+            return Ok(Some(inner.live().thrown.mark()));
         }
         // One byte of progress is enough: the caller looks again for what is still missing.
         let (mut inner, _) = file
@@ -194,7 +194,7 @@ impl Engine {
     }
 
     /// `None` if the bytes were cut off through us meanwhile.
-    fn fetch(&self, file: &Arc<File>, start: u64, end: u64, epoch: u64) -> Result<Option<Vec<u8>>> {
+    fn fetch(&self, file: &Arc<File>, start: u64, end: u64, mark: u64) -> Result<Option<Vec<u8>>> {
         let backing = self.backing_file(file)?;
         let mut bytes = vec![0; (end - start) as usize];
         let n = self.health.call(|| backing.read_at(&mut bytes, start))?;
@@ -202,7 +202,7 @@ impl Engine {
             let ours = {
                 let mut inner = file.lock();
                 let live = inner.live();
-                live.arounds > 0 || live.epoch != epoch
+                live.arounds > 0 || live.thrown.any_since(mark, 0, u64::MAX)
             };
             return if ours { Ok(None) } else { Err(self.shrank(file)) };
         }

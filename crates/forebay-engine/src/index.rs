@@ -121,17 +121,19 @@ impl Index {
         log.touched.extend(changed);
         log.intents.clear();
         drop(log);
-        self.fold_as(state_of, Some((boot_id, false)), next_id)
+        self.fold_as(state_of, Some((boot_id, None)), next_id)
     }
 
-    /// Marks a clean shutdown: everything in the tier is durable and may be trusted.
+    /// Marks a clean shutdown: everything in the tier is durable and may be trusted. Unless records
+    /// were made after `seq`, when the tier was synced: then it is not marked.
     pub fn end(
         &self,
         boot_id: &str,
         next_id: u64,
+        seq: u64,
         state_of: &dyn Fn(FileId) -> Option<Record>,
     ) -> io::Result<()> {
-        self.fold_as(state_of, Some((boot_id, true)), next_id)
+        self.fold_as(state_of, Some((boot_id, Some(seq))), next_id)
     }
 
     /// Appends a change. Written, not synced: it survives us, not the machine. Returns the position
@@ -206,7 +208,7 @@ impl Index {
     fn fold_as(
         &self,
         state_of: &dyn Fn(FileId) -> Option<Record>,
-        session: Option<(&str, bool)>,
+        session: Option<(&str, Option<u64>)>,
         next_id: u64,
     ) -> io::Result<()> {
         let _one_at_a_time = self.fold.lock().expect("no panic while folding");
@@ -251,7 +253,7 @@ impl Index {
     fn commit(
         &self,
         states: &[(FileId, Option<Record>)],
-        session: Option<(&str, bool)>,
+        session: Option<(&str, Option<u64>)>,
         next_id: u64,
         seq: u64,
     ) -> io::Result<()> {
@@ -270,7 +272,8 @@ impl Index {
             let mut meta = txn.open_table(META).map_err(other)?;
             meta.insert("applied_seq", seq).map_err(other)?;
             meta.insert("next_id", next_id).map_err(other)?;
-            if let Some((boot_id, clean)) = session {
+            if let Some((boot_id, synced_to)) = session {
+                let clean = synced_to == Some(seq);
                 meta.insert("clean_shutdown", u64::from(clean)).map_err(other)?;
                 let mut boot = txn.open_table(BOOT).map_err(other)?;
                 boot.insert("id", boot_id).map_err(other)?;

@@ -166,22 +166,28 @@ impl Engine {
         }
         // Eviction goes on and on: it leaves this file alone while I/O on it is in flight.
         file.lock().live().io += 1;
-        let read = self.try_read_around(file, offset, buf);
+        let mut read = Ok(None);
+        for _ in 0..AROUND_TRIES {
+            read = self.try_read_around(file, offset, buf);
+            if !matches!(read, Ok(None)) {
+                break;
+            }
+        }
         let other = || Error::os(libc::EIO, "the file was replaced while it was read");
         self.end_io(file, read)?.ok_or_else(other)
     }
 
-    /// `None` if cached bytes were thrown away meanwhile: dirty ones may have been flushed after
-    /// the backing store was read, and evicted before the tier was.
+    /// `None` if cached bytes of the range were thrown away meanwhile: dirty ones may have been
+    /// flushed after the backing store was read, and evicted before the tier was.
     fn try_read_around(
         &self,
         file: &Arc<File>,
         offset: u64,
         buf: &mut [u8],
     ) -> Result<Option<usize>> {
-        let (size, epoch) = {
+        let (size, mark) = {
             let mut inner = file.lock();
-            (inner.size(), inner.live().epoch)
+            (inner.size(), inner.live().thrown.mark())
         };
         let end = size.min(offset + buf.len() as u64);
         if offset >= end {
@@ -192,7 +198,7 @@ impl Engine {
         buf.fill(0);
         let n = self.health.call(|| backing.read_at(buf, offset))?;
         let mut inner = file.lock();
-        if inner.live().epoch != epoch {
+        if inner.live().thrown.any_since(mark, offset, end) {
             return Ok(None);
         }
         // What was cut off here meanwhile is gone because of us.
@@ -349,6 +355,9 @@ impl Engine {
                     inner.state.ranges.clear(start, end);
                 }
                 inner.state.size = old_size;
+                if end > old_size {
+                    let _ = shadow.set_len(old_size);
+                }
                 return Err(error);
             }
         }
@@ -385,6 +394,7 @@ impl Engine {
         let cuts_durable = inner.state.durable_size.get().is_some_and(|durable| size < durable);
         let now_ms = now_ms();
         let opaque = inner.state.flags.opaque;
+        let before = inner.state.clone();
         if opaque {
             inner.state.durable_size = inner.state.durable_size.get().map(|d| d.min(size)).into();
             inner.state.ranges.clear(size, u64::MAX);
@@ -394,16 +404,26 @@ impl Engine {
             inner.state.mtime = now();
         }
         inner.live().cut_seq += 1;
-        self.record_resize(file, &mut inner, size, now_ms, opaque)?;
-        if cuts_durable {
-            // Else a power loss could bring back the record of durable bytes without the bytes.
-            self.note_tier(self.index.sync())?;
-        } else if size < old {
-            // Nor may it take away the record of a flush that made them clean.
-            self.note_tier(self.index.sync_to(inner.settled_seq))?;
+        if let Err(error) = self.record_resize(file, &mut inner, size, now_ms, opaque) {
+            inner.state = before;
+            return Err(error);
         }
-        failpoint::pass("truncate.logged");
-        self.note_tier(shadow.set_len(size))?;
+        let cut = || {
+            if cuts_durable {
+                // Else a power loss could bring back the record of durable bytes without the bytes.
+                self.note_tier(self.index.sync())?;
+            } else if size < old {
+                // Nor may it take away the record of a flush that made them clean.
+                self.note_tier(self.index.sync_to(inner.settled_seq))?;
+            }
+            failpoint::pass("truncate.logged");
+            self.note_tier(shadow.set_len(size))
+        };
+        if let Err(error) = cut() {
+            // It is on record; who opens the shadow next cuts it.
+            inner.live().shadow = None;
+            return Err(error);
+        }
         failpoint::pass("truncate.done");
         inner.note_rewritten(old.min(size), u64::MAX);
         self.account(file, &mut inner);
@@ -627,6 +647,9 @@ impl Engine {
         }
     }
 }
+
+/// Who reads around the tier what others write around it all the time gives up after so many tries.
+const AROUND_TRIES: u32 = 64;
 
 /// Clean bytes behind a write that are recorded as dirty with it. Who syncs after every write and
 /// goes on where he was, as a database does with its log, would need a record, and its sync, for

@@ -168,21 +168,28 @@ impl LogFile {
         Ok(())
     }
 
+    /// Makes sure of room for `more` bytes, and some to come.
     fn reserve(&mut self, more: u64) -> io::Result<()> {
         let need = self.tail + more;
         if need <= self.reserved && self.reserved > 0 {
             return Ok(());
         }
+        match self.reserve_ahead(need, more) {
+            // There may still be room for the record itself, which may be that of an eviction.
+            Err(e) if e.raw_os_error() == Some(libc::ENOSPC) => self.reserved = need,
+            other => other?,
+        }
+        Ok(())
+    }
+
+    fn reserve_ahead(&mut self, need: u64, more: u64) -> io::Result<()> {
         let step = more.max(RESERVE_STEP);
         match self.file.reserve(self.tail, step) {
             Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => {}
             other => other?,
         }
-        self.reserved = match self.zero(self.reserved.max(need), self.tail + step) {
-            // There may still be room for the record itself, which may be that of an eviction.
-            Err(e) if e.raw_os_error() == Some(libc::ENOSPC) => need,
-            other => other.map(|()| self.tail + step)?,
-        };
+        self.zero(self.reserved.max(need), self.tail + step)?;
+        self.reserved = self.tail + step;
         Ok(())
     }
 

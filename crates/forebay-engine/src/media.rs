@@ -11,12 +11,13 @@ use std::sync::Arc;
 use forebay_backing::Timestamp;
 use forebay_backing::metrics::{Op, OpCounts};
 use rustix::fs::{self, AtFlags, FallocateFlags, Mode, OFlags, SeekFrom};
+use rustix::io::Errno;
 
 /// What to do when a name does or does not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Open {
     Existing,
-    /// Created empty; an existing file is emptied.
+    /// Created empty, in the place of one that exists.
     Fresh,
     /// Opened as it is, created empty if missing.
     Keep,
@@ -116,13 +117,18 @@ impl Media for DirMedia {
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let flags = match how {
             Open::Existing => flags,
-            Open::Fresh => flags | OFlags::CREATE | OFlags::TRUNC,
+            Open::Fresh => flags | OFlags::CREATE | OFlags::EXCL,
             Open::Keep => flags | OFlags::CREATE,
         };
-        let fd = self
-            .ops
-            .open
-            .time(|_| 0, || fs::openat(&self.fd, name, flags, Mode::RUSR | Mode::WUSR))?;
+        let open = || fs::openat(&self.fd, name, flags, Mode::RUSR | Mode::WUSR);
+        let fd = match self.ops.open.time(|_| 0, open) {
+            // Not emptied: programs may have mapped what is there.
+            Err(Errno::EXIST) => {
+                fs::unlinkat(&self.fd, name, AtFlags::empty())?;
+                self.ops.open.time(|_| 0, open)?
+            }
+            opened => opened?,
+        };
         Ok(Arc::new(DirMediaFile { fd, ops: self.ops.clone() }))
     }
 
@@ -140,7 +146,7 @@ impl Media for DirMedia {
 
     fn make_dir(&self, name: &str) -> io::Result<()> {
         match fs::mkdirat(&self.fd, name, Mode::RWXU) {
-            Err(rustix::io::Errno::EXIST) => Ok(()),
+            Err(Errno::EXIST) => Ok(()),
             other => Ok(other?),
         }
     }
@@ -229,7 +235,7 @@ impl MediaFile for DirMediaFile {
 
     fn next_data(&self, offset: u64) -> io::Result<Option<(u64, u64)>> {
         let start = match fs::seek(&self.fd, SeekFrom::Data(offset)) {
-            Err(rustix::io::Errno::NXIO) => return Ok(None),
+            Err(Errno::NXIO) => return Ok(None),
             other => other?,
         };
         Ok(Some((start, fs::seek(&self.fd, SeekFrom::Hole(start))?)))
@@ -237,15 +243,20 @@ impl MediaFile for DirMediaFile {
 
     /// A write lease is granted to the only opener; see fcntl(2), F_SETLEASE.
     fn is_ours_alone(&self) -> io::Result<bool> {
-        let lease = |kind: i32| {
-            // SAFETY: F_SETLEASE takes an integer.
-            match unsafe { libc::fcntl(self.fd.as_raw_fd(), libc::F_SETLEASE, kind) } {
+        // Not in the libc crate: fcntl(2).
+        const F_SETSIG: i32 = 10;
+        let fcntl = |command: i32, value: i32| {
+            // SAFETY: both commands take an integer.
+            match unsafe { libc::fcntl(self.fd.as_raw_fd(), command, value) } {
                 0 => Ok(()),
                 _ => Err(io::Error::last_os_error()),
             }
         };
-        match lease(libc::F_WRLCK) {
-            Ok(()) => lease(libc::F_UNLCK).map(|()| true),
+        // Who opens the file at this very moment breaks the lease, and the signal that tells of it
+        // by default ends the process: one that does nothing instead.
+        fcntl(F_SETSIG, libc::SIGURG)?;
+        match fcntl(libc::F_SETLEASE, libc::F_WRLCK) {
+            Ok(()) => fcntl(libc::F_SETLEASE, libc::F_UNLCK).map(|()| true),
             Err(e) if e.raw_os_error() == Some(libc::EAGAIN) => Ok(false),
             Err(e) => Err(e),
         }
@@ -262,7 +273,7 @@ fn read_full(fd: &OwnedFd, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         match rustix::io::pread(fd, &mut buf[done..], offset + done as u64) {
             Ok(0) => break,
             Ok(n) => done += n,
-            Err(rustix::io::Errno::INTR) => {}
+            Err(Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),
         }
     }
@@ -275,7 +286,7 @@ fn write_full(fd: &OwnedFd, buf: &[u8], offset: u64) -> io::Result<()> {
         match rustix::io::pwrite(fd, &buf[done..], offset + done as u64) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(n) => done += n,
-            Err(rustix::io::Errno::INTR) => {}
+            Err(Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),
         }
     }

@@ -14,7 +14,7 @@ use forebay_backing::{
 };
 
 use crate::config::WritePolicy;
-use crate::engine::{Engine, now};
+use crate::engine::{Engine, is_alone, now};
 use crate::failpoint;
 use crate::file::{Changing, File, Inner};
 use crate::log::Intent;
@@ -122,8 +122,9 @@ impl Engine {
 
     /// Begins writing past our eyes: the shadow is to be written by the kernel. The file counts as
     /// wholly dirty until [`Engine::end_unseen`]. `None` if it is not complete (any more): its
-    /// holes would count as data.
-    pub fn begin_unseen(&self, file: &Arc<File>) -> Result<Option<Arc<dyn MediaFile>>> {
+    /// holes would count as data. `maps`: the writer may map the file, and so write to it after he
+    /// has closed it.
+    pub fn begin_unseen(&self, file: &Arc<File>, maps: bool) -> Result<Option<Arc<dyn MediaFile>>> {
         let mut inner = file.lock();
         let moved = inner.live().moved || inner.live().arounds > 0;
         if !inner.state.is_complete() || moved || !self.may_pass(&inner) {
@@ -142,8 +143,14 @@ impl Engine {
             inner.state.flags.opaque = true;
             self.space.unseen.lock().expect("no panic inside").insert(file.id, file.clone());
             inner.state.touch(crate::engine::now_ms());
-            self.put(file, &mut inner)?;
+            if let Err(error) = self.put(file, &mut inner) {
+                // Nobody may write what no record speaks of.
+                inner.state.flags.opaque = false;
+                self.space.unseen.lock().expect("no panic inside").remove(&file.id);
+                return Err(error);
+            }
         }
+        inner.live().mappable |= maps;
         failpoint::pass("create.done");
         inner.live().writers += 1;
         self.space.writers.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -152,11 +159,20 @@ impl Engine {
         Ok(Some(shadow))
     }
 
-    /// Ends one unseen writer; after the last one, what is in the shadow is the file.
+    /// Ends one unseen writer; after the last one, what is in the shadow is the file. If a mapping
+    /// is left the writer goes on, until [`Engine::check_orphans`] finds that it is gone.
     pub fn end_unseen(&self, file: &Arc<File>) -> Result<()> {
         let mut inner = file.lock();
+        assert!(inner.live().writers > 0, "a writer ends once");
+        if inner.live().writers == 1
+            && std::mem::take(&mut inner.live().mappable)
+            && !self.is_closed(file, &mut inner)?
+        {
+            drop(inner);
+            self.orphans.lock().expect("no panic inside").push(file.clone());
+            return Ok(());
+        }
         let live = inner.live();
-        assert!(live.writers > 0, "a writer ends once");
         live.writers -= 1;
         self.space.writers.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
         if live.writers > 0 {
@@ -184,6 +200,17 @@ impl Engine {
         }
         self.account(file, &mut inner);
         Ok(())
+    }
+
+    /// Whether no program has the shadow open or mapped any more. The kernel tells us of a close a
+    /// moment before it has closed the shadow.
+    fn is_closed(&self, file: &Arc<File>, inner: &mut Inner) -> Result<bool> {
+        let shadow = self.shadow(file, inner)?;
+        let alone = || {
+            std::thread::yield_now();
+            is_alone(&*shadow)
+        };
+        Ok(is_alone(&*shadow) || alone() || alone())
     }
 
     /// Pins the shadow of a complete file for reading past our eyes; `None` if it is not complete.

@@ -141,9 +141,9 @@ impl Engine {
         // A loss of power must not bring dirty bytes back when they are holes.
         self.note_tier(self.index.sync())?;
         let live = inner.live();
-        live.epoch += 1;
+        live.thrown.note(0, u64::MAX);
         let shadow = self.shadow(file, &mut inner)?;
-        self.note_tier(shadow.set_len(0).and_then(|()| shadow.set_len(attr.size)))?;
+        self.note_tier(self.empty(file, &mut inner, &*shadow, attr.size))?;
         self.account(file, &mut inner);
         Ok(())
     }
@@ -179,6 +179,7 @@ impl Engine {
         };
         self.stopping.store(true, Relaxed);
         self.nudge();
+        self.check_orphans();
         self.sweep_graveyard(std::time::Duration::ZERO);
         self.empty_trash();
         let quiet = self.join_threads();
@@ -187,11 +188,12 @@ impl Engine {
         for file in &writing {
             let _ = self.try_sync(file);
         }
+        let seq = self.index.seq();
         let durable = self.media().sync_all();
         // Who writes past us goes on without us: what he writes is not known to be durable.
         if quiet && durable.is_ok() && writing.is_empty() {
             let next_id = self.next_id.load(Relaxed);
-            if let Err(e) = self.index.end(&self.boot_id, next_id, &|id| self.state_of(id)) {
+            if let Err(e) = self.index.end(&self.boot_id, next_id, seq, &|id| self.state_of(id)) {
                 tracing::error!(error = %e, "the tier could not be marked as cleanly shut down");
             }
         } else {

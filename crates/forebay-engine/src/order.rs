@@ -141,6 +141,8 @@ impl Engine {
 
     /// Brings what is dirty now and part of the order to the backing store, synced there (S5).
     pub fn execute(self: &Arc<Self>, order: &Order, progress: &Progress) -> Report {
+        // What is not written past us any more can become clean.
+        self.check_orphans();
         let _hold = order.last.as_ref().map(|last| self.hold(&order.scope, last));
         let (mut others, mut last) = self.owed(order);
         let owed = || others.iter().chain(&last);

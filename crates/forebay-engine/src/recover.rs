@@ -175,12 +175,21 @@ impl Engine {
         Ok(())
     }
 
-    fn check_orphans(&self) {
+    /// Ends the writers that nobody tells us of: those of an earlier daemon, and mappings of closed
+    /// files.
+    pub(crate) fn check_orphans(&self) {
         let orphans = self.orphans.lock().expect("no panic inside").clone();
         for file in orphans {
             let shadow = file.lock().live().shadow.clone();
             if shadow.is_none_or(|shadow| shadow.is_ours_alone().unwrap_or(false)) {
-                self.orphans.lock().expect("no panic inside").retain(|o| o.id != file.id);
+                let ended = {
+                    let mut orphans = self.orphans.lock().expect("no panic inside");
+                    let at = orphans.iter().position(|orphan| orphan.id == file.id);
+                    at.map(|at| orphans.swap_remove(at))
+                };
+                if ended.is_none() {
+                    continue; // Another thread was faster.
+                }
                 if let Err(e) = self.end_unseen(&file) {
                     tracing::error!(error = %e, "taking over a file from an earlier daemon");
                 }
@@ -544,7 +553,9 @@ impl Recovery<'_> {
     fn rebase_loaded(&mut self, loaded: &mut Loaded, from: &Path, to: &Path) {
         for (id, state) in &mut loaded.files {
             let moved = state.paths.iter().any(|path| path.starts_with(from));
-            if moved {
+            // It may have its new path already, and this one be of a later change.
+            let at_home = || self.backing.stat(from).is_ok_and(|attr| attr.key == state.key);
+            if moved && !(state.paths.iter().any(|path| **path == *from) && at_home()) {
                 rebase(&mut state.paths, from, to);
                 self.changed.push(*id);
             }

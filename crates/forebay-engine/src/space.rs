@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use forebay_backing::{Error, Result};
 
-use crate::engine::{Engine, add, now_ms};
+use crate::engine::{Engine, add, is_alone, now_ms};
 use crate::evict::{Answer, UNIT, Unit};
 use crate::failpoint;
 use crate::file::{File, Inner};
@@ -230,15 +230,25 @@ impl Engine {
         if clean.is_empty() {
             return Ok(0);
         }
+        let freed = clean.iter().map(|(start, end)| end - start).sum();
+        // A shadow that goes as a whole stays for who has mapped it.
+        let whole = freed == inner.state.ranges.bytes(|_| true) && inner.is_idle();
+        if !whole && !is_alone(&*self.shadow(file, inner)?) {
+            return Ok(0);
+        }
         // After a power loss the record of a flush must not be lost while its bytes are punched.
         self.note_tier(self.index.sync_to(inner.settled_seq))?;
-        let freed = clean.iter().map(|(start, end)| end - start).sum();
         for &(start, end) in &clean {
             inner.state.ranges.clear(start, end);
         }
         let marks: Vec<Mark> =
             clean.iter().map(|&(start, end)| Mark { start, end, state: None }).collect();
-        self.record(file, inner, &marks)?;
+        if let Err(error) = self.record(file, inner, &marks) {
+            for &(start, end) in &clean {
+                inner.state.ranges.set(start, end, State::Clean);
+            }
+            return Err(error);
+        }
         failpoint::pass("evict.logged");
         // Of a file that is forgotten next the shadow goes as a whole.
         if !inner.is_forgettable() {
@@ -246,9 +256,13 @@ impl Engine {
             for &(start, end) in &clean {
                 self.note_tier(shadow.punch(start, end - start))?;
             }
+            if inner.state.is_dirty() {
+                // After a crash the shadow's is the file's own.
+                let _ = shadow.set_mtime(inner.state.mtime);
+            }
         }
         failpoint::pass("evict.punched");
-        inner.live().epoch += 1;
+        inner.live().thrown.note(start, end);
         let moved = inner.live().moved;
         if inner.is_idle() && !moved && !inner.only_descriptor() {
             inner.live = None;

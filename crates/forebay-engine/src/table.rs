@@ -58,14 +58,20 @@ impl Table {
         by_id.insert_unique(hasher.hash_one(file.id), file, |f| hasher.hash_one(f.id));
     }
 
+    /// Leaves a file to be found by its id alone.
+    pub fn forget_key(&mut self, file: &File) {
+        let same = |known: &Arc<File>| known.id == file.id;
+        if let Ok(found) = self.by_key.find_entry(self.hasher.hash_one(file.key), same) {
+            found.remove();
+        }
+    }
+
     pub fn remove(&mut self, file: &File) {
         let same = |known: &Arc<File>| known.id == file.id;
         if let Ok(found) = self.by_id.find_entry(self.hasher.hash_one(file.id), same) {
             found.remove();
         }
-        if let Ok(found) = self.by_key.find_entry(self.hasher.hash_one(file.key), same) {
-            found.remove();
-        }
+        self.forget_key(file);
         self.forgotten += 1;
         self.left.truncate(LEFT_MAX - 1);
         self.left.push_front(file.key);

@@ -217,7 +217,7 @@ fn a_flush_that_failed_leaves_conflicts_to_be_found() {
 fn a_shutdown_beside_a_writer_past_us_is_not_clean() {
     let bed = Bed::new();
     let (file, _) = bed.engine.create(Path::new("f"), &NEW).expect("no such file yet");
-    let shadow = bed.engine.begin_unseen(&file).expect("room").expect("a new file");
+    let shadow = bed.engine.begin_unseen(&file, false).expect("room").expect("a new file");
     shadow.write_at(&[b'A'; 64 * KIB], 0).expect("memory");
     bed.engine.shutdown(KeepDirty::Yes, &Progress::default(), None);
     for part in 1..4 {

@@ -254,7 +254,7 @@ impl Model {
         let fixed = self.policies == Policies::Fixed;
         self.with(path, |engine, file| {
             engine.set_len(file, 0)?;
-            let Some(shadow) = engine.begin_unseen(file)? else {
+            let Some(shadow) = engine.begin_unseen(file, false)? else {
                 assert!(!fixed, "an empty file is complete");
                 return engine.write(file, 0, &data);
             };
@@ -275,7 +275,7 @@ impl Model {
         let at = self.rng.below(self.files[id].len() as u64 + 1);
         let want = self.files[id].clone();
         let begun = self.with(path, |engine, file| {
-            let Some(shadow) = engine.begin_unseen(file)? else { return Ok(false) };
+            let Some(shadow) = engine.begin_unseen(file, false)? else { return Ok(false) };
             let mut got = vec![0xEE; want.len()];
             assert_eq!(shadow.read_at(&mut got, 0).expect("memory"), want.len());
             assert_same(path, &got, &want);

@@ -271,7 +271,7 @@ impl Workload {
         self.open(path, |file| self.engine.set_len(file, 0))?;
         self.journal(|j| j.change_ends(id));
         let file = self.engine.open(path, None)?;
-        let shadow = self.engine.begin_unseen(&file)?.expect("an empty file is complete");
+        let shadow = self.engine.begin_unseen(&file, false)?.expect("an empty file is complete");
         for at in 0..2 + self.rng.below(6) as usize {
             self.generation += 1;
             self.journal(|j| j.write_begins(id, at, at + 1, Value::Written(self.generation)));

@@ -146,7 +146,7 @@ impl Vfs {
         let key = self.nodes.key(id).ok_or_else(away)?;
         let file = self.engine.open_cached(key).ok_or_else(away)?;
         let lane = self.engine.lane_of(&file, who);
-        self.open_as(id, file, false, false, lane)
+        self.open_as(id, file, libc::O_RDONLY, false, lane)
     }
 
     pub fn forget(&self, id: u64, times: u64) {

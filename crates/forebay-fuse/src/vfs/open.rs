@@ -31,7 +31,7 @@ impl Vfs {
             Ok((file, attr)) => {
                 let lane = self.engine.lane_of(&file, who);
                 let entry = self.entry(parent, name, attr);
-                let opened = self.open_as(entry.id, file, true, true, lane)?;
+                let opened = self.open_as(entry.id, file, flags, true, lane)?;
                 Ok((entry, opened))
             }
             Err(e) if e.is(libc::EEXIST) && flags & libc::O_EXCL == 0 => {
@@ -64,7 +64,7 @@ impl Vfs {
             self.engine.close(&file);
             return Err(e);
         }
-        self.open_as(id, file, write, truncate, lane)
+        self.open_as(id, file, flags, truncate, lane)
     }
 
     /// The engine's handle on a node. One that has just lost its name is opened without: the kernel
@@ -93,10 +93,11 @@ impl Vfs {
         &self,
         id: u64,
         file: Arc<File>,
-        write: bool,
+        flags: i32,
         fresh: bool,
         lane: Lane,
     ) -> Result<Opened> {
+        let write = flags & libc::O_ACCMODE != libc::O_RDONLY;
         let mut open = self.open.lock().expect("no panic inside");
         let node = open.entry(file.key).or_insert_with(|| OpenNode {
             file: file.clone(),
@@ -104,6 +105,11 @@ impl Vfs {
             passthrough: 0,
             kernel_id: None,
         });
+        if !Arc::ptr_eq(&node.file, &file) {
+            // The store has given the number of a file that is open here, and gone, to another.
+            self.engine.close(&file);
+            return Err(Error::os(libc::ESTALE, "an earlier file of that number is still open"));
+        }
         let mode = match (node.cached, node.passthrough) {
             (0, 0) => Mode::Idle,
             (0, _) => Mode::Passthrough,
@@ -112,10 +118,14 @@ impl Vfs {
         let facts = self.engine.facts(&file);
         let wish =
             Wish { write, fresh, complete: facts.complete, wholly_dirty: facts.wholly_dirty };
-        let mut planned = plan(mode, wish, self.permit(write, facts.set_id, &lane));
+        let mut permit = self.permit(write, facts.set_id, &lane);
+        // What is synced past us is on no record.
+        permit.write &= flags & libc::O_DSYNC == 0;
+        let maps = flags & libc::O_ACCMODE == libc::O_RDWR;
+        let mut planned = plan(mode, wish, permit);
         let mut kernel_id = 0;
         if planned != Plan::Cached {
-            match self.pass_through(node, &file, planned) {
+            match self.pass_through(node, &file, planned, maps) {
                 Ok(Some(found)) => kernel_id = found,
                 Ok(None) => planned = Plan::Cached,
                 Err(e) => {
@@ -176,10 +186,11 @@ impl Vfs {
         node: &mut OpenNode,
         file: &Arc<File>,
         plan: Plan,
+        maps: bool,
     ) -> Result<Option<u32>> {
         let Some(registrar) = self.registrar.get() else { return Ok(None) };
         let shadow = match plan {
-            Plan::PassWrite => self.engine.begin_unseen(file)?,
+            Plan::PassWrite => self.engine.begin_unseen(file, maps)?,
             _ => self.engine.pin_shadow(file)?,
         };
         let Some(shadow) = shadow else { return Ok(None) };
@@ -224,7 +235,7 @@ impl Vfs {
         }
     }
 
-    /// The last descriptor and mapping of a handle are gone.
+    /// The last descriptor of a handle is gone; a mapping of one that was passed through may be left.
     pub fn release(&self, handle: u64) {
         let found = self.handles.write().expect("no panic inside").remove(&handle);
         let Some(found) = found else { return };

@@ -1,0 +1,119 @@
+//! Programs that map a file which is passed through to its shadow, and close it: the mapping holds
+//! the shadow, and the kernel says nothing of it to the daemon.
+// S-1, S-2, S-6
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::time::Duration;
+
+use forebay_tests::sys::Map;
+use forebay_tests::{Bed, Mounted, Tier, needs_forebay, proof, sample, text, within};
+
+const MIB: usize = 1 << 20;
+
+/// Nothing is flushed by itself.
+const MOUNT: &[&str] = &["--preset", "hold", "--passthrough", "always"];
+
+/// A new file of one MiB, mapped for writing and closed.
+fn mapped_and_closed(path: &Path) -> Map {
+    let file = File::options().read(true).write(true).create_new(true).open(path).unwrap();
+    file.set_len(MIB as u64).unwrap();
+    let mut map = Map::shared(&file, MIB, true).unwrap();
+    map.bytes().fill(b'A');
+    map
+}
+
+fn passed(mounted: &Mounted, field: &str) -> bool {
+    let stats = mounted.forebay(&["stats", "--json", text(&mounted.path)]).ok().json();
+    stats["counters"][field].as_u64().unwrap_or_else(|| panic!("no {field} in {stats:#}")) > 0
+}
+
+#[test]
+fn what_is_stored_after_the_close_is_flushed() {
+    needs_forebay!();
+    for tier in [Tier::Disk, Tier::Tmpfs(256)] {
+        let bed = Bed::new(tier);
+        let mounted = bed.mount(MOUNT);
+        let mut map = mapped_and_closed(&mounted.at("f"));
+        if !passed(&mounted, "passthrough_writes") {
+            println!("SKIPPED: no passthrough here");
+            return;
+        }
+        mounted.flush();
+        mounted.evict();
+        assert!(fs::read(bed.backing.join("f")).unwrap() == vec![b'A'; MIB], "{tier:?}: flushed");
+        map.bytes()[..MIB / 2].fill(b'B');
+        let mut want = vec![b'A'; MIB];
+        want[..MIB / 2].fill(b'B');
+        assert!(fs::read(mounted.at("f")).unwrap() == want, "{tier:?}: read");
+        drop(map);
+        // Once the mapping is gone the file can be clean again.
+        within(Duration::from_secs(20), "the file is clean", || {
+            mounted.flush();
+            mounted.number("dirty_bytes") == 0
+        });
+        assert!(fs::read(bed.backing.join("f")).unwrap() == want, "{tier:?}: backing store");
+        mounted.evict();
+        assert!(fs::read(mounted.at("f")).unwrap() == want, "{tier:?}: from the backing store");
+        mounted.umount();
+    }
+    proof!("stores into mappings of closed files on two tiers");
+}
+
+#[test]
+fn what_is_stored_after_the_close_survives_kill_9() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let mounted = bed.mount(MOUNT);
+    let mut map = mapped_and_closed(&mounted.at("f"));
+    let passes = passed(&mounted, "passthrough_writes");
+    mounted.flush();
+    if passes {
+        map.bytes().fill(b'B');
+    }
+    mounted.crash();
+    drop(map);
+    let mounted = bed.mount(&[]);
+    let want = vec![if passes { b'B' } else { b'A' }; MIB];
+    assert!(fs::read(mounted.at("f")).unwrap() == want, "the mount");
+    mounted.umount();
+    assert!(fs::read(bed.backing.join("f")).unwrap() == want, "the backing store");
+    proof!("stored, killed, mounted again");
+}
+
+/// Shared libraries are read so.
+#[test]
+fn a_mapped_reader_keeps_his_bytes() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let old = sample::file(&bed.backing.join("f"), 1, 20 * MIB);
+    let mounted = bed.mount(MOUNT);
+    mounted.forebay(&["prefetch", text(&mounted.at("f"))]).ok();
+    let file = File::open(mounted.at("f")).unwrap();
+    let mut map = Map::shared(&file, 20 * MIB, false).unwrap();
+    drop(file);
+    if !passed(&mounted, "passthrough_reads") {
+        println!("SKIPPED: no passthrough here");
+        return;
+    }
+    // A part that is dirty stays, so the rest would be punched out of the shadow.
+    let file = File::options().write(true).open(mounted.at("f")).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &old[..1], 0).unwrap();
+    drop(file);
+    mounted.evict();
+    assert!(map.bytes() == old, "evicted under a mapping");
+    assert!(fs::read(mounted.at("f")).unwrap() == old);
+
+    // Somebody else writes another version: new readers see that, the old one what he had.
+    mounted.flush();
+    let new = sample::file(&bed.backing.join("f"), 2, 20 * MIB);
+    within(Duration::from_secs(20), "the new version is seen", || {
+        fs::read(mounted.at("f")).unwrap() == new
+    });
+    assert!(map.bytes() == old, "emptied under a mapping");
+    drop(map);
+    mounted.evict();
+    assert!(fs::read(mounted.at("f")).unwrap() == new);
+    mounted.umount();
+    proof!("20 MiB mapped, evicted and replaced");
+}
