@@ -115,6 +115,8 @@ pub(crate) struct Live {
     pub synced_to: u64,
     /// When the attributes were last compared with the backing store's.
     pub checked: Option<Instant>,
+    /// What the backing store said of it last, while it is open.
+    pub seen: Option<Box<Seen>>,
     /// The shadow's stat when it became opaque, to see whether anything was written.
     pub opaque_from: Option<MediaStat>,
     /// The shadow's size and mtime at the last complete copy of an opaque file.
@@ -129,6 +131,14 @@ pub(crate) struct Live {
     /// The bytes are of a version that the backing store no longer has; they are dropped once
     /// nobody reads them past us.
     pub stale: bool,
+}
+
+/// What the backing store said of a file.
+pub(crate) struct Seen {
+    pub at: Instant,
+    pub attr: Attr,
+    /// It has no `security.capability`, after which the kernel asks at writes.
+    pub no_capability: bool,
 }
 
 /// What was lately thrown away of what was cached, or changed around the tier, so that who began

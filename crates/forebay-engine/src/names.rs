@@ -16,7 +16,7 @@ use forebay_backing::{
 use crate::config::WritePolicy;
 use crate::engine::{Engine, is_alone, now};
 use crate::failpoint;
-use crate::file::{Changing, File, Inner};
+use crate::file::{Changing, File, Inner, Seen};
 use crate::log::Intent;
 use crate::media::MediaFile;
 use crate::state::Owner;
@@ -43,18 +43,20 @@ impl Engine {
     pub fn stat(&self, path: &Path) -> Result<Attr> {
         let table = || self.table.read().expect("no panic inside");
         let (mut known, mut seen) = (table().forgotten, None);
+        let mut asked = Instant::now();
         let mut attr = self.ask(|b| b.stat(path))?;
         for _ in 0..LOOKS {
             // What is dirty may have been flushed since the answer: then it is out of date.
             match self.find(attr.key) {
                 Some(file) => {
-                    let inner = file.lock();
+                    let mut inner = file.lock();
                     let moved = inner.live.as_ref().is_some_and(|live| live.moved);
                     let current = inner.state.is_dirty()
                         || inner.state.base == attr.version()
                         || seen == Some((file.id, inner.base_seq))
                         || moved;
                     if current {
+                        note_seen(&mut inner, asked, &attr);
                         self.overlay_with(&file, &inner, &mut attr);
                         return Ok(attr);
                     }
@@ -63,6 +65,7 @@ impl Engine {
                 None if !table().lost_since(attr.key, known) => return Ok(attr),
                 None => known = table().forgotten,
             }
+            asked = Instant::now();
             attr = self.ask(|b| b.stat(path))?;
         }
         if let Some(file) = self.find(attr.key) {
@@ -74,6 +77,32 @@ impl Engine {
     fn overlay_with(&self, file: &File, inner: &Inner, attr: &mut Attr) {
         let name = || crate::tier::shadow_name(file.id);
         inner.overlay(attr, || self.media().stat(&name()).ok());
+    }
+
+    /// Attributes of an open file as the backing store told them within `ttl`, with what we know
+    /// better; `None` if it has to be asked. Databases ask for the size all the time.
+    pub fn stat_recent(&self, file: &File, ttl: Duration) -> Option<Attr> {
+        let inner = file.lock();
+        let mut attr = recent(&inner, ttl)?.attr;
+        self.overlay_with(file, &inner, &mut attr);
+        Some(attr)
+    }
+
+    /// Whether an open file is known to have had no `security.capability` within `ttl`.
+    pub fn lacks_capability(&self, file: &File, ttl: Duration) -> bool {
+        recent(&file.lock(), ttl).is_some_and(|seen| seen.no_capability)
+    }
+
+    /// Keeps in mind that an open file has no `security.capability`.
+    pub fn note_no_capability(&self, file: &File) {
+        if let Some(seen) = file.lock().live.as_mut().and_then(|live| live.seen.as_mut()) {
+            seen.no_capability = true;
+        }
+    }
+
+    /// Whether a write to an open file may have to take away set-user-id or set-group-id.
+    pub fn has_set_id(&self, file: &File) -> bool {
+        file.lock().state.owner.mode & 0o6000 != 0
     }
 
     /// Attributes of a cached file from memory, while the backing store is away.
@@ -595,6 +624,33 @@ fn fingerprint(size: u64, mtime: Timestamp, ctime: Timestamp) -> u64 {
     let mut hasher = DefaultHasher::new();
     (size, mtime, ctime).hash(&mut hasher);
     hasher.finish().max(1)
+}
+
+/// What the store said within `ttl`, unless something has changed there because of us.
+fn recent(inner: &Inner, ttl: Duration) -> Option<&Seen> {
+    let live = inner.live.as_ref().filter(|live| !live.moved && live.arounds == 0)?;
+    let seen = live.seen.as_deref().filter(|seen| seen.at.elapsed() < ttl)?;
+    (inner.changing == 0 && !live.unlinked && seen.attr.version() == inner.state.base)
+        .then_some(seen)
+}
+
+/// Keeps what the store said of an open file at about `asked`.
+fn note_seen(inner: &mut Inner, asked: Instant, attr: &Attr) {
+    let same = attr.version() == inner.state.base;
+    let Some(live) = inner.live.as_mut().filter(|live| live.opens > 0 && same) else { return };
+    let before = live.seen.take();
+    // Setting one moves the ctime.
+    let no_capability = before
+        .as_ref()
+        .is_some_and(|seen| seen.no_capability && seen.attr.version() == attr.version());
+    let seen = Seen { at: asked, attr: *attr, no_capability };
+    live.seen = Some(match before {
+        Some(mut place) => {
+            *place = seen;
+            place
+        }
+        None => Box::new(seen),
+    });
 }
 
 fn cached_attr(key: FileKey, inner: &Inner) -> Attr {

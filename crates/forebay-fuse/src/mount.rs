@@ -70,7 +70,8 @@ impl Mount {
     ) -> Result<Mount> {
         let root = rustix::process::geteuid().is_root();
         let wanted = options.passthrough != Passthrough::Off && !options.kernel_writeback && root;
-        let vfs = Vfs::new(engine.clone(), options.control.clone(), options.passthrough)?;
+        let (control, passthrough) = (options.control.clone(), options.passthrough);
+        let vfs = Vfs::new(engine.clone(), control, passthrough, options.attr_ttl)?;
         let threads = options.threads.max(2);
         let shared = Arc::new(Shared::new(vfs, threads, options.entry_ttl, options.attr_ttl));
         let server = Server {

@@ -102,6 +102,7 @@ pub struct Vfs {
     nodes: Nodes,
     control: Control,
     passthrough: Passthrough,
+    attr_ttl: Duration,
     registrar: OnceLock<Box<dyn Registrar>>,
     handles: RwLock<HashMap<u64, Arc<Handle>>>,
     next_handle: AtomicU64,
@@ -114,6 +115,7 @@ impl Vfs {
         engine: Arc<Engine>,
         control: Arc<dyn control::ControlDir>,
         passthrough: Passthrough,
+        attr_ttl: Duration,
     ) -> Result<Vfs> {
         let root = engine.ask(|b| b.stat(Path::new("")))?;
         let nodes = Nodes::new(root, engine.config().names_max);
@@ -122,6 +124,7 @@ impl Vfs {
             nodes,
             control: Control::new(control),
             passthrough,
+            attr_ttl,
             registrar: OnceLock::new(),
             handles: RwLock::default(),
             next_handle: AtomicU64::new(1),

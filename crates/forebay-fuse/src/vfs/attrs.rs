@@ -78,6 +78,9 @@ impl Vfs {
 
     /// A write by somebody without the right to keep it takes set-user-id and set-group-id away.
     pub fn strip_suid(&self, id: u64, path: Option<&Path>) {
+        if self.open_file(id).is_some_and(|file| !self.engine.has_set_id(&file)) {
+            return;
+        }
         let Some(path) = path.map(Path::to_path_buf).or_else(|| self.nodes.path(id)) else {
             return;
         };
@@ -95,9 +98,20 @@ impl Vfs {
         if Control::owns(id) {
             return Err(Error::os(libc::ENODATA, "xattr"));
         }
+        // Asked by the kernel at the first write after each look at the attributes.
+        let file = (name == "security.capability").then(|| self.open_file(id)).flatten();
+        if file.as_ref().is_some_and(|file| self.engine.lacks_capability(file, self.attr_ttl)) {
+            return Err(Error::os(libc::ENODATA, "xattr"));
+        }
         let _tree = self.tree();
         let path = self.path(id)?;
-        self.engine.ask(|b| b.xattr_get(&path, name))
+        let value = self.engine.ask(|b| b.xattr_get(&path, name));
+        if let (Some(file), Err(error)) = (file, &value)
+            && error.is(libc::ENODATA)
+        {
+            self.engine.note_no_capability(&file);
+        }
+        value
     }
 
     pub fn listxattr(&self, id: u64) -> Result<Vec<u8>> {

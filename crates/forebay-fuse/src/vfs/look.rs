@@ -5,6 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
 
 use forebay_backing::{Attr, DirEntry, Error, FileKey, FileKind, Result};
+use forebay_engine::File;
 use forebay_engine::rules::Origin;
 
 use super::{Entry, Handle, Opened, Vfs};
@@ -91,6 +92,10 @@ impl Vfs {
         }
         let _tree = self.tree();
         let open = self.open_file(id);
+        let recent = |file: &Arc<File>| self.engine.stat_recent(file, self.attr_ttl);
+        if let Some(attr) = open.as_ref().and_then(recent) {
+            return Ok(attr);
+        }
         let Some(path) = self.nodes.path(id) else {
             return match open {
                 Some(file) => Ok(self.engine.stat_open(&file)),
