@@ -265,20 +265,17 @@ impl Mounted {
                 stderr: String::new(),
             };
         }
-        let mut out = self.try_umount(&[]);
-        // A program that another test is just starting has our descriptors until it execs.
-        eventually(Duration::from_secs(5), || {
-            let busy = out.code == Some(1) && out.stderr.contains("in use");
-            if busy {
-                out = self.try_umount(&[]);
-            }
-            !busy
-        });
-        let out = out.ok();
+        let out = self.umount_with(&[]).ok();
         self.assert_gone();
         out
     }
 
+    /// Unmounts with nothing open; what comes of it is the test's to judge.
+    pub fn umount_with(&self, flags: &[&str]) -> Out {
+        while_busy(|| self.try_umount(flags))
+    }
+
+    /// The same in one attempt, for a mount that is in use.
     pub fn try_umount(&self, flags: &[&str]) -> Out {
         let mut args = vec!["umount", text(&self.path)];
         args.extend(flags);
@@ -318,6 +315,20 @@ impl Drop for Mounted {
             let _ = images::unmount(&self.path, true);
         }
     }
+}
+
+/// Unmounts what the test has nothing open on. Repeated while it is in use all the same: a program
+/// that another test is just starting has our descriptors until it execs.
+pub fn while_busy(mut unmount: impl FnMut() -> Out) -> Out {
+    let mut last = None;
+    eventually(Duration::from_secs(5), || {
+        let out = unmount();
+        let said = |word| out.stderr.contains(word);
+        let busy = !matches!(out.code, Some(0 | 4)) && (said("in use") || said("busy"));
+        last = Some(out);
+        !busy
+    });
+    last.expect("one attempt at least")
 }
 
 /// Drops the page, inode and name caches of the kernel.

@@ -22,7 +22,7 @@ pub mod sys;
 pub mod tree;
 mod wait;
 
-pub use bed::{Bed, Foreground, Mounted, Tier, drop_caches, text};
+pub use bed::{Bed, Foreground, Mounted, Tier, drop_caches, text, while_busy};
 pub use cli::{Out, binary, binary_mentions, finish, forebay, forebay_env, tool, tool_in};
 pub use faults::Faults;
 pub use procs::{Proc, is_alive, is_root, kill, open_fds, rss_kib, user_ids};

@@ -80,7 +80,7 @@ fn a_failing_flush_keeps_everything(op: &str, errno: &str) {
     assert!(dirty >= FILES * LEN as u64, "{op} {errno}: {status:#}");
     assert!(status["failed_files"].as_u64() > Some(0), "{status:#}");
     assert!(!status["troubles"].as_array().unwrap().is_empty(), "{status:#}");
-    let out = in_time(30 * SECOND, "umount", || mounted.try_umount(&["--timeout", "3s"]));
+    let out = in_time(30 * SECOND, "umount", || mounted.umount_with(&["--timeout", "3s"]));
     assert_eq!(out.code, Some(4), "{out:#?}");
     check_written(&bed.mnt);
     faults.clear();
@@ -166,7 +166,7 @@ fn cached_works_and_uncached_fails(bed: &Bed, mounted: &Mounted, limit: Duration
     });
     let status = in_time(limit, "status", || mounted.status());
     assert_eq!(status["backing_available"], false, "{status:#}");
-    let out = in_time(30 * SECOND, "umount", || mounted.try_umount(&["--timeout", "2s"]));
+    let out = in_time(30 * SECOND, "umount", || mounted.umount_with(&["--timeout", "2s"]));
     assert_eq!(out.code, Some(4), "{out:#?}");
 }
 
@@ -212,7 +212,7 @@ fn unmounting_from_a_dead_store_keeps_the_dirty_bytes_when_told_to() {
         bed.mount(&["--fault", faults.path(), "--preset", "hold", "--backing-timeout", "1s"]);
     write_some(&bed.mnt);
     faults.stalled();
-    let out = in_time(30 * SECOND, "umount", || mounted.try_umount(&["--keep-dirty"]));
+    let out = in_time(30 * SECOND, "umount", || mounted.umount_with(&["--keep-dirty"]));
     assert_eq!(out.code, Some(0), "{out:#?}");
     mounted.assert_gone();
     let tier = text(&bed.tier).to_string();

@@ -10,7 +10,7 @@ use std::time::Duration;
 use forebay_tests::images::{self, MountedFs};
 use forebay_tests::{
     Bed, Faults, Out, Tier, drop_caches, eventually, finish, forebay, is_alive, is_root,
-    needs_forebay, plain, proof, sample, skip, sys, text, user_ids, within,
+    needs_forebay, plain, proof, sample, skip, sys, text, user_ids, while_busy, within,
 };
 
 const SUBCOMMANDS: &[&str] = &[
@@ -334,7 +334,7 @@ fn umount_waits_for_the_drain_and_refuses_while_in_use() {
     assert!(out.stderr.contains("in use") || out.stderr.contains("busy"), "{out:#?}");
     drop(held);
     sample::file(&mounted.at("g"), 2, 3_000_000);
-    let late = mounted.try_umount(&["--timeout", "10ms"]);
+    let late = mounted.umount_with(&["--timeout", "10ms"]);
     assert_eq!(late.code, Some(4), "{late:#?}");
     assert!(fs::read(mounted.at("g")).unwrap() == forebay_tests::Rng::new(2).bytes(3_000_000));
     mounted.umount();
@@ -353,7 +353,9 @@ fn whoever_unmounts_the_bytes_are_flushed() {
         let mounted = bed.mount(&["--preset", "hold"]);
         let bytes = sample::file(&mounted.at("f"), round as u64, 2_000_000);
         match way {
-            "umount" => drop(forebay_tests::tool("umount", &[text(&bed.mnt)]).ok()),
+            "umount" => {
+                while_busy(|| forebay_tests::tool("umount", &[text(&bed.mnt)])).ok();
+            }
             _ => forebay_tests::kill(mounted.pid, libc::SIGTERM),
         }
         within(Duration::from_secs(30), "the daemon drains and ends", || !is_alive(mounted.pid));
@@ -418,7 +420,7 @@ fn an_ordinary_user_mounts_for_himself() {
     assert!(fs::read_dir(&bed.mnt).is_err(), "not even root looks into a user's mount");
     let status = user(&[text(&bin), "status", "--json", mnt]).ok().stdout;
     assert!(status.contains("\"pid\""), "{status}");
-    user(&[text(&bin), "umount", mnt]).ok();
+    while_busy(|| user(&[text(&bin), "umount", mnt])).ok();
     assert_eq!(images::mounted_at(&bed.mnt), None);
     assert_eq!(fs::read(bed.backing.join("d/g")).unwrap(), b"mine\n");
     assert_eq!(fs::metadata(bed.backing.join("f")).unwrap().uid(), uid);

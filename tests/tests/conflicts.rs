@@ -124,10 +124,10 @@ fn keeping_both_loses_nobodys_bytes() {
 fn a_conflict_holds_the_unmount_and_outlives_it_when_told_to() {
     needs_forebay!();
     let (bed, mounted) = in_conflict(Behind::Changed);
-    let out = mounted.try_umount(&["--timeout", "20s"]);
+    let out = mounted.umount_with(&["--timeout", "20s"]);
     assert_eq!(out.code, Some(4), "{out:#?}");
     assert!(out.text().contains('f'), "the file is named: {out:#?}");
-    assert_eq!(mounted.try_umount(&["--keep-dirty"]).code, Some(0));
+    assert_eq!(mounted.umount_with(&["--keep-dirty"]).code, Some(0));
     mounted.assert_gone();
     assert_eq!(theirs(&bed.backing).unwrap(), THEIRS);
     let mounted = bed.mount(&["--max-age", "100ms"]);

@@ -151,7 +151,7 @@ fn used_tier() -> Bed {
     check_tree(&bed.mnt, 10, 100_000);
     sample::file(&mounted.at("dirty"), 77, 500_000);
     fs::write(mounted.at("d0/f0"), b"dirty too").unwrap();
-    mounted.try_umount(&["--keep-dirty"]).ok();
+    mounted.umount_with(&["--keep-dirty"]).ok();
     mounted.assert_gone();
     bed
 }

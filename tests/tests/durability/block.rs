@@ -102,7 +102,7 @@ fn problems_after(
         Ok(above) => judge_damaged(cut, writers, &top).into_iter().chain(above.check()).collect(),
         Err(why) => vec![format!("does not even mount: {why}")],
     };
-    let out = mounted.try_umount(&[]);
+    let out = mounted.umount_with(&[]);
     if out.code != Some(0) {
         wrong.push(format!("umount after the cut: {out:#?}"));
     }

@@ -133,7 +133,7 @@ fn problems_after(
     let mounted = machine.restart(cut, flags);
     let mut wrong = judge(cut, writers, &machine.bed.mnt, Zeros::Never);
     let seen = Tree::read(&machine.bed.mnt);
-    let out = mounted.try_umount(&[]);
+    let out = mounted.umount_with(&[]);
     if out.code != Some(0) {
         wrong.push(format!("umount after the cut: {out:#?}"));
     }
