@@ -35,6 +35,8 @@ pub struct Bed {
     single: Option<PathBuf>,
     env: Vec<(String, String)>,
     fast: Option<MountedFs>,
+    /// Of the backing directory, if it has one of its own.
+    behind: Option<MountedFs>,
     keep: bool,
 }
 
@@ -51,6 +53,7 @@ impl Bed {
             single: None,
             env: Vec::new(),
             fast: None,
+            behind: None,
             keep: std::env::var_os("FOREBAY_TEST_KEEP").is_some(),
             root,
         };
@@ -72,6 +75,12 @@ impl Bed {
         };
         images::make(&image, fs, mib);
         Some(MountedFs::image(&image, &at))
+    }
+
+    /// Puts the backing directory on a tmpfs of this many MiB, where a sync takes no time whatever
+    /// else the disk does. To be called while the directory is empty.
+    pub fn backing_in_memory(&mut self, mib: u64) {
+        self.behind = Some(MountedFs::tmpfs(&self.backing, mib));
     }
 
     /// From now on mounts serve this one file or device, not the backing directory.
