@@ -165,7 +165,8 @@ fn json_is_json_and_says_what_people_are_told() {
     assert_eq!(status["dirty_files"], 1);
     assert!(status["dirty_bytes"].as_u64() >= Some(50_000));
     assert!(status["oldest_dirty_age_secs"].is_number());
-    let all = mounted.forebay(&["status", "--json"]).ok().json();
+    // The exit code is about every mount of the machine, those of other tests too.
+    let all = mounted.forebay(&["status", "--json"]).json();
     assert!(all.as_array().unwrap().iter().any(|m| m["mountpoint"] == text(&bed.mnt)), "{all:#}");
     let stats = mounted.forebay(&["stats", "--json", text(&bed.mnt)]).ok().json();
     assert!(stats["counters"].is_object() && stats["backing"].is_object(), "{stats:#}");
