@@ -92,7 +92,7 @@ fn an_image_is_cached_by_ranges_and_recovered() {
     needs_forebay!();
     let (bed, image) = bed_with_image();
     writable(&image).write_all_at(&pattern(1, MIB), 64 * MIB).unwrap();
-    let mounted = bed.mount(&["--max-age", "1h"]);
+    let mounted = bed.mount(&["--preset", "hold"]);
     let path = mounted.at(NAME);
     assert_eq!(read(&path, 64 * MIB, MIB), pattern(1, MIB));
     let clean = mounted.number("clean_bytes");

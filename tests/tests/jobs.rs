@@ -41,7 +41,8 @@ fn wait(mounted: &Mounted, id: u64) -> forebay_tests::Out {
 fn several_jobs_are_listed_waited_for_and_cancelled() {
     needs_forebay!();
     let bed = Bed::new(Tier::Disk);
-    let mounted = bed.mount(&slow("8MB/s,1ms"));
+    // What is cancelled must not be flushed for idleness instead.
+    let mounted = bed.mount(&[&slow("8MB/s,1ms")[..], &["--preset", "hold"]].concat());
     for dir in ["a", "b"] {
         (0..4).for_each(|i| drop(sample::file(&mounted.at(format!("{dir}/{i}")), i, 3 << 20)));
     }
