@@ -235,7 +235,8 @@ fn a_process_is_followed_through_its_children_and_not_to_who_gets_its_number() {
     }
     let mounted = bed.mount(HOLD);
     let trigger = bed.root.join("go");
-    let script = "while [ ! -e \"$0\" ]; do sleep 0.05; done; cat \"$1\" > /dev/null; sleep 60";
+    let script =
+        "while [ ! -e \"$0\" ]; do sleep 0.05; done; cat \"$1\" > /dev/null; exec sleep 60";
     let mut command = Command::new("sh");
     command.args(["-c", script]).arg(&trigger).arg(mounted.at("by-child"));
     let mut parent = Proc::spawn(&mut command);
@@ -245,19 +246,14 @@ fn a_process_is_followed_through_its_children_and_not_to_who_gets_its_number() {
     assert!(meets(&mounted, "f", std::process::id() as i32).is_null());
     fs::write(&trigger, b"").unwrap();
     within(Duration::from_secs(10), "the child has read", || {
-        list(&mounted)[0]["requests"]["read"]["bytes"].as_u64() == Some(MIB as u64)
+        list(&mounted)[0]["requests"]["read"]["bytes"].as_u64() >= Some(MIB as u64)
     });
     assert_eq!(cached(&mounted, "by-child"), 0);
     drop_caches();
     fs::read(mounted.at("by-child")).unwrap();
     assert_eq!(cached(&mounted, "by-child"), MIB as u64, "another process");
-    // The children of the script live on in it; without them nothing of the job is left.
-    let children = format!("/proc/{pid}/task/{pid}/children");
-    let children = fs::read_to_string(children).unwrap_or_default();
+    // Its only child ends with what it reads: nothing of the job is left.
     parent.kill();
-    for child in children.split_whitespace() {
-        forebay_tests::kill(child.parse().unwrap(), libc::SIGKILL);
-    }
     let reused = again(pid);
     if reused.is_none() {
         say("SKIPPED: a number that is used again: /proc/sys/kernel/ns_last_pid does not serve");
