@@ -37,18 +37,22 @@ impl Load {
     /// The same in another directory than the mount.
     pub fn start_in(root: &Path, bed: &Bed, count: usize, seed: u64, work: Work) -> Load {
         let journals = bed.dir("journals");
-        let start = |i: usize| {
+        let lay = |i: usize| {
             let name = format!("w{i}");
-            let dir = root.join(&name);
-            std::fs::create_dir_all(&dir).expect("a directory for the writer");
-            let writer = Writer {
+            std::fs::create_dir_all(root.join(&name)).expect("a directory for the writer");
+            Writer {
                 journal: journals.join(&name),
                 log: journals.join(format!("{name}.log")),
                 name,
-            };
+            }
+        };
+        let start = |(i, writer): (usize, Writer)| {
+            let dir = root.join(&writer.name);
             (writer.spawn(&dir, seed.wrapping_mul(31) + i as u64, work), writer)
         };
-        Load { writers: (0..count).map(start).collect() }
+        // All directories first: the daemon may die by what the first writer does.
+        let laid: Vec<Writer> = (0..count).map(lay).collect();
+        Load { writers: laid.into_iter().enumerate().map(start).collect() }
     }
 
     pub fn writers(&self) -> Vec<Writer> {
