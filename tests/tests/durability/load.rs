@@ -66,10 +66,16 @@ impl Load {
             let from = writer.journal_len();
             // An operation takes about twenty bytes of journal or more.
             let enough = from + operations * 20;
-            within(Duration::from_secs(60), &format!("{} works", writer.name), || {
-                assert!(proc.running(), "a writer ended: {}", writer.log_text());
-                writer.journal_len() >= enough
-            });
+            let mut len = from;
+            // However slow the disk is: a writer hangs when it does nothing at all.
+            while len < enough {
+                let before = len;
+                within(Duration::from_secs(60), &format!("{} works", writer.name), || {
+                    assert!(proc.running(), "a writer ended: {}", writer.log_text());
+                    len = writer.journal_len();
+                    len > before
+                });
+            }
         }
     }
 
