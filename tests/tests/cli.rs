@@ -327,6 +327,7 @@ fn a_read_only_mount_refuses_every_change() {
 fn umount_waits_for_the_drain_and_refuses_while_in_use() {
     needs_forebay!();
     let bed = Bed::new(Tier::Disk);
+    const LEN: usize = 25_000_000;
     let mounted = bed.mount(&["--preset", "hold", "--throttle", "10MB,1ms"]);
     sample::file(&mounted.at("f"), 1, 5_000_000);
     let held = fs::File::open(mounted.at("f")).unwrap();
@@ -334,14 +335,13 @@ fn umount_waits_for_the_drain_and_refuses_while_in_use() {
     assert_ne!(out.code, Some(0), "a file is open: {out:#?}");
     assert!(out.stderr.contains("in use") || out.stderr.contains("busy"), "{out:#?}");
     drop(held);
-    sample::file(&mounted.at("g"), 2, 3_000_000);
+    // Two seconds of copying and more: far beyond the time given.
+    sample::file(&mounted.at("g"), 2, LEN);
     let late = mounted.umount_with(&["--timeout", "10ms"]);
     assert_eq!(late.code, Some(4), "{late:#?}");
-    assert!(fs::read(mounted.at("g")).unwrap() == forebay_tests::Rng::new(2).bytes(3_000_000));
+    assert!(fs::read(mounted.at("g")).unwrap() == forebay_tests::Rng::new(2).bytes(LEN));
     mounted.umount();
-    assert!(
-        fs::read(bed.backing.join("g")).unwrap() == forebay_tests::Rng::new(2).bytes(3_000_000)
-    );
+    assert!(fs::read(bed.backing.join("g")).unwrap() == forebay_tests::Rng::new(2).bytes(LEN));
     proof!("refused in use, refused in time, then drained");
 }
 
