@@ -12,7 +12,8 @@ use std::time::Duration;
 use forebay_tests::images::{self, ImageFs, LoopDevice, MountedFs};
 use forebay_tests::tree::{Times, Tree};
 use forebay_tests::{
-    Bed, Mounted, Proc, Tier, fill, needs_forebay, needs_tools, proof, text, tool, within,
+    Bed, Mounted, Proc, Tier, eventually, fill, needs_forebay, needs_tools, proof, text, tool,
+    within,
 };
 
 const MIB: u64 = 1 << 20;
@@ -51,7 +52,8 @@ fn allocated(path: &Path) -> u64 {
 
 /// Of everything in the tier.
 fn tier_use(bed: &Bed) -> u64 {
-    let out = tool("du", &["-s", "--block-size=1", text(&bed.tier)]).ok();
+    // Which tells in its exit code that a file went while it looked.
+    let out = tool("du", &["-s", "--block-size=1", text(&bed.tier)]);
     out.stdout.split_whitespace().next().and_then(|n| n.parse().ok()).expect("du gives a number")
 }
 
@@ -240,7 +242,16 @@ fn qemu_io(socket: &Path, commands: &[&str]) {
     let mut args = vec!["-f", "raw", "-d", "unmap"];
     args.extend(commands.iter().flat_map(|command| ["-c", command]));
     args.push(&uri);
-    let out = tool("qemu-io", &args).ok();
+    let mut out = tool("qemu-io", &args);
+    // The socket is there a moment before somebody listens.
+    eventually(Duration::from_secs(10), || {
+        let refused = out.text().contains("refused");
+        if refused {
+            out = tool("qemu-io", &args);
+        }
+        !refused
+    });
+    let out = out.ok();
     assert!(!out.text().contains("failed"), "{out:#?}");
 }
 
