@@ -195,7 +195,7 @@ fn a_detach_that_cannot_be_leaves_the_tier_attached_and_says_why() {
     let mut nameless = File::create(mounted.at("gone")).unwrap();
     nameless.write_all(&vec![7; MIB]).unwrap();
     fs::remove_file(mounted.at("gone")).unwrap();
-    let out = detach(&mounted, &["--timeout", "1s"]).expect(4);
+    let out = detach(&mounted, &["--timeout", "10s"]).expect(4);
     assert!(out.stderr.contains("that were removed"), "{}", out.stderr);
     drop(nameless);
     // A conflict does not go away by itself.
