@@ -110,15 +110,18 @@ fn writes_around_and_a_full_tier_are_bypasses_with_their_reason() {
 
     let bed = Bed::new(Tier::Disk);
     sample::file(&bed.backing.join("large"), 1, 48 << 20);
-    let mounted = bed.mount(&["--passthrough", "off", "--tier-size", "16MiB", "--max-age", "1h"]);
-    // Pinned and dirty bytes are not evicted: what follows finds no room.
-    fs::write(mounted.at("dirty"), vec![7; 12 << 20]).unwrap();
+    sample::file(&bed.backing.join("pinned"), 2, 16 << 20);
+    let mounted = bed.mount(&["--passthrough", "off", "--tier-size", "16MiB"]);
+    // Pinned bytes are not evicted: what follows finds no room.
+    mounted.forebay(&["pin", text(&mounted.at("pinned"))]).ok();
     let before = fs::read(bed.backing.join("large")).unwrap();
     assert!(fs::read(mounted.at("large")).unwrap() == before);
     let all = stats(&mounted, &[]);
     assert_adds_up(&all);
+    let reasons = &all["requests"]["read"]["bypass_reasons"];
+    assert!(count(&reasons["full"]) > 0, "{reasons}");
     mounted.umount();
-    proof!("reads with a full tier: {}", all["requests"]["read"]["bypass_reasons"]);
+    proof!("reads with a full tier: {reasons}");
 }
 
 #[test]
