@@ -395,7 +395,7 @@ fn top_refreshes_in_a_terminal_and_leaves_it_sane() {
         });
     };
     shows("ready>");
-    for key in ["q", "C-c"] {
+    for (n, key) in ["q", "C-c"].into_iter().enumerate() {
         let top = format!("{} top {}", forebay_tests::binary().display(), text(&mounted.path));
         tmux(&["send-keys", &top, "Enter"]).ok();
         shows("oldest dirty");
@@ -404,9 +404,10 @@ fn top_refreshes_in_a_terminal_and_leaves_it_sane() {
         shows(&name);
         tmux(&["send-keys", key]).ok();
         shows("ready>");
-        tmux(&["send-keys", "stty -a | grep -c -- '-echo ' ; clear; echo sane-$((40+2))", "Enter"])
-            .ok();
-        shows("sane-42");
+        // The number of the turn, and how often the terminal says that it does not echo.
+        let sane = format!("clear; echo sane-$((40+{n}))-$(stty -a | grep -cwe -echo)");
+        tmux(&["send-keys", &sane, "Enter"]).ok();
+        shows(&format!("sane-{}-0", 40 + n));
     }
     tmux(&["kill-server"]);
     mounted.umount();
