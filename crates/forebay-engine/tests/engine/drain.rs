@@ -49,17 +49,25 @@ fn clean_after(engine: &Engine, patience: Duration) -> Duration {
 #[test]
 fn a_hot_set_overwritten_ten_times_within_max_age_is_flushed_at_most_one_and_a_half_times() {
     let max_age = Duration::from_secs(4);
-    let (engine, file) = engine(Tunables { max_age, ..Tunables::default() });
-    for turn in 0..10 {
-        write(&engine, &file, 8, turn);
-        // Ends well before the age, on a busy machine, too.
-        std::thread::sleep(max_age / 16);
+    for _ in 0..10 {
+        let (engine, file) = engine(Tunables { max_age, ..Tunables::default() });
+        let began = Instant::now();
+        for turn in 0..10 {
+            write(&engine, &file, 8, turn);
+            std::thread::sleep(max_age / 25);
+        }
+        let took = began.elapsed();
+        clean_after(&engine, max_age * 10);
+        let flushed = counter(&engine, "flushed_bytes");
+        engine.close(&file);
+        abandon(engine);
+        // Only what ended well before the age says something of it.
+        if took < max_age * 6 / 10 {
+            assert!((8 * MIB..=12 * MIB).contains(&flushed), "{flushed} of {}", 8 * MIB);
+            return;
+        }
     }
-    clean_after(&engine, max_age * 3);
-    let flushed = counter(&engine, "flushed_bytes");
-    assert!((8 * MIB..=12 * MIB).contains(&flushed), "{flushed} of {}", 8 * MIB);
-    engine.close(&file);
-    abandon(engine);
+    panic!("this machine is too busy to overwrite 8 MiB ten times in {max_age:?}");
 }
 
 /// One file that is always being flushed and is larger than the tier: its writers must not wait
