@@ -135,15 +135,20 @@ mod throttle {
             Limits { bytes_per_sec: Some(1_000_000), latency: 100 * MS, ..Limits::default() };
         let slow = Throttle::wrap(store, limits);
         let file = slow.open(Path::new("f"), Access::Read).unwrap();
-        let start = Instant::now();
-        std::thread::scope(|scope| {
-            for _ in 0..THREADS {
-                scope.spawn(|| file.read_at(&mut [0; 10_000], 0).unwrap());
-            }
-        });
-        let took = start.elapsed();
-        assert!(took >= 100 * MS + THREADS * 10 * MS, "{took:?}");
-        assert!(took < THREADS * 100 * MS, "one after the other: {took:?}");
+        let together = || {
+            let start = Instant::now();
+            std::thread::scope(|scope| {
+                for _ in 0..THREADS {
+                    scope.spawn(|| file.read_at(&mut [0; 10_000], 0).unwrap());
+                }
+            });
+            let took = start.elapsed();
+            assert!(took >= 100 * MS + THREADS * 10 * MS, "{took:?}");
+            took
+        };
+        // The best of many, since a busy machine delays any single one.
+        let best = (0..5).map(|_| together()).min().unwrap();
+        assert!(best < THREADS * 100 * MS, "one after the other: {best:?}");
     }
 
     #[test]
