@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use forebay_backing::{BackingStore, Result};
 use forebay_engine::{Config, Engine, Progress, Tunables};
@@ -16,6 +17,7 @@ use crate::start::{NEW, abandon, named, patient, read_all, start};
 use crate::store::MemStore;
 
 const BOOT: &str = "boot-faults";
+const SOON: Duration = Duration::from_millis(100);
 
 /// What happened under one fault.
 #[derive(Default)]
@@ -145,8 +147,12 @@ fn trial(n: u64, count: u64, errno: i32) -> std::result::Result<Outcome, String>
 
     let media = CrashMedia::default();
     let backing = Arc::new(store.clone());
-    // A full tier is waited for as long as the backing store may take.
-    let tunables = Tunables { backing_timeout: std::time::Duration::from_millis(100), ..patient() };
+    // A full tier is waited for as long as the backing store may take; nothing else has to fail
+    // fast.
+    let tunables = match errno {
+        libc::ENOSPC if count > 0 => Tunables { backing_timeout: SOON, ..patient() },
+        _ => patient(),
+    };
     let engine =
         start(Arc::new(media.clone()), backing, BOOT, Config::default(), tunables).expect("new");
     let mut trial = Trial { engine, journal, generation: 0, errors: 0 };
@@ -154,8 +160,13 @@ fn trial(n: u64, count: u64, errno: i32) -> std::result::Result<Outcome, String>
     trial.work();
     let outcome = Outcome { ops: media.ops(), faults: media.faults_given(), errors: trial.errors };
     media.set_fault(None);
-    // From here on nothing has to fail fast, and a busy machine is no store that hangs.
+    // From here on a busy machine is no store that hangs; it may have been taken for one.
     trial.engine.set_tunables(patient()).expect("valid");
+    let began = Instant::now();
+    while !trial.engine.status().backing_available {
+        assert!(began.elapsed() < Duration::from_secs(60), "the store is not back");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 
     let (disk, tree) = (media.snapshot(), store.snapshot());
     let live = compare(&trial.journal, &trial.engine, &store);
