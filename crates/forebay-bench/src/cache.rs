@@ -268,13 +268,19 @@ mod tests {
 
     #[test]
     fn both_ways_of_asking_agree() {
-        let file = written();
-        let found = residency(file.as_file(), 0, u64::MAX).unwrap();
-        assert_eq!((found.total, found.resident), (LEN, LEN));
-        assert_eq!(mincore(file.as_file().as_raw_fd(), 0, LEN).unwrap(), LEN / PAGE);
-        let part = residency(file.as_file(), LEN - PAGE, 10 * PAGE).unwrap();
-        assert_eq!((part.total, part.resident), (PAGE, PAGE));
-        assert_eq!(residency(file.as_file(), LEN, PAGE).unwrap().total, 0);
+        let look = || {
+            let file = written();
+            let file = file.as_file();
+            let all = residency(file, 0, u64::MAX).unwrap();
+            let mapped = mincore(file.as_raw_fd(), 0, LEN).unwrap() * PAGE;
+            let part = residency(file, LEN - PAGE, 10 * PAGE).unwrap();
+            assert_eq!((all.total, part.total), (LEN, PAGE));
+            assert_eq!(residency(file, LEN, PAGE).unwrap().total, 0);
+            (all.resident, mapped, part.resident)
+        };
+        // Another process may drop the caches of the machine, though not always.
+        let found: Vec<_> = (0..5).map(|_| look()).collect();
+        assert!(found.contains(&(LEN, LEN, PAGE)), "{found:?}");
     }
 
     #[test]

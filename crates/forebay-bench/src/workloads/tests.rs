@@ -213,14 +213,28 @@ fn checkpoint_runs_the_durable_command_on_the_files() {
 #[test]
 fn the_second_cached_pass_finds_its_input_in_the_cache() {
     let dir = tempfile::tempdir().unwrap();
-    let record = run_in(dir.path(), "reread", "-s 8m").unwrap();
-    let share =
-        |name: &str| record.phases.iter().find(|p| p.name == name).unwrap().resident_share.unwrap();
     if crate::honest::Memory::of(dir.path()) == crate::honest::Memory::Yes {
         println!("SKIPPED: the temporary directory is in memory");
         return;
     }
-    assert!(share("cached 1") < 0.5 && share("cached 2") > 0.9, "{:?}", record.phases);
+    let shares = || {
+        let record = run_in(dir.path(), "reread", "-s 8m").unwrap();
+        ["cached 1", "cached 2"].map(|name| {
+            let phase = record.phases.iter().find(|phase| phase.name == name).unwrap();
+            phase.resident_share.unwrap()
+        })
+    };
+    let mut found = Vec::new();
+    // Another process may drop the caches of the machine, though not always.
+    for _ in 0..5 {
+        let [first, second] = shares();
+        assert!(first < 0.5, "{first}");
+        if second > 0.9 {
+            return;
+        }
+        found.push(second);
+    }
+    panic!("of the second pass: {found:?}");
 }
 
 #[test]

@@ -258,6 +258,18 @@ fn a_script_runs_its_tests() {
     assert_eq!(run.out.matches("Max Write").count(), 2);
 }
 
+/// Looks up to five times: another process may drop the caches of the machine, though not always.
+#[track_caller]
+fn unless_dropped(mut look: impl FnMut() -> Result<(), String>) {
+    let mut found = look();
+    for _ in 1..5 {
+        if found.is_err() {
+            found = look();
+        }
+    }
+    found.unwrap_or_else(|why| panic!("{why}"));
+}
+
 /// A read of what was just written is in the cache and must be told; after fadvise it is not.
 #[test]
 fn cached_reads_are_told_and_policies_are_checked() {
@@ -268,8 +280,14 @@ fn cached_reads_are_told_and_policies_are_checked() {
         println!("SKIPPED: the build directory is on a file system that lives in memory");
         return;
     }
-    assert!(run.out.contains("read: 100 % of what was read was in the page cache"), "{}", run.out);
-    assert!(run.out.contains("100.0 % of 4 MiB was resident before"), "{}", run.out);
+    unless_dropped(|| {
+        let run = bench("ior -t 64k -b 4m -o f", home.path()).expect(0);
+        let told = [
+            "read: 100 % of what was read was in the page cache",
+            "100.0 % of 4 MiB was resident before",
+        ];
+        if told.iter().all(|told| run.out.contains(told)) { Ok(()) } else { Err(run.out) }
+    });
     let run = bench("ior -e -t 64k -b 4m -o f --cache fadvise", home.path()).expect(0);
     assert!(run.out.contains("0.0 % of 4 MiB was resident before"), "{}", run.out);
     assert!(!run.out.contains("of what was read was in the page cache"), "{}", run.out);
@@ -293,13 +311,16 @@ fn the_share_is_that_of_what_was_read_not_of_the_file() {
     }
     let half = 8 << 20;
     for (warm, share) in [(0, "100.0"), (half, "0.0")] {
-        let path = home.path().join("f");
-        forebay_bench::cache::advise_away(&path).expect("a file");
-        let file = std::fs::File::open(&path).expect("kept");
-        file.read_exact_at(&mut vec![0; half as usize], warm).expect("long enough");
-        let run = bench("ior -r -k -t 64k -b 8m -o f", home.path()).expect(0);
         let told = format!("{share} % of 8 MiB was resident before");
-        assert!(run.out.contains(&told), "{told} is missing in\n{}", run.out);
+        unless_dropped(|| {
+            let path = home.path().join("f");
+            forebay_bench::cache::advise_away(&path).expect("a file");
+            let file = std::fs::File::open(&path).expect("kept");
+            file.read_exact_at(&mut vec![0; half as usize], warm).expect("long enough");
+            let run = bench("ior -r -k -t 64k -b 8m -o f", home.path()).expect(0);
+            let missing = format!("{told} is missing in\n{}", run.out);
+            if run.out.contains(&told) { Ok(()) } else { Err(missing) }
+        });
     }
     bench("ior -r -k -t 64k -b 16m -o f", home.path()).expect(0);
     let direct = bench("ior -r -k -t 64k -b 16m -o f --posix.odirect", home.path());
