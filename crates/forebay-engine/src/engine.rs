@@ -210,10 +210,7 @@ impl Engine {
     /// is dirty of the old one is still found by its id.
     fn supersede(&self, attr: &Attr) {
         let mut table = self.table.write().expect("no panic inside");
-        let is_older = |file: &Arc<File>| {
-            let inner = file.lock();
-            inner.state.base != attr.version() || inner.state.is_dirty()
-        };
+        let is_older = |file: &Arc<File>| file.lock().state.base.ctime < attr.ctime;
         if let Some(old) = table.with_key(attr.key).filter(|file| is_older(file)).cloned() {
             table.forget_key(&old);
         }

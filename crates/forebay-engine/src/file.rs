@@ -51,7 +51,7 @@ pub(crate) struct Inner {
     pub settled_seq: u64,
     /// Changes of names and attributes in progress: until they end, the backing file differs from
     /// what we know because of us.
-    pub changing: u32,
+    pub changing: u16,
     /// Rises whenever `state.base` follows a change of ours: a look at the backing file from
     /// before says nothing then.
     pub base_seq: u32,
