@@ -4,6 +4,7 @@
 mod around;
 mod attach;
 mod bytes;
+mod died;
 mod drain;
 mod hook;
 mod journal;

@@ -65,6 +65,14 @@ impl MemStore {
         self.lock().clone()
     }
 
+    /// Removes the file that was made last; its inode number goes to the next.
+    pub fn free(&self, path: &Path) {
+        let mut tree = self.lock();
+        let ino = tree.names.remove(path).expect("it is there");
+        let (last, _) = tree.inodes.pop_last().expect("it is there");
+        assert_eq!(ino, last, "another one was made after it");
+    }
+
     fn lock(&self) -> MutexGuard<'_, Tree> {
         self.0.lock().expect("no panic inside")
     }
@@ -250,9 +258,17 @@ impl BackingStore for MemStore {
     }
 
     fn rename(&self, from: &Path, to: &Path, mode: RenameMode) -> Result<()> {
-        assert_eq!(mode, RenameMode::Replace, "the only mode these tests use");
+        assert_ne!(mode, RenameMode::NoReplace, "no test uses it");
         let mut tree = self.lock();
         let ino = tree.ino(from)?;
+        if mode == RenameMode::Exchange {
+            let other = tree.ino(to)?;
+            tree.names.insert(from.to_path_buf(), other);
+            tree.names.insert(to.to_path_buf(), ino);
+            tree.touch(ino, 0);
+            tree.touch(other, 0);
+            return Ok(());
+        }
         if tree.ino(to).is_ok() {
             tree.remove(to)?;
         }

@@ -1,0 +1,114 @@
+//! What a death in the middle of a change of names or attributes leaves, on the same boot.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use forebay_backing::wrap::Verb;
+use forebay_backing::{Attr, BackingStore, RenameMode, SetAttr};
+use forebay_engine::{Config, Engine, Progress};
+
+use crate::hook::Hook;
+use crate::media::{CrashMedia, Disk};
+use crate::start::{NEW, abandon, named, patient, start};
+use crate::store::{MemStore, Tree};
+
+const BOOT: &str = "died";
+const LEN: usize = 64 << 10;
+
+fn serve(media: &CrashMedia, store: Arc<dyn BackingStore>) -> Arc<Engine> {
+    let media = Arc::new(media.clone());
+    start(media, store, BOOT, Config::default(), patient()).expect("a sound tier")
+}
+
+/// A dirty file, closed.
+fn dirty(engine: &Arc<Engine>, name: &str, value: u8) -> Attr {
+    let (file, attr) = engine.create(Path::new(name), &NEW).expect("no such file yet");
+    engine.write(&file, 0, &[value; LEN]).expect("room");
+    engine.close(&file);
+    attr
+}
+
+/// Flushes what an engine finds on a tier whose daemon died.
+fn recovered(disk: Disk, store: MemStore) -> Tree {
+    let engine = serve(&CrashMedia::on(disk), Arc::new(store.clone()));
+    assert!(engine.status().dirty_files > 0, "nothing was dirty");
+    let report = engine.flush(&[], &Progress::default());
+    assert!(report.failures.is_empty(), "{report:?}");
+    abandon(engine);
+    store.snapshot()
+}
+
+fn file_of(tree: &Tree, name: &str) -> Vec<u8> {
+    tree.files().remove(Path::new(name)).expect("it is there")
+}
+
+// S-2 S-8
+#[test]
+fn a_chmod_that_died_with_us_is_no_conflict() {
+    let (media, store) = (CrashMedia::default(), MemStore::new());
+    let engine = serve(&media, Arc::new(store.clone()));
+    dirty(&engine, "f", b'A');
+    let disk = media.snapshot().process_crash_image();
+    abandon(engine);
+    // It reached the store; the record of it never reached the tier.
+    let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+    let attr = store.set_attr(Path::new("f"), &set).expect("it is there");
+    assert_eq!(attr.size, 0, "nothing was flushed yet");
+    let tree = recovered(disk, store);
+    assert!(file_of(&tree, "f") == [b'A'; LEN]);
+}
+
+// S-2 S-8
+#[test]
+fn names_that_were_exchanged_when_we_died_are_not_exchanged_back() {
+    let (media, store) = (CrashMedia::default(), MemStore::new());
+    let (backing, hook) = Hook::on(store.clone());
+    let engine = serve(&media, backing);
+    let (a, b) = (dirty(&engine, "a", b'A'), dirty(&engine, "b", b'B'));
+    let died: Arc<Mutex<Vec<(Disk, Tree)>>> = Arc::default();
+    let (seen, mut exchanged) = (died.clone(), false);
+    // Each call to the store after the exchange is a moment to die.
+    hook.set(move |call| {
+        if exchanged {
+            let disk = media.snapshot().process_crash_image();
+            seen.lock().expect("no panic inside").push((disk, store.snapshot()));
+        }
+        exchanged |= call.verb == Verb::Rename;
+    });
+    let (from, over) = (named(Path::new("a"), &a), named(Path::new("b"), &b));
+    engine.rename(from, Path::new("b"), Some(over), RenameMode::Exchange).expect("both are there");
+    abandon(engine);
+    let died = std::mem::take(&mut *died.lock().expect("no panic inside"));
+    assert!(!died.is_empty(), "no moment to die");
+    for (disk, tree) in died {
+        let tree = recovered(disk, MemStore::on(tree));
+        assert!(file_of(&tree, "a") == [b'B'; LEN] && file_of(&tree, "b") == [b'A'; LEN]);
+    }
+}
+
+// S-1 S-8
+#[test]
+fn a_new_file_with_the_number_of_a_removed_one_is_empty() {
+    let store = MemStore::new();
+    let engine = serve(&CrashMedia::default(), Arc::new(store.clone()));
+    for keeps_dirty in [false, true] {
+        dirty(&engine, "old", b'A');
+        if !keeps_dirty {
+            let report = engine.flush(&[], &Progress::default());
+            assert!(report.failures.is_empty(), "{report:?}");
+        }
+        store.free(Path::new("old"));
+        let (file, attr) = engine.create(Path::new("new"), &NEW).expect("no such file yet");
+        assert_eq!((attr.size, engine.stat_open(&file).size), (0, 0), "{keeps_dirty}");
+        let mut buf = [0; LEN];
+        assert_eq!(engine.read(&file, 0, &mut buf).expect("an empty file"), 0);
+        engine.write(&file, 0, b"new").expect("room");
+        engine.flush_file(&file).expect("it is nobody else's");
+        assert_eq!(file_of(&store.snapshot(), "new"), b"new");
+        engine.close(&file);
+        // What was dirty of the removed one is not forgotten.
+        assert_eq!(engine.status().dirty_files, u64::from(keeps_dirty));
+        store.free(Path::new("new"));
+    }
+    abandon(engine);
+}
