@@ -7,7 +7,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
@@ -122,6 +122,35 @@ fn writes_around_and_a_full_tier_are_bypasses_with_their_reason() {
     assert!(count(&reasons["full"]) > 0, "{reasons}");
     mounted.umount();
     proof!("reads with a full tier: {reasons}");
+}
+
+/// The kernel asks at each of their writes for privileges that are to go; a database does thousands.
+#[test]
+fn writes_of_ordinary_users_ask_nothing_of_the_backing_store() {
+    needs_forebay!();
+    needs_tools!("setpriv", "dd");
+    let bed = Bed::new(Tier::Disk);
+    let path = bed.backing.join("f");
+    fs::write(&path, vec![1; 4 << 20]).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
+    let mounted = bed.mount(&["--passthrough", "off", "--preset", "hold"]);
+    fs::read(mounted.at("f")).unwrap();
+    let asked = || {
+        let stats = stats(&mounted, &[]);
+        let calls = |verb: &str| stats["backing"][verb]["count"].as_u64().unwrap_or(0);
+        (calls("stat") + calls("xattr_get"), count(&stats["requests"]["write"]["total"]))
+    };
+    let before = asked();
+    let mut dd = Command::new("setpriv");
+    dd.args(["--reuid=65534", "--regid=65534", "--clear-groups", "dd", "if=/dev/zero", "bs=4096"]);
+    dd.args(["count=1000", "conv=notrunc", "status=none"]);
+    let done = dd.arg(format!("of={}", mounted.at("f").display())).current_dir("/").status();
+    assert!(done.unwrap().success());
+    let after = asked();
+    assert!(after.1 - before.1 >= 1000, "{} writes", after.1 - before.1);
+    assert!(after.0 - before.0 < 100, "{} calls for 1000 writes", after.0 - before.0);
+    mounted.umount();
+    proof!("{} writes, {} calls", after.1 - before.1, after.0 - before.0);
 }
 
 #[test]
