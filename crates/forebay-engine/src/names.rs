@@ -385,7 +385,9 @@ impl Engine {
     pub fn unlink(self: &Arc<Self>, at: Named<'_>) -> Result<()> {
         self.refuse_read_only()?;
         let Some(file) = self.find(at.key) else {
-            return self.ask(|b| b.unlink(at.path));
+            self.ask(|b| b.unlink(at.path))?;
+            // Somebody may have opened it meanwhile.
+            return self.find(at.key).map_or(Ok(()), |file| self.lost_name(&file, at.path));
         };
         self.rescue_links(&file, at)?;
         let _changing = Changing::begin([file.clone()]);
@@ -550,7 +552,13 @@ impl Engine {
             self.keep_readable(file);
         }
         if moved.is_empty() && back.is_empty() && replaced.is_none() {
-            return self.ask(|b| b.rename(from.path, to, mode));
+            self.ask(|b| b.rename(from.path, to, mode))?;
+            // Somebody may have opened it meanwhile.
+            if let Some(file) = self.find(from.key) {
+                self.moved(&[file], from.path, to)?;
+                self.refresh(Named { path: to, ..from });
+            }
+            return Ok(());
         }
         let _changing = Changing::begin(moved.iter().chain(&back).chain(&replaced).cloned());
         let intent =
