@@ -552,7 +552,8 @@ impl Engine {
     /// Records that ranges changed their state, in whatever way is shortest. `inner.state` is
     /// already as it will be.
     pub(crate) fn record(&self, file: &File, inner: &mut Inner, marks: &[Mark]) -> Result<()> {
-        if !inner.recorded || marks.len() > 8 {
+        // Of a file of thousands of runs the whole state costs milliseconds.
+        if !inner.recorded || marks.len() > 8.max(inner.state.ranges.count() / 8) {
             return self.put(file, inner);
         }
         let since = inner.state.dirty_since;

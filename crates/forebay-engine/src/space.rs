@@ -15,6 +15,9 @@ use crate::policy::Level;
 use crate::ranges::State;
 use crate::rules::Active;
 
+/// Files whose lock was held are asked again so many times.
+const EVICT_TRIES: u32 = 4;
+
 /// What eviction frees beyond the mark, so that it does not run for every write.
 const EVICT_STEP_PERCENT: u64 = 3;
 
@@ -141,12 +144,19 @@ impl Engine {
 
     /// Frees at least `bytes` of clean ranges if there are so many. Returns what was freed.
     pub(crate) fn evict_bytes(&self, bytes: u64) -> u64 {
-        let freed = self.evictor.lock().expect("no panic inside").run(
-            bytes,
-            |unit| self.by_id(unit.id()).map_or(0, |file| file.take_hits()),
-            |unit| self.evict_unit(unit),
-        );
-        self.empty_trash();
+        let mut freed = 0;
+        for _ in 0..EVICT_TRIES {
+            let mut busy = None;
+            freed += self.evictor.lock().expect("no panic inside").run(
+                bytes - freed,
+                |unit| self.by_id(unit.id()).map_or(0, |file| file.take_hits()),
+                |unit| self.evict_unit(unit, &mut busy),
+            );
+            self.empty_trash();
+            // A writer is not to wait for the drain because somebody just looked at the file.
+            let Some(file) = busy.filter(|_: &Arc<File>| freed < bytes) else { break };
+            drop(file.lock());
+        }
         freed
     }
 
@@ -166,12 +176,16 @@ impl Engine {
         freed
     }
 
-    fn evict_unit(&self, unit: Unit) -> Answer {
+    /// `busy` becomes a file that could not be asked, because its lock was held.
+    fn evict_unit(&self, unit: Unit, busy: &mut Option<Arc<File>>) -> Answer {
         let Some(file) = self.by_id(unit.id()) else { return Answer::Unknown };
         // The evictor is locked here and a file's lock comes before it elsewhere: never wait.
         match file.inner.try_lock() {
             Ok(inner) => self.evict_locked(&file, inner, unit),
-            Err(_) => Answer::Refused,
+            Err(_) => {
+                *busy = Some(file.clone());
+                Answer::Refused
+            }
         }
     }
 
