@@ -246,7 +246,8 @@ impl Engine {
         }
         let freed = clean.iter().map(|(start, end)| end - start).sum();
         // A shadow that goes as a whole stays for who has mapped it.
-        let whole = freed == inner.state.ranges.bytes(|_| true) && inner.is_idle();
+        let kept = inner.state.is_dirty() || inner.state.flags.pinned || !inner.is_idle();
+        let whole = !kept && freed == inner.state.ranges.bytes(|_| true);
         if !whole && !is_alone(&*self.shadow(file, inner)?) {
             return Ok(0);
         }
