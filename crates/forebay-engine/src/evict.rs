@@ -135,22 +135,24 @@ impl Evictor {
         self.small.len() + self.main.len()
     }
 
-    /// Offers units in order until `enough` bytes are free or everything was offered once.
-    /// `hits` reads and resets a unit's counter, `evict` tries to free it. Returns the bytes freed.
+    /// Offers units in order until `enough` bytes are free or everything was offered once. What is
+    /// new is small's to give as long as it is more than a tenth, and after that when all of main
+    /// refuses: a file that is written all the time may have its only clean bytes there. `hits` reads and resets a unit's counter, `evict` tries to free it. Returns the bytes freed.
     pub fn run(
         &mut self,
         enough: u64,
         mut hits: impl FnMut(Unit) -> u8,
         mut evict: impl FnMut(Unit) -> Answer,
     ) -> u64 {
-        let mut freed = 0;
+        let (mut freed, mut refused) = (0, 0);
         // Each unit can be offered once from small and HITS_MAX + 1 times from main.
         let mut steps = self.len() * (usize::from(HITS_MAX) + 2);
         while freed < enough && steps > 0 && self.len() > 0 {
             steps -= 1;
-            let from_small = self.main.is_empty() || self.small.len() * 10 > self.len();
+            let main_gives = refused < self.main.len();
+            let from_small = !main_gives || self.small.len() * 10 > self.len();
             let unit = if from_small { self.small.pop_front() } else { self.main.pop_front() };
-            let Some(unit) = unit.or_else(|| self.main.pop_front()) else { break };
+            let Some(unit) = unit else { break };
             let used = if self.by == Eviction::Fifo { 0 } else { hits(unit) };
             if (from_small && used > 1) || (!from_small && used > 0) {
                 self.main.push_back(unit);
@@ -168,7 +170,10 @@ impl Evictor {
                     freed += bytes;
                     self.main.push_back(unit);
                 }
-                Answer::Refused => self.main.push_back(unit),
+                Answer::Refused => {
+                    refused += 1;
+                    self.main.push_back(unit);
+                }
                 Answer::Unknown => self.members.remove(unit),
             }
         }
@@ -252,6 +257,30 @@ mod tests {
         assert_eq!(evictor.run(1, |_| 0, |_| Answer::Refused), 0);
         assert_eq!(evictor.len(), 50);
         assert_eq!(evictor.run(50, |_| 0, |_| Answer::Evicted(1)), 50);
+    }
+
+    #[test]
+    fn the_few_new_ones_are_offered_when_all_others_refuse() {
+        let mut evictor = Evictor::default();
+        (0..200).for_each(|n| evictor.admit(unit(n)));
+        assert_eq!(evictor.run(1, |_| 0, |_| Answer::Refused), 0);
+        (200..205).for_each(|n| evictor.admit(unit(n)));
+        let (mut offered, mut gone) = (0, Vec::new());
+        let freed = evictor.run(
+            5,
+            |_| 0,
+            |u| {
+                offered += 1;
+                if u.id().0 < 200 {
+                    return Answer::Refused;
+                }
+                gone.push(u.id().0);
+                Answer::Evicted(1)
+            },
+        );
+        assert_eq!((freed, gone), (5, (200..205).collect()));
+        assert_eq!(offered, 205, "nobody was asked twice");
+        assert_eq!(evictor.len(), 200);
     }
 
     #[test]

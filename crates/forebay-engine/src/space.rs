@@ -15,7 +15,7 @@ use crate::policy::Level;
 use crate::ranges::State;
 use crate::rules::Active;
 
-/// Files whose lock was held are asked again so many times.
+/// So many files whose lock was held are waited for.
 const EVICT_TRIES: u32 = 4;
 
 /// What eviction frees beyond the mark, so that it does not run for every write.
@@ -144,20 +144,45 @@ impl Engine {
 
     /// Frees at least `bytes` of clean ranges if there are so many. Returns what was freed.
     pub(crate) fn evict_bytes(&self, bytes: u64) -> u64 {
-        let mut freed = 0;
+        let mut busy = None;
+        let mut freed = self.evict_but(&mut busy, bytes, None);
         for _ in 0..EVICT_TRIES {
-            let mut busy = None;
-            freed += self.evictor.lock().expect("no panic inside").run(
-                bytes - freed,
-                |unit| self.by_id(unit.id()).map_or(0, |file| file.take_hits()),
-                |unit| self.evict_unit(unit, &mut busy),
-            );
-            self.empty_trash();
             // A writer is not to wait for the drain because somebody just looked at the file.
-            let Some(file) = busy.filter(|_: &Arc<File>| freed < bytes) else { break };
-            drop(file.lock());
+            let Some(file) = busy.take().filter(|_| freed < bytes) else { break };
+            freed += self.evict_but(&mut busy, bytes - freed, Some((&file, file.lock())));
         }
+        self.empty_trash();
         freed
+    }
+
+    /// Frees what can be freed without waiting for a file's lock. `held` is one that the caller
+    /// has; `busy` becomes one whose lock somebody else has.
+    fn evict_but(
+        &self,
+        busy: &mut Option<Arc<File>>,
+        bytes: u64,
+        held: Option<(&Arc<File>, MutexGuard<'_, Inner>)>,
+    ) -> u64 {
+        let (mine, mut inner) = held.unzip();
+        // A file's lock comes before this one.
+        let mut evictor = self.evictor.lock().expect("no panic inside");
+        evictor.run(
+            bytes,
+            |unit| self.by_id(unit.id()).map_or(0, |file| file.take_hits()),
+            |unit| {
+                let Some(file) = self.by_id(unit.id()) else { return Answer::Unknown };
+                if mine.is_some_and(|mine| Arc::ptr_eq(mine, &file)) {
+                    return self.evict_locked(&file, &mut inner, unit);
+                }
+                match file.inner.try_lock() {
+                    Ok(inner) => self.evict_locked(&file, &mut Some(inner), unit),
+                    Err(_) => {
+                        *busy = Some(file.clone());
+                        Answer::Refused
+                    }
+                }
+            },
+        )
     }
 
     /// Frees clean ranges of the rule's files, what came first before what came later: `bytes` if
@@ -176,38 +201,27 @@ impl Engine {
         freed
     }
 
-    /// `busy` becomes a file that could not be asked, because its lock was held.
-    fn evict_unit(&self, unit: Unit, busy: &mut Option<Arc<File>>) -> Answer {
-        let Some(file) = self.by_id(unit.id()) else { return Answer::Unknown };
-        // The evictor is locked here and a file's lock comes before it elsewhere: never wait.
-        match file.inner.try_lock() {
-            Ok(inner) => self.evict_locked(&file, inner, unit),
-            Err(_) => {
-                *busy = Some(file.clone());
-                Answer::Refused
-            }
-        }
-    }
-
     /// The same, for a unit of the rule's files; `None` for all others.
     fn evict_own_unit(&self, unit: Unit, rule: &Arc<Active>) -> Option<Answer> {
         let Some(file) = self.by_id(unit.id()) else { return Some(Answer::Unknown) };
         let inner = file.inner.try_lock().ok()?;
         let own = inner.rule.as_ref().is_some_and(|active| Arc::ptr_eq(active, rule));
-        own.then(|| self.evict_locked(&file, inner, unit))
+        own.then(|| self.evict_locked(&file, &mut Some(inner), unit))
     }
 
+    /// Lets go of the lock when the file is forgotten with the unit.
     fn evict_locked(
         &self,
         file: &Arc<File>,
-        mut inner: MutexGuard<'_, Inner>,
+        guard: &mut Option<MutexGuard<'_, Inner>>,
         unit: Unit,
     ) -> Answer {
+        let Some(inner) = guard else { return Answer::Unknown };
         if inner.is_pinned() || !inner.may_evict() {
             return Answer::Refused;
         }
         let start = unit.start();
-        match self.evict_range(file, &mut inner, start, start + UNIT) {
+        match self.evict_range(file, inner, start, start + UNIT) {
             Ok(0) if inner.state.is_dirty() => Answer::Refused,
             // What is dirty of it now will be clean without being announced again.
             Ok(freed) if inner.state.ranges.within(start, start + UNIT).next().is_some() => {
@@ -215,8 +229,8 @@ impl Engine {
             }
             Ok(freed) => {
                 if inner.is_forgettable() {
-                    self.discard(file, &mut inner);
-                    drop(inner);
+                    self.discard(file, inner);
+                    *guard = None;
                     self.forget(file);
                 }
                 Answer::Evicted(freed)
