@@ -234,7 +234,7 @@ impl Engine {
             add(&self.drain.unsettled, n as u64);
             add(&job.copied, n as u64);
             if let Some(meter) = &job.meter {
-                add(meter, n as u64);
+                meter.add(n as u64);
             }
             at += n as u64;
         }

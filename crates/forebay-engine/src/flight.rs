@@ -13,6 +13,7 @@ use crate::file::{File, Flight, Inner, Trouble};
 use crate::govern::parts;
 use crate::media::{MediaFile, MediaStat};
 use crate::ranges::Ranges;
+use crate::report::Meter;
 use crate::stamps::BLOCK;
 
 /// What one flight takes of a file: a large file becomes clean, and evictable, piece by piece
@@ -54,7 +55,7 @@ pub(crate) struct Job {
     /// Bytes copied of a flight that has not ended.
     pub copied: AtomicU64,
     /// Counts the copied bytes for who watches.
-    pub meter: Option<Arc<AtomicU64>>,
+    pub meter: Option<Arc<Meter>>,
     /// When it was captured, in milliseconds since the epoch.
     pub began_ms: u64,
 }
@@ -148,7 +149,7 @@ impl Engine {
         &self,
         file: &Arc<File>,
         take: &Take,
-        meter: Option<&Arc<AtomicU64>>,
+        meter: Option<&Arc<Meter>>,
     ) -> Result<Option<Arc<Job>>> {
         let mut inner = file.lock();
         if !inner.state.is_dirty() || inner.live.as_ref().is_some_and(|live| live.unlinked) {
@@ -283,7 +284,7 @@ impl Engine {
         for (n, (_, job)) in jobs.iter().enumerate() {
             let (engine, job, latch, results) =
                 (self.clone(), job.clone(), latch.clone(), results.clone());
-            self.flushes.run(move || {
+            self.landings.run(move || {
                 let outcome = engine.end_flight(&job);
                 results.lock().expect("no panic inside")[n] = Some(outcome);
                 latch.count_down();

@@ -30,6 +30,7 @@ use crate::govern::{Ages, obstacle};
 use crate::governor::{Decision, Governor, Limit, Term};
 use crate::order::{Holds, Owed};
 use crate::pulse::Pulse;
+use crate::report::Meter;
 use crate::valve::Valve;
 
 /// What the drain keeps between looks.
@@ -160,7 +161,7 @@ impl Engine {
         self: &Arc<Self>,
         picks: &[Pick],
         cancelled: &dyn Fn() -> bool,
-        meter: Option<&Arc<AtomicU64>>,
+        meter: Option<&Arc<Meter>>,
     ) -> Vec<Outcome> {
         let mut outcomes: Vec<Outcome> = Vec::with_capacity(picks.len());
         let mut jobs: Vec<(usize, Arc<Job>)> = Vec::new();

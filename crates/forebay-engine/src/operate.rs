@@ -156,6 +156,7 @@ impl Engine {
         t.validate().map_err(|why| Error::new(Kind::Usage, why))?;
         self.fills.set_max(t.fill_depth as usize);
         self.flushes.set_max(t.flush_depth as usize);
+        self.landings.set_max(t.flush_depth as usize);
         self.evictor.lock().expect("no panic inside").set_policy(t.eviction);
         *self.tunables.write().expect("no panic inside") = t;
         self.measure();

@@ -21,7 +21,7 @@ use crate::flight::{FLIGHT_BYTES, Outcome, first_part, merge};
 use crate::flush::{DISTURBED_MAX, PAUSE};
 use crate::operate::failure;
 use crate::pattern::Pattern;
-use crate::report::{Failure, Progress, Report};
+use crate::report::{Failure, Meter, Progress, Report};
 
 /// What to flush, and how.
 #[derive(Debug, Clone, Default)]
@@ -64,7 +64,11 @@ pub(crate) struct Owed {
 }
 
 /// How many files one batch takes.
-const BATCH_FILES: usize = 128;
+const BATCH_FILES: usize = 64;
+
+/// So many batches are under way at once: one is copied while the tier is synced for the next and
+/// the backing store for the last.
+const BATCHES: usize = 3;
 
 /// And about how many bytes: the sync of the backing store behind each batch is part of the pace
 /// that who waits is told.
@@ -219,15 +223,27 @@ impl Engine {
     }
 
     /// Flushes now, at all the speed there is.
-    fn hurry(self: &Arc<Self>, mut owed: Vec<Owed>, progress: &Progress, report: &mut Report) {
+    fn hurry(self: &Arc<Self>, owed: Vec<Owed>, progress: &Progress, report: &mut Report) {
         let _demand = self.drain.valve.demand();
-        while !owed.is_empty() && !report.cancelled {
-            let rest = owed.split_off(batch_len(&owed));
-            let mut batch = std::mem::replace(&mut owed, rest);
-            while !batch.is_empty() && !report.cancelled {
-                batch = self.round(batch, progress, report);
+        let batches = Mutex::new(batches(owed));
+        let next = || batches.lock().expect("no panic inside").next();
+        let work = || {
+            let mut report = Report::default();
+            while let Some(mut batch) = next().filter(|_| !report.cancelled) {
+                while !batch.is_empty() && !report.cancelled {
+                    batch = self.round(batch, progress, &mut report);
+                }
             }
-        }
+            report
+        };
+        let others = BATCHES.min(batches.lock().expect("no panic inside").len()).saturating_sub(1);
+        std::thread::scope(|scope| {
+            let others: Vec<_> = (0..others).map(|_| scope.spawn(work)).collect();
+            report.add(work());
+            for other in others {
+                report.add(other.join().expect("no panic inside"));
+            }
+        });
     }
 
     /// One flight of each file; returns those of which more is owed.
@@ -247,7 +263,8 @@ impl Engine {
             (owed.file.clone(), Take::Runs(part.clone()))
         };
         let picks: Vec<Pick> = batch.iter().zip(&parts).map(pick).collect();
-        let outcomes = self.fly(&picks, &|| progress.is_cancelled(), Some(&progress.copying));
+        let meter = Arc::new(Meter::of(&progress.copying));
+        let outcomes = self.fly(&picks, &|| progress.is_cancelled(), Some(&meter));
         let mut rest = Vec::new();
         let mut disturbed = false;
         for (((mut owed, part), opaque), outcome) in
@@ -282,7 +299,7 @@ impl Engine {
                 Outcome::Failed(error) => owed.fail(&error, progress, report),
             }
         }
-        progress.copying.store(0, Relaxed);
+        drop(meter);
         if disturbed {
             std::thread::sleep(PAUSE);
         }
@@ -344,14 +361,23 @@ impl Owed {
     }
 }
 
-fn batch_len(owed: &[Owed]) -> usize {
+/// In their order.
+fn batches(owed: Vec<Owed>) -> std::vec::IntoIter<Vec<Owed>> {
+    let mut batches: Vec<Vec<Owed>> = Vec::new();
     let mut bytes = 0;
-    let fits = |owed: &&Owed| {
-        let room = bytes < BATCH_BYTES;
-        bytes += owed.bytes;
-        room
-    };
-    owed.iter().take(BATCH_FILES).take_while(fits).count()
+    for owed in owed {
+        let fits = |batch: &&mut Vec<Owed>| batch.len() < BATCH_FILES && bytes < BATCH_BYTES;
+        let own = owed.bytes;
+        match batches.last_mut().filter(fits) {
+            Some(batch) => batch.push(owed),
+            None => {
+                bytes = 0;
+                batches.push(vec![owed]);
+            }
+        }
+        bytes += own;
+    }
+    batches.into_iter()
 }
 
 fn held_back(owed: &Owed, failed: usize, progress: &Progress, report: &mut Report) {

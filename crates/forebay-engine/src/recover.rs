@@ -115,6 +115,7 @@ impl Engine {
             rules: Default::default(),
             fills: Pool::new("fb-fill", fill_depth as usize),
             flushes: Pool::new("fb-flush", flush_depth as usize),
+            landings: Pool::new("fb-land", flush_depth as usize),
             drain: Default::default(),
             counters: Counters::default(),
             recovery: recovered.report,

@@ -129,6 +129,30 @@ pub struct Progress {
     cancelled: AtomicBool,
 }
 
+/// Counts what one batch copies among what is being copied, until the batch is over and nobody
+/// copies for it any more.
+pub(crate) struct Meter {
+    sum: Arc<AtomicU64>,
+    own: AtomicU64,
+}
+
+impl Meter {
+    pub fn of(sum: &Arc<AtomicU64>) -> Meter {
+        Meter { sum: sum.clone(), own: AtomicU64::new(0) }
+    }
+
+    pub fn add(&self, bytes: u64) {
+        self.own.fetch_add(bytes, Relaxed);
+        self.sum.fetch_add(bytes, Relaxed);
+    }
+}
+
+impl Drop for Meter {
+    fn drop(&mut self) {
+        self.sum.fetch_sub(*self.own.get_mut(), Relaxed);
+    }
+}
+
 /// Failures that can be watched while the work goes on; the report has all of them.
 const FAILURES_WATCHED: usize = 1000;
 

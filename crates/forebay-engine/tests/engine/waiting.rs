@@ -1,9 +1,8 @@
 //! Who waits for a flush, and who waits because others do.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::mpsc;
+use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::Duration;
 
 use forebay_backing::Result;
@@ -105,5 +104,75 @@ fn a_writer_finds_room_though_others_wait_for_flushes_all_the_time() {
     stop.store(true, Relaxed);
     assert_eq!(written, Ok(true), "{:?}", engine.status());
     waiting.into_iter().for_each(|small| small.join().expect("it flushed"));
+    abandon(engine);
+}
+
+/// The first sync of the store ends when something is copied meanwhile, or after a long time.
+#[derive(Default)]
+struct SyncAwaitsCopy {
+    course: Mutex<Course>,
+    copied: Condvar,
+}
+
+#[derive(Default)]
+struct Course {
+    syncs: usize,
+    waiting: bool,
+    overlapped: bool,
+}
+
+impl Layer for SyncAwaitsCopy {
+    const PASSES_FD: bool = false;
+
+    fn around<T>(
+        &self,
+        call: &Call<'_>,
+        mut run: impl FnMut() -> Result<Done<T>>,
+    ) -> Result<Done<T>> {
+        let mut course = self.course.lock().expect("no panic inside");
+        match call.verb {
+            Verb::SyncFiles => {
+                course.syncs += 1;
+                if course.syncs == 1 {
+                    course.waiting = true;
+                    let alone = |course: &mut Course| !course.overlapped;
+                    let waited = self.copied.wait_timeout_while(course, FOR_EVER / 3, alone);
+                    waited.expect("no panic inside").0.waiting = false;
+                }
+            }
+            Verb::WriteAt if course.waiting => {
+                course.overlapped = true;
+                self.copied.notify_all();
+            }
+            _ => {}
+        }
+        run()
+    }
+}
+
+/// Small files in several batches: the copies of one go on while the store syncs another.
+// S-5
+#[test]
+fn a_flush_copies_one_batch_while_it_syncs_another() {
+    const FILES: usize = 300;
+    let layer = Arc::new(SyncAwaitsCopy::default());
+    let store = Wrapped::new(Arc::new(MemStore::new()), layer.clone());
+    let media = Arc::new(CrashMedia::default());
+    let engine = start(media, store, "batches", Config::default(), patient()).expect("new");
+    for n in 0..FILES {
+        let (file, _) = engine.create(Path::new(&format!("f{n}")), &NEW).expect("new");
+        engine.write(&file, 0, &[1; 100]).expect("room");
+        engine.close(&file);
+    }
+    let progress = Progress::default();
+    let report = engine.flush(&[], &progress);
+    assert_eq!((report.files, report.bytes), (FILES as u64, 100 * FILES as u64));
+    assert_eq!(report.failures.len(), 0, "{report:?}");
+    assert_eq!(progress.moved_bytes(), report.bytes);
+    assert_eq!(progress.copying.load(Relaxed), 0);
+    assert_eq!(engine.status().dirty_files, 0);
+    let course = layer.course.lock().expect("no panic inside");
+    assert!(course.overlapped && course.syncs > 1, "{} syncs", course.syncs);
+    drop(course);
     abandon(engine);
 }

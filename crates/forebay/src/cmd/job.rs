@@ -15,7 +15,8 @@ use crate::ui::{say, say_json};
 use crate::units::{counted, human_secs, human_size};
 use crate::wire::{Job, JobFailure, JobKind, JobReport, JobState, NewJob, WirePath};
 
-/// First polls come quickly, so that a short job returns at once; later ones rarely.
+/// A job is polled after each fiftieth of its time, so that who waits for it loses no more.
+const POLLS: u32 = 50;
 const POLL_FIRST: Duration = Duration::from_millis(2);
 const POLL_LAST: Duration = Duration::from_millis(200);
 
@@ -139,7 +140,7 @@ pub fn attend(
     signals::catch_interrupts();
     let url = format!("/v1/jobs/{id}");
     let mut line = Line::new(label);
-    let mut pause = POLL_FIRST;
+    let began = Instant::now();
     let mut give_up = deadline;
     loop {
         let job: Job = read_job(client, &url)?;
@@ -160,8 +161,7 @@ pub fn attend(
             line.clear();
             return Ok(abandoned(job, deadline.is_some()));
         }
-        thread::sleep(pause);
-        pause = (pause * 2).min(POLL_LAST);
+        thread::sleep((began.elapsed() / POLLS).clamp(POLL_FIRST, POLL_LAST));
     }
 }
 
