@@ -13,6 +13,7 @@ mod cli;
 mod faults;
 pub mod images;
 pub mod journal;
+pub mod nbd;
 pub mod ops;
 pub mod plain;
 mod procs;

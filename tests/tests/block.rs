@@ -6,14 +6,14 @@
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use forebay_tests::images::{self, ImageFs, LoopDevice, MountedFs};
+use forebay_tests::nbd::{self, qemu_io};
 use forebay_tests::tree::{Times, Tree};
 use forebay_tests::{
-    Bed, Mounted, Proc, Tier, eventually, fill, needs_forebay, needs_tools, proof, text, tool,
-    within,
+    Bed, Mounted, Tier, fill, needs_forebay, needs_tools, proof, text, tool, within,
 };
 
 const MIB: u64 = 1 << 20;
@@ -236,31 +236,10 @@ fn xfs_on_a_loop_device_works_and_trims() {
     file_system_on_a_loop_device(ImageFs::Xfs);
 }
 
-/// A client of an NBD server on a socket; every command must succeed.
-fn qemu_io(socket: &Path, commands: &[&str]) {
-    let uri = format!("nbd+unix:///?socket={}", socket.display());
-    let mut args = vec!["-f", "raw", "-d", "unmap"];
-    args.extend(commands.iter().flat_map(|command| ["-c", command]));
-    args.push(&uri);
-    let mut out = tool("qemu-io", &args);
-    // The socket is there a moment before somebody listens.
-    eventually(Duration::from_secs(10), || {
-        let refused = out.text().contains("refused");
-        if refused {
-            out = tool("qemu-io", &args);
-        }
-        !refused
-    });
-    let out = out.ok();
-    assert!(!out.text().contains("failed"), "{out:#?}");
-}
-
 fn nbd_works(bed: &Bed, image: &Path, server: impl FnOnce(&Mounted, &Path) -> Command) {
     let mounted = bed.mount(&["--max-age", "1h"]);
     let socket = bed.root.join("nbd.sock");
-    let mut command = server(&mounted, &socket);
-    let mut nbd = Proc::spawn(command.stdin(Stdio::null()));
-    within(Duration::from_secs(20), "the server listens", || socket.exists());
+    let mut nbd = nbd::serve(server(&mounted, &socket), &socket);
     qemu_io(&socket, &["write -P 0x5a 1M 8M", "flush", "read -P 0x5a 1M 8M", "discard 2M 4M"]);
     qemu_io(&socket, &["read -P 0x5a 1M 1M", "read -P 0 2M 4M", "read -P 0x5a 6M 3M", "flush"]);
     nbd.kill();
@@ -288,9 +267,6 @@ fn qemu_nbd_exports_the_file() {
     needs_tools!("qemu-nbd", "qemu-io");
     let (bed, image) = bed_with_image();
     nbd_works(&bed, &image, |mounted, socket| {
-        let mut command = Command::new("qemu-nbd");
-        command.args(["--format=raw", "--cache=none", "--discard=unmap", "--persistent"]);
-        command.args(["--socket", text(socket)]).arg(mounted.at(NAME));
-        command
+        nbd::qemu_nbd(&mounted.at(NAME), socket, &["--cache=none"])
     });
 }
