@@ -43,7 +43,7 @@ pub struct Engine {
     pub(crate) rules: crate::admit::Rules,
     pub(crate) fills: Pool,
     pub(crate) flushes: Pool,
-    /// Looks at what was copied, beside the copies of the next batch.
+    /// Syncs and looks at what was copied, beside the copies of the next batch.
     pub(crate) landings: Pool,
     pub(crate) drain: crate::flush::DrainState,
     pub(crate) counters: Counters,

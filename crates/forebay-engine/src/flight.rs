@@ -254,7 +254,7 @@ impl Engine {
             .iter()
             .filter_map(|job| job.target.lock().expect("no panic inside").clone())
             .collect();
-        self.flushes.run(move || {
+        self.landings.run(move || {
             let synced = engine.health.quietly(|| engine.backing.sync_files(&targets));
             *slot.lock().expect("no panic inside") = Some(synced);
             mine.count_down();
