@@ -211,9 +211,10 @@ impl Engine {
     /// its number, which tells no generations, to the file with `attr` that was just created. What
     /// is dirty of the old one is still found by its id.
     fn supersede(&self, attr: &Attr) {
-        let mut table = self.table.write().expect("no panic inside");
         let is_older = |file: &Arc<File>| file.lock().state.base.ctime < attr.ctime;
-        if let Some(old) = table.with_key(attr.key).filter(|file| is_older(file)).cloned() {
+        let Some(old) = self.find(attr.key).filter(is_older) else { return };
+        let mut table = self.table.write().expect("no panic inside");
+        if table.with_key(attr.key).is_some_and(|known| Arc::ptr_eq(known, &old)) {
             table.forget_key(&old);
         }
     }

@@ -135,27 +135,35 @@ impl Evictor {
         self.small.len() + self.main.len()
     }
 
-    /// Offers units in order until `enough` bytes are free or everything was offered once. What is
-    /// new is small's to give as long as it is more than a tenth, and after that when all of main
-    /// refuses: a file that is written all the time may have its only clean bytes there. `hits` reads and resets a unit's counter, `evict` tries to free it. Returns the bytes freed.
+    /// Offers units in order until `enough` bytes are free or everything was offered. What is new
+    /// is asked first as long as it is more than a tenth, and after that when all of main refuses:
+    /// a file that is written all the time may have its only clean bytes there. `hits` reads and
+    /// lowers a unit's counter, `evict` tries to free it. Returns the bytes freed.
     pub fn run(
         &mut self,
         enough: u64,
         mut hits: impl FnMut(Unit) -> u8,
         mut evict: impl FnMut(Unit) -> Answer,
     ) -> u64 {
-        let (mut freed, mut refused) = (0, 0);
+        let mut freed = 0;
+        // Main is gone through once, and again as long as that takes marks of use away.
+        let (mut lap, mut spared, mut again) = (self.main.len(), false, HITS_MAX);
         // Each unit can be offered once from small and HITS_MAX + 1 times from main.
         let mut steps = self.len() * (usize::from(HITS_MAX) + 2);
         while freed < enough && steps > 0 && self.len() > 0 {
             steps -= 1;
-            let main_gives = refused < self.main.len();
-            let from_small = !main_gives || self.small.len() * 10 > self.len();
+            if lap == 0 && spared && again > 0 {
+                (lap, spared, again) = (self.main.len(), false, again - 1);
+            }
+            let from_small = lap == 0 || self.small.len() * 10 > self.len();
             let unit = if from_small { self.small.pop_front() } else { self.main.pop_front() };
             let Some(unit) = unit else { break };
+            lap -= usize::from(!from_small);
             let used = if self.by == Eviction::Fifo { 0 } else { hits(unit) };
             if (from_small && used > 1) || (!from_small && used > 0) {
                 self.main.push_back(unit);
+                spared = true;
+                again = if from_small { HITS_MAX } else { again };
                 continue;
             }
             match evict(unit) {
@@ -170,10 +178,7 @@ impl Evictor {
                     freed += bytes;
                     self.main.push_back(unit);
                 }
-                Answer::Refused => {
-                    refused += 1;
-                    self.main.push_back(unit);
-                }
+                Answer::Refused => self.main.push_back(unit),
                 Answer::Unknown => self.members.remove(unit),
             }
         }
@@ -281,6 +286,45 @@ mod tests {
         assert_eq!((freed, gone), (5, (200..205).collect()));
         assert_eq!(offered, 205, "nobody was asked twice");
         assert_eq!(evictor.len(), 200);
+    }
+
+    #[test]
+    fn one_that_was_used_is_evicted_when_nothing_else_can_be() {
+        // Wherever it stands among those that refuse, new or old.
+        for (count, used) in [(2, 1), (100, 0), (100, 57), (100, 99), (1, 0)] {
+            for old in [false, true] {
+                let mut evictor = Evictor::default();
+                (0..count).for_each(|n| evictor.admit(unit(n)));
+                if old {
+                    evictor.run(1, |_| 0, |_| Answer::Refused);
+                }
+                let mut hits = HITS_MAX;
+                let take = |u: Unit| {
+                    let own = if u == unit(used) { hits } else { 0 };
+                    hits -= own.min(1);
+                    own
+                };
+                let freed = evictor.run(1, take, |u| match u == unit(used) {
+                    true => Answer::Evicted(1),
+                    false => Answer::Refused,
+                });
+                assert_eq!(freed, 1, "{used} of {count}, old: {old}");
+            }
+        }
+    }
+
+    #[test]
+    fn one_in_use_all_the_time_does_not_hide_the_new_ones() {
+        let mut evictor = Evictor::default();
+        (0..200).for_each(|n| evictor.admit(unit(n)));
+        evictor.run(1, |_| 0, |_| Answer::Refused);
+        evictor.admit(unit(200));
+        let hot = |u: Unit| if u == unit(7) { HITS_MAX } else { 0 };
+        let freed = evictor.run(1, hot, |u| match u.id().0 {
+            200 => Answer::Evicted(1),
+            _ => Answer::Refused,
+        });
+        assert_eq!(freed, 1);
     }
 
     #[test]

@@ -98,7 +98,7 @@ impl Engine {
 
     fn fill_later(self: &Arc<Self>, file: &Arc<File>, start: u64, end: u64) {
         let (engine, file) = (self.clone(), file.clone());
-        self.fills.run(move || {
+        self.fills.offer(move || {
             let gap = {
                 let inner = file.lock();
                 inner.state.ranges.first_gap(start, end).filter(|_| !inner.gone)

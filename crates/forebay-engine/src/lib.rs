@@ -8,8 +8,8 @@
 //!
 //! What decides is pure: [`state`](crate::state), `ranges`, `policy`, `evict`. What acts is thin.
 //!
-//! Lock order: table, file, then any of index, dirty queue, evictor. Nothing is held during a call
-//! to the backing store.
+//! Lock order: a file, the evictor, then any of table, index, dirty queue. Another file's lock is
+//! only tried for under these. Nothing is held during a call to the backing store.
 
 mod admit;
 mod around;

@@ -10,6 +10,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use forebay_backing::Kind;
@@ -72,7 +73,7 @@ const BATCHES: usize = 3;
 
 /// And about how many bytes: the sync of the backing store behind each batch is part of the pace
 /// that who waits is told.
-const BATCH_BYTES: u64 = 256 << 20;
+const BATCH_BYTES: u64 = (256 << 20) / BATCHES as u64;
 
 /// How often an order that leaves the work to the drain looks how far it is.
 const LOOK: Duration = Duration::from_millis(50);
@@ -238,11 +239,14 @@ impl Engine {
         };
         let others = BATCHES.min(batches.lock().expect("no panic inside").len()).saturating_sub(1);
         std::thread::scope(|scope| {
-            let others: Vec<_> = (0..others).map(|_| scope.spawn(work)).collect();
+            // With fewer threads than wished it takes longer.
+            let spawn = |_| Builder::new().name("fb-order".into()).spawn_scoped(scope, work).ok();
+            let others: Vec<_> = (0..others).filter_map(spawn).collect();
             report.add(work());
             for other in others {
                 report.add(other.join().expect("no panic inside"));
             }
+            report.failures.sort_by(|a, b| a.path.cmp(&b.path));
         });
     }
 
@@ -299,7 +303,7 @@ impl Engine {
                 Outcome::Failed(error) => owed.fail(&error, progress, report),
             }
         }
-        drop(meter);
+        meter.close();
         if disturbed {
             std::thread::sleep(PAUSE);
         }

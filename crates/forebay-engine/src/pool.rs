@@ -44,9 +44,23 @@ impl Pool {
         self.shared.queue.lock().expect("work runs outside the lock").work.len()
     }
 
+    /// If there is no thread and none can be made, the caller does the work, since somebody waits
+    /// for it: no lock may be held.
     pub fn run(&self, work: impl FnOnce() + Send + 'static) {
+        if let Some(work) = self.enqueue(Box::new(work)) {
+            work();
+        }
+    }
+
+    /// For work that nobody waits for: it is left undone if there is no thread for it.
+    pub fn offer(&self, work: impl FnOnce() + Send + 'static) {
+        drop(self.enqueue(Box::new(work)));
+    }
+
+    /// Gives back what no thread will take.
+    fn enqueue(&self, work: Work) -> Option<Work> {
         let mut queue = self.shared.queue.lock().expect("work runs outside the lock");
-        queue.work.push_back(Box::new(work));
+        queue.work.push_back(work);
         self.shared.wake.notify_one();
         // Who was woken for earlier work counts as idle until it runs.
         if queue.work.len() > queue.idle && queue.threads < queue.max.max(1) {
@@ -54,9 +68,11 @@ impl Pool {
             let shared = self.shared.clone();
             let thread = std::thread::Builder::new().name(self.shared.name.into());
             if thread.spawn(move || shared.work()).is_err() {
-                queue.threads -= 1; // Others, or the next caller, will take it.
+                queue.threads -= 1;
+                return if queue.threads == 0 { queue.work.pop_back() } else { None };
             }
         }
+        None
     }
 }
 

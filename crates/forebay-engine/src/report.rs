@@ -129,27 +129,28 @@ pub struct Progress {
     cancelled: AtomicBool,
 }
 
-/// Counts what one batch copies among what is being copied, until the batch is over and nobody
-/// copies for it any more.
+/// Counts what one batch copies among what is being copied, until it is closed.
 pub(crate) struct Meter {
     sum: Arc<AtomicU64>,
-    own: AtomicU64,
+    own: Mutex<Option<u64>>,
 }
 
 impl Meter {
     pub fn of(sum: &Arc<AtomicU64>) -> Meter {
-        Meter { sum: sum.clone(), own: AtomicU64::new(0) }
+        Meter { sum: sum.clone(), own: Mutex::new(Some(0)) }
     }
 
     pub fn add(&self, bytes: u64) {
-        self.own.fetch_add(bytes, Relaxed);
-        self.sum.fetch_add(bytes, Relaxed);
+        if let Some(own) = &mut *self.own.lock().expect("no panic inside") {
+            *own += bytes;
+            self.sum.fetch_add(bytes, Relaxed);
+        }
     }
-}
 
-impl Drop for Meter {
-    fn drop(&mut self) {
-        self.sum.fetch_sub(*self.own.get_mut(), Relaxed);
+    /// The batch is over; what a copy that was given up still adds does not count.
+    pub fn close(&self) {
+        let own = self.own.lock().expect("no panic inside").take();
+        self.sum.fetch_sub(own.unwrap_or(0), Relaxed);
     }
 }
 

@@ -16,7 +16,7 @@ use crate::ranges::State;
 use crate::rules::Active;
 
 /// So many files whose lock was held are waited for.
-const EVICT_TRIES: u32 = 4;
+const EVICT_BUSY: usize = 4;
 
 /// What eviction frees beyond the mark, so that it does not run for every write.
 const EVICT_STEP_PERCENT: u64 = 3;
@@ -144,45 +144,49 @@ impl Engine {
 
     /// Frees at least `bytes` of clean ranges if there are so many. Returns what was freed.
     pub(crate) fn evict_bytes(&self, bytes: u64) -> u64 {
-        let mut busy = None;
-        let mut freed = self.evict_but(&mut busy, bytes, None);
-        for _ in 0..EVICT_TRIES {
+        let mut busy = Vec::new();
+        let mut freed = self.evict_idle(bytes, &mut busy);
+        for file in busy {
             // A writer is not to wait for the drain because somebody just looked at the file.
-            let Some(file) = busy.take().filter(|_| freed < bytes) else { break };
-            freed += self.evict_but(&mut busy, bytes - freed, Some((&file, file.lock())));
+            if freed < bytes {
+                freed += self.evict_busy(bytes - freed, &file);
+            }
         }
         self.empty_trash();
         freed
     }
 
-    /// Frees what can be freed without waiting for a file's lock. `held` is one that the caller
-    /// has; `busy` becomes one whose lock somebody else has.
-    fn evict_but(
-        &self,
-        busy: &mut Option<Arc<File>>,
-        bytes: u64,
-        held: Option<(&Arc<File>, MutexGuard<'_, Inner>)>,
-    ) -> u64 {
-        let (mine, mut inner) = held.unzip();
-        // A file's lock comes before this one.
+    /// Frees what can be freed without waiting for a file's lock. `busy` takes some whose lock
+    /// somebody has.
+    fn evict_idle(&self, bytes: u64, busy: &mut Vec<Arc<File>>) -> u64 {
         let mut evictor = self.evictor.lock().expect("no panic inside");
         evictor.run(
             bytes,
             |unit| self.by_id(unit.id()).map_or(0, |file| file.take_hits()),
             |unit| {
                 let Some(file) = self.by_id(unit.id()) else { return Answer::Unknown };
-                if mine.is_some_and(|mine| Arc::ptr_eq(mine, &file)) {
-                    return self.evict_locked(&file, &mut inner, unit);
-                }
                 match file.inner.try_lock() {
                     Ok(inner) => self.evict_locked(&file, &mut Some(inner), unit),
                     Err(_) => {
-                        *busy = Some(file.clone());
+                        let is_new = busy.iter().all(|known| known.id != file.id);
+                        if is_new && busy.len() < EVICT_BUSY {
+                            busy.push(file.clone());
+                        }
                         Answer::Refused
                     }
                 }
             },
         )
+    }
+
+    /// Frees clean ranges of one file, waiting for its lock.
+    fn evict_busy(&self, bytes: u64, file: &Arc<File>) -> u64 {
+        // It comes before the evictor's.
+        let mut inner = Some(file.lock());
+        let mut evictor = self.evictor.lock().expect("no panic inside");
+        evictor.run_only(bytes, |unit| {
+            (unit.id() == file.id).then(|| self.evict_locked(file, &mut inner, unit))
+        })
     }
 
     /// Frees clean ranges of the rule's files, what came first before what came later: `bytes` if
