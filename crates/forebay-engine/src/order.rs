@@ -67,13 +67,13 @@ pub(crate) struct Owed {
 /// How many files one batch takes.
 const BATCH_FILES: usize = 64;
 
+/// And about how many bytes: the sync of the backing store behind each batch is part of the pace
+/// that who waits is told, and what no sync has reached is of all batches together.
+const BATCH_BYTES: u64 = (256 << 20) / BATCHES as u64;
+
 /// So many batches are under way at once: one is copied while the tier is synced for the next and
 /// the backing store for the last.
 const BATCHES: usize = 3;
-
-/// And about how many bytes: the sync of the backing store behind each batch is part of the pace
-/// that who waits is told.
-const BATCH_BYTES: u64 = (256 << 20) / BATCHES as u64;
 
 /// How often an order that leaves the work to the drain looks how far it is.
 const LOOK: Duration = Duration::from_millis(50);

@@ -205,7 +205,7 @@ impl Engine {
         freed
     }
 
-    /// The same, for a unit of the rule's files; `None` for all others.
+    /// Frees a unit of the rule's files if nobody has the file's lock; `None` for all others.
     fn evict_own_unit(&self, unit: Unit, rule: &Arc<Active>) -> Option<Answer> {
         let Some(file) = self.by_id(unit.id()) else { return Some(Answer::Unknown) };
         let inner = file.inner.try_lock().ok()?;

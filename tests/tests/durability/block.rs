@@ -1,6 +1,7 @@
 //! Power cuts below a file system on a loop device on a mounted image, and below an NBD export of
-//! one: what that file system or a client has synced is there, whatever the moment. The method is that of `power.rs`, except that the backing
-//! store loses its power with the tier and keeps no more than was synced to it.
+//! one: what that file system or a client has synced is there, whatever the moment. The method is that
+//! of `power.rs`, except that the backing store loses its power with the tier and keeps no more than
+//! was synced to it.
 // S-3, S-4
 
 use std::fs::File;
