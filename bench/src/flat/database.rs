@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
 
 use super::rig::{self, MIB};
 use super::series::{Book, Interval, Steadiness};
@@ -55,12 +56,22 @@ impl Place {
     }
 }
 
-pub fn run(run: &Run, out: &Path, report: &mut Report, sheet: &mut Sheet) -> Result<()> {
-    let results = [mariadb::SYSTEM, postgres::SYSTEM]
-        .map(|system| one_system(run, &system, out, report, sheet).context(system.name));
-    // What one of them lacks is no reason not to measure the other.
-    results.into_iter().collect()
+pub fn mariadb(run: &Run, out: &Path, report: &mut Report, sheet: &mut Sheet) -> Result<()> {
+    one_system(run, &mariadb::SYSTEM, out, report, sheet)
 }
+
+pub fn postgresql(run: &Run, out: &Path, report: &mut Report, sheet: &mut Sheet) -> Result<()> {
+    one_system(run, &postgres::SYSTEM, out, report, sheet)
+}
+
+/// What one measurement gave.
+struct Course {
+    intervals: Vec<Interval>,
+    /// Bytes that reached the backing store meanwhile, and those still dirty at the end.
+    home: Home,
+}
+
+type Home = Option<(f64, f64)>;
 
 fn one_system(
     run: &Run,
@@ -83,7 +94,7 @@ fn one_system(
             }
             let course = measure(run, system, *place, &base)?;
             if round == 0 {
-                book.counts(place.name(), &course)?;
+                book.counts(place.name(), &course.intervals)?;
             }
             taken.push(course);
         }
@@ -95,7 +106,7 @@ fn one_system(
     judge(system, &means, report)
 }
 
-fn measure(run: &Run, system: &System, place: Place, base: &Path) -> Result<Vec<Interval>> {
+fn measure(run: &Run, system: &System, place: Place, base: &Path) -> Result<Course> {
     let sockets = rig::scratch(run, "sockets")?;
     let serve = |data: &Path| -> Result<Vec<Interval>> {
         let server = (system.start)(data, &sockets)?;
@@ -108,14 +119,26 @@ fn measure(run: &Run, system: &System, place: Place, base: &Path) -> Result<Vec<
         copy(base, &dir.join("data"))?;
         let course = serve(&dir.join("data"));
         fs::remove_dir_all(&dir)?;
-        return course;
+        return Ok(Course { intervals: course?, home: None });
     }
     let forebay = mount(run, place, base)?;
     let data = forebay.mountpoint.join("data");
     if place != Place::Store {
         warm_all(&data)?;
     }
-    serve(&data)
+    let before = flushed_and_dirty(&forebay)?.0;
+    let intervals = serve(&data)?;
+    let (flushed, dirty) = flushed_and_dirty(&forebay)?;
+    let home = (place != Place::Store).then_some((flushed - before, dirty));
+    Ok(Course { intervals, home })
+}
+
+fn flushed_and_dirty(forebay: &Forebay) -> Result<(f64, f64)> {
+    let number = |of: &Value, path: &str| of.pointer(path).and_then(Value::as_f64);
+    let flushed = number(&forebay.stats()?, "/counters/flushed_bytes")
+        .context("no bytes flushed in stats")?;
+    let dirty = number(&forebay.status()?, "/dirty_bytes").context("no dirty bytes in status")?;
+    Ok((flushed, dirty))
 }
 
 /// The store alone is a mount that writes around its tier, which is as small as one can be and keeps
@@ -130,13 +153,13 @@ fn mount(run: &Run, place: Place, base: &Path) -> Result<Forebay> {
             "--tier-size",
             "1GiB",
             "--max-age",
-            "20s",
+            "5s",
             "--settle",
-            "3s",
+            "1s",
             "--dirty-low",
-            "32MiB",
+            "16MiB",
             "--dirty-high",
-            "128MiB",
+            "64MiB",
             "--dirty-hard",
             "384MiB",
         ]),
@@ -169,12 +192,13 @@ fn warm_all(dir: &Path) -> Result<()> {
 
 /// A row of the table, from the round whose rate is the median; transactions per second of all
 /// rounds.
-fn note(system: &System, place: Place, rounds: &[Vec<Interval>], sheet: &mut Sheet) -> Vec<f64> {
-    let mut rounds: Vec<Vec<&Interval>> =
-        rounds.iter().map(|course| counted(system, course)).collect();
-    rounds.sort_by(|a, b| rate(a).total_cmp(&rate(b)));
-    let rates: Vec<f64> = rounds.iter().map(|round| rate(round)).collect();
-    let counted = &rounds[rounds.len() / 2];
+fn note(system: &System, place: Place, rounds: &[Course], sheet: &mut Sheet) -> Vec<f64> {
+    let mut rounds: Vec<(Vec<&Interval>, Home)> =
+        rounds.iter().map(|course| (counted(system, &course.intervals), course.home)).collect();
+    rounds.sort_by(|a, b| rate(&a.0).total_cmp(&rate(&b.0)));
+    let rates: Vec<f64> = rounds.iter().map(|round| rate(&round.0)).collect();
+    let (counted, home) = &rounds[rounds.len() / 2];
+    let mib = |bytes: f64| bytes / MIB as f64;
     let tens: Vec<f64> = counted.chunks(10).map(rate).collect();
     let seconds: Vec<f64> = counted.iter().map(|one| one.ops as f64 / one.seconds).collect();
     let (steady, fine) = (Steadiness::of(&tens), Steadiness::of(&seconds));
@@ -188,6 +212,7 @@ fn note(system: &System, place: Place, rounds: &[Vec<Interval>], sheet: &mut She
         format!("{:.1} % ({:.1} %)", steady.variation * 100.0, fine.variation * 100.0),
         format!("{:.2} ({:.2})", steady.lowest, fine.lowest),
         format!("{typical:.1}"),
+        home.map_or("-".into(), |(to, left)| format!("{:.0} ({:.0})", mib(to), mib(left))),
     ]);
     rates
 }

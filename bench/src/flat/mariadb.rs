@@ -10,7 +10,7 @@ use super::database::{Server, System, output, program};
 use super::series::Interval;
 
 pub const SYSTEM: System =
-    System { name: "mariadb", secs: 40, prepare, start: start_durable, load };
+    System { name: "mariadb", secs: 60, prepare, start: start_durable, load };
 
 const TABLES: usize = 4;
 /// Some 230 bytes each with its index: 160 MB in all.

@@ -19,7 +19,8 @@ const PRESETS: &str = "| preset | op/s | variation of seconds | lowest second / 
     p99 ms | p99.9 ms | uncached p50 ms | uncached p99 ms |\n|---|---|---|---|---|---|---|---|---|\n";
 
 const DATABASES: &str = "| database | on | transactions/s | variation of intervals | \
-    lowest interval / mean | 95 % below, ms |\n|---|---|---|---|---|---|\n";
+    lowest interval / mean | 95 % below, ms | MiB to the store (left dirty) |\n\
+    |---|---|---|---|---|---|---|\n";
 
 impl Sheet {
     pub fn note(&mut self, text: &str) {
