@@ -15,7 +15,7 @@ pub enum Preset {
     Threshold,
     /// Everything once it is `max-age` old, whatever the level.
     Age,
-    /// Only while the backing store is idle.
+    /// Only while the backing store and the programs rest.
     Idle,
     /// Nothing until writers would have to be slowed down.
     Hold,
@@ -27,7 +27,7 @@ pub enum ByLevel {
     Off,
     /// All or nothing, between the marks.
     Step,
-    Proportional(Integral),
+    Rising(Integral),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,7 +96,7 @@ impl Preset {
         match self {
             Preset::Governor => Law {
                 age: ByAge::MaxAge,
-                level: ByLevel::Proportional(Integral::Bounded),
+                level: ByLevel::Rising(Integral::Bounded),
                 idle: Switch::On,
                 brake: Switch::On,
                 ..nothing

@@ -198,6 +198,8 @@ pub struct Governor {
     arrival: Smooth,
     offer: Offer,
     drain: Smooth,
+    /// Foreground operations per second on the tier.
+    programs: Smooth,
     service: Service,
     last: Option<Last>,
     told: f64,
@@ -213,6 +215,13 @@ struct Last {
 
 /// The backing store counts as idle after this long without a foreground operation.
 pub const IDLE_AFTER: Duration = Duration::from_secs(1);
+
+/// Programs that do more than this many operations a second on the tier are at work, however idle
+/// the store: a database whose data is cached rewrites what was just copied.
+const AT_WORK: f64 = 100.0;
+
+/// How fast that forgets.
+const AT_WORK_MEMORY: Duration = Duration::from_secs(1);
 
 /// What is settled goes out in about this many seconds of idleness: all at once would make a drain
 /// that starts and stops with every cohort.
@@ -295,6 +304,7 @@ impl Governor {
         self.arrival.note(s.arrived.saturating_sub(last.arrived), dt, MEMORY);
         self.drain.note(copied, dt, MEMORY);
         self.offer.note(s.written.saturating_sub(last.written), dt);
+        self.programs.note(s.tier.count.into(), dt, AT_WORK_MEMORY);
         match s.busy {
             // A store that is away or braked says nothing of what it can do, nor does one that is
             // given what there is: writers that are slowed to its rate would bring it down.
@@ -343,7 +353,8 @@ impl Governor {
         }
         ask(Term::Level, level, none);
         ask(Term::Age, age.rate, age.from_age);
-        if law.idle == Switch::On && s.idle_for >= IDLE_AFTER && s.settled_bytes > 0 {
+        let idle = s.idle_for >= IDLE_AFTER && self.programs.get() < AT_WORK;
+        if law.idle == Switch::On && idle && s.settled_bytes > 0 {
             ask(Term::Idle, s.settled_bytes as f64 / IDLE_SECS, t.settle);
         }
         // Who waits for a flush has the pace lifted and does it himself. Somebody always may: what

@@ -1,19 +1,21 @@
-//! The level term: proportional between the low and the high mark, with a slow integral that
-//! brings the level to their middle.
+//! The level term: rises with the fourth power of the level between the low and the high mark, with
+//! a slow integral that brings the level back to three quarters of the way. Little is asked for
+//! while the level is low: what stays may still be overwritten, and ages are the age term's concern.
 //!
-//! With the band `b` between the marks and the service rate `m`, the level obeys
-//! `x'' + (m/b) x' + k (m/b) x = 0` for an integral gain `k m`. The gain is a sixteenth of `m/b`,
-//! a damping of two: no load makes it oscillate, whatever the size of the tier or the speed of
-//! the store, since the gain follows both.
+//! With the band `b` between the marks and the service rate `m`, the level around a resting place
+//! `s` obeys `x'' + 4 s^3 (m/b) x' + k (m/b) x = 0` for an integral gain `k m`. The gain is a
+//! sixteenth of `m/b`: where the integral works, damping is more than two, so that no load makes
+//! the level oscillate, whatever the size of the tier or the speed of the store, since the gain
+//! follows both.
 
 use std::time::Duration;
 
 use super::law::{ByLevel, Integral};
 
 /// The level where the integral rests.
-const MIDDLE: f64 = 0.5;
+const REST: f64 = 0.75;
 
-/// How many times slower than the proportional part the integral is.
+/// How many times slower than the part that follows the level the integral is.
 const SLOWER: f64 = 16.0;
 
 /// From here on up to the high mark the rate rises beyond the measured service rate, which may be
@@ -48,9 +50,9 @@ impl Occupancy {
         match how {
             ByLevel::Off => 0.0,
             ByLevel::Step => self.step(place.share),
-            ByLevel::Proportional(how) => {
+            ByLevel::Rising(how) => {
                 self.integrate(how, place, dt, obeyed);
-                self.proportional(how, place)
+                self.by_place(how, place)
             }
         }
     }
@@ -66,7 +68,7 @@ impl Occupancy {
     }
 
     fn integrate(&mut self, how: Integral, place: Place, dt: Duration, obeyed: Obeyed) {
-        let error = place.share - MIDDLE;
+        let error = place.share - REST;
         let gain = place.service / (SLOWER * place.band_bytes.max(1.0));
         // A step longer than the integral's own time would jump over the goal.
         let step = (gain * dt.as_secs_f64()).min(0.1) * place.service * error;
@@ -81,7 +83,7 @@ impl Occupancy {
         }
     }
 
-    fn proportional(&self, how: Integral, place: Place) -> f64 {
+    fn by_place(&self, how: Integral, place: Place) -> f64 {
         let share = place.share;
         if share >= 1.0 {
             return f64::INFINITY;
@@ -91,7 +93,7 @@ impl Occupancy {
             Integral::Bounded => (share * 10.0).clamp(0.0, 1.0),
             Integral::Unbounded => 1.0,
         };
-        let rate = place.service * share.max(0.0) + self.integral * fade;
+        let rate = place.service * share.max(0.0).powi(4) + self.integral * fade;
         let steep = ((share - STEEP_FROM) / (1.0 - STEEP_FROM)).clamp(0.0, 0.99);
         (rate / (1.0 - steep)).max(0.0)
     }

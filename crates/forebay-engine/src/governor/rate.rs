@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Bytes per second, exponentially forgetting.
+/// Bytes (or what else is counted) per second, exponentially forgetting.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Smooth {
     value: f64,

@@ -19,22 +19,28 @@ fn governor() -> Law {
 }
 
 /// A store that is almost gone for two minutes, under a load that then ends.
-fn after_trouble(law: Law) -> checks::Found {
-    let disk = Disk { trouble: Some((30.0, 150.0, 0.02)), ..Disk::plain() };
+const TROUBLE: (Option<(f64, f64, f64)>, f64, f64) = (Some((30.0, 150.0, 0.02)), 80e6, 200.0);
+
+/// Writers that want more than the store can do, for ten minutes.
+const OVERLOAD: (Option<(f64, f64, f64)>, f64, f64) = (None, 150e6, 600.0);
+
+fn after((trouble, rate, at): (Option<(f64, f64, f64)>, f64, f64), law: Law) -> checks::Found {
+    let disk = Disk { trouble, ..Disk::plain() };
     let tunables = Tunables { max_age: Duration::from_secs(3600), ..Tunables::default() };
     let low = tunables.marks(8e9 as u64).low as f64;
-    let load = load(Shape::Ends { at: 200.0 }, 80e6);
-    let ticks = World::new(disk, load, 8e9, tunables).under(law).run(500.0);
+    let load = load(Shape::Ends { at }, rate);
+    let ticks = World::new(disk, load, 8e9, tunables).under(law).run(at + 300.0);
     checks::winds_not_up(&ticks, low, disk.rate)
 }
 
 #[test]
 fn an_integral_without_bounds_winds_up() {
-    let level = ByLevel::Proportional(Integral::Unbounded);
+    let level = ByLevel::Rising(Integral::Unbounded);
     let naive = Law { level, age: ByAge::Off, idle: Switch::Off, ..governor() };
     let bounded = Law { level: governor().level, ..naive };
-    assert_eq!(after_trouble(bounded), Ok(()));
-    after_trouble(naive).expect_err("it is still emptying the tier");
+    assert_eq!(after(TROUBLE, bounded), Ok(()));
+    assert_eq!(after(OVERLOAD, bounded), Ok(()));
+    after(OVERLOAD, naive).expect_err("it is still emptying the tier");
 }
 
 #[test]

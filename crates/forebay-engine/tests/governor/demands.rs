@@ -1,6 +1,9 @@
 //! Somebody waits for a flush at any time: what is due for other reasons goes out all the same.
 
+use std::time::Duration;
+
 use forebay_engine::Tunables;
+use forebay_engine::governor::brake::Seen;
 use forebay_engine::governor::law::Preset;
 use forebay_engine::governor::{Governor, Sample, Term, Urgent};
 
@@ -48,4 +51,26 @@ fn a_flush_goes_on_alone_where_nothing_else_is_due() {
     assert_eq!(term(sample(700, Urgent::No)), Term::Demand);
     assert_eq!(term(sample(700, Urgent::Yes)), Term::Hard, "a writer waits for room");
     assert_eq!(term(sample(850, Urgent::No)), Term::Hard, "above the mark");
+}
+
+#[test]
+fn a_store_that_rests_under_programs_at_work_is_no_opportunity() {
+    let term = |operations_per_tick: u32| {
+        let mut governor = Governor::default();
+        let tick = |n: u32, governor: &mut Governor| {
+            let sample = Sample {
+                now: Duration::from_millis(100) * n,
+                tier_bytes: 1 << 30,
+                dirty_bytes: 1 << 20,
+                settled_bytes: 1 << 20,
+                tier: Seen { count: operations_per_tick, fastest: Duration::from_micros(5) },
+                idle_for: Duration::from_secs(60),
+                ..Sample::default()
+            };
+            governor.tick(&sample, &Tunables::default()).term
+        };
+        (0..30).map(|n| tick(n, &mut governor)).last()
+    };
+    assert_eq!(term(5), Some(Term::Idle));
+    assert_eq!(term(20), Some(Term::None));
 }
