@@ -137,8 +137,10 @@ pub(crate) struct Live {
 pub(crate) struct Seen {
     pub at: Instant,
     pub attr: Attr,
-    /// It has no `security.capability`, after which the kernel asks at writes.
-    pub no_capability: bool,
+    /// When it was known to have no `security.capability`, after which the kernel asks at writes.
+    pub no_capability: Option<Instant>,
+    /// Somebody asks again already.
+    pub asked_again: bool,
 }
 
 /// What was lately thrown away of what was cached, or changed around the tier, so that who began

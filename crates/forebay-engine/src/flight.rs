@@ -320,6 +320,7 @@ impl Engine {
         let target = job.target.lock().expect("no panic inside").clone();
         let target = target.ok_or_else(|| Error::os(libc::EIO, "the copy left no target"))?;
         let file = &job.file;
+        let asked = Instant::now();
         let (found, kept_time, mut inner) = self.look_undisturbed(&*target, job)?;
         if !kept_time && inner.state.mtime == job.mtime {
             inner.state.mtime = found.mtime;
@@ -363,6 +364,7 @@ impl Engine {
             self.restamp(job, &mut inner, &flight.rewritten, since);
         }
         inner.dirt().trouble = None;
+        crate::names::note_seen(&mut inner, asked, &found);
         if !inner.live().unlinked {
             self.put(file, &mut inner)?;
             inner.settled_seq = self.index.seq();

@@ -29,6 +29,9 @@ pub struct Named<'a> {
     pub is_dir: bool,
 }
 
+/// The extended attribute after which the kernel asks at writes.
+const CAPABILITY: &str = "security.capability";
+
 /// How often attributes are asked for that change beneath.
 const LOOKS: u32 = 100;
 
@@ -80,24 +83,61 @@ impl Engine {
     }
 
     /// Attributes of an open file as the backing store told them within `ttl`, with what we know
-    /// better; `None` if it has to be asked. Databases ask for the size all the time.
-    pub fn stat_recent(&self, file: &File, ttl: Duration) -> Option<Attr> {
-        let inner = file.lock();
-        let mut attr = recent(&inner, ttl)?.attr;
+    /// better; `None` if it has to be asked. Databases ask for the size all the time: shortly
+    /// before the answer expires it is asked for again, so that nobody waits for it.
+    pub fn stat_recent(self: &Arc<Self>, file: &Arc<File>, ttl: Duration) -> Option<Attr> {
+        let mut inner = file.lock();
+        let seen = recent(&inner, ttl)?;
+        let (mut attr, old) = (seen.attr, seen.at.elapsed() > ttl * 3 / 4);
         self.overlay_with(file, &inner, &mut attr);
+        if old {
+            self.look_again(file, &mut inner);
+        }
         Some(attr)
     }
 
     /// Whether an open file is known to have had no `security.capability` within `ttl`.
     pub fn lacks_capability(&self, file: &File, ttl: Duration) -> bool {
-        recent(&file.lock(), ttl).is_some_and(|seen| seen.no_capability)
+        let inner = file.lock();
+        let asked = recent(&inner, ttl).and_then(|seen| seen.no_capability);
+        asked.is_some_and(|at| at.elapsed() < ttl)
     }
 
-    /// Keeps in mind that an open file has no `security.capability`.
-    pub fn note_no_capability(&self, file: &File) {
+    /// Keeps in mind that an open file had no `security.capability` at `asked`.
+    pub fn note_no_capability(&self, file: &File, asked: Instant) {
         if let Some(seen) = file.lock().live.as_mut().and_then(|live| live.seen.as_mut()) {
-            seen.no_capability = true;
+            seen.no_capability = Some(asked);
         }
+    }
+
+    /// Asks the backing store about an open file in the background.
+    fn look_again(self: &Arc<Self>, file: &Arc<File>, inner: &mut Inner) {
+        let path = inner.state.paths.first().cloned();
+        let seen = inner.live.as_mut().and_then(|live| live.seen.as_mut());
+        let Some((path, seen)) = path.zip(seen.filter(|seen| !seen.asked_again)) else { return };
+        seen.asked_again = true;
+        let (engine, file) = (self.clone(), file.clone());
+        self.landings.offer(move || {
+            let asked = Instant::now();
+            let quietly = |call: &dyn Fn() -> Result<()>| engine.health.quietly(call);
+            let _ = quietly(&|| {
+                let attr = engine.backing.stat(&path)?;
+                // The path may name another file by now.
+                if attr.key != file.key {
+                    return Ok(());
+                }
+                if !note_seen(&mut file.lock(), asked, &attr) {
+                    return Ok(());
+                }
+                match engine.backing.xattr_get(&path, OsStr::new(CAPABILITY)) {
+                    Err(error) if error.is(libc::ENODATA) => {
+                        engine.note_no_capability(&file, asked);
+                    }
+                    _ => {}
+                }
+                Ok(())
+            });
+        });
     }
 
     /// Whether a write to an open file may have to take away set-user-id or set-group-id.
@@ -377,6 +417,7 @@ impl Engine {
             base.ctime = attr.ctime;
         }
         inner.live().checked = Some(Instant::now());
+        inner.live().seen = None;
         if inner.recorded { self.put(file, inner) } else { Ok(()) }
     }
 
@@ -642,16 +683,19 @@ fn recent(inner: &Inner, ttl: Duration) -> Option<&Seen> {
         .then_some(seen)
 }
 
-/// Keeps what the store said of an open file at about `asked`.
-fn note_seen(inner: &mut Inner, asked: Instant, attr: &Attr) {
+/// Keeps what the store said of an open file at about `asked`. Returns whether somebody should ask
+/// for its capability again: it had none once, and its ctime has moved since.
+pub(crate) fn note_seen(inner: &mut Inner, asked: Instant, attr: &Attr) -> bool {
     let same = attr.version() == inner.state.base;
-    let Some(live) = inner.live.as_mut().filter(|live| live.opens > 0 && same) else { return };
+    let Some(live) = inner.live.as_mut().filter(|live| live.opens > 0 && same) else {
+        return false;
+    };
     let before = live.seen.take();
-    // Setting one moves the ctime.
-    let no_capability = before
+    let (unmoved, known) = before
         .as_ref()
-        .is_some_and(|seen| seen.no_capability && seen.attr.version() == attr.version());
-    let seen = Seen { at: asked, attr: *attr, no_capability };
+        .map_or((false, None), |seen| (seen.attr.version() == attr.version(), seen.no_capability));
+    let no_capability = if unmoved && known.is_some() { Some(asked) } else { known };
+    let seen = Seen { at: asked, attr: *attr, no_capability, asked_again: false };
     live.seen = Some(match before {
         Some(mut place) => {
             *place = seen;
@@ -659,6 +703,7 @@ fn note_seen(inner: &mut Inner, asked: Instant, attr: &Attr) {
         }
         None => Box::new(seen),
     });
+    known.is_some() && !unmoved
 }
 
 fn cached_attr(key: FileKey, inner: &Inner) -> Attr {

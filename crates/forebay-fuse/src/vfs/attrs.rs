@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 use forebay_backing::{Attr, Error, FileKind, Result, SetAttr, XattrMode};
 use forebay_engine::rules::Origin;
@@ -105,11 +106,12 @@ impl Vfs {
         }
         let _tree = self.tree();
         let path = self.path(id)?;
+        let asked = Instant::now();
         let value = self.engine.ask(|b| b.xattr_get(&path, name));
         if let (Some(file), Err(error)) = (file, &value)
             && error.is(libc::ENODATA)
         {
-            self.engine.note_no_capability(&file);
+            self.engine.note_no_capability(&file, asked);
         }
         value
     }
