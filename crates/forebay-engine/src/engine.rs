@@ -56,6 +56,9 @@ pub struct Engine {
     pub(crate) wake: (Mutex<u64>, Condvar),
     /// Shadow files to be removed: not by who waits for an answer.
     pub(crate) trash: Mutex<Vec<FileId>>,
+    /// Shadow files that were never written to, of files that are gone: the next ones made take
+    /// their place.
+    pub(crate) blanks: Mutex<Vec<(FileId, Arc<dyn MediaFile>)>>,
     /// Files that a program went on writing past us when an earlier daemon died.
     pub(crate) orphans: Mutex<Vec<Arc<File>>>,
     /// Files that lost their last name a moment ago.
@@ -479,7 +482,10 @@ impl Engine {
         if had_record
             || inner.live.as_ref().is_some_and(|live| live.shadow.is_some() || live.unlinked)
         {
-            self.trash.lock().expect("no panic inside").push(file.id);
+            match inner.live.take().filter(|live| live.blank).and_then(|live| live.shadow) {
+                Some(blank) if is_blank(&*blank) => self.keep_blank(file.id, blank),
+                _ => self.trash.lock().expect("no panic inside").push(file.id),
+            }
         }
         inner.live = None;
         inner.state.ranges = Ranges::None;
@@ -487,8 +493,27 @@ impl Engine {
         self.settle_sums(inner, 0, 0);
     }
 
+    fn keep_blank(&self, id: FileId, shadow: Arc<dyn MediaFile>) {
+        self.blanks.lock().expect("no panic inside").push((id, shadow));
+    }
+
+    /// A file that is created, closed and not written leaves a shadow for the next one: on ext4 each
+    /// one that is removed makes those made in the next minutes slower.
+    fn fresh_shadow(&self, name: &str) -> std::io::Result<Arc<dyn MediaFile>> {
+        let blank = self.blanks.lock().expect("no panic inside").pop();
+        if let Some((id, shadow)) = blank {
+            match self.media().rename(&tier::shadow_name(id), name) {
+                Ok(()) => return Ok(shadow),
+                Err(_) => self.trash.lock().expect("no panic inside").push(id),
+            }
+        }
+        self.media().open(name, Open::Fresh)
+    }
+
     pub(crate) fn empty_trash(&self) {
-        let trash = std::mem::take(&mut *self.trash.lock().expect("no panic inside"));
+        let mut trash = std::mem::take(&mut *self.trash.lock().expect("no panic inside"));
+        let blanks = std::mem::take(&mut *self.blanks.lock().expect("no panic inside"));
+        trash.extend(blanks.into_iter().map(|(id, _)| id));
         for id in trash {
             let _ = self.media().remove(&tier::shadow_name(id));
         }
@@ -496,6 +521,17 @@ impl Engine {
 
     /// The open shadow file, made if it does not exist.
     pub(crate) fn shadow(&self, file: &File, inner: &mut Inner) -> Result<Arc<dyn MediaFile>> {
+        let shadow = self.shadow_unwritten(file, inner)?;
+        inner.live().blank = false;
+        Ok(shadow)
+    }
+
+    /// The same for a caller who writes nothing to it.
+    pub(crate) fn shadow_unwritten(
+        &self,
+        file: &File,
+        inner: &mut Inner,
+    ) -> Result<Arc<dyn MediaFile>> {
         if let Some(shadow) = inner.live.as_ref().and_then(|live| live.shadow.clone()) {
             return Ok(shadow);
         }
@@ -503,8 +539,11 @@ impl Engine {
         // Bytes that count must be there: an empty file in their place would read as zeros.
         // Without any, what lies there is from before a crash.
         let holds = inner.state.ranges.count() > 0 || inner.state.flags.opaque;
-        let how = if holds { Open::Existing } else { Open::Fresh };
-        let shadow = self.note_tier(self.media().open(&name, how))?;
+        let opened = match holds {
+            true => self.media().open(&name, Open::Existing),
+            false => self.fresh_shadow(&name),
+        };
+        let shadow = self.note_tier(opened)?;
         // Longer than the file is one whose last append died before it was recorded: programs that
         // are passed through to the shadow would read on.
         let size = inner.state.size;
@@ -518,6 +557,7 @@ impl Engine {
         let live = inner.live();
         live.shadow = Some(shadow.clone());
         live.named &= holds; // It may have taken another's place.
+        live.blank = !holds && size == 0;
         Ok(shadow)
     }
 
@@ -636,6 +676,11 @@ impl Engine {
         *self.wake.0.lock().expect("no panic inside") += 1;
         self.wake.1.notify_all();
     }
+}
+
+/// Whether a shadow that nothing was written to through us is empty in every respect, and ours.
+fn is_blank(shadow: &dyn MediaFile) -> bool {
+    shadow.stat().is_ok_and(|stat| stat.len == 0 && stat.allocated == 0) && is_alone(shadow)
 }
 
 /// Whether no program has the shadow open or mapped past us. One that was passed through to it may

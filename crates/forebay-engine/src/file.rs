@@ -128,6 +128,8 @@ pub(crate) struct Live {
     pub unlinked: bool,
     /// The shadow's directory entry is known to be durable.
     pub named: bool,
+    /// The shadow was made for a writer past us, and nothing was ever written to it.
+    pub blank: bool,
     /// The bytes are of a version that the backing store no longer has; they are dropped once
     /// nobody reads them past us.
     pub stale: bool,

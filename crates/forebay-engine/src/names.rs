@@ -202,7 +202,7 @@ impl Engine {
         // Nothing was written to a shadow that is made here; until something is, its mtime does
         // not count.
         let fresh = inner.state.ranges.count() == 0 && inner.shadow_stat().is_none();
-        let shadow = self.shadow(file, &mut inner)?;
+        let shadow = self.shadow_unwritten(file, &mut inner)?;
         if inner.live().writers == 0 {
             if !fresh {
                 let mtime = inner.state.mtime;
@@ -248,7 +248,7 @@ impl Engine {
             return Ok(());
         }
         self.space.unseen.lock().expect("no panic inside").remove(&file.id);
-        let stat = self.shadow(file, &mut inner)?.stat();
+        let stat = self.shadow_unwritten(file, &mut inner)?.stat();
         let stat = self.note_tier(stat)?;
         let from = inner.live().opaque_from.take();
         inner.live().copied_at = None;
@@ -257,6 +257,7 @@ impl Engine {
         let untouched = stat.len == 0
             && from.is_some_and(|from| from.len == 0 && from.mtime == stat.mtime)
             && !inner.state.is_dirty();
+        inner.live().blank &= untouched;
         if untouched {
             // No record of that: recovery finds an empty file that may be dirty, which is harmless.
             inner.state.dirty_since = 0;
@@ -274,7 +275,7 @@ impl Engine {
     /// Whether no program has the shadow open or mapped any more. The kernel tells us of a close a
     /// moment before it has closed the shadow.
     fn is_closed(&self, file: &Arc<File>, inner: &mut Inner) -> Result<bool> {
-        let shadow = self.shadow(file, inner)?;
+        let shadow = self.shadow_unwritten(file, inner)?;
         let alone = || {
             std::thread::yield_now();
             is_alone(&*shadow)

@@ -126,6 +126,7 @@ impl Engine {
             wake: (Mutex::new(0), Condvar::new()),
             orphans: Mutex::default(),
             trash: Mutex::default(),
+            blanks: Mutex::default(),
             graveyard: Mutex::default(),
             threads: Mutex::new(Vec::new()),
         });

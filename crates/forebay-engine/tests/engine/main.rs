@@ -16,6 +16,7 @@ mod quota;
 mod resolve;
 mod rng;
 mod shrunk;
+mod spared;
 mod sparse;
 mod start;
 mod store;

@@ -1,0 +1,104 @@
+//! Work that is spared: questions to the backing store, and shadow files made anew.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use forebay_backing::suite::TempDir;
+use forebay_backing::wrap::Verb;
+use forebay_engine::media::{DirMedia, MediaFile};
+use forebay_engine::{Config, Engine, Progress, Tunables};
+use rustix::fs::XattrFlags;
+
+use crate::hook::Hook;
+use crate::media::CrashMedia;
+use crate::start::{NEW, abandon, patient, start};
+use crate::store::MemStore;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn a_flush_tells_the_attributes_and_they_are_asked_for_again_before_they_expire() {
+    let (store, hook) = Hook::on(MemStore::new());
+    let tunables = Tunables { revalidate: Duration::from_secs(3600), ..patient() };
+    let engine = start(Arc::new(CrashMedia::default()), store, "a", Config::default(), tunables);
+    let engine = engine.expect("new");
+    let (file, _) = engine.create(Path::new("f"), &NEW).expect("an empty store");
+    engine.write(&file, 0, &[1; 8192]).expect("room");
+    let flushed = Instant::now();
+    engine.flush_file(&file).expect("a store that works");
+    let asked = Arc::new(AtomicU64::new(0));
+    let count = asked.clone();
+    hook.set(move |call| {
+        count.fetch_add(u64::from(call.verb == Verb::Stat && !call.paths.is_empty()), Relaxed);
+    });
+
+    let attr = engine.stat_recent(&file, 600 * SECOND).expect("the flush has seen it");
+    assert_eq!(attr.size, 8192);
+    assert_eq!(asked.load(Relaxed), 0);
+    std::thread::sleep(2 * SECOND);
+    // Neither old nor expired, whatever the flush took.
+    let ttl = flushed.elapsed() * 5 / 4;
+    assert!(engine.stat_recent(&file, ttl).is_some());
+    let patience = Instant::now() + 60 * SECOND;
+    while engine.stat_recent(&file, ttl / 2).is_none() {
+        assert!(Instant::now() < patience, "nobody asked again");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(asked.load(Relaxed), 1, "once");
+    engine.close(&file);
+    abandon(engine);
+}
+
+/// Creates a file, has it written by `program` past us, and closes it; what comes of its shadow?
+fn shadow_of(
+    engine: &Arc<Engine>,
+    name: &str,
+    program: impl FnOnce(&dyn MediaFile),
+) -> Option<String> {
+    let (file, _) = engine.create(Path::new(name), &NEW).expect("no such file yet");
+    let shadow = engine.begin_unseen(&file, false).expect("room").expect("a new file");
+    let fd = shadow.as_fd().expect("a real file");
+    let mut mark = [0; 32];
+    let found = rustix::fs::fgetxattr(fd, "user.mark", &mut mark).ok();
+    let found = found.map(|len| String::from_utf8_lossy(&mark[..len]).into_owned());
+    rustix::fs::fsetxattr(fd, "user.mark", name.as_bytes(), XattrFlags::empty())
+        .expect("a file system with attributes");
+    program(&*shadow);
+    drop(shadow);
+    engine.end_unseen(&file).expect("it rests");
+    engine.close(&file);
+    found
+}
+
+#[test]
+fn only_a_shadow_that_was_never_written_is_given_to_another_file() {
+    let (dir, store) = (TempDir::new(), Arc::new(MemStore::new()));
+    let media = Arc::new(DirMedia::open(dir.path()).expect("it is there"));
+    let engine = start(media, store, "a", Config::default(), patient()).expect("new");
+    let mut before = String::new();
+    let mut reused = 0;
+    for n in 0..100 {
+        let name = format!("blank-{n}");
+        let mark = shadow_of(&engine, &name, |_| {});
+        // Now and then housekeeping has removed it before.
+        reused += u32::from(mark.is_some());
+        assert!(mark.is_none_or(|mark| mark == before), "of another than the last one");
+        before = name;
+    }
+    assert!(reused > 0, "none was given on");
+    for n in 0..20 {
+        let written = format!("written-{n}");
+        shadow_of(&engine, &written, |shadow| {
+            // Empty again, its time alone tells; file systems count in ticks.
+            std::thread::sleep(Duration::from_millis(20));
+            shadow.write_at(b"secret", 0).expect("room");
+            shadow.set_len(0).expect("a file of ours");
+        });
+        assert!(engine.flush(&[], &Progress::default()).failures.is_empty());
+        let mark = shadow_of(&engine, &format!("next-{n}"), |_| {});
+        assert!(mark.is_none_or(|mark| mark != written), "{written} was written to");
+    }
+    abandon(engine);
+}
