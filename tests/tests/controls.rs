@@ -216,6 +216,10 @@ fn rules_say_which_files_come_into_the_tier() {
     log.write_all_at(b"line", 0).unwrap();
     assert_eq!(fs::read(bed.backing.join("out.log")).unwrap(), b"line");
     assert_eq!(mounted.number("dirty_bytes"), 0);
+    let window = ["rules", "list", mnt, "--json", "--window"];
+    let told = mounted.forebay(&[&window[..], &["1min"]].concat()).ok().json();
+    assert_eq!(told[0]["requests"]["write"]["bytes"], 4, "{told}");
+    assert!(mounted.forebay(&[&window[..], &["2min"]].concat()).expect(2).stderr.contains("5min"));
     // A process, whose rule goes with it.
     let mut child = std::process::Command::new("sleep").arg("30").spawn().unwrap();
     let pid = child.id().to_string();

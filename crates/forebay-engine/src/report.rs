@@ -74,6 +74,23 @@ pub struct Requests {
     pub bytes: u64,
 }
 
+impl Requests {
+    /// Those since `before`; all, if that was counted by another rule of the same name.
+    pub fn since(&self, before: &Requests) -> Requests {
+        if self.total < before.total {
+            return *self;
+        }
+        Requests {
+            total: self.total - before.total,
+            hits: self.hits.saturating_sub(before.hits),
+            partial_hits: self.partial_hits.saturating_sub(before.partial_hits),
+            misses: self.misses.saturating_sub(before.misses),
+            bypasses: self.bypasses.saturating_sub(before.bypasses),
+            bytes: self.bytes.saturating_sub(before.bytes),
+        }
+    }
+}
+
 /// An admission rule in force: what its files take of the tier, and the requests of the handles it
 /// decided for, since it was added.
 #[derive(Debug, Clone)]

@@ -17,6 +17,7 @@ use crate::wire::WirePath;
 const EXAMPLES: &str = "\
 Examples:
   forebay rules list /mnt/fast
+  forebay rules list /mnt/fast --window 5min
   forebay rules add /mnt/fast logs deny --path '*.log'
   forebay rules add /mnt/fast backup deny --cgroup system.slice/backup.service
   forebay rules add /mnt/fast models allow --path 'models/**' --quota 50GiB --pin
@@ -68,6 +69,9 @@ enum What {
 struct List {
     /// A mount point, or any path in the mount.
     mountpoint: PathBuf,
+    /// Only the requests of the last 1min, 5min or 1h.
+    #[arg(long, value_name = "TIME")]
+    window: Option<String>,
     /// Print the rules as JSON.
     #[arg(long)]
     json: bool,
@@ -128,7 +132,15 @@ fn client(path: &std::path::Path) -> Result<(Client, Place)> {
 }
 
 fn list(args: &List) -> Result<()> {
-    let rules = client(&args.mountpoint)?.0.get("/v1/rules")?;
+    let client = client(&args.mountpoint)?.0;
+    let mut rules = client.get("/v1/rules")?;
+    if let Some(window) = &args.window {
+        let stats = client.get(&format!("/v1/stats?window={window}"))?;
+        for rule in rules.as_array_mut().into_iter().flatten() {
+            let name = rule["name"].as_str().unwrap_or_default();
+            rule["requests"] = stats["rules"][name]["requests"].clone();
+        }
+    }
     if args.json {
         say_json(&rules);
         return Ok(());

@@ -9,6 +9,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use forebay_backing::metrics::OpCounts;
+use forebay_engine::Requests;
 use serde_json::{Map, Value, json};
 
 pub type Ops = BTreeMap<&'static str, OpCounts>;
@@ -23,6 +24,8 @@ pub struct Reading {
     pub fuse: Ops,
     pub tier: Ops,
     pub backing: Ops,
+    /// Of each rule, reads and writes.
+    pub rules: BTreeMap<String, [Requests; 2]>,
 }
 
 /// A stretch of time up to now.
@@ -109,9 +112,14 @@ impl Reading {
         let counted = |(name, count): (&&'static str, &u64)| {
             (*name, count.saturating_sub(before.counters.get(name).copied().unwrap_or(0)))
         };
+        let of_rule = |(name, now): (&String, &[Requests; 2])| {
+            let before = before.rules.get(name).copied().unwrap_or_default();
+            (name.clone(), [0, 1].map(|way| now[way].since(&before[way])))
+        };
         Reading {
             at: self.at,
             span: self.at - before.at,
+            rules: self.rules.iter().map(of_rule).collect(),
             counters: self.counters.iter().map(counted).collect(),
             fuse: ops(&self.fuse, &before.fuse),
             tier: ops(&self.tier, &before.tier),
@@ -146,7 +154,13 @@ impl Reading {
             let used = ops.iter().filter(|(_, counts)| counts.count > 0);
             used.map(|(name, counts)| (name.to_string(), json!(counts.summary()))).collect()
         };
+        let rules: Map<String, Value> = self
+            .rules
+            .iter()
+            .map(|(name, [reads, writes])| (name.clone(), rule_requests(reads, writes)))
+            .collect();
         json!({
+            "rules": rules,
             "span_secs": (self.span.as_secs_f64() * 10.0).round() / 10.0,
             "requests": { "read": self.requests("read"), "write": self.requests("write") },
             "bytes": {
@@ -182,6 +196,10 @@ impl Reading {
     }
 }
 
+pub fn rule_requests(reads: &Requests, writes: &Requests) -> Value {
+    json!({ "requests": { "read": reads, "write": writes } })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -190,7 +208,10 @@ mod tests {
         let at = start + Duration::from_secs(secs);
         let counters = [("write_bytes", secs * 10), ("read_bypass_full", secs)].into();
         let (fuse, tier, backing) = Default::default();
-        Reading { at, span: at - start, counters, fuse, tier, backing }
+        // The rule was taken away and added again after an hour.
+        let total = if secs < 3600 { secs * 3 } else { secs - 3600 };
+        let rules = [("logs".into(), [Requests { total, ..Requests::default() }; 2])].into();
+        Reading { at, span: at - start, counters, fuse, tier, backing, rules }
     }
 
     #[test]
@@ -221,5 +242,8 @@ mod tests {
         assert_eq!((later.counter("write_bytes"), later.span.as_secs()), (80, 8));
         assert_eq!(later.bypasses("read"), [("full".to_string(), 8)]);
         assert_eq!(later.to_json()["requests"]["read"]["bypasses"], 8);
+        assert_eq!(later.to_json()["rules"]["logs"]["requests"]["write"]["total"], 24);
+        let another = history.since_reset(&reading(start, 3610)).unwrap();
+        assert_eq!(another.rules["logs"][0].total, 10, "of the rule that has the name now");
     }
 }

@@ -9,7 +9,7 @@ use forebay_engine::RuleUse;
 use serde_json::{Map, Value, json};
 
 use super::Daemon;
-use super::readings::{READ_EVERY, Reading, WINDOWS};
+use super::readings::{READ_EVERY, Reading, WINDOWS, rule_requests};
 
 /// Of processes and files, the busiest.
 const SHOWN: usize = 20;
@@ -20,7 +20,7 @@ pub fn rule_figures(used: &RuleUse) -> Value {
         "used_bytes": used.used_bytes,
         "dirty_bytes": used.dirty_bytes,
         "quota_bytes": used.rule.quota,
-        "requests": { "read": used.reads, "write": used.writes },
+        "requests": rule_requests(&used.reads, &used.writes)["requests"],
     })
 }
 
@@ -40,6 +40,7 @@ impl Daemon {
     pub fn reading(&self) -> Reading {
         let stats = self.engine.stats();
         let fuse = self.mount.get().map(|mount| mount.op_counts()).unwrap_or_default();
+        let rules = self.engine.rules().into_iter();
         Reading {
             at: Instant::now(),
             span: self.started.elapsed(),
@@ -47,6 +48,7 @@ impl Daemon {
             fuse,
             tier: stats.tier,
             backing: self.meter.op_counts(),
+            rules: rules.map(|used| (used.rule.name, [used.reads, used.writes])).collect(),
         }
     }
 
