@@ -9,6 +9,7 @@
 mod dir;
 mod error;
 mod fd;
+pub mod lock;
 pub mod metrics;
 mod single;
 mod store;

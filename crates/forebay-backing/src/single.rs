@@ -29,6 +29,7 @@ use crate::dir::attr;
 use crate::dir::own;
 use crate::dir::root::stat_fd;
 use crate::fd::Sys;
+use crate::lock;
 use crate::{
     Access, Attr, BackingFile, BackingStore, DirEntry, Error, FileKey, FileKind, Kind, New,
     RenameMode, Result, SetAttr, Sizes, StatFs, Timestamp, XattrMode,
@@ -180,7 +181,7 @@ impl Medium {
         let fail = |errno: Errno| Error::storage(errno.raw_os_error(), context());
         // EXCL claims a block device; on a file it would mean something only together with CREAT.
         let flags = flags(access) | OFlags::EXCL | OFlags::NONBLOCK;
-        let fd = match sys::open(path, flags, Mode::empty()) {
+        let fd = match lock::past(Errno::BUSY, || sys::open(path, flags, Mode::empty())) {
             Err(Errno::BUSY) => return Err(claimed(path)),
             opened => opened.map_err(fail)?,
         };
@@ -188,7 +189,7 @@ impl Medium {
         let kind = kind_of(&stat_fd(&fd).map_err(fail)?, path)?;
         let device_size = match kind {
             MediumKind::Device => sys::seek(&fd, SeekFrom::End(0)).map_err(fail)?,
-            MediumKind::File => lock(&fd, path, access).map(|()| 0)?,
+            MediumKind::File => claim(&fd, path, access).map(|()| 0)?,
         };
         let path = path.canonicalize().map_err(|e| Error::io(e, context()))?;
         Ok(Medium { fd, path, kind, device_size })
@@ -278,12 +279,12 @@ fn kind_of(stat: &Statx, path: &Path) -> Result<MediumKind> {
 }
 
 /// Keeps other forebays out. Advisory: others who write to the file are the user's business.
-fn lock(fd: &OwnedFd, path: &Path, access: Access) -> Result<()> {
+fn claim(fd: &OwnedFd, path: &Path, access: Access) -> Result<()> {
     let how = match access {
         Access::Read => FlockOperation::NonBlockingLockShared,
         Access::ReadWrite => FlockOperation::NonBlockingLockExclusive,
     };
-    match sys::flock(fd, how) {
+    match lock::outlive(fd, how) {
         Err(Errno::WOULDBLOCK) => Err(claimed(path)),
         // A file system without locks.
         _ => Ok(()),

@@ -15,9 +15,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use forebay_backing::{Error, Kind, Result};
+use forebay_backing::{Error, Kind, Result, lock};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
@@ -159,33 +158,21 @@ fn refuse_foreign_files(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// How long a lock is waited for: a daemon that was killed holds it until its last system call has
-/// ended.
-const DYING: Duration = Duration::from_secs(2);
-
 fn take_lock(dir: &Path) -> Result<OwnedFd> {
     let path = dir.join(LOCK);
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
     let fd = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR)
         .map_err(|e| Error::io(e.into(), format!("opening {}", path.display())))?;
-    let began = Instant::now();
-    loop {
-        match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(fd),
-            Err(rustix::io::Errno::WOULDBLOCK) if began.elapsed() < DYING => {
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            Err(rustix::io::Errno::WOULDBLOCK) => {
-                return Err(Error::new(
-                    Kind::WrongTier,
-                    format!(
-                        "the tier {} is in use by another forebay: unmount that one first, or give --tier another directory",
-                        dir.display()
-                    ),
-                ));
-            }
-            Err(e) => return Err(Error::io(e.into(), format!("locking {}", path.display()))),
-        }
+    match lock::outlive(&fd, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(fd),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(Error::new(
+            Kind::WrongTier,
+            format!(
+                "the tier {} is in use by another forebay: unmount that one first, or give --tier another directory",
+                dir.display()
+            ),
+        )),
+        Err(e) => Err(Error::io(e.into(), format!("locking {}", path.display()))),
     }
 }
 
