@@ -1,16 +1,19 @@
 //! The governor at work in the engine: what reaches the backing store, when, and how fast.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use forebay_engine::governor::law::Preset;
 use forebay_engine::{Config, Engine, File, Tunables};
 
+use forebay_backing::wrap::{Call, Done, Layer, Verb, Wrapped};
+use forebay_backing::{BackingStore, Result};
+
 use crate::media::CrashMedia;
-use crate::start::{NEW, abandon, counter, start};
+use crate::start::{NEW, PATIENCE, abandon, counter, start, within};
 use crate::store::MemStore;
 
 const MIB: u64 = 1 << 20;
@@ -21,10 +24,18 @@ fn engine(tunables: Tunables) -> (Arc<Engine>, Arc<File>) {
 }
 
 fn engine_of(tier_size: u64, tunables: Tunables) -> (Arc<Engine>, Arc<File>) {
+    engine_over(Arc::new(MemStore::new()), tier_size, tunables)
+}
+
+fn engine_over(
+    store: Arc<dyn BackingStore>,
+    tier_size: u64,
+    tunables: Tunables,
+) -> (Arc<Engine>, Arc<File>) {
     let tunables = Tunables { tier_size: Some(tier_size), ..tunables };
     let config = Config::default();
     let media = Arc::new(CrashMedia::default());
-    let engine = start(media, Arc::new(MemStore::new()), "drain", config, tunables).expect("new");
+    let engine = start(media, store, "drain", config, tunables).expect("new");
     let (file, _) = engine.create(Path::new("f"), &NEW).expect("an empty store");
     (engine, file)
 }
@@ -36,14 +47,6 @@ fn write(engine: &Arc<Engine>, file: &Arc<File>, mibs: u64, value: u8) {
 fn write_at(engine: &Arc<Engine>, file: &Arc<File>, mibs: std::ops::Range<u64>, value: u8) {
     let data = vec![value; MIB as usize];
     mibs.for_each(|n| engine.write(file, n * MIB, &data).expect("room"));
-}
-
-fn within(limit: Duration, what: &str, mut done: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !done() {
-        assert!(began.elapsed() < limit, "not within {limit:?}: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// How long this process was kept from running, as a thread sees it that only sleeps. On a busy
@@ -78,19 +81,60 @@ impl Stalls {
 }
 
 /// Waits until nothing is dirty.
-fn clean_after(engine: &Engine, patience: Duration) -> Duration {
+fn clean_after(engine: &Engine) -> Duration {
     let began = Instant::now();
-    while engine.status().dirty_files > 0 {
-        assert!(began.elapsed() < patience, "{:?}", engine.status());
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    within("all is clean", || engine.status().dirty_files == 0);
     began.elapsed()
+}
+
+/// The best of a few, since a busy machine delays any single one: `turn` gives how long it took,
+/// and what that was to stay below.
+fn once_in_time(what: &str, mut turn: impl FnMut() -> (Duration, Duration)) {
+    let mut turns = Vec::new();
+    while turns.len() < 5 {
+        let (took, limit) = turn();
+        if took < limit {
+            return;
+        }
+        turns.push((took, limit));
+    }
+    panic!("{what}: never in time: {turns:?}");
+}
+
+/// Copies to the store wait while it is shut.
+#[derive(Default)]
+struct Gate {
+    shut: Mutex<bool>,
+    opened: Condvar,
+}
+
+impl Gate {
+    fn shut(&self, shut: bool) {
+        *self.shut.lock().expect("no panic inside") = shut;
+        self.opened.notify_all();
+    }
+}
+
+impl Layer for Gate {
+    const PASSES_FD: bool = false;
+
+    fn around<T>(
+        &self,
+        call: &Call<'_>,
+        mut run: impl FnMut() -> Result<Done<T>>,
+    ) -> Result<Done<T>> {
+        if call.verb == Verb::WriteAt {
+            let shut = self.shut.lock().expect("no panic inside");
+            drop(self.opened.wait_while(shut, |shut| *shut).expect("no panic inside"));
+        }
+        run()
+    }
 }
 
 #[test]
 fn a_hot_set_overwritten_ten_times_within_max_age_is_flushed_at_most_one_and_a_half_times() {
-    let max_age = Duration::from_secs(4);
-    for _ in 0..10 {
+    // The longer the age, the more of it is left for a busy machine.
+    for max_age in [4, 8, 16, 32, 64].map(Duration::from_secs) {
         let (engine, file) = engine(Tunables { max_age, ..Tunables::default() });
         let began = Instant::now();
         for turn in 0..10 {
@@ -98,7 +142,7 @@ fn a_hot_set_overwritten_ten_times_within_max_age_is_flushed_at_most_one_and_a_h
             std::thread::sleep(max_age / 25);
         }
         let took = began.elapsed();
-        clean_after(&engine, max_age * 10);
+        clean_after(&engine);
         let flushed = counter(&engine, "flushed_bytes");
         engine.close(&file);
         abandon(engine);
@@ -108,29 +152,39 @@ fn a_hot_set_overwritten_ten_times_within_max_age_is_flushed_at_most_one_and_a_h
             return;
         }
     }
-    panic!("this machine is too busy to overwrite 8 MiB ten times in {max_age:?}");
+    panic!("this machine is too busy to overwrite 8 MiB ten times in half a minute");
 }
 
 /// One file that is always being flushed and is larger than the tier: its writers must not wait
 /// until the flight has landed, since its clean bytes make room.
+///
+/// Method: a flight that lands when the writers are done.
 #[test]
 fn clean_bytes_of_a_file_in_flight_make_room() {
-    let tunables = Tunables { preset: Preset::Hold, ..Tunables::default() };
-    let (engine, file) = engine_of(64 * MIB, tunables);
+    let (preset, backing_timeout) = (Preset::Hold, Duration::from_secs(3600));
+    let tunables = Tunables { preset, backing_timeout, ..Tunables::default() };
+    let gate = Arc::new(Gate::default());
+    let store = Wrapped::new(Arc::new(MemStore::new()), gate.clone());
+    let (engine, file) = engine_over(store, 64 * MIB, tunables);
     write_at(&engine, &file, 0..40, 1);
     engine.flush_file(&file).expect("a store that works");
     write_at(&engine, &file, 40..56, 2);
-    engine.drain_by(Some(Instant::now() + Duration::from_secs(8)));
-    within(Duration::from_secs(60), "a flight", || engine.status().flushing_bytes > 0);
-    let stalls = Stalls::watch();
-    let began = Instant::now();
-    write_at(&engine, &file, 56..76, 3);
-    let took = began.elapsed();
-    let limit = Duration::from_secs(2) + stalls.sum();
-    assert!(took < limit, "{took:?} of {limit:?} {:?}", engine.status());
-    assert!(engine.status().flushing_bytes > 0, "the flight went on meanwhile");
+    gate.shut(true);
+    engine.drain_by(Some(Instant::now() + Duration::from_secs(1)));
+    within("a flight", || engine.status().flushing_bytes > 0);
+    let (done, end) = mpsc::channel();
+    let (writer, written) = (engine.clone(), file.clone());
+    std::thread::spawn(move || {
+        write_at(&writer, &written, 56..76, 3);
+        done.send(()).expect("the test waits");
+    });
+    let ended = end.recv_timeout(PATIENCE);
+    let flying = engine.status().flushing_bytes;
+    gate.shut(false);
+    assert!(ended.is_ok(), "the writers wait for the flight: {:?}", engine.status());
+    assert!(flying > 0, "the flight went on meanwhile");
     assert!(counter(&engine, "evicted_bytes") > 0);
-    clean_after(&engine, Duration::from_secs(60));
+    clean_after(&engine);
     for (mib, value) in [(0, 1), (39, 1), (40, 2), (55, 2), (56, 3), (75, 3)] {
         let mut found = vec![0; MIB as usize];
         let n = engine.read(&file, mib * MIB, &mut found).expect("the store answers");
@@ -145,27 +199,23 @@ fn clean_bytes_of_a_file_in_flight_make_room() {
 /// Method: a young file, seen at every look until it is clean; the same held for an order.
 #[test]
 fn a_young_file_and_a_held_one_are_not_called_failed() {
-    let max_age = Duration::from_secs(1);
+    let max_age = Duration::from_secs(3);
     let (engine, file) = engine(Tunables { max_age, ..Tunables::default() });
     write(&engine, &file, 2, 1);
     let mut seen = std::collections::BTreeSet::new();
     let began = Instant::now();
     while engine.status().dirty_files > 0 {
         seen.insert(engine.status().limited_by);
-        assert!(began.elapsed() < max_age * 10, "{seen:?}");
+        assert!(began.elapsed() < PATIENCE, "{seen:?}");
         std::thread::sleep(Duration::from_millis(5));
     }
     assert!(seen.contains("settle") && !seen.contains("failed-files"), "{seen:?}");
 
     let hold = engine.hold(&[], &"f".parse().expect("a pattern"));
     write(&engine, &file, 2, 2);
-    let began = Instant::now();
-    while engine.status().limited_by != "held-for-last" {
-        assert!(began.elapsed() < max_age * 10, "{:?}", engine.status());
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    within("it is held", || engine.status().limited_by == "held-for-last");
     drop(hold);
-    clean_after(&engine, max_age * 10);
+    clean_after(&engine);
     engine.close(&file);
     abandon(engine);
 }
@@ -174,19 +224,23 @@ fn a_young_file_and_a_held_one_are_not_called_failed() {
 fn the_cap_holds_and_a_drain_to_a_deadline_is_in_time() {
     let hold = Tunables { preset: Preset::Hold, ..Tunables::default() };
     let (engine, file) = engine(hold.clone());
-    let limited_by = |what: &str| {
-        within(Duration::from_secs(60), what, || engine.status().limited_by == what);
-    };
+    let limited_by = |what: &str| within(what, || engine.status().limited_by == what);
     write(&engine, &file, 24, 1);
     limited_by("hold");
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(counter(&engine, "flushed_bytes"), 0, "hold");
-    let stalls = Stalls::watch();
-    engine.drain_by(Some(Instant::now() + Duration::from_secs(3)));
-    let took = clean_after(&engine, Duration::from_secs(60)).as_secs_f64();
-    let late = stalls.sum().as_secs_f64();
-    assert!((1.0..3.0 + late).contains(&took), "{took} s, {late} s of them stalled");
-    engine.drain_by(None);
+    let by = Duration::from_secs(3);
+    once_in_time("24 MiB to a deadline", || {
+        write(&engine, &file, 24, 1);
+        limited_by("hold");
+        let stalls = Stalls::watch();
+        engine.drain_by(Some(Instant::now() + by));
+        let took = clean_after(&engine);
+        let late = stalls.sum();
+        engine.drain_by(None);
+        assert!(took >= by / 3, "the time is used: {took:?}");
+        (took, by + late)
+    });
 
     write(&engine, &file, 24, 2);
     limited_by("hold");
@@ -194,14 +248,16 @@ fn the_cap_holds_and_a_drain_to_a_deadline_is_in_time() {
     let (preset, max_age) = (Preset::Age, Duration::from_secs(3600));
     let capped = Tunables { tier_size: TIER, rate_max: 12 * MIB, preset, max_age, ..hold };
     engine.set_tunables(capped).expect("valid");
-    limited_by("not-yet-due");
-    let stalls = Stalls::watch();
-    let began = Instant::now();
-    engine.flush_file(&file).expect("a good store");
-    let secs = began.elapsed().as_secs_f64();
-    let late = stalls.sum().as_secs_f64();
-    let told = format!("24 MiB at 12 MiB/s in {secs} s, {late} s of them stalled");
-    assert!((1.7..3.0 + late).contains(&secs), "{told}");
+    once_in_time("24 MiB at 12 MiB/s", || {
+        write(&engine, &file, 24, 2);
+        limited_by("not-yet-due");
+        let stalls = Stalls::watch();
+        let began = Instant::now();
+        engine.flush_file(&file).expect("a good store");
+        let took = began.elapsed();
+        assert!(took >= Duration::from_millis(1700), "the cap holds: {took:?}");
+        (took, by + stalls.sum())
+    });
     engine.close(&file);
     abandon(engine);
 }

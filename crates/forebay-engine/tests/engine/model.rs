@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use forebay_backing::{BackingStore, DirStore, RenameMode, Result};
 use forebay_engine::media::{DirMedia, Media};
@@ -15,7 +15,7 @@ use forebay_engine::{
 
 use crate::media::CrashMedia;
 use crate::rng::Rng;
-use crate::start::{NEW, abandon, counter, named, read_all, start};
+use crate::start::{NEW, abandon, counter, named, read_all, start, within};
 use crate::store::MemStore;
 
 const NAMES: [&str; 8] = ["a", "b", "c", "d", "d/e", "d/f", "g", "h"];
@@ -358,11 +358,7 @@ impl Model {
         self.engine().shutdown(KeepDirty::Yes, &Progress::default(), None);
         let gone = Arc::downgrade(&self.engine.take().expect("always one"));
         // The store of the index writes when it is dropped; read-ahead may hold on to it.
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while gone.strong_count() > 0 {
-            assert!(Instant::now() < deadline, "the engine never ends");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        within("the engine ends", || gone.strong_count() == 0);
         let (media, store) = (self.media.clone(), self.store.clone());
         let config = Config { attachment, ..Config::default() };
         self.engine = Some(start(media, store, "model", config, self.tunables.clone())?);

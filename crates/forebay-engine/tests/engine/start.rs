@@ -2,11 +2,16 @@
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use forebay_backing::{Attr, BackingStore, New, Result};
 use forebay_engine::governor::law::Preset;
 use forebay_engine::media::Media;
 use forebay_engine::{Config, Engine, KeepDirty, Named, Progress, Tier, Tunables};
+
+/// Longer than anything takes that ends, on however busy a machine. Costs nothing where a test
+/// passes.
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 pub const NEW: New = New { mode: 0o644, uid: 0, gid: 0 };
 
@@ -47,6 +52,18 @@ pub fn read_all(engine: &Arc<Engine>, path: &Path) -> Result<Vec<u8>> {
 
 pub fn named<'a>(path: &'a Path, attr: &Attr) -> Named<'a> {
     Named { path, key: attr.key, is_dir: false }
+}
+
+/// Polls `done` until it holds.
+#[track_caller]
+pub fn within(what: &str, mut done: impl FnMut() -> bool) {
+    let began = Instant::now();
+    let mut pause = Duration::from_millis(1);
+    while !done() {
+        assert!(began.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(8));
+    }
 }
 
 pub fn counter(engine: &Engine, name: &str) -> u64 {

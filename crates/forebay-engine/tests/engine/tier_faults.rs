@@ -6,14 +6,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use forebay_backing::{BackingStore, Result};
 use forebay_engine::{Config, Engine, Progress, Tunables};
 
 use crate::journal::{Crash, Journal, SECTOR, Value, stamp};
 use crate::media::{CrashMedia, Fault};
-use crate::start::{NEW, abandon, named, patient, read_all, start};
+use crate::start::{NEW, abandon, named, patient, read_all, start, within};
 use crate::store::MemStore;
 
 const BOOT: &str = "boot-faults";
@@ -64,6 +64,7 @@ impl Trial {
     fn create(&mut self, name: &str) {
         let id = self.journal.new_file();
         self.journal.rename_begins(|names| _ = names.insert(name.into(), id));
+        self.store_is_back();
         let (file, _) = self.engine.create(Path::new(name), &NEW).expect("the tier is not asked");
         self.engine.close(&file);
         self.journal.rename_ends();
@@ -88,10 +89,16 @@ impl Trial {
         // Until it is known how long the file is, nothing can be said of what follows.
         for _ in 0..5 {
             if done.is_err() {
+                self.store_is_back();
                 done = resize();
             }
         }
         self.told(id, done);
+    }
+
+    /// With little patience, a busy machine is taken for a store that hangs.
+    fn store_is_back(&self) {
+        within("the store is back", || self.engine.status().backing_available);
     }
 
     fn sync(&mut self, name: &str) {
@@ -162,11 +169,7 @@ fn trial(n: u64, count: u64, errno: i32) -> std::result::Result<Outcome, String>
     media.set_fault(None);
     // From here on a busy machine is no store that hangs; it may have been taken for one.
     trial.engine.set_tunables(patient()).expect("valid");
-    let began = Instant::now();
-    while !trial.engine.status().backing_available {
-        assert!(began.elapsed() < Duration::from_secs(60), "the store is not back");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    trial.store_is_back();
 
     let (disk, tree) = (media.snapshot(), store.snapshot());
     let live = compare(&trial.journal, &trial.engine, &store);

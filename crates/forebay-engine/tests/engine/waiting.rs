@@ -10,13 +10,10 @@ use forebay_backing::wrap::{Call, Done, Layer, Verb, Wrapped};
 use forebay_engine::{Config, Progress, Tunables};
 
 use crate::media::CrashMedia;
-use crate::start::{NEW, abandon, patient, start};
+use crate::start::{NEW, PATIENCE, abandon, patient, start};
 use crate::store::MemStore;
 
 const MIB: u64 = 1 << 20;
-
-/// Longer than anything here takes that ends.
-const FOR_EVER: Duration = Duration::from_secs(30);
 
 /// Method: each sync of the tier finds the size changed when it has ended.
 // S-5 S-7
@@ -38,7 +35,7 @@ fn a_file_that_is_cut_all_the_time_fails_its_flush_and_stays_dirty() {
         let all = waiting.flush(&[], &Progress::default());
         done.send((alone, all)).expect("the test waits");
     });
-    let (alone, all) = end.recv_timeout(FOR_EVER).expect("nobody waits without end");
+    let (alone, all) = end.recv_timeout(PATIENCE).expect("nobody waits without end");
     assert_eq!(alone, Err(libc::EBUSY));
     assert_eq!((all.files, all.failures.len()), (0, 1), "{all:?}");
     assert_eq!(engine.status().dirty_files, 1);
@@ -100,7 +97,7 @@ fn a_writer_finds_room_though_others_wait_for_flushes_all_the_time() {
         bulk.close(&file);
         done.send(written.is_ok()).expect("the test waits");
     });
-    let written = end.recv_timeout(FOR_EVER);
+    let written = end.recv_timeout(PATIENCE);
     stop.store(true, Relaxed);
     assert_eq!(written, Ok(true), "{:?}", engine.status());
     waiting.into_iter().for_each(|small| small.join().expect("it flushed"));
@@ -136,7 +133,7 @@ impl Layer for SyncAwaitsCopy {
                 if course.syncs == 1 {
                     course.waiting = true;
                     let alone = |course: &mut Course| !course.overlapped;
-                    let waited = self.copied.wait_timeout_while(course, FOR_EVER / 3, alone);
+                    let waited = self.copied.wait_timeout_while(course, PATIENCE / 3, alone);
                     waited.expect("no panic inside").0.waiting = false;
                 }
             }
