@@ -233,7 +233,8 @@ fn a_deadline_stops_and_the_wear_out_evens_out() {
                 -O stoneWallingStatusFile=status";
     let began = Instant::now();
     let run = bench(&line.replace("-w -r", "-w"), home.path()).expect(0);
-    assert!(began.elapsed() < Duration::from_secs(60));
+    // All of it would take hours.
+    assert!(began.elapsed() < Duration::from_secs(300));
     let sizes: Vec<u64> = ["f.00000000", "f.00000001"]
         .map(|name| std::fs::metadata(home.path().join(name)).expect("kept").len())
         .into();
@@ -335,7 +336,7 @@ fn an_interruption_removes_the_file_and_shows_what_was_measured() {
     let mut child = start("ior -w -D 300 -t 4k -b 1t -N 2 -F -Y -o f", home.path());
     wait_until(|| names(home.path()).len() == 2 && size(home.path()) > 0);
     signal(child.id(), libc::SIGINT);
-    let late = Instant::now() + Duration::from_secs(60);
+    let late = Instant::now() + Duration::from_secs(120);
     while child.try_wait().expect("our child").is_none() {
         assert!(Instant::now() < late, "the run did not end after Ctrl-C");
         std::thread::sleep(Duration::from_millis(20));
@@ -351,7 +352,7 @@ fn size(home: &Path) -> u64 {
 }
 
 fn wait_until(condition: impl Fn() -> bool) {
-    let late = Instant::now() + Duration::from_secs(60);
+    let late = Instant::now() + Duration::from_secs(120);
     while !condition() {
         assert!(Instant::now() < late, "waited in vain");
         std::thread::sleep(Duration::from_millis(20));

@@ -11,10 +11,10 @@ use crate::harness::{bench, finished, names, start};
 
 /// Long runs of each, and a file that tells that the part to be interrupted has begun.
 const LONG: &[(&str, &str)] = &[
-    ("fill data --capacity 8m --time 60s --cache keep", "data"),
-    ("steps data --interval 60s --size 1m --cache keep", "data"),
-    ("steady data --rate 200 --time 60s --warm-up 0 --size 1m --threads", "data"),
-    ("checkpoint data -n 2 -s 1m --compute 60s", "burst0.rank1"),
+    ("fill data --capacity 8m --time 600s --cache keep", "data"),
+    ("steps data --interval 600s --size 1m --cache keep", "data"),
+    ("steady data --rate 200 --time 600s --warm-up 0 --size 1m --threads", "data"),
+    ("checkpoint data -n 2 -s 1m --compute 600s", "burst0.rank1"),
     ("rates data -s 1m --count 100000000 --threads", "data"),
     ("reread data -s 8m -t 1 --cache keep", "input"),
     ("bfs data --scale 20 --cache keep", "edges"),
@@ -37,7 +37,7 @@ fn wait_for(directory: &Path, file: &str, child: &mut Child) {
         let mut runs = fs::read_dir(directory).unwrap().flatten();
         runs.any(|run| run.path().join(file).exists())
     };
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_secs(120);
     while !begun() {
         assert!(Instant::now() < deadline, "{file} did not appear");
         assert!(child.try_wait().unwrap().is_none(), "it ended before it was interrupted");
@@ -55,7 +55,7 @@ fn ctrl_c_ends_every_workload_cleanly() {
         // On a busy machine the part may have begun and not got to an operation.
         while interrupted_after(pause, line, file) == 0 && counts {
             pause *= 2;
-            assert!(pause < Duration::from_secs(20), "{line}: nothing was done");
+            assert!(pause < Duration::from_secs(60), "{line}: nothing was done");
         }
     }
 }
@@ -73,7 +73,8 @@ fn interrupted_after(pause: Duration, line: &str, file: &str) -> u64 {
     interrupt(&child);
     interrupt(&child);
     let run = finished(child.wait_with_output().unwrap()).expect(130);
-    assert!(asked.elapsed() < Duration::from_secs(15), "{line}: {:?}", asked.elapsed());
+    // Long before it would have ended by itself, and with time to write out what a slow disk owes.
+    assert!(asked.elapsed() < Duration::from_secs(60), "{line}: {:?}", asked.elapsed());
     assert_eq!(names(&data), [""; 0], "{line}");
     assert!(run.out.contains("interrupted"), "{line}: {}", run.out);
     let out = fs::read(home.path().join("out.ndjson")).unwrap();
