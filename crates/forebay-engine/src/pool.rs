@@ -107,6 +107,7 @@ mod tests {
     #[test]
     fn a_burst_does_not_wait_for_the_one_idle_thread() {
         const BURST: usize = 4;
+        const LONG: Duration = Duration::from_secs(120);
         let pool = Pool::new("test", BURST);
         pool.run(|| {});
         while pool.shared.queue.lock().unwrap().idle == 0 {
@@ -119,12 +120,12 @@ mod tests {
                 let mut here = met.0.lock().unwrap();
                 *here += 1;
                 met.1.notify_all();
-                let all = met.1.wait_timeout_while(here, IDLE, |here| *here < BURST);
+                let all = met.1.wait_timeout_while(here, LONG, |here| *here < BURST);
                 drop(all.unwrap());
             });
         }
         let here = met.0.lock().unwrap();
-        let all = met.1.wait_timeout_while(here, IDLE / 2, |here| *here < BURST).unwrap();
+        let all = met.1.wait_timeout_while(here, LONG / 2, |here| *here < BURST).unwrap();
         assert_eq!(*all.0, BURST, "the others wait");
     }
 }

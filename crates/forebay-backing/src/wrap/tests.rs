@@ -147,8 +147,8 @@ mod throttle {
             took
         };
         // The best of many, since a busy machine delays any single one.
-        let best = (0..5).map(|_| together()).min().unwrap();
-        assert!(best < THREADS * 100 * MS, "one after the other: {best:?}");
+        let one_after_the_other = THREADS * 100 * MS;
+        assert!((0..20).any(|_| together() < one_after_the_other));
     }
 
     #[test]
@@ -158,14 +158,13 @@ mod throttle {
             store,
             Limits { bytes_per_sec: None, latency: 2 * MS, ..Limits::default() },
         );
-        let late = (0..50).map(|_| {
+        let late = || {
             let start = Instant::now();
             slow.stat(Path::new("")).unwrap();
             start.elapsed().checked_sub(2 * MS).expect("never early")
-        });
+        };
         // The best of many, since a busy machine delays any single one.
-        let best = late.min().unwrap();
-        assert!(best < MS, "{best:?}");
+        assert!((0..2000).any(|_| late() < MS));
     }
 
     #[test]
