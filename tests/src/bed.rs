@@ -3,14 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::cli::{Out, binary, forebay_env};
 use crate::images::{self, ImageFs, MountedFs};
 use crate::procs::{Proc, is_alive, kill};
-use crate::wait::{eventually, within};
+use crate::wait::{PATIENCE, eventually, within};
 use crate::{plain, say};
 
 /// Where the fast tier of a bed lives.
@@ -153,9 +152,8 @@ impl Bed {
         command.stdin(Stdio::null()).stdout(log.try_clone().expect("dup")).stderr(log);
         let mut child = Proc::spawn(&mut command);
         let pid = child.pid();
-        let up = eventually(Duration::from_secs(30), || {
-            !child.running() || images::mounted_at(&self.mnt).is_some()
-        });
+        let up =
+            eventually(PATIENCE, || !child.running() || images::mounted_at(&self.mnt).is_some());
         assert!(up, "a mount in the foreground serves within 30 s");
         let path = self.mnt.clone();
         let mounted = Mounted { path, pid, env: self.env.clone(), plain: None };
@@ -294,13 +292,13 @@ impl Mounted {
     #[track_caller]
     pub fn assert_gone(&self) {
         assert_eq!(images::mounted_at(&self.path), None, "still mounted");
-        within(Duration::from_secs(10), "the daemon ends", || !is_alive(self.pid));
+        within(PATIENCE, "the daemon ends", || !is_alive(self.pid));
     }
 
     /// kill -9 of the daemon and of nothing else.
     pub fn kill9(&self) {
         kill(self.pid, libc::SIGKILL);
-        within(Duration::from_secs(20), "the killed daemon is gone", || !is_alive(self.pid));
+        within(PATIENCE, "the killed daemon is gone", || !is_alive(self.pid));
     }
 
     /// kill -9 and a lazy unmount: what an operator does before mounting again.
@@ -318,7 +316,7 @@ impl Drop for Mounted {
         if self.pid > 1 && is_alive(self.pid) {
             kill(self.pid, libc::SIGCONT);
             kill(self.pid, libc::SIGKILL);
-            eventually(Duration::from_secs(10), || !is_alive(self.pid));
+            eventually(PATIENCE, || !is_alive(self.pid));
         }
         if images::mounted_at(&self.path).is_some_and(|(fs, _)| fs.starts_with("fuse")) {
             let _ = images::unmount(&self.path, true);
@@ -330,7 +328,7 @@ impl Drop for Mounted {
 /// that another test is just starting has our descriptors until it execs.
 pub fn while_busy(mut unmount: impl FnMut() -> Out) -> Out {
     let mut last = None;
-    eventually(Duration::from_secs(5), || {
+    eventually(PATIENCE, || {
         let out = unmount();
         let said = |word| out.stderr.contains(word);
         let busy = !matches!(out.code, Some(0 | 4)) && (said("in use") || said("busy"));

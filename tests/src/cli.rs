@@ -8,6 +8,9 @@ use std::time::Duration;
 
 use crate::procs::Proc;
 
+/// A command that takes longer hangs.
+const LONGEST: Duration = Duration::from_secs(300);
+
 /// What a command that ended said.
 #[derive(Debug, Clone)]
 pub struct Out {
@@ -66,7 +69,7 @@ pub fn binary_mentions(what: &str) -> bool {
     bytes.windows(what.len()).any(|window| window == what.as_bytes())
 }
 
-/// Runs `forebay ARGS` for at most two minutes.
+/// Runs `forebay ARGS` for at most five minutes.
 #[track_caller]
 pub fn forebay(args: &[&str]) -> Out {
     forebay_env(args, &[])
@@ -76,18 +79,18 @@ pub fn forebay(args: &[&str]) -> Out {
 pub fn forebay_env(args: &[&str], env: &[(String, String)]) -> Out {
     let mut command = Command::new(binary());
     command.args(args).envs(env.iter().map(|(k, v)| (k, v)));
-    finish(&mut command, Duration::from_secs(120))
+    finish(&mut command, LONGEST)
 }
 
 /// Runs another program for at most five minutes.
 #[track_caller]
 pub fn tool(program: &str, args: &[&str]) -> Out {
-    finish(Command::new(program).args(args), Duration::from_secs(300))
+    finish(Command::new(program).args(args), LONGEST)
 }
 
 #[track_caller]
 pub fn tool_in(dir: &Path, program: &str, args: &[&str]) -> Out {
-    finish(Command::new(program).args(args).current_dir(dir), Duration::from_secs(300))
+    finish(Command::new(program).args(args).current_dir(dir), LONGEST)
 }
 
 /// Runs a command to its end. Output goes through files: a daemon that inherits a pipe would keep

@@ -3,8 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::cli::tool;
-use crate::wait::eventually;
-use std::time::Duration;
+use crate::wait::{PATIENCE, eventually};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ImageFs {
@@ -57,7 +56,7 @@ impl Drop for LoopDevice {
         tool("losetup", &["--detach", name]);
         // It goes with its last user, which may be a probe of udev.
         let state = Path::new("/sys/block").join(self.0.file_name().expect("name")).join("loop");
-        eventually(Duration::from_secs(5), || !state.exists());
+        eventually(PATIENCE, || !state.exists());
     }
 }
 
@@ -102,7 +101,7 @@ impl MountedFs {
 impl Drop for MountedFs {
     fn drop(&mut self) {
         // A daemon that was just killed may hold the file system for a moment longer.
-        let gone = eventually(Duration::from_secs(5), || unmount(&self.0, false).is_ok());
+        let gone = eventually(PATIENCE, || unmount(&self.0, false).is_ok());
         if !gone {
             let _ = unmount(&self.0, true);
         }

@@ -16,6 +16,7 @@ pub mod journal;
 pub mod nbd;
 pub mod ops;
 pub mod plain;
+mod ports;
 mod procs;
 mod rng;
 pub mod sample;
@@ -26,9 +27,10 @@ mod wait;
 pub use bed::{Bed, Foreground, Mounted, Tier, drop_caches, text, while_busy};
 pub use cli::{Out, binary, binary_mentions, finish, forebay, forebay_env, tool, tool_in};
 pub use faults::Faults;
+pub use ports::free_port;
 pub use procs::{Proc, is_alive, is_root, kill, open_fds, rss_kib, user_ids};
 pub use rng::{Rng, fill};
-pub use wait::{eventually, soak, within};
+pub use wait::{PATIENCE, eventually, soak, within};
 
 use std::io::Write;
 

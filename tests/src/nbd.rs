@@ -2,9 +2,8 @@
 
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
-use crate::{Proc, eventually, text, tool, within};
+use crate::{PATIENCE, Proc, eventually, text, tool, within};
 
 /// `qemu-nbd` with its usual cache: what a client has not flushed may be in memory.
 pub fn qemu_nbd(file: &Path, socket: &Path, more: &[&str]) -> Command {
@@ -17,7 +16,7 @@ pub fn qemu_nbd(file: &Path, socket: &Path, more: &[&str]) -> Command {
 /// Starts the server and waits until it listens.
 pub fn serve(mut command: Command, socket: &Path) -> Proc {
     let server = Proc::spawn(command.stdin(Stdio::null()));
-    within(Duration::from_secs(20), "the server listens", || socket.exists());
+    within(PATIENCE, "the server listens", || socket.exists());
     server
 }
 
@@ -29,7 +28,7 @@ pub fn qemu_io(socket: &Path, commands: &[&str]) {
     args.push(&uri);
     let mut out = tool("qemu-io", &args);
     // The socket is there a moment before somebody listens.
-    eventually(Duration::from_secs(10), || {
+    eventually(PATIENCE, || {
         let refused = out.text().contains("refused");
         if refused {
             out = tool("qemu-io", &args);

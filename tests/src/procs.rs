@@ -4,7 +4,7 @@ use std::ffi::CString;
 use std::process::{Child, Command, ExitStatus};
 use std::time::Duration;
 
-use crate::wait::eventually;
+use crate::wait::{PATIENCE, eventually};
 
 /// A child that is killed and reaped when dropped.
 pub struct Proc(Child);
@@ -14,7 +14,7 @@ impl Proc {
     /// test's child, forked while the writer was open, has not got to its exec.
     pub fn spawn(command: &mut Command) -> Proc {
         let mut child = None;
-        eventually(Duration::from_secs(5), || match command.spawn() {
+        eventually(PATIENCE, || match command.spawn() {
             Err(e) if e.raw_os_error() == Some(libc::ETXTBSY) => false,
             other => {
                 child = Some(other.unwrap_or_else(|e| panic!("cannot start {command:?}: {e}")));

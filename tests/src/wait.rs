@@ -2,6 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+/// Longer than anything takes that ends, on however busy a machine. Costs nothing where a test
+/// passes.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
 /// Polls `done` until it holds; panics with `what` after `limit`.
 #[track_caller]
 pub fn within(limit: Duration, what: &str, done: impl FnMut() -> bool) {
