@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use forebay_tests::journal::History;
 use forebay_tests::tree::{Times, Tree};
 use forebay_tests::{
-    Bed, Foreground, Rng, Tier, binary_mentions, images, needs_forebay, proof, skip, sys,
+    Bed, Foreground, PATIENCE, Rng, Tier, binary_mentions, images, needs_forebay, proof, skip, sys,
 };
 
 use crate::load::{Load, Work, Writer, assert_all_there};
@@ -31,8 +31,8 @@ fn dies_and_recovers(point: &str) {
         let writers = load.take().map(Load::stop).unwrap_or_default();
         // What the work did not reach, an orderly end may.
         let died = died || {
-            foreground.mounted.try_umount(&["--timeout", "20s"]);
-            killed_itself(&bed, &mut foreground)
+            foreground.mounted.umount_with(&["--timeout", "60s"]);
+            killed_itself(&bed, &mut foreground, PATIENCE)
         };
         let log = bed.daemon_log();
         let tail = &log[log.floor_char_boundary(log.len().saturating_sub(2000))..];
@@ -52,7 +52,7 @@ fn passages(point: &str) -> [u64; 2] {
 }
 
 fn patience(point: &str) -> Duration {
-    Duration::from_secs(if point.starts_with("fold.") { 3 } else { 25 })
+    if point.starts_with("fold.") { Duration::from_secs(3) } else { PATIENCE }
 }
 
 impl Load {
@@ -63,7 +63,7 @@ impl Load {
         for i in 0..count {
             fs::create_dir_all(bed.mnt.join(format!("w{i}"))).ok()?;
         }
-        Some(Load::start(bed, count, seed, Work::Mixed))
+        Some(Load::start_laid(&bed.mnt, bed, count, seed, Work::Mixed))
     }
 }
 
@@ -95,11 +95,11 @@ fn work_until_dead(bed: &Bed, mut foreground: Foreground, limit: Duration) -> (b
         bed.forebay(&["evict", &mnt]);
         churn(&bed.mnt, &mut rng);
     }
-    (killed_itself(bed, &mut foreground), foreground)
+    (killed_itself(bed, &mut foreground, Duration::ZERO), foreground)
 }
 
-fn killed_itself(bed: &Bed, foreground: &mut Foreground) -> bool {
-    let status = foreground.child.wait(Duration::from_secs(1));
+fn killed_itself(bed: &Bed, foreground: &mut Foreground, limit: Duration) -> bool {
+    let status = foreground.child.wait(limit);
     if let Some(status) = status {
         assert_eq!(status.signal(), Some(libc::SIGKILL), "{status}\n{}", bed.daemon_log());
     }

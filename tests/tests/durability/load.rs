@@ -2,10 +2,9 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use forebay_tests::journal::History;
-use forebay_tests::{Bed, Proc, within};
+use forebay_tests::{Bed, PATIENCE, Proc, within};
 
 /// What a writer does; see `src/bin/writer.rs`.
 #[derive(Clone, Copy)]
@@ -29,6 +28,10 @@ pub struct Writer {
     log: PathBuf,
 }
 
+fn name(i: usize) -> String {
+    format!("w{i}")
+}
+
 impl Load {
     pub fn start(bed: &Bed, count: usize, seed: u64, work: Work) -> Load {
         Load::start_in(&bed.mnt, bed, count, seed, work)
@@ -36,23 +39,26 @@ impl Load {
 
     /// The same in another directory than the mount.
     pub fn start_in(root: &Path, bed: &Bed, count: usize, seed: u64, work: Work) -> Load {
+        // All of them first: the daemon may die by what the first writer does.
+        for i in 0..count {
+            std::fs::create_dir_all(root.join(name(i))).expect("a directory for the writer");
+        }
+        Load::start_laid(root, bed, count, seed, work)
+    }
+
+    /// The same where the directories are there already.
+    pub fn start_laid(root: &Path, bed: &Bed, count: usize, seed: u64, work: Work) -> Load {
         let journals = bed.dir("journals");
-        let lay = |i: usize| {
-            let name = format!("w{i}");
-            std::fs::create_dir_all(root.join(&name)).expect("a directory for the writer");
-            Writer {
-                journal: journals.join(&name),
-                log: journals.join(format!("{name}.log")),
-                name,
-            }
+        let writer = |i: usize| Writer {
+            journal: journals.join(name(i)),
+            log: journals.join(format!("{}.log", name(i))),
+            name: name(i),
         };
         let start = |(i, writer): (usize, Writer)| {
             let dir = root.join(&writer.name);
             (writer.spawn(&dir, seed.wrapping_mul(31) + i as u64, work), writer)
         };
-        // All directories first: the daemon may die by what the first writer does.
-        let laid: Vec<Writer> = (0..count).map(lay).collect();
-        Load { writers: laid.into_iter().enumerate().map(start).collect() }
+        Load { writers: (0..count).map(writer).enumerate().map(start).collect() }
     }
 
     pub fn writers(&self) -> Vec<Writer> {
@@ -70,7 +76,7 @@ impl Load {
             // However slow the disk is: a writer hangs when it does nothing at all.
             while len < enough {
                 let before = len;
-                within(Duration::from_secs(60), &format!("{} works", writer.name), || {
+                within(PATIENCE, &format!("{} works", writer.name), || {
                     assert!(proc.running(), "a writer ended: {}", writer.log_text());
                     len = writer.journal_len();
                     len > before

@@ -10,14 +10,14 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use forebay_tests::images::{self, ImageFs, MountedFs};
 use forebay_tests::journal::{History, Zeros};
 use forebay_tests::tree::{Times, Tree};
 use forebay_tests::{
-    Bed, Mounted, Rng, Tier, binary_mentions, kill, needs_forebay, needs_tools, proof, skip, soak,
-    sys, within,
+    Bed, Mounted, PATIENCE, Rng, Tier, binary_mentions, kill, needs_forebay, needs_tools, proof,
+    skip, soak, sys, within,
 };
 
 use crate::load::{Load, Work, Writer};
@@ -99,7 +99,7 @@ impl Machine {
             kill(pid, libc::SIGSTOP);
             // A thread within a system call stops at its end: what it writes must not fall between
             // the two copies.
-            within(Duration::from_secs(20), "every thread has stopped", || all_stopped(pid));
+            within(PATIENCE, "every thread has stopped", || all_stopped(pid));
             if self.store == Store::Apart {
                 let store = File::open(&self.bed.backing).expect("the backing store");
                 rustix::fs::syncfs(&store).expect("sync of the backing store");
