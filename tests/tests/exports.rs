@@ -6,12 +6,11 @@ use std::net::TcpStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use forebay_tests::tree::{Times, Tree};
 use forebay_tests::{
-    Bed, Mounted, Out, Proc, Rng, Tier, drop_caches, finish, needs_tools, proof, sample, text,
-    within,
+    Bed, Mounted, Out, PATIENCE, Proc, Rng, Tier, drop_caches, finish, free_port, needs_tools,
+    proof, sample, text, within,
 };
 
 const BIG: usize = 40 << 20;
@@ -29,7 +28,7 @@ impl Server {
         // A group of its own: smbd kills its whole group when it ends.
         command.process_group(0);
         let mut server = Server { proc: Proc::spawn(command), log };
-        within(Duration::from_secs(60), "the server listens", || {
+        within(PATIENCE, "the server listens", || {
             assert!(server.proc.running(), "the server ended: {}", server.log_text());
             TcpStream::connect(("127.0.0.1", port)).is_ok()
         });
@@ -46,12 +45,6 @@ impl Drop for Server {
         // SAFETY: our own process group, made with the child.
         unsafe { libc::kill(-self.proc.pid(), libc::SIGKILL) };
     }
-}
-
-/// A port that was free a moment ago.
-fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
-    listener.local_addr().expect("its number").port()
 }
 
 /// A client's way to put and get files.
@@ -96,7 +89,7 @@ fn round_trips(bed: &Bed, mounted: &Mounted, client: &impl Client, sizes: (usize
     }
     let changed = sample::file(&mounted.at("old"), 99, 100_000);
     drop_caches();
-    within(Duration::from_secs(30), "the server sees the change", || {
+    within(PATIENCE, "the server sees the change", || {
         let ok = client.get("old", &got).code == Some(0);
         ok && fs::read(&got).is_ok_and(|now| now == changed)
     });
@@ -126,16 +119,16 @@ impl Nfs {
 impl Client for Nfs {
     fn put(&self, local: &Path, name: &str) -> Out {
         let url = self.url(name);
-        finish(Command::new("nfs-cp").args([text(local), &url]), Duration::from_secs(60))
+        finish(Command::new("nfs-cp").args([text(local), &url]), PATIENCE)
     }
 
     fn get(&self, name: &str, local: &Path) -> Out {
         let url = self.url(name);
-        finish(Command::new("nfs-cp").args([&url, text(local)]), Duration::from_secs(60))
+        finish(Command::new("nfs-cp").args([&url, text(local)]), PATIENCE)
     }
 
     fn list(&self) -> Out {
-        finish(Command::new("nfs-ls").arg(self.url("")), Duration::from_secs(60))
+        finish(Command::new("nfs-ls").arg(self.url("")), PATIENCE)
     }
 }
 
@@ -153,7 +146,7 @@ fn nfs_ganesha_exports_the_mount() {
     command.args(["-N", "NIV_EVENT", "-p", text(&dir.join("pid"))]);
     let server = Server::start(&mut command, dir.join("out"), port);
     let client = Nfs { port };
-    within(Duration::from_secs(60), "the export is up", || client.list().code == Some(0));
+    within(PATIENCE, "the export is up", || client.list().code == Some(0));
     // libnfs 4 cannot write a page or more by NFSv4, whatever is exported: small puts here, large
     // ones through Samba.
     round_trips(&bed, &mounted, &client, (3000, 1000));
@@ -183,7 +176,7 @@ impl Smb {
         let mut client = Command::new("smbclient");
         client.args(["-s", text(&self.config), "-p", &self.port.to_string(), "-N"]);
         client.args(["-U", "nobody%", "//127.0.0.1/fbb", "-c", commands]);
-        finish(&mut client, Duration::from_secs(60))
+        finish(&mut client, PATIENCE)
     }
 }
 
@@ -214,7 +207,7 @@ fn samba_exports_the_mount() {
     command.args(["--foreground", "--no-process-group", "-s", text(&config), "--debug-stdout"]);
     let server = Server::start(&mut command, dir.join("out"), port);
     let client = Smb { port, config };
-    within(Duration::from_secs(60), "the share is up", || client.list().code == Some(0));
+    within(PATIENCE, "the share is up", || client.list().code == Some(0));
     round_trips(&bed, &mounted, &client, (BIG, 20_000));
     rename_and_remove(&client, &mounted);
     drop(server);
