@@ -7,13 +7,12 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use forebay_tests::images::{self, ImageFs, LoopDevice, MountedFs};
 use forebay_tests::nbd::{self, qemu_io};
 use forebay_tests::tree::{Times, Tree};
 use forebay_tests::{
-    Bed, Mounted, Tier, fill, needs_forebay, needs_tools, proof, text, tool, within,
+    Bed, Mounted, PATIENCE, Tier, fill, needs_forebay, needs_tools, proof, text, tool, within,
 };
 
 const MIB: u64 = 1 << 20;
@@ -206,7 +205,7 @@ fn file_system_on_a_loop_device(fs: ImageFs) {
     rustix::fs::syncfs(File::open(&at).unwrap()).unwrap();
     fs::remove_file(at.join("big")).unwrap();
     // XFS frees what was removed in the background, in its own time.
-    within(Duration::from_secs(30), "what was removed is out of the tier", || {
+    within(PATIENCE, "what was removed is out of the tier", || {
         rustix::fs::syncfs(File::open(&at).unwrap()).unwrap();
         tool("fstrim", &[text(&at)]).ok();
         tier_use(&bed) < 48 * MIB

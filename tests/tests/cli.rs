@@ -5,11 +5,10 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use forebay_tests::images::{self, MountedFs};
 use forebay_tests::{
-    Bed, Faults, Out, Tier, drop_caches, eventually, finish, forebay, is_alive, is_root,
+    Bed, Faults, Out, PATIENCE, Tier, drop_caches, eventually, finish, forebay, is_alive, is_root,
     needs_forebay, plain, proof, sample, skip, sys, text, user_ids, while_busy, within,
 };
 
@@ -284,14 +283,11 @@ fn the_control_directory_shows_and_sets() {
     assert!(fs::read_to_string(at("stats")).unwrap().len() > 100);
     assert_eq!(fs::read_to_string(at("config/max-age")).unwrap().trim(), "1h");
     let shell = |script: &str| {
-        finish(
-            Command::new("sh").args(["-c", script]).current_dir(&bed.mnt),
-            Duration::from_secs(20),
-        )
+        finish(Command::new("sh").args(["-c", script]).current_dir(&bed.mnt), PATIENCE)
     };
     shell("echo 100ms > .forebay/config/max-age").ok();
     assert_eq!(fs::read_to_string(at("config/max-age")).unwrap().trim(), "100ms");
-    within(Duration::from_secs(20), "the new age works", || mounted.number("dirty_bytes") == 0);
+    within(PATIENCE, "the new age works", || mounted.number("dirty_bytes") == 0);
     assert_ne!(shell("echo nonsense > .forebay/config/max-age").code, Some(0));
     assert_ne!(shell("echo x > .forebay/config/nothing").code, Some(0));
     assert_ne!(shell("rm -rf .forebay/status").code, Some(0));
@@ -359,7 +355,7 @@ fn whoever_unmounts_the_bytes_are_flushed() {
             }
             _ => forebay_tests::kill(mounted.pid, libc::SIGTERM),
         }
-        within(Duration::from_secs(30), "the daemon drains and ends", || !is_alive(mounted.pid));
+        within(PATIENCE, "the daemon drains and ends", || !is_alive(mounted.pid));
         assert_eq!(images::mounted_at(&bed.mnt), None, "{way}");
         assert!(fs::read(bed.backing.join("f")).unwrap() == bytes, "{way}");
         proof!("{way}");
@@ -376,7 +372,7 @@ fn the_tier_is_closed_to_other_users() {
     let nobody = |args: &[&str]| {
         let mut command = Command::new("setpriv");
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).args(args);
-        finish(&mut command, Duration::from_secs(20))
+        finish(&mut command, PATIENCE)
     };
     assert_ne!(nobody(&["ls", text(&bed.tier)]).code, Some(0));
     assert_ne!(nobody(&["cat", text(&mounted.at("secret"))]).code, Some(0));
@@ -411,12 +407,12 @@ fn an_ordinary_user_mounts_for_himself() {
         let mut command = Command::new("setpriv");
         command.arg(format!("--reuid={uid}")).arg(format!("--regid={gid}"));
         command.args(["--clear-groups", "--inh-caps=-all"]).args(args).current_dir("/");
-        finish(command.env("HOME", "/nonexistent"), Duration::from_secs(60))
+        finish(command.env("HOME", "/nonexistent"), PATIENCE)
     };
     let (backing, mnt, tier) = (text(&bed.backing), text(&bed.mnt), text(&bed.tier));
     // The copy was open for writing when another test forked, perhaps.
     let mut out = user(&[text(&bin), "mount", backing, mnt, "--tier", tier]);
-    eventually(Duration::from_secs(5), || {
+    eventually(PATIENCE, || {
         let busy = out.stderr.contains("Text file busy");
         if busy {
             out = user(&[text(&bin), "mount", backing, mnt, "--tier", tier]);
@@ -474,8 +470,7 @@ fn commands_find_the_mount_from_any_path() {
     assert_eq!(list(&mounted.at("a/b")).ok().stdout.trim(), "a/b/f");
     assert_eq!(list(&bed.root.join("link/b/f")).ok().stdout.trim(), "a/b/f");
     let mut here = Command::new(forebay_tests::binary());
-    let out =
-        finish(here.args(["ls", "../b"]).current_dir(mounted.at("a/b")), Duration::from_secs(20));
+    let out = finish(here.args(["ls", "../b"]).current_dir(mounted.at("a/b")), PATIENCE);
     assert_eq!(out.ok().stdout.trim(), "a/b/f");
     assert_eq!(list(&bed.root).code, Some(3));
     mounted.umount();
@@ -523,7 +518,7 @@ fn a_lazy_unmount_by_root_flushes_in_the_end() {
     use std::os::unix::fs::FileExt;
     open.write_all_at(b"late", 10).unwrap();
     drop(open);
-    let ended = eventually(Duration::from_secs(30), || !is_alive(mounted.pid));
+    let ended = eventually(PATIENCE, || !is_alive(mounted.pid));
     assert!(ended, "the daemon ends with the last descriptor");
     let now = fs::read(bed.backing.join("f")).unwrap();
     assert!(now[14..] == bytes[14..] && &now[10..14] == b"late");

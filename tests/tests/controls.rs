@@ -4,9 +4,10 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
-use std::time::Duration;
 
-use forebay_tests::{Bed, Mounted, Tier, drop_caches, needs_forebay, proof, sample, text, within};
+use forebay_tests::{
+    Bed, Mounted, PATIENCE, Tier, drop_caches, needs_forebay, proof, sample, text, within,
+};
 
 const MIB: usize = 1 << 20;
 
@@ -122,17 +123,13 @@ fn the_tier_grows_and_shrinks_while_mounted() {
     assert!(used > 40 * MIB as u64, "{used}");
     // Clean bytes make room first: nothing is flushed for this.
     let answer = set(&mounted, &["tier-size=32MiB"]);
-    within(Duration::from_secs(5), "clean bytes to go", || {
-        mounted.number("used_bytes") < 32 * MIB as u64
-    });
+    within(PATIENCE, "clean bytes to go", || mounted.number("used_bytes") < 32 * MIB as u64);
     assert_eq!(counter(&mounted, "flushed_bytes"), 0, "{answer}");
     assert_eq!(mounted.number("tier_bytes"), 32 * MIB as u64);
     // Below what is dirty, it waits for the drain and says so.
     let out = mounted.forebay(&["set", text(&mounted.path), "tier-size=16MiB"]).ok();
     assert!(out.stdout.contains("more than fit"), "{}", out.stdout);
-    within(Duration::from_secs(5), "the rest to go", || {
-        mounted.number("used_bytes") <= 16 * MIB as u64
-    });
+    within(PATIENCE, "the rest to go", || mounted.number("used_bytes") <= 16 * MIB as u64);
     assert_eq!(fs::read(bed.backing.join("dirty")).unwrap(), vec![7; 24 * MIB]);
     // More than there is, is not given.
     let out = mounted.forebay(&["set", text(&mounted.path), "tier-size=100000TiB"]).ok();
@@ -221,14 +218,14 @@ fn rules_say_which_files_come_into_the_tier() {
     assert_eq!(told[0]["requests"]["write"]["bytes"], 4, "{told}");
     assert!(mounted.forebay(&[&window[..], &["2min"]].concat()).expect(2).stderr.contains("5min"));
     // A process, whose rule goes with it.
-    let mut child = std::process::Command::new("sleep").arg("30").spawn().unwrap();
+    let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
     let pid = child.id().to_string();
     mounted.forebay(&["rules", "add", mnt, "job", "deny", "--pid", &pid]).ok();
     let list = || mounted.forebay(&["rules", "list", mnt, "--json"]).ok().json();
     assert_eq!(list().as_array().unwrap().len(), 2);
     child.kill().unwrap();
     child.wait().unwrap();
-    within(Duration::from_secs(10), "the rule to go", || list().as_array().unwrap().len() == 1);
+    within(PATIENCE, "the rule to go", || list().as_array().unwrap().len() == 1);
     let log_path = mounted.at("x/y.log");
     let test = ["rules", "test", text(&log_path)];
     let told = mounted.forebay(&test).ok().stdout;

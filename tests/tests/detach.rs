@@ -5,9 +5,10 @@ use std::fs::{self, File};
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
-use std::time::Duration;
 
-use forebay_tests::{Bed, Mounted, Tier, drop_caches, needs_forebay, proof, sample, text, within};
+use forebay_tests::{
+    Bed, Mounted, PATIENCE, Tier, drop_caches, needs_forebay, proof, sample, text, within,
+};
 
 const MIB: usize = 1 << 20;
 
@@ -135,7 +136,7 @@ fn kept_dirty_bytes_outlast_a_killed_daemon_and_go_home_after_an_attach() {
     // Now the drain would, if it might.
     let set = ["set", text(&mounted.path), "preset=governor", "max-age=1s", "settle=0s"];
     mounted.forebay(&set).ok();
-    within(Duration::from_secs(10), "the drain says why it rests", || {
+    within(PATIENCE, "the drain says why it rests", || {
         mounted.status()["limited_by"] == "detached"
             && mounted.status()["oldest_dirty_age_secs"].as_f64() > Some(2.0)
     });
@@ -166,9 +167,7 @@ fn kept_dirty_bytes_outlast_a_killed_daemon_and_go_home_after_an_attach() {
     assert_eq!(counter(&mounted, "flushed_bytes"), 0);
 
     attach(&mounted).ok();
-    within(Duration::from_secs(30), "the drain to bring them home", || {
-        mounted.number("dirty_files") == 0
-    });
+    within(PATIENCE, "the drain to bring them home", || mounted.number("dirty_files") == 0);
     let mut home = kept;
     home[..5].copy_from_slice(b"newer");
     assert!(fs::read(bed.backing.join("kept")).unwrap() == home);
@@ -194,7 +193,7 @@ fn a_detach_that_cannot_be_leaves_the_tier_attached_and_says_why() {
     let passed = counter(&mounted, "passthrough_reads") > 0;
     assert!(passed || !kernel_passes_files(), "a cached file is not passed through");
     if passed {
-        let out = detach(&mounted, &["--timeout", "1s"]).expect(4);
+        let out = detach(&mounted, &["--timeout", "4s"]).expect(4);
         let words = ["read: ", "past the daemon", "stays attached"];
         assert!(words.iter().all(|word| out.stderr.contains(word)), "{}", out.stderr);
         assert_eq!(attachment(&mounted), "attached");

@@ -4,10 +4,9 @@
 
 use std::fs::{self, File};
 use std::path::Path;
-use std::time::Duration;
 
 use forebay_tests::sys::Map;
-use forebay_tests::{Bed, Mounted, Tier, needs_forebay, proof, sample, text, within};
+use forebay_tests::{Bed, Mounted, PATIENCE, Tier, needs_forebay, proof, sample, text, within};
 
 const MIB: usize = 1 << 20;
 
@@ -48,7 +47,7 @@ fn what_is_stored_after_the_close_is_flushed() {
         assert!(fs::read(mounted.at("f")).unwrap() == want, "{tier:?}: read");
         drop(map);
         // Once the mapping is gone the file can be clean again.
-        within(Duration::from_secs(20), "the file is clean", || {
+        within(PATIENCE, "the file is clean", || {
             mounted.flush();
             mounted.number("dirty_bytes") == 0
         });
@@ -107,9 +106,7 @@ fn a_mapped_reader_keeps_his_bytes() {
     // Somebody else writes another version: new readers see that, the old one what he had.
     mounted.flush();
     let new = sample::file(&bed.backing.join("f"), 2, 20 * MIB);
-    within(Duration::from_secs(20), "the new version is seen", || {
-        fs::read(mounted.at("f")).unwrap() == new
-    });
+    within(PATIENCE, "the new version is seen", || fs::read(mounted.at("f")).unwrap() == new);
     assert!(map.bytes() == old, "emptied under a mapping");
     drop(map);
     mounted.evict();

@@ -6,11 +6,10 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use forebay_tests::{
-    Bed, Mounted, Proc, Tier, drop_caches, finish, needs_forebay, proof, sample, say, skip, text,
-    within,
+    Bed, Mounted, PATIENCE, Proc, Tier, drop_caches, finish, needs_forebay, proof, sample, say,
+    skip, text, within,
 };
 
 const MIB: usize = 1 << 20;
@@ -39,7 +38,7 @@ fn meets(mounted: &Mounted, name: &str, pid: i32) -> serde_json::Value {
 }
 
 fn run(command: &mut Command) {
-    finish(command, Duration::from_secs(20)).ok();
+    finish(command, PATIENCE).ok();
 }
 
 /// A directory in which everybody may make files.
@@ -221,7 +220,7 @@ fn a_denied_reader_reads_nothing_ahead() {
 fn again(pid: i32) -> Option<Proc> {
     for _ in 0..200 {
         fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).ok()?;
-        let child = Proc::spawn(Command::new("sleep").arg("60"));
+        let child = Proc::spawn(Command::new("sleep").arg("600"));
         if child.pid() == pid {
             return Some(child);
         }
@@ -239,7 +238,7 @@ fn a_process_is_followed_through_its_children_and_not_to_who_gets_its_number() {
     let mounted = bed.mount(HOLD);
     let trigger = bed.root.join("go");
     let script =
-        "while [ ! -e \"$0\" ]; do sleep 0.05; done; cat \"$1\" > /dev/null; exec sleep 60";
+        "while [ ! -e \"$0\" ]; do sleep 0.05; done; cat \"$1\" > /dev/null; exec sleep 600";
     let mut command = Command::new("sh");
     command.args(["-c", script]).arg(&trigger).arg(mounted.at("by-child"));
     let mut parent = Proc::spawn(&mut command);
@@ -248,7 +247,7 @@ fn a_process_is_followed_through_its_children_and_not_to_who_gets_its_number() {
     assert_eq!(meets(&mounted, "f", pid)["name"], "job");
     assert!(meets(&mounted, "f", std::process::id() as i32).is_null());
     fs::write(&trigger, b"").unwrap();
-    within(Duration::from_secs(10), "the child has read", || {
+    within(PATIENCE, "the child has read", || {
         list(&mounted)[0]["requests"]["read"]["bytes"].as_u64() >= Some(MIB as u64)
     });
     assert_eq!(cached(&mounted, "by-child"), 0);
@@ -261,7 +260,7 @@ fn a_process_is_followed_through_its_children_and_not_to_who_gets_its_number() {
     if reused.is_none() {
         say("SKIPPED: a number that is used again: /proc/sys/kernel/ns_last_pid does not serve");
     }
-    within(Duration::from_secs(10), "the rule to go with its process", || {
+    within(PATIENCE, "the rule to go with its process", || {
         list(&mounted).as_array().unwrap().is_empty()
     });
     drop(reused);

@@ -4,10 +4,11 @@
 use std::fs;
 use std::io::Write;
 use std::path::Path;
-use std::time::Duration;
 
 use forebay_tests::tree::{Times, Tree};
-use forebay_tests::{Bed, Rng, Tier, drop_caches, needs_forebay, proof, sample, text, within};
+use forebay_tests::{
+    Bed, PATIENCE, Rng, Tier, drop_caches, needs_forebay, proof, sample, text, within,
+};
 use serde_json::Value;
 
 const MIB: usize = 1 << 20;
@@ -417,7 +418,7 @@ fn a_failing_device_gives_errors_and_no_wrong_bytes() {
             Err(_) => failed += 1,
         }
     }
-    within(Duration::from_secs(10), "the daemon answers", || {
+    within(PATIENCE, "the daemon answers", || {
         mounted.forebay(&["status", text(&bed.mnt)]).code == Some(0)
     });
     drop(mounted);

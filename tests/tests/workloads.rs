@@ -174,7 +174,7 @@ fn two_sqlite_processes_share_a_wal_database() {
         sqlite3 s.db 'PRAGMA journal_mode=wal; CREATE TABLE t(who INT, n INT);' > /dev/null
         for who in 1 2 3; do (
             for n in $(seq 40); do
-                echo ".timeout 20000
+                echo ".timeout 200000
                     INSERT INTO t VALUES($who, $n); SELECT count(*) FROM t;" | sqlite3 -bail s.db > /dev/null
             done ) & pids="$pids $!"
         done
@@ -343,7 +343,7 @@ impl Postgres {
         command.arg(format!("--reuid={}", self.ids.0)).arg(format!("--regid={}", self.ids.1));
         command.arg("--clear-groups").arg(self.bin.join(program)).args(args);
         command.current_dir("/").env("PGUSER", "postgres");
-        finish(&mut command, Duration::from_secs(240)).ok().stdout
+        finish(&mut command, Duration::from_secs(600)).ok().stdout
     }
 
     fn with_server<T>(&self, data: &Path, work: impl FnOnce() -> T) -> T {
@@ -351,7 +351,7 @@ impl Postgres {
         let options =
             format!("-c listen_addresses= -c unix_socket_directories={}", text(&self.sockets));
         let (data, log) = (text(data), text(&log));
-        self.run("pg_ctl", &["-D", data, "-o", &options, "-l", log, "-w", "start"]);
+        self.run("pg_ctl", &["-D", data, "-o", &options, "-l", log, "-w", "-t", "300", "start"]);
         let stop = Stop(self, data);
         let value = work();
         drop(stop);
@@ -393,7 +393,7 @@ impl Drop for Stop<'_> {
                 forebay_tests::kill(pid, libc::SIGQUIT);
             }
         } else {
-            self.0.run("pg_ctl", &["-D", self.1, "-m", "fast", "-w", "stop"]);
+            self.0.run("pg_ctl", &["-D", self.1, "-m", "fast", "-w", "-t", "300", "stop"]);
         }
     }
 }

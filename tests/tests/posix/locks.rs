@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::path::Path;
 
+use forebay_tests::PATIENCE;
 use forebay_tests::sys::{self, errno};
 
 use crate::{Case, cases};
@@ -45,11 +46,10 @@ fn locks_end_with_their_holder(dir: &Path) {
     let file = open(&path);
     let mut command = std::process::Command::new("flock");
     // exec: the killed process is the one that holds the lock.
-    command.arg(&path).args(["sh", "-c", "touch held; exec sleep 100"]).current_dir(dir);
+    command.arg(&path).args(["sh", "-c", "touch held; exec sleep 600"]).current_dir(dir);
     let mut child = forebay_tests::Proc::spawn(&mut command);
     let held = dir.join("held");
-    let limit = std::time::Duration::from_secs(10);
-    forebay_tests::within(limit, "the child holds the lock", || held.exists());
+    forebay_tests::within(PATIENCE, "the child holds the lock", || held.exists());
     assert_eq!(errno(sys::flock(&file, libc::LOCK_EX | libc::LOCK_NB)), libc::EAGAIN);
     let sleeper = children_of(child.pid());
     child.kill();
@@ -57,7 +57,7 @@ fn locks_end_with_their_holder(dir: &Path) {
         forebay_tests::kill(pid, libc::SIGKILL);
     }
     let free = || sys::flock(&file, libc::LOCK_EX | libc::LOCK_NB).is_ok();
-    forebay_tests::within(limit, "the lock is free", free);
+    forebay_tests::within(PATIENCE, "the lock is free", free);
 }
 
 fn children_of(pid: i32) -> Vec<i32> {
