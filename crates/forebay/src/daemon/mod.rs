@@ -40,8 +40,9 @@ pub use background::{Ready, Side, fork};
 pub use places::Places;
 pub use stack::{Pace, Trial, open as open_store};
 
-/// A client that waits for the end of its unmount polls more often than this.
-const FAREWELL: Duration = Duration::from_secs(3);
+/// A client that waits for the end of its unmount polls more often than this, on a busy machine
+/// too: if it finds nobody, it cannot tell how the unmount ended.
+const FAREWELL: Duration = Duration::from_secs(15);
 
 /// Everything a mount needs to know, checked.
 #[derive(Debug, Clone)]
