@@ -286,14 +286,19 @@ mod tests {
     #[test]
     fn advice_empties_the_cache_and_a_read_fills_it() {
         let file = written();
-        advise_away(file.path()).unwrap();
-        let found = residency(file.as_file(), 0, u64::MAX).unwrap();
+        let look = || {
+            advise_away(file.path()).unwrap();
+            residency(file.as_file(), 0, u64::MAX).unwrap()
+        };
+        let found = look();
         if found.resident == LEN {
             println!("SKIPPED: the build directory is on a file system that lives in memory");
             return;
         }
-        assert_eq!(found.resident, 0);
-        assert!(found.unwritten.is_none_or(|bytes| bytes == 0));
+        // It is advice: the kernel may be at some of the pages, though not always.
+        let emptied = (0..5).map(|_| look()).find(|found| found.resident == 0);
+        let emptied = emptied.unwrap_or_else(|| panic!("{found:?}"));
+        assert!(emptied.unwritten.is_none_or(|bytes| bytes == 0));
         file.as_file().read_exact_at(&mut [0; 100], 0).unwrap();
         assert!(residency(file.as_file(), 0, u64::MAX).unwrap().resident > 0);
     }

@@ -259,7 +259,8 @@ fn a_script_runs_its_tests() {
     assert_eq!(run.out.matches("Max Write").count(), 2);
 }
 
-/// Looks up to five times: another process may drop the caches of the machine, though not always.
+/// Looks up to five times: another process may drop the caches of the machine, and the kernel need
+/// not take advice for pages that it is at, though not always.
 #[track_caller]
 fn unless_dropped(mut look: impl FnMut() -> Result<(), String>) {
     let mut found = look();
@@ -289,9 +290,12 @@ fn cached_reads_are_told_and_policies_are_checked() {
         ];
         if told.iter().all(|told| run.out.contains(told)) { Ok(()) } else { Err(run.out) }
     });
-    let run = bench("ior -e -t 64k -b 4m -o f --cache fadvise", home.path()).expect(0);
-    assert!(run.out.contains("0.0 % of 4 MiB was resident before"), "{}", run.out);
-    assert!(!run.out.contains("of what was read was in the page cache"), "{}", run.out);
+    unless_dropped(|| {
+        let run = bench("ior -e -t 64k -b 4m -o f --cache fadvise", home.path()).expect(0);
+        let gone = run.out.contains("0.0 % of 4 MiB was resident before")
+            && !run.out.contains("of what was read was in the page cache");
+        if gone { Ok(()) } else { Err(run.out) }
+    });
     bench("ior -w -e -k -t 64k -b 4m -o f", home.path()).expect(0);
     let direct = bench("ior -r -t 64k -b 4m -o f --posix.odirect", home.path());
     assert!(!direct.out.contains("of what was read was in the page cache"), "{}", direct.out);
