@@ -239,6 +239,13 @@ impl Mounted {
         status[field].as_u64().unwrap_or_else(|| panic!("no number {field} in {status:#}"))
     }
 
+    /// Waits until the daemon has heard that nobody writes past it any more: the kernel tells of a
+    /// close some time after it, and until then what was written is counted now and then.
+    #[track_caller]
+    pub fn hear_closes(&self) {
+        within(PATIENCE, "every close is heard of", || self.number("passthrough_writers") == 0);
+    }
+
     /// Runs `forebay ARGS`, with the environment of the bed.
     pub fn forebay(&self, args: &[&str]) -> Out {
         forebay_env(args, &self.env)

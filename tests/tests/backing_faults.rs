@@ -82,6 +82,7 @@ fn a_failing_flush_keeps_everything(op: &str, errno: &str) {
     let (bed, faults) = laid();
     let mounted = bed.mount(&["--fault", faults.path(), "--preset", "hold"]);
     write_some(&bed.mnt);
+    mounted.hear_closes();
     faults.fail(op, errno);
     let out = mounted.forebay(&["flush", "--wait", text(&bed.mnt)]);
     assert!(matches!(out.code, Some(1 | 4)), "{out:#?}");
@@ -133,6 +134,7 @@ fn bytes_stay_dirty_while_the_backing_store_cannot_sync() {
     let (bed, faults) = laid();
     let mounted = bed.mount(&["--fault", faults.path(), "--preset", "hold"]);
     write_some(&bed.mnt);
+    mounted.hear_closes();
     faults.set(json!([{ "op": "sync", "fail": "EIO" }, { "op": "sync_files", "fail": "EIO" }]));
     let out = mounted.forebay(&["flush", "--wait", text(&bed.mnt)]);
     assert!(matches!(out.code, Some(1 | 4)), "{out:#?}");
@@ -234,6 +236,7 @@ fn unmounting_from_a_dead_store_keeps_the_dirty_bytes_when_told_to() {
     let mounted =
         bed.mount(&["--fault", faults.path(), "--preset", "hold", "--backing-timeout", "1s"]);
     write_some(&bed.mnt);
+    mounted.hear_closes();
     faults.stalled();
     let out = in_time(PATIENCE, "umount", || mounted.umount_with(&["--keep-dirty"]));
     assert_eq!(out.code, Some(0), "{out:#?}");

@@ -145,6 +145,7 @@ fn json_is_json_and_says_what_people_are_told() {
     let mounted = bed.mount(&["--preset", "hold"]);
     fs::read(mounted.at("old")).unwrap();
     fs::write(mounted.at("new"), vec![7; 50_000]).unwrap();
+    mounted.hear_closes();
     let status = mounted.status();
     for field in [
         "pid",
@@ -193,6 +194,7 @@ fn flush_wait_means_on_the_backing_store() {
     for i in 0..20 {
         sample::file(&mounted.at(format!("d{}/f{i}", i % 3)), i, 30_000);
     }
+    mounted.hear_closes();
     assert!(mounted.number("dirty_bytes") >= 600_000);
     mounted.forebay(&["flush", "--wait", text(&mounted.at("d1"))]).ok();
     for i in (0..20).filter(|i| i % 3 == 1) {
@@ -232,6 +234,7 @@ fn files_are_fetched_pinned_evicted_and_purged() {
     assert_eq!(mounted.number("clean_bytes"), 0);
 
     fs::write(set.join("f2"), b"dirty, to be lost").unwrap();
+    mounted.hear_closes();
     let refused = mounted.forebay(&["purge", text(&set)]);
     assert_ne!(refused.code, Some(0), "not without asking: {refused:#?}");
     assert!(refused.text().contains("f2"), "what would be lost is named: {refused:#?}");

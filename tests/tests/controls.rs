@@ -119,6 +119,7 @@ fn the_tier_grows_and_shrinks_while_mounted() {
         fs::read(mounted.at(format!("clean{n}"))).unwrap();
     }
     fs::write(mounted.at("dirty"), vec![7; 24 * MIB]).unwrap();
+    mounted.hear_closes();
     let used = mounted.number("used_bytes");
     assert!(used > 40 * MIB as u64, "{used}");
     // Clean bytes make room first: nothing is flushed for this.
@@ -254,6 +255,7 @@ fn a_rule_denies_one_way_and_a_dirty_file_stays_in_the_tier() {
     sample::file(&bed.backing.join("w/a"), 3, 4096);
     let mounted = bed.mount(HOLD);
     fs::write(mounted.at("early"), b"first").unwrap();
+    mounted.hear_closes();
     let add = |rule: &[&str]| {
         mounted.forebay(&[&["rules", "add", text(&mounted.path)], rule].concat()).ok();
     };
@@ -318,6 +320,7 @@ fn a_quota_evicts_the_oldest_of_its_own_and_bypasses_only_beside_dirty_bytes() {
     assert_eq!(cached(&mounted, "other"), 2 * MIB as u64);
     // Dirty bytes push the clean ones out, and are not pushed out themselves.
     fs::write(mounted.at("q/dirty"), vec![7; 8 * MIB]).unwrap();
+    mounted.hear_closes();
     assert_eq!((cached(&mounted, "q/7"), mounted.number("dirty_bytes")), (0, 8 * MIB as u64));
     fs::write(mounted.at("q/more"), vec![8; MIB]).unwrap();
     assert_eq!(fs::read(bed.backing.join("q/more")).unwrap(), vec![8; MIB]);
@@ -329,6 +332,7 @@ fn a_quota_evicts_the_oldest_of_its_own_and_bypasses_only_beside_dirty_bytes() {
     assert_eq!(fs::metadata(bed.backing.join("q/dirty")).unwrap().len(), 8 * MIB as u64 + 4096);
     drop(file);
     fs::write(mounted.at("q/last"), vec![5; MIB]).unwrap();
+    mounted.hear_closes();
     assert_eq!(mounted.number("dirty_bytes"), MIB as u64);
     assert!(used() <= 8 * MIB as u64, "{}", used());
     mounted.umount();
