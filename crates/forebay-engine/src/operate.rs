@@ -158,6 +158,7 @@ impl Engine {
         self.flushes.set_max(t.flush_depth as usize);
         self.landings.set_max(t.flush_depth as usize);
         self.evictor.lock().expect("no panic inside").set_policy(t.eviction);
+        self.evict_for(&t);
         *self.tunables.write().expect("no panic inside") = t;
         self.measure();
         self.evict_to_mark();

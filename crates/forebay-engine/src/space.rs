@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use forebay_backing::{Error, Result};
 
+use crate::config::Tunables;
 use crate::engine::{Engine, add, is_alone, now_ms};
 use crate::evict::{Answer, UNIT, Unit};
 use crate::failpoint;
@@ -59,11 +60,16 @@ impl Engine {
     /// Measures what the tier may hold: what was asked for, or what its file system has, less 5 %
     /// for the index and for others.
     pub(crate) fn measure(&self) {
+        if let Some(limit) = self.limit_of(self.tune(|t| t.tier_size)) {
+            self.space.limit.store(limit, Relaxed);
+        }
+    }
+
+    fn limit_of(&self, asked: Option<u64>) -> Option<u64> {
         let used = self.space.used.load(Relaxed);
-        let Ok(space) = self.media().space() else { return };
+        let space = self.media().space().ok()?;
         let possible = (space.available + used) / 100 * 95;
-        let limit = self.tune(|t| t.tier_size).map_or(possible, |asked| asked.min(possible));
-        self.space.limit.store(limit.max(1), Relaxed);
+        Some(asked.map_or(possible, |asked| asked.min(possible)).max(1))
     }
 
     pub(crate) fn level(&self) -> Level {
@@ -134,8 +140,19 @@ impl Engine {
 
     /// Keeps the used share below the mark.
     pub(crate) fn evict_to_mark(&self) {
-        let limit = self.space.limit.load(Relaxed);
-        let mark = limit / 100 * u64::from(self.tune(|t| t.used_high));
+        self.evict_to(self.space.limit.load(Relaxed), self.tune(|t| t.used_high));
+    }
+
+    /// Evicts what is too much for new settings before they are in force: the governor flushes for
+    /// a tier that is too full, which one whose clean bytes are just about to go is not.
+    pub(crate) fn evict_for(&self, next: &Tunables) {
+        if let Some(limit) = self.limit_of(next.tier_size) {
+            self.evict_to(limit, next.used_high);
+        }
+    }
+
+    fn evict_to(&self, limit: u64, used_high: u8) {
+        let mark = limit / 100 * u64::from(used_high);
         let used = self.space.used.load(Relaxed);
         if used > mark {
             self.evict_bytes(used - mark + limit / 100 * EVICT_STEP_PERCENT);
