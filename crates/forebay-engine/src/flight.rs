@@ -387,8 +387,16 @@ impl Engine {
         let changes = |inner: &Inner| (inner.changing, inner.base_seq);
         let began = Instant::now();
         while began.elapsed() < CHANGES_MAX {
-            let before = changes(&job.file.lock());
-            let (found, kept_time) = self.health.quietly(|| look_after(target, job))?;
+            let (before, untouched) = {
+                let mut inner = job.file.lock();
+                (changes(&inner), inner.live().meta_seq == job.meta_seq)
+            };
+            // A time that was set through us since the capture is not to be set back to what it
+            // was: that would be taken for somebody else's change, once the file is clean.
+            let (found, kept_time) = self.health.quietly(|| match untouched {
+                true => look_after(target, job),
+                false => target.stat().map(|found| (found, true)),
+            })?;
             let inner = job.file.lock();
             if before.0 == 0 && changes(&inner) == before {
                 return Ok((found, kept_time, inner));
