@@ -22,4 +22,5 @@ mod start;
 mod store;
 mod syncs;
 mod tier_faults;
+mod times;
 mod waiting;
