@@ -3,16 +3,16 @@
 //!
 //! [`vfs`] holds the verbs and knows no transport; `serve` carries them over /dev/fuse.
 
-mod answer;
 mod control;
-mod encode;
+mod dev;
+
 mod modes;
 mod mount;
 mod nodes;
 mod reply;
 mod request;
-mod serve;
 mod usage;
+mod verbs;
 pub mod vfs;
 
 pub use control::{ControlDir, ControlEntry};

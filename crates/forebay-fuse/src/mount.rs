@@ -14,8 +14,8 @@ use forebay_engine::Engine;
 use fuser::{Config, INodeNo, Notifier, Session, SessionACL};
 
 use crate::control::ControlDir;
+use crate::dev::Server;
 use crate::request::Shared;
-use crate::serve::Server;
 use crate::usage::{Process, Used};
 use crate::vfs::{Registrar, Vfs};
 
@@ -78,6 +78,7 @@ impl Mount {
             shared: shared.clone(),
             passthrough: wanted,
             kernel_writeback: options.kernel_writeback,
+            io_uring: Arc::default(),
         };
         let mut session =
             open_session(server, &options, threads, root).map_err(|e| explain(e, &options))?;

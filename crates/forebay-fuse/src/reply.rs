@@ -1,44 +1,73 @@
-//! Answers that can be given once, by whoever comes first: the thread that did the work, or the
-//! watchdog that saw it hang in the backing store (S10).
+//! Answers of verbs, whoever carries them: what a reply must be able to say, and the slot that lets
+//! it be given once, by whoever comes first: the thread that did the work, or the watchdog that
+//! saw it hang in the backing store (S10).
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use forebay_backing::{Error, Kind, Result};
-use fuser::Errno;
+use forebay_backing::{Attr, DirEntry, Error, Kind, Result};
 
 use crate::request::Shared;
+use crate::verbs::take_spare;
+use crate::vfs::Entry;
 
-/// A reply of the transport.
+/// A reply of a transport. One that is dropped unanswered answers EIO.
 pub trait Fail: Send + 'static {
     fn fail(self, errno: i32);
 }
 
-macro_rules! fail {
-    ($($reply:ty),* $(,)?) => {
-        $(impl Fail for $reply {
-            fn fail(self, errno: i32) {
-                self.error(Errno::from_i32(errno));
-            }
-        })*
-    };
+/// A reply that carries a `T`.
+pub trait Tell<T>: Fail {
+    fn tell(self, shared: &Shared, value: T);
 }
 
-fail!(
-    fuser::ReplyEntry,
-    fuser::ReplyAttr,
-    fuser::ReplyData,
-    fuser::ReplyEmpty,
-    fuser::ReplyOpen,
-    fuser::ReplyCreate,
-    fuser::ReplyWrite,
-    fuser::ReplyStatfs,
-    fuser::ReplyDirectory,
-    fuser::ReplyDirectoryPlus,
-    fuser::ReplyXattr,
-    fuser::ReplyLseek,
-);
+/// A reply of bytes.
+pub trait Bytes: Fail {
+    /// Room of `size` bytes, for what cannot hang.
+    fn room(&mut self, size: usize) -> &mut [u8];
+    /// Sends the first `len` bytes of the room.
+    fn filled(self, len: usize);
+    /// A buffer of at least `size` bytes that is not the reply's, for what may hang.
+    fn buffer(&mut self, size: usize) -> Vec<u8> {
+        take_spare(size)
+    }
+    fn bytes(self, bytes: &[u8]);
+}
+
+/// A reply of directory entries; `next` is where the listing goes on after the entry.
+pub trait Fill: Fail {
+    /// False if there is no more room.
+    fn add(&mut self, entry: &DirEntry, ino: u64, next: u64) -> bool;
+    fn done(self);
+}
+
+/// The same with attributes.
+pub trait FillPlus: Fail {
+    /// False if there is no more room.
+    fn add(&mut self, shared: &Shared, name: &OsStr, entry: &Entry, next: u64) -> bool;
+    fn done(self);
+}
+
+/// Attributes of a node.
+pub struct AttrOf {
+    pub id: u64,
+    pub attr: Attr,
+}
+
+/// So many bytes were written.
+pub struct Written(pub u32);
+
+/// A position found in a file.
+pub struct Found(pub u64);
+
+/// The value of an extended attribute, or their names, for a caller with `room` bytes; one with
+/// none asks for the size.
+pub struct Value {
+    pub room: u32,
+    pub bytes: Vec<u8>,
+}
 
 pub type Answer<T> = Box<dyn FnOnce(&Shared, Result<T>) + Send>;
 

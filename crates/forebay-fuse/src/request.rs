@@ -1,8 +1,9 @@
 //! Running a request: here or in the pool, watched, and answered once.
 //!
-//! A session thread runs a verb itself while another session thread is free to take the next
-//! request; otherwise the verb goes to a pool. So a fast request costs no hand-over, and a slow
-//! backing store neither stops the mount nor limits how many requests wait for it.
+//! Over /dev/fuse, a session thread runs a verb itself while another session thread is free to take
+//! the next request; otherwise the verb goes to a pool. So a fast request costs no hand-over, and a
+//! slow backing store neither stops the mount nor limits how many requests wait for it. Over
+//! io_uring whoever takes a request runs it, since somebody else is always free.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -12,7 +13,7 @@ use forebay_backing::Result;
 use forebay_backing::metrics::Op;
 use forebay_engine::Pool;
 
-use crate::reply::{Answer, Fail, Patience, Slot, Watch, Work};
+use crate::reply::{Answer, Fail, Patience, Slot, Tell, Watch, Work};
 use crate::usage::Usage;
 use crate::vfs::Vfs;
 
@@ -29,7 +30,7 @@ pub struct Shared {
     pub attr_ttl: Duration,
     pool: Pool,
     /// Session threads, and how many of them are at work.
-    threads: usize,
+    threads: AtomicUsize,
     busy: AtomicUsize,
 }
 
@@ -43,7 +44,7 @@ impl Shared {
             entry_ttl,
             attr_ttl,
             pool: Pool::new("fb-request", POOL_THREADS),
-            threads,
+            threads: AtomicUsize::new(threads),
             busy: AtomicUsize::new(0),
         }
     }
@@ -52,7 +53,7 @@ impl Shared {
     /// as busy until the seat is dropped.
     pub fn seat(&self) -> Option<Seat<'_>> {
         let seat = Seat(self);
-        (self.busy.fetch_add(1, Relaxed) + 1 < self.threads).then_some(seat)
+        (self.busy.fetch_add(1, Relaxed) + 1 < self.threads.load(Relaxed)).then_some(seat)
     }
 }
 
@@ -96,7 +97,15 @@ pub struct Do<T> {
 }
 
 impl<T: Send + 'static> Do<T> {
-    pub fn new<R: Fail>(
+    pub fn new<R: Tell<T>>(
+        op: fn(&Verbs) -> &Op,
+        reply: R,
+        work: impl FnOnce(&Vfs) -> Result<T> + Send + 'static,
+    ) -> Do<T> {
+        Do::with(op, reply, work, |shared, reply: R, value| reply.tell(shared, value))
+    }
+
+    pub fn with<R: Fail>(
         op: fn(&Verbs) -> &Op,
         reply: R,
         work: impl FnOnce(&Vfs) -> Result<T> + Send + 'static,

@@ -1,33 +1,14 @@
-//! Our words for what the kernel says, and the other way round.
+//! Our words for what `fuser` says, and the other way round.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use forebay_backing::{Attr, Error, FileKind, RenameMode, Result, SetTime, Timestamp};
-use fuser::{FileAttr, FileType, FopenFlags, INodeNo, RenameFlags, TimeOrNow};
+use forebay_backing::{Attr, FileKind, SetTime, Timestamp};
+use fuser::{FileAttr, FileType, FopenFlags, INodeNo, TimeOrNow};
 
-use crate::vfs::{AtClose, How, Opened};
+use crate::vfs::Opened;
 
 pub fn fopen_flags(opened: &Opened) -> FopenFlags {
-    let way = match opened.how {
-        How::Cached { keep: true } => FopenFlags::FOPEN_KEEP_CACHE,
-        How::Cached { keep: false } | How::Passthrough(_) => FopenFlags::empty(),
-        How::Direct => FopenFlags::FOPEN_DIRECT_IO,
-    };
-    // Not by refusing the request once: the kernel would never send another, and the policy may
-    // change.
-    match opened.at_close {
-        AtClose::Nothing => way | FopenFlags::FOPEN_NOFLUSH,
-        AtClose::Flush => way,
-    }
-}
-
-pub fn rename_mode(flags: RenameFlags) -> Result<RenameMode> {
-    match flags.bits() {
-        0 => Ok(RenameMode::Replace),
-        bits if bits == libc::RENAME_NOREPLACE => Ok(RenameMode::NoReplace),
-        bits if bits == libc::RENAME_EXCHANGE => Ok(RenameMode::Exchange),
-        _ => Err(Error::os(libc::EINVAL, "this kind of rename")),
-    }
+    FopenFlags::from_bits_retain(crate::verbs::fopen_flags(opened))
 }
 
 pub fn set_time(time: TimeOrNow) -> SetTime {

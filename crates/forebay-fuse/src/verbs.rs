@@ -1,0 +1,446 @@
+//! What each request of the kernel is answered with, whichever transport carries it: the verb, how
+//! long it may rightly take, what to say if it hangs, and what to undo if nobody hears the answer.
+
+use std::ffi::{OsStr, OsString};
+use std::sync::Arc;
+use std::time::Instant;
+
+use forebay_backing::metrics::Op;
+use forebay_backing::{Error, FileKind, New, RenameMode, Result, SetAttr, StatFs};
+use forebay_engine::rules::Origin;
+
+use crate::reply::{AttrOf, Bytes, Fill, FillPlus, Found, Patience, Slot, Tell, Value, Written};
+use crate::request::{Do, Shared, Verbs};
+use crate::usage::{Moved, Who};
+use crate::vfs::{AtClose, Entry, How, Make, Opened, Vfs};
+
+/// The largest write request. Larger ones fall out of the processor's caches between the two
+/// copies; smaller ones pay more round trips.
+pub const MAX_WRITE: u32 = 1 << 20;
+
+fn who(from: Origin) -> Who {
+    Who { uid: from.uid, thread: from.pid }
+}
+
+fn new_file(from: Origin, mode: u32) -> New {
+    New { mode: mode & 0o7777, uid: from.uid, gid: from.gid }
+}
+
+/// A range of an open file.
+#[derive(Clone, Copy)]
+pub struct At {
+    pub handle: u64,
+    pub offset: u64,
+}
+
+impl Shared {
+    pub fn lookup(self: &Arc<Shared>, parent: u64, name: &OsStr, reply: impl Tell<Entry>) {
+        let name = name.to_os_string();
+        let again = name.clone();
+        let lookup = do_entry(|v| &v.lookup, reply, move |vfs| vfs.lookup(parent, &name));
+        lookup.or(move |vfs| vfs.lookup_cached(parent, &again)).run(self);
+    }
+
+    pub fn getattr(self: &Arc<Shared>, id: u64, reply: impl Tell<AttrOf>) {
+        let of = move |attr| AttrOf { id, attr };
+        let getattr = Do::new(|v| &v.getattr, reply, move |vfs| vfs.getattr(id).map(of));
+        getattr.or(move |vfs| vfs.getattr_cached(id).map(of)).run(self);
+    }
+
+    /// `size` comes with the handle through which the file is truncated, if there is one.
+    pub fn setattr(
+        self: &Arc<Shared>,
+        from: Origin,
+        id: u64,
+        set: SetAttr,
+        size: Option<(u64, Option<u64>)>,
+        reply: impl Tell<AttrOf>,
+    ) {
+        let work =
+            move |vfs: &Vfs| vfs.setattr(id, from, &set, size).map(|attr| AttrOf { id, attr });
+        Do::new(|v| &v.setattr, reply, work).patient().run(self);
+    }
+
+    pub fn readlink(self: &Arc<Shared>, id: u64, reply: impl Bytes) {
+        let work = move |vfs: &Vfs| vfs.readlink(id);
+        Do::with(
+            |v| &v.readlink,
+            reply,
+            work,
+            |_, reply, target| {
+                reply.bytes(target.as_os_str().as_encoded_bytes());
+            },
+        )
+        .run(self);
+    }
+
+    pub fn mknod(
+        self: &Arc<Shared>,
+        from: Origin,
+        at: (u64, &OsStr),
+        mode: u32,
+        rdev: u32,
+        reply: impl Tell<Entry>,
+    ) {
+        let kind = match mode & libc::S_IFMT {
+            libc::S_IFIFO => FileKind::Fifo,
+            libc::S_IFSOCK => FileKind::Socket,
+            libc::S_IFCHR => FileKind::Char,
+            libc::S_IFBLK => FileKind::Block,
+            _ => FileKind::File,
+        };
+        self.make(at, new_file(from, mode), Make::Node(kind, rdev.into()), reply);
+    }
+
+    pub fn mkdir(
+        self: &Arc<Shared>,
+        from: Origin,
+        at: (u64, &OsStr),
+        mode: u32,
+        reply: impl Tell<Entry>,
+    ) {
+        self.make(at, new_file(from, mode), Make::Dir, reply);
+    }
+
+    pub fn symlink(
+        self: &Arc<Shared>,
+        from: Origin,
+        at: (u64, &OsStr),
+        target: OsString,
+        reply: impl Tell<Entry>,
+    ) {
+        self.make(at, new_file(from, 0o777), Make::Link(target), reply);
+    }
+
+    fn make(
+        self: &Arc<Shared>,
+        (parent, name): (u64, &OsStr),
+        new: New,
+        what: Make,
+        reply: impl Tell<Entry>,
+    ) {
+        let name = name.to_os_string();
+        do_entry(|v| &v.make, reply, move |vfs| vfs.make(parent, &name, new, &what)).run(self);
+    }
+
+    pub fn unlink(self: &Arc<Shared>, parent: u64, name: &OsStr, reply: impl Tell<()>) {
+        let name = name.to_os_string();
+        Do::new(|v| &v.unlink, reply, move |vfs| vfs.unlink(parent, &name)).run(self);
+    }
+
+    pub fn rmdir(self: &Arc<Shared>, parent: u64, name: &OsStr, reply: impl Tell<()>) {
+        let name = name.to_os_string();
+        Do::new(|v| &v.rmdir, reply, move |vfs| vfs.rmdir(parent, &name)).run(self);
+    }
+
+    pub fn rename(
+        self: &Arc<Shared>,
+        (parent, name): (u64, &OsStr),
+        (new_parent, new_name): (u64, &OsStr),
+        mode: Result<RenameMode>,
+        reply: impl Tell<()>,
+    ) {
+        let (name, new_name) = (name.to_os_string(), new_name.to_os_string());
+        let work = move |vfs: &Vfs| vfs.rename((parent, &name), (new_parent, &new_name), mode?);
+        Do::new(|v| &v.rename, reply, work).run(self);
+    }
+
+    pub fn link(
+        self: &Arc<Shared>,
+        id: u64,
+        (parent, name): (u64, &OsStr),
+        reply: impl Tell<Entry>,
+    ) {
+        let name = name.to_os_string();
+        do_entry(|v| &v.link, reply, move |vfs| vfs.link(id, parent, &name)).run(self);
+    }
+
+    pub fn open(self: &Arc<Shared>, from: Origin, id: u64, flags: i32, reply: impl Tell<Opened>) {
+        self.usage.note(who(from), Moved::Opened);
+        let open = Do::new(|v| &v.open, reply, move |vfs| vfs.open(id, flags, from));
+        open.or(move |vfs| vfs.open_cached(id, flags, from))
+            .undo(|shared, opened| shared.vfs.release(opened.handle))
+            .run(self);
+    }
+
+    pub fn create(
+        self: &Arc<Shared>,
+        from: Origin,
+        (parent, name): (u64, &OsStr),
+        mode: u32,
+        flags: i32,
+        reply: impl Tell<(Entry, Opened)>,
+    ) {
+        self.usage.note(who(from), Moved::Opened);
+        let (name, new) = (name.to_os_string(), new_file(from, mode));
+        let work = move |vfs: &Vfs| vfs.create(parent, &name, new, flags, from);
+        Do::new(|v| &v.create, reply, work)
+            .undo(|shared, (entry, opened)| {
+                shared.vfs.release(opened.handle);
+                shared.vfs.forget(entry.id, 1);
+            })
+            .run(self);
+    }
+
+    pub fn read(self: &Arc<Shared>, from: Origin, at: At, size: u32, mut reply: impl Bytes) {
+        // What is in the tier cannot hang, so it needs no watching and no hand-over.
+        let began = Instant::now();
+        match self.vfs.read_cached(at.handle, at.offset, reply.room(size as usize)) {
+            Some(Ok(n)) => {
+                reply.filled(n);
+                self.verbs.read.record(began.elapsed(), n as u64);
+                self.usage.note(who(from), Moved::Read(n as u64));
+            }
+            Some(Err(error)) => reply.fail(error.errno()),
+            None => self.read_slowly(from, at, size, reply),
+        }
+    }
+
+    /// A read that may have to ask the backing store, and therefore has a buffer of its own.
+    fn read_slowly(self: &Arc<Shared>, from: Origin, at: At, size: u32, mut reply: impl Bytes) {
+        let mut buf = reply.buffer(size as usize);
+        let work = move |vfs: &Vfs| {
+            let n = vfs.read(at.handle, at.offset, &mut buf[..size as usize])?;
+            Ok((buf, n))
+        };
+        Do::with(
+            |v| &v.read,
+            reply,
+            work,
+            move |shared, reply, (buf, n)| {
+                reply.bytes(&buf[..n]);
+                shared.usage.note(who(from), Moved::Read(n as u64));
+                give_back(buf);
+            },
+        )
+        .run(self);
+    }
+
+    pub fn write(
+        self: &Arc<Shared>,
+        from: Origin,
+        id: u64,
+        at: At,
+        data: &[u8],
+        suid: Suid,
+        reply: impl Tell<Written>,
+    ) {
+        let len = data.len() as u32;
+        self.usage.note(who(from), Moved::Written(len.into()));
+        let Some(_seat) = self.seat() else {
+            // Only now is a copy of the data needed: the session's buffer is used again.
+            let data = data.to_vec();
+            let work = move |vfs: &Vfs| write(vfs, id, at, &data, suid).map(|()| Written(len));
+            return Do::new(|v| &v.write, reply, work).patient().run(self);
+        };
+        let answer = move |shared: &Shared, result: Result<()>| match result {
+            Ok(()) => reply.tell(shared, Written(len)),
+            Err(error) => reply.fail(error.errno()),
+        };
+        let slot = Slot::new(answer, None);
+        let n = self.watch.begin(&slot, Patience::Long);
+        let op = &self.verbs.write;
+        let result = op.time(|()| len.into(), || write(&self.vfs, id, at, data, suid));
+        self.watch.end(n);
+        let _ = slot.give(self, result);
+    }
+
+    pub fn flush(self: &Arc<Shared>, handle: u64, reply: impl Tell<()>) {
+        self.done(|v| &v.flush, reply, move |vfs| vfs.flush(handle));
+    }
+
+    pub fn release(self: &Arc<Shared>, handle: u64, reply: impl Tell<()>) {
+        let release = move |vfs: &Vfs| {
+            vfs.release(handle);
+            Ok(())
+        };
+        self.done(|v| &v.release, reply, release);
+    }
+
+    pub fn fsync(self: &Arc<Shared>, handle: u64, reply: impl Tell<()>) {
+        self.done(|v| &v.fsync, reply, move |vfs| vfs.fsync(handle));
+    }
+
+    pub fn readdir(self: &Arc<Shared>, handle: u64, offset: u64, reply: impl Fill) {
+        let work = move |vfs: &Vfs| vfs.list(handle, offset == 0);
+        let readdir = Do::with(
+            |v| &v.readdir,
+            reply,
+            work,
+            move |shared, mut reply, list| {
+                for (at, entry) in list.1.iter().enumerate().skip(offset as usize) {
+                    if !reply.add(entry, shared.vfs.shown_ino(entry.ino), at as u64 + 1) {
+                        break;
+                    }
+                }
+                reply.done();
+            },
+        );
+        readdir.or(move |vfs| vfs.list_cached(handle)).run(self);
+    }
+
+    pub fn readdirplus(self: &Arc<Shared>, handle: u64, offset: u64, reply: impl FillPlus) {
+        let work = move |vfs: &Vfs| vfs.list(handle, offset == 0);
+        let readdir = Do::with(
+            |v| &v.readdir,
+            reply,
+            work,
+            move |shared, mut reply, list| {
+                let (dir, entries) = list;
+                for (at, entry) in entries.iter().enumerate().skip(offset as usize) {
+                    let dots = entry.name == "." || entry.name == "..";
+                    let found = match dots {
+                        true => shared.vfs.getattr(dir).map(|attr| Entry { id: dir, attr }),
+                        false => shared.vfs.lookup(dir, &entry.name),
+                    };
+                    let Ok(found) = found else { continue }; // Gone since the directory was read.
+                    let full = !reply.add(shared, &entry.name, &found, at as u64 + 1);
+                    if full && !dots {
+                        shared.vfs.forget(found.id, 1);
+                    }
+                    if full {
+                        break;
+                    }
+                }
+                reply.done();
+            },
+        );
+        readdir.or(move |vfs| vfs.list_cached(handle)).run(self);
+    }
+
+    pub fn fsyncdir(self: &Arc<Shared>, handle: u64, reply: impl Tell<()>) {
+        self.done(|v| &v.fsyncdir, reply, move |vfs| vfs.fsyncdir(handle));
+    }
+
+    pub fn statfs(self: &Arc<Shared>, reply: impl Tell<StatFs>) {
+        Do::new(|v| &v.statfs, reply, Vfs::statfs).run(self);
+    }
+
+    pub fn setxattr(
+        self: &Arc<Shared>,
+        id: u64,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        reply: impl Tell<()>,
+    ) {
+        let (name, value) = (name.to_os_string(), value.to_vec());
+        let work = move |vfs: &Vfs| vfs.setxattr(id, &name, &value, flags);
+        Do::new(|v| &v.xattr, reply, work).run(self);
+    }
+
+    pub fn getxattr(self: &Arc<Shared>, id: u64, name: &OsStr, room: u32, reply: impl Tell<Value>) {
+        let name = name.to_os_string();
+        let work = move |vfs: &Vfs| Ok(Value { room, bytes: vfs.getxattr(id, &name)? });
+        Do::new(|v| &v.xattr, reply, work).run(self);
+    }
+
+    pub fn listxattr(self: &Arc<Shared>, id: u64, room: u32, reply: impl Tell<Value>) {
+        let work = move |vfs: &Vfs| Ok(Value { room, bytes: vfs.listxattr(id)? });
+        Do::new(|v| &v.xattr, reply, work).run(self);
+    }
+
+    pub fn removexattr(self: &Arc<Shared>, id: u64, name: &OsStr, reply: impl Tell<()>) {
+        let name = name.to_os_string();
+        Do::new(|v| &v.xattr, reply, move |vfs| vfs.removexattr(id, &name)).run(self);
+    }
+
+    pub fn fallocate(self: &Arc<Shared>, at: At, len: u64, mode: i32, reply: impl Tell<()>) {
+        let work = move |vfs: &Vfs| vfs.fallocate(at.handle, at.offset, len, mode);
+        self.done(|v| &v.fallocate, reply, work);
+    }
+
+    pub fn lseek(self: &Arc<Shared>, at: At, whence: i32, reply: impl Tell<Found>) {
+        let work = move |vfs: &Vfs| vfs.lseek(at.handle, at.offset, whence).map(Found);
+        Do::new(|v| &v.lseek, reply, work).run(self);
+    }
+
+    /// A verb that answers nothing but success and may rightly take long.
+    fn done(
+        self: &Arc<Shared>,
+        op: fn(&Verbs) -> &Op,
+        reply: impl Tell<()>,
+        work: impl FnOnce(&Vfs) -> Result<()> + Send + 'static,
+    ) {
+        Do::new(op, reply, work).patient().run(self);
+    }
+}
+
+fn do_entry(
+    op: fn(&Verbs) -> &Op,
+    reply: impl Tell<Entry>,
+    work: impl FnOnce(&Vfs) -> Result<Entry> + Send + 'static,
+) -> Do<Entry> {
+    // Nobody was told of the node: take back the reference.
+    Do::new(op, reply, work).undo(|shared, entry| shared.vfs.forget(entry.id, 1))
+}
+
+/// What becomes of set-user-id and set-group-id when a file is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Suid {
+    Keep,
+    Strip,
+}
+
+impl Suid {
+    /// As FUSE_WRITE_KILL_SUIDGID says it.
+    pub fn of(kill: bool) -> Suid {
+        if kill { Suid::Strip } else { Suid::Keep }
+    }
+}
+
+fn write(vfs: &Vfs, id: u64, at: At, data: &[u8], suid: Suid) -> Result<()> {
+    vfs.write(at.handle, at.offset, data)?;
+    if suid == Suid::Strip {
+        vfs.strip_suid(id, None);
+    }
+    Ok(())
+}
+
+thread_local! {
+    /// Read buffers are used again: clearing and faulting in 128 KiB costs more than the read.
+    static SPARE: std::cell::RefCell<Vec<u8>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
+/// A buffer of at least `size` bytes.
+pub fn take_spare(size: usize) -> Vec<u8> {
+    let mut buf = SPARE.with_borrow_mut(std::mem::take);
+    if buf.len() < size {
+        buf.resize(size, 0);
+    }
+    buf
+}
+
+pub fn give_back(buf: Vec<u8>) {
+    SPARE.with_borrow_mut(|spare| *spare = buf);
+}
+
+/// `FOPEN_*` of linux/fuse.h.
+const FOPEN_DIRECT_IO: u32 = 1 << 0;
+const FOPEN_KEEP_CACHE: u32 = 1 << 1;
+const FOPEN_NOFLUSH: u32 = 1 << 5;
+
+/// How the kernel is to treat an open file; passthrough is the transport's to say.
+pub fn fopen_flags(opened: &Opened) -> u32 {
+    let way = match opened.how {
+        How::Cached { keep: true } => FOPEN_KEEP_CACHE,
+        How::Cached { keep: false } | How::Passthrough(_) => 0,
+        How::Direct => FOPEN_DIRECT_IO,
+    };
+    // Not by refusing the request once: the kernel would never send another, and the policy may
+    // change.
+    match opened.at_close {
+        AtClose::Nothing => way | FOPEN_NOFLUSH,
+        AtClose::Flush => way,
+    }
+}
+
+/// What the flags of renameat2 ask for.
+pub fn rename_mode(flags: u32) -> Result<RenameMode> {
+    match flags {
+        0 => Ok(RenameMode::Replace),
+        libc::RENAME_NOREPLACE => Ok(RenameMode::NoReplace),
+        libc::RENAME_EXCHANGE => Ok(RenameMode::Exchange),
+        _ => Err(Error::os(libc::EINVAL, "this kind of rename")),
+    }
+}
