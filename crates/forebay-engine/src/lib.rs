@@ -71,7 +71,7 @@ pub use operate::KeepDirty;
 pub use order::{Hold, Order};
 pub use pattern::Pattern;
 pub use policy::PASSTHROUGH_WRITE_TIER_MIN;
-pub use pool::Pool;
+pub use pool::{Pool, run_anywhere};
 pub use ranges::{Ranges, Run, State};
 pub use recover::RecoveryReport;
 pub use report::{

@@ -67,12 +67,26 @@ impl Pool {
             queue.threads += 1;
             let shared = self.shared.clone();
             let thread = std::thread::Builder::new().name(self.shared.name.into());
-            if thread.spawn(move || shared.work()).is_err() {
+            let work = move || {
+                run_anywhere();
+                shared.work();
+            };
+            if thread.spawn(work).is_err() {
                 queue.threads -= 1;
                 return if queue.threads == 0 { queue.work.pop_back() } else { None };
             }
         }
         None
+    }
+}
+
+/// Lets the calling thread run wherever the process may: a new thread inherits the processors of
+/// the one that made it, and who takes requests over io_uring is bound to one.
+pub fn run_anywhere() {
+    // The first thread is never bound.
+    let first = rustix::process::getpid();
+    if let Ok(all) = rustix::thread::sched_getaffinity(Some(first)) {
+        let _ = rustix::thread::sched_setaffinity(None, &all);
     }
 }
 

@@ -1,7 +1,8 @@
 //! The FUSE front-end: names, handles and POSIX verbs over the engine, and the decision which
 //! files the kernel may read and write past us.
 //!
-//! [`vfs`] holds the verbs and knows no transport; `serve` carries them over /dev/fuse.
+//! [`vfs`] holds the verbs and knows no transport; `verbs` says how each request is answered; `dev`
+//! carries requests over /dev/fuse, `ring` over io_uring.
 
 mod control;
 mod dev;
@@ -11,10 +12,11 @@ mod mount;
 mod nodes;
 mod reply;
 mod request;
+mod ring;
 mod usage;
 mod verbs;
 pub mod vfs;
 
 pub use control::{ControlDir, ControlEntry};
-pub use mount::{Mount, MountOptions, Passthrough};
+pub use mount::{Mount, MountOptions, Passthrough, Transport};
 pub use usage::{Process, Sums, Used};

@@ -16,6 +16,7 @@ use fuser::{Config, INodeNo, Notifier, Session, SessionACL};
 use crate::control::ControlDir;
 use crate::dev::Server;
 use crate::request::Shared;
+use crate::ring::{self, Crew};
 use crate::usage::{Process, Used};
 use crate::vfs::{Registrar, Vfs};
 
@@ -32,6 +33,16 @@ pub enum Passthrough {
     Off,
 }
 
+/// How requests come from the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transport {
+    /// Over io_uring where the kernel allows it, else over /dev/fuse.
+    Auto,
+    Dev,
+    /// Over io_uring, or not at all.
+    IoUring,
+}
+
 pub struct MountOptions {
     pub mountpoint: PathBuf,
     /// What stands in the first column of the mount table.
@@ -40,6 +51,7 @@ pub struct MountOptions {
     pub allow_other: bool,
     pub read_only: bool,
     pub passthrough: Passthrough,
+    pub transport: Transport,
     /// Let the kernel keep written bytes before they reach us. Faster for small buffered writes;
     /// bytes the kernel still holds are lost when this process dies, which weakens S2. Excludes
     /// passthrough.
@@ -58,6 +70,7 @@ pub struct Mount {
     notifier: Notifier,
     ended: Arc<(Mutex<bool>, Condvar)>,
     passthrough: bool,
+    over_ring: bool,
     stop: Arc<AtomicBool>,
 }
 
@@ -69,6 +82,7 @@ impl Mount {
         options: MountOptions,
     ) -> Result<Mount> {
         let root = rustix::process::geteuid().is_root();
+        let io_uring = Arc::new(AtomicBool::new(wants_ring(options.transport)?));
         let wanted = options.passthrough != Passthrough::Off && !options.kernel_writeback && root;
         let (control, passthrough) = (options.control.clone(), options.passthrough);
         let vfs = Vfs::new(engine.clone(), control, passthrough, options.attr_ttl)?;
@@ -78,14 +92,20 @@ impl Mount {
             shared: shared.clone(),
             passthrough: wanted,
             kernel_writeback: options.kernel_writeback,
-            io_uring: Arc::default(),
+            io_uring: io_uring.clone(),
         };
         let mut session =
             open_session(server, &options, threads, root).map_err(|e| explain(e, &options))?;
+        let over_ring = match start_ring(&session, &shared, &options, io_uring.load(Relaxed)) {
+            Ok(over_ring) => over_ring,
+            Err(error) => {
+                detach(&options);
+                return Err(error);
+            }
+        };
         let passthrough = wanted && attach_registrar(&mut session, &shared);
         if options.passthrough == Passthrough::Always && !passthrough {
-            let _ =
-                rustix::mount::unmount(&options.mountpoint, rustix::mount::UnmountFlags::DETACH);
+            detach(&options);
             return Err(Error::new(
                 Kind::Usage,
                 "passthrough = always: this kernel or this user cannot pass files through (Linux 6.9 and root are needed): use auto",
@@ -107,12 +127,25 @@ impl Mount {
             .map_err(|e| Error::io(e, "starting the session thread"))?;
         let stop = Arc::new(AtomicBool::new(false));
         start_watchdog(shared.clone(), engine, stop.clone())?;
-        Ok(Mount { shared, mountpoint: options.mountpoint, notifier, ended, passthrough, stop })
+        Ok(Mount {
+            shared,
+            mountpoint: options.mountpoint,
+            notifier,
+            ended,
+            passthrough,
+            over_ring,
+            stop,
+        })
     }
 
     /// Whether files are passed through at all on this mount.
     pub fn passes_through(&self) -> bool {
         self.passthrough
+    }
+
+    /// How requests come from the kernel, as the setting would say it.
+    pub fn transport(&self) -> &'static str {
+        if self.over_ring { "io-uring" } else { "dev" }
     }
 
     /// Latency of every verb so far.
@@ -192,9 +225,62 @@ fn open_session(
     let fd = if root { mount_directly(options)? } else { mount_by_helper(options)? };
     let session = Session::from_fd(server, fd, config.acl, config);
     if session.is_err() {
-        let _ = rustix::mount::unmount(&options.mountpoint, rustix::mount::UnmountFlags::DETACH);
+        detach(options);
     }
     session
+}
+
+/// Takes a mount away that never served.
+fn detach(options: &MountOptions) {
+    let _ = rustix::mount::unmount(&options.mountpoint, rustix::mount::UnmountFlags::DETACH);
+}
+
+/// Whether to ask the kernel for requests over io_uring.
+fn wants_ring(transport: Transport) -> Result<bool> {
+    if transport == Transport::Dev {
+        return Ok(false);
+    }
+    match (transport, ring::possible()) {
+        (_, Ok(())) => Ok(true),
+        (Transport::IoUring, Err(why)) => Err(no_ring(&why)),
+        (_, Err(why)) => {
+            tracing::debug!(why, "requests come over /dev/fuse");
+            Ok(false)
+        }
+    }
+}
+
+/// Takes requests over io_uring if the handshake `granted` that.
+fn start_ring(
+    session: &Session<Server>,
+    shared: &Arc<Shared>,
+    options: &MountOptions,
+    granted: bool,
+) -> Result<bool> {
+    if !granted {
+        return match options.transport {
+            Transport::IoUring => Err(no_ring("it was not granted")),
+            Transport::Auto | Transport::Dev => Ok(false),
+        };
+    }
+    let device = session.as_fd().try_clone_to_owned();
+    let started = device.and_then(|device| Crew::start(shared.clone(), device));
+    match started {
+        Ok(()) => {
+            shared.seat_all();
+            Ok(true)
+        }
+        Err(e) if options.transport == Transport::IoUring => Err(no_ring(&e.to_string())),
+        Err(e) => {
+            tracing::warn!(error = %e, "no requests over io_uring: they come over /dev/fuse");
+            Ok(false)
+        }
+    }
+}
+
+fn no_ring(why: &str) -> Error {
+    let message = format!("transport = io-uring: {why}: {}: or use auto", ring::REMEDY);
+    Error::new(Kind::Usage, message)
 }
 
 fn mount_directly(options: &MountOptions) -> io::Result<OwnedFd> {

@@ -55,6 +55,11 @@ impl Shared {
         let seat = Seat(self);
         (self.busy.fetch_add(1, Relaxed) + 1 < self.threads.load(Relaxed)).then_some(seat)
     }
+
+    /// From now on there is a seat for everybody: the transport keeps a thread free by itself.
+    pub fn seat_all(&self) {
+        self.threads.store(usize::MAX, Relaxed);
+    }
 }
 
 /// A session thread at work.

@@ -235,6 +235,8 @@ pub struct StatusView {
     pub backing: String,
     pub policy: String,
     pub passthrough: String,
+    /// Absent in the moment before the mount serves.
+    pub transport: Option<String>,
     pub uptime_secs: f64,
     pub tier_bytes: u64,
     pub used_bytes: u64,

@@ -99,11 +99,12 @@ fn facts(tier: &Path, s: &StatusView) -> Vec<(&'static str, String)> {
         (
             "daemon",
             format!(
-                "pid {}, up {}, {}, passthrough {}",
+                "pid {}, up {}, {}, passthrough {}, requests over {}",
                 s.pid,
                 human_secs(s.uptime_secs),
                 s.policy,
-                s.passthrough
+                s.passthrough,
+                s.transport.as_deref().unwrap_or("nothing yet")
             ),
         ),
         (

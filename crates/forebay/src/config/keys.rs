@@ -82,6 +82,7 @@ pub enum Value {
 pub const POLICIES: &[&str] = &["write-back", "write-through", "write-around"];
 pub const EVICTIONS: &[&str] = &["s3-fifo", "fifo"];
 pub const PASSTHROUGHS: &[&str] = &["auto", "read", "always", "off"];
+pub const TRANSPORTS: &[&str] = &["auto", "dev", "io-uring"];
 pub const PRESETS: &[&str] = &["governor", "threshold", "age", "idle", "hold"];
 pub const LOG_FORMATS: &[&str] = &["text", "json"];
 pub const LOG_LEVELS: &[&str] = &["error", "warn", "info", "debug", "trace"];
@@ -220,6 +221,14 @@ pub const KEYS: &[Key] = &[
         "auto",
         "Let the kernel read and write shadow files itself: where it can (auto), for reading only \
          (read), or not at all (off); always refuses to mount where the kernel cannot",
+    ),
+    fixed(
+        "transport",
+        Type::Choice(TRANSPORTS),
+        "auto",
+        "How requests come from the kernel: over io_uring where the kernel allows it, else over \
+         /dev/fuse (auto), or over /dev/fuse (dev); io-uring refuses to mount where the kernel does \
+         not allow it",
     ),
     fixed(
         "kernel-writeback",

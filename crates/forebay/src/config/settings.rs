@@ -10,7 +10,7 @@ use forebay_engine::governor::law::Preset;
 use forebay_engine::governor::schedule::Schedule;
 use forebay_engine::rules::Rule;
 use forebay_engine::{Config, Eviction, Tunables, Watermark, WritePolicy};
-use forebay_fuse::Passthrough;
+use forebay_fuse::{Passthrough, Transport};
 
 use super::keys::{self, Change, KEYS, Key, Value};
 use super::raw::{Origin, RawConfig};
@@ -30,6 +30,7 @@ pub struct Settings {
 #[derive(Debug, Clone)]
 pub struct MountSettings {
     pub passthrough: Passthrough,
+    pub transport: Transport,
     pub kernel_writeback: bool,
     pub entry_ttl: Duration,
     pub attr_ttl: Duration,
@@ -66,6 +67,7 @@ impl Settings {
             tunables,
             mount: MountSettings {
                 passthrough: passthrough(word(at("passthrough"))),
+                transport: transport(word(at("transport"))),
                 kernel_writeback: flag(at("kernel-writeback")),
                 entry_ttl: time(at("entry-ttl")),
                 attr_ttl: time(at("attr-ttl")),
@@ -238,6 +240,14 @@ fn size_or_off(bytes: u64) -> Value {
 
 fn preset(word: &str) -> Preset {
     Preset::from_name(word).expect("the table has the engine's words")
+}
+
+fn transport(word: &str) -> Transport {
+    match word {
+        "dev" => Transport::Dev,
+        "io-uring" => Transport::IoUring,
+        _ => Transport::Auto,
+    }
 }
 
 fn passthrough(word: &str) -> Passthrough {

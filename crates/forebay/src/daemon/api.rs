@@ -97,6 +97,7 @@ impl Daemon {
             "policy": self.engine.tunables().policy,
             "attachment": self.attachment_json(),
             "passthrough": config("passthrough"),
+            "transport": self.mount.get().map(|mount| mount.transport()),
             "read_only": self.settings.engine.read_only,
             "uptime_secs": self.started.elapsed().as_secs_f64(),
             "recovery": self.engine.recovery(),

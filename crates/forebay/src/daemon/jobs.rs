@@ -128,6 +128,7 @@ impl Jobs {
     {
         let jobs = self.clone();
         let run = move || {
+            forebay_engine::run_anywhere(); // A request for it may have come from a bound thread.
             let outcome = work(id, &progress);
             jobs.end(id, outcome);
         };

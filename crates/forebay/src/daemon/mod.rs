@@ -202,6 +202,7 @@ impl Daemon {
             allow_other: rustix::process::geteuid().is_root(),
             read_only: self.settings.engine.read_only,
             passthrough: self.passthrough(&*backing),
+            transport: mount.transport,
             kernel_writeback: mount.kernel_writeback,
             threads: mount.threads,
             entry_ttl: mount.entry_ttl,

@@ -1,0 +1,289 @@
+//! The transport over io_uring (Linux 6.14): requests and answers without a system call of their
+//! own each.
+//!
+//! The kernel has a queue for each processor, and each queue has *entries*: places for one request
+//! and its answer. A request goes to an idle entry of the queue of the processor its program runs
+//! on. A thread serves one entry, bound to that processor. Since verbs block, and hang when the
+//! backing store hangs, there is always one entry more than requests at work: whoever takes the
+//! last idle entry of a queue has another made.
+//!
+//! A request that finds no idle entry waits until one is *committed*. One that is new does not look
+//! for who waits, so its thread sends its queue a request (a *poke*), and the commit of that one
+//! finds who waits. When a poke finds somebody while other entries are idle, it is repeated.
+//!
+//! When the watchdog answers a request that hangs, the entry goes on with another thread
+//! ([`Crew::adopt`]), whose commit looks for who waits, too.
+
+mod abi;
+mod buffer;
+mod decode;
+mod encode;
+mod reply;
+mod uring;
+mod worker;
+
+use std::io::{self, IoSlice};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{
+    AtomicBool, AtomicU64, AtomicUsize,
+    Ordering::{Relaxed, SeqCst},
+};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+
+use forebay_engine::Pool;
+use rustix::thread::CpuSet;
+
+use self::reply::Seat;
+use self::uring::Uring;
+use self::worker::{Start, Worker, is_end};
+use crate::request::Shared;
+
+/// Entries a queue has from the start, and at most.
+const ENTRIES_MIN: usize = 2;
+const ENTRIES_MAX: usize = 512;
+
+/// What to do where the kernel refuses.
+pub const REMEDY: &str = "Linux 6.14 or newer is needed, and as root: \
+                          echo Y >/sys/module/fuse/parameters/enable_uring";
+
+const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// Whether requests could come over io_uring here; else why not.
+pub fn possible() -> Result<(), String> {
+    match std::fs::read_to_string(SWITCH) {
+        Ok(word) if word.trim() == "Y" => {}
+        Ok(_) => return Err(format!("{SWITCH} is N")),
+        Err(_) => return Err("this kernel does not know it".into()),
+    }
+    Uring::new().map_err(|e| format!("no io_uring can be made: {e}"))?;
+    let queues = queues().map_err(|e| format!("the processors are not known: {e}"))?;
+    // Who may not run on a processor cannot poke its queue.
+    let trial = std::thread::spawn(move || {
+        online().into_iter().filter(|cpu| *cpu < queues).all(|cpu| bind(cpu as u16).is_ok())
+    });
+    match trial.join() {
+        Ok(true) => Ok(()),
+        _ => Err("this process may not run on all processors".into()),
+    }
+}
+
+/// How many queues the kernel has: one for each processor that there can be.
+fn queues() -> io::Result<usize> {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
+    let last = numbers(&text).last();
+    last.map(|last| last + 1).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+fn online() -> Vec<usize> {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    numbers(&text).collect()
+}
+
+/// The numbers of a list such as `0-3,8`.
+fn numbers(text: &str) -> impl Iterator<Item = usize> {
+    text.trim().split(',').filter_map(range).flatten()
+}
+
+fn range(part: &str) -> Option<std::ops::RangeInclusive<usize>> {
+    let (first, last) = part.split_once('-').unwrap_or((part, part));
+    Some(first.parse().ok()?..=last.parse().ok()?)
+}
+
+fn bind(cpu: u16) -> rustix::io::Result<()> {
+    let mut set = CpuSet::new();
+    if usize::from(cpu) >= CpuSet::MAX_CPU {
+        return Err(rustix::io::Errno::INVAL);
+    }
+    set.set(cpu.into());
+    rustix::thread::sched_setaffinity(None, &set)
+}
+
+struct Queue {
+    /// Entries without a request, as far as their threads know.
+    idle: AtomicUsize,
+    entries: AtomicUsize,
+    /// An entry is being made.
+    growing: AtomicBool,
+}
+
+/// The entries of a mount and the threads that serve them.
+pub struct Crew {
+    shared: Arc<Shared>,
+    device: OwnedFd,
+    queues: Vec<Queue>,
+    threads: Pool,
+    pokes: AtomicU64,
+    /// The mount is gone.
+    ended: AtomicBool,
+}
+
+type Registered = SyncSender<io::Result<()>>;
+
+impl Crew {
+    /// Registers the first entries of every queue. From the last of them on the kernel sends
+    /// requests here; if one is refused, it never does.
+    pub fn start(shared: Arc<Shared>, device: OwnedFd) -> io::Result<()> {
+        let count = queues()?;
+        let new = || Queue {
+            idle: AtomicUsize::new(0),
+            entries: AtomicUsize::new(0),
+            growing: AtomicBool::new(false),
+        };
+        let crew = Arc::new(Crew {
+            shared,
+            device,
+            queues: std::iter::repeat_with(new).take(count).collect(),
+            // Each entry may have a thread that hangs, and one that went on with it.
+            threads: Pool::new("fb-ring", 2 * ENTRIES_MAX * count),
+            pokes: AtomicU64::new(0),
+            ended: AtomicBool::new(false),
+        });
+        let online = online();
+        let (told, registered) = sync_channel(count * ENTRIES_MIN);
+        let mut wanted = 0;
+        for queue in 0..count {
+            // One is enough for a processor that may come later.
+            let entries = if online.contains(&queue) { ENTRIES_MIN } else { 1 };
+            wanted += entries;
+            (0..entries).for_each(|_| crew.start_entry(queue as u16, Some(told.clone())));
+        }
+        drop(told);
+        let outcome = all_registered(&registered, wanted);
+        if outcome.is_err() {
+            crew.ended.store(true, Relaxed);
+        }
+        outcome
+    }
+
+    fn queue(&self, queue: u16) -> &Queue {
+        &self.queues[usize::from(queue)]
+    }
+
+    fn start_entry(self: &Arc<Crew>, queue: u16, told: Option<Registered>) {
+        self.queue(queue).entries.fetch_add(1, SeqCst);
+        let crew = self.clone();
+        self.threads.offer(move || crew.work_new(queue, told));
+    }
+
+    /// Makes another entry: the last idle one has a request, which may hang.
+    fn grow(self: &Arc<Crew>, queue: u16) {
+        let place = self.queue(queue);
+        if self.ended.load(Relaxed)
+            || place.entries.load(SeqCst) >= ENTRIES_MAX
+            || place.growing.swap(true, SeqCst)
+        {
+            return;
+        }
+        self.start_entry(queue, None);
+    }
+
+    /// Goes on with an entry whose request was answered by another thread than the one that took
+    /// it: that one hangs, or ends without an entry.
+    fn adopt(self: &Arc<Crew>, seat: Box<Seat>) {
+        if self.ended.load(Relaxed) {
+            return;
+        }
+        let crew = self.clone();
+        self.threads.offer(move || crew.work_adopted(seat));
+    }
+
+    /// The life of a thread with a new entry. The first ones `tell` how they fare.
+    fn work_new(self: &Arc<Crew>, queue: u16, told: Option<Registered>) {
+        let _ = bind(queue); // A processor that is away has no requests.
+        let first = told.is_some();
+        match (self.register(queue), told) {
+            (Ok(worker), told) => {
+                match told {
+                    Some(told) => drop(told.send(Ok(()))),
+                    None => self.queue(queue).growing.store(false, SeqCst),
+                }
+                if !first {
+                    self.poke();
+                }
+                worker.serve();
+            }
+            (Err(e), told) => {
+                self.queue(queue).entries.fetch_sub(1, SeqCst);
+                match told {
+                    Some(told) => drop(told.send(Err(e))),
+                    None => self.not_grown(queue, &e),
+                }
+            }
+        }
+    }
+
+    fn register(self: &Arc<Crew>, queue: u16) -> io::Result<Worker> {
+        let mut worker =
+            Worker::new(self.clone(), Seat::new(queue)?, Start::New).map_err(|(e, _)| e)?;
+        worker.register()?;
+        Ok(worker)
+    }
+
+    fn not_grown(&self, queue: u16, error: &io::Error) {
+        if is_end(error) {
+            self.ended.store(true, Relaxed);
+            return;
+        }
+        tracing::warn!(%error, "a ring entry could not be made");
+        std::thread::sleep(Duration::from_secs(1)); // Before the next attempt.
+        self.queue(queue).growing.store(false, SeqCst);
+    }
+
+    /// The life of a thread that goes on with an entry. It must come to be: somebody waits for the
+    /// answer that is in it.
+    fn work_adopted(self: &Arc<Crew>, mut seat: Box<Seat>) {
+        let _ = bind(seat.queue);
+        while !self.ended.load(Relaxed) {
+            match Worker::new(self.clone(), seat, Start::Adopted) {
+                Ok(worker) => return worker.serve(),
+                Err((error, back)) => {
+                    tracing::warn!(%error, "an answer waits for a ring");
+                    std::thread::sleep(Duration::from_secs(1));
+                    seat = back;
+                }
+            }
+        }
+    }
+
+    /// Sends a request to the queue of the processor that this thread is bound to, without waiting
+    /// for it: the kernel is asked for no bytes of the root directory, and answers with a request.
+    fn poke(&self) {
+        // Even, as all the kernel's own numbers are, and far from them.
+        let unique = (1 << 62) + self.pokes.fetch_add(2, Relaxed);
+        let words = encode::Words::new()
+            .u32(48) // The whole message.
+            .u32(abi::NOTIFY_RETRIEVE as u32)
+            .u64(0) // No answer, but a notification.
+            .u64(unique)
+            .u64(crate::nodes::ROOT)
+            .u64(0)
+            .u32(0)
+            .u32(0);
+        if let Err(error) = rustix::io::writev(&self.device, &[IoSlice::new(words.bytes())]) {
+            tracing::debug!(%error, "a queue was not poked");
+        }
+    }
+}
+
+fn all_registered(registered: &Receiver<io::Result<()>>, wanted: usize) -> io::Result<()> {
+    for _ in 0..wanted {
+        let outcome = registered.recv_timeout(Duration::from_secs(30));
+        outcome.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_processors_are_read() {
+        let read = |text| numbers(text).collect::<Vec<_>>();
+        assert_eq!(read("0\n"), [0]);
+        assert_eq!(read("0-3,8\n"), [0, 1, 2, 3, 8]);
+        assert!(read("\n").is_empty());
+    }
+}

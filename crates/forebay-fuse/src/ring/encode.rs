@@ -1,0 +1,221 @@
+//! The answers of verbs as they lie in an entry's payload.
+
+use std::ffi::OsStr;
+use std::time::Duration;
+
+use forebay_backing::{Attr, DirEntry, FileKind, StatFs};
+
+use super::abi;
+use super::reply::{Listing, Reply};
+use crate::nodes::generation;
+use crate::reply::{AttrOf, Bytes, Fail, Fill, FillPlus, Found, Tell, Value, Written};
+use crate::request::Shared;
+use crate::verbs::fopen_flags;
+use crate::vfs::{Entry, How, Opened};
+
+/// Bytes put together in the kernel's order. The largest fixed answer, to CREATE, has 144.
+pub struct Words {
+    bytes: [u8; 160],
+    len: usize,
+}
+
+impl Words {
+    pub fn new() -> Words {
+        Words { bytes: [0; 160], len: 0 }
+    }
+
+    fn put(mut self, bytes: &[u8]) -> Words {
+        self.bytes[self.len..self.len + bytes.len()].copy_from_slice(bytes);
+        self.len += bytes.len();
+        self
+    }
+
+    pub fn u32(self, value: u32) -> Words {
+        self.put(&value.to_ne_bytes())
+    }
+
+    pub fn u64(self, value: u64) -> Words {
+        self.put(&value.to_ne_bytes())
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    /// `struct fuse_attr`.
+    fn attr(self, id: u64, attr: &Attr) -> Words {
+        self.u64(id)
+            .u64(attr.size)
+            .u64(attr.blocks)
+            .u64(attr.atime.sec as u64)
+            .u64(attr.mtime.sec as u64)
+            .u64(attr.ctime.sec as u64)
+            .u32(attr.atime.nsec)
+            .u32(attr.mtime.nsec)
+            .u32(attr.ctime.nsec)
+            .u32(kind_bits(attr.kind) | (attr.mode & 0o7777))
+            .u32(attr.nlink)
+            .u32(attr.uid)
+            .u32(attr.gid)
+            .u32(attr.rdev as u32)
+            .u32(attr.blksize)
+            .u32(0)
+    }
+
+    /// `struct fuse_entry_out`.
+    fn entry(self, shared: &Shared, entry: &Entry) -> Words {
+        let (entry_ttl, attr_ttl): (Duration, Duration) = (shared.entry_ttl, shared.attr_ttl);
+        self.u64(entry.id)
+            .u64(generation(entry.attr.key))
+            .u64(entry_ttl.as_secs())
+            .u64(attr_ttl.as_secs())
+            .u32(entry_ttl.subsec_nanos())
+            .u32(attr_ttl.subsec_nanos())
+            .attr(entry.id, &entry.attr)
+    }
+
+    /// `struct fuse_open_out`.
+    fn open(self, opened: &Opened) -> Words {
+        let (passthrough, id) = match opened.how {
+            How::Passthrough(id) => (abi::FOPEN_PASSTHROUGH, id),
+            How::Cached { .. } | How::Direct => (0, 0),
+        };
+        self.u64(opened.handle).u32(fopen_flags(opened) | passthrough).u32(id)
+    }
+}
+
+fn kind_bits(kind: FileKind) -> u32 {
+    match kind {
+        FileKind::File => libc::S_IFREG,
+        FileKind::Dir => libc::S_IFDIR,
+        FileKind::Symlink => libc::S_IFLNK,
+        FileKind::Fifo => libc::S_IFIFO,
+        FileKind::Socket => libc::S_IFSOCK,
+        FileKind::Char => libc::S_IFCHR,
+        FileKind::Block => libc::S_IFBLK,
+    }
+}
+
+impl Fail for Reply {
+    fn fail(self, errno: i32) {
+        self.send(Err(errno));
+    }
+}
+
+impl Tell<()> for Reply {
+    fn tell(self, _: &Shared, (): ()) {
+        self.send(Ok(0));
+    }
+}
+
+impl Tell<Entry> for Reply {
+    fn tell(self, shared: &Shared, entry: Entry) {
+        self.bytes(Words::new().entry(shared, &entry).bytes());
+    }
+}
+
+impl Tell<AttrOf> for Reply {
+    fn tell(self, shared: &Shared, of: AttrOf) {
+        let ttl = shared.attr_ttl;
+        let words = Words::new().u64(ttl.as_secs()).u32(ttl.subsec_nanos()).u32(0);
+        self.bytes(words.attr(of.id, &of.attr).bytes());
+    }
+}
+
+impl Tell<Opened> for Reply {
+    fn tell(self, _: &Shared, opened: Opened) {
+        self.bytes(Words::new().open(&opened).bytes());
+    }
+}
+
+impl Tell<(Entry, Opened)> for Reply {
+    fn tell(self, shared: &Shared, (entry, opened): (Entry, Opened)) {
+        self.bytes(Words::new().entry(shared, &entry).open(&opened).bytes());
+    }
+}
+
+impl Tell<Written> for Reply {
+    fn tell(self, _: &Shared, written: Written) {
+        self.bytes(Words::new().u32(written.0).u32(0).bytes());
+    }
+}
+
+impl Tell<Found> for Reply {
+    fn tell(self, _: &Shared, at: Found) {
+        self.bytes(Words::new().u64(at.0).bytes());
+    }
+}
+
+impl Tell<StatFs> for Reply {
+    fn tell(self, _: &Shared, s: StatFs) {
+        let words = Words::new().u64(s.blocks).u64(s.bfree).u64(s.bavail).u64(s.files).u64(s.ffree);
+        let words = words.u32(s.bsize).u32(s.namelen).u32(s.frsize).u32(0);
+        self.bytes(words.put(&[0; 24]).bytes());
+    }
+}
+
+impl Tell<Value> for Reply {
+    fn tell(self, _: &Shared, value: Value) {
+        match value.room as usize {
+            0 => self.bytes(Words::new().u32(value.bytes.len() as u32).u32(0).bytes()),
+            room if room < value.bytes.len() => self.fail(libc::ERANGE),
+            _ => self.bytes(&value.bytes),
+        }
+    }
+}
+
+impl Bytes for Reply {
+    fn room(&mut self, size: usize) -> &mut [u8] {
+        &mut self.payload()[..size]
+    }
+
+    fn filled(self, len: usize) {
+        self.send(Ok(len));
+    }
+
+    fn bytes(mut self, bytes: &[u8]) {
+        self.payload()[..bytes.len()].copy_from_slice(bytes);
+        self.send(Ok(bytes.len()));
+    }
+}
+
+/// `struct fuse_dirent`, with the name.
+fn dirent(
+    ino: u64,
+    next: u64,
+    kind: FileKind,
+    name: &OsStr,
+    into: &mut Listing,
+    entry: &[u8],
+) -> bool {
+    let name = name.as_encoded_bytes();
+    let words = Words::new().u64(ino).u64(next).u32(name.len() as u32).u32(kind_bits(kind) >> 12);
+    into.add(&[entry, words.bytes(), name])
+}
+
+impl Fail for Listing {
+    fn fail(self, errno: i32) {
+        self.reply.fail(errno);
+    }
+}
+
+impl Fill for Listing {
+    fn add(&mut self, entry: &DirEntry, ino: u64, next: u64) -> bool {
+        dirent(ino, next, entry.kind, &entry.name, self, &[])
+    }
+
+    fn done(self) {
+        self.send();
+    }
+}
+
+impl FillPlus for Listing {
+    fn add(&mut self, shared: &Shared, name: &OsStr, entry: &Entry, next: u64) -> bool {
+        let words = Words::new().entry(shared, entry);
+        dirent(entry.id, next, entry.attr.kind, name, self, words.bytes())
+    }
+
+    fn done(self) {
+        self.send();
+    }
+}

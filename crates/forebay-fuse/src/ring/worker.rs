@@ -1,0 +1,199 @@
+//! A thread with an entry: waits for a request, has it answered, commits the answer, and so on,
+//! until the session ends or another thread has answered in its stead and taken the entry.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::time::Duration;
+
+use super::Crew;
+use super::abi::{COMMIT_AND_FETCH, NOTIFY_REPLY, REGISTER};
+use super::buffer::{KEPT, View};
+use super::decode::{Request, dispatch};
+use super::reply::{Reply, Seat, at_home, come_home};
+use super::uring::{Command, Uring};
+
+/// A large buffer that was not needed for so long gives its memory back.
+const TRIM_AFTER: Duration = Duration::from_secs(2);
+
+/// What is to be done with the entry that a worker begins with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// Registered.
+    New,
+    /// Its answer is to be committed.
+    Adopted,
+}
+
+/// What a worker submits next.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Register,
+    Commit,
+    /// The same for a poke: whether somebody had been waiting is to be known.
+    CommitPoke,
+}
+
+pub struct Worker {
+    crew: Arc<Crew>,
+    uring: Uring,
+    view: View,
+    seat: Box<Seat>,
+    step: Step,
+}
+
+impl Worker {
+    /// Gives the entry back if there is no ring or no memory for it.
+    pub fn new(
+        crew: Arc<Crew>,
+        seat: Box<Seat>,
+        start: Start,
+    ) -> Result<Worker, (io::Error, Box<Seat>)> {
+        let made = Uring::new().and_then(|uring| Ok((uring, seat.buffer.view()?)));
+        let step = match start {
+            Start::New => Step::Register,
+            Start::Adopted => Step::Commit,
+        };
+        match made {
+            Ok((uring, view)) => Ok(Worker { crew, uring, view, seat, step }),
+            Err(e) => Err((e, seat)),
+        }
+    }
+
+    /// Registers a new entry; `Err` if the kernel refuses it.
+    pub fn register(&mut self) -> io::Result<()> {
+        let crew = self.crew.clone();
+        let queue = crew.queue(self.seat.queue);
+        queue.idle.fetch_add(1, SeqCst);
+        let refused = |e| {
+            queue.idle.fetch_sub(1, SeqCst);
+            Err(e)
+        };
+        if let Err(e) = self.submit() {
+            return refused(e);
+        }
+        // Nothing is delivered before the first wait: a result is an error.
+        match self.uring.ready() {
+            None => Ok(()),
+            Some(result) => refused(io::Error::from_raw_os_error(-result)),
+        }
+    }
+
+    /// Serves until the entry is gone. A new entry is registered by then.
+    pub fn serve(mut self) {
+        loop {
+            let Some(request) = self.fetch() else { return };
+            let unique = request.unique();
+            self.seat.commit_id = request.commit_id();
+            self.seat.large |= request.payload_len() > KEPT;
+            self.step = match request.opcode() {
+                NOTIFY_REPLY => Step::CommitPoke,
+                _ => Step::Commit,
+            };
+            let payload = self.view.payload(request.payload_len());
+            at_home(unique);
+            let reply = Reply::new(self.crew.clone(), unique, self.seat);
+            dispatch(&self.crew.shared, &request, payload, reply);
+            match come_home() {
+                Some(seat) => self.seat = seat,
+                None => return,
+            }
+        }
+    }
+
+    /// Submits what is due and waits for a request; `None` at the end of the session.
+    fn fetch(&mut self) -> Option<Request> {
+        let crew = self.crew.clone();
+        let queue = crew.queue(self.seat.queue);
+        let mut backlog = false;
+        if self.step != Step::Register {
+            queue.idle.fetch_add(1, SeqCst);
+            self.push();
+        }
+        let mut result = None;
+        if self.step == Step::CommitPoke {
+            result = match self.uring.submit_pushed() {
+                Ok(()) => self.uring.ready(),
+                Err(e) => return self.end(&e),
+            };
+            backlog = result.is_some();
+        }
+        let result = match result.map_or_else(|| self.wait(), Ok) {
+            Ok(result) => result,
+            Err(e) => return self.end(&e),
+        };
+        let idle = queue.idle.fetch_sub(1, SeqCst) - 1;
+        if result < 0 {
+            queue.idle.fetch_add(1, SeqCst);
+            return self.end(&io::Error::from_raw_os_error(-result));
+        }
+        let request = Request::new(self.seat.buffer.headers());
+        // A poke is answered at once and needs nobody beside it.
+        if request.opcode() != NOTIFY_REPLY {
+            match idle {
+                0 => crew.grow(self.seat.queue),
+                _ if backlog => crew.poke(),
+                _ => {}
+            }
+        }
+        Some(request)
+    }
+
+    fn wait(&mut self) -> io::Result<i32> {
+        if self.seat.large {
+            if let Some(result) = self.uring.wait(Some(TRIM_AFTER))? {
+                return Ok(result);
+            }
+            // Nothing is delivered while we do not wait (B1).
+            self.seat.buffer.trim();
+            self.seat.large = false;
+        }
+        loop {
+            if let Some(result) = self.uring.wait(None)? {
+                return Ok(result);
+            }
+        }
+    }
+
+    fn push(&mut self) {
+        let buffers = self.seat.buffer.iovecs();
+        self.uring.push(self.crew.device.as_fd(), &command(&self.seat, self.step, &buffers));
+    }
+
+    fn submit(&mut self) -> io::Result<()> {
+        let buffers = self.seat.buffer.iovecs();
+        self.uring.push(self.crew.device.as_fd(), &command(&self.seat, self.step, &buffers));
+        self.uring.submit_pushed()
+    }
+
+    fn end(&mut self, why: &io::Error) -> Option<Request> {
+        let queue = self.crew.queue(self.seat.queue);
+        queue.idle.fetch_sub(1, SeqCst);
+        queue.entries.fetch_sub(1, SeqCst);
+        if self.crew.ended.load(Relaxed) || is_end(why) {
+            self.crew.ended.store(true, Relaxed);
+        } else {
+            tracing::error!(error = %why, "a ring entry is lost");
+        }
+        None
+    }
+}
+
+/// What the kernel says when the mount is gone.
+pub fn is_end(e: &io::Error) -> bool {
+    let ends = [libc::ENOTCONN, libc::ECONNABORTED, libc::ECANCELED, libc::ENODEV];
+    e.raw_os_error().is_some_and(|errno| ends.contains(&errno))
+}
+
+fn command<'a>(seat: &Seat, step: Step, buffers: &'a [libc::iovec]) -> Command<'a> {
+    match step {
+        Step::Register => Command { op: REGISTER, queue: seat.queue, commit_id: 0, buffers },
+        Step::Commit | Step::CommitPoke => Command {
+            op: COMMIT_AND_FETCH,
+            queue: seat.queue,
+            commit_id: seat.commit_id,
+            buffers: &[],
+        },
+    }
+}
