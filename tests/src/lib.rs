@@ -20,6 +20,7 @@ mod ports;
 mod procs;
 mod rng;
 pub mod sample;
+mod switch;
 pub mod sys;
 pub mod tree;
 mod wait;
@@ -30,6 +31,7 @@ pub use faults::Faults;
 pub use ports::free_port;
 pub use procs::{Proc, is_alive, is_root, kill, open_fds, rss_kib, user_ids};
 pub use rng::{Rng, fill};
+pub use switch::Switch;
 pub use wait::{PATIENCE, eventually, soak, within};
 
 use std::io::Write;

@@ -66,6 +66,12 @@ impl Control {
         id >= BASE
     }
 
+    /// Some file of the directory: its path in the mount and its node.
+    pub fn some_file(&self) -> Option<(String, u64)> {
+        let at = self.nodes.iter().position(|item| item.kind == FileKind::File)?;
+        Some((format!("{NAME}/{}", self.nodes[at].path), BASE + at as u64))
+    }
+
     pub fn root(&self) -> u64 {
         BASE
     }

@@ -96,8 +96,8 @@ impl Mount {
         };
         let mut session =
             open_session(server, &options, threads, root).map_err(|e| explain(e, &options))?;
-        let over_ring = match start_ring(&session, &shared, &options, io_uring.load(Relaxed)) {
-            Ok(over_ring) => over_ring,
+        let crew = match start_ring(&session, &shared, &options, io_uring.load(Relaxed)) {
+            Ok(crew) => crew,
             Err(error) => {
                 detach(&options);
                 return Err(error);
@@ -127,13 +127,16 @@ impl Mount {
             .map_err(|e| Error::io(e, "starting the session thread"))?;
         let stop = Arc::new(AtomicBool::new(false));
         start_watchdog(shared.clone(), engine, stop.clone())?;
+        if let Some(crew) = &crew {
+            crew.make_known();
+        }
         Ok(Mount {
             shared,
             mountpoint: options.mountpoint,
             notifier,
             ended,
             passthrough,
-            over_ring,
+            over_ring: crew.is_some(),
             stop,
         })
     }
@@ -256,24 +259,25 @@ fn start_ring(
     shared: &Arc<Shared>,
     options: &MountOptions,
     granted: bool,
-) -> Result<bool> {
+) -> Result<Option<Arc<Crew>>> {
     if !granted {
         return match options.transport {
             Transport::IoUring => Err(no_ring("it was not granted")),
-            Transport::Auto | Transport::Dev => Ok(false),
+            Transport::Auto | Transport::Dev => Ok(None),
         };
     }
     let device = session.as_fd().try_clone_to_owned();
-    let started = device.and_then(|device| Crew::start(shared.clone(), device));
+    let started =
+        device.and_then(|device| Crew::start(shared.clone(), device, &options.mountpoint));
     match started {
-        Ok(()) => {
+        Ok(crew) => {
             shared.seat_all();
-            Ok(true)
+            Ok(Some(crew))
         }
         Err(e) if options.transport == Transport::IoUring => Err(no_ring(&e.to_string())),
         Err(e) => {
             tracing::warn!(error = %e, "no requests over io_uring: they come over /dev/fuse");
-            Ok(false)
+            Ok(None)
         }
     }
 }

@@ -22,8 +22,9 @@ mod reply;
 mod uring;
 mod worker;
 
-use std::io::{self, IoSlice};
+use std::io;
 use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{
     AtomicBool, AtomicU64, AtomicUsize,
@@ -114,6 +115,11 @@ pub struct Crew {
     device: OwnedFd,
     queues: Vec<Queue>,
     threads: Pool,
+    /// For looking up what pokes ask for.
+    learner: Pool,
+    known: Known,
+    /// A file that was opened lately.
+    recent: AtomicU64,
     pokes: AtomicU64,
     /// The mount is gone.
     ended: AtomicBool,
@@ -124,7 +130,8 @@ type Registered = SyncSender<io::Result<()>>;
 impl Crew {
     /// Registers the first entries of every queue. From the last of them on the kernel sends
     /// requests here; if one is refused, it never does.
-    pub fn start(shared: Arc<Shared>, device: OwnedFd) -> io::Result<()> {
+    pub fn start(shared: Arc<Shared>, device: OwnedFd, mountpoint: &Path) -> io::Result<Arc<Crew>> {
+        let (path, node) = shared.vfs.some_control_file().ok_or(io::ErrorKind::NotFound)?;
         let count = queues()?;
         let new = || Queue {
             idle: AtomicUsize::new(0),
@@ -137,6 +144,9 @@ impl Crew {
             queues: std::iter::repeat_with(new).take(count).collect(),
             // Each entry may have a thread that hangs, and one that went on with it.
             threads: Pool::new("fb-ring", 2 * ENTRIES_MAX * count),
+            learner: Pool::new("fb-poke", 1),
+            recent: AtomicU64::new(0),
+            known: Known { path: mountpoint.join(path), node },
             pokes: AtomicU64::new(0),
             ended: AtomicBool::new(false),
         });
@@ -154,7 +164,7 @@ impl Crew {
         if outcome.is_err() {
             crew.ended.store(true, Relaxed);
         }
-        outcome
+        outcome.map(|()| crew)
     }
 
     fn queue(&self, queue: u16) -> &Queue {
@@ -248,8 +258,17 @@ impl Crew {
     }
 
     /// Sends a request to the queue of the processor that this thread is bound to, without waiting
-    /// for it: the kernel is asked for no bytes of the root directory, and answers with a request.
-    fn poke(&self) {
+    /// for it: the kernel is asked for no bytes of a file, and answers with a request. It must know
+    /// the file.
+    fn poke(self: &Arc<Crew>) {
+        let recent = self.recent.load(Relaxed);
+        if !self.ask_for(self.known.node) && !self.ask_for(recent) {
+            let crew = self.clone();
+            self.learner.offer(move || crew.learn());
+        }
+    }
+
+    fn ask_for(&self, node: u64) -> bool {
         // Even, as all the kernel's own numbers are, and far from them.
         let unique = (1 << 62) + self.pokes.fetch_add(2, Relaxed);
         let words = encode::Words::new()
@@ -257,14 +276,43 @@ impl Crew {
             .u32(abi::NOTIFY_RETRIEVE as u32)
             .u64(0) // No answer, but a notification.
             .u64(unique)
-            .u64(crate::nodes::ROOT)
+            .u64(node)
             .u64(0)
             .u32(0)
             .u32(0);
-        if let Err(error) = rustix::io::writev(&self.device, &[IoSlice::new(words.bytes())]) {
-            tracing::debug!(%error, "a queue was not poked");
+        rustix::io::write(&self.device, words.bytes()).is_ok()
+    }
+
+    /// Makes the kernel know the file that pokes ask for. Returns when it does, or after a while.
+    pub fn make_known(self: &Arc<Crew>) {
+        let (crew, (done, learned)) = (self.clone(), sync_channel(1));
+        self.learner.offer(move || {
+            crew.learn();
+            let _ = done.send(());
+        });
+        let _ = learned.recv_timeout(Duration::from_secs(5));
+    }
+
+    /// Looks the file up, on a thread of its own.
+    fn learn(&self) {
+        // A request of our own that is under way when we are killed is answered only once the
+        // device is closed. So this thread must not be what keeps it open.
+        const CLOSE_RANGE_UNSHARE: libc::c_uint = 1 << 1;
+        // SAFETY: the call takes three numbers, and the descriptors it closes are this thread's
+        // own copies, which nothing here uses.
+        let alone = unsafe {
+            libc::syscall(libc::SYS_close_range, 0, libc::c_uint::MAX, CLOSE_RANGE_UNSHARE)
+        };
+        if alone == 0 {
+            let _ = rustix::fs::stat(&self.known.path);
         }
     }
+}
+
+/// A file that is asked for in a poke.
+struct Known {
+    path: PathBuf,
+    node: u64,
 }
 
 fn all_registered(registered: &Receiver<io::Result<()>>, wanted: usize) -> io::Result<()> {

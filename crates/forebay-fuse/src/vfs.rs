@@ -202,6 +202,11 @@ impl Vfs {
         }
     }
 
+    /// A regular file that never needs the backing store: its path in the mount and its node.
+    pub fn some_control_file(&self) -> Option<(String, u64)> {
+        self.control.some_file()
+    }
+
     pub fn statfs(&self) -> Result<StatFs> {
         self.engine.ask(|b| b.statfs())
     }

@@ -38,7 +38,7 @@ impl Request {
         long(&self.0, 8)
     }
 
-    fn node(&self) -> u64 {
+    pub fn node(&self) -> u64 {
         long(&self.0, 16)
     }
 

@@ -3,12 +3,13 @@
 
 use std::io;
 use std::os::fd::AsFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
 
 use super::Crew;
-use super::abi::{COMMIT_AND_FETCH, NOTIFY_REPLY, REGISTER};
+use super::abi::{COMMIT_AND_FETCH, NOTIFY_REPLY, OPEN, REGISTER};
 use super::buffer::{KEPT, View};
 use super::decode::{Request, dispatch};
 use super::reply::{Reply, Seat, at_home, come_home};
@@ -94,7 +95,12 @@ impl Worker {
             let payload = self.view.payload(request.payload_len());
             at_home(unique);
             let reply = Reply::new(self.crew.clone(), unique, self.seat);
-            dispatch(&self.crew.shared, &request, payload, reply);
+            let shared = &self.crew.shared;
+            // A reply that is dropped answers EIO; without this thread nobody would commit that.
+            let work = AssertUnwindSafe(|| dispatch(shared, &request, payload, reply));
+            if catch_unwind(work).is_err() {
+                tracing::error!(opcode = request.opcode(), "a request was answered EIO by a bug");
+            }
             match come_home() {
                 Some(seat) => self.seat = seat,
                 None => return,
@@ -129,6 +135,9 @@ impl Worker {
             return self.end(&io::Error::from_raw_os_error(-result));
         }
         let request = Request::new(self.seat.buffer.headers());
+        if request.opcode() == OPEN {
+            crew.recent.store(request.node(), Relaxed);
+        }
         // A poke is answered at once and needs nobody beside it.
         if request.opcode() != NOTIFY_REPLY {
             match idle {
