@@ -113,10 +113,13 @@ impl Mount {
         }
         let notifier = session.notifier();
         let ended: Arc<(Mutex<bool>, Condvar)> = Arc::default();
-        let signal = ended.clone();
+        let (signal, serving) = (ended.clone(), crew.clone());
         let serve = move || {
             if let Err(e) = session.run() {
                 tracing::error!(error = %e, "the FUSE session ended");
+            }
+            if let Some(crew) = &serving {
+                crew.settle();
             }
             *signal.0.lock().expect("no panic inside") = true;
             signal.1.notify_all();

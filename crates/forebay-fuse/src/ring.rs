@@ -31,7 +31,7 @@ use std::sync::atomic::{
     Ordering::{Relaxed, SeqCst},
 };
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay_engine::Pool;
 use rustix::thread::CpuSet;
@@ -121,6 +121,8 @@ pub struct Crew {
     /// A file that was opened lately.
     recent: AtomicU64,
     pokes: AtomicU64,
+    /// Requests being worked on.
+    working: AtomicUsize,
     /// The mount is gone.
     ended: AtomicBool,
 }
@@ -148,6 +150,7 @@ impl Crew {
             recent: AtomicU64::new(0),
             known: Known { path: mountpoint.join(path), node },
             pokes: AtomicU64::new(0),
+            working: AtomicUsize::new(0),
             ended: AtomicBool::new(false),
         });
         let online = online();
@@ -165,6 +168,15 @@ impl Crew {
             crew.ended.store(true, Relaxed);
         }
         outcome.map(|()| crew)
+    }
+
+    /// At the end of the session: returns when no request is worked on any more, or when one that
+    /// is hangs. The kernel waits for nobody: a file's last close may still be under way.
+    pub fn settle(&self) {
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while self.working.load(SeqCst) > 0 && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     fn queue(&self, queue: u16) -> &Queue {

@@ -98,9 +98,11 @@ impl Worker {
             let shared = &self.crew.shared;
             // A reply that is dropped answers EIO; without this thread nobody would commit that.
             let work = AssertUnwindSafe(|| dispatch(shared, &request, payload, reply));
+            self.crew.working.fetch_add(1, SeqCst);
             if catch_unwind(work).is_err() {
                 tracing::error!(opcode = request.opcode(), "a request was answered EIO by a bug");
             }
+            self.crew.working.fetch_sub(1, SeqCst);
             match come_home() {
                 Some(seat) => self.seat = seat,
                 None => return,
