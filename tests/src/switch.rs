@@ -13,9 +13,13 @@ pub struct Switch {
 }
 
 impl Switch {
-    /// Waits for the lock; `None` where the kernel has no such switch.
+    /// Waits for the lock; `None` where the kernel has no such switch, or this process may not use
+    /// what it switches.
     pub fn take() -> Option<Switch> {
         let before = std::fs::read_to_string(SWITCH).ok()?;
+        if !may_make_rings() || !may_run_everywhere() {
+            return None;
+        }
         // Not in a place that a test removes; shared with `run`.
         let path = Path::new("/tmp/forebay-enable_uring.lock");
         let lock = File::options().create(true).append(true).open(path).expect("lock file");
@@ -27,6 +31,30 @@ impl Switch {
     pub fn set(&self, word: &str) {
         std::fs::write(SWITCH, word).expect("root may set the switch");
     }
+}
+
+/// A container may forbid them.
+fn may_make_rings() -> bool {
+    let mut params = [0_u64; 15];
+    // SAFETY: `struct io_uring_params` has 120 bytes, and zeros ask for nothing special.
+    let fd = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, params.as_mut_ptr()) };
+    if fd >= 0 {
+        // SAFETY: the descriptor was just made, and nobody else knows it.
+        unsafe { libc::close(fd as i32) };
+    }
+    fd >= 0
+}
+
+/// A container may be given some processors; the daemon takes /dev/fuse then.
+fn may_run_everywhere() -> bool {
+    let mine = rustix::thread::sched_getaffinity(None).map_or(0, |set| set.count() as usize);
+    let online = std::fs::read_dir("/sys/devices/system/cpu").into_iter().flatten().flatten();
+    let is_cpu = |name: &str| name.strip_prefix("cpu").is_some_and(|n| n.parse::<usize>().is_ok());
+    let there = online.filter(|entry| {
+        let on = std::fs::read_to_string(entry.path().join("online"));
+        is_cpu(&entry.file_name().to_string_lossy()) && on.map_or(true, |word| word.trim() == "1")
+    });
+    mine >= there.count()
 }
 
 impl Drop for Switch {
@@ -42,7 +70,7 @@ macro_rules! needs_ring {
         $crate::needs_forebay!();
         match $crate::Switch::take() {
             Some(switch) => switch,
-            None => $crate::skip!("this kernel has no FUSE over io_uring"),
+            None => $crate::skip!("no FUSE over io_uring here"),
         }
     }};
 }
