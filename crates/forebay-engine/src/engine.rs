@@ -503,7 +503,8 @@ impl Engine {
         let blank = self.blanks.lock().expect("no panic inside").pop();
         if let Some((id, shadow)) = blank {
             match self.media().rename(&tier::shadow_name(id), name) {
-                Ok(()) => return Ok(shadow),
+                // As old as one that is made now.
+                Ok(()) => return shadow.set_mtime(now()).map(|()| shadow),
                 Err(_) => self.trash.lock().expect("no panic inside").push(id),
             }
         }
@@ -541,6 +542,8 @@ impl Engine {
         let holds = inner.state.ranges.count() > 0 || inner.state.flags.opaque;
         let opened = match holds {
             true => self.media().open(&name, Open::Existing),
+            // A file that is gone may have given its own away.
+            false if inner.gone => self.media().open(&name, Open::Fresh),
             false => self.fresh_shadow(&name),
         };
         let shadow = self.note_tier(opened)?;
@@ -680,7 +683,9 @@ impl Engine {
 
 /// Whether a shadow that nothing was written to through us is empty in every respect, and ours.
 fn is_blank(shadow: &dyn MediaFile) -> bool {
-    shadow.stat().is_ok_and(|stat| stat.len == 0 && stat.allocated == 0) && is_alone(shadow)
+    let empty = shadow.stat().is_ok_and(|stat| stat.len == 0 && stat.allocated == 0);
+    // Where it cannot be told, a mapping that somebody kept would show him the next file.
+    empty && shadow.is_ours_alone().unwrap_or(false)
 }
 
 /// Whether no program has the shadow open or mapped past us. One that was passed through to it may

@@ -103,10 +103,18 @@ impl Engine {
         asked.is_some_and(|at| at.elapsed() < ttl)
     }
 
-    /// Keeps in mind that an open file had no `security.capability` at `asked`.
-    pub fn note_no_capability(&self, file: &File, asked: Instant) {
-        if let Some(seen) = file.lock().live.as_mut().and_then(|live| live.seen.as_mut()) {
-            seen.no_capability = Some(asked);
+    /// What to remember of an open file before the backing store is asked about it.
+    pub fn before_asking(&self, file: &File) -> Asked {
+        asked_of(&file.lock())
+    }
+
+    /// Keeps in mind that an open file had no `security.capability` when that was asked.
+    pub fn note_no_capability(&self, file: &File, asked: Asked) {
+        let mut inner = file.lock();
+        let holds = asked.still_holds(&inner);
+        let seen = inner.live.as_mut().and_then(|live| live.seen.as_mut());
+        if let Some(seen) = seen.filter(|_| holds) {
+            seen.no_capability = Some(asked.at);
         }
     }
 
@@ -115,10 +123,14 @@ impl Engine {
         let path = inner.state.paths.first().cloned();
         let seen = inner.live.as_mut().and_then(|live| live.seen.as_mut());
         let Some((path, seen)) = path.zip(seen.filter(|seen| !seen.asked_again)) else { return };
+        // What a batch waits for goes first.
+        if self.landings.queued() > 0 {
+            return;
+        }
         seen.asked_again = true;
         let (engine, file) = (self.clone(), file.clone());
         self.landings.offer(move || {
-            let asked = Instant::now();
+            let asked = engine.before_asking(&file);
             let quietly = |call: &dyn Fn() -> Result<()>| engine.health.quietly(call);
             let _ = quietly(&|| {
                 let attr = engine.backing.stat(&path)?;
@@ -126,9 +138,11 @@ impl Engine {
                 if attr.key != file.key {
                     return Ok(());
                 }
-                if !note_seen(&mut file.lock(), asked, &attr) {
+                let mut inner = file.lock();
+                if !asked.still_holds(&inner) || !note_seen(&mut inner, asked.at, &attr) {
                     return Ok(());
                 }
+                drop(inner);
                 match engine.backing.xattr_get(&path, OsStr::new(CAPABILITY)) {
                     Err(error) if error.is(libc::ENODATA) => {
                         engine.note_no_capability(&file, asked);
@@ -445,7 +459,8 @@ impl Engine {
         let done = self.ask(|b| b.unlink(at.path));
         failpoint::pass("unlink.done");
         if done.is_ok() {
-            self.lost_name(&file, at.path)?;
+            // Closed and opened anew meanwhile, it is another to us.
+            self.lost_name(&self.find(at.key).unwrap_or(file), at.path)?;
         }
         if let Some(n) = n {
             self.note_tier(self.index.conclude(n, done.is_ok()))?;
@@ -496,6 +511,9 @@ impl Engine {
     fn lost_name(&self, file: &Arc<File>, path: &Path) -> Result<()> {
         let (links, found) = self.links_left(file);
         let mut inner = file.lock();
+        if inner.gone {
+            return Ok(()); // Its last handle was closed meanwhile: no trace of it is left.
+        }
         inner.state.paths.retain(|known| **known != *path);
         inner.state.owner.nlink = links;
         if !inner.state.paths.is_empty() {
@@ -536,7 +554,7 @@ impl Engine {
         // A file's lock comes before the graveyard's: look again whether it is still there.
         let waits = self.graveyard.lock().expect("no panic inside").contains_key(&key);
         let complete = inner.state.is_complete() || inner.live().backing.is_some();
-        if !waits || !complete {
+        if !waits || !complete || inner.gone {
             return None;
         }
         inner.live().opens += 1;
@@ -617,9 +635,15 @@ impl Engine {
             if let (Some(file), Some(over)) = (&replaced, over)
                 && over.key != from.key
             {
-                self.lost_name(file, to)?;
+                self.lost_name(&self.find(over.key).unwrap_or_else(|| file.clone()), to)?;
             }
             self.moved(&moved, from.path, to)?;
+            // Closed and opened anew meanwhile, it is another to us.
+            let anew = self.find(from.key);
+            let is_moved = |anew: &Arc<File>| moved.iter().any(|file| file.id == anew.id);
+            if let Some(anew) = anew.filter(|anew| !is_moved(anew)) {
+                self.moved(&[anew], from.path, to)?;
+            }
             self.moved(&back, to, from.path)?;
             self.refresh(Named { path: to, ..from });
             if let (true, Some(over)) = (exchange, over) {
@@ -655,6 +679,26 @@ impl Engine {
         }
         Ok(())
     }
+}
+
+/// A moment before the backing store was asked about a file.
+#[derive(Debug, Clone, Copy)]
+pub struct Asked {
+    at: Instant,
+    base_seq: u32,
+    /// Somebody was changing it through us.
+    changing: bool,
+}
+
+impl Asked {
+    /// Whether nothing has changed it through us since.
+    fn still_holds(&self, inner: &Inner) -> bool {
+        !self.changing && inner.changing == 0 && inner.base_seq == self.base_seq
+    }
+}
+
+fn asked_of(inner: &Inner) -> Asked {
+    Asked { at: Instant::now(), base_seq: inner.base_seq, changing: inner.changing > 0 }
 }
 
 /// What a front-end decides by.

@@ -11,14 +11,26 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{self, AtFlags, Mode, OFlags};
+use rustix::fs::{self, AtFlags, Mode, OFlags, Timespec, Timestamps};
 use rustix::io::{Errno, Result};
+
+use crate::pool::run_anywhere;
 
 /// So many are kept, each an open descriptor.
 const KEPT: usize = 64;
 
 /// Making a file is slow if it takes longer than this.
 const SLOW: Duration = Duration::from_micros(100);
+
+const NOW: Timestamps = {
+    let now = Timespec { tv_sec: 0, tv_nsec: fs::UTIME_NOW };
+    Timestamps { last_access: now, last_modification: now }
+};
+
+/// Too many open files, or a full or failing tier: whoever needs a file will be told.
+fn passes(e: Errno) -> bool {
+    matches!(e, Errno::MFILE | Errno::NFILE | Errno::NOSPC | Errno::DQUOT | Errno::IO)
+}
 
 #[derive(Debug, Default)]
 pub struct Stock {
@@ -48,14 +60,17 @@ impl Stock {
         }
         let Some(fd) = self.shared.ready().pop() else { return Ok(None) };
         match fs::linkat(&fd, "", dir, name, AtFlags::EMPTY_PATH) {
-            Ok(()) => Ok(Some(fd)),
+            // As old as one that is made now.
+            Ok(()) => fs::futimens(&fd, &NOW).map(|()| Some(fd)),
             Err(Errno::EXIST) => {
                 self.shared.ready().push(fd);
                 Err(Errno::EXIST)
             }
-            // Somebody without the right to link what has no name, for example.
-            Err(_) => {
-                self.shared.end();
+            Err(e) => {
+                // Somebody without the right to link what has no name, for example.
+                if !passes(e) {
+                    self.shared.end();
+                }
                 Ok(None)
             }
         }
@@ -72,7 +87,10 @@ impl Stock {
         }
         let Ok(dir) = dir.try_clone_to_owned() else { return };
         let shared = self.shared.clone();
-        let make = move || shared.fill(dir.as_fd());
+        let make = move || {
+            run_anywhere(); // Whoever needed a file may be bound to a processor.
+            shared.fill(dir.as_fd());
+        };
         *maker = std::thread::Builder::new().name("fb-stock".into()).spawn(make).ok();
     }
 }
@@ -112,8 +130,7 @@ impl Shared {
             let began = Instant::now();
             match fs::openat(dir, ".", flags, Mode::RUSR | Mode::WUSR) {
                 Ok(fd) => self.ready().push(fd),
-                // Too many open files, or a full tier: whoever needs one will be told.
-                Err(Errno::MFILE | Errno::NFILE | Errno::NOSPC | Errno::DQUOT) => break,
+                Err(e) if passes(e) => break,
                 Err(_) => self.end(),
             }
             self.note(began.elapsed());

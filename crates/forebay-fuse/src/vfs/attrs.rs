@@ -3,7 +3,6 @@
 use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
 
 use forebay_backing::{Attr, Error, FileKind, Result, SetAttr, XattrMode};
 use forebay_engine::rules::Origin;
@@ -106,9 +105,9 @@ impl Vfs {
         }
         let _tree = self.tree();
         let path = self.path(id)?;
-        let asked = Instant::now();
+        let asked = file.as_ref().map(|file| self.engine.before_asking(file));
         let value = self.engine.ask(|b| b.xattr_get(&path, name));
-        if let (Some(file), Err(error)) = (file, &value)
+        if let (Some(file), Some(asked), Err(error)) = (file, asked, &value)
             && error.is(libc::ENODATA)
         {
             self.engine.note_no_capability(&file, asked);
