@@ -67,8 +67,11 @@ impl Filesystem for Server {
             self.io_uring.store(granted, Relaxed);
         }
         let _ = config.set_max_write(MAX_WRITE);
-        let _ = config.set_max_background(64);
-        let _ = config.set_congestion_threshold(48);
+        // What is held back is given out several at a time, of which a ring's entries, which do not
+        // look for more unless one was committed, would take one.
+        let background = if self.io_uring.load(Relaxed) { 512 } else { 64 };
+        let _ = config.set_max_background(background);
+        let _ = config.set_congestion_threshold(background / 4 * 3);
         Ok(())
     }
 

@@ -81,8 +81,20 @@ impl Mount {
         _backing: Arc<dyn BackingStore>,
         options: MountOptions,
     ) -> Result<Mount> {
+        if wants_ring(options.transport)?
+            && let Some(mount) = Mount::over(&engine, &options, true)?
+        {
+            return Ok(mount);
+        }
+        let mount = Mount::over(&engine, &options, false)?;
+        mount.ok_or_else(|| Error::os(libc::EIO, "a mount over /dev/fuse asks for no ring"))
+    }
+
+    /// `None` if requests cannot come over io_uring although that was asked for, and need not: then
+    /// the mount is gone again, since the kernel cannot be told to use /dev/fuse after all.
+    fn over(engine: &Arc<Engine>, options: &MountOptions, ring: bool) -> Result<Option<Mount>> {
         let root = rustix::process::geteuid().is_root();
-        let io_uring = Arc::new(AtomicBool::new(wants_ring(options.transport)?));
+        let io_uring = Arc::new(AtomicBool::new(ring));
         let wanted = options.passthrough != Passthrough::Off && !options.kernel_writeback && root;
         let (control, passthrough) = (options.control.clone(), options.passthrough);
         let vfs = Vfs::new(engine.clone(), control, passthrough, options.attr_ttl)?;
@@ -95,22 +107,26 @@ impl Mount {
             io_uring: io_uring.clone(),
         };
         let mut session =
-            open_session(server, &options, threads, root).map_err(|e| explain(e, &options))?;
-        let crew = match start_ring(&session, &shared, &options, io_uring.load(Relaxed)) {
-            Ok(crew) => crew,
-            Err(error) => {
-                detach(&options);
-                return Err(error);
-            }
-        };
+            open_session(server, options, threads, root).map_err(|e| explain(e, options))?;
         let passthrough = wanted && attach_registrar(&mut session, &shared);
         if options.passthrough == Passthrough::Always && !passthrough {
-            detach(&options);
+            detach(options);
             return Err(Error::new(
                 Kind::Usage,
                 "passthrough = always: this kernel or this user cannot pass files through (Linux 6.9 and root are needed): use auto",
             ));
         }
+        let stop = Arc::new(AtomicBool::new(false));
+        start_watchdog(shared.clone(), engine.clone(), stop.clone())?;
+        let crew = match start_ring(&session, &shared, options, io_uring.load(Relaxed)) {
+            Ok(Some(crew)) => Some(crew),
+            Ok(None) if !ring || !io_uring.load(Relaxed) => None,
+            unable => {
+                stop.store(true, Relaxed);
+                detach(options);
+                return unable.map(|_| None);
+            }
+        };
         let notifier = session.notifier();
         let ended: Arc<(Mutex<bool>, Condvar)> = Arc::default();
         let (signal, serving) = (ended.clone(), crew.clone());
@@ -128,20 +144,18 @@ impl Mount {
             .name("fb-session".into())
             .spawn(serve)
             .map_err(|e| Error::io(e, "starting the session thread"))?;
-        let stop = Arc::new(AtomicBool::new(false));
-        start_watchdog(shared.clone(), engine, stop.clone())?;
         if let Some(crew) = &crew {
             crew.make_known();
         }
-        Ok(Mount {
+        Ok(Some(Mount {
             shared,
-            mountpoint: options.mountpoint,
+            mountpoint: options.mountpoint.clone(),
             notifier,
             ended,
             passthrough,
             over_ring: crew.is_some(),
             stop,
-        })
+        }))
     }
 
     /// Whether files are passed through at all on this mount.
@@ -270,13 +284,12 @@ fn start_ring(
         };
     }
     let device = session.as_fd().try_clone_to_owned();
+    // Before the first request comes.
+    shared.seat_all();
     let started =
         device.and_then(|device| Crew::start(shared.clone(), device, &options.mountpoint));
     match started {
-        Ok(crew) => {
-            shared.seat_all();
-            Ok(Some(crew))
-        }
+        Ok(crew) => Ok(Some(crew)),
         Err(e) if options.transport == Transport::IoUring => Err(no_ring(&e.to_string())),
         Err(e) => {
             tracing::warn!(error = %e, "no requests over io_uring: they come over /dev/fuse");

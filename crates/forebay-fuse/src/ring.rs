@@ -130,8 +130,8 @@ pub struct Crew {
 type Registered = SyncSender<io::Result<()>>;
 
 impl Crew {
-    /// Registers the first entries of every queue. From the last of them on the kernel sends
-    /// requests here; if one is refused, it never does.
+    /// Registers the first entries of every queue. The kernel sends requests here as soon as each
+    /// queue has one: if a later one is refused, the mount must go.
     pub fn start(shared: Arc<Shared>, device: OwnedFd, mountpoint: &Path) -> io::Result<Arc<Crew>> {
         let (path, node) = shared.vfs.some_control_file().ok_or(io::ErrorKind::NotFound)?;
         let count = queues()?;
@@ -144,8 +144,8 @@ impl Crew {
             shared,
             device,
             queues: std::iter::repeat_with(new).take(count).collect(),
-            // Each entry may have a thread that hangs, and one that went on with it.
-            threads: Pool::new("fb-ring", 2 * ENTRIES_MAX * count),
+            // Bounded by the entries, and by those that hang and whose entries others went on with.
+            threads: Pool::new("fb-ring", usize::MAX),
             learner: Pool::new("fb-poke", 1),
             recent: AtomicU64::new(0),
             known: Known { path: mountpoint.join(path), node },
@@ -211,28 +211,37 @@ impl Crew {
         self.threads.offer(move || crew.work_adopted(seat));
     }
 
-    /// The life of a thread with a new entry. The first ones `tell` how they fare.
+    /// The life of a thread with a new entry. The first ones `tell` how they fare; the others try
+    /// until they have one, since nobody would notice that requests wait.
     fn work_new(self: &Arc<Crew>, queue: u16, told: Option<Registered>) {
         let _ = bind(queue); // A processor that is away has no requests.
-        let first = told.is_some();
-        match (self.register(queue), told) {
-            (Ok(worker), told) => {
-                match told {
-                    Some(told) => drop(told.send(Ok(()))),
-                    None => self.queue(queue).growing.store(false, SeqCst),
+        let place = self.queue(queue);
+        loop {
+            let error = match self.register(queue) {
+                Ok(worker) => {
+                    match told {
+                        Some(told) => drop(told.send(Ok(()))),
+                        None => {
+                            place.growing.store(false, SeqCst);
+                            self.poke(queue);
+                        }
+                    }
+                    return worker.serve();
                 }
-                if !first {
-                    self.poke();
-                }
-                worker.serve();
+                Err(error) => error,
+            };
+            if is_end(&error) {
+                self.ended.store(true, Relaxed);
             }
-            (Err(e), told) => {
-                self.queue(queue).entries.fetch_sub(1, SeqCst);
-                match told {
-                    Some(told) => drop(told.send(Err(e))),
-                    None => self.not_grown(queue, &e),
+            if told.is_some() || self.ended.load(Relaxed) {
+                place.entries.fetch_sub(1, SeqCst);
+                if let Some(told) = told {
+                    let _ = told.send(Err(error));
                 }
+                return;
             }
+            tracing::warn!(%error, "a ring entry could not be made");
+            std::thread::sleep(Duration::from_secs(1));
         }
     }
 
@@ -241,16 +250,6 @@ impl Crew {
             Worker::new(self.clone(), Seat::new(queue)?, Start::New).map_err(|(e, _)| e)?;
         worker.register()?;
         Ok(worker)
-    }
-
-    fn not_grown(&self, queue: u16, error: &io::Error) {
-        if is_end(error) {
-            self.ended.store(true, Relaxed);
-            return;
-        }
-        tracing::warn!(%error, "a ring entry could not be made");
-        std::thread::sleep(Duration::from_secs(1)); // Before the next attempt.
-        self.queue(queue).growing.store(false, SeqCst);
     }
 
     /// The life of a thread that goes on with an entry. It must come to be: somebody waits for the
@@ -272,11 +271,16 @@ impl Crew {
     /// Sends a request to the queue of the processor that this thread is bound to, without waiting
     /// for it: the kernel is asked for no bytes of a file, and answers with a request. It must know
     /// the file.
-    fn poke(self: &Arc<Crew>) {
+    fn poke(self: &Arc<Crew>, queue: u16) {
         let recent = self.recent.load(Relaxed);
         if !self.ask_for(self.known.node) && !self.ask_for(recent) {
             let crew = self.clone();
-            self.learner.offer(move || crew.learn());
+            self.learner.offer(move || {
+                // What it asks for is a poke itself.
+                let _ = bind(queue);
+                crew.learn();
+                crew.ask_for(crew.known.node);
+            });
         }
     }
 

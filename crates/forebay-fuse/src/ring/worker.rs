@@ -98,7 +98,6 @@ impl Worker {
             let shared = &self.crew.shared;
             // A reply that is dropped answers EIO; without this thread nobody would commit that.
             let work = AssertUnwindSafe(|| dispatch(shared, &request, payload, reply));
-            self.crew.working.fetch_add(1, SeqCst);
             if catch_unwind(work).is_err() {
                 tracing::error!(opcode = request.opcode(), "a request was answered EIO by a bug");
             }
@@ -136,6 +135,7 @@ impl Worker {
             queue.idle.fetch_add(1, SeqCst);
             return self.end(&io::Error::from_raw_os_error(-result));
         }
+        crew.working.fetch_add(1, SeqCst);
         let request = Request::new(self.seat.buffer.headers());
         if request.opcode() == OPEN {
             crew.recent.store(request.node(), Relaxed);
@@ -144,7 +144,7 @@ impl Worker {
         if request.opcode() != NOTIFY_REPLY {
             match idle {
                 0 => crew.grow(self.seat.queue),
-                _ if backlog => crew.poke(),
+                _ if backlog => crew.poke(self.seat.queue),
                 _ => {}
             }
         }
