@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::path::Path;
+use std::time::Duration;
 
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
@@ -23,7 +24,9 @@ impl Switch {
         // Not in a place that a test removes; shared with `run`.
         let path = Path::new("/tmp/forebay-enable_uring.lock");
         let lock = File::options().create(true).append(true).open(path).expect("lock file");
-        crate::sys::flock(&lock, libc::LOCK_EX).expect("the lock");
+        crate::within(Duration::from_secs(600), "the switch is free", || {
+            crate::sys::flock(&lock, libc::LOCK_EX | libc::LOCK_NB).is_ok()
+        });
         let before = std::fs::read_to_string(SWITCH).unwrap_or(before);
         Some(Switch { before, _lock: lock })
     }
