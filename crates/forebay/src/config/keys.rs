@@ -138,7 +138,7 @@ pub const KEYS: &[Key] = &[
         "governor",
         "How the drain decides: by deadlines, level, idleness and latency (governor); as fast as it \
          can above dirty-high until dirty-low (threshold); by max-age alone (age); only while the \
-         backing store is idle (idle); not before dirty-hard (hold)",
+         backing store and the programs rest (idle); not before dirty-hard (hold)",
     ),
     live("max-age", Type::Duration, "30s", "Flush a dirty byte before it is this old"),
     live(
