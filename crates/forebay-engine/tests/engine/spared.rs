@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use forebay_backing::suite::TempDir;
 use forebay_backing::wrap::Verb;
@@ -17,6 +17,7 @@ use crate::start::{NEW, abandon, patient, start};
 use crate::store::MemStore;
 
 const SECOND: Duration = Duration::from_secs(1);
+const TICK: Duration = Duration::from_millis(10);
 
 #[test]
 fn a_flush_tells_the_attributes_and_they_are_asked_for_again_before_they_expire() {
@@ -58,7 +59,12 @@ fn shadow_of(
     program: impl FnOnce(&dyn MediaFile),
 ) -> Option<String> {
     let (file, _) = engine.create(Path::new(name), &NEW).expect("no such file yet");
+    let began = SystemTime::now();
     let shadow = engine.begin_unseen(&file, false).expect("room").expect("a new file");
+    let mtime = shadow.stat().expect("a file").mtime;
+    let mtime = UNIX_EPOCH + Duration::new(mtime.sec as u64, mtime.nsec);
+    // File systems count in ticks.
+    assert!(mtime + 2 * TICK >= began, "the shadow of {name} is older than the file");
     let fd = shadow.as_fd().expect("a real file");
     let mut mark = [0; 32];
     let found = rustix::fs::fgetxattr(fd, "user.mark", &mut mark).ok();
@@ -81,7 +87,7 @@ fn only_a_shadow_that_was_never_written_is_given_to_another_file() {
     let mut reused = 0;
     for n in 0..100 {
         let name = format!("blank-{n}");
-        let mark = shadow_of(&engine, &name, |_| {});
+        let mark = shadow_of(&engine, &name, |_| std::thread::sleep(TICK));
         // Now and then housekeeping has removed it before.
         reused += u32::from(mark.is_some());
         assert!(mark.is_none_or(|mark| mark == before), "of another than the last one");
@@ -92,7 +98,7 @@ fn only_a_shadow_that_was_never_written_is_given_to_another_file() {
         let written = format!("written-{n}");
         shadow_of(&engine, &written, |shadow| {
             // Empty again, its time alone tells; file systems count in ticks.
-            std::thread::sleep(Duration::from_millis(20));
+            std::thread::sleep(2 * TICK);
             shadow.write_at(b"secret", 0).expect("room");
             shadow.set_len(0).expect("a file of ours");
         });
