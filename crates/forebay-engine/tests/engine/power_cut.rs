@@ -122,11 +122,14 @@ impl Workload {
                 return;
             }
             next = Some(at + 1 + rng.below(110));
+            // Others go on, who make names without a change here: what the store has and what the
+            // journal says of it must be of one moment.
+            let journal = journal.lock().expect("no panic inside");
             out.lock().expect("no panic inside").push(Moment {
                 at,
                 disk: disk.clone(),
                 tree: store.snapshot(),
-                journal: journal.lock().expect("no panic inside").clone(),
+                journal: journal.clone(),
             });
         })));
         moments
