@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -206,7 +207,7 @@ impl Mount {
     }
 
     fn unmount_by_helper(&self, lazy: bool) -> Result<()> {
-        let mut command = std::process::Command::new("fusermount3");
+        let mut command = Command::new("fusermount3");
         command.arg("-u").args(lazy.then_some("-z")).arg("--").arg(&self.mountpoint);
         let output = command.output().map_err(|e| Error::io(e, "running fusermount3"))?;
         if output.status.success() {
@@ -252,7 +253,11 @@ fn open_session(
 
 /// Takes a mount away that never served.
 fn detach(options: &MountOptions) {
-    let _ = rustix::mount::unmount(&options.mountpoint, rustix::mount::UnmountFlags::DETACH);
+    let at = &options.mountpoint;
+    if rustix::mount::unmount(at, rustix::mount::UnmountFlags::DETACH).is_err() {
+        // An ordinary user's.
+        let _ = Command::new("fusermount3").args(["-u", "-z", "--"]).arg(at).output();
+    }
 }
 
 /// Whether to ask the kernel for requests over io_uring.
@@ -340,7 +345,7 @@ fn mount_by_helper(options: &MountOptions) -> io::Result<OwnedFd> {
     if options.read_only {
         words.push_str(",ro");
     }
-    let helper = std::process::Command::new("fusermount3")
+    let helper = Command::new("fusermount3")
         .arg("-o")
         .arg(words)
         .arg("--")
