@@ -263,7 +263,7 @@ impl Governor {
             self.offer.was_free(dt);
         }
         let depth_max = tunables.flush_depth.min(law.depth_max).max(1);
-        let yields = self.look_at_brake(law, sample, tunables, term, dt, depth_max);
+        self.look_at_brake(law, sample, tunables, term, dt, depth_max);
         let least = self.service.get() / LEAST_PARTS;
         let want = if want > 0.0 { want.max(least) } else { 0.0 };
         let (rate, limit) = self.limit(sample, tunables, term, want, depth_max);
@@ -271,7 +271,6 @@ impl Governor {
         let depth = match term {
             Term::Hard | Term::Demand => depth_max,
             _ if law.brake == Switch::Off => depth_max,
-            _ if yields == Yields::Yes => self.brake.depth().min(depth_max),
             _ => self.brake.depth().min(self.need.depth()).min(depth_max),
         };
         Decision {
@@ -395,10 +394,10 @@ impl Governor {
         term: Term,
         dt: Duration,
         depth_max: u32,
-    ) -> Yields {
+    ) {
         if law.brake == Switch::Off {
             self.brake = Brake::default();
-            return Yields::No;
+            return;
         }
         match s.busy {
             Busy::Store => self.need.note_short(dt, depth_max),
@@ -416,7 +415,6 @@ impl Governor {
             None => AUTO_TARGETS,
         };
         self.brake.look((s.tier, s.backing), targets, dt, depth_max, yields);
-        yields
     }
 
     fn limit(
