@@ -1,5 +1,7 @@
-//! Databases on the throttled store alone, on the fast directory alone, and on forebay with three
-//! presets, which take turns; each starts from a copy of the same prepared data.
+//! Databases on the throttled store alone, on the fast directory alone, and on forebay with its
+//! presets, which take turns; each starts from a copy of the same prepared data. Once with a tier
+//! that holds all of it, so that the drain is all that the store does, and once with one that does
+//! not, so that the drain and who misses the tier are in each other's way.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,6 +19,7 @@ use crate::guard::{Serving, go_on};
 use crate::mounts::{Forebay, start_apart};
 use crate::report::{Finding, Report, Target};
 use crate::run::{On, Run};
+use crate::stat::Samples;
 
 /// One database system: how to make its data, how to serve it, how to load it.
 pub struct System {
@@ -38,13 +41,36 @@ enum Place {
     Preset(&'static str),
 }
 
-const PLACES: [Place; 5] = [
-    Place::Native,
-    Place::Preset("governor"),
-    Place::Preset("threshold"),
-    Place::Preset("age"),
-    Place::Store,
+/// Who is compared, and on which tier.
+struct Contest {
+    name: String,
+    /// Whose turn it is, in the first round; each later round begins with the next one.
+    places: Vec<Place>,
+    rounds: usize,
+    /// The tier's size and its marks.
+    tier: &'static [&'static str],
+    /// The least ratio to the other presets that work at once.
+    beside_others: f64,
+}
+
+/// The tier holds all data.
+const ROOMY: [&str; 8] = [
+    "--tier-size",
+    "1GiB",
+    "--dirty-low",
+    "32MiB",
+    "--dirty-high",
+    "128MiB",
+    "--dirty-hard",
+    "384MiB",
 ];
+
+/// It holds some three fifths of it.
+const TIGHT: [&str; 8] =
+    ["--tier-size", "192MiB", "--dirty-low", "10%", "--dirty-high", "30%", "--dirty-hard", "60%"];
+
+/// Where the store hardly matters, all presets do the same but for what a machine varies.
+const ON_A_PAR: f64 = 0.95;
 
 impl Place {
     fn name(self) -> &'static str {
@@ -57,11 +83,38 @@ impl Place {
 }
 
 pub fn mariadb(run: &Run, out: &Path, report: &mut Report, sheet: &mut Sheet) -> Result<()> {
-    one_system(run, &mariadb::SYSTEM, out, report, sheet)
+    contest(run, &mariadb::SYSTEM, &roomy(run, &mariadb::SYSTEM), (out, report, sheet))
+}
+
+pub fn mariadb_tight(run: &Run, out: &Path, report: &mut Report, sheet: &mut Sheet) -> Result<()> {
+    let tight = Contest {
+        name: format!("{}-tight", mariadb::SYSTEM.name),
+        places: rig::PRESETS.map(Place::Preset).to_vec(),
+        rounds: run.pick(3, 1),
+        tier: &TIGHT,
+        beside_others: 1.0,
+    };
+    contest(run, &mariadb::SYSTEM, &tight, (out, report, sheet))
 }
 
 pub fn postgresql(run: &Run, out: &Path, report: &mut Report, sheet: &mut Sheet) -> Result<()> {
-    one_system(run, &postgres::SYSTEM, out, report, sheet)
+    contest(run, &postgres::SYSTEM, &roomy(run, &postgres::SYSTEM), (out, report, sheet))
+}
+
+fn roomy(run: &Run, system: &System) -> Contest {
+    Contest {
+        name: system.name.to_owned(),
+        places: vec![
+            Place::Preset("governor"),
+            Place::Native,
+            Place::Preset("threshold"),
+            Place::Preset("age"),
+            Place::Store,
+        ],
+        rounds: run.pick(3, 1),
+        tier: &ROOMY,
+        beside_others: ON_A_PAR,
+    }
 }
 
 /// What one measurement gave.
@@ -73,26 +126,28 @@ struct Course {
 
 type Home = Option<(f64, f64)>;
 
-fn one_system(
+fn contest(
     run: &Run,
     system: &System,
-    out: &Path,
-    report: &mut Report,
-    sheet: &mut Sheet,
+    contest: &Contest,
+    (out, report, sheet): (&Path, &mut Report, &mut Sheet),
 ) -> Result<()> {
     let base = run.fresh(On::Tmpfs, "base")?;
     (system.prepare)(&base, &rig::scratch(run, "sockets")?)?;
-    let mut book = Book::open(out, system.name, &[("seconds", system.secs.to_string())])?;
-    let mut courses = PLACES.map(|place| (place, Vec::new()));
-    // A disk changes from minute to minute: who is compared takes turns.
-    for round in 0..run.pick(3, 1) {
-        for (place, taken) in &mut courses {
+    let mut book = Book::open(out, &contest.name, &[("seconds", system.secs.to_string())])?;
+    let mut courses: Vec<(Place, Vec<Course>)> =
+        contest.places.iter().map(|place| (*place, Vec::new())).collect();
+    // A disk changes from minute to minute, and with what was removed from it a moment ago: who is
+    // compared takes turns, and the turns take turns.
+    for round in 0..contest.rounds {
+        for turn in 0..courses.len() {
             go_on()?;
+            let (place, taken) = &mut courses[(round + turn) % contest.places.len()];
             // A hundred times slower than the others: once is enough.
             if *place == Place::Store && round > 0 {
                 continue;
             }
-            let course = measure(run, system, *place, &base)?;
+            let course = measure(run, system, (*place, contest.tier), &base)?;
             if round == 0 {
                 book.counts(place.name(), &course.intervals)?;
             }
@@ -101,14 +156,23 @@ fn one_system(
     }
     sheet.record(book.close()?);
     fs::remove_dir_all(&base)?;
-    let means: Vec<(Place, Vec<f64>)> =
-        courses.iter().map(|(place, taken)| (*place, note(system, *place, taken, sheet))).collect();
-    judge(system, &means, report)
+    for (place, taken) in &courses {
+        note(system, &contest.name, (*place, taken), sheet);
+    }
+    judge(system, contest, &courses, report)
 }
 
-fn measure(run: &Run, system: &System, place: Place, base: &Path) -> Result<Course> {
+fn measure(
+    run: &Run,
+    system: &System,
+    (place, tier): (Place, &[&str]),
+    base: &Path,
+) -> Result<Course> {
     let sockets = rig::scratch(run, "sockets")?;
     let serve = |data: &Path| -> Result<Vec<Interval>> {
+        // What the last one left behind is not this one's.
+        // SAFETY: no arguments.
+        unsafe { libc::sync() };
         let server = (system.start)(data, &sockets)?;
         let course = (system.load)(&sockets, system.secs);
         drop(server);
@@ -121,7 +185,7 @@ fn measure(run: &Run, system: &System, place: Place, base: &Path) -> Result<Cour
         fs::remove_dir_all(&dir)?;
         return Ok(Course { intervals: course?, home: None });
     }
-    let forebay = mount(run, place, base)?;
+    let forebay = mount(run, (place, tier), base)?;
     let data = forebay.mountpoint.join("data");
     if place != Place::Store {
         warm_all(&data)?;
@@ -143,26 +207,14 @@ fn flushed_and_dirty(forebay: &Forebay) -> Result<(f64, f64)> {
 
 /// The store alone is a mount that writes around its tier, which is as small as one can be and keeps
 /// a tenth of what was read.
-fn mount(run: &Run, place: Place, base: &Path) -> Result<Forebay> {
+fn mount(run: &Run, (place, tier): (Place, &[&str]), base: &Path) -> Result<Forebay> {
     let throttle = rig::disk(DISK);
     let mut options = vec!["--throttle", &throttle, "--passthrough", "read"];
     match place {
-        Place::Preset(preset) => options.extend([
-            "--preset",
-            preset,
-            "--tier-size",
-            "1GiB",
-            "--max-age",
-            "5s",
-            "--settle",
-            "1s",
-            "--dirty-low",
-            "16MiB",
-            "--dirty-high",
-            "64MiB",
-            "--dirty-hard",
-            "384MiB",
-        ]),
+        Place::Preset(preset) => {
+            options.extend(["--preset", preset, "--max-age", "5s", "--settle", "1s"]);
+            options.extend(tier);
+        }
         _ => options.extend(["--policy", "write-around", "--tier-size", "16MiB"]),
     }
     let mut forebay = run.forebay_parts(On::Disk, On::Tmpfs, &options)?;
@@ -190,9 +242,8 @@ fn warm_all(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A row of the table, from the round whose rate is the median; transactions per second of all
-/// rounds.
-fn note(system: &System, place: Place, rounds: &[Course], sheet: &mut Sheet) -> Vec<f64> {
+/// A row of the table, from the round whose rate is the median.
+fn note(system: &System, name: &str, (place, rounds): (Place, &[Course]), sheet: &mut Sheet) {
     let mut rounds: Vec<(Vec<&Interval>, Home)> =
         rounds.iter().map(|course| (counted(system, &course.intervals), course.home)).collect();
     rounds.sort_by(|a, b| rate(&a.0).total_cmp(&rate(&b.0)));
@@ -200,13 +251,12 @@ fn note(system: &System, place: Place, rounds: &[Course], sheet: &mut Sheet) -> 
     let (counted, home) = &rounds[rounds.len() / 2];
     let mib = |bytes: f64| bytes / MIB as f64;
     let tens: Vec<f64> = counted.chunks(10).map(rate).collect();
-    let seconds: Vec<f64> = counted.iter().map(|one| one.ops as f64 / one.seconds).collect();
-    let (steady, fine) = (Steadiness::of(&tens), Steadiness::of(&seconds));
+    let (steady, fine) = (Steadiness::of(&tens), by_second(counted));
     let mut high: Vec<u64> = counted.iter().map(|one| one.high_ns).collect();
     high.sort_unstable();
     let typical = high.get(high.len() / 2).map_or(f64::NAN, |ns| *ns as f64 / 1e6);
     sheet.database(&[
-        system.name.into(),
+        name.into(),
         place.name().into(),
         format!("{:.1} ({:.1} - {:.1})", steady.mean, rates[0], rates[rates.len() - 1]),
         format!("{:.1} % ({:.1} %)", steady.variation * 100.0, fine.variation * 100.0),
@@ -214,7 +264,11 @@ fn note(system: &System, place: Place, rounds: &[Course], sheet: &mut Sheet) -> 
         format!("{typical:.1}"),
         home.map_or("-".into(), |(to, left)| format!("{:.0} ({:.0})", mib(to), mib(left))),
     ]);
-    rates
+}
+
+fn by_second(counted: &[&Interval]) -> Steadiness {
+    let seconds: Vec<f64> = counted.iter().map(|one| one.ops as f64 / one.seconds).collect();
+    Steadiness::of(&seconds)
 }
 
 /// Without the first half.
@@ -228,21 +282,37 @@ fn rate(intervals: &[&Interval]) -> f64 {
     intervals.iter().map(|one| one.ops as f64).sum::<f64>() / secs
 }
 
-fn judge(system: &System, means: &[(Place, Vec<f64>)], report: &mut Report) -> Result<()> {
-    let rounds = |wanted: Place| {
-        means.iter().find(|(place, _)| *place == wanted).map_or(&[][..], |found| &found.1)
+/// The governor beside each of the others, in each round.
+fn judge(
+    system: &System,
+    contest: &Contest,
+    courses: &[(Place, Vec<Course>)],
+    report: &mut Report,
+) -> Result<()> {
+    let case = format!("flat/{}", contest.name);
+    let each = |value: fn(&[&Interval]) -> f64, taken: &[Course]| -> Vec<f64> {
+        taken.iter().map(|course| value(&counted(system, &course.intervals))).collect()
     };
-    let of = |place: Place| rounds(place).get(rounds(place).len() / 2).copied().unwrap_or(f64::NAN);
-    let governor = rounds(Place::Preset("governor"));
-    let case = format!("flat/{}", system.name);
-    let mut finding =
-        Finding::alone(&case, "preset governor", "transactions/s", "governor", governor)
-            .against("fast directory alone", of(Place::Native), Some(Target::AtLeast(0.9)))
-            .against("throttled store alone", of(Place::Store), Some(Target::AtLeast(10.0)));
+    let names: Vec<String> = courses.iter().map(|(place, _)| place.name().to_owned()).collect();
+    let finding = |state, unit, value| {
+        let mut samples = Samples::new(courses.len());
+        for (n, (_, taken)) in courses.iter().enumerate() {
+            each(value, taken).iter().for_each(|one| samples.add(n, *one));
+        }
+        Finding::new(&case, state, unit, &names, &samples)
+    };
+    let mut rates = finding("throughput", "transactions/s", rate)
+        .ratio_target(Place::Native.name(), Target::AtLeast(0.9))
+        .ratio_target(Place::Store.name(), Target::AtLeast(10.0));
+    let mut unsteady =
+        finding("variation of seconds", "share", |counted| by_second(counted).variation);
+    // Idle and hold only put off what they owe.
     for preset in ["threshold", "age"] {
-        finding = finding.against(preset, of(Place::Preset(preset)), Some(Target::AtLeast(1.0)));
+        rates = rates.ratio_target(preset, Target::AtLeast(contest.beside_others));
+        unsteady = unsteady.ratio_target(preset, Target::AtMost(1.0));
     }
-    report.add(finding)
+    report.add(rates)?;
+    report.add(unsteady)
 }
 
 /// A server that is ended by its pid.

@@ -10,7 +10,7 @@ use super::database::{Server, System, output, program};
 use super::series::Interval;
 
 pub const SYSTEM: System =
-    System { name: "mariadb", secs: 60, prepare, start: start_durable, load };
+    System { name: "mariadb", secs: 40, prepare, start: start_durable, load };
 
 const TABLES: usize = 4;
 /// Some 230 bytes each with its index: 160 MB in all.
@@ -30,8 +30,13 @@ fn prepare(data: &Path, sockets: &Path) -> Result<()> {
     server.stop()
 }
 
+/// Several purge threads wear each other out in so small a pool: on any directory the rate would
+/// swing between its half and its double from second to second. A page cleaner that looks for more
+/// free pages than the pool has does nearly as much harm.
 fn start_durable(data: &Path, sockets: &Path) -> Result<Server> {
-    start(data, sockets, &["--innodb-buffer-pool-size=8M", "--innodb-flush-log-at-trx-commit=1"])
+    let small = ["--innodb-buffer-pool-size=8M", "--innodb-lru-scan-depth=128"];
+    let steady = ["--innodb-flush-log-at-trx-commit=1", "--innodb-purge-threads=1"];
+    start(data, sockets, &[small, steady].concat())
 }
 
 fn start(data: &Path, sockets: &Path, more: &[&str]) -> Result<Server> {
