@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use forebay_engine::Tunables;
+use forebay_engine::governor::age::Cohort;
 use forebay_engine::governor::brake::Seen;
 use forebay_engine::governor::law::Preset;
-use forebay_engine::governor::{Governor, Sample, Term, Urgent};
+use forebay_engine::governor::{Busy, Governor, Sample, Term, Urgent};
 
 use crate::checks;
 use crate::disk::Disk;
@@ -73,4 +74,29 @@ fn a_store_that_rests_under_programs_at_work_is_no_opportunity() {
     };
     assert_eq!(term(5), Some(Term::Idle));
     assert_eq!(term(20), Some(Term::None));
+}
+
+#[test]
+fn a_late_drain_takes_as_many_copies_at_once_as_it_needs() {
+    let tunables = Tunables::default();
+    let late =
+        [Cohort { age: tunables.max_age * 2, youngest: tunables.max_age * 2, bytes: 64 << 20 }];
+    let mut governor = Governor::default();
+    let mut depth_after = |from: u32, busy: Busy| {
+        let tick = |n: u32| Sample {
+            now: Duration::from_millis(100) * n,
+            tier_bytes: 1 << 30,
+            dirty_bytes: 64 << 20,
+            cohorts: &late,
+            copied: u64::from(n) << 20,
+            busy,
+            ..Sample::default()
+        };
+        let decided = (from..from + 20).map(|n| governor.tick(&tick(n), &tunables));
+        let last = decided.last().expect("twenty");
+        assert_eq!(last.term, Term::Age);
+        last.depth
+    };
+    assert_eq!(depth_after(0, Busy::Paced), 1, "the pace is what holds it up");
+    assert_eq!(depth_after(20, Busy::Store), tunables.flush_depth, "the store is");
 }
