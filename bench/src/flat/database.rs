@@ -24,8 +24,6 @@ use crate::stat::Samples;
 /// One database system: how to make its data, how to serve it, how to load it.
 pub struct System {
     pub name: &'static str,
-    /// Seconds of one measurement; the first half does not count.
-    pub secs: u64,
     pub prepare: fn(&Path, &Path) -> Result<()>,
     pub start: fn(&Path, &Path) -> Result<Server>,
     pub load: fn(&Path, u64) -> Result<Vec<Interval>>,
@@ -44,6 +42,9 @@ enum Place {
 /// Who is compared, and on which tier.
 struct Contest {
     name: String,
+    system: &'static System,
+    /// Seconds of one measurement; the first half does not count.
+    secs: u64,
     /// Whose turn it is, in the first round; each later round begins with the next one.
     places: Vec<Place>,
     rounds: usize,
@@ -83,27 +84,32 @@ impl Place {
 }
 
 pub fn mariadb(run: &Run, out: &Path, report: &mut Report, sheet: &mut Sheet) -> Result<()> {
-    contest(run, &mariadb::SYSTEM, &roomy(run, &mariadb::SYSTEM), (out, report, sheet))
+    contest(run, &roomy(run, &mariadb::SYSTEM), (out, report, sheet))
 }
 
 pub fn mariadb_tight(run: &Run, out: &Path, report: &mut Report, sheet: &mut Sheet) -> Result<()> {
     let tight = Contest {
         name: format!("{}-tight", mariadb::SYSTEM.name),
+        system: &mariadb::SYSTEM,
+        // What the tier keeps takes a while to settle.
+        secs: 100,
         places: rig::PRESETS.map(Place::Preset).to_vec(),
         rounds: run.pick(3, 1),
         tier: &TIGHT,
         beside_others: 1.0,
     };
-    contest(run, &mariadb::SYSTEM, &tight, (out, report, sheet))
+    contest(run, &tight, (out, report, sheet))
 }
 
 pub fn postgresql(run: &Run, out: &Path, report: &mut Report, sheet: &mut Sheet) -> Result<()> {
-    contest(run, &postgres::SYSTEM, &roomy(run, &postgres::SYSTEM), (out, report, sheet))
+    contest(run, &roomy(run, &postgres::SYSTEM), (out, report, sheet))
 }
 
-fn roomy(run: &Run, system: &System) -> Contest {
+fn roomy(run: &Run, system: &'static System) -> Contest {
     Contest {
         name: system.name.to_owned(),
+        system,
+        secs: 40,
         places: vec![
             Place::Preset("governor"),
             Place::Native,
@@ -128,13 +134,12 @@ type Home = Option<(f64, f64)>;
 
 fn contest(
     run: &Run,
-    system: &System,
     contest: &Contest,
     (out, report, sheet): (&Path, &mut Report, &mut Sheet),
 ) -> Result<()> {
     let base = run.fresh(On::Tmpfs, "base")?;
-    (system.prepare)(&base, &rig::scratch(run, "sockets")?)?;
-    let mut book = Book::open(out, &contest.name, &[("seconds", system.secs.to_string())])?;
+    (contest.system.prepare)(&base, &rig::scratch(run, "sockets")?)?;
+    let mut book = Book::open(out, &contest.name, &[("seconds", contest.secs.to_string())])?;
     let mut courses: Vec<(Place, Vec<Course>)> =
         contest.places.iter().map(|place| (*place, Vec::new())).collect();
     // A disk changes from minute to minute, and with what was removed from it a moment ago: who is
@@ -147,7 +152,7 @@ fn contest(
             if *place == Place::Store && round > 0 {
                 continue;
             }
-            let course = measure(run, system, (*place, contest.tier), &base)?;
+            let course = measure(run, contest, *place, &base)?;
             if round == 0 {
                 book.counts(place.name(), &course.intervals)?;
             }
@@ -157,24 +162,19 @@ fn contest(
     sheet.record(book.close()?);
     fs::remove_dir_all(&base)?;
     for (place, taken) in &courses {
-        note(system, &contest.name, (*place, taken), sheet);
+        note(contest, *place, taken, sheet);
     }
-    judge(system, contest, &courses, report)
+    judge(contest, &courses, report)
 }
 
-fn measure(
-    run: &Run,
-    system: &System,
-    (place, tier): (Place, &[&str]),
-    base: &Path,
-) -> Result<Course> {
+fn measure(run: &Run, contest: &Contest, place: Place, base: &Path) -> Result<Course> {
     let sockets = rig::scratch(run, "sockets")?;
     let serve = |data: &Path| -> Result<Vec<Interval>> {
         // What the last one left behind is not this one's.
         // SAFETY: no arguments.
         unsafe { libc::sync() };
-        let server = (system.start)(data, &sockets)?;
-        let course = (system.load)(&sockets, system.secs);
+        let server = (contest.system.start)(data, &sockets)?;
+        let course = (contest.system.load)(&sockets, contest.secs);
         drop(server);
         course
     };
@@ -185,7 +185,7 @@ fn measure(
         fs::remove_dir_all(&dir)?;
         return Ok(Course { intervals: course?, home: None });
     }
-    let forebay = mount(run, (place, tier), base)?;
+    let forebay = mount(run, (place, contest.tier), base)?;
     let data = forebay.mountpoint.join("data");
     if place != Place::Store {
         warm_all(&data)?;
@@ -243,20 +243,19 @@ fn warm_all(dir: &Path) -> Result<()> {
 }
 
 /// A row of the table, from the round whose rate is the median.
-fn note(system: &System, name: &str, (place, rounds): (Place, &[Course]), sheet: &mut Sheet) {
+fn note(contest: &Contest, place: Place, rounds: &[Course], sheet: &mut Sheet) {
     let mut rounds: Vec<(Vec<&Interval>, Home)> =
-        rounds.iter().map(|course| (counted(system, &course.intervals), course.home)).collect();
+        rounds.iter().map(|course| (counted(contest, &course.intervals), course.home)).collect();
     rounds.sort_by(|a, b| rate(&a.0).total_cmp(&rate(&b.0)));
     let rates: Vec<f64> = rounds.iter().map(|round| rate(&round.0)).collect();
     let (counted, home) = &rounds[rounds.len() / 2];
     let mib = |bytes: f64| bytes / MIB as f64;
-    let tens: Vec<f64> = counted.chunks(10).map(rate).collect();
-    let (steady, fine) = (Steadiness::of(&tens), by_second(counted));
+    let (steady, fine) = (by_tens(counted), by_second(counted));
     let mut high: Vec<u64> = counted.iter().map(|one| one.high_ns).collect();
     high.sort_unstable();
     let typical = high.get(high.len() / 2).map_or(f64::NAN, |ns| *ns as f64 / 1e6);
     sheet.database(&[
-        name.into(),
+        contest.name.clone(),
         place.name().into(),
         format!("{:.1} ({:.1} - {:.1})", steady.mean, rates[0], rates[rates.len() - 1]),
         format!("{:.1} % ({:.1} %)", steady.variation * 100.0, fine.variation * 100.0),
@@ -266,14 +265,19 @@ fn note(system: &System, name: &str, (place, rounds): (Place, &[Course]), sheet:
     ]);
 }
 
+/// By intervals of ten seconds.
+fn by_tens(counted: &[&Interval]) -> Steadiness {
+    Steadiness::of(&counted.chunks(10).map(rate).collect::<Vec<_>>())
+}
+
 fn by_second(counted: &[&Interval]) -> Steadiness {
     let seconds: Vec<f64> = counted.iter().map(|one| one.ops as f64 / one.seconds).collect();
     Steadiness::of(&seconds)
 }
 
 /// Without the first half.
-fn counted<'a>(system: &System, course: &'a [Interval]) -> Vec<&'a Interval> {
-    course.iter().filter(|one| one.at >= system.secs as f64 / 2.0).collect()
+fn counted<'a>(contest: &Contest, course: &'a [Interval]) -> Vec<&'a Interval> {
+    course.iter().filter(|one| one.at >= contest.secs as f64 / 2.0).collect()
 }
 
 /// Operations per second.
@@ -283,15 +287,10 @@ fn rate(intervals: &[&Interval]) -> f64 {
 }
 
 /// The governor beside each of the others, in each round.
-fn judge(
-    system: &System,
-    contest: &Contest,
-    courses: &[(Place, Vec<Course>)],
-    report: &mut Report,
-) -> Result<()> {
+fn judge(contest: &Contest, courses: &[(Place, Vec<Course>)], report: &mut Report) -> Result<()> {
     let case = format!("flat/{}", contest.name);
     let each = |value: fn(&[&Interval]) -> f64, taken: &[Course]| -> Vec<f64> {
-        taken.iter().map(|course| value(&counted(system, &course.intervals))).collect()
+        taken.iter().map(|course| value(&counted(contest, &course.intervals))).collect()
     };
     let names: Vec<String> = courses.iter().map(|(place, _)| place.name().to_owned()).collect();
     let finding = |state, unit, value| {
@@ -304,8 +303,7 @@ fn judge(
     let mut rates = finding("throughput", "transactions/s", rate)
         .ratio_target(Place::Native.name(), Target::AtLeast(0.9))
         .ratio_target(Place::Store.name(), Target::AtLeast(10.0));
-    let mut unsteady =
-        finding("variation of seconds", "share", |counted| by_second(counted).variation);
+    let mut unsteady = finding("variation of 10 s", "share", |taken| by_tens(taken).variation);
     // Idle and hold only put off what they owe.
     for preset in ["threshold", "age"] {
         rates = rates.ratio_target(preset, Target::AtLeast(contest.beside_others));

@@ -77,7 +77,7 @@ const PARTS: [(Part, &str, u64, Work); 8] = [
     (Part::Absorption, "a hot set overwritten ten times", 120, promises::absorption),
     (Part::Eta, "what flush --wait says is left", 120, promises::eta),
     (Part::Mariadb, "MariaDB under sysbench", 2400, database::mariadb),
-    (Part::MariadbTight, "the same on a small tier", 2400, database::mariadb_tight),
+    (Part::MariadbTight, "the same on a small tier", 3600, database::mariadb_tight),
     (Part::Postgresql, "PostgreSQL under pgbench", 2400, database::postgresql),
 ];
 

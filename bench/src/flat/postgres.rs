@@ -9,7 +9,7 @@ use anyhow::Result;
 use super::database::{Server, System, output, program};
 use super::series::Interval;
 
-pub const SYSTEM: System = System { name: "postgresql", secs: 40, prepare, start, load };
+pub const SYSTEM: System = System { name: "postgresql", prepare, start, load };
 
 /// 15 MB each.
 const SCALE: usize = 11;
