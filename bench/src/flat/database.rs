@@ -50,7 +50,7 @@ struct Contest {
     rounds: usize,
     /// The tier's size and its marks.
     tier: &'static [&'static str],
-    /// The least ratio to the other presets that work at once.
+    /// The least ratio to the presets threshold and age.
     beside_others: f64,
 }
 
