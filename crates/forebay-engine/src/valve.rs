@@ -22,6 +22,8 @@ struct Flow {
     depth: u32,
     active: u32,
     demands: u32,
+    /// Somebody who waits watches the clock.
+    led: bool,
     /// Somebody waited for the pace, or copied without, since the last look.
     paced: bool,
     copied: bool,
@@ -57,6 +59,7 @@ impl Default for Valve {
             depth: 1,
             active: 0,
             demands: 0,
+            led: false,
             paced: false,
             copied: false,
         };
@@ -113,16 +116,25 @@ impl Valve {
     /// Waits until a copy of `bytes` may begin; `None` once it is not `wanted` any more.
     pub fn pass(&self, bytes: u64, wanted: impl Fn() -> bool) -> Option<Pass<'_>> {
         let mut flow = self.flow();
-        loop {
+        let mut leads = false;
+        let passes = loop {
             if !wanted() {
-                return None;
+                break false;
             }
-            let Some(wait) = flow.wait(self.epoch.elapsed()) else { break };
-            let woken = self.changed.wait_timeout(flow, wait.min(NAP));
-            flow = woken.expect("no panic inside").0;
+            let Some(wait) = flow.wait(self.epoch.elapsed()) else { break true };
+            // One watches the clock for all, or all would wake up for every copy that may go.
+            leads |= !std::mem::replace(&mut flow.led, true);
+            let nap = if leads { wait.min(NAP) } else { NAP };
+            flow = self.changed.wait_timeout(flow, nap).expect("no panic inside").0;
+        };
+        flow.led &= !leads;
+        if passes {
+            flow.take(bytes);
         }
-        flow.take(bytes);
-        Some(Pass(self))
+        drop(flow);
+        // The next one may go as well, or watches the clock from now on.
+        self.changed.notify_one();
+        passes.then(|| Pass(self))
     }
 }
 
@@ -153,7 +165,7 @@ impl Flow {
 impl Drop for Pass<'_> {
     fn drop(&mut self) {
         self.0.flow().active -= 1;
-        self.0.changed.notify_all();
+        self.0.changed.notify_one();
     }
 }
 
