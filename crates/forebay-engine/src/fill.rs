@@ -38,14 +38,14 @@ const RENAMES_MAX: Duration = Duration::from_millis(500);
 
 /// Writes fetched bytes, and holes where they are zeros: a sparse file stays sparse. The hole is
 /// punched, since a fill that died before its record may have left bytes there.
+///
+/// In pieces also where there are none: ext4 takes a folio of the page cache as large as the write
+/// (Linux 6.16 and later), and later looks at all its blocks for every page that is written there.
 fn put(shadow: &dyn MediaFile, bytes: &[u8], offset: u64) -> std::io::Result<()> {
     const GRAIN: usize = 64 << 10;
-    if bytes.len() < GRAIN || !bytes.chunks(GRAIN).any(is_zero) {
-        return shadow.write_at(bytes, offset);
-    }
     let mut at = offset;
     for part in bytes.chunks(GRAIN) {
-        match is_zero(part) {
+        match bytes.len() >= GRAIN && is_zero(part) {
             true => shadow.punch(at, part.len() as u64)?,
             false => shadow.write_at(part, at)?,
         }
