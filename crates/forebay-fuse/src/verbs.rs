@@ -187,8 +187,10 @@ impl Shared {
         let began = Instant::now();
         match self.vfs.read_cached(at.handle, at.offset, reply.room(size as usize)) {
             Some(Ok(n)) => {
+                // As all verbs: not until we run again, after who was waiting for the answer.
+                let took = began.elapsed();
                 reply.filled(n);
-                self.verbs.read.record(began.elapsed(), n as u64);
+                self.verbs.read.record(took, n as u64);
                 self.usage.note(who(from), Moved::Read(n as u64));
             }
             Some(Err(error)) => reply.fail(error.errno()),
