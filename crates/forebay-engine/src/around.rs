@@ -298,6 +298,7 @@ impl Engine {
             let backing = self.writable_backing(file)?;
             let first = {
                 let mut inner = file.lock();
+                self.let_go_of(file, &mut inner, 0, u64::MAX)?;
                 inner.live().arounds == 0 && !inner.live().moved
             };
             if first {

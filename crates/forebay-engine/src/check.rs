@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::index;
 use crate::media::{DirMedia, Media};
+use crate::recover::boot_id;
 use crate::state::FileState;
 use crate::tier;
 
@@ -36,13 +37,15 @@ pub fn check(dir: &Path) -> Result<CheckReport> {
             return Ok(CheckReport { problems: vec![problem], ..CheckReport::default() });
         }
     };
+    let boot = loaded.boot(&boot_id());
     let mut report = CheckReport { problems: loaded.problems, ..CheckReport::default() };
     for (id, state) in &loaded.files {
         report.files += 1;
-        report.clean_bytes += state.ranges.bytes(|s| !s.is_dirty());
-        if state.is_dirty() {
+        let dirty = state.dirty_bytes_after(boot);
+        report.clean_bytes += state.ranges.bytes(|_| true) - dirty;
+        if state.may_be_dirty(boot) {
             report.dirty_files += 1;
-            report.dirty_bytes += state.dirty_bytes();
+            report.dirty_bytes += dirty;
             report.dirty.push(state.display_path());
         }
         report.problems.extend(problem(&media, &tier::shadow_name(*id), state));

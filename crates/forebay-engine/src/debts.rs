@@ -86,7 +86,7 @@ impl Debts {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::path::Path;
     use std::sync::Arc;
     use std::time::{Duration, Instant};
@@ -100,14 +100,14 @@ mod tests {
     use crate::media::DirMedia;
     use crate::{Config, KeepDirty, Order, Progress, Tier, Tunables};
 
-    struct Bed {
+    pub(crate) struct Bed {
         root: std::path::PathBuf,
-        engine: Arc<Engine>,
-        file: Arc<File>,
+        pub engine: Arc<Engine>,
+        pub file: Arc<File>,
     }
 
     /// An engine that flushes only when asked, with a file of which `[0, 100)` is dirty.
-    fn bed(name: &str) -> Bed {
+    pub(crate) fn bed(name: &str) -> Bed {
         let root = std::env::temp_dir().join(format!("forebay-{name}-{}", std::process::id()));
         let (tier, backing) = (root.join("tier"), root.join("backing"));
         std::fs::create_dir_all(&tier).unwrap();

@@ -357,13 +357,9 @@ impl Engine {
 
     /// Throws away clean bytes of an old version, or remembers to when nobody reads them past us.
     fn drop_stale(&self, file: &Arc<File>, inner: &mut Inner, attr: &Attr) {
-        if !inner.may_punch() {
-            inner.live().stale = true;
-            return;
-        }
         // Else a loss of power would bring back the flush that these bytes came from, to be done
         // again with the holes made below.
-        if self.note_tier(self.index.sync_to(inner.settled_seq)).is_err() {
+        if self.let_go(file, inner).is_err() || !inner.may_punch() {
             inner.live().stale = true;
             return;
         }
@@ -413,6 +409,8 @@ impl Engine {
             if !inner.only_descriptor() {
                 inner.live().target = None;
             }
+            // Nobody syncs it any more. Lost with the power, the record is made anew.
+            let _ = self.let_go_of(file, &mut inner, 0, u64::MAX);
         }
         self.retire(file, inner);
     }

@@ -113,6 +113,12 @@ pub(crate) struct Live {
     /// Where the last write ended, and the last one before a sync.
     pub written_to: u64,
     pub synced_to: u64,
+    /// When it was synced last.
+    pub synced_at: Option<Instant>,
+    /// A sync of the shadow failed: what a later one says of the same bytes proves nothing.
+    pub sync_failed: bool,
+    /// Since when what is flushed is kept.
+    pub keeps_since: Option<Instant>,
     /// When the attributes were last compared with the backing store's.
     pub checked: Option<Instant>,
     /// What the backing store said of it last, while it is open.

@@ -26,6 +26,12 @@ const SYNC_EACH_MAX: usize = 16;
 /// How long the end of a flight waits for changes of names and attributes through us.
 const CHANGES_MAX: Duration = Duration::from_secs(5);
 
+/// Who has not synced a file for so long is not expected to.
+const SYNCED_LATELY: Duration = Duration::from_secs(60);
+
+/// After so long what a file keeps is let go of; what is still in use is soon kept anew.
+const KEPT_MAX: Duration = Duration::from_secs(600);
+
 const RETRY_MIN: Duration = Duration::from_secs(1);
 
 const RETRY_MAX: Duration = Duration::from_secs(60);
@@ -230,6 +236,7 @@ impl Engine {
                 job.fail(Error::os(libc::EBUSY, "truncated at the beginning of the flush"));
             }
             let mut inner = job.file.lock();
+            inner.live().sync_failed |= !synced;
             inner.state.flags.flush_open = true;
             let _ = self.put(&job.file, &mut inner);
         }
@@ -360,7 +367,9 @@ impl Engine {
             self.unqueue(&mut inner);
         } else {
             let since = inner.state.dirty_since;
-            inner.state.settle(&job.captured, &flight.rewritten, found.version(), now_ms);
+            let keep = keeps(&mut inner, asked);
+            let (copied, rewritten) = (&job.captured, &flight.rewritten);
+            inner.state.settle(copied, rewritten, found.version(), keep, now_ms);
             self.restamp(job, &mut inner, &flight.rewritten, since);
         }
         inner.dirt().trouble = None;
@@ -488,6 +497,23 @@ impl Engine {
     }
 }
 
+/// Whether what has been flushed of a file is kept: programs have it open and sync it, so they will
+/// again, and each sync of a byte that was flushed meanwhile would cost a record and its own sync.
+/// Kept bytes are flushed once more after a loss of power, so they are let go of from time to time.
+fn keeps(inner: &mut Inner, now: Instant) -> bool {
+    let live = inner.live();
+    let sound = !live.sync_failed && !live.stale && !live.moved;
+    let keeps = sound
+        && live.opens > 0
+        && live.synced_at.is_some_and(|at| now.saturating_duration_since(at) < SYNCED_LATELY);
+    let old = live.keeps_since.is_none_or(|since| now.saturating_duration_since(since) >= KEPT_MAX);
+    if !keeps || old {
+        live.keeps_since = keeps.then_some(now);
+        inner.state.let_go();
+    }
+    keeps
+}
+
 /// The backing file after its flush, and whether the store keeps the time it is told. Some do not
 /// (object stores, some FUSE file systems): there, only the size tells of a foreign write.
 fn look_after(target: &dyn BackingFile, job: &Job) -> Result<(Attr, bool)> {
@@ -538,4 +564,40 @@ pub(crate) fn first_part(runs: &[(u64, u64)], limit: u64) -> Vec<(u64, u64)> {
         part.push((start, end));
     }
     part
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::debts::tests::bed;
+    use crate::ranges::State;
+
+    /// Who does not sync any more keeps nothing; who does starts anew from time to time.
+    #[test]
+    fn what_is_kept_is_let_go_of_in_time() {
+        let bed = bed("flight-kept");
+        let start = Instant::now();
+        let flush = |after: Duration, synced: bool| {
+            let mut inner = bed.file.lock();
+            let now = start + after;
+            if synced {
+                inner.live().synced_at = Some(now);
+            }
+            let keeps = keeps(&mut inner, now);
+            let left = inner.state.keeps();
+            inner.state.ranges.set(0, 50, if keeps { State::Kept } else { State::Clean });
+            (keeps, left)
+        };
+        let second = Duration::from_secs(1);
+        assert_eq!(flush(Duration::ZERO, false), (false, false), "it was never synced");
+        assert_eq!(flush(second, true), (true, false));
+        assert_eq!(flush(2 * second, false), (true, true));
+        assert_eq!(flush(second + SYNCED_LATELY, false), (false, false), "not for a minute");
+        let begin = second + SYNCED_LATELY;
+        assert_eq!(flush(begin + second, true), (true, false));
+        assert_eq!(flush(begin + KEPT_MAX, true), (true, true));
+        assert_eq!(flush(begin + second + KEPT_MAX, true), (true, false), "starts anew");
+        bed.file.lock().live().sync_failed = true;
+        assert_eq!(flush(begin + 2 * second + KEPT_MAX, true), (false, false));
+    }
 }

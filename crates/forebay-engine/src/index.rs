@@ -24,7 +24,7 @@ use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 use crate::failpoint;
 use crate::log::{self, Entry, FileId, Intent, LogFile};
 use crate::media::{Media, MediaFile, Open};
-use crate::state::{FileState, Record};
+use crate::state::{Boot, FileState, Record};
 
 const FILES: TableDefinition<u64, &[u8]> = TableDefinition::new("files");
 const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
@@ -72,6 +72,13 @@ pub struct Loaded {
     applied_seq: u64,
     logs: Vec<String>,
     touched: HashSet<FileId>,
+}
+
+impl Loaded {
+    /// What has become of the machine since.
+    pub fn boot(&self, boot_id: &str) -> Boot {
+        if self.clean_shutdown || self.boot_id == boot_id { Boot::Kept } else { Boot::Lost }
+    }
 }
 
 impl Index {

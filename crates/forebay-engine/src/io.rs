@@ -1,6 +1,7 @@
 //! Reading, writing, truncating and syncing a file, for front-ends.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use forebay_backing::{Error, Result, Sizes, Timestamp};
 
@@ -11,7 +12,7 @@ use crate::failpoint;
 use crate::file::{File, Inner};
 use crate::log::{Entry, Mark};
 use crate::media::MediaFile;
-use crate::ranges::State;
+use crate::ranges::{Run, State};
 use crate::served::{Before, Served};
 use crate::space::Patience;
 
@@ -319,17 +320,7 @@ impl Engine {
         plan.before.extend(ahead(&mut inner, start, end));
         let dirty = |(start, end): (u64, u64)| Mark { start, end, state: Some(State::Dirty) };
         if !plan.before.is_empty() {
-            for &(start, end) in &plan.before {
-                inner.state.mark_dirty(start, end, now_ms);
-            }
-            let marks: Vec<Mark> = plan.before.iter().copied().map(dirty).collect();
-            if let Err(error) = self.record(file, &mut inner, &marks) {
-                // What is not on record must not look so to the next write.
-                for &(start, end) in &plan.before {
-                    inner.state.ranges.set(start, end, State::Clean);
-                }
-                return Err(error);
-            }
+            self.mark_before(file, &mut inner, &plan.before, now_ms)?;
         }
         failpoint::pass("write.marked");
         inner.note_rewritten(start, end);
@@ -369,6 +360,29 @@ impl Engine {
             self.account(file, &mut inner);
         }
         Ok(before)
+    }
+
+    /// Records what is about to be overwritten.
+    fn mark_before(&self, file: &File, inner: &mut Inner, runs: &[Run], now_ms: u64) -> Result<()> {
+        let logged = inner.live().logged_seq;
+        for run in runs {
+            inner.state.mark_dirty(run.start, run.end, now_ms);
+        }
+        let marks: Vec<Mark> = runs.iter().copied().map(Mark::from).collect();
+        if let Err(error) = self.record(file, inner, &marks) {
+            // What is not on record must not look so to the next write.
+            for run in runs {
+                let kept = run.state == State::Durable;
+                let before = if kept { State::Kept } else { State::Clean };
+                inner.state.ranges.set(run.start, run.end, before);
+            }
+            return Err(error);
+        }
+        if runs.iter().all(|run| run.state == State::Durable) {
+            // Of what was kept the older record says as much, to who comes after a loss of power.
+            inner.live().logged_seq = logged;
+        }
+        Ok(())
     }
 
     /// Changes the size.
@@ -568,6 +582,7 @@ impl Engine {
         let ranges = inner.state.unsynced(size);
         let live = inner.live();
         live.synced_to = live.written_to;
+        live.synced_at = Some(Instant::now());
         let (named, cut_seq) = (live.named, live.cut_seq);
         live.io += 1;
         drop(inner);
@@ -584,9 +599,11 @@ impl Engine {
         let synced = shadow.sync_data().and_then(|()| {
             if named { Ok(()) } else { self.media().sync_dir(&crate::tier::shadow_dir(file.id)) }
         });
-        if synced.is_ok() && !named {
+        match synced {
             // Not before: another sync of the file must not take the name for durable.
-            file.lock().live().named = true;
+            Ok(()) if !named => file.lock().live().named = true,
+            Ok(()) => {}
+            Err(_) => file.lock().live().sync_failed = true,
         }
         self.note_tier(synced)
     }
@@ -613,15 +630,24 @@ impl Engine {
                 inner.state.ranges.within(start, end).all(|run| run.state == State::Durable)
                     && inner.state.ranges.covers(start, end)
             });
-        if known && !inner.state.flags.meta_dirty {
+        if known {
             return Ok(true);
         }
+        let before = inner.state.durable_size;
         inner.state.mark_synced(size, &ranges);
-        if !inner.recorded || ranges.len() > 1000 {
-            return self.put(file, &mut inner).map(|()| true);
+        let recorded = if !inner.recorded || ranges.len() > 1000 {
+            self.put(file, &mut inner)
+        } else {
+            let size = inner.state.durable_size.get().expect("set by the sync");
+            let entry = Entry::Synced { id: file.id, size, ranges: ranges.clone() };
+            self.append(&mut inner, &entry)
+        };
+        if recorded.is_err() {
+            // The next sync must not take it for known.
+            inner.state.durable_size = before;
+            ranges.iter().for_each(|&(from, to)| inner.state.ranges.set(from, to, State::Dirty));
         }
-        let size = inner.state.durable_size.get().expect("set by the sync");
-        self.append(&mut inner, &Entry::Synced { id: file.id, size, ranges }).map(|()| true)
+        recorded.map(|()| true)
     }
 
     /// Records a change of mtime made by the user on a file whose mtime is ours.
@@ -656,7 +682,7 @@ const AROUND_TRIES: u32 = 64;
 /// each; so he needs one for so many bytes. They are flushed once more than they had to be.
 const AHEAD: u64 = 256 << 10;
 
-fn ahead(inner: &mut Inner, start: u64, end: u64) -> Option<(u64, u64)> {
+fn ahead(inner: &mut Inner, start: u64, end: u64) -> Option<Run> {
     let live = inner.live();
     live.written_to = end;
     let goes_on = live.synced_to > 0 && (start..=end).contains(&live.synced_to);
@@ -664,9 +690,10 @@ fn ahead(inner: &mut Inner, start: u64, end: u64) -> Option<(u64, u64)> {
     let alone = live.flight.is_none() && !live.stale;
     let goes_on = goes_on && alone && !inner.state.flags.flush_open;
     // Nothing that needs no record itself is worth one.
-    if !goes_on || inner.state.ranges.within(start, end).all(|run| run.state.is_dirty()) {
+    if !goes_on || !inner.state.ranges.within(start, end).any(|run| run.state == State::Clean) {
         return None;
     }
     let next = inner.state.ranges.within(end, end + AHEAD).next()?;
-    (next.start == end && next.state == State::Clean).then_some((next.start, next.end))
+    let ahead = Run { state: State::Dirty, ..next };
+    (next.start == end && next.state == State::Clean).then_some(ahead)
 }

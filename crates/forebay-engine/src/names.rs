@@ -338,7 +338,12 @@ impl Engine {
         self.refuse_read_only()?;
         let file = self.find(at.key);
         if let Some(file) = &file {
-            file.lock().live().meta_seq += 1;
+            let mut inner = file.lock();
+            inner.live().meta_seq += 1;
+            if set.mtime.is_some() && inner.state.keeps() {
+                // After a loss of power the new time would be taken for somebody else's.
+                self.let_go(file, &mut inner)?;
+            }
         }
         let _changing = Changing::begin(file.clone());
         let mut attr = self.ask(|b| b.set_attr(at.path, set))?;
@@ -670,7 +675,8 @@ impl Engine {
             let mut inner = file.lock();
             let former = inner.state.path().map(|path| Box::new(path.into()));
             rebase(&mut inner.state.paths, from, to);
-            if inner.state.is_dirty() && inner.state.former.is_none() {
+            let may_be_dirty = inner.state.is_dirty() || inner.state.keeps();
+            if may_be_dirty && inner.state.former.is_none() {
                 inner.state.former = former;
             }
             if inner.recorded {

@@ -17,11 +17,21 @@ pub enum State {
     /// Newer than the backing store, and on stable storage of the fast tier (S3). Overwriting
     /// such a byte leaves it `Durable`: after a power loss it holds the old or the new value.
     Durable,
+    /// As `Clean`, and on stable storage of the fast tier; after a loss of power it counts as
+    /// `Durable`, and is flushed again. Who writes it and syncs needs no record of that: this one
+    /// holds. It must be `Clean` again, durably, before it may leave the tier or differ from the
+    /// backing store.
+    Kept,
 }
 
 impl State {
     pub fn is_dirty(self) -> bool {
-        self != State::Clean
+        matches!(self, State::Dirty | State::Durable)
+    }
+
+    /// Whether the byte in the tier is the one that counts after a loss of power.
+    pub fn outlasts_power(self) -> bool {
+        matches!(self, State::Durable | State::Kept)
     }
 }
 
@@ -52,7 +62,7 @@ pub enum Ranges {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Runs {
     map: BTreeMap<u64, Run>,
-    sums: [u64; 3],
+    sums: [u64; 4],
 }
 
 impl Runs {
@@ -196,7 +206,7 @@ impl Ranges {
             Ranges::None => 0,
             Ranges::One(run) => u64::from(pick(run.state)) * run.bytes(),
             Ranges::Many(runs) => {
-                let all = [State::Clean, State::Dirty, State::Durable];
+                let all = [State::Clean, State::Dirty, State::Durable, State::Kept];
                 all.iter().filter(|s| pick(**s)).map(|s| runs.sums[*s as usize]).sum()
             }
         }
@@ -334,8 +344,8 @@ mod tests {
             for _ in 0..12 {
                 let (a, b) = (next(41), next(41));
                 let (start, end) = (a.min(b), a.max(b));
-                let state = [None, Some(State::Clean), Some(State::Dirty), Some(State::Durable)]
-                    [next(4) as usize];
+                let all = [State::Clean, State::Dirty, State::Durable, State::Kept];
+                let state = all.get(next(5) as usize).copied();
                 match state {
                     Some(state) => ranges.set(start, end, state),
                     None => ranges.clear(start, end),

@@ -340,6 +340,13 @@ impl Recovery<'_> {
         let mut pass =
             Recovery { media, backing, boot, report, changed: Vec::new(), orphans: Vec::new() };
         pass.settle_intents(loaded)?;
+        if boot == Boot::Kept {
+            let kept = loaded.files.iter_mut().filter(|(_, state)| state.keeps());
+            pass.changed.extend(kept.map(|(id, state)| {
+                state.let_go();
+                *id
+            }));
+        }
         let orphaned = loaded.files.values().any(|state| state.flags.opaque);
         if !pass.report.clean_shutdown || orphaned {
             pass.sort(loaded)?;

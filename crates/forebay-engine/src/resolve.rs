@@ -11,7 +11,7 @@ use crate::file::{File, Flight, Inner};
 use crate::fill::CHUNK;
 use crate::media::MediaFile;
 use crate::operate::failure;
-use crate::ranges::{Ranges, State};
+use crate::ranges::Ranges;
 use crate::report::{Progress, Report};
 
 /// Which side of a conflict wins.
@@ -131,7 +131,7 @@ impl Engine {
                 inner.state.flags.flush_open = false;
                 // Bytes cached from the old version no longer match what is there.
                 let clean: Vec<_> =
-                    inner.state.ranges.iter().filter(|run| run.state == State::Clean).collect();
+                    inner.state.ranges.iter().filter(|run| !run.state.is_dirty()).collect();
                 for run in clean {
                     inner.state.ranges.clear(run.start, run.end);
                 }

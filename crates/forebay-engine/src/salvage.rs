@@ -79,15 +79,11 @@ pub fn salvage(dir: &Path, to: &dyn BackingStore, progress: &Progress) -> Result
 
 impl Salvage<'_> {
     fn named(&mut self, loaded: Loaded) {
+        let boot = loaded.boot(&boot_id());
         self.done.problems.extend(loaded.problems);
         self.done.problems.extend(loaded.intents.into_values().map(under_way));
-        let boot = if loaded.boot_id == boot_id() || loaded.clean_shutdown {
-            Boot::Kept
-        } else {
-            Boot::Lost
-        };
         let dirty: Vec<_> =
-            loaded.files.into_iter().filter(|(_, state)| state.is_dirty()).collect();
+            loaded.files.into_iter().filter(|(_, state)| state.may_be_dirty(boot)).collect();
         self.progress.total_files.fetch_add(dirty.len() as u64, Relaxed);
         for (id, mut state) in dirty {
             if self.stop() {

@@ -13,8 +13,9 @@ use crate::failpoint;
 use crate::file::{File, Inner};
 use crate::log::Mark;
 use crate::policy::Level;
-use crate::ranges::State;
+use crate::ranges::{Run, State};
 use crate::rules::Active;
+use crate::state::MaybeSize;
 
 /// So many files whose lock was held are waited for.
 const EVICT_BUSY: usize = 4;
@@ -260,6 +261,51 @@ impl Engine {
         }
     }
 
+    /// Bytes that were kept are clean and no more: whoever is about to take them out of the tier, or
+    /// to change the backing file beneath them, first makes everything up to `settled_seq` durable.
+    pub(crate) fn let_go_of(
+        &self,
+        file: &File,
+        inner: &mut Inner,
+        start: u64,
+        end: u64,
+    ) -> Result<()> {
+        if !inner.state.keeps() {
+            return Ok(());
+        }
+        let kept = |run: &Run| run.state == State::Kept;
+        let kept: Vec<Run> = inner.state.ranges.within(start, end).filter(kept).collect();
+        if kept.is_empty() {
+            return Ok(());
+        }
+        let durable_size = inner.state.durable_size;
+        for run in &kept {
+            inner.state.ranges.set(run.start, run.end, State::Clean);
+        }
+        let recorded = if inner.state.is_dirty() || inner.state.keeps() {
+            let clean = |run: &Run| Mark { state: Some(State::Clean), ..Mark::from(*run) };
+            self.record(file, inner, &kept.iter().map(clean).collect::<Vec<_>>())
+        } else {
+            inner.state.durable_size = MaybeSize::NONE;
+            self.put(file, inner)
+        };
+        if let Err(error) = recorded {
+            inner.state.durable_size = durable_size;
+            for run in &kept {
+                inner.state.ranges.set(run.start, run.end, State::Kept);
+            }
+            return Err(error);
+        }
+        inner.settled_seq = self.index.seq();
+        Ok(())
+    }
+
+    /// The same with all of the file, durably.
+    pub(crate) fn let_go(&self, file: &File, inner: &mut Inner) -> Result<()> {
+        self.let_go_of(file, inner, 0, u64::MAX)?;
+        self.note_tier(self.index.sync_to(inner.settled_seq))
+    }
+
     /// Makes the clean bytes of `[start, end)` absent: recorded first, punched after, so that a
     /// crash between leaves bytes that do not count rather than holes that do.
     pub(crate) fn evict_range(
@@ -273,7 +319,7 @@ impl Engine {
             .state
             .ranges
             .within(start, end)
-            .filter(|run| run.state == State::Clean)
+            .filter(|run| !run.state.is_dirty())
             .map(|run| (run.start, run.end))
             .collect();
         if clean.is_empty() {
@@ -287,6 +333,7 @@ impl Engine {
             return Ok(0);
         }
         // After a power loss the record of a flush must not be lost while its bytes are punched.
+        self.let_go_of(file, inner, start, end)?;
         self.note_tier(self.index.sync_to(inner.settled_seq))?;
         for &(start, end) in &clean {
             inner.state.ranges.clear(start, end);

@@ -7,7 +7,8 @@
 //! - F1: no run reaches beyond `size` (while the file is not opaque).
 //! - F2: a byte is `Clean` only if it equals the backing store's byte at `base`.
 //! - F3: a byte beyond `base.size` and below `size` is present: it cannot be fetched.
-//! - F4: `durable_size` is set if and only if a sync has made the file's dirty state durable.
+//! - F4: `durable_size` is set if and only if a sync has made the file's dirty state durable, or
+//!   bytes of it are `Kept`.
 
 use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
@@ -123,7 +124,8 @@ pub struct FileState {
 /// a crash would leave a hole that counts as data. Dirty bytes need nothing.
 #[derive(Debug, PartialEq, Eq)]
 pub struct WritePlan {
-    pub before: Vec<(u64, u64)>,
+    /// As they are to be recorded: what was kept is durable at once.
+    pub before: Vec<Run>,
     pub after: Vec<(u64, u64)>,
 }
 
@@ -192,20 +194,20 @@ impl FileState {
     /// old end of the file and `start` becomes zeros that are ours to flush (F3), recorded with
     /// the absent part.
     pub fn plan_write(&self, start: u64, end: u64) -> WritePlan {
-        let before = self
-            .ranges
-            .within(start, end)
-            .filter(|run| run.state == State::Clean)
-            .map(edges)
-            .collect();
+        let changed = |run: Run| match run.state {
+            State::Clean => Some(Run { state: State::Dirty, ..run }),
+            State::Kept => Some(Run { state: State::Durable, ..run }),
+            State::Dirty | State::Durable => None,
+        };
+        let before = self.ranges.within(start, end).filter_map(changed).collect();
         let from = start.min(self.size);
         WritePlan { before, after: self.ranges.gaps(from, end) }
     }
 
-    /// Records that `[start, end)` is now dirty. What was durable stays so.
+    /// Records that `[start, end)` is now dirty. What was durable, or kept, is durable.
     pub fn mark_dirty(&mut self, start: u64, end: u64, now_ms: u64) {
         let durable: Vec<Run> =
-            self.ranges.within(start, end).filter(|run| run.state == State::Durable).collect();
+            self.ranges.within(start, end).filter(|run| run.state.outlasts_power()).collect();
         self.ranges.set(start, end, State::Dirty);
         for run in durable {
             self.ranges.set(run.start, run.end, State::Durable);
@@ -258,7 +260,19 @@ impl FileState {
         if self.flags.opaque {
             return if len > 0 { vec![(0, len)] } else { Vec::new() };
         }
-        self.ranges.iter().filter(|run| run.state == State::Dirty).map(edges).collect()
+        let mut left = self.ranges.bytes(|state| state == State::Dirty);
+        let mut found = Vec::new();
+        // Mostly there are none, among thousands of other runs.
+        for run in self.ranges.iter() {
+            if left == 0 {
+                break;
+            }
+            if run.state == State::Dirty {
+                left -= run.bytes();
+                found.push(edges(run));
+            }
+        }
+        found
     }
 
     /// What of `ranges` is still dirty: a sync has nothing to say of what was flushed meanwhile.
@@ -289,12 +303,14 @@ impl FileState {
     }
 
     /// Records that `copied`, less what was `rewritten` meanwhile, is on the backing store and
-    /// synced there, at `base` (S6). Returns whether the file is clean now.
+    /// synced there, at `base` (S6). With `keep`, what was durable is kept. Returns whether the
+    /// file is clean now.
     pub fn settle(
         &mut self,
         copied: &[(u64, u64)],
         rewritten: &Ranges,
         base: Version,
+        keep: bool,
         now_ms: u64,
     ) -> bool {
         for &(start, end) in copied {
@@ -302,7 +318,9 @@ impl FileState {
                 let dirty: Vec<Run> =
                     self.ranges.within(start, end).filter(|run| run.state.is_dirty()).collect();
                 for run in dirty {
-                    self.ranges.set(run.start, run.end, State::Clean);
+                    let kept = keep && run.state == State::Durable;
+                    let state = if kept { State::Kept } else { State::Clean };
+                    self.ranges.set(run.start, run.end, state);
                 }
             }
         }
@@ -316,8 +334,36 @@ impl FileState {
             self.touch(now_ms);
             return false;
         }
-        self.durable_size = MaybeSize::NONE;
+        if !self.keeps() {
+            self.durable_size = MaybeSize::NONE;
+        }
         true
+    }
+
+    /// Whether bytes of it are kept.
+    pub fn keeps(&self) -> bool {
+        self.ranges.bytes(|state| state == State::Kept) > 0
+    }
+
+    /// What was kept is clean and no more. Returns whether anything was.
+    pub fn let_go(&mut self) -> bool {
+        let kept: Vec<Run> = self.ranges.iter().filter(|run| run.state == State::Kept).collect();
+        for run in &kept {
+            self.ranges.set(run.start, run.end, State::Clean);
+        }
+        if !kept.is_empty() && !self.is_dirty() {
+            self.durable_size = MaybeSize::NONE;
+        }
+        !kept.is_empty()
+    }
+
+    /// Whether it may be dirty to who comes next: after a loss of power what was kept is.
+    pub fn may_be_dirty(&self, boot: Boot) -> bool {
+        self.is_dirty() || self.dirty_bytes_after(boot) > 0
+    }
+
+    pub fn dirty_bytes_after(&self, boot: Boot) -> u64 {
+        self.ranges.bytes(|s| s.is_dirty() || (boot == Boot::Lost && s == State::Kept))
     }
 
     /// Decides what survives a restart; `shadow_len` is the shadow file's size as found, `None` if
@@ -342,11 +388,17 @@ impl FileState {
                 }
                 self.keep_or_drop(0)
             }
-            Boot::Lost => self.recover_durable(shadow_len),
+            Boot::Lost => self.recover_durable(shadow_len, now_ms),
         }
     }
 
-    fn recover_durable(&mut self, shadow_len: u64) -> Verdict {
+    fn recover_durable(&mut self, shadow_len: u64, now_ms: u64) -> Verdict {
+        // What was kept may have been written and synced without another record.
+        let kept: Vec<Run> = self.ranges.iter().filter(|run| run.state == State::Kept).collect();
+        for run in kept {
+            self.ranges.set(run.start, run.end, State::Durable);
+            self.touch(now_ms);
+        }
         let before = self.dirty_bytes();
         self.flags.opaque = false;
         let volatile: Vec<Run> =

@@ -75,3 +75,54 @@ fn a_sync_does_not_pay_for_others() {
     engine.close(&b);
     abandon(engine);
 }
+
+/// A database's tables: pages written again and again, here and there, synced each time, and flushed
+/// in between.
+// S-3
+#[test]
+fn a_page_that_was_synced_once_needs_no_record_after_a_flush() {
+    let (media, store) = (CrashMedia::default(), MemStore::new());
+    let backing = Arc::new(store.clone());
+    let engine = start(Arc::new(media.clone()), backing, BOOT, Config::default(), patient());
+    let engine = engine.expect("a new tier");
+    let (file, _) = engine.create(Path::new("table"), &NEW).expect("no such file yet");
+    engine.write(&file, 0, &[b'0'; 256 * BLOCK]).expect("room");
+    engine.sync(&file).expect("a tier that works");
+    let mut pages = vec![b'0'; 256];
+    let mut rng = Rng::new(11);
+    let (rounds, each) = (10, 40);
+    let mut before = media.syncs();
+    let (mut log, mut shadow) = (0, 0);
+    for round in 0..rounds {
+        engine.flush_file(&file).expect("a store that works");
+        assert_eq!(engine.status().dirty_bytes, 0, "all of it is flushed");
+        let flushed = media.syncs();
+        (log, shadow) = (log + flushed.0 - before.0, shadow + flushed.1 - before.1);
+        for write in 0..each {
+            let at = rng.below(256) as usize;
+            pages[at] = (round * each + write) as u8;
+            engine.write(&file, (at * BLOCK) as u64, &[pages[at]; BLOCK]).expect("room");
+            engine.sync(&file).expect("a tier that works");
+        }
+        before = media.syncs();
+        let writes = (before.0 - flushed.0, before.1 - flushed.1);
+        assert!(writes.0 <= 1, "{} syncs of the log in round {round}", writes.0);
+        assert!(writes.1 >= each, "{} syncs of the bytes in round {round}", writes.1);
+    }
+    assert!(log > 0 && shadow > 0, "the flushes needed some");
+    let expected: Vec<u8> = pages.iter().flat_map(|page| [*page; BLOCK]).collect();
+    let disk = media.snapshot();
+    abandon(engine);
+    for image in disk.crash_images(&mut Rng::new(3), 20) {
+        let media = Arc::new(CrashMedia::on(image));
+        let store = MemStore::on(store.snapshot());
+        let backing = Arc::new(store.clone());
+        let engine = start(media, backing, "after the cut", Config::default(), patient());
+        let engine = engine.expect("a sound tier");
+        assert!(read_all(&engine, Path::new("table")).expect("it is there") == expected);
+        let report = engine.flush(&[], &Progress::default());
+        assert!(report.failures.is_empty(), "{:?}", report.failures);
+        assert!(store.snapshot().files()[Path::new("table")] == expected);
+        abandon(engine);
+    }
+}
