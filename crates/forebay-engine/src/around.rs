@@ -305,7 +305,8 @@ impl Engine {
                 self.note_tier(self.index.sync())?;
             }
             let mut inner = file.lock();
-            if may_go_around(&mut inner) && self.index.is_synced(inner.settled_seq) {
+            let settled = !inner.state.keeps() && self.index.is_synced(inner.settled_seq);
+            if may_go_around(&mut inner) && settled {
                 inner.live().arounds += 1;
                 return Ok(Some(backing));
             }

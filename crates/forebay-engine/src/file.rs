@@ -47,6 +47,8 @@ pub(crate) struct Inner {
     pub recorded: bool,
     /// It is about to leave the table: who found it there looks again.
     pub gone: bool,
+    /// A sync of the shadow failed: what a later one says of the same bytes proves nothing.
+    pub sync_failed: bool,
     /// The log's position right after bytes of this file last became clean.
     pub settled_seq: u64,
     /// Changes of names and attributes in progress: until they end, the backing file differs from
@@ -115,8 +117,6 @@ pub(crate) struct Live {
     pub synced_to: u64,
     /// When it was synced last.
     pub synced_at: Option<Instant>,
-    /// A sync of the shadow failed: what a later one says of the same bytes proves nothing.
-    pub sync_failed: bool,
     /// Since when what is flushed is kept.
     pub keeps_since: Option<Instant>,
     /// When the attributes were last compared with the backing store's.
@@ -210,6 +210,7 @@ impl File {
             charged: 0,
             recorded,
             gone: false,
+            sync_failed: false,
             settled_seq: 0,
             base_seq: 0,
             changing: 0,

@@ -236,7 +236,7 @@ impl Engine {
                 job.fail(Error::os(libc::EBUSY, "truncated at the beginning of the flush"));
             }
             let mut inner = job.file.lock();
-            inner.live().sync_failed |= !synced;
+            inner.sync_failed |= !synced;
             inner.state.flags.flush_open = true;
             let _ = self.put(&job.file, &mut inner);
         }
@@ -348,6 +348,8 @@ impl Engine {
                 &mut inner,
                 "somebody else wrote to the backing file during the flush",
             );
+            drop(inner);
+            let _ = self.note_tier(self.index.sync());
             return Err(Error::new(
                 Kind::Conflict,
                 "somebody else wrote to the backing file during the flush",
@@ -357,6 +359,7 @@ impl Engine {
         self.drain.debts.pay(file.id, &job.captured, &flight.rewritten);
         let now_ms = now_ms();
         inner.base_seq += 1;
+        let before = (inner.state.clone(), inner.dirt().stamps.clone());
         if job.opaque.is_some() && inner.state.flags.opaque {
             // Still open to writers we do not see: all of it stays dirty, from now.
             inner.state.base = found.version();
@@ -375,7 +378,12 @@ impl Engine {
         inner.dirt().trouble = None;
         crate::names::note_seen(&mut inner, asked, &found);
         if !inner.live().unlinked {
-            self.put(file, &mut inner)?;
+            if let Err(error) = self.put(file, &mut inner) {
+                // What is clean on no record must not look so to who evicts.
+                (inner.state, inner.dirt().stamps) = before;
+                self.account(file, &mut inner);
+                return Err(error);
+            }
             inner.settled_seq = self.index.seq();
             self.account(file, &mut inner);
         }
@@ -501,8 +509,9 @@ impl Engine {
 /// again, and each sync of a byte that was flushed meanwhile would cost a record and its own sync.
 /// Kept bytes are flushed once more after a loss of power, so they are let go of from time to time.
 fn keeps(inner: &mut Inner, now: Instant) -> bool {
+    let failed = inner.sync_failed;
     let live = inner.live();
-    let sound = !live.sync_failed && !live.stale && !live.moved;
+    let sound = !failed && !live.stale && !live.moved;
     let keeps = sound
         && live.opens > 0
         && live.synced_at.is_some_and(|at| now.saturating_duration_since(at) < SYNCED_LATELY);
@@ -597,7 +606,7 @@ mod tests {
         assert_eq!(flush(begin + second, true), (true, false));
         assert_eq!(flush(begin + KEPT_MAX, true), (true, true));
         assert_eq!(flush(begin + second + KEPT_MAX, true), (true, false), "starts anew");
-        bed.file.lock().live().sync_failed = true;
+        bed.file.lock().sync_failed = true;
         assert_eq!(flush(begin + 2 * second + KEPT_MAX, true), (false, false));
     }
 }

@@ -603,7 +603,7 @@ impl Engine {
             // Not before: another sync of the file must not take the name for durable.
             Ok(()) if !named => file.lock().live().named = true,
             Ok(()) => {}
-            Err(_) => file.lock().live().sync_failed = true,
+            Err(_) => file.lock().sync_failed = true,
         }
         self.note_tier(synced)
     }
@@ -633,7 +633,9 @@ impl Engine {
         if known {
             return Ok(true);
         }
-        let before = inner.state.durable_size;
+        let all = |&(start, end): &(u64, u64)| inner.state.ranges.within(start, end);
+        let runs: Vec<Run> = ranges.iter().flat_map(all).collect();
+        let durable_size = inner.state.durable_size;
         inner.state.mark_synced(size, &ranges);
         let recorded = if !inner.recorded || ranges.len() > 1000 {
             self.put(file, &mut inner)
@@ -644,8 +646,9 @@ impl Engine {
         };
         if recorded.is_err() {
             // The next sync must not take it for known.
-            inner.state.durable_size = before;
-            ranges.iter().for_each(|&(from, to)| inner.state.ranges.set(from, to, State::Dirty));
+            inner.state.durable_size = durable_size;
+            ranges.iter().for_each(|&(start, end)| inner.state.ranges.clear(start, end));
+            runs.iter().for_each(|run| inner.state.ranges.set(run.start, run.end, run.state));
         }
         recorded.map(|()| true)
     }

@@ -340,8 +340,8 @@ impl Engine {
         if let Some(file) = &file {
             let mut inner = file.lock();
             inner.live().meta_seq += 1;
-            if set.mtime.is_some() && inner.state.keeps() {
-                // After a loss of power the new time would be taken for somebody else's.
+            if set.mtime.is_some() {
+                // Else, after a loss of power, the new time could be taken for somebody else's.
                 self.let_go(file, &mut inner)?;
             }
         }
@@ -456,7 +456,7 @@ impl Engine {
         let recorded = file.lock().recorded;
         let intent = Intent::Unlink { path: at.path.into(), ino: at.key.ino };
         let n = if recorded { Some(self.note_tier(self.index.intend(intent))?) } else { None };
-        if n.is_some() && file.lock().state.durable_size.get().is_some() {
+        if n.is_some() && self.may_come_back(&file) {
             // Else a loss of power could bring back the record of a file that is gone.
             self.note_tier(self.index.sync())?;
         }
@@ -471,6 +471,12 @@ impl Engine {
             self.note_tier(self.index.conclude(n, done.is_ok()))?;
         }
         done
+    }
+
+    /// Whether, after a loss of power, the log may say that bytes of the file are to be flushed.
+    fn may_come_back(&self, file: &File) -> bool {
+        let inner = file.lock();
+        inner.state.durable_size.get().is_some() || !self.index.is_synced(inner.settled_seq)
     }
 
     /// Flushes a dirty file that has more names than we know before one of ours goes.
@@ -629,8 +635,9 @@ impl Engine {
         let intent =
             Intent::Rename { from: from.path.into(), to: to.into(), ino: from.key.ino, exchange };
         let n = self.note_tier(self.index.intend(intent))?;
-        if moved.iter().chain(&back).any(|file| file.lock().state.durable_size.get().is_some()) {
-            // Synced bytes must be found under their new name after a power loss.
+        if moved.iter().chain(&back).chain(&replaced).any(|file| self.may_come_back(file)) {
+            // Synced bytes must be found under their new name after a power loss, and those of a
+            // file that was replaced under none.
             self.note_tier(self.index.sync())?;
         }
         failpoint::pass("rename.intent");

@@ -439,7 +439,8 @@ impl Recovery<'_> {
         let verdict = state.recover(self.boot, shadow, now_ms());
         if verdict == Verdict::Keep {
             if self.boot == Boot::Lost {
-                let lost = before.dirty_bytes().saturating_sub(state.dirty_bytes());
+                let before = before.dirty_bytes_after(self.boot);
+                let lost = before.saturating_sub(state.dirty_bytes());
                 self.report.dropped_bytes += lost;
                 self.report.dropped_files += u64::from(lost > 0);
                 self.restore_name(state);

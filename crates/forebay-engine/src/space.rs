@@ -15,7 +15,6 @@ use crate::log::Mark;
 use crate::policy::Level;
 use crate::ranges::{Run, State};
 use crate::rules::Active;
-use crate::state::MaybeSize;
 
 /// So many files whose lock was held are waited for.
 const EVICT_BUSY: usize = 4;
@@ -278,19 +277,14 @@ impl Engine {
         if kept.is_empty() {
             return Ok(());
         }
-        let durable_size = inner.state.durable_size;
+        let before = (inner.state.durable_size, inner.state.former.clone());
         for run in &kept {
             inner.state.ranges.set(run.start, run.end, State::Clean);
         }
-        let recorded = if inner.state.is_dirty() || inner.state.keeps() {
-            let clean = |run: &Run| Mark { state: Some(State::Clean), ..Mark::from(*run) };
-            self.record(file, inner, &kept.iter().map(clean).collect::<Vec<_>>())
-        } else {
-            inner.state.durable_size = MaybeSize::NONE;
-            self.put(file, inner)
-        };
-        if let Err(error) = recorded {
-            inner.state.durable_size = durable_size;
+        inner.state.let_go_of_size();
+        // One record for all: of some alone the log would know what is not so here.
+        if let Err(error) = self.put(file, inner) {
+            (inner.state.durable_size, inner.state.former) = before;
             for run in &kept {
                 inner.state.ranges.set(run.start, run.end, State::Kept);
             }

@@ -20,7 +20,7 @@ pub(crate) struct Stamp {
 }
 
 /// The stamps of one file's dirty blocks. Blocks without one are as old as the file.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(crate) struct Stamps {
     blocks: BTreeMap<u64, Stamp>,
     last: u64,

@@ -329,14 +329,15 @@ impl FileState {
         self.flags.newborn = false;
         self.former = None;
         self.flags.meta_dirty = self.size != base.size || self.mtime != base.mtime;
+        // What the backing store has is not to be cut off after a loss of power.
+        let on_store = base.size.min(self.size);
+        self.durable_size = self.durable_size.get().map(|durable| durable.max(on_store)).into();
         self.dirty_since = 0;
         if self.is_dirty() {
             self.touch(now_ms);
             return false;
         }
-        if !self.keeps() {
-            self.durable_size = MaybeSize::NONE;
-        }
+        self.let_go_of_size();
         true
     }
 
@@ -351,10 +352,18 @@ impl FileState {
         for run in &kept {
             self.ranges.set(run.start, run.end, State::Clean);
         }
-        if !kept.is_empty() && !self.is_dirty() {
-            self.durable_size = MaybeSize::NONE;
+        if !kept.is_empty() {
+            self.let_go_of_size();
         }
         !kept.is_empty()
+    }
+
+    /// Once nothing is dirty or kept, nothing is durable either (F4).
+    pub fn let_go_of_size(&mut self) {
+        if !self.is_dirty() && !self.keeps() {
+            self.durable_size = MaybeSize::NONE;
+            self.former = None;
+        }
     }
 
     /// Whether it may be dirty to who comes next: after a loss of power what was kept is.

@@ -4,34 +4,34 @@ use std::path::Path;
 use std::sync::Arc;
 
 use forebay_backing::wrap::{Fault, FaultRule, FaultRules};
-use forebay_backing::{Access, BackingStore, Kind, RenameMode, SetAttr, SetTime, Timestamp};
+use forebay_backing::{Access, BackingStore, Kind, RenameMode};
 use forebay_engine::{
     Config, Engine, File, KeepDirty, Lane, Progress, Report, Tunables, WritePolicy,
 };
 
-use crate::media::{CrashMedia, Fault as TierFault};
+use crate::media::CrashMedia;
 use crate::rng::Rng;
 use crate::start::{NEW, abandon, patient, start};
 use crate::store::MemStore;
 
-const KIB: usize = 1 << 10;
-const BOOT: &str = "losses";
+pub const KIB: usize = 1 << 10;
+pub const BOOT: &str = "losses";
 
-struct Bed {
-    media: CrashMedia,
-    store: MemStore,
-    engine: Arc<Engine>,
+pub struct Bed {
+    pub media: CrashMedia,
+    pub store: MemStore,
+    pub engine: Arc<Engine>,
 }
 
 impl Bed {
-    fn new() -> Bed {
+    pub fn new() -> Bed {
         let (media, store) = (CrashMedia::default(), MemStore::new());
         let engine = open(&media, &store, BOOT);
         Bed { media, store, engine }
     }
 
     /// A file of 64 KiB of `value`, open, and flushed after it was synced.
-    fn flushed(&self, name: &str, value: u8) -> Arc<File> {
+    pub fn flushed(&self, name: &str, value: u8) -> Arc<File> {
         let (file, _) = self.engine.create(Path::new(name), &NEW).expect("no such file yet");
         self.engine.write(&file, 0, &[value; 64 * KIB]).expect("room");
         self.engine.sync(&file).expect("a tier that works");
@@ -39,18 +39,18 @@ impl Bed {
         file
     }
 
-    fn is_on_store(&self, name: &str) -> Vec<u8> {
+    pub fn is_on_store(&self, name: &str) -> Vec<u8> {
         self.store.snapshot().files().remove(Path::new(name)).expect("it is there")
     }
 
     /// The tier loses its power, the backing store does not; `check` looks at the backing store
     /// after the restart has flushed all. Returns how many images of the tier there were.
-    fn cut_the_power(self, check: impl Fn(&MemStore)) -> usize {
+    pub fn cut_the_power(self, check: impl Fn(&MemStore)) -> usize {
         self.cut_and_flush(|store, _| check(store))
     }
 
     /// The same, for who also looks at what the flush says.
-    fn cut_and_flush(self, check: impl Fn(&MemStore, &Report)) -> usize {
+    pub fn cut_and_flush(self, check: impl Fn(&MemStore, &Report)) -> usize {
         let (disk, tree) = (self.media.snapshot(), self.store.snapshot());
         abandon(self.engine);
         let images = disk.crash_images(&mut Rng::new(7), 40);
@@ -65,14 +65,14 @@ impl Bed {
     }
 }
 
-fn open(media: &CrashMedia, store: &MemStore, boot: &str) -> Arc<Engine> {
+pub fn open(media: &CrashMedia, store: &MemStore, boot: &str) -> Arc<Engine> {
     let backing = Arc::new(store.clone());
     let tunables = Tunables { preset: patient().preset, ..Tunables::default() };
     start(Arc::new(media.clone()), backing, boot, Config::default(), tunables)
         .expect("a sound tier")
 }
 
-fn file_of(store: &MemStore, name: &str) -> Vec<u8> {
+pub fn file_of(store: &MemStore, name: &str) -> Vec<u8> {
     store.snapshot().files().remove(Path::new(name)).expect("it is there")
 }
 
@@ -241,148 +241,4 @@ fn a_shutdown_beside_a_writer_past_us_is_not_clean() {
         assert!(found[64 * KIB..].iter().all(|byte| *byte == b'B'), "torn bytes were flushed");
     });
     assert!(images > 1, "nothing was unsynced");
-}
-
-/// What a file keeps is in the shadow as long as the log says so.
-// S-4
-#[test]
-fn a_cut_does_not_flush_holes_where_kept_bytes_were_evicted() {
-    let bed = Bed::new();
-    let file = bed.flushed("f", b'A');
-    let report = bed.engine.evict(&[], &Progress::default());
-    assert_eq!(report.bytes, 64 * KIB as u64, "all of it went");
-    let images = bed.cut_the_power(|store| {
-        assert!(file_of(store, "f") == [b'A'; 64 * KIB], "holes were flushed");
-    });
-    assert!(images > 1, "nothing was unsynced");
-    drop(file);
-}
-
-// S-4
-#[test]
-fn a_cut_does_not_flush_holes_where_a_part_of_what_was_kept_was_evicted() {
-    let bed = Bed::new();
-    let unit = 8 << 20;
-    let (file, _) = bed.engine.create(Path::new("f"), &NEW).expect("no such file yet");
-    bed.engine.write(&file, 0, &vec![b'A'; 2 * unit]).expect("room");
-    bed.engine.sync(&file).expect("a tier that works");
-    bed.engine.flush_file(&file).expect("a store that works");
-    bed.engine.write(&file, unit as u64 + 100, b"dirty").expect("room");
-    bed.engine.sync(&file).expect("a tier that works");
-    let report = bed.engine.evict(&[], &Progress::default());
-    assert_eq!(report.bytes as usize, 2 * unit - 5, "all that was clean went");
-    let mut expected = vec![b'A'; 2 * unit];
-    expected[unit + 100..unit + 105].copy_from_slice(b"dirty");
-    bed.cut_the_power(|store| assert!(file_of(store, "f") == expected, "not what was written"));
-    drop(file);
-}
-
-// S-4 S-8
-#[test]
-fn a_cut_does_not_bring_back_what_a_held_file_kept_of_an_older_version() {
-    let bed = Bed::new();
-    let held = bed.flushed("f", b'A');
-    let theirs = bed.store.open(Path::new("f"), Access::ReadWrite).expect("it is there");
-    theirs.write_at(&[b'T'; 64 * KIB], 0).expect("memory");
-    // Who opens it sees the change; who had it open keeps it open.
-    let file = bed.engine.open(Path::new("f"), None).expect("it is there");
-    let mut seen = [0; 64 * KIB];
-    bed.engine.read(&file, 0, &mut seen).expect("a store that works");
-    assert_eq!(seen, [b'T'; 64 * KIB]);
-    bed.cut_and_flush(|store, report| {
-        assert!(file_of(store, "f") == [b'T'; 64 * KIB], "their bytes were overwritten");
-        assert!(report.failures.is_empty(), "the change was seen: {:?}", report.failures);
-    });
-    drop(held);
-}
-
-/// Of a file that nobody has open nothing is kept.
-// S-8
-#[test]
-fn after_a_cut_a_file_that_was_closed_is_in_conflict_with_nobody() {
-    let bed = Bed::new();
-    let file = bed.flushed("f", b'A');
-    bed.engine.close(&file);
-    // Somebody syncs something else, and the record of the close with it.
-    bed.flushed("other", b'O');
-    let theirs = bed.store.open(Path::new("f"), Access::ReadWrite).expect("it is there");
-    theirs.write_at(&[b'T'; 64 * KIB], 0).expect("memory");
-    bed.cut_and_flush(|store, report| {
-        assert!(file_of(store, "f") == [b'T'; 64 * KIB], "their bytes were overwritten");
-        assert!(report.failures.is_empty(), "nothing was dirty: {:?}", report.failures);
-    });
-}
-
-// S-8
-#[test]
-fn after_a_cut_a_time_that_was_set_here_is_nobody_elses() {
-    let bed = Bed::new();
-    let file = bed.flushed("f", b'A');
-    let attr = bed.engine.stat(Path::new("f")).expect("it is there");
-    let mtime = Some(SetTime::At(Timestamp { sec: 1000, nsec: 0 }));
-    let set = SetAttr { mtime, ..SetAttr::default() };
-    bed.engine.set_attr(crate::start::named(Path::new("f"), &attr), &set).expect("memory");
-    bed.cut_and_flush(|store, report| {
-        assert!(report.failures.is_empty(), "{:?}", report.failures);
-        let found = store.stat(Path::new("f")).expect("it is there");
-        assert!(Some(SetTime::At(found.mtime)) == mtime, "{:?}", found.mtime);
-    });
-    drop(file);
-}
-
-/// A sync of the tier fails, and the flush goes on: what reached the backing store is newer than
-/// what the tier has on stable storage.
-// S-3 S-4
-#[test]
-fn a_cut_does_not_bring_back_what_a_failed_sync_left_old() {
-    let bed = Bed::new();
-    let file = bed.flushed("f", b'A');
-    bed.engine.write(&file, 0, &[b'B'; 64 * KIB]).expect("room");
-    bed.media.set_fault(Some(TierFault { n: 1, count: 1, errno: libc::EIO }));
-    bed.engine.flush_file(&file).expect("a store that works");
-    assert_eq!(bed.media.faults_given(), 1, "the sync of the shadow comes first");
-    bed.media.set_fault(None);
-    bed.engine.sync(&file).expect("a tier that works again");
-    assert!(bed.is_on_store("f") == [b'B'; 64 * KIB]);
-    bed.cut_the_power(|store| {
-        assert!(file_of(store, "f") == [b'B'; 64 * KIB], "old bytes went over new ones");
-    });
-}
-
-/// Kept bytes count as dirty after a cut, so who changed the file meanwhile, unseen, is in conflict
-/// with them: nobody's bytes are lost.
-// S-8
-#[test]
-fn after_a_cut_what_was_kept_does_not_go_over_what_somebody_else_wrote() {
-    let bed = Bed::new();
-    let held = bed.flushed("f", b'A');
-    // The record of the flush as well.
-    bed.engine.sync(&held).expect("a tier that works");
-    let theirs = bed.store.open(Path::new("f"), Access::ReadWrite).expect("it is there");
-    theirs.write_at(&[b'T'; 64 * KIB], 0).expect("memory");
-    bed.cut_the_power(|store| {
-        assert!(file_of(store, "f") == [b'T'; 64 * KIB], "their bytes were overwritten");
-    });
-    drop(held);
-}
-
-/// The death of the daemon alone leaves what was kept clean.
-// S-6 S-8
-#[test]
-fn what_was_kept_is_clean_after_the_death_of_the_daemon() {
-    let bed = Bed::new();
-    let held = bed.flushed("f", b'A');
-    let media = CrashMedia::on(bed.media.snapshot().process_crash_image());
-    let engine = open(&media, &bed.store, BOOT);
-    assert_eq!(engine.status().dirty_files, 0);
-    let theirs = bed.store.open(Path::new("f"), Access::ReadWrite).expect("it is there");
-    theirs.write_at(&[b'T'; 64 * KIB], 0).expect("memory");
-    // A loss of power after that has nothing to bring back.
-    let again = Bed { media, store: bed.store.clone(), engine };
-    again.cut_and_flush(|store, report| {
-        assert!(report.failures.is_empty(), "{:?}", report.failures);
-        assert!(file_of(store, "f") == [b'T'; 64 * KIB]);
-    });
-    abandon(bed.engine);
-    drop(held);
 }

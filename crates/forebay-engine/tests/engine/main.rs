@@ -8,6 +8,7 @@ mod died;
 mod drain;
 mod hook;
 mod journal;
+mod kept;
 mod losses;
 mod media;
 mod model;

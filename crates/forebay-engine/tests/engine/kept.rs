@@ -1,0 +1,298 @@
+//! What a flush leaves kept: clean, and durable to who comes after a loss of power. None of it may
+//! come back where it should not, and all of it must where it was written and synced again.
+
+use std::path::Path;
+
+use forebay_backing::{Access, BackingStore, SetAttr, SetTime, Timestamp};
+use forebay_engine::{Progress, Report};
+
+use crate::losses::{BOOT, Bed, KIB, file_of, open};
+use crate::media::{CrashMedia, Fault};
+use crate::rng::Rng;
+use crate::start::{NEW, abandon, named};
+use crate::store::MemStore;
+
+/// The `n`-th operation of the tier from now fails.
+fn fail(bed: &Bed, n: u64, errno: i32) {
+    bed.media.set_fault(Some(Fault { n, count: 1, errno }));
+}
+
+fn sound(report: &Report) {
+    assert!(report.failures.is_empty(), "{:?}", report.failures);
+}
+
+/// What a file keeps is in the shadow as long as the log says so.
+// S-4
+#[test]
+fn a_cut_does_not_flush_holes_where_kept_bytes_were_evicted() {
+    let bed = Bed::new();
+    let file = bed.flushed("f", b'A');
+    let report = bed.engine.evict(&[], &Progress::default());
+    assert_eq!(report.bytes, 64 * KIB as u64, "all of it went");
+    let images = bed.cut_the_power(|store| {
+        assert!(file_of(store, "f") == [b'A'; 64 * KIB], "holes were flushed");
+    });
+    assert!(images > 1, "nothing was unsynced");
+    drop(file);
+}
+
+// S-4
+#[test]
+fn a_cut_does_not_flush_holes_where_a_part_of_what_was_kept_was_evicted() {
+    let bed = Bed::new();
+    let unit = 8 << 20;
+    let (file, _) = bed.engine.create(Path::new("f"), &NEW).expect("no such file yet");
+    bed.engine.write(&file, 0, &vec![b'A'; 2 * unit]).expect("room");
+    bed.engine.sync(&file).expect("a tier that works");
+    bed.engine.flush_file(&file).expect("a store that works");
+    bed.engine.write(&file, unit as u64 + 100, b"dirty").expect("room");
+    bed.engine.sync(&file).expect("a tier that works");
+    let report = bed.engine.evict(&[], &Progress::default());
+    assert_eq!(report.bytes as usize, 2 * unit - 5, "all that was clean went");
+    let mut expected = vec![b'A'; 2 * unit];
+    expected[unit + 100..unit + 105].copy_from_slice(b"dirty");
+    bed.cut_the_power(|store| assert!(file_of(store, "f") == expected, "not what was written"));
+    drop(file);
+}
+
+// S-4 S-8
+#[test]
+fn a_cut_does_not_bring_back_what_a_held_file_kept_of_an_older_version() {
+    let bed = Bed::new();
+    let held = bed.flushed("f", b'A');
+    let theirs = bed.store.open(Path::new("f"), Access::ReadWrite).expect("it is there");
+    theirs.write_at(&[b'T'; 64 * KIB], 0).expect("memory");
+    // Who opens it sees the change; who had it open keeps it open.
+    let file = bed.engine.open(Path::new("f"), None).expect("it is there");
+    let mut seen = [0; 64 * KIB];
+    bed.engine.read(&file, 0, &mut seen).expect("a store that works");
+    assert_eq!(seen, [b'T'; 64 * KIB]);
+    bed.cut_and_flush(|store, report| {
+        assert!(file_of(store, "f") == [b'T'; 64 * KIB], "their bytes were overwritten");
+        sound(report);
+    });
+    drop(held);
+}
+
+/// Of a file that nobody has open nothing is kept.
+// S-8
+#[test]
+fn after_a_cut_a_file_that_was_closed_is_in_conflict_with_nobody() {
+    let bed = Bed::new();
+    let file = bed.flushed("f", b'A');
+    bed.engine.close(&file);
+    // Somebody syncs something else, and the record of the close with it.
+    bed.flushed("other", b'O');
+    let theirs = bed.store.open(Path::new("f"), Access::ReadWrite).expect("it is there");
+    theirs.write_at(&[b'T'; 64 * KIB], 0).expect("memory");
+    bed.cut_and_flush(|store, report| {
+        assert!(file_of(store, "f") == [b'T'; 64 * KIB], "their bytes were overwritten");
+        sound(report);
+    });
+}
+
+// S-8
+#[test]
+fn after_a_cut_a_time_that_was_set_here_is_nobody_elses() {
+    let bed = Bed::new();
+    let file = bed.flushed("f", b'A');
+    let attr = bed.engine.stat(Path::new("f")).expect("it is there");
+    let mtime = Some(SetTime::At(Timestamp { sec: 1000, nsec: 0 }));
+    let set = SetAttr { mtime, ..SetAttr::default() };
+    bed.engine.set_attr(named(Path::new("f"), &attr), &set).expect("memory");
+    bed.cut_and_flush(|store, report| {
+        sound(report);
+        let found = store.stat(Path::new("f")).expect("it is there");
+        assert!(Some(SetTime::At(found.mtime)) == mtime, "{:?}", found.mtime);
+    });
+    drop(file);
+}
+
+/// A sync of the tier fails, and the flush goes on: what reached the backing store is newer than
+/// what the tier has on stable storage.
+// S-3 S-4
+#[test]
+fn a_cut_does_not_bring_back_what_a_failed_sync_left_old() {
+    let bed = Bed::new();
+    let file = bed.flushed("f", b'A');
+    bed.engine.write(&file, 0, &[b'B'; 64 * KIB]).expect("room");
+    bed.media.set_fault(Some(Fault { n: 1, count: 1, errno: libc::EIO }));
+    bed.engine.flush_file(&file).expect("a store that works");
+    assert_eq!(bed.media.faults_given(), 1, "the sync of the shadow comes first");
+    bed.media.set_fault(None);
+    bed.engine.sync(&file).expect("a tier that works again");
+    assert!(bed.is_on_store("f") == [b'B'; 64 * KIB]);
+    bed.cut_the_power(|store| {
+        assert!(file_of(store, "f") == [b'B'; 64 * KIB], "old bytes went over new ones");
+    });
+}
+
+/// Kept bytes count as dirty after a cut, so who changed the file meanwhile, unseen, is in conflict
+/// with them: nobody's bytes are lost.
+// S-8
+#[test]
+fn after_a_cut_what_was_kept_does_not_go_over_what_somebody_else_wrote() {
+    let bed = Bed::new();
+    let held = bed.flushed("f", b'A');
+    // The record of the flush as well.
+    bed.engine.sync(&held).expect("a tier that works");
+    let theirs = bed.store.open(Path::new("f"), Access::ReadWrite).expect("it is there");
+    theirs.write_at(&[b'T'; 64 * KIB], 0).expect("memory");
+    bed.cut_the_power(|store| {
+        assert!(file_of(store, "f") == [b'T'; 64 * KIB], "their bytes were overwritten");
+    });
+    drop(held);
+}
+
+/// The death of the daemon alone leaves what was kept clean.
+// S-6 S-8
+#[test]
+fn what_was_kept_is_clean_after_the_death_of_the_daemon() {
+    let bed = Bed::new();
+    let held = bed.flushed("f", b'A');
+    let media = CrashMedia::on(bed.media.snapshot().process_crash_image());
+    let engine = open(&media, &bed.store, BOOT);
+    assert_eq!(engine.status().dirty_files, 0);
+    let theirs = bed.store.open(Path::new("f"), Access::ReadWrite).expect("it is there");
+    theirs.write_at(&[b'T'; 64 * KIB], 0).expect("memory");
+    // A loss of power after that has nothing to bring back.
+    let again = Bed { media, store: bed.store.clone(), engine };
+    again.cut_and_flush(|store, report| {
+        sound(report);
+        assert!(file_of(store, "f") == [b'T'; 64 * KIB]);
+    });
+    abandon(bed.engine);
+    drop(held);
+}
+
+/// The record of a sync cannot be written; what was durable before is durable still.
+// S-3
+#[test]
+fn a_record_that_fails_takes_back_nothing_that_was_synced() {
+    // The flush syncs the shadow and its directory, then records that.
+    for n in 1..=4 {
+        let bed = Bed::new();
+        let (file, _) = bed.engine.create(Path::new("f"), &NEW).expect("no such file yet");
+        bed.engine.write(&file, 0, &[b'A'; 64 * KIB]).expect("room");
+        bed.engine.sync(&file).expect("a tier that works");
+        bed.engine.write(&file, 64 * KIB as u64, &[b'B'; 4 * KIB]).expect("room");
+        fail(&bed, n, libc::ENOSPC);
+        let media = bed.media.clone();
+        // The power goes in the middle of the flush.
+        let disks = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+        let out = disks.clone();
+        media.set_hook(Some(Box::new(move |_, disk| {
+            out.lock().expect("a list").push(disk.clone())
+        })));
+        let _ = bed.engine.flush_file(&file);
+        assert_eq!(media.faults_given(), 1, "{n}");
+        media.set_hook(None);
+        let disks = std::mem::take(&mut *disks.lock().expect("a list"));
+        let mut images = 0;
+        for image in disks.iter().flat_map(|disk| disk.crash_images(&mut Rng::new(n), 4)) {
+            images += 1;
+            let media = CrashMedia::on(image);
+            let engine = open(&media, &bed.store, "after the cut");
+            let found = crate::start::read_all(&engine, Path::new("f")).expect("it is there");
+            abandon(engine);
+            assert!(found.len() >= 64 * KIB, "{n}: {} bytes are left", found.len());
+            assert!(found[..64 * KIB] == [b'A'; 64 * KIB], "{n}: synced bytes are lost");
+        }
+        assert!(images > 1, "nothing was unsynced");
+        abandon(bed.engine);
+    }
+}
+
+/// A file that grew, whose flush could not record that it is durable here.
+// S-5
+#[test]
+fn a_cut_does_not_shorten_what_was_flushed() {
+    for n in 1..=4 {
+        let bed = Bed::new();
+        let file = bed.flushed("f", b'A');
+        bed.engine.write(&file, 64 * KIB as u64, &[b'B'; 64 * KIB]).expect("room");
+        fail(&bed, n, libc::ENOSPC);
+        while bed.engine.flush_file(&file).is_err() {}
+        assert_eq!(bed.media.faults_given(), 1, "{n}");
+        bed.media.set_fault(None);
+        bed.engine.sync(&file).expect("a tier that works again");
+        bed.cut_the_power(|store| {
+            let found = file_of(store, "f");
+            assert_eq!(found.len(), 128 * KIB, "{n}");
+            assert!(found[64 * KIB..].iter().all(|byte| *byte == b'B'), "{n}");
+        });
+    }
+}
+
+/// Letting go of what is kept fails half-way.
+// S-3
+#[test]
+fn what_could_not_be_let_go_of_is_found_after_a_cut() {
+    for n in 1..=3 {
+        let bed = Bed::new();
+        let file = bed.flushed("f", b'A');
+        // Two stretches of what is kept, and dirty bytes between them.
+        bed.engine.write(&file, 16 * KIB as u64, &[b'D'; 4 * KIB]).expect("room");
+        bed.engine.sync(&file).expect("a tier that works");
+        fail(&bed, n, libc::ENOSPC);
+        bed.engine.evict(&[], &Progress::default());
+        bed.media.set_fault(None);
+        // Somebody else syncs.
+        bed.flushed("other", b'O');
+        bed.engine.write(&file, 0, &[b'N'; 4 * KIB]).expect("room");
+        bed.engine.sync(&file).expect("a tier that works");
+        let mut expected = [b'A'; 64 * KIB];
+        expected[..4 * KIB].fill(b'N');
+        expected[16 * KIB..20 * KIB].fill(b'D');
+        bed.cut_the_power(|store| assert!(file_of(store, "f") == expected, "{n}"));
+    }
+}
+
+// S-4
+#[test]
+fn bytes_that_a_cut_took_are_counted_beside_those_that_come_back() {
+    let bed = Bed::new();
+    let file = bed.flushed("f", b'A');
+    bed.engine.sync(&file).expect("a tier that works");
+    bed.engine.write(&file, 64 * KIB as u64, &[b'B'; 32 * KIB]).expect("room");
+    let disk = bed.media.snapshot();
+    abandon(bed.engine);
+    let counts = disk.crash_images(&mut Rng::new(7), 40).into_iter().map(|image| {
+        let engine = open(&CrashMedia::on(image), &MemStore::on(bed.store.snapshot()), "later");
+        let dropped = engine.recovery().dropped_bytes;
+        abandon(engine);
+        dropped
+    });
+    // Of the images in which there is a record of them.
+    assert!(counts.max() == Some(32 * KIB as u64), "what was never synced was dropped");
+    drop(file);
+}
+
+/// A file is closed, and its name goes: to who comes after a cut it is gone.
+// S-8
+#[test]
+fn after_a_cut_a_name_that_went_is_no_conflict() {
+    for how in ["unlink", "rename", "replace"] {
+        let bed = Bed::new();
+        let file = bed.flushed("f", b'A');
+        let (new, _) = bed.engine.create(Path::new("new"), &NEW).expect("no such file yet");
+        bed.engine.write(&new, 0, b"new").expect("room");
+        let attr = |name| bed.engine.stat(Path::new(name)).expect("it is there");
+        let (old, over) = (attr("f"), attr("new"));
+        if how != "replace" {
+            bed.engine.close(&file);
+        }
+        let replace = forebay_backing::RenameMode::Replace;
+        let (f, g) = (Path::new("f"), Path::new("g"));
+        match how {
+            "unlink" => bed.engine.unlink(named(f, &old)),
+            "rename" => bed.engine.rename(named(f, &old), g, None, replace),
+            _ => {
+                let from = named(Path::new("new"), &over);
+                bed.engine.rename(from, f, Some(named(f, &old)), replace)
+            }
+        }
+        .expect("memory");
+        bed.cut_and_flush(|_, report| sound(report));
+    }
+}
