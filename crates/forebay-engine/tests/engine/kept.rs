@@ -2,6 +2,7 @@
 //! come back where it should not, and all of it must where it was written and synced again.
 
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 
 use forebay_backing::{Access, BackingStore, SetAttr, SetTime, Timestamp};
 use forebay_engine::{Progress, Report};
@@ -9,7 +10,7 @@ use forebay_engine::{Progress, Report};
 use crate::losses::{BOOT, Bed, KIB, file_of, open};
 use crate::media::{CrashMedia, Fault};
 use crate::rng::Rng;
-use crate::start::{NEW, abandon, named};
+use crate::start::{NEW, abandon, named, read_all};
 use crate::store::MemStore;
 
 /// The `n`-th operation of the tier from now fails.
@@ -177,26 +178,26 @@ fn a_record_that_fails_takes_back_nothing_that_was_synced() {
         bed.engine.sync(&file).expect("a tier that works");
         bed.engine.write(&file, 64 * KIB as u64, &[b'B'; 4 * KIB]).expect("room");
         fail(&bed, n, libc::ENOSPC);
-        let media = bed.media.clone();
         // The power goes in the middle of the flush.
-        let disks = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
-        let out = disks.clone();
-        media.set_hook(Some(Box::new(move |_, disk| {
-            out.lock().expect("a list").push(disk.clone())
+        let moments: Arc<Mutex<Vec<_>>> = Arc::default();
+        let (out, store) = (moments.clone(), bed.store.clone());
+        bed.media.set_hook(Some(Box::new(move |_, disk| {
+            out.lock().expect("a list").push((disk.clone(), store.snapshot()));
         })));
         let _ = bed.engine.flush_file(&file);
-        assert_eq!(media.faults_given(), 1, "{n}");
-        media.set_hook(None);
-        let disks = std::mem::take(&mut *disks.lock().expect("a list"));
+        assert_eq!(bed.media.faults_given(), 1, "{n}");
+        bed.media.set_hook(None);
         let mut images = 0;
-        for image in disks.iter().flat_map(|disk| disk.crash_images(&mut Rng::new(n), 4)) {
-            images += 1;
-            let media = CrashMedia::on(image);
-            let engine = open(&media, &bed.store, "after the cut");
-            let found = crate::start::read_all(&engine, Path::new("f")).expect("it is there");
-            abandon(engine);
-            assert!(found.len() >= 64 * KIB, "{n}: {} bytes are left", found.len());
-            assert!(found[..64 * KIB] == [b'A'; 64 * KIB], "{n}: synced bytes are lost");
+        for (disk, tree) in std::mem::take(&mut *moments.lock().expect("a list")) {
+            for image in disk.crash_images(&mut Rng::new(n), 4) {
+                images += 1;
+                let store = MemStore::on(tree.clone());
+                let engine = open(&CrashMedia::on(image), &store, "after the cut");
+                let found = read_all(&engine, Path::new("f")).expect("it is there");
+                abandon(engine);
+                assert!(found.len() >= 64 * KIB, "{n}: {} bytes are left", found.len());
+                assert!(found[..64 * KIB] == [b'A'; 64 * KIB], "{n}: synced bytes are lost");
+            }
         }
         assert!(images > 1, "nothing was unsynced");
         abandon(bed.engine);
