@@ -151,6 +151,7 @@ impl Journal {
         let must = |(id, file): &(usize, &Stamped)| {
             (file.synced || crash == Crash::Process)
                 && !file.gone
+                && self.names.values().any(|named| named == id) // Else its create had not ended.
                 && !met.contains(id)
                 && !excused
                     .iter()
