@@ -373,6 +373,9 @@ impl Engine {
             let keep = keeps(&mut inner, asked);
             let (copied, rewritten) = (&job.captured, &flight.rewritten);
             inner.state.settle(copied, rewritten, found.version(), keep, now_ms);
+            if inner.live().cut_seq == job.cut_seq {
+                inner.state.lasts_as_on_store();
+            }
             self.restamp(job, &mut inner, &flight.rewritten, since);
         }
         inner.dirt().trouble = None;

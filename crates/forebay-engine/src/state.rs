@@ -329,9 +329,6 @@ impl FileState {
         self.flags.newborn = false;
         self.former = None;
         self.flags.meta_dirty = self.size != base.size || self.mtime != base.mtime;
-        // What the backing store has is not to be cut off after a loss of power.
-        let on_store = base.size.min(self.size);
-        self.durable_size = self.durable_size.get().map(|durable| durable.max(on_store)).into();
         self.dirty_since = 0;
         if self.is_dirty() {
             self.touch(now_ms);
@@ -339,6 +336,15 @@ impl FileState {
         }
         self.let_go_of_size();
         true
+    }
+
+    /// What a flush has brought to the backing store is not to be cut off after a loss of power,
+    /// though nothing here says that it is durable. Only if nothing was cut off since the flush
+    /// began: else what lies there may be older.
+    pub fn lasts_as_on_store(&mut self) {
+        let durable = self.durable_size.get();
+        self.durable_size =
+            durable.map(|durable| durable.max(self.base.size.min(self.size))).into();
     }
 
     /// Whether bytes of it are kept.

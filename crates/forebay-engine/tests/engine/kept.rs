@@ -2,15 +2,18 @@
 //! come back where it should not, and all of it must where it was written and synced again.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
+use forebay_backing::wrap::Verb;
 use forebay_backing::{Access, BackingStore, SetAttr, SetTime, Timestamp};
 use forebay_engine::{Progress, Report};
 
+use crate::hook::Hook;
 use crate::losses::{BOOT, Bed, KIB, file_of, open};
 use crate::media::{CrashMedia, Fault};
 use crate::rng::Rng;
-use crate::start::{NEW, abandon, named, read_all};
+use crate::start::{NEW, abandon, named, patient, read_all, start};
 use crate::store::MemStore;
 
 /// The `n`-th operation of the tier from now fails.
@@ -296,4 +299,40 @@ fn after_a_cut_a_name_that_went_is_no_conflict() {
         .expect("memory");
         bed.cut_and_flush(|_, report| sound(report));
     }
+}
+
+/// Method: it is cut off, and the file grows again, when the flush has copied and not yet settled.
+// S-4
+#[test]
+fn what_was_cut_off_during_a_flush_does_not_come_back() {
+    let (path, store, media) = (Path::new("f"), MemStore::new(), CrashMedia::default());
+    let (hooked, hook) = Hook::on(store.clone());
+    let engine = start(Arc::new(media.clone()), hooked, BOOT, Default::default(), patient());
+    let engine = engine.expect("a new tier");
+    let (file, _) = engine.create(path, &NEW).expect("no such file yet");
+    engine.write(&file, 0, &[b'O'; 64 * KIB]).expect("room");
+    engine.sync(&file).expect("a tier that works");
+    engine.flush_file(&file).expect("a store that works");
+    engine.write(&file, 0, &[b'N'; 4 * KIB]).expect("room");
+    engine.sync(&file).expect("a tier that works");
+    let (cutter, cut, is_cut) = (engine.clone(), file.clone(), Arc::new(AtomicBool::new(false)));
+    let done = is_cut.clone();
+    hook.set(move |call| {
+        if call.verb == Verb::SyncFiles && !done.swap(true, Relaxed) {
+            cutter.set_len(&cut, 8 * KIB as u64).expect("room");
+            cutter.write(&cut, 16 * KIB as u64, &[b'E'; 4 * KIB]).expect("room");
+        }
+    });
+    engine.flush_file(&file).expect("a store that works");
+    assert!(is_cut.load(Relaxed));
+    let images = media.snapshot().crash_images(&mut Rng::new(5), 40);
+    assert!(images.len() > 1, "nothing was unsynced");
+    for image in images {
+        let store = MemStore::on(store.snapshot());
+        let again = open(&CrashMedia::on(image), &store, "after the cut");
+        let found = read_all(&again, path).expect("it is there");
+        abandon(again);
+        assert!(found.iter().skip(8 * KIB).all(|byte| *byte != b'O'), "{}", found.len());
+    }
+    abandon(engine);
 }
