@@ -23,8 +23,9 @@ use serde::{Deserialize, Serialize};
 use crate::log::FileId;
 use crate::media::{DirMedia, Media};
 
-/// The newest format this program writes and reads.
-pub const FORMAT: u32 = 1;
+/// The format this program writes, and the newest it reads. 2 knows bytes that are kept; a tier of
+/// format 1 is one without.
+pub const FORMAT: u32 = 2;
 
 const SUPERBLOCK: &str = "forebay.json";
 const LOCK: &str = "lock";
@@ -72,9 +73,13 @@ impl Tier {
         let lock = take_lock(dir)?;
         protect(dir)?;
         if fresh {
-            write_superblock(dir, backing)?;
+            let uuid = fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default();
+            write_superblock(dir, backing.clone(), uuid.trim().into())?;
         } else {
-            check_owner(dir, backing)?;
+            let found = check_owner(dir, backing)?;
+            if found.format < FORMAT {
+                write_superblock(dir, found.backing, found.uuid)?;
+            }
         }
         let media = DirMedia::open(dir).map_err(|e| Error::io(e, dir_text(dir)))?;
         prepare(&media).map_err(|e| Error::io(e, dir_text(dir)))?;
@@ -176,10 +181,11 @@ fn take_lock(dir: &Path) -> Result<OwnedFd> {
     }
 }
 
-fn check_owner(dir: &Path, backing: &TierOwner) -> Result<()> {
-    let found = read_superblock(dir)?.backing;
+fn check_owner(dir: &Path, backing: &TierOwner) -> Result<Superblock> {
+    let block = read_superblock(dir)?;
+    let found = &block.backing;
     if found.identity == backing.identity {
-        return Ok(());
+        return Ok(block);
     }
     Err(Error::new(
         Kind::WrongTier,
@@ -243,10 +249,8 @@ impl Superblock {
 }
 
 /// Written aside, synced and renamed: a crash leaves no superblock or a whole one.
-fn write_superblock(dir: &Path, backing: &TierOwner) -> Result<()> {
-    let uuid = fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default();
-    let mut block =
-        Superblock { format: FORMAT, uuid: uuid.trim().into(), backing: backing.clone(), crc: 0 };
+fn write_superblock(dir: &Path, backing: TierOwner, uuid: String) -> Result<()> {
+    let mut block = Superblock { format: FORMAT, uuid, backing, crc: 0 };
     block.crc = block.checksum();
     let text = serde_json::to_string_pretty(&block).expect("plain data");
     let write = || -> io::Result<()> {
@@ -261,4 +265,28 @@ fn write_superblock(dir: &Path, backing: &TierOwner) -> Result<()> {
 
 fn dir_text(dir: &Path) -> String {
     format!("the tier {}", dir.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An older program must not read what this one writes to a tier that it knew.
+    // S-11
+    #[test]
+    fn a_tier_of_an_older_format_becomes_one_of_this() {
+        let dir = std::env::temp_dir().join(format!("forebay-format-{}", std::process::id()));
+        let owner = TierOwner { path: "/slow".into(), identity: "dir:1:x".into() };
+        drop(Tier::open(&dir, &owner).unwrap());
+        let mut old = read_superblock(&dir).unwrap();
+        let uuid = old.uuid.clone();
+        assert!(old.format == FORMAT && !uuid.is_empty());
+        old.format = 1;
+        old.crc = old.checksum();
+        fs::write(dir.join(SUPERBLOCK), serde_json::to_string(&old).unwrap()).unwrap();
+        drop(Tier::open(&dir, &owner).unwrap());
+        let new = read_superblock(&dir).unwrap();
+        assert_eq!((new.format, new.uuid, new.backing), (FORMAT, uuid, owner));
+        fs::remove_dir_all(&dir).unwrap();
+    }
 }
