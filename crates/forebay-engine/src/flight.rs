@@ -521,7 +521,7 @@ fn keeps(inner: &mut Inner, now: Instant) -> bool {
     let old = live.keeps_since.is_none_or(|since| now.saturating_duration_since(since) >= KEPT_MAX);
     if !keeps || old {
         live.keeps_since = keeps.then_some(now);
-        inner.state.let_go();
+        inner.state.let_go(0, u64::MAX);
     }
     keeps
 }

@@ -343,7 +343,7 @@ impl Recovery<'_> {
         if boot == Boot::Kept {
             let kept = loaded.files.iter_mut().filter(|(_, state)| state.keeps());
             pass.changed.extend(kept.map(|(id, state)| {
-                state.let_go();
+                state.let_go(0, u64::MAX);
                 *id
             }));
         }

@@ -13,7 +13,7 @@ use crate::failpoint;
 use crate::file::{File, Inner};
 use crate::log::Mark;
 use crate::policy::Level;
-use crate::ranges::{Run, State};
+use crate::ranges::State;
 use crate::rules::Active;
 
 /// So many files whose lock was held are waited for.
@@ -269,24 +269,16 @@ impl Engine {
         start: u64,
         end: u64,
     ) -> Result<()> {
-        if !inner.state.keeps() {
-            return Ok(());
-        }
-        let kept = |run: &Run| run.state == State::Kept;
-        let kept: Vec<Run> = inner.state.ranges.within(start, end).filter(kept).collect();
+        let before = (inner.state.durable_size, inner.state.former.clone());
+        let kept = inner.state.let_go(start, end);
         if kept.is_empty() {
             return Ok(());
         }
-        let before = (inner.state.durable_size, inner.state.former.clone());
-        for run in &kept {
-            inner.state.ranges.set(run.start, run.end, State::Clean);
-        }
-        inner.state.let_go_of_size();
         // One record for all: of some alone the log would know what is not so here.
         if let Err(error) = self.put(file, inner) {
             (inner.state.durable_size, inner.state.former) = before;
             for run in &kept {
-                inner.state.ranges.set(run.start, run.end, State::Kept);
+                inner.state.ranges.set(run.start, run.end, run.state);
             }
             return Err(error);
         }

@@ -352,20 +352,22 @@ impl FileState {
         self.ranges.bytes(|state| state == State::Kept) > 0
     }
 
-    /// What was kept is clean and no more. Returns whether anything was.
-    pub fn let_go(&mut self) -> bool {
-        let kept: Vec<Run> = self.ranges.iter().filter(|run| run.state == State::Kept).collect();
+    /// What was kept of `[start, end)` is clean and no more. Returns what that was.
+    pub fn let_go(&mut self, start: u64, end: u64) -> Vec<Run> {
+        if !self.keeps() {
+            return Vec::new();
+        }
+        let kept = |run: &Run| run.state == State::Kept;
+        let kept: Vec<Run> = self.ranges.within(start, end).filter(kept).collect();
         for run in &kept {
             self.ranges.set(run.start, run.end, State::Clean);
         }
-        if !kept.is_empty() {
-            self.let_go_of_size();
-        }
-        !kept.is_empty()
+        self.let_go_of_size();
+        kept
     }
 
     /// Once nothing is dirty or kept, nothing is durable either (F4).
-    pub fn let_go_of_size(&mut self) {
+    fn let_go_of_size(&mut self) {
         if !self.is_dirty() && !self.keeps() {
             self.durable_size = MaybeSize::NONE;
             self.former = None;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use forebay_backing::wrap::Verb;
-use forebay_backing::{Access, BackingStore, SetAttr, SetTime, Timestamp};
+use forebay_backing::{BackingStore, SetAttr, SetTime, Timestamp};
 use forebay_engine::{Progress, Report};
 
 use crate::hook::Hook;
@@ -64,8 +64,7 @@ fn a_cut_does_not_flush_holes_where_a_part_of_what_was_kept_was_evicted() {
 fn a_cut_does_not_bring_back_what_a_held_file_kept_of_an_older_version() {
     let bed = Bed::new();
     let held = bed.flushed("f", b'A');
-    let theirs = bed.store.open(Path::new("f"), Access::ReadWrite).expect("it is there");
-    theirs.write_at(&[b'T'; 64 * KIB], 0).expect("memory");
+    bed.others_write("f", b'T');
     // Who opens it sees the change; who had it open keeps it open.
     let file = bed.engine.open(Path::new("f"), None).expect("it is there");
     let mut seen = [0; 64 * KIB];
@@ -87,8 +86,7 @@ fn after_a_cut_a_file_that_was_closed_is_in_conflict_with_nobody() {
     bed.engine.close(&file);
     // Somebody syncs something else, and the record of the close with it.
     bed.flushed("other", b'O');
-    let theirs = bed.store.open(Path::new("f"), Access::ReadWrite).expect("it is there");
-    theirs.write_at(&[b'T'; 64 * KIB], 0).expect("memory");
+    bed.others_write("f", b'T');
     bed.cut_and_flush(|store, report| {
         assert!(file_of(store, "f") == [b'T'; 64 * KIB], "their bytes were overwritten");
         sound(report);
@@ -120,7 +118,7 @@ fn a_cut_does_not_bring_back_what_a_failed_sync_left_old() {
     let bed = Bed::new();
     let file = bed.flushed("f", b'A');
     bed.engine.write(&file, 0, &[b'B'; 64 * KIB]).expect("room");
-    bed.media.set_fault(Some(Fault { n: 1, count: 1, errno: libc::EIO }));
+    fail(&bed, 1, libc::EIO);
     bed.engine.flush_file(&file).expect("a store that works");
     assert_eq!(bed.media.faults_given(), 1, "the sync of the shadow comes first");
     bed.media.set_fault(None);
@@ -140,8 +138,7 @@ fn after_a_cut_what_was_kept_does_not_go_over_what_somebody_else_wrote() {
     let held = bed.flushed("f", b'A');
     // The record of the flush as well.
     bed.engine.sync(&held).expect("a tier that works");
-    let theirs = bed.store.open(Path::new("f"), Access::ReadWrite).expect("it is there");
-    theirs.write_at(&[b'T'; 64 * KIB], 0).expect("memory");
+    bed.others_write("f", b'T');
     bed.cut_the_power(|store| {
         assert!(file_of(store, "f") == [b'T'; 64 * KIB], "their bytes were overwritten");
     });
@@ -157,8 +154,7 @@ fn what_was_kept_is_clean_after_the_death_of_the_daemon() {
     let media = CrashMedia::on(bed.media.snapshot().process_crash_image());
     let engine = open(&media, &bed.store, BOOT);
     assert_eq!(engine.status().dirty_files, 0);
-    let theirs = bed.store.open(Path::new("f"), Access::ReadWrite).expect("it is there");
-    theirs.write_at(&[b'T'; 64 * KIB], 0).expect("memory");
+    bed.others_write("f", b'T');
     // A loss of power after that has nothing to bring back.
     let again = Bed { media, store: bed.store.clone(), engine };
     again.cut_and_flush(|store, report| {

@@ -39,6 +39,12 @@ impl Bed {
         file
     }
 
+    /// Somebody else overwrites a file of 64 KiB on the backing store.
+    pub fn others_write(&self, name: &str, value: u8) {
+        let theirs = self.store.open(Path::new(name), Access::ReadWrite).expect("it is there");
+        theirs.write_at(&[value; 64 * KIB], 0).expect("memory");
+    }
+
     pub fn is_on_store(&self, name: &str) -> Vec<u8> {
         self.store.snapshot().files().remove(Path::new(name)).expect("it is there")
     }
@@ -118,8 +124,7 @@ fn a_cut_does_not_flush_holes_over_what_somebody_else_wrote() {
     let bed = Bed::new();
     let file = bed.flushed("f", b'A');
     bed.engine.close(&file);
-    let theirs = bed.store.open(Path::new("f"), Access::ReadWrite).expect("it is there");
-    theirs.write_at(&[b'T'; 64 * KIB], 0).expect("memory");
+    bed.others_write("f", b'T');
     let file = bed.engine.open(Path::new("f"), None).expect("it is there");
     let mut seen = [0; 64 * KIB];
     bed.engine.read(&file, 0, &mut seen).expect("a store that works");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use forebay_engine::{Config, Progress};
 
-use crate::media::CrashMedia;
+use crate::media::{CrashMedia, Disk};
 use crate::rng::Rng;
 use crate::start::{NEW, abandon, patient, read_all, start};
 use crate::store::MemStore;
@@ -40,17 +40,7 @@ fn a_log_that_is_overwritten_in_order_needs_few_syncs_of_ours() {
         .collect();
     let disk = media.snapshot();
     abandon(engine);
-    for image in disk.crash_images(&mut Rng::new(3), 20) {
-        let media = Arc::new(CrashMedia::on(image));
-        let store = MemStore::on(store.snapshot());
-        let backing = Arc::new(store.clone());
-        let engine = start(media, backing, "after the cut", Config::default(), patient());
-        let engine = engine.expect("a sound tier");
-        assert!(read_all(&engine, Path::new("redo")).expect("it is there") == expected);
-        engine.flush(&[], &Progress::default());
-        assert!(store.snapshot().files()[Path::new("redo")] == expected);
-        abandon(engine);
-    }
+    survives(&disk, &store, "redo", &expected);
 }
 
 /// Of two files, the sync of one leaves the records of the other to the other.
@@ -113,16 +103,21 @@ fn a_page_that_was_synced_once_needs_no_record_after_a_flush() {
     let expected: Vec<u8> = pages.iter().flat_map(|page| [*page; BLOCK]).collect();
     let disk = media.snapshot();
     abandon(engine);
+    survives(&disk, &store, "table", &expected);
+}
+
+/// After any cut of the power the file is `expected`, here and once it is flushed.
+fn survives(disk: &Disk, store: &MemStore, name: &str, expected: &[u8]) {
     for image in disk.crash_images(&mut Rng::new(3), 20) {
         let media = Arc::new(CrashMedia::on(image));
         let store = MemStore::on(store.snapshot());
         let backing = Arc::new(store.clone());
         let engine = start(media, backing, "after the cut", Config::default(), patient());
         let engine = engine.expect("a sound tier");
-        assert!(read_all(&engine, Path::new("table")).expect("it is there") == expected);
+        assert!(read_all(&engine, Path::new(name)).expect("it is there") == expected);
         let report = engine.flush(&[], &Progress::default());
         assert!(report.failures.is_empty(), "{:?}", report.failures);
-        assert!(store.snapshot().files()[Path::new("table")] == expected);
+        assert!(store.snapshot().files()[Path::new(name)] == expected);
         abandon(engine);
     }
 }
