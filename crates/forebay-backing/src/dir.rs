@@ -126,9 +126,9 @@ impl BackingStore for DirStore {
         })
     }
 
-    fn pin(&self, path: &Path) -> Result<Option<Pin>> {
+    fn pin(&self, path: &Path) -> Result<Option<Arc<dyn Pin>>> {
         let fd = self.root.run("pin", path, || self.root.place(path)?.pin())?;
-        Ok(Some(Box::new(fd)))
+        Ok(Some(Arc::new(DirPin { fd, root: self.root.clone(), path: path.into() })))
     }
 
     fn unlink(&self, path: &Path) -> Result<()> {
@@ -202,6 +202,25 @@ impl BackingStore for DirStore {
 
     fn sync_files(&self, files: &[Arc<dyn BackingFile>]) -> Result<()> {
         sync::files(files)
+    }
+}
+
+/// A file held by an O_PATH descriptor.
+struct DirPin {
+    fd: std::os::fd::OwnedFd,
+    root: Arc<Root>,
+    path: PathBuf,
+}
+
+impl Pin for DirPin {
+    fn open(&self, access: Access) -> Result<(Arc<dyn BackingFile>, Attr)> {
+        self.root.run("open what was", &self.path, || {
+            let stat = root::stat_fd(&self.fd)?;
+            own::require_regular(&stat)?;
+            let fd = own::open_held(&self.fd, access)?;
+            let file = DirFile::new(fd, attr::device(&stat), self.root.clone(), &self.path);
+            Ok((Arc::new(file) as _, self.root.attr(&stat)))
+        })
     }
 }
 

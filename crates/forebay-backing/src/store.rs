@@ -68,8 +68,16 @@ impl Attr {
     }
 }
 
-/// See [`BackingStore::pin`].
-pub type Pin = Box<dyn std::any::Any + Send + Sync>;
+/// Holds on to a file whatever becomes of its names: for as long as this lives its inode number is
+/// given to no other file.
+pub trait Pin: Send + Sync {
+    /// Opens the file, also when it has no name any more.
+    ///
+    /// # Errors
+    ///
+    /// EISDIR, ELOOP or EINVAL if it is no regular file; EACCES if its mode refuses the daemon.
+    fn open(&self, access: Access) -> Result<(Arc<dyn BackingFile>, Attr)>;
+}
 
 /// The part of a file's attributes that changes whenever its bytes may have changed. Equal
 /// versions mean equal bytes, as far as the store can tell.
@@ -199,9 +207,8 @@ pub trait BackingStore: Send + Sync + 'static {
 
     fn unlink(&self, path: &Path) -> Result<()>;
 
-    /// Keeps the file's inode number from being given to another file for as long as the result
-    /// lives, even if the file is unlinked. `None` where the store never gives one twice.
-    fn pin(&self, _path: &Path) -> Result<Option<Pin>> {
+    /// Holds on to the file at `path`. `None` where a store never removes one.
+    fn pin(&self, _path: &Path) -> Result<Option<Arc<dyn Pin>>> {
         Ok(None)
     }
 

@@ -44,6 +44,7 @@ const CHECKS: &[Check] = checks! {
         missing_names_and_parents_are_told_apart
         directories_are_not_files
         a_full_directory_is_not_removed
+        a_pinned_file_opens_whatever_becomes_of_its_name
         rename_replaces
         rename_can_refuse_to_replace
         rename_can_exchange

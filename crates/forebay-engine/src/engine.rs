@@ -237,12 +237,15 @@ impl Engine {
             if !inner.gone && !inner.live().unlinked {
                 inner.live().opens += 1;
                 drop(inner);
-                return Ok(file);
+                return self.hold_if_leaving(file, None);
             }
         }
         let seen = known.and_then(|key| self.find(key)).map(|file| (file.id, file.lock().base_seq));
         let first_new = self.next_id.load(Relaxed);
-        let forgotten = self.table.read().expect("no panic inside").forgotten;
+        let (forgotten, departed) = {
+            let table = self.table.read().expect("no panic inside");
+            (table.forgotten, table.departed)
+        };
         match self.health.call(|| self.backing.stat(path)) {
             Ok(mut attr) => {
                 let file = self.enter(path, &attr);
@@ -263,21 +266,22 @@ impl Engine {
                     }
                 }
                 self.revalidate(&file, path, &attr, seen);
-                self.hold_if_leaving(file)
+                self.hold_if_leaving(file, Some(departed))
             }
             Err(error) => self.open_away(known, error),
         }
     }
 
-    /// A name that goes while we open it: the bytes must be within reach without it.
-    fn hold_if_leaving(&self, file: Arc<File>) -> Result<Arc<File>> {
+    /// A name that goes while we open it: the bytes must be within reach without it. `departed` is
+    /// how many had gone when we looked, if the file may have been unknown to who took it away.
+    fn hold_if_leaving(&self, file: Arc<File>, departed: Option<u64>) -> Result<Arc<File>> {
         let leaving = {
-            let mut inner = file.lock();
-            inner.live().leaving && !inner.state.is_complete()
+            let table = self.table.read().expect("no panic inside");
+            departed.is_some_and(|before| table.departed != before) || table.is_leaving(file.key)
         };
-        if leaving && let Err(e) = self.backing_file(&file) {
+        if leaving && let Err(e) = self.keep_readable(&file) {
             self.close(&file);
-            return Err(Error::os(libc::ESTALE, "the file was unlinked").with_source(e));
+            return Err(Error::os(libc::ESTALE, "its name has gone").with_source(e));
         }
         Ok(file)
     }

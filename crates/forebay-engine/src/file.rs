@@ -128,8 +128,6 @@ pub(crate) struct Live {
     /// The shadow's size and mtime at the last complete copy of an opaque file.
     pub copied_at: Option<MediaStat>,
     pub stream: Stream,
-    /// A name of it is about to go: who opens it now must see to it that he can read it later.
-    pub leaving: bool,
     /// The last name is gone; the file lives until its last handle is closed.
     pub unlinked: bool,
     /// The shadow's directory entry is known to be durable.

@@ -6,10 +6,11 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use forebay_backing::{
-    Access, Attr, BackingStore, FileKey, New, RenameMode, Result, SetAttr, SetTime, Timestamp,
+    Access, Attr, BackingStore, FileKey, New, Pin, RenameMode, Result, SetAttr, SetTime, Timestamp,
     XattrMode,
 };
 
@@ -17,9 +18,9 @@ use crate::config::WritePolicy;
 use crate::engine::{Engine, is_alone, now};
 use crate::failpoint;
 use crate::file::{Changing, File, Inner, Seen};
-use crate::log::Intent;
+use crate::log::{FileId, Intent};
 use crate::media::MediaFile;
-use crate::state::Owner;
+use crate::state::{FileState, Owner, Record};
 
 /// A name that is about to change or go: the path, what it names, and whether that is a directory.
 #[derive(Debug, Clone, Copy)]
@@ -445,14 +446,16 @@ impl Engine {
     /// know, the bytes go to the backing store first.
     pub fn unlink(self: &Arc<Self>, at: Named<'_>) -> Result<()> {
         self.refuse_read_only()?;
+        let _leaving = self.take_name(at.key);
         let Some(file) = self.find(at.key) else {
             self.ask(|b| b.unlink(at.path))?;
             // Somebody may have opened it meanwhile.
             return self.find(at.key).map_or(Ok(()), |file| self.lost_name(&file, at.path));
         };
         self.rescue_links(&file, at)?;
+        // Behind our back the name may have gone already.
+        let _ = self.keep_readable(&file);
         let _changing = Changing::begin([file.clone()]);
-        self.keep_readable(&file);
         let recorded = file.lock().recorded;
         let intent = Intent::Unlink { path: at.path.into(), ino: at.key.ino };
         let n = if recorded { Some(self.note_tier(self.index.intend(intent))?) } else { None };
@@ -493,28 +496,34 @@ impl Engine {
         if links > 1 && known <= 1 { self.flush_file(file) } else { Ok(()) }
     }
 
+    /// Announces that a name of the file is about to go. Whoever opens it from here on sees that;
+    /// who has opened it before is in the table.
+    fn take_name(&self, key: FileKey) -> Leaving<'_> {
+        self.table.write().expect("no panic inside").begin_to_leave(key);
+        Leaving { engine: self, key }
+    }
+
     /// An open file stays readable without its name: through a descriptor, taken while there is a
     /// name. It also keeps the inode number from being used again. A file that keeps other names,
     /// perhaps unknown to us, must still be flushed; and around the tier is written by descriptor.
-    fn keep_readable(&self, file: &Arc<File>) {
+    ///
+    /// # Errors
+    ///
+    /// The name is gone already, and there are bytes that are only on the backing store.
+    pub(crate) fn keep_readable(&self, file: &Arc<File>) -> Result<()> {
         let (open, links) = {
             let mut inner = file.lock();
-            inner.live().leaving = true;
             (inner.live().opens > 0, inner.state.owner.nlink)
         };
-        if open && (links > 1 || self.policy() == WritePolicy::WriteAround) {
+        if !open {
+            return Ok(());
+        }
+        if links > 1 || self.policy() == WritePolicy::WriteAround {
             let _ = self.writable_backing(file);
         }
-        let (open, path) = {
-            let mut inner = file.lock();
-            let live = inner.live.as_ref();
-            let open = live.is_some_and(|l| l.opens > 0 && l.backing.is_none());
-            (open, inner.state.paths.first().cloned().filter(|_| inner.live().opens > 0))
-        };
-        if let (true, Some(path)) = (open, path)
-            && let Ok(backing) = self.ask(|b| b.open(&path, Access::Read))
-        {
-            file.lock().live().backing = Some(backing);
+        match self.backing_file(file) {
+            Err(e) if !file.lock().state.is_complete() => Err(e),
+            _ => Ok(()),
         }
     }
 
@@ -558,19 +567,53 @@ impl Engine {
     }
 
     /// Opens a file whose last name went a moment ago: who looked the name up before may still
-    /// have it, as on a local file system.
-    pub fn open_unlinked(&self, key: FileKey) -> Option<Arc<File>> {
-        let file = self.graveyard.lock().expect("no panic inside").get(&key)?.1.clone();
+    /// have it, as on a local file system. `pin` holds on to it, where something does.
+    pub fn open_unlinked(&self, key: FileKey, pin: Option<&dyn Pin>) -> Option<Arc<File>> {
+        let buried = || Some(self.graveyard.lock().expect("no panic inside").get(&key)?.1.clone());
+        let is_near = |inner: &Inner| {
+            let live = inner.live.as_ref();
+            inner.state.is_complete() || live.is_some_and(|live| live.backing.is_some())
+        };
+        let found = buried();
+        let near = found.as_ref().is_some_and(|file| is_near(&file.lock()));
+        let open = |pin: &dyn Pin| self.health.call(|| pin.open(Access::Read)).ok();
+        let held = pin.filter(|_| !near).and_then(open);
+        let held = held.filter(|(_, attr)| attr.key == key && attr.nlink == 0);
+        let file = match (found, &held) {
+            (Some(file), _) => file,
+            // Its name is just going, or nothing of it was cached.
+            (None, Some((_, attr))) => self.find(key).unwrap_or_else(|| self.bury(attr)),
+            (None, None) => return None,
+        };
         let mut inner = file.lock();
         // A file's lock comes before the graveyard's: look again whether it is still there.
-        let waits = self.graveyard.lock().expect("no panic inside").contains_key(&key);
-        let complete = inner.state.is_complete() || inner.live().backing.is_some();
-        if !waits || !complete || inner.gone {
+        let known = buried().or_else(|| self.find(key)).is_some_and(|it| Arc::ptr_eq(&it, &file));
+        if !known || inner.gone {
+            return None;
+        }
+        if let Some((backing, _)) = held {
+            inner.live().backing.get_or_insert(backing);
+        }
+        if !is_near(&inner) {
             return None;
         }
         inner.live().opens += 1;
         drop(inner);
         Some(file)
+    }
+
+    /// Begins to know a file of which nothing is cached and which has no name.
+    fn bury(&self, attr: &Attr) -> Arc<File> {
+        let mut graves = self.graveyard.lock().expect("no panic inside");
+        let (_, file) = graves.entry(attr.key).or_insert_with(|| {
+            let mut state = FileState::absent(Path::new(""), attr);
+            state.paths.clear();
+            let id = FileId(self.next_id.fetch_add(1, Relaxed));
+            let file = File::new(id, Record { key: attr.key, state }, false);
+            file.lock().live().unlinked = true;
+            (Instant::now(), file)
+        });
+        file.clone()
     }
 
     /// Lets go of files that nobody opened since they lost their name.
@@ -615,15 +658,26 @@ impl Engine {
             Some(over) if exchange => self.cached_below(over),
             _ => Vec::new(),
         };
-        let replaced = over.filter(|_| !exchange).and_then(|over| self.find(over.key));
-        if let (Some(file), Some(over)) = (&replaced, over)
-            && over.key != from.key
-        {
+        let over = over.filter(|over| over.key != from.key);
+        let leaving = over.filter(|_| !exchange);
+        let _leaving = (self.take_name(from.key), leaving.map(|over| self.take_name(over.key)));
+        let replaced = leaving.and_then(|over| self.find(over.key));
+        if let (Some(file), Some(over)) = (&replaced, leaving) {
             self.rescue_links(file, over)?;
-            self.keep_readable(file);
+            // Behind our back the name may have gone already.
+            let _ = self.keep_readable(file);
         }
+        // Closed and opened anew meanwhile, it is another to us; or it was unknown.
+        let lose = |file: Option<&Arc<File>>| match leaving {
+            Some(over) => {
+                let anew = self.find(over.key);
+                anew.as_ref().or(file).map_or(Ok(()), |file| self.lost_name(file, to))
+            }
+            None => Ok(()),
+        };
         if moved.is_empty() && back.is_empty() && replaced.is_none() {
             self.ask(|b| b.rename(from.path, to, mode))?;
+            lose(None)?;
             // Somebody may have opened it meanwhile.
             if let Some(file) = self.find(from.key) {
                 self.moved(&[file], from.path, to)?;
@@ -644,11 +698,7 @@ impl Engine {
         let done = self.ask(|b| b.rename(from.path, to, mode));
         failpoint::pass("rename.done");
         if done.is_ok() {
-            if let (Some(file), Some(over)) = (&replaced, over)
-                && over.key != from.key
-            {
-                self.lost_name(&self.find(over.key).unwrap_or_else(|| file.clone()), to)?;
-            }
+            lose(replaced.as_ref())?;
             self.moved(&moved, from.path, to)?;
             // Closed and opened anew meanwhile, it is another to us.
             let anew = self.find(from.key);
@@ -691,6 +741,18 @@ impl Engine {
             }
         }
         Ok(())
+    }
+}
+
+/// While it lives, a name of the file is being taken away.
+struct Leaving<'a> {
+    engine: &'a Engine,
+    key: FileKey,
+}
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.engine.table.write().expect("no panic inside").end_to_leave(self.key);
     }
 }
 

@@ -22,6 +22,11 @@ pub(crate) struct Table {
     pub forgotten: u64,
     /// The keys of the last of them, the latest in front.
     left: VecDeque<FileKey>,
+    /// Files a name of which is being taken away: who opens one of them must see to it that he can
+    /// read it later.
+    leaving: Vec<FileKey>,
+    /// How many such changes have ended.
+    pub departed: u64,
 }
 
 /// So many are remembered that were taken out.
@@ -75,6 +80,20 @@ impl Table {
         self.forgotten += 1;
         self.left.truncate(LEFT_MAX - 1);
         self.left.push_front(file.key);
+    }
+
+    pub fn begin_to_leave(&mut self, key: FileKey) {
+        self.leaving.push(key);
+    }
+
+    pub fn end_to_leave(&mut self, key: FileKey) {
+        let at = self.leaving.iter().position(|leaving| *leaving == key);
+        self.leaving.swap_remove(at.expect("it began"));
+        self.departed += 1;
+    }
+
+    pub fn is_leaving(&self, key: FileKey) -> bool {
+        self.leaving.contains(&key)
     }
 
     /// Whether a file with this key may have been taken out since so many were.

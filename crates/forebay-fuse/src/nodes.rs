@@ -51,7 +51,7 @@ struct Node {
     pages: u64,
     /// Keeps the inode number of an unlinked file from being used again while the kernel may
     /// still speak of it by that number.
-    pin: Option<(Pin, Arc<()>)>,
+    pin: Option<(Arc<dyn Pin>, Arc<()>)>,
     /// Kept for directories, to answer while the backing store is away.
     attr: Option<Box<Attr>>,
 }
@@ -260,10 +260,15 @@ impl Nodes {
     }
 
     /// Holds on to a file that is about to lose a name.
-    pub fn hold(&self, id: u64, pin: Pin) {
+    pub fn hold(&self, id: u64, pin: Arc<dyn Pin>) {
         if let Some(node) = self.write().nodes.get_mut(&id) {
             node.pin = Some((pin, self.pins.clone()));
         }
+    }
+
+    /// What holds on to the file, if something does.
+    pub fn pin(&self, id: u64) -> Option<Arc<dyn Pin>> {
+        Some(self.read().nodes.get(&id)?.pin.as_ref()?.0.clone())
     }
 
     /// The name is gone.

@@ -15,13 +15,22 @@ use crate::{Access, Attr, SetAttr, SetTime, Timestamp};
 
 /// Opens a regular file (the caller still has to check that it is one).
 pub fn open(store: &DirStore, path: &Path, access: Access) -> Sys<OwnedFd> {
-    let flags = match access {
-        Access::Read => OFlags::RDONLY,
-        Access::ReadWrite => OFlags::RDWR,
-    };
+    let flags = flags(access);
     match open_now(store, path, flags) {
         Err(Errno::ACCESS) => open_own(store, path, flags),
         done => done,
+    }
+}
+
+/// Opens the regular file that an O_PATH descriptor holds, whether it still has a name or not.
+pub fn open_held(held: &OwnedFd, access: Access) -> Sys<OwnedFd> {
+    sys::open(proc_path(held.as_fd()), flags(access) | OFlags::CLOEXEC, Mode::empty())
+}
+
+fn flags(access: Access) -> OFlags {
+    match access {
+        Access::Read => OFlags::RDONLY,
+        Access::ReadWrite => OFlags::RDWR,
     }
 }
 

@@ -56,6 +56,23 @@ pub fn a_full_directory_is_not_removed(b: &Bench<'_>) {
     fails(b.store.stat(&full), libc::ENOENT);
 }
 
+pub fn a_pinned_file_opens_whatever_becomes_of_its_name(b: &Bench<'_>) {
+    let (path, new) = (b.file("f", b"old"), b.file("new", b"new"));
+    let Some(pin) = b.store.pin(&path).unwrap() else { return };
+    let known = b.store.stat(&path).unwrap();
+    assert_eq!(pin.open(Access::Read).unwrap().1.nlink, 1);
+    b.store.rename(&new, &path, RenameMode::Replace).unwrap();
+    let (file, attr) = pin.open(Access::ReadWrite).unwrap();
+    assert_eq!((attr.key, attr.nlink), (known.key, 0));
+    file.write_at(b"!", 3).unwrap();
+    let mut bytes = [0; 8];
+    assert_eq!(file.read_at(&mut bytes, 0).unwrap(), 4);
+    assert_eq!(&bytes[..4], b"old!");
+    assert_eq!(b.read(&path), b"new");
+    let dir = b.store.pin(&b.subdir("d")).unwrap().expect("as for a file");
+    fails(dir.open(Access::Read), libc::EISDIR);
+}
+
 pub fn rename_replaces(b: &Bench<'_>) {
     let (from, to) = (b.file("from", b"new"), b.file("to", b"old"));
     let key = b.store.stat(&from).unwrap().key;

@@ -36,6 +36,20 @@ impl<L: Layer> Wrapped<L> {
     }
 }
 
+struct WrappedPin<L> {
+    inner: Arc<dyn Pin>,
+    layer: Arc<L>,
+    path: PathBuf,
+}
+
+impl<L: Layer> Pin for WrappedPin<L> {
+    fn open(&self, access: Access) -> Result<(Arc<dyn BackingFile>, Attr)> {
+        let call = Call { verb: Verb::Open, paths: &[&self.path], offset: 0, len: 0 };
+        let (file, attr) = around(&*self.layer, &call, || self.inner.open(access))?;
+        Ok((Arc::new(WrappedFile::new(file, self.layer.clone(), &self.path)), attr))
+    }
+}
+
 /// Makes a call that moves no file data.
 pub fn around<L: Layer, T>(
     layer: &L,
@@ -94,9 +108,11 @@ impl<L: Layer> BackingStore for Wrapped<L> {
         self.go(Verb::ReadLink, &[path], || self.inner.read_link(path))
     }
 
-    /// Local bookkeeping: not an operation of the store, so no layer's business.
-    fn pin(&self, path: &Path) -> Result<Option<Pin>> {
-        self.inner.pin(path)
+    /// Local bookkeeping: not an operation of the store, so no layer's business until it is opened.
+    fn pin(&self, path: &Path) -> Result<Option<Arc<dyn Pin>>> {
+        let Some(inner) = self.inner.pin(path)? else { return Ok(None) };
+        let (layer, path) = (self.layer.clone(), path.to_owned());
+        Ok(Some(Arc::new(WrappedPin { inner, layer, path })))
     }
 
     fn unlink(&self, path: &Path) -> Result<()> {

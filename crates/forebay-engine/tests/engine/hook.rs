@@ -7,10 +7,13 @@ use forebay_backing::{BackingStore, Result};
 
 type Act = Box<dyn FnMut(&Call<'_>) + Send>;
 
-/// Acts before each call to the store, but for those that it makes itself, or that are made by
-/// others while it acts.
+/// Acts before each call to the store, or after it, but for those that it makes itself, or that are
+/// made by others while it acts.
 #[derive(Default)]
-pub struct Hook(Mutex<Option<Act>>);
+pub struct Hook {
+    before: Mutex<Option<Act>>,
+    after: Mutex<Option<Act>>,
+}
 
 impl Hook {
     pub fn on(store: impl BackingStore + 'static) -> (Arc<Wrapped<Hook>>, Arc<Hook>) {
@@ -19,7 +22,19 @@ impl Hook {
     }
 
     pub fn set(&self, act: impl FnMut(&Call<'_>) + Send + 'static) {
-        *self.0.lock().expect("no panic inside") = Some(Box::new(act));
+        *self.before.lock().expect("no panic inside") = Some(Box::new(act));
+    }
+
+    pub fn set_after(&self, act: impl FnMut(&Call<'_>) + Send + 'static) {
+        *self.after.lock().expect("no panic inside") = Some(Box::new(act));
+    }
+}
+
+fn act_on(call: &Call<'_>, place: &Mutex<Option<Act>>) {
+    let act = place.lock().expect("no panic inside").take();
+    if let Some(mut act) = act {
+        act(call);
+        place.lock().expect("no panic inside").get_or_insert(act);
     }
 }
 
@@ -31,11 +46,9 @@ impl Layer for Hook {
         call: &Call<'_>,
         mut run: impl FnMut() -> Result<Done<T>>,
     ) -> Result<Done<T>> {
-        let act = self.0.lock().expect("no panic inside").take();
-        if let Some(mut act) = act {
-            act(call);
-            self.0.lock().expect("no panic inside").get_or_insert(act);
-        }
-        run()
+        act_on(call, &self.before);
+        let done = run();
+        act_on(call, &self.after);
+        done
     }
 }

@@ -9,6 +9,7 @@ mod drain;
 mod hook;
 mod journal;
 mod kept;
+mod leaving;
 mod losses;
 mod media;
 mod model;

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use forebay_backing::{
-    Access, Attr, BackingFile, BackingStore, DirEntry, Error, FileKey, FileKind, New, RenameMode,
-    Result, SetAttr, SetTime, StatFs, Timestamp, XattrMode,
+    Access, Attr, BackingFile, BackingStore, DirEntry, Error, FileKey, FileKind, New, Pin,
+    RenameMode, Result, SetAttr, SetTime, StatFs, Timestamp, XattrMode,
 };
 
 use crate::bytes::Bytes;
@@ -44,9 +44,16 @@ struct Contents {
 #[derive(Clone)]
 pub struct MemStore(Arc<Mutex<Tree>>);
 
+#[derive(Clone)]
 struct MemFile {
     store: MemStore,
     ino: u64,
+}
+
+impl Pin for MemFile {
+    fn open(&self, _access: Access) -> Result<(Arc<dyn BackingFile>, Attr)> {
+        Ok((Arc::new(self.clone()), self.stat()?))
+    }
 }
 
 impl MemStore {
@@ -247,6 +254,11 @@ impl BackingStore for MemStore {
 
     fn read_link(&self, _path: &Path) -> Result<PathBuf> {
         unsupported("readlink")
+    }
+
+    fn pin(&self, path: &Path) -> Result<Option<Arc<dyn Pin>>> {
+        let ino = self.lock().ino(path)?;
+        Ok(Some(Arc::new(MemFile { store: self.clone(), ino })))
     }
 
     fn unlink(&self, path: &Path) -> Result<()> {

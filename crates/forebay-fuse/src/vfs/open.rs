@@ -81,7 +81,8 @@ impl Vfs {
         });
         match opened {
             Err(e) if e.is(libc::ESTALE) || e.is(libc::ENOENT) => {
-                key.and_then(|key| self.engine.open_unlinked(key)).ok_or(e)
+                let pin = self.nodes.pin(id);
+                key.and_then(|key| self.engine.open_unlinked(key, pin.as_deref())).ok_or(e)
             }
             other => other,
         }

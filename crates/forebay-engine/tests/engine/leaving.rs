@@ -1,0 +1,181 @@
+//! Files that are opened while their last name goes: as on a local file system, whoever has found
+//! the name reads the file that it named.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+use forebay_backing::wrap::{Verb, Wrapped};
+use forebay_backing::{Access, Attr, BackingStore, RenameMode};
+use forebay_engine::{Config, Engine, File, Progress, Tunables, WritePolicy};
+
+use crate::hook::Hook;
+use crate::media::CrashMedia;
+use crate::start::{NEW, abandon, named, patient, start};
+use crate::store::MemStore;
+
+const LEN: usize = 30_000;
+
+struct Bed {
+    store: Arc<Wrapped<Hook>>,
+    hook: Arc<Hook>,
+    engine: Arc<Engine>,
+    /// Of "old", of which nothing is cached.
+    attr: Attr,
+}
+
+/// How the name "old" goes.
+#[derive(Clone, Copy)]
+enum Way {
+    Unlink,
+    /// By a file of which nothing is known.
+    Replace,
+    /// By one of which something is cached.
+    ReplaceByCached,
+}
+
+const WAYS: [Way; 3] = [Way::Unlink, Way::Replace, Way::ReplaceByCached];
+
+impl Bed {
+    fn new(policy: WritePolicy) -> Bed {
+        let (store, hook) = Hook::on(MemStore::new());
+        for (name, value) in [("old", b'o'), ("new", b'n')] {
+            let (file, _) = store.create(Path::new(name), &NEW).expect("memory");
+            file.write_at(&[value; LEN], 0).expect("memory");
+        }
+        let tunables = Tunables { policy, ..patient() };
+        let media = Arc::new(CrashMedia::default());
+        let engine = start(media, store.clone(), "leaving", Config::default(), tunables);
+        let attr = store.stat(Path::new("old")).expect("it is there");
+        Bed { store, hook, engine: engine.expect("a new tier"), attr }
+    }
+
+    fn prepare(&self, way: Way) {
+        if matches!(way, Way::ReplaceByCached) {
+            let file = self.engine.open(Path::new("new"), None).expect("it is there");
+            self.engine.read(&file, 0, &mut [0; 4096]).expect("memory");
+            self.engine.close(&file);
+        }
+    }
+
+    fn engine_takes_name(engine: &Arc<Engine>, way: Way, attr: &Attr) {
+        let (old, new) = (Path::new("old"), Path::new("new"));
+        match way {
+            Way::Unlink => engine.unlink(named(old, attr)).expect("memory"),
+            Way::Replace | Way::ReplaceByCached => {
+                let from = engine.stat(new).expect("it is there");
+                let over = Some(named(old, attr));
+                engine.rename(named(new, &from), old, over, RenameMode::Replace).expect("memory");
+            }
+        }
+    }
+
+    fn assert_reads_old(&self, file: &Arc<File>) {
+        let mut bytes = vec![0; LEN];
+        let read = self.engine.read(file, 0, &mut bytes).expect("it is open");
+        assert_eq!(read, LEN);
+        assert!(bytes.iter().all(|byte| *byte == b'o'), "another file's bytes");
+    }
+}
+
+// S-1
+#[test]
+fn a_file_opened_just_before_its_name_goes_is_readable() {
+    for way in WAYS {
+        let bed = Bed::new(WritePolicy::WriteBack);
+        bed.prepare(way);
+        let opened = Arc::new(std::sync::Mutex::new(None));
+        let (engine, out) = (bed.engine.clone(), opened.clone());
+        bed.hook.set(move |call| {
+            let taken = matches!(call.verb, Verb::Unlink | Verb::Rename);
+            if taken && out.lock().unwrap().is_none() {
+                *out.lock().unwrap() = Some(engine.open(Path::new("old"), None));
+            }
+        });
+        Bed::engine_takes_name(&bed.engine, way, &bed.attr);
+        bed.hook.set(|_| ());
+        let file = opened.lock().unwrap().take().expect("the hook saw it").expect("it was there");
+        bed.assert_reads_old(&file);
+        bed.engine.write(&file, 0, b"mine").expect("room");
+        bed.engine.close(&file);
+        let report = bed.engine.flush(&[], &Progress::default());
+        assert!(report.failures.is_empty(), "what nobody can find is flushed: {report:?}");
+        assert_eq!(bed.engine.status().dirty_files, 0);
+        abandon(bed.engine);
+    }
+}
+
+// S-1
+#[test]
+fn a_file_whose_name_goes_while_it_is_opened_is_opened_by_what_holds_it() {
+    for (way, policy) in WAYS.into_iter().flat_map(|way| {
+        [WritePolicy::WriteBack, WritePolicy::WriteAround].map(|policy| (way, policy))
+    }) {
+        let bed = Bed::new(policy);
+        bed.prepare(way);
+        let pin = bed.store.pin(Path::new("old")).expect("memory").expect("memory can");
+        let once = AtomicBool::new(false);
+        let (engine, attr) = (bed.engine.clone(), bed.attr);
+        // The opener has seen the old file; before it goes on the name is another's.
+        bed.hook.set_after(move |call| {
+            if call.verb == Verb::Stat && !once.swap(true, SeqCst) {
+                Bed::engine_takes_name(&engine, way, &attr);
+            }
+        });
+        let error = match bed.engine.open(Path::new("old"), None) {
+            Ok(file) => panic!("opened without its bytes within reach: {:?}", file.key),
+            Err(error) => error,
+        };
+        assert!(error.is(libc::ESTALE), "{error}");
+        assert!(bed.engine.open_unlinked(bed.attr.key, None).is_none(), "nothing of it is cached");
+        let open = || bed.engine.open_unlinked(bed.attr.key, Some(&*pin)).expect("it is held");
+        let (file, again) = (open(), open());
+        assert!(Arc::ptr_eq(&file, &again), "two of one file");
+        bed.assert_reads_old(&file);
+        bed.engine.write(&file, 0, b"mine").expect("room");
+        let mut bytes = [0; 4];
+        bed.engine.read(&again, 0, &mut bytes).expect("it is open");
+        assert_eq!(&bytes, b"mine");
+        bed.engine.close(&file);
+        bed.engine.close(&again);
+        abandon(bed.engine);
+    }
+}
+
+// S-1
+#[test]
+fn a_file_renamed_while_it_is_opened_is_opened_readable_or_not_at_all() {
+    let bed = Bed::new(WritePolicy::WriteBack);
+    let once = AtomicBool::new(false);
+    let (engine, attr) = (bed.engine.clone(), bed.attr);
+    bed.hook.set_after(move |call| {
+        if call.verb == Verb::Stat && !once.swap(true, SeqCst) {
+            let (from, to) = (Path::new("old"), Path::new("moved"));
+            engine.rename(named(from, &attr), to, None, RenameMode::Replace).expect("memory");
+        }
+    });
+    let error = bed.engine.open(Path::new("old"), None).err().expect("it has another name");
+    assert!(error.is(libc::ESTALE), "{error}");
+    let file = bed.engine.open(Path::new("moved"), None).expect("it is there");
+    bed.assert_reads_old(&file);
+    bed.engine.close(&file);
+    abandon(bed.engine);
+}
+
+// S-1
+#[test]
+fn what_holds_a_file_opens_none_that_still_has_a_name() {
+    let bed = Bed::new(WritePolicy::WriteBack);
+    let pin = bed.store.pin(Path::new("old")).expect("memory").expect("memory can");
+    assert!(bed.engine.open_unlinked(bed.attr.key, Some(&*pin)).is_none());
+    let file = bed.engine.open(Path::new("old"), None).expect("it is there");
+    bed.assert_reads_old(&file);
+    bed.engine.write(&file, 0, b"mine").expect("room");
+    bed.engine.close(&file);
+    bed.engine.flush_file(&file).expect("memory");
+    let mut bytes = [0; 4];
+    let theirs = bed.store.open(Path::new("old"), Access::Read).expect("it is there");
+    theirs.read_at(&mut bytes, 0).expect("memory");
+    assert_eq!(&bytes, b"mine");
+    abandon(bed.engine);
+}
