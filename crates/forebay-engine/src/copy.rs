@@ -163,8 +163,6 @@ impl Engine {
         }
         self.declare_conflict(&job.file, &mut inner, why);
         drop(inner);
-        // Else, after a loss of power, the record "flush begun" would say that the change was ours.
-        let _ = self.note_tier(self.index.sync());
         let text = format!("{why} while dirty bytes were held: settle it with 'forebay resolve'");
         Error::new(Kind::Conflict, text)
     }

@@ -16,6 +16,7 @@ use crate::failpoint;
 use crate::file::{DirtyQueue, File, Inner};
 use crate::health::Health;
 use crate::index::Index;
+use crate::leaving::Graveyard;
 use crate::log::{Entry, FileId, Mark};
 use crate::media::{Media, MediaFile, Open};
 use crate::pool::Pool;
@@ -62,7 +63,7 @@ pub struct Engine {
     /// Files that a program went on writing past us when an earlier daemon died.
     pub(crate) orphans: Mutex<Vec<Arc<File>>>,
     /// Files that lost their last name a moment ago.
-    pub(crate) graveyard: Mutex<HashMap<FileKey, (Instant, Arc<File>)>>,
+    pub(crate) graveyard: Mutex<Graveyard>,
     pub(crate) threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
 }
 
@@ -244,7 +245,7 @@ impl Engine {
         let first_new = self.next_id.load(Relaxed);
         let (forgotten, departed) = {
             let table = self.table.read().expect("no panic inside");
-            (table.forgotten, table.departed)
+            (table.forgotten.mark(), table.departed.mark())
         };
         match self.health.call(|| self.backing.stat(path)) {
             Ok(mut attr) => {
@@ -252,7 +253,9 @@ impl Engine {
                 let mut seen = seen.filter(|(id, _)| *id == file.id).map(|(_, seq)| seq);
                 let outrun = match file.id.0 >= first_new {
                     // It may have been known, flushed and forgotten since we looked.
-                    true => self.table.read().expect("no panic inside").forgotten != forgotten,
+                    true => {
+                        self.table.read().expect("no panic inside").forgotten.mark() != forgotten
+                    }
                     false => seen.is_none() && file.lock().state.base != attr.version(),
                 };
                 if outrun {
@@ -270,20 +273,6 @@ impl Engine {
             }
             Err(error) => self.open_away(known, error),
         }
-    }
-
-    /// A name that goes while we open it: the bytes must be within reach without it. `departed` is
-    /// how many had gone when we looked, if the file may have been unknown to who took it away.
-    fn hold_if_leaving(&self, file: Arc<File>, departed: Option<u64>) -> Result<Arc<File>> {
-        let leaving = {
-            let table = self.table.read().expect("no panic inside");
-            departed.is_some_and(|before| table.departed != before) || table.is_leaving(file.key)
-        };
-        if leaving && let Err(e) = self.keep_readable(&file) {
-            self.close(&file);
-            return Err(Error::os(libc::ESTALE, "its name has gone").with_source(e));
-        }
-        Ok(file)
     }
 
     fn open_away(&self, known: Option<FileKey>, error: Error) -> Result<Arc<File>> {
@@ -397,9 +386,13 @@ impl Engine {
             return;
         }
         inner.state.flags.conflict = true;
+        // Of a file that is in conflict only what was written here may go over theirs.
+        inner.state.let_go(0, u64::MAX);
         add(&self.counters.conflicts, 1);
         tracing::warn!(path = %inner.state.display_path().display(), why, "conflict: flushing of this file stops until it is resolved");
-        let _ = self.put(file, inner);
+        // At once: else, after a loss of power, a record "flush begun" would say that the change was
+        // ours.
+        let _ = self.put(file, inner).and_then(|()| self.note_tier(self.index.sync()));
     }
 
     /// Gives back a handle from [`Engine::open`] or [`Engine::create`].
@@ -430,7 +423,7 @@ impl Engine {
         let nothing = !inner.state.is_dirty()
             && !inner.state.flags.pinned
             && (inner.state.ranges.count() == 0 || stale);
-        if unlinked && self.graveyard.lock().expect("no panic inside").contains_key(&file.key) {
+        if unlinked && self.graveyard.lock().expect("no panic inside").holds(file) {
             let live = inner.live();
             (live.shadow, live.backing, live.target) = (None, live.backing.take(), None);
             return;
@@ -473,6 +466,9 @@ impl Engine {
     pub(crate) fn discard(&self, file: &File, inner: &mut Inner) {
         inner.gone = true;
         let had_record = inner.recorded;
+        if inner.live.as_ref().is_some_and(|live| live.unlinked) && inner.has_newer_bytes() {
+            self.graveyard.lock().expect("no panic inside").note_lost(file.key);
+        }
         if inner.recorded {
             if self.append(inner, &Entry::Drop(file.id)).is_err() {
                 return; // The record still stands, so the shadow must too.

@@ -251,6 +251,11 @@ impl File {
 }
 
 impl Inner {
+    /// Whether bytes of it are newer than those of the backing file.
+    pub fn has_newer_bytes(&self) -> bool {
+        self.state.flags.opaque || self.state.is_dirty()
+    }
+
     pub fn live(&mut self) -> &mut Live {
         self.live.get_or_insert_default()
     }

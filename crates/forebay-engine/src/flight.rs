@@ -348,8 +348,6 @@ impl Engine {
                 &mut inner,
                 "somebody else wrote to the backing file during the flush",
             );
-            drop(inner);
-            let _ = self.note_tier(self.index.sync());
             return Err(Error::new(
                 Kind::Conflict,
                 "somebody else wrote to the backing file during the flush",

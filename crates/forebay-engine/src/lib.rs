@@ -32,6 +32,7 @@ mod health;
 mod heat;
 mod index;
 mod io;
+mod leaving;
 mod log;
 pub mod media;
 mod names;

@@ -6,21 +6,18 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use forebay_backing::{
-    Access, Attr, BackingStore, FileKey, New, Pin, RenameMode, Result, SetAttr, SetTime, Timestamp,
-    XattrMode,
+    Attr, BackingStore, FileKey, New, RenameMode, Result, SetAttr, SetTime, Timestamp, XattrMode,
 };
 
-use crate::config::WritePolicy;
 use crate::engine::{Engine, is_alone, now};
 use crate::failpoint;
 use crate::file::{Changing, File, Inner, Seen};
-use crate::log::{FileId, Intent};
+use crate::log::Intent;
 use crate::media::MediaFile;
-use crate::state::{FileState, Owner, Record};
+use crate::state::Owner;
 
 /// A name that is about to change or go: the path, what it names, and whether that is a directory.
 #[derive(Debug, Clone, Copy)]
@@ -46,7 +43,7 @@ impl Engine {
     /// Attributes of `path`, with what we know better.
     pub fn stat(&self, path: &Path) -> Result<Attr> {
         let table = || self.table.read().expect("no panic inside");
-        let (mut known, mut seen) = (table().forgotten, None);
+        let (mut known, mut seen) = (table().forgotten.mark(), None);
         let mut asked = Instant::now();
         let mut attr = self.ask(|b| b.stat(path))?;
         for _ in 0..LOOKS {
@@ -66,8 +63,8 @@ impl Engine {
                     }
                     seen = Some((file.id, inner.base_seq));
                 }
-                None if !table().lost_since(attr.key, known) => return Ok(attr),
-                None => known = table().forgotten,
+                None if !table().forgotten.any_since(known, attr.key) => return Ok(attr),
+                None => known = table().forgotten.mark(),
             }
             asked = Instant::now();
             attr = self.ask(|b| b.stat(path))?;
@@ -417,7 +414,7 @@ impl Engine {
     }
 
     /// After a change of ours that moved the ctime: the cached bytes are still good.
-    fn refresh(&self, at: Named<'_>) {
+    pub(crate) fn refresh(&self, at: Named<'_>) {
         if let Some(file) = self.find(at.key)
             && let Ok(attr) = self.ask(|b| b.stat(at.path))
         {
@@ -430,7 +427,7 @@ impl Engine {
 
     /// Takes over attributes that changed through us, if size and mtime say that the bytes did
     /// not change with them.
-    fn follow(&self, file: &Arc<File>, inner: &mut Inner, attr: &Attr) -> Result<()> {
+    pub(crate) fn follow(&self, file: &Arc<File>, inner: &mut Inner, attr: &Attr) -> Result<()> {
         inner.base_seq += 1;
         inner.state.owner = Owner::of(attr);
         let base = &mut inner.state.base;
@@ -496,153 +493,6 @@ impl Engine {
         if links > 1 && known <= 1 { self.flush_file(file) } else { Ok(()) }
     }
 
-    /// Announces that a name of the file is about to go. Whoever opens it from here on sees that;
-    /// who has opened it before is in the table.
-    fn take_name(&self, key: FileKey) -> Leaving<'_> {
-        self.table.write().expect("no panic inside").begin_to_leave(key);
-        Leaving { engine: self, key }
-    }
-
-    /// An open file stays readable without its name: through a descriptor, taken while there is a
-    /// name. It also keeps the inode number from being used again. A file that keeps other names,
-    /// perhaps unknown to us, must still be flushed; and around the tier is written by descriptor.
-    ///
-    /// # Errors
-    ///
-    /// The name is gone already, and there are bytes that are only on the backing store.
-    pub(crate) fn keep_readable(&self, file: &Arc<File>) -> Result<()> {
-        let (open, links) = {
-            let mut inner = file.lock();
-            (inner.live().opens > 0, inner.state.owner.nlink)
-        };
-        if !open {
-            return Ok(());
-        }
-        if links > 1 || self.policy() == WritePolicy::WriteAround {
-            let _ = self.writable_backing(file);
-        }
-        match self.backing_file(file) {
-            Err(e) if !file.lock().state.is_complete() => Err(e),
-            _ => Ok(()),
-        }
-    }
-
-    /// One name of the file is gone from the backing store.
-    fn lost_name(&self, file: &Arc<File>, path: &Path) -> Result<()> {
-        let (links, found) = self.links_left(file);
-        let mut inner = file.lock();
-        if inner.gone {
-            return Ok(()); // Its last handle was closed meanwhile: no trace of it is left.
-        }
-        inner.state.paths.retain(|known| **known != *path);
-        inner.state.owner.nlink = links;
-        if !inner.state.paths.is_empty() {
-            let at = inner.state.paths[0].clone();
-            let key = file.key;
-            drop(inner);
-            self.refresh(Named { path: &at, key, is_dir: false });
-            return Ok(());
-        }
-        if links > 0 && !inner.is_idle() {
-            // It lives on under a name that we do not know: its handles go on, and the next open
-            // by that name finds it here.
-            return match found {
-                Some(attr) => self.follow(file, &mut inner, &attr),
-                None if inner.recorded => self.put(file, &mut inner),
-                None => Ok(()),
-            };
-        }
-        if inner.recorded {
-            self.append(&mut inner, &crate::log::Entry::Drop(file.id))?;
-            inner.recorded = false;
-        }
-        inner.live().unlinked = true;
-        self.unqueue(&mut inner);
-        let mut graves = self.graveyard.lock().expect("no panic inside");
-        graves.insert(file.key, (Instant::now(), file.clone()));
-        drop(graves);
-        drop(inner);
-        self.forget(file);
-        Ok(())
-    }
-
-    /// Opens a file whose last name went a moment ago: who looked the name up before may still
-    /// have it, as on a local file system. `pin` holds on to it, where something does.
-    pub fn open_unlinked(&self, key: FileKey, pin: Option<&dyn Pin>) -> Option<Arc<File>> {
-        let buried = || Some(self.graveyard.lock().expect("no panic inside").get(&key)?.1.clone());
-        let is_near = |inner: &Inner| {
-            let live = inner.live.as_ref();
-            inner.state.is_complete() || live.is_some_and(|live| live.backing.is_some())
-        };
-        let found = buried();
-        let near = found.as_ref().is_some_and(|file| is_near(&file.lock()));
-        let open = |pin: &dyn Pin| self.health.call(|| pin.open(Access::Read)).ok();
-        let held = pin.filter(|_| !near).and_then(open);
-        let held = held.filter(|(_, attr)| attr.key == key && attr.nlink == 0);
-        let file = match (found, &held) {
-            (Some(file), _) => file,
-            // Its name is just going, or nothing of it was cached.
-            (None, Some((_, attr))) => self.find(key).unwrap_or_else(|| self.bury(attr)),
-            (None, None) => return None,
-        };
-        let mut inner = file.lock();
-        // A file's lock comes before the graveyard's: look again whether it is still there.
-        let known = buried().or_else(|| self.find(key)).is_some_and(|it| Arc::ptr_eq(&it, &file));
-        if !known || inner.gone {
-            return None;
-        }
-        if let Some((backing, _)) = held {
-            inner.live().backing.get_or_insert(backing);
-        }
-        if !is_near(&inner) {
-            return None;
-        }
-        inner.live().opens += 1;
-        drop(inner);
-        Some(file)
-    }
-
-    /// Begins to know a file of which nothing is cached and which has no name.
-    fn bury(&self, attr: &Attr) -> Arc<File> {
-        let mut graves = self.graveyard.lock().expect("no panic inside");
-        let (_, file) = graves.entry(attr.key).or_insert_with(|| {
-            let mut state = FileState::absent(Path::new(""), attr);
-            state.paths.clear();
-            let id = FileId(self.next_id.fetch_add(1, Relaxed));
-            let file = File::new(id, Record { key: attr.key, state }, false);
-            file.lock().live().unlinked = true;
-            (Instant::now(), file)
-        });
-        file.clone()
-    }
-
-    /// Lets go of files that nobody opened since they lost their name.
-    pub(crate) fn sweep_graveyard(&self, older_than: Duration) {
-        let mut old = Vec::new();
-        self.graveyard.lock().expect("no panic inside").retain(|_, (since, file)| {
-            let keep = since.elapsed() < older_than;
-            if !keep {
-                old.push(file.clone());
-            }
-            keep
-        });
-        for file in old {
-            let inner = file.lock();
-            self.retire(&file, inner);
-        }
-    }
-
-    /// How many names the file has after one was removed, and what it is now if that can be seen.
-    fn links_left(&self, file: &File) -> (u32, Option<Attr>) {
-        let (held, known) = {
-            let inner = file.lock();
-            let held = inner.live.as_ref().and_then(|l| l.backing.clone().or(l.target.clone()));
-            (held, inner.state.owner.nlink)
-        };
-        let asked = held.and_then(|backing| self.health.call(|| backing.stat()).ok());
-        (asked.map_or(known.saturating_sub(1), |attr| attr.nlink), asked)
-    }
-
     /// Renames `from` to `to`, replacing `over` if something was there.
     pub fn rename(
         self: &Arc<Self>,
@@ -659,31 +509,39 @@ impl Engine {
             _ => Vec::new(),
         };
         let over = over.filter(|over| over.key != from.key);
-        let leaving = over.filter(|_| !exchange);
-        let _leaving = (self.take_name(from.key), leaving.map(|over| self.take_name(over.key)));
-        let replaced = leaving.and_then(|over| self.find(over.key));
-        if let (Some(file), Some(over)) = (&replaced, leaving) {
+        let _leaving = (self.take_name(from.key), over.map(|over| self.take_name(over.key)));
+        let lost = over.filter(|_| !exchange);
+        let replaced = lost.and_then(|over| self.find(over.key));
+        if let (Some(file), Some(over)) = (&replaced, lost) {
             self.rescue_links(file, over)?;
             // Behind our back the name may have gone already.
             let _ = self.keep_readable(file);
         }
-        // Closed and opened anew meanwhile, it is another to us; or it was unknown.
-        let lose = |file: Option<&Arc<File>>| match leaving {
-            Some(over) => {
-                let anew = self.find(over.key);
-                anew.as_ref().or(file).map_or(Ok(()), |file| self.lost_name(file, to))
+        // Files are looked up once more: closed and opened anew meanwhile one is another to us, or
+        // it was not known at all.
+        let follow = || -> Result<()> {
+            if let Some(over) = lost
+                && let Some(file) = self.find(over.key).or(replaced.clone())
+            {
+                self.lost_name(&file, to)?;
             }
-            None => Ok(()),
+            let anew = |key: FileKey, known: &[Arc<File>]| {
+                let is_known = |anew: &Arc<File>| known.iter().any(|file| file.id == anew.id);
+                self.find(key).filter(|anew| !is_known(anew))
+            };
+            let moved_too = anew(from.key, &moved);
+            let back_too = over.filter(|_| exchange).and_then(|over| anew(over.key, &back));
+            self.moved(moved.iter().chain(&moved_too), from.path, to)?;
+            self.moved(back.iter().chain(&back_too), to, from.path)?;
+            self.refresh(Named { path: to, ..from });
+            if let (true, Some(over)) = (exchange, over) {
+                self.refresh(Named { path: from.path, ..over });
+            }
+            Ok(())
         };
         if moved.is_empty() && back.is_empty() && replaced.is_none() {
             self.ask(|b| b.rename(from.path, to, mode))?;
-            lose(None)?;
-            // Somebody may have opened it meanwhile.
-            if let Some(file) = self.find(from.key) {
-                self.moved(&[file], from.path, to)?;
-                self.refresh(Named { path: to, ..from });
-            }
-            return Ok(());
+            return follow();
         }
         let _changing = Changing::begin(moved.iter().chain(&back).chain(&replaced).cloned());
         let intent =
@@ -698,19 +556,7 @@ impl Engine {
         let done = self.ask(|b| b.rename(from.path, to, mode));
         failpoint::pass("rename.done");
         if done.is_ok() {
-            lose(replaced.as_ref())?;
-            self.moved(&moved, from.path, to)?;
-            // Closed and opened anew meanwhile, it is another to us.
-            let anew = self.find(from.key);
-            let is_moved = |anew: &Arc<File>| moved.iter().any(|file| file.id == anew.id);
-            if let Some(anew) = anew.filter(|anew| !is_moved(anew)) {
-                self.moved(&[anew], from.path, to)?;
-            }
-            self.moved(&back, to, from.path)?;
-            self.refresh(Named { path: to, ..from });
-            if let (true, Some(over)) = (exchange, over) {
-                self.refresh(Named { path: from.path, ..over });
-            }
+            follow()?;
         }
         self.note_tier(self.index.conclude(n, done.is_ok()))?;
         done
@@ -727,7 +573,12 @@ impl Engine {
     }
 
     /// Gives files their new paths after `from` became `to`.
-    fn moved(&self, files: &[Arc<File>], from: &Path, to: &Path) -> Result<()> {
+    fn moved<'a>(
+        &self,
+        files: impl Iterator<Item = &'a Arc<File>>,
+        from: &Path,
+        to: &Path,
+    ) -> Result<()> {
         for file in files {
             let mut inner = file.lock();
             let former = inner.state.path().map(|path| Box::new(path.into()));
@@ -741,18 +592,6 @@ impl Engine {
             }
         }
         Ok(())
-    }
-}
-
-/// While it lives, a name of the file is being taken away.
-struct Leaving<'a> {
-    engine: &'a Engine,
-    key: FileKey,
-}
-
-impl Drop for Leaving<'_> {
-    fn drop(&mut self) {
-        self.engine.table.write().expect("no panic inside").end_to_leave(self.key);
     }
 }
 

@@ -18,19 +18,43 @@ pub(crate) struct Table {
     by_key: HashTable<Arc<File>>,
     by_id: HashTable<Arc<File>>,
     hasher: DefaultHashBuilder,
-    /// How many files were ever taken out.
-    pub forgotten: u64,
-    /// The keys of the last of them, the latest in front.
-    left: VecDeque<FileKey>,
+    /// What was taken out.
+    pub forgotten: Lately,
     /// Files a name of which is being taken away: who opens one of them must see to it that he can
     /// read it later.
     leaving: Vec<FileKey>,
-    /// How many such changes have ended.
-    pub departed: u64,
+    /// Those with which that has ended.
+    pub departed: Lately,
 }
 
-/// So many are remembered that were taken out.
-const LEFT_MAX: usize = 256;
+/// Files to which something happened lately.
+#[derive(Default)]
+pub(crate) struct Lately {
+    times: u64,
+    /// The last of them, the latest in front.
+    last: VecDeque<FileKey>,
+}
+
+impl Lately {
+    const KEPT: usize = 256;
+
+    /// Where to look from later.
+    pub fn mark(&self) -> u64 {
+        self.times
+    }
+
+    fn note(&mut self, key: FileKey) {
+        self.times += 1;
+        self.last.truncate(Lately::KEPT - 1);
+        self.last.push_front(key);
+    }
+
+    /// Whether it may have happened to the file with this key since `mark`.
+    pub fn any_since(&self, mark: u64, key: FileKey) -> bool {
+        let since = (self.times - mark) as usize;
+        since > self.last.len() || self.last.iter().take(since).any(|last| *last == key)
+    }
+}
 
 impl Table {
     pub fn with_key(&self, key: FileKey) -> Option<&Arc<File>> {
@@ -77,9 +101,7 @@ impl Table {
             found.remove();
         }
         self.forget_key(file);
-        self.forgotten += 1;
-        self.left.truncate(LEFT_MAX - 1);
-        self.left.push_front(file.key);
+        self.forgotten.note(file.key);
     }
 
     pub fn begin_to_leave(&mut self, key: FileKey) {
@@ -89,16 +111,10 @@ impl Table {
     pub fn end_to_leave(&mut self, key: FileKey) {
         let at = self.leaving.iter().position(|leaving| *leaving == key);
         self.leaving.swap_remove(at.expect("it began"));
-        self.departed += 1;
+        self.departed.note(key);
     }
 
     pub fn is_leaving(&self, key: FileKey) -> bool {
         self.leaving.contains(&key)
-    }
-
-    /// Whether a file with this key may have been taken out since so many were.
-    pub fn lost_since(&self, key: FileKey, forgotten: u64) -> bool {
-        let lost = (self.forgotten - forgotten) as usize;
-        lost > self.left.len() || self.left.iter().take(lost).any(|left| *left == key)
     }
 }

@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
 
 use forebay_backing::wrap::{Verb, Wrapped};
 use forebay_backing::{Access, Attr, BackingStore, RenameMode};
@@ -11,7 +12,7 @@ use forebay_engine::{Config, Engine, File, Progress, Tunables, WritePolicy};
 
 use crate::hook::Hook;
 use crate::media::CrashMedia;
-use crate::start::{NEW, abandon, named, patient, start};
+use crate::start::{NEW, abandon, named, patient, start, within};
 use crate::store::MemStore;
 
 const LEN: usize = 30_000;
@@ -175,6 +176,85 @@ fn what_holds_a_file_opens_none_that_still_has_a_name() {
     bed.engine.flush_file(&file).expect("memory");
     let mut bytes = [0; 4];
     let theirs = bed.store.open(Path::new("old"), Access::Read).expect("it is there");
+    theirs.read_at(&mut bytes, 0).expect("memory");
+    assert_eq!(&bytes, b"mine");
+    abandon(bed.engine);
+}
+
+// S-1
+#[test]
+fn an_empty_file_whose_name_goes_while_it_is_opened_is_in_conflict_with_nobody() {
+    let bed = Bed::new(WritePolicy::WriteBack);
+    let (_, attr) = bed.store.create(Path::new("lock"), &NEW).expect("memory");
+    let pin = bed.store.pin(Path::new("lock")).expect("memory").expect("memory can");
+    let once = AtomicBool::new(false);
+    let engine = bed.engine.clone();
+    bed.hook.set_after(move |call| {
+        if call.verb == Verb::Stat && !once.swap(true, SeqCst) {
+            engine.unlink(named(Path::new("lock"), &attr)).expect("memory");
+        }
+    });
+    let file = match bed.engine.open(Path::new("lock"), None) {
+        Ok(file) => file,
+        Err(_) => bed.engine.open_unlinked(attr.key, Some(&*pin)).expect("it is held"),
+    };
+    bed.engine.write(&file, 0, b"1234").expect("room");
+    bed.engine.close(&file);
+    let report = bed.engine.flush(&[], &Progress::default());
+    assert!(report.failures.is_empty(), "{report:?}");
+    abandon(bed.engine);
+}
+
+/// As by /proc/self/fd, long after the name went.
+// S-1
+#[test]
+fn who_has_a_file_without_a_name_open_can_open_it_again() {
+    let bed = Bed::new(WritePolicy::WriteBack);
+    let pin = bed.store.pin(Path::new("old")).expect("memory").expect("memory can");
+    let file = bed.engine.open(Path::new("old"), None).expect("it is there");
+    bed.assert_reads_old(&file);
+    bed.engine.write(&file, 0, b"mine").expect("room");
+    bed.engine.unlink(named(Path::new("old"), &bed.attr)).expect("memory");
+    std::thread::sleep(3 * GRACE / 2);
+    let again = bed.engine.open_unlinked(bed.attr.key, Some(&*pin)).expect("it is open");
+    let mut bytes = [0; 4];
+    bed.engine.read(&again, 0, &mut bytes).expect("it is open");
+    assert_eq!(&bytes, b"mine");
+    bed.engine.close(&file);
+    bed.engine.close(&again);
+    within("nothing of it is left in the tier", || bed.engine.status().used_bytes == 0);
+    let opened = bed.engine.open_unlinked(bed.attr.key, Some(&*pin));
+    assert!(opened.is_none(), "the backing file's bytes are older than those that are gone");
+    abandon(bed.engine);
+}
+
+/// For so long a file that nobody has open is kept after its last name went.
+const GRACE: Duration = Duration::from_secs(1);
+
+// S-1
+#[test]
+fn a_file_opened_just_before_it_changes_places_is_what_it_was() {
+    let bed = Bed::new(WritePolicy::WriteBack);
+    let opened = Arc::new(std::sync::Mutex::new(None));
+    let (engine, out) = (bed.engine.clone(), opened.clone());
+    bed.hook.set(move |call| {
+        if call.verb == Verb::Rename && out.lock().unwrap().is_none() {
+            *out.lock().unwrap() = Some(engine.open(Path::new("old"), None));
+        }
+    });
+    let (old, new) = (Path::new("old"), Path::new("new"));
+    let from = bed.engine.stat(new).expect("it is there");
+    let over = Some(named(old, &bed.attr));
+    bed.engine.rename(named(new, &from), old, over, RenameMode::Exchange).expect("memory");
+    bed.hook.set(|_| ());
+    let file = opened.lock().unwrap().take().expect("the hook saw it").expect("it was there");
+    bed.assert_reads_old(&file);
+    bed.engine.write(&file, 0, b"mine").expect("room");
+    bed.engine.close(&file);
+    let report = bed.engine.flush(&[], &Progress::default());
+    assert!(report.failures.is_empty(), "{report:?}");
+    let mut bytes = [0; 4];
+    let theirs = bed.store.open(new, Access::Read).expect("it is there");
     theirs.read_at(&mut bytes, 0).expect("memory");
     assert_eq!(&bytes, b"mine");
     abandon(bed.engine);
