@@ -19,7 +19,7 @@ use crate::evict::HITS_MAX;
 use crate::heat::Heat;
 use crate::log::FileId;
 use crate::media::{MediaFile, MediaStat};
-use crate::ranges::Ranges;
+use crate::ranges::{Ranges, State};
 use crate::stamps::Stamps;
 use crate::state::{FileState, Record};
 
@@ -182,6 +182,24 @@ impl Thrown {
     }
 }
 
+/// Clean bytes beside what a sync is about to make durable, as they were when it began.
+#[derive(Debug, Default)]
+pub(crate) struct Beside {
+    clean: Vec<(u64, u64)>,
+    /// What was thrown away until then.
+    thrown: u64,
+}
+
+#[cfg(test)]
+impl Beside {
+    pub fn len(&self) -> usize {
+        self.clean.len()
+    }
+}
+
+/// Who syncs more stretches at once than this does not go over the same pages again and again.
+const SYNCED_APART_MAX: usize = 64;
+
 /// A flush of this file in progress: one at a time.
 pub(crate) struct Flight {
     /// What was written since the copy began (S6).
@@ -251,6 +269,44 @@ impl File {
 }
 
 impl Inner {
+    /// Whether what is clean and durable may be kept: the file is in use, and the tier's bytes and
+    /// the backing store's are the same for all we know.
+    pub fn may_keep(&self) -> bool {
+        let sound = |live: &Live| live.opens > 0 && !live.stale && !live.moved && !live.unlinked;
+        !self.sync_failed
+            && !self.state.flags.conflict
+            && !self.state.flags.opaque
+            && self.live.as_ref().is_some_and(|l| sound(l))
+    }
+
+    /// The clean bytes that a sync of `ranges` makes durable beside them.
+    pub fn beside(&mut self, ranges: &[(u64, u64)]) -> Beside {
+        // Since a flush that was broken off nobody has compared the backing file with what is here.
+        let broken_off = self.state.flags.flush_open && self.live().flight.is_none();
+        if ranges.len() > SYNCED_APART_MAX || broken_off || !self.may_keep() {
+            return Beside::default();
+        }
+        Beside { clean: self.state.clean_beside(ranges), thrown: self.live().thrown.mark() }
+    }
+
+    /// What of it is still the same clean bytes at the sync's end. What was written meanwhile, and
+    /// is clean again, was synced by its flush.
+    pub fn still_clean(&mut self, beside: &Beside) -> Vec<(u64, u64)> {
+        if !self.may_keep() {
+            return Vec::new();
+        }
+        let mut clean = Vec::new();
+        for &(start, end) in &beside.clean {
+            if !self.live().thrown.any_since(beside.thrown, start, end) {
+                let runs = self.state.ranges.within(start, end);
+                clean.extend(
+                    runs.filter(|run| run.state == State::Clean).map(|run| (run.start, run.end)),
+                );
+            }
+        }
+        clean
+    }
+
     /// Whether bytes of it are newer than those of the backing file.
     pub fn has_newer_bytes(&self) -> bool {
         self.state.flags.opaque || self.state.is_dirty()

@@ -9,7 +9,7 @@ use forebay_backing::{Attr, BackingFile, Error, Kind, Result, Timestamp, Version
 
 use crate::due::Take;
 use crate::engine::{Engine, add, now_ms};
-use crate::file::{File, Flight, Inner, Trouble};
+use crate::file::{Beside, File, Flight, Inner, Trouble};
 use crate::govern::parts;
 use crate::media::{MediaFile, MediaStat};
 use crate::ranges::Ranges;
@@ -231,7 +231,13 @@ impl Engine {
         let synced = self.note_tier(synced).is_ok();
         for (_, job) in jobs {
             if synced
-                && let Ok(false) = self.record_synced(&job.file, job.size, &job.dirty, job.cut_seq)
+                && let Ok(false) = self.record_synced(
+                    &job.file,
+                    job.size,
+                    &job.dirty,
+                    &Beside::default(),
+                    job.cut_seq,
+                )
             {
                 job.fail(Error::os(libc::EBUSY, "truncated at the beginning of the flush"));
             }
@@ -510,11 +516,9 @@ impl Engine {
 /// again, and each sync of a byte that was flushed meanwhile would cost a record and its own sync.
 /// Kept bytes are flushed once more after a loss of power, so they are let go of from time to time.
 fn keeps(inner: &mut Inner, now: Instant) -> bool {
-    let failed = inner.sync_failed;
+    let may_keep = inner.may_keep();
     let live = inner.live();
-    let sound = !failed && !live.stale && !live.moved;
-    let keeps = sound
-        && live.opens > 0
+    let keeps = may_keep
         && live.synced_at.is_some_and(|at| now.saturating_duration_since(at) < SYNCED_LATELY);
     let old = live.keeps_since.is_none_or(|since| now.saturating_duration_since(since) >= KEPT_MAX);
     if !keeps || old {
@@ -581,6 +585,7 @@ mod tests {
     use super::*;
     use crate::debts::tests::bed;
     use crate::ranges::State;
+    use crate::state::Flags;
 
     /// Who does not sync any more keeps nothing; who does starts anew from time to time.
     #[test]
@@ -609,5 +614,46 @@ mod tests {
         assert_eq!(flush(begin + second + KEPT_MAX, true), (true, false), "starts anew");
         bed.file.lock().sync_failed = true;
         assert_eq!(flush(begin + 2 * second + KEPT_MAX, true), (false, false));
+    }
+
+    /// What a sync makes durable beside dirty bytes is kept only where it is the backing store's for
+    /// all we know.
+    // S-8
+    #[test]
+    fn nothing_is_kept_beside_a_sync_of_a_file_that_others_may_have_changed() {
+        let bed = bed("flight-beside");
+        let mut inner = bed.file.lock();
+        inner.state.ranges.set(0, 50, State::Clean);
+        let beside = |inner: &mut Inner| {
+            let found = inner.beside(&[(50, 100)]);
+            let still = inner.still_clean(&found).len();
+            let known = inner.beside(&[(50, 100)]).len();
+            (known, still)
+        };
+        assert_eq!(beside(&mut inner), (1, 1));
+        inner.state.flags.flush_open = true;
+        assert_eq!(beside(&mut inner), (0, 0), "a flush was broken off");
+        inner.live().flight = Some(Flight { rewritten: Ranges::None });
+        assert_eq!(beside(&mut inner), (1, 1), "it is on");
+        let before = inner.beside(&[(50, 100)]);
+        inner.live().flight = None;
+        inner.state.flags.flush_open = false;
+        for (set, why) in [
+            (Flags { conflict: true, ..Flags::default() }, "conflict"),
+            (Flags { opaque: true, ..Flags::default() }, "opaque"),
+        ] {
+            let flags = std::mem::replace(&mut inner.state.flags, set);
+            assert_eq!(beside(&mut inner), (0, 0), "{why}");
+            assert!(inner.still_clean(&before).is_empty(), "{why} since");
+            inner.state.flags = flags;
+        }
+        inner.live().moved = true;
+        assert!(inner.still_clean(&before).is_empty(), "changed around the tier");
+        inner.live().moved = false;
+        inner.live().thrown.note(10, 20);
+        assert!(inner.still_clean(&before).is_empty(), "fetched again");
+        inner.sync_failed = true;
+        assert_eq!(beside(&mut inner), (0, 0), "not durable");
+        inner.state.ranges.set(0, 50, State::Dirty);
     }
 }

@@ -312,6 +312,7 @@ impl Entry {
             | Entry::Mark { id, .. }
             | Entry::Resize { id, .. }
             | Entry::Synced { id, .. }
+            | Entry::Kept { id, .. }
             | Entry::Drop(id) => Some(*id),
             Entry::Intent { .. } | Entry::Done { .. } | Entry::Failed { .. } => None,
         }
@@ -410,7 +411,9 @@ impl Loaded {
             Entry::Drop(id) => drop(self.files.remove(&id)),
             Entry::Mark { id, run, since } => self.change(id, |state| {
                 match run.state {
-                    Some(to) => state.ranges.set(run.start, run.end, to),
+                    Some(to) if to.is_dirty() => state.ranges.set(run.start, run.end, to),
+                    // The state it is replayed over may be later, and shorter.
+                    Some(to) => state.ranges.set(run.start, run.end.min(state.size), to),
                     None => state.ranges.clear(run.start, run.end),
                 }
                 if run.state.is_some_and(|to| to.is_dirty()) {
@@ -425,6 +428,7 @@ impl Loaded {
             Entry::Synced { id, size, ranges } => {
                 self.change(id, |state| state.mark_synced(size, &ranges));
             }
+            Entry::Kept { id, ranges } => self.change(id, |state| state.keep(&ranges)),
             Entry::Intent { n, intent } => drop(self.intents.insert(n, intent)),
             Entry::Done { n } | Entry::Failed { n } => drop(self.intents.remove(&n)),
         }

@@ -9,7 +9,7 @@ use crate::around::{Lane, Why};
 use crate::config::WritePolicy;
 use crate::engine::{Engine, HOLES_MIN, add, now, now_ms};
 use crate::failpoint;
-use crate::file::{File, Inner};
+use crate::file::{Beside, File, Inner};
 use crate::log::{Entry, Mark};
 use crate::media::MediaFile;
 use crate::ranges::{Run, State};
@@ -580,6 +580,7 @@ impl Engine {
         let shadow = self.shadow(file, &mut inner)?;
         let size = inner.size();
         let ranges = inner.state.unsynced(size);
+        let beside = inner.beside(&ranges);
         let live = inner.live();
         live.synced_to = live.written_to;
         live.synced_at = Some(Instant::now());
@@ -588,7 +589,8 @@ impl Engine {
         drop(inner);
         let synced = self.sync_shadow(file, &*shadow, named);
         failpoint::pass("sync.shadow");
-        let recorded = synced.and_then(|()| self.record_synced(file, size, &ranges, cut_seq));
+        let recorded =
+            synced.and_then(|()| self.record_synced(file, size, &ranges, &beside, cut_seq));
         self.end_io(file, recorded)
     }
 
@@ -609,12 +611,14 @@ impl Engine {
     }
 
     /// Records what a sync has made durable, unless the size has changed since `cut_seq`: then
-    /// the bytes in those ranges may be younger than the sync. Returns whether it did.
+    /// the bytes in those ranges may be younger than the sync. Returns whether it did. If it takes a
+    /// record, clean bytes `beside` it are kept by it.
     pub(crate) fn record_synced(
         &self,
         file: &Arc<File>,
         size: u64,
         ranges: &[(u64, u64)],
+        beside: &Beside,
         cut_seq: u64,
     ) -> Result<bool> {
         let mut inner = file.lock();
@@ -625,6 +629,9 @@ impl Engine {
             return Ok(true);
         }
         let ranges = inner.state.still_dirty(ranges);
+        // What was flushed beyond the sync's end is not to be cut off after a loss of power.
+        let flushed = if inner.state.flags.opaque { 0 } else { inner.state.base.size };
+        let size = size.max(flushed.min(inner.state.size));
         let known = inner.state.durable_size.get() == Some(size)
             && ranges.iter().all(|&(start, end)| {
                 inner.state.ranges.within(start, end).all(|run| run.state == State::Durable)
@@ -649,8 +656,18 @@ impl Engine {
             inner.state.durable_size = durable_size;
             ranges.iter().for_each(|&(start, end)| inner.state.ranges.clear(start, end));
             runs.iter().for_each(|run| inner.state.ranges.set(run.start, run.end, run.state));
+            return recorded.map(|()| true);
         }
-        recorded.map(|()| true)
+        let kept = inner.still_clean(beside);
+        let entry = Entry::Kept { id: file.id, ranges: kept };
+        if let Entry::Kept { ranges: kept, .. } = &entry
+            && !kept.is_empty()
+            && self.append(&mut inner, &entry).is_ok()
+        {
+            inner.state.keep(kept);
+            inner.live().keeps_since.get_or_insert_with(Instant::now);
+        }
+        Ok(true)
     }
 
     /// Records a change of mtime made by the user on a file whose mtime is ours.

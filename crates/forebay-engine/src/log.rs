@@ -64,6 +64,11 @@ pub enum Entry {
     Failed {
         n: u64,
     },
+    /// These ranges are clean, and durable since the last sync.
+    Kept {
+        id: FileId,
+        ranges: Vec<(u64, u64)>,
+    },
 }
 
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
@@ -242,4 +247,33 @@ fn decode(bytes: &[u8], want_seq: u64) -> Option<(Entry, usize)> {
         return None;
     }
     Some((postcard::from_bytes(&bytes[HEADER..end]).ok()?, end))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A program that was killed leaves its log to the next, which may be newer: new entries come
+    /// last, and none that there was takes on another form.
+    // S-11
+    #[test]
+    fn entries_are_written_as_ever() {
+        let id = FileId(7);
+        let run = Mark { start: 1, end: 300, state: Some(State::Durable) };
+        let entries: [(Entry, &[u8]); 7] = [
+            (Entry::Mark { id, run, since: 5 }, &[1, 7, 1, 0xac, 2, 1, 2, 5]),
+            (
+                Entry::Resize { id, size: 9, mtime: Timestamp { sec: 1, nsec: 2 }, now_ms: 3 },
+                &[2, 7, 9, 2, 2, 3],
+            ),
+            (Entry::Synced { id, size: 300, ranges: vec![(1, 2)] }, &[3, 7, 0xac, 2, 1, 1, 2]),
+            (Entry::Drop(id), &[4, 7]),
+            (Entry::Done { n: 6 }, &[6, 6]),
+            (Entry::Failed { n: 6 }, &[7, 6]),
+            (Entry::Kept { id, ranges: vec![(1, 2)] }, &[8, 7, 1, 1, 2]),
+        ];
+        for (entry, bytes) in entries {
+            assert_eq!(postcard::to_stdvec(&entry).unwrap(), bytes, "{entry:?}");
+        }
+    }
 }

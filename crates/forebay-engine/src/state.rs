@@ -19,6 +19,11 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::ranges::{Ranges, Run, State};
 
+/// In blocks of this size clean bytes are kept beside what a sync makes durable. A database that writes a page
+/// sooner or later writes those beside it, and each first sync of one costs a record. After a loss of
+/// power they are flushed once more, for nothing.
+pub const BESIDE: u64 = 256 << 10;
+
 /// Mode and owner as last seen, to serve and to recreate the file without its backing store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
@@ -336,6 +341,26 @@ impl FileState {
         }
         self.let_go_of_size();
         true
+    }
+
+    /// Clean bytes in the blocks of [`BESIDE`] that `ranges` lie in.
+    pub fn clean_beside(&self, ranges: &[(u64, u64)]) -> Vec<(u64, u64)> {
+        let mut found = Vec::new();
+        let mut done = 0;
+        for &(start, end) in ranges {
+            let start = (start - start % BESIDE).max(done);
+            done = end.next_multiple_of(BESIDE).max(done);
+            let clean = self.ranges.within(start, done).filter(|run| run.state == State::Clean);
+            found.extend(clean.map(edges));
+        }
+        found
+    }
+
+    /// Records that `ranges`, all of them clean, are durable, of a file that has a durable size.
+    pub fn keep(&mut self, ranges: &[(u64, u64)]) {
+        for &(start, end) in ranges {
+            self.ranges.set(start, end.min(self.size), State::Kept);
+        }
     }
 
     /// What a flush has brought to the backing store is not to be cut off after a loss of power,

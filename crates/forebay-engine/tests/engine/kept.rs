@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use forebay_backing::wrap::Verb;
-use forebay_backing::{BackingStore, SetAttr, SetTime, Timestamp};
-use forebay_engine::{Progress, Report};
+use forebay_backing::{Access, BackingStore, SetAttr, SetTime, Timestamp};
+use forebay_engine::{File, Keep, Progress, Report};
 
 use crate::hook::Hook;
 use crate::losses::{BOOT, Bed, KIB, file_of, open};
@@ -331,4 +331,148 @@ fn what_was_cut_off_during_a_flush_does_not_come_back() {
         assert!(found.iter().skip(8 * KIB).all(|byte| *byte != b'O'), "{}", found.len());
     }
     abandon(engine);
+}
+
+/// A file of 64 KiB that is wholly in the tier, read from the backing store, open.
+fn fetched(bed: &Bed, name: &str, value: u8) -> Arc<File> {
+    let (theirs, _) = bed.store.create(Path::new(name), &NEW).expect("memory");
+    theirs.write_at(&[value; 64 * KIB], 0).expect("memory");
+    let file = bed.engine.open(Path::new(name), None).expect("it is there");
+    bed.engine.read(&file, 0, &mut [0; 64 * KIB]).expect("memory");
+    file
+}
+
+/// Runs `act` in the middle of the next sync of a shadow: nothing of what it does is synced.
+fn in_the_next_sync(bed: &Bed, act: impl Fn() + Send + Sync + 'static) {
+    let once = AtomicBool::new(false);
+    bed.media.after_shadow_sync(move || {
+        if !once.swap(true, Relaxed) {
+            act();
+        }
+    });
+}
+
+/// What is fetched while a sync is on is not what the sync makes durable.
+// S-4
+#[test]
+fn a_cut_does_not_flush_holes_that_were_filled_beside_a_sync() {
+    let bed = Bed::new();
+    let (theirs, _) = bed.store.create(Path::new("f"), &NEW).expect("memory");
+    theirs.write_at(&[b'A'; 64 * KIB], 0).expect("memory");
+    let file = bed.engine.open(Path::new("f"), None).expect("it is there");
+    bed.engine.write(&file, 0, &[b'B'; 4 * KIB]).expect("room");
+    let (engine, again) = (bed.engine.clone(), file.clone());
+    in_the_next_sync(&bed, move || {
+        engine.read(&again, 0, &mut [0; 64 * KIB]).expect("memory");
+    });
+    bed.engine.sync(&file).expect("a tier that works");
+    assert_eq!(bed.engine.status().used_bytes, 64 * KIB as u64, "all of it is there");
+    let mut expected = [b'A'; 64 * KIB];
+    expected[..4 * KIB].fill(b'B');
+    let images = bed.cut_the_power(|store| {
+        assert!(file_of(store, "f") == expected, "holes were flushed");
+    });
+    assert!(images > 1, "nothing was unsynced");
+    drop(file);
+}
+
+/// What was written and flushed while a sync is on is as durable as what the sync found.
+// S-3 S-4
+#[test]
+fn a_cut_does_not_bring_back_what_was_there_when_a_sync_began() {
+    let bed = Bed::new();
+    let file = fetched(&bed, "f", b'A');
+    bed.engine.write(&file, 0, &[b'B'; 4 * KIB]).expect("room");
+    let (engine, again) = (bed.engine.clone(), file.clone());
+    in_the_next_sync(&bed, move || {
+        engine.write(&again, 32 * KIB as u64, &[b'C'; 4 * KIB]).expect("room");
+        engine.flush_file(&again).expect("a store that works");
+        // Nothing is dirty: no sync of its own.
+        engine.sync(&again).expect("a tier that works");
+        engine.write(&again, 4 * KIB as u64, &[b'B'; 4 * KIB]).expect("room");
+    });
+    bed.engine.sync(&file).expect("a tier that works");
+    bed.engine.sync(&file).expect("a tier that works");
+    let mut expected = [b'A'; 64 * KIB];
+    expected[..8 * KIB].fill(b'B');
+    expected[32 * KIB..36 * KIB].fill(b'C');
+    bed.cut_the_power(|store| assert!(file_of(store, "f") == expected, "older bytes came back"));
+    drop(file);
+}
+
+/// A record that cannot be written leaves what lies beside what it was.
+// S-4
+#[test]
+fn what_is_beside_a_sync_that_could_not_be_recorded_is_clean() {
+    let bed = Bed::new();
+    let file = fetched(&bed, "f", b'A');
+    bed.engine.write(&file, 0, &[b'B'; 4 * KIB]).expect("room");
+    // The sync of the shadow, its name's, then the record.
+    fail(&bed, 3, libc::ENOSPC);
+    bed.engine.sync(&file).expect_err("a tier that is full");
+    assert_eq!(bed.media.faults_given(), 1);
+    bed.media.set_fault(None);
+    bed.engine.sync(&file).expect("a tier that works again");
+    // Had that failed record kept it, this would be on none.
+    bed.engine.write(&file, 32 * KIB as u64, &[b'C'; 4 * KIB]).expect("room");
+    bed.engine.sync(&file).expect("a tier that works again");
+    let mut expected = [b'A'; 64 * KIB];
+    expected[..4 * KIB].fill(b'B');
+    expected[32 * KIB..36 * KIB].fill(b'C');
+    bed.cut_the_power(|store| assert!(file_of(store, "f") == expected, "a synced byte is lost"));
+    drop(file);
+}
+
+/// Of a file that is in conflict nothing goes over theirs but what was written here.
+// S-8
+#[test]
+fn after_a_cut_ours_is_only_what_was_written_here() {
+    let bed = Bed::new();
+    let file = fetched(&bed, "f", b'A');
+    bed.engine.write(&file, 8 * KIB as u64, &[b'K'; 4 * KIB]).expect("room");
+    bed.engine.sync(&file).expect("a tier that works");
+    bed.engine.flush_file(&file).expect("a store that works");
+    let theirs = bed.store.open(Path::new("f"), Access::ReadWrite).expect("it is there");
+    theirs.write_at(&[b'T'; 32 * KIB], 8 * KIB as u64).expect("memory");
+    bed.engine.write(&file, 0, &[b'B'; 4 * KIB]).expect("room");
+    let again = bed.engine.open(Path::new("f"), None).expect("it is there");
+    assert_eq!(bed.engine.status().conflicted_files, 1);
+    bed.engine.sync(&file).expect("a tier that works");
+    let mut expected = [b'A'; 64 * KIB];
+    expected[..4 * KIB].fill(b'B');
+    expected[8 * KIB..40 * KIB].fill(b'T');
+    let (disk, tree) = (bed.media.snapshot(), bed.store.snapshot());
+    bed.engine.close(&again);
+    bed.engine.close(&file);
+    abandon(bed.engine);
+    for image in disk.crash_images(&mut Rng::new(7), 40) {
+        let store = MemStore::on(tree.clone());
+        let engine = open(&CrashMedia::on(image), &store, "after the cut");
+        engine.resolve(Path::new("f"), Keep::Ours).expect("it is in conflict");
+        abandon(engine);
+        assert!(file_of(&store, "f") == expected, "bytes that nobody wrote went over theirs");
+    }
+}
+
+/// A sync that began while the file was shorter does not say where it ends.
+// S-4
+#[test]
+fn a_cut_does_not_shorten_a_file_that_grew_beside_a_sync() {
+    let bed = Bed::new();
+    let file = fetched(&bed, "f", b'A');
+    bed.engine.write(&file, 0, &[b'B'; 4 * KIB]).expect("room");
+    let (engine, again, media) = (bed.engine.clone(), file.clone(), bed.media.clone());
+    in_the_next_sync(&bed, move || {
+        engine.write(&again, 64 * KIB as u64, &[b'C'; 64 * KIB]).expect("room");
+        media.set_fault(Some(Fault { n: 1, count: 1, errno: libc::EIO }));
+        engine.flush_file(&again).expect("a store that works");
+        media.set_fault(None);
+        engine.write(&again, 0, &[b'B'; 4 * KIB]).expect("room");
+    });
+    bed.engine.sync(&file).expect("a tier that works");
+    let mut expected = vec![b'A'; 64 * KIB];
+    expected[..4 * KIB].fill(b'B');
+    expected.resize(128 * KIB, b'C');
+    bed.cut_the_power(|store| assert!(file_of(store, "f") == expected, "it was cut off"));
+    drop(file);
 }

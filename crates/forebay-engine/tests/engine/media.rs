@@ -91,6 +91,7 @@ struct Inner {
     faults_given: u64,
     hook: Option<Hook>,
     at_shadow_sync: Option<Arc<dyn Fn() + Send + Sync>>,
+    after_shadow_sync: Option<Arc<dyn Fn() + Send + Sync>>,
     lie: Option<Lie>,
     lies_told: u64,
     /// Syncs of the log's files and of shadows.
@@ -131,6 +132,11 @@ impl CrashMedia {
     /// Calls `act` at the beginning of every sync of a shadow file, without a lock of ours.
     pub fn at_shadow_sync(&self, act: impl Fn() + Send + Sync + 'static) {
         self.lock().at_shadow_sync = Some(Arc::new(act));
+    }
+
+    /// Calls `act` at the end of every sync of a shadow file, likewise.
+    pub fn after_shadow_sync(&self, act: impl Fn() + Send + Sync + 'static) {
+        self.lock().after_shadow_sync = Some(Arc::new(act));
     }
 
     pub fn set_lie(&self, lie: Lie) {
@@ -482,6 +488,11 @@ impl MediaFile for CrashFile {
             _ => inner.shadow_syncs += 1,
         }
         inner.disk.node(self.ino).sync();
+        let act = inner.after_shadow_sync.clone();
+        drop(inner);
+        if let Some(act) = act.filter(|_| self.name.starts_with("shadow")) {
+            act();
+        }
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use forebay_backing::BackingStore;
 use forebay_engine::{Config, Progress};
 
 use crate::media::{CrashMedia, Disk};
@@ -101,6 +102,36 @@ fn a_page_that_was_synced_once_needs_no_record_after_a_flush() {
     }
     assert!(log > 0 && shadow > 0, "the flushes needed some");
     let expected: Vec<u8> = pages.iter().flat_map(|page| [*page; BLOCK]).collect();
+    let disk = media.snapshot();
+    abandon(engine);
+    survives(&disk, &store, "table", &expected);
+}
+
+/// A database's tables, read from the backing store: of pages close together the first to be synced
+/// pays for all.
+// S-3 S-4
+#[test]
+fn pages_beside_one_that_was_synced_need_no_record() {
+    let (media, store) = (CrashMedia::default(), MemStore::new());
+    let (table, _) = store.create(Path::new("table"), &NEW).expect("memory");
+    table.write_at(&[b'0'; 2048 * BLOCK], 0).expect("memory");
+    let backing = Arc::new(store.clone());
+    let engine = start(Arc::new(media.clone()), backing, BOOT, Config::default(), patient());
+    let engine = engine.expect("a new tier");
+    let file = engine.open(Path::new("table"), None).expect("it is there");
+    engine.read(&file, 0, &mut [0; 2048 * BLOCK]).expect("memory");
+    let mut expected = vec![b'0'; 2048 * BLOCK];
+    let before = media.syncs();
+    for round in 0..64 {
+        // Each in one of four blocks of 256 KiB.
+        let at = (round % 4 * 512 + 8 * (round / 4) + 3) * BLOCK;
+        expected[at..at + BLOCK].fill(round as u8);
+        engine.write(&file, at as u64, &[round as u8; BLOCK]).expect("room");
+        engine.sync(&file).expect("a tier that works");
+    }
+    let (log, shadow) = (media.syncs().0 - before.0, media.syncs().1 - before.1);
+    assert!(shadow >= 64, "{shadow} syncs of the bytes");
+    assert!(log <= 5, "{log} syncs of the log for four blocks");
     let disk = media.snapshot();
     abandon(engine);
     survives(&disk, &store, "table", &expected);
