@@ -109,7 +109,7 @@ fn roomy(run: &Run, system: &'static System) -> Contest {
     Contest {
         name: system.name.to_owned(),
         system,
-        secs: 40,
+        secs: 80,
         places: vec![
             Place::Preset("governor"),
             Place::Native,
