@@ -215,6 +215,7 @@ impl Engine {
     /// its number, which tells no generations, to the file with `attr` that was just created. What
     /// is dirty of the old one is still found by its id.
     fn supersede(&self, attr: &Attr) {
+        self.give_up_buried(attr.key);
         let is_older = |file: &Arc<File>| file.lock().state.base.ctime < attr.ctime;
         let Some(old) = self.find(attr.key).filter(is_older) else { return };
         let mut table = self.table.write().expect("no panic inside");
@@ -268,7 +269,9 @@ impl Engine {
                         }
                     }
                 }
-                self.revalidate(&file, path, &attr, seen);
+                if !self.has_departed(file.key, departed) {
+                    self.revalidate(&file, path, &attr, seen);
+                }
                 self.hold_if_leaving(file, Some(departed))
             }
             Err(error) => self.open_away(known, error),
@@ -330,7 +333,10 @@ impl Engine {
             || inner.state.flags.flush_open
             || inner.changing > 0;
         inner.live().checked = Some(Instant::now());
-        if !inner.state.paths.iter().any(|known| **known == *path) && !inner.live().unlinked {
+        let is_new = !inner.state.paths.iter().any(|known| **known == *path);
+        // Through us it may have lost that name since it was asked for.
+        let still_named = !outdated && inner.changing == 0;
+        if is_new && !inner.live().unlinked && (still_named || inner.state.paths.is_empty()) {
             inner.state.paths.insert(0, path.into());
         }
         if busy || outdated {
@@ -386,13 +392,16 @@ impl Engine {
             return;
         }
         inner.state.flags.conflict = true;
-        // Of a file that is in conflict only what was written here may go over theirs.
-        inner.state.let_go(0, u64::MAX);
         add(&self.counters.conflicts, 1);
         tracing::warn!(path = %inner.state.display_path().display(), why, "conflict: flushing of this file stops until it is resolved");
+        // Of a file that is in conflict only what was written here may go over theirs.
+        let recorded = match inner.state.keeps() {
+            true => self.let_go_of(file, inner, 0, u64::MAX),
+            false => self.put(file, inner),
+        };
         // At once: else, after a loss of power, a record "flush begun" would say that the change was
         // ours.
-        let _ = self.put(file, inner).and_then(|()| self.note_tier(self.index.sync()));
+        let _ = recorded.and_then(|()| self.note_tier(self.index.sync()));
     }
 
     /// Gives back a handle from [`Engine::open`] or [`Engine::create`].
@@ -423,7 +432,9 @@ impl Engine {
         let nothing = !inner.state.is_dirty()
             && !inner.state.flags.pinned
             && (inner.state.ranges.count() == 0 || stale);
-        if unlinked && self.graveyard.lock().expect("no panic inside").holds(file) {
+        // At the end nobody sweeps any more.
+        let waits = || self.graveyard.lock().expect("no panic inside").holds(file);
+        if unlinked && !self.stopping.load(Relaxed) && waits() {
             let live = inner.live();
             (live.shadow, live.backing, live.target) = (None, live.backing.take(), None);
             return;

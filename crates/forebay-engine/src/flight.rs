@@ -378,6 +378,7 @@ impl Engine {
             let (copied, rewritten) = (&job.captured, &flight.rewritten);
             inner.state.settle(copied, rewritten, found.version(), keep, now_ms);
             if inner.live().cut_seq == job.cut_seq {
+                inner.live().landed_cut = Some(job.cut_seq);
                 inner.state.lasts_as_on_store();
             }
             self.restamp(job, &mut inner, &flight.rewritten, since);

@@ -629,9 +629,13 @@ impl Engine {
             return Ok(true);
         }
         let ranges = inner.state.still_dirty(ranges);
-        // What was flushed beyond the sync's end is not to be cut off after a loss of power.
-        let flushed = if inner.state.flags.opaque { 0 } else { inner.state.base.size };
-        let size = size.max(flushed.min(inner.state.size));
+        // What was flushed beyond the sync's end is not to be cut off after a loss of power. Before
+        // a flush has ended, what is there may be what was cut off here.
+        let flushed = inner.live().landed_cut == Some(cut_seq)
+            && !inner.state.flags.opaque
+            && !inner.state.flags.conflict;
+        let on_store = if flushed { inner.state.base.size.min(inner.state.size) } else { 0 };
+        let size = size.max(on_store);
         let known = inner.state.durable_size.get() == Some(size)
             && ranges.iter().all(|&(start, end)| {
                 inner.state.ranges.within(start, end).all(|run| run.state == State::Durable)
@@ -708,7 +712,7 @@ fn ahead(inner: &mut Inner, start: u64, end: u64) -> Option<Run> {
     let goes_on = live.synced_to > 0 && (start..=end).contains(&live.synced_to);
     // Where somebody else's bytes may lie behind, they are not ours to write.
     let alone = live.flight.is_none() && !live.stale;
-    let goes_on = goes_on && alone && !inner.state.flags.flush_open;
+    let goes_on = goes_on && alone && !inner.state.flags.flush_open && !inner.state.flags.conflict;
     // Nothing that needs no record itself is worth one.
     if !goes_on || !inner.state.ranges.within(start, end).any(|run| run.state == State::Clean) {
         return None;

@@ -22,8 +22,11 @@ use crate::state::{FileState, Record};
 pub(crate) struct Graveyard {
     /// Since when. They stay while they are open, and for a moment.
     waiting: HashMap<FileKey, (Instant, Arc<File>)>,
-    /// The last of those that were thrown away with bytes newer than the backing file's.
-    lost: VecDeque<FileKey>,
+    /// Those that were thrown away with bytes newer than the backing file's, by their number.
+    lost: HashMap<FileKey, u64>,
+    /// The same, the oldest in front, with some that are not lost any more.
+    lost_order: VecDeque<(u64, FileKey)>,
+    lost_ever: u64,
 }
 
 impl Graveyard {
@@ -35,8 +38,21 @@ impl Graveyard {
     }
 
     pub fn note_lost(&mut self, key: FileKey) {
-        self.lost.truncate(Graveyard::LOST_KEPT - 1);
-        self.lost.push_front(key);
+        self.lost_ever += 1;
+        self.lost.insert(key, self.lost_ever);
+        self.lost_order.push_back((self.lost_ever, key));
+        if self.lost_order.len() > Graveyard::LOST_KEPT
+            && let Some((n, key)) = self.lost_order.pop_front()
+            && self.lost.get(&key) == Some(&n)
+        {
+            self.lost.remove(&key);
+        }
+    }
+
+    /// Forgets what had this key: the store has given it to another file.
+    fn give_up(&mut self, key: FileKey) -> Option<Arc<File>> {
+        self.lost.remove(&key);
+        self.waiting.remove(&key).map(|(_, file)| file)
     }
 
     fn with_key(&self, key: FileKey) -> Option<&Arc<File>> {
@@ -85,6 +101,11 @@ impl Engine {
         self.backing_file(file).map(drop)
     }
 
+    /// Whether a name of the file went since the table's mark `departed`.
+    pub(crate) fn has_departed(&self, key: FileKey, departed: u64) -> bool {
+        self.table.read().expect("no panic inside").departed.any_since(departed, key)
+    }
+
     /// A name that goes while we open it: the bytes must be within reach without it, and what is
     /// written must not be for a name that is gone. `departed` is the table's mark from before we
     /// looked, if the file may have been unknown to who took it away.
@@ -93,13 +114,11 @@ impl Engine {
         file: Arc<File>,
         departed: Option<u64>,
     ) -> Result<Arc<File>> {
-        let leaving = {
-            let table = self.table.read().expect("no panic inside");
-            departed.is_some_and(|mark| table.departed.any_since(mark, file.key))
-                || table.is_leaving(file.key)
-        };
-        // Who found it in the table counted it as open after it was looked for.
-        let leaving = leaving || file.lock().live().unlinked;
+        let is_leaving = || self.table.read().expect("no panic inside").is_leaving(file.key);
+        let leaving = departed.is_some_and(|mark| self.has_departed(file.key, mark))
+            || is_leaving()
+            // Who found it in the table counted it as open after it was looked for.
+            || file.lock().live().unlinked;
         let Some(error) = leaving.then(|| self.keep_readable(&file).err()).flatten() else {
             return Ok(file);
         };
@@ -122,6 +141,7 @@ impl Engine {
             return Ok(()); // Its last handle was closed meanwhile: no trace of it is left.
         }
         inner.state.paths.retain(|known| **known != *path);
+        inner.base_seq += 1;
         inner.state.owner.nlink = links;
         if !inner.state.paths.is_empty() {
             let at = inner.state.paths[0].clone();
@@ -146,10 +166,11 @@ impl Engine {
         inner.live().unlinked = true;
         self.unqueue(&mut inner);
         let mut graves = self.graveyard.lock().expect("no panic inside");
-        graves.waiting.insert(file.key, (Instant::now(), file.clone()));
+        let before = graves.waiting.insert(file.key, (Instant::now(), file.clone()));
         drop(graves);
         drop(inner);
         self.forget(file);
+        self.retire_buried(before.map(|(_, before)| before).filter(|it| !Arc::ptr_eq(it, file)));
         Ok(())
     }
 
@@ -193,7 +214,7 @@ impl Engine {
     /// backing file is not all there was of it.
     fn bury(&self, attr: &Attr) -> Option<Arc<File>> {
         let mut graves = self.graveyard.lock().expect("no panic inside");
-        if graves.lost.contains(&attr.key) {
+        if graves.lost.contains_key(&attr.key) {
             return None;
         }
         let (_, file) = graves.waiting.entry(attr.key).or_insert_with(|| {
@@ -215,16 +236,32 @@ impl Engine {
             old.map(|(_, file)| file.clone()).collect()
         };
         for file in old {
-            // A file's lock comes before the graveyard's.
-            let inner = file.lock();
+            // A file's lock comes before the graveyard's. Who is at work on it has it open.
+            let Ok(inner) = file.inner.try_lock() else { continue };
             if !inner.is_idle() {
                 continue;
             }
             let mut graves = self.graveyard.lock().expect("no panic inside");
             if graves.holds(&file) {
                 graves.waiting.remove(&file.key);
+                if inner.has_newer_bytes() {
+                    graves.note_lost(file.key);
+                }
             }
             drop(graves);
+            self.retire(&file, inner);
+        }
+    }
+
+    /// Takes what waits under a key from a file that was just created with it.
+    pub(crate) fn give_up_buried(&self, key: FileKey) {
+        let before = self.graveyard.lock().expect("no panic inside").give_up(key);
+        self.retire_buried(before);
+    }
+
+    fn retire_buried(&self, file: Option<Arc<File>>) {
+        if let Some(file) = file {
+            let inner = file.lock();
             self.retire(&file, inner);
         }
     }
@@ -238,5 +275,29 @@ impl Engine {
         };
         let asked = held.and_then(|backing| self.health.call(|| backing.stat()).ok());
         (asked.map_or(known.saturating_sub(1), |attr| attr.nlink), asked)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // S-1
+    #[test]
+    fn what_was_lost_is_known_until_the_key_is_anothers_or_many_more_are() {
+        let key = |ino| FileKey { ino, generation: 1 };
+        let mut graves = Graveyard::default();
+        let lost = |graves: &Graveyard, ino| graves.lost.contains_key(&key(ino));
+        graves.note_lost(key(1));
+        graves.note_lost(key(2));
+        assert!(lost(&graves, 1) && lost(&graves, 2));
+        graves.give_up(key(1));
+        assert!(!lost(&graves, 1) && lost(&graves, 2));
+        graves.note_lost(key(1));
+        let kept = Graveyard::LOST_KEPT as u64;
+        (3..=kept + 1).for_each(|ino| graves.note_lost(key(ino)));
+        assert!(lost(&graves, 1), "its first entry is not its last");
+        assert!(!lost(&graves, 2), "the oldest goes");
+        assert!(graves.lost.len() <= Graveyard::LOST_KEPT);
     }
 }

@@ -583,6 +583,15 @@ impl Engine {
             let mut inner = file.lock();
             let former = inner.state.path().map(|path| Box::new(path.into()));
             rebase(&mut inner.state.paths, from, to);
+            inner.base_seq += 1;
+            // Opened by its new name meanwhile, it has that already.
+            let (paths, mut at) = (&mut inner.state.paths, 1);
+            while at < paths.len() {
+                match paths[..at].contains(&paths[at]) {
+                    true => drop(paths.remove(at)),
+                    false => at += 1,
+                }
+            }
             let may_be_dirty = inner.state.is_dirty() || inner.state.keeps();
             if may_be_dirty && inner.state.former.is_none() {
                 inner.state.former = former;

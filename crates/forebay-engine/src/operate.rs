@@ -182,9 +182,9 @@ impl Engine {
         self.stopping.store(true, Relaxed);
         self.nudge();
         self.check_orphans();
+        let quiet = self.join_threads();
         self.sweep_graveyard(std::time::Duration::ZERO);
         self.empty_trash();
-        let quiet = self.join_threads();
         let writing: Vec<Arc<File>> =
             self.space.unseen.lock().expect("no panic inside").values().cloned().collect();
         for file in &writing {

@@ -135,6 +135,7 @@ impl Engine {
                 for run in clean {
                     inner.state.ranges.clear(run.start, run.end);
                 }
+                inner.live().thrown.note(0, u64::MAX);
                 self.put(file, &mut inner)?;
                 drop(inner);
                 self.flush_file(file)

@@ -476,3 +476,24 @@ fn a_cut_does_not_shorten_a_file_that_grew_beside_a_sync() {
     bed.cut_the_power(|store| assert!(file_of(store, "f") == expected, "it was cut off"));
     drop(file);
 }
+
+/// Before a flush has ended, what the backing store has beyond the sync's end was cut off here.
+// S-4
+#[test]
+fn a_cut_does_not_bring_back_what_was_truncated() {
+    let bed = Bed::new();
+    let file = fetched(&bed, "f", b'A');
+    bed.engine.set_len(&file, 0).expect("room");
+    bed.engine.write(&file, 0, &[b'B'; 4 * KIB]).expect("room");
+    let (engine, again) = (bed.engine.clone(), file.clone());
+    in_the_next_sync(&bed, move || {
+        engine.write(&again, 4 * KIB as u64, &[b'C'; 28 * KIB]).expect("room");
+    });
+    bed.engine.sync(&file).expect("a tier that works");
+    bed.cut_the_power(|store| {
+        let found = file_of(store, "f");
+        assert!(!found[4 * KIB..].contains(&b'A'), "bytes from before the truncation are back");
+        assert!(found[..4 * KIB] == [b'B'; 4 * KIB]);
+    });
+    drop(file);
+}

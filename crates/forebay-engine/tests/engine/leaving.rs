@@ -259,3 +259,35 @@ fn a_file_opened_just_before_it_changes_places_is_what_it_was() {
     assert_eq!(&bytes, b"mine");
     abandon(bed.engine);
 }
+
+/// A name that was found just before the file lost it is not one of its names.
+// S-1
+#[test]
+fn a_cached_file_renamed_while_it_is_opened_keeps_its_new_name_alone() {
+    for known in [false, true] {
+        let bed = Bed::new(WritePolicy::WriteBack);
+        let file = bed.engine.open(Path::new("old"), None).expect("it is there");
+        bed.assert_reads_old(&file);
+        let once = AtomicBool::new(false);
+        let (engine, attr) = (bed.engine.clone(), bed.attr);
+        bed.hook.set_after(move |call| {
+            if call.verb == Verb::Stat && !once.swap(true, SeqCst) {
+                let (from, to) = (Path::new("old"), Path::new("moved"));
+                engine.rename(named(from, &attr), to, None, RenameMode::Replace).expect("memory");
+            }
+        });
+        if let Ok(again) = bed.engine.open(Path::new("old"), known.then_some(bed.attr.key)) {
+            bed.assert_reads_old(&again);
+            bed.engine.close(&again);
+        }
+        bed.engine.write(&file, 0, b"mine").expect("room");
+        bed.engine.close(&file);
+        let report = bed.engine.flush(&[], &Progress::default());
+        assert!(report.failures.is_empty(), "known {known}: {report:?}");
+        let mut bytes = [0; 4];
+        let moved = bed.store.open(Path::new("moved"), Access::Read).expect("it is there");
+        moved.read_at(&mut bytes, 0).expect("memory");
+        assert_eq!(&bytes, b"mine");
+        abandon(bed.engine);
+    }
+}
