@@ -435,7 +435,7 @@ impl Engine {
             Some(backing) => self.health.call(|| backing.stat())?,
             None => self.health.call(|| self.backing.stat(&path))?,
         };
-        self.revalidate(file, &path, &attr, Some(seen));
+        self.revalidate(file, &attr, Some(seen));
         Ok(())
     }
 

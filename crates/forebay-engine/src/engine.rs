@@ -215,7 +215,7 @@ impl Engine {
     /// its number, which tells no generations, to the file with `attr` that was just created. What
     /// is dirty of the old one is still found by its id.
     fn supersede(&self, attr: &Attr) {
-        self.give_up_buried(attr.key);
+        self.give_up_buried(attr);
         let is_older = |file: &Arc<File>| file.lock().state.base.ctime < attr.ctime;
         let Some(old) = self.find(attr.key).filter(is_older) else { return };
         let mut table = self.table.write().expect("no panic inside");
@@ -269,9 +269,8 @@ impl Engine {
                         }
                     }
                 }
-                if !self.has_departed(file.key, departed) {
-                    self.revalidate(&file, path, &attr, seen);
-                }
+                self.learn_name(&file, path, departed);
+                self.revalidate(&file, &attr, seen);
                 self.hold_if_leaving(file, Some(departed))
             }
             Err(error) => self.open_away(known, error),
@@ -325,7 +324,7 @@ impl Engine {
     /// Compares what is cached with what the backing store says now. Clean bytes of another
     /// version are thrown away; for dirty ones it is a conflict (S8). `seen` is the file's
     /// `base_seq` from before the question, if it was known then.
-    pub(crate) fn revalidate(&self, file: &Arc<File>, path: &Path, attr: &Attr, seen: Option<u32>) {
+    pub(crate) fn revalidate(&self, file: &Arc<File>, attr: &Attr, seen: Option<u32>) {
         let mut inner = file.lock();
         let outdated = seen.is_some_and(|seen| seen != inner.base_seq);
         let busy = inner.live().flight.is_some()
@@ -333,12 +332,6 @@ impl Engine {
             || inner.state.flags.flush_open
             || inner.changing > 0;
         inner.live().checked = Some(Instant::now());
-        let is_new = !inner.state.paths.iter().any(|known| **known == *path);
-        // Through us it may have lost that name since it was asked for.
-        let still_named = !outdated && inner.changing == 0;
-        if is_new && !inner.live().unlinked && (still_named || inner.state.paths.is_empty()) {
-            inner.state.paths.insert(0, path.into());
-        }
         if busy || outdated {
             return;
         }
@@ -477,9 +470,6 @@ impl Engine {
     pub(crate) fn discard(&self, file: &File, inner: &mut Inner) {
         inner.gone = true;
         let had_record = inner.recorded;
-        if inner.live.as_ref().is_some_and(|live| live.unlinked) && inner.has_newer_bytes() {
-            self.graveyard.lock().expect("no panic inside").note_lost(file.key);
-        }
         if inner.recorded {
             if self.append(inner, &Entry::Drop(file.id)).is_err() {
                 return; // The record still stands, so the shadow must too.

@@ -107,8 +107,8 @@ pub(crate) struct Live {
     pub thrown: Thrown,
     /// Rises with every change of size: a sync from before says nothing of what came after.
     pub cut_seq: u64,
-    /// What it was when the last flush that landed had begun, if it was the same at its end: all of
-    /// the backing file is younger than any change of size.
+    /// What it was when the last flush that landed had begun, if it was the same at its end, and the
+    /// backing file has nothing left of what was cut off here.
     pub landed_cut: Option<u64>,
     /// Rises with every change of attributes made through us.
     pub meta_seq: u64,

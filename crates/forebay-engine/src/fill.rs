@@ -219,7 +219,7 @@ impl Engine {
             && let Ok(attr) = self.health.call(|| self.backing.stat(&path))
             && attr.key == file.key
         {
-            self.revalidate(file, &path, &attr, Some(seen));
+            self.revalidate(file, &attr, Some(seen));
         }
         Error::os(libc::EIO, "the backing file is shorter than it was: open it again")
     }

@@ -377,7 +377,7 @@ impl Engine {
             let keep = keeps(&mut inner, asked);
             let (copied, rewritten) = (&job.captured, &flight.rewritten);
             inner.state.settle(copied, rewritten, found.version(), keep, now_ms);
-            if inner.live().cut_seq == job.cut_seq {
+            if inner.live().cut_seq == job.cut_seq && found.size <= job.size {
                 inner.live().landed_cut = Some(job.cut_seq);
                 inner.state.lasts_as_on_store();
             }

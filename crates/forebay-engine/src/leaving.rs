@@ -101,9 +101,23 @@ impl Engine {
         self.backing_file(file).map(drop)
     }
 
-    /// Whether a name of the file went since the table's mark `departed`.
-    pub(crate) fn has_departed(&self, key: FileKey, departed: u64) -> bool {
-        self.table.read().expect("no panic inside").departed.any_since(departed, key)
+    /// Whether a name of the file is going, or has gone since the table's mark `departed`.
+    fn is_leaving(&self, key: FileKey, departed: Option<u64>) -> bool {
+        let table = self.table.read().expect("no panic inside");
+        table.is_leaving(key) || departed.is_some_and(|mark| table.departed.any_since(mark, key))
+    }
+
+    /// Takes note of a name by which the file was found when the table's mark was `departed`, if
+    /// it cannot have lost it since.
+    pub(crate) fn learn_name(&self, file: &File, path: &Path, departed: u64) {
+        let mut inner = file.lock();
+        if !inner.state.paths.iter().any(|known| **known == *path)
+            && !inner.live().unlinked
+            // Who begins to take it away from here on waits for the lock.
+            && !self.is_leaving(file.key, Some(departed))
+        {
+            inner.state.paths.insert(0, path.into());
+        }
     }
 
     /// A name that goes while we open it: the bytes must be within reach without it, and what is
@@ -114,11 +128,8 @@ impl Engine {
         file: Arc<File>,
         departed: Option<u64>,
     ) -> Result<Arc<File>> {
-        let is_leaving = || self.table.read().expect("no panic inside").is_leaving(file.key);
-        let leaving = departed.is_some_and(|mark| self.has_departed(file.key, mark))
-            || is_leaving()
-            // Who found it in the table counted it as open after it was looked for.
-            || file.lock().live().unlinked;
+        // Who found it in the table counted it as open after it was looked for.
+        let leaving = self.is_leaving(file.key, departed) || file.lock().live().unlinked;
         let Some(error) = leaving.then(|| self.keep_readable(&file).err()).flatten() else {
             return Ok(file);
         };
@@ -141,7 +152,6 @@ impl Engine {
             return Ok(()); // Its last handle was closed meanwhile: no trace of it is left.
         }
         inner.state.paths.retain(|known| **known != *path);
-        inner.base_seq += 1;
         inner.state.owner.nlink = links;
         if !inner.state.paths.is_empty() {
             let at = inner.state.paths[0].clone();
@@ -253,9 +263,13 @@ impl Engine {
         }
     }
 
-    /// Takes what waits under a key from a file that was just created with it.
-    pub(crate) fn give_up_buried(&self, key: FileKey) {
-        let before = self.graveyard.lock().expect("no panic inside").give_up(key);
+    /// Forgets what waits under the key of a file that was just created.
+    pub(crate) fn give_up_buried(&self, attr: &Attr) {
+        let before = self.graveyard.lock().expect("no panic inside").with_key(attr.key).cloned();
+        if before.is_some_and(|before| before.lock().state.base.ctime >= attr.ctime) {
+            return; // It is the same, and its name went already.
+        }
+        let before = self.graveyard.lock().expect("no panic inside").give_up(attr.key);
         self.retire_buried(before);
     }
 

@@ -583,7 +583,6 @@ impl Engine {
             let mut inner = file.lock();
             let former = inner.state.path().map(|path| Box::new(path.into()));
             rebase(&mut inner.state.paths, from, to);
-            inner.base_seq += 1;
             // Opened by its new name meanwhile, it has that already.
             let (paths, mut at) = (&mut inner.state.paths, 1);
             while at < paths.len() {
