@@ -188,16 +188,9 @@ impl Thrown {
 /// Clean bytes beside what a sync is about to make durable, as they were when it began.
 #[derive(Debug, Default)]
 pub(crate) struct Beside {
-    clean: Vec<(u64, u64)>,
+    pub clean: Vec<(u64, u64)>,
     /// What was thrown away until then.
     thrown: u64,
-}
-
-#[cfg(test)]
-impl Beside {
-    pub fn len(&self) -> usize {
-        self.clean.len()
-    }
 }
 
 /// Who syncs more stretches at once than this does not go over the same pages again and again.
@@ -275,11 +268,9 @@ impl Inner {
     /// Whether what is clean and durable may be kept: the file is in use, and the tier's bytes and
     /// the backing store's are the same for all we know.
     pub fn may_keep(&self) -> bool {
-        let sound = |live: &Live| live.opens > 0 && !live.stale && !live.moved && !live.unlinked;
-        !self.sync_failed
-            && !self.state.flags.conflict
-            && !self.state.flags.opaque
-            && self.live.as_ref().is_some_and(|l| sound(l))
+        let Some(live) = &self.live else { return false };
+        let sound = !live.stale && !live.moved && !live.unlinked && !self.sync_failed;
+        live.opens > 0 && sound && !self.state.flags.conflict && !self.state.flags.opaque
     }
 
     /// The clean bytes that a sync of `ranges` makes durable beside them.

@@ -364,6 +364,7 @@ impl Engine {
         let now_ms = now_ms();
         inner.base_seq += 1;
         let before = (inner.state.clone(), inner.dirt().stamps.clone());
+        let mut landed_cut = inner.live().landed_cut;
         if job.opaque.is_some() && inner.state.flags.opaque {
             // Still open to writers we do not see: all of it stays dirty, from now.
             inner.state.base = found.version();
@@ -378,7 +379,7 @@ impl Engine {
             let (copied, rewritten) = (&job.captured, &flight.rewritten);
             inner.state.settle(copied, rewritten, found.version(), keep, now_ms);
             if inner.live().cut_seq == job.cut_seq && found.size <= job.size {
-                inner.live().landed_cut = Some(job.cut_seq);
+                landed_cut = Some(job.cut_seq);
                 inner.state.lasts_as_on_store();
             }
             self.restamp(job, &mut inner, &flight.rewritten, since);
@@ -395,6 +396,7 @@ impl Engine {
             inner.settled_seq = self.index.seq();
             self.account(file, &mut inner);
         }
+        inner.live().landed_cut = landed_cut;
         add(&self.counters.flushed_files, 1);
         add(&self.counters.flushed_bytes, job.bytes());
         self.leave(job, inner);
@@ -628,7 +630,7 @@ mod tests {
         let beside = |inner: &mut Inner| {
             let found = inner.beside(&[(50, 100)]);
             let still = inner.still_clean(&found).len();
-            let known = inner.beside(&[(50, 100)]).len();
+            let known = inner.beside(&[(50, 100)]).clean.len();
             (known, still)
         };
         assert_eq!(beside(&mut inner), (1, 1));

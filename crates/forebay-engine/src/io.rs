@@ -663,12 +663,9 @@ impl Engine {
             return recorded.map(|()| true);
         }
         let kept = inner.still_clean(beside);
-        let entry = Entry::Kept { id: file.id, ranges: kept };
-        if let Entry::Kept { ranges: kept, .. } = &entry
-            && !kept.is_empty()
-            && self.append(&mut inner, &entry).is_ok()
-        {
-            inner.state.keep(kept);
+        let entry = Entry::Kept { id: file.id, ranges: kept.clone() };
+        if !kept.is_empty() && self.append(&mut inner, &entry).is_ok() {
+            inner.state.keep(&kept);
             inner.live().keeps_since.get_or_insert_with(Instant::now);
         }
         Ok(true)

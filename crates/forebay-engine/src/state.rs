@@ -19,9 +19,9 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::ranges::{Ranges, Run, State};
 
-/// In blocks of this size clean bytes are kept beside what a sync makes durable. A database that writes a page
-/// sooner or later writes those beside it, and each first sync of one costs a record. After a loss of
-/// power they are flushed once more, for nothing.
+/// In blocks of this size clean bytes are kept beside what a sync makes durable. A database that
+/// writes a page sooner or later writes those beside it, and each first sync of one costs a record.
+/// After a loss of power they are flushed once more, for nothing.
 pub const BESIDE: u64 = 256 << 10;
 
 /// Mode and owner as last seen, to serve and to recreate the file without its backing store.

@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::time::Duration;
 
 use forebay_tests::sample;
 use forebay_tests::sys::{self};
@@ -14,6 +15,7 @@ use crate::{Case, cases};
 pub const CASES: &[Case] = cases![
     an_unlinked_file_lives_until_closed,
     an_unlinked_file_can_grow_and_be_mapped,
+    an_unlinked_file_opens_again_by_its_descriptor,
     a_name_can_be_used_again_while_the_old_file_is_open,
     rename_over_an_open_file_leaves_it_readable,
     a_dirty_file_is_renamed_while_open,
@@ -63,6 +65,24 @@ fn an_unlinked_file_can_grow_and_be_mapped(dir: &Path) {
     drop(map);
     let bytes = bytes_of(&file);
     assert!(bytes.len() == 100_000 && bytes[77] == 1 && bytes[78] == 9);
+}
+
+/// Long after its name went, too.
+fn an_unlinked_file_opens_again_by_its_descriptor(dir: &Path) {
+    let path = dir.join("f");
+    let mut bytes = sample::file(&path, 1, 200_000);
+    let file = rw(&path);
+    file.write_all_at(b"before unlink", 1000).unwrap();
+    bytes[1000..1013].copy_from_slice(b"before unlink");
+    fs::remove_file(&path).unwrap();
+    for pause in [Duration::ZERO, Duration::from_millis(1500)] {
+        std::thread::sleep(pause);
+        let again = rw(Path::new(&format!("/proc/self/fd/{}", file.as_raw_fd())));
+        assert!(bytes_of(&again) == bytes);
+        again.write_all_at(b"without", 2000).unwrap();
+        bytes[2000..2007].copy_from_slice(b"without");
+        assert!(bytes_of(&file) == bytes);
+    }
 }
 
 fn a_name_can_be_used_again_while_the_old_file_is_open(dir: &Path) {

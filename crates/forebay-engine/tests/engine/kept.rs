@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use forebay_backing::wrap::Verb;
 use forebay_backing::{Access, BackingStore, SetAttr, SetTime, Timestamp};
-use forebay_engine::{File, Keep, Progress, Report};
+use forebay_engine::{Engine, File, Keep, Progress, Report};
 
 use crate::hook::Hook;
 use crate::losses::{BOOT, Bed, KIB, file_of, open};
@@ -333,23 +333,47 @@ fn what_was_cut_off_during_a_flush_does_not_come_back() {
     abandon(engine);
 }
 
-/// A file of 64 KiB that is wholly in the tier, read from the backing store, open.
-fn fetched(bed: &Bed, name: &str, value: u8) -> Arc<File> {
-    let (theirs, _) = bed.store.create(Path::new(name), &NEW).expect("memory");
-    theirs.write_at(&[value; 64 * KIB], 0).expect("memory");
-    let file = bed.engine.open(Path::new(name), None).expect("it is there");
+/// "f", 64 KiB of A on the backing store, open. Nothing of it is in the tier.
+fn stored(bed: &Bed) -> Arc<File> {
+    let (theirs, _) = bed.store.create(Path::new("f"), &NEW).expect("memory");
+    theirs.write_at(&[b'A'; 64 * KIB], 0).expect("memory");
+    bed.engine.open(Path::new("f"), None).expect("it is there")
+}
+
+/// The same, all of it fetched.
+fn fetched(bed: &Bed) -> Arc<File> {
+    let file = stored(bed);
     bed.engine.read(&file, 0, &mut [0; 64 * KIB]).expect("memory");
     file
 }
 
-/// Runs `act` in the middle of the next sync of a shadow: nothing of what it does is synced.
-fn in_the_next_sync(bed: &Bed, act: impl Fn() + Send + Sync + 'static) {
-    let once = AtomicBool::new(false);
+fn write(engine: &Arc<Engine>, file: &Arc<File>, at_kib: usize, kib: usize, value: u8) {
+    engine.write(file, (at_kib * KIB) as u64, &vec![value; kib * KIB]).expect("room");
+}
+
+/// 64 KiB of A but for these: where they begin and end in KiB, and what is there.
+fn a_with(parts: &[(usize, usize, u8)]) -> Vec<u8> {
+    let mut bytes = vec![b'A'; 64 * KIB];
+    for &(start, end, value) in parts {
+        bytes.resize(bytes.len().max(end * KIB), 0);
+        bytes[start * KIB..end * KIB].fill(value);
+    }
+    bytes
+}
+
+/// Syncs the file and runs `act` in the middle: nothing of what it does is synced by that.
+fn sync_with(
+    bed: &Bed,
+    file: &Arc<File>,
+    act: impl Fn(&Arc<Engine>, &Arc<File>) + Send + Sync + 'static,
+) {
+    let (engine, again, once) = (bed.engine.clone(), file.clone(), AtomicBool::new(false));
     bed.media.after_shadow_sync(move || {
         if !once.swap(true, Relaxed) {
-            act();
+            act(&engine, &again);
         }
     });
+    bed.engine.sync(file).expect("a tier that works");
 }
 
 /// What is fetched while a sync is on is not what the sync makes durable.
@@ -357,18 +381,13 @@ fn in_the_next_sync(bed: &Bed, act: impl Fn() + Send + Sync + 'static) {
 #[test]
 fn a_cut_does_not_flush_holes_that_were_filled_beside_a_sync() {
     let bed = Bed::new();
-    let (theirs, _) = bed.store.create(Path::new("f"), &NEW).expect("memory");
-    theirs.write_at(&[b'A'; 64 * KIB], 0).expect("memory");
-    let file = bed.engine.open(Path::new("f"), None).expect("it is there");
-    bed.engine.write(&file, 0, &[b'B'; 4 * KIB]).expect("room");
-    let (engine, again) = (bed.engine.clone(), file.clone());
-    in_the_next_sync(&bed, move || {
-        engine.read(&again, 0, &mut [0; 64 * KIB]).expect("memory");
+    let file = stored(&bed);
+    write(&bed.engine, &file, 0, 4, b'B');
+    sync_with(&bed, &file, |engine, file| {
+        engine.read(file, 0, &mut [0; 64 * KIB]).expect("memory");
     });
-    bed.engine.sync(&file).expect("a tier that works");
     assert_eq!(bed.engine.status().used_bytes, 64 * KIB as u64, "all of it is there");
-    let mut expected = [b'A'; 64 * KIB];
-    expected[..4 * KIB].fill(b'B');
+    let expected = a_with(&[(0, 4, b'B')]);
     let images = bed.cut_the_power(|store| {
         assert!(file_of(store, "f") == expected, "holes were flushed");
     });
@@ -381,21 +400,17 @@ fn a_cut_does_not_flush_holes_that_were_filled_beside_a_sync() {
 #[test]
 fn a_cut_does_not_bring_back_what_was_there_when_a_sync_began() {
     let bed = Bed::new();
-    let file = fetched(&bed, "f", b'A');
-    bed.engine.write(&file, 0, &[b'B'; 4 * KIB]).expect("room");
-    let (engine, again) = (bed.engine.clone(), file.clone());
-    in_the_next_sync(&bed, move || {
-        engine.write(&again, 32 * KIB as u64, &[b'C'; 4 * KIB]).expect("room");
-        engine.flush_file(&again).expect("a store that works");
+    let file = fetched(&bed);
+    write(&bed.engine, &file, 0, 4, b'B');
+    sync_with(&bed, &file, |engine, file| {
+        write(engine, file, 32, 4, b'C');
+        engine.flush_file(file).expect("a store that works");
         // Nothing is dirty: no sync of its own.
-        engine.sync(&again).expect("a tier that works");
-        engine.write(&again, 4 * KIB as u64, &[b'B'; 4 * KIB]).expect("room");
+        engine.sync(file).expect("a tier that works");
+        write(engine, file, 4, 4, b'B');
     });
     bed.engine.sync(&file).expect("a tier that works");
-    bed.engine.sync(&file).expect("a tier that works");
-    let mut expected = [b'A'; 64 * KIB];
-    expected[..8 * KIB].fill(b'B');
-    expected[32 * KIB..36 * KIB].fill(b'C');
+    let expected = a_with(&[(0, 8, b'B'), (32, 36, b'C')]);
     bed.cut_the_power(|store| assert!(file_of(store, "f") == expected, "older bytes came back"));
     drop(file);
 }
@@ -404,23 +419,22 @@ fn a_cut_does_not_bring_back_what_was_there_when_a_sync_began() {
 // S-4
 #[test]
 fn what_is_beside_a_sync_that_could_not_be_recorded_is_clean() {
-    let bed = Bed::new();
-    let file = fetched(&bed, "f", b'A');
-    bed.engine.write(&file, 0, &[b'B'; 4 * KIB]).expect("room");
-    // The sync of the shadow, its name's, then the record.
-    fail(&bed, 3, libc::ENOSPC);
-    bed.engine.sync(&file).expect_err("a tier that is full");
-    assert_eq!(bed.media.faults_given(), 1);
-    bed.media.set_fault(None);
-    bed.engine.sync(&file).expect("a tier that works again");
-    // Had that failed record kept it, this would be on none.
-    bed.engine.write(&file, 32 * KIB as u64, &[b'C'; 4 * KIB]).expect("room");
-    bed.engine.sync(&file).expect("a tier that works again");
-    let mut expected = [b'A'; 64 * KIB];
-    expected[..4 * KIB].fill(b'B');
-    expected[32 * KIB..36 * KIB].fill(b'C');
-    bed.cut_the_power(|store| assert!(file_of(store, "f") == expected, "a synced byte is lost"));
-    drop(file);
+    // The sync of the shadow, its name's, then the record, then that of what is beside it.
+    for (n, fails) in [(3, true), (4, false)] {
+        let bed = Bed::new();
+        let file = fetched(&bed);
+        write(&bed.engine, &file, 0, 4, b'B');
+        fail(&bed, n, libc::ENOSPC);
+        assert_eq!(bed.engine.sync(&file).is_err(), fails, "operation {n}");
+        assert_eq!(bed.media.faults_given(), 1);
+        bed.media.set_fault(None);
+        bed.engine.sync(&file).expect("a tier that works again");
+        // Had that failed record kept it, this would be on none.
+        write(&bed.engine, &file, 32, 4, b'C');
+        bed.engine.sync(&file).expect("a tier that works again");
+        let expected = a_with(&[(0, 4, b'B'), (32, 36, b'C')]);
+        bed.cut_the_power(|store| assert!(file_of(store, "f") == expected, "a byte is lost"));
+    }
 }
 
 /// Of a file that is in conflict nothing goes over theirs but what was written here.
@@ -428,19 +442,17 @@ fn what_is_beside_a_sync_that_could_not_be_recorded_is_clean() {
 #[test]
 fn after_a_cut_ours_is_only_what_was_written_here() {
     let bed = Bed::new();
-    let file = fetched(&bed, "f", b'A');
-    bed.engine.write(&file, 8 * KIB as u64, &[b'K'; 4 * KIB]).expect("room");
+    let file = fetched(&bed);
+    write(&bed.engine, &file, 8, 4, b'K');
     bed.engine.sync(&file).expect("a tier that works");
     bed.engine.flush_file(&file).expect("a store that works");
     let theirs = bed.store.open(Path::new("f"), Access::ReadWrite).expect("it is there");
     theirs.write_at(&[b'T'; 32 * KIB], 8 * KIB as u64).expect("memory");
-    bed.engine.write(&file, 0, &[b'B'; 4 * KIB]).expect("room");
+    write(&bed.engine, &file, 0, 4, b'B');
     let again = bed.engine.open(Path::new("f"), None).expect("it is there");
     assert_eq!(bed.engine.status().conflicted_files, 1);
     bed.engine.sync(&file).expect("a tier that works");
-    let mut expected = [b'A'; 64 * KIB];
-    expected[..4 * KIB].fill(b'B');
-    expected[8 * KIB..40 * KIB].fill(b'T');
+    let expected = a_with(&[(0, 4, b'B'), (8, 40, b'T')]);
     let (disk, tree) = (bed.media.snapshot(), bed.store.snapshot());
     bed.engine.close(&again);
     bed.engine.close(&file);
@@ -459,20 +471,17 @@ fn after_a_cut_ours_is_only_what_was_written_here() {
 #[test]
 fn a_cut_does_not_shorten_a_file_that_grew_beside_a_sync() {
     let bed = Bed::new();
-    let file = fetched(&bed, "f", b'A');
-    bed.engine.write(&file, 0, &[b'B'; 4 * KIB]).expect("room");
-    let (engine, again, media) = (bed.engine.clone(), file.clone(), bed.media.clone());
-    in_the_next_sync(&bed, move || {
-        engine.write(&again, 64 * KIB as u64, &[b'C'; 64 * KIB]).expect("room");
+    let file = fetched(&bed);
+    write(&bed.engine, &file, 0, 4, b'B');
+    let media = bed.media.clone();
+    sync_with(&bed, &file, move |engine, file| {
+        write(engine, file, 64, 64, b'C');
         media.set_fault(Some(Fault { n: 1, count: 1, errno: libc::EIO }));
-        engine.flush_file(&again).expect("a store that works");
+        engine.flush_file(file).expect("a store that works");
         media.set_fault(None);
-        engine.write(&again, 0, &[b'B'; 4 * KIB]).expect("room");
+        write(engine, file, 0, 4, b'B');
     });
-    bed.engine.sync(&file).expect("a tier that works");
-    let mut expected = vec![b'A'; 64 * KIB];
-    expected[..4 * KIB].fill(b'B');
-    expected.resize(128 * KIB, b'C');
+    let expected = a_with(&[(0, 4, b'B'), (64, 128, b'C')]);
     bed.cut_the_power(|store| assert!(file_of(store, "f") == expected, "it was cut off"));
     drop(file);
 }
@@ -482,14 +491,10 @@ fn a_cut_does_not_shorten_a_file_that_grew_beside_a_sync() {
 #[test]
 fn a_cut_does_not_bring_back_what_was_truncated() {
     let bed = Bed::new();
-    let file = fetched(&bed, "f", b'A');
+    let file = fetched(&bed);
     bed.engine.set_len(&file, 0).expect("room");
-    bed.engine.write(&file, 0, &[b'B'; 4 * KIB]).expect("room");
-    let (engine, again) = (bed.engine.clone(), file.clone());
-    in_the_next_sync(&bed, move || {
-        engine.write(&again, 4 * KIB as u64, &[b'C'; 28 * KIB]).expect("room");
-    });
-    bed.engine.sync(&file).expect("a tier that works");
+    write(&bed.engine, &file, 0, 4, b'B');
+    sync_with(&bed, &file, |engine, file| write(engine, file, 4, 28, b'C'));
     bed.cut_the_power(|store| {
         let found = file_of(store, "f");
         assert!(!found[4 * KIB..].contains(&b'A'), "bytes from before the truncation are back");

@@ -2,8 +2,8 @@
 //! the name reads the file that it named.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use forebay_backing::wrap::{Verb, Wrapped};
@@ -71,6 +71,50 @@ impl Bed {
         }
     }
 
+    /// Acts between the next opener's look and what he does next.
+    fn after_the_next_look(&self, act: impl Fn(&Arc<Engine>) + Send + 'static) {
+        let engine = self.engine.clone();
+        let once = AtomicBool::new(false);
+        self.hook.set_after(move |call| {
+            if call.verb == Verb::Stat && !once.swap(true, SeqCst) {
+                act(&engine);
+            }
+        });
+    }
+
+    /// "old", opened while `act` is just about to unlink or rename it on the store.
+    fn opened_in_the_middle_of(&self, act: impl FnOnce(&Arc<Engine>)) -> Arc<File> {
+        let opened = Arc::new(Mutex::new(None));
+        let (engine, out) = (self.engine.clone(), opened.clone());
+        self.hook.set(move |call| {
+            let taken = matches!(call.verb, Verb::Unlink | Verb::Rename);
+            if taken && out.lock().unwrap().is_none() {
+                *out.lock().unwrap() = Some(engine.open(Path::new("old"), None));
+            }
+        });
+        act(&self.engine);
+        self.hook.set(|_| ());
+        opened.lock().unwrap().take().expect("the hook saw it").expect("it was there")
+    }
+
+    fn rename_old(engine: &Arc<Engine>, attr: &Attr) {
+        let (from, to) = (Path::new("old"), Path::new("moved"));
+        engine.rename(named(from, attr), to, None, RenameMode::Replace).expect("memory");
+    }
+
+    fn flushes_all(&self) {
+        let report = self.engine.flush(&[], &Progress::default());
+        assert!(report.failures.is_empty(), "{report:?}");
+        assert_eq!(self.engine.status().dirty_files, 0);
+    }
+
+    fn starts_with_mine(&self, name: &str) {
+        let mut bytes = [0; 4];
+        let theirs = self.store.open(Path::new(name), Access::Read).expect("it is there");
+        theirs.read_at(&mut bytes, 0).expect("memory");
+        assert_eq!(&bytes, b"mine");
+    }
+
     fn assert_reads_old(&self, file: &Arc<File>) {
         let mut bytes = vec![0; LEN];
         let read = self.engine.read(file, 0, &mut bytes).expect("it is open");
@@ -85,23 +129,12 @@ fn a_file_opened_just_before_its_name_goes_is_readable() {
     for way in WAYS {
         let bed = Bed::new(WritePolicy::WriteBack);
         bed.prepare(way);
-        let opened = Arc::new(std::sync::Mutex::new(None));
-        let (engine, out) = (bed.engine.clone(), opened.clone());
-        bed.hook.set(move |call| {
-            let taken = matches!(call.verb, Verb::Unlink | Verb::Rename);
-            if taken && out.lock().unwrap().is_none() {
-                *out.lock().unwrap() = Some(engine.open(Path::new("old"), None));
-            }
-        });
-        Bed::engine_takes_name(&bed.engine, way, &bed.attr);
-        bed.hook.set(|_| ());
-        let file = opened.lock().unwrap().take().expect("the hook saw it").expect("it was there");
+        let file =
+            bed.opened_in_the_middle_of(|engine| Bed::engine_takes_name(engine, way, &bed.attr));
         bed.assert_reads_old(&file);
         bed.engine.write(&file, 0, b"mine").expect("room");
         bed.engine.close(&file);
-        let report = bed.engine.flush(&[], &Progress::default());
-        assert!(report.failures.is_empty(), "what nobody can find is flushed: {report:?}");
-        assert_eq!(bed.engine.status().dirty_files, 0);
+        bed.flushes_all();
         abandon(bed.engine);
     }
 }
@@ -115,14 +148,8 @@ fn a_file_whose_name_goes_while_it_is_opened_is_opened_by_what_holds_it() {
         let bed = Bed::new(policy);
         bed.prepare(way);
         let pin = bed.store.pin(Path::new("old")).expect("memory").expect("memory can");
-        let once = AtomicBool::new(false);
-        let (engine, attr) = (bed.engine.clone(), bed.attr);
-        // The opener has seen the old file; before it goes on the name is another's.
-        bed.hook.set_after(move |call| {
-            if call.verb == Verb::Stat && !once.swap(true, SeqCst) {
-                Bed::engine_takes_name(&engine, way, &attr);
-            }
-        });
+        let attr = bed.attr;
+        bed.after_the_next_look(move |engine| Bed::engine_takes_name(engine, way, &attr));
         let error = match bed.engine.open(Path::new("old"), None) {
             Ok(file) => panic!("opened without its bytes within reach: {:?}", file.key),
             Err(error) => error,
@@ -147,14 +174,8 @@ fn a_file_whose_name_goes_while_it_is_opened_is_opened_by_what_holds_it() {
 #[test]
 fn a_file_renamed_while_it_is_opened_is_opened_readable_or_not_at_all() {
     let bed = Bed::new(WritePolicy::WriteBack);
-    let once = AtomicBool::new(false);
-    let (engine, attr) = (bed.engine.clone(), bed.attr);
-    bed.hook.set_after(move |call| {
-        if call.verb == Verb::Stat && !once.swap(true, SeqCst) {
-            let (from, to) = (Path::new("old"), Path::new("moved"));
-            engine.rename(named(from, &attr), to, None, RenameMode::Replace).expect("memory");
-        }
-    });
+    let attr = bed.attr;
+    bed.after_the_next_look(move |engine| Bed::rename_old(engine, &attr));
     let error = bed.engine.open(Path::new("old"), None).err().expect("it has another name");
     assert!(error.is(libc::ESTALE), "{error}");
     let file = bed.engine.open(Path::new("moved"), None).expect("it is there");
@@ -174,10 +195,7 @@ fn what_holds_a_file_opens_none_that_still_has_a_name() {
     bed.engine.write(&file, 0, b"mine").expect("room");
     bed.engine.close(&file);
     bed.engine.flush_file(&file).expect("memory");
-    let mut bytes = [0; 4];
-    let theirs = bed.store.open(Path::new("old"), Access::Read).expect("it is there");
-    theirs.read_at(&mut bytes, 0).expect("memory");
-    assert_eq!(&bytes, b"mine");
+    bed.starts_with_mine("old");
     abandon(bed.engine);
 }
 
@@ -187,12 +205,8 @@ fn an_empty_file_whose_name_goes_while_it_is_opened_is_in_conflict_with_nobody()
     let bed = Bed::new(WritePolicy::WriteBack);
     let (_, attr) = bed.store.create(Path::new("lock"), &NEW).expect("memory");
     let pin = bed.store.pin(Path::new("lock")).expect("memory").expect("memory can");
-    let once = AtomicBool::new(false);
-    let engine = bed.engine.clone();
-    bed.hook.set_after(move |call| {
-        if call.verb == Verb::Stat && !once.swap(true, SeqCst) {
-            engine.unlink(named(Path::new("lock"), &attr)).expect("memory");
-        }
+    bed.after_the_next_look(move |engine| {
+        engine.unlink(named(Path::new("lock"), &attr)).expect("memory");
     });
     let file = match bed.engine.open(Path::new("lock"), None) {
         Ok(file) => file,
@@ -200,8 +214,7 @@ fn an_empty_file_whose_name_goes_while_it_is_opened_is_in_conflict_with_nobody()
     };
     bed.engine.write(&file, 0, b"1234").expect("room");
     bed.engine.close(&file);
-    let report = bed.engine.flush(&[], &Progress::default());
-    assert!(report.failures.is_empty(), "{report:?}");
+    bed.flushes_all();
     abandon(bed.engine);
 }
 
@@ -235,28 +248,17 @@ const GRACE: Duration = Duration::from_secs(1);
 #[test]
 fn a_file_opened_just_before_it_changes_places_is_what_it_was() {
     let bed = Bed::new(WritePolicy::WriteBack);
-    let opened = Arc::new(std::sync::Mutex::new(None));
-    let (engine, out) = (bed.engine.clone(), opened.clone());
-    bed.hook.set(move |call| {
-        if call.verb == Verb::Rename && out.lock().unwrap().is_none() {
-            *out.lock().unwrap() = Some(engine.open(Path::new("old"), None));
-        }
-    });
     let (old, new) = (Path::new("old"), Path::new("new"));
     let from = bed.engine.stat(new).expect("it is there");
     let over = Some(named(old, &bed.attr));
-    bed.engine.rename(named(new, &from), old, over, RenameMode::Exchange).expect("memory");
-    bed.hook.set(|_| ());
-    let file = opened.lock().unwrap().take().expect("the hook saw it").expect("it was there");
+    let file = bed.opened_in_the_middle_of(|engine| {
+        engine.rename(named(new, &from), old, over, RenameMode::Exchange).expect("memory");
+    });
     bed.assert_reads_old(&file);
     bed.engine.write(&file, 0, b"mine").expect("room");
     bed.engine.close(&file);
-    let report = bed.engine.flush(&[], &Progress::default());
-    assert!(report.failures.is_empty(), "{report:?}");
-    let mut bytes = [0; 4];
-    let theirs = bed.store.open(new, Access::Read).expect("it is there");
-    theirs.read_at(&mut bytes, 0).expect("memory");
-    assert_eq!(&bytes, b"mine");
+    bed.flushes_all();
+    bed.starts_with_mine("new");
     abandon(bed.engine);
 }
 
@@ -268,26 +270,16 @@ fn a_cached_file_renamed_while_it_is_opened_keeps_its_new_name_alone() {
         let bed = Bed::new(WritePolicy::WriteBack);
         let file = bed.engine.open(Path::new("old"), None).expect("it is there");
         bed.assert_reads_old(&file);
-        let once = AtomicBool::new(false);
-        let (engine, attr) = (bed.engine.clone(), bed.attr);
-        bed.hook.set_after(move |call| {
-            if call.verb == Verb::Stat && !once.swap(true, SeqCst) {
-                let (from, to) = (Path::new("old"), Path::new("moved"));
-                engine.rename(named(from, &attr), to, None, RenameMode::Replace).expect("memory");
-            }
-        });
+        let attr = bed.attr;
+        bed.after_the_next_look(move |engine| Bed::rename_old(engine, &attr));
         if let Ok(again) = bed.engine.open(Path::new("old"), known.then_some(bed.attr.key)) {
             bed.assert_reads_old(&again);
             bed.engine.close(&again);
         }
         bed.engine.write(&file, 0, b"mine").expect("room");
         bed.engine.close(&file);
-        let report = bed.engine.flush(&[], &Progress::default());
-        assert!(report.failures.is_empty(), "known {known}: {report:?}");
-        let mut bytes = [0; 4];
-        let moved = bed.store.open(Path::new("moved"), Access::Read).expect("it is there");
-        moved.read_at(&mut bytes, 0).expect("memory");
-        assert_eq!(&bytes, b"mine");
+        bed.flushes_all();
+        bed.starts_with_mine("moved");
         abandon(bed.engine);
     }
 }
