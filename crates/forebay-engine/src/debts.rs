@@ -167,7 +167,7 @@ pub(crate) mod tests {
         debts.incur(first, id, &inner, &[(0, 100)]);
         debts.pay(id, &[(0, 50)], &Ranges::None);
         assert!(!paid(&inner, first), "half of it");
-        inner.live().flight = Some(Flight { rewritten: Ranges::None });
+        inner.live().flight = Some(Flight::begin());
         let second = debts.begin();
         debts.incur(second, id, &inner, &[(0, 100)]);
         inner.live().flight = None;

@@ -126,6 +126,8 @@ pub(crate) struct Live {
     pub checked: Option<Instant>,
     /// What the backing store said of it last, while it is open.
     pub seen: Option<Box<Seen>>,
+    /// When names or attributes were last changed through us.
+    pub changed: Option<Instant>,
     /// The shadow's stat when it became opaque, to see whether anything was written.
     pub opaque_from: Option<MediaStat>,
     /// The shadow's size and mtime at the last complete copy of an opaque file.
@@ -200,6 +202,13 @@ const SYNCED_APART_MAX: usize = 64;
 pub(crate) struct Flight {
     /// What was written since the copy began (S6).
     pub rewritten: Ranges,
+    began: Instant,
+}
+
+impl Flight {
+    pub fn begin() -> Flight {
+        Flight { rewritten: Ranges::None, began: Instant::now() }
+    }
 }
 
 /// How sequential the readers of a file are.
@@ -430,6 +439,18 @@ impl Inner {
         }
     }
 
+    /// Whether what the store said at `asked` is what it says now, as far as we change it. While a
+    /// flush of ours is under way there its version says nothing, but then size and times are told
+    /// by us, and the rest changes through us by names and attributes alone.
+    pub fn is_version_known(&self, attr: &Attr, asked: Instant) -> bool {
+        let in_flight = |live: &Live| {
+            let during = live.flight.as_ref().is_some_and(|flight| flight.began <= asked);
+            during && live.changed.is_none_or(|at| at < asked)
+        };
+        attr.version() == self.state.base
+            || (self.state.is_dirty() && self.live.as_ref().is_some_and(|live| in_flight(live)))
+    }
+
     /// Puts what we know better than the backing store into `attr`. `shadow` finds the shadow's
     /// stat while it is not open.
     pub fn overlay(&self, attr: &mut Attr, shadow: impl FnOnce() -> Option<MediaStat>) {
@@ -467,6 +488,7 @@ impl Drop for Changing {
             inner.changing -= 1;
             if let Some(live) = &mut inner.live {
                 live.meta_seq += 1;
+                live.changed = Some(Instant::now());
             }
         }
     }

@@ -189,7 +189,7 @@ impl Engine {
             (None, Take::Runs(runs)) => first_part(&common(&dirty, runs), FLIGHT_BYTES),
         };
         let live = inner.live();
-        live.flight = Some(Flight { rewritten: Ranges::None });
+        live.flight = Some(Flight::begin());
         live.io += 1;
         let (meta_seq, cut_seq) = (live.meta_seq, live.cut_seq);
         Ok(Some(Arc::new(Job {
@@ -636,7 +636,7 @@ mod tests {
         assert_eq!(beside(&mut inner), (1, 1));
         inner.state.flags.flush_open = true;
         assert_eq!(beside(&mut inner), (0, 0), "a flush was broken off");
-        inner.live().flight = Some(Flight { rewritten: Ranges::None });
+        inner.live().flight = Some(Flight::begin());
         assert_eq!(beside(&mut inner), (1, 1), "it is on");
         let before = inner.beside(&[(50, 100)]);
         inner.live().flight = None;

@@ -646,15 +646,15 @@ fn fingerprint(size: u64, mtime: Timestamp, ctime: Timestamp) -> u64 {
 fn recent(inner: &Inner, ttl: Duration) -> Option<&Seen> {
     let live = inner.live.as_ref().filter(|live| !live.moved && live.arounds == 0)?;
     let seen = live.seen.as_deref().filter(|seen| seen.at.elapsed() < ttl)?;
-    (inner.changing == 0 && !live.unlinked && seen.attr.version() == inner.state.base)
-        .then_some(seen)
+    let usable = inner.changing == 0 && !live.unlinked;
+    (usable && inner.is_version_known(&seen.attr, seen.at)).then_some(seen)
 }
 
 /// Keeps what the store said of an open file at about `asked`. Returns whether somebody should ask
 /// for its capability again: it had none once, and its ctime has moved since.
 pub(crate) fn note_seen(inner: &mut Inner, asked: Instant, attr: &Attr) -> bool {
-    let same = attr.version() == inner.state.base;
-    let Some(live) = inner.live.as_mut().filter(|live| live.opens > 0 && same) else {
+    let known = inner.is_version_known(attr, asked);
+    let Some(live) = inner.live.as_mut().filter(|live| live.opens > 0 && known) else {
         return false;
     };
     let before = live.seen.take();

@@ -183,7 +183,7 @@ impl Engine {
             let mut inner = file.lock();
             let live = inner.live();
             if live.flight.is_none() {
-                live.flight = Some(Flight { rewritten: Ranges::None });
+                live.flight = Some(Flight::begin());
                 live.io += STILL_IO;
                 return Ok(Still { engine: self, file });
             }

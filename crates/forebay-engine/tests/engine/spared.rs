@@ -1,19 +1,20 @@
 //! Work that is spared: questions to the backing store, and shadow files made anew.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use forebay_backing::SetAttr;
 use forebay_backing::suite::TempDir;
 use forebay_backing::wrap::Verb;
 use forebay_engine::media::{DirMedia, MediaFile};
-use forebay_engine::{Config, Engine, Progress, Tunables};
+use forebay_engine::{Config, Engine, File, Named, Progress, Tunables};
 use rustix::fs::XattrFlags;
 
 use crate::hook::Hook;
 use crate::media::CrashMedia;
-use crate::start::{NEW, abandon, patient, start};
+use crate::start::{NEW, PATIENCE, abandon, patient, start};
 use crate::store::MemStore;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -48,6 +49,98 @@ fn a_flush_tells_the_attributes_and_they_are_asked_for_again_before_they_expire(
         std::thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(asked.load(Relaxed), 1, "once");
+    engine.close(&file);
+    abandon(engine);
+}
+
+/// Runs `meanwhile` when a flush of `file` has written to the backing store and does not go on.
+fn in_flight(engine: &Arc<Engine>, hook: &Hook, file: &Arc<File>, meanwhile: impl FnOnce()) {
+    let (arrived, arrives) = mpsc::channel();
+    let (go_on, goes_on) = mpsc::channel();
+    hook.set(move |call| {
+        if call.verb == Verb::SyncFiles {
+            arrived.send(()).expect("the test waits");
+            let _ = goes_on.recv_timeout(PATIENCE);
+        }
+    });
+    std::thread::scope(|scope| {
+        let flush = scope.spawn(|| engine.flush_file(file));
+        arrives.recv_timeout(PATIENCE).expect("a flush syncs");
+        meanwhile();
+        go_on.send(()).expect("the flush waits");
+        flush.join().expect("no panic inside").expect("a store that works");
+    });
+    hook.set(|_| {});
+}
+
+/// A file that was flushed and is dirty again.
+fn dirty_again(tunables: Tunables) -> (Arc<Engine>, Arc<Hook>, Arc<File>) {
+    let (store, hook) = Hook::on(MemStore::new());
+    let engine = start(Arc::new(CrashMedia::default()), store, "a", Config::default(), tunables);
+    let engine = engine.expect("new");
+    let (file, _) = engine.create(Path::new("f"), &NEW).expect("an empty store");
+    engine.write(&file, 0, &[1; 8192]).expect("room");
+    engine.flush_file(&file).expect("a store that works");
+    engine.write(&file, 0, &[2; 16384]).expect("room");
+    (engine, hook, file)
+}
+
+#[test]
+fn while_a_flush_is_under_way_attributes_are_asked_for_once() {
+    let (engine, hook, file) = dirty_again(patient());
+    let ttl = 600 * SECOND;
+    let on_store = || engine.ask(|store| store.stat(Path::new("f"))).expect("it is there");
+    let base = on_store();
+    in_flight(&engine, &hook, &file, || {
+        // What was known before is too old to be believed.
+        assert!(engine.stat_recent(&file, Duration::ZERO).is_none());
+        let asked = engine.before_asking(&file);
+        let told = engine.stat(Path::new("f")).expect("it is there");
+        assert_ne!(on_store().version(), base.version(), "the flush has changed it");
+        assert_eq!(engine.stat_recent(&file, ttl), Some(told), "the answer counts");
+        assert_eq!(told.size, 16384);
+        engine.note_no_capability(&file, asked);
+        assert!(engine.lacks_capability(&file, ttl));
+        // Size and times are told by us.
+        engine.write(&file, 16384, &[3; 100]).expect("room");
+        assert_eq!(engine.stat_recent(&file, ttl).expect("as before").size, 16484);
+    });
+    engine.close(&file);
+    abandon(engine);
+}
+
+#[test]
+fn what_was_asked_during_a_flush_is_not_believed_after_a_change_of_attributes() {
+    let (engine, hook, file) = dirty_again(patient());
+    let chmod = |engine: &Engine, mode| {
+        let at = Named { path: Path::new("f"), key: file.key, is_dir: false };
+        engine.set_attr(at, &SetAttr { mode: Some(mode), ..SetAttr::default() }).expect("memory")
+    };
+    let mode = |engine: &Arc<Engine>| {
+        let recent = engine.stat_recent(&file, 600 * SECOND);
+        recent.unwrap_or_else(|| engine.stat(Path::new("f")).expect("it is there")).mode & 0o777
+    };
+    in_flight(&engine, &hook, &file, || {
+        assert_eq!(mode(&engine), 0o644);
+        chmod(&engine, 0o600);
+        assert_eq!(mode(&engine), 0o600);
+        // The store has answered, and before the answer arrives somebody changes the mode.
+        let (changer, key) = (engine.clone(), file.key);
+        let changed = Arc::new(AtomicU64::new(0));
+        let count = changed.clone();
+        hook.set_after(move |call| {
+            if call.verb == Verb::Stat && count.fetch_add(1, Relaxed) == 0 {
+                let set = SetAttr { mode: Some(0o640), ..SetAttr::default() };
+                let at = Named { path: Path::new("f"), key, is_dir: false };
+                changer.set_attr(at, &set).expect("memory");
+            }
+        });
+        let late = engine.stat(Path::new("f")).expect("it is there");
+        assert_eq!((late.mode & 0o777, changed.load(Relaxed)), (0o600, 1), "from before");
+        assert_eq!(mode(&engine), 0o640);
+    });
+    assert_eq!(mode(&engine), 0o640);
+    hook.set_after(|_| {});
     engine.close(&file);
     abandon(engine);
 }
