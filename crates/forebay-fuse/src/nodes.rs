@@ -10,8 +10,9 @@
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
+use std::ops::{Deref, DerefMut};
 use std::path::PathBuf;
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, RwLock, RwLockWriteGuard};
 
 use forebay_backing::{Attr, FileKey, FileKind, Pin};
 use hashbrown::{Equivalent, HashMap};
@@ -39,6 +40,9 @@ impl Equivalent<Name> for NameRef<'_> {
     }
 }
 
+/// A pin, and one of the references by which pins are counted.
+type Held = (Arc<dyn Pin>, Arc<()>);
+
 struct Node {
     key: FileKey,
     /// Names, the most recently seen first.
@@ -51,7 +55,7 @@ struct Node {
     pages: u64,
     /// Keeps the inode number of an unlinked file from being used again while the kernel may
     /// still speak of it by that number.
-    pin: Option<(Arc<dyn Pin>, Arc<()>)>,
+    pin: Option<Held>,
     /// Kept for directories, to answer while the backing store is away.
     attr: Option<Box<Attr>>,
 }
@@ -69,6 +73,34 @@ struct Table {
     nodes: HashMap<u64, Node>,
     names: HashMap<Name, u64>,
     forgotten: VecDeque<u64>,
+    /// Let go of by who changes the table, and dropped when he has given back the lock: with its
+    /// last descriptor the store frees a file that was unlinked.
+    freed: Vec<Held>,
+}
+
+/// The table, to be changed.
+struct Changing<'a>(Option<RwLockWriteGuard<'a, Table>>);
+
+impl Deref for Changing<'_> {
+    type Target = Table;
+
+    fn deref(&self) -> &Table {
+        self.0.as_ref().expect("held until it is dropped")
+    }
+}
+
+impl DerefMut for Changing<'_> {
+    fn deref_mut(&mut self) -> &mut Table {
+        self.0.as_mut().expect("held until it is dropped")
+    }
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        let freed = std::mem::take(&mut self.freed);
+        self.0 = None;
+        drop(freed);
+    }
 }
 
 /// What is known of a child without asking the backing store.
@@ -102,8 +134,8 @@ impl Nodes {
         self.table.read().expect("no panic inside")
     }
 
-    fn write(&self) -> std::sync::RwLockWriteGuard<'_, Table> {
-        self.table.write().expect("no panic inside")
+    fn write(&self) -> Changing<'_> {
+        Changing(Some(self.table.write().expect("no panic inside")))
     }
 
     /// The node id of a file. 1 is the root's alone; a store that uses small numbers itself gets
@@ -124,6 +156,7 @@ impl Nodes {
         }
         let is_dir = attr.kind == FileKind::Dir;
         let mut table = self.write();
+        let table = &mut *table;
         if let Some(node) = table.known_as(id, &NameRef(parent, name))
             && node.key == attr.key
             && times > 0
@@ -149,9 +182,10 @@ impl Nodes {
         });
         if node.key != attr.key {
             // The number was used again: nothing known of the old file holds for the new one.
-            (node.key, node.is_dir, node.pages, node.pin) = (attr.key, is_dir, 0, None);
-            let old = std::mem::take(&mut node.names);
+            (node.key, node.is_dir, node.pages) = (attr.key, is_dir, 0);
+            let (old, pin) = (std::mem::take(&mut node.names), node.pin.take());
             node.names.push(at.clone());
+            table.freed.extend(pin);
             for name in old.into_iter().filter(|name| *name != at) {
                 table.names.remove(&name);
             }
@@ -237,6 +271,11 @@ impl Nodes {
         Some(Child { id, key: node.key, is_dir: node.is_dir })
     }
 
+    /// The key of a node that is no directory.
+    pub fn file_key(&self, id: u64) -> Option<FileKey> {
+        self.read().nodes.get(&id).filter(|node| !node.is_dir).map(|node| node.key)
+    }
+
     /// Attributes of a directory as last seen.
     pub fn dir_attr(&self, id: u64) -> Option<Attr> {
         self.read().nodes.get(&id)?.attr.as_deref().copied()
@@ -261,8 +300,10 @@ impl Nodes {
 
     /// Holds on to a file that is about to lose a name.
     pub fn hold(&self, id: u64, pin: Arc<dyn Pin>) {
-        if let Some(node) = self.write().nodes.get_mut(&id) {
-            node.pin = Some((pin, self.pins.clone()));
+        let mut table = self.write();
+        let table = &mut *table;
+        if let Some(node) = table.nodes.get_mut(&id) {
+            table.freed.extend(node.pin.replace((pin, self.pins.clone())));
         }
     }
 
@@ -329,7 +370,7 @@ impl Table {
         if let Some(node) = self.nodes.get_mut(&id) {
             node.names.retain(|known| known != name);
             if !node.names.is_empty() {
-                node.pin = None; // Its other name keeps the number.
+                self.freed.extend(node.pin.take()); // Its other name keeps the number.
             }
             self.queue_if_free(id);
         }
@@ -349,10 +390,11 @@ impl Table {
             return;
         }
         if node.names.is_empty() {
-            self.nodes.remove(&id);
+            let gone = self.nodes.remove(&id);
+            self.freed.extend(gone.and_then(|node| node.pin));
             return;
         }
-        node.pin = None;
+        self.freed.extend(node.pin.take());
         node.queued = true;
         self.forgotten.push_back(id);
     }
@@ -365,6 +407,7 @@ impl Table {
             node.queued = false;
             if node.lookups == 0 {
                 let node = self.nodes.remove(&id).expect("found above");
+                self.freed.extend(node.pin);
                 for name in node.names {
                     self.names.remove(&name);
                 }

@@ -97,6 +97,8 @@ struct OpenNode {
     kernel_id: Option<u32>,
 }
 
+type OpenNodes = HashMap<FileKey, OpenNode>;
+
 pub struct Vfs {
     pub engine: Arc<Engine>,
     nodes: Nodes,
@@ -106,7 +108,7 @@ pub struct Vfs {
     registrar: OnceLock<Box<dyn Registrar>>,
     handles: RwLock<HashMap<u64, Arc<Handle>>>,
     next_handle: AtomicU64,
-    open: Mutex<HashMap<FileKey, OpenNode>>,
+    open: Mutex<OpenNodes>,
     tree: RwLock<()>,
 }
 
@@ -173,7 +175,7 @@ impl Vfs {
     }
 
     fn open_file(&self, id: u64) -> Option<Arc<File>> {
-        let key = self.nodes.key(id)?;
+        let key = self.nodes.file_key(id)?;
         self.open.lock().expect("no panic inside").get(&key).map(|node| node.file.clone())
     }
 

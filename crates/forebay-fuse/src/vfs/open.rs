@@ -4,14 +4,13 @@
 //! the `open` lock.
 
 use std::ffi::OsStr;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 
 use forebay_backing::{Error, FileKey, New, Result};
 use forebay_engine::rules::Origin;
 use forebay_engine::{File, Lane, WritePolicy};
-use hashbrown::HashMap;
 
-use super::{AtClose, Entry, Handle, How, OpenNode, Opened, Vfs};
+use super::{AtClose, Entry, Handle, How, OpenNode, OpenNodes, Opened, Vfs};
 use crate::Passthrough;
 use crate::control::Control;
 use crate::modes::{Mode, Permit, Plan, Wish, plan};
@@ -130,7 +129,7 @@ impl Vfs {
                 Ok(Some(found)) => kernel_id = found,
                 Ok(None) => planned = Plan::Cached,
                 Err(e) => {
-                    self.drop_if_unused(&mut open, file.key);
+                    self.drop_if_unused(open, file.key);
                     self.engine.close(&file);
                     return Err(e);
                 }
@@ -226,12 +225,13 @@ impl Vfs {
         }
     }
 
-    pub(super) fn drop_if_unused(&self, open: &mut HashMap<FileKey, OpenNode>, key: FileKey) {
+    /// Takes out a node that nobody has open, and ends its registration once the lock is given back:
+    /// everybody who opens or asks about a file would wait for the kernel.
+    pub(super) fn drop_if_unused(&self, mut open: MutexGuard<'_, OpenNodes>, key: FileKey) {
         let unused = open.get(&key).is_some_and(|node| node.cached + node.passthrough == 0);
-        if unused
-            && let Some(kernel_id) = open.remove(&key).and_then(|node| node.kernel_id)
-            && let Some(registrar) = self.registrar.get()
-        {
+        let kernel_id = unused.then(|| open.remove(&key)).flatten().and_then(|node| node.kernel_id);
+        drop(open);
+        if let (Some(kernel_id), Some(registrar)) = (kernel_id, self.registrar.get()) {
             registrar.release(kernel_id);
         }
     }
@@ -259,8 +259,7 @@ impl Vfs {
                 Plan::PassRead | Plan::PassWrite => node.passthrough -= 1,
             }
         }
-        self.drop_if_unused(&mut open, file.key);
-        drop(open);
+        self.drop_if_unused(open, file.key);
         let facts = self.engine.facts(file);
         if *plan == Plan::PassWrite && *set_id && facts.set_id && facts.wholly_dirty && is_ours {
             // Who wrote past us is not known; a privilege is not left on what he wrote.
