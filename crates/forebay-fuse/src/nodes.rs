@@ -158,7 +158,7 @@ impl Nodes {
         let mut table = self.write();
         let table = &mut *table;
         if let Some(node) = table.known_as(id, &NameRef(parent, name))
-            && node.key == attr.key
+            && (node.key, node.is_dir) == (attr.key, is_dir)
             && times > 0
         {
             node.lookups += times;
@@ -180,7 +180,8 @@ impl Nodes {
             pin: None,
             attr: None,
         });
-        if node.key != attr.key {
+        // Without generations a directory and a file after it have the same key.
+        if (node.key, node.is_dir) != (attr.key, is_dir) {
             // The number was used again: nothing known of the old file holds for the new one.
             (node.key, node.is_dir, node.pages) = (attr.key, is_dir, 0);
             let (old, pin) = (std::mem::take(&mut node.names), node.pin.take());
@@ -453,6 +454,23 @@ mod tests {
         n.rename((ROOT, "a".as_ref()), (ROOT, "b".as_ref()), false);
         assert_eq!(n.path(11).unwrap(), PathBuf::from("b/f"));
         assert!(n.child(ROOT, "a".as_ref()).is_none());
+    }
+
+    /// Its number, and with stores that tell no generations its key, may be another's at once.
+    #[test]
+    fn a_file_with_the_number_of_a_directory_that_is_gone_is_a_file() {
+        for name in ["d", "f"] {
+            let n = nodes(100);
+            n.remember(ROOT, "d".as_ref(), &attr(10, FileKind::Dir), 1);
+            assert_eq!(n.file_key(10), None);
+            if name == "f" {
+                n.unlink(ROOT, "d".as_ref());
+            }
+            n.remember(ROOT, name.as_ref(), &attr(10, FileKind::File), 1);
+            n.forget(10, 1);
+            assert!(n.file_key(10).is_some() && !n.is_dir(10), "by the name {name}");
+            assert_eq!(n.path(10), Some(name.into()));
+        }
     }
 
     #[test]
