@@ -6,6 +6,7 @@
 use std::path::Path;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::Instant;
 
 use forebay_backing::{Access, BackingFile, Error, Kind, Result, Version};
 
@@ -49,6 +50,12 @@ impl Engine {
     fn start_copy(self: &Arc<Self>, job: &Arc<Job>, latch: &Arc<Latch>) {
         match self.open_target(job) {
             Ok(target) => {
+                // To open it, an ordinary user may have changed its mode for a moment.
+                if !self.privileged
+                    && let Some(flight) = &mut job.file.lock().live().flight
+                {
+                    flight.began = Instant::now();
+                }
                 *job.target.lock().expect("no panic inside") = Some(target.clone());
                 let pieces = pieces(&job.captured);
                 job.pieces.fetch_add(pieces.len(), SeqCst);

@@ -202,7 +202,8 @@ const SYNCED_APART_MAX: usize = 64;
 pub(crate) struct Flight {
     /// What was written since the copy began (S6).
     pub rewritten: Ranges,
-    began: Instant,
+    /// What the store says from now on is of during it.
+    pub began: Instant,
 }
 
 impl Flight {
@@ -439,16 +440,26 @@ impl Inner {
         }
     }
 
-    /// Whether what the store said at `asked` is what it says now, as far as we change it. While a
-    /// flush of ours is under way there its version says nothing, but then size and times are told
-    /// by us, and the rest changes through us by names and attributes alone.
-    pub fn is_version_known(&self, attr: &Attr, asked: Instant) -> bool {
-        let in_flight = |live: &Live| {
-            let during = live.flight.as_ref().is_some_and(|flight| flight.began <= asked);
-            during && live.changed.is_none_or(|at| at < asked)
-        };
-        attr.version() == self.state.base
-            || (self.state.is_dirty() && self.live.as_ref().is_some_and(|live| in_flight(live)))
+    /// Names or attributes have changed through us: what the store said before does not count.
+    pub fn forget_seen(&mut self) {
+        if let Some(live) = &mut self.live {
+            live.seen = None;
+            live.changed = Some(Instant::now());
+        }
+    }
+
+    /// Whether what the store said at `asked` is what it says now, but for what others change.
+    /// While a flush of ours is under way there its version says nothing, but then size and times
+    /// are told by us, and the rest changes by names and attributes alone; but for the set-id bits,
+    /// which a write takes away.
+    pub fn is_known(&self, attr: &Attr, asked: Instant) -> bool {
+        let live = self.live.as_ref();
+        let unchanged = live.and_then(|live| live.changed).is_none_or(|changed| changed < asked);
+        let flight = live.and_then(|live| live.flight.as_ref());
+        let in_flight = flight.is_some_and(|flight| flight.began <= asked)
+            && self.state.is_dirty()
+            && attr.mode & 0o6000 == 0;
+        unchanged && (attr.version() == self.state.base || in_flight)
     }
 
     /// Puts what we know better than the backing store into `attr`. `shadow` finds the shadow's
@@ -488,8 +499,8 @@ impl Drop for Changing {
             inner.changing -= 1;
             if let Some(live) = &mut inner.live {
                 live.meta_seq += 1;
-                live.changed = Some(Instant::now());
             }
+            inner.forget_seen();
         }
     }
 }

@@ -334,7 +334,7 @@ impl Engine {
         let target = target.ok_or_else(|| Error::os(libc::EIO, "the copy left no target"))?;
         let file = &job.file;
         let asked = Instant::now();
-        let (found, kept_time, mut inner) = self.look_undisturbed(&*target, job)?;
+        let (looked, found, kept_time, mut inner) = self.look_undisturbed(&*target, job)?;
         if !kept_time && inner.state.mtime == job.mtime {
             inner.state.mtime = found.mtime;
         }
@@ -385,7 +385,7 @@ impl Engine {
             self.restamp(job, &mut inner, &flight.rewritten, since);
         }
         inner.dirt().trouble = None;
-        crate::names::note_seen(&mut inner, asked, &found);
+        crate::names::note_seen(&mut inner, looked, &found);
         if !inner.live().unlinked {
             if let Err(error) = self.put(file, &mut inner) {
                 // What is clean on no record must not look so to who evicts.
@@ -410,7 +410,7 @@ impl Engine {
         &self,
         target: &dyn BackingFile,
         job: &'a Job,
-    ) -> Result<(Attr, bool, MutexGuard<'a, Inner>)> {
+    ) -> Result<(Instant, Attr, bool, MutexGuard<'a, Inner>)> {
         let changes = |inner: &Inner| (inner.changing, inner.base_seq);
         let began = Instant::now();
         while began.elapsed() < CHANGES_MAX {
@@ -418,6 +418,7 @@ impl Engine {
                 let mut inner = job.file.lock();
                 (changes(&inner), inner.live().meta_seq == job.meta_seq)
             };
+            let looked = Instant::now();
             // A time that was set through us since the capture is not to be set back to what it
             // was: that would be taken for somebody else's change, once the file is clean.
             let (found, kept_time) = self.health.quietly(|| match untouched {
@@ -426,7 +427,7 @@ impl Engine {
             })?;
             let inner = job.file.lock();
             if before.0 == 0 && changes(&inner) == before {
-                return Ok((found, kept_time, inner));
+                return Ok((looked, found, kept_time, inner));
             }
             drop(inner);
             std::thread::sleep(Duration::from_millis(1));

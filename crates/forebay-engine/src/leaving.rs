@@ -153,6 +153,7 @@ impl Engine {
         }
         inner.state.paths.retain(|known| **known != *path);
         inner.state.owner.nlink = links;
+        inner.forget_seen();
         if !inner.state.paths.is_empty() {
             let at = inner.state.paths[0].clone();
             let key = file.key;

@@ -345,7 +345,8 @@ impl Engine {
         }
         let _changing = Changing::begin(file.clone());
         let mut attr = self.ask(|b| b.set_attr(at.path, set))?;
-        if let Some(file) = file {
+        // Opened meanwhile, or closed and opened anew, it is another to us.
+        if let Some(file) = self.find(at.key).or(file) {
             let mut inner = file.lock();
             inner.live().meta_seq += 1;
             if set.mtime.is_some() && inner.state.is_dirty() {
@@ -370,8 +371,10 @@ impl Engine {
     pub fn set_attr_open(&self, file: &Arc<File>, set: &SetAttr) -> Result<Attr> {
         self.refuse_read_only()?;
         let backing = self.backing_file(file)?;
+        let _changing = Changing::begin([file.clone()]);
         let attr = self.health.call(|| backing.set_attr(set))?;
         let mut inner = file.lock();
+        inner.live().meta_seq += 1;
         if let Some(SetTime::At(mtime)) = set.mtime {
             self.set_mtime(file, &mut inner, mtime);
         }
@@ -435,7 +438,7 @@ impl Engine {
             base.ctime = attr.ctime;
         }
         inner.live().checked = Some(Instant::now());
-        inner.live().seen = None;
+        inner.forget_seen();
         if inner.recorded { self.put(file, inner) } else { Ok(()) }
     }
 
@@ -615,7 +618,11 @@ pub struct Asked {
 impl Asked {
     /// Whether nothing has changed it through us since.
     fn still_holds(&self, inner: &Inner) -> bool {
-        !self.changing && inner.changing == 0 && inner.base_seq == self.base_seq
+        let changed = inner.live.as_ref().and_then(|live| live.changed);
+        !self.changing
+            && inner.changing == 0
+            && inner.base_seq == self.base_seq
+            && changed.is_none_or(|changed| changed < self.at)
     }
 }
 
@@ -647,16 +654,19 @@ fn recent(inner: &Inner, ttl: Duration) -> Option<&Seen> {
     let live = inner.live.as_ref().filter(|live| !live.moved && live.arounds == 0)?;
     let seen = live.seen.as_deref().filter(|seen| seen.at.elapsed() < ttl)?;
     let usable = inner.changing == 0 && !live.unlinked;
-    (usable && inner.is_version_known(&seen.attr, seen.at)).then_some(seen)
+    (usable && inner.is_known(&seen.attr, seen.at)).then_some(seen)
 }
 
 /// Keeps what the store said of an open file at about `asked`. Returns whether somebody should ask
 /// for its capability again: it had none once, and its ctime has moved since.
 pub(crate) fn note_seen(inner: &mut Inner, asked: Instant, attr: &Attr) -> bool {
-    let known = inner.is_version_known(attr, asked);
+    let known = inner.is_known(attr, asked);
     let Some(live) = inner.live.as_mut().filter(|live| live.opens > 0 && known) else {
         return false;
     };
+    if live.seen.as_ref().is_some_and(|seen| seen.at > asked) {
+        return false; // Somebody asked later, and was answered sooner.
+    }
     let before = live.seen.take();
     let (unmoved, known) = before
         .as_ref()

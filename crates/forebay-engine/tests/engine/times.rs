@@ -1,48 +1,114 @@
-//! Times that programs set, beside flushes that tell the backing store theirs.
+//! Times and modes that programs set, beside flushes that tell the backing store theirs and opens
+//! that have asked for them.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use forebay_backing::wrap::Verb;
 use forebay_backing::{BackingStore, SetAttr, SetTime, Timestamp};
-use forebay_engine::Progress;
+use forebay_engine::{Engine, File, Progress};
 
 use crate::hook::Hook;
 use crate::media::CrashMedia;
 use crate::start::{NEW, abandon, counter, named, patient, start};
 use crate::store::MemStore;
 
+const AT: Timestamp = Timestamp { sec: 1_000_000, nsec: 7 };
+
+fn time() -> SetAttr {
+    SetAttr { mtime: Some(SetTime::At(AT)), ..SetAttr::default() }
+}
+
+/// An engine over a store with calls to step into, and an open file `f` of 4096 bytes.
+fn bed() -> (Arc<Engine>, MemStore, Arc<Hook>, Arc<File>) {
+    let store = MemStore::new();
+    let (hooked, hook) = Hook::on(store.clone());
+    let media = Arc::new(CrashMedia::default());
+    let engine = start(media, hooked, "times", Default::default(), patient()).expect("new");
+    let (file, _) = engine.create(Path::new("f"), &NEW).expect("an empty store");
+    engine.write(&file, 0, &[1; 4096]).expect("room");
+    (engine, store, hook, file)
+}
+
+/// Does something once, at the first such call.
+fn at_first(hook: &Hook, verb: Verb, act: impl FnOnce() + Send + 'static) {
+    let mut act = Some(act);
+    hook.set(move |call| {
+        if call.verb == verb
+            && let Some(act) = act.take()
+        {
+            act();
+        }
+    });
+}
+
+fn flush(engine: &Arc<Engine>) {
+    let report = engine.flush(&[], &Progress::default());
+    assert!(report.failures.is_empty(), "{report:?}");
+}
+
 /// Method: it is set when the flush has told its own time and not yet looked whether it stayed.
 // S-8
 #[test]
 fn a_time_that_is_set_during_a_flush_stays_and_is_no_conflict() {
-    let (path, store) = (Path::new("f"), MemStore::new());
-    let (hooked, hook) = Hook::on(store.clone());
-    let media = Arc::new(CrashMedia::default());
-    let engine = start(media, hooked, "times", Default::default(), patient()).expect("new");
-    let (file, _) = engine.create(path, &NEW).expect("an empty store");
-    engine.write(&file, 0, &[1; 4096]).expect("room");
-    let at = Timestamp { sec: 1_000_000, nsec: 7 };
-    let (setter, mut is_set) = (engine.clone(), false);
-    hook.set(move |call| {
-        if call.verb == Verb::SyncFiles && !std::mem::replace(&mut is_set, true) {
-            let attr = setter.stat(path).expect("it is there");
-            let set = SetAttr { mtime: Some(SetTime::At(at)), ..SetAttr::default() };
-            setter.set_attr(named(path, &attr), &set).expect("a store that works");
-        }
+    let (path, (engine, store, hook, file)) = (Path::new("f"), bed());
+    let setter = engine.clone();
+    at_first(&hook, Verb::SyncFiles, move || {
+        let attr = setter.stat(path).expect("it is there");
+        setter.set_attr(named(path, &attr), &time()).expect("a store that works");
     });
-    let flush = || {
-        let report = engine.flush(&[], &Progress::default());
-        assert!(report.failures.is_empty(), "{report:?}");
-    };
-    flush();
-    flush();
+    flush(&engine);
+    flush(&engine);
     assert_eq!(engine.status().dirty_files, 0);
-    assert_eq!(store.stat(path).expect("it is there").mtime, at, "on the backing store");
-    assert_eq!(engine.stat(path).expect("it is there").mtime, at);
+    assert_eq!(store.stat(path).expect("it is there").mtime, AT, "on the backing store");
+    assert_eq!(engine.stat(path).expect("it is there").mtime, AT);
     engine.write(&file, 0, &[2; 4096]).expect("room");
-    flush();
+    flush(&engine);
     assert_eq!(counter(&engine, "conflicts"), 0);
+    engine.close(&file);
+    abandon(engine);
+}
+
+/// The same by a descriptor, as of a file whose name the front-end has forgotten.
+// S-8
+#[test]
+fn a_time_that_is_set_by_descriptor_during_a_flush_stays_and_is_no_conflict() {
+    let (path, (engine, store, hook, file)) = (Path::new("f"), bed());
+    let (setter, open) = (engine.clone(), file.clone());
+    at_first(&hook, Verb::SyncFiles, move || {
+        setter.set_attr_open(&open, &time()).expect("a store that works");
+    });
+    flush(&engine);
+    flush(&engine);
+    assert_eq!((counter(&engine, "conflicts"), engine.status().dirty_files), (0, 0));
+    assert_eq!(store.stat(path).expect("it is there").mtime, AT);
+    engine.close(&file);
+    abandon(engine);
+}
+
+/// Nothing of the file is known when its mode is about to be changed; then somebody opens it.
+// S-8
+#[test]
+fn a_mode_that_is_set_while_the_file_is_opened_is_no_conflict() {
+    let (path, (engine, store, hook, file)) = (Path::new("f"), bed());
+    flush(&engine);
+    engine.close(&file);
+    assert!(engine.evict(&[path.into()], &Progress::default()).failures.is_empty());
+    let attr = engine.stat(path).expect("it is there");
+    let opened = Arc::new(Mutex::new(None));
+    let (opener, slot) = (engine.clone(), opened.clone());
+    at_first(&hook, Verb::SetAttr, move || {
+        let file = opener.open(path, None).expect("it is there");
+        opener.write(&file, 0, &[2; 4096]).expect("room");
+        *slot.lock().expect("no panic inside") = Some(file);
+    });
+    let set = SetAttr { mode: Some(0o4755), ..SetAttr::default() };
+    engine.set_attr(named(path, &attr), &set).expect("a store that works");
+    let file = opened.lock().expect("no panic inside").take().expect("it was opened");
+    assert!(engine.has_set_id(&file), "a write would not take it away");
+    flush(&engine);
+    assert_eq!(counter(&engine, "conflicts"), 0);
+    assert_eq!(store.stat(path).expect("it is there").mode & 0o7777, 0o4755);
     engine.close(&file);
     abandon(engine);
 }
