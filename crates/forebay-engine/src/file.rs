@@ -202,7 +202,7 @@ const SYNCED_APART_MAX: usize = 64;
 pub(crate) struct Flight {
     /// What was written since the copy began (S6).
     pub rewritten: Ranges,
-    /// What the store says from now on is of during it.
+    /// An answer of the store to a question from then on is of during the flush.
     pub began: Instant,
 }
 

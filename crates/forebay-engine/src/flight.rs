@@ -333,7 +333,6 @@ impl Engine {
         let target = job.target.lock().expect("no panic inside").clone();
         let target = target.ok_or_else(|| Error::os(libc::EIO, "the copy left no target"))?;
         let file = &job.file;
-        let asked = Instant::now();
         let (looked, found, kept_time, mut inner) = self.look_undisturbed(&*target, job)?;
         if !kept_time && inner.state.mtime == job.mtime {
             inner.state.mtime = found.mtime;
@@ -375,7 +374,7 @@ impl Engine {
             self.unqueue(&mut inner);
         } else {
             let since = inner.state.dirty_since;
-            let keep = keeps(&mut inner, asked);
+            let keep = keeps(&mut inner, looked);
             let (copied, rewritten) = (&job.captured, &flight.rewritten);
             inner.state.settle(copied, rewritten, found.version(), keep, now_ms);
             if inner.live().cut_seq == job.cut_seq && found.size <= job.size {

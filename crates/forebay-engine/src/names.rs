@@ -346,8 +346,14 @@ impl Engine {
         let _changing = Changing::begin(file.clone());
         let mut attr = self.ask(|b| b.set_attr(at.path, set))?;
         // Opened meanwhile, or closed and opened anew, it is another to us.
-        if let Some(file) = self.find(at.key).or(file) {
+        let (held, found) = (file.as_ref().map(|file| file.id), self.find(at.key).or(file));
+        if let Some(file) = found {
             let mut inner = file.lock();
+            // Of such a one a flush may have landed already: what it found is newer.
+            if held != Some(file.id) && inner.state.base.ctime > attr.ctime {
+                self.overlay_with(&file, &inner, &mut attr);
+                return Ok(attr);
+            }
             inner.live().meta_seq += 1;
             if set.mtime.is_some() && inner.state.is_dirty() {
                 let mtime = match set.mtime {

@@ -86,6 +86,37 @@ fn a_time_that_is_set_by_descriptor_during_a_flush_stays_and_is_no_conflict() {
     abandon(engine);
 }
 
+/// The same while a time is set, and what was written is flushed before that is known here.
+// S-8
+#[test]
+fn a_time_that_is_set_before_a_flush_of_a_file_opened_meanwhile_is_no_conflict() {
+    let (path, (engine, store, hook, file)) = (Path::new("f"), bed());
+    flush(&engine);
+    engine.close(&file);
+    assert!(engine.evict(&[path.into()], &Progress::default()).failures.is_empty());
+    let attr = engine.stat(path).expect("it is there");
+    let opened = Arc::new(Mutex::new(None));
+    let (opener, slot) = (engine.clone(), opened.clone());
+    hook.set_after(move |call| {
+        let mut slot = slot.lock().expect("no panic inside");
+        if call.verb == Verb::SetAttr && slot.is_none() {
+            let file = opener.open(path, None).expect("it is there");
+            opener.write(&file, 0, &[2; 4096]).expect("room");
+            opener.flush_file(&file).expect("a store that works");
+            *slot = Some(file);
+        }
+    });
+    engine.set_attr(named(path, &attr), &time()).expect("a store that works");
+    let file = opened.lock().expect("no panic inside").take().expect("it was opened");
+    assert!(store.stat(path).expect("it is there").mtime > AT, "the write is younger");
+    engine.write(&file, 0, &[3; 4096]).expect("room");
+    flush(&engine);
+    assert_eq!((counter(&engine, "conflicts"), engine.status().dirty_files), (0, 0));
+    hook.set_after(|_| {});
+    engine.close(&file);
+    abandon(engine);
+}
+
 /// Nothing of the file is known when its mode is about to be changed; then somebody opens it.
 // S-8
 #[test]
