@@ -279,7 +279,9 @@ impl Look {
     fn file(&mut self, since: u64, file: &Arc<File>) {
         // Who holds the lock long is being written or copied: as old as it is known to be.
         let Ok(inner) = file.inner.try_lock() else { return };
-        if !is_flushable(&inner) || self.holds.covers(&inner) {
+        // What is on its way is as old as ever until it has landed.
+        let flying = inner.live.as_ref().is_some_and(|live| live.flight.is_some());
+        if !(flying || is_flushable(&inner)) || self.holds.covers(&inner) {
             self.seen += inner.dirty_charged();
             return;
         }

@@ -194,6 +194,34 @@ fn clean_bytes_of_a_file_in_flight_make_room() {
     abandon(engine);
 }
 
+/// Else its flight would be given an eighth of what the store can do, and end late.
+///
+/// Method: looks at a drain whose copies stand still, after the age at which they were due.
+#[test]
+fn what_is_on_its_way_counts_for_its_age() {
+    let (preset, max_age) = (Preset::Age, Duration::from_secs(1));
+    let backing_timeout = Duration::from_secs(3600);
+    let gate = Arc::new(Gate::default());
+    let store = Wrapped::new(Arc::new(MemStore::new()), gate.clone());
+    let tunables = Tunables { preset, max_age, backing_timeout, ..Tunables::default() };
+    let (engine, file) = engine_over(store, 1 << 30, tunables);
+    gate.shut(true);
+    write(&engine, &file, 8, 1);
+    within("a flight", || engine.status().flushing_bytes > 0);
+    std::thread::sleep(max_age);
+    for _ in 0..20 {
+        let status = engine.status();
+        assert!(status.flushing_bytes > 0, "it cannot land: {status:?}");
+        assert_eq!(status.governor, "age", "{status:?}");
+        assert_eq!(engine.dirty_ages().last().map(|ages| ages.bytes), Some(8 * MIB));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    gate.shut(false);
+    clean_after(&engine);
+    engine.close(&file);
+    abandon(engine);
+}
+
 /// What the drain waits for while nothing has failed.
 ///
 /// Method: a young file, seen at every look until it is clean; the same held for an order.
