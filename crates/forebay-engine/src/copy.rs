@@ -3,9 +3,10 @@
 //! A large file is cut into pieces that are copied in parallel; the last piece to end finishes the
 //! file, or cleans up if nobody waits any more (W2).
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Instant;
 
 use forebay_backing::{Access, BackingFile, Error, Kind, Result, Version};
@@ -13,11 +14,32 @@ use forebay_backing::{Access, BackingFile, Error, Kind, Result, Version};
 use crate::engine::{Engine, add};
 use crate::flight::{ABANDONED, COPIED, COPYING, Job, Latch};
 
-/// One piece of a large file: pieces of a file are copied in parallel.
-const PIECE: u64 = 8 << 20;
+/// The largest piece of a file; pieces are copied in parallel.
+const PIECE_MAX: u64 = 8 << 20;
 
 /// Bytes moved by one call: large enough for a network file system's largest request.
 const COPY_BUFFER: usize = 1 << 20;
+
+/// What is copied together.
+struct Batch {
+    latch: Latch,
+    /// The pieces of its files that were opened, by the file's place in the batch and by offset:
+    /// many are copied at once, but in this order, so that a disk's head is not sent from file to
+    /// file.
+    waiting: Mutex<BTreeMap<(usize, u64), Piece>>,
+}
+
+struct Piece {
+    job: Arc<Job>,
+    target: Arc<dyn BackingFile>,
+    end: u64,
+}
+
+impl Batch {
+    fn waiting(&self) -> MutexGuard<'_, BTreeMap<(usize, u64), Piece>> {
+        self.waiting.lock().expect("no panic inside")
+    }
+}
 
 impl Engine {
     /// Step 2: all jobs through the pool, at most `flush_depth` copies at once.
@@ -26,13 +48,14 @@ impl Engine {
         jobs: &[(usize, Arc<Job>)],
         cancelled: &dyn Fn() -> bool,
     ) {
-        let latch = Arc::new(Latch { left: Mutex::new(jobs.len()), zero: Condvar::new() });
-        for (_, job) in jobs {
-            let (engine, job, latch) = (self.clone(), job.clone(), latch.clone());
-            self.flushes.clone().run(move || engine.start_copy(&job, &latch));
+        let latch = Latch { left: Mutex::new(jobs.len()), zero: Condvar::new() };
+        let batch = Arc::new(Batch { latch, waiting: Mutex::default() });
+        for (at, job) in jobs {
+            let (engine, at, job, batch) = (self.clone(), *at, job.clone(), batch.clone());
+            self.flushes.clone().run(move || engine.start_copy(at, &job, &batch));
         }
         let limit = self.tune(|t| t.backing_timeout);
-        let complete = latch.wait(|| {
+        let complete = batch.latch.wait(|| {
             if cancelled() {
                 let stop = |job: &Arc<Job>| job.fail(Error::new(Kind::Interrupted, "cancelled"));
                 jobs.iter().filter(|(_, job)| job.is(COPYING)).for_each(|(_, job)| stop(job));
@@ -47,7 +70,7 @@ impl Engine {
     }
 
     /// Opens the target and hands out its pieces; the last one to end finishes the job.
-    fn start_copy(self: &Arc<Self>, job: &Arc<Job>, latch: &Arc<Latch>) {
+    fn start_copy(self: &Arc<Self>, at: usize, job: &Arc<Job>, batch: &Arc<Batch>) {
         match self.open_target(job) {
             Ok(target) => {
                 // To open it, an ordinary user may have changed its mode for a moment.
@@ -58,28 +81,31 @@ impl Engine {
                 }
                 *job.target.lock().expect("no panic inside") = Some(target.clone());
                 let pieces = pieces(&job.captured);
-                job.pieces.fetch_add(pieces.len(), SeqCst);
-                let mut mine = None;
-                for piece in pieces {
-                    if mine.is_none() {
-                        mine = Some(piece);
-                        continue;
-                    }
-                    let (engine, job, latch, target) =
-                        (self.clone(), job.clone(), latch.clone(), target.clone());
-                    self.flushes.run(move || {
-                        engine.copy_piece(&job, &*target, piece);
-                        engine.end_piece(&job, &latch);
-                    });
+                let count = pieces.len();
+                job.pieces.fetch_add(count, SeqCst);
+                batch.waiting().extend(pieces.into_iter().map(|(start, end)| {
+                    let piece = Piece { job: job.clone(), target: target.clone(), end };
+                    ((at, start), piece)
+                }));
+                for _ in 1..count {
+                    let (engine, batch) = (self.clone(), batch.clone());
+                    self.flushes.run(move || engine.copy_next(&batch));
                 }
-                if let Some(piece) = mine {
-                    self.copy_piece(job, &*target, piece);
-                    self.end_piece(job, latch);
+                if count > 0 {
+                    self.copy_next(batch);
                 }
             }
             Err(error) => job.fail(error),
         }
-        self.end_piece(job, latch);
+        self.end_piece(job, &batch.latch);
+    }
+
+    /// Copies one piece of the batch, the first that nobody has taken.
+    fn copy_next(&self, batch: &Batch) {
+        let first = batch.waiting().pop_first();
+        let ((_, start), Piece { job, target, end }) = first.expect("as many calls as pieces");
+        self.copy_piece(&job, &*target, (start, end));
+        self.end_piece(&job, &batch.latch);
     }
 
     fn end_piece(&self, job: &Arc<Job>, latch: &Latch) {
@@ -277,7 +303,7 @@ impl Engine {
 /// Cuts runs into pieces to copy in parallel.
 fn pieces(runs: &[(u64, u64)]) -> Vec<(u64, u64)> {
     let cut = |&(start, end): &(u64, u64)| {
-        (start..end).step_by(PIECE as usize).map(move |at| (at, (at + PIECE).min(end)))
+        (start..end).step_by(PIECE_MAX as usize).map(move |at| (at, (at + PIECE_MAX).min(end)))
     };
     runs.iter().flat_map(cut).collect()
 }

@@ -1,13 +1,13 @@
 //! The governor at work in the engine: what reaches the backing store, when, and how fast.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use forebay_engine::governor::law::Preset;
-use forebay_engine::{Config, Engine, File, Tunables};
+use forebay_engine::{Config, Engine, File, Progress, Tunables};
 
 use forebay_backing::wrap::{Call, Done, Layer, Verb, Wrapped};
 use forebay_backing::{BackingStore, Result};
@@ -219,6 +219,61 @@ fn what_is_on_its_way_counts_for_its_age() {
     gate.shut(false);
     clean_after(&engine);
     engine.close(&file);
+    abandon(engine);
+}
+
+/// Remembers which files are written to, in turn; all are open before the first is.
+#[derive(Default)]
+struct Course(Mutex<Vec<PathBuf>>);
+
+impl Layer for Course {
+    const PASSES_FD: bool = false;
+
+    fn around<T>(
+        &self,
+        call: &Call<'_>,
+        mut run: impl FnMut() -> Result<Done<T>>,
+    ) -> Result<Done<T>> {
+        match call.verb {
+            Verb::Open => std::thread::sleep(Duration::from_millis(50)),
+            Verb::WriteAt => {
+                self.0.lock().expect("no panic inside").push(call.paths[0].to_path_buf());
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            _ => {}
+        }
+        run()
+    }
+}
+
+/// A disk's head is not sent to and fro between the files of a batch.
+///
+/// Method: counts how often the next write is to another file, of pieces that are all copied at
+/// once. Files are opened at about the same time, so some of the first may be out of order.
+#[test]
+fn the_pieces_of_a_batch_go_out_file_by_file() {
+    const PIECES: u64 = 60;
+    let course = Arc::new(Course::default());
+    let store = Wrapped::new(Arc::new(MemStore::new()), course.clone());
+    let hold = Tunables { preset: Preset::Hold, ..Tunables::default() };
+    let (engine, first) = engine_over(store, 1 << 30, hold);
+    let (second, _) = engine.create(Path::new("g"), &NEW).expect("an empty store");
+    let hops = (0..5).map(|turn| {
+        for n in 0..PIECES {
+            engine.write(&first, n * MIB / 2, &[turn; 4096]).expect("room");
+            engine.write(&second, n * MIB / 2, &[turn; 4096]).expect("room");
+        }
+        let report = engine.flush(&[], &Progress::default());
+        assert!(report.failures.is_empty() && report.files == 2, "{report:?}");
+        let course = std::mem::take(&mut *course.0.lock().expect("no panic inside"));
+        assert_eq!(course.len() as u64, 2 * PIECES);
+        course.windows(2).filter(|pair| pair[0] != pair[1]).count()
+    });
+    // One that finds both files open has one hop, or three.
+    let hops: Vec<usize> = hops.collect();
+    assert!(hops.iter().any(|hops| *hops <= 8), "{hops:?}");
+    engine.close(&first);
+    engine.close(&second);
     abandon(engine);
 }
 
