@@ -53,7 +53,7 @@ impl Default for Valve {
     fn default() -> Valve {
         let open = || Bucket::new(f64::INFINITY, Duration::ZERO);
         let flow = Flow {
-            pace: open(),
+            pace: Bucket::striding(f64::INFINITY, Duration::ZERO),
             cap: open(),
             ops: open(),
             depth: 1,
