@@ -1,7 +1,7 @@
 //! Databases on the throttled store alone, on the fast directory alone, and on forebay with its
-//! presets, which take turns; each starts from a copy of the same prepared data. Once with a tier
-//! that holds all of it, so that the drain is all that the store does, and once with one that does
-//! not, so that the drain and who misses the tier are in each other's way.
+//! presets, which take turns. Once with a tier that holds all of the data, so that the drain is all
+//! that the store does: each starts from a copy of the same prepared data. And once with one that
+//! does not, so that the drain and who misses the tier are in each other's way.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -43,11 +43,13 @@ enum Place {
 struct Contest {
     name: String,
     system: &'static System,
-    /// Seconds of one measurement; the first half does not count.
+    /// Seconds of one measurement, of which the first ones do not count.
     secs: u64,
+    warm_up: u64,
     /// Whose turn it is, in the first round; each later round begins with the next one.
     places: Vec<Place>,
     rounds: usize,
+    max_age: &'static str,
     /// The tier's size and its marks.
     tier: &'static [&'static str],
     /// The least ratio to the presets threshold and age.
@@ -87,18 +89,21 @@ pub fn mariadb(run: &Run, out: &Path, report: &mut Report, sheet: &mut Sheet) ->
     contest(run, &roomy(run, &mariadb::SYSTEM), (out, report, sheet))
 }
 
+/// Presets that only put off what they owe would leave it to the next one.
 pub fn mariadb_tight(run: &Run, out: &Path, report: &mut Report, sheet: &mut Sheet) -> Result<()> {
     let tight = Contest {
         name: format!("{}-tight", mariadb::SYSTEM.name),
         system: &mariadb::SYSTEM,
-        // What the tier keeps takes a while to settle.
-        secs: 100,
-        places: rig::PRESETS.map(Place::Preset).to_vec(),
-        rounds: run.pick(3, 1),
+        secs: 40,
+        warm_up: 10,
+        places: ["governor", "threshold", "age"].map(Place::Preset).to_vec(),
+        rounds: run.pick(6, 2),
+        // So that who goes by age keeps about as much dirty as the marks allow.
+        max_age: "10s",
         tier: &TIGHT,
         beside_others: 1.0,
     };
-    contest(run, &tight, (out, report, sheet))
+    turns(run, &tight, (out, report, sheet))
 }
 
 pub fn postgresql(run: &Run, out: &Path, report: &mut Report, sheet: &mut Sheet) -> Result<()> {
@@ -110,6 +115,8 @@ fn roomy(run: &Run, system: &'static System) -> Contest {
         name: system.name.to_owned(),
         system,
         secs: 80,
+        warm_up: 40,
+        max_age: "5s",
         places: vec![
             Place::Preset("governor"),
             Place::Native,
@@ -159,12 +166,108 @@ fn contest(
             taken.push(course);
         }
     }
-    sheet.record(book.close()?);
     fs::remove_dir_all(&base)?;
-    for (place, taken) in &courses {
+    conclude(contest, &courses, book, (report, sheet))
+}
+
+/// Nothing of the database may be in the way of the presets: what it keeps in the tier changes for
+/// minutes, and each one's turn would be decided by that. So they take turns on one that runs, in
+/// every order equally often, since each begins with what the last one left dirty.
+fn turns(
+    run: &Run,
+    contest: &Contest,
+    (out, report, sheet): (&Path, &mut Report, &mut Sheet),
+) -> Result<()> {
+    let base = run.fresh(On::Tmpfs, "base")?;
+    let sockets = rig::scratch(run, "sockets")?;
+    (contest.system.prepare)(&base, &sockets)?;
+    let mut book = Book::open(out, &contest.name, &[("seconds", contest.secs.to_string())])?;
+    let forebay = mount(run, contest, contest.places[0], &base)?;
+    fs::remove_dir_all(&base)?;
+    let data = forebay.mountpoint.join("data");
+    warm_all(&data)?;
+    let order = every_order(contest.places.len(), contest.rounds);
+    let server = (contest.system.start)(&data, &sockets)?;
+    let (load, secs) = (contest.system.load, UNTIL_WARM + contest.secs * order.len() as u64);
+    let began = Instant::now();
+    let loading = std::thread::spawn(move || load(&sockets, secs));
+    let homes = switch(contest, &order, &forebay, began);
+    if homes.is_err() {
+        drop(server); // Which ends the load, too.
+        let _ = loading.join();
+        return homes.map(drop);
+    }
+    let intervals = loading.join().expect("the load panicked")?;
+    drop(server);
+    let mut courses: Vec<(Place, Vec<Course>)> =
+        contest.places.iter().map(|place| (*place, Vec::new())).collect();
+    for ((turn, who), home) in order.iter().enumerate().zip(homes?) {
+        let from = (UNTIL_WARM + turn as u64 * contest.secs) as f64;
+        let mine =
+            intervals.iter().filter(|one| (0.0..contest.secs as f64).contains(&(one.at - from)));
+        let intervals = mine.map(|one| Interval { at: one.at - from, ..*one }).collect();
+        let (place, taken) = &mut courses[*who];
+        let course = Course { intervals, home: Some(home) };
+        if taken.is_empty() {
+            book.counts(place.name(), &course.intervals)?;
+        }
+        taken.push(course);
+    }
+    conclude(contest, &courses, book, (report, sheet))
+}
+
+/// Seconds until the load, and what the tier keeps, have settled.
+const UNTIL_WARM: u64 = 60;
+
+/// The first of 2n rounds of n, each preset following each other one equally often in all of them.
+fn every_order(presets: usize, rounds: usize) -> Vec<usize> {
+    let round = |round: usize| {
+        let zigzag = (0..presets).map(|n| if n % 2 == 1 { n.div_ceil(2) } else { presets - n / 2 });
+        let shifted = zigzag.map(|n| (n + round / 2) % presets).collect::<Vec<_>>();
+        if round % 2 == 1 { shifted.into_iter().rev().collect() } else { shifted }
+    };
+    (0..rounds).flat_map(round).collect()
+}
+
+/// Has the presets take their turns; what each of them brought home while it was measured.
+fn switch(
+    contest: &Contest,
+    order: &[usize],
+    forebay: &Forebay,
+    began: Instant,
+) -> Result<Vec<(f64, f64)>> {
+    let wait = |secs: u64| -> Result<()> {
+        while began.elapsed() < Duration::from_secs(secs) {
+            go_on()?;
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    };
+    let mut homes = Vec::new();
+    for (turn, who) in order.iter().enumerate() {
+        let from = UNTIL_WARM + turn as u64 * contest.secs;
+        wait(from)?;
+        rig::set(forebay, "preset", contest.places[*who].name())?;
+        wait(from + contest.warm_up)?;
+        let before = flushed_and_dirty(forebay)?.0;
+        wait(from + contest.secs)?;
+        let (flushed, dirty) = flushed_and_dirty(forebay)?;
+        homes.push((flushed - before, dirty));
+    }
+    Ok(homes)
+}
+
+fn conclude(
+    contest: &Contest,
+    courses: &[(Place, Vec<Course>)],
+    book: Book,
+    (report, sheet): (&mut Report, &mut Sheet),
+) -> Result<()> {
+    sheet.record(book.close()?);
+    for (place, taken) in courses {
         note(contest, *place, taken, sheet);
     }
-    judge(contest, &courses, report)
+    judge(contest, courses, report)
 }
 
 fn measure(run: &Run, contest: &Contest, place: Place, base: &Path) -> Result<Course> {
@@ -185,7 +288,7 @@ fn measure(run: &Run, contest: &Contest, place: Place, base: &Path) -> Result<Co
         fs::remove_dir_all(&dir)?;
         return Ok(Course { intervals: course?, home: None });
     }
-    let forebay = mount(run, (place, contest.tier), base)?;
+    let forebay = mount(run, contest, place, base)?;
     let data = forebay.mountpoint.join("data");
     if place != Place::Store {
         warm_all(&data)?;
@@ -207,13 +310,14 @@ fn flushed_and_dirty(forebay: &Forebay) -> Result<(f64, f64)> {
 
 /// The store alone is a mount that writes around its tier, which is as small as one can be and keeps
 /// a tenth of what was read.
-fn mount(run: &Run, (place, tier): (Place, &[&str]), base: &Path) -> Result<Forebay> {
+fn mount(run: &Run, contest: &Contest, place: Place, base: &Path) -> Result<Forebay> {
     let throttle = rig::disk(DISK);
     let mut options = vec!["--throttle", &throttle, "--passthrough", "read"];
     match place {
         Place::Preset(preset) => {
-            options.extend(["--preset", preset, "--max-age", "5s", "--settle", "1s"]);
-            options.extend(tier);
+            options.extend(["--preset", preset, "--max-age", contest.max_age]);
+            options.extend(["--settle", "1s"]);
+            options.extend(contest.tier);
         }
         _ => options.extend(["--policy", "write-around", "--tier-size", "16MiB"]),
     }
@@ -275,9 +379,9 @@ fn by_second(counted: &[&Interval]) -> Steadiness {
     Steadiness::of(&seconds)
 }
 
-/// Without the first half.
+/// Without the first seconds.
 fn counted<'a>(contest: &Contest, course: &'a [Interval]) -> Vec<&'a Interval> {
-    course.iter().filter(|one| one.at >= contest.secs as f64 / 2.0).collect()
+    course.iter().filter(|one| one.at >= contest.warm_up as f64).collect()
 }
 
 /// Operations per second.
@@ -379,4 +483,27 @@ pub fn program(name: &str, places: &[&str]) -> PathBuf {
     let mut found: Vec<PathBuf> = places.iter().map(|dir| Path::new(dir).join(name)).collect();
     found.retain(|path| path.exists());
     found.pop().unwrap_or_else(|| name.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::every_order;
+
+    #[test]
+    fn each_preset_follows_each_other_one_equally_often() {
+        for presets in [2, 3, 4, 5] {
+            let rounds = 2 * presets;
+            let order = every_order(presets, rounds);
+            let mut after = vec![vec![0; presets]; presets];
+            for round in order.chunks(presets) {
+                let mut sorted = round.to_vec();
+                sorted.sort_unstable();
+                assert!(sorted.into_iter().eq(0..presets), "{order:?}");
+                round.windows(2).for_each(|pair| after[pair[0]][pair[1]] += 1);
+            }
+            let others = (0..presets).flat_map(|a| (0..presets).map(move |b| (a, b)));
+            let counts: Vec<_> = others.filter(|(a, b)| a != b).map(|(a, b)| after[a][b]).collect();
+            assert!(counts.iter().all(|count| *count == 2), "{presets}: {order:?} {after:?}");
+        }
+    }
 }
