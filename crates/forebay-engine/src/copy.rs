@@ -91,13 +91,17 @@ impl Engine {
                     let (engine, batch) = (self.clone(), batch.clone());
                     self.flushes.run(move || engine.copy_next(&batch));
                 }
+                // Not after a piece that may be another file's, and hang.
+                self.end_piece(job, &batch.latch);
                 if count > 0 {
                     self.copy_next(batch);
                 }
             }
-            Err(error) => job.fail(error),
+            Err(error) => {
+                job.fail(error);
+                self.end_piece(job, &batch.latch);
+            }
         }
-        self.end_piece(job, &batch.latch);
     }
 
     /// Copies one piece of the batch, the first that nobody has taken.
