@@ -94,22 +94,25 @@ impl Brake {
 }
 
 /// As few copies at once as reach the rate: each one more is one more that a foreground operation
-/// waits behind.
+/// waits behind. But a few there are always: a disk that leaves what programs read for one copy has
+/// to find its way back just as for several.
 #[derive(Debug, Clone, Copy)]
 pub struct Need(f64);
 
 /// What a paced drain gives up per second to see whether it can do with less.
 const NEED_LESS_PER_SEC: f64 = 1.0;
 
+const NEED_LEAST: f64 = 3.0;
+
 impl Default for Need {
     fn default() -> Need {
-        Need(2.0)
+        Need(NEED_LEAST)
     }
 }
 
 impl Need {
     pub fn note_paced(&mut self, dt: Duration) {
-        self.0 = (self.0 - NEED_LESS_PER_SEC * dt.as_secs_f64()).max(1.0);
+        self.0 = (self.0 - NEED_LESS_PER_SEC * dt.as_secs_f64()).max(NEED_LEAST);
     }
 
     /// The store was the limit.
