@@ -146,7 +146,8 @@ impl Flow {
             return capped;
         }
         let paced = self.pace.wait(now).max(capped);
-        self.paced |= paced.is_some();
+        // Who goes ahead of the pace is held up by it, and not by the store.
+        self.paced |= paced.is_some() || self.pace.is_in_debt();
         // Who waits for depth is woken by the end of a copy.
         paced.or((self.active >= self.depth).then_some(NAP))
     }

@@ -5,7 +5,7 @@
 //!
 //! One that strides lets a tenth of a second's worth go at once, and rests until that is made up
 //! for. Copies that are near each other then go out together: evenly spaced, each would send the
-//! head of a disk away from what programs read, and back.
+//! head of a disk away from what programs read, and back. It holds its rate within four percent.
 
 use std::time::Duration;
 
@@ -41,13 +41,14 @@ impl Bucket {
         Bucket { stride_secs: STRIDE_SECS, ..Bucket::new(rate, now) }
     }
 
-    /// Changes the rate from `now` on. A debt stays the same time, not the same bytes.
+    /// Changes the rate from `now` on. A debt stays, but nobody waits for it longer than for one
+    /// that was made at this rate.
     pub fn set_rate(&mut self, rate: f64, now: Duration) {
         self.fill(now);
         if rate != self.rate {
-            let scale =
-                if self.rate.is_finite() && self.rate > 0.0 { rate / self.rate } else { 0.0 };
-            self.level = if scale.is_finite() { self.level * scale.min(1.0) } else { 0.0 };
+            let debt = rate * (self.stride_secs + CHUNK_SECS);
+            let keeps = self.rate.is_finite() && rate.is_finite();
+            self.level = if keeps { self.level.max(-debt) } else { 0.0 };
             self.rate = rate;
         }
     }
@@ -76,6 +77,11 @@ impl Bucket {
         let secs = (1.0 - self.level) / self.rate;
         let wait = Duration::try_from_secs_f64(secs).unwrap_or(ASK_AGAIN);
         Some(wait.clamp(Duration::from_micros(100), ASK_AGAIN))
+    }
+
+    /// Whether one that does not stride would let nobody take anything.
+    pub fn is_in_debt(&self) -> bool {
+        self.rate.is_finite() && self.level <= 0.0
     }
 
     pub fn take(&mut self, amount: f64) {
