@@ -50,6 +50,8 @@ struct Slot {
 #[derive(Default)]
 pub(crate) struct Ages {
     slots: Vec<Slot>,
+    /// Of files that are on their way.
+    flying: Vec<Slot>,
     settled_bytes: u64,
     look_again: Option<Instant>,
     /// Dirty and flushed bytes together, at the last tick, and by how much they ever rose.
@@ -81,8 +83,8 @@ impl Engine {
         let pace = match decision.limit {
             // Copies under way are to find out by themselves.
             Limit::BackingAway => f64::INFINITY,
-            _ if decision.rate == 0.0 => decision.outlook.service_rate / REST_PARTS,
-            _ => decision.rate,
+            _ if decision.pace == 0.0 => decision.outlook.service_rate / REST_PARTS,
+            _ => decision.pace,
         };
         self.drain.valve.set(Setting {
             pace,
@@ -100,7 +102,7 @@ impl Engine {
         let drain = &self.drain;
         let level = self.level();
         let unsettled = self.unsettled();
-        let cohorts = since_to_age(&ages.slots, unsettled);
+        let (cohorts, flying) = ages.cohorts(unsettled);
         let sample = Sample {
             now: self.started.elapsed(),
             tier_bytes: level.tier_bytes,
@@ -111,6 +113,7 @@ impl Engine {
             written: self.written_here(),
             copied: drain.copied.load(Relaxed),
             cohorts: &cohorts,
+            flying: &flying,
             settled_bytes: ages.settled_bytes.saturating_sub(unsettled),
             tier: drain.tier_pulse.take(),
             backing: self.health.pulse.take(),
@@ -136,7 +139,7 @@ impl Engine {
             || sample.drain_by.is_some()
             || drain.slowed.load(Relaxed) > 0;
         match self.attachment() == Attachment::DetachedKeepDirty && !awaited {
-            true => Decision { rate: 0.0, limit: Limit::Detached, ..decision },
+            true => Decision { rate: 0.0, pace: 0.0, limit: Limit::Detached, ..decision },
             false => decision,
         }
     }
@@ -191,8 +194,9 @@ impl Engine {
     /// Dirty bytes by age, cumulative, as the drain last saw them.
     pub fn dirty_ages(&self) -> Vec<AgeBucket> {
         let ages = self.drain.ages.lock().expect("no panic inside");
-        let cohorts = since_to_age(&ages.slots, self.unsettled());
+        let (mut cohorts, flying) = ages.cohorts(self.unsettled());
         drop(ages);
+        cohorts.extend(flying);
         let bounds = AGE_BOUNDS_SECS.iter().map(|secs| Some(*secs)).chain([None]);
         let younger = |bound: Option<u64>| {
             let fits = |cohort: &&Cohort| bound.is_none_or(|secs| cohort.age.as_secs() < secs);
@@ -214,6 +218,7 @@ impl Engine {
             settle: tunables.settle,
             holds: self.drain.holds.clone(),
             slots: BTreeMap::new(),
+            flying: BTreeMap::new(),
             seen: 0,
             settled: 0,
         };
@@ -222,9 +227,10 @@ impl Engine {
         }
         if let Some(since) = next {
             let dirty = self.space.dirty.load(Relaxed);
-            look.add(since, dirty.saturating_sub(look.seen));
+            look.add(since, dirty.saturating_sub(look.seen), Way::Here);
         }
         ages.slots = look.slots.into_values().collect();
+        ages.flying = look.flying.into_values().collect();
         ages.settled_bytes = look.settled;
         ages.look_again = Some(Instant::now() + began.elapsed() * LOOK_SHARE);
     }
@@ -271,6 +277,7 @@ struct Look {
     holds: Arc<Holds>,
     /// By time.
     slots: BTreeMap<u64, Slot>,
+    flying: BTreeMap<u64, Slot>,
     seen: u64,
     settled: u64,
 }
@@ -279,37 +286,58 @@ impl Look {
     fn file(&mut self, since: u64, file: &Arc<File>) {
         // Who holds the lock long is being written or copied: as old as it is known to be.
         let Ok(inner) = file.inner.try_lock() else { return };
-        // What is on its way is as old as ever until it has landed.
         let flying = inner.live.as_ref().is_some_and(|live| live.flight.is_some());
-        if !(flying || is_flushable(&inner)) || self.holds.covers(&inner) {
+        let way = match flying && !inner.state.flags.conflict {
+            true => Way::Flying,
+            false => Way::Here,
+        };
+        if (way == Way::Here && !is_flushable(&inner)) || self.holds.covers(&inner) {
             self.seen += inner.dirty_charged();
             return;
         }
         if inner.state.flags.opaque || inner.state.size <= crate::stamps::BLOCK {
             let bytes = inner.dirty_charged().max(1);
             let last = inner.last_write();
-            self.add_part(since, last, bytes);
+            self.add_part(since, last, bytes, way);
             return;
         }
         for part in parts(&inner) {
-            self.add_part(part.stamp.first, part.stamp.last, part.end - part.start);
+            self.add_part(part.stamp.first, part.stamp.last, part.end - part.start, way);
         }
     }
 
-    fn add_part(&mut self, first: u64, last: u64, bytes: u64) {
-        self.add(first, bytes);
+    fn add_part(&mut self, first: u64, last: u64, bytes: u64, way: Way) {
+        self.add(first, bytes, way);
         if self.now.saturating_sub(last) >= self.settle.as_millis() as u64 {
             self.settled += bytes;
         }
     }
 
-    fn add(&mut self, first: u64, bytes: u64) {
+    fn add(&mut self, first: u64, bytes: u64, way: Way) {
+        let slots = match way {
+            Way::Here => &mut self.slots,
+            Way::Flying => &mut self.flying,
+        };
         let new = Slot { oldest: first, youngest: first, bytes: 0 };
-        let slot = self.slots.entry(first / self.width).or_insert(new);
+        let slot = slots.entry(first / self.width).or_insert(new);
         slot.oldest = slot.oldest.min(first);
         slot.youngest = slot.youngest.max(first);
         slot.bytes += bytes;
         self.seen += bytes;
+    }
+}
+
+/// Whether a file can be taken, or is on its way already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Here,
+    Flying,
+}
+
+impl Ages {
+    /// What can be taken, and what is on its way less what is copied already.
+    fn cohorts(&self, unsettled: u64) -> (Vec<Cohort>, Vec<Cohort>) {
+        (since_to_age(&self.slots, 0), since_to_age(&self.flying, unsettled))
     }
 }
 
@@ -340,11 +368,11 @@ pub(crate) fn parts(inner: &Inner) -> Vec<Part> {
     stamps.parts(runs, inner.state.dirty_since)
 }
 
-/// Oldest first, less what is copied already.
-fn since_to_age(slots: &[Slot], unsettled: u64) -> Vec<Cohort> {
+/// Oldest first, less what is `copied` already.
+fn since_to_age(slots: &[Slot], copied: u64) -> Vec<Cohort> {
     let now = now_ms();
     let age = |since: u64| Duration::from_millis(now.saturating_sub(since));
-    let mut copied = unsettled;
+    let mut copied = copied;
     let rest = |slot: &Slot| {
         let gone = copied.min(slot.bytes);
         copied -= gone;

@@ -47,8 +47,10 @@ pub struct Sample<'a> {
     pub written: u64,
     /// Counter: bytes copied to the backing store.
     pub copied: u64,
-    /// Dirty bytes by age, oldest first.
+    /// Dirty bytes by age, oldest first: those that a flush could take now, ...
     pub cohorts: &'a [Cohort],
+    /// ... and those that are on their way and not yet copied.
+    pub flying: &'a [Cohort],
     /// Dirty bytes that were not rewritten for as long as `settle`.
     pub settled_bytes: u64,
     /// Foreground operations since the last sample, on the fast tier and on the backing store.
@@ -164,8 +166,12 @@ impl Limit {
 
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Decision {
-    /// Bytes per second; infinite where the store itself is the limit, 0 for a rest.
+    /// Bytes per second that should be taken; infinite where the store itself is the limit, 0 for a
+    /// rest.
     pub rate: f64,
+    /// Bytes per second of what is copied. It may be more: what is on its way has its deadline, too,
+    /// and what waits for it to land.
+    pub pace: f64,
     /// Copies in flight at once.
     pub depth: u32,
     pub term: Term,
@@ -267,7 +273,9 @@ impl Governor {
         let least = self.service.get() / LEAST_PARTS;
         let want = if want > 0.0 { want.max(least) } else { 0.0 };
         let (rate, limit) = self.limit(sample, tunables, term, want, depth_max);
-        self.told = rate;
+        let in_all = want.max(self.by_age_in_all(law, sample, tunables));
+        let (pace, _) = self.limit(sample, tunables, term, in_all, depth_max);
+        self.told = pace;
         let depth = match term {
             Term::Hard | Term::Demand => depth_max,
             _ if law.brake == Switch::Off => depth_max,
@@ -275,6 +283,7 @@ impl Governor {
         };
         Decision {
             rate,
+            pace,
             depth,
             term: if rate > 0.0 { term } else { Term::None },
             limit,
@@ -330,7 +339,7 @@ impl Governor {
         marks: &Marks,
         dt: Duration,
     ) -> (Term, f64, Duration) {
-        let age = self.by_age(law, s, t);
+        let age = self.by_age(law, s.cohorts, s, t);
         let level = self.by_level(law, s, marks, dt);
         let stuck = s.used_bytes > marks.full + s.tier_bytes / STUCK_PARTS;
         let none = Duration::ZERO;
@@ -364,13 +373,23 @@ impl Governor {
         ruling
     }
 
-    fn by_age(&self, law: Law, s: &Sample, t: &Tunables) -> age::Demand {
+    fn by_age(&self, law: Law, cohorts: &[Cohort], s: &Sample, t: &Tunables) -> age::Demand {
         let max_age = match law.age {
             ByAge::Off => return age::Demand::default(),
             ByAge::MaxAge => t.max_age,
             ByAge::After(age) => age,
         };
-        age::demand(s.cohorts, max_age, s.lag * 2, self.service.get())
+        age::demand(cohorts, max_age, s.lag * 2, self.service.get())
+    }
+
+    /// What the deadlines ask for while something is on its way; 0 else.
+    fn by_age_in_all(&self, law: Law, s: &Sample, t: &Tunables) -> f64 {
+        if s.flying.is_empty() {
+            return 0.0;
+        }
+        let mut all = [s.flying, s.cohorts].concat();
+        all.sort_by_key(|cohort| std::cmp::Reverse(cohort.age));
+        self.by_age(law, &all, s, t).rate
     }
 
     fn by_level(&mut self, law: Law, s: &Sample, marks: &Marks, dt: Duration) -> f64 {
@@ -404,7 +423,8 @@ impl Governor {
             Busy::Paced => self.need.note_paced(dt),
             Busy::No => {}
         }
-        let oldest = s.cohorts.first().map_or(Duration::ZERO, |oldest| oldest.age);
+        let oldest = [s.cohorts, s.flying].into_iter().flat_map(|of| of.first());
+        let oldest = oldest.map(|cohort| cohort.age).max().unwrap_or_default();
         let overdue = age::is_late(oldest, t.max_age, s.lag * 2);
         let yields = match term == Term::Hard || (overdue && law.age == ByAge::MaxAge) {
             true => Yields::Yes,

@@ -100,3 +100,25 @@ fn a_late_drain_takes_as_many_copies_at_once_as_it_needs() {
     assert_eq!(depth_after(0, Busy::Paced), 3, "the pace is what holds it up");
     assert_eq!(depth_after(20, Busy::Store), tunables.flush_depth, "the store is");
 }
+
+/// It cannot be taken once more, so nothing else is asked for in its place.
+#[test]
+fn what_is_on_its_way_raises_the_pace_and_nothing_else() {
+    let tunables = Tunables::default();
+    let late =
+        [Cohort { age: tunables.max_age * 2, youngest: tunables.max_age * 2, bytes: 64 << 20 }];
+    let on_its_way = |flying| Sample {
+        tier_bytes: 1 << 30,
+        dirty_bytes: 64 << 20,
+        flying,
+        idle_for: Duration::ZERO,
+        ..Sample::default()
+    };
+    let rests = Governor::default().tick(&on_its_way(&[]), &tunables);
+    assert_eq!((rests.rate, rests.pace), (0.0, 0.0));
+    let flies = Governor::default().tick(&on_its_way(&late), &tunables);
+    assert_eq!((flies.rate, flies.term, flies.from_age), (0.0, rests.term, rests.from_age));
+    assert!(flies.pace > (64 << 20) as f64, "all of it in less than a second: {flies:?}");
+    let hold = Tunables { preset: Preset::Hold, ..tunables };
+    assert_eq!(Governor::default().tick(&on_its_way(&late), &hold).pace, 0.0);
+}

@@ -291,6 +291,8 @@ impl World {
             written: self.written as u64,
             copied: self.copied as u64,
             cohorts: &cohorts,
+            // What is picked here is copied at once.
+            flying: &[],
             settled_bytes: settled as u64,
             tier: Seen::default(),
             backing: Seen { count: reads, fastest: secs(fastest) },
