@@ -6,6 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -97,7 +98,7 @@ pub fn mariadb_tight(run: &Run, out: &Path, report: &mut Report, sheet: &mut She
         secs: 40,
         warm_up: 10,
         places: ["governor", "threshold", "age"].map(Place::Preset).to_vec(),
-        rounds: run.pick(6, 2),
+        rounds: run.pick(3, 1),
         // So that who goes by age keeps about as much dirty as the marks allow.
         max_age: "10s",
         tier: &TIGHT,
@@ -170,9 +171,9 @@ fn contest(
     conclude(contest, &courses, book, (report, sheet))
 }
 
-/// Nothing of the database may be in the way of the presets: what it keeps in the tier changes for
-/// minutes, and each one's turn would be decided by that. So they take turns on one that runs, in
-/// every order equally often, since each begins with what the last one left dirty.
+/// What the tier keeps of the database changes for minutes, and would decide the turn of a preset
+/// that begins anew. So they take turns on one that runs, each after each other one equally often,
+/// since it begins with what that one left dirty.
 fn turns(
     run: &Run,
     contest: &Contest,
@@ -182,20 +183,22 @@ fn turns(
     let sockets = rig::scratch(run, "sockets")?;
     (contest.system.prepare)(&base, &sockets)?;
     let mut book = Book::open(out, &contest.name, &[("seconds", contest.secs.to_string())])?;
-    let forebay = mount(run, contest, contest.places[0], &base)?;
+    let order = each_after_each(contest.places.len()).repeat(contest.rounds);
+    // Who comes last precedes the first.
+    let forebay = mount(run, contest, contest.places[order[order.len() - 1]], &base)?;
     fs::remove_dir_all(&base)?;
     let data = forebay.mountpoint.join("data");
     warm_all(&data)?;
-    let order = every_order(contest.places.len(), contest.rounds);
     let server = (contest.system.start)(&data, &sockets)?;
     let (load, secs) = (contest.system.load, UNTIL_WARM + contest.secs * order.len() as u64);
     let began = Instant::now();
     let loading = std::thread::spawn(move || load(&sockets, secs));
-    let homes = switch(contest, &order, &forebay, began);
+    let homes = switch(contest, &order, &forebay, (began, &loading));
     if homes.is_err() {
+        let ended = loading.is_finished();
         drop(server); // Which ends the load, too.
-        let _ = loading.join();
-        return homes.map(drop);
+        let load = loading.join().expect("the load panicked");
+        return if ended { load.map(drop) } else { homes.map(drop) };
     }
     let intervals = loading.join().expect("the load panicked")?;
     drop(server);
@@ -203,8 +206,9 @@ fn turns(
         contest.places.iter().map(|place| (*place, Vec::new())).collect();
     for ((turn, who), home) in order.iter().enumerate().zip(homes?) {
         let from = (UNTIL_WARM + turn as u64 * contest.secs) as f64;
-        let mine =
-            intervals.iter().filter(|one| (0.0..contest.secs as f64).contains(&(one.at - from)));
+        // The load began a moment after us: the last second is partly the next one's.
+        let own = 0.0..(contest.secs - 1) as f64;
+        let mine = intervals.iter().filter(|one| own.contains(&(one.at - from)));
         let intervals = mine.map(|one| Interval { at: one.at - from, ..*one }).collect();
         let (place, taken) = &mut courses[*who];
         let course = Course { intervals, home: Some(home) };
@@ -219,14 +223,10 @@ fn turns(
 /// Seconds until the load, and what the tier keeps, have settled.
 const UNTIL_WARM: u64 = 60;
 
-/// The first of 2n rounds of n, each preset following each other one equally often in all of them.
-fn every_order(presets: usize, rounds: usize) -> Vec<usize> {
-    let round = |round: usize| {
-        let zigzag = (0..presets).map(|n| if n % 2 == 1 { n.div_ceil(2) } else { presets - n / 2 });
-        let shifted = zigzag.map(|n| (n + round / 2) % presets).collect::<Vec<_>>();
-        if round % 2 == 1 { shifted.into_iter().rev().collect() } else { shifted }
-    };
-    (0..rounds).flat_map(round).collect()
+/// An order in which each one follows each other one once, when it is gone through in a circle.
+fn each_after_each(presets: usize) -> Vec<usize> {
+    let pairs = (0..presets).flat_map(|a| (a + 1..presets).map(move |b| [a, b]));
+    pairs.flatten().collect()
 }
 
 /// Has the presets take their turns; what each of them brought home while it was measured.
@@ -234,11 +234,12 @@ fn switch(
     contest: &Contest,
     order: &[usize],
     forebay: &Forebay,
-    began: Instant,
+    (began, loading): (Instant, &JoinHandle<Result<Vec<Interval>>>),
 ) -> Result<Vec<(f64, f64)>> {
     let wait = |secs: u64| -> Result<()> {
         while began.elapsed() < Duration::from_secs(secs) {
             go_on()?;
+            ensure!(!loading.is_finished(), "the load ended before its time");
             std::thread::sleep(Duration::from_millis(20));
         }
         Ok(())
@@ -487,23 +488,18 @@ pub fn program(name: &str, places: &[&str]) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
-    use super::every_order;
+    use super::each_after_each;
 
     #[test]
-    fn each_preset_follows_each_other_one_equally_often() {
-        for presets in [2, 3, 4, 5] {
-            let rounds = 2 * presets;
-            let order = every_order(presets, rounds);
-            let mut after = vec![vec![0; presets]; presets];
-            for round in order.chunks(presets) {
-                let mut sorted = round.to_vec();
-                sorted.sort_unstable();
-                assert!(sorted.into_iter().eq(0..presets), "{order:?}");
-                round.windows(2).for_each(|pair| after[pair[0]][pair[1]] += 1);
-            }
-            let others = (0..presets).flat_map(|a| (0..presets).map(move |b| (a, b)));
-            let counts: Vec<_> = others.filter(|(a, b)| a != b).map(|(a, b)| after[a][b]).collect();
-            assert!(counts.iter().all(|count| *count == 2), "{presets}: {order:?} {after:?}");
+    fn each_preset_follows_each_other_one_once() {
+        for presets in 2..=5 {
+            let order = each_after_each(presets);
+            let next = order.iter().cycle().skip(1);
+            let mut pairs: Vec<_> = order.iter().zip(next).collect();
+            pairs.sort_unstable();
+            pairs.dedup();
+            assert!(pairs.iter().all(|(a, b)| a != b), "{order:?}");
+            assert_eq!(pairs.len(), presets * (presets - 1), "{order:?}");
         }
     }
 }
