@@ -50,12 +50,14 @@ struct Contest {
     /// Whose turn it is, in the first round; each later round begins with the next one.
     places: Vec<Place>,
     rounds: usize,
-    max_age: &'static str,
     /// The tier's size and its marks.
     tier: &'static [&'static str],
     /// The least ratio to the presets threshold and age.
     beside_others: f64,
 }
+
+/// On the small tier, who goes by age then keeps about as much dirty as the marks allow.
+const MAX_AGE: &str = "10s";
 
 /// The tier holds all data.
 const ROOMY: [&str; 8] = [
@@ -99,8 +101,6 @@ pub fn mariadb_tight(run: &Run, out: &Path, report: &mut Report, sheet: &mut She
         warm_up: 10,
         places: ["governor", "threshold", "age"].map(Place::Preset).to_vec(),
         rounds: run.pick(3, 1),
-        // So that who goes by age keeps about as much dirty as the marks allow.
-        max_age: "10s",
         tier: &TIGHT,
         beside_others: 1.0,
     };
@@ -117,7 +117,6 @@ fn roomy(run: &Run, system: &'static System) -> Contest {
         system,
         secs: 80,
         warm_up: 40,
-        max_age: "5s",
         places: vec![
             Place::Preset("governor"),
             Place::Native,
@@ -316,7 +315,7 @@ fn mount(run: &Run, contest: &Contest, place: Place, base: &Path) -> Result<Fore
     let mut options = vec!["--throttle", &throttle, "--passthrough", "read"];
     match place {
         Place::Preset(preset) => {
-            options.extend(["--preset", preset, "--max-age", contest.max_age]);
+            options.extend(["--preset", preset, "--max-age", MAX_AGE]);
             options.extend(["--settle", "1s"]);
             options.extend(contest.tier);
         }
