@@ -197,7 +197,10 @@ fn turns(
         let ended = loading.is_finished();
         drop(server); // Which ends the load, too.
         let load = loading.join().expect("the load panicked");
-        return if ended { load.map(drop) } else { homes.map(drop) };
+        if ended {
+            load?;
+        }
+        return homes.map(drop);
     }
     let intervals = loading.join().expect("the load panicked")?;
     drop(server);
