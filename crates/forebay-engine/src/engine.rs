@@ -11,7 +11,7 @@ use hashbrown::HashMap;
 use crate::around::Around;
 use crate::attach::Attached;
 use crate::config::{Config, Tunables};
-use crate::evict::{Evictor, UNIT, Unit};
+use crate::evict::{Evictor, Grain, Uses};
 use crate::failpoint;
 use crate::file::{DirtyQueue, File, Inner};
 use crate::health::Health;
@@ -39,6 +39,8 @@ pub struct Engine {
     pub(crate) space: Space,
     pub(crate) dirty: Mutex<DirtyQueue>,
     pub(crate) evictor: Mutex<Evictor>,
+    pub(crate) grain: Grain,
+    pub(crate) uses: Uses,
     pub(crate) around: Around,
     pub(crate) attached: Attached,
     pub(crate) rules: crate::admit::Rules,
@@ -636,9 +638,7 @@ impl Engine {
     /// Makes the units of a stretch known to the evictor.
     pub(crate) fn admit(&self, file: &File, start: u64, end: u64) {
         let mut evictor = self.evictor.lock().expect("no panic inside");
-        for index in start / UNIT..=end.saturating_sub(1).max(start) / UNIT {
-            evictor.admit(Unit::new(file.id, index));
-        }
+        self.grain.units(file.id, start, end).for_each(|unit| evictor.admit(unit));
     }
 
     fn settle_sums(&self, inner: &mut Inner, used: u64, dirty: u64) {

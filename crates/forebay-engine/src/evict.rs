@@ -1,4 +1,5 @@
-//! Which clean bytes go first when the tier is full: S3-FIFO over units of [`UNIT`] bytes.
+//! Which clean bytes go first when the tier is full: S3-FIFO over units, stretches of files as long
+//! as [`Grain`] says.
 //!
 //! Pure. Three queues: *small* takes what is new, *main* what was used again, *ghost* remembers
 //! what was evicted from small. A hit sets a counter and moves nothing, so the read path takes no
@@ -10,44 +11,135 @@
 //! suits data that is read once, soon after it was written.
 //!
 //! Dirty, pinned and open units are offered like any other; the caller refuses them and they go
-//! to the back of main.
+//! to the back of main. One whose file is at work for a moment keeps its place: what a database uses
+//! would be thrown out by chance otherwise.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 use hashbrown::{HashMap, HashSet};
 
 use crate::config::Eviction;
 use crate::log::FileId;
 
-/// Files are evicted in pieces of this size, so that one file larger than the tier can pass
-/// through it.
-pub const UNIT: u64 = 8 << 20;
+/// The largest unit. Files are evicted in units, so that one larger than the tier can pass through
+/// it.
+pub const UNIT_MAX: u64 = 8 << 20;
+
+/// The smallest: each is a record and a hole of its own when it goes.
+const UNIT_MIN: u64 = 256 << 10;
+
+/// What the tier holds is in about so many units, or in as few as the largest make: enough to tell
+/// what is used from what is not, few enough to be kept in memory.
+const UNITS: u64 = 16 << 10;
+
+/// Of units whose files are at work, so many keep their places: the others make way for who is
+/// behind them.
+const ASIDE_MAX: usize = 64;
 
 /// The counter's ceiling: three hits count as many.
 pub const HITS_MAX: u8 = 3;
 
-/// A stretch of [`UNIT`] bytes of a file, in one word since there may be millions.
+/// A stretch of a file, in one word since there may be millions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Unit(u64);
 
 impl Unit {
-    /// 128 TiB in units; a larger file's end is not evicted.
+    /// 4 TiB in the smallest units, 128 TiB in the largest; a larger file's end is not evicted.
     const INDEX_BITS: u32 = 24;
 
-    pub fn new(id: FileId, index: u64) -> Unit {
-        let last = (1 << Unit::INDEX_BITS) - 1;
-        debug_assert!(id.0 < 1 << (u64::BITS - Unit::INDEX_BITS));
-        Unit(id.0 << Unit::INDEX_BITS | index.min(last))
+    /// Whether it is as long as the largest.
+    const LONG: u64 = 1 << Unit::INDEX_BITS;
+
+    const ID_SHIFT: u32 = Unit::INDEX_BITS + 1;
+
+    fn new(id: FileId, index: u64, long: bool) -> Unit {
+        debug_assert!(id.0 < 1 << (u64::BITS - Unit::ID_SHIFT));
+        let long = if long { Unit::LONG } else { 0 };
+        Unit(id.0 << Unit::ID_SHIFT | long | index.min(Unit::LONG - 1))
     }
 
     pub fn id(self) -> FileId {
-        FileId(self.0 >> Unit::INDEX_BITS)
+        FileId(self.0 >> Unit::ID_SHIFT)
     }
 
-    /// Where in the file it begins.
-    pub fn start(self) -> u64 {
-        (self.0 & ((1 << Unit::INDEX_BITS) - 1)) * UNIT
+    fn index(self) -> u64 {
+        self.0 & (Unit::LONG - 1)
     }
+}
+
+/// How long units are: by the size of the tier when it was opened.
+#[derive(Debug, Clone, Copy)]
+pub struct Grain(u64);
+
+impl Grain {
+    pub fn of_tier(bytes: u64) -> Grain {
+        Grain((bytes / UNITS).next_power_of_two().clamp(UNIT_MIN, UNIT_MAX))
+    }
+
+    /// Bytes.
+    pub fn unit(self) -> u64 {
+        self.0
+    }
+
+    /// The units of a stretch of a file. One that is longer than the tier is mostly holes: the
+    /// largest units do for it.
+    pub fn units(self, id: FileId, start: u64, end: u64) -> impl Iterator<Item = Unit> {
+        let last = end.saturating_sub(1).max(start);
+        let long = last / self.0 >= Unit::LONG || (last - start) / self.0 > 2 * UNITS;
+        let unit = if long { UNIT_MAX } else { self.0 };
+        (start / unit..=last / unit).map(move |index| Unit::new(id, index, long))
+    }
+
+    /// What it stands for, as offsets in its file.
+    pub fn range(self, unit: Unit) -> (u64, u64) {
+        let bytes = if unit.0 & Unit::LONG == 0 { self.0 } else { UNIT_MAX };
+        (unit.index() * bytes, (unit.index() + 1) * bytes)
+    }
+}
+
+/// How often units of large files were used of late. By hash and without a lock: two that share a
+/// counter are kept a little longer, two uses at the same moment may count as one.
+#[derive(Debug)]
+pub struct Uses(Box<[AtomicU8]>);
+
+impl Uses {
+    /// Sixteen counters for each unit that a tier of `bytes` holds: few share one.
+    pub fn of_tier(bytes: u64) -> Uses {
+        let units = (bytes / Grain::of_tier(bytes).unit()).clamp(1 << 10, 1 << 18);
+        Uses((0..16 * units.next_power_of_two()).map(|_| AtomicU8::new(0)).collect())
+    }
+
+    fn of(&self, unit: Unit) -> &AtomicU8 {
+        // Fibonacci hashing.
+        let hash = unit.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        &self.0[(hash >> (u64::BITS - self.0.len().trailing_zeros())) as usize]
+    }
+
+    pub fn note(&self, unit: Unit) {
+        count_up(self.of(unit));
+    }
+
+    /// Reads and lowers.
+    pub fn take(&self, unit: Unit) -> u8 {
+        count_down(self.of(unit))
+    }
+}
+
+pub fn count_up(uses: &AtomicU8) {
+    let before = uses.load(Relaxed);
+    if before < HITS_MAX {
+        uses.store(before + 1, Relaxed);
+    }
+}
+
+/// What it was before.
+pub fn count_down(uses: &AtomicU8) -> u8 {
+    let before = uses.load(Relaxed);
+    if before > 0 {
+        uses.store(before - 1, Relaxed);
+    }
+    before
 }
 
 /// What the caller did with an offered unit.
@@ -57,8 +149,10 @@ pub enum Answer {
     Evicted(u64),
     /// This many bytes are free, and others of the unit are still there.
     Partly(u64),
-    /// Not now: dirty, pinned, open or in flight.
+    /// Not now: dirty, pinned or open.
     Refused,
+    /// Its file is being read or written at this moment.
+    Busy,
     /// The unit no longer exists.
     Unknown,
 }
@@ -82,8 +176,8 @@ struct Members(HashMap<u64, u64>);
 impl Members {
     /// The word a unit is in, and its bit there.
     fn place(unit: Unit) -> (u64, u64) {
-        let (id, index) = (unit.0 >> Unit::INDEX_BITS, unit.0 & ((1 << Unit::INDEX_BITS) - 1));
-        ((id >> 6) << Unit::INDEX_BITS | index, 1 << (id & 63))
+        let (id, place) = (unit.id().0, unit.0 & ((1 << Unit::ID_SHIFT) - 1));
+        ((id >> 6) << Unit::ID_SHIFT | place, 1 << (id & 63))
     }
 
     /// Returns whether it was not in.
@@ -138,7 +232,8 @@ impl Evictor {
     /// Offers units in order until `enough` bytes are free or everything was offered. What is new
     /// is asked first as long as it is more than a tenth, and after that when all of main refuses:
     /// a file that is written all the time may have its only clean bytes there. `hits` reads and
-    /// lowers a unit's counter, `evict` tries to free it. Returns the bytes freed.
+    /// lowers a unit's counter, `evict` tries to free it. Those that are busy are left where they
+    /// are, up to [`ASIDE_MAX`] of each queue. Returns the bytes freed.
     pub fn run(
         &mut self,
         enough: u64,
@@ -150,6 +245,7 @@ impl Evictor {
         let (mut lap, mut spared, mut again) = (self.main.len(), false, HITS_MAX);
         // Each unit can be offered once from small and HITS_MAX + 1 times from main.
         let mut steps = self.len() * (usize::from(HITS_MAX) + 2);
+        let mut aside = (Vec::new(), Vec::new());
         while freed < enough && steps > 0 && self.len() > 0 {
             steps -= 1;
             if lap == 0 && spared && again > 0 {
@@ -178,10 +274,14 @@ impl Evictor {
                     freed += bytes;
                     self.main.push_back(unit);
                 }
-                Answer::Refused => self.main.push_back(unit),
+                Answer::Busy if from_small && aside.0.len() < ASIDE_MAX => aside.0.push(unit),
+                Answer::Busy if !from_small && aside.1.len() < ASIDE_MAX => aside.1.push(unit),
+                Answer::Refused | Answer::Busy => self.main.push_back(unit),
                 Answer::Unknown => self.members.remove(unit),
             }
         }
+        aside.0.into_iter().rev().for_each(|unit| self.small.push_front(unit));
+        aside.1.into_iter().rev().for_each(|unit| self.main.push_front(unit));
         freed
     }
 
@@ -205,7 +305,7 @@ impl Evictor {
                     freed += bytes;
                     true
                 }
-                Some(Answer::Refused) | None => true,
+                Some(Answer::Refused | Answer::Busy) | None => true,
             }
         };
         self.small.retain(&mut stays);
@@ -229,7 +329,7 @@ mod tests {
     use std::collections::HashMap;
 
     fn unit(n: u64) -> Unit {
-        Unit::new(FileId(n), 0)
+        Unit::new(FileId(n), 0, false)
     }
 
     #[test]
@@ -262,6 +362,67 @@ mod tests {
         assert_eq!(evictor.run(1, |_| 0, |_| Answer::Refused), 0);
         assert_eq!(evictor.len(), 50);
         assert_eq!(evictor.run(50, |_| 0, |_| Answer::Evicted(1)), 50);
+    }
+
+    #[test]
+    fn who_is_busy_keeps_its_place() {
+        let mut evictor = Evictor::default();
+        (0..50).for_each(|n| evictor.admit(unit(n)));
+        evictor.run(1, |_| 0, |_| Answer::Refused);
+        (50..55).for_each(|n| evictor.admit(unit(n)));
+        let order = |evictor: &Evictor| [&evictor.small, &evictor.main].map(|q| q.clone());
+        let before = order(&evictor);
+        assert_eq!(evictor.run(1, |_| 0, |_| Answer::Busy), 0);
+        assert_eq!(order(&evictor), before);
+        let freed = evictor.run(
+            1,
+            |_| 0,
+            |u| match u.id().0 {
+                n if n < 3 => Answer::Busy,
+                _ => Answer::Evicted(1),
+            },
+        );
+        assert_eq!((freed, evictor.main.front()), (1, Some(&unit(0))), "{evictor:?}");
+        assert_eq!(evictor.len(), 54);
+    }
+
+    #[test]
+    fn units_are_as_long_as_the_tier_asks_for_and_cover_everything() {
+        for (tier, unit) in [(0, 256), (4096, 256), (16 << 10, 1024), (1 << 30, 8192)] {
+            assert_eq!(Grain::of_tier(tier << 20).unit(), unit << 10);
+        }
+        let grain = Grain::of_tier(1 << 30);
+        let (tib, kib) = (1 << 40, 1 << 10);
+        for (start, end) in [
+            (0, 1),
+            (0, 0),
+            (300 * kib, 900 * kib),
+            (7, tib),
+            (5 * tib, 5 * tib + 1),
+            (0, 64 * tib),
+        ] {
+            let mut at = start;
+            for unit in grain.units(FileId(7), start, end) {
+                let (from, to) = grain.range(unit);
+                assert!(unit.id() == FileId(7) && from <= at && at < to, "{from} {at} {to}");
+                at = to;
+            }
+            assert!(at >= end, "{at} of {end}");
+        }
+        assert!(grain.units(FileId(7), 0, 1 << 40).count() <= 1 << 17, "mostly holes");
+    }
+
+    #[test]
+    fn uses_are_counted_by_unit() {
+        let (grain, uses) = (Grain::of_tier(1 << 30), Uses::of_tier(1 << 30));
+        let units: Vec<Unit> = grain.units(FileId(7), 0, 1 << 30).collect();
+        let (hot, cold) = units.split_at(units.len() / 4);
+        for _ in 0..5 {
+            hot.iter().for_each(|unit| uses.note(*unit));
+        }
+        assert!(hot.iter().all(|unit| uses.take(*unit) > 0));
+        let mistaken = cold.iter().filter(|unit| uses.take(**unit) > 0).count();
+        assert!(mistaken * 20 < cold.len(), "{mistaken} of {}", cold.len());
     }
 
     #[test]
@@ -380,7 +541,7 @@ mod tests {
     fn units_are_told_apart() {
         let mut members = Members::default();
         let units: Vec<Unit> = [(0, 0), (63, 0), (64, 0), (1, 1), (1, 64), (2, 1)]
-            .map(|(n, i)| Unit::new(FileId(n), i))
+            .map(|(n, i)| Unit::new(FileId(n), i, false))
             .into();
         for unit in &units {
             assert!(members.insert(*unit) && !members.insert(*unit), "{unit:?}");

@@ -9,13 +9,13 @@
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
 use std::path::Path;
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Instant;
 
 use forebay_backing::{Attr, BackingFile, FileKey, Timestamp};
 
-use crate::evict::HITS_MAX;
+use crate::evict::{Unit, Uses, count_down, count_up};
 use crate::heat::Heat;
 use crate::log::FileId;
 use crate::media::{MediaFile, MediaStat};
@@ -31,6 +31,8 @@ pub struct File {
     /// Signaled when a fill, a flush or an I/O in flight ends.
     pub(crate) changed: Condvar,
     hits: AtomicU8,
+    /// Uses of its units are counted apart.
+    in_units: AtomicBool,
     /// Bytes that requests moved lately.
     pub(crate) heat: Heat,
 }
@@ -97,6 +99,8 @@ pub(crate) struct Live {
     pub pins: u32,
     /// Reads, copies and syncs of the shadow in flight.
     pub io: u32,
+    /// Those of them that see by `thrown` whether clean bytes went meanwhile.
+    pub io_that_looks: u32,
     /// Changes around the tier in flight.
     pub arounds: u32,
     /// Changed around the tier: the backing file is another than we know.
@@ -133,6 +137,8 @@ pub(crate) struct Live {
     /// The shadow's size and mtime at the last complete copy of an opaque file.
     pub copied_at: Option<MediaStat>,
     pub stream: Stream,
+    /// Where the last read ended.
+    pub read_to: u64,
     /// The last name is gone; the file lives until its last handle is closed.
     pub unlinked: bool,
     /// The shadow's directory entry is known to be durable.
@@ -217,6 +223,8 @@ impl Flight {
 pub(crate) struct Stream {
     /// Where the next read of a sequential reader begins.
     pub next: u64,
+    /// Bytes read in order so far.
+    pub run: u64,
     /// How far ahead is worth fetching; 0 while reads are random.
     pub window: u64,
     /// Up to where fetches were already asked for.
@@ -244,6 +252,7 @@ impl File {
             inner: Mutex::new(inner),
             changed: Condvar::new(),
             hits: AtomicU8::new(0),
+            in_units: AtomicBool::new(false),
             heat: Heat::default(),
         })
     }
@@ -252,20 +261,21 @@ impl File {
         self.inner.lock().expect("no panic under a file's lock")
     }
 
-    /// Counts one use, for eviction.
+    /// Counts one use of all of it, for eviction.
     pub fn hit(&self) {
-        let hits = self.hits.load(Relaxed);
-        if hits < HITS_MAX {
-            self.hits.store(hits + 1, Relaxed);
-        }
+        count_up(&self.hits);
     }
 
-    pub(crate) fn take_hits(&self) -> u8 {
-        let hits = self.hits.load(Relaxed);
-        if hits > 0 {
-            self.hits.store(hits - 1, Relaxed);
-        }
-        hits
+    /// Counts one use of a unit of it.
+    pub(crate) fn hit_unit(&self, uses: &Uses, unit: Unit) {
+        self.in_units.store(true, Relaxed);
+        uses.note(unit);
+    }
+
+    /// Reads and lowers.
+    pub(crate) fn take_hits(&self, uses: &Uses, unit: Unit) -> u8 {
+        let hits = count_down(&self.hits);
+        if self.in_units.load(Relaxed) { hits.max(uses.take(unit)) } else { hits }
     }
 
     /// The path it is known by now.
@@ -376,11 +386,13 @@ impl Inner {
     }
 
     /// Whether clean bytes may be given up now. A flight, which counts as one I/O, is in no way: it
-    /// reads dirty bytes only, and a busy file would otherwise never make room.
+    /// reads dirty bytes only, and a busy file would otherwise never make room. Nor is a sync: a
+    /// database's largest file would keep what nobody wants for ever.
     pub fn may_evict(&self) -> bool {
         !self.state.flags.opaque
             && self.live.as_ref().is_none_or(|live| {
-                live.pins == 0 && live.writers == 0 && live.io == u32::from(live.flight.is_some())
+                let harmless = u32::from(live.flight.is_some()) + live.io_that_looks;
+                live.pins == 0 && live.writers == 0 && live.io == harmless
             })
     }
 

@@ -26,12 +26,17 @@ pub(crate) const CHUNK: u64 = 1 << 20;
 /// A random fill. At 16 KiB a store of 5 ms and 100 MB/s answers as many requests as at 4 KiB.
 const RANDOM: u64 = 16 << 10;
 
-/// The window of a stream that has just been recognized.
+/// The window of a stream that has just been recognized. It is twice what was read in order then:
+/// who reads small pieces and stops soon has little fetched in vain.
 const WINDOW_MIN: u64 = 512 << 10;
 
 /// How far off the expected offset a read still counts as the stream: the kernel's own read-ahead
-/// arrives out of order.
+/// arrives out of order. Smaller reads than that makes are in order.
 const SLACK: u64 = 512 << 10;
+const READ_AHEAD_MIN: u64 = 64 << 10;
+
+/// So much read in order is a stream.
+const STREAM_MIN: u64 = 128 << 10;
 
 /// How long a file is looked for that is being renamed.
 const RENAMES_MAX: Duration = Duration::from_millis(500);
@@ -75,13 +80,19 @@ impl Engine {
         }
         let size = inner.state.size;
         let stream = &mut inner.live().stream;
-        let sequential = start.abs_diff(stream.next) <= SLACK && start + SLACK >= stream.next;
-        if !sequential || (start == 0 && stream.next > 2 * SLACK) {
-            *stream = crate::file::Stream { next: end, window: 0, asked: end };
+        let slack = if end - start >= READ_AHEAD_MIN { SLACK } else { 0 };
+        let goes_on = start.abs_diff(stream.next) <= slack;
+        if !goes_on || (start == 0 && stream.next > 2 * SLACK) {
+            *stream = crate::file::Stream { next: end, run: end - start, window: 0, asked: end };
             return;
         }
+        stream.run += end - start;
         stream.next = stream.next.max(end);
-        stream.window = (stream.window * 2).clamp(WINDOW_MIN, max.max(WINDOW_MIN)).min(max);
+        // Who begins at the beginning goes on; a database that reads a few neighbors does not.
+        if stream.run < STREAM_MIN && start > 0 && stream.window == 0 {
+            return;
+        }
+        stream.window = (stream.run * 2).clamp(WINDOW_MIN, max.max(WINDOW_MIN)).min(max);
         let until = (stream.next + stream.window).min(size);
         // Ask in whole chunks, and only once half a window is used up: fewer, larger requests.
         let from = stream.asked.max(end).next_multiple_of(CHUNK);

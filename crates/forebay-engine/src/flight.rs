@@ -230,18 +230,14 @@ impl Engine {
         };
         let synced = self.note_tier(synced).is_ok();
         for (_, job) in jobs {
+            let mut inner = job.file.lock();
+            let (dirty, beside) = (&job.dirty, Beside::default());
             if synced
-                && let Ok(false) = self.record_synced(
-                    &job.file,
-                    job.size,
-                    &job.dirty,
-                    &Beside::default(),
-                    job.cut_seq,
-                )
+                && let Ok(false) =
+                    self.record_synced(&job.file, &mut inner, job.size, dirty, &beside, job.cut_seq)
             {
                 job.fail(Error::os(libc::EBUSY, "truncated at the beginning of the flush"));
             }
-            let mut inner = job.file.lock();
             inner.sync_failed |= !synced;
             inner.state.flags.flush_open = true;
             let _ = self.put(&job.file, &mut inner);

@@ -16,6 +16,13 @@ use crate::ranges::{Run, State};
 use crate::served::{Before, Served};
 use crate::space::Patience;
 
+/// Whether clean bytes may be evicted while a file is synced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Meanwhile {
+    Allowed,
+    Refused,
+}
+
 /// What `fallocate` is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Allocate {
@@ -61,7 +68,7 @@ impl Engine {
         let keeps = self.keeps(file, lane, offset, offset + buf.len() as u64);
         let mut past = Why::Full;
         // Eviction may take a range between its fill and our read of it; it cannot go on for long.
-        for _ in 0..16 {
+        for turn in 0..16 {
             let mut inner = file.lock();
             let size = inner.size();
             if offset >= size || buf.is_empty() {
@@ -72,7 +79,7 @@ impl Engine {
                 true => None,
                 false => inner.state.ranges.first_gap(offset, end),
             };
-            if let Ok(ahead) = keeps {
+            if let (Ok(ahead), 0) = (keeps, turn) {
                 self.note_stream(file, &mut inner, (offset, end), ahead);
             }
             let Some(gap) = gap else {
@@ -138,16 +145,28 @@ impl Engine {
     ) -> Result<usize> {
         let _beat = self.drain.tier_pulse.begin();
         let shadow = self.shadow(file, &mut inner)?;
+        self.note_use(file, &mut inner, offset, buf.len() as u64);
         inner.live().io += 1;
         drop(inner);
         let result = self.note_tier(shadow.read_at(buf, offset));
         let n = self.end_io(file, result)?;
-        file.hit();
         file.heat.add(n as u64, self.started.elapsed().as_secs());
         add(&self.counters.read_bytes, n as u64);
         // A file cut short by somebody else in the tier would be our bug; never invent a short read.
         buf[n..].fill(0);
         Ok(buf.len())
+    }
+
+    /// For eviction. Who reads on within a unit uses it once.
+    fn note_use(&self, file: &File, inner: &mut Inner, offset: u64, len: u64) {
+        let unit = self.grain.unit();
+        let goes_on = std::mem::replace(&mut inner.live().read_to, offset + len) == offset;
+        if inner.state.size <= unit {
+            return file.hit();
+        }
+        let known = usize::from(goes_on && !offset.is_multiple_of(unit));
+        let units = self.grain.units(file.id, offset, offset + len).skip(known);
+        units.for_each(|unit| file.hit_unit(&self.uses, unit));
     }
 
     fn end_io<T>(&self, file: &Arc<File>, result: Result<T>) -> Result<T> {
@@ -554,11 +573,13 @@ impl Engine {
         }
         add(&self.counters.syncs, 1);
         // A truncation that falls into a sync makes it say nothing; who truncates all the time
-        // while he syncs from elsewhere gets what a few tries can give.
+        // while he syncs from elsewhere gets what a few tries can give. So does an eviction, once.
+        let mut evictions = Meanwhile::Allowed;
         for _ in 0..8 {
-            if self.try_sync(file)? {
+            if self.try_sync(file, evictions)? {
                 break;
             }
+            evictions = Meanwhile::Refused;
         }
         // What was recorded since of others is theirs to sync.
         let logged = file.lock().live.as_ref().and_then(|live| live.logged_seq);
@@ -567,8 +588,13 @@ impl Engine {
         Ok(())
     }
 
-    /// One sync; `false` if the size changed meanwhile, so that it proves nothing.
-    pub(crate) fn try_sync(self: &Arc<Self>, file: &Arc<File>) -> Result<bool> {
+    /// One sync; `false` if the size changed meanwhile, or what it was for is gone, so that it proves
+    /// nothing.
+    pub(crate) fn try_sync(
+        self: &Arc<Self>,
+        file: &Arc<File>,
+        evictions: Meanwhile,
+    ) -> Result<bool> {
         let mut inner = file.lock();
         if !inner.state.is_dirty() {
             // It was flushed: the record that says so must not be lost, or recovery would take an
@@ -584,13 +610,25 @@ impl Engine {
         let live = inner.live();
         live.synced_to = live.written_to;
         live.synced_at = Some(Instant::now());
-        let (named, cut_seq) = (live.named, live.cut_seq);
+        let (named, cut_seq, thrown) = (live.named, live.cut_seq, live.thrown.mark());
+        let looks = u32::from(evictions == Meanwhile::Allowed);
         live.io += 1;
+        live.io_that_looks += looks;
         drop(inner);
         let synced = self.sync_shadow(file, &*shadow, named);
         failpoint::pass("sync.shadow");
-        let recorded =
-            synced.and_then(|()| self.record_synced(file, size, &ranges, &beside, cut_seq));
+        let mut inner = file.lock();
+        // What was flushed, evicted and written again since is not what was synced.
+        let live = inner.live();
+        let gone = evictions == Meanwhile::Allowed
+            && ranges.iter().any(|&(start, end)| live.thrown.any_since(thrown, start, end));
+        live.io_that_looks -= looks;
+        let recorded = match synced {
+            Ok(()) if gone => Ok(false),
+            Ok(()) => self.record_synced(file, &mut inner, size, &ranges, &beside, cut_seq),
+            Err(error) => Err(error),
+        };
+        drop(inner);
         self.end_io(file, recorded)
     }
 
@@ -616,12 +654,12 @@ impl Engine {
     pub(crate) fn record_synced(
         &self,
         file: &Arc<File>,
+        inner: &mut Inner,
         size: u64,
         ranges: &[(u64, u64)],
         beside: &Beside,
         cut_seq: u64,
     ) -> Result<bool> {
-        let mut inner = file.lock();
         if inner.live().cut_seq != cut_seq {
             return Ok(false);
         }
@@ -649,11 +687,11 @@ impl Engine {
         let durable_size = inner.state.durable_size;
         inner.state.mark_synced(size, &ranges);
         let recorded = if !inner.recorded || ranges.len() > 1000 {
-            self.put(file, &mut inner)
+            self.put(file, inner)
         } else {
             let size = inner.state.durable_size.get().expect("set by the sync");
             let entry = Entry::Synced { id: file.id, size, ranges: ranges.clone() };
-            self.append(&mut inner, &entry)
+            self.append(inner, &entry)
         };
         if recorded.is_err() {
             // The next sync must not take it for known.
@@ -664,7 +702,7 @@ impl Engine {
         }
         let kept = inner.still_clean(beside);
         let entry = Entry::Kept { id: file.id, ranges: kept.clone() };
-        if !kept.is_empty() && self.append(&mut inner, &entry).is_ok() {
+        if !kept.is_empty() && self.append(inner, &entry).is_ok() {
             inner.state.keep(&kept);
             inner.live().keeps_since.get_or_insert_with(Instant::now);
         }

@@ -10,6 +10,7 @@ use forebay_backing::{Attr, Error, Kind, Result};
 use crate::config::Tunables;
 use crate::engine::Engine;
 use crate::file::{File, Inner};
+use crate::io::Meanwhile;
 use crate::report::{Failure, Progress, Report};
 use crate::state::FileState;
 
@@ -188,7 +189,7 @@ impl Engine {
         let writing: Vec<Arc<File>> =
             self.space.unseen.lock().expect("no panic inside").values().cloned().collect();
         for file in &writing {
-            let _ = self.try_sync(file);
+            let _ = self.try_sync(file, Meanwhile::Refused);
         }
         let seq = self.index.seq();
         let durable = self.media().sync_all();

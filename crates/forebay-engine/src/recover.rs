@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::attach::Attached;
 use crate::config::{Config, Tunables};
 use crate::engine::{Counters, Engine, Space, now_ms};
-use crate::evict::Evictor;
+use crate::evict::{Evictor, Grain, Uses};
 use crate::file::{DirtyQueue, File};
 use crate::health::Health;
 use crate::index::{Index, Loaded};
@@ -98,6 +98,8 @@ impl Engine {
         let (fill_depth, flush_depth) = (tunables.fill_depth, tunables.flush_depth);
         let mut evictor = Evictor::default();
         evictor.set_policy(tunables.eviction);
+        let total = tier.media.space().map_err(|e| Error::io(e, "measuring the tier"))?.total;
+        let tier_bytes = tunables.tier_size.unwrap_or(total).min(total);
         let engine = Arc::new(Engine {
             tier,
             index,
@@ -111,6 +113,8 @@ impl Engine {
             space: Space::default(),
             dirty: Mutex::new(DirtyQueue::default()),
             evictor: Mutex::new(evictor),
+            grain: Grain::of_tier(tier_bytes),
+            uses: Uses::of_tier(tier_bytes),
             around: Default::default(),
             rules: Default::default(),
             fills: Pool::new("fb-fill", fill_depth as usize),

@@ -8,7 +8,7 @@ use forebay_backing::{Error, Result};
 
 use crate::config::Tunables;
 use crate::engine::{Engine, add, is_alone, now_ms};
-use crate::evict::{Answer, UNIT, Unit};
+use crate::evict::{Answer, UNIT_MAX, Unit};
 use crate::failpoint;
 use crate::file::{File, Inner};
 use crate::log::Mark;
@@ -125,7 +125,7 @@ impl Engine {
     /// The medium itself said that it is full: believe it over our sums.
     pub(crate) fn tier_is_full(&self, need: u64) {
         self.measure();
-        self.evict_bytes(need.max(UNIT));
+        self.evict_bytes(need.max(UNIT_MAX));
     }
 
     fn wait_for_drain(&self) {
@@ -179,7 +179,7 @@ impl Engine {
         let mut evictor = self.evictor.lock().expect("no panic inside");
         evictor.run(
             bytes,
-            |unit| self.by_id(unit.id()).map_or(0, |file| file.take_hits()),
+            |unit| self.by_id(unit.id()).map_or(0, |file| file.take_hits(&self.uses, unit)),
             |unit| {
                 let Some(file) = self.by_id(unit.id()) else { return Answer::Unknown };
                 match file.inner.try_lock() {
@@ -189,7 +189,7 @@ impl Engine {
                         if is_new && busy.len() < EVICT_BUSY {
                             busy.push(file.clone());
                         }
-                        Answer::Refused
+                        Answer::Busy
                     }
                 }
             },
@@ -238,14 +238,17 @@ impl Engine {
         unit: Unit,
     ) -> Answer {
         let Some(inner) = guard else { return Answer::Unknown };
-        if inner.is_pinned() || !inner.may_evict() {
+        if inner.is_pinned() || inner.is_passed() {
             return Answer::Refused;
         }
-        let start = unit.start();
-        match self.evict_range(file, inner, start, start + UNIT) {
+        if !inner.may_evict() {
+            return Answer::Busy;
+        }
+        let (start, end) = self.grain.range(unit);
+        match self.evict_range(file, inner, start, end) {
             Ok(0) if inner.state.is_dirty() => Answer::Refused,
             // What is dirty of it now will be clean without being announced again.
-            Ok(freed) if inner.state.ranges.within(start, start + UNIT).next().is_some() => {
+            Ok(freed) if inner.state.ranges.within(start, end).next().is_some() => {
                 Answer::Partly(freed)
             }
             Ok(freed) => {

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use forebay_backing::wrap::{Fault, FaultRule, FaultRules};
 use forebay_backing::{Access, BackingStore, Kind, RenameMode};
@@ -11,7 +12,7 @@ use forebay_engine::{
 
 use crate::media::CrashMedia;
 use crate::rng::Rng;
-use crate::start::{NEW, abandon, patient, start};
+use crate::start::{NEW, abandon, counter, patient, start};
 use crate::store::MemStore;
 
 pub const KIB: usize = 1 << 10;
@@ -133,6 +134,42 @@ fn a_cut_does_not_flush_holes_over_what_somebody_else_wrote() {
         assert!(file_of(store, "f") == [b'T'; 64 * KIB], "their bytes were overwritten");
     });
     assert!(images > 1, "nothing was unsynced");
+}
+
+/// What a sync finds dirty may be flushed, evicted and written again before it ends: it has made
+/// none of that durable.
+// S-3 S-4
+#[test]
+fn a_cut_does_not_flush_holes_that_were_punched_during_a_sync() {
+    let bed = Bed::new();
+    let (file, _) = bed.engine.create(Path::new("f"), &NEW).expect("no such file yet");
+    bed.engine.write(&file, 0, &[b'A'; 64 * KIB]).expect("room");
+    let (engine, synced) = (bed.engine.clone(), file.clone());
+    let begun = AtomicBool::new(false);
+    bed.media.after_shadow_sync(move || {
+        if begun.swap(true, Relaxed) {
+            return;
+        }
+        engine.flush_file(&synced).expect("a store that works");
+        let roomy = engine.tunables();
+        let tiny = Tunables { tier_size: Some(4096), ..roomy.clone() };
+        engine.set_tunables(tiny).expect("valid");
+        assert_eq!(
+            counter(&engine, "evicted_bytes"),
+            64 * KIB as u64,
+            "syncs do not stand against it"
+        );
+        engine.set_tunables(roomy).expect("valid");
+        engine.write(&synced, 0, &[b'B'; 64 * KIB]).expect("room");
+    });
+    bed.engine.sync(&file).expect("a tier that works");
+    assert_eq!(counter(&bed.engine, "evicted_bytes"), 64 * KIB as u64);
+    bed.cut_the_power(|store| {
+        let found = file_of(store, "f");
+        assert_eq!(found.len(), 64 * KIB);
+        assert!(found.iter().all(|byte| [b'A', b'B'].contains(byte)), "holes were flushed");
+    });
+    drop(file);
 }
 
 // S-7

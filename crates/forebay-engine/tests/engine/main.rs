@@ -7,6 +7,7 @@ mod bytes;
 mod died;
 mod drain;
 mod hook;
+mod hot;
 mod journal;
 mod kept;
 mod leaving;
