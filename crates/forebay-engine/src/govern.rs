@@ -89,6 +89,7 @@ impl Engine {
         self.drain.valve.set(Setting {
             pace,
             depth: decision.depth,
+            depth_max: decision.depth_max,
             rate_max: tunables.rate_max,
             ops_max: tunables.ops_max,
         });

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::governor::Busy;
 use crate::governor::bucket::Bucket;
+use crate::governor::queue::{Place, Queue};
 
 pub(crate) struct Valve {
     epoch: Instant,
@@ -19,8 +20,7 @@ struct Flow {
     pace: Bucket,
     cap: Bucket,
     ops: Bucket,
-    depth: u32,
-    active: u32,
+    queue: Queue,
     demands: u32,
     /// Somebody who waits watches the clock.
     led: bool,
@@ -30,7 +30,7 @@ struct Flow {
 }
 
 /// One copy under way.
-pub(crate) struct Pass<'a>(&'a Valve);
+pub(crate) struct Pass<'a>(&'a Valve, Option<Place>);
 
 /// Somebody waits for a flush.
 pub(crate) struct Demanded<'a>(&'a Valve);
@@ -40,7 +40,9 @@ pub(crate) struct Demanded<'a>(&'a Valve);
 pub(crate) struct Setting {
     /// Bytes per second.
     pub pace: f64,
+    /// Copies at once; of small ones more.
     pub depth: u32,
+    pub depth_max: u32,
     /// The user's caps; 0 is none.
     pub rate_max: u64,
     pub ops_max: u64,
@@ -56,8 +58,7 @@ impl Default for Valve {
             pace: Bucket::striding(f64::INFINITY, Duration::ZERO),
             cap: open(),
             ops: open(),
-            depth: 1,
-            active: 0,
+            queue: Queue::default(),
             demands: 0,
             led: false,
             paced: false,
@@ -79,7 +80,7 @@ impl Valve {
         flow.pace.set_rate(setting.pace, now);
         flow.cap.set_rate(capped(setting.rate_max), now);
         flow.ops.set_rate(capped(setting.ops_max), now);
-        flow.depth = setting.depth.max(1);
+        flow.queue.set(setting.depth, setting.depth_max);
         drop(flow);
         self.changed.notify_all();
     }
@@ -87,7 +88,7 @@ impl Valve {
     /// What held copies up since the last call.
     pub fn busy(&self) -> Busy {
         let mut flow = self.flow();
-        let (paced, copied) = (flow.paced, flow.copied || flow.active > 0);
+        let (paced, copied) = (flow.paced, flow.copied || !flow.queue.is_empty());
         (flow.paced, flow.copied) = (false, false);
         match (paced, copied) {
             (true, _) => Busy::Paced,
@@ -128,13 +129,11 @@ impl Valve {
             flow = self.changed.wait_timeout(flow, nap).expect("no panic inside").0;
         };
         flow.led &= !leads;
-        if passes {
-            flow.take(bytes);
-        }
+        let pass = passes.then(|| Pass(self, Some(flow.take(bytes))));
         drop(flow);
         // The next one may go as well, or watches the clock from now on.
         self.changed.notify_one();
-        passes.then(|| Pass(self))
+        pass
     }
 }
 
@@ -149,23 +148,25 @@ impl Flow {
         // Who goes ahead of the pace is held up by it, and not by the store.
         self.paced |= paced.is_some() || self.pace.is_in_debt();
         // Who waits for depth is woken by the end of a copy.
-        paced.or((self.active >= self.depth).then_some(NAP))
+        paced.or((!self.queue.has_room()).then_some(NAP))
     }
 
-    fn take(&mut self, bytes: u64) {
+    fn take(&mut self, bytes: u64) -> Place {
         if self.demands == 0 {
             self.pace.take(bytes as f64);
         }
         self.cap.take(bytes as f64);
         self.ops.take(1.0);
-        self.active += 1;
         self.copied = true;
+        self.queue.enter(bytes)
     }
 }
 
 impl Drop for Pass<'_> {
     fn drop(&mut self) {
-        self.0.flow().active -= 1;
+        if let Some(place) = self.1.take() {
+            self.0.flow().queue.leave(place);
+        }
         self.0.changed.notify_one();
     }
 }
@@ -181,7 +182,7 @@ mod tests {
     use super::*;
 
     fn setting(pace: f64, rate_max: u64) -> Setting {
-        Setting { pace, depth: 16, rate_max, ops_max: 0 }
+        Setting { pace, depth: 16, depth_max: 16, rate_max, ops_max: 0 }
     }
 
     #[test]

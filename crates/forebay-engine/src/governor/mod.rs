@@ -18,6 +18,7 @@ pub mod gate;
 pub mod law;
 pub mod occupancy;
 pub mod pick;
+pub mod queue;
 pub mod rate;
 pub mod schedule;
 
@@ -172,8 +173,10 @@ pub struct Decision {
     /// Bytes per second of what is copied. It may be more: what is on its way has its deadline, too,
     /// and what waits for it to land.
     pub pace: f64,
-    /// Copies in flight at once.
+    /// Copies in flight at once; of small ones more, as a [`queue`] counts them, ...
     pub depth: u32,
+    /// ... up to so many.
+    pub depth_max: u32,
     pub term: Term,
     pub limit: Limit,
     /// Only what is at least this old is due.
@@ -285,6 +288,7 @@ impl Governor {
             rate,
             pace,
             depth,
+            depth_max,
             term: if rate > 0.0 { term } else { Term::None },
             limit,
             from_age,

@@ -9,6 +9,7 @@ mod checks;
 mod deadline;
 mod demands;
 mod disk;
+mod head;
 mod load;
 mod order;
 mod presets;
