@@ -51,12 +51,11 @@ impl Engine {
         let pieces: Vec<Piece> =
             candidates.iter().flat_map(|candidate| candidate.pieces.iter().copied()).collect();
         let forced = matches!(decision.term, Term::Level | Term::Hard | Term::Deadline);
-        let window = age::window(tunables.max_age);
         let rule = Rule {
             budget,
             from_age: decision.from_age,
             settle: tunables.settle,
-            no_wait_age: tunables.max_age.saturating_sub(window / 2),
+            no_wait_age: age::no_wait_age(tunables.max_age),
             hot: if forced { Hot::FillUp } else { Hot::Stay },
         };
         taken(&candidates, &pick(&pieces, &rule))

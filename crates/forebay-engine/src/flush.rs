@@ -109,7 +109,8 @@ impl Engine {
         }
         if decision.rate <= 0.0 {
             let asked_for_nothing = decision.limit == Limit::NotYetDue;
-            let why = || self.why_nothing_can_be_taken(Duration::ZERO, None);
+            let settles = || self.all_settles().then_some("settle");
+            let why = || self.why_nothing_can_be_taken(Duration::ZERO, None).or_else(settles);
             return self.is_stuck(asked_for_nothing.then(why).flatten());
         }
         let batch = self.due(&decision);

@@ -9,7 +9,7 @@ use crate::attach::Attachment;
 use crate::config::Tunables;
 use crate::engine::{Engine, add, now_ms};
 use crate::file::{File, Inner};
-use crate::governor::age::Cohort;
+use crate::governor::age::{Cohort, no_wait_age};
 use crate::governor::gate::Gate;
 use crate::governor::{Available, Decision, Limit, Sample, Urgent};
 use crate::order::Holds;
@@ -52,6 +52,8 @@ pub(crate) struct Ages {
     slots: Vec<Slot>,
     /// Of files that are on their way.
     flying: Vec<Slot>,
+    /// What was rewritten a moment ago, and waits.
+    hot: Vec<Slot>,
     settled_bytes: u64,
     look_again: Option<Instant>,
     /// Dirty and flushed bytes together, at the last tick, and by how much they ever rose.
@@ -196,14 +198,21 @@ impl Engine {
     pub fn dirty_ages(&self) -> Vec<AgeBucket> {
         let ages = self.drain.ages.lock().expect("no panic inside");
         let (mut cohorts, flying) = ages.cohorts(self.unsettled());
-        drop(ages);
         cohorts.extend(flying);
+        cohorts.extend(since_to_age(&ages.hot, 0));
+        drop(ages);
         let bounds = AGE_BOUNDS_SECS.iter().map(|secs| Some(*secs)).chain([None]);
         let younger = |bound: Option<u64>| {
             let fits = |cohort: &&Cohort| bound.is_none_or(|secs| cohort.age.as_secs() < secs);
             cohorts.iter().filter(fits).map(|cohort| cohort.bytes).sum()
         };
         bounds.map(|up_to_secs| AgeBucket { up_to_secs, bytes: younger(up_to_secs) }).collect()
+    }
+
+    /// Whether all that could be taken was rewritten a moment ago.
+    pub(crate) fn all_settles(&self) -> bool {
+        let ages = self.drain.ages.lock().expect("no panic inside");
+        ages.slots.is_empty() && !ages.hot.is_empty()
     }
 
     fn look_at_ages(&self, ages: &mut Ages, tunables: &Tunables) {
@@ -216,10 +225,12 @@ impl Engine {
         let mut look = Look {
             now: now_ms(),
             width,
-            settle: tunables.settle,
+            settle: tunables.settle.as_millis() as u64,
+            no_wait_age: no_wait_age(tunables.max_age).as_millis() as u64,
             holds: self.drain.holds.clone(),
             slots: BTreeMap::new(),
             flying: BTreeMap::new(),
+            hot: BTreeMap::new(),
             seen: 0,
             settled: 0,
         };
@@ -232,6 +243,7 @@ impl Engine {
         }
         ages.slots = look.slots.into_values().collect();
         ages.flying = look.flying.into_values().collect();
+        ages.hot = look.hot.into_values().collect();
         ages.settled_bytes = look.settled;
         ages.look_again = Some(Instant::now() + began.elapsed() * LOOK_SHARE);
     }
@@ -274,11 +286,14 @@ impl Engine {
 struct Look {
     now: u64,
     width: u64,
-    settle: Duration,
+    /// Milliseconds.
+    settle: u64,
+    no_wait_age: u64,
     holds: Arc<Holds>,
     /// By time.
     slots: BTreeMap<u64, Slot>,
     flying: BTreeMap<u64, Slot>,
+    hot: BTreeMap<u64, Slot>,
     seen: u64,
     settled: u64,
 }
@@ -308,16 +323,21 @@ impl Look {
     }
 
     fn add_part(&mut self, first: u64, last: u64, bytes: u64, way: Way) {
-        self.add(first, bytes, way);
-        if self.now.saturating_sub(last) >= self.settle.as_millis() as u64 {
+        let age = |then| self.now.saturating_sub(then);
+        let settled = age(last) >= self.settle;
+        if settled {
             self.settled += bytes;
         }
+        // Nobody may take it: it would only drive on what else there is, which then is done too soon.
+        let waits = way == Way::Here && !settled && age(first) < self.no_wait_age;
+        self.add(first, bytes, if waits { Way::Hot } else { way });
     }
 
     fn add(&mut self, first: u64, bytes: u64, way: Way) {
         let slots = match way {
             Way::Here => &mut self.slots,
             Way::Flying => &mut self.flying,
+            Way::Hot => &mut self.hot,
         };
         let new = Slot { oldest: first, youngest: first, bytes: 0 };
         let slot = slots.entry(first / self.width).or_insert(new);
@@ -328,11 +348,12 @@ impl Look {
     }
 }
 
-/// Whether a file can be taken, or is on its way already.
+/// Whether a part can be taken, is on its way already, or waits since it was just rewritten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     Here,
     Flying,
+    Hot,
 }
 
 impl Ages {

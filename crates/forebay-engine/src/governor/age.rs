@@ -32,6 +32,11 @@ pub fn window(max_age: Duration) -> Duration {
     max_age / WINDOW_PARTS
 }
 
+/// What is rewritten all the time waits no longer than until it is so old.
+pub fn no_wait_age(max_age: Duration) -> Duration {
+    max_age.saturating_sub(window(max_age) / 2)
+}
+
 /// How much earlier than needed to aim.
 fn early(max_age: Duration) -> Duration {
     (max_age / 8).clamp(Duration::from_millis(1), Duration::from_secs(1))
