@@ -79,6 +79,7 @@ pub(crate) struct Space {
     pub unseen: Mutex<HashMap<FileId, Arc<File>>>,
     /// What the tier may hold; measured again from time to time.
     pub limit: AtomicU64,
+    pub in_vain: Mutex<Option<crate::space::InVain>>,
 }
 
 macro_rules! counters {

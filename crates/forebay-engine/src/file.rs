@@ -162,14 +162,16 @@ pub(crate) struct Seen {
 
 /// What was lately thrown away of what was cached, or changed around the tier, so that who began
 /// to fetch it before notices.
-#[derive(Debug, Default, Clone, Copy)]
+#[derive(Debug, Default)]
 pub(crate) struct Thrown {
     times: u64,
-    last: [(u64, u64); Thrown::KEPT],
+    /// The last ones, in a circle.
+    last: Vec<(u64, u64)>,
 }
 
 impl Thrown {
-    const KEPT: usize = 8;
+    /// Of the smallest units so many go in a moment.
+    const KEPT: usize = 256;
 
     /// Where to look from later.
     pub fn mark(&self) -> u64 {
@@ -177,7 +179,10 @@ impl Thrown {
     }
 
     pub fn note(&mut self, start: u64, end: u64) {
-        self.last[self.times as usize % Thrown::KEPT] = (start, end);
+        match self.last.get_mut(self.times as usize % Thrown::KEPT) {
+            Some(oldest) => *oldest = (start, end),
+            None => self.last.push((start, end)),
+        }
         self.times += 1;
     }
 

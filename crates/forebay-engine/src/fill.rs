@@ -31,9 +31,9 @@ const RANDOM: u64 = 16 << 10;
 const WINDOW_MIN: u64 = 512 << 10;
 
 /// How far off the expected offset a read still counts as the stream: the kernel's own read-ahead
-/// arrives out of order. Smaller reads than that makes are in order.
+/// arrives out of order, and so does what programs read with a queue: by a few reads.
 const SLACK: u64 = 512 << 10;
-const READ_AHEAD_MIN: u64 = 64 << 10;
+const SLACK_READS: u64 = 8;
 
 /// So much read in order is a stream.
 const STREAM_MIN: u64 = 128 << 10;
@@ -80,15 +80,17 @@ impl Engine {
         }
         let size = inner.state.size;
         let stream = &mut inner.live().stream;
-        let slack = if end - start >= READ_AHEAD_MIN { SLACK } else { 0 };
-        let goes_on = start.abs_diff(stream.next) <= slack;
+        let len = end - start;
+        let goes_on = start.abs_diff(stream.next) <= (len * SLACK_READS).min(SLACK);
         if !goes_on || (start == 0 && stream.next > 2 * SLACK) {
-            *stream = crate::file::Stream { next: end, run: end - start, window: 0, asked: end };
+            // Who begins at the beginning goes on; a database that reads a few neighbors does not.
+            let window = if start == 0 { WINDOW_MIN.min(max) } else { 0 };
+            *stream = crate::file::Stream { next: end, run: len, window, asked: end };
             return;
         }
-        stream.run += end - start;
+        // Reading the same again leads nowhere.
+        stream.run += end.saturating_sub(stream.next).min(len);
         stream.next = stream.next.max(end);
-        // Who begins at the beginning goes on; a database that reads a few neighbors does not.
         if stream.run < STREAM_MIN && start > 0 && stream.window == 0 {
             return;
         }

@@ -378,6 +378,8 @@ impl Engine {
                 inner.state.lasts_as_on_store();
             }
             self.restamp(job, &mut inner, &flight.rewritten, since);
+            // Of what a size made, or a write behind others, nobody has told the evictor.
+            job.captured.iter().for_each(|&(start, end)| self.admit(file, start, end));
         }
         inner.dirt().trouble = None;
         crate::names::note_seen(&mut inner, looked, &found);

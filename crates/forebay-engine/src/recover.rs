@@ -157,8 +157,7 @@ impl Engine {
                 table.insert(file.clone());
             }
             let mut inner = file.lock();
-            let size = inner.state.size;
-            self.admit(&file, 0, size);
+            inner.state.ranges.iter().for_each(|run| self.admit(&file, run.start, run.end));
             self.account(&file, &mut inner);
         }
     }

@@ -22,6 +22,18 @@ const EVICT_BUSY: usize = 4;
 /// What eviction frees beyond the mark, so that it does not run for every write.
 const EVICT_STEP_PERCENT: u64 = 3;
 
+/// After everything was offered and nothing could go, it is offered again when a batch of the drain
+/// has landed, or when so much time has passed.
+const AGAIN_AFTER: Duration = Duration::from_millis(20);
+
+/// An eviction that freed nothing.
+#[derive(Clone, Copy)]
+pub(crate) struct InVain {
+    /// Batches that had landed by then.
+    landed: u64,
+    at: Instant,
+}
+
 /// A writer's wait for room: as long as the drain makes progress, and a while beyond.
 pub(crate) struct Patience<'a> {
     engine: &'a Engine,
@@ -161,6 +173,16 @@ impl Engine {
 
     /// Frees at least `bytes` of clean ranges if there are so many. Returns what was freed.
     pub(crate) fn evict_bytes(&self, bytes: u64) -> u64 {
+        let landed = *self.drain.settled.0.lock().expect("no panic inside");
+        if self
+            .space
+            .in_vain
+            .lock()
+            .expect("no panic inside")
+            .is_some_and(|in_vain| in_vain.landed == landed && in_vain.at.elapsed() < AGAIN_AFTER)
+        {
+            return 0;
+        }
         let mut busy = Vec::new();
         let mut freed = self.evict_idle(bytes, &mut busy);
         for file in busy {
@@ -170,6 +192,8 @@ impl Engine {
             }
         }
         self.empty_trash();
+        let in_vain = (freed == 0).then(|| InVain { landed, at: Instant::now() });
+        *self.space.in_vain.lock().expect("no panic inside") = in_vain;
         freed
     }
 
@@ -321,8 +345,11 @@ impl Engine {
         if !whole && !is_alone(&*self.shadow(file, inner)?) {
             return Ok(0);
         }
-        // After a power loss the record of a flush must not be lost while its bytes are punched.
-        self.let_go_of(file, inner, start, end)?;
+        // After a power loss the record of a flush must not be lost while its bytes are punched. One
+        // record, and one sync of it, serves several units.
+        let stretch = (8 * self.grain.unit()).min(UNIT_MAX);
+        let let_go_to = end.checked_next_multiple_of(stretch).unwrap_or(end);
+        self.let_go_of(file, inner, start / stretch * stretch, let_go_to)?;
         self.note_tier(self.index.sync_to(inner.settled_seq))?;
         for &(start, end) in &clean {
             inner.state.ranges.clear(start, end);
@@ -336,11 +363,16 @@ impl Engine {
             return Err(error);
         }
         failpoint::pass("evict.logged");
+        // Before the first is punched: it may be the last.
+        inner.live().thrown.note(start, end);
         // Of a file that is forgotten next the shadow goes as a whole.
         if !inner.is_forgettable() {
             let shadow = self.shadow(file, inner)?;
             for &(start, end) in &clean {
-                self.note_tier(shadow.punch(start, end - start))?;
+                if let Err(error) = self.note_tier(shadow.punch(start, end - start)) {
+                    self.account(file, inner);
+                    return Err(error);
+                }
             }
             if inner.state.is_dirty() {
                 // After a crash the shadow's is the file's own.
@@ -348,7 +380,6 @@ impl Engine {
             }
         }
         failpoint::pass("evict.punched");
-        inner.live().thrown.note(start, end);
         let moved = inner.live().moved;
         if inner.is_idle() && !moved && !inner.only_descriptor() {
             inner.live = None;

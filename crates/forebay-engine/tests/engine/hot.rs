@@ -78,3 +78,26 @@ fn neighbors_fetch_nothing_ahead_and_streams_do() {
     engine.close(&file);
     abandon(engine);
 }
+
+/// However it came to be dirty, what a flush has made clean makes room.
+#[test]
+fn what_was_written_behind_others_makes_room() {
+    let (engine, _) = table(1, 1 << 30);
+    let whole = vec![7; MIB as usize];
+    let (apart, _) = engine.create(Path::new("apart"), &NEW).expect("no such file yet");
+    engine.write(&apart, MIB / 2, &whole[..PAGE as usize]).expect("room");
+    engine.write(&apart, 0, &whole[..MIB as usize / 2]).expect("room");
+    let (sized, _) = engine.create(Path::new("sized"), &NEW).expect("no such file yet");
+    engine.set_len(&sized, MIB).expect("a tier that works");
+    engine.write(&sized, 0, &whole).expect("room");
+    for file in [&apart, &sized] {
+        engine.flush_file(file).expect("a store that works");
+    }
+    let tiny = Tunables { tier_size: Some(4096), ..engine.tunables() };
+    engine.set_tunables(tiny).expect("valid");
+    assert_eq!(engine.status().used_bytes, 0);
+    for file in [apart, sized] {
+        engine.close(&file);
+    }
+    abandon(engine);
+}

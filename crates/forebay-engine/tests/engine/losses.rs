@@ -10,7 +10,7 @@ use forebay_engine::{
     Config, Engine, File, KeepDirty, Lane, Progress, Report, Tunables, WritePolicy,
 };
 
-use crate::media::CrashMedia;
+use crate::media::{self, CrashMedia};
 use crate::rng::Rng;
 use crate::start::{NEW, abandon, counter, patient, start};
 use crate::store::MemStore;
@@ -137,14 +137,28 @@ fn a_cut_does_not_flush_holes_over_what_somebody_else_wrote() {
 }
 
 /// What a sync finds dirty may be flushed, evicted and written again before it ends: it has made
-/// none of that durable.
+/// none of that durable. Nor has it if the eviction stops half-way.
 // S-3 S-4
 #[test]
 fn a_cut_does_not_flush_holes_that_were_punched_during_a_sync() {
+    assert_eq!(evict_during_a_sync(None), 2 * 64 * KIB as u64, "a sync does not stand against it");
+    let evicted: Vec<u64> = (1..12).map(|n| evict_during_a_sync(Some(n))).collect();
+    assert!(evicted.contains(&0) && evicted.iter().any(|bytes| *bytes > 0), "{evicted:?}");
+}
+
+/// The tier's `fault`-th operation of the eviction fails. Returns what was evicted.
+fn evict_during_a_sync(fault: Option<u64>) -> u64 {
     let bed = Bed::new();
-    let (file, _) = bed.engine.create(Path::new("f"), &NEW).expect("no such file yet");
-    bed.engine.write(&file, 0, &[b'A'; 64 * KIB]).expect("room");
-    let (engine, synced) = (bed.engine.clone(), file.clone());
+    let (theirs, _) = bed.store.create(Path::new("f"), &NEW).expect("an empty store");
+    theirs.write_at(&[b'S'; 192 * KIB], 0).expect("memory");
+    let file = bed.engine.open(Path::new("f"), None).expect("it is there");
+    let write = |engine: &Arc<Engine>, file: &Arc<File>, value| {
+        for at in [0, 128 * KIB as u64] {
+            engine.write(file, at, &[value; 64 * KIB]).expect("room");
+        }
+    };
+    write(&bed.engine, &file, b'A');
+    let (engine, media, synced) = (bed.engine.clone(), bed.media.clone(), file.clone());
     let begun = AtomicBool::new(false);
     bed.media.after_shadow_sync(move || {
         if begun.swap(true, Relaxed) {
@@ -153,23 +167,26 @@ fn a_cut_does_not_flush_holes_that_were_punched_during_a_sync() {
         engine.flush_file(&synced).expect("a store that works");
         let roomy = engine.tunables();
         let tiny = Tunables { tier_size: Some(4096), ..roomy.clone() };
+        media.set_fault(fault.map(|n| media::Fault { n, count: 1, errno: libc::EIO }));
         engine.set_tunables(tiny).expect("valid");
-        assert_eq!(
-            counter(&engine, "evicted_bytes"),
-            64 * KIB as u64,
-            "syncs do not stand against it"
-        );
+        media.set_fault(None);
         engine.set_tunables(roomy).expect("valid");
-        engine.write(&synced, 0, &[b'B'; 64 * KIB]).expect("room");
+        write(&engine, &synced, b'B');
     });
-    bed.engine.sync(&file).expect("a tier that works");
-    assert_eq!(counter(&bed.engine, "evicted_bytes"), 64 * KIB as u64);
+    let synced = bed.engine.sync(&file);
+    assert!(fault.is_some() || synced.is_ok(), "{synced:?}");
+    let evicted = counter(&bed.engine, "evicted_bytes");
     bed.cut_the_power(|store| {
         let found = file_of(store, "f");
-        assert_eq!(found.len(), 64 * KIB);
-        assert!(found.iter().all(|byte| [b'A', b'B'].contains(byte)), "holes were flushed");
+        assert_eq!(found.len(), 192 * KIB);
+        for (at, byte) in found.iter().enumerate() {
+            let theirs = (64 * KIB..128 * KIB).contains(&at);
+            let sound = if theirs { *byte == b'S' } else { b"AB".contains(byte) };
+            assert!(sound, "a hole was flushed at {at}, fault {fault:?}");
+        }
     });
     drop(file);
+    evicted
 }
 
 // S-7
