@@ -636,10 +636,17 @@ impl Engine {
         inner.shadow_stat().or_else(by_name).map_or(present, |stat| stat.allocated)
     }
 
-    /// Makes the units of a stretch known to the evictor.
-    pub(crate) fn admit(&self, file: &File, start: u64, end: u64) {
+    /// Makes the units of stretches of a file known to the evictor.
+    pub(crate) fn admit(&self, file: &File, stretches: impl IntoIterator<Item = (u64, u64)>) {
         let mut evictor = self.evictor.lock().expect("no panic inside");
-        self.grain.units(file.id, start, end).for_each(|unit| evictor.admit(unit));
+        let mut last = None;
+        for (start, end) in stretches {
+            for unit in self.grain.units(file.id, start, end) {
+                if last.replace(unit) != Some(unit) {
+                    evictor.admit(unit);
+                }
+            }
+        }
     }
 
     fn settle_sums(&self, inner: &mut Inner, used: u64, dirty: u64) {

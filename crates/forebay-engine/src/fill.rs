@@ -88,8 +88,9 @@ impl Engine {
             *stream = crate::file::Stream { next: end, run: len, window, asked: end };
             return;
         }
-        // Reading the same again leads nowhere.
-        stream.run += end.saturating_sub(stream.next).min(len);
+        // Reading the same again leads nowhere, and who skips as much as he reads wants no neighbors.
+        let skipped = start.saturating_sub(stream.next);
+        stream.run = stream.run.saturating_sub(skipped) + end.saturating_sub(stream.next).min(len);
         stream.next = stream.next.max(end);
         if stream.run < STREAM_MIN && start > 0 && stream.window == 0 {
             return;
@@ -276,7 +277,7 @@ impl Engine {
             .map(|(start, end)| Mark { start, end, state: Some(State::Clean) })
             .collect();
         self.record(file, inner, &marks)?;
-        self.admit(file, start, end);
+        self.admit(file, [(start, end)]);
         self.account(file, inner);
         Ok(None)
     }

@@ -379,7 +379,7 @@ impl Engine {
             }
             self.restamp(job, &mut inner, &flight.rewritten, since);
             // Of what a size made, or a write behind others, nobody has told the evictor.
-            job.captured.iter().for_each(|&(start, end)| self.admit(file, start, end));
+            self.admit(file, job.captured.iter().copied());
         }
         inner.dirt().trouble = None;
         crate::names::note_seen(&mut inner, looked, &found);

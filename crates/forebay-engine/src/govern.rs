@@ -43,6 +43,8 @@ const REST_PARTS: f64 = 8.0;
 struct Slot {
     oldest: u64,
     youngest: u64,
+    /// When any of them was last written.
+    last: u64,
     bytes: u64,
 }
 
@@ -52,8 +54,10 @@ pub(crate) struct Ages {
     slots: Vec<Slot>,
     /// Of files that are on their way.
     flying: Vec<Slot>,
-    /// What was rewritten a moment ago, and waits.
+    /// What was rewritten within `settle` and is younger than `no_wait_age` (milliseconds), and waits.
     hot: Vec<Slot>,
+    settle: u64,
+    no_wait_age: u64,
     settled_bytes: u64,
     look_again: Option<Instant>,
     /// Dirty and flushed bytes together, at the last tick, and by how much they ever rose.
@@ -105,7 +109,7 @@ impl Engine {
         let drain = &self.drain;
         let level = self.level();
         let unsettled = self.unsettled();
-        let (cohorts, flying) = ages.cohorts(unsettled);
+        let Cohorts { here, flying, hot } = ages.cohorts(unsettled);
         let sample = Sample {
             now: self.started.elapsed(),
             tier_bytes: level.tier_bytes,
@@ -115,8 +119,9 @@ impl Engine {
             arrived: ages.arrived,
             written: self.written_here(),
             copied: drain.copied.load(Relaxed),
-            cohorts: &cohorts,
+            cohorts: &here,
             flying: &flying,
+            hot: &hot,
             settled_bytes: ages.settled_bytes.saturating_sub(unsettled),
             tier: drain.tier_pulse.take(),
             backing: self.health.pulse.take(),
@@ -197,10 +202,9 @@ impl Engine {
     /// Dirty bytes by age, cumulative, as the drain last saw them.
     pub fn dirty_ages(&self) -> Vec<AgeBucket> {
         let ages = self.drain.ages.lock().expect("no panic inside");
-        let (mut cohorts, flying) = ages.cohorts(self.unsettled());
-        cohorts.extend(flying);
-        cohorts.extend(since_to_age(&ages.hot, 0));
+        let Cohorts { here, flying, hot } = ages.cohorts(self.unsettled());
         drop(ages);
+        let cohorts = [here, flying, hot].concat();
         let bounds = AGE_BOUNDS_SECS.iter().map(|secs| Some(*secs)).chain([None]);
         let younger = |bound: Option<u64>| {
             let fits = |cohort: &&Cohort| bound.is_none_or(|secs| cohort.age.as_secs() < secs);
@@ -211,8 +215,8 @@ impl Engine {
 
     /// Whether all that could be taken was rewritten a moment ago.
     pub(crate) fn all_settles(&self) -> bool {
-        let ages = self.drain.ages.lock().expect("no panic inside");
-        ages.slots.is_empty() && !ages.hot.is_empty()
+        let cohorts = self.drain.ages.lock().expect("no panic inside").cohorts(0);
+        cohorts.here.is_empty() && !cohorts.hot.is_empty()
     }
 
     fn look_at_ages(&self, ages: &mut Ages, tunables: &Tunables) {
@@ -239,11 +243,12 @@ impl Engine {
         }
         if let Some(since) = next {
             let dirty = self.space.dirty.load(Relaxed);
-            look.add(since, dirty.saturating_sub(look.seen), Way::Here);
+            look.add((since, since), dirty.saturating_sub(look.seen), Way::Here);
         }
         ages.slots = look.slots.into_values().collect();
         ages.flying = look.flying.into_values().collect();
         ages.hot = look.hot.into_values().collect();
+        (ages.settle, ages.no_wait_age) = (look.settle, look.no_wait_age);
         ages.settled_bytes = look.settled;
         ages.look_again = Some(Instant::now() + began.elapsed() * LOOK_SHARE);
     }
@@ -330,19 +335,20 @@ impl Look {
         }
         // Nobody may take it: it would only drive on what else there is, which then is done too soon.
         let waits = way == Way::Here && !settled && age(first) < self.no_wait_age;
-        self.add(first, bytes, if waits { Way::Hot } else { way });
+        self.add((first, last), bytes, if waits { Way::Hot } else { way });
     }
 
-    fn add(&mut self, first: u64, bytes: u64, way: Way) {
+    fn add(&mut self, (first, last): (u64, u64), bytes: u64, way: Way) {
         let slots = match way {
             Way::Here => &mut self.slots,
             Way::Flying => &mut self.flying,
             Way::Hot => &mut self.hot,
         };
-        let new = Slot { oldest: first, youngest: first, bytes: 0 };
+        let new = Slot { oldest: first, youngest: first, last, bytes: 0 };
         let slot = slots.entry(first / self.width).or_insert(new);
         slot.oldest = slot.oldest.min(first);
         slot.youngest = slot.youngest.max(first);
+        slot.last = slot.last.max(last);
         slot.bytes += bytes;
         self.seen += bytes;
     }
@@ -356,10 +362,29 @@ enum Way {
     Hot,
 }
 
+/// Oldest first.
+struct Cohorts {
+    here: Vec<Cohort>,
+    flying: Vec<Cohort>,
+    hot: Vec<Cohort>,
+}
+
 impl Ages {
-    /// What can be taken, and what is on its way less what is copied already.
-    fn cohorts(&self, unsettled: u64) -> (Vec<Cohort>, Vec<Cohort>) {
-        (since_to_age(&self.slots, 0), since_to_age(&self.flying, unsettled))
+    /// What can be taken, what is on its way less what is copied already, and what waits. The last
+    /// look may be a while ago: what has settled since waits no longer.
+    fn cohorts(&self, unsettled: u64) -> Cohorts {
+        let now = now_ms();
+        let age = |then: u64| now.saturating_sub(then);
+        let waits =
+            |slot: &Slot| age(slot.last) < self.settle && age(slot.oldest) < self.no_wait_age;
+        let (hot, ripe): (Vec<Slot>, Vec<Slot>) = self.hot.iter().partition(|slot| waits(slot));
+        let mut here = [self.slots.clone(), ripe].concat();
+        here.sort_by_key(|slot| slot.oldest);
+        Cohorts {
+            here: since_to_age(&here, 0),
+            flying: since_to_age(&self.flying, unsettled),
+            hot: since_to_age(&hot, 0),
+        }
     }
 }
 
@@ -415,4 +440,34 @@ fn local_minute() -> u16 {
         tm
     };
     (tm.tm_hour * 60 + tm.tm_min).clamp(0, 24 * 60 - 1) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A look over many parts is rare.
+    #[test]
+    fn what_has_settled_since_the_last_look_waits_no_longer() {
+        let now = now_ms();
+        let slot = |oldest_ago: u64, last_ago: u64| Slot {
+            oldest: now - oldest_ago,
+            youngest: now - oldest_ago,
+            last: now - last_ago,
+            bytes: 1,
+        };
+        let (still, settled, old) = (slot(20_000, 1000), slot(15_000, 9000), slot(29_000, 0));
+        let ages = Ages {
+            slots: vec![slot(25_000, 25_000), slot(10_000, 10_000)],
+            hot: vec![old, still, settled],
+            settle: 5000,
+            no_wait_age: 26_000,
+            ..Ages::default()
+        };
+        let Cohorts { here, hot, .. } = ages.cohorts(0);
+        let secs = |cohorts: &[Cohort]| -> Vec<u64> {
+            cohorts.iter().map(|cohort| cohort.age.as_secs()).collect()
+        };
+        assert_eq!((secs(&here), secs(&hot)), (vec![29, 25, 15, 10], vec![20]));
+    }
 }

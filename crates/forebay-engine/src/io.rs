@@ -372,7 +372,7 @@ impl Engine {
             }
         }
         if fresh || !plan.before.is_empty() {
-            self.admit(file, start, end);
+            self.admit(file, [(start, end)]);
             self.account(file, &mut inner);
         } else if inner.charged + HOLES_MIN <= inner.state.ranges.bytes(|_| true) {
             // It may fill what was a dirty hole.

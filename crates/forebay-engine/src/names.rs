@@ -278,7 +278,7 @@ impl Engine {
             inner.state.flags.meta_dirty = true;
             inner.note_rewritten(0, u64::MAX);
             self.put(file, &mut inner)?;
-            self.admit(file, 0, stat.len);
+            self.admit(file, [(0, stat.len)]);
         }
         self.account(file, &mut inner);
         Ok(())

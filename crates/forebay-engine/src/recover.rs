@@ -157,7 +157,10 @@ impl Engine {
                 table.insert(file.clone());
             }
             let mut inner = file.lock();
-            inner.state.ranges.iter().for_each(|run| self.admit(&file, run.start, run.end));
+            // One that holds nothing any more is to be forgotten.
+            let none = inner.state.ranges.count() == 0;
+            let present = inner.state.ranges.iter().map(|run| (run.start, run.end));
+            self.admit(&file, present.chain(none.then_some((0, 0))));
             self.account(&file, &mut inner);
         }
     }

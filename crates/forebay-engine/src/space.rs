@@ -1,5 +1,6 @@
 //! Room in the tier: how much there is, making more of it, and waiting for it.
 
+use std::cell::Cell;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
@@ -22,8 +23,8 @@ const EVICT_BUSY: usize = 4;
 /// What eviction frees beyond the mark, so that it does not run for every write.
 const EVICT_STEP_PERCENT: u64 = 3;
 
-/// After everything was offered and nothing could go, it is offered again when a batch of the drain
-/// has landed, or when so much time has passed.
+/// After everything was offered and nothing could go, it is offered again for a fill when a batch of
+/// the drain has landed, or when so much time has passed.
 const AGAIN_AFTER: Duration = Duration::from_millis(20);
 
 /// An eviction that freed nothing.
@@ -32,6 +33,13 @@ pub(crate) struct InVain {
     /// Batches that had landed by then.
     landed: u64,
     at: Instant,
+}
+
+/// Whether a file stood against an eviction only for being at work.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Tried {
+    Idle,
+    Busy,
 }
 
 /// A writer's wait for room: as long as the drain makes progress, and a while beyond.
@@ -111,10 +119,23 @@ impl Engine {
 
     /// Whether a fill of `len` may land, evicting others for it.
     pub(crate) fn has_room_for(&self, len: u64) -> bool {
-        self.free_bytes() >= len || {
-            self.evict_bytes(len);
-            self.free_bytes() >= len
-        }
+        self.free_bytes() >= len || (!self.is_in_vain() && self.evicted_for(len))
+    }
+
+    fn evicted_for(&self, len: u64) -> bool {
+        self.evict_bytes(len);
+        self.free_bytes() >= len
+    }
+
+    /// Batches of the drain that have landed.
+    fn landed(&self) -> u64 {
+        *self.drain.settled.0.lock().expect("no panic inside")
+    }
+
+    /// Whether nothing could go a moment ago.
+    fn is_in_vain(&self) -> bool {
+        let last = *self.space.in_vain.lock().expect("no panic inside");
+        last.is_some_and(|last| last.at.elapsed() < AGAIN_AFTER && last.landed == self.landed())
     }
 
     /// Makes room for `len` bytes of a writer: evicts, and if that is not enough waits for the
@@ -125,7 +146,7 @@ impl Engine {
     /// ENOSPC if the drain copies nothing for as long as a call to the backing store may take.
     pub(crate) fn make_room(&self, len: u64) -> Result<()> {
         let mut patience = Patience::new(self);
-        while !self.has_room_for(len) {
+        while self.free_bytes() < len && !self.evicted_for(len) {
             if len > self.space.limit.load(Relaxed) {
                 return Err(patience.lost());
             }
@@ -173,18 +194,10 @@ impl Engine {
 
     /// Frees at least `bytes` of clean ranges if there are so many. Returns what was freed.
     pub(crate) fn evict_bytes(&self, bytes: u64) -> u64 {
-        let landed = *self.drain.settled.0.lock().expect("no panic inside");
-        if self
-            .space
-            .in_vain
-            .lock()
-            .expect("no panic inside")
-            .is_some_and(|in_vain| in_vain.landed == landed && in_vain.at.elapsed() < AGAIN_AFTER)
-        {
-            return 0;
-        }
+        let landed = self.landed();
+        let tried = Cell::new(Tried::Idle);
         let mut busy = Vec::new();
-        let mut freed = self.evict_idle(bytes, &mut busy);
+        let mut freed = self.evict_idle(bytes, &mut busy, &tried);
         for file in busy {
             // A writer is not to wait for the drain because somebody just looked at the file.
             if freed < bytes {
@@ -192,14 +205,15 @@ impl Engine {
             }
         }
         self.empty_trash();
-        let in_vain = (freed == 0).then(|| InVain { landed, at: Instant::now() });
+        let nothing_to_take = freed == 0 && tried.get() == Tried::Idle;
+        let in_vain = nothing_to_take.then(|| InVain { landed, at: Instant::now() });
         *self.space.in_vain.lock().expect("no panic inside") = in_vain;
         freed
     }
 
     /// Frees what can be freed without waiting for a file's lock. `busy` takes some whose lock
     /// somebody has.
-    fn evict_idle(&self, bytes: u64, busy: &mut Vec<Arc<File>>) -> u64 {
+    fn evict_idle(&self, bytes: u64, busy: &mut Vec<Arc<File>>, tried: &Cell<Tried>) -> u64 {
         let mut evictor = self.evictor.lock().expect("no panic inside");
         evictor.run(
             bytes,
@@ -207,8 +221,15 @@ impl Engine {
             |unit| {
                 let Some(file) = self.by_id(unit.id()) else { return Answer::Unknown };
                 match file.inner.try_lock() {
-                    Ok(inner) => self.evict_locked(&file, &mut Some(inner), unit),
+                    Ok(inner) => {
+                        let answer = self.evict_locked(&file, &mut Some(inner), unit);
+                        if answer == Answer::Busy {
+                            tried.set(Tried::Busy);
+                        }
+                        answer
+                    }
                     Err(_) => {
+                        tried.set(Tried::Busy);
                         let is_new = busy.iter().all(|known| known.id != file.id);
                         if is_new && busy.len() < EVICT_BUSY {
                             busy.push(file.clone());

@@ -37,6 +37,17 @@ pub fn no_wait_age(max_age: Duration) -> Duration {
     max_age.saturating_sub(window(max_age) / 2)
 }
 
+/// Whether of `hot`, which waits until it is that old, so much comes at once then that the store
+/// would be busy with it: it has to be reckoned with from now on. Oldest first.
+pub fn is_too_much_at_once(hot: &[Cohort], max_age: Duration, service: f64) -> bool {
+    let span = max_age.saturating_sub(no_wait_age(max_age));
+    let most = START_EARLY * service * span.as_secs_f64();
+    (0..hot.len()).any(|first| {
+        let together = hot[first..].iter().take_while(|last| hot[first].age - last.age <= span);
+        together.map(|cohort| cohort.bytes as f64).sum::<f64>() >= most
+    })
+}
+
 /// How much earlier than needed to aim.
 fn early(max_age: Duration) -> Duration {
     (max_age / 8).clamp(Duration::from_millis(1), Duration::from_secs(1))
@@ -92,6 +103,15 @@ mod tests {
         assert!((9e6..=12e6).contains(&rate), "{rate}");
         let young: Vec<Cohort> = (0..=28).rev().map(|age| cohort(age, 10)).collect();
         assert_eq!(demand(&young, 40 * S, Duration::ZERO, 1e9), Demand::default());
+    }
+
+    #[test]
+    fn what_is_hot_counts_where_the_store_could_not_take_it_in_time() {
+        // A store of 100 MB/s, half of 5 s.
+        let too_much = |hot: &[Cohort]| is_too_much_at_once(hot, 40 * S, 100e6);
+        assert!(too_much(&[cohort(9, 1), cohort(8, 130), cohort(5, 130)]));
+        assert!(!too_much(&[cohort(20, 130), cohort(14, 130), cohort(8, 130)]));
+        assert!(!too_much(&[]));
     }
 
     #[test]

@@ -52,6 +52,8 @@ pub struct Sample<'a> {
     pub cohorts: &'a [Cohort],
     /// ... and those that are on their way and not yet copied.
     pub flying: &'a [Cohort],
+    /// Those that nobody may take yet, since they were just rewritten.
+    pub hot: &'a [Cohort],
     /// Dirty bytes that were not rewritten for as long as `settle`.
     pub settled_bytes: u64,
     /// Foreground operations since the last sample, on the fast tier and on the backing store.
@@ -383,7 +385,11 @@ impl Governor {
             ByAge::MaxAge => t.max_age,
             ByAge::After(age) => age,
         };
-        age::demand(cohorts, max_age, s.lag * 2, self.service.get())
+        let (lag, service) = (s.lag * 2, self.service.get());
+        if !age::is_too_much_at_once(s.hot, max_age, service) {
+            return age::demand(cohorts, max_age, lag, service);
+        }
+        age::demand(&oldest_first(&[cohorts, s.hot]), max_age, lag, service)
     }
 
     /// What the deadlines ask for while something is on its way; 0 else.
@@ -391,9 +397,7 @@ impl Governor {
         if s.flying.is_empty() {
             return 0.0;
         }
-        let mut all = [s.flying, s.cohorts].concat();
-        all.sort_by_key(|cohort| std::cmp::Reverse(cohort.age));
-        self.by_age(law, &all, s, t).rate
+        self.by_age(law, &oldest_first(&[s.flying, s.cohorts]), s, t).rate
     }
 
     fn by_level(&mut self, law: Law, s: &Sample, marks: &Marks, dt: Duration) -> f64 {
@@ -504,6 +508,12 @@ impl Governor {
             clean_in: at(s.dirty_bytes, drain - arrival),
         }
     }
+}
+
+fn oldest_first(cohorts: &[&[Cohort]]) -> Vec<Cohort> {
+    let mut all = cohorts.concat();
+    all.sort_by_key(|cohort| std::cmp::Reverse(cohort.age));
+    all
 }
 
 /// The bytes of the next batch: as much as two seconds copy, since a batch costs a sync, and the

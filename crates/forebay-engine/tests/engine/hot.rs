@@ -71,6 +71,11 @@ fn neighbors_fetch_nothing_ahead_and_streams_do() {
     std::thread::sleep(std::time::Duration::from_millis(50));
     assert_eq!(counter(&engine, "fill_bytes"), 40 * 3 * PAGE);
     engine.evict(&[], &Default::default());
+    let before = counter(&engine, "fill_bytes");
+    (0..100).for_each(|n| read(&engine, &file, 100 + 4 * n));
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    assert_eq!(counter(&engine, "fill_bytes") - before, 100 * PAGE, "each fourth");
+    engine.evict(&[], &Default::default());
     let before = counter(&engine, "fills");
     (1000..1512).for_each(|page| read(&engine, &file, page));
     let fills = counter(&engine, "fills") - before;

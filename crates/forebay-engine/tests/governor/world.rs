@@ -293,6 +293,7 @@ impl World {
             cohorts: &cohorts,
             // What is picked here is copied at once.
             flying: &[],
+            hot: &[],
             settled_bytes: settled as u64,
             tier: Seen::default(),
             backing: Seen { count: reads, fastest: secs(fastest) },
