@@ -1,9 +1,6 @@
 //! Flushing to a throttled store: its speed, and what it costs readers of cached files.
 //!
-//! The bound of a drain is the store's bandwidth, or, for small files on a store with latency,
-//! what a plain copier reaches that keeps as many files in flight as forebay does
-//! (`flush-depth`) and pays the latency for three calls per file: open, write, set times.
-//! Syncs are not counted, since they are shared by a batch.
+//! The bound of a drain is the store's bandwidth, whatever its latency.
 
 use std::fs;
 use std::path::Path;
@@ -19,9 +16,6 @@ use crate::stat::Samples;
 
 const BANDWIDTH: f64 = 100e6;
 const LATENCY: Duration = Duration::from_millis(5);
-const CALLS_PER_FILE: f64 = 3.0;
-/// forebay's default, used if the mount does not tell.
-const FLUSH_DEPTH: f64 = 8.0;
 /// Enough that creating through a store with latency does not take for ever.
 const WRITERS: usize = 16;
 
@@ -35,10 +29,10 @@ struct Small {
 pub fn run(run: &Run, report: &mut Report) -> Result<()> {
     big_file(run, report)?;
     let count = run.pick(10_000, 2_000);
-    let plain = Small { count, size: 64 << 10, latency: Duration::ZERO };
-    small_files(run, report, plain)?;
-    let count = run.pick(2_000, 500);
-    small_files(run, report, Small { count, size: 64 << 10, latency: LATENCY })
+    for latency in [Duration::ZERO, LATENCY] {
+        small_files(run, report, Small { count, size: 64 << 10, latency })?;
+    }
+    Ok(())
 }
 
 /// A mount whose flusher waits to be asked, over a fresh tier and a fresh store, both on tmpfs.
@@ -67,16 +61,13 @@ fn big_file(run: &Run, report: &mut Report) -> Result<()> {
 
 fn small_files(run: &Run, report: &mut Report, small: Small) -> Result<()> {
     let bytes = (small.count * small.size) as u64;
-    let (mut rates, mut depth) = (Vec::new(), FLUSH_DEPTH);
+    let mut rates = Vec::new();
     for _ in 0..run.few_rounds() {
         let forebay = mount(run, small.latency)?;
-        depth = flush_depth(&forebay.mountpoint).unwrap_or(depth);
         load::write_small(&forebay.mountpoint, small.count, small.size, WRITERS)?;
         rates.push(load::mb_per_sec(bytes, forebay.flush()?));
         check_small(&forebay.backing, small)?;
     }
-    let calls = small.count as f64 * CALLS_PER_FILE * small.latency.as_secs_f64() / depth;
-    let bound = bytes as f64 / 1e6 / calls.max(bytes as f64 / BANDWIDTH);
     let latency = small.latency.as_millis();
     let case = if latency == 0 { "drain/small-files" } else { "drain/small-files-latency" };
     let state = format!(
@@ -84,13 +75,8 @@ fn small_files(run: &Run, report: &mut Report, small: Small) -> Result<()> {
         small.count,
         small.size >> 10
     );
-    let who = if latency == 0 { "store".into() } else { format!("{depth} in flight") };
     let finding = Finding::alone(case, &state, "MB/s", "forebay", &rates);
-    report.add(finding.against(&who, bound, Some(Target::AtLeast(0.9))))
-}
-
-fn flush_depth(mountpoint: &Path) -> Option<f64> {
-    fs::read_to_string(mountpoint.join(".forebay/config/flush-depth")).ok()?.trim().parse().ok()
+    report.add(finding.against("store", BANDWIDTH / 1e6, Some(Target::AtLeast(0.9))))
 }
 
 /// A drain that left files behind is not a fast drain.

@@ -1,9 +1,13 @@
 //! The middle of a flight: opens the backing files and copies runs to them, many at once.
 //!
-//! A large file is cut into pieces that are copied in parallel; the last piece to end finishes the
-//! file, or cleans up if nobody waits any more (W2).
+//! A large file is cut into pieces that are copied in parallel; once the last of them has ended the
+//! file is finished, or cleaned up after if nobody waits any more (W2).
+//!
+//! Only copies count against `flush-depth`. A small file needs four calls at the backing store (to
+//! open it, to write, for its times, for what it is then), of which one moves bytes: the others have
+//! threads of their own, or a store with latency would be idle for most of the time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -20,9 +24,15 @@ const PIECE_MAX: u64 = 8 << 20;
 /// Bytes moved by one call: large enough for a network file system's largest request.
 const COPY_BUFFER: usize = 1 << 20;
 
+/// So many calls that move no bytes may be in flight for each copy that may: a small file needs three
+/// of them, and its copy takes longer than one where copies keep the store busy.
+pub(crate) const ERRANDS_PER_COPY: usize = 2;
+
 /// What is copied together.
 struct Batch {
     latch: Latch,
+    /// Its files that nobody has begun to open.
+    unopened: Mutex<VecDeque<(usize, Arc<Job>)>>,
     /// The pieces of its files that were opened, by the file's place in the batch and by offset:
     /// many are copied at once, but in this order, so that a disk's head is not sent from file to
     /// file.
@@ -33,6 +43,8 @@ struct Piece {
     job: Arc<Job>,
     target: Arc<dyn BackingFile>,
     end: u64,
+    /// Of its file.
+    first: bool,
 }
 
 impl Batch {
@@ -42,17 +54,19 @@ impl Batch {
 }
 
 impl Engine {
-    /// Step 2: all jobs through the pool, at most `flush_depth` copies at once.
+    /// Step 2: all jobs, at most `flush_depth` copies at once.
     pub(crate) fn copy_all(
         self: &Arc<Self>,
         jobs: &[(usize, Arc<Job>)],
         cancelled: &dyn Fn() -> bool,
     ) {
         let latch = Latch { left: Mutex::new(jobs.len()), zero: Condvar::new() };
-        let batch = Arc::new(Batch { latch, waiting: Mutex::default() });
-        for (at, job) in jobs {
-            let (engine, at, job, batch) = (self.clone(), *at, job.clone(), batch.clone());
-            self.flushes.clone().run(move || engine.start_copy(at, &job, &batch));
+        let unopened = Mutex::new(jobs.iter().cloned().collect());
+        let batch = Arc::new(Batch { latch, unopened, waiting: Mutex::default() });
+        // What others do to a file between the look at it and its copy nobody notices: few are
+        // opened ahead.
+        for _ in 0..self.tune(|t| t.flush_depth as usize) * ERRANDS_PER_COPY {
+            self.open_another(&batch);
         }
         let limit = self.tune(|t| t.backing_timeout);
         let complete = batch.latch.wait(|| {
@@ -69,53 +83,70 @@ impl Engine {
         }
     }
 
-    /// Opens the target and hands out its pieces; the last one to end finishes the job.
-    fn start_copy(self: &Arc<Self>, at: usize, job: &Arc<Job>, batch: &Arc<Batch>) {
-        match self.open_target(job) {
-            Ok(target) => {
-                // To open it, an ordinary user may have changed its mode for a moment.
-                if !self.privileged
-                    && let Some(flight) = &mut job.file.lock().live().flight
-                {
-                    flight.began = Instant::now();
-                }
-                *job.target.lock().expect("no panic inside") = Some(target.clone());
-                let pieces = pieces(&job.captured);
-                let count = pieces.len();
-                job.pieces.fetch_add(count, SeqCst);
-                batch.waiting().extend(pieces.into_iter().map(|(start, end)| {
-                    let piece = Piece { job: job.clone(), target: target.clone(), end };
-                    ((at, start), piece)
-                }));
-                for _ in 1..count {
-                    let (engine, batch) = (self.clone(), batch.clone());
-                    self.flushes.run(move || engine.copy_next(&batch));
-                }
-                // Not after a piece that may be another file's, and hang.
-                self.end_piece(job, &batch.latch);
-                if count > 0 {
-                    self.copy_next(batch);
-                }
-            }
-            Err(error) => {
-                job.fail(error);
-                self.end_piece(job, &batch.latch);
-            }
+    fn open_another(self: &Arc<Self>, batch: &Arc<Batch>) {
+        let next = batch.unopened.lock().expect("no panic inside").pop_front();
+        if let Some((at, job)) = next {
+            let (engine, batch) = (self.clone(), batch.clone());
+            self.errands.run(move || engine.start_copy(at, &job, &batch));
         }
+    }
+
+    /// Opens a file and has it copied.
+    fn start_copy(self: &Arc<Self>, at: usize, job: &Arc<Job>, batch: &Arc<Batch>) {
+        let wanted = !job.has_failed() && !job.is(ABANDONED);
+        let pieces = if wanted { self.hand_out(at, job, batch) } else { Ok(0) };
+        let pieces = pieces.unwrap_or_else(|error| {
+            job.fail(error);
+            0
+        });
+        if pieces == 0 {
+            self.open_another(batch);
+        }
+        for _ in 0..pieces {
+            let (engine, batch) = (self.clone(), batch.clone());
+            self.flushes.run(move || engine.copy_next(&batch));
+        }
+        if job.end_piece() {
+            self.finish(job, &batch.latch);
+        }
+    }
+
+    /// Opens the target and hands out its pieces; returns how many.
+    fn hand_out(&self, at: usize, job: &Arc<Job>, batch: &Batch) -> Result<usize> {
+        let target = self.open_target(job)?;
+        // To open it, an ordinary user may have changed its mode for a moment.
+        if !self.privileged
+            && let Some(flight) = &mut job.file.lock().live().flight
+        {
+            flight.began = Instant::now();
+        }
+        *job.target.lock().expect("no panic inside") = Some(target.clone());
+        let pieces = pieces(&job.captured);
+        let count = pieces.len();
+        job.pieces.fetch_add(count, SeqCst);
+        batch.waiting().extend(pieces.into_iter().enumerate().map(|(n, (start, end))| {
+            let (job, target) = (job.clone(), target.clone());
+            ((at, start), Piece { job, target, end, first: n == 0 })
+        }));
+        Ok(count)
     }
 
     /// Copies one piece of the batch, the first that nobody has taken.
-    fn copy_next(&self, batch: &Batch) {
+    fn copy_next(self: &Arc<Self>, batch: &Arc<Batch>) {
         let first = batch.waiting().pop_first();
-        let ((_, start), Piece { job, target, end }) = first.expect("as many calls as pieces");
+        let ((_, start), piece) = first.expect("as many calls as pieces");
+        let Piece { job, target, end, first } = piece;
+        if first {
+            self.open_another(batch);
+        }
         self.copy_piece(&job, &*target, (start, end));
-        self.end_piece(&job, &batch.latch);
+        if job.end_piece() {
+            let (engine, batch) = (self.clone(), batch.clone());
+            self.errands.run(move || engine.finish(&job, &batch.latch));
+        }
     }
 
-    fn end_piece(&self, job: &Arc<Job>, latch: &Latch) {
-        if job.pieces.fetch_sub(1, SeqCst) > 1 {
-            return;
-        }
+    fn finish(&self, job: &Arc<Job>, latch: &Latch) {
         let target = job.target.lock().expect("no panic inside").clone();
         if let Some(target) = target
             && !job.has_failed()

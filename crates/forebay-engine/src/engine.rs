@@ -46,8 +46,8 @@ pub struct Engine {
     pub(crate) rules: crate::admit::Rules,
     pub(crate) fills: Pool,
     pub(crate) flushes: Pool,
-    /// Syncs and looks at what was copied, beside the copies of the next batch.
-    pub(crate) landings: Pool,
+    /// What a flush asks of the backing store beside its copies.
+    pub(crate) errands: Pool,
     pub(crate) drain: crate::flush::DrainState,
     pub(crate) counters: Counters,
     pub(crate) recovery: RecoveryReport,

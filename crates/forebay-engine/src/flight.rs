@@ -124,6 +124,11 @@ impl Job {
         self.phase.load(SeqCst) == phase
     }
 
+    /// One piece is copied, or the target opened; returns whether it was the last.
+    pub(crate) fn end_piece(&self) -> bool {
+        self.pieces.fetch_sub(1, SeqCst) == 1
+    }
+
     pub(crate) fn bytes(&self) -> u64 {
         self.captured.iter().map(|(start, end)| end - start).sum()
     }
@@ -263,7 +268,7 @@ impl Engine {
             .iter()
             .filter_map(|job| job.target.lock().expect("no panic inside").clone())
             .collect();
-        self.landings.run(move || {
+        self.errands.run(move || {
             let synced = engine.health.quietly(|| engine.backing.sync_files(&targets));
             *slot.lock().expect("no panic inside") = Some(synced);
             mine.count_down();
@@ -293,7 +298,7 @@ impl Engine {
         for (n, (_, job)) in jobs.iter().enumerate() {
             let (engine, job, latch, results) =
                 (self.clone(), job.clone(), latch.clone(), results.clone());
-            self.landings.run(move || {
+            self.errands.run(move || {
                 let outcome = engine.end_flight(&job);
                 results.lock().expect("no panic inside")[n] = Some(outcome);
                 latch.count_down();

@@ -122,12 +122,12 @@ impl Engine {
         let seen = inner.live.as_mut().and_then(|live| live.seen.as_mut());
         let Some((path, seen)) = path.zip(seen.filter(|seen| !seen.asked_again)) else { return };
         // What a batch waits for goes first.
-        if self.landings.queued() > 0 {
+        if self.errands.queued() > 0 {
             return;
         }
         seen.asked_again = true;
         let (engine, file) = (self.clone(), file.clone());
-        self.landings.offer(move || {
+        self.errands.offer(move || {
             let asked = engine.before_asking(&file);
             let quietly = |call: &dyn Fn() -> Result<()>| engine.health.quietly(call);
             let _ = quietly(&|| {

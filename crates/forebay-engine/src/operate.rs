@@ -8,6 +8,7 @@ use std::time::Instant;
 use forebay_backing::{Attr, Error, Kind, Result};
 
 use crate::config::Tunables;
+use crate::copy::ERRANDS_PER_COPY;
 use crate::engine::Engine;
 use crate::file::{File, Inner};
 use crate::io::Meanwhile;
@@ -157,7 +158,7 @@ impl Engine {
         t.validate().map_err(|why| Error::new(Kind::Usage, why))?;
         self.fills.set_max(t.fill_depth as usize);
         self.flushes.set_max(t.flush_depth as usize);
-        self.landings.set_max(t.flush_depth as usize);
+        self.errands.set_max(t.flush_depth as usize * ERRANDS_PER_COPY);
         self.evictor.lock().expect("no panic inside").set_policy(t.eviction);
         self.evict_for(&t);
         *self.tunables.write().expect("no panic inside") = t;

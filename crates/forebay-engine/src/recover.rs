@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use crate::attach::Attached;
 use crate::config::{Config, Tunables};
+use crate::copy::ERRANDS_PER_COPY;
 use crate::engine::{Counters, Engine, Space, now_ms};
 use crate::evict::{Evictor, Grain, Uses};
 use crate::file::{DirtyQueue, File};
@@ -119,7 +120,7 @@ impl Engine {
             rules: Default::default(),
             fills: Pool::new("fb-fill", fill_depth as usize),
             flushes: Pool::new("fb-flush", flush_depth as usize),
-            landings: Pool::new("fb-land", flush_depth as usize),
+            errands: Pool::new("fb-errand", flush_depth as usize * ERRANDS_PER_COPY),
             drain: Default::default(),
             counters: Counters::default(),
             recovery: recovered.report,

@@ -1,7 +1,7 @@
 //! The governor at work in the engine: what reaches the backing store, when, and how fast.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -348,4 +348,48 @@ fn the_cap_holds_and_a_drain_to_a_deadline_is_in_time() {
     });
     engine.close(&file);
     abandon(engine);
+}
+
+/// How many files were opened to be copied, and whether a copy waits.
+#[derive(Default)]
+struct Ahead {
+    opened: AtomicUsize,
+    gate: Gate,
+}
+
+impl Layer for Ahead {
+    const PASSES_FD: bool = false;
+
+    fn around<T>(&self, call: &Call<'_>, run: impl FnMut() -> Result<Done<T>>) -> Result<Done<T>> {
+        self.opened.fetch_add(usize::from(call.verb == Verb::Open), Relaxed);
+        self.gate.around(call, run)
+    }
+}
+
+/// While bytes are moved the next files are opened, or a store with latency would rest for most of
+/// the time; but only the next few, since nobody notices who changes a file between the two (S8).
+// S-8
+#[test]
+fn few_files_are_opened_ahead_of_their_copies() {
+    const DEPTH: usize = 4;
+    let ahead = Arc::new(Ahead::default());
+    let store = Wrapped::new(Arc::new(MemStore::new()), ahead.clone());
+    let tunables =
+        Tunables { preset: Preset::Hold, flush_depth: DEPTH as u32, ..Tunables::default() };
+    let (engine, _) = engine_over(store, 1 << 30, tunables);
+    for n in 0..50 {
+        let (file, _) = engine.create(Path::new(&format!("{n}")), &NEW).expect("room");
+        engine.write(&file, 0, &[1; 4096]).expect("room");
+        engine.close(&file);
+    }
+    ahead.gate.shut(true);
+    ahead.opened.store(0, Relaxed);
+    let (flusher, opened) = (engine.clone(), || ahead.opened.load(Relaxed));
+    let flush = std::thread::spawn(move || flusher.flush(&[], &Progress::default()));
+    within("the next are opened", || opened() == 3 * DEPTH);
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(opened(), 3 * DEPTH, "no more");
+    ahead.gate.shut(false);
+    let report = flush.join().expect("no panic");
+    assert_eq!((report.files, report.failures.len(), opened()), (50, 0, 50));
 }
