@@ -349,6 +349,11 @@ impl Engine {
         start: u64,
         end: u64,
     ) -> Result<u64> {
+        // It goes as a whole, and only its live part says so: whoever evicts may have found it
+        // before.
+        if inner.gone || inner.live.as_ref().is_some_and(|live| live.unlinked) {
+            return Ok(0);
+        }
         let clean: Vec<(u64, u64)> = inner
             .state
             .ranges
@@ -409,5 +414,47 @@ impl Engine {
         add(&self.counters.evicted_units, 1);
         self.account(file, inner);
         Ok(freed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use forebay_backing::New;
+
+    use super::*;
+    use crate::Named;
+    use crate::debts::tests::bed;
+    use crate::tier::shadow_name;
+
+    /// Who evicts may have found a file before its last name went: its shadow and what it is charged
+    /// for must go all the same.
+    // S-9
+    #[test]
+    fn a_file_that_is_unlinked_while_others_are_evicted_leaves_nothing_behind() {
+        let bed = bed("space-unlinked");
+        let (engine, path) = (&bed.engine, Path::new("g"));
+        let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+        let new = New { mode: 0o644, uid: uid.as_raw(), gid: gid.as_raw() };
+        let sums = || (engine.space.used.load(Relaxed), engine.space.dirty.load(Relaxed));
+        let before = sums();
+        for dirty in [false, true] {
+            let (file, attr) = engine.create(path, &new).unwrap();
+            engine.write(&file, 0, &[1; 8192]).unwrap();
+            engine.flush_file(&file).unwrap();
+            if dirty {
+                engine.write(&file, 0, &[2; 4096]).unwrap();
+            }
+            engine.close(&file);
+            engine.unlink(Named { path, key: attr.key, is_dir: false }).unwrap();
+            let mut inner = file.lock();
+            assert_eq!(engine.evict_range(&file, &mut inner, 0, u64::MAX).unwrap(), 0);
+            engine.retire(&file, inner);
+            engine.sweep_graveyard(Duration::ZERO);
+            engine.empty_trash();
+            assert!(engine.media().stat(&shadow_name(file.id)).is_err(), "dirty: {dirty}");
+            assert_eq!(sums(), before, "dirty: {dirty}");
+        }
     }
 }
