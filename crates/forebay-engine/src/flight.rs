@@ -392,6 +392,8 @@ impl Engine {
             if let Err(error) = self.put(file, &mut inner) {
                 // What is clean on no record must not look so to who evicts.
                 (inner.state, inner.dirt().stamps) = before;
+                // Nobody begins another before we have looked at what this one left (W2).
+                inner.live().flight = Some(flight);
                 self.account(file, &mut inner);
                 return Err(error);
             }

@@ -5,9 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
+use forebay_backing::wrap::{Call, Done, Layer, Verb, Wrapped};
 use forebay_backing::{BackingStore, Result};
 use forebay_engine::{Config, Engine, Progress, Tunables};
 
@@ -264,4 +266,104 @@ fn an_unlink_under_errors_is_done_or_not_done() {
         assert_eq!(engine.open(Path::new("f"), None).is_ok(), exists, "operation {n}");
         abandon(engine);
     }
+}
+
+/// Breaks the tier's log when a flush has looked at what it has copied, and then holds up its second
+/// look, which it takes since the first one could not be recorded.
+struct SecondLook {
+    media: CrashMedia,
+    armed: AtomicBool,
+    writes: AtomicUsize,
+    held: Mutex<Held>,
+    changed: Condvar,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Held {
+    No,
+    WillBe,
+    Is,
+}
+
+impl SecondLook {
+    fn now(&self) -> Held {
+        *self.held.lock().unwrap()
+    }
+
+    fn set(&self, held: Held) {
+        *self.held.lock().unwrap() = held;
+        self.changed.notify_all();
+    }
+}
+
+impl Layer for SecondLook {
+    const PASSES_FD: bool = false;
+
+    fn around<T>(
+        &self,
+        call: &Call<'_>,
+        mut run: impl FnMut() -> Result<Done<T>>,
+    ) -> Result<Done<T>> {
+        self.writes.fetch_add(usize::from(call.verb == Verb::WriteAt), Relaxed);
+        if call.verb == Verb::Sync && self.now() == Held::WillBe {
+            self.set(Held::Is);
+            let held = self.held.lock().unwrap();
+            drop(self.changed.wait_while(held, |held| *held == Held::Is).unwrap());
+        }
+        let done = run();
+        if call.verb == Verb::FileStat && self.armed.swap(false, Relaxed) {
+            self.set(Held::WillBe);
+            self.media.set_fault(Some(Fault { n: 1, count: 1, errno: libc::EIO }));
+        }
+        done
+    }
+}
+
+/// A flush whose end could not be recorded is not over before it has seen what it left (W2): another
+/// one beside it would be taken for it.
+// S-6 S-7
+#[test]
+fn no_flush_begins_while_one_that_could_not_be_recorded_looks_again() {
+    let media = CrashMedia::default();
+    let look = Arc::new(SecondLook {
+        media: media.clone(),
+        armed: AtomicBool::new(false),
+        writes: AtomicUsize::new(0),
+        held: Mutex::new(Held::No),
+        changed: Condvar::new(),
+    });
+    let store = MemStore::new();
+    let backing = Wrapped::new(Arc::new(store.clone()), look.clone());
+    let engine = start(Arc::new(media.clone()), backing, BOOT, Config::default(), patient());
+    let engine = engine.expect("new");
+    let (file, _) = engine.create(Path::new("f"), &NEW).expect("room");
+    let flush = || {
+        let engine = engine.clone();
+        std::thread::spawn(move || engine.flush(&[], &Progress::default()).failures.len())
+    };
+    // Something else may ask the tier in between, and get the error.
+    let first = (0..50).find_map(|turn| {
+        engine.write(&file, 0, &[turn; 512]).expect("room");
+        look.armed.store(true, Relaxed);
+        let first = flush();
+        within("the first one ends or is held", || first.is_finished() || look.now() == Held::Is);
+        let is_held = look.now() == Held::Is;
+        if !is_held {
+            look.set(Held::No);
+            media.set_fault(None);
+        }
+        is_held.then_some(first)
+    });
+    let first = first.expect("it was held");
+    let copies = look.writes.load(Relaxed);
+    let second = flush();
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(look.writes.load(Relaxed), copies, "a second flight");
+    look.set(Held::No);
+    assert_eq!((first.join().unwrap(), second.join().unwrap()), (1, 0));
+    assert_eq!(look.writes.load(Relaxed), copies + 1);
+    engine.write(&file, 0, &[99; 512]).expect("room");
+    assert_eq!(flush().join().unwrap(), 0);
+    assert_eq!(store.snapshot().files()[Path::new("f")], [99; 512]);
+    abandon(engine);
 }
