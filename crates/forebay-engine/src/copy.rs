@@ -226,7 +226,8 @@ impl Engine {
         inner.state.flags.flush_open = job.resumed;
         // Several changes of ours may have come between the look at the backing file and here.
         let changed = inner.live().meta_seq != job.meta_seq || inner.base_seq != job.base_seq;
-        if inner.changing > 0 || changed {
+        // Who began to rename it before anything of it was cached is known to the table alone.
+        if inner.changing > 0 || changed || self.is_leaving(job.file.key, None) {
             return Error::os(libc::EBUSY, "the file is being renamed or changed");
         }
         self.declare_conflict(&job.file, &mut inner, why);

@@ -102,7 +102,7 @@ impl Engine {
     }
 
     /// Whether a name of the file is going, or has gone since the table's mark `departed`.
-    fn is_leaving(&self, key: FileKey, departed: Option<u64>) -> bool {
+    pub(crate) fn is_leaving(&self, key: FileKey, departed: Option<u64>) -> bool {
         let table = self.table.read().expect("no panic inside");
         table.is_leaving(key) || departed.is_some_and(|mark| table.departed.any_since(mark, key))
     }

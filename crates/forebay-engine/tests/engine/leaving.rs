@@ -283,3 +283,34 @@ fn a_cached_file_renamed_while_it_is_opened_keeps_its_new_name_alone() {
         abandon(bed.engine);
     }
 }
+
+/// Nothing of it is cached when the rename begins, so the file itself does not know of it.
+// S-8
+#[test]
+fn a_flush_in_the_middle_of_a_rename_finds_no_conflict() {
+    let bed = Bed::new(WritePolicy::WriteBack);
+    let opened = Arc::new(Mutex::new(None));
+    let (engine, out) = (bed.engine.clone(), opened.clone());
+    bed.hook.set(move |call| {
+        if call.verb == Verb::Rename {
+            let file = engine.open(Path::new("old"), None).expect("it is there");
+            engine.write(&file, 0, b"mine").expect("room");
+            *out.lock().unwrap() = Some(file);
+        }
+    });
+    let (engine, flushed) = (bed.engine.clone(), Arc::new(AtomicBool::new(false)));
+    let did = flushed.clone();
+    bed.hook.set_after(move |call| {
+        if call.verb == Verb::Rename {
+            engine.flush(&[], &Progress::default());
+            did.store(true, SeqCst);
+        }
+    });
+    Bed::rename_old(&bed.engine, &bed.attr);
+    assert!(flushed.load(SeqCst));
+    assert_eq!(bed.engine.status().conflicted_files, 0);
+    bed.engine.close(&opened.lock().unwrap().take().expect("the hook saw it"));
+    bed.flushes_all();
+    bed.starts_with_mine("moved");
+    abandon(bed.engine);
+}
