@@ -1,7 +1,7 @@
 //! Threads that start when there is work and end when there is none.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 type Work = Box<dyn FnOnce() + Send>;
@@ -28,6 +28,9 @@ struct Queue {
     threads: usize,
     idle: usize,
     max: usize,
+    /// The machine gives no more threads.
+    #[cfg(test)]
+    refused: bool,
 }
 
 impl Pool {
@@ -45,20 +48,23 @@ impl Pool {
     }
 
     /// If there is no thread and none can be made, the caller does the work, since somebody waits
-    /// for it: no lock may be held.
+    /// for it: no lock may be held. What that work gives the pool to do comes after it, not within.
     pub fn run(&self, work: impl FnOnce() + Send + 'static) {
-        if let Some(work) = self.enqueue(Box::new(work)) {
-            work();
+        if let Some(mut queue) = self.enqueue(Box::new(work)) {
+            queue.threads += 1;
+            self.shared.work(queue, Duration::ZERO);
         }
     }
 
     /// For work that nobody waits for: it is left undone if there is no thread for it.
     pub fn offer(&self, work: impl FnOnce() + Send + 'static) {
-        drop(self.enqueue(Box::new(work)));
+        if let Some(mut queue) = self.enqueue(Box::new(work)) {
+            queue.work.pop_back();
+        }
     }
 
-    /// Gives back what no thread will take.
-    fn enqueue(&self, work: Work) -> Option<Work> {
+    /// Gives back the queue if no thread will take what was put at its end.
+    fn enqueue(&self, work: Work) -> Option<MutexGuard<'_, Queue>> {
         let mut queue = self.shared.queue.lock().expect("work runs outside the lock");
         queue.work.push_back(work);
         self.shared.wake.notify_one();
@@ -69,11 +75,13 @@ impl Pool {
             let thread = std::thread::Builder::new().name(self.shared.name.into());
             let work = move || {
                 run_anywhere();
-                shared.work();
+                shared.work(shared.queue.lock().expect("work runs outside the lock"), IDLE);
             };
+            #[cfg(test)]
+            let thread = if queue.refused { thread.stack_size(1 << 60) } else { thread };
             if thread.spawn(work).is_err() {
                 queue.threads -= 1;
-                return if queue.threads == 0 { queue.work.pop_back() } else { None };
+                return (queue.threads == 0).then_some(queue);
             }
         }
         None
@@ -91,9 +99,15 @@ pub fn run_anywhere() {
 }
 
 impl Shared {
-    fn work(&self) {
-        let mut queue = self.queue.lock().expect("work runs outside the lock");
+    /// Ends after a time without work, or when there are too many threads. The caller counts as one.
+    fn work<'a>(&'a self, mut queue: MutexGuard<'a, Queue>, patience: Duration) {
         loop {
+            if queue.threads > queue.max.max(1) {
+                queue.threads -= 1;
+                // It may have been woken for work that is still there.
+                self.wake.notify_one();
+                return;
+            }
             if let Some(work) = queue.work.pop_front() {
                 drop(queue);
                 work();
@@ -102,7 +116,7 @@ impl Shared {
             }
             queue.idle += 1;
             let (again, timeout) =
-                self.wake.wait_timeout(queue, IDLE).expect("work runs outside the lock");
+                self.wake.wait_timeout(queue, patience).expect("work runs outside the lock");
             queue = again;
             queue.idle -= 1;
             if timeout.timed_out() && queue.work.is_empty() {
@@ -115,6 +129,8 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
     use super::*;
 
     /// Work that is all given at once runs at once, although a single thread is idle.
@@ -141,5 +157,49 @@ mod tests {
         let here = met.0.lock().unwrap();
         let all = met.1.wait_timeout_while(here, LONG / 2, |here| *here < BURST).unwrap();
         assert_eq!(*all.0, BURST, "the others wait");
+    }
+
+    /// Else one that gives the pool more to do would run it within itself, and so on.
+    #[test]
+    fn without_threads_work_is_done_in_a_row() {
+        fn again(pool: &Pool, left: usize, done: &Arc<AtomicUsize>) {
+            let (next, done) = (pool.clone(), done.clone());
+            pool.run(move || {
+                done.fetch_add(1, Relaxed);
+                if left > 1 {
+                    again(&next, left - 1, &done);
+                }
+            });
+        }
+        let pool = Pool::new("test", 4);
+        pool.shared.queue.lock().unwrap().refused = true;
+        let done = Arc::new(AtomicUsize::new(0));
+        again(&pool, 200_000, &done);
+        assert_eq!(done.load(Relaxed), 200_000);
+        pool.offer(|| panic!("nobody has time for it"));
+        let queue = pool.shared.queue.lock().unwrap();
+        assert_eq!((queue.threads, queue.idle, queue.work.len()), (0, 0, 0));
+    }
+
+    #[test]
+    fn a_lower_maximum_holds_for_threads_that_are_there() {
+        let pool = Pool::new("test", 4);
+        let (tell, told) = std::sync::mpsc::channel();
+        let at_work = Arc::new(AtomicUsize::new(0));
+        let give = |pause: u64| {
+            let (tell, at_work) = (tell.clone(), at_work.clone());
+            pool.run(move || {
+                let together = at_work.fetch_add(1, Relaxed) + 1;
+                std::thread::sleep(Duration::from_millis(pause));
+                at_work.fetch_sub(1, Relaxed);
+                tell.send(together).unwrap();
+            });
+        };
+        (0..4).for_each(|_| give(300));
+        let most = told.iter().take(4).max();
+        assert!(most > Some(1), "several at once: {most:?}");
+        pool.set_max(1);
+        (0..8).for_each(|_| give(5));
+        assert_eq!(told.iter().take(8).max(), Some(1));
     }
 }
