@@ -22,7 +22,7 @@ use crate::attach::Attachment;
 use crate::config::WritePolicy;
 use crate::engine::{Engine, add, is_alone};
 use crate::file::{File, Inner};
-use crate::io::Allocate;
+use crate::io::{Allocate, Resize};
 use crate::log::Mark;
 use crate::rules::Active;
 use crate::served::Served;
@@ -232,13 +232,18 @@ impl Engine {
         self: &Arc<Self>,
         file: &Arc<File>,
         lane: &Lane,
+        how: Resize,
         size: u64,
     ) -> Result<bool> {
         let Some(why) = self.writes_around(lane) else { return Ok(false) };
         let Some(backing) = self.begin_around(file, why, size)? else { return Ok(false) };
         let old = file.lock().state.size;
-        let done = self.replace(file, old.min(size), u64::MAX, || backing.set_len(size));
-        let ok = done.is_ok();
+        let is_needed = how.is_needed(old, size);
+        let done = match is_needed {
+            true => self.replace(file, old.min(size), u64::MAX, || backing.set_len(size)),
+            false => Ok(()),
+        };
+        let ok = is_needed && done.is_ok();
         self.end_around(file, |inner| {
             if ok {
                 (inner.state.size, inner.state.base.size) = (size, size);
@@ -269,7 +274,7 @@ impl Engine {
                 self.end_around(file, |_| {});
                 done.map(|()| true)
             }
-            Allocate::Extend if end > size => self.resized_around(file, lane, end),
+            Allocate::Extend if end > size => self.resized_around(file, lane, Resize::Grow, end),
             // A reservation is a courtesy, and the backing store is not asked for any.
             _ => Ok(true),
         }

@@ -34,6 +34,20 @@ pub enum Allocate {
     Zero,
 }
 
+/// How a size is changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Resize {
+    To,
+    /// To at least so many bytes: what was written meanwhile beyond them stays.
+    Grow,
+}
+
+impl Resize {
+    pub(crate) fn is_needed(self, old: u64, size: u64) -> bool {
+        self == Resize::To || size > old
+    }
+}
+
 impl Engine {
     /// Reads at most `buf.len()` bytes at `offset`; short only at the end of the file. Bytes that
     /// are absent are fetched, and stay if the tier has room.
@@ -411,6 +425,16 @@ impl Engine {
 
     /// As [`Engine::set_len`], for a handle with rules of its own.
     pub fn set_len_in(self: &Arc<Self>, lane: &Lane, file: &Arc<File>, size: u64) -> Result<()> {
+        self.resize(lane, file, Resize::To, size)
+    }
+
+    fn resize(
+        self: &Arc<Self>,
+        lane: &Lane,
+        file: &Arc<File>,
+        how: Resize,
+        size: u64,
+    ) -> Result<()> {
         self.refuse_read_only()?;
         if self.backing.sizes() == Sizes::Fixed {
             return match size == file.lock().size() {
@@ -418,12 +442,15 @@ impl Engine {
                 false => Err(Error::os(libc::EPERM, "the size is that of the device or image")),
             };
         }
-        if self.resized_around(file, lane, size)? {
+        if self.resized_around(file, lane, how, size)? {
             return Ok(());
         }
         let mut inner = self.lock_for_tier(file)?;
-        let shadow = self.shadow(file, &mut inner)?;
         let old = inner.size();
+        if !how.is_needed(old, size) {
+            return Ok(());
+        }
+        let shadow = self.shadow(file, &mut inner)?;
         let cuts_durable = inner.state.durable_size.get().is_some_and(|durable| size < durable);
         let now_ms = now_ms();
         let opaque = inner.state.flags.opaque;
@@ -518,7 +545,7 @@ impl Engine {
             }
             Allocate::Extend if end > size => {
                 self.make_room(end - size)?;
-                self.set_len_in(lane, file, end)?;
+                self.resize(lane, file, Resize::Grow, end)?;
                 self.reserve(file, offset, len)
             }
             _ => self.reserve(file, offset, len),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use forebay_backing::Result;
 use forebay_backing::wrap::{Call, Done, Layer, Verb, Wrapped};
-use forebay_engine::{Config, Progress, Tunables};
+use forebay_engine::{Allocate, Config, Progress, Tunables};
 
 use crate::media::CrashMedia;
 use crate::start::{NEW, PATIENCE, abandon, patient, start};
@@ -171,5 +171,54 @@ fn a_flush_copies_one_batch_while_it_syncs_another() {
     let course = layer.course.lock().expect("no panic inside");
     assert!(course.overlapped && course.syncs > 1, "{} syncs", course.syncs);
     drop(course);
+    abandon(engine);
+}
+
+/// Copies wait until the store is opened.
+#[derive(Default)]
+struct Shut(AtomicBool);
+
+impl Layer for Shut {
+    const PASSES_FD: bool = false;
+
+    fn around<T>(
+        &self,
+        call: &Call<'_>,
+        mut run: impl FnMut() -> Result<Done<T>>,
+    ) -> Result<Done<T>> {
+        while call.verb == Verb::WriteAt && !self.0.load(Relaxed) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        run()
+    }
+}
+
+/// The kernel writes pages of its own accord while a program waits in fallocate.
+// S-1 S-9
+#[test]
+fn what_is_written_while_an_allocation_waits_for_room_is_not_cut_off() {
+    let media = Arc::new(CrashMedia::default());
+    let tunables = Tunables { tier_size: Some(32 * MIB), ..patient() };
+    let shut = Arc::new(Shut::default());
+    let backing = Wrapped::new(Arc::new(MemStore::new()), shut.clone());
+    let engine = start(media, backing, "grow", Config::default(), tunables).expect("new");
+    let (full, _) = engine.create(Path::new("full"), &NEW).expect("an empty store");
+    (0..24).for_each(|n| engine.write(&full, n * MIB, &[1; MIB as usize]).expect("room"));
+    let (file, _) = engine.create(Path::new("f"), &NEW).expect("no such file yet");
+    let (waiting, waits) = (engine.clone(), file.clone());
+    let allocation =
+        std::thread::spawn(move || waiting.allocate(&waits, Allocate::Extend, 0, 20 * MIB));
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(!allocation.is_finished(), "it found room: {:?}", engine.status());
+    engine.write(&file, 25 * MIB, &[7; 4096]).expect("room for a page");
+    shut.0.store(true, Relaxed);
+    engine.flush_file(&full).expect("a good store");
+    allocation.join().expect("it does not panic").expect("there is room now");
+    assert_eq!(engine.stat_open(&file).size, 25 * MIB + 4096);
+    let mut seen = [0; 4096];
+    engine.read(&file, 25 * MIB, &mut seen).expect("just written");
+    assert!(seen == [7; 4096]);
+    engine.close(&file);
+    engine.close(&full);
     abandon(engine);
 }
