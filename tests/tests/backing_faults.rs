@@ -2,6 +2,7 @@
 // S-5, S-7, S-10
 
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -225,6 +226,74 @@ fn what_is_cached_works_while_the_backing_store_is_gone() {
 fn what_is_cached_works_while_the_backing_store_stalls() {
     needs_forebay!();
     away_and_back(Faults::stalled);
+}
+
+/// A request that was answered with an error changes nothing when the store comes back: others have
+/// written since, and were told that it is safe.
+// S-2 S-10
+#[test]
+fn what_failed_because_the_store_hung_does_not_happen_later() {
+    needs_forebay!();
+    let cases: [(&str, fn(&Path) -> std::io::Result<()>); 2] = [
+        ("open", |path| fs::File::options().write(true).truncate(true).open(path).map(drop)),
+        ("truncate", |path| truncate(path)),
+    ];
+    for (what, late) in cases {
+        let (bed, faults) = laid_in_memory();
+        let mounted = bed.mount(&[
+            "--fault",
+            faults.path(),
+            "--preset",
+            "hold",
+            "--passthrough",
+            "off",
+            "--backing-timeout",
+            "1s",
+            "--entry-ttl",
+            "60s",
+            "--attr-ttl",
+            "60s",
+        ]);
+        let path = bed.mnt.join("old-0");
+        let mut want = fs::read(&path).unwrap();
+        let file = fs::File::options().read(true).write(true).open(&path).unwrap();
+        file.write_all_at(b"first", 0).unwrap();
+        drop(file);
+        mounted.hear_closes();
+        faults.set(json!([{ "op": "stat", "stall_ms": 3_600_000 }]));
+        let failed = late(&path).expect_err("the store hangs");
+        assert!(matches!(failed.raw_os_error(), Some(libc::EIO | libc::ETIMEDOUT)), "{failed}");
+        let mut opened = None;
+        within(PATIENCE, "what is cached can be opened", || {
+            opened = fs::File::options().write(true).open(&path).ok();
+            opened.is_some()
+        });
+        let file = opened.expect("just seen");
+        file.write_all_at(b"acknowledged", 100).unwrap();
+        file.sync_all().unwrap();
+        faults.clear();
+        within(PATIENCE, "no call hangs any more", || {
+            mounted.status()["backing_available"] == true
+        });
+        // What hung goes on now, and would do what it was asked for.
+        std::thread::sleep(Duration::from_millis(500));
+        want[..5].copy_from_slice(b"first");
+        want[100..112].copy_from_slice(b"acknowledged");
+        assert!(fs::read(&path).unwrap() == want, "{what}: through the mount");
+        drop(file);
+        mounted.umount();
+        assert!(fs::read(bed.backing.join("old-0")).unwrap() == want, "{what}: on the store");
+    }
+    proof!("open with O_TRUNC, and truncate");
+}
+
+fn truncate(path: &Path) -> std::io::Result<()> {
+    let path = std::ffi::CString::new(text(path)).expect("no zero byte");
+    // SAFETY: a path that ends with a zero byte.
+    match unsafe { libc::truncate(path.as_ptr(), 0) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
 }
 
 /// The dirty bytes of an unmount from a dead store wait in the tier for the next mount.

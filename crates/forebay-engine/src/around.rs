@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use forebay_backing::{Access, BackingFile, Error, FileKey, Result};
 
+use crate::asker;
 use crate::attach::Attachment;
 use crate::config::WritePolicy;
 use crate::engine::{Engine, add, is_alone};
@@ -312,6 +313,7 @@ impl Engine {
             let mut inner = file.lock();
             let settled = !inner.state.keeps() && self.index.is_synced(inner.settled_seq);
             if may_go_around(&mut inner) && settled {
+                asker::check()?;
                 inner.live().arounds += 1;
                 return Ok(Some(backing));
             }
@@ -411,6 +413,7 @@ impl Engine {
         for _ in 0..TURNS {
             let inner = file.lock();
             if inner.live.as_ref().is_none_or(|live| live.arounds == 0 && !live.moved) {
+                asker::check()?;
                 return Ok(inner);
             }
             self.come_back(file, inner)?;

@@ -13,6 +13,7 @@
 
 mod admit;
 mod around;
+mod asker;
 mod attach;
 mod check;
 mod config;
@@ -60,6 +61,7 @@ mod tier;
 mod valve;
 
 pub use around::{Admit, Lane, Quota};
+pub use asker::{Asker, on_behalf_of};
 pub use attach::Attachment;
 pub use check::{CheckReport, check};
 pub use config::{Config, Eviction, Marks, Tunables, Watermark, WritePolicy};

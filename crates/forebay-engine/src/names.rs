@@ -12,6 +12,7 @@ use forebay_backing::{
     Attr, BackingStore, FileKey, New, RenameMode, Result, SetAttr, SetTime, Timestamp, XattrMode,
 };
 
+use crate::asker;
 use crate::engine::{Engine, is_alone, now};
 use crate::failpoint;
 use crate::file::{Changing, File, Inner, Seen};
@@ -38,6 +39,13 @@ impl Engine {
     /// [`crate::health::Health::call`].
     pub fn ask<T>(&self, call: impl FnOnce(&dyn BackingStore) -> Result<T>) -> Result<T> {
         self.health.call(|| call(&*self.backing))
+    }
+
+    /// The same for what changes something there: not for a request that has been answered
+    /// meanwhile. One that hangs in the call itself may still happen (S10).
+    pub fn alter<T>(&self, call: impl FnOnce(&dyn BackingStore) -> Result<T>) -> Result<T> {
+        asker::check()?;
+        self.ask(call)
     }
 
     /// Attributes of `path`, with what we know better.
@@ -197,7 +205,7 @@ impl Engine {
     /// Creates a file on the backing store and takes a handle on it.
     pub fn create(&self, path: &Path, new: &New) -> Result<(Arc<File>, Attr)> {
         self.refuse_read_only()?;
-        let (_, attr) = self.ask(|b| b.create(path, new))?;
+        let (_, attr) = self.alter(|b| b.create(path, new))?;
         Ok((self.created(path, &attr), attr))
     }
 
@@ -321,7 +329,7 @@ impl Engine {
     pub fn link(&self, from: Named<'_>, to: &Path) -> Result<Attr> {
         self.refuse_read_only()?;
         let _changing = Changing::begin(self.find(from.key));
-        let mut attr = self.ask(|b| b.link(from.path, to))?;
+        let mut attr = self.alter(|b| b.link(from.path, to))?;
         if let Some(file) = self.find(from.key) {
             let mut inner = file.lock();
             inner.state.paths.push(to.into());
@@ -344,7 +352,7 @@ impl Engine {
             }
         }
         let _changing = Changing::begin(file.clone());
-        let mut attr = self.ask(|b| b.set_attr(at.path, set))?;
+        let mut attr = self.alter(|b| b.set_attr(at.path, set))?;
         // Opened meanwhile, or closed and opened anew, it is another to us.
         let (held, found) = (file.as_ref().map(|file| file.id), self.find(at.key).or(file));
         if let Some(file) = found {
@@ -378,6 +386,7 @@ impl Engine {
         self.refuse_read_only()?;
         let backing = self.backing_file(file)?;
         let _changing = Changing::begin([file.clone()]);
+        asker::check()?;
         let attr = self.health.call(|| backing.set_attr(set))?;
         let mut inner = file.lock();
         inner.live().meta_seq += 1;
@@ -409,7 +418,7 @@ impl Engine {
     ) -> Result<()> {
         self.refuse_read_only()?;
         let _changing = Changing::begin(self.find(at.key));
-        self.ask(|b| b.xattr_set(at.path, name, value, mode))?;
+        self.alter(|b| b.xattr_set(at.path, name, value, mode))?;
         self.refresh(at);
         Ok(())
     }
@@ -417,7 +426,7 @@ impl Engine {
     pub fn remove_xattr(&self, at: Named<'_>, name: &OsStr) -> Result<()> {
         self.refuse_read_only()?;
         let _changing = Changing::begin(self.find(at.key));
-        self.ask(|b| b.xattr_remove(at.path, name))?;
+        self.alter(|b| b.xattr_remove(at.path, name))?;
         self.refresh(at);
         Ok(())
     }
@@ -454,7 +463,7 @@ impl Engine {
         self.refuse_read_only()?;
         let _leaving = self.take_name(at.key);
         let Some(file) = self.find(at.key) else {
-            self.ask(|b| b.unlink(at.path))?;
+            self.alter(|b| b.unlink(at.path))?;
             // Somebody may have opened it meanwhile.
             return self.find(at.key).map_or(Ok(()), |file| self.lost_name(&file, at.path));
         };
@@ -470,7 +479,7 @@ impl Engine {
             self.note_tier(self.index.sync())?;
         }
         failpoint::pass("unlink.intent");
-        let done = self.ask(|b| b.unlink(at.path));
+        let done = self.alter(|b| b.unlink(at.path));
         failpoint::pass("unlink.done");
         if done.is_ok() {
             // Closed and opened anew meanwhile, it is another to us.
@@ -549,7 +558,7 @@ impl Engine {
             Ok(())
         };
         if moved.is_empty() && back.is_empty() && replaced.is_none() {
-            self.ask(|b| b.rename(from.path, to, mode))?;
+            self.alter(|b| b.rename(from.path, to, mode))?;
             return follow();
         }
         let _changing = Changing::begin(moved.iter().chain(&back).chain(&replaced).cloned());
@@ -562,7 +571,7 @@ impl Engine {
             self.note_tier(self.index.sync())?;
         }
         failpoint::pass("rename.intent");
-        let done = self.ask(|b| b.rename(from.path, to, mode));
+        let done = self.alter(|b| b.rename(from.path, to, mode));
         failpoint::pass("rename.done");
         if done.is_ok() {
             follow()?;

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Attr, DirEntry, Error, Kind, Result};
+use forebay_engine::Asker;
 
 use crate::request::Shared;
 use crate::verbs::take_spare;
@@ -97,6 +98,13 @@ impl<T: 'static> Slot<T> {
             }
             None => Some(result),
         }
+    }
+}
+
+/// Whoever waited has his answer before the work is done only if the watchdog gave it.
+impl<T: 'static> Asker for Slot<T> {
+    fn is_gone(&self) -> bool {
+        self.0.lock().expect("no panic inside").is_none()
     }
 }
 

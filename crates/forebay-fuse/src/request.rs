@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use forebay_backing::Result;
 use forebay_backing::metrics::Op;
-use forebay_engine::Pool;
+use forebay_engine::{Pool, on_behalf_of};
 
 use crate::reply::{Answer, Fail, Patience, Slot, Tell, Watch, Work};
 use crate::usage::Usage;
@@ -155,7 +155,8 @@ impl<T: Send + 'static> Do<T> {
         let slot = Slot::new(answer, fallback);
         let n = shared.watch.begin(&slot, patience);
         let job = move |shared: &Shared| {
-            let result = op(&shared.verbs).time(|_| 0, || work(shared));
+            let result =
+                on_behalf_of(slot.clone(), || op(&shared.verbs).time(|_| 0, || work(shared)));
             shared.watch.end(n);
             if let Some(Ok(unwanted)) = slot.give(shared, result) {
                 abandon(shared, unwanted);

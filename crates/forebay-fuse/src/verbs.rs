@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use forebay_backing::metrics::Op;
 use forebay_backing::{Error, FileKind, New, RenameMode, Result, SetAttr, StatFs};
+use forebay_engine::on_behalf_of;
 use forebay_engine::rules::Origin;
 
 use crate::reply::{AttrOf, Bytes, Fill, FillPlus, Found, Patience, Slot, Tell, Value, Written};
@@ -242,7 +243,8 @@ impl Shared {
         let slot = Slot::new(answer, None);
         let n = self.watch.begin(&slot, Patience::Long);
         let op = &self.verbs.write;
-        let result = op.time(|()| len.into(), || write(&self.vfs, id, at, data, suid));
+        let work = || op.time(|()| len.into(), || write(&self.vfs, id, at, data, suid));
+        let result = on_behalf_of(slot.clone(), work);
         self.watch.end(n);
         let _ = slot.give(self, result);
     }

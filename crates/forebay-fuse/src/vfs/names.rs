@@ -14,7 +14,7 @@ impl Vfs {
         self.refuse_read_only()?;
         let _tree = self.tree();
         let path = self.below(parent, name)?;
-        let attr = self.engine.ask(|b| match what {
+        let attr = self.engine.alter(|b| match what {
             Make::Dir => b.mkdir(&path, &new),
             Make::Link(target) => b.symlink(&path, target, &new),
             Make::Node(kind, rdev) => b.mknod(&path, &new, *kind, *rdev),
@@ -65,7 +65,7 @@ impl Vfs {
         self.refuse_read_only()?;
         let _tree = self.tree();
         let path = self.below(parent, name)?;
-        self.engine.ask(|b| b.rmdir(&path))?;
+        self.engine.alter(|b| b.rmdir(&path))?;
         self.nodes.unlink(parent, name);
         Ok(())
     }

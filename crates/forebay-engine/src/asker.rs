@@ -1,0 +1,46 @@
+//! For whom this thread works. A request that hung in the backing store was answered for it with an
+//! error (S10); its thread goes on when the store comes back, and must change nothing then: others
+//! have gone on from that answer, and what they have written since is acknowledged.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use forebay_backing::{Error, Kind, Result};
+
+/// Who waits for what a thread does.
+pub trait Asker: Send + Sync {
+    /// Whether he was answered already, and so was told that it failed.
+    fn is_gone(&self) -> bool;
+}
+
+thread_local! {
+    static ASKER: RefCell<Option<Arc<dyn Asker>>> = const { RefCell::new(None) };
+}
+
+/// Does `work` for `asker`: once he is gone it changes nothing any more, and fails.
+pub fn on_behalf_of<T>(asker: Arc<dyn Asker>, work: impl FnOnce() -> T) -> T {
+    /// Restores who was asking before, after a panic too.
+    struct Before(Option<Arc<dyn Asker>>);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            let done = ASKER.replace(self.0.take());
+            drop(done); // Not while it is borrowed.
+        }
+    }
+    let _before = Before(ASKER.replace(Some(asker)));
+    work()
+}
+
+/// To be asked right before a change. Under the lock that all changes of the kind take, nobody can
+/// be answered and overtaken between the two.
+///
+/// # Errors
+///
+/// [`Kind::TimedOut`] if who asked for the change is gone.
+pub(crate) fn check() -> Result<()> {
+    let is_gone = ASKER.with_borrow(|asker| asker.as_ref().is_some_and(|asker| asker.is_gone()));
+    match is_gone {
+        true => Err(Error::new(Kind::TimedOut, "answered before it was done: nothing is changed")),
+        false => Ok(()),
+    }
+}
