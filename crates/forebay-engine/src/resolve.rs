@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use forebay_backing::{BackingFile, BackingStore, Error, FileKey, Kind, New, Result, Timestamp};
 
-use crate::engine::Engine;
+use crate::engine::{Engine, now_ms};
 use crate::file::{File, Flight, Inner};
 use crate::fill::CHUNK;
 use crate::media::MediaFile;
@@ -129,14 +129,17 @@ impl Engine {
                 inner.base_seq += 1;
                 inner.state.flags.conflict = false;
                 inner.state.flags.flush_open = false;
-                // Bytes cached from the old version no longer match what is there.
+                // Clean bytes are of the version that programs here have read, which is gone from
+                // the store: with the dirty ones they are ours, and go there with them.
                 let clean: Vec<_> =
                     inner.state.ranges.iter().filter(|run| !run.state.is_dirty()).collect();
+                let now_ms = now_ms();
                 for run in clean {
-                    inner.state.ranges.clear(run.start, run.end);
+                    inner.state.mark_dirty(run.start, run.end, now_ms);
+                    inner.dirt().stamps.touch(run.start, run.end, now_ms);
                 }
-                inner.live().thrown.note(0, u64::MAX);
                 self.put(file, &mut inner)?;
+                self.account(file, &mut inner);
                 drop(inner);
                 self.flush_file(file)
             }

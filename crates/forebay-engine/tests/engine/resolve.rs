@@ -149,3 +149,25 @@ fn what_a_shortened_file_lacks_is_not_made_up() {
     engine.close(&file);
     abandon(engine);
 }
+
+/// Programs read ours as a whole; all of it but a page is clean, and theirs has nothing of it.
+// S-8
+#[test]
+fn keeping_ours_keeps_what_was_clean_of_it() {
+    let Bed { store, engine, file, .. } = bed(3 * MIB, |store| {
+        let theirs = store.open(path(), Access::ReadWrite).expect("it exists");
+        theirs.set_len(0).expect("memory");
+    });
+    let mut ours = vec![1; 3 * MIB];
+    ours[..PAGE].fill(2);
+    let mut seen = vec![0; ours.len()];
+    engine.read(&file, 0, &mut seen).expect("all of it is cached");
+    assert!(seen == ours, "what programs read before");
+    engine.resolve(path(), Keep::Ours).expect("nobody else writes");
+    engine.read(&file, 0, &mut seen).expect("it is there");
+    assert!(seen == ours, "what programs read after");
+    assert!(store.snapshot().files()[path()] == ours, "what is on the store");
+    assert_eq!(engine.status().dirty_bytes, 0);
+    engine.close(&file);
+    abandon(engine);
+}
