@@ -2,12 +2,13 @@
 //! is settled.
 
 use std::collections::{BTreeMap, HashSet};
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
-use forebay_backing::{BackingStore, Error, Kind, New, RenameMode, Result};
+use forebay_backing::{Attr, BackingStore, Error, FileKind, Kind, New, RenameMode, Result};
 use serde::Serialize;
 
 use crate::attach::Attached;
@@ -18,13 +19,13 @@ use crate::evict::{Evictor, Grain, Uses};
 use crate::file::{DirtyQueue, File};
 use crate::health::Health;
 use crate::index::{Index, Loaded};
-use crate::log::{FileId, Intent};
+use crate::log::{Entry, FileId, Intent};
 use crate::media::{Media, Open};
 use crate::names::rebase;
 use crate::order::Hold;
 use crate::pattern::Pattern;
 use crate::pool::Pool;
-use crate::state::{Boot, Record, Verdict};
+use crate::state::{Boot, Owner, Record, Verdict};
 use crate::table::Table;
 use crate::tier::{self, SHADOW_DIRS, Tier};
 
@@ -46,6 +47,13 @@ pub struct RecoveryReport {
 
 /// How long a file without a name waits for who looked it up before.
 const GRACE: Duration = Duration::from_secs(1);
+
+/// What the name of a file begins with that recovery makes anew, until it gets its own.
+const ANEW: &str = ".forebay-anew-";
+
+fn is_anew(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(ANEW.as_bytes()))
+}
 
 /// The machine's boot, which tells a restarted process from a restarted machine. Tests set
 /// `FOREBAY_BOOT_ID` to pretend.
@@ -91,7 +99,7 @@ impl Engine {
             .with_source(e)
         })?;
         let boot_id = boot_id();
-        let recovered = Recovery::run(&*tier.media, &*backing, &mut loaded, &boot_id)?;
+        let recovered = Recovery::run(&*tier.media, &*backing, &index, &mut loaded, &boot_id)?;
         let states = &loaded.files;
         index
             .begin(&boot_id, loaded.next_id, &recovered.changed, &|id| states.get(&id).cloned())
@@ -315,10 +323,13 @@ impl Engine {
 struct Recovery<'a> {
     media: &'a dyn Media,
     backing: &'a dyn BackingStore,
+    index: &'a Index,
     boot: Boot,
     report: RecoveryReport,
     changed: Vec<FileId>,
     orphans: Vec<FileId>,
+    /// Files that the backing store has forgotten, made anew under a name of ours.
+    anew: Vec<(FileId, RenameMode)>,
 }
 
 /// What the pass hands on.
@@ -333,6 +344,7 @@ impl Recovery<'_> {
     fn run(
         media: &dyn Media,
         backing: &dyn BackingStore,
+        index: &Index,
         loaded: &mut Loaded,
         boot_id: &str,
     ) -> Result<Recovered> {
@@ -344,8 +356,16 @@ impl Recovery<'_> {
             problems: std::mem::take(&mut loaded.problems),
             ..RecoveryReport::default()
         };
-        let mut pass =
-            Recovery { media, backing, boot, report, changed: Vec::new(), orphans: Vec::new() };
+        let mut pass = Recovery {
+            media,
+            backing,
+            index,
+            boot,
+            report,
+            changed: Vec::new(),
+            orphans: Vec::new(),
+            anew: Vec::new(),
+        };
         pass.settle_intents(loaded)?;
         if boot == Boot::Kept {
             let kept = loaded.files.iter_mut().filter(|(_, state)| state.keeps());
@@ -395,7 +415,7 @@ impl Recovery<'_> {
         for id in shadows {
             let _ = self.media.remove(&tier::shadow_name(id));
         }
-        Ok(())
+        self.bring_anew_home(loaded)
     }
 
     fn shadows(&self) -> Result<HashSet<FileId>> {
@@ -450,7 +470,7 @@ impl Recovery<'_> {
                 let lost = before.saturating_sub(state.dirty_bytes());
                 self.report.dropped_bytes += lost;
                 self.report.dropped_files += u64::from(lost > 0);
-                self.restore_name(state);
+                self.restore_name(id, state);
             }
             if exists && shadow.is_some_and(|(len, _)| len != state.size) {
                 let file = self.media.open(&tier::shadow_name(id), Open::Existing);
@@ -466,7 +486,7 @@ impl Recovery<'_> {
 
     /// After a power loss the backing store may have forgotten a create or a rename that it had
     /// not synced. The bytes are here, so the name is made again.
-    fn restore_name(&mut self, state: &mut Record) {
+    fn restore_name(&mut self, id: FileId, state: &mut Record) {
         let Some(path) = state.paths.first().cloned() else { return };
         let found = self.backing.stat(&path);
         if let Ok(attr) = &found
@@ -479,37 +499,137 @@ impl Recovery<'_> {
             }
             return;
         }
-        if let Some(former) = &state.former
-            && self.backing.stat(former).is_ok_and(|attr| attr.key == state.key)
+        let former = state.former.as_deref().cloned();
+        let at_former = former.as_deref().map(|former| self.backing.stat(former));
+        if let (Some(former), Some(Ok(attr))) = (former.as_deref(), &at_former)
+            && attr.key == state.key
         {
-            if let Err(e) = self.backing.rename(former, &path, RenameMode::Replace) {
-                self.report.problems.push(format!("{}: {e}", path.display()));
+            // One that we made anew, killed before it got its name, takes no newer file's place.
+            if is_anew(former) && found.is_ok_and(|there| there.ctime >= state.base.ctime) {
+                return self.give_up_anew(state, former, &"somebody else has made a file there");
             }
-            return;
+            return self.rename_again(state, former, &path);
         }
-        let gone = found.is_err_and(|e| e.is(libc::ENOENT));
+        let is_gone = |found: &Result<Attr>| found.as_ref().is_err_and(|e| e.is(libc::ENOENT));
         // Created, closed and opened again it is no newborn, but as young while it is empty there.
-        if (state.flags.newborn || state.base.size == 0) && gone {
-            self.make_parents(&path);
-            let new = New { mode: state.owner.mode, uid: state.owner.uid, gid: state.owner.gid };
-            match self.backing.create(&path, &new) {
-                Ok((_, attr)) => {
-                    state.key = attr.key;
-                    state.base = attr.version();
-                }
-                Err(e) => self.report.problems.push(format!("{}: {e}", path.display())),
+        if (state.flags.newborn || state.base.size == 0) && is_gone(&found) {
+            self.make_parents(&path, state.owner);
+            return self.make_anew(id, state, &path, RenameMode::NoReplace);
+        }
+        // It replaced a file by a rename, and both its creation and the rename are forgotten: what
+        // is there has not changed since before it was made, so it is what was replaced.
+        if let Ok(attr) = &found
+            && state.flags.newborn
+            && at_former.as_ref().is_some_and(is_gone)
+            && attr.kind == FileKind::File
+            && attr.ctime < state.base.ctime
+        {
+            self.make_anew(id, state, &path, RenameMode::Replace);
+        }
+    }
+
+    /// Does a rename again that the backing store has forgotten; of a directory's for each file
+    /// that matters.
+    fn rename_again(&mut self, state: &mut Record, former: &Path, path: &Path) {
+        let rename = || self.backing.rename(former, path, RenameMode::Replace);
+        let done = rename().or_else(|e| match e.is(libc::ENOENT) {
+            true => {
+                self.make_parents(path, state.owner);
+                rename()
+            }
+            false => Err(e),
+        });
+        match done {
+            Ok(()) => self.note_ctime(state, path),
+            Err(e) => {
+                self.report.problems.push(format!(
+                    "{}: it goes to {} on the backing store, where it was before a rename: {e}",
+                    path.display(),
+                    former.display()
+                ));
+                state.paths.insert(0, former.into());
+                state.former = None;
             }
         }
     }
 
-    fn make_parents(&self, path: &Path) {
+    /// After a rename of ours, which moves the ctime.
+    fn note_ctime(&self, state: &mut Record, path: &Path) {
+        if let Ok(attr) = self.backing.stat(path)
+            && attr.key == state.key
+            && (attr.size, attr.mtime) == (state.base.size, state.base.mtime)
+        {
+            state.base.ctime = attr.ctime;
+        }
+    }
+
+    /// Makes a file that is forgotten under a name that says whose it is: its own it gets once its
+    /// key is on record, or who is killed in between would take it for somebody else's.
+    fn make_anew(&mut self, id: FileId, state: &mut Record, path: &Path, mode: RenameMode) {
+        let beside = path.with_file_name(format!("{ANEW}{:x}", id.0));
+        let new = New { mode: state.owner.mode, uid: state.owner.uid, gid: state.owner.gid };
+        // One of a recovery that was killed before it could record it.
+        if self.backing.stat(&beside).is_ok_and(|attr| attr.size == 0) {
+            let _ = self.backing.unlink(&beside);
+        }
+        match self.backing.create(&beside, &new) {
+            Ok((_, attr)) => {
+                state.key = attr.key;
+                state.base = attr.version();
+                state.former = Some(Box::new(beside.into()));
+                self.anew.push((id, mode));
+            }
+            Err(e) => self.report.problems.push(format!("{}: {e}", path.display())),
+        }
+    }
+
+    fn bring_anew_home(&mut self, loaded: &mut Loaded) -> Result<()> {
+        let anew = std::mem::take(&mut self.anew);
+        if anew.is_empty() {
+            return Ok(());
+        }
+        let recording = |e| Error::io(e, "writing the tier's index");
+        for (id, _) in &anew {
+            let record = loaded.files[id].clone();
+            self.index.append(&Entry::Put(*id, Box::new(record))).map_err(recording)?;
+        }
+        self.index.sync().map_err(recording)?;
+        for (id, mode) in anew {
+            let state = loaded.files.get_mut(&id).expect("made anew for it");
+            let (beside, path) = match (state.former.take(), state.paths.first().cloned()) {
+                (Some(beside), Some(path)) => (*beside, path),
+                _ => continue,
+            };
+            let rename = |mode| self.backing.rename(&beside, &path, mode);
+            let done = match rename(mode) {
+                // Some network file systems cannot refuse to replace.
+                Err(e) if e.is(libc::EINVAL) && self.backing.stat(&path).is_err() => {
+                    rename(RenameMode::Replace)
+                }
+                done => done,
+            };
+            match done {
+                Ok(()) => self.note_ctime(state, &path),
+                Err(e) => self.give_up_anew(state, &beside, &e),
+            }
+        }
+        Ok(())
+    }
+
+    /// The bytes stay in the tier, and the next flush finds a conflict (S8).
+    fn give_up_anew(&mut self, state: &mut Record, beside: &Path, why: &dyn Display) {
+        let _ = self.backing.unlink(beside);
+        state.former = None;
+        self.report.problems.push(format!("{}: {why}", state.display_path().display()));
+    }
+
+    fn make_parents(&self, path: &Path, owner: Owner) {
         let mut parents: Vec<&Path> = path.ancestors().skip(1).collect();
         parents.reverse();
         for parent in parents {
             if !parent.as_os_str().is_empty() && self.backing.stat(parent).is_err() {
-                let uid = rustix::process::getuid().as_raw();
-                let gid = rustix::process::getgid().as_raw();
-                let _ = self.backing.mkdir(parent, &New { mode: 0o755, uid, gid });
+                let new = New { mode: 0o755, uid: owner.uid, gid: owner.gid };
+                let _ = self.backing.mkdir(parent, &new);
             }
         }
     }

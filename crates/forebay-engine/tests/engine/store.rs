@@ -225,6 +225,7 @@ impl BackingStore for MemStore {
         if tree.ino(path).is_ok() {
             return Err(Error::os(libc::EEXIST, path.display().to_string()));
         }
+        tree.ino(path.parent().expect("not the root"))?;
         let ino = tree.add(path, FileKind::File, new.mode);
         let attr = tree.attr(ino);
         Ok((Arc::new(MemFile { store: self.clone(), ino }), attr))
@@ -270,9 +271,12 @@ impl BackingStore for MemStore {
     }
 
     fn rename(&self, from: &Path, to: &Path, mode: RenameMode) -> Result<()> {
-        assert_ne!(mode, RenameMode::NoReplace, "no test uses it");
         let mut tree = self.lock();
         let ino = tree.ino(from)?;
+        tree.ino(to.parent().expect("not the root"))?;
+        if mode == RenameMode::NoReplace && tree.ino(to).is_ok() {
+            return Err(Error::os(libc::EEXIST, to.display().to_string()));
+        }
         if mode == RenameMode::Exchange {
             let other = tree.ino(to)?;
             tree.names.insert(from.to_path_buf(), other);
@@ -284,8 +288,14 @@ impl BackingStore for MemStore {
         if tree.ino(to).is_ok() {
             tree.remove(to)?;
         }
-        tree.names.remove(from);
-        tree.names.insert(to.to_path_buf(), ino);
+        let moved: Vec<PathBuf> =
+            tree.names.keys().filter(|name| name.starts_with(from)).cloned().collect();
+        for name in moved {
+            let ino = tree.names.remove(&name).expect("listed above");
+            let rest = name.strip_prefix(from).expect("filtered by it");
+            let name = if rest.as_os_str().is_empty() { to.to_path_buf() } else { to.join(rest) };
+            tree.names.insert(name, ino);
+        }
         tree.touch(ino, 0);
         Ok(())
     }

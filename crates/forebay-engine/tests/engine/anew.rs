@@ -1,0 +1,163 @@
+//! Names that the backing store has forgotten with the power, and recovery makes again.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use forebay_backing::{Attr, BackingStore, RenameMode, Result};
+use forebay_engine::{Config, Engine, Named, Progress};
+
+use crate::hook::Hook;
+use crate::media::{CrashMedia, Disk};
+use crate::rng::Rng;
+use crate::start::{NEW, abandon, named, patient, read_all, start};
+use crate::store::{MemStore, Tree};
+
+const BEFORE: &str = "before";
+const AFTER: &str = "after";
+const LEN: usize = 64 << 10;
+
+fn serve(media: &CrashMedia, store: Arc<dyn BackingStore>, boot: &str) -> Result<Arc<Engine>> {
+    start(Arc::new(media.clone()), store, boot, Config::default(), patient())
+}
+
+fn lay(store: &MemStore, path: &str, value: u8) -> Attr {
+    let (file, _) = store.create(Path::new(path), &NEW).expect("no such file yet");
+    file.write_at(&[value; LEN], 0).expect("a sound store");
+    store.stat(Path::new(path)).expect("just made")
+}
+
+/// A file that was written and synced, closed.
+fn synced(engine: &Arc<Engine>, path: &str, value: u8) -> Attr {
+    let (file, attr) = engine.create(Path::new(path), &NEW).expect("no such file yet");
+    engine.write(&file, 0, &[value; LEN]).expect("room");
+    engine.sync(&file).expect("a sound tier");
+    engine.close(&file);
+    attr
+}
+
+fn sync(engine: &Arc<Engine>, path: &str) {
+    let file = engine.open(Path::new(path), None).expect("it is there");
+    engine.sync(&file).expect("a sound tier");
+    engine.close(&file);
+}
+
+/// What may be left of the tier after a loss of power.
+fn cut(media: &CrashMedia) -> Vec<Disk> {
+    media.snapshot().crash_images(&mut Rng::new(7), 8)
+}
+
+/// Everything is under its name, here and after a flush on the store, and nothing else is.
+fn assert_home(disk: Disk, tree: Tree, boot: &str, want: &[(&str, u8)]) {
+    let store = MemStore::on(tree);
+    let engine = serve(&CrashMedia::on(disk), Arc::new(store.clone()), boot).expect("sound");
+    for (path, value) in want {
+        let found = read_all(&engine, Path::new(path)).expect("it is made again");
+        assert!(found == [*value; LEN], "{path}: {} bytes of {:?}", found.len(), found.first());
+    }
+    let report = engine.flush(&[], &Progress::default());
+    assert!(report.failures.is_empty(), "{report:?}");
+    abandon(engine);
+    let files = store.snapshot().files();
+    for (path, value) in want {
+        assert!(files[Path::new(path)] == [*value; LEN], "{path} on the store");
+    }
+    assert_eq!(files.len(), want.len(), "{:?}", files.keys());
+}
+
+/// A tier on which `tmp` was written, synced and renamed over `f`, and the store before that.
+fn replaced() -> (CrashMedia, Tree) {
+    let (media, store) = (CrashMedia::default(), MemStore::new());
+    let old = lay(&store, "f", b'O');
+    let tree = store.snapshot();
+    let engine = serve(&media, Arc::new(store), BEFORE).expect("a new tier");
+    let attr = synced(&engine, "tmp", b'N');
+    let f = Path::new("f");
+    let (from, over) = (named(Path::new("tmp"), &attr), named(f, &old));
+    engine.rename(from, f, Some(over), RenameMode::Replace).expect("both are there");
+    sync(&engine, "f");
+    abandon(engine);
+    (media, tree)
+}
+
+// S-3
+#[test]
+fn a_file_that_replaced_another_does_so_again() {
+    let (media, tree) = replaced();
+    for disk in cut(&media) {
+        assert_home(disk, tree.clone(), AFTER, &[("f", b'N')]);
+    }
+}
+
+// S-8
+#[test]
+fn what_somebody_wrote_after_the_power_was_back_is_not_replaced() {
+    let (media, tree) = replaced();
+    let store = MemStore::on(tree);
+    store.unlink(Path::new("f")).expect("it is there");
+    lay(&store, "f", b'T');
+    for disk in cut(&media) {
+        let store = MemStore::on(store.snapshot());
+        let backing = Arc::new(store.clone());
+        let engine = serve(&CrashMedia::on(disk), backing, AFTER).expect("sound");
+        let report = engine.flush(&[], &Progress::default());
+        assert_eq!(report.failures.len(), 1, "{report:?}");
+        assert_eq!(engine.status().dirty_bytes, LEN as u64);
+        abandon(engine);
+        let files = store.snapshot().files();
+        assert!(files.len() == 1 && files[Path::new("f")] == [b'T'; LEN], "{:?}", files.keys());
+    }
+}
+
+// S-3
+#[test]
+fn a_death_while_names_are_made_again_loses_none() {
+    let names: Vec<String> = (0..5).map(|n| format!("f{n}")).collect();
+    let want: Vec<(&str, u8)> = names.iter().map(|name| (name.as_str(), b'N')).collect();
+    let (media, store) = (CrashMedia::default(), MemStore::new());
+    let tree = store.snapshot();
+    let engine = serve(&media, Arc::new(store), BEFORE).expect("a new tier");
+    for name in &names {
+        synced(&engine, name, b'N');
+    }
+    abandon(engine);
+    for disk in cut(&media) {
+        let (media, store) = (CrashMedia::on(disk), MemStore::on(tree.clone()));
+        let died: Arc<Mutex<Vec<(Disk, Tree)>>> = Arc::default();
+        let (backing, hook) = Hook::on(store.clone());
+        let (seen, from) = (died.clone(), media.clone());
+        // Each call to the store is a moment to die.
+        hook.set(move |_| {
+            let disk = from.snapshot().process_crash_image();
+            seen.lock().expect("no panic inside").push((disk, store.snapshot()));
+        });
+        let engine = serve(&media, backing, AFTER).expect("sound");
+        let died = std::mem::take(&mut *died.lock().expect("no panic inside"));
+        abandon(engine);
+        assert!(died.len() >= 3 * names.len(), "{} moments", died.len());
+        for (disk, tree) in died {
+            assert_home(disk, tree, AFTER, &want);
+        }
+    }
+}
+
+// S-3
+#[test]
+fn a_directory_that_was_renamed_is_made_again_for_what_was_synced() {
+    let (media, store) = (CrashMedia::default(), MemStore::new());
+    let (d, e) = (Path::new("d"), Path::new("e"));
+    let dir = store.mkdir(d, &NEW).expect("no such name yet");
+    lay(&store, "d/f", b'O');
+    let tree = store.snapshot();
+    let engine = serve(&media, Arc::new(store), BEFORE).expect("a new tier");
+    let file = engine.open(Path::new("d/f"), None).expect("it is there");
+    engine.write(&file, 0, &[b'N'; LEN]).expect("room");
+    engine.sync(&file).expect("a sound tier");
+    let from = Named { path: d, key: dir.key, is_dir: true };
+    engine.rename(from, e, None, RenameMode::Replace).expect("it is there");
+    engine.sync(&file).expect("a sound tier");
+    engine.close(&file);
+    abandon(engine);
+    for disk in cut(&media) {
+        assert_home(disk, tree.clone(), AFTER, &[("e/f", b'N')]);
+    }
+}
