@@ -234,7 +234,8 @@ fn what_is_cached_works_while_the_backing_store_stalls() {
 #[test]
 fn what_failed_because_the_store_hung_does_not_happen_later() {
     needs_forebay!();
-    let cases: [(&str, fn(&Path) -> std::io::Result<()>); 2] = [
+    type Late = fn(&Path) -> std::io::Result<()>;
+    let cases: [(&str, Late); 2] = [
         ("open", |path| fs::File::options().write(true).truncate(true).open(path).map(drop)),
         ("truncate", |path| truncate(path)),
     ];
