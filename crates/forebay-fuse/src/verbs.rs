@@ -272,8 +272,8 @@ impl Shared {
             reply,
             work,
             move |shared, mut reply, list| {
-                for (at, entry) in list.1.iter().enumerate().skip(offset as usize) {
-                    if !reply.add(entry, shared.vfs.shown_ino(entry.ino), at as u64 + 1) {
+                for (cookie, entry) in list.1.after(offset) {
+                    if !reply.add(entry, shared.vfs.shown_ino(entry.ino), cookie) {
                         break;
                     }
                 }
@@ -291,14 +291,14 @@ impl Shared {
             work,
             move |shared, mut reply, list| {
                 let (dir, entries) = list;
-                for (at, entry) in entries.iter().enumerate().skip(offset as usize) {
+                for (cookie, entry) in entries.after(offset) {
                     let dots = entry.name == "." || entry.name == "..";
                     let found = match dots {
                         true => shared.vfs.getattr(dir).map(|attr| Entry { id: dir, attr }),
                         false => shared.vfs.lookup(dir, &entry.name),
                     };
                     let Ok(found) = found else { continue }; // Gone since the directory was read.
-                    let full = !reply.add(shared, &entry.name, &found, at as u64 + 1);
+                    let full = !reply.add(shared, &entry.name, &found, cookie);
                     if full && !dots {
                         shared.vfs.forget(found.id, 1);
                     }

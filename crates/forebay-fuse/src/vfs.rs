@@ -11,6 +11,7 @@
 mod attrs;
 mod data;
 mod dirs;
+mod listing;
 mod look;
 mod names;
 mod open;
@@ -22,10 +23,11 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
-use forebay_backing::{Attr, DirEntry, Error, FileKey, FileKind, Result, StatFs};
+use forebay_backing::{Attr, Error, FileKey, FileKind, Result, StatFs};
 use forebay_engine::{Engine, File, Lane};
 use hashbrown::HashMap;
 
+use self::listing::Listing;
 use crate::control::Control;
 use crate::modes::Plan;
 use crate::nodes::{Nodes, ROOT};
@@ -85,7 +87,7 @@ enum Handle {
     },
     Dir {
         id: u64,
-        list: Mutex<Option<Arc<Vec<DirEntry>>>>,
+        list: Mutex<Option<Arc<Listing>>>,
     },
 }
 

@@ -29,6 +29,8 @@ pub const CASES: &[Case] = cases![
     a_large_directory_is_listed_completely,
     listing_can_be_resumed,
     listing_while_removing_removes_all,
+    listing_is_resumed_by_another_descriptor,
+    removing_piece_by_piece_removes_all,
     files_are_renamed_over_files,
     directories_are_renamed_with_their_contents,
     rename_can_refuse_or_exchange,
@@ -341,6 +343,61 @@ fn listing_while_removing_removes_all(dir: &Path) {
     for entry in fs::read_dir(dir).unwrap() {
         fs::remove_file(entry.unwrap().path()).unwrap();
     }
+    assert_eq!(fs::read_dir(dir).unwrap().count(), 0);
+}
+
+/// One piece of a listing by a descriptor of its own, from a place on: the names in it, and where
+/// it ends. Nothing at the end.
+fn piece(dir: &Path, from: u64) -> Option<(Vec<String>, u64)> {
+    let opened = File::open(dir).unwrap();
+    rustix::fs::seek(&opened, rustix::fs::SeekFrom::Start(from)).unwrap();
+    let mut space = [std::mem::MaybeUninit::uninit(); 4096];
+    let mut list = rustix::fs::RawDir::new(&opened, &mut space);
+    let (mut names, mut end) = (Vec::new(), from);
+    while let Some(entry) = list.next() {
+        let entry = entry.unwrap();
+        names.push(entry.file_name().to_str().unwrap().to_string());
+        end = entry.next_entry_cookie();
+        if list.is_buffer_empty() {
+            break;
+        }
+    }
+    (!names.is_empty()).then_some((names, end))
+}
+
+/// Names that stay are all listed, and once, whatever else comes and goes between the pieces.
+fn listing_is_resumed_by_another_descriptor(dir: &Path) {
+    let names: Vec<String> = many(dir, 3000).into_iter().collect();
+    let (stay, go): (Vec<_>, Vec<_>) = names.chunks(2).map(|two| (&two[0], &two[1])).unzip();
+    let mut go = go.into_iter();
+    let (mut listed, mut from, mut pieces) = (Vec::new(), 0, 0);
+    while let Some((names, end)) = piece(dir, from) {
+        listed.extend(names);
+        (from, pieces) = (end, pieces + 1);
+        for name in go.by_ref().take(100) {
+            fs::remove_file(dir.join(name)).unwrap();
+            fs::write(dir.join(format!("new-{name}")), b"x").unwrap();
+        }
+    }
+    assert!(pieces > 10, "{pieces} pieces");
+    let count = listed.len();
+    let listed: BTreeSet<String> = listed.into_iter().collect();
+    assert_eq!(listed.len(), count, "no name twice");
+    let missed: Vec<_> = stay.into_iter().filter(|name| !listed.contains(*name)).collect();
+    assert!(missed.is_empty(), "{} names were missed: {missed:?}", missed.len());
+    assert!(listed.contains(".") && listed.contains(".."));
+}
+
+fn removing_piece_by_piece_removes_all(dir: &Path) {
+    many(dir, 3000);
+    let (mut from, mut pieces) = (0, 0);
+    while let Some((names, end)) = piece(dir, from) {
+        for name in names.iter().filter(|name| !name.starts_with('.')) {
+            fs::remove_file(dir.join(name)).unwrap();
+        }
+        (from, pieces) = (end, pieces + 1);
+    }
+    assert!(pieces > 10, "{pieces} pieces");
     assert_eq!(fs::read_dir(dir).unwrap().count(), 0);
 }
 

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use forebay_backing::{DirEntry, Error, FileKey, FileKind, Result};
 
-use super::{Handle, Vfs};
+use super::{Handle, Listing, Vfs};
 use crate::control;
 use crate::control::Control;
 use crate::nodes::ROOT;
@@ -15,7 +15,7 @@ impl Vfs {
     }
 
     /// The entries of an open directory; read anew when asked from the beginning.
-    pub fn list(&self, handle: u64, rewind: bool) -> Result<(u64, Arc<Vec<DirEntry>>)> {
+    pub fn list(&self, handle: u64, rewind: bool) -> Result<(u64, Arc<Listing>)> {
         let found = self.handle(handle)?;
         let Handle::Dir { id, list } = &*found else {
             return Err(Error::os(libc::ENOTDIR, "readdir"));
@@ -24,7 +24,7 @@ impl Vfs {
         if let Some(known) = known.filter(|_| !rewind) {
             return Ok((*id, known));
         }
-        let entries = Arc::new(self.read_dir(*id)?);
+        let entries = Arc::new(Listing::new(self.read_dir(*id)?));
         *list.lock().expect("no panic inside") = Some(entries.clone());
         Ok((*id, entries))
     }

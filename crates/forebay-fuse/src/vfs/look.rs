@@ -8,7 +8,7 @@ use forebay_backing::{Attr, DirEntry, Error, FileKey, FileKind, Result};
 use forebay_engine::File;
 use forebay_engine::rules::Origin;
 
-use super::{Entry, Handle, Opened, Vfs};
+use super::{Entry, Handle, Listing, Opened, Vfs};
 use crate::control;
 use crate::control::Control;
 use crate::nodes::ROOT;
@@ -136,9 +136,9 @@ impl Vfs {
             .collect()
     }
 
-    pub fn list_cached(&self, handle: u64) -> Result<(u64, Arc<Vec<DirEntry>>)> {
+    pub fn list_cached(&self, handle: u64) -> Result<(u64, Arc<Listing>)> {
         match &*self.handle(handle)? {
-            Handle::Dir { id, .. } => Ok((*id, Arc::new(self.list_away(*id)))),
+            Handle::Dir { id, .. } => Ok((*id, Arc::new(Listing::new(self.list_away(*id))))),
             _ => Err(Error::os(libc::ENOTDIR, "readdir")),
         }
     }
