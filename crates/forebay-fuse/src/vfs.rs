@@ -15,19 +15,21 @@ mod listing;
 mod look;
 mod names;
 mod open;
+mod tree;
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use forebay_backing::{Attr, Error, FileKey, FileKind, Result, StatFs};
 use forebay_engine::{Engine, File, Lane};
 use hashbrown::HashMap;
 
 use self::listing::Listing;
+use self::tree::Tree;
 use crate::control::Control;
 use crate::modes::Plan;
 use crate::nodes::{Nodes, ROOT};
@@ -111,7 +113,7 @@ pub struct Vfs {
     handles: RwLock<HashMap<u64, Arc<Handle>>>,
     next_handle: AtomicU64,
     open: Mutex<OpenNodes>,
-    tree: RwLock<()>,
+    tree: Tree,
 }
 
 impl Vfs {
@@ -133,7 +135,7 @@ impl Vfs {
             handles: RwLock::default(),
             next_handle: AtomicU64::new(1),
             open: Mutex::default(),
-            tree: RwLock::default(),
+            tree: Tree::default(),
         })
     }
 
@@ -143,22 +145,12 @@ impl Vfs {
     }
 
     fn tree(&self) -> RwLockReadGuard<'_, ()> {
-        self.tree.read().expect("no panic inside")
+        self.tree.shared()
     }
 
-    /// Waits for the tree without making readers wait behind us: one of them may hang in the
-    /// backing store.
     fn tree_alone(&self) -> Result<RwLockWriteGuard<'_, ()>> {
-        let deadline = Instant::now() + self.engine.tunables().backing_timeout;
-        loop {
-            if let Ok(guard) = self.tree.try_write() {
-                return Ok(guard);
-            }
-            if Instant::now() >= deadline {
-                return Err(Error::os(libc::EBUSY, "other requests hang in the backing store"));
-            }
-            std::thread::sleep(Duration::from_micros(100));
-        }
+        let alone = self.tree.alone(self.engine.tunables().backing_timeout);
+        alone.ok_or_else(|| Error::os(libc::EBUSY, "other requests hang in the backing store"))
     }
 
     fn path(&self, id: u64) -> Result<PathBuf> {
