@@ -69,13 +69,19 @@ impl Engine {
             self.open_another(&batch);
         }
         let limit = self.tune(|t| t.backing_timeout);
-        let complete = batch.latch.wait(|| {
+        let stalls = || self.health.has_stalled_call(limit);
+        let complete = loop {
+            let complete = batch.latch.wait(|| cancelled() || stalls());
+            if complete || stalls() {
+                break complete;
+            }
             if cancelled() {
                 let stop = |job: &Arc<Job>| job.fail(Error::new(Kind::Interrupted, "cancelled"));
                 jobs.iter().filter(|(_, job)| job.is(COPYING)).for_each(|(_, job)| stop(job));
+                // The threads that copy may be busy for long with what others flush.
+                while self.copy_next(&batch) {}
             }
-            self.health.has_stalled_call(limit)
-        });
+        };
         if !complete {
             for (_, job) in jobs {
                 job.leave_copying(ABANDONED);
@@ -104,7 +110,8 @@ impl Engine {
         }
         for _ in 0..pieces {
             let (engine, batch) = (self.clone(), batch.clone());
-            self.flushes.run(move || engine.copy_next(&batch));
+            // None is left for it once the batch was cancelled.
+            self.flushes.run(move || _ = engine.copy_next(&batch));
         }
         if job.end_piece() {
             self.finish(job, &batch.latch);
@@ -131,10 +138,10 @@ impl Engine {
         Ok(count)
     }
 
-    /// Copies one piece of the batch, the first that nobody has taken.
-    fn copy_next(self: &Arc<Self>, batch: &Arc<Batch>) {
+    /// Copies one piece of the batch, the first that nobody has taken; `false` if there is none.
+    fn copy_next(self: &Arc<Self>, batch: &Arc<Batch>) -> bool {
         let first = batch.waiting().pop_first();
-        let ((_, start), piece) = first.expect("as many calls as pieces");
+        let Some(((_, start), piece)) = first else { return false };
         let Piece { job, target, end, first } = piece;
         if first {
             self.open_another(batch);
@@ -144,6 +151,7 @@ impl Engine {
             let (engine, batch) = (self.clone(), batch.clone());
             self.errands.run(move || engine.finish(&job, &batch.latch));
         }
+        true
     }
 
     fn finish(&self, job: &Arc<Job>, latch: &Latch) {

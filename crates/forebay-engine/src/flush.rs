@@ -73,6 +73,9 @@ pub(crate) const DISTURBED_MAX: u32 = 40;
 
 pub(crate) const PAUSE: Duration = Duration::from_millis(25);
 
+/// Who waits for somebody else's flight looks this often whether that is still worth it.
+const WAIT_LOOK: Duration = Duration::from_millis(50);
+
 /// The drain looks this often by itself.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -249,22 +252,32 @@ impl Engine {
         }
     }
 
+    /// Waits until the flight that is on, if any, has ended. However long the user's caps make it
+    /// take: only a store that does not answer keeps it from its end.
     pub(crate) fn wait_for_flight(&self, file: &File) -> Result<()> {
-        let inner = file.lock();
-        let limit = self.tune(|t| t.backing_timeout) * 4;
-        let (_inner, timeout) = file
-            .changed
-            .wait_timeout_while(inner, limit, |inner| {
-                inner.live.as_ref().is_some_and(|live| live.flight.is_some())
-                    && self.health.is_available()
-            })
-            .expect("no panic under a file's lock");
-        match timeout.timed_out() || !self.health.is_available() {
-            true => {
-                Err(Error::new(Kind::TimedOut, "an earlier flush of this file has not returned"))
+        self.wait_for_flight_unless(file, &|| false)
+    }
+
+    pub(crate) fn wait_for_flight_unless(
+        &self,
+        file: &File,
+        cancelled: &dyn Fn() -> bool,
+    ) -> Result<()> {
+        let _waits = self.drain.valve.demand();
+        let limit = self.tune(|t| t.backing_timeout);
+        let mut inner = file.lock();
+        while inner.live.as_ref().is_some_and(|live| live.flight.is_some()) {
+            if cancelled() {
+                return Err(Error::new(Kind::Interrupted, "cancelled"));
             }
-            false => Ok(()),
+            if !self.health.is_available() || self.health.has_stalled_call(limit) {
+                let what = "an earlier flush of this file has not returned";
+                return Err(Error::new(Kind::TimedOut, what));
+            }
+            let waited = file.changed.wait_timeout(inner, WAIT_LOOK);
+            inner = waited.expect("no panic under a file's lock").0;
         }
+        Ok(())
     }
 }
 

@@ -268,7 +268,8 @@ impl Engine {
         };
         let picks: Vec<Pick> = batch.iter().zip(&parts).map(pick).collect();
         let meter = Arc::new(Meter::of(&progress.copying));
-        let outcomes = self.fly(&picks, &|| progress.is_cancelled(), Some(&meter));
+        let cancelled = || progress.is_cancelled();
+        let outcomes = self.fly(&picks, &cancelled, Some(&meter));
         let mut rest = Vec::new();
         let mut disturbed = false;
         for (((mut owed, part), opaque), outcome) in
@@ -287,8 +288,9 @@ impl Engine {
                     }
                 }
                 Outcome::Nothing => owed.end(progress, report),
-                Outcome::Busy => match self.wait_for_flight(&owed.file) {
+                Outcome::Busy => match self.wait_for_flight_unless(&owed.file, &cancelled) {
                     Ok(()) => rest.push(owed),
+                    Err(e) if e.kind() == Kind::Interrupted => report.cancelled = true,
                     Err(error) => owed.fail(&error, progress, report),
                 },
                 Outcome::Disturbed(error) => {

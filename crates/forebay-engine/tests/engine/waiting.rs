@@ -3,14 +3,15 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
-use std::time::Duration;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use forebay_backing::Result;
 use forebay_backing::wrap::{Call, Done, Layer, Verb, Wrapped};
-use forebay_engine::{Allocate, Config, Progress, Tunables};
+use forebay_engine::{Allocate, Config, Engine, Progress, Tunables};
 
 use crate::media::CrashMedia;
-use crate::start::{NEW, PATIENCE, abandon, patient, start};
+use crate::start::{NEW, PATIENCE, abandon, patient, start, within};
 use crate::store::MemStore;
 
 const MIB: u64 = 1 << 20;
@@ -220,5 +221,67 @@ fn what_is_written_while_an_allocation_waits_for_room_is_not_cut_off() {
     assert!(seen == [7; 4096]);
     engine.close(&file);
     engine.close(&full);
+    abandon(engine);
+}
+
+/// An engine that copies so slowly, with what is dirty of `f` on its way.
+fn trickle(rate_max: u64, backing_timeout: Duration) -> (Arc<Engine>, JoinHandle<Result<()>>) {
+    let tunables = Tunables { rate_max, flush_depth: 1, backing_timeout, ..patient() };
+    let (media, store) = (Arc::new(CrashMedia::default()), Arc::new(MemStore::new()));
+    let engine = start(media, store, "trickle", Config::default(), tunables).expect("new");
+    for name in ["f", "g"] {
+        let (file, _) = engine.create(Path::new(name), &NEW).expect("new");
+        engine.write(&file, 0, &vec![1; MIB as usize]).expect("room");
+        engine.close(&file);
+    }
+    let flies = engine.clone();
+    let flight = std::thread::spawn(move || {
+        let file = flies.open(Path::new("f"), None)?;
+        let flushed = flies.flush_file(&file);
+        flies.close(&file);
+        flushed
+    });
+    within("it is on its way", || engine.status().flushing_bytes > 0);
+    (engine, flight)
+}
+
+/// Method: the only thread that copies is held up by the cap for days, with a flight of `f`.
+// S-12
+#[test]
+fn an_order_that_waits_for_a_flight_or_a_thread_can_be_cancelled() {
+    let (engine, flight) = trickle(1, PATIENCE);
+    for waits_for in ["f", "g"] {
+        let progress = Arc::new(Progress::default());
+        let (done, end) = mpsc::channel();
+        let (ordered, watched) = (engine.clone(), progress.clone());
+        std::thread::spawn(move || {
+            let report = ordered.flush(&[Path::new(waits_for).into()], &watched);
+            done.send(report).expect("the test waits");
+        });
+        let early = end.recv_timeout(Duration::from_millis(200));
+        assert!(early.is_err(), "{waits_for}: {early:?}");
+        progress.cancel();
+        let report = end.recv_timeout(PATIENCE / 2).expect("it stops, cap or not");
+        assert!(report.cancelled && report.failures.is_empty(), "{waits_for}: {report:?}");
+    }
+    assert_eq!(engine.status().dirty_files, 2);
+    engine.set_tunables(Tunables { rate_max: 0, ..engine.tunables() }).expect("valid");
+    flight.join().expect("no panic").expect("a store that works");
+    let report = engine.flush(&[], &Progress::default());
+    assert_eq!((report.files, report.failures.len(), engine.status().dirty_files), (1, 0, 0));
+    abandon(engine);
+}
+
+/// Method: the flight takes longer than a call may by far, since the user wants it slow.
+// S-5 S-10
+#[test]
+fn a_flight_that_the_users_cap_makes_slow_is_no_store_that_does_not_answer() {
+    let timeout = Duration::from_secs(1);
+    let began = Instant::now();
+    let (engine, flight) = trickle(MIB / 8, timeout);
+    let report = engine.flush(&["f".into()], &Progress::default());
+    assert!(report.failures.is_empty(), "{report:?}");
+    flight.join().expect("no panic").expect("a store that works");
+    assert!(began.elapsed() > 5 * timeout, "it was fast: {:?}", began.elapsed());
     abandon(engine);
 }
