@@ -5,12 +5,15 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use forebay_tests::images::{self, MountedFs};
 use forebay_tests::{
-    Bed, Faults, Out, PATIENCE, Tier, drop_caches, eventually, finish, forebay, is_alive, is_root,
-    needs_forebay, plain, proof, sample, skip, sys, text, user_ids, while_busy, within,
+    Bed, Faults, Out, PATIENCE, Proc, Tier, binary, drop_caches, eventually, finish, forebay,
+    is_alive, is_root, kill, needs_forebay, plain, proof, sample, skip, sys, text, user_ids,
+    while_busy, within,
 };
+use serde_json::Value;
 
 const SUBCOMMANDS: &[&str] = &[
     "mount", "umount", "status", "stats", "ls", "flush", "evict", "prefetch", "pin", "unpin",
@@ -344,6 +347,58 @@ fn umount_waits_for_the_drain_and_refuses_while_in_use() {
     proof!("refused in use, refused in time, then drained");
 }
 
+/// Method: all is on its way under a cap at which it takes weeks.
+// S-10 S-12
+#[test]
+fn a_low_rate_max_keeps_nobody_who_wants_to_go() {
+    needs_forebay!();
+    const LEN: usize = 20_000_000;
+    const SOON: Duration = Duration::from_secs(20);
+    let bed = Bed::new(Tier::Disk);
+    let mounted = bed.mount(&["--rate-max", "10B/s", "--max-age", "1s", "--settle", "0s"]);
+    let at = text(&mounted.path);
+    let bytes = sample::file(&mounted.at("f"), 1, LEN);
+    within(PATIENCE, "it is on its way", || mounted.number("flushing_bytes") > 0);
+    let spawn = |args: &[&str]| {
+        let err = fs::File::create(bed.root.join("err")).unwrap();
+        Proc::spawn(Command::new(binary()).args(args).stderr(err))
+    };
+    let said = || fs::read_to_string(bed.root.join("err")).unwrap();
+    let runs = |kind: &str| {
+        let jobs = mounted.forebay(&["jobs", "--json", at]).ok().json();
+        let is_it = |job: &Value| job["kind"] == kind && job["state"] == "running";
+        jobs.as_array().unwrap().iter().any(is_it)
+    };
+
+    let began = Instant::now();
+    let late = mounted.umount_with(&["--timeout", "2s"]).expect(4);
+    assert!(began.elapsed() < SOON, "{:?}: {late:#?}", began.elapsed());
+    assert!(late.stderr.contains("the time is up: still mounted"), "{late:#?}");
+
+    let mut waits = spawn(&["flush", "--wait", at]);
+    within(PATIENCE, "it waits", || runs("flush"));
+    kill(waits.pid(), libc::SIGINT);
+    assert_eq!(waits.wait(PATIENCE).and_then(|status| status.code()), Some(130), "{}", said());
+    assert!(!runs("flush") && !said().contains("still waiting"), "{}", said());
+
+    // One that waits for all, one that waits for that, and one that does not wait.
+    let mut drains = spawn(&["umount", at]);
+    within(PATIENCE, "it drains", || runs("umount"));
+    let began = Instant::now();
+    let behind = mounted.try_umount(&["--timeout", "2s"]).expect(4);
+    assert!(began.elapsed() < SOON, "{:?}: {behind:#?}", began.elapsed());
+    let began = Instant::now();
+    let kept = mounted.umount_with(&["--keep-dirty"]).ok();
+    assert!(began.elapsed() < SOON, "{:?}: {kept:#?}", began.elapsed());
+    assert!(kept.stdout.contains("stay dirty"), "{kept:#?}");
+    assert_eq!(drains.wait(PATIENCE).and_then(|status| status.code()), Some(4), "{}", said());
+    assert!(said().contains("--keep-dirty: nothing is lost"), "{}", said());
+    mounted.assert_gone();
+    bed.mount(&[]).umount();
+    assert!(fs::read(bed.backing.join("f")).unwrap() == bytes);
+    proof!("late, interrupted, behind another, and gone");
+}
+
 /// `umount` of the system, `fusermount3 -u` and SIGTERM: nothing is lost whoever unmounts.
 #[test]
 fn whoever_unmounts_the_bytes_are_flushed() {
@@ -356,7 +411,7 @@ fn whoever_unmounts_the_bytes_are_flushed() {
             "umount" => {
                 while_busy(|| forebay_tests::tool("umount", &[text(&bed.mnt)])).ok();
             }
-            _ => forebay_tests::kill(mounted.pid, libc::SIGTERM),
+            _ => kill(mounted.pid, libc::SIGTERM),
         }
         within(PATIENCE, "the daemon drains and ends", || !is_alive(mounted.pid));
         assert_eq!(images::mounted_at(&bed.mnt), None, "{way}");

@@ -94,7 +94,7 @@ impl Jobs {
     /// Starts a job and returns its id.
     pub fn start<W>(self: &Arc<Jobs>, asked: NewJob, work: W) -> Result<u64>
     where
-        W: FnOnce(u64, &Progress) -> Outcome + Send + 'static,
+        W: FnOnce(u64, &Arc<Progress>) -> Outcome + Send + 'static,
     {
         let progress = Arc::new(Progress::default());
         let kind = asked.kind;
@@ -106,7 +106,7 @@ impl Jobs {
     /// Goes on with a job of an earlier daemon, under its id.
     pub fn resume<W>(self: &Arc<Jobs>, job: SavedJob, work: W) -> Result<()>
     where
-        W: FnOnce(u64, &Progress) -> Outcome + Send + 'static,
+        W: FnOnce(u64, &Arc<Progress>) -> Outcome + Send + 'static,
     {
         let progress = Arc::new(Progress::default());
         let (id, kind) = (job.id, job.asked.kind);
@@ -124,7 +124,7 @@ impl Jobs {
         work: W,
     ) -> Result<()>
     where
-        W: FnOnce(u64, &Progress) -> Outcome + Send + 'static,
+        W: FnOnce(u64, &Arc<Progress>) -> Outcome + Send + 'static,
     {
         let jobs = self.clone();
         let run = move || {
@@ -210,7 +210,18 @@ impl Jobs {
     /// Waits until somebody has seen how a job ended, so that the daemon does not vanish under a
     /// client that waits for its own unmount.
     pub fn wait_seen(&self, id: u64, patience: Duration) {
-        let waiting = |table: &mut Table| table.entries.get(&id).is_some_and(|entry| !entry.seen);
+        let unseen = |table: &Table| table.entries.get(&id).is_some_and(|entry| !entry.seen);
+        self.wait_while(patience, unseen);
+    }
+
+    /// The same for all who wanted to unmount, of whom some may have gone.
+    pub fn wait_all_seen(&self, patience: Duration) {
+        let unseen = |entry: &Entry| entry.asked.kind == JobKind::Umount && !entry.seen;
+        self.wait_while(patience, |table| table.entries.values().any(unseen));
+    }
+
+    fn wait_while(&self, patience: Duration, unseen: impl Fn(&Table) -> bool) {
+        let waiting = |table: &mut Table| unseen(table);
         let waited = self.changed.wait_timeout_while(self.lock(), patience, waiting);
         drop(waited.expect("no job panics with the table locked"));
     }
@@ -411,7 +422,7 @@ mod tests {
     #[test]
     fn the_number_that_runs_and_the_number_remembered_are_bounded() {
         let jobs = Arc::new(Jobs::default());
-        let wait_cancel = |_, progress: &Progress| {
+        let wait_cancel = |_, progress: &Arc<Progress>| {
             while !progress.is_cancelled() {
                 thread::sleep(Duration::from_millis(1));
             }
@@ -434,7 +445,7 @@ mod tests {
         assert!(!jobs.cancel(1), "forgotten");
     }
 
-    fn until_cancelled(_: u64, progress: &Progress) -> Outcome {
+    fn until_cancelled(_: u64, progress: &Arc<Progress>) -> Outcome {
         while !progress.is_cancelled() {
             thread::sleep(Duration::from_millis(1));
         }

@@ -1,10 +1,11 @@
 //! How the daemon ends: asked by a client, by a signal, or because somebody unmounted. Dirty bytes
 //! are flushed unless told otherwise, and whatever stays dirty stays in the tier and is reported.
 //!
-//! One of them leaves at a time (`leaving`); a signal can cut a drain short (`drain`, `hurry`).
+//! One of them leaves at a time (`leaving`); a signal can cut a drain short (`drain`, `hurry`), and
+//! so does who leaves and keeps what is dirty: he waits behind no drain.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, MutexGuard, PoisonError, TryLockError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,9 @@ use crate::wire::{JobKind, JobReport, Leave, NewJob};
 /// How often a drain that nobody watches says in the log how far it is.
 const REPORT_EVERY: Duration = Duration::from_secs(5);
 
+/// How often who wants to leave looks whether another has ended doing so.
+const TURN_LOOK: Duration = Duration::from_millis(50);
+
 impl Daemon {
     /// Starts the job that drains, unmounts and ends the daemon; it stays if it cannot.
     pub fn start_leave(self: &Arc<Daemon>, ask: &Leave) -> Result<u64> {
@@ -27,13 +31,52 @@ impl Daemon {
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
         let daemon = self.clone();
         self.jobs.start(NewJob::of(JobKind::Umount, Vec::new()), move |id, progress| {
-            let _turn = daemon.turn();
+            let keeper = matches!(keep, KeepDirty::Yes).then(|| Keeper::new(&daemon));
+            let Some(_turn) = daemon.turn_in_time(keep, deadline, progress) else {
+                drop(keeper);
+                let report = Report { cancelled: true, ..Report::default() };
+                let expired = !progress.is_cancelled();
+                return daemon.called_off(&report, expired).expect("it was cancelled");
+            };
+            if daemon.engine_is_down() {
+                return daemon.parting(keep, JobReport::default());
+            }
             let outcome = daemon.leave(keep, deadline, progress);
             if daemon.session_over.load(SeqCst) {
                 daemon.settled(Some(id), outcome.exit_code);
             }
             outcome
         })
+    }
+
+    /// Waits until no other leaves; `None` if the time is up or it is cancelled before.
+    fn turn_in_time(
+        &self,
+        keep: KeepDirty,
+        deadline: Option<Instant>,
+        progress: &Progress,
+    ) -> Option<MutexGuard<'_, ()>> {
+        loop {
+            match self.leaving.try_lock() {
+                Ok(turn) => return Some(turn),
+                Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) => {}
+            }
+            if matches!(keep, KeepDirty::Yes) {
+                self.cut_short();
+            }
+            if progress.is_cancelled() || deadline.is_some_and(|at| Instant::now() >= at) {
+                return None;
+            }
+            thread::sleep(TURN_LOOK);
+        }
+    }
+
+    /// The drain of who is leaving stops at its next safe point.
+    fn cut_short(&self) {
+        if let Some(progress) = self.drain_slot().as_ref() {
+            progress.cancel();
+        }
     }
 
     /// The first signal drains and unmounts; the next one cuts the drain short.
@@ -44,9 +87,7 @@ impl Daemon {
             return;
         }
         self.hurry.store(true, SeqCst);
-        if let Some(progress) = self.drain_slot().as_ref() {
-            progress.cancel();
-        }
+        self.cut_short();
     }
 
     /// The kernel says that the mount is gone.
@@ -82,6 +123,10 @@ impl Daemon {
             let progress = self.begin_drain();
             let report = logged(&progress, || self.engine.flush(&[], &progress));
             log_failures(&report);
+            // By a signal, or by who keeps what is dirty: there is no second drain.
+            if progress.is_cancelled() {
+                self.hurry.store(true, SeqCst);
+            }
         }
         if let Err(error) = self.unmount(Grip::Last) {
             tracing::error!("{error}");
@@ -92,8 +137,14 @@ impl Daemon {
 
     /// Drains, unmounts, shuts down. Until the unmount succeeded everything can be called off and
     /// the mount goes on serving.
-    fn leave(&self, keep: KeepDirty, deadline: Option<Instant>, progress: &Progress) -> Outcome {
+    fn leave(
+        &self,
+        keep: KeepDirty,
+        deadline: Option<Instant>,
+        progress: &Arc<Progress>,
+    ) -> Outcome {
         let mut moved = JobReport::default();
+        let _drain = matches!(keep, KeepDirty::No).then(|| DrainOf::new(self, progress));
         let _held = self.engine.keep_holds();
         if matches!(keep, KeepDirty::No) {
             let (report, expired) =
@@ -121,6 +172,8 @@ impl Daemon {
         let left = self.engine.status();
         let (message, exit_code) = if expired {
             ("the time is up: still mounted, nothing is lost", 4)
+        } else if report.cancelled && self.keepers.load(SeqCst) > 0 {
+            ("called off for an unmount with --keep-dirty: nothing is lost", 4)
         } else if report.cancelled {
             ("cancelled: still mounted, nothing is lost", 130)
         } else if !report.failures.is_empty() {
@@ -206,12 +259,16 @@ impl Daemon {
 
     fn begin_drain(&self) -> Arc<Progress> {
         let progress = Arc::new(Progress::default());
+        self.can_be_cut_short(&progress);
+        progress
+    }
+
+    fn can_be_cut_short(&self, progress: &Arc<Progress>) {
         *self.drain_slot() = Some(progress.clone());
         // A signal that came before the slot was filled must not be lost.
         if self.hurry.load(SeqCst) {
             progress.cancel();
         }
-        progress
     }
 
     fn settled(&self, job: Option<u64>, exit_code: u8) {
@@ -243,6 +300,38 @@ enum Grip {
     Polite,
     /// The process is about to end, so the mount goes whatever is open.
     Last,
+}
+
+/// Somebody who wants to leave and keep what is dirty.
+struct Keeper<'a>(&'a Daemon);
+
+impl Keeper<'_> {
+    fn new(daemon: &Daemon) -> Keeper<'_> {
+        daemon.keepers.fetch_add(1, SeqCst);
+        Keeper(daemon)
+    }
+}
+
+impl Drop for Keeper<'_> {
+    fn drop(&mut self) {
+        self.0.keepers.fetch_sub(1, SeqCst);
+    }
+}
+
+/// The drain of a job that leaves, which others can cut short while it lives.
+struct DrainOf<'a>(&'a Daemon);
+
+impl DrainOf<'_> {
+    fn new<'a>(daemon: &'a Daemon, progress: &Arc<Progress>) -> DrainOf<'a> {
+        daemon.can_be_cut_short(progress);
+        DrainOf(daemon)
+    }
+}
+
+impl Drop for DrainOf<'_> {
+    fn drop(&mut self) {
+        *self.0.drain_slot() = None;
+    }
 }
 
 /// Runs `work`, cancelling it at the deadline; tells whether that happened.

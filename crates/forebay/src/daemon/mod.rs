@@ -17,7 +17,7 @@ mod stack;
 mod statistics;
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::thread;
@@ -44,6 +44,9 @@ pub use stack::{Pace, Trial, open as open_store};
 /// too: if it finds nobody, it cannot tell how the unmount ended.
 const FAREWELL: Duration = Duration::from_secs(15);
 
+/// Those whose unmount made room for another poll as often, if they are still there.
+const FAREWELL_TO_OTHERS: Duration = Duration::from_secs(2);
+
 /// Everything a mount needs to know, checked.
 #[derive(Debug, Clone)]
 pub struct Plan {
@@ -67,8 +70,11 @@ struct Daemon {
     detaching: Arc<AtomicBool>,
     /// Held by whoever brings the daemon to its end; only one does at a time.
     leaving: Mutex<()>,
-    /// What the one who is leaving waits for, so that a signal can cut it short.
+    /// What the one who is leaving waits for, so that a signal, or who keeps what is dirty, can cut
+    /// it short.
     drain: Mutex<Option<Arc<Progress>>>,
+    /// So many want to leave and keep what is dirty.
+    keepers: AtomicU32,
     /// A second signal came: keep what is dirty and go.
     hurry: AtomicBool,
     /// The kernel ended the session, whoever asked it to.
@@ -151,6 +157,7 @@ fn assemble(plan: Plan, events: Sender<Event>, background: bool) -> Result<Arc<D
         detaching: Arc::default(),
         leaving: Mutex::default(),
         drain: Mutex::default(),
+        keepers: AtomicU32::new(0),
         hurry: AtomicBool::new(false),
         session_over: AtomicBool::new(false),
         engine_down: AtomicBool::new(false),
@@ -279,6 +286,7 @@ impl Daemon {
                 Event::Settled { job, exit_code } => {
                     if let Some(job) = job {
                         self.jobs.wait_seen(job, FAREWELL);
+                        self.jobs.wait_all_seen(FAREWELL_TO_OTHERS);
                     }
                     tracing::info!(exit_code, "ended");
                     return exit_code;
