@@ -504,11 +504,11 @@ impl Recovery<'_> {
         if let (Some(former), Some(Ok(attr))) = (former.as_deref(), &at_former)
             && attr.key == state.key
         {
-            // One that we made anew, killed before it got its name, takes no newer file's place.
-            if is_anew(former) && found.is_ok_and(|there| there.ctime >= state.base.ctime) {
-                return self.give_up_anew(state, former, &"somebody else has made a file there");
-            }
-            return self.rename_again(state, former, &path);
+            // Nobody's file that is newer than the rename is replaced (S8).
+            return match found.is_ok_and(|there| there.ctime >= state.base.ctime) {
+                true => self.give_up(state, former, &"somebody else has made a file there"),
+                false => self.rename_again(state, former, &path),
+            };
         }
         let is_gone = |found: &Result<Attr>| found.as_ref().is_err_and(|e| e.is(libc::ENOENT));
         // Created, closed and opened again it is no newborn, but as young while it is empty there.
@@ -610,15 +610,17 @@ impl Recovery<'_> {
             };
             match done {
                 Ok(()) => self.note_ctime(state, &path),
-                Err(e) => self.give_up_anew(state, &beside, &e),
+                Err(e) => self.give_up(state, &beside, &e),
             }
         }
         Ok(())
     }
 
     /// The bytes stay in the tier, and the next flush finds a conflict (S8).
-    fn give_up_anew(&mut self, state: &mut Record, beside: &Path, why: &dyn Display) {
-        let _ = self.backing.unlink(beside);
+    fn give_up(&mut self, state: &mut Record, former: &Path, why: &dyn Display) {
+        if is_anew(former) {
+            let _ = self.backing.unlink(former);
+        }
         state.former = None;
         self.report.problems.push(format!("{}: {why}", state.display_path().display()));
     }

@@ -161,3 +161,41 @@ fn a_directory_that_was_renamed_is_made_again_for_what_was_synced() {
         assert_home(disk, tree.clone(), AFTER, &[("e/f", b'N')]);
     }
 }
+
+/// Only the rename is forgotten; then somebody else takes the new name.
+// S-8
+#[test]
+fn a_forgotten_rename_takes_no_newer_files_place() {
+    let (media, store) = (CrashMedia::default(), MemStore::new());
+    let engine = serve(&media, Arc::new(store.clone()), BEFORE).expect("a new tier");
+    let attr = synced(&engine, "a", b'O');
+    assert!(engine.flush(&[], &Progress::default()).failures.is_empty());
+    let tree = store.snapshot();
+    let file = engine.open(Path::new("a"), None).expect("it is there");
+    engine.write(&file, 0, &[b'N'; LEN]).expect("room");
+    engine.rename(named(Path::new("a"), &attr), Path::new("b"), None, RenameMode::Replace).unwrap();
+    engine.sync(&file).expect("a sound tier");
+    engine.close(&file);
+    abandon(engine);
+    for (taken, disk) in cut(&media).into_iter().enumerate().map(|(n, disk)| (n % 2 == 0, disk)) {
+        let store = MemStore::on(tree.clone());
+        if !taken {
+            assert_home(disk, store.snapshot(), AFTER, &[("b", b'N')]);
+            continue;
+        }
+        // The clock of this store went on meanwhile.
+        (0..100).for_each(|_| lay_again(&store, "other"));
+        lay(&store, "b", b'T');
+        let backing = Arc::new(store.clone());
+        let engine = serve(&CrashMedia::on(disk), backing, AFTER).expect("sound");
+        assert_eq!(engine.flush(&[], &Progress::default()).failures.len(), 1);
+        abandon(engine);
+        let files = store.snapshot().files();
+        assert!(files[Path::new("b")] == [b'T'; LEN] && files[Path::new("a")] == [b'O'; LEN]);
+    }
+}
+
+fn lay_again(store: &MemStore, path: &str) {
+    let _ = store.unlink(Path::new(path));
+    lay(store, path, b'-');
+}
