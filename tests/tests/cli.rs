@@ -249,6 +249,59 @@ fn files_are_fetched_pinned_evicted_and_purged() {
     proof!("prefetched, pinned, evicted, purged");
 }
 
+// S-9
+#[test]
+fn a_pin_that_fails_pins_nothing_that_takes_the_room_of_writers() {
+    needs_forebay!();
+    const MB: usize = 1_000_000;
+    let bed = Bed::new(Tier::Disk);
+    let big = sample::file(&bed.backing.join("big"), 1, 100 * MB);
+    for i in 0..20 {
+        sample::file(&bed.backing.join(format!("many/f{i}")), i, 5 * MB);
+    }
+    sample::file(&bed.backing.join("mixed/good"), 2, 2 * MB);
+    let faults = Faults::none(&bed);
+    let flags = ["--tier-size", "64MiB", "--max-age", "1h", "--backing-timeout", "5s"];
+    let mounted = bed.mount(&[&flags[..], &["--fault", faults.path()]].concat());
+    let pin = |name: &str| mounted.forebay(&["pin", text(&mounted.at(name))]);
+    pin("many/f7").ok();
+    for name in ["big", "many"] {
+        let out = pin(name).expect(1);
+        assert!(out.stderr.contains("the fast tier is full"), "{out:#?}");
+        assert_eq!(mounted.number("pinned_files"), 1, "{name}: that of before");
+        assert!(out.stderr.contains("nothing of it was pinned"), "{out:#?}");
+        // Several fetches at once may take a little more than there is, for a moment.
+        within(PATIENCE, "it holds what it may", || mounted.number("used_bytes") <= 64 << 20);
+        // Twice what the tier has: each write finds room.
+        for round in 0..4 {
+            fs::write(mounted.at("new"), vec![round; 32 * MB]).expect("there is room");
+        }
+    }
+    assert!(fs::read(mounted.at("big")).unwrap() == big);
+
+    // What cannot be fetched keeps nothing else from being pinned.
+    sample::file(&bed.backing.join("mixed/bad"), 3, 2 * MB);
+    mounted.forebay(&["prefetch", text(&mounted.at("mixed/good"))]).ok();
+    faults.fail("read_at", "EIO");
+    let out = pin("mixed").expect(1);
+    assert!(out.stderr.contains("only what was fetched is pinned"), "{out:#?}");
+    faults.clear();
+    mounted.evict();
+    let list = mounted.forebay(&["ls", "--json", text(&mounted.path)]).ok().json();
+    let is_pinned = |file: &&Value| file["pinned"] == true;
+    let mut pinned: Vec<_> = list
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(is_pinned)
+        .map(|file| file["path"].clone())
+        .collect();
+    pinned.sort_by_key(ToString::to_string);
+    assert_eq!(pinned, ["many/f7", "mixed/good"], "{list:#}");
+    mounted.umount();
+    proof!("two that do not fit, one that cannot be read");
+}
+
 #[test]
 fn run_mounts_for_one_command_and_passes_its_exit_code_on() {
     needs_forebay!();

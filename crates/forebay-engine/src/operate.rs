@@ -75,21 +75,43 @@ impl Engine {
     pub fn set_pinned(&self, scope: &[PathBuf], pinned: bool) -> Report {
         let mut report = Report::default();
         for file in self.select(scope) {
-            let mut inner = file.lock();
-            if inner.state.flags.pinned == pinned || inner.gone {
-                continue;
-            }
-            inner.state.flags.pinned = pinned;
-            match self.put(&file, &mut inner) {
-                Ok(()) => {
+            match self.pin_file(&file, pinned) {
+                Ok(None) => {}
+                Ok(Some(bytes)) => {
                     report.files += 1;
-                    report.bytes += inner.charged;
+                    report.bytes += bytes;
                 }
-                Err(e) => report.failures.push(failure(&inner, &e)),
+                Err(e) => report.failures.push(failure(&file.lock(), &e)),
             }
-            self.retire(&file, inner);
         }
         report
+    }
+
+    /// Returns what it holds of the tier; `None` if there was nothing to change.
+    pub(crate) fn pin_file(&self, file: &Arc<File>, pinned: bool) -> Result<Option<u64>> {
+        let mut inner = file.lock();
+        let bytes = inner.charged;
+        let changed = self.mark_pinned(file, &mut inner, pinned);
+        self.retire(file, inner);
+        changed.map(|changed| changed.then_some(bytes))
+    }
+
+    /// Returns whether it was marked otherwise before.
+    pub(crate) fn mark_pinned(
+        &self,
+        file: &Arc<File>,
+        inner: &mut Inner,
+        pinned: bool,
+    ) -> Result<bool> {
+        if inner.state.flags.pinned == pinned || inner.gone {
+            return Ok(false);
+        }
+        inner.state.flags.pinned = pinned;
+        let put = self.put(file, inner);
+        if put.is_err() {
+            inner.state.flags.pinned = !pinned;
+        }
+        put.map(|()| true)
     }
 
     /// Throws cached bytes away, dirty ones too. Only the operator asks for this (S7).

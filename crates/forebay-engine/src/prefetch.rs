@@ -1,8 +1,8 @@
-//! Fetching on request, with progress, until files are complete.
+//! Fetching on request, with progress, until files are complete; and pinning what was fetched.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use forebay_backing::{Error, FileKind, Result};
@@ -11,7 +11,7 @@ use crate::around::Why;
 use crate::engine::Engine;
 use crate::file::File;
 use crate::fill::CHUNK;
-use crate::operate::named_failure;
+use crate::operate::{failure, named_failure};
 use crate::report::{Progress, Report};
 
 const FULL: &str = "the fast tier is full: enlarge it, or prefetch less";
@@ -32,26 +32,63 @@ struct Large {
     left: Mutex<(usize, Option<Error>)>,
 }
 
+/// One call: what is left to be fetched, and what came of the rest.
+struct Fetching<'a> {
+    queue: Mutex<VecDeque<Fetch>>,
+    progress: &'a Progress,
+    report: Mutex<Report>,
+    /// Something did not fit.
+    full: AtomicBool,
+    /// Where each file is to be pinned as soon as it is complete: those that were not before.
+    pinned: Option<Mutex<Vec<Arc<File>>>>,
+}
+
 impl Engine {
     /// Fetches files, or everything below directories, until they are complete.
     pub fn prefetch(self: &Arc<Self>, scope: &[PathBuf], progress: &Progress) -> Report {
+        self.fetch_all(scope, progress, None).0
+    }
+
+    /// The same, and pins each file that is complete before it can be evicted. If they do not fit, or
+    /// if it is cancelled, it pins none that was not pinned before: a tier that is full of pins would
+    /// have no room for writers.
+    pub fn pin(self: &Arc<Self>, scope: &[PathBuf], progress: &Progress) -> Report {
+        let (mut report, fetching) = self.fetch_all(scope, progress, Some(Mutex::default()));
+        if fetching.full.into_inner() || report.cancelled {
+            let pinned = fetching.pinned.map(|files| files.into_inner().expect("no panic inside"));
+            for file in pinned.into_iter().flatten() {
+                if let Err(error) = self.pin_file(&file, false) {
+                    report.failures.push(failure(&file.lock(), &error));
+                }
+            }
+            (report.files, report.bytes) = (0, 0);
+        }
+        report
+    }
+
+    fn fetch_all<'a>(
+        self: &Arc<Self>,
+        scope: &[PathBuf],
+        progress: &'a Progress,
+        pinned: Option<Mutex<Vec<Arc<File>>>>,
+    ) -> (Report, Fetching<'a>) {
         let mut report = Report::default();
         let mut todo = VecDeque::new();
         let roots = if scope.is_empty() { vec![PathBuf::new()] } else { scope.to_vec() };
         for root in roots {
             self.walk(&root, &mut todo, progress, &mut report);
         }
-        let queue = Mutex::new(todo);
-        let shared = Mutex::new(report);
+        let (queue, report) = (Mutex::new(todo), Mutex::new(report));
+        let fetching = Fetching { queue, progress, report, full: AtomicBool::new(false), pinned };
         let workers = self.tune(|t| t.fill_depth) as usize;
         std::thread::scope(|threads| {
             for _ in 0..workers {
-                threads.spawn(|| self.prefetch_worker(&queue, progress, &shared));
+                threads.spawn(|| self.prefetch_worker(&fetching));
             }
         });
-        let mut report = shared.into_inner().expect("no panic inside");
+        let mut report = std::mem::take(&mut *fetching.report.lock().expect("no panic inside"));
         report.cancelled = progress.is_cancelled();
-        report
+        (report, fetching)
     }
 
     fn walk(
@@ -83,26 +120,22 @@ impl Engine {
         }
     }
 
-    fn prefetch_worker(
-        self: &Arc<Self>,
-        queue: &Mutex<VecDeque<Fetch>>,
-        progress: &Progress,
-        report: &Mutex<Report>,
-    ) {
+    fn prefetch_worker(self: &Arc<Self>, fetching: &Fetching<'_>) {
+        let progress = fetching.progress;
         loop {
-            let next = queue.lock().expect("no panic inside").pop_front();
+            let next = fetching.queue.lock().expect("no panic inside").pop_front();
             let Some(fetch) = next.filter(|_| !progress.is_cancelled()) else { return };
             let (path, done) = match fetch {
                 Fetch::File(path) => {
-                    let opened = self.prefetch_file(&path, queue, progress);
+                    let opened = self.prefetch_file(&path, fetching);
                     (path, opened)
                 }
                 Fetch::Piece(large, start, end) => {
                     let got = self.fill_all(&large.file, start, end, progress);
-                    (large.path.clone(), self.piece_done(&large, got))
+                    (large.path.clone(), self.piece_done(&large, got, fetching))
                 }
             };
-            let mut report = report.lock().expect("no panic inside");
+            let mut report = fetching.report.lock().expect("no panic inside");
             match done {
                 Ok(None) => {}
                 Ok(Some(bytes)) => {
@@ -111,6 +144,7 @@ impl Engine {
                     progress.done_files.fetch_add(1, Relaxed);
                 }
                 Err(e) => {
+                    fetching.full.fetch_or(e.is(libc::ENOSPC), Relaxed);
                     let failure = named_failure(&path, &e);
                     progress.failed(&failure);
                     report.failures.push(failure);
@@ -124,21 +158,20 @@ impl Engine {
     fn prefetch_file(
         self: &Arc<Self>,
         path: &Path,
-        queue: &Mutex<VecDeque<Fetch>>,
-        progress: &Progress,
+        fetching: &Fetching<'_>,
     ) -> Result<Option<u64>> {
         let file = self.open(path, None)?;
         let size = file.lock().size();
         if size <= 4 * CHUNK {
-            let got = self.fill_all(&file, 0, size, progress);
-            let complete = got.and_then(|()| self.verify(&file, path));
+            let got = self.fill_all(&file, 0, size, fetching.progress);
+            let complete = got.and_then(|()| self.verify(&file, path, fetching));
             self.close(&file);
             return complete.map(Some);
         }
         let count = size.div_ceil(4 * CHUNK) as usize;
         let large =
             Arc::new(Large { file, path: path.to_path_buf(), left: Mutex::new((count, None)) });
-        let mut queue = queue.lock().expect("no panic inside");
+        let mut queue = fetching.queue.lock().expect("no panic inside");
         for piece in (0..count as u64).rev() {
             let start = piece * 4 * CHUNK;
             let end = (start + 4 * CHUNK).min(size);
@@ -147,7 +180,12 @@ impl Engine {
         Ok(None)
     }
 
-    fn piece_done(&self, large: &Arc<Large>, got: Result<()>) -> Result<Option<u64>> {
+    fn piece_done(
+        &self,
+        large: &Arc<Large>,
+        got: Result<()>,
+        fetching: &Fetching<'_>,
+    ) -> Result<Option<u64>> {
         let mut left = large.left.lock().expect("no panic inside");
         left.0 -= 1;
         if let Err(e) = got {
@@ -158,7 +196,7 @@ impl Engine {
         }
         let complete = match left.1.take() {
             Some(error) => Err(error),
-            None => self.verify(&large.file, &large.path).map(Some),
+            None => self.verify(&large.file, &large.path, fetching).map(Some),
         };
         self.close(&large.file);
         complete
@@ -191,12 +229,18 @@ impl Engine {
         Ok(())
     }
 
-    /// Complete, and still of the version that is on the backing store.
-    fn verify(&self, file: &Arc<File>, path: &Path) -> Result<u64> {
+    /// Complete, and still of the version that is on the backing store. Then it is pinned, if it is
+    /// to be, before anybody can evict from it.
+    fn verify(&self, file: &Arc<File>, path: &Path, fetching: &Fetching<'_>) -> Result<u64> {
         let attr = self.ask(|b| b.stat(path))?;
-        let inner = file.lock();
+        let mut inner = file.lock();
         let same = attr.version() == inner.state.base || inner.state.is_dirty();
         if same && inner.state.is_complete() {
+            if let Some(pinned) = &fetching.pinned
+                && self.mark_pinned(file, &mut inner, true)?
+            {
+                pinned.lock().expect("no panic inside").push(file.clone());
+            }
             return Ok(inner.size());
         }
         Err(Error::os(

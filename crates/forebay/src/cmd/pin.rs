@@ -12,7 +12,9 @@ Examples:
   forebay pin /mnt/fast/reference
   forebay pin /mnt/fast/index.db /mnt/fast/model.bin
 
-A directory stands for the files in it now. Pinned bytes count against tier-size.";
+A directory stands for the files in it now. Pinned bytes count against tier-size: if not all of it
+fits, nothing is pinned that was not before. Of other files that cannot be fetched only these are not
+pinned. Either way the exit code is 1.";
 
 /// Fetch files and keep them in the fast tier until they are unpinned.
 #[derive(Debug, clap::Args)]

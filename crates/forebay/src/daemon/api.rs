@@ -246,13 +246,14 @@ fn work(engine: &Arc<Engine>, kind: JobKind, order: &Order, progress: &Progress)
         }
         JobKind::Prefetch => engine.prefetch(named, progress),
         JobKind::Evict => engine.evict(scope, progress),
-        JobKind::Pin => pin(engine, named, progress),
+        JobKind::Pin => engine.pin(named, progress),
         JobKind::Unpin => engine.set_pinned(named, false),
         JobKind::Purge => engine.purge(named),
         JobKind::Umount | JobKind::Detach => unreachable!("refused when posted"),
     };
     let exit_code = exit_code(kind, &report);
-    Outcome { report: JobReport::from(&report), error: None, exit_code }
+    let error = remark(kind, &report);
+    Outcome { report: JobReport::from(&report), error, exit_code }
 }
 
 /// Flushes all there is.
@@ -260,16 +261,14 @@ pub fn drain(engine: &Arc<Engine>, progress: &Progress) -> Outcome {
     work(engine, JobKind::Drain, &Order::default(), progress)
 }
 
-/// Fetches, so that there is something to pin, then pins.
-fn pin(engine: &Arc<Engine>, scope: &[PathBuf], progress: &Progress) -> Report {
-    let fetched = engine.prefetch(scope, progress);
-    if fetched.cancelled {
-        return fetched;
-    }
-    let mut report = engine.set_pinned(scope, true);
-    report.bytes = fetched.bytes;
-    report.failures.extend(fetched.failures);
-    report
+/// What a job that failed has to say beside its failures.
+fn remark(kind: JobKind, report: &Report) -> Option<String> {
+    let failed = kind == JobKind::Pin && !report.cancelled && !report.failures.is_empty();
+    let what = match report.files {
+        0 => "nothing of it was pinned that was not before",
+        _ => "only what was fetched is pinned",
+    };
+    failed.then(|| what.into())
 }
 
 fn exit_code(kind: JobKind, report: &Report) -> u8 {
