@@ -465,6 +465,12 @@ fn removed_directories_are_gone(dir: &Path) {
         fs::remove_dir_all(dir.join("d")).unwrap();
         assert!(!dir.join("d").exists(), "round {round}");
     }
+    fs::create_dir(dir.join("d")).unwrap();
+    let open = File::open(dir.join("d")).unwrap();
+    open.sync_all().unwrap();
+    fs::remove_dir(dir.join("d")).unwrap();
+    open.sync_all().unwrap();
+    assert_eq!(fs::read_dir(dir).unwrap().count(), 0);
 }
 
 fn inode_numbers_are_stable_and_unique(dir: &Path) {

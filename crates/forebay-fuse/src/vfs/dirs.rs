@@ -60,7 +60,11 @@ impl Vfs {
             return Ok(());
         }
         let _tree = self.tree();
-        let path = self.path(*id)?;
-        self.engine.sync_dir(&path)
+        match self.path(*id) {
+            Ok(path) => self.engine.sync_dir(&path),
+            // Removed, it has no entries that could be lost.
+            Err(_) if self.nodes.parent(*id).is_none() => self.removed_dir(*id).map(drop),
+            Err(error) => Err(error),
+        }
     }
 }
