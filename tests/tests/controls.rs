@@ -3,10 +3,10 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
 
 use forebay_tests::{
-    Bed, Mounted, PATIENCE, Tier, drop_caches, needs_forebay, proof, sample, text, within,
+    Bed, Mounted, PATIENCE, Tier, drop_caches, needs_forebay, proof, sample, sys, text, within,
 };
 
 const MIB: usize = 1 << 20;
@@ -66,6 +66,47 @@ fn settings_are_read_and_changed_by_command_and_by_file() {
     assert!(mounted.forebay(&["get", mnt, "polici"]).expect(2).stderr.contains("policy"));
     mounted.umount();
     proof!("settings");
+}
+
+#[test]
+fn a_setting_is_a_file_to_write_and_nothing_else() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let mounted = bed.mount(&["--max-age", "7s"]);
+    let file = mounted.at(".forebay/config/max-age");
+    let sh = |script: &str| {
+        let mut shell = std::process::Command::new("sh");
+        shell.arg("-ec").arg(script).current_dir(&mounted.path);
+        assert!(shell.status().unwrap().success(), "{script}");
+    };
+    sh("echo 8s > .forebay/config/max-age; touch .forebay/config/max-age");
+    assert_eq!(get(&mounted, "max-age"), "8s");
+    sh("echo 9s > value; cp value .forebay/config/max-age");
+    assert_eq!(get(&mounted, "max-age"), "9s");
+    sh("echo 10s | tee .forebay/config/max-age > /dev/null");
+    assert_eq!(get(&mounted, "max-age"), "10s");
+    // A later part is no value.
+    let open = File::options().write(true).truncate(true).open(&file).unwrap();
+    open.write_all_at(b"11s\n", 0).unwrap();
+    assert_eq!(sys::errno(open.write_all_at(b"12s\n", 4)), libc::EINVAL);
+    drop(open);
+    assert_eq!(get(&mounted, "max-age"), "11s");
+    let before = fs::metadata(&file).unwrap().mode();
+    let other = fs::Permissions::from_mode(before ^ 0o022);
+    assert_eq!(sys::errno(fs::set_permissions(&file, other)), libc::EPERM);
+    assert_eq!(fs::metadata(&file).unwrap().mode(), before);
+    let refused = [
+        chown(&file, Some(7), None),
+        chown(&file, None, Some(7)),
+        sys::utimens(&file, (1, 0), (1, 0)),
+        sys::set_xattr(&file, "user.one", b"1", 0),
+        sys::remove_xattr(&file, "user.one"),
+        fs::hard_link(&file, mounted.at("link")),
+    ];
+    assert_eq!(refused.map(sys::errno), [libc::EPERM; 6]);
+    assert!(!bed.backing.join("link").exists());
+    mounted.umount();
+    proof!("one setting");
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use std::ffi::OsStr;
 use std::sync::Arc;
 
-use forebay_backing::{Attr, Error, FileKey, FileKind, Result, Timestamp};
+use forebay_backing::{Attr, Error, FileKey, FileKind, Result, SetAttr, SetTime, Timestamp};
 
 /// What the binary shows in `.forebay/`.
 pub trait ControlDir: Send + Sync + 'static {
@@ -24,6 +24,15 @@ pub const NAME: &str = ".forebay";
 
 /// Node ids from here on are control nodes: the last page of numbers, which no file system uses.
 const BASE: u64 = u64::MAX - 4095;
+
+fn refusal() -> Error {
+    Error::os(libc::EPERM, NAME)
+}
+
+/// For what is done to files of the backing store only.
+pub fn refuse(id: u64) -> Result<()> {
+    if Control::owns(id) { Err(refusal()) } else { Ok(()) }
+}
 
 pub struct Control {
     dir: Arc<dyn ControlDir>,
@@ -135,11 +144,24 @@ impl Control {
         Ok(self.dir.read(&self.item(id)?.path))
     }
 
-    pub fn write(&self, id: u64, data: &[u8]) -> Result<()> {
+    /// A value is written whole: what comes later in a file is a part of one.
+    pub fn write(&self, id: u64, offset: u64, data: &[u8]) -> Result<()> {
         let item = self.item(id)?;
         match item.writable {
+            true if offset > 0 => Err(Error::os(libc::EINVAL, item.path.clone())),
             true => self.dir.write(&item.path, data),
             false => Err(Error::os(libc::EACCES, item.path.clone())),
         }
+    }
+
+    /// Truncation, which comes before a value, is granted, and so is the present as a time: that is
+    /// what is shown.
+    pub fn set_attr(&self, id: u64, set: &SetAttr, sized: bool) -> Result<Attr> {
+        let owned = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
+        let timed = [set.atime, set.mtime].iter().any(|time| matches!(time, Some(SetTime::At(_))));
+        if owned || (timed && !sized) {
+            return Err(refusal());
+        }
+        self.attr(id)
     }
 }

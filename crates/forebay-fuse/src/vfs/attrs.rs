@@ -9,7 +9,7 @@ use forebay_engine::rules::Origin;
 use forebay_engine::{File, Lane, Named};
 
 use super::{Handle, Vfs};
-use crate::control::Control;
+use crate::control::{self, Control};
 
 impl Vfs {
     /// Changes attributes, and the size if one is given, through the handle that comes with it.
@@ -21,7 +21,7 @@ impl Vfs {
         size: Option<(u64, Option<u64>)>,
     ) -> Result<Attr> {
         if Control::owns(id) {
-            return self.control.attr(id);
+            return self.control.set_attr(id, set, size.is_some());
         }
         let tree = self.tree();
         let path = self.nodes.path(id);
@@ -131,6 +131,7 @@ impl Vfs {
     }
 
     pub fn setxattr(&self, id: u64, name: &OsStr, value: &[u8], flags: i32) -> Result<()> {
+        control::refuse(id)?;
         let _tree = self.tree();
         let path = self.path(id)?;
         let mode = match flags {
@@ -142,6 +143,7 @@ impl Vfs {
     }
 
     pub fn removexattr(&self, id: u64, name: &OsStr) -> Result<()> {
+        control::refuse(id)?;
         let _tree = self.tree();
         let path = self.path(id)?;
         self.engine.remove_xattr(self.at(id, &path)?, name)

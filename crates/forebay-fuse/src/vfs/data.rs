@@ -30,7 +30,7 @@ impl Vfs {
     pub fn write(&self, handle: u64, offset: u64, data: &[u8]) -> Result<()> {
         match &*self.handle(handle)? {
             Handle::File { file, lane, .. } => self.engine.write_in(lane, file, offset, data),
-            Handle::Control { id, .. } => self.control.write(*id, data),
+            Handle::Control { id, .. } => self.control.write(*id, offset, data),
             Handle::Dir { .. } => Err(Error::os(libc::EISDIR, "write")),
         }
     }

@@ -7,6 +7,7 @@ use forebay_backing::{Error, FileKey, FileKind, New, RenameMode, Result};
 use forebay_engine::Named;
 
 use super::{Entry, Make, Vfs};
+use crate::control;
 
 impl Vfs {
     /// Creates a directory, symbolic link, FIFO, socket, device or plain file without opening it.
@@ -99,6 +100,7 @@ impl Vfs {
     }
 
     pub fn link(&self, id: u64, parent: u64, name: &OsStr) -> Result<Entry> {
+        control::refuse(id)?;
         let _tree = self.tree();
         let from = self.path(id)?;
         let to = self.below(parent, name)?;
