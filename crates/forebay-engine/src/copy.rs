@@ -17,9 +17,7 @@ use forebay_backing::{Access, BackingFile, Error, Kind, Result, Version};
 
 use crate::engine::{Engine, add};
 use crate::flight::{ABANDONED, COPIED, COPYING, Job, Latch};
-
-/// The largest piece of a file; pieces are copied in parallel.
-const PIECE_MAX: u64 = 8 << 20;
+use crate::portion::pieces;
 
 /// Bytes moved by one call: large enough for a network file system's largest request.
 const COPY_BUFFER: usize = 1 << 20;
@@ -128,7 +126,7 @@ impl Engine {
             flight.began = Instant::now();
         }
         *job.target.lock().expect("no panic inside") = Some(target.clone());
-        let pieces = pieces(&job.captured);
+        let pieces = self.note_tier(pieces(&job.captured, |at| job.shadow.next_data(at)))?;
         let count = pieces.len();
         job.pieces.fetch_add(count, SeqCst);
         batch.waiting().extend(pieces.into_iter().enumerate().map(|(n, (start, end))| {
@@ -276,20 +274,29 @@ impl Engine {
     /// Beyond the backing file's old end there is nothing to overwrite: the size will do.
     fn copy_hole(&self, job: &Job, target: &dyn BackingFile, start: u64, end: u64) -> Result<()> {
         let end = if job.resumed { end } else { end.min(job.base.size) };
-        if start >= end {
-            return Ok(());
-        }
         let wanted = || !job.is(ABANDONED) && !job.has_failed();
-        let _pass = self.drain.valve.pass(0, wanted);
-        self.health.quietly(|| {
-            let size = target.stat()?.size;
-            let len = end.min(size).saturating_sub(start);
+        let (mut at, holes) = (start, &self.drain.holes);
+        while at < end {
+            let Some(_pass) = self.drain.valve.pass(0, wanted) else {
+                return Err(Error::new(Kind::TimedOut, "given up"));
+            };
+            let began = Instant::now();
+            let len = self.health.quietly(|| {
+                let size = target.stat()?.size;
+                let len = end.min(size).saturating_sub(at).min(holes.bytes());
+                if len > 0 {
+                    job.touched.store(true, SeqCst);
+                    target.punch(at, len)?;
+                }
+                Ok(len)
+            })?;
             if len == 0 {
-                return Ok(());
+                break;
             }
-            job.touched.store(true, SeqCst);
-            target.punch(start, len)
-        })
+            holes.note(len, began.elapsed());
+            at += len;
+        }
+        Ok(())
     }
 
     fn copy_data(&self, job: &Job, target: &dyn BackingFile, start: u64, end: u64) -> Result<()> {
@@ -342,12 +349,4 @@ impl Engine {
         let last = end.saturating_sub(1);
         matches!(job.shadow.next_data(last), Ok(Some((start, _))) if start <= last)
     }
-}
-
-/// Cuts runs into pieces to copy in parallel.
-fn pieces(runs: &[(u64, u64)]) -> Vec<(u64, u64)> {
-    let cut = |&(start, end): &(u64, u64)| {
-        (start..end).step_by(PIECE_MAX as usize).map(move |at| (at, (at + PIECE_MAX).min(end)))
-    };
-    runs.iter().flat_map(cut).collect()
 }

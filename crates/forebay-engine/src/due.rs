@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::engine::{Engine, now_ms};
 use crate::file::File;
-use crate::govern::{is_flushable, parts};
+use crate::govern::{is_flushable, weighed};
 use crate::governor::pick::{Hot, Kind, Piece, Rule, STREAM_BYTES, pick};
 use crate::governor::{Decision, Term, age, batch_bytes};
 use crate::stamps::BLOCK;
@@ -77,7 +77,7 @@ impl Engine {
                 continue;
             }
             let Some(candidate) = candidate(file, now) else { continue };
-            bytes += candidate.pieces.iter().map(Piece::bytes).sum::<u64>();
+            bytes += candidate.pieces.iter().map(|piece| piece.bytes).sum::<u64>();
             candidates.push(candidate);
             if candidates.len() >= BATCH_FILES || bytes >= enough {
                 break;
@@ -101,16 +101,17 @@ fn candidate(file: Arc<File>, now: u64) -> Option<Candidate> {
             file: 0,
             start: 0,
             end: inner.dirty_charged().max(1),
+            bytes: inner.dirty_charged().max(1),
             age: ago(inner.state.dirty_since),
             untouched: ago(inner.last_write()),
             kind: kind(inner.dirty_charged()),
         }],
-        false => parts(&inner)
-            .into_iter()
-            .map(|part| Piece {
+        false => weighed(&inner)
+            .map(|(part, bytes)| Piece {
                 file: 0,
                 start: part.start,
                 end: part.end,
+                bytes,
                 age: ago(part.stamp.first),
                 untouched: ago(part.stamp.last),
                 kind: kind(part.run_bytes),

@@ -12,13 +12,10 @@ use crate::engine::{Engine, add, now_ms};
 use crate::file::{Beside, File, Flight, Inner, Trouble};
 use crate::govern::parts;
 use crate::media::{MediaFile, MediaStat};
+use crate::portion::{FLIGHT_BYTES, Portion};
 use crate::ranges::Ranges;
 use crate::report::Meter;
 use crate::stamps::BLOCK;
-
-/// What one flight takes of a file: a large file becomes clean, and evictable, piece by piece
-/// while it is still being written (S9).
-pub(crate) const FLIGHT_BYTES: u64 = 128 << 20;
 
 /// Syncing files one by one is cheaper than the whole tier up to about this many.
 const SYNC_EACH_MAX: usize = 16;
@@ -41,6 +38,10 @@ pub(crate) struct Job {
     pub file: Arc<File>,
     pub shadow: Arc<dyn MediaFile>,
     pub captured: Vec<(u64, u64)>,
+    /// What of it is not known to be a hole.
+    pub data: Vec<(u64, u64)>,
+    /// What was wanted beyond is left for the next.
+    pub upto: u64,
     /// All that is dirty, of which `captured` is a part: made durable as a whole (W4).
     pub dirty: Vec<(u64, u64)>,
     pub size: u64,
@@ -76,7 +77,11 @@ pub(crate) const ABANDONED: u8 = 2;
 
 /// What became of one file of a batch.
 pub(crate) enum Outcome {
-    Flushed(u64),
+    /// So many bytes, and what was wanted up to there.
+    Flushed {
+        bytes: u64,
+        upto: u64,
+    },
     /// Nothing was dirty, or what was is on its way already.
     Nothing,
     /// Another flight is on.
@@ -129,8 +134,13 @@ impl Job {
         self.pieces.fetch_sub(1, SeqCst) == 1
     }
 
+    /// What there is to copy, as far as is known.
     pub(crate) fn bytes(&self) -> u64 {
-        self.captured.iter().map(|(start, end)| end - start).sum()
+        let bytes = sum(&self.data);
+        match self.opaque {
+            Some(stat) if bytes > FLIGHT_BYTES => bytes.min(stat.allocated),
+            _ => bytes,
+        }
     }
 
     /// The size the backing file is to have after this flight: the file's, unless dirty bytes are
@@ -188,10 +198,10 @@ impl Engine {
             }
         };
         let dirty = merge(captured);
-        let captured = match (opaque, take) {
-            (Some(_), _) => dirty.clone(),
-            (None, Take::All) => first_part(&dirty, FLIGHT_BYTES),
-            (None, Take::Runs(runs)) => first_part(&common(&dirty, runs), FLIGHT_BYTES),
+        let Portion { captured, data, upto } = match (opaque, take) {
+            (Some(_), _) => Portion::whole(dirty.clone()),
+            (None, Take::All) => self.portion(&inner, &*shadow, dirty.clone()),
+            (None, Take::Runs(runs)) => self.portion(&inner, &*shadow, common(&dirty, runs)),
         };
         let live = inner.live();
         live.flight = Some(Flight::begin());
@@ -201,6 +211,8 @@ impl Engine {
             file: file.clone(),
             shadow,
             captured,
+            data,
+            upto,
             dirty,
             size,
             mtime: opaque.map_or(inner.state.mtime, |stat| stat.mtime),
@@ -219,6 +231,22 @@ impl Engine {
             meter: meter.cloned(),
             began_ms: now_ms(),
         })))
+    }
+
+    /// What a flight takes of what is `wanted`.
+    fn portion(&self, inner: &Inner, shadow: &dyn MediaFile, wanted: Vec<(u64, u64)>) -> Portion {
+        let has_holes = inner.dirty_charged() < inner.state.dirty_bytes();
+        if !has_holes || sum(&wanted) <= FLIGHT_BYTES {
+            return Portion::dense(wanted);
+        }
+        let free_from = match inner.state.flags.flush_open {
+            true => u64::MAX,
+            false => inner.state.base.size,
+        };
+        let holes = self.drain.holes.flight_bytes();
+        let found = Portion::sparse(&wanted, |at| shadow.next_data(at), free_from, holes);
+        // Whatever is wrong with the shadow, the copy finds it, and says so.
+        self.note_tier(found).unwrap_or_else(|_| Portion::dense(wanted))
     }
 
     /// Step 1 (W4). If the tier cannot sync, the bytes are worth more on the backing store than
@@ -322,7 +350,7 @@ impl Engine {
         }
         if !job.has_failed() {
             match self.land(job) {
-                Ok(()) => return Outcome::Flushed(job.bytes()),
+                Ok(()) => return Outcome::Flushed { bytes: job.bytes(), upto: job.upto },
                 Err(error) => job.fail(error),
             }
         }
@@ -383,8 +411,8 @@ impl Engine {
                 inner.state.lasts_as_on_store();
             }
             self.restamp(job, &mut inner, &flight.rewritten, since);
-            // Of what a size made, or a write behind others, nobody has told the evictor.
-            self.admit(file, job.captured.iter().copied());
+            // Of a write behind others nobody has told the evictor. Large holes need not go.
+            self.admit(file, job.data.iter().copied());
         }
         inner.dirt().trouble = None;
         crate::names::note_seen(&mut inner, looked, &found);
@@ -450,7 +478,7 @@ impl Engine {
             job.captured.len() == job.dirty.len() && job.captured.last() == job.dirty.last();
         inner.state.dirty_since = if whole { job.began_ms } else { since };
         if inner.state.size > BLOCK {
-            let oldest = parts(inner).iter().map(|part| part.stamp.first).min();
+            let oldest = parts(inner).map(|part| part.stamp.first).min();
             inner.state.dirty_since = oldest.unwrap_or(since).max(1);
         }
     }
@@ -561,6 +589,10 @@ pub(crate) fn merge(runs: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     merged
 }
 
+fn sum(runs: &[(u64, u64)]) -> u64 {
+    runs.iter().map(|(start, end)| end - start).sum()
+}
+
 /// What is in both.
 fn common(runs: &[(u64, u64)], wanted: &[(u64, u64)]) -> Vec<(u64, u64)> {
     let mut found = Vec::new();
@@ -571,21 +603,6 @@ fn common(runs: &[(u64, u64)], wanted: &[(u64, u64)]) -> Vec<(u64, u64)> {
         found.extend(within.map(|run| (run.0.max(start), run.1.min(end))));
     }
     merge(found)
-}
-
-/// The first runs of together at most `limit` bytes, the last of them cut.
-pub(crate) fn first_part(runs: &[(u64, u64)], limit: u64) -> Vec<(u64, u64)> {
-    let mut left = limit;
-    let mut part = Vec::new();
-    for &(start, end) in runs {
-        if left == 0 {
-            break;
-        }
-        let end = end.min(start + left);
-        left -= end - start;
-        part.push((start, end));
-    }
-    part
 }
 
 #[cfg(test)]

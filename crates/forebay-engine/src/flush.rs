@@ -29,6 +29,7 @@ use crate::flight::{Job, Outcome};
 use crate::govern::{Ages, obstacle};
 use crate::governor::{Decision, Governor, Limit, Term};
 use crate::order::{Holds, Owed};
+use crate::portion::HoleStep;
 use crate::pulse::Pulse;
 use crate::report::Meter;
 use crate::valve::Valve;
@@ -53,6 +54,8 @@ pub(crate) struct DrainState {
     pub copied: AtomicU64,
     /// Bytes copied by flights that have not ended.
     pub unsettled: AtomicU64,
+    /// What the backing store makes of holes.
+    pub holes: HoleStep,
     /// How long a batch took lately, in microseconds.
     pub lag_us: AtomicU64,
     /// Nothing could be taken although something is due, and why.
@@ -124,7 +127,7 @@ impl Engine {
         let began = Instant::now();
         let outcomes = self.fly(&batch, &|| self.stopping.load(Relaxed), None);
         self.note_lag(began.elapsed());
-        outcomes.iter().any(|outcome| matches!(outcome, Outcome::Flushed(_)))
+        outcomes.iter().any(|outcome| matches!(outcome, Outcome::Flushed { .. }))
     }
 
     fn is_stuck(&self, why: Option<&'static str>) -> bool {
@@ -239,8 +242,8 @@ impl Engine {
                     }
                     std::thread::sleep(PAUSE);
                 }
-                Some(Outcome::Flushed(_)) => {
-                    owed.take_off(&part);
+                Some(Outcome::Flushed { upto, .. }) => {
+                    owed.take_off(&part, upto);
                     // One flight takes all of a file that is written past us, and it never becomes
                     // clean.
                     if owed.is_paid() || file.lock().state.flags.opaque {

@@ -322,8 +322,8 @@ impl Look {
             self.add_part(since, last, bytes, way);
             return;
         }
-        for part in parts(&inner) {
-            self.add_part(part.stamp.first, part.stamp.last, part.end - part.start, way);
+        for (part, bytes) in weighed(&inner) {
+            self.add_part(part.stamp.first, part.stamp.last, bytes, way);
         }
     }
 
@@ -408,11 +408,32 @@ pub(crate) fn obstacle(inner: &Inner) -> Option<&'static str> {
 }
 
 /// The dirty parts of a file.
-pub(crate) fn parts(inner: &Inner) -> Vec<Part> {
-    let runs = inner.state.ranges.iter().filter(|run| run.state.is_dirty());
-    let none = Stamps::default();
-    let stamps = inner.dirt.as_ref().map_or(&none, |dirt| &dirt.stamps);
-    stamps.parts(runs, inner.state.dirty_since)
+pub(crate) fn parts(inner: &Inner) -> impl Iterator<Item = Part> {
+    static NONE: Stamps = Stamps::NONE;
+    let state = &inner.state;
+    let runs = state.ranges.iter().filter(|run| run.state.is_dirty());
+    let stamps = inner.dirt.as_ref().map_or(&NONE, |dirt| &dirt.stamps);
+    stamps.parts(runs, state.dirty_bytes(), state.dirty_since)
+}
+
+/// The same, each with the bytes that it takes in the tier, as far as is known: those of a file with
+/// holes are where it was written to lately, and what is left of them anywhere else. None takes
+/// nothing, or nobody would be told of it.
+pub(crate) fn weighed(inner: &Inner) -> impl Iterator<Item = (Part, u64)> {
+    let (charged, dirty) = (inner.dirty_charged(), inner.state.dirty_bytes());
+    let written = match charged < dirty {
+        true => parts(inner).filter(|part| part.known).map(|part| part.bytes()).sum(),
+        false => dirty,
+    };
+    let known = written.min(charged);
+    parts(inner).map(move |part| {
+        let (share, of) = match part.known || charged >= dirty {
+            true => (known, written),
+            false => (charged - known, dirty - written),
+        };
+        let bytes = u128::from(part.bytes()) * u128::from(share) / u128::from(of);
+        (part, (bytes as u64).max(1))
+    })
 }
 
 /// Oldest first, less what is `copied` already.

@@ -42,6 +42,7 @@ mod order;
 mod pattern;
 mod policy;
 mod pool;
+mod portion;
 mod prefetch;
 mod pulse;
 mod ranges;

@@ -18,10 +18,11 @@ use forebay_backing::Kind;
 use crate::due::{Pick, Take};
 use crate::engine::Engine;
 use crate::file::{File, Inner};
-use crate::flight::{FLIGHT_BYTES, Outcome, first_part, merge};
+use crate::flight::{Outcome, merge};
 use crate::flush::{DISTURBED_MAX, PAUSE};
 use crate::operate::failure;
 use crate::pattern::Pattern;
+use crate::portion::FLIGHT_BYTES;
 use crate::report::{Failure, Meter, Progress, Report};
 
 /// What to flush, and how.
@@ -74,6 +75,9 @@ const BATCH_BYTES: u64 = (256 << 20) / BATCHES as u64;
 /// So many batches are under way at once: one is copied while the tier is synced for the next and
 /// the backing store for the last.
 const BATCHES: usize = 3;
+
+/// As many runs are offered to a flight as it can take pages.
+const PART_RUNS: usize = (FLIGHT_BYTES / 4096) as usize;
 
 /// How often an order that leaves the work to the drain looks how far it is.
 const LOOK: Duration = Duration::from_millis(50);
@@ -276,9 +280,9 @@ impl Engine {
             batch.into_iter().zip(parts).zip(opaque).zip(outcomes)
         {
             match outcome {
-                Outcome::Flushed(bytes) => {
+                Outcome::Flushed { bytes, upto } => {
                     owed.copied += bytes;
-                    owed.take_off(&part);
+                    owed.take_off(&part, upto);
                     owed.credit(bytes, progress);
                     // One flight takes all of a file that is written past us.
                     if owed.is_paid() || (opaque && owed.is_opaque()) {
@@ -329,18 +333,18 @@ impl Owed {
         self.file.lock().state.flags.opaque
     }
 
-    /// What the next flight is to take.
+    /// What the next flight is to take; it may leave some of it.
     pub fn next_part(&self) -> Vec<(u64, u64)> {
-        first_part(&self.runs, FLIGHT_BYTES)
+        self.runs[..self.runs.len().min(PART_RUNS)].to_vec()
     }
 
     pub fn is_paid(&self) -> bool {
         self.runs.is_empty()
     }
 
-    /// Takes the part that was copied, the first one, off what is owed.
-    pub fn take_off(&mut self, part: &[(u64, u64)]) {
-        let Some(&(_, end)) = part.last() else { return };
+    /// Takes the part that was copied, the first one, off what is owed, as far as it was.
+    pub fn take_off(&mut self, part: &[(u64, u64)], upto: u64) {
+        let Some(end) = part.last().map(|run| run.1.min(upto)) else { return };
         self.runs.retain(|run| run.1 > end);
         if let Some(first) = self.runs.first_mut() {
             first.0 = first.0.max(end);

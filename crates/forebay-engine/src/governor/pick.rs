@@ -13,6 +13,8 @@ pub struct Piece {
     pub file: u64,
     pub start: u64,
     pub end: u64,
+    /// What there is to copy: less than its length where it has holes.
+    pub bytes: u64,
     /// Since it was first dirtied, and since it was last written.
     pub age: Duration,
     pub untouched: Duration,
@@ -50,19 +52,13 @@ pub enum Hot {
     FillUp,
 }
 
-impl Piece {
-    pub fn bytes(&self) -> u64 {
-        self.end - self.start
-    }
-}
-
 /// Picks a batch out of `pieces`; the answer is sorted by file and offset, neighbors joined.
 pub fn pick(pieces: &[Piece], rule: &Rule) -> Vec<Piece> {
     let waits = |piece: &Piece| piece.untouched < rule.settle && piece.age < rule.no_wait_age;
     let due: Vec<usize> = (0..pieces.len()).filter(|n| pieces[*n].age >= rule.from_age).collect();
     let mut order: Vec<usize> = due.iter().copied().filter(|n| !waits(&pieces[*n])).collect();
     if rule.hot == Hot::FillUp {
-        let cold: u64 = order.iter().map(|n| pieces[*n].bytes()).sum();
+        let cold: u64 = order.iter().map(|n| pieces[*n].bytes).sum();
         if cold < rule.budget {
             order.extend(due.iter().copied().filter(|n| waits(&pieces[*n])));
         }
@@ -80,7 +76,7 @@ pub fn pick(pieces: &[Piece], rule: &Rule) -> Vec<Piece> {
             break;
         }
         taken[n] = true;
-        left = left.saturating_sub(pieces[n].bytes());
+        left = left.saturating_sub(pieces[n].bytes);
     }
     with_riders(pieces, taken, waits)
 }
@@ -102,8 +98,8 @@ fn with_riders(
                 continue;
             }
             let (f, t) = (&pieces[from], &pieces[to]);
-            if !taken[to] && (touch(f, t) || touch(t, f)) && !waits(t) && ridden >= t.bytes() {
-                ridden -= t.bytes();
+            if !taken[to] && (touch(f, t) || touch(t, f)) && !waits(t) && ridden >= t.bytes {
+                ridden -= t.bytes;
                 taken[to] = true;
             }
         }
@@ -122,6 +118,7 @@ fn join(pieces: impl Iterator<Item = Piece>) -> Vec<Piece> {
         match joined.last_mut() {
             Some(last) if last.file == piece.file && last.end == piece.start => {
                 last.end = piece.end;
+                last.bytes += piece.bytes;
                 last.age = last.age.max(piece.age);
                 last.untouched = last.untouched.min(piece.untouched);
             }
@@ -142,6 +139,7 @@ mod tests {
             file,
             start: at * 4096,
             end: (at + 1) * 4096,
+            bytes: 4096,
             age: age * S,
             untouched: untouched * S,
             kind: Kind::Random,

@@ -1,16 +1,22 @@
-//! Holes take no room.
+//! Holes take no room, and hold up nobody.
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use forebay_backing::BackingStore;
 use forebay_engine::{Config, Progress, Tunables};
 
+use crate::bytes::Bytes;
 use crate::media::CrashMedia;
-use crate::start::{NEW, abandon, patient, start};
+use crate::start::{NEW, abandon, patient, start, within};
 use crate::store::MemStore;
 
 const MIB: u64 = 1 << 20;
+const TIB: u64 = 1 << 40;
+
+/// More flights than it takes by far, and far fewer than one for each 128 MiB of a hole.
+const FLIGHTS_MAX: u64 = 200;
 
 /// A tier of 64 MiB with a dirty file of 4 GiB, of which it holds nine MiB; closed.
 #[test]
@@ -45,5 +51,84 @@ fn a_closed_sparse_file_takes_what_is_in_it() {
     let (other, _) = engine.create(Path::new("g"), &NEW).expect("a new name");
     engine.write(&other, 0, &[3; 4096]).expect("there is room");
     engine.close(&other);
+    abandon(engine);
+}
+
+/// Nor does it keep the drain from what others wrote, which is the younger.
+#[test]
+fn a_hole_of_terabytes_is_drained_in_few_flights() {
+    let store = MemStore::new();
+    let tunables = Tunables { max_age: Duration::from_secs(2), ..Tunables::default() };
+    let (media, backing) = (Arc::new(CrashMedia::default()), Arc::new(store.clone()));
+    let engine = start(media, backing, "hole", Config::default(), tunables).expect("new");
+    let (hole, _) = engine.create(Path::new("hole"), &NEW).expect("an empty store");
+    engine.set_len(&hole, 8 * TIB).expect("a hole");
+    engine.write(&hole, 5 * TIB, &[1; 4096]).expect("room");
+    engine.close(&hole);
+    for n in 0..5 {
+        let (file, _) = engine.create(Path::new(&n.to_string()), &NEW).expect("a new name");
+        engine.write(&file, 0, &vec![2; 2 * MIB as usize]).expect("room");
+        engine.close(&file);
+    }
+    within("all is clean", || engine.status().dirty_files == 0);
+    let tree = store.snapshot();
+    assert!(tree.syncs < FLIGHTS_MAX, "{}", tree.syncs);
+    let mut expected = Bytes::default();
+    expected.set_len(8 * TIB);
+    expected.write(&[1; 4096], 5 * TIB);
+    assert!(tree.bytes(Path::new("hole")) == expected);
+    abandon(engine);
+}
+
+/// A file of terabytes that was cut off and made long again, with a little written to it here and
+/// there: the old bytes of the backing file are gone, whether a hole or data took their place.
+///
+/// Method: more data than one flight takes, and beside it data that was there before; what comes of
+/// it is known from the same changes of bytes in memory.
+#[test]
+fn a_sparse_file_over_an_old_one_is_flushed_in_few_flights_and_byte_for_byte() {
+    let path = Path::new("f");
+    let (store, mut expected) = (MemStore::new(), Bytes::default());
+    let (theirs, _) = store.create(path, &NEW).expect("memory");
+    let old = [0, MIB, 9 * MIB, TIB, 2 * TIB - 5000, 4 * TIB - 2 * MIB];
+    for at in old {
+        theirs.write_at(&vec![7; 2 * MIB as usize], at).expect("memory");
+        expected.write(&vec![7; 2 * MIB as usize], at);
+    }
+    let (media, backing) = (Arc::new(CrashMedia::default()), Arc::new(store.clone()));
+    let engine = start(media, backing, "over", Config::default(), patient()).expect("starts");
+    let file = engine.open(path, None).expect("it exists");
+    for len in [MIB + 5, 3 * TIB + 9, 2 * TIB, 8 * TIB] {
+        engine.set_len(&file, len).expect("a size");
+        expected.set_len(len);
+    }
+    let mut written = 0;
+    let new =
+        [(10 * MIB, 70), (TIB + 3, 1), (2 * TIB - 4096, 60), (4 * TIB - MIB, 2), (7 * TIB, 50)];
+    for (at, mibs) in new {
+        let data = vec![mibs as u8; (mibs * MIB) as usize];
+        engine.write(&file, at, &data).expect("room");
+        expected.write(&data, at);
+        written += mibs * MIB;
+    }
+    let dirty = || engine.dirty_ages().last().map_or(0, |ages| ages.bytes);
+    within("its age is seen", || dirty() >= written);
+    assert!(dirty() < 2 * written, "{} of {written}", dirty());
+
+    let before = store.snapshot().syncs;
+    let report = engine.flush(&[], &Progress::default());
+    assert!(report.failures.is_empty() && report.files == 1, "{report:?}");
+    assert!(report.bytes < 2 * written, "{report:?}");
+    assert_eq!(engine.status().dirty_files, 0);
+    let tree = store.snapshot();
+    assert!(tree.syncs - before < FLIGHTS_MAX, "{} flights", tree.syncs - before);
+    assert!(tree.bytes(path) == expected);
+    for at in old.into_iter().chain(new.map(|(at, _)| at)) {
+        let (mut here, mut there) = ([0; 8192], [1; 8192]);
+        engine.read(&file, at, &mut here).expect("it is there");
+        expected.read(&mut there, at);
+        assert!(here == there, "at {at}");
+    }
+    engine.close(&file);
     abandon(engine);
 }

@@ -103,6 +103,11 @@ impl Tree {
         image
     }
 
+    /// What is in one file, however large its holes are.
+    pub fn bytes(&self, path: &Path) -> Bytes {
+        self.inodes[&self.names[path]].now.bytes.clone()
+    }
+
     /// Every file and what is in it.
     pub fn files(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         let file = |ino: &u64| Some(&self.inodes[ino]).filter(|i| i.kind == FileKind::File);

@@ -36,6 +36,7 @@ fn pieces(dirty: &Dirty, now: f64) -> Vec<Piece> {
             file: 1,
             start: page * PAGE,
             end: (page + 1) * PAGE,
+            bytes: PAGE,
             age: secs(now - first),
             untouched: secs(now - last),
             kind: Kind::Random,
