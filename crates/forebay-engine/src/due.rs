@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use crate::engine::{Engine, now_ms};
 use crate::file::File;
-use crate::govern::{is_flushable, weighed};
+use crate::govern::{goes_whole, is_flushable, weighed};
 use crate::governor::pick::{Hot, Kind, Piece, Rule, STREAM_BYTES, pick};
 use crate::governor::{Decision, Term, age, batch_bytes};
-use crate::stamps::BLOCK;
 
 /// What of a file to flush.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,9 +26,6 @@ const BATCH_FILES: usize = 512;
 
 /// As many batches' worth of bytes are looked at, so that there is something to sort and to leave.
 const LOOK_BATCHES: u64 = 4;
-
-/// A pick names ranges only of files that are larger than this.
-const WHOLE_MAX: u64 = BLOCK;
 
 struct Candidate {
     file: Arc<File>,
@@ -93,9 +89,7 @@ fn candidate(file: Arc<File>, now: u64) -> Option<Candidate> {
         return None;
     }
     let ago = |then: u64| Duration::from_millis(now.saturating_sub(then));
-    let whole = inner.state.flags.opaque
-        || inner.state.size <= WHOLE_MAX
-        || !inner.state.ranges.any_dirty();
+    let whole = goes_whole(&inner);
     let pieces = match whole {
         true => vec![Piece {
             file: 0,

@@ -14,7 +14,7 @@ use crate::governor::gate::Gate;
 use crate::governor::{Available, Decision, Limit, Sample, Urgent};
 use crate::order::Holds;
 use crate::report::AgeBucket;
-use crate::stamps::{Part, Stamps};
+use crate::stamps::{BLOCK, Part, Stamps};
 use crate::valve::Setting;
 
 const TICK: Duration = Duration::from_millis(100);
@@ -316,7 +316,7 @@ impl Look {
             self.seen += inner.dirty_charged();
             return;
         }
-        if inner.state.flags.opaque || inner.state.size <= crate::stamps::BLOCK {
+        if goes_whole(&inner) {
             let bytes = inner.dirty_charged().max(1);
             let last = inner.last_write();
             self.add_part(since, last, bytes, way);
@@ -405,6 +405,12 @@ pub(crate) fn obstacle(inner: &Inner) -> Option<&'static str> {
         () if resting() => Some("open-writers"),
         () => None,
     }
+}
+
+/// Whether a file is flushed as one: it is small, or written past us, or only its size or its times
+/// are to be told.
+pub(crate) fn goes_whole(inner: &Inner) -> bool {
+    inner.state.flags.opaque || inner.state.size <= BLOCK || !inner.state.ranges.any_dirty()
 }
 
 /// The dirty parts of a file.

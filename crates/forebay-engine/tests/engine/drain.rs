@@ -282,6 +282,23 @@ fn the_pieces_of_a_batch_go_out_file_by_file() {
     abandon(engine);
 }
 
+/// A large file of which only the size is to be told is as old as any other.
+#[test]
+fn a_file_that_was_cut_off_is_drained_though_no_byte_of_it_is_dirty() {
+    let store = MemStore::new();
+    let max_age = Duration::from_secs(2);
+    let tunables = Tunables { preset: Preset::Age, max_age, ..Tunables::default() };
+    let (engine, file) = engine_over(Arc::new(store.clone()), 1 << 30, tunables);
+    write(&engine, &file, 2, 1);
+    engine.flush_file(&file).expect("a good store");
+    engine.set_len(&file, MIB).expect("a smaller size");
+    assert!(engine.status().dirty_files == 1 && engine.status().dirty_bytes == 0);
+    clean_after(&engine);
+    assert_eq!(store.stat(Path::new("f")).expect("it is there").size, MIB);
+    engine.close(&file);
+    abandon(engine);
+}
+
 /// What the drain waits for while nothing has failed.
 ///
 /// Method: a young file, seen at every look until it is clean; the same held for an order.
