@@ -330,6 +330,51 @@ fn run_mounts_for_one_command_and_passes_its_exit_code_on() {
     proof!("exit 7 passed on, exit 4 recovered");
 }
 
+// S-12
+#[test]
+fn run_waits_for_what_the_command_leaves_behind() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let err = bed.root.join("err");
+    let said = || fs::read_to_string(&err).unwrap();
+    let start = |script: &str| {
+        let mut command = Command::new(binary());
+        command.args(["run", "--backing", text(&bed.backing), "--tier", text(&bed.tier)]);
+        command.args(["--mountpoint", text(&bed.mnt), "--", "sh", "-c", script]);
+        Proc::spawn(command.current_dir(&bed.backing).stderr(fs::File::create(&err).unwrap()))
+    };
+    let code = |run: &mut Proc| run.wait(PATIENCE).and_then(|status| status.code());
+
+    // It ends when the test says so; what it writes then arrives.
+    let go = bed.root.join("go");
+    let wait = format!("for i in $(seq 600); do test -e {} && break; sleep 0.1; done", text(&go));
+    let mut run = start(&format!("echo early > early; ({wait}; echo late > late) & exit 7"));
+    within(PATIENCE, "it tells whom it waits for", || said().contains("in use by"));
+    assert!(said().contains("(sh)") && run.running(), "{}", said());
+    assert_eq!(fs::read(bed.backing.join("early")).unwrap(), b"early\n");
+    let other = bed.dir("other");
+    let refused =
+        bed.forebay(&["mount", text(&bed.backing), text(&other), "--tier", text(&bed.tier)]);
+    assert!(refused.expect(2).stderr.contains(&format!("`forebay umount {}`", text(&bed.mnt))));
+    fs::write(&go, "").unwrap();
+    assert_eq!(code(&mut run), Some(7), "{}", said());
+    assert_eq!(fs::read(bed.backing.join("late")).unwrap(), b"late\n");
+    assert_eq!(images::mounted_at(&bed.mnt), None);
+
+    // One that never ends is left alone when the user will not wait.
+    let pid = bed.root.join("pid");
+    let mut run = start(&format!("echo x > left; sleep 120 & echo $! > {}; exit 3", text(&pid)));
+    within(PATIENCE, "it tells whom it waits for", || said().contains("(sleep)"));
+    kill(run.pid(), libc::SIGINT);
+    let ended = code(&mut run);
+    kill(fs::read_to_string(&pid).unwrap().trim().parse().unwrap(), libc::SIGKILL);
+    assert_eq!(ended, Some(3), "{}", said());
+    assert_eq!(fs::read(bed.backing.join("left")).unwrap(), b"x\n");
+    assert_eq!(images::mounted_at(&bed.mnt), None);
+    assert_eq!(code(&mut start("true")), Some(0), "the tier is free: {}", said());
+    proof!("one that ended, and one that did not");
+}
+
 #[test]
 fn the_control_directory_shows_and_sets() {
     needs_forebay!();

@@ -192,7 +192,9 @@ fn a_tier_in_use_is_refused() {
     let mnt = std::mem::replace(&mut bed.mnt, bed.root.join("mnt2"));
     fs::create_dir(&bed.mnt).unwrap();
     let out = bed.try_mount(&[]).expect(2);
-    assert!(out.stderr.contains("in use"), "{}", out.stderr);
+    for word in ["in use", text(&mnt), &format!("(pid {})", first.pid)] {
+        assert!(out.stderr.contains(word), "{word}: {}", out.stderr);
+    }
     bed.mnt = mnt;
     check_tree_but_first(&bed.mnt);
     first.umount();

@@ -8,6 +8,8 @@ use std::path::{Component, Path, PathBuf};
 
 use forebay_backing::{Error, Kind, Result};
 
+use crate::http::Client;
+
 /// The second where whoever mounted for us could not set a subtype.
 const FS_TYPES: [&[u8]; 2] = [b"fuse.forebay", b"fuse"];
 const SOURCE_PREFIX: &[u8] = b"forebay#";
@@ -203,6 +205,23 @@ fn octal(digits: &[u8]) -> Option<u8> {
 
 fn to_path(bytes: Vec<u8>) -> PathBuf {
     PathBuf::from(OsString::from_vec(bytes))
+}
+
+/// Names the mount that a tier is in use by, where `error` says that it is and the mount is seen.
+pub fn name_user(tier: &Path, error: Error) -> Error {
+    let in_use = error.kind() == Kind::WrongTier && error.to_string().contains("is in use");
+    let mounts = Mounts::read().unwrap_or_default();
+    let tier = tier.canonicalize().unwrap_or_else(|_| tier.into());
+    let user = mounts.ours().find(|(_, of)| *of == tier).filter(|_| in_use);
+    let Some((at, _)) = user else { return error };
+    let pid = Client::new(&tier).daemon_pid();
+    let pid = pid.map_or(String::new(), |pid| format!(" (pid {})", pid.as_raw_nonzero()));
+    let (tier, at) = (tier.display(), at.display());
+    let message = format!(
+        "the tier {tier} is in use by the mount at {at}{pid}: end that with `forebay umount {at}`, \
+         or give --tier another directory"
+    );
+    Error::new(Kind::WrongTier, message)
 }
 
 /// Processes with something open, mapped, running or working below a directory, at most `max`,

@@ -114,6 +114,9 @@ impl NewJob {
 pub struct Leave {
     pub keep_dirty: bool,
     pub timeout_secs: Option<f64>,
+    /// An unmount: also while it is in use, of which its users learn by errors.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub lazy: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -59,7 +59,7 @@ pub fn run(args: &Args) -> Result<u8> {
     let place = Mounts::read()?.daemon_of(&args.mountpoint)?;
     let client = Client::new(&place.tier);
     let timeout_secs = args.timeout.map(|timeout| timeout.as_secs_f64());
-    let ask = Leave { keep_dirty: args.keep_dirty, timeout_secs };
+    let ask = Leave { keep_dirty: args.keep_dirty, timeout_secs, lazy: false };
     let answer = client.post("/v1/detach", &json!(ask))?;
     for waiting in answer["waits_for"].as_array().into_iter().flatten().filter(|_| !args.json) {
         say(format!("waits for {}", waiting.as_str().unwrap_or_default()));

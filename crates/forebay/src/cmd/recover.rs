@@ -15,6 +15,7 @@ use super::job::tell_failures;
 use super::trial::TrialArgs;
 use crate::config::ConfigFlags;
 use crate::daemon;
+use crate::mounts::name_user;
 use crate::signals;
 use crate::ui::progress::{Line, Sample};
 use crate::ui::{say, say_json};
@@ -109,7 +110,8 @@ fn recover(args: &Args) -> Result<Recovered> {
         (store, _) => store?,
     };
     let path = backing.canonicalize().unwrap_or_else(|_| backing.into());
-    let tier = Tier::open(&args.tier, &TierOwner { path, identity: store.identity()? })?;
+    let owner = TierOwner { path, identity: store.identity()? };
+    let tier = Tier::open(&args.tier, &owner).map_err(|error| name_user(&args.tier, error))?;
     let held = daemon::held_in(&args.tier);
     let started = Engine::start_holding(tier, store, settings.engine, settings.tunables, &held);
     let (engine, _holds) = match (started, &target) {

@@ -8,17 +8,18 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Error, Result};
-use serde_json::Value;
+use forebay_engine::KeepDirty;
 
 use super::job::tell_failures;
 use super::trial::TrialArgs;
 use super::umount;
 use crate::config::ConfigFlags;
-use crate::daemon::{self, Side};
-use crate::http::Client;
+use crate::daemon::{self, Places, Side};
+use crate::http::{Client, Liveness};
+use crate::mounts::users_of;
 use crate::signals::{self, From, Interrupt};
 use crate::units::{counted, human_secs, human_size};
-use crate::wire::Job;
+use crate::wire::{Job, Leave};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -28,7 +29,9 @@ Examples:
 The command runs in the directory that is the current one's place in the mount, or at the root of
 the mount; FOREBAY_MOUNTPOINT names the mount. Afterwards everything is flushed, and forebay exits
 with the command's exit code. If not everything could be flushed the exit code is 4 and the rest
-stays in the tier.";
+stays in the tier. If the command leaves programs behind that use the mount, forebay names them and
+waits until they end or close it, then flushes what they wrote. Ctrl-C, or SIGTERM, ends the wait: the
+mount goes away, and they get errors from then on. Ctrl-C while it flushes leaves the rest in the tier.";
 
 /// Mount, run a command in the mount, drain, unmount.
 #[derive(Debug, clap::Args)]
@@ -57,6 +60,15 @@ pub struct Args {
     command: Vec<OsString>,
 }
 
+/// How often the users of a mount that is in use are looked for.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// After so long the unmount is tried again, whoever is seen.
+const TRY_AGAIN: Duration = Duration::from_secs(10);
+
+/// Users that are named.
+const USERS_SHOWN: usize = 5;
+
 /// The exit code of a shell for a command that could not be started.
 const NOT_STARTED: u8 = 127;
 
@@ -81,7 +93,7 @@ pub fn run(args: Args) -> Result<u8> {
             let start = Instant::now();
             let code = run_command(&args.command, &dir, &places.mountpoint);
             let took = start.elapsed();
-            finish(&Client::new(&places.tier), &places.tier, code, took)
+            finish(&Client::new(&places.tier), &places, code, took)
         }
     }
 }
@@ -130,7 +142,11 @@ fn run_command(command: &[OsString], dir: &Path, mountpoint: &Path) -> u8 {
 fn wait(child: &mut Child) -> u8 {
     loop {
         match child.try_wait() {
-            Ok(Some(status)) => return code_of(status),
+            Ok(Some(status)) => {
+                // What ended the command at this moment is not meant for the drain.
+                signals::take_interrupt();
+                return code_of(status);
+            }
             Ok(None) => {}
             Err(_) => return NOT_STARTED,
         }
@@ -150,41 +166,151 @@ fn code_of(status: ExitStatus) -> u8 {
 }
 
 /// Drains, unmounts and reports. The command's exit code is passed on if everything is flushed.
-fn finish(client: &Client, tier: &Path, code: u8, took: Duration) -> Result<u8> {
-    let before = client.get("/v1/stats").unwrap_or_default();
-    let job = umount::leave(client, false, None)?;
-    report(&before["counters"], &job, took);
-    let exit_code = job.exit_code.unwrap_or(0);
-    if exit_code == 0 {
+fn finish(client: &Client, places: &Places, code: u8, took: Duration) -> Result<u8> {
+    let (ended, at_end) = (Instant::now(), Flushed::by_now(client));
+    let Some((before, job)) = leave_when_unused(client, places, code, KeepDirty::No)? else {
+        return Ok(ended_by_another(places, code));
+    };
+    let late = job.report.clone().unwrap_or_default();
+    tell_failures(&late.failures);
+    let all = Flushed { bytes: before.bytes + late.bytes, files: before.files + late.files };
+    tell(&all, &at_end, took, ended.elapsed());
+    if job.exit_code.unwrap_or(0) == 0 {
         return Ok(code);
     }
     if let Some(error) = &job.error {
         eprintln!("forebay: {error}");
     }
-    if !umount::is_gone(&job) {
-        // Whoever runs a job does not come back to unmount; the tier keeps what is dirty.
-        umount::leave(client, true, None)?;
+    // Whoever runs a job does not come back to unmount; the tier keeps what is dirty.
+    let keep = match (umount::is_gone(&job), late.cancelled) {
+        (true, _) => Some(job),
+        (false, true) => Some(leave_now(client, KeepDirty::Yes)?),
+        (false, false) => {
+            leave_when_unused(client, places, code, KeepDirty::Yes)?.map(|(_, job)| job)
+        }
+    };
+    say_how_to_go_on(places, code, keep.is_none_or(|job| umount::is_gone(&job)));
+    Ok(4)
+}
+
+/// Unmounts once nothing that the command left behind uses the mount any more, or when the user will
+/// not wait for that. `None` if somebody else has unmounted meanwhile; otherwise with what had been
+/// flushed before.
+fn leave_when_unused(
+    client: &Client,
+    places: &Places,
+    code: u8,
+    keep: KeepDirty,
+) -> Result<Option<(Flushed, Job)>> {
+    let mut told = false;
+    loop {
+        let before = Flushed::by_now(client);
+        let ask = Leave { keep_dirty: keep == KeepDirty::Yes, ..Leave::default() };
+        let job = match umount::leave(client, &ask) {
+            Err(_) if client.liveness() == Liveness::Dead => return Ok(None),
+            job => job?,
+        };
+        if !umount::is_in_use(&job) {
+            return Ok(Some((before, job)));
+        }
+        if !std::mem::replace(&mut told, true) {
+            tell_users(places, code, keep);
+        }
+        if let Waited::Interrupted = wait_for_users(&places.mountpoint) {
+            let before = Flushed::by_now(client);
+            return leave_now(client, keep).map(|job| Some((before, job)));
+        }
     }
-    let tier = tier.display();
+}
+
+/// Unmounts, and takes the mount away from whoever uses it.
+fn leave_now(client: &Client, keep: KeepDirty) -> Result<Job> {
+    let keep_dirty = keep == KeepDirty::Yes;
+    umount::leave(client, &Leave { keep_dirty, lazy: true, ..Leave::default() })
+}
+
+fn tell_users(places: &Places, code: u8, keep: KeepDirty) {
+    let at = places.mountpoint.display();
+    let users = match users_of(&places.mountpoint, USERS_SHOWN) {
+        users if users.is_empty() => "some program".into(),
+        users => users.join(", "),
+    };
+    let flushed = if keep == KeepDirty::No { ", and what it wrote is flushed" } else { "" };
+    eprintln!(
+        "forebay: the command ended with {code}{flushed}; {at} is still in use by {users}: waiting \
+         until it is not; Ctrl-C takes it away"
+    );
+}
+
+enum Waited {
+    Long,
+    Interrupted,
+}
+
+/// Waits until nobody is seen to use the mount, or for a while: not everybody can be seen.
+fn wait_for_users(mountpoint: &Path) -> Waited {
+    let began = Instant::now();
+    let mut looked = began;
+    loop {
+        thread::sleep(Duration::from_millis(50));
+        if signals::take_interrupt().is_some() {
+            return Waited::Interrupted;
+        }
+        if looked.elapsed() >= LOOK {
+            looked = Instant::now();
+            if began.elapsed() >= TRY_AGAIN || users_of(mountpoint, 1).is_empty() {
+                return Waited::Long;
+            }
+        }
+    }
+}
+
+/// How it is with what the command wrote, when somebody else has unmounted.
+fn ended_by_another(places: &Places, code: u8) -> u8 {
+    let found = forebay_engine::check(&places.tier);
+    if found.is_ok_and(|found| found.dirty_bytes + found.dirty_files == 0) {
+        return code;
+    }
+    say_how_to_go_on(places, code, true);
+    4
+}
+
+fn say_how_to_go_on(places: &Places, code: u8, is_gone: bool) {
+    let (at, tier) = (places.mountpoint.display(), places.tier.display());
+    if !is_gone {
+        eprintln!("forebay: the command ended with {code}; still mounted: `forebay umount {at}`");
+        return;
+    }
     eprintln!(
         "forebay: the command ended with {code}; go on with `forebay recover {tier}`, or run or \
          mount with this tier again"
     );
-    Ok(4)
 }
 
-fn report(before: &Value, job: &Job, took: Duration) {
-    let count = |name: &str| before[name].as_u64().unwrap_or(0);
-    let late = job.report.clone().unwrap_or_default();
-    tell_failures(&late.failures);
+/// What the mount has flushed so far.
+#[derive(Default)]
+struct Flushed {
+    bytes: u64,
+    files: u64,
+}
+
+impl Flushed {
+    fn by_now(client: &Client) -> Flushed {
+        let stats = client.get("/v1/stats").unwrap_or_default();
+        let count = |name: &str| stats["counters"][name].as_u64().unwrap_or(0);
+        Flushed { bytes: count("flushed_bytes"), files: count("flushed_files") }
+    }
+}
+
+fn tell(all: &Flushed, at_end: &Flushed, took: Duration, waited: Duration) {
     eprintln!(
         "forebay: ran {}; flushed {} in {}, of it {} in {} after the command ended; waited {}",
         human_secs(took.as_secs_f64()),
-        human_size(count("flushed_bytes") + late.bytes),
-        counted(count("flushed_files") + late.files, "file"),
-        human_size(late.bytes),
-        counted(late.files, "file"),
-        human_secs(job.elapsed_secs)
+        human_size(all.bytes),
+        counted(all.files, "file"),
+        human_size(all.bytes.saturating_sub(at_end.bytes)),
+        counted(all.files.saturating_sub(at_end.files), "file"),
+        human_secs(waited.as_secs_f64())
     );
 }
 

@@ -68,7 +68,9 @@ pub fn run(args: &Args) -> Result<u8> {
     if let Liveness::Dead = client.liveness() {
         return clear_away(&place, args);
     }
-    let job = leave(&client, args.keep_dirty, args.timeout)?;
+    let timeout_secs = args.timeout.map(|timeout| timeout.as_secs_f64());
+    let ask = Leave { keep_dirty: args.keep_dirty, timeout_secs, lazy: false };
+    let job = leave(&client, &ask)?;
     match args.json {
         true => say_json(&job),
         false => tell(&job, &place, args),
@@ -77,13 +79,12 @@ pub fn run(args: &Args) -> Result<u8> {
 }
 
 /// Has the daemon drain, unmount and end, and waits for all three.
-pub fn leave(client: &Client, keep_dirty: bool, timeout: Option<Duration>) -> Result<Job> {
+pub fn leave(client: &Client, ask: &Leave) -> Result<Job> {
     let process = client.daemon_pid().and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-    let ask = Leave { keep_dirty, timeout_secs: timeout.map(|t| t.as_secs_f64()) };
     let answer = client.post("/v1/umount", &json!(ask))?;
     let id = answer["id"].as_u64().unwrap_or(0);
-    let deadline = timeout.map(|timeout| Instant::now() + timeout + GRACE);
-    let job = watch(client, id, "drain", deadline)?;
+    let deadline = |secs| Instant::now() + Duration::from_secs_f64(secs) + GRACE;
+    let job = watch(client, id, "drain", ask.timeout_secs.map(deadline))?;
     if let (Some(process), true) = (process, is_gone(&job)) {
         wait_end(&process);
     }
@@ -94,6 +95,11 @@ pub fn leave(client: &Client, keep_dirty: bool, timeout: Option<Duration>) -> Re
 pub fn is_gone(job: &Job) -> bool {
     let ended = job.error.as_ref().is_none_or(|error| error.starts_with("unmounted"));
     ended && !job.report.as_ref().is_some_and(|report| report.cancelled)
+}
+
+/// Whether all is flushed and programs still use the mount.
+pub fn is_in_use(job: &Job) -> bool {
+    job.exit_code == Some(1) && job.error.as_ref().is_some_and(|error| error.contains("is in use"))
 }
 
 /// The tier is free for the next mount only when the process that locked it has ended.

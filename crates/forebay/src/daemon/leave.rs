@@ -29,6 +29,7 @@ impl Daemon {
         let keep = if ask.keep_dirty { KeepDirty::Yes } else { KeepDirty::No };
         let timeout = ask.timeout_secs.map(|secs| Duration::from_secs_f64(secs.clamp(0.0, 1e9)));
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
+        let grip = if ask.lazy { Grip::Last } else { Grip::Polite };
         let daemon = self.clone();
         self.jobs.start(NewJob::of(JobKind::Umount, Vec::new()), move |id, progress| {
             let keeper = matches!(keep, KeepDirty::Yes).then(|| Keeper::new(&daemon));
@@ -41,8 +42,8 @@ impl Daemon {
             if daemon.engine_is_down() {
                 return daemon.parting(keep, JobReport::default());
             }
-            let outcome = daemon.leave(keep, deadline, progress);
-            if daemon.session_over.load(SeqCst) {
+            let outcome = daemon.leave(keep, grip, deadline, progress);
+            if daemon.session_over.load(SeqCst) || daemon.engine_is_down() {
                 daemon.settled(Some(id), outcome.exit_code);
             }
             outcome
@@ -140,6 +141,7 @@ impl Daemon {
     fn leave(
         &self,
         keep: KeepDirty,
+        grip: Grip,
         deadline: Option<Instant>,
         progress: &Arc<Progress>,
     ) -> Outcome {
@@ -154,7 +156,7 @@ impl Daemon {
                 return outcome;
             }
         }
-        if let Err(error) = self.unmount(Grip::Polite) {
+        if let Err(error) = self.unmount(grip) {
             let exit_code = error.exit_code();
             return Outcome { report: moved, error: Some(error.to_string()), exit_code };
         }

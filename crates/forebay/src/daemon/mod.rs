@@ -132,7 +132,8 @@ fn assemble(plan: Plan, events: Sender<Event>, background: bool) -> Result<Arc<D
     let access = if settings.engine.read_only { Access::Read } else { Access::ReadWrite };
     let stack = stack::open(&places.backing, &places.tier, access, &trial)?;
     let owner = TierOwner { path: places.backing.clone(), identity: stack.store.identity()? };
-    let tier = Tier::open(&places.tier, &owner)?;
+    let tier =
+        Tier::open(&places.tier, &owner).map_err(|error| mounts::name_user(&places.tier, error))?;
     start_log(&settings, &places, background)?;
     let (jobs, unfinished) = Jobs::load(saved::path(&places.tier));
     let attachment = saved::load_attachment(&places.tier);
