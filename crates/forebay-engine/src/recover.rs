@@ -504,8 +504,9 @@ impl Recovery<'_> {
         if let (Some(former), Some(Ok(attr))) = (former.as_deref(), &at_former)
             && attr.key == state.key
         {
-            // Nobody's file that is newer than the rename is replaced (S8).
-            return match found.is_ok_and(|there| there.ctime >= state.base.ctime) {
+            // Nobody's file that is newer than the rename is replaced (S8). One of the same tick of
+            // the clock is what the rename replaced.
+            return match found.is_ok_and(|there| there.ctime > state.base.ctime) {
                 true => self.give_up(state, former, &"somebody else has made a file there"),
                 false => self.rename_again(state, former, &path),
             };

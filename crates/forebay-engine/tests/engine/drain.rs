@@ -103,13 +103,13 @@ fn once_in_time(what: &str, mut turn: impl FnMut() -> (Duration, Duration)) {
 
 /// Copies to the store wait while it is shut.
 #[derive(Default)]
-struct Gate {
+pub struct Gate {
     shut: Mutex<bool>,
     opened: Condvar,
 }
 
 impl Gate {
-    fn shut(&self, shut: bool) {
+    pub fn shut(&self, shut: bool) {
         *self.shut.lock().expect("no panic inside") = shut;
         self.opened.notify_all();
     }

@@ -10,6 +10,7 @@ use forebay_backing::Result;
 use forebay_backing::wrap::{Call, Done, Layer, Verb, Wrapped};
 use forebay_engine::{Allocate, Config, Engine, Progress, Tunables};
 
+use crate::drain::Gate;
 use crate::media::CrashMedia;
 use crate::start::{NEW, PATIENCE, abandon, patient, start, within};
 use crate::store::MemStore;
@@ -175,33 +176,15 @@ fn a_flush_copies_one_batch_while_it_syncs_another() {
     abandon(engine);
 }
 
-/// Copies wait until the store is opened.
-#[derive(Default)]
-struct Shut(AtomicBool);
-
-impl Layer for Shut {
-    const PASSES_FD: bool = false;
-
-    fn around<T>(
-        &self,
-        call: &Call<'_>,
-        mut run: impl FnMut() -> Result<Done<T>>,
-    ) -> Result<Done<T>> {
-        while call.verb == Verb::WriteAt && !self.0.load(Relaxed) {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        run()
-    }
-}
-
 /// The kernel writes pages of its own accord while a program waits in fallocate.
 // S-1 S-9
 #[test]
 fn what_is_written_while_an_allocation_waits_for_room_is_not_cut_off() {
     let media = Arc::new(CrashMedia::default());
     let tunables = Tunables { tier_size: Some(32 * MIB), ..patient() };
-    let shut = Arc::new(Shut::default());
-    let backing = Wrapped::new(Arc::new(MemStore::new()), shut.clone());
+    let gate = Arc::new(Gate::default());
+    gate.shut(true);
+    let backing = Wrapped::new(Arc::new(MemStore::new()), gate.clone());
     let engine = start(media, backing, "grow", Config::default(), tunables).expect("new");
     let (full, _) = engine.create(Path::new("full"), &NEW).expect("an empty store");
     (0..24).for_each(|n| engine.write(&full, n * MIB, &[1; MIB as usize]).expect("room"));
@@ -212,7 +195,7 @@ fn what_is_written_while_an_allocation_waits_for_room_is_not_cut_off() {
     std::thread::sleep(Duration::from_millis(300));
     assert!(!allocation.is_finished(), "it found room: {:?}", engine.status());
     engine.write(&file, 25 * MIB, &[7; 4096]).expect("room for a page");
-    shut.0.store(true, Relaxed);
+    gate.shut(false);
     engine.flush_file(&full).expect("a good store");
     allocation.join().expect("it does not panic").expect("there is room now");
     assert_eq!(engine.stat_open(&file).size, 25 * MIB + 4096);
