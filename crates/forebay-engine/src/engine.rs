@@ -411,6 +411,7 @@ impl Engine {
             if !inner.only_descriptor() {
                 inner.live().target = None;
             }
+            self.give_back(&mut inner);
             // Nobody syncs it any more. Lost with the power, the record is made anew.
             let _ = self.let_go_of(file, &mut inner, 0, u64::MAX);
         }

@@ -119,6 +119,8 @@ pub(crate) struct Live {
     /// The log's position after the last record about this file, if there was one since this is
     /// here. Later ones are of no concern to a sync of it.
     pub logged_seq: Option<u64>,
+    /// Up to where there may be memory beyond the end of the shadow; 0 if there is none.
+    pub reserved: u64,
     /// Where the last write ended, and the last one before a sync.
     pub written_to: u64,
     pub synced_to: u64,

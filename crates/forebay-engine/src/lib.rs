@@ -12,6 +12,7 @@
 //! only tried for under these. Nothing is held during a call to the backing store.
 
 mod admit;
+mod ahead;
 mod around;
 mod asker;
 mod attach;

@@ -56,6 +56,10 @@ pub trait Media: Send + Sync + 'static {
     /// Makes everything on the medium durable.
     fn sync_all(&self) -> io::Result<()>;
     fn space(&self) -> io::Result<Space>;
+    /// Whether it is memory, of which a file's pages are found when it is written.
+    fn is_memory(&self) -> bool {
+        false
+    }
     /// Latency of every operation so far, by name.
     fn op_counts(&self) -> Vec<(&'static str, OpCounts)> {
         Vec::new()
@@ -102,6 +106,7 @@ struct Ops {
 pub struct DirMedia {
     root: PathBuf,
     fd: OwnedFd,
+    is_memory: bool,
     stock: Stock,
     ops: Arc<Ops>,
 }
@@ -110,7 +115,9 @@ impl DirMedia {
     pub fn open(root: &Path) -> io::Result<DirMedia> {
         let fd =
             fs::open(root, OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(DirMedia { root: root.to_path_buf(), fd, stock: Stock::default(), ops: Arc::default() })
+        let is_memory = fs::fstatfs(&fd)?.f_type == libc::TMPFS_MAGIC;
+        let (root, stock) = (root.to_path_buf(), Stock::default());
+        Ok(DirMedia { root, fd, is_memory, stock, ops: Arc::default() })
     }
 
     pub fn root(&self) -> &Path {
@@ -192,6 +199,10 @@ impl Media for DirMedia {
     fn space(&self) -> io::Result<Space> {
         let s = fs::fstatvfs(&self.fd)?;
         Ok(Space { total: s.f_blocks * s.f_frsize, available: s.f_bavail * s.f_frsize })
+    }
+
+    fn is_memory(&self) -> bool {
+        self.is_memory
     }
 
     fn op_counts(&self) -> Vec<(&'static str, OpCounts)> {

@@ -113,7 +113,7 @@ impl Engine {
         self.tune(|t| crate::policy::may_write_unseen(self.level(), t, writers))
     }
 
-    fn free_bytes(&self) -> u64 {
+    pub(crate) fn free_bytes(&self) -> u64 {
         self.space.limit.load(Relaxed).saturating_sub(self.space.used.load(Relaxed))
     }
 

@@ -247,6 +247,7 @@ impl Shared {
         let result = on_behalf_of(slot.clone(), work);
         self.watch.end(n);
         let _ = slot.give(self, result);
+        self.vfs.wrote(at.handle, at.offset + u64::from(len), len.into());
     }
 
     pub fn flush(self: &Arc<Shared>, handle: u64, reply: impl Tell<()>) {

@@ -35,6 +35,15 @@ impl Vfs {
         }
     }
 
+    /// Once a write has been answered.
+    pub fn wrote(&self, handle: u64, end: u64, len: u64) {
+        if let Ok(handle) = self.handle(handle)
+            && let Handle::File { file, .. } = &*handle
+        {
+            self.engine.reserve_ahead(file, end, len);
+        }
+    }
+
     pub fn fsync(&self, handle: u64) -> Result<()> {
         match &*self.handle(handle)? {
             Handle::File { file, lane, .. } => self.engine.sync_in(lane, file),
