@@ -18,7 +18,7 @@ use crate::failpoint;
 use crate::file::{Changing, File, Inner, Seen};
 use crate::log::Intent;
 use crate::media::MediaFile;
-use crate::state::Owner;
+use crate::state::{Former, Owner};
 
 /// A name that is about to change or go: the path, what it names, and whether that is a directory.
 #[derive(Debug, Clone, Copy)]
@@ -26,6 +26,15 @@ pub struct Named<'a> {
     pub path: &'a Path,
     pub key: FileKey,
     pub is_dir: bool,
+}
+
+/// How a name of a file changed.
+struct Came<'a> {
+    from: &'a Path,
+    to: &'a Path,
+    /// See [`Former`].
+    there: Vec<FileKey>,
+    exchanged: bool,
 }
 
 /// The extended attribute after which the kernel asks at writes.
@@ -535,6 +544,10 @@ impl Engine {
             // Behind our back the name may have gone already.
             let _ = self.keep_readable(file);
         }
+        let there = match (over, &replaced) {
+            (Some(over), Some(file)) => file.lock().state.replaced_at(over.key, to),
+            (over, _) => over.iter().map(|over| over.key).collect(),
+        };
         // Files are looked up once more: closed and opened anew meanwhile one is another to us, or
         // it was not known at all.
         let follow = || -> Result<()> {
@@ -549,8 +562,10 @@ impl Engine {
             };
             let moved_too = anew(from.key, &moved);
             let back_too = over.filter(|_| exchange).and_then(|over| anew(over.key, &back));
-            self.moved(moved.iter().chain(&moved_too), from.path, to)?;
-            self.moved(back.iter().chain(&back_too), to, from.path)?;
+            let came = Came { from: from.path, to, there: there.clone(), exchanged: exchange };
+            self.moved(moved.iter().chain(&moved_too), &came)?;
+            let came = Came { from: to, to: from.path, there: vec![from.key], exchanged: true };
+            self.moved(back.iter().chain(&back_too), &came)?;
             self.refresh(Named { path: to, ..from });
             if let (true, Some(over)) = (exchange, over) {
                 self.refresh(Named { path: from.path, ..over });
@@ -591,16 +606,11 @@ impl Engine {
     }
 
     /// Gives files their new paths after `from` became `to`.
-    fn moved<'a>(
-        &self,
-        files: impl Iterator<Item = &'a Arc<File>>,
-        from: &Path,
-        to: &Path,
-    ) -> Result<()> {
+    fn moved<'a>(&self, files: impl Iterator<Item = &'a Arc<File>>, came: &Came<'_>) -> Result<()> {
         for file in files {
             let mut inner = file.lock();
-            let former = inner.state.path().map(|path| Box::new(path.into()));
-            rebase(&mut inner.state.paths, from, to);
+            let before = inner.state.path().map(Box::<Path>::from);
+            rebase(&mut inner.state.paths, came.from, came.to);
             // Opened by its new name meanwhile, it has that already.
             let (paths, mut at) = (&mut inner.state.paths, 1);
             while at < paths.len() {
@@ -610,8 +620,16 @@ impl Engine {
                 }
             }
             let may_be_dirty = inner.state.is_dirty() || inner.state.keeps();
-            if may_be_dirty && inner.state.former.is_none() {
-                inner.state.former = former;
+            if may_be_dirty && let Some(before) = before {
+                // Of what is in a directory the names there go with it.
+                let itself = *before == *came.from;
+                let there = if itself { came.there.clone() } else { Vec::new() };
+                let exchanged = itself && came.exchanged;
+                let former = Former { path: before, there, exchanged };
+                match &mut inner.state.former {
+                    Some(first) => (first.there, first.exchanged) = (former.there, exchanged),
+                    none => *none = Some(Box::new(former)),
+                }
             }
             if inner.recorded {
                 self.put(file, &mut inner)?;

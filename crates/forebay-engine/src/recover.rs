@@ -25,7 +25,7 @@ use crate::names::rebase;
 use crate::order::Hold;
 use crate::pattern::Pattern;
 use crate::pool::Pool;
-use crate::state::{Boot, Owner, Record, Verdict};
+use crate::state::{Boot, Former, Owner, Record, Verdict};
 use crate::table::Table;
 use crate::tier::{self, SHADOW_DIRS, Tier};
 
@@ -500,15 +500,21 @@ impl Recovery<'_> {
             return;
         }
         let former = state.former.as_deref().cloned();
-        let at_former = former.as_deref().map(|former| self.backing.stat(former));
-        if let (Some(former), Some(Ok(attr))) = (former.as_deref(), &at_former)
+        let at_former = former.as_ref().map(|former| self.backing.stat(&former.path));
+        if let (Some(former), Some(Ok(attr))) = (&former, &at_former)
             && attr.key == state.key
         {
-            // Nobody's file that is newer than the rename is replaced (S8). One of the same tick of
-            // the clock is what the rename replaced.
-            return match found.is_ok_and(|there| there.ctime > state.base.ctime) {
-                true => self.give_up(state, former, &"somebody else has made a file there"),
-                false => self.rename_again(state, former, &path),
+            // Only what the rename replaced is replaced again, and not if it is newer (S8). Of the
+            // same tick of the clock it is not.
+            let mode = match &found {
+                Ok(there) if !former.there.contains(&there.key) => None,
+                Ok(_) if former.exchanged => Some(RenameMode::Exchange),
+                Ok(there) if there.ctime > state.base.ctime => None,
+                _ => Some(RenameMode::Replace),
+            };
+            return match mode {
+                None => self.give_up(state, &former.path, &"another file is there"),
+                Some(mode) => self.rename_again(state, &former.path, &path, mode),
             };
         }
         let is_gone = |found: &Result<Attr>| found.as_ref().is_err_and(|e| e.is(libc::ENOENT));
@@ -522,6 +528,7 @@ impl Recovery<'_> {
         if let Ok(attr) = &found
             && state.flags.newborn
             && at_former.as_ref().is_some_and(is_gone)
+            && former.is_some_and(|former| !former.exchanged && former.there.contains(&attr.key))
             && attr.kind == FileKind::File
             && attr.ctime < state.base.ctime
         {
@@ -531,8 +538,8 @@ impl Recovery<'_> {
 
     /// Does a rename again that the backing store has forgotten; of a directory's for each file
     /// that matters.
-    fn rename_again(&mut self, state: &mut Record, former: &Path, path: &Path) {
-        let rename = || self.backing.rename(former, path, RenameMode::Replace);
+    fn rename_again(&mut self, state: &mut Record, former: &Path, path: &Path, mode: RenameMode) {
+        let rename = || self.backing.rename(former, path, mode);
         let done = rename().or_else(|e| match e.is(libc::ENOENT) {
             true => {
                 self.make_parents(path, state.owner);
@@ -577,7 +584,12 @@ impl Recovery<'_> {
             Ok((_, attr)) => {
                 state.key = attr.key;
                 state.base = attr.version();
-                state.former = Some(Box::new(beside.into()));
+                let there = match (mode, state.former.take()) {
+                    (RenameMode::Replace, Some(former)) => former.there,
+                    _ => Vec::new(),
+                };
+                let path = beside.into();
+                state.former = Some(Box::new(Former { path, there, exchanged: false }));
                 self.anew.push((id, mode));
             }
             Err(e) => self.report.problems.push(format!("{}: {e}", path.display())),
@@ -597,8 +609,9 @@ impl Recovery<'_> {
         self.index.sync().map_err(recording)?;
         for (id, mode) in anew {
             let state = loaded.files.get_mut(&id).expect("made anew for it");
-            let (beside, path) = match (state.former.take(), state.paths.first().cloned()) {
-                (Some(beside), Some(path)) => (*beside, path),
+            // It stays its former name: the store may forget this rename, too.
+            let (beside, path) = match (&state.former, state.paths.first()) {
+                (Some(former), Some(path)) => (former.path.clone(), path.clone()),
                 _ => continue,
             };
             let rename = |mode| self.backing.rename(&beside, &path, mode);

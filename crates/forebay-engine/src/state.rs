@@ -79,6 +79,22 @@ pub struct Flags {
     pub conflict: bool,
 }
 
+/// Where a file was before a rename that the backing store may still forget.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Former {
+    pub path: Box<Path>,
+    /// What had its name then, and what that had replaced in turn if that may be forgotten too:
+    /// nothing else gives way when the rename is made again.
+    pub there: Vec<FileKey>,
+    /// What had its name took the former one.
+    pub exchanged: bool,
+}
+
+impl Former {
+    /// A name that is replaced all the time is replaced once more only over the last of these.
+    pub const THERE_MAX: usize = 64;
+}
+
 /// What the index keeps of one file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
@@ -107,8 +123,8 @@ pub struct FileState {
     #[serde(with = "path_bytes")]
     pub paths: Names,
     /// Its name before a rename that the backing store may still forget.
-    #[serde(with = "path_bytes::one")]
-    pub former: Option<Box<Box<Path>>>,
+    #[serde(with = "path_bytes::former")]
+    pub former: Option<Box<Former>>,
     pub owner: Owner,
     /// Size programs see, in bytes, unless opaque: then the shadow's size is the truth.
     pub size: u64,
@@ -172,6 +188,14 @@ impl FileState {
 
     pub fn path(&self) -> Option<&Path> {
         self.paths.first().map(AsRef::as_ref)
+    }
+
+    /// What may be at `path` after a loss of power where this file, with that key, is replaced.
+    pub fn replaced_at(&self, key: FileKey, path: &Path) -> Vec<FileKey> {
+        let former = self.former.as_deref().filter(|former| !former.exchanged);
+        let before = former.filter(|_| self.path() == Some(path)).map(|former| &former.there);
+        let keys = std::iter::once(key).chain(before.into_iter().flatten().copied());
+        keys.take(Former::THERE_MAX).collect()
     }
 
     pub fn display_path(&self) -> PathBuf {
@@ -507,21 +531,44 @@ mod path_bytes {
             .collect())
     }
 
-    /// The same for at most one.
-    pub mod one {
-        use std::path::Path;
+    /// A former name, and in a second list of bytes whether it was exchanged and for whom.
+    pub mod former {
+        use std::ffi::OsString;
+        use std::os::unix::ffi::{OsStrExt, OsStringExt};
+        use std::path::PathBuf;
 
-        use serde::{Deserializer, Serializer};
+        use forebay_backing::FileKey;
+        use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-        type One = Option<Box<Box<Path>>>;
+        use crate::state::Former;
 
-        pub fn serialize<S: Serializer>(path: &One, s: S) -> Result<S::Ok, S::Error> {
-            super::serialize(path.as_deref().map_or(&[], std::slice::from_ref), s)
+        const KEY: usize = 16;
+
+        pub fn serialize<S: Serializer>(
+            former: &Option<Box<Former>>,
+            s: S,
+        ) -> Result<S::Ok, S::Error> {
+            let Some(former) = former else { return Vec::<Vec<u8>>::new().serialize(s) };
+            let key = |key: &FileKey| [key.ino.to_le_bytes(), key.generation.to_le_bytes()];
+            let mut there = vec![u8::from(former.exchanged)];
+            there.extend(former.there.iter().flat_map(key).flatten());
+            vec![former.path.as_os_str().as_bytes(), &there].serialize(s)
         }
 
-        pub fn deserialize<'d, D: Deserializer<'d>>(d: D) -> Result<One, D::Error> {
-            super::deserialize(d)
-                .map(|paths: Vec<Box<Path>>| paths.into_iter().next().map(Box::new))
+        pub fn deserialize<'d, D: Deserializer<'d>>(d: D) -> Result<Option<Box<Former>>, D::Error> {
+            let mut raw = Vec::<Vec<u8>>::deserialize(d)?.into_iter();
+            let Some(path) = raw.next() else { return Ok(None) };
+            // Earlier versions kept the name alone.
+            let there = raw.next().unwrap_or_default();
+            let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("8 of them"));
+            let keys = there.get(1..).unwrap_or_default().chunks_exact(KEY);
+            Ok(Some(Box::new(Former {
+                path: PathBuf::from(OsString::from_vec(path)).into_boxed_path(),
+                there: keys
+                    .map(|key| FileKey { ino: word(&key[..8]), generation: word(&key[8..]) })
+                    .collect(),
+                exchanged: there.first() == Some(&1),
+            })))
         }
     }
 }

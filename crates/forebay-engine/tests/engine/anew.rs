@@ -199,3 +199,118 @@ fn lay_again(store: &MemStore, path: &str) {
     let _ = store.unlink(Path::new(path));
     lay(store, path, b'-');
 }
+
+fn touch_first_page(engine: &Arc<Engine>, path: &str, value: u8) -> Attr {
+    let file = engine.open(Path::new(path), None).expect("it is there");
+    engine.write(&file, 0, &[value; 4096]).expect("room");
+    engine.sync(&file).expect("a sound tier");
+    engine.close(&file);
+    engine.stat(Path::new(path)).expect("it is there")
+}
+
+/// The store has lost no byte of what it held before.
+fn assert_none_replaced(media: &CrashMedia, tree: &Tree, marks: &[u8]) {
+    for disk in cut(media) {
+        let store = MemStore::on(tree.clone());
+        let backing = Arc::new(store.clone());
+        let engine = serve(&CrashMedia::on(disk), backing, AFTER).expect("sound");
+        let report = engine.flush(&[], &Progress::default());
+        abandon(engine);
+        let files = store.snapshot().files();
+        for mark in marks {
+            let held = files.values().any(|bytes| bytes.last() == Some(mark));
+            assert!(held, "{} is gone: {:?} {report:?}", *mark as char, files.keys());
+        }
+    }
+}
+
+// S-4
+#[test]
+fn two_files_that_were_exchanged_replace_neither() {
+    let (media, store) = (CrashMedia::default(), MemStore::new());
+    lay(&store, "a", b'A');
+    lay(&store, "b", b'B');
+    let tree = store.snapshot();
+    let engine = serve(&media, Arc::new(store), BEFORE).expect("a new tier");
+    let a = touch_first_page(&engine, "a", b'1');
+    let b = touch_first_page(&engine, "b", b'2');
+    let (pa, pb) = (Path::new("a"), Path::new("b"));
+    engine.rename(named(pa, &a), pb, Some(named(pb, &b)), RenameMode::Exchange).unwrap();
+    sync(&engine, "a");
+    sync(&engine, "b");
+    abandon(engine);
+    assert_none_replaced(&media, &tree, b"AB");
+}
+
+// S-4
+#[test]
+fn a_new_file_does_not_replace_what_was_moved_out_of_its_way() {
+    let (media, store) = (CrashMedia::default(), MemStore::new());
+    let old = lay(&store, "conf", b'O');
+    let tree = store.snapshot();
+    let engine = serve(&media, Arc::new(store), BEFORE).expect("a new tier");
+    let new = synced(&engine, "conf.new", b'N');
+    let (conf, bak) = (Path::new("conf"), Path::new("conf.bak"));
+    engine.rename(named(conf, &old), bak, None, RenameMode::Replace).unwrap();
+    engine.rename(named(Path::new("conf.new"), &new), conf, None, RenameMode::Replace).unwrap();
+    sync(&engine, "conf");
+    abandon(engine);
+    assert_none_replaced(&media, &tree, b"O");
+}
+
+// S-4
+#[test]
+fn a_file_does_not_replace_what_was_moved_out_of_its_way() {
+    let (media, store) = (CrashMedia::default(), MemStore::new());
+    let old = lay(&store, "conf", b'O');
+    lay(&store, "conf.new", b'N');
+    let tree = store.snapshot();
+    let engine = serve(&media, Arc::new(store), BEFORE).expect("a new tier");
+    let new = touch_first_page(&engine, "conf.new", b'1');
+    let (conf, bak) = (Path::new("conf"), Path::new("conf.bak"));
+    engine.rename(named(conf, &old), bak, None, RenameMode::Replace).unwrap();
+    engine.rename(named(Path::new("conf.new"), &new), conf, None, RenameMode::Replace).unwrap();
+    sync(&engine, "conf");
+    abandon(engine);
+    assert_none_replaced(&media, &tree, b"ON");
+}
+
+/// `n` times, a new file was written, synced and renamed over `f`.
+fn replaced_so_often(n: u8) -> (CrashMedia, Tree) {
+    let (media, store) = (CrashMedia::default(), MemStore::new());
+    let (f, mut old) = (Path::new("f"), lay(&store, "f", b'O'));
+    let tree = store.snapshot();
+    let engine = serve(&media, Arc::new(store), BEFORE).expect("a new tier");
+    for value in 1..=n {
+        let attr = synced(&engine, "tmp", value);
+        let (from, over) = (named(Path::new("tmp"), &attr), named(f, &old));
+        engine.rename(from, f, Some(over), RenameMode::Replace).expect("both are there");
+        sync(&engine, "f");
+        old = attr;
+    }
+    abandon(engine);
+    (media, tree)
+}
+
+// S-3
+#[test]
+fn a_file_that_is_replaced_again_and_again_is_the_last() {
+    let (media, tree) = replaced_so_often(5);
+    for disk in cut(&media) {
+        assert_home(disk, tree.clone(), AFTER, &[("f", 5)]);
+    }
+}
+
+// S-3
+#[test]
+fn a_second_loss_of_power_takes_away_no_name_made_again() {
+    let (media, tree) = replaced();
+    for disk in cut(&media) {
+        let media = CrashMedia::on(disk);
+        let backing = Arc::new(MemStore::on(tree.clone()));
+        abandon(serve(&media, backing, AFTER).expect("sound"));
+        for disk in cut(&media) {
+            assert_home(disk, tree.clone(), "later", &[("f", b'N')]);
+        }
+    }
+}
