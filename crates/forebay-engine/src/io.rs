@@ -451,6 +451,10 @@ impl Engine {
             return Ok(());
         }
         let shadow = self.shadow(file, &mut inner)?;
+        if size > old {
+            // The tier may not take a file so large: then it stays as it is.
+            self.note_tier(shadow.set_len(size))?;
+        }
         let cuts_durable = inner.state.durable_size.get().is_some_and(|durable| size < durable);
         let now_ms = now_ms();
         let opaque = inner.state.flags.opaque;
@@ -466,6 +470,9 @@ impl Engine {
         inner.live().cut_seq += 1;
         if let Err(error) = self.record_resize(file, &mut inner, size, now_ms, opaque) {
             inner.state = before;
+            if size > old {
+                let _ = shadow.set_len(old);
+            }
             return Err(error);
         }
         let cut = || {
@@ -477,7 +484,7 @@ impl Engine {
                 self.note_tier(self.index.sync_to(inner.settled_seq))?;
             }
             failpoint::pass("truncate.logged");
-            self.note_tier(shadow.set_len(size))
+            if size > old { Ok(()) } else { self.note_tier(shadow.set_len(size)) }
         };
         if let Err(error) = cut() {
             // It is on record; who opens the shadow next cuts it.

@@ -367,3 +367,24 @@ fn no_flush_begins_while_one_that_could_not_be_recorded_looks_again() {
     assert_eq!(store.snapshot().files()[Path::new("f")], [99; 512]);
     abandon(engine);
 }
+
+/// A file system has a largest file, and a log may be full.
+#[test]
+fn a_file_that_cannot_grow_keeps_its_size() {
+    const LONG: u64 = 1 << 20;
+    for n in 1..=4 {
+        let media = CrashMedia::default();
+        let (config, store) = (Config::default(), Arc::new(MemStore::new()));
+        let engine = start(Arc::new(media.clone()), store, BOOT, config, patient()).expect("new");
+        let (file, _) = engine.create(Path::new("f"), &NEW).expect("an empty store");
+        engine.write(&file, 0, &[1; SECTOR]).expect("room");
+        media.set_fault(Some(Fault { n, count: 1, errno: libc::EFBIG }));
+        let grown = engine.set_len(&file, LONG);
+        media.set_fault(None);
+        let size = if grown.is_ok() { LONG } else { SECTOR as u64 };
+        assert_eq!(engine.stat_open(&file).size, size, "operation {n}: {grown:?}");
+        assert!(read_all(&engine, Path::new("f")).expect("sound").len() as u64 == size);
+        engine.close(&file);
+        abandon(engine);
+    }
+}
