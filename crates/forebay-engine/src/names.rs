@@ -34,7 +34,21 @@ struct Came<'a> {
     to: &'a Path,
     /// See [`Former`].
     there: Vec<FileKey>,
-    exchanged: bool,
+    /// For an exchange: what had the name `from`.
+    exchanged: Option<FileKey>,
+}
+
+impl Came<'_> {
+    fn former(&self, before: Box<Path>) -> Former {
+        // Of what is in a directory the names there go with it.
+        let there = match self.exchanged {
+            _ if *before == *self.from => self.there.clone(),
+            Some(key) if *before == *self.to => vec![key],
+            _ => Vec::new(),
+        };
+        let exchanged = self.exchanged.is_some() && !there.is_empty();
+        Former { path: before, there, exchanged }
+    }
 }
 
 /// The extended attribute after which the kernel asks at writes.
@@ -562,10 +576,16 @@ impl Engine {
             };
             let moved_too = anew(from.key, &moved);
             let back_too = over.filter(|_| exchange).and_then(|over| anew(over.key, &back));
-            let came = Came { from: from.path, to, there: there.clone(), exchanged: exchange };
-            self.moved(moved.iter().chain(&moved_too), &came)?;
-            let came = Came { from: to, to: from.path, there: vec![from.key], exchanged: true };
-            self.moved(back.iter().chain(&back_too), &came)?;
+            let there = there.clone();
+            let exchanged = exchange.then_some(from.key);
+            let came = Came { from: from.path, to, there, exchanged };
+            // One may have names on both sides.
+            let is_new = |file: &&Arc<File>| moved.iter().all(|known| known.id != file.id);
+            self.moved(moved.iter().chain(back.iter().filter(is_new)), &came)?;
+            // These may have their new names already.
+            let came = Came { exchanged: None, ..came };
+            self.moved(moved_too.iter(), &came)?;
+            self.moved(back_too.iter(), &Came { from: to, to: from.path, ..came })?;
             self.refresh(Named { path: to, ..from });
             if let (true, Some(over)) = (exchange, over) {
                 self.refresh(Named { path: from.path, ..over });
@@ -610,7 +630,10 @@ impl Engine {
         for file in files {
             let mut inner = file.lock();
             let before = inner.state.path().map(Box::<Path>::from);
-            rebase(&mut inner.state.paths, came.from, came.to);
+            match came.exchanged {
+                Some(_) => exchange(&mut inner.state.paths, came.from, came.to),
+                None => rebase(&mut inner.state.paths, came.from, came.to),
+            }
             // Opened by its new name meanwhile, it has that already.
             let (paths, mut at) = (&mut inner.state.paths, 1);
             while at < paths.len() {
@@ -621,13 +644,11 @@ impl Engine {
             }
             let may_be_dirty = inner.state.is_dirty() || inner.state.keeps();
             if may_be_dirty && let Some(before) = before {
-                // Of what is in a directory the names there go with it.
-                let itself = *before == *came.from;
-                let there = if itself { came.there.clone() } else { Vec::new() };
-                let exchanged = itself && came.exchanged;
-                let former = Former { path: before, there, exchanged };
+                let former = came.former(before);
                 match &mut inner.state.former {
-                    Some(first) => (first.there, first.exchanged) = (former.there, exchanged),
+                    Some(first) => {
+                        (first.there, first.exchanged) = (former.there, former.exchanged);
+                    }
                     none => *none = Some(Box::new(former)),
                 }
             }
@@ -741,10 +762,23 @@ fn cached_attr(key: FileKey, inner: &Inner) -> Attr {
 /// Replaces the beginning `from` by `to` in every path that has it.
 pub(crate) fn rebase(paths: &mut [Box<Path>], from: &Path, to: &Path) {
     for path in paths {
-        if let Ok(rest) = path.strip_prefix(from) {
-            let moved: PathBuf =
-                if rest.as_os_str().is_empty() { to.to_path_buf() } else { to.join(rest) };
-            *path = moved.into_boxed_path();
+        if let Some(moved) = rebased(path, from, to) {
+            *path = moved;
         }
     }
+}
+
+/// Replaces the beginning `a` by `b`, and `b` by `a`.
+fn exchange(paths: &mut [Box<Path>], a: &Path, b: &Path) {
+    for path in paths {
+        if let Some(moved) = rebased(path, a, b).or_else(|| rebased(path, b, a)) {
+            *path = moved;
+        }
+    }
+}
+
+fn rebased(path: &Path, from: &Path, to: &Path) -> Option<Box<Path>> {
+    let rest = path.strip_prefix(from).ok()?;
+    let moved = if rest.as_os_str().is_empty() { to.to_path_buf() } else { to.join(rest) };
+    Some(moved.into_boxed_path())
 }

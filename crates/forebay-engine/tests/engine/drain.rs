@@ -7,13 +7,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use forebay_engine::governor::law::Preset;
-use forebay_engine::{Config, Engine, File, Progress, Tunables};
+use forebay_engine::{Config, Engine, File, Named, Progress, Tunables};
 
 use forebay_backing::wrap::{Call, Done, Layer, Verb, Wrapped};
-use forebay_backing::{BackingStore, Result};
+use forebay_backing::{Attr, BackingStore, RenameMode, Result};
 
 use crate::media::CrashMedia;
-use crate::start::{NEW, PATIENCE, abandon, counter, start, within};
+use crate::start::{NEW, PATIENCE, abandon, counter, named, patient, start, within};
 use crate::store::MemStore;
 
 const MIB: u64 = 1 << 20;
@@ -47,6 +47,30 @@ fn write(engine: &Arc<Engine>, file: &Arc<File>, mibs: u64, value: u8) {
 fn write_at(engine: &Arc<Engine>, file: &Arc<File>, mibs: std::ops::Range<u64>, value: u8) {
     let data = vec![value; MIB as usize];
     mibs.for_each(|n| engine.write(file, n * MIB, &data).expect("room"));
+}
+
+// S-8
+#[test]
+fn a_file_with_names_in_both_of_two_directories_that_change_places_is_flushed() {
+    let store = MemStore::new();
+    let (d, e) = (Path::new("d"), Path::new("e"));
+    let (at_d, at_e) = (store.mkdir(d, &NEW).unwrap(), store.mkdir(e, &NEW).unwrap());
+    let (engine, _) = engine_over(Arc::new(store.clone()), 1 << 30, patient());
+    for (from, to) in [("d/a", "e/b"), ("e/c", "d/d")] {
+        let (file, attr) = engine.create(Path::new(from), &NEW).expect("no such file yet");
+        engine.link(named(Path::new(from), &attr), Path::new(to)).expect("no such name yet");
+        write(&engine, &file, 1, 1);
+        engine.close(&file);
+    }
+    let dir = |path, attr: &Attr| Named { path, key: attr.key, is_dir: true };
+    engine.rename(dir(d, &at_d), e, Some(dir(e, &at_e)), RenameMode::Exchange).unwrap();
+    let report = engine.flush(&[], &Progress::default());
+    assert!(report.failures.is_empty(), "{report:?}");
+    abandon(engine);
+    let files = store.snapshot().files();
+    for name in ["d/b", "d/c", "e/a", "e/d"] {
+        assert_eq!(files[Path::new(name)].len() as u64, MIB, "{name}");
+    }
 }
 
 /// How long this process was kept from running, as a thread sees it that only sleeps. On a busy

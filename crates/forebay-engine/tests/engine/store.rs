@@ -284,8 +284,17 @@ impl BackingStore for MemStore {
         }
         if mode == RenameMode::Exchange {
             let other = tree.ino(to)?;
-            tree.names.insert(from.to_path_buf(), other);
-            tree.names.insert(to.to_path_buf(), ino);
+            let under = |name: &Path, a: &Path, b: &Path| {
+                let rest = name.strip_prefix(a).ok()?;
+                Some(if rest.as_os_str().is_empty() { b.to_path_buf() } else { b.join(rest) })
+            };
+            let names = std::mem::take(&mut tree.names).into_iter();
+            tree.names = names
+                .map(|(name, ino)| {
+                    let moved = under(&name, from, to).or_else(|| under(&name, to, from));
+                    (moved.unwrap_or(name), ino)
+                })
+                .collect();
             tree.touch(ino, 0);
             tree.touch(other, 0);
             return Ok(());
