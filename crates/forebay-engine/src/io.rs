@@ -606,14 +606,19 @@ impl Engine {
             }
         }
         add(&self.counters.syncs, 1);
-        // A truncation that falls into a sync makes it say nothing; who truncates all the time
-        // while he syncs from elsewhere gets what a few tries can give. So does an eviction, once.
+        // A truncation that falls into a sync makes it say nothing; where the size changes all the
+        // time it has to wait. So does an eviction, once.
         let mut evictions = Meanwhile::Allowed;
-        for _ in 0..8 {
-            if self.try_sync(file, evictions)? {
+        let mut synced = false;
+        for _ in 0..SYNC_TRIES {
+            synced = self.try_sync(file, evictions)?;
+            if synced {
                 break;
             }
             evictions = Meanwhile::Refused;
+        }
+        if !synced {
+            self.sync_alone(file)?;
         }
         // What was recorded since of others is theirs to sync.
         let logged = file.lock().live.as_ref().and_then(|live| live.logged_seq);
@@ -652,6 +657,7 @@ impl Engine {
         let synced = self.sync_shadow(file, &*shadow, named);
         failpoint::pass("sync.shadow");
         let mut inner = file.lock();
+        let synced = self.note_shadow_sync(&mut inner, synced);
         // What was flushed, evicted and written again since is not what was synced.
         let live = inner.live();
         let gone = evictions == Meanwhile::Allowed
@@ -666,18 +672,36 @@ impl Engine {
         self.end_io(file, recorded)
     }
 
-    fn sync_shadow(&self, file: &File, shadow: &dyn MediaFile, named: bool) -> Result<()> {
+    /// One sync while nothing of the file changes.
+    fn sync_alone(&self, file: &Arc<File>) -> Result<()> {
+        let mut inner = file.lock();
+        if !inner.state.is_dirty() {
+            return self.note_tier(self.index.sync_to(inner.settled_seq));
+        }
+        let shadow = self.shadow(file, &mut inner)?;
+        let size = inner.size();
+        let ranges = inner.state.unsynced(size);
+        let live = inner.live();
+        let (named, cut_seq) = (live.named, live.cut_seq);
+        let synced = self.sync_shadow(file, &*shadow, named);
+        self.note_shadow_sync(&mut inner, synced)?;
+        let beside = Beside::default();
+        self.record_synced(file, &mut inner, size, &ranges, &beside, cut_seq).map(drop)
+    }
+
+    fn sync_shadow(&self, file: &File, shadow: &dyn MediaFile, named: bool) -> std::io::Result<()> {
         if failpoint::skips_sync("shadow") {
             return Ok(());
         }
-        let synced = shadow.sync_data().and_then(|()| {
-            if named { Ok(()) } else { self.media().sync_dir(&crate::tier::shadow_dir(file.id)) }
-        });
-        match synced {
-            // Not before: another sync of the file must not take the name for durable.
-            Ok(()) if !named => file.lock().live().named = true,
-            Ok(()) => {}
-            Err(_) => file.lock().sync_failed = true,
+        shadow.sync_data()?;
+        if named { Ok(()) } else { self.media().sync_dir(&crate::tier::shadow_dir(file.id)) }
+    }
+
+    /// Not before its end: another sync of the file must not take the name for durable.
+    fn note_shadow_sync(&self, inner: &mut Inner, synced: std::io::Result<()>) -> Result<()> {
+        match &synced {
+            Ok(()) => inner.live().named = true,
+            Err(_) => inner.sync_failed = true,
         }
         self.note_tier(synced)
     }
@@ -766,6 +790,9 @@ impl Engine {
         }
     }
 }
+
+/// A sync that the size changes under is tried so often before it keeps everybody else out.
+const SYNC_TRIES: u32 = 8;
 
 /// Who reads around the tier what others write around it all the time gives up after so many tries.
 const AROUND_TRIES: u32 = 64;

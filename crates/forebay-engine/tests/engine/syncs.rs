@@ -2,6 +2,8 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::{Duration, Instant};
 
 use forebay_backing::BackingStore;
 use forebay_engine::{Config, Progress};
@@ -13,6 +15,7 @@ use crate::store::MemStore;
 
 const BOOT: &str = "syncs";
 const BLOCK: usize = 512;
+const PAGE: usize = 4096;
 
 /// A database's log: preallocated, overwritten block by block, synced each time.
 // S-3
@@ -149,6 +152,46 @@ fn survives(disk: &Disk, store: &MemStore, name: &str, expected: &[u8]) {
         let report = engine.flush(&[], &Progress::default());
         assert!(report.failures.is_empty(), "{:?}", report.failures);
         assert!(store.snapshot().files()[Path::new(name)] == expected);
+        abandon(engine);
+    }
+}
+
+/// Somebody else changes the size during every sync of the shadow.
+// S-3
+#[test]
+fn a_sync_of_a_file_whose_size_changes_all_the_time_is_one() {
+    let (media, store) = (CrashMedia::default(), MemStore::new());
+    let engine = start(Arc::new(media.clone()), Arc::new(store), "b", Config::default(), patient());
+    let engine = engine.expect("a new tier");
+    let (file, _) = engine.create(Path::new("f"), &NEW).expect("an empty store");
+    engine.write(&file, 0, &[7; PAGE]).expect("room");
+    let sizes = Arc::new(AtomicU64::new(0));
+    let (seen, stop) = (sizes.clone(), Arc::new(AtomicBool::new(false)));
+    media.at_shadow_sync(move || {
+        let (before, began) = (seen.load(SeqCst), Instant::now());
+        while seen.load(SeqCst) < before + 2 && began.elapsed() < Duration::from_millis(200) {
+            std::thread::yield_now();
+        }
+    });
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(SeqCst) {
+                let n = sizes.fetch_add(1, SeqCst);
+                engine.set_len(&file, PAGE as u64 + 1 + n % 2).expect("room");
+            }
+        });
+        engine.sync(&file).expect("a sound tier");
+        stop.store(true, SeqCst);
+    });
+    let images = media.snapshot().crash_images(&mut Rng::new(3), 8);
+    engine.close(&file);
+    abandon(engine);
+    for disk in images {
+        let media = Arc::new(CrashMedia::on(disk));
+        let store = Arc::new(MemStore::new());
+        let engine = start(media, store, "c", Config::default(), patient()).expect("sound");
+        let read = read_all(&engine, Path::new("f")).unwrap_or_default();
+        assert!(read.get(..PAGE) == Some(&[7; PAGE][..]), "{} bytes", read.len());
         abandon(engine);
     }
 }
