@@ -470,7 +470,9 @@ impl Engine {
         inner.live().cut_seq += 1;
         if let Err(error) = self.record_resize(file, &mut inner, size, now_ms, opaque) {
             inner.state = before;
-            if size > old {
+            // What is longer than its record says is cut by who opens it next. Past us, somebody
+            // may have written beyond.
+            if size > old && !opaque {
                 let _ = shadow.set_len(old);
             }
             return Err(error);
