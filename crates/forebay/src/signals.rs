@@ -51,6 +51,12 @@ pub fn take_interrupt() -> Option<Interrupt> {
     }
 }
 
+/// Makes a write beyond the limit of file sizes an error.
+pub fn ignore_file_size() {
+    // SAFETY: no handler is involved.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
 /// The signals a daemon takes with [`Blocked::wait`].
 pub struct Blocked(libc::sigset_t);
 

@@ -101,6 +101,7 @@ pub fn run(args: &Args) -> Result<u8> {
 }
 
 fn recover(args: &Args) -> Result<Recovered> {
+    daemon::lift_file_size_limit();
     let settings = args.config.load()?;
     let owner = Tier::owner(&args.tier)?;
     let backing = args.backing.as_deref().unwrap_or(&owner.path);

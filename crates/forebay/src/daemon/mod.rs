@@ -128,6 +128,7 @@ pub fn run(plan: Plan, ready: Ready) -> Result<u8> {
 
 fn assemble(plan: Plan, events: Sender<Event>, background: bool) -> Result<Arc<Daemon>> {
     raise_descriptor_limit();
+    lift_file_size_limit();
     let Plan { places, settings, trial } = plan;
     let access = if settings.engine.read_only { Access::Read } else { Access::ReadWrite };
     let stack = stack::open(&places.backing, &places.tier, access, &trial)?;
@@ -306,6 +307,20 @@ fn raise_descriptor_limit() {
     limit.current = limit.maximum;
     if let Err(e) = setrlimit(Resource::Nofile, limit) {
         tracing::warn!("raising the limit of open files: {e}");
+    }
+}
+
+/// A limit of the shell's is for what that shell writes, not for what all programs here do. Where it
+/// cannot be lifted, writing beyond it fails with EFBIG instead of ending the process.
+pub fn lift_file_size_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    signals::ignore_file_size();
+    let mut limit = getrlimit(Resource::Fsize);
+    for maximum in [None, limit.maximum] {
+        (limit.current, limit.maximum) = (maximum, maximum);
+        if setrlimit(Resource::Fsize, limit).is_ok() {
+            return;
+        }
     }
 }
 
