@@ -2,12 +2,16 @@
 // S-9
 
 use std::fs;
+use std::io::Write;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
 
 use forebay_tests::{
-    Bed, PATIENCE, Rng, Tier, eventually, needs_forebay, open_fds, proof, rss_kib, sample, soak,
-    text,
+    Bed, Mounted, PATIENCE, Rng, Tier, binary, eventually, finish, is_alive, needs_forebay,
+    open_fds, proof, rss_kib, sample, soak, text,
 };
 
 const MIB: u64 = 1 << 20;
@@ -147,4 +151,56 @@ fn memory_is_bounded_with_many_cached_files() {
     assert_eq!(mounted.number("files"), files, "the tier remembers");
     mounted.umount();
     proof!("{files} cached files: {each} bytes each; {again} KiB right after the next mount");
+}
+
+/// Mounts from a shell that has called `ulimit LIMIT`.
+#[track_caller]
+fn mount_under(bed: &Bed, limit: &str) -> Mounted {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("ulimit {limit} && exec \"$@\""), "sh", text(binary())]);
+    shell.args(["mount", text(&bed.backing), text(&bed.mnt), "--tier", text(&bed.tier)]);
+    finish(&mut shell, PATIENCE).ok();
+    bed.mounted()
+}
+
+#[test]
+fn a_shell_that_limits_the_size_of_files_does_not_limit_the_mount() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    // The daemon may lift this one, ...
+    let mounted = mount_under(&bed, "-S -f 2048");
+    let bytes = sample::file(&mounted.at("f"), 1, 8 << 20);
+    mounted.umount();
+    assert!(fs::read(bed.backing.join("f")).unwrap() == bytes);
+    // ... and this one perhaps not: then the flush fails, and the daemon lives.
+    let mounted = mount_under(&bed, "-f 30000");
+    let bytes = sample::file(&mounted.at("g"), 2, 40 << 20);
+    mounted.forebay(&["flush", "--wait", text(&bed.mnt)]);
+    assert!(is_alive(mounted.pid));
+    mounted.umount_with(&["--keep-dirty"]).ok();
+    bed.mount(&[]).umount();
+    assert!(fs::read(bed.backing.join("g")).unwrap() == bytes);
+    proof!("files beyond a soft and a hard limit arrived");
+}
+
+#[test]
+fn the_daemon_answers_again_after_it_had_no_descriptor_left() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let mounted = mount_under(&bed, "-n 1024");
+    let written = |i| {
+        let mut file = fs::File::create(mounted.at(format!("f{i}")))?;
+        file.write_all(&[0; 5000]).map(|()| file)
+    };
+    let held: Vec<_> = (0..3000).map_while(|i: u32| written(i).ok()).collect();
+    assert!(held.len() < 3000, "the limit bites");
+    for _ in 0..3 {
+        let _ = UnixStream::connect(bed.tier.join("run/control.sock"));
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    let count = held.len();
+    drop(held);
+    assert_eq!(mounted.status()["pid"], mounted.pid);
+    mounted.umount();
+    proof!("{count} files open, and none too many for the next status");
 }

@@ -1,11 +1,13 @@
 //! The serving end: a listener, a few threads, one handler.
 
-use std::io::Read;
+use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use forebay_backing::{Error, Result};
 use serde_json::Value;
@@ -15,6 +17,12 @@ use super::socket;
 
 /// Enough that one slow listing does not hold up a status.
 const THREADS: usize = 4;
+
+/// How long after a client was seen the server is looked at again.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// Descriptors that must be free before the server is started again.
+const SPARE: usize = 4;
 
 /// A request longer than this is refused: the longest sensible one lists some thousand paths.
 const BODY_MAX: u64 = 16 << 20;
@@ -77,17 +85,102 @@ fn start<H>(listener: Listener, threads: usize, what: &str, handler: H) -> Resul
 where
     H: Fn(Request) -> Reply + Send + Sync + 'static,
 {
-    let server = Server::from_listener(listener, None)
-        .map_err(|e| Error::os(libc::EIO, what).with_source(e))?;
-    let (server, handler) = (Arc::new(server), Arc::new(handler));
-    for n in 0..threads {
-        let (server, handler) = (server.clone(), handler.clone());
-        thread::Builder::new()
-            .name(format!("control-{n}"))
-            .spawn(move || work(&server, handler.as_ref()))
-            .map_err(|e| Error::io(e, what))?;
-    }
+    let failed = |e| Error::io(e, what);
+    let kept = clone(&listener).map_err(failed)?;
+    let handler = Arc::new(handler);
+    let server = Serving::start(listener, threads, handler.clone()).map_err(failed)?;
+    thread::Builder::new()
+        .name("control-watch".into())
+        .spawn(move || {
+            watch(&kept, server, || Serving::start(spare(&kept)?, threads, handler.clone()))
+        })
+        .map_err(failed)?;
     Ok(())
+}
+
+/// A server that accepts until it finds no descriptor for a client: that ends it.
+struct Serving {
+    server: Arc<Server>,
+    threads: usize,
+    /// Its listener's number and what lay there.
+    listener: (RawFd, PathBuf),
+}
+
+impl Serving {
+    fn start<H>(listener: Listener, threads: usize, handler: Arc<H>) -> io::Result<Serving>
+    where
+        H: Fn(Request) -> Reply + Send + Sync + 'static,
+    {
+        let number = number(&listener);
+        let listener_is = (number, what_is(number)?);
+        let server = Arc::new(Server::from_listener(listener, None).map_err(io::Error::other)?);
+        for n in 0..threads {
+            let (server, handler) = (server.clone(), handler.clone());
+            thread::Builder::new()
+                .name(format!("control-{n}"))
+                .spawn(move || work(&server, handler.as_ref()))?;
+        }
+        Ok(Serving { server, threads, listener: listener_is })
+    }
+
+    fn accepts(&self) -> bool {
+        what_is(self.listener.0).is_ok_and(|now| now == self.listener.1)
+    }
+
+    /// Lets its threads go. What is left of it stays: dropped, it would remove the socket's name.
+    fn end(self) {
+        (0..self.threads).for_each(|_| self.server.unblock());
+        std::mem::forget(self.server);
+    }
+}
+
+/// Starts the server again when it has ended and a client waits.
+fn watch(kept: &Listener, mut server: Serving, again: impl Fn() -> io::Result<Serving>) {
+    loop {
+        wait_for_client(kept);
+        if !server.accepts()
+            && let Ok(next) = again()
+        {
+            std::mem::replace(&mut server, next).end();
+            tracing::warn!(
+                "the control socket had no descriptor left for a client; it answers again"
+            );
+        }
+        thread::sleep(RETRY);
+    }
+}
+
+fn wait_for_client(listener: &Listener) {
+    let interest = rustix::event::PollFlags::IN;
+    let mut waits = match listener {
+        Listener::Tcp(socket) => [rustix::event::PollFd::new(socket, interest)],
+        Listener::Unix(socket) => [rustix::event::PollFd::new(socket, interest)],
+    };
+    let _ = rustix::event::poll(&mut waits, None);
+}
+
+/// Another descriptor of it, if there are some more for clients.
+fn spare(listener: &Listener) -> io::Result<Listener> {
+    let _for_clients = (0..SPARE).map(|_| clone(listener)).collect::<io::Result<Vec<_>>>()?;
+    clone(listener)
+}
+
+fn clone(listener: &Listener) -> io::Result<Listener> {
+    Ok(match listener {
+        Listener::Tcp(socket) => socket.try_clone()?.into(),
+        Listener::Unix(socket) => socket.try_clone()?.into(),
+    })
+}
+
+fn number(listener: &Listener) -> RawFd {
+    match listener {
+        Listener::Tcp(socket) => socket.as_raw_fd(),
+        Listener::Unix(socket) => socket.as_raw_fd(),
+    }
+}
+
+fn what_is(descriptor: RawFd) -> io::Result<PathBuf> {
+    std::fs::read_link(format!("/proc/self/fd/{descriptor}"))
 }
 
 fn work(server: &Server, handler: &(impl Fn(Request) -> Reply + Send + Sync)) {
