@@ -25,6 +25,8 @@ impl Places {
             tier: tier_dir(tier)?,
         };
         places.check_apart()?;
+        require_utf8("backing store", &places.backing)?;
+        require_utf8("tier", &places.tier)?;
         check_empty(&places.mountpoint)?;
         Ok(places)
     }
@@ -124,6 +126,17 @@ fn check_empty(mountpoint: &Path) -> Result<()> {
     }
 }
 
+/// The superblock and the control socket's answers name these two, in JSON.
+fn require_utf8(what: &str, path: &Path) -> Result<()> {
+    match path.to_str() {
+        Some(_) => Ok(()),
+        None => Err(usage(format!(
+            "{what} {}: its path is not UTF-8: rename it, or give a bind mount of it",
+            path.display()
+        ))),
+    }
+}
+
 /// The tier may not exist yet; its parent must.
 fn tier_dir(path: &Path) -> Result<PathBuf> {
     match path.canonicalize() {
@@ -158,7 +171,9 @@ fn usage(message: String) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
     use std::fs;
+    use std::os::unix::ffi::OsStrExt;
 
     use super::*;
 
@@ -200,6 +215,20 @@ mod tests {
             let places = dirs.check(name, "mnt", "fast").unwrap();
             assert!(places.backing.ends_with(name), "{}", places.backing.display());
         }
+    }
+
+    #[test]
+    fn a_path_that_is_not_utf_8_is_refused_for_backing_store_and_tier() {
+        let dirs = Dirs::new();
+        let odd = dirs.0.path().join(OsStr::from_bytes(b"od\xffd"));
+        fs::create_dir(&odd).unwrap();
+        let at = |name: &str| dirs.0.path().join(name);
+        for (backing, tier) in [(odd.clone(), at("fast")), (at("slow"), odd.join("tier"))] {
+            let error = Places::check(&backing, &at("mnt"), &tier).unwrap_err();
+            assert!(error.to_string().contains("is not UTF-8"), "{error}");
+            assert_eq!(error.exit_code(), 2);
+        }
+        assert!(Places::check(&at("slow"), &odd, &at("fast")).is_ok());
     }
 
     #[test]
