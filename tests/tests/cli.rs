@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use forebay_tests::images::{self, MountedFs};
 use forebay_tests::{
     Bed, Faults, Out, PATIENCE, Proc, Tier, binary, drop_caches, eventually, finish, forebay,
-    is_alive, is_root, kill, needs_forebay, plain, proof, sample, skip, sys, text, user_ids,
+    is_alive, is_root, kill, needs_forebay, plain, proof, sample, skip, sys, text, tool, user_ids,
     while_busy, within,
 };
 use serde_json::Value;
@@ -421,6 +421,23 @@ fn a_read_only_mount_refuses_every_change() {
     mounted.umount();
     assert!(fs::read(bed.backing.join("f")).unwrap() == bytes);
     proof!("eight changes refused");
+}
+
+#[test]
+fn a_backing_store_that_is_mounted_read_only_is_served_read_only_or_not_at_all() {
+    needs_forebay!();
+    let mut bed = Bed::new(Tier::Disk);
+    let bytes = sample::file(&bed.backing.join("f"), 1, 100_000);
+    let bound = bed.dir("bound");
+    let _bind = MountedFs::bind(&bed.backing, &bound);
+    tool("mount", &["-o", "remount,bind,ro", text(&bound)]).ok();
+    bed.backing = bound;
+    let out = bed.try_mount(&[]).expect(2);
+    assert!(out.stderr.contains("give --read-only"), "{out:#?}");
+    let mounted = bed.mount(&["--read-only"]);
+    assert!(fs::read(mounted.at("f")).unwrap() == bytes);
+    mounted.umount();
+    proof!("refused, and served with --read-only");
 }
 
 #[test]

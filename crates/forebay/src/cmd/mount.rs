@@ -84,5 +84,8 @@ pub fn plan(
         *file = std::path::absolute(&*file).map_err(|e| Error::io(e, "--log-file"))?;
     }
     let places = Places::check(backing, mountpoint, tier)?;
+    if !settings.engine.read_only {
+        places.require_writable()?;
+    }
     Ok(Plan { places, settings, trial: trial.trial()? })
 }

@@ -31,6 +31,20 @@ impl Places {
         Ok(places)
     }
 
+    /// Programs would be told that they may write, and nothing of it could ever be flushed.
+    pub fn require_writable(&self) -> Result<()> {
+        let backing = self.backing.display();
+        let found = rustix::fs::statvfs(&self.backing)
+            .map_err(|e| cannot_use("backing store", &self.backing, &e.into()))?;
+        match found.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY) {
+            false => Ok(()),
+            true => Err(usage(format!(
+                "backing store {backing}: its file system is mounted read-only: make it writable, \
+                 or give --read-only"
+            ))),
+        }
+    }
+
     fn check_apart(&self) -> Result<()> {
         // A link to a file is kept in its path; what it points to must be apart as well.
         let backing = self.backing.canonicalize().unwrap_or_else(|_| self.backing.clone());
