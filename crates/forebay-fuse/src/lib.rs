@@ -4,9 +4,9 @@
 //! [`vfs`] holds the verbs and knows no transport; `verbs` says how each request is answered; `dev`
 //! carries requests over /dev/fuse, `ring` over io_uring.
 
+mod busy_poll;
 mod control;
 mod dev;
-
 mod modes;
 mod mount;
 mod nodes;

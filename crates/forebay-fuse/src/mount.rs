@@ -59,6 +59,8 @@ pub struct MountOptions {
     pub kernel_writeback: bool,
     /// Session threads, at least 2.
     pub threads: usize,
+    /// How long a thread looks out for the next request over /dev/fuse before it sleeps.
+    pub busy_poll: Duration,
     pub entry_ttl: Duration,
     pub attr_ttl: Duration,
     pub control: Arc<dyn ControlDir>,
@@ -128,6 +130,12 @@ impl Mount {
                 return unable.map(|_| None);
             }
         };
+        if crew.is_none()
+            && !options.busy_poll.is_zero()
+            && let Ok(device) = session.as_fd().try_clone_to_owned()
+        {
+            shared.busy_poll.begin(device, options.busy_poll);
+        }
         let notifier = session.notifier();
         let ended: Arc<(Mutex<bool>, Condvar)> = Arc::default();
         let (signal, serving) = (ended.clone(), crew.clone());

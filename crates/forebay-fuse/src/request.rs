@@ -13,6 +13,7 @@ use forebay_backing::Result;
 use forebay_backing::metrics::Op;
 use forebay_engine::{Pool, on_behalf_of};
 
+use crate::busy_poll::BusyPoll;
 use crate::reply::{Answer, Fail, Patience, Slot, Tell, Watch, Work};
 use crate::usage::Usage;
 use crate::vfs::Vfs;
@@ -32,6 +33,7 @@ pub struct Shared {
     /// Session threads, and how many of them are at work.
     threads: AtomicUsize,
     busy: AtomicUsize,
+    pub busy_poll: BusyPoll,
 }
 
 impl Shared {
@@ -46,14 +48,18 @@ impl Shared {
             pool: Pool::new("fb-request", POOL_THREADS),
             threads: AtomicUsize::new(threads),
             busy: AtomicUsize::new(0),
+            busy_poll: BusyPoll::default(),
         }
     }
 
     /// Whether the calling session thread may do the work itself: another one is free. It counts
-    /// as busy until the seat is dropped.
+    /// as busy until the seat is dropped, which is when the request has been answered.
     pub fn seat(&self) -> Option<Seat<'_>> {
-        let seat = Seat(self);
-        (self.busy.fetch_add(1, Relaxed) + 1 < self.threads.load(Relaxed)).then_some(seat)
+        let free = self.busy.fetch_add(1, Relaxed) + 1 < self.threads.load(Relaxed);
+        if !free {
+            self.busy.fetch_sub(1, Relaxed);
+        }
+        free.then(|| Seat(self))
     }
 
     /// From now on there is a seat for everybody: the transport keeps a thread free by itself.
@@ -68,6 +74,7 @@ pub struct Seat<'a>(&'a Shared);
 impl Drop for Seat<'_> {
     fn drop(&mut self) {
         self.0.busy.fetch_sub(1, Relaxed);
+        self.0.busy_poll.look_out();
     }
 }
 

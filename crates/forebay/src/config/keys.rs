@@ -239,6 +239,13 @@ pub const KEYS: &[Key] = &[
     fixed("entry-ttl", Type::Duration, "1s", "The kernel believes a name this long"),
     fixed("attr-ttl", Type::Duration, "1s", "The kernel believes attributes this long"),
     fixed("threads", Type::Count { min: 1, max: 64 }, "4", "Threads that serve the kernel"),
+    fixed(
+        "busy-poll",
+        Type::Duration,
+        "100us",
+        "A thread that has served a request over /dev/fuse looks out this long for the next one \
+         before it sleeps, as long as that pays; less processor time with 0s, more wake-ups",
+    ),
     fixed("log-format", Type::Choice(LOG_FORMATS), "text", "One line of text or of JSON an event"),
     fixed("log-level", Type::Choice(LOG_LEVELS), "info", "The least severe event that is logged"),
     fixed(

@@ -35,6 +35,7 @@ pub struct MountSettings {
     pub entry_ttl: Duration,
     pub attr_ttl: Duration,
     pub threads: usize,
+    pub busy_poll: Duration,
 }
 
 #[derive(Debug, Clone)]
@@ -72,6 +73,7 @@ impl Settings {
                 entry_ttl: time(at("entry-ttl")),
                 attr_ttl: time(at("attr-ttl")),
                 threads: count(at("threads")),
+                busy_poll: time(at("busy-poll")),
             },
             log: LogSettings {
                 json: word(at("log-format")) == "json",
@@ -110,9 +112,18 @@ impl Settings {
                  kernel-writeback out",
             ));
         }
+        if self.mount.busy_poll > BUSY_POLL_MAX {
+            return Err(Error::new(
+                Kind::Usage,
+                "busy-poll is a moment, not a pause: give at most 10ms, or 0s for none",
+            ));
+        }
         Ok(())
     }
 }
+
+/// Longer than any wake-up takes.
+const BUSY_POLL_MAX: Duration = Duration::from_millis(10);
 
 /// Below this the watermarks are a handful of extents apart and mean nothing.
 const TIER_SIZE_MIN: u64 = 16 << 20;

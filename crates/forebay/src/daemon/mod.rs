@@ -214,6 +214,7 @@ impl Daemon {
             transport: mount.transport,
             kernel_writeback: mount.kernel_writeback,
             threads: mount.threads,
+            busy_poll: mount.busy_poll,
             entry_ttl: mount.entry_ttl,
             attr_ttl: mount.attr_ttl,
             control: self.clone(),
