@@ -8,9 +8,6 @@
 //!   conclude that a file was deleted.
 //!
 //! Lock order: `access_lock` is the only lock and is held across system calls of one file only.
-//!
-//! The daemon should run with umask 0: then the kernel creates with exactly the bits asked for
-//! and default ACLs restrict them. With another umask the lost bits are put back by chmod.
 
 pub(crate) mod attr;
 mod create;
@@ -39,7 +36,6 @@ use rustix::fs::{self as sys, AtFlags, RenameFlags};
 #[derive(Debug)]
 pub struct DirStore {
     root: Arc<Root>,
-    umask: u32,
     /// Held while a mode is changed, so that the temporary mode of [`own::open_own`] is neither
     /// taken for the true one nor written over a newer one.
     access_lock: Mutex<()>,
@@ -48,11 +44,7 @@ pub struct DirStore {
 impl DirStore {
     /// Opens an existing directory; links in `root` itself are followed, once.
     pub fn open(root: &Path) -> Result<DirStore> {
-        Ok(DirStore {
-            root: Arc::new(Root::open(root)?),
-            umask: create::process_umask(),
-            access_lock: Mutex::new(()),
-        })
+        Ok(DirStore { root: Arc::new(Root::open(root)?), access_lock: Mutex::new(()) })
     }
 
     /// The canonical path of the root.

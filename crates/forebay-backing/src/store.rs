@@ -100,7 +100,10 @@ pub enum Access {
 /// file system. A daemon that is not root leaves the owner as itself.
 #[derive(Debug, Clone, Copy)]
 pub struct New {
+    /// As asked for.
     pub mode: u32,
+    /// What is taken away from it, unless the parent directory has a default ACL: see umask(2).
+    pub umask: u32,
     pub uid: u32,
     pub gid: u32,
 }

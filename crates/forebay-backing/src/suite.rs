@@ -138,7 +138,7 @@ impl Bench<'_> {
 /// An owner that any daemon may give: itself.
 fn mine(mode: u32) -> New {
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
-    New { mode, uid: uid.as_raw(), gid: gid.as_raw() }
+    New { mode, umask: 0, uid: uid.as_raw(), gid: gid.as_raw() }
 }
 
 fn am_root() -> bool {

@@ -117,7 +117,7 @@ pub(crate) mod tests {
         let tunables = Tunables { preset: Preset::Hold, ..Tunables::default() };
         let engine = Engine::start(tier, backing, Config::default(), tunables).unwrap();
         let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
-        let new = New { mode: 0o644, uid: uid.as_raw(), gid: gid.as_raw() };
+        let new = New { mode: 0o644, umask: 0, uid: uid.as_raw(), gid: gid.as_raw() };
         let (file, _) = engine.create(Path::new("f"), &new).unwrap();
         engine.write(&file, 0, &[1; 100]).unwrap();
         Bed { root, engine, file }

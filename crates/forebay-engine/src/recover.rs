@@ -575,7 +575,8 @@ impl Recovery<'_> {
     /// key is on record, or who is killed in between would take it for somebody else's.
     fn make_anew(&mut self, id: FileId, state: &mut Record, path: &Path, mode: RenameMode) {
         let beside = path.with_file_name(format!("{ANEW}{:x}", id.0));
-        let new = New { mode: state.owner.mode, uid: state.owner.uid, gid: state.owner.gid };
+        let new =
+            New { mode: state.owner.mode, umask: 0, uid: state.owner.uid, gid: state.owner.gid };
         // One of a recovery that was killed before it could record it.
         if self.backing.stat(&beside).is_ok_and(|attr| attr.size == 0) {
             let _ = self.backing.unlink(&beside);
@@ -644,7 +645,7 @@ impl Recovery<'_> {
         parents.reverse();
         for parent in parents {
             if !parent.as_os_str().is_empty() && self.backing.stat(parent).is_err() {
-                let new = New { mode: 0o755, uid: owner.uid, gid: owner.gid };
+                let new = New { mode: 0o755, umask: 0, uid: owner.uid, gid: owner.gid };
                 let _ = self.backing.mkdir(parent, &new);
             }
         }

@@ -222,7 +222,7 @@ impl Engine {
                 e.context("only parts of the file are in the tier and the rest is gone")
             })?),
         };
-        let new = New { mode: owner.mode, uid: owner.uid, gid: owner.gid };
+        let new = New { mode: owner.mode, umask: 0, uid: owner.uid, gid: owner.gid };
         let (target, made) = store.create(to, &new)?;
         let whole = Whole { shadow, theirs, gaps, size, mtime };
         if let Err(error) = self.copy_whole(&whole, &*target) {
@@ -308,6 +308,7 @@ pub(crate) fn make_parents(store: &dyn BackingStore, path: &Path) {
     for parent in parents.into_iter().filter(|p| !p.as_os_str().is_empty()) {
         let new = New {
             mode: 0o755,
+            umask: 0,
             uid: rustix::process::getuid().as_raw(),
             gid: rustix::process::getgid().as_raw(),
         };

@@ -123,7 +123,7 @@ impl Salvage<'_> {
     fn copy(&self, piece: Piece<'_>) -> Result<u64> {
         make_parents(self.to, piece.path);
         let Owner { mode, uid, gid, .. } = piece.owner;
-        let (target, _) = self.to.create(piece.path, &New { mode, uid, gid })?;
+        let (target, _) = self.to.create(piece.path, &New { mode, umask: 0, uid, gid })?;
         let bytes = match piece.present.is_empty() {
             true => 0,
             false => self.copy_bytes(piece.id, &piece.present, &*target)?,

@@ -436,7 +436,7 @@ mod tests {
         let bed = bed("space-unlinked");
         let (engine, path) = (&bed.engine, Path::new("g"));
         let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
-        let new = New { mode: 0o644, uid: uid.as_raw(), gid: gid.as_raw() };
+        let new = New { mode: 0o644, umask: 0, uid: uid.as_raw(), gid: gid.as_raw() };
         let sums = || (engine.space.used.load(Relaxed), engine.space.dirty.load(Relaxed));
         let before = sums();
         for dirty in [false, true] {

@@ -44,6 +44,7 @@ impl Filesystem for Server {
         let wanted = [
             InitFlags::FUSE_EXPORT_SUPPORT,
             InitFlags::FUSE_ATOMIC_O_TRUNC,
+            InitFlags::FUSE_DONT_MASK,
             InitFlags::FUSE_HANDLE_KILLPRIV_V2,
             InitFlags::FUSE_PARALLEL_DIROPS,
             InitFlags::FUSE_DO_READDIRPLUS,
@@ -126,11 +127,11 @@ impl Filesystem for Server {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _umask: u32,
+        umask: u32,
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        self.shared.mknod(origin(req), (parent.0, name), mode, rdev, reply);
+        self.shared.mknod(origin(req), (parent.0, name), (mode, umask), rdev, reply);
     }
 
     fn mkdir(
@@ -139,10 +140,10 @@ impl Filesystem for Server {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _umask: u32,
+        umask: u32,
         reply: ReplyEntry,
     ) {
-        self.shared.mkdir(origin(req), (parent.0, name), mode, reply);
+        self.shared.mkdir(origin(req), (parent.0, name), (mode, umask), reply);
     }
 
     fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -200,11 +201,11 @@ impl Filesystem for Server {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _umask: u32,
+        umask: u32,
         flags: i32,
         reply: ReplyCreate,
     ) {
-        self.shared.create(origin(req), (parent.0, name), mode, flags, reply);
+        self.shared.create(origin(req), (parent.0, name), (mode, umask), flags, reply);
     }
 
     fn read(
@@ -356,15 +357,16 @@ impl Filesystem for Server {
 
     fn fallocate(
         &self,
-        _req: &Request,
-        _ino: INodeNo,
+        req: &Request,
+        ino: INodeNo,
         fh: FileHandle,
         offset: u64,
         length: u64,
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        self.shared.fallocate(At { handle: fh.0, offset }, length, mode, reply);
+        let at = At { handle: fh.0, offset };
+        self.shared.fallocate(origin(req), ino.0, at, (length, mode), reply);
     }
 
     fn lseek(

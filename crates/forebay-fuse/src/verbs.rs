@@ -23,8 +23,8 @@ fn who(from: Origin) -> Who {
     Who { uid: from.uid, thread: from.pid }
 }
 
-fn new_file(from: Origin, mode: u32) -> New {
-    New { mode: mode & 0o7777, uid: from.uid, gid: from.gid }
+fn new_file(from: Origin, mode: u32, umask: u32) -> New {
+    New { mode: mode & 0o7777, umask, uid: from.uid, gid: from.gid }
 }
 
 /// A range of an open file.
@@ -79,7 +79,7 @@ impl Shared {
         self: &Arc<Shared>,
         from: Origin,
         at: (u64, &OsStr),
-        mode: u32,
+        (mode, umask): (u32, u32),
         rdev: u32,
         reply: impl Tell<Entry>,
     ) {
@@ -90,17 +90,17 @@ impl Shared {
             libc::S_IFBLK => FileKind::Block,
             _ => FileKind::File,
         };
-        self.make(at, new_file(from, mode), Make::Node(kind, rdev.into()), reply);
+        self.make(at, new_file(from, mode, umask), Make::Node(kind, rdev.into()), reply);
     }
 
     pub fn mkdir(
         self: &Arc<Shared>,
         from: Origin,
         at: (u64, &OsStr),
-        mode: u32,
+        (mode, umask): (u32, u32),
         reply: impl Tell<Entry>,
     ) {
-        self.make(at, new_file(from, mode), Make::Dir, reply);
+        self.make(at, new_file(from, mode, umask), Make::Dir, reply);
     }
 
     pub fn symlink(
@@ -110,7 +110,7 @@ impl Shared {
         target: OsString,
         reply: impl Tell<Entry>,
     ) {
-        self.make(at, new_file(from, 0o777), Make::Link(target), reply);
+        self.make(at, new_file(from, 0o777, 0), Make::Link(target), reply);
     }
 
     fn make(
@@ -168,12 +168,12 @@ impl Shared {
         self: &Arc<Shared>,
         from: Origin,
         (parent, name): (u64, &OsStr),
-        mode: u32,
+        (mode, umask): (u32, u32),
         flags: i32,
         reply: impl Tell<(Entry, Opened)>,
     ) {
         self.usage.note(who(from), Moved::Opened);
-        let (name, new) = (name.to_os_string(), new_file(from, mode));
+        let (name, new) = (name.to_os_string(), new_file(from, mode, umask));
         let work = move |vfs: &Vfs| vfs.create(parent, &name, new, flags, from);
         Do::new(|v| &v.create, reply, work)
             .undo(|shared, (entry, opened)| {
@@ -350,8 +350,23 @@ impl Shared {
         Do::new(|v| &v.xattr, reply, move |vfs| vfs.removexattr(id, &name)).run(self);
     }
 
-    pub fn fallocate(self: &Arc<Shared>, at: At, len: u64, mode: i32, reply: impl Tell<()>) {
-        let work = move |vfs: &Vfs| vfs.fallocate(at.handle, at.offset, len, mode);
+    pub fn fallocate(
+        self: &Arc<Shared>,
+        from: Origin,
+        id: u64,
+        at: At,
+        (len, mode): (u64, i32),
+        reply: impl Tell<()>,
+    ) {
+        // The kernel leaves this to us, and does not say who may keep them.
+        let suid = Suid::of(from.uid != 0);
+        let work = move |vfs: &Vfs| {
+            vfs.fallocate(at.handle, at.offset, len, mode)?;
+            if suid == Suid::Strip {
+                vfs.strip_suid(id, None);
+            }
+            Ok(())
+        };
         self.done(|v| &v.fallocate, reply, work);
     }
 

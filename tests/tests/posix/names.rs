@@ -20,6 +20,7 @@ pub const CASES: &[Case] = cases![
     symbolic_links_are_kept_as_written,
     fifos_sockets_and_devices_exist,
     new_files_get_mode_and_umask,
+    a_default_acl_stands_in_place_of_the_umask,
     set_gid_directories_pass_their_group_on,
     modes_and_owners_change,
     writing_by_an_ordinary_user_clears_set_uid,
@@ -170,6 +171,25 @@ fn new_files_get_mode_and_umask(dir: &Path) {
     assert_eq!(modes.map(|m| format!("{m:o}")), ["640", "750", "640", "666", "1777"]);
 }
 
+/// The group may write, which the umask would forbid.
+fn a_default_acl_stands_in_place_of_the_umask(dir: &Path) {
+    let shared = dir.join("shared");
+    fs::create_dir(&shared).unwrap();
+    // As linux/posix_acl_xattr.h has it: owner, group and others.
+    let entry = |tag: u16, may: u16| [tag.to_le_bytes(), may.to_le_bytes(), [0xff; 2], [0xff; 2]];
+    let entries = [entry(1, 7), entry(4, 7), entry(32, 5)];
+    let acl = [&2_u32.to_le_bytes()[..], entries.as_flattened().as_flattened()].concat();
+    match sys::set_xattr(&shared, "system.posix_acl_default", &acl, 0) {
+        Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => return,
+        set => set.unwrap(),
+    }
+    let script = "umask 077; touch f; mkdir d; mkfifo p; touch ../f";
+    forebay_tests::tool_in(&shared, "sh", &["-ec", script]).ok();
+    let modes =
+        ["f", "d", "p", "../f"].map(|n| fs::metadata(shared.join(n)).unwrap().mode() & 0o7777);
+    assert_eq!(modes.map(|m| format!("{m:o}")), ["664", "775", "664", "600"]);
+}
+
 fn set_gid_directories_pass_their_group_on(dir: &Path) {
     let shared = dir.join("shared");
     fs::create_dir(&shared).unwrap();
@@ -206,6 +226,9 @@ fn writing_by_an_ordinary_user_clears_set_uid(dir: &Path) {
     fs::set_permissions(&path, Permissions::from_mode(0o6777)).unwrap();
     as_user(dir, "echo changed >> f");
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o777);
+    fs::set_permissions(&path, Permissions::from_mode(0o6777)).unwrap();
+    as_user(dir, "fallocate --punch-hole --length 1 f").ok();
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o777, "after a hole");
     fs::set_permissions(&path, Permissions::from_mode(0o6777)).unwrap();
     chown(&path, Some(5), Some(5)).unwrap();
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o6000, 0, "after chown");

@@ -1,9 +1,9 @@
 //! Creating objects that belong to the caller although the daemon makes them.
 //!
-//! The group is right from the start: the creating thread takes the caller's group for the one
-//! call, so the kernel itself lets a set-gid parent win. The user is changed afterwards, because
-//! a thread with another user would lose root's right to search directories. A crash in between
-//! leaves an empty object that belongs to root.
+//! Group and mode are right from the start: the creating thread takes the caller's group and umask
+//! for the one call, so the file system itself lets a set-gid parent or a default ACL win. The user
+//! is changed afterwards, because a thread with another user would lose root's right to search
+//! directories. A crash in between leaves an empty object that belongs to root.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -27,10 +27,10 @@ pub enum What<'a> {
 pub fn file(store: &DirStore, path: &Path, new: &New) -> Sys<(OwnedFd, Statx)> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
     let fd = {
-        let _group = Group::take(new.gid);
-        store.root.open_fd(path, flags, new.mode & 0o7777)?
+        let (_group, umask) = (Group::take(new.gid), Umask::take(new.umask));
+        store.root.open_fd(path, flags, umask.mode(new))?
     };
-    let settled = stat_fd(&fd).and_then(|stat| settle(store, fd.as_fd(), stat, new));
+    let settled = stat_fd(&fd).and_then(|stat| settle(fd.as_fd(), stat, new));
     match settled {
         Ok(stat) => Ok((fd, stat)),
         Err(errno) => {
@@ -44,7 +44,7 @@ pub fn file(store: &DirStore, path: &Path, new: &New) -> Sys<(OwnedFd, Statx)> {
 pub fn node(store: &DirStore, path: &Path, what: What<'_>, new: &New) -> Sys<Attr> {
     let place = store.root.place(path)?;
     make(&place, &what, new)?;
-    match settle_name(store, &place, &what, new) {
+    match settle_name(&place, &what, new) {
         Ok(stat) => Ok(store.root.attr(&stat)),
         Err(errno) => {
             let dir = matches!(what, What::Dir);
@@ -55,9 +55,9 @@ pub fn node(store: &DirStore, path: &Path, what: What<'_>, new: &New) -> Sys<Att
 }
 
 fn make(place: &Place<'_>, what: &What<'_>, new: &New) -> Sys<()> {
-    let _group = Group::take(new.gid);
+    let (_group, umask) = (Group::take(new.gid), Umask::take(new.umask));
     let (dir, name) = (place.dir(), place.name());
-    let mode = Mode::from_raw_mode(new.mode & 0o7777);
+    let mode = Mode::from_raw_mode(umask.mode(new));
     match *what {
         What::Dir => sys::mkdirat(dir, name, mode),
         What::Node(kind, rdev) => sys::mknodat(dir, name, node_type(kind)?, mode, rdev),
@@ -84,10 +84,10 @@ fn undo(place: &Place<'_>, flags: AtFlags) {
 
 /// As [`settle`] for an object known by name only. Most need nothing; for the others the object
 /// is pinned first, and must still be the fresh one.
-fn settle_name(store: &DirStore, place: &Place<'_>, what: &What<'_>, new: &New) -> Sys<Statx> {
+fn settle_name(place: &Place<'_>, what: &What<'_>, new: &New) -> Sys<Statx> {
     let stat = place.stat()?;
     let symlink = matches!(what, What::Symlink(_));
-    let mode = if symlink { mode(&stat) } else { wanted_mode(store, &stat, new) };
+    let mode = if symlink { mode(&stat) } else { wanted_mode(&stat, new) };
     if mode == self::mode(&stat) && new_owner(&stat, new).is_none() {
         return Ok(stat);
     }
@@ -98,7 +98,7 @@ fn settle_name(store: &DirStore, place: &Place<'_>, what: &What<'_>, new: &New) 
         give(fd.as_fd(), &stat, new)?;
         return stat_fd(&fd);
     }
-    settle(store, fd.as_fd(), stat, new)
+    settle(fd.as_fd(), stat, new)
 }
 
 /// Somebody with direct access to the tree may have swapped the name for a hard link to another
@@ -109,9 +109,9 @@ fn require_fresh(stat: &Statx) -> Sys<()> {
     if mine && (dir || stat.stx_nlink == 1) { Ok(()) } else { Err(Errno::STALE) }
 }
 
-/// Gives a fresh object the owner and the mode bits that umask and chown took.
-fn settle(store: &DirStore, fd: BorrowedFd<'_>, stat: Statx, new: &New) -> Sys<Statx> {
-    let want = wanted_mode(store, &stat, new);
+/// Gives a fresh object the owner and the mode bits that chown took.
+fn settle(fd: BorrowedFd<'_>, stat: Statx, new: &New) -> Sys<Statx> {
+    let want = wanted_mode(&stat, new);
     let given = give(fd, &stat, new)?;
     let strips = given && want & 0o6000 != 0;
     if want != mode(&stat) || strips {
@@ -122,10 +122,10 @@ fn settle(store: &DirStore, fd: BorrowedFd<'_>, stat: Statx, new: &New) -> Sys<S
     stat_fd(fd)
 }
 
-/// What the kernel left of the mode, plus what it took for the daemon's sake. Bits missing for
-/// another reason (a default ACL) stay missing; a set-gid bit inherited by a directory stays.
-fn wanted_mode(store: &DirStore, stat: &Statx, new: &New) -> u32 {
-    mode(stat) | new.mode & (store.umask | 0o7000)
+/// What umask and ACL left of the mode, plus what the kernel took for the daemon's sake. A set-gid
+/// bit inherited by a directory stays.
+fn wanted_mode(stat: &Statx, new: &New) -> u32 {
+    mode(stat) | new.mode & 0o7000
 }
 
 fn mode(stat: &Statx) -> u32 {
@@ -179,9 +179,40 @@ fn set_group(gid: u32) -> u32 {
     unsafe { libc::setfsgid(gid) }.cast_unsigned()
 }
 
-/// Reading the umask by system call would change it for all threads for a moment.
-pub fn process_umask() -> u32 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|l| l.strip_prefix("Umask:"));
-    line.and_then(|mask| u32::from_str_radix(mask.trim(), 8).ok()).unwrap_or(0o777)
+/// The calling thread's umask, changed for the life of this value.
+struct Umask {
+    /// `None` where a thread may have none of its own.
+    before: Option<libc::mode_t>,
+}
+
+impl Umask {
+    fn take(umask: u32) -> Umask {
+        thread_local! {
+            // SAFETY: from now on the thread has a working directory and a umask of its own, which
+            // nobody else relies on; touches no memory.
+            static IS_OWN: bool = unsafe { libc::unshare(libc::CLONE_FS) } == 0;
+        }
+        let is_own = IS_OWN.with(|is_own| *is_own);
+        Umask { before: is_own.then(|| set_umask(umask)) }
+    }
+
+    /// The mode to create with.
+    fn mode(&self, new: &New) -> u32 {
+        let taken = if self.before.is_some() { 0 } else { new.umask };
+        new.mode & 0o7777 & !taken
+    }
+}
+
+impl Drop for Umask {
+    fn drop(&mut self) {
+        if let Some(umask) = self.before {
+            set_umask(umask);
+        }
+    }
+}
+
+/// Sets the umask and gives the one before.
+fn set_umask(umask: u32) -> libc::mode_t {
+    // SAFETY: changes a number of the kernel's; touches no memory.
+    unsafe { libc::umask(umask & 0o777) }
 }

@@ -10,7 +10,7 @@ use crate::{Access, BackingStore, Kind, New, RenameMode};
 
 fn new(mode: u32) -> New {
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
-    New { mode, uid: uid.as_raw(), gid: gid.as_raw() }
+    New { mode, umask: 0, uid: uid.as_raw(), gid: gid.as_raw() }
 }
 
 /// D3.
@@ -122,7 +122,7 @@ fn creating_for_many_owners_at_once_mixes_nothing_up() {
             scope.spawn(move || {
                 for i in 0..200 {
                     let path = format!("{id}-{i}");
-                    let new = New { mode: 0o640, uid: id, gid: id + 1 };
+                    let new = New { mode: 0o640, umask: 0, uid: id, gid: id + 1 };
                     let attr = store.create(Path::new(&path), &new).unwrap().1;
                     assert_eq!((attr.uid, attr.gid, attr.mode), (id, id + 1, 0o640));
                 }

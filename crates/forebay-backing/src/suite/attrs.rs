@@ -90,7 +90,7 @@ fn one_of_each(b: &Bench<'_>, dir: &Path, new: &New) -> Vec<Attr> {
 }
 
 pub fn new_objects_belong_to_the_caller(b: &Bench<'_>) {
-    let new = New { mode: 0o4750, uid: 12345, gid: 23456 };
+    let new = New { mode: 0o4750, umask: 0, uid: 12345, gid: 23456 };
     let owner = if am_root() { (12345, 23456) } else { (mine(0).uid, mine(0).gid) };
     for attr in one_of_each(b, &b.dir, &new) {
         assert_eq!((attr.uid, attr.gid), owner, "{attr:?}");
@@ -105,9 +105,9 @@ pub fn new_objects_belong_to_the_caller(b: &Bench<'_>) {
 pub fn a_set_gid_directory_passes_its_group_on(b: &Bench<'_>) {
     let group = if am_root() { 34567 } else { mine(0).gid };
     let dir = b.path("d");
-    b.store.mkdir(&dir, &New { mode: 0o2775, uid: mine(0).uid, gid: group }).unwrap();
+    b.store.mkdir(&dir, &New { gid: group, ..mine(0o2775) }).unwrap();
     assert_eq!(b.store.stat(&dir).unwrap().mode, 0o2775);
-    let other = New { mode: 0o755, uid: 12345, gid: 23456 };
+    let other = New { mode: 0o755, umask: 0, uid: 12345, gid: 23456 };
     for attr in one_of_each(b, &dir, &other) {
         assert_eq!(attr.gid, group, "{attr:?}");
         if attr.kind == FileKind::Dir {

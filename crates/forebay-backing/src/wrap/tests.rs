@@ -31,7 +31,7 @@ impl Clock for FakeClock {
 
 fn new() -> New {
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
-    New { mode: 0o644, uid: uid.as_raw(), gid: gid.as_raw() }
+    New { mode: 0o644, umask: 0, uid: uid.as_raw(), gid: gid.as_raw() }
 }
 
 fn dir_store() -> (TempDir, Arc<DirStore>) {

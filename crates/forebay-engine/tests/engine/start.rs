@@ -13,7 +13,7 @@ use forebay_engine::{Config, Engine, KeepDirty, Named, Progress, Tier, Tunables}
 /// passes.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-pub const NEW: New = New { mode: 0o644, uid: 0, gid: 0 };
+pub const NEW: New = New { mode: 0o644, umask: 0, uid: 0, gid: 0 };
 
 /// Flushes only when asked.
 pub fn patient() -> Tunables {

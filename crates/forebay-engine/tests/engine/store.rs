@@ -231,14 +231,14 @@ impl BackingStore for MemStore {
             return Err(Error::os(libc::EEXIST, path.display().to_string()));
         }
         tree.ino(path.parent().expect("not the root"))?;
-        let ino = tree.add(path, FileKind::File, new.mode);
+        let ino = tree.add(path, FileKind::File, new.mode & !new.umask);
         let attr = tree.attr(ino);
         Ok((Arc::new(MemFile { store: self.clone(), ino }), attr))
     }
 
     fn mkdir(&self, path: &Path, new: &New) -> Result<Attr> {
         let mut tree = self.lock();
-        let ino = tree.add(path, FileKind::Dir, new.mode);
+        let ino = tree.add(path, FileKind::Dir, new.mode & !new.umask);
         Ok(tree.attr(ino))
     }
 

@@ -131,9 +131,12 @@ fn named(shared: &Arc<Shared>, request: &Request, mut rest: &[u8], reply: Reply)
             None => reply.fail(libc::EINVAL),
         },
         abi::MKNOD => {
-            shared.mknod(from, (node, first), request.u32(0), request.u32(4), reply);
+            let mode = (request.u32(0), request.u32(8));
+            shared.mknod(from, (node, first), mode, request.u32(4), reply);
         }
-        abi::MKDIR => shared.mkdir(from, (node, first), request.u32(0), reply),
+        abi::MKDIR => {
+            shared.mkdir(from, (node, first), (request.u32(0), request.u32(4)), reply);
+        }
         abi::UNLINK => shared.unlink(node, first, reply),
         abi::RMDIR => shared.rmdir(node, first, reply),
         opcode @ (abi::RENAME | abi::RENAME2) => {
@@ -144,7 +147,7 @@ fn named(shared: &Arc<Shared>, request: &Request, mut rest: &[u8], reply: Reply)
         }
         abi::LINK => shared.link(request.u64(0), (node, first), reply),
         abi::CREATE => {
-            let (flags, mode) = (request.u32(0) as i32, request.u32(4));
+            let (flags, mode) = (request.u32(0) as i32, (request.u32(4), request.u32(8)));
             shared.create(from, (node, first), mode, flags, reply);
         }
         abi::SETXATTR => match rest.get(..request.u32(0) as usize) {
@@ -194,7 +197,10 @@ fn unnamed(shared: &Arc<Shared>, request: &Request, payload: &[u8], reply: Reply
         abi::FSYNCDIR => shared.fsyncdir(at.handle, reply),
         // Asked by ourselves: see `Crew::poke`.
         abi::NOTIFY_REPLY => reply.tell(shared, ()),
-        abi::FALLOCATE => shared.fallocate(at, request.u64(16), request.u32(24) as i32, reply),
+        abi::FALLOCATE => {
+            let what = (request.u64(16), request.u32(24) as i32);
+            shared.fallocate(from, node, at, what, reply);
+        }
         abi::LSEEK => shared.lseek(at, request.u32(16) as i32, reply),
         _ => reply.fail(libc::ENOSYS),
     }
