@@ -34,9 +34,23 @@ impl From<WirePath> for PathBuf {
     }
 }
 
+/// For people: what would command a terminal, and what is no text, is escaped.
 impl std::fmt::Display for WirePath {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        PathBuf::from(self.clone()).display().fmt(f)
+        let bytes = match self {
+            WirePath::Text(text) => text.as_bytes(),
+            WirePath::Bytes(bytes) => bytes,
+        };
+        for chunk in bytes.utf8_chunks() {
+            for char in chunk.valid().chars() {
+                match char.is_control() {
+                    true => char.escape_default().fmt(f)?,
+                    false => char.fmt(f)?,
+                }
+            }
+            chunk.invalid().iter().try_for_each(|byte| write!(f, "\\x{byte:02x}"))?;
+        }
+        Ok(())
     }
 }
 
@@ -308,5 +322,16 @@ mod tests {
             let back: WirePath = serde_json::from_str(&json).unwrap();
             assert_eq!(PathBuf::from(back), path);
         }
+    }
+
+    #[test]
+    fn a_name_commands_no_terminal() {
+        let shown = |bytes: &[u8]| {
+            let path = PathBuf::from(OsString::from_vec(bytes.into()));
+            WirePath::from(path.as_path()).to_string()
+        };
+        assert_eq!(shown("\u{e4}/b c".as_bytes()), "\u{e4}/b c");
+        assert_eq!(shown(b"two\nlines\x1b[2J"), "two\\nlines\\u{1b}[2J");
+        assert_eq!(shown(b"not-\xff-utf8"), "not-\\xff-utf8");
     }
 }
