@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use forebay_backing::wrap::Verb;
 use forebay_backing::{Attr, BackingStore, RenameMode, Result};
 use forebay_engine::{Config, Engine, Named, Progress};
 
@@ -312,5 +313,37 @@ fn a_second_loss_of_power_takes_away_no_name_made_again() {
         for disk in cut(&media) {
             assert_home(disk, tree.clone(), "later", &[("f", b'N')]);
         }
+    }
+}
+
+/// A file is renamed after the flush has synced the store and before it has ended.
+// S-3
+#[test]
+fn a_rename_after_the_sync_of_a_flush_is_made_again() {
+    let (media, store) = (CrashMedia::default(), MemStore::new());
+    let (backing, hook) = Hook::on(store.clone());
+    let engine = serve(&media, backing, BEFORE).expect("a new tier");
+    let attr = synced(&engine, "a", b'A');
+    let file = engine.open(Path::new("a"), None).expect("it is there");
+    let at_sync: Arc<Mutex<Option<Tree>>> = Arc::default();
+    let (seen, of, held, store) = (at_sync.clone(), engine.clone(), file.clone(), store.clone());
+    hook.set_after(move |call| {
+        let mut seen = seen.lock().expect("no panic inside");
+        if call.verb != Verb::SyncFiles || seen.is_some() {
+            return;
+        }
+        *seen = Some(store.snapshot());
+        // What is written meanwhile stays dirty.
+        of.write(&held, 0, &[b'B'; LEN]).expect("room");
+        let from = named(Path::new("a"), &attr);
+        of.rename(from, Path::new("b"), None, RenameMode::Replace).expect("it is there");
+    });
+    engine.flush_file(&file).expect("a sound store");
+    engine.sync(&file).expect("a sound tier");
+    let tree = at_sync.lock().expect("no panic inside").take().expect("it was synced");
+    engine.close(&file);
+    abandon(engine);
+    for disk in cut(&media) {
+        assert_home(disk, tree.clone(), AFTER, &[("b", b'B')]);
     }
 }
