@@ -565,11 +565,6 @@ impl Engine {
         // Files are looked up once more: closed and opened anew meanwhile one is another to us, or
         // it was not known at all.
         let follow = || -> Result<()> {
-            if let Some(over) = lost
-                && let Some(file) = self.find(over.key).or(replaced.clone())
-            {
-                self.lost_name(&file, to)?;
-            }
             let anew = |key: FileKey, known: &[Arc<File>]| {
                 let is_known = |anew: &Arc<File>| known.iter().any(|file| file.id == anew.id);
                 self.find(key).filter(|anew| !is_known(anew))
@@ -582,6 +577,12 @@ impl Engine {
             // One may have names on both sides.
             let is_new = |file: &&Arc<File>| moved.iter().all(|known| known.id != file.id);
             self.moved(moved.iter().chain(back.iter().filter(is_new)), &came)?;
+            // Not before: of what had the name its bytes count until another is on record for it.
+            if let Some(over) = lost
+                && let Some(file) = self.find(over.key).or(replaced.clone())
+            {
+                self.lost_name(&file, to)?;
+            }
             // These may have their new names already.
             let came = Came { exchanged: None, ..came };
             self.moved(moved_too.iter(), &came)?;

@@ -51,6 +51,10 @@ const GRACE: Duration = Duration::from_secs(1);
 /// What the name of a file begins with that recovery makes anew, until it gets its own.
 const ANEW: &str = ".forebay-anew-";
 
+fn is_none(error: &Error) -> bool {
+    error.is(libc::ENOENT) || error.is(libc::ENOTDIR)
+}
+
 fn is_anew(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(ANEW.as_bytes()))
 }
@@ -330,6 +334,8 @@ struct Recovery<'a> {
     orphans: Vec<FileId>,
     /// Files that the backing store has forgotten, made anew under a name of ours.
     anew: Vec<(FileId, RenameMode)>,
+    /// Files whose name another has that may have to be renamed itself.
+    blocked: Vec<FileId>,
 }
 
 /// What the pass hands on.
@@ -365,6 +371,7 @@ impl Recovery<'_> {
             changed: Vec::new(),
             orphans: Vec::new(),
             anew: Vec::new(),
+            blocked: Vec::new(),
         };
         pass.settle_intents(loaded)?;
         if boot == Boot::Kept {
@@ -415,7 +422,31 @@ impl Recovery<'_> {
         for id in shadows {
             let _ = self.media.remove(&tier::shadow_name(id));
         }
+        self.restore_blocked(loaded);
         self.bring_anew_home(loaded)
+    }
+
+    /// Of a chain of renames the last is made again first.
+    fn restore_blocked(&mut self, loaded: &mut Loaded) {
+        let mut blocked = std::mem::take(&mut self.blocked);
+        while !blocked.is_empty() {
+            for id in &blocked {
+                let state = loaded.files.get_mut(id).expect("kept");
+                self.restore_name(*id, state);
+                self.changed.push(*id);
+            }
+            let left = std::mem::take(&mut self.blocked);
+            if left.len() == blocked.len() {
+                break;
+            }
+            blocked = left;
+        }
+        for id in blocked {
+            let state = loaded.files.get_mut(&id).expect("kept");
+            if let Some(former) = state.former.take() {
+                self.give_up(state, &former.path, &"another file is there");
+            }
+        }
     }
 
     fn shadows(&self) -> Result<HashSet<FileId>> {
@@ -507,9 +538,13 @@ impl Recovery<'_> {
             // Only what the rename replaced is replaced again, and not if it is newer (S8). Of the
             // same tick of the clock it is not.
             let mode = match &found {
-                Ok(there) if !former.there.contains(&there.key) => None,
+                Ok(there) if !former.there.contains(&there.key) => {
+                    return self.blocked.push(id);
+                }
                 Ok(_) if former.exchanged => Some(RenameMode::Exchange),
                 Ok(there) if there.ctime > state.base.ctime => None,
+                // What is there nobody can tell.
+                Err(e) if !is_none(e) => return self.give_up(state, &former.path, e),
                 _ => Some(RenameMode::Replace),
             };
             return match mode {
@@ -533,6 +568,8 @@ impl Recovery<'_> {
             && attr.ctime < state.base.ctime
         {
             self.make_anew(id, state, &path, RenameMode::Replace);
+        } else if state.flags.newborn && found.is_ok() {
+            self.blocked.push(id);
         }
     }
 
@@ -659,6 +696,8 @@ impl Recovery<'_> {
                     let (from, to) = (PathBuf::from(&from), PathBuf::from(&to));
                     if self.ino_at(&to)? == Some(ino) {
                         self.rename_loaded(loaded, &from, &to, ino, exchange);
+                    } else if self.boot == Boot::Lost {
+                        self.unrename_loaded(loaded, &from, &to, ino);
                     }
                 }
                 Intent::Unlink { path, ino } => {
@@ -679,7 +718,7 @@ impl Recovery<'_> {
     fn ino_at(&self, path: &Path) -> Result<Option<u64>> {
         match self.backing.stat(path) {
             Ok(attr) => Ok(Some(attr.key.ino)),
-            Err(e) if e.is(libc::ENOENT) || e.is(libc::ENOTDIR) => Ok(None),
+            Err(e) if is_none(&e) => Ok(None),
             Err(e) => Err(e.context("settling a rename or unlink that was under way")),
         }
     }
@@ -704,12 +743,25 @@ impl Recovery<'_> {
         }
     }
 
+    /// Of a rename that the store has forgotten the record may have come without that of what it
+    /// replaced: then it was not yet.
+    fn unrename_loaded(&mut self, loaded: &mut Loaded, from: &Path, to: &Path, ino: u64) {
+        let is_there = |state: &Record| state.paths.iter().any(|path| **path == *to);
+        let others = loaded.files.values().any(|state| state.key.ino != ino && is_there(state));
+        for (id, state) in &mut loaded.files {
+            if others && state.key.ino == ino && is_there(state) {
+                rebase(&mut state.paths, to, from);
+                self.changed.push(*id);
+            }
+        }
+    }
+
     fn rebase_loaded(&mut self, loaded: &mut Loaded, from: &Path, to: &Path) {
         for (id, state) in &mut loaded.files {
-            let moved = state.paths.iter().any(|path| path.starts_with(from));
+            let mut moved = state.paths.iter().filter(|path| path.starts_with(from)).peekable();
             // It may have its new path already, and this one be of a later change.
-            let at_home = || self.backing.stat(from).is_ok_and(|attr| attr.key == state.key);
-            if moved && !(state.paths.iter().any(|path| **path == *from) && at_home()) {
+            let at_home = |path: &Path| self.backing.stat(path).is_ok_and(|a| a.key == state.key);
+            if moved.peek().is_some() && !moved.any(|path| at_home(path)) {
                 rebase(&mut state.paths, from, to);
                 self.changed.push(*id);
             }

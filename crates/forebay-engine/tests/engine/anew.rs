@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use forebay_backing::wrap::Verb;
+use forebay_backing::wrap::{Fault, FaultRule, FaultRules, Verb};
 use forebay_backing::{Attr, BackingStore, RenameMode, Result};
 use forebay_engine::{Config, Engine, Named, Progress};
 
@@ -316,6 +316,37 @@ fn a_second_loss_of_power_takes_away_no_name_made_again() {
     }
 }
 
+/// Both files are renamed again, whichever was known first.
+// S-3
+#[test]
+fn a_chain_of_renames_is_made_again_from_its_end() {
+    for names in [["x", "y"], ["y", "x"]] {
+        let (media, store) = (CrashMedia::default(), MemStore::new());
+        lay(&store, "x", b'X');
+        lay(&store, "y", b'Y');
+        let tree = store.snapshot();
+        let engine = serve(&media, Arc::new(store), BEFORE).expect("a new tier");
+        let write = |name: &str| {
+            let file = engine.open(Path::new(name), None).expect("it is there");
+            engine.write(&file, 0, &[name.as_bytes()[0]; LEN]).expect("room");
+            engine.sync(&file).expect("a sound tier");
+            engine.close(&file);
+            (name == "x", engine.stat(Path::new(name)).expect("it is there"))
+        };
+        let attrs = names.map(write);
+        let of = |x: bool| attrs.iter().find(|(is_x, _)| *is_x == x).expect("both").1;
+        let (x, y, z) = (Path::new("x"), Path::new("y"), Path::new("z"));
+        engine.rename(named(y, &of(false)), z, None, RenameMode::Replace).unwrap();
+        engine.rename(named(x, &of(true)), y, None, RenameMode::Replace).unwrap();
+        sync(&engine, "y");
+        sync(&engine, "z");
+        abandon(engine);
+        for disk in cut(&media) {
+            assert_home(disk, tree.clone(), AFTER, &[("y", b'x'), ("z", b'y')]);
+        }
+    }
+}
+
 /// A file is renamed after the flush has synced the store and before it has ended.
 // S-3
 #[test]
@@ -346,4 +377,79 @@ fn a_rename_after_the_sync_of_a_flush_is_made_again() {
     for disk in cut(&media) {
         assert_home(disk, tree.clone(), AFTER, &[("b", b'B')]);
     }
+}
+
+/// The store fails while recovery looks what has the name.
+// S-4
+#[test]
+fn a_name_that_cannot_be_looked_at_is_not_replaced() {
+    let (media, store) = (CrashMedia::default(), MemStore::new());
+    lay(&store, "a", b'A');
+    let other = lay(&store, "b", b'B');
+    let tree = store.snapshot();
+    let engine = serve(&media, Arc::new(store), BEFORE).expect("a new tier");
+    let attr = touch_first_page(&engine, "a", b'1');
+    let (a, b, c) = (Path::new("a"), Path::new("b"), Path::new("c"));
+    engine.rename(named(b, &other), c, None, RenameMode::Replace).unwrap();
+    engine.rename(named(a, &attr), b, None, RenameMode::Replace).unwrap();
+    sync(&engine, "b");
+    abandon(engine);
+    for disk in cut(&media) {
+        let store = MemStore::on(tree.clone());
+        let rule = FaultRule {
+            op: "stat".into(),
+            path: "b".into(),
+            fail: Some("EIO".to_string().try_into().expect("an error")),
+            count: Some(1),
+            ..FaultRule::default()
+        };
+        let rules = FaultRules { seed: 1, rules: vec![rule] };
+        let (backing, _faults) =
+            Fault::with_rules(Arc::new(store.clone()), rules).expect("sound rules");
+        if let Ok(engine) = serve(&CrashMedia::on(disk), backing, AFTER) {
+            let _ = engine.flush(&[], &Progress::default());
+            abandon(engine);
+        }
+        let files = store.snapshot().files();
+        let held = files.values().any(|bytes| bytes.last() == Some(&b'B'));
+        assert!(held, "b is gone: {:?}", files.keys());
+    }
+}
+
+/// The power goes while a rename is half on record and not on the store at all.
+// S-3
+#[test]
+fn a_rename_that_was_cut_off_loses_nothing_synced_of_what_it_was_to_replace() {
+    let (media, store) = (CrashMedia::default(), MemStore::new());
+    lay(&store, "f", b'O');
+    lay(&store, "new", b'O');
+    let tree = store.snapshot();
+    let engine = serve(&media, Arc::new(store), BEFORE).expect("a new tier");
+    let attrs = [("f", b'F'), ("new", b'N')].map(|(name, value)| {
+        let file = engine.open(Path::new(name), None).expect("it is there");
+        engine.write(&file, 0, &[value; LEN]).expect("room");
+        engine.sync(&file).expect("a sound tier");
+        engine.close(&file);
+        engine.stat(Path::new(name)).expect("it is there")
+    });
+    let (f, new) = (Path::new("f"), Path::new("new"));
+    let over = Some(named(f, &attrs[0]));
+    engine.rename(named(new, &attrs[1]), f, over, RenameMode::Replace).expect("both are there");
+    abandon(engine);
+    let mut seen = Vec::new();
+    for disk in media.snapshot().crash_images(&mut Rng::new(7), 200) {
+        let store = MemStore::on(tree.clone());
+        let backing = Arc::new(store.clone());
+        let engine = serve(&CrashMedia::on(disk), backing, AFTER).expect("sound");
+        let report = engine.flush(&[], &Progress::default());
+        assert!(report.failures.is_empty(), "{report:?}");
+        abandon(engine);
+        let files = store.snapshot().files();
+        let of = |path| files.get(path).map(|bytes| bytes[0]);
+        seen.push((of(f), of(new)));
+    }
+    let renamed = |seen: &(Option<u8>, Option<u8>)| *seen == (Some(b'N'), None);
+    let not = |seen: &(Option<u8>, Option<u8>)| *seen == (Some(b'F'), Some(b'N'));
+    assert!(seen.iter().all(|seen| renamed(seen) || not(seen)), "{seen:?}");
+    assert!(seen.iter().any(renamed) && seen.iter().any(not), "{seen:?}");
 }

@@ -1,11 +1,12 @@
 //! What a death in the middle of a change of names or attributes leaves, on the same boot.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use forebay_backing::wrap::Verb;
 use forebay_backing::{Attr, BackingStore, RenameMode, SetAttr};
-use forebay_engine::{Config, Engine, Progress};
+use forebay_engine::{Config, Engine, Named, Progress};
 
 use crate::hook::Hook;
 use crate::media::{CrashMedia, Disk};
@@ -111,4 +112,37 @@ fn a_new_file_with_the_number_of_a_removed_one_is_empty() {
         store.free(Path::new("new"));
     }
     abandon(engine);
+}
+
+// S-2 S-8
+#[test]
+fn directories_that_were_exchanged_when_we_died_are_not_exchanged_back() {
+    let (media, store) = (CrashMedia::default(), MemStore::new());
+    let (d, e) = (Path::new("d"), Path::new("e"));
+    let dirs = [d, e].map(|dir| store.mkdir(dir, &NEW).expect("no such name yet"));
+    let (backing, hook) = Hook::on(store.clone());
+    let engine = serve(&media, backing);
+    dirty(&engine, "d/f", b'D');
+    dirty(&engine, "e/f", b'E');
+    let died: Arc<Mutex<Vec<(Disk, Tree)>>> = Arc::default();
+    let exchanged = Arc::new(AtomicBool::new(false));
+    let (set, is_set, seen) = (exchanged.clone(), exchanged, died.clone());
+    hook.set_after(move |call| set.store(call.verb == Verb::Rename, Relaxed));
+    // Each change of the tier after the exchange is a moment to die.
+    media.set_hook(Some(Box::new(move |_, disk| {
+        if is_set.load(Relaxed) {
+            seen.lock()
+                .expect("no panic inside")
+                .push((disk.process_crash_image(), store.snapshot()));
+        }
+    })));
+    let dir = |path, attr: &Attr| Named { path, key: attr.key, is_dir: true };
+    engine.rename(dir(d, &dirs[0]), e, Some(dir(e, &dirs[1])), RenameMode::Exchange).unwrap();
+    abandon(engine);
+    let died = std::mem::take(&mut *died.lock().expect("no panic inside"));
+    assert!(!died.is_empty(), "no moment to die");
+    for (disk, tree) in died {
+        let tree = recovered(disk, MemStore::on(tree));
+        assert!(file_of(&tree, "d/f") == [b'E'; LEN] && file_of(&tree, "e/f") == [b'D'; LEN]);
+    }
 }
