@@ -159,7 +159,8 @@ impl Engine {
         }
         let attr = now.unwrap_or_else(|| Err(Error::os(libc::ENOENT, "it has no name")))?;
         let path = inner.state.display_path();
-        inner.state = FileState::absent(&path, &attr);
+        let names = std::mem::take(&mut inner.state.paths);
+        inner.state = FileState { paths: names, ..FileState::absent(&path, &attr) };
         self.put(file, &mut inner)?;
         inner.base_seq += 1;
         // A loss of power must not bring dirty bytes back when they are holes.

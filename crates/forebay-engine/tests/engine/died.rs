@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use forebay_backing::wrap::Verb;
-use forebay_backing::{Attr, BackingStore, RenameMode, SetAttr};
-use forebay_engine::{Config, Engine, Named, Progress};
+use forebay_backing::{Access, Attr, BackingStore, RenameMode, SetAttr};
+use forebay_engine::{Config, Engine, Keep, Named, Progress};
 
 use crate::hook::Hook;
 use crate::media::{CrashMedia, Disk};
@@ -145,4 +145,29 @@ fn directories_that_were_exchanged_when_we_died_are_not_exchanged_back() {
         let tree = recovered(disk, MemStore::on(tree));
         assert!(file_of(&tree, "d/f") == [b'E'; LEN] && file_of(&tree, "e/f") == [b'D'; LEN]);
     }
+}
+
+/// Their side of a conflict is kept while a program has the file open, which goes on with it by its
+/// other name.
+// S-2 S-8
+#[test]
+fn a_file_that_was_given_up_for_theirs_keeps_its_other_names() {
+    let (media, store) = (CrashMedia::default(), MemStore::new());
+    let engine = serve(&media, Arc::new(store.clone()));
+    let (f, g) = (Path::new("f"), Path::new("g"));
+    let (file, attr) = engine.create(f, &NEW).expect("no such file yet");
+    engine.write(&file, 0, &[b'A'; LEN]).expect("room");
+    engine.flush_file(&file).expect("a sound store");
+    engine.link(named(f, &attr), g).expect("no such file yet");
+    engine.write(&file, 0, &[b'B'; LEN]).expect("room");
+    let theirs = store.open(f, Access::ReadWrite).expect("it is there");
+    theirs.write_at(&[b'T'; LEN], 0).expect("memory");
+    assert!(!engine.flush(&[], &Progress::default()).failures.is_empty(), "a conflict");
+    engine.resolve(f, Keep::Theirs).expect("it is one");
+    engine.unlink(named(f, &attr)).expect("it is there");
+    engine.write(&file, 0, &[b'C'; LEN]).expect("room");
+    let (disk, tree) = (media.snapshot().process_crash_image(), store.snapshot());
+    abandon(engine);
+    let tree = recovered(disk, MemStore::on(tree));
+    assert!(file_of(&tree, "g") == [b'C'; LEN]);
 }
