@@ -436,7 +436,7 @@ impl Recovery<'_> {
                 self.changed.push(*id);
             }
             let left = std::mem::take(&mut self.blocked);
-            if left.len() == blocked.len() {
+            if left.len() == blocked.len() && !self.exchange_blocked(loaded, &left) {
                 break;
             }
             blocked = left;
@@ -447,6 +447,25 @@ impl Recovery<'_> {
                 self.give_up(state, &former.path, &"another file is there");
             }
         }
+    }
+
+    /// Two that changed places by way of a third name have to be exchanged. Returns whether some
+    /// were.
+    fn exchange_blocked(&mut self, loaded: &Loaded, blocked: &[FileId]) -> bool {
+        let way = |id: &FileId| {
+            let state = &loaded.files[id];
+            Some((state.former.as_ref()?.path.clone(), state.paths.first()?.clone(), state.key))
+        };
+        let ways: Vec<_> = blocked.iter().filter_map(way).collect();
+        let is_at = |path: &Path, key| self.backing.stat(path).is_ok_and(|attr| attr.key == key);
+        ways.iter().enumerate().any(|(n, (from, to, key))| {
+            ways[..n].iter().any(|(others_from, others_to, others)| {
+                (from, to) == (others_to, others_from)
+                    && is_at(from, *key)
+                    && is_at(to, *others)
+                    && self.backing.rename(from, to, RenameMode::Exchange).is_ok()
+            })
+        })
     }
 
     fn shadows(&self) -> Result<HashSet<FileId>> {

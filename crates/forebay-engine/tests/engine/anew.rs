@@ -453,3 +453,30 @@ fn a_rename_that_was_cut_off_loses_nothing_synced_of_what_it_was_to_replace() {
     assert!(seen.iter().all(|seen| renamed(seen) || not(seen)), "{seen:?}");
     assert!(seen.iter().any(renamed) && seen.iter().any(not), "{seen:?}");
 }
+
+// S-3
+#[test]
+fn two_files_that_changed_places_do_so_again() {
+    let (media, store) = (CrashMedia::default(), MemStore::new());
+    lay(&store, "a", b'O');
+    lay(&store, "b", b'O');
+    let tree = store.snapshot();
+    let engine = serve(&media, Arc::new(store), BEFORE).expect("a new tier");
+    let attrs = ["a", "b"].map(|name| {
+        let file = engine.open(Path::new(name), None).expect("it is there");
+        engine.write(&file, 0, &[name.as_bytes()[0]; LEN]).expect("room");
+        engine.sync(&file).expect("a sound tier");
+        engine.close(&file);
+        engine.stat(Path::new(name)).expect("it is there")
+    });
+    let (a, b, aside) = (Path::new("a"), Path::new("b"), Path::new("aside"));
+    for (from, attr, to) in [(a, &attrs[0], aside), (b, &attrs[1], a), (aside, &attrs[0], b)] {
+        engine.rename(named(from, attr), to, None, RenameMode::Replace).expect("it is free");
+    }
+    sync(&engine, "a");
+    sync(&engine, "b");
+    abandon(engine);
+    for disk in cut(&media) {
+        assert_home(disk, tree.clone(), AFTER, &[("a", b'b'), ("b", b'a')]);
+    }
+}
