@@ -36,6 +36,37 @@ fn every_subcommand_explains_itself_with_examples() {
     proof!("{} subcommands", SUBCOMMANDS.len());
 }
 
+#[test]
+fn completions_end_quietly_when_nobody_reads_on() {
+    if plain::on() {
+        skip!("plain mode has no forebay");
+    }
+    for shell in ["bash", "zsh", "fish"] {
+        let script = format!("trap '' PIPE; {} completions {shell} | :", text(binary()));
+        let out = finish(Command::new("bash").args(["-c", &script]), PATIENCE).ok();
+        assert_eq!(out.stderr, "", "{shell}");
+    }
+}
+
+/// A lock or a pipe that the shell has open is given back when the shell closes it.
+#[test]
+fn a_daemon_in_the_background_holds_no_descriptor_of_who_mounts() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let lock = bed.root.join("lock");
+    let mount = r#"exec 3>"$0" 200>>"$0"; exec "$@""#;
+    let mut command = Command::new("bash");
+    command.args(["-c", mount, text(&lock), text(binary()), "mount"]);
+    command.args([&bed.backing, &bed.mnt]).arg("--tier").arg(&bed.tier);
+    finish(&mut command, PATIENCE).ok();
+    let mounted = bed.mounted();
+    for entry in fs::read_dir(format!("/proc/{}/fd", mounted.pid)).unwrap() {
+        let entry = entry.unwrap().path();
+        assert!(fs::read_link(&entry).ok() != Some(lock.clone()), "{}", entry.display());
+    }
+    mounted.umount();
+}
+
 /// Each row: the flags of a mount, and what the message must contain: the name of what is wrong,
 /// and what to write instead.
 #[test]

@@ -5,6 +5,7 @@ use clap_complete::Shell;
 use forebay_backing::Result;
 
 use crate::cli::Cli;
+use crate::ui::say;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -20,6 +21,9 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<u8> {
-    clap_complete::generate(args.shell, &mut Cli::command(), "forebay", &mut std::io::stdout());
+    // The generator panics when it cannot write, as into a pipe whose reader has seen enough.
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "forebay", &mut script);
+    say(String::from_utf8_lossy(&script).trim_end());
     Ok(0)
 }

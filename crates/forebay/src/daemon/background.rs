@@ -31,11 +31,11 @@ struct News {
     notes: Vec<String>,
 }
 
-/// Forks. The daemon gets a session of its own, `/` as directory and nothing on its standard
-/// descriptors.
+/// Forks. The daemon gets a session of its own, `/` as directory, nothing on its standard
+/// descriptors, and none of the others that whoever mounts has open.
 ///
-/// To be called while the process has one thread: the child of a fork has only the calling one,
-/// and would find the locks of the others taken for ever.
+/// To be called while the process has one thread and no file open: the child of a fork has only the
+/// calling one, and would find the locks of the others taken for ever.
 pub fn fork() -> Result<Side> {
     let failed = |e: io::Error| Error::io(e, "going into the background");
     let (reader, writer) = io::pipe().map_err(failed)?;
@@ -44,6 +44,8 @@ pub fn fork() -> Result<Side> {
         -1 => Err(failed(io::Error::last_os_error())),
         0 => {
             drop(reader);
+            // A lock or a pipe of the shell that mounts would be held as long as the mount lives.
+            close_all_but(&writer);
             let ready = Ready(Some(writer));
             match detach() {
                 Ok(()) => Ok(Side::Daemon(ready)),
@@ -70,6 +72,18 @@ fn detach() -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Closes every descriptor but the standard ones and this.
+fn close_all_but(kept: &PipeWriter) {
+    let kept = kept.as_raw_fd() as u32;
+    for (first, last) in [(3, kept - 1), (kept + 1, u32::MAX)] {
+        if first <= last {
+            // SAFETY: no Rust value of ours owns any of them, by the contract of `fork`. A kernel
+            // older than 5.9 refuses, and all stay open.
+            unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+        }
+    }
 }
 
 impl Child {
