@@ -48,6 +48,36 @@ fn completions_end_quietly_when_nobody_reads_on() {
     }
 }
 
+#[test]
+fn a_flush_does_not_fail_over_files_that_are_replaced_meanwhile() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let mounted = bed.mount(&["--preset", "hold"]);
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for k in 0..3 {
+            let (mounted, done) = (&mounted, &done);
+            scope.spawn(move || {
+                for i in (0..20).cycle() {
+                    if done.load(std::sync::atomic::Ordering::Relaxed) {
+                        break;
+                    }
+                    fs::write(mounted.at(format!("new-{k}")), [7; 50_000]).unwrap();
+                    let name = mounted.at(format!("f-{k}-{i}"));
+                    fs::rename(mounted.at(format!("new-{k}")), name).unwrap();
+                }
+            });
+        }
+        let outs: Vec<Out> =
+            (0..40).map(|_| mounted.forebay(&["flush", "--wait", text(&mounted.path)])).collect();
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        for out in outs {
+            out.ok();
+        }
+    });
+    mounted.umount();
+}
+
 /// A lock or a pipe that the shell has open is given back when the shell closes it.
 #[test]
 fn a_daemon_in_the_background_holds_no_descriptor_of_who_mounts() {

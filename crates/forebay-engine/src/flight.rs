@@ -363,6 +363,10 @@ impl Engine {
             }
         }
         let error = self.land_failed(job);
+        // Its last name went during the flight: nobody is owed its bytes.
+        if job.file.lock().live().unlinked {
+            return Outcome::Nothing;
+        }
         if error.is(libc::EBUSY) { Outcome::Disturbed(error) } else { Outcome::Failed(error) }
     }
 
