@@ -364,9 +364,11 @@ impl Engine {
         }
         let error = self.land_failed(job);
         // Its last name went during the flight: nobody is owed its bytes.
-        if job.file.lock().live().unlinked {
+        let inner = job.file.lock();
+        if inner.gone || inner.live.as_ref().is_some_and(|live| live.unlinked) {
             return Outcome::Nothing;
         }
+        drop(inner);
         if error.is(libc::EBUSY) { Outcome::Disturbed(error) } else { Outcome::Failed(error) }
     }
 
