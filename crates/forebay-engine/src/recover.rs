@@ -336,6 +336,8 @@ struct Recovery<'a> {
     anew: Vec<(FileId, RenameMode)>,
     /// Files whose name another has that may have to be renamed itself.
     blocked: Vec<FileId>,
+    /// Of those none can be renamed as things are.
+    stuck: bool,
 }
 
 /// What the pass hands on.
@@ -372,6 +374,7 @@ impl Recovery<'_> {
             orphans: Vec::new(),
             anew: Vec::new(),
             blocked: Vec::new(),
+            stuck: false,
         };
         pass.settle_intents(loaded)?;
         if boot == Boot::Kept {
@@ -436,9 +439,11 @@ impl Recovery<'_> {
                 self.changed.push(*id);
             }
             let left = std::mem::take(&mut self.blocked);
-            if left.len() == blocked.len() && !self.exchange_blocked(loaded, &left) {
+            let stuck = left.len() == blocked.len() && !self.exchange_blocked(loaded, &left);
+            if stuck && self.stuck {
                 break;
             }
+            self.stuck = stuck;
             blocked = left;
         }
         for id in blocked {
@@ -560,6 +565,8 @@ impl Recovery<'_> {
                 Ok(there) if !former.there.contains(&there.key) => {
                     return self.blocked.push(id);
                 }
+                // What is there may have gone on to another name.
+                Ok(_) if former.exchanged && !self.stuck => return self.blocked.push(id),
                 Ok(_) if former.exchanged => Some(RenameMode::Exchange),
                 Ok(there) if there.ctime > state.base.ctime => None,
                 // What is there nobody can tell.

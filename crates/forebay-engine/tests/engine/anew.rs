@@ -480,3 +480,37 @@ fn two_files_that_changed_places_do_so_again() {
         assert_home(disk, tree.clone(), AFTER, &[("a", b'b'), ("b", b'a')]);
     }
 }
+
+/// A file of the store, all of it written anew and synced, closed.
+fn synced_over(engine: &Arc<Engine>, path: &str, value: u8) -> Attr {
+    let file = engine.open(Path::new(path), None).expect("it is there");
+    engine.write(&file, 0, &[value; LEN]).expect("room");
+    engine.sync(&file).expect("a sound tier");
+    engine.close(&file);
+    engine.stat(Path::new(path)).expect("it is there")
+}
+
+/// One of two that were exchanged went on to another name, whichever was known first.
+// S-3
+#[test]
+fn a_file_that_went_on_after_an_exchange_does_so_again() {
+    for names in [["a", "b"], ["b", "a"]] {
+        let (media, store) = (CrashMedia::default(), MemStore::new());
+        lay(&store, "a", b'O');
+        lay(&store, "b", b'O');
+        let tree = store.snapshot();
+        let engine = serve(&media, Arc::new(store), BEFORE).expect("a new tier");
+        let attrs = names.map(|name| (name, synced_over(&engine, name, name.as_bytes()[0])));
+        let of = |name| attrs.iter().find(|(known, _)| *known == name).expect("both").1;
+        let (a, b, c) = (Path::new("a"), Path::new("b"), Path::new("c"));
+        let over = Some(named(b, &of("b")));
+        engine.rename(named(a, &of("a")), b, over, RenameMode::Exchange).expect("both are there");
+        engine.rename(named(a, &of("b")), c, None, RenameMode::Replace).expect("it is free");
+        sync(&engine, "b");
+        sync(&engine, "c");
+        abandon(engine);
+        for disk in cut(&media) {
+            assert_home(disk, tree.clone(), AFTER, &[("b", b'a'), ("c", b'b')]);
+        }
+    }
+}
