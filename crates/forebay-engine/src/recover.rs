@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
-use forebay_backing::{Attr, BackingStore, Error, FileKind, Kind, New, RenameMode, Result};
+use forebay_backing::{
+    Attr, BackingStore, Error, FileKey, FileKind, Kind, New, RenameMode, Result,
+};
 use serde::Serialize;
 
 use crate::attach::Attached;
@@ -758,14 +760,18 @@ impl Recovery<'_> {
         exchange: bool,
     ) {
         let aside = Path::new(".forebay-exchange");
+        let mut there = Vec::new();
         if exchange {
-            self.rebase_loaded(loaded, to, aside);
+            self.rebase_loaded(loaded, to, aside, &[]);
         } else {
+            let over = |f: &Record| f.key.ino != ino && f.paths.iter().any(|path| **path == *to);
+            let replaced = loaded.files.values().filter(|f| over(f));
+            there.extend(replaced.flat_map(|f| f.replaced_at(f.key, to)));
             self.unname(loaded, to, |f| f.key.ino != ino);
         }
-        self.rebase_loaded(loaded, from, to);
+        self.rebase_loaded(loaded, from, to, &there);
         if exchange {
-            self.rebase_loaded(loaded, aside, from);
+            self.rebase_loaded(loaded, aside, from, &[]);
         }
     }
 
@@ -782,13 +788,21 @@ impl Recovery<'_> {
         }
     }
 
-    fn rebase_loaded(&mut self, loaded: &mut Loaded, from: &Path, to: &Path) {
+    /// `there`: see [`Former`].
+    fn rebase_loaded(&mut self, loaded: &mut Loaded, from: &Path, to: &Path, there: &[FileKey]) {
         for (id, state) in &mut loaded.files {
             let mut moved = state.paths.iter().filter(|path| path.starts_with(from)).peekable();
             // It may have its new path already, and this one be of a later change.
             let at_home = |path: &Path| self.backing.stat(path).is_ok_and(|a| a.key == state.key);
             if moved.peek().is_some() && !moved.any(|path| at_home(path)) {
+                let before = state.paths[0].clone();
                 rebase(&mut state.paths, from, to);
+                // The store may forget it yet.
+                if state.is_dirty() || state.keeps() {
+                    let there = if *before == *from { there.to_vec() } else { Vec::new() };
+                    let path = state.former.take().map_or(before, |first| first.path);
+                    state.former = Some(Box::new(Former { path, there, exchanged: false }));
+                }
                 self.changed.push(*id);
             }
             // Its path may be on record already, and the ctime that the rename gave it not yet.

@@ -514,3 +514,42 @@ fn a_file_that_went_on_after_an_exchange_does_so_again() {
         }
     }
 }
+
+/// The daemon dies between a rename and the record of it, and later the power goes.
+// S-3
+#[test]
+fn a_rename_that_recovery_found_done_is_made_again() {
+    for replaces in [false, true] {
+        let (media, store) = (CrashMedia::default(), MemStore::new());
+        lay(&store, "a", b'O');
+        let (a, b) = (Path::new("a"), Path::new("b"));
+        if replaces {
+            lay(&store, "b", b'T');
+        }
+        let tree = store.snapshot();
+        let (backing, hook) = Hook::on(store.clone());
+        let engine = serve(&media, backing, BEFORE).expect("a new tier");
+        let attr = synced_over(&engine, "a", b'N');
+        let over = replaces.then(|| touch_first_page(&engine, "b", b'2'));
+        let died: Arc<Mutex<Option<(Disk, Tree)>>> = Arc::default();
+        let (seen, from) = (died.clone(), media.clone());
+        hook.set_after(move |call| {
+            if call.verb == Verb::Rename {
+                let disk = from.snapshot().process_crash_image();
+                *seen.lock().expect("no panic inside") = Some((disk, store.snapshot()));
+            }
+        });
+        let over = over.as_ref().map(|over| named(b, over));
+        engine.rename(named(a, &attr), b, over, RenameMode::Replace).expect("it is there");
+        abandon(engine);
+        let (disk, renamed) = died.lock().expect("no panic inside").take().expect("renamed");
+        let media = CrashMedia::on(disk);
+        let backing = Arc::new(MemStore::on(renamed));
+        let engine = serve(&media, backing, BEFORE).expect("sound");
+        sync(&engine, "b");
+        abandon(engine);
+        for disk in cut(&media) {
+            assert_home(disk, tree.clone(), AFTER, &[("b", b'N')]);
+        }
+    }
+}
