@@ -2,8 +2,8 @@
 //!
 //! On a tier in memory half of what a write costs is to find pages for it. Who has answered a large
 //! write to the end of a file reserves as much beyond it, so that the next finds them there. What
-//! is left over goes at the last close; a crash leaves it with the shadow file, less than one write
-//! of each stream.
+//! is left over goes at the last close; a crash leaves it with the shadow file, at most as much as
+//! the last write of each stream.
 
 use std::sync::Arc;
 
