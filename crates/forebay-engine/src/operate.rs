@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, MutexGuard};
 use std::time::Instant;
 
-use forebay_backing::{Attr, Error, Kind, Result};
+use forebay_backing::{Attr, Error, FileKind, Kind, Result};
 
 use crate::config::Tunables;
 use crate::copy::ERRANDS_PER_COPY;
@@ -14,6 +14,8 @@ use crate::file::{File, Inner};
 use crate::io::Meanwhile;
 use crate::report::{Failure, Progress, Report};
 use crate::state::FileState;
+
+const LINK: &str = "it is a symbolic link, or behind one: name what it points to";
 
 /// What to do with dirty bytes at shutdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +35,26 @@ impl Engine {
         let mut files: Vec<Arc<File>> = self.all_files().into_iter().filter(within).collect();
         files.sort_by_cached_key(|file| file.path());
         files
+    }
+
+    /// Which of the paths name nothing that could be meant: neither a cached file nor a directory
+    /// of one nor anything on the backing store, or only a link to it. Where the backing store does
+    /// not answer, nothing is said.
+    pub fn missing(&self, scope: &[PathBuf]) -> Vec<Failure> {
+        scope.iter().filter_map(|path| self.why_missing(path)).collect()
+    }
+
+    fn why_missing(&self, path: &Path) -> Option<Failure> {
+        if !self.select(&[path.to_path_buf()]).is_empty() {
+            return None;
+        }
+        let why = match self.ask(|b| b.stat(path)) {
+            Ok(attr) if attr.kind == FileKind::Symlink => LINK,
+            Err(e) if e.is(libc::ELOOP) => LINK,
+            Err(e) if e.is(libc::ENOENT) || e.is(libc::ENOTDIR) => "there is no such file",
+            Ok(_) | Err(_) => return None,
+        };
+        Some(Failure { path: path.to_path_buf(), state: "missing", error: why.into() })
     }
 
     /// Takes clean bytes out of the tier. Dirty, pinned and open files stay; a file that was named

@@ -205,7 +205,8 @@ impl Progress {
 #[derive(Debug, Clone, Serialize)]
 pub struct Failure {
     pub path: PathBuf,
-    /// `failed`, `conflict`, or `held-back`: to be flushed last, and others failed.
+    /// `failed`, `conflict`, `missing` (nothing has the name), or `held-back`: to be flushed last,
+    /// and others failed.
     pub state: &'static str,
     pub error: String,
 }

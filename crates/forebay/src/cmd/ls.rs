@@ -47,6 +47,9 @@ pub fn run(args: &Args) -> Result<u8> {
     if args.dirty {
         files.retain(|file| file.dirty_bytes > 0 || file.state != "clean");
     }
+    if files.is_empty() {
+        must_exist(&args.path)?;
+    }
     match (args.json, args.long) {
         (true, _) => say_json(&files),
         (false, true) => long(&files).iter().for_each(say),
@@ -56,6 +59,14 @@ pub fn run(args: &Args) -> Result<u8> {
         eprintln!("forebay: nothing of {} is in the fast tier", args.path.display());
     }
     Ok(0)
+}
+
+/// Fails if nothing has the name, and where it is only a link to what is meant.
+fn must_exist(path: &Path) -> Result<()> {
+    let attr = std::fs::symlink_metadata(path);
+    let attr = attr.map_err(|e| Error::io(e, path.display().to_string()))?;
+    let link = format!("{} is a symbolic link: name what it points to", path.display());
+    if attr.is_symlink() { Err(Error::new(Kind::Usage, link)) } else { Ok(()) }
 }
 
 /// Asks the daemon what it holds of a path.

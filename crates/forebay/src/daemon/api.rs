@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use forebay_backing::{Error, Kind, Result};
 use forebay_engine::rules::Origin;
-use forebay_engine::{Engine, Hold, Keep, Order, Progress, Report};
+use forebay_engine::{Engine, Failure, Hold, Keep, Order, Progress, Report};
 use serde_json::{Value, json};
 
 use super::Daemon;
@@ -128,8 +128,11 @@ impl Daemon {
         }
         let order = order(&asked)?;
         let engine = self.engine.clone();
-        let id =
-            self.jobs.start(asked, move |_, progress| work(&engine, kind, &order, progress))?;
+        let work = move |_, progress: &Arc<Progress>| {
+            let missing = engine.missing(&order.scope);
+            work(&engine, kind, &order, progress, missing)
+        };
+        let id = self.jobs.start(asked, work)?;
         Ok(json!({ "id": id }))
     }
 
@@ -140,7 +143,8 @@ impl Daemon {
             let engine = self.engine.clone();
             let resumed = order(&job.asked).and_then(|order| {
                 self.jobs.resume(job, move |_, progress| {
-                    let outcome = work(&engine, kind, &order, progress);
+                    // A name that went since then was there when it was asked for.
+                    let outcome = work(&engine, kind, &order, progress, Vec::new());
                     drop(hold);
                     outcome
                 })
@@ -235,12 +239,18 @@ fn with_holds<H>(unfinished: Vec<SavedJob>, holds: Vec<H>) -> Vec<(SavedJob, Opt
     unfinished.into_iter().map(own).collect()
 }
 
-/// Runs one job on the engine. An empty scope is everything.
-fn work(engine: &Arc<Engine>, kind: JobKind, order: &Order, progress: &Progress) -> Outcome {
+/// Runs one job on the engine. An empty scope is everything; what is `missing` of it fails.
+fn work(
+    engine: &Arc<Engine>,
+    kind: JobKind,
+    order: &Order,
+    progress: &Progress,
+    missing: Vec<Failure>,
+) -> Outcome {
     let scope = &order.scope[..];
     let everything = [PathBuf::new()];
     let named = if scope.is_empty() { &everything[..] } else { scope };
-    let report = match kind {
+    let mut report = match kind {
         JobKind::Flush | JobKind::Fence | JobKind::Durable | JobKind::Drain => {
             engine.execute(order, progress)
         }
@@ -251,6 +261,9 @@ fn work(engine: &Arc<Engine>, kind: JobKind, order: &Order, progress: &Progress)
         JobKind::Purge => engine.purge(named),
         JobKind::Umount | JobKind::Detach => unreachable!("refused when posted"),
     };
+    // What walks the backing store has found it too.
+    report.failures.retain(|failure| missing.iter().all(|gone| gone.path != failure.path));
+    report.failures.splice(0..0, missing);
     let exit_code = exit_code(kind, &report);
     let error = remark(kind, &report);
     Outcome { report: JobReport::from(&report), error, exit_code }
@@ -258,7 +271,7 @@ fn work(engine: &Arc<Engine>, kind: JobKind, order: &Order, progress: &Progress)
 
 /// Flushes all there is.
 pub fn drain(engine: &Arc<Engine>, progress: &Progress) -> Outcome {
-    work(engine, JobKind::Drain, &Order::default(), progress)
+    work(engine, JobKind::Drain, &Order::default(), progress, Vec::new())
 }
 
 /// What a job that failed has to say beside its failures.

@@ -1,0 +1,3 @@
+//! The command in a person's hands: names that are not there, and what else a day brings.
+
+mod missing;
