@@ -1,8 +1,9 @@
 //! The page cache: how much of a file it holds, and how to get it out of the way.
 //!
 //! Residency is measured, by `cachestat(2)` (Linux 6.5) or else `mincore(2)`; a policy's effect is
-//! never assumed. What is seen is the cache of the file as opened: behind a pass-through mount, or
-//! on another machine, there can be a cache that this cannot see.
+//! never assumed. What is seen is the cache of the file as opened, and of the files that
+//! [`crate::beneath`] knows to hold its bytes: on another machine there can be a cache that this
+//! cannot see.
 
 mod hog;
 mod pieces;
@@ -14,6 +15,7 @@ use std::path::Path;
 pub use hog::Hog;
 pub use pieces::Pieces;
 
+use crate::beneath::{self, Bytes};
 use crate::{Error, Result};
 
 /// What to do about the page cache before a phase reads.
@@ -120,9 +122,18 @@ fn drop_caches() -> Result<()> {
     std::fs::write(DROP_CACHES, "3").map_err(|error| Error::io("write", DROP_CACHES, &error))
 }
 
+/// [`advise_away_here`], also where the bytes are when the file is only a way to them.
+pub fn advise_away(path: &Path) -> Result<()> {
+    advise_away_here(path)?;
+    match beneath::bytes_of(&[path]).pop() {
+        Some(Bytes::In(files)) => files.iter().try_for_each(|file| advise_away_here(file)),
+        Some(Bytes::Here | Bytes::Unknown) | None => Ok(()),
+    }
+}
+
 /// Writes a file's dirty pages and asks the kernel to forget the clean ones. The advice is carried
 /// out later or not at all for pages in use, so it is repeated while it still helps.
-pub fn advise_away(path: &Path) -> Result<()> {
+fn advise_away_here(path: &Path) -> Result<()> {
     let file = File::open(path).map_err(|error| Error::io("open", path, &error))?;
     file.sync_all().map_err(|error| Error::io("sync", path, &error))?;
     let mut before = u64::MAX;
@@ -153,6 +164,16 @@ impl Residency {
     /// 0.0 to 1.0.
     pub fn share(self) -> f64 {
         if self.total == 0 { 0.0 } else { (self.resident as f64 / self.total as f64).min(1.0) }
+    }
+
+    /// What two files hold of the same bytes.
+    fn with(self, other: Self) -> Self {
+        let sum = |a: u64, b: u64| (a + b).min(self.total);
+        Self {
+            total: self.total,
+            resident: sum(self.resident, other.resident),
+            unwritten: self.unwritten.zip(other.unwritten).map(|(a, b)| sum(a, b)),
+        }
     }
 
     #[must_use]
@@ -187,13 +208,25 @@ pub fn residency(file: &File, offset: u64, len: u64) -> std::io::Result<Residenc
     Ok(Residency { total, resident, unwritten: None })
 }
 
-/// [`residency`] of whole files, added up; files that cannot be opened count as absent.
-pub fn residency_of(paths: &[impl AsRef<Path>]) -> Residency {
-    let each = paths.iter().filter_map(|path| {
-        let file = File::open(path.as_ref()).ok()?;
-        residency(&file, 0, u64::MAX).ok()
-    });
-    each.fold(Residency::default(), Residency::plus)
+/// [`residency`] of whole files, added up; files that cannot be opened count as absent. `None` if it
+/// is not known where the bytes of one of them are.
+pub fn residency_of(paths: &[impl AsRef<Path>]) -> Option<Residency> {
+    let paths: Vec<&Path> = paths.iter().map(AsRef::as_ref).collect();
+    let mut all = Residency::default();
+    for (path, bytes) in paths.iter().zip(beneath::bytes_of(&paths)) {
+        let here = residency_here(path);
+        all = all.plus(match bytes {
+            Bytes::Here => here,
+            Bytes::In(files) => files.iter().fold(here, |sum, file| sum.with(residency_here(file))),
+            Bytes::Unknown => return None,
+        });
+    }
+    Some(all)
+}
+
+fn residency_here(path: &Path) -> Residency {
+    let found = File::open(path).and_then(|file| residency(&file, 0, u64::MAX));
+    found.unwrap_or_default()
 }
 
 /// Pages cached, and pages dirty or under writeback; `None` on kernels without the call.

@@ -6,6 +6,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use crate::beneath;
 use crate::cache::Residency;
 use crate::io::Direction;
 use crate::units::{human_bytes, human_rate};
@@ -36,7 +37,9 @@ pub enum Memory {
 }
 
 impl Memory {
+    /// Of the file system that holds the bytes.
     pub fn of(path: &Path) -> Self {
+        let path = beneath::holder(path);
         const TMPFS: i64 = 0x0102_1994;
         const RAMFS: i64 = 0x8584_58f6;
         let Ok(name) = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()) else {

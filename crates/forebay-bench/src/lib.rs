@@ -2,7 +2,8 @@
 //! MPI, on any path.
 //!
 //! Knows nothing of the engine or the mount: what it measures is a path, so it can measure
-//! anything. The layers, bottom up:
+//! anything. Only [`beneath`] lets the program around it say where the bytes of a path really are.
+//! The layers, bottom up:
 //! - [`units`], [`args`], [`error`], [`rng`], [`clock`]: words, numbers and time;
 //! - [`histogram`], [`slices`], [`meter`]: what one task measured, of fixed size, in shared memory;
 //! - [`shared`], [`futex`], [`team`], [`interrupt`], [`progress`]: tasks as processes or threads;
@@ -13,6 +14,7 @@
 //! Standard output carries results only; progress and warnings about the run go to standard error.
 
 pub mod args;
+pub mod beneath;
 pub mod cache;
 pub mod cli;
 pub mod clock;

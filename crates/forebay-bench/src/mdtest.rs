@@ -205,7 +205,7 @@ impl<'a> Running<'a> {
         if self.options.cache == Policy::Fadvise {
             self.options.cache.before_reading(&phase::sample(job, usize::MAX))?;
         }
-        Ok(Some(cache::residency_of(&phase::sample(job, SAMPLE))))
+        Ok(cache::residency_of(&phase::sample(job, SAMPLE)))
     }
 }
 

@@ -129,6 +129,8 @@ pub struct FileInfo {
     pub state: &'static str,
     pub dirty_age_secs: Option<f64>,
     pub error: Option<String>,
+    /// The file that holds its bytes, in the tier's directory.
+    pub shadow: String,
 }
 
 /// How far a long operation has come. Shared between who works and who watches; `cancel` asks the

@@ -8,6 +8,7 @@ use crate::engine::{Engine, now_ms};
 use crate::file::{File, Inner};
 use crate::governor::{Decision, Limit};
 use crate::report::{BusyFile, Failure, FileInfo, Stats, Status};
+use crate::tier::shadow_name;
 
 impl Engine {
     pub fn list(&self, prefix: &Path) -> Vec<FileInfo> {
@@ -16,7 +17,7 @@ impl Engine {
         let info = |file: Arc<File>| {
             let inner = file.lock();
             (inner.charged > 0 || inner.state.is_dirty() || inner.state.flags.pinned)
-                .then(|| file_info(&inner))
+                .then(|| file_info(&file, &inner))
         };
         files.into_iter().filter_map(info).collect()
     }
@@ -122,7 +123,7 @@ impl Engine {
     }
 }
 
-fn file_info(inner: &Inner) -> FileInfo {
+fn file_info(file: &File, inner: &Inner) -> FileInfo {
     let state = &inner.state;
     let flushing = inner.live.as_ref().is_some_and(|live| live.flight.is_some());
     let word = match () {
@@ -142,5 +143,6 @@ fn file_info(inner: &Inner) -> FileInfo {
         state: word,
         dirty_age_secs: state.is_dirty().then(age),
         error: inner.trouble().map(|t| t.error.clone()),
+        shadow: shadow_name(file.id),
     }
 }

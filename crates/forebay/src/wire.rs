@@ -227,6 +227,8 @@ pub struct File {
     pub state: String,
     pub dirty_age_secs: Option<f64>,
     pub error: Option<String>,
+    /// The file that holds its bytes, in the tier's directory.
+    pub shadow: String,
 }
 
 impl From<FileInfo> for File {
@@ -240,6 +242,7 @@ impl From<FileInfo> for File {
             state: info.state.into(),
             dirty_age_secs: info.dirty_age_secs,
             error: info.error,
+            shadow: info.shadow,
         }
     }
 }

@@ -1,3 +1,4 @@
 //! The command in a person's hands: names that are not there, and what else a day brings.
 
+mod bench;
 mod missing;

@@ -1,9 +1,10 @@
 //! What the page cache holds of each part of a file: a phase may read some of it only.
 
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::{PAGE, residency};
+use crate::beneath::{self, Bytes};
 
 /// Shares of equal pieces of a file that are in memory; none for a file that cannot be asked.
 #[derive(Debug, Default)]
@@ -16,19 +17,36 @@ pub struct Pieces {
 const MOST: usize = 4096;
 
 impl Pieces {
-    /// Of each of the files.
-    pub fn of_all(paths: &[impl AsRef<Path>]) -> Vec<Self> {
+    /// Of each of the files; `None` if it is not known where the bytes of one are.
+    pub fn of_all(paths: &[impl AsRef<Path>]) -> Option<Vec<Self>> {
         let each = (MOST / paths.len().max(1)).max(16) as u64;
-        paths.iter().map(|path| Self::of(path.as_ref(), each).unwrap_or_default()).collect()
+        let paths: Vec<&Path> = paths.iter().map(AsRef::as_ref).collect();
+        let places = beneath::bytes_of(&paths);
+        paths.iter().zip(places).map(|(path, bytes)| Self::of(path, &bytes, each)).collect()
     }
 
-    fn of(path: &Path, pieces: u64) -> std::io::Result<Self> {
-        let file = File::open(path)?;
-        let size = file.metadata()?.len();
+    fn of(path: &Path, bytes: &Bytes, pieces: u64) -> Option<Self> {
+        let others = match bytes {
+            Bytes::Here => &[][..],
+            Bytes::In(files) => files,
+            Bytes::Unknown => return None,
+        };
+        let size = std::fs::metadata(path).map_or(0, |found| found.len());
         let len = size.div_ceil(pieces).next_multiple_of(PAGE).max(PAGE);
-        let starts = (0..size).step_by(len as usize);
-        let shares = starts.map(|start| residency(&file, start, len).map(|found| found.share()));
-        Ok(Self { len, shares: shares.collect::<std::io::Result<_>>()? })
+        let mut found = Self { len, shares: vec![0.0; size.div_ceil(len) as usize] };
+        for file in std::iter::once(path).chain(others.iter().map(PathBuf::as_path)) {
+            found.add(file);
+        }
+        Some(found)
+    }
+
+    /// What cannot be asked adds nothing.
+    fn add(&mut self, file: &Path) {
+        let Ok(file) = File::open(file) else { return };
+        for (at, share) in self.shares.iter_mut().enumerate() {
+            let found = residency(&file, at as u64 * self.len, self.len);
+            *share = (*share + found.unwrap_or_default().share()).min(1.0);
+        }
     }
 
     /// The share of a range, as far as it lies within the file, that is in memory.

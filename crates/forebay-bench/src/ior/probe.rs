@@ -31,7 +31,7 @@ impl<'a> Probe<'a> {
         Self {
             params,
             files,
-            before: (real && direction == Direction::Read).then(|| Pieces::of_all(files)),
+            before: (real && direction == Direction::Read).then(|| Pieces::of_all(files)).flatten(),
             device: device.and_then(|device| Some((device.clone(), device.moved()?))),
             memory: if real { Memory::of(place) } else { Memory::No },
         }
@@ -44,7 +44,8 @@ impl<'a> Probe<'a> {
         }
         let direction = measured.direction;
         let before = self.before.as_ref().map(|pieces| self.read_from(pieces, measured, owners));
-        let after = (direction == Direction::Write).then(|| cache::residency_of(self.files));
+        let after =
+            (direction == Direction::Write).then(|| cache::residency_of(self.files)).flatten();
         let device_bytes =
             self.device.and_then(|(device, before)| Some(device.moved()?.since(before, direction)));
         let evidence = Evidence {

@@ -15,6 +15,7 @@ use super::session::{Cache, Session, Told};
 use super::work::{self, Ending, Opening, Sweep, Work, work};
 use super::{Job, Queue, Workload, prepare};
 use crate::args::{Parsed, Spec};
+use crate::beneath;
 use crate::cache::Policy;
 use crate::error::{Error, Result};
 use crate::interrupt;
@@ -32,8 +33,9 @@ fn spec() -> Spec {
         .about(
             "How long does an application wait for its checkpoints? N ranks write bursts with compute \
              time between.\nTells the time the application waited, and the time until all bytes were \
-             on the backing store:\nafter the last burst a command is run that waits for that, or \
-             the file system is synced.",
+             on the backing store:\nafter the last burst a command is run that waits for that; \
+             without one, a mount of\nforebay is asked for a fence, and any other file system is \
+             synced.",
         )
         .value(Some('n'), "ranks", "N", "default 4")
         .value(
@@ -177,14 +179,24 @@ impl Checkpoint {
         Ok(seconds)
     }
 
-    /// Waits until all is safe; returns how long that took.
-    fn make_durable(&self, session: &Session) -> Result<f64> {
+    /// Waits until all is safe; returns how long that took, and on whose word.
+    fn make_durable(&self, session: &Session) -> Result<(f64, String)> {
         let began = Instant::now();
-        match &self.durable {
-            Some(command) => run_command(command, session.directory())?,
-            None => sync_all(session.directory())?,
-        }
-        Ok(began.elapsed().as_secs_f64())
+        let by = match (&self.durable, session.directory()) {
+            (Some(command), directory) => {
+                run_command(command, directory)?;
+                format!("as `{command}` says")
+            }
+            (None, Some(directory)) => match beneath::settle(directory) {
+                Some(settled) => settled.map(|()| "as a fence of the mount says".to_owned())?,
+                None => {
+                    sync_all(directory)?;
+                    "as a sync of the file system says".to_owned()
+                }
+            },
+            (None, None) => "nothing was written".to_owned(),
+        };
+        Ok((began.elapsed().as_secs_f64(), by))
     }
 
     fn conclude(&self, session: &mut Session, waited: &[f64], ended: Ended) -> Result<()> {
@@ -205,10 +217,7 @@ impl Checkpoint {
             ]),
             ..Phase::default()
         }))?;
-        let by = match &self.durable {
-            Some(command) => format!("as `{command}` says"),
-            None => "as a sync of the file system says".into(),
-        };
+        let by = ended.by;
         session.recorder.finding(format!(
             "The application waited {:.2} s for {} bursts of {} ({}), {:.1} % of its run. All {} \
              were on the backing store {:.2} s after the last burst ({by}), {:.2} s after the start.",
@@ -228,6 +237,8 @@ impl Checkpoint {
 struct Ended {
     run: f64,
     durable: f64,
+    /// On whose word.
+    by: String,
 }
 
 fn run_command(command: &str, directory: Option<&Path>) -> Result<()> {
@@ -245,10 +256,7 @@ fn run_command(command: &str, directory: Option<&Path>) -> Result<()> {
     }
 }
 
-fn sync_all(directory: Option<&Path>) -> Result<()> {
-    let Some(directory) = directory else {
-        return Ok(());
-    };
+fn sync_all(directory: &Path) -> Result<()> {
     let failed = |error: std::io::Error| Error::io("sync", directory, &error);
     let handle = File::open(directory).map_err(failed)?;
     rustix::fs::syncfs(&handle).map_err(|error| failed(error.into()))?;
@@ -270,7 +278,7 @@ impl Job for Checkpoint {
             ("bursts".into(), self.bursts.to_string()),
             ("compute".into(), format!("{} s", self.compute)),
             ("fsync".into(), format!("{:?}", self.ending).to_lowercase()),
-            ("durable-cmd".into(), self.durable.clone().unwrap_or_else(|| "syncfs".into())),
+            ("durable-cmd".into(), self.durable.clone().unwrap_or_else(|| "fence or sync".into())),
         ])
     }
 
@@ -293,11 +301,11 @@ impl Job for Checkpoint {
             waited.push(self.burst(session, burst)?);
         }
         let run = began.elapsed().as_secs_f64();
-        let durable = match session.base.api {
-            Api::Null => 0.0,
+        let (durable, by) = match session.base.api {
+            Api::Null => (0.0, "nothing was written".into()),
             _ => self.make_durable(session)?,
         };
-        self.conclude(session, &waited, Ended { run, durable })
+        self.conclude(session, &waited, Ended { run, durable, by })
     }
 }
 

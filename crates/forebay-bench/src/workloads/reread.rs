@@ -9,7 +9,7 @@ use super::session::{Before, Cache, Session, Told};
 use super::work::{self, Sweep, Work, work};
 use super::{Job, Queue, Workload, prepare};
 use crate::args::{Parsed, Spec};
-use crate::cache::{Policy, advise_away, residency_of};
+use crate::cache::{Policy, Residency, advise_away, residency_of};
 use crate::error::Result;
 use crate::io::{Api, Direction, How};
 use crate::progress::Goal;
@@ -137,7 +137,7 @@ impl Job for Reread {
         prepare::create(session, &files[0])?;
         prepare::lay(session, &files[0], (0, self.size), 0, 1)?;
         let with = self.passes(session, &files, ["cached 1", "cached 2"], Reader::Cached)?;
-        let kept = residency_of(&files).share();
+        let kept = residency_of(&files).map_or(0.0, Residency::share);
         let aligned = self.transfer.is_multiple_of(4096);
         let reader = match crate::io::open(&files[0], How { direct: true, ..How::default() }) {
             Ok(_) if aligned => Reader::Direct,

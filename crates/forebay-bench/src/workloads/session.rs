@@ -179,7 +179,7 @@ impl Session {
 
     /// Looks what is resident, and clears nothing.
     pub fn before_resident(&self, files: &[PathBuf]) -> Before {
-        let resident = self.base.place.as_ref().map(|_| residency_of(files));
+        let resident = self.base.place.as_ref().and_then(|_| residency_of(files));
         Before { resident, ..self.before() }
     }
 
@@ -249,7 +249,7 @@ impl Session {
         let cache = match direction {
             _ if self.base.place.is_none() || told.cache == Cache::Intended => None,
             Direction::Read => told.before.resident,
-            Direction::Write => Some(residency_of(told.files)),
+            Direction::Write => residency_of(told.files),
         };
         let after = self.device.as_ref().and_then(Device::moved);
         let moved = told.before.moved.zip(after).map(|(from, to)| to.since(from, direction));

@@ -165,7 +165,7 @@ pub fn attend(
     }
 }
 
-fn read_job(client: &Client, url: &str) -> Result<Job> {
+pub fn read_job(client: &Client, url: &str) -> Result<Job> {
     serde_json::from_value(client.get(url)?)
         .map_err(|e| Error::new(Kind::Unreachable, format!("the daemon's answer: {e}")))
 }
