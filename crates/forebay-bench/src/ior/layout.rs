@@ -4,6 +4,8 @@
 //! - L1: without `-zz`, the ranks together touch each byte of the aggregate size exactly once.
 //! - L2: the transfers of a rank are a function of the rank whose data it is, so whoever reads a
 //!   rank's data visits what that rank wrote, in the same order.
+//! - L3: with `-z` the transfers of a segment of a shared file are dealt out among all ranks: those
+//!   of one rank lie anywhere in the segment, beside those of others.
 
 use std::path::{Path, PathBuf};
 
@@ -21,14 +23,25 @@ pub struct Layout {
     first: u64,
     segments: u64,
     order: Order,
-    seed: u64,
+    /// Of `-zz`: each rank has another.
+    own_seed: u64,
+    /// The ranks that deal the transfers of a segment out among themselves with `-z`, the place of
+    /// this one, and the seed they share.
+    players: u64,
+    place: u64,
+    dealt_seed: u64,
 }
 
 impl Layout {
     pub fn new(params: &Params, rank: usize) -> Self {
+        let (own, tasks) = (rank as u64, params.tasks as u64);
         let (stride, first) = match params.file_per_task {
             true => (params.block, 0),
-            false => (params.tasks as u64 * params.block, rank as u64 * params.block),
+            false => (tasks * params.block, own * params.block),
+        };
+        let (players, place, dealer) = match params.file_per_task {
+            true => (1, 0, own),
+            false => (tasks, own, 0),
         };
         Self {
             block: params.block,
@@ -37,7 +50,10 @@ impl Layout {
             first,
             segments: params.segments,
             order: params.order(),
-            seed: mixed(params.random_offset_seed, rank as u64),
+            own_seed: mixed(params.random_offset_seed, own),
+            players,
+            place,
+            dealt_seed: mixed(params.random_offset_seed, dealer),
         }
     }
 
@@ -45,20 +61,21 @@ impl Layout {
     #[inline]
     pub fn offset(&self, index: u64) -> u64 {
         let each = self.block / self.transfer;
-        let (segment, position) = match self.order {
-            Order::Sequential => (index / each, index % each),
+        let (segment, position) = (index / each, index % each);
+        match self.order {
+            Order::Sequential => self.first + segment * self.stride + position * self.transfer,
             Order::Shuffled => {
-                let segment = index / each;
-                let seed = mixed(self.seed, segment);
-                (segment, permuted(index % each, each, seed))
+                let seed = mixed(self.dealt_seed, segment);
+                let dealt = permuted(self.place * each + position, self.players * each, seed);
+                segment * self.stride + dealt * self.transfer
             }
             Order::Random => {
-                let any = ((u128::from(mixed(self.seed, index)) * u128::from(self.segments * each))
+                let any = ((u128::from(mixed(self.own_seed, index))
+                    * u128::from(self.segments * each))
                     >> 64) as u64;
-                (any / each, any % each)
+                self.first + any / each * self.stride + any % each * self.transfer
             }
-        };
-        self.first + segment * self.stride + position * self.transfer
+        }
     }
 }
 

@@ -147,6 +147,15 @@ pub struct Statistics {
 }
 
 impl Statistics {
+    /// The same with the standard deviation of a sample, as mdtest computes it; zero for one value.
+    pub fn of_sample(values: impl IntoIterator<Item = f64>) -> Self {
+        let values: Vec<f64> = values.into_iter().collect();
+        let count = values.len() as f64;
+        let found = Self::of(values);
+        let wider = if count > 1.0 { (count / (count - 1.0)).sqrt() } else { 0.0 };
+        Self { deviation: found.deviation * wider, ..found }
+    }
+
     /// Zeros for no values.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Self {
         let values: Vec<f64> = values.into_iter().collect();
@@ -174,5 +183,13 @@ mod tests {
         let found = Statistics::of([2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0]);
         assert_eq!(found, Statistics { max: 9.0, min: 2.0, mean: 5.0, deviation: 2.0 });
         assert_eq!(Statistics::of([]), Statistics::default());
+    }
+
+    #[test]
+    fn of_a_sample_the_deviation_is_wider() {
+        let found = Statistics::of_sample([1.0, 2.0, 3.0]);
+        assert!((found.deviation - 1.0).abs() < 1e-12, "{found:?}");
+        assert!(Statistics::of_sample([7.0]).deviation == 0.0);
+        assert_eq!(Statistics::of_sample([]), Statistics::default());
     }
 }

@@ -9,6 +9,9 @@ use crate::{Error, Result};
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Usage {
     pub total: u64,
+    /// What is in no file, whoever may use it: IOR's "Used FS" counts the rest.
+    pub unused: u64,
+    /// What we may use.
     pub free: u64,
     pub inodes: u64,
     pub inodes_free: u64,
@@ -29,6 +32,7 @@ pub fn usage(path: &Path) -> Result<Usage> {
     }
     Ok(Usage {
         total: found.f_blocks * found.f_frsize,
+        unused: found.f_bfree * found.f_frsize,
         free: found.f_bavail * found.f_frsize,
         inodes: found.f_files,
         inodes_free: found.f_ffree,
@@ -48,7 +52,7 @@ impl Usage {
             if total >= TIB { (total / TIB, "TiB") } else { (total / TIB * 1024.0, "GiB") };
         format!(
             "{size:.1} {unit}   Used FS: {:.1}%   Inodes: {:.1} Mi   Used Inodes: {:.1}%",
-            used(self.total, self.free),
+            used(self.total, self.unused),
             self.inodes as f64 / 1_048_576.0,
             used(self.inodes, self.inodes_free)
         )

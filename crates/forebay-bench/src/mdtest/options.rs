@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::tree::Tree;
+use super::tree::{Tree, Whose};
 use crate::args::{Parsed, Spec};
 use crate::cache::Policy;
 use crate::team::Kind;
@@ -256,9 +256,21 @@ pub fn check(options: &Options) -> Result<()> {
     leftovers(options)
 }
 
+impl Options {
+    /// Who works in the tree that a rank works in.
+    pub fn whose(&self, rank: usize) -> Whose {
+        if self.unique { Whose::Rank(rank) } else { Whose::All }
+    }
+
+    /// Items of a task in each directory that holds some.
+    pub fn per_directory(&self) -> u64 {
+        self.items / self.tree.homes()
+    }
+}
+
 /// The directory of an iteration.
 pub fn top(home: &Path, iteration: usize) -> PathBuf {
-    home.join(format!("test-dir.0-{iteration}"))
+    home.join(format!("test-dir.{iteration}-0"))
 }
 
 /// What is created must not be there yet; what is only used must be.

@@ -169,7 +169,6 @@ impl<'a> Worker<'a> {
     ) -> Self {
         let options = job.options;
         let owner = (task.rank + job.phase.strides() * options.stride) % options.tasks;
-        let tree = if options.unique { owner } else { 0 };
         let bytes = options.write_bytes.max(options.read_bytes);
         // Tells the rank in every byte, so that files of a few bytes can be told apart too, and does
         // not depend on how many follow: a later run may read less than was written.
@@ -177,8 +176,8 @@ impl<'a> Worker<'a> {
         let mut buffer = vec![0; bytes];
         filler.fill(&mut buffer);
         Self {
-            directories: options.tree.paths(&job.tops[owner], tree),
-            per_directory: options.items / options.tree.homes(),
+            directories: options.tree.paths(&job.tops[owner], options.whose(owner)),
+            per_directory: options.per_directory(),
             job,
             task,
             own,
@@ -193,10 +192,18 @@ impl<'a> Worker<'a> {
     fn work(mut self) -> Result<()> {
         let order = self.order();
         let start = self.task.start()?;
-        self.own.began.store(start, SeqCst);
         match self.job.phase {
-            Phase::TreeCreation | Phase::TreeRemoval => self.tree(start)?,
-            _ => self.items(&order, start)?,
+            // One directory is quicker than a task that wakes; one without any has no part in it.
+            Phase::TreeCreation | Phase::TreeRemoval if self.has_no_tree() => return Ok(()),
+            Phase::TreeCreation | Phase::TreeRemoval => {
+                let start = clock::now();
+                self.own.began.store(start, SeqCst);
+                self.tree(start)?;
+            }
+            _ => {
+                self.own.began.store(start, SeqCst);
+                self.items(&order, start)?;
+            }
         }
         if self.job.options.sync_phase {
             self.sync_file_system()?;
@@ -253,14 +260,15 @@ impl<'a> Worker<'a> {
     /// Does the phase's operation to one item and returns the bytes moved.
     fn item(&mut self, item: u64) -> Result<u64> {
         use std::fmt::Write as _;
-        let home = self.job.options.tree.first_home() + item / self.per_directory;
-        let directory = &self.directories[home as usize];
+        // Items are numbered through all directories, also those that hold none.
+        let number = self.job.options.tree.first_home() * self.per_directory + item;
+        let directory = &self.directories[(number / self.per_directory) as usize];
         let kind = match self.job.phase {
             Phase::FileCreation | Phase::FileStat | Phase::FileRead | Phase::FileRemoval => "file",
             _ => "dir",
         };
         self.path.clear();
-        let _ = write!(self.path, "{directory}/{kind}.mdtest.{}.{item}", self.owner);
+        let _ = write!(self.path, "{directory}/{kind}.mdtest.{}.{number}", self.owner);
         if self.job.renamed && kind == "dir" {
             self.path += RENAMED;
         }
@@ -326,13 +334,14 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Makes or removes the directories; a shared tree is the task's that has its directory of `-d`
-    /// first.
-    fn tree(&mut self, start: u64) -> Result<()> {
+    /// A shared tree is the task's that has its directory of `-d` first.
+    fn has_no_tree(&self) -> bool {
         let options = self.job.options;
-        if !options.unique && self.task.rank >= options.directories.len() {
-            return Ok(());
-        }
+        !options.unique && self.task.rank >= options.directories.len()
+    }
+
+    /// Makes or removes the directories.
+    fn tree(&mut self, start: u64) -> Result<()> {
         let create = self.job.phase == Phase::TreeCreation;
         if !create {
             self.directories.reverse();
@@ -384,12 +393,12 @@ pub fn sample(job: &Job<'_>, most: usize) -> Vec<String> {
     let each = (most / options.tasks).max(1) as u64;
     let mut paths = Vec::new();
     for rank in 0..options.tasks {
-        let tree = if options.unique { rank } else { 0 };
-        let directories = options.tree.paths(&job.tops[rank], tree);
+        let directories = options.tree.paths(&job.tops[rank], options.whose(rank));
         let step = (job.created[rank] / each).max(1);
         for item in (0..job.created[rank]).step_by(step as usize) {
-            let home = options.tree.first_home() + item / (options.items / options.tree.homes());
-            paths.push(format!("{}/file.mdtest.{rank}.{item}", directories[home as usize]));
+            let number = options.tree.first_home() * options.per_directory() + item;
+            let directory = &directories[(number / options.per_directory()) as usize];
+            paths.push(format!("{directory}/file.mdtest.{rank}.{number}"));
         }
     }
     paths

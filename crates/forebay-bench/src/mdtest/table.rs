@@ -73,7 +73,7 @@ fn table(
     line!(out, "   ---------                     ---            ---           ----        -------");
     for phase in ALL.into_iter().filter(|phase| shown(options, *phase)) {
         let values = measured.iter().filter(|m| m.phase == phase).map(of);
-        let found = Statistics::of(values);
+        let found = Statistics::of_sample(values);
         line!(
             out,
             "   {:<22}{:>15.3}{:>15.3}{:>15.3}{:>15.3}",

@@ -47,14 +47,25 @@ impl Tree {
     }
 
     /// Paths of all directories below `top`, parents first.
-    pub fn paths(&self, top: &str, number: usize) -> Vec<String> {
-        let mut paths = vec![format!("{top}/mdtest_tree.{number}")];
+    pub fn paths(&self, top: &str, whose: Whose) -> Vec<String> {
+        let name = match whose {
+            Whose::All => "mdtest_tree".to_owned(),
+            Whose::Rank(rank) => format!("mdtest_tree.{rank}"),
+        };
+        let mut paths = vec![format!("{top}/{name}.0")];
         for directory in 1..self.directories() {
             let parent = &paths[((directory - 1) / self.branching) as usize];
-            paths.push(format!("{parent}/mdtest_tree.{number}.{directory}"));
+            paths.push(format!("{parent}/{name}.{directory}"));
         }
         paths
     }
+}
+
+/// Who works in a tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whose {
+    All,
+    Rank(usize),
 }
 
 #[cfg(test)]
@@ -79,10 +90,13 @@ mod tests {
 
     #[test]
     fn parents_come_before_their_children() {
-        let paths = tree(2, 2, false).paths("/top", 0);
+        let paths = tree(2, 2, false).paths("/top", Whose::All);
         assert_eq!(paths.len(), 7);
         assert_eq!(paths[0], "/top/mdtest_tree.0");
-        assert_eq!(paths[2], "/top/mdtest_tree.0/mdtest_tree.0.2");
-        assert_eq!(paths[6], format!("{}/mdtest_tree.0.6", paths[2]));
+        assert_eq!(paths[2], "/top/mdtest_tree.0/mdtest_tree.2");
+        assert_eq!(paths[6], format!("{}/mdtest_tree.6", paths[2]));
+        let own = tree(2, 1, false).paths("/top", Whose::Rank(3));
+        assert_eq!(own[0], "/top/mdtest_tree.3.0");
+        assert_eq!(own[2], "/top/mdtest_tree.3.0/mdtest_tree.3.2");
     }
 }

@@ -121,7 +121,7 @@ fn what_is_written_verifies() {
         }
         let run = run.expect(0);
         assert!(run.out.contains("Verifying contents"), "{}", run.out);
-        for extra in ["", "-C", "-Z -X 3", "-ZZ", "-z", "--threads"] {
+        for extra in ["", "-C", "-Z -X 3", "-ZZ", "--threads"] {
             let read = format!("ior -r -R -k -l {contents} {sizes} {extra}");
             bench(&read, home.path()).expect(0);
         }
@@ -129,9 +129,20 @@ fn what_is_written_verifies() {
 }
 
 #[test]
-fn layouts_verify_with_files_per_task() {
+fn what_is_written_and_read_alike_verifies() {
     let home = scratch();
-    for flags in ["-F", "-F -C", "-F -u", "-F -m -i 2", "-F -z", "-zz", "-Y -e -g", "-F -C -Q 2"] {
+    for flags in [
+        "-F",
+        "-F -C",
+        "-F -u",
+        "-F -m -i 2",
+        "-F -z",
+        "-z",
+        "-z -C",
+        "-zz",
+        "-Y -e -g",
+        "-F -C -Q 2",
+    ] {
         let line = format!("ior -w -r -W -R -t 4k -b 32k -s 2 -N 3 -o f {flags}");
         let run = bench(&line, home.path()).expect(0);
         assert!(!run.out.contains("Incorrect data"), "{flags}");
