@@ -66,17 +66,23 @@ pub struct MountedFs(PathBuf);
 impl MountedFs {
     /// Mounts an image. The loop device detaches itself with the last unmount.
     pub fn image(image: &Path, at: &Path) -> MountedFs {
-        std::fs::create_dir_all(at).expect("mount point");
-        let name = |p: &Path| p.to_str().expect("plain path").to_string();
-        tool("mount", &["-o", "loop", &name(image), &name(at)]).ok();
-        MountedFs(at.to_path_buf())
+        MountedFs::try_image(image, at).unwrap_or_else(|why| panic!("{}: {why}", image.display()))
     }
 
-    /// Mounts what is on a device; an error is what `mount` says of a file system it cannot use.
+    /// The same; an error is what `mount` says of a file system it cannot use.
+    pub fn try_image(image: &Path, at: &Path) -> Result<MountedFs, String> {
+        MountedFs::mount(&["-o", "loop"], image, at)
+    }
+
+    /// Mounts what is on a device.
     pub fn device(device: &Path, at: &Path) -> Result<MountedFs, String> {
+        MountedFs::mount(&[], device, at)
+    }
+
+    fn mount(options: &[&str], what: &Path, at: &Path) -> Result<MountedFs, String> {
         std::fs::create_dir_all(at).expect("mount point");
-        let name = |p: &Path| p.to_str().expect("plain path").to_string();
-        let out = tool("mount", &[&name(device), &name(at)]);
+        let names = [what, at].map(|p| p.to_str().expect("plain path"));
+        let out = tool("mount", &[options, &names].concat());
         if out.code == Some(0) { Ok(MountedFs(at.to_path_buf())) } else { Err(out.text()) }
     }
 

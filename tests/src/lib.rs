@@ -7,9 +7,10 @@
 //! Environment: `FOREBAY_BIN` names the binary (default: `forebay` of the build the test belongs
 //! to, release first). `FOREBAY_TEST_PLAIN=1` bind-mounts the backing directory instead of running
 //! forebay: what fails then is a mistake in the test. `FOREBAY_SOAK=SECONDS` runs the long
-//! versions. `FOREBAY_TEST_DIR` is where beds are laid (default `/var/tmp`).
+//! versions, with seeds moved on by `FOREBAY_SEED`. `FOREBAY_TEST_DIR` is where beds are laid (default `/var/tmp`).
 mod bed;
 mod cli;
+pub mod disk;
 mod faults;
 pub mod images;
 pub mod journal;
@@ -32,7 +33,7 @@ pub use ports::free_port;
 pub use procs::{Proc, is_alive, is_root, kill, open_fds, rss_kib, user_ids};
 pub use rng::{Rng, fill};
 pub use switch::Switch;
-pub use wait::{PATIENCE, eventually, soak, within};
+pub use wait::{PATIENCE, eventually, seed, soak, within};
 
 use std::io::Write;
 

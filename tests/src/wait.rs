@@ -33,3 +33,10 @@ pub fn soak() -> Option<Duration> {
     let seconds = std::env::var("FOREBAY_SOAK").ok()?;
     Some(Duration::from_secs(seconds.parse().expect("FOREBAY_SOAK is a number of seconds")))
 }
+
+/// The seed of a test: its own, moved on by `FOREBAY_SEED`.
+pub fn seed(own: u64) -> u64 {
+    let more = std::env::var("FOREBAY_SEED")
+        .map_or(0, |text| text.parse::<u64>().expect("FOREBAY_SEED is a number"));
+    own.wrapping_add(more.wrapping_mul(1_000_003))
+}

@@ -60,7 +60,7 @@ fn cut_the_power(
     seed: u64,
     env: &[(&str, &str)],
 ) -> Outcome {
-    let mut machine = Machine::new(tier);
+    let mut machine = Machine::new(tier, seed);
     machine.store = Store::Together;
     for (name, value) in env {
         machine.bed.env(name, value);
@@ -196,7 +196,7 @@ const MIB: u64 = 1 << 20;
 /// A client of an NBD export writes and flushes round by round; the power goes after each flush,
 /// while what it wrote after the flush is anywhere. Returns what was missing.
 fn cut_below_nbd(flags: &[&str], env: &[(&str, &str)]) -> Vec<String> {
-    let mut machine = Machine::new(ImageFs::Ext4);
+    let mut machine = Machine::new(ImageFs::Ext4, 0);
     machine.store = Store::Together;
     for (name, value) in env {
         machine.bed.env(name, value);

@@ -4,12 +4,13 @@
 use std::time::Instant;
 
 use forebay_tests::tree::{Times, Tree};
-use forebay_tests::{Bed, Rng, Tier, needs_forebay, proof, soak};
+use forebay_tests::{Bed, Rng, Tier, needs_forebay, proof, seed, soak};
 
 use crate::load::{Load, Work, assert_all_there};
 
-fn kill_again_and_again(tier: Tier, flags: &[&str], seed: u64) {
+fn kill_again_and_again(tier: Tier, flags: &[&str], own_seed: u64) {
     const ROUNDS: usize = 5;
+    let seed = seed(own_seed);
     let deadline = soak().map(|time| Instant::now() + time);
     let bed = Bed::new(tier);
     let mut chance = Rng::new(seed);

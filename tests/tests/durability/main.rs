@@ -5,3 +5,4 @@ mod failpoints;
 mod kill;
 mod load;
 mod power;
+mod soak;

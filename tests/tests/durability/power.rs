@@ -1,7 +1,7 @@
-//! Power cuts for real. The tier and the backing store are images on a file system that can copy a
-//! file in one instant; while writers work, both images are copied at random moments. Each copy is
-//! then mounted as after a reset, with another boot id, and judged by the journals of what had been
-//! synced when the copy began.
+//! Power cuts for real. The tier and the backing store are on disks whose write cache forgets
+//! (`forebay_tests::disk`); while writers work, what a cut would leave is copied at random moments.
+//! Each copy is then mounted as after a reset, with another boot id, and judged by the journals of
+//! what had been synced when the copy began.
 //!
 //! The daemon is stopped (SIGSTOP) during a copy, so that the two images are of one moment; the
 //! programs go on, and what they write by passthrough falls on either side of the cut. The backing
@@ -12,27 +12,36 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use forebay_tests::disk::{Atomic, VolatileDisk};
 use forebay_tests::images::{self, ImageFs, MountedFs};
 use forebay_tests::journal::{History, Zeros};
 use forebay_tests::tree::{Times, Tree};
 use forebay_tests::{
     Bed, Mounted, PATIENCE, Rng, Tier, binary_mentions, kill, needs_forebay, needs_tools, proof,
-    skip, soak, sys, within,
+    seed, skip, soak, text, tool, within,
 };
 
 use crate::load::{Load, Work, Writer};
 
 const IMAGE_MIB: u64 = 512;
 
-/// The images of one bed, and where they are mounted. Dropped from the top: tier and backing store
+/// The disks of one bed, and where they are mounted. Dropped from the top: tier and backing store
 /// before the file system that holds their images, and the bed last.
 pub struct Machine {
-    tier: Option<MountedFs>,
-    backing: Option<MountedFs>,
+    tier: Option<Plugged>,
+    backing: Option<Plugged>,
     host: MountedFs,
     fs: ImageFs,
+    seed: u64,
     pub store: Store,
     pub bed: Bed,
+}
+
+/// A mounted disk.
+struct Plugged {
+    // Unmounted before the disk below goes.
+    _fs: MountedFs,
+    disk: VolatileDisk,
 }
 
 /// The power of the backing store.
@@ -50,17 +59,20 @@ pub struct Cut {
     pub backing: PathBuf,
     before: Vec<u64>,
     after: Vec<u64>,
+    /// Blocks of the tier that were written and not flushed, and are not there.
+    pub forgotten: usize,
 }
 
 impl Machine {
-    pub fn new(fs: ImageFs) -> Machine {
+    pub fn new(fs: ImageFs, seed: u64) -> Machine {
         let bed = Bed::new(Tier::Disk);
         let big = bed.root.join("host.img");
         images::make(&big, ImageFs::Xfs, 8192);
         let host = MountedFs::image(&big, &bed.dir("host"));
         images::make(&host.path().join("tier.img"), fs, IMAGE_MIB);
         images::make(&host.path().join("backing.img"), ImageFs::Ext4, IMAGE_MIB);
-        let mut machine = Machine { tier: None, backing: None, store: Store::Apart, bed, host, fs };
+        let (tier, backing, store) = (None, None, Store::Apart);
+        let mut machine = Machine { tier, backing, store, bed, host, fs, seed };
         machine.plug("tier.img", "backing.img");
         machine
     }
@@ -71,8 +83,20 @@ impl Machine {
 
     pub fn plug(&mut self, tier: &str, backing: &str) {
         let fast = self.bed.tier.parent().expect("the tier is below a mount").to_path_buf();
-        self.tier = Some(MountedFs::image(&self.image(tier), &fast));
-        self.backing = Some(MountedFs::image(&self.image(backing), &self.bed.backing));
+        self.tier = Some(self.plug_one((tier, self.fs), "tier-disk", &fast));
+        let backing = (backing, ImageFs::Ext4);
+        self.backing = Some(self.plug_one(backing, "backing-disk", &self.bed.backing));
+    }
+
+    fn plug_one(&self, (image, fs): (&str, ImageFs), disk: &str, at: &Path) -> Plugged {
+        let atomic = match fs {
+            ImageFs::Ext4 => Atomic::Sectors,
+            ImageFs::Xfs => Atomic::Blocks,
+        };
+        let disk = VolatileDisk::insert(&self.image(image), &self.bed.root.join(disk), atomic);
+        let fs =
+            MountedFs::device(disk.device(), at).unwrap_or_else(|why| panic!("{image}: {why}"));
+        Plugged { _fs: fs, disk }
     }
 
     /// Mounts what a cut left, as after a reset.
@@ -90,30 +114,62 @@ impl Machine {
         self.backing = None;
     }
 
-    /// Copies while the daemon is stopped; without one, as it comes.
+    /// What a cut at a quiet moment leaves: the daemon is stopped meanwhile; without one, as it
+    /// comes.
     pub fn cut(&self, number: usize, daemon: Option<i32>, writers: &[Writer]) -> Cut {
-        let names = [format!("tier-{number}.img"), format!("backing-{number}.img")];
-        let [tier, backing] = names.map(|name| self.image(&name));
         let lens = || writers.iter().map(Writer::journal_len).collect::<Vec<_>>();
         if let Some(pid) = daemon {
             kill(pid, libc::SIGSTOP);
             // A thread within a system call stops at its end: what it writes must not fall between
             // the two copies.
             within(PATIENCE, "every thread has stopped", || all_stopped(pid));
-            if self.store == Store::Apart {
-                let store = File::open(&self.bed.backing).expect("the backing store");
-                rustix::fs::syncfs(&store).expect("sync of the backing store");
-            }
+            self.sync_store_apart();
         }
-        // In this order, so that the backing image alone is judged rightly too.
         let before = lens();
-        sys::clone_file(&self.image("backing.img"), &backing).expect("clone");
-        sys::clone_file(&self.image("tier.img"), &tier).expect("clone");
+        let copies = self.copy_disks(number);
         let after = lens();
         if let Some(pid) = daemon {
             kill(pid, libc::SIGCONT);
         }
-        Cut { tier, backing, before, after }
+        Cut { before, after, ..copies }
+    }
+
+    /// The end: the disks stop in the middle of whatever is under way, and the daemon is killed. What
+    /// it still asks of a store that stays on is what it might have asked before, since no sync of
+    /// the tier succeeds any more.
+    pub fn last_cut(&self, number: usize, mounted: &Mounted, writers: &[Writer]) -> Cut {
+        let lens = || writers.iter().map(Writer::journal_len).collect::<Vec<_>>();
+        let disk = |plugged: &Option<Plugged>| plugged.as_ref().expect("plugged in").disk.die();
+        let before = lens();
+        disk(&self.tier);
+        if self.store == Store::Together {
+            disk(&self.backing);
+        }
+        let after = lens();
+        mounted.kill9();
+        self.sync_store_apart();
+        Cut { before, after, ..self.copy_disks(number) }
+    }
+
+    fn sync_store_apart(&self) {
+        if self.store == Store::Apart {
+            let store = File::open(&self.bed.backing).expect("the backing store");
+            rustix::fs::syncfs(&store).expect("sync of the backing store");
+        }
+    }
+
+    /// The backing store first, so that its copy alone is judged rightly too.
+    fn copy_disks(&self, number: usize) -> Cut {
+        let names = [format!("tier-{number}.img"), format!("backing-{number}.img")];
+        let [tier, backing] = names.map(|name| self.image(&name));
+        let copy = |plugged: &Option<Plugged>, to: &Path, salt: u64| {
+            let disk = &plugged.as_ref().expect("plugged in").disk;
+            let mut chance = Rng::new(self.seed ^ (number as u64 * 2 + salt));
+            disk.cut(to, &mut chance).expect("a copy of the disk")
+        };
+        copy(&self.backing, &backing, 0);
+        let forgotten = copy(&self.tier, &tier, 1).dropped;
+        Cut { tier, backing, before: Vec::new(), after: Vec::new(), forgotten }
     }
 }
 
@@ -160,15 +216,17 @@ struct Outcome {
     wrong: Vec<String>,
     cuts: usize,
     syncs: usize,
+    /// Blocks that the tier's disk forgot.
+    forgotten: usize,
 }
 
 fn cut_the_power(fs: ImageFs, flags: &[&str], seed: u64, env: &[(&str, &str)]) -> Outcome {
-    const CUTS: usize = 6;
+    const QUIET_CUTS: usize = 3;
     let deadline = soak().map(|time| Instant::now() + time);
-    let mut outcome = Outcome { wrong: Vec::new(), cuts: 0, syncs: 0 };
+    let mut outcome = Outcome { wrong: Vec::new(), cuts: 0, syncs: 0, forgotten: 0 };
     let mut chance = Rng::new(seed);
     loop {
-        let mut machine = Machine::new(fs);
+        let mut machine = Machine::new(fs, chance.word());
         for (name, value) in env {
             machine.bed.env(name, value);
         }
@@ -176,12 +234,13 @@ fn cut_the_power(fs: ImageFs, flags: &[&str], seed: u64, env: &[(&str, &str)]) -
         let mounted = machine.bed.mount(flags);
         let mut load = Load::start(&machine.bed, 3, chance.word(), Work::Synced);
         let mut cuts = Vec::new();
-        for number in 0..CUTS {
+        for number in 0..QUIET_CUTS {
             load.progress(chance.range(20, 300));
             cuts.push(machine.cut(number, Some(mounted.pid), &load.writers()));
         }
+        load.progress(chance.range(20, 100));
+        cuts.push(machine.last_cut(QUIET_CUTS, &mounted, &load.writers()));
         let writers = load.stop();
-        mounted.kill9();
         mounted.crash();
         machine.unplug();
         for (number, cut) in cuts.iter().enumerate() {
@@ -191,7 +250,8 @@ fn cut_the_power(fs: ImageFs, flags: &[&str], seed: u64, env: &[(&str, &str)]) -
             let name = machine.fs.name();
             outcome.wrong.extend(wrong.into_iter().map(|w| format!("{name} cut {number}: {w}")));
         }
-        outcome.cuts += CUTS;
+        outcome.cuts += cuts.len();
+        outcome.forgotten += cuts.iter().map(|cut| cut.forgotten).sum::<usize>();
         outcome.syncs += writers.iter().map(|w| w.history().syncs()).sum::<usize>();
         if deadline.is_none_or(|at| Instant::now() > at) {
             return outcome;
@@ -199,7 +259,8 @@ fn cut_the_power(fs: ImageFs, flags: &[&str], seed: u64, env: &[(&str, &str)]) -
     }
 }
 
-fn survives(fs: ImageFs, flags: &[&str], seed: u64) {
+fn survives(fs: ImageFs, flags: &[&str], own_seed: u64) {
+    let seed = seed(own_seed);
     if !binary_mentions("FOREBAY_BOOT_ID") {
         skip!("this forebay has no FOREBAY_BOOT_ID");
     }
@@ -207,7 +268,8 @@ fn survives(fs: ImageFs, flags: &[&str], seed: u64) {
     assert!(outcome.syncs > 50, "only {} fsyncs", outcome.syncs);
     let lines = &outcome.wrong;
     assert!(lines.is_empty(), "seed {seed}, {} problems:\n  {}", lines.len(), lines.join("\n  "));
-    proof!("{} power cuts under load with {} fsyncs", outcome.cuts, outcome.syncs);
+    let (cuts, syncs, forgotten) = (outcome.cuts, outcome.syncs, outcome.forgotten);
+    proof!("{cuts} power cuts under load with {syncs} fsyncs; the disk forgot {forgotten} blocks");
 }
 
 #[test]
@@ -250,10 +312,21 @@ fn a_protocol_without_the_sync_of_the_shadow_is_caught() {
     }
 }
 
+/// Whether a file system has the disk write what it syncs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Barriers {
+    On,
+    Off,
+}
+
 /// The judge itself, without forebay: writers on a plain ext4 image whose power is cut. Returns
 /// what is wrong.
-fn cut_a_plain_ext4(seed: u64, work: Work) -> Vec<String> {
-    let mut machine = Machine::new(ImageFs::Ext4);
+fn cut_a_plain_ext4(seed: u64, work: Work, barriers: Barriers) -> Vec<String> {
+    let mut machine = Machine::new(ImageFs::Ext4, seed);
+    if barriers == Barriers::Off {
+        let at = text(&machine.bed.backing);
+        tool("mount", &["-o", "remount,barrier=0", at]).ok();
+    }
     let bind = MountedFs::bind(&machine.bed.backing, &machine.bed.mnt);
     let mut load = Load::start(&machine.bed, 2, seed, work);
     let mut chance = Rng::new(seed);
@@ -267,8 +340,10 @@ fn cut_a_plain_ext4(seed: u64, work: Work) -> Vec<String> {
     machine.unplug();
     let mut wrong = Vec::new();
     for cut in &cuts {
-        let backing = MountedFs::image(&cut.backing, &machine.bed.backing);
-        wrong.extend(judge(cut, &writers, backing.path(), Zeros::BeyondSynced));
+        match MountedFs::try_image(&cut.backing, &machine.bed.backing) {
+            Ok(fs) => wrong.extend(judge(cut, &writers, fs.path(), Zeros::BeyondSynced)),
+            Err(why) => wrong.push(why),
+        }
     }
     wrong
 }
@@ -276,9 +351,16 @@ fn cut_a_plain_ext4(seed: u64, work: Work) -> Vec<String> {
 #[test]
 fn a_plain_ext4_keeps_its_promise_and_a_program_that_does_not_sync_is_caught() {
     needs_tools!("mkfs.xfs", "mkfs.ext4");
-    let wrong = cut_a_plain_ext4(110, Work::Synced);
+    let wrong = cut_a_plain_ext4(110, Work::Synced, Barriers::On);
     assert!(wrong.is_empty(), "ext4 itself:\n  {}", wrong.join("\n  "));
-    let caught: usize = (0..3).map(|i| cut_a_plain_ext4(120 + i, Work::Unsynced).len()).sum();
+    let lost_in = |work, barriers| -> usize {
+        (0..3).map(|i| cut_a_plain_ext4(120 + i, work, barriers).len()).sum()
+    };
+    let caught = lost_in(Work::Unsynced, Barriers::On);
     assert!(caught > 0, "a writer that only claims to sync was not caught");
-    proof!("ext4 passes; a writer that only claims to sync lost {caught} files");
+    let forgotten = lost_in(Work::Synced, Barriers::Off);
+    assert!(forgotten > 0, "the disk forgot nothing of a file system that never asks for a flush");
+    proof!(
+        "ext4 passes; a writer that only claims to sync lost {caught} files, a file system without barriers {forgotten}"
+    );
 }

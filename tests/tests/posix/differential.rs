@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use forebay_tests::ops::Pair;
 use forebay_tests::tree::{Times, Tree};
-use forebay_tests::{Bed, Mounted, Rng, Tier, is_root, proof, skip, soak};
+use forebay_tests::{Bed, Mounted, Rng, Tier, is_root, proof, seed, skip, soak};
 
 /// What happens to the mount between operations, out of the programs' sight.
 #[derive(Clone, Copy, PartialEq)]
@@ -14,15 +14,15 @@ enum Disturb {
     Yes,
 }
 
-fn run(tier: Tier, flags: &[&str], seed: u64, disturb: Disturb) {
+fn run(tier: Tier, flags: &[&str], own_seed: u64, disturb: Disturb) {
     if !is_root() {
         skip!("needs root");
     }
     let deadline = soak().map(|time| Instant::now() + time);
-    let mut seed = seed;
+    let mut seed = seed(own_seed);
     loop {
         run_seed(tier, flags, seed, disturb);
-        seed += 1000;
+        seed = seed.wrapping_add(1000);
         if deadline.is_none_or(|at| Instant::now() > at) {
             return;
         }
