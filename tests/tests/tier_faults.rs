@@ -380,6 +380,35 @@ fn dirty_files_are_saved_without_the_backing_store() {
     proof!("saved without the store, and flushed once it was back");
 }
 
+/// Who saves elsewhere may have little reason to trust the store, and none to wait for it.
+#[test]
+fn what_is_saved_elsewhere_is_not_drained_too() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let mut whole = sample::file(&bed.backing.join("whole"), 5, 2 * MIB);
+    let mounted = bed.mount(&["--preset", "hold", "--readahead", "0"]);
+    let part = fs::File::options().write(true).open(mounted.at("whole")).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&part, b"dirty too", 0).unwrap();
+    drop(part);
+    sample::file(&mounted.at("dirty"), 77, 500_000);
+    mounted.umount_with(&["--keep-dirty"]).ok();
+    whole[..9].copy_from_slice(b"dirty too");
+    let before = Tree::read(&bed.backing);
+    let to = bed.dir("saved");
+    // To read the rest of a file takes longer than a drain would need to begin.
+    let eager = ["--preset", "age", "--max-age", "1ms", "--settle", "1ms"];
+    let slow = ["--throttle", "2MB/s,1ms"];
+    let args = [&["recover", text(&bed.tier), "--to", text(&to)][..], &eager, &slow].concat();
+    let out = bed.forebay(&args).ok();
+    assert_eq!(fs::read(to.join("dirty")).unwrap(), Rng::new(77).bytes(500_000), "{out:#?}");
+    assert!(fs::read(to.join("whole")).unwrap() == whole, "{out:#?}");
+    let lines = Tree::read(&bed.backing).differences(&before, Times::Compare);
+    assert!(lines.is_empty(), "the rescue changed the backing store: {lines:?}");
+    let left = bed.forebay(&["check", text(&bed.tier), "--json"]).ok().json();
+    assert_eq!(left["dirty_files"], 2, "they stay dirty in the tier");
+    proof!("saved, and nothing was drained");
+}
+
 #[test]
 fn bytes_are_saved_from_a_tier_whose_index_is_lost() {
     needs_forebay!();

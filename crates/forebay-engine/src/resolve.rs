@@ -1,18 +1,15 @@
-//! Settling conflicts (S8), and bringing dirty files to another place than their own.
+//! Settling conflicts (S8).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
-use forebay_backing::{BackingFile, BackingStore, Error, FileKey, Kind, New, Result, Timestamp};
+use forebay_backing::{BackingFile, Error, FileKey, Kind, New, Result, Timestamp};
 
 use crate::engine::{Engine, now_ms};
 use crate::file::{File, Flight, Inner};
 use crate::fill::CHUNK;
 use crate::media::MediaFile;
-use crate::operate::failure;
 use crate::ranges::Ranges;
-use crate::report::{Progress, Report};
 
 /// Which side of a conflict wins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -166,7 +163,7 @@ impl Engine {
             if !file.lock().may_be_emptied() {
                 return Err(Error::os(libc::EBUSY, "it is open past the daemon: close it first"));
             }
-            let (_, key) = self.export_file(&still, &*self.backing, to)?;
+            let key = self.export_file(&still, to)?;
             let done = place().and_then(|()| still.purge_unchanged());
             if matches!(done, Ok(true)) {
                 return Ok(());
@@ -196,14 +193,9 @@ impl Engine {
         Err(Error::os(libc::EBUSY, "it is being flushed all the time"))
     }
 
-    /// Writes the file as programs see it to `to`, a name that is free there. Returns its size,
-    /// and the key of what was made.
-    fn export_file(
-        &self,
-        still: &Still<'_>,
-        store: &dyn BackingStore,
-        to: &Path,
-    ) -> Result<(u64, FileKey)> {
+    /// Writes the file as programs see it to `to`, a name that is free there. Returns the key of
+    /// what was made.
+    fn export_file(&self, still: &Still<'_>, to: &Path) -> Result<FileKey> {
         let file = still.file;
         let (owner, size, mtime, shadow, gaps) = {
             let mut inner = file.lock();
@@ -223,14 +215,14 @@ impl Engine {
             })?),
         };
         let new = New { mode: owner.mode, umask: 0, uid: owner.uid, gid: owner.gid };
-        let (target, made) = store.create(to, &new)?;
+        let (target, made) = self.backing.create(to, &new)?;
         let whole = Whole { shadow, theirs, gaps, size, mtime };
         if let Err(error) = self.copy_whole(&whole, &*target) {
             // A part of it must not lie there as if it were the file.
-            let _ = store.unlink(to);
+            let _ = self.backing.unlink(to);
             return Err(error);
         }
-        Ok((size, made.key))
+        Ok(made.key)
     }
 
     fn copy_whole(&self, whole: &Whole, target: &dyn BackingFile) -> Result<()> {
@@ -251,38 +243,6 @@ impl Engine {
         target.set_times(None, Some(*mtime))?;
         target.sync()
     }
-
-    /// Writes every file that has dirty bytes to another store, whole where the rest of it can be
-    /// had. The tier stays as it is.
-    pub fn export_dirty(&self, to: &dyn BackingStore, progress: &Progress) -> Report {
-        let mut files = self.select(&[]);
-        files.retain(|file| file.lock().state.is_dirty());
-        progress.total_files.store(files.len() as u64, Relaxed);
-        let mut report = Report::default();
-        for file in files {
-            if progress.is_cancelled() {
-                report.cancelled = true;
-                break;
-            }
-            let Some(path) = file.path() else { continue };
-            make_parents(to, &path);
-            let exported =
-                self.hold_still(&file).and_then(|still| self.export_file(&still, to, &path));
-            match exported {
-                Ok((bytes, _)) => {
-                    report.files += 1;
-                    report.bytes += bytes;
-                    progress.done_files.fetch_add(1, Relaxed);
-                    progress.done_bytes.fetch_add(bytes, Relaxed);
-                }
-                Err(e) => {
-                    progress.failed_files.fetch_add(1, Relaxed);
-                    report.failures.push(failure(&file.lock(), &e));
-                }
-            }
-        }
-        report
-    }
 }
 
 /// Fetches what is absent of `[at, at + buf.len())` into `buf`.
@@ -300,18 +260,4 @@ fn patch(buf: &mut [u8], at: u64, gaps: &[(u64, u64)], theirs: &dyn BackingFile)
         }
     }
     Ok(())
-}
-
-pub(crate) fn make_parents(store: &dyn BackingStore, path: &Path) {
-    let mut parents: Vec<&Path> = path.ancestors().skip(1).collect();
-    parents.reverse();
-    for parent in parents.into_iter().filter(|p| !p.as_os_str().is_empty()) {
-        let new = New {
-            mode: 0o755,
-            umask: 0,
-            uid: rustix::process::getuid().as_raw(),
-            gid: rustix::process::getgid().as_raw(),
-        };
-        let _ = store.mkdir(parent, &new);
-    }
 }

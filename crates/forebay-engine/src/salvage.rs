@@ -1,11 +1,12 @@
-//! Saving what a tier holds when its backing store or its index is gone.
+//! Saving what a tier holds to another place than its backing store.
 //!
 //! Reads the tier as [`crate::check`] does and changes nothing in it, so it can be repeated, and
-//! the tier can still be recovered in the ordinary way when the backing store comes back.
+//! the tier can still be recovered in the ordinary way. There is no engine, hence no drain. The
+//! backing store, where there is one, is a [`Source`], which can only be read.
 //!
-//! Without the backing store nobody can say whether a rename or unlink under way at the time of a
-//! crash happened, and absent bytes cannot be had: both are told. Without the index the log still
-//! names what changed last; a shadow file that no record speaks of is saved under its number.
+//! Nobody settles a rename or unlink that was under way at the time of a crash: it is told. Absent
+//! bytes that cannot be had become holes, and are told too. Without the index the log still names
+//! what changed last; a shadow file that no record speaks of is saved under its number.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -18,11 +19,14 @@ use crate::fill::CHUNK;
 use crate::index::{self, Loaded};
 use crate::log::{FileId, Intent};
 use crate::media::{DirMedia, Media, Open};
-use crate::recover::boot_id;
+use crate::recover::{RecoveryReport, boot_id};
 use crate::report::{Failure, Progress, Report};
-use crate::resolve::make_parents;
-use crate::state::{Boot, FileState, Owner, Verdict};
+use crate::state::{Boot, FileState, Owner, Record, Verdict};
 use crate::tier::{self, SHADOW_DIRS};
+
+mod source;
+
+use source::{Source, Theirs};
 
 /// Where bytes go whose name is not known.
 const NAMELESS: &str = "unnamed";
@@ -31,7 +35,7 @@ const NAMELESS: &str = "unnamed";
 #[derive(Debug, Default)]
 pub struct Salvaged {
     pub report: Report,
-    pub problems: Vec<String>,
+    pub found: RecoveryReport,
 }
 
 /// One file to be written.
@@ -44,30 +48,40 @@ struct Piece<'a> {
     present: Vec<(u64, u64)>,
 }
 
+/// How many bytes were fetched from the backing store; else, in words, what was not.
+type Fetched = std::result::Result<u64, String>;
+
 struct Salvage<'a> {
     media: DirMedia,
+    from: Option<Source<'a>>,
     to: &'a dyn BackingStore,
     progress: &'a Progress,
     done: Salvaged,
 }
 
-/// Writes every file with dirty bytes of the tier in `dir` to the store `to`, as far as the tier
-/// has it. A file of which a part is only on the backing store is written with holes there, and
-/// listed among the failures.
+/// Writes every file with dirty bytes of the tier in `dir` to the store `to`. What the tier has not
+/// is read from the backing store `from`; where that cannot be, a hole stands for it, and the file
+/// is listed among the failures. Nothing is changed in the tier or in `from`.
 ///
 /// # Errors
 ///
 /// If there is no tier, or somebody uses it.
-pub fn salvage(dir: &Path, to: &dyn BackingStore, progress: &Progress) -> Result<Salvaged> {
+pub fn salvage(
+    dir: &Path,
+    from: Option<&dyn BackingStore>,
+    to: &dyn BackingStore,
+    progress: &Progress,
+) -> Result<Salvaged> {
     let _lock = tier::lock_existing(dir)?;
     let media =
         DirMedia::open(dir).map_err(|e| Error::io(e, format!("the tier {}", dir.display())))?;
-    let mut salvage = Salvage { media, to, progress, done: Salvaged::default() };
+    let from = from.map(Source::of);
+    let mut salvage = Salvage { media, from, to, progress, done: Salvaged::default() };
     match index::load_read_only(&salvage.media) {
         Ok(loaded) => salvage.named(loaded),
         Err(e) => {
             let text = format!("the index cannot be read ({e}): names come from its log alone");
-            salvage.done.problems.push(text);
+            salvage.done.found.problems.push(text);
             let loaded = index::load_logs(&salvage.media);
             let known = loaded.files.keys().copied().collect();
             salvage.named(loaded);
@@ -80,47 +94,100 @@ pub fn salvage(dir: &Path, to: &dyn BackingStore, progress: &Progress) -> Result
 impl Salvage<'_> {
     fn named(&mut self, loaded: Loaded) {
         let boot = loaded.boot(&boot_id());
-        self.done.problems.extend(loaded.problems);
-        self.done.problems.extend(loaded.intents.into_values().map(under_way));
+        self.done.found.same_boot = boot == Boot::Kept;
+        self.done.found.clean_shutdown = loaded.clean_shutdown;
+        self.done.found.problems.extend(loaded.problems);
+        self.done.found.problems.extend(loaded.intents.into_values().map(under_way));
+        self.done.found.files += loaded.files.len() as u64;
         let dirty: Vec<_> =
             loaded.files.into_iter().filter(|(_, state)| state.may_be_dirty(boot)).collect();
         self.progress.total_files.fetch_add(dirty.len() as u64, Relaxed);
-        for (id, mut state) in dirty {
+        for (id, state) in dirty {
             if self.stop() {
                 return;
             }
-            let shadow = self.media.stat(&tier::shadow_name(id)).ok();
-            let before = state.dirty_bytes();
-            let found = shadow.map(|stat| (stat.len, stat.mtime));
-            match state.recover(boot, found, now_ms()) {
-                Verdict::Keep if state.is_dirty() => self.file(id, &state),
-                Verdict::Keep => {}
-                Verdict::Drop { .. } if boot == Boot::Lost && found.is_some() => {}
-                Verdict::Drop { .. } => {
-                    let text = format!("{before} dirty bytes are lost: no shadow file");
-                    self.failed(&state.display_path(), text);
+            self.dirty_file(id, state, boot);
+        }
+    }
+
+    fn dirty_file(&mut self, id: FileId, mut record: Record, boot: Boot) {
+        let found = self.shadow_of(id, &record);
+        let before = record.dirty_bytes_after(boot);
+        let verdict = record.recover(boot, found, now_ms());
+        let lost = before.saturating_sub(record.dirty_bytes());
+        match verdict {
+            Verdict::Drop { .. } if boot == Boot::Kept || found.is_none() => {
+                let text = format!("{before} dirty bytes are lost: no shadow file");
+                return self.failed(&record.display_path(), text);
+            }
+            Verdict::Drop { lost_dirty } => self.dropped(lost_dirty),
+            Verdict::Keep => self.dropped(lost),
+        }
+        if verdict == Verdict::Keep && record.is_dirty() {
+            self.done.found.dirty_files += 1;
+            self.done.found.dirty_bytes += record.dirty_bytes();
+            self.file(id, &record);
+        }
+    }
+
+    /// Of a file that is dirty in its size alone the shadow file may never have been made.
+    fn shadow_of(&self, id: FileId, state: &FileState) -> Option<(u64, Timestamp)> {
+        let needs_none = state.ranges.count() == 0 && !state.flags.opaque;
+        match self.media.stat(&tier::shadow_name(id)) {
+            Ok(stat) => Some((stat.len, stat.mtime)),
+            Err(_) => needs_none.then_some((state.size, state.mtime)),
+        }
+    }
+
+    fn file(&mut self, id: FileId, record: &Record) {
+        let path = record.display_path();
+        let present = record.ranges.iter().map(|run| (run.start, run.end)).collect();
+        let (owner, size, mtime) = (record.owner, record.size, record.mtime);
+        let copied = self.copy(Piece { id, path: &path, owner, size, mtime, present }, |target| {
+            self.rest(record, target)
+        });
+        match copied {
+            Ok((bytes, rest)) => {
+                self.saved(bytes);
+                if let Err(why) = rest {
+                    self.failed(&path, why);
                 }
             }
+            Err(e) => self.failed(&path, e.to_string()),
         }
     }
 
-    fn file(&mut self, id: FileId, state: &FileState) {
-        let path = state.display_path();
-        let present = state.ranges.iter().map(|run| (run.start, run.end)).collect();
-        let (owner, size, mtime) = (state.owner, state.size, state.mtime);
-        match self.copy(Piece { id, path: &path, owner, size, mtime, present }) {
-            Ok(bytes) => self.saved(bytes),
-            Err(e) => return self.failed(&path, e.to_string()),
+    /// Fetches what the tier has not of a file. The error says what is missing, or what is there
+    /// in its place.
+    fn rest(&self, record: &Record, target: &dyn BackingFile) -> Fetched {
+        let gaps = record.ranges.gaps(0, record.size);
+        let absent: u64 = gaps.iter().map(|(a, b)| b - a).sum();
+        if absent == 0 {
+            return Ok(0);
         }
-        let absent: u64 = state.ranges.gaps(0, state.size).iter().map(|(a, b)| b - a).sum();
-        if absent > 0 {
-            let text =
-                format!("{absent} bytes are only on the backing store: holes stand for them");
-            self.failed(&path, text);
+        let holes = |why: &str| {
+            format!("{absent} bytes are only on the backing store{why}: holes stand for them")
+        };
+        let Some(from) = &self.from else { return Err(holes("")) };
+        let fetched = from
+            .open(record.paths.iter().map(AsRef::as_ref), record.key)
+            .and_then(|theirs| fetch(&theirs, &gaps, target).map(|()| theirs.version));
+        match fetched {
+            Err(why) => Err(holes(&format!(" ({why})"))),
+            // Our own flush, which a crash has cut off, has changed what is dirty alone.
+            Ok(version) if version == record.base || record.flags.flush_open => Ok(absent),
+            Ok(_) => Err(format!(
+                "the backing file has changed: {absent} bytes that the tier has not are of its new version"
+            )),
         }
     }
 
-    fn copy(&self, piece: Piece<'_>) -> Result<u64> {
+    /// Returns how many bytes were written, and what came of `rest`.
+    fn copy(
+        &self,
+        piece: Piece<'_>,
+        rest: impl FnOnce(&dyn BackingFile) -> Fetched,
+    ) -> Result<(u64, std::result::Result<(), String>)> {
         make_parents(self.to, piece.path);
         let Owner { mode, uid, gid, .. } = piece.owner;
         let (target, _) = self.to.create(piece.path, &New { mode, umask: 0, uid, gid })?;
@@ -129,9 +196,11 @@ impl Salvage<'_> {
             false => self.copy_bytes(piece.id, &piece.present, &*target)?,
         };
         target.set_len(piece.size)?;
+        let fetched = rest(&*target);
         target.set_times(None, Some(piece.mtime))?;
         target.sync()?;
-        Ok(bytes)
+        let theirs = fetched.as_ref().copied().unwrap_or(0);
+        Ok((bytes + theirs, fetched.map(drop)))
     }
 
     fn copy_bytes(
@@ -191,11 +260,11 @@ impl Salvage<'_> {
             nlink: 1,
         };
         let (size, mtime, present) = (stat.len, stat.mtime, vec![(0, stat.len)]);
-        match self.copy(Piece { id, path: &path, owner, size, mtime, present }) {
-            Ok(bytes) => {
+        match self.copy(Piece { id, path: &path, owner, size, mtime, present }, |_| Ok(0)) {
+            Ok((bytes, _)) => {
                 self.saved(bytes);
                 let text = "its name and what of it is newer than the backing store are not known";
-                self.done.problems.push(format!("{}: {text}", path.display()));
+                self.done.found.problems.push(format!("{}: {text}", path.display()));
             }
             Err(e) => self.failed(&path, e.to_string()),
         }
@@ -204,6 +273,11 @@ impl Salvage<'_> {
     fn stop(&mut self) -> bool {
         self.done.report.cancelled |= self.progress.is_cancelled();
         self.done.report.cancelled
+    }
+
+    fn dropped(&mut self, bytes: u64) {
+        self.done.found.dropped_bytes += bytes;
+        self.done.found.dropped_files += u64::from(bytes > 0);
     }
 
     fn saved(&mut self, bytes: u64) {
@@ -216,6 +290,35 @@ impl Salvage<'_> {
     fn failed(&mut self, path: &Path, error: String) {
         self.progress.failed_files.fetch_add(1, Relaxed);
         self.done.report.failures.push(Failure { path: path.into(), state: "failed", error });
+    }
+}
+
+/// Copies `gaps` from the backing store.
+fn fetch(theirs: &Theirs, gaps: &[(u64, u64)], target: &dyn BackingFile) -> Result<()> {
+    let mut buf = vec![0; CHUNK as usize];
+    for &(start, end) in gaps {
+        let mut at = start;
+        while at < end {
+            let part = &mut buf[..(end - at).min(CHUNK) as usize];
+            theirs.read(part, at)?;
+            target.write_at(part, at)?;
+            at += part.len() as u64;
+        }
+    }
+    Ok(())
+}
+
+fn make_parents(store: &dyn BackingStore, path: &Path) {
+    let mut parents: Vec<&Path> = path.ancestors().skip(1).collect();
+    parents.reverse();
+    for parent in parents.into_iter().filter(|p| !p.as_os_str().is_empty()) {
+        let new = New {
+            mode: 0o755,
+            umask: 0,
+            uid: rustix::process::getuid().as_raw(),
+            gid: rustix::process::getgid().as_raw(),
+        };
+        let _ = store.mkdir(parent, &new);
     }
 }
 

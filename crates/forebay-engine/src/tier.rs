@@ -98,6 +98,11 @@ impl Tier {
         Ok(read_superblock(dir)?.backing)
     }
 
+    /// Compares the tier in `dir` with a backing store (S11), without touching it.
+    pub fn belongs(dir: &Path, backing: &TierOwner) -> Result<()> {
+        check_owner(dir, backing).map(drop)
+    }
+
     pub fn socket_path(dir: &Path) -> PathBuf {
         dir.join("run/control.sock")
     }

@@ -17,6 +17,7 @@ mod media;
 mod model;
 mod power_cut;
 mod quota;
+mod rescue;
 mod reserved;
 mod resolve;
 mod rng;

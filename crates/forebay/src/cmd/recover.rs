@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::job::tell_failures;
 use super::trial::TrialArgs;
-use crate::config::ConfigFlags;
+use crate::config::{ConfigFlags, Settings};
 use crate::daemon;
 use crate::mounts::name_user;
 use crate::signals;
@@ -31,8 +31,9 @@ Examples:
 
 For a machine that died, or whose flash was moved to another: every dirty byte goes to the backing
 store, without a mount. With --to the dirty files go to another directory instead, and stay dirty
-in the tier; that works without the backing store, too, and with a damaged index: what only the
-backing store has is then missing, and said to be. The tier must not be mounted.";
+in the tier: it and the backing store are only read. That works without the backing store, too, and
+with a damaged index: what only the backing store has is then missing, and said to be. The tier must
+not be mounted.";
 
 /// Flush all dirty bytes of a tier that is not mounted.
 #[derive(Debug, clap::Args)]
@@ -72,7 +73,7 @@ impl Recovered {
     fn salvaged(salvaged: Salvaged, tier: &Path) -> Result<Recovered> {
         let left = forebay_engine::check(tier)?;
         Ok(Recovered {
-            found: RecoveryReport { problems: salvaged.problems, ..RecoveryReport::default() },
+            found: salvaged.found,
             report: salvaged.report,
             left_files: left.dirty_files,
             left_bytes: left.dirty_bytes,
@@ -105,25 +106,21 @@ fn recover(args: &Args) -> Result<Recovered> {
     let settings = args.config.load()?;
     let owner = Tier::owner(&args.tier)?;
     let backing = args.backing.as_deref().unwrap_or(&owner.path);
-    let target = args.to.as_deref().map(|dir| open_target(dir, &args.tier)).transpose()?;
-    let store = match (open_backing(backing, args), &target) {
-        (Err(error), Some(target)) => return salvage(args, target, &error),
-        (store, _) => store?,
-    };
-    let path = backing.canonicalize().unwrap_or_else(|_| backing.into());
-    let owner = TierOwner { path, identity: store.identity()? };
-    let tier = Tier::open(&args.tier, &owner).map_err(|error| name_user(&args.tier, error))?;
+    match &args.to {
+        Some(to) => rescue(args, &open_target(to, &args.tier)?, backing),
+        None => bring_home(args, settings, backing),
+    }
+}
+
+fn bring_home(args: &Args, settings: Settings, backing: &Path) -> Result<Recovered> {
+    let store = open_backing(backing, args, Access::ReadWrite)?;
+    let tier = Tier::open(&args.tier, &identified(&*store, backing)?)
+        .map_err(|error| name_user(&args.tier, error))?;
     let held = daemon::held_in(&args.tier);
-    let started = Engine::start_holding(tier, store, settings.engine, settings.tunables, &held);
-    let (engine, _holds) = match (started, &target) {
-        (Err(e), Some(target)) if e.kind() == Kind::WrongTier => return salvage(args, target, &e),
-        (started, _) => started?,
-    };
+    let (engine, _holds) =
+        Engine::start_holding(tier, store, settings.engine, settings.tunables, &held)?;
     let progress = Arc::new(Progress::default());
-    let report = watched(&progress, || match &target {
-        Some(target) => engine.export_dirty(target, &progress),
-        None => engine.flush(&[], &progress),
-    });
+    let report = watched(&progress, || engine.flush(&[], &progress));
     // What could not be flushed above is not tried again: the report would be told twice.
     engine.shutdown(KeepDirty::Yes, &Progress::default(), None);
     let left = engine.status();
@@ -135,16 +132,31 @@ fn recover(args: &Args) -> Result<Recovered> {
     })
 }
 
-/// Saves to `target` what the tier has, without what `missing` tells is not there.
-fn salvage(args: &Args, target: &DirStore, missing: &Error) -> Result<Recovered> {
-    eprintln!("forebay: {missing}; saving what the tier alone has");
+/// Saves to `target` what the tier has; the rest of those files is read from the backing store,
+/// if it can be had. Neither is changed: no engine runs.
+fn rescue(args: &Args, target: &DirStore, backing: &Path) -> Result<Recovered> {
+    let ours = |store: &Arc<dyn BackingStore>| {
+        identified(&**store, backing).and_then(|owner| Tier::belongs(&args.tier, &owner))
+    };
+    let store = open_backing(backing, args, Access::Read)
+        .and_then(|store| ours(&store).map(|()| store))
+        .inspect_err(|error| eprintln!("forebay: {error}; saving what the tier alone has"))
+        .ok();
     let progress = Arc::new(Progress::default());
-    let salvaged = watched(&progress, || forebay_engine::salvage(&args.tier, target, &progress))?;
+    let salvaged = watched(&progress, || {
+        forebay_engine::salvage(&args.tier, store.as_deref(), target, &progress)
+    });
+    let salvaged = salvaged.map_err(|error| name_user(&args.tier, error))?;
     Recovered::salvaged(salvaged, &args.tier)
 }
 
-fn open_backing(path: &Path, args: &Args) -> Result<Arc<dyn BackingStore>> {
-    match daemon::open_store(path, &args.tier, Access::ReadWrite, &args.trial.trial()?) {
+fn identified(store: &dyn BackingStore, backing: &Path) -> Result<TierOwner> {
+    let path = backing.canonicalize().unwrap_or_else(|_| backing.into());
+    Ok(TierOwner { path, identity: store.identity()? })
+}
+
+fn open_backing(path: &Path, args: &Args, access: Access) -> Result<Arc<dyn BackingStore>> {
+    match daemon::open_store(path, &args.tier, access, &args.trial.trial()?) {
         Ok(stack) => Ok(stack.store),
         Err(error) => {
             let hint = "the tier's backing store; if it moved, name it with --backing, or save \

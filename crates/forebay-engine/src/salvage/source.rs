@@ -1,0 +1,56 @@
+//! The backing store as a rescue sees it.
+//!
+//! A rescue is asked for because the store is to be spared, or not to be trusted. [`Source`] keeps
+//! the store to itself and offers no call that changes anything there.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use forebay_backing::{Access, BackingFile, BackingStore, Error, FileKey, Result, Version};
+
+pub struct Source<'a>(&'a dyn BackingStore);
+
+/// A file of the store, to be read.
+pub struct Theirs {
+    file: Arc<dyn BackingFile>,
+    pub version: Version,
+}
+
+impl<'a> Source<'a> {
+    pub fn of(store: &'a dyn BackingStore) -> Source<'a> {
+        Source(store)
+    }
+
+    /// Opens the file with this key, by the first of `names` that it has.
+    ///
+    /// # Errors
+    ///
+    /// ESTALE if other files have its names; else what the store says of the last one.
+    pub fn open<'n>(&self, names: impl Iterator<Item = &'n Path>, key: FileKey) -> Result<Theirs> {
+        let mut why = Error::os(libc::ENOENT, "it has no name");
+        for name in names {
+            match self.0.open_seen(name, Access::Read) {
+                Ok((file, attr)) if attr.key == key => {
+                    return Ok(Theirs { file, version: attr.version() });
+                }
+                Ok(_) => why = Error::os(libc::ESTALE, format!("{} was replaced", name.display())),
+                Err(error) => why = error,
+            }
+        }
+        Err(why)
+    }
+}
+
+impl Theirs {
+    /// Fills `buf` with the bytes from `at` on.
+    ///
+    /// # Errors
+    ///
+    /// EIO if the file ends before.
+    pub fn read(&self, buf: &mut [u8], at: u64) -> Result<()> {
+        match self.file.read_at(buf, at)? == buf.len() {
+            true => Ok(()),
+            false => Err(Error::os(libc::EIO, "the file there is shorter now")),
+        }
+    }
+}
