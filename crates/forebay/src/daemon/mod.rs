@@ -189,7 +189,8 @@ fn start_log(settings: &Settings, places: &Places, background: bool) -> Result<(
     let run_dir = log_dir(places);
     std::fs::create_dir_all(&run_dir).map_err(|e| Error::io(e, run_dir.display().to_string()))?;
     let default = background.then(|| run_dir.join("forebay.log"));
-    log::start(&settings.log, settings.log.file.clone().or(default).as_deref())
+    let stderr = if background { log::Stderr::Unread } else { log::Stderr::Read };
+    log::start(&settings.log, settings.log.file.clone().or(default).as_deref(), stderr)
 }
 
 fn log_dir(places: &Places) -> PathBuf {

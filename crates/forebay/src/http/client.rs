@@ -14,6 +14,9 @@ use super::socket;
 /// The daemon answers from memory; one that takes this long hangs.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
+/// To be let in, for who only looks who is there.
+const GLANCE: Duration = Duration::from_secs(2);
+
 /// What a connection attempt tells of a daemon.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Liveness {
@@ -52,7 +55,7 @@ impl Client {
 
     pub fn liveness(&self) -> Liveness {
         use io::ErrorKind::{ConnectionRefused, NotFound};
-        match socket::connect(&self.socket) {
+        match socket::connect(&self.socket, GLANCE) {
             Err(e) if matches!(e.kind(), ConnectionRefused | NotFound) => Liveness::Dead,
             _ => Liveness::Alive,
         }
@@ -60,13 +63,16 @@ impl Client {
 
     /// The daemon's process, as the kernel knows it; works when the daemon does not answer.
     pub fn daemon_pid(&self) -> Option<rustix::process::Pid> {
-        let stream = socket::connect(&self.socket).ok()?;
+        let stream = socket::connect(&self.socket, GLANCE).ok()?;
         Some(rustix::net::sockopt::socket_peercred(&stream).ok()?.pid)
     }
 
     /// Sends one request and reads the answer. An answer that is an error becomes one here.
     pub fn ask(&self, method: &str, path: &str, body: &Value) -> Result<Value> {
-        let stream = socket::connect(&self.socket).map_err(|e| self.unreachable(&e))?;
+        let stream = socket::connect(&self.socket, TIMEOUT).map_err(|e| match e.kind() {
+            io::ErrorKind::WouldBlock => self.silent(&e),
+            _ => self.unreachable(&e),
+        })?;
         let (status, answer) = exchange(stream, method, path, body).map_err(|e| self.silent(&e))?;
         match status {
             200..300 => Ok(answer),
@@ -220,7 +226,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s.sock");
         serve(&path, echo).unwrap();
-        let mut stream = socket::connect(&path).unwrap();
+        let mut stream = socket::connect(&path, TIMEOUT).unwrap();
         stream.write_all(b"PUT /x HTTP/1.0\r\nContent-Length: 3\r\n\r\n{{{").unwrap();
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).unwrap();

@@ -1,74 +1,39 @@
-//! The serving end: a listener, a few threads, one handler.
+//! The serving end. One thread holds all connections of a door and never blocks on one of them; a
+//! few others answer requests that have come in full. What clients may take is in `limits.rs`.
 
-use std::io::{self, Read};
+use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay_backing::{Error, Result};
-use serde_json::Value;
-use tiny_http::{Header, Listener, Response, Server};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fd::OwnedFd;
+use rustix::io::{Errno, ioctl_fionbio};
+use rustix::net::{SocketFlags, accept_with};
+use serde_json::json;
 
+use super::answer::{Outgoing, Reply};
+use super::connection::Connection;
+use super::limits::{ACCEPT_PAUSE, BUFFERED_BYTES, CONTROL, Limits, METRICS};
+use super::request::{Refusal, Request, Whole};
 use super::socket;
 
-/// Enough that one slow listing does not hold up a status.
-const THREADS: usize = 4;
+/// As much is read of a connection before the next one has its turn.
+const READ_BYTES: usize = 64 << 10;
 
-/// How long after a client was seen the server is looked at again.
-const RETRY: Duration = Duration::from_millis(100);
-
-/// Descriptors that must be free before the server is started again.
-const SPARE: usize = 4;
-
-/// A request longer than this is refused: the longest sensible one lists some thousand paths.
-const BODY_MAX: u64 = 16 << 20;
-
-pub struct Request {
-    /// `GET`, `PUT`, ...
-    pub method: String,
-    /// Without the query, such as `/v1/jobs/7`.
-    pub path: String,
-    /// Decoded pairs in their order.
-    pub query: Vec<(String, String)>,
-    /// `Null` when there was no body.
-    pub body: Value,
-}
-
-pub enum Body {
-    Json(Value),
-    /// With its content type.
-    Text(&'static str, String),
-}
-
-pub struct Reply {
-    pub status: u16,
-    pub body: Body,
-    /// Called when the answer is on its way: what must not happen before.
-    pub then: Option<Box<dyn FnOnce() + Send>>,
-}
-
-impl Reply {
-    pub fn new(status: u16, body: Value) -> Reply {
-        Reply { status, body: Body::Json(body), then: None }
-    }
-
-    pub fn text(content_type: &'static str, text: String) -> Reply {
-        Reply { status: 200, body: Body::Text(content_type, text), then: None }
-    }
-}
-
-/// Answers requests until the process ends.
+/// Answers requests on a Unix socket until the process ends.
 pub fn serve<H>(path: &Path, handler: H) -> Result<()>
 where
     H: Fn(Request) -> Reply + Send + Sync + 'static,
 {
-    let failed = |e| Error::io(e, format!("control socket {}", path.display()));
-    let listener: UnixListener = socket::bind(path).map_err(failed)?;
-    start(listener.into(), THREADS, &format!("control socket {}", path.display()), handler)
+    let what = format!("control socket {}", path.display());
+    let listener = socket::bind(path).map_err(|e| Error::io(e, what.clone()))?;
+    Door::open(listener.into(), "control", &CONTROL, handler).map_err(|e| Error::io(e, what))
 }
 
 /// The same on an address of this machine, for who only looks.
@@ -78,174 +43,237 @@ where
 {
     let listener = TcpListener::bind(address)
         .map_err(|e| Error::io(e, format!("metrics-listen {address}: choose another port")))?;
-    start(listener.into(), 1, &format!("metrics-listen {address}"), handler)
+    Door::open(listener.into(), "metrics", &METRICS, handler)
+        .map_err(|e| Error::io(e, format!("metrics-listen {address}")))
 }
 
-fn start<H>(listener: Listener, threads: usize, what: &str, handler: H) -> Result<()>
-where
-    H: Fn(Request) -> Reply + Send + Sync + 'static,
-{
-    let failed = |e| Error::io(e, what);
-    let kept = clone(&listener).map_err(failed)?;
-    let handler = Arc::new(handler);
-    let server = Serving::start(listener, threads, handler.clone()).map_err(failed)?;
-    thread::Builder::new()
-        .name("control-watch".into())
-        .spawn(move || {
-            watch(&kept, server, || Serving::start(spare(&kept)?, threads, handler.clone()))
-        })
-        .map_err(failed)?;
-    Ok(())
+/// A listener, its connections, and those who answer.
+struct Door {
+    name: &'static str,
+    limits: &'static Limits,
+    listener: OwnedFd,
+    connections: BTreeMap<u64, Connection>,
+    next: u64,
+    requests: Sender<(u64, Whole)>,
+    answers: Receiver<(u64, Outgoing)>,
+    /// Readable when there are answers.
+    bell: Arc<OwnedFd>,
+    /// No descriptor was left for a client: until then nobody is accepted.
+    pause: Option<Instant>,
+    scratch: Vec<u8>,
 }
 
-/// A server that accepts until it finds no descriptor for a client: that ends it.
-struct Serving {
-    server: Arc<Server>,
-    threads: usize,
-    /// Its listener's number and what lay there.
-    listener: (RawFd, PathBuf),
+/// What a poll found.
+struct Found {
+    clients: bool,
+    ready: Vec<u64>,
 }
 
-impl Serving {
-    fn start<H>(listener: Listener, threads: usize, handler: Arc<H>) -> io::Result<Serving>
+impl Door {
+    fn open<H>(
+        listener: OwnedFd,
+        name: &'static str,
+        limits: &'static Limits,
+        handler: H,
+    ) -> std::io::Result<()>
     where
         H: Fn(Request) -> Reply + Send + Sync + 'static,
     {
-        let number = number(&listener);
-        let listener_is = (number, what_is(number)?);
-        let server = Arc::new(Server::from_listener(listener, None).map_err(io::Error::other)?);
-        for n in 0..threads {
-            let (server, handler) = (server.clone(), handler.clone());
-            thread::Builder::new()
-                .name(format!("control-{n}"))
-                .spawn(move || work(&server, handler.as_ref()))?;
+        ioctl_fionbio(&listener, true)?;
+        let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let (requests, tasks) = mpsc::channel();
+        let (done, answers) = mpsc::channel();
+        let answerers =
+            Arc::new(Answerers { tasks: Mutex::new(tasks), handler, bell: bell.clone() });
+        for n in 0..limits.threads {
+            let (answerers, done) = (answerers.clone(), done.clone());
+            let thread = thread::Builder::new().name(format!("{name}-{n}"));
+            thread.spawn(move || answerers.work(&done))?;
         }
-        Ok(Serving { server, threads, listener: listener_is })
-    }
-
-    fn accepts(&self) -> bool {
-        what_is(self.listener.0).is_ok_and(|now| now == self.listener.1)
-    }
-
-    /// Lets its threads go. What is left of it stays: dropped, it would remove the socket's name.
-    fn end(self) {
-        (0..self.threads).for_each(|_| self.server.unblock());
-        std::mem::forget(self.server);
-    }
-}
-
-/// Starts the server again when it has ended and a client waits.
-fn watch(kept: &Listener, mut server: Serving, again: impl Fn() -> io::Result<Serving>) {
-    loop {
-        wait_for_client(kept);
-        if !server.accepts()
-            && let Ok(next) = again()
-        {
-            std::mem::replace(&mut server, next).end();
-            tracing::warn!(
-                "the control socket had no descriptor left for a client; it answers again"
-            );
-        }
-        thread::sleep(RETRY);
-    }
-}
-
-fn wait_for_client(listener: &Listener) {
-    let interest = rustix::event::PollFlags::IN;
-    let mut waits = match listener {
-        Listener::Tcp(socket) => [rustix::event::PollFd::new(socket, interest)],
-        Listener::Unix(socket) => [rustix::event::PollFd::new(socket, interest)],
-    };
-    let _ = rustix::event::poll(&mut waits, None);
-}
-
-/// Another descriptor of it, if there are some more for clients.
-fn spare(listener: &Listener) -> io::Result<Listener> {
-    let _for_clients = (0..SPARE).map(|_| clone(listener)).collect::<io::Result<Vec<_>>>()?;
-    clone(listener)
-}
-
-fn clone(listener: &Listener) -> io::Result<Listener> {
-    Ok(match listener {
-        Listener::Tcp(socket) => socket.try_clone()?.into(),
-        Listener::Unix(socket) => socket.try_clone()?.into(),
-    })
-}
-
-fn number(listener: &Listener) -> RawFd {
-    match listener {
-        Listener::Tcp(socket) => socket.as_raw_fd(),
-        Listener::Unix(socket) => socket.as_raw_fd(),
-    }
-}
-
-fn what_is(descriptor: RawFd) -> io::Result<PathBuf> {
-    std::fs::read_link(format!("/proc/self/fd/{descriptor}"))
-}
-
-fn work(server: &Server, handler: &(impl Fn(Request) -> Reply + Send + Sync)) {
-    for mut request in server.incoming_requests() {
-        let reply = match read(&mut request) {
-            Ok(request) => handler(request),
-            Err(message) => Reply::new(400, serde_json::json!({ "error": message })),
+        let scratch = vec![0; READ_BYTES];
+        let connections = BTreeMap::new();
+        let mut door = Door {
+            name,
+            limits,
+            listener,
+            connections,
+            next: 0,
+            requests,
+            answers,
+            bell,
+            pause: None,
+            scratch,
         };
-        let (content_type, text) = match reply.body {
-            Body::Json(value) => ("application/json", value.to_string()),
-            Body::Text(content_type, text) => (content_type, text),
-        };
-        let header = Header::from_bytes("Content-Type", content_type);
-        let response = Response::from_string(text)
-            .with_status_code(reply.status)
-            .with_chunked_threshold(usize::MAX)
-            .with_header(header.expect("two constants in ASCII"));
-        // The client may have gone; nothing is left to be told.
-        let _ = request.respond(response);
-        if let Some(then) = reply.then {
-            then();
-        }
-    }
-}
-
-fn read(request: &mut tiny_http::Request) -> std::result::Result<Request, String> {
-    let mut body = Vec::new();
-    let mut limited = request.as_reader().take(BODY_MAX + 1);
-    limited.read_to_end(&mut body).map_err(|e| format!("body: {e}"))?;
-    if body.len() as u64 > BODY_MAX {
-        return Err(format!("body: longer than {BODY_MAX} bytes"));
-    }
-    let body = match body.is_empty() {
-        true => Value::Null,
-        false => serde_json::from_slice(&body).map_err(|e| format!("body: not JSON: {e}"))?,
-    };
-    let (path, query) = request.url().split_once('?').unwrap_or((request.url(), ""));
-    Ok(Request {
-        method: request.method().to_string(),
-        path: path.to_string(),
-        query: query.split('&').filter(|pair| !pair.is_empty()).map(decode_pair).collect(),
-        body,
-    })
-}
-
-fn decode_pair(pair: &str) -> (String, String) {
-    let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-    (decode(name), decode(value))
-}
-
-fn decode(text: &str) -> String {
-    let bytes = text.as_bytes();
-    let mut plain = Vec::with_capacity(bytes.len());
-    let mut i = 0;
-    while i < bytes.len() {
-        let hex = bytes.get(i + 1..i + 3).and_then(|hex| std::str::from_utf8(hex).ok());
-        match (bytes[i], hex.and_then(|hex| u8::from_str_radix(hex, 16).ok())) {
-            (b'%', Some(byte)) => {
-                plain.push(byte);
-                i += 2;
+        let thread = thread::Builder::new().name(format!("{name}-door"));
+        thread.spawn(move || {
+            loop {
+                door.turn();
             }
-            (b'+', _) => plain.push(b' '),
-            (byte, _) => plain.push(byte),
-        }
-        i += 1;
+        })?;
+        Ok(())
     }
-    String::from_utf8_lossy(&plain).into_owned()
+
+    fn turn(&mut self) {
+        let found = self.wait();
+        while let Ok((id, answer)) = self.answers.try_recv() {
+            self.with(id, |connection, _| connection.answer(answer));
+        }
+        for id in found.ready {
+            self.with(id, Connection::advance);
+            self.keep_within_buffers(id);
+        }
+        let now = Instant::now();
+        self.connections.retain(|_, connection| {
+            !connection.has_ended() && connection.deadline().is_none_or(|end| now < end)
+        });
+        if found.clients {
+            self.accept();
+        }
+    }
+
+    /// Has a connection do its part, and its request answered if it is whole.
+    fn with(&mut self, id: u64, act: impl FnOnce(&mut Connection, &mut [u8]) -> Option<Whole>) {
+        // It may have made way for another.
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        if let Some(whole) = act(connection, &mut self.scratch) {
+            self.requests.send((id, whole)).expect("those who answer live as long as the door");
+        }
+    }
+
+    /// Who sends while too much is held has come at a bad time.
+    fn keep_within_buffers(&mut self, id: u64) {
+        let held: usize = self.connections.values().map(Connection::buffered).sum();
+        let reads = self.connections.get(&id).is_some_and(Connection::is_reading);
+        if held > BUFFERED_BYTES && reads {
+            let why = "too many long requests at once; try again".into();
+            self.with(id, |connection, _| connection.refuse(Refusal { status: 503, why }));
+        }
+    }
+
+    /// Waits until there is something to do.
+    fn wait(&self) -> Found {
+        let now = Instant::now();
+        let accepts = self.accepts(now);
+        let listens = if accepts { PollFlags::IN } else { PollFlags::empty() };
+        let mut polled =
+            vec![PollFd::new(&self.bell, PollFlags::IN), PollFd::new(&self.listener, listens)];
+        let mut ids = Vec::new();
+        for (id, connection) in &self.connections {
+            if let Some(interest) = connection.interest() {
+                ids.push(*id);
+                polled.push(PollFd::from_borrowed_fd(connection.socket(), interest));
+            }
+        }
+        let limit = self.until_next(now).map(timespec);
+        if poll(&mut polled, limit.as_ref()).is_err() {
+            return Found { clients: false, ready: Vec::new() };
+        }
+        let rang = !polled[0].revents().is_empty();
+        let clients = accepts && !polled[1].revents().is_empty();
+        let is_ready =
+            |(id, polled): (u64, &PollFd<'_>)| (!polled.revents().is_empty()).then_some(id);
+        let ready = ids.into_iter().zip(&polled[2..]).filter_map(is_ready).collect();
+        if rang {
+            // Nothing is lost: the answers are looked for after this.
+            let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+        }
+        Found { clients, ready }
+    }
+
+    fn until_next(&self, now: Instant) -> Option<Duration> {
+        let deadlines = self.connections.values().filter_map(Connection::deadline);
+        let room = (!self.has_room(now)).then(|| now + self.limits.patience);
+        let next = deadlines.chain(self.pause.filter(|end| now < *end)).chain(room).min();
+        next.map(|at| at.saturating_duration_since(now))
+    }
+
+    fn accepts(&self, now: Instant) -> bool {
+        self.pause.is_none_or(|end| now >= end) && self.has_room(now)
+    }
+
+    fn has_room(&self, now: Instant) -> bool {
+        self.connections.len() < self.limits.connections || self.slowest(now).is_some()
+    }
+
+    /// The connection that has kept us waiting longest, if it has for long.
+    fn slowest(&self, now: Instant) -> Option<u64> {
+        let awaited =
+            |(id, connection): (&u64, &Connection)| Some((connection.awaited_since()?, *id));
+        let (since, id) = self.connections.iter().filter_map(awaited).min()?;
+        (now.saturating_duration_since(since) >= self.limits.patience).then_some(id)
+    }
+
+    /// Lets clients in, as many as there is room for.
+    fn accept(&mut self) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        while self.has_room(Instant::now()) {
+            match accept_with(&self.listener, flags) {
+                Ok(socket) => self.admit(socket),
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(Errno::AGAIN) => break,
+                Err(error) => return self.rest(error),
+            }
+        }
+        if self.pause.take().is_some() {
+            tracing::warn!("the {} door lets clients in again", self.name);
+        }
+    }
+
+    fn admit(&mut self, socket: OwnedFd) {
+        if self.connections.len() >= self.limits.connections
+            && let Some(slowest) = self.slowest(Instant::now())
+        {
+            self.connections.remove(&slowest);
+        }
+        let id = self.next;
+        self.next += 1;
+        self.connections.insert(id, Connection::new(socket, self.limits));
+        // Most requests are there with their connection.
+        self.with(id, Connection::advance);
+    }
+
+    /// There is no descriptor or no memory for a client: they wait in the queue meanwhile.
+    fn rest(&mut self, error: Errno) {
+        if self.pause.is_none() {
+            tracing::warn!("the {} door lets nobody in for now: {error}", self.name);
+        }
+        self.pause = Some(Instant::now() + ACCEPT_PAUSE);
+    }
+}
+
+fn timespec(time: Duration) -> Timespec {
+    // Rounded up: a deadline that is not quite there would be waited for in a circle.
+    let time = time + Duration::from_millis(1);
+    Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) }
+}
+
+/// Those who answer.
+struct Answerers<H> {
+    tasks: Mutex<Receiver<(u64, Whole)>>,
+    handler: H,
+    bell: Arc<OwnedFd>,
+}
+
+impl<H: Fn(Request) -> Reply> Answerers<H> {
+    fn work(&self, done: &Sender<(u64, Outgoing)>) {
+        while let Some((id, whole)) = self.next() {
+            let reply = whole.read().map_or_else(Reply::from, |request| self.answer(request));
+            let answer = Outgoing::new(reply, &whole.method, whole.after);
+            if done.send((id, answer)).is_err() {
+                return;
+            }
+            let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
+        }
+    }
+
+    fn next(&self) -> Option<(u64, Whole)> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()
+    }
+
+    /// A request that is our undoing must not take the door with it. The log has the panic.
+    fn answer(&self, request: Request) -> Reply {
+        let answer = catch_unwind(AssertUnwindSafe(|| (self.handler)(request)));
+        let broken = |_| Reply::new(500, json!({ "error": "the daemon failed; see its log" }));
+        answer.unwrap_or_else(broken)
+    }
 }

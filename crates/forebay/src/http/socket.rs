@@ -6,6 +6,10 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 
 /// `sun_path` holds 107 bytes and a NUL; a round number below it leaves nothing to chance.
 const PATH_MAX: usize = 100;
@@ -22,8 +26,13 @@ pub fn bind(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-pub fn connect(path: &Path) -> io::Result<UnixStream> {
-    with_short_path(path, |short| UnixStream::connect(short))
+/// Connects within `patience`: the queue of a daemon that hangs may be full.
+pub fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
+    with_short_path(path, |short| Ok(net::connect(&socket, &SocketAddrUnix::new(short)?)?))?;
+    Ok(socket.into())
 }
 
 /// Calls with a name of the socket that fits, by way of a descriptor of its directory.

@@ -1,0 +1,190 @@
+//! One client's connection: it reads a request, waits for the answer, writes it, and again. Nothing
+//! here blocks.
+
+use std::time::{Duration, Instant};
+
+use rustix::event::PollFlags;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
+
+use super::answer::{CONTINUE, Outgoing, Reply};
+use super::limits::{ANSWER_TIME, BODY_TIME, HEAD_TIME, IDLE_TIME, LINGER_TIME, Limits};
+use super::request::{After, Incoming, Phase, Refusal, Step, Whole};
+
+pub struct Connection {
+    socket: OwnedFd,
+    incoming: Incoming,
+    state: State,
+    /// When it came into this state.
+    since: Instant,
+}
+
+enum State {
+    Reading(Phase),
+    /// The answer is being made to a request of so many bytes.
+    Answering(usize),
+    Writing(Outgoing),
+    /// It was refused and may still be sending: what it sends is thrown away.
+    Lingering,
+    Ended,
+}
+
+impl Connection {
+    pub fn new(socket: OwnedFd, limits: &Limits) -> Connection {
+        let incoming = Incoming::new(limits);
+        // Who connects sends at once: it has the time of a head, not that of an idle one.
+        Connection { socket, incoming, state: State::Reading(Phase::Head), since: Instant::now() }
+    }
+
+    /// What to poll for; nothing while the answer is being made.
+    pub fn interest(&self) -> Option<PollFlags> {
+        match self.state {
+            State::Reading(_) | State::Lingering => Some(PollFlags::IN),
+            State::Writing(_) => Some(PollFlags::OUT),
+            State::Answering(_) | State::Ended => None,
+        }
+    }
+
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Bytes held of its requests.
+    pub fn buffered(&self) -> usize {
+        let answering = if let State::Answering(len) = self.state { len } else { 0 };
+        self.incoming.len() + answering
+    }
+
+    pub fn is_reading(&self) -> bool {
+        matches!(self.state, State::Reading(_))
+    }
+
+    pub fn has_ended(&self) -> bool {
+        matches!(self.state, State::Ended)
+    }
+
+    /// Since when it has kept us waiting.
+    pub fn awaited_since(&self) -> Option<Instant> {
+        self.interest().map(|_| self.since)
+    }
+
+    pub fn deadline(&self) -> Option<Instant> {
+        let time = match self.state {
+            State::Reading(Phase::Idle) => IDLE_TIME,
+            State::Reading(Phase::Head) => HEAD_TIME,
+            State::Reading(Phase::Body) => BODY_TIME,
+            State::Writing(_) => ANSWER_TIME,
+            State::Lingering => LINGER_TIME,
+            State::Answering(_) => return None,
+            State::Ended => Duration::ZERO,
+        };
+        Some(self.since + time)
+    }
+
+    /// Goes on as far as the socket lets it. A request that is whole comes back, to be answered.
+    pub fn advance(&mut self, scratch: &mut [u8]) -> Option<Whole> {
+        match &mut self.state {
+            State::Reading(_) => self.read(scratch),
+            State::Writing(_) => self.write(),
+            State::Lingering => self.throw_away(scratch),
+            State::Answering(_) | State::Ended => None,
+        }
+    }
+
+    /// Takes the answer to its request.
+    pub fn answer(&mut self, answer: Outgoing) -> Option<Whole> {
+        self.enter(State::Writing(answer));
+        self.write()
+    }
+
+    /// Answers that the request will not be served, and ends.
+    pub fn refuse(&mut self, refusal: Refusal) -> Option<Whole> {
+        self.incoming.clear();
+        self.answer(Outgoing::new(Reply::from(refusal), "", After::Close))
+    }
+
+    fn enter(&mut self, state: State) {
+        self.state = state;
+        self.since = Instant::now();
+    }
+
+    fn read(&mut self, scratch: &mut [u8]) -> Option<Whole> {
+        match recv(&self.socket, &mut *scratch, RecvFlags::empty()) {
+            Ok((0, _)) => self.enter(State::Ended),
+            Ok((len, _)) => {
+                self.incoming.push(&scratch[..len]);
+                return self.step();
+            }
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(_) => self.enter(State::Ended),
+        }
+        None
+    }
+
+    fn step(&mut self) -> Option<Whole> {
+        loop {
+            match self.incoming.step() {
+                Step::More(phase) => {
+                    // The time of a phase counts from its first byte, not from its last.
+                    if !matches!(self.state, State::Reading(now) if now == phase) {
+                        self.enter(State::Reading(phase));
+                    }
+                    return None;
+                }
+                Step::Continue => self.give_leave(),
+                Step::Whole(whole) => {
+                    self.enter(State::Answering(whole.len()));
+                    return Some(whole);
+                }
+                Step::Refused(refusal) => return self.refuse(refusal),
+            }
+        }
+    }
+
+    /// Nothing else is on its way, so the socket takes these few bytes; a client that does not get
+    /// them sends its body after a while.
+    fn give_leave(&mut self) {
+        let _ = send(&self.socket, CONTINUE, SendFlags::NOSIGNAL);
+    }
+
+    fn write(&mut self) -> Option<Whole> {
+        let State::Writing(answer) = &mut self.state else { return None };
+        while !answer.rest().is_empty() {
+            match send(&self.socket, answer.rest(), SendFlags::NOSIGNAL) {
+                Ok(len) => answer.sent(len),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return None,
+                Err(_) => {
+                    self.enter(State::Ended);
+                    return None;
+                }
+            }
+        }
+        match answer.after {
+            After::KeepAlive => {
+                self.enter(State::Reading(Phase::Idle));
+                self.step()
+            }
+            After::Close => {
+                self.leave();
+                None
+            }
+        }
+    }
+
+    /// Closing at once what the client still writes to could take the answer away from it.
+    fn leave(&mut self) {
+        let _ = shutdown(&self.socket, Shutdown::Write);
+        self.enter(State::Lingering);
+    }
+
+    fn throw_away(&mut self, scratch: &mut [u8]) -> Option<Whole> {
+        match recv(&self.socket, &mut *scratch, RecvFlags::empty()) {
+            Ok((len, _)) if len > 0 => {}
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            _ => self.enter(State::Ended),
+        }
+        None
+    }
+}
