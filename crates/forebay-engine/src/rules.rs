@@ -224,6 +224,13 @@ impl Rule {
         if self.quota == Some(0) {
             return Err("quota: is 0; write action = \"deny\" to keep the files out".into());
         }
+        if self.action == Action::Deny && (self.quota.is_some() || self.pin) {
+            let what = if self.pin { "pin" } else { "quota" };
+            return Err(format!(
+                "{what}: a file that is kept out has no part of the tier; leave {what} out, or \
+                 write action = \"allow\""
+            ));
+        }
         Ok(())
     }
 }

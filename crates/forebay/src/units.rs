@@ -55,7 +55,10 @@ pub fn parse_rate(text: &str) -> Result<u64, String> {
         return Ok(0);
     }
     let size = text.trim().strip_suffix("/s").unwrap_or(text);
-    parse_size(size).map_err(|reason| reason.replace("GiB", "MB"))
+    match parse_size(size).map_err(|reason| reason.replace("GiB", "MB"))? {
+        0 => Err("a rate of 0 would let nothing through: write none for no cap".into()),
+        rate => Ok(rate),
+    }
 }
 
 /// Reads `30s`, `100ms`, `5min`, `2h`, `1d`.
@@ -190,6 +193,9 @@ mod tests {
     fn a_number_without_a_unit_is_told_the_fix() {
         assert_eq!(parse_size("10").unwrap_err(), "add a unit, for example 10GiB");
         assert_eq!(parse_rate("10").unwrap_err(), "add a unit, for example 10MB");
+        for nothing in ["0", "0MB/s", "0.0B"] {
+            assert!(parse_rate(nothing).unwrap_err().contains("none for no cap"), "{nothing}");
+        }
         assert_eq!(parse_duration("30").unwrap_err(), "add a unit, for example 30s");
         assert!(parse_size("10G").unwrap_err().contains("10GiB"));
         assert!(parse_size("ten").unwrap_err().contains("10GiB"));

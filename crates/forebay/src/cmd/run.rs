@@ -178,9 +178,6 @@ fn finish(client: &Client, places: &Places, code: u8, took: Duration) -> Result<
     if job.exit_code.unwrap_or(0) == 0 {
         return Ok(code);
     }
-    if let Some(error) = &job.error {
-        eprintln!("forebay: {error}");
-    }
     // Whoever runs a job does not come back to unmount; the tier keeps what is dirty.
     let keep = match (umount::is_gone(&job), late.cancelled) {
         (true, _) => Some(job),
@@ -189,8 +186,25 @@ fn finish(client: &Client, places: &Places, code: u8, took: Duration) -> Result<
             leave_when_unused(client, places, code, KeepDirty::Yes)?.map(|(_, job)| job)
         }
     };
+    // What the first job said of the mount is not so any more.
+    tell_left(keep.as_ref());
     say_how_to_go_on(places, code, keep.is_none_or(|job| umount::is_gone(&job)));
     Ok(4)
+}
+
+/// What stays dirty, after the last try.
+fn tell_left(last: Option<&Job>) {
+    let Some(job) = last else { return };
+    let left = job.report.clone().unwrap_or_default();
+    match (&job.error, left.left_dirty_bytes, left.left_dirty_files) {
+        (Some(error), ..) => eprintln!("forebay: {error}"),
+        (None, Some(bytes), Some(files)) => eprintln!(
+            "forebay: not everything was flushed: {} in {} stay dirty in the tier; unmounted",
+            human_size(bytes),
+            counted(files, "file")
+        ),
+        (None, ..) => {}
+    }
 }
 
 /// Unmounts once nothing that the command left behind uses the mount any more, or when the user will

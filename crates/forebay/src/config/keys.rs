@@ -264,6 +264,9 @@ pub const KEYS: &[Key] = &[
     ),
 ];
 
+/// For who wants the drain to rest.
+const STOP_HINT: &str = ", or set preset to hold to flush as late as can be";
+
 /// Finds a key by name; the error names the nearest one.
 pub fn find(name: &str) -> Result<&'static Key, String> {
     KEYS.iter().find(|key| key.name == name).ok_or_else(|| {
@@ -289,7 +292,9 @@ impl Key {
             Type::Size | Type::SizeOrAuto | Type::SizeOrOff => {
                 units::parse_size(text).map(Value::Bytes)
             }
-            Type::Rate => units::parse_rate(text).map(Value::Rate),
+            Type::Rate => units::parse_rate(text).map(Value::Rate).map_err(|reason| {
+                if reason.contains("rate of 0") { reason + STOP_HINT } else { reason }
+            }),
             Type::Duration => units::parse_duration(text).map(Value::Time),
             Type::Percent => units::parse_percent(text).map(Value::Percent),
             Type::Watermark => parse_watermark(text).map(Value::Level),

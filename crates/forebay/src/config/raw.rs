@@ -48,9 +48,9 @@ impl RawConfig {
         RawConfig { typed, ..RawConfig::default() }
     }
 
-    /// Takes the `FOREBAY_*` variables that are keys. Others are left alone, since the prefix is
-    /// not ours alone (containers get `FOREBAY_PORT` from a service of that name); those that look
-    /// like a misspelt key come back as warnings.
+    /// Takes the `FOREBAY_*` variables that are keys. Those that nobody knows come back as warnings:
+    /// to refuse them would be wrong, since the prefix is not ours alone (containers get
+    /// `FOREBAY_PORT` and more from a service of that name).
     pub fn from_env(vars: impl Iterator<Item = (OsString, OsString)>) -> (RawConfig, Vec<String>) {
         let mut raw = RawConfig::default();
         let mut warnings = Vec::new();
@@ -63,7 +63,8 @@ impl RawConfig {
                 Some(key) => {
                     raw.typed.insert(key.name, Typed { text, origin: Origin::Env(name.into()) });
                 }
-                None => warnings.extend(misspelt(name)),
+                None if is_known(name) => {}
+                None => warnings.push(unknown(name)),
             }
         }
         (raw, warnings)
@@ -159,12 +160,34 @@ fn scalar(value: &DeValue<'_>) -> Option<String> {
     }
 }
 
-fn misspelt(name: &str) -> Option<String> {
+/// Variables that mean something and are no settings: ours, those of tests and trials, and what a
+/// container is told of a service.
+fn is_known(name: &str) -> bool {
+    const OURS: [&str; 8] = [
+        "FOREBAY_CONFIG",
+        "FOREBAY_MOUNTPOINT",
+        "FOREBAY_BIN",
+        "FOREBAY_BOOT_ID",
+        "FOREBAY_FAILPOINTS",
+        "FOREBAY_SKIP_SYNC",
+        "FOREBAY_SEED",
+        "FOREBAY_SOAK",
+    ];
+    const OF_TESTS: [&str; 3] = ["FOREBAY_TEST_", "FOREBAY_BENCH_", "FOREBAY_DEMO_"];
+    let of_a_service = name == "FOREBAY_PORT"
+        || ["FOREBAY_PORT_", "FOREBAY_SERVICE_"].iter().any(|start| name.starts_with(start));
+    OURS.contains(&name) || OF_TESTS.iter().any(|start| name.starts_with(start)) || of_a_service
+}
+
+fn unknown(name: &str) -> String {
     let names: Vec<String> = KEYS.iter().map(Key::env).collect();
     let lower: Vec<String> = names.iter().map(|name| key_like(name)).collect();
-    let near = nearest(&key_like(name), lower.iter().map(String::as_str))?;
-    let at = lower.iter().position(|other| other == near)?;
-    Some(format!("{name} is not a setting and is ignored; did you mean {}?", names[at]))
+    let near = nearest(&key_like(name), lower.iter().map(String::as_str));
+    let hint = match near.and_then(|near| lower.iter().position(|other| other == near)) {
+        Some(at) => format!("did you mean {}?", names[at]),
+        None => "`forebay config show` lists those there are".into(),
+    };
+    format!("{name} is not a setting and is ignored; {hint}")
 }
 
 fn key_like(env: &str) -> String {
@@ -249,15 +272,20 @@ mod tests {
     }
 
     #[test]
-    fn foreign_variables_are_ignored_and_misspelt_ones_warned_of() {
+    fn known_variables_are_left_alone_and_others_warned_of() {
         let (raw, warnings) = env(&[
             ("FOREBAY_PORT", "tcp://10.0.0.1"),
+            ("FOREBAY_PORT_80_TCP_ADDR", "10.0.0.1"),
+            ("FOREBAY_SERVICE_HOST", "10.0.0.1"),
             ("FOREBAY_FAILPOINTS", "x"),
+            ("FOREBAY_TEST_DIR", "/x"),
             ("FOREBAY_MAX_AEG", "1s"),
+            ("FOREBAY_COLOUR", "red"),
             ("HOME", "/"),
         ]);
         assert!(raw.typed.is_empty());
-        assert_eq!(warnings.len(), 1, "{warnings:?}");
-        assert!(warnings[0].contains("FOREBAY_MAX_AGE"), "{warnings:?}");
+        assert_eq!(warnings.len(), 2, "{warnings:?}");
+        assert!(warnings[0].contains("did you mean FOREBAY_MAX_AGE?"), "{warnings:?}");
+        assert!(warnings[1].contains("FOREBAY_COLOUR is not a setting"), "{warnings:?}");
     }
 }

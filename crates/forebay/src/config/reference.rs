@@ -24,7 +24,7 @@ Every setting below can be given in four places. The first one that has it wins:
 
 `forebay config show` prints every value with the place it came from. An unknown key, a value of
 the wrong kind, or a size or time without a unit is an error that says what to write instead
-(exit code 2).
+(exit code 2). An unknown `FOREBAY_` variable is warned of, and otherwise ignored.
 
 Sizes are written with decimal units (`kB`, `MB`, `GB`, `TB`) or binary ones (`KiB`, `MiB`, `GiB`,
 `TiB`); times with `us`, `ms`, `s`, `min`, `h`, `d`; shares of the fast tier as `80%`.
@@ -67,6 +67,8 @@ size-min = \"1MiB\"          # also size-max: of the file when it is opened
 quota = \"50GiB\"            # of the tier, for all of the rule's files together
 pin = true                 # not evicted, neither for room nor by `forebay evict`
 ```
+
+What is kept out altogether (`deny`) has no part of the tier, so a quota or a pin for it is refused.
 
 A pattern without a slash is a name in any directory; one with a slash, also in front, is a path from
 the root of the mount: `*.log` is every log, `/*.log` those at the root, `**/tmp/*` what lies in any
