@@ -20,6 +20,16 @@ enum Behind {
     Deleted,
 }
 
+/// What somebody else puts in the place of `d/f`, which is no file.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Put {
+    Link,
+    LinkToNothing,
+    Directory,
+    Fifo,
+    Socket,
+}
+
 impl Behind {
     fn our_back(self, backing: &Path) {
         match self {
@@ -135,6 +145,81 @@ fn a_conflict_holds_the_unmount_and_outlives_it_when_told_to() {
     mounted.umount();
     assert_eq!(theirs(&bed.backing).unwrap(), OURS);
     proof!("kept over an unmount, then settled");
+}
+
+impl Put {
+    fn over(self, path: &Path) {
+        fs::remove_file(path).unwrap();
+        match self {
+            Put::Link => {
+                fs::write(path.with_file_name("target"), THEIRS).unwrap();
+                std::os::unix::fs::symlink("target", path).unwrap();
+            }
+            Put::LinkToNothing => std::os::unix::fs::symlink("/nowhere", path).unwrap(),
+            Put::Directory => {
+                fs::create_dir(path).unwrap();
+                fs::write(path.join("inside"), THEIRS).unwrap();
+            }
+            Put::Fifo => forebay_tests::sys::mkfifo(path, 0o600).unwrap(),
+            Put::Socket => drop(std::os::unix::net::UnixListener::bind(path).unwrap()),
+        }
+    }
+}
+
+/// No file of any kind is overwritten: what has the name of one with dirty bytes is a conflict, and
+/// an unmount says so until it is settled.
+#[test]
+fn a_file_replaced_by_what_is_no_file_is_a_conflict_that_can_be_settled() {
+    needs_forebay!();
+    let puts = [Put::Link, Put::LinkToNothing, Put::Directory, Put::Fifo, Put::Socket];
+    for (put, keep) in puts.iter().flat_map(|put| ["ours", "theirs", "both"].map(|k| (*put, k))) {
+        let bed = Bed::new(Tier::Disk);
+        fs::create_dir(bed.backing.join("d")).unwrap();
+        let there = bed.backing.join("d/f");
+        fs::write(&there, b"original").unwrap();
+        let mounted = bed.mount(&["--preset", "hold"]);
+        fs::write(mounted.at("d/f"), OURS).unwrap();
+        put.over(&there);
+        let kind = fs::symlink_metadata(&there).unwrap().file_type();
+        let out = mounted.umount_with(&["--timeout", "20s"]);
+        assert_eq!(out.code, Some(4), "{put:?}: {out:#?}");
+        assert_eq!(mounted.number("conflicted_files"), 1, "{put:?}");
+        assert_eq!(fs::symlink_metadata(&there).unwrap().file_type(), kind, "{put:?}: untouched");
+        mounted.forebay(&["resolve", text(&mounted.at("d/f")), "--keep", keep]).ok();
+        mounted.umount();
+        if keep != "theirs" {
+            let ours = if keep == "ours" { "d/f" } else { "d/f.forebay-ours-1" };
+            assert_eq!(fs::read(bed.backing.join(ours)).unwrap(), OURS, "{put:?}");
+        }
+        if keep != "ours" {
+            assert_eq!(fs::symlink_metadata(&there).unwrap().file_type(), kind, "{put:?}: {keep}");
+        }
+        if put == Put::Directory {
+            let theirs = if keep == "ours" { "d/f.forebay-theirs-1" } else { "d/f" };
+            let inside = bed.backing.join(theirs).join("inside");
+            assert_eq!(fs::read(inside).unwrap(), THEIRS, "{keep}");
+        }
+        proof!("{put:?}, kept {keep}");
+    }
+}
+
+/// Nothing is written by way of a link that took the place of a directory.
+#[test]
+fn a_directory_replaced_by_a_link_makes_conflicts_of_its_dirty_files() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    fs::create_dir(bed.backing.join("d")).unwrap();
+    fs::write(bed.backing.join("d/f"), b"original").unwrap();
+    let mounted = bed.mount(&["--preset", "hold"]);
+    fs::write(mounted.at("d/f"), OURS).unwrap();
+    fs::rename(bed.backing.join("d"), bed.backing.join("moved")).unwrap();
+    std::os::unix::fs::symlink("moved", bed.backing.join("d")).unwrap();
+    let out = mounted.umount_with(&["--timeout", "20s"]);
+    assert_eq!((out.code, mounted.number("conflicted_files")), (Some(4), 1), "{out:#?}");
+    mounted.forebay(&["resolve", text(&mounted.at("d/f")), "--keep", "theirs"]).ok();
+    mounted.umount();
+    assert_eq!(fs::read(bed.backing.join("moved/f")).unwrap(), b"original");
+    proof!("a conflict, settled");
 }
 
 /// Found when the file is opened too, not only when it is flushed.

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Instant;
 
-use forebay_backing::{Access, BackingFile, Error, Kind, Result, Version};
+use forebay_backing::{Access, BackingFile, Error, FileKey, Kind, Result, Version};
 
 use crate::engine::{Engine, add};
 use crate::flight::{ABANDONED, COPIED, COPYING, Job, Latch};
@@ -202,12 +202,21 @@ impl Engine {
                     return Ok(target);
                 }
                 Ok(_) => {}
-                Err(e) if e.is(libc::ENOENT) => {}
+                Err(e) if e.is(libc::ENOENT) || self.is_elsewhere(&path, job.file.key) => {}
                 Err(e) => return Err(e),
             }
             last = Some(path);
         }
         Err(self.conflict(job, "the backing file was replaced or deleted"))
+    }
+
+    /// Whether something else than the file with this key has its name, or nothing: what cannot be
+    /// opened may be a link or a directory by now, or lie below one.
+    fn is_elsewhere(&self, path: &Path, key: FileKey) -> bool {
+        match self.health.quietly(|| self.backing.stat(path)) {
+            Ok(attr) => attr.key != key,
+            Err(e) => [libc::ENOENT, libc::ENOTDIR, libc::ELOOP].iter().any(|errno| e.is(*errno)),
+        }
     }
 
     /// Whether the backing file differs in its ctime alone, and that may be of a chmod, a link or

@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use forebay_backing::{BackingFile, Error, FileKey, Kind, New, Result, Timestamp};
+use forebay_backing::{
+    BackingFile, Error, FileKey, FileKind, Kind, New, RenameMode, Result, Timestamp,
+};
 
 use crate::engine::{Engine, now_ms};
 use crate::file::{File, Flight, Inner};
@@ -86,7 +88,7 @@ impl Engine {
             Keep::Theirs => self.purge_file(&file),
             Keep::Ours => self.resolve_ours(&file, path),
             Keep::Both => {
-                let beside = self.beside(path);
+                let beside = self.beside(path, "ours");
                 self.save(&file, &beside, || Ok(()))?;
                 tracing::info!(path = %path.display(), saved = %beside.display(), "conflict resolved");
                 Ok(())
@@ -110,10 +112,11 @@ impl Engine {
         })
     }
 
-    fn beside(&self, path: &Path) -> PathBuf {
+    /// A free name beside `path` that says whose it is.
+    fn beside(&self, path: &Path, whose: &str) -> PathBuf {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         (1..)
-            .map(|n| path.with_file_name(format!("{name}.forebay-ours-{n}")))
+            .map(|n| path.with_file_name(format!("{name}.forebay-{whose}-{n}")))
             .find(|candidate| self.ask(|b| b.stat(candidate)).is_err())
             .expect("some name is free")
     }
@@ -141,14 +144,26 @@ impl Engine {
                 self.flush_file(file)
             }
             // Written beside the foreign file and renamed over: either is there whole.
-            Ok(_) => {
-                let beside = self.beside(path);
-                let replace = forebay_backing::RenameMode::Replace;
-                self.save(file, &beside, || self.ask(|b| b.rename(&beside, path, replace)))
+            Ok(theirs) => {
+                let beside = self.beside(path, "ours");
+                self.save(file, &beside, || {
+                    if theirs.kind == FileKind::Dir {
+                        self.move_aside(path)?;
+                    }
+                    self.ask(|b| b.rename(&beside, path, RenameMode::Replace))
+                })
             }
             Err(e) if e.is(libc::ENOENT) => self.save(file, path, || Ok(())),
             Err(e) => Err(e),
         }
+    }
+
+    /// No file can be renamed over a directory, and what is in it is not ours to remove.
+    fn move_aside(&self, path: &Path) -> Result<()> {
+        let aside = self.beside(path, "theirs");
+        self.ask(|b| b.rename(path, &aside, RenameMode::NoReplace))?;
+        tracing::warn!(path = %path.display(), moved = %aside.display(), "a directory that had the file's name was moved aside");
+        Ok(())
     }
 
     /// Writes our version to `to`, a name that is free on the backing store, has `place` bring it

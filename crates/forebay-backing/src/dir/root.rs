@@ -79,10 +79,16 @@ impl Root {
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(mode);
-        match self.resolver {
+        let opened = match self.resolver {
             Resolver::Openat2 => open_beneath(self.fd.as_fd(), path, flags, mode),
             Resolver::Walk => self.walk(path, flags, mode),
+        };
+        if matches!(opened, Err(Errno::LOOP | Errno::NOTDIR)) {
+            // Maybe its directory was replaced: who asks what is at the path must not be told of
+            // the one from before.
+            path.parent().into_iter().for_each(|parent| self.parents.forget(parent));
         }
+        opened
     }
 
     fn walk(&self, path: &Path, flags: OFlags, mode: Mode) -> Sys<OwnedFd> {
