@@ -7,9 +7,9 @@ use serde::Serialize;
 
 use crate::index;
 use crate::media::{DirMedia, Media};
-use crate::recover::boot_id;
 use crate::state::FileState;
 use crate::tier;
+use crate::witness::Witness;
 
 /// What is in a tier, and what is wrong with it.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -37,7 +37,7 @@ pub fn check(dir: &Path) -> Result<CheckReport> {
             return Ok(CheckReport { problems: vec![problem], ..CheckReport::default() });
         }
     };
-    let boot = loaded.boot(&boot_id());
+    let boot = loaded.boot(&Witness::here(&media));
     let mut report = CheckReport { problems: loaded.problems, ..CheckReport::default() };
     for (id, state) in &loaded.files {
         report.files += 1;

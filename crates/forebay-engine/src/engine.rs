@@ -25,6 +25,7 @@ use crate::recover::RecoveryReport;
 use crate::state::{FileState, Record};
 use crate::table::Table;
 use crate::tier::{self, Tier};
+use crate::witness::Witness;
 
 /// Everything between a front-end and the backing store, for one mount.
 pub struct Engine {
@@ -53,7 +54,7 @@ pub struct Engine {
     pub(crate) recovery: RecoveryReport,
     /// Modes do not bind the daemon.
     pub(crate) privileged: bool,
-    pub(crate) boot_id: String,
+    pub(crate) witness: Witness,
     pub(crate) started: Instant,
     pub(crate) stopping: AtomicBool,
     pub(crate) wake: (Mutex<u64>, Condvar),

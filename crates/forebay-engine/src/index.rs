@@ -25,6 +25,7 @@ use crate::failpoint;
 use crate::log::{self, Entry, FileId, Intent, LogFile};
 use crate::media::{Media, MediaFile, Open};
 use crate::state::{Boot, FileState, Record};
+use crate::witness::{Since, Witness};
 
 const FILES: TableDefinition<u64, &[u8]> = TableDefinition::new("files");
 const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
@@ -63,8 +64,8 @@ pub struct Loaded {
     pub files: BTreeMap<FileId, Record>,
     pub intents: BTreeMap<u64, Intent>,
     pub next_id: u64,
-    /// The machine's boot in which the tier was last used.
-    pub boot_id: String,
+    /// Of the last use of the tier.
+    pub witness: Witness,
     pub clean_shutdown: bool,
     /// What could not be read, in words.
     pub problems: Vec<String>,
@@ -75,9 +76,14 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// What has become of the machine since.
-    pub fn boot(&self, boot_id: &str) -> Boot {
-        if self.clean_shutdown || self.boot_id == boot_id { Boot::Kept } else { Boot::Lost }
+    /// What has happened since the tier was last used, if things are `now` so.
+    pub fn since(&self, now: &Witness) -> Since {
+        self.witness.since(now)
+    }
+
+    /// What of it may be trusted then.
+    pub fn boot(&self, now: &Witness) -> Boot {
+        self.since(now).boot(self.clean_shutdown)
     }
 }
 
@@ -114,12 +120,12 @@ impl Index {
         Ok((index, loaded))
     }
 
-    /// Records, durably, in which boot the tier is used, and that it is in use. `changed` are the
+    /// Records, durably, who can witness the use of the tier, and that it is in use. `changed` are the
     /// files that recovery changed, `state_of` tells what every file is now; the logs that led
     /// here are retired.
     pub fn begin(
         &self,
-        boot_id: &str,
+        witness: &Witness,
         next_id: u64,
         changed: &[FileId],
         state_of: &dyn Fn(FileId) -> Option<Record>,
@@ -128,19 +134,19 @@ impl Index {
         log.touched.extend(changed);
         log.intents.clear();
         drop(log);
-        self.fold_as(state_of, Some((boot_id, None)), next_id)
+        self.fold_as(state_of, Some((witness, None)), next_id)
     }
 
     /// Marks a clean shutdown: everything in the tier is durable and may be trusted. Unless records
     /// were made after `seq`, when the tier was synced: then it is not marked.
     pub fn end(
         &self,
-        boot_id: &str,
+        witness: &Witness,
         next_id: u64,
         seq: u64,
         state_of: &dyn Fn(FileId) -> Option<Record>,
     ) -> io::Result<()> {
-        self.fold_as(state_of, Some((boot_id, Some(seq))), next_id)
+        self.fold_as(state_of, Some((witness, Some(seq))), next_id)
     }
 
     /// Appends a change. Written, not synced: it survives us, not the machine. Returns the position
@@ -215,7 +221,7 @@ impl Index {
     fn fold_as(
         &self,
         state_of: &dyn Fn(FileId) -> Option<Record>,
-        session: Option<(&str, Option<u64>)>,
+        session: Option<(&Witness, Option<u64>)>,
         next_id: u64,
     ) -> io::Result<()> {
         let _one_at_a_time = self.fold.lock().expect("no panic while folding");
@@ -260,7 +266,7 @@ impl Index {
     fn commit(
         &self,
         states: &[(FileId, Option<Record>)],
-        session: Option<(&str, Option<u64>)>,
+        session: Option<(&Witness, Option<u64>)>,
         next_id: u64,
         seq: u64,
     ) -> io::Result<()> {
@@ -279,11 +285,15 @@ impl Index {
             let mut meta = txn.open_table(META).map_err(other)?;
             meta.insert("applied_seq", seq).map_err(other)?;
             meta.insert("next_id", next_id).map_err(other)?;
-            if let Some((boot_id, synced_to)) = session {
+            if let Some((witness, synced_to)) = session {
                 let clean = synced_to == Some(seq);
                 meta.insert("clean_shutdown", u64::from(clean)).map_err(other)?;
                 let mut boot = txn.open_table(BOOT).map_err(other)?;
-                boot.insert("id", boot_id).map_err(other)?;
+                boot.insert("id", &*witness.boot).map_err(other)?;
+                match &witness.mount {
+                    Some(mark) => drop(boot.insert("mount", &**mark).map_err(other)?),
+                    None => drop(boot.remove("mount").map_err(other)?),
+                }
             }
         }
         txn.commit().map_err(other)
@@ -358,7 +368,10 @@ fn load_store(db: &Database, loaded: &mut Loaded) -> io::Result<()> {
     loaded.next_id = number("next_id")?;
     loaded.clean_shutdown = number("clean_shutdown")? == 1;
     let boot = txn.open_table(BOOT).map_err(other)?;
-    loaded.boot_id = boot.get("id").map_err(other)?.map_or(String::new(), |v| v.value().into());
+    let text = |key: &str| -> io::Result<Option<String>> {
+        Ok(boot.get(key).map_err(other)?.map(|v| v.value().into()))
+    };
+    loaded.witness = Witness { boot: text("id")?.unwrap_or_default(), mount: text("mount")? };
     let files = txn.open_table(FILES).map_err(other)?;
     for row in files.iter().map_err(other)? {
         let (id, bytes) = row.map_err(other)?;

@@ -61,6 +61,7 @@ mod streams;
 mod table;
 mod tier;
 mod valve;
+mod witness;
 
 pub use around::{Admit, Lane, Quota};
 pub use asker::{Asker, on_behalf_of};

@@ -16,6 +16,7 @@ use rustix::io::Errno;
 
 use stock::Stock;
 
+mod mark;
 mod stock;
 
 /// What to do when a name does or does not exist.
@@ -59,6 +60,10 @@ pub trait Media: Send + Sync + 'static {
     /// Whether it is memory, of which a file's pages are found when it is written.
     fn is_memory(&self) -> bool {
         false
+    }
+    /// What tells that it was mounted all the time since it said the same; `None` if nothing does.
+    fn mount_mark(&self) -> Option<String> {
+        None
     }
     /// Latency of every operation so far, by name.
     fn op_counts(&self) -> Vec<(&'static str, OpCounts)> {
@@ -203,6 +208,10 @@ impl Media for DirMedia {
 
     fn is_memory(&self) -> bool {
         self.is_memory
+    }
+
+    fn mount_mark(&self) -> Option<String> {
+        mark::of(self.fd.as_fd())
     }
 
     fn op_counts(&self) -> Vec<(&'static str, OpCounts)> {

@@ -242,7 +242,7 @@ impl Engine {
         // Who writes past us goes on without us: what he writes is not known to be durable.
         if quiet && durable.is_ok() && writing.is_empty() {
             let next_id = self.next_id.load(Relaxed);
-            if let Err(e) = self.index.end(&self.boot_id, next_id, seq, &|id| self.state_of(id)) {
+            if let Err(e) = self.index.end(&self.witness, next_id, seq, &|id| self.state_of(id)) {
                 tracing::error!(error = %e, "the tier could not be marked as cleanly shut down");
             }
         } else {

@@ -27,6 +27,7 @@ use crate::pool::Pool;
 use crate::state::{Boot, Former, Record, Verdict};
 use crate::table::Table;
 use crate::tier::{self, SHADOW_DIRS, Tier};
+use crate::witness::{Since, Witness};
 
 mod names;
 
@@ -35,15 +36,27 @@ mod names;
 pub struct RecoveryReport {
     /// The machine has not been restarted since the tier was last used.
     pub same_boot: bool,
+    /// It has not, but the tier's file system was unmounted in between.
+    pub remounted: bool,
     pub clean_shutdown: bool,
     pub files: u64,
     pub dirty_files: u64,
     pub dirty_bytes: u64,
-    /// Files of which never-synced bytes were lost with the power.
+    /// Files of which never-synced bytes were lost with the power or the tier's file system.
     pub dropped_files: u64,
     pub dropped_bytes: u64,
     /// Damage, in words.
     pub problems: Vec<String>,
+}
+
+impl RecoveryReport {
+    /// How what was dropped went, in words.
+    pub fn why_dropped(&self) -> &'static str {
+        match self.remounted {
+            true => "the tier's file system was unmounted after the daemon had died",
+            false => "power was lost",
+        }
+    }
 }
 
 /// How long a file without a name waits for who looked it up before.
@@ -58,15 +71,6 @@ fn is_none(error: &Error) -> bool {
 
 fn is_anew(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(ANEW.as_bytes()))
-}
-
-/// The machine's boot, which tells a restarted process from a restarted machine. Tests set
-/// `FOREBAY_BOOT_ID` to pretend.
-pub(crate) fn boot_id() -> String {
-    std::env::var("FOREBAY_BOOT_ID").unwrap_or_else(|_| {
-        let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
-        id.unwrap_or_default().trim().to_string()
-    })
 }
 
 impl Engine {
@@ -103,11 +107,11 @@ impl Engine {
             )
             .with_source(e)
         })?;
-        let boot_id = boot_id();
-        let recovered = Recovery::run(&*tier.media, &*backing, &index, &mut loaded, &boot_id)?;
+        let witness = Witness::here(&*tier.media);
+        let recovered = Recovery::run(&*tier.media, &*backing, &index, &mut loaded, &witness)?;
         let states = &loaded.files;
         index
-            .begin(&boot_id, loaded.next_id, &recovered.changed, &|id| states.get(&id).cloned())
+            .begin(&witness, loaded.next_id, &recovered.changed, &|id| states.get(&id).cloned())
             .map_err(|e| Error::io(e, "writing the tier's index"))?;
         let (fill_depth, flush_depth) = (tunables.fill_depth, tunables.flush_depth);
         let mut evictor = Evictor::default();
@@ -138,7 +142,7 @@ impl Engine {
             counters: Counters::default(),
             recovery: recovered.report,
             privileged: rustix::process::geteuid().is_root(),
-            boot_id,
+            witness,
             started: Instant::now(),
             stopping: AtomicBool::new(false),
             wake: (Mutex::new(0), Condvar::new()),
@@ -355,13 +359,14 @@ impl Recovery<'_> {
         backing: &dyn BackingStore,
         index: &Index,
         loaded: &mut Loaded,
-        boot_id: &str,
+        witness: &Witness,
     ) -> Result<Recovered> {
-        let same_boot = loaded.boot_id.is_empty() || loaded.boot_id == boot_id;
-        let boot = if same_boot || loaded.clean_shutdown { Boot::Kept } else { Boot::Lost };
+        let since = loaded.since(witness);
+        let boot = loaded.boot(witness);
         let report = RecoveryReport {
-            same_boot,
-            clean_shutdown: loaded.clean_shutdown || loaded.boot_id.is_empty(),
+            same_boot: since != Since::Rebooted,
+            remounted: since == Since::Remounted,
+            clean_shutdown: loaded.clean_shutdown || since == Since::Unused,
             problems: std::mem::take(&mut loaded.problems),
             ..RecoveryReport::default()
         };

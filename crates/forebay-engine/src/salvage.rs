@@ -19,10 +19,11 @@ use crate::fill::CHUNK;
 use crate::index::{self, Loaded};
 use crate::log::{FileId, Intent};
 use crate::media::{DirMedia, Media, Open};
-use crate::recover::{RecoveryReport, boot_id};
+use crate::recover::RecoveryReport;
 use crate::report::{Failure, Progress, Report};
 use crate::state::{Boot, FileState, Owner, Record, Verdict};
 use crate::tier::{self, SHADOW_DIRS};
+use crate::witness::{Since, Witness};
 
 mod source;
 
@@ -93,8 +94,10 @@ pub fn salvage(
 
 impl Salvage<'_> {
     fn named(&mut self, loaded: Loaded) {
-        let boot = loaded.boot(&boot_id());
-        self.done.found.same_boot = boot == Boot::Kept;
+        let now = Witness::here(&self.media);
+        let (since, boot) = (loaded.since(&now), loaded.boot(&now));
+        self.done.found.same_boot = since != Since::Rebooted;
+        self.done.found.remounted = since == Since::Remounted;
         self.done.found.clean_shutdown = loaded.clean_shutdown;
         self.done.found.problems.extend(loaded.problems);
         self.done.found.problems.extend(loaded.intents.into_values().map(under_way));

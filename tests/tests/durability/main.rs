@@ -5,4 +5,5 @@ mod failpoints;
 mod kill;
 mod load;
 mod power;
+mod remount;
 mod soak;

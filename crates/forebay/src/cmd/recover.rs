@@ -201,7 +201,8 @@ fn tell(args: &Args, recovered: &Recovered) {
     let Recovered { found, report, .. } = recovered;
     if found.dropped_files > 0 {
         eprintln!(
-            "forebay: power was lost: {} in {}, never synced, are gone",
+            "forebay: {}: {} in {}, never synced, are gone",
+            found.why_dropped(),
             human_size(found.dropped_bytes),
             counted(found.dropped_files, "file")
         );

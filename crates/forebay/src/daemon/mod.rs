@@ -261,7 +261,8 @@ impl Daemon {
         }
         if found.dropped_bytes > 0 {
             notes.push(format!(
-                "power was lost: {} in {}, written but never synced, are gone",
+                "{}: {} in {}, written but never synced, are gone",
+                found.why_dropped(),
                 human_size(found.dropped_bytes),
                 counted(found.dropped_files, "file")
             ));

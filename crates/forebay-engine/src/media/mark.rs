@@ -1,0 +1,52 @@
+//! A mark that a mounted file system has until its last unmount, the same for every process,
+//! mount namespace and bind mount: the inode number of its directory in sysfs. The kernel numbers
+//! these (kernfs) in the order they are made and does not use a number again while it runs.
+//!
+//! The ids of mounts (`statx` with `STATX_MNT_ID_UNIQUE`) are no such mark: a bind mount or another
+//! namespace has another one of the same living file system.
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs;
+
+/// The mark of the file system that `fd` is on; `None` where the kernel has none to show (tmpfs,
+/// which loses everything with its last unmount, overlays, network file systems, no sysfs).
+pub(super) fn of(fd: BorrowedFd<'_>) -> Option<String> {
+    let dir = sysfs_dir(fd)?;
+    let number = std::fs::metadata(&dir).ok()?.ino();
+    Some(format!("{}:{number}", dir.display()))
+}
+
+fn sysfs_dir(fd: BorrowedFd<'_>) -> Option<PathBuf> {
+    let driver = match fs::fstatfs(fd).ok()?.f_type as u32 {
+        // ext2 and ext3 as well, which the driver of ext4 serves.
+        0xef53 => "ext4",
+        0x5846_5342 => "xfs",
+        0xf2f5_2010 => "f2fs",
+        0x9123_683e => return Some(Path::new("/sys/fs/btrfs").join(btrfs_uuid(fd)?)),
+        _ => return None,
+    };
+    let dev = fs::fstat(fd).ok()?.st_dev;
+    let link = format!("/sys/dev/block/{}:{}", fs::major(dev), fs::minor(dev));
+    let device = std::fs::read_link(link).ok()?;
+    Some(Path::new("/sys/fs").join(driver).join(device.file_name()?))
+}
+
+/// Its devices are not what `st_dev` says.
+fn btrfs_uuid(fd: BorrowedFd<'_>) -> Option<String> {
+    /// `BTRFS_IOC_FS_INFO` of linux/btrfs.h: `_IOR(0x94, 31, struct btrfs_ioctl_fs_info_args)`.
+    const FS_INFO: libc::Ioctl = 0x8400_941f_u32 as libc::Ioctl;
+    /// Behind `max_id` and `num_devices`, of 8 bytes each.
+    const FSID: std::ops::Range<usize> = 16..32;
+    let mut info = [0_u64; 128];
+    // SAFETY: the call writes 1024 bytes, which is what `info` has, and reads none of our memory.
+    if unsafe { libc::ioctl(fd.as_raw_fd(), FS_INFO, info.as_mut_ptr()) } != 0 {
+        return None;
+    }
+    let bytes: Vec<u8> = info.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    let hex: String = bytes[FSID].iter().map(|byte| format!("{byte:02x}")).collect();
+    let parts = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
+    Some(parts.join("-"))
+}
