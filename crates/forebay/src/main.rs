@@ -9,6 +9,7 @@ mod http;
 mod moment;
 mod mounts;
 mod nearest;
+mod pulse;
 mod signals;
 mod ui;
 mod units;

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Error, Kind, Result};
@@ -11,8 +12,9 @@ use rustix::process::{PidfdFlags, pidfd_open};
 use serde_json::json;
 
 use super::job::{tell_failures, watch};
-use crate::http::{Client, Liveness};
+use crate::http::Client;
 use crate::mounts::{Mounts, Place, users_of};
+use crate::pulse;
 use crate::ui::{say, say_json};
 use crate::units::{counted, human_secs, human_size, parse_duration};
 use crate::wire::{Job, Leave};
@@ -25,7 +27,8 @@ Examples:
 
 Every dirty byte is flushed first. If that fails or takes longer than --timeout, the mount stays and
 the exit code is 4. With --keep-dirty nothing is flushed: what is dirty waits in the tier for the
-next mount. A mount whose daemon died is cleared away.";
+next mount. A mount whose daemon died is cleared away; the exit code is 4 if something is dirty in its
+tier (0 with --keep-dirty), or the tier cannot be read.";
 
 /// Drain and unmount.
 #[derive(Debug, clap::Args)]
@@ -53,6 +56,8 @@ pub const GRACE: Duration = Duration::from_secs(45);
 /// From the answer "unmounted" to the end of the process there is only closing of files.
 const END_PATIENCE: Duration = Duration::from_secs(30);
 
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
 pub fn run(args: &Args) -> Result<u8> {
     let mounts = Mounts::read()?;
     let place = mounts.find(&args.mountpoint)?;
@@ -65,12 +70,15 @@ pub fn run(args: &Args) -> Result<u8> {
         return Err(Error::new(Kind::Usage, message));
     }
     let client = Client::new(&place.tier);
-    if let Liveness::Dead = client.liveness() {
-        return clear_away(&place, args);
-    }
     let timeout_secs = args.timeout.map(|timeout| timeout.as_secs_f64());
     let ask = Leave { keep_dirty: args.keep_dirty, timeout_secs, lazy: false };
-    let job = leave(&client, &ask)?;
+    let job = match leave(&client, &ask) {
+        // Whether a daemon is dead is the kernel's to say: a socket may be full, gone or unreadable.
+        Err(error) if error.kind() == Kind::Unreachable && pulse::is_dead(&place.mountpoint)? => {
+            return clear_away(&place, args);
+        }
+        job => job?,
+    };
     match args.json {
         true => say_json(&job),
         false => tell(&job, &place, args),
@@ -155,31 +163,87 @@ fn say_how_to_go_on(job: &Job, place: &Place) {
     }
 }
 
-/// Detaches the mount of a daemon that died. The dirty bytes are in the tier.
+/// Detaches the mount of a daemon that died. What is dirty is in the tier.
 fn clear_away(place: &Place, args: &Args) -> Result<u8> {
     detach(&place.mountpoint)?;
     let (at, tier) = (place.mountpoint.display(), place.tier.display());
-    let found = forebay_engine::check(&place.tier);
-    let (dirty, text) = match &found {
-        Ok(found) if found.dirty_bytes + found.dirty_files == 0 => {
-            (false, "nothing is dirty in the tier".to_string())
-        }
-        Ok(found) => {
-            let what = human_size(found.dirty_bytes);
-            let files = counted(found.dirty_files, "file");
-            (true, format!("{what} in {files} are dirty and safe in the tier"))
-        }
-        Err(error) => (true, format!("the tier cannot be checked: {error}")),
-    };
-    let resume = format!("mount it again to go on, or `forebay recover {tier}`");
+    let left = Left::look(&place.tier);
+    let text = left.text();
     match args.json {
-        true => say_json(&json!({ "daemon": "dead", "dirty": dirty, "message": text })),
+        true => say_json(&json!({ "daemon": "dead", "dirty": left.dirty(), "message": text })),
         false => {
             say(format!("the daemon of {at} had died; the mount is cleared away"));
-            say(if dirty { format!("{text}; {resume}") } else { text });
+            say(match left {
+                Left::Nothing => text,
+                _ => format!("{text}; mount it again to go on, or `forebay recover {tier}`"),
+            });
         }
     }
-    Ok(if dirty && !args.keep_dirty { 4 } else { 0 })
+    Ok(left.exit_code(args.keep_dirty))
+}
+
+/// What a daemon that died left in its tier.
+enum Left {
+    Nothing,
+    Dirty {
+        files: u64,
+        bytes: u64,
+    },
+    /// The tier does not say.
+    Unknown(Error),
+}
+
+impl Left {
+    fn look(tier: &Path) -> Left {
+        let deadline = Instant::now() + END_PATIENCE;
+        loop {
+            match forebay_engine::check(tier) {
+                Ok(found) if found.dirty_bytes + found.dirty_files == 0 => return Left::Nothing,
+                Ok(found) => {
+                    return Left::Dirty { files: found.dirty_files, bytes: found.dirty_bytes };
+                }
+                // The dying daemon's hold on it is the last that goes.
+                Err(error) if is_held(&error) && Instant::now() < deadline => {
+                    thread::sleep(LOOK_AGAIN);
+                }
+                Err(error) => return Left::Unknown(error),
+            }
+        }
+    }
+
+    fn text(&self) -> String {
+        match self {
+            Left::Nothing => "nothing is dirty in the tier".into(),
+            Left::Dirty { files, bytes } => {
+                let (what, files) = (human_size(*bytes), counted(*files, "file"));
+                format!("{what} in {files} are dirty and safe in the tier")
+            }
+            Left::Unknown(error) => {
+                format!("what is dirty in the tier is not known, for it cannot be checked: {error}")
+            }
+        }
+    }
+
+    fn dirty(&self) -> Option<bool> {
+        match self {
+            Left::Nothing => Some(false),
+            Left::Dirty { .. } => Some(true),
+            Left::Unknown(_) => None,
+        }
+    }
+
+    /// To keep what is dirty was asked for; that it can be read again was not promised.
+    fn exit_code(&self, keep_dirty: bool) -> u8 {
+        match self {
+            Left::Nothing => 0,
+            Left::Dirty { .. } if keep_dirty => 0,
+            Left::Dirty { .. } | Left::Unknown(_) => 4,
+        }
+    }
+}
+
+fn is_held(error: &Error) -> bool {
+    error.kind() == Kind::WrongTier && error.to_string().contains("is in use")
 }
 
 fn detach(mountpoint: &Path) -> Result<()> {

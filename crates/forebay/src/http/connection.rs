@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use rustix::event::PollFlags;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
@@ -133,6 +133,12 @@ impl Connection {
                     return None;
                 }
                 Step::Continue => self.give_leave(),
+                // It waited in the queue of a door that let nobody in, and was given up: an order that
+                // its giver believes to have failed must not be carried out later.
+                Step::Whole(_) if self.client_has_gone() => {
+                    self.enter(State::Ended);
+                    return None;
+                }
                 Step::Whole(whole) => {
                     self.enter(State::Answering(whole.len()));
                     return Some(whole);
@@ -140,6 +146,14 @@ impl Connection {
                 Step::Refused(refusal) => return self.refuse(refusal),
             }
         }
+    }
+
+    /// Both ways are closed: who has sent everything and waits for the answer is still there.
+    fn client_has_gone(&self) -> bool {
+        let mut polled = [PollFd::new(&self.socket, PollFlags::empty())];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let _ = poll(&mut polled, Some(&now));
+        polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
     }
 
     /// Nothing else is on its way, so the socket takes these few bytes; a client that does not get

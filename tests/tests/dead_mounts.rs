@@ -1,0 +1,90 @@
+//! What `umount` does with the mount of a daemon that died, and that it leaves the mount of one that
+//! lives alone, whatever the tier and the control socket look like.
+// S-12
+
+use std::fs;
+
+use forebay_tests::{
+    Bed, Mounted, Out, PATIENCE, Tier, drop_caches, eventually, images, is_alive, kill,
+    needs_forebay, proof, sys, text,
+};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+
+fn dirty_mount(bed: &Bed) -> Mounted {
+    let mounted = bed.mount(&["--passthrough", "off", "--preset", "hold"]);
+    fs::write(mounted.at("dirty"), vec![7; 300_000]).unwrap();
+    mounted
+}
+
+fn assert_cleared(bed: &Bed, out: &Out) {
+    assert_eq!(images::mounted_at(&bed.mnt), None, "{out:#?}");
+    assert!(out.stdout.contains("had died"), "{out:#?}");
+}
+
+/// The tier's file system goes down, and every look into it is EIO: whether something is dirty there
+/// is not known, and the exit code does not say that nothing is.
+#[test]
+fn a_dead_mount_is_cleared_though_its_tier_cannot_be_read() {
+    needs_forebay!();
+    for flags in [&[][..], &["--keep-dirty"]] {
+        let bed = Bed::new(Tier::Xfs(512));
+        let mounted = dirty_mount(&bed);
+        mounted.kill9();
+        shut_down(&bed);
+        drop_caches();
+        assert!(fs::metadata(bed.tier.join("run/control.sock")).is_err(), "the tier can be read");
+        let out = mounted.try_umount(flags).expect(4);
+        assert_cleared(&bed, &out);
+        assert!(out.stdout.contains("cannot be checked"), "{out:#?}");
+    }
+    proof!("cleared twice");
+}
+
+/// As a device that fails does it: nothing more is written, nor read from the device.
+fn shut_down(bed: &Bed) {
+    let root = fs::File::open(bed.root.join("fast")).unwrap();
+    sys::shut_down(&root).expect("root may shut XFS down");
+}
+
+/// The socket of one who is dying takes a connection and drops it.
+#[test]
+fn a_mount_is_cleared_in_the_moment_its_daemon_dies() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let mut dying = 0;
+    for round in 0..12 {
+        let mounted = dirty_mount(&bed);
+        kill(mounted.pid, libc::SIGKILL);
+        dying += usize::from(is_alive(mounted.pid));
+        let (flags, code) = if round % 2 == 0 { (&[][..], 4) } else { (&["--keep-dirty"][..], 0) };
+        let out = mounted.try_umount(flags).expect(code);
+        assert_cleared(&bed, &out);
+        assert!(out.stdout.contains("1 file are dirty and safe"), "{out:#?}");
+    }
+    proof!("{dying} of 12 were not dead yet");
+}
+
+#[test]
+fn a_mount_whose_daemon_lives_is_left_alone_without_socket_or_descriptors() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let mounted = dirty_mount(&bed);
+    let limit = getrlimit(Resource::Nofile);
+    let few = Rlimit { current: Some(3), ..limit };
+    let before = prlimit(Pid::from_raw(mounted.pid), Resource::Nofile, few).unwrap();
+    let out = mounted.try_umount(&["--keep-dirty"]).expect(3);
+    assert!(out.stderr.contains(&format!("(pid {})", mounted.pid)), "{out:#?}");
+    prlimit(Pid::from_raw(mounted.pid), Resource::Nofile, before).unwrap();
+    assert!(fs::read(mounted.at("dirty")).unwrap() == vec![7; 300_000]);
+
+    let socket = bed.tier.join("run/control.sock");
+    let aside = bed.tier.join("run/aside.sock");
+    fs::rename(&socket, &aside).unwrap();
+    mounted.try_umount(&["--keep-dirty"]).expect(3);
+    assert!(images::mounted_at(&bed.mnt).is_some() && is_alive(mounted.pid));
+    assert!(fs::read(mounted.at("dirty")).unwrap() == vec![7; 300_000]);
+    fs::rename(&aside, &socket).unwrap();
+    let out = eventually(PATIENCE, || mounted.try_umount(&[]).code == Some(0));
+    assert!(out, "it is unmounted when it can be asked: {}", text(&bed.mnt));
+    proof!("left alone twice");
+}
