@@ -321,6 +321,31 @@ fn unmounting_from_a_dead_store_keeps_the_dirty_bytes_when_told_to() {
     proof!("kept {} dirty bytes over an unmount", check["dirty_bytes"]);
 }
 
+/// Many stores write out what is left when a file is closed, and may hang in that.
+// S-10
+#[test]
+fn a_store_that_hangs_in_close_does_not_hang_the_mount() {
+    needs_forebay!();
+    let (bed, faults) = laid_in_memory();
+    let mounted = bed.mount(&["--fault", faults.path(), "--backing-timeout", "1s"]);
+    read_in_the_end(&bed.mnt.join("old-0"));
+    faults.set(json!([{ "op": "close", "path": "old-1", "stall_ms": 3_600_000 }]));
+    read_in_the_end(&bed.mnt.join("old-1"));
+    within(PATIENCE, "the store counts as away", || {
+        let status = in_time(SOON, "status", || mounted.status());
+        assert_eq!(status["busy_files"], 0, "{status:#}");
+        status["backing_available"] == false
+    });
+    cached_works_and_uncached_fails(&bed, &mounted, SOON);
+    let out = in_time(PATIENCE, "umount", || mounted.umount_with(&["--keep-dirty"]));
+    assert_eq!(out.code, Some(0), "{out:#?}");
+    mounted.assert_gone();
+    let mounted = bed.mount(&[]);
+    mounted.umount();
+    assert_eq!(&fs::read(bed.backing.join("old-0")).unwrap()[50..68], b"written while away");
+    proof!("a close hung for good, and what is cached was served");
+}
+
 /// No rules here: the backing store is another FUSE mount, whose daemon is stopped.
 #[test]
 fn a_backing_store_that_really_hangs_does_not_hang_the_mount() {

@@ -2,7 +2,7 @@
 //!
 //! Says nothing about names and gives errno as it comes; the stores add what it befell.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
 
 use rustix::fs::{self as sys, FallocateFlags, SeekFrom};
 use rustix::io::{self as rio, Errno};
@@ -24,6 +24,19 @@ pub fn read_full(fd: BorrowedFd<'_>, buf: &mut [u8], offset: u64) -> Sys<usize> 
         }
     }
     Ok(done)
+}
+
+/// Closes the descriptor, and tells what the store says at that.
+pub fn close(fd: OwnedFd) -> Sys<()> {
+    // SAFETY: the descriptor is ours, and nobody uses it after this.
+    match unsafe { libc::close(fd.into_raw_fd()) } {
+        0 => Ok(()),
+        _ => match Errno::from_io_error(&std::io::Error::last_os_error()) {
+            // Linux has closed it all the same.
+            None | Some(Errno::INTR) => Ok(()),
+            Some(errno) => Err(errno),
+        },
+    }
 }
 
 pub fn write_full(fd: BorrowedFd<'_>, buf: &[u8], offset: u64) -> Sys<()> {

@@ -274,6 +274,13 @@ pub trait BackingFile: Send + Sync {
         Ok((offset < size).then_some((offset, size)))
     }
 
+    /// Gives the file back to the store, which may take as long as any other call: many stores write
+    /// out what is left only now, and say now what became of it. The file is closed whatever comes
+    /// back. Where others hold it too, whoever drops it last closes it, and hears nothing.
+    fn close(self: Arc<Self>) -> Result<()> {
+        Ok(())
+    }
+
     /// The descriptor behind the file, where there is one.
     fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         None

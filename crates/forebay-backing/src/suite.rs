@@ -38,7 +38,8 @@ const CHECKS: &[Check] = checks! {
         offsets_reach_beyond_32_bits
         an_unlinked_file_stays_usable
         a_read_only_file_refuses_writes
-        many_files_are_synced_at_once;
+        many_files_are_synced_at_once
+        a_closed_file_keeps_its_bytes;
     names:
         create_is_exclusive
         missing_names_and_parents_are_told_apart

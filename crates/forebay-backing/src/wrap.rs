@@ -15,7 +15,7 @@ mod throttle;
 
 pub use clock::{Clock, Monotonic};
 pub use fault::{Fault, FaultHandle, FaultRule, FaultRules};
-pub use layer::{Call, Done, Layer, Verb};
+pub use layer::{Call, Done, Layer, Parting, Verb};
 pub use meter::Meter;
 pub use retry::{Retry, RetryPolicy};
 pub use store::Wrapped;

@@ -14,6 +14,7 @@ use crate::config::{Config, Tunables};
 use crate::evict::{Evictor, Grain, Uses};
 use crate::failpoint;
 use crate::file::{DirtyQueue, File, Inner};
+use crate::glance::Glance;
 use crate::health::Health;
 use crate::index::Index;
 use crate::leaving::Graveyard;
@@ -21,6 +22,7 @@ use crate::log::{Entry, FileId, Mark};
 use crate::media::{Media, MediaFile, Open};
 use crate::pool::Pool;
 use crate::ranges::Ranges;
+use crate::reaper::Reaper;
 use crate::recover::RecoveryReport;
 use crate::state::{FileState, Record};
 use crate::table::Table;
@@ -31,7 +33,9 @@ use crate::witness::Witness;
 pub struct Engine {
     pub(crate) tier: Tier,
     pub(crate) index: Index,
+    /// Its files are closed by a reaper, whoever drops them under whatever lock.
     pub(crate) backing: Arc<dyn BackingStore>,
+    pub(crate) reaper: Arc<Reaper>,
     pub health: Arc<Health>,
     pub(crate) config: Config,
     pub(crate) tunables: RwLock<Tunables>,
@@ -291,7 +295,7 @@ impl Engine {
     /// Takes a handle on a file of which something is cached, without asking the backing store.
     pub fn open_cached(&self, key: FileKey) -> Option<Arc<File>> {
         let file = self.find(key)?;
-        let mut inner = file.lock();
+        let mut inner = Glance::new().at(&file)?;
         if inner.gone {
             return None; // Nothing of it is cached.
         }

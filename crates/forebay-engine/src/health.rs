@@ -131,7 +131,7 @@ impl Health {
         }
     }
 
-    /// Declares the store away if a call has been in flight for longer than `limit`.
+    /// Whether a call hangs is seen by who waits behind nobody. Declares the store away if a call has been in flight for longer than `limit`.
     pub fn check_stalls(&self, limit: Duration) {
         if let Some(oldest) = self.oldest()
             && oldest > limit

@@ -16,6 +16,7 @@ use crate::asker;
 use crate::engine::{Engine, is_alone, now};
 use crate::failpoint;
 use crate::file::{Changing, File, Inner, Seen};
+use crate::glance::Glance;
 use crate::log::Intent;
 use crate::media::MediaFile;
 use crate::state::{Former, Owner};
@@ -191,7 +192,7 @@ impl Engine {
     /// Attributes of a cached file from memory, while the backing store is away.
     pub fn stat_cached(&self, key: FileKey) -> Option<Attr> {
         let file = self.find(key)?;
-        let inner = file.lock();
+        let inner = Glance::new().at(&file)?;
         Some(cached_attr(key, &inner))
     }
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, MutexGuard};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use forebay_backing::{Attr, Error, FileKind, Kind, Result};
 
@@ -16,6 +16,10 @@ use crate::report::{Failure, Progress, Report};
 use crate::state::FileState;
 
 const LINK: &str = "it is a symbolic link, or behind one: name what it points to";
+
+/// So long a shutdown waits for the background threads, and for files of the backing store to be
+/// closed.
+const THREADS_MAX: Duration = Duration::from_secs(5);
 
 /// What to do with dirty bytes at shutdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -230,6 +234,7 @@ impl Engine {
         self.nudge();
         self.check_orphans();
         let quiet = self.join_threads();
+        self.reaper.rest(THREADS_MAX);
         self.sweep_graveyard(std::time::Duration::ZERO);
         self.empty_trash();
         let writing: Vec<Arc<File>> =
@@ -268,7 +273,7 @@ impl Engine {
     /// Waits for the background threads a while; one that hangs in the backing store is left.
     fn join_threads(&self) -> bool {
         let threads = std::mem::take(&mut *self.threads.lock().expect("no panic inside"));
-        let deadline = Instant::now() + std::time::Duration::from_secs(5);
+        let deadline = Instant::now() + THREADS_MAX;
         let mut quiet = true;
         for thread in threads {
             while !thread.is_finished() && Instant::now() < deadline {

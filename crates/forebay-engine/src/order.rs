@@ -25,6 +25,9 @@ use crate::pattern::Pattern;
 use crate::portion::FLIGHT_BYTES;
 use crate::report::{Failure, Meter, Progress, Report};
 
+/// So long who ordered a flush waits for the flushed files to be closed.
+const CLOSING_MAX: Duration = Duration::from_secs(1);
+
 /// What to flush, and how.
 #[derive(Debug, Clone, Default)]
 pub struct Order {
@@ -173,6 +176,8 @@ impl Engine {
         // Else a power loss could bring back the record of older durable bytes, to be flushed over
         // these (S5).
         let _ = self.note_tier(self.index.sync());
+        // A program that was flushed cannot be run on the store while it is open for writing.
+        self.reaper.rest(CLOSING_MAX);
         report
     }
 

@@ -63,6 +63,12 @@ impl Pool {
         }
     }
 
+    /// For work that nobody waits for, given by who may hold locks: where there is no thread for it,
+    /// it stays until more is given.
+    pub fn leave(&self, work: impl FnOnce() + Send + 'static) {
+        let _ = self.enqueue(Box::new(work));
+    }
+
     /// Gives back the queue if no thread will take what was put at its end.
     fn enqueue(&self, work: Work) -> Option<MutexGuard<'_, Queue>> {
         let mut queue = self.shared.queue.lock().expect("work runs outside the lock");

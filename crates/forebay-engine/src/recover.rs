@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
+use forebay_backing::wrap::Wrapped;
 use forebay_backing::{BackingStore, Error, FileKey, Kind, RenameMode, Result};
 use serde::Serialize;
 
@@ -24,6 +25,7 @@ use crate::names::rebase;
 use crate::order::Hold;
 use crate::pattern::Pattern;
 use crate::pool::Pool;
+use crate::reaper::Reaper;
 use crate::state::{Boot, Former, Record, Verdict};
 use crate::table::Table;
 use crate::tier::{self, SHADOW_DIRS, Tier};
@@ -108,6 +110,9 @@ impl Engine {
             .with_source(e)
         })?;
         let witness = Witness::here(&*tier.media);
+        let health = Arc::new(Health::default());
+        let reaper = Arc::new(Reaper::new(health.clone()));
+        let backing: Arc<dyn BackingStore> = Wrapped::new(backing, reaper.clone());
         let recovered = Recovery::run(&*tier.media, &*backing, &index, &mut loaded, &witness)?;
         let states = &loaded.files;
         index
@@ -122,7 +127,8 @@ impl Engine {
             tier,
             index,
             backing,
-            health: Arc::new(Health::default()),
+            reaper,
+            health,
             attached: Attached::new(config.attachment),
             config,
             tunables: RwLock::new(tunables),
@@ -273,8 +279,10 @@ impl Engine {
         let unseen: Vec<Arc<File>> =
             self.space.unseen.lock().expect("no panic inside").values().cloned().collect();
         for file in unseen {
-            let mut inner = file.lock();
-            if inner.state.flags.opaque {
+            // The keeper stands behind nobody: the next look is soon.
+            if let Ok(mut inner) = file.inner.try_lock()
+                && inner.state.flags.opaque
+            {
                 self.account(&file, &mut inner);
             }
         }

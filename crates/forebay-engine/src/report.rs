@@ -27,6 +27,8 @@ pub struct Status {
     pub conflicted_files: u64,
     pub pinned_files: u64,
     pub open_files: u64,
+    /// Files at work for so long that they could not be counted among the others.
+    pub busy_files: u64,
     pub passthrough_writers: u64,
     pub oldest_dirty_age_secs: f64,
     /// The governor's term that rules now: `none`, `idle`, `age`, `level`, `drain-by`, `hard-mark`,

@@ -4,22 +4,35 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use forebay_backing::{Error, Result};
+
 use crate::engine::{Engine, now_ms};
 use crate::file::{File, Inner};
+use crate::glance::Glance;
 use crate::governor::{Decision, Limit};
 use crate::report::{BusyFile, Failure, FileInfo, Stats, Status};
 use crate::tier::shadow_name;
 
 impl Engine {
-    pub fn list(&self, prefix: &Path) -> Vec<FileInfo> {
-        let scope = [prefix.to_path_buf()];
-        let files = self.select(if prefix.as_os_str().is_empty() { &[] } else { &scope });
-        let info = |file: Arc<File>| {
-            let inner = file.lock();
-            (inner.charged > 0 || inner.state.is_dirty() || inner.state.flags.pinned)
-                .then(|| file_info(&file, &inner))
-        };
-        files.into_iter().filter_map(info).collect()
+    /// The cached files at or below `prefix`, in the order of their paths.
+    ///
+    /// # Errors
+    ///
+    /// EBUSY if one is at work for so long that nothing can be said of it.
+    pub fn list(&self, prefix: &Path) -> Result<Vec<FileInfo>> {
+        let (mut glance, mut infos) = (Glance::new(), Vec::new());
+        for file in self.all_files() {
+            let busy = || Error::os(libc::EBUSY, "a file is at work in the tier: ask again later");
+            let inner = glance.at(&file).ok_or_else(busy)?;
+            let known = inner.charged > 0 || inner.state.is_dirty() || inner.state.flags.pinned;
+            let everything = prefix.as_os_str().is_empty();
+            let within = || inner.state.paths.iter().any(|path| path.starts_with(prefix));
+            if known && (everything || within()) {
+                infos.push(file_info(&file, &inner));
+            }
+        }
+        infos.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(infos)
     }
 
     pub fn status(&self) -> Status {
@@ -47,8 +60,12 @@ impl Engine {
             last_error: self.health.last_error(),
             ..Status::default()
         };
+        let mut glance = Glance::new();
         for file in self.all_files() {
-            self.count_file(&file.lock(), &mut status);
+            match glance.at(&file) {
+                Some(inner) => self.count_file(&inner, &mut status),
+                None => status.busy_files += 1,
+            }
         }
         if status.dirty_files == 0 {
             status.limited_by = "nothing-dirty".into();
@@ -100,11 +117,12 @@ impl Engine {
         busy.retain(|(rate, _)| *rate > 0);
         busy.sort_by_key(|(rate, _)| std::cmp::Reverse(*rate));
         busy.truncate(count);
-        let shown = |(bytes_per_sec, file): (u64, Arc<File>)| BusyFile {
-            path: file.lock().state.display_path(),
-            bytes_per_sec,
+        let mut glance = Glance::new();
+        let shown = |(bytes_per_sec, file): (u64, Arc<File>)| {
+            let path = glance.at(&file)?.state.display_path();
+            Some(BusyFile { path, bytes_per_sec })
         };
-        busy.into_iter().map(shown).collect()
+        busy.into_iter().filter_map(shown).collect()
     }
 
     pub fn stats(&self) -> Stats {

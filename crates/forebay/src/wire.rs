@@ -270,6 +270,8 @@ pub struct StatusView {
     pub conflicted_files: u64,
     pub pinned_files: u64,
     pub open_files: u64,
+    #[serde(default)]
+    pub busy_files: u64,
     pub passthrough_writers: u64,
     pub oldest_dirty_age_secs: f64,
     pub governor: String,

@@ -11,7 +11,7 @@ use rustix::io as rio;
 
 use super::root::{Root, stat_fd};
 use super::{Sys, own};
-use crate::fd::{next_data, punch, read_full, write_full};
+use crate::fd::{close, next_data, punch, read_full, write_full};
 use crate::{Attr, BackingFile, Result, SetAttr, SetTime, Timestamp};
 
 pub struct DirFile {
@@ -86,6 +86,12 @@ impl BackingFile for DirFile {
 
     fn next_data(&self, offset: u64) -> Result<Option<(u64, u64)>> {
         self.run("find data in", || next_data(self.fd(), offset))
+    }
+
+    fn close(self: Arc<Self>) -> Result<()> {
+        let Some(last) = Arc::into_inner(self) else { return Ok(()) };
+        let DirFile { fd, root, path, .. } = last;
+        root.run("close", &path, || close(fd))
     }
 
     fn as_fd(&self) -> Option<BorrowedFd<'_>> {

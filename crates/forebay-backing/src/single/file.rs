@@ -118,6 +118,13 @@ impl BackingFile for SingleFile {
         })
     }
 
+    fn close(self: Arc<Self>) -> Result<()> {
+        let Some(last) = Arc::into_inner(self) else { return Ok(()) };
+        let SingleFile { fd, medium, .. } = last;
+        let what = || format!("close {}", medium.shown());
+        fd::close(fd).map_err(|errno| medium.error(errno, what()))
+    }
+
     fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.fd.as_fd())
     }

@@ -126,3 +126,15 @@ pub fn many_files_are_synced_at_once(b: &Bench<'_>) {
     b.store.sync_dir(&b.dir).unwrap();
     fails(b.store.sync_dir(&b.path("1-0")), libc::ENOTDIR);
 }
+
+pub fn a_closed_file_keeps_its_bytes(b: &Bench<'_>) {
+    let path = b.file("f", b"before");
+    let (file, other) = (b.open(&path), b.open(&path));
+    file.write_at(b"closed", 0).unwrap();
+    let shared = file.clone();
+    file.close().unwrap();
+    assert_eq!(shared.stat().unwrap().size, 6, "closed by its last owner only");
+    shared.close().unwrap();
+    assert_eq!(b.read(&path), b"closed");
+    other.close().unwrap();
+}

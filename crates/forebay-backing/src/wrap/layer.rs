@@ -11,7 +11,17 @@ pub trait Layer: Send + Sync + 'static {
 
     /// Makes the call by `run`: at once, later, several times (if [`Verb::repeatable`]) or never.
     fn around<T>(&self, call: &Call<'_>, run: impl FnMut() -> Result<Done<T>>) -> Result<Done<T>>;
+
+    /// Closes a file, or lets go of a pinned one, that was dropped: now, or later in another thread,
+    /// since who drops it may hold locks.
+    fn part(&self, close: Parting) {
+        // Who wants to hear of it calls `close`.
+        let _ = close();
+    }
 }
+
+/// Closes something of the store, which may take as long as any call.
+pub type Parting = Box<dyn FnOnce() -> Result<()> + Send>;
 
 /// One call on its way to the store.
 #[derive(Debug, Clone, Copy)]
@@ -80,6 +90,7 @@ verbs! {
     SetTimes "set_times",
     Sync "sync",
     NextData "next_data",
+    Close "close",
 }
 
 impl Verb {

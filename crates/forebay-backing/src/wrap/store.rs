@@ -36,8 +36,9 @@ impl<L: Layer> Wrapped<L> {
     }
 }
 
-struct WrappedPin<L> {
-    inner: Arc<dyn Pin>,
+struct WrappedPin<L: Layer> {
+    /// Until it is dropped.
+    inner: Option<Arc<dyn Pin>>,
     layer: Arc<L>,
     path: PathBuf,
 }
@@ -45,8 +46,20 @@ struct WrappedPin<L> {
 impl<L: Layer> Pin for WrappedPin<L> {
     fn open(&self, access: Access) -> Result<(Arc<dyn BackingFile>, Attr)> {
         let call = Call { verb: Verb::Open, paths: &[&self.path], offset: 0, len: 0 };
-        let (file, attr) = around(&*self.layer, &call, || self.inner.open(access))?;
+        let pin = self.inner.as_ref().expect("taken by who drops it only");
+        let (file, attr) = around(&*self.layer, &call, || pin.open(access))?;
         Ok((Arc::new(WrappedFile::new(file, self.layer.clone(), &self.path)), attr))
+    }
+}
+
+/// With its last descriptor the store frees a file that has no name.
+impl<L: Layer> Drop for WrappedPin<L> {
+    fn drop(&mut self) {
+        let Some(inner) = self.inner.take() else { return };
+        self.layer.part(Box::new(move || {
+            drop(inner);
+            Ok(())
+        }));
     }
 }
 
@@ -112,7 +125,7 @@ impl<L: Layer> BackingStore for Wrapped<L> {
     fn pin(&self, path: &Path) -> Result<Option<Arc<dyn Pin>>> {
         let Some(inner) = self.inner.pin(path)? else { return Ok(None) };
         let (layer, path) = (self.layer.clone(), path.to_owned());
-        Ok(Some(Arc::new(WrappedPin { inner, layer, path })))
+        Ok(Some(Arc::new(WrappedPin { inner: Some(inner), layer, path })))
     }
 
     fn unlink(&self, path: &Path) -> Result<()> {

@@ -2,13 +2,14 @@
 
 use std::sync::{Arc, Mutex};
 
-use forebay_backing::wrap::{Call, Done, Layer, Wrapped};
+use forebay_backing::wrap::{Call, Done, Layer, Verb, Wrapped};
 use forebay_backing::{BackingStore, Result};
 
 type Act = Box<dyn FnMut(&Call<'_>) + Send>;
 
 /// Acts before each call to the store, or after it, but for those that it makes itself, or that are
-/// made by others while it acts.
+/// made by others while it acts. Files are closed at any time, by a thread of their own: of that it
+/// takes no note.
 #[derive(Default)]
 pub struct Hook {
     before: Mutex<Option<Act>>,
@@ -46,6 +47,9 @@ impl Layer for Hook {
         call: &Call<'_>,
         mut run: impl FnMut() -> Result<Done<T>>,
     ) -> Result<Done<T>> {
+        if call.verb == Verb::Close {
+            return run();
+        }
         act_on(call, &self.before);
         let done = run();
         act_on(call, &self.after);

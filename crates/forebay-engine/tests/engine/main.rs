@@ -5,6 +5,7 @@ mod anew;
 mod around;
 mod attach;
 mod bytes;
+mod closing;
 mod died;
 mod drain;
 mod hook;

@@ -80,7 +80,7 @@ fn on_store(store: &MemStore, name: &str) -> Vec<u8> {
 }
 
 fn cached(engine: &Engine, name: &str) -> u64 {
-    let files = engine.list(Path::new(name));
+    let files = engine.list(Path::new(name)).unwrap();
     files.iter().map(|file| file.cached_bytes).sum()
 }
 

@@ -133,6 +133,9 @@ fn facts(tier: &Path, s: &StatusView) -> Vec<(&'static str, String)> {
     if s.passthrough_writers > 0 {
         facts.push(("writers", format!("{} open past the daemon", files(s.passthrough_writers))));
     }
+    if s.busy_files > 0 {
+        facts.push(("busy", format!("{} at work in the tier, not counted", files(s.busy_files))));
+    }
     if s.failed_files > 0 {
         facts.push(("failed", format!("{}, retried", files(s.failed_files))));
     }

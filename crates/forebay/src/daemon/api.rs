@@ -46,7 +46,7 @@ impl Daemon {
             ("GET", ["v1", "stats"]) => self.stats_of(&request.query),
             ("POST", ["v1", "stats", "reset"]) => Ok(self.reset_stats()),
             ("GET", ["v1", "top"]) => Ok(self.top_json()),
-            ("GET", ["v1", "files"]) => Ok(self.files_json(&request.query)),
+            ("GET", ["v1", "files"]) => self.files_json(&request.query),
             ("GET", ["v1", "config"]) => Ok(self.config_json()),
             ("PUT", ["v1", "config"]) => self.put_config(&request.body),
             ("GET", ["v1", "rules"]) => Ok(self.rules_json()),
@@ -106,11 +106,11 @@ impl Daemon {
         json
     }
 
-    fn files_json(&self, query: &[(String, String)]) -> Value {
+    fn files_json(&self, query: &[(String, String)]) -> Result<Value> {
         let prefix = query.iter().find(|(name, _)| name == "prefix");
         let prefix = prefix.map_or("", |(_, value)| value.trim_matches('/'));
-        let files = self.engine.list(Path::new(prefix));
-        json!(files.into_iter().map(File::from).collect::<Vec<File>>())
+        let files = self.engine.list(Path::new(prefix))?;
+        Ok(json!(files.into_iter().map(File::from).collect::<Vec<File>>()))
     }
 
     fn post_job(&self, body: Value) -> Result<Value> {

@@ -201,7 +201,8 @@ impl Daemon {
         let left = self.engine.status();
         report.left_dirty_files = Some(left.dirty_files);
         report.left_dirty_bytes = Some(left.dirty_bytes);
-        if matches!(keep, KeepDirty::Yes) || left.dirty_bytes + left.dirty_files == 0 {
+        let none_left = left.dirty_bytes + left.dirty_files + left.busy_files == 0;
+        if matches!(keep, KeepDirty::Yes) || none_left {
             return Outcome { report, error: None, exit_code: 0 };
         }
         let message = format!(
@@ -248,7 +249,7 @@ impl Daemon {
         self.down();
         log_failures(&report);
         let left = self.engine.status();
-        if left.dirty_bytes + left.dirty_files == 0 {
+        if left.dirty_bytes + left.dirty_files + left.busy_files == 0 {
             return 0;
         }
         tracing::warn!(

@@ -1,0 +1,102 @@
+//! The backing store hangs when a file of it is closed.
+
+use std::path::Path;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use forebay_backing::BackingStore;
+use forebay_backing::wrap::fault::{Fault, FaultHandle, FaultRule, FaultRules};
+use forebay_engine::{Config, Engine, KeepDirty, Progress, Tunables};
+
+use crate::media::CrashMedia;
+use crate::start::{NEW, PATIENCE, abandon, patient, read_all, start, within};
+use crate::store::MemStore;
+
+const HOUR_MS: u64 = 3_600_000;
+
+/// An engine on a store with the files `slow` and `other`, of which `slow` hangs in its close.
+fn bed(name: &str) -> (Arc<Engine>, FaultHandle) {
+    let store = MemStore::new();
+    for path in ["slow", "other"] {
+        let (file, _) = store.create(Path::new(path), &NEW).expect("an empty store");
+        file.write_at(&[7; 100_000], 0).expect("room");
+    }
+    let (op, path) = ("close".to_string(), "slow".to_string());
+    let rule = FaultRule { op, path, stall_ms: HOUR_MS, ..FaultRule::default() };
+    let rules = FaultRules { rules: vec![rule], ..FaultRules::default() };
+    let (store, faults) = Fault::with_rules(Arc::new(store), rules).expect("sound rules");
+    let tunables = Tunables { backing_timeout: Duration::from_millis(500), ..patient() };
+    let media = Arc::new(CrashMedia::default());
+    let engine = start(media, store, name, Config::default(), tunables).expect("new");
+    (engine, faults)
+}
+
+/// Runs it in a thread that is left behind if it hangs.
+#[track_caller]
+fn in_time<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, end) = mpsc::channel();
+    std::thread::spawn(move || done.send(work()));
+    end.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("{what} hangs"))
+}
+
+/// Method: the last handle of a file that was fetched is closed, and with it the store's file.
+// S-10
+#[test]
+fn a_store_that_hangs_in_close_takes_nothing_with_it() {
+    let (engine, faults) = bed("closing");
+    let key = |path| engine.ask(|b| b.stat(Path::new(path))).expect("it is there").key;
+    let keys = ["slow", "other"].map(|path| (path, key(path)));
+    read_all(&engine, Path::new("other")).expect("it is there");
+    let hung = engine.clone();
+    let read = in_time("closing it", move || read_all(&hung, Path::new("slow")));
+    assert_eq!(read.expect("it is there"), [7; 100_000]);
+    within("the close hangs", || faults.counts().by_op.get("close") == Some(&1));
+
+    within("the store counts as away", || !engine.health.is_available());
+    let asked = engine.clone();
+    let status = in_time("the status", move || asked.status());
+    assert_eq!((status.files, status.busy_files), (2, 0), "{status:?}");
+    for path in ["other", "slow"] {
+        let known = engine.list(Path::new(path)).expect("nobody holds it");
+        assert_eq!(known.len(), 1, "{path}");
+    }
+    // What is cached is served, the file itself too.
+    for (path, key) in keys {
+        let cached = engine.clone();
+        let served = in_time("opening it", move || {
+            let file = cached.open(Path::new(path), Some(key)).expect("it is in the tier");
+            let mut bytes = vec![0; 100_000];
+            let n = cached.read(&file, 0, &mut bytes).expect("it is in the tier");
+            cached.close(&file);
+            (n, bytes)
+        });
+        assert_eq!(served, (100_000, vec![7; 100_000]), "{path}");
+    }
+
+    faults.clear();
+    within("the store is back", || engine.health.is_available());
+    read_all(&engine, Path::new("slow")).expect("it is back");
+    abandon(engine);
+}
+
+/// A flush closes what it has written to; nobody waits for that without end, and nothing of the
+/// file is held.
+// S-5 S-10
+#[test]
+fn a_flush_and_a_shutdown_end_though_a_close_hangs() {
+    let (engine, faults) = bed("closing-flush");
+    let file = engine.open(Path::new("slow"), None).expect("it is there");
+    engine.write(&file, 0, &[8; 4096]).expect("room");
+    let (flushing, flushed) = (engine.clone(), file.clone());
+    in_time("the flush", move || flushing.flush_file(&flushed)).expect("all but the close is well");
+    within("the close hangs", || faults.counts().by_op.get("close") == Some(&1));
+    let writing = engine.clone();
+    in_time("writing", move || {
+        writing.write(&file, 4096, &[9; 4096]).expect("room");
+        writing.close(&file);
+    });
+    let ending = engine.clone();
+    in_time("the end", move || ending.shutdown(KeepDirty::Yes, &Progress::default(), None));
+    assert!(faults.counts().by_op["close"] >= 1);
+    faults.clear();
+}
