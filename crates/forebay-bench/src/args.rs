@@ -3,6 +3,7 @@
 //! Short options combine (`-wrk`), count (`-vv`) and take their value attached or apart (`-b16m`,
 //! `-b 16m`, `-b=16m`); long ones take `--name value` or `--name=value`. `--` ends options.
 
+use crate::prose::{COLUMNS, laid_out, wrapped};
 use crate::units::{parse_seconds, parse_size};
 use crate::{Error, Result};
 
@@ -180,9 +181,13 @@ impl Spec {
 
     /// The help text; also what `--help` prints.
     pub fn help(&self) -> String {
+        let about: Vec<String> =
+            self.about.split("\n\n").map(|part| wrapped(part, COLUMNS, 0)).collect();
         let mut text = format!(
             "{}\n\nUsage: forebay bench {} {}\n\nOptions:\n",
-            self.about, self.name, self.usage
+            about.join("\n\n"),
+            self.name,
+            self.usage
         );
         let left = |o: &Opt| {
             let short = o.short.map_or("    ".to_owned(), |s| format!("-{s}, "));
@@ -191,11 +196,15 @@ impl Spec {
         };
         let width = self.options.iter().map(|o| left(o).len()).max().unwrap_or(0).min(34);
         for option in &self.options {
-            text += &format!("{:width$}  {}\n", left(option), option.help);
+            let line = format!("{:width$}  ", left(option));
+            let room = COLUMNS - line.len();
+            let help = wrapped(option.help, room, 0)
+                .replace('\n', &format!("\n{:w$}", "", w = line.len()));
+            text += &format!("{line}{help}\n");
         }
         text += &format!("{:width$}  this text\n", "  -h, --help");
         if !self.examples.is_empty() {
-            text += &format!("\nExamples:\n{}\n", self.examples.trim_end());
+            text += &format!("\nExamples:\n{}\n", laid_out(self.examples, COLUMNS));
         }
         text
     }

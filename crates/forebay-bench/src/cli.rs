@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 
 use crate::args::nearest;
+use crate::prose::{COLUMNS, laid_out};
 use crate::{Error, Result};
 
 type Run = fn(&[String]) -> Result<u8>;
@@ -61,6 +62,11 @@ fn unknown(name: &str) -> Error {
     Error::usage(format!("no benchmark named {name:?}{hint} (see forebay bench --help)"))
 }
 
+/// The names of all commands, for who completes them.
+pub fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
+    commands().map(|(name, about, _)| (*name, *about))
+}
+
 /// One for each command, at least.
 pub const EXAMPLES: &str = "\
 Examples:
@@ -87,7 +93,7 @@ fn help() -> String {
         text += &format!("  {name:<12}{about}\n");
     }
     text + "\n`forebay bench COMMAND --help` tells its options, with more examples.\n\n"
-        + EXAMPLES
+        + &laid_out(EXAMPLES, COLUMNS)
         + "\n"
 }
 

@@ -77,7 +77,7 @@ pub fn place(path: &Path) -> Place {
     let table = read("/proc/self/mountinfo");
     if let Some(mount) = mount_of(&table, &real) {
         place.file_system = mount.file_system.into();
-        place.source = mount.source.into();
+        place.source = unescape(mount.source);
         place.mount_options = mount.options;
         disk(mount.device, &mut place);
     }
@@ -146,11 +146,18 @@ fn merged(mount: &str, system: &str) -> String {
     all.join(",")
 }
 
-/// Mount points have space, tab, newline and backslash as octal escapes.
+/// The kernel writes blanks, backslashes and `#` as three octal digits behind a backslash.
 fn unescape(text: &str) -> String {
-    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
-        .iter()
-        .fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
+    let mut parts = text.split('\\');
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let digits = part.get(..3).and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match digits.filter(u8::is_ascii) {
+            Some(byte) => plain += &format!("{}{}", char::from(byte), &part[3..]),
+            None => plain += &format!("\\{part}"),
+        }
+    }
+    plain
 }
 
 /// Asks sysfs about a device by its numbers; a partition's queue belongs to its parent.
@@ -206,6 +213,18 @@ mod tests {
             (4_107_542_400, "2100-03-01T00:00:00Z"),
         ] {
             assert_eq!(rfc3339(UNIX_EPOCH + Duration::from_secs(seconds)), text);
+        }
+    }
+
+    #[test]
+    fn what_the_kernel_escapes_is_shown_as_it_was() {
+        for (escaped, plain) in [
+            ("forebay\\043/nvme/my\\040tier", "forebay#/nvme/my tier"),
+            ("a\\134040b", "a\\040b"),
+            ("a\\9b\\", "a\\9b\\"),
+            ("plain", "plain"),
+        ] {
+            assert_eq!(unescape(escaped), plain);
         }
     }
 

@@ -32,6 +32,7 @@ pub mod mdtest;
 pub mod meter;
 pub mod pattern;
 pub mod progress;
+pub mod prose;
 pub mod record;
 pub mod recorder;
 pub mod report;
@@ -44,5 +45,5 @@ pub mod team;
 pub mod units;
 pub mod workloads;
 
-pub use cli::{EXAMPLES, run};
+pub use cli::{EXAMPLES, names, run};
 pub use error::{Error, Result};

@@ -4,6 +4,8 @@
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
+use crate::prose::{clipped, columns_of_stderr};
+
 const QUIET_FIRST: Duration = Duration::from_secs(2);
 const ON_TERMINAL: Duration = Duration::from_millis(500);
 const IN_A_LOG: Duration = Duration::from_secs(10);
@@ -43,7 +45,8 @@ impl Progress {
         let line = self.line(self.began.elapsed().as_secs_f64(), bytes, ops);
         let mut out = std::io::stderr().lock();
         let _ = match self.terminal {
-            true => write!(out, "\r\x1b[K{line}"),
+            // A line that reaches the edge would scroll.
+            true => write!(out, "\r\x1b[K{}", clipped(&line, columns_of_stderr() - 1)),
             false => writeln!(out, "{line}"),
         };
         let _ = out.flush();

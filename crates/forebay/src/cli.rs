@@ -1,6 +1,7 @@
 //! The command line: one source for parsing, help, completions and man pages.
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use forebay_bench::prose;
 
 use crate::cmd;
 
@@ -20,10 +21,41 @@ Exit codes: 0 done, 1 done with failures listed, 2 usage or configuration, 3 dae
 /// A fast tier in front of a slow directory: writes land in it at once and reach the backing
 /// store later, reads are served from it, and nothing is lost in between.
 #[derive(Debug, Parser)]
-#[command(name = "forebay", version, after_help = EXAMPLES, max_term_width = 100)]
+#[command(name = "forebay", version, after_help = EXAMPLES)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// The command line as it is shown: texts laid out for the terminal, and of settings only those that
+/// matter to a command.
+pub fn shown(columns: usize) -> clap::Command {
+    let root = Cli::command().term_width(columns);
+    laid_out(root, columns).mut_subcommand("recover", cmd::recover::without_what_mounts_alone_need)
+}
+
+fn laid_out(mut command: clap::Command, columns: usize) -> clap::Command {
+    if let Some(text) = command.get_after_help().map(ToString::to_string) {
+        command = command.after_help(prose::laid_out(&text, columns));
+    }
+    command.mut_subcommands(|sub| laid_out(sub, columns))
+}
+
+/// Wider lines are hard to read.
+const COLUMNS_MAX: usize = 100;
+
+impl Cli {
+    /// Reads the command line, and ends the process for a usage error or a help text.
+    pub fn read() -> Cli {
+        let matches = shown(columns_of_stdout().min(COLUMNS_MAX)).get_matches();
+        Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit())
+    }
+}
+
+fn columns_of_stdout() -> usize {
+    let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok();
+    let columns = size.map(|size| usize::from(size.ws_col)).filter(|&columns| columns > 0);
+    columns.unwrap_or(prose::COLUMNS)
 }
 
 #[derive(Debug, Subcommand)]
@@ -55,7 +87,6 @@ pub enum Command {
     Config(cmd::config::Args),
     Bench(cmd::bench::Args),
     Completions(cmd::completions::Args),
-    #[command(hide = true)]
     Man(cmd::man::Args),
 }
 
@@ -97,8 +128,6 @@ impl Command {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
@@ -133,6 +162,46 @@ mod tests {
             assert!(result.is_ok(), "{line}: {}", result.unwrap_err());
         });
         parsed.count()
+    }
+
+    /// A terminal of eighty columns shows every line of every help text as it was meant.
+    #[test]
+    fn help_texts_fit_eighty_columns_without_orphans() {
+        let mut texts = 0;
+        let mut each = |command: &mut clap::Command| {
+            let name = command.get_name().to_string();
+            let text = command.render_long_help().to_string();
+            assert!(text.lines().all(|line| line.chars().count() <= 80), "{name}: {text}");
+            let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let paragraphs = after.split("\n\n").filter(|text| !text.contains("\n  "));
+            for paragraph in paragraphs {
+                let lines: Vec<&str> = paragraph.lines().collect();
+                let (_, full) = lines.split_last().unwrap_or((&"", &[]));
+                assert!(full.iter().all(|line| line.len() > 50), "{name}: {paragraph}");
+            }
+            texts += 1;
+        };
+        let mut root = shown(80);
+        root.build();
+        each(&mut root);
+        for command in root.get_subcommands_mut() {
+            each(command);
+            command.get_subcommands_mut().for_each(&mut each);
+        }
+        assert!(texts > 30, "{texts}");
+    }
+
+    #[test]
+    fn recover_shows_only_the_settings_that_matter_to_it_and_takes_all() {
+        let mut root = shown(80);
+        let help = |root: &mut clap::Command, name: &str| {
+            root.find_subcommand_mut(name).unwrap().render_help().to_string()
+        };
+        let recover = help(&mut root, "recover");
+        assert!(recover.contains("--flush-depth") && recover.contains("--backing-timeout"));
+        assert!(!recover.contains("--entry-ttl") && !recover.contains("--readahead"), "{recover}");
+        assert!(help(&mut root, "mount").contains("--entry-ttl"));
+        Cli::try_parse_from(["forebay", "recover", "t", "--entry-ttl", "1s"]).unwrap();
     }
 
     /// A word as the shell hands it over. What it would expand must stand in quotes.

@@ -17,10 +17,8 @@ mod wire;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 fn main() -> ExitCode {
-    let code = match cli::Cli::parse().command.run() {
+    let code = match cli::Cli::read().command.run() {
         Ok(code) => code,
         Err(error) => {
             eprintln!("forebay: {error}");

@@ -3,3 +3,4 @@
 mod bench;
 mod missing;
 mod refused;
+mod texts;

@@ -62,10 +62,11 @@ impl Group<'_> {
     }
 }
 
-/// Phases that have a course: two slices or more.
+/// Phases that have a course: two slices or more. Preparation is not what was measured, and must not
+/// set the scale for what was.
 fn groups(record: &Record) -> Vec<Group<'_>> {
     let mut groups: Vec<Group> = Vec::new();
-    for slice in &record.seconds {
+    for slice in record.seconds.iter().filter(|slice| slice.phase != PREPARE) {
         let same = |g: &&mut Group| g.name == slice.phase && g.iteration == slice.iteration;
         match groups.iter_mut().find(same) {
             Some(group) => group.slices.push(slice),

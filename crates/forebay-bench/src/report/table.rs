@@ -1,7 +1,7 @@
 //! The tables of a report, as rows of text: the terminal aligns them, the page marks them up.
 
 use super::axis::{Quantity, text};
-use crate::record::{Comparison, Header, Latency, Outcome, Phase, Record, Verdict};
+use crate::record::{Access, Comparison, Header, Latency, Outcome, Phase, Record, Verdict};
 use crate::units::{human_bytes, human_count, human_nanos, human_rate};
 use crate::workloads::PREPARE;
 
@@ -104,16 +104,28 @@ pub fn warnings(record: &Record) -> Vec<String> {
 
 /// The best rate of each kind of phase in one sentence, for runs that found nothing else.
 pub fn best(record: &Record) -> String {
-    let mut best: Vec<(&str, f64)> = Vec::new();
+    let mut best: Vec<(&Phase, f64)> = Vec::new();
     for phase in record.phases.iter().filter(|phase| phase.name != PREPARE) {
-        let Some(rate) = per_second(phase.bytes, phase.seconds) else { continue };
-        match best.iter_mut().find(|(name, _)| *name == phase.name) {
+        let Some(rate) = per_second(amount(phase), phase.seconds) else { continue };
+        match best.iter_mut().find(|(known, _)| known.name == phase.name) {
             Some((_, most)) => *most = most.max(rate),
-            None => best.push((&phase.name, rate)),
+            None => best.push((phase, rate)),
         }
     }
-    let texts = best.iter().map(|(name, rate)| format!("{name} {}", human_rate(*rate)));
+    let texts = best.iter().map(|(phase, rate)| match is_about_names(phase) {
+        true => format!("{} {}/s", phase.name, human_count(*rate)),
+        false => format!("{} {}", phase.name, human_rate(*rate)),
+    });
     texts.collect::<Vec<_>>().join(", ")
+}
+
+fn amount(phase: &Phase) -> u64 {
+    if is_about_names(phase) { phase.ops } else { phase.bytes }
+}
+
+/// Whether operations tell what a phase did, and not bytes.
+fn is_about_names(phase: &Phase) -> bool {
+    phase.access == Access::Metadata || phase.bytes == 0
 }
 
 fn label(phase: &Phase) -> String {

@@ -221,6 +221,38 @@ fn preparing_is_neither_drawn_nor_summed_up() {
     assert!(html::page(&[run(), run()]).contains(">write 1.0 MiB/s</td>"));
 }
 
+/// A preparation that is a hundred times as fast would press what was measured flat on the ground.
+#[test]
+fn preparation_does_not_set_the_scale() {
+    let before = figures::of(&sample());
+    let mut record = sample();
+    let faster = |i: u64| Second { phase: "prepare".into(), bytes: 1 << 40, ..second(i) };
+    record.seconds.extend((0..60).map(faster));
+    let after = figures::of(&record);
+    assert_eq!(before.len(), after.len());
+    for (before, after) in before.iter().zip(&after) {
+        assert_eq!(svg::document(&before.scene), svg::document(&after.scene), "{}", after.name);
+    }
+}
+
+#[test]
+fn a_run_of_metadata_has_something_to_say() {
+    let phase = |name: &str, access, bytes| Phase {
+        name: name.into(),
+        access,
+        bytes,
+        ops: 25_000,
+        seconds: 2.0,
+        ..Phase::default()
+    };
+    let phases = vec![
+        phase("File creation", Access::Metadata, 0),
+        phase("File read", Access::Read, 2 << 30),
+    ];
+    let record = Record { phases, ..Record::default() };
+    assert_eq!(table::best(&record), "File creation 12.5 k/s, File read 1.0 GiB/s");
+}
+
 #[test]
 fn an_empty_run_makes_a_page_without_charts() {
     let run = Run { name: "empty".into(), record: Record::default() };

@@ -1,10 +1,12 @@
 //! `forebay completions`.
 
-use clap::CommandFactory;
+use clap::builder::PossibleValuesParser;
+use clap::{Arg, Command, CommandFactory};
 use clap_complete::Shell;
 use forebay_backing::Result;
 
 use crate::cli::Cli;
+use crate::config::keys::{Change, KEYS, Type};
 use crate::ui::say;
 
 const EXAMPLES: &str = "\
@@ -23,7 +25,50 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<u8> {
     // The generator panics when it cannot write, as into a pipe whose reader has seen enough.
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "forebay", &mut script);
-    say(String::from_utf8_lossy(&script).trim_end());
+    clap_complete::generate(args.shell, &mut completed(), "forebay", &mut script);
+    let mut script = String::from_utf8_lossy(&script).into_owned();
+    if args.shell == Shell::Fish {
+        script += &for_fish();
+    }
+    say(script.trim_end());
     Ok(0)
+}
+
+/// The command line with the words that it takes as mere text: settings, and the benchmark's
+/// commands.
+fn completed() -> Command {
+    let bench = |command: Command| {
+        let subs = forebay_bench::names().map(|(name, about)| Command::new(name).about(about));
+        command.mut_arg("args", |arg| arg.hide(true)).subcommands(subs)
+    };
+    Cli::command()
+        .mut_subcommand("set", |set| set.mut_arg("pairs", |arg| one_of(arg, assignments())))
+        .mut_subcommand("get", |get| get.mut_arg("keys", |arg| one_of(arg, names())))
+        .mut_subcommand("bench", bench)
+}
+
+fn one_of(arg: Arg, words: impl Iterator<Item = String>) -> Arg {
+    arg.value_parser(PossibleValuesParser::new(words.collect::<Vec<_>>()))
+}
+
+fn names() -> impl Iterator<Item = String> {
+    KEYS.iter().map(|key| key.name.to_string())
+}
+
+/// What can be set: `max-age=`, or the whole of it where there are few choices.
+fn assignments() -> impl Iterator<Item = String> {
+    let live = KEYS.iter().filter(|key| key.change == Change::Live);
+    live.flat_map(|key| match key.kind {
+        Type::Choice(words) => words.iter().map(|word| format!("{}={word}", key.name)).collect(),
+        _ => vec![format!("{}=", key.name)],
+    })
+}
+
+/// The generator for fish knows no words of arguments that are not options.
+fn for_fish() -> String {
+    let line = |command: &str, words: Vec<String>| {
+        let seen = format!("__fish_forebay_using_subcommand {command}");
+        format!("complete -c forebay -n \"{seen}\" -a \"{}\"\n", words.join(" "))
+    };
+    line("set", assignments().collect()) + &line("get", names().collect())
 }

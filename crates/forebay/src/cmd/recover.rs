@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::job::tell_failures;
 use super::trial::TrialArgs;
-use crate::config::{ConfigFlags, Settings};
+use crate::config::{ConfigFlags, Settings, keys};
 use crate::daemon;
 use crate::mounts::name_user;
 use crate::signals;
@@ -59,6 +59,20 @@ pub struct Args {
 
     #[command(flatten)]
     config: ConfigFlags,
+}
+
+/// Settings that a flush without a mount depends on.
+const SETTINGS: [&str; 6] =
+    ["config", "tier-size", "flush-depth", "rate-max", "ops-max", "backing-timeout"];
+
+/// Hides the settings that say how a mount serves. They are taken all the same, as a configuration
+/// file has them.
+pub fn without_what_mounts_alone_need(command: clap::Command) -> clap::Command {
+    command.mut_args(|arg| {
+        let setting = arg.get_id() == "config" || keys::find(arg.get_id().as_str()).is_ok();
+        let matters = SETTINGS.iter().any(|name| arg.get_id() == name);
+        if setting && !matters { arg.hide(true) } else { arg }
+    })
 }
 
 struct Recovered {

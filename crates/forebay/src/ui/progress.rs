@@ -6,6 +6,7 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use forebay_bench::prose::{clipped, columns_of_stderr};
 use forebay_engine::Progress;
 
 use crate::units::{human_secs, human_size};
@@ -17,7 +18,9 @@ const LINE_EVERY: Duration = Duration::from_secs(5);
 /// The rate shown is the one over this window: long enough to be calm, short enough to be true.
 const RATE_WINDOW: Duration = Duration::from_secs(8);
 
-const BAR_CELLS: u64 = 24;
+/// The bar takes what the words leave, between these, or is left out.
+const BAR_MOST: usize = 24;
+const BAR_LEAST: usize = 6;
 
 /// How far something is.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -57,7 +60,8 @@ impl Line {
             return;
         }
         self.shown = Some(now);
-        let text = render(&self.label, sample, self.rate());
+        // A line that reaches the edge of the terminal would scroll.
+        let text = render(&self.label, sample, self.rate(), columns_of_stderr() - 1);
         let mut stderr = io::stderr().lock();
         // Without a standard error there is nobody to tell.
         let _ = match self.terminal {
@@ -107,30 +111,45 @@ impl From<&Progress> for Sample {
     }
 }
 
-fn render(label: &str, s: Sample, rate: f64) -> String {
+/// In at most `columns`: where they are few, the bar gets shorter, then the words fewer.
+fn render(label: &str, s: Sample, rate: f64, columns: usize) -> String {
     // Empty files have no bytes; then the files tell how far it is.
     let (done, total) = match s.total_bytes {
         0 => (s.done_files, s.total_files),
         total => (s.done_bytes.min(total), total),
     };
-    let cells = (done * BAR_CELLS).checked_div(total).unwrap_or(0).min(BAR_CELLS);
-    let bar = "#".repeat(cells as usize) + &"-".repeat((BAR_CELLS - cells) as usize);
     let percent = (done * 100).checked_div(total).unwrap_or(0).min(100);
-    let mut text = format!(
-        "{label} [{bar}] {percent:3} %  {} of {}, {} of {} files",
-        human_size(s.done_bytes),
-        human_size(s.total_bytes),
-        s.done_files,
-        s.total_files
-    );
+    let tells = [words(s, rate), pace(s, rate), String::new()];
+    let fits = |tell: &&String| label.len() + " 100 %".len() + tell.len() <= columns;
+    let tell = tells.iter().find(fits).unwrap_or(&tells[2]);
+    let room = columns.saturating_sub(label.len() + "  [] 100 %".len() + tell.len());
+    let cells = room.min(BAR_MOST);
+    let bar = match cells {
+        BAR_LEAST.. => {
+            let full = (cells as u64 * done).checked_div(total).unwrap_or(0) as usize;
+            let full = full.min(cells);
+            format!(" [{}{}]", "#".repeat(full), "-".repeat(cells - full))
+        }
+        _ => String::new(),
+    };
+    clipped(&format!("{label}{bar} {percent:3} %{tell}"), columns)
+}
+
+fn words(s: Sample, rate: f64) -> String {
+    let (done, total) = (human_size(s.done_bytes), human_size(s.total_bytes));
+    let mut text = format!("  {done} of {total}, {} of {} files", s.done_files, s.total_files);
     if s.failed_files > 0 {
         text += &format!(", {} failed", s.failed_files);
     }
-    if rate >= 1.0 {
-        let left = s.total_bytes.saturating_sub(s.done_bytes) as f64 / rate;
-        text += &format!("  {}/s  ETA {}", human_size(rate as u64), human_secs(left));
+    text + &pace(s, rate)
+}
+
+fn pace(s: Sample, rate: f64) -> String {
+    if rate < 1.0 {
+        return String::new();
     }
-    text
+    let left = s.total_bytes.saturating_sub(s.done_bytes) as f64 / rate;
+    format!("  {}/s  ETA {}", human_size(rate as u64), human_secs(left))
 }
 
 #[cfg(test)]
@@ -146,12 +165,20 @@ mod tests {
             done_files: 2,
             failed_files: 1,
         };
+        let rate = (64 << 20) as f64;
         assert_eq!(
-            render("flush", sample, (64 << 20) as f64),
+            render("flush", sample, rate, 120),
             "flush [############------------]  50 %  1.0 GiB of 2.0 GiB, 2 of 4 files, 1 failed  \
              64.0 MiB/s  ETA 16 s"
         );
-        let nothing = render("flush", Sample::default(), 0.0);
+        let nothing = render("flush", Sample::default(), 0.0, 79);
         assert!(nothing.contains("  0 %"), "{nothing}");
+        for columns in 1..120 {
+            let line = render("flush", sample, rate, columns);
+            assert!(line.len() <= columns, "{columns}: {line}");
+            assert!(columns < 20 || line.contains("50 %"), "{columns}: {line}");
+            assert!(columns < 40 || line.contains("ETA 16 s"), "{columns}: {line}");
+            assert!(columns < 79 || line.contains("2 of 4 files"), "{columns}: {line}");
+        }
     }
 }
