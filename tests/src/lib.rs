@@ -8,6 +8,7 @@
 //! to, release first). `FOREBAY_TEST_PLAIN=1` bind-mounts the backing directory instead of running
 //! forebay: what fails then is a mistake in the test. `FOREBAY_SOAK=SECONDS` runs the long
 //! versions, with seeds moved on by `FOREBAY_SEED`. `FOREBAY_TEST_DIR` is where beds are laid (default `/var/tmp`).
+pub mod acl;
 mod bed;
 mod cli;
 pub mod disk;
@@ -24,6 +25,7 @@ pub mod sample;
 mod switch;
 pub mod sys;
 pub mod tree;
+pub mod user;
 mod wait;
 
 pub use bed::{Bed, Foreground, Mounted, Tier, drop_caches, text, while_busy};

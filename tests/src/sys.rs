@@ -102,6 +102,18 @@ pub fn get_xattr(path: &Path, name: &str) -> Result<Vec<u8>> {
     Ok(value)
 }
 
+/// The same of what a link leads to.
+pub fn get_xattr_followed(path: &Path, name: &str) -> Result<Vec<u8>> {
+    let (path, name) = (c(path), c(name));
+    let mut value = vec![0u8; 65536];
+    let data = value.as_mut_ptr().cast();
+    // SAFETY: NUL-terminated strings, and a buffer of the length given.
+    let len =
+        check(unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), data, value.len()) } as i64)?;
+    value.truncate(len as usize);
+    Ok(value)
+}
+
 pub fn remove_xattr(path: &Path, name: &str) -> Result<()> {
     // SAFETY: NUL-terminated strings.
     check(unsafe { libc::lremovexattr(c(path).as_ptr(), c(name).as_ptr()) }).map(drop)

@@ -214,6 +214,10 @@ impl Pin for DirPin {
             Ok((Arc::new(file) as _, self.root.attr(&stat)))
         })
     }
+
+    fn xattr_get(&self, name: &OsStr) -> Result<Vec<u8>> {
+        self.root.run("read xattr of what was", &self.path, || xattr::get_held(&self.fd, name))
+    }
 }
 
 fn name_bytes(name: &OsStr) -> &[u8] {

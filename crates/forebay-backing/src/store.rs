@@ -77,6 +77,9 @@ pub trait Pin: Send + Sync {
     ///
     /// EISDIR, ELOOP or EINVAL if it is no regular file; EACCES if its mode refuses the daemon.
     fn open(&self, access: Access) -> Result<(Arc<dyn BackingFile>, Attr)>;
+
+    /// As [`BackingStore::xattr_get`], also when the file has no name any more.
+    fn xattr_get(&self, name: &OsStr) -> Result<Vec<u8>>;
 }
 
 /// The part of a file's attributes that changes whenever its bytes may have changed. Equal

@@ -41,6 +41,10 @@ fn origin(req: &Request) -> Origin {
 
 impl Filesystem for Server {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+        // Without it a file's mode alone would decide, and grant what its list of access denies.
+        config.add_capabilities(InitFlags::FUSE_POSIX_ACL).map_err(|_| {
+            std::io::Error::other("this kernel enforces no ACLs here: Linux 4.9 is needed")
+        })?;
         let wanted = [
             InitFlags::FUSE_EXPORT_SUPPORT,
             InitFlags::FUSE_ATOMIC_O_TRUNC,

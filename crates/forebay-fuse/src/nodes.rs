@@ -8,6 +8,8 @@
 //! - N1: a node that the kernel holds is never dropped.
 //! - N2: every name in `names` leads to a node that lists it.
 
+mod acl;
+
 use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::ops::{Deref, DerefMut};
@@ -58,6 +60,8 @@ struct Node {
     pin: Option<Held>,
     /// Kept for directories, to answer while the backing store is away.
     attr: Option<Box<Attr>>,
+    /// The access list as last asked for; empty if there is none.
+    acl: Option<Box<[u8]>>,
 }
 
 pub struct Nodes {
@@ -76,6 +80,8 @@ struct Table {
     /// Let go of by who changes the table, and dropped when he has given back the lock: with its
     /// last descriptor the store frees a file that was unlinked.
     freed: Vec<Held>,
+    /// How often an access list was forgotten.
+    acls_forgotten: u64,
 }
 
 /// The table, to be changed.
@@ -125,6 +131,7 @@ impl Nodes {
                 pages: 0,
                 pin: None,
                 attr: Some(Box::new(root)),
+                acl: None,
             },
         );
         Nodes { table: RwLock::new(table), root: root.key, max, pins: Arc::default() }
@@ -179,11 +186,12 @@ impl Nodes {
             pages: 0,
             pin: None,
             attr: None,
+            acl: None,
         });
         // Without generations a directory and a file after it have the same key.
         if (node.key, node.is_dir) != (attr.key, is_dir) {
             // The number was used again: nothing known of the old file holds for the new one.
-            (node.key, node.is_dir, node.pages) = (attr.key, is_dir, 0);
+            (node.key, node.is_dir, node.pages, node.acl) = (attr.key, is_dir, 0, None);
             let (old, pin) = (std::mem::take(&mut node.names), node.pin.take());
             node.names.push(at.clone());
             table.freed.extend(pin);
@@ -422,7 +430,7 @@ mod tests {
     use super::*;
     use forebay_backing::Timestamp;
 
-    fn attr(ino: u64, kind: FileKind) -> Attr {
+    pub fn attr(ino: u64, kind: FileKind) -> Attr {
         let t = Timestamp::default();
         Attr {
             key: FileKey { ino, generation: 7 },
@@ -442,7 +450,7 @@ mod tests {
         }
     }
 
-    fn nodes(max: usize) -> Nodes {
+    pub fn nodes(max: usize) -> Nodes {
         Nodes::new(attr(2, FileKind::Dir), max)
     }
 

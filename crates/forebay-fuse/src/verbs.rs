@@ -336,8 +336,10 @@ impl Shared {
 
     pub fn getxattr(self: &Arc<Shared>, id: u64, name: &OsStr, room: u32, reply: impl Tell<Value>) {
         let name = name.to_os_string();
-        let work = move |vfs: &Vfs| Ok(Value { room, bytes: vfs.getxattr(id, &name)? });
-        Do::new(|v| &v.xattr, reply, work).run(self);
+        let again = name.clone();
+        let value = move |bytes| Value { room, bytes };
+        let get = Do::new(|v| &v.xattr, reply, move |vfs| vfs.getxattr(id, &name).map(value));
+        get.or(move |vfs| vfs.getxattr_cached(id, &again).map(value)).run(self);
     }
 
     pub fn listxattr(self: &Arc<Shared>, id: u64, room: u32, reply: impl Tell<Value>) {

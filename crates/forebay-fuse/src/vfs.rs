@@ -8,6 +8,7 @@
 //! reading until the backing store has acted on the path; a rename of a directory holds it for
 //! writing.
 
+mod acl;
 mod attrs;
 mod data;
 mod dirs;

@@ -2,7 +2,7 @@
 //! paths, whose links the kernel would follow on the way.
 
 use std::ffi::{OsStr, OsString};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
@@ -20,6 +20,12 @@ const LIMIT: usize = 65536;
 
 pub fn get(root: &Root, path: &Path, name: &OsStr) -> Sys<Vec<u8>> {
     with_object(root, path, |object| fetch(|buf| sys::getxattr(object, name, buf)))
+}
+
+/// The same of what an O_PATH descriptor holds.
+pub fn get_held(held: &OwnedFd, name: &OsStr) -> Sys<Vec<u8>> {
+    let object = proc_path(held.as_fd());
+    fetch(|buf| sys::getxattr(&object, name, buf))
 }
 
 pub fn list(root: &Root, path: &Path) -> Sys<Vec<OsString>> {

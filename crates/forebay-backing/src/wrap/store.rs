@@ -43,12 +43,22 @@ struct WrappedPin<L: Layer> {
     path: PathBuf,
 }
 
+impl<L: Layer> WrappedPin<L> {
+    fn pin(&self) -> &dyn Pin {
+        &**self.inner.as_ref().expect("taken by who drops it only")
+    }
+}
+
 impl<L: Layer> Pin for WrappedPin<L> {
     fn open(&self, access: Access) -> Result<(Arc<dyn BackingFile>, Attr)> {
         let call = Call { verb: Verb::Open, paths: &[&self.path], offset: 0, len: 0 };
-        let pin = self.inner.as_ref().expect("taken by who drops it only");
-        let (file, attr) = around(&*self.layer, &call, || pin.open(access))?;
+        let (file, attr) = around(&*self.layer, &call, || self.pin().open(access))?;
         Ok((Arc::new(WrappedFile::new(file, self.layer.clone(), &self.path)), attr))
+    }
+
+    fn xattr_get(&self, name: &OsStr) -> Result<Vec<u8>> {
+        let call = Call { verb: Verb::XattrGet, paths: &[&self.path], offset: 0, len: 0 };
+        around(&*self.layer, &call, || self.pin().xattr_get(name))
     }
 }
 

@@ -54,6 +54,10 @@ impl Pin for MemFile {
     fn open(&self, _access: Access) -> Result<(Arc<dyn BackingFile>, Attr)> {
         Ok((Arc::new(self.clone()), self.stat()?))
     }
+
+    fn xattr_get(&self, name: &OsStr) -> Result<Vec<u8>> {
+        Err(Error::os(libc::ENODATA, format!("{}", name.display())))
+    }
 }
 
 impl MemStore {

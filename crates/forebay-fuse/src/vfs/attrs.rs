@@ -8,7 +8,7 @@ use forebay_backing::{Attr, Error, FileKind, Result, SetAttr, XattrMode};
 use forebay_engine::rules::Origin;
 use forebay_engine::{File, Lane, Named};
 
-use super::{Handle, Vfs};
+use super::{Handle, Vfs, acl};
 use crate::control::{self, Control};
 
 impl Vfs {
@@ -43,9 +43,11 @@ impl Vfs {
             return self.engine.set_attr_open(&file, set);
         }
         if let (Some(path), true) = (path, changes) {
-            let key = self.nodes.key(id).ok_or_else(|| Error::os(libc::ESTALE, "setattr"))?;
-            let is_dir = self.nodes.is_dir(id);
-            return self.engine.set_attr(Named { path: &path, key, is_dir }, set);
+            let done = self.engine.set_attr(self.at(id, &path)?, set);
+            if set.mode.is_some() {
+                self.nodes.forget_acl(id);
+            }
+            return done;
         }
         drop(tree);
         self.getattr(id)
@@ -98,6 +100,9 @@ impl Vfs {
         if Control::owns(id) {
             return Err(Error::os(libc::ENODATA, "xattr"));
         }
+        if acl::is_one(name) {
+            return self.acl(id, name);
+        }
         // Asked by the kernel at the first write after each look at the attributes.
         let file = (name == "security.capability").then(|| self.open_file(id)).flatten();
         if file.as_ref().is_some_and(|file| self.engine.lacks_capability(file, self.attr_ttl)) {
@@ -139,14 +144,18 @@ impl Vfs {
             libc::XATTR_REPLACE => XattrMode::Replace,
             _ => XattrMode::Any,
         };
-        self.engine.set_xattr(self.at(id, &path)?, name, value, mode)
+        let done = self.engine.set_xattr(self.at(id, &path)?, name, value, mode);
+        self.acl_may_differ(id, name);
+        done
     }
 
     pub fn removexattr(&self, id: u64, name: &OsStr) -> Result<()> {
         control::refuse(id)?;
         let _tree = self.tree();
         let path = self.path(id)?;
-        self.engine.remove_xattr(self.at(id, &path)?, name)
+        let done = self.engine.remove_xattr(self.at(id, &path)?, name);
+        self.acl_may_differ(id, name);
+        done
     }
 
     pub(super) fn at<'a>(&self, id: u64, path: &'a Path) -> Result<Named<'a>> {
