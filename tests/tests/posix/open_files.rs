@@ -21,6 +21,7 @@ pub const CASES: &[Case] = cases![
     a_dirty_file_is_renamed_while_open,
     a_directory_with_open_dirty_files_is_renamed,
     a_removed_directory_with_open_files_keeps_them,
+    a_removed_directory_that_is_in_use_stays_itself,
     one_file_is_open_in_every_way_at_once,
     attributes_change_through_descriptors,
     many_opens_of_one_file_from_threads,
@@ -269,6 +270,32 @@ fn the_write_rename_idiom_never_shows_a_partial_file(dir: &Path) {
         reader.join().unwrap();
     });
     assert_eq!(fs::read(&path).unwrap(), [99; 30_000]);
+}
+
+/// Directories made after it would get its inode number.
+fn a_removed_directory_that_is_in_use_stays_itself(dir: &Path) {
+    let at = |name: &str| dir.join(name);
+    let removed = |open: &File| {
+        let meta = open.metadata().expect("it is still there");
+        assert!(meta.is_dir() && meta.nlink() == 0, "{} links", meta.nlink());
+        meta.ino()
+    };
+    fs::create_dir(at("one")).unwrap();
+    let one = path_only(&at("one"));
+    fs::remove_dir(at("one")).unwrap();
+    fs::create_dir(at("over")).unwrap();
+    let over = path_only(&at("over"));
+    fs::create_dir(at("another")).unwrap();
+    fs::rename(at("another"), at("over")).unwrap();
+    for i in 0..20 {
+        let new = at(&format!("new{i}"));
+        fs::create_dir(&new).unwrap();
+        let ino = fs::metadata(&new).unwrap().ino();
+        assert!(ino != removed(&one) && ino != removed(&over), "its number was given again");
+    }
+    let script =
+        "mkdir e1; cd e1; rmdir \"$PWD\"; mkdir ../e2; stat -c %h . && ls -a && ! mkdir in";
+    assert_eq!(forebay_tests::tool_in(dir, "sh", &["-c", script]).ok().stdout.trim(), "0");
 }
 
 fn path_only(path: &Path) -> File {

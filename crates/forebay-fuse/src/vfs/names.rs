@@ -66,6 +66,9 @@ impl Vfs {
         self.refuse_read_only()?;
         let _tree = self.tree();
         let path = self.below(parent, name)?;
+        let (key, _) = self.named(parent, name, &path)?;
+        // Who works in it would otherwise be in another directory soon.
+        self.hold(key, &path);
         self.engine.alter(|b| b.rmdir(&path))?;
         self.nodes.unlink(parent, name);
         Ok(())
@@ -86,8 +89,10 @@ impl Vfs {
             Err(e) if e.is(libc::ENOENT) => None,
             Err(e) => return Err(e),
         };
-        if let Some((key, false)) = over {
-            self.teach_names(key);
+        if let Some((key, is_dir)) = over {
+            if !is_dir {
+                self.teach_names(key);
+            }
             self.hold(key, &new);
         }
         let over = over.map(|(key, is_dir)| Named { path: &new, key, is_dir });
