@@ -14,7 +14,7 @@ use std::process::Command;
 
 use forebay_tests::{
     Bed, Mounted, PATIENCE, Rng, Tier, drop_caches, finish, free_port, needs_forebay, needs_tools,
-    proof, sample, text, tool, within,
+    proof, sample, sys, text, tool, within,
 };
 use serde_json::Value;
 
@@ -27,12 +27,16 @@ fn count(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value} is no count"))
 }
 
-/// requests = hits + partial hits + misses + bypasses, and the bypasses are those of their reasons.
+/// requests = hits + partial hits + misses + new + bypasses, and the bypasses are those of their
+/// reasons. No read is new.
 fn assert_adds_up(stats: &Value) {
     for direction in ["read", "write"] {
         let of = &stats["requests"][direction];
         let parts = ["hits", "partial_hits", "misses", "bypasses"].map(|part| count(&of[part]));
-        assert_eq!(count(&of["total"]), parts.iter().sum::<u64>(), "{direction}: {of:#}");
+        let new = of["new"].as_u64();
+        assert_eq!(new.is_some(), direction == "write", "{direction}: {of:#}");
+        let sum = parts.iter().sum::<u64>() + new.unwrap_or(0);
+        assert_eq!(count(&of["total"]), sum, "{direction}: {of:#}");
         let reasons = of["bypass_reasons"].as_object().expect("reasons");
         let reasons: u64 = reasons.values().map(count).sum();
         assert_eq!(count(&of["bypasses"]), reasons, "{direction}: {of:#}");
@@ -157,6 +161,78 @@ fn writes_of_ordinary_users_ask_nothing_of_the_backing_store() {
     proof!("{} writes, {} calls", after.1 - before.1, after.0 - before.0);
 }
 
+/// What passes the daemon by is no request, and what is known of it is told under its own name.
+#[test]
+fn bytes_that_pass_the_daemon_by_are_told() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let mounted = bed.mount(&["--preset", "hold"]);
+    let bytes = 24_u64 << 20;
+    let mut file = fs::File::create(mounted.at("grows")).unwrap();
+    for _ in 0..bytes >> 20 {
+        file.write_all(&vec![3; 1 << 20]).unwrap();
+    }
+    let mut all = stats(&mounted, &[]);
+    if count(&all["counters"]["passthrough_writes"]) == 0 {
+        forebay_tests::say("SKIPPED: this kernel passes nothing through");
+        return;
+    }
+    let new = |all: &Value| count(&all["counters"]["passthrough_new_bytes"]);
+    within(PATIENCE, "what an open file grew by is told", || {
+        all = stats(&mounted, &[]);
+        new(&all) == bytes
+    });
+    assert_eq!(all["busiest_files"][0]["path"], "grows", "{all:#}");
+    assert_eq!((count(&all["requests"]["write"]["total"]), new(&all)), (0, bytes), "{all:#}");
+    // Over what is there: nobody sees that, and it is not called new.
+    file.write_all_at(&vec![4; 1 << 20], 0).unwrap();
+    drop(file);
+    mounted.hear_closes();
+    // Shorter than the time between two looks.
+    fs::write(mounted.at("quick"), vec![5; 300_000]).unwrap();
+    mounted.hear_closes();
+    all = stats(&mounted, &[]);
+    assert_eq!(new(&all), bytes + 300_000, "{all:#}");
+    assert_eq!(all["windows"]["1h"]["bytes"]["passthrough_new"], bytes + 300_000);
+    let page = check_page(&get(control(&bed), "/metrics").1, &mounted);
+    assert_eq!(page["forebay_passthrough_new_bytes_total"], (bytes + 300_000) as f64);
+    let human = mounted.forebay(&["stats", text(&mounted.path)]).ok().stdout;
+    assert!(human.contains("for writing 2; of these only"), "{human}");
+    let screen = mounted.forebay(&["top", "--once", text(&mounted.path)]).ok().stdout;
+    assert!(
+        screen.contains("past the daemon") && !screen.contains("new         0 B/s"),
+        "{screen}"
+    );
+    mounted.umount_with(&["--keep-dirty"]).ok();
+    proof!("{bytes} and 300000 bytes");
+}
+
+/// A write behind the end could have found nothing in the tier: it is no miss.
+#[test]
+fn a_write_of_new_bytes_is_no_miss() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    sample::file(&bed.backing.join("old"), 1, 1 << 20);
+    let mounted = bed.mount(&["--passthrough", "off", "--preset", "hold", "--readahead", "0"]);
+    fs::write(mounted.at("fresh"), vec![1; 1 << 20]).unwrap();
+    let writes = || stats(&mounted, &[])["requests"]["write"].clone();
+    let (fresh, figures) = (writes(), ["hits", "partial_hits", "misses", "new"]);
+    let of = |writes: &Value| figures.map(|what| count(&writes[what]));
+    assert_eq!(of(&fresh), [0, 0, 0, count(&fresh["total"])], "{fresh:#}");
+    assert!(count(&fresh["new"]) > 0);
+    let old = direct(&mounted.at("old"));
+    for (offset, wanted) in [(0, [0, 0, 1, 0]), (0, [1, 0, 0, 0]), (1 << 20, [0, 0, 0, 1])] {
+        let before = of(&writes());
+        old.write_all_at(&[7; 4096], offset).unwrap();
+        let after = of(&writes());
+        let moved: Vec<u64> = after.iter().zip(before).map(|(now, then)| now - then).collect();
+        assert_eq!(moved, wanted, "at {offset}");
+    }
+    drop(old);
+    mounted.umount();
+    proof!("{} new, then a miss, a hit and a new one", fresh["new"]);
+}
+
 #[test]
 fn a_reset_begins_anew_and_leaves_the_totals() {
     needs_forebay!();
@@ -252,12 +328,12 @@ fn each_rule_tells_how_its_requests_were_served() {
     assert!(human.contains("bypasses") && human.contains("64MiB"), "{human}");
     let shown = fs::read_to_string(mounted.at(".forebay/stats")).unwrap();
     assert!(shown.contains("rules.out.requests.read.bypasses 2\n"), "{shown}");
-    let page = check_page(&get(control(&bed), "/metrics").1);
-    let metric = |name: &str| page[&format!("forebay_rule_{name}")];
-    let bypasses = "requests_total{rule=\"out\",direction=\"write\",served=\"bypass\"}";
-    assert_eq!(metric(bypasses), 2.0);
-    assert_eq!(metric("bytes_total{rule=\"in\",direction=\"read\"}"), 16384.0);
-    assert_eq!(metric("quota_bytes{rule=\"in\"}"), (64 << 20) as f64);
+    let page = check_page(&get(control(&bed), "/metrics").1, &mounted);
+    let metric = |name: &str, labels: &str| page[&format!("forebay_rule_{name}{{{labels}}}")];
+    let bypasses = "rule=\"out\",direction=\"write\",served=\"bypass\"";
+    assert_eq!(metric("requests_total", bypasses), 2.0);
+    assert_eq!(metric("bytes_total", "rule=\"in\",direction=\"read\""), 16384.0);
+    assert_eq!(metric("quota_bytes", "rule=\"in\""), (64 << 20) as f64);
     mounted.umount();
     proof!("two rules, 4 requests each");
 }
@@ -293,12 +369,12 @@ fn the_metrics_page_is_sound_on_the_socket_and_on_loopback() {
     fs::read(mounted.at("f")).unwrap();
     let (head, page) = get(control(&bed), "/metrics");
     assert!(head.contains("text/plain; version=0.0.4"), "{head}");
-    let first = check_page(&page);
+    let first = check_page(&page, &mounted);
     let written = first["forebay_write_bytes_total"];
     assert_eq!(written, 300_000.0);
     fs::write(mounted.at("g"), vec![1; 1000]).unwrap();
     let (_, page) = get(TcpStream::connect(free).unwrap(), "/metrics");
-    let second = check_page(&page);
+    let second = check_page(&page, &mounted);
     assert_eq!(second["forebay_write_bytes_total"], written + 1000.0);
     for (name, value) in &first {
         let falls = second.get(name).is_some_and(|later| later < value);
@@ -310,7 +386,7 @@ fn the_metrics_page_is_sound_on_the_socket_and_on_loopback() {
     let documented = include_str!("../../docs/OPERATING.md");
     for name in page.lines().filter_map(|l| l.strip_prefix("# TYPE forebay_")) {
         let name = name.split(' ').next().unwrap();
-        let plain = name.trim_end_matches("_total");
+        let plain = name.trim_end_matches("_total").trim_end_matches("_seconds");
         assert!(documented.contains(plain), "{name} is not in docs/OPERATING.md");
     }
     mounted.umount();
@@ -318,9 +394,13 @@ fn the_metrics_page_is_sound_on_the_socket_and_on_loopback() {
 }
 
 /// Checks the text format: a TYPE before the samples of each family, sound names and labels, no
-/// series twice, histograms that add up. Returns the series.
-fn check_page(page: &str) -> BTreeMap<String, f64> {
+/// series twice, histograms that add up, names with base units, and the mount in every sample.
+/// Returns the series, without the label of the mount.
+fn check_page(page: &str, mounted: &Mounted) -> BTreeMap<String, f64> {
     assert!(page.ends_with('\n'));
+    check_by_promtool(page);
+    let mount = format!("mountpoint=\"{}\"", mounted.path.display());
+    let page = &without_mount(page, &mount);
     let mut types: HashMap<&str, &str> = HashMap::new();
     let mut helped = HashSet::new();
     let mut series = BTreeMap::new();
@@ -338,6 +418,7 @@ fn check_page(page: &str) -> BTreeMap<String, f64> {
             let (name, kind) = rest.split_once(' ').expect("a name and a type");
             assert!(["counter", "gauge", "histogram"].contains(&kind), "{line}");
             assert!(types.insert(name, kind).is_none(), "typed twice: {line}");
+            assert_base_units(name);
             continue;
         }
         let (name, value) = line.rsplit_once(' ').unwrap_or_else(|| panic!("no value: {line}"));
@@ -358,8 +439,48 @@ fn check_page(page: &str) -> BTreeMap<String, f64> {
         assert!(series.insert(name.to_string(), value).is_none(), "twice: {line}");
     }
     assert_eq!(types.len(), helped.len());
+    assert!(series.keys().any(|name| name.starts_with("forebay_build_info{version=")));
     check_histograms(page, &series);
     series
+}
+
+/// The page as it would be for one mount alone.
+fn without_mount(page: &str, mount: &str) -> String {
+    let line = |line: &str| match line.starts_with('#') {
+        true => format!("{line}\n"),
+        false => {
+            assert!(line.contains(&format!("{{{mount}")), "no {mount} in {line}");
+            let rest = line.replacen(&format!("{mount},"), "", 1);
+            format!("{}\n", rest.replacen(&format!("{{{mount}}}"), "", 1))
+        }
+    };
+    page.lines().map(line).collect()
+}
+
+/// Prometheus knows seconds and bytes; `_count` and `_sum` belong to histograms.
+fn assert_base_units(name: &str) {
+    let words: Vec<&str> = name.split('_').collect();
+    for wrong in ["us", "ms", "ns", "sec", "secs", "msec", "min", "kb", "kib", "mb", "mib", "count"]
+    {
+        assert!(!words.contains(&wrong), "{name}: {wrong}");
+    }
+    let of = name.trim_end_matches("_total");
+    let unit = |unit: &str| !words.contains(&unit) || of.ends_with(unit);
+    assert!(unit("bytes") || of.ends_with("bytes_per_second"), "{name}: the unit is last");
+    assert!(unit("seconds"), "{name}: the unit is last");
+}
+
+/// Where Prometheus's own judge is installed, it has nothing to say.
+fn check_by_promtool(page: &str) {
+    if !sys::on_path("promtool") {
+        return;
+    }
+    let file = std::env::temp_dir().join(format!("fbt-metrics-{}", std::process::id()));
+    fs::write(&file, page).unwrap();
+    let line = format!("promtool check metrics <{}", file.display());
+    let out = tool("sh", &["-c", &line]);
+    fs::remove_file(&file).unwrap();
+    assert!(out.code == Some(0) && out.text().trim().is_empty(), "{out:#?}");
 }
 
 /// Buckets rise, and the last is the count.

@@ -136,6 +136,8 @@ pub(crate) struct Live {
     pub changed: Option<Instant>,
     /// The shadow's stat when it became opaque, to see whether anything was written.
     pub opaque_from: Option<MediaStat>,
+    /// Bytes in the shadow when it was last measured, while it is opaque.
+    pub measured: Option<u64>,
     /// The shadow's size and mtime at the last complete copy of an opaque file.
     pub copied_at: Option<MediaStat>,
     pub stream: Stream,

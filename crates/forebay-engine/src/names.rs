@@ -253,6 +253,8 @@ impl Engine {
                 self.note_tier(shadow.set_mtime(mtime))?;
             }
             inner.live().opaque_from = shadow.stat().ok();
+            inner.live().measured = None;
+            self.note_growth(file, &mut inner);
             inner.state.flags.opaque = true;
             self.space.unseen.lock().expect("no panic inside").insert(file.id, file.clone());
             inner.state.touch(crate::engine::now_ms());
@@ -294,6 +296,7 @@ impl Engine {
         self.space.unseen.lock().expect("no panic inside").remove(&file.id);
         let stat = self.shadow_unwritten(file, &mut inner)?.stat();
         let stat = self.note_tier(stat)?;
+        self.note_growth(file, &mut inner);
         let from = inner.live().opaque_from.take();
         inner.live().copied_at = None;
         inner.state.flags.opaque = false;

@@ -283,6 +283,7 @@ impl Engine {
             if let Ok(mut inner) = file.inner.try_lock()
                 && inner.state.flags.opaque
             {
+                self.note_growth(&file, &mut inner);
                 self.account(&file, &mut inner);
             }
         }

@@ -65,18 +65,23 @@ pub struct Stats {
     pub tier: BTreeMap<&'static str, OpCounts>,
 }
 
-/// Requests of one direction: `total` is the sum of the four behind it.
+/// Requests of one direction: `total` is the sum of the five behind it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Requests {
     pub total: u64,
     pub hits: u64,
     pub partial_hits: u64,
     pub misses: u64,
+    pub new: u64,
     pub bypasses: u64,
     pub bytes: u64,
 }
 
 impl Requests {
+    pub(crate) fn sum(&self) -> u64 {
+        self.hits + self.partial_hits + self.misses + self.new + self.bypasses
+    }
+
     /// Those since `before`; all, if that was counted by another rule of the same name.
     pub fn since(&self, before: &Requests) -> Requests {
         if self.total < before.total {
@@ -87,6 +92,7 @@ impl Requests {
             hits: self.hits.saturating_sub(before.hits),
             partial_hits: self.partial_hits.saturating_sub(before.partial_hits),
             misses: self.misses.saturating_sub(before.misses),
+            new: self.new.saturating_sub(before.new),
             bypasses: self.bypasses.saturating_sub(before.bypasses),
             bytes: self.bytes.saturating_sub(before.bytes),
         }

@@ -32,9 +32,9 @@ have had in the tier longest, and is denied where none of that can go. Rules add
 unmount; [[rule]] tables in the configuration file are there from the start.
 
 The list tells what a rule's files take of the fast tier, and of the requests of the opens that it
-decided for how many were hits, partial hits, misses and bypasses, since the rule was added. What is
-passed through to the tier or answered from the page cache is not in there. --json has reads and
-writes apart.";
+decided for how many were hits, partial hits, misses, new and bypasses, since the rule was added.
+What is passed through to the tier or answered from the page cache is not in there. --json has reads
+and writes apart.";
 
 const ADD_EXAMPLES: &str = "\
 Examples:
@@ -150,12 +150,14 @@ fn list(args: &List) -> Result<()> {
         say("no rules: everything is allowed");
         return Ok(());
     }
-    let head =
-        ["rule", "action", "used", "read", "written", "hits", "partial", "misses", "bypasses", ""];
+    let head = [
+        "rule", "action", "used", "read", "written", "hits", "partial", "misses", "new",
+        "bypasses", "",
+    ];
     let rows: Vec<Vec<String>> =
         std::iter::once(head.map(String::from).to_vec()).chain(rules).collect();
-    let mut columns = [Align::Right; 10];
-    (columns[0], columns[1], columns[9]) = (Align::Left, Align::Left, Align::Left);
+    let mut columns = [Align::Right; 11];
+    (columns[0], columns[1], columns[10]) = (Align::Left, Align::Left, Align::Left);
     lay_out(&columns, &rows).iter().for_each(say);
     Ok(())
 }
@@ -168,7 +170,7 @@ fn row(rule: &Value) -> Vec<String> {
     row.extend(["read", "write"].map(|way| human_size(number(&requests[way]["bytes"]))));
     let both =
         |served: &str| number(&requests["read"][served]) + number(&requests["write"][served]);
-    row.extend(["hits", "partial_hits", "misses", "bypasses"].map(|s| both(s).to_string()));
+    row.extend(["hits", "partial_hits", "misses", "new", "bypasses"].map(|s| both(s).to_string()));
     row.push(conditions(rule));
     row
 }

@@ -23,7 +23,9 @@ Examples:
   forebay stats --since-reset --json
 
 Requests are what comes to the daemon: what the kernel answers from its page cache or passes through
-to the fast tier is not in here. Each is a hit, a partial hit, a miss or a bypass. Latencies are in
+to the fast tier is not in here. Each is a hit, a partial hit, a miss, new (a write behind the end of
+the file) or a bypass. passthrough_new_bytes is by how much files grew that are written past the
+daemon; tier_device_* is what the device under the tier moved, for whomever. Latencies are in
 microseconds: fuse is what programs see, tier the fast tier, backing the backing store. A reset
 leaves the totals as they are.";
 
@@ -73,6 +75,7 @@ pub fn run(args: &Args) -> Result<u8> {
     }
     tell_requests(&stats["requests"]);
     tell_counters(&stats["counters"]);
+    tell_unseen(&stats["counters"]);
     for side in ["fuse", "tier", "backing"] {
         tell_latencies(side, &stats[side]);
     }
@@ -81,8 +84,8 @@ pub fn run(args: &Args) -> Result<u8> {
 
 /// How requests were served, and why those past the tier went there.
 fn tell_requests(requests: &Value) {
-    let fields = ["total", "hits", "partial_hits", "misses", "bypasses"];
-    let head = ["requests", "all", "hits", "partial", "misses", "bypasses", "because of"];
+    let fields = ["total", "hits", "partial_hits", "misses", "new", "bypasses"];
+    let head = ["requests", "all", "hits", "partial", "misses", "new", "bypasses", "because of"];
     let row = |direction: &str| {
         let of = &requests[direction];
         let numbers = fields.map(|field| of[field].as_u64().unwrap_or(0).to_string());
@@ -93,8 +96,8 @@ fn tell_requests(requests: &Value) {
         std::iter::once(direction.to_string()).chain(numbers).chain([reasons.join(", ")]).collect()
     };
     let rows = vec![head.map(String::from).to_vec(), row("read"), row("write")];
-    let mut columns = [Align::Right; 7];
-    (columns[0], columns[6]) = (Align::Left, Align::Left);
+    let mut columns = [Align::Right; 8];
+    (columns[0], columns[7]) = (Align::Left, Align::Left);
     lay_out(&columns, &rows).iter().for_each(say);
     say("");
 }
@@ -110,6 +113,19 @@ fn tell_counters(counters: &Value) {
     });
     let rows: Vec<Vec<String>> = rows.collect();
     lay_out(&[Align::Left, Align::Right, Align::Right], &rows).iter().for_each(say);
+}
+
+/// What the figures above cannot hold.
+fn tell_unseen(counters: &Value) {
+    let passed = |name: &str| counters[name].as_u64().unwrap_or(0);
+    let (reads, writes) = (passed("passthrough_reads"), passed("passthrough_writes"));
+    if reads + writes > 0 {
+        say("");
+        say(format!(
+            "passed through: opens for reading {reads}, for writing {writes}; of these only"
+        ));
+        say("new bytes are known (passthrough_new_bytes), not what was read or replaced");
+    }
 }
 
 fn tell_latencies(side: &str, ops: &Value) {

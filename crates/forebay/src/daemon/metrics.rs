@@ -1,7 +1,9 @@
 //! `/metrics`: the figures of status and stats as Prometheus text (version 0.0.4). Names end in
-//! their unit, counters in `_total` behind it; docs/OPERATING.md lists them.
+//! their base unit, counters in `_total` behind it; every sample names its mount.
+//! docs/OPERATING.md lists them.
 
 use std::fmt::Write;
+use std::path::Path;
 
 use forebay_engine::{AgeBucket, Attachment, RuleUse, Status};
 use forebay_fuse::Used;
@@ -15,7 +17,7 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Counters that are told with labels.
 const LABELED: [&str; 2] = ["read_", "write_"];
-const LABELED_WHAT: [&str; 4] = ["requests", "hits", "partial_hits", "misses"];
+const LABELED_WHAT: [&str; 5] = ["requests", "hits", "partial_hits", "misses", "new"];
 
 impl Daemon {
     /// The door on TCP: it tells the metrics and takes no orders.
@@ -27,7 +29,8 @@ impl Daemon {
     }
 
     pub fn metrics(&self) -> String {
-        let mut page = Page::default();
+        let mut page = Page::of(&self.places.mountpoint);
+        page.build_info();
         let status = self.engine.status();
         page.levels(&status);
         let marks = self.engine.tunables().marks(status.tier_bytes);
@@ -38,9 +41,9 @@ impl Daemon {
         });
         page.ages(&self.engine.dirty_ages());
         let running = self.jobs.views().iter().filter(|job| job.exit_code.is_none()).count();
-        page.gauge("jobs_running_count", "Jobs under way", running as f64);
+        page.gauge("jobs_running", "Jobs under way", running as f64);
         let reading = self.reading();
-        page.gauge("uptime_secs", "Time since the mount", reading.span.as_secs_f64());
+        page.gauge("uptime_seconds", "Time since the mount", reading.span.as_secs_f64());
         page.requests(&reading);
         page.counters(&reading);
         page.gauge(
@@ -57,25 +60,39 @@ impl Daemon {
         if let Some(mount) = self.mount.get() {
             page.users(mount.users().iter());
         }
-        page.0
+        page.text
     }
 }
 
 /// The text, as far as it is written.
-#[derive(Default)]
-struct Page(String);
+struct Page {
+    text: String,
+    mountpoint: String,
+}
+
+/// Of counters that have a unit, the base unit and how many of theirs are one of it.
+const MICROSECONDS: (&str, &str, f64) = ("_us", "_seconds", 1e6);
 
 impl Page {
+    fn of(mountpoint: &Path) -> Page {
+        Page { text: String::new(), mountpoint: mountpoint.to_string_lossy().into_owned() }
+    }
+
+    fn build_info(&mut self) {
+        self.family("build_info", "gauge", "1, with what is running");
+        self.sample("build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1.0);
+    }
+
     fn family(&mut self, name: &str, kind: &str, help: &str) {
-        let _ = write!(self.0, "# HELP forebay_{name} {help}\n# TYPE forebay_{name} {kind}\n");
+        let _ = write!(self.text, "# HELP forebay_{name} {help}\n# TYPE forebay_{name} {kind}\n");
     }
 
     fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
+        let mount = [("mountpoint", self.mountpoint.as_str())];
+        let labels = mount.iter().chain(labels);
         let labels: Vec<String> =
-            labels.iter().map(|(label, text)| format!("{label}=\"{}\"", escaped(text))).collect();
-        let labels =
-            if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
-        let _ = writeln!(self.0, "forebay_{name}{labels} {value}");
+            labels.map(|(label, text)| format!("{label}=\"{}\"", escaped(text))).collect();
+        let _ = writeln!(self.text, "forebay_{name}{{{}}} {value}", labels.join(","));
     }
 
     fn gauge(&mut self, name: &str, help: &str, value: f64) {
@@ -91,20 +108,20 @@ impl Page {
             ("dirty_bytes", "Of these, bytes that are not", s.dirty_bytes),
             ("flushing_bytes", "Dirty bytes in batches under way", s.flushing_bytes),
             ("pinned_bytes", "Bytes that are not evicted", s.pinned_bytes),
-            ("files_count", "Files with anything in the tier", s.files),
-            ("dirty_files_count", "Files with dirty bytes", s.dirty_files),
-            ("failed_files_count", "Dirty files whose last flush failed", s.failed_files),
-            ("conflicted_files_count", "Files that wait for resolve", s.conflicted_files),
-            ("open_files_count", "Files that are open", s.open_files),
+            ("files", "Files with anything in the tier", s.files),
+            ("dirty_files", "Files with dirty bytes", s.dirty_files),
+            ("failed_files", "Dirty files whose last flush failed", s.failed_files),
+            ("conflicted_files", "Files that wait for resolve", s.conflicted_files),
+            ("open_files", "Files that are open", s.open_files),
             (
-                "passthrough_writers_count",
+                "passthrough_writers",
                 "Descriptors that write past the daemon",
                 s.passthrough_writers,
             ),
-            ("arrival_bytes_per_sec", "Bytes that become dirty", s.arrival_bytes_per_sec),
-            ("drain_bytes_per_sec", "Bytes that the drain copies", s.drain_bytes_per_sec),
+            ("arrival_bytes_per_second", "Bytes that become dirty", s.arrival_bytes_per_sec),
+            ("drain_bytes_per_second", "Bytes that the drain copies", s.drain_bytes_per_sec),
             (
-                "service_bytes_per_sec",
+                "service_bytes_per_second",
                 "Bytes that the backing store takes at most",
                 s.service_bytes_per_sec,
             ),
@@ -119,7 +136,7 @@ impl Page {
             self.gauge(name, help, value as f64);
         }
         self.gauge(
-            "oldest_dirty_age_secs",
+            "oldest_dirty_age_seconds",
             "Age of the oldest dirty byte",
             s.oldest_dirty_age_secs,
         );
@@ -133,7 +150,11 @@ impl Page {
         self.family("dirty_age_bytes", "gauge", "Dirty bytes that are younger than this");
         for bucket in ages {
             let bound = bucket.up_to_secs.map_or_else(|| "+Inf".into(), |secs| secs.to_string());
-            self.sample("dirty_age_bytes", &[("younger_than_secs", &bound)], bucket.bytes as f64);
+            self.sample(
+                "dirty_age_bytes",
+                &[("younger_than_seconds", &bound)],
+                bucket.bytes as f64,
+            );
         }
     }
 
@@ -154,6 +175,9 @@ impl Page {
             tell("hit", reading.counter(&format!("{direction}_hits")));
             tell("partial-hit", reading.counter(&format!("{direction}_partial_hits")));
             tell("miss", reading.counter(&format!("{direction}_misses")));
+            if direction == "write" {
+                tell("new", reading.counter("write_new"));
+            }
             tell("bypass", reading.bypasses(direction).iter().map(|(_, count)| count).sum());
         }
         self.family("bypasses_total", "counter", "Requests past the fast tier, by the reason");
@@ -170,9 +194,13 @@ impl Page {
 
     fn counters(&mut self, reading: &Reading) {
         for (name, value) in reading.counters.iter().filter(|(name, _)| !is_labeled(name)) {
-            let name = format!("{name}_total");
+            let (suffix, unit, parts) = MICROSECONDS;
+            let (name, value) = match name.strip_suffix(suffix) {
+                Some(stem) => (format!("{stem}{unit}_total"), *value as f64 / parts),
+                None => (format!("{name}_total"), *value as f64),
+            };
             self.family(&name, "counter", "See the counter of this name in docs/OPERATING.md");
-            self.sample(&name, &[], *value as f64);
+            self.sample(&name, &[], value);
         }
     }
 
@@ -182,21 +210,24 @@ impl Page {
                 .iter()
                 .flat_map(|(side, ops)| ops.iter().map(move |(op, counts)| (*side, *op, counts)))
         };
-        self.family("latency_us", "histogram", "Time of an operation: fuse is what programs see");
+        let parts = MICROSECONDS.2;
+        let help = "Time of an operation: fuse is what programs see";
+        self.family("operation_duration_seconds", "histogram", help);
         for (side, op, counts) in all().filter(|(_, _, counts)| counts.count > 0) {
             let labels = [("side", side), ("op", op)];
             for (bound, count) in counts.cumulative() {
-                let bound = bound.to_string();
+                let bound = (bound as f64 / parts).to_string();
                 self.sample(
-                    "latency_us_bucket",
+                    "operation_duration_seconds_bucket",
                     &[&labels[..], &[("le", &bound)]].concat(),
                     count as f64,
                 );
             }
             let total = counts.count as f64;
-            self.sample("latency_us_bucket", &[&labels[..], &[("le", "+Inf")]].concat(), total);
-            self.sample("latency_us_sum", &labels, counts.total_us as f64);
-            self.sample("latency_us_count", &labels, total);
+            let last = [&labels[..], &[("le", "+Inf")]].concat();
+            self.sample("operation_duration_seconds_bucket", &last, total);
+            self.sample("operation_duration_seconds_sum", &labels, counts.total_us as f64 / parts);
+            self.sample("operation_duration_seconds_count", &labels, total);
         }
         self.family("operation_errors_total", "counter", "Operations that failed");
         for (side, op, counts) in all() {
@@ -249,6 +280,7 @@ impl Page {
                 ("hit", of.hits),
                 ("partial-hit", of.partial_hits),
                 ("miss", of.misses),
+                ("new", of.new),
                 ("bypass", of.bypasses),
             ];
             for (served, count) in served {
@@ -295,9 +327,10 @@ mod tests {
 
     #[test]
     fn labels_are_escaped_and_request_counters_told_once() {
-        let mut page = Page::default();
-        page.sample("x_bytes", &[("path", "a\"b\\c\nd")], 1.5);
-        assert_eq!(page.0, "forebay_x_bytes{path=\"a\\\"b\\\\c\\nd\"} 1.5\n");
+        let mut page = Page::of(Path::new("/a\"b\\c\nd"));
+        page.sample("x_bytes", &[("x", "y")], 1.5);
+        let wanted = "forebay_x_bytes{mountpoint=\"/a\\\"b\\\\c\\nd\",x=\"y\"} 1.5\n";
+        assert_eq!(page.text, wanted);
         for name in ["read_hits", "write_requests", "read_bypass_full"] {
             assert!(is_labeled(name), "{name}");
         }

@@ -5,6 +5,7 @@ mod attach;
 mod background;
 mod change;
 mod control;
+mod device;
 mod eta;
 mod jobs;
 mod leave;
@@ -32,6 +33,7 @@ use crate::config::Settings;
 use crate::signals::{self, Blocked};
 use crate::units::{counted, human_size};
 use crate::{http, mounts};
+use device::Device;
 use jobs::Jobs;
 use readings::History;
 use saved::SavedJob;
@@ -65,6 +67,7 @@ struct Daemon {
     started: Instant,
     jobs: Arc<Jobs>,
     history: History,
+    device: Device,
     events: Sender<Event>,
     /// A detach is under way.
     detaching: Arc<AtomicBool>,
@@ -146,6 +149,7 @@ fn assemble(plan: Plan, events: Sender<Event>, background: bool) -> Result<Arc<D
         &held(&unfinished),
     )?;
     settings.rules.iter().try_for_each(|rule| engine.add_rule(rule.clone()))?;
+    let device = Device::under(&places.tier);
     let daemon = Arc::new(Daemon {
         engine,
         meter: stack.meter,
@@ -155,6 +159,7 @@ fn assemble(plan: Plan, events: Sender<Event>, background: bool) -> Result<Arc<D
         started: Instant::now(),
         jobs,
         history: History::default(),
+        device,
         events,
         detaching: Arc::default(),
         leaving: Mutex::default(),

@@ -166,6 +166,9 @@ impl Reading {
             "bytes": {
                 "to_programs": self.counter("read_bytes") + self.counter("read_uncached_bytes"),
                 "from_programs": self.counter("write_bytes"),
+                "passthrough_new": self.counter("passthrough_new_bytes"),
+                "tier_device_read": self.counters.get("tier_device_read_bytes"),
+                "tier_device_written": self.counters.get("tier_device_written_bytes"),
                 "from_backing": self.backing.get("read_at").map_or(0, |op| op.bytes),
                 "to_backing": self.backing.get("write_at").map_or(0, |op| op.bytes),
                 "from_tier": self.tier.get("read").map_or(0, |op| op.bytes),
@@ -185,14 +188,18 @@ impl Reading {
         let total: u64 = reasons.iter().map(|(_, count)| count).sum();
         let reasons: Map<String, Value> =
             reasons.into_iter().map(|(reason, count)| (reason, json!(count))).collect();
-        json!({
+        let mut requests = json!({
             "total": count("requests"),
             "hits": count("hits"),
             "partial_hits": count("partial_hits"),
             "misses": count("misses"),
             "bypasses": total,
             "bypass_reasons": reasons,
-        })
+        });
+        if direction == "write" {
+            requests["new"] = json!(count("new"));
+        }
+        requests
     }
 }
 

@@ -38,7 +38,11 @@ impl Daemon {
     }
 
     pub fn reading(&self) -> Reading {
-        let stats = self.engine.stats();
+        let mut stats = self.engine.stats();
+        if let Some(moved) = self.device.moved() {
+            stats.counters.insert("tier_device_read_bytes", moved.read);
+            stats.counters.insert("tier_device_written_bytes", moved.written);
+        }
         let fuse = self.mount.get().map(|mount| mount.op_counts()).unwrap_or_default();
         let rules = self.engine.rules().into_iter();
         Reading {

@@ -14,6 +14,9 @@ use serde_json::Value;
 use crate::moment;
 use crate::units::{human_secs, human_size};
 
+/// Between what stands side by side.
+const GAP: u16 = 2;
+
 /// Rates shown as a curve.
 const CURVE_MAX: usize = 200;
 
@@ -24,7 +27,22 @@ pub struct Rates {
     pub read: f64,
     pub to_backing: f64,
     pub from_backing: f64,
+    /// New bytes of files that are written past the daemon.
+    pub passed: f64,
+    pub device_written: f64,
+    pub device_read: f64,
 }
+
+/// What the rates are made of.
+const MOVED: [&str; 7] = [
+    "from_programs",
+    "to_programs",
+    "to_backing",
+    "from_backing",
+    "passthrough_new",
+    "tier_device_written",
+    "tier_device_read",
+];
 
 /// What is drawn: the newest answer of the daemon, and how it came to be.
 #[derive(Default)]
@@ -34,7 +52,7 @@ pub struct Screen {
     written: VecDeque<u64>,
     flushed: VecDeque<u64>,
     /// Of what the rates were made, with the daemon's uptime then.
-    last: Option<(f64, [u64; 4])>,
+    last: Option<(f64, [u64; MOVED.len()])>,
     /// Why the newest answer is old.
     pub trouble: Option<String>,
 }
@@ -42,8 +60,7 @@ pub struct Screen {
 impl Screen {
     /// Takes an answer of `GET /v1/top`.
     pub fn update(&mut self, answer: Value) {
-        let names = ["from_programs", "to_programs", "to_backing", "from_backing"];
-        let read = |part: &Value| names.map(|name| part["bytes"][name].as_u64().unwrap_or(0));
+        let read = |part: &Value| MOVED.map(|name| part["bytes"][name].as_u64().unwrap_or(0));
         let uptime = answer["status"]["uptime_secs"].as_f64().unwrap_or(0.0);
         let now = read(&answer["now"]);
         // Before the second answer: what the daemon has seen in the last minute.
@@ -55,10 +72,12 @@ impl Screen {
             _ => (answer["minute"]["span_secs"].as_f64().unwrap_or(0.0), read(&answer["minute"])),
         };
         let rate = |i: usize| if secs > 0.0 { moved[i] as f64 / secs } else { 0.0 };
+        let [written, read, to_backing, from_backing, passed, device_written, device_read] =
+            std::array::from_fn(rate);
         self.rates =
-            Rates { written: rate(0), read: rate(1), to_backing: rate(2), from_backing: rate(3) };
+            Rates { written, read, to_backing, from_backing, passed, device_written, device_read };
         for (curve, rate) in
-            [(&mut self.written, self.rates.written), (&mut self.flushed, self.rates.to_backing)]
+            [(&mut self.written, written + passed), (&mut self.flushed, to_backing)]
         {
             curve.push_back(rate as u64);
             curve.drain(..curve.len().saturating_sub(CURVE_MAX));
@@ -72,7 +91,7 @@ impl Screen {
         let rows = Layout::vertical([
             Constraint::Length(1),
             Constraint::Length(4),
-            Constraint::Length(5),
+            Constraint::Length(6),
             Constraint::Length(7),
             Constraint::Min(3),
             Constraint::Length(1),
@@ -109,21 +128,27 @@ impl Screen {
 
     fn draw_flow(&self, frame: &mut Frame, area: Rect) {
         let halves = Layout::horizontal([Constraint::Percentage(50), Constraint::Percentage(50)]);
-        let [left, right] = halves.areas(area);
+        let [left, right] = halves.spacing(GAP).areas(area);
         let r = self.rates;
-        let sides = [
-            (left, "programs", "write", r.written, "read", r.read, &self.written),
-            (right, "backing store", "flush", r.to_backing, "fetch", r.from_backing, &self.flushed),
+        let both = |out: &str, out_rate: f64, back: &str, back_rate: f64| {
+            format!("{out} {:>11}  {back} {:>11}", per_sec(out_rate), per_sec(back_rate))
+        };
+        let programs = vec![
+            Line::raw(both("write", r.written, "read ", r.read)),
+            Line::raw(format!("new {:>13}  past the daemon", per_sec(r.passed))),
         ];
-        for (area, name, out, out_rate, back, back_rate, curve) in sides {
+        let store = vec![Line::raw(both("flush", r.to_backing, "fetch", r.from_backing))];
+        let sides = [
+            (left, "programs", programs, &self.written),
+            (right, "backing store", store, &self.flushed),
+        ];
+        for (area, name, lines, curve) in sides {
             let block = Block::new().borders(Borders::TOP).title(format!(" {name} "));
             let inner = block.inner(area);
             frame.render_widget(block, area);
-            let [text, below] =
-                Layout::vertical([Constraint::Length(1), Constraint::Min(1)]).areas(inner);
-            let line =
-                format!("{out} {:>12}   {back} {:>12}", per_sec(out_rate), per_sec(back_rate));
-            frame.render_widget(Paragraph::new(line), text);
+            let heights = [Constraint::Length(lines.len() as u16), Constraint::Min(1)];
+            let [text, below] = Layout::vertical(heights).areas(inner);
+            frame.render_widget(Paragraph::new(lines), text);
             // The newest is on the right.
             let skip = curve.len().saturating_sub(below.width as usize);
             let shown = curve.iter().skip(skip).copied();
@@ -183,8 +208,21 @@ impl Screen {
                 until("full_in_secs"),
                 until("clean_in_secs"),
             )),
+            Line::from(self.device_line()),
         ];
         frame.render_widget(Paragraph::new(lines), inner);
+    }
+
+    /// Of the device, and so of all who use it.
+    fn device_line(&self) -> String {
+        match self.answer["now"]["bytes"]["tier_device_written"].is_u64() {
+            true => format!(
+                "its device writes {}, reads {}, for whomever",
+                per_sec(self.rates.device_written),
+                per_sec(self.rates.device_read)
+            ),
+            false => "no block device is seen under it".into(),
+        }
     }
 
     fn draw_latency(&self, frame: &mut Frame, area: Rect) {
@@ -197,22 +235,23 @@ impl Screen {
                 [("read_at", "read"), ("write_at", "write"), ("sync_files", "sync")],
             ),
         ];
-        let columns = Layout::horizontal([Constraint::Ratio(1, 3); 3]).areas::<3>(area);
+        let thirds = Layout::horizontal([Constraint::Ratio(1, 3); 3]);
+        let columns = thirds.spacing(GAP).areas::<3>(area);
         for ((title, side, ops), column) in shown.into_iter().zip(columns) {
             let block = Block::new().borders(Borders::TOP).title(format!(" {title}: us, 1 min "));
-            let head = Row::new(["", "p50", "p99", "p99.9"]).add_modifier(Modifier::DIM);
+            let cells = |label: String, numbers: [String; 3]| {
+                let numbers = numbers.map(|number| Line::raw(number).right_aligned());
+                Row::new(std::iter::once(Line::raw(label)).chain(numbers))
+            };
+            let quantiles = ["p50", "p99", "p99.9"].map(String::from);
+            let head = cells(String::new(), quantiles).add_modifier(Modifier::DIM);
             let rows = ops.map(|(name, label)| {
                 let op = &self.answer["minute"][side][name];
                 let us = |field: &str| op[field].as_u64().map_or("-".into(), short);
-                Row::new([label.to_string(), us("p50_us"), us("p99_us"), us("p999_us")])
+                cells(label.to_string(), [us("p50_us"), us("p99_us"), us("p999_us")])
             });
             let requests = self.requests_line(side);
-            let widths = [
-                Constraint::Length(5),
-                Constraint::Length(6),
-                Constraint::Length(6),
-                Constraint::Length(6),
-            ];
+            let widths = [Constraint::Length(5); 4];
             let inner = block.inner(column);
             frame.render_widget(block, column);
             let [above, below] =
@@ -226,11 +265,15 @@ impl Screen {
     fn requests_line(&self, side: &str) -> String {
         let share = |direction: &str| {
             let requests = &self.answer["minute"]["requests"][direction];
-            let total = requests["total"].as_u64().unwrap_or(0);
-            let hits = requests["hits"].as_u64().unwrap_or(0);
-            match total {
-                0 => format!("{direction}s: none"),
-                _ => format!("{direction}s: {}, {} % hit", short(total), hits * 100 / total),
+            let count = |what: &str| requests[what].as_u64().unwrap_or(0);
+            let total = count("total");
+            // What is new could be no hit.
+            match (total, total - count("new").min(total)) {
+                (0, _) => format!("{direction}s: none"),
+                (_, 0) => format!("{direction}s: {}, all new", short(total)),
+                (_, old) => {
+                    format!("{direction}s: {}, {} % hit", short(total), count("hits") * 100 / old)
+                }
             }
         };
         match side {
@@ -242,7 +285,7 @@ impl Screen {
 
     fn draw_busy(&self, frame: &mut Frame, area: Rect) {
         let halves = Layout::horizontal([Constraint::Percentage(60), Constraint::Percentage(40)]);
-        let [left, right] = halves.areas(area);
+        let [left, right] = halves.spacing(GAP).areas(area);
         let files = self.answer["busiest_files"].as_array().into_iter().flatten();
         let width = (left.width as usize).saturating_sub(14);
         let files = files.map(|file| {
@@ -263,7 +306,8 @@ impl Screen {
         let (text, style) = match &self.trouble {
             Some(why) => (why.clone(), Style::new().fg(Color::Red)),
             None => (
-                "q quits.  What is passed through to the tier is seen only as dirty bytes.".into(),
+                "q quits.  Past the daemon only new bytes are seen, not what is read or replaced."
+                    .into(),
                 Style::new().add_modifier(Modifier::DIM),
             ),
         };
@@ -326,93 +370,4 @@ fn short(number: u64) -> String {
 pub const REFRESH: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
-mod tests {
-    use ratatui::Terminal;
-    use ratatui::backend::TestBackend;
-    use serde_json::json;
-
-    use super::*;
-
-    fn answer(uptime: f64, written: u64) -> Value {
-        let bytes = json!({
-            "from_programs": written, "to_programs": 0, "to_backing": written / 2, "from_backing": 0,
-        });
-        let op = json!({ "p50_us": 12, "p99_us": 345, "p999_us": 6789 });
-        json!({
-            "marks": { "low": 20, "high": 50, "hard": 80 },
-            "max_age_secs": 30.0,
-            "status": {
-                "mountpoint": "/a/very/long/path/of/directories/that/does/not/fit/on/the/line/at/all/mnt",
-                "uptime_secs": uptime, "tier_bytes": 100, "dirty_bytes": 60, "governor": "age",
-                "limited_by": "rate-max", "oldest_dirty_age_secs": 12.0, "full_in_secs": null,
-            },
-            "now": { "bytes": bytes },
-            "minute": {
-                "span_secs": 10.0, "bytes": bytes, "fuse": { "write": op },
-                "requests": { "write": { "total": 200, "hits": 50 } },
-            },
-            "busiest_files": [{ "path": "x/y.bin", "bytes_per_sec": 1048576 }],
-            "processes": [{ "pid": 77, "name": "fio", "bytes_per_sec": 2097152 }],
-            "jobs": 2,
-        })
-    }
-
-    fn drawn(screen: &Screen, width: u16, height: u16) -> String {
-        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-        terminal.draw(|frame| screen.draw(frame)).unwrap();
-        terminal.backend().to_string()
-    }
-
-    #[test]
-    fn everything_is_on_a_screen_of_80_by_24() {
-        let mut screen = Screen::default();
-        screen.update(answer(10.0, 10 << 20));
-        screen.update(answer(12.0, 30 << 20));
-        let text = drawn(&screen, 80, 24);
-        for wanted in [
-            "10.0 MiB/s",
-            "5.0 MiB/s",
-            "age",
-            "rate-max",
-            "12 s of at most 30 s",
-            "345",
-            "6789",
-            "x/y.bin",
-            "77 fio",
-            "2.0 MiB/s",
-            "25 % hit",
-            "jobs: 2",
-            "q quits",
-            "full in -",
-            "mnt",
-        ] {
-            assert!(text.contains(wanted), "{wanted:?} is not in\n{text}");
-        }
-        let bar: String = text.lines().find(|line| line.contains("dirty [")).unwrap().into();
-        let cells = bar.split(['[', ']']).nth(1).unwrap();
-        assert!(cells.starts_with('#') && cells.contains("h#") && cells.contains("-H-"), "{bar}");
-    }
-
-    #[test]
-    fn it_draws_on_any_screen_and_before_any_answer() {
-        let mut screen = Screen::default();
-        drawn(&screen, 80, 24);
-        screen.update(answer(10.0, 1000));
-        screen.trouble = Some("the daemon does not answer".into());
-        for (width, height) in [(1, 1), (20, 5), (80, 10), (300, 100)] {
-            drawn(&screen, width, height);
-        }
-        assert!(drawn(&screen, 80, 24).contains("does not answer"));
-    }
-
-    #[test]
-    fn the_first_rates_are_the_minutes_and_a_restart_does_not_confuse() {
-        let mut screen = Screen::default();
-        screen.update(answer(10.0, 1000));
-        assert_eq!(screen.rates.written, 100.0);
-        screen.update(answer(11.0, 3000));
-        assert_eq!(screen.rates.written, 2000.0);
-        screen.update(answer(1.0, 500));
-        assert_eq!(screen.rates.written, 50.0);
-    }
-}
+mod tests;
