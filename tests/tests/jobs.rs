@@ -16,8 +16,9 @@ use serde_json::Value;
 
 const KEEP: [&str; 4] = ["--max-age", "1h", "--passthrough", "read"];
 
+/// Only what is ordered is flushed, however long the order takes to come.
 fn slow(throttle: &str) -> Vec<&str> {
-    [&KEEP[..], &["--throttle", throttle]].concat()
+    [&KEEP[..], &["--preset", "hold", "--throttle", throttle]].concat()
 }
 
 fn start(mounted: &Mounted, flags: &[&str]) -> u64 {
@@ -42,8 +43,7 @@ fn wait(mounted: &Mounted, id: u64) -> forebay_tests::Out {
 fn several_jobs_are_listed_waited_for_and_cancelled() {
     needs_forebay!();
     let bed = Bed::new(Tier::Disk);
-    // What is cancelled must not be flushed for idleness instead.
-    let mounted = bed.mount(&[&slow("3MB/s,1ms")[..], &["--preset", "hold"]].concat());
+    let mounted = bed.mount(&slow("3MB/s,1ms"));
     for dir in ["a", "b"] {
         (0..4).for_each(|i| drop(sample::file(&mounted.at(format!("{dir}/{i}")), i, 3 << 20)));
     }
@@ -131,6 +131,7 @@ fn what_comes_last_is_published_after_all_others_or_not_at_all() {
     let manifest = sample::file(&mounted.at("ckpt/MANIFEST"), 99, 3000);
     let id = start(&mounted, &["--last", "MANIFEST"]);
     // Now everything is due, so that only the order keeps the manifest back.
+    fs::write(config("preset"), "governor").unwrap();
     fs::write(config("max-age"), "100ms").unwrap();
     let published = || fs::read(bed.backing.join("ckpt/MANIFEST")).is_ok_and(|m| m == manifest);
     let parts = || {
@@ -308,7 +309,7 @@ fn the_estimate_is_within_a_fifth_from_the_second_quarter_on() {
     let mut bed = Bed::new(Tier::Tmpfs(256));
     bed.backing_in_memory(256);
     // Held, since what is on its way already when the job begins is not seen in its pace.
-    let mounted = bed.mount(&[&slow("6MB/s,2ms")[..], &["--preset", "hold"]].concat());
+    let mounted = bed.mount(&slow("6MB/s,2ms"));
     // Large and small ones mixed.
     (0..6).for_each(|i| drop(sample::file(&mounted.at(format!("large{i}")), i, 12 << 20)));
     (0..40).for_each(|i| drop(sample::file(&mounted.at(format!("n{i}")), i, 10_000)));

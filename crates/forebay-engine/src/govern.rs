@@ -78,8 +78,9 @@ impl Engine {
         }
     }
 
-    /// One look, one decision.
-    fn govern(&self) {
+    /// One look, one decision. The first is made before anything is served, or the user's caps would
+    /// not hold until the governor's thread has its turn.
+    pub(crate) fn govern(&self) {
         let tunables = self.tunables();
         let mut ages = self.drain.ages.lock().expect("no panic inside");
         self.look_at_ages(&mut ages, &tunables);

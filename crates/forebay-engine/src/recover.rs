@@ -232,6 +232,7 @@ impl Engine {
     }
 
     fn start_threads(self: Arc<Self>) -> Result<()> {
+        self.govern();
         let (drain, keep, govern) = (self.clone(), self.clone(), self.clone());
         let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
             std::thread::Builder::new()
