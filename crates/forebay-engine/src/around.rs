@@ -524,7 +524,7 @@ impl Engine {
 fn may_go_around(inner: &mut Inner) -> bool {
     let flags = &inner.state.flags;
     let untouched =
-        !inner.state.is_dirty() && !flags.opaque && !flags.flush_open && !flags.conflict;
+        !inner.state.is_dirty() && !flags.opaque && !flags.flush_open && !flags.conflict.stands();
     let has_name = !inner.state.paths.is_empty();
     let live = inner.live();
     untouched

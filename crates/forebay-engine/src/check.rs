@@ -5,13 +5,17 @@ use std::path::{Path, PathBuf};
 use forebay_backing::{Error, Result};
 use serde::Serialize;
 
-use crate::index;
+use crate::engine::now_ms;
+use crate::index::{self, Loaded};
+use crate::log::FileId;
 use crate::media::{DirMedia, Media};
-use crate::state::FileState;
+use crate::recover::why_dropped;
+use crate::shadows;
+use crate::state::{Boot, Record, Verdict};
 use crate::tier;
 use crate::witness::Witness;
 
-/// What is in a tier, and what is wrong with it.
+/// What a mount would find in a tier, and what is wrong with it.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct CheckReport {
     pub ok: bool,
@@ -19,6 +23,14 @@ pub struct CheckReport {
     pub clean_bytes: u64,
     pub dirty_files: u64,
     pub dirty_bytes: u64,
+    /// What was never synced and went with the power, or with the tier's file system: no damage.
+    pub dropped_files: u64,
+    pub dropped_bytes: u64,
+    /// How, in words, if anything was dropped.
+    pub why_dropped: Option<&'static str>,
+    /// What has to be there and is not.
+    pub lost_files: u64,
+    pub lost_bytes: u64,
     pub problems: Vec<String>,
     /// Files with dirty bytes.
     pub dirty: Vec<PathBuf>,
@@ -37,44 +49,49 @@ pub fn check(dir: &Path) -> Result<CheckReport> {
             return Ok(CheckReport { problems: vec![problem], ..CheckReport::default() });
         }
     };
-    let boot = loaded.boot(&Witness::here(&media));
-    let mut report = CheckReport { problems: loaded.problems, ..CheckReport::default() };
-    for (id, state) in &loaded.files {
-        report.files += 1;
-        let dirty = state.dirty_bytes_after(boot);
-        report.clean_bytes += state.ranges.bytes(|_| true) - dirty;
-        if state.may_be_dirty(boot) {
-            report.dirty_files += 1;
-            report.dirty_bytes += dirty;
-            report.dirty.push(state.display_path());
-        }
-        report.problems.extend(problem(&media, &tier::shadow_name(*id), state));
-    }
-    report.ok = report.problems.is_empty();
-    Ok(report)
+    Ok(CheckReport::of(&media, loaded))
 }
 
-fn problem(media: &dyn Media, shadow: &str, state: &FileState) -> Option<String> {
-    if state.ranges.count() == 0 && !state.flags.opaque {
-        return None;
-    }
-    let path = state.display_path();
-    let dirty = state.dirty_bytes();
-    let stat = match media.stat(shadow) {
-        Ok(stat) => stat,
-        Err(e) => {
-            return Some(format!(
-                "{}: shadow file {shadow}: {e} ({dirty} dirty bytes)",
-                path.display()
-            ));
+impl CheckReport {
+    fn of(media: &dyn Media, loaded: Loaded) -> CheckReport {
+        let now = Witness::here(media);
+        let (since, boot) = (loaded.since(&now), loaded.boot(&now));
+        let mut report = CheckReport { problems: loaded.problems, ..CheckReport::default() };
+        for (id, record) in loaded.files {
+            report.file(media, id, record, boot);
         }
-    };
-    let need = state.ranges.iter().last().map_or(0, |run| run.end);
-    (stat.len < need && !state.flags.opaque).then(|| {
-        format!(
-            "{}: shadow file {shadow} has {} bytes, {need} are on record ({dirty} dirty bytes)",
-            path.display(),
-            stat.len
-        )
-    })
+        report.why_dropped = (report.dropped_files > 0).then(|| why_dropped(since));
+        report.ok = report.problems.is_empty();
+        report
+    }
+
+    fn file(&mut self, media: &dyn Media, id: FileId, mut record: Record, boot: Boot) {
+        let path = record.display_path();
+        self.files += 1;
+        let found = match shadows::look(media, id, &record, boot) {
+            Ok(found) => found,
+            Err(e) => {
+                let name = tier::shadow_name(id);
+                return self.problems.push(format!("{}: shadow file {name}: {e}", path.display()));
+            }
+        };
+        let shadow = found.shadow(&record);
+        let survived = record.recover(boot, shadow, now_ms());
+        self.dropped_files += u64::from(survived.dropped > 0);
+        self.dropped_bytes += survived.dropped;
+        self.lost_files += u64::from(survived.lost > 0);
+        self.lost_bytes += survived.lost;
+        let problem = found.problem(id, survived.lost);
+        self.problems.extend(problem.map(|what| format!("{}: {what}", path.display())));
+        if survived.verdict == Verdict::Drop {
+            return;
+        }
+        let dirty = record.dirty_bytes();
+        self.clean_bytes += record.ranges.bytes(|_| true) - dirty;
+        if record.is_dirty() {
+            self.dirty_files += 1;
+            self.dirty_bytes += dirty;
+            self.dirty.push(path);
+        }
+    }
 }

@@ -17,6 +17,7 @@ use forebay_backing::{Access, BackingFile, Error, FileKey, Kind, Result, Version
 
 use crate::engine::{Engine, add};
 use crate::flight::{ABANDONED, COPIED, COPYING, Job, Latch};
+use crate::io::torn;
 use crate::portion::pieces;
 
 /// Bytes moved by one call: large enough for a network file system's largest request.
@@ -320,7 +321,9 @@ impl Engine {
             };
             let n = self.note_tier(job.shadow.read_at(&mut buf[..want], at))?;
             if n == 0 {
-                return Ok(()); // Truncated meanwhile: recorded as rewritten.
+                // Truncated meanwhile: recorded as rewritten.
+                let cut = job.file.lock().live().cut_seq != job.cut_seq;
+                return if cut { Ok(()) } else { self.note_tier(Err(torn())) };
             }
             job.touched.store(true, SeqCst);
             self.health.quietly(|| target.write_at(&buf[..n], at))?;

@@ -24,7 +24,7 @@ use crate::pool::Pool;
 use crate::ranges::Ranges;
 use crate::reaper::Reaper;
 use crate::recover::RecoveryReport;
-use crate::state::{FileState, Record};
+use crate::state::{Conflict, FileState, Record};
 use crate::table::Table;
 use crate::tier::{self, Tier};
 use crate::witness::Witness;
@@ -243,6 +243,7 @@ impl Engine {
     /// `path`: what is in the tier under it goes on working while the store is away (S10).
     pub fn open(&self, path: &Path, known: Option<FileKey>) -> Result<Arc<File>> {
         if let Some(file) = known.and_then(|key| self.find(key))
+            && self.prove_shadow(&file).is_ok()
             && self.is_fresh(&file)
         {
             let mut inner = file.lock();
@@ -261,6 +262,7 @@ impl Engine {
         match self.health.call(|| self.backing.stat(path)) {
             Ok(mut attr) => {
                 let file = self.enter(path, &attr);
+                let _ = self.prove_shadow(&file);
                 let mut seen = seen.filter(|(id, _)| *id == file.id).map(|(_, seq)| seq);
                 let outrun = match file.id.0 >= first_new {
                     // It may have been known, flushed and forgotten since we looked.
@@ -298,6 +300,7 @@ impl Engine {
     pub fn open_cached(&self, key: FileKey) -> Option<Arc<File>> {
         let file = self.find(key)?;
         let mut inner = Glance::new().at(&file)?;
+        let _ = self.prove_locked(&file, &mut inner);
         if inner.gone {
             return None; // Nothing of it is cached.
         }
@@ -391,10 +394,10 @@ impl Engine {
     }
 
     pub(crate) fn declare_conflict(&self, file: &Arc<File>, inner: &mut Inner, why: &str) {
-        if inner.state.flags.conflict {
+        if inner.state.flags.conflict.stands() {
             return;
         }
-        inner.state.flags.conflict = true;
+        inner.state.flags.conflict = Conflict::Changed;
         add(&self.counters.conflicts, 1);
         tracing::warn!(path = %inner.state.display_path().display(), why, "conflict: flushing of this file stops until it is resolved");
         // Of a file that is in conflict only what was written here may go over theirs.

@@ -47,6 +47,8 @@ pub(crate) struct Inner {
     pub charged: u64,
     /// The file has a record in the index.
     pub recorded: bool,
+    /// The shadow is what the record says: it is ours, or was compared.
+    pub proven: bool,
     /// It is about to leave the table: who found it there looks again.
     pub gone: bool,
     /// A sync of the shadow failed: what a later one says of the same bytes proves nothing.
@@ -248,6 +250,7 @@ impl File {
             dirt: None,
             charged: 0,
             recorded,
+            proven: !recorded,
             gone: false,
             sync_failed: false,
             settled_seq: 0,
@@ -299,7 +302,7 @@ impl Inner {
     pub fn may_keep(&self) -> bool {
         let Some(live) = &self.live else { return false };
         let sound = !live.stale && !live.moved && !live.unlinked && !self.sync_failed;
-        live.opens > 0 && sound && !self.state.flags.conflict && !self.state.flags.opaque
+        live.opens > 0 && sound && !self.state.flags.conflict.stands() && !self.state.flags.opaque
     }
 
     /// The clean bytes that a sync of `ranges` makes durable beside them.
@@ -424,7 +427,10 @@ impl Inner {
     /// failure, or has lost its name.
     pub fn is_stuck(&self) -> bool {
         let unlinked = self.live.as_ref().is_some_and(|live| live.unlinked);
-        self.state.flags.opaque || self.state.flags.conflict || self.is_pausing() || unlinked
+        self.state.flags.opaque
+            || self.state.flags.conflict.stands()
+            || self.is_pausing()
+            || unlinked
     }
 
     /// Whether nothing needs the run-time part any more.

@@ -183,9 +183,8 @@ impl Engine {
         if inner.live().flight.is_some() {
             return Err(Error::os(libc::EBUSY, "already being flushed"));
         }
-        if inner.state.flags.conflict {
-            let what = "changed on the backing store while it was dirty here";
-            return Err(Error::new(Kind::Conflict, what));
+        if inner.state.flags.conflict.stands() {
+            return Err(Error::new(Kind::Conflict, inner.state.flags.conflict.why()));
         }
         let shadow = self.shadow(file, &mut inner)?;
         let opaque = match inner.state.flags.opaque {
@@ -633,7 +632,7 @@ mod tests {
     use super::*;
     use crate::debts::tests::bed;
     use crate::ranges::State;
-    use crate::state::Flags;
+    use crate::state::{Conflict, Flags};
 
     /// Who does not sync any more keeps nothing; who does starts anew from time to time.
     #[test]
@@ -687,7 +686,7 @@ mod tests {
         inner.live().flight = None;
         inner.state.flags.flush_open = false;
         for (set, why) in [
-            (Flags { conflict: true, ..Flags::default() }, "conflict"),
+            (Flags { conflict: Conflict::Changed, ..Flags::default() }, "conflict"),
             (Flags { opaque: true, ..Flags::default() }, "opaque"),
         ] {
             let flags = std::mem::replace(&mut inner.state.flags, set);

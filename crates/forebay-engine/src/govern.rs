@@ -309,7 +309,7 @@ impl Look {
         // Who holds the lock long is being written or copied: as old as it is known to be.
         let Ok(inner) = file.inner.try_lock() else { return };
         let flying = inner.live.as_ref().is_some_and(|live| live.flight.is_some());
-        let way = match flying && !inner.state.flags.conflict {
+        let way = match flying && !inner.state.flags.conflict.stands() {
             true => Way::Flying,
             false => Way::Here,
         };
@@ -400,7 +400,7 @@ pub(crate) fn obstacle(inner: &Inner) -> Option<&'static str> {
     let flying = || inner.live.as_ref().is_some_and(|live| live.flight.is_some());
     let resting = || inner.state.flags.opaque && !crate::flush::opaque_changed(inner);
     match () {
-        () if inner.state.flags.conflict => Some("conflicts"),
+        () if inner.state.flags.conflict.stands() => Some("conflicts"),
         () if flying() => Some("in-flight"),
         () if inner.is_pausing() => Some("failed-files"),
         () if resting() => Some("open-writers"),

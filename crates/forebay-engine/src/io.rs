@@ -43,6 +43,11 @@ impl Resize {
     }
 }
 
+/// What is on record as present and is not in the shadow is not zeros.
+pub(crate) fn torn() -> std::io::Error {
+    std::io::Error::other("a shadow file is shorter than the record of it")
+}
+
 impl Engine {
     /// Reads at most `buf.len()` bytes at `offset`; short only at the end of the file. Bytes that
     /// are absent are fetched, and stay if the tier has room.
@@ -161,9 +166,11 @@ impl Engine {
         let n = self.end_io(file, result)?;
         file.heat.add(n as u64, self.started.elapsed().as_secs());
         add(&self.counters.read_bytes, n as u64);
-        // A file cut short by somebody else in the tier would be our bug; never invent a short read.
-        buf[n..].fill(0);
-        Ok(buf.len())
+        match n == buf.len() || offset + buf.len() as u64 > file.lock().size() {
+            // Who reads while another truncates gets what was there before or what is now.
+            true => Ok(n),
+            false => self.note_tier(Err(torn())),
+        }
     }
 
     /// For eviction. Who reads on within a unit uses it once.
@@ -248,7 +255,9 @@ impl Engine {
             let shadow = self.shadow(file, &mut inner)?;
             for run in present {
                 let part = &mut buf[(run.start - offset) as usize..(run.end - offset) as usize];
-                self.note_tier(shadow.read_at(part, run.start))?;
+                if self.note_tier(shadow.read_at(part, run.start))? < part.len() {
+                    return self.note_tier(Err(torn()));
+                }
             }
         }
         add(&self.counters.read_uncached_bytes, buf.len() as u64);
@@ -621,7 +630,8 @@ fn ahead(inner: &mut Inner, start: u64, end: u64) -> Option<Run> {
     let goes_on = live.synced_to > 0 && (start..=end).contains(&live.synced_to);
     // Where somebody else's bytes may lie behind, they are not ours to write.
     let alone = live.flight.is_none() && !live.stale;
-    let goes_on = goes_on && alone && !inner.state.flags.flush_open && !inner.state.flags.conflict;
+    let goes_on =
+        goes_on && alone && !inner.state.flags.flush_open && !inner.state.flags.conflict.stands();
     // Nothing that needs no record itself is worth one.
     if !goes_on || !inner.state.ranges.within(start, end).any(|run| run.state == State::Clean) {
         return None;

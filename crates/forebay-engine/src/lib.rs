@@ -55,6 +55,7 @@ mod resolve;
 pub mod rules;
 mod salvage;
 mod served;
+mod shadows;
 mod space;
 mod stamps;
 pub mod state;

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use forebay_backing::Timestamp;
 use forebay_backing::metrics::{Op, OpCounts};
+use forebay_backing::{FileKind, Timestamp};
 use rustix::fs::{self, AtFlags, FallocateFlags, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
@@ -42,6 +42,7 @@ pub struct MediaStat {
     /// Bytes occupied, which differs from `len` for sparse files.
     pub allocated: u64,
     pub mtime: Timestamp,
+    pub kind: FileKind,
 }
 
 /// A place for files on fast storage.
@@ -336,5 +337,18 @@ fn media_stat(stat: &fs::Stat) -> MediaStat {
         len: stat.st_size as u64,
         allocated: stat.st_blocks as u64 * 512,
         mtime: Timestamp { sec: stat.st_mtime, nsec: stat.st_mtime_nsec as u32 },
+        kind: kind(stat),
+    }
+}
+
+fn kind(stat: &fs::Stat) -> FileKind {
+    match fs::FileType::from_raw_mode(stat.st_mode) {
+        fs::FileType::RegularFile => FileKind::File,
+        fs::FileType::Directory => FileKind::Dir,
+        fs::FileType::Symlink => FileKind::Symlink,
+        fs::FileType::Fifo => FileKind::Fifo,
+        fs::FileType::Socket => FileKind::Socket,
+        fs::FileType::CharacterDevice => FileKind::Char,
+        _ => FileKind::Block,
     }
 }

@@ -286,7 +286,7 @@ impl Engine {
 }
 
 pub(crate) fn failure(inner: &Inner, error: &Error) -> Failure {
-    let state = if inner.state.flags.conflict { "conflict" } else { "failed" };
+    let state = if inner.state.flags.conflict.stands() { "conflict" } else { "failed" };
     Failure { path: inner.state.display_path(), state, error: error.to_string() }
 }
 

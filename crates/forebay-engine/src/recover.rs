@@ -26,7 +26,8 @@ use crate::order::Hold;
 use crate::pattern::Pattern;
 use crate::pool::Pool;
 use crate::reaper::Reaper;
-use crate::state::{Boot, Former, Record, Verdict};
+use crate::shadows::{self, Found};
+use crate::state::{Boot, Former, Record, Survived, Verdict};
 use crate::table::Table;
 use crate::tier::{self, SHADOW_DIRS, Tier};
 use crate::witness::{Since, Witness};
@@ -47,6 +48,9 @@ pub struct RecoveryReport {
     /// Files of which never-synced bytes were lost with the power or the tier's file system.
     pub dropped_files: u64,
     pub dropped_bytes: u64,
+    /// Files of which dirty bytes that have to be in the tier are not, and how many.
+    pub lost_files: u64,
+    pub lost_bytes: u64,
     /// Damage, in words.
     pub problems: Vec<String>,
 }
@@ -55,9 +59,16 @@ impl RecoveryReport {
     /// How what was dropped went, in words.
     pub fn why_dropped(&self) -> &'static str {
         match self.remounted {
-            true => "the tier's file system was unmounted after the daemon had died",
-            false => "power was lost",
+            true => why_dropped(Since::Remounted),
+            false => why_dropped(Since::Rebooted),
         }
+    }
+}
+
+pub(crate) fn why_dropped(since: Since) -> &'static str {
+    match since {
+        Since::Remounted => "the tier's file system was unmounted after the daemon had died",
+        Since::Unused | Since::Kept | Since::Rebooted => "power was lost",
     }
 }
 
@@ -403,6 +414,8 @@ impl Recovery<'_> {
         let orphaned = loaded.files.values().any(|state| state.flags.opaque);
         if !pass.report.clean_shutdown || orphaned {
             pass.sort(loaded)?;
+        } else {
+            pass.prove_dirty(loaded)?;
         }
         for state in loaded.files.values() {
             pass.report.files += 1;
@@ -417,32 +430,50 @@ impl Recovery<'_> {
 
     /// Keeps, repairs or drops every file.
     fn sort(&mut self, loaded: &mut Loaded) -> Result<()> {
+        let every_record_was_read = self.report.problems.is_empty();
         let mut shadows = self.shadows()?;
         let ids: Vec<FileId> = loaded.files.keys().copied().collect();
         for id in ids {
-            let state = loaded.files.get_mut(&id).expect("listed above");
             let exists = shadows.remove(&id);
-            match self.recover_file(id, state, exists)? {
-                Verdict::Keep => {}
-                Verdict::Drop { lost_dirty } => {
-                    if lost_dirty > 0 {
-                        self.report.dropped_files += 1;
-                        self.report.dropped_bytes += lost_dirty;
-                    }
-                    loaded.files.remove(&id);
-                    self.changed.push(id);
-                    if exists {
-                        shadows.insert(id);
-                    }
-                }
+            if self.keep_or_drop(loaded, id, exists)? == Verdict::Drop && exists {
+                shadows.insert(id);
             }
         }
-        // What no record speaks of holds no byte that counts.
-        for id in shadows {
-            let _ = self.media.remove(&tier::shadow_name(id));
+        // What no record speaks of holds no byte that counts, if every record could be read.
+        if every_record_was_read {
+            for id in shadows {
+                let _ = self.media.remove(&tier::shadow_name(id));
+            }
         }
         self.restore_blocked(loaded);
         self.bring_anew_home(loaded)
+    }
+
+    /// After a clean shutdown only what is to be flushed is looked at; the rest when it is used.
+    fn prove_dirty(&mut self, loaded: &mut Loaded) -> Result<()> {
+        let dirty = loaded.files.iter().filter(|(_, state)| state.is_dirty());
+        let ids: Vec<FileId> = dirty.map(|(id, _)| *id).collect();
+        for id in ids {
+            if !self.look(id, &loaded.files[&id])?.is_sound() {
+                self.keep_or_drop(loaded, id, true)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn look(&self, id: FileId, state: &Record) -> Result<Found> {
+        let name = || format!("looking at the shadow file {}", tier::shadow_name(id));
+        shadows::look(self.media, id, state, self.boot).map_err(|e| Error::io(e, name()))
+    }
+
+    fn keep_or_drop(&mut self, loaded: &mut Loaded, id: FileId, exists: bool) -> Result<Verdict> {
+        let state = loaded.files.get_mut(&id).expect("who calls lists them");
+        let verdict = self.recover_file(id, state, exists)?;
+        if verdict == Verdict::Drop {
+            loaded.files.remove(&id);
+            self.changed.push(id);
+        }
+        Ok(verdict)
     }
 
     fn shadows(&self) -> Result<HashSet<FileId>> {
@@ -470,45 +501,43 @@ impl Recovery<'_> {
             }
         }
         let before = state.clone();
-        let shadow = match exists {
-            true => {
-                let stat = self.media.stat(&tier::shadow_name(id));
-                let stat = stat.map_err(|e| Error::io(e, "looking at a shadow file"))?;
-                Some((stat.len, stat.mtime))
-            }
-            // Dirty in its size alone: nothing is in the shadow, so it may never have been made.
-            false if state.ranges.count() == 0 && !state.flags.opaque => {
-                Some((state.size, state.mtime))
-            }
-            false => None,
-        };
-        if shadow.is_none() && state.is_dirty() && self.boot == Boot::Kept {
-            self.report.problems.push(format!(
-                "{}: {} dirty bytes are lost: the shadow file {} is missing",
-                state.display_path().display(),
-                state.dirty_bytes(),
-                tier::shadow_name(id)
-            ));
+        let name = tier::shadow_name(id);
+        let found = self.look(id, state)?;
+        let survived = state.recover(self.boot, found.shadow(&before), now_ms());
+        self.note(&found, id, &before, &survived);
+        if let Found::Foreign(_) = found {
+            shadows::set_aside(self.media, id)
+                .map_err(|e| Error::io(e, format!("setting {name} aside")))?;
         }
-        let verdict = state.recover(self.boot, shadow, now_ms());
-        if verdict == Verdict::Keep {
+        if survived.verdict == Verdict::Keep {
             if self.boot == Boot::Lost {
-                let before = before.dirty_bytes_after(self.boot);
-                let lost = before.saturating_sub(state.dirty_bytes());
-                self.report.dropped_bytes += lost;
-                self.report.dropped_files += u64::from(lost > 0);
                 self.restore_name(id, state);
             }
-            if exists && shadow.is_some_and(|(len, _)| len != state.size) {
-                let file = self.media.open(&tier::shadow_name(id), Open::Existing);
+            // Programs that are passed through to it would read on, or not far enough.
+            if let Found::Sound(stat) | Found::Short(stat) = found
+                && stat.len != state.size
+            {
+                let file = self.media.open(&name, Open::Existing);
                 file.and_then(|file| file.set_len(state.size))
-                    .map_err(|e| Error::io(e, "repairing a shadow file"))?;
+                    .map_err(|e| Error::io(e, format!("repairing the shadow file {name}")))?;
             }
         }
         if *state != before {
             self.changed.push(id);
         }
-        Ok(verdict)
+        Ok(survived.verdict)
+    }
+
+    fn note(&mut self, found: &Found, id: FileId, before: &Record, survived: &Survived) {
+        let Survived { dropped, lost, .. } = *survived;
+        self.report.dropped_files += u64::from(dropped > 0);
+        self.report.dropped_bytes += dropped;
+        self.report.lost_files += u64::from(lost > 0);
+        self.report.lost_bytes += lost;
+        let problem = found.problem(id, lost);
+        let path = before.display_path();
+        let named = problem.map(|what| format!("{}: {what}", path.display()));
+        self.report.problems.extend(named);
     }
 
     /// Asks the backing store whether each announced change of names happened.

@@ -10,8 +10,10 @@ use forebay_backing::{
 use crate::engine::{Engine, now_ms};
 use crate::file::{File, Flight, Inner};
 use crate::fill::CHUNK;
+use crate::io::torn;
 use crate::media::MediaFile;
 use crate::ranges::Ranges;
+use crate::state::Conflict;
 
 /// Which side of a conflict wins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,7 +101,7 @@ impl Engine {
     fn conflicted(&self, path: &Path) -> Result<Arc<File>> {
         let named = |file: &Arc<File>| {
             let inner = file.lock();
-            inner.state.flags.conflict && inner.state.paths.iter().any(|p| **p == *path)
+            inner.state.flags.conflict.stands() && inner.state.paths.iter().any(|p| **p == *path)
         };
         self.all_files().into_iter().find(named).ok_or_else(|| {
             Error::new(
@@ -127,7 +129,7 @@ impl Engine {
                 let mut inner = file.lock();
                 inner.state.base = attr.version();
                 inner.base_seq += 1;
-                inner.state.flags.conflict = false;
+                inner.state.flags.conflict = Conflict::None;
                 inner.state.flags.flush_open = false;
                 // Clean bytes are of the version that programs here have read, which is gone from
                 // the store: with the dirty ones they are ours, and go there with them.
@@ -247,7 +249,9 @@ impl Engine {
         while at < *size {
             let want = (buf.len() as u64).min(size - at) as usize;
             let n = self.note_tier(shadow.read_at(&mut buf[..want], at))?;
-            buf[n..want].fill(0);
+            if !are_gaps(gaps, at + n as u64, at + want as u64) {
+                return self.note_tier(Err(torn()));
+            }
             if let Some(theirs) = theirs {
                 patch(&mut buf[..want], at, gaps, &**theirs)?;
             }
@@ -258,6 +262,12 @@ impl Engine {
         target.set_times(None, Some(*mtime))?;
         target.sync()
     }
+}
+
+/// Whether all of `[start, end)` lies in `gaps`, which are sorted.
+fn are_gaps(gaps: &[(u64, u64)], start: u64, end: u64) -> bool {
+    let reached = gaps.iter().fold(start, |at, &(a, b)| if a <= at { at.max(b) } else { at });
+    start >= end || reached >= end
 }
 
 /// Fetches what is absent of `[at, at + buf.len())` into `buf`.

@@ -1,7 +1,7 @@
 //! Saving what a tier holds to another place than its backing store.
 //!
 //! Reads the tier as [`crate::check`] does and changes nothing in it, so it can be repeated, and
-//! the tier can still be recovered in the ordinary way. There is no engine, hence no drain. The
+//! the tier can still be survived in the ordinary way. There is no engine, hence no drain. The
 //! backing store, where there is one, is a [`Source`], which can only be read.
 //!
 //! Nobody settles a rename or unlink that was under way at the time of a crash: it is told. Absent
@@ -21,7 +21,8 @@ use crate::log::{FileId, Intent};
 use crate::media::{DirMedia, Media, Open};
 use crate::recover::RecoveryReport;
 use crate::report::{Failure, Progress, Report};
-use crate::state::{Boot, FileState, Owner, Record, Verdict};
+use crate::shadows::{self, Found};
+use crate::state::{Boot, Owner, Record, Verdict};
 use crate::tier::{self, SHADOW_DIRS};
 use crate::witness::{Since, Witness};
 
@@ -114,31 +115,23 @@ impl Salvage<'_> {
     }
 
     fn dirty_file(&mut self, id: FileId, mut record: Record, boot: Boot) {
-        let found = self.shadow_of(id, &record);
-        let before = record.dirty_bytes_after(boot);
-        let verdict = record.recover(boot, found, now_ms());
-        let lost = before.saturating_sub(record.dirty_bytes());
-        match verdict {
-            Verdict::Drop { .. } if boot == Boot::Kept || found.is_none() => {
-                let text = format!("{before} dirty bytes are lost: no shadow file");
-                return self.failed(&record.display_path(), text);
-            }
-            Verdict::Drop { lost_dirty } => self.dropped(lost_dirty),
-            Verdict::Keep => self.dropped(lost),
+        let path = record.display_path();
+        let before = record.clone();
+        let found = match shadows::look(&self.media, id, &record, boot) {
+            Ok(found) => found,
+            Err(e) => return self.failed(&path, format!("its shadow file: {e}")),
+        };
+        let survived = record.recover(boot, found.shadow(&before), now_ms());
+        self.dropped(survived.dropped);
+        if survived.lost > 0 {
+            self.done.found.lost_files += 1;
+            self.done.found.lost_bytes += survived.lost;
+            self.failed(&path, found.problem(id, survived.lost).unwrap_or_default());
         }
-        if verdict == Verdict::Keep && record.is_dirty() {
+        if survived.verdict == Verdict::Keep && record.is_dirty() {
             self.done.found.dirty_files += 1;
             self.done.found.dirty_bytes += record.dirty_bytes();
             self.file(id, &record);
-        }
-    }
-
-    /// Of a file that is dirty in its size alone the shadow file may never have been made.
-    fn shadow_of(&self, id: FileId, state: &FileState) -> Option<(u64, Timestamp)> {
-        let needs_none = state.ranges.count() == 0 && !state.flags.opaque;
-        match self.media.stat(&tier::shadow_name(id)) {
-            Ok(stat) => Some((stat.len, stat.mtime)),
-            Err(_) => needs_none.then_some((state.size, state.mtime)),
         }
     }
 
@@ -252,6 +245,9 @@ impl Salvage<'_> {
     fn nameless_file(&mut self, id: FileId) {
         let path = PathBuf::from(format!("{NAMELESS}/{:x}", id.0));
         let Ok(stat) = self.media.stat(&tier::shadow_name(id)) else { return };
+        if let Some(why) = Found::of(stat, 0).problem(id, 0) {
+            return self.failed(&path, why);
+        }
         if stat.len == 0 {
             return;
         }

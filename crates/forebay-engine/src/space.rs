@@ -365,6 +365,7 @@ impl Engine {
             return Ok(0);
         }
         let freed = clean.iter().map(|(start, end)| end - start).sum();
+        self.prove_locked(file, inner)?;
         // A shadow that goes as a whole stays for who has mapped it.
         let kept = inner.state.is_dirty() || inner.state.flags.pinned || !inner.is_idle();
         let whole = !kept && freed == inner.state.ranges.bytes(|_| true);

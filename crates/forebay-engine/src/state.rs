@@ -75,8 +75,36 @@ pub struct Flags {
     pub newborn: bool,
     /// Not to be evicted.
     pub pinned: bool,
-    /// The backing file changed while we held dirty bytes; no flush until resolved (S8).
-    pub conflict: bool,
+    /// No flush until somebody decides what counts.
+    pub conflict: Conflict,
+}
+
+/// Why dirty bytes wait for somebody to decide what counts. Older versions wrote a flag here, false
+/// or true, which are the first two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Conflict {
+    #[default]
+    None,
+    /// The backing file changed while we held dirty bytes (S8).
+    Changed,
+    /// Dirty bytes were lost in the tier: what is left is not the file that was written (S4).
+    Torn,
+}
+
+impl Conflict {
+    pub fn stands(self) -> bool {
+        self != Conflict::None
+    }
+
+    pub fn why(self) -> &'static str {
+        match self {
+            Conflict::None => "nothing",
+            Conflict::Changed => "changed on the backing store while it was dirty here",
+            Conflict::Torn => {
+                "dirty bytes of it were lost in the tier: what is left is not all of it"
+            }
+        }
+    }
 }
 
 /// Where a file was before a rename that the backing store may still forget.
@@ -160,13 +188,21 @@ pub enum Boot {
 }
 
 /// What recovery does with one file.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     Keep,
-    /// Nothing of it is worth keeping; `lost_dirty` acknowledged but never synced bytes go.
-    Drop {
-        lost_dirty: u64,
-    },
+    /// Nothing of it is worth keeping.
+    Drop,
+}
+
+/// What recovery made of one file. Bytes are dirty ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Survived {
+    pub verdict: Verdict,
+    /// Never synced, and gone with the kernel's memory.
+    pub dropped: u64,
+    /// To be in the shadow, and not there.
+    pub lost: u64,
 }
 
 impl FileState {
@@ -432,33 +468,48 @@ impl FileState {
         self.ranges.bytes(|s| s.is_dirty() || (boot == Boot::Lost && s == State::Kept))
     }
 
-    /// Decides what survives a restart; `shadow_len` is the shadow file's size as found, `None` if
-    /// it is missing.
+    /// Up to where the shadow has to reach; `None` if no byte in it counts.
+    pub fn needs_shadow(&self, boot: Boot) -> Option<u64> {
+        let outlasts = || {
+            let runs = self.ranges.within(0, self.durable_size.get().unwrap_or(0));
+            runs.filter(|run| run.state.outlasts_power()).last().map(|run| run.end)
+        };
+        match boot {
+            // What was written past us is the shadow as it is; what was synced of it is there.
+            Boot::Kept if self.flags.opaque => Some(outlasts().unwrap_or(0)),
+            Boot::Kept => self.ranges.iter().last().map(|run| run.end),
+            Boot::Lost => outlasts(),
+        }
+    }
+
+    /// Decides what survives a restart. `shadow` is length and time of the shadow file as found,
+    /// `None` if it has to be there and is not.
     pub fn recover(
         &mut self,
         boot: Boot,
         shadow: Option<(u64, Timestamp)>,
         now_ms: u64,
-    ) -> Verdict {
-        let Some((shadow_len, shadow_mtime)) = shadow else {
-            return Verdict::Drop { lost_dirty: self.dirty_bytes() };
+    ) -> Survived {
+        let dropped = match boot {
+            Boot::Kept => 0,
+            Boot::Lost => self.drop_unsynced(now_ms),
         };
-        match boot {
-            Boot::Kept => {
-                if self.flags.opaque {
-                    self.absorb(shadow_len, shadow_mtime, now_ms);
-                    self.flags.opaque = false;
-                    self.flags.meta_dirty = true;
-                } else if self.ranges.any_dirty() {
-                    self.mtime = shadow_mtime;
-                }
-                self.keep_or_drop(0)
-            }
-            Boot::Lost => self.recover_durable(shadow_len, now_ms),
+        let (len, mtime) = shadow.unwrap_or((0, self.mtime));
+        let lost = self.lose_beyond(len);
+        if shadow.is_none() {
+            self.flags.opaque = false;
+        } else if self.flags.opaque {
+            self.absorb(len, mtime, now_ms);
+            self.flags.opaque = false;
+            self.flags.meta_dirty = true;
+        } else if boot == Boot::Kept && self.ranges.any_dirty() {
+            self.mtime = mtime;
         }
+        Survived { verdict: self.verdict(), dropped, lost }
     }
 
-    fn recover_durable(&mut self, shadow_len: u64, now_ms: u64) -> Verdict {
+    /// After a loss of power. Returns how many dirty bytes go.
+    fn drop_unsynced(&mut self, now_ms: u64) -> u64 {
         // What was kept may have been written and synced without another record.
         let kept: Vec<Run> = self.ranges.iter().filter(|run| run.state == State::Kept).collect();
         for run in kept {
@@ -472,9 +523,6 @@ impl FileState {
         for run in volatile {
             self.ranges.clear(run.start, run.end);
         }
-        // A truncation is recorded durably before it is done, so a shadow shorter than what was
-        // durable can only be one that grew a hole at its end.
-        debug_assert!(self.durable_size.get().is_none_or(|size| size <= shadow_len.max(size)));
         match self.durable_size.get() {
             Some(size) => {
                 self.ranges.clear(size, u64::MAX);
@@ -487,12 +535,46 @@ impl FileState {
                 self.ranges = Ranges::None;
             }
         }
-        self.keep_or_drop(before - self.dirty_bytes())
+        before - self.dirty_bytes()
     }
 
-    fn keep_or_drop(&self, lost_dirty: u64) -> Verdict {
+    /// Takes from the record what a shadow of `len` bytes has not: clean bytes are absent then,
+    /// dirty ones are lost. Returns how many those were. What is left of a file that lost some is
+    /// not the file that was written, and waits for a decision; its size does not reach over what
+    /// nobody has. If nothing dirty is left, the file is what the backing store has.
+    pub fn lose_beyond(&mut self, len: u64) -> u64 {
+        let dirty = self.ranges.within(len, u64::MAX).filter(|run| run.state.is_dirty());
+        let lost = dirty.map(|run| run.bytes()).sum();
+        self.ranges.clear(len, u64::MAX);
+        if lost == 0 {
+            return 0;
+        }
+        if !self.ranges.any_dirty() && !self.flags.opaque {
+            self.revert();
+            return lost;
+        }
+        let there = self.ranges.iter().last().map_or(0, |run| run.end);
+        self.size = self.size.min(self.base.size.max(there));
+        self.durable_size = self.durable_size.get().map(|size| size.min(self.size)).into();
+        self.flags.conflict = Conflict::Torn;
+        lost
+    }
+
+    /// Nothing here is newer than what the backing store has.
+    fn revert(&mut self) {
+        self.size = self.base.size;
+        self.mtime = self.base.mtime;
+        self.ranges.clear(self.size, u64::MAX);
+        self.flags.meta_dirty = false;
+        self.flags.flush_open = false;
+        self.flags.conflict = Conflict::None;
+        self.dirty_since = 0;
+        self.let_go_of_size();
+    }
+
+    fn verdict(&self) -> Verdict {
         let worth = self.is_dirty() || self.ranges.count() > 0 || self.flags.pinned;
-        if worth && !self.paths.is_empty() { Verdict::Keep } else { Verdict::Drop { lost_dirty } }
+        if worth && !self.paths.is_empty() { Verdict::Keep } else { Verdict::Drop }
     }
 }
 

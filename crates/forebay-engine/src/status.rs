@@ -90,10 +90,10 @@ impl Engine {
             status.pinned_files += 1;
             status.pinned_bytes += inner.charged;
         }
-        let trouble = match (inner.trouble(), inner.state.flags.conflict) {
+        let trouble = match (inner.trouble(), inner.state.flags.conflict.stands()) {
             (_, true) => {
                 status.conflicted_files += 1;
-                let what = inner.trouble().map_or("the backing file has changed", |t| &t.error);
+                let what = inner.trouble().map_or(inner.state.flags.conflict.why(), |t| &t.error);
                 Some(("conflict", what.to_string()))
             }
             (Some(trouble), false) if inner.state.is_dirty() => {
@@ -145,7 +145,7 @@ fn file_info(file: &File, inner: &Inner) -> FileInfo {
     let state = &inner.state;
     let flushing = inner.live.as_ref().is_some_and(|live| live.flight.is_some());
     let word = match () {
-        () if state.flags.conflict => "conflict",
+        () if state.flags.conflict.stands() => "conflict",
         () if flushing => "flushing",
         () if state.is_dirty() && inner.trouble().is_some() => "failed",
         () if state.is_dirty() => "dirty",

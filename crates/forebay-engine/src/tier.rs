@@ -23,9 +23,9 @@ use serde::{Deserialize, Serialize};
 use crate::log::FileId;
 use crate::media::{DirMedia, Media};
 
-/// The format this program writes, and the newest it reads. 2 knows bytes that are kept; a tier of
-/// format 1 is one without.
-pub const FORMAT: u32 = 2;
+/// The format this program writes, and the newest it reads. A tier of an older one is one without
+/// what came later: 2 knows bytes that are kept, 3 files that lost bytes.
+pub const FORMAT: u32 = 3;
 
 const SUPERBLOCK: &str = "forebay.json";
 const LOCK: &str = "lock";

@@ -1,6 +1,7 @@
 //! What was acknowledged survives: the daemon killed at random, killed between any two steps, and
 //! the power cut.
 mod block;
+mod damage;
 mod failpoints;
 mod kill;
 mod load;

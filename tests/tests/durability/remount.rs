@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use forebay_tests::images::MountedFs;
-use forebay_tests::{Bed, Mounted, Tier, binary, needs_forebay, needs_tools, proof, tool};
+use forebay_tests::{Bed, Mounted, Tier, binary, needs_forebay, needs_tools, proof, text, tool};
 
 const LEN: usize = 50_000;
 
@@ -57,6 +57,8 @@ fn never_synced_bytes_go_with_the_file_system(tier: Tier) {
     shut_down(&fast);
     drop(bed.take_fast());
     bed.set_fast(MountedFs::image(&bed.root.join("fast.img"), &fast));
+    let check = bed.forebay(&["check", "--json", text(&bed.tier)]).ok().json();
+    assert_eq!((&check["dirty_files"], &check["dropped_files"]), (&1.into(), &1.into()));
     let mounted = bed.mount(&[]);
     let recovery = mounted.status()["recovery"].clone();
     assert_eq!(recovery["same_boot"], true, "{recovery:#}");

@@ -168,7 +168,7 @@ impl Engine {
         // a flush has ended, what is there may be what was cut off here.
         let flushed = inner.live().landed_cut == Some(cut_seq)
             && !inner.state.flags.opaque
-            && !inner.state.flags.conflict;
+            && !inner.state.flags.conflict.stands();
         let on_store = if flushed { inner.state.base.size.min(inner.state.size) } else { 0 };
         let size = size.max(on_store);
         let known = inner.state.durable_size.get() == Some(size)

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use forebay_backing::Timestamp;
+use forebay_backing::{FileKind, Timestamp};
 use forebay_engine::media::{Media, MediaFile, MediaStat, Open, Space};
 
 use crate::bytes::Bytes;
@@ -434,7 +434,12 @@ impl Media for CrashMedia {
 
 impl Node {
     fn stat(&self) -> MediaStat {
-        MediaStat { len: self.cached.len(), allocated: self.cached.allocated(), mtime: self.mtime }
+        MediaStat {
+            len: self.cached.len(),
+            allocated: self.cached.allocated(),
+            mtime: self.mtime,
+            kind: FileKind::File,
+        }
     }
 }
 

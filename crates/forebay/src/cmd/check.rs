@@ -41,6 +41,10 @@ pub fn run(args: &Args) -> Result<u8> {
             "dirty_files": report.dirty_files,
             "dirty_bytes": report.dirty_bytes,
             "dirty": dirty,
+            "dropped_files": report.dropped_files,
+            "dropped_bytes": report.dropped_bytes,
+            "lost_files": report.lost_files,
+            "lost_bytes": report.lost_bytes,
             "problems": report.problems,
         }));
         return Ok(exit_code);
@@ -53,6 +57,13 @@ pub fn run(args: &Args) -> Result<u8> {
         human_size(report.dirty_bytes),
         counted(report.dirty_files, "file")
     ));
+    if let Some(why) = report.why_dropped {
+        say(format!(
+            "{why}: {} in {}, never synced, are gone; that is no damage",
+            human_size(report.dropped_bytes),
+            counted(report.dropped_files, "file")
+        ));
+    }
     report.dirty.iter().for_each(|path| say(format!("dirty: {}", path.display())));
     report.problems.iter().for_each(|problem| say(format!("problem: {problem}")));
     match exit_code {
