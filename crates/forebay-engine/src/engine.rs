@@ -79,6 +79,8 @@ pub struct Engine {
 pub(crate) struct Space {
     pub used: AtomicU64,
     pub dirty: AtomicU64,
+    /// What dirty files will take of the backing store's room.
+    pub growth: AtomicU64,
     pub writers: AtomicU64,
     /// Files that grow unseen, to be measured from time to time.
     pub unseen: Mutex<HashMap<FileId, Arc<File>>>,
@@ -667,9 +669,13 @@ impl Engine {
             shift(&rule.dirty, inner.dirty_charged(), dirty);
         }
         shift(&self.space.dirty, inner.dirty_charged(), dirty);
+        let growth = dirty.min(inner.size().saturating_sub(inner.state.base.size));
+        let growth = if inner.state.is_dirty() { growth } else { 0 };
+        shift(&self.space.growth, inner.growth(), growth);
         inner.charged = used;
         if inner.state.is_dirty() {
             inner.dirt().charged = dirty;
+            inner.dirt().growth = growth;
         } else {
             self.unqueue(inner);
             inner.dirt = None;

@@ -70,6 +70,8 @@ pub(crate) struct Inner {
 pub(crate) struct Dirt {
     /// Its dirty bytes that are in the engine's sum.
     pub charged: u64,
+    /// What of them is beyond the backing file's end, and in the engine's sum of that.
+    pub growth: u64,
     /// Its place in the dirty queue.
     pub queued: Option<NonZeroU64>,
     /// Since when which of its blocks are dirty.
@@ -349,6 +351,11 @@ impl Inner {
     /// Dirty bytes that are in the engine's sum.
     pub fn dirty_charged(&self) -> u64 {
         self.dirt.as_ref().map_or(0, |dirt| dirt.charged)
+    }
+
+    /// What it will take of the backing store's room.
+    pub fn growth(&self) -> u64 {
+        self.dirt.as_ref().map_or(0, |dirt| dirt.growth)
     }
 
     /// When anything dirty of it was last written; 0 if that is not known.

@@ -79,6 +79,14 @@ pub(crate) const COPIED: u8 = 1;
 
 pub(crate) const ABANDONED: u8 = 2;
 
+/// Why a flight failed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum After {
+    /// The backing store had no room for it.
+    NoRoom,
+    Other,
+}
+
 /// What became of one file of a batch.
 pub(crate) enum Outcome {
     /// So many bytes, and what was wanted up to there.
@@ -518,21 +526,31 @@ impl Engine {
         let error = job.error.lock().expect("no panic inside").take();
         let error = error.unwrap_or_else(|| Error::os(libc::EIO, "the flush failed"));
         add(&self.counters.flush_failures, 1);
-        let mut inner = self.look_at_failed(job);
+        let full = error.is(libc::ENOSPC) || error.is(libc::EDQUOT);
+        if full {
+            self.drain.room.was_refused();
+        }
+        let mut inner = self.look_at_failed(job, if full { After::NoRoom } else { After::Other });
         if inner.live().unlinked || error.kind() == Kind::Interrupted || error.is(libc::EBUSY) {
             self.leave(job, inner);
             return error;
         }
         let path = inner.state.display_path();
+        self.pause_after(&mut inner, &error);
+        self.leave(job, inner);
+        error.context(path.display())
+    }
+
+    /// The drain tries a file again after a while, each time a longer one.
+    pub(crate) fn pause_after(&self, inner: &mut Inner, error: &Error) {
         let count = inner.trouble().map_or(1, |t| t.count.saturating_add(1));
         if error.kind() != Kind::Conflict && count == 1 {
+            let path = inner.state.display_path();
             tracing::warn!(path = %path.display(), error = %error, "flush failed; the bytes stay dirty and it is tried again");
         }
         let pause = (RETRY_MIN * 2u32.saturating_pow(count.min(7) - 1)).min(RETRY_MAX);
         inner.dirt().trouble =
             Some(Trouble { error: error.to_string(), count, retry_at: Instant::now() + pause });
-        self.leave(job, inner);
-        error.context(path.display())
     }
 }
 
@@ -540,16 +558,23 @@ impl Engine {
     /// Takes over what a failed flight has made of the backing file, so that what others do to it
     /// until the next one is noticed (S8). If that cannot be seen, it counts as unknown, as after a
     /// crash.
-    fn look_at_failed<'a>(&self, job: &'a Job) -> MutexGuard<'a, Inner> {
+    fn look_at_failed<'a>(&self, job: &'a Job, after: After) -> MutexGuard<'a, Inner> {
         let touched = job.touched.load(SeqCst);
         let target = job.target.lock().expect("no panic inside").clone();
-        let before = {
+        let (before, known) = {
             let inner = job.file.lock();
-            (inner.changing, inner.base_seq)
+            ((inner.changing, inner.base_seq), inner.state.base.size)
         };
+        let gives_back = after == After::NoRoom && before.0 == 0 && known == job.base.size;
         // Synced: what is taken over must still be so after a loss of power there.
         let look = |target: Arc<dyn BackingFile>| {
-            self.health.quietly(|| target.sync().and_then(|()| target.stat())).ok()
+            let looked = self.health.quietly(|| {
+                if gives_back {
+                    self.give_room_back(job, &*target)?;
+                }
+                target.sync().and_then(|()| target.stat())
+            });
+            looked.ok()
         };
         let found = target.filter(|_| touched && self.health.is_available()).and_then(look);
         let mut inner = job.file.lock();

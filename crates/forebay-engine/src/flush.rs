@@ -28,6 +28,7 @@ use crate::file::File;
 use crate::flight::{Job, Outcome};
 use crate::govern::{Ages, obstacle};
 use crate::governor::{Decision, Governor, Limit, Term};
+use crate::home_room::{HomeRoom, Room, by_age};
 use crate::order::{Holds, Owed};
 use crate::portion::HoleStep;
 use crate::pulse::Pulse;
@@ -56,6 +57,8 @@ pub(crate) struct DrainState {
     pub unsettled: AtomicU64,
     /// What the backing store makes of holes.
     pub holes: HoleStep,
+    /// Room on the backing store.
+    pub room: HomeRoom,
     /// How long a batch took lately, in microseconds.
     pub lag_us: AtomicU64,
     /// Nothing could be taken although something is due, and why.
@@ -163,9 +166,31 @@ impl Engine {
         self.drain.lag_us.store(lag, Relaxed);
     }
 
-    /// The four steps.
+    /// Flushes what the backing store has room for.
     pub(crate) fn fly(
         self: &Arc<Self>,
+        picks: &[Pick],
+        cancelled: &dyn Fn() -> bool,
+        meter: Option<&Arc<Meter>>,
+    ) -> Vec<Outcome> {
+        let room = self.room_for_flights();
+        if !matches!(room, Room::Doubtful) {
+            return self.fly_within(&room, picks, cancelled, meter);
+        }
+        let mut outcomes: Vec<Outcome> = picks.iter().map(|_| Outcome::Nothing).collect();
+        for (at, pick) in by_age(picks) {
+            let _turn = self.drain.room.turn.lock().expect("no panic inside");
+            let pick = std::slice::from_ref(pick);
+            let outcome = self.fly_within(&room, pick, cancelled, meter).pop();
+            outcomes[at] = outcome.expect("one of each");
+        }
+        outcomes
+    }
+
+    /// The four steps.
+    fn fly_within(
+        self: &Arc<Self>,
+        room: &Room,
         picks: &[Pick],
         cancelled: &dyn Fn() -> bool,
         meter: Option<&Arc<Meter>>,
@@ -173,6 +198,10 @@ impl Engine {
         let mut outcomes: Vec<Outcome> = Vec::with_capacity(picks.len());
         let mut jobs: Vec<(usize, Arc<Job>)> = Vec::new();
         for (file, take) in picks {
+            if !room.admits(file) {
+                outcomes.push(Outcome::Failed(self.no_room_for(file)));
+                continue;
+            }
             match self.begin_flight(file, take, meter) {
                 Ok(Some(job)) => jobs.push((outcomes.len(), job)),
                 Ok(None) => {

@@ -557,7 +557,9 @@ impl Engine {
                     .map(drop)
             }
             Allocate::Extend if end > size => {
-                self.make_room(end - size)?;
+                if !self.has_room_at_home(end - size) {
+                    return Err(Error::os(libc::ENOSPC, "the backing store has no room for it"));
+                }
                 self.resize(lane, file, Resize::Grow, end)?;
                 self.reserve(file, offset, len)
             }
@@ -565,16 +567,22 @@ impl Engine {
         }
     }
 
-    /// Reserving is a courtesy: in the tier, for bytes that will be written there.
+    /// Reserving is a courtesy: in the tier, for bytes that will be written there. It takes nobody's
+    /// place; who writes where nothing is reserved waits for room as every writer does (S9).
     fn reserve(&self, file: &Arc<File>, offset: u64, len: u64) -> Result<()> {
         let mut inner = file.lock();
         let end = (offset + len).min(inner.size());
-        if offset < end && (inner.state.flags.opaque || inner.state.ranges.covers(offset, end)) {
-            let shadow = self.shadow(file, &mut inner)?;
-            self.note_tier(shadow.reserve(offset, end - offset))?;
-            self.account(file, &mut inner);
+        let is_here = inner.state.flags.opaque || inner.state.ranges.covers(offset, end);
+        if offset >= end || !is_here || end - offset > self.spare_bytes() {
+            return Ok(());
         }
-        Ok(())
+        let shadow = self.shadow(file, &mut inner)?;
+        let reserved = shadow.reserve(offset, end - offset);
+        self.account(file, &mut inner);
+        match reserved {
+            Err(e) if matches!(e.raw_os_error(), Some(libc::ENOSPC | libc::EOPNOTSUPP)) => Ok(()),
+            reserved => self.note_tier(reserved),
+        }
     }
 
     /// The next stretch of data at or after `offset`, as SEEK_DATA and SEEK_HOLE want to know. A

@@ -33,6 +33,7 @@ mod govern;
 pub mod governor;
 mod health;
 mod heat;
+mod home_room;
 mod index;
 mod io;
 mod leaving;

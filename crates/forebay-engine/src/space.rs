@@ -117,6 +117,15 @@ impl Engine {
         self.space.limit.load(Relaxed).saturating_sub(self.space.used.load(Relaxed))
     }
 
+    /// What may be taken without anything being evicted or any writer slowed down for it.
+    pub(crate) fn spare_bytes(&self) -> u64 {
+        let limit = self.space.limit.load(Relaxed);
+        let (used_high, hard) = self.tune(|t| (t.used_high, t.marks(limit).hard));
+        let unused = limit / 100 * u64::from(used_high);
+        let unused = unused.saturating_sub(self.space.used.load(Relaxed));
+        unused.min(hard.saturating_sub(self.space.dirty.load(Relaxed)))
+    }
+
     /// Whether a fill of `len` may land, evicting others for it.
     pub(crate) fn has_room_for(&self, len: u64) -> bool {
         self.free_bytes() >= len || (!self.is_in_vain() && self.evicted_for(len))
@@ -146,9 +155,13 @@ impl Engine {
     /// ENOSPC if the drain copies nothing for as long as a call to the backing store may take.
     pub(crate) fn make_room(&self, len: u64) -> Result<()> {
         let mut patience = Patience::new(self);
-        while self.free_bytes() < len && !self.evicted_for(len) {
+        while self.free_bytes() < len {
+            // Before anybody has to make way for what will never fit.
             if len > self.space.limit.load(Relaxed) {
                 return Err(patience.lost());
+            }
+            if self.evicted_for(len) {
+                break;
             }
             patience.wait()?;
         }

@@ -205,7 +205,7 @@ impl Vfs {
     }
 
     pub fn statfs(&self) -> Result<StatFs> {
-        self.engine.ask(|b| b.statfs())
+        self.engine.statfs()
     }
 
     /// All nodes whose data or attributes the kernel may have cached.

@@ -10,7 +10,7 @@ use forebay_backing::Result;
 use forebay_backing::wrap::{Call, Done, Layer, Verb, Wrapped};
 use forebay_engine::{Allocate, Config, Engine, Progress, Tunables};
 
-use crate::drain::Gate;
+use crate::hook::Hook;
 use crate::media::CrashMedia;
 use crate::start::{NEW, PATIENCE, abandon, patient, start, within};
 use crate::store::MemStore;
@@ -176,28 +176,25 @@ fn a_flush_copies_one_batch_while_it_syncs_another() {
     abandon(engine);
 }
 
-/// The kernel writes pages of its own accord while a program waits in fallocate.
+/// The kernel writes pages of its own accord while a program waits in fallocate, which asks the
+/// store for its room and waits for none in the tier.
 // S-1 S-9
 #[test]
-fn what_is_written_while_an_allocation_waits_for_room_is_not_cut_off() {
+fn what_is_written_while_an_allocation_asks_for_room_is_not_cut_off() {
     let media = Arc::new(CrashMedia::default());
     let tunables = Tunables { tier_size: Some(32 * MIB), ..patient() };
-    let gate = Arc::new(Gate::default());
-    gate.shut(true);
-    let backing = Wrapped::new(Arc::new(MemStore::new()), gate.clone());
+    let (backing, hook) = Hook::on(MemStore::new());
     let engine = start(media, backing, "grow", Config::default(), tunables).expect("new");
     let (full, _) = engine.create(Path::new("full"), &NEW).expect("an empty store");
     (0..24).for_each(|n| engine.write(&full, n * MIB, &[1; MIB as usize]).expect("room"));
     let (file, _) = engine.create(Path::new("f"), &NEW).expect("no such file yet");
-    let (waiting, waits) = (engine.clone(), file.clone());
-    let allocation =
-        std::thread::spawn(move || waiting.allocate(&waits, Allocate::Extend, 0, 20 * MIB));
-    std::thread::sleep(Duration::from_millis(300));
-    assert!(!allocation.is_finished(), "it found room: {:?}", engine.status());
-    engine.write(&file, 25 * MIB, &[7; 4096]).expect("room for a page");
-    gate.shut(false);
-    engine.flush_file(&full).expect("a good store");
-    allocation.join().expect("it does not panic").expect("there is room now");
+    let (kernel, pages) = (engine.clone(), file.clone());
+    hook.set(move |call| {
+        if call.verb == Verb::Statfs {
+            kernel.write(&pages, 25 * MIB, &[7; 4096]).expect("room for a page");
+        }
+    });
+    engine.allocate(&file, Allocate::Extend, 0, 20 * MIB).expect("nobody's place is taken");
     assert_eq!(engine.stat_open(&file).size, 25 * MIB + 4096);
     let mut seen = [0; 4096];
     engine.read(&file, 25 * MIB, &mut seen).expect("just written");
