@@ -15,7 +15,7 @@ use forebay_backing::{
 use crate::asker;
 use crate::engine::{Engine, is_alone, now};
 use crate::failpoint;
-use crate::file::{Changing, File, Inner, Seen};
+use crate::file::{Changing, File, Inner, Live, Seen};
 use crate::glance::Glance;
 use crate::log::Intent;
 use crate::media::MediaFile;
@@ -187,6 +187,16 @@ impl Engine {
     /// Whether a write to an open file may have to take away set-user-id or set-group-id.
     pub fn has_set_id(&self, file: &File) -> bool {
         file.lock().state.owner.mode & 0o6000 != 0
+    }
+
+    /// Whether attributes of the file may change without anybody telling us: it is written past us,
+    /// and may be mapped. Also `true` of a file that is just at work.
+    pub fn moves_unseen(&self, key: FileKey) -> bool {
+        let Some(file) = self.find(key) else { return false };
+        let Ok(inner) = file.inner.try_lock() else { return true };
+        // With the last descriptor gone, a mapping is left.
+        let maps = |live: &Live| live.mappable || live.opens == 0;
+        inner.state.flags.opaque && inner.live.as_deref().is_some_and(maps)
     }
 
     /// Attributes of a cached file from memory, while the backing store is away.

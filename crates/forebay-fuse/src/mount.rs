@@ -19,7 +19,7 @@ use crate::dev::Server;
 use crate::request::Shared;
 use crate::ring::{self, Crew};
 use crate::usage::{Process, Used};
-use crate::vfs::{Registrar, Vfs};
+use crate::vfs::{Notify, Registrar, Vfs};
 
 /// Which files the kernel reads and writes in the fast tier without asking us.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,6 +137,7 @@ impl Mount {
             shared.busy_poll.begin(device, options.busy_poll);
         }
         let notifier = session.notifier();
+        shared.vfs.set_notify(Box::new(Kernel(session.notifier())));
         let ended: Arc<(Mutex<bool>, Condvar)> = Arc::default();
         let (signal, serving) = (ended.clone(), crew.clone());
         let serve = move || {
@@ -423,6 +424,15 @@ fn start_watchdog(shared: Arc<Shared>, engine: Arc<Engine>, stop: Arc<AtomicBool
         .spawn(watch)
         .map(|_| ())
         .map_err(|e| Error::io(e, "starting the watchdog"))
+}
+
+struct Kernel(Notifier);
+
+impl Notify for Kernel {
+    fn attributes(&self, id: u64) {
+        // Refused if the kernel does not know the node. A negative offset means: no pages.
+        let _ = self.0.inval_inode(INodeNo(id), -1, 0);
+    }
 }
 
 /// `struct fuse_backing_map` of `linux/fuse.h`.

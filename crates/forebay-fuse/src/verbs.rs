@@ -233,7 +233,8 @@ impl Shared {
         let Some(_seat) = self.seat() else {
             // Only now is a copy of the data needed: the session's buffer is used again.
             let data = data.to_vec();
-            let work = move |vfs: &Vfs| write(vfs, id, at, &data, suid).map(|()| Written(len));
+            let work =
+                move |vfs: &Vfs| write(vfs, id, from, at, &data, suid).map(|()| Written(len));
             return Do::new(|v| &v.write, reply, work).patient().run(self);
         };
         let answer = move |shared: &Shared, result: Result<()>| match result {
@@ -243,7 +244,7 @@ impl Shared {
         let slot = Slot::new(answer, None);
         let n = self.watch.begin(&slot, Patience::Long);
         let op = &self.verbs.write;
-        let work = || op.time(|()| len.into(), || write(&self.vfs, id, at, data, suid));
+        let work = || op.time(|()| len.into(), || write(&self.vfs, id, from, at, data, suid));
         let result = on_behalf_of(slot.clone(), work);
         self.watch.end(n);
         let _ = slot.give(self, result);
@@ -323,6 +324,7 @@ impl Shared {
 
     pub fn setxattr(
         self: &Arc<Shared>,
+        from: Origin,
         id: u64,
         name: &OsStr,
         value: &[u8],
@@ -330,7 +332,7 @@ impl Shared {
         reply: impl Tell<()>,
     ) {
         let (name, value) = (name.to_os_string(), value.to_vec());
-        let work = move |vfs: &Vfs| vfs.setxattr(id, &name, &value, flags);
+        let work = move |vfs: &Vfs| vfs.setxattr(id, from, &name, &value, flags);
         Do::new(|v| &v.xattr, reply, work).run(self);
     }
 
@@ -360,13 +362,9 @@ impl Shared {
         (len, mode): (u64, i32),
         reply: impl Tell<()>,
     ) {
-        // The kernel leaves this to us, and does not say who may keep them.
-        let suid = Suid::of(from.uid != 0);
         let work = move |vfs: &Vfs| {
             vfs.fallocate(at.handle, at.offset, len, mode)?;
-            if suid == Suid::Strip {
-                vfs.strip_suid(id, None);
-            }
+            vfs.strip_privilege(id, None, Some(from));
             Ok(())
         };
         self.done(|v| &v.fallocate, reply, work);
@@ -411,10 +409,10 @@ impl Suid {
     }
 }
 
-fn write(vfs: &Vfs, id: u64, at: At, data: &[u8], suid: Suid) -> Result<()> {
+fn write(vfs: &Vfs, id: u64, from: Origin, at: At, data: &[u8], suid: Suid) -> Result<()> {
     vfs.write(at.handle, at.offset, data)?;
     if suid == Suid::Strip {
-        vfs.strip_suid(id, None);
+        vfs.strip_privilege(id, None, Some(from));
     }
     Ok(())
 }

@@ -16,6 +16,7 @@ mod listing;
 mod look;
 mod names;
 mod open;
+mod privilege;
 mod tree;
 
 use std::ffi::{OsStr, OsString};
@@ -43,6 +44,12 @@ pub trait Registrar: Send + Sync {
     fn release(&self, id: u32);
 }
 
+/// Makes the kernel ask again for what it has been told.
+pub trait Notify: Send + Sync {
+    /// The attributes of a node, with its access list.
+    fn attributes(&self, id: u64);
+}
+
 /// A file as the kernel is told of it.
 #[derive(Debug, Clone, Copy)]
 pub struct Entry {
@@ -56,6 +63,13 @@ pub struct Opened {
     pub handle: u64,
     pub how: How,
     pub at_close: AtClose,
+}
+
+impl Opened {
+    /// Whether it can be written to through a mapping of which we know nothing.
+    fn maps_unseen(&self, flags: i32) -> bool {
+        matches!(self.how, How::Passthrough(_)) && flags & libc::O_ACCMODE == libc::O_RDWR
+    }
 }
 
 /// Whether the kernel is to ask us when a descriptor is closed.
@@ -111,6 +125,7 @@ pub struct Vfs {
     passthrough: Passthrough,
     attr_ttl: Duration,
     registrar: OnceLock<Box<dyn Registrar>>,
+    notify: OnceLock<Box<dyn Notify>>,
     handles: RwLock<HashMap<u64, Arc<Handle>>>,
     next_handle: AtomicU64,
     open: Mutex<OpenNodes>,
@@ -133,6 +148,7 @@ impl Vfs {
             passthrough,
             attr_ttl,
             registrar: OnceLock::new(),
+            notify: OnceLock::new(),
             handles: RwLock::default(),
             next_handle: AtomicU64::new(1),
             open: Mutex::default(),
@@ -143,6 +159,27 @@ impl Vfs {
     /// Gives the vfs the means to pass files through; without it everything goes through us.
     pub fn set_registrar(&self, registrar: Box<dyn Registrar>) {
         let _ = self.registrar.set(registrar);
+    }
+
+    /// Gives the vfs the means to tell the kernel of changes that no answer tells of.
+    pub fn set_notify(&self, notify: Box<dyn Notify>) {
+        let _ = self.notify.set(notify);
+    }
+
+    /// To be called before the request is answered that has changed them.
+    pub fn tell_attributes(&self, id: u64) {
+        if let Some(notify) = self.notify.get() {
+            notify.attributes(id);
+        }
+    }
+
+    /// How long the kernel may go by these attributes: not at all while they change through a
+    /// mapping of which it tells us nothing.
+    pub fn attr_ttl(&self, attr: &Attr) -> Duration {
+        match attr.kind == FileKind::File && self.engine.moves_unseen(attr.key) {
+            true => Duration::ZERO,
+            false => self.attr_ttl,
+        }
     }
 
     fn tree(&self) -> RwLockReadGuard<'_, ()> {

@@ -229,6 +229,7 @@ fn compare(seed: u64, bits: u32, flags: &[&str]) {
 }
 
 const PERMISSIONS: u32 = 0o777;
+const ALL: u32 = 0o7777;
 
 #[test]
 fn random_lists_grant_and_deny_what_they_do_on_a_plain_directory() {
@@ -238,6 +239,14 @@ fn random_lists_grant_and_deny_what_they_do_on_a_plain_directory() {
 #[test]
 fn random_lists_do_so_without_passthrough() {
     compare(4, PERMISSIONS, &["--passthrough", "off"]);
+}
+
+/// Also: no attribute that such an operation changes is seen as it was before.
+#[test]
+fn set_user_id_and_set_group_id_are_lost_when_they_are_on_a_plain_directory() {
+    (5..8).for_each(|seed| compare(seed, ALL, &[]));
+    compare(8, ALL, &["--passthrough", "off"]);
+    compare(9, ALL, &["--policy", "write-around"]);
 }
 
 /// A file of root's which its group may not read, but for what `list` says.
@@ -332,4 +341,44 @@ fn while_the_store_is_away_a_known_list_decides_and_an_unknown_one_denies() {
     within(PATIENCE, "the store is back", || may_read(CAROL, &unknown));
     mounted.umount();
     proof!("asked while away");
+}
+
+/// By who holds a file open and by who opens it anew; made here and found on the backing store.
+fn a_store_moves_the_time(path: &Path) {
+    let before = sys::mtime(path);
+    within(PATIENCE, "the clock has moved on", || now() > (before.0, before.1 + 20_000_000));
+    let file = fs::File::options().read(true).write(true).open(path).unwrap();
+    let mut map = sys::Map::shared(&file, 4096, true).unwrap();
+    assert_eq!(sys::mtime(path), before, "nothing was stored");
+    map.bytes()[7] ^= 1;
+    drop(map);
+    drop(file);
+    let after = sys::mtime(path);
+    assert!(after > before, "{after:?} after a store, {before:?} before");
+}
+
+fn now() -> (i64, i64) {
+    let now = std::time::UNIX_EPOCH.elapsed().expect("after 1970");
+    (now.as_secs() as i64, now.subsec_nanos().into())
+}
+
+#[test]
+fn times_after_a_store_through_a_mapping_are_new_at_once() {
+    if !is_root() {
+        skip!("needs root");
+    }
+    for flags in [&["--passthrough", "always"][..], &[], &["--passthrough", "off"]] {
+        let bed = Bed::new(Tier::Disk);
+        fs::write(bed.backing.join("old"), [1; 4096]).unwrap();
+        let mounted = bed.mount(&[flags, &["--attr-ttl", "1h", "--entry-ttl", "1h"]].concat());
+        fs::write(bed.mnt.join("new"), [1; 4096]).unwrap();
+        let made = sys::open(&bed.mnt.join("made"), libc::O_RDWR | libc::O_CREAT, 0o644).unwrap();
+        made.set_len(4096).unwrap();
+        for name in ["old", "new", "made", "made", "new"] {
+            a_store_moves_the_time(&bed.mnt.join(name));
+        }
+        drop(made);
+        mounted.umount();
+    }
+    proof!("five stores on each of three mounts");
 }

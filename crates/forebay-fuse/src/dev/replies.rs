@@ -49,7 +49,7 @@ impl Tell<()> for ReplyEmpty {
 impl Tell<Entry> for ReplyEntry {
     fn tell(self, shared: &Shared, entry: Entry) {
         self.entry_with_ttls(
-            &shared.attr_ttl,
+            &shared.vfs.attr_ttl(&entry.attr),
             &shared.entry_ttl,
             &file_attr(&entry.attr, entry.id),
             Generation(generation(entry.attr.key)),
@@ -59,7 +59,7 @@ impl Tell<Entry> for ReplyEntry {
 
 impl Tell<AttrOf> for ReplyAttr {
     fn tell(self, shared: &Shared, of: AttrOf) {
-        self.attr(&shared.attr_ttl, &file_attr(&of.attr, of.id));
+        self.attr(&shared.vfs.attr_ttl(&of.attr), &file_attr(&of.attr, of.id));
     }
 }
 
@@ -84,7 +84,9 @@ impl Tell<(Entry, Opened)> for ReplyCreate {
         let attr = file_attr(&entry.attr, entry.id);
         let generation = Generation(generation(entry.attr.key));
         let handle = FileHandle(opened.handle);
-        let (ttl, flags) = (&shared.entry_ttl, fopen_flags(&opened));
+        // `fuser` has one time for name and attributes.
+        let ttl = &shared.entry_ttl.min(shared.attr_ttl);
+        let flags = fopen_flags(&opened);
         match opened.how {
             How::Passthrough(id) => {
                 // SAFETY: as for `ReplyOpen`.
@@ -95,6 +97,9 @@ impl Tell<(Entry, Opened)> for ReplyCreate {
             How::Cached { .. } | How::Direct => {
                 self.created(ttl, &attr, generation, handle, flags);
             }
+        }
+        if shared.vfs.attr_ttl(&entry.attr) < shared.attr_ttl {
+            shared.vfs.tell_attributes(entry.id);
         }
     }
 }
@@ -185,7 +190,7 @@ impl FillPlus for ReplyDirectoryPlus {
             INodeNo(entry.id),
             next,
             name,
-            &shared.entry_ttl,
+            &shared.entry_ttl.min(shared.vfs.attr_ttl(&entry.attr)),
             &file_attr(&entry.attr, entry.id),
             Generation(generation(entry.attr.key)),
         )

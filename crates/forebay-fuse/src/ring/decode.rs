@@ -151,7 +151,7 @@ fn named(shared: &Arc<Shared>, request: &Request, mut rest: &[u8], reply: Reply)
             shared.create(from, (node, first), mode, flags, reply);
         }
         abi::SETXATTR => match rest.get(..request.u32(0) as usize) {
-            Some(value) => shared.setxattr(node, first, value, request.u32(4) as i32, reply),
+            Some(value) => shared.setxattr(from, node, first, value, request.u32(4) as i32, reply),
             None => reply.fail(libc::EINVAL),
         },
         abi::GETXATTR => shared.getxattr(node, first, request.u32(0), reply),

@@ -64,7 +64,8 @@ impl Words {
 
     /// `struct fuse_entry_out`.
     fn entry(self, shared: &Shared, entry: &Entry) -> Words {
-        let (entry_ttl, attr_ttl): (Duration, Duration) = (shared.entry_ttl, shared.attr_ttl);
+        let (entry_ttl, attr_ttl): (Duration, Duration) =
+            (shared.entry_ttl, shared.vfs.attr_ttl(&entry.attr));
         self.u64(entry.id)
             .u64(generation(entry.attr.key))
             .u64(entry_ttl.as_secs())
@@ -116,7 +117,7 @@ impl Tell<Entry> for Reply {
 
 impl Tell<AttrOf> for Reply {
     fn tell(self, shared: &Shared, of: AttrOf) {
-        let ttl = shared.attr_ttl;
+        let ttl = shared.vfs.attr_ttl(&of.attr);
         let words = Words::new().u64(ttl.as_secs()).u32(ttl.subsec_nanos()).u32(0);
         self.bytes(words.attr(of.id, &of.attr).bytes());
     }

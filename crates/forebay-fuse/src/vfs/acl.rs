@@ -8,7 +8,7 @@ use forebay_backing::{Error, Kind, Result};
 use super::Vfs;
 
 /// Who may do what with a file.
-const ACCESS: &str = "system.posix_acl_access";
+pub const ACCESS: &str = "system.posix_acl_access";
 
 /// What new files in a directory get.
 const DEFAULT: &str = "system.posix_acl_default";

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::Arc;
 
-use forebay_backing::{Attr, Error, FileKind, Result, SetAttr, XattrMode};
+use forebay_backing::{Attr, Error, Result, SetAttr, XattrMode};
 use forebay_engine::rules::Origin;
 use forebay_engine::{File, Lane, Named};
 
@@ -30,9 +30,7 @@ impl Vfs {
             self.set_size(id, path.as_deref(), size, |file| {
                 lane.unwrap_or_else(|| self.engine.lane_of(file, who))
             })?;
-            if who.uid != 0 {
-                self.strip_suid(id, path.as_deref());
-            }
+            self.strip_privilege(id, path.as_deref(), Some(who));
         }
         let changes = set.mode.is_some()
             || set.uid.is_some()
@@ -43,7 +41,11 @@ impl Vfs {
             return self.engine.set_attr_open(&file, set);
         }
         if let (Some(path), true) = (path, changes) {
-            let done = self.engine.set_attr(self.at(id, &path)?, set);
+            let mut set = *set;
+            if (set.uid.is_some() || set.gid.is_some()) && set.mode.is_none() {
+                set.mode = self.mode_with_owner(&path, who)?;
+            }
+            let done = self.engine.set_attr(self.at(id, &path)?, &set);
             if set.mode.is_some() {
                 self.nodes.forget_acl(id);
             }
@@ -76,24 +78,6 @@ impl Vfs {
         self.engine.close(&file);
         self.nodes.set_pages(id, 0);
         done
-    }
-
-    /// A write by somebody without the right to keep it takes set-user-id and set-group-id away.
-    pub fn strip_suid(&self, id: u64, path: Option<&Path>) {
-        if self.open_file(id).is_some_and(|file| !self.engine.has_set_id(&file)) {
-            return;
-        }
-        let Some(path) = path.map(Path::to_path_buf).or_else(|| self.nodes.path(id)) else {
-            return;
-        };
-        let Ok(attr) = self.engine.ask(|b| b.stat(&path)) else { return };
-        // Set-group-id without group execution is a mandatory lock's mark, not a privilege.
-        let sgid = if attr.mode & 0o010 != 0 { 0o2000 } else { 0 };
-        let kept = attr.mode & !(0o4000 | sgid);
-        if kept != attr.mode && attr.kind == FileKind::File {
-            let set = SetAttr { mode: Some(kept), ..SetAttr::default() };
-            let _ = self.engine.set_attr(Named { path: &path, key: attr.key, is_dir: false }, &set);
-        }
     }
 
     pub fn getxattr(&self, id: u64, name: &OsStr) -> Result<Vec<u8>> {
@@ -135,7 +119,14 @@ impl Vfs {
         Ok(bytes)
     }
 
-    pub fn setxattr(&self, id: u64, name: &OsStr, value: &[u8], flags: i32) -> Result<()> {
+    pub fn setxattr(
+        &self,
+        id: u64,
+        who: Origin,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+    ) -> Result<()> {
         control::refuse(id)?;
         let _tree = self.tree();
         let path = self.path(id)?;
@@ -146,6 +137,9 @@ impl Vfs {
         };
         let done = self.engine.set_xattr(self.at(id, &path)?, name, value, mode);
         self.acl_may_differ(id, name);
+        if done.is_ok() && name == acl::ACCESS {
+            self.strip_after_acl(id, &path, who);
+        }
         done
     }
 

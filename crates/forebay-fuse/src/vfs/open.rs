@@ -63,7 +63,15 @@ impl Vfs {
             self.engine.close(&file);
             return Err(e);
         }
-        self.open_as(id, file, flags, truncate, lane)
+        if truncate && self.engine.has_set_id(&file) {
+            self.strip_privilege(id, None, Some(who));
+        }
+        let opened = self.open_as(id, file, flags, truncate, lane)?;
+        if opened.maps_unseen(flags) {
+            // What the kernel knows of it may be out of date without a further request.
+            self.tell_attributes(id);
+        }
+        Ok(opened)
     }
 
     /// The engine's handle on a node. One that has just lost its name is opened without: the kernel
@@ -263,7 +271,7 @@ impl Vfs {
         let facts = self.engine.facts(file);
         if *plan == Plan::PassWrite && *set_id && facts.set_id && facts.wholly_dirty && is_ours {
             // Who wrote past us is not known; a privilege is not left on what he wrote.
-            self.strip_suid(*id, None);
+            self.strip_privilege(*id, None, None);
         }
         // Who was opened before the policy changed is not asked for when he closes.
         if let Err(e) = self.engine.closing(file, lane) {
