@@ -24,9 +24,10 @@ Examples:
   forebay top --once /mnt/fast > snapshot.txt
 
 Rates are of the last second, latencies and shares of hits of the last minute. q, Esc or Ctrl-C
-quits. On the bar, l, h and H are the watermarks dirty-low, dirty-high and dirty-hard. Requests that
-the kernel passes through to the fast tier or answers from its page cache do not come to the daemon:
-they show as dirty bytes, not as requests, files or processes. --json prints what is drawn.";
+quits. On the bar, l, h and H are the watermarks dirty-low, dirty-high and dirty-hard. What the kernel
+passes through to the fast tier or answers from its page cache does not come to the daemon: of that
+only new bytes are known, as files grow by them, not what is read or replaced, nor by which process.
+--json prints what is drawn.";
 
 /// Watch a mount: throughput, dirty level, governor, latencies, who is busy.
 #[derive(Debug, clap::Args)]

@@ -74,7 +74,11 @@ pub fn run(args: &Args) -> Result<u8> {
     let ask = Leave { keep_dirty: args.keep_dirty, timeout_secs, lazy: false };
     let job = match leave(&client, &ask) {
         // Whether a daemon is dead is the kernel's to say: a socket may be full, gone or unreadable.
-        Err(error) if error.kind() == Kind::Unreachable && pulse::is_dead(&place.mountpoint)? => {
+        Err(error)
+            if error.kind() == Kind::Unreachable
+                && !client.is_forbidden()
+                && pulse::is_dead(&place.mountpoint)? =>
+        {
             return clear_away(&place, args);
         }
         job => job?,

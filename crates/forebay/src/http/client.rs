@@ -61,6 +61,12 @@ impl Client {
         }
     }
 
+    /// Whether the socket is another user's, and so what is behind it no business of ours.
+    pub fn is_forbidden(&self) -> bool {
+        let tried = socket::connect(&self.socket, GLANCE);
+        tried.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
+    }
+
     /// The daemon's process, as the kernel knows it; works when the daemon does not answer.
     pub fn daemon_pid(&self) -> Option<rustix::process::Pid> {
         let stream = socket::connect(&self.socket, GLANCE).ok()?;

@@ -257,7 +257,7 @@ struct Answerers<H> {
 impl<H: Fn(Request) -> Reply> Answerers<H> {
     fn work(&self, done: &Sender<(u64, Outgoing)>) {
         while let Some((id, whole)) = self.next() {
-            let reply = whole.read().map_or_else(Reply::from, |request| self.answer(request));
+            let reply = self.answer(&whole);
             let answer = Outgoing::new(reply, &whole.method, whole.after);
             if done.send((id, answer)).is_err() {
                 return;
@@ -271,8 +271,9 @@ impl<H: Fn(Request) -> Reply> Answerers<H> {
     }
 
     /// A request that is our undoing must not take the door with it. The log has the panic.
-    fn answer(&self, request: Request) -> Reply {
-        let answer = catch_unwind(AssertUnwindSafe(|| (self.handler)(request)));
+    fn answer(&self, whole: &Whole) -> Reply {
+        let answer = || whole.read().map_or_else(Reply::from, &self.handler);
+        let answer = catch_unwind(AssertUnwindSafe(answer));
         let broken = |_| Reply::new(500, json!({ "error": "the daemon failed; see its log" }));
         answer.unwrap_or_else(broken)
     }
