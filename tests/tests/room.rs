@@ -128,6 +128,34 @@ fn who_is_refused_in_the_middle_of_a_file_gives_its_room_back() {
     proof!("no part of a file was left");
 }
 
+/// Of more than there is, what is taken instead is told; two tiers on one file system know of each
+/// other and share what it has.
+#[test]
+fn a_size_that_cannot_be_had_is_told_and_a_shared_file_system_is_shared() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Tmpfs(256));
+    let out = bed.try_mount(&["--tier-size", "100PiB"]).ok();
+    assert!(out.stderr.contains("tier-size: gets") && out.stderr.contains("MiB"), "{out:#?}");
+    let mounted = bed.mounted();
+    assert_eq!(mounted.number("tier_shared_with"), 0);
+    let alone = mounted.number("tier_bytes");
+    let (other, at) = (bed.tier.with_file_name("other-tier"), bed.dir("other-mnt"));
+    let serve = |what: &[&str]| bed.forebay(what).ok();
+    let backing = bed.dir("other-store");
+    let args = ["mount", text(&backing), text(&at), "--tier", text(&other), "--preset", "hold"];
+    serve(&args);
+    sample::file(&at.join("f"), 1, 100 << 20);
+    assert_eq!(mounted.number("tier_shared_with"), 1);
+    let status = mounted.forebay(&["status", text(&bed.mnt)]).ok();
+    assert!(status.stdout.contains("1 other tier"), "{status:#?}");
+    within(PATIENCE, "what the other uses is not ours", || {
+        mounted.number("tier_bytes") < alone - 90 * MIB
+    });
+    serve(&["umount", text(&at)]);
+    mounted.umount();
+    proof!("told, and shared");
+}
+
 /// The cache makes way for nothing, and the answer comes at once.
 #[test]
 fn a_reservation_larger_than_the_tier_evicts_nothing() {

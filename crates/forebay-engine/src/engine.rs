@@ -84,6 +84,7 @@ pub(crate) struct Space {
     pub writers: AtomicU64,
     /// Files that grow unseen, to be measured from time to time.
     pub unseen: Mutex<HashMap<FileId, Arc<File>>>,
+    pub pace: crate::unseen::Pace,
     /// What the tier may hold; measured again from time to time.
     pub limit: AtomicU64,
     pub in_vain: Mutex<Option<crate::space::InVain>>,

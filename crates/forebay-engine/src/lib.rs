@@ -64,6 +64,7 @@ mod status;
 mod streams;
 mod table;
 mod tier;
+mod unseen;
 mod valve;
 mod witness;
 

@@ -11,6 +11,8 @@ pub struct Level {
     pub tier_bytes: u64,
     pub used_bytes: u64,
     pub dirty_bytes: u64,
+    /// What will be dirty besides in a second, if those who write past us go on as they do.
+    pub arriving_bytes: u64,
     /// Age of the oldest dirty byte that may be flushed.
     pub oldest_age: Option<Duration>,
     pub backing_available: bool,
@@ -18,15 +20,16 @@ pub struct Level {
 
 /// Whether one more program may write past us. Such a writer cannot be slowed down and its shadow
 /// cannot be evicted, so room is kept: a sixty-fourth of the tier for each of them, from what is
-/// free or clean; and a tier below [`PASSTHROUGH_WRITE_TIER_MIN`] never allows it.
+/// free or clean, and what they will have written in a second counts as written; and a tier below [`PASSTHROUGH_WRITE_TIER_MIN`] never allows it.
 pub fn may_write_unseen(level: Level, t: &Tunables, writers: u64) -> bool {
     if level.tier_bytes < PASSTHROUGH_WRITE_TIER_MIN {
         return false;
     }
-    if level.dirty_bytes > t.marks(level.tier_bytes).high {
+    let dirty_soon = level.dirty_bytes.saturating_add(level.arriving_bytes);
+    if dirty_soon > t.marks(level.tier_bytes).high {
         return false;
     }
-    let room = level.tier_bytes.saturating_sub(level.dirty_bytes);
+    let room = level.tier_bytes.saturating_sub(dirty_soon);
     room / 8 > 0 && (writers + 1).saturating_mul(level.tier_bytes / 64) <= room
 }
 
@@ -46,6 +49,8 @@ mod tests {
         assert!(may_write_unseen(level(50), &t, 0));
         assert!(!may_write_unseen(level(51), &t, 0));
         assert!(may_write_unseen(level(50), &t, 30) && !may_write_unseen(level(50), &t, 33));
+        let soon = Level { arriving_bytes: tier_bytes / 100 * 20, ..level(40) };
+        assert!(!may_write_unseen(soon, &t, 0), "those that write will have taken the room");
         assert!(!may_write_unseen(Level { tier_bytes: tier_bytes - 1, ..level(0) }, &t, 0));
     }
 }

@@ -287,20 +287,6 @@ impl Engine {
         }
     }
 
-    fn measure_unseen(&self) {
-        let unseen: Vec<Arc<File>> =
-            self.space.unseen.lock().expect("no panic inside").values().cloned().collect();
-        for file in unseen {
-            // The keeper stands behind nobody: the next look is soon.
-            if let Ok(mut inner) = file.inner.try_lock()
-                && inner.state.flags.opaque
-            {
-                self.note_growth(&file, &mut inner);
-                self.account(&file, &mut inner);
-            }
-        }
-    }
-
     /// Asks the backing store whether it is back, on a thread of its own: the question may hang.
     fn probe(self: Arc<Self>, probing: Arc<AtomicBool>) {
         let ask = move || {

@@ -102,15 +102,10 @@ impl Engine {
             tier_bytes: self.space.limit.load(Relaxed),
             used_bytes: self.space.used.load(Relaxed),
             dirty_bytes: self.space.dirty.load(Relaxed),
+            arriving_bytes: self.space.pace.arriving(),
             oldest_age: oldest.map(age),
             backing_available: self.health.is_available(),
         }
-    }
-
-    /// Whether one more program may write past us now.
-    pub fn may_write_unseen(&self) -> bool {
-        let writers = self.space.writers.load(Relaxed);
-        self.tune(|t| crate::policy::may_write_unseen(self.level(), t, writers))
     }
 
     pub(crate) fn free_bytes(&self) -> u64 {

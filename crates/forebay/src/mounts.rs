@@ -2,8 +2,10 @@
 //! alone. A mount whose daemon died or hangs is never touched: asking it for a file's attributes
 //! could wait for ever.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use forebay_backing::{Error, Kind, Result};
@@ -205,6 +207,14 @@ fn octal(digits: &[u8]) -> Option<u8> {
 
 fn to_path(bytes: Vec<u8>) -> PathBuf {
     PathBuf::from(OsString::from_vec(bytes))
+}
+
+/// How many other tiers that are mounted are on the file system that `tier` is on.
+pub fn sharing(tier: &Path) -> u64 {
+    let device = |path: &Path| Some(path.metadata().ok()?.dev());
+    let (Some(own), Ok(mounts)) = (device(tier), Mounts::read()) else { return 0 };
+    let others = mounts.ours().filter(|(_, other)| *other != tier && device(other) == Some(own));
+    others.map(|(_, other)| other).collect::<BTreeSet<_>>().len() as u64
 }
 
 /// Names the mount that a tier is in use by, where `error` says that it is and the mount is seen.

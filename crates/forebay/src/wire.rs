@@ -259,6 +259,8 @@ pub struct StatusView {
     pub transport: Option<String>,
     pub uptime_secs: f64,
     pub tier_bytes: u64,
+    /// Other tiers on its file system.
+    pub tier_shared_with: u64,
     pub used_bytes: u64,
     pub clean_bytes: u64,
     pub dirty_bytes: u64,

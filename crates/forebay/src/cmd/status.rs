@@ -6,7 +6,7 @@ use forebay_backing::{Error, Kind, Result};
 use serde_json::{Value, json};
 
 use crate::http::Client;
-use crate::mounts::{Mounts, Place};
+use crate::mounts::{Mounts, Place, sharing};
 use crate::ui::table::{Align, lay_out};
 use crate::ui::{say, say_json};
 use crate::units::{counted, human_secs, human_size};
@@ -42,7 +42,7 @@ pub fn run(args: &Args) -> Result<u8> {
 }
 
 fn one(place: &Place, json: bool) -> Result<u8> {
-    let status = Client::new(&place.tier).get("/v1/status")?;
+    let status = asked(&place.tier)?;
     match json {
         true => say_json(&status),
         false => tell(&place.mountpoint, &place.tier, &status)?,
@@ -50,11 +50,18 @@ fn one(place: &Place, json: bool) -> Result<u8> {
     Ok(0)
 }
 
+/// The daemon's answer, and what its tier's file system holds besides.
+fn asked(tier: &Path) -> Result<Value> {
+    let mut status = Client::new(tier).get("/v1/status")?;
+    status["tier_shared_with"] = sharing(tier).into();
+    Ok(status)
+}
+
 fn all(mounts: &Mounts, json: bool) -> Result<u8> {
     let mut exit_code = 0;
     let mut answers = Vec::new();
     for (mountpoint, tier) in mounts.ours() {
-        match Client::new(tier).get("/v1/status") {
+        match asked(tier) {
             Ok(status) if json => answers.push(status),
             Ok(status) => tell(mountpoint, tier, &status)?,
             Err(error) => {
@@ -123,6 +130,11 @@ fn facts(tier: &Path, s: &StatusView) -> Vec<(&'static str, String)> {
         ("dirty", dirty(s)),
         ("drain", drain(s)),
     ];
+    if s.tier_shared_with > 0 {
+        let others = counted(s.tier_shared_with, "other tier");
+        let text = format!("shares its file system with {others}: what those use is not free here");
+        facts.insert(2, ("", text));
+    }
     if let Some(text) = detached(&s.attachment) {
         facts.insert(2, ("", text.into()));
     }

@@ -53,13 +53,18 @@ impl Daemon {
     /// Where less is given than was asked for.
     fn given_less(&self, pairs: &Map<String, Value>, after: &Tunables) -> Vec<String> {
         let asked = after.tier_size.filter(|_| pairs.contains_key("tier-size"));
+        self.short_of(asked).into_iter().collect()
+    }
+
+    /// Of a size that is asked for and cannot be had.
+    pub fn short_of(&self, asked: Option<u64>) -> Option<String> {
         let given = self.engine.status().tier_bytes;
         let short = asked.filter(|asked| given < *asked);
         let note = |_| {
             let given = human_size(given);
             format!("tier-size: gets {given} for now, what its file system has less 5 %")
         };
-        short.map(note).into_iter().collect()
+        short.map(note)
     }
 
     pub fn set_config(&self, name: &str, text: &str) -> Result<()> {

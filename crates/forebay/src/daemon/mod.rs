@@ -272,6 +272,7 @@ impl Daemon {
                 counted(found.dropped_files, "file")
             ));
         }
+        notes.extend(self.short_of(self.settings.tunables.tier_size));
         notes.extend(found.problems.iter().cloned());
         for note in &notes {
             tracing::warn!("{note}");
