@@ -3,15 +3,13 @@
 
 use std::fs;
 use std::io::Write;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::time::Duration;
 
 use forebay_tests::{
-    Bed, Mounted, PATIENCE, Rng, Tier, binary, eventually, finish, is_alive, needs_forebay,
-    open_fds, proof, rss_kib, sample, soak, text,
+    Bed, Mounted, PATIENCE, Rng, Tier, binary, drop_caches, eventually, finish, is_alive,
+    needs_forebay, open_fds, proof, rss_kib, sample, soak, text, within,
 };
 
 const MIB: u64 = 1 << 20;
@@ -183,8 +181,11 @@ fn a_shell_that_limits_the_size_of_files_does_not_limit_the_mount() {
     proof!("files beyond a soft and a hard limit arrived");
 }
 
+/// Programs that have all the files open that the daemon can open leave it some descriptors, for who
+/// asks how it is.
+// S-10
 #[test]
-fn the_daemon_answers_again_after_it_had_no_descriptor_left() {
+fn the_daemon_answers_though_programs_have_all_the_files_open_that_it_can() {
     needs_forebay!();
     let bed = Bed::new(Tier::Disk);
     let mounted = mount_under(&bed, "-n 1024");
@@ -192,15 +193,42 @@ fn the_daemon_answers_again_after_it_had_no_descriptor_left() {
         let mut file = fs::File::create(mounted.at(format!("f{i}")))?;
         file.write_all(&[0; 5000]).map(|()| file)
     };
-    let held: Vec<_> = (0..3000).map_while(|i: u32| written(i).ok()).collect();
-    assert!(held.len() < 3000, "the limit bites");
-    for _ in 0..3 {
-        let _ = UnixStream::connect(bed.tier.join("run/control.sock"));
-        std::thread::sleep(Duration::from_millis(200));
-    }
+    let mut held = Vec::new();
+    let refused = (0..3000).find_map(|i: u32| written(i).map(|file| held.push(file)).err());
+    let errno = refused.expect("the limit bites").raw_os_error();
+    assert_eq!(errno, Some(libc::EMFILE));
+    assert_eq!(mounted.number("open_files"), held.len() as u64);
+    let out = mounted.forebay(&["umount", text(&bed.mnt), "--timeout", "60s"]);
+    assert_eq!(out.code, Some(1), "{out:#?}");
+    assert!(out.text().contains("is in use"), "{out:#?}");
     let count = held.len();
+    // What it has open it can let go of, and serve others.
+    held.truncate(count / 2);
+    within(PATIENCE, "another file can be opened", || written(4000).is_ok());
     drop(held);
-    assert_eq!(mounted.status()["pid"], mounted.pid);
     mounted.umount();
+    let there = |i| fs::read(bed.backing.join(format!("f{i}"))).unwrap() == [0; 5000];
+    assert!((0..count).all(there), "all that were written are there");
     proof!("{count} files open, and none too many for the next status");
+}
+
+/// The kernel forgets a file, finds it again, and somebody removes it.
+// S-9
+#[test]
+fn files_that_are_removed_after_the_kernel_forgot_them_once_leave_nothing_behind() {
+    needs_forebay!();
+    const FILES: usize = 500;
+    let bed = Bed::new(Tier::Disk);
+    let paths = |root: &Path| (0..FILES).map(|i| root.join(format!("f{i}"))).collect::<Vec<_>>();
+    paths(&bed.backing).iter().for_each(|path| fs::write(path, [1; 100]).unwrap());
+    let mounted = bed.mount(&[]);
+    let before = open_fds(mounted.pid);
+    let look = |path: &Path| assert!(path.exists());
+    paths(&bed.mnt).iter().for_each(|path| look(path));
+    drop_caches();
+    paths(&bed.mnt).iter().for_each(|path| look(path));
+    paths(&bed.mnt).iter().for_each(|path| fs::remove_file(path).unwrap());
+    within(PATIENCE, "their descriptors are closed", || open_fds(mounted.pid) < before + 50);
+    mounted.umount();
+    proof!("{FILES} files, each forgotten, found again and removed");
 }

@@ -24,6 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use crate::fd::Sys;
+use crate::fd::leave_reserve;
 use crate::{
     Access, Attr, BackingFile, BackingStore, DirEntry, New, Pin, RenameMode, Result, SetAttr,
     StatFs, XattrMode,
@@ -119,7 +120,7 @@ impl BackingStore for DirStore {
     }
 
     fn pin(&self, path: &Path) -> Result<Option<Arc<dyn Pin>>> {
-        let fd = self.root.run("pin", path, || self.root.place(path)?.pin())?;
+        let fd = self.root.run("pin", path, || leave_reserve(self.root.place(path)?.pin()?))?;
         Ok(Some(Arc::new(DirPin { fd, root: self.root.clone(), path: path.into() })))
     }
 

@@ -2,10 +2,11 @@
 //!
 //! Says nothing about names and gives errno as it comes; the stores add what it befell.
 
-use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 
 use rustix::fs::{self as sys, FallocateFlags, SeekFrom};
 use rustix::io::{self as rio, Errno};
+use rustix::process::{Resource, getrlimit};
 
 /// What a system call gives, before the path is known to the error.
 pub type Sys<T> = std::result::Result<T, Errno>;
@@ -24,6 +25,29 @@ pub fn read_full(fd: BorrowedFd<'_>, buf: &mut [u8], offset: u64) -> Sys<usize> 
         }
     }
     Ok(done)
+}
+
+/// So many of a process's descriptors are not for files: who asks the daemon how it is, or to end, is
+/// answered though programs have as many files open as can be. Of a low limit a quarter.
+const RESERVE: u64 = 256;
+
+/// Refuses one of the last descriptors with EMFILE: those in the reserve.
+pub fn leave_reserve(fd: OwnedFd) -> Sys<OwnedFd> {
+    leave(fd, 1)
+}
+
+/// The same for what comes with a file that a program opens, which leaves as many again: what is
+/// written to it must find its way to the store.
+pub fn leave_room(fd: OwnedFd) -> Sys<OwnedFd> {
+    leave(fd, 2)
+}
+
+/// The kernel gives the lowest number that is free, so that a number tells how many are taken.
+fn leave(fd: OwnedFd, reserves: u64) -> Sys<OwnedFd> {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let number = u64::try_from(fd.as_raw_fd()).expect("a descriptor that is open");
+    let left = reserves * RESERVE.min(limit / 4);
+    if number < limit - left { Ok(fd) } else { Err(Errno::MFILE) }
 }
 
 /// Closes the descriptor, and tells what the store says at that.

@@ -19,6 +19,7 @@ pub mod wrap;
 
 pub use dir::DirStore;
 pub use error::{Error, Kind, Result, Retry};
+pub use fd::leave_room;
 pub use single::SingleStore;
 pub use store::{
     Access, Attr, BackingFile, BackingStore, DirEntry, FileKey, FileKind, New, Pin, RenameMode,

@@ -583,7 +583,8 @@ impl Engine {
     /// Turns an error of the tier into one of ours, and counts it.
     pub(crate) fn note_tier<T>(&self, result: std::io::Result<T>) -> Result<T> {
         result.map_err(|e| {
-            if e.raw_os_error() != Some(libc::ENOSPC) {
+            // Not its fault: it is full, or programs have all the files open that we can.
+            if !matches!(e.raw_os_error(), Some(libc::ENOSPC | libc::EMFILE | libc::ENFILE)) {
                 add(&self.counters.tier_errors, 1);
                 tracing::error!(error = %e, "the fast tier failed");
             }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use forebay_backing::metrics::{Op, OpCounts};
-use forebay_backing::{FileKind, Timestamp};
+use forebay_backing::{FileKind, Timestamp, leave_room};
 use rustix::fs::{self, AtFlags, FallocateFlags, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
@@ -160,6 +160,8 @@ impl Media for DirMedia {
             }
             opened => opened?,
         };
+        // The log and its like are to be opened whatever programs have open.
+        let fd = if name.starts_with("shadow/") { leave_room(fd)? } else { fd };
         Ok(Arc::new(DirMediaFile { fd, ops: self.ops.clone() }))
     }
 

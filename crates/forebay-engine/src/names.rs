@@ -505,8 +505,11 @@ impl Engine {
             return self.find(at.key).map_or(Ok(()), |file| self.lost_name(&file, at.path));
         };
         self.rescue_links(&file, at)?;
-        // Behind our back the name may have gone already.
-        let _ = self.keep_readable(&file);
+        match self.keep_readable(&file) {
+            Err(error) if error.is(libc::EMFILE) => return Err(error),
+            // Behind our back the name may have gone already.
+            _ => {}
+        }
         let _changing = Changing::begin([file.clone()]);
         let recorded = file.lock().recorded;
         let intent = Intent::Unlink { path: at.path.into(), ino: at.key.ino };

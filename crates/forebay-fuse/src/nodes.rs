@@ -7,10 +7,12 @@
 //! Invariants:
 //! - N1: a node that the kernel holds is never dropped.
 //! - N2: every name in `names` leads to a node that lists it.
+//! - N3: `forgotten` lists each node that has a name and that the kernel does not hold, and no other.
+//! - N4: a node that has neither a name nor the kernel is gone, and with it what held on to its file.
 
 mod acl;
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::ops::{Deref, DerefMut};
 use std::path::PathBuf;
@@ -22,7 +24,8 @@ use hashbrown::{Equivalent, HashMap};
 pub const ROOT: u64 = 1;
 
 /// Each holds a descriptor, until the kernel has forgotten the file. It may be slow to, after many
-/// removals at once; then it has no open in progress for all of them.
+/// removals at once; then it has no open in progress for all of them. The number of a file that is
+/// open is held by the engine's descriptor as well.
 const PINS_MAX: usize = 4096;
 
 /// The kernel's file handles have room for 32 bits.
@@ -51,8 +54,8 @@ struct Node {
     names: Vec<Name>,
     lookups: u64,
     is_dir: bool,
-    /// Stands in the queue of forgotten nodes.
-    queued: bool,
+    /// Its place among the forgotten nodes.
+    queued: Option<u64>,
     /// Fingerprint of the file's bytes that are in the kernel's page cache; 0 is none.
     pages: u64,
     /// Keeps the inode number of an unlinked file from being used again while the kernel may
@@ -76,7 +79,10 @@ pub struct Nodes {
 struct Table {
     nodes: HashMap<u64, Node>,
     names: HashMap<Name, u64>,
-    forgotten: VecDeque<u64>,
+    /// The longest forgotten first.
+    forgotten: BTreeMap<u64, u64>,
+    /// The place given last.
+    last_place: u64,
     /// Let go of by who changes the table, and dropped when he has given back the lock: with its
     /// last descriptor the store frees a file that was unlinked.
     freed: Vec<Held>,
@@ -109,6 +115,25 @@ impl Drop for Changing<'_> {
     }
 }
 
+/// A file that is held on to while one of its names is taken away.
+pub struct Hold<'a> {
+    nodes: &'a Nodes,
+    id: u64,
+    pin: Arc<dyn Pin>,
+}
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        let mut table = self.nodes.write();
+        let table = &mut *table;
+        let Some(node) = table.nodes.get_mut(&self.id) else { return };
+        let is_ours = node.pin.as_ref().is_some_and(|(pin, _)| Arc::ptr_eq(pin, &self.pin));
+        if is_ours && !node.names.is_empty() {
+            table.freed.extend(node.pin.take());
+        }
+    }
+}
+
 /// What is known of a child without asking the backing store.
 #[derive(Debug, Clone, Copy)]
 pub struct Child {
@@ -127,7 +152,7 @@ impl Nodes {
                 names: Vec::new(),
                 lookups: 1,
                 is_dir: true,
-                queued: false,
+                queued: None,
                 pages: 0,
                 pin: None,
                 attr: Some(Box::new(root)),
@@ -170,6 +195,7 @@ impl Nodes {
         {
             node.lookups += times;
             node.attr = is_dir.then(|| Box::new(*attr));
+            table.settle(id);
             return id;
         }
         let at: Name = (parent, name.into());
@@ -182,7 +208,7 @@ impl Nodes {
             names: Vec::new(),
             lookups: 0,
             is_dir,
-            queued: false,
+            queued: None,
             pages: 0,
             pin: None,
             attr: None,
@@ -195,6 +221,7 @@ impl Nodes {
             let (old, pin) = (std::mem::take(&mut node.names), node.pin.take());
             node.names.push(at.clone());
             table.freed.extend(pin);
+            // N2: of the old file's, those that have not become another's.
             for name in old.into_iter().filter(|name| *name != at) {
                 table.names.remove(&name);
             }
@@ -209,9 +236,7 @@ impl Nodes {
         let node = table.nodes.get_mut(&id).expect("entered above");
         node.lookups += times;
         node.attr = is_dir.then(|| Box::new(*attr));
-        if times == 0 {
-            table.queue_if_free(id);
-        }
+        table.settle(id);
         table.trim(self.max);
         id
     }
@@ -224,7 +249,7 @@ impl Nodes {
         let mut table = self.write();
         if let Some(node) = table.nodes.get_mut(&id) {
             node.lookups = node.lookups.saturating_sub(times);
-            table.queue_if_free(id);
+            table.settle(id);
             table.trim(self.max);
         }
     }
@@ -302,18 +327,21 @@ impl Nodes {
             .collect()
     }
 
-    /// Whether another file may be held on to.
-    pub fn may_hold(&self) -> bool {
-        Arc::strong_count(&self.pins) <= PINS_MAX
+    /// Whether another file may be held on to, and this one has to be: the kernel speaks of it.
+    pub fn may_hold(&self, id: u64) -> bool {
+        let is_held = |node: &Node| node.lookups > 0;
+        Arc::strong_count(&self.pins) <= PINS_MAX && self.read().nodes.get(&id).is_some_and(is_held)
     }
 
-    /// Holds on to a file that is about to lose a name.
-    pub fn hold(&self, id: u64, pin: Arc<dyn Pin>) {
+    /// Holds on to a file that is about to lose a name: until the kernel has forgotten it, or, if it
+    /// has a name after all, until what is returned is dropped.
+    pub fn hold(&self, id: u64, pin: Arc<dyn Pin>) -> Hold<'_> {
         let mut table = self.write();
         let table = &mut *table;
-        if let Some(node) = table.nodes.get_mut(&id) {
-            table.freed.extend(node.pin.replace((pin, self.pins.clone())));
+        if let Some(node) = table.nodes.get_mut(&id).filter(|node| node.lookups > 0) {
+            table.freed.extend(node.pin.replace((pin.clone(), self.pins.clone())));
         }
+        Hold { nodes: self, id, pin }
     }
 
     /// What holds on to the file, if something does.
@@ -381,7 +409,7 @@ impl Table {
             if !node.names.is_empty() {
                 self.freed.extend(node.pin.take()); // Its other name keeps the number.
             }
-            self.queue_if_free(id);
+            self.settle(id);
         }
     }
 
@@ -393,33 +421,37 @@ impl Table {
         }
     }
 
-    fn queue_if_free(&mut self, id: u64) {
+    /// Puts a node where its names and the kernel's lookups say that it belongs (N3, N4).
+    fn settle(&mut self, id: u64) {
         let Some(node) = self.nodes.get_mut(&id) else { return };
-        if node.lookups > 0 || node.queued {
-            return;
+        let is_forgotten = node.lookups == 0 && !node.names.is_empty();
+        match (is_forgotten, node.queued) {
+            (true, None) => {
+                self.last_place += 1;
+                node.queued = Some(self.last_place);
+                self.forgotten.insert(self.last_place, id);
+            }
+            (false, Some(place)) => {
+                node.queued = None;
+                self.forgotten.remove(&place);
+            }
+            _ => {}
         }
-        if node.names.is_empty() {
-            let gone = self.nodes.remove(&id);
-            self.freed.extend(gone.and_then(|node| node.pin));
-            return;
+        if node.lookups == 0 {
+            self.freed.extend(node.pin.take());
+            if node.names.is_empty() {
+                self.nodes.remove(&id);
+            }
         }
-        self.freed.extend(node.pin.take());
-        node.queued = true;
-        self.forgotten.push_back(id);
     }
 
     /// Drops forgotten nodes while there are too many (N1).
     fn trim(&mut self, max: usize) {
         while self.nodes.len() > max {
-            let Some(id) = self.forgotten.pop_front() else { return };
-            let Some(node) = self.nodes.get_mut(&id) else { continue };
-            node.queued = false;
-            if node.lookups == 0 {
-                let node = self.nodes.remove(&id).expect("found above");
-                self.freed.extend(node.pin);
-                for name in node.names {
-                    self.names.remove(&name);
-                }
+            let Some((_, id)) = self.forgotten.pop_first() else { return };
+            let node = self.nodes.remove(&id).expect("N3: what is forgotten is there");
+            for name in node.names {
+                self.names.remove(&name);
             }
         }
     }
@@ -492,6 +524,82 @@ mod tests {
         assert_eq!(n.path(10), None);
         n.forget(10, 2);
         assert_eq!(n.count(), 1);
+    }
+
+    struct NoPin;
+
+    impl Pin for NoPin {
+        fn open(
+            &self,
+            _access: forebay_backing::Access,
+        ) -> forebay_backing::Result<(Arc<dyn forebay_backing::BackingFile>, Attr)> {
+            Err(forebay_backing::Error::os(libc::ENOENT, "nothing"))
+        }
+
+        fn xattr_get(&self, _name: &OsStr) -> forebay_backing::Result<Vec<u8>> {
+            Err(forebay_backing::Error::os(libc::ENODATA, "nothing"))
+        }
+    }
+
+    /// Looks at what N2 to N4 say.
+    fn assert_invariants(n: &Nodes) {
+        let table = n.read();
+        for (name, id) in &table.names {
+            assert!(table.nodes[id].names.contains(name), "N2: {name:?}");
+        }
+        for (id, node) in table.nodes.iter().filter(|(id, _)| **id != ROOT) {
+            let is_forgotten = node.lookups == 0 && !node.names.is_empty();
+            assert_eq!(node.queued.is_some(), is_forgotten, "N3: {id}");
+            assert!(node.queued.is_none_or(|place| table.forgotten[&place] == *id), "N3: {id}");
+            assert!(node.lookups > 0 || !node.names.is_empty(), "N4: {id}");
+            assert!(node.pin.is_none() || node.lookups > 0, "N4: {id}");
+        }
+        let queued = table.nodes.values().filter(|node| node.queued.is_some()).count();
+        assert_eq!(table.forgotten.len(), queued, "N3");
+    }
+
+    /// Each order of what can befall a file: looked up, forgotten, held and removed, failing to be
+    /// removed.
+    // S-1
+    #[test]
+    fn a_removed_file_is_held_as_long_as_the_kernel_knows_it_and_no_longer() {
+        let (name, file) = ("f".as_ref(), attr(10, FileKind::File));
+        for order in 0..4_u32.pow(7) {
+            let n = nodes(100);
+            for step in (0..7).map(|at| order / 4_u32.pow(at) % 4) {
+                let held = n.read().nodes.get(&10).map_or(0, |node| node.lookups);
+                match step {
+                    0 => drop(n.remember(ROOT, name, &file, 1)),
+                    1 => n.forget(10, held.min(1)),
+                    2 => drop(n.hold(10, Arc::new(NoPin))),
+                    _ => {
+                        let _hold = n.hold(10, Arc::new(NoPin));
+                        n.unlink(ROOT, name);
+                        let is_known = n.read().nodes.get(&10).is_some_and(|n| n.lookups > 0);
+                        assert_eq!(n.pin(10).is_some(), is_known, "{order}");
+                    }
+                }
+                assert_invariants(&n);
+            }
+            n.unlink(ROOT, name);
+            n.forget(10, 100);
+            assert_eq!((n.count(), Arc::strong_count(&n.pins)), (1, 1), "{order}");
+            assert!(n.read().forgotten.is_empty(), "{order}");
+        }
+    }
+
+    #[test]
+    fn at_most_so_many_removed_files_are_held() {
+        let n = nodes(10 * PINS_MAX);
+        for ino in 10..10 + 2 * PINS_MAX as u64 {
+            let name = format!("{ino}");
+            n.remember(ROOT, name.as_ref(), &attr(ino, FileKind::File), 1);
+            let _hold = n.may_hold(ino).then(|| n.hold(ino, Arc::new(NoPin)));
+            n.unlink(ROOT, name.as_ref());
+        }
+        assert_eq!(Arc::strong_count(&n.pins) - 1, PINS_MAX);
+        n.held().into_iter().for_each(|id| n.forget(id, 1));
+        assert_eq!((n.count(), Arc::strong_count(&n.pins)), (1, 1));
     }
 
     #[test]

@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use super::own::chmod_fd;
 use super::root::{Place, stat_fd};
 use super::{DirStore, Sys};
+use crate::fd::leave_reserve;
 use crate::{Attr, FileKind, New};
 
 /// What to create besides an open regular file.
@@ -30,9 +31,12 @@ pub fn file(store: &DirStore, path: &Path, new: &New) -> Sys<(OwnedFd, Statx)> {
         let (_group, umask) = (Group::take(new.gid), Umask::take(new.umask));
         store.root.open_fd(path, flags, umask.mode(new))?
     };
-    let settled = stat_fd(&fd).and_then(|stat| settle(fd.as_fd(), stat, new));
+    let settled = leave_reserve(fd).and_then(|fd| {
+        let stat = stat_fd(&fd).and_then(|stat| settle(fd.as_fd(), stat, new))?;
+        Ok((fd, stat))
+    });
     match settled {
-        Ok(stat) => Ok((fd, stat)),
+        Ok(made) => Ok(made),
         Err(errno) => {
             let place = store.root.place(path)?;
             undo(&place, AtFlags::empty());

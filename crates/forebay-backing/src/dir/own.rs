@@ -11,20 +11,23 @@ use rustix::io::Errno;
 
 use super::root::{Place, stat_fd};
 use super::{DirStore, Sys};
+use crate::fd::leave_reserve;
 use crate::{Access, Attr, SetAttr, SetTime, Timestamp};
 
 /// Opens a regular file (the caller still has to check that it is one).
 pub fn open(store: &DirStore, path: &Path, access: Access) -> Sys<OwnedFd> {
     let flags = flags(access);
-    match open_now(store, path, flags) {
+    let opened = match open_now(store, path, flags) {
         Err(Errno::ACCESS) => open_own(store, path, flags),
         done => done,
-    }
+    };
+    opened.and_then(leave_reserve)
 }
 
 /// Opens the regular file that an O_PATH descriptor holds, whether it still has a name or not.
 pub fn open_held(held: &OwnedFd, access: Access) -> Sys<OwnedFd> {
     sys::open(proc_path(held.as_fd()), flags(access) | OFlags::CLOEXEC, Mode::empty())
+        .and_then(leave_reserve)
 }
 
 fn flags(access: Access) -> OFlags {

@@ -8,6 +8,7 @@ use forebay_engine::Named;
 
 use super::{Entry, Make, Vfs};
 use crate::control;
+use crate::nodes::Hold;
 
 impl Vfs {
     /// Creates a directory, symbolic link, FIFO, socket, device or plain file without opening it.
@@ -37,21 +38,23 @@ impl Vfs {
         let path = self.below(parent, name)?;
         let (key, is_dir) = self.named(parent, name, &path)?;
         self.teach_names(key);
-        self.hold(key, &path);
+        let _hold = self.hold(key, &path);
         self.engine.unlink(Named { path: &path, key, is_dir })?;
         self.nodes.unlink(parent, name);
         Ok(())
     }
 
-    /// Before a name goes: the kernel may speak of the file by its number for a while. It does for
-    /// certain while the file is open.
-    pub(super) fn hold(&self, key: FileKey, path: &Path) {
-        let open = || self.open.lock().expect("no panic inside").contains_key(&key);
-        if (self.nodes.may_hold() || open())
-            && let Ok(Some(pin)) = self.engine.ask(|b| b.pin(path))
-        {
-            self.nodes.hold(self.nodes.id_of(key), pin);
+    /// Before a name goes, until it has gone: the kernel may speak of the file by its number for a
+    /// while.
+    #[must_use]
+    pub(super) fn hold(&self, key: FileKey, path: &Path) -> Option<Hold<'_>> {
+        let id = self.nodes.id_of(key);
+        if !self.nodes.may_hold(id) {
+            return None;
         }
+        // Without a descriptor for it the name can go all the same.
+        let pin = self.engine.ask(|b| b.pin(path)).ok().flatten()?;
+        Some(self.nodes.hold(id, pin))
     }
 
     /// Before a name goes, the engine must know the others.
@@ -68,7 +71,7 @@ impl Vfs {
         let path = self.below(parent, name)?;
         let (key, _) = self.named(parent, name, &path)?;
         // Who works in it would otherwise be in another directory soon.
-        self.hold(key, &path);
+        let _hold = self.hold(key, &path);
         self.engine.alter(|b| b.rmdir(&path))?;
         self.nodes.unlink(parent, name);
         Ok(())
@@ -89,11 +92,12 @@ impl Vfs {
             Err(e) if e.is(libc::ENOENT) => None,
             Err(e) => return Err(e),
         };
+        let mut _hold = None;
         if let Some((key, is_dir)) = over {
             if !is_dir {
                 self.teach_names(key);
             }
-            self.hold(key, &new);
+            _hold = self.hold(key, &new);
         }
         let over = over.map(|(key, is_dir)| Named { path: &new, key, is_dir });
         self.engine.rename(Named { path: &old, key, is_dir }, &new, over, mode)?;
