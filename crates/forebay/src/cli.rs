@@ -1,5 +1,7 @@
 //! The command line: one source for parsing, help, completions and man pages.
 
+use std::ffi::OsString;
+
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use forebay_bench::prose;
 
@@ -46,8 +48,8 @@ const COLUMNS_MAX: usize = 100;
 
 impl Cli {
     /// Reads the command line, and ends the process for a usage error or a help text.
-    pub fn read() -> Cli {
-        let matches = shown(columns_of_stdout().min(COLUMNS_MAX)).get_matches();
+    pub fn read(args: Vec<OsString>) -> Cli {
+        let matches = shown(columns_of_stdout().min(COLUMNS_MAX)).get_matches_from(args);
         Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit())
     }
 }

@@ -5,6 +5,7 @@ mod cli;
 mod cmd;
 mod config;
 mod daemon;
+mod helper;
 mod http;
 mod moment;
 mod mounts;
@@ -15,15 +16,28 @@ mod ui;
 mod units;
 mod wire;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
+use forebay_backing::Result;
+
 fn main() -> ExitCode {
-    let code = match cli::Cli::read().command.run() {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("forebay: {error}");
-            error.exit_code()
-        }
-    };
-    ExitCode::from(code)
+    let args: Vec<OsString> = std::env::args_os().collect();
+    match helper::Call::of(&args) {
+        Some(call) => helper::exit_code(told(called_by_mount(call))),
+        None => ExitCode::from(told(cli::Cli::read(args).command.run())),
+    }
+}
+
+fn called_by_mount(call: helper::Call) -> Result<u8> {
+    let Some(words) = call.words? else { return Ok(0) };
+    let args = std::iter::once("forebay".into()).chain(words).collect();
+    cli::Cli::read(args).command.run()
+}
+
+fn told(result: Result<u8>) -> u8 {
+    result.unwrap_or_else(|error| {
+        eprintln!("forebay: {error}");
+        error.exit_code()
+    })
 }

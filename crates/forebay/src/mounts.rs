@@ -31,6 +31,8 @@ pub struct Mount {
     pub root: PathBuf,
     /// The fast tier, if this is a mount of ours.
     pub tier: Option<PathBuf>,
+    /// The user who mounted, as the kernel tells it of FUSE mounts.
+    pub owner: Option<u32>,
 }
 
 /// A path inside a mount of ours.
@@ -60,6 +62,16 @@ impl Mounts {
     /// All mounts of ours.
     pub fn ours(&self) -> impl Iterator<Item = (&Path, &Path)> {
         self.0.iter().filter_map(|mount| Some((mount.path.as_path(), mount.tier.as_deref()?)))
+    }
+
+    /// The mounts of a user's, each once, the newest first: one may be in another.
+    pub fn of_user(&self, uid: u32) -> Vec<Place> {
+        let theirs = |mount: &&Mount| mount.owner == Some(uid) && mount.root == Path::new("/");
+        let place = |mount: &Mount| {
+            let (mountpoint, tier) = (mount.path.clone(), mount.tier.clone()?);
+            Some(Place { mountpoint, tier, path: PathBuf::new() })
+        };
+        self.0.iter().rev().filter(theirs).filter_map(place).collect()
     }
 
     /// The mount an absolute path without links is in: the longest prefix, the newest of equals.
@@ -177,7 +189,14 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
         path: to_path(unescape(fields.get(4)?)),
         root: to_path(unescape(fields.get(3)?)),
         tier: tier.map(|tier| to_path(tier.to_vec())),
+        owner: fields.get(dash + 3).and_then(|options| owner_in(options)),
     })
+}
+
+/// `user_id=1000` among a FUSE mount's options.
+fn owner_in(options: &[u8]) -> Option<u32> {
+    let options = std::str::from_utf8(options).ok()?;
+    options.split(',').find_map(|option| option.strip_prefix("user_id=")?.parse().ok())
 }
 
 /// Undoes the kernel's octal escapes of blanks, backslashes and `#`.

@@ -3,4 +3,5 @@
 mod bench;
 mod missing;
 mod refused;
+mod several;
 mod texts;

@@ -2,11 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use forebay_backing::{Error, Result};
+use forebay_backing::{Error, Kind, Result};
 
 use super::trial::TrialArgs;
-use crate::config::{ConfigFlags, Settings};
+use crate::config::{ConfigFile, ConfigFlags, Section, Settings};
 use crate::daemon::{self, Places, Plan, Ready, Side};
+use crate::mounts::Mounts;
 use crate::ui::say;
 
 const EXAMPLES: &str = "\
@@ -17,11 +18,18 @@ Examples:
   forebay mount /slow/project /mnt/fast --tier /nvme/forebay --foreground --log-format json
   forebay mount /dev/vdb /mnt/fast --tier /nvme/vdb
   forebay mount /slow/disk.img /mnt/fast --tier /nvme/disk
+  forebay mount home
+  forebay mount --all
 
 The command returns when the mount serves. The tier is created if it does not exist, belongs to
 one backing store from then on, and keeps its contents from mount to mount. The log is
 run/forebay.log in the tier. SIGTERM drains and unmounts; a second one keeps what is dirty in the
 tier and ends.
+
+A mount with a name is described in the configuration file, by [mount.NAME] with backing, tier and at
+and any settings; its settings win over those of every mount, flags win over both. --all leaves alone
+what is mounted already; its exit code is the worst of all. /etc/fstab takes forebay mounts, too: see
+docs/OPERATING.md.
 
 A block device or a regular file as the backing store shows as one file of that size, for
 `losetup --direct-io=on --find --show /mnt/fast/vdb` or an NBD server; nobody else may write to it
@@ -31,15 +39,26 @@ meanwhile.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The slow directory, or one file or block device.
-    backing: PathBuf,
+    /// The slow directory, or one file or block device. Alone, the name of a mount that the
+    /// configuration file describes.
+    #[arg(required_unless_present = "all")]
+    backing: Option<PathBuf>,
 
     /// An empty directory.
-    mountpoint: PathBuf,
+    #[arg(requires = "tier")]
+    mountpoint: Option<PathBuf>,
 
     /// The directory of the fast tier, on fast storage.
-    #[arg(long, value_name = "DIR")]
-    tier: PathBuf,
+    #[arg(long, value_name = "DIR", requires = "mountpoint")]
+    tier: Option<PathBuf>,
+
+    /// Where fstab wants a mount with a name: the place the configuration file says.
+    #[arg(long, value_name = "DIR", hide = true, conflicts_with_all = ["mountpoint", "all"])]
+    at: Option<PathBuf>,
+
+    /// Mount all that the configuration file describes and that is not mounted.
+    #[arg(long, conflicts_with_all = ["backing", "foreground"])]
+    all: bool,
 
     /// Stay in the foreground and log to standard error.
     #[arg(long)]
@@ -53,13 +72,81 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Result<u8> {
-    let plan = plan(&args.config, &args.backing, &args.mountpoint, &args.tier, &args.trial)?;
+    if args.all {
+        return all(&args);
+    }
+    match (&args.backing, &args.mountpoint, &args.tier) {
+        (Some(backing), Some(mountpoint), Some(tier)) => {
+            serve(plan(args.config.load()?, backing, mountpoint, tier, &args.trial)?, &args)
+        }
+        (Some(name), ..) => {
+            let file = args.config.read_file()?;
+            let section = file.section(&name.display().to_string()).map_err(|error| {
+                let hint = "; for a backing store give a mount point and --tier, too";
+                Error::new(Kind::Usage, format!("{error}{hint}"))
+            })?;
+            match &args.at {
+                Some(at) if *at != section.at => Err(Error::new(
+                    Kind::Usage,
+                    format!(
+                        "{} is to be mounted at {}, as the configuration file says, not at {}",
+                        section.name,
+                        section.at.display(),
+                        at.display()
+                    ),
+                )),
+                _ => serve(planned(&args, &file, section)?, &args),
+            }
+        }
+        (None, ..) => unreachable!("clap requires it without --all"),
+    }
+}
+
+/// Mounts one after the other; the exit code is the worst.
+fn all(args: &Args) -> Result<u8> {
+    let file = args.config.read_file()?;
+    if file.sections.is_empty() {
+        let message = "the configuration file describes no mount: write [mount.NAME] with backing, \
+                       tier and at";
+        return Err(Error::new(Kind::Usage, message));
+    }
+    let mut worst = 0;
+    for section in &file.sections {
+        if is_mounted(section)? {
+            say(format!("{}: {} is mounted", section.name, section.at.display()));
+            continue;
+        }
+        let code = planned(args, &file, section).and_then(|plan| serve(plan, args));
+        worst = worst.max(code.unwrap_or_else(|error| {
+            eprintln!("forebay: {}: {error}", section.name);
+            error.exit_code()
+        }));
+    }
+    Ok(worst)
+}
+
+/// Whether the tier of a section serves at its place.
+fn is_mounted(section: &Section) -> Result<bool> {
+    let tier = std::fs::canonicalize(&section.tier).unwrap_or_else(|_| section.tier.clone());
+    let place = Mounts::read()?.find(&section.at);
+    Ok(place.is_ok_and(|place| place.path.as_os_str().is_empty() && place.tier == tier))
+}
+
+fn planned(args: &Args, file: &ConfigFile, section: &Section) -> Result<Plan> {
+    let settings = args.config.load_section(file, section)?;
+    plan(settings, &section.backing, &section.at, &section.tier, &args.trial)
+}
+
+fn serve(plan: Plan, args: &Args) -> Result<u8> {
     if args.foreground {
         return daemon::run(plan, Ready::nobody());
     }
     let Places { backing, mountpoint, tier } = plan.places.clone();
     match daemon::fork()? {
-        Side::Daemon(ready) => Ok(daemon::run(plan, ready).unwrap_or_else(|e| e.exit_code())),
+        // It must not come back to whoever goes on with the next mount.
+        Side::Daemon(ready) => {
+            std::process::exit(daemon::run(plan, ready).unwrap_or_else(|e| e.exit_code()).into())
+        }
         Side::Parent(child) => {
             for note in child.wait_ready()? {
                 eprintln!("forebay: {note}");
@@ -72,13 +159,12 @@ pub fn run(args: Args) -> Result<u8> {
 }
 
 pub fn plan(
-    config: &ConfigFlags,
+    mut settings: Settings,
     backing: &Path,
     mountpoint: &Path,
     tier: &Path,
     trial: &TrialArgs,
 ) -> Result<Plan> {
-    let mut settings: Settings = config.load()?;
     // The daemon changes its directory.
     if let Some(file) = &mut settings.log.file {
         *file = std::path::absolute(&*file).map_err(|e| Error::io(e, "--log-file"))?;

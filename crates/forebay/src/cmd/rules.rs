@@ -11,7 +11,7 @@ use crate::http::Client;
 use crate::mounts::{Mounts, Place};
 use crate::ui::table::{Align, lay_out};
 use crate::ui::{say, say_json};
-use crate::units::human_size;
+use crate::units::{counted, human_size};
 use crate::wire::WirePath;
 
 const EXAMPLES: &str = "\
@@ -23,13 +23,15 @@ Examples:
   forebay rules add /mnt/fast models allow --path 'models/**' --quota 50GiB --pin
   forebay rules test /mnt/fast/var/x.log --uid 1000
   forebay rules remove /mnt/fast logs
+  forebay rules save /mnt/fast > rules.toml
 
 The first rule that matches when a file is opened decides, for that open; no rule means allow. What
 is denied goes around the fast tier: reads are not kept, writes go to the backing store at once. A
 file that has dirty bytes is written in the tier all the same, and flushed when it is closed. What is
 in the tier is read from there. What comes beyond a quota takes the place of what the rule's files
 have had in the tier longest, and is denied where none of that can go. Rules added here are lost at
-unmount; [[rule]] tables in the configuration file are there from the start.
+unmount; [[rule]] tables in the configuration file are there from the start. `rules save` prints such
+tables of the rules there are, and writes to no file: yours has comments, and is yours.
 
 The list tells what a rule's files take of the fast tier, and of the requests of the opens that it
 decided for how many were hits, partial hits, misses, new and bypasses, since the rule was added.
@@ -61,6 +63,8 @@ enum What {
     Add(Box<Add>),
     /// Remove a rule.
     Remove(Remove),
+    /// Print the rules as tables for the configuration file.
+    Save(Save),
     /// Tell which rule an open of a file would meet.
     Test(Test),
 }
@@ -94,6 +98,15 @@ struct Remove {
 }
 
 #[derive(Debug, clap::Args)]
+struct Save {
+    /// A mount point, or any path in the mount.
+    mountpoint: PathBuf,
+    /// For the section of this mount, not for all mounts.
+    #[arg(long, value_name = "NAME")]
+    mount: Option<String>,
+}
+
+#[derive(Debug, clap::Args)]
 struct Test {
     /// A file in a mount; it need not exist.
     path: PathBuf,
@@ -121,6 +134,7 @@ pub fn run(args: &Args) -> Result<u8> {
         What::Remove(args) => {
             client(&args.mountpoint)?.0.delete(&format!("/v1/rules/{}", args.name))?;
         }
+        What::Save(args) => save(args)?,
         What::Test(args) => test(args)?,
     }
     Ok(0)
@@ -173,6 +187,40 @@ fn row(rule: &Value) -> Vec<String> {
     row.extend(["hits", "partial_hits", "misses", "new", "bypasses"].map(|s| both(s).to_string()));
     row.push(conditions(rule));
     row
+}
+
+/// Prints; a file that a person wrote, with his comments, is his to change.
+fn save(args: &Save) -> Result<()> {
+    let rules = client(&args.mountpoint)?.0.get("/v1/rules")?;
+    let head = match &args.mount {
+        Some(name) => format!("[[mount.{name}.rule]]"),
+        None => "[[rule]]".into(),
+    };
+    let rules: Vec<&Value> = rules.as_array().into_iter().flatten().collect();
+    // A process has ended long before the next mount.
+    let (lasting, passing): (Vec<&Value>, Vec<&Value>) =
+        rules.into_iter().partition(|rule| rule["pid"].is_null());
+    for rule in &lasting {
+        say(format!("{head}\n{}", toml_of(rule)));
+    }
+    for rule in passing {
+        eprintln!("forebay: left out, since it is for one process: {}", rule["name"]);
+    }
+    eprintln!(
+        "forebay: {}: put them in place of those in the configuration file, in this order",
+        counted(lasting.len() as u64, "rule")
+    );
+    Ok(())
+}
+
+/// The conditions as TOML: its strings, numbers, arrays and booleans are written as in JSON.
+fn toml_of(rule: &Value) -> String {
+    let fields = rule.as_object().into_iter().flatten();
+    let written = fields.filter(|(name, _)| !FIGURES[1..].contains(&name.as_str()));
+    let (name, rest): (Vec<_>, Vec<_>) = written.partition(|(key, _)| *key == "name");
+    let action = std::iter::once(format!("action = {}\n", rule["action"]));
+    let line = |(key, value): (&String, &Value)| format!("{key} = {value}\n");
+    name.into_iter().map(line).chain(action).chain(rest.into_iter().map(line)).collect()
 }
 
 /// What is told of a rule and was not written in it, or has a column of its own.

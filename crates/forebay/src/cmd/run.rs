@@ -75,8 +75,13 @@ const NOT_STARTED: u8 = 127;
 pub fn run(args: Args) -> Result<u8> {
     let cwd = std::env::current_dir().map_err(|e| Error::io(e, "current directory"))?;
     let spot = Spot::new(args.mountpoint.as_deref())?;
-    let plan =
-        super::mount::plan(&args.config, &args.backing, &spot.path, &args.tier, &args.trial)?;
+    let plan = super::mount::plan(
+        args.config.load()?,
+        &args.backing,
+        &spot.path,
+        &args.tier,
+        &args.trial,
+    )?;
     let places = plan.places.clone();
     match daemon::fork()? {
         Side::Daemon(ready) => {

@@ -24,18 +24,27 @@ Examples:
   forebay umount /mnt/fast
   forebay umount /mnt/fast --timeout 5min
   forebay umount /mnt/fast --keep-dirty
+  forebay umount --all
 
 Every dirty byte is flushed first. If that fails or takes longer than --timeout, the mount stays and
 the exit code is 4. With --keep-dirty nothing is flushed: what is dirty waits in the tier for the
 next mount. A mount whose daemon died is cleared away; the exit code is 4 if something is dirty in its
-tier (0 with --keep-dirty), or the tier cannot be read.";
+tier (0 with --keep-dirty), or the tier cannot be read.
+
+--all unmounts what you have mounted, the newest first, whatever fails; the exit code is the worst,
+and --json prints a document for each.";
 
 /// Drain and unmount.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// The mount point.
-    mountpoint: PathBuf,
+    #[arg(required_unless_present = "all")]
+    mountpoint: Option<PathBuf>,
+
+    /// All mounts that you have made.
+    #[arg(long, conflicts_with = "mountpoint")]
+    all: bool,
 
     /// Do not flush: leave what is dirty in the tier for the next mount.
     #[arg(long)]
@@ -60,15 +69,36 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 pub fn run(args: &Args) -> Result<u8> {
     let mounts = Mounts::read()?;
-    let place = mounts.find(&args.mountpoint)?;
+    let Some(mountpoint) = &args.mountpoint else { return all(&mounts, args) };
+    let place = mounts.find(mountpoint)?;
     if !place.path.as_os_str().is_empty() {
         let message = format!(
             "{} is inside a mount: name its mount point, {}",
-            args.mountpoint.display(),
+            mountpoint.display(),
             place.mountpoint.display()
         );
         return Err(Error::new(Kind::Usage, message));
     }
+    one(place, args)
+}
+
+/// One after the other; the exit code is the worst.
+fn all(mounts: &Mounts, args: &Args) -> Result<u8> {
+    let own = mounts.of_user(rustix::process::getuid().as_raw());
+    if own.is_empty() && !args.json {
+        say("nothing of yours is mounted");
+    }
+    let codes = own.into_iter().map(|place| {
+        let at = place.mountpoint.display().to_string();
+        one(place, args).unwrap_or_else(|error| {
+            eprintln!("forebay: {at}: {error}");
+            error.exit_code()
+        })
+    });
+    Ok(codes.max().unwrap_or(0))
+}
+
+fn one(place: Place, args: &Args) -> Result<u8> {
     let client = Client::new(&place.tier);
     let timeout_secs = args.timeout.map(|timeout| timeout.as_secs_f64());
     let ask = Leave { keep_dirty: args.keep_dirty, timeout_secs, lazy: false };

@@ -1,5 +1,6 @@
 //! Configuration: one table of keys, four places to type a value, one meaning.
 
+mod file;
 pub mod keys;
 pub mod raw;
 mod reference;
@@ -13,6 +14,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use forebay_backing::Result;
 
+pub use file::{ConfigFile, Section};
 use keys::{KEYS, Key, Type};
 pub use raw::{Origin, RawConfig};
 pub use rules::RuleText;
@@ -28,14 +30,26 @@ pub struct ConfigFlags {
 impl ConfigFlags {
     /// Lays flags over the environment over the file. Warnings go to standard error.
     pub fn load(&self) -> Result<Settings> {
+        self.load_from(self.read_file()?.common)
+    }
+
+    /// The same for a mount that the file describes.
+    pub fn load_section(&self, file: &ConfigFile, section: &Section) -> Result<Settings> {
+        self.load_from(section.raw.clone().over(file.common.clone()))
+    }
+
+    pub fn read_file(&self) -> Result<ConfigFile> {
+        match self.file.clone().or_else(default_file) {
+            Some(path) => ConfigFile::read(&path),
+            None => Ok(ConfigFile::default()),
+        }
+    }
+
+    fn load_from(&self, file: RawConfig) -> Result<Settings> {
         let (env, warnings) = RawConfig::from_env(std::env::vars_os());
         for warning in warnings {
             eprintln!("forebay: warning: {warning}");
         }
-        let file = match self.file.clone().or_else(default_file) {
-            Some(path) => RawConfig::from_file(&path)?,
-            None => RawConfig::default(),
-        };
         Settings::resolve(&RawConfig::from_flags(&self.values).over(env).over(file))
     }
 }

@@ -33,6 +33,23 @@ pub struct Typed {
     pub origin: Origin,
 }
 
+/// A configuration file's text, to say where in it something is.
+pub struct Place<'a> {
+    pub path: &'a Path,
+    pub text: &'a str,
+}
+
+impl Place<'_> {
+    pub fn line(&self, offset: usize) -> usize {
+        line_of(self.text, offset)
+    }
+
+    pub fn usage(&self, offset: usize, message: String) -> Error {
+        let (path, line) = (self.path.display(), self.line(offset));
+        Error::new(Kind::Usage, format!("{path}:{line}: {message}"))
+    }
+}
+
 /// Texts by key; what was not typed is not there.
 #[derive(Debug, Clone, Default)]
 pub struct RawConfig {
@@ -70,33 +87,23 @@ impl RawConfig {
         (raw, warnings)
     }
 
-    pub fn from_file(path: &Path) -> Result<RawConfig> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|e| Error::new(Kind::Usage, format!("{}: {e}", path.display())))?;
-        RawConfig::from_toml(&text, path)
-    }
-
-    pub fn from_toml(text: &str, path: &Path) -> Result<RawConfig> {
-        let at = |offset: usize| line_of(text, offset);
-        let usage = |line: usize, message: String| {
-            Error::new(Kind::Usage, format!("{}:{line}: {message}", path.display()))
-        };
-        let table = DeTable::parse(text).map_err(|e| {
-            let line = at(e.span().map_or(0, |span| span.start));
-            usage(line, format!("not TOML: {}", e.message()))
-        })?;
-        let rules = super::rules::from_toml(text, path)?;
-        let mut raw = RawConfig { rules, ..RawConfig::default() };
-        let keys = table.get_ref().iter().filter(|(name, _)| name.get_ref() != "rule");
+    /// The settings among the keys of a table; `others` are not settings, and somebody else's.
+    pub fn from_table(
+        table: &DeTable<'_>,
+        others: &[&str],
+        place: &Place<'_>,
+    ) -> Result<RawConfig> {
+        let mut raw = RawConfig::default();
+        let keys = table.iter().filter(|(name, _)| !others.contains(&name.get_ref().as_ref()));
         for (name, value) in keys {
-            let line = at(name.span().start);
+            let at = name.span().start;
             let key = keys::find(name.get_ref())
-                .map_err(|reason| usage(line, format!("{}: {reason}", name.get_ref())))?;
+                .map_err(|reason| place.usage(at, format!("{}: {reason}", name.get_ref())))?;
             let text = scalar(value.get_ref()).ok_or_else(|| {
                 let kind = value.get_ref().type_str();
-                usage(line, format!("{}: is a TOML {kind}; write {}", key.name, key.allowed()))
+                place.usage(at, format!("{}: is a TOML {kind}; write {}", key.name, key.allowed()))
             })?;
-            let origin = Origin::File { path: path.into(), line };
+            let origin = Origin::File { path: place.path.into(), line: place.line(at) };
             raw.typed.insert(key.name, Typed { text, origin });
         }
         Ok(raw)
@@ -208,10 +215,11 @@ fn line_of(text: &str, offset: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use super::super::file::ConfigFile;
     use super::*;
 
     fn file(text: &str) -> Result<RawConfig> {
-        RawConfig::from_toml(text, Path::new("f.toml"))
+        ConfigFile::from_toml(text, Path::new("f.toml")).map(|file| file.common)
     }
 
     fn flags(pairs: &[(&'static str, &str)]) -> RawConfig {

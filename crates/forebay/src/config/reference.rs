@@ -19,7 +19,8 @@ Every setting below can be given in four places. The first one that has it wins:
 2. an environment variable: `FOREBAY_MAX_AGE=10s`
 3. a file: `max-age = \"10s\"` in the file named by `--config` or `FOREBAY_CONFIG`, else in
    `$XDG_CONFIG_HOME/forebay/config.toml` (`~/.config` if that is not set), else in
-   `/etc/forebay.toml`. It holds for every mount
+   `/etc/forebay.toml`. It holds for every mount; what is in a section `[mount.NAME]` holds for that
+   mount alone and wins over the rest of the file
 4. the default
 
 `forebay config show` prints every value with the place it came from. An unknown key, a value of
@@ -49,10 +50,25 @@ a drain of everything; `forebay set` waits for it unless told `--background`, a 
 `write-around`, or under a rule that denies it, it is written in the tier and flushed when it is
 closed (beyond a quota: by the drain). More in [S14 to S16](SEMANTICS.md#s14-what-goes-around-the-tier).
 
+## Mounts with a name
+
+A section of the file describes a mount, for `forebay mount NAME` and `forebay mount --all`. Its three
+paths are absolute; any setting can stand beside them. More in
+[OPERATING](OPERATING.md#several-mounts-and-etcfstab).
+
+```
+[mount.project]
+backing = \"/slow/project\"    # or one file or block device
+tier = \"/nvme/project\"
+at = \"/mnt/project\"
+tier-size = \"200GiB\"
+```
+
 ## Rules
 
 Which files may come into the tier, and for whom, is said by `[[rule]]` tables of the file, or by
-`forebay rules add` until unmount. The first of them whose conditions all hold decides when a file is
+`forebay rules add` until unmount; `[[mount.NAME.rule]]` tables are of that mount, before the others.
+`forebay rules save` prints such tables of the rules that a mount has. The first of them whose conditions all hold decides when a file is
 opened; `forebay rules --help` says what then happens. There are at most 256.
 
 ```
@@ -135,7 +151,7 @@ fn the_configuration_page_says_what_the_table_says() {
 fn the_configuration_page_shows_a_file_that_works() {
     let page = reference();
     let toml = page.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
-    let raw = super::RawConfig::from_toml(toml, Path::new("page")).unwrap();
+    let raw = super::ConfigFile::from_toml(toml, Path::new("page")).unwrap().common;
     let settings = super::Settings::resolve(&raw).unwrap();
     assert_eq!(settings.tunables, forebay_engine::Tunables::default());
 }

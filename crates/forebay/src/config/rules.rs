@@ -1,6 +1,7 @@
 //! Admission rules as they are written: `[[rule]]` tables of the configuration file, the flags of
 //! `forebay rules add`, and the control socket, all in the same words.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use forebay_backing::{Error, Kind, Result};
@@ -147,10 +148,26 @@ fn action(word: &str) -> std::result::Result<Action, String> {
         .ok_or_else(|| format!("action {word}: choose from allow, deny, deny-reads, deny-writes"))
 }
 
-/// Takes the `[[rule]]` tables out of a configuration file's text.
-pub fn from_toml(text: &str, path: &Path) -> Result<Vec<Rule>> {
+/// The rules of a configuration file.
+#[derive(Debug, Default)]
+pub struct FileRules {
+    /// `[[rule]]`: of every mount.
+    pub common: Vec<Rule>,
+    /// `[[mount.NAME.rule]]`: of that mount, before the others.
+    pub of_mounts: BTreeMap<String, Vec<Rule>>,
+}
+
+/// Takes the tables of rules out of a configuration file's text.
+pub fn from_toml(text: &str, path: &Path) -> Result<FileRules> {
     #[derive(Deserialize)]
     struct Tables {
+        #[serde(default)]
+        rule: Vec<RuleText>,
+        #[serde(default)]
+        mount: BTreeMap<String, OfMount>,
+    }
+    #[derive(Deserialize)]
+    struct OfMount {
         #[serde(default)]
         rule: Vec<RuleText>,
     }
@@ -159,7 +176,9 @@ pub fn from_toml(text: &str, path: &Path) -> Result<Vec<Rule>> {
         let line = 1 + text.as_bytes()[..at].iter().filter(|b| **b == b'\n').count();
         Error::new(Kind::Usage, format!("{}:{line}: rule: {}", path.display(), e.message()))
     })?;
-    tables.rule.iter().map(RuleText::read).collect()
+    let read = |rules: &[RuleText]| rules.iter().map(RuleText::read).collect::<Result<_>>();
+    let of_mounts = tables.mount.iter().map(|(name, of)| Ok((name.clone(), read(&of.rule)?)));
+    Ok(FileRules { common: read(&tables.rule)?, of_mounts: of_mounts.collect::<Result<_>>()? })
 }
 
 #[cfg(test)]
@@ -167,7 +186,7 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Result<Vec<Rule>> {
-        from_toml(text, Path::new("f.toml"))
+        from_toml(text, Path::new("f.toml")).map(|rules| rules.common)
     }
 
     #[test]
