@@ -42,21 +42,22 @@ pub fn check(dir: &Path) -> Result<CheckReport> {
     let _lock = tier::lock_existing(dir)?;
     let media =
         DirMedia::open(dir).map_err(|e| Error::io(e, format!("the tier {}", dir.display())))?;
-    let loaded = match index::load_read_only(&media) {
+    let now = Witness::here(&media);
+    let loaded = match index::load_read_only(&media, &now) {
         Ok(loaded) => loaded,
         Err(e) => {
             let problem = format!("the index of the tier {} cannot be read: {e}", dir.display());
             return Ok(CheckReport { problems: vec![problem], ..CheckReport::default() });
         }
     };
-    Ok(CheckReport::of(&media, loaded))
+    Ok(CheckReport::of(&media, loaded, &now))
 }
 
 impl CheckReport {
-    fn of(media: &dyn Media, loaded: Loaded) -> CheckReport {
-        let now = Witness::here(media);
-        let (since, boot) = (loaded.since(&now), loaded.boot(&now));
-        let mut report = CheckReport { problems: loaded.problems, ..CheckReport::default() };
+    fn of(media: &dyn Media, loaded: Loaded, now: &Witness) -> CheckReport {
+        let (since, boot) = (loaded.since(now), loaded.boot(now));
+        let problems = [loaded.damage, loaded.problems].concat();
+        let mut report = CheckReport { problems, ..CheckReport::default() };
         for (id, record) in loaded.files {
             report.file(media, id, record, boot);
         }

@@ -44,7 +44,7 @@ pub struct Index {
     db: Database,
     log: Mutex<Log>,
     fold: Mutex<()>,
-    synced_seq: AtomicU64,
+    synced_seq: Arc<AtomicU64>,
     /// Bytes in the log since the last fold, readable without the lock.
     log_bytes: AtomicU64,
 }
@@ -52,6 +52,8 @@ pub struct Index {
 struct Log {
     file: LogFile,
     next_seq: u64,
+    /// Everything before this position is durable.
+    synced_seq: Arc<AtomicU64>,
     touched: HashSet<FileId>,
     intents: BTreeMap<u64, Intent>,
     next_intent: u64,
@@ -69,6 +71,12 @@ pub struct Loaded {
     pub clean_shutdown: bool,
     /// What could not be read, in words.
     pub problems: Vec<String>,
+    /// Where records of the log are missing that were there, in words: nobody knows what they said.
+    pub damage: Vec<String>,
+    /// Files whose whole state was recorded after the last damage.
+    sure: HashSet<FileId>,
+    /// Somebody has used the tier: there must be a log.
+    used: bool,
     next_seq: u64,
     applied_seq: u64,
     logs: Vec<String>,
@@ -81,6 +89,11 @@ impl Loaded {
         self.witness.since(now)
     }
 
+    /// Whether records of this file may be missing.
+    pub fn is_in_doubt(&self, id: FileId) -> bool {
+        !self.damage.is_empty() && !self.sure.contains(&id)
+    }
+
     /// What of it may be trusted then.
     pub fn boot(&self, now: &Witness) -> Boot {
         self.since(now).boot(self.clean_shutdown)
@@ -89,7 +102,11 @@ impl Loaded {
 
 impl Index {
     /// Reads the index and opens it for appending. Nothing is changed until [`Index::begin`].
-    pub fn open(media: Arc<dyn Media>) -> io::Result<(Index, Loaded)> {
+    ///
+    /// # Errors
+    ///
+    /// If the log is damaged, too: what it says must not be acted on.
+    pub fn open(media: Arc<dyn Media>, now: &Witness) -> io::Result<(Index, Loaded)> {
         media.make_dir("log")?;
         let file = media.open(STORE_NAME, Open::Keep)?;
         let db = Database::builder()
@@ -99,10 +116,19 @@ impl Index {
         media.sync_dir("")?; // A store whose name is lost with the power is lost itself.
         let mut loaded = Loaded::default();
         load_store(&db, &mut loaded)?;
-        loaded.replay_logs(&*media)?;
+        loaded.replay_logs(&*media, now)?;
+        if let Some(damage) = loaded.damage.first() {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, damage.clone()));
+        }
+        // From here on records say that those before them are durable (T2).
+        for name in &loaded.logs {
+            media.open(name, Open::Existing)?.sync_data()?;
+        }
         let file = LogFile::create(&*media, loaded.next_seq)?;
+        let synced_seq = Arc::new(AtomicU64::new(loaded.next_seq));
         let log = Log {
             file,
+            synced_seq: synced_seq.clone(),
             next_seq: loaded.next_seq,
             touched: loaded.touched.clone(),
             intents: loaded.intents.clone(),
@@ -114,7 +140,7 @@ impl Index {
             db,
             log: Mutex::new(log),
             fold: Mutex::new(()),
-            synced_seq: AtomicU64::new(loaded.next_seq),
+            synced_seq,
             log_bytes: AtomicU64::new(0),
         };
         Ok((index, loaded))
@@ -306,7 +332,7 @@ impl Index {
 
 impl Log {
     fn append(&mut self, entry: &Entry) -> io::Result<()> {
-        self.file.append(self.next_seq, entry)?;
+        self.file.append(self.next_seq, self.synced_seq.load(Relaxed), entry)?;
         self.next_seq += 1;
         if let Some(id) = entry.file() {
             self.touched.insert(id);
@@ -330,7 +356,7 @@ impl Entry {
 }
 
 /// Reads the index without changing anything, for `check`.
-pub fn load_read_only(media: &dyn Media) -> io::Result<Loaded> {
+pub fn load_read_only(media: &dyn Media, now: &Witness) -> io::Result<Loaded> {
     let mut loaded = Loaded::default();
     let file = media.open(STORE_NAME, Open::Existing)?;
     let db = Database::builder()
@@ -338,17 +364,19 @@ pub fn load_read_only(media: &dyn Media) -> io::Result<Loaded> {
         .create_with_backend(Overlay::over(file)?)
         .map_err(other)?;
     load_store(&db, &mut loaded)?;
-    loaded.replay_logs(media)?;
+    loaded.replay_logs(media, now)?;
     Ok(loaded)
 }
 
 /// What the logs alone say, for when the store cannot be read: the files that changed since the
 /// last fold.
-pub fn load_logs(media: &dyn Media) -> Loaded {
+pub fn load_logs(media: &dyn Media, now: &Witness) -> Loaded {
     let mut loaded = Loaded::default();
+    // Who used it last nobody knows: what was never synced is not believed.
+    loaded.witness.boot = "unknown".into();
     let first = media.list("log").unwrap_or_default().into_iter().min();
     loaded.next_seq = first.and_then(|name| u64::from_str_radix(&name, 16).ok()).unwrap_or(0);
-    let read = loaded.replay_logs(media);
+    let read = loaded.replay_logs(media, now);
     // Every change of a file from before the first log is told as a problem; the caller knows.
     loaded.problems.clear();
     loaded.problems.extend(read.err().map(|e| format!("the log cannot be read to its end: {e}")));
@@ -363,6 +391,7 @@ fn load_store(db: &Database, loaded: &mut Loaded) -> io::Result<()> {
     let number = |key: &str| -> io::Result<u64> {
         Ok(meta.get(key).map_err(other)?.map_or(0, |v| v.value()))
     };
+    loaded.used = true;
     loaded.applied_seq = number("applied_seq")?;
     loaded.next_seq = loaded.applied_seq;
     loaded.next_id = number("next_id")?;
@@ -386,9 +415,10 @@ fn load_store(db: &Database, loaded: &mut Loaded) -> io::Result<()> {
 }
 
 impl Loaded {
-    fn replay_logs(&mut self, media: &dyn Media) -> io::Result<()> {
+    fn replay_logs(&mut self, media: &dyn Media, now: &Witness) -> io::Result<()> {
         let mut names = media.list("log").unwrap_or_default();
         names.sort();
+        let mut expected = self.used;
         for name in names {
             let full = format!("log/{name}");
             let first = u64::from_str_radix(&name, 16).unwrap_or(0);
@@ -397,14 +427,14 @@ impl Loaded {
                 continue; // Covered by the store; a crash kept it from being removed (I2).
             }
             if first != self.next_seq {
-                self.problems
-                    .push(format!("{full}: records {:x}..{first:x} are missing", self.next_seq));
-                break;
+                self.gap(format!("records {:x}..{first:x} are missing", self.next_seq));
+                self.next_seq = first;
             }
-            let file = media.open(&full, Open::Existing)?;
-            let mut next_seq = self.next_seq;
-            log::read(&*file, &mut next_seq, |entry| self.apply(entry))?;
-            self.next_seq = next_seq;
+            expected = false;
+            self.replay(media, &full, now)?;
+        }
+        if expected {
+            self.gap(format!("the file {} is missing", log::name(self.applied_seq)));
         }
         // Who was still served after the mark was set made records behind it.
         self.clean_shutdown &= self.next_seq == self.applied_seq;
@@ -414,11 +444,34 @@ impl Loaded {
         Ok(())
     }
 
+    /// Replays one file. Behind damage, what can be read is applied as well: who saves a damaged
+    /// tier has more of it, and nobody else acts on it.
+    fn replay(&mut self, media: &dyn Media, name: &str, now: &Witness) -> io::Result<()> {
+        let file = media.open(name, Open::Existing)?;
+        let mut next_seq = self.next_seq;
+        let tail = log::read(&*file, &mut next_seq, |entry| self.apply(entry))?;
+        self.next_seq = next_seq;
+        // What was recorded behind the mark of a clean shutdown nobody has synced.
+        if tail.is_damage(self.since(now).boot(false)) {
+            self.gap(format!("{name} is damaged at record {next_seq:x}"));
+            self.next_seq = tail.next_seq();
+            tail.sound.into_iter().for_each(|found| self.apply(found.entry));
+        }
+        Ok(())
+    }
+
+    /// Records are missing here: what was known so far may have changed.
+    fn gap(&mut self, what: String) {
+        self.damage.push(format!("the log: {what}"));
+        self.sure.clear();
+    }
+
     fn apply(&mut self, entry: Entry) {
         self.touched.extend(entry.file());
         match entry {
             Entry::Put(id, record) => {
                 self.next_id = self.next_id.max(id.0 + 1);
+                self.sure.insert(id);
                 self.files.insert(id, *record);
             }
             Entry::Drop(id) => drop(self.files.remove(&id)),

@@ -1,14 +1,16 @@
 //! The log: every change of the index since the last fold, in order, one checksummed record each.
 //!
 //! A record written and not synced survives the death of the process (S2); a synced one survives
-//! the loss of power (S3). Reading stops at the first record that is torn or out of sequence.
+//! the loss of power (S3). How a file of it may end, and what is damage, is in [`tail`].
 //!
 //! A file's end is zeros, written ahead of the records: a sync then finds blocks and a size that the
 //! file system knows already, and costs one flush of the device and no commit of a journal. (As
 //! databases do with theirs; fdatasync(2) leaves out what reading the data back does not need.)
 //!
-//! Layout of a record: `len: u32`, `crc: u32` over everything after it, `seq: u64`, payload of
-//! `len` bytes; little-endian. Sequence numbers rise by one and never start again.
+//! Layout of a record: `len: u32`, `crc: u32` over everything after it, `seq: u64`, `synced: u64`,
+//! payload of `len` bytes; little-endian. Sequence numbers rise by one and never start again.
+//! `synced`: the records before this number were durable when this one was written. It is there if
+//! the highest bit of `len` is set, which older versions did not do.
 
 use std::io;
 use std::path::PathBuf;
@@ -20,6 +22,10 @@ use serde::{Deserialize, Serialize};
 use crate::media::{Media, MediaFile, Open};
 use crate::ranges::{Run, State};
 use crate::state::Record;
+
+mod tail;
+
+pub use tail::Tail;
 
 /// Stable across restarts, never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -117,7 +123,9 @@ impl From<&RawPath> for PathBuf {
     }
 }
 
-const HEADER: usize = 16;
+const HEADER: usize = 24;
+
+const HAS_SYNCED: u32 = 1 << 31;
 
 /// A record larger than this is damage, not data: the largest is a file of many runs.
 const RECORD_MAX: usize = 1 << 30;
@@ -145,7 +153,13 @@ impl LogFile {
     /// Starts an empty file whose first record will be `first_seq`, durable as a name.
     pub fn create(media: &dyn Media, first_seq: u64) -> io::Result<LogFile> {
         let name = name(first_seq);
-        let file = media.open(&name, Open::Fresh)?;
+        // Its name never goes: without it the log would be damaged.
+        let file = media.open(&name, Open::Keep)?;
+        if file.stat()?.len > 0 {
+            // Nor may what was in it turn up behind what will be.
+            file.set_len(0)?;
+            file.sync_data()?;
+        }
         media.sync_dir("log")?;
         let mut log = LogFile { name, file, tail: 0, reserved: 0, buf: Vec::new() };
         log.reserve(0)?;
@@ -154,19 +168,25 @@ impl LogFile {
 
     /// Appends one record. On an error nothing was appended: the next record overwrites the torn
     /// one.
-    pub fn append(&mut self, seq: u64, entry: &Entry) -> io::Result<()> {
+    pub fn append(&mut self, seq: u64, synced: u64, entry: &Entry) -> io::Result<()> {
         self.buf.clear();
         self.buf.resize(HEADER, 0);
         self.buf = postcard::to_extend(entry, std::mem::take(&mut self.buf))
             .map_err(|e| io::Error::other(format!("encoding a log record: {e}")))?;
         let len = (self.buf.len() - HEADER) as u32;
-        self.buf[0..4].copy_from_slice(&len.to_le_bytes());
+        self.buf[0..4].copy_from_slice(&(len | HAS_SYNCED).to_le_bytes());
         self.buf[8..16].copy_from_slice(&seq.to_le_bytes());
+        self.buf[16..24].copy_from_slice(&synced.to_le_bytes());
         let crc = crc32fast::hash(&self.buf[8..]);
         self.buf[4..8].copy_from_slice(&crc.to_le_bytes());
         self.reserve(self.buf.len() as u64)?;
-        self.file.write_at(&self.buf, self.tail)?;
-        self.tail += self.buf.len() as u64;
+        let end = self.tail + self.buf.len() as u64;
+        if let Err(error) = self.file.write_at(&self.buf, self.tail) {
+            // What is left of it behind the next record would look like damage.
+            let _ = self.zero(self.tail, end);
+            return Err(error);
+        }
+        self.tail = end;
         if self.buf.capacity() > 1 << 16 {
             self.buf = Vec::new();
         }
@@ -216,37 +236,60 @@ impl LogFile {
     }
 }
 
-/// Reads the records of one file from `from_seq` on, in order. Returns how many bytes were not
-/// readable records at its end (0 for a file that ends cleanly).
+/// One record as it was found.
+#[derive(Debug)]
+pub struct Found {
+    pub seq: u64,
+    pub synced: u64,
+    pub entry: Entry,
+    /// Bytes that it takes.
+    size: usize,
+}
+
+impl Found {
+    fn size(&self) -> usize {
+        self.size
+    }
+}
+
+/// Reads the records of one file from `next_seq` on, in order, and then how it ends.
 pub fn read(
     file: &dyn MediaFile,
     next_seq: &mut u64,
     mut each: impl FnMut(Entry),
-) -> io::Result<u64> {
+) -> io::Result<Tail> {
     let len = file.stat()?.len;
     let mut bytes = vec![0; len as usize];
     let n = file.read_at(&mut bytes, 0)?;
     bytes.truncate(n);
     let mut at = 0;
-    while let Some((entry, size)) = decode(&bytes[at..], *next_seq) {
-        each(entry);
+    while let Some(found) = decode(&bytes[at..]).filter(|found| found.seq == *next_seq) {
+        each(found.entry);
         *next_seq += 1;
-        at += size;
+        at += found.size;
     }
-    Ok((bytes.len() - at) as u64)
+    Ok(Tail::of(&bytes, at, *next_seq))
 }
 
-fn decode(bytes: &[u8], want_seq: u64) -> Option<(Entry, usize)> {
-    let header = bytes.get(..HEADER)?;
-    let word = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("4 bytes"));
-    let len = word(0) as usize;
-    let end = HEADER.checked_add(len).filter(|_| len <= RECORD_MAX)?;
-    let body = bytes.get(8..end)?;
-    let seq = u64::from_le_bytes(header[8..16].try_into().expect("8 bytes"));
-    if crc32fast::hash(body) != word(4) || seq != want_seq {
+/// Where the header of a record says that it ends, and where its payload begins.
+fn extent(bytes: &[u8]) -> Option<(usize, usize)> {
+    let len = u32::from_le_bytes(bytes.get(..4)?.try_into().expect("4 bytes"));
+    let header = if len & HAS_SYNCED == 0 { HEADER - 8 } else { HEADER };
+    let len = (len & !HAS_SYNCED) as usize;
+    Some((header, header + len)).filter(|_| len <= RECORD_MAX)
+}
+
+fn decode(bytes: &[u8]) -> Option<Found> {
+    let (header, size) = extent(bytes)?;
+    let body = bytes.get(8..size)?;
+    let crc = u32::from_le_bytes(bytes[4..8].try_into().expect("4 bytes"));
+    if crc32fast::hash(body) != crc {
         return None;
     }
-    Some((postcard::from_bytes(&bytes[HEADER..end]).ok()?, end))
+    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
+    let synced = if header == HEADER { word(16) } else { 0 };
+    let entry = postcard::from_bytes(&bytes[header..size]).ok()?;
+    Some(Found { seq: word(8), synced, entry, size })
 }
 
 #[cfg(test)]

@@ -113,14 +113,14 @@ impl Engine {
         held: &[(Vec<PathBuf>, Pattern)],
     ) -> Result<(Arc<Engine>, Vec<Hold>)> {
         tunables.validate().map_err(|why| Error::new(Kind::Usage, why))?;
-        let (index, mut loaded) = Index::open(tier.media.clone()).map_err(|e| {
+        let witness = Witness::here(&*tier.media);
+        let (index, mut loaded) = Index::open(tier.media.clone(), &witness).map_err(|e| {
             Error::new(
                 Kind::WrongTier,
-                "the tier's index is damaged: 'forebay check' says more; move the tier away to start with a new one",
+                "the tier's index is damaged, and nothing was changed: 'forebay check' says more; save what it holds with 'forebay recover TIER --to DIR', then move the tier away to start with a new one",
             )
             .with_source(e)
         })?;
-        let witness = Witness::here(&*tier.media);
         let health = Arc::new(Health::default());
         let reaper = Arc::new(Reaper::new(health.clone()));
         let backing: Arc<dyn BackingStore> = Wrapped::new(backing, reaper.clone());

@@ -12,13 +12,14 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 
-use forebay_backing::{BackingFile, BackingStore, Error, New, Result, Timestamp};
+use forebay_backing::{BackingFile, BackingStore, Error, FileKind, New, Result, Timestamp};
 
 use crate::engine::now_ms;
 use crate::fill::CHUNK;
 use crate::index::{self, Loaded};
 use crate::log::{FileId, Intent};
 use crate::media::{DirMedia, Media, Open};
+use crate::ranges::{Ranges, State};
 use crate::recover::RecoveryReport;
 use crate::report::{Failure, Progress, Report};
 use crate::shadows::{self, Found};
@@ -79,14 +80,20 @@ pub fn salvage(
         DirMedia::open(dir).map_err(|e| Error::io(e, format!("the tier {}", dir.display())))?;
     let from = from.map(Source::of);
     let mut salvage = Salvage { media, from, to, progress, done: Salvaged::default() };
-    match index::load_read_only(&salvage.media) {
-        Ok(loaded) => salvage.named(loaded),
+    let now = Witness::here(&salvage.media);
+    match index::load_read_only(&salvage.media, &now) {
+        Ok(loaded) if loaded.damage.is_empty() => salvage.named(loaded, &now),
+        Ok(loaded) => {
+            let known = loaded.files.keys().copied().collect();
+            salvage.named(loaded, &now);
+            salvage.nameless(&known)?;
+        }
         Err(e) => {
             let text = format!("the index cannot be read ({e}): names come from its log alone");
             salvage.done.found.problems.push(text);
-            let loaded = index::load_logs(&salvage.media);
+            let loaded = index::load_logs(&salvage.media, &now);
             let known = loaded.files.keys().copied().collect();
-            salvage.named(loaded);
+            salvage.named(loaded, &now);
             salvage.nameless(&known)?;
         }
     }
@@ -94,23 +101,30 @@ pub fn salvage(
 }
 
 impl Salvage<'_> {
-    fn named(&mut self, loaded: Loaded) {
-        let now = Witness::here(&self.media);
-        let (since, boot) = (loaded.since(&now), loaded.boot(&now));
+    fn named(&mut self, mut loaded: Loaded, now: &Witness) {
+        let (since, boot) = (loaded.since(now), loaded.boot(now));
         self.done.found.same_boot = since != Since::Rebooted;
         self.done.found.remounted = since == Since::Remounted;
         self.done.found.clean_shutdown = loaded.clean_shutdown;
-        self.done.found.problems.extend(loaded.problems);
-        self.done.found.problems.extend(loaded.intents.into_values().map(under_way));
+        self.done.found.problems.extend(loaded.damage.iter().chain(&loaded.problems).cloned());
+        let intents = std::mem::take(&mut loaded.intents);
+        self.done.found.problems.extend(intents.into_values().map(under_way));
         self.done.found.files += loaded.files.len() as u64;
-        let dirty: Vec<_> =
-            loaded.files.into_iter().filter(|(_, state)| state.may_be_dirty(boot)).collect();
-        self.progress.total_files.fetch_add(dirty.len() as u64, Relaxed);
-        for (id, state) in dirty {
+        // Of a file in doubt nobody knows that it is clean.
+        let files = std::mem::take(&mut loaded.files).into_iter();
+        let wanted = |id, state: &Record| state.may_be_dirty(boot) || loaded.is_in_doubt(id);
+        let mut wanted: Vec<_> = files.filter(|(id, state)| wanted(*id, state)).collect();
+        // A name that two have is the one's that is sure.
+        wanted.sort_by_key(|(id, _)| loaded.is_in_doubt(*id));
+        self.progress.total_files.fetch_add(wanted.len() as u64, Relaxed);
+        for (id, state) in wanted {
             if self.stop() {
                 return;
             }
-            self.dirty_file(id, state, boot);
+            match loaded.is_in_doubt(id) {
+                true => self.doubtful_file(id, state),
+                false => self.dirty_file(id, state, boot),
+            }
         }
     }
 
@@ -133,6 +147,38 @@ impl Salvage<'_> {
             self.done.found.dirty_bytes += record.dirty_bytes();
             self.file(id, &record);
         }
+    }
+
+    /// Saves what the tier has of a file whose record may be older than its shadow, whatever that
+    /// says is present.
+    fn doubtful_file(&mut self, id: FileId, mut record: Record) {
+        let Ok(stat) = self.media.stat(&tier::shadow_name(id)) else { return };
+        if stat.kind != FileKind::File || stat.len == 0 {
+            return;
+        }
+        if self.to.stat(&record.display_path()).is_ok() {
+            return self.nameless_file(id);
+        }
+        record.size = stat.len;
+        record.mtime = stat.mtime;
+        record.ranges = self.data_of(id, stat.len);
+        self.file(id, &record);
+        let text = "records of it may be damaged: holes of its shadow file came from the backing store, and the rest may be older or newer than that";
+        self.failed(&record.display_path(), text.into());
+    }
+
+    /// What of a shadow is no hole.
+    fn data_of(&self, id: FileId, len: u64) -> Ranges {
+        let mut data = Ranges::None;
+        let Ok(shadow) = self.media.open(&tier::shadow_name(id), Open::Existing) else {
+            return data;
+        };
+        let mut at = 0;
+        while let Ok(Some((start, end))) = shadow.next_data(at) {
+            data.set(start, end.min(len), State::Dirty);
+            at = end;
+        }
+        data
     }
 
     fn file(&mut self, id: FileId, record: &Record) {

@@ -5,6 +5,7 @@ mod damage;
 mod failpoints;
 mod kill;
 mod load;
+mod logs;
 mod power;
 mod remount;
 mod soak;

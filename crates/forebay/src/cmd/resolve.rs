@@ -16,7 +16,7 @@ Examples:
   forebay resolve /mnt/fast/report.odt --keep both
 
 A file is in conflict when it changed in the backing store while the fast tier held dirty bytes
-for it. Nothing of it is flushed until this is settled; `forebay status` lists such files.";
+for it, or when a damaged tier has lost some of its dirty bytes. Nothing of it is flushed until this is settled; `forebay status` lists such files.";
 
 /// Settle a file that changed in the backing store while dirty bytes for it were held.
 #[derive(Debug, clap::Args)]
