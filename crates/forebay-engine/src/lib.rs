@@ -31,6 +31,7 @@ mod flush;
 mod glance;
 mod govern;
 pub mod governor;
+mod handle;
 mod health;
 mod heat;
 mod home_room;

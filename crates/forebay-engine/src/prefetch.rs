@@ -11,6 +11,7 @@ use crate::around::Why;
 use crate::engine::Engine;
 use crate::file::File;
 use crate::fill::CHUNK;
+use crate::handle::Handle;
 use crate::operate::{failure, named_failure};
 use crate::report::{Progress, Report};
 
@@ -25,9 +26,10 @@ enum Fetch {
     Piece(Arc<Large>, u64, u64),
 }
 
-/// A large file being fetched in pieces: how many are left, and the first error.
+/// A large file being fetched in pieces: how many are left, and the first error. Its last piece closes
+/// it, fetched or not.
 struct Large {
-    file: Arc<File>,
+    file: Handle,
     path: PathBuf,
     left: Mutex<(usize, Option<Error>)>,
 }
@@ -88,6 +90,8 @@ impl Engine {
         });
         let mut report = std::mem::take(&mut *fetching.report.lock().expect("no panic inside"));
         report.cancelled = progress.is_cancelled();
+        // What is left of it, if it was cancelled.
+        fetching.queue.lock().expect("no panic inside").clear();
         (report, fetching)
     }
 
@@ -160,13 +164,11 @@ impl Engine {
         path: &Path,
         fetching: &Fetching<'_>,
     ) -> Result<Option<u64>> {
-        let file = self.open(path, None)?;
+        let file = Handle::open(self, path)?;
         let size = file.lock().size();
         if size <= 4 * CHUNK {
             let got = self.fill_all(&file, 0, size, fetching.progress);
-            let complete = got.and_then(|()| self.verify(&file, path, fetching));
-            self.close(&file);
-            return complete.map(Some);
+            return got.and_then(|()| self.verify(&file, path, fetching)).map(Some);
         }
         let count = size.div_ceil(4 * CHUNK) as usize;
         let large =
@@ -186,20 +188,21 @@ impl Engine {
         got: Result<()>,
         fetching: &Fetching<'_>,
     ) -> Result<Option<u64>> {
-        let mut left = large.left.lock().expect("no panic inside");
-        left.0 -= 1;
-        if let Err(e) = got {
-            left.1.get_or_insert(e);
-        }
-        if left.0 > 0 {
-            return Ok(None);
-        }
-        let complete = match left.1.take() {
+        let failed = {
+            let mut left = large.left.lock().expect("no panic inside");
+            left.0 -= 1;
+            if let Err(e) = got {
+                left.1.get_or_insert(e);
+            }
+            if left.0 > 0 {
+                return Ok(None);
+            }
+            left.1.take()
+        };
+        match failed {
             Some(error) => Err(error),
             None => self.verify(&large.file, &large.path, fetching).map(Some),
-        };
-        self.close(&large.file);
-        complete
+        }
     }
 
     fn fill_all(

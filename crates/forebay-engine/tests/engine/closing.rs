@@ -1,4 +1,4 @@
-//! The backing store hangs when a file of it is closed.
+//! Files of the backing store are closed when nobody needs them any more, and it may hang in that.
 
 use std::path::Path;
 use std::sync::{Arc, mpsc};
@@ -99,4 +99,34 @@ fn a_flush_and_a_shutdown_end_though_a_close_hangs() {
     in_time("the end", move || ending.shutdown(KeepDirty::Yes, &Progress::default(), None));
     assert!(faults.counts().by_op["close"] >= 1);
     faults.clear();
+}
+
+/// Method: the first read of a file of many pieces hangs, and the prefetch is cancelled then.
+// S-9
+#[test]
+fn a_prefetch_that_is_cancelled_leaves_nothing_open() {
+    let store = MemStore::new();
+    let (large, _) = store.create(Path::new("large"), &NEW).expect("an empty store");
+    large.set_len(64 << 20).expect("room");
+    let rule = FaultRule { op: "read_at".into(), stall_ms: HOUR_MS, ..FaultRule::default() };
+    let rules = FaultRules { rules: vec![rule], ..FaultRules::default() };
+    let (store, faults) = Fault::with_rules(Arc::new(store), rules).expect("sound rules");
+    let tunables = Tunables { fill_depth: 2, ..patient() };
+    let media = Arc::new(CrashMedia::default());
+    let engine = start(media, store, "cancelled", Config::default(), tunables).expect("new");
+    let progress = Arc::new(Progress::default());
+    let (fetching, cancelled) = (engine.clone(), progress.clone());
+    let scope = [Path::new("large").to_path_buf()];
+    let prefetch = std::thread::spawn(move || fetching.prefetch(&scope, &cancelled));
+    within("it reads", || faults.counts().by_op.contains_key("read_at"));
+    assert_eq!(engine.status().open_files, 1);
+    progress.cancel();
+    let rule = FaultRule { op: "close".into(), ..FaultRule::default() };
+    let counted = FaultRules { rules: vec![rule], ..FaultRules::default() };
+    faults.set_rules(counted).expect("sound rules");
+    let report = prefetch.join().expect("no panic inside");
+    assert!(report.cancelled && report.files == 0, "{report:?}");
+    assert_eq!(engine.status().open_files, 0);
+    within("the store's file is closed", || faults.counts().by_op.contains_key("close"));
+    abandon(engine);
 }
