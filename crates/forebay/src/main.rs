@@ -1,6 +1,9 @@
 //! The `forebay` command: configuration, assembly of the daemon, and one file per subcommand in
 //! `cmd/`. The bytes are the engine's business.
 
+// Names are in what is printed, and names can command a terminal: `ui` escapes them.
+#![warn(clippy::print_stderr, clippy::print_stdout)]
+
 mod cli;
 mod cmd;
 mod config;
@@ -37,7 +40,7 @@ fn called_by_mount(call: helper::Call) -> Result<u8> {
 
 fn told(result: Result<u8>) -> u8 {
     result.unwrap_or_else(|error| {
-        eprintln!("forebay: {error}");
+        ui::note!("{error}");
         error.exit_code()
     })
 }

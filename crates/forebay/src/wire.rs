@@ -9,6 +9,8 @@ use forebay_backing::metrics::OpSummary;
 use forebay_engine::{Failure, FileInfo, Report};
 use serde::{Deserialize, Serialize};
 
+use crate::ui::plain::Plain;
+
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum WirePath {
@@ -42,12 +44,7 @@ impl std::fmt::Display for WirePath {
             WirePath::Bytes(bytes) => bytes,
         };
         for chunk in bytes.utf8_chunks() {
-            for char in chunk.valid().chars() {
-                match char.is_control() {
-                    true => char.escape_default().fmt(f)?,
-                    false => char.fmt(f)?,
-                }
-            }
+            Plain(chunk.valid()).fmt(f)?;
             chunk.invalid().iter().try_for_each(|byte| write!(f, "\\x{byte:02x}"))?;
         }
         Ok(())

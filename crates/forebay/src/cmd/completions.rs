@@ -7,7 +7,7 @@ use forebay_backing::Result;
 
 use crate::cli::Cli;
 use crate::config::keys::{Change, KEYS, Type};
-use crate::ui::say;
+use crate::ui::say_text;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -30,7 +30,7 @@ pub fn run(args: &Args) -> Result<u8> {
     if args.shell == Shell::Fish {
         script += &for_fish();
     }
-    say(script.trim_end());
+    say_text(script.trim_end());
     Ok(0)
 }
 

@@ -10,7 +10,7 @@ use super::job::{tell_failures, watch};
 use super::umount::GRACE;
 use crate::http::Client;
 use crate::mounts::{Mounts, Place};
-use crate::ui::{say, say_json};
+use crate::ui::{note, say, say_json};
 use crate::units::{counted, human_secs, human_size, parse_duration};
 use crate::wire::{Job, Leave};
 
@@ -77,7 +77,7 @@ fn tell(job: &Job, place: &Place) {
     let report = job.report.clone().unwrap_or_default();
     tell_failures(&report.failures);
     if let Some(error) = &job.error {
-        eprintln!("forebay: {error}");
+        note!("{error}");
         return;
     }
     let tier = place.tier.display();

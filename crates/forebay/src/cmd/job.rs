@@ -11,7 +11,7 @@ use crate::http::Client;
 use crate::mounts::{Mounts, Place};
 use crate::signals;
 use crate::ui::progress::{Line, Sample};
-use crate::ui::{say, say_json};
+use crate::ui::{note, say, say_json};
 use crate::units::{counted, human_secs, human_size};
 use crate::wire::{Job, JobFailure, JobKind, JobReport, JobState, NewJob, WirePath};
 
@@ -192,7 +192,7 @@ pub fn tell(job: &Job) {
     let report = job.report.clone().unwrap_or_default();
     tell_failures(&report.failures);
     if let Some(error) = &job.error {
-        eprintln!("forebay: {error}");
+        note!("{error}");
     }
     let done = format!(
         "{} {} in {}",
@@ -208,22 +208,22 @@ pub fn tell(job: &Job) {
         JobState::Done => {
             say(format!("{done}{failed} in {}", human_secs(job.elapsed_secs)));
         }
-        JobState::Running => eprintln!("forebay: so far {done}{failed}"),
+        JobState::Running => note!("so far {done}{failed}"),
         JobState::Cancelled => {
-            eprintln!("forebay: interrupted: {done}{failed}; {}", rest(job.kind));
+            note!("interrupted: {done}{failed}; {}", rest(job.kind));
         }
     }
 }
 
 pub fn tell_failures(failures: &[JobFailure]) {
     for failure in failures.iter().take(FAILURES_SHOWN) {
-        eprintln!("forebay: {}: {}: {}", failure.path, failure.state, failure.error);
+        note!("{}: {}: {}", failure.path, failure.state, failure.error);
         if failure.state == "conflict" {
-            eprintln!("forebay:   settle it with `forebay resolve --keep ours|theirs|both`");
+            note!("  settle it with `forebay resolve --keep ours|theirs|both`");
         }
     }
     if failures.len() > FAILURES_SHOWN {
-        eprintln!("forebay: and {} more; --json lists all", failures.len() - FAILURES_SHOWN);
+        note!("and {} more; --json lists all", failures.len() - FAILURES_SHOWN);
     }
 }
 

@@ -7,7 +7,7 @@ use forebay_backing::{Error, Kind, Result};
 use super::job::Scope;
 use crate::http::Client;
 use crate::ui::table::{Align, lay_out};
-use crate::ui::{say, say_json};
+use crate::ui::{note, say, say_json};
 use crate::units::{human_secs, human_size};
 use crate::wire::File;
 
@@ -56,7 +56,7 @@ pub fn run(args: &Args) -> Result<u8> {
         (false, false) => files.iter().for_each(|file| say(&file.path)),
     }
     if files.is_empty() && !args.json {
-        eprintln!("forebay: nothing of {} is in the fast tier", args.path.display());
+        note!("nothing of {} is in the fast tier", args.path.display());
     }
     Ok(0)
 }

@@ -8,7 +8,7 @@ use super::trial::TrialArgs;
 use crate::config::{ConfigFile, ConfigFlags, Section, Settings};
 use crate::daemon::{self, Places, Plan, Ready, Side};
 use crate::mounts::Mounts;
-use crate::ui::say;
+use crate::ui::{note, say};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -118,7 +118,7 @@ fn all(args: &Args) -> Result<u8> {
         }
         let code = planned(args, &file, section).and_then(|plan| serve(plan, args));
         worst = worst.max(code.unwrap_or_else(|error| {
-            eprintln!("forebay: {}: {error}", section.name);
+            note!("{}: {error}", section.name);
             error.exit_code()
         }));
     }
@@ -149,7 +149,7 @@ fn serve(plan: Plan, args: &Args) -> Result<u8> {
         }
         Side::Parent(child) => {
             for note in child.wait_ready()? {
-                eprintln!("forebay: {note}");
+                note!("{note}");
             }
             let (at, of) = (mountpoint.display(), backing.display());
             say(format!("{at} serves {of} through the tier {}", tier.display()));

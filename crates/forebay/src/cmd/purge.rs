@@ -6,7 +6,7 @@ use forebay_backing::{Error, Kind, Result};
 
 use super::job::{self, Scope};
 use super::ls;
-use crate::ui::{Answer, confirm};
+use crate::ui::{Answer, confirm, note};
 use crate::units::{counted, human_size};
 use crate::wire::{File, JobKind};
 
@@ -67,13 +67,9 @@ fn lost_files(scope: &Scope) -> Result<Vec<File>> {
 
 fn announce(lost: &[File]) {
     for file in lost.iter().take(NAMED_MAX) {
-        eprintln!(
-            "forebay: lost with purge: {} ({} dirty)",
-            file.path,
-            human_size(file.dirty_bytes)
-        );
+        note!("lost with purge: {} ({} dirty)", file.path, human_size(file.dirty_bytes));
     }
     if lost.len() > NAMED_MAX {
-        eprintln!("forebay: and {} more", counted((lost.len() - NAMED_MAX) as u64, "file"));
+        note!("and {} more", counted((lost.len() - NAMED_MAX) as u64, "file"));
     }
 }

@@ -18,7 +18,7 @@ use crate::daemon;
 use crate::mounts::name_user;
 use crate::signals;
 use crate::ui::progress::{Line, Sample};
-use crate::ui::{say, say_json};
+use crate::ui::{note, say, say_json};
 use crate::units::{counted, human_size};
 use crate::wire::JobReport;
 
@@ -154,7 +154,7 @@ fn rescue(args: &Args, target: &DirStore, backing: &Path) -> Result<Recovered> {
     };
     let store = open_backing(backing, args, Access::Read)
         .and_then(|store| ours(&store).map(|()| store))
-        .inspect_err(|error| eprintln!("forebay: {error}; saving what the tier alone has"))
+        .inspect_err(|error| note!("{error}; saving what the tier alone has"))
         .ok();
     let progress = Arc::new(Progress::default());
     let salvaged = watched(&progress, || {
@@ -214,14 +214,14 @@ fn watched<T: Send>(progress: &Arc<Progress>, work: impl FnOnce() -> T + Send) -
 fn tell(args: &Args, recovered: &Recovered) {
     let Recovered { found, report, .. } = recovered;
     if found.dropped_files > 0 {
-        eprintln!(
-            "forebay: {}: {} in {}, never synced, are gone",
+        note!(
+            "{}: {} in {}, never synced, are gone",
             found.why_dropped(),
             human_size(found.dropped_bytes),
             counted(found.dropped_files, "file")
         );
     }
-    found.problems.iter().for_each(|problem| eprintln!("forebay: damaged: {problem}"));
+    found.problems.iter().for_each(|problem| note!("damaged: {problem}"));
     tell_failures(&JobReport::from(report).failures);
     let verb = if args.to.is_some() { "saved" } else { "flushed" };
     say(format!(
@@ -232,6 +232,6 @@ fn tell(args: &Args, recovered: &Recovered) {
         counted(recovered.left_files, "file")
     ));
     if report.cancelled {
-        eprintln!("forebay: interrupted; run it again to go on, nothing is lost");
+        note!("interrupted; run it again to go on, nothing is lost");
     }
 }

@@ -10,7 +10,7 @@ use crate::config::RuleText;
 use crate::http::Client;
 use crate::mounts::{Mounts, Place};
 use crate::ui::table::{Align, lay_out};
-use crate::ui::{say, say_json};
+use crate::ui::{note, say, say_json};
 use crate::units::{counted, human_size};
 use crate::wire::WirePath;
 
@@ -204,10 +204,10 @@ fn save(args: &Save) -> Result<()> {
         say(format!("{head}\n{}", toml_of(rule)));
     }
     for rule in passing {
-        eprintln!("forebay: left out, since it is for one process: {}", rule["name"]);
+        note!("left out, since it is for one process: {}", rule["name"]);
     }
-    eprintln!(
-        "forebay: {}: put them in place of those in the configuration file, in this order",
+    note!(
+        "{}: put them in place of those in the configuration file, in this order",
         counted(lasting.len() as u64, "rule")
     );
     Ok(())

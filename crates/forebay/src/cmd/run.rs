@@ -18,6 +18,7 @@ use crate::daemon::{self, Places, Side};
 use crate::http::{Client, Liveness};
 use crate::mounts::users_of;
 use crate::signals::{self, From, Interrupt};
+use crate::ui::note;
 use crate::units::{counted, human_secs, human_size};
 use crate::wire::{Job, Leave};
 
@@ -91,7 +92,7 @@ pub fn run(args: Args) -> Result<u8> {
         }
         Side::Parent(child) => {
             for note in child.wait_ready()? {
-                eprintln!("forebay: {note}");
+                note!("{note}");
             }
             let dir =
                 places.mountpoint.join(cwd.strip_prefix(&places.backing).unwrap_or(Path::new("")));
@@ -136,7 +137,7 @@ fn run_command(command: &[OsString], dir: &Path, mountpoint: &Path) -> u8 {
     match child.spawn() {
         Ok(mut child) => wait(&mut child),
         Err(e) => {
-            eprintln!("forebay: {}: {e}", command[0].display());
+            note!("{}: {e}", command[0].display());
             NOT_STARTED
         }
     }
@@ -202,9 +203,9 @@ fn tell_left(last: Option<&Job>) {
     let Some(job) = last else { return };
     let left = job.report.clone().unwrap_or_default();
     match (&job.error, left.left_dirty_bytes, left.left_dirty_files) {
-        (Some(error), ..) => eprintln!("forebay: {error}"),
-        (None, Some(bytes), Some(files)) => eprintln!(
-            "forebay: not everything was flushed: {} in {} stay dirty in the tier; unmounted",
+        (Some(error), ..) => note!("{error}"),
+        (None, Some(bytes), Some(files)) => note!(
+            "not everything was flushed: {} in {} stay dirty in the tier; unmounted",
             human_size(bytes),
             counted(files, "file")
         ),
@@ -255,8 +256,8 @@ fn tell_users(places: &Places, code: u8, keep: KeepDirty) {
         users => users.join(", "),
     };
     let flushed = if keep == KeepDirty::No { ", and what it wrote is flushed" } else { "" };
-    eprintln!(
-        "forebay: the command ended with {code}{flushed}; {at} is still in use by {users}: waiting \
+    note!(
+        "the command ended with {code}{flushed}; {at} is still in use by {users}: waiting \
          until it is not; Ctrl-C takes it away"
     );
 }
@@ -297,11 +298,11 @@ fn ended_by_another(places: &Places, code: u8) -> u8 {
 fn say_how_to_go_on(places: &Places, code: u8, is_gone: bool) {
     let (at, tier) = (places.mountpoint.display(), places.tier.display());
     if !is_gone {
-        eprintln!("forebay: the command ended with {code}; still mounted: `forebay umount {at}`");
+        note!("the command ended with {code}; still mounted: `forebay umount {at}`");
         return;
     }
-    eprintln!(
-        "forebay: the command ended with {code}; go on with `forebay recover {tier}`, or run or \
+    note!(
+        "the command ended with {code}; go on with `forebay recover {tier}`, or run or \
          mount with this tier again"
     );
 }
@@ -322,8 +323,8 @@ impl Flushed {
 }
 
 fn tell(all: &Flushed, at_end: &Flushed, took: Duration, waited: Duration) {
-    eprintln!(
-        "forebay: ran {}; flushed {} in {}, of it {} in {} after the command ended; waited {}",
+    note!(
+        "ran {}; flushed {} in {}, of it {} in {} after the command ended; waited {}",
         human_secs(took.as_secs_f64()),
         human_size(all.bytes),
         counted(all.files, "file"),

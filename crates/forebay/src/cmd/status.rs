@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::http::Client;
 use crate::mounts::{Mounts, Place, sharing};
 use crate::ui::table::{Align, lay_out};
-use crate::ui::{say, say_json};
+use crate::ui::{note, say, say_json};
 use crate::units::{counted, human_secs, human_size};
 use crate::wire::StatusView;
 
@@ -72,7 +72,7 @@ fn all(mounts: &Mounts, json: bool) -> Result<u8> {
                     "error": error.to_string(),
                 }));
                 if !json {
-                    eprintln!("forebay: {}: {error}", mountpoint.display());
+                    note!("{}: {error}", mountpoint.display());
                 }
             }
         }

@@ -58,7 +58,7 @@ pub fn run(args: &Args) -> Result<u8> {
     let mut screen = Screen::default();
     screen.update(first);
     if args.once {
-        say(as_text(&screen)?);
+        as_text(&screen)?.lines().for_each(say);
         return Ok(0);
     }
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {

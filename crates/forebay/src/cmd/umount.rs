@@ -15,7 +15,7 @@ use super::job::{tell_failures, watch};
 use crate::http::Client;
 use crate::mounts::{Mounts, Place, users_of};
 use crate::pulse;
-use crate::ui::{say, say_json};
+use crate::ui::{note, say, say_json};
 use crate::units::{counted, human_secs, human_size, parse_duration};
 use crate::wire::{Job, Leave};
 
@@ -91,7 +91,7 @@ fn all(mounts: &Mounts, args: &Args) -> Result<u8> {
     let codes = own.into_iter().map(|place| {
         let at = place.mountpoint.display().to_string();
         one(place, args).unwrap_or_else(|error| {
-            eprintln!("forebay: {at}: {error}");
+            note!("{at}: {error}");
             error.exit_code()
         })
     });
@@ -163,7 +163,7 @@ fn tell(job: &Job, place: &Place, args: &Args) {
     };
     match (&job.error, args.keep_dirty) {
         (Some(error), _) => {
-            eprintln!("forebay: {error}");
+            note!("{error}");
             say_how_to_go_on(job, place);
         }
         (None, true) if !left.is_empty() => {
@@ -186,12 +186,12 @@ fn say_how_to_go_on(job: &Job, place: &Place) {
         Some(1) => {
             let users = users_of(&place.mountpoint, 5);
             if !users.is_empty() {
-                eprintln!("forebay: in use by {}", users.join(", "));
+                note!("in use by {}", users.join(", "));
             }
         }
         _ if is_gone(job) => {}
-        _ => eprintln!(
-            "forebay: go on with `forebay umount {at}`, or `forebay umount {at} --keep-dirty` to \
+        _ => note!(
+            "go on with `forebay umount {at}`, or `forebay umount {at} --keep-dirty` to \
              leave them in the tier for later"
         ),
     }

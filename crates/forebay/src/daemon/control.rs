@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::Daemon;
 use crate::config::keys::{Change, KEYS};
 use crate::config::tunable;
+use crate::ui::plain::Plain;
 
 impl ControlDir for Daemon {
     fn entries(&self) -> Vec<ControlEntry> {
@@ -69,7 +70,7 @@ fn write_lines(text: &mut String, name: &str, value: &Value) {
             numbered.for_each(|(i, item)| write_lines(text, &below(&i.to_string()), item));
         }
         Value::Null => text.push_str(&format!("{name} -\n")),
-        Value::String(word) => text.push_str(&format!("{name} {}\n", word.replace('\n', " "))),
+        Value::String(word) => text.push_str(&format!("{name} {}\n", Plain(word))),
         number => text.push_str(&format!("{name} {number}\n")),
     }
 }
@@ -83,6 +84,6 @@ mod tests {
         let json = serde_json::json!({
             "a": 1, "b": { "c": "x\ny", "d": null }, "e": [{ "f": true }],
         });
-        assert_eq!(lines(&json), "a 1\nb.c x y\nb.d -\ne.0.f true\n");
+        assert_eq!(lines(&json), "a 1\nb.c x\\ny\nb.d -\ne.0.f true\n");
     }
 }

@@ -74,7 +74,7 @@ impl Line {
     /// Takes the line away again, so that the result stands alone.
     pub fn clear(&mut self) {
         if self.terminal && self.shown.take().is_some() {
-            eprint!("\r\x1b[K");
+            let _ = write!(io::stderr(), "\r\x1b[K");
         }
     }
 
