@@ -15,6 +15,7 @@ mod single;
 mod store;
 #[cfg(any(test, feature = "suite"))]
 pub mod suite;
+pub mod users;
 pub mod wrap;
 
 pub use dir::DirStore;

@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use forebay_backing::{Error, Result};
+use forebay_backing::Result;
 use serde::Serialize;
 
 use crate::engine::now_ms;
 use crate::index::{self, Loaded};
 use crate::log::FileId;
-use crate::media::{DirMedia, Media};
+use crate::media::Media;
 use crate::recover::why_dropped;
 use crate::shadows;
 use crate::state::{Boot, Record, Verdict};
@@ -39,9 +39,7 @@ pub struct CheckReport {
 /// Verifies a tier that nobody uses: superblock, index, log, and that every shadow file that
 /// should hold bytes can. Changes nothing.
 pub fn check(dir: &Path) -> Result<CheckReport> {
-    let _lock = tier::lock_existing(dir)?;
-    let media =
-        DirMedia::open(dir).map_err(|e| Error::io(e, format!("the tier {}", dir.display())))?;
+    let (media, _lock) = tier::open_existing(dir)?;
     let now = Witness::here(&media);
     let loaded = match index::load_read_only(&media, &now) {
         Ok(loaded) => loaded,

@@ -28,6 +28,7 @@ mod file;
 mod fill;
 mod flight;
 mod flush;
+pub mod folder;
 mod glance;
 mod govern;
 pub mod governor;
@@ -67,6 +68,7 @@ mod table;
 mod tier;
 mod unseen;
 mod valve;
+pub mod way;
 mod witness;
 
 pub use around::{Admit, Lane, Quota};

@@ -5,7 +5,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -14,6 +14,7 @@ use forebay_backing::{FileKind, Timestamp, leave_room};
 use rustix::fs::{self, AtFlags, FallocateFlags, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
+use crate::folder::{Folder, Wanted};
 use stock::Stock;
 
 mod mark;
@@ -110,34 +111,32 @@ struct Ops {
 /// A directory of a local file system.
 #[derive(Debug)]
 pub struct DirMedia {
-    root: PathBuf,
-    fd: OwnedFd,
+    folder: Folder,
     is_memory: bool,
     stock: Stock,
     ops: Arc<Ops>,
 }
 
 impl DirMedia {
+    /// Any directory, whoever may write to it.
     pub fn open(root: &Path) -> io::Result<DirMedia> {
-        let fd =
-            fs::open(root, OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-        let is_memory = fs::fstatfs(&fd)?.f_type == libc::TMPFS_MAGIC;
-        let (root, stock) = (root.to_path_buf(), Stock::default());
-        Ok(DirMedia { root, fd, is_memory, stock, ops: Arc::default() })
+        let flags = OFlags::DIRECTORY | OFlags::PATH | OFlags::CLOEXEC;
+        let fd = fs::open(root, flags, Mode::empty())?;
+        DirMedia::of(Folder::of(fd.as_fd(), root)?)
     }
 
-    pub fn root(&self) -> &Path {
-        &self.root
+    pub fn of(folder: Folder) -> io::Result<DirMedia> {
+        let is_memory = fs::fstatfs(&folder)?.f_type == libc::TMPFS_MAGIC;
+        Ok(DirMedia { folder, is_memory, stock: Stock::default(), ops: Arc::default() })
     }
 
-    fn create(&self, name: &str) -> rustix::io::Result<OwnedFd> {
-        if let Some(fd) = self.stock.take(self.fd.as_fd(), name)? {
+    fn create(&self, name: &str) -> io::Result<OwnedFd> {
+        if let Some(fd) = self.stock.take(self.folder.as_fd(), name)? {
             return Ok(fd);
         }
-        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let flags = flags | OFlags::CREATE | OFlags::EXCL;
         let began = Instant::now();
-        let made = fs::openat(&self.fd, name, flags, Mode::RUSR | Mode::WUSR);
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+        let made = self.folder.open(name, flags, Wanted::File);
         self.stock.note(began.elapsed());
         made
     }
@@ -145,17 +144,15 @@ impl DirMedia {
 
 impl Media for DirMedia {
     fn open(&self, name: &str, how: Open) -> io::Result<Arc<dyn MediaFile>> {
-        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let mode = Mode::RUSR | Mode::WUSR;
         let open = || match how {
-            Open::Existing => fs::openat(&self.fd, name, flags, Mode::empty()),
-            Open::Keep => fs::openat(&self.fd, name, flags | OFlags::CREATE, mode),
+            Open::Existing => self.folder.open(name, OFlags::RDWR, Wanted::File),
+            Open::Keep => self.folder.open(name, OFlags::RDWR | OFlags::CREATE, Wanted::File),
             Open::Fresh => self.create(name),
         };
         let fd = match self.ops.open.time(|_| 0, open) {
             // Not emptied: programs may have mapped what is there.
-            Err(Errno::EXIST) => {
-                fs::unlinkat(&self.fd, name, AtFlags::empty())?;
+            Err(e) if e.raw_os_error() == Some(libc::EEXIST) => {
+                fs::unlinkat(&self.folder, name, AtFlags::empty())?;
                 self.ops.open.time(|_| 0, open)?
             }
             opened => opened?,
@@ -166,46 +163,42 @@ impl Media for DirMedia {
     }
 
     fn stat(&self, name: &str) -> io::Result<MediaStat> {
-        Ok(media_stat(&fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW)?))
+        Ok(media_stat(&fs::statat(&self.folder, name, AtFlags::SYMLINK_NOFOLLOW)?))
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        Ok(self.ops.remove.time(|()| 0, || fs::unlinkat(&self.fd, name, AtFlags::empty()))?)
+        Ok(self.ops.remove.time(|()| 0, || fs::unlinkat(&self.folder, name, AtFlags::empty()))?)
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        Ok(fs::renameat(&self.fd, from, &self.fd, to)?)
+        Ok(fs::renameat(&self.folder, from, &self.folder, to)?)
     }
 
     fn make_dir(&self, name: &str) -> io::Result<()> {
-        match fs::mkdirat(&self.fd, name, Mode::RWXU) {
-            Err(Errno::EXIST) => Ok(()),
-            other => Ok(other?),
-        }
+        self.folder.make_dir(name)
     }
 
     fn list(&self, dir: &str) -> io::Result<Vec<String>> {
-        let path = if dir.is_empty() { self.root.clone() } else { self.root.join(dir) };
-        let mut names = Vec::new();
-        for entry in std::fs::read_dir(path)? {
-            names.extend(entry?.file_name().into_string());
-        }
-        Ok(names)
+        let names = self.folder.list(dir)?.into_iter();
+        Ok(names.filter_map(|name| name.into_string().ok()).collect())
     }
 
     fn sync_dir(&self, dir: &str) -> io::Result<()> {
-        let dir = if dir.is_empty() { "." } else { dir };
-        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
-        let fd = fs::openat(&self.fd, dir, flags, Mode::empty())?;
-        Ok(self.ops.sync.time(|()| 0, || fs::fsync(&fd))?)
+        let flags = OFlags::DIRECTORY | OFlags::RDONLY;
+        let below = match dir {
+            "" => None,
+            _ => Some(self.folder.open(dir, flags, Wanted::Dir)?),
+        };
+        let fd = below.as_ref().map_or(self.folder.as_fd(), AsFd::as_fd);
+        Ok(self.ops.sync.time(|()| 0, || fs::fsync(fd))?)
     }
 
     fn sync_all(&self) -> io::Result<()> {
-        Ok(self.ops.sync.time(|()| 0, || fs::syncfs(&self.fd))?)
+        Ok(self.ops.sync.time(|()| 0, || fs::syncfs(&self.folder))?)
     }
 
     fn space(&self) -> io::Result<Space> {
-        let s = fs::fstatvfs(&self.fd)?;
+        let s = fs::fstatvfs(&self.folder)?;
         Ok(Space { total: s.f_blocks * s.f_frsize, available: s.f_bavail * s.f_frsize })
     }
 
@@ -214,7 +207,7 @@ impl Media for DirMedia {
     }
 
     fn mount_mark(&self) -> Option<String> {
-        mark::of(self.fd.as_fd())
+        mark::of(self.folder.as_fd())
     }
 
     fn op_counts(&self) -> Vec<(&'static str, OpCounts)> {

@@ -75,9 +75,7 @@ pub fn salvage(
     to: &dyn BackingStore,
     progress: &Progress,
 ) -> Result<Salvaged> {
-    let _lock = tier::lock_existing(dir)?;
-    let media =
-        DirMedia::open(dir).map_err(|e| Error::io(e, format!("the tier {}", dir.display())))?;
+    let (media, _lock) = tier::open_existing(dir)?;
     let from = from.map(Source::of);
     let mut salvage = Salvage { media, from, to, progress, done: Salvaged::default() };
     let now = Witness::here(&salvage.media);

@@ -9,19 +9,19 @@
 //! run/             control socket and log of the daemon
 //! ```
 
-use std::fs;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use forebay_backing::{Error, Kind, Result, lock};
+use forebay_backing::{Error, Kind, Result, lock, users};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
+use crate::folder::{self, Durable, Folder, Wanted};
 use crate::log::FileId;
 use crate::media::{DirMedia, Media};
+use crate::way::{self, Demand, End};
 
 /// The format this program writes, and the newest it reads. A tier of an older one is one without
 /// what came later: 2 knows bytes that are kept, 3 files that lost bytes.
@@ -29,6 +29,8 @@ pub const FORMAT: u32 = 3;
 
 const SUPERBLOCK: &str = "forebay.json";
 const LOCK: &str = "lock";
+const RUN: &str = "run";
+const SOCKET: &str = "control.sock";
 
 /// Shadow files are spread over this many directories.
 pub const SHADOW_DIRS: u64 = 256;
@@ -54,6 +56,7 @@ struct Superblock {
 /// A tier directory that is ours alone until dropped.
 pub struct Tier {
     pub(crate) media: Arc<dyn Media>,
+    run: Option<Arc<Folder>>,
     _lock: Option<OwnedFd>,
 }
 
@@ -63,55 +66,87 @@ impl Tier {
     /// # Errors
     ///
     /// [`Kind::WrongTier`] if it is in use, damaged, of a newer format, of another backing store,
-    /// or if `dir` holds files that are not a tier. Nothing is changed then.
+    /// of another user, or if `dir` holds files that are not a tier; [`Kind::Usage`] if somebody
+    /// else could exchange it. Nothing is changed then.
     pub fn open(dir: &Path, backing: &TierOwner) -> Result<Tier> {
-        make_dir(dir)?;
-        let fresh = !dir.join(SUPERBLOCK).exists();
+        let tier = own_or_made(dir)?;
+        let fresh = is_fresh(&tier)?;
         if fresh {
-            refuse_foreign_files(dir)?;
+            refuse_foreign_files(&tier)?;
         }
-        let lock = take_lock(dir)?;
-        protect(dir)?;
+        let lock = take_lock(&tier)?;
+        // Shadow files carry the bytes of everybody's files: nobody else may look inside.
+        tier.close_to_others().map_err(|e| failed(e, &tier))?;
         if fresh {
-            let uuid = fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default();
-            write_superblock(dir, backing.clone(), uuid.trim().into())?;
+            let uuid = std::fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default();
+            write_superblock(&tier, backing.clone(), uuid.trim().into())?;
         } else {
-            let found = check_owner(dir, backing)?;
+            let found = check_owner(&tier, backing)?;
             if found.format < FORMAT {
-                write_superblock(dir, found.backing, found.uuid)?;
+                write_superblock(&tier, found.backing, found.uuid)?;
             }
         }
-        let media = DirMedia::open(dir).map_err(|e| Error::io(e, dir_text(dir)))?;
-        prepare(&media).map_err(|e| Error::io(e, dir_text(dir)))?;
-        make_dir(&dir.join("run"))?;
-        Ok(Tier { media: Arc::new(media), _lock: Some(lock) })
+        let run = prepare_run(&tier)?;
+        require_own_dirs(&tier).map_err(|e| failed(e, &tier))?;
+        let at = tier.path().to_path_buf();
+        let media = DirMedia::of(tier).and_then(|media| prepare(&media).map(|()| media));
+        let media = media.map_err(|e| failed_at(e, dir_text(&at)))?;
+        Ok(Tier { media: Arc::new(media), run: Some(Arc::new(run)), _lock: Some(lock) })
     }
 
-    /// A tier on any medium, for tests: no superblock, no lock.
+    /// A tier on any medium, for tests: no superblock, no lock, nowhere to run.
     pub fn on(media: Arc<dyn Media>) -> io::Result<Tier> {
         prepare(&*media)?;
-        Ok(Tier { media, _lock: None })
+        Ok(Tier { media, run: None, _lock: None })
+    }
+
+    /// Where the daemon keeps its socket, its log and what it remembers.
+    ///
+    /// # Panics
+    ///
+    /// For a tier of [`Tier::on`].
+    pub fn run(&self) -> Arc<Folder> {
+        self.run.clone().expect("a tier in a directory has one")
     }
 
     /// Whose the tier in `dir` is, without touching it.
     pub fn owner(dir: &Path) -> Result<TierOwner> {
-        Ok(read_superblock(dir)?.backing)
+        Ok(read_superblock(&own(dir)?)?.backing)
+    }
+
+    /// The absolute path, without links, of a tier that may not exist yet; its parent must.
+    pub fn path(dir: &Path) -> Result<PathBuf> {
+        let end = way::walk(dir, Demand::Fixed)?;
+        let found = end.found.as_ref().map(rustix::fs::fstat).transpose();
+        let found = found.map_err(|e| Error::io(e.into(), dir_text(dir)))?;
+        match found.map(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode)) {
+            None | Some(rustix::fs::FileType::Directory) => Ok(end.path),
+            Some(_) => {
+                Err(Error::new(Kind::Usage, format!("tier {}: is not a directory", dir.display())))
+            }
+        }
     }
 
     /// Compares the tier in `dir` with a backing store (S11), without touching it.
     pub fn belongs(dir: &Path, backing: &TierOwner) -> Result<()> {
-        check_owner(dir, backing).map(drop)
+        check_owner(&own(dir)?, backing).map(drop)
     }
 
     pub fn socket_path(dir: &Path) -> PathBuf {
-        dir.join("run/control.sock")
+        dir.join(RUN).join(SOCKET)
     }
+
+    /// The socket's name in [`Tier::run`].
+    pub const SOCKET: &str = SOCKET;
 }
 
-/// Takes the lock of a tier that must exist, for offline tools.
-pub fn lock_existing(dir: &Path) -> Result<OwnedFd> {
-    read_superblock(dir)?;
-    take_lock(dir)
+/// A tier that must exist, and its lock, for offline tools.
+pub fn open_existing(dir: &Path) -> Result<(DirMedia, OwnedFd)> {
+    let tier = own(dir)?;
+    read_superblock(&tier)?;
+    let lock = take_lock(&tier)?;
+    let media = DirMedia::of(tier).map_err(|e| failed_at(e, dir_text(dir)))?;
+    Ok((media, lock))
 }
 
 pub fn shadow_name(id: FileId) -> String {
@@ -134,33 +169,74 @@ fn prepare(media: &dyn Media) -> io::Result<()> {
     media.sync_dir("")
 }
 
-fn make_dir(dir: &Path) -> Result<()> {
-    match fs::DirBuilder::new().mode(0o700).create(dir) {
-        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
-            Err(Error::io(e, format!("creating {}", dir.display())))
-        }
-        _ => Ok(()),
+/// The directory of a tier that exists. It belongs to the user we act as, and nobody else can put
+/// another one in its place.
+fn own(dir: &Path) -> Result<Folder> {
+    opened(&way::walk(dir, Demand::Fixed)?, dir)
+}
+
+fn own_or_made(dir: &Path) -> Result<Folder> {
+    let end = way::walk(dir, Demand::Fixed)?;
+    if end.found.is_some() {
+        return opened(&end, dir);
+    }
+    match rustix::fs::mkdirat(&end.dir, &end.name, Mode::RWXU) {
+        Ok(()) | Err(rustix::io::Errno::EXIST) => own(dir),
+        Err(e) => Err(Error::io(e.into(), format!("creating {}", dir.display()))),
     }
 }
 
-/// Shadow files carry the bytes of everybody's files: nobody else may look inside.
-fn protect(dir: &Path) -> Result<()> {
-    let only_us = fs::Permissions::from_mode(0o700);
-    fs::set_permissions(dir, only_us)
-        .map_err(|e| Error::io(e, format!("protecting {}", dir.display())))
+fn opened(end: &End, typed: &Path) -> Result<Folder> {
+    let missing = || {
+        let text = format!("{} is not a forebay tier: it does not exist", typed.display());
+        Error::new(Kind::WrongTier, text)
+    };
+    let fd = end.found.as_ref().ok_or_else(missing)?;
+    let stat = rustix::fs::fstat(fd).map_err(|e| Error::io(e.into(), dir_text(typed)))?;
+    folder::require(&stat, Wanted::Dir).map_err(|why| {
+        let owner = users::show(stat.st_uid);
+        let text =
+            format!("{}: {why}: act as {owner}, or name a directory of your own", dir_text(typed));
+        Error::new(Kind::WrongTier, text)
+    })?;
+    Folder::of(fd.as_fd(), &end.path).map_err(|e| failed_at(e, dir_text(typed)))
 }
 
-fn refuse_foreign_files(dir: &Path) -> Result<()> {
-    let entries = fs::read_dir(dir).map_err(|e| Error::io(e, dir_text(dir)))?;
-    for entry in entries.flatten() {
-        let name = entry.file_name();
-        if name != LOCK && name != "run" && name != "lost+found" {
+fn prepare_run(tier: &Folder) -> Result<Folder> {
+    let made = tier.make_dir(RUN).and_then(|()| tier.below(RUN));
+    made.map_err(|e| failed_at(e, tier.path().join(RUN).display().to_string()))
+}
+
+/// What is opened by its name in these is in nobody else's reach.
+fn require_own_dirs(tier: &Folder) -> io::Result<()> {
+    let shadows = (0..SHADOW_DIRS).map(|id| shadow_dir(FileId(id)));
+    for name in ["shadow".into(), "log".into()].into_iter().chain(shadows) {
+        match tier.below(&name) {
+            Ok(dir) => dir.close_to_others()?,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+fn is_fresh(tier: &Folder) -> Result<bool> {
+    match tier.read(SUPERBLOCK) {
+        Ok(_) => Ok(false),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(true),
+        Err(e) => Err(failed_at(e, tier.path().join(SUPERBLOCK).display().to_string())),
+    }
+}
+
+fn refuse_foreign_files(tier: &Folder) -> Result<()> {
+    for name in tier.list("").map_err(|e| failed(e, tier))? {
+        if name != LOCK && name != RUN && name != "lost+found" {
             return Err(Error::new(
                 Kind::WrongTier,
                 format!(
                     "{} is not a forebay tier and is not empty (it holds {}): give --tier an empty or new directory",
-                    dir.display(),
-                    name.to_string_lossy()
+                    tier.path().display(),
+                    name.display()
                 ),
             ));
         }
@@ -168,26 +244,23 @@ fn refuse_foreign_files(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-fn take_lock(dir: &Path) -> Result<OwnedFd> {
-    let path = dir.join(LOCK);
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
-    let fd = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR)
-        .map_err(|e| Error::io(e.into(), format!("opening {}", path.display())))?;
+fn take_lock(tier: &Folder) -> Result<OwnedFd> {
+    let path = tier.path().join(LOCK);
+    let fd = tier
+        .open(LOCK, OFlags::RDWR | OFlags::CREATE, Wanted::File)
+        .map_err(|e| failed_at(e, path.display().to_string()))?;
     match lock::outlive(&fd, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(fd),
         Err(rustix::io::Errno::WOULDBLOCK) => Err(Error::new(
             Kind::WrongTier,
-            format!(
-                "the tier {} is in use by another forebay: unmount that one first, or give --tier another directory",
-                dir.display()
-            ),
+            format!("the tier {} is in use by another forebay", tier.path().display()),
         )),
         Err(e) => Err(Error::io(e.into(), format!("locking {}", path.display()))),
     }
 }
 
-fn check_owner(dir: &Path, backing: &TierOwner) -> Result<Superblock> {
-    let block = read_superblock(dir)?;
+fn check_owner(tier: &Folder, backing: &TierOwner) -> Result<Superblock> {
+    let block = read_superblock(tier)?;
     let found = &block.backing;
     if found.identity == backing.identity {
         return Ok(block);
@@ -196,21 +269,22 @@ fn check_owner(dir: &Path, backing: &TierOwner) -> Result<Superblock> {
         Kind::WrongTier,
         format!(
             "the tier {} belongs to the backing store {}, not to {}: mount that one, or give --tier another directory",
-            dir.display(),
+            tier.path().display(),
             found.path.display(),
             backing.path.display()
         ),
     ))
 }
 
-fn read_superblock(dir: &Path) -> Result<Superblock> {
-    let path = dir.join(SUPERBLOCK);
-    let text = fs::read_to_string(&path).map_err(|e| match e.kind() {
+fn read_superblock(tier: &Folder) -> Result<Superblock> {
+    let path = tier.path().join(SUPERBLOCK);
+    let dir = tier.path().display();
+    let text = tier.read(SUPERBLOCK).map_err(|e| match e.kind() {
         io::ErrorKind::NotFound => Error::new(
             Kind::WrongTier,
-            format!("{} is not a forebay tier: there is no {SUPERBLOCK} in it", dir.display()),
+            format!("{dir} is not a forebay tier: there is no {SUPERBLOCK} in it"),
         ),
-        _ => Error::io(e, format!("reading {}", path.display())),
+        _ => failed_at(e, format!("the superblock {}", path.display())),
     })?;
     let damaged = |why: String| {
         Error::new(
@@ -222,14 +296,13 @@ fn read_superblock(dir: &Path) -> Result<Superblock> {
         )
     };
     let value: serde_json::Value =
-        serde_json::from_str(&text).map_err(|e| damaged(e.to_string()))?;
+        serde_json::from_slice(&text).map_err(|e| damaged(e.to_string()))?;
     let format = value["format"].as_u64().unwrap_or(0);
     if format > u64::from(FORMAT) {
         return Err(Error::new(
             Kind::WrongTier,
             format!(
-                "the tier {} has format {format}, newer than this forebay reads ({FORMAT}): use the forebay that wrote it",
-                dir.display()
+                "the tier {dir} has format {format}, newer than this forebay reads ({FORMAT}): use the forebay that wrote it"
             ),
         ));
     }
@@ -253,19 +326,24 @@ impl Superblock {
     }
 }
 
-/// Written aside, synced and renamed: a crash leaves no superblock or a whole one.
-fn write_superblock(dir: &Path, backing: TierOwner, uuid: String) -> Result<()> {
+fn write_superblock(tier: &Folder, backing: TierOwner, uuid: String) -> Result<()> {
     let mut block = Superblock { format: FORMAT, uuid, backing, crc: 0 };
     block.crc = block.checksum();
     let text = serde_json::to_string_pretty(&block).expect("plain data");
-    let write = || -> io::Result<()> {
-        let aside = dir.join("forebay.json.new");
-        fs::write(&aside, text)?;
-        fs::File::open(&aside)?.sync_all()?;
-        fs::rename(&aside, dir.join(SUPERBLOCK))?;
-        fs::File::open(dir)?.sync_all()
-    };
-    write().map_err(|e| Error::io(e, format!("writing the superblock of {}", dir.display())))
+    tier.replace(SUPERBLOCK, text.as_bytes(), Durable::Yes)
+        .map_err(|e| failed_at(e, format!("writing the superblock of {}", tier.path().display())))
+}
+
+fn failed(error: io::Error, tier: &Folder) -> Error {
+    failed_at(error, dir_text(tier.path()))
+}
+
+/// What must not be in a tier makes it none of ours.
+fn failed_at(error: io::Error, what: String) -> Error {
+    match folder::is_refusal(&error) {
+        true => Error::new(Kind::WrongTier, format!("{what}: {error}")),
+        false => Error::io(error, what),
+    }
 }
 
 fn dir_text(dir: &Path) -> String {
@@ -283,15 +361,15 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("forebay-format-{}", std::process::id()));
         let owner = TierOwner { path: "/slow".into(), identity: "dir:1:x".into() };
         drop(Tier::open(&dir, &owner).unwrap());
-        let mut old = read_superblock(&dir).unwrap();
+        let mut old = read_superblock(&own(&dir).unwrap()).unwrap();
         let uuid = old.uuid.clone();
         assert!(old.format == FORMAT && !uuid.is_empty());
         old.format = 1;
         old.crc = old.checksum();
-        fs::write(dir.join(SUPERBLOCK), serde_json::to_string(&old).unwrap()).unwrap();
+        std::fs::write(dir.join(SUPERBLOCK), serde_json::to_string(&old).unwrap()).unwrap();
         drop(Tier::open(&dir, &owner).unwrap());
-        let new = read_superblock(&dir).unwrap();
+        let new = read_superblock(&own(&dir).unwrap()).unwrap();
         assert_eq!((new.format, new.uuid, new.backing), (FORMAT, uuid, owner));
-        fs::remove_dir_all(&dir).unwrap();
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -15,6 +15,7 @@ use forebay_bench::interrupt;
 use super::job::{self, Scope};
 use super::ls;
 use crate::mounts::{Mounts, Place};
+use crate::ui::note;
 use crate::wire::{File, Job, JobKind, JobState};
 
 /// Measure any path: IOR's and mdtest's workloads and more, honest about the page cache.
@@ -85,8 +86,8 @@ impl Held {
         if let Err(error) = &held {
             static ONCE: Once = Once::new();
             ONCE.call_once(|| {
-                eprintln!(
-                    "forebay bench: what of the bytes is in memory is not known: {error}; run it as \
+                note!(
+                    "bench: what of the bytes is in memory is not known: {error}; run it as \
                      the user who mounted"
                 );
             });

@@ -130,7 +130,7 @@ fn bring_home(args: &Args, settings: Settings, backing: &Path) -> Result<Recover
     let store = open_backing(backing, args, Access::ReadWrite)?;
     let tier = Tier::open(&args.tier, &identified(&*store, backing)?)
         .map_err(|error| name_user(&args.tier, error))?;
-    let held = daemon::held_in(&args.tier);
+    let held = daemon::held_in(&tier);
     let (engine, _holds) =
         Engine::start_holding(tier, store, settings.engine, settings.tunables, &held)?;
     let progress = Arc::new(Progress::default());

@@ -56,7 +56,7 @@ impl Daemon {
         if self.engine.attachment() == Attachment::Attached {
             return Err(usage("the tier is attached already"));
         }
-        saved::store_attachment(&self.places.tier, Attachment::Attached)?;
+        saved::store_attachment(&self.run, Attachment::Attached)?;
         self.engine.attach();
         tracing::info!("the tier is attached");
         let now = self.engine.status();
@@ -93,7 +93,7 @@ impl Daemon {
         if let Some(outcome) = self.still_attached(&report, expired) {
             return outcome;
         }
-        if let Err(error) = saved::store_attachment(&self.places.tier, self.engine.attachment()) {
+        if let Err(error) = saved::store_attachment(&self.run, self.engine.attachment()) {
             // Else a restart would undo in silence what this reports as done.
             if before == Attachment::Attached {
                 self.engine.attach();

@@ -3,7 +3,6 @@
 //! the tier, too: what was unfinished when the daemon ended goes on with the next one.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
@@ -13,6 +12,8 @@ use forebay_backing::{Error, Kind, Result};
 use forebay_engine::Progress;
 
 use super::eta::{Left, Pace, Point};
+use forebay_engine::folder::Folder;
+
 use super::saved::{self, Saved, SavedJob};
 use crate::moment::unix_secs;
 use crate::wire::{Job, JobKind, JobReport, JobState, NewJob};
@@ -51,7 +52,7 @@ struct Table {
     last_id: u64,
     entries: BTreeMap<u64, Entry>,
     /// Where the list is kept; none in tests.
-    file: Option<PathBuf>,
+    run: Option<Arc<Folder>>,
     /// The daemon ends: what happens now is not the jobs' end.
     frozen: bool,
     /// A thread measures.
@@ -80,14 +81,14 @@ pub enum Origin {
 }
 
 impl Jobs {
-    /// With what an earlier daemon left in `file`: what it had ended is remembered, what it had
+    /// With what an earlier daemon left in `run`: what it had ended is remembered, what it had
     /// not is returned, to be [resumed](Jobs::resume).
-    pub fn load(file: PathBuf) -> (Arc<Jobs>, Vec<SavedJob>) {
-        let Saved { last_id, jobs } = saved::load(&file);
+    pub fn load(run: Arc<Folder>) -> (Arc<Jobs>, Vec<SavedJob>) {
+        let Saved { last_id, jobs } = saved::load(&run);
         let (ended, unfinished): (Vec<_>, Vec<_>) =
             jobs.into_iter().partition(|job| job.ended.is_some());
         let entries = ended.into_iter().map(|job| (job.id, Entry::of_saved(job))).collect();
-        let table = Table { last_id, entries, file: Some(file), ..Table::default() };
+        let table = Table { last_id, entries, run: Some(run), ..Table::default() };
         (Arc::new(Jobs { table: Mutex::new(table), changed: Condvar::new() }), unfinished)
     }
 
@@ -275,10 +276,10 @@ impl Table {
     }
 
     fn save(&self) {
-        let Some(file) = self.file.as_ref().filter(|_| !self.frozen) else { return };
+        let Some(run) = self.run.as_ref().filter(|_| !self.frozen) else { return };
         let kept = self.entries.iter().filter(|(_, entry)| entry.asked.kind.survives());
         let jobs = kept.map(|(id, entry)| entry.save(*id)).collect();
-        saved::store(file, &Saved { last_id: self.last_id, jobs });
+        saved::store(run, &Saved { last_id: self.last_id, jobs });
     }
 }
 
@@ -377,6 +378,8 @@ impl Entry {
 mod tests {
     use std::sync::mpsc;
 
+    use std::os::fd::AsFd;
+
     use super::*;
 
     fn flush() -> NewJob {
@@ -456,8 +459,9 @@ mod tests {
     #[test]
     fn unfinished_jobs_are_found_again_and_ended_ones_remembered() {
         let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("jobs.json");
-        let (jobs, none) = Jobs::load(file.clone());
+        let open = std::fs::File::open(dir.path()).unwrap();
+        let run = Arc::new(Folder::of(open.as_fd(), dir.path()).unwrap());
+        let (jobs, none) = Jobs::load(run.clone());
         assert!(none.is_empty());
         let ended = jobs.start(flush(), |_, _| Outcome { exit_code: 1, ..Outcome::default() });
         wait_end(&jobs, ended.unwrap());
@@ -468,7 +472,7 @@ mod tests {
         jobs.freeze();
         assert_eq!(jobs.view(id).unwrap().state, JobState::Cancelled, "stopped");
 
-        let (jobs, unfinished) = Jobs::load(file);
+        let (jobs, unfinished) = Jobs::load(run);
         let [job] = &unfinished[..] else { panic!("{unfinished:?}") };
         assert_eq!((job.id, job.asked.last.as_deref()), (id, Some("M")));
         assert_eq!(jobs.view(1).unwrap().exit_code, Some(1));

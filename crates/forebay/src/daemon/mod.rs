@@ -17,7 +17,7 @@ mod saved;
 mod stack;
 mod statistics;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
@@ -26,6 +26,7 @@ use std::time::{Duration, Instant};
 
 use forebay_backing::wrap::Meter;
 use forebay_backing::{Access, BackingStore, Error, Kind, Result, Sizes};
+use forebay_engine::folder::Folder;
 use forebay_engine::{Attachment, Config, Engine, KeepDirty, Pattern, Progress, Tier, TierOwner};
 use forebay_fuse::{Mount, MountOptions, Passthrough};
 
@@ -63,6 +64,8 @@ struct Daemon {
     meter: Arc<Meter>,
     mount: OnceLock<Mount>,
     places: Places,
+    /// Where the socket, the log and what a restart must know are.
+    run: Arc<Folder>,
     settings: Settings,
     started: Instant,
     jobs: Arc<Jobs>,
@@ -138,9 +141,10 @@ fn assemble(plan: Plan, events: Sender<Event>, background: bool) -> Result<Arc<D
     let owner = TierOwner { path: places.backing.clone(), identity: stack.store.identity()? };
     let tier =
         Tier::open(&places.tier, &owner).map_err(|error| mounts::name_user(&places.tier, error))?;
-    start_log(&settings, &places, background)?;
-    let (jobs, unfinished) = Jobs::load(saved::path(&places.tier));
-    let attachment = saved::load_attachment(&places.tier);
+    let run = tier.run();
+    start_log(&settings, &run, background)?;
+    let (jobs, unfinished) = Jobs::load(run.clone());
+    let attachment = saved::load_attachment(&run);
     let (engine, holds) = Engine::start_holding(
         tier,
         stack.store.clone(),
@@ -155,6 +159,7 @@ fn assemble(plan: Plan, events: Sender<Event>, background: bool) -> Result<Arc<D
         meter: stack.meter,
         mount: OnceLock::new(),
         places,
+        run,
         settings,
         started: Instant::now(),
         jobs,
@@ -179,8 +184,8 @@ fn assemble(plan: Plan, events: Sender<Event>, background: bool) -> Result<Arc<D
 }
 
 /// What jobs that have not ended in a tier are to publish last.
-pub fn held_in(tier: &Path) -> Vec<(Vec<PathBuf>, Pattern)> {
-    held(&Jobs::load(saved::path(tier)).1)
+pub fn held_in(tier: &Tier) -> Vec<(Vec<PathBuf>, Pattern)> {
+    held(&Jobs::load(tier.run()).1)
 }
 
 /// What the drain is to leave alone for the sake of unfinished jobs.
@@ -190,16 +195,13 @@ fn held(unfinished: &[SavedJob]) -> Vec<(Vec<PathBuf>, Pattern)> {
 }
 
 /// Before this the errors went to the parent; from here on they have a file.
-fn start_log(settings: &Settings, places: &Places, background: bool) -> Result<()> {
-    let run_dir = log_dir(places);
-    std::fs::create_dir_all(&run_dir).map_err(|e| Error::io(e, run_dir.display().to_string()))?;
-    let default = background.then(|| run_dir.join("forebay.log"));
+fn start_log(settings: &Settings, run: &Arc<Folder>, background: bool) -> Result<()> {
+    let file = match &settings.log.file {
+        Some(path) => Some(log::Place::named(path)?),
+        None => background.then(|| log::Place { dir: run.clone(), name: "forebay.log".into() }),
+    };
     let stderr = if background { log::Stderr::Unread } else { log::Stderr::Read };
-    log::start(&settings.log, settings.log.file.clone().or(default).as_deref(), stderr)
-}
-
-fn log_dir(places: &Places) -> PathBuf {
-    places.tier.join("run")
+    log::start(&settings.log, file, stderr)
 }
 
 impl Daemon {

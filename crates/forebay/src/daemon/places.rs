@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use forebay_backing::{Error, Kind, Result, SingleStore};
+use forebay_engine::Tier;
 
 use crate::mounts::Mounts;
 
@@ -22,7 +23,7 @@ impl Places {
             backing: backing_store(backing, &mounts)?,
             // First by mountinfo alone: a dead mount there answers no system call.
             mountpoint: mountpoint_dir(mountpoint, &mounts)?,
-            tier: tier_dir(tier)?,
+            tier: tier_dir(tier, &mounts)?,
         };
         places.check_apart()?;
         require_utf8("backing store", &places.backing)?;
@@ -152,21 +153,16 @@ fn require_utf8(what: &str, path: &Path) -> Result<()> {
 }
 
 /// The tier may not exist yet; its parent must.
-fn tier_dir(path: &Path) -> Result<PathBuf> {
-    match path.canonicalize() {
-        Ok(canonical) if canonical.is_dir() => return Ok(canonical),
-        Ok(_) => return Err(usage(format!("tier {}: is not a directory", path.display()))),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-        Err(e) => return Err(cannot_use("tier", path, &e)),
-    }
-    let absolute = std::path::absolute(path).map_err(|e| cannot_use("tier", path, &e))?;
-    let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
-        return Err(usage(format!("tier {}: name a directory", path.display())));
-    };
-    let parent = parent.canonicalize().map_err(|_| {
-        usage(format!("tier {}: its parent directory does not exist: create it", path.display()))
-    })?;
-    Ok(parent.join(name))
+fn tier_dir(path: &Path, mounts: &Mounts) -> Result<PathBuf> {
+    refuse_inside("tier", path, mounts)?;
+    Tier::path(path).map_err(|error| match error.kind() {
+        Kind::Os(libc::ENOENT) => usage(format!(
+            "tier {}: its parent directory does not exist: create it",
+            path.display()
+        )),
+        Kind::Os(errno) => cannot_use("tier", path, &io::Error::from_raw_os_error(errno)),
+        _ => error,
+    })
 }
 
 fn cannot_use(what: &str, path: &Path, error: &io::Error) -> Error {

@@ -4,10 +4,10 @@
 //! the tier is attached and the drain finds what is dirty by itself.
 
 use std::io;
-use std::path::{Path, PathBuf};
 
 use forebay_backing::{Error, Result};
 use forebay_engine::Attachment;
+use forebay_engine::folder::{Durable, Folder};
 use serde::{Deserialize, Serialize};
 
 use crate::wire::{Job, NewJob};
@@ -27,50 +27,46 @@ pub struct SavedJob {
     pub ended: Option<Job>,
 }
 
-pub fn path(tier: &Path) -> PathBuf {
-    tier.join("run").join("jobs.json")
-}
+const JOBS: &str = "jobs.json";
+const ATTACHMENT: &str = "attachment.json";
 
 /// What an earlier daemon left; nothing if there was none.
-pub fn load(path: &Path) -> Saved {
-    let read = std::fs::read(path).and_then(|bytes| Ok(serde_json::from_slice(&bytes)?));
+pub fn load(run: &Folder) -> Saved {
+    let read = run.read(JOBS).and_then(|bytes| Ok(serde_json::from_slice(&bytes)?));
     read.unwrap_or_else(|error| {
         if error.kind() != io::ErrorKind::NotFound {
+            let path = run.path().join(JOBS);
             tracing::warn!(%error, path = %path.display(), "the list of jobs is lost");
         }
         Saved::default()
     })
 }
 
-pub fn store(path: &Path, saved: &Saved) {
-    if let Err(error) = replace(path, saved) {
+pub fn store(run: &Folder, saved: &Saved) {
+    if let Err(error) = replace(run, JOBS, saved) {
+        let path = run.path().join(JOBS);
         tracing::warn!(%error, path = %path.display(), "the list of jobs was not stored");
     }
 }
 
-fn replace(path: &Path, saved: &impl Serialize) -> io::Result<()> {
+fn replace(run: &Folder, name: &str, saved: &impl Serialize) -> io::Result<()> {
     let text = serde_json::to_vec(saved).expect("wire types hold strings and numbers");
-    let new = path.with_extension("json.new");
-    std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, path))
-}
-
-fn attachment_path(tier: &Path) -> PathBuf {
-    tier.join("run").join("attachment.json")
+    run.replace(name, &text, Durable::No)
 }
 
 /// How an earlier daemon left the tier; attached if it does not say.
-pub fn load_attachment(tier: &Path) -> Attachment {
-    let path = attachment_path(tier);
-    let read = std::fs::read(&path).and_then(|bytes| Ok(serde_json::from_slice(&bytes)?));
+pub fn load_attachment(run: &Folder) -> Attachment {
+    let read = run.read(ATTACHMENT).and_then(|bytes| Ok(serde_json::from_slice(&bytes)?));
     read.unwrap_or_else(|error| {
         if error.kind() != io::ErrorKind::NotFound {
+            let path = run.path().join(ATTACHMENT);
             tracing::warn!(%error, path = %path.display(), "taking the tier for attached");
         }
         Attachment::Attached
     })
 }
 
-pub fn store_attachment(tier: &Path, attachment: Attachment) -> Result<()> {
-    let path = attachment_path(tier);
-    replace(&path, &attachment).map_err(|e| Error::io(e, path.display().to_string()))
+pub fn store_attachment(run: &Folder, attachment: Attachment) -> Result<()> {
+    replace(run, ATTACHMENT, &attachment)
+        .map_err(|e| Error::io(e, run.path().join(ATTACHMENT).display().to_string()))
 }
