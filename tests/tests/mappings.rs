@@ -3,6 +3,8 @@
 // S-1, S-2, S-6
 
 use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use forebay_tests::sys::Map;
@@ -57,6 +59,65 @@ fn what_is_stored_after_the_close_is_flushed() {
         mounted.umount();
     }
     proof!("stores into mappings of closed files on two tiers");
+}
+
+/// Nothing tells of a store on a tier in memory: the drain looks anew in time.
+// S-6
+#[test]
+fn what_is_stored_after_a_drain_is_drained_too() {
+    needs_forebay!();
+    for (tier, closes) in [(Tier::Tmpfs(256), true), (Tier::Tmpfs(256), false), (Tier::Disk, true)]
+    {
+        let bed = Bed::new(tier);
+        let age = ["--preset", "age", "--max-age", "2s", "--settle", "100ms"];
+        let mounted = bed.mount(&[&age[..], &["--passthrough", "always"]].concat());
+        let mut map = mapped_and_closed(&mounted.at("f"));
+        if !passed(&mounted, "passthrough_writes") {
+            println!("SKIPPED: no passthrough here");
+            return;
+        }
+        let open = (!closes)
+            .then(|| File::options().read(true).write(true).open(mounted.at("f")).unwrap());
+        for byte in [b'A', b'B', b'C'] {
+            map.bytes().fill(byte);
+            within(PATIENCE, "what was stored is on the backing store", || {
+                fs::read(bed.backing.join("f")).unwrap() == vec![byte; MIB]
+            });
+        }
+        drop((map, open));
+        mounted.umount();
+    }
+    proof!("three stores were drained while the mapping was there");
+}
+
+/// Pages that the kernel keeps of a file say nothing of it as long as somebody stores into its
+/// shadow and moves no time.
+#[test]
+fn pages_from_beside_a_mapping_are_not_kept() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Tmpfs(256));
+    let mounted = bed.mount(MOUNT);
+    let mut map = mapped_and_closed(&mounted.at("f"));
+    if !passed(&mounted, "passthrough_writes") {
+        println!("SKIPPED: no passthrough here");
+        return;
+    }
+    // Through the daemon, and so through the page cache of the mount.
+    let read = || {
+        let mut options = File::options();
+        options.read(true).write(true).custom_flags(libc::O_DSYNC);
+        let mut bytes = Vec::new();
+        options.open(mounted.at("f")).unwrap().read_to_end(&mut bytes).unwrap();
+        bytes
+    };
+    for byte in [b'A', b'B', b'C'] {
+        map.bytes().fill(byte);
+        assert!(read() == vec![byte; MIB], "{}", char::from(byte));
+    }
+    drop(map);
+    assert!(read() == vec![b'C'; MIB]);
+    mounted.umount();
+    proof!("each open saw what was stored");
 }
 
 #[test]

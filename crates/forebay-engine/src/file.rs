@@ -97,7 +97,7 @@ pub(crate) struct Live {
     pub opens: u32,
     /// Handles that write past our eyes.
     pub writers: u32,
-    /// One of them may have mapped the shadow.
+    /// One of them may have mapped the shadow, and may have left the mapping when he closed it.
     pub mappable: bool,
     /// Handles that read past our eyes: the shadow must not be punched.
     pub pins: u32,
@@ -144,6 +144,9 @@ pub(crate) struct Live {
     pub measured: Option<u64>,
     /// The shadow's size and mtime at the last complete copy of an opaque file.
     pub copied_at: Option<MediaStat>,
+    /// From then on equal times prove nothing any more: a store into a mapping of a tier in memory
+    /// moves none.
+    pub doubted_from: Option<Instant>,
     pub stream: Stream,
     /// Where the last read ended.
     pub read_to: u64,

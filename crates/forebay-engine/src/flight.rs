@@ -421,6 +421,9 @@ impl Engine {
             inner.state.flags.flush_open = false;
             inner.state.flags.newborn = false;
             inner.state.dirty_since = now_ms;
+            let may_be_mapped = inner.live().mappable && self.media().is_memory();
+            let doubt = Instant::now() + self.tune(|t| t.max_age) / 2;
+            inner.live().doubted_from = may_be_mapped.then_some(doubt);
             inner.live().copied_at = job.opaque;
             self.unqueue(&mut inner);
         } else {

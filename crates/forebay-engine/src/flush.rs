@@ -315,6 +315,7 @@ impl Engine {
 
 /// Whether an unseen writer may have written since the last copy.
 pub(crate) fn opaque_changed(inner: &crate::file::Inner) -> bool {
-    let copied = inner.live.as_ref().and_then(|live| live.copied_at);
-    copied.is_none() || copied != inner.shadow_stat()
+    let Some(live) = &inner.live else { return true };
+    let doubted = live.doubted_from.is_some_and(|from| Instant::now() >= from);
+    doubted || live.copied_at.is_none() || live.copied_at != inner.shadow_stat()
 }

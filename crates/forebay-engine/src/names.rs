@@ -4,6 +4,7 @@
 //! that after a crash in the middle recovery can ask the backing store whether it happened.
 
 use std::ffi::OsStr;
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -226,7 +227,10 @@ impl Engine {
             complete: inner.state.is_complete() && !stale,
             wholly_dirty: inner.state.is_wholly_dirty(),
             set_id: inner.state.owner.mode & 0o6000 != 0,
-            fingerprint: fingerprint(size, inner.mtime(), inner.state.base.ctime),
+            fingerprint: match inner.state.flags.opaque {
+                true => None,
+                false => Some(fingerprint(size, inner.mtime(), inner.state.base.ctime)),
+            },
         }
     }
 
@@ -290,7 +294,7 @@ impl Engine {
         let mut inner = file.lock();
         assert!(inner.live().writers > 0, "a writer ends once");
         if inner.live().writers == 1
-            && std::mem::take(&mut inner.live().mappable)
+            && inner.live().mappable
             && !self.is_closed(file, &mut inner)?
         {
             drop(inner);
@@ -308,7 +312,8 @@ impl Engine {
         let stat = self.note_tier(stat)?;
         self.note_growth(file, &mut inner);
         let from = inner.live().opaque_from.take();
-        inner.live().copied_at = None;
+        (inner.live().copied_at, inner.live().doubted_from) = (None, None);
+        inner.live().mappable = false;
         inner.state.flags.opaque = false;
         // Only emptiness proves that nothing was written: a mapping of a tmpfs file moves no time.
         let untouched = stat.len == 0
@@ -710,15 +715,16 @@ pub struct Facts {
     pub wholly_dirty: bool,
     /// The mode has a set-user-id or set-group-id bit, which a write must take away.
     pub set_id: bool,
-    /// Differs whenever the bytes may differ; never 0.
-    pub fingerprint: u64,
+    /// Differs whenever the bytes may differ. `None` while somebody may write past us: a store into
+    /// a mapping moves no time on some file systems, and nobody sees it.
+    pub fingerprint: Option<NonZeroU64>,
 }
 
-fn fingerprint(size: u64, mtime: Timestamp, ctime: Timestamp) -> u64 {
+fn fingerprint(size: u64, mtime: Timestamp, ctime: Timestamp) -> NonZeroU64 {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut hasher = DefaultHasher::new();
     (size, mtime, ctime).hash(&mut hasher);
-    hasher.finish().max(1)
+    NonZeroU64::new(hasher.finish()).unwrap_or(NonZeroU64::MIN)
 }
 
 /// What the store said within `ttl`, unless something has changed there because of us.

@@ -208,6 +208,7 @@ impl Engine {
         let mut inner = file.lock();
         self.shadow(&file, &mut inner)?;
         inner.live().writers += 1;
+        inner.live().mappable = true;
         self.space.writers.fetch_add(1, Relaxed);
         self.account(&file, &mut inner);
         let path = inner.state.display_path();

@@ -4,6 +4,7 @@
 //! the `open` lock.
 
 use std::ffi::OsStr;
+use std::num::NonZeroU64;
 use std::sync::{Arc, MutexGuard};
 
 use forebay_backing::{Error, FileKey, New, Result};
@@ -147,7 +148,8 @@ impl Vfs {
         let how = match planned {
             Plan::Cached => {
                 node.cached += 1;
-                How::Cached { keep: self.nodes.pages(id) == facts.fingerprint }
+                let held = self.nodes.pages(id);
+                How::Cached { keep: facts.fingerprint.is_some_and(|now| now.get() == held) }
             }
             Plan::PassRead | Plan::PassWrite => {
                 node.passthrough += 1;
@@ -259,7 +261,8 @@ impl Vfs {
         // The node may be another file's by now, which got the inode number.
         let is_ours = self.nodes.key(*id) == Some(file.key);
         if *plan == Plan::Cached && is_ours {
-            self.nodes.set_pages(*id, self.engine.facts(file).fingerprint);
+            let now = self.engine.facts(file).fingerprint;
+            self.nodes.set_pages(*id, now.map_or(0, NonZeroU64::get));
         }
         if let Some(node) = open.get_mut(&file.key) {
             match plan {
