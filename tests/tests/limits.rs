@@ -3,13 +3,14 @@
 
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use forebay_tests::{
     Bed, Mounted, PATIENCE, Rng, Tier, binary, drop_caches, eventually, finish, is_alive,
-    needs_forebay, open_fds, proof, rss_kib, sample, soak, text, within,
+    needs_forebay, open_fds, proof, rss_kib, sample, soak, sys, text, within,
 };
 
 const MIB: u64 = 1 << 20;
@@ -31,7 +32,7 @@ fn a_tier_of_one_gibibyte_serves_a_tree_that_is_larger() {
         assert!(fs::read(path(&bed.mnt, i)).unwrap() == Rng::new(i).bytes(LEN), "file {i}");
         if i % 10 == 3 {
             let file = fs::File::options().write(true).open(path(&bed.mnt, i)).unwrap();
-            std::os::unix::fs::FileExt::write_all_at(&file, b"changed", 12 * MIB + 5).unwrap();
+            FileExt::write_all_at(&file, b"changed", 12 * MIB + 5).unwrap();
         }
         if i % 10 == 7 {
             sample::file(&path(&bed.mnt, i), i + 10_000, LEN / 2);
@@ -231,4 +232,34 @@ fn files_that_are_removed_after_the_kernel_forgot_them_once_leave_nothing_behind
     within(PATIENCE, "their descriptors are closed", || open_fds(mounted.pid) < before + 50);
     mounted.umount();
     proof!("{FILES} files, each forgotten, found again and removed");
+}
+
+/// ext4 takes no file of more than 16 TiB; the store of this test does.
+#[test]
+fn a_file_too_large_for_the_tier_is_read_and_is_no_damage_to_the_tier() {
+    needs_forebay!();
+    const HUGE: u64 = 17 << 40;
+    let mut bed = Bed::new(Tier::Ext4(256));
+    bed.backing_in_memory(64);
+    let old = fs::File::create(bed.backing.join("old")).unwrap();
+    old.write_all_at(b"tail", HUGE).unwrap();
+    let mounted = bed.mount(&[]);
+    let errno = |result: std::io::Result<()>| result.unwrap_err().raw_os_error();
+    let new = sys::open(&mounted.at("new"), libc::O_RDWR | libc::O_CREAT, 0o644).unwrap();
+    assert_eq!(errno(new.set_len(HUGE)), Some(libc::EFBIG));
+    assert_eq!(errno(new.write_all_at(b"x", HUGE)), Some(libc::EFBIG));
+    assert_eq!(new.metadata().unwrap().len(), 0);
+    let file = fs::File::open(mounted.at("old")).unwrap();
+    let mut bytes = [1; 8];
+    assert_eq!(file.read_at(&mut bytes, HUGE).unwrap(), 4);
+    assert_eq!(&bytes[..4], b"tail");
+    assert_eq!(file.read_at(&mut bytes, 5000).unwrap(), 8);
+    assert_eq!(bytes, [0; 8]);
+    let written = sys::open(&mounted.at("old"), libc::O_WRONLY, 0).unwrap();
+    assert_eq!(errno(written.write_all_at(b"x", 0)), Some(libc::EFBIG));
+    let stats = mounted.forebay(&["stats", "--json", text(&mounted.path)]).ok().json();
+    assert_eq!(stats["counters"]["tier_errors"], 0, "{stats:#}");
+    drop((new, file, written, old));
+    mounted.umount();
+    proof!("read beyond {HUGE} bytes, written nowhere");
 }

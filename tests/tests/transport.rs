@@ -2,7 +2,7 @@
 //! they come over io_uring.
 
 use std::fs;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -56,6 +56,28 @@ fn status_says_that_requests_come_over_io_uring() {
     mounted.umount();
     assert!(fs::read(bed.backing.join("file")).unwrap() == bytes);
     proof!("300000 bytes over io_uring");
+}
+
+#[test]
+fn times_of_birth_are_told_over_io_uring() {
+    let switch = needs_ring!();
+    switch.set("Y");
+    let bed = Bed::new(Tier::Disk);
+    let old = bed.backing.join("old");
+    fs::create_dir(&old).unwrap();
+    let mounted = bed.mount(&RING);
+    fs::write(bed.mnt.join("new"), b"bytes").unwrap();
+    fs::hard_link(bed.mnt.join("new"), bed.mnt.join("link")).unwrap();
+    for name in ["old", "new", "link"] {
+        let (seen, there) = [&bed.mnt, &bed.backing].map(|root| root.join(name)).into();
+        let (seen, there) = (fs::metadata(seen).unwrap(), fs::metadata(there).unwrap());
+        assert_eq!(seen.created().unwrap(), there.created().unwrap(), "{name}");
+        let all = |meta: &fs::Metadata| (meta.mode(), meta.uid(), meta.gid(), meta.nlink());
+        assert_eq!(all(&seen), all(&there), "{name}");
+        assert_eq!(seen.len(), if name == "old" { there.len() } else { 5 });
+    }
+    mounted.umount();
+    proof!("three names");
 }
 
 #[test]

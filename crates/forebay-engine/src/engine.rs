@@ -570,8 +570,11 @@ impl Engine {
             true => inner.state.flags.opaque || self.note_tier(shadow.stat())?.len <= size,
             false => size == 0,
         };
-        if !fits {
-            self.note_tier(shadow.set_len(size))?;
+        if !fits && let Err(error) = self.note_tier(shadow.set_len(size)) {
+            if !holds {
+                let _ = self.media().remove(&name); // Nothing would speak of it.
+            }
+            return Err(error);
         }
         let live = inner.live();
         live.shadow = Some(shadow.clone());
@@ -583,8 +586,10 @@ impl Engine {
     /// Turns an error of the tier into one of ours, and counts it.
     pub(crate) fn note_tier<T>(&self, result: std::io::Result<T>) -> Result<T> {
         result.map_err(|e| {
-            // Not its fault: it is full, or programs have all the files open that we can.
-            if !matches!(e.raw_os_error(), Some(libc::ENOSPC | libc::EMFILE | libc::ENFILE)) {
+            // Not its fault: it is full or takes no file so large, or programs have all the files
+            // open that we can.
+            let errno = e.raw_os_error().unwrap_or(libc::EIO);
+            if ![libc::ENOSPC, libc::EFBIG, libc::EMFILE, libc::ENFILE].contains(&errno) {
                 add(&self.counters.tier_errors, 1);
                 tracing::error!(error = %e, "the fast tier failed");
             }

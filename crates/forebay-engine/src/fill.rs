@@ -255,7 +255,11 @@ impl Engine {
         if gaps.is_empty() {
             return Ok(None);
         }
-        let shadow = self.shadow(file, inner)?;
+        let shadow = match self.shadow(file, inner) {
+            // The tier takes no file so large: its bytes are served without being kept.
+            Err(e) if e.is(libc::EFBIG) => return Ok(Some(Why::Full)),
+            shadow => shadow?,
+        };
         let dirty_mtime = inner.state.is_dirty().then_some(inner.state.mtime);
         for &(a, b) in &gaps {
             let part = &bytes[(a - start) as usize..(b - start) as usize];

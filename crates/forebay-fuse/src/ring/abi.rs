@@ -54,6 +54,12 @@ pub const READDIRPLUS: u32 = 44;
 pub const RENAME2: u32 = 45;
 pub const LSEEK: u32 = 46;
 
+pub const STATX: u32 = 52;
+
+/// What a STATX knows: the basic attributes, and the time of birth.
+pub const STATX_BASIC: u32 = 0x7ff;
+pub const STATX_BIRTH: u32 = 0x800;
+
 /// What a SETATTR sets.
 pub const FATTR_MODE: u32 = 1 << 0;
 pub const FATTR_UID: u32 = 1 << 1;

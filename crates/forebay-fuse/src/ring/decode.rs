@@ -8,7 +8,7 @@ use forebay_backing::{SetAttr, SetTime, Timestamp};
 use forebay_engine::rules::Origin;
 
 use super::abi;
-use super::encode::Words;
+use super::encode::{Extended, Words};
 use super::reply::{Listing, Reply};
 use crate::reply::{Bytes, Fail, Tell};
 use crate::request::Shared;
@@ -165,6 +165,7 @@ fn unnamed(shared: &Arc<Shared>, request: &Request, payload: &[u8], reply: Reply
     let size = request.u32(16);
     match request.opcode() {
         abi::GETATTR => shared.getattr(node, reply),
+        abi::STATX => shared.getattr(node, Extended(reply)),
         abi::SETATTR => {
             shared.setattr(from, node, request.set_attr(), request.set_size(), reply);
         }

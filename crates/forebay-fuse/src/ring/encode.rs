@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::time::Duration;
 
-use forebay_backing::{Attr, DirEntry, FileKind, StatFs};
+use forebay_backing::{Attr, DirEntry, FileKind, StatFs, Timestamp};
 
 use super::abi;
 use super::reply::{Listing, Reply};
@@ -13,15 +13,15 @@ use crate::request::Shared;
 use crate::verbs::fopen_flags;
 use crate::vfs::{Entry, How, Opened};
 
-/// Bytes put together in the kernel's order. The largest fixed answer, to CREATE, has 144.
+/// Bytes put together in the kernel's order. The largest fixed answer, to STATX, has 288.
 pub struct Words {
-    bytes: [u8; 160],
+    bytes: [u8; 288],
     len: usize,
 }
 
 impl Words {
     pub fn new() -> Words {
-        Words { bytes: [0; 160], len: 0 }
+        Words { bytes: [0; 288], len: 0 }
     }
 
     fn put(mut self, bytes: &[u8]) -> Words {
@@ -60,6 +60,35 @@ impl Words {
             .u32(attr.rdev as u32)
             .u32(attr.blksize)
             .u32(0)
+    }
+
+    /// `struct fuse_statx`, as far as something is known.
+    fn statx(self, id: u64, attr: &Attr) -> Words {
+        let birth = if attr.btime == Timestamp::default() { 0 } else { abi::STATX_BIRTH };
+        let mode = (kind_bits(attr.kind) | (attr.mode & 0o7777)) as u16;
+        self.u32(abi::STATX_BASIC | birth)
+            .u32(attr.blksize)
+            .u64(0)
+            .u32(attr.nlink)
+            .u32(attr.uid)
+            .u32(attr.gid)
+            .put(&mode.to_ne_bytes())
+            .put(&[0; 2])
+            .u64(id)
+            .u64(attr.size)
+            .u64(attr.blocks)
+            .u64(0)
+            .time(attr.atime)
+            .time(attr.btime)
+            .time(attr.ctime)
+            .time(attr.mtime)
+            .u32(libc::major(attr.rdev))
+            .u32(libc::minor(attr.rdev))
+    }
+
+    /// `struct fuse_sx_time`.
+    fn time(self, at: Timestamp) -> Words {
+        self.u64(at.sec as u64).u32(at.nsec).u32(0)
     }
 
     /// `struct fuse_entry_out`.
@@ -120,6 +149,25 @@ impl Tell<AttrOf> for Reply {
         let ttl = shared.vfs.attr_ttl(&of.attr);
         let words = Words::new().u64(ttl.as_secs()).u32(ttl.subsec_nanos()).u32(0);
         self.bytes(words.attr(of.id, &of.attr).bytes());
+    }
+}
+
+/// Attributes as STATX asks for them.
+pub struct Extended(pub Reply);
+
+impl Fail for Extended {
+    fn fail(self, errno: i32) {
+        self.0.fail(errno);
+    }
+}
+
+impl Tell<AttrOf> for Extended {
+    fn tell(self, shared: &Shared, of: AttrOf) {
+        let ttl = shared.vfs.attr_ttl(&of.attr);
+        let words = Words::new().u64(ttl.as_secs()).u32(ttl.subsec_nanos()).u32(0).put(&[0; 16]);
+        let words = words.statx(of.id, &of.attr);
+        // The device it lies on, and what is spare.
+        self.0.bytes(words.put(&[0; 8 + 112]).bytes());
     }
 }
 
