@@ -3,7 +3,8 @@
 # dataset read twice, a compile. The slow directory is a throttled one (100 MB/s, 5 ms a call), so
 # no second disk is needed. At the end checksums prove that it holds every byte.
 #
-#   FOREBAY_DEMO_DIR=DIR   where to work; needs 3 GB (default /var/tmp)
+#   FOREBAY_DEMO_DIR=DIR       where to work; needs 3 GB (default /var/tmp)
+#   FOREBAY_DEMO_PICTURE=FILE  draw the result as an SVG picture, too; docs/demo.svg is made so
 set -eu
 
 forebay=${FOREBAY:-forebay}
@@ -124,6 +125,7 @@ all_work() {
 
 row() {
     [ -f "$work/with.$2" ] || return 0
+    printf '%s\t%s\t%s\n' "$1" "$(cat "$work/without.$2")" "$(cat "$work/with.$2")" >>"$work/bars"
     awk -v what="$1" -v a="$(cat "$work/without.$2")" -v b="$(cat "$work/with.$2")" \
         'BEGIN { printf "  %-44s %9.2f s %9.2f s %8.1f x\n", what, a, b, a / (b > 0 ? b : 0.01) }'
 }
@@ -167,10 +169,15 @@ cmp "$work/seen" "$work/stored"
 echo "   $files files, all the same"
 
 say "Result"
+printf '\tslow directory\twith forebay\n' >"$work/bars"
 printf '  %-44s %11s %11s\n' "" "without" "with"
 row "checkpoint: 100 files and one of 500 MiB" burst
 row "dataset of 200 MiB, first read" read-1
 row "dataset of 200 MiB, read again" read-2
 row "compile of 41 C files" compile
 printf '  %-44s %11s %9.2f s\n' "drain of what was still dirty, behind" "" "$(cat "$work/drain")"
+if [ -n "${FOREBAY_DEMO_PICTURE:-}" ]; then
+    "$forebay" bench bars "$work/bars" --out "$FOREBAY_DEMO_PICTURE" \
+        --title "Seconds that programs wait (slow directory: 100 MB/s, 5 ms)"
+fi
 echo

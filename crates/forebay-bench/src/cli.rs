@@ -14,6 +14,7 @@ const COMMANDS: &[(&str, &str, Run)] = &[
     ("mdtest", "mdtest's metadata workload, options and summary", crate::mdtest::run),
     ("compare", "two targets by turns: ratios, and whether they are noise", crate::compare::run),
     ("report", "turns results into a page, pictures and a summary", crate::report::run),
+    ("bars", "draws times of two ways side by side", crate::report::bars::run),
 ];
 
 /// All of them, with the workloads named after questions.
@@ -82,6 +83,7 @@ Examples:
   forebay bench rates /mnt/fast
   forebay bench compare /mnt/forebay /data/project
   forebay bench report steady.ndjson
+  forebay bench bars times.tsv --out times.svg
 
 docs/BENCHMARKING.md teaches how to get numbers that are true.";
 

@@ -4,6 +4,7 @@
 //! [`figures`] chooses, [`chart`] and [`axis`] lay out, [`svg`] or [`raster`] and [`png`] write.
 
 mod axis;
+pub(crate) mod bars;
 mod chart;
 mod figures;
 mod html;

@@ -2,6 +2,7 @@
 
 mod bench;
 mod missing;
+mod over;
 mod refused;
 mod several;
 mod texts;

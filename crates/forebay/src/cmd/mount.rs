@@ -18,6 +18,7 @@ Examples:
   forebay mount /slow/project /mnt/fast --tier /nvme/forebay --foreground --log-format json
   forebay mount /dev/vdb /mnt/fast --tier /nvme/vdb
   forebay mount /slow/disk.img /mnt/fast --tier /nvme/disk
+  forebay mount /data /data --tier /nvme/data
   forebay mount home
   forebay mount --all
 
@@ -25,6 +26,10 @@ The command returns when the mount serves. The tier is created if it does not ex
 one backing store from then on, and keeps its contents from mount to mount. The log is
 run/forebay.log in the tier. SIGTERM drains and unmounts; a second one keeps what is dirty in the
 tier and ends.
+
+With the slow directory as the mount point, too, the mount covers it: programs go on under the paths
+they know, and after `forebay umount` find the directory itself there again. Meanwhile nobody on this
+machine reaches it past the mount, but for what was open or mounted from it before.
 
 A mount with a name is described in the configuration file, by [mount.NAME] with backing, tier and at
 and any settings; its settings win over those of every mount, flags win over both. --all leaves alone
@@ -44,7 +49,7 @@ pub struct Args {
     #[arg(required_unless_present = "all")]
     backing: Option<PathBuf>,
 
-    /// An empty directory.
+    /// An empty directory, or the slow directory itself, to be covered.
     #[arg(requires = "tier")]
     mountpoint: Option<PathBuf>,
 

@@ -15,7 +15,7 @@ use super::job::tell_failures;
 use super::trial::TrialArgs;
 use crate::config::{ConfigFlags, Settings, keys};
 use crate::daemon;
-use crate::mounts::name_user;
+use crate::mounts::{Mounts, name_user};
 use crate::signals;
 use crate::ui::progress::{Line, Sample};
 use crate::ui::{note, say, say_json};
@@ -170,6 +170,15 @@ fn identified(store: &dyn BackingStore, backing: &Path) -> Result<TierOwner> {
 }
 
 fn open_backing(path: &Path, args: &Args, access: Access) -> Result<Arc<dyn BackingStore>> {
+    // Through a mount over it, live or dead, it is not the backing store.
+    if let Ok(place) = Mounts::read()?.find(path) {
+        let message = format!(
+            "the backing store {} is covered by the forebay mount {}: `forebay umount` that first",
+            path.display(),
+            place.mountpoint.display()
+        );
+        return Err(Error::new(Kind::Usage, message));
+    }
     match daemon::open_store(path, &args.tier, access, &args.trial.trial()?) {
         Ok(stack) => Ok(stack.store),
         Err(error) => {

@@ -26,6 +26,7 @@ const EXAMPLES: &str = "\
 Examples:
   forebay run --backing /slow/project --tier /nvme/job -- make -j8
   forebay run --backing /slow/project --tier /nvme/job --mountpoint /mnt/job -- ./solver in.cfg
+  forebay run --backing /data --mountpoint /data --tier /nvme/job -- /data/run.sh
 
 The command runs in the directory that is the current one's place in the mount, or at the root of
 the mount; FOREBAY_MOUNTPOINT names the mount. Afterwards everything is flushed, and forebay exits

@@ -28,8 +28,16 @@ impl Places {
         places.check_apart()?;
         require_utf8("backing store", &places.backing)?;
         require_utf8("tier", &places.tier)?;
-        check_empty(&places.mountpoint)?;
+        if !places.covers() {
+            check_empty(&places.mountpoint)?;
+        }
         Ok(places)
+    }
+
+    /// Whether the mount lies over its own backing directory. That is reached by a descriptor taken
+    /// before, and by nobody else while the mount is there.
+    fn covers(&self) -> bool {
+        self.backing == self.mountpoint
     }
 
     /// Programs would be told that they may write, and nothing of it could ever be flushed.
@@ -56,7 +64,8 @@ impl Places {
         ];
         for (i, (outer_name, outer)) in named.iter().enumerate() {
             for (j, (inner_name, inner)) in named.iter().enumerate() {
-                if i != j && inner.starts_with(outer) {
+                let covers = self.covers() && i.max(j) < 2;
+                if i != j && !covers && inner.starts_with(outer) {
                     let relation = if inner == outer { "is the same as" } else { "is inside" };
                     return Err(usage(format!(
                         "{inner_name} {} {relation} {outer_name} {}: choose directories apart \
