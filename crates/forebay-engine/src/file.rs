@@ -1,10 +1,9 @@
 //! One cached file at run time: its state, what is open of it, and the accounting that follows
 //! every change.
 //!
-//! Locks: a file's lock is taken before the index, the dirty queue and the evictor, after the
-//! table; two files are never locked at once. It is held while the shadow file is written, so
-//! that a fill cannot land between a write and its record; it is never held during a call to the
-//! backing store.
+//! A file's lock is held while the shadow file is written, so that a fill cannot land between a
+//! write and its record; it is never held during a call to the backing store. Its place among the
+//! locks is in docs/ARCHITECTURE.md.
 
 use std::collections::VecDeque;
 use std::num::NonZeroU64;

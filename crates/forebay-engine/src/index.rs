@@ -11,8 +11,7 @@
 //! - I2: a log file is removed only after a durable commit that covers it.
 //! - I3: after [`Index::sync`] everything appended before is durable.
 //!
-//! Locks: `fold` before `log`; neither is held while a file's state lock is waited for, except
-//! `fold`.
+//! Locks: `fold` is held while files' locks are waited for, `log` never (docs/ARCHITECTURE.md).
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;

@@ -8,8 +8,7 @@
 //!
 //! What decides is pure: [`state`](crate::state), `ranges`, `policy`, `evict`. What acts is thin.
 //!
-//! Lock order: a file, the evictor, then any of table, index, dirty queue. Another file's lock is
-//! only tried for under these. Nothing is held during a call to the backing store.
+//! The order of locks is in docs/ARCHITECTURE.md ("Locks, in order"), and nowhere else.
 
 mod admit;
 mod ahead;
