@@ -3,10 +3,11 @@
 
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::time::Instant;
 
 use forebay_tests::{
     Bed, Mounted, PATIENCE, Rng, Tier, binary, drop_caches, eventually, finish, is_alive,
@@ -262,4 +263,41 @@ fn a_file_too_large_for_the_tier_is_read_and_is_no_damage_to_the_tier() {
     drop((new, file, written, old));
     mounted.umount();
     proof!("read beyond {HUGE} bytes, written nowhere");
+}
+
+/// What one name costs does not grow with how many the file has: native tools make and remove tens
+/// of thousands in seconds.
+// S-9
+#[test]
+fn a_file_may_have_thousands_of_names() {
+    needs_forebay!();
+    const NAMES: usize = 12_000;
+    let bed = Bed::new(Tier::Disk);
+    let mounted = bed.mount(&["--preset", "hold"]);
+    let (dir, name) = (mounted.at("d"), |i: usize| format!("n{i}"));
+    fs::create_dir(&dir).unwrap();
+    let bytes = sample::file(&dir.join(name(0)), 1, 100_000);
+    let began = Instant::now();
+    (1..NAMES).for_each(|i| fs::hard_link(dir.join(name(0)), dir.join(name(i))).unwrap());
+    let linked = began.elapsed();
+    // Half of them move, too.
+    for i in (1..NAMES).step_by(2) {
+        fs::rename(dir.join(name(i)), dir.join(name(i + NAMES))).unwrap();
+    }
+    let renamed = began.elapsed() - linked;
+    let mut left: Vec<_> = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(left.len(), NAMES);
+    left.sort();
+    let last = left.pop().unwrap();
+    left.iter().for_each(|path| fs::remove_file(path).unwrap());
+    let removed = began.elapsed() - linked - renamed;
+    assert!(began.elapsed() < PATIENCE, "{linked:?} {renamed:?} {removed:?}");
+    assert!(fs::read(&last).unwrap() == bytes);
+    assert_eq!(fs::metadata(&last).unwrap().nlink(), 1);
+    mounted.umount();
+    let name = last.strip_prefix(&bed.mnt).unwrap();
+    assert!(fs::read(bed.backing.join(name)).unwrap() == bytes, "by its last name");
+    proof!(
+        "{NAMES} names: made in {linked:?}, half renamed in {renamed:?}, removed in {removed:?}"
+    );
 }

@@ -116,7 +116,7 @@ impl Engine {
             // Who begins to take it away from here on waits for the lock.
             && !self.is_leaving(file.key, Some(departed))
         {
-            inner.state.paths.insert(0, path.into());
+            inner.state.learn_first(path);
         }
     }
 

@@ -222,6 +222,27 @@ impl FileState {
         }
     }
 
+    /// So many names of a file are known here at most; the record holds all of them, and each change
+    /// of one writes it. A file with more is found by these, and by its others when they are looked
+    /// up; before the last that is known goes, its bytes go to the backing store.
+    pub const NAMES_MAX: usize = 64;
+
+    /// Takes in a name that is less trusted than those that are known.
+    pub fn learn_also(&mut self, name: &Path) {
+        let is_known = self.paths.iter().any(|known| **known == *name);
+        if !is_known && self.paths.len() < FileState::NAMES_MAX {
+            self.paths.push(name.into());
+        }
+    }
+
+    /// Takes in the name by which it was just found.
+    pub fn learn_first(&mut self, name: &Path) {
+        if !self.paths.iter().any(|known| **known == *name) {
+            self.paths.truncate(FileState::NAMES_MAX - 1);
+            self.paths.insert(0, name.into());
+        }
+    }
+
     pub fn path(&self) -> Option<&Path> {
         self.paths.first().map(AsRef::as_ref)
     }

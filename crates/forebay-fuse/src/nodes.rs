@@ -11,6 +11,7 @@
 //! - N4: a node that has neither a name nor the kernel is gone, and with it what held on to its file.
 
 mod acl;
+mod links;
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -20,6 +21,8 @@ use std::sync::{Arc, RwLock, RwLockWriteGuard};
 
 use forebay_backing::{Attr, FileKey, FileKind, Pin};
 use hashbrown::{Equivalent, HashMap};
+
+use links::{Link, Links};
 
 pub const ROOT: u64 = 1;
 
@@ -50,8 +53,7 @@ type Held = (Arc<dyn Pin>, Arc<()>);
 
 struct Node {
     key: FileKey,
-    /// Names, the most recently seen first.
-    names: Vec<Name>,
+    names: Links,
     lookups: u64,
     is_dir: bool,
     /// Its place among the forgotten nodes.
@@ -78,10 +80,10 @@ pub struct Nodes {
 #[derive(Default)]
 struct Table {
     nodes: HashMap<u64, Node>,
-    names: HashMap<Name, u64>,
+    names: HashMap<Name, Link>,
     /// The longest forgotten first.
     forgotten: BTreeMap<u64, u64>,
-    /// The place given last.
+    /// The place given last, to a forgotten node or to a name.
     last_place: u64,
     /// Let go of by who changes the table, and dropped when he has given back the lock: with its
     /// last descriptor the store frees a file that was unlinked.
@@ -149,7 +151,7 @@ impl Nodes {
             ROOT,
             Node {
                 key: root.key,
-                names: Vec::new(),
+                names: Links::default(),
                 lookups: 1,
                 is_dir: true,
                 queued: None,
@@ -199,13 +201,14 @@ impl Nodes {
             return id;
         }
         let at: Name = (parent, name.into());
-        let before = table.names.insert(at.clone(), id);
-        if let Some(other) = before.filter(|other| *other != id) {
-            table.unname(other, &at);
+        let place = table.next_place();
+        let before = table.names.insert(at.clone(), Link { id, place });
+        if let Some(other) = before.filter(|other| other.id != id) {
+            table.unname(other);
         }
         let node = table.nodes.entry(id).or_insert_with(|| Node {
             key: attr.key,
-            names: Vec::new(),
+            names: Links::default(),
             lookups: 0,
             is_dir,
             queued: None,
@@ -214,25 +217,23 @@ impl Nodes {
             attr: None,
             acl: None,
         });
+        if let Some(same) = before.filter(|before| before.id == id) {
+            node.names.remove(same.place);
+        }
         // Without generations a directory and a file after it have the same key.
-        if (node.key, node.is_dir) != (attr.key, is_dir) {
+        let is_another = (node.key, node.is_dir) != (attr.key, is_dir);
+        if is_another {
             // The number was used again: nothing known of the old file holds for the new one.
             (node.key, node.is_dir, node.pages, node.acl) = (attr.key, is_dir, 0, None);
-            let (old, pin) = (std::mem::take(&mut node.names), node.pin.take());
-            node.names.push(at.clone());
-            table.freed.extend(pin);
-            // N2: of the old file's, those that have not become another's.
-            for name in old.into_iter().filter(|name| *name != at) {
-                table.names.remove(&name);
-            }
-        } else if node.names.first() != Some(&at) {
-            // A directory has one name: whoever moved it behind our back took the old one away.
-            if is_dir {
-                node.names.clear();
-            }
-            node.names.retain(|known| *known != at);
-            node.names.insert(0, at);
+            table.freed.extend(node.pin.take());
         }
+        if is_another || is_dir {
+            // A directory has one name: whoever moved it behind our back took the old one away.
+            for name in std::mem::take(&mut node.names).iter() {
+                table.names.remove(name);
+            }
+        }
+        node.names.add(place, at);
         let node = table.nodes.get_mut(&id).expect("entered above");
         node.lookups += times;
         node.attr = is_dir.then(|| Box::new(*attr));
@@ -266,17 +267,21 @@ impl Nodes {
                 parts.iter().rev().for_each(|part| path.push(part));
                 return Some(path);
             }
-            let (parent, name) = table.nodes.get(&at)?.names.first()?;
+            let (parent, name) = table.nodes.get(&at)?.names.latest()?;
             parts.push(name);
             at = *parent;
         }
         None
     }
 
-    /// All paths of a file by the names that are known.
-    pub fn paths(&self, id: u64) -> Vec<PathBuf> {
+    /// Paths of a file by other names than this one, at most `count`.
+    pub fn others(&self, id: u64, than: (u64, &OsStr), count: usize) -> Vec<PathBuf> {
+        let than = NameRef(than.0, than.1);
         let names: Vec<Name> = match self.read().nodes.get(&id) {
-            Some(node) => node.names.clone(),
+            Some(node) => {
+                let others = node.names.iter().filter(|name| !than.equivalent(*name));
+                others.take(count).cloned().collect()
+            }
             None => Vec::new(),
         };
         let path = |(parent, name): Name| self.path(parent).map(|dir| dir.join(&*name));
@@ -294,13 +299,13 @@ impl Nodes {
     pub fn parent(&self, id: u64) -> Option<u64> {
         match id {
             ROOT => Some(ROOT),
-            _ => self.read().nodes.get(&id)?.names.first().map(|name| name.0),
+            _ => self.read().nodes.get(&id)?.names.latest().map(|name| name.0),
         }
     }
 
     pub fn child(&self, parent: u64, name: &OsStr) -> Option<Child> {
         let table = self.read();
-        let id = *table.names.get(&NameRef(parent, name))?;
+        let id = table.names.get(&NameRef(parent, name))?.id;
         let node = table.nodes.get(&id)?;
         Some(Child { id, key: node.key, is_dir: node.is_dir })
     }
@@ -320,7 +325,7 @@ impl Nodes {
         let table = self.read();
         let within = table.names.iter().filter(|((dir, _), _)| *dir == parent);
         within
-            .filter_map(|((_, name), id)| {
+            .filter_map(|((_, name), Link { id, .. })| {
                 let node = table.nodes.get(id)?;
                 Some((name.clone(), Child { id: *id, key: node.key, is_dir: node.is_dir }))
             })
@@ -352,8 +357,8 @@ impl Nodes {
     /// The name is gone.
     pub fn unlink(&self, parent: u64, name: &OsStr) {
         let mut table = self.write();
-        if let Some((at, id)) = table.names.remove_entry(&NameRef(parent, name)) {
-            table.unname(id, &at);
+        if let Some(link) = table.names.remove(&NameRef(parent, name)) {
+            table.unname(link);
         }
     }
 
@@ -363,14 +368,16 @@ impl Nodes {
         let to: Name = (to.0, to.1.into());
         let moved = table.names.remove(&from);
         let other = table.names.remove(&to);
-        if let Some(id) = moved {
-            table.swap_name(id, &from, &to);
+        if let Some(link) = moved {
+            table.call(link, to);
         }
-        if let Some(id) = other.filter(|id| moved != Some(*id)) {
-            match exchange {
-                true => table.swap_name(id, &to, &from),
-                false => table.unname(id, &to),
+        match other {
+            Some(other) if moved.is_some_and(|moved| moved.id == other.id) => {
+                table.forget_name(other);
             }
+            Some(other) if exchange => table.call(other, from),
+            Some(other) => table.unname(other),
+            None => {}
         }
     }
 
@@ -400,24 +407,38 @@ impl Table {
     /// The node of a file by the name it is known by best.
     fn known_as(&mut self, id: u64, name: &NameRef<'_>) -> Option<&mut Node> {
         let node = self.nodes.get_mut(&id)?;
-        node.names.first().is_some_and(|first| name.equivalent(first)).then_some(node)
+        node.names.latest().is_some_and(|latest| name.equivalent(latest)).then_some(node)
     }
 
-    fn unname(&mut self, id: u64, name: &Name) {
-        if let Some(node) = self.nodes.get_mut(&id) {
-            node.names.retain(|known| known != name);
-            if !node.names.is_empty() {
-                self.freed.extend(node.pin.take()); // Its other name keeps the number.
-            }
-            self.settle(id);
+    fn next_place(&mut self) -> u64 {
+        self.last_place += 1;
+        self.last_place
+    }
+
+    fn forget_name(&mut self, link: Link) {
+        if let Some(node) = self.nodes.get_mut(&link.id) {
+            node.names.remove(link.place);
         }
     }
 
-    fn swap_name(&mut self, id: u64, from: &Name, to: &Name) {
-        if let Some(node) = self.nodes.get_mut(&id) {
-            node.names.retain(|known| known != from && known != to);
-            node.names.insert(0, to.clone());
-            self.names.insert(to.clone(), id);
+    /// A name that is out of `names` is gone.
+    fn unname(&mut self, link: Link) {
+        if let Some(node) = self.nodes.get_mut(&link.id) {
+            node.names.remove(link.place);
+            if !node.names.is_empty() {
+                self.freed.extend(node.pin.take()); // Its other name keeps the number.
+            }
+            self.settle(link.id);
+        }
+    }
+
+    /// What was called so, by a name that is out of `names`, has this one now.
+    fn call(&mut self, link: Link, name: Name) {
+        let place = self.next_place();
+        if let Some(node) = self.nodes.get_mut(&link.id) {
+            node.names.remove(link.place);
+            node.names.add(place, name.clone());
+            self.names.insert(name, Link { place, ..link });
         }
     }
 
@@ -450,8 +471,8 @@ impl Table {
         while self.nodes.len() > max {
             let Some((_, id)) = self.forgotten.pop_first() else { return };
             let node = self.nodes.remove(&id).expect("N3: what is forgotten is there");
-            for name in node.names {
-                self.names.remove(&name);
+            for name in node.names.iter() {
+                self.names.remove(name);
             }
         }
     }
@@ -526,6 +547,60 @@ mod tests {
         assert_eq!(n.count(), 1);
     }
 
+    /// Names come, move, change places and go in any order, and each is found.
+    // S-1
+    #[test]
+    fn the_names_of_a_file_are_those_that_it_has() {
+        let names: Vec<String> = (0..5).map(|n| format!("n{n}")).collect();
+        let mut model: HashMap<&str, u64> = HashMap::new();
+        let n = nodes(100);
+        let mut random = 7_u64;
+        let mut next = |below: u64| {
+            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (random >> 33) % below
+        };
+        for step in 0..20_000 {
+            let (a, b) = (&*names[next(5) as usize], &*names[next(5) as usize]);
+            let id = 10 + next(2);
+            match next(4) {
+                0 | 1 => {
+                    n.remember(ROOT, a.as_ref(), &attr(id, FileKind::File), 1);
+                    model.insert(a, id);
+                }
+                2 => {
+                    n.unlink(ROOT, a.as_ref());
+                    model.remove(a);
+                }
+                _ if model.contains_key(a) && model.get(a) != model.get(b) => {
+                    let exchange = model.contains_key(b) && next(2) == 0;
+                    n.rename((ROOT, a.as_ref()), (ROOT, b.as_ref()), exchange);
+                    let (moved, other) = (model.remove(a).unwrap(), model.remove(b));
+                    model.insert(b, moved);
+                    if let (true, Some(other)) = (exchange, other) {
+                        model.insert(a, other);
+                    }
+                }
+                _ => {}
+            }
+            for name in &names {
+                let found = n.child(ROOT, name.as_ref()).map(|child| child.id);
+                assert_eq!(found, model.get(&**name).copied(), "{step}: {name}");
+            }
+            for id in [10, 11] {
+                let mut has = n.others(id, (ROOT, "".as_ref()), 9);
+                has.sort();
+                let mut wanted: Vec<PathBuf> = model
+                    .iter()
+                    .filter(|(_, of)| **of == id)
+                    .map(|(name, _)| name.into())
+                    .collect();
+                wanted.sort();
+                assert_eq!(has, wanted, "{step}: {id}");
+            }
+            assert_invariants(&n);
+        }
+    }
+
     struct NoPin;
 
     impl Pin for NoPin {
@@ -544,8 +619,11 @@ mod tests {
     /// Looks at what N2 to N4 say.
     fn assert_invariants(n: &Nodes) {
         let table = n.read();
-        for (name, id) in &table.names {
-            assert!(table.nodes[id].names.contains(name), "N2: {name:?}");
+        let listed: usize = table.nodes.values().map(|node| node.names.iter().count()).sum();
+        assert_eq!(table.names.len(), listed, "N2");
+        for (name, link) in &table.names {
+            let mut of_node = table.nodes[&link.id].names.iter();
+            assert!(of_node.any(|known| known == name), "N2: {name:?}");
         }
         for (id, node) in table.nodes.iter().filter(|(id, _)| **id != ROOT) {
             let is_forgotten = node.lookups == 0 && !node.names.is_empty();

@@ -314,3 +314,32 @@ fn a_flush_in_the_middle_of_a_rename_finds_no_conflict() {
     bed.starts_with_mine("moved");
     abandon(bed.engine);
 }
+
+/// Only so many names of a file are on record; the bytes are not lost with the last of those.
+// S-5
+#[test]
+fn dirty_bytes_outlive_all_the_names_that_are_known() {
+    const NAMES: usize = 100;
+    let store = MemStore::new();
+    let media = Arc::new(CrashMedia::default());
+    let engine = start(media, Arc::new(store.clone()), "names", Config::default(), patient());
+    let engine = engine.expect("new");
+    let name = |n: usize| format!("n{n:03}");
+    let (file, attr) = engine.create(Path::new(&name(0)), &NEW).expect("an empty store");
+    engine.write(&file, 0, &[7; LEN]).expect("room");
+    engine.close(&file);
+    for n in 1..NAMES {
+        engine.link(named(Path::new(&name(0)), &attr), Path::new(&name(n))).expect("it is there");
+    }
+    for n in 0..NAMES - 1 {
+        engine.unlink(named(Path::new(&name(n)), &attr)).expect("it is there");
+    }
+    let left = store.stat(Path::new(&name(NAMES - 1))).expect("its last name");
+    assert_eq!((left.key, left.nlink), (attr.key, 1));
+    engine.flush(&[], &Progress::default());
+    let mut bytes = vec![0; LEN + 1];
+    let last = store.open(Path::new(&name(NAMES - 1)), Access::Read).expect("its last name");
+    assert_eq!(last.read_at(&mut bytes, 0).expect("a sound store"), LEN);
+    assert_eq!(bytes[..LEN], [7; LEN]);
+    abandon(engine);
+}

@@ -10,6 +10,10 @@ use super::{Entry, Make, Vfs};
 use crate::control;
 use crate::nodes::Hold;
 
+/// So many other names the engine is told of when one goes: one is enough to find the file by, if
+/// nobody takes it away behind our back.
+const TAUGHT: usize = 4;
+
 impl Vfs {
     /// Creates a directory, symbolic link, FIFO, socket, device or plain file without opening it.
     pub fn make(&self, parent: u64, name: &OsStr, new: New, what: &Make) -> Result<Entry> {
@@ -37,7 +41,7 @@ impl Vfs {
         let _tree = self.tree();
         let path = self.below(parent, name)?;
         let (key, is_dir) = self.named(parent, name, &path)?;
-        self.teach_names(key);
+        self.teach_names(key, (parent, name));
         let _hold = self.hold(key, &path);
         self.engine.unlink(Named { path: &path, key, is_dir })?;
         self.nodes.unlink(parent, name);
@@ -57,11 +61,11 @@ impl Vfs {
         Some(self.nodes.hold(id, pin))
     }
 
-    /// Before a name goes, the engine must know the others.
-    pub(super) fn teach_names(&self, key: FileKey) {
-        let paths = self.nodes.paths(self.nodes.id_of(key));
-        if paths.len() > 1 {
-            self.engine.learn_names(key, paths);
+    /// Before a name goes, the engine must know others, if there are any.
+    pub(super) fn teach_names(&self, key: FileKey, going: (u64, &OsStr)) {
+        let others = self.nodes.others(self.nodes.id_of(key), going, TAUGHT);
+        if !others.is_empty() {
+            self.engine.learn_names(key, others);
         }
     }
 
@@ -95,7 +99,7 @@ impl Vfs {
         let mut _hold = None;
         if let Some((key, is_dir)) = over {
             if !is_dir {
-                self.teach_names(key);
+                self.teach_names(key, to);
             }
             _hold = self.hold(key, &new);
         }
