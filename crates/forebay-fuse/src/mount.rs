@@ -51,6 +51,8 @@ pub struct MountOptions {
     /// Everybody may use the mount; the kernel checks permissions.
     pub allow_other: bool,
     pub read_only: bool,
+    /// No program is started from the mount.
+    pub no_exec: bool,
     pub passthrough: Passthrough,
     pub transport: Transport,
     /// Let the kernel keep written bytes before they reach us. Faster for small buffered writes;
@@ -334,6 +336,9 @@ fn mount_directly(options: &MountOptions) -> io::Result<OwnedFd> {
     if options.read_only {
         flags |= MountFlags::RDONLY;
     }
+    if options.no_exec {
+        flags |= MountFlags::NOEXEC;
+    }
     let data = std::ffi::CString::new(data).expect("no NUL in numbers and words");
     let (source, at) = (&*options.source, &options.mountpoint);
     rustix::mount::mount(source, at, "fuse.forebay", flags, &*data)?;
@@ -353,6 +358,9 @@ fn mount_by_helper(options: &MountOptions) -> io::Result<OwnedFd> {
     }
     if options.read_only {
         words.push_str(",ro");
+    }
+    if options.no_exec {
+        words.push_str(",noexec");
     }
     let helper = Command::new("fusermount3")
         .arg("-o")

@@ -50,7 +50,8 @@ const TAKEN: &[&str] = &[
 ];
 
 /// The same with a value.
-const TAKEN_WITH_VALUE: &[&str] = &["x-", "X-", "comment=", "uhelper=", "helper=", "subtype="];
+const TAKEN_WITH_VALUE: &[&str] =
+    &["x-", "X-", "comment=", "user=", "uhelper=", "helper=", "subtype="];
 
 /// A call by mount(8), which wants exit codes of its own.
 pub struct Call {
@@ -242,6 +243,14 @@ mod tests {
         assert_eq!(called(line).unwrap().unwrap(), words);
     }
 
+    /// What mount(8) makes of the option `user`.
+    #[test]
+    fn a_mount_by_a_user_starts_no_programs() {
+        let line = "mount.forebay /s /m -o rw,nosuid,nodev,noexec,user=bob,tier=/t";
+        let words = called(line).unwrap().unwrap();
+        assert_eq!(words, ["mount", "/s", "/m", "--tier", "/t", "--noexec"]);
+    }
+
     #[test]
     fn a_name_stands_for_a_section() {
         let words = called("mount.forebay home /mnt -o defaults").unwrap().unwrap();
@@ -260,7 +269,7 @@ mod tests {
         assert!(wrong("mount.forebay /s /m").contains("tier=DIR"));
         assert!(wrong("mount.forebay /s /m -o teir=/t,tier=/t").contains("did you mean tier?"));
         assert!(wrong("mount.forebay /s /m -o tier=/t,max-age").contains("max-age=VALUE"));
-        assert!(wrong("mount.forebay /s /m -o tier=/t,noexec").contains("noexec"));
+        assert!(wrong("mount.forebay /s /m -o tier=/t,sync").contains("sync"));
         assert!(wrong("mount.forebay /s").contains("DEVICE DIR"));
     }
 

@@ -159,19 +159,22 @@ fn mount_calls_are_understood() {
         finish(Command::new(program).args(words), PATIENCE)
     };
     let (backing, at) = (text(&spot.backing), text(&spot.at));
-    let options =
-        format!("rw,_netdev,nofail,x-systemd.automount,max-age=9s,tier={}", text(&spot.tier));
+    let ours = format!("max-age=9s,noexec,tier={}", text(&spot.tier));
+    let options = format!("rw,_netdev,nofail,x-systemd.automount,{ours}");
     for helper in ["mount.fuse.forebay", ""] {
         run(helper, &[backing, at, "-o", &options]).ok();
         let age = forebay(&["get", at, "max-age"]).ok().stdout;
         assert_eq!(age.trim(), "9s", "{helper}");
         fs::write(spot.at.join("f"), helper).unwrap();
+        let table = fs::read_to_string("/proc/self/mounts").unwrap();
+        let line = table.lines().find(|line| line.contains(at)).expect("a line of its own");
+        assert!(line.contains("noexec"), "{line}");
         run("umount.fuse.forebay", &[at]).ok();
         assert_eq!(fs::read_to_string(spot.backing.join("f")).unwrap(), helper);
     }
     // The exit codes of mount(8): 1 for a mistake, 32 for a mount that failed.
-    let wrong = run("mount.fuse.forebay", &[backing, at, "-o", "tier=/x,noexec"]).expect(1);
-    assert!(wrong.stderr.contains("noexec"), "{wrong:#?}");
+    let wrong = run("mount.fuse.forebay", &[backing, at, "-o", "tier=/x,sync"]).expect(1);
+    assert!(wrong.stderr.contains("sync"), "{wrong:#?}");
     run("mount.fuse.forebay", &[backing, at, "-f", "-o", "tier=/nowhere"]).ok();
     assert!(!is_mounted(&spot.at), "a fake one");
 }

@@ -201,7 +201,9 @@ fn save(args: &Save) -> Result<()> {
     let (lasting, passing): (Vec<&Value>, Vec<&Value>) =
         rules.into_iter().partition(|rule| rule["pid"].is_null());
     for rule in &lasting {
-        say(format!("{head}\n{}", toml_of(rule)));
+        say(&head);
+        toml_of(rule).lines().for_each(say);
+        say("");
     }
     for rule in passing {
         note!("left out, since it is for one process: {}", rule["name"]);

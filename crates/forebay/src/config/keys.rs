@@ -105,6 +105,7 @@ pub const KEYS: &[Key] = &[
          (write-through), or at once and past the fast tier (write-around)",
     ),
     fixed("read-only", Type::Bool, "false", "Refuse every change"),
+    fixed("noexec", Type::Bool, "false", "Start no program from the mount"),
     live(
         "tier-size",
         Type::SizeOrAuto,

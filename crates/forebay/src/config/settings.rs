@@ -29,6 +29,7 @@ pub struct Settings {
 
 #[derive(Debug, Clone)]
 pub struct MountSettings {
+    pub no_exec: bool,
     pub passthrough: Passthrough,
     pub transport: Transport,
     pub kernel_writeback: bool,
@@ -67,6 +68,7 @@ impl Settings {
             },
             tunables,
             mount: MountSettings {
+                no_exec: flag(at("noexec")),
                 passthrough: passthrough(word(at("passthrough"))),
                 transport: transport(word(at("transport"))),
                 kernel_writeback: flag(at("kernel-writeback")),

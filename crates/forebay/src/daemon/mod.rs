@@ -218,6 +218,7 @@ impl Daemon {
             source: mounts::source(&self.places.tier),
             allow_other: rustix::process::geteuid().is_root(),
             read_only: self.settings.engine.read_only,
+            no_exec: mount.no_exec,
             passthrough: self.passthrough(&*backing),
             transport: mount.transport,
             kernel_writeback: mount.kernel_writeback,
