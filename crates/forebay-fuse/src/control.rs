@@ -13,11 +13,32 @@ pub trait ControlDir: Send + Sync + 'static {
     fn write(&self, path: &str, data: &[u8]) -> Result<()>;
 }
 
-/// A file in `.forebay/`: its path below it, and whether root may write to it.
+/// A file in `.forebay/`: its path below it, and who may do what with it.
 #[derive(Debug, Clone)]
 pub struct ControlEntry {
     pub path: String,
-    pub writable: bool,
+    pub access: ControlAccess,
+}
+
+/// The kernel holds everybody to it, as to the mode of any file; the owner is whoever mounted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ControlAccess {
+    /// Everybody reads it: there are no names of files in it.
+    Everybody,
+    /// Everybody reads it, its owner writes to it.
+    Setting,
+    /// Its owner reads it.
+    Owner,
+}
+
+impl ControlAccess {
+    fn mode(self) -> u32 {
+        match self {
+            ControlAccess::Everybody => 0o444,
+            ControlAccess::Setting => 0o644,
+            ControlAccess::Owner => 0o400,
+        }
+    }
 }
 
 pub const NAME: &str = ".forebay";
@@ -43,27 +64,28 @@ struct Item {
     path: String,
     parent: u64,
     kind: FileKind,
-    writable: bool,
+    access: ControlAccess,
 }
 
 impl Control {
     pub fn new(dir: Arc<dyn ControlDir>) -> Control {
         let mut control = Control { dir, nodes: Vec::new() };
-        control.enter("", BASE, FileKind::Dir, false);
+        control.enter("", BASE, FileKind::Dir, ControlAccess::Everybody);
         for entry in control.dir.entries() {
             let mut parent = BASE;
             if let Some((above, _)) = entry.path.rsplit_once('/') {
+                let made = ControlAccess::Everybody;
                 parent = control
                     .find(above)
-                    .unwrap_or_else(|| control.enter(above, BASE, FileKind::Dir, false));
+                    .unwrap_or_else(|| control.enter(above, BASE, FileKind::Dir, made));
             }
-            control.enter(&entry.path, parent, FileKind::File, entry.writable);
+            control.enter(&entry.path, parent, FileKind::File, entry.access);
         }
         control
     }
 
-    fn enter(&mut self, path: &str, parent: u64, kind: FileKind, writable: bool) -> u64 {
-        self.nodes.push(Item { path: path.into(), parent, kind, writable });
+    fn enter(&mut self, path: &str, parent: u64, kind: FileKind, access: ControlAccess) -> u64 {
+        self.nodes.push(Item { path: path.into(), parent, kind, access });
         BASE + self.nodes.len() as u64 - 1
     }
 
@@ -105,11 +127,7 @@ impl Control {
     pub fn attr(&self, id: u64) -> Result<Attr> {
         let item = self.item(id)?;
         let is_dir = item.kind == FileKind::Dir;
-        let mode = match (is_dir, item.writable) {
-            (true, _) => 0o555,
-            (false, true) => 0o644,
-            (false, false) => 0o444,
-        };
+        let mode = if is_dir { 0o555 } else { item.access.mode() };
         let now = std::time::SystemTime::now();
         let now = now.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let now = Timestamp { sec: now.as_secs() as i64, nsec: 0 };
@@ -147,10 +165,10 @@ impl Control {
     /// A value is written whole: what comes later in a file is a part of one.
     pub fn write(&self, id: u64, offset: u64, data: &[u8]) -> Result<()> {
         let item = self.item(id)?;
-        match item.writable {
-            true if offset > 0 => Err(Error::os(libc::EINVAL, item.path.clone())),
-            true => self.dir.write(&item.path, data),
-            false => Err(Error::os(libc::EACCES, item.path.clone())),
+        match item.access {
+            ControlAccess::Setting if offset > 0 => Err(Error::os(libc::EINVAL, item.path.clone())),
+            ControlAccess::Setting => self.dir.write(&item.path, data),
+            _ => Err(Error::os(libc::EACCES, item.path.clone())),
         }
     }
 

@@ -17,6 +17,6 @@ mod usage;
 mod verbs;
 pub mod vfs;
 
-pub use control::{ControlDir, ControlEntry};
+pub use control::{ControlAccess, ControlDir, ControlEntry};
 pub use mount::{Mount, MountOptions, Passthrough, Transport};
 pub use usage::{Process, Sums, Used};

@@ -14,6 +14,7 @@ mod moment;
 mod mounts;
 mod nearest;
 mod pulse;
+mod rights;
 mod signals;
 mod ui;
 mod units;

@@ -236,21 +236,56 @@ pub fn sharing(tier: &Path) -> u64 {
     others.map(|(_, other)| other).collect::<BTreeSet<_>>().len() as u64
 }
 
-/// Names the mount that a tier is in use by, where `error` says that it is and the mount is seen.
-pub fn name_user(tier: &Path, error: Error) -> Error {
-    let in_use = error.kind() == Kind::WrongTier && error.to_string().contains("is in use");
+/// What is wanted of a tier that turns out to be in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wish {
+    Mount,
+    Check,
+    Recover,
+}
+
+impl Wish {
+    /// What to do instead; `at` is the mount that uses the tier, where it is seen.
+    fn instead(self, at: Option<&str>) -> String {
+        let place = at.unwrap_or("MOUNTPOINT");
+        match (self, at) {
+            (Wish::Mount, Some(at)) => {
+                format!("end that with `forebay umount {at}`, or give --tier another directory")
+            }
+            (Wish::Mount, None) => {
+                "unmount that one first, or give --tier another directory".into()
+            }
+            (Wish::Check, _) => format!(
+                "`forebay status {place}` tells what is dirty in it, `forebay umount {place}` frees \
+                 it for a check"
+            ),
+            (Wish::Recover, _) => format!(
+                "`forebay flush --wait {place}` brings home what is dirty in it, and so does \
+                 `forebay umount {place}`"
+            ),
+        }
+    }
+}
+
+/// Names the mount that a tier is in use by, where `error` says that it is and the mount is seen,
+/// and what to do.
+pub fn name_user(tier: &Path, error: Error, wish: Wish) -> Error {
+    if error.kind() != Kind::WrongTier || !error.to_string().contains("is in use") {
+        return error;
+    }
     let mounts = Mounts::read().unwrap_or_default();
     let tier = tier.canonicalize().unwrap_or_else(|_| tier.into());
-    let user = mounts.ours().find(|(_, of)| *of == tier).filter(|_| in_use);
-    let Some((at, _)) = user else { return error };
+    let Some((at, _)) = mounts.ours().find(|(_, of)| *of == tier) else {
+        return Error::new(Kind::WrongTier, format!("{error}: {}", wish.instead(None)));
+    };
     let pid = Client::new(&tier).daemon_pid();
     let pid = pid.map_or(String::new(), |pid| format!(" (pid {})", pid.as_raw_nonzero()));
-    let (tier, at) = (tier.display(), at.display());
-    let message = format!(
-        "the tier {tier} is in use by the mount at {at}{pid}: end that with `forebay umount {at}`, \
-         or give --tier another directory"
-    );
-    Error::new(Kind::WrongTier, message)
+    let (tier, at) = (tier.display(), at.display().to_string());
+    let instead = wish.instead(Some(&at));
+    Error::new(
+        Kind::WrongTier,
+        format!("the tier {tier} is in use by the mount at {at}{pid}: {instead}"),
+    )
 }
 
 /// Processes with something open, mapped, running or working below a directory, at most `max`,

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use forebay_backing::Result;
 use serde_json::json;
 
+use crate::mounts::{Wish, name_user};
+use crate::rights;
 use crate::ui::{say, say_json};
 use crate::units::{counted, human_size};
 use crate::wire::WirePath;
@@ -30,7 +32,9 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<u8> {
-    let report = forebay_engine::check(&args.tier)?;
+    rights::act_as_owner_of(&args.tier)?;
+    let report = forebay_engine::check(&args.tier)
+        .map_err(|error| name_user(&args.tier, error, Wish::Check))?;
     let exit_code = u8::from(!report.ok || !report.problems.is_empty());
     if args.json {
         let dirty: Vec<WirePath> = report.dirty.iter().map(|path| path.as_path().into()).collect();

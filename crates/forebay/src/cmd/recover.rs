@@ -15,7 +15,8 @@ use super::job::tell_failures;
 use super::trial::TrialArgs;
 use crate::config::{ConfigFlags, Settings, keys};
 use crate::daemon;
-use crate::mounts::{Mounts, name_user};
+use crate::mounts::{Mounts, Wish, name_user};
+use crate::rights;
 use crate::signals;
 use crate::ui::progress::{Line, Sample};
 use crate::ui::{note, say, say_json};
@@ -118,6 +119,7 @@ pub fn run(args: &Args) -> Result<u8> {
 fn recover(args: &Args) -> Result<Recovered> {
     daemon::lift_file_size_limit();
     let settings = args.config.load()?;
+    rights::act_as_owner_of(&args.tier)?;
     let owner = Tier::owner(&args.tier)?;
     let backing = args.backing.as_deref().unwrap_or(&owner.path);
     match &args.to {
@@ -129,7 +131,7 @@ fn recover(args: &Args) -> Result<Recovered> {
 fn bring_home(args: &Args, settings: Settings, backing: &Path) -> Result<Recovered> {
     let store = open_backing(backing, args, Access::ReadWrite)?;
     let tier = Tier::open(&args.tier, &identified(&*store, backing)?)
-        .map_err(|error| name_user(&args.tier, error))?;
+        .map_err(|error| name_user(&args.tier, error, Wish::Recover))?;
     let held = daemon::held_in(&tier);
     let (engine, _holds) =
         Engine::start_holding(tier, store, settings.engine, settings.tunables, &held)?;
@@ -160,7 +162,7 @@ fn rescue(args: &Args, target: &DirStore, backing: &Path) -> Result<Recovered> {
     let salvaged = watched(&progress, || {
         forebay_engine::salvage(&args.tier, store.as_deref(), target, &progress)
     });
-    let salvaged = salvaged.map_err(|error| name_user(&args.tier, error))?;
+    let salvaged = salvaged.map_err(|error| name_user(&args.tier, error, Wish::Recover))?;
     Recovered::salvaged(salvaged, &args.tier)
 }
 

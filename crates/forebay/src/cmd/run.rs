@@ -1,14 +1,16 @@
 //! `forebay run`: a mount for the life of one command.
 
-use std::ffi::OsString;
+use std::ffi::{CString, OsString};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use forebay_backing::{Error, Result};
+use forebay_backing::{Error, Kind, Result};
 use forebay_engine::KeepDirty;
+use forebay_engine::way::{self, Demand};
 
 use super::job::tell_failures;
 use super::trial::TrialArgs;
@@ -116,9 +118,29 @@ impl Spot {
         if let Some(path) = given {
             return Ok(Spot { path: path.into(), ours: false });
         }
-        let path = std::env::temp_dir().join(format!("forebay-run-{}", std::process::id()));
-        std::fs::create_dir(&path).map_err(|e| Error::io(e, path.display().to_string()))?;
+        let path = temporary(&std::env::temp_dir())?;
         Ok(Spot { path, ours: true })
+    }
+}
+
+/// A new directory of our own that nobody else can exchange.
+fn temporary(parent: &Path) -> Result<PathBuf> {
+    let template = parent.join("forebay-run-XXXXXX");
+    let unfit = |e: Error| {
+        Error::new(Kind::Usage, "no place for the mount: name one with --mountpoint").with_source(e)
+    };
+    way::walk(&template, Demand::Fixed).map_err(unfit)?;
+    let name = CString::new(template.into_os_string().into_vec())
+        .map_err(|e| Error::io(e.into(), "TMPDIR"))?;
+    let name = name.into_raw();
+    // SAFETY: a string of our own that ends in NUL, which the call changes in place, mode 0700.
+    let made = unsafe { libc::mkdtemp(name) };
+    let failed = std::io::Error::last_os_error();
+    // SAFETY: it comes from `into_raw`, and has the length it had.
+    let name = unsafe { CString::from_raw(name) };
+    match made.is_null() {
+        true => Err(Error::io(failed, parent.display().to_string())),
+        false => Ok(PathBuf::from(OsString::from_vec(name.into_bytes()))),
     }
 }
 
@@ -338,6 +360,18 @@ fn tell(all: &Flushed, at_end: &Flushed, took: Duration, waited: Duration) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_temporary_mount_point_is_new_closed_and_in_a_safe_place() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let made = [temporary(dir.path()).unwrap(), temporary(dir.path()).unwrap()];
+        assert_ne!(made[0], made[1]);
+        assert_eq!(made[0].metadata().unwrap().permissions().mode() & 0o777, 0o700);
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+        let error = temporary(dir.path()).unwrap_err();
+        assert!(error.to_string().contains("--mountpoint"), "{error}");
+    }
 
     #[test]
     fn the_exit_code_is_the_one_a_shell_would_tell() {

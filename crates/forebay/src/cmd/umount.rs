@@ -15,6 +15,7 @@ use super::job::{tell_failures, watch};
 use crate::http::Client;
 use crate::mounts::{Mounts, Place, users_of};
 use crate::pulse;
+use crate::rights;
 use crate::ui::{note, say, say_json};
 use crate::units::{counted, human_secs, human_size, parse_duration};
 use crate::wire::{Job, Leave};
@@ -231,11 +232,9 @@ impl Left {
     fn look(tier: &Path) -> Left {
         let deadline = Instant::now() + END_PATIENCE;
         loop {
-            match forebay_engine::check(tier) {
-                Ok(found) if found.dirty_bytes + found.dirty_files == 0 => return Left::Nothing,
-                Ok(found) => {
-                    return Left::Dirty { files: found.dirty_files, bytes: found.dirty_bytes };
-                }
+            match rights::dirty_in(tier) {
+                Ok(found) if found.bytes + found.files == 0 => return Left::Nothing,
+                Ok(found) => return Left::Dirty { files: found.files, bytes: found.bytes },
                 // The dying daemon's hold on it is the last that goes.
                 Err(error) if is_held(&error) && Instant::now() < deadline => {
                     thread::sleep(LOOK_AGAIN);

@@ -2,7 +2,7 @@
 //! `cat` and `echo`.
 
 use forebay_backing::{Error, Result};
-use forebay_fuse::{ControlDir, ControlEntry};
+use forebay_fuse::{ControlAccess, ControlDir, ControlEntry};
 use serde_json::Value;
 
 use super::Daemon;
@@ -13,20 +13,26 @@ use crate::ui::plain::Plain;
 impl ControlDir for Daemon {
     fn entries(&self) -> Vec<ControlEntry> {
         let views = ["status", "stats", "status.json", "stats.json"];
-        let views = views.map(|path| ControlEntry { path: path.into(), writable: false });
+        let views = views.map(|path| (path, ControlAccess::Everybody)).into_iter();
+        let views = views.chain([("names.json", ControlAccess::Owner)]);
+        let views = views.map(|(path, access)| ControlEntry { path: path.into(), access });
         let keys = KEYS.iter().map(|key| ControlEntry {
             path: format!("config/{}", key.name),
-            writable: key.change == Change::Live,
+            access: match key.change {
+                Change::Live => ControlAccess::Setting,
+                _ => ControlAccess::Everybody,
+            },
         });
-        views.into_iter().chain(keys).collect()
+        views.chain(keys).collect()
     }
 
     fn read(&self, path: &str) -> Vec<u8> {
         let text = match path {
-            "status" => lines(&self.status_json()),
-            "stats" => lines(&self.stats_json()),
-            "status.json" => format!("{:#}\n", self.status_json()),
-            "stats.json" => format!("{:#}\n", self.stats_json()),
+            "status" => lines(&figures(self.status_json())),
+            "stats" => lines(&figures(self.stats_json())),
+            "status.json" => format!("{:#}\n", figures(self.status_json())),
+            "stats.json" => format!("{:#}\n", figures(self.stats_json())),
+            "names.json" => format!("{:#}\n", self.names_json()),
             _ => path.strip_prefix("config/").map_or_else(String::new, |name| self.setting(name)),
         };
         text.into_bytes()
@@ -42,11 +48,36 @@ impl ControlDir for Daemon {
 }
 
 impl Daemon {
+    /// What [`figures`] leaves out.
+    fn names_json(&self) -> Value {
+        let (status, stats) = (self.status_json(), self.stats_json());
+        serde_json::json!({
+            "troubles": status["troubles"],
+            "problems": status["recovery"]["problems"],
+            "busiest_files": stats["busiest_files"],
+            "processes": stats["processes"],
+        })
+    }
+
     fn setting(&self, name: &str) -> String {
         let now = tunable(&self.engine.tunables(), name);
         let value = now.or_else(|| self.settings.value(name).cloned());
         value.map_or_else(String::new, |value| format!("{value}\n"))
     }
+}
+
+/// Lists that name files and programs, which somebody may have put where others cannot look.
+const NAMING: [&str; 4] = ["troubles", "problems", "busiest_files", "processes"];
+
+/// With the lengths of those lists in their place.
+fn figures(mut json: Value) -> Value {
+    for (name, value) in json.as_object_mut().into_iter().flatten() {
+        *value = match value.take() {
+            Value::Array(items) if NAMING.contains(&name.as_str()) => items.len().into(),
+            other => figures(other),
+        };
+    }
+    json
 }
 
 /// One `name value` line for each scalar; nested names are joined by dots.
@@ -85,5 +116,15 @@ mod tests {
             "a": 1, "b": { "c": "x\ny", "d": null }, "e": [{ "f": true }],
         });
         assert_eq!(lines(&json), "a 1\nb.c x\\ny\nb.d -\ne.0.f true\n");
+    }
+
+    #[test]
+    fn lists_that_name_something_become_their_lengths() {
+        let json = serde_json::json!({
+            "troubles": [{ "path": "x" }], "ages": [1, 2], "recovery": { "problems": ["x: gone"] },
+        });
+        let expected =
+            serde_json::json!({ "troubles": 1, "ages": [1, 2], "recovery": { "problems": 1 } });
+        assert_eq!(figures(json), expected);
     }
 }

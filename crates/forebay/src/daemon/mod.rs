@@ -16,6 +16,7 @@ mod readings;
 mod saved;
 mod stack;
 mod statistics;
+mod strangers;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32};
@@ -139,8 +140,8 @@ fn assemble(plan: Plan, events: Sender<Event>, background: bool) -> Result<Arc<D
     let access = if settings.engine.read_only { Access::Read } else { Access::ReadWrite };
     let stack = stack::open(&places.backing, &places.tier, access, &trial)?;
     let owner = TierOwner { path: places.backing.clone(), identity: stack.store.identity()? };
-    let tier =
-        Tier::open(&places.tier, &owner).map_err(|error| mounts::name_user(&places.tier, error))?;
+    let tier = Tier::open(&places.tier, &owner)
+        .map_err(|error| mounts::name_user(&places.tier, error, mounts::Wish::Mount))?;
     let run = tier.run();
     start_log(&settings, &run, background)?;
     let (jobs, unfinished) = Jobs::load(run.clone());
@@ -277,6 +278,7 @@ impl Daemon {
         }
         notes.extend(self.short_of(self.settings.tunables.tier_size));
         notes.extend(found.problems.iter().cloned());
+        notes.extend(strangers::notes(&self.places));
         for note in &notes {
             tracing::warn!("{note}");
         }
