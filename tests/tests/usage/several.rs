@@ -65,6 +65,9 @@ fn one_file_describes_several_mounts() {
     let config = write_config(&bed, &config);
     let mount =
         |words: &[&str]| forebay(&[&["mount"], words, &["--config", text(&config)]].concat());
+    let show = ["config", "show", "--mount", "two", "--json", "--config", text(&config)];
+    let shown = forebay(&show).ok().json();
+    assert_eq!(shown["max-age"]["value"], "7s", "{shown:#}");
     mount(&["two"]).ok();
     assert!(is_mounted(&two.at) && !is_mounted(&one.at));
     assert!(mount(&["two"]).code != Some(0), "it is mounted");

@@ -12,6 +12,7 @@ const EXAMPLES: &str = "\
 Examples:
   forebay config show
   forebay config show --config trial.toml --max-age 5s
+  forebay config show --mount project
   forebay config show --json";
 
 /// Look at the configuration.
@@ -31,6 +32,10 @@ enum What {
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 struct Show {
+    /// As the mount of this name gets them.
+    #[arg(long, value_name = "NAME")]
+    mount: Option<String>,
+
     /// Print everything as JSON.
     #[arg(long)]
     json: bool,
@@ -41,7 +46,13 @@ struct Show {
 
 pub fn run(args: &Args) -> Result<u8> {
     let What::Show(show) = &args.what;
-    let settings = show.config.load()?;
+    let settings = match &show.mount {
+        None => show.config.load()?,
+        Some(name) => {
+            let file = show.config.read_file()?;
+            show.config.load_section(&file, file.section(name)?)?
+        }
+    };
     match show.json {
         true => say_json(&as_json(&settings)),
         false => lay_out(&[Align::Left; 3], &rows(&settings)).iter().for_each(say),
