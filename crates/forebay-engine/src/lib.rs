@@ -77,6 +77,7 @@ pub use check::{CheckReport, check};
 pub use config::{Config, Eviction, Marks, Tunables, Watermark, WritePolicy};
 pub use engine::Engine;
 pub use file::File;
+pub use glance::Glance;
 pub use health::Health;
 pub use io::Allocate;
 pub use names::{Facts, Named};

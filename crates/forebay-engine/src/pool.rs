@@ -64,7 +64,7 @@ impl Pool {
     }
 
     /// For work that nobody waits for, given by who may hold locks: where there is no thread for it,
-    /// it stays until more is given.
+    /// it stays until somebody [tends](Pool::tend) to it.
     pub fn leave(&self, work: impl FnOnce() + Send + 'static) {
         let _ = self.enqueue(Box::new(work));
     }
@@ -74,23 +74,31 @@ impl Pool {
         let mut queue = self.shared.queue.lock().expect("work runs outside the lock");
         queue.work.push_back(work);
         self.shared.wake.notify_one();
+        self.staff(&mut queue);
+        (queue.threads == 0).then_some(queue)
+    }
+
+    /// Makes a thread for work that was left, if none could be made then.
+    pub fn tend(&self) {
+        let mut queue = self.shared.queue.lock().expect("work runs outside the lock");
+        self.staff(&mut queue);
+    }
+
+    /// Makes one more thread if there is work for it, and if there may be and can be one.
+    fn staff(&self, queue: &mut Queue) {
         // Who was woken for earlier work counts as idle until it runs.
-        if queue.work.len() > queue.idle && queue.threads < queue.max.max(1) {
-            queue.threads += 1;
-            let shared = self.shared.clone();
-            let thread = std::thread::Builder::new().name(self.shared.name.into());
-            let work = move || {
-                run_anywhere();
-                shared.work(shared.queue.lock().expect("work runs outside the lock"), IDLE);
-            };
-            #[cfg(test)]
-            let thread = if queue.refused { thread.stack_size(1 << 60) } else { thread };
-            if thread.spawn(work).is_err() {
-                queue.threads -= 1;
-                return (queue.threads == 0).then_some(queue);
-            }
+        if queue.work.len() <= queue.idle || queue.threads >= queue.max.max(1) {
+            return;
         }
-        None
+        let shared = self.shared.clone();
+        let thread = std::thread::Builder::new().name(self.shared.name.into());
+        let work = move || {
+            run_anywhere();
+            shared.work(shared.queue.lock().expect("work runs outside the lock"), IDLE);
+        };
+        #[cfg(test)]
+        let thread = if queue.refused { thread.stack_size(1 << 60) } else { thread };
+        queue.threads += usize::from(thread.spawn(work).is_ok());
     }
 }
 
@@ -185,6 +193,22 @@ mod tests {
         pool.offer(|| panic!("nobody has time for it"));
         let queue = pool.shared.queue.lock().unwrap();
         assert_eq!((queue.threads, queue.idle, queue.work.len()), (0, 0, 0));
+    }
+
+    #[test]
+    fn what_was_left_without_a_thread_is_done_when_there_can_be_one() {
+        let pool = Pool::new("test", 4);
+        pool.shared.queue.lock().unwrap().refused = true;
+        let (tell, told) = std::sync::mpsc::channel();
+        for n in 0..3 {
+            let tell = tell.clone();
+            pool.leave(move || tell.send(n).unwrap());
+        }
+        pool.tend();
+        assert_eq!(pool.queued(), 3);
+        pool.shared.queue.lock().unwrap().refused = false;
+        pool.tend();
+        assert_eq!(told.iter().take(3).collect::<Vec<_>>(), [0, 1, 2]);
     }
 
     #[test]

@@ -62,6 +62,11 @@ impl Reaper {
         Reaper { health, pool: Pool::new("fb-close", AT_ONCE), waiting: Arc::default() }
     }
 
+    /// Sees to files that were dropped when there could be no thread to close them.
+    pub fn tend(&self) {
+        self.pool.tend();
+    }
+
     /// Waits until all that was dropped is closed, if that is within `limit`.
     pub fn rest(&self, limit: Duration) {
         let count = self.waiting.count.lock().expect("no panic inside");

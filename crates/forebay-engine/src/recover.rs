@@ -276,6 +276,7 @@ impl Engine {
             self.sweep_graveyard(GRACE);
             self.check_orphans();
             self.empty_trash();
+            self.reaper.tend();
             self.health.check_stalls(self.tune(|t| t.backing_timeout));
             if !self.health.is_available() && !probing.swap(true, Relaxed) {
                 self.clone().probe(probing.clone());

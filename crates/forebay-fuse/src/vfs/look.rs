@@ -5,8 +5,8 @@ use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
 
 use forebay_backing::{Attr, DirEntry, Error, FileKey, FileKind, Result};
-use forebay_engine::File;
 use forebay_engine::rules::Origin;
+use forebay_engine::{File, Glance};
 
 use super::{Entry, Handle, Listing, Opened, Vfs};
 use crate::control;
@@ -151,7 +151,12 @@ impl Vfs {
         let key = self.nodes.key(id).ok_or_else(away)?;
         let file = self.engine.open_cached(key).ok_or_else(away)?;
         let lane = self.engine.lane_of(&file, who);
-        self.open_as(id, file, libc::O_RDONLY, false, lane)
+        // Who answers in place of one who hangs waits for no lock that he may hold.
+        let Some(open) = Glance::new().lock(&self.open) else {
+            self.engine.close(&file);
+            return Err(away());
+        };
+        self.open_under(open, id, file, libc::O_RDONLY, false, lane)
     }
 
     pub fn forget(&self, id: u64, times: u64) {

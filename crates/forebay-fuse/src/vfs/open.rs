@@ -106,8 +106,21 @@ impl Vfs {
         fresh: bool,
         lane: Lane,
     ) -> Result<Opened> {
+        let open = self.open.lock().expect("no panic inside");
+        self.open_under(open, id, file, flags, fresh, lane)
+    }
+
+    /// The same for who has locked the table of open files.
+    pub(super) fn open_under(
+        &self,
+        mut open: MutexGuard<'_, OpenNodes>,
+        id: u64,
+        file: Arc<File>,
+        flags: i32,
+        fresh: bool,
+        lane: Lane,
+    ) -> Result<Opened> {
         let write = flags & libc::O_ACCMODE != libc::O_RDONLY;
-        let mut open = self.open.lock().expect("no panic inside");
         let node = open.entry(file.key).or_insert_with(|| OpenNode {
             file: file.clone(),
             cached: 0,
