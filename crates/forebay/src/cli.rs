@@ -36,6 +36,10 @@ pub fn shown(columns: usize) -> clap::Command {
     laid_out(root, columns).mut_subcommand("recover", cmd::recover::without_what_mounts_alone_need)
 }
 
+pub fn has_command(name: &str) -> bool {
+    Cli::command().find_subcommand(name).is_some()
+}
+
 fn laid_out(mut command: clap::Command, columns: usize) -> clap::Command {
     if let Some(text) = command.get_after_help().map(ToString::to_string) {
         command = command.after_help(prose::laid_out(&text, columns));

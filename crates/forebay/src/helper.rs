@@ -12,6 +12,7 @@ use std::process::ExitCode;
 
 use forebay_backing::{Error, Kind, Result};
 
+use crate::cli;
 use crate::config::keys::{self, Type};
 use crate::nearest::nearest;
 
@@ -86,7 +87,8 @@ pub fn exit_code(code: u8) -> ExitCode {
 /// fuse3's helper gives no subcommand: the device and the directory stand first.
 fn is_of_fuse3(args: &[OsString]) -> bool {
     let absolute = |arg: Option<&OsString>| arg.is_some_and(|arg| Path::new(arg).is_absolute());
-    absolute(args.get(1)) && args.get(2).is_some_and(|arg| arg == "-o")
+    let is_command = args.first().and_then(|arg| arg.to_str()).is_some_and(cli::has_command);
+    !is_command && absolute(args.get(1)) && args.get(2).is_some_and(|arg| arg == "-o")
 }
 
 /// `DEVICE DIR [-sfnvrw] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`, in any order.
@@ -281,6 +283,8 @@ mod tests {
         };
         assert!(!call("forebay mount /s /m --tier /t"));
         assert!(!call("forebay ls /mnt"));
+        assert!(!call("forebay mount /slow -o tier=/t"));
+        assert!(call("forebay home /mnt -o defaults"));
         assert_eq!(
             called("umount.fuse.forebay /mnt -l -t fuse.forebay").unwrap().unwrap(),
             ["umount", "/mnt"]
