@@ -6,10 +6,13 @@ use std::fs::{self, DirBuilder};
 use std::io::{Error, Read, Result, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, lchown};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use forebay_tests::acl::{self, Entry};
 use forebay_tests::user::{ROOT, User};
-use forebay_tests::{Bed, Faults, PATIENCE, Rng, Tier, is_root, proof, skip, sys, within};
+use forebay_tests::{
+    Bed, Faults, PATIENCE, Rng, Tier, is_root, proof, seed, skip, soak, sys, within,
+};
 
 const ANN: User = User { uid: 2001, gid: 3001, groups: &[3003] };
 const BOB: User = User { uid: 2002, gid: 3002, groups: &[] };
@@ -183,10 +186,22 @@ fn walk(root: &Path) -> BTreeMap<PathBuf, String> {
     found
 }
 
-fn compare(seed: u64, bits: u32, flags: &[&str]) {
+fn compare(own_seed: u64, bits: u32, flags: &[&str]) {
     if !is_root() {
         skip!("needs root");
     }
+    let deadline = soak().map(|time| Instant::now() + time);
+    let mut seed = seed(own_seed);
+    loop {
+        compare_seed(seed, bits, flags);
+        seed = seed.wrapping_add(1000);
+        if deadline.is_none_or(|at| Instant::now() > at) {
+            return;
+        }
+    }
+}
+
+fn compare_seed(seed: u64, bits: u32, flags: &[&str]) {
     const STEPS: usize = 2500;
     let bed = Bed::new(Tier::Disk);
     let plain = bed.dir("plain");
