@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
 
@@ -293,6 +293,11 @@ fn a_removed_directory_that_is_in_use_stays_itself(dir: &Path) {
         let ino = fs::metadata(&new).unwrap().ino();
         assert!(ino != removed(&one) && ino != removed(&over), "its number was given again");
     }
+    let in_use = File::open(at("new0")).unwrap();
+    fs::remove_dir(at("new0")).unwrap();
+    let changed = in_use.set_permissions(fs::Permissions::from_mode(0o500)).is_ok();
+    let mode = in_use.metadata().unwrap().mode() & 0o777;
+    assert!(!changed || mode == 0o500, "said to be changed, but {mode:o}");
     let script =
         "mkdir e1; cd e1; rmdir \"$PWD\"; mkdir ../e2; stat -c %h . && ls -a && ! mkdir in";
     assert_eq!(forebay_tests::tool_in(dir, "sh", &["-c", script]).ok().stdout.trim(), "0");

@@ -52,7 +52,11 @@ impl Vfs {
             return done;
         }
         drop(tree);
-        self.getattr(id)
+        match changes {
+            // A removed directory.
+            true => Err(Error::os(libc::ESTALE, "a name that is gone")),
+            false => self.getattr(id),
+        }
     }
 
     fn lane(&self, handle: u64) -> Option<Lane> {
