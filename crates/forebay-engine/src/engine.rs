@@ -69,6 +69,8 @@ pub struct Engine {
     pub(crate) blanks: Mutex<Vec<(FileId, Arc<dyn MediaFile>)>>,
     /// Files that a program went on writing past us when an earlier daemon died.
     pub(crate) orphans: Mutex<Vec<Arc<File>>>,
+    /// Somebody syncs the names on the store.
+    pub(crate) syncing_names: AtomicBool,
     /// Files that lost their last name a moment ago.
     pub(crate) graveyard: Mutex<Graveyard>,
     pub(crate) threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
@@ -329,9 +331,9 @@ impl Engine {
     /// Takes a file that the caller has just created through [`Engine::backing`].
     pub(crate) fn created(&self, path: &Path, attr: &Attr) -> Arc<File> {
         self.supersede(attr);
+        self.note_made(path, attr);
         let file = self.enter(path, attr);
         let mut inner = file.lock();
-        inner.state.flags.newborn = true;
         inner.live().checked = Some(Instant::now());
         drop(inner);
         file

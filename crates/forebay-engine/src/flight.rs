@@ -1,7 +1,6 @@
 //! One file on its way to the backing store: from the capture of what is dirty to what the copy
 //! means. The invariants W1 to W4 are in [`crate::flush`].
 
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -17,7 +16,6 @@ use crate::portion::{FLIGHT_BYTES, Portion};
 use crate::ranges::Ranges;
 use crate::report::Meter;
 use crate::stamps::BLOCK;
-use crate::state::Former;
 
 /// Syncing files one by one is cheaper than the whole tier up to about this many.
 const SYNC_EACH_MAX: usize = 16;
@@ -56,8 +54,6 @@ pub(crate) struct Job {
     pub base_seq: u32,
     pub cut_seq: u64,
     pub target: Mutex<Option<Arc<dyn BackingFile>>>,
-    /// The name that the sync of the backing store has made durable.
-    pub synced_name: Mutex<Option<Box<Path>>>,
     pub pieces: AtomicUsize,
     pub error: Mutex<Option<Error>>,
     pub phase: AtomicU8,
@@ -234,7 +230,6 @@ impl Engine {
             base_seq: inner.base_seq,
             cut_seq,
             target: Mutex::new(None),
-            synced_name: Mutex::new(None),
             pieces: AtomicUsize::new(1),
             error: Mutex::new(None),
             phase: AtomicU8::new(COPYING),
@@ -301,9 +296,8 @@ impl Engine {
             return;
         }
         let latch = Arc::new(Latch { left: Mutex::new(1), zero: Condvar::new() });
-        for job in &ready {
-            *job.synced_name.lock().expect("no panic inside") = job.file.path();
-        }
+        let synced = ready.iter().map(|job| job.file.key).collect();
+        let names = self.index.names(|journal| journal.of(&synced));
         let (engine, mine) = (self.clone(), latch.clone());
         let result: Arc<Mutex<Option<Result<()>>>> = Arc::default();
         let slot = result.clone();
@@ -320,6 +314,9 @@ impl Engine {
         // A sync may rightly take long: it ends with an answer, or the store counts as away.
         latch.wait(|| self.health.has_stalled_call(limit * 4) || !self.health.is_available());
         let outcome = result.lock().expect("no panic inside").take();
+        if let Some(Ok(())) = &outcome {
+            let _ = self.note_tier(self.index.retire(names));
+        }
         for job in ready {
             match &outcome {
                 Some(Ok(())) => {}
@@ -413,13 +410,11 @@ impl Engine {
         let now_ms = now_ms();
         inner.base_seq += 1;
         let before = (inner.state.clone(), inner.dirt().stamps.clone());
-        let former = self.not_synced_with(job, &inner);
         let mut landed_cut = inner.live().landed_cut;
         if job.opaque.is_some() && inner.state.flags.opaque {
             // Still open to writers we do not see: all of it stays dirty, from now.
             inner.state.base = found.version();
             inner.state.flags.flush_open = false;
-            inner.state.flags.newborn = false;
             inner.state.dirty_since = now_ms;
             let may_be_mapped = inner.live().mappable && self.media().is_memory();
             let doubt = Instant::now() + self.tune(|t| t.max_age) / 2;
@@ -439,7 +434,6 @@ impl Engine {
             // Of a write behind others nobody has told the evictor. Large holes need not go.
             self.admit(file, job.data.iter().copied());
         }
-        inner.state.former = former.filter(|_| inner.state.is_dirty() || inner.state.keeps());
         inner.dirt().trouble = None;
         crate::names::note_seen(&mut inner, looked, &found);
         if !inner.live().unlinked {
@@ -459,13 +453,6 @@ impl Engine {
         add(&self.counters.flushed_bytes, job.bytes());
         self.leave(job, inner);
         Ok(())
-    }
-
-    /// Where the file was before a rename that the sync of the backing store did not see.
-    fn not_synced_with(&self, job: &Job, inner: &Inner) -> Option<Box<Former>> {
-        let synced = job.synced_name.lock().expect("no panic inside").take()?;
-        let former = inner.state.former.clone().filter(|_| inner.state.path() != Some(&synced))?;
-        Some(Box::new(Former { path: synced, ..*former }))
     }
 
     /// Looks at the backing file while no change of names or attributes through us is under way:

@@ -18,12 +18,15 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
+use forebay_backing::Timestamp;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 
 use crate::failpoint;
-use crate::log::{self, Entry, FileId, Intent, LogFile};
+use crate::journal::{Journal, NameOp, NameRecord, Step, Told};
+use crate::log::{self, Entry, FileId, LogFile};
 use crate::media::{Media, MediaFile, Open};
 use crate::state::{Boot, FileState, Record};
+use crate::tier::Names;
 use crate::witness::{Since, Witness};
 
 const FILES: TableDefinition<u64, &[u8]> = TableDefinition::new("files");
@@ -54,8 +57,7 @@ struct Log {
     /// Everything before this position is durable.
     synced_seq: Arc<AtomicU64>,
     touched: HashSet<FileId>,
-    intents: BTreeMap<u64, Intent>,
-    next_intent: u64,
+    names: Journal,
     sealed: Vec<String>,
 }
 
@@ -63,7 +65,9 @@ struct Log {
 #[derive(Debug, Default)]
 pub struct Loaded {
     pub files: BTreeMap<FileId, Record>,
-    pub intents: BTreeMap<u64, Intent>,
+    pub names: Journal,
+    /// Changes of names that were under way in a tier of format 2.
+    pub intents: HashSet<u64>,
     pub next_id: u64,
     /// Of the last use of the tier.
     pub witness: Witness,
@@ -91,6 +95,16 @@ impl Loaded {
     /// Whether records of this file may be missing.
     pub fn is_in_doubt(&self, id: FileId) -> bool {
         !self.damage.is_empty() && !self.sure.contains(&id)
+    }
+
+    /// Of a tier of an older format: whether its names are known.
+    pub fn old_names(&self, now: &Witness) -> Names {
+        let lost = self.boot(now) == Boot::Lost
+            && self.files.values().any(|file| file.may_be_dirty(Boot::Lost));
+        match lost || !self.intents.is_empty() {
+            true => Names::Unsettled,
+            false => Names::Settled,
+        }
     }
 
     /// What of it may be trusted then.
@@ -130,8 +144,7 @@ impl Index {
             synced_seq: synced_seq.clone(),
             next_seq: loaded.next_seq,
             touched: loaded.touched.clone(),
-            intents: loaded.intents.clone(),
-            next_intent: loaded.intents.keys().next_back().map_or(1, |n| n + 1),
+            names: loaded.names.clone(),
             sealed: loaded.logs.clone(),
         };
         let index = Index {
@@ -157,7 +170,6 @@ impl Index {
     ) -> io::Result<()> {
         let mut log = self.lock();
         log.touched.extend(changed);
-        log.intents.clear();
         drop(log);
         self.fold_as(state_of, Some((witness, None)), next_id)
     }
@@ -183,20 +195,53 @@ impl Index {
         Ok(log.next_seq)
     }
 
-    /// Announces a change of names; the number goes into [`Index::conclude`].
-    pub fn intend(&self, intent: Intent) -> io::Result<u64> {
+    /// Announces a change of names, or takes note of one; the number goes into [`Index::conclude`].
+    pub fn name(&self, op: NameOp, told: Told, at: Option<Timestamp>) -> io::Result<u64> {
         let mut log = self.lock();
-        let n = log.next_intent;
-        log.next_intent += 1;
-        log.append(&Entry::Intent { n, intent: intent.clone() })?;
-        log.intents.insert(n, intent);
+        let step = log.names.step(op, told, at);
+        let n = step.n;
+        if let Err(error) = log.note(NameRecord::Step(step)) {
+            // Nobody asks the store for it.
+            if told == Told::Announced {
+                log.names.apply(NameRecord::Failed { n });
+            }
+            return Err(error);
+        }
+        self.log_bytes.store(log.file.len(), Relaxed);
         Ok(n)
     }
 
-    pub fn conclude(&self, n: u64, happened: bool) -> io::Result<()> {
+    /// The store has made an announced change; `at` is a moment of its clock since.
+    /// Returns the log's position after the record.
+    pub fn conclude(&self, n: u64, at: Option<Timestamp>) -> io::Result<u64> {
         let mut log = self.lock();
-        log.intents.remove(&n);
-        log.append(&if happened { Entry::Done { n } } else { Entry::Failed { n } })
+        log.note(NameRecord::Done { n, at })?;
+        Ok(log.next_seq)
+    }
+
+    /// An announced change did not happen. Durable, if the announcement may be: whoever is told that
+    /// it failed must not see it made again.
+    pub fn failed(&self, n: u64) -> io::Result<()> {
+        self.lock().note(NameRecord::Failed { n })?;
+        self.sync()
+    }
+
+    /// The journal of names is this from here on.
+    pub fn set_names(&self, steps: Vec<Step>) -> io::Result<()> {
+        self.lock().note(NameRecord::All(steps))
+    }
+
+    /// Asks the journal of names.
+    pub fn names<T>(&self, ask: impl FnOnce(&Journal) -> T) -> T {
+        ask(&self.lock().names)
+    }
+
+    /// These changes of names are durable on the store.
+    pub fn retire(&self, ns: Vec<u64>) -> io::Result<()> {
+        match ns.is_empty() {
+            true => Ok(()),
+            false => self.lock().note(NameRecord::Retired { ns }),
+        }
     }
 
     /// Makes everything appended so far durable (I3). One sync serves all who wait for it.
@@ -281,8 +326,9 @@ impl Index {
             let old = std::mem::replace(&mut log.file, fresh);
             log.sealed.push(old.name);
         }
-        for (n, intent) in log.intents.clone() {
-            log.append(&Entry::Intent { n, intent })?;
+        if !log.names.is_empty() {
+            let all = Entry::Name(NameRecord::All(log.names.steps()));
+            log.append(&all)?;
         }
         self.log_bytes.store(log.file.len(), Relaxed);
         Ok((std::mem::take(&mut log.touched), std::mem::take(&mut log.sealed), seq))
@@ -338,6 +384,16 @@ impl Log {
         }
         Ok(())
     }
+
+    /// Known even where it cannot be recorded: the next file of the log begins with it.
+    fn note(&mut self, record: NameRecord) -> io::Result<()> {
+        let entry = Entry::Name(record);
+        let appended = self.append(&entry);
+        if let Entry::Name(record) = entry {
+            self.names.apply(record);
+        }
+        appended
+    }
 }
 
 impl Entry {
@@ -349,7 +405,9 @@ impl Entry {
             | Entry::Synced { id, .. }
             | Entry::Kept { id, .. }
             | Entry::Drop(id) => Some(*id),
-            Entry::Intent { .. } | Entry::Done { .. } | Entry::Failed { .. } => None,
+            Entry::Intent { .. } | Entry::Done { .. } | Entry::Failed { .. } | Entry::Name(_) => {
+                None
+            }
         }
     }
 }
@@ -494,7 +552,8 @@ impl Loaded {
                 self.change(id, |state| state.mark_synced(size, &ranges));
             }
             Entry::Kept { id, ranges } => self.change(id, |state| state.keep(&ranges)),
-            Entry::Intent { n, intent } => drop(self.intents.insert(n, intent)),
+            Entry::Name(record) => self.names.apply(record),
+            Entry::Intent { n, .. } => drop(self.intents.insert(n)),
             Entry::Done { n } | Entry::Failed { n } => drop(self.intents.remove(&n)),
         }
     }

@@ -158,7 +158,7 @@ impl Engine {
             let at = inner.state.paths[0].clone();
             let key = file.key;
             drop(inner);
-            self.refresh(Named { path: &at, key, is_dir: false });
+            let _ = self.refresh(Named { path: &at, key, is_dir: false });
             return Ok(());
         }
         if links > 0 && !inner.is_idle() {

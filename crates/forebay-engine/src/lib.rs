@@ -37,6 +37,7 @@ mod heat;
 mod home_room;
 mod index;
 mod io;
+pub mod journal;
 mod leaving;
 mod log;
 pub mod media;

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use forebay_backing::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::journal::NameRecord;
 use crate::media::{Media, MediaFile, Open};
 use crate::ranges::{Run, State};
 use crate::state::Record;
@@ -57,16 +58,16 @@ pub enum Entry {
         ranges: Vec<(u64, u64)>,
     },
     Drop(FileId),
-    /// A change of names on the backing store is about to happen.
+    /// Of format 2: a change of names on the backing store is about to happen.
     Intent {
         n: u64,
         intent: Intent,
     },
-    /// It happened, and so did what it means here.
+    /// Of format 2: it happened, and so did what it means here.
     Done {
         n: u64,
     },
-    /// It did not happen.
+    /// Of format 2: it did not happen.
     Failed {
         n: u64,
     },
@@ -75,6 +76,8 @@ pub enum Entry {
         id: FileId,
         ranges: Vec<(u64, u64)>,
     },
+    /// A change of names on the backing store.
+    Name(NameRecord),
 }
 
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]

@@ -1,13 +1,15 @@
 //! Changes of names and attributes: done on the backing store at once, followed here.
 //!
-//! A rename or unlink that concerns cached files is announced in the log first (an *intent*), so
-//! that after a crash in the middle recovery can ask the backing store whether it happened.
+//! Every change of names goes into the journal of names ([`crate::journal`]): one that concerns a
+//! file with a record before the store is asked, so that after a crash in the middle recovery can
+//! ask the store whether it happened; any other once it was made.
 
 use std::ffi::OsStr;
 use std::num::NonZeroU64;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use forebay_backing::{
@@ -19,9 +21,9 @@ use crate::engine::{Engine, is_alone, now};
 use crate::failpoint;
 use crate::file::{Changing, File, Inner, Live, Seen};
 use crate::glance::Glance;
-use crate::log::Intent;
+use crate::journal::{Journal, Moved, NameOp, OPEN_LIMIT, OPEN_MAX, Told};
 use crate::media::MediaFile;
-use crate::state::{Former, Owner};
+use crate::state::Owner;
 
 /// A name that is about to change or go: the path, what it names, and whether that is a directory.
 #[derive(Debug, Clone, Copy)]
@@ -31,31 +33,12 @@ pub struct Named<'a> {
     pub is_dir: bool,
 }
 
-/// How a name of a file changed.
-struct Came<'a> {
-    from: &'a Path,
-    to: &'a Path,
-    /// See [`Former`].
-    there: Vec<FileKey>,
-    /// For an exchange: what had the name `from`.
-    exchanged: Option<FileKey>,
-}
-
-impl Came<'_> {
-    fn former(&self, before: Box<Path>) -> Former {
-        // Of what is in a directory the names there go with it.
-        let there = match self.exchanged {
-            _ if *before == *self.from => self.there.clone(),
-            Some(key) if *before == *self.to => vec![key],
-            _ => Vec::new(),
-        };
-        let exchanged = self.exchanged.is_some() && !there.is_empty();
-        Former { path: before, there, exchanged }
-    }
-}
-
 /// The extended attribute after which the kernel asks at writes.
 const CAPABILITY: &str = "security.capability";
+
+/// What stores say that do not sync directories, or not for us.
+const UNSYNCABLE: [i32; 6] =
+    [libc::EINVAL, libc::ENOSYS, libc::EOPNOTSUPP, libc::EACCES, libc::EPERM, libc::EROFS];
 
 /// How often attributes are asked for that change beneath.
 const LOOKS: u32 = 100;
@@ -373,6 +356,8 @@ impl Engine {
         self.refuse_read_only()?;
         let _changing = Changing::begin(self.find(from.key));
         let mut attr = self.alter(|b| b.link(from.path, to))?;
+        let op = NameOp::Link { from: from.path.into(), to: to.into(), key: from.key };
+        self.note_name(op, Some(attr.ctime));
         if let Some(file) = self.find(from.key) {
             let mut inner = file.lock();
             inner.state.learn_also(to);
@@ -471,15 +456,14 @@ impl Engine {
     }
 
     /// After a change of ours that moved the ctime: the cached bytes are still good.
-    pub(crate) fn refresh(&self, at: Named<'_>) {
-        if let Some(file) = self.find(at.key)
-            && let Ok(attr) = self.ask(|b| b.stat(at.path))
-        {
-            let mut inner = file.lock();
-            inner.live().meta_seq += 1;
-            let _ = self.follow(&file, &mut inner, &attr);
-            self.retire(&file, inner);
-        }
+    pub(crate) fn refresh(&self, at: Named<'_>) -> Option<Attr> {
+        let file = self.find(at.key)?;
+        let attr = self.ask(|b| b.stat(at.path)).ok()?;
+        let mut inner = file.lock();
+        inner.live().meta_seq += 1;
+        let _ = self.follow(&file, &mut inner, &attr);
+        self.retire(&file, inner);
+        Some(attr)
     }
 
     /// Takes over attributes that changed through us, if size and mtime say that the bytes did
@@ -503,6 +487,7 @@ impl Engine {
         let _leaving = self.take_name(at.key);
         let Some(file) = self.find(at.key) else {
             self.alter(|b| b.unlink(at.path))?;
+            self.note_name(unlinked(at), None);
             // Somebody may have opened it meanwhile.
             return self.find(at.key).map_or(Ok(()), |file| self.lost_name(&file, at.path));
         };
@@ -513,24 +498,127 @@ impl Engine {
             _ => {}
         }
         let _changing = Changing::begin([file.clone()]);
-        let recorded = file.lock().recorded;
-        let intent = Intent::Unlink { path: at.path.into(), ino: at.key.ino };
-        let n = if recorded { Some(self.note_tier(self.index.intend(intent))?) } else { None };
-        if n.is_some() && self.may_come_back(&file) {
-            // Else a loss of power could bring back the record of a file that is gone.
-            self.note_tier(self.index.sync())?;
-        }
+        let (recorded, known, other) = {
+            let inner = file.lock();
+            let other = inner.state.paths.iter().find(|path| ***path != *at.path).cloned();
+            (inner.recorded, inner.state.base.ctime, other)
+        };
+        let announced = match recorded {
+            true => Some(self.announce(unlinked(at), [&file])?),
+            false => None,
+        };
         failpoint::pass("unlink.intent");
         let done = self.alter(|b| b.unlink(at.path));
         failpoint::pass("unlink.done");
-        if done.is_ok() {
-            // Closed and opened anew meanwhile, it is another to us.
-            self.lost_name(&self.find(at.key).unwrap_or(file), at.path)?;
+        if done.is_err() {
+            return self.not_made(announced).and(done);
         }
-        if let Some(n) = n {
-            self.note_tier(self.index.conclude(n, done.is_ok()))?;
+        let left = other.and_then(|other| self.ask(|b| b.stat(&other)).ok());
+        let left = left.filter(|left| left.key == at.key).map_or(known, |left| left.ctime);
+        match announced {
+            // Before the record goes.
+            Some(n) => self.conclude(n, Some(left), std::iter::once(&file))?,
+            None => self.note_name(unlinked(at), Some(left)),
         }
-        done
+        // Closed and opened anew meanwhile, it is another to us.
+        self.lost_name(&self.find(at.key).unwrap_or(file), at.path)
+    }
+
+    /// Announces a change of names of these files.
+    fn announce<'a>(
+        &self,
+        op: NameOp,
+        files: impl IntoIterator<Item = &'a Arc<File>>,
+    ) -> Result<u64> {
+        let n = self.note_tier(self.index.name(op, Told::Announced, None))?;
+        // Else a loss of power could bring back the record of a file that is gone, or under a name
+        // that it has lost.
+        if files.into_iter().any(|file| self.may_come_back(file)) {
+            self.note_tier(self.index.sync())?;
+        }
+        Ok(n)
+    }
+
+    /// A change of the names of these files has been made: who syncs one of them syncs that.
+    fn conclude<'a>(
+        &self,
+        n: u64,
+        at: Option<Timestamp>,
+        files: impl Iterator<Item = &'a Arc<File>>,
+    ) -> Result<()> {
+        let seq = self.note_tier(self.index.conclude(n, at))?;
+        for file in files {
+            if let Some(live) = &mut file.lock().live {
+                live.logged_seq = Some(seq);
+            }
+        }
+        Ok(())
+    }
+
+    /// The store has refused an announced change.
+    fn not_made(&self, announced: Option<u64>) -> Result<()> {
+        announced.map_or(Ok(()), |n| self.note_tier(self.index.failed(n)))
+    }
+
+    /// Syncs the names on the store in which changes of the journal are not known to be durable. A
+    /// directory that cannot be synced is as durable as its store makes it.
+    pub(crate) fn sync_names(&self) -> Result<()> {
+        let (changes, dirs) = self.index.names(Journal::all);
+        if changes.is_empty() || self.config.read_only {
+            return Ok(());
+        }
+        dirs.iter().try_for_each(|dir| self.sync_nearest(dir))?;
+        self.note_tier(self.index.retire(changes))
+    }
+
+    /// Syncs a directory, or if it is gone the one that it was in.
+    fn sync_nearest(&self, dir: &Path) -> Result<()> {
+        for dir in dir.ancestors() {
+            match self.health.quietly(|| self.backing.sync_dir(dir)) {
+                Err(e) if e.is(libc::ENOENT) || e.is(libc::ENOTDIR) => {}
+                Err(e) if UNSYNCABLE.iter().any(|it| e.is(*it)) => return Ok(()),
+                done => return done,
+            }
+        }
+        Ok(())
+    }
+
+    /// The same in the background, if nobody is at it.
+    pub(crate) fn sync_names_soon(self: &Arc<Self>) {
+        if self.syncing_names.swap(true, Relaxed) {
+            return;
+        }
+        let engine = self.clone();
+        self.errands.run(move || {
+            if let Err(e) = engine.sync_names() {
+                tracing::debug!(error = %e, "names on the backing store could not be synced");
+            }
+            engine.syncing_names.store(false, Relaxed);
+        });
+    }
+
+    /// Whether so many changes are open that their names have to be synced.
+    pub(crate) fn owes_names(&self) -> bool {
+        self.index.names(Journal::len) >= OPEN_MAX
+    }
+
+    /// Takes note of a change of names that has been made. The journal knows it also where the tier
+    /// fails, and records it later.
+    fn note_name(&self, op: NameOp, at: Option<Timestamp>) {
+        let _ = self.note_tier(self.index.name(op, Told::Done, at));
+        if self.index.names(Journal::len) >= OPEN_LIMIT {
+            let _ = self.sync_names();
+        }
+    }
+
+    /// Takes note of a file, directory or anything else that a front-end has made on the store.
+    pub fn note_made(&self, path: &Path, attr: &Attr) {
+        self.note_name(NameOp::Create { path: path.into(), key: attr.key }, Some(attr.ctime));
+    }
+
+    /// Takes note of a directory that a front-end has removed.
+    pub fn note_removed(&self, at: Named<'_>) {
+        self.note_name(unlinked(at), None);
     }
 
     /// Whether, after a loss of power, the log may say that bytes of the file are to be flushed.
@@ -568,7 +656,10 @@ impl Engine {
             Some(over) if exchange => self.cached_below(over),
             _ => Vec::new(),
         };
-        let over = over.filter(|over| over.key != from.key);
+        // Two names of one file: POSIX says that nothing happens.
+        if over.is_some_and(|over| over.key == from.key) {
+            return self.alter(|b| b.rename(from.path, to, mode));
+        }
         let _leaving = (self.take_name(from.key), over.map(|over| self.take_name(over.key)));
         let lost = over.filter(|_| !exchange);
         let replaced = lost.and_then(|over| self.find(over.key));
@@ -577,62 +668,50 @@ impl Engine {
             // Behind our back the name may have gone already.
             let _ = self.keep_readable(file);
         }
-        let there = match (over, &replaced) {
-            (Some(over), Some(file)) => file.lock().state.replaced_at(over.key, to),
-            (over, _) => over.iter().map(|over| over.key).collect(),
+        let op = match (exchange, over) {
+            (true, Some(over)) => exchanged(from, over),
+            _ => renamed(from, to, over),
         };
+        let _changing = Changing::begin(moved.iter().chain(&back).chain(&replaced).cloned());
+        let is_known = !(moved.is_empty() && back.is_empty() && replaced.is_none());
+        let mut announced = None;
+        if is_known {
+            let files = moved.iter().chain(&back).chain(&replaced);
+            announced = Some(self.announce(op.clone(), files)?);
+            failpoint::pass("rename.intent");
+        }
+        let done = self.alter(|b| b.rename(from.path, to, mode));
+        if done.is_err() {
+            return self.not_made(announced).and(done);
+        }
+        if is_known {
+            failpoint::pass("rename.done");
+        }
+        let way = Way { from: from.path, to, mode };
+        self.moved(&moved, &back, &way)?;
         // Files are looked up once more: closed and opened anew meanwhile one is another to us, or
         // it was not known at all.
-        let follow = || -> Result<()> {
-            let anew = |key: FileKey, known: &[Arc<File>]| {
-                let is_known = |anew: &Arc<File>| known.iter().any(|file| file.id == anew.id);
-                self.find(key).filter(|anew| !is_known(anew))
-            };
-            let moved_too = anew(from.key, &moved);
-            let back_too = over.filter(|_| exchange).and_then(|over| anew(over.key, &back));
-            let there = there.clone();
-            let exchanged = exchange.then_some(from.key);
-            let came = Came { from: from.path, to, there, exchanged };
-            // One may have names on both sides.
-            let is_new = |file: &&Arc<File>| moved.iter().all(|known| known.id != file.id);
-            self.moved(moved.iter().chain(back.iter().filter(is_new)), &came)?;
-            // Not before: of what had the name its bytes count until another is on record for it.
-            if let Some(over) = lost
-                && let Some(file) = self.find(over.key).or(replaced.clone())
-            {
-                self.lost_name(&file, to)?;
-            }
-            // These may have their new names already.
-            let came = Came { exchanged: None, ..came };
-            self.moved(moved_too.iter(), &came)?;
-            self.moved(back_too.iter(), &Came { from: to, to: from.path, ..came })?;
-            self.refresh(Named { path: to, ..from });
-            if let (true, Some(over)) = (exchange, over) {
-                self.refresh(Named { path: from.path, ..over });
-            }
-            Ok(())
+        let anew = |key: FileKey, known: &[Arc<File>]| {
+            let is_known = |anew: &Arc<File>| known.iter().any(|file| file.id == anew.id);
+            self.find(key).filter(|anew| !is_known(anew))
         };
-        if moved.is_empty() && back.is_empty() && replaced.is_none() {
-            self.alter(|b| b.rename(from.path, to, mode))?;
-            return follow();
+        // These may have their new names already.
+        let straight = |from, to| Way { from, to, mode: RenameMode::Replace };
+        self.follow_way(anew(from.key, &moved).iter(), &straight(from.path, to))?;
+        if let (true, Some(over)) = (exchange, over) {
+            self.follow_way(anew(over.key, &back).iter(), &straight(to, from.path))?;
+            self.refresh(Named { path: from.path, ..over });
         }
-        let _changing = Changing::begin(moved.iter().chain(&back).chain(&replaced).cloned());
-        let intent =
-            Intent::Rename { from: from.path.into(), to: to.into(), ino: from.key.ino, exchange };
-        let n = self.note_tier(self.index.intend(intent))?;
-        if moved.iter().chain(&back).chain(&replaced).any(|file| self.may_come_back(file)) {
-            // Synced bytes must be found under their new name after a power loss, and those of a
-            // file that was replaced under none.
-            self.note_tier(self.index.sync())?;
+        let at = self.refresh(Named { path: to, ..from }).map(|attr| attr.ctime);
+        match announced {
+            Some(n) => self.conclude(n, at, moved.iter().chain(&back))?,
+            None => self.note_name(op, at),
         }
-        failpoint::pass("rename.intent");
-        let done = self.alter(|b| b.rename(from.path, to, mode));
-        failpoint::pass("rename.done");
-        if done.is_ok() {
-            follow()?;
+        // Not before: of what had the name its bytes count until another is on record for it.
+        match lost.and_then(|over| self.find(over.key)).or(replaced) {
+            Some(file) => self.lost_name(&file, to),
+            None => Ok(()),
         }
-        self.note_tier(self.index.conclude(n, done.is_ok()))?;
-        done
     }
 
     /// Cached files at or below a name.
@@ -647,14 +726,23 @@ impl Engine {
         self.all_files().into_iter().filter(below).collect()
     }
 
-    /// Gives files their new paths after `from` became `to`.
-    fn moved<'a>(&self, files: impl Iterator<Item = &'a Arc<File>>, came: &Came<'_>) -> Result<()> {
+    /// Gives the files of both sides their new paths.
+    fn moved(&self, moved: &[Arc<File>], back: &[Arc<File>], way: &Way<'_>) -> Result<()> {
+        // One may have names on both sides.
+        let is_new = |file: &&Arc<File>| moved.iter().all(|known| known.id != file.id);
+        self.follow_way(moved.iter().chain(back.iter().filter(is_new)), way)
+    }
+
+    fn follow_way<'a>(
+        &self,
+        files: impl Iterator<Item = &'a Arc<File>>,
+        way: &Way<'_>,
+    ) -> Result<()> {
         for file in files {
             let mut inner = file.lock();
-            let before = inner.state.path().map(Box::<Path>::from);
-            match came.exchanged {
-                Some(_) => exchange(&mut inner.state.paths, came.from, came.to),
-                None => rebase(&mut inner.state.paths, came.from, came.to),
+            match way.mode {
+                RenameMode::Exchange => exchange(&mut inner.state.paths, way.from, way.to),
+                _ => rebase(&mut inner.state.paths, way.from, way.to),
             }
             // Opened by its new name meanwhile, it has that already.
             let (paths, mut at) = (&mut inner.state.paths, 1);
@@ -664,22 +752,47 @@ impl Engine {
                     false => at += 1,
                 }
             }
-            let may_be_dirty = inner.state.is_dirty() || inner.state.keeps();
-            if may_be_dirty && let Some(before) = before {
-                let former = came.former(before);
-                match &mut inner.state.former {
-                    Some(first) => {
-                        (first.there, first.exchanged) = (former.there, former.exchanged);
-                    }
-                    none => *none = Some(Box::new(former)),
-                }
-            }
             if inner.recorded {
                 self.put(file, &mut inner)?;
             }
         }
         Ok(())
     }
+}
+
+/// How names changed.
+struct Way<'a> {
+    from: &'a Path,
+    to: &'a Path,
+    mode: RenameMode,
+}
+
+fn unlinked(at: Named<'_>) -> NameOp {
+    NameOp::Unlink { path: at.path.into(), key: at.key }
+}
+
+fn renamed(from: Named<'_>, to: &Path, over: Option<Named<'_>>) -> NameOp {
+    NameOp::Rename {
+        from: from.path.into(),
+        to: to.into(),
+        key: from.key,
+        over: over.map(|over| over.key),
+        moved: moved_by(from.is_dir),
+    }
+}
+
+fn exchanged(from: Named<'_>, over: Named<'_>) -> NameOp {
+    NameOp::Exchange {
+        from: from.path.into(),
+        to: over.path.into(),
+        key: from.key,
+        with: over.key,
+        moved: moved_by(from.is_dir || over.is_dir),
+    }
+}
+
+fn moved_by(is_dir: bool) -> Moved {
+    if is_dir { Moved::Dir } else { Moved::File }
 }
 
 /// A moment before the backing store was asked about a file.

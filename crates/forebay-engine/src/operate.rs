@@ -235,6 +235,7 @@ impl Engine {
         self.check_orphans();
         let quiet = self.join_threads();
         self.reaper.rest(THREADS_MAX);
+        self.sync_names_at_end();
         self.sweep_graveyard(std::time::Duration::ZERO);
         self.empty_trash();
         let writing: Vec<Arc<File>> =
@@ -254,6 +255,19 @@ impl Engine {
             let _ = self.note_tier(self.index.sync());
         }
         report
+    }
+
+    /// What the store is not asked again after the next start. Not for longer than other threads are
+    /// waited for.
+    fn sync_names_at_end(self: &Arc<Self>) {
+        if !self.health.is_available() {
+            return;
+        }
+        self.sync_names_soon();
+        let deadline = Instant::now() + THREADS_MAX;
+        while self.syncing_names.load(Relaxed) && Instant::now() < deadline {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
     }
 
     fn flush_until(self: &Arc<Self>, progress: &Progress, deadline: Option<Instant>) -> Report {

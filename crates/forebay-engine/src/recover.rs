@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
 use forebay_backing::wrap::Wrapped;
-use forebay_backing::{BackingStore, Error, FileKey, Kind, RenameMode, Result};
+use forebay_backing::{BackingStore, Error, Kind, Result};
 use serde::Serialize;
 
 use crate::attach::Attached;
@@ -19,15 +19,14 @@ use crate::evict::{Evictor, Grain, Uses};
 use crate::file::{DirtyQueue, File};
 use crate::health::Health;
 use crate::index::{Index, Loaded};
-use crate::log::{FileId, Intent};
+use crate::log::FileId;
 use crate::media::{Media, Open};
-use crate::names::rebase;
 use crate::order::Hold;
 use crate::pattern::Pattern;
 use crate::pool::Pool;
 use crate::reaper::Reaper;
 use crate::shadows::{self, Found};
-use crate::state::{Boot, Former, Record, Survived, Verdict};
+use crate::state::{Boot, Record, Survived, Verdict};
 use crate::table::Table;
 use crate::tier::{self, SHADOW_DIRS, Tier};
 use crate::witness::{Since, Witness};
@@ -82,10 +81,6 @@ fn is_none(error: &Error) -> bool {
     error.is(libc::ENOENT) || error.is(libc::ENOTDIR)
 }
 
-fn is_anew(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(ANEW.as_bytes()))
-}
-
 impl Engine {
     /// Opens an engine on a tier: recovers what is in it and starts the background work.
     ///
@@ -106,7 +101,7 @@ impl Engine {
     /// The same, with holds of orders that did not end the last time, in force before the drain
     /// looks for the first time.
     pub fn start_holding(
-        tier: Tier,
+        mut tier: Tier,
         backing: Arc<dyn BackingStore>,
         config: Config,
         tunables: Tunables,
@@ -124,6 +119,7 @@ impl Engine {
         let health = Arc::new(Health::default());
         let reaper = Arc::new(Reaper::new(health.clone()));
         let backing: Arc<dyn BackingStore> = Wrapped::new(backing, reaper.clone());
+        tier.take_over(loaded.old_names(&witness))?;
         let recovered = Recovery::run(&*tier.media, &*backing, &index, &mut loaded, &witness)?;
         let states = &loaded.files;
         index
@@ -164,7 +160,8 @@ impl Engine {
             stopping: AtomicBool::new(false),
             wake: (Mutex::new(0), Condvar::new()),
             orphans: Mutex::default(),
-            trash: Mutex::default(),
+            syncing_names: AtomicBool::new(false),
+            trash: Mutex::new(recovered.nameless),
             blanks: Mutex::default(),
             graveyard: Mutex::default(),
             threads: Mutex::new(Vec::new()),
@@ -284,6 +281,9 @@ impl Engine {
             if self.index.wants_fold() || last_fold.elapsed() >= Duration::from_secs(60) {
                 last_fold = Instant::now();
                 self.fold();
+                self.sync_names_soon();
+            } else if self.owes_names() {
+                self.sync_names_soon();
             }
             std::thread::sleep(Duration::from_millis(100));
         }
@@ -346,12 +346,8 @@ struct Recovery<'a> {
     report: RecoveryReport,
     changed: Vec<FileId>,
     orphans: Vec<FileId>,
-    /// Files that the backing store has forgotten, made anew under a name of ours.
-    anew: Vec<(FileId, RenameMode)>,
-    /// Files whose name another has that may have to be renamed itself.
-    blocked: Vec<FileId>,
-    /// Of those none can be renamed as things are.
-    stuck: bool,
+    /// Files that have lost their last name.
+    nameless: Vec<FileId>,
 }
 
 /// What the pass hands on.
@@ -360,6 +356,8 @@ struct Recovered {
     changed: Vec<FileId>,
     /// Files that somebody still writes to past us.
     orphans: Vec<FileId>,
+    /// Files whose shadows are to go.
+    nameless: Vec<FileId>,
 }
 
 impl Recovery<'_> {
@@ -387,11 +385,8 @@ impl Recovery<'_> {
             report,
             changed: Vec::new(),
             orphans: Vec::new(),
-            anew: Vec::new(),
-            blocked: Vec::new(),
-            stuck: false,
+            nameless: Vec::new(),
         };
-        pass.settle_intents(loaded)?;
         if boot == Boot::Kept {
             let kept = loaded.files.iter_mut().filter(|(_, state)| state.keeps());
             pass.changed.extend(kept.map(|(id, state)| {
@@ -405,6 +400,10 @@ impl Recovery<'_> {
         } else {
             pass.prove_dirty(loaded)?;
         }
+        match loaded.names.is_empty() {
+            true => pass.note_ctimes(loaded, |_| false),
+            false => pass.settle_names(loaded)?,
+        }
         for state in loaded.files.values() {
             pass.report.files += 1;
             if state.is_dirty() {
@@ -413,7 +412,8 @@ impl Recovery<'_> {
             }
         }
         pass.report.problems.iter().for_each(|p| tracing::warn!("recovery: {p}"));
-        Ok(Recovered { report: pass.report, changed: pass.changed, orphans: pass.orphans })
+        let Recovery { report, changed, orphans, nameless, .. } = pass;
+        Ok(Recovered { report, changed, orphans, nameless })
     }
 
     /// Keeps, repairs or drops every file.
@@ -433,8 +433,7 @@ impl Recovery<'_> {
                 let _ = self.media.remove(&tier::shadow_name(id));
             }
         }
-        self.restore_blocked(loaded);
-        self.bring_anew_home(loaded)
+        Ok(())
     }
 
     /// After a clean shutdown only what is to be flushed is looked at; the rest when it is used.
@@ -498,9 +497,6 @@ impl Recovery<'_> {
                 .map_err(|e| Error::io(e, format!("setting {name} aside")))?;
         }
         if survived.verdict == Verdict::Keep {
-            if self.boot == Boot::Lost {
-                self.restore_name(id, state);
-            }
             // Programs that are passed through to it would read on, or not far enough.
             if let Found::Sound(stat) | Found::Short(stat) = found
                 && stat.len != state.size
@@ -526,119 +522,5 @@ impl Recovery<'_> {
         let path = before.display_path();
         let named = problem.map(|what| format!("{}: {what}", path.display()));
         self.report.problems.extend(named);
-    }
-
-    /// Asks the backing store whether each announced change of names happened.
-    fn settle_intents(&mut self, loaded: &mut Loaded) -> Result<()> {
-        for intent in std::mem::take(&mut loaded.intents).into_values() {
-            match intent {
-                Intent::Rename { from, to, ino, exchange } => {
-                    let (from, to) = (PathBuf::from(&from), PathBuf::from(&to));
-                    if self.ino_at(&to)? == Some(ino) {
-                        self.rename_loaded(loaded, &from, &to, ino, exchange);
-                    } else if self.boot == Boot::Lost {
-                        self.unrename_loaded(loaded, &from, &to, ino);
-                    }
-                }
-                Intent::Unlink { path, ino } => {
-                    let path = PathBuf::from(&path);
-                    if self.ino_at(&path)? != Some(ino) {
-                        // A file the store may have forgotten with the power is no proof that
-                        // it was unlinked.
-                        let lost = self.boot == Boot::Lost;
-                        let gone = |f: &Record| f.key.ino == ino && !(lost && f.flags.newborn);
-                        self.unname(loaded, &path, gone);
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn ino_at(&self, path: &Path) -> Result<Option<u64>> {
-        match self.backing.stat(path) {
-            Ok(attr) => Ok(Some(attr.key.ino)),
-            Err(e) if is_none(&e) => Ok(None),
-            Err(e) => Err(e.context("settling a rename or unlink that was under way")),
-        }
-    }
-
-    fn rename_loaded(
-        &mut self,
-        loaded: &mut Loaded,
-        from: &Path,
-        to: &Path,
-        ino: u64,
-        exchange: bool,
-    ) {
-        let aside = Path::new(".forebay-exchange");
-        let mut there = Vec::new();
-        if exchange {
-            self.rebase_loaded(loaded, to, aside, &[]);
-        } else {
-            let over = |f: &Record| f.key.ino != ino && f.paths.iter().any(|path| **path == *to);
-            let replaced = loaded.files.values().filter(|f| over(f));
-            there.extend(replaced.flat_map(|f| f.replaced_at(f.key, to)));
-            self.unname(loaded, to, |f| f.key.ino != ino);
-        }
-        self.rebase_loaded(loaded, from, to, &there);
-        if exchange {
-            self.rebase_loaded(loaded, aside, from, &[]);
-        }
-    }
-
-    /// Of a rename that the store has forgotten the record may have come without that of what it
-    /// replaced: then it was not yet.
-    fn unrename_loaded(&mut self, loaded: &mut Loaded, from: &Path, to: &Path, ino: u64) {
-        let is_there = |state: &Record| state.paths.iter().any(|path| **path == *to);
-        let others = loaded.files.values().any(|state| state.key.ino != ino && is_there(state));
-        for (id, state) in &mut loaded.files {
-            if others && state.key.ino == ino && is_there(state) {
-                rebase(&mut state.paths, to, from);
-                self.changed.push(*id);
-            }
-        }
-    }
-
-    /// `there`: see [`Former`].
-    fn rebase_loaded(&mut self, loaded: &mut Loaded, from: &Path, to: &Path, there: &[FileKey]) {
-        for (id, state) in &mut loaded.files {
-            let mut moved = state.paths.iter().filter(|path| path.starts_with(from)).peekable();
-            // It may have its new path already, and this one be of a later change.
-            let at_home = |path: &Path| self.backing.stat(path).is_ok_and(|a| a.key == state.key);
-            if moved.peek().is_some() && !moved.any(|path| at_home(path)) {
-                let before = state.paths[0].clone();
-                rebase(&mut state.paths, from, to);
-                // The store may forget it yet.
-                if state.is_dirty() || state.keeps() {
-                    let there = if *before == *from { there.to_vec() } else { Vec::new() };
-                    let path = state.former.take().map_or(before, |first| first.path);
-                    state.former = Some(Box::new(Former { path, there, exchanged: false }));
-                }
-                self.changed.push(*id);
-            }
-            // Its path may be on record already, and the ctime that the rename gave it not yet.
-            if state.paths.iter().any(|path| **path == *to) {
-                self.changed.push(*id);
-                if let Ok(attr) = self.backing.stat(to)
-                    && attr.key == state.key
-                    && attr.size == state.base.size
-                    && attr.mtime == state.base.mtime
-                {
-                    state.base.ctime = attr.ctime;
-                }
-            }
-        }
-    }
-
-    /// Takes `path` away from the files that `gone` picks.
-    fn unname(&mut self, loaded: &mut Loaded, path: &Path, gone: impl Fn(&Record) -> bool) {
-        for (id, state) in &mut loaded.files {
-            if gone(state) && state.paths.iter().any(|known| **known == *path) {
-                state.paths.retain(|known| **known != *path);
-                self.changed.push(*id);
-            }
-        }
-        loaded.files.retain(|_, state| !state.paths.is_empty());
     }
 }

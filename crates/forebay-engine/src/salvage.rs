@@ -17,7 +17,8 @@ use forebay_backing::{BackingFile, BackingStore, Error, FileKind, New, Result, T
 use crate::engine::now_ms;
 use crate::fill::CHUNK;
 use crate::index::{self, Loaded};
-use crate::log::{FileId, Intent};
+use crate::journal::{NameOp, Told};
+use crate::log::FileId;
 use crate::media::{DirMedia, Media, Open};
 use crate::ranges::{Ranges, State};
 use crate::recover::RecoveryReport;
@@ -105,8 +106,8 @@ impl Salvage<'_> {
         self.done.found.remounted = since == Since::Remounted;
         self.done.found.clean_shutdown = loaded.clean_shutdown;
         self.done.found.problems.extend(loaded.damage.iter().chain(&loaded.problems).cloned());
-        let intents = std::mem::take(&mut loaded.intents);
-        self.done.found.problems.extend(intents.into_values().map(under_way));
+        let announced = loaded.names.steps().into_iter().filter(|s| s.told == Told::Announced);
+        self.done.found.problems.extend(announced.filter_map(|step| under_way(&step.op)));
         self.done.found.files += loaded.files.len() as u64;
         // Of a file in doubt nobody knows that it is clean.
         let files = std::mem::take(&mut loaded.files).into_iter();
@@ -365,16 +366,16 @@ fn make_parents(store: &dyn BackingStore, path: &Path) {
     }
 }
 
-fn under_way(intent: Intent) -> String {
-    match intent {
-        Intent::Rename { from, to, .. } => format!(
+fn under_way(op: &NameOp) -> Option<String> {
+    match op {
+        NameOp::Rename { from, to, .. } | NameOp::Exchange { from, to, .. } => Some(format!(
             "{} was being renamed to {}: it is saved under one of the two names",
-            PathBuf::from(&from).display(),
-            PathBuf::from(&to).display()
-        ),
-        Intent::Unlink { path, .. } => format!(
-            "{} was being removed: it may be saved all the same",
-            PathBuf::from(&path).display()
-        ),
+            from.display(),
+            to.display()
+        )),
+        NameOp::Unlink { path, .. } => {
+            Some(format!("{} was being removed: it may be saved all the same", path.display()))
+        }
+        NameOp::Create { .. } | NameOp::Link { .. } => None,
     }
 }

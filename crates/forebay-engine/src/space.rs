@@ -325,14 +325,14 @@ impl Engine {
         start: u64,
         end: u64,
     ) -> Result<()> {
-        let before = (inner.state.durable_size, inner.state.former.clone());
+        let durable_size = inner.state.durable_size;
         let kept = inner.state.let_go(start, end);
         if kept.is_empty() {
             return Ok(());
         }
         // One record for all: of some alone the log would know what is not so here.
         if let Err(error) = self.put(file, inner) {
-            (inner.state.durable_size, inner.state.former) = before;
+            inner.state.durable_size = durable_size;
             for run in &kept {
                 inner.state.ranges.set(run.start, run.end, run.state);
             }

@@ -70,9 +70,8 @@ pub struct Flags {
     pub meta_dirty: bool,
     /// A flush has begun to change the backing file: its version proves nothing until it ends.
     pub flush_open: bool,
-    /// Created through us and not yet synced on the backing store, which may forget it in a power
-    /// loss; recovery creates it again.
-    pub newborn: bool,
+    /// Of format 2.
+    pub unused: bool,
     /// Not to be evicted.
     pub pinned: bool,
     /// No flush until somebody decides what counts.
@@ -107,21 +106,9 @@ impl Conflict {
     }
 }
 
-/// Where a file was before a rename that the backing store may still forget.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Former {
-    pub path: Box<Path>,
-    /// What had its name then, and what that had replaced in turn if that may be forgotten too:
-    /// nothing else gives way when the rename is made again.
-    pub there: Vec<FileKey>,
-    /// What had its name took the former one.
-    pub exchanged: bool,
-}
-
-impl Former {
-    /// A name that is replaced all the time is replaced once more only over the last of these.
-    pub const THERE_MAX: usize = 64;
-}
+/// What a record had of format 2.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Unused;
 
 /// What the index keeps of one file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -150,9 +137,8 @@ pub struct FileState {
     /// Every name known, the most trusted first. Empty once the last one was unlinked.
     #[serde(with = "path_bytes")]
     pub paths: Names,
-    /// Its name before a rename that the backing store may still forget.
-    #[serde(with = "path_bytes::former")]
-    pub former: Option<Box<Former>>,
+    #[serde(with = "path_bytes::unused")]
+    pub unused: Unused,
     pub owner: Owner,
     /// Size programs see, in bytes, unless opaque: then the shadow's size is the truth.
     pub size: u64,
@@ -210,7 +196,7 @@ impl FileState {
     pub fn absent(path: &Path, attr: &Attr) -> FileState {
         FileState {
             paths: smallvec![path.into()],
-            former: None,
+            unused: Unused,
             owner: Owner::of(attr),
             size: attr.size,
             mtime: attr.mtime,
@@ -245,14 +231,6 @@ impl FileState {
 
     pub fn path(&self) -> Option<&Path> {
         self.paths.first().map(AsRef::as_ref)
-    }
-
-    /// What may be at `path` after a loss of power where this file, with that key, is replaced.
-    pub fn replaced_at(&self, key: FileKey, path: &Path) -> Vec<FileKey> {
-        let former = self.former.as_deref().filter(|former| !former.exchanged);
-        let before = former.filter(|_| self.path() == Some(path)).map(|former| &former.there);
-        let keys = std::iter::once(key).chain(before.into_iter().flatten().copied());
-        keys.take(Former::THERE_MAX).collect()
     }
 
     pub fn display_path(&self) -> PathBuf {
@@ -412,8 +390,6 @@ impl FileState {
         }
         self.base = base;
         self.flags.flush_open = false;
-        self.flags.newborn = false;
-        self.former = None;
         self.flags.meta_dirty = self.size != base.size || self.mtime != base.mtime;
         self.dirty_since = 0;
         if self.is_dirty() {
@@ -476,7 +452,6 @@ impl FileState {
     fn let_go_of_size(&mut self) {
         if !self.is_dirty() && !self.keeps() {
             self.durable_size = MaybeSize::NONE;
-            self.former = None;
         }
     }
 
@@ -634,44 +609,18 @@ mod path_bytes {
             .collect())
     }
 
-    /// A former name, and in a second list of bytes whether it was exchanged and for whom.
-    pub mod former {
-        use std::ffi::OsString;
-        use std::os::unix::ffi::{OsStrExt, OsStringExt};
-        use std::path::PathBuf;
-
-        use forebay_backing::FileKey;
+    /// Format 2 had up to two lists of bytes there, which were empty unless the file had been renamed.
+    pub mod unused {
         use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-        use crate::state::Former;
+        use crate::state::Unused;
 
-        const KEY: usize = 16;
-
-        pub fn serialize<S: Serializer>(
-            former: &Option<Box<Former>>,
-            s: S,
-        ) -> Result<S::Ok, S::Error> {
-            let Some(former) = former else { return Vec::<Vec<u8>>::new().serialize(s) };
-            let key = |key: &FileKey| [key.ino.to_le_bytes(), key.generation.to_le_bytes()];
-            let mut there = vec![u8::from(former.exchanged)];
-            there.extend(former.there.iter().flat_map(key).flatten());
-            vec![former.path.as_os_str().as_bytes(), &there].serialize(s)
+        pub fn serialize<S: Serializer>(_: &Unused, s: S) -> Result<S::Ok, S::Error> {
+            Vec::<Vec<u8>>::new().serialize(s)
         }
 
-        pub fn deserialize<'d, D: Deserializer<'d>>(d: D) -> Result<Option<Box<Former>>, D::Error> {
-            let mut raw = Vec::<Vec<u8>>::deserialize(d)?.into_iter();
-            let Some(path) = raw.next() else { return Ok(None) };
-            // Earlier versions kept the name alone.
-            let there = raw.next().unwrap_or_default();
-            let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("8 of them"));
-            let keys = there.get(1..).unwrap_or_default().chunks_exact(KEY);
-            Ok(Some(Box::new(Former {
-                path: PathBuf::from(OsString::from_vec(path)).into_boxed_path(),
-                there: keys
-                    .map(|key| FileKey { ino: word(&key[..8]), generation: word(&key[8..]) })
-                    .collect(),
-                exchanged: there.first() == Some(&1),
-            })))
+        pub fn deserialize<'d, D: Deserializer<'d>>(d: D) -> Result<Unused, D::Error> {
+            Vec::<Vec<u8>>::deserialize(d).map(|_| Unused)
         }
     }
 }

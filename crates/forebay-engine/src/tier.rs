@@ -24,7 +24,8 @@ use crate::media::{DirMedia, Media};
 use crate::way::{self, Demand, End};
 
 /// The format this program writes, and the newest it reads. A tier of an older one is one without
-/// what came later: 2 knows bytes that are kept, 3 files that lost bytes.
+/// what came later: 2 knows bytes that are kept, 3 files that lost bytes, and a journal of names; it is
+/// taken over where its names need no recovery.
 pub const FORMAT: u32 = 3;
 
 const SUPERBLOCK: &str = "forebay.json";
@@ -53,10 +54,19 @@ struct Superblock {
     crc: u32,
 }
 
+/// What is known of the names in a tier of an older format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Names {
+    Settled,
+    Unsettled,
+}
+
 /// A tier directory that is ours alone until dropped.
 pub struct Tier {
     pub(crate) media: Arc<dyn Media>,
     run: Option<Arc<Folder>>,
+    /// Of an older format: where it is, and what its superblock says.
+    older: Option<(PathBuf, Superblock)>,
     _lock: Option<OwnedFd>,
 }
 
@@ -77,27 +87,27 @@ impl Tier {
         let lock = take_lock(&tier)?;
         // Shadow files carry the bytes of everybody's files: nobody else may look inside.
         tier.close_to_others().map_err(|e| failed(e, &tier))?;
+        let mut older = None;
         if fresh {
             let uuid = std::fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default();
             write_superblock(&tier, backing.clone(), uuid.trim().into())?;
         } else {
             let found = check_owner(&tier, backing)?;
-            if found.format < FORMAT {
-                write_superblock(&tier, found.backing, found.uuid)?;
-            }
+            older = (found.format < FORMAT).then(|| (dir.to_path_buf(), found));
         }
         let run = prepare_run(&tier)?;
         require_own_dirs(&tier).map_err(|e| failed(e, &tier))?;
         let at = tier.path().to_path_buf();
         let media = DirMedia::of(tier).and_then(|media| prepare(&media).map(|()| media));
         let media = media.map_err(|e| failed_at(e, dir_text(&at)))?;
-        Ok(Tier { media: Arc::new(media), run: Some(Arc::new(run)), _lock: Some(lock) })
+        let (media, run) = (Arc::new(media), Some(Arc::new(run)));
+        Ok(Tier { media, run, older, _lock: Some(lock) })
     }
 
     /// A tier on any medium, for tests: no superblock, no lock, nowhere to run.
     pub fn on(media: Arc<dyn Media>) -> io::Result<Tier> {
         prepare(&*media)?;
-        Ok(Tier { media, run: None, _lock: None })
+        Ok(Tier { media, run: None, older: None, _lock: None })
     }
 
     /// Where the daemon keeps its socket, its log and what it remembers.
@@ -107,6 +117,28 @@ impl Tier {
     /// For a tier of [`Tier::on`].
     pub fn run(&self) -> Arc<Folder> {
         self.run.clone().expect("a tier in a directory has one")
+    }
+
+    /// Makes a tier of an older format one of this, unless its names need the recovery of the program
+    /// that wrote it.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::WrongTier`] then. Nothing is changed.
+    pub(crate) fn take_over(&mut self, names: Names) -> Result<()> {
+        let Some((dir, found)) = self.older.take() else { return Ok(()) };
+        if names == Names::Unsettled {
+            return Err(Error::new(
+                Kind::WrongTier,
+                format!(
+                    "the tier {} has format {} and was not left in order: let the forebay that wrote it drain it, with 'forebay recover {}'",
+                    dir.display(),
+                    found.format,
+                    dir.display()
+                ),
+            ));
+        }
+        write_superblock(&own(&dir)?, found.backing, found.uuid)
     }
 
     /// Whose the tier in `dir` is, without touching it.
@@ -357,17 +389,20 @@ mod tests {
     /// An older program must not read what this one writes to a tier that it knew.
     // S-11
     #[test]
-    fn a_tier_of_an_older_format_becomes_one_of_this() {
+    fn a_tier_of_an_older_format_becomes_one_of_this_if_its_names_are_settled() {
         let dir = std::env::temp_dir().join(format!("forebay-format-{}", std::process::id()));
         let owner = TierOwner { path: "/slow".into(), identity: "dir:1:x".into() };
         drop(Tier::open(&dir, &owner).unwrap());
         let mut old = read_superblock(&own(&dir).unwrap()).unwrap();
         let uuid = old.uuid.clone();
         assert!(old.format == FORMAT && !uuid.is_empty());
-        old.format = 1;
+        old.format = 2;
         old.crc = old.checksum();
         std::fs::write(dir.join(SUPERBLOCK), serde_json::to_string(&old).unwrap()).unwrap();
-        drop(Tier::open(&dir, &owner).unwrap());
+        let refused = Tier::open(&dir, &owner).unwrap().take_over(Names::Unsettled).unwrap_err();
+        assert!(refused.to_string().contains("recover"), "{refused}");
+        assert_eq!(read_superblock(&own(&dir).unwrap()).unwrap().format, 2);
+        Tier::open(&dir, &owner).unwrap().take_over(Names::Settled).unwrap();
         let new = read_superblock(&own(&dir).unwrap()).unwrap();
         assert_eq!((new.format, new.uuid, new.backing), (FORMAT, uuid, owner));
         std::fs::remove_dir_all(&dir).unwrap();

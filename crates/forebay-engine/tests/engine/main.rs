@@ -16,6 +16,7 @@ mod leaving;
 mod losses;
 mod media;
 mod model;
+mod names;
 mod power_cut;
 mod quota;
 mod rescue;

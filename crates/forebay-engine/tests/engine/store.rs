@@ -20,9 +20,18 @@ pub struct Tree {
     names: BTreeMap<PathBuf, u64>,
     /// The names as of the last sync of anything: one journal holds them all.
     durable_names: BTreeMap<PathBuf, u64>,
+    /// What was done to them since, in order.
+    recent: Vec<Change>,
     clock: u64,
     pub writes: u64,
     pub syncs: u64,
+}
+
+/// A change of names, and the times that files of it had before.
+#[derive(Clone, Default)]
+struct Change {
+    names: Vec<(PathBuf, Option<u64>)>,
+    ctimes: Vec<(u64, Timestamp)>,
 }
 
 #[derive(Clone)]
@@ -64,7 +73,7 @@ impl MemStore {
     pub fn new() -> MemStore {
         let mut tree = Tree::default();
         tree.add(Path::new(""), FileKind::Dir, 0o755);
-        tree.durable_names = tree.names.clone();
+        tree.sync_names();
         MemStore::on(tree)
     }
 
@@ -90,19 +99,49 @@ impl MemStore {
 }
 
 impl Tree {
-    /// What a power cut leaves: each file as it is or as it was synced, the names likewise.
-    pub fn crash_image(&self, rng: &mut Rng) -> Tree {
+    /// How many changes of names a power cut may take.
+    pub fn unsynced_names(&self) -> usize {
+        self.recent.len()
+    }
+
+    /// The same without the last so many changes of names.
+    pub fn forgetting(&self, count: usize) -> Tree {
         let mut image = self.clone();
-        if rng.below(2) == 0 {
-            image.names = image.durable_names.clone();
+        image.names = image.durable_names.clone();
+        let left = self.recent.len() - count;
+        for (ino, ctime) in self.recent[left..].iter().rev().flat_map(|change| &change.ctimes) {
+            image.inode(*ino).now.ctime = *ctime;
         }
+        for (path, to) in self.recent[..left].iter().flat_map(|change| &change.names) {
+            match to {
+                Some(ino) => drop(image.names.insert(path.clone(), *ino)),
+                None => drop(image.names.remove(path)),
+            }
+        }
+        image.durable_names = image.names.clone();
+        image.recent.clear();
+        image.count_links();
+        image
+    }
+
+    fn count_links(&mut self) {
+        for (ino, inode) in &mut self.inodes {
+            inode.links = self.names.values().filter(|n| *n == ino).count() as u32;
+        }
+    }
+
+    /// What a power cut leaves: each file as it is or as it was synced, and of the changes of names
+    /// the first so many.
+    pub fn crash_image(&self, rng: &mut Rng) -> Tree {
+        let mut image = self.forgetting(match rng.below(3) {
+            0 => 0,
+            1 => self.recent.len(),
+            _ => rng.below(self.recent.len() as u64 + 1) as usize,
+        });
         for inode in image.inodes.values_mut().filter(|inode| inode.kind == FileKind::File) {
             if rng.below(2) == 0 {
                 inode.now = inode.durable.clone();
             }
-        }
-        for (ino, inode) in &mut image.inodes {
-            inode.links = image.names.values().filter(|n| *n == ino).count() as u32;
         }
         image
     }
@@ -134,8 +173,24 @@ impl Tree {
         let ino = self.inodes.len() as u64 + 1;
         let now = Contents { mtime: now, ctime: now, ..Contents::default() };
         self.inodes.insert(ino, Inode { kind, mode, links: 1, durable: now.clone(), now });
-        self.names.insert(path.to_path_buf(), ino);
+        self.change_names([(path.to_path_buf(), Some(ino))]);
         ino
+    }
+
+    fn change_names(&mut self, changes: impl IntoIterator<Item = (PathBuf, Option<u64>)>) {
+        let change = Change { names: changes.into_iter().collect(), ctimes: Vec::new() };
+        for (path, to) in &change.names {
+            match to {
+                Some(ino) => drop(self.names.insert(path.clone(), *ino)),
+                None => drop(self.names.remove(path)),
+            }
+        }
+        self.recent.push(change);
+    }
+
+    fn sync_names(&mut self) {
+        self.durable_names = self.names.clone();
+        self.recent.clear();
     }
 
     fn ino(&self, path: &Path) -> Result<u64> {
@@ -177,7 +232,7 @@ impl Tree {
 
     fn sync(&mut self, ino: u64) {
         self.syncs += 1;
-        self.durable_names = self.names.clone();
+        self.sync_names();
         let inode = self.inode(ino);
         inode.durable = inode.now.clone();
     }
@@ -185,7 +240,11 @@ impl Tree {
     fn touch(&mut self, ino: u64, links: i32) {
         let now = self.tick();
         let inode = self.inode(ino);
-        inode.now.ctime = now;
+        let before = std::mem::replace(&mut inode.now.ctime, now);
+        if let Some(change) = self.recent.last_mut() {
+            change.ctimes.push((ino, before));
+        }
+        let inode = self.inode(ino);
         inode.links = inode.links.checked_add_signed(links).expect("links are counted");
     }
 
@@ -204,7 +263,7 @@ impl Tree {
 
     fn remove(&mut self, path: &Path) -> Result<()> {
         let ino = self.ino(path)?;
-        self.names.remove(path);
+        self.change_names([(path.to_path_buf(), None)]);
         self.touch(ino, -1);
         Ok(())
     }
@@ -257,7 +316,7 @@ impl BackingStore for MemStore {
     fn link(&self, from: &Path, to: &Path) -> Result<Attr> {
         let mut tree = self.lock();
         let ino = tree.ino(from)?;
-        tree.names.insert(to.to_path_buf(), ino);
+        tree.change_names([(to.to_path_buf(), Some(ino))]);
         tree.touch(ino, 1);
         Ok(tree.attr(ino))
     }
@@ -292,28 +351,32 @@ impl BackingStore for MemStore {
                 let rest = name.strip_prefix(a).ok()?;
                 Some(if rest.as_os_str().is_empty() { b.to_path_buf() } else { b.join(rest) })
             };
-            let names = std::mem::take(&mut tree.names).into_iter();
-            tree.names = names
-                .map(|(name, ino)| {
-                    let moved = under(&name, from, to).or_else(|| under(&name, to, from));
-                    (moved.unwrap_or(name), ino)
+            let moved: Vec<(PathBuf, PathBuf, u64)> = tree
+                .names
+                .iter()
+                .filter_map(|(name, ino)| {
+                    let moved = under(name, from, to).or_else(|| under(name, to, from))?;
+                    Some((name.clone(), moved, *ino))
                 })
                 .collect();
+            let gone: Vec<_> = moved.iter().map(|(name, _, _)| (name.clone(), None)).collect();
+            let come = moved.into_iter().map(|(_, name, ino)| (name, Some(ino)));
+            tree.change_names(gone.into_iter().chain(come));
             tree.touch(ino, 0);
             tree.touch(other, 0);
             return Ok(());
         }
-        if tree.ino(to).is_ok() {
-            tree.remove(to)?;
+        let mut changes = Vec::new();
+        if let Ok(over) = tree.ino(to) {
+            changes.push((to.to_path_buf(), None));
+            tree.inode(over).links -= 1;
         }
-        let moved: Vec<PathBuf> =
-            tree.names.keys().filter(|name| name.starts_with(from)).cloned().collect();
-        for name in moved {
-            let ino = tree.names.remove(&name).expect("listed above");
+        for (name, ino) in tree.names.iter().filter(|(name, _)| name.starts_with(from)) {
             let rest = name.strip_prefix(from).expect("filtered by it");
-            let name = if rest.as_os_str().is_empty() { to.to_path_buf() } else { to.join(rest) };
-            tree.names.insert(name, ino);
+            let moved = if rest.as_os_str().is_empty() { to.to_path_buf() } else { to.join(rest) };
+            changes.extend([(name.clone(), None), (moved, Some(*ino))]);
         }
+        tree.change_names(changes);
         tree.touch(ino, 0);
         Ok(())
     }
@@ -356,8 +419,7 @@ impl BackingStore for MemStore {
     }
 
     fn sync_dir(&self, _path: &Path) -> Result<()> {
-        let mut tree = self.lock();
-        tree.durable_names = tree.names.clone();
+        self.lock().sync_names();
         Ok(())
     }
 

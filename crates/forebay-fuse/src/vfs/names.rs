@@ -25,6 +25,7 @@ impl Vfs {
             Make::Link(target) => b.symlink(&path, target, &new),
             Make::Node(kind, rdev) => b.mknod(&path, &new, *kind, *rdev),
         })?;
+        self.engine.note_made(&path, &attr);
         Ok(self.entry(parent, name, attr))
     }
 
@@ -77,6 +78,7 @@ impl Vfs {
         // Who works in it would otherwise be in another directory soon.
         let _hold = self.hold(key, &path);
         self.engine.alter(|b| b.rmdir(&path))?;
+        self.engine.note_removed(Named { path: &path, key, is_dir: true });
         self.nodes.unlink(parent, name);
         Ok(())
     }

@@ -1,0 +1,321 @@
+use super::*;
+
+const NAMES: [&str; 3] = ["a", "b", "c"];
+
+type Names = BTreeMap<PathBuf, FileKey>;
+
+fn key(ino: u64) -> FileKey {
+    FileKey { ino, generation: 1 }
+}
+
+fn path(name: &str) -> PathBuf {
+    name.into()
+}
+
+fn create(name: &str, ino: u64) -> NameOp {
+    NameOp::Create { path: path(name), key: key(ino) }
+}
+
+fn rename(from: &str, to: &str, ino: u64, over: Option<u64>) -> NameOp {
+    let (from, to) = (path(from), path(to));
+    NameOp::Rename { from, to, key: key(ino), over: over.map(key), moved: Moved::File }
+}
+
+fn unlink(name: &str, ino: u64) -> NameOp {
+    NameOp::Unlink { path: path(name), key: key(ino) }
+}
+
+fn names<const N: usize>(of: [(&str, u64); N]) -> Names {
+    of.into_iter().map(|(name, ino)| (path(name), key(ino))).collect()
+}
+
+/// What a file system does.
+fn act(now: &mut Names, op: &NameOp) {
+    let gone = |now: &mut Names, path: &Path, key: &FileKey| {
+        assert_eq!(now.remove(path), Some(*key), "{op:?} in {now:?}");
+    };
+    match op {
+        NameOp::Create { path, key } => assert_eq!(now.insert(path.clone(), *key), None, "{op:?}"),
+        NameOp::Link { from, to, key } => {
+            assert_eq!(now.get(from), Some(key), "{op:?}");
+            assert_eq!(now.insert(to.clone(), *key), None, "{op:?}");
+        }
+        NameOp::Unlink { path, key } => gone(now, path, key),
+        NameOp::Rename { from, to, key, over, moved } => {
+            gone(now, from, key);
+            assert_eq!(now.insert(to.clone(), *key), *over, "{op:?}");
+            if *moved == Moved::Dir {
+                for (old, key) in now.clone() {
+                    if let Some(new) = rebased(&old, from, to).filter(|_| old != *from) {
+                        now.remove(&old);
+                        now.insert(new, key);
+                    }
+                }
+            }
+        }
+        NameOp::Exchange { from, to, key, with, .. } => {
+            assert_eq!(now.insert(from.clone(), *with), Some(*key), "{op:?}");
+            assert_eq!(now.insert(to.clone(), *key), Some(*with), "{op:?}");
+        }
+    }
+}
+
+/// Everything that can be done next; `new` is the next file's number.
+fn possible(now: &Names, new: u64) -> Vec<NameOp> {
+    let mut ops = Vec::new();
+    for from in NAMES {
+        let Some(key) = now.get(Path::new(from)).copied() else {
+            ops.push(create(from, new));
+            continue;
+        };
+        ops.push(NameOp::Unlink { path: path(from), key });
+        for to in NAMES.into_iter().filter(|to| *to != from) {
+            let (from, to) = (path(from), path(to));
+            match now.get(&to).copied() {
+                None => {
+                    ops.push(NameOp::Link { from: from.clone(), to: to.clone(), key });
+                    ops.push(NameOp::Rename { from, to, key, over: None, moved: Moved::File });
+                }
+                Some(over) if over != key => {
+                    let (with, over) = (over, Some(over));
+                    let (f, t) = (from.clone(), to.clone());
+                    ops.push(NameOp::Rename { from: f, to: t, key, over, moved: Moved::File });
+                    if from < to {
+                        ops.push(NameOp::Exchange { from, to, key, with, moved: Moved::File });
+                    }
+                }
+                Some(_) => {}
+            }
+        }
+    }
+    ops
+}
+
+fn look_at(now: &Names) -> Look {
+    let old = Timestamp { sec: 1, nsec: 0 };
+    let mut look: Look = NAMES.iter().map(|name| (path(name), Found::Nothing)).collect();
+    let found = |(path, key): (&PathBuf, &FileKey)| {
+        (path.clone(), Found::File { key: *key, changed: old, ctime: old })
+    };
+    look.extend(now.iter().map(found));
+    look
+}
+
+fn known(worth: impl IntoIterator<Item = FileKey>) -> Known {
+    let end = Some(Timestamp { sec: 2, nsec: 0 });
+    Known { worth: worth.into_iter().map(|key| (key, format!("new-{}", key.ino))).collect(), end }
+}
+
+/// Does what the plan says on a store with these names. Each moment may be the last: who begins anew
+/// there comes to the same end.
+fn carry_out(plan: &Plan, mut store: Names, known: &Known) -> Names {
+    let made: Vec<NameOp> = plan.made.iter().map(|step| step.op.clone()).collect();
+    let first = [made.clone(), plan.first_journal()].concat();
+    let mut moments = vec![(first.clone(), store.clone())];
+    for op in &plan.todo {
+        act(&mut store, op);
+        moments.push((first.clone(), store.clone()));
+    }
+    let journal = [made, plan.journal()].concat();
+    for (beside, key) in &plan.anew {
+        act(&mut store, &NameOp::Create { path: beside.clone(), key: *key });
+    }
+    moments.push((journal.clone(), store.clone()));
+    for op in &plan.home {
+        act(&mut store, op);
+        moments.push((journal.clone(), store.clone()));
+    }
+    for (journal, mut moment) in moments {
+        let again = settle(&steps(&journal), &look_at(&moment), known);
+        again.todo.iter().for_each(|op| act(&mut moment, op));
+        again.anew.iter().for_each(|(path, key)| _ = moment.insert(path.clone(), *key));
+        again.home.iter().for_each(|op| act(&mut moment, op));
+        assert_eq!(moment, store, "{journal:?}");
+    }
+    store
+}
+
+/// The store has made the first `cut` of the changes.
+fn check(first: &Names, ops: &[NameOp], cut: usize, worth: bool) {
+    let mut store = first.clone();
+    ops[..cut].iter().for_each(|op| act(&mut store, op));
+    let mut want = first.clone();
+    ops.iter().for_each(|op| act(&mut want, op));
+    let there: BTreeSet<FileKey> = store.values().copied().collect();
+    let all: BTreeSet<FileKey> = ops.iter().flat_map(NameOp::keys).collect();
+    let known = known(all.into_iter().filter(|_| worth));
+    let plan = settle(&steps(ops), &look_at(&store), &known);
+    let what = || format!("{ops:?} of which {cut} were made: {plan:?}");
+    assert!(plan.blocked.is_empty(), "{}", what());
+    let got = carry_out(&plan, store, &known);
+    let lost: Vec<FileKey> =
+        want.values().filter(|key| !worth && !there.contains(key)).copied().collect();
+    if lost.is_empty() {
+        return assert_eq!(got, want, "{}", what());
+    }
+    // What a lost file has replaced may be there in its place.
+    let is_sound = |(path, key): (&PathBuf, &FileKey)| {
+        let stands_in = !want.values().any(|wanted| wanted == key);
+        let wanted = want.get(path);
+        wanted == Some(key) || stands_in || wanted.is_some_and(|key| lost.contains(key))
+    };
+    assert!(got.iter().all(is_sound), "{}: {got:?}", what());
+    let is_home =
+        |(path, key): (&PathBuf, &FileKey)| lost.contains(key) || got.get(path) == Some(key);
+    assert!(want.iter().all(is_home), "{}: {got:?}", what());
+}
+
+fn check_all(first: &Names, now: &Names, ops: &mut Vec<NameOp>, depth: usize, checked: &mut u64) {
+    for cut in 0..=ops.len() {
+        check(first, ops, cut, true);
+        check(first, ops, cut, false);
+        *checked += 2;
+    }
+    if ops.len() == depth {
+        return;
+    }
+    for op in possible(now, 10 + ops.len() as u64) {
+        let mut next = now.clone();
+        act(&mut next, &op);
+        ops.push(op);
+        check_all(first, &next, ops, depth, checked);
+        ops.pop();
+    }
+}
+
+/// Every sequence of a few changes of three names, and every moment at which the store may have
+/// stopped.
+// S-3
+#[test]
+fn whatever_the_store_has_forgotten_is_made_again() {
+    let mut checked = 0;
+    for first in [names([]), names([("a", 1)]), names([("a", 1), ("b", 2)])] {
+        check_all(&first, &first, &mut Vec::new(), 3, &mut checked);
+    }
+    assert!(checked > 10_000, "{checked}");
+}
+
+// S-3
+#[test]
+fn whatever_long_history_the_store_has_forgotten_is_made_again() {
+    let mut random = 7u64;
+    let mut below = |n: usize| {
+        random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        (random >> 33) as usize % n
+    };
+    for _ in 0..400 {
+        let first = names([("a", 1), ("b", 2)]);
+        let (mut now, mut ops) = (first.clone(), Vec::new());
+        for n in 0..10 {
+            let mut can = possible(&now, 10 + n);
+            let op = can.swap_remove(below(can.len()));
+            act(&mut now, &op);
+            ops.push(op);
+        }
+        (0..=ops.len()).for_each(|cut| check(&first, &ops, cut, below(2) == 0));
+    }
+}
+
+/// A file was made in one directory, which was renamed: the names below go with it.
+// S-3
+#[test]
+fn names_below_a_directory_go_with_it() {
+    let first = names([("d", 1), ("d/f", 2)]);
+    let (from, to) = (path("d"), path("e"));
+    let ops = [
+        create("d/tmp", 3),
+        NameOp::Rename { from, to, key: key(1), over: None, moved: Moved::Dir },
+        rename("e/tmp", "e/f", 3, Some(2)),
+    ];
+    for cut in 0..=ops.len() {
+        let mut store = first.clone();
+        ops[..cut].iter().for_each(|op| act(&mut store, op));
+        let look: Look = paths(&steps(&ops))
+            .into_iter()
+            .map(|path| (path, Found::Nothing))
+            .chain(look_at(&store).into_iter().filter(|(_, found)| *found != Found::Nothing))
+            .collect();
+        let plan = settle(&steps(&ops), &look, &known([key(3)]));
+        assert!(plan.blocked.is_empty(), "{cut}: {plan:?}");
+        plan.todo.iter().for_each(|op| act(&mut store, op));
+        plan.anew.iter().for_each(|(path, key)| _ = store.insert(path.clone(), *key));
+        plan.home.iter().for_each(|op| act(&mut store, op));
+        assert_eq!(store, names([("e", 1), ("e/f", 3)]), "{cut}: {plan:?}");
+    }
+}
+
+fn steps(ops: &[NameOp]) -> Vec<Step> {
+    let step = |(n, op): (usize, &NameOp)| Step {
+        n: n as u64,
+        op: op.clone(),
+        told: Told::Done,
+        at: None,
+    };
+    ops.iter().enumerate().map(step).collect()
+}
+
+/// What has a name and is not of the journal's files stays, and so does what was changed since.
+// S-8
+#[test]
+fn what_somebody_else_made_is_left() {
+    let ops = [create("a", 3), rename("a", "b", 3, Some(2))];
+    let plan = settle(&steps(&ops), &look_at(&names([("b", 9)])), &known([key(3)]));
+    assert!(plan.todo.is_empty() && plan.anew.is_empty() && plan.home.is_empty(), "{plan:?}");
+    assert!(plan.blocked.contains(&(key(3), path("b"))));
+    let mut look = look_at(&names([("b", 2)]));
+    let changed = Timestamp { sec: 3, nsec: 0 };
+    look.insert(path("b"), Found::File { key: key(2), changed, ctime: changed });
+    let plan = settle(&steps(&ops), &look, &known([key(3)]));
+    assert!(plan.todo.is_empty() && plan.anew.is_empty() && plan.home.is_empty(), "{plan:?}");
+    look.insert(path("b"), Found::Hidden);
+    let plan = settle(&steps(&ops), &look, &known([key(3)]));
+    assert!(plan.todo.is_empty() && plan.anew.is_empty() && plan.home.is_empty(), "{plan:?}");
+    assert!(plan.blocked.contains(&(key(3), path("b"))));
+}
+
+/// The tier has forgotten what came after: the name is another file's by now.
+// S-3
+#[test]
+fn a_name_that_went_on_does_not_bring_back_what_had_it() {
+    let ops = [create("a", 3), unlink("a", 3)];
+    for store in [names([]), names([("a", 9)])] {
+        let plan = settle(&steps(&ops), &look_at(&store), &known([key(3)]));
+        assert!(
+            plan.todo.is_empty()
+                && plan.anew.is_empty()
+                && plan.home.is_empty()
+                && plan.blocked.is_empty()
+        );
+        assert!(!plan.wanted.contains_key(&key(3)), "{plan:?}");
+    }
+}
+
+/// The tier has forgotten that the file came back to the name that it had first.
+// S-3
+#[test]
+fn a_file_that_was_changed_since_has_been_renamed() {
+    let mut steps = steps(&[rename("a", "b", 1, None)]);
+    let at = |sec| Timestamp { sec, nsec: 0 };
+    let mut look = look_at(&names([("a", 1)]));
+    let mut todo = |ctime, made| {
+        look.insert(path("a"), Found::File { key: key(1), changed: at(1), ctime });
+        steps[0].at = made;
+        settle(&steps, &look, &known([])).todo.len()
+    };
+    assert_eq!(todo(at(1), Some(at(2))), 1, "it is as it was before");
+    assert_eq!(todo(at(2), Some(at(2))), 1, "of the same tick");
+    assert_eq!(todo(at(3), Some(at(2))), 0);
+    assert_eq!(todo(at(3), None), 1, "nobody knows");
+}
+
+// S-2
+#[test]
+fn what_was_announced_counts_if_it_was_made() {
+    let mut steps = steps(&[rename("a", "b", 1, None), unlink("c", 4)]);
+    steps.iter_mut().for_each(|step| step.told = Told::Announced);
+    let counted = |store: Names| that_count(&steps, &look_at(&store)).len();
+    assert_eq!(counted(names([("a", 1), ("c", 4)])), 0);
+    assert_eq!(counted(names([("b", 1), ("c", 4)])), 1);
+    assert_eq!(counted(names([("b", 1)])), 2);
+    assert_eq!(counted(names([("a", 1), ("c", 9)])), 1);
+}

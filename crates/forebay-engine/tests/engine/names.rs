@@ -1,0 +1,338 @@
+//! Names after a loss of power: of the fast tier alone, of the backing store alone, of both.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use forebay_backing::{Attr, BackingStore, RenameMode};
+use forebay_engine::{Config, Engine, Named, Progress};
+
+use crate::media::{CrashMedia, Disk};
+use crate::rng::Rng;
+use crate::start::{NEW, abandon, named, patient, read_all, start};
+use crate::store::{MemStore, Tree};
+
+const BEFORE: &str = "before";
+const AFTER: &str = "after";
+const LEN: usize = 8 << 10;
+
+/// What every name means: a file by the byte that it is full of; 0 is an empty one.
+type Names = BTreeMap<PathBuf, u8>;
+
+fn serve(media: &CrashMedia, store: MemStore, boot: &str) -> Arc<Engine> {
+    let (media, store) = (Arc::new(media.clone()), Arc::new(store));
+    start(media, store, boot, Config::default(), patient()).expect("a sound tier")
+}
+
+/// An engine on a tier and a store, and what a program does with it.
+struct Bed {
+    media: CrashMedia,
+    store: MemStore,
+    engine: Arc<Engine>,
+}
+
+impl Bed {
+    /// On a store with these files, which are durable there.
+    fn on(files: &[(&str, u8)]) -> Bed {
+        let (media, store) = (CrashMedia::default(), MemStore::new());
+        for (path, value) in files {
+            let path = Path::new(path);
+            if let Some(dir) = path.parent().filter(|dir| store.stat(dir).is_err()) {
+                store.mkdir(dir, &NEW).expect("no such name yet");
+            }
+            let (file, _) = store.create(path, &NEW).expect("no such name yet");
+            file.write_at(&[*value; LEN], 0).and_then(|()| file.sync()).expect("memory");
+        }
+        store.sync_dir(Path::new("")).expect("memory");
+        let engine = serve(&media, store.clone(), BEFORE);
+        Bed { media, store, engine }
+    }
+
+    fn attr(&self, path: &str) -> Attr {
+        self.engine.stat(Path::new(path)).expect("it is there")
+    }
+
+    fn create(&self, path: &str) {
+        let (file, _) = self.engine.create(Path::new(path), &NEW).expect("no such name yet");
+        self.engine.close(&file);
+    }
+
+    fn write(&self, path: &str, value: u8) {
+        let file = self.engine.open(Path::new(path), None).expect("it is there");
+        self.engine.write(&file, 0, &[value; LEN]).expect("room");
+        self.engine.close(&file);
+    }
+
+    fn sync(&self, path: &str) {
+        let file = self.engine.open(Path::new(path), None).expect("it is there");
+        self.engine.sync(&file).expect("a sound tier");
+        self.engine.close(&file);
+    }
+
+    /// A new file that is written and synced.
+    fn put(&self, path: &str, value: u8) {
+        self.create(path);
+        self.write(path, value);
+        self.sync(path);
+    }
+
+    fn link(&self, from: &str, to: &str) {
+        let attr = self.attr(from);
+        self.engine.link(named(Path::new(from), &attr), Path::new(to)).expect("it is free");
+    }
+
+    fn unlink(&self, path: &str) {
+        let attr = self.attr(path);
+        self.engine.unlink(named(Path::new(path), &attr)).expect("it is there");
+    }
+
+    fn rename(&self, from: &str, to: &str, mode: RenameMode) {
+        let is_dir = |attr: &Attr| attr.kind == forebay_backing::FileKind::Dir;
+        let (attr, to) = (self.attr(from), Path::new(to));
+        let over = self.engine.stat(to).ok();
+        let over = over.as_ref().map(|o| Named { path: to, key: o.key, is_dir: is_dir(o) });
+        let from = Named { path: Path::new(from), key: attr.key, is_dir: is_dir(&attr) };
+        self.engine.rename(from, to, over, mode).expect("both are there");
+    }
+
+    fn replace(&self, from: &str, to: &str) {
+        self.rename(from, to, RenameMode::Replace);
+    }
+
+    fn flush(&self) {
+        let report = self.engine.flush(&[], &Progress::default());
+        assert!(report.failures.is_empty(), "{report:?}");
+    }
+
+    fn now(&self) -> Moment {
+        Moment { disk: self.media.snapshot(), tree: self.store.snapshot() }
+    }
+
+    fn end(self) {
+        abandon(self.engine);
+    }
+}
+
+/// Everything at one moment.
+#[derive(Clone)]
+struct Moment {
+    disk: Disk,
+    tree: Tree,
+}
+
+impl Moment {
+    /// What may be left of the tier that has lost power.
+    fn disks(&self) -> Vec<Disk> {
+        self.disk.crash_images(&mut Rng::new(7), 4)
+    }
+
+    /// What may be left of the store: the changes of names since its last sync, up to some.
+    fn trees(&self) -> Vec<Tree> {
+        (0..=self.tree.unsynced_names()).map(|n| self.tree.forgetting(n)).collect()
+    }
+
+    /// What is found when the tier alone has lost power, the store alone, and both.
+    fn all(&self) -> Vec<(&'static str, Names)> {
+        let mut found = Vec::new();
+        for disk in self.disks() {
+            found.push(("the tier", recovered(disk.clone(), self.tree.clone(), AFTER)));
+            for tree in self.trees() {
+                found.push(("both", recovered(disk.clone(), tree, AFTER)));
+            }
+        }
+        for tree in self.trees() {
+            found.push(("the store", recovered(self.disk.clone(), tree, BEFORE)));
+        }
+        found
+    }
+
+    /// Whoever has lost power, these files are there and no others.
+    fn assert_all(&self, want: &[(&str, u8)]) {
+        let want: Names = want.iter().map(|(path, value)| (path.into(), *value)).collect();
+        for (who, found) in self.all() {
+            assert_eq!(found, want, "{who} lost power");
+        }
+    }
+}
+
+/// What is on the store after a recovery and a flush, and was read from the mount before.
+fn recovered(disk: Disk, tree: Tree, boot: &str) -> Names {
+    let store = MemStore::on(tree);
+    let engine = serve(&CrashMedia::on(disk), store.clone(), boot);
+    let value = |path: &Path, bytes: &[u8]| {
+        let value = bytes.first().copied().unwrap_or(0);
+        assert!(bytes.iter().all(|byte| *byte == value), "{}: a mixture", path.display());
+        value
+    };
+    let files = || store.snapshot().files();
+    let read = |path: PathBuf| {
+        let value = value(&path, &read_all(&engine, &path).expect("it is there"));
+        (path, value)
+    };
+    let seen: Names = files().into_keys().map(read).collect();
+    let report = engine.flush(&[], &Progress::default());
+    let problems = &engine.recovery().problems;
+    assert!(report.failures.is_empty() && problems.is_empty(), "{report:?} {problems:?} {seen:?}");
+    let there: Names =
+        files().into_iter().map(|(path, bytes)| (path.clone(), value(&path, &bytes))).collect();
+    abandon(engine);
+    assert_eq!(there, seen, "on the store and through the mount");
+    there
+}
+
+/// As git publishes objects.
+// S-3
+#[test]
+fn a_file_that_was_linked_to_its_final_name_has_that_alone() {
+    let bed = Bed::on(&[("old", b'O')]);
+    bed.put("tmp", b'N');
+    bed.link("tmp", "final");
+    bed.unlink("tmp");
+    let at_once = bed.now();
+    bed.sync("final");
+    bed.now().assert_all(&[("final", b'N'), ("old", b'O')]);
+    // Nobody has synced the names yet: one of them, and the bytes in any case.
+    for (who, found) in at_once.all() {
+        let names: Vec<_> = found.iter().filter(|(_, value)| **value == b'N').collect();
+        assert!(!names.is_empty(), "{who} lost power: {found:?}");
+        assert_eq!(found.len(), names.len() + 1, "{who} lost power: {found:?}");
+        assert!(who == "both" || found.contains_key(Path::new("final")), "{who}: {found:?}");
+    }
+    bed.end();
+}
+
+// S-3
+#[test]
+fn a_file_that_was_synced_and_removed_does_not_come_back() {
+    let bed = Bed::on(&[]);
+    bed.put("f", b'A');
+    bed.unlink("f");
+    for (who, found) in bed.now().all() {
+        assert!(found.is_empty() || who == "both", "{who} lost power: {found:?}");
+    }
+    bed.put("g", b'G');
+    bed.now().assert_all(&[("g", b'G')]);
+    bed.end();
+}
+
+// S-3 S-8
+#[test]
+fn a_name_that_was_made_again_is_no_conflict() {
+    let bed = Bed::on(&[]);
+    bed.put("f", b'A');
+    bed.unlink("f");
+    bed.create("f");
+    let moment = bed.now();
+    for disk in moment.disks() {
+        let want = [(PathBuf::from("f"), 0)].into();
+        assert_eq!(recovered(disk, moment.tree.clone(), AFTER), want);
+    }
+    moment.all();
+    bed.write("f", b'B');
+    bed.sync("f");
+    bed.now().assert_all(&[("f", b'B')]);
+    bed.end();
+}
+
+/// A commit ends with the removal of the rollback journal.
+// S-3
+#[test]
+fn a_rollback_journal_that_was_removed_undoes_no_commit() {
+    let bed = Bed::on(&[("db", b'0')]);
+    for value in [b'1', b'2'] {
+        bed.put("db-journal", value - 1);
+        bed.write("db", value);
+        bed.sync("db");
+        bed.unlink("db-journal");
+        bed.engine.sync_dir(Path::new("")).expect("a sound store");
+        bed.now().assert_all(&[("db", value)]);
+    }
+    // The directory is synced, and then the store forgets nothing; here the tier's journal has it.
+    bed.put("db-journal", b'2');
+    bed.unlink("db-journal");
+    bed.write("db", b'3');
+    bed.sync("db");
+    bed.now().assert_all(&[("db", b'3')]);
+    bed.end();
+}
+
+// S-3
+#[test]
+fn two_renames_of_one_file_are_made_again() {
+    for flushed in [false, true] {
+        let bed = Bed::on(&[]);
+        bed.put("a", b'A');
+        if flushed {
+            bed.flush();
+            bed.write("a", b'B');
+            bed.sync("a");
+        }
+        bed.replace("a", "b");
+        bed.replace("b", "c");
+        bed.sync("c");
+        bed.now().assert_all(&[("c", if flushed { b'B' } else { b'A' })]);
+        bed.end();
+    }
+}
+
+// S-3
+#[test]
+fn a_name_that_was_replaced_twice_is_the_last() {
+    for middle in [None, Some(b'M')] {
+        let bed = Bed::on(&[("f", b'O')]);
+        bed.create("tmp");
+        if let Some(value) = middle {
+            // Flushed, and known no more.
+            bed.write("tmp", value);
+            bed.flush();
+            bed.engine.evict(&[], &Progress::default());
+        }
+        bed.replace("tmp", "f");
+        bed.put("tmp", b'N');
+        bed.replace("tmp", "f");
+        bed.sync("f");
+        bed.now().assert_all(&[("f", b'N')]);
+        bed.end();
+    }
+}
+
+// S-3
+#[test]
+fn a_name_that_was_removed_and_made_again_is_the_new_file() {
+    let bed = Bed::on(&[("f", b'O'), ("g", b'G')]);
+    bed.unlink("f");
+    bed.put("f", b'N');
+    bed.unlink("g");
+    bed.link("f", "g");
+    bed.sync("g");
+    bed.now().assert_all(&[("f", b'N'), ("g", b'N')]);
+    bed.end();
+}
+
+// S-3
+#[test]
+fn a_directory_that_was_renamed_takes_new_files_along() {
+    let bed = Bed::on(&[("d/old", b'O'), ("d/f", b'F')]);
+    bed.put("d/tmp", b'N');
+    bed.rename("d", "e", RenameMode::Replace);
+    bed.replace("e/tmp", "e/f");
+    bed.sync("e/f");
+    bed.now().assert_all(&[("e/f", b'N'), ("e/old", b'O')]);
+    bed.end();
+}
+
+/// What a sync of the store covers is looked at no more.
+// S-3
+#[test]
+fn names_that_the_store_has_synced_are_not_made_again() {
+    let bed = Bed::on(&[]);
+    bed.put("a", b'A');
+    bed.replace("a", "b");
+    bed.flush();
+    // Somebody else, after that.
+    bed.store.rename(Path::new("b"), Path::new("c"), RenameMode::Replace).expect("it is there");
+    let moment = bed.now();
+    let want: Names = [("c".into(), b'A')].into();
+    assert_eq!(recovered(moment.disk, moment.tree, BEFORE), want);
+    bed.end();
+}
