@@ -115,6 +115,11 @@ fn who_is_refused_in_the_middle_of_a_file_gives_its_room_back() {
     let parts = |i: &u64| ![0, LEN as u64].contains(&length(&bed.backing, *i));
     let found: Vec<u64> = (0..5).filter(parts).collect();
     assert!(found.is_empty(), "parts of {found:?}");
+    // Of nobody else's files.
+    let other = mounted.at("theirs");
+    fs::write(&other, "others have room").unwrap();
+    std::os::unix::fs::chown(&other, Some(4321), None).unwrap();
+    mounted.forebay(&["flush", "--wait", text(&other)]).ok();
     fs::write(&rules, r#"{"rules": []}"#).unwrap();
     for i in [0, 1, 2] {
         fs::remove_file(mounted.at(format!("f{i}"))).unwrap();

@@ -402,6 +402,10 @@ fn what_is_saved_elsewhere_is_not_drained_too() {
     let out = bed.forebay(&args).ok();
     assert_eq!(fs::read(to.join("dirty")).unwrap(), Rng::new(77).bytes(500_000), "{out:#?}");
     assert!(fs::read(to.join("whole")).unwrap() == whole, "{out:#?}");
+    for inside in [bed.backing.join("new/saved"), bed.backing.clone()] {
+        let out = bed.forebay(&["recover", text(&bed.tier), "--to", text(&inside)]).expect(2);
+        assert!(out.stderr.contains("apart from"), "{out:#?}");
+    }
     let lines = Tree::read(&bed.backing).differences(&before, Times::Compare);
     assert!(lines.is_empty(), "the rescue changed the backing store: {lines:?}");
     let left = bed.forebay(&["check", text(&bed.tier), "--json"]).ok().json();

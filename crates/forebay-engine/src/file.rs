@@ -298,6 +298,11 @@ impl File {
     pub fn path(&self) -> Option<Box<Path>> {
         self.lock().state.paths.first().cloned()
     }
+
+    /// The user it belongs to.
+    pub(crate) fn owner(&self) -> u32 {
+        self.lock().state.owner.uid
+    }
 }
 
 impl Inner {

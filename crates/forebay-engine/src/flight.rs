@@ -518,7 +518,7 @@ impl Engine {
         add(&self.counters.flush_failures, 1);
         let full = error.is(libc::ENOSPC) || error.is(libc::EDQUOT);
         if full {
-            self.drain.room.was_refused();
+            self.drain.room.was_refused(job.file.owner());
         }
         let mut inner = self.look_at_failed(job, if full { After::NoRoom } else { After::Other });
         if inner.live().unlinked || error.kind() == Kind::Interrupted || error.is(libc::EBUSY) {

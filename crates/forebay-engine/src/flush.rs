@@ -28,7 +28,7 @@ use crate::file::File;
 use crate::flight::{Job, Outcome};
 use crate::govern::{Ages, obstacle};
 use crate::governor::{Decision, Governor, Limit, Term};
-use crate::home_room::{HomeRoom, Room, by_age};
+use crate::home_room::{HomeRoom, Room, split};
 use crate::order::{Holds, Owed};
 use crate::portion::HoleStep;
 use crate::pulse::Pulse;
@@ -174,15 +174,18 @@ impl Engine {
         meter: Option<&Arc<Meter>>,
     ) -> Vec<Outcome> {
         let room = self.room_for_flights();
-        if !matches!(room, Room::Doubtful) {
+        let (together, alone) = split(&self.drain.room, picks);
+        if alone.is_empty() {
             return self.fly_within(&room, picks, cancelled, meter);
         }
+        let picked: Vec<Pick> = together.iter().map(|at| picks[*at].clone()).collect();
+        let flown = self.fly_within(&room, &picked, cancelled, meter);
         let mut outcomes: Vec<Outcome> = picks.iter().map(|_| Outcome::Nothing).collect();
-        for (at, pick) in by_age(picks) {
-            let _turn = self.drain.room.turn.lock().expect("no panic inside");
-            let pick = std::slice::from_ref(pick);
-            let outcome = self.fly_within(&room, pick, cancelled, meter).pop();
-            outcomes[at] = outcome.expect("one of each");
+        together.into_iter().zip(flown).for_each(|(at, outcome)| outcomes[at] = outcome);
+        for at in alone {
+            let _turn = self.drain.room.turn_of(&picks[at].0);
+            let flown = self.fly_within(&room, &picks[at..=at], cancelled, meter);
+            flown.into_iter().for_each(|outcome| outcomes[at] = outcome);
         }
         outcomes
     }

@@ -6,9 +6,9 @@
 //!   five files in five parts nobody has any.
 //! - H2: who found no room gives back what he took of it.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use forebay_backing::{BackingFile, Error, Result, StatFs};
@@ -22,16 +22,18 @@ use crate::log::FileId;
 /// For so long the store is believed to have about as much room as it said.
 const BELIEVED: Duration = Duration::from_secs(10);
 
-/// For so long after a store without room, or a quota that it tells nobody of, files go one by one.
+/// For so long after the store refused a file, others of the same owner go one by one: it has quotas
+/// that it tells nobody of, and what the next has room for cannot be known.
 const DOUBTED: Duration = Duration::from_secs(60);
 
 /// What is known of the store's room.
 #[derive(Default)]
 pub(crate) struct HomeRoom {
     said: Mutex<Option<Said>>,
-    refused_at: Mutex<Option<Instant>>,
-    /// Held by who flushes while there is doubt.
-    pub turn: Mutex<()>,
+    /// Owners of files that were refused lately.
+    refused: Mutex<HashMap<u32, Instant>>,
+    /// Held by who flushes one of theirs.
+    turn: Mutex<()>,
 }
 
 #[derive(Clone, Copy)]
@@ -45,15 +47,13 @@ struct Said {
 /// Who may begin.
 pub(crate) enum Room {
     Enough,
-    /// One by one: the store refused what it seemed to have room for.
-    Doubtful,
     Short(HashSet<FileId>),
 }
 
 impl Room {
     pub fn admits(&self, file: &File) -> bool {
         match self {
-            Room::Enough | Room::Doubtful => true,
+            Room::Enough => true,
             Room::Short(granted) => {
                 let goes_without =
                     |inner: &Inner| inner.growth() == 0 || inner.state.flags.conflict.stands();
@@ -64,14 +64,25 @@ impl Room {
 }
 
 impl HomeRoom {
-    pub fn was_refused(&self) {
-        *self.refused_at.lock().expect("no panic inside") = Some(Instant::now());
+    pub fn was_refused(&self, owner: u32) {
+        let mut refused = self.refused.lock().expect("no panic inside");
+        refused.retain(|_, at| at.elapsed() < DOUBTED);
+        refused.insert(owner, Instant::now());
         *self.said.lock().expect("no panic inside") = None;
     }
 
-    fn is_doubtful(&self) -> bool {
-        let refused = *self.refused_at.lock().expect("no panic inside");
-        refused.is_some_and(|at| at.elapsed() < DOUBTED)
+    /// Waits until no other of the file's owner is on its way, if one was refused lately.
+    pub fn turn_of(&self, file: &File) -> Option<MutexGuard<'_, ()>> {
+        self.is_doubted(file).then(|| self.turn.lock().expect("no panic inside"))
+    }
+
+    pub fn is_doubted(&self, file: &File) -> bool {
+        if self.refused.lock().expect("no panic inside").is_empty() {
+            return false;
+        }
+        let owner = file.owner();
+        let refused = self.refused.lock().expect("no panic inside");
+        refused.get(&owner).is_some_and(|at| at.elapsed() < DOUBTED)
     }
 }
 
@@ -111,9 +122,6 @@ impl Engine {
         let said = *self.drain.room.said.lock().expect("no panic inside");
         if owed == 0 {
             return Room::Enough;
-        }
-        if self.drain.room.is_doubtful() {
-            return Room::Doubtful;
         }
         if said.is_some_and(|said| said.at.elapsed() < BELIEVED && plenty(said)) {
             return Room::Enough;
@@ -181,10 +189,10 @@ impl Engine {
     }
 }
 
-/// The oldest first, each with its place.
-pub(crate) fn by_age(picks: &[Pick]) -> Vec<(usize, &Pick)> {
-    let since = |inner: &Inner| inner.state.dirty_since;
-    let mut picks: Vec<(usize, &Pick)> = picks.iter().enumerate().collect();
-    picks.sort_by_cached_key(|(_, (file, _))| since(&file.lock()));
-    picks
+/// The places of those that may go together, and of those that go one by one, the oldest first.
+pub(crate) fn split(room: &HomeRoom, picks: &[Pick]) -> (Vec<usize>, Vec<usize>) {
+    let doubted = |at: &usize| room.is_doubted(&picks[*at].0);
+    let (mut alone, together): (Vec<usize>, Vec<usize>) = (0..picks.len()).partition(doubted);
+    alone.sort_by_cached_key(|at| picks[*at].0.lock().state.dirty_since);
+    (together, alone)
 }

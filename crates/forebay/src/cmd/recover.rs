@@ -123,7 +123,7 @@ fn recover(args: &Args) -> Result<Recovered> {
     let owner = Tier::owner(&args.tier)?;
     let backing = args.backing.as_deref().unwrap_or(&owner.path);
     match &args.to {
-        Some(to) => rescue(args, &open_target(to, &args.tier)?, backing),
+        Some(to) => rescue(args, &open_target(to, [&args.tier, backing])?, backing),
         None => bring_home(args, settings, backing),
     }
 }
@@ -191,16 +191,24 @@ fn open_backing(path: &Path, args: &Args, access: Access) -> Result<Arc<dyn Back
     }
 }
 
-fn open_target(dir: &Path, tier: &Path) -> Result<DirStore> {
+/// Makes the directory, which must be apart from `spared`, if it is not there.
+fn open_target(dir: &Path, spared: [&Path; 2]) -> Result<DirStore> {
     let usage = |why: &str| Error::new(Kind::Usage, format!("--to {}: {why}", dir.display()));
-    std::fs::create_dir_all(dir).map_err(|e| usage(&e.to_string()))?;
-    let inside = |inner: &Path, outer: &Path| {
-        let canonical = |path: &Path| path.canonicalize().ok();
-        canonical(inner).zip(canonical(outer)).is_some_and(|(i, o)| i.starts_with(o))
+    let typed = std::path::absolute(dir).map_err(|e| usage(&e.to_string()))?;
+    // What is there of it, without links, tells where it will be made.
+    let above = typed.ancestors().find_map(|above| above.canonicalize().ok());
+    let within = |inner: &Path, outer: &Path| inner.starts_with(outer);
+    let overlaps = |spared: &Path| {
+        let spared = spared.canonicalize().ok();
+        let pair = above.as_deref().zip(spared.as_deref());
+        pair.is_some_and(|(to, spared)| {
+            within(to, spared) || (typed.exists() && within(spared, to))
+        })
     };
-    if inside(dir, tier) || inside(tier, dir) {
-        return Err(usage("choose a directory apart from the tier"));
+    if spared.into_iter().any(overlaps) {
+        return Err(usage("choose a directory apart from the tier and the backing store"));
     }
+    std::fs::create_dir_all(dir).map_err(|e| usage(&e.to_string()))?;
     DirStore::open(dir)
 }
 
