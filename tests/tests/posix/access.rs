@@ -262,6 +262,7 @@ fn set_user_id_and_set_group_id_are_lost_when_they_are_on_a_plain_directory() {
     (5..8).for_each(|seed| compare(seed, ALL, &[]));
     compare(8, ALL, &["--passthrough", "off"]);
     compare(9, ALL, &["--policy", "write-around"]);
+    compare(10, ALL, &["--attr-ttl", "1h", "--entry-ttl", "1h"]);
 }
 
 /// A file of root's which its group may not read, but for what `list` says.

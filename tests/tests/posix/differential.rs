@@ -99,6 +99,14 @@ fn random_operations_do_so_without_passthrough() {
     run(Tier::Tmpfs(512), &["--passthrough", "off", "--max-age", "200ms"], 3, Disturb::Yes);
 }
 
+/// What this mount changes itself is never seen as it was before, however long the kernel may go by
+/// what it has been told.
+// S-1
+#[test]
+fn random_operations_do_so_where_the_kernel_believes_what_it_was_told_for_an_hour() {
+    run(Tier::Disk, &["--attr-ttl", "1h", "--entry-ttl", "1h"], 7, Disturb::No);
+}
+
 #[test]
 fn random_operations_do_so_with_passthrough_always() {
     run(Tier::Xfs(512), &["--passthrough", "always"], 4, Disturb::Yes);
