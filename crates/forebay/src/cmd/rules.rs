@@ -6,7 +6,7 @@ use clap::Subcommand;
 use forebay_backing::Result;
 use serde_json::{Value, json};
 
-use crate::config::RuleText;
+use crate::config::{self, RuleText};
 use crate::http::Client;
 use crate::mounts::{Mounts, Place};
 use crate::ui::table::{Align, lay_out};
@@ -110,11 +110,11 @@ struct Save {
 struct Test {
     /// A file in a mount; it need not exist.
     path: PathBuf,
-    /// As if opened by this user [default: your own].
-    #[arg(long)]
+    /// As if opened by this user, by name or number [default: your own].
+    #[arg(long, value_name = "USER", value_parser = config::user)]
     uid: Option<u32>,
-    /// As if opened by this group [default: your own].
-    #[arg(long)]
+    /// As if opened by this group, by name or number [default: your own].
+    #[arg(long, value_name = "GROUP", value_parser = config::group)]
     gid: Option<u32>,
     /// As if opened by this process; without it no rule with a process or control group matches.
     #[arg(long)]

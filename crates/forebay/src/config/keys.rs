@@ -261,7 +261,8 @@ pub const KEYS: &[Key] = &[
         Type::File,
         "",
         "Where the log goes; run/forebay.log in the tier when in the background, standard error \
-         in the foreground",
+         in the foreground. A regular file of whoever mounts, made for that user alone if it is \
+         missing, since names are in it",
     ),
 ];
 

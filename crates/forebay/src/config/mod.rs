@@ -1,6 +1,7 @@
 //! Configuration: one table of keys, four places to type a value, one meaning.
 
 mod file;
+mod ids;
 pub mod keys;
 pub mod raw;
 mod reference;
@@ -16,6 +17,7 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use forebay_backing::Result;
 
 pub use file::{ConfigFile, Section};
+pub use ids::{group, user};
 use keys::{KEYS, Key, Type};
 pub use raw::{Origin, RawConfig};
 pub use rules::RuleText;

@@ -76,7 +76,7 @@ opened; `forebay rules --help` says what then happens. There are at most 256.
 name = \"models\"            # letters, digits and '-'
 action = \"allow\"           # or deny, deny-reads, deny-writes
 path = [\"models/**\"]       # *, ? within a name, ** over directories; see below
-uid = [1000, 1001]         # also gid
+uid = [\"alice\", 1001]      # also gid; names or numbers
 cgroup = \"user.slice\"      # and those below it; of cgroup v2
 pid = 4711                 # and those it started; the rule goes with the last of them
 size-min = \"1MiB\"          # also size-max: of the file when it is opened

@@ -8,6 +8,7 @@ use forebay_backing::{Error, Kind, Result};
 use forebay_engine::rules::{Action, Rule};
 use serde::{Deserialize, Serialize};
 
+use super::ids;
 use crate::units;
 
 /// A rule in words; see [`Rule`] for what they mean.
@@ -26,14 +27,14 @@ pub struct RuleText {
     #[serde(default, deserialize_with = "one_or_many", skip_serializing_if = "Vec::is_empty")]
     pub path: Vec<String>,
 
-    /// A user, by number.
-    #[arg(long)]
-    #[serde(default, deserialize_with = "one_or_many", skip_serializing_if = "Vec::is_empty")]
+    /// A user, by name or number.
+    #[arg(long, value_name = "USER", value_parser = ids::user)]
+    #[serde(default, deserialize_with = "ids::users", skip_serializing_if = "Vec::is_empty")]
     pub uid: Vec<u32>,
 
-    /// A group, by number.
-    #[arg(long)]
-    #[serde(default, deserialize_with = "one_or_many", skip_serializing_if = "Vec::is_empty")]
+    /// A group, by name or number.
+    #[arg(long, value_name = "GROUP", value_parser = ids::group)]
+    #[serde(default, deserialize_with = "ids::groups", skip_serializing_if = "Vec::is_empty")]
     pub gid: Vec<u32>,
 
     /// A process and those it started; the rule goes when the last of them has ended.
@@ -68,7 +69,7 @@ pub struct RuleText {
     pub pin: bool,
 }
 
-fn one_or_many<'de, D, T>(from: D) -> std::result::Result<Vec<T>, D::Error>
+pub(super) fn one_or_many<'de, D, T>(from: D) -> std::result::Result<Vec<T>, D::Error>
 where
     D: serde::Deserializer<'de>,
     T: Deserialize<'de>,
@@ -199,6 +200,17 @@ mod tests {
         for rule in &rules {
             assert_eq!(RuleText::from(rule).read().unwrap(), *rule);
         }
+    }
+
+    #[test]
+    fn users_and_groups_have_names_and_numbers() {
+        let group =
+            forebay_backing::users::Group::with_id(0).unwrap().expect("every machine has one");
+        let ids = format!("uid = [\"root\", 5, \"6\"]\ngid = \"{}\"", group.name);
+        let rules = read(&format!("[[rule]]\nname = \"a\"\naction = \"deny\"\n{ids}")).unwrap();
+        assert_eq!((&rules[0].uid[..], &rules[0].gid[..]), (&[0, 5, 6][..], &[0][..]));
+        let error = read("[[rule]]\nname = \"a\"\naction = \"deny\"\nuid = \"no such user\"");
+        assert!(error.unwrap_err().to_string().contains("no such user: no user has this name"));
     }
 
     #[test]
