@@ -272,3 +272,36 @@ fn a_second_mount_of_a_directory_names_the_first() {
     bed.mounted().umount();
     proof!("told once");
 }
+
+/// Goal: a tier in use, in a forebay mount, or with a socket that leads elsewhere is told for what it
+/// is. Method: `check` and `recover` of a tier that is mounted; a tier in that mount; an order by way
+/// of a tier of another user whose socket is a link to this one.
+// S-11
+#[test]
+fn a_tier_in_use_in_a_mount_or_with_a_foreign_socket_is_told() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let mounted = bed.mount(&[]);
+    for (command, remedy) in [("check", "forebay status"), ("recover", "forebay flush --wait")] {
+        let out = limited(&[command, text(&bed.tier)]);
+        refused(&out, remedy);
+        assert!(!out.stderr.contains("--tier"), "{out:#?}");
+    }
+    let (other, at) = (bed.dir("other"), bed.dir("at"));
+    let inside = bed.mnt.join("tier");
+    refused(
+        &bed.forebay(&["mount", text(&other), text(&at), "--tier", text(&inside)]),
+        "is inside the forebay mount",
+    );
+    let hers = bed.root.join("hers");
+    fs::create_dir_all(hers.join("run")).expect("a directory");
+    let socket = "run/control.sock";
+    symlink(bed.tier.join(socket), hers.join(socket)).expect("a link");
+    give_all(&hers, EVE);
+    let out = bed.forebay(&["set", text(&hers), "max-age=7s"]);
+    assert_eq!(out.code, Some(3), "{out:#?}");
+    assert!(out.stderr.contains("answers"), "{out:#?}");
+    bed.forebay(&["set", text(&bed.tier), "max-age=7s"]).ok();
+    mounted.umount();
+    proof!("told what to do, and no order given through the link");
+}

@@ -1,11 +1,12 @@
 //! The asking end: one connection a request, bounded in time.
 
 use std::io::{self, Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use forebay_backing::{Error, Kind, Result};
+use forebay_backing::{Error, Kind, Result, users};
 use forebay_engine::Tier;
 use serde_json::Value;
 
@@ -29,16 +30,18 @@ pub enum Liveness {
 /// Speaks to the daemon of one tier.
 pub struct Client {
     socket: PathBuf,
+    /// Whose owner has to be the one who answers.
+    tier: Option<PathBuf>,
 }
 
 impl Client {
     pub fn new(tier: &Path) -> Client {
-        Client { socket: Tier::socket_path(tier) }
+        Client { socket: Tier::socket_path(tier), tier: Some(tier.into()) }
     }
 
     #[cfg(test)]
     pub fn at(socket: &Path) -> Client {
-        Client { socket: socket.into() }
+        Client { socket: socket.into(), tier: None }
     }
 
     pub fn get(&self, path: &str) -> Result<Value> {
@@ -55,7 +58,7 @@ impl Client {
 
     pub fn liveness(&self) -> Liveness {
         use io::ErrorKind::{ConnectionRefused, NotFound};
-        match socket::connect(&self.socket, GLANCE) {
+        match self.connect(GLANCE) {
             Err(e) if matches!(e.kind(), ConnectionRefused | NotFound) => Liveness::Dead,
             _ => Liveness::Alive,
         }
@@ -63,19 +66,35 @@ impl Client {
 
     /// Whether the socket is another user's, and so what is behind it no business of ours.
     pub fn is_forbidden(&self) -> bool {
-        let tried = socket::connect(&self.socket, GLANCE);
+        let tried = self.connect(GLANCE);
         tried.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
     }
 
     /// The daemon's process, as the kernel knows it; works when the daemon does not answer.
     pub fn daemon_pid(&self) -> Option<rustix::process::Pid> {
-        let stream = socket::connect(&self.socket, GLANCE).ok()?;
+        let stream = self.connect(GLANCE).ok()?;
         Some(rustix::net::sockopt::socket_peercred(&stream).ok()?.pid)
+    }
+
+    /// A link in somebody else's tier must not make root give orders to another daemon.
+    fn connect(&self, patience: Duration) -> io::Result<UnixStream> {
+        let stream = socket::connect(&self.socket, patience)?;
+        let Some(tier) = &self.tier else { return Ok(stream) };
+        let owner = std::fs::metadata(tier)?.uid();
+        let peer = rustix::net::sockopt::socket_peercred(&stream)?.uid.as_raw();
+        match peer == owner {
+            true => Ok(stream),
+            false => Err(io::Error::other(format!(
+                "the tier belongs to {}, and {} answers",
+                users::show(owner),
+                users::show(peer)
+            ))),
+        }
     }
 
     /// Sends one request and reads the answer. An answer that is an error becomes one here.
     pub fn ask(&self, method: &str, path: &str, body: &Value) -> Result<Value> {
-        let stream = socket::connect(&self.socket, TIMEOUT).map_err(|e| match e.kind() {
+        let stream = self.connect(TIMEOUT).map_err(|e| match e.kind() {
             io::ErrorKind::WouldBlock => self.silent(&e),
             _ => self.unreachable(&e),
         })?;
