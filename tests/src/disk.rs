@@ -209,7 +209,8 @@ impl Cache {
                 continue;
             }
             let kept = &versions[chance.below(versions.len() as u64) as usize];
-            let torn = self.atomic == Atomic::Sectors && chance.one_in(8);
+            // Of the first block there is no journal: a file system is gone if it tears.
+            let torn = self.atomic == Atomic::Sectors && *block > 0 && chance.one_in(8);
             let bytes = if torn { self.torn(*block, kept, chance)? } else { kept.clone() };
             copy.write_all_at(&bytes, block * BLOCK)?;
             forgotten.kept += 1;

@@ -23,6 +23,8 @@ pub enum Op {
     },
     Truncate(String, u64),
     Rename(String, String),
+    /// Another name; only [`crate::names`] can judge what has several.
+    Link(String, String),
     Unlink(String),
     Fsync(String),
     /// The file holds what a side file holds: how the outcome of an interrupted operation is
@@ -37,6 +39,7 @@ impl Op {
             Op::Write { name, offset, len, key } => format!("write {name} {offset} {len} {key}"),
             Op::Truncate(name, len) => format!("truncate {name} {len}"),
             Op::Rename(from, to) => format!("rename {from} {to}"),
+            Op::Link(from, to) => format!("link {from} {to}"),
             Op::Unlink(name) => format!("unlink {name}"),
             Op::Fsync(name) => format!("fsync {name}"),
             Op::Load(name, side) => format!("load {name} {}", side.display()),
@@ -52,6 +55,7 @@ impl Op {
             "write" => Op::Write { name, offset: number(2), len: number(3), key: number(4) },
             "truncate" => Op::Truncate(name, number(2)),
             "rename" => Op::Rename(name, words[2].into()),
+            "link" => Op::Link(name, words[2].into()),
             "unlink" => Op::Unlink(name),
             "fsync" => Op::Fsync(name),
             "load" => Op::Load(name, words[2].into()),
@@ -61,7 +65,7 @@ impl Op {
 
     fn names(&self) -> Vec<&str> {
         match self {
-            Op::Rename(from, to) => vec![from, to],
+            Op::Rename(from, to) | Op::Link(from, to) => vec![from, to],
             Op::Create(name) | Op::Truncate(name, _) | Op::Unlink(name) => vec![name],
             Op::Fsync(name) | Op::Load(name, _) | Op::Write { name, .. } => vec![name],
         }
@@ -114,7 +118,7 @@ pub enum Zeros {
 /// Files by name, as a sequence of operations leaves them.
 pub type Files = BTreeMap<String, Vec<u8>>;
 
-fn apply(files: &mut Files, op: &Op) {
+pub(crate) fn apply(files: &mut Files, op: &Op) {
     match op {
         Op::Create(name) => drop(files.insert(name.clone(), Vec::new())),
         Op::Write { name, offset, len, key } => {
@@ -129,6 +133,10 @@ fn apply(files: &mut Files, op: &Op) {
         Op::Rename(from, to) => {
             let file = files.remove(from).expect("renamed files exist");
             files.insert(to.clone(), file);
+        }
+        Op::Link(from, to) => {
+            let bytes = files.get(from).expect("linked files exist").clone();
+            files.insert(to.clone(), bytes);
         }
         Op::Unlink(name) => drop(files.remove(name)),
         Op::Fsync(_) => {}
@@ -290,7 +298,7 @@ fn explain(old: Option<&Vec<u8>>, now: Option<&Vec<u8>>) -> String {
     }
 }
 
-fn after_cut(
+pub(crate) fn after_cut(
     base: Option<&[u8]>,
     later: &[&Op],
     found: Option<&[u8]>,
@@ -334,7 +342,7 @@ fn after_cut(
 }
 
 /// All files of one directory with their bytes.
-fn read_dir(dir: &Path) -> Files {
+pub(crate) fn read_dir(dir: &Path) -> Files {
     let list = match std::fs::read_dir(dir) {
         // A directory that is lost has lost its files: the callers say which.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Files::new(),

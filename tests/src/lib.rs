@@ -15,6 +15,7 @@ pub mod disk;
 mod faults;
 pub mod images;
 pub mod journal;
+pub mod names;
 pub mod nbd;
 pub mod ops;
 pub mod plain;

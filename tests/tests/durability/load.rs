@@ -13,6 +13,8 @@ pub enum Work {
     Synced,
     /// Claims to sync, and does not.
     Unsynced,
+    /// Publishes, replaces and removes; see `src/bin/namer.rs`.
+    Names,
 }
 
 /// Several writers, each with a directory on the mount and a journal off it.
@@ -106,13 +108,14 @@ impl Writer {
             .append(true)
             .open(&self.log)
             .expect("log of a writer");
-        let kind = match work {
-            Work::Mixed => "mixed",
-            Work::Synced => "synced",
-            Work::Unsynced => "unsynced",
+        let (program, kind) = match work {
+            Work::Mixed => (env!("CARGO_BIN_EXE_writer"), Some("mixed")),
+            Work::Synced => (env!("CARGO_BIN_EXE_writer"), Some("synced")),
+            Work::Unsynced => (env!("CARGO_BIN_EXE_writer"), Some("unsynced")),
+            Work::Names => (env!("CARGO_BIN_EXE_namer"), None),
         };
-        let mut command = Command::new(env!("CARGO_BIN_EXE_writer"));
-        command.arg(dir).arg(&self.journal).arg(seed.to_string()).arg(kind);
+        let mut command = Command::new(program);
+        command.arg(dir).arg(&self.journal).arg(seed.to_string()).args(kind);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         Proc::spawn(&mut command)
     }

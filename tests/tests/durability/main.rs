@@ -6,6 +6,7 @@ mod failpoints;
 mod kill;
 mod load;
 mod logs;
+mod names;
 mod power;
 mod remount;
 mod soak;

@@ -57,8 +57,8 @@ pub enum Store {
 pub struct Cut {
     pub tier: PathBuf,
     pub backing: PathBuf,
-    before: Vec<u64>,
-    after: Vec<u64>,
+    pub before: Vec<u64>,
+    pub after: Vec<u64>,
     /// Blocks of the tier that were written and not flushed, and are not there.
     pub forgotten: usize,
 }
@@ -149,6 +149,24 @@ impl Machine {
         mounted.kill9();
         self.sync_store_apart();
         Cut { before, after, ..self.copy_disks(number) }
+    }
+
+    /// The store alone loses its power; the daemon is killed, and the tier stays mounted.
+    pub fn cut_store(&self, mounted: &Mounted) -> PathBuf {
+        let plugged = self.backing.as_ref().expect("plugged in");
+        plugged.disk.die();
+        mounted.kill9();
+        let copy = self.image("backing-alone.img");
+        plugged.disk.cut(&copy, &mut Rng::new(self.seed)).expect("a copy of the disk");
+        copy
+    }
+
+    /// Puts the copy of the store's disk in the place of the disk.
+    pub fn replug_store(&mut self, copy: &Path) {
+        self.backing = None;
+        let name = copy.file_name().expect("name").to_string_lossy();
+        self.backing =
+            Some(self.plug_one((&name, ImageFs::Ext4), "backing-disk", &self.bed.backing));
     }
 
     fn sync_store_apart(&self) {
