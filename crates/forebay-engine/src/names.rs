@@ -702,7 +702,9 @@ impl Engine {
             self.follow_way(anew(over.key, &back).iter(), &straight(to, from.path))?;
             self.refresh(Named { path: from.path, ..over });
         }
-        let at = self.refresh(Named { path: to, ..from }).map(|attr| attr.ctime);
+        let known = self.refresh(Named { path: to, ..from });
+        let asked = || announced.and_then(|_| self.ask(|b| b.stat(to)).ok());
+        let at = known.or_else(asked).filter(|attr| attr.key == from.key).map(|attr| attr.ctime);
         match announced {
             Some(n) => self.conclude(n, at, moved.iter().chain(&back))?,
             None => self.note_name(op, at),

@@ -121,25 +121,51 @@ pub fn paths(steps: &[Step]) -> BTreeSet<PathBuf> {
     paths.into_iter().map(Path::to_path_buf).collect()
 }
 
-/// Whether a change that was announced, and of which nobody knows the end, was made. Nobody has been
-/// told that it failed.
-pub fn was_made(op: &NameOp, look: &Look) -> bool {
+/// Whether a change of the journal that was announced, and of which nobody knows the end, was made.
+/// Nobody has been told that it failed. Where the store may have forgotten the file itself, nobody
+/// can tell, and it was not.
+pub fn was_made(op: &NameOp, steps: &[Step], look: &Look) -> bool {
     let key_at = |path: &PathBuf| look.get(path).and_then(|found| found.key());
+    let is_created = |wanted: FileKey| {
+        let creates = |step: &Step| matches!(step.op, NameOp::Create { key, .. } if key == wanted);
+        steps.iter().any(creates)
+    };
+    let went_on = |from: &PathBuf, key: FileKey| {
+        let is_hidden = look.get(from) == Some(&Found::Hidden);
+        let is_there = || look.values().any(|found| found.key() == Some(key));
+        !is_hidden && key_at(from) != Some(key) && (is_there() || !is_created(key))
+    };
     match op {
         NameOp::Create { path, key } => key_at(path) == Some(*key),
         NameOp::Unlink { path, key } => key_at(path) != Some(*key),
-        NameOp::Link { to, key, .. } | NameOp::Rename { to, key, .. } => key_at(to) == Some(*key),
+        NameOp::Link { to, key, .. } => key_at(to) == Some(*key),
+        NameOp::Rename { from, to, key, .. } => key_at(to) == Some(*key) || went_on(from, *key),
         NameOp::Exchange { from, to, key, with, .. } => {
-            key_at(to) == Some(*key) || key_at(from) == Some(*with)
+            key_at(to) == Some(*key) || key_at(from) == Some(*with) || went_on(from, *key)
         }
     }
 }
 
-/// The changes that count: those that ended well, and those that were made.
-pub fn that_count(steps: &[Step], look: &Look) -> Vec<Step> {
-    let counts = |step: &&Step| step.told == Told::Done || was_made(&step.op, look);
-    let done = |step: &Step| Step { told: Told::Done, ..step.clone() };
-    steps.iter().filter(counts).map(done).collect()
+/// The changes that count: those that ended well, and those that were made. A rename whose file was
+/// changed after all that is known was made, if what it was to replace is not there: what it did to
+/// the names has been undone since.
+pub fn that_count(steps: &[Step], look: &Look, end: Option<Timestamp>) -> Vec<Step> {
+    let traces = Traces::of(look);
+    let counted = |step: &Step| match step.told {
+        Told::Done => Some(step.clone()),
+        Told::Announced => {
+            let step = Step { told: Told::Done, at: end, ..step.clone() };
+            let made = was_made(&step.op, steps, look);
+            (made || is_undone(&step, &traces, look)).then_some(step)
+        }
+    };
+    steps.iter().filter_map(counted).collect()
+}
+
+fn is_undone(step: &Step, traces: &Traces<'_>, look: &Look) -> bool {
+    let NameOp::Rename { to, over, .. } = &step.op else { return false };
+    let there = look.get(to).and_then(|found| found.key());
+    (over.is_none() || there != *over) && traces.show(step)
 }
 
 /// What is to be done so that these changes have been.

@@ -21,9 +21,9 @@ impl Recovery<'_> {
     pub(super) fn settle_names(&mut self, loaded: &mut Loaded) -> Result<()> {
         let steps = loaded.names.steps();
         let look = self.look_at(settle::paths(&steps))?;
-        let counted = settle::that_count(&steps, &look);
-        self.straighten(loaded, &steps, &look);
         let known = known(loaded, &steps);
+        let counted = settle::that_count(&steps, &look, known.end);
+        self.straighten(loaded, &steps, &look);
         let mut plan = settle::settle(&counted, &look, &known);
         plan.gone.extend(not_made(&steps, &look));
         let mut names: Names = look.iter().map(|(path, it)| (path.clone(), it.key())).collect();
@@ -62,7 +62,7 @@ impl Recovery<'_> {
     /// record, others not.
     fn straighten(&mut self, loaded: &mut Loaded, steps: &[Step], look: &Look) {
         for step in steps.iter().filter(|step| step.told == Told::Announced) {
-            let made = settle::was_made(&step.op, look);
+            let made = settle::was_made(&step.op, steps, look);
             match &step.op {
                 NameOp::Rename { from, to, moved: Moved::Dir, .. } => match made {
                     true => self.rebase(loaded, &[(from, to)]),
@@ -312,7 +312,7 @@ fn known(loaded: &Loaded, steps: &[Step]) -> Known {
 fn not_made(steps: &[Step], look: &Look) -> Vec<(FileKey, PathBuf)> {
     let announced = steps.iter().filter(|step| step.told == Told::Announced);
     let mut gone = Vec::new();
-    for step in announced.filter(|step| !settle::was_made(&step.op, look)) {
+    for step in announced.filter(|step| !settle::was_made(&step.op, steps, look)) {
         match &step.op {
             NameOp::Rename { to, key, .. } => gone.push((*key, to.clone())),
             NameOp::Exchange { from, to, key, with, .. } => {

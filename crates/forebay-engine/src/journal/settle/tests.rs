@@ -244,6 +244,10 @@ fn names_below_a_directory_go_with_it() {
     }
 }
 
+fn steps_of_one(op: NameOp) -> Step {
+    Step { n: 0, op, told: Told::Done, at: None }
+}
+
 fn steps(ops: &[NameOp]) -> Vec<Step> {
     let step = |(n, op): (usize, &NameOp)| Step {
         n: n as u64,
@@ -313,9 +317,13 @@ fn a_file_that_was_changed_since_has_been_renamed() {
 fn what_was_announced_counts_if_it_was_made() {
     let mut steps = steps(&[rename("a", "b", 1, None), unlink("c", 4)]);
     steps.iter_mut().for_each(|step| step.told = Told::Announced);
-    let counted = |store: Names| that_count(&steps, &look_at(&store)).len();
+    let counted = |store: Names| that_count(&steps, &look_at(&store), None).len();
     assert_eq!(counted(names([("a", 1), ("c", 4)])), 0);
     assert_eq!(counted(names([("b", 1), ("c", 4)])), 1);
     assert_eq!(counted(names([("b", 1)])), 2);
     assert_eq!(counted(names([("a", 1), ("c", 9)])), 1);
+    assert_eq!(counted(names([("b", 7), ("c", 4)])), 1, "another has the name by now");
+    steps.insert(0, steps_of_one(create("a", 1)));
+    let counted = |store: Names| that_count(&steps, &look_at(&store), None).len();
+    assert_eq!(counted(names([("b", 7), ("c", 4)])), 1, "its creation may be forgotten");
 }
