@@ -51,12 +51,22 @@ fn put(shadow: &dyn MediaFile, bytes: &[u8], offset: u64) -> std::io::Result<()>
     let mut at = offset;
     for part in bytes.chunks(GRAIN) {
         match bytes.len() >= GRAIN && is_zero(part) {
-            true => shadow.punch(at, part.len() as u64)?,
+            true => make_hole(shadow, at, part.len() as u64)?,
             false => shadow.write_at(part, at)?,
         }
         at += part.len() as u64;
     }
     Ok(())
+}
+
+/// Makes zeros of a range that is about to be recorded. A hole at the end needs the length that shows
+/// it, or the shadow would be shorter than its record: the file may have grown around the tier.
+pub(crate) fn make_hole(shadow: &dyn MediaFile, offset: u64, len: u64) -> std::io::Result<()> {
+    shadow.punch(offset, len)?;
+    match shadow.stat()?.len < offset + len {
+        true => shadow.set_len(offset + len),
+        false => Ok(()),
+    }
 }
 
 fn is_zero(bytes: &[u8]) -> bool {

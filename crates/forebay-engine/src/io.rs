@@ -8,6 +8,7 @@ use crate::around::{Lane, Why};
 use crate::engine::{Engine, HOLES_MIN, add, now, now_ms};
 use crate::failpoint;
 use crate::file::{File, Inner};
+use crate::fill::make_hole;
 use crate::log::{Entry, Mark};
 use crate::media::MediaFile;
 use crate::ranges::{Run, State};
@@ -553,7 +554,7 @@ impl Engine {
                 if offset >= end {
                     return Ok(());
                 }
-                self.change(file, offset, end, 0, |shadow| shadow.punch(offset, end - offset))
+                self.change(file, offset, end, 0, |shadow| make_hole(shadow, offset, end - offset))
                     .map(drop)
             }
             Allocate::Extend if end > size => {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use forebay_backing::wrap::Verb;
-use forebay_engine::{Config, Tunables, WritePolicy};
+use forebay_engine::{Allocate, Config, Tunables, WritePolicy};
 
 use crate::hook::Hook;
 use crate::media::CrashMedia;
@@ -44,5 +44,34 @@ fn who_reads_around_is_not_disturbed_by_writes_around_of_other_ranges() {
     hook.set(|_| {});
     engine.close(&file);
     drop(file);
+    abandon(engine);
+}
+
+/// The shadow is as long as the file was when it was opened; the end of what grew is a hole.
+// S-1 S-14
+#[test]
+fn what_grew_around_the_tier_reads_as_zeros() {
+    let tunables = Tunables { policy: WritePolicy::WriteAround, ..Tunables::default() };
+    let (media, store) = (Arc::new(CrashMedia::default()), Arc::new(MemStore::new()));
+    let engine = start(media, store, "grew", Config::default(), tunables).expect("a new tier");
+    let (file, _) = engine.create(Path::new("f"), &NEW).expect("no such file yet");
+    engine.write(&file, 0, &[b'A'; BLOCK]).expect("a store that works");
+    let mut buf = vec![1; 100 * BLOCK];
+    assert_eq!(engine.read(&file, 0, &mut buf).expect("it is there"), BLOCK);
+    engine.set_len(&file, 100 * BLOCK as u64).expect("a store that works");
+    for turn in ["fetched", "from the tier"] {
+        buf.fill(1);
+        assert_eq!(engine.read(&file, 0, &mut buf).expect(turn), buf.len());
+        assert!(buf[..BLOCK] == [b'A'; BLOCK] && buf[BLOCK..].iter().all(|byte| *byte == 0));
+    }
+    assert_eq!(engine.stats().counters["tier_errors"], 0);
+    // A hole that is made in the tier, beyond the end of the shadow.
+    engine.evict(&[], &Default::default());
+    engine.set_len(&file, 200 * BLOCK as u64).expect("a store that works");
+    let back = Tunables { policy: WritePolicy::WriteBack, ..engine.tunables() };
+    engine.set_tunables(back).expect("valid");
+    engine.allocate(&file, Allocate::Zero, 150 * BLOCK as u64, 50 * BLOCK as u64).expect("room");
+    assert_eq!(engine.read(&file, 190 * BLOCK as u64, &mut buf[..BLOCK]).expect("zeros"), BLOCK);
+    engine.close(&file);
     abandon(engine);
 }
