@@ -475,7 +475,9 @@ fn check_by_promtool(page: &str) {
     if !sys::on_path("promtool") {
         return;
     }
-    let file = std::env::temp_dir().join(format!("fbt-metrics-{}", std::process::id()));
+    // Tests run beside each other in one process.
+    let name = format!("fbt-metrics-{}-{}", std::process::id(), forebay_tests::test_name());
+    let file = std::env::temp_dir().join(name);
     fs::write(&file, page).unwrap();
     let line = format!("promtool check metrics <{}", file.display());
     let out = tool("sh", &["-c", &line]);
