@@ -1,7 +1,7 @@
 //! Closes the files of the backing store, each of which may hang in its close as in any other call.
 //!
-//! A [`Layer`] around the store. A file that the engine drops, under whatever locks, goes to a few threads that close it under the
-//! patience of every call ([`Health`]).
+//! A [`Layer`] around the store. A file that the engine drops, under whatever locks, goes to a few
+//! threads that close it under the patience of every call ([`Health`]).
 //!
 //! Invariants:
 //! - R1: who drops a file never waits for the store.
