@@ -10,9 +10,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
 use forebay_tests::{
-    Bed, Mounted, PATIENCE, Rng, Tier, binary, drop_caches, eventually, finish, is_alive,
+    Bed, Faults, Mounted, PATIENCE, Rng, Tier, binary, drop_caches, eventually, finish, is_alive,
     needs_forebay, open_fds, proof, rss_kib, sample, soak, sys, text, within,
 };
+use serde_json::json;
 
 const MIB: u64 = 1 << 20;
 
@@ -155,10 +156,11 @@ fn memory_is_bounded_with_many_cached_files() {
 
 /// Mounts from a shell that has called `ulimit LIMIT`.
 #[track_caller]
-fn mount_under(bed: &Bed, limit: &str) -> Mounted {
+fn mount_under(bed: &Bed, limit: &str, flags: &[&str]) -> Mounted {
     let mut shell = Command::new("sh");
     shell.args(["-c", &format!("ulimit {limit} && exec \"$@\""), "sh", text(binary())]);
     shell.args(["mount", text(&bed.backing), text(&bed.mnt), "--tier", text(&bed.tier)]);
+    shell.args(flags);
     finish(&mut shell, PATIENCE).ok();
     bed.mounted()
 }
@@ -168,12 +170,12 @@ fn a_shell_that_limits_the_size_of_files_does_not_limit_the_mount() {
     needs_forebay!();
     let bed = Bed::new(Tier::Disk);
     // The daemon may lift this one, ...
-    let mounted = mount_under(&bed, "-S -f 2048");
+    let mounted = mount_under(&bed, "-S -f 2048", &[]);
     let bytes = sample::file(&mounted.at("f"), 1, 8 << 20);
     mounted.umount();
     assert!(fs::read(bed.backing.join("f")).unwrap() == bytes);
     // ... and this one perhaps not: then the flush fails, and the daemon lives.
-    let mounted = mount_under(&bed, "-f 30000");
+    let mounted = mount_under(&bed, "-f 30000", &[]);
     let bytes = sample::file(&mounted.at("g"), 2, 40 << 20);
     mounted.forebay(&["flush", "--wait", text(&bed.mnt)]);
     assert!(is_alive(mounted.pid));
@@ -190,7 +192,10 @@ fn a_shell_that_limits_the_size_of_files_does_not_limit_the_mount() {
 fn the_daemon_answers_though_programs_have_all_the_files_open_that_it_can() {
     needs_forebay!();
     let bed = Bed::new(Tier::Disk);
-    let mounted = mount_under(&bed, "-n 1024");
+    // A store that is slow to close files, too: each that waits to be closed holds a descriptor.
+    let slow = Faults::none(&bed);
+    slow.set(json!([{ "op": "close", "stall_ms": 100 }]));
+    let mounted = mount_under(&bed, "-n 1024", &["--fault", slow.path()]);
     let written = |i| {
         let mut file = fs::File::create(mounted.at(format!("f{i}")))?;
         file.write_all(&[0; 5000]).map(|()| file)

@@ -20,7 +20,7 @@ pub mod wrap;
 
 pub use dir::DirStore;
 pub use error::{Error, Kind, Result, Retry};
-pub use fd::leave_room;
+pub use fd::{leave_room, room_to_close};
 pub use single::SingleStore;
 pub use store::{
     Access, Attr, BackingFile, BackingStore, DirEntry, FileKey, FileKind, New, Pin, RenameMode,

@@ -6,23 +6,21 @@
 //! Invariants:
 //! - R1: who drops a file never waits for the store.
 //! - R2: a close that hangs holds up no other, while fewer than [`AT_ONCE`] do.
-//! - R3: at most [`WAITING_MAX`] files and those opened meanwhile wait to be closed: beyond, who
-//!   would open another waits too, and is refused when the store counts as away.
+//! - R3: as many files as there are descriptors for ([`room_to_close`]) and those opened meanwhile
+//!   wait to be closed: beyond, who would open another waits too, and is refused when the store
+//!   counts as away.
 
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use forebay_backing::wrap::{Call, Done, Layer, Parting, Verb};
-use forebay_backing::{Error, Kind, Result};
+use forebay_backing::{Error, Kind, Result, room_to_close};
 
 use crate::health::Health;
 use crate::pool::Pool;
 
 /// Closes under way at once: a network file system answers so many in the time of one.
 const AT_ONCE: usize = 16;
-
-/// Each holds a descriptor; many times what one flush closes.
-const WAITING_MAX: usize = 1024;
 
 /// How soon who waits to open a file sees that the store counts as away.
 const LOOK: Duration = Duration::from_millis(20);
@@ -31,6 +29,7 @@ pub(crate) struct Reaper {
     health: Arc<Health>,
     pool: Pool,
     waiting: Arc<Waiting>,
+    waiting_max: usize,
 }
 
 /// How many files are not closed yet.
@@ -59,7 +58,8 @@ impl Drop for Closing {
 
 impl Reaper {
     pub fn new(health: Arc<Health>) -> Reaper {
-        Reaper { health, pool: Pool::new("fb-close", AT_ONCE), waiting: Arc::default() }
+        let pool = Pool::new("fb-close", AT_ONCE);
+        Reaper { health, pool, waiting: Arc::default(), waiting_max: room_to_close() }
     }
 
     /// Sees to files that were dropped when there could be no thread to close them.
@@ -77,7 +77,7 @@ impl Reaper {
     fn wait_for_room(&self) -> Result<()> {
         let began = Instant::now();
         let mut count = self.waiting.count.lock().expect("no panic inside");
-        while *count >= WAITING_MAX {
+        while *count >= self.waiting_max {
             if !self.health.is_available() {
                 let what = format!("{} files of the backing store wait to be closed", *count);
                 return Err(Error::new(Kind::Unavailable, what));
@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn at_the_bound_who_opens_waits_until_the_store_counts_as_away() {
         let reaper = Reaper::new(Arc::default());
-        let go = hang(&reaper, WAITING_MAX - 1);
+        let go = hang(&reaper, reaper.waiting_max - 1);
         open(&reaper).expect("there is room for one");
         reaper.part(Box::new(|| Ok(())));
         std::thread::scope(|scope| {
