@@ -6,6 +6,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use forebay_base::mounts::{self, Mount};
+use forebay_bench::{cache::meminfo, environment::host};
 use serde::Serialize;
 
 #[derive(Serialize)]
@@ -14,7 +16,7 @@ pub struct Environment {
     pub forebay: String,
     pub kernel: String,
     pub cpu: String,
-    pub cpus: usize,
+    pub cpus: u32,
     pub memory_total_mib: u64,
     pub memory_available_mib: u64,
     pub load_average: f64,
@@ -37,18 +39,18 @@ pub struct Choices<'a> {
 
 impl Environment {
     pub fn observe(choices: &Choices) -> Environment {
-        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let host = host();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Environment {
             commit: commit(),
             forebay: choices
                 .forebay
                 .map_or("none".into(), |path| output(&path.to_string_lossy(), &["--version"])),
-            kernel: output("uname", &["-srm"]),
-            cpu: field("/proc/cpuinfo", "model name"),
-            cpus,
-            memory_total_mib: memory("MemTotal"),
-            memory_available_mib: memory("MemAvailable"),
+            kernel: host.kernel,
+            cpu: host.cpu,
+            cpus: host.cpus,
+            memory_total_mib: host.memory_bytes >> 20,
+            memory_available_mib: meminfo("MemAvailable").unwrap_or(0) >> 20,
             load_average: load_average(),
             disk: mount_of(choices.disk),
             tmpfs: mount_of(choices.tmpfs),
@@ -119,29 +121,12 @@ fn output(program: &str, arguments: &[&str]) -> String {
     }
 }
 
-fn field(file: &str, key: &str) -> String {
-    let text = fs::read_to_string(file).unwrap_or_default();
-    let line = text.lines().find(|line| line.starts_with(key));
-    let value = line.and_then(|line| line.split_once(':')).map(|(_, value)| value.trim());
-    value.unwrap_or("unknown").to_owned()
-}
-
-fn memory(key: &str) -> u64 {
-    let kib = field("/proc/meminfo", key);
-    kib.trim_end_matches(" kB").parse::<u64>().map_or(0, |kib| kib / 1024)
-}
-
 /// Device, type and options of the mount that holds `path`.
 fn mount_of(path: &Path) -> String {
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let holder = mounts
-        .lines()
-        .filter(|line| line.split(' ').nth(4).is_some_and(|at| path.starts_with(at)))
-        .max_by_key(|line| line.split(' ').nth(4).map(str::len));
-    let Some((_, tail)) = holder.and_then(|line| line.split_once(" - ")) else {
-        return "unknown".into();
-    };
-    let mut parts = tail.split(' ');
-    let (kind, source) = (parts.next().unwrap_or("?"), parts.next().unwrap_or("?"));
-    format!("{kind} on {source} ({})", parts.next().unwrap_or(""))
+    match mounts::holding(&mounts::read().unwrap_or_default(), path) {
+        Some(Mount { file_system, source, system_options, .. }) => {
+            format!("{file_system} on {} ({system_options})", source.display())
+        }
+        None => "unknown".into(),
+    }
 }

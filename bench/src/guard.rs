@@ -13,6 +13,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use forebay_base::mounts;
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 static EXPIRED: AtomicBool = AtomicBool::new(false);
@@ -133,10 +134,8 @@ pub fn detach(mountpoint: &Path) {
     unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH) };
 }
 
-/// Looks into mountinfo, which never blocks, unlike a stat of a dead mount.
 pub fn is_mounted(mountpoint: &Path) -> bool {
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    mounts.lines().any(|line| line.split(' ').nth(4).is_some_and(|at| Path::new(at) == mountpoint))
+    mounts::at(&mounts::read().unwrap_or_default(), mountpoint).is_some()
 }
 
 /// A directory of our own, removed when dropped.
@@ -172,10 +171,9 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         // Never walk into a mount that outlived its owner: that would delete through it.
-        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        for at in mounts.lines().filter_map(|line| line.split(' ').nth(4)).map(Path::new) {
-            if at.starts_with(&self.path) {
-                detach(at);
+        for mount in mounts::read().unwrap_or_default() {
+            if mount.path.starts_with(&self.path) {
+                detach(&mount.path);
             }
         }
         if let Err(error) = fs::remove_dir_all(&self.path) {

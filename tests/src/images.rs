@@ -125,7 +125,8 @@ pub fn unmount(at: &Path, lazy: bool) -> rustix::io::Result<()> {
     }
 }
 
-/// File system type and source of what is mounted at exactly this path.
+/// File system type and source of what is mounted at exactly this path, told without the readers of
+/// the crates under test.
 pub fn mounted_at(path: &Path) -> Option<(String, String)> {
     let table = std::fs::read_to_string("/proc/self/mountinfo").expect("/proc is mounted");
     let mut found = None;

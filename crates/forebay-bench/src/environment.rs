@@ -7,6 +7,9 @@ use std::fs;
 use std::path::{Component, Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use forebay_base::mounts;
+
+use crate::cache::meminfo;
 use crate::error::{Error, Result};
 use crate::record::{FORMAT, Header, Host, Place, VERSION};
 
@@ -30,9 +33,8 @@ pub fn header(workload: &str, args: &[String], targets: &[PathBuf]) -> Header {
 /// The machine, now.
 pub fn host() -> Host {
     let name = rustix::system::uname();
-    let memory = read("/proc/meminfo");
     let cpus = read("/proc/cpuinfo");
-    let field = |key: &str| meminfo(&memory, key).unwrap_or(0);
+    let field = |key: &str| meminfo(key).unwrap_or(0);
     Host {
         kernel: format!(
             "{} {} {}",
@@ -52,13 +54,6 @@ fn read(path: impl AsRef<Path>) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
-/// A field of /proc/meminfo in bytes.
-fn meminfo(text: &str, key: &str) -> Option<u64> {
-    let line = text.lines().find(|line| line.split(':').next() == Some(key))?;
-    let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
-    Some(kib * 1024)
-}
-
 fn cpu_model(text: &str) -> Option<&str> {
     let line = text.lines().find(|line| line.starts_with("model name"))?;
     Some(line.split_once(':')?.1.trim())
@@ -74,12 +69,11 @@ pub fn place(path: &Path) -> Place {
         place.size_bytes = space.f_blocks * space.f_frsize;
         place.free_bytes = space.f_bavail * space.f_frsize;
     }
-    let table = read("/proc/self/mountinfo");
-    if let Some(mount) = mount_of(&table, &real) {
-        place.file_system = mount.file_system.into();
-        place.source = unescape(mount.source);
-        place.mount_options = mount.options;
-        disk(mount.device, &mut place);
+    if let Some(mount) = mounts::holding(&mounts::read().unwrap_or_default(), &real) {
+        place.file_system = mount.file_system.clone();
+        place.source = mount.source.to_string_lossy().into_owned();
+        place.mount_options = merged(&mount.options, &mount.system_options);
+        disk(&mount.device, &mut place);
     }
     place
 }
@@ -106,58 +100,12 @@ fn nearest(path: &Path) -> Option<PathBuf> {
     absolute.ancestors().find_map(|path| path.canonicalize().ok())
 }
 
-/// The parts of a line of mountinfo that matter here.
-#[derive(Debug, PartialEq)]
-struct Mount<'a> {
-    device: &'a str,
-    file_system: &'a str,
-    source: &'a str,
-    options: String,
-}
-
-/// The mount a path is on: the longest mount point that is a prefix; of equals the last, which
-/// covers those before it.
-fn mount_of<'a>(table: &'a str, path: &Path) -> Option<Mount<'a>> {
-    table
-        .lines()
-        .filter_map(|line| {
-            let (left, right) = line.split_once(" - ")?;
-            let left: Vec<&str> = left.split(' ').collect();
-            let right: Vec<&str> = right.split(' ').collect();
-            let point = unescape(left.get(4)?);
-            path.starts_with(&point).then_some(())?;
-            let mount = Mount {
-                device: left[2],
-                file_system: right.first()?,
-                source: right.get(1)?,
-                options: merged(left[5], right.get(2)?),
-            };
-            Some((point.len(), mount))
-        })
-        .max_by_key(|(length, _)| *length)
-        .map(|(_, mount)| mount)
-}
-
 /// Options of the mount and of the file system, each once.
 fn merged(mount: &str, system: &str) -> String {
     let mut all: Vec<&str> = mount.split(',').collect();
     let more: Vec<&str> = system.split(',').filter(|option| !all.contains(option)).collect();
     all.extend(more);
     all.join(",")
-}
-
-/// The kernel writes blanks, backslashes and `#` as three octal digits behind a backslash.
-fn unescape(text: &str) -> String {
-    let mut parts = text.split('\\');
-    let mut plain = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        let digits = part.get(..3).and_then(|digits| u8::from_str_radix(digits, 8).ok());
-        match digits.filter(u8::is_ascii) {
-            Some(byte) => plain += &format!("{}{}", char::from(byte), &part[3..]),
-            None => plain += &format!("\\{part}"),
-        }
-    }
-    plain
 }
 
 /// Asks sysfs about a device by its numbers; a partition's queue belongs to its parent.
@@ -217,29 +165,8 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_escapes_is_shown_as_it_was() {
-        for (escaped, plain) in [
-            ("forebay\\043/nvme/my\\040tier", "forebay#/nvme/my tier"),
-            ("a\\134040b", "a\\040b"),
-            ("a\\9b\\", "a\\9b\\"),
-            ("plain", "plain"),
-        ] {
-            assert_eq!(unescape(escaped), plain);
-        }
-    }
-
-    #[test]
-    fn the_deepest_and_last_mount_is_the_one_a_path_is_on() {
-        let table = "1 0 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n\
-                     2 1 0:5 / /data rw - tmpfs one rw\n\
-                     3 1 0:6 / /data rw,noatime - tmpfs two rw,size=1k\n\
-                     4 1 0:7 / /with\\040space rw - xfs /dev/sdb ro\n";
-        let of = |path: &str| mount_of(table, Path::new(path)).unwrap();
-        assert_eq!(of("/etc").source, "/dev/sda1");
-        assert_eq!(of("/database").source, "/dev/sda1");
-        assert_eq!(of("/data/x").source, "two");
-        assert_eq!(of("/data/x").options, "rw,noatime,size=1k");
-        assert_eq!(of("/with space/x").file_system, "xfs");
+    fn options_are_told_once() {
+        assert_eq!(merged("rw,noatime", "rw,size=1k"), "rw,noatime,size=1k");
     }
 
     #[test]

@@ -167,10 +167,9 @@ impl Device {
 /// The device that a file system with a made-up number (btrfs, for one) was mounted from.
 fn mounted_from(device: u64) -> Option<u64> {
     let number = format!("{}:{}", libc::major(device), libc::minor(device));
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
-    let line = mounts.lines().find(|line| line.split(' ').nth(2) == Some(&number))?;
-    let source = line.split(" - ").nth(1)?.split(' ').nth(1)?;
-    source.starts_with("/dev/").then(|| std::fs::metadata(source).ok())?.map(|found| found.rdev())
+    let mounts = forebay_base::mounts::read().ok()?;
+    let source = Path::new(&mounts.iter().find(|mount| mount.device == number)?.source);
+    source.starts_with("/dev").then(|| std::fs::metadata(source).ok())?.map(|found| found.rdev())
 }
 
 impl Moved {

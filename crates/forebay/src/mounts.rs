@@ -1,19 +1,19 @@
-//! Which forebay mounts there are, and which one a path is in, told from `/proc/self/mountinfo`
-//! alone. A mount whose daemon died or hangs is never touched: asking it for a file's attributes
-//! could wait for ever.
+//! Which forebay mounts there are, and which one a path is in. A mount whose daemon died or hangs
+//! is never touched.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use forebay_backing::{Error, Kind, Result};
+use forebay_base::mounts::{self, Mount};
 
 use crate::http::Client;
 
 /// The second where whoever mounted for us could not set a subtype.
-const FS_TYPES: [&[u8]; 2] = [b"fuse.forebay", b"fuse"];
+const FS_TYPES: [&str; 2] = ["fuse.forebay", "fuse"];
 const SOURCE_PREFIX: &[u8] = b"forebay#";
 
 /// As many links as the kernel follows before it says ELOOP.
@@ -22,17 +22,6 @@ const LINKS_MAX: usize = 40;
 /// The mount's source as the daemon announces it, from which the tier is found again.
 pub fn source(tier: &Path) -> String {
     format!("forebay#{}", tier.display())
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mount {
-    pub path: PathBuf,
-    /// The directory of the file system that shows at `path`; not `/` for a bind mount.
-    pub root: PathBuf,
-    /// The fast tier, if this is a mount of ours.
-    pub tier: Option<PathBuf>,
-    /// The user who mounted, as the kernel tells it of FUSE mounts.
-    pub owner: Option<u32>,
 }
 
 /// A path inside a mount of ours.
@@ -50,44 +39,33 @@ pub struct Mounts(Vec<Mount>);
 
 impl Mounts {
     pub fn read() -> Result<Mounts> {
-        let text = std::fs::read("/proc/self/mountinfo")
-            .map_err(|e| Error::io(e, "/proc/self/mountinfo"))?;
-        Ok(Mounts::parse(&text))
-    }
-
-    pub fn parse(mountinfo: &[u8]) -> Mounts {
-        Mounts(mountinfo.split(|b| *b == b'\n').filter_map(parse_line).collect())
+        let seen = mounts::read().map_err(|e| Error::io(e, "/proc/self/mountinfo"))?;
+        Ok(Mounts(seen))
     }
 
     /// All mounts of ours.
     pub fn ours(&self) -> impl Iterator<Item = (&Path, &Path)> {
-        self.0.iter().filter_map(|mount| Some((mount.path.as_path(), mount.tier.as_deref()?)))
+        self.0.iter().filter_map(|mount| Some((mount.path.as_path(), tier_of(mount)?)))
     }
 
     /// The mounts of a user's, each once, the newest first: one may be in another.
     pub fn of_user(&self, uid: u32) -> Vec<Place> {
-        let theirs = |mount: &&Mount| mount.owner == Some(uid) && mount.root == Path::new("/");
+        let theirs = |mount: &&Mount| mount.owner() == Some(uid) && mount.root == Path::new("/");
         let place = |mount: &Mount| {
-            let (mountpoint, tier) = (mount.path.clone(), mount.tier.clone()?);
+            let (mountpoint, tier) = (mount.path.clone(), tier_of(mount)?.into());
             Some(Place { mountpoint, tier, path: PathBuf::new() })
         };
         self.0.iter().rev().filter(theirs).filter_map(place).collect()
     }
 
-    /// The mount an absolute path without links is in: the longest prefix, the newest of equals.
-    pub fn containing(&self, path: &Path) -> Option<&Mount> {
-        let prefixes = self.0.iter().filter(|mount| path.starts_with(&mount.path));
-        prefixes.max_by_key(|mount| mount.path.as_os_str().len())
-    }
-
     /// The place inside a mount of ours that an absolute path without links names.
     pub fn place(&self, path: &Path) -> Option<Place> {
-        let mount = self.containing(path)?;
+        let mount = mounts::holding(&self.0, path)?;
         let below = path.strip_prefix(&mount.path).ok()?;
         let root = mount.root.strip_prefix("/").unwrap_or(&mount.root);
         Some(Place {
             mountpoint: mount.path.clone(),
-            tier: mount.tier.clone()?,
+            tier: tier_of(mount)?.into(),
             path: root.components().chain(below.components()).collect(),
         })
     }
@@ -117,7 +95,7 @@ impl Mounts {
 
     fn step(&self, dir: PathBuf, name: &Path, links: &mut usize) -> Option<PathBuf> {
         let next = dir.join(name);
-        if self.containing(&next).is_some_and(|mount| mount.tier.is_some()) {
+        if mounts::holding(&self.0, &next).and_then(tier_of).is_some() {
             return Some(next);
         }
         let Ok(target) = std::fs::read_link(&next) else { return Some(next) };
@@ -177,55 +155,11 @@ impl Mounts {
     }
 }
 
-/// `36 35 98:0 /root /mount/point rw,noatime shared:1 - type source options`, with any number of
-/// optional fields before the dash.
-fn parse_line(line: &[u8]) -> Option<Mount> {
-    let fields: Vec<&[u8]> = line.split(|b| *b == b' ').collect();
-    let dash = fields.iter().skip(6).position(|field| *field == b"-")? + 6;
-    let source = unescape(fields.get(dash + 2)?);
-    let ours = FS_TYPES.contains(fields.get(dash + 1)?);
-    let tier = source.strip_prefix(SOURCE_PREFIX).filter(|_| ours);
-    Some(Mount {
-        path: to_path(unescape(fields.get(4)?)),
-        root: to_path(unescape(fields.get(3)?)),
-        tier: tier.map(|tier| to_path(tier.to_vec())),
-        owner: fields.get(dash + 3).and_then(|options| owner_in(options)),
-    })
-}
-
-/// `user_id=1000` among a FUSE mount's options.
-fn owner_in(options: &[u8]) -> Option<u32> {
-    let options = std::str::from_utf8(options).ok()?;
-    options.split(',').find_map(|option| option.strip_prefix("user_id=")?.parse().ok())
-}
-
-/// Undoes the kernel's octal escapes of blanks, backslashes and `#`.
-fn unescape(field: &[u8]) -> Vec<u8> {
-    let mut plain = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((first, tail)) = rest.split_first() {
-        match (first, octal(tail)) {
-            (b'\\', Some(byte)) => {
-                plain.push(byte);
-                rest = &tail[3..];
-            }
-            _ => {
-                plain.push(*first);
-                rest = tail;
-            }
-        }
-    }
-    plain
-}
-
-fn octal(digits: &[u8]) -> Option<u8> {
-    let digits = digits.get(..3)?;
-    let text = std::str::from_utf8(digits).ok()?;
-    u8::from_str_radix(text, 8).ok()
-}
-
-fn to_path(bytes: Vec<u8>) -> PathBuf {
-    PathBuf::from(OsString::from_vec(bytes))
+/// The fast tier, if this is a mount of ours.
+fn tier_of(mount: &Mount) -> Option<&Path> {
+    let ours = FS_TYPES.contains(&mount.file_system.as_str());
+    let tier = mount.source.as_bytes().strip_prefix(SOURCE_PREFIX).filter(|_| ours)?;
+    Some(Path::new(OsStr::from_bytes(tier)))
 }
 
 /// How many other tiers that are mounted are on the file system that `tier` is on.
@@ -324,8 +258,12 @@ mod tests {
 44 22 0:38 / /mnt/a\\134b rw - fuse.forebay forebay#/t2 rw\n\
 broken line\n";
 
+    fn parsed(table: &[u8]) -> Mounts {
+        Mounts(mounts::parse(table))
+    }
+
     fn place(path: &str) -> Option<(String, String)> {
-        let place = Mounts::parse(MOUNTINFO).place(Path::new(path))?;
+        let place = parsed(MOUNTINFO).place(Path::new(path))?;
         Some((place.tier.display().to_string(), place.path.display().to_string()))
     }
 
@@ -339,14 +277,14 @@ broken line\n";
         assert_eq!(place("/mnt/fas/x"), None, "not ours");
         assert_eq!(place("/home/bind/x"), in_tier("deep/er/x"));
         assert_eq!(place("/mnt/a\\b/x"), Some(("/t2".into(), "x".into())));
-        assert_eq!(Mounts::parse(MOUNTINFO).ours().count(), 3);
+        assert_eq!(parsed(MOUNTINFO).ours().count(), 3);
     }
 
     #[test]
     fn the_newest_of_stacked_mounts_is_the_one_that_shows() {
         let text = b"1 0 0:1 / /m rw - fuse.forebay forebay#/old rw\n\
                      2 1 0:2 / /m rw - fuse.forebay forebay#/new rw\n";
-        let place = Mounts::parse(text).place(Path::new("/m/x")).unwrap();
+        let place = parsed(text).place(Path::new("/m/x")).unwrap();
         assert_eq!(place.tier, Path::new("/new"));
     }
 
@@ -359,7 +297,7 @@ broken line\n";
         std::os::unix::fs::symlink("/nowhere", real.join("m/inner")).unwrap();
         std::os::unix::fs::symlink("loop", real.join("loop")).unwrap();
         let line = format!("1 0 0:1 / {}/m rw - fuse.forebay forebay#/t rw\n", real.display());
-        let mounts = Mounts::parse(line.as_bytes());
+        let mounts = parsed(line.as_bytes());
         let find = |path: &str| mounts.find(&real.join(path)).map(|place| place.path);
         assert_eq!(find("link/inner").unwrap(), Path::new("inner"));
         assert_eq!(find("link/x/../y/./z").unwrap(), Path::new("y/z"));

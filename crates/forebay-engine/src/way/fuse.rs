@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use forebay_backing::{Error, Kind, Result, users};
+use forebay_base::mounts;
 use rustix::fs;
 
 /// `FUSE_SUPER_MAGIC` of linux/magic.h.
@@ -29,12 +30,9 @@ pub fn refuse_of_others(fd: BorrowedFd<'_>, us: u32, path: &Path) -> Result<()> 
 fn mounted_by(fd: BorrowedFd<'_>) -> Option<u32> {
     let info = format!("/proc/self/fdinfo/{}", fd.as_raw_fd());
     let info = std::fs::read_to_string(info).ok()?;
-    let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim();
-    let mounts = std::fs::read("/proc/self/mountinfo").ok()?;
-    let mounts = String::from_utf8_lossy(&mounts);
-    let line = mounts.lines().find(|line| line.split(' ').next() == Some(id))?;
-    let options = line.rsplit(' ').next()?;
-    options.split(',').find_map(|option| option.strip_prefix("user_id="))?.parse().ok()
+    let id: u64 =
+        info.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim().parse().ok()?;
+    mounts::read().ok()?.iter().find(|mount| mount.id == id)?.owner()
 }
 
 /// The number that the machine's root has in a user namespace that does not know him: there all who

@@ -1,0 +1,3 @@
+//! What several crates need and none of them is about.
+
+pub mod mounts;
