@@ -102,7 +102,7 @@ impl Engine {
         }
         let process = look_up(&list, who.pid);
         let mut inner = file.lock();
-        let path = inner.state.paths.first().cloned();
+        let path = inner.state.paths.first();
         let size = inner.size();
         let found = path.and_then(|path| first(&list, &path, size, Some((who, &process))).cloned());
         let lane = found.as_ref().map_or_else(Lane::default, |active| active.lane());
@@ -119,7 +119,7 @@ impl Engine {
             if inner.rule.as_ref().is_some_and(known) {
                 continue;
             }
-            let path = inner.state.paths.first().cloned();
+            let path = inner.state.paths.first();
             let size = inner.size();
             assign(&mut inner, path.and_then(|path| first(&list, &path, size, None).cloned()));
         }

@@ -436,7 +436,7 @@ impl Engine {
             return Ok(());
         }
         let held = live.target.clone().or_else(|| live.backing.clone());
-        let path = inner.state.paths.first().cloned();
+        let path = inner.state.paths.first();
         drop(inner);
         let path = path.ok_or_else(|| Error::os(libc::ESTALE, "the file was unlinked"))?;
         let attr = match held {

@@ -8,7 +8,7 @@
 //! threads of their own, or a store with latency would be idle for most of the time.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Instant;
@@ -171,7 +171,7 @@ impl Engine {
 
     /// The backing file, opened for writing, if it is still the one we know (S8).
     fn open_target(&self, job: &Job) -> Result<Arc<dyn BackingFile>> {
-        let mut last: Option<Box<Path>> = None;
+        let mut last: Option<PathBuf> = None;
         for _ in 0..4 {
             let Some(path) = job.file.path() else {
                 // Its known names are gone, but it may have others: by descriptor, then.

@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Instant;
@@ -295,8 +295,8 @@ impl File {
     }
 
     /// The path it is known by now.
-    pub fn path(&self) -> Option<Box<Path>> {
-        self.lock().state.paths.first().cloned()
+    pub fn path(&self) -> Option<PathBuf> {
+        self.lock().state.paths.first()
     }
 
     /// The user it belongs to.

@@ -319,7 +319,7 @@ impl Engine {
         loop {
             let look = || {
                 let inner = file.lock();
-                (inner.state.paths.first().cloned(), inner.changing, inner.base_seq)
+                (inner.state.paths.first(), inner.changing, inner.base_seq)
             };
             let before = look();
             let path = before.0.clone();

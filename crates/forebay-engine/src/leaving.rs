@@ -111,12 +111,12 @@ impl Engine {
     /// it cannot have lost it since.
     pub(crate) fn learn_name(&self, file: &File, path: &Path, departed: u64) {
         let mut inner = file.lock();
-        if !inner.state.paths.iter().any(|known| **known == *path)
+        if !inner.state.paths.has(path)
             && !inner.live().unlinked
             // Who begins to take it away from here on waits for the lock.
             && !self.is_leaving(file.key, Some(departed))
         {
-            inner.state.learn_first(path);
+            inner.state.paths.learn_first(path);
         }
     }
 
@@ -151,11 +151,10 @@ impl Engine {
         if inner.gone {
             return Ok(()); // Its last handle was closed meanwhile: no trace of it is left.
         }
-        inner.state.paths.retain(|known| **known != *path);
+        inner.state.paths.lose(path);
         inner.state.owner.nlink = links;
         inner.forget_seen();
-        if !inner.state.paths.is_empty() {
-            let at = inner.state.paths[0].clone();
+        if let Some(at) = inner.state.paths.first() {
             let key = file.key;
             drop(inner);
             let _ = self.refresh(Named { path: &at, key, is_dir: false });

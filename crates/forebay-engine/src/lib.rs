@@ -44,6 +44,7 @@ pub mod media;
 mod names;
 mod operate;
 mod order;
+pub mod paths;
 mod pattern;
 mod policy;
 mod pool;

@@ -6,7 +6,6 @@
 
 use std::ffi::OsStr;
 use std::num::NonZeroU64;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,7 +19,7 @@ use crate::engine::{Engine, is_alone, now};
 use crate::failpoint;
 use crate::file::{Changing, File, Inner, Live, Seen};
 use crate::glance::Glance;
-use crate::journal::{Moved, NameOp};
+use crate::journal::{Moved, NameOp, rebased};
 use crate::media::MediaFile;
 use crate::state::Owner;
 
@@ -132,7 +131,7 @@ impl Engine {
 
     /// Asks the backing store about an open file in the background.
     fn look_again(self: &Arc<Self>, file: &Arc<File>, inner: &mut Inner) {
-        let path = inner.state.paths.first().cloned();
+        let path = inner.state.paths.first();
         let seen = inner.live.as_mut().and_then(|live| live.seen.as_mut());
         let Some((path, seen)) = path.zip(seen.filter(|seen| !seen.asked_again)) else { return };
         // What a batch waits for goes first.
@@ -357,7 +356,7 @@ impl Engine {
         self.note_name(op, Some(attr.ctime));
         if let Some(file) = self.find(from.key) {
             let mut inner = file.lock();
-            inner.state.learn_also(to);
+            inner.state.paths.learn_also(to);
             self.follow(&file, &mut inner, &attr)?;
             self.overlay_with(&file, &inner, &mut attr);
         }
@@ -427,7 +426,7 @@ impl Engine {
     pub fn learn_names(&self, key: FileKey, names: impl IntoIterator<Item = PathBuf>) {
         let Some(file) = self.find(key) else { return };
         let mut inner = file.lock();
-        names.into_iter().for_each(|name| inner.state.learn_also(&name));
+        names.into_iter().for_each(|name| inner.state.paths.learn_also(&name));
     }
 
     pub fn set_xattr(
@@ -497,7 +496,7 @@ impl Engine {
         let _changing = Changing::begin([file.clone()]);
         let (recorded, known, other) = {
             let inner = file.lock();
-            let other = inner.state.paths.iter().find(|path| ***path != *at.path).cloned();
+            let other = inner.state.paths.iter().find(|path| *path != at.path);
             (inner.recorded, inner.state.base.ctime, other)
         };
         let announced = match recorded {
@@ -623,7 +622,7 @@ impl Engine {
         }
         let below = |file: &Arc<File>| {
             let inner = file.lock();
-            inner.state.paths.iter().any(|path| is_within(path, at.path))
+            inner.state.paths.any_within(at.path)
         };
         self.all_files().into_iter().filter(below).collect()
     }
@@ -642,18 +641,11 @@ impl Engine {
     ) -> Result<()> {
         for file in files {
             let mut inner = file.lock();
-            match way.mode {
-                RenameMode::Exchange => exchange(&mut inner.state.paths, way.from, way.to),
-                _ => rebase(&mut inner.state.paths, way.from, way.to),
-            }
-            // Opened by its new name meanwhile, it has that already.
-            let (paths, mut at) = (&mut inner.state.paths, 1);
-            while at < paths.len() {
-                match paths[..at].contains(&paths[at]) {
-                    true => drop(paths.remove(at)),
-                    false => at += 1,
-                }
-            }
+            let Way { from, to, mode } = way;
+            inner.state.paths.change(|path| match mode {
+                RenameMode::Exchange => rebased(path, from, to).or_else(|| rebased(path, to, from)),
+                _ => rebased(path, from, to),
+            });
             if inner.recorded {
                 self.put(file, &mut inner)?;
             }
@@ -795,36 +787,4 @@ fn cached_attr(key: FileKey, inner: &Inner) -> Attr {
     };
     inner.overlay(&mut attr, || None);
     attr
-}
-
-/// Whether `path` is `dir` or below it, both as the engine knows them. (`Path::starts_with` takes
-/// them apart, which costs ten times as much where all cached files are asked.)
-fn is_within(path: &Path, dir: &Path) -> bool {
-    let (path, dir) = (path.as_os_str().as_bytes(), dir.as_os_str().as_bytes());
-    let rest = path.strip_prefix(dir);
-    dir.is_empty() || rest.is_some_and(|rest| rest.first().is_none_or(|next| *next == b'/'))
-}
-
-/// Replaces the beginning `from` by `to` in every path that has it.
-pub(crate) fn rebase(paths: &mut [Box<Path>], from: &Path, to: &Path) {
-    for path in paths {
-        if let Some(moved) = rebased(path, from, to) {
-            *path = moved;
-        }
-    }
-}
-
-/// Replaces the beginning `a` by `b`, and `b` by `a`.
-fn exchange(paths: &mut [Box<Path>], a: &Path, b: &Path) {
-    for path in paths {
-        if let Some(moved) = rebased(path, a, b).or_else(|| rebased(path, b, a)) {
-            *path = moved;
-        }
-    }
-}
-
-fn rebased(path: &Path, from: &Path, to: &Path) -> Option<Box<Path>> {
-    let rest = path.strip_prefix(from).ok()?;
-    let moved = if rest.as_os_str().is_empty() { to.to_path_buf() } else { to.join(rest) };
-    Some(moved.into_boxed_path())
 }

@@ -33,8 +33,7 @@ impl Engine {
     pub(crate) fn select(&self, scope: &[PathBuf]) -> Vec<Arc<File>> {
         let within = |file: &Arc<File>| {
             let inner = file.lock();
-            scope.is_empty()
-                || inner.state.paths.iter().any(|path| scope.iter().any(|s| path.starts_with(s)))
+            scope.is_empty() || scope.iter().any(|s| inner.state.paths.any_within(s))
         };
         let mut files: Vec<Arc<File>> = self.all_files().into_iter().filter(within).collect();
         files.sort_by_cached_key(|file| file.path());
@@ -74,7 +73,7 @@ impl Engine {
             }
             progress.done_files.fetch_add(1, Relaxed);
             let mut inner = file.lock();
-            let asked = inner.state.path().is_some_and(|p| scope.iter().any(|s| **s == *p));
+            let asked = inner.state.paths.first().is_some_and(|p| scope.contains(&p));
             let why = match () {
                 () if inner.state.flags.pinned => Some("it is pinned: unpin it first"),
                 () if inner.is_pinned() => Some("a rule pins it: remove the rule first"),

@@ -97,13 +97,13 @@ impl Order {
 
     /// Whether it asks for this very file, and not for a directory it is in.
     fn names(&self, inner: &Inner) -> bool {
-        self.scope.iter().any(|path| inner.state.paths.iter().any(|known| **known == *path))
+        self.scope.iter().any(|path| inner.state.paths.has(path))
     }
 }
 
 fn is_within(inner: &Inner, scope: &[PathBuf], fits: impl Fn(&Path) -> bool) -> bool {
     let below = |path: &Path| scope.is_empty() || scope.iter().any(|s| path.starts_with(s));
-    inner.state.paths.iter().any(|path| below(path) && fits(path))
+    inner.state.paths.iter().any(|path| below(&path) && fits(&path))
 }
 
 impl Holds {

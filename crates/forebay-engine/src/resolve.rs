@@ -101,7 +101,7 @@ impl Engine {
     fn conflicted(&self, path: &Path) -> Result<Arc<File>> {
         let named = |file: &Arc<File>| {
             let inner = file.lock();
-            inner.state.flags.conflict.stands() && inner.state.paths.iter().any(|p| **p == *path)
+            inner.state.flags.conflict.stands() && inner.state.paths.has(path)
         };
         self.all_files().into_iter().find(named).ok_or_else(|| {
             Error::new(

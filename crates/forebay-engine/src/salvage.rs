@@ -211,7 +211,7 @@ impl Salvage<'_> {
         };
         let Some(from) = &self.from else { return Err(holes("")) };
         let fetched = from
-            .open(record.paths.iter().map(AsRef::as_ref), record.key)
+            .open(record.paths.iter(), record.key)
             .and_then(|theirs| fetch(&theirs, &gaps, target).map(|()| theirs.version));
         match fetched {
             Err(why) => Err(holes(&format!(" ({why})"))),

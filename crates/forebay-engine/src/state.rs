@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 
 use forebay_backing::{Attr, FileKey, Timestamp, Version};
 use serde::{Deserialize, Serialize};
-use smallvec::{SmallVec, smallvec};
 
+use crate::paths::Paths;
 use crate::ranges::{Ranges, Run, State};
 
 /// In blocks of this size clean bytes are kept beside what a sync makes durable. A database that
@@ -32,9 +32,6 @@ pub struct Owner {
     pub gid: u32,
     pub nlink: u32,
 }
-
-/// Nearly every file has one name.
-pub type Names = SmallVec<[Box<Path>; 1]>;
 
 /// A size in bytes that may not be known, in one word, since there may be millions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -134,10 +131,8 @@ impl DerefMut for Record {
 /// The state of one cached file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileState {
-    /// Every name known, the most trusted first. Empty once the last one was unlinked.
-    #[serde(with = "path_bytes")]
-    pub paths: Names,
-    #[serde(with = "path_bytes::unused")]
+    pub paths: Paths,
+    #[serde(with = "unused")]
     pub unused: Unused,
     pub owner: Owner,
     /// Size programs see, in bytes, unless opaque: then the shadow's size is the truth.
@@ -195,7 +190,7 @@ impl FileState {
     /// A file of which nothing is cached yet.
     pub fn absent(path: &Path, attr: &Attr) -> FileState {
         FileState {
-            paths: smallvec![path.into()],
+            paths: Paths::of(path),
             unused: Unused,
             owner: Owner::of(attr),
             size: attr.size,
@@ -208,33 +203,8 @@ impl FileState {
         }
     }
 
-    /// So many names of a file are known here at most; the record holds all of them, and each change
-    /// of one writes it. A file with more is found by these, and by its others when they are looked
-    /// up; before the last that is known goes, its bytes go to the backing store.
-    pub const NAMES_MAX: usize = 64;
-
-    /// Takes in a name that is less trusted than those that are known.
-    pub fn learn_also(&mut self, name: &Path) {
-        let is_known = self.paths.iter().any(|known| **known == *name);
-        if !is_known && self.paths.len() < FileState::NAMES_MAX {
-            self.paths.push(name.into());
-        }
-    }
-
-    /// Takes in the name by which it was just found.
-    pub fn learn_first(&mut self, name: &Path) {
-        if !self.paths.iter().any(|known| **known == *name) {
-            self.paths.truncate(FileState::NAMES_MAX - 1);
-            self.paths.insert(0, name.into());
-        }
-    }
-
-    pub fn path(&self) -> Option<&Path> {
-        self.paths.first().map(AsRef::as_ref)
-    }
-
     pub fn display_path(&self) -> PathBuf {
-        self.path().map(Path::to_path_buf).unwrap_or_else(|| PathBuf::from("(unlinked)"))
+        self.paths.first().unwrap_or_else(|| PathBuf::from("(unlinked)"))
     }
 
     pub fn is_dirty(&self) -> bool {
@@ -584,43 +554,17 @@ fn edges(run: Run) -> (u64, u64) {
     (run.start, run.end)
 }
 
-/// Paths as a list of raw bytes: names need not be UTF-8.
-mod path_bytes {
-    use std::ffi::OsString;
-    use std::os::unix::ffi::{OsStrExt, OsStringExt};
-    use std::path::{Path, PathBuf};
-
+/// Format 2 had up to two lists of bytes there, which were empty unless the file had been renamed.
+mod unused {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    pub fn serialize<S: Serializer>(paths: &[Box<Path>], s: S) -> Result<S::Ok, S::Error> {
-        let raw: Vec<&[u8]> = paths.iter().map(|p| p.as_os_str().as_bytes()).collect();
-        raw.serialize(s)
+    use super::Unused;
+
+    pub fn serialize<S: Serializer>(_: &Unused, s: S) -> Result<S::Ok, S::Error> {
+        Vec::<Vec<u8>>::new().serialize(s)
     }
 
-    pub fn deserialize<'d, P, D>(d: D) -> Result<P, D::Error>
-    where
-        P: FromIterator<Box<Path>>,
-        D: Deserializer<'d>,
-    {
-        let raw = Vec::<Vec<u8>>::deserialize(d)?;
-        Ok(raw
-            .into_iter()
-            .map(|p| PathBuf::from(OsString::from_vec(p)).into_boxed_path())
-            .collect())
-    }
-
-    /// Format 2 had up to two lists of bytes there, which were empty unless the file had been renamed.
-    pub mod unused {
-        use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-        use crate::state::Unused;
-
-        pub fn serialize<S: Serializer>(_: &Unused, s: S) -> Result<S::Ok, S::Error> {
-            Vec::<Vec<u8>>::new().serialize(s)
-        }
-
-        pub fn deserialize<'d, D: Deserializer<'d>>(d: D) -> Result<Unused, D::Error> {
-            Vec::<Vec<u8>>::deserialize(d).map(|_| Unused)
-        }
+    pub fn deserialize<'d, D: Deserializer<'d>>(d: D) -> Result<Unused, D::Error> {
+        Vec::<Vec<u8>>::deserialize(d).map(|_| Unused)
     }
 }

@@ -26,7 +26,7 @@ impl Engine {
             let inner = glance.at(&file).ok_or_else(busy)?;
             let known = inner.charged > 0 || inner.state.is_dirty() || inner.state.flags.pinned;
             let everything = prefix.as_os_str().is_empty();
-            let within = || inner.state.paths.iter().any(|path| path.starts_with(prefix));
+            let within = || inner.state.paths.any_within(prefix);
             if known && (everything || within()) {
                 infos.push(file_info(&file, &inner));
             }

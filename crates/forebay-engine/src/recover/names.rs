@@ -80,14 +80,13 @@ impl Recovery<'_> {
     fn rebase(&mut self, loaded: &mut Loaded, ways: &[(&PathBuf, &PathBuf)]) {
         for (id, record) in &mut loaded.files {
             let key = record.key;
-            for path in &mut record.paths {
+            let before = record.paths.clone();
+            record.paths.change(|path| {
                 let other = ways.iter().find_map(|(from, to)| rebased(path, from, to));
-                if let Some(other) = other
-                    && !self.is_at(path, key)
-                {
-                    *path = other.into();
-                    self.changed.push(*id);
-                }
+                other.filter(|_| !self.is_at(path, key))
+            });
+            if record.paths != before {
+                self.changed.push(*id);
             }
         }
     }
@@ -272,7 +271,7 @@ impl Recovery<'_> {
                 continue;
             }
             let Some(path) = record.paths.first() else { continue };
-            if let Ok(attr) = self.backing.stat(path)
+            if let Ok(attr) = self.backing.stat(&path)
                 && attr.key == record.key
                 && (attr.size, attr.mtime) == (record.base.size, record.base.mtime)
                 && attr.ctime != record.base.ctime
@@ -292,12 +291,8 @@ fn rename(record: &mut Record, plan: &Plan, at: &[&PathBuf]) {
     let is_blocked = plan.blocked.iter().any(|(blocked, _)| *blocked == key);
     let has = if at.is_empty() || (is_blocked && !is_home) { &wanted } else { at };
     let is_gone = |path: &Path| plan.gone.contains(&(key, path.to_path_buf()));
-    record.paths.retain(|path| !is_gone(path) || has.iter().any(|has| **has == **path));
-    for path in has {
-        if !record.paths.iter().any(|known| **known == ***path) {
-            record.paths.push((**path).clone().into());
-        }
-    }
+    record.paths.keep(|path| !is_gone(path) || has.iter().any(|has| **has == *path));
+    has.iter().for_each(|path| record.paths.learn_also(path));
 }
 
 fn known(loaded: &Loaded, steps: &[Step]) -> Known {

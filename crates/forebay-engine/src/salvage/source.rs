@@ -3,7 +3,7 @@
 //! A rescue is asked for because the store is to be spared, or not to be trusted. [`Source`] keeps
 //! the store to itself and offers no call that changes anything there.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use forebay_backing::{Access, BackingFile, BackingStore, Error, FileKey, Result, Version};
@@ -26,10 +26,10 @@ impl<'a> Source<'a> {
     /// # Errors
     ///
     /// ESTALE if other files have its names; else what the store says of the last one.
-    pub fn open<'n>(&self, names: impl Iterator<Item = &'n Path>, key: FileKey) -> Result<Theirs> {
+    pub fn open(&self, names: impl Iterator<Item = PathBuf>, key: FileKey) -> Result<Theirs> {
         let mut why = Error::os(libc::ENOENT, "it has no name");
         for name in names {
-            match self.0.open_seen(name, Access::Read) {
+            match self.0.open_seen(&name, Access::Read) {
                 Ok((file, attr)) if attr.key == key => {
                     return Ok(Theirs { file, version: attr.version() });
                 }
