@@ -1,3 +1,4 @@
 //! What several crates need and none of them is about.
 
+pub mod glob;
 pub mod mounts;

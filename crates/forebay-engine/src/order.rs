@@ -14,6 +14,7 @@ use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use forebay_backing::Kind;
+use forebay_base::glob::Pattern;
 
 use crate::due::{Pick, Take};
 use crate::engine::Engine;
@@ -21,7 +22,6 @@ use crate::file::{File, Inner};
 use crate::flight::{Outcome, merge};
 use crate::flush::{DISTURBED_MAX, PAUSE};
 use crate::operate::failure;
-use crate::pattern::Pattern;
 use crate::portion::FLIGHT_BYTES;
 use crate::report::{Failure, Meter, Progress, Report};
 

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use forebay_backing::wrap::Wrapped;
 use forebay_backing::{BackingStore, Error, Kind, Result};
+use forebay_base::glob::Pattern;
 use serde::Serialize;
 
 use crate::attach::Attached;
@@ -22,7 +23,6 @@ use crate::index::{Index, Loaded};
 use crate::log::FileId;
 use crate::media::{Media, Open};
 use crate::order::Hold;
-use crate::pattern::Pattern;
 use crate::pool::Pool;
 use crate::reaper::Reaper;
 use crate::shadows::{self, Found};

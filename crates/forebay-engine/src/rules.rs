@@ -8,10 +8,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use forebay_base::glob::Pattern;
 use serde::{Deserialize, Serialize};
 
 use crate::around::{Admit, Lane, Quota};
-use crate::pattern::Pattern;
 use crate::report::RuleUse;
 use crate::served::Tally;
 

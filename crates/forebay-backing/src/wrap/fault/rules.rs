@@ -1,9 +1,9 @@
 //! Which calls fail, and how: pure, the randomness comes from a seed.
 
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use forebay_base::glob::Pattern;
 use serde::{Deserialize, Serialize};
 
 use super::super::layer::{Call, Verb};
@@ -32,8 +32,8 @@ pub struct FaultRules {
 pub struct FaultRule {
     /// A [`Verb`]'s name, or `any`.
     pub op: String,
-    /// With `*` (any characters, `/` too) or `?`: a pattern for the whole path. Otherwise the
-    /// path itself and everything below it. Empty: everything, calls without a path too.
+    /// With `*` or `?`: a [`Pattern`]. Otherwise the path itself and everything below it. Empty:
+    /// everything, calls without a path too.
     pub path: String,
     /// An errno's name or number (as a string), or `gone`: the store does not answer. Absent: a stall only.
     pub fail: Option<Failure>,
@@ -159,6 +159,7 @@ struct Counted {
     rule: FaultRule,
     /// `None` for any.
     verb: Option<Verb>,
+    scope: Scope,
     matched: u64,
     fired: u64,
 }
@@ -181,7 +182,8 @@ impl Counted {
             "any" => None,
             name => Some(Verb::from_name(name).ok_or_else(|| unknown(name))?),
         };
-        Ok(Counted { rule, verb, matched: 0, fired: 0 })
+        let scope = Scope::of(&rule.path)?;
+        Ok(Counted { rule, verb, scope, matched: 0, fired: 0 })
     }
 
     fn decide(&mut self, call: &Call<'_>, random: &mut u64) -> Option<Hit> {
@@ -199,9 +201,7 @@ impl Counted {
     }
 
     fn matches(&self, call: &Call<'_>) -> bool {
-        let verb = self.verb.is_none_or(|verb| verb == call.verb);
-        let path = &self.rule.path;
-        verb && (path.is_empty() || call.paths.iter().any(|p| path_matches(path, p)))
+        self.verb.is_none_or(|verb| verb == call.verb) && self.scope.covers(call.paths)
     }
 }
 
@@ -211,35 +211,30 @@ fn unknown(op: &str) -> Error {
     Error::new(Kind::Usage, message)
 }
 
-fn path_matches(pattern: &str, path: &Path) -> bool {
-    if pattern.contains(['*', '?']) {
-        return glob(pattern.as_bytes(), path.as_os_str().as_bytes());
-    }
-    path.starts_with(pattern)
+/// The paths that a rule is about.
+#[derive(Debug)]
+enum Scope {
+    All,
+    Fits(Pattern),
+    Within(PathBuf),
 }
 
-/// Greedy with one point to come back to: linear but for the last `*`.
-fn glob(pattern: &[u8], text: &[u8]) -> bool {
-    let (mut p, mut t) = (0, 0);
-    let mut star: Option<(usize, usize)> = None;
-    while t < text.len() {
-        match pattern.get(p) {
-            Some(b'*') => {
-                star = Some((p, t));
-                p += 1;
-            }
-            Some(&c) if c == b'?' || c == text[t] => {
-                p += 1;
-                t += 1;
-            }
-            _ => {
-                let Some((at, from)) = star else { return false };
-                star = Some((at, from + 1));
-                (p, t) = (at + 1, from + 1);
-            }
+impl Scope {
+    fn of(path: &str) -> Result<Scope> {
+        if path.contains(['*', '?']) {
+            let wrong = |why| Error::new(Kind::Usage, format!("fault rules: `{path}`: {why}"));
+            return path.parse().map(Scope::Fits).map_err(wrong);
+        }
+        Ok(if path.is_empty() { Scope::All } else { Scope::Within(path.into()) })
+    }
+
+    fn covers(&self, paths: &[&Path]) -> bool {
+        match self {
+            Scope::All => true,
+            Scope::Fits(pattern) => paths.iter().any(|path| pattern.matches(path)),
+            Scope::Within(tree) => paths.iter().any(|path| path.starts_with(tree)),
         }
     }
-    pattern[p..].iter().all(|c| *c == b'*')
 }
 
 /// A number in [0, 1) by splitmix64.
@@ -276,7 +271,8 @@ mod tests {
             ("a*b*c", "a1b2b3c", true),
             ("??", "abc", false),
         ] {
-            assert_eq!(path_matches(pattern, Path::new(path)), expected, "{pattern} {path}");
+            let scope = Scope::of(pattern).unwrap();
+            assert_eq!(scope.covers(&[Path::new(path)]), expected, "{pattern} {path}");
         }
     }
 
