@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow};
 use forebay_bench::environment;
-use forebay_bench::histogram;
+use forebay_bench::meter::Latencies;
 use forebay_bench::record::{Access, Line, Outcome, Part, Phase, Second};
 use forebay_bench::recorder::{Recorder, Sinks, latency};
 
@@ -90,7 +90,7 @@ impl Book {
     /// A phase with every second of it; before `warm_up` seconds it does not count.
     pub fn ops(&mut self, name: &str, ops: &[Op], secs: u64, warm_up: u64) -> Result<()> {
         let counted = within(ops, Span::secs(warm_up, secs));
-        let all = histogram::boxed();
+        let all = Latencies::boxed();
         counted.iter().for_each(|op| all.record(op.nanos));
         self.put(Line::Phase(Phase {
             name: name.into(),
@@ -174,8 +174,6 @@ pub struct Interval {
 
 fn slice(name: &str, second: u64, ops: &[Op]) -> Second {
     let nanos = |percent| (percentile_ms(ops, percent) * 1e6) as u64;
-    let counts = histogram::boxed();
-    ops.iter().for_each(|op| counts.record(op.nanos));
     Second {
         phase: name.into(),
         at_seconds: second as f64,

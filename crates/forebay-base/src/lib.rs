@@ -1,4 +1,5 @@
 //! What several crates need and none of them is about.
 
 pub mod glob;
+pub mod histogram;
 pub mod mounts;

@@ -5,7 +5,7 @@
 //! anything. Only [`beneath`] lets the program around it say where the bytes of a path really are.
 //! The layers, bottom up:
 //! - [`units`], [`args`], [`error`], [`rng`], [`clock`]: words, numbers and time;
-//! - [`histogram`], [`slices`], [`meter`]: what one task measured, of fixed size, in shared memory;
+//! - [`slices`], [`meter`]: what one task measured, of fixed size, in shared memory;
 //! - [`shared`], [`futex`], [`team`], [`interrupt`], [`progress`]: tasks as processes or threads;
 //! - [`io`], [`drive`]: the ways to transfer bytes, and the one loop that measures them;
 //! - [`cache`], [`honest`]: what the page cache held, and whether a number can be true;
@@ -23,7 +23,6 @@ pub mod drive;
 pub mod environment;
 pub mod error;
 pub mod futex;
-pub mod histogram;
 pub mod honest;
 pub mod interrupt;
 pub mod io;

@@ -2,8 +2,12 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::histogram::{self, Histogram};
+use forebay_base::histogram::Histogram;
+
 use crate::slices::{self, Slices};
+
+/// In nanoseconds, each within 1/64. 2^41 ns is 36 minutes; what takes longer counts as that.
+pub type Latencies = Histogram<6, { 36 << 6 }>;
 
 /// Operations, bytes, latencies and their course over time. One writer; zeros are empty.
 #[repr(C)]
@@ -12,7 +16,7 @@ pub struct Meter {
     bytes: AtomicU64,
     /// When the phase began, which is where the time series starts.
     began: AtomicU64,
-    pub latency: Histogram,
+    pub latency: Latencies,
     pub series: Slices,
 }
 
@@ -28,7 +32,7 @@ impl Meter {
         let latency = end - start;
         self.ops.store(self.ops.load(Relaxed) + 1, Relaxed);
         self.bytes.store(self.bytes.load(Relaxed) + bytes, Relaxed);
-        self.latency.record(latency);
+        self.latency.record_alone(latency);
         self.series.record(end.saturating_sub(self.began.load(Relaxed)), latency, bytes);
     }
 
@@ -45,14 +49,14 @@ impl Meter {
 pub struct Total {
     pub ops: u64,
     pub bytes: u64,
-    pub latency: Box<Histogram>,
+    pub latency: Box<Latencies>,
     pub series: Box<Slices>,
 }
 
 impl Total {
     pub fn of<'a>(meters: impl IntoIterator<Item = &'a Meter>) -> Self {
         let mut total =
-            Self { ops: 0, bytes: 0, latency: histogram::boxed(), series: slices::boxed() };
+            Self { ops: 0, bytes: 0, latency: Latencies::boxed(), series: slices::boxed() };
         for meter in meters {
             total.ops += meter.ops();
             total.bytes += meter.bytes();

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use crate::error::{Error, Result};
-use crate::histogram::Histogram;
+use crate::meter::Latencies;
 use crate::record::{End, Finding, Header, Latency, Line, Outcome, Part, Record, Second};
-use crate::slices::{Slice, Slices, coarse_bounds};
+use crate::slices::{Slice, Slices};
 
 /// Where results go besides the terminal.
 #[derive(Debug, Clone, Default)]
@@ -92,15 +92,16 @@ fn lost(option: &str, path: &Path, error: &std::io::Error) -> Error {
 }
 
 /// The figures of a histogram that results carry.
-pub fn latency(histogram: &Histogram) -> Latency {
+pub fn latency(histogram: &Latencies) -> Latency {
+    let counts = histogram.counts();
     Latency {
-        mean_ns: histogram.mean(),
-        min_ns: histogram.min(),
-        p50_ns: histogram.percentile(50.0),
-        p95_ns: histogram.percentile(95.0),
-        p99_ns: histogram.percentile(99.0),
-        p999_ns: histogram.percentile(99.9),
-        max_ns: histogram.max(),
+        mean_ns: counts.mean(),
+        min_ns: counts.min(),
+        p50_ns: counts.quantile(0.5),
+        p95_ns: counts.quantile(0.95),
+        p99_ns: counts.quantile(0.99),
+        p999_ns: counts.quantile(0.999),
+        max_ns: counts.max(),
     }
 }
 
@@ -132,25 +133,19 @@ impl Recorder {
 }
 
 fn second(course: Course<'_>, at: f64, seconds: f64, slice: &Slice) -> Second {
-    let counts = slice.latencies();
-    let filled = counts.iter().enumerate().filter(|(_, count)| **count > 0);
-    let histogram: Vec<(u64, u64, u64)> = filled
-        .map(|(index, count)| {
-            let (from, to) = coarse_bounds(index);
-            (from, to, *count)
-        })
-        .collect();
+    let counts = slice.latency.counts();
+    let histogram: Vec<(u64, u64, u64)> = counts.buckets().collect();
     Second {
         phase: course.phase.to_owned(),
         iteration: course.iteration,
         part: course.part,
         at_seconds: course.from_seconds + at,
         seconds,
-        ops: slice.ops(),
+        ops: counts.count(),
         bytes: slice.bytes(),
-        p50_ns: within(&histogram, 0.5).min(slice.max()),
-        p99_ns: within(&histogram, 0.99).min(slice.max()),
-        max_ns: slice.max(),
+        p50_ns: within(&histogram, 0.5).min(counts.max()),
+        p99_ns: within(&histogram, 0.99).min(counts.max()),
+        max_ns: counts.max(),
         histogram,
     }
 }

@@ -14,8 +14,8 @@ pub unsafe trait Plain: Sync {}
 unsafe impl Plain for std::sync::atomic::AtomicU64 {}
 // SAFETY: an atomic integer; zero is valid.
 unsafe impl Plain for std::sync::atomic::AtomicU32 {}
-// SAFETY: atomics only (H2 of the module).
-unsafe impl Plain for crate::histogram::Histogram {}
+// SAFETY: atomics only, and zeros are an empty one (H2 of the module).
+unsafe impl<const S: u32, const B: usize> Plain for forebay_base::histogram::Histogram<S, B> {}
 // SAFETY: atomics only (S2 of the module).
 unsafe impl Plain for crate::slices::Slices {}
 // SAFETY: atomics, a histogram and slices.

@@ -5,7 +5,6 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use forebay_backing::metrics::OpSummary;
 use forebay_engine::{Failure, FileInfo, Report};
 use serde::{Deserialize, Serialize};
 
@@ -283,35 +282,6 @@ pub struct StatusView {
     pub backing_available: bool,
     pub last_error: Option<(String, f64)>,
     pub troubles: Vec<JobFailure>,
-}
-
-/// Latencies of one operation as `forebay stats` shows them.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Latency {
-    pub count: u64,
-    pub errors: u64,
-    pub bytes: u64,
-    pub mean_us: u64,
-    pub p50_us: u64,
-    pub p99_us: u64,
-    pub p999_us: u64,
-    pub max_us: u64,
-}
-
-impl From<&OpSummary> for Latency {
-    fn from(op: &OpSummary) -> Latency {
-        Latency {
-            count: op.count,
-            errors: op.errors,
-            bytes: op.bytes,
-            mean_us: op.mean_us,
-            p50_us: op.p50_us,
-            p99_us: op.p99_us,
-            p999_us: op.p999_us,
-            max_us: op.max_us,
-        }
-    }
 }
 
 #[cfg(test)]

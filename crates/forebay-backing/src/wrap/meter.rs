@@ -22,7 +22,7 @@ impl Meter {
     /// The state of each operation that was called at all.
     pub fn op_counts(&self) -> BTreeMap<&'static str, OpCounts> {
         let all = Verb::ALL.iter().zip(&self.ops).map(|(verb, op)| (verb.name(), op.counts()));
-        all.filter(|(_, counts)| counts.count > 0).collect()
+        all.filter(|(_, counts)| counts.count() > 0).collect()
     }
 
     /// One summary for each operation that was called at all.

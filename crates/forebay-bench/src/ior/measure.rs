@@ -74,7 +74,7 @@ impl Measured {
             transfer: span(transferring, ended(|r| &r.transferred)),
             close: span(started(|r| &r.closing), ended(|r| &r.closed)),
             total: span(started(|r| &r.opening), ended(|r| &r.closed)),
-            latency: meters.latency.mean() / 1e9,
+            latency: meters.latency.counts().mean() / 1e9,
             stonewall: (stonewall_at > 0)
                 .then(|| Stonewall { seconds: span(transferring, stonewall_at), bytes }),
             meters,

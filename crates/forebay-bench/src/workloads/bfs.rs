@@ -188,7 +188,7 @@ impl Bfs {
             parents,
             seconds,
             // Threads wait for reads at the same time: the mean of theirs is the run's.
-            io_seconds: total.latency.sum() as f64 / 1e9 / self.threads as f64,
+            io_seconds: total.latency.counts().sum() as f64 / 1e9 / self.threads as f64,
         };
         self.put(session, (index, &files, before), (&found, levels), &total)?;
         outcome.check()?;

@@ -26,7 +26,7 @@ use crate::args::{Parsed, Spec};
 use crate::cache::Policy;
 use crate::error::{Error, Result};
 use crate::io::Api;
-use crate::meter::Total;
+use crate::meter::{Latencies, Total};
 use crate::progress::Goal;
 use crate::record::{Access, Part};
 use crate::recorder::{Course, latency};
@@ -199,7 +199,7 @@ impl Steady {
     ) -> BTreeMap<String, f64> {
         let rates = fill::per_second(&total.series, seconds);
         let undone: u64 = outcome.results().iter().map(Own::undone).sum();
-        let late = crate::histogram::boxed();
+        let late = Latencies::boxed();
         outcome.results().iter().for_each(|own| late.merge(&own.woken_late));
         let offered = self.rate * total.series.width() as f64 / 1e9;
         BTreeMap::from([

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use forebay_backing::Result;
+use forebay_backing::metrics::OpSummary;
 use serde_json::Value;
 
 use crate::http::Client;
@@ -11,7 +12,6 @@ use crate::mounts::Mounts;
 use crate::ui::table::{Align, lay_out};
 use crate::ui::{say, say_json};
 use crate::units::human_size;
-use crate::wire::Latency;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -129,7 +129,7 @@ fn tell_unseen(counters: &Value) {
 }
 
 fn tell_latencies(side: &str, ops: &Value) {
-    let mut ops: BTreeMap<String, Latency> =
+    let mut ops: BTreeMap<String, OpSummary> =
         serde_json::from_value(ops.clone()).unwrap_or_default();
     ops.retain(|_, op| op.count > 0);
     if ops.is_empty() {

@@ -213,7 +213,7 @@ impl Page {
         let parts = MICROSECONDS.2;
         let help = "Time of an operation: fuse is what programs see";
         self.family("operation_duration_seconds", "histogram", help);
-        for (side, op, counts) in all().filter(|(_, _, counts)| counts.count > 0) {
+        for (side, op, counts) in all().filter(|(_, _, counts)| counts.count() > 0) {
             let labels = [("side", side), ("op", op)];
             for (bound, count) in counts.cumulative() {
                 let bound = (bound as f64 / parts).to_string();
@@ -223,10 +223,14 @@ impl Page {
                     count as f64,
                 );
             }
-            let total = counts.count as f64;
+            let total = counts.count() as f64;
             let last = [&labels[..], &[("le", "+Inf")]].concat();
             self.sample("operation_duration_seconds_bucket", &last, total);
-            self.sample("operation_duration_seconds_sum", &labels, counts.total_us as f64 / parts);
+            self.sample(
+                "operation_duration_seconds_sum",
+                &labels,
+                counts.total_us() as f64 / parts,
+            );
             self.sample("operation_duration_seconds_count", &labels, total);
         }
         self.family("operation_errors_total", "counter", "Operations that failed");

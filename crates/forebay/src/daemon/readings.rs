@@ -107,7 +107,7 @@ impl Reading {
             let since = |(name, counts): (&&'static str, &OpCounts)| {
                 (*name, before.get(name).map_or_else(|| counts.clone(), |b| counts.since(b)))
             };
-            now.iter().map(since).filter(|(_, counts)| counts.count > 0).collect()
+            now.iter().map(since).filter(|(_, counts)| counts.count() > 0).collect()
         };
         let counted = |(name, count): (&&'static str, &u64)| {
             (*name, count.saturating_sub(before.counters.get(name).copied().unwrap_or(0)))
@@ -151,7 +151,7 @@ impl Reading {
 
     pub fn to_json(&self) -> Value {
         let ops = |ops: &Ops| -> Map<String, Value> {
-            let used = ops.iter().filter(|(_, counts)| counts.count > 0);
+            let used = ops.iter().filter(|(_, counts)| counts.count() > 0);
             used.map(|(name, counts)| (name.to_string(), json!(counts.summary()))).collect()
         };
         let rules: Map<String, Value> = self

@@ -8,12 +8,13 @@ use crate::ior::measure::Measured;
 use crate::ior::params::Params;
 use crate::ior::place;
 use crate::ior::run::Ran;
+use crate::recorder;
 use crate::units::MIB;
 
 const MIB_F: f64 = MIB as f64;
 
 pub fn phase(params: &Params, measured: &Measured) -> Value {
-    let latency = &measured.meters.latency;
+    let latency = recorder::latency(&measured.meters.latency);
     let mut value = json!({
         "access": measured.name(),
         "bwMiB": measured.bandwidth() / MIB_F,
@@ -29,11 +30,11 @@ pub fn phase(params: &Params, measured: &Measured) -> Value {
         "transfers": measured.transfers,
         "errors": measured.errors,
         "latencyNs": {
-            "p50": latency.percentile(50.0),
-            "p95": latency.percentile(95.0),
-            "p99": latency.percentile(99.0),
-            "p99.9": latency.percentile(99.9),
-            "max": latency.max(),
+            "p50": latency.p50_ns,
+            "p95": latency.p95_ns,
+            "p99": latency.p99_ns,
+            "p99.9": latency.p999_ns,
+            "max": latency.max_ns,
         },
         "deviceBytes": measured.device,
         "warnings": measured.warnings,

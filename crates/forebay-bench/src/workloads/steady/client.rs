@@ -8,8 +8,8 @@ use std::time::Duration;
 use super::Steady;
 use crate::clock;
 use crate::error::{Error, Result};
-use crate::histogram::Histogram;
 use crate::io::{self, Api, Buffers, Direction, How, Null, Op, Posix, Target};
+use crate::meter::Latencies;
 use crate::meter::Meter;
 use crate::pattern::{Filler, Pattern};
 use crate::rng::Rng;
@@ -24,7 +24,7 @@ use crate::workloads::work;
 pub struct Own {
     pub warm_up: Meter,
     /// How long after an arrival an idle client started it (O2).
-    pub woken_late: Histogram,
+    pub woken_late: Latencies,
     undone: AtomicU64,
     end: AtomicU64,
 }
@@ -100,7 +100,7 @@ impl Client {
             }
             let counted = counts_from(due, free, start);
             if counted != due {
-                own.woken_late.record(start - due);
+                own.woken_late.record_alone(start - due);
             }
             self.operate()?;
             free = clock::now();
@@ -121,7 +121,7 @@ impl Client {
     ) {
         let mut due = first;
         for _ in 0..UNDONE {
-            meter.latency.record(deadline - due);
+            meter.latency.record_alone(deadline - due);
             own.undone.fetch_add(1, Relaxed);
             due = began + self.arrivals.next(&mut self.rng);
             if due >= deadline {
