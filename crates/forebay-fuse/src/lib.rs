@@ -1,10 +1,11 @@
 //! The FUSE front-end: names, handles and POSIX verbs over the engine, and the decision which
 //! files the kernel may read and write past us.
 //!
-//! [`vfs`] holds the verbs and knows no transport; `verbs` says how each request is answered; `dev`
-//! carries requests over /dev/fuse, `ring` over io_uring.
+//! [`vfs`] holds the verbs and knows no transport; `verbs` says how each request is answered; `codec`
+//! alone knows the kernel's words, which `dev` carries over /dev/fuse and `ring` over io_uring.
 
 mod busy_poll;
+mod codec;
 mod control;
 mod dev;
 mod modes;

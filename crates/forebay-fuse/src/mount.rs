@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -12,14 +12,14 @@ use std::time::Duration;
 use forebay_backing::metrics::OpCounts;
 use forebay_backing::{BackingStore, Error, Kind, Result};
 use forebay_engine::Engine;
-use fuser::{Config, INodeNo, Notifier, Session, SessionACL};
 
+use crate::codec::{Granted, Wishes};
 use crate::control::ControlDir;
-use crate::dev::Server;
+use crate::dev::{Device, Session};
 use crate::request::Shared;
 use crate::ring::{self, Crew};
 use crate::usage::{Process, Used};
-use crate::vfs::{Notify, Registrar, Vfs};
+use crate::vfs::{Registrar, Vfs};
 
 /// Which files the kernel reads and writes in the fast tier without asking us.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,7 +72,7 @@ pub struct MountOptions {
 pub struct Mount {
     shared: Arc<Shared>,
     mountpoint: PathBuf,
-    notifier: Notifier,
+    device: Arc<Device>,
     ended: Arc<(Mutex<bool>, Condvar)>,
     passthrough: bool,
     over_ring: bool,
@@ -99,21 +99,19 @@ impl Mount {
     /// the mount is gone again, since the kernel cannot be told to use /dev/fuse after all.
     fn over(engine: &Arc<Engine>, options: &MountOptions, ring: bool) -> Result<Option<Mount>> {
         let root = rustix::process::geteuid().is_root();
-        let io_uring = Arc::new(AtomicBool::new(ring));
-        let wanted = options.passthrough != Passthrough::Off && !options.kernel_writeback && root;
         let (control, passthrough) = (options.control.clone(), options.passthrough);
         let vfs = Vfs::new(engine.clone(), control, passthrough, options.attr_ttl)?;
         let threads = options.threads.max(2);
-        let shared = Arc::new(Shared::new(vfs, threads, options.entry_ttl, options.attr_ttl));
-        let server = Server {
-            shared: shared.clone(),
-            passthrough: wanted,
+        let shared = Arc::new(Shared::new(vfs, threads, options.entry_ttl));
+        let wishes = Wishes {
+            passthrough: passthrough != Passthrough::Off && !options.kernel_writeback && root,
             kernel_writeback: options.kernel_writeback,
-            io_uring: io_uring.clone(),
+            io_uring: ring,
         };
-        let mut session =
-            open_session(server, options, threads, root).map_err(|e| explain(e, options))?;
-        let passthrough = wanted && attach_registrar(&mut session, &shared);
+        let (session, granted) =
+            open_session(wishes, options, threads, root).map_err(|e| explain(e, options))?;
+        let device = session.device().clone();
+        let passthrough = granted.passthrough && attach_registrar(&device, &shared);
         if options.passthrough == Passthrough::Always && !passthrough {
             detach(options);
             return Err(Error::new(
@@ -123,9 +121,9 @@ impl Mount {
         }
         let stop = Arc::new(AtomicBool::new(false));
         start_watchdog(shared.clone(), engine.clone(), stop.clone())?;
-        let crew = match start_ring(&session, &shared, options, io_uring.load(Relaxed)) {
+        let crew = match start_ring(&device, &shared, options, granted.io_uring) {
             Ok(Some(crew)) => Some(crew),
-            Ok(None) if !ring || !io_uring.load(Relaxed) => None,
+            Ok(None) if !granted.io_uring => None,
             unable => {
                 stop.store(true, Relaxed);
                 detach(options);
@@ -134,16 +132,15 @@ impl Mount {
         };
         if crew.is_none()
             && !options.busy_poll.is_zero()
-            && let Ok(device) = session.as_fd().try_clone_to_owned()
+            && let Ok(device) = device.as_fd().try_clone_to_owned()
         {
             shared.busy_poll.begin(device, options.busy_poll);
         }
-        let notifier = session.notifier();
-        shared.vfs.set_notify(Box::new(Kernel(session.notifier())));
+        shared.vfs.set_notify(device.clone());
         let ended: Arc<(Mutex<bool>, Condvar)> = Arc::default();
-        let (signal, serving) = (ended.clone(), crew.clone());
+        let (signal, serving, requests) = (ended.clone(), crew.clone(), shared.clone());
         let serve = move || {
-            if let Err(e) = session.run() {
+            if let Err(e) = session.run(&requests) {
                 tracing::error!(error = %e, "the FUSE session ended");
             }
             if let Some(crew) = &serving {
@@ -162,7 +159,7 @@ impl Mount {
         Ok(Some(Mount {
             shared,
             mountpoint: options.mountpoint.clone(),
-            notifier,
+            device,
             ended,
             passthrough,
             over_ring: crew.is_some(),
@@ -198,7 +195,7 @@ impl Mount {
     /// Makes the kernel forget what it has cached of data and attributes.
     pub fn invalidate_all(&self) {
         for id in self.shared.vfs.held() {
-            let _ = self.notifier.inval_inode(INodeNo(id), 0, 0);
+            self.device.forget_cached(id);
         }
     }
 
@@ -248,14 +245,13 @@ impl Drop for Mount {
 /// Mounts with the kernel directly where we may, else through fusermount3; either way the mount
 /// has a type of its own, which the command line finds it by.
 fn open_session(
-    server: Server,
+    wishes: Wishes,
     options: &MountOptions,
     threads: usize,
     root: bool,
-) -> io::Result<Session<Server>> {
-    let config = config(options, threads);
+) -> io::Result<(Session, Granted)> {
     let fd = if root { mount_directly(options)? } else { mount_by_helper(options)? };
-    let session = Session::from_fd(server, fd, config.acl, config);
+    let session = Session::begin(fd, wishes, threads);
     if session.is_err() {
         detach(options);
     }
@@ -288,7 +284,7 @@ fn wants_ring(transport: Transport) -> Result<bool> {
 
 /// Takes requests over io_uring if the handshake `granted` that.
 fn start_ring(
-    session: &Session<Server>,
+    device: &Arc<Device>,
     shared: &Arc<Shared>,
     options: &MountOptions,
     granted: bool,
@@ -299,12 +295,9 @@ fn start_ring(
             Transport::Auto | Transport::Dev => Ok(None),
         };
     }
-    let device = session.as_fd().try_clone_to_owned();
     // Before the first request comes.
     shared.seat_all();
-    let started =
-        device.and_then(|device| Crew::start(shared.clone(), device, &options.mountpoint));
-    match started {
+    match Crew::start(shared.clone(), device.clone(), &options.mountpoint) {
         Ok(crew) => Ok(Some(crew)),
         Err(e) if options.transport == Transport::IoUring => Err(no_ring(&e.to_string())),
         Err(e) => {
@@ -320,9 +313,8 @@ fn no_ring(why: &str) -> Error {
 }
 
 fn mount_directly(options: &MountOptions) -> io::Result<OwnedFd> {
-    use rustix::fs::{Mode, OFlags};
     use rustix::mount::MountFlags;
-    let fd = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    let fd = Device::open()?;
     let mut data = format!(
         "fd={},rootmode=40000,user_id={},group_id={},default_permissions",
         fd.as_raw_fd(),
@@ -391,14 +383,6 @@ fn receive_fd(socket: &std::os::unix::net::UnixStream) -> io::Result<Option<Owne
     Ok(fds.flatten().next())
 }
 
-fn config(options: &MountOptions, threads: usize) -> Config {
-    let mut config = Config::default();
-    config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
-    config.n_threads = Some(threads);
-    config.clone_fd = true;
-    config
-}
-
 fn explain(e: io::Error, options: &MountOptions) -> Error {
     let what = format!("mounting on {}", options.mountpoint.display());
     match e.kind() {
@@ -434,51 +418,8 @@ fn start_watchdog(shared: Arc<Shared>, engine: Arc<Engine>, stop: Arc<AtomicBool
         .map_err(|e| Error::io(e, "starting the watchdog"))
 }
 
-struct Kernel(Notifier);
-
-impl Notify for Kernel {
-    fn attributes(&self, id: u64) {
-        // Refused if the kernel does not know the node. A negative offset means: no pages.
-        let _ = self.0.inval_inode(INodeNo(id), -1, 0);
-    }
-}
-
-/// `struct fuse_backing_map` of `linux/fuse.h`.
-#[repr(C)]
-struct BackingMap {
-    fd: i32,
-    flags: u32,
-    padding: u64,
-}
-
-/// `_IOW(229, 1, struct fuse_backing_map)` and `_IOW(229, 2, __u32)`.
-const BACKING_OPEN: libc::c_ulong = 0x4010_e501;
-const BACKING_CLOSE: libc::c_ulong = 0x4004_e502;
-
-/// Registers shadow files on the session's own descriptor.
-struct Device(OwnedFd);
-
-impl Registrar for Device {
-    fn register(&self, shadow: BorrowedFd<'_>) -> io::Result<u32> {
-        let map = BackingMap { fd: shadow.as_raw_fd(), flags: 0, padding: 0 };
-        // SAFETY: the map outlives the call and has the layout that the kernel expects.
-        let id = unsafe { libc::ioctl(self.0.as_raw_fd(), BACKING_OPEN, &raw const map) };
-        if id < 0 { Err(io::Error::last_os_error()) } else { Ok(id as u32) }
-    }
-
-    fn release(&self, id: u32) {
-        // SAFETY: the kernel reads four bytes.
-        let done = unsafe { libc::ioctl(self.0.as_raw_fd(), BACKING_CLOSE, &raw const id) };
-        if done < 0 {
-            tracing::debug!(id, error = %io::Error::last_os_error(), "a shadow file stays registered");
-        }
-    }
-}
-
 /// Sees whether the kernel takes a file for passthrough, and keeps the means if it does.
-fn attach_registrar(session: &mut Session<Server>, shared: &Shared) -> bool {
-    let Ok(fd) = session.as_fd().try_clone_to_owned() else { return false };
-    let device = Device(fd);
+fn attach_registrar(device: &Arc<Device>, shared: &Shared) -> bool {
     let trial = std::fs::File::open("/proc/self/exe").and_then(|exe| device.register(exe.as_fd()));
     match trial {
         Ok(id) => device.release(id),
@@ -487,6 +428,6 @@ fn attach_registrar(session: &mut Session<Server>, shared: &Shared) -> bool {
             return false;
         }
     }
-    shared.vfs.set_registrar(Box::new(device));
+    shared.vfs.set_registrar(device.clone());
     true
 }

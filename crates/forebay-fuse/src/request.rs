@@ -28,7 +28,6 @@ pub struct Shared {
     pub verbs: Verbs,
     pub usage: Usage,
     pub entry_ttl: Duration,
-    pub attr_ttl: Duration,
     pool: Pool,
     /// Session threads, and how many of them are at work.
     threads: AtomicUsize,
@@ -37,14 +36,13 @@ pub struct Shared {
 }
 
 impl Shared {
-    pub fn new(vfs: Vfs, threads: usize, entry_ttl: Duration, attr_ttl: Duration) -> Shared {
+    pub fn new(vfs: Vfs, threads: usize, entry_ttl: Duration) -> Shared {
         Shared {
             vfs,
             watch: Watch::default(),
             verbs: Verbs::default(),
             usage: Usage::default(),
             entry_ttl,
-            attr_ttl,
             pool: Pool::new("fb-request", POOL_THREADS),
             threads: AtomicUsize::new(threads),
             busy: AtomicUsize::new(0),

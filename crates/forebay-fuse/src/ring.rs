@@ -16,14 +16,12 @@
 
 mod abi;
 mod buffer;
-mod decode;
-mod encode;
+mod headers;
 mod reply;
 mod uring;
 mod worker;
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{
@@ -39,6 +37,7 @@ use rustix::thread::CpuSet;
 use self::reply::Seat;
 use self::uring::Uring;
 use self::worker::{Start, Worker, is_end};
+use crate::dev::Device;
 use crate::request::Shared;
 
 /// Entries a queue has from the start, and at most.
@@ -112,7 +111,7 @@ struct Queue {
 /// The entries of a mount and the threads that serve them.
 pub struct Crew {
     shared: Arc<Shared>,
-    device: OwnedFd,
+    device: Arc<Device>,
     queues: Vec<Queue>,
     threads: Pool,
     /// For looking up what pokes ask for.
@@ -132,7 +131,11 @@ type Registered = SyncSender<io::Result<()>>;
 impl Crew {
     /// Registers the first entries of every queue. The kernel sends requests here as soon as each
     /// queue has one: if a later one is refused, the mount must go.
-    pub fn start(shared: Arc<Shared>, device: OwnedFd, mountpoint: &Path) -> io::Result<Arc<Crew>> {
+    pub fn start(
+        shared: Arc<Shared>,
+        device: Arc<Device>,
+        mountpoint: &Path,
+    ) -> io::Result<Arc<Crew>> {
         let (path, node) = shared.vfs.some_control_file().ok_or(io::ErrorKind::NotFound)?;
         let count = queues()?;
         let new = || Queue {
@@ -287,16 +290,7 @@ impl Crew {
     fn ask_for(&self, node: u64) -> bool {
         // Even, as all the kernel's own numbers are, and far from them.
         let unique = (1 << 62) + self.pokes.fetch_add(2, Relaxed);
-        let words = encode::Words::new()
-            .u32(48) // The whole message.
-            .u32(abi::NOTIFY_RETRIEVE as u32)
-            .u64(0) // No answer, but a notification.
-            .u64(unique)
-            .u64(node)
-            .u64(0)
-            .u32(0)
-            .u32(0);
-        rustix::io::write(&self.device, words.bytes()).is_ok()
+        self.device.retrieve(node, unique)
     }
 
     /// Makes the kernel know the file that pokes ask for. Returns when it does, or after a while.

@@ -1,4 +1,4 @@
-//! What each request of the kernel is answered with, whichever transport carries it: the verb, how
+//! What each request of the kernel is answered with, whichever carrier brings it: the verb, how
 //! long it may rightly take, what to say if it hangs, and what to undo if nobody hears the answer.
 
 use std::ffi::{OsStr, OsString};
@@ -13,7 +13,7 @@ use forebay_engine::rules::Origin;
 use crate::reply::{AttrOf, Bytes, Fill, FillPlus, Found, Patience, Slot, Tell, Value, Written};
 use crate::request::{Do, Shared, Verbs};
 use crate::usage::{Moved, Who};
-use crate::vfs::{AtClose, Entry, How, Make, Opened, Vfs};
+use crate::vfs::{Entry, Make, Opened, Vfs};
 
 /// The largest write request. Larger ones fall out of the processor's caches between the two
 /// copies; smaller ones pay more round trips.
@@ -28,7 +28,7 @@ fn new_file(from: Origin, mode: u32, umask: u32) -> New {
 }
 
 /// A range of an open file.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct At {
     pub handle: u64,
     pub offset: u64,
@@ -433,26 +433,6 @@ pub fn take_spare(size: usize) -> Vec<u8> {
 
 pub fn give_back(buf: Vec<u8>) {
     SPARE.with_borrow_mut(|spare| *spare = buf);
-}
-
-/// `FOPEN_*` of linux/fuse.h.
-const FOPEN_DIRECT_IO: u32 = 1 << 0;
-const FOPEN_KEEP_CACHE: u32 = 1 << 1;
-const FOPEN_NOFLUSH: u32 = 1 << 5;
-
-/// How the kernel is to treat an open file; passthrough is the transport's to say.
-pub fn fopen_flags(opened: &Opened) -> u32 {
-    let way = match opened.how {
-        How::Cached { keep: true } => FOPEN_KEEP_CACHE,
-        How::Cached { keep: false } | How::Passthrough(_) => 0,
-        How::Direct => FOPEN_DIRECT_IO,
-    };
-    // Not by refusing the request once: the kernel would never send another, and the policy may
-    // change.
-    match opened.at_close {
-        AtClose::Nothing => way | FOPEN_NOFLUSH,
-        AtClose::Flush => way,
-    }
 }
 
 /// What the flags of renameat2 ask for.

@@ -124,8 +124,8 @@ pub struct Vfs {
     control: Control,
     passthrough: Passthrough,
     attr_ttl: Duration,
-    registrar: OnceLock<Box<dyn Registrar>>,
-    notify: OnceLock<Box<dyn Notify>>,
+    registrar: OnceLock<Arc<dyn Registrar>>,
+    notify: OnceLock<Arc<dyn Notify>>,
     handles: RwLock<HashMap<u64, Arc<Handle>>>,
     next_handle: AtomicU64,
     open: Mutex<OpenNodes>,
@@ -157,12 +157,12 @@ impl Vfs {
     }
 
     /// Gives the vfs the means to pass files through; without it everything goes through us.
-    pub fn set_registrar(&self, registrar: Box<dyn Registrar>) {
+    pub fn set_registrar(&self, registrar: Arc<dyn Registrar>) {
         let _ = self.registrar.set(registrar);
     }
 
     /// Gives the vfs the means to tell the kernel of changes that no answer tells of.
-    pub fn set_notify(&self, notify: Box<dyn Notify>) {
+    pub fn set_notify(&self, notify: Arc<dyn Notify>) {
         let _ = self.notify.set(notify);
     }
 

@@ -5,8 +5,9 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use super::Crew;
-use super::abi::{OUT_HEADER_LEN, PAYLOAD_SIZE, RING_ENT};
+use super::abi::{PAYLOAD_SIZE, RING_ENT};
 use super::buffer::{Buffer, KEPT};
+use crate::codec::{Carrier, OUT_HEADER_LEN, out_header};
 
 /// An entry of a queue, between the completion of one command and the submission of the next.
 pub struct Seat {
@@ -39,120 +40,61 @@ pub fn come_home() -> Option<Box<Seat>> {
     HOME.take().1
 }
 
-/// A reply that can be given once. Dropped without, it answers EIO.
-pub struct Reply {
+/// The way of one answer: the entry that brought the request.
+pub struct OnRing {
     crew: Arc<Crew>,
     unique: u64,
-    /// Taken when the answer is given.
-    seat: Option<Box<Seat>>,
+    seat: Box<Seat>,
     /// The buffer has new pages already.
     parted: bool,
 }
 
-impl Reply {
-    pub fn new(crew: Arc<Crew>, unique: u64, seat: Box<Seat>) -> Reply {
-        Reply { crew, unique, seat: Some(seat), parted: false }
+impl OnRing {
+    pub fn new(crew: Arc<Crew>, unique: u64, seat: Box<Seat>) -> OnRing {
+        OnRing { crew, unique, seat, parted: false }
     }
 
-    /// Where the answer goes.
-    pub fn payload(&mut self) -> &mut [u8] {
-        self.part();
-        self.seat.as_mut().expect("an answer is given once").buffer.payload()
+    fn is_at_home(&self) -> bool {
+        HOME.with_borrow(|home| home.0 == self.unique)
     }
 
     /// Before another thread than the one that took the request writes to the entry, the buffer
     /// gets new pages: that one may still read the old ones (B2).
     fn part(&mut self) {
-        let here = HOME.with_borrow(|home| home.0 == self.unique);
-        if here || self.parted {
+        if self.parted || self.is_at_home() {
             return;
         }
         self.parted = true;
-        if let Some(seat) = self.seat.as_mut()
-            && let Err(error) = seat.buffer.renew()
-        {
+        if let Err(error) = self.seat.buffer.renew() {
             // To go on would mix the bytes of two requests; a daemon that ends loses none.
             tracing::error!(%error, "no memory for the answer to a request: ending");
             std::process::abort();
         }
     }
+}
 
-    /// Answers with the first bytes of the payload, or with an error.
-    pub fn send(mut self, result: Result<usize, i32>) {
-        self.give(result);
+impl Carrier for OnRing {
+    fn room(&mut self, _: usize) -> &mut [u8] {
+        self.part();
+        self.seat.buffer.payload()
     }
 
-    fn give(&mut self, result: Result<usize, i32>) {
-        if self.seat.is_none() {
-            return;
-        }
+    fn send(mut self, result: Result<usize, i32>) {
         self.part();
-        let Some(mut seat) = self.seat.take() else { return };
         let len = result.unwrap_or(0);
-        // Beyond these the kernel has numbers of its own, which no program may see.
-        let error = match result {
-            Ok(_) => 0,
-            Err(errno @ 1..512) => -errno,
-            Err(_) => -libc::EIO,
-        };
-        let headers = seat.buffer.headers();
-        headers[..4].copy_from_slice(&((OUT_HEADER_LEN + len) as u32).to_ne_bytes());
-        headers[4..8].copy_from_slice(&error.to_ne_bytes());
-        headers[8..16].copy_from_slice(&self.unique.to_ne_bytes());
+        let headers = self.seat.buffer.headers();
+        headers[..OUT_HEADER_LEN].copy_from_slice(&out_header(self.unique, result));
         let size = RING_ENT + PAYLOAD_SIZE;
         headers[size..size + 4].copy_from_slice(&(len as u32).to_ne_bytes());
-        seat.large |= len > KEPT;
-        let away = HOME.with_borrow_mut(|home| match home.0 == self.unique {
-            true => {
-                home.1 = Some(seat);
-                None
-            }
-            false => Some(seat),
-        });
-        if let Some(seat) = away {
-            self.crew.adopt(seat);
+        self.seat.large |= len > KEPT;
+        match self.is_at_home() {
+            true => HOME.with_borrow_mut(|home| home.1 = Some(self.seat)),
+            false => self.crew.adopt(self.seat),
         }
     }
-}
 
-impl Drop for Reply {
-    fn drop(&mut self) {
-        self.give(Err(libc::EIO));
-    }
-}
-
-/// A reply to a listing, filled entry by entry.
-pub struct Listing {
-    pub reply: Reply,
-    room: usize,
-    used: usize,
-}
-
-impl Listing {
-    pub fn new(reply: Reply, room: u32) -> Listing {
-        Listing { reply, room: room as usize, used: 0 }
-    }
-
-    /// Adds one record of several parts; false if there is no room for it.
-    pub fn add(&mut self, parts: &[&[u8]]) -> bool {
-        let len: usize = parts.iter().map(|part| part.len()).sum();
-        // Records begin at multiples of eight.
-        let end = self.used + len.next_multiple_of(8);
-        if end > self.room {
-            return false;
-        }
-        let payload = self.reply.payload();
-        let mut at = self.used;
-        for part in parts {
-            payload[at..at + part.len()].copy_from_slice(part);
-            at += part.len();
-        }
-        payload[at..end].fill(0);
-        self.used = end;
-        true
-    }
-
-    pub fn send(self) {
-        self.reply.send(Ok(self.used));
+    fn send_bytes(mut self, bytes: &[u8]) {
+        self.room(bytes.len())[..bytes.len()].copy_from_slice(bytes);
+        self.send(Ok(bytes.len()));
     }
 }

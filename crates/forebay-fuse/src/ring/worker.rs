@@ -3,17 +3,17 @@
 
 use std::io;
 use std::os::fd::AsFd;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
 
 use super::Crew;
-use super::abi::{COMMIT_AND_FETCH, NOTIFY_REPLY, OPEN, REGISTER};
+use super::abi::{COMMIT_AND_FETCH, REGISTER};
 use super::buffer::{KEPT, View};
-use super::decode::{Request, dispatch};
-use super::reply::{Reply, Seat, at_home, come_home};
+use super::headers::Headers;
+use super::reply::{OnRing, Seat, at_home, come_home};
 use super::uring::{Command, Uring};
+use crate::codec::{self, NOTIFY_REPLY, OPEN};
 
 /// A large buffer that was not needed for so long gives its memory back.
 const TRIM_AFTER: Duration = Duration::from_secs(2);
@@ -84,23 +84,18 @@ impl Worker {
     /// Serves until the entry is gone. A new entry is registered by then.
     pub fn serve(mut self) {
         loop {
-            let Some(request) = self.fetch() else { return };
-            let unique = request.unique();
-            self.seat.commit_id = request.commit_id();
-            self.seat.large |= request.payload_len() > KEPT;
-            self.step = match request.opcode() {
+            let Some(headers) = self.fetch() else { return };
+            let unique = headers.head.unique;
+            self.seat.commit_id = headers.commit_id();
+            self.seat.large |= headers.payload_len() > KEPT;
+            self.step = match headers.head.opcode {
                 NOTIFY_REPLY => Step::CommitPoke,
                 _ => Step::Commit,
             };
-            let payload = self.view.payload(request.payload_len());
+            let request = headers.request(self.view.payload(headers.payload_len()));
             at_home(unique);
-            let reply = Reply::new(self.crew.clone(), unique, self.seat);
-            let shared = &self.crew.shared;
-            // A reply that is dropped answers EIO; without this thread nobody would commit that.
-            let work = AssertUnwindSafe(|| dispatch(shared, &request, payload, reply));
-            if catch_unwind(work).is_err() {
-                tracing::error!(opcode = request.opcode(), "a request was answered EIO by a bug");
-            }
+            let carrier = OnRing::new(self.crew.clone(), unique, self.seat);
+            codec::serve(&self.crew.shared, &request, carrier);
             self.crew.working.fetch_sub(1, SeqCst);
             match come_home() {
                 Some(seat) => self.seat = seat,
@@ -110,7 +105,7 @@ impl Worker {
     }
 
     /// Submits what is due and waits for a request; `None` at the end of the session.
-    fn fetch(&mut self) -> Option<Request> {
+    fn fetch(&mut self) -> Option<Headers> {
         let crew = self.crew.clone();
         let queue = crew.queue(self.seat.queue);
         let mut backlog = false;
@@ -136,19 +131,19 @@ impl Worker {
             return self.end(&io::Error::from_raw_os_error(-result));
         }
         crew.working.fetch_add(1, SeqCst);
-        let request = Request::new(self.seat.buffer.headers());
-        if request.opcode() == OPEN {
-            crew.recent.store(request.node(), Relaxed);
+        let headers = Headers::new(*self.seat.buffer.headers());
+        if headers.head.opcode == OPEN {
+            crew.recent.store(headers.head.node, Relaxed);
         }
         // A poke is answered at once and needs nobody beside it.
-        if request.opcode() != NOTIFY_REPLY {
+        if headers.head.opcode != NOTIFY_REPLY {
             match idle {
                 0 => crew.grow(self.seat.queue),
                 _ if backlog => crew.poke(self.seat.queue),
                 _ => {}
             }
         }
-        Some(request)
+        Some(headers)
     }
 
     fn wait(&mut self) -> io::Result<i32> {
@@ -178,7 +173,7 @@ impl Worker {
         self.uring.submit_pushed()
     }
 
-    fn end(&mut self, why: &io::Error) -> Option<Request> {
+    fn end(&mut self, why: &io::Error) -> Option<Headers> {
         let queue = self.crew.queue(self.seat.queue);
         queue.idle.fetch_sub(1, SeqCst);
         queue.entries.fetch_sub(1, SeqCst);

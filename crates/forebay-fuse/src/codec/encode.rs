@@ -1,4 +1,4 @@
-//! The answers of verbs as they lie in an entry's payload.
+//! The answers of verbs in the kernel's words.
 
 use std::ffi::OsStr;
 use std::time::Duration;
@@ -6,12 +6,11 @@ use std::time::Duration;
 use forebay_backing::{Attr, DirEntry, FileKind, StatFs, Timestamp};
 
 use super::abi;
-use super::reply::{Listing, Reply};
+use super::answer::{Carrier, Listing, Reply};
 use crate::nodes::generation;
 use crate::reply::{AttrOf, Bytes, Fail, Fill, FillPlus, Found, Tell, Value, Written};
 use crate::request::Shared;
-use crate::verbs::fopen_flags;
-use crate::vfs::{Entry, How, Opened};
+use crate::vfs::{AtClose, Entry, How, Opened};
 
 /// Bytes put together in the kernel's order. The largest fixed answer, to STATX, has 288.
 pub struct Words {
@@ -30,12 +29,21 @@ impl Words {
         self
     }
 
+    pub fn u16(self, value: u16) -> Words {
+        self.put(&value.to_ne_bytes())
+    }
+
     pub fn u32(self, value: u32) -> Words {
         self.put(&value.to_ne_bytes())
     }
 
     pub fn u64(self, value: u64) -> Words {
         self.put(&value.to_ne_bytes())
+    }
+
+    pub fn zeros(mut self, count: usize) -> Words {
+        self.len += count;
+        self
     }
 
     pub fn bytes(&self) -> &[u8] {
@@ -73,7 +81,7 @@ impl Words {
             .u32(attr.uid)
             .u32(attr.gid)
             .put(&mode.to_ne_bytes())
-            .put(&[0; 2])
+            .zeros(2)
             .u64(id)
             .u64(attr.size)
             .u64(attr.blocks)
@@ -106,11 +114,19 @@ impl Words {
 
     /// `struct fuse_open_out`.
     fn open(self, opened: &Opened) -> Words {
-        let (passthrough, id) = match opened.how {
+        let (way, id) = match opened.how {
+            How::Cached { keep: true } => (abi::FOPEN_KEEP_CACHE, 0),
+            How::Cached { keep: false } => (0, 0),
+            How::Direct => (abi::FOPEN_DIRECT_IO, 0),
             How::Passthrough(id) => (abi::FOPEN_PASSTHROUGH, id),
-            How::Cached { .. } | How::Direct => (0, 0),
         };
-        self.u64(opened.handle).u32(fopen_flags(opened) | passthrough).u32(id)
+        // Not by refusing the request once: the kernel would never send another, and the policy may
+        // change.
+        let at_close = match opened.at_close {
+            AtClose::Nothing => abi::FOPEN_NOFLUSH,
+            AtClose::Flush => 0,
+        };
+        self.u64(opened.handle).u32(way | at_close).u32(id)
     }
 }
 
@@ -126,25 +142,19 @@ fn kind_bits(kind: FileKind) -> u32 {
     }
 }
 
-impl Fail for Reply {
-    fn fail(self, errno: i32) {
-        self.send(Err(errno));
-    }
-}
-
-impl Tell<()> for Reply {
+impl<C: Carrier> Tell<()> for Reply<C> {
     fn tell(self, _: &Shared, (): ()) {
-        self.send(Ok(0));
+        self.done();
     }
 }
 
-impl Tell<Entry> for Reply {
+impl<C: Carrier> Tell<Entry> for Reply<C> {
     fn tell(self, shared: &Shared, entry: Entry) {
         self.bytes(Words::new().entry(shared, &entry).bytes());
     }
 }
 
-impl Tell<AttrOf> for Reply {
+impl<C: Carrier> Tell<AttrOf> for Reply<C> {
     fn tell(self, shared: &Shared, of: AttrOf) {
         let ttl = shared.vfs.attr_ttl(&of.attr);
         let words = Words::new().u64(ttl.as_secs()).u32(ttl.subsec_nanos()).u32(0);
@@ -153,57 +163,57 @@ impl Tell<AttrOf> for Reply {
 }
 
 /// Attributes as STATX asks for them.
-pub struct Extended(pub Reply);
+pub struct Extended<C: Carrier>(pub Reply<C>);
 
-impl Fail for Extended {
+impl<C: Carrier> Fail for Extended<C> {
     fn fail(self, errno: i32) {
         self.0.fail(errno);
     }
 }
 
-impl Tell<AttrOf> for Extended {
+impl<C: Carrier> Tell<AttrOf> for Extended<C> {
     fn tell(self, shared: &Shared, of: AttrOf) {
         let ttl = shared.vfs.attr_ttl(&of.attr);
-        let words = Words::new().u64(ttl.as_secs()).u32(ttl.subsec_nanos()).u32(0).put(&[0; 16]);
+        let words = Words::new().u64(ttl.as_secs()).u32(ttl.subsec_nanos()).u32(0).zeros(16);
         let words = words.statx(of.id, &of.attr);
         // The device it lies on, and what is spare.
-        self.0.bytes(words.put(&[0; 8 + 112]).bytes());
+        self.0.bytes(words.zeros(8 + 112).bytes());
     }
 }
 
-impl Tell<Opened> for Reply {
+impl<C: Carrier> Tell<Opened> for Reply<C> {
     fn tell(self, _: &Shared, opened: Opened) {
         self.bytes(Words::new().open(&opened).bytes());
     }
 }
 
-impl Tell<(Entry, Opened)> for Reply {
+impl<C: Carrier> Tell<(Entry, Opened)> for Reply<C> {
     fn tell(self, shared: &Shared, (entry, opened): (Entry, Opened)) {
         self.bytes(Words::new().entry(shared, &entry).open(&opened).bytes());
     }
 }
 
-impl Tell<Written> for Reply {
+impl<C: Carrier> Tell<Written> for Reply<C> {
     fn tell(self, _: &Shared, written: Written) {
         self.bytes(Words::new().u32(written.0).u32(0).bytes());
     }
 }
 
-impl Tell<Found> for Reply {
+impl<C: Carrier> Tell<Found> for Reply<C> {
     fn tell(self, _: &Shared, at: Found) {
         self.bytes(Words::new().u64(at.0).bytes());
     }
 }
 
-impl Tell<StatFs> for Reply {
+impl<C: Carrier> Tell<StatFs> for Reply<C> {
     fn tell(self, _: &Shared, s: StatFs) {
         let words = Words::new().u64(s.blocks).u64(s.bfree).u64(s.bavail).u64(s.files).u64(s.ffree);
         let words = words.u32(s.bsize).u32(s.namelen).u32(s.frsize).u32(0);
-        self.bytes(words.put(&[0; 24]).bytes());
+        self.bytes(words.zeros(24).bytes());
     }
 }
 
-impl Tell<Value> for Reply {
+impl<C: Carrier> Tell<Value> for Reply<C> {
     fn tell(self, _: &Shared, value: Value) {
         match value.room as usize {
             0 => self.bytes(Words::new().u32(value.bytes.len() as u32).u32(0).bytes()),
@@ -213,28 +223,13 @@ impl Tell<Value> for Reply {
     }
 }
 
-impl Bytes for Reply {
-    fn room(&mut self, size: usize) -> &mut [u8] {
-        &mut self.payload()[..size]
-    }
-
-    fn filled(self, len: usize) {
-        self.send(Ok(len));
-    }
-
-    fn bytes(mut self, bytes: &[u8]) {
-        self.payload()[..bytes.len()].copy_from_slice(bytes);
-        self.send(Ok(bytes.len()));
-    }
-}
-
 /// `struct fuse_dirent`, with the name.
-fn dirent(
+fn dirent<C: Carrier>(
     ino: u64,
     next: u64,
     kind: FileKind,
     name: &OsStr,
-    into: &mut Listing,
+    into: &mut Listing<C>,
     entry: &[u8],
 ) -> bool {
     let name = name.as_encoded_bytes();
@@ -242,13 +237,7 @@ fn dirent(
     into.add(&[entry, words.bytes(), name])
 }
 
-impl Fail for Listing {
-    fn fail(self, errno: i32) {
-        self.reply.fail(errno);
-    }
-}
-
-impl Fill for Listing {
+impl<C: Carrier> Fill for Listing<C> {
     fn add(&mut self, entry: &DirEntry, ino: u64, next: u64) -> bool {
         dirent(ino, next, entry.kind, &entry.name, self, &[])
     }
@@ -258,7 +247,7 @@ impl Fill for Listing {
     }
 }
 
-impl FillPlus for Listing {
+impl<C: Carrier> FillPlus for Listing<C> {
     fn add(&mut self, shared: &Shared, name: &OsStr, entry: &Entry, next: u64) -> bool {
         let words = Words::new().entry(shared, entry);
         dirent(entry.id, next, entry.attr.kind, name, self, words.bytes())

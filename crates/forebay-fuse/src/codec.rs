@@ -1,0 +1,19 @@
+//! The words of FUSE, as linux/fuse.h has them, whichever carrier takes them: requests are
+//! decoded into [`decode::Call`]s, handed to the verbs (`serve`), and the answers encoded.
+//!
+//! A transport brings a [`Request`] and the [`Carrier`] of its answer, and looks into neither.
+
+mod abi;
+mod answer;
+mod decode;
+mod encode;
+mod init;
+mod notify;
+mod serve;
+
+pub use abi::{BATCH_FORGET, FORGET, NOTIFY_REPLY, OPEN, OUT_HEADER_LEN};
+pub use answer::{Carrier, out_header};
+pub use decode::{Head, Request};
+pub use init::{Agreed, Granted, Wishes, agree};
+pub use notify::{inval_inode, retrieve};
+pub use serve::{forget, serve};

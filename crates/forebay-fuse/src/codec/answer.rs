@@ -1,0 +1,136 @@
+//! An answer on its way: given once, to whatever carries it.
+
+use super::abi::OUT_HEADER_LEN;
+use crate::reply::{Bytes, Fail};
+use crate::verbs::take_spare;
+
+/// What takes the answer of one request to the kernel.
+pub trait Carrier: Send + 'static {
+    /// Room for an answer of `size` bytes; no more than the largest read.
+    fn room(&mut self, size: usize) -> &mut [u8];
+    /// Sends the first bytes of the room, or an error.
+    fn send(self, result: Result<usize, i32>);
+    /// Sends bytes that lie elsewhere.
+    fn send_bytes(self, bytes: &[u8]);
+    /// A buffer of at least `size` bytes that is not the carrier's.
+    fn buffer(&mut self, size: usize) -> Vec<u8> {
+        take_spare(size)
+    }
+}
+
+/// A reply that can be given once. Dropped without, it answers EIO.
+pub struct Reply<C: Carrier>(Option<C>);
+
+impl<C: Carrier> Reply<C> {
+    pub fn new(carrier: C) -> Reply<C> {
+        Reply(Some(carrier))
+    }
+
+    fn carrier(&mut self) -> &mut C {
+        self.0.as_mut().expect("an answer is given once")
+    }
+
+    fn give(mut self) -> C {
+        self.0.take().expect("an answer is given once")
+    }
+
+    /// Answers with nothing but success.
+    pub fn done(self) {
+        self.give().send(Ok(0));
+    }
+}
+
+impl<C: Carrier> Drop for Reply<C> {
+    fn drop(&mut self) {
+        if let Some(carrier) = self.0.take() {
+            carrier.send(Err(libc::EIO));
+        }
+    }
+}
+
+impl<C: Carrier> Fail for Reply<C> {
+    fn fail(self, errno: i32) {
+        self.give().send(Err(errno));
+    }
+}
+
+impl<C: Carrier> Bytes for Reply<C> {
+    fn room(&mut self, size: usize) -> &mut [u8] {
+        &mut self.carrier().room(size)[..size]
+    }
+
+    fn filled(self, len: usize) {
+        self.give().send(Ok(len));
+    }
+
+    fn buffer(&mut self, size: usize) -> Vec<u8> {
+        self.carrier().buffer(size)
+    }
+
+    fn bytes(self, bytes: &[u8]) {
+        self.give().send_bytes(bytes);
+    }
+}
+
+/// `struct fuse_out_header`, of an answer with so many bytes or an error.
+pub fn out_header(unique: u64, result: Result<usize, i32>) -> [u8; OUT_HEADER_LEN] {
+    let error = match result {
+        Ok(_) => 0,
+        // Beyond these the kernel has numbers of its own, which no program may see.
+        Err(errno @ 1..512) => -errno,
+        Err(_) => -libc::EIO,
+    };
+    header(result.unwrap_or(0), error, unique)
+}
+
+/// The header of whatever is written to the kernel: of a notification, its code takes the error's
+/// place.
+pub fn header(len: usize, code: i32, unique: u64) -> [u8; OUT_HEADER_LEN] {
+    let mut bytes = [0; OUT_HEADER_LEN];
+    bytes[..4].copy_from_slice(&((OUT_HEADER_LEN + len) as u32).to_ne_bytes());
+    bytes[4..8].copy_from_slice(&code.to_ne_bytes());
+    bytes[8..].copy_from_slice(&unique.to_ne_bytes());
+    bytes
+}
+
+/// A reply to a listing, filled entry by entry.
+pub struct Listing<C: Carrier> {
+    reply: Reply<C>,
+    room: usize,
+    used: usize,
+}
+
+impl<C: Carrier> Listing<C> {
+    pub fn new(reply: Reply<C>, room: u32) -> Listing<C> {
+        Listing { reply, room: room as usize, used: 0 }
+    }
+
+    /// Adds one record of several parts; false if there is no room for it.
+    pub fn add(&mut self, parts: &[&[u8]]) -> bool {
+        let len: usize = parts.iter().map(|part| part.len()).sum();
+        // Records begin at multiples of eight.
+        let end = self.used + len.next_multiple_of(8);
+        if end > self.room {
+            return false;
+        }
+        let room = self.reply.room(self.room);
+        let mut at = self.used;
+        for part in parts {
+            room[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        }
+        room[at..end].fill(0);
+        self.used = end;
+        true
+    }
+
+    pub fn send(self) {
+        self.reply.filled(self.used);
+    }
+}
+
+impl<C: Carrier> Fail for Listing<C> {
+    fn fail(self, errno: i32) {
+        self.reply.fail(errno);
+    }
+}

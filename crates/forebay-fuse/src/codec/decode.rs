@@ -1,0 +1,383 @@
+//! Requests as the kernel writes them, and what they ask for. Pure.
+//!
+//! What comes is believed as far as it can be checked. A request that is too short, or speaks of
+//! what no file has, is answered EIO; one that nobody here knows, ENOSYS.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+use forebay_backing::{SetAttr, SetTime, Timestamp};
+use forebay_engine::rules::Origin;
+
+use super::abi;
+use crate::verbs::{At, MAX_WRITE, Suid};
+
+/// The answer to a request that makes no sense.
+const ODD: i32 = libc::EIO;
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}
+
+fn long(bytes: &[u8], at: usize) -> u64 {
+    u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+/// `struct fuse_in_header`.
+#[derive(Debug, Clone, Copy)]
+pub struct Head {
+    len: u32,
+    pub opcode: u32,
+    pub unique: u64,
+    pub node: u64,
+    pub from: Origin,
+}
+
+impl Head {
+    pub fn of(bytes: &[u8; abi::IN_HEADER_LEN]) -> Head {
+        Head {
+            len: word(bytes, 0),
+            opcode: word(bytes, 4),
+            unique: long(bytes, 8),
+            node: long(bytes, 16),
+            from: Origin { uid: word(bytes, 24), gid: word(bytes, 28), pid: word(bytes, 32) },
+        }
+    }
+}
+
+/// A request: its header, its first argument, which has a fixed size, and what follows.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a> {
+    pub head: Head,
+    arg: &'a [u8],
+    rest: &'a [u8],
+}
+
+/// What a request asks for.
+#[derive(Debug)]
+pub enum Call<'a> {
+    Lookup(&'a OsStr),
+    Getattr,
+    Statx,
+    /// A size comes with the handle through which the file is truncated, if there is one.
+    Setattr(SetAttr, Option<(u64, Option<u64>)>),
+    Readlink,
+    Symlink {
+        name: &'a OsStr,
+        target: &'a OsStr,
+    },
+    Mknod {
+        name: &'a OsStr,
+        mode: Mode,
+        device: u32,
+    },
+    Mkdir {
+        name: &'a OsStr,
+        mode: Mode,
+    },
+    Unlink(&'a OsStr),
+    Rmdir(&'a OsStr),
+    Rename {
+        name: &'a OsStr,
+        to: (u64, &'a OsStr),
+        flags: u32,
+    },
+    /// Gives the node a name in the directory that the header names.
+    Link {
+        node: u64,
+        name: &'a OsStr,
+    },
+    Open {
+        flags: i32,
+    },
+    Create {
+        name: &'a OsStr,
+        mode: Mode,
+        flags: i32,
+    },
+    Read(At, u32),
+    Write {
+        at: At,
+        data: &'a [u8],
+        suid: Suid,
+    },
+    Statfs,
+    Release(u64),
+    Fsync(u64),
+    Flush(u64),
+    Setxattr {
+        name: &'a OsStr,
+        value: &'a [u8],
+        flags: i32,
+    },
+    Getxattr {
+        name: &'a OsStr,
+        room: u32,
+    },
+    Listxattr {
+        room: u32,
+    },
+    Removexattr(&'a OsStr),
+    Opendir,
+    Readdir(At, u32),
+    Readdirplus(At, u32),
+    Releasedir(u64),
+    Fsyncdir(u64),
+    Fallocate {
+        at: At,
+        len: u64,
+        mode: i32,
+    },
+    Lseek(At, i32),
+    /// There is nothing to do but to answer.
+    Nothing,
+}
+
+/// The mode of a new file, and the mask of who makes it.
+pub type Mode = (u32, u32);
+
+/// The length of the first argument of a request that we know.
+fn arg_len(opcode: u32) -> Option<usize> {
+    Some(match opcode {
+        abi::LOOKUP | abi::READLINK | abi::SYMLINK | abi::UNLINK | abi::RMDIR => 0,
+        abi::STATFS | abi::REMOVEXATTR | abi::DESTROY => 0,
+        abi::FORGET | abi::MKDIR | abi::RENAME | abi::LINK | abi::OPEN | abi::OPENDIR => 8,
+        abi::SETXATTR | abi::GETXATTR | abi::LISTXATTR | abi::BATCH_FORGET => 8,
+        abi::GETATTR | abi::MKNOD | abi::RENAME2 | abi::CREATE => 16,
+        abi::FSYNC | abi::FSYNCDIR | abi::INIT => 16,
+        abi::RELEASE | abi::RELEASEDIR | abi::FLUSH | abi::LSEEK | abi::STATX => 24,
+        abi::FALLOCATE => 32,
+        abi::READ | abi::WRITE | abi::READDIR | abi::READDIRPLUS | abi::NOTIFY_REPLY => 40,
+        abi::SETATTR => 88,
+        _ => return None,
+    })
+}
+
+impl<'a> Request<'a> {
+    /// A request whose parts lie one after the other; `None` if there is not even a header.
+    pub fn of_message(message: &'a [u8]) -> Option<Request<'a>> {
+        let (head, body) = message.split_first_chunk()?;
+        let head = Head::of(head);
+        // One that was cut short has no argument, and is refused by all that have one.
+        let len = (head.len as usize).checked_sub(abi::IN_HEADER_LEN);
+        let body = len.and_then(|len| body.get(..len)).unwrap_or_default();
+        let arg = arg_len(head.opcode).unwrap_or(0).min(body.len());
+        let (arg, rest) = body.split_at(arg);
+        Some(Request { head, arg, rest })
+    }
+
+    /// A request whose parts lie in places of their own; that of the argument may be larger.
+    pub fn of_parts(head: Head, arg: &'a [u8], rest: &'a [u8]) -> Request<'a> {
+        Request { head, arg, rest }
+    }
+
+    pub fn call(&self) -> Result<Call<'a>, i32> {
+        let len = arg_len(self.head.opcode).ok_or(libc::ENOSYS)?;
+        if self.arg.len() < len {
+            return Err(ODD);
+        }
+        match self.head.opcode {
+            abi::LOOKUP
+            | abi::SYMLINK
+            | abi::MKNOD
+            | abi::MKDIR
+            | abi::UNLINK
+            | abi::RMDIR
+            | abi::RENAME
+            | abi::RENAME2
+            | abi::LINK
+            | abi::CREATE => self.call_by_name(),
+            abi::SETXATTR | abi::GETXATTR | abi::LISTXATTR | abi::REMOVEXATTR => self.call_xattr(),
+            _ => self.call_by_number(),
+        }
+    }
+
+    /// What is asked of a name in a directory.
+    fn call_by_name(&self) -> Result<Call<'a>, i32> {
+        let mut rest = self.rest;
+        let name = name(&mut rest)?;
+        Ok(match self.head.opcode {
+            abi::LOOKUP => Call::Lookup(name),
+            abi::SYMLINK => Call::Symlink { name, target: text(&mut rest)? },
+            abi::MKNOD => {
+                Call::Mknod { name, mode: (self.u32(0), self.u32(8)), device: self.u32(4) }
+            }
+            abi::MKDIR => Call::Mkdir { name, mode: (self.u32(0), self.u32(4)) },
+            abi::UNLINK => Call::Unlink(name),
+            abi::RMDIR => Call::Rmdir(name),
+            opcode @ (abi::RENAME | abi::RENAME2) => {
+                let flags = if opcode == abi::RENAME2 { self.u32(8) } else { 0 };
+                Call::Rename { name, to: (self.u64(0), self::name(&mut rest)?), flags }
+            }
+            abi::LINK => Call::Link { node: self.u64(0), name },
+            abi::CREATE => {
+                let mode = (self.u32(4), self.u32(8));
+                Call::Create { name, mode, flags: self.u32(0) as i32 }
+            }
+            _ => return Err(libc::ENOSYS),
+        })
+    }
+
+    fn call_xattr(&self) -> Result<Call<'a>, i32> {
+        let mut rest = self.rest;
+        if self.head.opcode == abi::LISTXATTR {
+            return Ok(Call::Listxattr { room: self.u32(0) });
+        }
+        let name = text(&mut rest)?;
+        Ok(match self.head.opcode {
+            abi::SETXATTR => {
+                let value = rest.get(..self.u32(0) as usize).ok_or(ODD)?;
+                Call::Setxattr { name, value, flags: self.u32(4) as i32 }
+            }
+            abi::GETXATTR => Call::Getxattr { name, room: self.u32(0) },
+            abi::REMOVEXATTR => Call::Removexattr(name),
+            _ => return Err(libc::ENOSYS),
+        })
+    }
+
+    /// What is asked of a node, or of a handle of it.
+    fn call_by_number(&self) -> Result<Call<'a>, i32> {
+        Ok(match self.head.opcode {
+            abi::GETATTR => Call::Getattr,
+            abi::STATX => Call::Statx,
+            abi::SETATTR => Call::Setattr(self.set_attr()?, self.set_size()?),
+            abi::READLINK => Call::Readlink,
+            abi::OPEN => Call::Open { flags: self.u32(0) as i32 },
+            abi::STATFS => Call::Statfs,
+            abi::RELEASE => Call::Release(self.u64(0)),
+            abi::FSYNC => Call::Fsync(self.u64(0)),
+            abi::FLUSH => Call::Flush(self.u64(0)),
+            abi::OPENDIR => Call::Opendir,
+            abi::RELEASEDIR => Call::Releasedir(self.u64(0)),
+            abi::FSYNCDIR => Call::Fsyncdir(self.u64(0)),
+            // The second is the answer to what we asked ourselves.
+            abi::DESTROY | abi::NOTIFY_REPLY => Call::Nothing,
+            abi::READ | abi::WRITE | abi::READDIR | abi::READDIRPLUS => return self.call_sized(),
+            abi::FALLOCATE => {
+                let (at, len) = (self.at(), self.u64(16));
+                within_a_file(at.offset, len)?;
+                Call::Fallocate { at, len, mode: self.u32(24) as i32 }
+            }
+            abi::LSEEK => Call::Lseek(self.at(), self.u32(16) as i32),
+            // Those that only a session's own loop knows.
+            _ => return Err(libc::ENOSYS),
+        })
+    }
+
+    /// What carries so many bytes of a file or a listing.
+    fn call_sized(&self) -> Result<Call<'a>, i32> {
+        let (at, size) = (self.at(), self.u32(16));
+        if size > MAX_WRITE {
+            return Err(ODD);
+        }
+        match self.head.opcode {
+            abi::READDIR => return Ok(Call::Readdir(at, size)),
+            abi::READDIRPLUS => return Ok(Call::Readdirplus(at, size)),
+            _ => within_a_file(at.offset, size.into())?,
+        }
+        if self.head.opcode == abi::READ {
+            return Ok(Call::Read(at, size));
+        }
+        let data = self.rest.get(..size as usize).ok_or(ODD)?;
+        let suid = Suid::of(self.u32(20) & abi::WRITE_KILL_SUIDGID != 0);
+        Ok(Call::Write { at, data, suid })
+    }
+
+    /// The handle and the offset with which such arguments begin.
+    fn at(&self) -> At {
+        At { handle: self.u64(0), offset: self.u64(8) }
+    }
+
+    /// Nodes that the kernel has forgotten, and how often it had been told of each.
+    pub fn forgotten(&self) -> impl Iterator<Item = (u64, u64)> + use<'a> {
+        let opcode = self.head.opcode;
+        let known = arg_len(opcode).is_some_and(|len| self.arg.len() >= len);
+        let one = (known && opcode == abi::FORGET).then(|| (self.head.node, self.u64(0)));
+        let count = if known && opcode == abi::BATCH_FORGET { self.u32(0) as usize } else { 0 };
+        let pairs = self.rest.chunks_exact(16).map(|pair| (long(pair, 0), long(pair, 8)));
+        one.into_iter().chain(pairs.take(count))
+    }
+
+    /// A number of the first argument.
+    fn u32(&self, at: usize) -> u32 {
+        word(self.arg, at)
+    }
+
+    fn u64(&self, at: usize) -> u64 {
+        long(self.arg, at)
+    }
+
+    fn set_attr(&self) -> Result<SetAttr, i32> {
+        let valid = self.u32(0);
+        let given = |flag, value: u32| (valid & flag != 0).then_some(value);
+        let time = |flag, now, sec, nsec| match (valid & flag != 0, valid & now != 0) {
+            (false, _) => Ok(None),
+            (true, true) => Ok(Some(SetTime::Now)),
+            // Beyond a second there are numbers that mean something else than a time.
+            (true, false) if self.u32(nsec) >= 1_000_000_000 => Err(ODD),
+            (true, false) => {
+                let at = Timestamp { sec: self.u64(sec) as i64, nsec: self.u32(nsec) };
+                Ok(Some(SetTime::At(at)))
+            }
+        };
+        Ok(SetAttr {
+            mode: given(abi::FATTR_MODE, self.u32(68) & 0o7777),
+            uid: given(abi::FATTR_UID, self.u32(76)),
+            gid: given(abi::FATTR_GID, self.u32(80)),
+            atime: time(abi::FATTR_ATIME, abi::FATTR_ATIME_NOW, 32, 56)?,
+            mtime: time(abi::FATTR_MTIME, abi::FATTR_MTIME_NOW, 40, 60)?,
+        })
+    }
+
+    fn set_size(&self) -> Result<Option<(u64, Option<u64>)>, i32> {
+        let valid = self.u32(0);
+        if valid & abi::FATTR_SIZE == 0 {
+            return Ok(None);
+        }
+        let (size, handle) = (self.u64(16), self.u64(8));
+        within_a_file(size, 0)?;
+        Ok(Some((size, (valid & abi::FATTR_FH != 0).then_some(handle))))
+    }
+
+    /// The words of an INIT: major and minor version, the largest readahead, and the flags.
+    pub fn offer(&self) -> Option<(u32, u32, u32, u64)> {
+        if self.head.opcode != abi::INIT || self.arg.len() < 16 {
+            return None;
+        }
+        let low = u64::from(self.u32(12));
+        let high = match (low & abi::init::EXT != 0, self.rest.first_chunk()) {
+            (true, Some(more)) => u32::from_ne_bytes(*more),
+            _ => 0,
+        };
+        Some((self.u32(0), self.u32(4), self.u32(8), low | u64::from(high) << 32))
+    }
+}
+
+/// A file's places are signed numbers. The page with the last of them ends one beyond.
+fn within_a_file(offset: u64, len: u64) -> Result<(), i32> {
+    let end = offset.checked_add(len);
+    match offset <= i64::MAX as u64 && end.is_some_and(|end| end <= 1 << 63) {
+        true => Ok(()),
+        false => Err(ODD),
+    }
+}
+
+/// Takes text, which ends with a zero, off the beginning.
+fn text<'a>(rest: &mut &'a [u8]) -> Result<&'a OsStr, i32> {
+    let end = rest.iter().position(|byte| *byte == 0).ok_or(ODD)?;
+    let (text, after) = rest.split_at(end);
+    *rest = &after[1..];
+    Ok(OsStr::from_bytes(text))
+}
+
+/// The same of a name in a directory.
+fn name<'a>(rest: &mut &'a [u8]) -> Result<&'a OsStr, i32> {
+    let name = text(rest)?;
+    match name.is_empty() || name.as_bytes().contains(&b'/') {
+        true => Err(ODD),
+        false => Ok(name),
+    }
+}
+
+#[cfg(test)]
+mod tests;

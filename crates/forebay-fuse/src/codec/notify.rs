@@ -1,0 +1,35 @@
+//! What is told to the kernel unasked.
+
+use super::abi;
+use super::answer::header;
+use super::encode::Words;
+
+/// Says that what is known of a node holds no longer: its attributes, and of its pages those from
+/// `offset` on, none if that is negative. The kernel refuses if it does not know the node.
+pub fn inval_inode(node: u64, offset: i64) -> Vec<u8> {
+    notification(abi::NOTIFY_INVAL_INODE, &Words::new().u64(node).u64(offset as u64).u64(0))
+}
+
+/// Asks for no bytes of a regular file, which is answered with a NOTIFY_REPLY of that number.
+pub fn retrieve(node: u64, unique: u64) -> Vec<u8> {
+    notification(abi::NOTIFY_RETRIEVE, &Words::new().u64(unique).u64(node).u64(0).u32(0).u32(0))
+}
+
+fn notification(code: u32, words: &Words) -> Vec<u8> {
+    // No number of a request: nothing was asked.
+    [&header(words.bytes().len(), code as i32, 0)[..], words.bytes()].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn they_are_as_long_as_they_say() {
+        for message in [inval_inode(7, -1), retrieve(7, 1 << 62)] {
+            assert_eq!(message[..4], (message.len() as u32).to_ne_bytes());
+            assert_eq!(message[8..16], [0; 8], "not the answer to a request");
+        }
+        assert_eq!(inval_inode(7, -1)[24..32], [0xff; 8]);
+    }
+}

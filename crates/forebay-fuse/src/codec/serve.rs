@@ -1,0 +1,110 @@
+//! Hands requests to the verbs.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use super::answer::{Carrier, Listing, Reply};
+use super::decode::{Call, Head, Request};
+use super::encode::{Extended, Words};
+use crate::reply::{Bytes, Fail};
+use crate::request::Shared;
+use crate::verbs::rename_mode;
+
+/// Has a request answered.
+pub fn serve(shared: &Arc<Shared>, request: &Request<'_>, carrier: impl Carrier) {
+    let reply = Reply::new(carrier);
+    survive(request, || match request.call() {
+        Ok(call) => run(shared, &request.head, call, reply),
+        Err(errno) => reply.fail(errno),
+    });
+}
+
+/// Forgets what a FORGET or a BATCH_FORGET names, which nobody wants an answer to.
+pub fn forget(shared: &Shared, request: &Request<'_>) {
+    survive(request, || {
+        for (node, times) in request.forgotten() {
+            shared.vfs.forget(node, times);
+        }
+    });
+}
+
+/// A bug in a verb costs its request, not the thread.
+fn survive(request: &Request<'_>, work: impl FnOnce()) {
+    if catch_unwind(AssertUnwindSafe(work)).is_err() {
+        tracing::error!(opcode = request.head.opcode, "a request was answered EIO by a bug");
+    }
+}
+
+fn run<C: Carrier>(shared: &Arc<Shared>, head: &Head, call: Call<'_>, reply: Reply<C>) {
+    let (node, from) = (head.node, head.from);
+    match call {
+        Call::Lookup(name) => shared.lookup(node, name, reply),
+        Call::Getattr => shared.getattr(node, reply),
+        Call::Statx => shared.getattr(node, Extended(reply)),
+        Call::Setattr(set, size) => shared.setattr(from, node, set, size, reply),
+        Call::Readlink => shared.readlink(node, reply),
+        Call::Open { flags } => shared.open(from, node, flags, reply),
+        Call::Read(at, size) => shared.read(from, at, size, reply),
+        Call::Write { at, data, suid } => shared.write(from, node, at, data, suid, reply),
+        Call::Statfs => shared.statfs(reply),
+        Call::Release(handle) => shared.release(handle, reply),
+        Call::Fsync(handle) => shared.fsync(handle, reply),
+        Call::Flush(handle) => shared.flush(handle, reply),
+        Call::Fallocate { at, len, mode } => {
+            shared.fallocate(from, node, at, (len, mode), reply);
+        }
+        Call::Lseek(at, whence) => shared.lseek(at, whence, reply),
+        Call::Setxattr { name, value, flags } => {
+            shared.setxattr(from, node, name, value, flags, reply);
+        }
+        Call::Getxattr { name, room } => shared.getxattr(node, name, room, reply),
+        Call::Listxattr { room } => shared.listxattr(node, room, reply),
+        Call::Removexattr(name) => shared.removexattr(node, name, reply),
+        Call::Nothing => reply.done(),
+        in_directory => run_in_directory(shared, head, in_directory, reply),
+    }
+}
+
+/// What is asked of a directory.
+fn run_in_directory<C: Carrier>(
+    shared: &Arc<Shared>,
+    head: &Head,
+    call: Call<'_>,
+    reply: Reply<C>,
+) {
+    let (node, from) = (head.node, head.from);
+    match call {
+        Call::Symlink { name, target } => {
+            shared.symlink(from, (node, name), target.to_os_string(), reply);
+        }
+        Call::Mknod { name, mode, device } => {
+            shared.mknod(from, (node, name), mode, device, reply);
+        }
+        Call::Mkdir { name, mode } => shared.mkdir(from, (node, name), mode, reply),
+        Call::Create { name, mode, flags } => {
+            shared.create(from, (node, name), mode, flags, reply);
+        }
+        Call::Unlink(name) => shared.unlink(node, name, reply),
+        Call::Rmdir(name) => shared.rmdir(node, name, reply),
+        Call::Rename { name, to, flags } => {
+            shared.rename((node, name), to, rename_mode(flags), reply);
+        }
+        Call::Link { node: linked, name } => shared.link(linked, (node, name), reply),
+        Call::Opendir => match shared.vfs.opendir(node) {
+            Ok(handle) => reply.bytes(Words::new().u64(handle).u64(0).bytes()),
+            Err(error) => reply.fail(error.errno()),
+        },
+        Call::Readdir(at, size) => {
+            shared.readdir(at.handle, at.offset, Listing::new(reply, size));
+        }
+        Call::Readdirplus(at, size) => {
+            shared.readdirplus(at.handle, at.offset, Listing::new(reply, size));
+        }
+        Call::Releasedir(handle) => {
+            shared.vfs.release(handle);
+            reply.done();
+        }
+        Call::Fsyncdir(handle) => shared.fsyncdir(handle, reply),
+        _ => reply.fail(libc::ENOSYS),
+    }
+}

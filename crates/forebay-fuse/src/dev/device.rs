@@ -1,0 +1,115 @@
+//! A descriptor of /dev/fuse, and what can be said over it.
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::codec::{self, out_header};
+use crate::vfs::{Notify, Registrar};
+
+/// `struct fuse_backing_map` of `linux/fuse.h`.
+#[repr(C)]
+struct BackingMap {
+    fd: i32,
+    flags: u32,
+    padding: u64,
+}
+
+/// `_IOR(229, 0, __u32)`, `_IOW(229, 1, struct fuse_backing_map)` and `_IOW(229, 2, __u32)`.
+const CLONE: libc::c_ulong = 0x8004_e500;
+const BACKING_OPEN: libc::c_ulong = 0x4010_e501;
+const BACKING_CLOSE: libc::c_ulong = 0x4004_e502;
+
+pub struct Device(OwnedFd);
+
+impl AsFd for Device {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Device {
+    pub fn new(fd: OwnedFd) -> Device {
+        Device(fd)
+    }
+
+    /// One that no mount has yet.
+    pub fn open() -> io::Result<OwnedFd> {
+        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        Ok(rustix::fs::open("/dev/fuse", flags, Mode::empty())?)
+    }
+
+    /// Another descriptor of the same session. Who reads there waits for nobody who reads here.
+    pub fn another(&self) -> io::Result<Device> {
+        let fd = Device::open()?;
+        let session = self.0.as_raw_fd() as u32;
+        // SAFETY: the kernel reads four bytes, which outlive the call.
+        match unsafe { libc::ioctl(fd.as_raw_fd(), CLONE, &raw const session) } {
+            0.. => Ok(Device(fd)),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Waits for a request; `None` when the session is over.
+    pub fn read(&self, message: &mut [u8]) -> io::Result<Option<usize>> {
+        loop {
+            match rustix::io::read(&self.0, &mut *message) {
+                Ok(len) => return Ok(Some(len)),
+                // A request that was taken back before we had it is no error.
+                Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => {}
+                Err(Errno::NODEV) => return Ok(None),
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    /// Answers a request that was read here.
+    pub fn answer(&self, unique: u64, result: Result<&[u8], i32>) -> io::Result<()> {
+        let header = out_header(unique, result.map(<[u8]>::len));
+        let parts = [IoSlice::new(&header), IoSlice::new(result.unwrap_or_default())];
+        // The kernel takes an answer whole or not at all.
+        rustix::io::writev(&self.0, &parts)?;
+        Ok(())
+    }
+
+    /// Makes the kernel forget what it has cached of a node: attributes and pages.
+    pub fn forget_cached(&self, node: u64) {
+        self.tell(&codec::inval_inode(node, 0));
+    }
+
+    /// Asks for a NOTIFY_REPLY of that number; whether there will be one.
+    pub fn retrieve(&self, node: u64, unique: u64) -> bool {
+        self.tell(&codec::retrieve(node, unique))
+    }
+
+    /// Whether the kernel took it: what it does not know it refuses.
+    fn tell(&self, notification: &[u8]) -> bool {
+        rustix::io::write(&self.0, notification).is_ok()
+    }
+}
+
+impl Notify for Device {
+    fn attributes(&self, id: u64) {
+        // No pages.
+        self.tell(&codec::inval_inode(id, -1));
+    }
+}
+
+impl Registrar for Device {
+    fn register(&self, shadow: BorrowedFd<'_>) -> io::Result<u32> {
+        let map = BackingMap { fd: shadow.as_raw_fd(), flags: 0, padding: 0 };
+        // SAFETY: the map outlives the call and has the layout that the kernel expects.
+        let id = unsafe { libc::ioctl(self.0.as_raw_fd(), BACKING_OPEN, &raw const map) };
+        if id < 0 { Err(io::Error::last_os_error()) } else { Ok(id as u32) }
+    }
+
+    fn release(&self, id: u32) {
+        // SAFETY: the kernel reads four bytes.
+        let done = unsafe { libc::ioctl(self.0.as_raw_fd(), BACKING_CLOSE, &raw const id) };
+        if done < 0 {
+            tracing::debug!(id, error = %io::Error::last_os_error(), "a shadow file stays registered");
+        }
+    }
+}
