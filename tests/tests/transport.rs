@@ -11,8 +11,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use forebay_tests::{
-    Bed, Faults, Mounted, Proc, Rng, Tier, images, is_alive, needs_ring, proof, sample, text,
-    within,
+    Bed, Faults, Mounted, Proc, Rng, Tier, images, is_alive, needs_forebay, needs_ring, proof,
+    sample, skip, text, within,
 };
 use serde_json::json;
 
@@ -62,10 +62,25 @@ fn status_says_that_requests_come_over_io_uring() {
 fn times_of_birth_are_told_over_io_uring() {
     let switch = needs_ring!();
     switch.set("Y");
+    times_of_birth(&RING);
+}
+
+#[test]
+fn times_of_birth_are_told_over_dev_fuse() {
+    needs_forebay!();
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let number: Vec<u32> = release.split(['.', '-']).map_while(|n| n.trim().parse().ok()).collect();
+    if number < vec![6, 6] {
+        skip!("Linux {} asks for no time of birth", release.trim());
+    }
+    times_of_birth(&["--transport", "dev", "--passthrough", "off"]);
+}
+
+fn times_of_birth(flags: &[&str]) {
     let bed = Bed::new(Tier::Disk);
     let old = bed.backing.join("old");
     fs::create_dir(&old).unwrap();
-    let mounted = bed.mount(&RING);
+    let mounted = bed.mount(flags);
     fs::write(bed.mnt.join("new"), b"bytes").unwrap();
     fs::hard_link(bed.mnt.join("new"), bed.mnt.join("link")).unwrap();
     for name in ["old", "new", "link"] {
