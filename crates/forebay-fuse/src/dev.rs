@@ -141,3 +141,62 @@ impl Carrier for OnDevice {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+    use rustix::net::{recv, send, socketpair};
+
+    use super::*;
+
+    const WISHES: Wishes = Wishes { passthrough: true, kernel_writeback: false, io_uring: false };
+
+    /// A device whose kernel is the test: whole messages both ways.
+    fn device() -> (OwnedFd, Device) {
+        let kind = (AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+        let (kernel, ours) = socketpair(kind.0, kind.1, kind.2, None).unwrap();
+        (kernel, Device::new(ours))
+    }
+
+    /// INIT, of a kernel that has everything.
+    fn hello(major: u32) -> Vec<u8> {
+        let numbers = [104, 26, 9, 0, 0, 0, 0, 0, 0, 0, major, 44, 1 << 17, u32::MAX, u32::MAX];
+        let mut message: Vec<u8> = numbers.into_iter().flat_map(u32::to_ne_bytes).collect();
+        message.resize(104, 0);
+        message
+    }
+
+    /// The answer: its length, its error, and the number of what it answers.
+    fn answer(kernel: &OwnedFd) -> (usize, i32, u64) {
+        let mut bytes = [0; 256];
+        let (len, _) = recv(kernel, &mut bytes, RecvFlags::empty()).unwrap();
+        assert_eq!(bytes[..4], (len as u32).to_ne_bytes());
+        let error = i32::from_ne_bytes(bytes[4..8].try_into().unwrap());
+        (len, error, u64::from_ne_bytes(bytes[8..16].try_into().unwrap()))
+    }
+
+    #[test]
+    fn a_newer_kernel_is_asked_to_speak_as_we_do() {
+        let (kernel, device) = device();
+        for major in [8, 7] {
+            send(&kernel, &hello(major), SendFlags::empty()).unwrap();
+        }
+        let granted = shake_hands(&device, WISHES).unwrap();
+        assert_eq!(granted, Granted { passthrough: true, io_uring: false });
+        assert_eq!((answer(&kernel), answer(&kernel)), ((80, 0, 9), (80, 0, 9)));
+    }
+
+    #[test]
+    fn a_beginning_that_is_none_is_refused() {
+        let getattr = [vec![56, 0, 0, 0, 3, 0, 0, 0], hello(7)[8..56].to_vec()].concat();
+        for beginning in [hello(6), getattr, hello(7)[..50].to_vec()] {
+            let (kernel, device) = device();
+            send(&kernel, &beginning, SendFlags::empty()).unwrap();
+            assert!(shake_hands(&device, WISHES).is_err());
+            assert_eq!(answer(&kernel), (16, -libc::EPROTO, 9));
+        }
+        let (kernel, device) = device();
+        send(&kernel, b"short", SendFlags::empty()).unwrap();
+        assert_eq!(shake_hands(&device, WISHES).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+}

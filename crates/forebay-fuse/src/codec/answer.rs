@@ -134,3 +134,81 @@ impl<C: Carrier> Fail for Listing<C> {
         self.reply.fail(errno);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+    use std::sync::mpsc::{Sender, channel};
+
+    use super::*;
+
+    /// Takes answers to the test.
+    struct ToTest {
+        room: Vec<u8>,
+        sent: Sender<Result<Vec<u8>, i32>>,
+    }
+
+    impl Carrier for ToTest {
+        fn room(&mut self, size: usize) -> &mut [u8] {
+            // Used before, as that of a real one.
+            self.room.resize(size, 0xff);
+            &mut self.room
+        }
+
+        fn send(self, result: Result<usize, i32>) {
+            self.sent.send(result.map(|len| self.room[..len].to_vec())).unwrap();
+        }
+
+        fn send_bytes(self, bytes: &[u8]) {
+            self.sent.send(Ok(bytes.to_vec())).unwrap();
+        }
+    }
+
+    /// What was answered, all of it.
+    fn answers(work: impl FnOnce(Reply<ToTest>)) -> Vec<Result<Vec<u8>, i32>> {
+        let (sent, received) = channel();
+        work(Reply::new(ToTest { room: Vec::new(), sent }));
+        received.into_iter().collect()
+    }
+
+    #[test]
+    fn every_request_has_one_answer() {
+        assert_eq!(answers(drop), [Err(libc::EIO)]);
+        assert_eq!(answers(Reply::done), [Ok(Vec::new())]);
+        assert_eq!(answers(|reply| reply.fail(libc::ENOENT)), [Err(libc::ENOENT)]);
+        assert_eq!(answers(|reply| reply.bytes(b"abc")), [Ok(b"abc".to_vec())]);
+        let bug = |reply| {
+            let work = AssertUnwindSafe(|| {
+                let _reply: Reply<ToTest> = reply;
+                resume_unwind(Box::new("a bug"));
+            });
+            assert!(catch_unwind(work).is_err());
+        };
+        assert_eq!(answers(bug), [Err(libc::EIO)]);
+    }
+
+    #[test]
+    fn an_error_is_one_that_programs_know() {
+        let error = |errno| i32::from_ne_bytes(out_header(7, Err(errno))[4..8].try_into().unwrap());
+        assert_eq!(error(libc::ENOENT), -libc::ENOENT);
+        for odd in [0, -5, 512, i32::MAX, i32::MIN] {
+            assert_eq!(error(odd), -libc::EIO, "{odd}");
+        }
+        let header = [21u32, 0].map(u32::to_ne_bytes).concat();
+        assert_eq!(out_header(7, Ok(5))[..8], header);
+    }
+
+    #[test]
+    fn a_listing_takes_whole_records_while_there_is_room() {
+        let listed = answers(|reply| {
+            let mut listing = Listing::new(reply, 40);
+            assert!(listing.add(&[b"12345678", b"abc"]));
+            assert!(!listing.add(&[&[1; 25]]), "no room for so long a one");
+            assert!(listing.add(&[&[2; 24]]));
+            assert!(!listing.add(&[b"x"]));
+            listing.send();
+        });
+        let expected = [&b"12345678abc\0\0\0\0\0"[..], &[2; 24]].concat();
+        assert_eq!(listed, [Ok(expected)]);
+    }
+}
