@@ -102,16 +102,6 @@ impl Pool {
     }
 }
 
-/// Lets the calling thread run wherever the process may: a new thread inherits the processors of
-/// the one that made it, and who takes requests over io_uring is bound to one.
-pub fn run_anywhere() {
-    // The first thread is never bound.
-    let first = rustix::process::getpid();
-    if let Ok(all) = rustix::thread::sched_getaffinity(Some(first)) {
-        let _ = rustix::thread::sched_setaffinity(None, &all);
-    }
-}
-
 impl Shared {
     /// Ends after a time without work, or when there are too many threads. The caller counts as one.
     fn work<'a>(&'a self, mut queue: MutexGuard<'a, Queue>, patience: Duration) {
@@ -138,6 +128,16 @@ impl Shared {
                 return;
             }
         }
+    }
+}
+
+/// Lets the calling thread run wherever the process may: a new thread inherits the processors of
+/// the one that made it, and who takes requests over io_uring is bound to one.
+pub fn run_anywhere() {
+    // The first thread is never bound.
+    let first = rustix::process::getpid();
+    if let Ok(all) = rustix::thread::sched_getaffinity(Some(first)) {
+        let _ = rustix::thread::sched_setaffinity(None, &all);
     }
 }
 

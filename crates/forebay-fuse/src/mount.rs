@@ -399,7 +399,7 @@ fn start_watchdog(shared: Arc<Shared>, engine: Arc<Engine>, stop: Arc<AtomicBool
     let watch = move || {
         while !stop.load(Relaxed) {
             std::thread::sleep(Duration::from_millis(100));
-            let limit = engine.tunables().backing_timeout;
+            let limit = engine.files.tunables().backing_timeout;
             // The keeper looks too, if it gets there: it works in the tier.
             engine.health.check_stalls(limit);
             let late = shared.watch.expire(&shared, limit, !engine.health.is_available());

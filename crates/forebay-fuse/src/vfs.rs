@@ -139,7 +139,7 @@ impl Vfs {
         passthrough: Passthrough,
         attr_ttl: Duration,
     ) -> Result<Vfs> {
-        let root = engine.ask(|b| b.stat(Path::new("")))?;
+        let root = engine.names.ask(|b| b.stat(Path::new("")))?;
         let nodes = Nodes::new(root, engine.config().names_max);
         Ok(Vfs {
             engine,
@@ -176,7 +176,7 @@ impl Vfs {
     /// How long the kernel may go by these attributes: not at all while they change through a
     /// mapping of which it tells us nothing.
     pub fn attr_ttl(&self, attr: &Attr) -> Duration {
-        match attr.kind == FileKind::File && self.engine.moves_unseen(attr.key) {
+        match attr.kind == FileKind::File && self.engine.passed.moves_unseen(attr.key) {
             true => Duration::ZERO,
             false => self.attr_ttl,
         }
@@ -187,7 +187,7 @@ impl Vfs {
     }
 
     fn tree_alone(&self) -> Result<RwLockWriteGuard<'_, ()>> {
-        let alone = self.tree.alone(self.engine.tunables().backing_timeout);
+        let alone = self.tree.alone(self.engine.files.tunables().backing_timeout);
         alone.ok_or_else(|| Error::os(libc::EBUSY, "other requests hang in the backing store"))
     }
 
@@ -242,7 +242,7 @@ impl Vfs {
     }
 
     pub fn statfs(&self) -> Result<StatFs> {
-        self.engine.statfs()
+        self.engine.drain.statfs()
     }
 
     /// All nodes whose data or attributes the kernel may have cached.

@@ -29,17 +29,17 @@ fn lay(store: &MemStore, path: &str, value: u8) -> Attr {
 
 /// A file that was written and synced, closed.
 fn synced(engine: &Arc<Engine>, path: &str, value: u8) -> Attr {
-    let (file, attr) = engine.create(Path::new(path), &NEW).expect("no such file yet");
-    engine.write(&file, 0, &[value; LEN]).expect("room");
-    engine.sync(&file).expect("a sound tier");
-    engine.close(&file);
+    let (file, attr) = engine.verbs.create(Path::new(path), &NEW).expect("no such file yet");
+    engine.io.write(&file, 0, &[value; LEN]).expect("room");
+    engine.io.sync(&file).expect("a sound tier");
+    engine.io.close(&file);
     attr
 }
 
 fn sync(engine: &Arc<Engine>, path: &str) {
-    let file = engine.open(Path::new(path), None).expect("it is there");
-    engine.sync(&file).expect("a sound tier");
-    engine.close(&file);
+    let file = engine.io.open(Path::new(path), None).expect("it is there");
+    engine.io.sync(&file).expect("a sound tier");
+    engine.io.close(&file);
 }
 
 /// What may be left of the tier after a loss of power.
@@ -55,7 +55,7 @@ fn assert_home(disk: Disk, tree: Tree, boot: &str, want: &[(&str, u8)]) {
         let found = read_all(&engine, Path::new(path)).expect("it is made again");
         assert!(found == [*value; LEN], "{path}: {} bytes of {:?}", found.len(), found.first());
     }
-    let report = engine.flush(&[], &Progress::default());
+    let report = engine.drain.flush(&[], &Progress::default());
     assert!(report.failures.is_empty(), "{report:?}");
     abandon(engine);
     let files = store.snapshot().files();
@@ -74,7 +74,7 @@ fn replaced() -> (CrashMedia, Tree) {
     let attr = synced(&engine, "tmp", b'N');
     let f = Path::new("f");
     let (from, over) = (named(Path::new("tmp"), &attr), named(f, &old));
-    engine.rename(from, f, Some(over), RenameMode::Replace).expect("both are there");
+    engine.verbs.rename(from, f, Some(over), RenameMode::Replace).expect("both are there");
     sync(&engine, "f");
     abandon(engine);
     (media, tree)
@@ -100,9 +100,9 @@ fn what_somebody_wrote_after_the_power_was_back_is_not_replaced() {
         let store = MemStore::on(store.snapshot());
         let backing = Arc::new(store.clone());
         let engine = serve(&CrashMedia::on(disk), backing, AFTER).expect("sound");
-        let report = engine.flush(&[], &Progress::default());
+        let report = engine.drain.flush(&[], &Progress::default());
         assert_eq!(report.failures.len(), 1, "{report:?}");
-        assert_eq!(engine.status().dirty_bytes, LEN as u64);
+        assert_eq!(engine.ops.status().dirty_bytes, LEN as u64);
         abandon(engine);
         let files = store.snapshot().files();
         assert!(files.len() == 1 && files[Path::new("f")] == [b'T'; LEN], "{:?}", files.keys());
@@ -150,13 +150,13 @@ fn a_directory_that_was_renamed_is_made_again_for_what_was_synced() {
     lay(&store, "d/f", b'O');
     let tree = store.snapshot();
     let engine = serve(&media, Arc::new(store), BEFORE).expect("a new tier");
-    let file = engine.open(Path::new("d/f"), None).expect("it is there");
-    engine.write(&file, 0, &[b'N'; LEN]).expect("room");
-    engine.sync(&file).expect("a sound tier");
+    let file = engine.io.open(Path::new("d/f"), None).expect("it is there");
+    engine.io.write(&file, 0, &[b'N'; LEN]).expect("room");
+    engine.io.sync(&file).expect("a sound tier");
     let from = Named { path: d, key: dir.key, is_dir: true };
-    engine.rename(from, e, None, RenameMode::Replace).expect("it is there");
-    engine.sync(&file).expect("a sound tier");
-    engine.close(&file);
+    engine.verbs.rename(from, e, None, RenameMode::Replace).expect("it is there");
+    engine.io.sync(&file).expect("a sound tier");
+    engine.io.close(&file);
     abandon(engine);
     for disk in cut(&media) {
         assert_home(disk, tree.clone(), AFTER, &[("e/f", b'N')]);
@@ -170,13 +170,16 @@ fn a_forgotten_rename_takes_no_newer_files_place() {
     let (media, store) = (CrashMedia::default(), MemStore::new());
     let engine = serve(&media, Arc::new(store.clone()), BEFORE).expect("a new tier");
     let attr = synced(&engine, "a", b'O');
-    assert!(engine.flush(&[], &Progress::default()).failures.is_empty());
+    assert!(engine.drain.flush(&[], &Progress::default()).failures.is_empty());
     let tree = store.snapshot();
-    let file = engine.open(Path::new("a"), None).expect("it is there");
-    engine.write(&file, 0, &[b'N'; LEN]).expect("room");
-    engine.rename(named(Path::new("a"), &attr), Path::new("b"), None, RenameMode::Replace).unwrap();
-    engine.sync(&file).expect("a sound tier");
-    engine.close(&file);
+    let file = engine.io.open(Path::new("a"), None).expect("it is there");
+    engine.io.write(&file, 0, &[b'N'; LEN]).expect("room");
+    engine
+        .verbs
+        .rename(named(Path::new("a"), &attr), Path::new("b"), None, RenameMode::Replace)
+        .unwrap();
+    engine.io.sync(&file).expect("a sound tier");
+    engine.io.close(&file);
     abandon(engine);
     for (taken, disk) in cut(&media).into_iter().enumerate().map(|(n, disk)| (n % 2 == 0, disk)) {
         let store = MemStore::on(tree.clone());
@@ -189,7 +192,7 @@ fn a_forgotten_rename_takes_no_newer_files_place() {
         lay(&store, "b", b'T');
         let backing = Arc::new(store.clone());
         let engine = serve(&CrashMedia::on(disk), backing, AFTER).expect("sound");
-        assert_eq!(engine.flush(&[], &Progress::default()).failures.len(), 1);
+        assert_eq!(engine.drain.flush(&[], &Progress::default()).failures.len(), 1);
         abandon(engine);
         let files = store.snapshot().files();
         assert!(files[Path::new("b")] == [b'T'; LEN] && files[Path::new("a")] == [b'O'; LEN]);
@@ -202,11 +205,11 @@ fn lay_again(store: &MemStore, path: &str) {
 }
 
 fn touch_first_page(engine: &Arc<Engine>, path: &str, value: u8) -> Attr {
-    let file = engine.open(Path::new(path), None).expect("it is there");
-    engine.write(&file, 0, &[value; 4096]).expect("room");
-    engine.sync(&file).expect("a sound tier");
-    engine.close(&file);
-    engine.stat(Path::new(path)).expect("it is there")
+    let file = engine.io.open(Path::new(path), None).expect("it is there");
+    engine.io.write(&file, 0, &[value; 4096]).expect("room");
+    engine.io.sync(&file).expect("a sound tier");
+    engine.io.close(&file);
+    engine.verbs.stat(Path::new(path)).expect("it is there")
 }
 
 /// The store has lost no byte of what it held before.
@@ -215,7 +218,7 @@ fn assert_none_replaced(media: &CrashMedia, tree: &Tree, marks: &[u8]) {
         let store = MemStore::on(tree.clone());
         let backing = Arc::new(store.clone());
         let engine = serve(&CrashMedia::on(disk), backing, AFTER).expect("sound");
-        let report = engine.flush(&[], &Progress::default());
+        let report = engine.drain.flush(&[], &Progress::default());
         abandon(engine);
         let files = store.snapshot().files();
         for mark in marks {
@@ -236,7 +239,7 @@ fn two_files_that_were_exchanged_replace_neither() {
     let a = touch_first_page(&engine, "a", b'1');
     let b = touch_first_page(&engine, "b", b'2');
     let (pa, pb) = (Path::new("a"), Path::new("b"));
-    engine.rename(named(pa, &a), pb, Some(named(pb, &b)), RenameMode::Exchange).unwrap();
+    engine.verbs.rename(named(pa, &a), pb, Some(named(pb, &b)), RenameMode::Exchange).unwrap();
     sync(&engine, "a");
     sync(&engine, "b");
     abandon(engine);
@@ -252,8 +255,11 @@ fn a_new_file_does_not_replace_what_was_moved_out_of_its_way() {
     let engine = serve(&media, Arc::new(store), BEFORE).expect("a new tier");
     let new = synced(&engine, "conf.new", b'N');
     let (conf, bak) = (Path::new("conf"), Path::new("conf.bak"));
-    engine.rename(named(conf, &old), bak, None, RenameMode::Replace).unwrap();
-    engine.rename(named(Path::new("conf.new"), &new), conf, None, RenameMode::Replace).unwrap();
+    engine.verbs.rename(named(conf, &old), bak, None, RenameMode::Replace).unwrap();
+    engine
+        .verbs
+        .rename(named(Path::new("conf.new"), &new), conf, None, RenameMode::Replace)
+        .unwrap();
     sync(&engine, "conf");
     abandon(engine);
     assert_none_replaced(&media, &tree, b"O");
@@ -269,8 +275,11 @@ fn a_file_does_not_replace_what_was_moved_out_of_its_way() {
     let engine = serve(&media, Arc::new(store), BEFORE).expect("a new tier");
     let new = touch_first_page(&engine, "conf.new", b'1');
     let (conf, bak) = (Path::new("conf"), Path::new("conf.bak"));
-    engine.rename(named(conf, &old), bak, None, RenameMode::Replace).unwrap();
-    engine.rename(named(Path::new("conf.new"), &new), conf, None, RenameMode::Replace).unwrap();
+    engine.verbs.rename(named(conf, &old), bak, None, RenameMode::Replace).unwrap();
+    engine
+        .verbs
+        .rename(named(Path::new("conf.new"), &new), conf, None, RenameMode::Replace)
+        .unwrap();
     sync(&engine, "conf");
     abandon(engine);
     assert_none_replaced(&media, &tree, b"ON");
@@ -285,7 +294,7 @@ fn replaced_so_often(n: u8) -> (CrashMedia, Tree) {
     for value in 1..=n {
         let attr = synced(&engine, "tmp", value);
         let (from, over) = (named(Path::new("tmp"), &attr), named(f, &old));
-        engine.rename(from, f, Some(over), RenameMode::Replace).expect("both are there");
+        engine.verbs.rename(from, f, Some(over), RenameMode::Replace).expect("both are there");
         sync(&engine, "f");
         old = attr;
     }
@@ -327,17 +336,17 @@ fn a_chain_of_renames_is_made_again_from_its_end() {
         let tree = store.snapshot();
         let engine = serve(&media, Arc::new(store), BEFORE).expect("a new tier");
         let write = |name: &str| {
-            let file = engine.open(Path::new(name), None).expect("it is there");
-            engine.write(&file, 0, &[name.as_bytes()[0]; LEN]).expect("room");
-            engine.sync(&file).expect("a sound tier");
-            engine.close(&file);
-            (name == "x", engine.stat(Path::new(name)).expect("it is there"))
+            let file = engine.io.open(Path::new(name), None).expect("it is there");
+            engine.io.write(&file, 0, &[name.as_bytes()[0]; LEN]).expect("room");
+            engine.io.sync(&file).expect("a sound tier");
+            engine.io.close(&file);
+            (name == "x", engine.verbs.stat(Path::new(name)).expect("it is there"))
         };
         let attrs = names.map(write);
         let of = |x: bool| attrs.iter().find(|(is_x, _)| *is_x == x).expect("both").1;
         let (x, y, z) = (Path::new("x"), Path::new("y"), Path::new("z"));
-        engine.rename(named(y, &of(false)), z, None, RenameMode::Replace).unwrap();
-        engine.rename(named(x, &of(true)), y, None, RenameMode::Replace).unwrap();
+        engine.verbs.rename(named(y, &of(false)), z, None, RenameMode::Replace).unwrap();
+        engine.verbs.rename(named(x, &of(true)), y, None, RenameMode::Replace).unwrap();
         sync(&engine, "y");
         sync(&engine, "z");
         abandon(engine);
@@ -355,7 +364,7 @@ fn a_rename_after_the_sync_of_a_flush_is_made_again() {
     let (backing, hook) = Hook::on(store.clone());
     let engine = serve(&media, backing, BEFORE).expect("a new tier");
     let attr = synced(&engine, "a", b'A');
-    let file = engine.open(Path::new("a"), None).expect("it is there");
+    let file = engine.io.open(Path::new("a"), None).expect("it is there");
     let at_sync: Arc<Mutex<Option<Tree>>> = Arc::default();
     let (seen, of, held, store) = (at_sync.clone(), engine.clone(), file.clone(), store.clone());
     hook.set_after(move |call| {
@@ -365,14 +374,14 @@ fn a_rename_after_the_sync_of_a_flush_is_made_again() {
         }
         *seen = Some(store.snapshot());
         // What is written meanwhile stays dirty.
-        of.write(&held, 0, &[b'B'; LEN]).expect("room");
+        of.io.write(&held, 0, &[b'B'; LEN]).expect("room");
         let from = named(Path::new("a"), &attr);
-        of.rename(from, Path::new("b"), None, RenameMode::Replace).expect("it is there");
+        of.verbs.rename(from, Path::new("b"), None, RenameMode::Replace).expect("it is there");
     });
-    engine.flush_file(&file).expect("a sound store");
-    engine.sync(&file).expect("a sound tier");
+    engine.drain.flush_file(&file).expect("a sound store");
+    engine.io.sync(&file).expect("a sound tier");
     let tree = at_sync.lock().expect("no panic inside").take().expect("it was synced");
-    engine.close(&file);
+    engine.io.close(&file);
     abandon(engine);
     for disk in cut(&media) {
         assert_home(disk, tree.clone(), AFTER, &[("b", b'B')]);
@@ -390,8 +399,8 @@ fn a_name_that_cannot_be_looked_at_is_not_replaced() {
     let engine = serve(&media, Arc::new(store), BEFORE).expect("a new tier");
     let attr = touch_first_page(&engine, "a", b'1');
     let (a, b, c) = (Path::new("a"), Path::new("b"), Path::new("c"));
-    engine.rename(named(b, &other), c, None, RenameMode::Replace).unwrap();
-    engine.rename(named(a, &attr), b, None, RenameMode::Replace).unwrap();
+    engine.verbs.rename(named(b, &other), c, None, RenameMode::Replace).unwrap();
+    engine.verbs.rename(named(a, &attr), b, None, RenameMode::Replace).unwrap();
     sync(&engine, "b");
     abandon(engine);
     for disk in cut(&media) {
@@ -407,7 +416,7 @@ fn a_name_that_cannot_be_looked_at_is_not_replaced() {
         let (backing, _faults) =
             Fault::with_rules(Arc::new(store.clone()), rules).expect("sound rules");
         if let Ok(engine) = serve(&CrashMedia::on(disk), backing, AFTER) {
-            let _ = engine.flush(&[], &Progress::default());
+            let _ = engine.drain.flush(&[], &Progress::default());
             abandon(engine);
         }
         let files = store.snapshot().files();
@@ -426,22 +435,25 @@ fn a_rename_that_was_cut_off_loses_nothing_synced_of_what_it_was_to_replace() {
     let tree = store.snapshot();
     let engine = serve(&media, Arc::new(store), BEFORE).expect("a new tier");
     let attrs = [("f", b'F'), ("new", b'N')].map(|(name, value)| {
-        let file = engine.open(Path::new(name), None).expect("it is there");
-        engine.write(&file, 0, &[value; LEN]).expect("room");
-        engine.sync(&file).expect("a sound tier");
-        engine.close(&file);
-        engine.stat(Path::new(name)).expect("it is there")
+        let file = engine.io.open(Path::new(name), None).expect("it is there");
+        engine.io.write(&file, 0, &[value; LEN]).expect("room");
+        engine.io.sync(&file).expect("a sound tier");
+        engine.io.close(&file);
+        engine.verbs.stat(Path::new(name)).expect("it is there")
     });
     let (f, new) = (Path::new("f"), Path::new("new"));
     let over = Some(named(f, &attrs[0]));
-    engine.rename(named(new, &attrs[1]), f, over, RenameMode::Replace).expect("both are there");
+    engine
+        .verbs
+        .rename(named(new, &attrs[1]), f, over, RenameMode::Replace)
+        .expect("both are there");
     abandon(engine);
     let mut seen = Vec::new();
     for disk in media.snapshot().crash_images(&mut Rng::new(7), 200) {
         let store = MemStore::on(tree.clone());
         let backing = Arc::new(store.clone());
         let engine = serve(&CrashMedia::on(disk), backing, AFTER).expect("sound");
-        let report = engine.flush(&[], &Progress::default());
+        let report = engine.drain.flush(&[], &Progress::default());
         assert!(report.failures.is_empty(), "{report:?}");
         abandon(engine);
         let files = store.snapshot().files();
@@ -463,15 +475,15 @@ fn two_files_that_changed_places_do_so_again() {
     let tree = store.snapshot();
     let engine = serve(&media, Arc::new(store), BEFORE).expect("a new tier");
     let attrs = ["a", "b"].map(|name| {
-        let file = engine.open(Path::new(name), None).expect("it is there");
-        engine.write(&file, 0, &[name.as_bytes()[0]; LEN]).expect("room");
-        engine.sync(&file).expect("a sound tier");
-        engine.close(&file);
-        engine.stat(Path::new(name)).expect("it is there")
+        let file = engine.io.open(Path::new(name), None).expect("it is there");
+        engine.io.write(&file, 0, &[name.as_bytes()[0]; LEN]).expect("room");
+        engine.io.sync(&file).expect("a sound tier");
+        engine.io.close(&file);
+        engine.verbs.stat(Path::new(name)).expect("it is there")
     });
     let (a, b, aside) = (Path::new("a"), Path::new("b"), Path::new("aside"));
     for (from, attr, to) in [(a, &attrs[0], aside), (b, &attrs[1], a), (aside, &attrs[0], b)] {
-        engine.rename(named(from, attr), to, None, RenameMode::Replace).expect("it is free");
+        engine.verbs.rename(named(from, attr), to, None, RenameMode::Replace).expect("it is free");
     }
     sync(&engine, "a");
     sync(&engine, "b");
@@ -483,11 +495,11 @@ fn two_files_that_changed_places_do_so_again() {
 
 /// A file of the store, all of it written anew and synced, closed.
 fn synced_over(engine: &Arc<Engine>, path: &str, value: u8) -> Attr {
-    let file = engine.open(Path::new(path), None).expect("it is there");
-    engine.write(&file, 0, &[value; LEN]).expect("room");
-    engine.sync(&file).expect("a sound tier");
-    engine.close(&file);
-    engine.stat(Path::new(path)).expect("it is there")
+    let file = engine.io.open(Path::new(path), None).expect("it is there");
+    engine.io.write(&file, 0, &[value; LEN]).expect("room");
+    engine.io.sync(&file).expect("a sound tier");
+    engine.io.close(&file);
+    engine.verbs.stat(Path::new(path)).expect("it is there")
 }
 
 /// One of two that were exchanged went on to another name, whichever was known first.
@@ -504,8 +516,11 @@ fn a_file_that_went_on_after_an_exchange_does_so_again() {
         let of = |name| attrs.iter().find(|(known, _)| *known == name).expect("both").1;
         let (a, b, c) = (Path::new("a"), Path::new("b"), Path::new("c"));
         let over = Some(named(b, &of("b")));
-        engine.rename(named(a, &of("a")), b, over, RenameMode::Exchange).expect("both are there");
-        engine.rename(named(a, &of("b")), c, None, RenameMode::Replace).expect("it is free");
+        engine
+            .verbs
+            .rename(named(a, &of("a")), b, over, RenameMode::Exchange)
+            .expect("both are there");
+        engine.verbs.rename(named(a, &of("b")), c, None, RenameMode::Replace).expect("it is free");
         sync(&engine, "b");
         sync(&engine, "c");
         abandon(engine);
@@ -540,7 +555,7 @@ fn a_rename_that_recovery_found_done_is_made_again() {
             }
         });
         let over = over.as_ref().map(|over| named(b, over));
-        engine.rename(named(a, &attr), b, over, RenameMode::Replace).expect("it is there");
+        engine.verbs.rename(named(a, &attr), b, over, RenameMode::Replace).expect("it is there");
         abandon(engine);
         let (disk, renamed) = died.lock().expect("no panic inside").take().expect("renamed");
         let media = CrashMedia::on(disk);

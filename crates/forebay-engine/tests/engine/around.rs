@@ -24,25 +24,25 @@ fn who_reads_around_is_not_disturbed_by_writes_around_of_other_ranges() {
         Tunables { policy: WritePolicy::WriteAround, tier_size: Some(1), ..Tunables::default() };
     let media = Arc::new(CrashMedia::default());
     let engine = start(media, backing, "around", Config::default(), tunables).expect("a new tier");
-    let (file, _) = engine.create(Path::new("f"), &NEW).expect("no such file yet");
-    engine.write(&file, 0, &[b'A'; 2 * BLOCK]).expect("a store that works");
+    let (file, _) = engine.verbs.create(Path::new("f"), &NEW).expect("no such file yet");
+    engine.io.write(&file, 0, &[b'A'; 2 * BLOCK]).expect("a store that works");
     let (writer, target) = (engine.clone(), file.clone());
     let reads = Arc::new(AtomicU64::new(0));
     let seen = reads.clone();
     hook.set(move |call| {
         if call.verb == Verb::ReadAt {
             seen.fetch_add(1, Relaxed);
-            writer.write(&target, BLOCK as u64, &[b'B'; BLOCK]).expect("a store that works");
+            writer.io.write(&target, BLOCK as u64, &[b'B'; BLOCK]).expect("a store that works");
         }
     });
     let mut buf = [0; BLOCK];
     for _ in 0..20 {
-        assert_eq!(engine.read(&file, 0, &mut buf).expect("no error of anybody"), BLOCK);
+        assert_eq!(engine.io.read(&file, 0, &mut buf).expect("no error of anybody"), BLOCK);
         assert_eq!(buf, [b'A'; BLOCK]);
     }
     assert_eq!(reads.load(Relaxed), 20, "each at the first try");
     hook.set(|_| {});
-    engine.close(&file);
+    engine.io.close(&file);
     drop(file);
     abandon(engine);
 }
@@ -54,24 +54,24 @@ fn what_grew_around_the_tier_reads_as_zeros() {
     let tunables = Tunables { policy: WritePolicy::WriteAround, ..Tunables::default() };
     let (media, store) = (Arc::new(CrashMedia::default()), Arc::new(MemStore::new()));
     let engine = start(media, store, "grew", Config::default(), tunables).expect("a new tier");
-    let (file, _) = engine.create(Path::new("f"), &NEW).expect("no such file yet");
-    engine.write(&file, 0, &[b'A'; BLOCK]).expect("a store that works");
+    let (file, _) = engine.verbs.create(Path::new("f"), &NEW).expect("no such file yet");
+    engine.io.write(&file, 0, &[b'A'; BLOCK]).expect("a store that works");
     let mut buf = vec![1; 100 * BLOCK];
-    assert_eq!(engine.read(&file, 0, &mut buf).expect("it is there"), BLOCK);
-    engine.set_len(&file, 100 * BLOCK as u64).expect("a store that works");
+    assert_eq!(engine.io.read(&file, 0, &mut buf).expect("it is there"), BLOCK);
+    engine.io.set_len(&file, 100 * BLOCK as u64).expect("a store that works");
     for turn in ["fetched", "from the tier"] {
         buf.fill(1);
-        assert_eq!(engine.read(&file, 0, &mut buf).expect(turn), buf.len());
+        assert_eq!(engine.io.read(&file, 0, &mut buf).expect(turn), buf.len());
         assert!(buf[..BLOCK] == [b'A'; BLOCK] && buf[BLOCK..].iter().all(|byte| *byte == 0));
     }
-    assert_eq!(engine.stats().counters["tier_errors"], 0);
+    assert_eq!(engine.ops.stats().counters["tier_errors"], 0);
     // A hole that is made in the tier, beyond the end of the shadow.
-    engine.evict(&[], &Default::default());
-    engine.set_len(&file, 200 * BLOCK as u64).expect("a store that works");
-    let back = Tunables { policy: WritePolicy::WriteBack, ..engine.tunables() };
-    engine.set_tunables(back).expect("valid");
-    engine.allocate(&file, Allocate::Zero, 150 * BLOCK as u64, 50 * BLOCK as u64).expect("room");
-    assert_eq!(engine.read(&file, 190 * BLOCK as u64, &mut buf[..BLOCK]).expect("zeros"), BLOCK);
-    engine.close(&file);
+    engine.ops.evict(&[], &Default::default());
+    engine.io.set_len(&file, 200 * BLOCK as u64).expect("a store that works");
+    let back = Tunables { policy: WritePolicy::WriteBack, ..engine.files.tunables() };
+    engine.ops.set_tunables(back).expect("valid");
+    engine.io.allocate(&file, Allocate::Zero, 150 * BLOCK as u64, 50 * BLOCK as u64).expect("room");
+    assert_eq!(engine.io.read(&file, 190 * BLOCK as u64, &mut buf[..BLOCK]).expect("zeros"), BLOCK);
+    engine.io.close(&file);
     abandon(engine);
 }

@@ -36,9 +36,9 @@ fn again(
 }
 
 fn new_file(engine: &Arc<Engine>, name: &str, mibs: u64) -> Arc<File> {
-    let (file, _) = engine.create(Path::new(name), &NEW).expect("a new name");
+    let (file, _) = engine.verbs.create(Path::new(name), &NEW).expect("a new name");
     for n in 0..mibs {
-        engine.write(&file, n * MIB, &vec![2; MIB as usize]).expect("room");
+        engine.io.write(&file, n * MIB, &vec![2; MIB as usize]).expect("room");
     }
     file
 }
@@ -56,7 +56,7 @@ fn on_store(store: &MemStore, name: &str) -> Vec<u8> {
 }
 
 fn detach(engine: &Arc<Engine>, keep: KeepDirty) {
-    let report = engine.detach(keep, &Progress::default());
+    let report = engine.ops.detach(keep, &Progress::default());
     assert!(report.failures.is_empty() && !report.cancelled, "{report:?}");
 }
 
@@ -64,33 +64,33 @@ fn detach(engine: &Arc<Engine>, keep: KeepDirty) {
 fn a_detached_tier_holds_nothing_and_takes_nothing() {
     let (engine, _, store) = engine(patient());
     bytes(&engine, "old");
-    engine.set_pinned(&["old".into()], true);
+    engine.ops.set_pinned(&["old".into()], true);
     let file = new_file(&engine, "new", 3);
-    assert!(engine.status().used_bytes >= 7 * MIB);
+    assert!(engine.ops.status().used_bytes >= 7 * MIB);
     detach(&engine, KeepDirty::No);
-    assert_eq!((engine.status().used_bytes, engine.status().dirty_files), (0, 0));
+    assert_eq!((engine.ops.status().used_bytes, engine.ops.status().dirty_files), (0, 0));
     assert_eq!(on_store(&store, "new"), vec![2; 3 * MIB as usize]);
     // The handle from before goes on, as new ones do, and the store has it at once.
-    engine.write(&file, MIB, &[3; 100]).expect("the store takes it");
+    engine.io.write(&file, MIB, &[3; 100]).expect("the store takes it");
     assert_eq!(on_store(&store, "new")[MIB as usize..][..100], [3; 100]);
-    engine.set_len(&file, 2 * MIB).expect("the store takes it");
+    engine.io.set_len(&file, 2 * MIB).expect("the store takes it");
     assert_eq!(on_store(&store, "new").len() as u64, 2 * MIB);
-    engine.sync(&file).expect("the store syncs");
+    engine.io.sync(&file).expect("the store syncs");
     assert_eq!(bytes(&engine, "new"), on_store(&store, "new"));
     assert_eq!(bytes(&engine, "old"), vec![1; 4 * MIB as usize]);
-    let fetched = engine.prefetch(&["old".into()], &Progress::default());
+    let fetched = engine.ops.prefetch(&["old".into()], &Progress::default());
     assert!(fetched.failures[0].error.contains("attach"), "{fetched:?}");
-    assert_eq!(engine.status().used_bytes, 0);
+    assert_eq!(engine.ops.status().used_bytes, 0);
     assert!(counter(&engine, "read_bypass_detached") > 0);
     assert!(counter(&engine, "write_bypass_detached") > 0);
     // And back: reads stay, writes wait.
-    engine.attach();
-    engine.write(&file, 0, &[4; 100]).expect("room");
+    engine.ops.attach();
+    engine.io.write(&file, 0, &[4; 100]).expect("room");
     assert_eq!(on_store(&store, "new")[..100], [2; 100]);
     bytes(&engine, "old");
-    assert!(engine.status().used_bytes >= 4 * MIB && engine.status().dirty_bytes > 0);
-    engine.close(&file);
-    engine.flush(&[], &Progress::default());
+    assert!(engine.ops.status().used_bytes >= 4 * MIB && engine.ops.status().dirty_bytes > 0);
+    engine.io.close(&file);
+    engine.drain.flush(&[], &Progress::default());
     assert_eq!(on_store(&store, "new")[..100], [4; 100]);
     assert_eq!(counter(&engine, "conflicts"), 0);
     abandon(engine);
@@ -104,18 +104,18 @@ fn kept_dirty_bytes_stay_through_a_restart_and_are_the_newest() {
     bytes(&first, "old");
     let file = new_file(&first, "new", 8);
     detach(&first, KeepDirty::Yes);
-    first.set_tunables(Tunables { tier_size: Some(12 * MIB), ..eager.clone() }).expect("valid");
-    assert_eq!(first.status().used_bytes, 8 * MIB, "the clean ones are gone");
+    first.ops.set_tunables(Tunables { tier_size: Some(12 * MIB), ..eager.clone() }).expect("valid");
+    assert_eq!(first.ops.status().used_bytes, 8 * MIB, "the clean ones are gone");
     // Written where it is kept; another file goes around.
-    first.write(&file, 0, &[5; 10]).expect("over what is there");
-    first.sync(&file).expect("the tier syncs");
+    first.io.write(&file, 0, &[5; 10]).expect("over what is there");
+    first.io.sync(&file).expect("the tier syncs");
     let other = new_file(&first, "other", 1);
     assert_eq!(on_store(&store, "other"), vec![2; MIB as usize]);
-    first.close(&other);
-    first.closing(&file, &Default::default()).expect("nothing to wait for");
-    first.close(&file);
+    first.io.close(&other);
+    first.io.closing(&file, &Default::default()).expect("nothing to wait for");
+    first.io.close(&file);
     std::thread::sleep(Duration::from_millis(800));
-    within("the drain says why it rests", || first.status().limited_by == "detached");
+    within("the drain says why it rests", || first.ops.status().limited_by == "detached");
     assert_eq!(counter(&first, "flushed_bytes"), 0);
     assert_eq!(on_store(&store, "new").len(), 0);
 
@@ -128,8 +128,8 @@ fn kept_dirty_bytes_stay_through_a_restart_and_are_the_newest() {
     assert!(bytes(&second, "new") == want);
     std::thread::sleep(Duration::from_millis(500));
     assert_eq!(counter(&second, "flushed_bytes"), 0);
-    second.attach();
-    within("all is clean", || second.status().dirty_files == 0);
+    second.ops.attach();
+    within("all is clean", || second.ops.status().dirty_files == 0);
     assert!(on_store(&store, "new") == want);
     abandon(second);
 }
@@ -146,9 +146,9 @@ fn a_detach_ends_under_load_and_nothing_comes_in_behind_it() {
             while !done.load(Relaxed) {
                 let turn = turns.fetch_add(1, Relaxed) + 1;
                 let place = turn % 1000 * 4096;
-                engine.write(&file, place, &vec![turn as u8; 4096]).expect("a way");
+                engine.io.write(&file, place, &vec![turn as u8; 4096]).expect("a way");
                 let mut found = [0; 4096];
-                engine.read(&file, place, &mut found).expect("a way");
+                engine.io.read(&file, place, &mut found).expect("a way");
                 assert_eq!(found, [turn as u8; 4096], "turn {turn}");
             }
         });
@@ -170,14 +170,14 @@ fn a_detach_ends_under_load_and_nothing_comes_in_behind_it() {
             }
             // One write may have been on its way into the tier. What was being fetched is thrown
             // away again.
-            within("nothing comes in", || engine.status().used_bytes <= 4096);
-            engine.attach();
+            within("nothing comes in", || engine.ops.status().used_bytes <= 4096);
+            engine.ops.attach();
         }
         done.store(true, Relaxed);
     });
-    engine.close(&file);
+    engine.io.close(&file);
     let now = bytes(&engine, "busy");
-    engine.flush(&[], &Progress::default());
+    engine.drain.flush(&[], &Progress::default());
     assert!(on_store(&store, "busy") == now);
     assert_eq!(counter(&engine, "conflicts"), 0);
     abandon(engine);
@@ -188,33 +188,36 @@ fn what_cannot_be_flushed_or_closed_leaves_all_as_it_was() {
     let (engine, _, store) = engine(patient());
     let path = Path::new("ours");
     let file = new_file(&engine, "ours", 1);
-    engine.flush_file(&file).expect("a store that works");
-    engine.write(&file, 0, &[6; 10]).expect("room");
-    engine.close(&file);
+    engine.drain.flush_file(&file).expect("a store that works");
+    engine.io.write(&file, 0, &[6; 10]).expect("room");
+    engine.io.close(&file);
     let theirs = store.open(path, Access::ReadWrite).expect("it is there");
     theirs.write_at(&[7; 20], 0).expect("memory");
-    let report = engine.detach(KeepDirty::No, &Progress::default());
+    let report = engine.ops.detach(KeepDirty::No, &Progress::default());
     assert_eq!(report.failures[0].state, "conflict", "{report:?}");
-    assert_eq!(engine.attachment(), Attachment::Attached);
-    engine.resolve(path, forebay_engine::Keep::Ours).expect("ours");
+    assert_eq!(engine.files.attachment(), Attachment::Attached);
+    engine.ops.resolve(path, forebay_engine::Keep::Ours).expect("ours");
     bytes(&engine, "ours");
 
-    let file = engine.open(path, None).expect("it is there");
-    assert!(engine.pin_shadow(&file).expect("the tier works").is_some(), "read past us");
+    let file = engine.io.open(path, None).expect("it is there");
+    assert!(engine.passed.pin_shadow(&file).expect("the tier works").is_some(), "read past us");
     let progress = Progress::default();
     std::thread::scope(|scope| {
-        let detach = scope.spawn(|| engine.detach(KeepDirty::No, &progress));
-        within("all is flushed", || engine.status().dirty_files == 0);
+        let detach = scope.spawn(|| engine.ops.detach(KeepDirty::No, &progress));
+        within("all is flushed", || engine.ops.status().dirty_files == 0);
         std::thread::sleep(Duration::from_millis(300));
-        assert!(!detach.is_finished() && engine.files_past_us() == 1);
+        assert!(!detach.is_finished() && engine.files.files_past_us() == 1);
         progress.cancel();
         let report = detach.join().expect("no panic");
         assert!(report.cancelled && report.failures[0].error.contains("past the daemon"));
     });
-    assert_eq!(engine.attachment(), Attachment::Attached);
-    engine.unpin_shadow(&file);
-    engine.close(&file);
+    assert_eq!(engine.files.attachment(), Attachment::Attached);
+    engine.passed.unpin_shadow(&file);
+    engine.io.close(&file);
     detach(&engine, KeepDirty::No);
-    assert_eq!((engine.status().used_bytes, engine.attachment()), (0, Attachment::Detached));
+    assert_eq!(
+        (engine.ops.status().used_bytes, engine.files.attachment()),
+        (0, Attachment::Detached)
+    );
     abandon(engine);
 }

@@ -44,7 +44,7 @@ fn in_time<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'sta
 #[test]
 fn a_store_that_hangs_in_close_takes_nothing_with_it() {
     let (engine, faults) = bed("closing");
-    let key = |path| engine.ask(|b| b.stat(Path::new(path))).expect("it is there").key;
+    let key = |path| engine.names.ask(|b| b.stat(Path::new(path))).expect("it is there").key;
     let keys = ["slow", "other"].map(|path| (path, key(path)));
     read_all(&engine, Path::new("other")).expect("it is there");
     let hung = engine.clone();
@@ -54,20 +54,20 @@ fn a_store_that_hangs_in_close_takes_nothing_with_it() {
 
     within("the store counts as away", || !engine.health.is_available());
     let asked = engine.clone();
-    let status = in_time("the status", move || asked.status());
+    let status = in_time("the status", move || asked.ops.status());
     assert_eq!((status.files, status.busy_files), (2, 0), "{status:?}");
     for path in ["other", "slow"] {
-        let known = engine.list(Path::new(path)).expect("nobody holds it");
+        let known = engine.ops.list(Path::new(path)).expect("nobody holds it");
         assert_eq!(known.len(), 1, "{path}");
     }
     // What is cached is served, the file itself too.
     for (path, key) in keys {
         let cached = engine.clone();
         let served = in_time("opening it", move || {
-            let file = cached.open(Path::new(path), Some(key)).expect("it is in the tier");
+            let file = cached.io.open(Path::new(path), Some(key)).expect("it is in the tier");
             let mut bytes = vec![0; 100_000];
-            let n = cached.read(&file, 0, &mut bytes).expect("it is in the tier");
-            cached.close(&file);
+            let n = cached.io.read(&file, 0, &mut bytes).expect("it is in the tier");
+            cached.io.close(&file);
             (n, bytes)
         });
         assert_eq!(served, (100_000, vec![7; 100_000]), "{path}");
@@ -85,18 +85,19 @@ fn a_store_that_hangs_in_close_takes_nothing_with_it() {
 #[test]
 fn a_flush_and_a_shutdown_end_though_a_close_hangs() {
     let (engine, faults) = bed("closing-flush");
-    let file = engine.open(Path::new("slow"), None).expect("it is there");
-    engine.write(&file, 0, &[8; 4096]).expect("room");
+    let file = engine.io.open(Path::new("slow"), None).expect("it is there");
+    engine.io.write(&file, 0, &[8; 4096]).expect("room");
     let (flushing, flushed) = (engine.clone(), file.clone());
-    in_time("the flush", move || flushing.flush_file(&flushed)).expect("all but the close is well");
+    in_time("the flush", move || flushing.drain.flush_file(&flushed))
+        .expect("all but the close is well");
     within("the close hangs", || faults.counts().by_op.get("close") == Some(&1));
     let writing = engine.clone();
     in_time("writing", move || {
-        writing.write(&file, 4096, &[9; 4096]).expect("room");
-        writing.close(&file);
+        writing.io.write(&file, 4096, &[9; 4096]).expect("room");
+        writing.io.close(&file);
     });
     let ending = engine.clone();
-    in_time("the end", move || ending.shutdown(KeepDirty::Yes, &Progress::default(), None));
+    in_time("the end", move || ending.ops.shutdown(KeepDirty::Yes, &Progress::default(), None));
     assert!(faults.counts().by_op["close"] >= 1);
     faults.clear();
 }
@@ -117,16 +118,16 @@ fn a_prefetch_that_is_cancelled_leaves_nothing_open() {
     let progress = Arc::new(Progress::default());
     let (fetching, cancelled) = (engine.clone(), progress.clone());
     let scope = [Path::new("large").to_path_buf()];
-    let prefetch = std::thread::spawn(move || fetching.prefetch(&scope, &cancelled));
+    let prefetch = std::thread::spawn(move || fetching.ops.prefetch(&scope, &cancelled));
     within("it reads", || faults.counts().by_op.contains_key("read_at"));
-    assert_eq!(engine.status().open_files, 1);
+    assert_eq!(engine.ops.status().open_files, 1);
     progress.cancel();
     let rule = FaultRule { op: "close".into(), ..FaultRule::default() };
     let counted = FaultRules { rules: vec![rule], ..FaultRules::default() };
     faults.set_rules(counted).expect("sound rules");
     let report = prefetch.join().expect("no panic inside");
     assert!(report.cancelled && report.files == 0, "{report:?}");
-    assert_eq!(engine.status().open_files, 0);
+    assert_eq!(engine.ops.status().open_files, 0);
     within("the store's file is closed", || faults.counts().by_op.contains_key("close"));
     abandon(engine);
 }

@@ -23,17 +23,17 @@ fn serve(media: &CrashMedia, store: Arc<dyn BackingStore>) -> Arc<Engine> {
 
 /// A dirty file, closed.
 fn dirty(engine: &Arc<Engine>, name: &str, value: u8) -> Attr {
-    let (file, attr) = engine.create(Path::new(name), &NEW).expect("no such file yet");
-    engine.write(&file, 0, &[value; LEN]).expect("room");
-    engine.close(&file);
+    let (file, attr) = engine.verbs.create(Path::new(name), &NEW).expect("no such file yet");
+    engine.io.write(&file, 0, &[value; LEN]).expect("room");
+    engine.io.close(&file);
     attr
 }
 
 /// Flushes what an engine finds on a tier whose daemon died.
 fn recovered(disk: Disk, store: MemStore) -> Tree {
     let engine = serve(&CrashMedia::on(disk), Arc::new(store.clone()));
-    assert!(engine.status().dirty_files > 0, "nothing was dirty");
-    let report = engine.flush(&[], &Progress::default());
+    assert!(engine.ops.status().dirty_files > 0, "nothing was dirty");
+    let report = engine.drain.flush(&[], &Progress::default());
     assert!(report.failures.is_empty(), "{report:?}");
     abandon(engine);
     store.snapshot()
@@ -77,7 +77,10 @@ fn names_that_were_exchanged_when_we_died_are_not_exchanged_back() {
         exchanged |= call.verb == Verb::Rename;
     });
     let (from, over) = (named(Path::new("a"), &a), named(Path::new("b"), &b));
-    engine.rename(from, Path::new("b"), Some(over), RenameMode::Exchange).expect("both are there");
+    engine
+        .verbs
+        .rename(from, Path::new("b"), Some(over), RenameMode::Exchange)
+        .expect("both are there");
     abandon(engine);
     let died = std::mem::take(&mut *died.lock().expect("no panic inside"));
     assert!(!died.is_empty(), "no moment to die");
@@ -95,20 +98,20 @@ fn a_new_file_with_the_number_of_a_removed_one_is_empty() {
     for keeps_dirty in [false, true] {
         dirty(&engine, "old", b'A');
         if !keeps_dirty {
-            let report = engine.flush(&[], &Progress::default());
+            let report = engine.drain.flush(&[], &Progress::default());
             assert!(report.failures.is_empty(), "{report:?}");
         }
         store.free(Path::new("old"));
-        let (file, attr) = engine.create(Path::new("new"), &NEW).expect("no such file yet");
-        assert_eq!((attr.size, engine.stat_open(&file).size), (0, 0), "{keeps_dirty}");
+        let (file, attr) = engine.verbs.create(Path::new("new"), &NEW).expect("no such file yet");
+        assert_eq!((attr.size, engine.verbs.stat_open(&file).size), (0, 0), "{keeps_dirty}");
         let mut buf = [0; LEN];
-        assert_eq!(engine.read(&file, 0, &mut buf).expect("an empty file"), 0);
-        engine.write(&file, 0, b"new").expect("room");
-        engine.flush_file(&file).expect("it is nobody else's");
+        assert_eq!(engine.io.read(&file, 0, &mut buf).expect("an empty file"), 0);
+        engine.io.write(&file, 0, b"new").expect("room");
+        engine.drain.flush_file(&file).expect("it is nobody else's");
         assert_eq!(file_of(&store.snapshot(), "new"), b"new");
-        engine.close(&file);
+        engine.io.close(&file);
         // What was dirty of the removed one is not forgotten.
-        assert_eq!(engine.status().dirty_files, u64::from(keeps_dirty));
+        assert_eq!(engine.ops.status().dirty_files, u64::from(keeps_dirty));
         store.free(Path::new("new"));
     }
     abandon(engine);
@@ -137,7 +140,7 @@ fn directories_that_were_exchanged_when_we_died_are_not_exchanged_back() {
         }
     })));
     let dir = |path, attr: &Attr| Named { path, key: attr.key, is_dir: true };
-    engine.rename(dir(d, &dirs[0]), e, Some(dir(e, &dirs[1])), RenameMode::Exchange).unwrap();
+    engine.verbs.rename(dir(d, &dirs[0]), e, Some(dir(e, &dirs[1])), RenameMode::Exchange).unwrap();
     abandon(engine);
     let died = std::mem::take(&mut *died.lock().expect("no panic inside"));
     assert!(!died.is_empty(), "no moment to die");
@@ -155,17 +158,17 @@ fn a_file_that_was_given_up_for_theirs_keeps_its_other_names() {
     let (media, store) = (CrashMedia::default(), MemStore::new());
     let engine = serve(&media, Arc::new(store.clone()));
     let (f, g) = (Path::new("f"), Path::new("g"));
-    let (file, attr) = engine.create(f, &NEW).expect("no such file yet");
-    engine.write(&file, 0, &[b'A'; LEN]).expect("room");
-    engine.flush_file(&file).expect("a sound store");
-    engine.link(named(f, &attr), g).expect("no such file yet");
-    engine.write(&file, 0, &[b'B'; LEN]).expect("room");
+    let (file, attr) = engine.verbs.create(f, &NEW).expect("no such file yet");
+    engine.io.write(&file, 0, &[b'A'; LEN]).expect("room");
+    engine.drain.flush_file(&file).expect("a sound store");
+    engine.verbs.link(named(f, &attr), g).expect("no such file yet");
+    engine.io.write(&file, 0, &[b'B'; LEN]).expect("room");
     let theirs = store.open(f, Access::ReadWrite).expect("it is there");
     theirs.write_at(&[b'T'; LEN], 0).expect("memory");
-    assert!(!engine.flush(&[], &Progress::default()).failures.is_empty(), "a conflict");
-    engine.resolve(f, Keep::Theirs).expect("it is one");
-    engine.unlink(named(f, &attr)).expect("it is there");
-    engine.write(&file, 0, &[b'C'; LEN]).expect("room");
+    assert!(!engine.drain.flush(&[], &Progress::default()).failures.is_empty(), "a conflict");
+    engine.ops.resolve(f, Keep::Theirs).expect("it is one");
+    engine.verbs.unlink(named(f, &attr)).expect("it is there");
+    engine.io.write(&file, 0, &[b'C'; LEN]).expect("room");
     let (disk, tree) = (media.snapshot().process_crash_image(), store.snapshot());
     abandon(engine);
     let tree = recovered(disk, MemStore::on(tree));

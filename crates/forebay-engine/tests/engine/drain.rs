@@ -36,7 +36,7 @@ fn engine_over(
     let config = Config::default();
     let media = Arc::new(CrashMedia::default());
     let engine = start(media, store, "drain", config, tunables).expect("new");
-    let (file, _) = engine.create(Path::new("f"), &NEW).expect("an empty store");
+    let (file, _) = engine.verbs.create(Path::new("f"), &NEW).expect("an empty store");
     (engine, file)
 }
 
@@ -46,7 +46,7 @@ fn write(engine: &Arc<Engine>, file: &Arc<File>, mibs: u64, value: u8) {
 
 fn write_at(engine: &Arc<Engine>, file: &Arc<File>, mibs: std::ops::Range<u64>, value: u8) {
     let data = vec![value; MIB as usize];
-    mibs.for_each(|n| engine.write(file, n * MIB, &data).expect("room"));
+    mibs.for_each(|n| engine.io.write(file, n * MIB, &data).expect("room"));
 }
 
 // S-8
@@ -57,14 +57,14 @@ fn a_file_with_names_in_both_of_two_directories_that_change_places_is_flushed() 
     let (at_d, at_e) = (store.mkdir(d, &NEW).unwrap(), store.mkdir(e, &NEW).unwrap());
     let (engine, _) = engine_over(Arc::new(store.clone()), 1 << 30, patient());
     for (from, to) in [("d/a", "e/b"), ("e/c", "d/d")] {
-        let (file, attr) = engine.create(Path::new(from), &NEW).expect("no such file yet");
-        engine.link(named(Path::new(from), &attr), Path::new(to)).expect("no such name yet");
+        let (file, attr) = engine.verbs.create(Path::new(from), &NEW).expect("no such file yet");
+        engine.verbs.link(named(Path::new(from), &attr), Path::new(to)).expect("no such name yet");
         write(&engine, &file, 1, 1);
-        engine.close(&file);
+        engine.io.close(&file);
     }
     let dir = |path, attr: &Attr| Named { path, key: attr.key, is_dir: true };
-    engine.rename(dir(d, &at_d), e, Some(dir(e, &at_e)), RenameMode::Exchange).unwrap();
-    let report = engine.flush(&[], &Progress::default());
+    engine.verbs.rename(dir(d, &at_d), e, Some(dir(e, &at_e)), RenameMode::Exchange).unwrap();
+    let report = engine.drain.flush(&[], &Progress::default());
     assert!(report.failures.is_empty(), "{report:?}");
     abandon(engine);
     let files = store.snapshot().files();
@@ -107,7 +107,7 @@ impl Stalls {
 /// Waits until nothing is dirty.
 fn clean_after(engine: &Engine) -> Duration {
     let began = Instant::now();
-    within("all is clean", || engine.status().dirty_files == 0);
+    within("all is clean", || engine.ops.status().dirty_files == 0);
     began.elapsed()
 }
 
@@ -168,7 +168,7 @@ fn a_hot_set_overwritten_ten_times_within_max_age_is_flushed_at_most_one_and_a_h
         let took = began.elapsed();
         clean_after(&engine);
         let flushed = counter(&engine, "flushed_bytes");
-        engine.close(&file);
+        engine.io.close(&file);
         abandon(engine);
         // Only what ended well before the age says something of it.
         if took < max_age * 6 / 10 {
@@ -191,11 +191,11 @@ fn clean_bytes_of_a_file_in_flight_make_room() {
     let store = Wrapped::new(Arc::new(MemStore::new()), gate.clone());
     let (engine, file) = engine_over(store, 64 * MIB, tunables);
     write_at(&engine, &file, 0..40, 1);
-    engine.flush_file(&file).expect("a store that works");
+    engine.drain.flush_file(&file).expect("a store that works");
     write_at(&engine, &file, 40..56, 2);
     gate.shut(true);
-    engine.drain_by(Some(Instant::now() + Duration::from_secs(1)));
-    within("a flight", || engine.status().flushing_bytes > 0);
+    engine.drain.drain_by(Some(Instant::now() + Duration::from_secs(1)));
+    within("a flight", || engine.ops.status().flushing_bytes > 0);
     let (done, end) = mpsc::channel();
     let (writer, written) = (engine.clone(), file.clone());
     std::thread::spawn(move || {
@@ -203,18 +203,18 @@ fn clean_bytes_of_a_file_in_flight_make_room() {
         done.send(()).expect("the test waits");
     });
     let ended = end.recv_timeout(PATIENCE);
-    let flying = engine.status().flushing_bytes;
+    let flying = engine.ops.status().flushing_bytes;
     gate.shut(false);
-    assert!(ended.is_ok(), "the writers wait for the flight: {:?}", engine.status());
+    assert!(ended.is_ok(), "the writers wait for the flight: {:?}", engine.ops.status());
     assert!(flying > 0, "the flight went on meanwhile");
     assert!(counter(&engine, "evicted_bytes") > 0);
     clean_after(&engine);
     for (mib, value) in [(0, 1), (39, 1), (40, 2), (55, 2), (56, 3), (75, 3)] {
         let mut found = vec![0; MIB as usize];
-        let n = engine.read(&file, mib * MIB, &mut found).expect("the store answers");
+        let n = engine.io.read(&file, mib * MIB, &mut found).expect("the store answers");
         assert!(n == found.len() && found.iter().all(|byte| *byte == value), "MiB {mib}");
     }
-    engine.close(&file);
+    engine.io.close(&file);
     abandon(engine);
 }
 
@@ -233,19 +233,19 @@ fn what_is_on_its_way_counts_for_its_age() {
         let (engine, file) = engine_over(store, 1 << 30, tunables);
         gate.shut(true);
         // One write, and so one age: otherwise a flight might begin with the older part.
-        engine.write(&file, 0, &vec![1; (8 * MIB) as usize]).expect("room");
-        within("a flight", || engine.status().flushing_bytes > 0);
-        assert_eq!(engine.status().flushing_bytes, 8 * MIB);
+        engine.io.write(&file, 0, &vec![1; (8 * MIB) as usize]).expect("room");
+        within("a flight", || engine.ops.status().flushing_bytes > 0);
+        assert_eq!(engine.ops.status().flushing_bytes, 8 * MIB);
         std::thread::sleep(max_age);
         within("they are seen", || {
-            engine.dirty_ages().last().is_some_and(|ages| ages.bytes == 8 * MIB)
+            engine.drain.dirty_ages().last().is_some_and(|ages| ages.bytes == 8 * MIB)
         });
-        let eighth = engine.status().service_bytes_per_sec as f64 / 8.0;
+        let eighth = engine.ops.status().service_bytes_per_sec as f64 / 8.0;
         let stalls = Stalls::watch();
         gate.shut(false);
         let took = clean_after(&engine);
         let limit = Duration::from_secs_f64((8 * MIB) as f64 / eighth / 2.0);
-        engine.close(&file);
+        engine.io.close(&file);
         abandon(engine);
         (took, limit + stalls.sum())
     });
@@ -286,13 +286,13 @@ fn the_pieces_of_a_batch_go_out_file_by_file() {
     let store = Wrapped::new(Arc::new(MemStore::new()), course.clone());
     let hold = Tunables { preset: Preset::Hold, ..Tunables::default() };
     let (engine, first) = engine_over(store, 1 << 30, hold);
-    let (second, _) = engine.create(Path::new("g"), &NEW).expect("an empty store");
+    let (second, _) = engine.verbs.create(Path::new("g"), &NEW).expect("an empty store");
     let hops = (0..5).map(|turn| {
         for n in 0..PIECES {
-            engine.write(&first, n * MIB / 2, &[turn; 4096]).expect("room");
-            engine.write(&second, n * MIB / 2, &[turn; 4096]).expect("room");
+            engine.io.write(&first, n * MIB / 2, &[turn; 4096]).expect("room");
+            engine.io.write(&second, n * MIB / 2, &[turn; 4096]).expect("room");
         }
-        let report = engine.flush(&[], &Progress::default());
+        let report = engine.drain.flush(&[], &Progress::default());
         assert!(report.failures.is_empty() && report.files == 2, "{report:?}");
         let course = std::mem::take(&mut *course.0.lock().expect("no panic inside"));
         assert_eq!(course.len() as u64, 2 * PIECES);
@@ -301,8 +301,8 @@ fn the_pieces_of_a_batch_go_out_file_by_file() {
     // One that finds both files open has one hop, or three.
     let hops: Vec<usize> = hops.collect();
     assert!(hops.iter().any(|hops| *hops <= 8), "{hops:?}");
-    engine.close(&first);
-    engine.close(&second);
+    engine.io.close(&first);
+    engine.io.close(&second);
     abandon(engine);
 }
 
@@ -314,12 +314,12 @@ fn a_file_that_was_cut_off_is_drained_though_no_byte_of_it_is_dirty() {
     let tunables = Tunables { preset: Preset::Age, max_age, ..Tunables::default() };
     let (engine, file) = engine_over(Arc::new(store.clone()), 1 << 30, tunables);
     write(&engine, &file, 2, 1);
-    engine.flush_file(&file).expect("a good store");
-    engine.set_len(&file, MIB).expect("a smaller size");
-    assert!(engine.status().dirty_files == 1 && engine.status().dirty_bytes == 0);
+    engine.drain.flush_file(&file).expect("a good store");
+    engine.io.set_len(&file, MIB).expect("a smaller size");
+    assert!(engine.ops.status().dirty_files == 1 && engine.ops.status().dirty_bytes == 0);
     clean_after(&engine);
     assert_eq!(store.stat(Path::new("f")).expect("it is there").size, MIB);
-    engine.close(&file);
+    engine.io.close(&file);
     abandon(engine);
 }
 
@@ -333,19 +333,19 @@ fn a_young_file_and_a_held_one_are_not_called_failed() {
     write(&engine, &file, 2, 1);
     let mut seen = std::collections::BTreeSet::new();
     let began = Instant::now();
-    while engine.status().dirty_files > 0 {
-        seen.insert(engine.status().limited_by);
+    while engine.ops.status().dirty_files > 0 {
+        seen.insert(engine.ops.status().limited_by);
         assert!(began.elapsed() < PATIENCE, "{seen:?}");
         std::thread::sleep(Duration::from_millis(5));
     }
     assert!(seen.contains("settle") && !seen.contains("failed-files"), "{seen:?}");
 
-    let hold = engine.hold(&[], &"f".parse().expect("a pattern"));
+    let hold = engine.drain.hold(&[], &"f".parse().expect("a pattern"));
     write(&engine, &file, 2, 2);
-    within("it is held", || engine.status().limited_by == "held-for-last");
+    within("it is held", || engine.ops.status().limited_by == "held-for-last");
     drop(hold);
     clean_after(&engine);
-    engine.close(&file);
+    engine.io.close(&file);
     abandon(engine);
 }
 
@@ -353,7 +353,7 @@ fn a_young_file_and_a_held_one_are_not_called_failed() {
 fn the_cap_holds_and_a_drain_to_a_deadline_is_in_time() {
     let hold = Tunables { preset: Preset::Hold, ..Tunables::default() };
     let (engine, file) = engine(hold.clone());
-    let limited_by = |what: &str| within(what, || engine.status().limited_by == what);
+    let limited_by = |what: &str| within(what, || engine.ops.status().limited_by == what);
     write(&engine, &file, 24, 1);
     limited_by("hold");
     std::thread::sleep(Duration::from_millis(300));
@@ -363,10 +363,10 @@ fn the_cap_holds_and_a_drain_to_a_deadline_is_in_time() {
         write(&engine, &file, 24, 1);
         limited_by("hold");
         let stalls = Stalls::watch();
-        engine.drain_by(Some(Instant::now() + by));
+        engine.drain.drain_by(Some(Instant::now() + by));
         let took = clean_after(&engine);
         let late = stalls.sum();
-        engine.drain_by(None);
+        engine.drain.drain_by(None);
         assert!(took >= by / 3, "the time is used: {took:?}");
         (took, by + late)
     });
@@ -376,18 +376,18 @@ fn the_cap_holds_and_a_drain_to_a_deadline_is_in_time() {
     // Another preset, too, so that it shows when the governor has taken the cap into account.
     let (preset, max_age) = (Preset::Age, Duration::from_secs(3600));
     let capped = Tunables { tier_size: TIER, rate_max: 12 * MIB, preset, max_age, ..hold };
-    engine.set_tunables(capped).expect("valid");
+    engine.ops.set_tunables(capped).expect("valid");
     once_in_time("24 MiB at 12 MiB/s", || {
         write(&engine, &file, 24, 2);
         limited_by("not-yet-due");
         let stalls = Stalls::watch();
         let began = Instant::now();
-        engine.flush_file(&file).expect("a good store");
+        engine.drain.flush_file(&file).expect("a good store");
         let took = began.elapsed();
         assert!(took >= Duration::from_millis(1700), "the cap holds: {took:?}");
         (took, by + stalls.sum())
     });
-    engine.close(&file);
+    engine.io.close(&file);
     abandon(engine);
 }
 
@@ -419,14 +419,14 @@ fn few_files_are_opened_ahead_of_their_copies() {
         Tunables { preset: Preset::Hold, flush_depth: DEPTH as u32, ..Tunables::default() };
     let (engine, _) = engine_over(store, 1 << 30, tunables);
     for n in 0..50 {
-        let (file, _) = engine.create(Path::new(&format!("{n}")), &NEW).expect("room");
-        engine.write(&file, 0, &[1; 4096]).expect("room");
-        engine.close(&file);
+        let (file, _) = engine.verbs.create(Path::new(&format!("{n}")), &NEW).expect("room");
+        engine.io.write(&file, 0, &[1; 4096]).expect("room");
+        engine.io.close(&file);
     }
     ahead.gate.shut(true);
     ahead.opened.store(0, Relaxed);
     let (flusher, opened) = (engine.clone(), || ahead.opened.load(Relaxed));
-    let flush = std::thread::spawn(move || flusher.flush(&[], &Progress::default()));
+    let flush = std::thread::spawn(move || flusher.drain.flush(&[], &Progress::default()));
     within("the next are opened", || opened() == 3 * DEPTH);
     std::thread::sleep(Duration::from_millis(50));
     assert_eq!(opened(), 3 * DEPTH, "no more");

@@ -26,13 +26,13 @@ fn table(mibs: u64, tier_size: u64) -> (Arc<Engine>, Arc<File>) {
     let tunables = Tunables { tier_size: Some(tier_size), ..patient() };
     let media = Arc::new(CrashMedia::default());
     let engine = start(media, Arc::new(store), "hot", Config::default(), tunables).expect("new");
-    let file = engine.open(Path::new("table"), None).expect("it is there");
+    let file = engine.io.open(Path::new("table"), None).expect("it is there");
     (engine, file)
 }
 
 fn read(engine: &Arc<Engine>, file: &Arc<File>, page: u64) {
     let mut found = [0; PAGE as usize];
-    let n = engine.read(file, page * PAGE, &mut found).expect("a store that works");
+    let n = engine.io.read(file, page * PAGE, &mut found).expect("a store that works");
     assert!(n == found.len() && found.iter().all(|byte| *byte == 7));
 }
 
@@ -55,7 +55,7 @@ fn what_of_a_large_file_is_used_stays() {
     }
     assert!(counter(&engine, "evicted_bytes") > 64 * MIB, "the tier was too large");
     assert!(hot_fills * 50 < hot_reads, "{hot_fills} fills for {hot_reads} reads");
-    engine.close(&file);
+    engine.io.close(&file);
     abandon(engine);
 }
 
@@ -70,17 +70,17 @@ fn neighbors_fetch_nothing_ahead_and_streams_do() {
     }
     std::thread::sleep(std::time::Duration::from_millis(50));
     assert_eq!(counter(&engine, "fill_bytes"), 40 * 3 * PAGE);
-    engine.evict(&[], &Default::default());
+    engine.ops.evict(&[], &Default::default());
     let before = counter(&engine, "fill_bytes");
     (0..100).for_each(|n| read(&engine, &file, 100 + 4 * n));
     std::thread::sleep(std::time::Duration::from_millis(50));
     assert_eq!(counter(&engine, "fill_bytes") - before, 100 * PAGE, "each fourth");
-    engine.evict(&[], &Default::default());
+    engine.ops.evict(&[], &Default::default());
     let before = counter(&engine, "fills");
     (1000..1512).for_each(|page| read(&engine, &file, page));
     let fills = counter(&engine, "fills") - before;
     assert!(fills < 100, "{fills} fills for 8 MiB in order");
-    engine.close(&file);
+    engine.io.close(&file);
     abandon(engine);
 }
 
@@ -89,20 +89,20 @@ fn neighbors_fetch_nothing_ahead_and_streams_do() {
 fn what_was_written_behind_others_makes_room() {
     let (engine, _) = table(1, 1 << 30);
     let whole = vec![7; MIB as usize];
-    let (apart, _) = engine.create(Path::new("apart"), &NEW).expect("no such file yet");
-    engine.write(&apart, MIB / 2, &whole[..PAGE as usize]).expect("room");
-    engine.write(&apart, 0, &whole[..MIB as usize / 2]).expect("room");
-    let (sized, _) = engine.create(Path::new("sized"), &NEW).expect("no such file yet");
-    engine.set_len(&sized, MIB).expect("a tier that works");
-    engine.write(&sized, 0, &whole).expect("room");
+    let (apart, _) = engine.verbs.create(Path::new("apart"), &NEW).expect("no such file yet");
+    engine.io.write(&apart, MIB / 2, &whole[..PAGE as usize]).expect("room");
+    engine.io.write(&apart, 0, &whole[..MIB as usize / 2]).expect("room");
+    let (sized, _) = engine.verbs.create(Path::new("sized"), &NEW).expect("no such file yet");
+    engine.io.set_len(&sized, MIB).expect("a tier that works");
+    engine.io.write(&sized, 0, &whole).expect("room");
     for file in [&apart, &sized] {
-        engine.flush_file(file).expect("a store that works");
+        engine.drain.flush_file(file).expect("a store that works");
     }
-    let tiny = Tunables { tier_size: Some(4096), ..engine.tunables() };
-    engine.set_tunables(tiny).expect("valid");
-    assert_eq!(engine.status().used_bytes, 0);
+    let tiny = Tunables { tier_size: Some(4096), ..engine.files.tunables() };
+    engine.ops.set_tunables(tiny).expect("valid");
+    assert_eq!(engine.ops.status().used_bytes, 0);
     for file in [apart, sized] {
-        engine.close(&file);
+        engine.io.close(&file);
     }
     abandon(engine);
 }

@@ -31,7 +31,7 @@ fn sound(report: &Report) {
 fn a_cut_does_not_flush_holes_where_kept_bytes_were_evicted() {
     let bed = Bed::new();
     let file = bed.flushed("f", b'A');
-    let report = bed.engine.evict(&[], &Progress::default());
+    let report = bed.engine.ops.evict(&[], &Progress::default());
     assert_eq!(report.bytes, 64 * KIB as u64, "all of it went");
     let images = bed.cut_the_power(|store| {
         assert!(file_of(store, "f") == [b'A'; 64 * KIB], "holes were flushed");
@@ -45,13 +45,13 @@ fn a_cut_does_not_flush_holes_where_kept_bytes_were_evicted() {
 fn a_cut_does_not_flush_holes_where_a_part_of_what_was_kept_was_evicted() {
     let bed = Bed::new();
     let unit = 8 << 20;
-    let (file, _) = bed.engine.create(Path::new("f"), &NEW).expect("no such file yet");
-    bed.engine.write(&file, 0, &vec![b'A'; 2 * unit]).expect("room");
-    bed.engine.sync(&file).expect("a tier that works");
-    bed.engine.flush_file(&file).expect("a store that works");
-    bed.engine.write(&file, unit as u64 + 100, b"dirty").expect("room");
-    bed.engine.sync(&file).expect("a tier that works");
-    let report = bed.engine.evict(&[], &Progress::default());
+    let (file, _) = bed.engine.verbs.create(Path::new("f"), &NEW).expect("no such file yet");
+    bed.engine.io.write(&file, 0, &vec![b'A'; 2 * unit]).expect("room");
+    bed.engine.io.sync(&file).expect("a tier that works");
+    bed.engine.drain.flush_file(&file).expect("a store that works");
+    bed.engine.io.write(&file, unit as u64 + 100, b"dirty").expect("room");
+    bed.engine.io.sync(&file).expect("a tier that works");
+    let report = bed.engine.ops.evict(&[], &Progress::default());
     assert_eq!(report.bytes as usize, 2 * unit - 5, "all that was clean went");
     let mut expected = vec![b'A'; 2 * unit];
     expected[unit + 100..unit + 105].copy_from_slice(b"dirty");
@@ -66,9 +66,9 @@ fn a_cut_does_not_bring_back_what_a_held_file_kept_of_an_older_version() {
     let held = bed.flushed("f", b'A');
     bed.others_write("f", b'T');
     // Who opens it sees the change; who had it open keeps it open.
-    let file = bed.engine.open(Path::new("f"), None).expect("it is there");
+    let file = bed.engine.io.open(Path::new("f"), None).expect("it is there");
     let mut seen = [0; 64 * KIB];
-    bed.engine.read(&file, 0, &mut seen).expect("a store that works");
+    bed.engine.io.read(&file, 0, &mut seen).expect("a store that works");
     assert_eq!(seen, [b'T'; 64 * KIB]);
     bed.cut_and_flush(|store, report| {
         assert!(file_of(store, "f") == [b'T'; 64 * KIB], "their bytes were overwritten");
@@ -83,7 +83,7 @@ fn a_cut_does_not_bring_back_what_a_held_file_kept_of_an_older_version() {
 fn after_a_cut_a_file_that_was_closed_is_in_conflict_with_nobody() {
     let bed = Bed::new();
     let file = bed.flushed("f", b'A');
-    bed.engine.close(&file);
+    bed.engine.io.close(&file);
     // Somebody syncs something else, and the record of the close with it.
     bed.flushed("other", b'O');
     bed.others_write("f", b'T');
@@ -98,10 +98,10 @@ fn after_a_cut_a_file_that_was_closed_is_in_conflict_with_nobody() {
 fn after_a_cut_a_time_that_was_set_here_is_nobody_elses() {
     let bed = Bed::new();
     let file = bed.flushed("f", b'A');
-    let attr = bed.engine.stat(Path::new("f")).expect("it is there");
+    let attr = bed.engine.verbs.stat(Path::new("f")).expect("it is there");
     let mtime = Some(SetTime::At(Timestamp { sec: 1000, nsec: 0 }));
     let set = SetAttr { mtime, ..SetAttr::default() };
-    bed.engine.set_attr(named(Path::new("f"), &attr), &set).expect("memory");
+    bed.engine.verbs.set_attr(named(Path::new("f"), &attr), &set).expect("memory");
     bed.cut_and_flush(|store, report| {
         sound(report);
         let found = store.stat(Path::new("f")).expect("it is there");
@@ -117,12 +117,12 @@ fn after_a_cut_a_time_that_was_set_here_is_nobody_elses() {
 fn a_cut_does_not_bring_back_what_a_failed_sync_left_old() {
     let bed = Bed::new();
     let file = bed.flushed("f", b'A');
-    bed.engine.write(&file, 0, &[b'B'; 64 * KIB]).expect("room");
+    bed.engine.io.write(&file, 0, &[b'B'; 64 * KIB]).expect("room");
     fail(&bed, 1, libc::EIO);
-    bed.engine.flush_file(&file).expect("a store that works");
+    bed.engine.drain.flush_file(&file).expect("a store that works");
     assert_eq!(bed.media.faults_given(), 1, "the sync of the shadow comes first");
     bed.media.set_fault(None);
-    bed.engine.sync(&file).expect("a tier that works again");
+    bed.engine.io.sync(&file).expect("a tier that works again");
     assert!(bed.is_on_store("f") == [b'B'; 64 * KIB]);
     bed.cut_the_power(|store| {
         assert!(file_of(store, "f") == [b'B'; 64 * KIB], "old bytes went over new ones");
@@ -137,7 +137,7 @@ fn after_a_cut_what_was_kept_does_not_go_over_what_somebody_else_wrote() {
     let bed = Bed::new();
     let held = bed.flushed("f", b'A');
     // The record of the flush as well.
-    bed.engine.sync(&held).expect("a tier that works");
+    bed.engine.io.sync(&held).expect("a tier that works");
     bed.others_write("f", b'T');
     bed.cut_the_power(|store| {
         assert!(file_of(store, "f") == [b'T'; 64 * KIB], "their bytes were overwritten");
@@ -153,7 +153,7 @@ fn what_was_kept_is_clean_after_the_death_of_the_daemon() {
     let held = bed.flushed("f", b'A');
     let media = CrashMedia::on(bed.media.snapshot().process_crash_image());
     let engine = open(&media, &bed.store, BOOT);
-    assert_eq!(engine.status().dirty_files, 0);
+    assert_eq!(engine.ops.status().dirty_files, 0);
     bed.others_write("f", b'T');
     // A loss of power after that has nothing to bring back.
     let again = Bed { media, store: bed.store.clone(), engine };
@@ -172,10 +172,10 @@ fn a_record_that_fails_takes_back_nothing_that_was_synced() {
     // The flush syncs the shadow and its directory, then records that.
     for n in 1..=4 {
         let bed = Bed::new();
-        let (file, _) = bed.engine.create(Path::new("f"), &NEW).expect("no such file yet");
-        bed.engine.write(&file, 0, &[b'A'; 64 * KIB]).expect("room");
-        bed.engine.sync(&file).expect("a tier that works");
-        bed.engine.write(&file, 64 * KIB as u64, &[b'B'; 4 * KIB]).expect("room");
+        let (file, _) = bed.engine.verbs.create(Path::new("f"), &NEW).expect("no such file yet");
+        bed.engine.io.write(&file, 0, &[b'A'; 64 * KIB]).expect("room");
+        bed.engine.io.sync(&file).expect("a tier that works");
+        bed.engine.io.write(&file, 64 * KIB as u64, &[b'B'; 4 * KIB]).expect("room");
         fail(&bed, n, libc::ENOSPC);
         // The power goes in the middle of the flush.
         let moments: Arc<Mutex<Vec<_>>> = Arc::default();
@@ -183,7 +183,7 @@ fn a_record_that_fails_takes_back_nothing_that_was_synced() {
         bed.media.set_hook(Some(Box::new(move |_, disk| {
             out.lock().expect("a list").push((disk.clone(), store.snapshot()));
         })));
-        let _ = bed.engine.flush_file(&file);
+        let _ = bed.engine.drain.flush_file(&file);
         assert_eq!(bed.media.faults_given(), 1, "{n}");
         bed.media.set_hook(None);
         let mut images = 0;
@@ -210,12 +210,12 @@ fn a_cut_does_not_shorten_what_was_flushed() {
     for n in 1..=4 {
         let bed = Bed::new();
         let file = bed.flushed("f", b'A');
-        bed.engine.write(&file, 64 * KIB as u64, &[b'B'; 64 * KIB]).expect("room");
+        bed.engine.io.write(&file, 64 * KIB as u64, &[b'B'; 64 * KIB]).expect("room");
         fail(&bed, n, libc::ENOSPC);
-        while bed.engine.flush_file(&file).is_err() {}
+        while bed.engine.drain.flush_file(&file).is_err() {}
         assert_eq!(bed.media.faults_given(), 1, "{n}");
         bed.media.set_fault(None);
-        bed.engine.sync(&file).expect("a tier that works again");
+        bed.engine.io.sync(&file).expect("a tier that works again");
         bed.cut_the_power(|store| {
             let found = file_of(store, "f");
             assert_eq!(found.len(), 128 * KIB, "{n}");
@@ -232,15 +232,15 @@ fn what_could_not_be_let_go_of_is_found_after_a_cut() {
         let bed = Bed::new();
         let file = bed.flushed("f", b'A');
         // Two stretches of what is kept, and dirty bytes between them.
-        bed.engine.write(&file, 16 * KIB as u64, &[b'D'; 4 * KIB]).expect("room");
-        bed.engine.sync(&file).expect("a tier that works");
+        bed.engine.io.write(&file, 16 * KIB as u64, &[b'D'; 4 * KIB]).expect("room");
+        bed.engine.io.sync(&file).expect("a tier that works");
         fail(&bed, n, libc::ENOSPC);
-        bed.engine.evict(&[], &Progress::default());
+        bed.engine.ops.evict(&[], &Progress::default());
         bed.media.set_fault(None);
         // Somebody else syncs.
         bed.flushed("other", b'O');
-        bed.engine.write(&file, 0, &[b'N'; 4 * KIB]).expect("room");
-        bed.engine.sync(&file).expect("a tier that works");
+        bed.engine.io.write(&file, 0, &[b'N'; 4 * KIB]).expect("room");
+        bed.engine.io.sync(&file).expect("a tier that works");
         let mut expected = [b'A'; 64 * KIB];
         expected[..4 * KIB].fill(b'N');
         expected[16 * KIB..20 * KIB].fill(b'D');
@@ -253,8 +253,8 @@ fn what_could_not_be_let_go_of_is_found_after_a_cut() {
 fn bytes_that_a_cut_took_are_counted_beside_those_that_come_back() {
     let bed = Bed::new();
     let file = bed.flushed("f", b'A');
-    bed.engine.sync(&file).expect("a tier that works");
-    bed.engine.write(&file, 64 * KIB as u64, &[b'B'; 32 * KIB]).expect("room");
+    bed.engine.io.sync(&file).expect("a tier that works");
+    bed.engine.io.write(&file, 64 * KIB as u64, &[b'B'; 32 * KIB]).expect("room");
     let disk = bed.media.snapshot();
     abandon(bed.engine);
     let counts = disk.crash_images(&mut Rng::new(7), 40).into_iter().map(|image| {
@@ -275,21 +275,21 @@ fn after_a_cut_a_name_that_went_is_no_conflict() {
     for how in ["unlink", "rename", "replace"] {
         let bed = Bed::new();
         let file = bed.flushed("f", b'A');
-        let (new, _) = bed.engine.create(Path::new("new"), &NEW).expect("no such file yet");
-        bed.engine.write(&new, 0, b"new").expect("room");
-        let attr = |name| bed.engine.stat(Path::new(name)).expect("it is there");
+        let (new, _) = bed.engine.verbs.create(Path::new("new"), &NEW).expect("no such file yet");
+        bed.engine.io.write(&new, 0, b"new").expect("room");
+        let attr = |name| bed.engine.verbs.stat(Path::new(name)).expect("it is there");
         let (old, over) = (attr("f"), attr("new"));
         if how != "replace" {
-            bed.engine.close(&file);
+            bed.engine.io.close(&file);
         }
         let replace = forebay_backing::RenameMode::Replace;
         let (f, g) = (Path::new("f"), Path::new("g"));
         match how {
-            "unlink" => bed.engine.unlink(named(f, &old)),
-            "rename" => bed.engine.rename(named(f, &old), g, None, replace),
+            "unlink" => bed.engine.verbs.unlink(named(f, &old)),
+            "rename" => bed.engine.verbs.rename(named(f, &old), g, None, replace),
             _ => {
                 let from = named(Path::new("new"), &over);
-                bed.engine.rename(from, f, Some(named(f, &old)), replace)
+                bed.engine.verbs.rename(from, f, Some(named(f, &old)), replace)
             }
         }
         .expect("memory");
@@ -305,21 +305,21 @@ fn what_was_cut_off_during_a_flush_does_not_come_back() {
     let (hooked, hook) = Hook::on(store.clone());
     let engine = start(Arc::new(media.clone()), hooked, BOOT, Default::default(), patient());
     let engine = engine.expect("a new tier");
-    let (file, _) = engine.create(path, &NEW).expect("no such file yet");
-    engine.write(&file, 0, &[b'O'; 64 * KIB]).expect("room");
-    engine.sync(&file).expect("a tier that works");
-    engine.flush_file(&file).expect("a store that works");
-    engine.write(&file, 0, &[b'N'; 4 * KIB]).expect("room");
-    engine.sync(&file).expect("a tier that works");
+    let (file, _) = engine.verbs.create(path, &NEW).expect("no such file yet");
+    engine.io.write(&file, 0, &[b'O'; 64 * KIB]).expect("room");
+    engine.io.sync(&file).expect("a tier that works");
+    engine.drain.flush_file(&file).expect("a store that works");
+    engine.io.write(&file, 0, &[b'N'; 4 * KIB]).expect("room");
+    engine.io.sync(&file).expect("a tier that works");
     let (cutter, cut, is_cut) = (engine.clone(), file.clone(), Arc::new(AtomicBool::new(false)));
     let done = is_cut.clone();
     hook.set(move |call| {
         if call.verb == Verb::SyncFiles && !done.swap(true, Relaxed) {
-            cutter.set_len(&cut, 8 * KIB as u64).expect("room");
-            cutter.write(&cut, 16 * KIB as u64, &[b'E'; 4 * KIB]).expect("room");
+            cutter.io.set_len(&cut, 8 * KIB as u64).expect("room");
+            cutter.io.write(&cut, 16 * KIB as u64, &[b'E'; 4 * KIB]).expect("room");
         }
     });
-    engine.flush_file(&file).expect("a store that works");
+    engine.drain.flush_file(&file).expect("a store that works");
     assert!(is_cut.load(Relaxed));
     let images = media.snapshot().crash_images(&mut Rng::new(5), 40);
     assert!(images.len() > 1, "nothing was unsynced");
@@ -337,18 +337,18 @@ fn what_was_cut_off_during_a_flush_does_not_come_back() {
 fn stored(bed: &Bed) -> Arc<File> {
     let (theirs, _) = bed.store.create(Path::new("f"), &NEW).expect("memory");
     theirs.write_at(&[b'A'; 64 * KIB], 0).expect("memory");
-    bed.engine.open(Path::new("f"), None).expect("it is there")
+    bed.engine.io.open(Path::new("f"), None).expect("it is there")
 }
 
 /// The same, all of it fetched.
 fn fetched(bed: &Bed) -> Arc<File> {
     let file = stored(bed);
-    bed.engine.read(&file, 0, &mut [0; 64 * KIB]).expect("memory");
+    bed.engine.io.read(&file, 0, &mut [0; 64 * KIB]).expect("memory");
     file
 }
 
 fn write(engine: &Arc<Engine>, file: &Arc<File>, at_kib: usize, kib: usize, value: u8) {
-    engine.write(file, (at_kib * KIB) as u64, &vec![value; kib * KIB]).expect("room");
+    engine.io.write(file, (at_kib * KIB) as u64, &vec![value; kib * KIB]).expect("room");
 }
 
 /// 64 KiB of A but for these: where they begin and end in KiB, and what is there.
@@ -373,7 +373,7 @@ fn sync_with(
             act(&engine, &again);
         }
     });
-    bed.engine.sync(file).expect("a tier that works");
+    bed.engine.io.sync(file).expect("a tier that works");
 }
 
 /// What is fetched while a sync is on is not what the sync makes durable.
@@ -384,9 +384,9 @@ fn a_cut_does_not_flush_holes_that_were_filled_beside_a_sync() {
     let file = stored(&bed);
     write(&bed.engine, &file, 0, 4, b'B');
     sync_with(&bed, &file, |engine, file| {
-        engine.read(file, 0, &mut [0; 64 * KIB]).expect("memory");
+        engine.io.read(file, 0, &mut [0; 64 * KIB]).expect("memory");
     });
-    assert_eq!(bed.engine.status().used_bytes, 64 * KIB as u64, "all of it is there");
+    assert_eq!(bed.engine.ops.status().used_bytes, 64 * KIB as u64, "all of it is there");
     let expected = a_with(&[(0, 4, b'B')]);
     let images = bed.cut_the_power(|store| {
         assert!(file_of(store, "f") == expected, "holes were flushed");
@@ -404,12 +404,12 @@ fn a_cut_does_not_bring_back_what_was_there_when_a_sync_began() {
     write(&bed.engine, &file, 0, 4, b'B');
     sync_with(&bed, &file, |engine, file| {
         write(engine, file, 32, 4, b'C');
-        engine.flush_file(file).expect("a store that works");
+        engine.drain.flush_file(file).expect("a store that works");
         // Nothing is dirty: no sync of its own.
-        engine.sync(file).expect("a tier that works");
+        engine.io.sync(file).expect("a tier that works");
         write(engine, file, 4, 4, b'B');
     });
-    bed.engine.sync(&file).expect("a tier that works");
+    bed.engine.io.sync(&file).expect("a tier that works");
     let expected = a_with(&[(0, 8, b'B'), (32, 36, b'C')]);
     bed.cut_the_power(|store| assert!(file_of(store, "f") == expected, "older bytes came back"));
     drop(file);
@@ -425,13 +425,13 @@ fn what_is_beside_a_sync_that_could_not_be_recorded_is_clean() {
         let file = fetched(&bed);
         write(&bed.engine, &file, 0, 4, b'B');
         fail(&bed, n, libc::ENOSPC);
-        assert_eq!(bed.engine.sync(&file).is_err(), fails, "operation {n}");
+        assert_eq!(bed.engine.io.sync(&file).is_err(), fails, "operation {n}");
         assert_eq!(bed.media.faults_given(), 1);
         bed.media.set_fault(None);
-        bed.engine.sync(&file).expect("a tier that works again");
+        bed.engine.io.sync(&file).expect("a tier that works again");
         // Had that failed record kept it, this would be on none.
         write(&bed.engine, &file, 32, 4, b'C');
-        bed.engine.sync(&file).expect("a tier that works again");
+        bed.engine.io.sync(&file).expect("a tier that works again");
         let expected = a_with(&[(0, 4, b'B'), (32, 36, b'C')]);
         bed.cut_the_power(|store| assert!(file_of(store, "f") == expected, "a byte is lost"));
     }
@@ -444,23 +444,23 @@ fn after_a_cut_ours_is_only_what_was_written_here() {
     let bed = Bed::new();
     let file = fetched(&bed);
     write(&bed.engine, &file, 8, 4, b'K');
-    bed.engine.sync(&file).expect("a tier that works");
-    bed.engine.flush_file(&file).expect("a store that works");
+    bed.engine.io.sync(&file).expect("a tier that works");
+    bed.engine.drain.flush_file(&file).expect("a store that works");
     let theirs = bed.store.open(Path::new("f"), Access::ReadWrite).expect("it is there");
     theirs.write_at(&[b'T'; 32 * KIB], 8 * KIB as u64).expect("memory");
     write(&bed.engine, &file, 0, 4, b'B');
-    let again = bed.engine.open(Path::new("f"), None).expect("it is there");
-    assert_eq!(bed.engine.status().conflicted_files, 1);
-    bed.engine.sync(&file).expect("a tier that works");
+    let again = bed.engine.io.open(Path::new("f"), None).expect("it is there");
+    assert_eq!(bed.engine.ops.status().conflicted_files, 1);
+    bed.engine.io.sync(&file).expect("a tier that works");
     let expected = a_with(&[(0, 4, b'B'), (8, 40, b'T')]);
     let (disk, tree) = (bed.media.snapshot(), bed.store.snapshot());
-    bed.engine.close(&again);
-    bed.engine.close(&file);
+    bed.engine.io.close(&again);
+    bed.engine.io.close(&file);
     abandon(bed.engine);
     for image in disk.crash_images(&mut Rng::new(7), 40) {
         let store = MemStore::on(tree.clone());
         let engine = open(&CrashMedia::on(image), &store, "after the cut");
-        engine.resolve(Path::new("f"), Keep::Ours).expect("it is in conflict");
+        engine.ops.resolve(Path::new("f"), Keep::Ours).expect("it is in conflict");
         abandon(engine);
         assert!(file_of(&store, "f") == expected, "bytes that nobody wrote went over theirs");
     }
@@ -477,7 +477,7 @@ fn a_cut_does_not_shorten_a_file_that_grew_beside_a_sync() {
     sync_with(&bed, &file, move |engine, file| {
         write(engine, file, 64, 64, b'C');
         media.set_fault(Some(Fault { n: 1, count: 1, errno: libc::EIO }));
-        engine.flush_file(file).expect("a store that works");
+        engine.drain.flush_file(file).expect("a store that works");
         media.set_fault(None);
         write(engine, file, 0, 4, b'B');
     });
@@ -492,7 +492,7 @@ fn a_cut_does_not_shorten_a_file_that_grew_beside_a_sync() {
 fn a_cut_does_not_bring_back_what_was_truncated() {
     let bed = Bed::new();
     let file = fetched(&bed);
-    bed.engine.set_len(&file, 0).expect("room");
+    bed.engine.io.set_len(&file, 0).expect("room");
     write(&bed.engine, &file, 0, 4, b'B');
     sync_with(&bed, &file, |engine, file| write(engine, file, 4, 28, b'C'));
     bed.cut_the_power(|store| {

@@ -53,20 +53,23 @@ impl Bed {
 
     fn prepare(&self, way: Way) {
         if matches!(way, Way::ReplaceByCached) {
-            let file = self.engine.open(Path::new("new"), None).expect("it is there");
-            self.engine.read(&file, 0, &mut [0; 4096]).expect("memory");
-            self.engine.close(&file);
+            let file = self.engine.io.open(Path::new("new"), None).expect("it is there");
+            self.engine.io.read(&file, 0, &mut [0; 4096]).expect("memory");
+            self.engine.io.close(&file);
         }
     }
 
     fn engine_takes_name(engine: &Arc<Engine>, way: Way, attr: &Attr) {
         let (old, new) = (Path::new("old"), Path::new("new"));
         match way {
-            Way::Unlink => engine.unlink(named(old, attr)).expect("memory"),
+            Way::Unlink => engine.verbs.unlink(named(old, attr)).expect("memory"),
             Way::Replace | Way::ReplaceByCached => {
-                let from = engine.stat(new).expect("it is there");
+                let from = engine.verbs.stat(new).expect("it is there");
                 let over = Some(named(old, attr));
-                engine.rename(named(new, &from), old, over, RenameMode::Replace).expect("memory");
+                engine
+                    .verbs
+                    .rename(named(new, &from), old, over, RenameMode::Replace)
+                    .expect("memory");
             }
         }
     }
@@ -89,7 +92,7 @@ impl Bed {
         self.hook.set(move |call| {
             let taken = matches!(call.verb, Verb::Unlink | Verb::Rename);
             if taken && out.lock().unwrap().is_none() {
-                *out.lock().unwrap() = Some(engine.open(Path::new("old"), None));
+                *out.lock().unwrap() = Some(engine.io.open(Path::new("old"), None));
             }
         });
         act(&self.engine);
@@ -99,13 +102,13 @@ impl Bed {
 
     fn rename_old(engine: &Arc<Engine>, attr: &Attr) {
         let (from, to) = (Path::new("old"), Path::new("moved"));
-        engine.rename(named(from, attr), to, None, RenameMode::Replace).expect("memory");
+        engine.verbs.rename(named(from, attr), to, None, RenameMode::Replace).expect("memory");
     }
 
     fn flushes_all(&self) {
-        let report = self.engine.flush(&[], &Progress::default());
+        let report = self.engine.drain.flush(&[], &Progress::default());
         assert!(report.failures.is_empty(), "{report:?}");
-        assert_eq!(self.engine.status().dirty_files, 0);
+        assert_eq!(self.engine.ops.status().dirty_files, 0);
     }
 
     fn starts_with_mine(&self, name: &str) {
@@ -117,7 +120,7 @@ impl Bed {
 
     fn assert_reads_old(&self, file: &Arc<File>) {
         let mut bytes = vec![0; LEN];
-        let read = self.engine.read(file, 0, &mut bytes).expect("it is open");
+        let read = self.engine.io.read(file, 0, &mut bytes).expect("it is open");
         assert_eq!(read, LEN);
         assert!(bytes.iter().all(|byte| *byte == b'o'), "another file's bytes");
     }
@@ -132,8 +135,8 @@ fn a_file_opened_just_before_its_name_goes_is_readable() {
         let file =
             bed.opened_in_the_middle_of(|engine| Bed::engine_takes_name(engine, way, &bed.attr));
         bed.assert_reads_old(&file);
-        bed.engine.write(&file, 0, b"mine").expect("room");
-        bed.engine.close(&file);
+        bed.engine.io.write(&file, 0, b"mine").expect("room");
+        bed.engine.io.close(&file);
         bed.flushes_all();
         abandon(bed.engine);
     }
@@ -150,22 +153,26 @@ fn a_file_whose_name_goes_while_it_is_opened_is_opened_by_what_holds_it() {
         let pin = bed.store.pin(Path::new("old")).expect("memory").expect("memory can");
         let attr = bed.attr;
         bed.after_the_next_look(move |engine| Bed::engine_takes_name(engine, way, &attr));
-        let error = match bed.engine.open(Path::new("old"), None) {
+        let error = match bed.engine.io.open(Path::new("old"), None) {
             Ok(file) => panic!("opened without its bytes within reach: {:?}", file.key),
             Err(error) => error,
         };
         assert!(error.is(libc::ESTALE), "{error}");
-        assert!(bed.engine.open_unlinked(bed.attr.key, None).is_none(), "nothing of it is cached");
-        let open = || bed.engine.open_unlinked(bed.attr.key, Some(&*pin)).expect("it is held");
+        assert!(
+            bed.engine.files.open_unlinked(bed.attr.key, None).is_none(),
+            "nothing of it is cached"
+        );
+        let open =
+            || bed.engine.files.open_unlinked(bed.attr.key, Some(&*pin)).expect("it is held");
         let (file, again) = (open(), open());
         assert!(Arc::ptr_eq(&file, &again), "two of one file");
         bed.assert_reads_old(&file);
-        bed.engine.write(&file, 0, b"mine").expect("room");
+        bed.engine.io.write(&file, 0, b"mine").expect("room");
         let mut bytes = [0; 4];
-        bed.engine.read(&again, 0, &mut bytes).expect("it is open");
+        bed.engine.io.read(&again, 0, &mut bytes).expect("it is open");
         assert_eq!(&bytes, b"mine");
-        bed.engine.close(&file);
-        bed.engine.close(&again);
+        bed.engine.io.close(&file);
+        bed.engine.io.close(&again);
         abandon(bed.engine);
     }
 }
@@ -176,11 +183,11 @@ fn a_file_renamed_while_it_is_opened_is_opened_readable_or_not_at_all() {
     let bed = Bed::new(WritePolicy::WriteBack);
     let attr = bed.attr;
     bed.after_the_next_look(move |engine| Bed::rename_old(engine, &attr));
-    let error = bed.engine.open(Path::new("old"), None).err().expect("it has another name");
+    let error = bed.engine.io.open(Path::new("old"), None).err().expect("it has another name");
     assert!(error.is(libc::ESTALE), "{error}");
-    let file = bed.engine.open(Path::new("moved"), None).expect("it is there");
+    let file = bed.engine.io.open(Path::new("moved"), None).expect("it is there");
     bed.assert_reads_old(&file);
-    bed.engine.close(&file);
+    bed.engine.io.close(&file);
     abandon(bed.engine);
 }
 
@@ -189,12 +196,12 @@ fn a_file_renamed_while_it_is_opened_is_opened_readable_or_not_at_all() {
 fn what_holds_a_file_opens_none_that_still_has_a_name() {
     let bed = Bed::new(WritePolicy::WriteBack);
     let pin = bed.store.pin(Path::new("old")).expect("memory").expect("memory can");
-    assert!(bed.engine.open_unlinked(bed.attr.key, Some(&*pin)).is_none());
-    let file = bed.engine.open(Path::new("old"), None).expect("it is there");
+    assert!(bed.engine.files.open_unlinked(bed.attr.key, Some(&*pin)).is_none());
+    let file = bed.engine.io.open(Path::new("old"), None).expect("it is there");
     bed.assert_reads_old(&file);
-    bed.engine.write(&file, 0, b"mine").expect("room");
-    bed.engine.close(&file);
-    bed.engine.flush_file(&file).expect("memory");
+    bed.engine.io.write(&file, 0, b"mine").expect("room");
+    bed.engine.io.close(&file);
+    bed.engine.drain.flush_file(&file).expect("memory");
     bed.starts_with_mine("old");
     abandon(bed.engine);
 }
@@ -206,14 +213,14 @@ fn an_empty_file_whose_name_goes_while_it_is_opened_is_in_conflict_with_nobody()
     let (_, attr) = bed.store.create(Path::new("lock"), &NEW).expect("memory");
     let pin = bed.store.pin(Path::new("lock")).expect("memory").expect("memory can");
     bed.after_the_next_look(move |engine| {
-        engine.unlink(named(Path::new("lock"), &attr)).expect("memory");
+        engine.verbs.unlink(named(Path::new("lock"), &attr)).expect("memory");
     });
-    let file = match bed.engine.open(Path::new("lock"), None) {
+    let file = match bed.engine.io.open(Path::new("lock"), None) {
         Ok(file) => file,
-        Err(_) => bed.engine.open_unlinked(attr.key, Some(&*pin)).expect("it is held"),
+        Err(_) => bed.engine.files.open_unlinked(attr.key, Some(&*pin)).expect("it is held"),
     };
-    bed.engine.write(&file, 0, b"1234").expect("room");
-    bed.engine.close(&file);
+    bed.engine.io.write(&file, 0, b"1234").expect("room");
+    bed.engine.io.close(&file);
     bed.flushes_all();
     abandon(bed.engine);
 }
@@ -224,19 +231,19 @@ fn an_empty_file_whose_name_goes_while_it_is_opened_is_in_conflict_with_nobody()
 fn who_has_a_file_without_a_name_open_can_open_it_again() {
     let bed = Bed::new(WritePolicy::WriteBack);
     let pin = bed.store.pin(Path::new("old")).expect("memory").expect("memory can");
-    let file = bed.engine.open(Path::new("old"), None).expect("it is there");
+    let file = bed.engine.io.open(Path::new("old"), None).expect("it is there");
     bed.assert_reads_old(&file);
-    bed.engine.write(&file, 0, b"mine").expect("room");
-    bed.engine.unlink(named(Path::new("old"), &bed.attr)).expect("memory");
+    bed.engine.io.write(&file, 0, b"mine").expect("room");
+    bed.engine.verbs.unlink(named(Path::new("old"), &bed.attr)).expect("memory");
     std::thread::sleep(3 * GRACE / 2);
-    let again = bed.engine.open_unlinked(bed.attr.key, Some(&*pin)).expect("it is open");
+    let again = bed.engine.files.open_unlinked(bed.attr.key, Some(&*pin)).expect("it is open");
     let mut bytes = [0; 4];
-    bed.engine.read(&again, 0, &mut bytes).expect("it is open");
+    bed.engine.io.read(&again, 0, &mut bytes).expect("it is open");
     assert_eq!(&bytes, b"mine");
-    bed.engine.close(&file);
-    bed.engine.close(&again);
-    within("nothing of it is left in the tier", || bed.engine.status().used_bytes == 0);
-    let opened = bed.engine.open_unlinked(bed.attr.key, Some(&*pin));
+    bed.engine.io.close(&file);
+    bed.engine.io.close(&again);
+    within("nothing of it is left in the tier", || bed.engine.ops.status().used_bytes == 0);
+    let opened = bed.engine.files.open_unlinked(bed.attr.key, Some(&*pin));
     assert!(opened.is_none(), "the backing file's bytes are older than those that are gone");
     abandon(bed.engine);
 }
@@ -249,14 +256,14 @@ const GRACE: Duration = Duration::from_secs(1);
 fn a_file_opened_just_before_it_changes_places_is_what_it_was() {
     let bed = Bed::new(WritePolicy::WriteBack);
     let (old, new) = (Path::new("old"), Path::new("new"));
-    let from = bed.engine.stat(new).expect("it is there");
+    let from = bed.engine.verbs.stat(new).expect("it is there");
     let over = Some(named(old, &bed.attr));
     let file = bed.opened_in_the_middle_of(|engine| {
-        engine.rename(named(new, &from), old, over, RenameMode::Exchange).expect("memory");
+        engine.verbs.rename(named(new, &from), old, over, RenameMode::Exchange).expect("memory");
     });
     bed.assert_reads_old(&file);
-    bed.engine.write(&file, 0, b"mine").expect("room");
-    bed.engine.close(&file);
+    bed.engine.io.write(&file, 0, b"mine").expect("room");
+    bed.engine.io.close(&file);
     bed.flushes_all();
     bed.starts_with_mine("new");
     abandon(bed.engine);
@@ -268,16 +275,16 @@ fn a_file_opened_just_before_it_changes_places_is_what_it_was() {
 fn a_cached_file_renamed_while_it_is_opened_keeps_its_new_name_alone() {
     for known in [false, true] {
         let bed = Bed::new(WritePolicy::WriteBack);
-        let file = bed.engine.open(Path::new("old"), None).expect("it is there");
+        let file = bed.engine.io.open(Path::new("old"), None).expect("it is there");
         bed.assert_reads_old(&file);
         let attr = bed.attr;
         bed.after_the_next_look(move |engine| Bed::rename_old(engine, &attr));
-        if let Ok(again) = bed.engine.open(Path::new("old"), known.then_some(bed.attr.key)) {
+        if let Ok(again) = bed.engine.io.open(Path::new("old"), known.then_some(bed.attr.key)) {
             bed.assert_reads_old(&again);
-            bed.engine.close(&again);
+            bed.engine.io.close(&again);
         }
-        bed.engine.write(&file, 0, b"mine").expect("room");
-        bed.engine.close(&file);
+        bed.engine.io.write(&file, 0, b"mine").expect("room");
+        bed.engine.io.close(&file);
         bed.flushes_all();
         bed.starts_with_mine("moved");
         abandon(bed.engine);
@@ -293,8 +300,8 @@ fn a_flush_in_the_middle_of_a_rename_finds_no_conflict() {
     let (engine, out) = (bed.engine.clone(), opened.clone());
     bed.hook.set(move |call| {
         if call.verb == Verb::Rename {
-            let file = engine.open(Path::new("old"), None).expect("it is there");
-            engine.write(&file, 0, b"mine").expect("room");
+            let file = engine.io.open(Path::new("old"), None).expect("it is there");
+            engine.io.write(&file, 0, b"mine").expect("room");
             *out.lock().unwrap() = Some(file);
         }
     });
@@ -302,14 +309,14 @@ fn a_flush_in_the_middle_of_a_rename_finds_no_conflict() {
     let did = flushed.clone();
     bed.hook.set_after(move |call| {
         if call.verb == Verb::Rename {
-            engine.flush(&[], &Progress::default());
+            engine.drain.flush(&[], &Progress::default());
             did.store(true, SeqCst);
         }
     });
     Bed::rename_old(&bed.engine, &bed.attr);
     assert!(flushed.load(SeqCst));
-    assert_eq!(bed.engine.status().conflicted_files, 0);
-    bed.engine.close(&opened.lock().unwrap().take().expect("the hook saw it"));
+    assert_eq!(bed.engine.ops.status().conflicted_files, 0);
+    bed.engine.io.close(&opened.lock().unwrap().take().expect("the hook saw it"));
     bed.flushes_all();
     bed.starts_with_mine("moved");
     abandon(bed.engine);
@@ -325,18 +332,21 @@ fn dirty_bytes_outlive_all_the_names_that_are_known() {
     let engine = start(media, Arc::new(store.clone()), "names", Config::default(), patient());
     let engine = engine.expect("new");
     let name = |n: usize| format!("n{n:03}");
-    let (file, attr) = engine.create(Path::new(&name(0)), &NEW).expect("an empty store");
-    engine.write(&file, 0, &[7; LEN]).expect("room");
-    engine.close(&file);
+    let (file, attr) = engine.verbs.create(Path::new(&name(0)), &NEW).expect("an empty store");
+    engine.io.write(&file, 0, &[7; LEN]).expect("room");
+    engine.io.close(&file);
     for n in 1..NAMES {
-        engine.link(named(Path::new(&name(0)), &attr), Path::new(&name(n))).expect("it is there");
+        engine
+            .verbs
+            .link(named(Path::new(&name(0)), &attr), Path::new(&name(n)))
+            .expect("it is there");
     }
     for n in 0..NAMES - 1 {
-        engine.unlink(named(Path::new(&name(n)), &attr)).expect("it is there");
+        engine.verbs.unlink(named(Path::new(&name(n)), &attr)).expect("it is there");
     }
     let left = store.stat(Path::new(&name(NAMES - 1))).expect("its last name");
     assert_eq!((left.key, left.nlink), (attr.key, 1));
-    engine.flush(&[], &Progress::default());
+    engine.drain.flush(&[], &Progress::default());
     let mut bytes = vec![0; LEN + 1];
     let last = store.open(Path::new(&name(NAMES - 1)), Access::Read).expect("its last name");
     assert_eq!(last.read_at(&mut bytes, 0).expect("a sound store"), LEN);

@@ -33,10 +33,10 @@ impl Bed {
 
     /// A file of 64 KiB of `value`, open, and flushed after it was synced.
     pub fn flushed(&self, name: &str, value: u8) -> Arc<File> {
-        let (file, _) = self.engine.create(Path::new(name), &NEW).expect("no such file yet");
-        self.engine.write(&file, 0, &[value; 64 * KIB]).expect("room");
-        self.engine.sync(&file).expect("a tier that works");
-        self.engine.flush_file(&file).expect("a store that works");
+        let (file, _) = self.engine.verbs.create(Path::new(name), &NEW).expect("no such file yet");
+        self.engine.io.write(&file, 0, &[value; 64 * KIB]).expect("room");
+        self.engine.io.sync(&file).expect("a tier that works");
+        self.engine.drain.flush_file(&file).expect("a store that works");
         file
     }
 
@@ -64,7 +64,7 @@ impl Bed {
         for image in images.iter().cloned() {
             let store = MemStore::on(tree.clone());
             let engine = open(&CrashMedia::on(image), &store, "after the cut");
-            let report = engine.flush(&[], &Progress::default());
+            let report = engine.drain.flush(&[], &Progress::default());
             abandon(engine);
             check(&store, &report);
         }
@@ -84,8 +84,8 @@ pub fn file_of(store: &MemStore, name: &str) -> Vec<u8> {
 }
 
 fn write_around(engine: &Engine) {
-    let tunables = Tunables { policy: WritePolicy::WriteAround, ..engine.tunables() };
-    engine.set_tunables(tunables).expect("valid");
+    let tunables = Tunables { policy: WritePolicy::WriteAround, ..engine.files.tunables() };
+    engine.ops.set_tunables(tunables).expect("valid");
 }
 
 // S-3 S-14
@@ -94,8 +94,8 @@ fn a_cut_does_not_flush_old_bytes_over_what_went_around() {
     let bed = Bed::new();
     let file = bed.flushed("f", b'A');
     write_around(&bed.engine);
-    bed.engine.write(&file, 0, &[b'B'; 64 * KIB]).expect("a store that works");
-    bed.engine.sync(&file).expect("a store that works");
+    bed.engine.io.write(&file, 0, &[b'B'; 64 * KIB]).expect("a store that works");
+    bed.engine.io.sync(&file).expect("a store that works");
     assert_eq!(bed.is_on_store("f"), [b'B'; 64 * KIB], "it went around");
     let images = bed.cut_and_flush(|store, report| {
         assert!(file_of(store, "f") == [b'B'; 64 * KIB], "synced bytes were overwritten");
@@ -110,8 +110,8 @@ fn a_cut_does_not_shorten_a_file_that_grew_around() {
     let bed = Bed::new();
     let file = bed.flushed("f", b'A');
     write_around(&bed.engine);
-    bed.engine.write(&file, 64 * KIB as u64, &[b'B'; 64 * KIB]).expect("a store that works");
-    bed.engine.sync(&file).expect("a store that works");
+    bed.engine.io.write(&file, 64 * KIB as u64, &[b'B'; 64 * KIB]).expect("a store that works");
+    bed.engine.io.sync(&file).expect("a store that works");
     bed.cut_the_power(|store| {
         let found = file_of(store, "f");
         assert_eq!(found.len(), 128 * KIB);
@@ -124,11 +124,11 @@ fn a_cut_does_not_shorten_a_file_that_grew_around() {
 fn a_cut_does_not_flush_holes_over_what_somebody_else_wrote() {
     let bed = Bed::new();
     let file = bed.flushed("f", b'A');
-    bed.engine.close(&file);
+    bed.engine.io.close(&file);
     bed.others_write("f", b'T');
-    let file = bed.engine.open(Path::new("f"), None).expect("it is there");
+    let file = bed.engine.io.open(Path::new("f"), None).expect("it is there");
     let mut seen = [0; 64 * KIB];
-    bed.engine.read(&file, 0, &mut seen).expect("a store that works");
+    bed.engine.io.read(&file, 0, &mut seen).expect("a store that works");
     assert_eq!(seen, [b'T'; 64 * KIB]);
     let images = bed.cut_the_power(|store| {
         assert!(file_of(store, "f") == [b'T'; 64 * KIB], "their bytes were overwritten");
@@ -151,10 +151,10 @@ fn evict_during_a_sync(fault: Option<u64>) -> u64 {
     let bed = Bed::new();
     let (theirs, _) = bed.store.create(Path::new("f"), &NEW).expect("an empty store");
     theirs.write_at(&[b'S'; 192 * KIB], 0).expect("memory");
-    let file = bed.engine.open(Path::new("f"), None).expect("it is there");
+    let file = bed.engine.io.open(Path::new("f"), None).expect("it is there");
     let write = |engine: &Arc<Engine>, file: &Arc<File>, value| {
         for at in [0, 128 * KIB as u64] {
-            engine.write(file, at, &[value; 64 * KIB]).expect("room");
+            engine.io.write(file, at, &[value; 64 * KIB]).expect("room");
         }
     };
     write(&bed.engine, &file, b'A');
@@ -164,16 +164,16 @@ fn evict_during_a_sync(fault: Option<u64>) -> u64 {
         if begun.swap(true, Relaxed) {
             return;
         }
-        engine.flush_file(&synced).expect("a store that works");
-        let roomy = engine.tunables();
+        engine.drain.flush_file(&synced).expect("a store that works");
+        let roomy = engine.files.tunables();
         let tiny = Tunables { tier_size: Some(4096), ..roomy.clone() };
         media.set_fault(fault.map(|n| media::Fault { n, count: 1, errno: libc::EIO }));
-        engine.set_tunables(tiny).expect("valid");
+        engine.ops.set_tunables(tiny).expect("valid");
         media.set_fault(None);
-        engine.set_tunables(roomy).expect("valid");
+        engine.ops.set_tunables(roomy).expect("valid");
         write(&engine, &synced, b'B');
     });
-    let synced = bed.engine.sync(&file);
+    let synced = bed.engine.io.sync(&file);
     assert!(fault.is_some() || synced.is_ok(), "{synced:?}");
     let evicted = counter(&bed.engine, "evicted_bytes");
     bed.cut_the_power(|store| {
@@ -194,16 +194,19 @@ fn evict_during_a_sync(fault: Option<u64>) -> u64 {
 fn a_file_that_lost_its_last_known_name_is_flushed_through_its_descriptor() {
     let bed = Bed::new();
     let file = bed.flushed("f", b'A');
-    bed.engine.close(&file);
+    bed.engine.io.close(&file);
     bed.store.link(Path::new("f"), Path::new("g")).expect("memory");
-    let attr = bed.engine.stat(Path::new("f")).expect("it is there");
-    let file = bed.engine.open(Path::new("f"), None).expect("it is there");
-    bed.engine.unlink(crate::start::named(Path::new("f"), &attr)).expect("a store that works");
-    bed.engine.write(&file, 0, &[b'X'; 64 * KIB]).expect("room");
-    bed.engine.closing(&file, &Lane::default()).expect("a store that works");
-    bed.engine.close(&file);
+    let attr = bed.engine.verbs.stat(Path::new("f")).expect("it is there");
+    let file = bed.engine.io.open(Path::new("f"), None).expect("it is there");
+    bed.engine
+        .verbs
+        .unlink(crate::start::named(Path::new("f"), &attr))
+        .expect("a store that works");
+    bed.engine.io.write(&file, 0, &[b'X'; 64 * KIB]).expect("room");
+    bed.engine.io.closing(&file, &Lane::default()).expect("a store that works");
+    bed.engine.io.close(&file);
     assert!(bed.is_on_store("g") == [b'X'; 64 * KIB], "nobody could find it again");
-    assert_eq!(bed.engine.status().dirty_files, 0);
+    assert_eq!(bed.engine.ops.status().dirty_files, 0);
     abandon(bed.engine);
 }
 
@@ -211,17 +214,17 @@ fn a_file_that_lost_its_last_known_name_is_flushed_through_its_descriptor() {
 #[test]
 fn a_flush_of_a_file_that_is_mostly_hole_flushes_all_of_it() {
     let bed = Bed::new();
-    let (file, _) = bed.engine.create(Path::new("f"), &NEW).expect("no such file yet");
+    let (file, _) = bed.engine.verbs.create(Path::new("f"), &NEW).expect("no such file yet");
     let at = 590 << 20;
-    bed.engine.set_len(&file, 600 << 20).expect("room");
-    bed.engine.write(&file, at, &[7; 4 * KIB]).expect("room");
-    bed.engine.flush_file(&file).expect("a store that works");
-    assert_eq!(bed.engine.status().dirty_files, 0);
+    bed.engine.io.set_len(&file, 600 << 20).expect("room");
+    bed.engine.io.write(&file, at, &[7; 4 * KIB]).expect("room");
+    bed.engine.drain.flush_file(&file).expect("a store that works");
+    assert_eq!(bed.engine.ops.status().dirty_files, 0);
     let mut found = [0; 4 * KIB];
     let backing = bed.store.open(Path::new("f"), Access::Read).expect("it is there");
     backing.read_at(&mut found, at).expect("memory");
     assert_eq!(found, [7; 4 * KIB]);
-    bed.engine.close(&file);
+    bed.engine.io.close(&file);
     abandon(bed.engine);
 }
 
@@ -234,10 +237,10 @@ fn what_goes_around_never_goes_into_another_file() {
     theirs.write_at(&[b'T'; 64 * KIB], 0).expect("memory");
     bed.store.rename(Path::new("theirs"), Path::new("f"), RenameMode::Replace).expect("memory");
     write_around(&bed.engine);
-    let error = bed.engine.write(&file, 0, b"mine").expect_err("its backing file is gone");
+    let error = bed.engine.io.write(&file, 0, b"mine").expect_err("its backing file is gone");
     assert!(error.is(libc::ESTALE), "{error}");
     assert!(bed.is_on_store("f") == [b'T'; 64 * KIB], "it went into another file");
-    bed.engine.close(&file);
+    bed.engine.io.close(&file);
     abandon(bed.engine);
 }
 
@@ -257,24 +260,24 @@ fn a_flush_that_failed_leaves_conflicts_to_be_found() {
             Fault::with_rules(Arc::new(store.clone()), FaultRules::default()).expect("no rules");
         let engine = start(Arc::new(media), faulty, BOOT, Config::default(), patient());
         let engine = engine.expect("a new tier");
-        let (file, _) = engine.create(Path::new("f"), &NEW).expect("no such file yet");
-        engine.write(&file, 0, &[b'A'; 64 * KIB]).expect("room");
+        let (file, _) = engine.verbs.create(Path::new("f"), &NEW).expect("no such file yet");
+        engine.io.write(&file, 0, &[b'A'; 64 * KIB]).expect("room");
         faults.set_rules(failing(op, 0)).expect("sound rules");
-        engine.flush_file(&file).expect_err("the store is full");
+        engine.drain.flush_file(&file).expect_err("the store is full");
         faults.clear();
         // Undisturbed it is flushed as if nothing had been.
-        engine.flush_file(&file).expect("a store that works");
-        assert_eq!(engine.status().dirty_files, 0, "{op}");
-        engine.write(&file, 0, &[b'B'; 64 * KIB]).expect("room");
+        engine.drain.flush_file(&file).expect("a store that works");
+        assert_eq!(engine.ops.status().dirty_files, 0, "{op}");
+        engine.io.write(&file, 0, &[b'B'; 64 * KIB]).expect("room");
         faults.set_rules(failing(op, 0)).expect("sound rules");
-        engine.flush_file(&file).expect_err("the store is full");
+        engine.drain.flush_file(&file).expect_err("the store is full");
         faults.clear();
         let theirs = store.open(Path::new("f"), Access::ReadWrite).expect("it is there");
         theirs.write_at(&[b'T'; 64 * KIB], 0).expect("memory");
-        let error = engine.flush_file(&file).expect_err("somebody else wrote to it");
+        let error = engine.drain.flush_file(&file).expect_err("somebody else wrote to it");
         assert_eq!(error.kind(), Kind::Conflict, "{op}: {error}");
         assert!(file_of(&store, "f") == [b'T'; 64 * KIB], "{op}: their bytes were overwritten");
-        engine.close(&file);
+        engine.io.close(&file);
         abandon(engine);
     }
 }
@@ -283,10 +286,10 @@ fn a_flush_that_failed_leaves_conflicts_to_be_found() {
 #[test]
 fn a_shutdown_beside_a_writer_past_us_is_not_clean() {
     let bed = Bed::new();
-    let (file, _) = bed.engine.create(Path::new("f"), &NEW).expect("no such file yet");
-    let shadow = bed.engine.begin_unseen(&file, false).expect("room").expect("a new file");
+    let (file, _) = bed.engine.verbs.create(Path::new("f"), &NEW).expect("no such file yet");
+    let shadow = bed.engine.passed.begin_unseen(&file, false).expect("room").expect("a new file");
     shadow.write_at(&[b'A'; 64 * KIB], 0).expect("memory");
-    bed.engine.shutdown(KeepDirty::Yes, &Progress::default(), None);
+    bed.engine.ops.shutdown(KeepDirty::Yes, &Progress::default(), None);
     for part in 1..4 {
         shadow.write_at(&[b'B'; 64 * KIB], (part * 64 * KIB) as u64).expect("memory");
     }

@@ -102,10 +102,10 @@ impl Model {
                 self.tunables.bypass_reads = [0, 10_000][self.rng.below(2) as usize];
                 self.tunables.eviction =
                     [Eviction::S3Fifo, Eviction::Fifo][self.rng.below(2) as usize];
-                self.engine().set_tunables(self.tunables.clone())
+                self.engine().ops.set_tunables(self.tunables.clone())
             }
             3 if self.held.len() < 3 && self.names.contains_key(path) => {
-                self.held.push(self.engine().open(path, None)?);
+                self.held.push(self.engine().io.open(path, None)?);
                 Ok(())
             }
             4 => self.let_go(),
@@ -116,18 +116,18 @@ impl Model {
 
     fn detach_or_attach(&mut self) -> Result<()> {
         let keep = [KeepDirty::Yes, KeepDirty::No][self.rng.below(2) as usize];
-        if self.engine().attachment() != Attachment::Attached {
-            self.engine().attach();
+        if self.engine().files.attachment() != Attachment::Attached {
+            self.engine().ops.attach();
             return Ok(());
         }
         // A file that was removed and is still open would be waited for.
         self.let_go()?;
-        self.report(|engine| engine.detach(keep, &Progress::default()))
+        self.report(|engine| engine.ops.detach(keep, &Progress::default()))
     }
 
     fn let_go(&mut self) -> Result<()> {
         let held = std::mem::take(&mut self.held);
-        held.iter().for_each(|file| self.engine().close(file));
+        held.iter().for_each(|file| self.engine().io.close(file));
         Ok(())
     }
 
@@ -147,8 +147,8 @@ impl Model {
                 Some(id) => self.step(&path, id),
             };
             done.unwrap_or_else(|e| panic!("step {step} on {}: {e}", path.display()));
-            if self.engine().attachment() == Attachment::Detached {
-                assert_eq!(self.engine().status().used_bytes, 0, "step {step}: detached");
+            if self.engine().files.attachment() == Attachment::Detached {
+                assert_eq!(self.engine().ops.status().used_bytes, 0, "step {step}: detached");
             }
         }
         self.finish();
@@ -160,18 +160,18 @@ impl Model {
             12..=22 => self.read(path, id),
             23..=24 => self.resize(path, id),
             25..=26 => self.allocate(path, id),
-            27 => self.with(path, |engine, file| engine.sync(file)),
+            27 => self.with(path, |engine, file| engine.io.sync(file)),
             28 => self.write_unseen(path, id),
             29 => self.write_into_unseen(path, id),
             30 => self.rename(path, id),
             31 => self.unlink(path),
             32 => self.link(path, id),
-            33 => self.report(|engine| engine.flush(&[], &Progress::default())),
-            34..=35 => self.report(|engine| engine.evict(&[], &Progress::default())),
-            36 => self.report(|engine| engine.flush(&[path.into()], &Progress::default())),
+            33 => self.report(|engine| engine.drain.flush(&[], &Progress::default())),
+            34..=35 => self.report(|engine| engine.ops.evict(&[], &Progress::default())),
+            36 => self.report(|engine| engine.drain.flush(&[path.into()], &Progress::default())),
             37 => {
                 // A tier that is too small for all says so.
-                self.engine().prefetch(&[path.into()], &Progress::default());
+                self.engine().ops.prefetch(&[path.into()], &Progress::default());
                 Ok(())
             }
             38 if self.rng.below(4) == 0 => self.reopen(),
@@ -184,15 +184,15 @@ impl Model {
         path: &Path,
         act: impl FnOnce(&Arc<Engine>, &Arc<forebay_engine::File>) -> Result<T>,
     ) -> Result<T> {
-        let file = self.engine().open(path, None)?;
+        let file = self.engine().io.open(path, None)?;
         let done = act(self.engine(), &file);
-        self.engine().close(&file);
+        self.engine().io.close(&file);
         done
     }
 
     fn create(&mut self, path: &Path) -> Result<()> {
-        let (file, _) = self.engine().create(path, &NEW)?;
-        self.engine().close(&file);
+        let (file, _) = self.engine().verbs.create(path, &NEW)?;
+        self.engine().io.close(&file);
         self.names.insert(path.into(), self.files.len());
         self.files.push(Vec::new());
         Ok(())
@@ -207,7 +207,7 @@ impl Model {
     fn write(&mut self, path: &Path, id: usize) -> Result<()> {
         let data = self.bytes();
         let at = self.rng.below(self.size_max - data.len() as u64);
-        self.with(path, |engine, file| engine.write(file, at, &data))?;
+        self.with(path, |engine, file| engine.io.write(file, at, &data))?;
         patch(&mut self.files[id], at, &data);
         Ok(())
     }
@@ -215,7 +215,7 @@ impl Model {
     fn read(&mut self, path: &Path, id: usize) -> Result<()> {
         let at = self.rng.below(self.size_max);
         let mut buf = vec![0xEE; 1 + self.rng.below(100_000) as usize];
-        let n = self.with(path, |engine, file| engine.read(file, at, &mut buf))?;
+        let n = self.with(path, |engine, file| engine.io.read(file, at, &mut buf))?;
         let want = &self.files[id];
         let at = (at as usize).min(want.len());
         let want = &want[at..(at + buf.len()).min(want.len())];
@@ -225,7 +225,7 @@ impl Model {
 
     fn resize(&mut self, path: &Path, id: usize) -> Result<()> {
         let size = self.rng.below(self.size_max) * self.rng.below(3).min(1);
-        self.with(path, |engine, file| engine.set_len(file, size))?;
+        self.with(path, |engine, file| engine.io.set_len(file, size))?;
         self.files[id].resize(size as usize, 0);
         Ok(())
     }
@@ -234,7 +234,7 @@ impl Model {
         let how = [Allocate::Extend, Allocate::KeepSize, Allocate::Zero];
         let how = how[self.rng.below(3) as usize];
         let (at, len) = (self.rng.below(self.size_max / 2), 1 + self.rng.below(self.size_max / 2));
-        self.with(path, |engine, file| engine.allocate(file, how, at, len))?;
+        self.with(path, |engine, file| engine.io.allocate(file, how, at, len))?;
         let bytes = &mut self.files[id];
         let end = (at + len) as usize;
         match how {
@@ -253,16 +253,16 @@ impl Model {
         let data = self.bytes();
         let fixed = self.policies == Policies::Fixed;
         self.with(path, |engine, file| {
-            engine.set_len(file, 0)?;
-            let Some(shadow) = engine.begin_unseen(file, false)? else {
+            engine.io.set_len(file, 0)?;
+            let Some(shadow) = engine.passed.begin_unseen(file, false)? else {
                 assert!(!fixed, "an empty file is complete");
-                return engine.write(file, 0, &data);
+                return engine.io.write(file, 0, &data);
             };
             shadow.write_at(&data, 0).expect("room");
             let mut half = vec![0; data.len() / 2];
-            let n = engine.read(file, 0, &mut half)?;
+            let n = engine.io.read(file, 0, &mut half)?;
             assert_same(path, &half[..n], &data[..data.len() / 2]);
-            engine.end_unseen(file)
+            engine.passed.end_unseen(file)
         })?;
         self.files[id] = data;
         Ok(())
@@ -275,12 +275,12 @@ impl Model {
         let at = self.rng.below(self.files[id].len() as u64 + 1);
         let want = self.files[id].clone();
         let begun = self.with(path, |engine, file| {
-            let Some(shadow) = engine.begin_unseen(file, false)? else { return Ok(false) };
+            let Some(shadow) = engine.passed.begin_unseen(file, false)? else { return Ok(false) };
             let mut got = vec![0xEE; want.len()];
             assert_eq!(shadow.read_at(&mut got, 0).expect("memory"), want.len());
             assert_same(path, &got, &want);
             shadow.write_at(&data, at).expect("room");
-            engine.end_unseen(file).map(|()| true)
+            engine.passed.end_unseen(file).map(|()| true)
         })?;
         *self.work.entry(if begun { "unseen" } else { "unseen refused" }).or_default() += 1;
         if begun {
@@ -294,17 +294,17 @@ impl Model {
         if self.names.get(&to) == Some(&id) {
             return Ok(()); // Two names of one file: rename does nothing.
         }
-        let (from, over) = (self.engine().stat(path)?, self.engine().stat(&to).ok());
+        let (from, over) = (self.engine().verbs.stat(path)?, self.engine().verbs.stat(&to).ok());
         let over = over.as_ref().map(|attr| named(&to, attr));
-        self.engine().rename(named(path, &from), &to, over, RenameMode::Replace)?;
+        self.engine().verbs.rename(named(path, &from), &to, over, RenameMode::Replace)?;
         self.names.remove(path);
         self.names.insert(to, id);
         Ok(())
     }
 
     fn unlink(&mut self, path: &Path) -> Result<()> {
-        let attr = self.engine().stat(path)?;
-        self.engine().unlink(named(path, &attr))?;
+        let attr = self.engine().verbs.stat(path)?;
+        self.engine().verbs.unlink(named(path, &attr))?;
         self.names.remove(path);
         Ok(())
     }
@@ -314,14 +314,14 @@ impl Model {
         if self.names.contains_key(&to) {
             return Ok(());
         }
-        let attr = self.engine().stat(path)?;
-        self.engine().link(named(path, &attr), &to)?;
+        let attr = self.engine().verbs.stat(path)?;
+        self.engine().verbs.link(named(path, &attr), &to)?;
         self.names.insert(to, id);
         Ok(())
     }
 
     fn stat(&self, path: &Path, id: usize) -> Result<()> {
-        let size = self.engine().stat(path)?.size;
+        let size = self.engine().verbs.stat(path)?.size;
         assert_eq!(size, self.files[id].len() as u64, "{}", path.display());
         Ok(())
     }
@@ -354,8 +354,8 @@ impl Model {
     fn reopen(&mut self) -> Result<()> {
         self.note_work();
         self.let_go()?;
-        let attachment = self.engine().attachment();
-        self.engine().shutdown(KeepDirty::Yes, &Progress::default(), None);
+        let attachment = self.engine().files.attachment();
+        self.engine().ops.shutdown(KeepDirty::Yes, &Progress::default(), None);
         let gone = Arc::downgrade(&self.engine.take().expect("always one"));
         // The store of the index writes when it is dropped; read-ahead may hold on to it.
         within("the engine ends", || gone.strong_count() == 0);
@@ -373,7 +373,8 @@ impl Model {
             let bytes = read_all(self.engine(), path).expect("it exists");
             assert_same(path, &bytes, &self.files[*id]);
         }
-        self.report(|engine| engine.flush(&[], &Progress::default())).expect("checked inside");
+        self.report(|engine| engine.drain.flush(&[], &Progress::default()))
+            .expect("checked inside");
         for (path, id) in &self.names {
             let file = self.store.open(path, forebay_backing::Access::Read).expect("it exists");
             let mut bytes = vec![0; file.stat().expect("open").size as usize];

@@ -49,24 +49,24 @@ impl Bed {
     }
 
     fn attr(&self, path: &str) -> Attr {
-        self.engine.stat(Path::new(path)).expect("it is there")
+        self.engine.verbs.stat(Path::new(path)).expect("it is there")
     }
 
     fn create(&self, path: &str) {
-        let (file, _) = self.engine.create(Path::new(path), &NEW).expect("no such name yet");
-        self.engine.close(&file);
+        let (file, _) = self.engine.verbs.create(Path::new(path), &NEW).expect("no such name yet");
+        self.engine.io.close(&file);
     }
 
     fn write(&self, path: &str, value: u8) {
-        let file = self.engine.open(Path::new(path), None).expect("it is there");
-        self.engine.write(&file, 0, &[value; LEN]).expect("room");
-        self.engine.close(&file);
+        let file = self.engine.io.open(Path::new(path), None).expect("it is there");
+        self.engine.io.write(&file, 0, &[value; LEN]).expect("room");
+        self.engine.io.close(&file);
     }
 
     fn sync(&self, path: &str) {
-        let file = self.engine.open(Path::new(path), None).expect("it is there");
-        self.engine.sync(&file).expect("a sound tier");
-        self.engine.close(&file);
+        let file = self.engine.io.open(Path::new(path), None).expect("it is there");
+        self.engine.io.sync(&file).expect("a sound tier");
+        self.engine.io.close(&file);
     }
 
     /// A new file that is written and synced.
@@ -78,21 +78,21 @@ impl Bed {
 
     fn link(&self, from: &str, to: &str) {
         let attr = self.attr(from);
-        self.engine.link(named(Path::new(from), &attr), Path::new(to)).expect("it is free");
+        self.engine.verbs.link(named(Path::new(from), &attr), Path::new(to)).expect("it is free");
     }
 
     fn unlink(&self, path: &str) {
         let attr = self.attr(path);
-        self.engine.unlink(named(Path::new(path), &attr)).expect("it is there");
+        self.engine.verbs.unlink(named(Path::new(path), &attr)).expect("it is there");
     }
 
     fn rename(&self, from: &str, to: &str, mode: RenameMode) {
         let is_dir = |attr: &Attr| attr.kind == forebay_backing::FileKind::Dir;
         let (attr, to) = (self.attr(from), Path::new(to));
-        let over = self.engine.stat(to).ok();
+        let over = self.engine.verbs.stat(to).ok();
         let over = over.as_ref().map(|o| Named { path: to, key: o.key, is_dir: is_dir(o) });
         let from = Named { path: Path::new(from), key: attr.key, is_dir: is_dir(&attr) };
-        self.engine.rename(from, to, over, mode).expect("both are there");
+        self.engine.verbs.rename(from, to, over, mode).expect("both are there");
     }
 
     fn replace(&self, from: &str, to: &str) {
@@ -100,7 +100,7 @@ impl Bed {
     }
 
     fn flush(&self) {
-        let report = self.engine.flush(&[], &Progress::default());
+        let report = self.engine.drain.flush(&[], &Progress::default());
         assert!(report.failures.is_empty(), "{report:?}");
     }
 
@@ -170,7 +170,7 @@ fn recovered(disk: Disk, tree: Tree, boot: &str) -> Names {
         (path, value)
     };
     let seen: Names = files().into_keys().map(read).collect();
-    let report = engine.flush(&[], &Progress::default());
+    let report = engine.drain.flush(&[], &Progress::default());
     let problems = &engine.recovery().problems;
     assert!(report.failures.is_empty() && problems.is_empty(), "{report:?} {problems:?} {seen:?}");
     let there: Names =
@@ -244,7 +244,7 @@ fn a_rollback_journal_that_was_removed_undoes_no_commit() {
         bed.write("db", value);
         bed.sync("db");
         bed.unlink("db-journal");
-        bed.engine.sync_dir(Path::new("")).expect("a sound store");
+        bed.engine.verbs.sync_dir(Path::new("")).expect("a sound store");
         bed.now().assert_all(&[("db", value)]);
     }
     // The directory is synced, and then the store forgets nothing; here the tier's journal has it.
@@ -285,7 +285,7 @@ fn a_name_that_was_replaced_twice_is_the_last() {
             // Flushed, and known no more.
             bed.write("tmp", value);
             bed.flush();
-            bed.engine.evict(&[], &Progress::default());
+            bed.engine.ops.evict(&[], &Progress::default());
         }
         bed.replace("tmp", "f");
         bed.put("tmp", b'N');

@@ -107,7 +107,7 @@ impl Workload {
             thread.join().expect("the flusher does not panic");
         }
         self.media.set_hook(None);
-        self.held.drain(..).for_each(|file| self.engine.close(&file));
+        self.held.drain(..).for_each(|file| self.engine.io.close(&file));
         let moments = std::mem::take(&mut *moments.lock().expect("no panic inside"));
         failed.map_or(Ok(moments), Err)
     }
@@ -139,7 +139,7 @@ impl Workload {
         let engine = self.engine.clone();
         std::thread::spawn(move || {
             while !stop.load(Relaxed) {
-                engine.flush(&[], &Progress::default());
+                engine.drain.flush(&[], &Progress::default());
                 std::thread::sleep(Duration::from_micros(500));
             }
         })
@@ -171,16 +171,16 @@ impl Workload {
             let id = j.new_file();
             j.rename_begins(|names| _ = names.insert(path.into(), id));
         });
-        let (file, _) = self.engine.create(path, &NEW)?;
-        self.engine.close(&file);
+        let (file, _) = self.engine.verbs.create(path, &NEW)?;
+        self.engine.io.close(&file);
         self.journal(Journal::rename_ends);
         self.write(path)
     }
 
     fn open<T>(&self, path: &Path, act: impl FnOnce(&Arc<File>) -> Result<T>) -> Result<T> {
-        let file = self.engine.open(path, None)?;
+        let file = self.engine.io.open(path, None)?;
         let done = act(&file);
-        self.engine.close(&file);
+        self.engine.io.close(&file);
         done
     }
 
@@ -203,7 +203,7 @@ impl Workload {
         let (at, bytes) = self.stretch(id);
         let value = Value::Written(self.generation);
         self.journal(|j| j.write_begins(id, at, at + bytes.len() / SECTOR, value));
-        self.open(path, |file| self.engine.write(file, (at * SECTOR) as u64, &bytes))?;
+        self.open(path, |file| self.engine.io.write(file, (at * SECTOR) as u64, &bytes))?;
         self.journal(|j| j.change_ends(id));
         Ok(())
     }
@@ -212,7 +212,7 @@ impl Workload {
         let id = self.id(path);
         let len = self.rng.below(LEN_MAX / 2) as usize;
         self.journal(|j| j.resize_begins(id, len));
-        self.open(path, |file| self.engine.set_len(file, (len * SECTOR) as u64))?;
+        self.open(path, |file| self.engine.io.set_len(file, (len * SECTOR) as u64))?;
         self.journal(|j| j.change_ends(id));
         if self.rng.below(2) == 0 { self.write(path) } else { Ok(()) }
     }
@@ -227,7 +227,7 @@ impl Workload {
         }
         self.journal(|j| j.write_begins(id, at, end, Value::Zeros));
         let (from, count) = ((at * SECTOR) as u64, ((end - at) * SECTOR) as u64);
-        self.open(path, |file| self.engine.allocate(file, Allocate::Zero, from, count))?;
+        self.open(path, |file| self.engine.io.allocate(file, Allocate::Zero, from, count))?;
         self.journal(|j| j.change_ends(id));
         Ok(())
     }
@@ -235,7 +235,7 @@ impl Workload {
     fn sync(&mut self, path: &Path) -> Result<()> {
         let id = self.id(path);
         let covered = self.journal(|j| j.sync_begins(id));
-        self.open(path, |file| self.engine.sync(file))?;
+        self.open(path, |file| self.engine.io.sync(file))?;
         self.journal(|j| j.sync_ends(id, &covered));
         Ok(())
     }
@@ -245,8 +245,8 @@ impl Workload {
         if to == path {
             return Ok(());
         }
-        let from = self.engine.stat(path)?;
-        let over = self.engine.stat(&to).ok();
+        let from = self.engine.verbs.stat(path)?;
+        let over = self.engine.verbs.stat(&to).ok();
         self.journal(|j| {
             j.rename_begins(|names| {
                 let id = names.remove(path).expect("the step looked");
@@ -254,15 +254,15 @@ impl Workload {
             });
         });
         let over = over.as_ref().map(|attr| named(&to, attr));
-        self.engine.rename(named(path, &from), &to, over, RenameMode::Replace)?;
+        self.engine.verbs.rename(named(path, &from), &to, over, RenameMode::Replace)?;
         self.journal(Journal::rename_ends);
         Ok(())
     }
 
     fn unlink(&mut self, path: &Path) -> Result<()> {
-        let attr = self.engine.stat(path)?;
+        let attr = self.engine.verbs.stat(path)?;
         self.journal(|j| j.rename_begins(|names| _ = names.remove(path)));
-        self.engine.unlink(named(path, &attr))?;
+        self.engine.verbs.unlink(named(path, &attr))?;
         self.journal(Journal::rename_ends);
         Ok(())
     }
@@ -271,10 +271,11 @@ impl Workload {
     fn write_unseen(&mut self, path: &Path) -> Result<()> {
         let id = self.id(path);
         self.journal(|j| j.resize_begins(id, 0));
-        self.open(path, |file| self.engine.set_len(file, 0))?;
+        self.open(path, |file| self.engine.io.set_len(file, 0))?;
         self.journal(|j| j.change_ends(id));
-        let file = self.engine.open(path, None)?;
-        let shadow = self.engine.begin_unseen(&file, false)?.expect("an empty file is complete");
+        let file = self.engine.io.open(path, None)?;
+        let shadow =
+            self.engine.passed.begin_unseen(&file, false)?.expect("an empty file is complete");
         for at in 0..2 + self.rng.below(6) as usize {
             self.generation += 1;
             self.journal(|j| j.write_begins(id, at, at + 1, Value::Written(self.generation)));
@@ -286,19 +287,19 @@ impl Workload {
             }
         }
         drop(shadow);
-        self.engine.end_unseen(&file)?;
-        self.engine.close(&file);
+        self.engine.passed.end_unseen(&file)?;
+        self.engine.io.close(&file);
         Ok(())
     }
 
     fn evict(&mut self) -> std::result::Result<(), String> {
-        self.engine.evict(&[], &Progress::default());
+        self.engine.ops.evict(&[], &Progress::default());
         Ok(())
     }
 
     /// Keeps a file open for the rest of the run.
     fn hold(&mut self, path: &Path) -> Result<()> {
-        let file = self.engine.open(path, None)?;
+        let file = self.engine.io.open(path, None)?;
         self.held.push(file);
         Ok(())
     }
@@ -311,7 +312,7 @@ impl Workload {
             .collect();
         let covered: Vec<_> =
             ids.iter().map(|id| (*id, self.journal(|j| j.sync_begins(*id)))).collect();
-        let report = self.engine.flush(&[], &Progress::default());
+        let report = self.engine.drain.flush(&[], &Progress::default());
         if let Some(failure) = report.failures.first() {
             return Err(format!("flush: {failure:?}"));
         }
@@ -369,7 +370,7 @@ impl Moment {
         done.dropped_bytes += report.dropped_bytes;
         done.kept_bytes += report.dirty_bytes;
         let problems = report.problems.clone();
-        let list = engine.list(Path::new(""));
+        let list = engine.ops.list(Path::new(""));
         abandon(engine);
         let result = result.map_err(|e| format!("{e}; the tier holds {list:?}"));
         result.map_err(|e| if problems.is_empty() { e } else { format!("{e} ({problems:?})") })
@@ -387,7 +388,7 @@ impl Moment {
                 read_all(engine, &path).map_err(|e| format!("reading {}: {e}", path.display()))?;
             seen.insert(path, bytes);
         }
-        let report = engine.flush(&[], &Progress::default());
+        let report = engine.drain.flush(&[], &Progress::default());
         // A removal that the tier forgot, or a create over an older name that the backing store
         // forgot, leaves a conflict for the operator, and our bytes in the tier.
         let conflicts = report.failures.iter().filter(|f| f.state == "conflict");

@@ -41,7 +41,7 @@ fn engine(names: &[&str]) -> (Arc<Engine>, MemStore) {
     let backing = Arc::new(store.clone());
     let engine = start(media, backing, "quota", Config::default(), tunables).expect("new");
     let limited = Rule { quota: Some(3 * MIB), ..rule("limited", "q*") };
-    engine.add_rule(limited).expect("a sound rule");
+    engine.room.add_rule(limited).expect("a sound rule");
     (engine, store)
 }
 
@@ -50,24 +50,27 @@ fn content(name: &str, len: u64) -> Vec<u8> {
 }
 
 fn read(engine: &Arc<Engine>, name: &str) {
-    let file = engine.open(Path::new(name), None).expect("it is there");
-    let lane = engine.lane_of(&file, Origin::default());
+    let file = engine.io.open(Path::new(name), None).expect("it is there");
+    let lane = engine.room.lane_of(&file, Origin::default());
     let mut found = vec![0; MIB as usize];
-    let n = engine.read_in(&lane, &file, 0, &mut found).expect("the store answers");
-    engine.close(&file);
+    let n = engine.io.read_in(&lane, &file, 0, &mut found).expect("the store answers");
+    engine.io.close(&file);
     assert!(n == found.len() && found == content(name, MIB), "{name}");
 }
 
 /// Writes MiBs of a file, which is made if it is not there.
 fn write(engine: &Arc<Engine>, name: &str, mibs: std::ops::Range<u64>) {
     let path = Path::new(name);
-    let file = engine.open(path, None).or_else(|_| engine.create(path, &NEW).map(|(file, _)| file));
+    let file = engine
+        .io
+        .open(path, None)
+        .or_else(|_| engine.verbs.create(path, &NEW).map(|(file, _)| file));
     let file = file.expect("a store that works");
-    let lane = engine.lane_of(&file, Origin::default());
+    let lane = engine.room.lane_of(&file, Origin::default());
     for n in mibs {
-        engine.write_in(&lane, &file, n * MIB, &content(name, MIB)).expect("room");
+        engine.io.write_in(&lane, &file, n * MIB, &content(name, MIB)).expect("room");
     }
-    engine.close(&file);
+    engine.io.close(&file);
 }
 
 fn on_store(store: &MemStore, name: &str) -> Vec<u8> {
@@ -80,12 +83,12 @@ fn on_store(store: &MemStore, name: &str) -> Vec<u8> {
 }
 
 fn cached(engine: &Engine, name: &str) -> u64 {
-    let files = engine.list(Path::new(name)).unwrap();
+    let files = engine.ops.list(Path::new(name)).unwrap();
     files.iter().map(|file| file.cached_bytes).sum()
 }
 
 fn used(engine: &Engine) -> u64 {
-    engine.rules()[0].used_bytes
+    engine.room.rules()[0].used_bytes
 }
 
 #[test]
@@ -119,10 +122,10 @@ fn what_has_no_place_beside_dirty_bytes_goes_around() {
     // One that is dirty is flushed first, and stays in order.
     write(&engine, "q1", 2..4);
     assert_eq!(on_store(&store, "q1"), content("q1", 4 * MIB));
-    assert_eq!((counter(&engine, "write_bypass_rule"), engine.status().dirty_bytes), (2, 0));
+    assert_eq!((counter(&engine, "write_bypass_rule"), engine.ops.status().dirty_bytes), (2, 0));
     // What is clean now makes room.
     write(&engine, "q3", 0..2);
-    assert_eq!(engine.status().dirty_bytes, 2 * MIB);
+    assert_eq!(engine.ops.status().dirty_bytes, 2 * MIB);
     assert!(used(&engine) <= 3 * MIB);
     for name in ["q1", "q2", "q3", "q9"] {
         read(&engine, name);
@@ -134,7 +137,10 @@ fn what_has_no_place_beside_dirty_bytes_goes_around() {
 #[test]
 fn pinned_files_give_nothing_and_a_file_larger_than_the_quota_evicts_nothing() {
     let (engine, store) = engine(&["q1", "q2"]);
-    engine.add_rule(Rule { quota: Some(MIB), pin: true, ..rule("kept", "p*") }).expect("sound");
+    engine
+        .room
+        .add_rule(Rule { quota: Some(MIB), pin: true, ..rule("kept", "p*") })
+        .expect("sound");
     for name in ["p1", "p2"] {
         let (file, _) = store.create(Path::new(name), &NEW).expect("a new name");
         file.write_at(&content(name, MIB), 0).expect("memory");
@@ -142,10 +148,10 @@ fn pinned_files_give_nothing_and_a_file_larger_than_the_quota_evicts_nothing() {
     }
     assert_eq!((cached(&engine, "p1"), cached(&engine, "p2")), (MIB, 0));
     read(&engine, "q1");
-    let (file, _) = engine.create(Path::new("q-large"), &NEW).expect("a new name");
-    let lane = engine.lane_of(&file, Origin::default());
-    engine.write_in(&lane, &file, 0, &content("q-large", 4 * MIB)).expect("it goes around");
-    engine.close(&file);
+    let (file, _) = engine.verbs.create(Path::new("q-large"), &NEW).expect("a new name");
+    let lane = engine.room.lane_of(&file, Origin::default());
+    engine.io.write_in(&lane, &file, 0, &content("q-large", 4 * MIB)).expect("it goes around");
+    engine.io.close(&file);
     assert_eq!(on_store(&store, "q-large").len() as u64, 4 * MIB);
     assert_eq!(cached(&engine, "q1"), MIB);
     abandon(engine);

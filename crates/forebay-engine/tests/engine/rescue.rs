@@ -38,13 +38,13 @@ fn bed(name: &str) -> Bed {
     let opened = Tier::open(&tier, &owner).expect("new");
     let engine =
         Engine::start(opened, Arc::new(store.clone()), Default::default(), patient()).expect("new");
-    let file = engine.open(Path::new("f"), None).expect("it exists");
-    engine.write(&file, MIB as u64, &[2; 4096]).expect("room");
-    engine.close(&file);
-    let long = engine.open(Path::new("long"), None).expect("it exists");
-    engine.set_len(&long, 4 * MIB as u64).expect("room");
-    engine.close(&long);
-    engine.shutdown(KeepDirty::Yes, &Progress::default(), None);
+    let file = engine.io.open(Path::new("f"), None).expect("it exists");
+    engine.io.write(&file, MIB as u64, &[2; 4096]).expect("room");
+    engine.io.close(&file);
+    let long = engine.io.open(Path::new("long"), None).expect("it exists");
+    engine.io.set_len(&long, 4 * MIB as u64).expect("room");
+    engine.io.close(&long);
+    engine.ops.shutdown(KeepDirty::Yes, &Progress::default(), None);
     Bed { tier, store }
 }
 

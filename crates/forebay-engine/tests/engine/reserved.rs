@@ -43,9 +43,9 @@ impl Drop for Memory {
 
 /// As a front-end does it.
 fn append(engine: &Arc<Engine>, file: &Arc<File>, bytes: &[u8]) {
-    let from = engine.stat_open(file).size;
-    engine.write(file, from, bytes).expect("room");
-    engine.reserve_ahead(file, from + bytes.len() as u64, bytes.len() as u64);
+    let from = engine.verbs.stat_open(file).size;
+    engine.io.write(file, from, bytes).expect("room");
+    engine.room.reserve_ahead(file, from + bytes.len() as u64, bytes.len() as u64);
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn a_stream_finds_memory_and_leaves_none() {
     let (memory, media) = Memory::new("stream");
     let backing = Arc::new(MemStore::new());
     let engine = start(media, backing, "reserved", Config::default(), patient()).expect("new");
-    let (file, _) = engine.create(Path::new("f"), &NEW).expect("a new name");
+    let (file, _) = engine.verbs.create(Path::new("f"), &NEW).expect("a new name");
     let mut ahead = 0;
     for n in 1..=24 {
         append(&engine, &file, &vec![n as u8; MIB as usize]);
@@ -62,8 +62,8 @@ fn a_stream_finds_memory_and_leaves_none() {
         ahead += u64::from(beyond == MIB);
     }
     assert!(ahead >= 16, "{ahead} of 24 writes found memory");
-    assert_eq!(engine.status().used_bytes, 24 * MIB, "it is not the file's");
-    engine.close(&file);
+    assert_eq!(engine.ops.status().used_bytes, 24 * MIB, "it is not the file's");
+    engine.io.close(&file);
     assert_eq!(memory.occupied(), 24 * MIB);
     let bytes = read_all(&engine, Path::new("f")).expect("it is there");
     assert!(bytes.chunks(MIB as usize).zip(1..).all(|(chunk, n)| chunk.iter().all(|b| *b == n)));
@@ -78,7 +78,7 @@ fn no_sequence_of_changes_sees_what_is_reserved() {
     let backing = Arc::new(MemStore::new());
     let engine = start(media, backing, "reserved", Config::default(), patient()).expect("new");
     let path = Path::new("f");
-    let (mut file, _) = engine.create(path, &NEW).expect("a new name");
+    let (mut file, _) = engine.verbs.create(path, &NEW).expect("a new name");
     let (mut rng, mut want) = (Rng::new(7), Vec::<u8>::new());
     let mut ahead = 0;
     for n in 0..600_u64 {
@@ -86,25 +86,26 @@ fn no_sequence_of_changes_sees_what_is_reserved() {
         match rng.below(10) {
             0 => {
                 let len = (7 * MIB + rng.below(8 * MIB)).min(size + 2 * MIB);
-                engine.set_len(&file, len).expect("room");
+                engine.io.set_len(&file, len).expect("room");
                 want.resize(len as usize, 0);
             }
             1 => {
                 let (at, len) = (rng.below(size + 1), rng.below(2 * MIB));
                 engine
+                    .io
                     .allocate_in(&Lane::default(), &file, Allocate::Zero, at, len.max(1))
                     .expect("room");
                 let end = (at + len.max(1)).min(size) as usize;
                 want[at as usize..end].fill(0);
             }
             2 => {
-                engine.close(&file);
-                file = engine.open(path, None).expect("it is there");
+                engine.io.close(&file);
+                file = engine.io.open(path, None).expect("it is there");
             }
-            3 => drop(engine.flush(&[], &Progress::default())),
-            4 => drop(engine.evict(&[], &Progress::default())),
+            3 => drop(engine.drain.flush(&[], &Progress::default())),
+            4 => drop(engine.ops.evict(&[], &Progress::default())),
             _ if size > 20 * MIB => {
-                engine.set_len(&file, 9 * MIB).expect("room");
+                engine.io.set_len(&file, 9 * MIB).expect("room");
                 want.truncate(9 * MIB as usize);
             }
             _ => {
@@ -116,15 +117,15 @@ fn no_sequence_of_changes_sees_what_is_reserved() {
                 want.extend(bytes);
             }
         }
-        assert_eq!(engine.stat_open(&file).size, want.len() as u64);
+        assert_eq!(engine.verbs.stat_open(&file).size, want.len() as u64);
         if n % 20 == 0 {
             let mut found = vec![0; want.len()];
-            assert_eq!(engine.read(&file, 0, &mut found).expect("it is there"), want.len());
+            assert_eq!(engine.io.read(&file, 0, &mut found).expect("it is there"), want.len());
             assert!(found == want, "after {n} changes");
         }
     }
     assert!(ahead > 20, "memory was found {ahead} times");
-    engine.close(&file);
+    engine.io.close(&file);
     assert!(read_all(&engine, path).expect("it is there") == want);
     abandon(engine);
 }

@@ -34,14 +34,14 @@ fn bed(len: usize, foreign: impl FnOnce(&MemStore)) -> Bed {
     let (hooked, hook) = Hook::on(store.clone());
     let media = Arc::new(CrashMedia::default());
     let engine = start(media, hooked, "resolve", Default::default(), patient()).expect("new");
-    let file = engine.open(path(), None).expect("it exists");
+    let file = engine.io.open(path(), None).expect("it exists");
     let mut part = vec![0; MIB];
     for at in (0..len).step_by(MIB) {
-        engine.read(&file, at as u64, &mut part).expect("it is there");
+        engine.io.read(&file, at as u64, &mut part).expect("it is there");
     }
-    engine.write(&file, 0, &[2; PAGE]).expect("room");
+    engine.io.write(&file, 0, &[2; PAGE]).expect("room");
     foreign(&store);
-    let report = engine.flush(&[], &Progress::default());
+    let report = engine.drain.flush(&[], &Progress::default());
     assert_eq!(report.failures.first().map(|failure| failure.state), Some("conflict"));
     Bed { store, hook, engine, file }
 }
@@ -71,18 +71,18 @@ fn what_is_written_while_our_side_is_saved_is_in_it() {
     let mut written = false;
     hook.set(move |call| {
         if is_late_copy(call) && !std::mem::replace(&mut written, true) {
-            writer.write(&open, 0, &[3; PAGE]).expect("room");
+            writer.io.write(&open, 0, &[3; PAGE]).expect("room");
         }
     });
-    engine.resolve(path(), Keep::Both).expect("it is written once only");
+    engine.ops.resolve(path(), Keep::Both).expect("it is written once only");
     let ours = saved(&store);
     assert_eq!(ours.len(), 1);
     assert!(ours[0][..PAGE].iter().all(|byte| *byte == 3), "acknowledged: {}", ours[0][0]);
     assert!(ours[0].len() == 3 * MIB && ours[0][PAGE..].iter().all(|byte| *byte == 1));
     let mut now = vec![0; PAGE];
-    engine.read(&file, 2 * PAGE as u64, &mut now).expect("it is there");
+    engine.io.read(&file, 2 * PAGE as u64, &mut now).expect("it is there");
     assert!(now.iter().all(|byte| *byte == 7), "theirs has the name");
-    engine.close(&file);
+    engine.io.close(&file);
     abandon(engine);
 }
 
@@ -95,19 +95,19 @@ fn a_file_that_is_written_all_the_time_stays_in_conflict_and_loses_nothing() {
     hook.set(move |call| {
         if is_late_copy(call) {
             value += 1;
-            writer.write(&open, 0, &[value; PAGE]).expect("room");
+            writer.io.write(&open, 0, &[value; PAGE]).expect("room");
         }
     });
-    let error = engine.resolve(path(), Keep::Both).expect_err("it never rests");
+    let error = engine.ops.resolve(path(), Keep::Both).expect_err("it never rests");
     assert_eq!(error.errno(), libc::EBUSY, "{error}");
     assert!(saved(&store).is_empty(), "no copy that is not the last word");
-    assert_eq!(engine.status().conflicted_files, 1);
+    assert_eq!(engine.ops.status().conflicted_files, 1);
     hook.set(|_| {});
     let mut now = vec![0; PAGE];
-    engine.read(&file, 0, &mut now).expect("it is there");
-    engine.resolve(path(), Keep::Both).expect("it rests");
+    engine.io.read(&file, 0, &mut now).expect("it is there");
+    engine.ops.resolve(path(), Keep::Both).expect("it rests");
     assert!(now[0] > 100 && saved(&store)[0][..PAGE] == now[..], "the last write: {}", now[0]);
-    engine.close(&file);
+    engine.io.close(&file);
     abandon(engine);
 }
 
@@ -121,15 +121,15 @@ fn a_tier_short_of_room_leaves_no_zeros_in_what_is_saved() {
     hook.set(move |call| {
         if is_late_copy(call) && !std::mem::replace(&mut done, true) {
             let small = Tunables { tier_size: Some(4 << 20), ..patient() };
-            evictor.set_tunables(small).expect("valid");
+            evictor.ops.set_tunables(small).expect("valid");
         }
     });
-    engine.resolve(path(), Keep::Both).expect("it can be saved");
+    engine.ops.resolve(path(), Keep::Both).expect("it can be saved");
     let ours = saved(&store).pop().expect("one copy");
     assert!(ours[..PAGE].iter().all(|byte| *byte == 2));
     let wrong = ours[PAGE..].iter().position(|byte| *byte != 1);
     assert_eq!(wrong, None, "of {}", ours.len());
-    engine.close(&file);
+    engine.io.close(&file);
     abandon(engine);
 }
 
@@ -140,13 +140,13 @@ fn what_a_shortened_file_lacks_is_not_made_up() {
         let theirs = store.open(path(), Access::ReadWrite).expect("it exists");
         theirs.set_len(MIB as u64).expect("memory");
     });
-    engine.set_tunables(Tunables { tier_size: Some(1 << 20), ..patient() }).expect("valid");
+    engine.ops.set_tunables(Tunables { tier_size: Some(1 << 20), ..patient() }).expect("valid");
     assert!(counter(&engine, "evicted_bytes") > 0, "the rest must be asked for");
-    let error = engine.resolve(path(), Keep::Both).expect_err("the rest is gone");
+    let error = engine.ops.resolve(path(), Keep::Both).expect_err("the rest is gone");
     assert_eq!(error.errno(), libc::EIO, "{error}");
     assert!(saved(&store).is_empty(), "half a file is none");
-    assert_eq!(engine.status().conflicted_files, 1, "ours is as it was");
-    engine.close(&file);
+    assert_eq!(engine.ops.status().conflicted_files, 1, "ours is as it was");
+    engine.io.close(&file);
     abandon(engine);
 }
 
@@ -161,13 +161,13 @@ fn keeping_ours_keeps_what_was_clean_of_it() {
     let mut ours = vec![1; 3 * MIB];
     ours[..PAGE].fill(2);
     let mut seen = vec![0; ours.len()];
-    engine.read(&file, 0, &mut seen).expect("all of it is cached");
+    engine.io.read(&file, 0, &mut seen).expect("all of it is cached");
     assert!(seen == ours, "what programs read before");
-    engine.resolve(path(), Keep::Ours).expect("nobody else writes");
-    engine.read(&file, 0, &mut seen).expect("it is there");
+    engine.ops.resolve(path(), Keep::Ours).expect("nobody else writes");
+    engine.io.read(&file, 0, &mut seen).expect("it is there");
     assert!(seen == ours, "what programs read after");
     assert!(store.snapshot().files()[path()] == ours, "what is on the store");
-    assert_eq!(engine.status().dirty_bytes, 0);
-    engine.close(&file);
+    assert_eq!(engine.ops.status().dirty_bytes, 0);
+    engine.io.close(&file);
     abandon(engine);
 }

@@ -21,24 +21,24 @@ fn what_is_gone_is_an_error_also_for_who_reads_around_the_tier() {
     theirs.write_at(&[1; 4 * PAGE as usize], 0).expect("memory");
     let (media, backing) = (Arc::new(CrashMedia::default()), Arc::new(store.clone()));
     let engine = start(media, backing, "shrunk", Default::default(), patient()).expect("new");
-    let file = engine.open(Path::new("f"), None).expect("it exists");
-    engine.write(&file, 3 * PAGE, &[2; PAGE as usize]).expect("room");
+    let file = engine.io.open(Path::new("f"), None).expect("it exists");
+    engine.io.write(&file, 3 * PAGE, &[2; PAGE as usize]).expect("room");
     let lane = Lane { read: Admit::Deny, ..Lane::default() };
     let mut buf = vec![9; 4 * PAGE as usize];
-    assert_eq!(engine.read_in(&lane, &file, 0, &mut buf).expect("whole"), buf.len());
+    assert_eq!(engine.io.read_in(&lane, &file, 0, &mut buf).expect("whole"), buf.len());
     assert_eq!((buf[0], buf[3 * PAGE as usize]), (1, 2), "what is dirty here wins");
 
     let theirs = store.open(Path::new("f"), Access::ReadWrite).expect("it exists");
     theirs.set_len(PAGE).expect("memory");
     let mut read = |at: u64, pages: u64| {
         let part = &mut buf[..(pages * PAGE) as usize];
-        engine.read_in(&lane, &file, at * PAGE, part).map(|n| part[..n].to_vec())
+        engine.io.read_in(&lane, &file, at * PAGE, part).map(|n| part[..n].to_vec())
     };
     assert_eq!(read(0, 1).expect("it is there"), [1; PAGE as usize]);
     assert_eq!(read(1, 1).expect_err("gone").errno(), libc::EIO);
     assert_eq!(read(0, 4).expect_err("a part is gone").errno(), libc::EIO);
     assert_eq!(read(3, 1).expect("dirty here"), [2; PAGE as usize]);
-    engine.close(&file);
+    engine.io.close(&file);
     abandon(engine);
 }
 
@@ -50,15 +50,15 @@ fn what_was_cut_off_here_is_the_end_of_the_file() {
     theirs.write_at(&[1; 4 * PAGE as usize], 0).expect("memory");
     let (media, backing) = (Arc::new(CrashMedia::default()), Arc::new(store));
     let engine = start(media, backing, "cut", Default::default(), patient()).expect("new");
-    let file = engine.open(Path::new("f"), None).expect("it exists");
-    engine.set_len(&file, PAGE + 5).expect("room");
-    engine.set_len(&file, 3 * PAGE).expect("room");
+    let file = engine.io.open(Path::new("f"), None).expect("it exists");
+    engine.io.set_len(&file, PAGE + 5).expect("room");
+    engine.io.set_len(&file, 3 * PAGE).expect("room");
     let lane = Lane { read: Admit::Deny, ..Lane::default() };
     let mut buf = vec![9; 4 * PAGE as usize];
-    assert_eq!(engine.read_in(&lane, &file, 0, &mut buf).expect("whole"), 3 * PAGE as usize);
+    assert_eq!(engine.io.read_in(&lane, &file, 0, &mut buf).expect("whole"), 3 * PAGE as usize);
     let (kept, grown) = buf.split_at(PAGE as usize + 5);
     assert!(kept.iter().all(|byte| *byte == 1));
     assert!(grown[..2 * PAGE as usize - 5].iter().all(|byte| *byte == 0));
-    engine.close(&file);
+    engine.io.close(&file);
     abandon(engine);
 }

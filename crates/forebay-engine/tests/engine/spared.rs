@@ -26,30 +26,30 @@ fn a_flush_tells_the_attributes_and_they_are_asked_for_again_before_they_expire(
     let tunables = Tunables { revalidate: Duration::from_secs(3600), ..patient() };
     let engine = start(Arc::new(CrashMedia::default()), store, "a", Config::default(), tunables);
     let engine = engine.expect("new");
-    let (file, _) = engine.create(Path::new("f"), &NEW).expect("an empty store");
-    engine.write(&file, 0, &[1; 8192]).expect("room");
+    let (file, _) = engine.verbs.create(Path::new("f"), &NEW).expect("an empty store");
+    engine.io.write(&file, 0, &[1; 8192]).expect("room");
     let flushed = Instant::now();
-    engine.flush_file(&file).expect("a store that works");
+    engine.drain.flush_file(&file).expect("a store that works");
     let asked = Arc::new(AtomicU64::new(0));
     let count = asked.clone();
     hook.set(move |call| {
         count.fetch_add(u64::from(call.verb == Verb::Stat && !call.paths.is_empty()), Relaxed);
     });
 
-    let attr = engine.stat_recent(&file, 600 * SECOND).expect("the flush has seen it");
+    let attr = engine.verbs.stat_recent(&file, 600 * SECOND).expect("the flush has seen it");
     assert_eq!(attr.size, 8192);
     assert_eq!(asked.load(Relaxed), 0);
     std::thread::sleep(2 * SECOND);
     // Neither old nor expired, whatever the flush took.
     let ttl = flushed.elapsed() * 5 / 4;
-    assert!(engine.stat_recent(&file, ttl).is_some());
+    assert!(engine.verbs.stat_recent(&file, ttl).is_some());
     let patience = Instant::now() + 60 * SECOND;
-    while engine.stat_recent(&file, ttl / 2).is_none() {
+    while engine.verbs.stat_recent(&file, ttl / 2).is_none() {
         assert!(Instant::now() < patience, "nobody asked again");
         std::thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(asked.load(Relaxed), 1, "once");
-    engine.close(&file);
+    engine.io.close(&file);
     abandon(engine);
 }
 
@@ -64,7 +64,7 @@ fn in_flight(engine: &Arc<Engine>, hook: &Hook, file: &Arc<File>, meanwhile: imp
         }
     });
     std::thread::scope(|scope| {
-        let flush = scope.spawn(|| engine.flush_file(file));
+        let flush = scope.spawn(|| engine.drain.flush_file(file));
         arrives.recv_timeout(PATIENCE).expect("a flush syncs");
         meanwhile();
         go_on.send(()).expect("the flush waits");
@@ -78,10 +78,10 @@ fn dirty_again(tunables: Tunables) -> (Arc<Engine>, Arc<Hook>, Arc<File>) {
     let (store, hook) = Hook::on(MemStore::new());
     let engine = start(Arc::new(CrashMedia::default()), store, "a", Config::default(), tunables);
     let engine = engine.expect("new");
-    let (file, _) = engine.create(Path::new("f"), &NEW).expect("an empty store");
-    engine.write(&file, 0, &[1; 8192]).expect("room");
-    engine.flush_file(&file).expect("a store that works");
-    engine.write(&file, 0, &[2; 16384]).expect("room");
+    let (file, _) = engine.verbs.create(Path::new("f"), &NEW).expect("an empty store");
+    engine.io.write(&file, 0, &[1; 8192]).expect("room");
+    engine.drain.flush_file(&file).expect("a store that works");
+    engine.io.write(&file, 0, &[2; 16384]).expect("room");
     (engine, hook, file)
 }
 
@@ -89,23 +89,23 @@ fn dirty_again(tunables: Tunables) -> (Arc<Engine>, Arc<Hook>, Arc<File>) {
 fn while_a_flush_is_under_way_attributes_are_asked_for_once() {
     let (engine, hook, file) = dirty_again(patient());
     let ttl = 600 * SECOND;
-    let on_store = || engine.ask(|store| store.stat(Path::new("f"))).expect("it is there");
+    let on_store = || engine.names.ask(|store| store.stat(Path::new("f"))).expect("it is there");
     let base = on_store();
     in_flight(&engine, &hook, &file, || {
         // What was known before is too old to be believed.
-        assert!(engine.stat_recent(&file, Duration::ZERO).is_none());
-        let asked = engine.before_asking(&file);
-        let told = engine.stat(Path::new("f")).expect("it is there");
+        assert!(engine.verbs.stat_recent(&file, Duration::ZERO).is_none());
+        let asked = engine.verbs.before_asking(&file);
+        let told = engine.verbs.stat(Path::new("f")).expect("it is there");
         assert_ne!(on_store().version(), base.version(), "the flush has changed it");
-        assert_eq!(engine.stat_recent(&file, ttl), Some(told), "the answer counts");
+        assert_eq!(engine.verbs.stat_recent(&file, ttl), Some(told), "the answer counts");
         assert_eq!(told.size, 16384);
-        engine.note_no_capability(&file, asked);
-        assert!(engine.lacks_capability(&file, ttl));
+        engine.verbs.note_no_capability(&file, asked);
+        assert!(engine.verbs.lacks_capability(&file, ttl));
         // Size and times are told by us.
-        engine.write(&file, 16384, &[3; 100]).expect("room");
-        assert_eq!(engine.stat_recent(&file, ttl).expect("as before").size, 16484);
+        engine.io.write(&file, 16384, &[3; 100]).expect("room");
+        assert_eq!(engine.verbs.stat_recent(&file, ttl).expect("as before").size, 16484);
     });
-    engine.close(&file);
+    engine.io.close(&file);
     abandon(engine);
 }
 
@@ -114,11 +114,15 @@ fn what_was_asked_during_a_flush_is_not_believed_after_a_change_of_attributes() 
     let (engine, hook, file) = dirty_again(patient());
     let chmod = |engine: &Engine, mode| {
         let at = Named { path: Path::new("f"), key: file.key, is_dir: false };
-        engine.set_attr(at, &SetAttr { mode: Some(mode), ..SetAttr::default() }).expect("memory")
+        engine
+            .verbs
+            .set_attr(at, &SetAttr { mode: Some(mode), ..SetAttr::default() })
+            .expect("memory")
     };
     let mode = |engine: &Arc<Engine>| {
-        let recent = engine.stat_recent(&file, 600 * SECOND);
-        recent.unwrap_or_else(|| engine.stat(Path::new("f")).expect("it is there")).mode & 0o777
+        let recent = engine.verbs.stat_recent(&file, 600 * SECOND);
+        recent.unwrap_or_else(|| engine.verbs.stat(Path::new("f")).expect("it is there")).mode
+            & 0o777
     };
     in_flight(&engine, &hook, &file, || {
         assert_eq!(mode(&engine), 0o644);
@@ -132,16 +136,16 @@ fn what_was_asked_during_a_flush_is_not_believed_after_a_change_of_attributes() 
             if call.verb == Verb::Stat && count.fetch_add(1, Relaxed) == 0 {
                 let set = SetAttr { mode: Some(0o640), ..SetAttr::default() };
                 let at = Named { path: Path::new("f"), key, is_dir: false };
-                changer.set_attr(at, &set).expect("memory");
+                changer.verbs.set_attr(at, &set).expect("memory");
             }
         });
-        let late = engine.stat(Path::new("f")).expect("it is there");
+        let late = engine.verbs.stat(Path::new("f")).expect("it is there");
         assert_eq!((late.mode & 0o777, changed.load(Relaxed)), (0o600, 1), "from before");
         assert_eq!(mode(&engine), 0o640);
     });
     assert_eq!(mode(&engine), 0o640);
     hook.set_after(|_| {});
-    engine.close(&file);
+    engine.io.close(&file);
     abandon(engine);
 }
 
@@ -151,9 +155,9 @@ fn shadow_of(
     name: &str,
     program: impl FnOnce(&dyn MediaFile),
 ) -> Option<String> {
-    let (file, _) = engine.create(Path::new(name), &NEW).expect("no such file yet");
+    let (file, _) = engine.verbs.create(Path::new(name), &NEW).expect("no such file yet");
     let began = SystemTime::now();
-    let shadow = engine.begin_unseen(&file, false).expect("room").expect("a new file");
+    let shadow = engine.passed.begin_unseen(&file, false).expect("room").expect("a new file");
     let mtime = shadow.stat().expect("a file").mtime;
     let mtime = UNIX_EPOCH + Duration::new(mtime.sec as u64, mtime.nsec);
     // File systems count in ticks.
@@ -166,8 +170,8 @@ fn shadow_of(
         .expect("a file system with attributes");
     program(&*shadow);
     drop(shadow);
-    engine.end_unseen(&file).expect("it rests");
-    engine.close(&file);
+    engine.passed.end_unseen(&file).expect("it rests");
+    engine.io.close(&file);
     found
 }
 
@@ -195,7 +199,7 @@ fn only_a_shadow_that_was_never_written_is_given_to_another_file() {
             shadow.write_at(b"secret", 0).expect("room");
             shadow.set_len(0).expect("a file of ours");
         });
-        assert!(engine.flush(&[], &Progress::default()).failures.is_empty());
+        assert!(engine.drain.flush(&[], &Progress::default()).failures.is_empty());
         let mark = shadow_of(&engine, &format!("next-{n}"), |_| {});
         assert!(mark.is_none_or(|mark| mark != written), "{written} was written to");
     }

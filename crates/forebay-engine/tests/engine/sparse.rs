@@ -31,26 +31,26 @@ fn a_closed_sparse_file_takes_what_is_in_it() {
         start(Arc::new(media), backing, "sparse", Config::default(), tunables()).expect("starts")
     };
     let engine = start(media.clone());
-    let file = engine.open(Path::new("f"), None).expect("it exists");
+    let file = engine.io.open(Path::new("f"), None).expect("it exists");
     let mut all = vec![0; 8 * MIB as usize];
-    assert_eq!(engine.read(&file, 0, &mut all).expect("it is there"), all.len());
-    engine.set_len(&file, 4096 * MIB).expect("a hole");
-    engine.write(&file, 4095 * MIB, &vec![2; MIB as usize]).expect("room");
-    engine.close(&file);
-    assert!(engine.status().used_bytes <= 9 * MIB, "open");
+    assert_eq!(engine.io.read(&file, 0, &mut all).expect("it is there"), all.len());
+    engine.io.set_len(&file, 4096 * MIB).expect("a hole");
+    engine.io.write(&file, 4095 * MIB, &vec![2; MIB as usize]).expect("room");
+    engine.io.close(&file);
+    assert!(engine.ops.status().used_bytes <= 9 * MIB, "open");
 
-    let evicted = engine.evict(&[], &Progress::default());
+    let evicted = engine.ops.evict(&[], &Progress::default());
     assert_eq!(evicted.bytes, 8 * MIB, "{evicted:?}");
-    assert_eq!(engine.status().used_bytes, MIB, "evicted from");
+    assert_eq!(engine.ops.status().used_bytes, MIB, "evicted from");
 
     let image = media.snapshot().process_crash_image();
     abandon(engine);
     let engine = start(CrashMedia::on(image));
-    let status = engine.status();
+    let status = engine.ops.status();
     assert_eq!((status.used_bytes, status.dirty_bytes), (MIB, MIB), "at start");
-    let (other, _) = engine.create(Path::new("g"), &NEW).expect("a new name");
-    engine.write(&other, 0, &[3; 4096]).expect("there is room");
-    engine.close(&other);
+    let (other, _) = engine.verbs.create(Path::new("g"), &NEW).expect("a new name");
+    engine.io.write(&other, 0, &[3; 4096]).expect("there is room");
+    engine.io.close(&other);
     abandon(engine);
 }
 
@@ -61,16 +61,16 @@ fn a_hole_of_terabytes_is_drained_in_few_flights() {
     let tunables = Tunables { max_age: Duration::from_secs(2), ..Tunables::default() };
     let (media, backing) = (Arc::new(CrashMedia::default()), Arc::new(store.clone()));
     let engine = start(media, backing, "hole", Config::default(), tunables).expect("new");
-    let (hole, _) = engine.create(Path::new("hole"), &NEW).expect("an empty store");
-    engine.set_len(&hole, 8 * TIB).expect("a hole");
-    engine.write(&hole, 5 * TIB, &[1; 4096]).expect("room");
-    engine.close(&hole);
+    let (hole, _) = engine.verbs.create(Path::new("hole"), &NEW).expect("an empty store");
+    engine.io.set_len(&hole, 8 * TIB).expect("a hole");
+    engine.io.write(&hole, 5 * TIB, &[1; 4096]).expect("room");
+    engine.io.close(&hole);
     for n in 0..5 {
-        let (file, _) = engine.create(Path::new(&n.to_string()), &NEW).expect("a new name");
-        engine.write(&file, 0, &vec![2; 2 * MIB as usize]).expect("room");
-        engine.close(&file);
+        let (file, _) = engine.verbs.create(Path::new(&n.to_string()), &NEW).expect("a new name");
+        engine.io.write(&file, 0, &vec![2; 2 * MIB as usize]).expect("room");
+        engine.io.close(&file);
     }
-    within("all is clean", || engine.status().dirty_files == 0);
+    within("all is clean", || engine.ops.status().dirty_files == 0);
     let tree = store.snapshot();
     assert!(tree.syncs < FLIGHTS_MAX, "{}", tree.syncs);
     let mut expected = Bytes::default();
@@ -97,9 +97,9 @@ fn a_sparse_file_over_an_old_one_is_flushed_in_few_flights_and_byte_for_byte() {
     }
     let (media, backing) = (Arc::new(CrashMedia::default()), Arc::new(store.clone()));
     let engine = start(media, backing, "over", Config::default(), patient()).expect("starts");
-    let file = engine.open(path, None).expect("it exists");
+    let file = engine.io.open(path, None).expect("it exists");
     for len in [MIB + 5, 3 * TIB + 9, 2 * TIB, 8 * TIB] {
-        engine.set_len(&file, len).expect("a size");
+        engine.io.set_len(&file, len).expect("a size");
         expected.set_len(len);
     }
     let mut written = 0;
@@ -107,28 +107,28 @@ fn a_sparse_file_over_an_old_one_is_flushed_in_few_flights_and_byte_for_byte() {
         [(10 * MIB, 70), (TIB + 3, 1), (2 * TIB - 4096, 60), (4 * TIB - MIB, 2), (7 * TIB, 50)];
     for (at, mibs) in new {
         let data = vec![mibs as u8; (mibs * MIB) as usize];
-        engine.write(&file, at, &data).expect("room");
+        engine.io.write(&file, at, &data).expect("room");
         expected.write(&data, at);
         written += mibs * MIB;
     }
-    let dirty = || engine.dirty_ages().last().map_or(0, |ages| ages.bytes);
+    let dirty = || engine.drain.dirty_ages().last().map_or(0, |ages| ages.bytes);
     within("its age is seen", || dirty() >= written);
     assert!(dirty() < 2 * written, "{} of {written}", dirty());
 
     let before = store.snapshot().syncs;
-    let report = engine.flush(&[], &Progress::default());
+    let report = engine.drain.flush(&[], &Progress::default());
     assert!(report.failures.is_empty() && report.files == 1, "{report:?}");
     assert!(report.bytes < 2 * written, "{report:?}");
-    assert_eq!(engine.status().dirty_files, 0);
+    assert_eq!(engine.ops.status().dirty_files, 0);
     let tree = store.snapshot();
     assert!(tree.syncs - before < FLIGHTS_MAX, "{} flights", tree.syncs - before);
     assert!(tree.bytes(path) == expected);
     for at in old.into_iter().chain(new.map(|(at, _)| at)) {
         let (mut here, mut there) = ([0; 8192], [1; 8192]);
-        engine.read(&file, at, &mut here).expect("it is there");
+        engine.io.read(&file, at, &mut here).expect("it is there");
         expected.read(&mut there, at);
         assert!(here == there, "at {at}");
     }
-    engine.close(&file);
+    engine.io.close(&file);
     abandon(engine);
 }

@@ -38,14 +38,14 @@ pub fn start(
 
 /// Ends an engine's threads without waiting for them. Its tier is thrown away.
 pub fn abandon(engine: Arc<Engine>) {
-    std::thread::spawn(move || engine.shutdown(KeepDirty::Yes, &Progress::default(), None));
+    std::thread::spawn(move || engine.ops.shutdown(KeepDirty::Yes, &Progress::default(), None));
 }
 
 pub fn read_all(engine: &Arc<Engine>, path: &Path) -> Result<Vec<u8>> {
-    let file = engine.open(path, None)?;
-    let mut bytes = vec![0; engine.stat_open(&file).size as usize];
-    let read = engine.read(&file, 0, &mut bytes);
-    engine.close(&file);
+    let file = engine.io.open(path, None)?;
+    let mut bytes = vec![0; engine.verbs.stat_open(&file).size as usize];
+    let read = engine.io.read(&file, 0, &mut bytes);
+    engine.io.close(&file);
     assert_eq!(read?, bytes.len(), "{} is shorter than it says", path.display());
     Ok(bytes)
 }
@@ -67,5 +67,5 @@ pub fn within(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 pub fn counter(engine: &Engine, name: &str) -> u64 {
-    engine.stats().counters[name]
+    engine.ops.stats().counters[name]
 }

@@ -25,14 +25,14 @@ fn a_log_that_is_overwritten_in_order_needs_few_syncs_of_ours() {
     let backing = Arc::new(store.clone());
     let engine = start(Arc::new(media.clone()), backing, BOOT, Config::default(), patient());
     let engine = engine.expect("a new tier");
-    let (file, _) = engine.create(Path::new("redo"), &NEW).expect("no such file yet");
-    engine.write(&file, 0, &[b'0'; 1 << 20]).expect("room");
-    engine.flush_file(&file).expect("a store that works");
+    let (file, _) = engine.verbs.create(Path::new("redo"), &NEW).expect("no such file yet");
+    engine.io.write(&file, 0, &[b'0'; 1 << 20]).expect("room");
+    engine.drain.flush_file(&file).expect("a store that works");
     let before = media.syncs();
     let rounds = 512;
     for round in 0..rounds {
-        engine.write(&file, round * BLOCK as u64, &[round as u8; BLOCK]).expect("room");
-        engine.sync(&file).expect("a tier that works");
+        engine.io.write(&file, round * BLOCK as u64, &[round as u8; BLOCK]).expect("room");
+        engine.io.sync(&file).expect("a tier that works");
     }
     let after = media.syncs();
     let (log, shadow) = (after.0 - before.0, after.1 - before.1);
@@ -53,20 +53,20 @@ fn a_sync_does_not_pay_for_others() {
     let (media, store) = (CrashMedia::default(), Arc::new(MemStore::new()));
     let engine = start(Arc::new(media.clone()), store, BOOT, Config::default(), patient());
     let engine = engine.expect("a new tier");
-    let (a, _) = engine.create(Path::new("a"), &NEW).expect("no such file yet");
-    let (b, _) = engine.create(Path::new("b"), &NEW).expect("no such file yet");
-    engine.write(&a, 0, &[1; BLOCK]).expect("room");
-    engine.sync(&a).expect("a tier that works");
+    let (a, _) = engine.verbs.create(Path::new("a"), &NEW).expect("no such file yet");
+    let (b, _) = engine.verbs.create(Path::new("b"), &NEW).expect("no such file yet");
+    engine.io.write(&a, 0, &[1; BLOCK]).expect("room");
+    engine.io.sync(&a).expect("a tier that works");
     let before = media.syncs();
     for round in 0..20 {
-        engine.write(&b, round * BLOCK as u64, &[2; BLOCK]).expect("room");
-        engine.write(&a, 0, &[3; BLOCK]).expect("room");
-        engine.sync(&a).expect("a tier that works");
+        engine.io.write(&b, round * BLOCK as u64, &[2; BLOCK]).expect("room");
+        engine.io.write(&a, 0, &[3; BLOCK]).expect("room");
+        engine.io.sync(&a).expect("a tier that works");
     }
     assert_eq!(media.syncs().0, before.0, "durable bytes stay so, and nobody asked for b");
     assert!(media.syncs().1 >= before.1 + 20);
-    engine.close(&a);
-    engine.close(&b);
+    engine.io.close(&a);
+    engine.io.close(&b);
     abandon(engine);
 }
 
@@ -79,24 +79,24 @@ fn a_page_that_was_synced_once_needs_no_record_after_a_flush() {
     let backing = Arc::new(store.clone());
     let engine = start(Arc::new(media.clone()), backing, BOOT, Config::default(), patient());
     let engine = engine.expect("a new tier");
-    let (file, _) = engine.create(Path::new("table"), &NEW).expect("no such file yet");
-    engine.write(&file, 0, &[b'0'; 256 * BLOCK]).expect("room");
-    engine.sync(&file).expect("a tier that works");
+    let (file, _) = engine.verbs.create(Path::new("table"), &NEW).expect("no such file yet");
+    engine.io.write(&file, 0, &[b'0'; 256 * BLOCK]).expect("room");
+    engine.io.sync(&file).expect("a tier that works");
     let mut pages = vec![b'0'; 256];
     let mut rng = Rng::new(11);
     let (rounds, each) = (10, 40);
     let mut before = media.syncs();
     let (mut log, mut shadow) = (0, 0);
     for round in 0..rounds {
-        engine.flush_file(&file).expect("a store that works");
-        assert_eq!(engine.status().dirty_bytes, 0, "all of it is flushed");
+        engine.drain.flush_file(&file).expect("a store that works");
+        assert_eq!(engine.ops.status().dirty_bytes, 0, "all of it is flushed");
         let flushed = media.syncs();
         (log, shadow) = (log + flushed.0 - before.0, shadow + flushed.1 - before.1);
         for write in 0..each {
             let at = rng.below(256) as usize;
             pages[at] = (round * each + write) as u8;
-            engine.write(&file, (at * BLOCK) as u64, &[pages[at]; BLOCK]).expect("room");
-            engine.sync(&file).expect("a tier that works");
+            engine.io.write(&file, (at * BLOCK) as u64, &[pages[at]; BLOCK]).expect("room");
+            engine.io.sync(&file).expect("a tier that works");
         }
         before = media.syncs();
         let writes = (before.0 - flushed.0, before.1 - flushed.1);
@@ -121,16 +121,16 @@ fn pages_beside_one_that_was_synced_need_no_record() {
     let backing = Arc::new(store.clone());
     let engine = start(Arc::new(media.clone()), backing, BOOT, Config::default(), patient());
     let engine = engine.expect("a new tier");
-    let file = engine.open(Path::new("table"), None).expect("it is there");
-    engine.read(&file, 0, &mut [0; 2048 * BLOCK]).expect("memory");
+    let file = engine.io.open(Path::new("table"), None).expect("it is there");
+    engine.io.read(&file, 0, &mut [0; 2048 * BLOCK]).expect("memory");
     let mut expected = vec![b'0'; 2048 * BLOCK];
     let before = media.syncs();
     for round in 0..64 {
         // Each in one of four blocks of 256 KiB.
         let at = (round % 4 * 512 + 8 * (round / 4) + 3) * BLOCK;
         expected[at..at + BLOCK].fill(round as u8);
-        engine.write(&file, at as u64, &[round as u8; BLOCK]).expect("room");
-        engine.sync(&file).expect("a tier that works");
+        engine.io.write(&file, at as u64, &[round as u8; BLOCK]).expect("room");
+        engine.io.sync(&file).expect("a tier that works");
     }
     let (log, shadow) = (media.syncs().0 - before.0, media.syncs().1 - before.1);
     assert!(shadow >= 64, "{shadow} syncs of the bytes");
@@ -149,7 +149,7 @@ fn survives(disk: &Disk, store: &MemStore, name: &str, expected: &[u8]) {
         let engine = start(media, backing, "after the cut", Config::default(), patient());
         let engine = engine.expect("a sound tier");
         assert!(read_all(&engine, Path::new(name)).expect("it is there") == expected);
-        let report = engine.flush(&[], &Progress::default());
+        let report = engine.drain.flush(&[], &Progress::default());
         assert!(report.failures.is_empty(), "{:?}", report.failures);
         assert!(store.snapshot().files()[Path::new(name)] == expected);
         abandon(engine);
@@ -163,8 +163,8 @@ fn a_sync_of_a_file_whose_size_changes_all_the_time_is_one() {
     let (media, store) = (CrashMedia::default(), MemStore::new());
     let engine = start(Arc::new(media.clone()), Arc::new(store), "b", Config::default(), patient());
     let engine = engine.expect("a new tier");
-    let (file, _) = engine.create(Path::new("f"), &NEW).expect("an empty store");
-    engine.write(&file, 0, &[7; PAGE]).expect("room");
+    let (file, _) = engine.verbs.create(Path::new("f"), &NEW).expect("an empty store");
+    engine.io.write(&file, 0, &[7; PAGE]).expect("room");
     let sizes = Arc::new(AtomicU64::new(0));
     let (seen, stop) = (sizes.clone(), Arc::new(AtomicBool::new(false)));
     media.at_shadow_sync(move || {
@@ -177,14 +177,14 @@ fn a_sync_of_a_file_whose_size_changes_all_the_time_is_one() {
         scope.spawn(|| {
             while !stop.load(SeqCst) {
                 let n = sizes.fetch_add(1, SeqCst);
-                engine.set_len(&file, PAGE as u64 + 1 + n % 2).expect("room");
+                engine.io.set_len(&file, PAGE as u64 + 1 + n % 2).expect("room");
             }
         });
-        engine.sync(&file).expect("a sound tier");
+        engine.io.sync(&file).expect("a sound tier");
         stop.store(true, SeqCst);
     });
     let images = media.snapshot().crash_images(&mut Rng::new(3), 8);
-    engine.close(&file);
+    engine.io.close(&file);
     abandon(engine);
     for disk in images {
         let media = Arc::new(CrashMedia::on(disk));

@@ -57,9 +57,9 @@ impl Trial {
         name: &str,
         act: impl FnOnce(&Arc<forebay_engine::File>) -> Result<()>,
     ) -> Result<()> {
-        let file = self.engine.open(Path::new(name), None)?;
+        let file = self.engine.io.open(Path::new(name), None)?;
         let done = act(&file);
-        self.engine.close(&file);
+        self.engine.io.close(&file);
         done
     }
 
@@ -67,8 +67,9 @@ impl Trial {
         let id = self.journal.new_file();
         self.journal.rename_begins(|names| _ = names.insert(name.into(), id));
         self.store_is_back();
-        let (file, _) = self.engine.create(Path::new(name), &NEW).expect("the tier is not asked");
-        self.engine.close(&file);
+        let (file, _) =
+            self.engine.verbs.create(Path::new(name), &NEW).expect("the tier is not asked");
+        self.engine.io.close(&file);
         self.journal.rename_ends();
     }
 
@@ -79,14 +80,15 @@ impl Trial {
             (start..start + count).flat_map(|at| stamp(id, at, self.generation)).collect();
         let value = Value::Written(self.generation);
         self.journal.write_begins(id, start, start + count, value);
-        let done = self.with(name, |file| self.engine.write(file, (start * SECTOR) as u64, &bytes));
+        let done =
+            self.with(name, |file| self.engine.io.write(file, (start * SECTOR) as u64, &bytes));
         self.told(id, done);
     }
 
     fn resize(&mut self, name: &str, len: usize) {
         let Some(id) = self.id(name) else { return };
         self.journal.resize_begins(id, len);
-        let resize = || self.with(name, |file| self.engine.set_len(file, (len * SECTOR) as u64));
+        let resize = || self.with(name, |file| self.engine.io.set_len(file, (len * SECTOR) as u64));
         let mut done = resize();
         // Until it is known how long the file is, nothing can be said of what follows.
         for _ in 0..5 {
@@ -100,13 +102,13 @@ impl Trial {
 
     /// With little patience, a busy machine is taken for a store that hangs.
     fn store_is_back(&self) {
-        within("the store is back", || self.engine.status().backing_available);
+        within("the store is back", || self.engine.ops.status().backing_available);
     }
 
     fn sync(&mut self, name: &str) {
         let Some(id) = self.id(name) else { return };
         let covered = self.journal.sync_begins(id);
-        match self.with(name, |file| self.engine.sync(file)) {
+        match self.with(name, |file| self.engine.io.sync(file)) {
             Ok(()) => self.journal.sync_ends(id, &covered),
             Err(_) => self.errors += 1,
         }
@@ -117,7 +119,7 @@ impl Trial {
     }
 
     fn flush(&mut self) {
-        self.errors += self.engine.flush(&[], &Progress::default()).failures.len() as u64;
+        self.errors += self.engine.drain.flush(&[], &Progress::default()).failures.len() as u64;
     }
 
     /// A bit of everything, twice over the same bytes: what failed is tried again.
@@ -134,7 +136,7 @@ impl Trial {
             self.resize("old", 30);
             self.write("old", 28, 6);
             self.sync("old");
-            self.engine.evict(&[], &Progress::default());
+            self.engine.ops.evict(&[], &Progress::default());
             self.write("old", 30, 2);
             self.read("old");
         }
@@ -170,7 +172,7 @@ fn trial(n: u64, count: u64, errno: i32) -> std::result::Result<Outcome, String>
     let outcome = Outcome { ops: media.ops(), faults: media.faults_given(), errors: trial.errors };
     media.set_fault(None);
     // From here on a busy machine is no store that hangs; it may have been taken for one.
-    trial.engine.set_tunables(patient()).expect("valid");
+    trial.engine.ops.set_tunables(patient()).expect("valid");
     trial.store_is_back();
 
     let (disk, tree) = (media.snapshot(), store.snapshot());
@@ -201,7 +203,7 @@ fn compare(
         seen.insert(path, bytes);
     }
     journal.check(Crash::Process, &seen, &BTreeSet::new())?;
-    let report = engine.flush(&[], &Progress::default());
+    let report = engine.drain.flush(&[], &Progress::default());
     if let Some(failure) = report.failures.first() {
         return Err(format!("flush: {failure:?}"));
     }
@@ -254,16 +256,16 @@ fn an_unlink_under_errors_is_done_or_not_done() {
         let backing = Arc::new(store.clone());
         let engine = start(Arc::new(media.clone()), backing, BOOT, Config::default(), patient());
         let engine = engine.expect("new");
-        let file = engine.open(Path::new("f"), None).expect("it exists");
-        engine.write(&file, 0, &[7; 512]).expect("works");
-        engine.close(&file);
-        let attr = engine.stat(Path::new("f")).expect("it exists");
+        let file = engine.io.open(Path::new("f"), None).expect("it exists");
+        engine.io.write(&file, 0, &[7; 512]).expect("works");
+        engine.io.close(&file);
+        let attr = engine.verbs.stat(Path::new("f")).expect("it exists");
         media.set_fault(Some(Fault { n, count: 1, errno: libc::EIO }));
-        let done = engine.unlink(named(Path::new("f"), &attr));
+        let done = engine.verbs.unlink(named(Path::new("f"), &attr));
         media.set_fault(None);
         let exists = store.stat(Path::new("f")).is_ok();
         assert!(!(done.is_ok() && exists), "operation {n}: it said done and was not");
-        assert_eq!(engine.open(Path::new("f"), None).is_ok(), exists, "operation {n}");
+        assert_eq!(engine.io.open(Path::new("f"), None).is_ok(), exists, "operation {n}");
         abandon(engine);
     }
 }
@@ -336,14 +338,14 @@ fn no_flush_begins_while_one_that_could_not_be_recorded_looks_again() {
     let backing = Wrapped::new(Arc::new(store.clone()), look.clone());
     let engine = start(Arc::new(media.clone()), backing, BOOT, Config::default(), patient());
     let engine = engine.expect("new");
-    let (file, _) = engine.create(Path::new("f"), &NEW).expect("room");
+    let (file, _) = engine.verbs.create(Path::new("f"), &NEW).expect("room");
     let flush = || {
         let engine = engine.clone();
-        std::thread::spawn(move || engine.flush(&[], &Progress::default()).failures.len())
+        std::thread::spawn(move || engine.drain.flush(&[], &Progress::default()).failures.len())
     };
     // Something else may ask the tier in between, and get the error.
     let first = (0..50).find_map(|turn| {
-        engine.write(&file, 0, &[turn; 512]).expect("room");
+        engine.io.write(&file, 0, &[turn; 512]).expect("room");
         look.armed.store(true, Relaxed);
         let first = flush();
         within("the first one ends or is held", || first.is_finished() || look.now() == Held::Is);
@@ -362,7 +364,7 @@ fn no_flush_begins_while_one_that_could_not_be_recorded_looks_again() {
     look.set(Held::No);
     assert_eq!((first.join().unwrap(), second.join().unwrap()), (1, 0));
     assert_eq!(look.writes.load(Relaxed), copies + 1);
-    engine.write(&file, 0, &[99; 512]).expect("room");
+    engine.io.write(&file, 0, &[99; 512]).expect("room");
     assert_eq!(flush().join().unwrap(), 0);
     assert_eq!(store.snapshot().files()[Path::new("f")], [99; 512]);
     abandon(engine);
@@ -376,15 +378,15 @@ fn a_file_that_cannot_grow_keeps_its_size() {
         let media = CrashMedia::default();
         let (config, store) = (Config::default(), Arc::new(MemStore::new()));
         let engine = start(Arc::new(media.clone()), store, BOOT, config, patient()).expect("new");
-        let (file, _) = engine.create(Path::new("f"), &NEW).expect("an empty store");
-        engine.write(&file, 0, &[1; SECTOR]).expect("room");
+        let (file, _) = engine.verbs.create(Path::new("f"), &NEW).expect("an empty store");
+        engine.io.write(&file, 0, &[1; SECTOR]).expect("room");
         media.set_fault(Some(Fault { n, count: 1, errno: libc::EFBIG }));
-        let grown = engine.set_len(&file, LONG);
+        let grown = engine.io.set_len(&file, LONG);
         media.set_fault(None);
         let size = if grown.is_ok() { LONG } else { SECTOR as u64 };
-        assert_eq!(engine.stat_open(&file).size, size, "operation {n}: {grown:?}");
+        assert_eq!(engine.verbs.stat_open(&file).size, size, "operation {n}: {grown:?}");
         assert!(read_all(&engine, Path::new("f")).expect("sound").len() as u64 == size);
-        engine.close(&file);
+        engine.io.close(&file);
         abandon(engine);
     }
 }

@@ -25,8 +25,8 @@ fn bed() -> (Arc<Engine>, MemStore, Arc<Hook>, Arc<File>) {
     let (hooked, hook) = Hook::on(store.clone());
     let media = Arc::new(CrashMedia::default());
     let engine = start(media, hooked, "times", Default::default(), patient()).expect("new");
-    let (file, _) = engine.create(Path::new("f"), &NEW).expect("an empty store");
-    engine.write(&file, 0, &[1; 4096]).expect("room");
+    let (file, _) = engine.verbs.create(Path::new("f"), &NEW).expect("an empty store");
+    engine.io.write(&file, 0, &[1; 4096]).expect("room");
     (engine, store, hook, file)
 }
 
@@ -43,7 +43,7 @@ fn at_first(hook: &Hook, verb: Verb, act: impl FnOnce() + Send + 'static) {
 }
 
 fn flush(engine: &Arc<Engine>) {
-    let report = engine.flush(&[], &Progress::default());
+    let report = engine.drain.flush(&[], &Progress::default());
     assert!(report.failures.is_empty(), "{report:?}");
 }
 
@@ -54,18 +54,18 @@ fn a_time_that_is_set_during_a_flush_stays_and_is_no_conflict() {
     let (path, (engine, store, hook, file)) = (Path::new("f"), bed());
     let setter = engine.clone();
     at_first(&hook, Verb::SyncFiles, move || {
-        let attr = setter.stat(path).expect("it is there");
-        setter.set_attr(named(path, &attr), &time()).expect("a store that works");
+        let attr = setter.verbs.stat(path).expect("it is there");
+        setter.verbs.set_attr(named(path, &attr), &time()).expect("a store that works");
     });
     flush(&engine);
     flush(&engine);
-    assert_eq!(engine.status().dirty_files, 0);
+    assert_eq!(engine.ops.status().dirty_files, 0);
     assert_eq!(store.stat(path).expect("it is there").mtime, AT, "on the backing store");
-    assert_eq!(engine.stat(path).expect("it is there").mtime, AT);
-    engine.write(&file, 0, &[2; 4096]).expect("room");
+    assert_eq!(engine.verbs.stat(path).expect("it is there").mtime, AT);
+    engine.io.write(&file, 0, &[2; 4096]).expect("room");
     flush(&engine);
     assert_eq!(counter(&engine, "conflicts"), 0);
-    engine.close(&file);
+    engine.io.close(&file);
     abandon(engine);
 }
 
@@ -76,13 +76,13 @@ fn a_time_that_is_set_by_descriptor_during_a_flush_stays_and_is_no_conflict() {
     let (path, (engine, store, hook, file)) = (Path::new("f"), bed());
     let (setter, open) = (engine.clone(), file.clone());
     at_first(&hook, Verb::SyncFiles, move || {
-        setter.set_attr_open(&open, &time()).expect("a store that works");
+        setter.verbs.set_attr_open(&open, &time()).expect("a store that works");
     });
     flush(&engine);
     flush(&engine);
-    assert_eq!((counter(&engine, "conflicts"), engine.status().dirty_files), (0, 0));
+    assert_eq!((counter(&engine, "conflicts"), engine.ops.status().dirty_files), (0, 0));
     assert_eq!(store.stat(path).expect("it is there").mtime, AT);
-    engine.close(&file);
+    engine.io.close(&file);
     abandon(engine);
 }
 
@@ -92,28 +92,28 @@ fn a_time_that_is_set_by_descriptor_during_a_flush_stays_and_is_no_conflict() {
 fn a_time_that_is_set_before_a_flush_of_a_file_opened_meanwhile_is_no_conflict() {
     let (path, (engine, store, hook, file)) = (Path::new("f"), bed());
     flush(&engine);
-    engine.close(&file);
-    assert!(engine.evict(&[path.into()], &Progress::default()).failures.is_empty());
-    let attr = engine.stat(path).expect("it is there");
+    engine.io.close(&file);
+    assert!(engine.ops.evict(&[path.into()], &Progress::default()).failures.is_empty());
+    let attr = engine.verbs.stat(path).expect("it is there");
     let opened = Arc::new(Mutex::new(None));
     let (opener, slot) = (engine.clone(), opened.clone());
     hook.set_after(move |call| {
         let mut slot = slot.lock().expect("no panic inside");
         if call.verb == Verb::SetAttr && slot.is_none() {
-            let file = opener.open(path, None).expect("it is there");
-            opener.write(&file, 0, &[2; 4096]).expect("room");
-            opener.flush_file(&file).expect("a store that works");
+            let file = opener.io.open(path, None).expect("it is there");
+            opener.io.write(&file, 0, &[2; 4096]).expect("room");
+            opener.drain.flush_file(&file).expect("a store that works");
             *slot = Some(file);
         }
     });
-    engine.set_attr(named(path, &attr), &time()).expect("a store that works");
+    engine.verbs.set_attr(named(path, &attr), &time()).expect("a store that works");
     let file = opened.lock().expect("no panic inside").take().expect("it was opened");
     assert!(store.stat(path).expect("it is there").mtime > AT, "the write is younger");
-    engine.write(&file, 0, &[3; 4096]).expect("room");
+    engine.io.write(&file, 0, &[3; 4096]).expect("room");
     flush(&engine);
-    assert_eq!((counter(&engine, "conflicts"), engine.status().dirty_files), (0, 0));
+    assert_eq!((counter(&engine, "conflicts"), engine.ops.status().dirty_files), (0, 0));
     hook.set_after(|_| {});
-    engine.close(&file);
+    engine.io.close(&file);
     abandon(engine);
 }
 
@@ -123,23 +123,23 @@ fn a_time_that_is_set_before_a_flush_of_a_file_opened_meanwhile_is_no_conflict()
 fn a_mode_that_is_set_while_the_file_is_opened_is_no_conflict() {
     let (path, (engine, store, hook, file)) = (Path::new("f"), bed());
     flush(&engine);
-    engine.close(&file);
-    assert!(engine.evict(&[path.into()], &Progress::default()).failures.is_empty());
-    let attr = engine.stat(path).expect("it is there");
+    engine.io.close(&file);
+    assert!(engine.ops.evict(&[path.into()], &Progress::default()).failures.is_empty());
+    let attr = engine.verbs.stat(path).expect("it is there");
     let opened = Arc::new(Mutex::new(None));
     let (opener, slot) = (engine.clone(), opened.clone());
     at_first(&hook, Verb::SetAttr, move || {
-        let file = opener.open(path, None).expect("it is there");
-        opener.write(&file, 0, &[2; 4096]).expect("room");
+        let file = opener.io.open(path, None).expect("it is there");
+        opener.io.write(&file, 0, &[2; 4096]).expect("room");
         *slot.lock().expect("no panic inside") = Some(file);
     });
     let set = SetAttr { mode: Some(0o4755), ..SetAttr::default() };
-    engine.set_attr(named(path, &attr), &set).expect("a store that works");
+    engine.verbs.set_attr(named(path, &attr), &set).expect("a store that works");
     let file = opened.lock().expect("no panic inside").take().expect("it was opened");
-    assert!(engine.has_set_id(&file), "a write would not take it away");
+    assert!(engine.verbs.has_set_id(&file), "a write would not take it away");
     flush(&engine);
     assert_eq!(counter(&engine, "conflicts"), 0);
     assert_eq!(store.stat(path).expect("it is there").mode & 0o7777, 0o4755);
-    engine.close(&file);
+    engine.io.close(&file);
     abandon(engine);
 }

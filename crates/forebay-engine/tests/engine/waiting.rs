@@ -25,27 +25,27 @@ fn a_file_that_is_cut_all_the_time_fails_its_flush_and_stays_dirty() {
     let backing = Arc::new(MemStore::new());
     let engine = start(Arc::new(media.clone()), backing, "cut", Config::default(), patient());
     let engine = engine.expect("new");
-    let (file, _) = engine.create(Path::new("f"), &NEW).expect("an empty store");
-    engine.write(&file, 0, &[1; 8192]).expect("room");
+    let (file, _) = engine.verbs.create(Path::new("f"), &NEW).expect("an empty store");
+    engine.io.write(&file, 0, &[1; 8192]).expect("room");
     let (cutter, open) = (engine.clone(), file.clone());
-    media.at_shadow_sync(move || cutter.set_len(&open, 8192).expect("room"));
+    media.at_shadow_sync(move || cutter.io.set_len(&open, 8192).expect("room"));
 
     let (done, end) = mpsc::channel();
     let (waiting, waited) = (engine.clone(), file.clone());
     std::thread::spawn(move || {
-        let alone = waiting.flush_file(&waited).map_err(|error| error.errno());
-        let all = waiting.flush(&[], &Progress::default());
+        let alone = waiting.drain.flush_file(&waited).map_err(|error| error.errno());
+        let all = waiting.drain.flush(&[], &Progress::default());
         done.send((alone, all)).expect("the test waits");
     });
     let (alone, all) = end.recv_timeout(PATIENCE).expect("nobody waits without end");
     assert_eq!(alone, Err(libc::EBUSY));
     assert_eq!((all.files, all.failures.len()), (0, 1), "{all:?}");
-    assert_eq!(engine.status().dirty_files, 1);
+    assert_eq!(engine.ops.status().dirty_files, 1);
 
     media.at_shadow_sync(|| {});
-    engine.flush_file(&file).expect("it rests");
-    assert_eq!(engine.status().dirty_files, 0);
-    engine.close(&file);
+    engine.drain.flush_file(&file).expect("it rests");
+    assert_eq!(engine.ops.status().dirty_files, 0);
+    engine.io.close(&file);
     abandon(engine);
 }
 
@@ -80,28 +80,29 @@ fn a_writer_finds_room_though_others_wait_for_flushes_all_the_time() {
     let small = |n: u8| {
         let (engine, stop) = (engine.clone(), stop.clone());
         std::thread::spawn(move || {
-            let (file, _) = engine.create(Path::new(&format!("small{n}")), &NEW).expect("new");
+            let (file, _) =
+                engine.verbs.create(Path::new(&format!("small{n}")), &NEW).expect("new");
             // Sizes need no room: these never wait for the drain themselves.
             for size in (1..3).cycle().take_while(|_| !stop.load(Relaxed)) {
-                engine.set_len(&file, size).expect("it needs no room");
-                engine.flush_file(&file).expect("a good store");
+                engine.io.set_len(&file, size).expect("it needs no room");
+                engine.drain.flush_file(&file).expect("a good store");
             }
-            engine.close(&file);
+            engine.io.close(&file);
         })
     };
     let waiting: Vec<_> = (0..8).map(small).collect();
     let (done, end) = mpsc::channel();
     let bulk = engine.clone();
     std::thread::spawn(move || {
-        let (file, _) = bulk.create(Path::new("bulk"), &NEW).expect("new");
+        let (file, _) = bulk.verbs.create(Path::new("bulk"), &NEW).expect("new");
         let data = vec![1; MIB as usize];
-        let written = (0..96).try_for_each(|n| bulk.write(&file, n * MIB, &data));
-        bulk.close(&file);
+        let written = (0..96).try_for_each(|n| bulk.io.write(&file, n * MIB, &data));
+        bulk.io.close(&file);
         done.send(written.is_ok()).expect("the test waits");
     });
     let written = end.recv_timeout(PATIENCE);
     stop.store(true, Relaxed);
-    assert_eq!(written, Ok(true), "{:?}", engine.status());
+    assert_eq!(written, Ok(true), "{:?}", engine.ops.status());
     waiting.into_iter().for_each(|small| small.join().expect("it flushed"));
     abandon(engine);
 }
@@ -159,17 +160,17 @@ fn a_flush_copies_one_batch_while_it_syncs_another() {
     let media = Arc::new(CrashMedia::default());
     let engine = start(media, store, "batches", Config::default(), patient()).expect("new");
     for n in 0..FILES {
-        let (file, _) = engine.create(Path::new(&format!("f{n}")), &NEW).expect("new");
-        engine.write(&file, 0, &[1; 100]).expect("room");
-        engine.close(&file);
+        let (file, _) = engine.verbs.create(Path::new(&format!("f{n}")), &NEW).expect("new");
+        engine.io.write(&file, 0, &[1; 100]).expect("room");
+        engine.io.close(&file);
     }
     let progress = Progress::default();
-    let report = engine.flush(&[], &progress);
+    let report = engine.drain.flush(&[], &progress);
     assert_eq!((report.files, report.bytes), (FILES as u64, 100 * FILES as u64));
     assert_eq!(report.failures.len(), 0, "{report:?}");
     assert_eq!(progress.moved_bytes(), report.bytes);
     assert_eq!(progress.copying.load(Relaxed), 0);
-    assert_eq!(engine.status().dirty_files, 0);
+    assert_eq!(engine.ops.status().dirty_files, 0);
     let course = layer.course.lock().expect("no panic inside");
     assert!(course.overlapped && course.syncs > 1, "{} syncs", course.syncs);
     drop(course);
@@ -185,22 +186,22 @@ fn what_is_written_while_an_allocation_asks_for_room_is_not_cut_off() {
     let tunables = Tunables { tier_size: Some(32 * MIB), ..patient() };
     let (backing, hook) = Hook::on(MemStore::new());
     let engine = start(media, backing, "grow", Config::default(), tunables).expect("new");
-    let (full, _) = engine.create(Path::new("full"), &NEW).expect("an empty store");
-    (0..24).for_each(|n| engine.write(&full, n * MIB, &[1; MIB as usize]).expect("room"));
-    let (file, _) = engine.create(Path::new("f"), &NEW).expect("no such file yet");
+    let (full, _) = engine.verbs.create(Path::new("full"), &NEW).expect("an empty store");
+    (0..24).for_each(|n| engine.io.write(&full, n * MIB, &[1; MIB as usize]).expect("room"));
+    let (file, _) = engine.verbs.create(Path::new("f"), &NEW).expect("no such file yet");
     let (kernel, pages) = (engine.clone(), file.clone());
     hook.set(move |call| {
         if call.verb == Verb::Statfs {
-            kernel.write(&pages, 25 * MIB, &[7; 4096]).expect("room for a page");
+            kernel.io.write(&pages, 25 * MIB, &[7; 4096]).expect("room for a page");
         }
     });
-    engine.allocate(&file, Allocate::Extend, 0, 20 * MIB).expect("nobody's place is taken");
-    assert_eq!(engine.stat_open(&file).size, 25 * MIB + 4096);
+    engine.io.allocate(&file, Allocate::Extend, 0, 20 * MIB).expect("nobody's place is taken");
+    assert_eq!(engine.verbs.stat_open(&file).size, 25 * MIB + 4096);
     let mut seen = [0; 4096];
-    engine.read(&file, 25 * MIB, &mut seen).expect("just written");
+    engine.io.read(&file, 25 * MIB, &mut seen).expect("just written");
     assert!(seen == [7; 4096]);
-    engine.close(&file);
-    engine.close(&full);
+    engine.io.close(&file);
+    engine.io.close(&full);
     abandon(engine);
 }
 
@@ -210,18 +211,18 @@ fn trickle(rate_max: u64, backing_timeout: Duration) -> (Arc<Engine>, JoinHandle
     let (media, store) = (Arc::new(CrashMedia::default()), Arc::new(MemStore::new()));
     let engine = start(media, store, "trickle", Config::default(), tunables).expect("new");
     for name in ["f", "g"] {
-        let (file, _) = engine.create(Path::new(name), &NEW).expect("new");
-        engine.write(&file, 0, &vec![1; MIB as usize]).expect("room");
-        engine.close(&file);
+        let (file, _) = engine.verbs.create(Path::new(name), &NEW).expect("new");
+        engine.io.write(&file, 0, &vec![1; MIB as usize]).expect("room");
+        engine.io.close(&file);
     }
     let flies = engine.clone();
     let flight = std::thread::spawn(move || {
-        let file = flies.open(Path::new("f"), None)?;
-        let flushed = flies.flush_file(&file);
-        flies.close(&file);
+        let file = flies.io.open(Path::new("f"), None)?;
+        let flushed = flies.drain.flush_file(&file);
+        flies.io.close(&file);
         flushed
     });
-    within("it is on its way", || engine.status().flushing_bytes > 0);
+    within("it is on its way", || engine.ops.status().flushing_bytes > 0);
     (engine, flight)
 }
 
@@ -235,7 +236,7 @@ fn an_order_that_waits_for_a_flight_or_a_thread_can_be_cancelled() {
         let (done, end) = mpsc::channel();
         let (ordered, watched) = (engine.clone(), progress.clone());
         std::thread::spawn(move || {
-            let report = ordered.flush(&[Path::new(waits_for).into()], &watched);
+            let report = ordered.drain.flush(&[Path::new(waits_for).into()], &watched);
             done.send(report).expect("the test waits");
         });
         let early = end.recv_timeout(Duration::from_millis(200));
@@ -244,11 +245,11 @@ fn an_order_that_waits_for_a_flight_or_a_thread_can_be_cancelled() {
         let report = end.recv_timeout(PATIENCE / 2).expect("it stops, cap or not");
         assert!(report.cancelled && report.failures.is_empty(), "{waits_for}: {report:?}");
     }
-    assert_eq!(engine.status().dirty_files, 2);
-    engine.set_tunables(Tunables { rate_max: 0, ..engine.tunables() }).expect("valid");
+    assert_eq!(engine.ops.status().dirty_files, 2);
+    engine.ops.set_tunables(Tunables { rate_max: 0, ..engine.files.tunables() }).expect("valid");
     flight.join().expect("no panic").expect("a store that works");
-    let report = engine.flush(&[], &Progress::default());
-    assert_eq!((report.files, report.failures.len(), engine.status().dirty_files), (1, 0, 0));
+    let report = engine.drain.flush(&[], &Progress::default());
+    assert_eq!((report.files, report.failures.len(), engine.ops.status().dirty_files), (1, 0, 0));
     abandon(engine);
 }
 
@@ -259,7 +260,7 @@ fn a_flight_that_the_users_cap_makes_slow_is_no_store_that_does_not_answer() {
     let timeout = Duration::from_secs(1);
     let began = Instant::now();
     let (engine, flight) = trickle(MIB / 8, timeout);
-    let report = engine.flush(&["f".into()], &Progress::default());
+    let report = engine.drain.flush(&["f".into()], &Progress::default());
     assert!(report.failures.is_empty(), "{report:?}");
     flight.join().expect("no panic").expect("a store that works");
     assert!(began.elapsed() > 5 * timeout, "it was fast: {:?}", began.elapsed());

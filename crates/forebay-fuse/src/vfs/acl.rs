@@ -39,10 +39,10 @@ impl Vfs {
     fn ask_acl(&self, id: u64, name: &OsStr) -> Result<Vec<u8>> {
         // First, since its name may be another file's any moment.
         if let Some(pin) = self.nodes.pin(id) {
-            return self.engine.ask(|_| pin.xattr_get(name));
+            return self.engine.names.ask(|_| pin.xattr_get(name));
         }
         let path = self.path(id)?;
-        self.engine.ask(|b| b.xattr_get(&path, name))
+        self.engine.names.ask(|b| b.xattr_get(&path, name))
     }
 
     /// After an extended attribute was changed.

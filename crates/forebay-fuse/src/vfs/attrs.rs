@@ -28,7 +28,7 @@ impl Vfs {
         if let Some((size, handle)) = size {
             let lane = handle.and_then(|handle| self.lane(handle));
             self.set_size(id, path.as_deref(), size, |file| {
-                lane.unwrap_or_else(|| self.engine.lane_of(file, who))
+                lane.unwrap_or_else(|| self.engine.room.lane_of(file, who))
             })?;
             self.strip_privilege(id, path.as_deref(), Some(who));
         }
@@ -38,14 +38,14 @@ impl Vfs {
             || set.atime.is_some()
             || set.mtime.is_some();
         if let (None, true, Some(file)) = (&path, changes, self.open_file(id)) {
-            return self.engine.set_attr_open(&file, set);
+            return self.engine.verbs.set_attr_open(&file, set);
         }
         if let (Some(path), true) = (path, changes) {
             let mut set = *set;
             if (set.uid.is_some() || set.gid.is_some()) && set.mode.is_none() {
                 set.mode = self.mode_with_owner(&path, who)?;
             }
-            let done = self.engine.set_attr(self.at(id, &path)?, &set);
+            let done = self.engine.verbs.set_attr(self.at(id, &path)?, &set);
             if set.mode.is_some() {
                 self.nodes.forget_acl(id);
             }
@@ -74,12 +74,12 @@ impl Vfs {
         lane: impl FnOnce(&Arc<File>) -> Lane,
     ) -> Result<()> {
         if let Some(file) = self.open_file(id) {
-            return self.engine.set_len_in(&lane(&file), &file, size);
+            return self.engine.io.set_len_in(&lane(&file), &file, size);
         }
         let path = path.ok_or_else(|| Error::os(libc::ESTALE, "a name that is gone"))?;
-        let file = self.engine.open(path, self.nodes.key(id))?;
-        let done = self.engine.set_len_in(&lane(&file), &file, size);
-        self.engine.close(&file);
+        let file = self.engine.io.open(path, self.nodes.key(id))?;
+        let done = self.engine.io.set_len_in(&lane(&file), &file, size);
+        self.engine.io.close(&file);
         self.nodes.set_pages(id, 0);
         done
     }
@@ -93,17 +93,18 @@ impl Vfs {
         }
         // Asked by the kernel at the first write after each look at the attributes.
         let file = (name == "security.capability").then(|| self.open_file(id)).flatten();
-        if file.as_ref().is_some_and(|file| self.engine.lacks_capability(file, self.attr_ttl)) {
+        if file.as_ref().is_some_and(|file| self.engine.verbs.lacks_capability(file, self.attr_ttl))
+        {
             return Err(Error::os(libc::ENODATA, "xattr"));
         }
         let _tree = self.tree();
         let path = self.path(id)?;
-        let asked = file.as_ref().map(|file| self.engine.before_asking(file));
-        let value = self.engine.ask(|b| b.xattr_get(&path, name));
+        let asked = file.as_ref().map(|file| self.engine.verbs.before_asking(file));
+        let value = self.engine.names.ask(|b| b.xattr_get(&path, name));
         if let (Some(file), Some(asked), Err(error)) = (file, asked, &value)
             && error.is(libc::ENODATA)
         {
-            self.engine.note_no_capability(&file, asked);
+            self.engine.verbs.note_no_capability(&file, asked);
         }
         value
     }
@@ -114,7 +115,7 @@ impl Vfs {
         }
         let _tree = self.tree();
         let path = self.path(id)?;
-        let names = self.engine.ask(|b| b.xattr_list(&path))?;
+        let names = self.engine.names.ask(|b| b.xattr_list(&path))?;
         let mut bytes = Vec::new();
         for name in names {
             bytes.extend_from_slice(name.as_encoded_bytes());
@@ -139,7 +140,7 @@ impl Vfs {
             libc::XATTR_REPLACE => XattrMode::Replace,
             _ => XattrMode::Any,
         };
-        let done = self.engine.set_xattr(self.at(id, &path)?, name, value, mode);
+        let done = self.engine.verbs.set_xattr(self.at(id, &path)?, name, value, mode);
         self.acl_may_differ(id, name);
         if done.is_ok() && name == acl::ACCESS {
             self.strip_after_acl(id, &path, who);
@@ -151,7 +152,7 @@ impl Vfs {
         control::refuse(id)?;
         let _tree = self.tree();
         let path = self.path(id)?;
-        let done = self.engine.remove_xattr(self.at(id, &path)?, name);
+        let done = self.engine.verbs.remove_xattr(self.at(id, &path)?, name);
         self.acl_may_differ(id, name);
         done
     }

@@ -8,7 +8,7 @@ use super::{Handle, Vfs};
 impl Vfs {
     pub fn read(&self, handle: u64, offset: u64, buf: &mut [u8]) -> Result<usize> {
         match &*self.handle(handle)? {
-            Handle::File { file, lane, .. } => self.engine.read_in(lane, file, offset, buf),
+            Handle::File { file, lane, .. } => self.engine.io.read_in(lane, file, offset, buf),
             Handle::Control { text, .. } => {
                 let from = text.len().min(offset as usize);
                 let n = buf.len().min(text.len() - from);
@@ -22,14 +22,14 @@ impl Vfs {
     /// Reads what can be read without the backing store; see [`Engine::read_cached`].
     pub fn read_cached(&self, handle: u64, offset: u64, buf: &mut [u8]) -> Option<Result<usize>> {
         match &*self.handle(handle).ok()? {
-            Handle::File { file, lane, .. } => self.engine.read_cached(lane, file, offset, buf),
+            Handle::File { file, lane, .. } => self.engine.io.read_cached(lane, file, offset, buf),
             _ => None,
         }
     }
 
     pub fn write(&self, handle: u64, offset: u64, data: &[u8]) -> Result<()> {
         match &*self.handle(handle)? {
-            Handle::File { file, lane, .. } => self.engine.write_in(lane, file, offset, data),
+            Handle::File { file, lane, .. } => self.engine.io.write_in(lane, file, offset, data),
             Handle::Control { id, .. } => self.control.write(*id, offset, data),
             Handle::Dir { .. } => Err(Error::os(libc::EISDIR, "write")),
         }
@@ -40,13 +40,13 @@ impl Vfs {
         if let Ok(handle) = self.handle(handle)
             && let Handle::File { file, .. } = &*handle
         {
-            self.engine.reserve_ahead(file, end, len);
+            self.engine.room.reserve_ahead(file, end, len);
         }
     }
 
     pub fn fsync(&self, handle: u64) -> Result<()> {
         match &*self.handle(handle)? {
-            Handle::File { file, lane, .. } => self.engine.sync_in(lane, file),
+            Handle::File { file, lane, .. } => self.engine.io.sync_in(lane, file),
             _ => Ok(()),
         }
     }
@@ -54,7 +54,7 @@ impl Vfs {
     /// A descriptor was closed. Where bytes are to be on the backing store by then, they are.
     pub fn flush(&self, handle: u64) -> Result<()> {
         match &*self.handle(handle)? {
-            Handle::File { file, lane, .. } => self.engine.closing(file, lane),
+            Handle::File { file, lane, .. } => self.engine.io.closing(file, lane),
             _ => Ok(()),
         }
     }
@@ -70,26 +70,26 @@ impl Vfs {
             m if m == libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE => Allocate::Zero,
             m if m == libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE => Allocate::Zero,
             libc::FALLOC_FL_ZERO_RANGE => {
-                self.engine.allocate_in(lane, file, Allocate::Extend, offset, len)?;
+                self.engine.io.allocate_in(lane, file, Allocate::Extend, offset, len)?;
                 Allocate::Zero
             }
             _ => return Err(Error::os(libc::EOPNOTSUPP, "this kind of fallocate")),
         };
-        self.engine.allocate_in(lane, file, how, offset, len)
+        self.engine.io.allocate_in(lane, file, how, offset, len)
     }
 
     pub fn lseek(&self, handle: u64, offset: u64, whence: i32) -> Result<u64> {
         let file = self.file(handle)?;
-        let size = self.engine.facts(&file).size;
+        let size = self.engine.verbs.facts(&file).size;
         if offset >= size {
             return Err(Error::os(libc::ENXIO, "seeking beyond the end"));
         }
         match whence {
-            libc::SEEK_DATA => match self.engine.next_data(&file, offset)? {
+            libc::SEEK_DATA => match self.engine.io.next_data(&file, offset)? {
                 Some((start, _)) => Ok(start),
                 None => Err(Error::os(libc::ENXIO, "no data beyond here")),
             },
-            libc::SEEK_HOLE => match self.engine.next_data(&file, offset)? {
+            libc::SEEK_HOLE => match self.engine.io.next_data(&file, offset)? {
                 Some((start, end)) if start <= offset => Ok(end.min(size)),
                 _ => Ok(offset),
             },

@@ -39,7 +39,7 @@ impl Vfs {
         }
         let _tree = self.tree();
         let path = self.path(id)?;
-        match self.engine.ask(|b| b.read_dir(&path)) {
+        match self.engine.names.ask(|b| b.read_dir(&path)) {
             Ok(found) => entries.extend(found),
             Err(e) if self.engine.health.is_available() => return Err(e),
             Err(_) => entries.extend(self.list_away(id)),
@@ -61,7 +61,7 @@ impl Vfs {
         }
         let _tree = self.tree();
         match self.path(*id) {
-            Ok(path) => self.engine.sync_dir(&path),
+            Ok(path) => self.engine.verbs.sync_dir(&path),
             // Removed, it has no entries that could be lost.
             Err(_) if self.nodes.parent(*id).is_none() => self.removed_dir(*id).map(drop),
             Err(error) => Err(error),

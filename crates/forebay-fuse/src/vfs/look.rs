@@ -31,7 +31,7 @@ impl Vfs {
         }
         let _tree = self.tree();
         let path = self.path(parent)?.join(name);
-        match self.engine.stat(&path) {
+        match self.engine.verbs.stat(&path) {
             Ok(attr) => Ok(self.entry(parent, name, attr)),
             Err(error) => self.lookup_away(parent, name, error),
         }
@@ -48,7 +48,7 @@ impl Vfs {
     pub(super) fn again(&self, id: u64) -> Result<Entry> {
         let _tree = self.tree();
         let path = self.path(id)?;
-        let attr = self.engine.stat(&path)?;
+        let attr = self.engine.verbs.stat(&path)?;
         if self.nodes.id_of(attr.key) != id {
             return Err(Error::os(libc::ESTALE, "the file was replaced"));
         }
@@ -77,7 +77,7 @@ impl Vfs {
     }
 
     pub(super) fn attr_away(&self, id: u64, key: FileKey) -> Result<Attr> {
-        let known = self.nodes.dir_attr(id).or_else(|| self.engine.stat_cached(key));
+        let known = self.nodes.dir_attr(id).or_else(|| self.engine.verbs.stat_cached(key));
         known.ok_or_else(|| Error::os(libc::EIO, "the backing store is away"))
     }
 
@@ -92,28 +92,28 @@ impl Vfs {
         }
         let _tree = self.tree();
         let open = self.open_file(id);
-        let recent = |file: &Arc<File>| self.engine.stat_recent(file, self.attr_ttl);
+        let recent = |file: &Arc<File>| self.engine.verbs.stat_recent(file, self.attr_ttl);
         if let Some(attr) = open.as_ref().and_then(recent) {
             return Ok(attr);
         }
         let Some(path) = self.nodes.path(id) else {
             return match open {
-                Some(file) => Ok(self.engine.stat_open(&file)),
+                Some(file) => Ok(self.engine.verbs.stat_open(&file)),
                 None => self.removed_dir(id),
             };
         };
-        match self.engine.stat(&path) {
+        match self.engine.verbs.stat(&path) {
             Ok(attr) if self.nodes.id_of(attr.key) == id => Ok(attr),
             // Replaced behind our back: who has it open keeps what he has.
             Ok(_) => open.map_or_else(
                 || Err(Error::os(libc::ESTALE, "the file was replaced")),
-                |file| Ok(self.engine.stat_open(&file)),
+                |file| Ok(self.engine.verbs.stat_open(&file)),
             ),
             Err(error) if !self.engine.health.is_available() => {
                 let key = self.nodes.key(id).ok_or(error)?;
                 self.attr_away(id, key)
             }
-            Err(error) => open.map_or(Err(error), |file| Ok(self.engine.stat_open(&file))),
+            Err(error) => open.map_or(Err(error), |file| Ok(self.engine.verbs.stat_open(&file))),
         }
     }
 
@@ -149,11 +149,11 @@ impl Vfs {
             return Err(away());
         }
         let key = self.nodes.key(id).ok_or_else(away)?;
-        let file = self.engine.open_cached(key).ok_or_else(away)?;
-        let lane = self.engine.lane_of(&file, who);
+        let file = self.engine.io.open_cached(key).ok_or_else(away)?;
+        let lane = self.engine.room.lane_of(&file, who);
         // Who answers in place of one who hangs waits for no lock that he may hold.
         let Some(open) = Glance::new().lock(&self.open) else {
-            self.engine.close(&file);
+            self.engine.io.close(&file);
             return Err(away());
         };
         self.open_under(open, id, file, libc::O_RDONLY, false, lane)

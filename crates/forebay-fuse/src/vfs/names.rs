@@ -20,12 +20,12 @@ impl Vfs {
         self.refuse_read_only()?;
         let _tree = self.tree();
         let path = self.below(parent, name)?;
-        let attr = self.engine.alter(|b| match what {
+        let attr = self.engine.names.alter(|b| match what {
             Make::Dir => b.mkdir(&path, &new),
             Make::Link(target) => b.symlink(&path, target, &new),
             Make::Node(kind, rdev) => b.mknod(&path, &new, *kind, *rdev),
         })?;
-        self.engine.note_made(&path, &attr);
+        self.engine.names.note_made(&path, &attr);
         Ok(self.entry(parent, name, attr))
     }
 
@@ -34,7 +34,7 @@ impl Vfs {
         if let Some(child) = self.nodes.child(parent, name) {
             return Ok((child.key, child.is_dir));
         }
-        let attr = self.engine.ask(|b| b.stat(path))?;
+        let attr = self.engine.names.ask(|b| b.stat(path))?;
         Ok((attr.key, attr.kind == FileKind::Dir))
     }
 
@@ -44,7 +44,7 @@ impl Vfs {
         let (key, is_dir) = self.named(parent, name, &path)?;
         self.teach_names(key, (parent, name));
         let _hold = self.hold(key, &path);
-        self.engine.unlink(Named { path: &path, key, is_dir })?;
+        self.engine.verbs.unlink(Named { path: &path, key, is_dir })?;
         self.nodes.unlink(parent, name);
         Ok(())
     }
@@ -58,7 +58,7 @@ impl Vfs {
             return None;
         }
         // Without a descriptor for it the name can go all the same.
-        let pin = self.engine.ask(|b| b.pin(path)).ok().flatten()?;
+        let pin = self.engine.names.ask(|b| b.pin(path)).ok().flatten()?;
         Some(self.nodes.hold(id, pin))
     }
 
@@ -66,7 +66,7 @@ impl Vfs {
     pub(super) fn teach_names(&self, key: FileKey, going: (u64, &OsStr)) {
         let others = self.nodes.others(self.nodes.id_of(key), going, TAUGHT);
         if !others.is_empty() {
-            self.engine.learn_names(key, others);
+            self.engine.verbs.learn_names(key, others);
         }
     }
 
@@ -77,8 +77,8 @@ impl Vfs {
         let (key, _) = self.named(parent, name, &path)?;
         // Who works in it would otherwise be in another directory soon.
         let _hold = self.hold(key, &path);
-        self.engine.alter(|b| b.rmdir(&path))?;
-        self.engine.note_removed(Named { path: &path, key, is_dir: true });
+        self.engine.names.alter(|b| b.rmdir(&path))?;
+        self.engine.names.note_removed(Named { path: &path, key, is_dir: true });
         self.nodes.unlink(parent, name);
         Ok(())
     }
@@ -106,7 +106,7 @@ impl Vfs {
             _hold = self.hold(key, &new);
         }
         let over = over.map(|(key, is_dir)| Named { path: &new, key, is_dir });
-        self.engine.rename(Named { path: &old, key, is_dir }, &new, over, mode)?;
+        self.engine.verbs.rename(Named { path: &old, key, is_dir }, &new, over, mode)?;
         // Two names of one file: POSIX says that nothing happens.
         if over.is_none_or(|over| over.key != key) {
             self.nodes.rename(from, to, exchange);
@@ -120,13 +120,13 @@ impl Vfs {
         let from = self.path(id)?;
         let to = self.below(parent, name)?;
         let key = self.nodes.key(id).ok_or_else(|| Error::os(libc::ESTALE, "link"))?;
-        let attr = self.engine.link(Named { path: &from, key, is_dir: false }, &to)?;
+        let attr = self.engine.verbs.link(Named { path: &from, key, is_dir: false }, &to)?;
         Ok(self.entry(parent, name, attr))
     }
 
     pub fn readlink(&self, id: u64) -> Result<PathBuf> {
         let _tree = self.tree();
         let path = self.path(id)?;
-        self.engine.ask(|b| b.read_link(&path))
+        self.engine.names.ask(|b| b.read_link(&path))
     }
 }

@@ -27,9 +27,9 @@ impl Vfs {
     ) -> Result<(Entry, Opened)> {
         let tree = self.tree();
         let path = self.below(parent, name)?;
-        match self.engine.create(&path, &new) {
+        match self.engine.verbs.create(&path, &new) {
             Ok((file, attr)) => {
-                let lane = self.engine.lane_of(&file, who);
+                let lane = self.engine.room.lane_of(&file, who);
                 let entry = self.entry(parent, name, attr);
                 let opened = self.open_as(entry.id, file, flags, true, lane)?;
                 Ok((entry, opened))
@@ -59,12 +59,12 @@ impl Vfs {
         }
         let _tree = self.tree();
         let file = self.open_node(id)?;
-        let lane = self.engine.lane_of(&file, who);
-        if truncate && let Err(e) = self.engine.set_len_in(&lane, &file, 0) {
-            self.engine.close(&file);
+        let lane = self.engine.room.lane_of(&file, who);
+        if truncate && let Err(e) = self.engine.io.set_len_in(&lane, &file, 0) {
+            self.engine.io.close(&file);
             return Err(e);
         }
-        if truncate && self.engine.has_set_id(&file) {
+        if truncate && self.engine.verbs.has_set_id(&file) {
             self.strip_privilege(id, None, Some(who));
         }
         let opened = self.open_as(id, file, flags, truncate, lane)?;
@@ -80,17 +80,17 @@ impl Vfs {
     pub(super) fn open_node(&self, id: u64) -> Result<Arc<File>> {
         let key = self.nodes.key(id);
         let opened = self.path(id).and_then(|path| {
-            let file = self.engine.open(&path, key)?;
+            let file = self.engine.io.open(&path, key)?;
             if self.nodes.id_of(file.key) == id {
                 return Ok(file);
             }
-            self.engine.close(&file);
+            self.engine.io.close(&file);
             Err(Error::os(libc::ESTALE, "the file was replaced"))
         });
         match opened {
             Err(e) if e.is(libc::ESTALE) || e.is(libc::ENOENT) => {
                 let pin = self.nodes.pin(id);
-                key.and_then(|key| self.engine.open_unlinked(key, pin.as_deref())).ok_or(e)
+                key.and_then(|key| self.engine.files.open_unlinked(key, pin.as_deref())).ok_or(e)
             }
             other => other,
         }
@@ -129,7 +129,7 @@ impl Vfs {
         });
         if !Arc::ptr_eq(&node.file, &file) {
             // The store has given the number of a file that is open here, and gone, to another.
-            self.engine.close(&file);
+            self.engine.io.close(&file);
             return Err(Error::os(libc::ESTALE, "an earlier file of that number is still open"));
         }
         let mode = match (node.cached, node.passthrough) {
@@ -137,7 +137,7 @@ impl Vfs {
             (0, _) => Mode::Passthrough,
             _ => Mode::Cached,
         };
-        let facts = self.engine.facts(&file);
+        let facts = self.engine.verbs.facts(&file);
         let wish =
             Wish { write, fresh, complete: facts.complete, wholly_dirty: facts.wholly_dirty };
         let mut permit = self.permit(write, facts.set_id, &lane);
@@ -152,7 +152,7 @@ impl Vfs {
                 Ok(None) => planned = Plan::Cached,
                 Err(e) => {
                     self.drop_if_unused(open, file.key);
-                    self.engine.close(&file);
+                    self.engine.io.close(&file);
                     return Err(e);
                 }
             }
@@ -173,7 +173,7 @@ impl Vfs {
             self.nodes.set_pages(id, 0);
         }
         drop(open);
-        let at_close = match self.engine.flushes_at_close(&lane) {
+        let at_close = match self.engine.io.flushes_at_close(&lane) {
             true => AtClose::Flush,
             false => AtClose::Nothing,
         };
@@ -186,17 +186,17 @@ impl Vfs {
         let possible = self.registrar.get().is_some()
             && self.passthrough != Passthrough::Off
             && lane.is_free();
-        let policy = self.engine.policy();
+        let policy = self.engine.files.policy();
         // Writes around the tier leave a shadow behind: nobody may hold on to one.
         let around = policy == WritePolicy::WriteAround;
         let write = write
             && possible
             && !set_id
             && policy == WritePolicy::WriteBack
-            && !self.engine.watches_writers()
+            && !self.engine.files.watches_writers()
             && match self.passthrough {
                 Passthrough::Always => true,
-                Passthrough::Auto => self.engine.may_write_unseen(),
+                Passthrough::Auto => self.engine.passed.may_write_unseen(),
                 Passthrough::ReadOnly | Passthrough::Off => false,
             };
         Permit { read: possible && !around, write }
@@ -213,8 +213,8 @@ impl Vfs {
     ) -> Result<Option<u32>> {
         let Some(registrar) = self.registrar.get() else { return Ok(None) };
         let shadow = match plan {
-            Plan::PassWrite => self.engine.begin_unseen(file, maps)?,
-            _ => self.engine.pin_shadow(file)?,
+            Plan::PassWrite => self.engine.passed.begin_unseen(file, maps)?,
+            _ => self.engine.passed.pin_shadow(file)?,
         };
         let Some(shadow) = shadow else { return Ok(None) };
         if let Some(id) = node.kernel_id {
@@ -239,9 +239,9 @@ impl Vfs {
 
     pub(super) fn end_pass(&self, file: &Arc<File>, plan: Plan) -> Result<()> {
         match plan {
-            Plan::PassWrite => self.engine.end_unseen(file),
+            Plan::PassWrite => self.engine.passed.end_unseen(file),
             Plan::PassRead => {
-                self.engine.unpin_shadow(file);
+                self.engine.passed.unpin_shadow(file);
                 Ok(())
             }
             Plan::Cached => Ok(()),
@@ -274,7 +274,7 @@ impl Vfs {
         // The node may be another file's by now, which got the inode number.
         let is_ours = self.nodes.key(*id) == Some(file.key);
         if *plan == Plan::Cached && is_ours {
-            let now = self.engine.facts(file).fingerprint;
+            let now = self.engine.verbs.facts(file).fingerprint;
             self.nodes.set_pages(*id, now.map_or(0, NonZeroU64::get));
         }
         if let Some(node) = open.get_mut(&file.key) {
@@ -284,15 +284,15 @@ impl Vfs {
             }
         }
         self.drop_if_unused(open, file.key);
-        let facts = self.engine.facts(file);
+        let facts = self.engine.verbs.facts(file);
         if *plan == Plan::PassWrite && *set_id && facts.set_id && facts.wholly_dirty && is_ours {
             // Who wrote past us is not known; a privilege is not left on what he wrote.
             self.strip_privilege(*id, None, None);
         }
         // Who was opened before the policy changed is not asked for when he closes.
-        if let Err(e) = self.engine.closing(file, lane) {
+        if let Err(e) = self.engine.io.closing(file, lane) {
             tracing::debug!(error = %e, "the flush at the end of a handle; it is tried again");
         }
-        self.engine.close(file);
+        self.engine.io.close(file);
     }
 }

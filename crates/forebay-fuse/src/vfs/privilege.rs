@@ -56,7 +56,7 @@ fn written(mode: u32, may_keep_group: bool) -> u32 {
 impl Vfs {
     /// After a write by `who`, or by somebody unknown.
     pub fn strip_privilege(&self, id: u64, path: Option<&Path>, who: Option<Origin>) {
-        if self.open_file(id).is_some_and(|file| !self.engine.has_set_id(&file)) {
+        if self.open_file(id).is_some_and(|file| !self.engine.verbs.has_set_id(&file)) {
             return;
         }
         let rights = who.map(Rights::of);
@@ -85,7 +85,7 @@ impl Vfs {
         if who.uid == 0 {
             return Ok(None);
         }
-        let attr = self.engine.ask(|b| b.stat(path))?;
+        let attr = self.engine.names.ask(|b| b.stat(path))?;
         let has_bit = attr.kind == FileKind::File && attr.mode & SET_GROUP != 0;
         let drops = has_bit && !Rights::of(who).may_keep_group(attr.gid);
         Ok(drops.then(|| written(attr.mode, false)))
@@ -95,11 +95,12 @@ impl Vfs {
         let Some(path) = path.map(Path::to_path_buf).or_else(|| self.nodes.path(id)) else {
             return;
         };
-        let Ok(attr) = self.engine.ask(|b| b.stat(&path)) else { return };
+        let Ok(attr) = self.engine.names.ask(|b| b.stat(&path)) else { return };
         let mode = left(&attr);
         if mode != attr.mode {
             let at = Named { path: &path, key: attr.key, is_dir: attr.kind == FileKind::Dir };
-            let _ = self.engine.set_attr(at, &SetAttr { mode: Some(mode), ..SetAttr::default() });
+            let _ =
+                self.engine.verbs.set_attr(at, &SetAttr { mode: Some(mode), ..SetAttr::default() });
             // No answer to a write or an open tells of a mode.
             self.tell_attributes(id);
         }

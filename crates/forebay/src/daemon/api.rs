@@ -53,10 +53,12 @@ impl Daemon {
             ("POST", ["v1", "rules"]) => {
                 let rule = from_body::<RuleText>(request.body)?.read()?;
                 tracing::info!(rule = rule.name, "rule added");
-                self.engine.add_rule(rule).map(|()| json!({}))
+                self.engine.room.add_rule(rule).map(|()| json!({}))
             }
             ("POST", ["v1", "rules", "test"]) => self.test_rules(request.body),
-            ("DELETE", ["v1", "rules", name]) => self.engine.remove_rule(name).map(|()| json!({})),
+            ("DELETE", ["v1", "rules", name]) => {
+                self.engine.room.remove_rule(name).map(|()| json!({}))
+            }
             ("GET", ["v1", "jobs"]) => Ok(json!(self.jobs.views())),
             ("POST", ["v1", "jobs"]) => self.post_job(request.body),
             ("GET", ["v1", "jobs", id]) => {
@@ -81,7 +83,7 @@ impl Daemon {
 
     /// The engine's status, and what only the daemon knows.
     pub fn status_json(&self) -> Value {
-        let mut status = self.engine.status();
+        let mut status = self.engine.ops.status();
         // JSON holds no path that is not UTF-8; here it is for reading only.
         for trouble in &mut status.troubles {
             trouble.path = PathBuf::from(trouble.path.to_string_lossy().into_owned());
@@ -94,7 +96,7 @@ impl Daemon {
             "mountpoint": self.places.mountpoint.to_string_lossy(),
             "backing": self.places.backing.to_string_lossy(),
             "tier": self.places.tier.to_string_lossy(),
-            "policy": self.engine.tunables().policy,
+            "policy": self.engine.files.tunables().policy,
             "attachment": self.attachment_json(),
             "passthrough": config("passthrough"),
             "transport": self.mount.get().map(|mount| mount.transport()),
@@ -109,7 +111,7 @@ impl Daemon {
     fn files_json(&self, query: &[(String, String)]) -> Result<Value> {
         let prefix = query.iter().find(|(name, _)| name == "prefix");
         let prefix = prefix.map_or("", |(_, value)| value.trim_matches('/'));
-        let files = self.engine.list(Path::new(prefix))?;
+        let files = self.engine.ops.list(Path::new(prefix))?;
         Ok(json!(files.into_iter().map(File::from).collect::<Vec<File>>()))
     }
 
@@ -129,7 +131,7 @@ impl Daemon {
         let order = order(&asked)?;
         let engine = self.engine.clone();
         let work = move |_, progress: &Arc<Progress>| {
-            let missing = engine.missing(&order.scope);
+            let missing = engine.ops.missing(&order.scope);
             work(&engine, kind, &order, progress, missing)
         };
         let id = self.jobs.start(asked, work)?;
@@ -158,7 +160,7 @@ impl Daemon {
 
     /// The rules as they are written, with their figures.
     fn rules_json(&self) -> Value {
-        let rules = self.engine.rules().into_iter().map(|used| {
+        let rules = self.engine.room.rules().into_iter().map(|used| {
             let mut json = json!(RuleText::from(&used.rule));
             merge(&mut json, rule_figures(&used));
             json
@@ -177,7 +179,7 @@ impl Daemon {
             pid: u32,
         }
         let Body { path, size, uid, gid, pid } = from_body(body)?;
-        let found = self.engine.try_rules(&relative(path)?, size, Origin { uid, gid, pid });
+        let found = self.engine.room.try_rules(&relative(path)?, size, Origin { uid, gid, pid });
         Ok(found.map_or(Value::Null, |rule| json!(RuleText::from(&rule))))
     }
 
@@ -195,7 +197,7 @@ impl Daemon {
             "both" => Keep::Both,
             _ => return Err(Error::new(Kind::Usage, "keep: choose ours, theirs or both")),
         };
-        self.engine.resolve(&relative(path)?, keep)?;
+        self.engine.ops.resolve(&relative(path)?, keep)?;
         Ok(json!({}))
     }
 }
@@ -252,13 +254,13 @@ fn work(
     let named = if scope.is_empty() { &everything[..] } else { scope };
     let mut report = match kind {
         JobKind::Flush | JobKind::Fence | JobKind::Durable | JobKind::Drain => {
-            engine.execute(order, progress)
+            engine.drain.execute(order, progress)
         }
-        JobKind::Prefetch => engine.prefetch(named, progress),
-        JobKind::Evict => engine.evict(scope, progress),
-        JobKind::Pin => engine.pin(named, progress),
-        JobKind::Unpin => engine.set_pinned(named, false),
-        JobKind::Purge => engine.purge(named),
+        JobKind::Prefetch => engine.ops.prefetch(named, progress),
+        JobKind::Evict => engine.ops.evict(scope, progress),
+        JobKind::Pin => engine.ops.pin(named, progress),
+        JobKind::Unpin => engine.ops.set_pinned(named, false),
+        JobKind::Purge => engine.ops.purge(named),
         JobKind::Umount | JobKind::Detach => unreachable!("refused when posted"),
     };
     // What walks the backing store has found it too.

@@ -29,7 +29,7 @@ impl Daemon {
     pub fn attachment_json(&self) -> Value {
         match self.detaching.load(SeqCst) {
             true => json!("detaching"),
-            false => json!(self.engine.attachment()),
+            false => json!(self.engine.files.attachment()),
         }
     }
 
@@ -37,7 +37,7 @@ impl Daemon {
     pub fn start_detach(self: &Arc<Daemon>, ask: &Leave) -> Result<Value> {
         let claim = self.claim()?;
         let keep = if ask.keep_dirty { KeepDirty::Yes } else { KeepDirty::No };
-        refuse_again(self.engine.attachment(), keep)?;
+        refuse_again(self.engine.files.attachment(), keep)?;
         let timeout = ask.timeout_secs.map(|secs| Duration::from_secs_f64(secs.clamp(0.0, 1e9)));
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
         let waits_for = self.detach_waits_for(keep);
@@ -53,13 +53,13 @@ impl Daemon {
     /// Lets the tier take part again; tells what is dirty in it.
     pub fn attach(&self) -> Result<Value> {
         let _claim = self.claim()?;
-        if self.engine.attachment() == Attachment::Attached {
+        if self.engine.files.attachment() == Attachment::Attached {
             return Err(usage("the tier is attached already"));
         }
         saved::store_attachment(&self.run, Attachment::Attached)?;
-        self.engine.attach();
+        self.engine.ops.attach();
         tracing::info!("the tier is attached");
-        let now = self.engine.status();
+        let now = self.engine.ops.status();
         Ok(json!({ "dirty_bytes": now.dirty_bytes, "dirty_files": now.dirty_files }))
     }
 
@@ -71,14 +71,14 @@ impl Daemon {
     }
 
     fn detach_waits_for(&self, keep: KeepDirty) -> Vec<String> {
-        let now = self.engine.status();
+        let now = self.engine.ops.status();
         let mut waits = Vec::new();
         if keep == KeepDirty::No && now.dirty_files > 0 {
             let files = counted(now.dirty_files, "file");
             let dirty = human_size(now.dirty_bytes);
             waits.push(format!("{dirty} dirty in {files} to reach the backing store"));
         }
-        let past_us = self.engine.files_past_us();
+        let past_us = self.engine.files.files_past_us();
         if past_us > 0 {
             let files = counted(past_us, "file");
             waits.push(format!("{files} open past the daemon, until programs close them"));
@@ -87,16 +87,16 @@ impl Daemon {
     }
 
     fn detach(&self, keep: KeepDirty, deadline: Option<Instant>, progress: &Progress) -> Outcome {
-        let before = self.engine.attachment();
+        let before = self.engine.files.attachment();
         let (report, expired) =
-            with_deadline(deadline, progress, || self.engine.detach(keep, progress));
+            with_deadline(deadline, progress, || self.engine.ops.detach(keep, progress));
         if let Some(outcome) = self.still_attached(&report, expired) {
             return outcome;
         }
-        if let Err(error) = saved::store_attachment(&self.run, self.engine.attachment()) {
+        if let Err(error) = saved::store_attachment(&self.run, self.engine.files.attachment()) {
             // Else a restart would undo in silence what this reports as done.
             if before == Attachment::Attached {
-                self.engine.attach();
+                self.engine.ops.attach();
             }
             let (report, exit_code) = (JobReport::from(&report), error.exit_code());
             return Outcome { report, error: Some(error.to_string()), exit_code };
@@ -120,7 +120,7 @@ impl Daemon {
     }
 
     fn with_left(&self, report: &Report) -> JobReport {
-        let left = self.engine.status();
+        let left = self.engine.ops.status();
         JobReport {
             left_dirty_files: Some(left.dirty_files),
             left_dirty_bytes: Some(left.dirty_bytes),

@@ -12,7 +12,7 @@ use crate::wire::{JobKind, NewJob};
 
 impl Daemon {
     pub fn config_json(&self) -> Value {
-        let tunables = self.engine.tunables();
+        let tunables = self.engine.files.tunables();
         let entries = self.settings.shown().map(|(key, value, origin)| {
             let now = tunable(&tunables, key.name).unwrap_or_else(|| value.clone());
             let origin = if now == *value { origin } else { &Origin::Runtime };
@@ -26,7 +26,7 @@ impl Daemon {
     pub fn put_config(&self, body: &Value) -> Result<Value> {
         let usage = |what: &str| Error::new(Kind::Usage, format!("body: {what}"));
         let pairs = body.as_object().ok_or_else(|| usage("write {\"KEY\": \"VALUE\"}"))?;
-        let before = self.engine.tunables();
+        let before = self.engine.files.tunables();
         let mut after = before.clone();
         for (name, value) in pairs {
             let text = match value {
@@ -35,7 +35,7 @@ impl Daemon {
             };
             after = change_tunable(&after, name, &text)?;
         }
-        self.engine.set_tunables(after.clone())?;
+        self.engine.ops.set_tunables(after.clone())?;
         tracing::info!(change = %body, "configuration changed");
         let waits_for = self.waits_for(&before, &after);
         let job = match waits_for.is_empty() {
@@ -58,7 +58,7 @@ impl Daemon {
 
     /// Of a size that is asked for and cannot be had.
     pub fn short_of(&self, asked: Option<u64>) -> Option<String> {
-        let given = self.engine.status().tier_bytes;
+        let given = self.engine.ops.status().tier_bytes;
         let short = asked.filter(|asked| given < *asked);
         let note = |_| {
             let given = human_size(given);
@@ -81,7 +81,7 @@ impl Daemon {
     /// What has to reach the backing store before a change is all there.
     fn waits_for(&self, before: &Tunables, after: &Tunables) -> Vec<String> {
         let mut waits = Vec::new();
-        let now = self.engine.status();
+        let now = self.engine.ops.status();
         if now.attachment != Attachment::Attached {
             return waits; // What is kept dirty waits for that.
         }

@@ -60,7 +60,7 @@ impl Daemon {
     }
 
     fn setting(&self, name: &str) -> String {
-        let now = tunable(&self.engine.tunables(), name);
+        let now = tunable(&self.engine.files.tunables(), name);
         let value = now.or_else(|| self.settings.value(name).cloned());
         value.map_or_else(String::new, |value| format!("{value}\n"))
     }

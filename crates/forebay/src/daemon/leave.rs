@@ -108,7 +108,7 @@ impl Daemon {
             return;
         }
         tracing::warn!("unmounted from outside; flushing what is dirty before ending");
-        let _held = self.engine.keep_holds();
+        let _held = self.engine.drain.keep_holds();
         let exit_code = self.shut_down_logged();
         self.settled(None, exit_code);
     }
@@ -119,10 +119,10 @@ impl Daemon {
             return;
         }
         // Jobs end, well or not, before all is flushed.
-        let _held = self.engine.keep_holds();
+        let _held = self.engine.drain.keep_holds();
         if !self.hurry.load(SeqCst) {
             let progress = self.begin_drain();
-            let report = logged(&progress, || self.engine.flush(&[], &progress));
+            let report = logged(&progress, || self.engine.drain.flush(&[], &progress));
             log_failures(&report);
             // By a signal, or by who keeps what is dirty: there is no second drain.
             if progress.is_cancelled() {
@@ -147,10 +147,10 @@ impl Daemon {
     ) -> Outcome {
         let mut moved = JobReport::default();
         let _drain = matches!(keep, KeepDirty::No).then(|| DrainOf::new(self, progress));
-        let _held = self.engine.keep_holds();
+        let _held = self.engine.drain.keep_holds();
         if matches!(keep, KeepDirty::No) {
             let (report, expired) =
-                with_deadline(deadline, progress, || self.engine.flush(&[], progress));
+                with_deadline(deadline, progress, || self.engine.drain.flush(&[], progress));
             moved = JobReport::from(&report);
             if let Some(outcome) = self.called_off(&report, expired) {
                 return outcome;
@@ -161,7 +161,7 @@ impl Daemon {
             return Outcome { report: moved, error: Some(error.to_string()), exit_code };
         }
         self.jobs.freeze();
-        let report = self.engine.shutdown(keep, progress, deadline);
+        let report = self.engine.ops.shutdown(keep, progress, deadline);
         self.down();
         moved.files += report.files;
         moved.bytes += report.bytes;
@@ -171,7 +171,7 @@ impl Daemon {
 
     /// Why a drain does not lead to an unmount.
     fn called_off(&self, report: &Report, expired: bool) -> Option<Outcome> {
-        let left = self.engine.status();
+        let left = self.engine.ops.status();
         let (message, exit_code) = if expired {
             ("the time is up: still mounted, nothing is lost", 4)
         } else if report.cancelled && self.keepers.load(SeqCst) > 0 {
@@ -198,7 +198,7 @@ impl Daemon {
 
     /// How an unmount that happened is reported.
     fn parting(&self, keep: KeepDirty, mut report: JobReport) -> Outcome {
-        let left = self.engine.status();
+        let left = self.engine.ops.status();
         report.left_dirty_files = Some(left.dirty_files);
         report.left_dirty_bytes = Some(left.dirty_bytes);
         let none_left = left.dirty_bytes + left.dirty_files + left.busy_files == 0;
@@ -245,10 +245,10 @@ impl Daemon {
         let keep = if hurry { KeepDirty::Yes } else { KeepDirty::No };
         self.jobs.freeze();
         let progress = self.begin_drain();
-        let report = logged(&progress, || self.engine.shutdown(keep, &progress, None));
+        let report = logged(&progress, || self.engine.ops.shutdown(keep, &progress, None));
         self.down();
         log_failures(&report);
-        let left = self.engine.status();
+        let left = self.engine.ops.status();
         if left.dirty_bytes + left.dirty_files + left.busy_files == 0 {
             return 0;
         }

@@ -31,15 +31,15 @@ impl Daemon {
     pub fn metrics(&self) -> String {
         let mut page = Page::of(&self.places.mountpoint);
         page.build_info();
-        let status = self.engine.status();
+        let status = self.engine.ops.status();
         page.levels(&status);
-        let marks = self.engine.tunables().marks(status.tier_bytes);
+        let marks = self.engine.files.tunables().marks(status.tier_bytes);
         let marks = [("low", marks.low), ("high", marks.high), ("hard", marks.hard)];
         page.family("dirty_mark_bytes", "gauge", "Watermarks of dirty bytes");
         marks.iter().for_each(|(mark, bytes)| {
             page.sample("dirty_mark_bytes", &[("mark", mark)], *bytes as f64)
         });
-        page.ages(&self.engine.dirty_ages());
+        page.ages(&self.engine.drain.dirty_ages());
         let running = self.jobs.views().iter().filter(|job| job.exit_code.is_none()).count();
         page.gauge("jobs_running", "Jobs under way", running as f64);
         let reading = self.reading();
@@ -56,7 +56,7 @@ impl Daemon {
             ("tier", &reading.tier),
             ("backing", &reading.backing),
         ]);
-        page.rules(&self.engine.rules());
+        page.rules(&self.engine.room.rules());
         if let Some(mount) = self.mount.get() {
             page.users(mount.users().iter());
         }

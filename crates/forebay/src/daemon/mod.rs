@@ -154,7 +154,7 @@ fn assemble(plan: Plan, events: Sender<Event>, background: bool) -> Result<Arc<D
         settings.tunables.clone(),
         &held(&unfinished),
     )?;
-    settings.rules.iter().try_for_each(|rule| engine.add_rule(rule.clone()))?;
+    settings.rules.iter().try_for_each(|rule| engine.room.add_rule(rule.clone()))?;
     let device = Device::under(&places.tier);
     let daemon = Arc::new(Daemon {
         engine,
@@ -177,7 +177,7 @@ fn assemble(plan: Plan, events: Sender<Event>, background: bool) -> Result<Arc<D
         engine_down: AtomicBool::new(false),
     });
     if let Err(error) = daemon.open_doors(stack.store) {
-        daemon.engine.shutdown(KeepDirty::Yes, &Progress::default(), None);
+        daemon.engine.ops.shutdown(KeepDirty::Yes, &Progress::default(), None);
         return Err(error);
     }
     daemon.keep_readings();
@@ -254,7 +254,7 @@ impl Daemon {
     fn notes(&self) -> Vec<String> {
         let found = self.engine.recovery();
         let mut notes = Vec::new();
-        let attachment = self.engine.attachment();
+        let attachment = self.engine.files.attachment();
         if attachment != Attachment::Attached {
             notes.push("the tier is detached, as it was left: `forebay attach` uses it".into());
         }

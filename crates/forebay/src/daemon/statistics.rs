@@ -38,13 +38,13 @@ impl Daemon {
     }
 
     pub fn reading(&self) -> Reading {
-        let mut stats = self.engine.stats();
+        let mut stats = self.engine.ops.stats();
         if let Some(moved) = self.device.moved() {
             stats.counters.insert("tier_device_read_bytes", moved.read);
             stats.counters.insert("tier_device_written_bytes", moved.written);
         }
         let fuse = self.mount.get().map(|mount| mount.op_counts()).unwrap_or_default();
-        let rules = self.engine.rules().into_iter();
+        let rules = self.engine.room.rules().into_iter();
         Reading {
             at: Instant::now(),
             span: self.started.elapsed(),
@@ -66,11 +66,11 @@ impl Daemon {
         let windows: Map<String, Value> = windows.collect();
         json["uptime_secs"] = json!(self.started.elapsed().as_secs_f64());
         json["windows"] = Value::Object(windows);
-        json["dirty_ages"] = json!(self.engine.dirty_ages());
+        json["dirty_ages"] = json!(self.engine.drain.dirty_ages());
         json["users"] = json!(self.mount.get().map(|mount| mount.users()).unwrap_or_default());
         json["processes"] = self.processes_json();
         json["busiest_files"] = self.files_by_rate();
-        let rules = self.engine.rules().into_iter();
+        let rules = self.engine.room.rules().into_iter();
         let rules = rules.map(|used| (used.rule.name.clone(), rule_figures(&used)));
         json["rules"] = Value::Object(rules.collect());
         json
@@ -106,7 +106,7 @@ impl Daemon {
     /// What `forebay top` draws.
     pub fn top_json(&self) -> Value {
         let now = self.reading();
-        let tunables = self.engine.tunables();
+        let tunables = self.engine.files.tunables();
         let status = self.status_json();
         let marks = tunables.marks(status["tier_bytes"].as_u64().unwrap_or(0));
         json!({
@@ -126,7 +126,7 @@ impl Daemon {
     }
 
     fn files_by_rate(&self) -> Value {
-        let files = self.engine.busiest(SHOWN).into_iter();
+        let files = self.engine.ops.busiest(SHOWN).into_iter();
         // JSON holds no path that is not UTF-8; here it is for reading only.
         let shown = files.map(|file| {
             json!({ "path": file.path.to_string_lossy(), "bytes_per_sec": file.bytes_per_sec })

@@ -1,0 +1,44 @@
+//! What tests of an owner stand on: an engine with one file.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use forebay_backing::{BackingStore, DirStore, New};
+
+use crate::core::governor::law::Preset;
+use crate::tier::media::DirMedia;
+use crate::{Config, Engine, File, KeepDirty, Progress, Tier, Tunables};
+
+pub(crate) struct Bed {
+    root: std::path::PathBuf,
+    pub engine: Arc<Engine>,
+    pub file: Arc<File>,
+}
+
+/// An engine that flushes only when asked, with a file of which `[0, 100)` is dirty.
+pub(crate) fn bed(name: &str) -> Bed {
+    let root = std::env::temp_dir().join(format!("forebay-{name}-{}", std::process::id()));
+    let (tier, backing) = (root.join("tier"), root.join("backing"));
+    std::fs::create_dir_all(&tier).unwrap();
+    std::fs::create_dir_all(&backing).unwrap();
+    let tier = Tier::on(Arc::new(DirMedia::open(&tier).unwrap())).unwrap();
+    let backing: Arc<dyn BackingStore> = Arc::new(DirStore::open(&backing).unwrap());
+    let tunables = Tunables { preset: Preset::Hold, ..Tunables::default() };
+    let engine = Engine::start(tier, backing, Config::default(), tunables).unwrap();
+    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+    let new = New { mode: 0o644, umask: 0, uid: uid.as_raw(), gid: gid.as_raw() };
+    let (file, _) = engine.verbs.create(Path::new("f"), &new).unwrap();
+    engine.io.write(&file, 0, &[1; 100]).unwrap();
+    Bed { root, engine, file }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return; // Perhaps under the file's lock.
+        }
+        self.engine.io.close(&self.file);
+        self.engine.ops.shutdown(KeepDirty::Yes, &Progress::default(), None);
+        let _ = std::fs::remove_dir_all(&self.root);
+    }
+}

@@ -1,0 +1,56 @@
+//! What may pass us by, as a function of what is so now. No clock, no I/O. When to flush and when
+//! to slow down is the [`governor`](crate::core::governor)'s.
+
+use std::time::Duration;
+
+use crate::core::config::Tunables;
+
+/// What the drain looks at.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Level {
+    pub tier_bytes: u64,
+    pub used_bytes: u64,
+    pub dirty_bytes: u64,
+    /// What will be dirty besides in a second, if those who write past us go on as they do.
+    pub arriving_bytes: u64,
+    /// Age of the oldest dirty byte that may be flushed.
+    pub oldest_age: Option<Duration>,
+    pub backing_available: bool,
+}
+
+/// 4 GiB: at the few GB/s of a fast device, about a second of writing.
+pub const PASSTHROUGH_WRITE_TIER_MIN: u64 = 4 << 30;
+
+/// Whether one more program may write past us. Such a writer cannot be slowed down and its shadow
+/// cannot be evicted, so room is kept: a sixty-fourth of the tier for each of them, from what is
+/// free or clean, and what they will have written in a second counts as written; and a tier below [`PASSTHROUGH_WRITE_TIER_MIN`] never allows it.
+pub fn may_write_unseen(level: Level, t: &Tunables, writers: u64) -> bool {
+    if level.tier_bytes < PASSTHROUGH_WRITE_TIER_MIN {
+        return false;
+    }
+    let dirty_soon = level.dirty_bytes.saturating_add(level.arriving_bytes);
+    if dirty_soon > t.marks(level.tier_bytes).high {
+        return false;
+    }
+    let room = level.tier_bytes.saturating_sub(dirty_soon);
+    room / 8 > 0 && (writers + 1).saturating_mul(level.tier_bytes / 64) <= room
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writers_past_us_need_room_that_is_not_dirty() {
+        let t = Tunables::default();
+        let tier_bytes = PASSTHROUGH_WRITE_TIER_MIN;
+        let level =
+            |dirty| Level { tier_bytes, dirty_bytes: tier_bytes / 100 * dirty, ..Level::default() };
+        assert!(may_write_unseen(level(50), &t, 0));
+        assert!(!may_write_unseen(level(51), &t, 0));
+        assert!(may_write_unseen(level(50), &t, 30) && !may_write_unseen(level(50), &t, 33));
+        let soon = Level { arriving_bytes: tier_bytes / 100 * 20, ..level(40) };
+        assert!(!may_write_unseen(soon, &t, 0), "those that write will have taken the room");
+        assert!(!may_write_unseen(Level { tier_bytes: tier_bytes - 1, ..level(0) }, &t, 0));
+    }
+}

@@ -1,0 +1,570 @@
+//! What the engine knows of one cached file, and every legal way for that to change.
+//!
+//! Pure: no I/O, clock or lock. The callers make each change durable in the index in the order
+//! that [`FileState::plan_write`] and the docs below demand.
+//!
+//! Invariants:
+//! - F1: no run reaches beyond `size` (while the file is not opaque).
+//! - F2: a byte is `Clean` only if it equals the backing store's byte at `base`.
+//! - F3: a byte beyond `base.size` and below `size` is present: it cannot be fetched.
+//! - F4: `durable_size` is set if and only if a sync has made the file's dirty state durable, or
+//!   bytes of it are `Kept`.
+
+use std::ops::{Deref, DerefMut};
+use std::path::{Path, PathBuf};
+
+use forebay_backing::{Attr, FileKey, Timestamp, Version};
+use serde::{Deserialize, Serialize};
+
+use crate::core::paths::Paths;
+use crate::core::ranges::{Ranges, Run, State};
+
+/// In blocks of this size clean bytes are kept beside what a sync makes durable. A database that
+/// writes a page sooner or later writes those beside it, and each first sync of one costs a record.
+/// After a loss of power they are flushed once more, for nothing.
+pub const BESIDE: u64 = 256 << 10;
+
+/// Mode and owner as last seen, to serve and to recreate the file without its backing store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owner {
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub nlink: u32,
+}
+
+/// A size in bytes that may not be known, in one word, since there may be millions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Option<u64>", into = "Option<u64>")]
+pub struct MaybeSize(u64);
+
+impl MaybeSize {
+    pub const NONE: MaybeSize = MaybeSize(u64::MAX);
+
+    pub fn get(self) -> Option<u64> {
+        Some(self.0).filter(|_| self != MaybeSize::NONE)
+    }
+}
+
+impl From<Option<u64>> for MaybeSize {
+    fn from(size: Option<u64>) -> MaybeSize {
+        size.map_or(MaybeSize::NONE, MaybeSize)
+    }
+}
+
+impl From<MaybeSize> for Option<u64> {
+    fn from(size: MaybeSize) -> Option<u64> {
+        size.get()
+    }
+}
+
+/// Facts of a file that are either so or not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Flags {
+    /// Open for writing past our eyes: everything in the shadow file may be newer than we know.
+    pub opaque: bool,
+    /// Size or mtime differ from the backing store's.
+    pub meta_dirty: bool,
+    /// A flush has begun to change the backing file: its version proves nothing until it ends.
+    pub flush_open: bool,
+    /// Of format 2.
+    pub unused: bool,
+    /// Not to be evicted.
+    pub pinned: bool,
+    /// No flush until somebody decides what counts.
+    pub conflict: Conflict,
+}
+
+/// Why dirty bytes wait for somebody to decide what counts. Older versions wrote a flag here, false
+/// or true, which are the first two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Conflict {
+    #[default]
+    None,
+    /// The backing file changed while we held dirty bytes (S8).
+    Changed,
+    /// Dirty bytes were lost in the tier: what is left is not the file that was written (S4).
+    Torn,
+}
+
+impl Conflict {
+    pub fn stands(self) -> bool {
+        self != Conflict::None
+    }
+
+    pub fn why(self) -> &'static str {
+        match self {
+            Conflict::None => "nothing",
+            Conflict::Changed => "changed on the backing store while it was dirty here",
+            Conflict::Torn => {
+                "dirty bytes of it were lost in the tier: what is left is not all of it"
+            }
+        }
+    }
+}
+
+/// What a record had of format 2.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Unused;
+
+/// What the index keeps of one file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    pub key: FileKey,
+    pub state: FileState,
+}
+
+impl Deref for Record {
+    type Target = FileState;
+
+    fn deref(&self) -> &FileState {
+        &self.state
+    }
+}
+
+impl DerefMut for Record {
+    fn deref_mut(&mut self) -> &mut FileState {
+        &mut self.state
+    }
+}
+
+/// The state of one cached file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileState {
+    pub paths: Paths,
+    #[serde(with = "unused")]
+    pub unused: Unused,
+    pub owner: Owner,
+    /// Size programs see, in bytes, unless opaque: then the shadow's size is the truth.
+    pub size: u64,
+    pub mtime: Timestamp,
+    /// The backing file as we last saw it.
+    pub base: Version,
+    pub ranges: Ranges,
+    pub durable_size: MaybeSize,
+    /// When the oldest dirty byte was written, in milliseconds since the epoch; 0 when clean.
+    pub dirty_since: u64,
+    pub flags: Flags,
+}
+
+/// What has to be recorded around a write of `[start, end)`.
+///
+/// Clean bytes must be recorded as dirty *before* they are overwritten, or a crash would leave
+/// new bytes that count as equal to the backing store. Absent bytes must be recorded *after*, or
+/// a crash would leave a hole that counts as data. Dirty bytes need nothing.
+#[derive(Debug, PartialEq, Eq)]
+pub struct WritePlan {
+    /// As they are to be recorded: what was kept is durable at once.
+    pub before: Vec<Run>,
+    pub after: Vec<(u64, u64)>,
+}
+
+/// What restart means for what was not synced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Boot {
+    /// The page cache lived on (same boot), or everything was synced at shutdown.
+    Kept,
+    /// Power was lost: only what was made durable is to be trusted.
+    Lost,
+}
+
+/// What recovery does with one file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    Keep,
+    /// Nothing of it is worth keeping.
+    Drop,
+}
+
+/// What recovery made of one file. Bytes are dirty ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Survived {
+    pub verdict: Verdict,
+    /// Never synced, and gone with the kernel's memory.
+    pub dropped: u64,
+    /// To be in the shadow, and not there.
+    pub lost: u64,
+}
+
+impl FileState {
+    /// A file of which nothing is cached yet.
+    pub fn absent(path: &Path, attr: &Attr) -> FileState {
+        FileState {
+            paths: Paths::of(path),
+            unused: Unused,
+            owner: Owner::of(attr),
+            size: attr.size,
+            mtime: attr.mtime,
+            base: attr.version(),
+            ranges: Ranges::None,
+            durable_size: MaybeSize::NONE,
+            dirty_since: 0,
+            flags: Flags::default(),
+        }
+    }
+
+    pub fn display_path(&self) -> PathBuf {
+        self.paths.first().unwrap_or_else(|| PathBuf::from("(unlinked)"))
+    }
+
+    pub fn is_dirty(&self) -> bool {
+        self.flags.opaque || self.flags.meta_dirty || self.ranges.any_dirty()
+    }
+
+    pub fn is_complete(&self) -> bool {
+        self.flags.opaque || self.ranges.covers(0, self.size)
+    }
+
+    /// Whether writing more of it unseen would not add to what must be flushed.
+    pub fn is_wholly_dirty(&self) -> bool {
+        self.flags.opaque || (self.is_dirty() && self.ranges.all_dirty(0, self.size))
+    }
+
+    pub fn dirty_bytes(&self) -> u64 {
+        self.ranges.bytes(State::is_dirty)
+    }
+
+    /// What must be recorded around a write of `[start, end)`, end above start. A gap between the
+    /// old end of the file and `start` becomes zeros that are ours to flush (F3), recorded with
+    /// the absent part.
+    pub fn plan_write(&self, start: u64, end: u64) -> WritePlan {
+        let changed = |run: Run| match run.state {
+            State::Clean => Some(Run { state: State::Dirty, ..run }),
+            State::Kept => Some(Run { state: State::Durable, ..run }),
+            State::Dirty | State::Durable => None,
+        };
+        let before = self.ranges.within(start, end).filter_map(changed).collect();
+        let from = start.min(self.size);
+        WritePlan { before, after: self.ranges.gaps(from, end) }
+    }
+
+    /// Records that `[start, end)` is now dirty. What was durable, or kept, is durable.
+    pub fn mark_dirty(&mut self, start: u64, end: u64, now_ms: u64) {
+        let durable: Vec<Run> =
+            self.ranges.within(start, end).filter(|run| run.state.outlasts_power()).collect();
+        self.ranges.set(start, end, State::Dirty);
+        for run in durable {
+            self.ranges.set(run.start, run.end, State::Durable);
+        }
+        self.size = self.size.max(end);
+        self.touch(now_ms);
+    }
+
+    pub fn touch(&mut self, now_ms: u64) {
+        if self.dirty_since == 0 {
+            self.dirty_since = now_ms.max(1);
+        }
+    }
+
+    /// Records that `[start, end)` was filled from the backing store.
+    pub fn mark_clean(&mut self, start: u64, end: u64) {
+        self.ranges.set(start, end.min(self.size), State::Clean);
+    }
+
+    /// Changes the size. Bytes beyond a smaller size are gone; bytes up to a larger one are zeros
+    /// that are ours to flush (F3).
+    pub fn resize(&mut self, size: u64, now_ms: u64) {
+        let old = self.size;
+        self.size = size;
+        self.flags.meta_dirty = true;
+        if size < old {
+            self.ranges.clear(size, u64::MAX);
+            self.durable_size = self.durable_size.get().map(|durable| durable.min(size)).into();
+        } else {
+            self.ranges.set(old, size, State::Dirty);
+        }
+        self.touch(now_ms);
+    }
+
+    /// Takes over what an unseen writer left: everything up to `len` is dirty.
+    pub fn absorb(&mut self, len: u64, mtime: Timestamp, now_ms: u64) {
+        if self.size != len {
+            self.flags.meta_dirty = true;
+        }
+        self.ranges.clear(len, u64::MAX);
+        self.size = len;
+        self.mtime = mtime;
+        self.mark_dirty(0, len, now_ms);
+        self.durable_size = self.durable_size.get().map(|durable| durable.min(len)).into();
+    }
+
+    /// The ranges a sync that begins now has to cover: dirty, and not known to be durable. Of an
+    /// opaque file that is everything below `len`, the shadow's size.
+    pub fn unsynced(&self, len: u64) -> Vec<(u64, u64)> {
+        if self.flags.opaque {
+            return if len > 0 { vec![(0, len)] } else { Vec::new() };
+        }
+        let mut left = self.ranges.bytes(|state| state == State::Dirty);
+        let mut found = Vec::new();
+        // Mostly there are none, among thousands of other runs.
+        for run in self.ranges.iter() {
+            if left == 0 {
+                break;
+            }
+            if run.state == State::Dirty {
+                left -= run.bytes();
+                found.push(edges(run));
+            }
+        }
+        found
+    }
+
+    /// What of `ranges` is still dirty: a sync has nothing to say of what was flushed meanwhile.
+    pub fn still_dirty(&self, ranges: &[(u64, u64)]) -> Vec<(u64, u64)> {
+        if self.flags.opaque {
+            return ranges.to_vec();
+        }
+        let dirty = |&(start, end): &(u64, u64)| {
+            self.ranges
+                .within(start, end)
+                .filter(|run| run.state.is_dirty())
+                .map(edges)
+                .collect::<Vec<_>>()
+        };
+        ranges.iter().flat_map(dirty).collect()
+    }
+
+    /// Records that a sync, begun when the size was `size`, has made `ranges` durable. What was
+    /// written to them meanwhile is newer than what is durable, which is all that `Durable` says.
+    pub fn mark_synced(&mut self, size: u64, ranges: &[(u64, u64)]) {
+        let size = if self.flags.opaque { size } else { size.min(self.size) };
+        for &(start, end) in ranges {
+            self.ranges.set(start, end.min(size), State::Durable);
+        }
+        // Syncs may end in another order than they began; truncation alone makes it smaller.
+        let known = self.durable_size.get().unwrap_or(0);
+        self.durable_size = Some(known.max(size)).into();
+    }
+
+    /// Records that `copied`, less what was `rewritten` meanwhile, is on the backing store and
+    /// synced there, at `base` (S6). With `keep`, what was durable is kept. Returns whether the
+    /// file is clean now.
+    pub fn settle(
+        &mut self,
+        copied: &[(u64, u64)],
+        rewritten: &Ranges,
+        base: Version,
+        keep: bool,
+        now_ms: u64,
+    ) -> bool {
+        for &(start, end) in copied {
+            for (start, end) in rewritten.gaps(start, end.min(self.size)) {
+                let dirty: Vec<Run> =
+                    self.ranges.within(start, end).filter(|run| run.state.is_dirty()).collect();
+                for run in dirty {
+                    let kept = keep && run.state == State::Durable;
+                    let state = if kept { State::Kept } else { State::Clean };
+                    self.ranges.set(run.start, run.end, state);
+                }
+            }
+        }
+        self.base = base;
+        self.flags.flush_open = false;
+        self.flags.meta_dirty = self.size != base.size || self.mtime != base.mtime;
+        self.dirty_since = 0;
+        if self.is_dirty() {
+            self.touch(now_ms);
+            return false;
+        }
+        self.let_go_of_size();
+        true
+    }
+
+    /// Clean bytes in the blocks of [`BESIDE`] that `ranges` lie in.
+    pub fn clean_beside(&self, ranges: &[(u64, u64)]) -> Vec<(u64, u64)> {
+        let mut found = Vec::new();
+        let mut done = 0;
+        for &(start, end) in ranges {
+            let start = (start - start % BESIDE).max(done);
+            done = end.next_multiple_of(BESIDE).max(done);
+            let clean = self.ranges.within(start, done).filter(|run| run.state == State::Clean);
+            found.extend(clean.map(edges));
+        }
+        found
+    }
+
+    /// Records that `ranges`, all of them clean, are durable, of a file that has a durable size.
+    pub fn keep(&mut self, ranges: &[(u64, u64)]) {
+        for &(start, end) in ranges {
+            self.ranges.set(start, end.min(self.size), State::Kept);
+        }
+    }
+
+    /// What a flush has brought to the backing store is not to be cut off after a loss of power,
+    /// though nothing here says that it is durable. Only if nothing was cut off since the flush
+    /// began: else what lies there may be older.
+    pub fn lasts_as_on_store(&mut self) {
+        let durable = self.durable_size.get();
+        self.durable_size =
+            durable.map(|durable| durable.max(self.base.size.min(self.size))).into();
+    }
+
+    /// Whether bytes of it are kept.
+    pub fn keeps(&self) -> bool {
+        self.ranges.bytes(|state| state == State::Kept) > 0
+    }
+
+    /// What was kept of `[start, end)` is clean and no more. Returns what that was.
+    pub fn let_go(&mut self, start: u64, end: u64) -> Vec<Run> {
+        if !self.keeps() {
+            return Vec::new();
+        }
+        let kept = |run: &Run| run.state == State::Kept;
+        let kept: Vec<Run> = self.ranges.within(start, end).filter(kept).collect();
+        for run in &kept {
+            self.ranges.set(run.start, run.end, State::Clean);
+        }
+        self.let_go_of_size();
+        kept
+    }
+
+    /// Once nothing is dirty or kept, nothing is durable either (F4).
+    fn let_go_of_size(&mut self) {
+        if !self.is_dirty() && !self.keeps() {
+            self.durable_size = MaybeSize::NONE;
+        }
+    }
+
+    /// Whether it may be dirty to who comes next: after a loss of power what was kept is.
+    pub fn may_be_dirty(&self, boot: Boot) -> bool {
+        self.is_dirty() || self.dirty_bytes_after(boot) > 0
+    }
+
+    pub fn dirty_bytes_after(&self, boot: Boot) -> u64 {
+        self.ranges.bytes(|s| s.is_dirty() || (boot == Boot::Lost && s == State::Kept))
+    }
+
+    /// Up to where the shadow has to reach; `None` if no byte in it counts.
+    pub fn needs_shadow(&self, boot: Boot) -> Option<u64> {
+        let outlasts = || {
+            let runs = self.ranges.within(0, self.durable_size.get().unwrap_or(0));
+            runs.filter(|run| run.state.outlasts_power()).last().map(|run| run.end)
+        };
+        match boot {
+            // What was written past us is the shadow as it is; what was synced of it is there.
+            Boot::Kept if self.flags.opaque => Some(outlasts().unwrap_or(0)),
+            Boot::Kept => self.ranges.iter().last().map(|run| run.end),
+            Boot::Lost => outlasts(),
+        }
+    }
+
+    /// Decides what survives a restart. `shadow` is length and time of the shadow file as found,
+    /// `None` if it has to be there and is not.
+    pub fn recover(
+        &mut self,
+        boot: Boot,
+        shadow: Option<(u64, Timestamp)>,
+        now_ms: u64,
+    ) -> Survived {
+        let dropped = match boot {
+            Boot::Kept => 0,
+            Boot::Lost => self.drop_unsynced(now_ms),
+        };
+        let (len, mtime) = shadow.unwrap_or((0, self.mtime));
+        let lost = self.lose_beyond(len);
+        if shadow.is_none() {
+            self.flags.opaque = false;
+        } else if self.flags.opaque {
+            self.absorb(len, mtime, now_ms);
+            self.flags.opaque = false;
+            self.flags.meta_dirty = true;
+        } else if boot == Boot::Kept && self.ranges.any_dirty() {
+            self.mtime = mtime;
+        }
+        Survived { verdict: self.verdict(), dropped, lost }
+    }
+
+    /// After a loss of power. Returns how many dirty bytes go.
+    fn drop_unsynced(&mut self, now_ms: u64) -> u64 {
+        // What was kept may have been written and synced without another record.
+        let kept: Vec<Run> = self.ranges.iter().filter(|run| run.state == State::Kept).collect();
+        for run in kept {
+            self.ranges.set(run.start, run.end, State::Durable);
+            self.touch(now_ms);
+        }
+        let before = self.dirty_bytes();
+        self.flags.opaque = false;
+        let volatile: Vec<Run> =
+            self.ranges.iter().filter(|run| run.state != State::Durable).collect();
+        for run in volatile {
+            self.ranges.clear(run.start, run.end);
+        }
+        match self.durable_size.get() {
+            Some(size) => {
+                self.ranges.clear(size, u64::MAX);
+                self.size = size;
+                self.flags.meta_dirty = true;
+            }
+            None => {
+                self.size = self.base.size;
+                self.flags.meta_dirty = false;
+                self.ranges = Ranges::None;
+            }
+        }
+        before - self.dirty_bytes()
+    }
+
+    /// Takes from the record what a shadow of `len` bytes has not: clean bytes are absent then,
+    /// dirty ones are lost. Returns how many those were. What is left of a file that lost some is
+    /// not the file that was written, and waits for a decision; its size does not reach over what
+    /// nobody has. If nothing dirty is left, the file is what the backing store has.
+    pub fn lose_beyond(&mut self, len: u64) -> u64 {
+        let dirty = self.ranges.within(len, u64::MAX).filter(|run| run.state.is_dirty());
+        let lost = dirty.map(|run| run.bytes()).sum();
+        self.ranges.clear(len, u64::MAX);
+        if lost == 0 {
+            return 0;
+        }
+        if !self.ranges.any_dirty() && !self.flags.opaque {
+            self.revert();
+            return lost;
+        }
+        let there = self.ranges.iter().last().map_or(0, |run| run.end);
+        self.size = self.size.min(self.base.size.max(there));
+        self.durable_size = self.durable_size.get().map(|size| size.min(self.size)).into();
+        self.flags.conflict = Conflict::Torn;
+        lost
+    }
+
+    /// Nothing here is newer than what the backing store has.
+    fn revert(&mut self) {
+        self.size = self.base.size;
+        self.mtime = self.base.mtime;
+        self.ranges.clear(self.size, u64::MAX);
+        self.flags.meta_dirty = false;
+        self.flags.flush_open = false;
+        self.flags.conflict = Conflict::None;
+        self.dirty_since = 0;
+        self.let_go_of_size();
+    }
+
+    fn verdict(&self) -> Verdict {
+        let worth = self.is_dirty() || self.ranges.count() > 0 || self.flags.pinned;
+        if worth && !self.paths.is_empty() { Verdict::Keep } else { Verdict::Drop }
+    }
+}
+
+impl Owner {
+    pub fn of(attr: &Attr) -> Owner {
+        Owner { mode: attr.mode, uid: attr.uid, gid: attr.gid, nlink: attr.nlink }
+    }
+}
+
+fn edges(run: Run) -> (u64, u64) {
+    (run.start, run.end)
+}
+
+/// Format 2 had up to two lists of bytes there, which were empty unless the file had been renamed.
+mod unused {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::Unused;
+
+    pub fn serialize<S: Serializer>(_: &Unused, s: S) -> Result<S::Ok, S::Error> {
+        Vec::<Vec<u8>>::new().serialize(s)
+    }
+
+    pub fn deserialize<'d, D: Deserializer<'d>>(d: D) -> Result<Unused, D::Error> {
+        Vec::<Vec<u8>>::deserialize(d).map(|_| Unused)
+    }
+}

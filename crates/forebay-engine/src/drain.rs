@@ -1,0 +1,127 @@
+//! What goes home: when, how fast, and what it means once it is there.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex, RwLock};
+use std::time::{Duration, Instant};
+
+use crate::core::governor::{Decision, Governor};
+use crate::core::portion::HoleStep;
+use crate::drain::ages::Ages;
+use crate::drain::debts::Debts;
+use crate::drain::holds::Holds;
+use crate::drain::home_room::HomeRoom;
+use crate::drain::valve::Valve;
+use crate::files::Files;
+use crate::files::names::Names;
+use crate::home::Home;
+use crate::home::pulse::Pulse;
+use crate::pool::Pool;
+use crate::room::passed::Passed;
+
+mod ages;
+pub mod copy;
+mod debts;
+mod due;
+pub mod flight;
+mod flush;
+mod govern;
+pub mod holds;
+mod home_room;
+mod job;
+pub mod order;
+pub mod owed;
+mod permits;
+pub mod valve;
+
+pub struct Drain {
+    pub(crate) home: Arc<Home>,
+    pub(crate) files: Arc<Files>,
+    pub(crate) names: Arc<Names>,
+    pub(crate) passed: Arc<Passed>,
+    pub(crate) flushes: Pool,
+    /// The engine before this one was shut down.
+    pub(crate) clean_start: bool,
+    pub(crate) governor: Mutex<Governor>,
+    pub(crate) decision: RwLock<Decision>,
+    pub(crate) ages: Mutex<Ages>,
+    pub(crate) valve: Valve,
+    /// Everything is to be clean by then.
+    pub(crate) deadline: Mutex<Option<Instant>>,
+    /// Foreground operations on the fast tier.
+    pub(crate) tier_pulse: Pulse,
+    /// Writers that wait because of the level.
+    pub(crate) slowed: AtomicU32,
+    pub(crate) flushing_bytes: AtomicU64,
+    /// Bytes copied by flights that have not ended.
+    pub(crate) unsettled: AtomicU64,
+    /// What the backing store makes of holes.
+    pub(crate) holes: HoleStep,
+    /// Room on the backing store.
+    pub(crate) room: HomeRoom,
+    /// How long a batch took lately, in microseconds.
+    pub(crate) lag_us: AtomicU64,
+    /// Nothing could be taken although something is due, and why.
+    pub(crate) stuck: Mutex<Option<&'static str>>,
+    /// Files that the drain is to leave alone.
+    pub(crate) holds: Arc<Holds>,
+    /// What the drain is to bring home for orders with a deadline.
+    pub(crate) debts: Debts,
+    /// The drain has something to do.
+    pub(crate) wake: (Mutex<bool>, Condvar),
+}
+
+/// What the drain stands on.
+pub(crate) struct Ground {
+    pub home: Arc<Home>,
+    pub files: Arc<Files>,
+    pub names: Arc<Names>,
+    pub passed: Arc<Passed>,
+}
+
+impl Drain {
+    pub(crate) fn new(ground: Ground, flushes: Pool, clean_start: bool) -> Drain {
+        let Ground { home, files, names, passed } = ground;
+        Drain {
+            home,
+            files,
+            names,
+            passed,
+            flushes,
+            clean_start,
+            governor: Default::default(),
+            decision: Default::default(),
+            ages: Default::default(),
+            valve: Default::default(),
+            deadline: Default::default(),
+            tier_pulse: Default::default(),
+            slowed: Default::default(),
+            flushing_bytes: Default::default(),
+            unsettled: Default::default(),
+            holes: Default::default(),
+            room: Default::default(),
+            lag_us: Default::default(),
+            stuck: Default::default(),
+            holds: Default::default(),
+            debts: Default::default(),
+            wake: Default::default(),
+        }
+    }
+}
+
+/// A flush that somebody waits for is tried so often, with a pause between, when the file is cut or
+/// renamed under it each time: long enough for any but one that never rests.
+pub(crate) const DISTURBED_MAX: u32 = 40;
+
+pub(crate) const PAUSE: Duration = Duration::from_millis(25);
+
+impl Drain {
+    pub(crate) fn nudge_drain(&self) {
+        *self.wake.0.lock().expect("no panic inside") = true;
+        self.wake.1.notify_all();
+    }
+
+    /// Bytes that were copied and not yet settled.
+    pub(crate) fn unsettled(&self) -> u64 {
+        self.unsettled.load(Relaxed)
+    }
+}

@@ -1,0 +1,241 @@
+//! Dirty bytes by age, as the drain looks at them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::core::governor::age::Cohort;
+use crate::core::stamps::{BLOCK, Part, Stamps};
+use crate::core::wall::now_ms;
+use crate::drain::holds::Holds;
+use crate::files::file::{File, Inner};
+
+/// The steps in which ages of dirty bytes are told.
+pub(crate) const AGE_BOUNDS_SECS: [u64; 10] = [1, 5, 10, 30, 60, 120, 300, 600, 1800, 3600];
+
+/// Bytes that became dirty about the same time, in milliseconds since the epoch.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Slot {
+    pub oldest: u64,
+    pub youngest: u64,
+    /// When any of them was last written.
+    pub last: u64,
+    pub bytes: u64,
+}
+
+/// Dirty bytes by age, as last looked at.
+#[derive(Default)]
+pub(crate) struct Ages {
+    pub slots: Vec<Slot>,
+    /// Of files that are on their way.
+    pub flying: Vec<Slot>,
+    /// What was rewritten within `settle` and is younger than `no_wait_age` (milliseconds), and waits.
+    pub hot: Vec<Slot>,
+    pub settle: u64,
+    pub no_wait_age: u64,
+    pub settled_bytes: u64,
+    pub look_again: Option<Instant>,
+    /// Dirty and flushed bytes together, at the last tick, and by how much they ever rose.
+    pub sum: u64,
+    pub arrived: u64,
+}
+
+/// One pass over dirty files.
+pub(crate) struct Look {
+    pub now: u64,
+    pub width: u64,
+    /// Milliseconds.
+    pub settle: u64,
+    pub no_wait_age: u64,
+    pub holds: Arc<Holds>,
+    /// By time.
+    pub slots: BTreeMap<u64, Slot>,
+    pub flying: BTreeMap<u64, Slot>,
+    pub hot: BTreeMap<u64, Slot>,
+    pub seen: u64,
+    pub settled: u64,
+}
+
+impl Look {
+    pub fn file(&mut self, since: u64, file: &Arc<File>) {
+        // Who holds the lock long is being written or copied: as old as it is known to be.
+        let Ok(inner) = file.inner.try_lock() else { return };
+        let flying = inner.live.as_ref().is_some_and(|live| live.flight.is_some());
+        let way = match flying && !inner.state.flags.conflict.stands() {
+            true => Way::Flying,
+            false => Way::Here,
+        };
+        if (way == Way::Here && !is_flushable(&inner)) || self.holds.covers(&inner) {
+            self.seen += inner.dirty_charged();
+            return;
+        }
+        if goes_whole(&inner) {
+            let bytes = inner.dirty_charged().max(1);
+            let last = inner.last_write();
+            self.add_part(since, last, bytes, way);
+            return;
+        }
+        for (part, bytes) in weighed(&inner) {
+            self.add_part(part.stamp.first, part.stamp.last, bytes, way);
+        }
+    }
+
+    fn add_part(&mut self, first: u64, last: u64, bytes: u64, way: Way) {
+        let age = |then| self.now.saturating_sub(then);
+        let settled = age(last) >= self.settle;
+        if settled {
+            self.settled += bytes;
+        }
+        // Nobody may take it: it would only drive on what else there is, which then is done too soon.
+        let waits = way == Way::Here && !settled && age(first) < self.no_wait_age;
+        self.add((first, last), bytes, if waits { Way::Hot } else { way });
+    }
+
+    pub fn add(&mut self, (first, last): (u64, u64), bytes: u64, way: Way) {
+        let slots = match way {
+            Way::Here => &mut self.slots,
+            Way::Flying => &mut self.flying,
+            Way::Hot => &mut self.hot,
+        };
+        let new = Slot { oldest: first, youngest: first, last, bytes: 0 };
+        let slot = slots.entry(first / self.width).or_insert(new);
+        slot.oldest = slot.oldest.min(first);
+        slot.youngest = slot.youngest.max(first);
+        slot.last = slot.last.max(last);
+        slot.bytes += bytes;
+        self.seen += bytes;
+    }
+}
+
+/// Whether a part can be taken, is on its way already, or waits since it was just rewritten.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    Here,
+    Flying,
+    Hot,
+}
+
+/// Oldest first.
+pub(crate) struct Cohorts {
+    pub here: Vec<Cohort>,
+    pub flying: Vec<Cohort>,
+    pub hot: Vec<Cohort>,
+}
+
+impl Ages {
+    /// What can be taken, what is on its way less what is copied already, and what waits. The last
+    /// look may be a while ago: what has settled since waits no longer.
+    pub fn cohorts(&self, unsettled: u64) -> Cohorts {
+        let now = now_ms();
+        let age = |then: u64| now.saturating_sub(then);
+        let waits =
+            |slot: &Slot| age(slot.last) < self.settle && age(slot.oldest) < self.no_wait_age;
+        let (hot, ripe): (Vec<Slot>, Vec<Slot>) = self.hot.iter().partition(|slot| waits(slot));
+        let mut here = [self.slots.clone(), ripe].concat();
+        here.sort_by_key(|slot| slot.oldest);
+        Cohorts {
+            here: since_to_age(&here, 0),
+            flying: since_to_age(&self.flying, unsettled),
+            hot: since_to_age(&hot, 0),
+        }
+    }
+}
+
+/// Whether the drain may take it now.
+pub(crate) fn is_flushable(inner: &Inner) -> bool {
+    obstacle(inner).is_none()
+}
+
+/// What keeps the drain from a file: a conflict, a flight under way, a pause after a failure, or a
+/// writer past us who has changed nothing since the last copy.
+pub(crate) fn obstacle(inner: &Inner) -> Option<&'static str> {
+    let flying = || inner.live.as_ref().is_some_and(|live| live.flight.is_some());
+    let resting = || inner.state.flags.opaque && !crate::drain::flush::opaque_changed(inner);
+    match () {
+        () if inner.state.flags.conflict.stands() => Some("conflicts"),
+        () if flying() => Some("in-flight"),
+        () if inner.is_pausing() => Some("failed-files"),
+        () if resting() => Some("open-writers"),
+        () => None,
+    }
+}
+
+/// Whether a file is flushed as one: it is small, or written past us, or only its size or its times
+/// are to be told.
+pub(crate) fn goes_whole(inner: &Inner) -> bool {
+    inner.state.flags.opaque || inner.state.size <= BLOCK || !inner.state.ranges.any_dirty()
+}
+
+/// The dirty parts of a file.
+pub(crate) fn parts(inner: &Inner) -> impl Iterator<Item = Part> {
+    static NONE: Stamps = Stamps::NONE;
+    let state = &inner.state;
+    let runs = state.ranges.iter().filter(|run| run.state.is_dirty());
+    let stamps = inner.dirt.as_ref().map_or(&NONE, |dirt| &dirt.stamps);
+    stamps.parts(runs, state.dirty_bytes(), state.dirty_since)
+}
+
+/// The same, each with the bytes that it takes in the tier, as far as is known: those of a file with
+/// holes are where it was written to lately, and what is left of them anywhere else. None takes
+/// nothing, or nobody would be told of it.
+pub(crate) fn weighed(inner: &Inner) -> impl Iterator<Item = (Part, u64)> {
+    let (charged, dirty) = (inner.dirty_charged(), inner.state.dirty_bytes());
+    let written = match charged < dirty {
+        true => parts(inner).filter(|part| part.known).map(|part| part.bytes()).sum(),
+        false => dirty,
+    };
+    let known = written.min(charged);
+    parts(inner).map(move |part| {
+        let (share, of) = match part.known || charged >= dirty {
+            true => (known, written),
+            false => (charged - known, dirty - written),
+        };
+        let bytes = u128::from(part.bytes()) * u128::from(share) / u128::from(of);
+        (part, (bytes as u64).max(1))
+    })
+}
+
+/// Oldest first, less what is `copied` already.
+pub(crate) fn since_to_age(slots: &[Slot], copied: u64) -> Vec<Cohort> {
+    let now = now_ms();
+    let age = |since: u64| Duration::from_millis(now.saturating_sub(since));
+    let mut copied = copied;
+    let rest = |slot: &Slot| {
+        let gone = copied.min(slot.bytes);
+        copied -= gone;
+        let bytes = slot.bytes - gone;
+        let cohort = Cohort { age: age(slot.oldest), youngest: age(slot.youngest), bytes };
+        (cohort.bytes > 0).then_some(cohort)
+    };
+    slots.iter().filter_map(rest).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A look over many parts is rare.
+    #[test]
+    fn what_has_settled_since_the_last_look_waits_no_longer() {
+        let now = now_ms();
+        let slot = |oldest_ago: u64, last_ago: u64| Slot {
+            oldest: now - oldest_ago,
+            youngest: now - oldest_ago,
+            last: now - last_ago,
+            bytes: 1,
+        };
+        let (still, settled, old) = (slot(20_000, 1000), slot(15_000, 9000), slot(29_000, 0));
+        let ages = Ages {
+            slots: vec![slot(25_000, 25_000), slot(10_000, 10_000)],
+            hot: vec![old, still, settled],
+            settle: 5000,
+            no_wait_age: 26_000,
+            ..Ages::default()
+        };
+        let Cohorts { here, hot, .. } = ages.cohorts(0);
+        let secs = |cohorts: &[Cohort]| -> Vec<u64> {
+            cohorts.iter().map(|cohort| cohort.age.as_secs()).collect()
+        };
+        assert_eq!((secs(&here), secs(&hot)), (vec![29, 25, 15, 10], vec![20]));
+    }
+}

@@ -1,0 +1,145 @@
+//! What the drain owes: of each order that it carries out until a deadline, what was dirty when the
+//! order was given, less what has reached the backing store since.
+//!
+//! By ranges, not by the times of dirty bytes: those are the wall clock's, which may be set back.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard};
+
+use crate::core::id::FileId;
+use crate::core::ranges::{Ranges, Run, State};
+use crate::files::file::Inner;
+
+#[derive(Default)]
+pub(crate) struct Debts(Mutex<DebtTable>);
+
+#[derive(Default)]
+struct DebtTable {
+    last_order: u64,
+    /// By file and order.
+    entries: BTreeMap<(FileId, u64), Debt>,
+}
+
+struct Debt {
+    left: Ranges,
+    /// A flight was on that may have begun before.
+    outrun: bool,
+    /// One has landed since, and with it what is not in ranges.
+    landed: bool,
+}
+
+impl Debts {
+    fn table(&self) -> MutexGuard<'_, DebtTable> {
+        self.0.lock().expect("no panic inside")
+    }
+
+    /// A new order.
+    pub fn begin(&self) -> u64 {
+        let mut table = self.table();
+        table.last_order += 1;
+        table.last_order
+    }
+
+    /// Takes down what one order owes of a file, under the file's lock.
+    pub fn incur(&self, order: u64, file: FileId, inner: &Inner, runs: &[(u64, u64)]) {
+        let mut left = Ranges::None;
+        runs.iter().for_each(|&(start, end)| left.set(start, end, State::Dirty));
+        let outrun = inner.live.as_ref().is_some_and(|live| live.flight.is_some());
+        let debt = Debt { left, outrun, landed: false };
+        self.table().entries.insert((file, order), debt);
+    }
+
+    /// A flight of the file has landed: `copied` is on the backing store as it was when the flight
+    /// began, `rewritten` is what was written since.
+    pub fn pay(&self, file: FileId, copied: &[(u64, u64)], rewritten: &Ranges) {
+        let mut table = self.table();
+        for (_, debt) in table.entries.range_mut((file, 0)..=(file, u64::MAX)) {
+            for &(start, end) in copied {
+                match debt.outrun {
+                    // What was written to it may be owed: it came before the order.
+                    true => rewritten
+                        .gaps(start, end)
+                        .into_iter()
+                        .for_each(|(start, end)| debt.left.clear(start, end)),
+                    false => debt.left.clear(start, end),
+                }
+            }
+            debt.landed |= !debt.outrun;
+            debt.outrun = false;
+        }
+    }
+
+    /// Whether nothing that was owed is dirty any more.
+    pub fn are_paid(&self, order: u64, file: FileId, inner: &Inner) -> bool {
+        let table = self.table();
+        let Some(debt) = table.entries.get(&(file, order)) else { return true };
+        let dirty = |run: Run| {
+            let mut within = inner.state.ranges.within(run.start, run.end);
+            inner.state.flags.opaque || within.any(|run| run.state.is_dirty())
+        };
+        !inner.state.is_dirty() || (debt.landed && !debt.left.iter().any(dirty))
+    }
+
+    pub fn end(&self, order: u64) {
+        self.table().entries.retain(|(_, of), _| *of != order);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::bed::bed;
+    use crate::core::wall::now_ms;
+    use crate::files::file::{Flight, Trouble};
+    use crate::{Order, Progress};
+
+    // S-5
+    #[test]
+    fn an_order_with_a_deadline_is_kept_though_the_clock_was_set_back() {
+        let bed = bed("debts-clock");
+        let hour = Duration::from_secs(3600);
+        {
+            // As if it were written, and an hour taken back then; and the drain leaves it alone.
+            let mut inner = bed.file.lock();
+            inner.state.dirty_since = now_ms() + hour.as_millis() as u64;
+            let (error, retry_at) = ("a flush failed".into(), Instant::now() + hour);
+            inner.dirt().trouble = Some(Trouble { error, count: 1, retry_at });
+        }
+        let by = Some(Instant::now() + Duration::from_millis(400));
+        let report =
+            bed.engine.drain.execute(&Order { by, ..Order::default() }, &Progress::default());
+        assert!(report.failures.is_empty() && report.files == 1, "{report:?}");
+        assert!(!bed.file.lock().state.is_dirty(), "it said done");
+    }
+
+    #[test]
+    fn a_debt_is_paid_by_what_was_copied_since_and_not_by_what_was_under_way() {
+        let bed = bed("debts-ranges");
+        let (debts, id) = (Debts::default(), bed.file.id);
+        let mut inner = bed.file.lock();
+        let paid = |inner: &Inner, order| debts.are_paid(order, id, inner);
+        let rewritten = |start, end| {
+            let mut ranges = Ranges::None;
+            ranges.set(start, end, State::Dirty);
+            ranges
+        };
+        let first = debts.begin();
+        debts.incur(first, id, &inner, &[(0, 100)]);
+        debts.pay(id, &[(0, 50)], &Ranges::None);
+        assert!(!paid(&inner, first), "half of it");
+        inner.live().flight = Some(Flight::begin());
+        let second = debts.begin();
+        debts.incur(second, id, &inner, &[(0, 100)]);
+        inner.live().flight = None;
+        debts.pay(id, &[(0, 100)], &rewritten(10, 20));
+        assert!(paid(&inner, first), "written since, it is no part of the order");
+        assert!(!paid(&inner, second), "written before");
+        debts.pay(id, &[(0, 100)], &rewritten(10, 20));
+        assert!(paid(&inner, second));
+        debts.end(first);
+        debts.end(second);
+        assert!(debts.table().entries.is_empty());
+    }
+}

@@ -1,0 +1,126 @@
+//! What the drain takes next: gathers what is dirty, the oldest first, and has it picked and
+//! sorted. Large files go in parts, small ones whole.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::core::governor::pick::{Hot, Kind, Piece, Rule, STREAM_BYTES, pick};
+use crate::core::governor::{Decision, Term, age, batch_bytes};
+use crate::core::wall::now_ms;
+use crate::drain::Drain;
+use crate::drain::ages::{goes_whole, is_flushable, weighed};
+use crate::drain::job::{Pick, Take};
+use crate::files::file::File;
+
+/// Files in one batch, and so per sync of the backing store.
+const BATCH_FILES: usize = 512;
+
+/// As many batches' worth of bytes are looked at, so that there is something to sort and to leave.
+const LOOK_BATCHES: u64 = 4;
+
+struct Candidate {
+    file: Arc<File>,
+    pieces: Vec<Piece>,
+    whole: bool,
+}
+
+impl Drain {
+    /// The next batch.
+    pub(crate) fn due(&self, decision: &Decision) -> Vec<Pick> {
+        let tunables = self.files.tunables();
+        let marks = tunables.marks(self.files.level().tier_bytes);
+        let budget = batch_bytes(decision, &marks);
+        let mut candidates = self.candidates(decision, budget * LOOK_BATCHES);
+        candidates.sort_by_cached_key(|candidate| candidate.file.path());
+        for (n, candidate) in candidates.iter_mut().enumerate() {
+            candidate.pieces.iter_mut().for_each(|piece| piece.file = n as u64);
+        }
+        let pieces: Vec<Piece> =
+            candidates.iter().flat_map(|candidate| candidate.pieces.iter().copied()).collect();
+        let forced = matches!(decision.term, Term::Level | Term::Hard | Term::Deadline);
+        let rule = Rule {
+            budget,
+            from_age: decision.from_age,
+            settle: tunables.settle,
+            no_wait_age: age::no_wait_age(tunables.max_age),
+            hot: if forced { Hot::FillUp } else { Hot::Stay },
+        };
+        taken(&candidates, &pick(&pieces, &rule))
+    }
+
+    fn candidates(&self, decision: &Decision, enough: u64) -> Vec<Candidate> {
+        let now = now_ms();
+        // Whatever its age: all of it, also what is from before the clock was set back.
+        let until = match decision.from_age.is_zero() {
+            true => u64::MAX,
+            false => now.saturating_sub(decision.from_age.as_millis() as u64),
+        };
+        let mut bytes = 0;
+        let mut candidates = Vec::new();
+        // The queue's lock comes after a file's.
+        let files = self.files.dirty.lock().expect("no panic inside").older(until);
+        for file in files {
+            if self.holds.covers(&file.lock()) {
+                continue;
+            }
+            let Some(candidate) = candidate(file, now) else { continue };
+            bytes += candidate.pieces.iter().map(|piece| piece.bytes).sum::<u64>();
+            candidates.push(candidate);
+            if candidates.len() >= BATCH_FILES || bytes >= enough {
+                break;
+            }
+        }
+        candidates
+    }
+}
+
+fn candidate(file: Arc<File>, now: u64) -> Option<Candidate> {
+    let inner = file.lock();
+    if !is_flushable(&inner) || !inner.state.is_dirty() {
+        return None;
+    }
+    let ago = |then: u64| Duration::from_millis(now.saturating_sub(then));
+    let whole = goes_whole(&inner);
+    let pieces = match whole {
+        true => vec![Piece {
+            file: 0,
+            start: 0,
+            end: inner.dirty_charged().max(1),
+            bytes: inner.dirty_charged().max(1),
+            age: ago(inner.state.dirty_since),
+            untouched: ago(inner.last_write()),
+            kind: kind(inner.dirty_charged()),
+        }],
+        false => weighed(&inner)
+            .map(|(part, bytes)| Piece {
+                file: 0,
+                start: part.start,
+                end: part.end,
+                bytes,
+                age: ago(part.stamp.first),
+                untouched: ago(part.stamp.last),
+                kind: kind(part.run_bytes),
+            })
+            .collect(),
+    };
+    drop(inner);
+    Some(Candidate { file, pieces, whole })
+}
+
+fn kind(run_bytes: u64) -> Kind {
+    if run_bytes >= STREAM_BYTES { Kind::Sequential } else { Kind::Random }
+}
+
+fn taken(candidates: &[Candidate], picked: &[Piece]) -> Vec<Pick> {
+    let of_file = picked.chunk_by(|a, b| a.file == b.file);
+    of_file
+        .map(|pieces| {
+            let candidate = &candidates[pieces[0].file as usize];
+            let take = match candidate.whole {
+                true => Take::All,
+                false => Take::Runs(pieces.iter().map(|p| (p.start, p.end)).collect()),
+            };
+            (candidate.file.clone(), take)
+        })
+        .collect()
+}

@@ -1,0 +1,583 @@
+//! One file on its way to the backing store: from the capture of what is dirty to what the copy
+//! means. The invariants W1 to W4 are in [`crate::drain::flush`].
+
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use forebay_backing::{Attr, BackingFile, Error, Kind, Result};
+
+use crate::core::counters::add;
+use crate::core::portion::{FLIGHT_BYTES, Portion};
+use crate::core::ranges::Ranges;
+use crate::core::report::Meter;
+use crate::core::stamps::BLOCK;
+use crate::core::wall::now_ms;
+use crate::drain::Drain;
+use crate::drain::ages::parts;
+use crate::drain::job::{
+    ABANDONED, COPIED, COPYING, Job, Latch, Outcome, Take, common, merge, sum,
+};
+use crate::files::file::{Beside, File, Flight, Inner, Trouble};
+use crate::tier::media::MediaFile;
+
+/// Syncing files one by one is cheaper than the whole tier up to about this many.
+const SYNC_EACH_MAX: usize = 16;
+
+/// How long the end of a flight waits for changes of names and attributes through us.
+const CHANGES_MAX: Duration = Duration::from_secs(5);
+
+/// Who has not synced a file for so long is not expected to.
+const SYNCED_LATELY: Duration = Duration::from_secs(60);
+
+/// After so long what a file keeps is let go of; what is still in use is soon kept anew.
+const KEPT_MAX: Duration = Duration::from_secs(600);
+
+const RETRY_MIN: Duration = Duration::from_secs(1);
+
+const RETRY_MAX: Duration = Duration::from_secs(60);
+
+/// Why a flight failed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum After {
+    /// The backing store had no room for it.
+    NoRoom,
+    Other,
+}
+
+impl Drain {
+    /// Captures what is dirty. `Ok(None)`: nothing is. EBUSY: another flight is on (W2).
+    pub(crate) fn begin_flight(
+        &self,
+        file: &Arc<File>,
+        take: &Take,
+        meter: Option<&Arc<Meter>>,
+    ) -> Result<Option<Arc<Job>>> {
+        let mut inner = file.lock();
+        if !inner.state.is_dirty() || inner.live.as_ref().is_some_and(|live| live.unlinked) {
+            return Ok(None);
+        }
+        if inner.live().flight.is_some() {
+            return Err(Error::os(libc::EBUSY, "already being flushed"));
+        }
+        if inner.state.flags.conflict.stands() {
+            return Err(Error::new(Kind::Conflict, inner.state.flags.conflict.why()));
+        }
+        let shadow = self.files.shadow(file, &mut inner)?;
+        let opaque = match inner.state.flags.opaque {
+            true => Some(self.files.note_tier(shadow.stat())?),
+            false => None,
+        };
+        let size = opaque.map_or(inner.state.size, |stat| stat.len);
+        let captured = match opaque {
+            Some(_) if size > 0 => vec![(0, size)],
+            Some(_) => Vec::new(),
+            None => {
+                let dirty = inner.state.ranges.iter().filter(|run| run.state.is_dirty());
+                dirty.map(|run| (run.start, run.end)).collect()
+            }
+        };
+        let dirty = merge(captured);
+        let Portion { captured, data, upto } = match (opaque, take) {
+            (Some(_), _) => Portion::whole(dirty.clone()),
+            (None, Take::All) => self.portion(&inner, &*shadow, dirty.clone()),
+            (None, Take::Runs(runs)) => self.portion(&inner, &*shadow, common(&dirty, runs)),
+        };
+        let live = inner.live();
+        live.flight = Some(Flight::begin());
+        live.io += 1;
+        let (meta_seq, cut_seq) = (live.meta_seq, live.cut_seq);
+        Ok(Some(Arc::new(Job {
+            file: file.clone(),
+            shadow,
+            captured,
+            data,
+            upto,
+            dirty,
+            size,
+            mtime: opaque.map_or(inner.state.mtime, |stat| stat.mtime),
+            base: inner.state.base,
+            resumed: inner.state.flags.flush_open,
+            opaque,
+            meta_seq,
+            base_seq: inner.base_seq,
+            cut_seq,
+            target: Mutex::new(None),
+            pieces: AtomicUsize::new(1),
+            error: Mutex::new(None),
+            phase: AtomicU8::new(COPYING),
+            touched: AtomicBool::new(false),
+            copied: AtomicU64::new(0),
+            meter: meter.cloned(),
+            began_ms: now_ms(),
+        })))
+    }
+
+    /// What a flight takes of what is `wanted`.
+    fn portion(&self, inner: &Inner, shadow: &dyn MediaFile, wanted: Vec<(u64, u64)>) -> Portion {
+        let has_holes = inner.dirty_charged() < inner.state.dirty_bytes();
+        if !has_holes || sum(&wanted) <= FLIGHT_BYTES {
+            return Portion::dense(wanted);
+        }
+        let free_from = match inner.state.flags.flush_open {
+            true => u64::MAX,
+            false => inner.state.base.size,
+        };
+        let holes = self.holes.flight_bytes();
+        let found = Portion::sparse(&wanted, |at| shadow.next_data(at), free_from, holes);
+        // Whatever is wrong with the shadow, the copy finds it, and says so.
+        self.files.note_tier(found).unwrap_or_else(|_| Portion::dense(wanted))
+    }
+
+    /// Step 1 (W4). If the tier cannot sync, the bytes are worth more on the backing store than
+    /// here: the flush goes on.
+    pub(crate) fn make_durable(&self, jobs: &[(usize, Arc<Job>)]) {
+        // Even where all is known to be durable: it may have been overwritten since.
+        let synced = if jobs.len() > SYNC_EACH_MAX {
+            self.files.media().sync_all()
+        } else {
+            jobs.iter().try_for_each(|(_, job)| {
+                job.shadow.sync_data()?;
+                self.files.media().sync_dir(&crate::tier::dir::shadow_dir(job.file.id))
+            })
+        };
+        let synced = self.files.note_tier(synced).is_ok();
+        for (_, job) in jobs {
+            let mut inner = job.file.lock();
+            let (dirty, beside) = (&job.dirty, Beside::default());
+            if synced
+                && let Ok(false) = self.files.record_synced(
+                    &job.file,
+                    &mut inner,
+                    job.size,
+                    dirty,
+                    &beside,
+                    job.cut_seq,
+                )
+            {
+                job.fail(Error::os(libc::EBUSY, "truncated at the beginning of the flush"));
+            }
+            inner.sync_failed |= !synced;
+            inner.state.flags.flush_open = true;
+            let _ = self.files.put(&job.file, &mut inner);
+        }
+        let _ = self.files.note_tier(self.files.index.sync());
+    }
+
+    /// Step 3: one sync for the batch.
+    pub(crate) fn sync_targets(self: &Arc<Self>, jobs: &[(usize, Arc<Job>)]) {
+        let ready: Vec<Arc<Job>> = jobs
+            .iter()
+            .map(|(_, job)| job.clone())
+            .filter(|job| job.is(COPIED) && !job.has_failed())
+            .collect();
+        if ready.is_empty() {
+            return;
+        }
+        let latch = Arc::new(Latch { left: Mutex::new(1), zero: Condvar::new() });
+        let synced = ready.iter().map(|job| job.file.key).collect();
+        let names = self.files.index.names(|journal| journal.of(&synced));
+        let (drain, mine) = (self.clone(), latch.clone());
+        let result: Arc<Mutex<Option<Result<()>>>> = Arc::default();
+        let slot = result.clone();
+        let targets: Vec<_> = ready
+            .iter()
+            .filter_map(|job| job.target.lock().expect("no panic inside").clone())
+            .collect();
+        self.home.errands.run(move || {
+            let synced = drain.home.health.quietly(|| drain.home.backing.sync_files(&targets));
+            *slot.lock().expect("no panic inside") = Some(synced);
+            mine.count_down();
+        });
+        let limit = self.files.tune(|t| t.backing_timeout);
+        // A sync may rightly take long: it ends with an answer, or the store counts as away.
+        latch.wait(|| {
+            self.home.health.has_stalled_call(limit * 4) || !self.home.health.is_available()
+        });
+        let outcome = result.lock().expect("no panic inside").take();
+        if let Some(Ok(())) = &outcome {
+            let _ = self.files.note_tier(self.files.index.retire(names));
+        }
+        for job in ready {
+            match &outcome {
+                Some(Ok(())) => {}
+                Some(Err(e)) => {
+                    job.fail(Error::new(e.kind(), format!("syncing the backing store: {e}")))
+                }
+                None => {
+                    job.fail(Error::new(Kind::TimedOut, "the backing store did not sync in time"))
+                }
+            }
+        }
+    }
+
+    /// Step 4 for all, in parallel: each asks the backing store for its new version.
+    pub(crate) fn end_all(self: &Arc<Self>, jobs: &[(usize, Arc<Job>)]) -> Vec<Outcome> {
+        let latch = Arc::new(Latch { left: Mutex::new(jobs.len()), zero: Condvar::new() });
+        let results: Arc<Mutex<Vec<Option<Outcome>>>> =
+            Arc::new(Mutex::new(jobs.iter().map(|_| None).collect()));
+        for (n, (_, job)) in jobs.iter().enumerate() {
+            let (drain, job, latch, results) =
+                (self.clone(), job.clone(), latch.clone(), results.clone());
+            self.home.errands.run(move || {
+                let outcome = drain.end_flight(&job);
+                results.lock().expect("no panic inside")[n] = Some(outcome);
+                latch.count_down();
+            });
+        }
+        let limit = self.files.tune(|t| t.backing_timeout);
+        latch.wait(|| self.home.health.has_stalled_call(limit));
+        let mut results = results.lock().expect("no panic inside");
+        let late = || Outcome::Failed(Error::new(Kind::TimedOut, "the backing store hangs"));
+        results.iter_mut().map(|result| result.take().unwrap_or_else(late)).collect()
+    }
+
+    /// Step 4.
+    fn end_flight(self: &Arc<Self>, job: &Arc<Job>) -> Outcome {
+        if job.is(ABANDONED) {
+            // Its last copy still hangs; it keeps the flight (W2) and cleans up when it returns.
+            return Outcome::Failed(Error::new(
+                Kind::TimedOut,
+                "the backing store did not answer in time",
+            ));
+        }
+        if !job.has_failed() {
+            match self.land(job) {
+                Ok(()) => return Outcome::Flushed { bytes: job.bytes(), upto: job.upto },
+                Err(error) => job.fail(error),
+            }
+        }
+        let error = self.land_failed(job);
+        // Its last name went during the flight: nobody is owed its bytes.
+        let inner = job.file.lock();
+        if inner.gone || inner.live.as_ref().is_some_and(|live| live.unlinked) {
+            return Outcome::Nothing;
+        }
+        drop(inner);
+        if error.is(libc::EBUSY) { Outcome::Disturbed(error) } else { Outcome::Failed(error) }
+    }
+
+    fn land(&self, job: &Job) -> Result<()> {
+        let target = job.target.lock().expect("no panic inside").clone();
+        let target = target.ok_or_else(|| Error::os(libc::EIO, "the copy left no target"))?;
+        let file = &job.file;
+        let (looked, found, kept_time, mut inner) = self.look_undisturbed(&*target, job)?;
+        if !kept_time && inner.state.mtime == job.mtime {
+            inner.state.mtime = found.mtime;
+        }
+        let live = inner.live();
+        let rewritten = live.flight.as_ref().is_some_and(|f| f.rewritten != Ranges::None);
+        // Changed through us meanwhile, it is dirty again; then its size and time prove nothing.
+        let ours = (found.size == job.target_size() && (found.mtime == job.mtime || !kept_time))
+            || live.meta_seq != job.meta_seq
+            || live.unlinked
+            || rewritten
+            || job.opaque.is_some();
+        if !ours {
+            inner.state.flags.flush_open = false;
+            inner.state.base = found.version();
+            self.files.declare_conflict(
+                file,
+                &mut inner,
+                "somebody else wrote to the backing file during the flush",
+            );
+            return Err(Error::new(
+                Kind::Conflict,
+                "somebody else wrote to the backing file during the flush",
+            ));
+        }
+        let flight = inner.live().flight.take().expect("W2: a flight ends once");
+        self.debts.pay(file.id, &job.captured, &flight.rewritten);
+        let now_ms = now_ms();
+        inner.base_seq += 1;
+        let before = (inner.state.clone(), inner.dirt().stamps.clone());
+        let mut landed_cut = inner.live().landed_cut;
+        if job.opaque.is_some() && inner.state.flags.opaque {
+            // Still open to writers we do not see: all of it stays dirty, from now.
+            inner.state.base = found.version();
+            inner.state.flags.flush_open = false;
+            inner.state.dirty_since = now_ms;
+            let may_be_mapped = inner.live().mappable && self.files.media().is_memory();
+            let doubt = Instant::now() + self.files.tune(|t| t.max_age) / 2;
+            inner.live().doubted_from = may_be_mapped.then_some(doubt);
+            inner.live().copied_at = job.opaque;
+            self.files.unqueue(&mut inner);
+        } else {
+            let since = inner.state.dirty_since;
+            let keep = keeps(&mut inner, looked);
+            let (copied, rewritten) = (&job.captured, &flight.rewritten);
+            inner.state.settle(copied, rewritten, found.version(), keep, now_ms);
+            if inner.live().cut_seq == job.cut_seq && found.size <= job.size {
+                landed_cut = Some(job.cut_seq);
+                inner.state.lasts_as_on_store();
+            }
+            self.restamp(job, &mut inner, &flight.rewritten, since);
+            // Of a write behind others nobody has told the evictor. Large holes need not go.
+            self.files.admit(file, job.data.iter().copied());
+        }
+        inner.dirt().trouble = None;
+        crate::verbs::attrs::note_seen(&mut inner, looked, &found);
+        if !inner.live().unlinked {
+            if let Err(error) = self.files.put(file, &mut inner) {
+                // What is clean on no record must not look so to who evicts.
+                (inner.state, inner.dirt().stamps) = before;
+                // Nobody begins another before we have looked at what this one left (W2).
+                inner.live().flight = Some(flight);
+                self.files.account(file, &mut inner);
+                return Err(error);
+            }
+            inner.settled_seq = self.files.index.seq();
+            self.files.account(file, &mut inner);
+        }
+        inner.live().landed_cut = landed_cut;
+        add(&self.files.counters.flushed_files, 1);
+        add(&self.files.counters.flushed_bytes, job.bytes());
+        self.leave(job, inner);
+        Ok(())
+    }
+
+    /// Looks at the backing file while no change of names or attributes through us is under way:
+    /// what such a change leaves behind would be taken for somebody else's by the next flush, and
+    /// a time it sets would be lost. Of one that takes too long the file is flushed again later.
+    fn look_undisturbed<'a>(
+        &self,
+        target: &dyn BackingFile,
+        job: &'a Job,
+    ) -> Result<(Instant, Attr, bool, MutexGuard<'a, Inner>)> {
+        let changes = |inner: &Inner| (inner.changing, inner.base_seq);
+        let began = Instant::now();
+        while began.elapsed() < CHANGES_MAX {
+            let (before, untouched) = {
+                let mut inner = job.file.lock();
+                (changes(&inner), inner.live().meta_seq == job.meta_seq)
+            };
+            let looked = Instant::now();
+            // A time that was set through us since the capture is not to be set back to what it
+            // was: that would be taken for somebody else's change, once the file is clean.
+            let (found, kept_time) = self.home.health.quietly(|| match untouched {
+                true => look_after(target, job),
+                false => target.stat().map(|found| (found, true)),
+            })?;
+            let inner = job.file.lock();
+            if before.0 == 0 && changes(&inner) == before {
+                return Ok((looked, found, kept_time, inner));
+            }
+            drop(inner);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Err(Error::os(libc::EBUSY, "the file is being renamed or changed"))
+    }
+
+    /// The file is as old now as the oldest of what is left, and waits in the queue accordingly.
+    fn restamp(&self, job: &Job, inner: &mut Inner, rewritten: &Ranges, since: u64) {
+        inner.dirt().stamps.settle(&job.captured, rewritten, job.began_ms);
+        self.files.unqueue(inner);
+        if !inner.state.ranges.any_dirty() {
+            return;
+        }
+        let whole =
+            job.captured.len() == job.dirty.len() && job.captured.last() == job.dirty.last();
+        inner.state.dirty_since = if whole { job.began_ms } else { since };
+        if inner.state.size > BLOCK {
+            let oldest = parts(inner).map(|part| part.stamp.first).min();
+            inner.state.dirty_since = oldest.unwrap_or(since).max(1);
+        }
+    }
+
+    pub(crate) fn leave(&self, job: &Job, mut inner: MutexGuard<'_, Inner>) {
+        let live = inner.live();
+        live.flight = None;
+        live.io -= 1;
+        job.file.changed.notify_all();
+        self.files.retire(&job.file, inner);
+    }
+
+    /// Records a failure; the bytes stay dirty (W3).
+    pub(crate) fn land_failed(&self, job: &Job) -> Error {
+        let error = job.error.lock().expect("no panic inside").take();
+        let error = error.unwrap_or_else(|| Error::os(libc::EIO, "the flush failed"));
+        add(&self.files.counters.flush_failures, 1);
+        let full = error.is(libc::ENOSPC) || error.is(libc::EDQUOT);
+        if full {
+            self.room.was_refused(job.file.owner());
+        }
+        let mut inner = self.look_at_failed(job, if full { After::NoRoom } else { After::Other });
+        if inner.live().unlinked || error.kind() == Kind::Interrupted || error.is(libc::EBUSY) {
+            self.leave(job, inner);
+            return error;
+        }
+        let path = inner.state.display_path();
+        self.pause_after(&mut inner, &error);
+        self.leave(job, inner);
+        error.context(path.display())
+    }
+
+    /// The drain tries a file again after a while, each time a longer one.
+    pub(crate) fn pause_after(&self, inner: &mut Inner, error: &Error) {
+        let count = inner.trouble().map_or(1, |t| t.count.saturating_add(1));
+        if error.kind() != Kind::Conflict && count == 1 {
+            let path = inner.state.display_path();
+            tracing::warn!(path = %path.display(), error = %error, "flush failed; the bytes stay dirty and it is tried again");
+        }
+        let pause = (RETRY_MIN * 2u32.saturating_pow(count.min(7) - 1)).min(RETRY_MAX);
+        inner.dirt().trouble =
+            Some(Trouble { error: error.to_string(), count, retry_at: Instant::now() + pause });
+    }
+
+    /// Takes over what a failed flight has made of the backing file, so that what others do to it
+    /// until the next one is noticed (S8). If that cannot be seen, it counts as unknown, as after a
+    /// crash.
+    fn look_at_failed<'a>(&self, job: &'a Job, after: After) -> MutexGuard<'a, Inner> {
+        let touched = job.touched.load(SeqCst);
+        let target = job.target.lock().expect("no panic inside").clone();
+        let (before, known) = {
+            let inner = job.file.lock();
+            ((inner.changing, inner.base_seq), inner.state.base.size)
+        };
+        let gives_back = after == After::NoRoom && before.0 == 0 && known == job.base.size;
+        // Synced: what is taken over must still be so after a loss of power there.
+        let look = |target: Arc<dyn BackingFile>| {
+            let looked = self.home.health.quietly(|| {
+                if gives_back {
+                    self.give_room_back(job, &*target)?;
+                }
+                target.sync().and_then(|()| target.stat())
+            });
+            looked.ok()
+        };
+        let found = target.filter(|_| touched && self.home.health.is_available()).and_then(look);
+        let mut inner = job.file.lock();
+        if !inner.state.flags.flush_open || inner.live().unlinked {
+            return inner;
+        }
+        match found {
+            Some(found) if before == (0, inner.base_seq) && inner.changing == 0 => {
+                inner.state.base = found.version();
+                inner.state.flags.flush_open = false;
+                inner.base_seq += 1;
+            }
+            None if !touched => inner.state.flags.flush_open = job.resumed,
+            _ => return inner,
+        }
+        let _ = self.files.put(&job.file, &mut inner);
+        inner
+    }
+
+    /// Cuts a file to what it was before a flight that found no room (H2), unless it is longer than
+    /// the flight may have made it.
+    pub(crate) fn give_room_back(&self, job: &Job, target: &dyn BackingFile) -> Result<()> {
+        let reach = job.captured.last().map_or(0, |run| run.1);
+        let found = target.stat()?.size;
+        match !job.resumed && found > job.base.size && found <= reach {
+            true => target.set_len(job.base.size),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Whether what has been flushed of a file is kept: programs have it open and sync it, so they will
+/// again, and each sync of a byte that was flushed meanwhile would cost a record and its own sync.
+/// Kept bytes are flushed once more after a loss of power, so they are let go of from time to time.
+fn keeps(inner: &mut Inner, now: Instant) -> bool {
+    let may_keep = inner.may_keep();
+    let live = inner.live();
+    let keeps = may_keep
+        && live.synced_at.is_some_and(|at| now.saturating_duration_since(at) < SYNCED_LATELY);
+    let old = live.keeps_since.is_none_or(|since| now.saturating_duration_since(since) >= KEPT_MAX);
+    if !keeps || old {
+        live.keeps_since = keeps.then_some(now);
+        inner.state.let_go(0, u64::MAX);
+    }
+    keeps
+}
+
+/// The backing file after its flush, and whether the store keeps the time it is told. Some do not
+/// (object stores, some FUSE file systems): there, only the size tells of a foreign write.
+fn look_after(target: &dyn BackingFile, job: &Job) -> Result<(Attr, bool)> {
+    let found = target.stat()?;
+    if found.mtime == job.mtime {
+        return Ok((found, true));
+    }
+    target.set_times(None, Some(job.mtime))?;
+    let again = target.stat()?;
+    // Told again it is as it should be: somebody had changed it since we told it first.
+    Ok(if again.mtime == job.mtime { (found, true) } else { (again, false) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bed::bed;
+    use crate::core::ranges::State;
+    use crate::core::state::{Conflict, Flags};
+
+    /// Who does not sync any more keeps nothing; who does starts anew from time to time.
+    #[test]
+    fn what_is_kept_is_let_go_of_in_time() {
+        let bed = bed("flight-kept");
+        let start = Instant::now();
+        let flush = |after: Duration, synced: bool| {
+            let mut inner = bed.file.lock();
+            let now = start + after;
+            if synced {
+                inner.live().synced_at = Some(now);
+            }
+            let keeps = keeps(&mut inner, now);
+            let left = inner.state.keeps();
+            inner.state.ranges.set(0, 50, if keeps { State::Kept } else { State::Clean });
+            (keeps, left)
+        };
+        let second = Duration::from_secs(1);
+        assert_eq!(flush(Duration::ZERO, false), (false, false), "it was never synced");
+        assert_eq!(flush(second, true), (true, false));
+        assert_eq!(flush(2 * second, false), (true, true));
+        assert_eq!(flush(second + SYNCED_LATELY, false), (false, false), "not for a minute");
+        let begin = second + SYNCED_LATELY;
+        assert_eq!(flush(begin + second, true), (true, false));
+        assert_eq!(flush(begin + KEPT_MAX, true), (true, true));
+        assert_eq!(flush(begin + second + KEPT_MAX, true), (true, false), "starts anew");
+        bed.file.lock().sync_failed = true;
+        assert_eq!(flush(begin + 2 * second + KEPT_MAX, true), (false, false));
+    }
+
+    /// What a sync makes durable beside dirty bytes is kept only where it is the backing store's for
+    /// all we know.
+    // S-8
+    #[test]
+    fn nothing_is_kept_beside_a_sync_of_a_file_that_others_may_have_changed() {
+        let bed = bed("flight-beside");
+        let mut inner = bed.file.lock();
+        inner.state.ranges.set(0, 50, State::Clean);
+        let beside = |inner: &mut Inner| {
+            let found = inner.beside(&[(50, 100)]);
+            let still = inner.still_clean(&found).len();
+            let known = inner.beside(&[(50, 100)]).clean.len();
+            (known, still)
+        };
+        assert_eq!(beside(&mut inner), (1, 1));
+        inner.state.flags.flush_open = true;
+        assert_eq!(beside(&mut inner), (0, 0), "a flush was broken off");
+        inner.live().flight = Some(Flight::begin());
+        assert_eq!(beside(&mut inner), (1, 1), "it is on");
+        let before = inner.beside(&[(50, 100)]);
+        inner.live().flight = None;
+        inner.state.flags.flush_open = false;
+        for (set, why) in [
+            (Flags { conflict: Conflict::Changed, ..Flags::default() }, "conflict"),
+            (Flags { opaque: true, ..Flags::default() }, "opaque"),
+        ] {
+            let flags = std::mem::replace(&mut inner.state.flags, set);
+            assert_eq!(beside(&mut inner), (0, 0), "{why}");
+            assert!(inner.still_clean(&before).is_empty(), "{why} since");
+            inner.state.flags = flags;
+        }
+        inner.live().moved = true;
+        assert!(inner.still_clean(&before).is_empty(), "changed around the tier");
+        inner.live().moved = false;
+        inner.live().thrown.note(10, 20);
+        assert!(inner.still_clean(&before).is_empty(), "fetched again");
+        inner.sync_failed = true;
+        assert_eq!(beside(&mut inner), (0, 0), "not durable");
+        inner.state.ranges.set(0, 50, State::Dirty);
+    }
+}

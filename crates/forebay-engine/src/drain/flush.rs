@@ -1,0 +1,271 @@
+//! The drain: copies dirty bytes to the backing store and settles what that means.
+//!
+//! A batch of files goes through four steps, each for all of them before the next: (1) what is
+//! dirty is captured and made durable in the tier, and the index says that a flush is under way;
+//! (2) the runs are copied, many at once; (3) the backing store is synced once; (4) each file is
+//! settled: clean is what was copied and not rewritten meanwhile (S6).
+//!
+//! Invariants:
+//! - W1: a byte becomes clean only if it was not written since its copy began, and after the
+//!   backing store was synced.
+//! - W2: a file has at most one flight, and it ends only when its last copy has returned, however
+//!   long that hangs: an old copy never lands on top of a newer one.
+//! - W3: a failed flush leaves dirty bytes dirty (S7).
+//! - W4: no byte reaches the backing store before it is durable in the tier, so a power loss in
+//!   the middle of a flush is repaired by flushing again.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use forebay_backing::{Error, Kind, Result};
+
+use crate::core::governor::{Limit, Term};
+use crate::core::report::Meter;
+use crate::core::wall::now_ms;
+use crate::drain::ages::obstacle;
+use crate::drain::home_room::{Room, split};
+use crate::drain::job::{Job, Outcome, Pick, Take};
+use crate::drain::owed::Owed;
+use crate::drain::{DISTURBED_MAX, Drain, PAUSE};
+use crate::failpoint;
+use crate::files::file::File;
+
+/// Who waits for somebody else's flight looks this often whether that is still worth it.
+const WAIT_LOOK: Duration = Duration::from_millis(50);
+
+/// The drain looks this often by itself.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Files asked what stands in their way, when none can be taken: ten times a second.
+const ASKED_MAX: usize = 64;
+
+impl Drain {
+    /// The drain's thread: flushes what is due, rests.
+    pub(crate) fn drain_loop(self: &Arc<Self>) {
+        while !self.files.stopping.load(Relaxed) {
+            if !self.drain_once() {
+                self.rest();
+            }
+        }
+    }
+
+    pub(crate) fn rest(&self) {
+        let wake = self.wake.0.lock().expect("no panic inside");
+        let woken = self.wake.1.wait_timeout_while(wake, LOOK, |wake| !*wake);
+        *woken.expect("no panic inside").0 = false;
+    }
+
+    /// Flushes one batch if something is due; returns whether it did.
+    fn drain_once(self: &Arc<Self>) -> bool {
+        let decision = *self.decision.read().expect("no panic inside");
+        // Who waits for a flush does it himself.
+        if decision.term == Term::Demand {
+            return self.is_stuck(None);
+        }
+        if decision.rate <= 0.0 {
+            let asked_for_nothing = decision.limit == Limit::NotYetDue;
+            let settles = || self.all_settles().then_some("settle");
+            let why = || self.why_nothing_can_be_taken(Duration::ZERO, None).or_else(settles);
+            return self.is_stuck(asked_for_nothing.then(why).flatten());
+        }
+        let batch = self.due(&decision);
+        if batch.is_empty() {
+            return self.is_stuck(self.why_nothing_can_be_taken(decision.from_age, Some("settle")));
+        }
+        self.is_stuck(None);
+        let began = Instant::now();
+        let outcomes = self.fly(&batch, &|| self.files.stopping.load(Relaxed), None);
+        self.note_lag(began.elapsed());
+        outcomes.iter().any(|outcome| matches!(outcome, Outcome::Flushed { .. }))
+    }
+
+    pub(crate) fn is_stuck(&self, why: Option<&'static str>) -> bool {
+        *self.stuck.lock().expect("no panic inside") = why;
+        false
+    }
+
+    /// What stands in the way of the oldest file; `free` if nothing does of one of those that are
+    /// at least so old.
+    fn why_nothing_can_be_taken(
+        &self,
+        from_age: Duration,
+        free: Option<&'static str>,
+    ) -> Option<&'static str> {
+        let until = now_ms().saturating_sub(from_age.as_millis() as u64);
+        // The queue's lock comes after a file's.
+        let oldest = self.files.dirty.lock().expect("no panic inside").oldest(until, ASKED_MAX);
+        let obstacle = |file: &Arc<File>| {
+            let inner = file.lock();
+            let held = self.holds.covers(&inner).then_some("held-for-last");
+            held.or_else(|| obstacle(&inner))
+        };
+        let obstacles: Vec<_> = oldest.iter().map(obstacle).collect();
+        match obstacles.iter().all(Option::is_some) {
+            true => obstacles.first().copied().flatten(),
+            false => free,
+        }
+    }
+
+    fn note_lag(&self, took: Duration) {
+        let (before, now) = (self.lag_us.load(Relaxed), took.as_micros() as u64);
+        let lag = if before == 0 { now } else { (before * 7 + now * 3) / 10 };
+        self.lag_us.store(lag, Relaxed);
+    }
+
+    /// Flushes what the backing store has room for.
+    pub(crate) fn fly(
+        self: &Arc<Self>,
+        picks: &[Pick],
+        cancelled: &dyn Fn() -> bool,
+        meter: Option<&Arc<Meter>>,
+    ) -> Vec<Outcome> {
+        let room = self.room_for_flights();
+        let (together, alone) = split(&self.room, picks);
+        if alone.is_empty() {
+            return self.fly_within(&room, picks, cancelled, meter);
+        }
+        let picked: Vec<Pick> = together.iter().map(|at| picks[*at].clone()).collect();
+        let flown = self.fly_within(&room, &picked, cancelled, meter);
+        let mut outcomes: Vec<Outcome> = picks.iter().map(|_| Outcome::Nothing).collect();
+        together.into_iter().zip(flown).for_each(|(at, outcome)| outcomes[at] = outcome);
+        for at in alone {
+            let _turn = self.room.turn_of(&picks[at].0);
+            let flown = self.fly_within(&room, &picks[at..=at], cancelled, meter);
+            flown.into_iter().for_each(|outcome| outcomes[at] = outcome);
+        }
+        outcomes
+    }
+
+    /// The four steps.
+    fn fly_within(
+        self: &Arc<Self>,
+        room: &Room,
+        picks: &[Pick],
+        cancelled: &dyn Fn() -> bool,
+        meter: Option<&Arc<Meter>>,
+    ) -> Vec<Outcome> {
+        let mut outcomes: Vec<Outcome> = Vec::with_capacity(picks.len());
+        let mut jobs: Vec<(usize, Arc<Job>)> = Vec::new();
+        for (file, take) in picks {
+            if !room.admits(file) {
+                outcomes.push(Outcome::Failed(self.no_room_for(file)));
+                continue;
+            }
+            match self.begin_flight(file, take, meter) {
+                Ok(Some(job)) => jobs.push((outcomes.len(), job)),
+                Ok(None) => {
+                    outcomes.push(Outcome::Nothing);
+                    continue;
+                }
+                Err(e) if e.is(libc::EBUSY) => {
+                    outcomes.push(Outcome::Busy);
+                    continue;
+                }
+                Err(e) => {
+                    outcomes.push(Outcome::Failed(e));
+                    continue;
+                }
+            }
+            outcomes.push(Outcome::Nothing);
+        }
+        if jobs.is_empty() {
+            return outcomes;
+        }
+        let flying: u64 = jobs.iter().map(|(_, job)| job.bytes()).sum();
+        self.flushing_bytes.fetch_add(flying, Relaxed);
+        self.make_durable(&jobs);
+        failpoint::pass("flush.begin");
+        self.copy_all(&jobs, cancelled);
+        failpoint::pass("flush.copied");
+        self.sync_targets(&jobs);
+        failpoint::pass("flush.synced");
+        for ((at, _), outcome) in jobs.iter().zip(self.end_all(&jobs)) {
+            outcomes[*at] = outcome;
+        }
+        failpoint::pass("flush.settled");
+        self.settle_sums_of(&jobs, flying);
+        *self.files.landings.settled.0.lock().expect("no panic inside") += 1;
+        self.files.landings.settled.1.notify_all();
+        outcomes
+    }
+
+    /// The batch is over, whatever became of it.
+    fn settle_sums_of(&self, jobs: &[(usize, Arc<Job>)], flying: u64) {
+        let copied: u64 = jobs.iter().map(|(_, job)| job.copied.swap(0, Relaxed)).sum();
+        let unsettled = &self.unsettled;
+        let _ = unsettled.fetch_update(Relaxed, Relaxed, |sum| Some(sum.saturating_sub(copied)));
+        // What a copy that was given up still adds must not stay for ever.
+        if self.flushing_bytes.fetch_sub(flying, Relaxed) == flying {
+            unsettled.store(0, Relaxed);
+        }
+    }
+
+    /// Flushes one file and waits until what was dirty at the call is on the backing store and
+    /// synced there (S5).
+    pub fn flush_file(self: &Arc<Self>, file: &Arc<File>) -> Result<()> {
+        let _waits = self.valve.demand();
+        // Who goes on writing must not keep us here: what was dirty at the call is owed.
+        let mut owed = Owed::of(file.clone(), &file.lock());
+        let mut disturbed = 0;
+        loop {
+            let part = owed.next_part();
+            let pick = (file.clone(), Take::Runs(part.clone()));
+            match self.fly(&[pick], &|| false, None).pop() {
+                Some(Outcome::Failed(error)) => return Err(error),
+                Some(Outcome::Busy) => self.wait_for_flight(file)?,
+                Some(Outcome::Disturbed(error)) => {
+                    disturbed += 1;
+                    if disturbed >= DISTURBED_MAX {
+                        return Err(error);
+                    }
+                    std::thread::sleep(PAUSE);
+                }
+                Some(Outcome::Flushed { upto, .. }) => {
+                    owed.take_off(&part, upto);
+                    // One flight takes all of a file that is written past us, and it never becomes
+                    // clean.
+                    if owed.is_paid() || file.lock().state.flags.opaque {
+                        return Ok(());
+                    }
+                }
+                Some(Outcome::Nothing) | None => return Ok(()),
+            }
+        }
+    }
+
+    /// Waits until the flight that is on, if any, has ended. However long the user's caps make it
+    /// take: only a store that does not answer keeps it from its end.
+    pub(crate) fn wait_for_flight(&self, file: &File) -> Result<()> {
+        self.wait_for_flight_unless(file, &|| false)
+    }
+
+    pub(crate) fn wait_for_flight_unless(
+        &self,
+        file: &File,
+        cancelled: &dyn Fn() -> bool,
+    ) -> Result<()> {
+        let _waits = self.valve.demand();
+        let limit = self.files.tune(|t| t.backing_timeout);
+        let mut inner = file.lock();
+        while inner.live.as_ref().is_some_and(|live| live.flight.is_some()) {
+            if cancelled() {
+                return Err(Error::new(Kind::Interrupted, "cancelled"));
+            }
+            if !self.home.health.is_available() || self.home.health.has_stalled_call(limit) {
+                let what = "an earlier flush of this file has not returned";
+                return Err(Error::new(Kind::TimedOut, what));
+            }
+            let waited = file.changed.wait_timeout(inner, WAIT_LOOK);
+            inner = waited.expect("no panic under a file's lock").0;
+        }
+        Ok(())
+    }
+}
+
+/// Whether an unseen writer may have written since the last copy.
+pub(crate) fn opaque_changed(inner: &crate::files::file::Inner) -> bool {
+    let Some(live) = &inner.live else { return true };
+    let doubted = live.doubted_from.is_some_and(|from| Instant::now() >= from);
+    doubted || live.copied_at.is_none() || live.copied_at != inner.shadow_stat()
+}

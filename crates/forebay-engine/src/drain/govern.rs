@@ -1,0 +1,265 @@
+//! The governor's hands: measures ten times a second, asks it, and sets valve and gate as it says.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use crate::core::config::{Attachment, Tunables};
+use crate::core::counters::add;
+use crate::core::governor::age::{Cohort, no_wait_age};
+use crate::core::governor::gate::Gate;
+use crate::core::governor::{Available, Decision, Limit, Sample, Urgent};
+use crate::core::report::AgeBucket;
+use crate::core::wall::now_ms;
+use crate::drain::Drain;
+use crate::drain::ages::{AGE_BOUNDS_SECS, Ages, Cohorts, Look, Way};
+use crate::drain::valve::Setting;
+use crate::files::file::File;
+
+const TICK: Duration = Duration::from_millis(100);
+
+/// A writer that waits for room does not wait for the next tick, but neither does each of many
+/// cause one.
+const LEAST: Duration = Duration::from_millis(10);
+
+/// Files looked at for their ages, the oldest first; all others count as old as the next one.
+const LOOK_MAX: usize = 4096;
+
+/// A look at the ages takes at most this part of the time.
+const LOOK_SHARE: u32 = 50;
+
+/// A writer that waits looks this often whether it still has to.
+const NAP: Duration = Duration::from_millis(10);
+
+/// How long a flight under way still takes of what the drain could do, when it is to rest.
+const REST_PARTS: f64 = 8.0;
+
+impl Drain {
+    /// The governor's thread.
+    pub(crate) fn govern_loop(self: &Arc<Self>) {
+        while !self.files.stopping.load(Relaxed) {
+            self.govern();
+            std::thread::sleep(LEAST);
+            let seen = self.files.wake.0.lock().expect("no panic inside");
+            if !self.files.landings.urgent.load(Relaxed) {
+                let _ = self.files.wake.1.wait_timeout(seen, TICK - LEAST);
+            }
+        }
+    }
+
+    /// One look, one decision. The first is made before anything is served, or the user's caps would
+    /// not hold until the governor's thread has its turn.
+    pub(crate) fn govern(&self) {
+        let tunables = self.files.tunables();
+        let mut ages = self.ages.lock().expect("no panic inside");
+        self.look_at_ages(&mut ages, &tunables);
+        self.note_arrivals(&mut ages);
+        let decision = self.decide(&ages, &tunables);
+        drop(ages);
+        let pace = match decision.limit {
+            // Copies under way are to find out by themselves.
+            Limit::BackingAway => f64::INFINITY,
+            _ if decision.pace == 0.0 => decision.outlook.service_rate / REST_PARTS,
+            _ => decision.pace,
+        };
+        self.valve.set(Setting {
+            pace,
+            depth: decision.depth,
+            depth_max: decision.depth_max,
+            rate_max: tunables.rate_max,
+            ops_max: tunables.ops_max,
+        });
+        *self.decision.write().expect("no panic inside") = decision;
+        if decision.rate > 0.0 {
+            self.nudge_drain();
+        }
+    }
+
+    fn decide(&self, ages: &Ages, tunables: &Tunables) -> Decision {
+        let level = self.files.level();
+        let unsettled = self.unsettled();
+        let Cohorts { here, flying, hot } = ages.cohorts(unsettled);
+        let sample = Sample {
+            now: self.files.started.elapsed(),
+            tier_bytes: level.tier_bytes,
+            used_bytes: level.used_bytes,
+            dirty_bytes: level.dirty_bytes,
+            unsettled_bytes: unsettled,
+            arrived: ages.arrived,
+            written: self.written_here(),
+            copied: self.files.landings.copied.load(Relaxed),
+            cohorts: &here,
+            flying: &flying,
+            hot: &hot,
+            settled_bytes: ages.settled_bytes.saturating_sub(unsettled),
+            tier: self.tier_pulse.take(),
+            backing: self.home.health.pulse.take(),
+            idle_for: self.home.health.pulse.idle_for(),
+            busy: self.valve.busy(),
+            lag: Duration::from_micros(self.lag_us.load(Relaxed)),
+            backing_available: match level.backing_available {
+                true => Available::Yes,
+                false => Available::No,
+            },
+            urgent: match self.files.landings.urgent.swap(false, Relaxed) {
+                true => Urgent::Yes,
+                false => Urgent::No,
+            },
+            demands: self.valve.demands(),
+            drain_by: self.drain_by_left(level.dirty_bytes),
+            minute: local_minute(),
+        };
+        let decision = self.governor.lock().expect("no panic inside").tick(&sample, tunables);
+        // Who waits, for a flush or for room, is served all the same.
+        let awaited = sample.demands > 0
+            || sample.urgent == Urgent::Yes
+            || sample.drain_by.is_some()
+            || self.slowed.load(Relaxed) > 0;
+        match self.files.attachment() == Attachment::DetachedKeepDirty && !awaited {
+            true => Decision { rate: 0.0, pace: 0.0, limit: Limit::Detached, ..decision },
+            false => decision,
+        }
+    }
+
+    /// Bytes that programs wrote into the tier.
+    fn written_here(&self) -> u64 {
+        let around = self.files.counters.write_around_bytes.load(Relaxed);
+        self.files.counters.write_bytes.load(Relaxed).saturating_sub(around)
+    }
+
+    /// What left the tier unflushed (truncated, unlinked) lowers the sum and has not arrived.
+    fn note_arrivals(&self, ages: &mut Ages) {
+        let flushed = self.files.counters.flushed_bytes.load(Relaxed);
+        let sum = self.files.totals.dirty.load(Relaxed) + flushed;
+        ages.arrived += sum.saturating_sub(ages.sum);
+        ages.sum = sum;
+    }
+
+    /// Brings everything that is dirty, and becomes so, to the backing store by `deadline`, at an
+    /// even rate. `None` takes that back; reaching it does too.
+    pub fn drain_by(&self, deadline: Option<Instant>) {
+        *self.deadline.lock().expect("no panic inside") = deadline;
+        self.files.nudge();
+    }
+
+    /// The same, unless everything is to be there sooner already.
+    pub(crate) fn drain_by_at_latest(&self, by: Instant) {
+        let mut deadline = self.deadline.lock().expect("no panic inside");
+        *deadline = Some(deadline.map_or(by, |sooner| sooner.min(by)));
+    }
+
+    /// Takes that back; who still needs a deadline sets his again.
+    pub(crate) fn end_drain_by(&self, by: Instant) {
+        let mut deadline = self.deadline.lock().expect("no panic inside");
+        deadline.take_if(|at| *at == by);
+    }
+
+    fn drain_by_left(&self, dirty: u64) -> Option<Duration> {
+        let mut deadline = self.deadline.lock().expect("no panic inside");
+        let left = (*deadline)?.saturating_duration_since(Instant::now());
+        if left.is_zero() && dirty == 0 {
+            *deadline = None;
+        }
+        Some(left)
+    }
+
+    /// Dirty bytes by age, cumulative, as the drain last saw them.
+    pub fn dirty_ages(&self) -> Vec<AgeBucket> {
+        let ages = self.ages.lock().expect("no panic inside");
+        let Cohorts { here, flying, hot } = ages.cohorts(self.unsettled());
+        drop(ages);
+        let cohorts = [here, flying, hot].concat();
+        let bounds = AGE_BOUNDS_SECS.iter().map(|secs| Some(*secs)).chain([None]);
+        let younger = |bound: Option<u64>| {
+            let fits = |cohort: &&Cohort| bound.is_none_or(|secs| cohort.age.as_secs() < secs);
+            cohorts.iter().filter(fits).map(|cohort| cohort.bytes).sum()
+        };
+        bounds.map(|up_to_secs| AgeBucket { up_to_secs, bytes: younger(up_to_secs) }).collect()
+    }
+
+    /// Whether all that could be taken was rewritten a moment ago.
+    pub(crate) fn all_settles(&self) -> bool {
+        let cohorts = self.ages.lock().expect("no panic inside").cohorts(0);
+        cohorts.here.is_empty() && !cohorts.hot.is_empty()
+    }
+
+    fn look_at_ages(&self, ages: &mut Ages, tunables: &Tunables) {
+        let began = Instant::now();
+        if ages.look_again.is_some_and(|at| began < at) {
+            return;
+        }
+        let (files, next) = self.oldest_files();
+        let width = (tunables.max_age.as_millis() as u64 / 32).max(1);
+        let mut look = Look {
+            now: now_ms(),
+            width,
+            settle: tunables.settle.as_millis() as u64,
+            no_wait_age: no_wait_age(tunables.max_age).as_millis() as u64,
+            holds: self.holds.clone(),
+            slots: BTreeMap::new(),
+            flying: BTreeMap::new(),
+            hot: BTreeMap::new(),
+            seen: 0,
+            settled: 0,
+        };
+        for (since, file) in &files {
+            look.file(*since, file);
+        }
+        if let Some(since) = next {
+            let dirty = self.files.totals.dirty.load(Relaxed);
+            look.add((since, since), dirty.saturating_sub(look.seen), Way::Here);
+        }
+        ages.slots = look.slots.into_values().collect();
+        ages.flying = look.flying.into_values().collect();
+        ages.hot = look.hot.into_values().collect();
+        (ages.settle, ages.no_wait_age) = (look.settle, look.no_wait_age);
+        ages.settled_bytes = look.settled;
+        ages.look_again = Some(Instant::now() + began.elapsed() * LOOK_SHARE);
+    }
+
+    /// The files that have been dirty longest, and since when the next one has.
+    fn oldest_files(&self) -> (Vec<(u64, Arc<File>)>, Option<u64>) {
+        let queue = self.files.dirty.lock().expect("no panic inside");
+        let mut entries = queue.by_age.values();
+        let files = entries.by_ref().take(LOOK_MAX).cloned().collect();
+        (files, entries.next().map(|(since, _)| *since))
+    }
+
+    /// Waits as the dirty level demands (S9).
+    pub fn slow_down(&self, len: u64) {
+        let gate: Gate = self.decision.read().expect("no panic inside").gate;
+        let dirty = self.files.totals.dirty.load(Relaxed).saturating_sub(self.unsettled());
+        if dirty <= gate.hard_bytes || gate.full_bytes == 0 {
+            return;
+        }
+        self.files.nudge();
+        let began = Instant::now();
+        let writers = self.slowed.fetch_add(1, Relaxed) + 1;
+        while let Some(left) = self.still_to_wait(len, writers).checked_sub(began.elapsed()) {
+            std::thread::sleep(left.clamp(Duration::from_micros(50), NAP));
+        }
+        self.slowed.fetch_sub(1, Relaxed);
+        add(&self.files.counters.writers_slowed, 1);
+        add(&self.files.counters.writers_slowed_us, began.elapsed().as_micros() as u64);
+    }
+
+    /// How long a write of `len` waits in all, as the level is now.
+    fn still_to_wait(&self, len: u64, writers: u32) -> Duration {
+        let gate: Gate = self.decision.read().expect("no panic inside").gate;
+        let dirty = self.files.totals.dirty.load(Relaxed).saturating_sub(self.unsettled());
+        gate.delay(dirty, len, writers)
+    }
+}
+
+/// The minute of the local day.
+fn local_minute() -> u16 {
+    let now = (now_ms() / 1000) as libc::time_t;
+    // SAFETY: localtime_r fills the zeroed struct, which has no invariants; both pointers live.
+    let tm = unsafe {
+        let mut tm: libc::tm = std::mem::zeroed();
+        libc::localtime_r(&now, &mut tm);
+        tm
+    };
+    (tm.tm_hour * 60 + tm.tm_min).clamp(0, 24 * 60 - 1) as u16
+}

@@ -1,0 +1,48 @@
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use forebay_base::glob::Pattern;
+
+use crate::files::file::Inner;
+
+/// Keeps the drain away from the files an order publishes last, while it lives.
+pub struct Hold {
+    pub(crate) holds: Arc<Holds>,
+    pub(crate) id: u64,
+}
+
+/// The holds in force.
+#[derive(Default)]
+pub(crate) struct Holds(Mutex<HoldTable>);
+
+#[derive(Default)]
+pub(crate) struct HoldTable {
+    pub last_id: u64,
+    pub entries: Vec<(u64, Vec<PathBuf>, Pattern)>,
+}
+
+impl Holds {
+    pub fn table(&self) -> MutexGuard<'_, HoldTable> {
+        self.0.lock().expect("no panic inside")
+    }
+
+    pub fn covers(&self, inner: &Inner) -> bool {
+        let table = self.table();
+        let held = |(_, scope, last): &(u64, Vec<PathBuf>, Pattern)| {
+            is_within(inner, scope, |path| last.matches(path))
+        };
+        table.entries.iter().any(held)
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let id = self.id;
+        self.holds.table().entries.retain(|(held, _, _)| *held != id);
+    }
+}
+
+pub(crate) fn is_within(inner: &Inner, scope: &[PathBuf], fits: impl Fn(&Path) -> bool) -> bool {
+    let below = |path: &Path| scope.is_empty() || scope.iter().any(|s| path.starts_with(s));
+    inner.state.paths.iter().any(|path| below(&path) && fits(&path))
+}

@@ -1,0 +1,180 @@
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use forebay_backing::{BackingFile, Error, Timestamp, Version};
+
+use crate::core::portion::FLIGHT_BYTES;
+use crate::core::report::Meter;
+use crate::files::file::File;
+use crate::tier::media::{MediaFile, MediaStat};
+
+/// What of a file to flush.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Take {
+    All,
+    /// These ranges, in order; what of them is dirty then.
+    Runs(Vec<(u64, u64)>),
+}
+
+/// A file, and what of it.
+pub(crate) type Pick = (Arc<File>, Take);
+
+/// One file on its way.
+pub(crate) struct Job {
+    pub file: Arc<File>,
+    pub shadow: Arc<dyn MediaFile>,
+    pub captured: Vec<(u64, u64)>,
+    /// What of it is not known to be a hole.
+    pub data: Vec<(u64, u64)>,
+    /// What was wanted beyond is left for the next.
+    pub upto: u64,
+    /// All that is dirty, of which `captured` is a part: made durable as a whole (W4).
+    pub dirty: Vec<(u64, u64)>,
+    pub size: u64,
+    pub mtime: Timestamp,
+    pub base: Version,
+    /// An earlier flush did not end: the backing file's version proves nothing.
+    pub resumed: bool,
+    pub opaque: Option<MediaStat>,
+    pub meta_seq: u64,
+    pub base_seq: u32,
+    pub cut_seq: u64,
+    pub target: Mutex<Option<Arc<dyn BackingFile>>>,
+    pub pieces: AtomicUsize,
+    pub error: Mutex<Option<Error>>,
+    pub phase: AtomicU8,
+    /// The backing file may not be what it was.
+    pub touched: AtomicBool,
+    /// Bytes copied of a flight that has not ended.
+    pub copied: AtomicU64,
+    /// Counts the copied bytes for who watches.
+    pub meter: Option<Arc<Meter>>,
+    /// When it was captured, in milliseconds since the epoch.
+    pub began_ms: u64,
+}
+
+/// Whose the end of a flight is: the waiter's once the copies have ended, the last copy's once
+/// the waiter has given up. Only one of the two moves out of `COPYING` succeeds.
+pub(crate) const COPYING: u8 = 0;
+
+pub(crate) const COPIED: u8 = 1;
+
+pub(crate) const ABANDONED: u8 = 2;
+
+/// What became of one file of a batch.
+pub(crate) enum Outcome {
+    /// So many bytes, and what was wanted up to there.
+    Flushed {
+        bytes: u64,
+        upto: u64,
+    },
+    /// Nothing was dirty, or what was is on its way already.
+    Nothing,
+    /// Another flight is on.
+    Busy,
+    /// The file was changed through us in a way that makes the copy worth nothing; none is on now.
+    Disturbed(Error),
+    Failed(Error),
+}
+
+/// Counts jobs down.
+pub(crate) struct Latch {
+    pub left: Mutex<usize>,
+    pub zero: Condvar,
+}
+
+impl Latch {
+    pub(crate) fn count_down(&self) {
+        let mut left = self.left.lock().expect("no panic inside");
+        *left -= 1;
+        if *left == 0 {
+            self.zero.notify_all();
+        }
+    }
+
+    /// Waits until all are done, or `give_up` says so.
+    pub(crate) fn wait(&self, give_up: impl Fn() -> bool) -> bool {
+        let mut left = self.left.lock().expect("no panic inside");
+        while *left > 0 {
+            let wait = self.zero.wait_timeout(left, Duration::from_millis(50));
+            left = wait.expect("no panic inside").0;
+            if *left > 0 && give_up() {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+impl Job {
+    pub(crate) fn leave_copying(&self, to: u8) -> bool {
+        self.phase.compare_exchange(COPYING, to, SeqCst, SeqCst).is_ok()
+    }
+
+    pub(crate) fn is(&self, phase: u8) -> bool {
+        self.phase.load(SeqCst) == phase
+    }
+
+    /// One piece is copied, or the target opened; returns whether it was the last.
+    pub(crate) fn end_piece(&self) -> bool {
+        self.pieces.fetch_sub(1, SeqCst) == 1
+    }
+
+    /// What there is to copy, as far as is known.
+    pub(crate) fn bytes(&self) -> u64 {
+        let bytes = sum(&self.data);
+        match self.opaque {
+            Some(stat) if bytes > FLIGHT_BYTES => bytes.min(stat.allocated),
+            _ => bytes,
+        }
+    }
+
+    /// The size the backing file is to have after this flight: the file's, unless dirty bytes are
+    /// left for the next; then nothing beyond what was copied, which would be zeros.
+    pub(crate) fn target_size(&self) -> u64 {
+        match self.captured.last().map(|run| run.1) == self.dirty.last().map(|run| run.1) {
+            true => self.size,
+            false => {
+                let copied = self.captured.last().map_or(0, |run| run.1);
+                self.base.size.max(copied).min(self.size)
+            }
+        }
+    }
+
+    pub(crate) fn fail(&self, error: Error) {
+        self.error.lock().expect("no panic inside").get_or_insert(error);
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.error.lock().expect("no panic inside").is_some()
+    }
+}
+
+/// Joins neighbors, whatever their durability.
+pub(crate) fn merge(runs: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+    let mut merged: Vec<(u64, u64)> = Vec::with_capacity(runs.len());
+    for (start, end) in runs {
+        match merged.last_mut() {
+            Some(last) if last.1 == start => last.1 = end,
+            _ => merged.push((start, end)),
+        }
+    }
+    merged
+}
+
+pub(crate) fn sum(runs: &[(u64, u64)]) -> u64 {
+    runs.iter().map(|(start, end)| end - start).sum()
+}
+
+/// What is in both.
+pub(crate) fn common(runs: &[(u64, u64)], wanted: &[(u64, u64)]) -> Vec<(u64, u64)> {
+    let mut found = Vec::new();
+    let mut from = 0;
+    for &(start, end) in wanted {
+        from += runs[from..].partition_point(|run| run.1 <= start);
+        let within = runs[from..].iter().take_while(|run| run.0 < end);
+        found.extend(within.map(|run| (run.0.max(start), run.1.min(end))));
+    }
+    merge(found)
+}

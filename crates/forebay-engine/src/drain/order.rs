@@ -1,0 +1,290 @@
+//! Flushing on request: what is dirty at one moment goes to the backing store and is synced there.
+//!
+//! Invariants:
+//! - O1: what is owed is what was dirty when the order was given. Who goes on writing neither
+//!   lengthens it nor pushes out of its place what was dirty before.
+//! - O2: files that are to come last begin when all others have ended well, and not at all
+//!   otherwise; the drain leaves them alone until then, and every other order that does not name
+//!   them puts them last, too.
+
+use std::path::PathBuf;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
+use std::thread::Builder;
+use std::time::{Duration, Instant};
+
+use forebay_backing::Kind;
+use forebay_base::glob::Pattern;
+
+use crate::core::report::{Failure, Meter, Progress, Report};
+use crate::drain::holds::{Hold, is_within};
+use crate::drain::job::{Outcome, Pick, Take};
+use crate::drain::owed::Owed;
+use crate::drain::{DISTURBED_MAX, Drain, PAUSE};
+use crate::files::file::Inner;
+
+/// So long who ordered a flush waits for the flushed files to be closed.
+const CLOSING_MAX: Duration = Duration::from_secs(1);
+
+/// What to flush, and how.
+#[derive(Debug, Clone, Default)]
+pub struct Order {
+    /// Files at or below one of these; all if there is none.
+    pub scope: Vec<PathBuf>,
+    /// Files that are published when all others are on the backing store.
+    pub last: Option<Pattern>,
+    /// The drain is to be done by then, at an even rate; what it has not done is flushed then.
+    pub by: Option<Instant>,
+}
+
+/// How many files one batch takes.
+const BATCH_FILES: usize = 64;
+
+/// And about how many bytes: the sync of the backing store behind each batch is part of the pace
+/// that who waits is told, and what no sync has reached is of all batches together.
+const BATCH_BYTES: u64 = (256 << 20) / BATCHES as u64;
+
+/// So many batches are under way at once: one is copied while the tier is synced for the next and
+/// the backing store for the last.
+const BATCHES: usize = 3;
+
+/// How often an order that leaves the work to the drain looks how far it is.
+const LOOK: Duration = Duration::from_millis(50);
+
+impl Order {
+    pub fn of(scope: &[PathBuf]) -> Order {
+        Order { scope: scope.to_vec(), ..Order::default() }
+    }
+
+    fn puts_last(&self, inner: &Inner) -> bool {
+        let fits = |pattern: &Pattern| is_within(inner, &self.scope, |path| pattern.matches(path));
+        self.last.as_ref().is_some_and(fits)
+    }
+
+    /// Whether it asks for this very file, and not for a directory it is in.
+    fn names(&self, inner: &Inner) -> bool {
+        self.scope.iter().any(|path| inner.state.paths.has(path))
+    }
+}
+
+impl Drain {
+    /// Keeps the drain away from files below `scope` that match `last`.
+    pub fn hold(&self, scope: &[PathBuf], last: &Pattern) -> Hold {
+        let holds = self.holds.clone();
+        let mut table = holds.table();
+        table.last_id += 1;
+        let id = table.last_id;
+        table.entries.push((id, scope.to_vec(), last.clone()));
+        drop(table);
+        Hold { holds, id }
+    }
+
+    /// The holds of this moment, to last beyond the orders they are of.
+    pub fn keep_holds(&self) -> Vec<Hold> {
+        let entries = self.holds.table().entries.clone();
+        entries.iter().map(|(_, scope, last)| self.hold(scope, last)).collect()
+    }
+
+    /// Brings everything below `scope` that is dirty now to the backing store, synced there (S5).
+    /// What could not be flushed stays dirty and is in the report.
+    pub fn flush(self: &Arc<Self>, scope: &[PathBuf], progress: &Progress) -> Report {
+        self.execute(&Order::of(scope), progress)
+    }
+
+    /// Brings what is dirty now and part of the order to the backing store, synced there (S5).
+    pub fn execute(self: &Arc<Self>, order: &Order, progress: &Progress) -> Report {
+        // What is not written past us any more can become clean.
+        self.passed.check_orphans();
+        let _hold = order.last.as_ref().map(|last| self.hold(&order.scope, last));
+        let (mut others, mut last) = self.owed(order);
+        let owed = || others.iter().chain(&last);
+        progress.total_files.store(owed().count() as u64, Relaxed);
+        progress.total_bytes.store(owed().map(|owed| owed.bytes).sum(), Relaxed);
+        let mut report = Report::default();
+        if let Some(by) = order.by {
+            self.leave_to_drain(&mut others, by, progress, &mut report);
+        }
+        self.hurry(others, progress, &mut report);
+        match report.cancelled || !report.failures.is_empty() {
+            false => self.hurry(last, progress, &mut report),
+            true if report.cancelled => {}
+            true => {
+                let failed = report.failures.len();
+                last.drain(..).for_each(|owed| held_back(&owed, failed, progress, &mut report));
+            }
+        }
+        // Else a power loss could bring back the record of older durable bytes, to be flushed over
+        // these (S5).
+        let _ = self.files.note_tier(self.files.index.sync());
+        // A program that was flushed cannot be run on the store while it is open for writing.
+        self.home.reaper.rest(CLOSING_MAX);
+        report
+    }
+
+    /// What is dirty now, and of that what comes last.
+    fn owed(&self, order: &Order) -> (Vec<Owed>, Vec<Owed>) {
+        let (mut others, mut last) = (Vec::new(), Vec::new());
+        for file in self.files.select(&order.scope) {
+            let inner = file.lock();
+            if !inner.state.is_dirty() {
+                continue;
+            }
+            let is_last =
+                order.puts_last(&inner) || (self.holds.covers(&inner) && !order.names(&inner));
+            let owed = Owed::of(file.clone(), &inner);
+            drop(inner);
+            if is_last { last.push(owed) } else { others.push(owed) }
+        }
+        (others, last)
+    }
+
+    /// Waits for the drain to do the work until `by`, and takes off what it did.
+    fn leave_to_drain(
+        &self,
+        owed: &mut Vec<Owed>,
+        by: Instant,
+        progress: &Progress,
+        report: &mut Report,
+    ) {
+        let debts = &self.debts;
+        let order = debts.begin();
+        for owed in owed.iter() {
+            debts.incur(order, owed.file.id, &owed.file.lock(), &owed.runs);
+        }
+        while !owed.is_empty() && Instant::now() < by && !progress.is_cancelled() {
+            self.drain_by_at_latest(by);
+            owed.retain_mut(|owed| {
+                let inner = owed.file.lock();
+                let paid = debts.are_paid(order, owed.file.id, &inner);
+                let left = if paid { 0 } else { inner.dirty_charged().min(owed.bytes) };
+                drop(inner);
+                owed.copied = owed.bytes - left;
+                owed.credit(owed.bytes - left, progress);
+                if paid {
+                    owed.end(progress, report);
+                }
+                !paid
+            });
+            std::thread::sleep(LOOK.min(by.saturating_duration_since(Instant::now())));
+        }
+        debts.end(order);
+        self.end_drain_by(by);
+        report.cancelled |= progress.is_cancelled();
+    }
+
+    /// Flushes now, at all the speed there is.
+    fn hurry(self: &Arc<Self>, owed: Vec<Owed>, progress: &Progress, report: &mut Report) {
+        let _demand = self.valve.demand();
+        let batches = Mutex::new(batches(owed));
+        let next = || batches.lock().expect("no panic inside").next();
+        let work = || {
+            let mut report = Report::default();
+            while let Some(mut batch) = next().filter(|_| !report.cancelled) {
+                while !batch.is_empty() && !report.cancelled {
+                    batch = self.round(batch, progress, &mut report);
+                }
+            }
+            report
+        };
+        let others = BATCHES.min(batches.lock().expect("no panic inside").len()).saturating_sub(1);
+        std::thread::scope(|scope| {
+            // With fewer threads than wished it takes longer.
+            let spawn = |_| Builder::new().name("fb-order".into()).spawn_scoped(scope, work).ok();
+            let others: Vec<_> = (0..others).filter_map(spawn).collect();
+            report.add(work());
+            for other in others {
+                report.add(other.join().expect("no panic inside"));
+            }
+            report.failures.sort_by(|a, b| a.path.cmp(&b.path));
+        });
+    }
+
+    /// One flight of each file; returns those of which more is owed.
+    fn round(
+        self: &Arc<Self>,
+        batch: Vec<Owed>,
+        progress: &Progress,
+        report: &mut Report,
+    ) -> Vec<Owed> {
+        if progress.is_cancelled() {
+            report.cancelled = true;
+            return Vec::new();
+        }
+        let opaque: Vec<bool> = batch.iter().map(|owed| owed.is_opaque()).collect();
+        let parts: Vec<Vec<(u64, u64)>> = batch.iter().map(Owed::next_part).collect();
+        let pick = |(owed, part): (&Owed, &Vec<(u64, u64)>)| -> Pick {
+            (owed.file.clone(), Take::Runs(part.clone()))
+        };
+        let picks: Vec<Pick> = batch.iter().zip(&parts).map(pick).collect();
+        let meter = Arc::new(Meter::of(&progress.copying));
+        let cancelled = || progress.is_cancelled();
+        let outcomes = self.fly(&picks, &cancelled, Some(&meter));
+        let mut rest = Vec::new();
+        let mut disturbed = false;
+        for (((mut owed, part), opaque), outcome) in
+            batch.into_iter().zip(parts).zip(opaque).zip(outcomes)
+        {
+            match outcome {
+                Outcome::Flushed { bytes, upto } => {
+                    owed.copied += bytes;
+                    owed.take_off(&part, upto);
+                    owed.credit(bytes, progress);
+                    // One flight takes all of a file that is written past us.
+                    if owed.is_paid() || (opaque && owed.is_opaque()) {
+                        owed.end(progress, report);
+                    } else {
+                        rest.push(owed);
+                    }
+                }
+                Outcome::Nothing => owed.end(progress, report),
+                Outcome::Busy => match self.wait_for_flight_unless(&owed.file, &cancelled) {
+                    Ok(()) => rest.push(owed),
+                    Err(e) if e.kind() == Kind::Interrupted => report.cancelled = true,
+                    Err(error) => owed.fail(&error, progress, report),
+                },
+                Outcome::Disturbed(error) => {
+                    owed.disturbed += 1;
+                    disturbed = true;
+                    match owed.disturbed < DISTURBED_MAX {
+                        true => rest.push(owed),
+                        false => owed.fail(&error, progress, report),
+                    }
+                }
+                Outcome::Failed(e) if e.kind() == Kind::Interrupted => report.cancelled = true,
+                Outcome::Failed(error) => owed.fail(&error, progress, report),
+            }
+        }
+        meter.close();
+        if disturbed {
+            std::thread::sleep(PAUSE);
+        }
+        rest
+    }
+}
+
+/// In their order.
+fn batches(owed: Vec<Owed>) -> std::vec::IntoIter<Vec<Owed>> {
+    let mut batches: Vec<Vec<Owed>> = Vec::new();
+    let mut bytes = 0;
+    for owed in owed {
+        let fits = |batch: &&mut Vec<Owed>| batch.len() < BATCH_FILES && bytes < BATCH_BYTES;
+        let own = owed.bytes;
+        match batches.last_mut().filter(fits) {
+            Some(batch) => batch.push(owed),
+            None => {
+                bytes = 0;
+                batches.push(vec![owed]);
+            }
+        }
+        bytes += own;
+    }
+    batches.into_iter()
+}
+
+fn held_back(owed: &Owed, failed: usize, progress: &Progress, report: &mut Report) {
+    let path = owed.file.lock().state.display_path();
+    let error = format!("to be published last, and {failed} before it failed");
+    let failure = Failure { path, state: "held-back", error };
+    progress.failed(&failure);
+    report.failures.push(failure);
+}

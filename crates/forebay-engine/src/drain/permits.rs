@@ -1,0 +1,104 @@
+use std::collections::HashSet;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Instant;
+
+use forebay_backing::{Error, Result, StatFs};
+
+use crate::core::id::FileId;
+use crate::drain::Drain;
+use crate::drain::home_room::{BELIEVED, Room, Said};
+use crate::drain::job::Latch;
+use crate::files::file::File;
+
+impl Drain {
+    /// What the backing store says of its space, less what the dirty files here will take of it.
+    pub fn statfs(&self) -> Result<StatFs> {
+        let said = self.names.ask(|b| b.statfs())?;
+        let owed = self.owed_growth().div_ceil(u64::from(said.frsize).max(1));
+        let less = |blocks: u64| blocks.saturating_sub(owed);
+        Ok(StatFs { bfree: less(said.bfree), bavail: less(said.bavail), ..said })
+    }
+
+    /// Whether the backing store, as far as it can be asked, will have room for so much more.
+    pub(crate) fn has_room_at_home(&self, bytes: u64) -> bool {
+        let said = self.names.ask(|b| b.statfs()).ok();
+        let free = said.and_then(|said| self.free_of(&said));
+        free.is_none_or(|free| free >= self.owed_growth().saturating_add(bytes))
+    }
+
+    /// What of the growth of dirty files has not been copied.
+    fn owed_growth(&self) -> u64 {
+        let growth = self.files.totals.growth.load(Relaxed);
+        growth.saturating_sub(self.unsettled.load(Relaxed))
+    }
+
+    /// For us; `None` where the store tells nothing.
+    fn free_of(&self, said: &StatFs) -> Option<u64> {
+        let blocks = if self.home.privileged { said.bfree } else { said.bavail };
+        (said.blocks > 0).then(|| blocks.saturating_mul(u64::from(said.frsize)))
+    }
+
+    /// Who of all that is dirty may begin now. Asks the store only where it may matter.
+    pub(crate) fn room_for_flights(self: &Arc<Self>) -> Room {
+        let copied = self.files.landings.copied.load(Relaxed);
+        let owed = self.owed_growth();
+        let plenty = |said: Said| said.free / 2 > owed + copied.saturating_sub(said.copied);
+        let said = *self.room.said.lock().expect("no panic inside");
+        if owed == 0 {
+            return Room::Enough;
+        }
+        if said.is_some_and(|said| said.at.elapsed() < BELIEVED && plenty(said)) {
+            return Room::Enough;
+        }
+        let Some(free) = self.free_at_home() else { return Room::Enough };
+        let said = Said { at: Instant::now(), free, copied };
+        *self.room.said.lock().expect("no panic inside") = Some(said);
+        if free >= owed { Room::Enough } else { Room::Short(self.granted(free)) }
+    }
+
+    /// Asks on a thread that may hang in the question.
+    fn free_at_home(self: &Arc<Self>) -> Option<u64> {
+        let latch = Arc::new(Latch { left: Mutex::new(1), zero: Condvar::new() });
+        let said: Arc<Mutex<Option<StatFs>>> = Arc::default();
+        let (drain, mine, slot) = (self.clone(), latch.clone(), said.clone());
+        self.home.errands.run(move || {
+            *slot.lock().expect("no panic inside") =
+                drain.home.health.quietly(|| drain.home.backing.statfs()).ok();
+            mine.count_down();
+        });
+        let limit = self.files.tune(|t| t.backing_timeout);
+        latch.wait(|| self.home.health.has_stalled_call(limit) || !self.home.health.is_available());
+        let said = said.lock().expect("no panic inside").take();
+        said.and_then(|said| self.free_of(&said))
+    }
+
+    /// The oldest files that fit, whole (H1).
+    fn granted(&self, mut free: u64) -> HashSet<FileId> {
+        // The queue's lock comes after a file's.
+        let oldest_first = self.files.dirty.lock().expect("no panic inside").older(u64::MAX);
+        let mut granted = HashSet::new();
+        for file in oldest_first {
+            let inner = file.lock();
+            let growth = inner.growth();
+            if growth <= free && !inner.state.flags.conflict.stands() {
+                free -= growth;
+                granted.insert(file.id);
+            }
+        }
+        granted
+    }
+
+    /// Notes that a file was not begun, so that the drain takes others meanwhile.
+    pub(crate) fn no_room_for(&self, file: &File) -> Error {
+        let mut inner = file.lock();
+        let path = inner.state.display_path();
+        let error = Error::os(
+            libc::ENOSPC,
+            format!("the backing store has no room for {} bytes more", inner.growth()),
+        );
+        crate::core::counters::add(&self.files.counters.flush_failures, 1);
+        self.pause_after(&mut inner, &error);
+        error.context(path.display())
+    }
+}

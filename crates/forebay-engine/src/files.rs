@@ -1,0 +1,188 @@
+//! What is known of files: the table of them, what all of them take together, and what each change of
+//! one means for the sums, the queues and the log.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex, RwLock};
+use std::time::Instant;
+
+use forebay_backing::{Attr, Error, FileKey, Result};
+
+use crate::core::config::{Attachment, Config, Tunables, WritePolicy};
+use crate::core::counters::{Counters, add};
+use crate::core::evict::{Evictor, Grain, Uses};
+use crate::core::id::FileId;
+use crate::core::state::{FileState, Record};
+use crate::files::attached::Attached;
+use crate::files::file::{DirtyQueue, File, Inner};
+use crate::files::graveyard::Graveyard;
+use crate::files::table::Table;
+use crate::files::totals::{Landings, Totals};
+use crate::home::Home;
+use crate::tier::dir::Tier;
+use crate::tier::index::Index;
+use crate::tier::media::{Media, MediaFile};
+
+pub mod attached;
+pub mod file;
+pub mod glance;
+pub mod graveyard;
+mod held;
+pub mod journaled;
+mod known;
+pub mod leaving;
+pub mod names;
+pub mod pace;
+mod record;
+pub mod shadow;
+pub mod sums;
+pub mod table;
+pub mod totals;
+
+pub struct Files {
+    pub(crate) home: Arc<Home>,
+    pub(crate) tier: Tier,
+    pub(crate) index: Index,
+    pub(crate) config: Config,
+    pub(crate) tunables: RwLock<Tunables>,
+    pub(crate) table: RwLock<Table>,
+    pub(crate) next_id: AtomicU64,
+    pub(crate) totals: Totals,
+    pub(crate) landings: Landings,
+    pub(crate) dirty: Mutex<DirtyQueue>,
+    pub(crate) evictor: Mutex<Evictor>,
+    pub(crate) grain: Grain,
+    pub(crate) uses: Uses,
+    pub(crate) attached: Attached,
+    pub(crate) counters: Counters,
+    pub(crate) started: Instant,
+    pub(crate) stopping: AtomicBool,
+    pub(crate) wake: (Mutex<u64>, Condvar),
+    /// Shadow files to be removed: not by who waits for an answer.
+    pub(crate) trash: Mutex<Vec<FileId>>,
+    /// Shadow files that were never written to, of files that are gone: the next ones made take
+    /// their place.
+    pub(crate) blanks: Mutex<Vec<(FileId, Arc<dyn MediaFile>)>>,
+    /// Files that lost their last name a moment ago.
+    pub(crate) graveyard: Mutex<Graveyard>,
+}
+
+impl Files {
+    /// The write policy of this moment: one look for each request. Write-around while the tier is
+    /// detached.
+    pub fn policy(&self) -> WritePolicy {
+        match self.is_attached() {
+            true => self.tune(|t| t.policy),
+            false => WritePolicy::WriteAround,
+        }
+    }
+
+    /// Whether every writer has to be seen: who writes past us is in no stream we could follow.
+    pub fn watches_writers(&self) -> bool {
+        self.tune(|t| t.bypass_writes) > 0
+    }
+
+    pub fn attachment(&self) -> Attachment {
+        self.attached.get()
+    }
+
+    pub(crate) fn is_attached(&self) -> bool {
+        self.attachment() == Attachment::Attached
+    }
+
+    /// Whether a program may read or write the file past us (D1). Beside others who do it must: the
+    /// kernel knows one way at a time.
+    pub(crate) fn may_pass(&self, inner: &Inner) -> bool {
+        self.is_attached() || inner.is_passed()
+    }
+
+    /// How many files programs have open past us.
+    pub fn files_past_us(&self) -> u64 {
+        self.all_files().iter().filter(|file| file.lock().is_passed()).count() as u64
+    }
+
+    pub(crate) fn media(&self) -> &Arc<dyn Media> {
+        &self.tier.media
+    }
+
+    pub(crate) fn tune<T>(&self, get: impl FnOnce(&Tunables) -> T) -> T {
+        get(&self.tunables.read().expect("no panic inside"))
+    }
+
+    /// The file with this key, if anything is known of it.
+    pub fn find(&self, key: FileKey) -> Option<Arc<File>> {
+        self.table.read().expect("no panic inside").with_key(key).cloned()
+    }
+
+    pub(crate) fn by_id(&self, id: FileId) -> Option<Arc<File>> {
+        self.table.read().expect("no panic inside").with_id(id).cloned()
+    }
+
+    pub(crate) fn all_files(&self) -> Vec<Arc<File>> {
+        self.table.read().expect("no panic inside").all().cloned().collect()
+    }
+
+    pub(crate) fn insert(&self, path: &Path, attr: &Attr) -> Arc<File> {
+        let mut table = self.table.write().expect("no panic inside");
+        if let Some(file) = table.with_key(attr.key) {
+            return file.clone();
+        }
+        let id = FileId(self.next_id.fetch_add(1, Relaxed));
+        let record = Record { key: attr.key, state: FileState::absent(path, attr) };
+        let file = File::new(id, record, false);
+        table.insert(file.clone());
+        file
+    }
+
+    pub(crate) fn forget(&self, file: &File) {
+        self.table.write().expect("no panic inside").remove(file);
+    }
+
+    /// Turns an error of the tier into one of ours, and counts it.
+    pub(crate) fn note_tier<T>(&self, result: std::io::Result<T>) -> Result<T> {
+        result.map_err(|e| {
+            // Not its fault: it is full or takes no file so large, or programs have all the files
+            // open that we can.
+            let errno = e.raw_os_error().unwrap_or(libc::EIO);
+            if ![libc::ENOSPC, libc::EFBIG, libc::EMFILE, libc::ENFILE].contains(&errno) {
+                add(&self.counters.tier_errors, 1);
+                tracing::error!(error = %e, "the fast tier failed");
+            }
+            Error::io(e, "the fast tier")
+        })
+    }
+
+    /// Wakes the drain to look at the level again.
+    pub(crate) fn nudge(&self) {
+        *self.wake.0.lock().expect("no panic inside") += 1;
+        self.wake.1.notify_all();
+    }
+
+    pub(crate) fn refuse_read_only(&self) -> Result<()> {
+        match self.config.read_only {
+            true => Err(Error::os(libc::EROFS, "the mount is read-only")),
+            false => Ok(()),
+        }
+    }
+
+    /// Files at or below one of the paths; all if there is none. In the order of their paths.
+    pub(crate) fn select(&self, scope: &[PathBuf]) -> Vec<Arc<File>> {
+        let within = |file: &Arc<File>| {
+            let inner = file.lock();
+            scope.is_empty() || scope.iter().any(|s| inner.state.paths.any_within(s))
+        };
+        let mut files: Vec<Arc<File>> = self.all_files().into_iter().filter(within).collect();
+        files.sort_by_cached_key(|file| file.path());
+        files
+    }
+
+    pub fn tunables(&self) -> Tunables {
+        self.tune(Clone::clone)
+    }
+
+    pub(crate) fn state_of(&self, id: FileId) -> Option<Record> {
+        let file = self.by_id(id)?;
+        let inner = file.lock();
+        inner.recorded.then(|| Record { key: file.key, state: inner.state.clone() })
+    }
+}

@@ -1,0 +1,596 @@
+//! One cached file at run time: its state, what is open of it, and the accounting that follows
+//! every change.
+//!
+//! A file's lock is held while the shadow file is written, so that a fill cannot land between a
+//! write and its record; it is never held during a call to the backing store. Its place among the
+//! locks is in docs/ARCHITECTURE.md.
+
+use std::collections::VecDeque;
+use std::num::NonZeroU64;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Instant;
+
+use forebay_backing::{Attr, BackingFile, Error, FileKey, Timestamp};
+
+use crate::core::evict::{Unit, Uses, count_down, count_up};
+use crate::core::heat::Heat;
+use crate::core::id::FileId;
+use crate::core::ranges::{Ranges, State};
+use crate::core::report::Failure;
+use crate::core::stamps::Stamps;
+use crate::core::state::{FileState, Record};
+use crate::tier::media::{MediaFile, MediaStat};
+
+/// A file the engine knows. Handles of front-ends, the flusher and the fills share it.
+pub struct File {
+    pub id: FileId,
+    pub key: FileKey,
+    pub(crate) inner: Mutex<Inner>,
+    /// Signaled when a fill, a flush or an I/O in flight ends.
+    pub(crate) changed: Condvar,
+    hits: AtomicU8,
+    /// Uses of its units are counted apart.
+    in_units: AtomicBool,
+    /// Bytes that requests moved lately.
+    pub(crate) heat: Heat,
+}
+
+pub(crate) struct Inner {
+    pub state: FileState,
+    /// Present while something is open or in flight.
+    pub live: Option<Box<Live>>,
+    /// Present from the first dirty byte to the last.
+    pub dirt: Option<Box<Dirt>>,
+    /// Bytes of the tier charged to this file.
+    pub charged: u64,
+    /// The file has a record in the index.
+    pub recorded: bool,
+    /// The shadow is what the record says: it is ours, or was compared.
+    pub proven: bool,
+    /// It is about to leave the table: who found it there looks again.
+    pub gone: bool,
+    /// A sync of the shadow failed: what a later one says of the same bytes proves nothing.
+    pub sync_failed: bool,
+    /// The log's position right after bytes of this file last became clean.
+    pub settled_seq: u64,
+    /// Changes of names and attributes in progress: until they end, the backing file differs from
+    /// what we know because of us.
+    pub changing: u16,
+    /// Rises whenever `state.base` follows a change of ours: a look at the backing file from
+    /// before says nothing then.
+    pub base_seq: u32,
+    /// The admission rule by which it was opened last.
+    pub rule: Option<Arc<crate::core::rules::Active>>,
+}
+
+/// What only a dirty file has.
+#[derive(Default)]
+pub(crate) struct Dirt {
+    /// Its dirty bytes that are in the engine's sum.
+    pub charged: u64,
+    /// What of them is beyond the backing file's end, and in the engine's sum of that.
+    pub growth: u64,
+    /// Its place in the dirty queue.
+    pub queued: Option<NonZeroU64>,
+    /// Since when which of its blocks are dirty.
+    pub stamps: Stamps,
+    pub trouble: Option<Trouble>,
+}
+
+/// Why the last flush failed.
+pub(crate) struct Trouble {
+    pub error: String,
+    pub count: u32,
+    pub retry_at: Instant,
+}
+
+/// What exists only while a file is in use.
+#[derive(Default)]
+pub(crate) struct Live {
+    pub shadow: Option<Arc<dyn MediaFile>>,
+    pub backing: Option<Arc<dyn BackingFile>>,
+    /// The backing file open for writing, where writes go around the tier.
+    pub target: Option<Arc<dyn BackingFile>>,
+    /// Front-end handles.
+    pub opens: u32,
+    /// Handles that write past our eyes.
+    pub writers: u32,
+    /// One of them may have mapped the shadow, and may have left the mapping when he closed it.
+    pub mappable: bool,
+    /// Handles that read past our eyes: the shadow must not be punched.
+    pub pins: u32,
+    /// Reads, copies and syncs of the shadow in flight.
+    pub io: u32,
+    /// Those of them that see by `thrown` whether clean bytes went meanwhile.
+    pub io_that_looks: u32,
+    /// Changes around the tier in flight.
+    pub arounds: u32,
+    /// Changed around the tier: the backing file is another than we know.
+    pub moved: bool,
+    /// Ranges being fetched.
+    pub fills: Vec<(u64, u64)>,
+    pub flight: Option<Flight>,
+    pub thrown: Thrown,
+    /// Rises with every change of size: a sync from before says nothing of what came after.
+    pub cut_seq: u64,
+    /// What it was when the last flush that landed had begun, if it was the same at its end, and the
+    /// backing file has nothing left of what was cut off here.
+    pub landed_cut: Option<u64>,
+    /// Rises with every change of attributes made through us.
+    pub meta_seq: u64,
+    /// The log's position after the last record about this file, if there was one since this is
+    /// here. Later ones are of no concern to a sync of it.
+    pub logged_seq: Option<u64>,
+    /// Up to where there may be memory beyond the end of the shadow; 0 if there is none.
+    pub reserved: u64,
+    /// Where the last write ended, and the last one before a sync.
+    pub written_to: u64,
+    pub synced_to: u64,
+    /// When it was synced last.
+    pub synced_at: Option<Instant>,
+    /// Since when what is flushed is kept.
+    pub keeps_since: Option<Instant>,
+    /// When the attributes were last compared with the backing store's.
+    pub checked: Option<Instant>,
+    /// What the backing store said of it last, while it is open.
+    pub seen: Option<Box<Seen>>,
+    /// When names or attributes were last changed through us.
+    pub changed: Option<Instant>,
+    /// The shadow's stat when it became opaque, to see whether anything was written.
+    pub opaque_from: Option<MediaStat>,
+    /// Bytes in the shadow when it was last measured, while it is opaque.
+    pub measured: Option<u64>,
+    /// The shadow's size and mtime at the last complete copy of an opaque file.
+    pub copied_at: Option<MediaStat>,
+    /// From then on equal times prove nothing any more: a store into a mapping of a tier in memory
+    /// moves none.
+    pub doubted_from: Option<Instant>,
+    pub stream: Stream,
+    /// Where the last read ended.
+    pub read_to: u64,
+    /// The last name is gone; the file lives until its last handle is closed.
+    pub unlinked: bool,
+    /// The shadow's directory entry is known to be durable.
+    pub named: bool,
+    /// The shadow was made for a writer past us, and nothing was ever written to it.
+    pub blank: bool,
+    /// The bytes are of a version that the backing store no longer has; they are dropped once
+    /// nobody reads them past us.
+    pub stale: bool,
+}
+
+/// What the backing store said of a file.
+pub(crate) struct Seen {
+    pub at: Instant,
+    pub attr: Attr,
+    /// When it was known to have no `security.capability`, after which the kernel asks at writes.
+    pub no_capability: Option<Instant>,
+    /// Somebody asks again already.
+    pub asked_again: bool,
+}
+
+/// What was lately thrown away of what was cached, or changed around the tier, so that who began
+/// to fetch it before notices.
+#[derive(Debug, Default)]
+pub(crate) struct Thrown {
+    times: u64,
+    /// The last ones, in a circle.
+    last: Vec<(u64, u64)>,
+}
+
+impl Thrown {
+    /// Of the smallest units so many go in a moment.
+    const KEPT: usize = 256;
+
+    /// Where to look from later.
+    pub fn mark(&self) -> u64 {
+        self.times
+    }
+
+    pub fn note(&mut self, start: u64, end: u64) {
+        match self.last.get_mut(self.times as usize % Thrown::KEPT) {
+            Some(oldest) => *oldest = (start, end),
+            None => self.last.push((start, end)),
+        }
+        self.times += 1;
+    }
+
+    /// Whether any of `[start, end)` may have gone since `mark`.
+    pub fn any_since(&self, mark: u64, start: u64, end: u64) -> bool {
+        // A mark beyond is of a time when this was another's.
+        let known = self.times >= mark && self.times - mark <= Thrown::KEPT as u64;
+        let hit = |n: u64| {
+            let (a, b) = self.last[n as usize % Thrown::KEPT];
+            a < end && start < b
+        };
+        !known || (mark..self.times).any(hit)
+    }
+}
+
+/// Clean bytes beside what a sync is about to make durable, as they were when it began.
+#[derive(Debug, Default)]
+pub(crate) struct Beside {
+    pub clean: Vec<(u64, u64)>,
+    /// What was thrown away until then.
+    thrown: u64,
+}
+
+/// Who syncs more stretches at once than this does not go over the same pages again and again.
+const SYNCED_APART_MAX: usize = 64;
+
+/// A flush of this file in progress: one at a time.
+pub(crate) struct Flight {
+    /// What was written since the copy began (S6).
+    pub rewritten: Ranges,
+    /// An answer of the store to a question from then on is of during the flush.
+    pub began: Instant,
+}
+
+impl Flight {
+    pub fn begin() -> Flight {
+        Flight { rewritten: Ranges::None, began: Instant::now() }
+    }
+}
+
+/// How sequential the readers of a file are.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Stream {
+    /// Where the next read of a sequential reader begins.
+    pub next: u64,
+    /// Bytes read in order so far.
+    pub run: u64,
+    /// How far ahead is worth fetching; 0 while reads are random.
+    pub window: u64,
+    /// Up to where fetches were already asked for.
+    pub asked: u64,
+}
+
+impl File {
+    pub(crate) fn new(id: FileId, Record { key, state }: Record, recorded: bool) -> Arc<File> {
+        let inner = Inner {
+            state,
+            live: None,
+            dirt: None,
+            charged: 0,
+            recorded,
+            proven: !recorded,
+            gone: false,
+            sync_failed: false,
+            settled_seq: 0,
+            base_seq: 0,
+            changing: 0,
+            rule: None,
+        };
+        Arc::new(File {
+            id,
+            key,
+            inner: Mutex::new(inner),
+            changed: Condvar::new(),
+            hits: AtomicU8::new(0),
+            in_units: AtomicBool::new(false),
+            heat: Heat::default(),
+        })
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().expect("no panic under a file's lock")
+    }
+
+    /// Counts one use of all of it, for eviction.
+    pub fn hit(&self) {
+        count_up(&self.hits);
+    }
+
+    /// Counts one use of a unit of it.
+    pub(crate) fn hit_unit(&self, uses: &Uses, unit: Unit) {
+        self.in_units.store(true, Relaxed);
+        uses.note(unit);
+    }
+
+    /// Reads and lowers.
+    pub(crate) fn take_hits(&self, uses: &Uses, unit: Unit) -> u8 {
+        let hits = count_down(&self.hits);
+        if self.in_units.load(Relaxed) { hits.max(uses.take(unit)) } else { hits }
+    }
+
+    /// The path it is known by now.
+    pub fn path(&self) -> Option<PathBuf> {
+        self.lock().state.paths.first()
+    }
+
+    /// The user it belongs to.
+    pub(crate) fn owner(&self) -> u32 {
+        self.lock().state.owner.uid
+    }
+}
+
+impl Inner {
+    /// Whether what is clean and durable may be kept: the file is in use, and the tier's bytes and
+    /// the backing store's are the same for all we know.
+    pub fn may_keep(&self) -> bool {
+        let Some(live) = &self.live else { return false };
+        let sound = !live.stale && !live.moved && !live.unlinked && !self.sync_failed;
+        live.opens > 0 && sound && !self.state.flags.conflict.stands() && !self.state.flags.opaque
+    }
+
+    /// The clean bytes that a sync of `ranges` makes durable beside them.
+    pub fn beside(&mut self, ranges: &[(u64, u64)]) -> Beside {
+        // Since a flush that was broken off nobody has compared the backing file with what is here.
+        let broken_off = self.state.flags.flush_open && self.live().flight.is_none();
+        if ranges.len() > SYNCED_APART_MAX || broken_off || !self.may_keep() {
+            return Beside::default();
+        }
+        Beside { clean: self.state.clean_beside(ranges), thrown: self.live().thrown.mark() }
+    }
+
+    /// What of it is still the same clean bytes at the sync's end. What was written meanwhile, and
+    /// is clean again, was synced by its flush.
+    pub fn still_clean(&mut self, beside: &Beside) -> Vec<(u64, u64)> {
+        if !self.may_keep() {
+            return Vec::new();
+        }
+        let mut clean = Vec::new();
+        for &(start, end) in &beside.clean {
+            if !self.live().thrown.any_since(beside.thrown, start, end) {
+                let runs = self.state.ranges.within(start, end);
+                clean.extend(
+                    runs.filter(|run| run.state == State::Clean).map(|run| (run.start, run.end)),
+                );
+            }
+        }
+        clean
+    }
+
+    /// Whether bytes of it are newer than those of the backing file.
+    pub fn has_newer_bytes(&self) -> bool {
+        self.state.flags.opaque || self.state.is_dirty()
+    }
+
+    pub fn live(&mut self) -> &mut Live {
+        self.live.get_or_insert_default()
+    }
+
+    pub fn dirt(&mut self) -> &mut Dirt {
+        self.dirt.get_or_insert_default()
+    }
+
+    /// Dirty bytes that are in the engine's sum.
+    pub fn dirty_charged(&self) -> u64 {
+        self.dirt.as_ref().map_or(0, |dirt| dirt.charged)
+    }
+
+    /// What it will take of the backing store's room.
+    pub fn growth(&self) -> u64 {
+        self.dirt.as_ref().map_or(0, |dirt| dirt.growth)
+    }
+
+    /// When anything dirty of it was last written; 0 if that is not known.
+    pub fn last_write(&self) -> u64 {
+        self.dirt.as_ref().map_or(0, |dirt| dirt.stamps.last())
+    }
+
+    pub fn trouble(&self) -> Option<&Trouble> {
+        self.dirt.as_ref()?.trouble.as_ref()
+    }
+
+    /// Whether it rests after a flush that failed.
+    pub fn is_pausing(&self) -> bool {
+        self.trouble().is_some_and(|trouble| trouble.retry_at > Instant::now())
+    }
+
+    /// The size programs see.
+    pub fn size(&self) -> u64 {
+        match self.state.flags.opaque {
+            true => self.shadow_stat().map_or(self.state.size, |stat| stat.len),
+            false => self.state.size,
+        }
+    }
+
+    pub fn mtime(&self) -> Timestamp {
+        if !self.state.flags.opaque {
+            return self.state.mtime;
+        }
+        let from = self.live.as_ref().and_then(|live| live.opaque_from);
+        match self.shadow_stat() {
+            Some(now) if from.is_none_or(|from| now.mtime != from.mtime) => now.mtime,
+            _ => self.state.mtime,
+        }
+    }
+
+    /// The stat of the open shadow, if it is open.
+    pub fn shadow_stat(&self) -> Option<MediaStat> {
+        self.live.as_ref()?.shadow.as_ref()?.stat().ok()
+    }
+
+    /// Whether bytes may be taken out of the shadow now.
+    pub fn may_punch(&self) -> bool {
+        !self.state.flags.opaque
+            && self.live.as_ref().is_none_or(|live| {
+                live.pins == 0 && live.io == 0 && live.flight.is_none() && live.writers == 0
+            })
+    }
+
+    /// Whether clean bytes may be given up now. A flight, which counts as one I/O, is in no way: it
+    /// reads dirty bytes only, and a busy file would otherwise never make room. Nor is a sync: a
+    /// database's largest file would keep what nobody wants for ever.
+    pub fn may_evict(&self) -> bool {
+        !self.state.flags.opaque
+            && self.live.as_ref().is_none_or(|live| {
+                let harmless = u32::from(live.flight.is_some()) + live.io_that_looks;
+                live.pins == 0 && live.writers == 0 && live.io == harmless
+            })
+    }
+
+    /// Whether nobody reads or writes it past us, who would find it gone.
+    pub fn may_be_emptied(&self) -> bool {
+        !self.state.flags.opaque && !self.is_passed()
+    }
+
+    /// Whether programs have it open past us.
+    pub fn is_passed(&self) -> bool {
+        self.live.as_ref().is_some_and(|live| live.pins + live.writers > 0)
+    }
+
+    /// Whether its clean bytes are to stay, by its own mark or by its rule's.
+    pub fn is_pinned(&self) -> bool {
+        self.state.flags.pinned || self.rule.as_ref().is_some_and(|active| active.rule.pin)
+    }
+
+    /// Whether a flush cannot make it clean now: it is written past us, in conflict, pauses after a
+    /// failure, or has lost its name.
+    pub fn is_stuck(&self) -> bool {
+        let unlinked = self.live.as_ref().is_some_and(|live| live.unlinked);
+        self.state.flags.opaque
+            || self.state.flags.conflict.stands()
+            || self.is_pausing()
+            || unlinked
+    }
+
+    /// Whether nothing needs the run-time part any more.
+    pub fn is_idle(&self) -> bool {
+        self.live.as_ref().is_none_or(|live| {
+            live.opens == 0
+                && live.pins == 0
+                && live.writers == 0
+                && live.io == 0
+                && live.arounds == 0
+                && live.fills.is_empty()
+                && live.flight.is_none()
+        })
+    }
+
+    /// Whether dirty bytes can be flushed through the descriptor alone: no name is known any more,
+    /// though there is one.
+    pub fn only_descriptor(&self) -> bool {
+        self.state.is_dirty()
+            && self.state.paths.is_empty()
+            && self.live.as_ref().is_some_and(|live| live.target.is_some() && !live.unlinked)
+    }
+
+    /// Whether nothing of it has to be known any more.
+    pub fn is_forgettable(&self) -> bool {
+        let state = &self.state;
+        state.ranges.count() == 0 && !state.is_dirty() && !state.flags.pinned && self.is_idle()
+    }
+
+    pub fn note_rewritten(&mut self, start: u64, end: u64) {
+        if let Some(flight) = self.live.as_mut().and_then(|live| live.flight.as_mut()) {
+            // "To the end" must leave room for sums.
+            flight.rewritten.set(start, end.min(1 << 62), crate::core::ranges::State::Dirty);
+        }
+    }
+
+    /// Names or attributes have changed through us: what the store said before does not count.
+    pub fn forget_seen(&mut self) {
+        if let Some(live) = &mut self.live {
+            live.seen = None;
+            live.changed = Some(Instant::now());
+        }
+    }
+
+    /// Whether what the store said at `asked` is what it says now, but for what others change.
+    /// While a flush of ours is under way there its version says nothing, but then size and times
+    /// are told by us, and the rest changes by names and attributes alone; but for the set-id bits,
+    /// which a write takes away.
+    pub fn is_known(&self, attr: &Attr, asked: Instant) -> bool {
+        let live = self.live.as_ref();
+        let unchanged = live.and_then(|live| live.changed).is_none_or(|changed| changed < asked);
+        let flight = live.and_then(|live| live.flight.as_ref());
+        let in_flight = flight.is_some_and(|flight| flight.began <= asked)
+            && self.state.is_dirty()
+            && attr.mode & 0o6000 == 0;
+        unchanged && (attr.version() == self.state.base || in_flight)
+    }
+
+    /// Puts what we know better than the backing store into `attr`. `shadow` finds the shadow's
+    /// stat while it is not open.
+    pub fn overlay(&self, attr: &mut Attr, shadow: impl FnOnce() -> Option<MediaStat>) {
+        if !self.state.is_dirty() {
+            return;
+        }
+        attr.size = self.size();
+        attr.mtime = self.mtime();
+        attr.ctime = attr.ctime.max(attr.mtime);
+        if self.state.is_complete() {
+            let stat = self.shadow_stat().or_else(shadow);
+            attr.blocks = stat.map_or(self.charged, |stat| stat.allocated) / 512;
+        } else {
+            attr.blocks = attr.blocks.max(self.charged / 512);
+        }
+    }
+}
+
+/// A change of names or attributes of some files, from before the backing store is asked until
+/// what we know follows.
+pub(crate) struct Changing(Vec<Arc<File>>);
+
+impl Changing {
+    pub fn begin(files: impl IntoIterator<Item = Arc<File>>) -> Changing {
+        let files: Vec<_> = files.into_iter().collect();
+        files.iter().for_each(|file| file.lock().changing += 1);
+        Changing(files)
+    }
+}
+
+impl Drop for Changing {
+    fn drop(&mut self) {
+        for file in &self.0 {
+            let mut inner = file.lock();
+            inner.changing -= 1;
+            if let Some(live) = &mut inner.live {
+                live.meta_seq += 1;
+            }
+            inner.forget_seen();
+        }
+    }
+}
+
+/// Files with dirty bytes, the one that was dirtied first in front. The key is the time with a
+/// number behind it, so that two files can be equally old.
+#[derive(Default)]
+pub(crate) struct DirtyQueue {
+    pub by_age: std::collections::BTreeMap<u64, (u64, Arc<File>)>,
+}
+
+/// Bits of a place below the time: milliseconds since the epoch take 41.
+const SEQUENCE_BITS: u32 = 20;
+
+impl DirtyQueue {
+    /// Adds a file whose oldest dirty byte is from `since`; returns its place.
+    /// `since` is positive.
+    pub fn push(&mut self, since: u64, file: Arc<File>) -> NonZeroU64 {
+        let mut place = since << SEQUENCE_BITS;
+        let last = self.by_age.range(place..(since + 1) << SEQUENCE_BITS).next_back();
+        if let Some((last, _)) = last {
+            place = last + 1;
+        }
+        self.by_age.insert(place, (since, file));
+        NonZeroU64::new(place).expect("since is positive")
+    }
+
+    pub fn remove(&mut self, place: NonZeroU64) {
+        self.by_age.remove(&place.get());
+    }
+
+    /// Files dirtied before `until`, oldest first.
+    pub fn older(&self, until: u64) -> VecDeque<Arc<File>> {
+        self.oldest(until, usize::MAX)
+    }
+
+    /// The first so many of them.
+    pub fn oldest(&self, until: u64, count: usize) -> VecDeque<Arc<File>> {
+        let due = self.by_age.values().take_while(|(since, _)| *since <= until);
+        due.take(count).map(|(_, file)| file.clone()).collect()
+    }
+}
+
+pub(crate) fn failure(inner: &Inner, error: &Error) -> Failure {
+    let state = if inner.state.flags.conflict.stands() { "conflict" } else { "failed" };
+    Failure { path: inner.state.display_path(), state, error: error.to_string() }
+}
+
+pub(crate) fn named_failure(path: &Path, error: &Error) -> Failure {
+    Failure { path: path.to_path_buf(), state: "failed", error: error.to_string() }
+}

@@ -1,0 +1,65 @@
+//! Looking at files for who must answer though others hang: the watchdog, the status, the keeper.
+
+use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::time::{Duration, Instant};
+
+use crate::files::file::{File, Inner};
+
+/// So long a glance waits for files that are at work, all of them together: a write to the tier
+/// holds its file for less.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// How soon it tries again.
+const RETRY: Duration = Duration::from_micros(200);
+
+/// Takes locks one after the other, and takes no for an answer.
+#[derive(Debug, Default)]
+pub struct Glance {
+    until: Option<Instant>,
+}
+
+impl Glance {
+    pub fn new() -> Glance {
+        Glance::default()
+    }
+
+    /// The file, unless somebody goes on holding it.
+    pub(crate) fn at<'a>(&mut self, file: &'a File) -> Option<MutexGuard<'a, Inner>> {
+        self.lock(&file.inner)
+    }
+
+    /// What the lock guards, unless somebody goes on holding it.
+    pub fn lock<'a, T>(&mut self, mutex: &'a Mutex<T>) -> Option<MutexGuard<'a, T>> {
+        loop {
+            match mutex.try_lock() {
+                Ok(guard) => return Some(guard),
+                Err(TryLockError::Poisoned(_)) => return None,
+                Err(TryLockError::WouldBlock) => {}
+            }
+            let now = Instant::now();
+            if now >= *self.until.get_or_insert(now + PATIENCE) {
+                return None;
+            }
+            std::thread::sleep(RETRY);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // S-10
+    #[test]
+    fn all_who_are_busy_together_cost_one_patience() {
+        let locks: Vec<Mutex<u32>> = (0..1000).map(Mutex::new).collect();
+        let held: Vec<_> = locks.iter().step_by(2).map(|lock| lock.lock().unwrap()).collect();
+        let mut glance = Glance::new();
+        let began = Instant::now();
+        let seen = locks.iter().filter(|lock| glance.lock(lock).is_some()).count();
+        assert!(began.elapsed() >= PATIENCE, "it tries for a while");
+        assert_eq!(seen, locks.len() - held.len());
+        drop(held);
+        assert!(locks.iter().all(|lock| glance.lock(lock).is_some()));
+    }
+}

@@ -1,0 +1,90 @@
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use forebay_backing::{Access, BackingFile, Error, Result};
+
+use crate::core::config::WritePolicy;
+use crate::files::Files;
+use crate::files::file::File;
+
+/// How long a file is looked for that is being renamed.
+pub(crate) const RENAMES_MAX: Duration = Duration::from_millis(500);
+
+impl Files {
+    /// The backing file for writing, kept while the file is open.
+    pub(crate) fn writable_backing(&self, file: &Arc<File>) -> Result<Arc<dyn BackingFile>> {
+        if let Some(target) = file.lock().live().target.clone() {
+            return Ok(target);
+        }
+        let target = self.open_home(file, Access::ReadWrite)?;
+        let mut inner = file.lock();
+        let live = inner.live();
+        if live.opens > 0 {
+            live.target.get_or_insert(target.clone());
+        }
+        Ok(target)
+    }
+
+    /// The backing file, opened for reading and kept while the file is open.
+    pub(crate) fn backing_file(&self, file: &Arc<File>) -> Result<Arc<dyn BackingFile>> {
+        if let Some(backing) = file.lock().live().backing.clone() {
+            return Ok(backing);
+        }
+        let backing = self.open_home(file, Access::Read)?;
+        let mut inner = file.lock();
+        if inner.live().opens > 0 || !inner.live().fills.is_empty() {
+            inner.live().backing = Some(backing.clone());
+        }
+        Ok(backing)
+    }
+
+    /// Opens the file on the backing store by its name, and by its new one while it is renamed.
+    ///
+    /// # Errors
+    ///
+    /// ESTALE if another file has its name, ENOENT if none has.
+    pub(crate) fn open_home(&self, file: &File, access: Access) -> Result<Arc<dyn BackingFile>> {
+        let began = Instant::now();
+        loop {
+            let look = || {
+                let inner = file.lock();
+                (inner.state.paths.first(), inner.changing, inner.base_seq)
+            };
+            let before = look();
+            let path = before.0.clone();
+            let path = path.ok_or_else(|| Error::os(libc::ESTALE, "the file was unlinked"))?;
+            let error = match self.home.health.call(|| self.home.backing.open_seen(&path, access)) {
+                Ok((backing, attr)) if attr.key == file.key => return Ok(backing),
+                Ok(_) => Error::os(libc::ESTALE, format!("{} was replaced", path.display())),
+                Err(error) if error.is(libc::ENOENT) => error,
+                Err(error) => return Err(error),
+            };
+            let settled = before.1 == 0 && before == look();
+            if settled || began.elapsed() > RENAMES_MAX {
+                return Err(error);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// An open file stays readable without its name: through a descriptor, taken while there is a
+    /// name. It also keeps the inode number from being used again. A file that keeps other names,
+    /// perhaps unknown to us, must still be flushed; and around the tier is written by descriptor.
+    ///
+    /// # Errors
+    ///
+    /// Those of the backing store; ENOENT or ESTALE if the name is gone already.
+    pub(crate) fn keep_readable(&self, file: &Arc<File>) -> Result<()> {
+        let (open, links) = {
+            let mut inner = file.lock();
+            (inner.live().opens > 0, inner.state.owner.nlink)
+        };
+        if !open {
+            return Ok(());
+        }
+        if links > 1 || self.policy() == WritePolicy::WriteAround {
+            let _ = self.writable_backing(file);
+        }
+        self.backing_file(file).map(drop)
+    }
+}

@@ -1,0 +1,167 @@
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use forebay_backing::{Attr, Error};
+
+use crate::core::counters::add;
+use crate::core::ranges::Ranges;
+use crate::core::state::Conflict;
+use crate::failpoint;
+use crate::files::Files;
+use crate::files::file::{File, Inner};
+use crate::files::shadow::is_blank;
+use crate::tier::log::Entry;
+
+impl Files {
+    /// Compares what is cached with what the backing store says now. Clean bytes of another
+    /// version are thrown away; for dirty ones it is a conflict (S8). `seen` is the file's
+    /// `base_seq` from before the question, if it was known then.
+    pub(crate) fn revalidate(&self, file: &Arc<File>, attr: &Attr, seen: Option<u32>) {
+        let mut inner = file.lock();
+        let outdated = seen.is_some_and(|seen| seen != inner.base_seq);
+        let busy = inner.live().flight.is_some()
+            || inner.live().arounds > 0
+            || inner.state.flags.flush_open
+            || inner.changing > 0;
+        inner.live().checked = Some(Instant::now());
+        if busy || outdated {
+            return;
+        }
+        if inner.state.base == attr.version() {
+            inner.live().moved = false;
+            return;
+        }
+        if inner.state.is_dirty() {
+            self.declare_conflict(file, &mut inner, "the backing file has changed");
+            return;
+        }
+        add(&self.counters.invalidations, 1);
+        self.drop_stale(file, &mut inner, attr);
+    }
+
+    /// Throws away clean bytes of an old version, or remembers to when nobody reads them past us.
+    fn drop_stale(&self, file: &Arc<File>, inner: &mut Inner, attr: &Attr) {
+        // Else a loss of power would bring back the flush that these bytes came from, to be done
+        // again with the holes made below.
+        if self.let_go(file, inner).is_err() || !inner.may_punch() {
+            inner.live().stale = true;
+            return;
+        }
+        let had = inner.state.ranges.count() > 0
+            || inner.live.as_ref().is_some_and(|live| live.shadow.is_some());
+        let before = inner.state.clone();
+        inner.base_seq += 1;
+        inner.state.ranges = Ranges::None;
+        inner.state.size = attr.size;
+        inner.state.mtime = attr.mtime;
+        inner.state.base = attr.version();
+        inner.state.owner = crate::core::state::Owner::of(attr);
+        inner.live().thrown.note(0, u64::MAX);
+        inner.live().stale = false;
+        inner.live().moved = false;
+        inner.live().stream = crate::files::file::Stream::default();
+        // Recorded before the shadow is emptied: a crash must not leave holes that count as data.
+        if inner.recorded && self.put(file, inner).is_err() {
+            inner.state = before;
+            inner.live().stale = true;
+            return;
+        }
+        if had && let Ok(shadow) = self.shadow(file, inner) {
+            self.note_tier(self.empty(file, inner, &*shadow, attr.size)).ok();
+        }
+        self.account(file, inner);
+    }
+
+    pub(crate) fn declare_conflict(&self, file: &Arc<File>, inner: &mut Inner, why: &str) {
+        if inner.state.flags.conflict.stands() {
+            return;
+        }
+        inner.state.flags.conflict = Conflict::Changed;
+        add(&self.counters.conflicts, 1);
+        tracing::warn!(path = %inner.state.display_path().display(), why, "conflict: flushing of this file stops until it is resolved");
+        // Of a file that is in conflict only what was written here may go over theirs.
+        let recorded = match inner.state.keeps() {
+            true => self.let_go_of(file, inner, 0, u64::MAX),
+            false => self.put(file, inner),
+        };
+        // At once: else, after a loss of power, a record "flush begun" would say that the change was
+        // ours.
+        let _ = recorded.and_then(|()| self.note_tier(self.index.sync()));
+    }
+
+    /// Lets go of what nothing needs any more: descriptors, the shadow of an unlinked file, the
+    /// knowledge of a file of which nothing is cached. Ends the caller's lock.
+    pub(crate) fn retire(&self, file: &Arc<File>, mut inner: std::sync::MutexGuard<'_, Inner>) {
+        if !inner.is_idle() || inner.only_descriptor() {
+            return;
+        }
+        let (unlinked, stale) =
+            inner.live.as_ref().map_or((false, false), |l| (l.unlinked, l.stale));
+        let nothing = !inner.state.is_dirty()
+            && !inner.state.flags.pinned
+            && (inner.state.ranges.count() == 0 || stale);
+        // At the end nobody sweeps any more.
+        let waits = || self.graveyard.lock().expect("no panic inside").holds(file);
+        if unlinked && !self.stopping.load(Relaxed) && waits() {
+            let live = inner.live();
+            (live.shadow, live.backing, live.target) = (None, live.backing.take(), None);
+            return;
+        }
+        if unlinked || nothing {
+            self.discard(file, &mut inner);
+            drop(inner);
+            self.forget(file);
+            return;
+        }
+        let trusted = self.tune(|t| t.revalidate) > Duration::ZERO;
+        inner.live = inner
+            .live
+            .take()
+            .filter(|live| live.moved || (trusted && live.checked.is_some()))
+            .map(|live| {
+                let crate::files::file::Live { checked, named, moved, .. } = *live;
+                Box::new(crate::files::file::Live { checked, named, moved, ..Default::default() })
+            });
+    }
+
+    /// Removes every trace of a file from the tier: record first, shadow after. The caller lets it
+    /// be forgotten next, without its lock; who would open it in between finds it gone.
+    pub(crate) fn discard(&self, file: &File, inner: &mut Inner) {
+        inner.gone = true;
+        let had_record = inner.recorded;
+        if inner.recorded {
+            if self.append(inner, &Entry::Drop(file.id)).is_err() {
+                return; // The record still stands, so the shadow must too.
+            }
+            inner.recorded = false;
+        }
+        failpoint::pass("discard.logged");
+        // There may be none: of a file that was only looked at nothing was ever made.
+        if had_record
+            || inner.live.as_ref().is_some_and(|live| live.shadow.is_some() || live.unlinked)
+        {
+            match inner.live.take().filter(|live| live.blank).and_then(|live| live.shadow) {
+                Some(blank) if is_blank(&*blank) => self.keep_blank(file.id, blank),
+                _ => self.trash.lock().expect("no panic inside").push(file.id),
+            }
+        }
+        inner.live = None;
+        inner.state.ranges = Ranges::None;
+        inner.state.flags = crate::core::state::Flags::default();
+        self.settle_sums(inner, 0, 0);
+    }
+
+    /// The backing file has changed under us: looks at it again. Returns what the reader of what is
+    /// gone is told (S1).
+    pub(crate) fn shrank(&self, file: &Arc<File>) -> Error {
+        let seen = file.lock().base_seq;
+        if let Some(path) = file.path()
+            && let Ok(attr) = self.home.health.call(|| self.home.backing.stat(&path))
+            && attr.key == file.key
+        {
+            self.revalidate(file, &attr, Some(seen));
+        }
+        Error::os(libc::EIO, "the backing file is shorter than it was: open it again")
+    }
+}

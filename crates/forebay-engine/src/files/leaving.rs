@@ -1,0 +1,161 @@
+//! Files whose last name goes while they are open, or while somebody is about to open them. They
+//! live on as on a local file system: whoever has found the name can open the file that it named.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use forebay_backing::{Access, Attr, FileKey, Pin};
+
+use crate::core::id::FileId;
+use crate::core::state::{FileState, Record};
+use crate::files::Files;
+use crate::files::file::{File, Inner};
+
+/// While it lives, a name of the file is being taken away.
+pub(crate) struct Leaving<'a> {
+    files: &'a Files,
+    key: FileKey,
+}
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.files.table.write().expect("no panic inside").end_to_leave(self.key);
+    }
+}
+
+impl Files {
+    /// Announces that a name of the file is about to go. Whoever opens it from here on sees that;
+    /// who has opened it before is in the table.
+    pub(crate) fn take_name(&self, key: FileKey) -> Leaving<'_> {
+        self.table.write().expect("no panic inside").begin_to_leave(key);
+        Leaving { files: self, key }
+    }
+
+    /// Whether a name of the file is going, or has gone since the table's mark `departed`.
+    pub(crate) fn is_leaving(&self, key: FileKey, departed: Option<u64>) -> bool {
+        let table = self.table.read().expect("no panic inside");
+        table.is_leaving(key) || departed.is_some_and(|mark| table.departed.any_since(mark, key))
+    }
+
+    /// Takes note of a name by which the file was found when the table's mark was `departed`, if
+    /// it cannot have lost it since.
+    pub(crate) fn learn_name(&self, file: &File, path: &Path, departed: u64) {
+        let mut inner = file.lock();
+        if !inner.state.paths.has(path)
+            && !inner.live().unlinked
+            // Who begins to take it away from here on waits for the lock.
+            && !self.is_leaving(file.key, Some(departed))
+        {
+            inner.state.paths.learn_first(path);
+        }
+    }
+
+    /// Opens a file whose last name went a moment ago: who looked the name up before may still
+    /// have it, as on a local file system. `pin` holds on to it, where something does.
+    pub fn open_unlinked(&self, key: FileKey, pin: Option<&dyn Pin>) -> Option<Arc<File>> {
+        let buried = || self.graveyard.lock().expect("no panic inside").with_key(key).cloned();
+        let is_near = |inner: &Inner| {
+            let live = inner.live.as_ref();
+            inner.state.is_complete() || live.is_some_and(|live| live.backing.is_some())
+        };
+        let found = buried();
+        let near = found.as_ref().is_some_and(|file| is_near(&file.lock()));
+        let open = |pin: &dyn Pin| self.home.health.call(|| pin.open(Access::Read)).ok();
+        let held = pin.filter(|_| !near).and_then(open);
+        let held = held.filter(|(_, attr)| attr.key == key && attr.nlink == 0);
+        let file = match (found, &held) {
+            (Some(file), _) => file,
+            // Its name is just going, or nothing of it was cached.
+            (None, Some((_, attr))) => self.find(key).or_else(|| self.bury(attr))?,
+            (None, None) => return None,
+        };
+        let mut inner = file.lock();
+        // A file's lock comes before the graveyard's: look again whether it is still there.
+        let known = buried().or_else(|| self.find(key)).is_some_and(|it| Arc::ptr_eq(&it, &file));
+        if !known || inner.gone {
+            return None;
+        }
+        if let Some((backing, _)) = held {
+            inner.live().backing.get_or_insert(backing);
+        }
+        if !is_near(&inner) {
+            return None;
+        }
+        inner.live().opens += 1;
+        drop(inner);
+        Some(file)
+    }
+
+    /// Begins to know a file of which nothing is cached and which has no name. `None` if the
+    /// backing file is not all there was of it.
+    fn bury(&self, attr: &Attr) -> Option<Arc<File>> {
+        let mut graves = self.graveyard.lock().expect("no panic inside");
+        if graves.lost.contains_key(&attr.key) {
+            return None;
+        }
+        let (_, file) = graves.waiting.entry(attr.key).or_insert_with(|| {
+            let mut state = FileState::absent(Path::new(""), attr);
+            state.paths.clear();
+            let id = FileId(self.next_id.fetch_add(1, Relaxed));
+            let file = File::new(id, Record { key: attr.key, state }, false);
+            file.lock().live().unlinked = true;
+            (Instant::now(), file)
+        });
+        Some(file.clone())
+    }
+
+    /// Lets go of files that nobody has open and that lost their name a while ago.
+    pub(crate) fn sweep_graveyard(&self, older_than: Duration) {
+        let old: Vec<Arc<File>> = {
+            let graves = self.graveyard.lock().expect("no panic inside");
+            let old = graves.waiting.values().filter(|(since, _)| since.elapsed() >= older_than);
+            old.map(|(_, file)| file.clone()).collect()
+        };
+        for file in old {
+            // A file's lock comes before the graveyard's. Who is at work on it has it open.
+            let Ok(inner) = file.inner.try_lock() else { continue };
+            if !inner.is_idle() {
+                continue;
+            }
+            let mut graves = self.graveyard.lock().expect("no panic inside");
+            if graves.holds(&file) {
+                graves.waiting.remove(&file.key);
+                if inner.has_newer_bytes() {
+                    graves.note_lost(file.key);
+                }
+            }
+            drop(graves);
+            self.retire(&file, inner);
+        }
+    }
+
+    /// Forgets what waits under the key of a file that was just created.
+    pub(crate) fn give_up_buried(&self, attr: &Attr) {
+        let before = self.graveyard.lock().expect("no panic inside").with_key(attr.key).cloned();
+        if before.is_some_and(|before| before.lock().state.base.ctime >= attr.ctime) {
+            return; // It is the same, and its name went already.
+        }
+        let before = self.graveyard.lock().expect("no panic inside").give_up(attr.key);
+        self.retire_buried(before);
+    }
+
+    pub(crate) fn retire_buried(&self, file: Option<Arc<File>>) {
+        if let Some(file) = file {
+            let inner = file.lock();
+            self.retire(&file, inner);
+        }
+    }
+
+    /// How many names the file has after one was removed, and what it is now if that can be seen.
+    pub(crate) fn links_left(&self, file: &File) -> (u32, Option<Attr>) {
+        let (held, known) = {
+            let inner = file.lock();
+            let held = inner.live.as_ref().and_then(|l| l.backing.clone().or(l.target.clone()));
+            (held, inner.state.owner.nlink)
+        };
+        let asked = held.and_then(|backing| self.home.health.call(|| backing.stat()).ok());
+        (asked.map_or(known.saturating_sub(1), |attr| attr.nlink), asked)
+    }
+}

@@ -1,0 +1,121 @@
+//! Names as the store tells them, and the journal of those that changed.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use forebay_backing::{Attr, BackingStore, FileKey, Result};
+
+use crate::asker;
+use crate::core::state::Owner;
+use crate::files::Files;
+use crate::files::file::{File, Inner};
+use crate::home::Home;
+
+/// A name that is about to change or go: the path, what it names, and whether that is a directory.
+#[derive(Debug, Clone, Copy)]
+pub struct Named<'a> {
+    pub path: &'a Path,
+    pub key: FileKey,
+    pub is_dir: bool,
+}
+
+pub struct Names {
+    pub(crate) home: Arc<Home>,
+    pub(crate) files: Arc<Files>,
+    /// Somebody syncs the names on the store.
+    pub(crate) syncing: AtomicBool,
+}
+
+impl Names {
+    pub(crate) fn new(home: Arc<Home>, files: Arc<Files>) -> Names {
+        Names { home, files, syncing: AtomicBool::new(false) }
+    }
+}
+
+impl Names {
+    /// One name of the file is gone from the backing store.
+    pub(crate) fn lost_name(&self, file: &Arc<File>, path: &Path) -> Result<()> {
+        let (links, found) = self.files.links_left(file);
+        let mut inner = file.lock();
+        if inner.gone {
+            return Ok(()); // Its last handle was closed meanwhile: no trace of it is left.
+        }
+        inner.state.paths.lose(path);
+        inner.state.owner.nlink = links;
+        inner.forget_seen();
+        if let Some(at) = inner.state.paths.first() {
+            let key = file.key;
+            drop(inner);
+            let _ = self.refresh(Named { path: &at, key, is_dir: false });
+            return Ok(());
+        }
+        if links > 0 && !inner.is_idle() {
+            // It lives on under a name that we do not know: its handles go on, and the next open
+            // by that name finds it here.
+            return match found {
+                Some(attr) => self.follow(file, &mut inner, &attr),
+                None if inner.recorded => self.files.put(file, &mut inner),
+                None => Ok(()),
+            };
+        }
+        if inner.recorded {
+            self.files.append(&mut inner, &crate::tier::log::Entry::Drop(file.id))?;
+            inner.recorded = false;
+        }
+        inner.live().unlinked = true;
+        self.files.unqueue(&mut inner);
+        let mut graves = self.files.graveyard.lock().expect("no panic inside");
+        let before = graves.waiting.insert(file.key, (Instant::now(), file.clone()));
+        drop(graves);
+        drop(inner);
+        self.files.forget(file);
+        self.files
+            .retire_buried(before.map(|(_, before)| before).filter(|it| !Arc::ptr_eq(it, file)));
+        Ok(())
+    }
+
+    /// The backing store, for what concerns no cached byte. Each call goes through
+    /// [`crate::home::health::Health::call`].
+    pub fn ask<T>(&self, call: impl FnOnce(&dyn BackingStore) -> Result<T>) -> Result<T> {
+        self.home.health.call(|| call(&*self.home.backing))
+    }
+
+    /// The same for what changes something there: not for a request that has been answered
+    /// meanwhile. One that hangs in the call itself may still happen (S10).
+    pub fn alter<T>(&self, call: impl FnOnce(&dyn BackingStore) -> Result<T>) -> Result<T> {
+        asker::check()?;
+        self.ask(call)
+    }
+
+    pub(crate) fn overlay_with(&self, file: &File, inner: &Inner, attr: &mut Attr) {
+        let name = || crate::tier::dir::shadow_name(file.id);
+        inner.overlay(attr, || self.files.media().stat(&name()).ok());
+    }
+
+    /// After a change of ours that moved the ctime: the cached bytes are still good.
+    pub(crate) fn refresh(&self, at: Named<'_>) -> Option<Attr> {
+        let file = self.files.find(at.key)?;
+        let attr = self.ask(|b| b.stat(at.path)).ok()?;
+        let mut inner = file.lock();
+        inner.live().meta_seq += 1;
+        let _ = self.follow(&file, &mut inner, &attr);
+        self.files.retire(&file, inner);
+        Some(attr)
+    }
+
+    /// Takes over attributes that changed through us, if size and mtime say that the bytes did
+    /// not change with them.
+    pub(crate) fn follow(&self, file: &Arc<File>, inner: &mut Inner, attr: &Attr) -> Result<()> {
+        inner.base_seq += 1;
+        inner.state.owner = Owner::of(attr);
+        let base = &mut inner.state.base;
+        if attr.size == base.size && attr.mtime == base.mtime && attr.key == base.key {
+            base.ctime = attr.ctime;
+        }
+        inner.live().checked = Some(Instant::now());
+        inner.forget_seen();
+        if inner.recorded { self.files.put(file, inner) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,72 @@
+//! Files that are written past us: what they take of the tier is measured, and what they will take
+//! soon is told from how fast they grow. Nobody can stop who has one open; who comes next can be
+//! sent through the daemon while there is still room.
+
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// A look costs a system call for each of the files, so opens make one only if the last is older.
+pub(crate) const LOOK_MIN: Duration = Duration::from_millis(20);
+
+/// How fast all of them grow.
+#[derive(Default)]
+pub(crate) struct Pace(Mutex<Option<Look>>);
+
+#[derive(Clone, Copy)]
+struct Look {
+    at: Instant,
+    /// All that they had grown by then, since start.
+    grown: u64,
+    bytes_per_sec: u64,
+}
+
+impl Pace {
+    pub fn note(&self, now: Instant, grown: u64) {
+        let mut last = self.0.lock().expect("no panic inside");
+        let Some(before) = *last else {
+            *last = Some(Look { at: now, grown, bytes_per_sec: 0 });
+            return;
+        };
+        let took = now.saturating_duration_since(before.at);
+        if took < LOOK_MIN {
+            return;
+        }
+        let bytes_per_sec = (grown.saturating_sub(before.grown) as f64 / took.as_secs_f64()) as u64;
+        // Who rests for a moment will soon go on.
+        let bytes_per_sec = bytes_per_sec.max(before.bytes_per_sec / 2);
+        *last = Some(Look { at: now, grown, bytes_per_sec });
+    }
+
+    pub fn is_older(&self, than: Duration) -> bool {
+        let last = *self.0.lock().expect("no panic inside");
+        last.is_none_or(|last| last.at.elapsed() > than)
+    }
+
+    /// What comes within a second.
+    pub fn arriving(&self) -> u64 {
+        self.0.lock().expect("no panic inside").map_or(0, |last| last.bytes_per_sec)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_arrives_is_what_arrived_and_is_forgotten_slowly() {
+        let (pace, start) = (Pace::default(), Instant::now());
+        let after = |ms: u64| start + Duration::from_millis(ms);
+        pace.note(start, 5000);
+        assert_eq!(pace.arriving(), 0, "the first look has nothing to compare with");
+        pace.note(after(100), 5100);
+        assert_eq!(pace.arriving(), 1000);
+        pace.note(after(101), 6000);
+        assert_eq!(pace.arriving(), 1000, "too soon to tell");
+        pace.note(after(200), 9100);
+        assert_eq!(pace.arriving(), 40_000);
+        pace.note(after(300), 9100);
+        assert_eq!(pace.arriving(), 20_000);
+        (4..30).for_each(|n| pace.note(after(n * 100), 9100));
+        assert_eq!(pace.arriving(), 0);
+    }
+}

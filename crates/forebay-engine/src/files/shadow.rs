@@ -1,0 +1,175 @@
+use std::io;
+use std::sync::Arc;
+
+use forebay_backing::{Error, Result, Timestamp};
+
+use crate::core::id::FileId;
+use crate::core::state::Boot;
+use crate::core::wall::now;
+use crate::files::Files;
+use crate::files::file::{File, Inner};
+use crate::tier::dir as tier;
+use crate::tier::media::{MediaFile, Open, is_alone};
+use crate::tier::shadows::{Found, look, set_aside};
+
+impl Files {
+    /// Gives back what is reserved beyond the end of a file that nobody has open any more.
+    pub(crate) fn give_back(&self, inner: &mut Inner) {
+        let Some(live) = &mut inner.live else { return };
+        let reserved = std::mem::take(&mut live.reserved);
+        // Who writes past us may go on by a mapping.
+        if reserved == 0 || live.writers > 0 || inner.state.flags.opaque {
+            return;
+        }
+        if let Some(shadow) = &live.shadow
+            && let Ok(stat) = shadow.stat()
+            && stat.len < reserved
+        {
+            let _ = shadow.punch(stat.len, reserved - stat.len);
+        }
+    }
+
+    /// Takes all bytes out of a shadow. Programs that have mapped it keep them: the file gets
+    /// another shadow, when it needs one.
+    pub(crate) fn empty(
+        &self,
+        file: &File,
+        inner: &mut Inner,
+        shadow: &dyn MediaFile,
+        size: u64,
+    ) -> std::io::Result<()> {
+        if is_alone(shadow) {
+            return shadow.set_len(0).and_then(|()| shadow.set_len(size));
+        }
+        self.media().remove(&tier::shadow_name(file.id))?;
+        inner.live().shadow = None;
+        Ok(())
+    }
+
+    pub(crate) fn keep_blank(&self, id: FileId, shadow: Arc<dyn MediaFile>) {
+        self.blanks.lock().expect("no panic inside").push((id, shadow));
+    }
+
+    /// A file that is created, closed and not written leaves a shadow for the next one: on ext4 each
+    /// one that is removed makes those made in the next minutes slower.
+    fn fresh_shadow(&self, name: &str) -> std::io::Result<Arc<dyn MediaFile>> {
+        let blank = self.blanks.lock().expect("no panic inside").pop();
+        if let Some((id, shadow)) = blank {
+            match self.media().rename(&tier::shadow_name(id), name) {
+                // As old as one that is made now.
+                Ok(()) => return shadow.set_mtime(now()).map(|()| shadow),
+                Err(_) => self.trash.lock().expect("no panic inside").push(id),
+            }
+        }
+        self.media().open(name, Open::Fresh)
+    }
+
+    pub(crate) fn empty_trash(&self) {
+        let mut trash = std::mem::take(&mut *self.trash.lock().expect("no panic inside"));
+        let blanks = std::mem::take(&mut *self.blanks.lock().expect("no panic inside"));
+        trash.extend(blanks.into_iter().map(|(id, _)| id));
+        for id in trash {
+            let _ = self.media().remove(&tier::shadow_name(id));
+        }
+    }
+
+    /// The open shadow file, made if it does not exist.
+    pub(crate) fn shadow(&self, file: &File, inner: &mut Inner) -> Result<Arc<dyn MediaFile>> {
+        let shadow = self.shadow_unwritten(file, inner)?;
+        inner.live().blank = false;
+        Ok(shadow)
+    }
+
+    /// The same for a caller who writes nothing to it.
+    pub(crate) fn shadow_unwritten(
+        &self,
+        file: &File,
+        inner: &mut Inner,
+    ) -> Result<Arc<dyn MediaFile>> {
+        if let Some(shadow) = inner.live.as_ref().and_then(|live| live.shadow.clone()) {
+            return Ok(shadow);
+        }
+        let name = tier::shadow_name(file.id);
+        // Bytes that count must be there: an empty file in their place would read as zeros.
+        // Without any, what lies there is from before a crash.
+        let holds = inner.state.ranges.count() > 0 || inner.state.flags.opaque;
+        let opened = match holds {
+            true => self.media().open(&name, Open::Existing),
+            // A file that is gone may have given its own away.
+            false if inner.gone => self.media().open(&name, Open::Fresh),
+            false => self.fresh_shadow(&name),
+        };
+        let shadow = self.note_tier(opened)?;
+        // Longer than the file is one whose last append died before it was recorded: programs that
+        // are passed through to the shadow would read on.
+        let size = inner.state.size;
+        let fits = match holds {
+            true => inner.state.flags.opaque || self.note_tier(shadow.stat())?.len <= size,
+            false => size == 0,
+        };
+        if !fits && let Err(error) = self.note_tier(shadow.set_len(size)) {
+            if !holds {
+                let _ = self.media().remove(&name); // Nothing would speak of it.
+            }
+            return Err(error);
+        }
+        let live = inner.live();
+        live.shadow = Some(shadow.clone());
+        live.named &= holds; // It may have taken another's place.
+        live.blank = !holds && size == 0;
+        Ok(shadow)
+    }
+
+    /// Records a change of mtime made by the user on a file whose mtime is ours.
+    pub(crate) fn set_mtime(&self, file: &Arc<File>, inner: &mut Inner, mtime: Timestamp) {
+        inner.state.mtime = mtime;
+        if let Ok(shadow) = self.shadow(file, inner) {
+            let _ = self.note_tier(shadow.set_mtime(mtime));
+        }
+    }
+
+    /// Compares the shadow that an earlier daemon left of a file with its record, when the file is
+    /// used for the first time. What is dirty was compared at the start.
+    pub(crate) fn prove_shadow(&self, file: &Arc<File>) -> Result<()> {
+        self.prove_locked(file, &mut file.lock())
+    }
+
+    /// The same under the file's lock.
+    ///
+    /// # Errors
+    ///
+    /// EIO if the record was wrong, which it is no more: who has looked at it looks again.
+    pub(crate) fn prove_locked(&self, file: &Arc<File>, inner: &mut Inner) -> Result<()> {
+        if inner.proven {
+            return Ok(());
+        }
+        let found = look(&**self.media(), file.id, &inner.state, Boot::Kept);
+        let found = self.note_tier(found)?;
+        inner.proven = true;
+        let len = match found {
+            Found::Unneeded | Found::Sound(_) => return Ok(()),
+            Found::Short(stat) => stat.len,
+            Found::Missing => 0,
+            Found::Foreign(_) => {
+                self.note_tier(set_aside(&**self.media(), file.id))?;
+                0
+            }
+        };
+        let lost = inner.state.lose_beyond(len);
+        inner.live().thrown.note(0, u64::MAX);
+        // Without this record the next daemon looks again.
+        let _ = self.put(file, inner);
+        self.account(file, inner);
+        let path = inner.state.display_path().display().to_string();
+        let what = found.problem(file.id, lost).unwrap_or_default();
+        self.note_tier(Err(io::Error::other(format!("{path}: {what}"))))
+            .map_err(|_| Error::os(libc::EIO, what))
+    }
+}
+
+/// Whether a shadow that nothing was written to through us is empty in every respect, and ours.
+pub(crate) fn is_blank(shadow: &dyn MediaFile) -> bool {
+    let empty = shadow.stat().is_ok_and(|stat| stat.len == 0 && stat.allocated == 0);
+    // Where it cannot be told, a mapping that somebody kept would show him the next file.
+    empty && shadow.is_ours_alone().unwrap_or(false)
+}

@@ -1,0 +1,150 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use crate::core::counters::add;
+use crate::core::policy::Level;
+use crate::core::wall::now_ms;
+use crate::files::Files;
+use crate::files::file::{File, Inner};
+use crate::tier::dir as tier;
+
+/// Holes in a file are worth a look when it may take so many bytes less than it has.
+pub(crate) const HOLES_MIN: u64 = 1 << 20;
+
+impl Files {
+    /// Brings the sums up to date after a change of `inner`, from its ranges.
+    pub(crate) fn account(&self, file: &Arc<File>, inner: &mut Inner) {
+        let (used, dirty) = if inner.state.flags.opaque {
+            let allocated = inner.shadow_stat().map_or(inner.charged, |stat| stat.allocated);
+            (allocated, allocated)
+        } else {
+            let present = round_up(inner.state.ranges.bytes(|_| true));
+            let used = present.min(self.allocated_if_large(file, inner, present));
+            (used, inner.state.dirty_bytes().min(used))
+        };
+        self.settle_sums(inner, used, dirty);
+        self.queue_if_dirty(file, inner);
+    }
+
+    /// Large files may be mostly holes, which are present and take no space; small ones are not
+    /// worth the look.
+    fn allocated_if_large(&self, file: &File, inner: &Inner, present: u64) -> u64 {
+        if present < 16 << 20 || present.abs_diff(inner.charged) < HOLES_MIN {
+            return present;
+        }
+        // Mostly it is closed: at start, and when it is evicted from.
+        let by_name = || self.media().stat(&tier::shadow_name(file.id)).ok();
+        inner.shadow_stat().or_else(by_name).map_or(present, |stat| stat.allocated)
+    }
+
+    /// Makes the units of stretches of a file known to the evictor.
+    pub(crate) fn admit(&self, file: &File, stretches: impl IntoIterator<Item = (u64, u64)>) {
+        let mut evictor = self.evictor.lock().expect("no panic inside");
+        let mut last = None;
+        for (start, end) in stretches {
+            for unit in self.grain.units(file.id, start, end) {
+                if last.replace(unit) != Some(unit) {
+                    evictor.admit(unit);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn settle_sums(&self, inner: &mut Inner, used: u64, dirty: u64) {
+        shift(&self.totals.used, inner.charged, used);
+        if let Some(rule) = &inner.rule {
+            shift(&rule.used, inner.charged, used);
+            shift(&rule.dirty, inner.dirty_charged(), dirty);
+        }
+        shift(&self.totals.dirty, inner.dirty_charged(), dirty);
+        let growth = dirty.min(inner.size().saturating_sub(inner.state.base.size));
+        let growth = if inner.state.is_dirty() { growth } else { 0 };
+        shift(&self.totals.growth, inner.growth(), growth);
+        inner.charged = used;
+        if inner.state.is_dirty() {
+            inner.dirt().charged = dirty;
+            inner.dirt().growth = growth;
+        } else {
+            self.unqueue(inner);
+            inner.dirt = None;
+        }
+    }
+
+    /// Takes a file out of the queue of dirty ones.
+    pub(crate) fn unqueue(&self, inner: &mut Inner) {
+        if let Some(place) = inner.dirt.as_mut().and_then(|dirt| dirt.queued.take()) {
+            self.dirty.lock().expect("no panic inside").remove(place);
+        }
+    }
+
+    fn queue_if_dirty(&self, file: &Arc<File>, inner: &mut Inner) {
+        let unlinked = inner.live.as_ref().is_some_and(|live| live.unlinked);
+        if inner.state.is_dirty() && inner.dirt().queued.is_none() && !unlinked {
+            let since = inner.state.dirty_since.max(1);
+            let mut queue = self.dirty.lock().expect("no panic inside");
+            inner.dirt().queued = Some(queue.push(since, file.clone()));
+        }
+    }
+
+    /// Counts by how much a file has grown that is written past our eyes. Bytes that replace others
+    /// cannot be seen.
+    pub(crate) fn note_growth(&self, file: &File, inner: &mut Inner) {
+        let Some(stat) = inner.shadow_stat() else { return };
+        // Blocks that the file system takes ahead of a writer are not written.
+        let there = stat.len.min(stat.allocated);
+        // The first look has nothing to compare with.
+        let before = inner.live().measured.replace(there).unwrap_or(there);
+        let new = there.saturating_sub(before);
+        add(&self.counters.passthrough_new_bytes, new);
+        file.heat.add(new, self.started.elapsed().as_secs());
+    }
+
+    /// Measures what the tier may hold: what was asked for, or what its file system has, less 5 %
+    /// for the index and for others.
+    pub(crate) fn measure(&self) {
+        if let Some(limit) = self.limit_of(self.tune(|t| t.tier_size)) {
+            self.totals.limit.store(limit, Relaxed);
+        }
+    }
+
+    pub(crate) fn limit_of(&self, asked: Option<u64>) -> Option<u64> {
+        let used = self.totals.used.load(Relaxed);
+        let space = self.media().space().ok()?;
+        let possible = (space.available + used) / 100 * 95;
+        Some(asked.map_or(possible, |asked| asked.min(possible)).max(1))
+    }
+
+    pub(crate) fn level(&self) -> Level {
+        let oldest = {
+            let queue = self.dirty.lock().expect("no panic inside");
+            queue.by_age.first_key_value().map(|(_, (since, _))| *since)
+        };
+        let age = |since| Duration::from_millis(now_ms().saturating_sub(since));
+        Level {
+            tier_bytes: self.totals.limit.load(Relaxed),
+            used_bytes: self.totals.used.load(Relaxed),
+            dirty_bytes: self.totals.dirty.load(Relaxed),
+            arriving_bytes: self.totals.pace.arriving(),
+            oldest_age: oldest.map(age),
+            backing_available: self.home.health.is_available(),
+        }
+    }
+
+    pub(crate) fn free_bytes(&self) -> u64 {
+        self.totals.limit.load(Relaxed).saturating_sub(self.totals.used.load(Relaxed))
+    }
+}
+
+pub(crate) fn shift(sum: &AtomicU64, from: u64, to: u64) {
+    if to >= from {
+        sum.fetch_add(to - from, Relaxed);
+    } else {
+        sum.fetch_sub(from - to, Relaxed);
+    }
+}
+
+/// Space is taken in blocks.
+pub(crate) fn round_up(bytes: u64) -> u64 {
+    bytes.div_ceil(4096) * 4096
+}

@@ -1,0 +1,120 @@
+//! The files the engine knows, found by key or by id.
+//!
+//! There may be millions, so each costs two pointers here: keys and ids are read where they are,
+//! in the file.
+
+use std::collections::VecDeque;
+use std::hash::BuildHasher;
+use std::sync::Arc;
+
+use forebay_backing::FileKey;
+use hashbrown::{DefaultHashBuilder, HashTable};
+
+use crate::core::id::FileId;
+use crate::files::file::File;
+
+#[derive(Default)]
+pub(crate) struct Table {
+    by_key: HashTable<Arc<File>>,
+    by_id: HashTable<Arc<File>>,
+    hasher: DefaultHashBuilder,
+    /// What was taken out.
+    pub forgotten: Lately,
+    /// Files a name of which is being taken away: who opens one of them must see to it that he can
+    /// read it later.
+    leaving: Vec<FileKey>,
+    /// Those with which that has ended.
+    pub departed: Lately,
+}
+
+/// Files to which something happened lately.
+#[derive(Default)]
+pub(crate) struct Lately {
+    times: u64,
+    /// The last of them, the latest in front.
+    last: VecDeque<FileKey>,
+}
+
+impl Lately {
+    const KEPT: usize = 256;
+
+    /// Where to look from later.
+    pub fn mark(&self) -> u64 {
+        self.times
+    }
+
+    fn note(&mut self, key: FileKey) {
+        self.times += 1;
+        self.last.truncate(Lately::KEPT - 1);
+        self.last.push_front(key);
+    }
+
+    /// Whether it may have happened to the file with this key since `mark`.
+    pub fn any_since(&self, mark: u64, key: FileKey) -> bool {
+        let since = (self.times - mark) as usize;
+        since > self.last.len() || self.last.iter().take(since).any(|last| *last == key)
+    }
+}
+
+impl Table {
+    pub fn with_key(&self, key: FileKey) -> Option<&Arc<File>> {
+        self.by_key.find(self.hasher.hash_one(key), |file| file.key == key)
+    }
+
+    pub fn with_id(&self, id: FileId) -> Option<&Arc<File>> {
+        self.by_id.find(self.hasher.hash_one(id), |file| file.id == id)
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = &Arc<File>> {
+        self.by_id.iter()
+    }
+
+    pub fn reserve(&mut self, more: usize) {
+        let Table { by_key, by_id, hasher, .. } = self;
+        by_key.reserve(more, |file| hasher.hash_one(file.key));
+        by_id.reserve(more, |file| hasher.hash_one(file.id));
+    }
+
+    /// Enters a file whose id is new. Whoever had its key before is found by id alone from now on.
+    pub fn insert(&mut self, file: Arc<File>) {
+        let Table { by_key, by_id, hasher, .. } = self;
+        if let Ok(before) =
+            by_key.find_entry(hasher.hash_one(file.key), |known| known.key == file.key)
+        {
+            before.remove();
+        }
+        by_key.insert_unique(hasher.hash_one(file.key), file.clone(), |f| hasher.hash_one(f.key));
+        by_id.insert_unique(hasher.hash_one(file.id), file, |f| hasher.hash_one(f.id));
+    }
+
+    /// Leaves a file to be found by its id alone.
+    pub fn forget_key(&mut self, file: &File) {
+        let same = |known: &Arc<File>| known.id == file.id;
+        if let Ok(found) = self.by_key.find_entry(self.hasher.hash_one(file.key), same) {
+            found.remove();
+        }
+    }
+
+    pub fn remove(&mut self, file: &File) {
+        let same = |known: &Arc<File>| known.id == file.id;
+        if let Ok(found) = self.by_id.find_entry(self.hasher.hash_one(file.id), same) {
+            found.remove();
+        }
+        self.forget_key(file);
+        self.forgotten.note(file.key);
+    }
+
+    pub fn begin_to_leave(&mut self, key: FileKey) {
+        self.leaving.push(key);
+    }
+
+    pub fn end_to_leave(&mut self, key: FileKey) {
+        let at = self.leaving.iter().position(|leaving| *leaving == key);
+        self.leaving.swap_remove(at.expect("it began"));
+        self.departed.note(key);
+    }
+
+    pub fn is_leaving(&self, key: FileKey) -> bool {
+        self.leaving.contains(&key)
+    }
+}

@@ -1,0 +1,153 @@
+//! Whether the backing store answers.
+//!
+//! Every call to the backing store goes through [`Health::call`]. It fails fast while the store
+//! is away, notes when it goes away, and keeps the begin of every call in flight, so that a call
+//! that hangs is noticed from outside (S10). A probe decides when it is back.
+
+use std::cell::Cell;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use forebay_backing::{Error, Kind, Result};
+
+use crate::home::pulse::Pulse;
+
+/// More calls than this at once are not watched: far beyond the threads there are.
+const WATCHED_MAX: usize = 1024;
+
+#[derive(Debug)]
+pub struct Health {
+    away: AtomicBool,
+    /// When each call in flight began, in nanoseconds after `epoch`; 0 is a free place.
+    calls: Box<[AtomicU64]>,
+    epoch: Instant,
+    /// Of the calls that a program waits for.
+    pub pulse: Pulse,
+    last_error: Mutex<Option<(String, Instant)>>,
+    pub errors: AtomicU64,
+    pub absences: AtomicU64,
+}
+
+impl Default for Health {
+    fn default() -> Health {
+        Health {
+            away: AtomicBool::default(),
+            calls: (0..WATCHED_MAX).map(|_| AtomicU64::new(0)).collect(),
+            epoch: Instant::now(),
+            pulse: Pulse::default(),
+            last_error: Mutex::default(),
+            errors: AtomicU64::default(),
+            absences: AtomicU64::default(),
+        }
+    }
+}
+
+impl Health {
+    pub fn is_available(&self) -> bool {
+        !self.away.load(Relaxed)
+    }
+
+    /// Runs one call to the backing store.
+    pub fn call<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let _beat = self.pulse.begin();
+        self.quietly(work)
+    }
+
+    /// Runs one call that no program waits for.
+    pub fn quietly<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        if !self.is_available() {
+            return Err(Error::new(Kind::Unavailable, "the backing store is away"));
+        }
+        self.probe(work)
+    }
+
+    /// Runs a call even while the store is away.
+    pub fn probe<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let place = self.begin();
+        let result = work();
+        if let Some(place) = place {
+            place.store(0, Relaxed);
+        }
+        if let Err(error) = &result {
+            self.note(error);
+        }
+        result
+    }
+
+    /// Notes the begin of a call, mostly in the place that this thread used last.
+    fn begin(&self) -> Option<&AtomicU64> {
+        thread_local! {
+            static LAST: Cell<usize> = Cell::new(FIRST.fetch_add(1, Relaxed) as usize);
+        }
+        static FIRST: AtomicU64 = AtomicU64::new(0);
+        let now = self.now();
+        let from = LAST.get();
+        let free = (from..from + WATCHED_MAX)
+            .map(|at| at % WATCHED_MAX)
+            .find(|at| self.calls[*at].compare_exchange(0, now, Relaxed, Relaxed).is_ok())?;
+        LAST.set(free);
+        Some(&self.calls[free])
+    }
+
+    fn now(&self) -> u64 {
+        (self.epoch.elapsed().as_nanos() as u64).max(1)
+    }
+
+    /// How long the oldest call in flight has taken so far.
+    fn oldest(&self) -> Option<Duration> {
+        let began = self.calls.iter().map(|at| at.load(Relaxed)).filter(|at| *at > 0).min()?;
+        Some(Duration::from_nanos(self.now().saturating_sub(began)))
+    }
+
+    /// Takes note of an error; one that means absence makes the store count as away.
+    fn note(&self, error: &Error) {
+        match error.kind() {
+            Kind::Unavailable | Kind::TimedOut => self.went_away(&error.to_string()),
+            Kind::Os(libc::EIO | libc::ENOSPC | libc::EDQUOT | libc::EROFS | libc::ESTALE) => {
+                self.remember(&error.to_string())
+            }
+            _ => {}
+        }
+    }
+
+    fn remember(&self, text: &str) {
+        self.errors.fetch_add(1, Relaxed);
+        let mut last = self.last_error.lock().expect("no panic inside");
+        *last = Some((text.to_string(), Instant::now()));
+    }
+
+    fn went_away(&self, why: &str) {
+        self.remember(why);
+        if !self.away.swap(true, Relaxed) {
+            self.absences.fetch_add(1, Relaxed);
+            tracing::warn!(why, "the backing store is away; dirty bytes stay in the fast tier");
+        }
+    }
+
+    pub fn came_back(&self) {
+        if self.away.swap(false, Relaxed) {
+            tracing::info!("the backing store is back");
+        }
+    }
+
+    /// Whether a call hangs is seen by who waits behind nobody. Declares the store away if a call has been in flight for longer than `limit`.
+    pub fn check_stalls(&self, limit: Duration) {
+        if let Some(oldest) = self.oldest()
+            && oldest > limit
+            && self.is_available()
+        {
+            self.went_away(&format!("a call has not returned for {:.1} s", oldest.as_secs_f64()));
+        }
+    }
+
+    /// Whether some call hangs right now.
+    pub fn has_stalled_call(&self, limit: Duration) -> bool {
+        self.oldest().is_some_and(|oldest| oldest > limit)
+    }
+
+    pub fn last_error(&self) -> Option<(String, f64)> {
+        let last = self.last_error.lock().expect("no panic inside");
+        last.as_ref().map(|(text, at)| (text.clone(), at.elapsed().as_secs_f64()))
+    }
+}

@@ -1,0 +1,73 @@
+//! How foreground operations fare on one side, for the governor's brake: how many there were since
+//! the last look, the fastest of them, and when the last one ended. A few atomics per operation.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use crate::core::governor::brake::Seen;
+
+#[derive(Debug)]
+pub struct Pulse {
+    epoch: Instant,
+    count: AtomicU32,
+    fastest_us: AtomicU32,
+    active: AtomicU32,
+    /// In microseconds after `epoch`.
+    last_end_us: AtomicU64,
+}
+
+impl Default for Pulse {
+    fn default() -> Pulse {
+        Pulse {
+            epoch: Instant::now(),
+            count: AtomicU32::new(0),
+            fastest_us: AtomicU32::new(u32::MAX),
+            active: AtomicU32::new(0),
+            last_end_us: AtomicU64::new(0),
+        }
+    }
+}
+
+/// One operation under way.
+pub struct Beat<'a> {
+    pulse: &'a Pulse,
+    began: Instant,
+}
+
+impl Pulse {
+    pub fn begin(&self) -> Beat<'_> {
+        self.active.fetch_add(1, Relaxed);
+        Beat { pulse: self, began: Instant::now() }
+    }
+
+    /// What was seen since the last call.
+    pub fn take(&self) -> Seen {
+        let fastest = self.fastest_us.swap(u32::MAX, Relaxed);
+        let count = self.count.swap(0, Relaxed);
+        // A beat between the two is counted in neither or seen twice: no matter.
+        match fastest {
+            u32::MAX => Seen::default(),
+            us => Seen { count: count.max(1), fastest: Duration::from_micros(us.into()) },
+        }
+    }
+
+    /// How long there has been nothing.
+    pub fn idle_for(&self) -> Duration {
+        if self.active.load(Relaxed) > 0 {
+            return Duration::ZERO;
+        }
+        let last = Duration::from_micros(self.last_end_us.load(Relaxed));
+        self.epoch.elapsed().saturating_sub(last)
+    }
+}
+
+impl Drop for Beat<'_> {
+    fn drop(&mut self) {
+        let pulse = self.pulse;
+        let us = u32::try_from(self.began.elapsed().as_micros()).unwrap_or(u32::MAX - 1);
+        pulse.fastest_us.fetch_min(us, Relaxed);
+        pulse.count.fetch_add(1, Relaxed);
+        pulse.last_end_us.store(pulse.epoch.elapsed().as_micros() as u64, Relaxed);
+        pulse.active.fetch_sub(1, Relaxed);
+    }
+}

@@ -1,0 +1,192 @@
+//! Closes the files of the backing store, each of which may hang in its close as in any other call.
+//!
+//! A [`Layer`] around the store. A file that the engine drops, under whatever locks, goes to a few
+//! threads that close it under the patience of every call ([`Health`]).
+//!
+//! Invariants:
+//! - R1: who drops a file never waits for the store.
+//! - R2: a close that hangs holds up no other, while fewer than [`AT_ONCE`] do.
+//! - R3: as many files as there are descriptors for ([`room_to_close`]) and those opened meanwhile
+//!   wait to be closed: beyond, who would open another waits too, and is refused when the store
+//!   counts as away.
+
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use forebay_backing::wrap::{Call, Done, Layer, Parting, Verb};
+use forebay_backing::{Error, Kind, Result, room_to_close};
+
+use crate::home::health::Health;
+use crate::pool::Pool;
+
+/// Closes under way at once: a network file system answers so many in the time of one.
+const AT_ONCE: usize = 16;
+
+/// How soon who waits to open a file sees that the store counts as away.
+const LOOK: Duration = Duration::from_millis(20);
+
+pub(crate) struct Reaper {
+    health: Arc<Health>,
+    pool: Pool,
+    waiting: Arc<Waiting>,
+    waiting_max: usize,
+}
+
+/// How many files are not closed yet.
+#[derive(Default)]
+struct Waiting {
+    count: Mutex<usize>,
+    fewer: Condvar,
+}
+
+/// One of them.
+struct Closing(Arc<Waiting>);
+
+impl Closing {
+    fn begin(waiting: &Arc<Waiting>) -> Closing {
+        *waiting.count.lock().expect("no panic inside") += 1;
+        Closing(waiting.clone())
+    }
+}
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        *self.0.count.lock().expect("no panic inside") -= 1;
+        self.0.fewer.notify_all();
+    }
+}
+
+impl Reaper {
+    pub fn new(health: Arc<Health>) -> Reaper {
+        let pool = Pool::new("fb-close", AT_ONCE);
+        Reaper { health, pool, waiting: Arc::default(), waiting_max: room_to_close() }
+    }
+
+    /// Sees to files that were dropped when there could be no thread to close them.
+    pub fn tend(&self) {
+        self.pool.tend();
+    }
+
+    /// Waits until all that was dropped is closed, if that is within `limit`.
+    pub fn rest(&self, limit: Duration) {
+        let count = self.waiting.count.lock().expect("no panic inside");
+        drop(self.waiting.fewer.wait_timeout_while(count, limit, |count| *count > 0));
+    }
+
+    /// R3. The caller's call counts as begun, so that the store does if this takes too long.
+    fn wait_for_room(&self) -> Result<()> {
+        let began = Instant::now();
+        let mut count = self.waiting.count.lock().expect("no panic inside");
+        while *count >= self.waiting_max {
+            if !self.health.is_available() {
+                let what = format!("{} files of the backing store wait to be closed", *count);
+                return Err(Error::new(Kind::Unavailable, what));
+            }
+            count = self.waiting.fewer.wait_timeout(count, LOOK).expect("no panic inside").0;
+        }
+        drop(count);
+        let waited = began.elapsed();
+        if waited > Duration::from_secs(1) {
+            tracing::debug!(?waited, "the backing store is slow to close files");
+        }
+        Ok(())
+    }
+}
+
+impl Layer for Reaper {
+    const PASSES_FD: bool = true;
+
+    fn around<T>(
+        &self,
+        call: &Call<'_>,
+        mut run: impl FnMut() -> Result<Done<T>>,
+    ) -> Result<Done<T>> {
+        if matches!(call.verb, Verb::Open | Verb::Create) {
+            self.wait_for_room()?;
+        }
+        run()
+    }
+
+    fn part(&self, close: Parting) {
+        let (closing, health) = (Closing::begin(&self.waiting), self.health.clone());
+        self.pool.leave(move || {
+            // While the store is away, too: this may be what it is waited for with.
+            if let Err(error) = health.probe(close) {
+                tracing::debug!(%error, "closing a file of the backing store");
+            }
+            drop(closing);
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::mpsc;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(120);
+
+    /// Gives the reaper so many files whose close lasts until the sender is dropped.
+    fn hang(reaper: &Reaper, count: usize) -> mpsc::Sender<()> {
+        let (go, wait) = mpsc::channel();
+        let wait = Arc::new(Mutex::new(wait));
+        for _ in 0..count {
+            let wait = wait.clone();
+            reaper.part(Box::new(move || {
+                let _ = wait.lock().unwrap().recv();
+                Ok(())
+            }));
+        }
+        go
+    }
+
+    fn open(reaper: &Reaper) -> Result<()> {
+        let call = Call { verb: Verb::Open, paths: &[Path::new("f")], offset: 0, len: 0 };
+        reaper.around(&call, || Ok(Done { value: (), bytes: 0 })).map(|done| done.value)
+    }
+    // S-10
+    #[test]
+    fn a_close_that_hangs_holds_up_no_other() {
+        let reaper = Reaper::new(Arc::default());
+        let go = hang(&reaper, AT_ONCE - 1);
+        let (done, closed) = mpsc::channel();
+        for n in 0..100 {
+            let done = done.clone();
+            reaper.part(Box::new(move || {
+                done.send(n).unwrap();
+                Err(Error::os(libc::EIO, "what the store says at a close"))
+            }));
+        }
+        for _ in 0..100 {
+            closed.recv_timeout(LONG).expect("it is closed meanwhile");
+        }
+        reaper.rest(Duration::from_millis(1));
+        assert_eq!(*reaper.waiting.count.lock().unwrap(), AT_ONCE - 1);
+        assert_eq!(reaper.health.errors.load(std::sync::atomic::Ordering::Relaxed), 100);
+        drop(go);
+        reaper.rest(LONG);
+        assert_eq!(*reaper.waiting.count.lock().unwrap(), 0);
+    }
+
+    // S-10
+    #[test]
+    fn at_the_bound_who_opens_waits_until_the_store_counts_as_away() {
+        let reaper = Reaper::new(Arc::default());
+        let go = hang(&reaper, reaper.waiting_max - 1);
+        open(&reaper).expect("there is room for one");
+        reaper.part(Box::new(|| Ok(())));
+        std::thread::scope(|scope| {
+            let opening = scope.spawn(|| open(&reaper));
+            std::thread::sleep(3 * LOOK);
+            assert!(!opening.is_finished(), "it waits");
+            reaper.health.check_stalls(Duration::ZERO);
+            let refused = opening.join().unwrap().unwrap_err();
+            assert_eq!(refused.kind(), Kind::Unavailable);
+        });
+        drop(go);
+        reaper.rest(LONG);
+        open(&reaper).expect("there is room");
+    }
+}

@@ -1,0 +1,429 @@
+//! Requests that go around the tier: which ones, and how they stay in step with those that do not.
+//!
+//! Reads go around where the bytes are absent and are not to be kept: present bytes always win.
+//! Writes go around because the policy, a rule or a long stream asks for it, and only while
+//! nothing of the file is dirty, being flushed, or written or read past us:
+//!
+//! - R1: while a change around the tier is under way nothing of the file becomes dirty, and none
+//!   begins while something is. So the backing file never changes under a flush because of us, and
+//!   an older byte never lands on a newer one.
+//! - R2: after such changes the backing file is looked at again before anything becomes dirty: the
+//!   next flush compares it with what it is then.
+//! - R3: what is cached of a range is thrown away before and after it is written around the tier;
+//!   a fill that read the old bytes does not land.
+
+use std::sync::{Arc, MutexGuard};
+use std::time::Duration;
+
+use forebay_backing::{BackingFile, Error, FileKey, Result};
+
+use crate::asker;
+use crate::core::config::{Attachment, WritePolicy};
+use crate::core::counters::add;
+use crate::core::rules::{Admit, Lane};
+use crate::files::file::{File, Inner};
+use crate::io::unsynced::UNSYNCED_MAX;
+use crate::io::{Allocate, Io, Resize, Why};
+use crate::tier::log::Mark;
+use crate::tier::media::is_alone;
+
+/// A file that is changed around the tier all the time is waited for so many times 50 ms.
+const TURNS: u32 = 200;
+
+const TURN: Duration = Duration::from_millis(50);
+
+impl Io {
+    /// How many bytes behind a read of `[start, end)` may be kept, or why not even its own.
+    pub(crate) fn keeps(
+        &self,
+        file: &File,
+        lane: &Lane,
+        start: u64,
+        end: u64,
+    ) -> std::result::Result<u64, Why> {
+        match lane.read {
+            _ if !self.files.is_attached() => return Err(Why::Detached),
+            Admit::Deny => return Err(Why::Rule),
+            Admit::Allow => {}
+        }
+        let ahead = self.note_read(file, start, end)?;
+        // Not so far ahead that it evicts what it has not read yet.
+        let quota = lane.rule.as_ref().and_then(|active| active.rule.quota);
+        Ok(ahead.min(quota.map_or(u64::MAX, |quota| quota / 2)))
+    }
+
+    /// Sees whether a read belongs to a stream that is too long to be kept.
+    pub(crate) fn note_read(
+        &self,
+        file: &File,
+        start: u64,
+        end: u64,
+    ) -> std::result::Result<u64, Why> {
+        let limit = self.files.tune(|t| t.bypass_reads);
+        if limit == 0 {
+            return Ok(u64::MAX);
+        }
+        let len = self.around.reads.lock().expect("no panic inside").note(file.id, start, end);
+        limit.checked_sub(len).ok_or(Why::Stream)
+    }
+
+    fn writes_around(&self, lane: &Lane) -> Option<Why> {
+        match lane.write {
+            _ if !self.files.is_attached() => Some(Why::Detached),
+            Admit::Deny => Some(Why::Rule),
+            Admit::Allow => {
+                (self.files.policy() == WritePolicy::WriteAround).then_some(Why::Policy)
+            }
+        }
+    }
+
+    /// Writes around the tier if the write is to go there and may; `false`: the tier takes it.
+    pub(crate) fn wrote_around(
+        self: &Arc<Self>,
+        file: &Arc<File>,
+        lane: &Lane,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<bool> {
+        let end = offset + data.len() as u64;
+        let why = match self.writes_around(lane) {
+            Some(why) => why,
+            None if self.room.is_over_quota(file, lane, offset, end) => Why::Quota,
+            None if self.is_long_write(file, offset, end) => Why::Stream,
+            None => return Ok(false),
+        };
+        let Some(backing) = self.begin_around(file, why, end)? else { return Ok(false) };
+        let written = self.replace(file, offset, end, || backing.write_at(data, offset));
+        let done = written.is_ok();
+        self.end_around(file, |inner| {
+            if done {
+                inner.state.size = inner.state.size.max(end);
+                inner.state.base.size = inner.state.size;
+            }
+        });
+        written?;
+        add(&self.files.counters.write_bytes, data.len() as u64);
+        add(&self.files.counters.write_around_bytes, data.len() as u64);
+        add(self.write_bypass(why), 1);
+        Ok(true)
+    }
+
+    fn is_long_write(&self, file: &File, start: u64, end: u64) -> bool {
+        let limit = self.files.tune(|t| t.bypass_writes);
+        limit > 0 && {
+            let mut streams = self.around.writes.lock().expect("no panic inside");
+            streams.note(file.id, start, end) > limit
+        }
+    }
+
+    fn write_bypass(&self, why: Why) -> &std::sync::atomic::AtomicU64 {
+        match why {
+            // A full tier makes writers wait, and the policy is one for writes.
+            Why::Policy | Why::Full => &self.files.counters.write_bypass_policy,
+            Why::Rule | Why::Quota => &self.files.counters.write_bypass_rule,
+            Why::Stream => &self.files.counters.write_bypass_sequential,
+            Why::Detached => &self.files.counters.write_bypass_detached,
+        }
+    }
+
+    pub(crate) fn read_bypass(&self, why: Why) -> &std::sync::atomic::AtomicU64 {
+        match why {
+            Why::Stream => &self.files.counters.read_bypass_sequential,
+            Why::Detached => &self.files.counters.read_bypass_detached,
+            Why::Rule | Why::Quota => &self.files.counters.read_bypass_rule,
+            Why::Full | Why::Policy => &self.files.counters.read_bypass_full,
+        }
+    }
+
+    /// Changes the size around the tier if it may; `false`: the tier does it.
+    pub(crate) fn resized_around(
+        self: &Arc<Self>,
+        file: &Arc<File>,
+        lane: &Lane,
+        how: Resize,
+        size: u64,
+    ) -> Result<bool> {
+        let Some(why) = self.writes_around(lane) else { return Ok(false) };
+        let Some(backing) = self.begin_around(file, why, size)? else { return Ok(false) };
+        let old = file.lock().state.size;
+        let is_needed = how.is_needed(old, size);
+        let done = match is_needed {
+            true => self.replace(file, old.min(size), u64::MAX, || backing.set_len(size)),
+            false => Ok(()),
+        };
+        let ok = is_needed && done.is_ok();
+        self.end_around(file, |inner| {
+            if ok {
+                (inner.state.size, inner.state.base.size) = (size, size);
+            }
+        });
+        done.map(|()| true)
+    }
+
+    /// `fallocate` around the tier if it may; `false`: the tier does it.
+    pub(crate) fn allocated_around(
+        self: &Arc<Self>,
+        file: &Arc<File>,
+        lane: &Lane,
+        how: Allocate,
+        range: (u64, u64),
+    ) -> Result<bool> {
+        let Some(why) = self.writes_around(lane) else { return Ok(false) };
+        let size = file.lock().size();
+        let (start, end) = range;
+        match how {
+            Allocate::Zero => {
+                let end = end.min(size);
+                if start >= end {
+                    return Ok(true);
+                }
+                let Some(backing) = self.begin_around(file, why, end)? else { return Ok(false) };
+                let done = self.replace(file, start, end, || backing.punch(start, end - start));
+                self.end_around(file, |_| {});
+                done.map(|()| true)
+            }
+            Allocate::Extend if end > size => self.resized_around(file, lane, Resize::Grow, end),
+            // A reservation is a courtesy, and the backing store is not asked for any.
+            _ => Ok(true),
+        }
+    }
+
+    /// Claims the file for a change around the tier (R1) and returns its backing file; `None` if
+    /// the tier has to take it. The beginning of a stream, and what is dirty of a file beyond its
+    /// quota or in a detached tier, is flushed first.
+    ///
+    /// That earlier bytes of the file (or of one with its key that is forgotten) were flushed is
+    /// made durable before: a loss of power must not bring back the record of a flush under way,
+    /// which would be done again over what went around (S3).
+    fn begin_around(
+        self: &Arc<Self>,
+        file: &Arc<File>,
+        why: Why,
+        end: u64,
+    ) -> Result<Option<Arc<dyn BackingFile>>> {
+        if self.flushes_before(why) && !self.is_clean_now(file) {
+            if why == Why::Stream {
+                self.decline(file, end);
+            }
+            return Ok(None);
+        }
+        if may_go_around(&mut file.lock()) {
+            let backing = self.files.writable_backing(file)?;
+            let first = {
+                let mut inner = file.lock();
+                self.files.let_go_of(file, &mut inner, 0, u64::MAX)?;
+                inner.live().arounds == 0 && !inner.live().moved
+            };
+            if first {
+                self.files.note_tier(self.files.index.sync())?;
+            }
+            let mut inner = file.lock();
+            let settled = !inner.state.keeps() && self.files.index.is_synced(inner.settled_seq);
+            if may_go_around(&mut inner) && settled {
+                asker::check()?;
+                inner.live().arounds += 1;
+                return Ok(Some(backing));
+            }
+        }
+        if why == Why::Stream {
+            self.decline(file, end);
+        }
+        Ok(None)
+    }
+
+    fn flushes_before(&self, why: Why) -> bool {
+        match why {
+            Why::Quota | Why::Stream => true,
+            Why::Detached => self.files.attachment() != Attachment::DetachedKeepDirty,
+            Why::Policy | Why::Rule | Why::Full => false,
+        }
+    }
+
+    /// Flushes what is dirty of a file that a write is to go around; `false` if it stays dirty.
+    fn is_clean_now(self: &Arc<Self>, file: &Arc<File>) -> bool {
+        let (dirty, hopeless) = {
+            let inner = file.lock();
+            (inner.state.is_dirty(), inner.is_stuck())
+        };
+        !dirty || (!hopeless && self.drain.flush_file(file).is_ok())
+    }
+
+    /// The stream stays in the tier; it is asked again after as many bytes as it took to notice.
+    fn decline(&self, file: &File, end: u64) {
+        self.around.writes.lock().expect("no panic inside").restart(file.id, end);
+    }
+
+    fn end_around(&self, file: &Arc<File>, settle: impl FnOnce(&mut Inner)) {
+        self.note_unsynced(file.key);
+        let mut inner = file.lock();
+        settle(&mut inner);
+        // A look at the backing file from before says nothing of what it is now.
+        inner.base_seq += 1;
+        let live = inner.live();
+        live.arounds -= 1;
+        live.moved = true;
+        live.checked = None;
+        file.changed.notify_all();
+        self.files.retire(file, inner);
+    }
+
+    /// Changes a range of the backing file; what is cached of it goes (R3).
+    pub(crate) fn replace(
+        &self,
+        file: &Arc<File>,
+        start: u64,
+        end: u64,
+        act: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        self.uncache(file, start, end)?;
+        let done = self.home.health.call(act);
+        self.uncache(file, start, end)?;
+        done
+    }
+
+    fn uncache(&self, file: &Arc<File>, start: u64, end: u64) -> Result<()> {
+        let mut inner = file.lock();
+        inner.live().thrown.note(start, end);
+        let present = inner.state.ranges.within(start, end).map(|run| (run.start, run.end));
+        let present: Vec<(u64, u64)> = present.collect();
+        if present.is_empty() {
+            return Ok(());
+        }
+        inner.state.ranges.clear(start, end);
+        self.files.record(file, &mut inner, &[Mark { start, end, state: None }])?;
+        if inner.may_punch() {
+            let shadow = self.files.shadow(file, &mut inner)?;
+            for (start, end) in present.into_iter().filter(|_| is_alone(&*shadow)) {
+                self.files.note_tier(shadow.punch(start, end - start))?;
+            }
+        }
+        self.files.account(file, &mut inner);
+        Ok(())
+    }
+
+    /// Locks a file of which bytes are about to become dirty (R1, R2).
+    pub(crate) fn lock_for_tier<'a>(&self, file: &'a Arc<File>) -> Result<MutexGuard<'a, Inner>> {
+        for _ in 0..TURNS {
+            let inner = file.lock();
+            if inner.live.as_ref().is_none_or(|live| live.arounds == 0 && !live.moved) {
+                asker::check()?;
+                return Ok(inner);
+            }
+            self.come_back(file, inner)?;
+        }
+        Err(Error::os(libc::EBUSY, "the file is written around the fast tier all the time"))
+    }
+
+    /// Waits for changes around the tier to end, then takes over what the backing file is now.
+    fn come_back(&self, file: &Arc<File>, mut inner: MutexGuard<'_, Inner>) -> Result<()> {
+        let seen = inner.base_seq;
+        let changing = inner.changing > 0;
+        let live = inner.live();
+        if live.arounds > 0 || live.io > 0 || changing {
+            let waited = file.changed.wait_timeout(inner, TURN);
+            drop(waited.expect("no panic under a file's lock"));
+            return Ok(());
+        }
+        if live.unlinked {
+            live.moved = false; // Nothing of it is ever flushed.
+            return Ok(());
+        }
+        let held = live.target.clone().or_else(|| live.backing.clone());
+        let path = inner.state.paths.first();
+        drop(inner);
+        let path = path.ok_or_else(|| Error::os(libc::ESTALE, "the file was unlinked"))?;
+        let attr = match held {
+            Some(backing) => self.home.health.call(|| backing.stat())?,
+            None => self.home.health.call(|| self.home.backing.stat(&path))?,
+        };
+        self.files.revalidate(file, &attr, Some(seen));
+        Ok(())
+    }
+
+    fn note_unsynced(&self, key: FileKey) {
+        let mut unsynced = self.around.unsynced.lock().expect("no panic inside");
+        unsynced.last += 1;
+        let last = unsynced.last;
+        match unsynced.keys.len() < UNSYNCED_MAX {
+            true => drop(unsynced.keys.insert(key, last)),
+            false => unsynced.more = true,
+        }
+    }
+
+    /// Syncs what was written around the tier, whoever wrote it.
+    pub(crate) fn sync_around(&self, file: &Arc<File>) -> Result<()> {
+        let (known, more) = {
+            let unsynced = self.around.unsynced.lock().expect("no panic inside");
+            (unsynced.keys.get(&file.key).copied(), unsynced.more)
+        };
+        if known.is_none() && !more {
+            return Ok(());
+        }
+        self.sync_target(file)?;
+        // Only now: who syncs at the same time must not take it for done.
+        let mut unsynced = self.around.unsynced.lock().expect("no panic inside");
+        if known.is_some() && unsynced.keys.get(&file.key).copied() == known {
+            unsynced.keys.remove(&file.key);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn sync_target(&self, file: &Arc<File>) -> Result<()> {
+        let gone = {
+            let mut inner = file.lock();
+            let live = inner.live();
+            live.unlinked && live.target.is_none()
+        };
+        if gone {
+            return Ok(()); // Nobody can find it again.
+        }
+        let backing = self.files.writable_backing(file)?;
+        self.home.health.call(|| backing.sync())
+    }
+
+    /// What fsync means for a handle.
+    pub(crate) fn sync_way(&self, lane: &Lane) -> WritePolicy {
+        match self.writes_around(lane) {
+            // What is kept is made durable where it is.
+            Some(Why::Detached) if self.files.attachment() == Attachment::DetachedKeepDirty => {
+                WritePolicy::WriteBack
+            }
+            Some(_) => WritePolicy::WriteAround,
+            None => self.files.policy(),
+        }
+    }
+
+    /// Whether close of a handle has something to wait for: its dirty bytes are to be on the
+    /// backing store by then.
+    pub fn flushes_at_close(&self, lane: &Lane) -> bool {
+        self.sync_way(lane) != WritePolicy::WriteBack
+    }
+
+    /// A descriptor was closed.
+    pub fn closing(self: &Arc<Self>, file: &Arc<File>, lane: &Lane) -> Result<()> {
+        let inner = file.lock();
+        let dirty = inner.state.is_dirty() && inner.live.as_ref().is_none_or(|live| !live.unlinked);
+        // Without a known name only the descriptor leads home.
+        let nameless = inner.state.paths.is_empty();
+        drop(inner);
+        match dirty && (nameless || self.flushes_at_close(lane)) {
+            true => self.drain.flush_file(file),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Whether a change of the file may go around the tier now (R1).
+fn may_go_around(inner: &mut Inner) -> bool {
+    let flags = &inner.state.flags;
+    let untouched =
+        !inner.state.is_dirty() && !flags.opaque && !flags.flush_open && !flags.conflict.stands();
+    let has_name = !inner.state.paths.is_empty();
+    let live = inner.live();
+    untouched
+        && live.flight.is_none()
+        && live.pins == 0
+        && live.writers == 0
+        && !live.stale
+        && (live.target.is_some() || (has_name && !live.unlinked))
+}

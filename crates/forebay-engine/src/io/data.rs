@@ -1,0 +1,605 @@
+//! Reading, writing and truncating a file, for front-ends; syncing it is in [`sync`].
+
+use std::sync::Arc;
+
+use forebay_backing::{Error, Result, Sizes};
+
+use crate::core::counters::add;
+use crate::core::ranges::{Run, State};
+use crate::core::rules::Lane;
+use crate::core::served::{Before, Served};
+use crate::core::wall::{now, now_ms};
+use crate::failpoint;
+use crate::files::file::{File, Inner};
+use crate::files::sums::HOLES_MIN;
+use crate::io::fill::make_hole;
+use crate::io::{Allocate, Io, Resize, Why};
+use crate::room::space::Patience;
+use crate::tier::log::{Entry, Mark};
+use crate::tier::media::{MediaFile, torn};
+
+/// Who reads around the tier what others write around it all the time gives up after so many tries.
+const AROUND_TRIES: u32 = 64;
+
+/// Clean bytes behind a write that are recorded as dirty with it. Who syncs after every write and
+/// goes on where he was, as a database does with its log, would need a record, and its sync, for
+/// each; so he needs one for so many bytes. They are flushed once more than they had to be.
+const AHEAD: u64 = 256 << 10;
+
+impl Io {
+    /// Reads at most `buf.len()` bytes at `offset`; short only at the end of the file. Bytes that
+    /// are absent are fetched, and stay if the tier has room.
+    pub fn read(self: &Arc<Self>, file: &Arc<File>, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.read_in(&Lane::default(), file, offset, buf)
+    }
+
+    /// As [`Io::read`], for a handle with rules of its own.
+    pub fn read_in(
+        self: &Arc<Self>,
+        lane: &Lane,
+        file: &Arc<File>,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<usize> {
+        add(&self.files.counters.read_requests, 1);
+        let mut served = Served::Hit;
+        let result = self.read_as(lane, file, offset, buf, &mut served);
+        self.files.counters.note_read(served);
+        lane.note_read(served, *result.as_ref().unwrap_or(&0) as u64);
+        result
+    }
+
+    fn read_as(
+        self: &Arc<Self>,
+        lane: &Lane,
+        file: &Arc<File>,
+        offset: u64,
+        buf: &mut [u8],
+        served: &mut Served,
+    ) -> Result<usize> {
+        let keeps = self.keeps(file, lane, offset, offset + buf.len() as u64);
+        let mut past = Why::Full;
+        // Eviction may take a range between its fill and our read of it; it cannot go on for long.
+        for turn in 0..16 {
+            let mut inner = file.lock();
+            let size = inner.size();
+            if offset >= size || buf.is_empty() {
+                return Ok(0);
+            }
+            let end = size.min(offset + buf.len() as u64);
+            let gap = match inner.state.flags.opaque {
+                true => None,
+                false => inner.state.ranges.first_gap(offset, end),
+            };
+            if let (Ok(ahead), 0) = (keeps, turn) {
+                self.note_stream(file, &mut inner, (offset, end), ahead);
+            }
+            let Some(gap) = gap else {
+                return self.read_shadow(file, inner, offset, &mut buf[..(end - offset) as usize]);
+            };
+            if *served == Served::Hit {
+                *served = Before::of(&inner, offset, end).served();
+            }
+            drop(inner);
+            let refused = match keeps {
+                Ok(_) => self.fill(file, gap, end)?,
+                Err(why) => Some(why),
+            };
+            if let Some(why) = refused {
+                past = why;
+                break;
+            }
+        }
+        add(self.read_bypass(past), 1);
+        *served = Served::Bypassed;
+        self.read_around(file, offset, buf)
+    }
+
+    /// Reads if all of it is in the tier; `None` if the backing store would have to be asked.
+    pub fn read_cached(
+        self: &Arc<Self>,
+        lane: &Lane,
+        file: &Arc<File>,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Option<Result<usize>> {
+        let mut inner = file.lock();
+        let size = inner.size();
+        if offset >= size || buf.is_empty() {
+            self.note_hit(lane, 0);
+            return Some(Ok(0));
+        }
+        let end = size.min(offset + buf.len() as u64);
+        if !inner.state.flags.opaque {
+            if !inner.state.ranges.covers(offset, end) {
+                return None;
+            }
+            if let Ok(ahead) = self.keeps(file, lane, offset, end) {
+                self.note_stream(file, &mut inner, (offset, end), ahead);
+            }
+        }
+        self.note_hit(lane, end - offset);
+        Some(self.read_shadow(file, inner, offset, &mut buf[..(end - offset) as usize]))
+    }
+
+    fn note_hit(&self, lane: &Lane, bytes: u64) {
+        add(&self.files.counters.read_requests, 1);
+        self.files.counters.note_read(Served::Hit);
+        lane.note_read(Served::Hit, bytes);
+    }
+
+    fn read_shadow(
+        &self,
+        file: &Arc<File>,
+        mut inner: std::sync::MutexGuard<'_, Inner>,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<usize> {
+        let _beat = self.drain.tier_pulse.begin();
+        let shadow = self.files.shadow(file, &mut inner)?;
+        self.note_use(file, &mut inner, offset, buf.len() as u64);
+        inner.live().io += 1;
+        drop(inner);
+        let result = self.files.note_tier(shadow.read_at(buf, offset));
+        let n = self.end_io(file, result)?;
+        file.heat.add(n as u64, self.files.started.elapsed().as_secs());
+        add(&self.files.counters.read_bytes, n as u64);
+        match n == buf.len() || offset + buf.len() as u64 > file.lock().size() {
+            // Who reads while another truncates gets what was there before or what is now.
+            true => Ok(n),
+            false => self.files.note_tier(Err(torn())),
+        }
+    }
+
+    /// For eviction. Who reads on within a unit uses it once.
+    fn note_use(&self, file: &File, inner: &mut Inner, offset: u64, len: u64) {
+        let unit = self.files.grain.unit();
+        let goes_on = std::mem::replace(&mut inner.live().read_to, offset + len) == offset;
+        if inner.state.size <= unit {
+            return file.hit();
+        }
+        let known = usize::from(goes_on && !offset.is_multiple_of(unit));
+        let units = self.files.grain.units(file.id, offset, offset + len).skip(known);
+        units.for_each(|unit| file.hit_unit(&self.files.uses, unit));
+    }
+
+    pub(crate) fn end_io<T>(&self, file: &Arc<File>, result: Result<T>) -> Result<T> {
+        let mut inner = file.lock();
+        inner.live().io -= 1;
+        file.changed.notify_all();
+        self.files.retire(file, inner);
+        result
+    }
+
+    /// Reads without caching: the tier has no room. The present bytes win over the fetched ones.
+    fn read_around(&self, file: &Arc<File>, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        for _ in 0..3 {
+            if let Some(n) = self.try_read_around(file, offset, buf)? {
+                return Ok(n);
+            }
+        }
+        // Eviction goes on and on: it leaves this file alone while I/O on it is in flight.
+        file.lock().live().io += 1;
+        let mut read = Ok(None);
+        for _ in 0..AROUND_TRIES {
+            read = self.try_read_around(file, offset, buf);
+            if !matches!(read, Ok(None)) {
+                break;
+            }
+        }
+        let other = || Error::os(libc::EIO, "the file was replaced while it was read");
+        self.end_io(file, read)?.ok_or_else(other)
+    }
+
+    /// `None` if cached bytes of the range were thrown away meanwhile: dirty ones may have been
+    /// flushed after the backing store was read, and evicted before the tier was.
+    fn try_read_around(
+        &self,
+        file: &Arc<File>,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<Option<usize>> {
+        let (size, mark) = {
+            let mut inner = file.lock();
+            (inner.size(), inner.live().thrown.mark())
+        };
+        let end = size.min(offset + buf.len() as u64);
+        if offset >= end {
+            return Ok(Some(0));
+        }
+        let buf = &mut buf[..(end - offset) as usize];
+        let backing = self.files.backing_file(file)?;
+        buf.fill(0);
+        let n = self.home.health.call(|| backing.read_at(buf, offset))?;
+        let mut inner = file.lock();
+        if inner.live().thrown.any_since(mark, offset, end) {
+            return Ok(None);
+        }
+        // What was cut off here meanwhile is gone because of us.
+        let last = end.min(inner.size());
+        match inner.state.ranges.first_gap((offset + n as u64).min(last), last) {
+            // A change of ours that goes around the tier is ending.
+            Some((start, _)) if inner.live().arounds > 0 => {
+                return Ok(Some((start - offset) as usize));
+            }
+            Some(_) => {
+                drop(inner);
+                return Err(self.files.shrank(file));
+            }
+            None => {}
+        }
+        let present: Vec<_> = inner.state.ranges.within(offset, end).collect();
+        if !present.is_empty() {
+            let shadow = self.files.shadow(file, &mut inner)?;
+            for run in present {
+                let part = &mut buf[(run.start - offset) as usize..(run.end - offset) as usize];
+                if self.files.note_tier(shadow.read_at(part, run.start))? < part.len() {
+                    return self.files.note_tier(Err(torn()));
+                }
+            }
+        }
+        add(&self.files.counters.read_uncached_bytes, buf.len() as u64);
+        Ok(Some(buf.len()))
+    }
+
+    /// Writes all of `data`. When it returns, the bytes survive the death of this process (S2).
+    pub fn write(self: &Arc<Self>, file: &Arc<File>, offset: u64, data: &[u8]) -> Result<()> {
+        self.write_in(&Lane::default(), file, offset, data)
+    }
+
+    /// As [`Io::write`], for a handle with rules of its own.
+    pub fn write_in(
+        self: &Arc<Self>,
+        lane: &Lane,
+        file: &Arc<File>,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<()> {
+        self.files.refuse_read_only()?;
+        if data.is_empty() {
+            return Ok(());
+        }
+        self.refuse_beyond(file, offset.saturating_add(data.len() as u64))?;
+        add(&self.files.counters.write_requests, 1);
+        let result = self.write_as(lane, file, offset, data);
+        // One that failed found no place.
+        let served = *result.as_ref().unwrap_or(&Served::Miss);
+        self.files.counters.note_write(served);
+        lane.note_write(served, if result.is_ok() { data.len() as u64 } else { 0 });
+        result.map(drop)
+    }
+
+    fn write_as(
+        self: &Arc<Self>,
+        lane: &Lane,
+        file: &Arc<File>,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<Served> {
+        if self.wrote_around(file, lane, offset, data)? {
+            return Ok(Served::Bypassed);
+        }
+        let len = data.len() as u64;
+        self.drain.slow_down(len);
+        let before =
+            self.change(file, offset, offset + len, len, |shadow| shadow.write_at(data, offset))?;
+        self.files.counters.note_absorbed(before);
+        file.heat.add(len, self.files.started.elapsed().as_secs());
+        add(&self.files.counters.write_bytes, len);
+        Ok(before.served())
+    }
+
+    /// Changes `[start, end)` of the shadow with `act` and records it, making room while the tier
+    /// is full.
+    pub(crate) fn change(
+        self: &Arc<Self>,
+        file: &Arc<File>,
+        start: u64,
+        end: u64,
+        need: u64,
+        act: impl Fn(&dyn MediaFile) -> std::io::Result<()>,
+    ) -> Result<Before> {
+        let mut patience = Patience::new(&self.room);
+        loop {
+            self.room.make_room(need)?;
+            match self.try_change(file, start, end, &act) {
+                Err(e) if e.is(libc::ENOSPC) => {
+                    self.room.tier_is_full(need);
+                    patience.wait()?;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    fn try_change(
+        &self,
+        file: &Arc<File>,
+        start: u64,
+        end: u64,
+        act: &dyn Fn(&dyn MediaFile) -> std::io::Result<()>,
+    ) -> Result<Before> {
+        let _beat = self.drain.tier_pulse.begin();
+        let mut inner = self.lock_for_tier(file)?;
+        let shadow = self.files.shadow(file, &mut inner)?;
+        let now_ms = now_ms();
+        let before = Before::of(&inner, start, end);
+        if inner.state.flags.opaque {
+            // One that fails may have written a part.
+            inner.note_rewritten(start, end);
+            self.files.note_tier(act(&*shadow))?;
+            return Ok(before);
+        }
+        inner.dirt().stamps.touch(start, end, now_ms);
+        let mut plan = inner.state.plan_write(start, end);
+        plan.before.extend(ahead(&mut inner, start, end));
+        let dirty = |(start, end): (u64, u64)| Mark { start, end, state: Some(State::Dirty) };
+        if !plan.before.is_empty() {
+            self.mark_before(file, &mut inner, &plan.before, now_ms)?;
+        }
+        failpoint::pass("write.marked");
+        inner.note_rewritten(start, end);
+        if let Err(error) = act(&*shadow) {
+            // What a part of it left beyond the end must not be there when the file grows.
+            if end > inner.state.size {
+                let _ = shadow.set_len(inner.state.size);
+            }
+            return self.files.note_tier(Err(error));
+        }
+        failpoint::pass("write.data");
+        let fresh = !plan.after.is_empty();
+        let old_size = inner.state.size;
+        for &(start, end) in &plan.after {
+            inner.state.mark_dirty(start, end, now_ms);
+        }
+        inner.state.mark_dirty(start, end, now_ms);
+        inner.state.mtime = now();
+        if fresh {
+            let marks: Vec<Mark> = plan.after.iter().copied().map(dirty).collect();
+            if let Err(error) = self.files.record(file, &mut inner, &marks) {
+                for &(start, end) in &plan.after {
+                    inner.state.ranges.clear(start, end);
+                }
+                inner.state.size = old_size;
+                if end > old_size {
+                    let _ = shadow.set_len(old_size);
+                }
+                return Err(error);
+            }
+        }
+        if fresh || !plan.before.is_empty() {
+            self.files.admit(file, [(start, end)]);
+            self.files.account(file, &mut inner);
+        } else if inner.charged + HOLES_MIN <= inner.state.ranges.bytes(|_| true) {
+            // It may fill what was a dirty hole.
+            self.files.account(file, &mut inner);
+        }
+        Ok(before)
+    }
+
+    /// Records what is about to be overwritten.
+    fn mark_before(&self, file: &File, inner: &mut Inner, runs: &[Run], now_ms: u64) -> Result<()> {
+        let logged = inner.live().logged_seq;
+        for run in runs {
+            inner.state.mark_dirty(run.start, run.end, now_ms);
+        }
+        let marks: Vec<Mark> = runs.iter().copied().map(Mark::from).collect();
+        if let Err(error) = self.files.record(file, inner, &marks) {
+            // What is not on record must not look so to the next write.
+            for run in runs {
+                let kept = run.state == State::Durable;
+                let before = if kept { State::Kept } else { State::Clean };
+                inner.state.ranges.set(run.start, run.end, before);
+            }
+            return Err(error);
+        }
+        if runs.iter().all(|run| run.state == State::Durable) {
+            // Of what was kept the older record says as much, to who comes after a loss of power.
+            inner.live().logged_seq = logged;
+        }
+        Ok(())
+    }
+
+    /// Changes the size.
+    pub fn set_len(self: &Arc<Self>, file: &Arc<File>, size: u64) -> Result<()> {
+        self.set_len_in(&Lane::default(), file, size)
+    }
+
+    /// As [`Io::set_len`], for a handle with rules of its own.
+    pub fn set_len_in(self: &Arc<Self>, lane: &Lane, file: &Arc<File>, size: u64) -> Result<()> {
+        self.resize(lane, file, Resize::To, size)
+    }
+
+    pub(crate) fn resize(
+        self: &Arc<Self>,
+        lane: &Lane,
+        file: &Arc<File>,
+        how: Resize,
+        size: u64,
+    ) -> Result<()> {
+        self.files.refuse_read_only()?;
+        if self.home.backing.sizes() == Sizes::Fixed {
+            return match size == file.lock().size() {
+                true => Ok(()),
+                false => Err(Error::os(libc::EPERM, "the size is that of the device or image")),
+            };
+        }
+        if self.resized_around(file, lane, how, size)? {
+            return Ok(());
+        }
+        let mut inner = self.lock_for_tier(file)?;
+        let old = inner.size();
+        if !how.is_needed(old, size) {
+            return Ok(());
+        }
+        let shadow = self.files.shadow(file, &mut inner)?;
+        if size > old {
+            // The tier may not take a file so large: then it stays as it is.
+            self.files.note_tier(shadow.set_len(size))?;
+        }
+        let cuts_durable = inner.state.durable_size.get().is_some_and(|durable| size < durable);
+        let now_ms = now_ms();
+        let opaque = inner.state.flags.opaque;
+        let before = inner.state.clone();
+        if opaque {
+            inner.state.durable_size = inner.state.durable_size.get().map(|d| d.min(size)).into();
+            inner.state.ranges.clear(size, u64::MAX);
+            inner.state.flags.meta_dirty = true;
+        } else {
+            inner.state.resize(size, now_ms);
+            inner.state.mtime = now();
+        }
+        inner.live().cut_seq += 1;
+        if let Err(error) = self.record_resize(file, &mut inner, size, now_ms, opaque) {
+            inner.state = before;
+            // What is longer than its record says is cut by who opens it next. Past us, somebody
+            // may have written beyond.
+            if size > old && !opaque {
+                let _ = shadow.set_len(old);
+            }
+            return Err(error);
+        }
+        let cut = || {
+            if cuts_durable {
+                // Else a power loss could bring back the record of durable bytes without the bytes.
+                self.files.note_tier(self.files.index.sync())?;
+            } else if size < old {
+                // Nor may it take away the record of a flush that made them clean.
+                self.files.note_tier(self.files.index.sync_to(inner.settled_seq))?;
+            }
+            failpoint::pass("truncate.logged");
+            if size > old { Ok(()) } else { self.files.note_tier(shadow.set_len(size)) }
+        };
+        if let Err(error) = cut() {
+            // It is on record; who opens the shadow next cuts it.
+            inner.live().shadow = None;
+            return Err(error);
+        }
+        failpoint::pass("truncate.done");
+        inner.note_rewritten(old.min(size), u64::MAX);
+        self.files.account(file, &mut inner);
+        Ok(())
+    }
+
+    fn record_resize(
+        &self,
+        file: &Arc<File>,
+        inner: &mut Inner,
+        size: u64,
+        now_ms: u64,
+        opaque: bool,
+    ) -> Result<()> {
+        if !inner.recorded || opaque {
+            return self.files.put(file, inner);
+        }
+        let mtime = inner.state.mtime;
+        self.files.append(inner, &Entry::Resize { id: file.id, size, mtime, now_ms })
+    }
+
+    /// `fallocate`: reserves space or makes a range read as zeros.
+    pub fn allocate(
+        self: &Arc<Self>,
+        file: &Arc<File>,
+        how: Allocate,
+        offset: u64,
+        len: u64,
+    ) -> Result<()> {
+        self.allocate_in(&Lane::default(), file, how, offset, len)
+    }
+
+    /// As [`Io::allocate`], for a handle with rules of its own.
+    pub fn allocate_in(
+        self: &Arc<Self>,
+        lane: &Lane,
+        file: &Arc<File>,
+        how: Allocate,
+        offset: u64,
+        len: u64,
+    ) -> Result<()> {
+        self.files.refuse_read_only()?;
+        let end = offset + len;
+        if how == Allocate::Extend {
+            self.refuse_beyond(file, end)?;
+        }
+        if self.allocated_around(file, lane, how, (offset, end))? {
+            return Ok(());
+        }
+        let size = file.lock().size();
+        match how {
+            Allocate::Zero => {
+                let end = end.min(size);
+                if offset >= end {
+                    return Ok(());
+                }
+                self.change(file, offset, end, 0, |shadow| make_hole(shadow, offset, end - offset))
+                    .map(drop)
+            }
+            Allocate::Extend if end > size => {
+                if !self.drain.has_room_at_home(end - size) {
+                    return Err(Error::os(libc::ENOSPC, "the backing store has no room for it"));
+                }
+                self.resize(lane, file, Resize::Grow, end)?;
+                self.reserve(file, offset, len)
+            }
+            _ => self.reserve(file, offset, len),
+        }
+    }
+
+    /// Reserving is a courtesy: in the tier, for bytes that will be written there. It takes nobody's
+    /// place; who writes where nothing is reserved waits for room as every writer does (S9).
+    pub(crate) fn reserve(&self, file: &Arc<File>, offset: u64, len: u64) -> Result<()> {
+        let mut inner = file.lock();
+        let end = (offset + len).min(inner.size());
+        let is_here = inner.state.flags.opaque || inner.state.ranges.covers(offset, end);
+        if offset >= end || !is_here || end - offset > self.room.spare_bytes() {
+            return Ok(());
+        }
+        let shadow = self.files.shadow(file, &mut inner)?;
+        let reserved = shadow.reserve(offset, end - offset);
+        self.files.account(file, &mut inner);
+        match reserved {
+            Err(e) if matches!(e.raw_os_error(), Some(libc::ENOSPC | libc::EOPNOTSUPP)) => Ok(()),
+            reserved => self.files.note_tier(reserved),
+        }
+    }
+
+    /// The next stretch of data at or after `offset`, as SEEK_DATA and SEEK_HOLE want to know. A
+    /// file that is not complete counts as data from end to end.
+    pub fn next_data(&self, file: &Arc<File>, offset: u64) -> Result<Option<(u64, u64)>> {
+        let mut inner = file.lock();
+        let size = inner.size();
+        if offset >= size {
+            return Ok(None);
+        }
+        if !inner.state.is_complete() {
+            return Ok(Some((offset, size)));
+        }
+        let shadow = self.files.shadow(file, &mut inner)?;
+        self.files.note_tier(shadow.next_data(offset))
+    }
+
+    /// A device is full at its end. What was taken beyond it could never be flushed.
+    fn refuse_beyond(&self, file: &File, end: u64) -> Result<()> {
+        match self.home.backing.sizes() == Sizes::Fixed && end > file.lock().size() {
+            true => Err(Error::os(libc::ENOSPC, "writing beyond the end of the device or image")),
+            false => Ok(()),
+        }
+    }
+}
+
+fn ahead(inner: &mut Inner, start: u64, end: u64) -> Option<Run> {
+    let live = inner.live();
+    live.written_to = end;
+    let goes_on = live.synced_to > 0 && (start..=end).contains(&live.synced_to);
+    // Where somebody else's bytes may lie behind, they are not ours to write.
+    let alone = live.flight.is_none() && !live.stale;
+    let goes_on =
+        goes_on && alone && !inner.state.flags.flush_open && !inner.state.flags.conflict.stands();
+    // Nothing that needs no record itself is worth one.
+    if !goes_on || !inner.state.ranges.within(start, end).any(|run| run.state == State::Clean) {
+        return None;
+    }
+    let next = inner.state.ranges.within(end, end + AHEAD).next()?;
+    let ahead = Run { state: State::Dirty, ..next };
+    (next.start == end && next.state == State::Clean).then_some(ahead)
+}

@@ -1,0 +1,183 @@
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use forebay_backing::{Attr, Error, FileKey, Result};
+
+use crate::files::file::File;
+use crate::files::glance::Glance;
+use crate::io::Io;
+
+impl Io {
+    /// Finds the file or begins to know it; takes a handle on it.
+    pub(crate) fn enter(&self, path: &Path, attr: &Attr) -> Arc<File> {
+        loop {
+            let file = self.files.find(attr.key).unwrap_or_else(|| self.files.insert(path, attr));
+            let mut inner = file.lock();
+            let is_known =
+                || self.files.find(attr.key).is_some_and(|known| Arc::ptr_eq(&known, &file));
+            if !inner.gone && is_known() {
+                inner.live().opens += 1;
+                drop(inner);
+                return file;
+            }
+            drop(inner);
+            // It was forgotten between the two looks, or is just being so; begin again.
+            std::thread::yield_now();
+        }
+    }
+
+    /// Takes its key from a file that is gone: somebody else has removed it, and the store has given
+    /// its number, which tells no generations, to the file with `attr` that was just created. What
+    /// is dirty of the old one is still found by its id.
+    fn supersede(&self, attr: &Attr) {
+        self.files.give_up_buried(attr);
+        let is_older = |file: &Arc<File>| file.lock().state.base.ctime < attr.ctime;
+        let Some(old) = self.files.find(attr.key).filter(is_older) else { return };
+        let mut table = self.files.table.write().expect("no panic inside");
+        if table.with_key(attr.key).is_some_and(|known| Arc::ptr_eq(known, &old)) {
+            table.forget_key(&old);
+        }
+    }
+
+    /// Opens the file at `path`: compares what is cached with the backing store (S1) and takes a
+    /// handle, to be given back with [`Io::close`]. `known` is the key the caller last saw at
+    /// `path`: what is in the tier under it goes on working while the store is away (S10).
+    pub fn open(&self, path: &Path, known: Option<FileKey>) -> Result<Arc<File>> {
+        if let Some(file) = known.and_then(|key| self.files.find(key))
+            && self.files.prove_shadow(&file).is_ok()
+            && self.is_fresh(&file)
+        {
+            let mut inner = file.lock();
+            if !inner.gone && !inner.live().unlinked {
+                inner.live().opens += 1;
+                drop(inner);
+                return self.hold_if_leaving(file, None);
+            }
+        }
+        let seen =
+            known.and_then(|key| self.files.find(key)).map(|file| (file.id, file.lock().base_seq));
+        let first_new = self.files.next_id.load(Relaxed);
+        let (forgotten, departed) = {
+            let table = self.files.table.read().expect("no panic inside");
+            (table.forgotten.mark(), table.departed.mark())
+        };
+        match self.home.health.call(|| self.home.backing.stat(path)) {
+            Ok(mut attr) => {
+                let file = self.enter(path, &attr);
+                let _ = self.files.prove_shadow(&file);
+                let mut seen = seen.filter(|(id, _)| *id == file.id).map(|(_, seq)| seq);
+                let outrun = match file.id.0 >= first_new {
+                    // It may have been known, flushed and forgotten since we looked.
+                    true => {
+                        self.files.table.read().expect("no panic inside").forgotten.mark()
+                            != forgotten
+                    }
+                    false => seen.is_none() && file.lock().state.base != attr.version(),
+                };
+                if outrun {
+                    seen = Some(file.lock().base_seq);
+                    match self.home.health.call(|| self.home.backing.stat(path)) {
+                        Ok(again) if again.key == file.key => attr = again,
+                        _ => {
+                            self.close(&file);
+                            return self.open(path, None);
+                        }
+                    }
+                }
+                self.files.learn_name(&file, path, departed);
+                self.files.revalidate(&file, &attr, seen);
+                self.hold_if_leaving(file, Some(departed))
+            }
+            Err(error) => self.open_away(known, error),
+        }
+    }
+
+    fn open_away(&self, known: Option<FileKey>, error: Error) -> Result<Arc<File>> {
+        if self.home.health.is_available() {
+            return Err(error);
+        }
+        known.and_then(|key| self.open_cached(key)).ok_or(error)
+    }
+
+    /// Takes a handle on a file of which something is cached, without asking the backing store.
+    pub fn open_cached(&self, key: FileKey) -> Option<Arc<File>> {
+        let file = self.files.find(key)?;
+        let mut inner = Glance::new().at(&file)?;
+        let _ = self.files.prove_locked(&file, &mut inner);
+        if inner.gone {
+            return None; // Nothing of it is cached.
+        }
+        inner.live().opens += 1;
+        drop(inner);
+        Some(file)
+    }
+
+    /// Whether the file may be believed without asking: nobody else can have a newer byte than a
+    /// wholly dirty file has, and a recent look may be good enough.
+    fn is_fresh(&self, file: &File) -> bool {
+        let ttl = self.files.tune(|t| t.revalidate);
+        let inner = file.lock();
+        inner.state.is_wholly_dirty()
+            || (inner.state.ranges.count() > 0
+                && inner
+                    .live
+                    .as_ref()
+                    .and_then(|live| live.checked)
+                    .is_some_and(|at| at.elapsed() < ttl))
+    }
+
+    /// Takes a file that the caller has just created through [`Engine::backing`].
+    pub(crate) fn created(&self, path: &Path, attr: &Attr) -> Arc<File> {
+        self.supersede(attr);
+        self.names.note_made(path, attr);
+        let file = self.enter(path, attr);
+        let mut inner = file.lock();
+        inner.live().checked = Some(Instant::now());
+        drop(inner);
+        file
+    }
+
+    /// Gives back a handle from [`Io::open`] or [`Verbs::create`].
+    pub fn close(&self, file: &Arc<File>) {
+        let mut inner = file.lock();
+        let live = inner.live();
+        assert!(live.opens > 0, "a handle is closed once");
+        live.opens -= 1;
+        if live.opens == 0 {
+            live.backing = None;
+            if !inner.only_descriptor() {
+                inner.live().target = None;
+            }
+            self.files.give_back(&mut inner);
+            // Nobody syncs it any more. Lost with the power, the record is made anew.
+            let _ = self.files.let_go_of(file, &mut inner, 0, u64::MAX);
+        }
+        self.files.retire(file, inner);
+    }
+
+    /// A name that goes while we open it: the bytes must be within reach without it, and what is
+    /// written must not be for a name that is gone. `departed` is the table's mark from before we
+    /// looked, if the file may have been unknown to who took it away.
+    pub(crate) fn hold_if_leaving(
+        &self,
+        file: Arc<File>,
+        departed: Option<u64>,
+    ) -> Result<Arc<File>> {
+        // Who found it in the table counted it as open after it was looked for.
+        let leaving = self.files.is_leaving(file.key, departed) || file.lock().live().unlinked;
+        let Some(error) = leaving.then(|| self.files.keep_readable(&file).err()).flatten() else {
+            return Ok(file);
+        };
+        let gone = error.is(libc::ENOENT) || error.is(libc::ESTALE);
+        if !gone && file.lock().state.is_complete() {
+            return Ok(file);
+        }
+        self.close(&file);
+        match gone {
+            true => Err(Error::os(libc::ESTALE, "its name has gone").with_source(error)),
+            false => Err(error),
+        }
+    }
+}

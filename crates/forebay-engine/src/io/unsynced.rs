@@ -1,0 +1,26 @@
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+use forebay_backing::FileKey;
+
+use crate::core::streams::Streams;
+
+/// Files with bytes written around the tier and not synced there, up to so many; beyond, any file
+/// may be one.
+pub(crate) const UNSYNCED_MAX: usize = 65_536;
+
+#[derive(Default)]
+pub(crate) struct Around {
+    pub reads: Mutex<Streams>,
+    pub writes: Mutex<Streams>,
+    pub unsynced: Mutex<Unsynced>,
+}
+
+#[derive(Default)]
+pub(crate) struct Unsynced {
+    /// With the number of the last write.
+    pub keys: HashMap<FileKey, u64>,
+    pub last: u64,
+    /// There were more: any file may be one.
+    pub more: bool,
+}

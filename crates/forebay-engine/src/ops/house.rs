@@ -1,0 +1,192 @@
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use forebay_backing::{Error, Result};
+
+use crate::core::config::KeepDirty;
+use crate::core::report::{Progress, Report};
+use crate::files::file::File;
+use crate::io::sync::Meanwhile;
+use crate::ops::Ops;
+use crate::ops::operate::THREADS_MAX;
+
+/// How long a file without a name waits for who looked it up before.
+pub(crate) const GRACE: Duration = Duration::from_secs(1);
+
+impl Ops {
+    /// Ends the engine's work: flushes (unless told to keep what is dirty) until `deadline`, stops
+    /// the background threads, and makes the tier durable. What stays dirty is found again at the
+    /// next start.
+    pub fn shutdown(
+        self: &Arc<Self>,
+        keep: KeepDirty,
+        progress: &Progress,
+        deadline: Option<Instant>,
+    ) -> Report {
+        let report = match keep {
+            KeepDirty::Yes => Report::default(),
+            KeepDirty::No => self.flush_until(progress, deadline),
+        };
+        self.files.stopping.store(true, Relaxed);
+        self.files.nudge();
+        self.passed.check_orphans();
+        let quiet = self.join_threads();
+        self.home.reaper.rest(THREADS_MAX);
+        self.sync_names_at_end();
+        self.files.sweep_graveyard(std::time::Duration::ZERO);
+        self.files.empty_trash();
+        let writing: Vec<Arc<File>> =
+            self.files.totals.unseen.lock().expect("no panic inside").values().cloned().collect();
+        for file in &writing {
+            let _ = self.io.try_sync(file, Meanwhile::Refused);
+        }
+        let seq = self.files.index.seq();
+        let durable = self.files.media().sync_all();
+        // Who writes past us goes on without us: what he writes is not known to be durable.
+        if quiet && durable.is_ok() && writing.is_empty() {
+            let next_id = self.files.next_id.load(Relaxed);
+            if let Err(e) =
+                self.files.index.end(&self.witness, next_id, seq, &|id| self.files.state_of(id))
+            {
+                tracing::error!(error = %e, "the tier could not be marked as cleanly shut down");
+            }
+        } else {
+            let _ = self.files.note_tier(self.files.index.sync());
+        }
+        report
+    }
+
+    /// What the store is not asked again after the next start. Not for longer than other threads are
+    /// waited for.
+    fn sync_names_at_end(self: &Arc<Self>) {
+        if !self.home.health.is_available() {
+            return;
+        }
+        self.names.sync_names_soon();
+        let deadline = Instant::now() + THREADS_MAX;
+        while self.names.syncing.load(Relaxed) && Instant::now() < deadline {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
+
+    fn flush_until(self: &Arc<Self>, progress: &Progress, deadline: Option<Instant>) -> Report {
+        let Some(deadline) = deadline else { return self.drain.flush(&[], progress) };
+        std::thread::scope(|threads| {
+            let worker = threads.spawn(|| self.drain.flush(&[], progress));
+            while !worker.is_finished() {
+                if Instant::now() >= deadline {
+                    progress.cancel();
+                }
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            }
+            worker.join().unwrap_or_default()
+        })
+    }
+
+    /// Waits for the background threads a while; one that hangs in the backing store is left.
+    fn join_threads(&self) -> bool {
+        let threads = std::mem::take(&mut *self.threads.lock().expect("no panic inside"));
+        let deadline = Instant::now() + THREADS_MAX;
+        let mut quiet = true;
+        for thread in threads {
+            while !thread.is_finished() && Instant::now() < deadline {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+            quiet &= thread.is_finished() && thread.join().is_ok();
+        }
+        quiet
+    }
+
+    pub(crate) fn start_threads(self: Arc<Self>) -> Result<()> {
+        self.drain.govern();
+        let (drain, govern, keep) = (self.drain.clone(), self.drain.clone(), self.clone());
+        let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
+            std::thread::Builder::new()
+                .name(name.into())
+                .spawn(work)
+                .map_err(|e| Error::io(e, "starting a thread"))
+        };
+        let mut threads = self.threads.lock().expect("no panic inside");
+        threads.push(spawn("fb-drain", Box::new(move || drain.drain_loop()))?);
+        threads.push(spawn("fb-governor", Box::new(move || govern.govern_loop()))?);
+        threads.push(spawn("fb-keep", Box::new(move || keep.keep_house()))?);
+        Ok(())
+    }
+
+    /// The thread for everything that has to be looked at from time to time.
+    fn keep_house(self: Arc<Self>) {
+        let probing = Arc::new(AtomicBool::new(false));
+        let mut last_fold = Instant::now();
+        let mut last_measure = Instant::now();
+        while !self.files.stopping.load(Relaxed) {
+            self.passed.measure_unseen();
+            if last_measure.elapsed() >= Duration::from_secs(1) {
+                last_measure = Instant::now();
+                self.files.measure();
+                self.room.keep_rules();
+                self.room.keep_empty();
+            }
+            self.room.evict_to_mark();
+            self.files.sweep_graveyard(GRACE);
+            self.passed.check_orphans();
+            self.files.empty_trash();
+            self.home.reaper.tend();
+            self.home.health.check_stalls(self.files.tune(|t| t.backing_timeout));
+            if !self.home.health.is_available() && !probing.swap(true, Relaxed) {
+                self.clone().probe(probing.clone());
+            }
+            if self.files.index.wants_fold() || last_fold.elapsed() >= Duration::from_secs(60) {
+                last_fold = Instant::now();
+                self.fold();
+                self.names.sync_names_soon();
+            } else if self.names.owes_names() {
+                self.names.sync_names_soon();
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// Asks the backing store whether it is back, on a thread of its own: the question may hang.
+    pub(crate) fn probe(self: Arc<Self>, probing: Arc<AtomicBool>) {
+        let ask = move || {
+            while !self.files.stopping.load(Relaxed) && !self.home.health.is_available() {
+                std::thread::sleep(Duration::from_millis(500));
+                let limit = self.files.tune(|t| t.backing_timeout);
+                if self.home.health.probe(|| self.home.backing.stat(Path::new(""))).is_ok()
+                    && !self.home.health.has_stalled_call(limit)
+                {
+                    self.home.health.came_back();
+                    self.retry_now();
+                }
+            }
+            probing.store(false, Relaxed);
+        };
+        let _ = std::thread::Builder::new().name("fb-probe".into()).spawn(ask);
+    }
+
+    /// Forgets the pauses after failed flushes.
+    fn retry_now(&self) {
+        let dirty = self.files.dirty.lock().expect("no panic inside").older(u64::MAX);
+        for file in dirty {
+            if let Some(dirt) = &mut file.lock().dirt
+                && let Some(trouble) = &mut dirt.trouble
+            {
+                trouble.retry_at = Instant::now();
+            }
+        }
+        self.files.nudge();
+    }
+
+    pub(crate) fn fold(&self) {
+        let folded =
+            self.files.index.fold(self.files.next_id.load(Relaxed), &|id| self.files.state_of(id));
+        match folded {
+            Ok(()) => crate::core::counters::add(&self.files.counters.folds, 1),
+            Err(e) => {
+                tracing::error!(error = %e, "the index could not be folded; it is tried again")
+            }
+        }
+    }
+}

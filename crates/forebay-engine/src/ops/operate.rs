@@ -1,0 +1,177 @@
+//! What an operator asks for, beside flushing: evict, pin, purge, change tunables, shut down.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, MutexGuard};
+use std::time::Duration;
+
+use forebay_backing::{Attr, Error, FileKind, Kind, Result};
+
+use crate::core::config::Tunables;
+use crate::core::report::{Failure, Progress, Report};
+use crate::core::state::FileState;
+use crate::drain::copy::ERRANDS_PER_COPY;
+use crate::files::file::{File, Inner, failure};
+use crate::ops::Ops;
+
+const LINK: &str = "it is a symbolic link, or behind one: name what it points to";
+
+/// So long a shutdown waits for the background threads, and for files of the backing store to be
+/// closed.
+pub(crate) const THREADS_MAX: Duration = Duration::from_secs(5);
+
+impl Ops {
+    /// Which of the paths name nothing that could be meant: neither a cached file nor a directory
+    /// of one nor anything on the backing store, or only a link to it. Where the backing store does
+    /// not answer, nothing is said.
+    pub fn missing(&self, scope: &[PathBuf]) -> Vec<Failure> {
+        scope.iter().filter_map(|path| self.why_missing(path)).collect()
+    }
+
+    fn why_missing(&self, path: &Path) -> Option<Failure> {
+        if !self.files.select(&[path.to_path_buf()]).is_empty() {
+            return None;
+        }
+        let why = match self.names.ask(|b| b.stat(path)) {
+            Ok(attr) if attr.kind == FileKind::Symlink => LINK,
+            Err(e) if e.is(libc::ELOOP) => LINK,
+            Err(e) if e.is(libc::ENOENT) || e.is(libc::ENOTDIR) => "there is no such file",
+            Ok(_) | Err(_) => return None,
+        };
+        Some(Failure { path: path.to_path_buf(), state: "missing", error: why.into() })
+    }
+
+    /// Takes clean bytes out of the tier. Dirty, pinned and open files stay; a file that was named
+    /// and stays is in the report.
+    pub fn evict(&self, scope: &[PathBuf], progress: &Progress) -> Report {
+        let mut report = Report::default();
+        let files = self.files.select(scope);
+        progress.total_files.store(files.len() as u64, Relaxed);
+        for file in files {
+            if progress.is_cancelled() {
+                report.cancelled = true;
+                break;
+            }
+            progress.done_files.fetch_add(1, Relaxed);
+            let mut inner = file.lock();
+            let asked = inner.state.paths.first().is_some_and(|p| scope.contains(&p));
+            let why = match () {
+                () if inner.state.flags.pinned => Some("it is pinned: unpin it first"),
+                () if inner.is_pinned() => Some("a rule pins it: remove the rule first"),
+                () if !inner.may_punch() => Some("it is open: close it first"),
+                () if inner.state.is_dirty() => Some("it has dirty bytes: flush it first"),
+                () => None,
+            };
+            if let (Some(why), true) = (why, asked) {
+                report.failures.push(failure(&inner, &Error::os(libc::EBUSY, why)));
+            }
+            if inner.is_pinned() || !inner.may_punch() {
+                continue;
+            }
+            if let Ok(freed) = self.room.evict_range(&file, &mut inner, 0, u64::MAX) {
+                report.bytes += freed;
+                report.files += u64::from(freed > 0);
+            }
+            self.files.retire(&file, inner);
+        }
+        report
+    }
+
+    /// Marks cached files so that they are not evicted, or takes the mark away.
+    pub fn set_pinned(&self, scope: &[PathBuf], pinned: bool) -> Report {
+        let mut report = Report::default();
+        for file in self.files.select(scope) {
+            match self.pin_file(&file, pinned) {
+                Ok(None) => {}
+                Ok(Some(bytes)) => {
+                    report.files += 1;
+                    report.bytes += bytes;
+                }
+                Err(e) => report.failures.push(failure(&file.lock(), &e)),
+            }
+        }
+        report
+    }
+
+    /// Returns what it holds of the tier; `None` if there was nothing to change.
+    pub(crate) fn pin_file(&self, file: &Arc<File>, pinned: bool) -> Result<Option<u64>> {
+        let mut inner = file.lock();
+        let bytes = inner.charged;
+        let changed = self.files.mark_pinned(file, &mut inner, pinned);
+        self.files.retire(file, inner);
+        changed.map(|changed| changed.then_some(bytes))
+    }
+
+    /// Throws cached bytes away, dirty ones too. Only the operator asks for this (S7).
+    pub fn purge(&self, scope: &[PathBuf]) -> Report {
+        let mut report = Report::default();
+        for file in self.files.select(scope) {
+            let bytes = file.lock().charged;
+            match self.purge_file(&file) {
+                Ok(()) => {
+                    report.files += 1;
+                    report.bytes += bytes;
+                }
+                Err(e) => report.failures.push(failure(&file.lock(), &e)),
+            }
+        }
+        let _ = self.files.note_tier(self.files.index.sync());
+        report
+    }
+
+    pub(crate) fn purge_file(&self, file: &Arc<File>) -> Result<()> {
+        let now = self.attr_now(file);
+        self.purge_locked(file, file.lock(), now)
+    }
+
+    /// What the backing store says of the file's name, if it has one.
+    pub(crate) fn attr_now(&self, file: &File) -> Option<Result<Attr>> {
+        file.path().map(|path| self.names.ask(|b| b.stat(&path)))
+    }
+
+    /// `now` is from [`Ops::attr_now`]. Ends the caller's lock.
+    pub(crate) fn purge_locked(
+        &self,
+        file: &Arc<File>,
+        mut inner: MutexGuard<'_, Inner>,
+        now: Option<Result<Attr>>,
+    ) -> Result<()> {
+        if !inner.is_idle() && !inner.may_punch() {
+            return Err(Error::os(libc::EBUSY, "it is open or being flushed: close it first"));
+        }
+        if inner.is_idle() {
+            self.files.discard(file, &mut inner);
+            drop(inner);
+            self.files.forget(file);
+            return Ok(());
+        }
+        let attr = now.unwrap_or_else(|| Err(Error::os(libc::ENOENT, "it has no name")))?;
+        let path = inner.state.display_path();
+        let names = std::mem::take(&mut inner.state.paths);
+        inner.state = FileState { paths: names, ..FileState::absent(&path, &attr) };
+        self.files.put(file, &mut inner)?;
+        inner.base_seq += 1;
+        // A loss of power must not bring dirty bytes back when they are holes.
+        self.files.note_tier(self.files.index.sync())?;
+        let live = inner.live();
+        live.thrown.note(0, u64::MAX);
+        let shadow = self.files.shadow(file, &mut inner)?;
+        self.files.note_tier(self.files.empty(file, &mut inner, &*shadow, attr.size))?;
+        self.files.account(file, &mut inner);
+        Ok(())
+    }
+
+    pub fn set_tunables(&self, t: Tunables) -> Result<()> {
+        t.validate().map_err(|why| Error::new(Kind::Usage, why))?;
+        self.io.fills.set_max(t.fill_depth as usize);
+        self.drain.flushes.set_max(t.flush_depth as usize);
+        self.home.errands.set_max(t.flush_depth as usize * ERRANDS_PER_COPY);
+        self.files.evictor.lock().expect("no panic inside").set_policy(t.eviction);
+        self.room.evict_for(&t);
+        *self.files.tunables.write().expect("no panic inside") = t;
+        self.files.measure();
+        self.room.evict_to_mark();
+        self.files.nudge();
+        Ok(())
+    }
+}

@@ -1,0 +1,253 @@
+//! Fetching on request, with progress, until files are complete; and pinning what was fetched.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+
+use forebay_backing::{Error, FileKind, Result};
+
+use crate::core::report::{Progress, Report};
+use crate::files::file::{File, failure, named_failure};
+use crate::io::Why;
+use crate::io::fill::CHUNK;
+use crate::io::handle::Handle;
+use crate::ops::Ops;
+
+const FULL: &str = "the fast tier is full: enlarge it, or prefetch less";
+
+const DETACHED: &str = "the fast tier is detached: `forebay attach` it first";
+
+const OVER_QUOTA: &str = "more than the quota of its rule: raise that, or prefetch less";
+
+enum Fetch {
+    File(PathBuf),
+    Piece(Arc<Large>, u64, u64),
+}
+
+/// A large file being fetched in pieces: how many are left, and the first error. Its last piece closes
+/// it, fetched or not.
+struct Large {
+    file: Handle,
+    path: PathBuf,
+    left: Mutex<(usize, Option<Error>)>,
+}
+
+/// One call: what is left to be fetched, and what came of the rest.
+struct Fetching<'a> {
+    queue: Mutex<VecDeque<Fetch>>,
+    progress: &'a Progress,
+    report: Mutex<Report>,
+    /// Something did not fit.
+    full: AtomicBool,
+    /// Where each file is to be pinned as soon as it is complete: those that were not before.
+    pinned: Option<Mutex<Vec<Arc<File>>>>,
+}
+
+impl Ops {
+    /// Fetches files, or everything below directories, until they are complete.
+    pub fn prefetch(self: &Arc<Self>, scope: &[PathBuf], progress: &Progress) -> Report {
+        self.fetch_all(scope, progress, None).0
+    }
+
+    /// The same, and pins each file that is complete before it can be evicted. If they do not fit, or
+    /// if it is cancelled, it pins none that was not pinned before: a tier that is full of pins would
+    /// have no room for writers.
+    pub fn pin(self: &Arc<Self>, scope: &[PathBuf], progress: &Progress) -> Report {
+        let (mut report, fetching) = self.fetch_all(scope, progress, Some(Mutex::default()));
+        if fetching.full.into_inner() || report.cancelled {
+            let pinned = fetching.pinned.map(|files| files.into_inner().expect("no panic inside"));
+            for file in pinned.into_iter().flatten() {
+                if let Err(error) = self.pin_file(&file, false) {
+                    report.failures.push(failure(&file.lock(), &error));
+                }
+            }
+            (report.files, report.bytes) = (0, 0);
+        }
+        report
+    }
+
+    fn fetch_all<'a>(
+        self: &Arc<Self>,
+        scope: &[PathBuf],
+        progress: &'a Progress,
+        pinned: Option<Mutex<Vec<Arc<File>>>>,
+    ) -> (Report, Fetching<'a>) {
+        let mut report = Report::default();
+        let mut todo = VecDeque::new();
+        let roots = if scope.is_empty() { vec![PathBuf::new()] } else { scope.to_vec() };
+        for root in roots {
+            self.walk(&root, &mut todo, progress, &mut report);
+        }
+        let (queue, report) = (Mutex::new(todo), Mutex::new(report));
+        let fetching = Fetching { queue, progress, report, full: AtomicBool::new(false), pinned };
+        let workers = self.files.tune(|t| t.fill_depth) as usize;
+        std::thread::scope(|threads| {
+            for _ in 0..workers {
+                threads.spawn(|| self.prefetch_worker(&fetching));
+            }
+        });
+        let mut report = std::mem::take(&mut *fetching.report.lock().expect("no panic inside"));
+        report.cancelled = progress.is_cancelled();
+        // What is left of it, if it was cancelled.
+        fetching.queue.lock().expect("no panic inside").clear();
+        (report, fetching)
+    }
+
+    fn walk(
+        &self,
+        path: &Path,
+        todo: &mut VecDeque<Fetch>,
+        progress: &Progress,
+        report: &mut Report,
+    ) {
+        if progress.is_cancelled() {
+            return;
+        }
+        match self.names.ask(|b| b.stat(path)) {
+            Ok(attr) if attr.kind == FileKind::File => {
+                progress.total_files.fetch_add(1, Relaxed);
+                progress.total_bytes.fetch_add(attr.size, Relaxed);
+                todo.push_back(Fetch::File(path.to_path_buf()));
+            }
+            Ok(attr) if attr.kind == FileKind::Dir => match self.names.ask(|b| b.read_dir(path)) {
+                Ok(entries) => {
+                    for entry in entries {
+                        self.walk(&path.join(entry.name), todo, progress, report);
+                    }
+                }
+                Err(e) => report.failures.push(named_failure(path, &e)),
+            },
+            Ok(_) => {}
+            Err(e) => report.failures.push(named_failure(path, &e)),
+        }
+    }
+
+    fn prefetch_worker(self: &Arc<Self>, fetching: &Fetching<'_>) {
+        let progress = fetching.progress;
+        loop {
+            let next = fetching.queue.lock().expect("no panic inside").pop_front();
+            let Some(fetch) = next.filter(|_| !progress.is_cancelled()) else { return };
+            let (path, done) = match fetch {
+                Fetch::File(path) => {
+                    let opened = self.prefetch_file(&path, fetching);
+                    (path, opened)
+                }
+                Fetch::Piece(large, start, end) => {
+                    let got = self.fill_all(&large.file, start, end, progress);
+                    (large.path.clone(), self.piece_done(&large, got, fetching))
+                }
+            };
+            let mut report = fetching.report.lock().expect("no panic inside");
+            match done {
+                Ok(None) => {}
+                Ok(Some(bytes)) => {
+                    report.files += 1;
+                    report.bytes += bytes;
+                    progress.done_files.fetch_add(1, Relaxed);
+                }
+                Err(e) => {
+                    fetching.full.fetch_or(e.is(libc::ENOSPC), Relaxed);
+                    let failure = named_failure(&path, &e);
+                    progress.failed(&failure);
+                    report.failures.push(failure);
+                }
+            }
+        }
+    }
+
+    /// Fetches a small file, or hands out the pieces of a large one. Returns the bytes of a file
+    /// that was found complete.
+    fn prefetch_file(
+        self: &Arc<Self>,
+        path: &Path,
+        fetching: &Fetching<'_>,
+    ) -> Result<Option<u64>> {
+        let file = Handle::open(&self.io, path)?;
+        let size = file.lock().size();
+        if size <= 4 * CHUNK {
+            let got = self.fill_all(&file, 0, size, fetching.progress);
+            return got.and_then(|()| self.verify(&file, path, fetching)).map(Some);
+        }
+        let count = size.div_ceil(4 * CHUNK) as usize;
+        let large =
+            Arc::new(Large { file, path: path.to_path_buf(), left: Mutex::new((count, None)) });
+        let mut queue = fetching.queue.lock().expect("no panic inside");
+        for piece in (0..count as u64).rev() {
+            let start = piece * 4 * CHUNK;
+            let end = (start + 4 * CHUNK).min(size);
+            queue.push_front(Fetch::Piece(large.clone(), start, end));
+        }
+        Ok(None)
+    }
+
+    fn piece_done(
+        &self,
+        large: &Arc<Large>,
+        got: Result<()>,
+        fetching: &Fetching<'_>,
+    ) -> Result<Option<u64>> {
+        let failed = {
+            let mut left = large.left.lock().expect("no panic inside");
+            left.0 -= 1;
+            if let Err(e) = got {
+                left.1.get_or_insert(e);
+            }
+            if left.0 > 0 {
+                return Ok(None);
+            }
+            left.1.take()
+        };
+        match failed {
+            Some(error) => Err(error),
+            None => self.verify(&large.file, &large.path, fetching).map(Some),
+        }
+    }
+
+    fn fill_all(
+        self: &Arc<Self>,
+        file: &Arc<File>,
+        start: u64,
+        end: u64,
+        progress: &Progress,
+    ) -> Result<()> {
+        let mut at = start;
+        while at < end && !progress.is_cancelled() {
+            let gap = {
+                let inner = file.lock();
+                if inner.state.flags.opaque { None } else { inner.state.ranges.first_gap(at, end) }
+            };
+            let Some((from, to)) = gap else { break };
+            let to = to.min(from / CHUNK * CHUNK + CHUNK);
+            match self.io.fill_exactly(file, from, to)? {
+                None => {}
+                Some(Why::Detached) => return Err(Error::os(libc::EBUSY, DETACHED)),
+                Some(Why::Quota) => return Err(Error::os(libc::EDQUOT, OVER_QUOTA)),
+                Some(_) => return Err(Error::os(libc::ENOSPC, FULL)),
+            }
+            at = from;
+        }
+        progress.done_bytes.fetch_add(end - start, Relaxed);
+        Ok(())
+    }
+
+    /// Complete, and still of the version that is on the backing store. Then it is pinned, if it is
+    /// to be, before anybody can evict from it.
+    fn verify(&self, file: &Arc<File>, path: &Path, fetching: &Fetching<'_>) -> Result<u64> {
+        let attr = self.names.ask(|b| b.stat(path))?;
+        let mut inner = file.lock();
+        let same = attr.version() == inner.state.base || inner.state.is_dirty();
+        if same && inner.state.is_complete() {
+            if let Some(pinned) = &fetching.pinned
+                && self.files.mark_pinned(file, &mut inner, true)?
+            {
+                pinned.lock().expect("no panic inside").push(file.clone());
+            }
+            return Ok(inner.size());
+        }
+        Err(Error::os(
+            libc::ESTALE,
+            "changed or was evicted while it was fetched: prefetch it again",
+        ))
+    }
+}

@@ -1,0 +1,288 @@
+//! Settling conflicts (S8).
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use forebay_backing::{
+    BackingFile, Error, FileKey, FileKind, Kind, New, RenameMode, Result, Timestamp,
+};
+
+use crate::core::ranges::Ranges;
+use crate::core::state::Conflict;
+use crate::core::wall::now_ms;
+use crate::files::file::{File, Flight, Inner};
+use crate::io::fill::CHUNK;
+use crate::ops::Ops;
+use crate::tier::media::{MediaFile, torn};
+
+/// Which side of a conflict wins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keep {
+    /// Our dirty bytes are flushed over what is there.
+    Ours,
+    /// Our dirty bytes are thrown away.
+    Theirs,
+    /// Ours are saved beside the file, under a name that says so.
+    Both,
+}
+
+/// A file that is written while it is saved is saved again, so many times in all.
+const SAVES_MAX: u32 = 4;
+
+/// A file that is read as a whole: as long as this lives nothing of it leaves the tier, no flush of
+/// it begins, and what is written to it is noted.
+struct Still<'a> {
+    ops: &'a Ops,
+    file: &'a Arc<File>,
+}
+
+/// A file as it is to be written elsewhere.
+struct Whole {
+    shadow: Arc<dyn MediaFile>,
+    /// What is absent, and the backing file to fetch it from.
+    gaps: Vec<(u64, u64)>,
+    theirs: Option<Arc<dyn BackingFile>>,
+    size: u64,
+    mtime: Timestamp,
+}
+
+/// The flight that it pretends, and its own reads: a flight alone would let clean bytes go.
+const STILL_IO: u32 = 2;
+
+impl Still<'_> {
+    /// Throws the file away if it is as it was when this began; else it stays, and `false`.
+    fn purge_unchanged(self) -> Result<bool> {
+        let (ops, file) = (self.ops, self.file);
+        let now = ops.attr_now(file);
+        let mut inner = file.lock();
+        let flight = inner.live().flight.as_ref().expect("W2: ended by this alone");
+        if flight.rewritten != Ranges::None {
+            drop(inner); // Which the end of this needs.
+            return Ok(false);
+        }
+        // Under the same lock: a write between would be in neither place.
+        self.let_go(&mut inner);
+        std::mem::forget(self);
+        ops.purge_locked(file, inner, now).map(|()| true)
+    }
+
+    fn let_go(&self, inner: &mut Inner) {
+        let live = inner.live();
+        live.flight = None;
+        live.io -= STILL_IO;
+        self.file.changed.notify_all();
+    }
+}
+
+impl Drop for Still<'_> {
+    fn drop(&mut self) {
+        let mut inner = self.file.lock();
+        self.let_go(&mut inner);
+        self.ops.files.retire(self.file, inner);
+    }
+}
+
+impl Ops {
+    /// Settles a conflict (S8).
+    pub fn resolve(self: &Arc<Self>, path: &Path, keep: Keep) -> Result<()> {
+        let file = self.conflicted(path)?;
+        match keep {
+            Keep::Theirs => self.purge_file(&file),
+            Keep::Ours => self.resolve_ours(&file, path),
+            Keep::Both => {
+                let beside = self.beside(path, "ours");
+                self.save(&file, &beside, || Ok(()))?;
+                tracing::info!(path = %path.display(), saved = %beside.display(), "conflict resolved");
+                Ok(())
+            }
+        }
+    }
+
+    fn conflicted(&self, path: &Path) -> Result<Arc<File>> {
+        let named = |file: &Arc<File>| {
+            let inner = file.lock();
+            inner.state.flags.conflict.stands() && inner.state.paths.has(path)
+        };
+        self.files.all_files().into_iter().find(named).ok_or_else(|| {
+            Error::new(
+                Kind::Usage,
+                format!(
+                    "{} has no conflict: 'forebay status' lists those that have",
+                    path.display()
+                ),
+            )
+        })
+    }
+
+    /// A free name beside `path` that says whose it is.
+    pub(crate) fn beside(&self, path: &Path, whose: &str) -> PathBuf {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        (1..)
+            .map(|n| path.with_file_name(format!("{name}.forebay-{whose}-{n}")))
+            .find(|candidate| self.names.ask(|b| b.stat(candidate)).is_err())
+            .expect("some name is free")
+    }
+
+    fn resolve_ours(self: &Arc<Self>, file: &Arc<File>, path: &Path) -> Result<()> {
+        match self.names.ask(|b| b.stat(path)) {
+            Ok(attr) if attr.key == file.key => {
+                let mut inner = file.lock();
+                inner.state.base = attr.version();
+                inner.base_seq += 1;
+                inner.state.flags.conflict = Conflict::None;
+                inner.state.flags.flush_open = false;
+                // Clean bytes are of the version that programs here have read, which is gone from
+                // the store: with the dirty ones they are ours, and go there with them.
+                let clean: Vec<_> =
+                    inner.state.ranges.iter().filter(|run| !run.state.is_dirty()).collect();
+                let now_ms = now_ms();
+                for run in clean {
+                    inner.state.mark_dirty(run.start, run.end, now_ms);
+                    inner.dirt().stamps.touch(run.start, run.end, now_ms);
+                }
+                self.files.put(file, &mut inner)?;
+                self.files.account(file, &mut inner);
+                drop(inner);
+                self.drain.flush_file(file)
+            }
+            // Written beside the foreign file and renamed over: either is there whole.
+            Ok(theirs) => {
+                let beside = self.beside(path, "ours");
+                self.save(file, &beside, || {
+                    if theirs.kind == FileKind::Dir {
+                        self.move_aside(path)?;
+                    }
+                    self.names.ask(|b| b.rename(&beside, path, RenameMode::Replace))
+                })
+            }
+            Err(e) if e.is(libc::ENOENT) => self.save(file, path, || Ok(())),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// No file can be renamed over a directory, and what is in it is not ours to remove.
+    fn move_aside(&self, path: &Path) -> Result<()> {
+        let aside = self.beside(path, "theirs");
+        self.names.ask(|b| b.rename(path, &aside, RenameMode::NoReplace))?;
+        tracing::warn!(path = %path.display(), moved = %aside.display(), "a directory that had the file's name was moved aside");
+        Ok(())
+    }
+
+    /// Writes our version to `to`, a name that is free on the backing store, has `place` bring it
+    /// to its place, and throws it away here.
+    ///
+    /// # Errors
+    ///
+    /// EBUSY if programs write to it all the time: what is in neither place must not be.
+    fn save(&self, file: &Arc<File>, to: &Path, place: impl Fn() -> Result<()>) -> Result<()> {
+        for _ in 0..SAVES_MAX {
+            let still = self.hold_still(file)?;
+            if !file.lock().may_be_emptied() {
+                return Err(Error::os(libc::EBUSY, "it is open past the daemon: close it first"));
+            }
+            let key = self.export_file(&still, to)?;
+            let done = place().and_then(|()| still.purge_unchanged());
+            if matches!(done, Ok(true)) {
+                return Ok(());
+            }
+            // What is not the last word must not lie there as if it were.
+            if self.names.ask(|b| b.stat(to)).is_ok_and(|attr| attr.key == key) {
+                self.names.ask(|b| b.unlink(to))?;
+            }
+            done?;
+        }
+        Err(Error::os(libc::EBUSY, "programs write to it all the time: close it first"))
+    }
+
+    /// Waits for the flight that is on, if any.
+    fn hold_still<'a>(&'a self, file: &'a Arc<File>) -> Result<Still<'a>> {
+        for _ in 0..SAVES_MAX {
+            let mut inner = file.lock();
+            let live = inner.live();
+            if live.flight.is_none() {
+                live.flight = Some(Flight::begin());
+                live.io += STILL_IO;
+                return Ok(Still { ops: self, file });
+            }
+            drop(inner);
+            self.drain.wait_for_flight(file)?;
+        }
+        Err(Error::os(libc::EBUSY, "it is being flushed all the time"))
+    }
+
+    /// Writes the file as programs see it to `to`, a name that is free there. Returns the key of
+    /// what was made.
+    fn export_file(&self, still: &Still<'_>, to: &Path) -> Result<FileKey> {
+        let file = still.file;
+        let (owner, size, mtime, shadow, gaps) = {
+            let mut inner = file.lock();
+            let shadow = self.files.shadow(file, &mut inner)?;
+            let size = inner.size();
+            let gaps = if inner.state.flags.opaque {
+                Vec::new()
+            } else {
+                inner.state.ranges.gaps(0, size)
+            };
+            (inner.state.owner, size, inner.mtime(), shadow, gaps)
+        };
+        let theirs = match gaps.is_empty() {
+            true => None,
+            false => Some(self.files.backing_file(file).map_err(|e| {
+                e.context("only parts of the file are in the tier and the rest is gone")
+            })?),
+        };
+        let new = New { mode: owner.mode, umask: 0, uid: owner.uid, gid: owner.gid };
+        let (target, made) = self.home.backing.create(to, &new)?;
+        let whole = Whole { shadow, theirs, gaps, size, mtime };
+        if let Err(error) = self.copy_whole(&whole, &*target) {
+            // A part of it must not lie there as if it were the file.
+            let _ = self.home.backing.unlink(to);
+            return Err(error);
+        }
+        Ok(made.key)
+    }
+
+    fn copy_whole(&self, whole: &Whole, target: &dyn BackingFile) -> Result<()> {
+        let Whole { shadow, theirs, gaps, size, mtime } = whole;
+        let mut buf = vec![0; CHUNK as usize];
+        let mut at = 0;
+        while at < *size {
+            let want = (buf.len() as u64).min(size - at) as usize;
+            let n = self.files.note_tier(shadow.read_at(&mut buf[..want], at))?;
+            if !are_gaps(gaps, at + n as u64, at + want as u64) {
+                return self.files.note_tier(Err(torn()));
+            }
+            if let Some(theirs) = theirs {
+                patch(&mut buf[..want], at, gaps, &**theirs)?;
+            }
+            target.write_at(&buf[..want], at)?;
+            at += want as u64;
+        }
+        target.set_len(*size)?;
+        target.set_times(None, Some(*mtime))?;
+        target.sync()
+    }
+}
+
+/// Whether all of `[start, end)` lies in `gaps`, which are sorted.
+fn are_gaps(gaps: &[(u64, u64)], start: u64, end: u64) -> bool {
+    let reached = gaps.iter().fold(start, |at, &(a, b)| if a <= at { at.max(b) } else { at });
+    start >= end || reached >= end
+}
+
+/// Fetches what is absent of `[at, at + buf.len())` into `buf`.
+fn patch(buf: &mut [u8], at: u64, gaps: &[(u64, u64)], theirs: &dyn BackingFile) -> Result<()> {
+    let end = at + buf.len() as u64;
+    for &(a, b) in gaps {
+        let (a, b) = (a.max(at), b.min(end));
+        if a >= b {
+            continue;
+        }
+        let n = theirs.read_at(&mut buf[(a - at) as usize..(b - at) as usize], a)?;
+        if (n as u64) < b - a {
+            let gone = "only parts of the file are in the tier, and the backing file, which was to have the rest, is shorter";
+            return Err(Error::os(libc::EIO, gone));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,55 @@
+//! Room in the tier: who may come in, who has to go.
+
+use std::sync::{Arc, Mutex, RwLock};
+use std::time::Instant;
+
+use forebay_backing::Result;
+
+use crate::core::rules::Active;
+use crate::files::Files;
+
+mod admit;
+mod ahead;
+mod detached;
+pub mod passed;
+pub mod space;
+
+pub struct Room {
+    pub(crate) files: Arc<Files>,
+    rules: Rules,
+    /// The last eviction, if it freed nothing.
+    in_vain: Mutex<Option<InVain>>,
+}
+
+/// An eviction that freed nothing.
+#[derive(Clone, Copy)]
+struct InVain {
+    /// Batches that had landed by then.
+    landed: u64,
+    at: Instant,
+}
+
+impl Room {
+    pub(crate) fn new(files: Arc<Files>) -> Room {
+        Room { files, rules: Rules::default(), in_vain: Mutex::default() }
+    }
+}
+
+type List = Arc<Vec<Arc<Active>>>;
+
+#[derive(Default)]
+struct Rules(RwLock<List>);
+
+impl Rules {
+    fn list(&self) -> List {
+        self.0.read().expect("no panic inside").clone()
+    }
+
+    fn change<T>(&self, act: impl FnOnce(&mut Vec<Arc<Active>>) -> Result<T>) -> Result<T> {
+        let mut list = self.0.write().expect("no panic inside");
+        let mut changed = list.to_vec();
+        let done = act(&mut changed)?;
+        *list = Arc::new(changed);
+        Ok(done)
+    }
+}

@@ -1,0 +1,87 @@
+//! Taking the tier out of the way of a mount that goes on serving, and putting it back.
+//!
+//! While the tier is detached everything goes around it, whatever the policy and the rules say. It
+//! is nothing but a word that all ways into the tier look at, a flush, and an eviction of all there
+//! is; so a crash in the middle of it is a crash in the middle of these.
+//!
+//! - D1: a fill lands, and a program goes past us as the first one, only while the tier is attached,
+//!   judged under the file's lock. So a file that was found without clean bytes after the word was
+//!   given stays so.
+//! - D2: what became dirty on a way that was taken before the word was given is flushed and evicted
+//!   when it is found.
+//! - D3: dirty bytes that are kept stay the newest: the file is written in the tier until they are
+//!   flushed.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use forebay_backing::Error;
+
+use crate::core::config::KeepDirty;
+use crate::core::report::Failure;
+use crate::files::file::{File, Inner, failure};
+use crate::room::Room;
+
+/// As many files in its way are named.
+const NAMED_MAX: usize = 100;
+
+impl Room {
+    /// Evicts what came into a detached tier after all (D2).
+    pub(crate) fn keep_empty(&self) {
+        if !self.files.is_attached() && !self.is_empty() {
+            self.evict_all(KeepDirty::Yes);
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.files.totals.used.load(Relaxed) == 0
+    }
+
+    /// Takes out all that is clean, pinned or not. Returns what does not let itself be taken out,
+    /// and what is dirty if that is not kept.
+    pub(crate) fn evict_all(&self, keep: KeepDirty) -> Vec<Failure> {
+        let mut left = Vec::new();
+        let mut named_bytes = 0;
+        for file in self.files.all_files() {
+            let mut inner = file.lock();
+            if let Err(error) = self.take_out(&file, &mut inner, keep)
+                && left.len() < NAMED_MAX
+            {
+                left.push(failure(&inner, &error));
+            }
+            named_bytes += inner.charged;
+            self.files.retire(&file, inner);
+        }
+        self.files.empty_trash();
+        let nameless = self.files.totals.used.load(Relaxed).saturating_sub(named_bytes);
+        if nameless > 0 && left.len() < NAMED_MAX {
+            let error = format!("{nameless} bytes of files that were removed: close them");
+            left.push(Failure { path: PathBuf::from("(unlinked)"), state: "failed", error });
+        }
+        left
+    }
+
+    fn take_out(
+        &self,
+        file: &Arc<File>,
+        inner: &mut Inner,
+        keep: KeepDirty,
+    ) -> forebay_backing::Result<()> {
+        let busy = |why: &str| Err(Error::os(libc::EBUSY, why));
+        if inner.is_passed() {
+            return busy("a program has it open past the daemon: close it");
+        }
+        let clean = inner.state.ranges.bytes(|state| !state.is_dirty()) > 0;
+        if clean && !inner.may_evict() {
+            return busy("it is being read");
+        }
+        if clean {
+            self.evict_range(file, inner, 0, u64::MAX)?;
+        }
+        match inner.state.is_dirty() && keep == KeepDirty::No {
+            true => busy("it has just been written"),
+            false => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! Files that programs read and write past us, by the kernel's passthrough.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use forebay_backing::{FileKey, Result};
+
+use crate::core::id::FileId;
+use crate::failpoint;
+use crate::files::Files;
+use crate::files::file::{File, Inner, Live};
+use crate::files::pace::LOOK_MIN;
+use crate::tier::media::{MediaFile, is_alone};
+
+pub struct Passed {
+    pub(crate) files: Arc<Files>,
+    /// Files whose writers nobody tells us of: those of an earlier daemon, and mappings.
+    pub(crate) orphans: Mutex<Vec<Arc<File>>>,
+}
+
+impl Passed {
+    pub(crate) fn new(files: Arc<Files>) -> Passed {
+        Passed { files, orphans: Mutex::default() }
+    }
+}
+
+impl Passed {
+    /// Whether attributes of the file may change without anybody telling us: it is written past us,
+    /// and may be mapped. Also `true` of a file that is just at work.
+    pub fn moves_unseen(&self, key: FileKey) -> bool {
+        let Some(file) = self.files.find(key) else { return false };
+        let Ok(inner) = file.inner.try_lock() else { return true };
+        // With the last descriptor gone, a mapping is left.
+        let maps = |live: &Live| live.mappable || live.opens == 0;
+        inner.state.flags.opaque && inner.live.as_deref().is_some_and(maps)
+    }
+
+    /// Begins writing past our eyes: the shadow is to be written by the kernel. The file counts as
+    /// wholly dirty until [`Passed::end_unseen`]. `None` if it is not complete (any more): its
+    /// holes would count as data. `maps`: the writer may map the file, and so write to it after he
+    /// has closed it.
+    pub fn begin_unseen(&self, file: &Arc<File>, maps: bool) -> Result<Option<Arc<dyn MediaFile>>> {
+        let mut inner = file.lock();
+        let moved = inner.live().moved || inner.live().arounds > 0;
+        if !inner.state.is_complete() || moved || !self.files.may_pass(&inner) {
+            return Ok(None);
+        }
+        // Nothing was written to a shadow that is made here; until something is, its mtime does
+        // not count.
+        let fresh = inner.state.ranges.count() == 0 && inner.shadow_stat().is_none();
+        let shadow = self.files.shadow_unwritten(file, &mut inner)?;
+        if inner.live().writers == 0 {
+            if !fresh {
+                let mtime = inner.state.mtime;
+                self.files.note_tier(shadow.set_mtime(mtime))?;
+            }
+            inner.live().opaque_from = shadow.stat().ok();
+            inner.live().measured = None;
+            self.files.note_growth(file, &mut inner);
+            inner.state.flags.opaque = true;
+            self.files.totals.unseen.lock().expect("no panic inside").insert(file.id, file.clone());
+            inner.state.touch(crate::core::wall::now_ms());
+            if let Err(error) = self.files.put(file, &mut inner) {
+                // Nobody may write what no record speaks of.
+                inner.state.flags.opaque = false;
+                self.files.totals.unseen.lock().expect("no panic inside").remove(&file.id);
+                return Err(error);
+            }
+        }
+        inner.live().mappable |= maps;
+        failpoint::pass("create.done");
+        inner.live().writers += 1;
+        self.files.totals.writers.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        self.files.counters.passthrough_writes.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        self.files.account(file, &mut inner);
+        Ok(Some(shadow))
+    }
+
+    /// Ends one unseen writer; after the last one, what is in the shadow is the file. If a mapping
+    /// is left the writer goes on, until [`Passed::check_orphans`] finds that it is gone.
+    pub fn end_unseen(&self, file: &Arc<File>) -> Result<()> {
+        let mut inner = file.lock();
+        assert!(inner.live().writers > 0, "a writer ends once");
+        if inner.live().writers == 1
+            && inner.live().mappable
+            && !self.is_closed(file, &mut inner)?
+        {
+            drop(inner);
+            self.orphans.lock().expect("no panic inside").push(file.clone());
+            return Ok(());
+        }
+        let live = inner.live();
+        live.writers -= 1;
+        self.files.totals.writers.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
+        if live.writers > 0 {
+            return Ok(());
+        }
+        self.files.totals.unseen.lock().expect("no panic inside").remove(&file.id);
+        let stat = self.files.shadow_unwritten(file, &mut inner)?.stat();
+        let stat = self.files.note_tier(stat)?;
+        self.files.note_growth(file, &mut inner);
+        let from = inner.live().opaque_from.take();
+        (inner.live().copied_at, inner.live().doubted_from) = (None, None);
+        inner.live().mappable = false;
+        inner.state.flags.opaque = false;
+        // Only emptiness proves that nothing was written: a mapping of a tmpfs file moves no time.
+        let untouched = stat.len == 0
+            && from.is_some_and(|from| from.len == 0 && from.mtime == stat.mtime)
+            && !inner.state.is_dirty();
+        inner.live().blank &= untouched;
+        if untouched {
+            // No record of that: recovery finds an empty file that may be dirty, which is harmless.
+            inner.state.dirty_since = 0;
+        } else {
+            inner.state.absorb(stat.len, stat.mtime, crate::core::wall::now_ms());
+            inner.state.flags.meta_dirty = true;
+            inner.note_rewritten(0, u64::MAX);
+            self.files.put(file, &mut inner)?;
+            self.files.admit(file, [(0, stat.len)]);
+        }
+        self.files.account(file, &mut inner);
+        Ok(())
+    }
+
+    /// Whether no program has the shadow open or mapped any more. The kernel tells us of a close a
+    /// moment before it has closed the shadow.
+    fn is_closed(&self, file: &Arc<File>, inner: &mut Inner) -> Result<bool> {
+        let shadow = self.files.shadow_unwritten(file, inner)?;
+        let alone = || {
+            std::thread::yield_now();
+            is_alone(&*shadow)
+        };
+        Ok(is_alone(&*shadow) || alone() || alone())
+    }
+
+    /// Pins the shadow of a complete file for reading past our eyes; `None` if it is not complete.
+    pub fn pin_shadow(&self, file: &Arc<File>) -> Result<Option<Arc<dyn MediaFile>>> {
+        let mut inner = file.lock();
+        // Old bytes are served on only beside a reader who has them already.
+        let stale = inner.live().stale && inner.live().pins == 0;
+        let moved = inner.live().moved || inner.live().arounds > 0;
+        if !inner.state.is_complete() || stale || moved || !self.files.may_pass(&inner) {
+            return Ok(None);
+        }
+        let shadow = self.files.shadow(file, &mut inner)?;
+        inner.live().pins += 1;
+        file.hit();
+        self.files.counters.passthrough_reads.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        Ok(Some(shadow))
+    }
+
+    pub fn unpin_shadow(&self, file: &Arc<File>) {
+        let mut inner = file.lock();
+        assert!(inner.live().pins > 0, "a pin is taken out once");
+        inner.live().pins -= 1;
+    }
+
+    /// Counts a program that still writes to a shadow file as a writer of its own: descriptors
+    /// that were passed through outlive the mount they came from, and what they write is
+    /// acknowledged (S2).
+    pub(crate) fn adopt_orphan(&self, id: FileId) -> Result<()> {
+        let Some(file) = self.files.by_id(id) else { return Ok(()) };
+        let mut inner = file.lock();
+        self.files.shadow(&file, &mut inner)?;
+        inner.live().writers += 1;
+        inner.live().mappable = true;
+        self.files.totals.writers.fetch_add(1, Relaxed);
+        self.files.account(&file, &mut inner);
+        let path = inner.state.display_path();
+        tracing::warn!(path = %path.display(), "a program has kept this file open for writing since an earlier daemon died; it counts as dirty until it is closed");
+        drop(inner);
+        self.files.totals.unseen.lock().expect("no panic inside").insert(id, file.clone());
+        self.orphans.lock().expect("no panic inside").push(file);
+        Ok(())
+    }
+
+    /// Ends the writers that nobody tells us of: those of an earlier daemon, and mappings of closed
+    /// files.
+    pub(crate) fn check_orphans(&self) {
+        let orphans = self.orphans.lock().expect("no panic inside").clone();
+        for file in orphans {
+            let shadow = file.lock().live().shadow.clone();
+            if shadow.is_none_or(|shadow| shadow.is_ours_alone().unwrap_or(false)) {
+                let ended = {
+                    let mut orphans = self.orphans.lock().expect("no panic inside");
+                    let at = orphans.iter().position(|orphan| orphan.id == file.id);
+                    at.map(|at| orphans.swap_remove(at))
+                };
+                if ended.is_none() {
+                    continue; // Another thread was faster.
+                }
+                if let Err(e) = self.end_unseen(&file) {
+                    tracing::error!(error = %e, "taking over a file from an earlier daemon");
+                }
+                let inner = file.lock();
+                self.files.retire(&file, inner);
+            }
+        }
+    }
+
+    pub(crate) fn measure_unseen(&self) {
+        let unseen: Vec<Arc<File>> =
+            self.files.totals.unseen.lock().expect("no panic inside").values().cloned().collect();
+        for file in unseen {
+            // Who measures stands behind nobody: the next look is soon.
+            if let Ok(mut inner) = file.inner.try_lock()
+                && inner.state.flags.opaque
+            {
+                self.files.note_growth(&file, &mut inner);
+                self.files.account(&file, &mut inner);
+            }
+        }
+        self.files
+            .totals
+            .pace
+            .note(Instant::now(), self.files.counters.passthrough_new_bytes.load(Relaxed));
+    }
+
+    /// Whether one more program may write past us now.
+    pub fn may_write_unseen(&self) -> bool {
+        let writers = self.files.totals.writers.load(Relaxed);
+        if writers > 0 && self.files.totals.pace.is_older(LOOK_MIN) {
+            self.measure_unseen();
+        }
+        self.files.tune(|t| crate::core::policy::may_write_unseen(self.files.level(), t, writers))
+    }
+}

@@ -1,0 +1,399 @@
+//! Room in the tier: how much there is, making more of it, and waiting for it.
+
+use std::cell::Cell;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, MutexGuard};
+use std::time::{Duration, Instant};
+
+use forebay_backing::{Error, Result};
+
+use crate::core::config::Tunables;
+use crate::core::counters::add;
+use crate::core::evict::{Answer, UNIT_MAX, Unit};
+use crate::core::ranges::State;
+use crate::core::rules::Active;
+use crate::core::wall::now_ms;
+use crate::failpoint;
+use crate::files::file::{File, Inner};
+use crate::room::{InVain, Room};
+use crate::tier::log::Mark;
+use crate::tier::media::is_alone;
+
+/// So many files whose lock was held are waited for.
+const EVICT_BUSY: usize = 4;
+
+/// What eviction frees beyond the mark, so that it does not run for every write.
+const EVICT_STEP_PERCENT: u64 = 3;
+
+/// After everything was offered and nothing could go, it is offered again for a fill when a batch of
+/// the drain has landed, or when so much time has passed.
+const AGAIN_AFTER: Duration = Duration::from_millis(20);
+
+/// Whether a file stood against an eviction only for being at work.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Tried {
+    Idle,
+    Busy,
+}
+
+/// A writer's wait for room: as long as the drain makes progress, and a while beyond.
+pub(crate) struct Patience<'a> {
+    room: &'a Room,
+    copied: u64,
+    since: Instant,
+}
+
+impl<'a> Patience<'a> {
+    pub fn new(room: &'a Room) -> Patience<'a> {
+        Patience { room, copied: room.copied(), since: Instant::now() }
+    }
+
+    /// Waits a moment for the drain.
+    pub fn wait(&mut self) -> Result<()> {
+        self.room.wait_for_drain();
+        let copied = self.room.copied();
+        if copied != self.copied {
+            (self.copied, self.since) = (copied, Instant::now());
+        }
+        match self.since.elapsed() > self.room.files.tune(|t| t.backing_timeout) {
+            true => Err(self.lost()),
+            false => Ok(()),
+        }
+    }
+
+    fn lost(&self) -> Error {
+        Error::os(libc::ENOSPC, "the fast tier is full of bytes that cannot be flushed or evicted")
+    }
+}
+
+impl Room {
+    pub(crate) fn copied(&self) -> u64 {
+        self.files.landings.copied.load(Relaxed)
+    }
+
+    /// What may be taken without anything being evicted or any writer slowed down for it.
+    pub(crate) fn spare_bytes(&self) -> u64 {
+        let limit = self.files.totals.limit.load(Relaxed);
+        let (used_high, hard) = self.files.tune(|t| (t.used_high, t.marks(limit).hard));
+        let unused = limit / 100 * u64::from(used_high);
+        let unused = unused.saturating_sub(self.files.totals.used.load(Relaxed));
+        unused.min(hard.saturating_sub(self.files.totals.dirty.load(Relaxed)))
+    }
+
+    /// Whether a fill of `len` may land, evicting others for it.
+    pub(crate) fn has_room_for(&self, len: u64) -> bool {
+        self.files.free_bytes() >= len || (!self.is_in_vain() && self.evicted_for(len))
+    }
+
+    fn evicted_for(&self, len: u64) -> bool {
+        self.evict_bytes(len);
+        self.files.free_bytes() >= len
+    }
+
+    /// Batches of the drain that have landed.
+    fn landed(&self) -> u64 {
+        *self.files.landings.settled.0.lock().expect("no panic inside")
+    }
+
+    /// Whether nothing could go a moment ago.
+    fn is_in_vain(&self) -> bool {
+        let last = *self.in_vain.lock().expect("no panic inside");
+        last.is_some_and(|last| last.at.elapsed() < AGAIN_AFTER && last.landed == self.landed())
+    }
+
+    /// Makes room for `len` bytes of a writer: evicts, and if that is not enough waits for the
+    /// drain (S9).
+    ///
+    /// # Errors
+    ///
+    /// ENOSPC if the drain copies nothing for as long as a call to the backing store may take.
+    pub(crate) fn make_room(&self, len: u64) -> Result<()> {
+        let mut patience = Patience::new(self);
+        while self.files.free_bytes() < len {
+            // Before anybody has to make way for what will never fit.
+            if len > self.files.totals.limit.load(Relaxed) {
+                return Err(patience.lost());
+            }
+            if self.evicted_for(len) {
+                break;
+            }
+            patience.wait()?;
+        }
+        Ok(())
+    }
+
+    /// The medium itself said that it is full: believe it over our sums.
+    pub(crate) fn tier_is_full(&self, need: u64) {
+        self.files.measure();
+        self.evict_bytes(need.max(UNIT_MAX));
+    }
+
+    fn wait_for_drain(&self) {
+        add(&self.files.counters.writers_slowed, 1);
+        let began = Instant::now();
+        self.files.landings.urgent.store(true, Relaxed);
+        self.files.nudge();
+        let settled = self.files.landings.settled.0.lock().expect("no panic inside");
+        let _ = self.files.landings.settled.1.wait_timeout(settled, Duration::from_millis(100));
+        add(&self.files.counters.writers_slowed_us, began.elapsed().as_micros() as u64);
+    }
+
+    /// Keeps the used share below the mark.
+    pub(crate) fn evict_to_mark(&self) {
+        self.evict_to(self.files.totals.limit.load(Relaxed), self.files.tune(|t| t.used_high));
+    }
+
+    /// Evicts what is too much for new settings before they are in force: the governor flushes for
+    /// a tier that is too full, which one whose clean bytes are just about to go is not.
+    pub(crate) fn evict_for(&self, next: &Tunables) {
+        if let Some(limit) = self.files.limit_of(next.tier_size) {
+            self.evict_to(limit, next.used_high);
+        }
+    }
+
+    fn evict_to(&self, limit: u64, used_high: u8) {
+        let mark = limit / 100 * u64::from(used_high);
+        let used = self.files.totals.used.load(Relaxed);
+        if used > mark {
+            self.evict_bytes(used - mark + limit / 100 * EVICT_STEP_PERCENT);
+        }
+    }
+
+    /// Frees at least `bytes` of clean ranges if there are so many. Returns what was freed.
+    pub(crate) fn evict_bytes(&self, bytes: u64) -> u64 {
+        let landed = self.landed();
+        let tried = Cell::new(Tried::Idle);
+        let mut busy = Vec::new();
+        let mut freed = self.evict_idle(bytes, &mut busy, &tried);
+        for file in busy {
+            // A writer is not to wait for the drain because somebody just looked at the file.
+            if freed < bytes {
+                freed += self.evict_busy(bytes - freed, &file);
+            }
+        }
+        self.files.empty_trash();
+        let nothing_to_take = freed == 0 && tried.get() == Tried::Idle;
+        let in_vain = nothing_to_take.then(|| InVain { landed, at: Instant::now() });
+        *self.in_vain.lock().expect("no panic inside") = in_vain;
+        freed
+    }
+
+    /// Frees what can be freed without waiting for a file's lock. `busy` takes some whose lock
+    /// somebody has.
+    fn evict_idle(&self, bytes: u64, busy: &mut Vec<Arc<File>>, tried: &Cell<Tried>) -> u64 {
+        let mut evictor = self.files.evictor.lock().expect("no panic inside");
+        evictor.run(
+            bytes,
+            |unit| {
+                self.files.by_id(unit.id()).map_or(0, |file| file.take_hits(&self.files.uses, unit))
+            },
+            |unit| {
+                let Some(file) = self.files.by_id(unit.id()) else { return Answer::Unknown };
+                match file.inner.try_lock() {
+                    Ok(inner) => {
+                        let answer = self.evict_locked(&file, &mut Some(inner), unit);
+                        if answer == Answer::Busy {
+                            tried.set(Tried::Busy);
+                        }
+                        answer
+                    }
+                    Err(_) => {
+                        tried.set(Tried::Busy);
+                        let is_new = busy.iter().all(|known| known.id != file.id);
+                        if is_new && busy.len() < EVICT_BUSY {
+                            busy.push(file.clone());
+                        }
+                        Answer::Busy
+                    }
+                }
+            },
+        )
+    }
+
+    /// Frees clean ranges of one file, waiting for its lock.
+    fn evict_busy(&self, bytes: u64, file: &Arc<File>) -> u64 {
+        // It comes before the evictor's.
+        let mut inner = Some(file.lock());
+        let mut evictor = self.files.evictor.lock().expect("no panic inside");
+        evictor.run_only(bytes, |unit| {
+            (unit.id() == file.id).then(|| self.evict_locked(file, &mut inner, unit))
+        })
+    }
+
+    /// Frees clean ranges of the rule's files, what came first before what came later: `bytes` if
+    /// there are so many. Returns what was freed.
+    pub(crate) fn evict_own(&self, rule: &Arc<Active>, bytes: u64) -> u64 {
+        if !rule.may_give(now_ms()) {
+            return 0;
+        }
+        let mut evictor = self.files.evictor.lock().expect("no panic inside");
+        let freed = evictor.run_only(bytes, |unit| self.evict_own_unit(unit, rule));
+        drop(evictor);
+        self.files.empty_trash();
+        if freed == 0 {
+            rule.gave_nothing(now_ms());
+        }
+        freed
+    }
+
+    /// Frees a unit of the rule's files if nobody has the file's lock; `None` for all others.
+    fn evict_own_unit(&self, unit: Unit, rule: &Arc<Active>) -> Option<Answer> {
+        let Some(file) = self.files.by_id(unit.id()) else { return Some(Answer::Unknown) };
+        let inner = file.inner.try_lock().ok()?;
+        let own = inner.rule.as_ref().is_some_and(|active| Arc::ptr_eq(active, rule));
+        own.then(|| self.evict_locked(&file, &mut Some(inner), unit))
+    }
+
+    /// Lets go of the lock when the file is forgotten with the unit.
+    fn evict_locked(
+        &self,
+        file: &Arc<File>,
+        guard: &mut Option<MutexGuard<'_, Inner>>,
+        unit: Unit,
+    ) -> Answer {
+        let Some(inner) = guard else { return Answer::Unknown };
+        if inner.is_pinned() || inner.is_passed() {
+            return Answer::Refused;
+        }
+        if !inner.may_evict() {
+            return Answer::Busy;
+        }
+        let (start, end) = self.files.grain.range(unit);
+        match self.evict_range(file, inner, start, end) {
+            Ok(0) if inner.state.is_dirty() => Answer::Refused,
+            // What is dirty of it now will be clean without being announced again.
+            Ok(freed) if inner.state.ranges.within(start, end).next().is_some() => {
+                Answer::Partly(freed)
+            }
+            Ok(freed) => {
+                if inner.is_forgettable() {
+                    self.files.discard(file, inner);
+                    *guard = None;
+                    self.files.forget(file);
+                }
+                Answer::Evicted(freed)
+            }
+            Err(_) => Answer::Refused,
+        }
+    }
+
+    /// Makes the clean bytes of `[start, end)` absent: recorded first, punched after, so that a
+    /// crash between leaves bytes that do not count rather than holes that do.
+    pub(crate) fn evict_range(
+        &self,
+        file: &Arc<File>,
+        inner: &mut Inner,
+        start: u64,
+        end: u64,
+    ) -> Result<u64> {
+        // It goes as a whole, and only its live part says so: whoever evicts may have found it
+        // before.
+        if inner.gone || inner.live.as_ref().is_some_and(|live| live.unlinked) {
+            return Ok(0);
+        }
+        let clean: Vec<(u64, u64)> = inner
+            .state
+            .ranges
+            .within(start, end)
+            .filter(|run| !run.state.is_dirty())
+            .map(|run| (run.start, run.end))
+            .collect();
+        if clean.is_empty() {
+            return Ok(0);
+        }
+        let freed = clean.iter().map(|(start, end)| end - start).sum();
+        self.files.prove_locked(file, inner)?;
+        // A shadow that goes as a whole stays for who has mapped it.
+        let kept = inner.state.is_dirty() || inner.state.flags.pinned || !inner.is_idle();
+        let whole = !kept && freed == inner.state.ranges.bytes(|_| true);
+        if !whole && !is_alone(&*self.files.shadow(file, inner)?) {
+            return Ok(0);
+        }
+        // After a power loss the record of a flush must not be lost while its bytes are punched. One
+        // record, and one sync of it, serves several units.
+        let stretch = (8 * self.files.grain.unit()).min(UNIT_MAX);
+        let let_go_to = end.checked_next_multiple_of(stretch).unwrap_or(end);
+        self.files.let_go_of(file, inner, start / stretch * stretch, let_go_to)?;
+        self.files.note_tier(self.files.index.sync_to(inner.settled_seq))?;
+        for &(start, end) in &clean {
+            inner.state.ranges.clear(start, end);
+        }
+        let marks: Vec<Mark> =
+            clean.iter().map(|&(start, end)| Mark { start, end, state: None }).collect();
+        if let Err(error) = self.files.record(file, inner, &marks) {
+            for &(start, end) in &clean {
+                inner.state.ranges.set(start, end, State::Clean);
+            }
+            return Err(error);
+        }
+        failpoint::pass("evict.logged");
+        // Before the first is punched: it may be the last.
+        inner.live().thrown.note(start, end);
+        // Of a file that is forgotten next the shadow goes as a whole.
+        if !inner.is_forgettable() {
+            let shadow = self.files.shadow(file, inner)?;
+            for &(start, end) in &clean {
+                if let Err(error) = self.files.note_tier(shadow.punch(start, end - start)) {
+                    self.files.account(file, inner);
+                    return Err(error);
+                }
+            }
+            if inner.state.is_dirty() {
+                // After a crash the shadow's is the file's own.
+                let _ = shadow.set_mtime(inner.state.mtime);
+            }
+        }
+        failpoint::pass("evict.punched");
+        let moved = inner.live().moved;
+        if inner.is_idle() && !moved && !inner.only_descriptor() {
+            inner.live = None;
+        }
+        add(&self.files.counters.evicted_bytes, freed);
+        add(&self.files.counters.evicted_units, 1);
+        self.files.account(file, inner);
+        Ok(freed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use forebay_backing::New;
+
+    use super::*;
+    use crate::Named;
+    use crate::bed::bed;
+    use crate::tier::dir::shadow_name;
+
+    /// Who evicts may have found a file before its last name went: its shadow and what it is charged
+    /// for must go all the same.
+    // S-9
+    #[test]
+    fn a_file_that_is_unlinked_while_others_are_evicted_leaves_nothing_behind() {
+        let bed = bed("space-unlinked");
+        let (engine, path) = (&bed.engine, Path::new("g"));
+        let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+        let new = New { mode: 0o644, umask: 0, uid: uid.as_raw(), gid: gid.as_raw() };
+        let sums =
+            || (engine.files.totals.used.load(Relaxed), engine.files.totals.dirty.load(Relaxed));
+        let before = sums();
+        for dirty in [false, true] {
+            let (file, attr) = engine.verbs.create(path, &new).unwrap();
+            engine.io.write(&file, 0, &[1; 8192]).unwrap();
+            engine.drain.flush_file(&file).unwrap();
+            if dirty {
+                engine.io.write(&file, 0, &[2; 4096]).unwrap();
+            }
+            engine.io.close(&file);
+            engine.verbs.unlink(Named { path, key: attr.key, is_dir: false }).unwrap();
+            let mut inner = file.lock();
+            assert_eq!(engine.room.evict_range(&file, &mut inner, 0, u64::MAX).unwrap(), 0);
+            engine.files.retire(&file, inner);
+            engine.files.sweep_graveyard(Duration::ZERO);
+            engine.files.empty_trash();
+            assert!(engine.files.media().stat(&shadow_name(file.id)).is_err(), "dirty: {dirty}");
+            assert_eq!(sums(), before, "dirty: {dirty}");
+        }
+    }
+}

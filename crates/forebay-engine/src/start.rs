@@ -1,0 +1,7 @@
+//! What is found in a tier: recovery at a start, and what looks at a tier that no engine runs on.
+
+pub mod check;
+mod names;
+pub mod recovery;
+pub mod report;
+pub mod salvage;

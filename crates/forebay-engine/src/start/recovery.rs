@@ -1,0 +1,213 @@
+//! Starting on a tier: what survived is sorted from what did not, and what a crash left half done
+//! is settled.
+
+use std::collections::HashSet;
+
+use forebay_backing::{BackingStore, Error, Result};
+
+use crate::core::id::FileId;
+use crate::core::state::{Boot, Record, Survived, Verdict};
+use crate::core::wall::now_ms;
+use crate::start::report::RecoveryReport;
+use crate::tier::dir as tier;
+use crate::tier::dir::SHADOW_DIRS;
+use crate::tier::index::{Index, Loaded};
+use crate::tier::media::{Media, Open};
+use crate::tier::shadows;
+use crate::tier::shadows::Found;
+use crate::tier::witness::{Since, Witness};
+
+/// What the name of a file begins with that recovery makes anew, until it gets its own.
+pub(crate) const ANEW: &str = ".forebay-anew-";
+
+/// One pass over what was found.
+pub(crate) struct Recovery<'a> {
+    pub media: &'a dyn Media,
+    pub backing: &'a dyn BackingStore,
+    pub index: &'a Index,
+    pub boot: Boot,
+    pub report: RecoveryReport,
+    pub changed: Vec<FileId>,
+    pub orphans: Vec<FileId>,
+    /// Files that have lost their last name.
+    pub nameless: Vec<FileId>,
+}
+
+/// What the pass hands on.
+pub(crate) struct Recovered {
+    pub report: RecoveryReport,
+    pub changed: Vec<FileId>,
+    /// Files that somebody still writes to past us.
+    pub orphans: Vec<FileId>,
+    /// Files whose shadows are to go.
+    pub nameless: Vec<FileId>,
+}
+
+impl Recovery<'_> {
+    pub fn run(
+        media: &dyn Media,
+        backing: &dyn BackingStore,
+        index: &Index,
+        loaded: &mut Loaded,
+        witness: &Witness,
+    ) -> Result<Recovered> {
+        let since = loaded.since(witness);
+        let boot = loaded.boot(witness);
+        let report = RecoveryReport {
+            same_boot: since != Since::Rebooted,
+            remounted: since == Since::Remounted,
+            clean_shutdown: loaded.clean_shutdown || since == Since::Unused,
+            problems: std::mem::take(&mut loaded.problems),
+            ..RecoveryReport::default()
+        };
+        let mut pass = Recovery {
+            media,
+            backing,
+            index,
+            boot,
+            report,
+            changed: Vec::new(),
+            orphans: Vec::new(),
+            nameless: Vec::new(),
+        };
+        if boot == Boot::Kept {
+            let kept = loaded.files.iter_mut().filter(|(_, state)| state.keeps());
+            pass.changed.extend(kept.map(|(id, state)| {
+                state.let_go(0, u64::MAX);
+                *id
+            }));
+        }
+        let orphaned = loaded.files.values().any(|state| state.flags.opaque);
+        if !pass.report.clean_shutdown || orphaned {
+            pass.sort(loaded)?;
+        } else {
+            pass.prove_dirty(loaded)?;
+        }
+        match loaded.names.is_empty() {
+            true => pass.note_ctimes(loaded, |_| false),
+            false => pass.settle_names(loaded)?,
+        }
+        for state in loaded.files.values() {
+            pass.report.files += 1;
+            if state.is_dirty() {
+                pass.report.dirty_files += 1;
+                pass.report.dirty_bytes += state.dirty_bytes();
+            }
+        }
+        pass.report.problems.iter().for_each(|p| tracing::warn!("recovery: {p}"));
+        let Recovery { report, changed, orphans, nameless, .. } = pass;
+        Ok(Recovered { report, changed, orphans, nameless })
+    }
+
+    /// Keeps, repairs or drops every file.
+    fn sort(&mut self, loaded: &mut Loaded) -> Result<()> {
+        let every_record_was_read = self.report.problems.is_empty();
+        let mut shadows = self.shadows()?;
+        let ids: Vec<FileId> = loaded.files.keys().copied().collect();
+        for id in ids {
+            let exists = shadows.remove(&id);
+            if self.keep_or_drop(loaded, id, exists)? == Verdict::Drop && exists {
+                shadows.insert(id);
+            }
+        }
+        // What no record speaks of holds no byte that counts, if every record could be read.
+        if every_record_was_read {
+            for id in shadows {
+                let _ = self.media.remove(&tier::shadow_name(id));
+            }
+        }
+        Ok(())
+    }
+
+    /// After a clean shutdown only what is to be flushed is looked at; the rest when it is used.
+    fn prove_dirty(&mut self, loaded: &mut Loaded) -> Result<()> {
+        let dirty = loaded.files.iter().filter(|(_, state)| state.is_dirty());
+        let ids: Vec<FileId> = dirty.map(|(id, _)| *id).collect();
+        for id in ids {
+            if !self.look(id, &loaded.files[&id])?.is_sound() {
+                self.keep_or_drop(loaded, id, true)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn look(&self, id: FileId, state: &Record) -> Result<Found> {
+        let name = || format!("looking at the shadow file {}", tier::shadow_name(id));
+        shadows::look(self.media, id, state, self.boot).map_err(|e| Error::io(e, name()))
+    }
+
+    fn keep_or_drop(&mut self, loaded: &mut Loaded, id: FileId, exists: bool) -> Result<Verdict> {
+        let state = loaded.files.get_mut(&id).expect("who calls lists them");
+        let verdict = self.recover_file(id, state, exists)?;
+        if verdict == Verdict::Drop {
+            loaded.files.remove(&id);
+            self.changed.push(id);
+        }
+        Ok(verdict)
+    }
+
+    fn shadows(&self) -> Result<HashSet<FileId>> {
+        let mut found = HashSet::new();
+        for dir in 0..SHADOW_DIRS {
+            let names = self.media.list(&tier::shadow_dir(FileId(dir)));
+            let names = names.map_err(|e| Error::io(e, "listing the shadow files"))?;
+            found.extend(names.iter().filter_map(|n| u64::from_str_radix(n, 16).ok()).map(FileId));
+        }
+        Ok(found)
+    }
+
+    fn recover_file(&mut self, id: FileId, state: &mut Record, exists: bool) -> Result<Verdict> {
+        // A clean file of the same boot needs no second look.
+        if self.boot == Boot::Kept && !state.is_dirty() && (exists || state.ranges.count() == 0) {
+            return Ok(Verdict::Keep);
+        }
+        if self.boot == Boot::Kept && state.flags.opaque && exists {
+            let shadow = self.media.open(&tier::shadow_name(id), Open::Existing);
+            let alone = shadow.and_then(|shadow| shadow.is_ours_alone());
+            // A file system without leases cannot tell; then nobody is assumed to write.
+            if !alone.unwrap_or(true) {
+                self.orphans.push(id);
+                return Ok(Verdict::Keep);
+            }
+        }
+        let before = state.clone();
+        let name = tier::shadow_name(id);
+        let found = self.look(id, state)?;
+        let survived = state.recover(self.boot, found.shadow(&before), now_ms());
+        self.note(&found, id, &before, &survived);
+        if let Found::Foreign(_) = found {
+            shadows::set_aside(self.media, id)
+                .map_err(|e| Error::io(e, format!("setting {name} aside")))?;
+        }
+        if survived.verdict == Verdict::Keep {
+            // Programs that are passed through to it would read on, or not far enough.
+            if let Found::Sound(stat) | Found::Short(stat) = found
+                && stat.len != state.size
+            {
+                let file = self.media.open(&name, Open::Existing);
+                file.and_then(|file| file.set_len(state.size))
+                    .map_err(|e| Error::io(e, format!("repairing the shadow file {name}")))?;
+            }
+        }
+        if *state != before {
+            self.changed.push(id);
+        }
+        Ok(survived.verdict)
+    }
+
+    fn note(&mut self, found: &Found, id: FileId, before: &Record, survived: &Survived) {
+        let Survived { dropped, lost, .. } = *survived;
+        self.report.dropped_files += u64::from(dropped > 0);
+        self.report.dropped_bytes += dropped;
+        self.report.lost_files += u64::from(lost > 0);
+        self.report.lost_bytes += lost;
+        let problem = found.problem(id, lost);
+        let path = before.display_path();
+        let named = problem.map(|what| format!("{}: {what}", path.display()));
+        self.report.problems.extend(named);
+    }
+}
+
+pub(crate) fn is_none(error: &Error) -> bool {
+    error.is(libc::ENOENT) || error.is(libc::ENOTDIR)
+}

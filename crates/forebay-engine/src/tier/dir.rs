@@ -1,0 +1,414 @@
+//! The tier directory: its superblock, its lock, and the names of what lies in it.
+//!
+//! ```text
+//! forebay.json     superblock: format, backing store, uuid
+//! lock             held (flock) by who uses the tier
+//! index.redb       the index as of the last fold
+//! log/             changes since
+//! shadow/xx/       shadow files, by file id
+//! run/             control socket and log of the daemon
+//! ```
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use forebay_backing::{Error, Kind, Result, lock, users};
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use serde::{Deserialize, Serialize};
+
+use crate::core::id::FileId;
+use crate::tier::folder::{Durable, Folder, Wanted};
+use crate::tier::media::{DirMedia, Media};
+use crate::tier::way::{Demand, End};
+use crate::tier::{folder, way};
+
+/// The format this program writes, and the newest it reads. A tier of an older one is one without
+/// what came later: 2 knows bytes that are kept, 3 files that lost bytes, and a journal of names; it is
+/// taken over where its names need no recovery.
+pub const FORMAT: u32 = 3;
+
+const SUPERBLOCK: &str = "forebay.json";
+
+const LOCK: &str = "lock";
+
+const RUN: &str = "run";
+
+const SOCKET: &str = "control.sock";
+
+/// Shadow files are spread over this many directories.
+pub const SHADOW_DIRS: u64 = 256;
+
+/// The backing store a tier belongs to (S11).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TierOwner {
+    /// Where the backing store was, canonical; for people and for `recover`.
+    pub path: PathBuf,
+    /// What is compared.
+    pub identity: String,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Superblock {
+    format: u32,
+    uuid: String,
+    backing: TierOwner,
+    /// Over the other fields: a damaged superblock is refused, not guessed at.
+    crc: u32,
+}
+
+/// What is known of the names in a tier of an older format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Names {
+    Settled,
+    Unsettled,
+}
+
+/// A tier directory that is ours alone until dropped.
+pub struct Tier {
+    pub(crate) media: Arc<dyn Media>,
+    run: Option<Arc<Folder>>,
+    /// Of an older format: where it is, and what its superblock says.
+    older: Option<(PathBuf, Superblock)>,
+    _lock: Option<OwnedFd>,
+}
+
+impl Tier {
+    /// Opens the tier in `dir` for `backing`, creating it (mode 0700) if there is nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::WrongTier`] if it is in use, damaged, of a newer format, of another backing store,
+    /// of another user, or if `dir` holds files that are not a tier; [`Kind::Usage`] if somebody
+    /// else could exchange it. Nothing is changed then.
+    pub fn open(dir: &Path, backing: &TierOwner) -> Result<Tier> {
+        let tier = own_or_made(dir)?;
+        let fresh = is_fresh(&tier)?;
+        if fresh {
+            refuse_foreign_files(&tier)?;
+        }
+        let lock = take_lock(&tier)?;
+        // Shadow files carry the bytes of everybody's files: nobody else may look inside.
+        tier.close_to_others().map_err(|e| failed(e, &tier))?;
+        let mut older = None;
+        if fresh {
+            let uuid = std::fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default();
+            write_superblock(&tier, backing.clone(), uuid.trim().into())?;
+        } else {
+            let found = check_owner(&tier, backing)?;
+            older = (found.format < FORMAT).then(|| (dir.to_path_buf(), found));
+        }
+        let run = prepare_run(&tier)?;
+        require_own_dirs(&tier).map_err(|e| failed(e, &tier))?;
+        let at = tier.path().to_path_buf();
+        let media = DirMedia::of(tier).and_then(|media| prepare(&media).map(|()| media));
+        let media = media.map_err(|e| failed_at(e, dir_text(&at)))?;
+        let (media, run) = (Arc::new(media), Some(Arc::new(run)));
+        Ok(Tier { media, run, older, _lock: Some(lock) })
+    }
+
+    /// A tier on any medium, for tests: no superblock, no lock, nowhere to run.
+    pub fn on(media: Arc<dyn Media>) -> io::Result<Tier> {
+        prepare(&*media)?;
+        Ok(Tier { media, run: None, older: None, _lock: None })
+    }
+
+    /// Where the daemon keeps its socket, its log and what it remembers.
+    ///
+    /// # Panics
+    ///
+    /// For a tier of [`Tier::on`].
+    pub fn run(&self) -> Arc<Folder> {
+        self.run.clone().expect("a tier in a directory has one")
+    }
+
+    /// Makes a tier of an older format one of this, unless its names need the recovery of the program
+    /// that wrote it.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::WrongTier`] then. Nothing is changed.
+    pub(crate) fn take_over(&mut self, names: Names) -> Result<()> {
+        let Some((dir, found)) = self.older.take() else { return Ok(()) };
+        if names == Names::Unsettled {
+            return Err(Error::new(
+                Kind::WrongTier,
+                format!(
+                    "the tier {} has format {} and was not left in order: let the forebay that wrote it drain it, with 'forebay recover {}'",
+                    dir.display(),
+                    found.format,
+                    dir.display()
+                ),
+            ));
+        }
+        write_superblock(&own(&dir)?, found.backing, found.uuid)
+    }
+
+    /// Whose the tier in `dir` is, without touching it.
+    pub fn owner(dir: &Path) -> Result<TierOwner> {
+        Ok(read_superblock(&own(dir)?)?.backing)
+    }
+
+    /// The absolute path, without links, of a tier that may not exist yet; its parent must.
+    pub fn path(dir: &Path) -> Result<PathBuf> {
+        let end = way::walk(dir, Demand::Fixed)?;
+        let found = end.found.as_ref().map(rustix::fs::fstat).transpose();
+        let found = found.map_err(|e| Error::io(e.into(), dir_text(dir)))?;
+        match found.map(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode)) {
+            None | Some(rustix::fs::FileType::Directory) => Ok(end.path),
+            Some(_) => {
+                Err(Error::new(Kind::Usage, format!("tier {}: is not a directory", dir.display())))
+            }
+        }
+    }
+
+    /// Compares the tier in `dir` with a backing store (S11), without touching it.
+    pub fn belongs(dir: &Path, backing: &TierOwner) -> Result<()> {
+        check_owner(&own(dir)?, backing).map(drop)
+    }
+
+    pub fn socket_path(dir: &Path) -> PathBuf {
+        dir.join(RUN).join(SOCKET)
+    }
+
+    /// The socket's name in [`Tier::run`].
+    pub const SOCKET: &str = SOCKET;
+}
+
+impl Superblock {
+    fn checksum(&self) -> u32 {
+        let text = format!(
+            "{}\0{}\0{}\0{}",
+            self.format,
+            self.uuid,
+            self.backing.path.display(),
+            self.backing.identity
+        );
+        crc32fast::hash(text.as_bytes())
+    }
+}
+
+/// A tier that must exist, and its lock, for offline tools.
+pub fn open_existing(dir: &Path) -> Result<(DirMedia, OwnedFd)> {
+    let tier = own(dir)?;
+    read_superblock(&tier)?;
+    let lock = take_lock(&tier)?;
+    let media = DirMedia::of(tier).map_err(|e| failed_at(e, dir_text(dir)))?;
+    Ok((media, lock))
+}
+
+pub fn shadow_name(id: FileId) -> String {
+    format!("shadow/{:02x}/{:x}", id.0 % SHADOW_DIRS, id.0)
+}
+
+pub fn shadow_dir(id: FileId) -> String {
+    format!("shadow/{:02x}", id.0 % SHADOW_DIRS)
+}
+
+fn prepare(media: &dyn Media) -> io::Result<()> {
+    media.make_dir("shadow")?;
+    if media.list("shadow")?.len() < SHADOW_DIRS as usize {
+        for id in 0..SHADOW_DIRS {
+            media.make_dir(&shadow_dir(FileId(id)))?;
+        }
+        media.sync_dir("shadow")?;
+    }
+    media.make_dir("log")?;
+    media.sync_dir("")
+}
+
+/// The directory of a tier that exists. It belongs to the user we act as, and nobody else can put
+/// another one in its place.
+fn own(dir: &Path) -> Result<Folder> {
+    opened(&way::walk(dir, Demand::Fixed)?, dir)
+}
+
+fn own_or_made(dir: &Path) -> Result<Folder> {
+    let end = way::walk(dir, Demand::Fixed)?;
+    if end.found.is_some() {
+        return opened(&end, dir);
+    }
+    match rustix::fs::mkdirat(&end.dir, &end.name, Mode::RWXU) {
+        Ok(()) | Err(rustix::io::Errno::EXIST) => own(dir),
+        Err(e) => Err(Error::io(e.into(), format!("creating {}", dir.display()))),
+    }
+}
+
+fn opened(end: &End, typed: &Path) -> Result<Folder> {
+    let missing = || {
+        let text = format!("{} is not a forebay tier: it does not exist", typed.display());
+        Error::new(Kind::WrongTier, text)
+    };
+    let fd = end.found.as_ref().ok_or_else(missing)?;
+    let stat = rustix::fs::fstat(fd).map_err(|e| Error::io(e.into(), dir_text(typed)))?;
+    folder::require(&stat, Wanted::Dir).map_err(|why| {
+        let owner = users::show(stat.st_uid);
+        let text =
+            format!("{}: {why}: act as {owner}, or name a directory of your own", dir_text(typed));
+        Error::new(Kind::WrongTier, text)
+    })?;
+    Folder::of(fd.as_fd(), &end.path).map_err(|e| failed_at(e, dir_text(typed)))
+}
+
+fn prepare_run(tier: &Folder) -> Result<Folder> {
+    let made = tier.make_dir(RUN).and_then(|()| tier.below(RUN));
+    made.map_err(|e| failed_at(e, tier.path().join(RUN).display().to_string()))
+}
+
+/// What is opened by its name in these is in nobody else's reach.
+fn require_own_dirs(tier: &Folder) -> io::Result<()> {
+    let shadows = (0..SHADOW_DIRS).map(|id| shadow_dir(FileId(id)));
+    for name in ["shadow".into(), "log".into()].into_iter().chain(shadows) {
+        match tier.below(&name) {
+            Ok(dir) => dir.close_to_others()?,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+fn is_fresh(tier: &Folder) -> Result<bool> {
+    match tier.read(SUPERBLOCK) {
+        Ok(_) => Ok(false),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(true),
+        Err(e) => Err(failed_at(e, tier.path().join(SUPERBLOCK).display().to_string())),
+    }
+}
+
+fn refuse_foreign_files(tier: &Folder) -> Result<()> {
+    for name in tier.list("").map_err(|e| failed(e, tier))? {
+        if name != LOCK && name != RUN && name != "lost+found" {
+            return Err(Error::new(
+                Kind::WrongTier,
+                format!(
+                    "{} is not a forebay tier and is not empty (it holds {}): give --tier an empty or new directory",
+                    tier.path().display(),
+                    name.display()
+                ),
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn take_lock(tier: &Folder) -> Result<OwnedFd> {
+    let path = tier.path().join(LOCK);
+    let fd = tier
+        .open(LOCK, OFlags::RDWR | OFlags::CREATE, Wanted::File)
+        .map_err(|e| failed_at(e, path.display().to_string()))?;
+    match lock::outlive(&fd, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(fd),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(Error::new(
+            Kind::WrongTier,
+            format!("the tier {} is in use by another forebay", tier.path().display()),
+        )),
+        Err(e) => Err(Error::io(e.into(), format!("locking {}", path.display()))),
+    }
+}
+
+fn check_owner(tier: &Folder, backing: &TierOwner) -> Result<Superblock> {
+    let block = read_superblock(tier)?;
+    let found = &block.backing;
+    if found.identity == backing.identity {
+        return Ok(block);
+    }
+    Err(Error::new(
+        Kind::WrongTier,
+        format!(
+            "the tier {} belongs to the backing store {}, not to {}: mount that one, or give --tier another directory",
+            tier.path().display(),
+            found.path.display(),
+            backing.path.display()
+        ),
+    ))
+}
+
+fn read_superblock(tier: &Folder) -> Result<Superblock> {
+    let path = tier.path().join(SUPERBLOCK);
+    let dir = tier.path().display();
+    let text = tier.read(SUPERBLOCK).map_err(|e| match e.kind() {
+        io::ErrorKind::NotFound => Error::new(
+            Kind::WrongTier,
+            format!("{dir} is not a forebay tier: there is no {SUPERBLOCK} in it"),
+        ),
+        _ => failed_at(e, format!("the superblock {}", path.display())),
+    })?;
+    let damaged = |why: String| {
+        Error::new(
+            Kind::WrongTier,
+            format!(
+                "the superblock {} is damaged ({why}): restore it from a backup, or move the tier away and start with a new one",
+                path.display()
+            ),
+        )
+    };
+    let value: serde_json::Value =
+        serde_json::from_slice(&text).map_err(|e| damaged(e.to_string()))?;
+    let format = value["format"].as_u64().unwrap_or(0);
+    if format > u64::from(FORMAT) {
+        return Err(Error::new(
+            Kind::WrongTier,
+            format!(
+                "the tier {dir} has format {format}, newer than this forebay reads ({FORMAT}): use the forebay that wrote it"
+            ),
+        ));
+    }
+    let block: Superblock = serde_json::from_value(value).map_err(|e| damaged(e.to_string()))?;
+    if block.crc != block.checksum() {
+        return Err(damaged("its checksum does not match".into()));
+    }
+    Ok(block)
+}
+
+fn write_superblock(tier: &Folder, backing: TierOwner, uuid: String) -> Result<()> {
+    let mut block = Superblock { format: FORMAT, uuid, backing, crc: 0 };
+    block.crc = block.checksum();
+    let text = serde_json::to_string_pretty(&block).expect("plain data");
+    tier.replace(SUPERBLOCK, text.as_bytes(), Durable::Yes)
+        .map_err(|e| failed_at(e, format!("writing the superblock of {}", tier.path().display())))
+}
+
+fn failed(error: io::Error, tier: &Folder) -> Error {
+    failed_at(error, dir_text(tier.path()))
+}
+
+/// What must not be in a tier makes it none of ours.
+fn failed_at(error: io::Error, what: String) -> Error {
+    match folder::is_refusal(&error) {
+        true => Error::new(Kind::WrongTier, format!("{what}: {error}")),
+        false => Error::io(error, what),
+    }
+}
+
+fn dir_text(dir: &Path) -> String {
+    format!("the tier {}", dir.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An older program must not read what this one writes to a tier that it knew.
+    // S-11
+    #[test]
+    fn a_tier_of_an_older_format_becomes_one_of_this_if_its_names_are_settled() {
+        let dir = std::env::temp_dir().join(format!("forebay-format-{}", std::process::id()));
+        let owner = TierOwner { path: "/slow".into(), identity: "dir:1:x".into() };
+        drop(Tier::open(&dir, &owner).unwrap());
+        let mut old = read_superblock(&own(&dir).unwrap()).unwrap();
+        let uuid = old.uuid.clone();
+        assert!(old.format == FORMAT && !uuid.is_empty());
+        old.format = 2;
+        old.crc = old.checksum();
+        std::fs::write(dir.join(SUPERBLOCK), serde_json::to_string(&old).unwrap()).unwrap();
+        let refused = Tier::open(&dir, &owner).unwrap().take_over(Names::Unsettled).unwrap_err();
+        assert!(refused.to_string().contains("recover"), "{refused}");
+        assert_eq!(read_superblock(&own(&dir).unwrap()).unwrap().format, 2);
+        Tier::open(&dir, &owner).unwrap().take_over(Names::Settled).unwrap();
+        let new = read_superblock(&own(&dir).unwrap()).unwrap();
+        assert_eq!((new.format, new.uuid, new.backing), (FORMAT, uuid, owner));
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}

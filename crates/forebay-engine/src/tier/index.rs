@@ -1,0 +1,652 @@
+//! The index: what is cached, in what state, durable in the tier.
+//!
+//! A transactional store (redb) holds the state as of the last *fold*; the log in front of it
+//! holds every change since. Appending to the log costs one small write, where a transaction
+//! costs two syncs; and a log record that was written and not synced survives kill -9, which an
+//! uncommitted transaction does not. A fold writes the files touched since the last one in one
+//! transaction and then drops the old log.
+//!
+//! Invariants:
+//! - I1: a record reaches the store only after it was appended to the log.
+//! - I2: a log file is removed only after a durable commit that covers it.
+//! - I3: after [`Index::sync`] everything appended before is durable.
+//!
+//! Locks: `fold` is held while files' locks are waited for, `log` never (docs/ARCHITECTURE.md).
+
+use std::collections::{BTreeMap, HashSet};
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+
+use forebay_backing::Timestamp;
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+
+use crate::core::id::FileId;
+use crate::core::journal::{Journal, NameOp, NameRecord, Step, Told};
+use crate::core::state::{Boot, FileState, Record};
+use crate::failpoint;
+use crate::tier::dir::Names;
+use crate::tier::log;
+use crate::tier::log::{Entry, LogFile};
+use crate::tier::media::{Media, MediaFile, Open};
+use crate::tier::witness::{Since, Witness};
+
+const FILES: TableDefinition<u64, &[u8]> = TableDefinition::new("files");
+
+const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
+
+const BOOT: TableDefinition<&str, &str> = TableDefinition::new("boot");
+
+pub const STORE_NAME: &str = "index.redb";
+
+/// redb's page cache. The index is read once at start and written at folds, so little is enough.
+const STORE_CACHE_BYTES: usize = 2 << 20;
+
+/// Fold once the log is this long: bounds the replay at start to well under a second.
+pub const FOLD_BYTES: u64 = 8 << 20;
+
+pub struct Index {
+    media: Arc<dyn Media>,
+    db: Database,
+    log: Mutex<Log>,
+    fold: Mutex<()>,
+    synced_seq: Arc<AtomicU64>,
+    /// Bytes in the log since the last fold, readable without the lock.
+    log_bytes: AtomicU64,
+}
+
+struct Log {
+    file: LogFile,
+    next_seq: u64,
+    /// Everything before this position is durable.
+    synced_seq: Arc<AtomicU64>,
+    touched: HashSet<FileId>,
+    names: Journal,
+    sealed: Vec<String>,
+}
+
+/// The index as it was found at start.
+#[derive(Debug, Default)]
+pub struct Loaded {
+    pub files: BTreeMap<FileId, Record>,
+    pub names: Journal,
+    /// Changes of names that were under way in a tier of format 2.
+    pub intents: HashSet<u64>,
+    pub next_id: u64,
+    /// Of the last use of the tier.
+    pub witness: Witness,
+    pub clean_shutdown: bool,
+    /// What could not be read, in words.
+    pub problems: Vec<String>,
+    /// Where records of the log are missing that were there, in words: nobody knows what they said.
+    pub damage: Vec<String>,
+    /// Files whose whole state was recorded after the last damage.
+    sure: HashSet<FileId>,
+    /// Somebody has used the tier: there must be a log.
+    used: bool,
+    next_seq: u64,
+    applied_seq: u64,
+    logs: Vec<String>,
+    touched: HashSet<FileId>,
+}
+
+impl Loaded {
+    /// What has happened since the tier was last used, if things are `now` so.
+    pub fn since(&self, now: &Witness) -> Since {
+        self.witness.since(now)
+    }
+
+    /// Whether records of this file may be missing.
+    pub fn is_in_doubt(&self, id: FileId) -> bool {
+        !self.damage.is_empty() && !self.sure.contains(&id)
+    }
+
+    /// Of a tier of an older format: whether its names are known.
+    pub fn old_names(&self, now: &Witness) -> Names {
+        let lost = self.boot(now) == Boot::Lost
+            && self.files.values().any(|file| file.may_be_dirty(Boot::Lost));
+        match lost || !self.intents.is_empty() {
+            true => Names::Unsettled,
+            false => Names::Settled,
+        }
+    }
+
+    /// What of it may be trusted then.
+    pub fn boot(&self, now: &Witness) -> Boot {
+        self.since(now).boot(self.clean_shutdown)
+    }
+}
+
+impl Index {
+    /// Reads the index and opens it for appending. Nothing is changed until [`Index::begin`].
+    ///
+    /// # Errors
+    ///
+    /// If the log is damaged, too: what it says must not be acted on.
+    pub fn open(media: Arc<dyn Media>, now: &Witness) -> io::Result<(Index, Loaded)> {
+        media.make_dir("log")?;
+        let file = media.open(STORE_NAME, Open::Keep)?;
+        let db = Database::builder()
+            .set_cache_size(STORE_CACHE_BYTES)
+            .create_with_backend(Backend(file))
+            .map_err(other)?;
+        media.sync_dir("")?; // A store whose name is lost with the power is lost itself.
+        let mut loaded = Loaded::default();
+        load_store(&db, &mut loaded)?;
+        loaded.replay_logs(&*media, now)?;
+        if let Some(damage) = loaded.damage.first() {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, damage.clone()));
+        }
+        // From here on records say that those before them are durable (T2).
+        for name in &loaded.logs {
+            media.open(name, Open::Existing)?.sync_data()?;
+        }
+        let file = LogFile::create(&*media, loaded.next_seq)?;
+        let synced_seq = Arc::new(AtomicU64::new(loaded.next_seq));
+        let log = Log {
+            file,
+            synced_seq: synced_seq.clone(),
+            next_seq: loaded.next_seq,
+            touched: loaded.touched.clone(),
+            names: loaded.names.clone(),
+            sealed: loaded.logs.clone(),
+        };
+        let index = Index {
+            media,
+            db,
+            log: Mutex::new(log),
+            fold: Mutex::new(()),
+            synced_seq,
+            log_bytes: AtomicU64::new(0),
+        };
+        Ok((index, loaded))
+    }
+
+    /// Records, durably, who can witness the use of the tier, and that it is in use. `changed` are the
+    /// files that recovery changed, `state_of` tells what every file is now; the logs that led
+    /// here are retired.
+    pub fn begin(
+        &self,
+        witness: &Witness,
+        next_id: u64,
+        changed: &[FileId],
+        state_of: &dyn Fn(FileId) -> Option<Record>,
+    ) -> io::Result<()> {
+        let mut log = self.lock();
+        log.touched.extend(changed);
+        drop(log);
+        self.fold_as(state_of, Some((witness, None)), next_id)
+    }
+
+    /// Marks a clean shutdown: everything in the tier is durable and may be trusted. Unless records
+    /// were made after `seq`, when the tier was synced: then it is not marked.
+    pub fn end(
+        &self,
+        witness: &Witness,
+        next_id: u64,
+        seq: u64,
+        state_of: &dyn Fn(FileId) -> Option<Record>,
+    ) -> io::Result<()> {
+        self.fold_as(state_of, Some((witness, Some(seq))), next_id)
+    }
+
+    /// Appends a change. Written, not synced: it survives us, not the machine. Returns the position
+    /// after it, for [`Index::sync_to`].
+    pub fn append(&self, entry: &Entry) -> io::Result<u64> {
+        let mut log = self.lock();
+        log.append(entry)?;
+        self.log_bytes.store(log.file.len(), Relaxed);
+        Ok(log.next_seq)
+    }
+
+    /// Announces a change of names, or takes note of one; the number goes into [`Index::conclude`].
+    pub fn name(&self, op: NameOp, told: Told, at: Option<Timestamp>) -> io::Result<u64> {
+        let mut log = self.lock();
+        let step = log.names.step(op, told, at);
+        let n = step.n;
+        if let Err(error) = log.note(NameRecord::Step(step)) {
+            // Nobody asks the store for it.
+            if told == Told::Announced {
+                log.names.apply(NameRecord::Failed { n });
+            }
+            return Err(error);
+        }
+        self.log_bytes.store(log.file.len(), Relaxed);
+        Ok(n)
+    }
+
+    /// The store has made an announced change; `at` is a moment of its clock since.
+    /// Returns the log's position after the record.
+    pub fn conclude(&self, n: u64, at: Option<Timestamp>) -> io::Result<u64> {
+        let mut log = self.lock();
+        log.note(NameRecord::Done { n, at })?;
+        Ok(log.next_seq)
+    }
+
+    /// An announced change did not happen. Durable, if the announcement may be: whoever is told that
+    /// it failed must not see it made again.
+    pub fn failed(&self, n: u64) -> io::Result<()> {
+        self.lock().note(NameRecord::Failed { n })?;
+        self.sync()
+    }
+
+    /// The journal of names is this from here on.
+    pub fn set_names(&self, steps: Vec<Step>) -> io::Result<()> {
+        self.lock().note(NameRecord::All(steps))
+    }
+
+    /// Asks the journal of names.
+    pub fn names<T>(&self, ask: impl FnOnce(&Journal) -> T) -> T {
+        ask(&self.lock().names)
+    }
+
+    /// These changes of names are durable on the store.
+    pub fn retire(&self, ns: Vec<u64>) -> io::Result<()> {
+        match ns.is_empty() {
+            true => Ok(()),
+            false => self.lock().note(NameRecord::Retired { ns }),
+        }
+    }
+
+    /// Makes everything appended so far durable (I3). One sync serves all who wait for it.
+    pub fn sync(&self) -> io::Result<()> {
+        let (seq, file) = {
+            let log = self.lock();
+            (log.next_seq, log.file.file())
+        };
+        if self.synced_seq.load(Relaxed) >= seq {
+            return Ok(());
+        }
+        if !failpoint::skips_sync("log") {
+            file.sync_data()?;
+        }
+        self.synced_seq.fetch_max(seq, Relaxed);
+        Ok(())
+    }
+
+    /// The position after the last record appended.
+    pub fn seq(&self) -> u64 {
+        self.lock().next_seq
+    }
+
+    /// Makes everything before `seq` durable.
+    pub fn sync_to(&self, seq: u64) -> io::Result<()> {
+        if self.is_synced(seq) { Ok(()) } else { self.sync() }
+    }
+
+    pub fn is_synced(&self, seq: u64) -> bool {
+        self.synced_seq.load(Relaxed) >= seq
+    }
+
+    pub fn wants_fold(&self) -> bool {
+        self.log_bytes.load(Relaxed) >= FOLD_BYTES
+    }
+
+    /// Moves what the log says into the store. `state_of` gives a file's current state, `None`
+    /// if it is gone.
+    pub fn fold(
+        &self,
+        next_id: u64,
+        state_of: &dyn Fn(FileId) -> Option<Record>,
+    ) -> io::Result<()> {
+        self.fold_as(state_of, None, next_id)
+    }
+
+    fn fold_as(
+        &self,
+        state_of: &dyn Fn(FileId) -> Option<Record>,
+        session: Option<(&Witness, Option<u64>)>,
+        next_id: u64,
+    ) -> io::Result<()> {
+        let _one_at_a_time = self.fold.lock().expect("no panic while folding");
+        let (touched, sealed, seq) = self.rotate()?;
+        let states: Vec<(FileId, Option<Record>)> =
+            touched.iter().map(|id| (*id, state_of(*id))).collect();
+        // A state may be newer than the rotation. Its records must be durable before it is, or a
+        // power loss would replay the older ones among them on top of it.
+        let written = self.sync().and_then(|()| self.commit(&states, session, next_id, seq));
+        if written.is_err() {
+            let mut log = self.lock();
+            log.touched.extend(touched);
+            log.sealed.splice(0..0, sealed);
+            return written;
+        }
+        failpoint::pass("fold.committed");
+        for name in sealed {
+            self.media.remove(&name)?;
+        }
+        failpoint::pass("fold.done");
+        Ok(())
+    }
+
+    /// Starts a new log file and hands out what the old ones cover. The old file is synced, so
+    /// that a sync of the new one means all (I3).
+    fn rotate(&self) -> io::Result<(HashSet<FileId>, Vec<String>, u64)> {
+        let mut log = self.lock();
+        let seq = log.next_seq;
+        log.file.file().sync_data()?;
+        if log.file.len() > 0 {
+            let fresh = LogFile::create(&*self.media, seq)?;
+            let old = std::mem::replace(&mut log.file, fresh);
+            log.sealed.push(old.name);
+        }
+        if !log.names.is_empty() {
+            let all = Entry::Name(NameRecord::All(log.names.steps()));
+            log.append(&all)?;
+        }
+        self.log_bytes.store(log.file.len(), Relaxed);
+        Ok((std::mem::take(&mut log.touched), std::mem::take(&mut log.sealed), seq))
+    }
+
+    fn commit(
+        &self,
+        states: &[(FileId, Option<Record>)],
+        session: Option<(&Witness, Option<u64>)>,
+        next_id: u64,
+        seq: u64,
+    ) -> io::Result<()> {
+        let txn = self.db.begin_write().map_err(other)?;
+        {
+            let mut files = txn.open_table(FILES).map_err(other)?;
+            for (id, state) in states {
+                match state {
+                    Some(state) => {
+                        let bytes = postcard::to_stdvec(state).map_err(other)?;
+                        files.insert(id.0, bytes.as_slice()).map_err(other)?;
+                    }
+                    None => drop(files.remove(id.0).map_err(other)?),
+                }
+            }
+            let mut meta = txn.open_table(META).map_err(other)?;
+            meta.insert("applied_seq", seq).map_err(other)?;
+            meta.insert("next_id", next_id).map_err(other)?;
+            if let Some((witness, synced_to)) = session {
+                let clean = synced_to == Some(seq);
+                meta.insert("clean_shutdown", u64::from(clean)).map_err(other)?;
+                let mut boot = txn.open_table(BOOT).map_err(other)?;
+                boot.insert("id", &*witness.boot).map_err(other)?;
+                match &witness.mount {
+                    Some(mark) => drop(boot.insert("mount", &**mark).map_err(other)?),
+                    None => drop(boot.remove("mount").map_err(other)?),
+                }
+            }
+        }
+        txn.commit().map_err(other)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Log> {
+        self.log.lock().expect("no panic while logging")
+    }
+}
+
+impl Log {
+    fn append(&mut self, entry: &Entry) -> io::Result<()> {
+        self.file.append(self.next_seq, self.synced_seq.load(Relaxed), entry)?;
+        self.next_seq += 1;
+        if let Some(id) = entry.file() {
+            self.touched.insert(id);
+        }
+        Ok(())
+    }
+
+    /// Known even where it cannot be recorded: the next file of the log begins with it.
+    fn note(&mut self, record: NameRecord) -> io::Result<()> {
+        let entry = Entry::Name(record);
+        let appended = self.append(&entry);
+        if let Entry::Name(record) = entry {
+            self.names.apply(record);
+        }
+        appended
+    }
+}
+
+impl Entry {
+    fn file(&self) -> Option<FileId> {
+        match self {
+            Entry::Put(id, _)
+            | Entry::Mark { id, .. }
+            | Entry::Resize { id, .. }
+            | Entry::Synced { id, .. }
+            | Entry::Kept { id, .. }
+            | Entry::Drop(id) => Some(*id),
+            Entry::Intent { .. } | Entry::Done { .. } | Entry::Failed { .. } | Entry::Name(_) => {
+                None
+            }
+        }
+    }
+}
+
+impl Loaded {
+    fn replay_logs(&mut self, media: &dyn Media, now: &Witness) -> io::Result<()> {
+        let mut names = media.list("log").unwrap_or_default();
+        names.sort();
+        let mut expected = self.used;
+        for name in names {
+            let full = format!("log/{name}");
+            let first = u64::from_str_radix(&name, 16).unwrap_or(0);
+            self.logs.push(full.clone());
+            if first < self.applied_seq {
+                continue; // Covered by the store; a crash kept it from being removed (I2).
+            }
+            if first != self.next_seq {
+                self.gap(format!("records {:x}..{first:x} are missing", self.next_seq));
+                self.next_seq = first;
+            }
+            expected = false;
+            self.replay(media, &full, now)?;
+        }
+        if expected {
+            self.gap(format!("the file {} is missing", log::name(self.applied_seq)));
+        }
+        // Who was still served after the mark was set made records behind it.
+        self.clean_shutdown &= self.next_seq == self.applied_seq;
+        // A log without one whole record is started afresh under the same name.
+        let fresh = log::name(self.next_seq);
+        self.logs.retain(|name| *name != fresh);
+        Ok(())
+    }
+
+    /// Replays one file. Behind damage, what can be read is applied as well: who saves a damaged
+    /// tier has more of it, and nobody else acts on it.
+    fn replay(&mut self, media: &dyn Media, name: &str, now: &Witness) -> io::Result<()> {
+        let file = media.open(name, Open::Existing)?;
+        let mut next_seq = self.next_seq;
+        let tail = log::read(&*file, &mut next_seq, |entry| self.apply(entry))?;
+        self.next_seq = next_seq;
+        // What was recorded behind the mark of a clean shutdown nobody has synced.
+        if tail.is_damage(self.since(now).boot(false)) {
+            self.gap(format!("{name} is damaged at record {next_seq:x}"));
+            self.next_seq = tail.next_seq();
+            tail.sound.into_iter().for_each(|found| self.apply(found.entry));
+        }
+        Ok(())
+    }
+
+    /// Records are missing here: what was known so far may have changed.
+    fn gap(&mut self, what: String) {
+        self.damage.push(format!("the log: {what}"));
+        self.sure.clear();
+    }
+
+    fn apply(&mut self, entry: Entry) {
+        self.touched.extend(entry.file());
+        match entry {
+            Entry::Put(id, record) => {
+                self.next_id = self.next_id.max(id.0 + 1);
+                self.sure.insert(id);
+                self.files.insert(id, *record);
+            }
+            Entry::Drop(id) => drop(self.files.remove(&id)),
+            Entry::Mark { id, run, since } => self.change(id, |state| {
+                match run.state {
+                    Some(to) if to.is_dirty() => state.ranges.set(run.start, run.end, to),
+                    // The state it is replayed over may be later, and shorter.
+                    Some(to) => state.ranges.set(run.start, run.end.min(state.size), to),
+                    None => state.ranges.clear(run.start, run.end),
+                }
+                if run.state.is_some_and(|to| to.is_dirty()) {
+                    state.size = state.size.max(run.end);
+                    state.touch(since);
+                }
+            }),
+            Entry::Resize { id, size, mtime, now_ms } => self.change(id, |state| {
+                state.resize(size, now_ms);
+                state.mtime = mtime;
+            }),
+            Entry::Synced { id, size, ranges } => {
+                self.change(id, |state| state.mark_synced(size, &ranges));
+            }
+            Entry::Kept { id, ranges } => self.change(id, |state| state.keep(&ranges)),
+            Entry::Name(record) => self.names.apply(record),
+            Entry::Intent { n, .. } => drop(self.intents.insert(n)),
+            Entry::Done { n } | Entry::Failed { n } => drop(self.intents.remove(&n)),
+        }
+    }
+
+    fn change(&mut self, id: FileId, change: impl FnOnce(&mut FileState)) {
+        match self.files.get_mut(&id) {
+            Some(record) => change(record),
+            None => self.problems.push(format!("log record for unknown file {:x}", id.0)),
+        }
+    }
+}
+
+/// redb on a file of the tier.
+struct Backend(Arc<dyn MediaFile>);
+
+impl std::fmt::Debug for Backend {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Backend")
+    }
+}
+
+impl redb::StorageBackend for Backend {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.stat()?.len)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        match self.0.read_at(out, offset)? {
+            n if n == out.len() => Ok(()),
+            _ => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.0.write_at(data, offset)
+    }
+}
+
+/// redb on a copy in memory, so that a check changes nothing on the medium.
+#[derive(Debug)]
+struct Overlay(Mutex<Vec<u8>>);
+
+impl Overlay {
+    fn over(file: Arc<dyn MediaFile>) -> io::Result<Overlay> {
+        let mut bytes = vec![0; file.stat()?.len as usize];
+        let n = file.read_at(&mut bytes, 0)?;
+        bytes.truncate(n);
+        Ok(Overlay(Mutex::new(bytes)))
+    }
+}
+
+impl redb::StorageBackend for Overlay {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.lock().expect("no panic inside").len() as u64)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let bytes = self.0.lock().expect("no panic inside");
+        let at = offset as usize;
+        let from = bytes.get(at..at + out.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
+        out.copy_from_slice(from);
+        Ok(())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.lock().expect("no panic inside").resize(len as usize, 0);
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let mut bytes = self.0.lock().expect("no panic inside");
+        let at = offset as usize;
+        bytes[at..at + data.len()].copy_from_slice(data);
+        Ok(())
+    }
+}
+
+/// Reads the index without changing anything, for `check`.
+pub fn load_read_only(media: &dyn Media, now: &Witness) -> io::Result<Loaded> {
+    let mut loaded = Loaded::default();
+    let file = media.open(STORE_NAME, Open::Existing)?;
+    let db = Database::builder()
+        .set_cache_size(STORE_CACHE_BYTES)
+        .create_with_backend(Overlay::over(file)?)
+        .map_err(other)?;
+    load_store(&db, &mut loaded)?;
+    loaded.replay_logs(media, now)?;
+    Ok(loaded)
+}
+
+/// What the logs alone say, for when the store cannot be read: the files that changed since the
+/// last fold.
+pub fn load_logs(media: &dyn Media, now: &Witness) -> Loaded {
+    let mut loaded = Loaded::default();
+    // Who used it last nobody knows: what was never synced is not believed.
+    loaded.witness.boot = "unknown".into();
+    let first = media.list("log").unwrap_or_default().into_iter().min();
+    loaded.next_seq = first.and_then(|name| u64::from_str_radix(&name, 16).ok()).unwrap_or(0);
+    let read = loaded.replay_logs(media, now);
+    // Every change of a file from before the first log is told as a problem; the caller knows.
+    loaded.problems.clear();
+    loaded.problems.extend(read.err().map(|e| format!("the log cannot be read to its end: {e}")));
+    loaded
+}
+
+fn load_store(db: &Database, loaded: &mut Loaded) -> io::Result<()> {
+    let txn = db.begin_read().map_err(other)?;
+    let Ok(meta) = txn.open_table(META) else {
+        return Ok(()); // A new tier.
+    };
+    let number = |key: &str| -> io::Result<u64> {
+        Ok(meta.get(key).map_err(other)?.map_or(0, |v| v.value()))
+    };
+    loaded.used = true;
+    loaded.applied_seq = number("applied_seq")?;
+    loaded.next_seq = loaded.applied_seq;
+    loaded.next_id = number("next_id")?;
+    loaded.clean_shutdown = number("clean_shutdown")? == 1;
+    let boot = txn.open_table(BOOT).map_err(other)?;
+    let text = |key: &str| -> io::Result<Option<String>> {
+        Ok(boot.get(key).map_err(other)?.map(|v| v.value().into()))
+    };
+    loaded.witness = Witness { boot: text("id")?.unwrap_or_default(), mount: text("mount")? };
+    let files = txn.open_table(FILES).map_err(other)?;
+    for row in files.iter().map_err(other)? {
+        let (id, bytes) = row.map_err(other)?;
+        // The number above was read before the files were: one of them may be newer.
+        loaded.next_id = loaded.next_id.max(id.value() + 1);
+        match postcard::from_bytes(bytes.value()) {
+            Ok(state) => drop(loaded.files.insert(FileId(id.value()), state)),
+            Err(e) => loaded.problems.push(format!("index record {:x}: {e}", id.value())),
+        }
+    }
+    Ok(())
+}
+
+fn other(error: impl std::error::Error + Send + Sync + 'static) -> io::Error {
+    io::Error::other(error)
+}

@@ -1,0 +1,322 @@
+//! The log: every change of the index since the last fold, in order, one checksummed record each.
+//!
+//! A record written and not synced survives the death of the process (S2); a synced one survives
+//! the loss of power (S3). How a file of it may end, and what is damage, is in [`tail`].
+//!
+//! A file's end is zeros, written ahead of the records: a sync then finds blocks and a size that the
+//! file system knows already, and costs one flush of the device and no commit of a journal. (As
+//! databases do with theirs; fdatasync(2) leaves out what reading the data back does not need.)
+//!
+//! Layout of a record: `len: u32`, `crc: u32` over everything after it, `seq: u64`, `synced: u64`,
+//! payload of `len` bytes; little-endian. Sequence numbers rise by one and never start again.
+//! `synced`: the records before this number were durable when this one was written. It is there if
+//! the highest bit of `len` is set, which older versions did not do.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use forebay_backing::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::core::id::FileId;
+use crate::core::journal::NameRecord;
+use crate::core::ranges::{Run, State};
+use crate::core::state::Record;
+use crate::tier::media::{Media, MediaFile, Open};
+
+mod tail;
+
+pub use tail::Tail;
+
+/// A change of the index. Each sets a part of the state to a value and does not depend on what
+/// was there, so replaying a stretch of the log over a later state ends in that later state.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Entry {
+    /// The whole state of a file.
+    Put(FileId, Box<Record>),
+    /// A range changed its state; `None` is absent.
+    Mark {
+        id: FileId,
+        run: Mark,
+        since: u64,
+    },
+    /// The size changed; see [`crate::core::state::FileState::resize`].
+    Resize {
+        id: FileId,
+        size: u64,
+        mtime: Timestamp,
+        now_ms: u64,
+    },
+    /// A sync that began when the size was `size` has made these ranges durable.
+    Synced {
+        id: FileId,
+        size: u64,
+        ranges: Vec<(u64, u64)>,
+    },
+    Drop(FileId),
+    /// Of format 2: a change of names on the backing store is about to happen.
+    Intent {
+        n: u64,
+        intent: Intent,
+    },
+    /// Of format 2: it happened, and so did what it means here.
+    Done {
+        n: u64,
+    },
+    /// Of format 2: it did not happen.
+    Failed {
+        n: u64,
+    },
+    /// These ranges are clean, and durable since the last sync.
+    Kept {
+        id: FileId,
+        ranges: Vec<(u64, u64)>,
+    },
+    /// A change of names on the backing store.
+    Name(NameRecord),
+}
+
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Mark {
+    pub start: u64,
+    pub end: u64,
+    pub state: Option<State>,
+}
+
+impl From<Run> for Mark {
+    fn from(run: Run) -> Mark {
+        Mark { start: run.start, end: run.end, state: Some(run.state) }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Intent {
+    /// `key` is the inode number of what moves: settles, after a crash, whether it did.
+    Rename {
+        from: RawPath,
+        to: RawPath,
+        ino: u64,
+        exchange: bool,
+    },
+    Unlink {
+        path: RawPath,
+        ino: u64,
+    },
+}
+
+/// A path as bytes, for the log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RawPath(pub Vec<u8>);
+
+impl From<&std::path::Path> for RawPath {
+    fn from(path: &std::path::Path) -> RawPath {
+        use std::os::unix::ffi::OsStrExt;
+        RawPath(path.as_os_str().as_bytes().to_vec())
+    }
+}
+
+impl From<&RawPath> for PathBuf {
+    fn from(raw: &RawPath) -> PathBuf {
+        use std::os::unix::ffi::OsStringExt;
+        PathBuf::from(std::ffi::OsString::from_vec(raw.0.clone()))
+    }
+}
+
+const HEADER: usize = 24;
+
+const HAS_SYNCED: u32 = 1 << 31;
+
+/// A record larger than this is damage, not data: the largest is a file of many runs.
+const RECORD_MAX: usize = 1 << 30;
+
+/// Space is taken, and zeroed, in steps of this, so that appending does not fail on a tier that has
+/// just become full.
+const RESERVE_STEP: u64 = 1 << 20;
+
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
+/// One file of the log, open for appending.
+pub struct LogFile {
+    pub name: String,
+    file: Arc<dyn MediaFile>,
+    tail: u64,
+    reserved: u64,
+    buf: Vec<u8>,
+}
+
+impl LogFile {
+    /// Starts an empty file whose first record will be `first_seq`, durable as a name.
+    pub fn create(media: &dyn Media, first_seq: u64) -> io::Result<LogFile> {
+        let name = name(first_seq);
+        // Its name never goes: without it the log would be damaged.
+        let file = media.open(&name, Open::Keep)?;
+        if file.stat()?.len > 0 {
+            // Nor may what was in it turn up behind what will be.
+            file.set_len(0)?;
+            file.sync_data()?;
+        }
+        media.sync_dir("log")?;
+        let mut log = LogFile { name, file, tail: 0, reserved: 0, buf: Vec::new() };
+        log.reserve(0)?;
+        Ok(log)
+    }
+
+    /// Appends one record. On an error nothing was appended: the next record overwrites the torn
+    /// one.
+    pub fn append(&mut self, seq: u64, synced: u64, entry: &Entry) -> io::Result<()> {
+        self.buf.clear();
+        self.buf.resize(HEADER, 0);
+        self.buf = postcard::to_extend(entry, std::mem::take(&mut self.buf))
+            .map_err(|e| io::Error::other(format!("encoding a log record: {e}")))?;
+        let len = (self.buf.len() - HEADER) as u32;
+        self.buf[0..4].copy_from_slice(&(len | HAS_SYNCED).to_le_bytes());
+        self.buf[8..16].copy_from_slice(&seq.to_le_bytes());
+        self.buf[16..24].copy_from_slice(&synced.to_le_bytes());
+        let crc = crc32fast::hash(&self.buf[8..]);
+        self.buf[4..8].copy_from_slice(&crc.to_le_bytes());
+        self.reserve(self.buf.len() as u64)?;
+        let end = self.tail + self.buf.len() as u64;
+        if let Err(error) = self.file.write_at(&self.buf, self.tail) {
+            // What is left of it behind the next record would look like damage.
+            let _ = self.zero(self.tail, end);
+            return Err(error);
+        }
+        self.tail = end;
+        if self.buf.capacity() > 1 << 16 {
+            self.buf = Vec::new();
+        }
+        Ok(())
+    }
+
+    /// Makes sure of room for `more` bytes, and some to come.
+    fn reserve(&mut self, more: u64) -> io::Result<()> {
+        let need = self.tail + more;
+        if need <= self.reserved && self.reserved > 0 {
+            return Ok(());
+        }
+        match self.reserve_ahead(need, more) {
+            // There may still be room for the record itself, which may be that of an eviction.
+            Err(e) if e.raw_os_error() == Some(libc::ENOSPC) => self.reserved = need,
+            other => other?,
+        }
+        Ok(())
+    }
+
+    fn reserve_ahead(&mut self, need: u64, more: u64) -> io::Result<()> {
+        let step = more.max(RESERVE_STEP);
+        match self.file.reserve(self.tail, step) {
+            Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => {}
+            other => other?,
+        }
+        self.zero(self.reserved.max(need), self.tail + step)?;
+        self.reserved = self.tail + step;
+        Ok(())
+    }
+
+    fn zero(&self, mut from: u64, to: u64) -> io::Result<()> {
+        while from < to {
+            let len = (to - from).min(ZEROS.len() as u64);
+            self.file.write_at(&ZEROS[..len as usize], from)?;
+            from += len;
+        }
+        Ok(())
+    }
+
+    pub fn len(&self) -> u64 {
+        self.tail
+    }
+
+    pub fn file(&self) -> Arc<dyn MediaFile> {
+        self.file.clone()
+    }
+}
+
+/// One record as it was found.
+#[derive(Debug)]
+pub struct Found {
+    pub seq: u64,
+    pub synced: u64,
+    pub entry: Entry,
+    /// Bytes that it takes.
+    size: usize,
+}
+
+impl Found {
+    fn size(&self) -> usize {
+        self.size
+    }
+}
+
+pub fn name(first_seq: u64) -> String {
+    format!("log/{first_seq:016x}")
+}
+
+/// Reads the records of one file from `next_seq` on, in order, and then how it ends.
+pub fn read(
+    file: &dyn MediaFile,
+    next_seq: &mut u64,
+    mut each: impl FnMut(Entry),
+) -> io::Result<Tail> {
+    let len = file.stat()?.len;
+    let mut bytes = vec![0; len as usize];
+    let n = file.read_at(&mut bytes, 0)?;
+    bytes.truncate(n);
+    let mut at = 0;
+    while let Some(found) = decode(&bytes[at..]).filter(|found| found.seq == *next_seq) {
+        each(found.entry);
+        *next_seq += 1;
+        at += found.size;
+    }
+    Ok(Tail::of(&bytes, at, *next_seq))
+}
+
+/// Where the header of a record says that it ends, and where its payload begins.
+fn extent(bytes: &[u8]) -> Option<(usize, usize)> {
+    let len = u32::from_le_bytes(bytes.get(..4)?.try_into().expect("4 bytes"));
+    let header = if len & HAS_SYNCED == 0 { HEADER - 8 } else { HEADER };
+    let len = (len & !HAS_SYNCED) as usize;
+    Some((header, header + len)).filter(|_| len <= RECORD_MAX)
+}
+
+fn decode(bytes: &[u8]) -> Option<Found> {
+    let (header, size) = extent(bytes)?;
+    let body = bytes.get(8..size)?;
+    let crc = u32::from_le_bytes(bytes[4..8].try_into().expect("4 bytes"));
+    if crc32fast::hash(body) != crc {
+        return None;
+    }
+    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
+    let synced = if header == HEADER { word(16) } else { 0 };
+    let entry = postcard::from_bytes(&bytes[header..size]).ok()?;
+    Some(Found { seq: word(8), synced, entry, size })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A program that was killed leaves its log to the next, which may be newer: new entries come
+    /// last, and none that there was takes on another form.
+    // S-11
+    #[test]
+    fn entries_are_written_as_ever() {
+        let id = FileId(7);
+        let run = Mark { start: 1, end: 300, state: Some(State::Durable) };
+        let entries: [(Entry, &[u8]); 7] = [
+            (Entry::Mark { id, run, since: 5 }, &[1, 7, 1, 0xac, 2, 1, 2, 5]),
+            (
+                Entry::Resize { id, size: 9, mtime: Timestamp { sec: 1, nsec: 2 }, now_ms: 3 },
+                &[2, 7, 9, 2, 2, 3],
+            ),
+            (Entry::Synced { id, size: 300, ranges: vec![(1, 2)] }, &[3, 7, 0xac, 2, 1, 1, 2]),
+            (Entry::Drop(id), &[4, 7]),
+            (Entry::Done { n: 6 }, &[6, 6]),
+            (Entry::Failed { n: 6 }, &[7, 6]),
+            (Entry::Kept { id, ranges: vec![(1, 2)] }, &[8, 7, 1, 1, 2]),
+        ];
+        for (entry, bytes) in entries {
+            assert_eq!(postcard::to_stdvec(&entry).unwrap(), bytes, "{entry:?}");
+        }
+    }
+}

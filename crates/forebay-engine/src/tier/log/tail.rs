@@ -1,0 +1,167 @@
+//! How a file of the log ends: well, torn, or in damage.
+//!
+//! Records are written one behind the other, ahead of zeros. So what a dying daemon leaves is whole
+//! records, at most a part of one more, and zeros: anything else was changed afterwards (T1). A loss
+//! of power may besides take any record that nobody had synced, also one in front of others that
+//! arrived; but none from before the number that a record found behind it calls synced (T2).
+
+use crate::core::state::Boot;
+use crate::tier::log::{Found, decode, extent};
+
+/// What lies behind the last record that can be read in order.
+#[derive(Debug, Default)]
+pub struct Tail {
+    /// The number of the record that should be there.
+    missing: u64,
+    /// It cannot be read, and is no part of one that was not written to its end.
+    whole: bool,
+    /// Records behind it that can be read, with higher numbers.
+    pub sound: Vec<Found>,
+}
+
+/// A write that is broken off by the death of its process, or for want of space, ends at a block.
+const BLOCK: usize = 512;
+
+impl Tail {
+    pub(super) fn of(bytes: &[u8], at: usize, missing: u64) -> Tail {
+        let rest = &bytes[at..];
+        let Some(last) = rest.iter().rposition(|byte| *byte != 0) else {
+            return Tail { missing, ..Tail::default() };
+        };
+        // Blocks are those of the file.
+        let written = (at + last + 1).next_multiple_of(BLOCK) - at;
+        let whole = !is_torn(rest, written, missing);
+        Tail { missing, whole, sound: behind(&rest[..=last], missing) }
+    }
+
+    /// Whether what is there cannot be what a crash has left.
+    pub fn is_damage(&self, boot: Boot) -> bool {
+        match boot {
+            Boot::Kept => self.whole || !self.sound.is_empty(),
+            Boot::Lost => self.sound.iter().any(|found| found.synced > self.missing),
+        }
+    }
+
+    /// The number behind the last record that can be read at all.
+    pub fn next_seq(&self) -> u64 {
+        self.sound.last().map_or(self.missing, |found| found.seq + 1)
+    }
+}
+
+/// Whether the first `written` bytes of `rest` may be a part of record `seq`.
+fn is_torn(rest: &[u8], written: usize, seq: u64) -> bool {
+    let Some(number) = rest.get(8..16).filter(|_| written >= 16) else { return true };
+    number == seq.to_le_bytes() && extent(rest).is_some_and(|(_, end)| end > written)
+}
+
+/// Every record that can be read in `bytes`, which begin with one that cannot, with rising numbers
+/// above `missing`. Where they begin nobody knows.
+fn behind(bytes: &[u8], missing: u64) -> Vec<Found> {
+    let mut sound: Vec<Found> = Vec::new();
+    // The last ones of a file may end in zeros, which were cut off.
+    let mut padded = bytes.to_vec();
+    padded.resize(bytes.len() + BLOCK, 0);
+    let mut at = 1;
+    while at + 16 < padded.len() {
+        let above = sound.last().map_or(missing, |found| found.seq);
+        let seq = u64::from_le_bytes(padded[at + 8..at + 16].try_into().expect("8 bytes"));
+        // A number per byte at most: what is farther off is no number.
+        let plausible = seq > above && seq - missing <= bytes.len() as u64;
+        match plausible.then(|| decode(&padded[at..])).flatten() {
+            Some(found) => {
+                at += found.size();
+                sound.push(found);
+            }
+            None => at += 1,
+        }
+    }
+    sound
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tier::log::{Entry, FileId, HAS_SYNCED};
+
+    fn record(seq: u64, synced: u64) -> Vec<u8> {
+        record_of(seq, synced, &Entry::Drop(FileId(seq)))
+    }
+
+    fn record_of(seq: u64, synced: u64, entry: &Entry) -> Vec<u8> {
+        let payload = postcard::to_stdvec(entry).unwrap();
+        let mut bytes = vec![0; 8];
+        bytes.extend(seq.to_le_bytes());
+        bytes.extend(synced.to_le_bytes());
+        bytes.extend(&payload);
+        bytes[..4].copy_from_slice(&(payload.len() as u32 | HAS_SYNCED).to_le_bytes());
+        let crc = crc32fast::hash(&bytes[8..]);
+        bytes[4..8].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// Records 5 to 9, synced up to 5 and, by the last ones, up to 8; then zeros.
+    fn log() -> (Vec<u8>, Vec<usize>) {
+        let (mut bytes, mut ends) = (Vec::new(), Vec::new());
+        for (seq, synced) in [(5, 5), (6, 5), (7, 5), (8, 8), (9, 8)] {
+            bytes.extend(record(seq, synced));
+            ends.push(bytes.len());
+        }
+        bytes.resize(4096, 0);
+        (bytes, ends)
+    }
+
+    fn tail(bytes: &[u8]) -> Tail {
+        let (mut at, mut seq) = (0, 5);
+        while let Some(found) = decode(&bytes[at..]).filter(|found| found.seq == seq) {
+            (at, seq) = (at + found.size(), seq + 1);
+        }
+        Tail::of(bytes, at, seq)
+    }
+
+    /// Every bit of every record flipped, one at a time, is found on the same boot, and the records
+    /// behind it are read.
+    // S-4 S-11
+    #[test]
+    fn a_flipped_bit_is_no_torn_end() {
+        let (sound, ends) = log();
+        assert!(!tail(&sound).is_damage(Boot::Kept));
+        for bit in 0..ends[4] * 8 {
+            let mut bytes = sound.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            let hit = ends.iter().position(|end| bit / 8 < *end).unwrap();
+            let tail = tail(&bytes);
+            let seqs: Vec<u64> = tail.sound.iter().map(|found| found.seq).collect();
+            assert_eq!(seqs, (5 + hit as u64 + 1..10).collect::<Vec<_>>(), "bit {bit}");
+            // Of the last record a length that reaches beyond what was written looks torn.
+            let torn = hit == 4 && bit / 8 - ends[3] < 4;
+            assert!(tail.is_damage(Boot::Kept) || torn, "bit {bit}");
+            // 8 and 9 say that what was before 8 was durable.
+            assert_eq!(tail.is_damage(Boot::Lost), hit < 3, "bit {bit}");
+        }
+    }
+
+    /// What a daemon that dies leaves of a record at a block's end, and what a loss of power leaves
+    /// of records that nobody had synced.
+    // S-2 S-4
+    #[test]
+    fn what_a_crash_leaves_is_no_damage() {
+        let (mut bytes, ends) = log();
+        bytes.truncate(ends[4]);
+        assert!(!tail(&bytes).is_damage(Boot::Kept));
+        let ranges = (1..500).map(|n| (n, n + 1)).collect();
+        bytes.extend(record_of(10, 8, &Entry::Kept { id: FileId(1), ranges }));
+        let whole = bytes.len();
+        bytes.resize(4096, 0);
+        bytes[BLOCK] ^= 1;
+        assert!(tail(&bytes).is_damage(Boot::Kept), "it was written to its end");
+        bytes[BLOCK..whole].fill(0);
+        assert!(!tail(&bytes).is_damage(Boot::Kept), "it may have been torn there");
+        let (mut lost, ends) = log();
+        lost[ends[0]..ends[1]].fill(0);
+        lost[ends[2]..].fill(0);
+        let tail = tail(&lost);
+        assert_eq!(tail.sound.len(), 1, "record 7 arrived");
+        assert!(!tail.is_damage(Boot::Lost));
+        assert!(tail.is_damage(Boot::Kept), "without a loss of power nothing goes");
+    }
+}

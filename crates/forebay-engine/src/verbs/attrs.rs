@@ -1,0 +1,355 @@
+use std::ffi::OsStr;
+use std::num::NonZeroU64;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use forebay_backing::{Attr, FileKey, Result, SetAttr, SetTime, Timestamp, XattrMode};
+
+use crate::asker;
+use crate::core::wall::now;
+use crate::files::file::{Changing, File, Inner, Seen};
+use crate::files::glance::Glance;
+use crate::files::names::Named;
+use crate::verbs::Verbs;
+
+/// The extended attribute after which the kernel asks at writes.
+pub(crate) const CAPABILITY: &str = "security.capability";
+
+/// How often attributes are asked for that change beneath.
+pub(crate) const LOOKS: u32 = 100;
+
+/// A moment before the backing store was asked about a file.
+#[derive(Debug, Clone, Copy)]
+pub struct Asked {
+    at: Instant,
+    base_seq: u32,
+    /// Somebody was changing it through us.
+    changing: bool,
+}
+
+impl Asked {
+    /// Whether nothing has changed it through us since.
+    fn still_holds(&self, inner: &Inner) -> bool {
+        let changed = inner.live.as_ref().and_then(|live| live.changed);
+        !self.changing
+            && inner.changing == 0
+            && inner.base_seq == self.base_seq
+            && changed.is_none_or(|changed| changed < self.at)
+    }
+}
+
+/// What a front-end decides by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Facts {
+    pub size: u64,
+    pub complete: bool,
+    pub wholly_dirty: bool,
+    /// The mode has a set-user-id or set-group-id bit, which a write must take away.
+    pub set_id: bool,
+    /// Differs whenever the bytes may differ. `None` while somebody may write past us: a store into
+    /// a mapping moves no time on some file systems, and nobody sees it.
+    pub fingerprint: Option<NonZeroU64>,
+}
+
+impl Verbs {
+    /// Attributes of `path`, with what we know better.
+    pub fn stat(&self, path: &Path) -> Result<Attr> {
+        let table = || self.files.table.read().expect("no panic inside");
+        let (mut known, mut seen) = (table().forgotten.mark(), None);
+        let mut asked = Instant::now();
+        let mut attr = self.names.ask(|b| b.stat(path))?;
+        for _ in 0..LOOKS {
+            // What is dirty may have been flushed since the answer: then it is out of date.
+            match self.files.find(attr.key) {
+                Some(file) => {
+                    let mut inner = file.lock();
+                    let moved = inner.live.as_ref().is_some_and(|live| live.moved);
+                    let current = inner.state.is_dirty()
+                        || inner.state.base == attr.version()
+                        || seen == Some((file.id, inner.base_seq))
+                        || moved;
+                    if current {
+                        note_seen(&mut inner, asked, &attr);
+                        self.names.overlay_with(&file, &inner, &mut attr);
+                        return Ok(attr);
+                    }
+                    seen = Some((file.id, inner.base_seq));
+                }
+                None if !table().forgotten.any_since(known, attr.key) => return Ok(attr),
+                None => known = table().forgotten.mark(),
+            }
+            asked = Instant::now();
+            attr = self.names.ask(|b| b.stat(path))?;
+        }
+        if let Some(file) = self.files.find(attr.key) {
+            self.names.overlay_with(&file, &file.lock(), &mut attr);
+        }
+        Ok(attr)
+    }
+
+    /// Attributes of an open file as the backing store told them within `ttl`, with what we know
+    /// better; `None` if it has to be asked. Databases ask for the size all the time: shortly
+    /// before the answer expires it is asked for again, so that nobody waits for it.
+    pub fn stat_recent(self: &Arc<Self>, file: &Arc<File>, ttl: Duration) -> Option<Attr> {
+        let mut inner = file.lock();
+        let seen = recent(&inner, ttl)?;
+        let (mut attr, old) = (seen.attr, seen.at.elapsed() > ttl * 3 / 4);
+        self.names.overlay_with(file, &inner, &mut attr);
+        if old {
+            self.look_again(file, &mut inner);
+        }
+        Some(attr)
+    }
+
+    /// Whether an open file is known to have had no `security.capability` within `ttl`.
+    pub fn lacks_capability(&self, file: &File, ttl: Duration) -> bool {
+        let inner = file.lock();
+        let asked = recent(&inner, ttl).and_then(|seen| seen.no_capability);
+        asked.is_some_and(|at| at.elapsed() < ttl)
+    }
+
+    /// What to remember of an open file before the backing store is asked about it.
+    pub fn before_asking(&self, file: &File) -> Asked {
+        asked_of(&file.lock())
+    }
+
+    /// Keeps in mind that an open file had no `security.capability` when that was asked.
+    pub fn note_no_capability(&self, file: &File, asked: Asked) {
+        let mut inner = file.lock();
+        let holds = asked.still_holds(&inner);
+        let seen = inner.live.as_mut().and_then(|live| live.seen.as_mut());
+        if let Some(seen) = seen.filter(|_| holds) {
+            seen.no_capability = Some(asked.at);
+        }
+    }
+
+    /// Asks the backing store about an open file in the background.
+    fn look_again(self: &Arc<Self>, file: &Arc<File>, inner: &mut Inner) {
+        let path = inner.state.paths.first();
+        let seen = inner.live.as_mut().and_then(|live| live.seen.as_mut());
+        let Some((path, seen)) = path.zip(seen.filter(|seen| !seen.asked_again)) else { return };
+        // What a batch waits for goes first.
+        if self.home.errands.queued() > 0 {
+            return;
+        }
+        seen.asked_again = true;
+        let (verbs, file) = (self.clone(), file.clone());
+        self.home.errands.offer(move || {
+            let asked = verbs.before_asking(&file);
+            let quietly = |call: &dyn Fn() -> Result<()>| verbs.home.health.quietly(call);
+            let _ = quietly(&|| {
+                let attr = verbs.home.backing.stat(&path)?;
+                // The path may name another file by now.
+                if attr.key != file.key {
+                    return Ok(());
+                }
+                let mut inner = file.lock();
+                if !asked.still_holds(&inner) || !note_seen(&mut inner, asked.at, &attr) {
+                    return Ok(());
+                }
+                drop(inner);
+                match verbs.home.backing.xattr_get(&path, OsStr::new(CAPABILITY)) {
+                    Err(error) if error.is(libc::ENODATA) => {
+                        verbs.note_no_capability(&file, asked);
+                    }
+                    _ => {}
+                }
+                Ok(())
+            });
+        });
+    }
+
+    /// Whether a write to an open file may have to take away set-user-id or set-group-id.
+    pub fn has_set_id(&self, file: &File) -> bool {
+        file.lock().state.owner.mode & 0o6000 != 0
+    }
+
+    /// Attributes of a cached file from memory, while the backing store is away.
+    pub fn stat_cached(&self, key: FileKey) -> Option<Attr> {
+        let file = self.files.find(key)?;
+        let inner = Glance::new().at(&file)?;
+        Some(cached_attr(key, &inner))
+    }
+
+    /// Attributes of an open file, whatever became of its name.
+    pub fn stat_open(&self, file: &File) -> Attr {
+        let inner = file.lock();
+        let mut attr = cached_attr(file.key, &inner);
+        if inner.live.as_ref().is_some_and(|live| live.unlinked) {
+            attr.nlink = 0;
+        }
+        attr
+    }
+
+    /// What a front-end must know to decide how to serve an open file.
+    pub fn facts(&self, file: &File) -> Facts {
+        let inner = file.lock();
+        let stale = inner.live.as_ref().is_some_and(|live| live.stale);
+        let size = inner.size();
+        Facts {
+            size,
+            complete: inner.state.is_complete() && !stale,
+            wholly_dirty: inner.state.is_wholly_dirty(),
+            set_id: inner.state.owner.mode & 0o6000 != 0,
+            fingerprint: match inner.state.flags.opaque {
+                true => None,
+                false => Some(fingerprint(size, inner.mtime(), inner.state.base.ctime)),
+            },
+        }
+    }
+
+    /// Makes the names in a directory durable, on the backing store and in the index.
+    pub fn sync_dir(&self, path: &Path) -> Result<()> {
+        self.names.ask(|b| b.sync_dir(path))?;
+        self.files.note_tier(self.files.index.sync())
+    }
+
+    /// Changes attributes on the backing store, and what we keep of them.
+    pub fn set_attr(&self, at: Named<'_>, set: &SetAttr) -> Result<Attr> {
+        self.files.refuse_read_only()?;
+        let file = self.files.find(at.key);
+        if let Some(file) = &file {
+            let mut inner = file.lock();
+            inner.live().meta_seq += 1;
+            if set.mtime.is_some() {
+                // Else, after a loss of power, the new time could be taken for somebody else's.
+                self.files.let_go(file, &mut inner)?;
+            }
+        }
+        let _changing = Changing::begin(file.clone());
+        let mut attr = self.names.alter(|b| b.set_attr(at.path, set))?;
+        // Opened meanwhile, or closed and opened anew, it is another to us.
+        let (held, found) = (file.as_ref().map(|file| file.id), self.files.find(at.key).or(file));
+        if let Some(file) = found {
+            let mut inner = file.lock();
+            // Of such a one a flush may have landed already: what it found is newer.
+            if held != Some(file.id) && inner.state.base.ctime > attr.ctime {
+                self.names.overlay_with(&file, &inner, &mut attr);
+                return Ok(attr);
+            }
+            inner.live().meta_seq += 1;
+            if set.mtime.is_some() && inner.state.is_dirty() {
+                let mtime = match set.mtime {
+                    Some(SetTime::At(at)) => at,
+                    _ => now(),
+                };
+                inner.state.base.mtime = attr.mtime;
+                self.files.set_mtime(&file, &mut inner, mtime);
+            } else if set.mtime.is_some() {
+                inner.state.base.mtime = attr.mtime;
+                inner.state.mtime = attr.mtime;
+            }
+            self.names.follow(&file, &mut inner, &attr)?;
+            self.names.overlay_with(&file, &inner, &mut attr);
+            self.files.retire(&file, inner);
+        }
+        Ok(attr)
+    }
+
+    /// Changes attributes of an open file that has lost its name.
+    pub fn set_attr_open(&self, file: &Arc<File>, set: &SetAttr) -> Result<Attr> {
+        self.files.refuse_read_only()?;
+        let backing = self.files.backing_file(file)?;
+        let _changing = Changing::begin([file.clone()]);
+        asker::check()?;
+        let attr = self.home.health.call(|| backing.set_attr(set))?;
+        let mut inner = file.lock();
+        inner.live().meta_seq += 1;
+        if let Some(SetTime::At(mtime)) = set.mtime {
+            self.files.set_mtime(file, &mut inner, mtime);
+        }
+        self.names.follow(file, &mut inner, &attr)?;
+        drop(inner);
+        Ok(self.stat_open(file))
+    }
+
+    pub fn set_xattr(
+        &self,
+        at: Named<'_>,
+        name: &OsStr,
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<()> {
+        self.files.refuse_read_only()?;
+        let _changing = Changing::begin(self.files.find(at.key));
+        self.names.alter(|b| b.xattr_set(at.path, name, value, mode))?;
+        self.names.refresh(at);
+        Ok(())
+    }
+
+    pub fn remove_xattr(&self, at: Named<'_>, name: &OsStr) -> Result<()> {
+        self.files.refuse_read_only()?;
+        let _changing = Changing::begin(self.files.find(at.key));
+        self.names.alter(|b| b.xattr_remove(at.path, name))?;
+        self.names.refresh(at);
+        Ok(())
+    }
+}
+
+pub(crate) fn asked_of(inner: &Inner) -> Asked {
+    Asked { at: Instant::now(), base_seq: inner.base_seq, changing: inner.changing > 0 }
+}
+
+pub(crate) fn fingerprint(size: u64, mtime: Timestamp, ctime: Timestamp) -> NonZeroU64 {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut hasher = DefaultHasher::new();
+    (size, mtime, ctime).hash(&mut hasher);
+    NonZeroU64::new(hasher.finish()).unwrap_or(NonZeroU64::MIN)
+}
+
+/// What the store said within `ttl`, unless something has changed there because of us.
+pub(crate) fn recent(inner: &Inner, ttl: Duration) -> Option<&Seen> {
+    let live = inner.live.as_ref().filter(|live| !live.moved && live.arounds == 0)?;
+    let seen = live.seen.as_deref().filter(|seen| seen.at.elapsed() < ttl)?;
+    let usable = inner.changing == 0 && !live.unlinked;
+    (usable && inner.is_known(&seen.attr, seen.at)).then_some(seen)
+}
+
+/// Keeps what the store said of an open file at about `asked`. Returns whether somebody should ask
+/// for its capability again: it had none once, and its ctime has moved since.
+pub(crate) fn note_seen(inner: &mut Inner, asked: Instant, attr: &Attr) -> bool {
+    let known = inner.is_known(attr, asked);
+    let Some(live) = inner.live.as_mut().filter(|live| live.opens > 0 && known) else {
+        return false;
+    };
+    if live.seen.as_ref().is_some_and(|seen| seen.at > asked) {
+        return false; // Somebody asked later, and was answered sooner.
+    }
+    let before = live.seen.take();
+    let (unmoved, known) = before
+        .as_ref()
+        .map_or((false, None), |seen| (seen.attr.version() == attr.version(), seen.no_capability));
+    let no_capability = if unmoved && known.is_some() { Some(asked) } else { known };
+    let seen = Seen { at: asked, attr: *attr, no_capability, asked_again: false };
+    live.seen = Some(match before {
+        Some(mut place) => {
+            *place = seen;
+            place
+        }
+        None => Box::new(seen),
+    });
+    known.is_some() && !unmoved
+}
+
+pub(crate) fn cached_attr(key: FileKey, inner: &Inner) -> Attr {
+    let owner = inner.state.owner;
+    let mut attr = Attr {
+        key,
+        kind: forebay_backing::FileKind::File,
+        mode: owner.mode,
+        nlink: owner.nlink,
+        uid: owner.uid,
+        gid: owner.gid,
+        rdev: 0,
+        size: inner.size(),
+        blocks: inner.charged / 512,
+        blksize: 4096,
+        atime: inner.mtime(),
+        mtime: inner.mtime(),
+        ctime: inner.state.base.ctime,
+        btime: Timestamp::default(),
+    };
+    inner.overlay(&mut attr, || None);
+    attr
+}

@@ -1,0 +1,255 @@
+//! Changes of names and attributes: done on the backing store at once, followed here.
+//!
+//! Every change of names goes into the journal of names ([`crate::core::journal`]): one that concerns a
+//! file with a record before the store is asked, so that after a crash in the middle recovery can
+//! ask the store whether it happened; any other once it was made.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use forebay_backing::{Attr, FileKey, New, RenameMode, Result};
+
+use crate::core::journal::{Moved, NameOp, rebased};
+use crate::failpoint;
+use crate::files::file::{Changing, File};
+use crate::files::journaled::unlinked;
+use crate::files::names::Named;
+use crate::verbs::Verbs;
+
+/// How names changed.
+struct Way<'a> {
+    from: &'a Path,
+    to: &'a Path,
+    mode: RenameMode,
+}
+
+impl Verbs {
+    /// Creates a file on the backing store and takes a handle on it.
+    pub fn create(&self, path: &Path, new: &New) -> Result<(Arc<File>, Attr)> {
+        self.files.refuse_read_only()?;
+        let (_, attr) = self.names.alter(|b| b.create(path, new))?;
+        Ok((self.io.created(path, &attr), attr))
+    }
+
+    /// Makes another name for a file.
+    pub fn link(&self, from: Named<'_>, to: &Path) -> Result<Attr> {
+        self.files.refuse_read_only()?;
+        let _changing = Changing::begin(self.files.find(from.key));
+        let mut attr = self.names.alter(|b| b.link(from.path, to))?;
+        let op = NameOp::Link { from: from.path.into(), to: to.into(), key: from.key };
+        self.names.note_name(op, Some(attr.ctime));
+        if let Some(file) = self.files.find(from.key) {
+            let mut inner = file.lock();
+            inner.state.paths.learn_also(to);
+            self.names.follow(&file, &mut inner, &attr)?;
+            self.names.overlay_with(&file, &inner, &mut attr);
+        }
+        Ok(attr)
+    }
+
+    /// Takes in other names of a file, which a front-end has seen.
+    pub fn learn_names(&self, key: FileKey, names: impl IntoIterator<Item = PathBuf>) {
+        let Some(file) = self.files.find(key) else { return };
+        let mut inner = file.lock();
+        names.into_iter().for_each(|name| inner.state.paths.learn_also(&name));
+    }
+
+    /// Removes a name. Dirty bytes go with the last name; if other names are left that we do not
+    /// know, the bytes go to the backing store first.
+    pub fn unlink(self: &Arc<Self>, at: Named<'_>) -> Result<()> {
+        self.files.refuse_read_only()?;
+        let _leaving = self.files.take_name(at.key);
+        let Some(file) = self.files.find(at.key) else {
+            self.names.alter(|b| b.unlink(at.path))?;
+            self.names.note_name(unlinked(at), None);
+            // Somebody may have opened it meanwhile.
+            return self
+                .files
+                .find(at.key)
+                .map_or(Ok(()), |file| self.names.lost_name(&file, at.path));
+        };
+        self.rescue_links(&file, at)?;
+        match self.files.keep_readable(&file) {
+            Err(error) if error.is(libc::EMFILE) => return Err(error),
+            // Behind our back the name may have gone already.
+            _ => {}
+        }
+        let _changing = Changing::begin([file.clone()]);
+        let (recorded, known, other) = {
+            let inner = file.lock();
+            let other = inner.state.paths.iter().find(|path| *path != at.path);
+            (inner.recorded, inner.state.base.ctime, other)
+        };
+        let announced = match recorded {
+            true => Some(self.names.announce(unlinked(at), [&file])?),
+            false => None,
+        };
+        failpoint::pass("unlink.intent");
+        let done = self.names.alter(|b| b.unlink(at.path));
+        failpoint::pass("unlink.done");
+        if done.is_err() {
+            return self.names.not_made(announced).and(done);
+        }
+        let left = other.and_then(|other| self.names.ask(|b| b.stat(&other)).ok());
+        let left = left.filter(|left| left.key == at.key).map_or(known, |left| left.ctime);
+        match announced {
+            // Before the record goes.
+            Some(n) => self.names.conclude(n, Some(left), std::iter::once(&file))?,
+            None => self.names.note_name(unlinked(at), Some(left)),
+        }
+        // Closed and opened anew meanwhile, it is another to us.
+        self.names.lost_name(&self.files.find(at.key).unwrap_or(file), at.path)
+    }
+
+    /// Flushes a dirty file that has more names than we know before one of ours goes.
+    fn rescue_links(self: &Arc<Self>, file: &Arc<File>, at: Named<'_>) -> Result<()> {
+        let (dirty, known) = {
+            let inner = file.lock();
+            (inner.state.is_dirty(), inner.state.paths.len())
+        };
+        if !dirty {
+            return Ok(());
+        }
+        let links = self.names.ask(|b| b.stat(at.path))?.nlink;
+        file.lock().state.owner.nlink = links;
+        if links > 1 && known <= 1 { self.drain.flush_file(file) } else { Ok(()) }
+    }
+
+    /// Renames `from` to `to`, replacing `over` if something was there.
+    pub fn rename(
+        self: &Arc<Self>,
+        from: Named<'_>,
+        to: &Path,
+        over: Option<Named<'_>>,
+        mode: RenameMode,
+    ) -> Result<()> {
+        self.files.refuse_read_only()?;
+        let exchange = mode == RenameMode::Exchange;
+        let moved = self.cached_below(from);
+        let back = match over {
+            Some(over) if exchange => self.cached_below(over),
+            _ => Vec::new(),
+        };
+        // Two names of one file: POSIX says that nothing happens.
+        if over.is_some_and(|over| over.key == from.key) {
+            return self.names.alter(|b| b.rename(from.path, to, mode));
+        }
+        let _leaving =
+            (self.files.take_name(from.key), over.map(|over| self.files.take_name(over.key)));
+        let lost = over.filter(|_| !exchange);
+        let replaced = lost.and_then(|over| self.files.find(over.key));
+        if let (Some(file), Some(over)) = (&replaced, lost) {
+            self.rescue_links(file, over)?;
+            // Behind our back the name may have gone already.
+            let _ = self.files.keep_readable(file);
+        }
+        let op = match (exchange, over) {
+            (true, Some(over)) => exchanged(from, over),
+            _ => renamed(from, to, over),
+        };
+        let _changing = Changing::begin(moved.iter().chain(&back).chain(&replaced).cloned());
+        let is_known = !(moved.is_empty() && back.is_empty() && replaced.is_none());
+        let mut announced = None;
+        if is_known {
+            let files = moved.iter().chain(&back).chain(&replaced);
+            announced = Some(self.names.announce(op.clone(), files)?);
+            failpoint::pass("rename.intent");
+        }
+        let done = self.names.alter(|b| b.rename(from.path, to, mode));
+        if done.is_err() {
+            return self.names.not_made(announced).and(done);
+        }
+        if is_known {
+            failpoint::pass("rename.done");
+        }
+        let way = Way { from: from.path, to, mode };
+        self.moved(&moved, &back, &way)?;
+        // Files are looked up once more: closed and opened anew meanwhile one is another to us, or
+        // it was not known at all.
+        let anew = |key: FileKey, known: &[Arc<File>]| {
+            let is_known = |anew: &Arc<File>| known.iter().any(|file| file.id == anew.id);
+            self.files.find(key).filter(|anew| !is_known(anew))
+        };
+        // These may have their new names already.
+        let straight = |from, to| Way { from, to, mode: RenameMode::Replace };
+        self.follow_way(anew(from.key, &moved).iter(), &straight(from.path, to))?;
+        if let (true, Some(over)) = (exchange, over) {
+            self.follow_way(anew(over.key, &back).iter(), &straight(to, from.path))?;
+            self.names.refresh(Named { path: from.path, ..over });
+        }
+        let known = self.names.refresh(Named { path: to, ..from });
+        let asked = || announced.and_then(|_| self.names.ask(|b| b.stat(to)).ok());
+        let at = known.or_else(asked).filter(|attr| attr.key == from.key).map(|attr| attr.ctime);
+        match announced {
+            Some(n) => self.names.conclude(n, at, moved.iter().chain(&back))?,
+            None => self.names.note_name(op, at),
+        }
+        // Not before: of what had the name its bytes count until another is on record for it.
+        match lost.and_then(|over| self.files.find(over.key)).or(replaced) {
+            Some(file) => self.names.lost_name(&file, to),
+            None => Ok(()),
+        }
+    }
+
+    /// Cached files at or below a name.
+    fn cached_below(&self, at: Named<'_>) -> Vec<Arc<File>> {
+        if !at.is_dir {
+            return self.files.find(at.key).into_iter().collect();
+        }
+        let below = |file: &Arc<File>| {
+            let inner = file.lock();
+            inner.state.paths.any_within(at.path)
+        };
+        self.files.all_files().into_iter().filter(below).collect()
+    }
+
+    /// Gives the files of both sides their new paths.
+    fn moved(&self, moved: &[Arc<File>], back: &[Arc<File>], way: &Way<'_>) -> Result<()> {
+        // One may have names on both sides.
+        let is_new = |file: &&Arc<File>| moved.iter().all(|known| known.id != file.id);
+        self.follow_way(moved.iter().chain(back.iter().filter(is_new)), way)
+    }
+
+    fn follow_way<'a>(
+        &self,
+        files: impl Iterator<Item = &'a Arc<File>>,
+        way: &Way<'_>,
+    ) -> Result<()> {
+        for file in files {
+            let mut inner = file.lock();
+            let Way { from, to, mode } = way;
+            inner.state.paths.change(|path| match mode {
+                RenameMode::Exchange => rebased(path, from, to).or_else(|| rebased(path, to, from)),
+                _ => rebased(path, from, to),
+            });
+            if inner.recorded {
+                self.files.put(file, &mut inner)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn renamed(from: Named<'_>, to: &Path, over: Option<Named<'_>>) -> NameOp {
+    NameOp::Rename {
+        from: from.path.into(),
+        to: to.into(),
+        key: from.key,
+        over: over.map(|over| over.key),
+        moved: moved_by(from.is_dir),
+    }
+}
+
+fn exchanged(from: Named<'_>, over: Named<'_>) -> NameOp {
+    NameOp::Exchange {
+        from: from.path.into(),
+        to: over.path.into(),
+        key: from.key,
+        with: over.key,
+        moved: moved_by(from.is_dir || over.is_dir),
+    }
+}
+
+fn moved_by(is_dir: bool) -> Moved {
+    if is_dir { Moved::Dir } else { Moved::File }
+}
