@@ -3,3 +3,4 @@
 pub mod glob;
 pub mod histogram;
 pub mod mounts;
+pub mod units;

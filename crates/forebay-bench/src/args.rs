@@ -4,7 +4,7 @@
 //! `-b 16m`, `-b=16m`); long ones take `--name value` or `--name=value`. `--` ends options.
 
 use crate::prose::{COLUMNS, laid_out, wrapped};
-use crate::units::{parse_seconds, parse_size};
+use crate::units::{terse_seconds, terse_size};
 use crate::{Error, Result};
 
 #[derive(Debug, Clone)]
@@ -241,11 +241,11 @@ impl Parsed {
     }
 
     pub fn size(&self, name: &str, default: u64) -> Result<u64> {
-        self.parsed(name, default, parse_size)
+        self.parsed(name, default, |text| terse_size(text).map_err(Error::usage))
     }
 
     pub fn seconds(&self, name: &str, default: f64) -> Result<f64> {
-        self.parsed(name, default, parse_seconds)
+        self.parsed(name, default, |text| terse_seconds(text).map_err(Error::usage))
     }
 
     pub fn number<T: std::str::FromStr>(&self, name: &str, default: T) -> Result<T> {

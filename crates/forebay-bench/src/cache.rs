@@ -16,6 +16,7 @@ pub use hog::Hog;
 pub use pieces::Pieces;
 
 use crate::beneath::{self, Bytes};
+use crate::units;
 use crate::{Error, Result};
 
 /// What to do about the page cache before a phase reads.
@@ -44,10 +45,10 @@ pub enum Amount {
 impl Amount {
     /// Reads `2g` or `75%`, as `-M` takes it.
     pub fn parse(text: &str) -> Result<Self> {
-        let Some(percent) = text.strip_suffix('%') else {
-            return Ok(Amount::Bytes(crate::units::parse_size(text)?));
-        };
-        match percent.parse() {
+        if !text.ends_with('%') {
+            return units::terse_size(text).map(Amount::Bytes).map_err(Error::usage);
+        }
+        match units::parse_percent(text) {
             Ok(percent @ 0..=95) => Ok(Amount::PercentOfMemory(percent)),
             _ => Err(Error::usage(format!("{text:?} is not a share of memory; use 0% to 95%"))),
         }

@@ -4,7 +4,7 @@
 //! Knows nothing of the engine or the mount: what it measures is a path, so it can measure
 //! anything. Only [`beneath`] lets the program around it say where the bytes of a path really are.
 //! The layers, bottom up:
-//! - [`units`], [`args`], [`error`], [`rng`], [`clock`]: words, numbers and time;
+//! - [`args`], [`error`], [`rng`], [`clock`]: words, numbers and time;
 //! - [`slices`], [`meter`]: what one task measured, of fixed size, in shared memory;
 //! - [`shared`], [`futex`], [`team`], [`interrupt`], [`progress`]: tasks as processes or threads;
 //! - [`io`], [`drive`]: the ways to transfer bytes, and the one loop that measures them;
@@ -41,8 +41,8 @@ pub mod slices;
 pub mod spark;
 pub mod stats;
 pub mod team;
-pub mod units;
 pub mod workloads;
 
 pub use cli::{EXAMPLES, names, run};
 pub use error::{Error, Result};
+use forebay_base::units;

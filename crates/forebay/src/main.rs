@@ -17,13 +17,13 @@ mod pulse;
 mod rights;
 mod signals;
 mod ui;
-mod units;
 mod wire;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
 use forebay_backing::Result;
+use forebay_base::units;
 
 fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();

@@ -7,7 +7,7 @@ use crate::cache::{Amount, Policy};
 use crate::io::Api;
 use crate::pattern::Pattern;
 use crate::team::Kind;
-use crate::units::{parse_rate, parse_size};
+use crate::units::{terse_rate, terse_size};
 use crate::{Error, Result};
 
 /// Every key, as IOR spells it in scripts; for suggestions.
@@ -81,9 +81,9 @@ impl Params {
         match key.to_ascii_lowercase().as_str() {
             "api" => self.api = Api::parse(value)?,
             "refnum" => self.reference = number(value)?,
-            "blocksize" => self.block = parse_size(value)?,
-            "transfersize" => self.transfer = parse_size(value)?,
-            "segmentcount" => self.segments = parse_size(value)?,
+            "blocksize" => self.block = size(value)?,
+            "transfersize" => self.transfer = size(value)?,
+            "segmentcount" => self.segments = size(value)?,
             "numtasks" => self.tasks = number(value)?,
             "tasks-per-node" | "taskspernode" | "numtaskspernode" => {
                 self.tasks_per_node = number(value)?
@@ -129,7 +129,7 @@ impl Params {
             "intratestbarriers" => self.barriers = flag(value)?,
             "singlexferattempt" => self.single_attempt = flag(value)?,
             "outlierthreshold" => self.outlier_seconds = number(value)?,
-            "randomprefill" => self.random_prefill = parse_size(value)?,
+            "randomprefill" => self.random_prefill = size(value)?,
             "dualmount" => return Err(dual_mount()),
             "testfile" => self.path = value.to_owned(),
             "verbose" => self.verbose = number(value)?,
@@ -140,7 +140,7 @@ impl Params {
             "saverankperformancedetailscsv" => self.rank_csv = Some(value.into()),
             "saveperopdatacsv" => self.op_csv = Some(value.into()),
             "cache" => self.cache = Policy::parse(value)?,
-            "device-limit" => self.device_limit = Some(parse_rate(value)?),
+            "device-limit" => self.device_limit = Some(terse_rate(value).map_err(Error::usage)?),
             "target" => self.api = target(value)?,
             "out" => self.out = Some(value.into()),
             "json" => self.json = Some(value.into()),
@@ -151,6 +151,10 @@ impl Params {
         }
         Ok(())
     }
+}
+
+fn size(text: &str) -> Result<u64> {
+    terse_size(text).map_err(Error::usage)
 }
 
 fn number<T: std::str::FromStr>(text: &str) -> Result<T> {

@@ -1,5 +1,7 @@
 //! Scales: from quantities to places on paper, with ticks at round numbers.
 
+use crate::units::{NANOS, OPS, RATES, SECONDS, Unit, fitting};
+
 /// What an axis measures, which decides its units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Quantity {
@@ -32,43 +34,25 @@ pub struct Axis {
     unit: Unit,
 }
 
-/// A unit fit for the largest value.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Unit {
-    name: &'static str,
-    size: f64,
-}
-
-const KI: f64 = 1024.0;
+const SHARE: [Unit; 1] = [Unit { name: "%", size: 0.01 }];
+const PLAIN: [Unit; 1] = [Unit { name: "", size: 1.0 }];
 
 /// From large to small; the last serves all smaller values.
 fn units(quantity: Quantity) -> &'static [Unit] {
-    const fn unit(name: &'static str, size: f64) -> Unit {
-        Unit { name, size }
-    }
-    const SECONDS: &[Unit] = &[unit("h", 3600.0), unit("min", 60.0), unit("s", 1.0)];
-    const RATE: &[Unit] =
-        &[unit("GiB/s", KI * KI * KI), unit("MiB/s", KI * KI), unit("KiB/s", KI), unit("B/s", 1.0)];
-    const OPS: &[Unit] = &[unit("M ops/s", 1e6), unit("k ops/s", 1e3), unit("ops/s", 1.0)];
-    const NANOS: &[Unit] = &[unit("s", 1e9), unit("ms", 1e6), unit("us", 1e3), unit("ns", 1.0)];
-    const SHARE: &[Unit] = &[unit("%", 0.01)];
-    const PLAIN: &[Unit] = &[unit("", 1.0)];
     match quantity {
-        Quantity::Seconds => SECONDS,
-        Quantity::BytesPerSecond => RATE,
-        Quantity::OpsPerSecond => OPS,
-        Quantity::Nanoseconds => NANOS,
-        Quantity::Share => SHARE,
-        Quantity::Count | Quantity::Ratio => PLAIN,
+        Quantity::Seconds => &SECONDS,
+        Quantity::BytesPerSecond => &RATES,
+        Quantity::OpsPerSecond => &OPS,
+        Quantity::Nanoseconds => &NANOS,
+        Quantity::Share => &SHARE,
+        Quantity::Count | Quantity::Ratio => &PLAIN,
     }
 }
 
 fn unit_for(quantity: Quantity, value: f64) -> Unit {
-    let all = units(quantity);
     // An axis of some minutes reads better in seconds.
     let least = if quantity == Quantity::Seconds { 20.0 } else { 1.0 };
-    let fits = all.iter().find(|unit| value >= unit.size * least);
-    *fits.unwrap_or(all.last().expect("no quantity is without units"))
+    fitting(units(quantity), value, least)
 }
 
 /// A value with its unit, three digits: `12.3 ms`.

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::io::Api;
 use crate::recorder::Sinks;
 use crate::team::Kind;
-use crate::units::{human_bytes, parse_rate};
+use crate::units::{human_bytes, terse_rate};
 
 /// Whether the files stay after the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -153,5 +153,5 @@ fn api(parsed: &Parsed, null: bool, queue: Queue) -> Result<(Api, usize)> {
 }
 
 fn parse_limit(text: &str) -> Result<f64> {
-    parse_rate(text).map_err(|error| Error::usage(format!("--device-limit: {error}")))
+    terse_rate(text).map_err(|error| Error::usage(format!("--device-limit: {error}")))
 }

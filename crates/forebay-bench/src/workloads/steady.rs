@@ -32,7 +32,7 @@ use crate::record::{Access, Part};
 use crate::recorder::{Course, latency};
 use crate::stats;
 use crate::team::{Outcome, Task};
-use crate::units::{human_bytes, human_count, human_nanos};
+use crate::units::{self, human_bytes, human_count, human_nanos};
 use client::{Client, Own};
 
 pub const WORKLOAD: Workload = Workload {
@@ -99,10 +99,8 @@ fn plan(parsed: &Parsed) -> Result<Box<dyn Job>> {
 
 /// Reads `70` or `70%`.
 fn percent(text: &str) -> Result<f64> {
-    match text.trim_end_matches('%').parse::<f64>() {
-        Ok(value) if (0.0..=100.0).contains(&value) => Ok(value / 100.0),
-        _ => Err(Error::usage(format!("--reads {text}: use 0 to 100"))),
-    }
+    let wrong = || Error::usage(format!("--reads {text}: use 0 to 100"));
+    units::percent(text).map(|share| share / 100.0).ok_or_else(wrong)
 }
 
 #[derive(Debug, Clone)]

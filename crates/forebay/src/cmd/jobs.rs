@@ -11,7 +11,7 @@ use crate::moment;
 use crate::mounts::Mounts;
 use crate::ui::table::{Align, lay_out};
 use crate::ui::{say, say_json};
-use crate::units::{counted, human_secs, human_size};
+use crate::units::{counted, human_rate, human_secs, human_size};
 use crate::wire::{Job, JobState};
 
 const EXAMPLES: &str = "\
@@ -130,7 +130,7 @@ fn row(job: &Job) -> Vec<String> {
         format!("{} of {}", human_size(job.done_bytes), human_size(job.total_bytes)),
         format!("{}/{}", job.done_files, job.total_files),
         job.failed_files.to_string(),
-        format!("{}/s", human_size(job.rate_bytes_per_sec)),
+        human_rate(job.rate_bytes_per_sec as f64),
         time,
         what(job),
     ]

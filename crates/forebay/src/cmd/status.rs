@@ -9,7 +9,7 @@ use crate::http::Client;
 use crate::mounts::{Mounts, Place, sharing};
 use crate::ui::table::{Align, lay_out};
 use crate::ui::{note, say, say_json};
-use crate::units::{counted, human_secs, human_size};
+use crate::units::{counted, human_rate, human_secs, human_size};
 use crate::wire::StatusView;
 
 const EXAMPLES: &str = "\
@@ -194,8 +194,9 @@ const OUTLOOK_MAX_SECS: f64 = 86_400.0;
 fn drain(s: &StatusView) -> String {
     let mut parts = Vec::new();
     if s.drain_bytes_per_sec + s.arrival_bytes_per_sec > 0 {
-        let (drain, arrival) = (s.drain_bytes_per_sec, s.arrival_bytes_per_sec);
-        parts.push(format!("{}/s of {}/s that arrive", human_size(drain), human_size(arrival)));
+        let [drain, arrival] =
+            [s.drain_bytes_per_sec, s.arrival_bytes_per_sec].map(|r| human_rate(r as f64));
+        parts.push(format!("{drain} of {arrival} that arrive"));
     }
     let near = |secs: Option<f64>| secs.filter(|secs| *secs <= OUTLOOK_MAX_SECS);
     match (near(s.clean_in_secs), near(s.full_in_secs)) {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use forebay_bench::prose::{clipped, columns_of_stderr};
 use forebay_engine::Progress;
 
-use crate::units::{human_secs, human_size};
+use crate::units::{human_rate, human_secs, human_size};
 use crate::wire::Job;
 
 const REDRAW_EVERY: Duration = Duration::from_millis(100);
@@ -149,7 +149,7 @@ fn pace(s: Sample, rate: f64) -> String {
         return String::new();
     }
     let left = s.total_bytes.saturating_sub(s.done_bytes) as f64 / rate;
-    format!("  {}/s  ETA {}", human_size(rate as u64), human_secs(left))
+    format!("  {}  ETA {}", human_rate(rate), human_secs(left))
 }
 
 #[cfg(test)]

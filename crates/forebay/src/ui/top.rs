@@ -12,7 +12,7 @@ use ratatui::widgets::{Block, Borders, Paragraph, Row, Sparkline, Table};
 use serde_json::Value;
 
 use crate::moment;
-use crate::units::{human_secs, human_size};
+use crate::units::{human_rate, human_secs, human_size};
 
 /// Between what stands side by side.
 const GAP: u16 = 2;
@@ -131,11 +131,11 @@ impl Screen {
         let [left, right] = halves.spacing(GAP).areas(area);
         let r = self.rates;
         let both = |out: &str, out_rate: f64, back: &str, back_rate: f64| {
-            format!("{out} {:>11}  {back} {:>11}", per_sec(out_rate), per_sec(back_rate))
+            format!("{out} {:>11}  {back} {:>11}", human_rate(out_rate), human_rate(back_rate))
         };
         let programs = vec![
             Line::raw(both("write", r.written, "read ", r.read)),
-            Line::raw(format!("new {:>13}  past the daemon", per_sec(r.passed))),
+            Line::raw(format!("new {:>13}  past the daemon", human_rate(r.passed))),
         ];
         let store = vec![Line::raw(both("flush", r.to_backing, "fetch", r.from_backing))];
         let sides = [
@@ -218,8 +218,8 @@ impl Screen {
         match self.answer["now"]["bytes"]["tier_device_written"].is_u64() {
             true => format!(
                 "its device writes {}, reads {}, for whomever",
-                per_sec(self.rates.device_written),
-                per_sec(self.rates.device_read)
+                human_rate(self.rates.device_written),
+                human_rate(self.rates.device_read)
             ),
             false => "no block device is seen under it".into(),
         }
@@ -324,7 +324,9 @@ fn draw_list(
     let block = Block::new().borders(Borders::TOP).title(title);
     let rows: Vec<Row> = items
         .take(area.height.saturating_sub(1).into())
-        .map(|(name, rate)| Row::new([Line::raw(name), Line::raw(per_sec(rate)).right_aligned()]))
+        .map(|(name, rate)| {
+            Row::new([Line::raw(name), Line::raw(human_rate(rate)).right_aligned()])
+        })
         .collect();
     let widths = [Constraint::Min(1), Constraint::Length(12)];
     frame.render_widget(Table::new(rows, widths).block(block), area);
@@ -351,10 +353,6 @@ fn shortened(text: &str, width: usize) -> String {
     }
     let kept: String = text.chars().skip(length + 2 - width.max(2)).collect();
     format!("..{kept}")
-}
-
-fn per_sec(rate: f64) -> String {
-    format!("{}/s", human_size(rate as u64))
 }
 
 /// At most five characters.

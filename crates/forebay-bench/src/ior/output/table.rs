@@ -4,7 +4,7 @@ use crate::io::Direction;
 use crate::ior::measure::{Measured, Statistics};
 use crate::ior::params::{Order, Params, Reorder};
 use crate::ior::run::Ran;
-use crate::units::{GIB, MIB, human_bytes};
+use crate::units::{MIB, SIZES, bytes_in, human_bytes};
 
 pub const HEAD: &str = "access    bw(MiB/s)  IOPS       Latency(s)  block(KiB) xfer(KiB)  open(s)    \
 wr/rd(s)   close(s)   total(s)   iter";
@@ -82,15 +82,8 @@ pub fn reorder(params: &Params) -> &'static str {
 
 /// IOR's way with sizes: GiB and MiB, else bytes.
 fn size(bytes: u64) -> String {
-    for (unit, name) in [(GIB, "GiB"), (MIB, "MiB")] {
-        if bytes >= unit {
-            return match bytes.is_multiple_of(unit) {
-                true => format!("{} {name}", bytes / unit),
-                false => format!("{:.2} {name}", bytes as f64 / unit as f64),
-            };
-        }
-    }
-    format!("{bytes} bytes")
+    let units = &[&SIZES[3..5], &SIZES[6..]].concat();
+    bytes_in(units, bytes)
 }
 
 /// Ten columns wide; the fewer decimals the larger.
