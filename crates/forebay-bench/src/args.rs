@@ -13,7 +13,7 @@ struct Opt {
     long: &'static str,
     /// The name of the value in the help; `None` for a flag.
     value: Option<&'static str>,
-    help: &'static str,
+    help: String,
 }
 
 /// What a command accepts. Long names are the keys under which [`Parsed`] answers.
@@ -61,8 +61,8 @@ impl Spec {
     }
 
     #[must_use]
-    pub fn flag(self, short: Option<char>, long: &'static str, help: &'static str) -> Self {
-        self.with(Opt { short, long, value: None, help })
+    pub fn flag(self, short: Option<char>, long: &'static str, help: impl Into<String>) -> Self {
+        self.with(Opt { short, long, value: None, help: help.into() })
     }
 
     #[must_use]
@@ -71,9 +71,9 @@ impl Spec {
         short: Option<char>,
         long: &'static str,
         value: &'static str,
-        help: &'static str,
+        help: impl Into<String>,
     ) -> Self {
-        self.with(Opt { short, long, value: Some(value), help })
+        self.with(Opt { short, long, value: Some(value), help: help.into() })
     }
 
     fn with(mut self, option: Opt) -> Self {
@@ -198,7 +198,7 @@ impl Spec {
         for option in &self.options {
             let line = format!("{:width$}  ", left(option));
             let room = COLUMNS - line.len();
-            let help = wrapped(option.help, room, 0)
+            let help = wrapped(&option.help, room, 0)
                 .replace('\n', &format!("\n{:w$}", "", w = line.len()));
             text += &format!("{line}{help}\n");
         }

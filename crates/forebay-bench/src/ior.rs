@@ -5,7 +5,6 @@
 //! results as IOR does ([`output`]). Offsets are pure arithmetic ([`layout`]).
 
 mod check;
-mod ignored;
 pub(crate) mod keep;
 mod layout;
 mod measure;

@@ -14,36 +14,10 @@ use crate::{Error, Result};
 /// A queue this deep hides every latency; the kernel has 32,768 entries at most.
 const MOST_DEPTH: usize = 4096;
 
-/// Thirty years; above, times in nanoseconds would not fit.
-const MOST_SECONDS: f64 = 1e9;
-
 /// What can be told from the settings alone.
 pub fn settings(params: &Params) -> Result<()> {
     let refuse = |message: &str| Err(Error::usage(message));
-    for (value, name) in [
-        (params.tasks as u64, "-N"),
-        (params.block, "-b"),
-        (params.transfer, "-t"),
-        (params.segments, "-s"),
-        (params.repetitions as u64, "-i"),
-        (params.depth as u64, "--depth"),
-        (params.tasks_per_node as u64, "--tasks-per-node"),
-    ] {
-        if value == 0 {
-            return Err(Error::usage(format!("{name} must be at least 1")));
-        }
-    }
-    for (value, name) in [
-        (params.delay, "-d"),
-        (params.deadline, "-D"),
-        (params.max_minutes, "-T"),
-        (params.outlier_seconds, "-j"),
-        (params.min_seconds, "-O minTimeDuration"),
-    ] {
-        if !(0.0..=MOST_SECONDS).contains(&value) {
-            return Err(Error::usage(format!("{name} {value} is not a time; use 0 or more")));
-        }
-    }
+    super::settings::check(params)?;
     if params.transfer > params.block {
         return refuse("-t is larger than -b: a transfer must fit into a block");
     }

@@ -1,7 +1,7 @@
-//! IOR's command line.
+//! IOR's command line: what options there are tells [`settings`].
 
 use super::params::Params;
-use super::script;
+use super::{script, settings};
 use crate::args::{Parsed, Spec};
 use crate::{Error, Result};
 
@@ -17,7 +17,6 @@ const EXAMPLES: &str = "\
 With none of -w -r -W -R both write and read are done. The file is removed at the end unless -k is
 given, also if it was only read. Sizes: k, m, g, t are powers of 1024.";
 
-/// All options; the long names are the keys of [`Params::set`].
 pub fn spec() -> Spec {
     let spec = Spec::new("ior")
         .about(
@@ -27,84 +26,7 @@ pub fn spec() -> Spec {
         )
         .usage("[OPTIONS] [-o FILE]")
         .examples(EXAMPLES);
-    ours(taken(sequence(layout(spec))))
-}
-
-fn layout(spec: Spec) -> Spec {
-    spec.value(Some('a'), "api", "NAME", "POSIX, MMAP, URING or DUMMY")
-        .value(Some('o'), "testFile", "FILE", "the file; several for -F are separated by @")
-        .value(Some('b'), "blockSize", "SIZE", "contiguous bytes of a task in a segment [1m]")
-        .value(Some('t'), "transferSize", "SIZE", "bytes of one transfer [256k]")
-        .value(Some('s'), "segmentCount", "N", "segments [1]")
-        .value(Some('N'), "numTasks", "N", "tasks [1]")
-        .flag(Some('F'), "filePerProc", "a file for each task")
-        .flag(Some('u'), "uniqueDir", "each task's file in a directory of its own")
-        .flag(Some('m'), "multiFile", "a file for each repetition")
-        .flag(Some('C'), "reorderTasks", "read what the rank -Q away wrote")
-        .value(Some('Q'), "taskPerNodeOffset", "N", "how far away, in nodes [1]")
-        .flag(Some('Z'), "reorderTasksRandom", "read what a random rank wrote; -ZZ each once")
-        .value(Some('X'), "reorderTasksRandomSeed", "N", "seed of -Z; negative: new each time")
-        .flag(Some('z'), "randomOffset", "random order in a segment; -zz random offsets")
-        .value(None, "random-offset-seed", "N", "seed of -z [0]")
-        .value(Some('l'), "dataPacketType", "KIND", "timestamp, offset, incompressible, random")
-        .value(Some('G'), "setTimeStampSignature", "N", "signature of the contents [the time]")
-        .flag(None, "posix.odirect", "O_DIRECT")
-        .flag(Some('B'), "useO_DIRECT", "the same, as IOR 3 had it")
-        .flag(None, "posix.rangelocks", "lock the range of each transfer")
-}
-
-fn sequence(spec: Spec) -> Spec {
-    spec.flag(Some('w'), "writeFile", "write")
-        .flag(Some('r'), "readFile", "read")
-        .flag(Some('W'), "checkWrite", "read back and compare after writing")
-        .flag(Some('R'), "checkRead", "compare what is read")
-        .flag(Some('e'), "fsync", "fsync at the end of the write phase")
-        .flag(Some('Y'), "fsyncPerWrite", "fsync after each write")
-        .flag(Some('E'), "useExistingTestFile", "do not remove the file before writing")
-        .flag(Some('k'), "keepFile", "keep the file")
-        .flag(Some('K'), "keepFileWithError", "keep a file in which errors were found")
-        .value(Some('i'), "repetitions", "N", "repetitions [1]")
-        .value(Some('d'), "interTestDelay", "SECONDS", "pause between repetitions")
-        .value(Some('D'), "deadlineForStonewalling", "SECONDS", "stop a phase after this time")
-        .value(Some('T'), "maxTimeDuration", "MINUTES", "begin no repetition after this time")
-        .value(None, "randomPrefill", "SIZE", "fill the file first, in transfers of this size")
-        .flag(Some('g'), "intraTestBarriers", "barriers between open, transfers and close")
-        .flag(Some('x'), "singleXferAttempt", "do not continue short transfers")
-        .value(Some('j'), "outlierThreshold", "SECONDS", "warn of tasks so far from the mean")
-        .value(Some('M'), "memoryPerNode", "SIZE", "memory to occupy: 2g or 75%")
-        .value(Some('A'), "refNum", "N", "a number for the summary")
-        .value(Some('O'), "directive", "K=V,...", "settings as in scripts, e.g. summaryFormat=JSON")
-        .value(Some('f'), "scriptFile", "FILE", "tests from a script")
-        .flag(Some('v'), "verbose", "tell more; repeatable")
-        .flag(Some('y'), "dualMount", "not without MPI; list directories with -o a@b")
-        .flag(None, "dryRun", "show what would be done")
-        .flag(None, "warningAsErrors", "end at the first warning")
-}
-
-/// See [`super::ignored`].
-fn taken(spec: Spec) -> Spec {
-    spec.flag(Some('c'), "collective", "taken, without effect, as are all up to -U")
-        .flag(Some('V'), "useFileView", "MPI-IO's")
-        .flag(Some('p'), "preallocate", "MPI-IO's")
-        .flag(Some('P'), "useSharedFilePointer", "MPI-IO's")
-        .flag(Some('S'), "useStridedDatatype", "MPI-IO's")
-        .flag(Some('H'), "showHints", "MPI-IO's")
-        .flag(Some('I'), "individualDataSets", "HDF5's")
-        .value(Some('J'), "setAlignment", "SIZE", "HDF5's")
-        .flag(Some('n'), "noFill", "HDF5's")
-        .flag(Some('q'), "quitOnError", "errors are counted")
-        .value(Some('U'), "hintsFileName", "FILE", "MPI-IO's")
-}
-
-fn ours(spec: Spec) -> Spec {
-    spec.flag(None, "threads", "tasks are threads, not processes")
-        .value(None, "tasks-per-node", "N", "ranks that -C and -Z count as one node [1]")
-        .value(None, "depth", "N", "transfers in flight with -a URING [32]")
-        .value(None, "cache", "POLICY", "keep, drop, direct, fadvise, hog=75% before reading")
-        .value(None, "device-limit", "RATE", "bytes per second the device can do, to flag more")
-        .value(None, "target", "TARGET", "null: transfer nothing, measure the tool")
-        .value(None, "out", "FILE", "results as NDJSON, for `forebay bench report`")
-        .value(None, "json", "FILE", "results as one JSON document")
+    settings::options(spec)
 }
 
 /// The tests a command line asks for; `None` if only help was wanted, which is printed.
@@ -132,17 +54,12 @@ pub fn read(args: &[String]) -> Result<Option<Vec<Params>>> {
 fn base(parsed: &Parsed) -> Result<Params> {
     let mut params = Params::default();
     for (name, value) in parsed.given() {
+        let named = |error| named(&format!("--{name}"), &error);
         match name {
             "scriptFile" => (),
             "directive" => directives(&mut params, value)?,
-            // Flags that mean more when repeated.
-            "randomOffset" => params.random_offset += 1,
-            "reorderTasksRandom" => params.random_tasks += 1,
-            "verbose" => params.verbose += 1,
-            _ => {
-                let value = if value.is_empty() { "1" } else { value };
-                params.set(name, value).map_err(|error| named(&format!("--{name}"), &error))?;
-            }
+            _ if value.is_empty() => params.raise(name).map_err(named)?,
+            _ => params.set(name, value).map_err(named)?,
         }
     }
     Ok(params)

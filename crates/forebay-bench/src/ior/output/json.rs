@@ -8,6 +8,7 @@ use crate::ior::measure::Measured;
 use crate::ior::params::Params;
 use crate::ior::place;
 use crate::ior::run::Ran;
+use crate::ior::settings;
 use crate::recorder;
 use crate::units::MIB;
 
@@ -82,64 +83,17 @@ fn maxima(ran: &Ran) -> Value {
 }
 
 fn parameters(ran: &Ran) -> Value {
-    let params = &ran.params;
-    let mut all = course(ran);
-    let layout = layout(params);
-    all.as_object_mut().expect("an object").extend(layout.as_object().expect("one too").clone());
-    all
-}
-
-fn course(ran: &Ran) -> Value {
-    let params = &ran.params;
-    json!({
-        "testID": ran.id,
-        "refnum": params.reference,
-        "api": params.api.name(),
-        "platform": place::machine(),
-        "testFileName": params.path,
-        "deadlineForStonewall": params.deadline,
-        "stoneWallingWearOut": u8::from(params.wear_out),
-        "maxTimeDuration": params.max_minutes,
-        "outlierThreshold": params.outlier_seconds,
-        "nodes": 1,
-        "memoryPerTask": 0,
-        "memoryPerNode": params.memory.map_or(0, crate::cache::Amount::bytes),
-        "tasksPerNode": params.tasks,
-        "repetitions": params.repetitions,
-        "multiFile": u8::from(params.multi_file),
-        "interTestDelay": params.delay,
-        "fsync": u8::from(params.sync),
-        "fsyncperwrite": u8::from(params.sync_each),
-        "useExistingTestFile": u8::from(params.use_existing),
-        "uniqueDir": u8::from(params.unique_dir),
-        "singleXferAttempt": u8::from(params.single_attempt),
-        "keepFile": u8::from(params.keep),
-        "keepFileWithError": u8::from(params.keep_with_error),
-        "warningAsErrors": u8::from(params.warnings_as_errors),
-        "verbose": params.verbose,
-    })
-}
-
-fn layout(params: &Params) -> Value {
-    json!({
-        "readFile": u8::from(params.read),
-        "writeFile": u8::from(params.write),
-        "filePerProc": u8::from(params.file_per_task),
-        "reorderTasks": u8::from(params.constant > 0),
-        "reorderTasksRandom": params.random_tasks,
-        "reorderTasksRandomSeed": params.random_seed,
-        "randomOffset": params.random_offset,
-        "checkWrite": u8::from(params.check_write),
-        "checkRead": u8::from(params.check_read),
-        "dataPacketType": params.pattern.letter(),
-        "setTimeStampSignature/incompressibleSeed": params.signature,
-        "collective": u8::from(params.ignored.iter().any(|told| told.starts_with("collective "))),
-        "segmentCount": params.segments,
-        "transferSize": params.transfer,
-        "blockSize": params.block,
-        "useO_DIRECT": u8::from(params.around_cache()),
-        "cache": params.cache.name(),
-    })
+    let mut all = settings::parameters(&ran.params);
+    for (name, value) in [
+        ("testID", json!(ran.id)),
+        ("platform", json!(place::machine())),
+        ("nodes", json!(1)),
+        ("memoryPerTask", json!(0)),
+        ("tasksPerNode", json!(ran.params.tasks)),
+    ] {
+        all.insert(name.to_owned(), value);
+    }
+    all.into()
 }
 
 /// The rows of the summary of all tests.
@@ -154,17 +108,9 @@ fn summary_row(ran: &Ran, summary: &Summary) -> Value {
         "API": params.api.name(),
         "TestID": ran.id,
         "ReferenceNumber": params.reference,
-        "segmentCount": params.segments,
-        "blockSize": params.block,
-        "transferSize": params.transfer,
         "numTasks": params.tasks,
         "tasksPerNode": params.tasks,
-        "repetitions": params.repetitions,
-        "filePerProc": u8::from(params.file_per_task),
-        "reorderTasks": u8::from(params.constant > 0),
         "taskPerNodeOffset": params.task_offset,
-        "reorderTasksRandom": params.random_tasks,
-        "reorderTasksRandomSeed": params.random_seed,
         "bwMaxMIB": bandwidth.max,
         "bwMinMIB": bandwidth.min,
         "bwMeanMIB": bandwidth.mean,
@@ -176,6 +122,19 @@ fn summary_row(ran: &Ran, summary: &Summary) -> Value {
         "MeanTime": summary.seconds,
         "xsizeMiB": summary.bytes as f64 / MIB_F,
     });
+    let told = settings::parameters(params);
+    for name in [
+        "segmentCount",
+        "blockSize",
+        "transferSize",
+        "repetitions",
+        "filePerProc",
+        "reorderTasks",
+        "reorderTasksRandom",
+        "reorderTasksRandomSeed",
+    ] {
+        row[name] = told[name].clone();
+    }
     if let Some((seconds, mib)) = summary.stonewall {
         row["StoneWallTime"] = json!(seconds);
         row["StoneWallbwMeanMIB"] = json!(mib / seconds.max(1e-9));
