@@ -3,4 +3,5 @@
 pub mod glob;
 pub mod histogram;
 pub mod mounts;
+pub mod nearest;
 pub mod units;

@@ -3,6 +3,8 @@
 //! Short options combine (`-wrk`), count (`-vv`) and take their value attached or apart (`-b16m`,
 //! `-b 16m`, `-b=16m`); long ones take `--name value` or `--name=value`. `--` ends options.
 
+use forebay_base::nearest::nearest;
+
 use crate::prose::{COLUMNS, laid_out, wrapped};
 use crate::units::{terse_seconds, terse_size};
 use crate::{Error, Result};
@@ -260,28 +262,6 @@ impl Parsed {
             None => Ok(default),
         }
     }
-}
-
-/// The candidate most like `word`, if any is like it at all.
-pub fn nearest(word: &str, known: impl Iterator<Item = String>) -> Option<String> {
-    let scored = known.map(|name| {
-        (distance(&word.to_ascii_lowercase(), &name.to_ascii_lowercase()), name != word, name)
-    });
-    scored.min().filter(|(far, ..)| *far <= word.len().div_ceil(3).max(1)).map(|(.., name)| name)
-}
-
-/// Insertions, removals and substitutions that turn one word into the other.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, y) in b.iter().enumerate() {
-            let best = (diagonal + usize::from(x != *y)).min(row[j] + 1).min(row[j + 1] + 1);
-            diagonal = std::mem::replace(&mut row[j + 1], best);
-        }
-    }
-    row[b.len()]
 }
 
 #[cfg(test)]

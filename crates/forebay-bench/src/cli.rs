@@ -2,7 +2,8 @@
 
 use std::ffi::OsString;
 
-use crate::args::nearest;
+use forebay_base::nearest::nearest;
+
 use crate::prose::{COLUMNS, laid_out};
 use crate::{Error, Result};
 
@@ -58,8 +59,8 @@ fn text(arg: OsString) -> Result<String> {
 }
 
 fn unknown(name: &str) -> Error {
-    let known = commands().map(|(known, ..)| (*known).to_owned());
-    let hint = nearest(name, known).map_or(String::new(), |near| format!("; did you mean {near}?"));
+    let hint = nearest(name, commands().map(|(known, ..)| *known))
+        .map_or(String::new(), |near| format!("; did you mean {near}?"));
     Error::usage(format!("no benchmark named {name:?}{hint} (see forebay bench --help)"))
 }
 

@@ -12,7 +12,6 @@ mod helper;
 mod http;
 mod moment;
 mod mounts;
-mod nearest;
 mod pulse;
 mod rights;
 mod signals;
@@ -23,7 +22,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use forebay_backing::Result;
-use forebay_base::units;
+use forebay_base::{nearest, units};
 
 fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();

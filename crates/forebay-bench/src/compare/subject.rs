@@ -1,6 +1,7 @@
 //! What two targets are compared by: a workload of ours, IOR's, or mdtest's.
 
-use crate::args::nearest;
+use forebay_base::nearest::nearest;
+
 use crate::error::{Error, Result};
 use crate::record::Record;
 use crate::workloads::{self, WORKLOADS, Workload};
@@ -70,7 +71,7 @@ fn on(target: &str, options: &[String]) -> Vec<String> {
 
 fn unknown(name: &str) -> Error {
     let names: Vec<&str> = Subject::all().map(Subject::name).collect();
-    let near = nearest(name, names.iter().map(|name| (*name).to_owned()));
+    let near = nearest(name, names.iter().copied());
     let hint = near.map_or(String::new(), |near| format!("; did you mean {near}?"));
     let names = names.join(", ");
     Error::usage(format!("compare: no workload named {name:?}{hint} (there are {names})"))

@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 
+use forebay_base::nearest::nearest;
 use serde_json::{Map, Value, json};
 
 use super::params::{Format, Params};
@@ -379,7 +380,7 @@ fn dual_mount() -> Error {
 
 fn unknown(key: &str) -> Error {
     let known = SETTINGS.iter().filter(|setting| !matches!(setting.holds, Apart));
-    let near = crate::args::nearest(key, known.flat_map(Setting::names).map(str::to_owned));
+    let near = nearest(key, known.flat_map(Setting::names));
     let hint = near.map_or(String::new(), |near| format!("; did you mean {near}?"));
     Error::usage(format!("no setting {key:?}{hint}"))
 }

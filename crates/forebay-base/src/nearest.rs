@@ -1,17 +1,20 @@
 //! The known name a typo probably meant.
 
-/// Finds the candidate with the fewest edits, if that is few enough to be a guess worth making.
-pub fn nearest<'c>(typed: &str, candidates: impl Iterator<Item = &'c str>) -> Option<&'c str> {
-    let typed = typed.replace('_', "-").to_ascii_lowercase();
-    candidates
-        .map(|name| (distance(&typed, name), name))
-        .min()
-        .filter(|(edits, name)| *edits <= 1 + name.len().min(typed.len()) / 3)
-        .map(|(_, name)| name)
+/// The candidate with the fewest edits, if that is few enough to be a guess worth making. Neither
+/// case nor `_` for `-` is an edit.
+pub fn nearest<Name: AsRef<str> + Ord>(
+    typed: &str,
+    candidates: impl Iterator<Item = Name>,
+) -> Option<Name> {
+    let plain = |name: &str| name.replace('_', "-").to_ascii_lowercase();
+    let typed = plain(typed);
+    let (edits, name) =
+        candidates.map(|name| (distance(&typed, &plain(name.as_ref())), name)).min()?;
+    (edits <= 1 + name.as_ref().len().min(typed.len()) / 3).then_some(name)
 }
 
 /// Levenshtein's distance over bytes.
-pub fn distance(a: &str, b: &str) -> usize {
+fn distance(a: &str, b: &str) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.bytes().enumerate() {
         let mut diagonal = row[0];
