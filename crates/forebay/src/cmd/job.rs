@@ -29,6 +29,22 @@ const TURN_PATIENCE: Duration = Duration::from_secs(60);
 /// Failures listed one by one; the rest are counted.
 const FAILURES_SHOWN: usize = 20;
 
+/// What commands that start a job on files take.
+#[derive(Debug, clap::Args)]
+pub struct Asked {
+    /// Files or directories in a mount.
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<PathBuf>,
+
+    /// Print the job as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn ask(kind: JobKind, asked: &Asked) -> Result<u8> {
+    run(kind, &Scope::of(&asked.paths)?, asked.json.into())
+}
+
 /// Paths of one mount.
 pub struct Scope {
     pub place: Place,

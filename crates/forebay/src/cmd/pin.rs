@@ -1,10 +1,8 @@
 //! `forebay pin`.
 
-use std::path::PathBuf;
-
 use forebay_backing::Result;
 
-use super::job::{self, Scope};
+use super::job;
 use crate::wire::JobKind;
 
 const EXAMPLES: &str = "\
@@ -20,15 +18,10 @@ pinned. Either way the exit code is 1.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Files or directories in a mount.
-    #[arg(required = true, value_name = "PATH")]
-    paths: Vec<PathBuf>,
-
-    /// Print the job as JSON.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    asked: job::Asked,
 }
 
 pub fn run(args: &Args) -> Result<u8> {
-    job::run(JobKind::Pin, &Scope::of(&args.paths)?, args.json.into())
+    job::ask(JobKind::Pin, &args.asked)
 }

@@ -1,10 +1,8 @@
 //! `forebay prefetch`.
 
-use std::path::PathBuf;
-
 use forebay_backing::Result;
 
-use super::job::{self, Scope};
+use super::job;
 use crate::wire::JobKind;
 
 const EXAMPLES: &str = "\
@@ -19,15 +17,10 @@ fit in the tier is listed as failed.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Files or directories in a mount.
-    #[arg(required = true, value_name = "PATH")]
-    paths: Vec<PathBuf>,
-
-    /// Print the job as JSON.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    asked: job::Asked,
 }
 
 pub fn run(args: &Args) -> Result<u8> {
-    job::run(JobKind::Prefetch, &Scope::of(&args.paths)?, args.json.into())
+    job::ask(JobKind::Prefetch, &args.asked)
 }
