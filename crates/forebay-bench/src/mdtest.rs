@@ -16,7 +16,7 @@ use crate::{Error, Result, environment, interrupt};
 
 use crate::ior::keep;
 use options::Options;
-use phase::{Job, Measured, Phase};
+use phase::{Lap, Measured, Phase};
 
 /// Runs what `args` ask for. 1 if files did not hold what was written, 130 after Ctrl-C.
 pub fn run(args: &[String]) -> Result<u8> {
@@ -171,9 +171,9 @@ impl<'a> Running<'a> {
             if interrupt::seen() {
                 break;
             }
-            let job = Job { options, phase, tops, created: &self.created, renamed };
-            let before = self.before(&job)?;
-            let outcome = phase::run(&job);
+            let lap = Lap { options, phase, tops, created: &self.created, renamed };
+            let before = self.before(&lap)?;
+            let outcome = phase::run(&lap);
             outcome.check()?;
             let mut measured = Measured::of(phase, iteration, &outcome);
             if phase == Phase::FileRead {
@@ -194,18 +194,18 @@ impl<'a> Running<'a> {
     }
 
     /// Applies the cache policy, and looks at what is left in the page cache before reading.
-    fn before(&self, job: &Job<'_>) -> Result<Option<Residency>> {
-        let looks = matches!(job.phase, Phase::FileStat | Phase::FileRead | Phase::DirectoryStat);
+    fn before(&self, lap: &Lap<'_>) -> Result<Option<Residency>> {
+        let looks = matches!(lap.phase, Phase::FileStat | Phase::FileRead | Phase::DirectoryStat);
         if looks && self.options.cache == Policy::Drop {
             self.options.cache.before_reading(&[] as &[&Path])?;
         }
-        if job.phase != Phase::FileRead {
+        if lap.phase != Phase::FileRead {
             return Ok(None);
         }
         if self.options.cache == Policy::Fadvise {
-            self.options.cache.before_reading(&phase::sample(job, usize::MAX))?;
+            self.options.cache.before_reading(&phase::sample(lap, usize::MAX))?;
         }
-        Ok(cache::residency_of(&phase::sample(job, SAMPLE)))
+        Ok(cache::residency_of(&phase::sample(lap, SAMPLE)))
     }
 }
 

@@ -40,7 +40,7 @@ pub struct Workload {
     pub cache: Policy,
     pub queue: Queue,
     /// Reads the options, as far as that is possible without touching the target.
-    pub plan: fn(&Parsed) -> Result<Box<dyn Job>>,
+    pub plan: fn(&Parsed) -> Result<Box<dyn Prepared>>,
 }
 
 /// How many transfers a task can have in flight.
@@ -53,7 +53,7 @@ pub enum Queue {
 }
 
 /// A run, ready to start.
-pub trait Job {
+pub trait Prepared {
     /// Every setting in force, for the record.
     fn settings(&self) -> BTreeMap<String, String>;
 
@@ -98,9 +98,9 @@ fn conduct(
     parsed: &Parsed,
     voice: Voice,
 ) -> Result<(Record, Result<()>)> {
-    let (base, job) = prepared(workload, parsed)?;
-    let mut session = Session::begin(workload.name, args, base, job.settings(), voice)?;
-    let ended = job.run(&mut session);
+    let (base, ready) = prepared(workload, parsed)?;
+    let mut session = Session::begin(workload.name, args, base, ready.settings(), voice)?;
+    let ended = ready.run(&mut session);
     let outcome = match &ended {
         Ok(()) => Outcome::Complete,
         Err(Error::Interrupted) => Outcome::Interrupted,
@@ -109,16 +109,16 @@ fn conduct(
     Ok((session.end(outcome)?, ended))
 }
 
-fn prepared(workload: &Workload, parsed: &Parsed) -> Result<(Base, Box<dyn Job>)> {
+fn prepared(workload: &Workload, parsed: &Parsed) -> Result<(Base, Box<dyn Prepared>)> {
     let named = |error: Error| match error {
         Error::Usage(text) => Error::Usage(format!("{}: {text}", workload.name)),
         other => other,
     };
     let base = Base::read(parsed, workload.cache, workload.queue).map_err(named)?;
-    let job = (workload.plan)(parsed).map_err(named)?;
-    base.check_aligned(&job.transfers()).map_err(named)?;
-    base.check_room(job.needs()).map_err(named)?;
-    Ok((base, job))
+    let ready = (workload.plan)(parsed).map_err(named)?;
+    base.check_aligned(&ready.transfers()).map_err(named)?;
+    base.check_room(ready.needs()).map_err(named)?;
+    Ok((base, ready))
 }
 
 /// A command of the command line.

@@ -27,8 +27,8 @@ pub enum Verify {
     Yes,
 }
 
-/// What a phase shall do.
-pub struct Job<'a> {
+/// One run of a phase: what it shall do.
+pub struct Lap<'a> {
     pub params: &'a Params,
     pub name: &'static str,
     pub direction: Direction,
@@ -75,21 +75,21 @@ pub struct Report {
 unsafe impl Plain for Report {}
 
 /// Runs the phase.
-pub fn run(job: &Job<'_>) -> Outcome<Report> {
-    let params = job.params;
+pub fn run(lap: &Lap<'_>) -> Outcome<Report> {
+    let params = lap.params;
     let counts = Shared::<AtomicU64>::new(params.tasks);
     let goal = match params.deadline {
         seconds if seconds > 0.0 => Goal::Seconds(seconds),
         _ => Goal::Bytes(params.aggregate()),
     };
-    let progress = Progress::new(job.name, goal);
+    let progress = Progress::new(lap.name, goal);
     Team::new(params.tasks, params.kind)
         .progress(progress)
-        .run(|task, own| Worker { job, task, own, counts: &counts }.work())
+        .run(|task, own| Worker { lap, task, own, counts: &counts }.work())
 }
 
 struct Worker<'a> {
-    job: &'a Job<'a>,
+    lap: &'a Lap<'a>,
     task: &'a Task<'a>,
     own: &'a Report,
     /// Transfers done by each task, for the wear-out.
@@ -98,32 +98,32 @@ struct Worker<'a> {
 
 impl Worker<'_> {
     fn work(&self) -> Result<()> {
-        let (job, params) = (self.job, self.job.params);
-        let owner = job.owners[self.task.rank];
+        let (lap, params) = (self.lap, self.lap.params);
+        let owner = lap.owners[self.task.rank];
         let transfer = params.transfer as usize;
-        let filler = Filler::new(params.pattern, job.signature, owner, transfer);
+        let filler = Filler::new(params.pattern, lap.signature, owner, transfer);
         let slots = if params.api == Api::Uring { params.depth } else { 1 };
         let mut buffers = Buffers::new(slots, transfer);
-        if job.direction == Direction::Write {
+        if lap.direction == Direction::Write {
             (0..slots).for_each(|slot| filler.fill(buffers.slice(slot)));
         }
-        let path = layout::file(params, owner, job.repetition);
-        let mut walk = Walk::new(job, owner, filler, path);
+        let path = layout::file(params, owner, lap.repetition);
+        let mut walk = Walk::new(lap, owner, filler, path);
         self.task.start()?;
         self.open(&mut buffers, &mut walk)?;
         self.closed();
         walk.report(self.own);
-        walk.save(params, job, self.task.rank)
+        walk.save(params, lap, self.task.rank)
     }
 
     /// Opens the file under the API asked for; the loop is compiled for each.
     fn open(&self, buffers: &mut Buffers, walk: &mut Walk) -> Result<()> {
-        let (params, path) = (self.job.params, walk.path.clone());
+        let (params, path) = (self.lap.params, walk.path.clone());
         self.own.opening.store(clock::now(), SeqCst);
         if params.api == Api::Null {
             return self.transfer(Null::default(), buffers, walk);
         }
-        let write = self.job.direction == Direction::Write;
+        let write = self.lap.direction == Direction::Write;
         let direct = params.around_cache();
         let file = io::open(&path, How { write, create: write, truncate: false, direct })?;
         match params.api {
@@ -141,11 +141,11 @@ impl Worker<'_> {
 
     /// A file to be written must have its full length before it is mapped.
     fn map(&self, file: &std::fs::File) -> std::io::Result<Mmap> {
-        let wanted = layout::file_size(self.job.params);
-        if self.job.direction == Direction::Write && file.metadata()?.len() < wanted {
+        let wanted = layout::file_size(self.lap.params);
+        if self.lap.direction == Direction::Write && file.metadata()?.len() < wanted {
             file.set_len(wanted)?;
         }
-        Mmap::new(file, wanted, self.job.direction)
+        Mmap::new(file, wanted, self.lap.direction)
     }
 
     fn transfer(
@@ -154,7 +154,7 @@ impl Worker<'_> {
         buffers: &mut Buffers,
         walk: &mut Walk,
     ) -> Result<()> {
-        let (params, own) = (self.job.params, self.own);
+        let (params, own) = (self.lap.params, self.own);
         own.opened.store(clock::now(), SeqCst);
         self.between()?;
         let start = clock::now();
@@ -164,7 +164,7 @@ impl Worker<'_> {
         own.transfers.store(driven.ops, SeqCst);
         own.bytes.store(driven.bytes, SeqCst);
         own.short.store(driven.short, SeqCst);
-        if params.sync && self.job.direction == Direction::Write {
+        if params.sync && self.lap.direction == Direction::Write {
             target.sync().map_err(|error| Error::io("sync", &walk.path, &error))?;
         }
         own.transferred.store(clock::now(), SeqCst);
@@ -182,7 +182,7 @@ impl Worker<'_> {
         walk: &mut Walk,
         start: u64,
     ) -> Result<Driven> {
-        let params = self.job.params;
+        let params = self.lap.params;
         let stopping = || self.task.stopping();
         let nanos = |seconds: f64| start + (seconds * 1e9) as u64;
         walk.until = if params.min_seconds > 0.0 { nanos(params.min_seconds) } else { 0 };
@@ -215,7 +215,7 @@ impl Worker<'_> {
     }
 
     fn between(&self) -> Result<()> {
-        if self.job.params.barriers { self.task.barrier() } else { Ok(()) }
+        if self.lap.params.barriers { self.task.barrier() } else { Ok(()) }
     }
 
     fn closed(&self) {
@@ -255,22 +255,22 @@ struct Walk {
 }
 
 impl Walk {
-    fn new(job: &Job<'_>, owner: usize, filler: Filler, path: PathBuf) -> Self {
+    fn new(lap: &Lap<'_>, owner: usize, filler: Filler, path: PathBuf) -> Self {
         Self {
-            layout: Layout::new(job.params, owner),
+            layout: Layout::new(lap.params, owner),
             filler,
-            direction: job.direction,
-            len: job.params.transfer as usize,
+            direction: lap.direction,
+            len: lap.params.transfer as usize,
             index: 0,
-            count: job.available[owner],
+            count: lap.available[owner],
             until: 0,
             now: 0,
-            verify: job.verify,
+            verify: lap.verify,
             scratch: Vec::new(),
             errors: 0,
             wrong: Vec::new(),
             path,
-            log: job.params.op_csv.is_some().then(Vec::new),
+            log: lap.params.op_csv.is_some().then(Vec::new),
         }
     }
 
@@ -283,9 +283,9 @@ impl Walk {
     }
 
     /// Writes the protocol of single operations in IOR's form.
-    fn save(&self, params: &Params, job: &Job<'_>, rank: usize) -> Result<()> {
+    fn save(&self, params: &Params, lap: &Lap<'_>, rank: usize) -> Result<()> {
         let (Some(log), Some(prefix)) = (&self.log, &params.op_csv) else { return Ok(()) };
-        let name = format!("{}-{}-{}-{rank:05}.csv", prefix.display(), job.name, job.repetition);
+        let name = format!("{}-{}-{}-{rank:05}.csv", prefix.display(), lap.name, lap.repetition);
         let mut text = "time,runtime,tp\n".to_owned();
         let began = log.first().map_or(0, |first| first.0);
         for (start, end) in log {
@@ -344,7 +344,7 @@ impl Plan for Walk {
     }
 }
 
-impl Job<'_> {
+impl Lap<'_> {
     /// The wrong bytes of a finished phase, each a line naming task, file, offset and values.
     pub fn complaints(&self, reports: &[Report]) -> Vec<String> {
         let mut lines = Vec::new();

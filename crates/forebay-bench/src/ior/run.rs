@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::measure::Measured;
 use super::output::Output;
 use super::params::Params;
-use super::phase::{self, Job, Verify};
+use super::phase::{self, Lap, Verify};
 use super::probe::Probe;
 use super::{check, keep, layout};
 use crate::io::{Api, Direction};
@@ -115,7 +115,7 @@ impl Running<'_> {
         if !params.block.is_multiple_of(params.transfer) {
             return Err(Error::usage("-b is not a multiple of --randomPrefill"));
         }
-        let job = Job {
+        let lap = Lap {
             available: vec![params.transfers_per_task(); params.tasks],
             owners: (0..params.tasks).collect(),
             name: "prefill",
@@ -125,10 +125,10 @@ impl Running<'_> {
             signature: self.signature,
             params: &params,
         };
-        phase::run(&job).check()
+        phase::run(&lap).check()
     }
 
-    fn job(&self, repetition: usize, direction: Direction, verify: Verify) -> Result<Job<'_>> {
+    fn lap(&self, repetition: usize, direction: Direction, verify: Verify) -> Result<Lap<'_>> {
         let params = self.params;
         let all = params.transfers_per_task();
         let (owners, available) = match direction {
@@ -143,7 +143,7 @@ impl Running<'_> {
         };
         let name = if direction == Direction::Write { "write" } else { "read" };
         let signature = self.signature;
-        Ok(Job { params, name, direction, verify, repetition, signature, owners, available })
+        Ok(Lap { params, name, direction, verify, repetition, signature, owners, available })
     }
 
     /// Transfers per task where an earlier, worn-out run left its count.
@@ -162,12 +162,12 @@ impl Running<'_> {
         let files = layout::files(self.params, repetition);
         let probe = Probe::new(self.params, &files, direction);
         self.output.commencing(direction);
-        let job = self.job(repetition, direction, verify)?;
-        let outcome = phase::run(&job);
+        let lap = self.lap(repetition, direction, verify)?;
+        let outcome = phase::run(&lap);
         outcome.check()?;
-        let complaints = job.complaints(outcome.results());
+        let complaints = lap.complaints(outcome.results());
         let mut measured = Measured::of(direction, repetition, &outcome);
-        probe.judge(&mut measured, &job.owners);
+        probe.judge(&mut measured, &lap.owners);
         if direction == Direction::Write {
             let written = outcome.results().iter().map(|report| report.transfers.load(SeqCst));
             // A minimum duration begins again from the front, so all is written then.
@@ -184,11 +184,11 @@ impl Running<'_> {
         self.output.note("Verifying contents of the file(s) just written.");
         let files = layout::files(self.params, repetition);
         self.params.cache.before_reading(&files)?;
-        let job = self.job(repetition, Direction::Read, Verify::Yes)?;
-        let outcome = phase::run(&job);
+        let lap = self.lap(repetition, Direction::Read, Verify::Yes)?;
+        let outcome = phase::run(&lap);
         outcome.check()?;
         let errors: u64 = outcome.results().iter().map(|report| report.errors.load(SeqCst)).sum();
-        let complaints = job.complaints(outcome.results());
+        let complaints = lap.complaints(outcome.results());
         self.errors += errors;
         self.output.verification("write", errors, &complaints);
         Ok(())

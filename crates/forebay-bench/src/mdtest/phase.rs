@@ -74,8 +74,8 @@ impl Phase {
     }
 }
 
-/// Where a phase works, and on how much.
-pub struct Job<'a> {
+/// One run of a phase: where it works, and on how much.
+pub struct Lap<'a> {
     pub options: &'a Options,
     pub phase: Phase,
     /// The directory of this iteration for each task.
@@ -137,17 +137,17 @@ impl Measured {
     }
 }
 
-pub fn run(job: &Job<'_>) -> Outcome<Report> {
-    let options = job.options;
+pub fn run(lap: &Lap<'_>) -> Outcome<Report> {
+    let options = lap.options;
     let goal = Goal::Ops(options.items * options.tasks as u64);
     let counts = Shared::new(options.tasks);
     Team::new(options.tasks, options.kind)
-        .progress(Progress::new(job.phase.name(), goal))
-        .run(|task, own: &Report| Worker::new(job, task, own, &counts).work())
+        .progress(Progress::new(lap.phase.name(), goal))
+        .run(|task, own: &Report| Worker::new(lap, task, own, &counts).work())
 }
 
 struct Worker<'a> {
-    job: &'a Job<'a>,
+    lap: &'a Lap<'a>,
     task: &'a Task<'a>,
     own: &'a Report,
     /// Items each task had created when the time of `-W` was over.
@@ -162,13 +162,13 @@ struct Worker<'a> {
 
 impl<'a> Worker<'a> {
     fn new(
-        job: &'a Job<'a>,
+        lap: &'a Lap<'a>,
         task: &'a Task<'a>,
         own: &'a Report,
         counts: &'a Shared<AtomicU64>,
     ) -> Self {
-        let options = job.options;
-        let owner = (task.rank + job.phase.strides() * options.stride) % options.tasks;
+        let options = lap.options;
+        let owner = (task.rank + lap.phase.strides() * options.stride) % options.tasks;
         let bytes = options.write_bytes.max(options.read_bytes);
         // Tells the rank in every byte, so that files of a few bytes can be told apart too, and does
         // not depend on how many follow: a later run may read less than was written.
@@ -176,9 +176,9 @@ impl<'a> Worker<'a> {
         let mut buffer = vec![0; bytes];
         filler.fill(&mut buffer);
         Self {
-            directories: options.tree.paths(&job.tops[owner], options.whose(owner)),
+            directories: options.tree.paths(&lap.tops[owner], options.whose(owner)),
             per_directory: options.per_directory(),
-            job,
+            lap,
             task,
             own,
             counts,
@@ -192,7 +192,7 @@ impl<'a> Worker<'a> {
     fn work(mut self) -> Result<()> {
         let order = self.order();
         let start = self.task.start()?;
-        match self.job.phase {
+        match self.lap.phase {
             // One directory is quicker than a task that wakes; one without any has no part in it.
             Phase::TreeCreation | Phase::TreeRemoval if self.has_no_tree() => return Ok(()),
             Phase::TreeCreation | Phase::TreeRemoval => {
@@ -205,7 +205,7 @@ impl<'a> Worker<'a> {
                 self.items(&order, start)?;
             }
         }
-        if self.job.options.sync_phase {
+        if self.lap.options.sync_phase {
             self.sync_file_system()?;
         }
         self.own.ended.store(clock::now(), SeqCst);
@@ -214,8 +214,8 @@ impl<'a> Worker<'a> {
 
     /// The items to visit; shuffled where that was asked for.
     fn order(&self) -> Vec<u64> {
-        let (options, phase) = (self.job.options, self.job.phase);
-        let count = if phase.creates() { options.items } else { self.job.created[self.owner] };
+        let (options, phase) = (self.lap.options, self.lap.phase);
+        let count = if phase.creates() { options.items } else { self.lap.created[self.owner] };
         let mut order: Vec<u64> = (0..count).collect();
         if let Some(seed) = options.random
             && !phase.creates()
@@ -226,8 +226,8 @@ impl<'a> Worker<'a> {
     }
 
     fn items(&mut self, order: &[u64], start: u64) -> Result<()> {
-        let options = self.job.options;
-        let limit = (options.deadline > 0.0 && self.job.phase.creates())
+        let options = self.lap.options;
+        let limit = (options.deadline > 0.0 && self.lap.phase.creates())
             .then(|| start + (options.deadline * 1e9) as u64);
         self.until(order, start, limit)?;
         if limit.is_none() {
@@ -261,24 +261,24 @@ impl<'a> Worker<'a> {
     fn item(&mut self, item: u64) -> Result<u64> {
         use std::fmt::Write as _;
         // Items are numbered through all directories, also those that hold none.
-        let number = self.job.options.tree.first_home() * self.per_directory + item;
+        let number = self.lap.options.tree.first_home() * self.per_directory + item;
         let directory = &self.directories[(number / self.per_directory) as usize];
-        let kind = match self.job.phase {
+        let kind = match self.lap.phase {
             Phase::FileCreation | Phase::FileStat | Phase::FileRead | Phase::FileRemoval => "file",
             _ => "dir",
         };
         self.path.clear();
         let _ = write!(self.path, "{directory}/{kind}.mdtest.{}.{number}", self.owner);
-        if self.job.renamed && kind == "dir" {
+        if self.lap.renamed && kind == "dir" {
             self.path += RENAMED;
         }
         self.operate(item)
-            .map_err(|error| Error::io(&self.job.phase.name().to_lowercase(), &self.path, &error))
+            .map_err(|error| Error::io(&self.lap.phase.name().to_lowercase(), &self.path, &error))
     }
 
     fn operate(&mut self, item: u64) -> std::io::Result<u64> {
         let path = self.path.as_str();
-        match self.job.phase {
+        match self.lap.phase {
             Phase::DirectoryCreation => fs::create_dir(path).map(|()| 0),
             Phase::DirectoryStat | Phase::FileStat => fs::symlink_metadata(path).map(|_| 0),
             Phase::DirectoryRename => fs::rename(path, format!("{path}{RENAMED}")).map(|()| 0),
@@ -291,7 +291,7 @@ impl<'a> Worker<'a> {
     }
 
     fn create(&mut self, item: u64) -> std::io::Result<u64> {
-        let options = self.job.options;
+        let options = self.lap.options;
         self.filler.stamp(&mut self.buffer, place(item));
         if options.make_node {
             make_node(&self.path)?;
@@ -310,14 +310,14 @@ impl<'a> Worker<'a> {
     }
 
     fn read(&mut self, item: u64) -> std::io::Result<u64> {
-        let wanted = self.job.options.read_bytes;
+        let wanted = self.lap.options.read_bytes;
         let mut file = File::open(&self.path)?;
         if wanted == 0 {
             return Ok(0);
         }
         let mut found = std::mem::take(&mut self.buffer);
         let result = file.read_exact(&mut found[..wanted]);
-        if result.is_ok() && self.job.options.verify {
+        if result.is_ok() && self.lap.options.verify {
             self.compare(item, &found[..wanted]);
         }
         self.buffer = found;
@@ -336,13 +336,13 @@ impl<'a> Worker<'a> {
 
     /// A shared tree is the task's that has its directory of `-d` first.
     fn has_no_tree(&self) -> bool {
-        let options = self.job.options;
+        let options = self.lap.options;
         !options.unique && self.task.rank >= options.directories.len()
     }
 
     /// Makes or removes the directories.
     fn tree(&mut self, start: u64) -> Result<()> {
-        let create = self.job.phase == Phase::TreeCreation;
+        let create = self.lap.phase == Phase::TreeCreation;
         if !create {
             self.directories.reverse();
         }
@@ -360,7 +360,7 @@ impl<'a> Worker<'a> {
     }
 
     fn sync_file_system(&self) -> Result<()> {
-        let top = &self.job.tops[self.owner];
+        let top = &self.lap.tops[self.owner];
         let directory = File::open(top).map_err(|error| Error::io("open", top, &error))?;
         // SAFETY: a plain system call on our descriptor.
         match unsafe { libc::syncfs(directory.as_raw_fd()) } {
@@ -388,14 +388,14 @@ fn make_node(path: &str) -> std::io::Result<()> {
 }
 
 /// Files of the items, for a look at the page cache; at most `most` of them, spread over all.
-pub fn sample(job: &Job<'_>, most: usize) -> Vec<String> {
-    let options = job.options;
+pub fn sample(lap: &Lap<'_>, most: usize) -> Vec<String> {
+    let options = lap.options;
     let each = (most / options.tasks).max(1) as u64;
     let mut paths = Vec::new();
     for rank in 0..options.tasks {
-        let directories = options.tree.paths(&job.tops[rank], options.whose(rank));
-        let step = (job.created[rank] / each).max(1);
-        for item in (0..job.created[rank]).step_by(step as usize) {
+        let directories = options.tree.paths(&lap.tops[rank], options.whose(rank));
+        let step = (lap.created[rank] / each).max(1);
+        for item in (0..lap.created[rank]).step_by(step as usize) {
             let number = options.tree.first_home() * options.per_directory() + item;
             let directory = &directories[(number / options.per_directory()) as usize];
             paths.push(format!("{directory}/file.mdtest.{rank}.{number}"));

@@ -169,8 +169,8 @@ fn over_time(
 }
 
 fn heat(group: &Group) -> Option<Scene> {
-    let fold = group.slices.len().div_ceil(COLUMNS);
-    let columns: Vec<Column> = group.slices.chunks(fold).map(column).collect();
+    let each = group.slices.len().div_ceil(COLUMNS);
+    let columns: Vec<Column> = group.slices.chunks(each).map(column).collect();
     let filled = columns.iter().any(|column| !column.counts.is_empty());
     let title = format!("Latency map: {}", group.label());
     filled.then(|| HeatMap { title, columns }.draw())

@@ -61,7 +61,7 @@ pub struct Area {
     pub height: f64,
 }
 
-/// A color by its job.
+/// A color by its role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ink {
     Paper,

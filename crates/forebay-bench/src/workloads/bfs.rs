@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use super::rates::check_tasks;
 use super::session::{Before, Cache, Session, Told};
-use super::{Job, Queue, Workload};
+use super::{Prepared, Queue, Workload};
 use crate::args::{Parsed, Spec};
 use crate::cache::Policy;
 use crate::clock;
@@ -58,7 +58,7 @@ fn spec() -> Spec {
         )
 }
 
-fn plan(parsed: &Parsed) -> Result<Box<dyn Job>> {
+fn plan(parsed: &Parsed) -> Result<Box<dyn Prepared>> {
     let bfs = Bfs {
         recipe: Recipe {
             scale: parsed.number("scale", 20)?,
@@ -306,7 +306,7 @@ fn draw_root(offsets: &[u64], rng: &mut Rng) -> u32 {
     }
 }
 
-impl Job for Bfs {
+impl Prepared for Bfs {
     fn settings(&self) -> BTreeMap<String, String> {
         BTreeMap::from([
             ("scale".into(), self.recipe.scale.to_string()),

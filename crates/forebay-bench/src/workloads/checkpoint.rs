@@ -13,7 +13,7 @@ use std::time::Instant;
 use super::rates::{check_tasks, check_transfer};
 use super::session::{Cache, Session, Told};
 use super::work::{self, Ending, Opening, Sweep, Work, work};
-use super::{Job, Queue, Workload, prepare};
+use super::{Prepared, Queue, Workload, prepare};
 use crate::args::{Parsed, Spec};
 use crate::beneath;
 use crate::cache::Policy;
@@ -86,7 +86,7 @@ impl Layout {
     }
 }
 
-fn plan(parsed: &Parsed) -> Result<Box<dyn Job>> {
+fn plan(parsed: &Parsed) -> Result<Box<dyn Prepared>> {
     let checkpoint = Checkpoint {
         ranks: parsed.number("ranks", 4)?,
         layout: Layout::parse(parsed.get("layout").unwrap_or("nn"))?,
@@ -268,7 +268,7 @@ fn sync_all(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-impl Job for Checkpoint {
+impl Prepared for Checkpoint {
     fn settings(&self) -> BTreeMap<String, String> {
         BTreeMap::from([
             ("ranks".into(), self.ranks.to_string()),

@@ -9,7 +9,7 @@ use std::path::Path;
 use super::rates::{check_tasks, check_transfer};
 use super::scatter::Scatter;
 use super::session::Session;
-use super::{Job, Queue, Workload, prepare};
+use super::{Prepared, Queue, Workload, prepare};
 use crate::args::{Parsed, Spec};
 use crate::cache::Policy;
 use crate::drive::SyncEach;
@@ -44,7 +44,7 @@ fn spec() -> Spec {
         )
 }
 
-fn plan(parsed: &Parsed) -> Result<Box<dyn Job>> {
+fn plan(parsed: &Parsed) -> Result<Box<dyn Prepared>> {
     let Some(_) = parsed.get("capacity") else {
         return Err(Error::usage(
             "--capacity is needed: the size of the device or of the fast tier, which the last step \
@@ -187,7 +187,7 @@ pub fn per_second(series: &Slices, seconds: f64) -> Vec<f64> {
     filled.chain(std::iter::repeat(0.0)).take(whole).collect()
 }
 
-impl Job for Fill {
+impl Prepared for Fill {
     fn settings(&self) -> BTreeMap<String, String> {
         let shares: Vec<String> = self.shares.iter().map(|share| format!("{share:.3}")).collect();
         BTreeMap::from([

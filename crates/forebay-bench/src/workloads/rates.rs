@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::session::{Cache, Session, Told};
 use super::skew::{Picker, Skew};
 use super::work::{self, Ending, Random, Sweep, Work, work};
-use super::{Job, Queue, Workload, prepare};
+use super::{Prepared, Queue, Workload, prepare};
 use crate::args::{Parsed, Spec};
 use crate::cache::Policy;
 use crate::drive::Plan;
@@ -37,7 +37,7 @@ fn spec() -> Spec {
         .examples("  forebay bench rates /mnt/fast\n  forebay bench rates /mnt/fast -n 4 -s 1g --cache direct")
 }
 
-fn plan(parsed: &Parsed) -> Result<Box<dyn Job>> {
+fn plan(parsed: &Parsed) -> Result<Box<dyn Prepared>> {
     let rates = Rates {
         size: parsed.size("size", 256 << 20)?,
         transfer: parsed.size("transfer", 1 << 20)?,
@@ -146,7 +146,7 @@ impl Rates {
     }
 }
 
-impl Job for Rates {
+impl Prepared for Rates {
     fn settings(&self) -> BTreeMap<String, String> {
         BTreeMap::from([
             ("size".into(), human_bytes(self.size)),

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use super::rates::{check_tasks, check_transfer};
 use super::session::{Before, Cache, Session, Told};
 use super::work::{self, Sweep, Work, work};
-use super::{Job, Queue, Workload, prepare};
+use super::{Prepared, Queue, Workload, prepare};
 use crate::args::{Parsed, Spec};
 use crate::cache::{Policy, Residency, advise_away, residency_of};
 use crate::error::Result;
@@ -34,7 +34,7 @@ fn spec() -> Spec {
         .examples("  forebay bench reread /mnt/slow -s 2g -n 4\n  forebay bench reread /mnt/forebay -s 8g --cache drop")
 }
 
-fn plan(parsed: &Parsed) -> Result<Box<dyn Job>> {
+fn plan(parsed: &Parsed) -> Result<Box<dyn Prepared>> {
     let reread = Reread {
         size: parsed.size("size", 256 << 20)?,
         transfer: parsed.size("transfer", 1 << 20)?,
@@ -114,7 +114,7 @@ impl Reread {
     }
 }
 
-impl Job for Reread {
+impl Prepared for Reread {
     fn settings(&self) -> BTreeMap<String, String> {
         BTreeMap::from([
             ("size".into(), human_bytes(self.size)),

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use super::rates::{check_tasks, check_transfer};
 use super::session::{Before, Cache, Session, Told};
 use super::skew::Skew;
-use super::{Job, Queue, Workload, fill, prepare};
+use super::{Prepared, Queue, Workload, fill, prepare};
 use crate::args::{Parsed, Spec};
 use crate::cache::Policy;
 use crate::error::{Error, Result};
@@ -69,7 +69,7 @@ fn spec() -> Spec {
         )
 }
 
-fn plan(parsed: &Parsed) -> Result<Box<dyn Job>> {
+fn plan(parsed: &Parsed) -> Result<Box<dyn Prepared>> {
     if parsed.get("rate").is_none() {
         return Err(Error::usage(
             "--rate is needed: operations a second; `steps` finds what is possible",
@@ -245,7 +245,7 @@ impl Steady {
     }
 }
 
-impl Job for Steady {
+impl Prepared for Steady {
     fn settings(&self) -> BTreeMap<String, String> {
         BTreeMap::from([
             ("rate".into(), format!("{} per second, Poisson", self.rate)),

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::rates::check_transfer;
 use super::scatter::Scatter;
 use super::session::Session;
-use super::{Job, Queue, Workload, prepare};
+use super::{Prepared, Queue, Workload, prepare};
 use crate::args::{Parsed, Spec};
 use crate::cache::Policy;
 use crate::drive::SyncEach;
@@ -42,7 +42,7 @@ fn spec() -> Spec {
         )
 }
 
-fn plan(parsed: &Parsed) -> Result<Box<dyn Job>> {
+fn plan(parsed: &Parsed) -> Result<Box<dyn Prepared>> {
     let steps = Steps {
         direction: direction(parsed)?,
         transfer: parsed.size("transfer", 4096)?,
@@ -159,7 +159,7 @@ fn point(clients: usize, seconds: f64, total: &Total) -> ScalePoint {
     }
 }
 
-impl Job for Steps {
+impl Prepared for Steps {
     fn settings(&self) -> BTreeMap<String, String> {
         let op = match self.direction {
             Direction::Read => "read",
