@@ -43,6 +43,24 @@ pub struct Run {
     pub state: State,
 }
 
+/// What becomes of a stretch; `None` is absent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mark {
+    pub start: u64,
+    pub end: u64,
+    pub state: Option<State>,
+}
+
+impl Mark {
+    pub fn of((start, end): (u64, u64), state: State) -> Mark {
+        Mark { start, end, state: Some(state) }
+    }
+
+    pub fn absent((start, end): (u64, u64)) -> Mark {
+        Mark { start, end, state: None }
+    }
+}
+
 impl Run {
     pub fn bytes(&self) -> u64 {
         self.end - self.start
@@ -159,6 +177,11 @@ impl Ranges {
             }
             _ => present == end - start,
         }
+    }
+
+    /// Where the last run ends.
+    pub fn end(&self) -> u64 {
+        self.edges().map_or(0, |(_, last)| last.end)
     }
 
     /// The first and the last run.

@@ -8,7 +8,8 @@
 //! - F2: a byte is `Clean` only if it equals the backing store's byte at `base`.
 //! - F3: a byte beyond `base.size` and below `size` is present: it cannot be fetched.
 //! - F4: `durable_size` is set if and only if a sync has made the file's dirty state durable, or
-//!   bytes of it are `Kept`.
+//!   bytes of it are `Kept`; it is no larger than `size`.
+//! - F5: `dirty_since` is set if and only if the file is dirty.
 
 use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
@@ -17,7 +18,11 @@ use forebay_backing::{Attr, FileKey, Timestamp, Version};
 use serde::{Deserialize, Serialize};
 
 use crate::core::paths::Paths;
-use crate::core::ranges::{Ranges, Run, State};
+use crate::core::ranges::{Mark, Ranges, Run, State};
+
+mod change;
+
+pub use change::{Age, Change, Loss, Settled, Stretches};
 
 /// In blocks of this size clean bytes are kept beside what a sync makes durable. A database that
 /// writes a page sooner or later writes those beside it, and each first sync of one costs a record.
@@ -155,8 +160,8 @@ pub struct FileState {
 #[derive(Debug, PartialEq, Eq)]
 pub struct WritePlan {
     /// As they are to be recorded: what was kept is durable at once.
-    pub before: Vec<Run>,
-    pub after: Vec<(u64, u64)>,
+    pub before: Vec<Mark>,
+    pub after: Vec<Mark>,
 }
 
 /// What restart means for what was not synced.
@@ -208,7 +213,12 @@ impl FileState {
     }
 
     pub fn is_dirty(&self) -> bool {
-        self.flags.opaque || self.flags.meta_dirty || self.ranges.any_dirty()
+        self.flags.opaque || self.is_dirty_besides()
+    }
+
+    /// Whether anything is dirty that we have seen.
+    pub fn is_dirty_besides(&self) -> bool {
+        self.flags.meta_dirty || self.ranges.any_dirty()
     }
 
     pub fn is_complete(&self) -> bool {
@@ -229,63 +239,14 @@ impl FileState {
     /// the absent part.
     pub fn plan_write(&self, start: u64, end: u64) -> WritePlan {
         let changed = |run: Run| match run.state {
-            State::Clean => Some(Run { state: State::Dirty, ..run }),
-            State::Kept => Some(Run { state: State::Durable, ..run }),
+            State::Clean => Some(Mark::of((run.start, run.end), State::Dirty)),
+            State::Kept => Some(Mark::of((run.start, run.end), State::Durable)),
             State::Dirty | State::Durable => None,
         };
         let before = self.ranges.within(start, end).filter_map(changed).collect();
         let from = start.min(self.size);
-        WritePlan { before, after: self.ranges.gaps(from, end) }
-    }
-
-    /// Records that `[start, end)` is now dirty. What was durable, or kept, is durable.
-    pub fn mark_dirty(&mut self, start: u64, end: u64, now_ms: u64) {
-        let durable: Vec<Run> =
-            self.ranges.within(start, end).filter(|run| run.state.outlasts_power()).collect();
-        self.ranges.set(start, end, State::Dirty);
-        for run in durable {
-            self.ranges.set(run.start, run.end, State::Durable);
-        }
-        self.size = self.size.max(end);
-        self.touch(now_ms);
-    }
-
-    pub fn touch(&mut self, now_ms: u64) {
-        if self.dirty_since == 0 {
-            self.dirty_since = now_ms.max(1);
-        }
-    }
-
-    /// Records that `[start, end)` was filled from the backing store.
-    pub fn mark_clean(&mut self, start: u64, end: u64) {
-        self.ranges.set(start, end.min(self.size), State::Clean);
-    }
-
-    /// Changes the size. Bytes beyond a smaller size are gone; bytes up to a larger one are zeros
-    /// that are ours to flush (F3).
-    pub fn resize(&mut self, size: u64, now_ms: u64) {
-        let old = self.size;
-        self.size = size;
-        self.flags.meta_dirty = true;
-        if size < old {
-            self.ranges.clear(size, u64::MAX);
-            self.durable_size = self.durable_size.get().map(|durable| durable.min(size)).into();
-        } else {
-            self.ranges.set(old, size, State::Dirty);
-        }
-        self.touch(now_ms);
-    }
-
-    /// Takes over what an unseen writer left: everything up to `len` is dirty.
-    pub fn absorb(&mut self, len: u64, mtime: Timestamp, now_ms: u64) {
-        if self.size != len {
-            self.flags.meta_dirty = true;
-        }
-        self.ranges.clear(len, u64::MAX);
-        self.size = len;
-        self.mtime = mtime;
-        self.mark_dirty(0, len, now_ms);
-        self.durable_size = self.durable_size.get().map(|durable| durable.min(len)).into();
+        let dirty = |gap| Mark::of(gap, State::Dirty);
+        WritePlan { before, after: self.ranges.gaps(from, end).into_iter().map(dirty).collect() }
     }
 
     /// The ranges a sync that begins now has to cover: dirty, and not known to be durable. Of an
@@ -324,52 +285,6 @@ impl FileState {
         ranges.iter().flat_map(dirty).collect()
     }
 
-    /// Records that a sync, begun when the size was `size`, has made `ranges` durable. What was
-    /// written to them meanwhile is newer than what is durable, which is all that `Durable` says.
-    pub fn mark_synced(&mut self, size: u64, ranges: &[(u64, u64)]) {
-        let size = if self.flags.opaque { size } else { size.min(self.size) };
-        for &(start, end) in ranges {
-            self.ranges.set(start, end.min(size), State::Durable);
-        }
-        // Syncs may end in another order than they began; truncation alone makes it smaller.
-        let known = self.durable_size.get().unwrap_or(0);
-        self.durable_size = Some(known.max(size)).into();
-    }
-
-    /// Records that `copied`, less what was `rewritten` meanwhile, is on the backing store and
-    /// synced there, at `base` (S6). With `keep`, what was durable is kept. Returns whether the
-    /// file is clean now.
-    pub fn settle(
-        &mut self,
-        copied: &[(u64, u64)],
-        rewritten: &Ranges,
-        base: Version,
-        keep: bool,
-        now_ms: u64,
-    ) -> bool {
-        for &(start, end) in copied {
-            for (start, end) in rewritten.gaps(start, end.min(self.size)) {
-                let dirty: Vec<Run> =
-                    self.ranges.within(start, end).filter(|run| run.state.is_dirty()).collect();
-                for run in dirty {
-                    let kept = keep && run.state == State::Durable;
-                    let state = if kept { State::Kept } else { State::Clean };
-                    self.ranges.set(run.start, run.end, state);
-                }
-            }
-        }
-        self.base = base;
-        self.flags.flush_open = false;
-        self.flags.meta_dirty = self.size != base.size || self.mtime != base.mtime;
-        self.dirty_since = 0;
-        if self.is_dirty() {
-            self.touch(now_ms);
-            return false;
-        }
-        self.let_go_of_size();
-        true
-    }
-
     /// Clean bytes in the blocks of [`BESIDE`] that `ranges` lie in.
     pub fn clean_beside(&self, ranges: &[(u64, u64)]) -> Vec<(u64, u64)> {
         let mut found = Vec::new();
@@ -383,46 +298,24 @@ impl FileState {
         found
     }
 
-    /// Records that `ranges`, all of them clean, are durable, of a file that has a durable size.
-    pub fn keep(&mut self, ranges: &[(u64, u64)]) {
-        for &(start, end) in ranges {
-            self.ranges.set(start, end.min(self.size), State::Kept);
-        }
-    }
-
-    /// What a flush has brought to the backing store is not to be cut off after a loss of power,
-    /// though nothing here says that it is durable. Only if nothing was cut off since the flush
-    /// began: else what lies there may be older.
-    pub fn lasts_as_on_store(&mut self) {
-        let durable = self.durable_size.get();
-        self.durable_size =
-            durable.map(|durable| durable.max(self.base.size.min(self.size))).into();
-    }
-
     /// Whether bytes of it are kept.
     pub fn keeps(&self) -> bool {
         self.ranges.bytes(|state| state == State::Kept) > 0
     }
 
-    /// What was kept of `[start, end)` is clean and no more. Returns what that was.
-    pub fn let_go(&mut self, start: u64, end: u64) -> Vec<Run> {
-        if !self.keeps() {
-            return Vec::new();
-        }
-        let kept = |run: &Run| run.state == State::Kept;
-        let kept: Vec<Run> = self.ranges.within(start, end).filter(kept).collect();
-        for run in &kept {
-            self.ranges.set(run.start, run.end, State::Clean);
-        }
-        self.let_go_of_size();
-        kept
+    pub fn keeps_within(&self, start: u64, end: u64) -> bool {
+        self.keeps() && self.ranges.within(start, end).any(|run| run.state == State::Kept)
     }
 
-    /// Once nothing is dirty or kept, nothing is durable either (F4).
-    fn let_go_of_size(&mut self) {
-        if !self.is_dirty() && !self.keeps() {
-            self.durable_size = MaybeSize::NONE;
-        }
+    /// The time of the shadow, which is that of a file whose bytes are ours; a record follows with
+    /// the next change.
+    pub fn note_mtime(&mut self, mtime: Timestamp) {
+        self.mtime = mtime;
+    }
+
+    /// How many names the store said that it has; a record follows with the next change.
+    pub fn note_links(&mut self, links: u32) {
+        self.owner.nlink = links;
     }
 
     /// Whether it may be dirty to who comes next: after a loss of power what was kept is.
@@ -461,16 +354,16 @@ impl FileState {
             Boot::Lost => self.drop_unsynced(now_ms),
         };
         let (len, mtime) = shadow.unwrap_or((0, self.mtime));
-        let lost = self.lose_beyond(len);
+        let (loss, lost) = self.loss_beyond(len);
+        self.lose(len, loss);
         if shadow.is_none() {
             self.flags.opaque = false;
         } else if self.flags.opaque {
-            self.absorb(len, mtime, now_ms);
-            self.flags.opaque = false;
-            self.flags.meta_dirty = true;
+            self.absorb(len, mtime, self.age_at(now_ms));
         } else if boot == Boot::Kept && self.ranges.any_dirty() {
             self.mtime = mtime;
         }
+        self.come_clean();
         Survived { verdict: self.verdict(), dropped, lost }
     }
 
@@ -480,7 +373,7 @@ impl FileState {
         let kept: Vec<Run> = self.ranges.iter().filter(|run| run.state == State::Kept).collect();
         for run in kept {
             self.ranges.set(run.start, run.end, State::Durable);
-            self.touch(now_ms);
+            self.dirty_since = self.age_at(now_ms).since;
         }
         let before = self.dirty_bytes();
         self.flags.opaque = false;
@@ -502,40 +395,6 @@ impl FileState {
             }
         }
         before - self.dirty_bytes()
-    }
-
-    /// Takes from the record what a shadow of `len` bytes has not: clean bytes are absent then,
-    /// dirty ones are lost. Returns how many those were. What is left of a file that lost some is
-    /// not the file that was written, and waits for a decision; its size does not reach over what
-    /// nobody has. If nothing dirty is left, the file is what the backing store has.
-    pub fn lose_beyond(&mut self, len: u64) -> u64 {
-        let dirty = self.ranges.within(len, u64::MAX).filter(|run| run.state.is_dirty());
-        let lost = dirty.map(|run| run.bytes()).sum();
-        self.ranges.clear(len, u64::MAX);
-        if lost == 0 {
-            return 0;
-        }
-        if !self.ranges.any_dirty() && !self.flags.opaque {
-            self.revert();
-            return lost;
-        }
-        let there = self.ranges.iter().last().map_or(0, |run| run.end);
-        self.size = self.size.min(self.base.size.max(there));
-        self.durable_size = self.durable_size.get().map(|size| size.min(self.size)).into();
-        self.flags.conflict = Conflict::Torn;
-        lost
-    }
-
-    /// Nothing here is newer than what the backing store has.
-    fn revert(&mut self) {
-        self.size = self.base.size;
-        self.mtime = self.base.mtime;
-        self.ranges.clear(self.size, u64::MAX);
-        self.flags.meta_dirty = false;
-        self.flags.flush_open = false;
-        self.flags.conflict = Conflict::None;
-        self.dirty_since = 0;
-        self.let_go_of_size();
     }
 
     fn verdict(&self) -> Verdict {

@@ -17,6 +17,7 @@ use forebay_backing::{Access, BackingFile, Error, FileKey, Kind, Result, Version
 
 use crate::core::counters::add;
 use crate::core::portion::pieces;
+use crate::core::state::Change;
 use crate::drain::Drain;
 use crate::drain::job::{ABANDONED, COPIED, COPYING, Job, Latch};
 use crate::tier::media::torn;
@@ -241,7 +242,10 @@ impl Drain {
         if inner.live.as_ref().is_some_and(|live| live.unlinked) {
             return Error::os(libc::ESTALE, "the file was unlinked meanwhile");
         }
-        inner.state.flags.flush_open = job.resumed;
+        if !job.resumed {
+            let base = inner.state.base;
+            let _ = self.files.commit_anyway(&job.file, &mut inner, Change::FlushFailed { base });
+        }
         // Several changes of ours may have come between the look at the backing file and here.
         let changed = inner.live().meta_seq != job.meta_seq || inner.base_seq != job.base_seq;
         // Who began to rename it before anything of it was cached is known to the table alone.

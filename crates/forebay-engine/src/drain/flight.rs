@@ -12,6 +12,7 @@ use crate::core::portion::{FLIGHT_BYTES, Portion};
 use crate::core::ranges::Ranges;
 use crate::core::report::Meter;
 use crate::core::stamps::BLOCK;
+use crate::core::state::{Change, Settled, Stretches};
 use crate::core::wall::now_ms;
 use crate::drain::Drain;
 use crate::drain::ages::parts;
@@ -158,8 +159,8 @@ impl Drain {
                 job.fail(Error::os(libc::EBUSY, "truncated at the beginning of the flush"));
             }
             inner.sync_failed |= !synced;
-            inner.state.flags.flush_open = true;
-            let _ = self.files.put(&job.file, &mut inner);
+            let mtime = inner.state.mtime;
+            let _ = self.files.commit_anyway(&job.file, &mut inner, Change::FlushBegan { mtime });
         }
         let _ = self.files.note_tier(self.files.index.sync());
     }
@@ -262,9 +263,6 @@ impl Drain {
         let target = target.ok_or_else(|| Error::os(libc::EIO, "the copy left no target"))?;
         let file = &job.file;
         let (looked, found, kept_time, mut inner) = self.look_undisturbed(&*target, job)?;
-        if !kept_time && inner.state.mtime == job.mtime {
-            inner.state.mtime = found.mtime;
-        }
         let live = inner.live();
         let rewritten = live.flight.as_ref().is_some_and(|f| f.rewritten != Ranges::None);
         // Changed through us meanwhile, it is dirty again; then its size and time prove nothing.
@@ -274,8 +272,8 @@ impl Drain {
             || rewritten
             || job.opaque.is_some();
         if !ours {
-            inner.state.flags.flush_open = false;
-            inner.state.base = found.version();
+            let base = found.version();
+            let _ = self.files.commit_anyway(file, &mut inner, Change::FlushFailed { base });
             self.files.declare_conflict(
                 file,
                 &mut inner,
@@ -286,54 +284,75 @@ impl Drain {
                 "somebody else wrote to the backing file during the flush",
             ));
         }
-        let flight = inner.live().flight.take().expect("W2: a flight ends once");
-        self.debts.pay(file.id, &job.captured, &flight.rewritten);
-        let now_ms = now_ms();
+        let rewritten = inner.live().flight.take().expect("W2: a flight ends once").rewritten;
         inner.base_seq += 1;
-        let before = (inner.state.clone(), inner.dirt().stamps.clone());
-        let mut landed_cut = inner.live().landed_cut;
-        if job.opaque.is_some() && inner.state.flags.opaque {
-            // Still open to writers we do not see: all of it stays dirty, from now.
-            inner.state.base = found.version();
-            inner.state.flags.flush_open = false;
-            inner.state.dirty_since = now_ms;
-            let may_be_mapped = inner.live().mappable && self.files.media().is_memory();
-            let doubt = Instant::now() + self.files.tune(|t| t.max_age) / 2;
-            inner.live().doubted_from = may_be_mapped.then_some(doubt);
-            inner.live().copied_at = job.opaque;
-            self.files.unqueue(&mut inner);
-        } else {
-            let since = inner.state.dirty_since;
-            let keep = keeps(&mut inner, looked);
-            let (copied, rewritten) = (&job.captured, &flight.rewritten);
-            inner.state.settle(copied, rewritten, found.version(), keep, now_ms);
-            if inner.live().cut_seq == job.cut_seq && found.size <= job.size {
-                landed_cut = Some(job.cut_seq);
-                inner.state.lasts_as_on_store();
-            }
-            self.restamp(job, &mut inner, &flight.rewritten, since);
-            // Of a write behind others nobody has told the evictor. Large holes need not go.
-            self.files.admit(file, job.data.iter().copied());
+        if let Err(error) = self.settle(job, &mut inner, &rewritten, looked, &found, kept_time) {
+            // Nobody begins another before we have looked at what this one left (W2).
+            inner.live().flight = Some(Flight { rewritten, ..Flight::begin() });
+            return Err(error);
         }
+        self.debts.pay(file.id, &job.captured, &rewritten);
         inner.dirt().trouble = None;
         crate::verbs::attrs::note_seen(&mut inner, looked, &found);
-        if !inner.live().unlinked {
-            if let Err(error) = self.files.put(file, &mut inner) {
-                // What is clean on no record must not look so to who evicts.
-                (inner.state, inner.dirt().stamps) = before;
-                // Nobody begins another before we have looked at what this one left (W2).
-                inner.live().flight = Some(flight);
-                self.files.account(file, &mut inner);
-                return Err(error);
-            }
-            inner.settled_seq = self.files.index.seq();
-            self.files.account(file, &mut inner);
-        }
-        inner.live().landed_cut = landed_cut;
+        self.files.account(file, &mut inner);
         add(&self.files.counters.flushed_files, 1);
         add(&self.files.counters.flushed_bytes, job.bytes());
         self.leave(job, inner);
         Ok(())
+    }
+
+    /// Records that what was copied, and not rewritten meanwhile, is on the backing store (S6).
+    fn settle(
+        &self,
+        job: &Job,
+        inner: &mut Inner,
+        rewritten: &Ranges,
+        looked: Instant,
+        found: &Attr,
+        kept_time: bool,
+    ) -> Result<()> {
+        let file = &job.file;
+        let told = !kept_time && inner.state.mtime == job.mtime;
+        let mtime = if told { found.mtime } else { inner.state.mtime };
+        let uncut = inner.live().cut_seq == job.cut_seq;
+        // Still open to writers we do not see, all of it stays dirty, from now.
+        let unseen = job.opaque.is_some() && inner.state.flags.opaque;
+        let settled = Settled {
+            copied: if unseen { (&[]).into() } else { less(&job.captured, rewritten) },
+            base: found.version(),
+            size: inner.state.size,
+            mtime,
+            keep: !unseen && self.keeps_flushed(file, inner, looked)?,
+            lasts: !unseen && uncut && found.size <= job.size,
+            since: if unseen { now_ms() } else { left_since(job, inner) },
+        };
+        let lasts = settled.lasts;
+        self.files.commit(file, inner, Change::Settled(settled))?;
+        self.files.unqueue(inner);
+        if lasts {
+            inner.live().landed_cut = Some(job.cut_seq);
+        }
+        if unseen {
+            let may_be_mapped = inner.live().mappable && self.files.media().is_memory();
+            let doubt = Instant::now() + self.files.tune(|t| t.max_age) / 2;
+            inner.live().doubted_from = may_be_mapped.then_some(doubt);
+            inner.live().copied_at = job.opaque;
+            return Ok(());
+        }
+        self.restamp(job, inner, rewritten);
+        // Of a write behind others nobody has told the evictor. Large holes need not go.
+        self.files.admit(file, job.data.iter().copied());
+        Ok(())
+    }
+
+    /// Whether what has been flushed is kept; what is kept for too long is let go of.
+    fn keeps_flushed(&self, file: &File, inner: &mut Inner, now: Instant) -> Result<bool> {
+        let (keeps, old) = keeps(inner, now);
+        if !keeps || old {
+            self.files.let_go_of(file, inner, 0, u64::MAX)?;
+            inner.live().keeps_since = keeps.then_some(now);
+        }
+        Ok(keeps)
     }
 
     /// Looks at the backing file while no change of names or attributes through us is under way:
@@ -368,19 +387,15 @@ impl Drain {
         Err(Error::os(libc::EBUSY, "the file is being renamed or changed"))
     }
 
-    /// The file is as old now as the oldest of what is left, and waits in the queue accordingly.
-    fn restamp(&self, job: &Job, inner: &mut Inner, rewritten: &Ranges, since: u64) {
+    /// A large file is as old now as the oldest of what is left, and waits in the queue accordingly.
+    fn restamp(&self, job: &Job, inner: &mut Inner, rewritten: &Ranges) {
         inner.dirt().stamps.settle(&job.captured, rewritten, job.began_ms);
-        self.files.unqueue(inner);
-        if !inner.state.ranges.any_dirty() {
+        if !inner.state.ranges.any_dirty() || inner.state.size <= BLOCK {
             return;
         }
-        let whole =
-            job.captured.len() == job.dirty.len() && job.captured.last() == job.dirty.last();
-        inner.state.dirty_since = if whole { job.began_ms } else { since };
-        if inner.state.size > BLOCK {
-            let oldest = parts(inner).map(|part| part.stamp.first).min();
-            inner.state.dirty_since = oldest.unwrap_or(since).max(1);
+        let oldest = parts(inner).map(|part| part.stamp.first).min();
+        if let Some(since) = oldest.filter(|oldest| *oldest != inner.state.dirty_since) {
+            let _ = self.files.commit_anyway(&job.file, inner, Change::Aged { since });
         }
     }
 
@@ -452,14 +467,18 @@ impl Drain {
         }
         match found {
             Some(found) if before == (0, inner.base_seq) && inner.changing == 0 => {
-                inner.state.base = found.version();
-                inner.state.flags.flush_open = false;
+                let base = found.version();
                 inner.base_seq += 1;
+                let _ =
+                    self.files.commit_anyway(&job.file, &mut inner, Change::FlushFailed { base });
             }
-            None if !touched => inner.state.flags.flush_open = job.resumed,
-            _ => return inner,
+            None if !touched && !job.resumed => {
+                let base = inner.state.base;
+                let _ =
+                    self.files.commit_anyway(&job.file, &mut inner, Change::FlushFailed { base });
+            }
+            _ => {}
         }
-        let _ = self.files.put(&job.file, &mut inner);
         inner
     }
 
@@ -478,17 +497,29 @@ impl Drain {
 /// Whether what has been flushed of a file is kept: programs have it open and sync it, so they will
 /// again, and each sync of a byte that was flushed meanwhile would cost a record and its own sync.
 /// Kept bytes are flushed once more after a loss of power, so they are let go of from time to time.
-fn keeps(inner: &mut Inner, now: Instant) -> bool {
+///
+/// Also returns whether it is time for that.
+fn keeps(inner: &mut Inner, now: Instant) -> (bool, bool) {
     let may_keep = inner.may_keep();
     let live = inner.live();
     let keeps = may_keep
         && live.synced_at.is_some_and(|at| now.saturating_duration_since(at) < SYNCED_LATELY);
     let old = live.keeps_since.is_none_or(|since| now.saturating_duration_since(since) >= KEPT_MAX);
-    if !keeps || old {
-        live.keeps_since = keeps.then_some(now);
-        inner.state.let_go(0, u64::MAX);
+    (keeps, old)
+}
+
+/// What of `copied` was not rewritten.
+fn less<'a>(copied: &'a [(u64, u64)], rewritten: &Ranges) -> Stretches<'a> {
+    match rewritten {
+        Ranges::None => copied.into(),
+        _ => copied.iter().flat_map(|&(start, end)| rewritten.gaps(start, end)).collect(),
     }
-    keeps
+}
+
+/// Since when what a flight leaves behind is dirty: only what was rewritten, or also what waits.
+fn left_since(job: &Job, inner: &Inner) -> u64 {
+    let whole = job.captured.len() == job.dirty.len() && job.captured.last() == job.dirty.last();
+    if whole { job.began_ms } else { inner.state.dirty_since }
 }
 
 /// The backing file after its flush, and whether the store keeps the time it is told. Some do not
@@ -522,7 +553,7 @@ mod tests {
             if synced {
                 inner.live().synced_at = Some(now);
             }
-            let keeps = keeps(&mut inner, now);
+            let keeps = bed.engine.drain.keeps_flushed(&bed.file, &mut inner, now).unwrap();
             let left = inner.state.keeps();
             inner.state.ranges.set(0, 50, if keeps { State::Kept } else { State::Clean });
             (keeps, left)

@@ -343,6 +343,11 @@ impl Inner {
         clean
     }
 
+    /// Whether its last name is gone.
+    pub fn is_unlinked(&self) -> bool {
+        self.live.as_ref().is_some_and(|live| live.unlinked)
+    }
+
     /// Whether bytes of it are newer than those of the backing file.
     pub fn has_newer_bytes(&self) -> bool {
         self.state.flags.opaque || self.state.is_dirty()

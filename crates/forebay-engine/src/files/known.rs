@@ -5,13 +5,11 @@ use std::time::{Duration, Instant};
 use forebay_backing::{Attr, Error};
 
 use crate::core::counters::add;
-use crate::core::ranges::Ranges;
-use crate::core::state::Conflict;
+use crate::core::state::{Change, Conflict, Owner};
 use crate::failpoint;
 use crate::files::Files;
 use crate::files::file::{File, Inner};
 use crate::files::shadow::is_blank;
-use crate::tier::log::Entry;
 
 impl Files {
     /// Compares what is cached with what the backing store says now. Clean bytes of another
@@ -50,23 +48,19 @@ impl Files {
         }
         let had = inner.state.ranges.count() > 0
             || inner.live.as_ref().is_some_and(|live| live.shadow.is_some());
-        let before = inner.state.clone();
-        inner.base_seq += 1;
-        inner.state.ranges = Ranges::None;
-        inner.state.size = attr.size;
-        inner.state.mtime = attr.mtime;
-        inner.state.base = attr.version();
-        inner.state.owner = crate::core::state::Owner::of(attr);
-        inner.live().thrown.note(0, u64::MAX);
-        inner.live().stale = false;
-        inner.live().moved = false;
-        inner.live().stream = crate::files::file::Stream::default();
         // Recorded before the shadow is emptied: a crash must not leave holes that count as data.
-        if inner.recorded && self.put(file, inner).is_err() {
-            inner.state = before;
+        let (base, owner, pinned) = (attr.version(), Owner::of(attr), inner.state.flags.pinned);
+        let emptied = Change::Emptied { base, owner, pinned };
+        if self.commit_if_known(file, inner, emptied).is_err() {
             inner.live().stale = true;
             return;
         }
+        inner.base_seq += 1;
+        let live = inner.live();
+        live.thrown.note(0, u64::MAX);
+        live.stale = false;
+        live.moved = false;
+        live.stream = crate::files::file::Stream::default();
         if had && let Ok(shadow) = self.shadow(file, inner) {
             self.note_tier(self.empty(file, inner, &*shadow, attr.size)).ok();
         }
@@ -77,14 +71,11 @@ impl Files {
         if inner.state.flags.conflict.stands() {
             return;
         }
-        inner.state.flags.conflict = Conflict::Changed;
         add(&self.counters.conflicts, 1);
         tracing::warn!(path = %inner.state.display_path().display(), why, "conflict: flushing of this file stops until it is resolved");
+        let recorded = self.commit_anyway(file, inner, Change::InConflict(Conflict::Changed));
         // Of a file that is in conflict only what was written here may go over theirs.
-        let recorded = match inner.state.keeps() {
-            true => self.let_go_of(file, inner, 0, u64::MAX),
-            false => self.put(file, inner),
-        };
+        let recorded = recorded.and_then(|()| self.let_go_of(file, inner, 0, u64::MAX));
         // At once: else, after a loss of power, a record "flush begun" would say that the change was
         // ours.
         let _ = recorded.and_then(|()| self.note_tier(self.index.sync()));
@@ -130,11 +121,8 @@ impl Files {
     pub(crate) fn discard(&self, file: &File, inner: &mut Inner) {
         inner.gone = true;
         let had_record = inner.recorded;
-        if inner.recorded {
-            if self.append(inner, &Entry::Drop(file.id)).is_err() {
-                return; // The record still stands, so the shadow must too.
-            }
-            inner.recorded = false;
+        if self.drop_record(file, inner).is_err() {
+            return; // The record still stands, so the shadow must too.
         }
         failpoint::pass("discard.logged");
         // There may be none: of a file that was only looked at nothing was ever made.
@@ -147,8 +135,8 @@ impl Files {
             }
         }
         inner.live = None;
-        inner.state.ranges = Ranges::None;
-        inner.state.flags = crate::core::state::Flags::default();
+        let (base, owner) = (inner.state.base, inner.state.owner);
+        inner.state.apply(&Change::Emptied { base, owner, pinned: false });
         self.settle_sums(inner, 0, 0);
     }
 

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use forebay_backing::{Attr, BackingStore, FileKey, Result};
+use forebay_backing::{Attr, BackingStore, FileKey, Result, Timestamp};
 
 use crate::asker;
-use crate::core::state::Owner;
+use crate::core::state::{Change, Owner};
 use crate::files::Files;
 use crate::files::file::{File, Inner};
 use crate::home::Home;
@@ -43,7 +43,7 @@ impl Names {
             return Ok(()); // Its last handle was closed meanwhile: no trace of it is left.
         }
         inner.state.paths.lose(path);
-        inner.state.owner.nlink = links;
+        inner.state.note_links(links);
         inner.forget_seen();
         if let Some(at) = inner.state.paths.first() {
             let key = file.key;
@@ -60,10 +60,7 @@ impl Names {
                 None => Ok(()),
             };
         }
-        if inner.recorded {
-            self.files.append(&mut inner, &crate::tier::log::Entry::Drop(file.id))?;
-            inner.recorded = false;
-        }
+        self.files.drop_record(file, &mut inner)?;
         inner.live().unlinked = true;
         self.files.unqueue(&mut inner);
         let mut graves = self.files.graveyard.lock().expect("no panic inside");
@@ -108,14 +105,42 @@ impl Names {
     /// Takes over attributes that changed through us, if size and mtime say that the bytes did
     /// not change with them.
     pub(crate) fn follow(&self, file: &Arc<File>, inner: &mut Inner, attr: &Attr) -> Result<()> {
+        self.follow_time(file, inner, attr, None)
+    }
+
+    /// The same, where the time was `set` too.
+    pub(crate) fn follow_time(
+        &self,
+        file: &Arc<File>,
+        inner: &mut Inner,
+        attr: &Attr,
+        set: Option<Timestamp>,
+    ) -> Result<()> {
         inner.base_seq += 1;
-        inner.state.owner = Owner::of(attr);
-        let base = &mut inner.state.base;
+        inner.live().checked = Some(Instant::now());
+        inner.forget_seen();
+        let (mut base, mut mtime) = (inner.state.base, inner.state.mtime);
+        if let Some(set) = set {
+            base.mtime = attr.mtime;
+            mtime = attr.mtime;
+            if inner.state.is_dirty() {
+                mtime = set;
+                self.files.set_shadow_mtime(file, inner, set);
+            }
+        }
         if attr.size == base.size && attr.mtime == base.mtime && attr.key == base.key {
             base.ctime = attr.ctime;
         }
-        inner.live().checked = Some(Instant::now());
-        inner.forget_seen();
-        if inner.recorded { self.files.put(file, inner) } else { Ok(()) }
+        let followed = Change::Followed { owner: Owner::of(attr), base, mtime };
+        if !inner.recorded {
+            inner.state.apply(&followed);
+            return Ok(());
+        }
+        // Names may have changed with it.
+        let put = self.files.put_as(file, inner, |state| state.apply(&followed));
+        if put.is_err() {
+            inner.state.apply(&followed);
+        }
+        put
     }
 }

@@ -1,45 +1,117 @@
+//! Every change of what is known of a file goes this way: on record first, then made. What cannot be
+//! recorded is not made, so nothing is ever taken back.
+
 use std::sync::Arc;
 use std::time::Instant;
 
 use forebay_backing::Result;
 
-use crate::core::ranges::{Run, State};
-use crate::core::state::Record;
+use crate::core::ranges::State;
+use crate::core::state::{Change, FileState, Record};
 use crate::files::Files;
 use crate::files::file::{Beside, File, Inner};
-use crate::tier::log::{Entry, Mark};
+use crate::tier::log::Entry;
 
 impl Files {
-    pub(crate) fn append(&self, inner: &mut Inner, entry: &Entry) -> Result<()> {
-        let seq = self.note_tier(self.index.append(entry))?;
-        if let Some(live) = &mut inner.live {
-            live.logged_seq = Some(seq);
+    /// Records a change and makes it. The first record of a file holds all of it.
+    pub(crate) fn commit(&self, file: &File, inner: &mut Inner, change: Change<'_>) -> Result<()> {
+        self.record(file, inner, change).1
+    }
+
+    /// The same for what is so whether it is on record or not.
+    pub(crate) fn commit_anyway(
+        &self,
+        file: &File,
+        inner: &mut Inner,
+        change: Change<'_>,
+    ) -> Result<()> {
+        let (change, recorded) = self.record(file, inner, change);
+        if recorded.is_err() {
+            inner.state.apply(&change);
         }
+        recorded
+    }
+
+    /// The same for what is worth no record of its own, of a file that has none.
+    pub(crate) fn commit_if_known(
+        &self,
+        file: &File,
+        inner: &mut Inner,
+        change: Change<'_>,
+    ) -> Result<()> {
+        if inner.recorded {
+            return self.commit(file, inner, change);
+        }
+        inner.state.apply(&change);
         Ok(())
     }
 
-    /// Records the whole state of a file. One without a name has no record: it ends with us.
+    /// Hands the change back, too. A file without a name has no record: it ends with us.
+    fn record<'a>(
+        &self,
+        file: &File,
+        inner: &mut Inner,
+        change: Change<'a>,
+    ) -> (Change<'a>, Result<()>) {
+        if inner.is_unlinked() {
+            inner.state.apply(&change);
+            return (change, Ok(()));
+        }
+        if !inner.recorded {
+            let put = self.put_as(file, inner, |state| state.apply(&change));
+            return (change, put);
+        }
+        let entry = Entry::Change(file.id, change);
+        let appended = self.append(inner, &entry);
+        let Entry::Change(_, change) = entry else { unreachable!("made so above") };
+        if appended.is_ok() {
+            inner.state.apply(&change);
+            if change.cleans() {
+                inner.settled_seq = self.index.seq();
+            }
+        }
+        (change, appended)
+    }
+
+    /// Records the whole state of a file, whose names have changed.
     pub(crate) fn put(&self, file: &File, inner: &mut Inner) -> Result<()> {
-        if inner.live.as_ref().is_some_and(|live| live.unlinked) {
+        self.put_as(file, inner, |_| {})
+    }
+
+    /// Records the whole state of a file as it is to be, and takes it over.
+    pub(crate) fn put_as(
+        &self,
+        file: &File,
+        inner: &mut Inner,
+        change: impl FnOnce(&mut FileState),
+    ) -> Result<()> {
+        if inner.is_unlinked() {
+            change(&mut inner.state);
             return Ok(());
         }
-        let record = Record { key: file.key, state: inner.state.clone() };
-        let entry = Entry::Put(file.id, Box::new(record));
+        let mut record = Box::new(Record { key: file.key, state: inner.state.clone() });
+        change(&mut record.state);
+        let entry = Entry::Put(file.id, record);
         self.append(inner, &entry)?;
+        let Entry::Put(_, record) = entry else { unreachable!("made so above") };
+        inner.state = record.state;
         inner.recorded = true;
         Ok(())
     }
 
-    /// Records that ranges changed their state, in whatever way is shortest. `inner.state` is
-    /// already as it will be.
-    pub(crate) fn record(&self, file: &File, inner: &mut Inner, marks: &[Mark]) -> Result<()> {
-        // Of a file of thousands of runs the whole state costs milliseconds.
-        if !inner.recorded || marks.len() > 8.max(inner.state.ranges.count() / 8) {
-            return self.put(file, inner);
+    /// Records that nothing of a file is in the tier any more.
+    pub(crate) fn drop_record(&self, file: &File, inner: &mut Inner) -> Result<()> {
+        if inner.recorded {
+            self.append(inner, &Entry::Drop(file.id))?;
+            inner.recorded = false;
         }
-        let since = inner.state.dirty_since;
-        for run in marks {
-            self.append(inner, &Entry::Mark { id: file.id, run: *run, since })?;
+        Ok(())
+    }
+
+    fn append(&self, inner: &mut Inner, entry: &Entry<'_>) -> Result<()> {
+        let seq = self.note_tier(self.index.append(entry))?;
+        if let Some(live) = &mut inner.live {
+            live.logged_seq = Some(seq);
         }
         Ok(())
     }
@@ -78,28 +150,11 @@ impl Files {
         if known {
             return Ok(true);
         }
-        let all = |&(start, end): &(u64, u64)| inner.state.ranges.within(start, end);
-        let runs: Vec<Run> = ranges.iter().flat_map(all).collect();
-        let durable_size = inner.state.durable_size;
-        inner.state.mark_synced(size, &ranges);
-        let recorded = if !inner.recorded || ranges.len() > 1000 {
-            self.put(file, inner)
-        } else {
-            let size = inner.state.durable_size.get().expect("set by the sync");
-            let entry = Entry::Synced { id: file.id, size, ranges: ranges.clone() };
-            self.append(inner, &entry)
-        };
-        if recorded.is_err() {
-            // The next sync must not take it for known.
-            inner.state.durable_size = durable_size;
-            ranges.iter().for_each(|&(start, end)| inner.state.ranges.clear(start, end));
-            runs.iter().for_each(|run| inner.state.ranges.set(run.start, run.end, run.state));
-            return recorded.map(|()| true);
-        }
+        self.commit(file, inner, Change::Synced { size, ranges: ranges.into() })?;
         let kept = inner.still_clean(beside);
-        let entry = Entry::Kept { id: file.id, ranges: kept.clone() };
-        if !kept.is_empty() && self.append(inner, &entry).is_ok() {
-            inner.state.keep(&kept);
+        if !kept.is_empty()
+            && self.commit(file, inner, Change::Kept { ranges: kept.into() }).is_ok()
+        {
             inner.live().keeps_since.get_or_insert_with(Instant::now);
         }
         Ok(true)
@@ -115,12 +170,7 @@ impl Files {
         if inner.state.flags.pinned == pinned || inner.gone {
             return Ok(false);
         }
-        inner.state.flags.pinned = pinned;
-        let put = self.put(file, inner);
-        if put.is_err() {
-            inner.state.flags.pinned = !pinned;
-        }
-        put.map(|()| true)
+        self.commit(file, inner, Change::Pinned(pinned)).map(|()| true)
     }
 
     /// Bytes that were kept are clean and no more: whoever is about to take them out of the tier, or
@@ -132,21 +182,10 @@ impl Files {
         start: u64,
         end: u64,
     ) -> Result<()> {
-        let durable_size = inner.state.durable_size;
-        let kept = inner.state.let_go(start, end);
-        if kept.is_empty() {
-            return Ok(());
+        match inner.state.keeps_within(start, end) {
+            true => self.commit(file, inner, Change::LetGo { start, end }),
+            false => Ok(()),
         }
-        // One record for all: of some alone the log would know what is not so here.
-        if let Err(error) = self.put(file, inner) {
-            inner.state.durable_size = durable_size;
-            for run in &kept {
-                inner.state.ranges.set(run.start, run.end, run.state);
-            }
-            return Err(error);
-        }
-        inner.settled_seq = self.index.seq();
-        Ok(())
     }
 
     /// The same with all of the file, durably.

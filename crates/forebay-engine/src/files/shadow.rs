@@ -4,7 +4,7 @@ use std::sync::Arc;
 use forebay_backing::{Error, Result, Timestamp};
 
 use crate::core::id::FileId;
-use crate::core::state::Boot;
+use crate::core::state::{Boot, Change};
 use crate::core::wall::now;
 use crate::files::Files;
 use crate::files::file::{File, Inner};
@@ -120,9 +120,8 @@ impl Files {
         Ok(shadow)
     }
 
-    /// Records a change of mtime made by the user on a file whose mtime is ours.
-    pub(crate) fn set_mtime(&self, file: &Arc<File>, inner: &mut Inner, mtime: Timestamp) {
-        inner.state.mtime = mtime;
+    /// Of a file whose bytes are ours the shadow's mtime is the file's own, after a crash.
+    pub(crate) fn set_shadow_mtime(&self, file: &Arc<File>, inner: &mut Inner, mtime: Timestamp) {
         if let Ok(shadow) = self.shadow(file, inner) {
             let _ = self.note_tier(shadow.set_mtime(mtime));
         }
@@ -155,10 +154,10 @@ impl Files {
                 0
             }
         };
-        let lost = inner.state.lose_beyond(len);
+        let (loss, lost) = inner.state.loss_beyond(len);
         inner.live().thrown.note(0, u64::MAX);
         // Without this record the next daemon looks again.
-        let _ = self.put(file, inner);
+        let _ = self.commit_anyway(file, inner, Change::Lost { len, loss });
         self.account(file, inner);
         let path = inner.state.display_path().display().to_string();
         let what = found.problem(file.id, lost).unwrap_or_default();

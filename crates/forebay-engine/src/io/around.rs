@@ -20,11 +20,12 @@ use forebay_backing::{BackingFile, Error, FileKey, Result};
 use crate::asker;
 use crate::core::config::{Attachment, WritePolicy};
 use crate::core::counters::add;
+use crate::core::ranges::Mark;
 use crate::core::rules::{Admit, Lane};
+use crate::core::state::{Change, FileState};
 use crate::files::file::{File, Inner};
 use crate::io::unsynced::UNSYNCED_MAX;
 use crate::io::{Allocate, Io, Resize, Why};
-use crate::tier::log::Mark;
 use crate::tier::media::is_alone;
 
 /// A file that is changed around the tier all the time is waited for so many times 50 ms.
@@ -95,12 +96,7 @@ impl Io {
         let Some(backing) = self.begin_around(file, why, end)? else { return Ok(false) };
         let written = self.replace(file, offset, end, || backing.write_at(data, offset));
         let done = written.is_ok();
-        self.end_around(file, |inner| {
-            if done {
-                inner.state.size = inner.state.size.max(end);
-                inner.state.base.size = inner.state.size;
-            }
-        });
+        self.end_around(file, |state| done.then(|| state.size.max(end)));
         written?;
         add(&self.files.counters.write_bytes, data.len() as u64);
         add(&self.files.counters.write_around_bytes, data.len() as u64);
@@ -152,11 +148,7 @@ impl Io {
             false => Ok(()),
         };
         let ok = is_needed && done.is_ok();
-        self.end_around(file, |inner| {
-            if ok {
-                (inner.state.size, inner.state.base.size) = (size, size);
-            }
-        });
+        self.end_around(file, |_| ok.then_some(size));
         done.map(|()| true)
     }
 
@@ -179,7 +171,7 @@ impl Io {
                 }
                 let Some(backing) = self.begin_around(file, why, end)? else { return Ok(false) };
                 let done = self.replace(file, start, end, || backing.punch(start, end - start));
-                self.end_around(file, |_| {});
+                self.end_around(file, |_| None);
                 done.map(|()| true)
             }
             Allocate::Extend if end > size => self.resized_around(file, lane, Resize::Grow, end),
@@ -253,10 +245,16 @@ impl Io {
         self.around.writes.lock().expect("no panic inside").restart(file.id, end);
     }
 
-    fn end_around(&self, file: &Arc<File>, settle: impl FnOnce(&mut Inner)) {
+    fn end_around(&self, file: &Arc<File>, size: impl FnOnce(&FileState) -> Option<u64>) {
         self.note_unsynced(file.key);
         let mut inner = file.lock();
-        settle(&mut inner);
+        if let Some(size) = size(&inner.state) {
+            let change = Change::WentAround { size };
+            match inner.recorded {
+                true => drop(self.files.commit_anyway(file, &mut inner, change)),
+                false => inner.state.apply(&change),
+            }
+        }
         // A look at the backing file from before says nothing of what it is now.
         inner.base_seq += 1;
         let live = inner.live();
@@ -289,8 +287,8 @@ impl Io {
         if present.is_empty() {
             return Ok(());
         }
-        inner.state.ranges.clear(start, end);
-        self.files.record(file, &mut inner, &[Mark { start, end, state: None }])?;
+        let (absent, age) = ([Mark::absent((start, end))], inner.state.age_at(0));
+        self.files.commit(file, &mut inner, Change::Marked { marks: (&absent).into(), age })?;
         if inner.may_punch() {
             let shadow = self.files.shadow(file, &mut inner)?;
             for (start, end) in present.into_iter().filter(|_| is_alone(&*shadow)) {

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use forebay_backing::{Error, Result, Sizes};
 
 use crate::core::counters::add;
-use crate::core::ranges::{Run, State};
+use crate::core::ranges::{Mark, State};
 use crate::core::rules::Lane;
 use crate::core::served::{Before, Served};
+use crate::core::state::Change;
 use crate::core::wall::{now, now_ms};
 use crate::failpoint;
 use crate::files::file::{File, Inner};
@@ -15,7 +16,6 @@ use crate::files::sums::HOLES_MIN;
 use crate::io::fill::make_hole;
 use crate::io::{Allocate, Io, Resize, Why};
 use crate::room::space::Patience;
-use crate::tier::log::{Entry, Mark};
 use crate::tier::media::{MediaFile, torn};
 
 /// Who reads around the tier what others write around it all the time gives up after so many tries.
@@ -333,7 +333,6 @@ impl Io {
         inner.dirt().stamps.touch(start, end, now_ms);
         let mut plan = inner.state.plan_write(start, end);
         plan.before.extend(ahead(&mut inner, start, end));
-        let dirty = |(start, end): (u64, u64)| Mark { start, end, state: Some(State::Dirty) };
         if !plan.before.is_empty() {
             self.mark_before(file, &mut inner, &plan.before, now_ms)?;
         }
@@ -348,21 +347,13 @@ impl Io {
         }
         failpoint::pass("write.data");
         let fresh = !plan.after.is_empty();
-        let old_size = inner.state.size;
-        for &(start, end) in &plan.after {
-            inner.state.mark_dirty(start, end, now_ms);
-        }
-        inner.state.mark_dirty(start, end, now_ms);
-        inner.state.mtime = now();
+        inner.state.note_mtime(now());
         if fresh {
-            let marks: Vec<Mark> = plan.after.iter().copied().map(dirty).collect();
-            if let Err(error) = self.files.record(file, &mut inner, &marks) {
-                for &(start, end) in &plan.after {
-                    inner.state.ranges.clear(start, end);
-                }
-                inner.state.size = old_size;
-                if end > old_size {
-                    let _ = shadow.set_len(old_size);
+            let (marks, age) = (plan.after.into(), inner.state.age_at(now_ms));
+            let marked = self.files.commit(file, &mut inner, Change::Marked { marks, age });
+            if let Err(error) = marked {
+                if end > inner.state.size {
+                    let _ = shadow.set_len(inner.state.size);
                 }
                 return Err(error);
             }
@@ -378,22 +369,17 @@ impl Io {
     }
 
     /// Records what is about to be overwritten.
-    fn mark_before(&self, file: &File, inner: &mut Inner, runs: &[Run], now_ms: u64) -> Result<()> {
+    fn mark_before(
+        &self,
+        file: &File,
+        inner: &mut Inner,
+        marks: &[Mark],
+        now_ms: u64,
+    ) -> Result<()> {
         let logged = inner.live().logged_seq;
-        for run in runs {
-            inner.state.mark_dirty(run.start, run.end, now_ms);
-        }
-        let marks: Vec<Mark> = runs.iter().copied().map(Mark::from).collect();
-        if let Err(error) = self.files.record(file, inner, &marks) {
-            // What is not on record must not look so to the next write.
-            for run in runs {
-                let kept = run.state == State::Durable;
-                let before = if kept { State::Kept } else { State::Clean };
-                inner.state.ranges.set(run.start, run.end, before);
-            }
-            return Err(error);
-        }
-        if runs.iter().all(|run| run.state == State::Durable) {
+        let age = inner.state.age_at(now_ms);
+        self.files.commit(file, inner, Change::Marked { marks: marks.into(), age })?;
+        if marks.iter().all(|mark| mark.state == Some(State::Durable)) {
             // Of what was kept the older record says as much, to who comes after a loss of power.
             inner.live().logged_seq = logged;
         }
@@ -438,20 +424,11 @@ impl Io {
             self.files.note_tier(shadow.set_len(size))?;
         }
         let cuts_durable = inner.state.durable_size.get().is_some_and(|durable| size < durable);
-        let now_ms = now_ms();
         let opaque = inner.state.flags.opaque;
-        let before = inner.state.clone();
-        if opaque {
-            inner.state.durable_size = inner.state.durable_size.get().map(|d| d.min(size)).into();
-            inner.state.ranges.clear(size, u64::MAX);
-            inner.state.flags.meta_dirty = true;
-        } else {
-            inner.state.resize(size, now_ms);
-            inner.state.mtime = now();
-        }
         inner.live().cut_seq += 1;
-        if let Err(error) = self.record_resize(file, &mut inner, size, now_ms, opaque) {
-            inner.state = before;
+        let (mtime, age) = (now(), inner.state.age_at(now_ms()));
+        let resized = self.files.commit(file, &mut inner, Change::Resized { size, mtime, age });
+        if let Err(error) = resized {
             // What is longer than its record says is cut by who opens it next. Past us, somebody
             // may have written beyond.
             if size > old && !opaque {
@@ -479,21 +456,6 @@ impl Io {
         inner.note_rewritten(old.min(size), u64::MAX);
         self.files.account(file, &mut inner);
         Ok(())
-    }
-
-    fn record_resize(
-        &self,
-        file: &Arc<File>,
-        inner: &mut Inner,
-        size: u64,
-        now_ms: u64,
-        opaque: bool,
-    ) -> Result<()> {
-        if !inner.recorded || opaque {
-            return self.files.put(file, inner);
-        }
-        let mtime = inner.state.mtime;
-        self.files.append(inner, &Entry::Resize { id: file.id, size, mtime, now_ms })
     }
 
     /// `fallocate`: reserves space or makes a range read as zeros.
@@ -587,7 +549,7 @@ impl Io {
     }
 }
 
-fn ahead(inner: &mut Inner, start: u64, end: u64) -> Option<Run> {
+fn ahead(inner: &mut Inner, start: u64, end: u64) -> Option<Mark> {
     let live = inner.live();
     live.written_to = end;
     let goes_on = live.synced_to > 0 && (start..=end).contains(&live.synced_to);
@@ -600,6 +562,6 @@ fn ahead(inner: &mut Inner, start: u64, end: u64) -> Option<Run> {
         return None;
     }
     let next = inner.state.ranges.within(end, end + AHEAD).next()?;
-    let ahead = Run { state: State::Dirty, ..next };
+    let ahead = Mark::of((next.start, next.end), State::Dirty);
     (next.start == end && next.state == State::Clean).then_some(ahead)
 }

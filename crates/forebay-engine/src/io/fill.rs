@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 use forebay_backing::{Error, Kind, Result};
 
 use crate::core::counters::add;
-use crate::core::ranges::State;
+use crate::core::ranges::{Mark, State};
+use crate::core::state::Change;
 use crate::failpoint;
 use crate::files::file::{File, Inner};
 use crate::io::{Io, Why};
-use crate::tier::log::Mark;
 use crate::tier::media::MediaFile;
 
 /// A sequential fill, and a piece of a prefetch: long enough to hide a few milliseconds of
@@ -236,14 +236,9 @@ impl Io {
             let _ = shadow.set_mtime(mtime);
         }
         failpoint::pass("fill.written");
-        for &(a, b) in &gaps {
-            inner.state.mark_clean(a, b);
-        }
-        let marks: Vec<Mark> = gaps
-            .into_iter()
-            .map(|(start, end)| Mark { start, end, state: Some(State::Clean) })
-            .collect();
-        self.files.record(file, inner, &marks)?;
+        let marks = gaps.into_iter().map(|gap| Mark::of(gap, State::Clean)).collect();
+        let age = inner.state.age_at(0);
+        self.files.commit(file, inner, Change::Marked { marks, age })?;
         self.files.admit(file, [(start, end)]);
         self.files.account(file, inner);
         Ok(None)

@@ -9,7 +9,7 @@ use forebay_backing::{Attr, Error, FileKind, Kind, Result};
 
 use crate::core::config::Tunables;
 use crate::core::report::{Failure, Progress, Report};
-use crate::core::state::FileState;
+use crate::core::state::{Change, Owner};
 use crate::drain::copy::ERRANDS_PER_COPY;
 use crate::files::file::{File, Inner, failure};
 use crate::ops::Ops;
@@ -146,10 +146,8 @@ impl Ops {
             return Ok(());
         }
         let attr = now.unwrap_or_else(|| Err(Error::os(libc::ENOENT, "it has no name")))?;
-        let path = inner.state.display_path();
-        let names = std::mem::take(&mut inner.state.paths);
-        inner.state = FileState { paths: names, ..FileState::absent(&path, &attr) };
-        self.files.put(file, &mut inner)?;
+        let (base, owner) = (attr.version(), Owner::of(&attr));
+        self.files.commit(file, &mut inner, Change::Emptied { base, owner, pinned: false })?;
         inner.base_seq += 1;
         // A loss of power must not bring dirty bytes back when they are holes.
         self.files.note_tier(self.files.index.sync())?;

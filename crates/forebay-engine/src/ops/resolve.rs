@@ -8,7 +8,7 @@ use forebay_backing::{
 };
 
 use crate::core::ranges::Ranges;
-use crate::core::state::Conflict;
+use crate::core::state::Change;
 use crate::core::wall::now_ms;
 use crate::files::file::{File, Flight, Inner};
 use crate::io::fill::CHUNK;
@@ -127,20 +127,17 @@ impl Ops {
         match self.names.ask(|b| b.stat(path)) {
             Ok(attr) if attr.key == file.key => {
                 let mut inner = file.lock();
-                inner.state.base = attr.version();
                 inner.base_seq += 1;
-                inner.state.flags.conflict = Conflict::None;
-                inner.state.flags.flush_open = false;
                 // Clean bytes are of the version that programs here have read, which is gone from
                 // the store: with the dirty ones they are ours, and go there with them.
                 let clean: Vec<_> =
                     inner.state.ranges.iter().filter(|run| !run.state.is_dirty()).collect();
                 let now_ms = now_ms();
+                let (base, age) = (attr.version(), inner.state.age_at(now_ms));
+                self.files.commit(file, &mut inner, Change::Ours { base, age })?;
                 for run in clean {
-                    inner.state.mark_dirty(run.start, run.end, now_ms);
                     inner.dirt().stamps.touch(run.start, run.end, now_ms);
                 }
-                self.files.put(file, &mut inner)?;
                 self.files.account(file, &mut inner);
                 drop(inner);
                 self.drain.flush_file(file)

@@ -7,6 +7,8 @@ use std::time::Instant;
 use forebay_backing::{FileKey, Result};
 
 use crate::core::id::FileId;
+use crate::core::state::Change;
+use crate::core::wall::now_ms;
 use crate::failpoint;
 use crate::files::Files;
 use crate::files::file::{File, Inner, Live};
@@ -58,15 +60,10 @@ impl Passed {
             inner.live().opaque_from = shadow.stat().ok();
             inner.live().measured = None;
             self.files.note_growth(file, &mut inner);
-            inner.state.flags.opaque = true;
+            // Nobody may write what no record speaks of.
+            let age = inner.state.age_at(now_ms());
+            self.files.commit(file, &mut inner, Change::Unseen { age })?;
             self.files.totals.unseen.lock().expect("no panic inside").insert(file.id, file.clone());
-            inner.state.touch(crate::core::wall::now_ms());
-            if let Err(error) = self.files.put(file, &mut inner) {
-                // Nobody may write what no record speaks of.
-                inner.state.flags.opaque = false;
-                self.files.totals.unseen.lock().expect("no panic inside").remove(&file.id);
-                return Err(error);
-            }
         }
         inner.live().mappable |= maps;
         failpoint::pass("create.done");
@@ -103,24 +100,24 @@ impl Passed {
         let from = inner.live().opaque_from.take();
         (inner.live().copied_at, inner.live().doubted_from) = (None, None);
         inner.live().mappable = false;
-        inner.state.flags.opaque = false;
         // Only emptiness proves that nothing was written: a mapping of a tmpfs file moves no time.
         let untouched = stat.len == 0
             && from.is_some_and(|from| from.len == 0 && from.mtime == stat.mtime)
-            && !inner.state.is_dirty();
+            && !inner.state.is_dirty_besides();
         inner.live().blank &= untouched;
         if untouched {
-            // No record of that: recovery finds an empty file that may be dirty, which is harmless.
-            inner.state.dirty_since = 0;
-        } else {
-            inner.state.absorb(stat.len, stat.mtime, crate::core::wall::now_ms());
-            inner.state.flags.meta_dirty = true;
-            inner.note_rewritten(0, u64::MAX);
-            self.files.put(file, &mut inner)?;
-            self.files.admit(file, [(0, stat.len)]);
+            // Lost, recovery finds an empty file that may be dirty, which is harmless.
+            let _ = self.files.commit_anyway(file, &mut inner, Change::Untouched);
+            self.files.account(file, &mut inner);
+            return Ok(());
         }
+        inner.note_rewritten(0, u64::MAX);
+        let (len, mtime, age) = (stat.len, stat.mtime, inner.state.age_at(now_ms()));
+        let change = Change::Absorbed { len, mtime, age };
+        let absorbed = self.files.commit_anyway(file, &mut inner, change);
+        self.files.admit(file, [(0, stat.len)]);
         self.files.account(file, &mut inner);
-        Ok(())
+        absorbed
     }
 
     /// Whether no program has the shadow open or mapped any more. The kernel tells us of a close a

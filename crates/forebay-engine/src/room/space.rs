@@ -10,13 +10,13 @@ use forebay_backing::{Error, Result};
 use crate::core::config::Tunables;
 use crate::core::counters::add;
 use crate::core::evict::{Answer, UNIT_MAX, Unit};
-use crate::core::ranges::State;
+use crate::core::ranges::Mark;
 use crate::core::rules::Active;
+use crate::core::state::Change;
 use crate::core::wall::now_ms;
 use crate::failpoint;
 use crate::files::file::{File, Inner};
 use crate::room::{InVain, Room};
-use crate::tier::log::Mark;
 use crate::tier::media::is_alone;
 
 /// So many files whose lock was held are waited for.
@@ -315,17 +315,9 @@ impl Room {
         let let_go_to = end.checked_next_multiple_of(stretch).unwrap_or(end);
         self.files.let_go_of(file, inner, start / stretch * stretch, let_go_to)?;
         self.files.note_tier(self.files.index.sync_to(inner.settled_seq))?;
-        for &(start, end) in &clean {
-            inner.state.ranges.clear(start, end);
-        }
-        let marks: Vec<Mark> =
-            clean.iter().map(|&(start, end)| Mark { start, end, state: None }).collect();
-        if let Err(error) = self.files.record(file, inner, &marks) {
-            for &(start, end) in &clean {
-                inner.state.ranges.set(start, end, State::Clean);
-            }
-            return Err(error);
-        }
+        let marks = clean.iter().copied().map(Mark::absent).collect();
+        let age = inner.state.age_at(0);
+        self.files.commit(file, inner, Change::Marked { marks, age })?;
         failpoint::pass("evict.logged");
         // Before the first is punched: it may be the last.
         inner.live().thrown.note(start, end);

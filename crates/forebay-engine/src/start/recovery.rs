@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use forebay_backing::{BackingStore, Error, Result};
 
 use crate::core::id::FileId;
-use crate::core::state::{Boot, Record, Survived, Verdict};
+use crate::core::state::{Boot, Change, Record, Survived, Verdict};
 use crate::core::wall::now_ms;
 use crate::start::report::RecoveryReport;
 use crate::tier::dir as tier;
@@ -73,7 +73,7 @@ impl Recovery<'_> {
         if boot == Boot::Kept {
             let kept = loaded.files.iter_mut().filter(|(_, state)| state.keeps());
             pass.changed.extend(kept.map(|(id, state)| {
-                state.let_go(0, u64::MAX);
+                state.apply(&Change::LetGo { start: 0, end: u64::MAX });
                 *id
             }));
         }

@@ -23,7 +23,7 @@ use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 
 use crate::core::id::FileId;
 use crate::core::journal::{Journal, NameOp, NameRecord, Step, Told};
-use crate::core::state::{Boot, FileState, Record};
+use crate::core::state::{Age, Boot, Change, MaybeSize, Record};
 use crate::failpoint;
 use crate::tier::dir::Names;
 use crate::tier::log;
@@ -192,7 +192,7 @@ impl Index {
 
     /// Appends a change. Written, not synced: it survives us, not the machine. Returns the position
     /// after it, for [`Index::sync_to`].
-    pub fn append(&self, entry: &Entry) -> io::Result<u64> {
+    pub fn append(&self, entry: &Entry<'_>) -> io::Result<u64> {
         let mut log = self.lock();
         log.append(entry)?;
         self.log_bytes.store(log.file.len(), Relaxed);
@@ -400,7 +400,7 @@ impl Log {
     }
 }
 
-impl Entry {
+impl Entry<'_> {
     fn file(&self) -> Option<FileId> {
         match self {
             Entry::Put(id, _)
@@ -408,6 +408,7 @@ impl Entry {
             | Entry::Resize { id, .. }
             | Entry::Synced { id, .. }
             | Entry::Kept { id, .. }
+            | Entry::Change(id, _)
             | Entry::Drop(id) => Some(*id),
             Entry::Intent { .. } | Entry::Done { .. } | Entry::Failed { .. } | Entry::Name(_) => {
                 None
@@ -468,7 +469,7 @@ impl Loaded {
         self.sure.clear();
     }
 
-    fn apply(&mut self, entry: Entry) {
+    fn apply(&mut self, entry: Entry<'_>) {
         self.touched.extend(entry.file());
         match entry {
             Entry::Put(id, record) => {
@@ -477,35 +478,34 @@ impl Loaded {
                 self.files.insert(id, *record);
             }
             Entry::Drop(id) => drop(self.files.remove(&id)),
-            Entry::Mark { id, run, since } => self.change(id, |state| {
-                match run.state {
-                    Some(to) if to.is_dirty() => state.ranges.set(run.start, run.end, to),
-                    // The state it is replayed over may be later, and shorter.
-                    Some(to) => state.ranges.set(run.start, run.end.min(state.size), to),
-                    None => state.ranges.clear(run.start, run.end),
-                }
-                if run.state.is_some_and(|to| to.is_dirty()) {
-                    state.size = state.size.max(run.end);
-                    state.touch(since);
-                }
-            }),
-            Entry::Resize { id, size, mtime, now_ms } => self.change(id, |state| {
-                state.resize(size, now_ms);
-                state.mtime = mtime;
-            }),
-            Entry::Synced { id, size, ranges } => {
-                self.change(id, |state| state.mark_synced(size, &ranges));
+            Entry::Change(id, change) => self.change(id, &change),
+            Entry::Mark { id, run, since } => {
+                let age = self.age_of(id, since);
+                self.change(id, &Change::Marked { marks: (&[run]).into(), age });
             }
-            Entry::Kept { id, ranges } => self.change(id, |state| state.keep(&ranges)),
+            Entry::Resize { id, size, mtime, now_ms } => {
+                let age = self.age_of(id, now_ms);
+                self.change(id, &Change::Resized { size, mtime, age });
+            }
+            Entry::Synced { id, size, ranges } => {
+                self.change(id, &Change::Synced { size, ranges: ranges.into() });
+            }
+            Entry::Kept { id, ranges } => self.change(id, &Change::Kept { ranges: ranges.into() }),
             Entry::Name(record) => self.names.apply(record),
             Entry::Intent { n, .. } => drop(self.intents.insert(n)),
             Entry::Done { n } | Entry::Failed { n } => drop(self.intents.remove(&n)),
         }
     }
 
-    fn change(&mut self, id: FileId, change: impl FnOnce(&mut FileState)) {
+    /// Format 2 told the time alone.
+    fn age_of(&self, id: FileId, since: u64) -> Age {
+        let unknown = Age { since, durable: MaybeSize::NONE };
+        self.files.get(&id).map_or(unknown, |file| file.age_at(since))
+    }
+
+    fn change(&mut self, id: FileId, change: &Change<'_>) {
         match self.files.get_mut(&id) {
-            Some(record) => change(record),
+            Some(record) => record.apply(change),
             None => self.problems.push(format!("log record for unknown file {:x}", id.0)),
         }
     }

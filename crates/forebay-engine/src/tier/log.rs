@@ -21,34 +21,34 @@ use serde::{Deserialize, Serialize};
 
 use crate::core::id::FileId;
 use crate::core::journal::NameRecord;
-use crate::core::ranges::{Run, State};
-use crate::core::state::Record;
+use crate::core::ranges::Mark;
+use crate::core::state::{Change, Record};
 use crate::tier::media::{Media, MediaFile, Open};
 
 mod tail;
 
 pub use tail::Tail;
 
-/// A change of the index. Each sets a part of the state to a value and does not depend on what
-/// was there, so replaying a stretch of the log over a later state ends in that later state.
+/// A change of the index. A stretch of the log that is replayed over a later state ends in that later
+/// state.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub enum Entry {
+pub enum Entry<'a> {
     /// The whole state of a file.
     Put(FileId, Box<Record>),
-    /// A range changed its state; `None` is absent.
+    /// Of format 2: [`Change::Marked`] with one mark.
     Mark {
         id: FileId,
         run: Mark,
         since: u64,
     },
-    /// The size changed; see [`crate::core::state::FileState::resize`].
+    /// Of format 2: [`Change::Resized`].
     Resize {
         id: FileId,
         size: u64,
         mtime: Timestamp,
         now_ms: u64,
     },
-    /// A sync that began when the size was `size` has made these ranges durable.
+    /// Of format 2: [`Change::Synced`].
     Synced {
         id: FileId,
         size: u64,
@@ -68,26 +68,15 @@ pub enum Entry {
     Failed {
         n: u64,
     },
-    /// These ranges are clean, and durable since the last sync.
+    /// Of format 2: [`Change::Kept`].
     Kept {
         id: FileId,
         ranges: Vec<(u64, u64)>,
     },
     /// A change of names on the backing store.
     Name(NameRecord),
-}
-
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub struct Mark {
-    pub start: u64,
-    pub end: u64,
-    pub state: Option<State>,
-}
-
-impl From<Run> for Mark {
-    fn from(run: Run) -> Mark {
-        Mark { start: run.start, end: run.end, state: Some(run.state) }
-    }
+    /// What is known of a file changed.
+    Change(FileId, Change<'a>),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -164,7 +153,7 @@ impl LogFile {
 
     /// Appends one record. On an error nothing was appended: the next record overwrites the torn
     /// one.
-    pub fn append(&mut self, seq: u64, synced: u64, entry: &Entry) -> io::Result<()> {
+    pub fn append(&mut self, seq: u64, synced: u64, entry: &Entry<'_>) -> io::Result<()> {
         self.buf.clear();
         self.buf.resize(HEADER, 0);
         self.buf = postcard::to_extend(entry, std::mem::take(&mut self.buf))
@@ -237,7 +226,7 @@ impl LogFile {
 pub struct Found {
     pub seq: u64,
     pub synced: u64,
-    pub entry: Entry,
+    pub entry: Entry<'static>,
     /// Bytes that it takes.
     size: usize,
 }
@@ -256,7 +245,7 @@ pub fn name(first_seq: u64) -> String {
 pub fn read(
     file: &dyn MediaFile,
     next_seq: &mut u64,
-    mut each: impl FnMut(Entry),
+    mut each: impl FnMut(Entry<'static>),
 ) -> io::Result<Tail> {
     let len = file.stat()?.len;
     let mut bytes = vec![0; len as usize];
@@ -295,6 +284,8 @@ fn decode(bytes: &[u8]) -> Option<Found> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::ranges::State;
+    use crate::core::state::{Age, Loss};
 
     /// A program that was killed leaves its log to the next, which may be newer: new entries come
     /// last, and none that there was takes on another form.
@@ -303,7 +294,9 @@ mod tests {
     fn entries_are_written_as_ever() {
         let id = FileId(7);
         let run = Mark { start: 1, end: 300, state: Some(State::Durable) };
-        let entries: [(Entry, &[u8]); 7] = [
+        let marks = vec![run].into();
+        let age = Age { since: 5, durable: Some(9).into() };
+        let entries: [(Entry<'_>, &[u8]); 11] = [
             (Entry::Mark { id, run, since: 5 }, &[1, 7, 1, 0xac, 2, 1, 2, 5]),
             (
                 Entry::Resize { id, size: 9, mtime: Timestamp { sec: 1, nsec: 2 }, now_ms: 3 },
@@ -314,6 +307,13 @@ mod tests {
             (Entry::Done { n: 6 }, &[6, 6]),
             (Entry::Failed { n: 6 }, &[7, 6]),
             (Entry::Kept { id, ranges: vec![(1, 2)] }, &[8, 7, 1, 1, 2]),
+            (
+                Entry::Change(id, Change::Marked { marks, age }),
+                &[10, 7, 0, 1, 1, 0xac, 2, 1, 2, 5, 1, 9],
+            ),
+            (Entry::Change(id, Change::LetGo { start: 0, end: 9 }), &[10, 7, 4, 0, 9]),
+            (Entry::Change(id, Change::Untouched), &[10, 7, 10]),
+            (Entry::Change(id, Change::Lost { len: 9, loss: Loss::All }), &[10, 7, 18, 9, 2]),
         ];
         for (entry, bytes) in entries {
             assert_eq!(postcard::to_stdvec(&entry).unwrap(), bytes, "{entry:?}");

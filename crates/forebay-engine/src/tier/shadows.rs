@@ -3,7 +3,7 @@
 //! One comparison for all who meet what an earlier daemon left: recovery, check, salvage, and
 //! whoever uses a file for the first time after a start. A byte on record that lies beyond the end
 //! of the shadow is missing: a clean one is absent and is fetched again, a dirty one is lost, and
-//! told ([`FileState::lose_beyond`]). It is never zero.
+//! told ([`FileState::loss_beyond`]). It is never zero.
 //!
 //! What a crash may leave is no damage: a shadow grows before the record of it is made, and is cut
 //! after, so it is never shorter than what counts.

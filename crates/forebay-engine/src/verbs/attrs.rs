@@ -229,18 +229,11 @@ impl Verbs {
                 return Ok(attr);
             }
             inner.live().meta_seq += 1;
-            if set.mtime.is_some() && inner.state.is_dirty() {
-                let mtime = match set.mtime {
-                    Some(SetTime::At(at)) => at,
-                    _ => now(),
-                };
-                inner.state.base.mtime = attr.mtime;
-                self.files.set_mtime(&file, &mut inner, mtime);
-            } else if set.mtime.is_some() {
-                inner.state.base.mtime = attr.mtime;
-                inner.state.mtime = attr.mtime;
-            }
-            self.names.follow(&file, &mut inner, &attr)?;
+            let mtime = set.mtime.map(|set| match set {
+                SetTime::At(at) => at,
+                SetTime::Now => now(),
+            });
+            self.names.follow_time(&file, &mut inner, &attr, mtime)?;
             self.names.overlay_with(&file, &inner, &mut attr);
             self.files.retire(&file, inner);
         }
@@ -257,7 +250,8 @@ impl Verbs {
         let mut inner = file.lock();
         inner.live().meta_seq += 1;
         if let Some(SetTime::At(mtime)) = set.mtime {
-            self.files.set_mtime(file, &mut inner, mtime);
+            inner.state.note_mtime(mtime);
+            self.files.set_shadow_mtime(file, &mut inner, mtime);
         }
         self.names.follow(file, &mut inner, &attr)?;
         drop(inner);
