@@ -215,8 +215,8 @@ impl Engine {
             }
             let mut inner = file.lock();
             // One that holds nothing any more is to be forgotten.
-            let none = inner.state.ranges.count() == 0;
-            let present = inner.state.ranges.iter().map(|run| (run.start, run.end));
+            let none = inner.state.ranges().count() == 0;
+            let present = inner.state.ranges().iter().map(|run| (run.start, run.end));
             self.files.admit(&file, present.chain(none.then_some((0, 0))));
             self.files.account(&file, &mut inner);
         }

@@ -73,11 +73,11 @@ impl Before {
     pub fn of(inner: &Inner, start: u64, end: u64) -> Before {
         let existing = end.min(inner.size()).saturating_sub(start);
         let mut before = Before { len: end - start, existing, ..Before::default() };
-        if inner.state.flags.opaque {
+        if inner.state.is_opaque() {
             (before.present, before.dirty) = (existing, existing);
             return before;
         }
-        for run in inner.state.ranges.within(start, end) {
+        for run in inner.state.ranges().within(start, end) {
             let len = run.end - run.start;
             before.present += len;
             before.dirty += if run.state.is_dirty() { len } else { 0 };

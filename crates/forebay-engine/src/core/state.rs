@@ -1,6 +1,7 @@
 //! What the engine knows of one cached file, and every legal way for that to change.
 //!
-//! Pure: no I/O, clock or lock. The callers make each change durable in the index in the order
+//! Pure: no I/O, clock or lock. Its fields are private: [`FileState::apply`] changes them, and who calls it
+//! records the [`Change`] before. Each change is made durable in the index in the order
 //! that [`FileState::plan_write`] and the docs below demand.
 //!
 //! Invariants:
@@ -138,18 +139,18 @@ impl DerefMut for Record {
 pub struct FileState {
     pub paths: Paths,
     #[serde(with = "unused")]
-    pub unused: Unused,
-    pub owner: Owner,
+    unused: Unused,
+    owner: Owner,
     /// Size programs see, in bytes, unless opaque: then the shadow's size is the truth.
-    pub size: u64,
-    pub mtime: Timestamp,
+    size: u64,
+    mtime: Timestamp,
     /// The backing file as we last saw it.
-    pub base: Version,
-    pub ranges: Ranges,
-    pub durable_size: MaybeSize,
+    base: Version,
+    ranges: Ranges,
+    durable_size: MaybeSize,
     /// When the oldest dirty byte was written, in milliseconds since the epoch; 0 when clean.
-    pub dirty_since: u64,
-    pub flags: Flags,
+    dirty_since: u64,
+    flags: Flags,
 }
 
 /// What has to be recorded around a write of `[start, end)`.
@@ -206,6 +207,52 @@ impl FileState {
             dirty_since: 0,
             flags: Flags::default(),
         }
+    }
+
+    pub fn owner(&self) -> Owner {
+        self.owner
+    }
+
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    pub fn mtime(&self) -> Timestamp {
+        self.mtime
+    }
+
+    pub fn base(&self) -> Version {
+        self.base
+    }
+
+    pub fn ranges(&self) -> &Ranges {
+        &self.ranges
+    }
+
+    pub fn durable_size(&self) -> Option<u64> {
+        self.durable_size.get()
+    }
+
+    pub fn dirty_since(&self) -> u64 {
+        self.dirty_since
+    }
+
+    /// Whether it is open for writing past us.
+    pub fn is_opaque(&self) -> bool {
+        self.flags.opaque
+    }
+
+    pub fn is_pinned(&self) -> bool {
+        self.flags.pinned
+    }
+
+    /// Whether a flush has begun, and not ended.
+    pub fn flush_is_open(&self) -> bool {
+        self.flags.flush_open
+    }
+
+    pub fn conflict(&self) -> Conflict {
+        self.flags.conflict
     }
 
     pub fn display_path(&self) -> PathBuf {
@@ -311,6 +358,11 @@ impl FileState {
     /// the next change.
     pub fn note_mtime(&mut self, mtime: Timestamp) {
         self.mtime = mtime;
+    }
+
+    /// Takes what a shadow has for the file, whatever the record says.
+    pub fn believe(&mut self, size: u64, mtime: Timestamp, ranges: Ranges) {
+        (self.size, self.mtime, self.ranges) = (size, mtime, ranges);
     }
 
     /// How many names the store said that it has; a record follows with the next change.

@@ -61,7 +61,7 @@ impl Look {
         // Who holds the lock long is being written or copied: as old as it is known to be.
         let Ok(inner) = file.inner.try_lock() else { return };
         let flying = inner.live.as_ref().is_some_and(|live| live.flight.is_some());
-        let way = match flying && !inner.state.flags.conflict.stands() {
+        let way = match flying && !inner.state.conflict().stands() {
             true => Way::Flying,
             false => Way::Here,
         };
@@ -150,9 +150,9 @@ pub(crate) fn is_flushable(inner: &Inner) -> bool {
 /// writer past us who has changed nothing since the last copy.
 pub(crate) fn obstacle(inner: &Inner) -> Option<&'static str> {
     let flying = || inner.live.as_ref().is_some_and(|live| live.flight.is_some());
-    let resting = || inner.state.flags.opaque && !crate::drain::flush::opaque_changed(inner);
+    let resting = || inner.state.is_opaque() && !crate::drain::flush::opaque_changed(inner);
     match () {
-        () if inner.state.flags.conflict.stands() => Some("conflicts"),
+        () if inner.state.conflict().stands() => Some("conflicts"),
         () if flying() => Some("in-flight"),
         () if inner.is_pausing() => Some("failed-files"),
         () if resting() => Some("open-writers"),
@@ -163,16 +163,16 @@ pub(crate) fn obstacle(inner: &Inner) -> Option<&'static str> {
 /// Whether a file is flushed as one: it is small, or written past us, or only its size or its times
 /// are to be told.
 pub(crate) fn goes_whole(inner: &Inner) -> bool {
-    inner.state.flags.opaque || inner.state.size <= BLOCK || !inner.state.ranges.any_dirty()
+    inner.state.is_opaque() || inner.state.size() <= BLOCK || !inner.state.ranges().any_dirty()
 }
 
 /// The dirty parts of a file.
 pub(crate) fn parts(inner: &Inner) -> impl Iterator<Item = Part> {
     static NONE: Stamps = Stamps::NONE;
     let state = &inner.state;
-    let runs = state.ranges.iter().filter(|run| run.state.is_dirty());
+    let runs = state.ranges().iter().filter(|run| run.state.is_dirty());
     let stamps = inner.dirt.as_ref().map_or(&NONE, |dirt| &dirt.stamps);
-    stamps.parts(runs, state.dirty_bytes(), state.dirty_since)
+    stamps.parts(runs, state.dirty_bytes(), state.dirty_since())
 }
 
 /// The same, each with the bytes that it takes in the tier, as far as is known: those of a file with

@@ -233,7 +233,7 @@ impl Drain {
     /// Attributes may have changed through us since the capture: look at the base again.
     fn moved_by_us(&self, job: &Job, found: &Version) -> bool {
         let inner = job.file.lock();
-        inner.state.base == *found
+        inner.state.base() == *found
     }
 
     fn conflict(&self, job: &Job, why: &str) -> Error {
@@ -243,7 +243,7 @@ impl Drain {
             return Error::os(libc::ESTALE, "the file was unlinked meanwhile");
         }
         if !job.resumed {
-            let base = inner.state.base;
+            let base = inner.state.base();
             let _ = self.files.commit_anyway(&job.file, &mut inner, Change::FlushFailed { base });
         }
         // Several changes of ours may have come between the look at the backing file and here.

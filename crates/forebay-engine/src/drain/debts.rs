@@ -74,8 +74,8 @@ impl Debts {
         let table = self.table();
         let Some(debt) = table.entries.get(&(file, order)) else { return true };
         let dirty = |run: Run| {
-            let mut within = inner.state.ranges.within(run.start, run.end);
-            inner.state.flags.opaque || within.any(|run| run.state.is_dirty())
+            let mut within = inner.state.ranges().within(run.start, run.end);
+            inner.state.is_opaque() || within.any(|run| run.state.is_dirty())
         };
         !inner.state.is_dirty() || (debt.landed && !debt.left.iter().any(dirty))
     }
@@ -91,6 +91,7 @@ mod tests {
 
     use super::*;
     use crate::bed::bed;
+    use crate::core::state::Change;
     use crate::core::wall::now_ms;
     use crate::files::file::{Flight, Trouble};
     use crate::{Order, Progress};
@@ -103,7 +104,8 @@ mod tests {
         {
             // As if it were written, and an hour taken back then; and the drain leaves it alone.
             let mut inner = bed.file.lock();
-            inner.state.dirty_since = now_ms() + hour.as_millis() as u64;
+            let since = now_ms() + hour.as_millis() as u64;
+            inner.state.apply(&Change::Aged { since });
             let (error, retry_at) = ("a flush failed".into(), Instant::now() + hour);
             inner.dirt().trouble = Some(Trouble { error, count: 1, retry_at });
         }

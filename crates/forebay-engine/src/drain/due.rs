@@ -87,7 +87,7 @@ fn candidate(file: Arc<File>, now: u64) -> Option<Candidate> {
             start: 0,
             end: inner.dirty_charged().max(1),
             bytes: inner.dirty_charged().max(1),
-            age: ago(inner.state.dirty_since),
+            age: ago(inner.state.dirty_since()),
             untouched: ago(inner.last_write()),
             kind: kind(inner.dirty_charged()),
         }],

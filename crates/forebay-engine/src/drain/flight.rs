@@ -61,20 +61,20 @@ impl Drain {
         if inner.live().flight.is_some() {
             return Err(Error::os(libc::EBUSY, "already being flushed"));
         }
-        if inner.state.flags.conflict.stands() {
-            return Err(Error::new(Kind::Conflict, inner.state.flags.conflict.why()));
+        if inner.state.conflict().stands() {
+            return Err(Error::new(Kind::Conflict, inner.state.conflict().why()));
         }
         let shadow = self.files.shadow(file, &mut inner)?;
-        let opaque = match inner.state.flags.opaque {
+        let opaque = match inner.state.is_opaque() {
             true => Some(self.files.note_tier(shadow.stat())?),
             false => None,
         };
-        let size = opaque.map_or(inner.state.size, |stat| stat.len);
+        let size = opaque.map_or(inner.state.size(), |stat| stat.len);
         let captured = match opaque {
             Some(_) if size > 0 => vec![(0, size)],
             Some(_) => Vec::new(),
             None => {
-                let dirty = inner.state.ranges.iter().filter(|run| run.state.is_dirty());
+                let dirty = inner.state.ranges().iter().filter(|run| run.state.is_dirty());
                 dirty.map(|run| (run.start, run.end)).collect()
             }
         };
@@ -96,9 +96,9 @@ impl Drain {
             upto,
             dirty,
             size,
-            mtime: opaque.map_or(inner.state.mtime, |stat| stat.mtime),
-            base: inner.state.base,
-            resumed: inner.state.flags.flush_open,
+            mtime: opaque.map_or(inner.state.mtime(), |stat| stat.mtime),
+            base: inner.state.base(),
+            resumed: inner.state.flush_is_open(),
             opaque,
             meta_seq,
             base_seq: inner.base_seq,
@@ -120,9 +120,9 @@ impl Drain {
         if !has_holes || sum(&wanted) <= FLIGHT_BYTES {
             return Portion::dense(wanted);
         }
-        let free_from = match inner.state.flags.flush_open {
+        let free_from = match inner.state.flush_is_open() {
             true => u64::MAX,
-            false => inner.state.base.size,
+            false => inner.state.base().size,
         };
         let holes = self.holes.flight_bytes();
         let found = Portion::sparse(&wanted, |at| shadow.next_data(at), free_from, holes);
@@ -159,7 +159,7 @@ impl Drain {
                 job.fail(Error::os(libc::EBUSY, "truncated at the beginning of the flush"));
             }
             inner.sync_failed |= !synced;
-            let mtime = inner.state.mtime;
+            let mtime = inner.state.mtime();
             let _ = self.files.commit_anyway(&job.file, &mut inner, Change::FlushBegan { mtime });
         }
         let _ = self.files.note_tier(self.files.index.sync());
@@ -312,15 +312,15 @@ impl Drain {
         kept_time: bool,
     ) -> Result<()> {
         let file = &job.file;
-        let told = !kept_time && inner.state.mtime == job.mtime;
-        let mtime = if told { found.mtime } else { inner.state.mtime };
+        let told = !kept_time && inner.state.mtime() == job.mtime;
+        let mtime = if told { found.mtime } else { inner.state.mtime() };
         let uncut = inner.live().cut_seq == job.cut_seq;
         // Still open to writers we do not see, all of it stays dirty, from now.
-        let unseen = job.opaque.is_some() && inner.state.flags.opaque;
+        let unseen = job.opaque.is_some() && inner.state.is_opaque();
         let settled = Settled {
             copied: if unseen { (&[]).into() } else { less(&job.captured, rewritten) },
             base: found.version(),
-            size: inner.state.size,
+            size: inner.state.size(),
             mtime,
             keep: !unseen && self.keeps_flushed(file, inner, looked)?,
             lasts: !unseen && uncut && found.size <= job.size,
@@ -390,11 +390,11 @@ impl Drain {
     /// A large file is as old now as the oldest of what is left, and waits in the queue accordingly.
     fn restamp(&self, job: &Job, inner: &mut Inner, rewritten: &Ranges) {
         inner.dirt().stamps.settle(&job.captured, rewritten, job.began_ms);
-        if !inner.state.ranges.any_dirty() || inner.state.size <= BLOCK {
+        if !inner.state.ranges().any_dirty() || inner.state.size() <= BLOCK {
             return;
         }
         let oldest = parts(inner).map(|part| part.stamp.first).min();
-        if let Some(since) = oldest.filter(|oldest| *oldest != inner.state.dirty_since) {
+        if let Some(since) = oldest.filter(|oldest| *oldest != inner.state.dirty_since()) {
             let _ = self.files.commit_anyway(&job.file, inner, Change::Aged { since });
         }
     }
@@ -447,7 +447,7 @@ impl Drain {
         let target = job.target.lock().expect("no panic inside").clone();
         let (before, known) = {
             let inner = job.file.lock();
-            ((inner.changing, inner.base_seq), inner.state.base.size)
+            ((inner.changing, inner.base_seq), inner.state.base().size)
         };
         let gives_back = after == After::NoRoom && before.0 == 0 && known == job.base.size;
         // Synced: what is taken over must still be so after a loss of power there.
@@ -462,7 +462,7 @@ impl Drain {
         };
         let found = target.filter(|_| touched && self.home.health.is_available()).and_then(look);
         let mut inner = job.file.lock();
-        if !inner.state.flags.flush_open || inner.live().unlinked {
+        if !inner.state.flush_is_open() || inner.live().unlinked {
             return inner;
         }
         match found {
@@ -473,7 +473,7 @@ impl Drain {
                     self.files.commit_anyway(&job.file, &mut inner, Change::FlushFailed { base });
             }
             None if !touched && !job.resumed => {
-                let base = inner.state.base;
+                let base = inner.state.base();
                 let _ =
                     self.files.commit_anyway(&job.file, &mut inner, Change::FlushFailed { base });
             }
@@ -519,7 +519,7 @@ fn less<'a>(copied: &'a [(u64, u64)], rewritten: &Ranges) -> Stretches<'a> {
 /// Since when what a flight leaves behind is dirty: only what was rewritten, or also what waits.
 fn left_since(job: &Job, inner: &Inner) -> u64 {
     let whole = job.captured.len() == job.dirty.len() && job.captured.last() == job.dirty.last();
-    if whole { job.began_ms } else { inner.state.dirty_since }
+    if whole { job.began_ms } else { inner.state.dirty_since() }
 }
 
 /// The backing file after its flush, and whether the store keeps the time it is told. Some do not
@@ -539,8 +539,13 @@ fn look_after(target: &dyn BackingFile, job: &Job) -> Result<(Attr, bool)> {
 mod tests {
     use super::*;
     use crate::bed::bed;
-    use crate::core::ranges::State;
-    use crate::core::state::{Conflict, Flags};
+    use crate::core::ranges::{Mark, State};
+    use crate::core::state::Conflict;
+
+    fn mark(inner: &mut Inner, state: State) {
+        let (marks, age) = (vec![Mark::of((0, 50), state)].into(), inner.state.age_at(1));
+        inner.state.apply(&Change::Marked { marks, age });
+    }
 
     /// Who does not sync any more keeps nothing; who does starts anew from time to time.
     #[test]
@@ -555,7 +560,7 @@ mod tests {
             }
             let keeps = bed.engine.drain.keeps_flushed(&bed.file, &mut inner, now).unwrap();
             let left = inner.state.keeps();
-            inner.state.ranges.set(0, 50, if keeps { State::Kept } else { State::Clean });
+            mark(&mut inner, if keeps { State::Kept } else { State::Clean });
             (keeps, left)
         };
         let second = Duration::from_secs(1);
@@ -578,7 +583,7 @@ mod tests {
     fn nothing_is_kept_beside_a_sync_of_a_file_that_others_may_have_changed() {
         let bed = bed("flight-beside");
         let mut inner = bed.file.lock();
-        inner.state.ranges.set(0, 50, State::Clean);
+        mark(&mut inner, State::Clean);
         let beside = |inner: &mut Inner| {
             let found = inner.beside(&[(50, 100)]);
             let still = inner.still_clean(&found).len();
@@ -586,21 +591,23 @@ mod tests {
             (known, still)
         };
         assert_eq!(beside(&mut inner), (1, 1));
-        inner.state.flags.flush_open = true;
+        let (base, mtime) = (inner.state.base(), inner.state.mtime());
+        inner.state.apply(&Change::FlushBegan { mtime });
         assert_eq!(beside(&mut inner), (0, 0), "a flush was broken off");
         inner.live().flight = Some(Flight::begin());
         assert_eq!(beside(&mut inner), (1, 1), "it is on");
         let before = inner.beside(&[(50, 100)]);
         inner.live().flight = None;
-        inner.state.flags.flush_open = false;
-        for (set, why) in [
-            (Flags { conflict: Conflict::Changed, ..Flags::default() }, "conflict"),
-            (Flags { opaque: true, ..Flags::default() }, "opaque"),
+        inner.state.apply(&Change::FlushFailed { base });
+        let age = inner.state.age_at(1);
+        for (set, back, why) in [
+            (Change::InConflict(Conflict::Changed), Change::InConflict(Conflict::None), "conflict"),
+            (Change::Unseen { age }, Change::Untouched, "opaque"),
         ] {
-            let flags = std::mem::replace(&mut inner.state.flags, set);
+            inner.state.apply(&set);
             assert_eq!(beside(&mut inner), (0, 0), "{why}");
             assert!(inner.still_clean(&before).is_empty(), "{why} since");
-            inner.state.flags = flags;
+            inner.state.apply(&back);
         }
         inner.live().moved = true;
         assert!(inner.still_clean(&before).is_empty(), "changed around the tier");
@@ -609,6 +616,6 @@ mod tests {
         assert!(inner.still_clean(&before).is_empty(), "fetched again");
         inner.sync_failed = true;
         assert_eq!(beside(&mut inner), (0, 0), "not durable");
-        inner.state.ranges.set(0, 50, State::Dirty);
+        mark(&mut inner, State::Dirty);
     }
 }

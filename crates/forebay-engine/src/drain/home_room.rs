@@ -51,7 +51,7 @@ impl Room {
             Room::Enough => true,
             Room::Short(granted) => {
                 let goes_without =
-                    |inner: &Inner| inner.growth() == 0 || inner.state.flags.conflict.stands();
+                    |inner: &Inner| inner.growth() == 0 || inner.state.conflict().stands();
                 granted.contains(&file.id) || goes_without(&file.lock())
             }
         }
@@ -85,6 +85,6 @@ impl HomeRoom {
 pub(crate) fn split(room: &HomeRoom, picks: &[Pick]) -> (Vec<usize>, Vec<usize>) {
     let doubted = |at: &usize| room.is_doubted(&picks[*at].0);
     let (mut alone, together): (Vec<usize>, Vec<usize>) = (0..picks.len()).partition(doubted);
-    alone.sort_by_cached_key(|at| picks[*at].0.lock().state.dirty_since);
+    alone.sort_by_cached_key(|at| picks[*at].0.lock().state.dirty_since());
     (together, alone)
 }

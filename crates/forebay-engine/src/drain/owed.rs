@@ -24,10 +24,10 @@ pub(crate) const PART_RUNS: usize = (FLIGHT_BYTES / 4096) as usize;
 
 impl Owed {
     pub fn of(file: Arc<File>, inner: &Inner) -> Owed {
-        let runs = match inner.state.flags.opaque {
+        let runs = match inner.state.is_opaque() {
             true => vec![(0, inner.size())],
             false => {
-                let dirty = inner.state.ranges.iter().filter(|run| run.state.is_dirty());
+                let dirty = inner.state.ranges().iter().filter(|run| run.state.is_dirty());
                 merge(dirty.map(|run| (run.start, run.end)).collect())
             }
         };
@@ -35,7 +35,7 @@ impl Owed {
     }
 
     pub fn is_opaque(&self) -> bool {
-        self.file.lock().state.flags.opaque
+        self.file.lock().state.is_opaque()
     }
 
     /// What the next flight is to take; it may leave some of it.

@@ -81,7 +81,7 @@ impl Drain {
         for file in oldest_first {
             let inner = file.lock();
             let growth = inner.growth();
-            if growth <= free && !inner.state.flags.conflict.stands() {
+            if growth <= free && !inner.state.conflict().stands() {
                 free -= growth;
                 granted.insert(file.id);
             }

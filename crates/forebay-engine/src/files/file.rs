@@ -302,7 +302,7 @@ impl File {
 
     /// The user it belongs to.
     pub(crate) fn owner(&self) -> u32 {
-        self.lock().state.owner.uid
+        self.lock().state.owner().uid
     }
 }
 
@@ -312,13 +312,13 @@ impl Inner {
     pub fn may_keep(&self) -> bool {
         let Some(live) = &self.live else { return false };
         let sound = !live.stale && !live.moved && !live.unlinked && !self.sync_failed;
-        live.opens > 0 && sound && !self.state.flags.conflict.stands() && !self.state.flags.opaque
+        live.opens > 0 && sound && !self.state.conflict().stands() && !self.state.is_opaque()
     }
 
     /// The clean bytes that a sync of `ranges` makes durable beside them.
     pub fn beside(&mut self, ranges: &[(u64, u64)]) -> Beside {
         // Since a flush that was broken off nobody has compared the backing file with what is here.
-        let broken_off = self.state.flags.flush_open && self.live().flight.is_none();
+        let broken_off = self.state.flush_is_open() && self.live().flight.is_none();
         if ranges.len() > SYNCED_APART_MAX || broken_off || !self.may_keep() {
             return Beside::default();
         }
@@ -334,7 +334,7 @@ impl Inner {
         let mut clean = Vec::new();
         for &(start, end) in &beside.clean {
             if !self.live().thrown.any_since(beside.thrown, start, end) {
-                let runs = self.state.ranges.within(start, end);
+                let runs = self.state.ranges().within(start, end);
                 clean.extend(
                     runs.filter(|run| run.state == State::Clean).map(|run| (run.start, run.end)),
                 );
@@ -350,7 +350,7 @@ impl Inner {
 
     /// Whether bytes of it are newer than those of the backing file.
     pub fn has_newer_bytes(&self) -> bool {
-        self.state.flags.opaque || self.state.is_dirty()
+        self.state.is_opaque() || self.state.is_dirty()
     }
 
     pub fn live(&mut self) -> &mut Live {
@@ -387,20 +387,20 @@ impl Inner {
 
     /// The size programs see.
     pub fn size(&self) -> u64 {
-        match self.state.flags.opaque {
-            true => self.shadow_stat().map_or(self.state.size, |stat| stat.len),
-            false => self.state.size,
+        match self.state.is_opaque() {
+            true => self.shadow_stat().map_or(self.state.size(), |stat| stat.len),
+            false => self.state.size(),
         }
     }
 
     pub fn mtime(&self) -> Timestamp {
-        if !self.state.flags.opaque {
-            return self.state.mtime;
+        if !self.state.is_opaque() {
+            return self.state.mtime();
         }
         let from = self.live.as_ref().and_then(|live| live.opaque_from);
         match self.shadow_stat() {
             Some(now) if from.is_none_or(|from| now.mtime != from.mtime) => now.mtime,
-            _ => self.state.mtime,
+            _ => self.state.mtime(),
         }
     }
 
@@ -411,7 +411,7 @@ impl Inner {
 
     /// Whether bytes may be taken out of the shadow now.
     pub fn may_punch(&self) -> bool {
-        !self.state.flags.opaque
+        !self.state.is_opaque()
             && self.live.as_ref().is_none_or(|live| {
                 live.pins == 0 && live.io == 0 && live.flight.is_none() && live.writers == 0
             })
@@ -421,7 +421,7 @@ impl Inner {
     /// reads dirty bytes only, and a busy file would otherwise never make room. Nor is a sync: a
     /// database's largest file would keep what nobody wants for ever.
     pub fn may_evict(&self) -> bool {
-        !self.state.flags.opaque
+        !self.state.is_opaque()
             && self.live.as_ref().is_none_or(|live| {
                 let harmless = u32::from(live.flight.is_some()) + live.io_that_looks;
                 live.pins == 0 && live.writers == 0 && live.io == harmless
@@ -430,7 +430,7 @@ impl Inner {
 
     /// Whether nobody reads or writes it past us, who would find it gone.
     pub fn may_be_emptied(&self) -> bool {
-        !self.state.flags.opaque && !self.is_passed()
+        !self.state.is_opaque() && !self.is_passed()
     }
 
     /// Whether programs have it open past us.
@@ -440,17 +440,14 @@ impl Inner {
 
     /// Whether its clean bytes are to stay, by its own mark or by its rule's.
     pub fn is_pinned(&self) -> bool {
-        self.state.flags.pinned || self.rule.as_ref().is_some_and(|active| active.rule.pin)
+        self.state.is_pinned() || self.rule.as_ref().is_some_and(|active| active.rule.pin)
     }
 
     /// Whether a flush cannot make it clean now: it is written past us, in conflict, pauses after a
     /// failure, or has lost its name.
     pub fn is_stuck(&self) -> bool {
         let unlinked = self.live.as_ref().is_some_and(|live| live.unlinked);
-        self.state.flags.opaque
-            || self.state.flags.conflict.stands()
-            || self.is_pausing()
-            || unlinked
+        self.state.is_opaque() || self.state.conflict().stands() || self.is_pausing() || unlinked
     }
 
     /// Whether nothing needs the run-time part any more.
@@ -477,7 +474,7 @@ impl Inner {
     /// Whether nothing of it has to be known any more.
     pub fn is_forgettable(&self) -> bool {
         let state = &self.state;
-        state.ranges.count() == 0 && !state.is_dirty() && !state.flags.pinned && self.is_idle()
+        state.ranges().count() == 0 && !state.is_dirty() && !state.is_pinned() && self.is_idle()
     }
 
     pub fn note_rewritten(&mut self, start: u64, end: u64) {
@@ -506,7 +503,7 @@ impl Inner {
         let in_flight = flight.is_some_and(|flight| flight.began <= asked)
             && self.state.is_dirty()
             && attr.mode & 0o6000 == 0;
-        unchanged && (attr.version() == self.state.base || in_flight)
+        unchanged && (attr.version() == self.state.base() || in_flight)
     }
 
     /// Puts what we know better than the backing store into `attr`. `shadow` finds the shadow's
@@ -592,7 +589,7 @@ impl DirtyQueue {
 }
 
 pub(crate) fn failure(inner: &Inner, error: &Error) -> Failure {
-    let state = if inner.state.flags.conflict.stands() { "conflict" } else { "failed" };
+    let state = if inner.state.conflict().stands() { "conflict" } else { "failed" };
     Failure { path: inner.state.display_path(), state, error: error.to_string() }
 }
 

@@ -77,7 +77,7 @@ impl Files {
     pub(crate) fn keep_readable(&self, file: &Arc<File>) -> Result<()> {
         let (open, links) = {
             let mut inner = file.lock();
-            (inner.live().opens > 0, inner.state.owner.nlink)
+            (inner.live().opens > 0, inner.state.owner().nlink)
         };
         if !open {
             return Ok(());

@@ -20,13 +20,13 @@ impl Files {
         let outdated = seen.is_some_and(|seen| seen != inner.base_seq);
         let busy = inner.live().flight.is_some()
             || inner.live().arounds > 0
-            || inner.state.flags.flush_open
+            || inner.state.flush_is_open()
             || inner.changing > 0;
         inner.live().checked = Some(Instant::now());
         if busy || outdated {
             return;
         }
-        if inner.state.base == attr.version() {
+        if inner.state.base() == attr.version() {
             inner.live().moved = false;
             return;
         }
@@ -46,10 +46,10 @@ impl Files {
             inner.live().stale = true;
             return;
         }
-        let had = inner.state.ranges.count() > 0
+        let had = inner.state.ranges().count() > 0
             || inner.live.as_ref().is_some_and(|live| live.shadow.is_some());
         // Recorded before the shadow is emptied: a crash must not leave holes that count as data.
-        let (base, owner, pinned) = (attr.version(), Owner::of(attr), inner.state.flags.pinned);
+        let (base, owner, pinned) = (attr.version(), Owner::of(attr), inner.state.is_pinned());
         let emptied = Change::Emptied { base, owner, pinned };
         if self.commit_if_known(file, inner, emptied).is_err() {
             inner.live().stale = true;
@@ -68,7 +68,7 @@ impl Files {
     }
 
     pub(crate) fn declare_conflict(&self, file: &Arc<File>, inner: &mut Inner, why: &str) {
-        if inner.state.flags.conflict.stands() {
+        if inner.state.conflict().stands() {
             return;
         }
         add(&self.counters.conflicts, 1);
@@ -90,8 +90,8 @@ impl Files {
         let (unlinked, stale) =
             inner.live.as_ref().map_or((false, false), |l| (l.unlinked, l.stale));
         let nothing = !inner.state.is_dirty()
-            && !inner.state.flags.pinned
-            && (inner.state.ranges.count() == 0 || stale);
+            && !inner.state.is_pinned()
+            && (inner.state.ranges().count() == 0 || stale);
         // At the end nobody sweeps any more.
         let waits = || self.graveyard.lock().expect("no panic inside").holds(file);
         if unlinked && !self.stopping.load(Relaxed) && waits() {
@@ -135,7 +135,7 @@ impl Files {
             }
         }
         inner.live = None;
-        let (base, owner) = (inner.state.base, inner.state.owner);
+        let (base, owner) = (inner.state.base(), inner.state.owner());
         inner.state.apply(&Change::Emptied { base, owner, pinned: false });
         self.settle_sums(inner, 0, 0);
     }

@@ -134,7 +134,7 @@ impl Files {
     /// Forgets what waits under the key of a file that was just created.
     pub(crate) fn give_up_buried(&self, attr: &Attr) {
         let before = self.graveyard.lock().expect("no panic inside").with_key(attr.key).cloned();
-        if before.is_some_and(|before| before.lock().state.base.ctime >= attr.ctime) {
+        if before.is_some_and(|before| before.lock().state.base().ctime >= attr.ctime) {
             return; // It is the same, and its name went already.
         }
         let before = self.graveyard.lock().expect("no panic inside").give_up(attr.key);
@@ -153,7 +153,7 @@ impl Files {
         let (held, known) = {
             let inner = file.lock();
             let held = inner.live.as_ref().and_then(|l| l.backing.clone().or(l.target.clone()));
-            (held, inner.state.owner.nlink)
+            (held, inner.state.owner().nlink)
         };
         let asked = held.and_then(|backing| self.home.health.call(|| backing.stat()).ok());
         (asked.map_or(known.saturating_sub(1), |attr| attr.nlink), asked)

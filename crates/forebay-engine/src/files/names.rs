@@ -119,7 +119,7 @@ impl Names {
         inner.base_seq += 1;
         inner.live().checked = Some(Instant::now());
         inner.forget_seen();
-        let (mut base, mut mtime) = (inner.state.base, inner.state.mtime);
+        let (mut base, mut mtime) = (inner.state.base(), inner.state.mtime());
         if let Some(set) = set {
             base.mtime = attr.mtime;
             mtime = attr.mtime;

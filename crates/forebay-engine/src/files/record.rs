@@ -138,14 +138,14 @@ impl Files {
         // What was flushed beyond the sync's end is not to be cut off after a loss of power. Before
         // a flush has ended, what is there may be what was cut off here.
         let flushed = inner.live().landed_cut == Some(cut_seq)
-            && !inner.state.flags.opaque
-            && !inner.state.flags.conflict.stands();
-        let on_store = if flushed { inner.state.base.size.min(inner.state.size) } else { 0 };
+            && !inner.state.is_opaque()
+            && !inner.state.conflict().stands();
+        let on_store = if flushed { inner.state.base().size.min(inner.state.size()) } else { 0 };
         let size = size.max(on_store);
-        let known = inner.state.durable_size.get() == Some(size)
+        let known = inner.state.durable_size() == Some(size)
             && ranges.iter().all(|&(start, end)| {
-                inner.state.ranges.within(start, end).all(|run| run.state == State::Durable)
-                    && inner.state.ranges.covers(start, end)
+                inner.state.ranges().within(start, end).all(|run| run.state == State::Durable)
+                    && inner.state.ranges().covers(start, end)
             });
         if known {
             return Ok(true);
@@ -167,7 +167,7 @@ impl Files {
         inner: &mut Inner,
         pinned: bool,
     ) -> Result<bool> {
-        if inner.state.flags.pinned == pinned || inner.gone {
+        if inner.state.is_pinned() == pinned || inner.gone {
             return Ok(false);
         }
         self.commit(file, inner, Change::Pinned(pinned)).map(|()| true)

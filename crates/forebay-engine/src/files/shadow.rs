@@ -18,7 +18,7 @@ impl Files {
         let Some(live) = &mut inner.live else { return };
         let reserved = std::mem::take(&mut live.reserved);
         // Who writes past us may go on by a mapping.
-        if reserved == 0 || live.writers > 0 || inner.state.flags.opaque {
+        if reserved == 0 || live.writers > 0 || inner.state.is_opaque() {
             return;
         }
         if let Some(shadow) = &live.shadow
@@ -92,7 +92,7 @@ impl Files {
         let name = tier::shadow_name(file.id);
         // Bytes that count must be there: an empty file in their place would read as zeros.
         // Without any, what lies there is from before a crash.
-        let holds = inner.state.ranges.count() > 0 || inner.state.flags.opaque;
+        let holds = inner.state.ranges().count() > 0 || inner.state.is_opaque();
         let opened = match holds {
             true => self.media().open(&name, Open::Existing),
             // A file that is gone may have given its own away.
@@ -102,9 +102,9 @@ impl Files {
         let shadow = self.note_tier(opened)?;
         // Longer than the file is one whose last append died before it was recorded: programs that
         // are passed through to the shadow would read on.
-        let size = inner.state.size;
+        let size = inner.state.size();
         let fits = match holds {
-            true => inner.state.flags.opaque || self.note_tier(shadow.stat())?.len <= size,
+            true => inner.state.is_opaque() || self.note_tier(shadow.stat())?.len <= size,
             false => size == 0,
         };
         if !fits && let Err(error) = self.note_tier(shadow.set_len(size)) {

@@ -15,11 +15,11 @@ pub(crate) const HOLES_MIN: u64 = 1 << 20;
 impl Files {
     /// Brings the sums up to date after a change of `inner`, from its ranges.
     pub(crate) fn account(&self, file: &Arc<File>, inner: &mut Inner) {
-        let (used, dirty) = if inner.state.flags.opaque {
+        let (used, dirty) = if inner.state.is_opaque() {
             let allocated = inner.shadow_stat().map_or(inner.charged, |stat| stat.allocated);
             (allocated, allocated)
         } else {
-            let present = round_up(inner.state.ranges.bytes(|_| true));
+            let present = round_up(inner.state.ranges().bytes(|_| true));
             let used = present.min(self.allocated_if_large(file, inner, present));
             (used, inner.state.dirty_bytes().min(used))
         };
@@ -58,7 +58,7 @@ impl Files {
             shift(&rule.dirty, inner.dirty_charged(), dirty);
         }
         shift(&self.totals.dirty, inner.dirty_charged(), dirty);
-        let growth = dirty.min(inner.size().saturating_sub(inner.state.base.size));
+        let growth = dirty.min(inner.size().saturating_sub(inner.state.base().size));
         let growth = if inner.state.is_dirty() { growth } else { 0 };
         shift(&self.totals.growth, inner.growth(), growth);
         inner.charged = used;
@@ -81,7 +81,7 @@ impl Files {
     fn queue_if_dirty(&self, file: &Arc<File>, inner: &mut Inner) {
         let unlinked = inner.live.as_ref().is_some_and(|live| live.unlinked);
         if inner.state.is_dirty() && inner.dirt().queued.is_none() && !unlinked {
-            let since = inner.state.dirty_since.max(1);
+            let since = inner.state.dirty_since().max(1);
             let mut queue = self.dirty.lock().expect("no panic inside");
             inner.dirt().queued = Some(queue.push(since, file.clone()));
         }

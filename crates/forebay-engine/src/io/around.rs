@@ -96,7 +96,7 @@ impl Io {
         let Some(backing) = self.begin_around(file, why, end)? else { return Ok(false) };
         let written = self.replace(file, offset, end, || backing.write_at(data, offset));
         let done = written.is_ok();
-        self.end_around(file, |state| done.then(|| state.size.max(end)));
+        self.end_around(file, |state| done.then(|| state.size().max(end)));
         written?;
         add(&self.files.counters.write_bytes, data.len() as u64);
         add(&self.files.counters.write_around_bytes, data.len() as u64);
@@ -141,7 +141,7 @@ impl Io {
     ) -> Result<bool> {
         let Some(why) = self.writes_around(lane) else { return Ok(false) };
         let Some(backing) = self.begin_around(file, why, size)? else { return Ok(false) };
-        let old = file.lock().state.size;
+        let old = file.lock().state.size();
         let is_needed = how.is_needed(old, size);
         let done = match is_needed {
             true => self.replace(file, old.min(size), u64::MAX, || backing.set_len(size)),
@@ -282,7 +282,7 @@ impl Io {
     fn uncache(&self, file: &Arc<File>, start: u64, end: u64) -> Result<()> {
         let mut inner = file.lock();
         inner.live().thrown.note(start, end);
-        let present = inner.state.ranges.within(start, end).map(|run| (run.start, run.end));
+        let present = inner.state.ranges().within(start, end).map(|run| (run.start, run.end));
         let present: Vec<(u64, u64)> = present.collect();
         if present.is_empty() {
             return Ok(());
@@ -413,9 +413,8 @@ impl Io {
 
 /// Whether a change of the file may go around the tier now (R1).
 fn may_go_around(inner: &mut Inner) -> bool {
-    let flags = &inner.state.flags;
-    let untouched =
-        !inner.state.is_dirty() && !flags.opaque && !flags.flush_open && !flags.conflict.stands();
+    let state = &inner.state;
+    let untouched = !state.is_dirty() && !state.flush_is_open() && !state.conflict().stands();
     let has_name = !inner.state.paths.is_empty();
     let live = inner.live();
     untouched

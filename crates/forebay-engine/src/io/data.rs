@@ -67,9 +67,9 @@ impl Io {
                 return Ok(0);
             }
             let end = size.min(offset + buf.len() as u64);
-            let gap = match inner.state.flags.opaque {
+            let gap = match inner.state.is_opaque() {
                 true => None,
-                false => inner.state.ranges.first_gap(offset, end),
+                false => inner.state.ranges().first_gap(offset, end),
             };
             if let (Ok(ahead), 0) = (keeps, turn) {
                 self.note_stream(file, &mut inner, (offset, end), ahead);
@@ -110,8 +110,8 @@ impl Io {
             return Some(Ok(0));
         }
         let end = size.min(offset + buf.len() as u64);
-        if !inner.state.flags.opaque {
-            if !inner.state.ranges.covers(offset, end) {
+        if !inner.state.is_opaque() {
+            if !inner.state.ranges().covers(offset, end) {
                 return None;
             }
             if let Ok(ahead) = self.keeps(file, lane, offset, end) {
@@ -155,7 +155,7 @@ impl Io {
     fn note_use(&self, file: &File, inner: &mut Inner, offset: u64, len: u64) {
         let unit = self.files.grain.unit();
         let goes_on = std::mem::replace(&mut inner.live().read_to, offset + len) == offset;
-        if inner.state.size <= unit {
+        if inner.state.size() <= unit {
             return file.hit();
         }
         let known = usize::from(goes_on && !offset.is_multiple_of(unit));
@@ -217,7 +217,7 @@ impl Io {
         }
         // What was cut off here meanwhile is gone because of us.
         let last = end.min(inner.size());
-        match inner.state.ranges.first_gap((offset + n as u64).min(last), last) {
+        match inner.state.ranges().first_gap((offset + n as u64).min(last), last) {
             // A change of ours that goes around the tier is ending.
             Some((start, _)) if inner.live().arounds > 0 => {
                 return Ok(Some((start - offset) as usize));
@@ -228,7 +228,7 @@ impl Io {
             }
             None => {}
         }
-        let present: Vec<_> = inner.state.ranges.within(offset, end).collect();
+        let present: Vec<_> = inner.state.ranges().within(offset, end).collect();
         if !present.is_empty() {
             let shadow = self.files.shadow(file, &mut inner)?;
             for run in present {
@@ -324,7 +324,7 @@ impl Io {
         let shadow = self.files.shadow(file, &mut inner)?;
         let now_ms = now_ms();
         let before = Before::of(&inner, start, end);
-        if inner.state.flags.opaque {
+        if inner.state.is_opaque() {
             // One that fails may have written a part.
             inner.note_rewritten(start, end);
             self.files.note_tier(act(&*shadow))?;
@@ -340,8 +340,8 @@ impl Io {
         inner.note_rewritten(start, end);
         if let Err(error) = act(&*shadow) {
             // What a part of it left beyond the end must not be there when the file grows.
-            if end > inner.state.size {
-                let _ = shadow.set_len(inner.state.size);
+            if end > inner.state.size() {
+                let _ = shadow.set_len(inner.state.size());
             }
             return self.files.note_tier(Err(error));
         }
@@ -352,8 +352,8 @@ impl Io {
             let (marks, age) = (plan.after.into(), inner.state.age_at(now_ms));
             let marked = self.files.commit(file, &mut inner, Change::Marked { marks, age });
             if let Err(error) = marked {
-                if end > inner.state.size {
-                    let _ = shadow.set_len(inner.state.size);
+                if end > inner.state.size() {
+                    let _ = shadow.set_len(inner.state.size());
                 }
                 return Err(error);
             }
@@ -361,7 +361,7 @@ impl Io {
         if fresh || !plan.before.is_empty() {
             self.files.admit(file, [(start, end)]);
             self.files.account(file, &mut inner);
-        } else if inner.charged + HOLES_MIN <= inner.state.ranges.bytes(|_| true) {
+        } else if inner.charged + HOLES_MIN <= inner.state.ranges().bytes(|_| true) {
             // It may fill what was a dirty hole.
             self.files.account(file, &mut inner);
         }
@@ -423,8 +423,8 @@ impl Io {
             // The tier may not take a file so large: then it stays as it is.
             self.files.note_tier(shadow.set_len(size))?;
         }
-        let cuts_durable = inner.state.durable_size.get().is_some_and(|durable| size < durable);
-        let opaque = inner.state.flags.opaque;
+        let cuts_durable = inner.state.durable_size().is_some_and(|durable| size < durable);
+        let opaque = inner.state.is_opaque();
         inner.live().cut_seq += 1;
         let (mtime, age) = (now(), inner.state.age_at(now_ms()));
         let resized = self.files.commit(file, &mut inner, Change::Resized { size, mtime, age });
@@ -512,7 +512,7 @@ impl Io {
     pub(crate) fn reserve(&self, file: &Arc<File>, offset: u64, len: u64) -> Result<()> {
         let mut inner = file.lock();
         let end = (offset + len).min(inner.size());
-        let is_here = inner.state.flags.opaque || inner.state.ranges.covers(offset, end);
+        let is_here = inner.state.is_opaque() || inner.state.ranges().covers(offset, end);
         if offset >= end || !is_here || end - offset > self.room.spare_bytes() {
             return Ok(());
         }
@@ -556,12 +556,12 @@ fn ahead(inner: &mut Inner, start: u64, end: u64) -> Option<Mark> {
     // Where somebody else's bytes may lie behind, they are not ours to write.
     let alone = live.flight.is_none() && !live.stale;
     let goes_on =
-        goes_on && alone && !inner.state.flags.flush_open && !inner.state.flags.conflict.stands();
+        goes_on && alone && !inner.state.flush_is_open() && !inner.state.conflict().stands();
     // Nothing that needs no record itself is worth one.
-    if !goes_on || !inner.state.ranges.within(start, end).any(|run| run.state == State::Clean) {
+    if !goes_on || !inner.state.ranges().within(start, end).any(|run| run.state == State::Clean) {
         return None;
     }
-    let next = inner.state.ranges.within(end, end + AHEAD).next()?;
+    let next = inner.state.ranges().within(end, end + AHEAD).next()?;
     let ahead = Mark::of((next.start, next.end), State::Dirty);
     (next.start == end && next.state == State::Clean).then_some(ahead)
 }

@@ -53,7 +53,7 @@ impl Io {
         if max == 0 || inner.state.is_complete() {
             return;
         }
-        let size = inner.state.size;
+        let size = inner.state.size();
         let stream = &mut inner.live().stream;
         let len = end - start;
         let goes_on = start.abs_diff(stream.next) <= (len * SLACK_READS).min(SLACK);
@@ -90,7 +90,7 @@ impl Io {
         self.fills.offer(move || {
             let gap = {
                 let inner = file.lock();
-                inner.state.ranges.first_gap(start, end).filter(|_| !inner.gone)
+                inner.state.ranges().first_gap(start, end).filter(|_| !inner.gone)
             };
             if let Some(gap) = gap {
                 add(&io.files.counters.readahead_fills, 1);
@@ -109,12 +109,12 @@ impl Io {
     ) -> Result<Option<Why>> {
         let (start, end) = {
             let mut inner = file.lock();
-            let size = inner.state.size;
+            let size = inner.state.size();
             let unit = if inner.live().stream.window > 0 { CHUNK } else { RANDOM };
             let start = gap.0 / unit * unit;
             let end = want_end.next_multiple_of(unit).min(gap.0 / CHUNK * CHUNK + CHUNK).min(size);
             // Only the gap itself: what lies before it is there already.
-            let around = inner.state.ranges.gaps(start, end.max(gap.0 + 1).min(size));
+            let around = inner.state.ranges().gaps(start, end.max(gap.0 + 1).min(size));
             match around.into_iter().find(|&(a, b)| a <= gap.0 && gap.0 < b) {
                 Some(found) => found,
                 None => return Ok(None),
@@ -213,8 +213,8 @@ impl Io {
         if !self.files.is_attached() {
             return Ok(Some(Why::Detached)); // D1
         }
-        let end = (start + bytes.len() as u64).min(inner.state.size);
-        let gaps = inner.state.ranges.gaps(start, end);
+        let end = (start + bytes.len() as u64).min(inner.state.size());
+        let gaps = inner.state.ranges().gaps(start, end);
         if gaps.is_empty() {
             return Ok(None);
         }
@@ -223,7 +223,7 @@ impl Io {
             Err(e) if e.is(libc::EFBIG) => return Ok(Some(Why::Full)),
             shadow => shadow?,
         };
-        let dirty_mtime = inner.state.is_dirty().then_some(inner.state.mtime);
+        let dirty_mtime = inner.state.is_dirty().then_some(inner.state.mtime());
         for &(a, b) in &gaps {
             let part = &bytes[(a - start) as usize..(b - start) as usize];
             match put(&*shadow, part, a) {

@@ -33,7 +33,7 @@ impl Io {
     /// is dirty of the old one is still found by its id.
     fn supersede(&self, attr: &Attr) {
         self.files.give_up_buried(attr);
-        let is_older = |file: &Arc<File>| file.lock().state.base.ctime < attr.ctime;
+        let is_older = |file: &Arc<File>| file.lock().state.base().ctime < attr.ctime;
         let Some(old) = self.files.find(attr.key).filter(is_older) else { return };
         let mut table = self.files.table.write().expect("no panic inside");
         if table.with_key(attr.key).is_some_and(|known| Arc::ptr_eq(known, &old)) {
@@ -74,7 +74,7 @@ impl Io {
                         self.files.table.read().expect("no panic inside").forgotten.mark()
                             != forgotten
                     }
-                    false => seen.is_none() && file.lock().state.base != attr.version(),
+                    false => seen.is_none() && file.lock().state.base() != attr.version(),
                 };
                 if outrun {
                     seen = Some(file.lock().base_seq);
@@ -120,7 +120,7 @@ impl Io {
         let ttl = self.files.tune(|t| t.revalidate);
         let inner = file.lock();
         inner.state.is_wholly_dirty()
-            || (inner.state.ranges.count() > 0
+            || (inner.state.ranges().count() > 0
                 && inner
                     .live
                     .as_ref()

@@ -56,7 +56,7 @@ impl Ops {
             let mut inner = file.lock();
             let asked = inner.state.paths.first().is_some_and(|p| scope.contains(&p));
             let why = match () {
-                () if inner.state.flags.pinned => Some("it is pinned: unpin it first"),
+                () if inner.state.is_pinned() => Some("it is pinned: unpin it first"),
                 () if inner.is_pinned() => Some("a rule pins it: remove the rule first"),
                 () if !inner.may_punch() => Some("it is open: close it first"),
                 () if inner.state.is_dirty() => Some("it has dirty bytes: flush it first"),

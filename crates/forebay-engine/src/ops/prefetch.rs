@@ -215,7 +215,7 @@ impl Ops {
         while at < end && !progress.is_cancelled() {
             let gap = {
                 let inner = file.lock();
-                if inner.state.flags.opaque { None } else { inner.state.ranges.first_gap(at, end) }
+                if inner.state.is_opaque() { None } else { inner.state.ranges().first_gap(at, end) }
             };
             let Some((from, to)) = gap else { break };
             let to = to.min(from / CHUNK * CHUNK + CHUNK);
@@ -236,7 +236,7 @@ impl Ops {
     fn verify(&self, file: &Arc<File>, path: &Path, fetching: &Fetching<'_>) -> Result<u64> {
         let attr = self.names.ask(|b| b.stat(path))?;
         let mut inner = file.lock();
-        let same = attr.version() == inner.state.base || inner.state.is_dirty();
+        let same = attr.version() == inner.state.base() || inner.state.is_dirty();
         if same && inner.state.is_complete() {
             if let Some(pinned) = &fetching.pinned
                 && self.files.mark_pinned(file, &mut inner, true)?

@@ -101,7 +101,7 @@ impl Ops {
     fn conflicted(&self, path: &Path) -> Result<Arc<File>> {
         let named = |file: &Arc<File>| {
             let inner = file.lock();
-            inner.state.flags.conflict.stands() && inner.state.paths.has(path)
+            inner.state.conflict().stands() && inner.state.paths.has(path)
         };
         self.files.all_files().into_iter().find(named).ok_or_else(|| {
             Error::new(
@@ -131,7 +131,7 @@ impl Ops {
                 // Clean bytes are of the version that programs here have read, which is gone from
                 // the store: with the dirty ones they are ours, and go there with them.
                 let clean: Vec<_> =
-                    inner.state.ranges.iter().filter(|run| !run.state.is_dirty()).collect();
+                    inner.state.ranges().iter().filter(|run| !run.state.is_dirty()).collect();
                 let now_ms = now_ms();
                 let (base, age) = (attr.version(), inner.state.age_at(now_ms));
                 self.files.commit(file, &mut inner, Change::Ours { base, age })?;
@@ -215,12 +215,12 @@ impl Ops {
             let mut inner = file.lock();
             let shadow = self.files.shadow(file, &mut inner)?;
             let size = inner.size();
-            let gaps = if inner.state.flags.opaque {
+            let gaps = if inner.state.is_opaque() {
                 Vec::new()
             } else {
-                inner.state.ranges.gaps(0, size)
+                inner.state.ranges().gaps(0, size)
             };
-            (inner.state.owner, size, inner.mtime(), shadow, gaps)
+            (inner.state.owner(), size, inner.mtime(), shadow, gaps)
         };
         let theirs = match gaps.is_empty() {
             true => None,

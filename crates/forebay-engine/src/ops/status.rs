@@ -25,7 +25,7 @@ impl Ops {
         for file in self.files.all_files() {
             let busy = || Error::os(libc::EBUSY, "a file is at work in the tier: ask again later");
             let inner = glance.at(&file).ok_or_else(busy)?;
-            let known = inner.charged > 0 || inner.state.is_dirty() || inner.state.flags.pinned;
+            let known = inner.charged > 0 || inner.state.is_dirty() || inner.state.is_pinned();
             let everything = prefix.as_os_str().is_empty();
             let within = || inner.state.paths.any_within(prefix);
             if known && (everything || within()) {
@@ -91,10 +91,10 @@ impl Ops {
             status.pinned_files += 1;
             status.pinned_bytes += inner.charged;
         }
-        let trouble = match (inner.trouble(), inner.state.flags.conflict.stands()) {
+        let trouble = match (inner.trouble(), inner.state.conflict().stands()) {
             (_, true) => {
                 status.conflicted_files += 1;
-                let what = inner.trouble().map_or(inner.state.flags.conflict.why(), |t| &t.error);
+                let what = inner.trouble().map_or(inner.state.conflict().why(), |t| &t.error);
                 Some(("conflict", what.to_string()))
             }
             (Some(trouble), false) if inner.state.is_dirty() => {
@@ -147,19 +147,23 @@ fn file_info(file: &File, inner: &Inner) -> FileInfo {
     let state = &inner.state;
     let flushing = inner.live.as_ref().is_some_and(|live| live.flight.is_some());
     let word = match () {
-        () if state.flags.conflict.stands() => "conflict",
+        () if state.conflict().stands() => "conflict",
         () if flushing => "flushing",
         () if state.is_dirty() && inner.trouble().is_some() => "failed",
         () if state.is_dirty() => "dirty",
         () => "clean",
     };
-    let age = || now_ms().saturating_sub(state.dirty_since) as f64 / 1000.0;
+    let age = || now_ms().saturating_sub(state.dirty_since()) as f64 / 1000.0;
     FileInfo {
         path: state.display_path(),
         size: inner.size(),
-        cached_bytes: if state.flags.opaque { inner.charged } else { state.ranges.bytes(|_| true) },
-        dirty_bytes: if state.flags.opaque { inner.charged } else { state.dirty_bytes() },
-        pinned: state.flags.pinned,
+        cached_bytes: if state.is_opaque() {
+            inner.charged
+        } else {
+            state.ranges().bytes(|_| true)
+        },
+        dirty_bytes: if state.is_opaque() { inner.charged } else { state.dirty_bytes() },
+        pinned: state.is_pinned(),
         state: word,
         dirty_age_secs: state.is_dirty().then(age),
         error: inner.trouble().map(|t| t.error.clone()),

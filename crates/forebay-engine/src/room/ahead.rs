@@ -30,8 +30,8 @@ impl Room {
             return;
         }
         let mut inner = file.lock();
-        let grows = inner.state.size == end && inner.state.ranges.covers(end - len, end);
-        if !grows || inner.state.flags.opaque {
+        let grows = inner.state.size() == end && inner.state.ranges().covers(end - len, end);
+        if !grows || inner.state.is_opaque() {
             return;
         }
         let Some(live) = &mut inner.live else { return };

@@ -35,7 +35,7 @@ impl Passed {
         let Ok(inner) = file.inner.try_lock() else { return true };
         // With the last descriptor gone, a mapping is left.
         let maps = |live: &Live| live.mappable || live.opens == 0;
-        inner.state.flags.opaque && inner.live.as_deref().is_some_and(maps)
+        inner.state.is_opaque() && inner.live.as_deref().is_some_and(maps)
     }
 
     /// Begins writing past our eyes: the shadow is to be written by the kernel. The file counts as
@@ -50,11 +50,11 @@ impl Passed {
         }
         // Nothing was written to a shadow that is made here; until something is, its mtime does
         // not count.
-        let fresh = inner.state.ranges.count() == 0 && inner.shadow_stat().is_none();
+        let fresh = inner.state.ranges().count() == 0 && inner.shadow_stat().is_none();
         let shadow = self.files.shadow_unwritten(file, &mut inner)?;
         if inner.live().writers == 0 {
             if !fresh {
-                let mtime = inner.state.mtime;
+                let mtime = inner.state.mtime();
                 self.files.note_tier(shadow.set_mtime(mtime))?;
             }
             inner.live().opaque_from = shadow.stat().ok();
@@ -202,7 +202,7 @@ impl Passed {
         for file in unseen {
             // Who measures stands behind nobody: the next look is soon.
             if let Ok(mut inner) = file.inner.try_lock()
-                && inner.state.flags.opaque
+                && inner.state.is_opaque()
             {
                 self.files.note_growth(&file, &mut inner);
                 self.files.account(&file, &mut inner);

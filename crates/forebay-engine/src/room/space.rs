@@ -262,7 +262,7 @@ impl Room {
         match self.evict_range(file, inner, start, end) {
             Ok(0) if inner.state.is_dirty() => Answer::Refused,
             // What is dirty of it now will be clean without being announced again.
-            Ok(freed) if inner.state.ranges.within(start, end).next().is_some() => {
+            Ok(freed) if inner.state.ranges().within(start, end).next().is_some() => {
                 Answer::Partly(freed)
             }
             Ok(freed) => {
@@ -293,7 +293,7 @@ impl Room {
         }
         let clean: Vec<(u64, u64)> = inner
             .state
-            .ranges
+            .ranges()
             .within(start, end)
             .filter(|run| !run.state.is_dirty())
             .map(|run| (run.start, run.end))
@@ -304,8 +304,8 @@ impl Room {
         let freed = clean.iter().map(|(start, end)| end - start).sum();
         self.files.prove_locked(file, inner)?;
         // A shadow that goes as a whole stays for who has mapped it.
-        let kept = inner.state.is_dirty() || inner.state.flags.pinned || !inner.is_idle();
-        let whole = !kept && freed == inner.state.ranges.bytes(|_| true);
+        let kept = inner.state.is_dirty() || inner.state.is_pinned() || !inner.is_idle();
+        let whole = !kept && freed == inner.state.ranges().bytes(|_| true);
         if !whole && !is_alone(&*self.files.shadow(file, inner)?) {
             return Ok(0);
         }
@@ -332,7 +332,7 @@ impl Room {
             }
             if inner.state.is_dirty() {
                 // After a crash the shadow's is the file's own.
-                let _ = shadow.set_mtime(inner.state.mtime);
+                let _ = shadow.set_mtime(inner.state.mtime());
             }
         }
         failpoint::pass("evict.punched");

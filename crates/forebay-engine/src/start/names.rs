@@ -9,7 +9,7 @@ use forebay_backing::{Attr, Error, FileKey, New, RenameMode, Result, Timestamp};
 use crate::core::id::FileId;
 use crate::core::journal::settle::{Found, Known, Look, Plan};
 use crate::core::journal::{Moved, NameOp, Step, Told, follow, rebased, settle};
-use crate::core::state::{Boot, Owner, Record};
+use crate::core::state::{Boot, Change, Owner, Record};
 use crate::start::recovery::{ANEW, Recovery, is_none};
 use crate::tier::index::Loaded;
 use crate::tier::log::Entry;
@@ -104,9 +104,11 @@ impl Recovery<'_> {
         for (beside, key) in std::mem::take(&mut plan.anew) {
             let id = ids[&key];
             let record = loaded.files.get_mut(&id).expect("listed above");
-            match self.make_beside(&beside, record.owner) {
+            match self.make_beside(&beside, record.owner()) {
                 Ok(attr) => {
-                    (record.key, record.base) = (attr.key, attr.version());
+                    record.key = attr.key;
+                    let (owner, base, mtime) = (record.owner(), attr.version(), record.mtime());
+                    record.apply(&Change::Followed { owner, base, mtime });
                     self.changed.push(id);
                     plan.rekey(key, attr.key);
                     plan.anew.push((beside, attr.key));
@@ -274,10 +276,10 @@ impl Recovery<'_> {
             let Some(path) = record.paths.first() else { continue };
             if let Ok(attr) = self.backing.stat(&path)
                 && attr.key == record.key
-                && (attr.size, attr.mtime) == (record.base.size, record.base.mtime)
-                && attr.ctime != record.base.ctime
+                && (attr.size, attr.mtime) == (record.base().size, record.base().mtime)
+                && attr.ctime != record.base().ctime
             {
-                record.base.ctime = attr.ctime;
+                record.base().ctime = attr.ctime;
                 self.changed.push(*id);
             }
         }
@@ -299,7 +301,7 @@ fn rename(record: &mut Record, plan: &Plan, at: &[&PathBuf]) {
 fn known(loaded: &Loaded, steps: &[Step]) -> Known {
     let dirty = loaded.files.iter().filter(|(_, record)| record.is_dirty());
     let worth = dirty.map(|(id, record)| (record.key, format!("{ANEW}{:x}", id.0))).collect();
-    let seen = loaded.files.values().map(|record| record.base.ctime);
+    let seen = loaded.files.values().map(|record| record.base().ctime);
     let end = steps.iter().filter_map(|step| step.at).chain(seen).max();
     Known { worth, end }
 }

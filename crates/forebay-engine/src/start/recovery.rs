@@ -77,7 +77,7 @@ impl Recovery<'_> {
                 *id
             }));
         }
-        let orphaned = loaded.files.values().any(|state| state.flags.opaque);
+        let orphaned = loaded.files.values().any(|state| state.is_opaque());
         if !pass.report.clean_shutdown || orphaned {
             pass.sort(loaded)?;
         } else {
@@ -158,10 +158,10 @@ impl Recovery<'_> {
 
     fn recover_file(&mut self, id: FileId, state: &mut Record, exists: bool) -> Result<Verdict> {
         // A clean file of the same boot needs no second look.
-        if self.boot == Boot::Kept && !state.is_dirty() && (exists || state.ranges.count() == 0) {
+        if self.boot == Boot::Kept && !state.is_dirty() && (exists || state.ranges().count() == 0) {
             return Ok(Verdict::Keep);
         }
-        if self.boot == Boot::Kept && state.flags.opaque && exists {
+        if self.boot == Boot::Kept && state.is_opaque() && exists {
             let shadow = self.media.open(&tier::shadow_name(id), Open::Existing);
             let alone = shadow.and_then(|shadow| shadow.is_ours_alone());
             // A file system without leases cannot tell; then nobody is assumed to write.
@@ -182,10 +182,10 @@ impl Recovery<'_> {
         if survived.verdict == Verdict::Keep {
             // Programs that are passed through to it would read on, or not far enough.
             if let Found::Sound(stat) | Found::Short(stat) = found
-                && stat.len != state.size
+                && stat.len != state.size()
             {
                 let file = self.media.open(&name, Open::Existing);
-                file.and_then(|file| file.set_len(state.size))
+                file.and_then(|file| file.set_len(state.size()))
                     .map_err(|e| Error::io(e, format!("repairing the shadow file {name}")))?;
             }
         }

@@ -123,9 +123,7 @@ impl Salvage<'_> {
         if self.to.stat(&record.display_path()).is_ok() {
             return self.nameless_file(id);
         }
-        record.size = stat.len;
-        record.mtime = stat.mtime;
-        record.ranges = self.data_of(id, stat.len);
+        record.believe(stat.len, stat.mtime, self.data_of(id, stat.len));
         self.file(id, &record);
         let text = "records of it may be damaged: holes of its shadow file came from the backing store, and the rest may be older or newer than that";
         self.failed(&record.display_path(), text.into());
@@ -147,8 +145,8 @@ impl Salvage<'_> {
 
     fn file(&mut self, id: FileId, record: &Record) {
         let path = record.display_path();
-        let present = record.ranges.iter().map(|run| (run.start, run.end)).collect();
-        let (owner, size, mtime) = (record.owner, record.size, record.mtime);
+        let present = record.ranges().iter().map(|run| (run.start, run.end)).collect();
+        let (owner, size, mtime) = (record.owner(), record.size(), record.mtime());
         let copied = self.copy(Piece { id, path: &path, owner, size, mtime, present }, |target| {
             self.rest(record, target)
         });
@@ -166,7 +164,7 @@ impl Salvage<'_> {
     /// Fetches what the tier has not of a file. The error says what is missing, or what is there
     /// in its place.
     fn rest(&self, record: &Record, target: &dyn BackingFile) -> Fetched {
-        let gaps = record.ranges.gaps(0, record.size);
+        let gaps = record.ranges().gaps(0, record.size());
         let absent: u64 = gaps.iter().map(|(a, b)| b - a).sum();
         if absent == 0 {
             return Ok(0);
@@ -181,7 +179,7 @@ impl Salvage<'_> {
         match fetched {
             Err(why) => Err(holes(&format!(" ({why})"))),
             // Our own flush, which a crash has cut off, has changed what is dirty alone.
-            Ok(version) if version == record.base || record.flags.flush_open => Ok(absent),
+            Ok(version) if version == record.base() || record.flush_is_open() => Ok(absent),
             Ok(_) => Err(format!(
                 "the backing file has changed: {absent} bytes that the tier has not are of its new version"
             )),

@@ -48,7 +48,7 @@ impl Found {
     /// The shadow's length and time of last change; `None` if there is none where one has to be.
     pub fn shadow(&self, state: &FileState) -> Option<(u64, Timestamp)> {
         match self {
-            Found::Unneeded => Some((state.size, state.mtime)),
+            Found::Unneeded => Some((state.size(), state.mtime())),
             Found::Sound(stat) | Found::Short(stat) => Some((stat.len, stat.mtime)),
             Found::Missing | Found::Foreign(_) => None,
         }

@@ -66,7 +66,7 @@ impl Verbs {
                     let mut inner = file.lock();
                     let moved = inner.live.as_ref().is_some_and(|live| live.moved);
                     let current = inner.state.is_dirty()
-                        || inner.state.base == attr.version()
+                        || inner.state.base() == attr.version()
                         || seen == Some((file.id, inner.base_seq))
                         || moved;
                     if current {
@@ -162,7 +162,7 @@ impl Verbs {
 
     /// Whether a write to an open file may have to take away set-user-id or set-group-id.
     pub fn has_set_id(&self, file: &File) -> bool {
-        file.lock().state.owner.mode & 0o6000 != 0
+        file.lock().state.owner().mode & 0o6000 != 0
     }
 
     /// Attributes of a cached file from memory, while the backing store is away.
@@ -191,10 +191,10 @@ impl Verbs {
             size,
             complete: inner.state.is_complete() && !stale,
             wholly_dirty: inner.state.is_wholly_dirty(),
-            set_id: inner.state.owner.mode & 0o6000 != 0,
-            fingerprint: match inner.state.flags.opaque {
+            set_id: inner.state.owner().mode & 0o6000 != 0,
+            fingerprint: match inner.state.is_opaque() {
                 true => None,
-                false => Some(fingerprint(size, inner.mtime(), inner.state.base.ctime)),
+                false => Some(fingerprint(size, inner.mtime(), inner.state.base().ctime)),
             },
         }
     }
@@ -224,7 +224,7 @@ impl Verbs {
         if let Some(file) = found {
             let mut inner = file.lock();
             // Of such a one a flush may have landed already: what it found is newer.
-            if held != Some(file.id) && inner.state.base.ctime > attr.ctime {
+            if held != Some(file.id) && inner.state.base().ctime > attr.ctime {
                 self.names.overlay_with(&file, &inner, &mut attr);
                 return Ok(attr);
             }
@@ -327,7 +327,7 @@ pub(crate) fn note_seen(inner: &mut Inner, asked: Instant, attr: &Attr) -> bool 
 }
 
 pub(crate) fn cached_attr(key: FileKey, inner: &Inner) -> Attr {
-    let owner = inner.state.owner;
+    let owner = inner.state.owner();
     let mut attr = Attr {
         key,
         kind: forebay_backing::FileKind::File,
@@ -341,7 +341,7 @@ pub(crate) fn cached_attr(key: FileKey, inner: &Inner) -> Attr {
         blksize: 4096,
         atime: inner.mtime(),
         mtime: inner.mtime(),
-        ctime: inner.state.base.ctime,
+        ctime: inner.state.base().ctime,
         btime: Timestamp::default(),
     };
     inner.overlay(&mut attr, || None);

@@ -78,7 +78,7 @@ impl Verbs {
         let (recorded, known, other) = {
             let inner = file.lock();
             let other = inner.state.paths.iter().find(|path| *path != at.path);
-            (inner.recorded, inner.state.base.ctime, other)
+            (inner.recorded, inner.state.base().ctime, other)
         };
         let announced = match recorded {
             true => Some(self.names.announce(unlinked(at), [&file])?),
@@ -111,7 +111,7 @@ impl Verbs {
             return Ok(());
         }
         let links = self.names.ask(|b| b.stat(at.path))?.nlink;
-        file.lock().state.owner.nlink = links;
+        file.lock().state.note_links(links);
         if links > 1 && known <= 1 { self.drain.flush_file(file) } else { Ok(()) }
     }
 
