@@ -1,5 +1,6 @@
 //! What is decided: pure, with no call to a store, a disk or a thread, and no lock held over any.
 
+pub mod clock;
 pub mod config;
 pub mod counters;
 pub mod evict;

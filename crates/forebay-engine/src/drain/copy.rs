@@ -15,6 +15,7 @@ use std::time::Instant;
 
 use forebay_backing::{Access, BackingFile, Error, FileKey, Kind, Result, Version};
 
+use crate::core::clock::What;
 use crate::core::counters::add;
 use crate::core::portion::pieces;
 use crate::core::state::Change;
@@ -227,7 +228,7 @@ impl Drain {
     /// the like which went through us when we died: its record came too late.
     fn died_meanwhile(&self, job: &Job, found: &Version) -> bool {
         let same = (found.size, found.mtime) == (job.base.size, job.base.mtime);
-        same && job.base_seq == 0 && !self.clean_start
+        same && job.seen.is_first() && !self.clean_start
     }
 
     /// Attributes may have changed through us since the capture: look at the base again.
@@ -247,9 +248,9 @@ impl Drain {
             let _ = self.files.commit_anyway(&job.file, &mut inner, Change::FlushFailed { base });
         }
         // Several changes of ours may have come between the look at the backing file and here.
-        let changed = inner.live().meta_seq != job.meta_seq || inner.base_seq != job.base_seq;
+        let changed = inner.changed(job.seen, What::Home);
         // Who began to rename it before anything of it was cached is known to the table alone.
-        if inner.changing > 0 || changed || self.files.is_leaving(job.file.key, None) {
+        if changed || self.files.is_leaving(job.file.key, None) {
             return Error::os(libc::EBUSY, "the file is being renamed or changed");
         }
         self.files.declare_conflict(&job.file, &mut inner, why);
@@ -328,7 +329,7 @@ impl Drain {
             let n = self.files.note_tier(job.shadow.read_at(&mut buf[..want], at))?;
             if n == 0 {
                 // Truncated meanwhile: recorded as rewritten.
-                let cut = job.file.lock().live().cut_seq != job.cut_seq;
+                let cut = job.file.lock().changed(job.seen, What::Size);
                 return if cut { Ok(()) } else { self.files.note_tier(Err(torn())) };
             }
             job.touched.store(true, SeqCst);

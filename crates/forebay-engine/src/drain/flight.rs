@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use forebay_backing::{Attr, BackingFile, Error, Kind, Result};
 
+use crate::core::clock::What;
 use crate::core::counters::add;
 use crate::core::portion::{FLIGHT_BYTES, Portion};
 use crate::core::ranges::Ranges;
@@ -87,7 +88,6 @@ impl Drain {
         let live = inner.live();
         live.flight = Some(Flight::begin());
         live.io += 1;
-        let (meta_seq, cut_seq) = (live.meta_seq, live.cut_seq);
         Ok(Some(Arc::new(Job {
             file: file.clone(),
             shadow,
@@ -100,9 +100,7 @@ impl Drain {
             base: inner.state.base(),
             resumed: inner.state.flush_is_open(),
             opaque,
-            meta_seq,
-            base_seq: inner.base_seq,
-            cut_seq,
+            seen: inner.clock.look(),
             target: Mutex::new(None),
             pieces: AtomicUsize::new(1),
             error: Mutex::new(None),
@@ -147,14 +145,9 @@ impl Drain {
             let mut inner = job.file.lock();
             let (dirty, beside) = (&job.dirty, Beside::default());
             if synced
-                && let Ok(false) = self.files.record_synced(
-                    &job.file,
-                    &mut inner,
-                    job.size,
-                    dirty,
-                    &beside,
-                    job.cut_seq,
-                )
+                && let Ok(false) = self
+                    .files
+                    .record_synced(&job.file, &mut inner, job.size, dirty, &beside, job.seen)
             {
                 job.fail(Error::os(libc::EBUSY, "truncated at the beginning of the flush"));
             }
@@ -263,11 +256,12 @@ impl Drain {
         let target = target.ok_or_else(|| Error::os(libc::EIO, "the copy left no target"))?;
         let file = &job.file;
         let (looked, found, kept_time, mut inner) = self.look_undisturbed(&*target, job)?;
+        let followed = inner.changed(job.seen, What::Base);
         let live = inner.live();
         let rewritten = live.flight.as_ref().is_some_and(|f| f.rewritten != Ranges::None);
         // Changed through us meanwhile, it is dirty again; then its size and time prove nothing.
         let ours = (found.size == job.target_size() && (found.mtime == job.mtime || !kept_time))
-            || live.meta_seq != job.meta_seq
+            || followed
             || live.unlinked
             || rewritten
             || job.opaque.is_some();
@@ -285,7 +279,7 @@ impl Drain {
             ));
         }
         let rewritten = inner.live().flight.take().expect("W2: a flight ends once").rewritten;
-        inner.base_seq += 1;
+        inner.clock.note_base();
         if let Err(error) = self.settle(job, &mut inner, &rewritten, looked, &found, kept_time) {
             // Nobody begins another before we have looked at what this one left (W2).
             inner.live().flight = Some(Flight { rewritten, ..Flight::begin() });
@@ -314,7 +308,7 @@ impl Drain {
         let file = &job.file;
         let told = !kept_time && inner.state.mtime() == job.mtime;
         let mtime = if told { found.mtime } else { inner.state.mtime() };
-        let uncut = inner.live().cut_seq == job.cut_seq;
+        let uncut = !inner.changed(job.seen, What::Size);
         // Still open to writers we do not see, all of it stays dirty, from now.
         let unseen = job.opaque.is_some() && inner.state.is_opaque();
         let settled = Settled {
@@ -330,7 +324,7 @@ impl Drain {
         self.files.commit(file, inner, Change::Settled(settled))?;
         self.files.unqueue(inner);
         if lasts {
-            inner.live().landed_cut = Some(job.cut_seq);
+            inner.live().landed = Some(job.seen);
         }
         if unseen {
             let may_be_mapped = inner.live().mappable && self.files.media().is_memory();
@@ -363,12 +357,11 @@ impl Drain {
         target: &dyn BackingFile,
         job: &'a Job,
     ) -> Result<(Instant, Attr, bool, MutexGuard<'a, Inner>)> {
-        let changes = |inner: &Inner| (inner.changing, inner.base_seq);
         let began = Instant::now();
         while began.elapsed() < CHANGES_MAX {
             let (before, untouched) = {
-                let mut inner = job.file.lock();
-                (changes(&inner), inner.live().meta_seq == job.meta_seq)
+                let inner = job.file.lock();
+                (inner.clock.look(), !inner.changed(job.seen, What::Base))
             };
             let looked = Instant::now();
             // A time that was set through us since the capture is not to be set back to what it
@@ -378,7 +371,7 @@ impl Drain {
                 false => target.stat().map(|found| (found, true)),
             })?;
             let inner = job.file.lock();
-            if before.0 == 0 && changes(&inner) == before {
+            if !inner.changed(before, What::Home) {
                 return Ok((looked, found, kept_time, inner));
             }
             drop(inner);
@@ -447,9 +440,9 @@ impl Drain {
         let target = job.target.lock().expect("no panic inside").clone();
         let (before, known) = {
             let inner = job.file.lock();
-            ((inner.changing, inner.base_seq), inner.state.base().size)
+            (inner.clock.look(), inner.state.base().size)
         };
-        let gives_back = after == After::NoRoom && before.0 == 0 && known == job.base.size;
+        let gives_back = after == After::NoRoom && before.is_quiet() && known == job.base.size;
         // Synced: what is taken over must still be so after a loss of power there.
         let look = |target: Arc<dyn BackingFile>| {
             let looked = self.home.health.quietly(|| {
@@ -466,9 +459,9 @@ impl Drain {
             return inner;
         }
         match found {
-            Some(found) if before == (0, inner.base_seq) && inner.changing == 0 => {
+            Some(found) if !inner.changed(before, What::Home) => {
                 let base = found.version();
-                inner.base_seq += 1;
+                inner.clock.note_base();
                 let _ =
                     self.files.commit_anyway(&job.file, &mut inner, Change::FlushFailed { base });
             }
@@ -612,7 +605,7 @@ mod tests {
         inner.live().moved = true;
         assert!(inner.still_clean(&before).is_empty(), "changed around the tier");
         inner.live().moved = false;
-        inner.live().thrown.note(10, 20);
+        inner.note_gone(10, 20);
         assert!(inner.still_clean(&before).is_empty(), "fetched again");
         inner.sync_failed = true;
         assert_eq!(beside(&mut inner), (0, 0), "not durable");

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use forebay_backing::{BackingFile, Error, Timestamp, Version};
 
+use crate::core::clock::Look;
 use crate::core::portion::FLIGHT_BYTES;
 use crate::core::report::Meter;
 use crate::files::file::File;
@@ -37,9 +38,8 @@ pub(crate) struct Job {
     /// An earlier flush did not end: the backing file's version proves nothing.
     pub resumed: bool,
     pub opaque: Option<MediaStat>,
-    pub meta_seq: u64,
-    pub base_seq: u32,
-    pub cut_seq: u64,
+    /// The file's clock at the capture.
+    pub seen: Look,
     pub target: Mutex<Option<Arc<dyn BackingFile>>>,
     pub pieces: AtomicUsize,
     pub error: Mutex<Option<Error>>,

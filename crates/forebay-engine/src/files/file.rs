@@ -14,6 +14,7 @@ use std::time::Instant;
 
 use forebay_backing::{Attr, BackingFile, Error, FileKey, Timestamp};
 
+use crate::core::clock::{Clock, Lately, Look, What};
 use crate::core::evict::{Unit, Uses, count_down, count_up};
 use crate::core::heat::Heat;
 use crate::core::id::FileId;
@@ -55,12 +56,7 @@ pub(crate) struct Inner {
     pub sync_failed: bool,
     /// The log's position right after bytes of this file last became clean.
     pub settled_seq: u64,
-    /// Changes of names and attributes in progress: until they end, the backing file differs from
-    /// what we know because of us.
-    pub changing: u16,
-    /// Rises whenever `state.base` follows a change of ours: a look at the backing file from
-    /// before says nothing then.
-    pub base_seq: u32,
+    pub clock: Clock,
     /// The admission rule by which it was opened last.
     pub rule: Option<Arc<crate::core::rules::Active>>,
 }
@@ -103,7 +99,7 @@ pub(crate) struct Live {
     pub pins: u32,
     /// Reads, copies and syncs of the shadow in flight.
     pub io: u32,
-    /// Those of them that see by `thrown` whether clean bytes went meanwhile.
+    /// Those of them that see by the clock whether clean bytes went meanwhile.
     pub io_that_looks: u32,
     /// Changes around the tier in flight.
     pub arounds: u32,
@@ -112,14 +108,11 @@ pub(crate) struct Live {
     /// Ranges being fetched.
     pub fills: Vec<(u64, u64)>,
     pub flight: Option<Flight>,
-    pub thrown: Thrown,
-    /// Rises with every change of size: a sync from before says nothing of what came after.
-    pub cut_seq: u64,
-    /// What it was when the last flush that landed had begun, if it was the same at its end, and the
+    /// What was lately thrown away of what was cached, or changed around the tier.
+    pub gone_lately: Lately,
+    /// When the last flush that landed had begun, if the size was the same at its end, and the
     /// backing file has nothing left of what was cut off here.
-    pub landed_cut: Option<u64>,
-    /// Rises with every change of attributes made through us.
-    pub meta_seq: u64,
+    pub landed: Option<Look>,
     /// The log's position after the last record about this file, if there was one since this is
     /// here. Later ones are of no concern to a sync of it.
     pub logged_seq: Option<u64>,
@@ -171,50 +164,11 @@ pub(crate) struct Seen {
     pub asked_again: bool,
 }
 
-/// What was lately thrown away of what was cached, or changed around the tier, so that who began
-/// to fetch it before notices.
-#[derive(Debug, Default)]
-pub(crate) struct Thrown {
-    times: u64,
-    /// The last ones, in a circle.
-    last: Vec<(u64, u64)>,
-}
-
-impl Thrown {
-    /// Of the smallest units so many go in a moment.
-    const KEPT: usize = 256;
-
-    /// Where to look from later.
-    pub fn mark(&self) -> u64 {
-        self.times
-    }
-
-    pub fn note(&mut self, start: u64, end: u64) {
-        match self.last.get_mut(self.times as usize % Thrown::KEPT) {
-            Some(oldest) => *oldest = (start, end),
-            None => self.last.push((start, end)),
-        }
-        self.times += 1;
-    }
-
-    /// Whether any of `[start, end)` may have gone since `mark`.
-    pub fn any_since(&self, mark: u64, start: u64, end: u64) -> bool {
-        // A mark beyond is of a time when this was another's.
-        let known = self.times >= mark && self.times - mark <= Thrown::KEPT as u64;
-        let hit = |n: u64| {
-            let (a, b) = self.last[n as usize % Thrown::KEPT];
-            a < end && start < b
-        };
-        !known || (mark..self.times).any(hit)
-    }
-}
-
 /// Clean bytes beside what a sync is about to make durable, as they were when it began.
 #[derive(Debug, Default)]
 pub(crate) struct Beside {
     pub clean: Vec<(u64, u64)>,
-    /// What was thrown away until then.
-    thrown: u64,
+    seen: Look,
 }
 
 /// Who syncs more stretches at once than this does not go over the same pages again and again.
@@ -259,8 +213,7 @@ impl File {
             gone: false,
             sync_failed: false,
             settled_seq: 0,
-            base_seq: 0,
-            changing: 0,
+            clock: Clock::default(),
             rule: None,
         };
         Arc::new(File {
@@ -322,7 +275,7 @@ impl Inner {
         if ranges.len() > SYNCED_APART_MAX || broken_off || !self.may_keep() {
             return Beside::default();
         }
-        Beside { clean: self.state.clean_beside(ranges), thrown: self.live().thrown.mark() }
+        Beside { clean: self.state.clean_beside(ranges), seen: self.clock.look() }
     }
 
     /// What of it is still the same clean bytes at the sync's end. What was written meanwhile, and
@@ -333,7 +286,7 @@ impl Inner {
         }
         let mut clean = Vec::new();
         for &(start, end) in &beside.clean {
-            if !self.live().thrown.any_since(beside.thrown, start, end) {
+            if !self.changed(beside.seen, What::Bytes(start, end)) {
                 let runs = self.state.ranges().within(start, end);
                 clean.extend(
                     runs.filter(|run| run.state == State::Clean).map(|run| (run.start, run.end)),
@@ -341,6 +294,18 @@ impl Inner {
             }
         }
         clean
+    }
+
+    /// Whether it moved since a look at its clock.
+    pub fn changed(&self, since: Look, what: What) -> bool {
+        let lately = self.live.as_ref().map(|live| &live.gone_lately);
+        self.clock.changed(since, what, lately)
+    }
+
+    /// Bytes were thrown away, or changed around the tier.
+    pub fn note_gone(&mut self, start: u64, end: u64) {
+        let live = self.live.get_or_insert_default();
+        self.clock.note_bytes(&mut live.gone_lately, start, end);
     }
 
     /// Whether its last name is gone.
@@ -531,7 +496,7 @@ pub(crate) struct Changing(Vec<Arc<File>>);
 impl Changing {
     pub fn begin(files: impl IntoIterator<Item = Arc<File>>) -> Changing {
         let files: Vec<_> = files.into_iter().collect();
-        files.iter().for_each(|file| file.lock().changing += 1);
+        files.iter().for_each(|file| file.lock().clock.begin_change());
         Changing(files)
     }
 }
@@ -540,10 +505,7 @@ impl Drop for Changing {
     fn drop(&mut self) {
         for file in &self.0 {
             let mut inner = file.lock();
-            inner.changing -= 1;
-            if let Some(live) = &mut inner.live {
-                live.meta_seq += 1;
-            }
+            inner.clock.end_change();
             inner.forget_seen();
         }
     }

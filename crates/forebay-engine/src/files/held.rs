@@ -3,6 +3,7 @@ use std::time::{Duration, Instant};
 
 use forebay_backing::{Access, BackingFile, Error, Result};
 
+use crate::core::clock::What;
 use crate::core::config::WritePolicy;
 use crate::files::Files;
 use crate::files::file::File;
@@ -48,7 +49,7 @@ impl Files {
         loop {
             let look = || {
                 let inner = file.lock();
-                (inner.state.paths.first(), inner.changing, inner.base_seq)
+                (inner.state.paths.first(), inner.clock.look())
             };
             let before = look();
             let path = before.0.clone();
@@ -59,7 +60,10 @@ impl Files {
                 Err(error) if error.is(libc::ENOENT) => error,
                 Err(error) => return Err(error),
             };
-            let settled = before.1 == 0 && before == look();
+            let inner = file.lock();
+            let moved = inner.changed(before.1, What::Home);
+            let settled = !moved && inner.state.paths.first() == before.0;
+            drop(inner);
             if settled || began.elapsed() > RENAMES_MAX {
                 return Err(error);
             }

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use forebay_backing::{Attr, Error};
 
+use crate::core::clock::{Look, What};
 use crate::core::counters::add;
 use crate::core::state::{Change, Conflict, Owner};
 use crate::failpoint;
@@ -14,14 +15,14 @@ use crate::files::shadow::is_blank;
 impl Files {
     /// Compares what is cached with what the backing store says now. Clean bytes of another
     /// version are thrown away; for dirty ones it is a conflict (S8). `seen` is the file's
-    /// `base_seq` from before the question, if it was known then.
-    pub(crate) fn revalidate(&self, file: &Arc<File>, attr: &Attr, seen: Option<u32>) {
+    /// clock from before the question, if it was known then.
+    pub(crate) fn revalidate(&self, file: &Arc<File>, attr: &Attr, seen: Option<Look>) {
         let mut inner = file.lock();
-        let outdated = seen.is_some_and(|seen| seen != inner.base_seq);
+        let outdated = seen.is_some_and(|seen| inner.changed(seen, What::Base));
         let busy = inner.live().flight.is_some()
             || inner.live().arounds > 0
             || inner.state.flush_is_open()
-            || inner.changing > 0;
+            || inner.clock.is_under_way();
         inner.live().checked = Some(Instant::now());
         if busy || outdated {
             return;
@@ -55,9 +56,9 @@ impl Files {
             inner.live().stale = true;
             return;
         }
-        inner.base_seq += 1;
+        inner.clock.note_base();
+        inner.note_gone(0, u64::MAX);
         let live = inner.live();
-        live.thrown.note(0, u64::MAX);
         live.stale = false;
         live.moved = false;
         live.stream = crate::files::file::Stream::default();
@@ -143,7 +144,7 @@ impl Files {
     /// The backing file has changed under us: looks at it again. Returns what the reader of what is
     /// gone is told (S1).
     pub(crate) fn shrank(&self, file: &Arc<File>) -> Error {
-        let seen = file.lock().base_seq;
+        let seen = file.lock().clock.look();
         if let Some(path) = file.path()
             && let Ok(attr) = self.home.health.call(|| self.home.backing.stat(&path))
             && attr.key == file.key

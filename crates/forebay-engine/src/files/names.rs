@@ -96,7 +96,7 @@ impl Names {
         let file = self.files.find(at.key)?;
         let attr = self.ask(|b| b.stat(at.path)).ok()?;
         let mut inner = file.lock();
-        inner.live().meta_seq += 1;
+        inner.clock.note_base();
         let _ = self.follow(&file, &mut inner, &attr);
         self.files.retire(&file, inner);
         Some(attr)
@@ -116,7 +116,7 @@ impl Names {
         attr: &Attr,
         set: Option<Timestamp>,
     ) -> Result<()> {
-        inner.base_seq += 1;
+        inner.clock.note_base();
         inner.live().checked = Some(Instant::now());
         inner.forget_seen();
         let (mut base, mut mtime) = (inner.state.base(), inner.state.mtime());

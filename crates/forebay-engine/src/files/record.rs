@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use forebay_backing::Result;
 
+use crate::core::clock::{Look, What};
 use crate::core::ranges::State;
 use crate::core::state::{Change, FileState, Record};
 use crate::files::Files;
@@ -116,7 +117,7 @@ impl Files {
         Ok(())
     }
 
-    /// Records what a sync has made durable, unless the size has changed since `cut_seq`: then
+    /// Records what a sync has made durable, unless the size has changed since it was `seen`: then
     /// the bytes in those ranges may be younger than the sync. Returns whether it did. If it takes a
     /// record, clean bytes `beside` it are kept by it.
     pub(crate) fn record_synced(
@@ -126,9 +127,9 @@ impl Files {
         size: u64,
         ranges: &[(u64, u64)],
         beside: &Beside,
-        cut_seq: u64,
+        seen: Look,
     ) -> Result<bool> {
-        if inner.live().cut_seq != cut_seq {
+        if inner.changed(seen, What::Size) {
             return Ok(false);
         }
         if !inner.state.is_dirty() {
@@ -137,7 +138,8 @@ impl Files {
         let ranges = inner.state.still_dirty(ranges);
         // What was flushed beyond the sync's end is not to be cut off after a loss of power. Before
         // a flush has ended, what is there may be what was cut off here.
-        let flushed = inner.live().landed_cut == Some(cut_seq)
+        let landed = inner.live().landed;
+        let flushed = landed.is_some_and(|landed| !inner.changed(landed, What::Size))
             && !inner.state.is_opaque()
             && !inner.state.conflict().stands();
         let on_store = if flushed { inner.state.base().size.min(inner.state.size()) } else { 0 };

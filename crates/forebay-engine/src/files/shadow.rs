@@ -155,7 +155,7 @@ impl Files {
             }
         };
         let (loss, lost) = inner.state.loss_beyond(len);
-        inner.live().thrown.note(0, u64::MAX);
+        inner.note_gone(0, u64::MAX);
         // Without this record the next daemon looks again.
         let _ = self.commit_anyway(file, inner, Change::Lost { len, loss });
         self.account(file, inner);

@@ -256,7 +256,7 @@ impl Io {
             }
         }
         // A look at the backing file from before says nothing of what it is now.
-        inner.base_seq += 1;
+        inner.clock.note_base();
         let live = inner.live();
         live.arounds -= 1;
         live.moved = true;
@@ -281,7 +281,7 @@ impl Io {
 
     fn uncache(&self, file: &Arc<File>, start: u64, end: u64) -> Result<()> {
         let mut inner = file.lock();
-        inner.live().thrown.note(start, end);
+        inner.note_gone(start, end);
         let present = inner.state.ranges().within(start, end).map(|run| (run.start, run.end));
         let present: Vec<(u64, u64)> = present.collect();
         if present.is_empty() {
@@ -314,10 +314,9 @@ impl Io {
 
     /// Waits for changes around the tier to end, then takes over what the backing file is now.
     fn come_back(&self, file: &Arc<File>, mut inner: MutexGuard<'_, Inner>) -> Result<()> {
-        let seen = inner.base_seq;
-        let changing = inner.changing > 0;
+        let seen = inner.clock.look();
         let live = inner.live();
-        if live.arounds > 0 || live.io > 0 || changing {
+        if live.arounds > 0 || live.io > 0 || !seen.is_quiet() {
             let waited = file.changed.wait_timeout(inner, TURN);
             drop(waited.expect("no panic under a file's lock"));
             return Ok(());

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use forebay_backing::{Error, Result, Sizes};
 
+use crate::core::clock::What;
 use crate::core::counters::add;
 use crate::core::ranges::{Mark, State};
 use crate::core::rules::Lane;
@@ -200,8 +201,8 @@ impl Io {
         buf: &mut [u8],
     ) -> Result<Option<usize>> {
         let (size, mark) = {
-            let mut inner = file.lock();
-            (inner.size(), inner.live().thrown.mark())
+            let inner = file.lock();
+            (inner.size(), inner.clock.look())
         };
         let end = size.min(offset + buf.len() as u64);
         if offset >= end {
@@ -212,7 +213,7 @@ impl Io {
         buf.fill(0);
         let n = self.home.health.call(|| backing.read_at(buf, offset))?;
         let mut inner = file.lock();
-        if inner.live().thrown.any_since(mark, offset, end) {
+        if inner.changed(mark, What::Bytes(offset, end)) {
             return Ok(None);
         }
         // What was cut off here meanwhile is gone because of us.
@@ -425,7 +426,7 @@ impl Io {
         }
         let cuts_durable = inner.state.durable_size().is_some_and(|durable| size < durable);
         let opaque = inner.state.is_opaque();
-        inner.live().cut_seq += 1;
+        inner.clock.note_size();
         let (mtime, age) = (now(), inner.state.age_at(now_ms()));
         let resized = self.files.commit(file, &mut inner, Change::Resized { size, mtime, age });
         if let Err(error) = resized {

@@ -4,13 +4,14 @@
 //! Invariants:
 //! - L1: a byte is fetched once: who needs a range that is on its way waits for it.
 //! - L2: a fill only lands on bytes that are still absent, and only if nothing was thrown away
-//!   since it began (`Thrown`): it never overwrites a newer byte, and never revives an old one.
+//!   since it began ([`What::Bytes`]): it never overwrites a newer byte, and never revives an old one.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Error, Kind, Result};
 
+use crate::core::clock::{Look, What};
 use crate::core::counters::add;
 use crate::core::ranges::{Mark, State};
 use crate::core::state::Change;
@@ -147,7 +148,7 @@ impl Io {
         let mut inner = file.lock();
         inner.live().fills.retain(|range| *range != (start, end));
         let landed = match fetched {
-            Ok(Some(bytes)) if !inner.live().thrown.any_since(mark, start, end) => {
+            Ok(Some(bytes)) if !inner.changed(mark, What::Bytes(start, end)) => {
                 self.land_fill(file, &mut inner, start, &bytes)
             }
             Ok(_) => Ok(None),
@@ -159,7 +160,7 @@ impl Io {
     }
 
     /// Announces a fill; waits and returns `None` if one that overlaps is in flight (L1).
-    fn begin_fill(&self, file: &Arc<File>, start: u64, end: u64) -> Result<Option<u64>> {
+    fn begin_fill(&self, file: &Arc<File>, start: u64, end: u64) -> Result<Option<Look>> {
         let deadline = Instant::now() + self.files.tune(|t| t.backing_timeout);
         let mut inner = file.lock();
         if inner.gone {
@@ -169,7 +170,7 @@ impl Io {
             |inner: &mut Inner| inner.live().fills.iter().any(|&(a, b)| a < end && start < b);
         if !overlaps(&mut inner) {
             inner.live().fills.push((start, end));
-            return Ok(Some(inner.live().thrown.mark()));
+            return Ok(Some(inner.clock.look()));
         }
         // One byte of progress is enough: the caller looks again for what is still missing.
         let (mut inner, _) = file
@@ -184,15 +185,14 @@ impl Io {
     }
 
     /// `None` if the bytes were cut off through us meanwhile.
-    fn fetch(&self, file: &Arc<File>, start: u64, end: u64, mark: u64) -> Result<Option<Vec<u8>>> {
+    fn fetch(&self, file: &Arc<File>, start: u64, end: u64, mark: Look) -> Result<Option<Vec<u8>>> {
         let backing = self.files.backing_file(file)?;
         let mut bytes = vec![0; (end - start) as usize];
         let n = self.home.health.call(|| backing.read_at(&mut bytes, start))?;
         if n < bytes.len() {
             let ours = {
                 let mut inner = file.lock();
-                let live = inner.live();
-                live.arounds > 0 || live.thrown.any_since(mark, 0, u64::MAX)
+                inner.live().arounds > 0 || inner.changed(mark, What::Bytes(0, u64::MAX))
             };
             return if ours { Ok(None) } else { Err(self.files.shrank(file)) };
         }

@@ -56,8 +56,9 @@ impl Io {
                 return self.hold_if_leaving(file, None);
             }
         }
-        let seen =
-            known.and_then(|key| self.files.find(key)).map(|file| (file.id, file.lock().base_seq));
+        let seen = known
+            .and_then(|key| self.files.find(key))
+            .map(|file| (file.id, file.lock().clock.look()));
         let first_new = self.files.next_id.load(Relaxed);
         let (forgotten, departed) = {
             let table = self.files.table.read().expect("no panic inside");
@@ -67,7 +68,7 @@ impl Io {
             Ok(mut attr) => {
                 let file = self.enter(path, &attr);
                 let _ = self.files.prove_shadow(&file);
-                let mut seen = seen.filter(|(id, _)| *id == file.id).map(|(_, seq)| seq);
+                let mut seen = seen.filter(|(id, _)| *id == file.id).map(|(_, seen)| seen);
                 let outrun = match file.id.0 >= first_new {
                     // It may have been known, flushed and forgotten since we looked.
                     true => {
@@ -77,7 +78,7 @@ impl Io {
                     false => seen.is_none() && file.lock().state.base() != attr.version(),
                 };
                 if outrun {
-                    seen = Some(file.lock().base_seq);
+                    seen = Some(file.lock().clock.look());
                     match self.home.health.call(|| self.home.backing.stat(path)) {
                         Ok(again) if again.key == file.key => attr = again,
                         _ => {

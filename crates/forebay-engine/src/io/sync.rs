@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use forebay_backing::Result;
 
+use crate::core::clock::What;
 use crate::core::config::WritePolicy;
 use crate::core::counters::add;
 use crate::core::rules::Lane;
@@ -89,23 +90,23 @@ impl Io {
         let live = inner.live();
         live.synced_to = live.written_to;
         live.synced_at = Some(Instant::now());
-        let (named, cut_seq, thrown) = (live.named, live.cut_seq, live.thrown.mark());
+        let named = live.named;
         let looks = u32::from(evictions == Meanwhile::Allowed);
         live.io += 1;
         live.io_that_looks += looks;
+        let seen = inner.clock.look();
         drop(inner);
         let synced = self.sync_shadow(file, &*shadow, named);
         failpoint::pass("sync.shadow");
         let mut inner = file.lock();
         let synced = self.note_shadow_sync(&mut inner, synced);
         // What was flushed, evicted and written again since is not what was synced.
-        let live = inner.live();
-        let gone = evictions == Meanwhile::Allowed
-            && ranges.iter().any(|&(start, end)| live.thrown.any_since(thrown, start, end));
-        live.io_that_looks -= looks;
+        let went = |&(start, end): &(u64, u64)| inner.changed(seen, What::Bytes(start, end));
+        let gone = evictions == Meanwhile::Allowed && ranges.iter().any(went);
+        inner.live().io_that_looks -= looks;
         let recorded = match synced {
             Ok(()) if gone => Ok(false),
-            Ok(()) => self.files.record_synced(file, &mut inner, size, &ranges, &beside, cut_seq),
+            Ok(()) => self.files.record_synced(file, &mut inner, size, &ranges, &beside, seen),
             Err(error) => Err(error),
         };
         drop(inner);
@@ -121,12 +122,11 @@ impl Io {
         let shadow = self.files.shadow(file, &mut inner)?;
         let size = inner.size();
         let ranges = inner.state.unsynced(size);
-        let live = inner.live();
-        let (named, cut_seq) = (live.named, live.cut_seq);
+        let (named, seen) = (inner.live().named, inner.clock.look());
         let synced = self.sync_shadow(file, &*shadow, named);
         self.note_shadow_sync(&mut inner, synced)?;
         let beside = Beside::default();
-        self.files.record_synced(file, &mut inner, size, &ranges, &beside, cut_seq).map(drop)
+        self.files.record_synced(file, &mut inner, size, &ranges, &beside, seen).map(drop)
     }
 
     fn sync_shadow(&self, file: &File, shadow: &dyn MediaFile, named: bool) -> std::io::Result<()> {

@@ -148,11 +148,10 @@ impl Ops {
         let attr = now.unwrap_or_else(|| Err(Error::os(libc::ENOENT, "it has no name")))?;
         let (base, owner) = (attr.version(), Owner::of(&attr));
         self.files.commit(file, &mut inner, Change::Emptied { base, owner, pinned: false })?;
-        inner.base_seq += 1;
+        inner.clock.note_base();
         // A loss of power must not bring dirty bytes back when they are holes.
         self.files.note_tier(self.files.index.sync())?;
-        let live = inner.live();
-        live.thrown.note(0, u64::MAX);
+        inner.note_gone(0, u64::MAX);
         let shadow = self.files.shadow(file, &mut inner)?;
         self.files.note_tier(self.files.empty(file, &mut inner, &*shadow, attr.size))?;
         self.files.account(file, &mut inner);

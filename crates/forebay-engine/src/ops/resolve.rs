@@ -127,7 +127,7 @@ impl Ops {
         match self.names.ask(|b| b.stat(path)) {
             Ok(attr) if attr.key == file.key => {
                 let mut inner = file.lock();
-                inner.base_seq += 1;
+                inner.clock.note_base();
                 // Clean bytes are of the version that programs here have read, which is gone from
                 // the store: with the dirty ones they are ours, and go there with them.
                 let clean: Vec<_> =

@@ -320,7 +320,7 @@ impl Room {
         self.files.commit(file, inner, Change::Marked { marks, age })?;
         failpoint::pass("evict.logged");
         // Before the first is punched: it may be the last.
-        inner.live().thrown.note(start, end);
+        inner.note_gone(start, end);
         // Of a file that is forgotten next the shadow goes as a whole.
         if !inner.is_forgettable() {
             let shadow = self.files.shadow(file, inner)?;

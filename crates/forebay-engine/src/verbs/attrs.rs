@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use forebay_backing::{Attr, FileKey, Result, SetAttr, SetTime, Timestamp, XattrMode};
 
 use crate::asker;
+use crate::core::clock::{Look, What};
 use crate::core::wall::now;
 use crate::files::file::{Changing, File, Inner, Seen};
 use crate::files::glance::Glance;
@@ -23,19 +24,14 @@ pub(crate) const LOOKS: u32 = 100;
 #[derive(Debug, Clone, Copy)]
 pub struct Asked {
     at: Instant,
-    base_seq: u32,
-    /// Somebody was changing it through us.
-    changing: bool,
+    seen: Look,
 }
 
 impl Asked {
     /// Whether nothing has changed it through us since.
     fn still_holds(&self, inner: &Inner) -> bool {
         let changed = inner.live.as_ref().and_then(|live| live.changed);
-        !self.changing
-            && inner.changing == 0
-            && inner.base_seq == self.base_seq
-            && changed.is_none_or(|changed| changed < self.at)
+        !inner.changed(self.seen, What::Home) && changed.is_none_or(|changed| changed < self.at)
     }
 }
 
@@ -67,14 +63,16 @@ impl Verbs {
                     let moved = inner.live.as_ref().is_some_and(|live| live.moved);
                     let current = inner.state.is_dirty()
                         || inner.state.base() == attr.version()
-                        || seen == Some((file.id, inner.base_seq))
+                        || seen.is_some_and(|(id, seen)| {
+                            id == file.id && !inner.changed(seen, What::Base)
+                        })
                         || moved;
                     if current {
                         note_seen(&mut inner, asked, &attr);
                         self.names.overlay_with(&file, &inner, &mut attr);
                         return Ok(attr);
                     }
-                    seen = Some((file.id, inner.base_seq));
+                    seen = Some((file.id, inner.clock.look()));
                 }
                 None if !table().forgotten.any_since(known, attr.key) => return Ok(attr),
                 None => known = table().forgotten.mark(),
@@ -211,7 +209,7 @@ impl Verbs {
         let file = self.files.find(at.key);
         if let Some(file) = &file {
             let mut inner = file.lock();
-            inner.live().meta_seq += 1;
+            inner.clock.note_base();
             if set.mtime.is_some() {
                 // Else, after a loss of power, the new time could be taken for somebody else's.
                 self.files.let_go(file, &mut inner)?;
@@ -228,7 +226,7 @@ impl Verbs {
                 self.names.overlay_with(&file, &inner, &mut attr);
                 return Ok(attr);
             }
-            inner.live().meta_seq += 1;
+            inner.clock.note_base();
             let mtime = set.mtime.map(|set| match set {
                 SetTime::At(at) => at,
                 SetTime::Now => now(),
@@ -248,7 +246,7 @@ impl Verbs {
         asker::check()?;
         let attr = self.home.health.call(|| backing.set_attr(set))?;
         let mut inner = file.lock();
-        inner.live().meta_seq += 1;
+        inner.clock.note_base();
         if let Some(SetTime::At(mtime)) = set.mtime {
             inner.state.note_mtime(mtime);
             self.files.set_shadow_mtime(file, &mut inner, mtime);
@@ -282,7 +280,7 @@ impl Verbs {
 }
 
 pub(crate) fn asked_of(inner: &Inner) -> Asked {
-    Asked { at: Instant::now(), base_seq: inner.base_seq, changing: inner.changing > 0 }
+    Asked { at: Instant::now(), seen: inner.clock.look() }
 }
 
 pub(crate) fn fingerprint(size: u64, mtime: Timestamp, ctime: Timestamp) -> NonZeroU64 {
@@ -296,7 +294,7 @@ pub(crate) fn fingerprint(size: u64, mtime: Timestamp, ctime: Timestamp) -> NonZ
 pub(crate) fn recent(inner: &Inner, ttl: Duration) -> Option<&Seen> {
     let live = inner.live.as_ref().filter(|live| !live.moved && live.arounds == 0)?;
     let seen = live.seen.as_deref().filter(|seen| seen.at.elapsed() < ttl)?;
-    let usable = inner.changing == 0 && !live.unlinked;
+    let usable = !inner.clock.is_under_way() && !live.unlinked;
     (usable && inner.is_known(&seen.attr, seen.at)).then_some(seen)
 }
 
