@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use forebay_backing::{Attr, Error, FileKey, New, RenameMode, Result, Timestamp};
+use forebay_backing::{Attr, Error, FileKey, New, RenameMode, Result, Timestamp, Version};
 
 use crate::core::id::FileId;
 use crate::core::journal::settle::{Found, Known, Look, Plan};
@@ -279,7 +279,9 @@ impl Recovery<'_> {
                 && (attr.size, attr.mtime) == (record.base().size, record.base().mtime)
                 && attr.ctime != record.base().ctime
             {
-                record.base().ctime = attr.ctime;
+                let base = Version { ctime: attr.ctime, ..record.base() };
+                let (owner, mtime) = (record.owner(), record.mtime());
+                record.apply(&Change::Followed { owner, base, mtime });
                 self.changed.push(*id);
             }
         }
