@@ -33,7 +33,7 @@ pub use bed::{Bed, Foreground, Mounted, Tier, drop_caches, text, while_busy};
 pub use cli::{Out, binary, binary_mentions, finish, forebay, forebay_env, tool, tool_in};
 pub use faults::Faults;
 pub use ports::free_port;
-pub use procs::{Proc, is_alive, is_root, kill, open_fds, rss_kib, user_ids};
+pub use procs::{Proc, is_alive, is_root, kill, open_fds, rss_kib, stop, user_ids};
 pub use rng::{Rng, fill};
 pub use switch::Switch;
 pub use wait::{PATIENCE, eventually, seed, soak, within};

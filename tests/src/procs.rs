@@ -4,7 +4,7 @@ use std::ffi::CString;
 use std::process::{Child, Command, ExitStatus};
 use std::time::Duration;
 
-use crate::wait::{PATIENCE, eventually};
+use crate::wait::{PATIENCE, eventually, within};
 
 /// A child that is killed and reaped when dropped.
 pub struct Proc(Child);
@@ -61,6 +61,18 @@ pub fn kill(pid: i32, signal: i32) {
     assert!(pid > 1, "refusing to signal {pid}");
     // SAFETY: kill takes two integers.
     unsafe { libc::kill(pid, signal) };
+}
+
+/// Stops a process. A thread within a system call stops at its end: when this returns, all have.
+pub fn stop(pid: i32) {
+    kill(pid, libc::SIGSTOP);
+    within(PATIENCE, "every thread has stopped", || all_stopped(pid));
+}
+
+fn all_stopped(pid: i32) -> bool {
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return true };
+    let stats = tasks.flatten().map(|task| std::fs::read_to_string(task.path().join("stat")));
+    stats.flatten().all(|stat| stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" T")))
 }
 
 /// A zombie is dead: its files are closed and its threads are gone.

@@ -1,12 +1,14 @@
 //! What `umount` does with the mount of a daemon that died, and that it leaves the mount of one that
-//! lives alone, whatever the tier and the control socket look like.
+//! lives alone, whatever the tier and the control socket look like; and what a daemon makes of a mount
+//! that went while it stood still.
 // S-12
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write;
 
 use forebay_tests::{
     Bed, Mounted, Out, PATIENCE, Tier, drop_caches, eventually, images, is_alive, kill,
-    needs_forebay, proof, sys, text,
+    needs_forebay, proof, stop, sys, text, within,
 };
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
@@ -87,4 +89,30 @@ fn a_mount_whose_daemon_lives_is_left_alone_without_socket_or_descriptors() {
     let out = eventually(PATIENCE, || mounted.try_umount(&[]).code == Some(0));
     assert!(out, "it is unmounted when it can be asked: {}", text(&bed.mnt));
     proof!("left alone twice");
+}
+
+/// The kernel takes a mount away without a word of the last closes, if nobody was there to be told.
+/// What was written and closed is flushed, and what lost its name is gone.
+#[test]
+fn closes_that_the_daemon_never_heard_of_leave_nothing_dirty() {
+    needs_forebay!();
+    for passthrough in ["auto", "off"] {
+        let bed = Bed::new(Tier::Disk);
+        let mut daemon = bed.mount_foreground(&["--passthrough", passthrough]);
+        let file = |name: &str| File::create(daemon.mounted.at(name)).unwrap();
+        let (mut kept, mut removed) = (file("kept"), file("removed"));
+        for file in [&mut kept, &mut removed] {
+            file.write_all(&[7; 300_000]).unwrap();
+        }
+        fs::remove_file(daemon.mounted.at("removed")).unwrap();
+        stop(daemon.mounted.pid);
+        drop((kept, removed));
+        within(PATIENCE, "nothing is open", || images::unmount(&bed.mnt, false).is_ok());
+        kill(daemon.mounted.pid, libc::SIGCONT);
+        let status = daemon.child.wait(PATIENCE).expect("the daemon ends");
+        assert_eq!(status.code(), Some(0), "{passthrough}: {}", bed.daemon_log());
+        assert!(fs::read(bed.backing.join("kept")).unwrap() == vec![7; 300_000]);
+        assert!(!bed.backing.join("removed").exists());
+    }
+    proof!("two mounts went while their daemons stood still");
 }

@@ -16,7 +16,7 @@ use forebay_engine::Engine;
 use crate::codec::{Granted, Wishes};
 use crate::control::ControlDir;
 use crate::dev::{Device, Session};
-use crate::request::Shared;
+use crate::request::{SETTLE_MAX, Shared};
 use crate::ring::{self, Crew};
 use crate::usage::{Process, Used};
 use crate::vfs::{Registrar, Vfs};
@@ -143,8 +143,8 @@ impl Mount {
             if let Err(e) = session.run(&requests) {
                 tracing::error!(error = %e, "the FUSE session ended");
             }
-            if let Some(crew) = &serving {
-                crew.settle();
+            if serving.is_none_or(|crew| crew.settles()) {
+                requests.settle();
             }
             *signal.0.lock().expect("no panic inside") = true;
             signal.1.notify_all();
@@ -200,8 +200,20 @@ impl Mount {
     }
 
     /// Takes the mount away. EBUSY while it is in use, unless `lazy`: then it disappears from the
-    /// name space now and ends with its last user.
+    /// name space now and ends with its last user. Otherwise no request is worked on any more when
+    /// this returns, and nothing is open, unless one hangs.
     pub fn unmount(&self, lazy: bool) -> Result<()> {
+        self.take_away(lazy)?;
+        if !lazy {
+            let ended = self.ended.0.lock().expect("no panic inside");
+            // The kernel waits for nobody.
+            let waited = self.ended.1.wait_timeout_while(ended, 2 * SETTLE_MAX, |ended| !*ended);
+            drop(waited.expect("no panic inside"));
+        }
+        Ok(())
+    }
+
+    fn take_away(&self, lazy: bool) -> Result<()> {
         use rustix::mount::UnmountFlags;
         let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
         match rustix::mount::unmount(&self.mountpoint, flags) {

@@ -6,8 +6,8 @@
 //! io_uring whoever takes a request runs it, since somebody else is always free.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use std::time::{Duration, Instant};
 
 use forebay_backing::Result;
 use forebay_backing::metrics::Op;
@@ -21,6 +21,9 @@ use crate::vfs::Vfs;
 /// Requests that may wait for the backing store at once, beside those on session threads.
 const POOL_THREADS: usize = 64;
 
+/// At the end of the session requests at work are waited for so long: one that hangs is left.
+pub const SETTLE_MAX: Duration = Duration::from_secs(5);
+
 /// What all requests share.
 pub struct Shared {
     pub vfs: Vfs,
@@ -29,6 +32,8 @@ pub struct Shared {
     pub usage: Usage,
     pub entry_ttl: Duration,
     pool: Pool,
+    /// Requests that were handed to it and have not ended.
+    pooled: AtomicUsize,
     /// Session threads, and how many of them are at work.
     threads: AtomicUsize,
     busy: AtomicUsize,
@@ -44,6 +49,7 @@ impl Shared {
             usage: Usage::default(),
             entry_ttl,
             pool: Pool::new("fb-request", POOL_THREADS),
+            pooled: AtomicUsize::new(0),
             threads: AtomicUsize::new(threads),
             busy: AtomicUsize::new(0),
             busy_poll: BusyPoll::default(),
@@ -64,6 +70,28 @@ impl Shared {
     pub fn seat_all(&self) {
         self.threads.store(usize::MAX, Relaxed);
     }
+
+    /// When the session has ended, and no session thread is at work: ends what the pool works on,
+    /// then what is still open. The kernel ends a session without a word of the last closes. What a
+    /// request that hangs may need stays open.
+    pub fn settle(&self) {
+        let quiet = || self.pooled.load(SeqCst) == 0;
+        if settles(quiet) {
+            self.vfs.close_all();
+        }
+    }
+}
+
+/// Waits until `quiet`; `false` if that takes too long.
+pub fn settles(quiet: impl Fn() -> bool) -> bool {
+    let deadline = Instant::now() + SETTLE_MAX;
+    while !quiet() {
+        if Instant::now() >= deadline {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    true
 }
 
 /// A session thread at work.
@@ -171,7 +199,11 @@ impl<T: Send + 'static> Do<T> {
             Some(_seat) => job(shared),
             None => {
                 let (pool, shared) = (shared.pool.clone(), shared.clone());
-                pool.run(move || job(&shared));
+                shared.pooled.fetch_add(1, SeqCst);
+                pool.run(move || {
+                    job(&shared);
+                    shared.pooled.fetch_sub(1, SeqCst);
+                });
             }
         }
     }

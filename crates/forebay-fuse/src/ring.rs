@@ -29,7 +29,7 @@ use std::sync::atomic::{
     Ordering::{Relaxed, SeqCst},
 };
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use forebay_engine::Pool;
 use rustix::thread::CpuSet;
@@ -38,7 +38,7 @@ use self::reply::Seat;
 use self::uring::Uring;
 use self::worker::{Start, Worker, is_end};
 use crate::dev::Device;
-use crate::request::Shared;
+use crate::request::{Shared, settles};
 
 /// Entries a queue has from the start, and at most.
 const ENTRIES_MIN: usize = 2;
@@ -173,13 +173,10 @@ impl Crew {
         outcome.map(|()| crew)
     }
 
-    /// At the end of the session: returns when no request is worked on any more, or when one that
-    /// is hangs. The kernel waits for nobody: a file's last close may still be under way.
-    pub fn settle(&self) {
-        let deadline = Instant::now() + Duration::from_secs(5);
-        while self.working.load(SeqCst) > 0 && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+    /// At the end of the session: returns when no request is worked on any more; `false` if one
+    /// that is hangs.
+    pub fn settles(&self) -> bool {
+        settles(|| self.working.load(SeqCst) == 0)
     }
 
     fn queue(&self, queue: u16) -> &Queue {

@@ -17,8 +17,8 @@ use forebay_tests::images::{self, ImageFs, MountedFs};
 use forebay_tests::journal::{History, Zeros};
 use forebay_tests::tree::{Times, Tree};
 use forebay_tests::{
-    Bed, Mounted, PATIENCE, Rng, Tier, binary_mentions, kill, needs_forebay, needs_tools, proof,
-    seed, skip, soak, text, tool, within,
+    Bed, Mounted, Rng, Tier, binary_mentions, kill, needs_forebay, needs_tools, proof, seed, skip,
+    soak, stop, text, tool,
 };
 
 use crate::load::{Load, Work, Writer};
@@ -119,10 +119,8 @@ impl Machine {
     pub fn cut(&self, number: usize, daemon: Option<i32>, writers: &[Writer]) -> Cut {
         let lens = || writers.iter().map(Writer::journal_len).collect::<Vec<_>>();
         if let Some(pid) = daemon {
-            kill(pid, libc::SIGSTOP);
-            // A thread within a system call stops at its end: what it writes must not fall between
-            // the two copies.
-            within(PATIENCE, "every thread has stopped", || all_stopped(pid));
+            // What it writes must not fall between the two copies.
+            stop(pid);
             self.sync_store_apart();
         }
         let before = lens();
@@ -189,12 +187,6 @@ impl Machine {
         let forgotten = copy(&self.tier, &tier, 1).dropped;
         Cut { tier, backing, before: Vec::new(), after: Vec::new(), forgotten }
     }
-}
-
-fn all_stopped(pid: i32) -> bool {
-    let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return true };
-    let stats = tasks.flatten().map(|task| std::fs::read_to_string(task.path().join("stat")));
-    stats.flatten().all(|stat| stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" T")))
 }
 
 /// What is wrong after one cut; `judge` also proves that nothing foreign reaches the backing store.

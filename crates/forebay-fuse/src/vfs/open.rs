@@ -263,7 +263,30 @@ impl Vfs {
     pub fn release(&self, handle: u64) {
         let found = self.handles.write().expect("no panic inside").remove(&handle);
         let Some(found) = found else { return };
-        let Handle::File { id, file, plan, set_id, lane } = &*found else { return };
+        let Handle::File { file, lane, .. } = &*found else { return };
+        self.end_handle(&found);
+        // Who was opened before the policy changed is not asked for when he closes.
+        if let Err(e) = self.engine.io.closing(file, lane) {
+            tracing::debug!(error = %e, "the flush at the end of a handle; it is tried again");
+        }
+        self.engine.io.close(file);
+    }
+
+    /// Closes what is open, when nobody can use it any more. What is dirty of it is for who ends the
+    /// engine to flush, or to keep.
+    pub fn close_all(&self) {
+        let left = std::mem::take(&mut *self.handles.write().expect("no panic inside"));
+        for handle in left.into_values() {
+            self.end_handle(&handle);
+            if let Handle::File { file, .. } = &*handle {
+                self.engine.io.close(file);
+            }
+        }
+    }
+
+    /// The mode of a handle that is in the table no more ends with it.
+    fn end_handle(&self, handle: &Handle) {
+        let Handle::File { id, file, plan, set_id, .. } = handle else { return };
         let mut open = self.open.lock().expect("no panic inside");
         // Together with the mode: who opens the file between the two would take it for pinned.
         if let Err(e) = self.end_pass(file, *plan) {
@@ -289,10 +312,5 @@ impl Vfs {
             // Who wrote past us is not known; a privilege is not left on what he wrote.
             self.strip_privilege(*id, None, None);
         }
-        // Who was opened before the policy changed is not asked for when he closes.
-        if let Err(e) = self.engine.io.closing(file, lane) {
-            tracing::debug!(error = %e, "the flush at the end of a handle; it is tried again");
-        }
-        self.engine.io.close(file);
     }
 }
