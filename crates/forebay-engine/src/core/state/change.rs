@@ -154,7 +154,11 @@ impl FileState {
         match change {
             Change::Marked { marks, age } => marks.iter().for_each(|mark| self.mark(mark, *age)),
             Change::Resized { size, mtime, age } => self.resize(*size, *mtime, *age),
-            Change::Synced { size, ranges } => self.synced(*size, ranges),
+            Change::Synced { size, ranges } => {
+                self.synced(*size, ranges);
+                // Of a log with holes: nobody knows since when what was synced is dirty.
+                self.dirty_since = self.dirty_since.max(1);
+            }
             Change::Kept { ranges } => {
                 for &(start, end) in &**ranges {
                     self.ranges.set(start, end.min(self.size), State::Kept);

@@ -288,3 +288,20 @@ fn a_replay_of_the_log_ends_in_the_state_that_was_live() {
     }
     assert!(kinds.len() >= 17, "every change but the loss of a shadow: {kinds:?}");
 }
+
+/// Who saves a damaged tier replays what can be read: whatever is missing, no invariant breaks.
+// S-4
+#[test]
+fn a_log_with_holes_breaks_no_invariant() {
+    for seed in 1..=500_u64 {
+        let mut life = Life::begin(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        (0..30).for_each(|_| life.step());
+        let Life { states, log, mut dice, .. } = life;
+        let begin = states[dice.below(states.len() as u64) as usize].clone();
+        let left: Vec<_> = log.into_iter().filter(|_| !dice.one_in(3)).collect();
+        let state = replay(begin, &left);
+        assert!(state.flags.opaque || state.ranges.end() <= state.size, "F1: seed {seed}");
+        assert!(state.is_dirty() || state.keeps() || state.durable_size == MaybeSize::NONE, "F4");
+        assert_eq!(state.is_dirty(), state.dirty_since > 0, "F5: seed {seed}");
+    }
+}
