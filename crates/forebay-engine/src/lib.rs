@@ -6,7 +6,8 @@
 //! is clean, and finds everything again after a crash. It knows nothing of FUSE, of protocols or
 //! of the command line.
 //!
-//! What decides is pure: [`state`](crate::state), `ranges`, `policy`, `evict`. What acts is thin.
+//! What decides is pure and lies in `core`. What acts is thin, in parts that own their state, one to a
+//! room; docs/ARCHITECTURE.md ("The rooms of the engine") has them from the bottom up.
 //!
 //! The order of locks is in docs/ARCHITECTURE.md ("Locks, in order"), and nowhere else.
 

@@ -1,3 +1,5 @@
+//! Events since start.
+
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::core::served::{Before, Served};

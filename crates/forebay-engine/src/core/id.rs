@@ -1,3 +1,5 @@
+//! What tells files apart in the tier.
+
 use serde::{Deserialize, Serialize};
 
 /// Stable across restarts, never reused.

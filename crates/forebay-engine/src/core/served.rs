@@ -10,9 +10,6 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use serde::Serialize;
 
-use crate::core::counters::add;
-use crate::files::file::Inner;
-
 /// Requests of one direction: `total` is the sum of the five behind it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Requests {
@@ -70,21 +67,6 @@ pub(crate) struct Before {
 }
 
 impl Before {
-    pub fn of(inner: &Inner, start: u64, end: u64) -> Before {
-        let existing = end.min(inner.size()).saturating_sub(start);
-        let mut before = Before { len: end - start, existing, ..Before::default() };
-        if inner.state.is_opaque() {
-            (before.present, before.dirty) = (existing, existing);
-            return before;
-        }
-        for run in inner.state.ranges().within(start, end) {
-            let len = run.end - run.start;
-            before.present += len;
-            before.dirty += if run.state.is_dirty() { len } else { 0 };
-        }
-        before
-    }
-
     pub fn served(self) -> Served {
         match self.present {
             _ if self.existing == 0 => Served::New,
@@ -115,8 +97,8 @@ impl Tally {
             Served::New => &self.new,
             Served::Bypassed => &self.bypasses,
         };
-        add(place, 1);
-        add(&self.bytes, bytes);
+        place.fetch_add(1, Relaxed);
+        self.bytes.fetch_add(bytes, Relaxed);
     }
 
     pub fn requests(&self) -> Requests {

@@ -1,3 +1,5 @@
+//! The time of day.
+
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use forebay_backing::Timestamp;

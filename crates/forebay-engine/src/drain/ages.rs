@@ -150,7 +150,7 @@ pub(crate) fn is_flushable(inner: &Inner) -> bool {
 /// writer past us who has changed nothing since the last copy.
 pub(crate) fn obstacle(inner: &Inner) -> Option<&'static str> {
     let flying = || inner.live.as_ref().is_some_and(|live| live.flight.is_some());
-    let resting = || inner.state.is_opaque() && !crate::drain::flush::opaque_changed(inner);
+    let resting = || inner.state.is_opaque() && !opaque_changed(inner);
     match () {
         () if inner.state.conflict().stands() => Some("conflicts"),
         () if flying() => Some("in-flight"),
@@ -208,6 +208,13 @@ pub(crate) fn since_to_age(slots: &[Slot], copied: u64) -> Vec<Cohort> {
         (cohort.bytes > 0).then_some(cohort)
     };
     slots.iter().filter_map(rest).collect()
+}
+
+/// Whether an unseen writer may have written since the last copy.
+fn opaque_changed(inner: &Inner) -> bool {
+    let Some(live) = &inner.live else { return true };
+    let doubted = live.doubted_from.is_some_and(|from| Instant::now() >= from);
+    doubted || live.copied_at.is_none() || live.copied_at != inner.shadow_stat()
 }
 
 #[cfg(test)]

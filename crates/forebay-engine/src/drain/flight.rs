@@ -287,7 +287,7 @@ impl Drain {
         }
         self.debts.pay(file.id, &job.captured, &rewritten);
         inner.dirt().trouble = None;
-        crate::verbs::attrs::note_seen(&mut inner, looked, &found);
+        crate::files::file::note_seen(&mut inner, looked, &found);
         self.files.account(file, &mut inner);
         add(&self.files.counters.flushed_files, 1);
         add(&self.files.counters.flushed_bytes, job.bytes());

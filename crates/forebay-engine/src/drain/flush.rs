@@ -262,10 +262,3 @@ impl Drain {
         Ok(())
     }
 }
-
-/// Whether an unseen writer may have written since the last copy.
-pub(crate) fn opaque_changed(inner: &crate::files::file::Inner) -> bool {
-    let Some(live) = &inner.live else { return true };
-    let doubted = live.doubted_from.is_some_and(|from| Instant::now() >= from);
-    doubted || live.copied_at.is_none() || live.copied_at != inner.shadow_stat()
-}

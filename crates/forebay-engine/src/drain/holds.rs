@@ -1,3 +1,5 @@
+//! Files that the drain leaves alone, since an order publishes them last.
+
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 

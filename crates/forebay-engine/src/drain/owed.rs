@@ -1,3 +1,5 @@
+//! What was dirty of a file when an order was given.
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 

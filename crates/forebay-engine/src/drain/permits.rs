@@ -1,3 +1,5 @@
+//! Who may begin where the backing store is short of room.
+
 use std::collections::HashSet;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex};

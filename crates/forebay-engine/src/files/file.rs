@@ -20,6 +20,7 @@ use crate::core::heat::Heat;
 use crate::core::id::FileId;
 use crate::core::ranges::{Ranges, State};
 use crate::core::report::Failure;
+use crate::core::served::Before;
 use crate::core::stamps::Stamps;
 use crate::core::state::{FileState, Record};
 use crate::tier::media::{MediaFile, MediaStat};
@@ -350,6 +351,22 @@ impl Inner {
         self.trouble().is_some_and(|trouble| trouble.retry_at > Instant::now())
     }
 
+    /// What of a range is in the tier.
+    pub fn before(&self, start: u64, end: u64) -> Before {
+        let existing = end.min(self.size()).saturating_sub(start);
+        let mut before = Before { len: end - start, existing, ..Before::default() };
+        if self.state.is_opaque() {
+            (before.present, before.dirty) = (existing, existing);
+            return before;
+        }
+        for run in self.state.ranges().within(start, end) {
+            let len = run.end - run.start;
+            before.present += len;
+            before.dirty += if run.state.is_dirty() { len } else { 0 };
+        }
+        before
+    }
+
     /// The size programs see.
     pub fn size(&self) -> u64 {
         match self.state.is_opaque() {
@@ -557,4 +574,30 @@ pub(crate) fn failure(inner: &Inner, error: &Error) -> Failure {
 
 pub(crate) fn named_failure(path: &Path, error: &Error) -> Failure {
     Failure { path: path.to_path_buf(), state: "failed", error: error.to_string() }
+}
+
+/// Keeps what the store said of an open file at about `asked`. Returns whether somebody should ask
+/// for its capability again: it had none once, and its ctime has moved since.
+pub(crate) fn note_seen(inner: &mut Inner, asked: Instant, attr: &Attr) -> bool {
+    let known = inner.is_known(attr, asked);
+    let Some(live) = inner.live.as_mut().filter(|live| live.opens > 0 && known) else {
+        return false;
+    };
+    if live.seen.as_ref().is_some_and(|seen| seen.at > asked) {
+        return false; // Somebody asked later, and was answered sooner.
+    }
+    let before = live.seen.take();
+    let (unmoved, known) = before
+        .as_ref()
+        .map_or((false, None), |seen| (seen.attr.version() == attr.version(), seen.no_capability));
+    let no_capability = if unmoved && known.is_some() { Some(asked) } else { known };
+    let seen = Seen { at: asked, attr: *attr, no_capability, asked_again: false };
+    live.seen = Some(match before {
+        Some(mut place) => {
+            *place = seen;
+            place
+        }
+        None => Box::new(seen),
+    });
+    known.is_some() && !unmoved
 }

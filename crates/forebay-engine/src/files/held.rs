@@ -1,3 +1,5 @@
+//! The files of the store that are held open for files that are known.
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

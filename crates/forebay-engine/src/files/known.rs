@@ -1,3 +1,5 @@
+//! The life of a file that is known: compared with the store, in conflict, let go of.
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};

@@ -1,3 +1,5 @@
+//! The shadow of a file: opened, made, compared with its record, emptied.
+
 use std::io;
 use std::sync::Arc;
 

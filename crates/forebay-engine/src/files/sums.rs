@@ -1,3 +1,5 @@
+//! What a change of a file means for the sums, the evictor and the queue of dirty files.
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;

@@ -79,7 +79,7 @@ impl Io {
                 return self.read_shadow(file, inner, offset, &mut buf[..(end - offset) as usize]);
             };
             if *served == Served::Hit {
-                *served = Before::of(&inner, offset, end).served();
+                *served = inner.before(offset, end).served();
             }
             drop(inner);
             let refused = match keeps {
@@ -324,7 +324,7 @@ impl Io {
         let mut inner = self.lock_for_tier(file)?;
         let shadow = self.files.shadow(file, &mut inner)?;
         let now_ms = now_ms();
-        let before = Before::of(&inner, start, end);
+        let before = inner.before(start, end);
         if inner.state.is_opaque() {
             // One that fails may have written a part.
             inner.note_rewritten(start, end);

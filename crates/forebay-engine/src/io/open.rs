@@ -1,3 +1,5 @@
+//! Handles of programs: opened, given back.
+
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

@@ -1,3 +1,5 @@
+//! What is kept of requests that go around the tier: streams, and files not synced since.
+
 use std::collections::HashMap;
 use std::sync::Mutex;
 

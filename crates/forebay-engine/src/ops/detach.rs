@@ -1,3 +1,17 @@
+//! Taking the tier out of the way of a mount that goes on serving, and putting it back.
+//!
+//! While the tier is detached everything goes around it, whatever the policy and the rules say. It
+//! is nothing but a word that all ways into the tier look at, a flush, and an eviction of all there
+//! is; so a crash in the middle of it is a crash in the middle of these.
+//!
+//! - D1: a fill lands, and a program goes past us as the first one, only while the tier is attached,
+//!   judged under the file's lock. So a file that was found without clean bytes after the word was
+//!   given stays so.
+//! - D2: what became dirty on a way that was taken before the word was given is flushed and evicted
+//!   when it is found.
+//! - D3: dirty bytes that are kept stay the newest: the file is written in the tier until they are
+//!   flushed.
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;

@@ -1,3 +1,5 @@
+//! The threads that keep house, and the end of their work.
+
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

@@ -6,7 +6,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use forebay_backing::{Error, Kind, Result};
 
 use crate::core::rules::{Active, Lane, Origin, ProcId, Process, Quota, Rule, RuleUse, first};
-use crate::core::served::Before;
 use crate::files::file::{File, Inner};
 use crate::room::Room;
 
@@ -162,7 +161,7 @@ impl Room {
         if lane.quota == Quota::Unlimited {
             return false;
         }
-        let before = Before::of(&file.lock(), start, end);
+        let before = file.lock().before(start, end);
         let new = before.len - before.present;
         new > 0 && !self.has_quota_for(file, new)
     }

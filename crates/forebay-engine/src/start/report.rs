@@ -1,3 +1,5 @@
+//! What recovery says.
+
 use serde::Serialize;
 
 use crate::tier::witness::Since;

@@ -20,7 +20,6 @@ use crate::core::ranges::{Ranges, State};
 use crate::core::report::{Failure, Progress, Report};
 use crate::core::state::{Boot, Owner, Record, Verdict};
 use crate::core::wall::now_ms;
-use crate::io::fill::CHUNK;
 use crate::start::report::RecoveryReport;
 use crate::start::salvage::source::{Source, Theirs};
 use crate::tier::dir as tier;
@@ -32,6 +31,9 @@ use crate::tier::witness::{Since, Witness};
 use crate::tier::{index, shadows};
 
 mod source;
+
+/// Bytes moved by one call.
+const CHUNK: u64 = 1 << 20;
 
 /// Where bytes go whose name is not known.
 const NAMELESS: &str = "unnamed";

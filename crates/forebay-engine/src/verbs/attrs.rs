@@ -1,3 +1,5 @@
+//! What programs ask of attributes: the store's, with what is newer here.
+
 use std::ffi::OsStr;
 use std::num::NonZeroU64;
 use std::path::Path;
@@ -9,7 +11,7 @@ use forebay_backing::{Attr, FileKey, Result, SetAttr, SetTime, Timestamp, XattrM
 use crate::asker;
 use crate::core::clock::{Look, What};
 use crate::core::wall::now;
-use crate::files::file::{Changing, File, Inner, Seen};
+use crate::files::file::{Changing, File, Inner, Seen, note_seen};
 use crate::files::glance::Glance;
 use crate::files::names::Named;
 use crate::verbs::Verbs;
@@ -296,32 +298,6 @@ pub(crate) fn recent(inner: &Inner, ttl: Duration) -> Option<&Seen> {
     let seen = live.seen.as_deref().filter(|seen| seen.at.elapsed() < ttl)?;
     let usable = !inner.clock.is_under_way() && !live.unlinked;
     (usable && inner.is_known(&seen.attr, seen.at)).then_some(seen)
-}
-
-/// Keeps what the store said of an open file at about `asked`. Returns whether somebody should ask
-/// for its capability again: it had none once, and its ctime has moved since.
-pub(crate) fn note_seen(inner: &mut Inner, asked: Instant, attr: &Attr) -> bool {
-    let known = inner.is_known(attr, asked);
-    let Some(live) = inner.live.as_mut().filter(|live| live.opens > 0 && known) else {
-        return false;
-    };
-    if live.seen.as_ref().is_some_and(|seen| seen.at > asked) {
-        return false; // Somebody asked later, and was answered sooner.
-    }
-    let before = live.seen.take();
-    let (unmoved, known) = before
-        .as_ref()
-        .map_or((false, None), |seen| (seen.attr.version() == attr.version(), seen.no_capability));
-    let no_capability = if unmoved && known.is_some() { Some(asked) } else { known };
-    let seen = Seen { at: asked, attr: *attr, no_capability, asked_again: false };
-    live.seen = Some(match before {
-        Some(mut place) => {
-            *place = seen;
-            place
-        }
-        None => Box::new(seen),
-    });
-    known.is_some() && !unmoved
 }
 
 pub(crate) fn cached_attr(key: FileKey, inner: &Inner) -> Attr {

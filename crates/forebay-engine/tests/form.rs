@@ -1,0 +1,206 @@
+//! The form of the engine, read from its source: rooms whose arrows go one way, no circle among files,
+//! an `Engine` that only puts parts together, and documents that name what exists.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The rooms from the bottom up. A room may use what stands before it, and nothing behind it.
+const FLOORS: [&str; 16] = [
+    "failpoint",
+    "asker",
+    "core",
+    "pool",
+    "home",
+    "tier",
+    "files",
+    "room",
+    "drain",
+    "io",
+    "verbs",
+    "ops",
+    "start",
+    "engine",
+    "bed",
+    "lib",
+];
+
+/// The parts that [`Engine`](forebay_engine::Engine) puts together, and the field by which others
+/// hold them.
+const OWNERS: [(&str, &str); 9] = [
+    ("Home", "home"),
+    ("Files", "files"),
+    ("Names", "names"),
+    ("Room", "room"),
+    ("Passed", "passed"),
+    ("Drain", "drain"),
+    ("Io", "io"),
+    ("Verbs", "verbs"),
+    ("Ops", "ops"),
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
+}
+
+/// The modules by their names, such as `drain/flush`, without their tests and comments.
+fn modules() -> BTreeMap<String, String> {
+    let (mut found, mut dirs) = (BTreeMap::new(), vec![root()]);
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(dir).expect("the sources are here") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                dirs.push(path);
+                continue;
+            }
+            let name = path.strip_prefix(root()).expect("below it").with_extension("");
+            let name = name.to_str().expect("plain names").trim_end_matches("/mod").to_string();
+            if name.ends_with("tests") || name == "bed" {
+                continue;
+            }
+            let text = fs::read_to_string(&path).expect("a source file");
+            let code = text.split("#[cfg(test)]\nmod tests").next().expect("what comes before");
+            let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+            found.insert(name, lines.collect::<Vec<_>>().join("\n"));
+        }
+    }
+    assert!(found.len() > 50, "all of them: {}", found.len());
+    found
+}
+
+fn is_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+/// The words that follow each `before` in `text`, read as long as `fits`.
+fn following<'a>(text: &'a str, before: &str, fits: impl Fn(char) -> bool) -> Vec<&'a str> {
+    let places = text
+        .match_indices(before)
+        .filter(|(at, _)| !before.starts_with(is_word) || !text[..*at].ends_with(is_word));
+    let tail = |(at, found): (usize, &str)| &text[at + found.len()..];
+    places.map(tail).map(|tail| &tail[..tail.find(|c| !fits(c)).unwrap_or(tail.len())]).collect()
+}
+
+/// The methods of each owner, with the module that holds them.
+fn methods(modules: &BTreeMap<String, String>) -> BTreeMap<(&'static str, String), String> {
+    let mut found = BTreeMap::new();
+    for (module, text) in modules {
+        for (owner, _) in OWNERS {
+            for block in text.split(&format!("\nimpl {owner} {{\n")).skip(1) {
+                let block = block.split("\n}").next().expect("what comes before its end");
+                for line in
+                    block.lines().filter(|line| line.starts_with("    ") && line.contains("fn "))
+                {
+                    let declared = !line.starts_with("     ");
+                    if let (true, Some(name)) = (declared, following(line, "fn ", is_word).first())
+                    {
+                        found.insert((owner, name.to_string()), module.clone());
+                    }
+                }
+            }
+        }
+    }
+    assert!(found.len() > 200, "all of them: {}", found.len());
+    found
+}
+
+/// Which modules each one uses: by `use` lines and paths, and by the methods that it calls on itself
+/// and on the parts that it holds.
+fn arrows(modules: &BTreeMap<String, String>) -> BTreeMap<String, BTreeSet<String>> {
+    let methods = methods(modules);
+    let mut arrows: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (module, text) in modules {
+        let used = arrows.entry(module.clone()).or_default();
+        for path in following(text, "crate::", |c| is_word(c) || c == ':') {
+            let parts: Vec<&str> = path.split("::").collect();
+            let longest = (1..=parts.len()).rev().map(|n| parts[..n].join("/"));
+            used.extend(longest.into_iter().find(|name| modules.contains_key(name)));
+        }
+        let is_of = |owner: &str| text.contains(&format!("\nimpl {owner} {{"));
+        // A field of the same name in what is no part is another thing.
+        let is_part = OWNERS.iter().any(|(owner, _)| is_of(owner));
+        let joined = text.split_whitespace().collect::<String>();
+        for (owner, field) in OWNERS.into_iter().filter(|_| is_part) {
+            let own = is_of(owner).then_some("self.".to_string());
+            for before in own.into_iter().chain([format!("self.{field}.")]) {
+                for name in following(&joined, &before, is_word) {
+                    used.extend(methods.get(&(owner, name.to_string())).cloned());
+                }
+            }
+        }
+        used.remove(module);
+    }
+    arrows
+}
+
+fn floor(module: &str) -> usize {
+    let room = module.split('/').next().expect("a first part");
+    FLOORS.iter().position(|it| *it == room).unwrap_or_else(|| panic!("{room} is on no floor"))
+}
+
+#[test]
+fn arrows_between_rooms_go_one_way() {
+    let mut wrong = Vec::new();
+    for (module, used) in arrows(&modules()) {
+        let upward = used.iter().filter(|used| floor(used) > floor(&module));
+        wrong.extend(upward.map(|used| format!("{module} uses {used}")));
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn no_circle_is_among_files() {
+    // What uses nothing that is left goes first, until nothing is left, or a circle.
+    let mut left = arrows(&modules());
+    assert!(left.values().map(BTreeSet::len).sum::<usize>() > 300, "the arrows are seen");
+    loop {
+        let free: Vec<String> = left
+            .iter()
+            .filter(|(_, used)| used.iter().all(|used| !left.contains_key(used)))
+            .map(|(module, _)| module.clone())
+            .collect();
+        if free.is_empty() {
+            break;
+        }
+        free.iter().for_each(|module| drop(left.remove(module)));
+    }
+    let known: BTreeSet<String> = left.keys().cloned().collect();
+    let circle: BTreeMap<_, Vec<_>> =
+        left.iter().map(|(module, used)| (module, used.intersection(&known).collect())).collect();
+    assert!(circle.is_empty(), "{circle:#?}");
+}
+
+#[test]
+fn the_engine_puts_together_and_no_more() {
+    let modules = modules();
+    let engine = &modules["engine"];
+    let fields =
+        engine.split("pub struct Engine {").nth(1).and_then(|text| text.split("\n}").next());
+    assert!(!fields.expect("it is here").contains("pub(crate)"), "nobody reaches into it");
+    let blocks = modules.values().flat_map(|text| text.split("\nimpl Engine {").skip(1));
+    let count: usize = blocks
+        .map(|block| block.split("\n}").next().expect("its end").matches("\n    pub fn ").count())
+        .sum();
+    assert!((2..=40).contains(&count), "{count} methods");
+}
+
+/// What stands in backquotes in a document and looks like a part's method or a file of the engine.
+#[test]
+fn what_the_architecture_names_exists() {
+    let text = fs::read_to_string(root().join("../../../docs/ARCHITECTURE.md")).expect("docs");
+    let (modules, mut seen) = (modules(), 0);
+    let methods = methods(&modules);
+    for name in text.split('`').skip(1).step_by(2) {
+        if let Some((owner, method)) = name.split_once("::")
+            && let Some((owner, _)) = OWNERS.iter().find(|(known, _)| *known == owner)
+        {
+            assert!(methods.contains_key(&(owner, method.into())), "{name}: there is none");
+            seen += 1;
+        }
+        if let Some(file) = name.strip_prefix("engine/").and_then(|name| name.strip_suffix(".rs")) {
+            assert!(modules.contains_key(file), "{name}: there is none");
+            seen += 1;
+        }
+    }
+    assert!(seen > 40, "the way of a file is told by names: {seen}");
+}
