@@ -437,13 +437,18 @@ fn no_crash_breaks_a_promise() {
         // 104: an overwritten durable byte, flushed, came back old after the cut.
         Err(_) => (0..12).chain([104]).collect(),
     };
-    let mut done = Done::default();
+    let (mut done, count) = (Done::default(), seeds.len());
     for seed in seeds {
         if let Err(e) = run(seed, None, &mut done) {
             panic!("{e}\nrepeat: FOREBAY_SEED={seed} cargo test -p forebay-engine no_crash_breaks");
         }
     }
     println!("{done:?}");
+    if count == 1 {
+        // What all of them do together is not what each does.
+        assert!(done.moments > 0 && done.images > 0, "it crashed: {done:?}");
+        return;
+    }
     assert!(done.moments > 10 && done.images > 50, "it crashed: {done:?}");
     assert!(done.kept_bytes > 0 && done.dropped_bytes > 0, "it mattered: {done:?}");
     assert!(done.flushed > 0 && done.syncs > 0 && done.evicted > 0, "it worked: {done:?}");
