@@ -437,6 +437,8 @@ impl Io {
             }
             return Err(error);
         }
+        // Whatever becomes of the cut: it is on record.
+        inner.note_rewritten(old.min(size), u64::MAX);
         let cut = || {
             if cuts_durable {
                 // Else a power loss could bring back the record of durable bytes without the bytes.
@@ -448,15 +450,14 @@ impl Io {
             failpoint::pass("truncate.logged");
             if size > old { Ok(()) } else { self.files.note_tier(shadow.set_len(size)) }
         };
-        if let Err(error) = cut() {
+        let cut = cut();
+        if cut.is_err() {
             // It is on record; who opens the shadow next cuts it.
             inner.live().shadow = None;
-            return Err(error);
         }
         failpoint::pass("truncate.done");
-        inner.note_rewritten(old.min(size), u64::MAX);
         self.files.account(file, &mut inner);
-        Ok(())
+        cut
     }
 
     /// `fallocate`: reserves space or makes a range read as zeros.

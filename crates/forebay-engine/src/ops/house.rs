@@ -29,7 +29,7 @@ impl Ops {
     ) -> Report {
         let report = match keep {
             KeepDirty::Yes => Report::default(),
-            KeepDirty::No => self.flush_until(progress, deadline),
+            KeepDirty::No => self.flush_all_until(progress, deadline),
         };
         self.files.stopping.store(true, Relaxed);
         self.files.nudge();
@@ -70,6 +70,19 @@ impl Ops {
         let deadline = Instant::now() + THREADS_MAX;
         while self.names.syncing.load(Relaxed) && Instant::now() < deadline {
             std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
+
+    /// A mapping that ends during a flush leaves bytes that may be newer: they go with another one.
+    fn flush_all_until(self: &Arc<Self>, progress: &Progress, deadline: Option<Instant>) -> Report {
+        let mut report = Report::default();
+        loop {
+            let mapped = self.passed.orphans();
+            report.add(self.flush_until(progress, deadline));
+            self.passed.check_orphans();
+            if report.cancelled || self.passed.orphans() >= mapped {
+                return report;
+            }
         }
     }
 

@@ -63,6 +63,8 @@ impl Passed {
             // Nobody may write what no record speaks of.
             let age = inner.state.age_at(now_ms());
             self.files.commit(file, &mut inner, Change::Unseen { age })?;
+            // A flush that is on does not know what of it he writes.
+            inner.note_rewritten(0, u64::MAX);
             self.files.totals.unseen.lock().expect("no panic inside").insert(file.id, file.clone());
         }
         inner.live().mappable |= maps;
@@ -170,6 +172,11 @@ impl Passed {
         self.files.totals.unseen.lock().expect("no panic inside").insert(id, file.clone());
         self.orphans.lock().expect("no panic inside").push(file);
         Ok(())
+    }
+
+    /// How many writers there are that nobody tells us of.
+    pub(crate) fn orphans(&self) -> usize {
+        self.orphans.lock().expect("no panic inside").len()
     }
 
     /// Ends the writers that nobody tells us of: those of an earlier daemon, and mappings of closed

@@ -4,12 +4,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use forebay_backing::wrap::{Fault, FaultRule, FaultRules};
+use forebay_backing::wrap::{Fault, FaultRule, FaultRules, Verb};
 use forebay_backing::{Access, BackingStore, Kind, RenameMode};
 use forebay_engine::{
     Config, Engine, File, KeepDirty, Lane, Progress, Report, Tunables, WritePolicy,
 };
 
+use crate::hook::Hook;
 use crate::media::{self, CrashMedia};
 use crate::rng::Rng;
 use crate::start::{NEW, abandon, counter, patient, start};
@@ -303,4 +304,44 @@ fn a_shutdown_beside_a_writer_past_us_is_not_clean() {
         assert!(found[64 * KIB..].iter().all(|byte| *byte == b'B'), "torn bytes were flushed");
     });
     assert!(images > 1, "nothing was unsynced");
+}
+
+/// A truncation that the tier lets down half-way, under a flush of what is cut off. What is written
+/// behind a gap later leaves zeros in it, which the flush has not copied.
+// S-6 S-7
+#[test]
+fn a_truncation_that_fails_during_a_flush_is_none_that_never_was() {
+    let faults: u64 = (1..8).map(truncate_during_a_flush).map(u64::from).sum();
+    assert!(faults > 1, "{faults} truncations failed");
+}
+
+/// Returns whether the tier's `n`-th operation of it failed.
+fn truncate_during_a_flush(n: u64) -> bool {
+    let (media, store) = (CrashMedia::default(), MemStore::new());
+    let (hooked, hook) = Hook::on(store.clone());
+    let engine = start(Arc::new(media.clone()), hooked, BOOT, Config::default(), patient());
+    let engine = engine.expect("a new tier");
+    let (file, _) = engine.verbs.create(Path::new("f"), &NEW).expect("no such file yet");
+    engine.io.write(&file, 0, &[b'A'; 128 * KIB]).expect("room");
+    engine.io.sync(&file).expect("a tier that works");
+    let (writer, written, failed) =
+        (engine.clone(), file.clone(), Arc::new(AtomicBool::new(false)));
+    let (came, has_failed) = (AtomicBool::new(false), failed.clone());
+    hook.set_after(move |call| {
+        if call.verb == Verb::WriteAt && !came.swap(true, Relaxed) {
+            media.set_fault(Some(media::Fault { n, count: 1, errno: libc::EIO }));
+            let cut = writer.io.set_len(&written, 64 * KIB as u64);
+            media.set_fault(None);
+            has_failed.store(cut.is_err(), Relaxed);
+            writer.io.write(&written, 96 * KIB as u64, &[b'B'; 64 * KIB]).expect("room");
+        }
+    });
+    let _ = engine.drain.flush_file(&file);
+    let mut here = vec![0; 160 * KIB];
+    assert_eq!(engine.io.read(&file, 0, &mut here).expect("it is in the tier"), here.len());
+    engine.drain.flush_file(&file).expect("a store that works");
+    assert!(file_of(&store, "f") == here, "operation {n}: the store has something else");
+    engine.io.close(&file);
+    abandon(engine);
+    failed.load(Relaxed)
 }

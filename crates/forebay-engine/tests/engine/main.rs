@@ -17,6 +17,7 @@ mod losses;
 mod media;
 mod model;
 mod names;
+mod past_us;
 mod power_cut;
 mod quota;
 mod rescue;

@@ -1,0 +1,82 @@
+//! Writers past us beside the flushes that they cannot be seen by.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use forebay_backing::suite::TempDir;
+use forebay_backing::wrap::Verb;
+use forebay_engine::media::DirMedia;
+use forebay_engine::{Config, KeepDirty, Progress};
+
+use crate::hook::Hook;
+use crate::losses::{BOOT, Bed, KIB, file_of};
+use crate::media::CrashMedia;
+use crate::start::{NEW, patient, start};
+use crate::store::MemStore;
+
+/// A program opens a file past us while it is flushed, writes to it and syncs it. What the flush has
+/// copied was there before.
+// S-3 S-6
+#[test]
+fn a_flush_says_nothing_of_what_was_written_past_us_meanwhile() {
+    let (media, store) = (CrashMedia::default(), MemStore::new());
+    let (hooked, hook) = Hook::on(store.clone());
+    let engine = start(Arc::new(media.clone()), hooked, BOOT, Config::default(), patient());
+    let engine = engine.expect("a new tier");
+    let (file, _) = engine.verbs.create(Path::new("f"), &NEW).expect("no such file yet");
+    engine.io.write(&file, 0, &[b'A'; 64 * KIB]).expect("room");
+    let (writer, written, came) = (engine.clone(), file.clone(), AtomicBool::new(false));
+    hook.set_after(move |call| {
+        if call.verb == Verb::WriteAt && !came.swap(true, Relaxed) {
+            let shadow = writer.passed.begin_unseen(&written, false).expect("room");
+            let shadow = shadow.expect("all of it is there");
+            shadow.write_at(&[b'B'; 64 * KIB], 0).expect("memory");
+            writer.io.sync(&written).expect("a tier that works");
+        }
+    });
+    engine.drain.flush_file(&file).expect("a store that works");
+    let bed = Bed { media, store, engine };
+    let images = bed.cut_the_power(|store| {
+        assert!(file_of(store, "f") == [b'B'; 64 * KIB], "synced bytes are lost");
+    });
+    assert!(images > 1, "nothing was unsynced");
+}
+
+/// A program that has mapped a file ends while the last flush is under way: the mount is gone already.
+// S-12
+#[test]
+fn what_a_mapping_leaves_at_the_end_is_flushed() {
+    let (dir, store) = (TempDir::new(), MemStore::new());
+    let media = Arc::new(DirMedia::open(dir.path()).expect("it is there"));
+    let (hooked, hook) = Hook::on(store.clone());
+    let engine = start(media, hooked, BOOT, Config::default(), patient()).expect("a new tier");
+    let (file, _) = engine.verbs.create(Path::new("f"), &NEW).expect("no such file yet");
+    let shadow = engine.passed.begin_unseen(&file, true).expect("room").expect("a new file");
+    shadow.write_at(&[b'A'; 64 * KIB], 0).expect("room");
+    let mapping = OpenOptions::new().write(true).open(shadow_of(dir.path())).expect("one shadow");
+    drop(shadow);
+    engine.passed.end_unseen(&file).expect("a tier that works");
+    engine.io.close(&file);
+    let mut mapping = Some(mapping);
+    hook.set_after(move |call| {
+        if call.verb == Verb::WriteAt
+            && let Some(mapping) = mapping.take()
+        {
+            mapping.write_at(&[b'B'; 64 * KIB], 0).expect("room");
+        }
+    });
+    let report = engine.ops.shutdown(KeepDirty::No, &Progress::default(), None);
+    assert!(report.failures.is_empty(), "{:?}", report.failures);
+    assert_eq!(engine.ops.status().dirty_files, 0, "it was closed before the end");
+    assert!(file_of(&store, "f") == [b'B'; 64 * KIB]);
+}
+
+fn shadow_of(tier: &Path) -> PathBuf {
+    let dirs = std::fs::read_dir(tier.join("shadow")).expect("a tier has them");
+    let files = |dir: std::fs::DirEntry| std::fs::read_dir(dir.path()).expect("a directory");
+    let mut found = dirs.flatten().flat_map(files).flatten();
+    found.next().expect("one file is known").path()
+}
