@@ -12,6 +12,7 @@ use crate::core::config::{Attachment, Config, Tunables, WritePolicy};
 use crate::core::counters::{Counters, add};
 use crate::core::evict::{Evictor, Grain, Uses};
 use crate::core::id::FileId;
+use crate::core::paths::{Paths, Tree};
 use crate::core::state::{FileState, Record};
 use crate::files::attached::Attached;
 use crate::files::file::{DirtyQueue, File, Inner};
@@ -123,15 +124,21 @@ impl Files {
     }
 
     pub(crate) fn insert(&self, path: &Path, attr: &Attr) -> Arc<File> {
+        let paths = Paths::of(self.tree(), path);
         let mut table = self.table.write().expect("no panic inside");
         if let Some(file) = table.with_key(attr.key) {
             return file.clone();
         }
         let id = FileId(self.next_id.fetch_add(1, Relaxed));
-        let record = Record { key: attr.key, state: FileState::absent(path, attr) };
+        let record = Record { key: attr.key, state: FileState::absent(paths, attr) };
         let file = File::new(id, record, false);
         table.insert(file.clone());
         file
+    }
+
+    /// The directories that names of files are in.
+    pub(crate) fn tree(&self) -> &Tree {
+        self.index.tree()
     }
 
     pub(crate) fn forget(&self, file: &File) {

@@ -14,6 +14,8 @@ use std::path::{Path, PathBuf};
 use forebay_backing::{FileKey, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use crate::core::paths::{Placed, Way};
+
 pub mod settle;
 mod timeline;
 
@@ -99,6 +101,8 @@ pub enum NameRecord {
     Done {
         n: u64,
         at: Option<Timestamp>,
+        /// Where directories are since.
+        places: Vec<Placed>,
     },
     /// It did not happen.
     Failed {
@@ -149,6 +153,17 @@ impl NameOp {
             | NameOp::Exchange { from, to, .. } => (from, Some(to)),
         };
         std::iter::once(one).chain(two).map(PathBuf::as_path)
+    }
+
+    /// How directories change their places with it.
+    pub fn way(&self) -> Option<Way<'_>> {
+        match self {
+            NameOp::Rename { from, to, moved: Moved::Dir, .. } => Some(Way::To { from, to }),
+            NameOp::Exchange { from, to, moved: Moved::Dir, .. } => {
+                Some(Way::Exchange { one: from, two: to })
+            }
+            _ => None,
+        }
     }
 
     /// What its names meant before.
@@ -211,7 +226,7 @@ impl Journal {
     pub fn apply(&mut self, record: NameRecord) {
         match record {
             NameRecord::Step(step) => self.insert(step),
-            NameRecord::Done { n, at } => {
+            NameRecord::Done { n, at, places: _ } => {
                 if let Some(step) = self.open.get_mut(&n) {
                     (step.told, step.at) = (Told::Done, at);
                 }
@@ -336,7 +351,7 @@ mod tests {
         let (ns, dirs) = journal.all();
         assert_eq!(ns, [0, 1, 2]);
         assert_eq!(dirs, ["".into(), "e".into()].into(), "where the names are by now");
-        journal.apply(NameRecord::Done { n: 3, at: None });
+        journal.apply(NameRecord::Done { n: 3, at: None, places: Vec::new() });
         journal.apply(NameRecord::Retired { ns });
         assert_eq!(journal.steps().len(), 1);
         let step = journal.step(create("z", 3), Told::Done, None);

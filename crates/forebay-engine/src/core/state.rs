@@ -13,7 +13,7 @@
 //! - F5: `dirty_since` is set if and only if the file is dirty.
 
 use std::ops::{Deref, DerefMut};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use forebay_backing::{Attr, FileKey, Timestamp, Version};
 use serde::{Deserialize, Serialize};
@@ -194,9 +194,9 @@ pub struct Survived {
 
 impl FileState {
     /// A file of which nothing is cached yet.
-    pub fn absent(path: &Path, attr: &Attr) -> FileState {
+    pub fn absent(paths: Paths, attr: &Attr) -> FileState {
         FileState {
-            paths: Paths::of(path),
+            paths,
             unused: Unused,
             owner: Owner::of(attr),
             size: attr.size,

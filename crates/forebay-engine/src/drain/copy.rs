@@ -248,7 +248,7 @@ impl Drain {
             let _ = self.files.commit_anyway(&job.file, &mut inner, Change::FlushFailed { base });
         }
         // Several changes of ours may have come between the look at the backing file and here.
-        let changed = inner.changed(job.seen, What::Home);
+        let changed = inner.moved_since(job.seen, job.above);
         // Who began to rename it before anything of it was cached is known to the table alone.
         if changed || self.files.is_leaving(job.file.key, None) {
             return Error::os(libc::EBUSY, "the file is being renamed or changed");

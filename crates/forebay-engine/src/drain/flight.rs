@@ -101,6 +101,7 @@ impl Drain {
             resumed: inner.state.flush_is_open(),
             opaque,
             seen: inner.clock.look(),
+            above: inner.state.paths.above(),
             target: Mutex::new(None),
             pieces: AtomicUsize::new(1),
             error: Mutex::new(None),

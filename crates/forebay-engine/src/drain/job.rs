@@ -7,6 +7,7 @@ use std::time::Duration;
 use forebay_backing::{BackingFile, Error, Timestamp, Version};
 
 use crate::core::clock::Look;
+use crate::core::paths::Above;
 use crate::core::portion::FLIGHT_BYTES;
 use crate::core::report::Meter;
 use crate::files::file::File;
@@ -42,6 +43,8 @@ pub(crate) struct Job {
     pub opaque: Option<MediaStat>,
     /// The file's clock at the capture.
     pub seen: Look,
+    /// The directories that it was in then.
+    pub above: Above,
     pub target: Mutex<Option<Arc<dyn BackingFile>>>,
     pub pieces: AtomicUsize,
     pub error: Mutex<Option<Error>>,

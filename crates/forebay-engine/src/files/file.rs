@@ -18,6 +18,7 @@ use crate::core::clock::{Clock, Lately, Look, What};
 use crate::core::evict::{Unit, Uses, count_down, count_up};
 use crate::core::heat::Heat;
 use crate::core::id::FileId;
+use crate::core::paths::Above;
 use crate::core::ranges::{Ranges, State};
 use crate::core::report::Failure;
 use crate::core::served::Before;
@@ -301,6 +302,12 @@ impl Inner {
     pub fn changed(&self, since: Look, what: What) -> bool {
         let lately = self.live.as_ref().map(|live| &live.gone_lately);
         self.clock.changed(since, what, lately)
+    }
+
+    /// Whether another answer of the store to its names may be our doing, since a look at its clock and
+    /// at the directories that it is in.
+    pub fn moved_since(&self, since: Look, above: Above) -> bool {
+        self.changed(since, What::Home) || self.state.paths.above().moved_since(above)
     }
 
     /// Bytes were thrown away, or changed around the tier.

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use forebay_backing::{Access, BackingFile, Error, Result};
 
-use crate::core::clock::What;
 use crate::core::config::WritePolicy;
 use crate::files::Files;
 use crate::files::file::File;
@@ -51,10 +50,11 @@ impl Files {
         loop {
             let look = || {
                 let inner = file.lock();
-                (inner.state.paths.first(), inner.clock.look())
+                // In this order: a change that has ended by then is seen in the path.
+                (inner.state.paths.above(), inner.state.paths.first(), inner.clock.look())
             };
             let before = look();
-            let path = before.0.clone();
+            let path = before.1.clone();
             let path = path.ok_or_else(|| Error::os(libc::ESTALE, "the file was unlinked"))?;
             let error = match self.home.health.call(|| self.home.backing.open_seen(&path, access)) {
                 Ok((backing, attr)) if attr.key == file.key => return Ok(backing),
@@ -63,8 +63,8 @@ impl Files {
                 Err(error) => return Err(error),
             };
             let inner = file.lock();
-            let moved = inner.changed(before.1, What::Home);
-            let settled = !moved && inner.state.paths.first() == before.0;
+            let moved = inner.moved_since(before.2, before.0);
+            let settled = !moved && inner.state.paths.first() == before.1;
             drop(inner);
             if settled || began.elapsed() > RENAMES_MAX {
                 return Err(error);

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use forebay_backing::{Attr, Result, Timestamp};
 
 use crate::core::journal::{Journal, NameOp, OPEN_LIMIT, OPEN_MAX, Told};
+use crate::core::paths::{Moving, Way};
 use crate::files::file::File;
 use crate::files::names::{Named, Names};
 
@@ -21,29 +22,32 @@ impl Names {
         inner.state.durable_size().is_some() || !self.files.index.is_synced(inner.settled_seq)
     }
 
-    /// Announces a change of names of these files.
+    /// Announces a change of names of these files, or of directories that have some below.
     pub(crate) fn announce<'a>(
         &self,
         op: NameOp,
         files: impl IntoIterator<Item = &'a Arc<File>>,
+        dirs: &Moving,
     ) -> Result<u64> {
         let n = self.files.note_tier(self.files.index.name(op, Told::Announced, None))?;
         // Else a loss of power could bring back the record of a file that is gone, or under a name
         // that it has lost.
-        if files.into_iter().any(|file| self.may_come_back(file)) {
+        if !dirs.is_empty() || files.into_iter().any(|file| self.may_come_back(file)) {
             self.files.note_tier(self.files.index.sync())?;
         }
         Ok(n)
     }
 
-    /// A change of the names of these files has been made: who syncs one of them syncs that.
+    /// A change of the names of these files has been made, or of directories by `way`: who syncs a
+    /// file syncs that.
     pub(crate) fn conclude<'a>(
         &self,
         n: u64,
         at: Option<Timestamp>,
         files: impl Iterator<Item = &'a Arc<File>>,
+        way: Option<Way<'_>>,
     ) -> Result<()> {
-        let seq = self.files.note_tier(self.files.index.conclude(n, at))?;
+        let seq = self.files.note_tier(self.files.index.conclude(n, at, way))?;
         for file in files {
             if let Some(live) = &mut file.lock().live {
                 live.logged_seq = Some(seq);

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use forebay_backing::{Access, Attr, FileKey, Pin};
 
 use crate::core::id::FileId;
+use crate::core::paths::Paths;
 use crate::core::state::{FileState, Record};
 use crate::files::Files;
 use crate::files::file::{File, Inner};
@@ -48,7 +49,7 @@ impl Files {
             // Who begins to take it away from here on waits for the lock.
             && !self.is_leaving(file.key, Some(departed))
         {
-            inner.state.paths.learn_first(path);
+            inner.state.paths.learn_first(self.tree(), path);
         }
     }
 
@@ -96,8 +97,7 @@ impl Files {
             return None;
         }
         let (_, file) = graves.waiting.entry(attr.key).or_insert_with(|| {
-            let mut state = FileState::absent(Path::new(""), attr);
-            state.paths.clear();
+            let state = FileState::absent(Paths::default(), attr);
             let id = FileId(self.next_id.fetch_add(1, Relaxed));
             let file = File::new(id, Record { key: attr.key, state }, false);
             file.lock().live().unlinked = true;

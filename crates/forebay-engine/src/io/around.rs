@@ -315,8 +315,9 @@ impl Io {
     /// Waits for changes around the tier to end, then takes over what the backing file is now.
     fn come_back(&self, file: &Arc<File>, mut inner: MutexGuard<'_, Inner>) -> Result<()> {
         let seen = inner.clock.look();
+        let is_quiet = seen.is_quiet() && !inner.state.paths.above().is_moving();
         let live = inner.live();
-        if live.arounds > 0 || live.io > 0 || !seen.is_quiet() {
+        if live.arounds > 0 || live.io > 0 || !is_quiet {
             let waited = file.changed.wait_timeout(inner, TURN);
             drop(waited.expect("no panic under a file's lock"));
             return Ok(());

@@ -60,7 +60,11 @@ impl Io {
             self.sync_alone(file)?;
         }
         // What was recorded since of others is theirs to sync.
-        let logged = file.lock().live.as_ref().and_then(|live| live.logged_seq);
+        let logged = {
+            let inner = file.lock();
+            let logged = inner.live.as_ref().and_then(|live| live.logged_seq);
+            logged.map(|seq| seq.max(inner.state.paths.moved_at()))
+        };
         self.files.note_tier(
             logged.map_or_else(|| self.files.index.sync(), |seq| self.files.index.sync_to(seq)),
         )?;

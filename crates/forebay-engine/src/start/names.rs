@@ -8,7 +8,8 @@ use forebay_backing::{Attr, Error, FileKey, New, RenameMode, Result, Timestamp, 
 
 use crate::core::id::FileId;
 use crate::core::journal::settle::{Found, Known, Look, Plan};
-use crate::core::journal::{Moved, NameOp, Step, Told, follow, rebased, settle};
+use crate::core::journal::{NameOp, Step, Told, follow, settle};
+use crate::core::paths::Tree;
 use crate::core::state::{Boot, Change, Owner, Record};
 use crate::start::recovery::{ANEW, Recovery, is_none};
 use crate::tier::index::Loaded;
@@ -24,7 +25,7 @@ impl Recovery<'_> {
         let look = self.look_at(settle::paths(&steps))?;
         let known = known(loaded, &steps);
         let counted = settle::that_count(&steps, &look, known.end);
-        self.straighten(loaded, &steps, &look);
+        self.follow_dirs(&steps, &look, known.end)?;
         let mut plan = settle::settle(&counted, &look, &known);
         plan.gone.extend(not_made(&steps, &look));
         let mut names: Names = look.iter().map(|(path, it)| (path.clone(), it.key())).collect();
@@ -59,41 +60,16 @@ impl Recovery<'_> {
         paths.into_iter().map(|path| Ok((path.clone(), found(&path)?))).collect()
     }
 
-    /// A directory was being renamed when we died: of the files in it some have their new names on
-    /// record, others not.
-    fn straighten(&mut self, loaded: &mut Loaded, steps: &[Step], look: &Look) {
+    /// A directory was being renamed when we died: what is below it is on record where it was.
+    fn follow_dirs(&self, steps: &[Step], look: &Look, end: Option<Timestamp>) -> Result<()> {
         for step in steps.iter().filter(|step| step.told == Told::Announced) {
-            let made = settle::was_made(&step.op, steps, look);
-            match &step.op {
-                NameOp::Rename { from, to, moved: Moved::Dir, .. } => match made {
-                    true => self.rebase(loaded, &[(from, to)]),
-                    false => self.rebase(loaded, &[(to, from)]),
-                },
-                NameOp::Exchange { from, to, moved: Moved::Dir, .. } => {
-                    self.rebase(loaded, &[(from, to), (to, from)]);
-                }
-                _ => {}
+            if let Some(way) = step.op.way()
+                && settle::was_made(&step.op, steps, look)
+            {
+                self.index.conclude(step.n, end, Some(way)).map_err(recording)?;
             }
         }
-    }
-
-    /// Gives files below a directory their other names, unless they are found under those they have.
-    fn rebase(&mut self, loaded: &mut Loaded, ways: &[(&PathBuf, &PathBuf)]) {
-        for (id, record) in &mut loaded.files {
-            let key = record.key;
-            let before = record.paths.clone();
-            record.paths.change(|path| {
-                let other = ways.iter().find_map(|(from, to)| rebased(path, from, to));
-                other.filter(|_| !self.is_at(path, key))
-            });
-            if record.paths != before {
-                self.changed.push(*id);
-            }
-        }
-    }
-
-    fn is_at(&self, path: &Path, key: FileKey) -> bool {
-        self.backing.stat(path).is_ok_and(|attr| attr.key == key)
+        Ok(())
     }
 
     /// Makes files that are forgotten under names that say whose they are: their own they get once
@@ -256,7 +232,8 @@ impl Recovery<'_> {
                 continue;
             }
             let before = record.paths.clone();
-            rename(record, plan, at.get(&record.key).map_or(&[], Vec::as_slice));
+            let at = at.get(&record.key).map_or(&[][..], Vec::as_slice);
+            rename(self.index.tree(), record, plan, at);
             if record.paths != before {
                 self.changed.push(*id);
             }
@@ -289,7 +266,7 @@ impl Recovery<'_> {
 }
 
 /// Gives a record the names that the file has, which is found `at` some.
-fn rename(record: &mut Record, plan: &Plan, at: &[&PathBuf]) {
+fn rename(tree: &Tree, record: &mut Record, plan: &Plan, at: &[&PathBuf]) {
     let key = record.key;
     let wanted: Vec<&PathBuf> = plan.wanted.get(&key).into_iter().flatten().collect();
     let is_home = at.iter().any(|path| wanted.contains(path));
@@ -297,7 +274,7 @@ fn rename(record: &mut Record, plan: &Plan, at: &[&PathBuf]) {
     let has = if at.is_empty() || (is_blocked && !is_home) { &wanted } else { at };
     let is_gone = |path: &Path| plan.gone.contains(&(key, path.to_path_buf()));
     record.paths.keep(|path| !is_gone(path) || has.iter().any(|has| **has == *path));
-    has.iter().for_each(|path| record.paths.learn_also(path));
+    has.iter().for_each(|path| record.paths.learn_also(tree, path));
 }
 
 fn known(loaded: &Loaded, steps: &[Step]) -> Known {

@@ -10,19 +10,22 @@
 //! - I1: a record reaches the store only after it was appended to the log.
 //! - I2: a log file is removed only after a durable commit that covers it.
 //! - I3: after [`Index::sync`] everything appended before is durable.
+//! - I4: a directory that a record names is in the store, or in a file of the log that is read after
+//!   it; and each file of the log says where the directories are that it names.
 //!
 //! Locks: `fold` is held while files' locks are waited for, `log` never (docs/ARCHITECTURE.md).
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use forebay_backing::Timestamp;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 
 use crate::core::id::FileId;
 use crate::core::journal::{Journal, NameOp, NameRecord, Step, Told};
+use crate::core::paths::{Dir, DirId, Grown, Placed, Places, Tree, Way};
 use crate::core::state::{Age, Boot, Change, MaybeSize, Record};
 use crate::failpoint;
 use crate::tier::dir::Names;
@@ -33,6 +36,7 @@ use crate::tier::witness::{Since, Witness};
 
 const FILES: TableDefinition<u64, &[u8]> = TableDefinition::new("files");
 
+const DIRS: TableDefinition<u64, &[u8]> = TableDefinition::new("dirs");
 const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
 
 const BOOT: TableDefinition<&str, &str> = TableDefinition::new("boot");
@@ -48,6 +52,7 @@ pub const FOLD_BYTES: u64 = 8 << 20;
 pub struct Index {
     media: Arc<dyn Media>,
     db: Database,
+    tree: Arc<Tree>,
     log: Mutex<Log>,
     fold: Mutex<()>,
     synced_seq: Arc<AtomicU64>,
@@ -60,9 +65,54 @@ struct Log {
     next_seq: u64,
     /// Everything before this position is durable.
     synced_seq: Arc<AtomicU64>,
-    touched: HashSet<FileId>,
+    touched: Touched,
     names: Journal,
     sealed: Vec<String>,
+    /// Rises with each file of the log, and when it may not have said where directories are.
+    tells: u64,
+}
+
+/// What the store has to be told of at the next fold.
+#[derive(Default)]
+struct Touched {
+    files: HashSet<FileId>,
+    /// Directories that have changed their places.
+    moved: HashMap<DirId, Weak<Dir>>,
+    /// Directories that are no more.
+    ended: Vec<DirId>,
+}
+
+impl Touched {
+    fn extend(&mut self, more: Touched) {
+        self.files.extend(more.files);
+        self.moved.extend(more.moved);
+        self.ended.extend(more.ended);
+    }
+}
+
+/// What a fold puts into the store.
+struct Folded {
+    files: Vec<(FileId, Option<Record>)>,
+    dirs: BTreeMap<DirId, Arc<Dir>>,
+    ended: Vec<DirId>,
+    next_dir: u64,
+}
+
+impl Folded {
+    /// The rows of files are there with those of the directories that their names are in.
+    fn of(touched: &Touched, tree: &Tree, state_of: &dyn Fn(FileId) -> Option<Record>) -> Folded {
+        let files: Vec<_> = touched.files.iter().map(|id| (*id, state_of(*id))).collect();
+        let moved = touched.moved.values().filter_map(Weak::upgrade);
+        let moved = moved.flat_map(|dir| {
+            let above = dir.above().map(|above| above.unstored()).unwrap_or_default();
+            above.into_iter().chain([dir])
+        });
+        let states = files.iter().filter_map(|(_, record)| record.as_ref());
+        let new = states.flat_map(|record| record.paths.dirs()).flat_map(Dir::unstored);
+        let dirs = moved.chain(new).map(|dir| (dir.id(), dir)).collect();
+        let (ended, next_dir) = (touched.ended.clone(), tree.next_id());
+        Folded { files, dirs, ended, next_dir }
+    }
 }
 
 /// The index as it was found at start.
@@ -88,6 +138,11 @@ pub struct Loaded {
     applied_seq: u64,
     logs: Vec<String>,
     touched: HashSet<FileId>,
+    places: Places,
+    /// Directories that have changed their places since the last fold.
+    moved: Vec<Arc<Dir>>,
+    /// The directories that names of the files are in.
+    pub tree: Arc<Tree>,
 }
 
 impl Loaded {
@@ -147,13 +202,19 @@ impl Index {
             file,
             synced_seq: synced_seq.clone(),
             next_seq: loaded.next_seq,
-            touched: loaded.touched.clone(),
+            touched: Touched {
+                files: loaded.touched.clone(),
+                moved: loaded.moved.iter().map(by_id).collect(),
+                ended: Vec::new(),
+            },
             names: loaded.names.clone(),
             sealed: loaded.logs.clone(),
+            tells: 1,
         };
         let index = Index {
             media,
             db,
+            tree: loaded.tree.clone(),
             log: Mutex::new(log),
             fold: Mutex::new(()),
             synced_seq,
@@ -173,7 +234,7 @@ impl Index {
         state_of: &dyn Fn(FileId) -> Option<Record>,
     ) -> io::Result<()> {
         let mut log = self.lock();
-        log.touched.extend(changed);
+        log.touched.files.extend(changed);
         drop(log);
         self.fold_as(state_of, Some((witness, None)), next_id)
     }
@@ -215,12 +276,26 @@ impl Index {
         Ok(n)
     }
 
-    /// The store has made an announced change; `at` is a moment of its clock since.
-    /// Returns the log's position after the record.
-    pub fn conclude(&self, n: u64, at: Option<Timestamp>) -> io::Result<u64> {
+    /// The store has made an announced change; `at` is a moment of its clock since. Directories are
+    /// where they have gone by `way`. Returns the log's position after the record.
+    pub fn conclude(&self, n: u64, at: Option<Timestamp>, way: Option<Way<'_>>) -> io::Result<u64> {
         let mut log = self.lock();
-        log.note(NameRecord::Done { n, at })?;
-        Ok(log.next_seq)
+        let plan = way.map(|way| self.tree.plan(way)).unwrap_or_default();
+        let places = plan.places(log.tells);
+        let noted = log.note(NameRecord::Done { n, at, places });
+        match noted {
+            Ok(()) => plan.told(log.tells),
+            // Each record of a file tells it again from here on.
+            Err(_) => log.tells += 1,
+        }
+        let seq = log.next_seq;
+        log.touched.moved.extend(plan.dirs().map(by_id));
+        self.tree.apply(&plan, seq);
+        noted.map(|()| seq)
+    }
+
+    pub fn tree(&self) -> &Tree {
+        &self.tree
     }
 
     /// An announced change did not happen. Durable, if the announcement may be: whoever is told that
@@ -300,17 +375,17 @@ impl Index {
     ) -> io::Result<()> {
         let _one_at_a_time = self.fold.lock().expect("no panic while folding");
         let (touched, sealed, seq) = self.rotate()?;
-        let states: Vec<(FileId, Option<Record>)> =
-            touched.iter().map(|id| (*id, state_of(*id))).collect();
+        let folded = Folded::of(&touched, &self.tree, state_of);
         // A state may be newer than the rotation. Its records must be durable before it is, or a
         // power loss would replay the older ones among them on top of it.
-        let written = self.sync().and_then(|()| self.commit(&states, session, next_id, seq));
+        let written = self.sync().and_then(|()| self.commit(&folded, session, next_id, seq));
         if written.is_err() {
             let mut log = self.lock();
             log.touched.extend(touched);
             log.sealed.splice(0..0, sealed);
             return written;
         }
+        folded.dirs.values().for_each(|dir| dir.stored());
         failpoint::pass("fold.committed");
         for name in sealed {
             self.media.remove(&name)?;
@@ -321,7 +396,7 @@ impl Index {
 
     /// Starts a new log file and hands out what the old ones cover. The old file is synced, so
     /// that a sync of the new one means all (I3).
-    fn rotate(&self) -> io::Result<(HashSet<FileId>, Vec<String>, u64)> {
+    fn rotate(&self) -> io::Result<(Touched, Vec<String>, u64)> {
         let mut log = self.lock();
         let seq = log.next_seq;
         log.file.file().sync_data()?;
@@ -329,7 +404,10 @@ impl Index {
             let fresh = LogFile::create(&*self.media, seq)?;
             let old = std::mem::replace(&mut log.file, fresh);
             log.sealed.push(old.name);
+            log.tells += 1;
         }
+        let ended = self.tree.take_ended();
+        log.touched.ended.extend(ended);
         if !log.names.is_empty() {
             let all = Entry::Name(NameRecord::All(log.names.steps()));
             log.append(&all)?;
@@ -340,7 +418,7 @@ impl Index {
 
     fn commit(
         &self,
-        states: &[(FileId, Option<Record>)],
+        folded: &Folded,
         session: Option<(&Witness, Option<u64>)>,
         next_id: u64,
         seq: u64,
@@ -348,7 +426,7 @@ impl Index {
         let txn = self.db.begin_write().map_err(other)?;
         {
             let mut files = txn.open_table(FILES).map_err(other)?;
-            for (id, state) in states {
+            for (id, state) in &folded.files {
                 match state {
                     Some(state) => {
                         let bytes = postcard::to_stdvec(state).map_err(other)?;
@@ -357,7 +435,16 @@ impl Index {
                     None => drop(files.remove(id.0).map_err(other)?),
                 }
             }
+            let mut dirs = txn.open_table(DIRS).map_err(other)?;
+            for placed in folded.dirs.values().filter_map(|dir| dir.placed()) {
+                let bytes = postcard::to_stdvec(&placed).map_err(other)?;
+                dirs.insert(placed.id.0, bytes.as_slice()).map_err(other)?;
+            }
+            for id in &folded.ended {
+                dirs.remove(id.0).map_err(other)?;
+            }
             let mut meta = txn.open_table(META).map_err(other)?;
+            meta.insert("next_dir", folded.next_dir).map_err(other)?;
             meta.insert("applied_seq", seq).map_err(other)?;
             meta.insert("next_id", next_id).map_err(other)?;
             if let Some((witness, synced_to)) = session {
@@ -381,11 +468,31 @@ impl Index {
 
 impl Log {
     fn append(&mut self, entry: &Entry) -> io::Result<()> {
+        if let Entry::Put(_, record) = entry {
+            self.tell_dirs(record)?;
+        }
+        self.write(entry)?;
+        if let Some(id) = entry.file() {
+            self.touched.files.insert(id);
+        }
+        Ok(())
+    }
+
+    /// Each file of the log says by itself where the names in it are.
+    fn tell_dirs(&mut self, record: &Record) -> io::Result<()> {
+        let dirs: Vec<Arc<Dir>> =
+            record.paths.dirs().flat_map(|dir| dir.untold(self.tells)).collect();
+        if dirs.is_empty() {
+            return Ok(());
+        }
+        self.write(&Entry::Dirs(dirs.iter().filter_map(|dir| dir.placed()).collect()))?;
+        dirs.iter().for_each(|dir| dir.told(self.tells));
+        Ok(())
+    }
+
+    fn write(&mut self, entry: &Entry) -> io::Result<()> {
         self.file.append(self.next_seq, self.synced_seq.load(Relaxed), entry)?;
         self.next_seq += 1;
-        if let Some(id) = entry.file() {
-            self.touched.insert(id);
-        }
         Ok(())
     }
 
@@ -400,6 +507,10 @@ impl Log {
     }
 }
 
+fn by_id(dir: &Arc<Dir>) -> (DirId, Weak<Dir>) {
+    (dir.id(), Arc::downgrade(dir))
+}
+
 impl Entry<'_> {
     fn file(&self) -> Option<FileId> {
         match self {
@@ -410,15 +521,28 @@ impl Entry<'_> {
             | Entry::Kept { id, .. }
             | Entry::Change(id, _)
             | Entry::Drop(id) => Some(*id),
-            Entry::Intent { .. } | Entry::Done { .. } | Entry::Failed { .. } | Entry::Name(_) => {
-                None
-            }
+            Entry::Intent { .. }
+            | Entry::Done { .. }
+            | Entry::Failed { .. }
+            | Entry::Name(_)
+            | Entry::Dirs(_) => None,
         }
     }
 }
 
 impl Loaded {
     fn replay_logs(&mut self, media: &dyn Media, now: &Witness) -> io::Result<()> {
+        let read = self.replay_each_log(media, now);
+        self.find_dirs();
+        // Who was still served after the mark was set made records behind it.
+        self.clean_shutdown &= self.next_seq == self.applied_seq;
+        // A log without one whole record is started afresh under the same name.
+        let fresh = log::name(self.next_seq);
+        self.logs.retain(|name| *name != fresh);
+        read
+    }
+
+    fn replay_each_log(&mut self, media: &dyn Media, now: &Witness) -> io::Result<()> {
         let mut names = media.list("log").unwrap_or_default();
         names.sort();
         let mut expected = self.used;
@@ -439,12 +563,15 @@ impl Loaded {
         if expected {
             self.gap(format!("the file {} is missing", log::name(self.applied_seq)));
         }
-        // Who was still served after the mark was set made records behind it.
-        self.clean_shutdown &= self.next_seq == self.applied_seq;
-        // A log without one whole record is started afresh under the same name.
-        let fresh = log::name(self.next_seq);
-        self.logs.retain(|name| *name != fresh);
         Ok(())
+    }
+
+    /// Finds the directories of all names.
+    fn find_dirs(&mut self) {
+        let mut grown = Grown::of(std::mem::take(&mut self.places));
+        self.files.values_mut().for_each(|record| record.paths.settle(&mut grown));
+        self.tree = grown.tree.clone();
+        self.moved = grown.finish();
     }
 
     /// Replays one file. Behind damage, what can be read is applied as well: who saves a damaged
@@ -491,7 +618,15 @@ impl Loaded {
                 self.change(id, &Change::Synced { size, ranges: ranges.into() });
             }
             Entry::Kept { id, ranges } => self.change(id, &Change::Kept { ranges: ranges.into() }),
-            Entry::Name(record) => self.names.apply(record),
+            Entry::Name(record) => {
+                if let NameRecord::Done { places, .. } = &record {
+                    places.iter().cloned().for_each(|placed| self.places.log_says(placed));
+                }
+                self.names.apply(record);
+            }
+            Entry::Dirs(places) => {
+                places.into_iter().for_each(|placed| self.places.log_says(placed));
+            }
             Entry::Intent { n, .. } => drop(self.intents.insert(n)),
             Entry::Done { n } | Entry::Failed { n } => drop(self.intents.remove(&n)),
         }
@@ -635,6 +770,8 @@ fn load_store(db: &Database, loaded: &mut Loaded) -> io::Result<()> {
     };
     loaded.witness = Witness { boot: text("id")?.unwrap_or_default(), mount: text("mount")? };
     let files = txn.open_table(FILES).map_err(other)?;
+    loaded.places.next = number("next_dir")?;
+    load_dirs(&txn, loaded)?;
     for row in files.iter().map_err(other)? {
         let (id, bytes) = row.map_err(other)?;
         // The number above was read before the files were: one of them may be newer.
@@ -647,6 +784,22 @@ fn load_store(db: &Database, loaded: &mut Loaded) -> io::Result<()> {
     Ok(())
 }
 
+/// A tier of an older format has none.
+fn load_dirs(txn: &redb::ReadTransaction, loaded: &mut Loaded) -> io::Result<()> {
+    let Ok(dirs) = txn.open_table(DIRS) else { return Ok(()) };
+    for row in dirs.iter().map_err(other)? {
+        let (id, bytes) = row.map_err(other)?;
+        match postcard::from_bytes::<Placed>(bytes.value()) {
+            Ok(placed) => loaded.places.store_says(placed),
+            Err(e) => loaded.problems.push(format!("record of directory {:x}: {e}", id.value())),
+        }
+    }
+    Ok(())
+}
+
 fn other(error: impl std::error::Error + Send + Sync + 'static) -> io::Error {
     io::Error::other(error)
 }
+
+#[cfg(test)]
+mod tests;

@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::core::id::FileId;
 use crate::core::journal::NameRecord;
+use crate::core::paths::Placed;
 use crate::core::ranges::Mark;
 use crate::core::state::{Change, Record};
 use crate::tier::media::{Media, MediaFile, Open};
@@ -77,6 +78,8 @@ pub enum Entry<'a> {
     Name(NameRecord),
     /// What is known of a file changed.
     Change(FileId, Change<'a>),
+    /// Where directories are.
+    Dirs(Vec<Placed>),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

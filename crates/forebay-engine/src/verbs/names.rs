@@ -9,19 +9,13 @@ use std::sync::Arc;
 
 use forebay_backing::{Attr, FileKey, New, RenameMode, Result};
 
-use crate::core::journal::{Moved, NameOp, rebased};
+use crate::core::journal::{Moved, NameOp};
+use crate::core::paths::Moving;
 use crate::failpoint;
 use crate::files::file::{Changing, File};
 use crate::files::journaled::unlinked;
 use crate::files::names::Named;
 use crate::verbs::Verbs;
-
-/// How names changed.
-struct Way<'a> {
-    from: &'a Path,
-    to: &'a Path,
-    mode: RenameMode,
-}
 
 impl Verbs {
     /// Creates a file on the backing store and takes a handle on it.
@@ -40,7 +34,7 @@ impl Verbs {
         self.names.note_name(op, Some(attr.ctime));
         if let Some(file) = self.files.find(from.key) {
             let mut inner = file.lock();
-            inner.state.paths.learn_also(to);
+            inner.state.paths.learn_also(self.files.tree(), to);
             self.names.follow(&file, &mut inner, &attr)?;
             self.names.overlay_with(&file, &inner, &mut attr);
         }
@@ -51,7 +45,7 @@ impl Verbs {
     pub fn learn_names(&self, key: FileKey, names: impl IntoIterator<Item = PathBuf>) {
         let Some(file) = self.files.find(key) else { return };
         let mut inner = file.lock();
-        names.into_iter().for_each(|name| inner.state.paths.learn_also(&name));
+        names.into_iter().for_each(|name| inner.state.paths.learn_also(self.files.tree(), &name));
     }
 
     /// Removes a name. Dirty bytes go with the last name; if other names are left that we do not
@@ -81,7 +75,7 @@ impl Verbs {
             (inner.recorded, inner.state.base().ctime, other)
         };
         let announced = match recorded {
-            true => Some(self.names.announce(unlinked(at), [&file])?),
+            true => Some(self.names.announce(unlinked(at), [&file], &Moving::default())?),
             false => None,
         };
         failpoint::pass("unlink.intent");
@@ -94,7 +88,7 @@ impl Verbs {
         let left = left.filter(|left| left.key == at.key).map_or(known, |left| left.ctime);
         match announced {
             // Before the record goes.
-            Some(n) => self.names.conclude(n, Some(left), std::iter::once(&file))?,
+            Some(n) => self.names.conclude(n, Some(left), std::iter::once(&file), None)?,
             None => self.names.note_name(unlinked(at), Some(left)),
         }
         // Closed and opened anew meanwhile, it is another to us.
@@ -125,11 +119,8 @@ impl Verbs {
     ) -> Result<()> {
         self.files.refuse_read_only()?;
         let exchange = mode == RenameMode::Exchange;
-        let moved = self.cached_below(from);
-        let back = match over {
-            Some(over) if exchange => self.cached_below(over),
-            _ => Vec::new(),
-        };
+        let moved = self.cached(from);
+        let back = over.filter(|_| exchange).and_then(|over| self.cached(over));
         // Two names of one file: POSIX says that nothing happens.
         if over.is_some_and(|over| over.key == from.key) {
             return self.names.alter(|b| b.rename(from.path, to, mode));
@@ -147,12 +138,14 @@ impl Verbs {
             (true, Some(over)) => exchanged(from, over),
             _ => renamed(from, to, over),
         };
-        let _changing = Changing::begin(moved.iter().chain(&back).chain(&replaced).cloned());
-        let is_known = !(moved.is_empty() && back.is_empty() && replaced.is_none());
+        let _changing = Changing::begin([&moved, &back, &replaced].into_iter().flatten().cloned());
+        let way = op.way();
+        let dirs = way.map(|way| self.files.tree().begin(way)).unwrap_or_default();
+        let files = || moved.iter().chain(&back).chain(&replaced);
+        let is_known = files().next().is_some() || !dirs.is_empty();
         let mut announced = None;
         if is_known {
-            let files = moved.iter().chain(&back).chain(&replaced);
-            announced = Some(self.names.announce(op.clone(), files)?);
+            announced = Some(self.names.announce(op.clone(), files(), &dirs)?);
             failpoint::pass("rename.intent");
         }
         let done = self.names.alter(|b| b.rename(from.path, to, mode));
@@ -162,26 +155,27 @@ impl Verbs {
         if is_known {
             failpoint::pass("rename.done");
         }
-        let way = Way { from: from.path, to, mode };
-        self.moved(&moved, &back, &way)?;
+        self.follow_rename(moved.iter().chain(&back), from.path, to, mode)?;
         // Files are looked up once more: closed and opened anew meanwhile one is another to us, or
         // it was not known at all.
-        let anew = |key: FileKey, known: &[Arc<File>]| {
+        let anew = |key: FileKey, known: &Option<Arc<File>>| {
             let is_known = |anew: &Arc<File>| known.iter().any(|file| file.id == anew.id);
             self.files.find(key).filter(|anew| !is_known(anew))
         };
         // These may have their new names already.
-        let straight = |from, to| Way { from, to, mode: RenameMode::Replace };
-        self.follow_way(anew(from.key, &moved).iter(), &straight(from.path, to))?;
+        let straight = |file: Option<Arc<File>>, from: &Path, to: &Path| {
+            self.follow_rename(file.iter(), from, to, RenameMode::Replace)
+        };
+        straight(anew(from.key, &moved), from.path, to)?;
         if let (true, Some(over)) = (exchange, over) {
-            self.follow_way(anew(over.key, &back).iter(), &straight(to, from.path))?;
+            straight(anew(over.key, &back), to, from.path)?;
             self.names.refresh(Named { path: from.path, ..over });
         }
         let known = self.names.refresh(Named { path: to, ..from });
         let asked = || announced.and_then(|_| self.names.ask(|b| b.stat(to)).ok());
         let at = known.or_else(asked).filter(|attr| attr.key == from.key).map(|attr| attr.ctime);
         match announced {
-            Some(n) => self.names.conclude(n, at, moved.iter().chain(&back))?,
+            Some(n) => self.names.conclude(n, at, moved.iter().chain(&back), way)?,
             None => self.names.note_name(op, at),
         }
         // Not before: of what had the name its bytes count until another is on record for it.
@@ -191,37 +185,26 @@ impl Verbs {
         }
     }
 
-    /// Cached files at or below a name.
-    fn cached_below(&self, at: Named<'_>) -> Vec<Arc<File>> {
-        if !at.is_dir {
-            return self.files.find(at.key).into_iter().collect();
-        }
-        let below = |file: &Arc<File>| {
-            let inner = file.lock();
-            inner.state.paths.any_within(at.path)
-        };
-        self.files.all_files().into_iter().filter(below).collect()
+    fn cached(&self, at: Named<'_>) -> Option<Arc<File>> {
+        self.files.find(at.key).filter(|_| !at.is_dir)
     }
 
-    /// Gives the files of both sides their new paths.
-    fn moved(&self, moved: &[Arc<File>], back: &[Arc<File>], way: &Way<'_>) -> Result<()> {
-        // One may have names on both sides.
-        let is_new = |file: &&Arc<File>| moved.iter().all(|known| known.id != file.id);
-        self.follow_way(moved.iter().chain(back.iter().filter(is_new)), way)
-    }
-
-    fn follow_way<'a>(
+    /// Gives files their new paths.
+    fn follow_rename<'a>(
         &self,
         files: impl Iterator<Item = &'a Arc<File>>,
-        way: &Way<'_>,
+        from: &Path,
+        to: &Path,
+        mode: RenameMode,
     ) -> Result<()> {
+        let other = |path: &Path| match path {
+            path if path == from => Some(to.to_path_buf()),
+            path if path == to && mode == RenameMode::Exchange => Some(from.to_path_buf()),
+            _ => None,
+        };
         for file in files {
             let mut inner = file.lock();
-            let Way { from, to, mode } = way;
-            inner.state.paths.change(|path| match mode {
-                RenameMode::Exchange => rebased(path, from, to).or_else(|| rebased(path, to, from)),
-                _ => rebased(path, from, to),
-            });
+            inner.state.paths.change(self.files.tree(), other);
             if inner.recorded {
                 self.files.put(file, &mut inner)?;
             }

@@ -130,7 +130,9 @@ fn directories_that_were_exchanged_when_we_died_are_not_exchanged_back() {
     let died: Arc<Mutex<Vec<(Disk, Tree)>>> = Arc::default();
     let exchanged = Arc::new(AtomicBool::new(false));
     let (set, is_set, seen) = (exchanged.clone(), exchanged, died.clone());
-    hook.set_after(move |call| set.store(call.verb == Verb::Rename, Relaxed));
+    hook.set_after(move |call| {
+        set.fetch_or(call.verb == Verb::Rename, Relaxed);
+    });
     // Each change of the tier after the exchange is a moment to die.
     media.set_hook(Some(Box::new(move |_, disk| {
         if is_set.load(Relaxed) {

@@ -336,3 +336,78 @@ fn names_that_the_store_has_synced_are_not_made_again() {
     assert_eq!(recovered(moment.disk, moment.tree, BEFORE), want);
     bed.end();
 }
+
+/// Directories are renamed and exchanged, files are made below them and removed: what was answered
+/// outlives the daemon, and what was synced the power of the tier.
+// S-2 S-3
+#[test]
+fn directories_that_move_keep_their_files_whoever_dies() {
+    const DIRS: [&str; 6] = ["a", "b", "c", "a/d", "b/e", "c/e"];
+    let mut moved = 0;
+    for seed in 1..=3 {
+        let mut chance = Rng::new(seed);
+        let bed = Bed::on(&[("a/x", b'X'), ("b/y", b'Y')]);
+        let mut want: Names = [("a/x".into(), b'X'), ("b/y".into(), b'Y')].into();
+        let mut value = 0;
+        while value < 12 {
+            value += 1;
+            let mut any = || DIRS[chance.below(6) as usize];
+            let (one, two) = (any(), any());
+            let is_there = |path: &str| bed.engine.verbs.stat(Path::new(path)).is_ok();
+            let is_ready = |path: &str| path.rsplit_once('/').is_none_or(|(dir, _)| is_there(dir));
+            let apart = !Path::new(one).starts_with(two) && !Path::new(two).starts_with(one);
+            match chance.below(8) {
+                0..=1 if is_there(one) => {
+                    let path = format!("{one}/f{value}");
+                    bed.put(&path, value);
+                    want.insert(path.into(), value);
+                }
+                2 if want.len() > 3 => {
+                    let nth = chance.below(want.len() as u64) as usize;
+                    let path = want.keys().nth(nth).expect("so many").clone();
+                    bed.unlink(path.to_str().expect("ASCII"));
+                    want.remove(&path);
+                }
+                3..=5 if apart && is_there(one) && !is_there(two) && is_ready(two) => {
+                    bed.replace(one, two);
+                    want =
+                        want.into_iter().map(|(path, it)| (turned(&path, one, two), it)).collect();
+                    moved += 1;
+                }
+                6 if apart && is_there(one) && is_there(two) => {
+                    bed.rename(one, two, RenameMode::Exchange);
+                    let other = |path: PathBuf| match path.starts_with(one) {
+                        true => turned(&path, one, two),
+                        false => turned(&path, two, one),
+                    };
+                    want = want.into_iter().map(|(path, it)| (other(path), it)).collect();
+                    moved += 1;
+                }
+                7 if !is_there(one) && is_ready(one) => {
+                    let made = bed.engine.names.alter(|b| b.mkdir(Path::new(one), &NEW));
+                    bed.engine.names.note_made(Path::new(one), &made.expect("it is free"));
+                }
+                _ => {
+                    value -= 1;
+                    continue;
+                }
+            }
+            let Moment { disk, tree } = bed.now();
+            let found = recovered(disk.process_crash_image(), tree, BEFORE);
+            assert_eq!(found, want, "seed {seed}, step {value}: killed");
+        }
+        bed.put("last", b'L');
+        want.insert("last".into(), b'L');
+        let moment = bed.now();
+        for disk in moment.disks() {
+            let found = recovered(disk, moment.tree.clone(), AFTER);
+            assert_eq!(found, want, "seed {seed}: the tier lost power");
+        }
+        bed.end();
+    }
+    assert!(moved > 4, "{moved}");
+}
+
+fn turned(path: &Path, from: &str, to: &str) -> PathBuf {
+    path.strip_prefix(from).map_or_else(|_| path.into(), |rest| Path::new(to).join(rest))
+}

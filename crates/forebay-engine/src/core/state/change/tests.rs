@@ -3,6 +3,7 @@ use std::path::Path;
 use forebay_backing::{Attr, FileKey, FileKind};
 
 use super::*;
+use crate::core::paths::{Paths, Tree};
 use crate::core::ranges::Mark;
 
 /// Sizes and offsets are below this.
@@ -74,7 +75,7 @@ impl Life {
     fn begin(seed: u64) -> Life {
         let mut dice = Dice(seed);
         let size = dice.below(END);
-        let state = FileState::absent(Path::new("f"), &attr(size, 1));
+        let state = FileState::absent(Paths::of(&Tree::default(), Path::new("f")), &attr(size, 1));
         Life { dice, states: vec![state], log: Vec::new(), flight: None }
     }
 

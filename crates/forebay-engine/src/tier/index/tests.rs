@@ -1,0 +1,249 @@
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use forebay_backing::suite::TempDir;
+use forebay_backing::{Attr, FileKey, FileKind};
+
+use super::*;
+use crate::core::journal::{Moved, rebased};
+use crate::core::paths::Paths;
+use crate::core::state::FileState;
+use crate::tier::media::DirMedia;
+
+/// What the names are, said by whole paths.
+type Naive = BTreeMap<FileId, Vec<PathBuf>>;
+
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % n
+    }
+
+    /// Of few names, so that they meet; one of them is not UTF-8.
+    fn dir(&mut self) -> PathBuf {
+        let names: [&[u8]; 4] = [b"a", b"b", b"\xff", b"c"];
+        let name = |chance: &mut Chance| OsStr::from_bytes(names[chance.below(4) as usize]);
+        (0..=self.below(3)).map(|_| name(self).to_os_string()).collect()
+    }
+
+    fn path(&mut self) -> PathBuf {
+        let name = format!("f{}", self.below(9));
+        match self.below(6) {
+            0 => name.into(),
+            _ => self.dir().join(name),
+        }
+    }
+}
+
+fn attr(id: FileId) -> Attr {
+    let now = Timestamp::default();
+    let key = FileKey { ino: id.0, generation: 0 };
+    let (mode, nlink, uid, gid, rdev, size) = (0o644, 1, 0, 0, 0, 0);
+    let times = (now, now, now, now);
+    let (atime, mtime, ctime, btime) = times;
+    let (blocks, blksize, kind) = (0, 4096, FileKind::File);
+    Attr {
+        key,
+        kind,
+        mode,
+        nlink,
+        uid,
+        gid,
+        rdev,
+        size,
+        blocks,
+        blksize,
+        atime,
+        mtime,
+        ctime,
+        btime,
+    }
+}
+
+/// An index with the files that are in memory.
+struct Bench {
+    media: Arc<dyn Media>,
+    index: Index,
+    files: BTreeMap<FileId, Record>,
+    next: u64,
+}
+
+impl Bench {
+    fn open(media: Arc<dyn Media>) -> Bench {
+        let (index, loaded) = Index::open(media.clone(), &Witness::default()).unwrap();
+        assert_eq!(loaded.problems, [""; 0]);
+        let files = loaded.files;
+        index
+            .begin(&Witness::default(), loaded.next_id, &[], &|id| files.get(&id).cloned())
+            .unwrap();
+        Bench { media, index, files, next: loaded.next_id.max(1) }
+    }
+
+    fn put(&self, id: FileId) {
+        self.index.append(&Entry::Put(id, Box::new(self.files[&id].clone()))).unwrap();
+    }
+
+    fn create(&mut self, path: &Path) -> FileId {
+        let id = FileId(self.next);
+        self.next += 1;
+        let paths = Paths::of(self.index.tree(), path);
+        let record = Record { key: attr(id).key, state: FileState::absent(paths, &attr(id)) };
+        self.files.insert(id, record);
+        self.put(id);
+        id
+    }
+
+    fn rename(&self, way: Way<'_>) {
+        let key = FileKey { ino: 1, generation: 0 };
+        let (from, to) = match way {
+            Way::To { from, to } => (from, to),
+            Way::Exchange { one, two } => (one, two),
+        };
+        let (from, to) = (from.to_path_buf(), to.to_path_buf());
+        let op = NameOp::Rename { from, to, key, over: None, moved: Moved::Dir };
+        let n = self.index.name(op, Told::Announced, None).unwrap();
+        self.index.conclude(n, None, Some(way)).unwrap();
+        self.index.retire(vec![n]).unwrap();
+    }
+
+    fn fold(&self) {
+        self.index.fold(self.next, &|id| self.files.get(&id).cloned()).unwrap();
+    }
+
+    fn names(&self) -> Naive {
+        self.files.iter().map(|(id, record)| (*id, record.paths.iter().collect())).collect()
+    }
+}
+
+/// Directories that move, are exchanged, made and forgotten, with folds and crashes in between: names
+/// are those that whole paths would have, in memory and on record.
+// S-2
+#[test]
+fn directories_that_move_take_the_names_below_along() {
+    for seed in 1..=3 {
+        let dir = TempDir::new();
+        let media: Arc<dyn Media> = Arc::new(DirMedia::open(dir.path()).unwrap());
+        let mut chance = Chance(seed * 0x9e37_79b9);
+        let mut bench = Bench::open(media);
+        let mut naive = Naive::new();
+        let (mut moved, mut crashes) = (0, 0);
+        for step in 0..400 {
+            let at = format!("seed {seed}, step {step}");
+            let (one, two) = (chance.dir(), chance.dir());
+            let apart = !one.starts_with(&two) && !two.starts_with(&one);
+            let any = |naive: &Naive, chance: &mut Chance| {
+                naive.keys().nth(chance.below(naive.len().max(1) as u64) as usize).copied()
+            };
+            let is_free = |dir: &Path| naive.values().flatten().all(|path| !path.starts_with(dir));
+            match chance.below(20) {
+                0..=5 => {
+                    let path = chance.path();
+                    naive.insert(bench.create(&path), vec![path]);
+                }
+                6..=7 => {
+                    if let Some(id) = any(&naive, &mut chance) {
+                        naive.remove(&id);
+                        bench.files.remove(&id);
+                        bench.index.append(&Entry::Drop(id)).unwrap();
+                    }
+                }
+                8..=9 => {
+                    if let Some(id) = any(&naive, &mut chance) {
+                        let (path, names) = (chance.path(), naive.get_mut(&id).unwrap());
+                        if !names.contains(&path) && names.len() < 4 {
+                            names.push(path.clone());
+                        }
+                        let record = bench.files.get_mut(&id).unwrap();
+                        if record.paths.len() < 4 {
+                            record.paths.learn_also(bench.index.tree(), &path);
+                        }
+                        bench.put(id);
+                    }
+                }
+                10..=14 if apart && is_free(&two) => {
+                    moved += usize::from(!is_free(&one));
+                    bench.rename(Way::To { from: &one, to: &two });
+                    for path in naive.values_mut().flatten() {
+                        *path = rebased(path, &one, &two).unwrap_or_else(|| path.clone());
+                    }
+                }
+                15..=16 if apart => {
+                    bench.rename(Way::Exchange { one: &one, two: &two });
+                    for path in naive.values_mut().flatten() {
+                        let other = rebased(path, &one, &two).or_else(|| rebased(path, &two, &one));
+                        *path = other.unwrap_or_else(|| path.clone());
+                    }
+                }
+                17 => bench.fold(),
+                18 => {
+                    let Bench { media, index, files, .. } = bench;
+                    drop((index, files));
+                    bench = Bench::open(media);
+                    crashes += 1;
+                }
+                _ => {}
+            }
+            assert_eq!(bench.names(), naive, "{at}");
+            let is_known = bench.index.tree().find(&one).is_some();
+            let is_below = naive
+                .values()
+                .flatten()
+                .any(|path| path.parent().is_some_and(|dir| dir.starts_with(&one)));
+            assert_eq!(is_known, is_below, "{at}: {}", one.display());
+            for (id, record) in &bench.files {
+                assert!(naive[id].iter().all(|path| record.paths.has(path)), "{at}");
+            }
+        }
+        assert!(moved > 2 && crashes > 2, "{moved} {crashes}");
+        // Nothing is left of directories that nothing is in.
+        bench.files.keys().for_each(|id| drop(bench.index.append(&Entry::Drop(*id))));
+        bench.files.clear();
+        bench.fold();
+        bench.fold();
+        let read = bench.index.db.begin_read().unwrap();
+        assert_eq!(read.open_table(DIRS).unwrap().iter().unwrap().count(), 0, "seed {seed}");
+    }
+}
+
+/// What somebody else has removed may still be known at a name that is taken since: both go on
+/// together, after a restart as well.
+#[test]
+fn a_directory_takes_the_place_of_one_that_is_still_known() {
+    let dir = TempDir::new();
+    let mut bench = Bench::open(Arc::new(DirMedia::open(dir.path()).unwrap()));
+    let old = bench.create(Path::new("to/sub/old"));
+    let new = bench.create(Path::new("from/sub/new"));
+    bench.rename(Way::To { from: Path::new("from"), to: Path::new("to") });
+    let names = |bench: &Bench, id| bench.files[&id].paths.first().unwrap();
+    assert_eq!(names(&bench, old), Path::new("to/sub/old"));
+    assert_eq!(names(&bench, new), Path::new("to/sub/new"));
+    let Bench { media, index, files, .. } = bench;
+    drop((index, files));
+    let bench = Bench::open(media);
+    bench.rename(Way::To { from: Path::new("to"), to: Path::new("d/e") });
+    assert_eq!(names(&bench, old), Path::new("d/e/sub/old"));
+    assert_eq!(names(&bench, new), Path::new("d/e/sub/new"));
+    assert!(bench.files[&old].paths.has(Path::new("d/e/sub/old")));
+    assert!(bench.index.tree().find(Path::new("to")).is_none());
+}
+
+/// A tier whose store cannot be read is saved from its log alone: what the log says of a file names it
+/// whole.
+// S-11
+#[test]
+fn each_file_of_the_log_says_where_the_names_in_it_are() {
+    let dir = TempDir::new();
+    let mut bench = Bench::open(Arc::new(DirMedia::open(dir.path()).unwrap()));
+    let id = bench.create(Path::new("a/b/f"));
+    bench.rename(Way::To { from: Path::new("a"), to: Path::new("x/y") });
+    bench.fold();
+    bench.put(id);
+    let loaded = load_logs(&*bench.media, &Witness::default());
+    assert_eq!(loaded.files[&id].display_path(), Path::new("x/y/b/f"));
+}
