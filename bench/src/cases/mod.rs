@@ -1,5 +1,6 @@
 //! The cases, one file per line of the targets.
 
+pub mod beside;
 pub mod daemon;
 pub mod drain;
 pub mod fill;
@@ -99,6 +100,13 @@ pub const CASES: &[Case] = &[
         Needs::AnySubject,
         meta::disk,
         "one directory of many empty files, on the disk",
+    ),
+    case(
+        "beside",
+        900,
+        Needs::Forebay,
+        beside::run,
+        "changes of names beside many cached files, on tmpfs; memory",
     ),
     case(
         "fill",

@@ -1,0 +1,81 @@
+//! What a change of a name costs beside many cached files: it must not grow with them.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use crate::load;
+use crate::report::{Finding, Report, Target};
+use crate::run::{On, Run};
+
+const PER_DIR: usize = 1_000;
+const TIMES: usize = 200;
+
+/// What is measured, in microseconds each.
+const VERBS: [&str; 5] = ["create", "rename-file", "unlink", "rename-empty-dir", "rename-full-dir"];
+
+pub fn run(run: &Run, report: &mut Report) -> Result<()> {
+    let counts = run.pick([0, 100_000, 1_000_000], [0, 10_000, 100_000]);
+    let mut forebay = run.forebay_parts(On::Tmpfs, On::Tmpfs, &["--preset", "hold"])?;
+    forebay.mount()?;
+    let root = forebay.mountpoint.clone();
+    fs::create_dir(root.join("full"))?;
+    std::thread::sleep(Duration::from_secs(1));
+    let empty = forebay.resident_kib()?;
+    let mut cached = 0;
+    for count in counts {
+        while cached < count {
+            let dir = root.join(format!("full/dir-{:04}", cached / PER_DIR));
+            fs::create_dir(&dir)?;
+            load::write_small(&dir, PER_DIR, 1, 4)?;
+            cached += PER_DIR;
+        }
+        forebay.flush()?;
+        for (verb, samples) in VERBS.into_iter().zip(verbs(&root)?) {
+            let case = format!("beside/{verb}");
+            let state = match verb {
+                "rename-full-dir" => format!("{count} cached files below it"),
+                _ => format!("beside {count} cached files"),
+            };
+            let state = format!("{state}; tier and store on tmpfs");
+            let finding = Finding::alone(&case, &state, "us", "forebay", &samples);
+            report.add(finding.target(Target::AtMost(1_000.0)))?;
+        }
+        if count > 0 {
+            std::thread::sleep(Duration::from_secs(1));
+            let bytes = (forebay.resident_kib()? - empty) * 1024.0 / count as f64;
+            let state = format!("{count} files of one byte, just written and flushed");
+            let finding =
+                Finding::alone("beside/memory-per-file", &state, "B/file", "forebay", &[bytes]);
+            report.add(finding)?;
+        }
+    }
+    Ok(())
+}
+
+/// Medians are of single calls, so that one slow call in many is seen in the spread alone.
+fn verbs(root: &Path) -> Result<[Vec<f64>; 5]> {
+    let at = |name: &str| root.join(name);
+    fs::create_dir_all(at("beside"))?;
+    let mut samples: [Vec<f64>; 5] = Default::default();
+    for _ in 0..TIMES {
+        let mut time = |verb: usize, call: &dyn Fn() -> std::io::Result<()>| -> Result<()> {
+            let start = Instant::now();
+            call()?;
+            samples[verb].push(start.elapsed().as_secs_f64() * 1e6);
+            Ok(())
+        };
+        time(0, &|| File::create_new(at("beside/f")).map(drop))?;
+        fs::write(at("beside/f"), b"x")?;
+        time(1, &|| fs::rename(at("beside/f"), at("beside/g")))?;
+        time(2, &|| fs::remove_file(at("beside/g")))?;
+        fs::create_dir(at("d"))?;
+        time(3, &|| fs::rename(at("d"), at("e")))?;
+        fs::remove_dir(at("e"))?;
+        time(4, &|| fs::rename(at("full"), at("moved")))?;
+        fs::rename(at("moved"), at("full"))?;
+    }
+    Ok(samples)
+}
