@@ -18,4 +18,3 @@ pub mod served;
 pub mod stamps;
 pub mod state;
 pub mod streams;
-pub mod wall;

@@ -81,6 +81,7 @@ pub(crate) struct Ground {
 impl Drain {
     pub(crate) fn new(ground: Ground, flushes: Pool, clean_start: bool) -> Drain {
         let Ground { home, files, names, passed } = ground;
+        let time = files.time.clone();
         Drain {
             home,
             files,
@@ -91,14 +92,14 @@ impl Drain {
             governor: Default::default(),
             decision: Default::default(),
             ages: Default::default(),
-            valve: Default::default(),
+            valve: Valve::new(time.clone()),
             deadline: Default::default(),
-            tier_pulse: Default::default(),
+            tier_pulse: Pulse::new(time.clone()),
             slowed: Default::default(),
             flushing_bytes: Default::default(),
             unsettled: Default::default(),
             holes: Default::default(),
-            room: Default::default(),
+            room: HomeRoom { time, ..HomeRoom::default() },
             lag_us: Default::default(),
             stuck: Default::default(),
             holds: Default::default(),

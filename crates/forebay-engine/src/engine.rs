@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex, RwLock};
-use std::time::Instant;
 
 use forebay_backing::wrap::Wrapped;
 use forebay_backing::{BackingStore, Error, Kind, Result};
@@ -97,6 +96,7 @@ impl Engine {
         held: &[(Vec<PathBuf>, Pattern)],
     ) -> Result<(Arc<Engine>, Vec<Hold>)> {
         tunables.validate().map_err(|why| Error::new(Kind::Usage, why))?;
+        let time = config.time.clone();
         let witness = Witness::here(&*tier.media);
         let (index, mut loaded) = Index::open(tier.media.clone(), &witness).map_err(|e| {
             Error::new(
@@ -105,11 +105,12 @@ impl Engine {
             )
             .with_source(e)
         })?;
-        let health = Arc::new(Health::default());
-        let reaper = Arc::new(Reaper::new(health.clone()));
+        let health = Arc::new(Health::new(time.clone()));
+        let reaper = Arc::new(Reaper::new(health.clone(), time.clone()));
         let backing: Arc<dyn BackingStore> = Wrapped::new(backing, reaper.clone());
         tier.take_over(loaded.old_names(&witness))?;
-        let recovered = Recovery::run(&*tier.media, &*backing, &index, &mut loaded, &witness)?;
+        let recovered =
+            Recovery::run(&*tier.media, &*backing, &index, &mut loaded, &witness, time.ms())?;
         let states = &loaded.files;
         index
             .begin(&witness, loaded.next_id, &recovered.changed, &|id| states.get(&id).cloned())
@@ -123,7 +124,7 @@ impl Engine {
             backing,
             reaper,
             health: health.clone(),
-            errands: Pool::new("fb-errand", flush_depth as usize * ERRANDS_PER_COPY),
+            errands: Pool::new("fb-errand", flush_depth as usize * ERRANDS_PER_COPY, time.clone()),
             privileged: rustix::process::geteuid().is_root(),
         });
         let files = Arc::new(Files {
@@ -142,7 +143,8 @@ impl Engine {
             grain: Grain::of_tier(tier_bytes),
             uses: Uses::of_tier(tier_bytes),
             counters: Counters::default(),
-            started: Instant::now(),
+            started: time.now(),
+            time: time.clone(),
             stopping: AtomicBool::new(false),
             wake: (Mutex::new(0), Condvar::new()),
             trash: Mutex::new(recovered.nameless),
@@ -152,7 +154,7 @@ impl Engine {
         let names = Arc::new(Names::new(home.clone(), files.clone()));
         let room = Arc::new(Room::new(files.clone()));
         let passed = Arc::new(Passed::new(files.clone()));
-        let pool = Pool::new("fb-flush", flush_depth as usize);
+        let pool = Pool::new("fb-flush", flush_depth as usize, time.clone());
         let clean_start = recovered.report.clean_shutdown;
         let ground = Ground {
             home: home.clone(),
@@ -168,7 +170,7 @@ impl Engine {
             room: room.clone(),
             drain: drain.clone(),
             around: Default::default(),
-            fills: Pool::new("fb-fill", fill_depth as usize),
+            fills: Pool::new("fb-fill", fill_depth as usize, time),
         });
         let verbs = Arc::new(Verbs {
             home: home.clone(),

@@ -23,6 +23,7 @@ use crate::home::Home;
 use crate::tier::dir::Tier;
 use crate::tier::index::Index;
 use crate::tier::media::{Media, MediaFile};
+use crate::time::Time;
 
 pub mod attached;
 pub mod file;
@@ -56,6 +57,7 @@ pub struct Files {
     pub(crate) uses: Uses,
     pub(crate) attached: Attached,
     pub(crate) counters: Counters,
+    pub(crate) time: Time,
     pub(crate) started: Instant,
     pub(crate) stopping: AtomicBool,
     pub(crate) wake: (Mutex<u64>, Condvar),

@@ -26,6 +26,7 @@ mod pool;
 mod room;
 mod start;
 mod tier;
+pub mod time;
 mod verbs;
 
 pub use asker::{Asker, on_behalf_of};

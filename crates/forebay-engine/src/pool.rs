@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
+use crate::time::{Part, Time};
+
 type Work = Box<dyn FnOnce() + Send>;
 
 /// An idle thread ends after this long.
@@ -18,13 +20,14 @@ pub struct Pool {
 
 struct Shared {
     name: &'static str,
+    time: Time,
     queue: Mutex<Queue>,
     wake: Condvar,
 }
 
 #[derive(Default)]
 struct Queue {
-    work: VecDeque<Work>,
+    work: VecDeque<(Part, Work)>,
     threads: usize,
     idle: usize,
     max: usize,
@@ -34,9 +37,9 @@ struct Queue {
 }
 
 impl Pool {
-    pub fn new(name: &'static str, max: usize) -> Pool {
+    pub fn new(name: &'static str, max: usize, time: Time) -> Pool {
         let queue = Mutex::new(Queue { max, ..Queue::default() });
-        Pool { shared: Arc::new(Shared { name, queue, wake: Condvar::new() }) }
+        Pool { shared: Arc::new(Shared { name, time, queue, wake: Condvar::new() }) }
     }
 
     pub fn set_max(&self, max: usize) {
@@ -72,7 +75,7 @@ impl Pool {
     /// Gives back the queue if no thread will take what was put at its end.
     fn enqueue(&self, work: Work) -> Option<MutexGuard<'_, Queue>> {
         let mut queue = self.shared.queue.lock().expect("work runs outside the lock");
-        queue.work.push_back(work);
+        queue.work.push_back((self.shared.time.part(), work));
         self.shared.wake.notify_one();
         self.staff(&mut queue);
         (queue.threads == 0).then_some(queue)
@@ -112,18 +115,19 @@ impl Shared {
                 self.wake.notify_one();
                 return;
             }
-            if let Some(work) = queue.work.pop_front() {
+            if let Some((part, work)) = queue.work.pop_front() {
                 drop(queue);
+                let at_work = part.begin();
                 work();
+                drop(at_work);
                 queue = self.queue.lock().expect("work runs outside the lock");
                 continue;
             }
             queue.idle += 1;
-            let (again, timeout) =
-                self.wake.wait_timeout(queue, patience).expect("work runs outside the lock");
-            queue = again;
+            let timed_out;
+            (queue, timed_out) = self.time.wait(&self.wake, queue, patience);
             queue.idle -= 1;
-            if timeout.timed_out() && queue.work.is_empty() {
+            if timed_out && queue.work.is_empty() {
                 queue.threads -= 1;
                 return;
             }
@@ -152,7 +156,7 @@ mod tests {
     fn a_burst_does_not_wait_for_the_one_idle_thread() {
         const BURST: usize = 4;
         const LONG: Duration = Duration::from_secs(120);
-        let pool = Pool::new("test", BURST);
+        let pool = Pool::new("test", BURST, Time::default());
         pool.run(|| {});
         while pool.shared.queue.lock().unwrap().idle == 0 {
             std::thread::yield_now();
@@ -185,7 +189,7 @@ mod tests {
                 }
             });
         }
-        let pool = Pool::new("test", 4);
+        let pool = Pool::new("test", 4, Time::default());
         pool.shared.queue.lock().unwrap().refused = true;
         let done = Arc::new(AtomicUsize::new(0));
         again(&pool, 200_000, &done);
@@ -197,7 +201,7 @@ mod tests {
 
     #[test]
     fn what_was_left_without_a_thread_is_done_when_there_can_be_one() {
-        let pool = Pool::new("test", 4);
+        let pool = Pool::new("test", 4, Time::default());
         pool.shared.queue.lock().unwrap().refused = true;
         let (tell, told) = std::sync::mpsc::channel();
         for n in 0..3 {
@@ -213,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_lower_maximum_holds_for_threads_that_are_there() {
-        let pool = Pool::new("test", 4);
+        let pool = Pool::new("test", 4, Time::default());
         let (tell, told) = std::sync::mpsc::channel();
         let at_work = Arc::new(AtomicUsize::new(0));
         let give = |pause: u64| {

@@ -6,9 +6,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The rooms from the bottom up. A room may use what stands before it, and nothing behind it.
-const FLOORS: [&str; 16] = [
+const FLOORS: [&str; 17] = [
     "failpoint",
     "asker",
+    "time",
     "core",
     "pool",
     "home",
@@ -182,6 +183,32 @@ fn the_engine_puts_together_and_no_more() {
         .map(|block| block.split("\n}").next().expect("its end").matches("\n    pub fn ").count())
         .sum();
     assert!((2..=40).contains(&count), "{count} methods");
+}
+
+/// Who asks the machine's clock: the module of time, and who measures how long the tier itself takes.
+const CLOCKS: [&str; 4] = ["time", "time/simulated", "tier/media", "tier/media/stock"];
+
+#[test]
+fn time_is_asked_of_who_was_given_it() {
+    let asked = [
+        "Instant::now",
+        "SystemTime::now",
+        ".elapsed()",
+        "thread::sleep",
+        "park_timeout",
+        "recv_timeout",
+        "wait_timeout",
+    ];
+    let mut found = BTreeSet::new();
+    for (module, text) in modules() {
+        let asks = asked.iter().filter(|what| text.contains(**what));
+        found.extend(asks.map(|what| (module.clone(), *what)));
+    }
+    let (own, wrong): (Vec<_>, Vec<_>) =
+        found.iter().partition(|(module, _)| CLOCKS.contains(&module.as_str()));
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    let all_do = CLOCKS.iter().all(|clock| own.iter().any(|(module, _)| module == clock));
+    assert!(all_do, "one of them asks no clock any more");
 }
 
 /// What stands in backquotes in a document and looks like a part's method or a file of the engine.

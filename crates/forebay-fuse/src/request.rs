@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use forebay_backing::Result;
 use forebay_backing::metrics::Op;
+use forebay_engine::time::Time;
 use forebay_engine::{Pool, on_behalf_of};
 
 use crate::busy_poll::BusyPoll;
@@ -48,7 +49,7 @@ impl Shared {
             verbs: Verbs::default(),
             usage: Usage::default(),
             entry_ttl,
-            pool: Pool::new("fb-request", POOL_THREADS),
+            pool: Pool::new("fb-request", POOL_THREADS, Time::default()),
             pooled: AtomicUsize::new(0),
             threads: AtomicUsize::new(threads),
             busy: AtomicUsize::new(0),

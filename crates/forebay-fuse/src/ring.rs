@@ -32,6 +32,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 use forebay_engine::Pool;
+use forebay_engine::time::Time;
 use rustix::thread::CpuSet;
 
 use self::reply::Seat;
@@ -148,8 +149,8 @@ impl Crew {
             device,
             queues: std::iter::repeat_with(new).take(count).collect(),
             // Bounded by the entries, and by those that hang and whose entries others went on with.
-            threads: Pool::new("fb-ring", usize::MAX),
-            learner: Pool::new("fb-poke", 1),
+            threads: Pool::new("fb-ring", usize::MAX, Time::default()),
+            learner: Pool::new("fb-poke", 1, Time::default()),
             recent: AtomicU64::new(0),
             known: Known { path: mountpoint.join(path), node },
             pokes: AtomicU64::new(0),

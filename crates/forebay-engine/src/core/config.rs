@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::core::governor::law::Preset;
 use crate::core::governor::schedule::Schedule;
+use crate::time::Time;
 
 /// Whether the tier takes part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -51,11 +52,18 @@ pub struct Config {
     pub names_max: usize,
     /// Whether the tier takes part from the start.
     pub attachment: Attachment,
+    /// What the engine decides by.
+    pub time: Time,
 }
 
 impl Default for Config {
     fn default() -> Config {
-        Config { read_only: false, names_max: 1_000_000, attachment: Attachment::Attached }
+        Config {
+            read_only: false,
+            names_max: 1_000_000,
+            attachment: Attachment::Attached,
+            time: Time::default(),
+        }
     }
 }
 

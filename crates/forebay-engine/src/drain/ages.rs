@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use crate::core::governor::age::Cohort;
 use crate::core::stamps::{BLOCK, Part, Stamps};
-use crate::core::wall::now_ms;
 use crate::drain::holds::Holds;
 use crate::files::file::{File, Inner};
 
@@ -42,6 +41,8 @@ pub(crate) struct Ages {
 
 /// One pass over dirty files.
 pub(crate) struct Look {
+    pub instant: Instant,
+    /// The time of day, in milliseconds.
     pub now: u64,
     pub width: u64,
     /// Milliseconds.
@@ -65,7 +66,7 @@ impl Look {
             true => Way::Flying,
             false => Way::Here,
         };
-        if (way == Way::Here && !is_flushable(&inner)) || self.holds.covers(&inner) {
+        if (way == Way::Here && !is_flushable(&inner, self.instant)) || self.holds.covers(&inner) {
             self.seen += inner.dirty_charged();
             return;
         }
@@ -125,8 +126,7 @@ pub(crate) struct Cohorts {
 impl Ages {
     /// What can be taken, what is on its way less what is copied already, and what waits. The last
     /// look may be a while ago: what has settled since waits no longer.
-    pub fn cohorts(&self, unsettled: u64) -> Cohorts {
-        let now = now_ms();
+    pub fn cohorts(&self, now: u64, unsettled: u64) -> Cohorts {
         let age = |then: u64| now.saturating_sub(then);
         let waits =
             |slot: &Slot| age(slot.last) < self.settle && age(slot.oldest) < self.no_wait_age;
@@ -134,27 +134,27 @@ impl Ages {
         let mut here = [self.slots.clone(), ripe].concat();
         here.sort_by_key(|slot| slot.oldest);
         Cohorts {
-            here: since_to_age(&here, 0),
-            flying: since_to_age(&self.flying, unsettled),
-            hot: since_to_age(&hot, 0),
+            here: since_to_age(&here, now, 0),
+            flying: since_to_age(&self.flying, now, unsettled),
+            hot: since_to_age(&hot, now, 0),
         }
     }
 }
 
 /// Whether the drain may take it now.
-pub(crate) fn is_flushable(inner: &Inner) -> bool {
-    obstacle(inner).is_none()
+pub(crate) fn is_flushable(inner: &Inner, now: Instant) -> bool {
+    obstacle(inner, now).is_none()
 }
 
 /// What keeps the drain from a file: a conflict, a flight under way, a pause after a failure, or a
 /// writer past us who has changed nothing since the last copy.
-pub(crate) fn obstacle(inner: &Inner) -> Option<&'static str> {
+pub(crate) fn obstacle(inner: &Inner, now: Instant) -> Option<&'static str> {
     let flying = || inner.live.as_ref().is_some_and(|live| live.flight.is_some());
-    let resting = || inner.state.is_opaque() && !opaque_changed(inner);
+    let resting = || inner.state.is_opaque() && !opaque_changed(inner, now);
     match () {
         () if inner.state.conflict().stands() => Some("conflicts"),
         () if flying() => Some("in-flight"),
-        () if inner.is_pausing() => Some("failed-files"),
+        () if inner.is_pausing(now) => Some("failed-files"),
         () if resting() => Some("open-writers"),
         () => None,
     }
@@ -196,8 +196,7 @@ pub(crate) fn weighed(inner: &Inner) -> impl Iterator<Item = (Part, u64)> {
 }
 
 /// Oldest first, less what is `copied` already.
-pub(crate) fn since_to_age(slots: &[Slot], copied: u64) -> Vec<Cohort> {
-    let now = now_ms();
+pub(crate) fn since_to_age(slots: &[Slot], now: u64, copied: u64) -> Vec<Cohort> {
     let age = |since: u64| Duration::from_millis(now.saturating_sub(since));
     let mut copied = copied;
     let rest = |slot: &Slot| {
@@ -211,9 +210,9 @@ pub(crate) fn since_to_age(slots: &[Slot], copied: u64) -> Vec<Cohort> {
 }
 
 /// Whether an unseen writer may have written since the last copy.
-fn opaque_changed(inner: &Inner) -> bool {
+fn opaque_changed(inner: &Inner, now: Instant) -> bool {
     let Some(live) = &inner.live else { return true };
-    let doubted = live.doubted_from.is_some_and(|from| Instant::now() >= from);
+    let doubted = live.doubted_from.is_some_and(|from| now >= from);
     doubted || live.copied_at.is_none() || live.copied_at != inner.shadow_stat()
 }
 
@@ -224,7 +223,7 @@ mod tests {
     /// A look over many parts is rare.
     #[test]
     fn what_has_settled_since_the_last_look_waits_no_longer() {
-        let now = now_ms();
+        let now = 1 << 40;
         let slot = |oldest_ago: u64, last_ago: u64| Slot {
             oldest: now - oldest_ago,
             youngest: now - oldest_ago,
@@ -239,7 +238,7 @@ mod tests {
             no_wait_age: 26_000,
             ..Ages::default()
         };
-        let Cohorts { here, hot, .. } = ages.cohorts(0);
+        let Cohorts { here, hot, .. } = ages.cohorts(now, 0);
         let secs = |cohorts: &[Cohort]| -> Vec<u64> {
             cohorts.iter().map(|cohort| cohort.age.as_secs()).collect()
         };

@@ -11,7 +11,6 @@ use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::time::Instant;
 
 use forebay_backing::{Access, BackingFile, Error, FileKey, Kind, Result, Version};
 
@@ -73,7 +72,7 @@ impl Drain {
         let limit = self.files.tune(|t| t.backing_timeout);
         let stalls = || self.home.health.has_stalled_call(limit);
         let complete = loop {
-            let complete = batch.latch.wait(|| cancelled() || stalls());
+            let complete = batch.latch.wait(&self.files.time, || cancelled() || stalls());
             if complete || stalls() {
                 break complete;
             }
@@ -127,7 +126,7 @@ impl Drain {
         if !self.home.privileged
             && let Some(flight) = &mut job.file.lock().live().flight
         {
-            flight.began = Instant::now();
+            flight.began = self.files.time.now();
         }
         *job.target.lock().expect("no panic inside") = Some(target.clone());
         let pieces = self.files.note_tier(pieces(&job.captured, |at| job.shadow.next_data(at)))?;
@@ -297,7 +296,7 @@ impl Drain {
             let Some(_pass) = self.valve.pass(0, wanted) else {
                 return Err(Error::new(Kind::TimedOut, "given up"));
             };
-            let began = Instant::now();
+            let began = self.files.time.now();
             let len = self.home.health.quietly(|| {
                 let size = target.stat()?.size;
                 let len = end.min(size).saturating_sub(at).min(holes.bytes());
@@ -310,7 +309,7 @@ impl Drain {
             if len == 0 {
                 break;
             }
-            holes.note(len, began.elapsed());
+            holes.note(len, self.files.time.since(began));
             at += len;
         }
         Ok(())

@@ -92,7 +92,6 @@ mod tests {
     use super::*;
     use crate::bed::bed;
     use crate::core::state::Change;
-    use crate::core::wall::now_ms;
     use crate::files::file::{Flight, Trouble};
     use crate::{Order, Progress};
 
@@ -104,7 +103,7 @@ mod tests {
         {
             // As if it were written, and an hour taken back then; and the drain leaves it alone.
             let mut inner = bed.file.lock();
-            let since = now_ms() + hour.as_millis() as u64;
+            let since = bed.engine.files.time.ms() + hour.as_millis() as u64;
             inner.state.apply(&Change::Aged { since });
             let (error, retry_at) = ("a flush failed".into(), Instant::now() + hour);
             inner.dirt().trouble = Some(Trouble { error, count: 1, retry_at });
@@ -131,7 +130,7 @@ mod tests {
         debts.incur(first, id, &inner, &[(0, 100)]);
         debts.pay(id, &[(0, 50)], &Ranges::None);
         assert!(!paid(&inner, first), "half of it");
-        inner.live().flight = Some(Flight::begin());
+        inner.live().flight = Some(Flight::begin(Instant::now()));
         let second = debts.begin();
         debts.incur(second, id, &inner, &[(0, 100)]);
         inner.live().flight = None;

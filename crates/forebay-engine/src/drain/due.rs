@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 use std::time::Duration;
+use std::time::Instant;
 
 use crate::core::governor::pick::{Hot, Kind, Piece, Rule, STREAM_BYTES, pick};
 use crate::core::governor::{Decision, Term, age, batch_bytes};
-use crate::core::wall::now_ms;
 use crate::drain::Drain;
 use crate::drain::ages::{goes_whole, is_flushable, weighed};
 use crate::drain::job::{Pick, Take};
@@ -49,7 +49,7 @@ impl Drain {
     }
 
     fn candidates(&self, decision: &Decision, enough: u64) -> Vec<Candidate> {
-        let now = now_ms();
+        let now = self.files.time.ms();
         // Whatever its age: all of it, also what is from before the clock was set back.
         let until = match decision.from_age.is_zero() {
             true => u64::MAX,
@@ -63,7 +63,7 @@ impl Drain {
             if self.holds.covers(&file.lock()) {
                 continue;
             }
-            let Some(candidate) = candidate(file, now) else { continue };
+            let Some(candidate) = candidate(file, self.files.time.now(), now) else { continue };
             bytes += candidate.pieces.iter().map(|piece| piece.bytes).sum::<u64>();
             candidates.push(candidate);
             if candidates.len() >= BATCH_FILES || bytes >= enough {
@@ -74,9 +74,9 @@ impl Drain {
     }
 }
 
-fn candidate(file: Arc<File>, now: u64) -> Option<Candidate> {
+fn candidate(file: Arc<File>, instant: Instant, now: u64) -> Option<Candidate> {
     let inner = file.lock();
-    if !is_flushable(&inner) || !inner.state.is_dirty() {
+    if !is_flushable(&inner, instant) || !inner.state.is_dirty() {
         return None;
     }
     let ago = |then: u64| Duration::from_millis(now.saturating_sub(then));

@@ -14,7 +14,6 @@ use crate::core::ranges::Ranges;
 use crate::core::report::Meter;
 use crate::core::stamps::BLOCK;
 use crate::core::state::{Change, Settled, Stretches};
-use crate::core::wall::now_ms;
 use crate::drain::Drain;
 use crate::drain::ages::parts;
 use crate::drain::job::{
@@ -86,7 +85,7 @@ impl Drain {
             (None, Take::Runs(runs)) => self.portion(&inner, &*shadow, common(&dirty, runs)),
         };
         let live = inner.live();
-        live.flight = Some(Flight::begin());
+        live.flight = Some(Flight::begin(self.files.time.now()));
         live.io += 1;
         Ok(Some(Arc::new(Job {
             file: file.clone(),
@@ -109,7 +108,7 @@ impl Drain {
             touched: AtomicBool::new(false),
             copied: AtomicU64::new(0),
             meter: meter.cloned(),
-            began_ms: now_ms(),
+            began_ms: self.files.time.ms(),
         })))
     }
 
@@ -186,7 +185,7 @@ impl Drain {
         });
         let limit = self.files.tune(|t| t.backing_timeout);
         // A sync may rightly take long: it ends with an answer, or the store counts as away.
-        latch.wait(|| {
+        latch.wait(&self.files.time, || {
             self.home.health.has_stalled_call(limit * 4) || !self.home.health.is_available()
         });
         let outcome = result.lock().expect("no panic inside").take();
@@ -221,7 +220,7 @@ impl Drain {
             });
         }
         let limit = self.files.tune(|t| t.backing_timeout);
-        latch.wait(|| self.home.health.has_stalled_call(limit));
+        latch.wait(&self.files.time, || self.home.health.has_stalled_call(limit));
         let mut results = results.lock().expect("no panic inside");
         let late = || Outcome::Failed(Error::new(Kind::TimedOut, "the backing store hangs"));
         results.iter_mut().map(|result| result.take().unwrap_or_else(late)).collect()
@@ -283,7 +282,8 @@ impl Drain {
         inner.clock.note_base();
         if let Err(error) = self.settle(job, &mut inner, &rewritten, looked, &found, kept_time) {
             // Nobody begins another before we have looked at what this one left (W2).
-            inner.live().flight = Some(Flight { rewritten, ..Flight::begin() });
+            inner.live().flight =
+                Some(Flight { rewritten, ..Flight::begin(self.files.time.now()) });
             return Err(error);
         }
         self.debts.pay(file.id, &job.captured, &rewritten);
@@ -319,7 +319,7 @@ impl Drain {
             mtime,
             keep: !unseen && self.keeps_flushed(file, inner, looked)?,
             lasts: !unseen && uncut && found.size <= job.size,
-            since: if unseen { now_ms() } else { left_since(job, inner) },
+            since: if unseen { self.files.time.ms() } else { left_since(job, inner) },
         };
         let lasts = settled.lasts;
         self.files.commit(file, inner, Change::Settled(settled))?;
@@ -329,7 +329,7 @@ impl Drain {
         }
         if unseen {
             let may_be_mapped = inner.live().mappable && self.files.media().is_memory();
-            let doubt = Instant::now() + self.files.tune(|t| t.max_age) / 2;
+            let doubt = self.files.time.now() + self.files.tune(|t| t.max_age) / 2;
             inner.live().doubted_from = may_be_mapped.then_some(doubt);
             inner.live().copied_at = job.opaque;
             return Ok(());
@@ -358,13 +358,13 @@ impl Drain {
         target: &dyn BackingFile,
         job: &'a Job,
     ) -> Result<(Instant, Attr, bool, MutexGuard<'a, Inner>)> {
-        let began = Instant::now();
-        while began.elapsed() < CHANGES_MAX {
+        let began = self.files.time.now();
+        while self.files.time.since(began) < CHANGES_MAX {
             let (before, untouched) = {
                 let inner = job.file.lock();
                 (inner.clock.look(), !inner.changed(job.seen, What::Base))
             };
-            let looked = Instant::now();
+            let looked = self.files.time.now();
             // A time that was set through us since the capture is not to be set back to what it
             // was: that would be taken for somebody else's change, once the file is clean.
             let (found, kept_time) = self.home.health.quietly(|| match untouched {
@@ -376,7 +376,7 @@ impl Drain {
                 return Ok((looked, found, kept_time, inner));
             }
             drop(inner);
-            std::thread::sleep(Duration::from_millis(1));
+            self.files.time.sleep(Duration::from_millis(1));
         }
         Err(Error::os(libc::EBUSY, "the file is being renamed or changed"))
     }
@@ -429,8 +429,11 @@ impl Drain {
             tracing::warn!(path = %path.display(), error = %error, "flush failed; the bytes stay dirty and it is tried again");
         }
         let pause = (RETRY_MIN * 2u32.saturating_pow(count.min(7) - 1)).min(RETRY_MAX);
-        inner.dirt().trouble =
-            Some(Trouble { error: error.to_string(), count, retry_at: Instant::now() + pause });
+        inner.dirt().trouble = Some(Trouble {
+            error: error.to_string(),
+            count,
+            retry_at: self.files.time.now() + pause,
+        });
     }
 
     /// Takes over what a failed flight has made of the backing file, so that what others do to it
@@ -588,7 +591,7 @@ mod tests {
         let (base, mtime) = (inner.state.base(), inner.state.mtime());
         inner.state.apply(&Change::FlushBegan { mtime });
         assert_eq!(beside(&mut inner), (0, 0), "a flush was broken off");
-        inner.live().flight = Some(Flight::begin());
+        inner.live().flight = Some(Flight::begin(Instant::now()));
         assert_eq!(beside(&mut inner), (1, 1), "it is on");
         let before = inner.beside(&[(50, 100)]);
         inner.live().flight = None;

@@ -16,13 +16,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use forebay_backing::{Error, Kind, Result};
 
 use crate::core::governor::{Limit, Term};
 use crate::core::report::Meter;
-use crate::core::wall::now_ms;
 use crate::drain::ages::obstacle;
 use crate::drain::home_room::{Room, split};
 use crate::drain::job::{Job, Outcome, Pick, Take};
@@ -52,8 +51,8 @@ impl Drain {
 
     pub(crate) fn rest(&self) {
         let wake = self.wake.0.lock().expect("no panic inside");
-        let woken = self.wake.1.wait_timeout_while(wake, LOOK, |wake| !*wake);
-        *woken.expect("no panic inside").0 = false;
+        let (mut wake, _) = self.files.time.wait_while(&self.wake.1, wake, LOOK, |wake| !*wake);
+        *wake = false;
     }
 
     /// Flushes one batch if something is due; returns whether it did.
@@ -74,9 +73,9 @@ impl Drain {
             return self.is_stuck(self.why_nothing_can_be_taken(decision.from_age, Some("settle")));
         }
         self.is_stuck(None);
-        let began = Instant::now();
+        let began = self.files.time.now();
         let outcomes = self.fly(&batch, &|| self.files.stopping.load(Relaxed), None);
-        self.note_lag(began.elapsed());
+        self.note_lag(self.files.time.since(began));
         outcomes.iter().any(|outcome| matches!(outcome, Outcome::Flushed { .. }))
     }
 
@@ -92,13 +91,14 @@ impl Drain {
         from_age: Duration,
         free: Option<&'static str>,
     ) -> Option<&'static str> {
-        let until = now_ms().saturating_sub(from_age.as_millis() as u64);
+        let until = self.files.time.ms().saturating_sub(from_age.as_millis() as u64);
         // The queue's lock comes after a file's.
         let oldest = self.files.dirty.lock().expect("no panic inside").oldest(until, ASKED_MAX);
+        let now = self.files.time.now();
         let obstacle = |file: &Arc<File>| {
             let inner = file.lock();
             let held = self.holds.covers(&inner).then_some("held-for-last");
-            held.or_else(|| obstacle(&inner))
+            held.or_else(|| obstacle(&inner, now))
         };
         let obstacles: Vec<_> = oldest.iter().map(obstacle).collect();
         match obstacles.iter().all(Option::is_some) {
@@ -219,7 +219,7 @@ impl Drain {
                     if disturbed >= DISTURBED_MAX {
                         return Err(error);
                     }
-                    std::thread::sleep(PAUSE);
+                    self.files.time.sleep(PAUSE);
                 }
                 Some(Outcome::Flushed { upto, .. }) => {
                     owed.take_off(&part, upto);
@@ -256,8 +256,7 @@ impl Drain {
                 let what = "an earlier flush of this file has not returned";
                 return Err(Error::new(Kind::TimedOut, what));
             }
-            let waited = file.changed.wait_timeout(inner, WAIT_LOOK);
-            inner = waited.expect("no panic under a file's lock").0;
+            inner = self.files.time.wait(&file.changed, inner, WAIT_LOOK).0;
         }
         Ok(())
     }

@@ -11,7 +11,6 @@ use crate::core::governor::age::{Cohort, no_wait_age};
 use crate::core::governor::gate::Gate;
 use crate::core::governor::{Available, Decision, Limit, Sample, Urgent};
 use crate::core::report::AgeBucket;
-use crate::core::wall::now_ms;
 use crate::drain::Drain;
 use crate::drain::ages::{AGE_BOUNDS_SECS, Ages, Cohorts, Look, Way};
 use crate::drain::valve::Setting;
@@ -40,10 +39,10 @@ impl Drain {
     pub(crate) fn govern_loop(self: &Arc<Self>) {
         while !self.files.stopping.load(Relaxed) {
             self.govern();
-            std::thread::sleep(LEAST);
+            self.files.time.sleep(LEAST);
             let seen = self.files.wake.0.lock().expect("no panic inside");
             if !self.files.landings.urgent.load(Relaxed) {
-                let _ = self.files.wake.1.wait_timeout(seen, TICK - LEAST);
+                drop(self.files.time.wait(&self.files.wake.1, seen, TICK - LEAST));
             }
         }
     }
@@ -79,9 +78,9 @@ impl Drain {
     fn decide(&self, ages: &Ages, tunables: &Tunables) -> Decision {
         let level = self.files.level();
         let unsettled = self.unsettled();
-        let Cohorts { here, flying, hot } = ages.cohorts(unsettled);
+        let Cohorts { here, flying, hot } = ages.cohorts(self.files.time.ms(), unsettled);
         let sample = Sample {
-            now: self.files.started.elapsed(),
+            now: self.files.time.since(self.files.started),
             tier_bytes: level.tier_bytes,
             used_bytes: level.used_bytes,
             dirty_bytes: level.dirty_bytes,
@@ -108,7 +107,7 @@ impl Drain {
             },
             demands: self.valve.demands(),
             drain_by: self.drain_by_left(level.dirty_bytes),
-            minute: local_minute(),
+            minute: local_minute(self.files.time.ms()),
         };
         let decision = self.governor.lock().expect("no panic inside").tick(&sample, tunables);
         // Who waits, for a flush or for room, is served all the same.
@@ -157,7 +156,7 @@ impl Drain {
 
     fn drain_by_left(&self, dirty: u64) -> Option<Duration> {
         let mut deadline = self.deadline.lock().expect("no panic inside");
-        let left = (*deadline)?.saturating_duration_since(Instant::now());
+        let left = (*deadline)?.saturating_duration_since(self.files.time.now());
         if left.is_zero() && dirty == 0 {
             *deadline = None;
         }
@@ -167,7 +166,7 @@ impl Drain {
     /// Dirty bytes by age, cumulative, as the drain last saw them.
     pub fn dirty_ages(&self) -> Vec<AgeBucket> {
         let ages = self.ages.lock().expect("no panic inside");
-        let Cohorts { here, flying, hot } = ages.cohorts(self.unsettled());
+        let Cohorts { here, flying, hot } = ages.cohorts(self.files.time.ms(), self.unsettled());
         drop(ages);
         let cohorts = [here, flying, hot].concat();
         let bounds = AGE_BOUNDS_SECS.iter().map(|secs| Some(*secs)).chain([None]);
@@ -180,19 +179,21 @@ impl Drain {
 
     /// Whether all that could be taken was rewritten a moment ago.
     pub(crate) fn all_settles(&self) -> bool {
-        let cohorts = self.ages.lock().expect("no panic inside").cohorts(0);
+        let ages = self.ages.lock().expect("no panic inside");
+        let cohorts = ages.cohorts(self.files.time.ms(), 0);
         cohorts.here.is_empty() && !cohorts.hot.is_empty()
     }
 
     fn look_at_ages(&self, ages: &mut Ages, tunables: &Tunables) {
-        let began = Instant::now();
+        let began = self.files.time.now();
         if ages.look_again.is_some_and(|at| began < at) {
             return;
         }
         let (files, next) = self.oldest_files();
         let width = (tunables.max_age.as_millis() as u64 / 32).max(1);
         let mut look = Look {
-            now: now_ms(),
+            instant: began,
+            now: self.files.time.ms(),
             width,
             settle: tunables.settle.as_millis() as u64,
             no_wait_age: no_wait_age(tunables.max_age).as_millis() as u64,
@@ -215,7 +216,7 @@ impl Drain {
         ages.hot = look.hot.into_values().collect();
         (ages.settle, ages.no_wait_age) = (look.settle, look.no_wait_age);
         ages.settled_bytes = look.settled;
-        ages.look_again = Some(Instant::now() + began.elapsed() * LOOK_SHARE);
+        ages.look_again = Some(self.files.time.now() + self.files.time.since(began) * LOOK_SHARE);
     }
 
     /// The files that have been dirty longest, and since when the next one has.
@@ -234,14 +235,19 @@ impl Drain {
             return;
         }
         self.files.nudge();
-        let began = Instant::now();
+        let began = self.files.time.now();
         let writers = self.slowed.fetch_add(1, Relaxed) + 1;
-        while let Some(left) = self.still_to_wait(len, writers).checked_sub(began.elapsed()) {
-            std::thread::sleep(left.clamp(Duration::from_micros(50), NAP));
+        while let Some(left) =
+            self.still_to_wait(len, writers).checked_sub(self.files.time.since(began))
+        {
+            self.files.time.sleep(left.clamp(Duration::from_micros(50), NAP));
         }
         self.slowed.fetch_sub(1, Relaxed);
         add(&self.files.counters.writers_slowed, 1);
-        add(&self.files.counters.writers_slowed_us, began.elapsed().as_micros() as u64);
+        add(
+            &self.files.counters.writers_slowed_us,
+            self.files.time.since(began).as_micros() as u64,
+        );
     }
 
     /// How long a write of `len` waits in all, as the level is now.
@@ -253,8 +259,8 @@ impl Drain {
 }
 
 /// The minute of the local day.
-fn local_minute() -> u16 {
-    let now = (now_ms() / 1000) as libc::time_t;
+fn local_minute(now_ms: u64) -> u16 {
+    let now = (now_ms / 1000) as libc::time_t;
     // SAFETY: localtime_r fills the zeroed struct, which has no invariants; both pointers live.
     let tm = unsafe {
         let mut tm: libc::tm = std::mem::zeroed();

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use crate::core::id::FileId;
 use crate::drain::job::Pick;
 use crate::files::file::{File, Inner};
+use crate::time::Time;
 
 /// For so long the store is believed to have about as much room as it said.
 pub(crate) const BELIEVED: Duration = Duration::from_secs(10);
@@ -24,6 +25,7 @@ const DOUBTED: Duration = Duration::from_secs(60);
 /// What is known of the store's room.
 #[derive(Default)]
 pub(crate) struct HomeRoom {
+    pub time: Time,
     pub said: Mutex<Option<Said>>,
     /// Owners of files that were refused lately.
     pub refused: Mutex<HashMap<u32, Instant>>,
@@ -61,8 +63,8 @@ impl Room {
 impl HomeRoom {
     pub fn was_refused(&self, owner: u32) {
         let mut refused = self.refused.lock().expect("no panic inside");
-        refused.retain(|_, at| at.elapsed() < DOUBTED);
-        refused.insert(owner, Instant::now());
+        refused.retain(|_, at| self.time.since(*at) < DOUBTED);
+        refused.insert(owner, self.time.now());
         *self.said.lock().expect("no panic inside") = None;
     }
 
@@ -77,7 +79,7 @@ impl HomeRoom {
         }
         let owner = file.owner();
         let refused = self.refused.lock().expect("no panic inside");
-        refused.get(&owner).is_some_and(|at| at.elapsed() < DOUBTED)
+        refused.get(&owner).is_some_and(|at| self.time.since(*at) < DOUBTED)
     }
 }
 

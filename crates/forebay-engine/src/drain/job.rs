@@ -12,6 +12,7 @@ use crate::core::portion::FLIGHT_BYTES;
 use crate::core::report::Meter;
 use crate::files::file::File;
 use crate::tier::media::{MediaFile, MediaStat};
+use crate::time::Time;
 
 /// What of a file to flush.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -99,11 +100,10 @@ impl Latch {
     }
 
     /// Waits until all are done, or `give_up` says so.
-    pub(crate) fn wait(&self, give_up: impl Fn() -> bool) -> bool {
+    pub(crate) fn wait(&self, time: &Time, give_up: impl Fn() -> bool) -> bool {
         let mut left = self.left.lock().expect("no panic inside");
         while *left > 0 {
-            let wait = self.zero.wait_timeout(left, Duration::from_millis(50));
-            left = wait.expect("no panic inside").0;
+            left = time.wait(&self.zero, left, Duration::from_millis(50)).0;
             if *left > 0 && give_up() {
                 return false;
             }

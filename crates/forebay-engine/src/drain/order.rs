@@ -151,7 +151,7 @@ impl Drain {
         for owed in owed.iter() {
             debts.incur(order, owed.file.id, &owed.file.lock(), &owed.runs);
         }
-        while !owed.is_empty() && Instant::now() < by && !progress.is_cancelled() {
+        while !owed.is_empty() && self.files.time.now() < by && !progress.is_cancelled() {
             self.drain_by_at_latest(by);
             owed.retain_mut(|owed| {
                 let inner = owed.file.lock();
@@ -165,7 +165,7 @@ impl Drain {
                 }
                 !paid
             });
-            std::thread::sleep(LOOK.min(by.saturating_duration_since(Instant::now())));
+            self.files.time.sleep(LOOK.min(by.saturating_duration_since(self.files.time.now())));
         }
         debts.end(order);
         self.end_drain_by(by);
@@ -177,7 +177,7 @@ impl Drain {
         let _demand = self.valve.demand();
         let batches = Mutex::new(batches(owed));
         let next = || batches.lock().expect("no panic inside").next();
-        let work = || {
+        let work = &|| {
             let mut report = Report::default();
             while let Some(mut batch) = next().filter(|_| !report.cancelled) {
                 while !batch.is_empty() && !report.cancelled {
@@ -189,11 +189,19 @@ impl Drain {
         let others = BATCHES.min(batches.lock().expect("no panic inside").len()).saturating_sub(1);
         std::thread::scope(|scope| {
             // With fewer threads than wished it takes longer.
-            let spawn = |_| Builder::new().name("fb-order".into()).spawn_scoped(scope, work).ok();
+            let time = &self.files.time;
+            let spawn = |_| {
+                let part = time.part();
+                let work = move || {
+                    let _at_work = part.begin();
+                    work()
+                };
+                Builder::new().name("fb-order".into()).spawn_scoped(scope, work).ok()
+            };
             let others: Vec<_> = (0..others).filter_map(spawn).collect();
             report.add(work());
             for other in others {
-                report.add(other.join().expect("no panic inside"));
+                report.add(time.join(other).expect("no panic inside"));
             }
             report.failures.sort_by(|a, b| a.path.cmp(&b.path));
         });
@@ -256,7 +264,7 @@ impl Drain {
         }
         meter.close();
         if disturbed {
-            std::thread::sleep(PAUSE);
+            self.files.time.sleep(PAUSE);
         }
         rest
     }

@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Instant;
 
 use forebay_backing::{Error, Result, StatFs};
 
@@ -50,11 +49,11 @@ impl Drain {
         if owed == 0 {
             return Room::Enough;
         }
-        if said.is_some_and(|said| said.at.elapsed() < BELIEVED && plenty(said)) {
+        if said.is_some_and(|said| self.files.time.since(said.at) < BELIEVED && plenty(said)) {
             return Room::Enough;
         }
         let Some(free) = self.free_at_home() else { return Room::Enough };
-        let said = Said { at: Instant::now(), free, copied };
+        let said = Said { at: self.files.time.now(), free, copied };
         *self.room.said.lock().expect("no panic inside") = Some(said);
         if free >= owed { Room::Enough } else { Room::Short(self.granted(free)) }
     }
@@ -70,7 +69,9 @@ impl Drain {
             mine.count_down();
         });
         let limit = self.files.tune(|t| t.backing_timeout);
-        latch.wait(|| self.home.health.has_stalled_call(limit) || !self.home.health.is_available());
+        latch.wait(&self.files.time, || {
+            self.home.health.has_stalled_call(limit) || !self.home.health.is_available()
+        });
         let said = said.lock().expect("no panic inside").take();
         said.and_then(|said| self.free_of(&said))
     }

@@ -9,8 +9,10 @@ use std::time::{Duration, Instant};
 use crate::core::governor::Busy;
 use crate::core::governor::bucket::Bucket;
 use crate::core::governor::queue::{Place, Queue};
+use crate::time::Time;
 
 pub(crate) struct Valve {
+    time: Time,
     epoch: Instant,
     flow: Mutex<Flow>,
     changed: Condvar,
@@ -51,8 +53,8 @@ pub(crate) struct Setting {
 /// Nobody sleeps longer without looking whether its copy is still wanted.
 const NAP: Duration = Duration::from_millis(100);
 
-impl Default for Valve {
-    fn default() -> Valve {
+impl Valve {
+    pub fn new(time: Time) -> Valve {
         let open = || Bucket::new(f64::INFINITY, Duration::ZERO);
         let flow = Flow {
             pace: Bucket::striding(f64::INFINITY, Duration::ZERO),
@@ -64,17 +66,15 @@ impl Default for Valve {
             paced: false,
             copied: false,
         };
-        Valve { epoch: Instant::now(), flow: Mutex::new(flow), changed: Condvar::new() }
+        Valve { epoch: time.now(), time, flow: Mutex::new(flow), changed: Condvar::new() }
     }
-}
 
-impl Valve {
     fn flow(&self) -> MutexGuard<'_, Flow> {
         self.flow.lock().expect("no panic inside")
     }
 
     pub fn set(&self, setting: Setting) {
-        let now = self.epoch.elapsed();
+        let now = self.time.since(self.epoch);
         let capped = |cap: u64| if cap == 0 { f64::INFINITY } else { cap as f64 };
         let mut flow = self.flow();
         flow.pace.set_rate(setting.pace, now);
@@ -122,11 +122,11 @@ impl Valve {
             if !wanted() {
                 break false;
             }
-            let Some(wait) = flow.wait(self.epoch.elapsed()) else { break true };
+            let Some(wait) = flow.wait(self.time.since(self.epoch)) else { break true };
             // One watches the clock for all, or all would wake up for every copy that may go.
             leads |= !std::mem::replace(&mut flow.led, true);
             let nap = if leads { wait.min(NAP) } else { NAP };
-            flow = self.changed.wait_timeout(flow, nap).expect("no panic inside").0;
+            flow = self.time.wait(&self.changed, flow, nap).0;
         };
         flow.led &= !leads;
         let pass = passes.then(|| Pass(self, Some(flow.take(bytes))));
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn a_demand_lifts_the_pace_and_not_the_cap() {
-        let valve = Valve::default();
+        let valve = Valve::new(Time::default());
         valve.set(setting(1.0, 0));
         drop(valve.pass(1 << 20, || true));
         let tries = std::cell::Cell::new(0);
@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn the_rate_of_many_threads_together_is_the_caps() {
         let together = || {
-            let valve = Valve::default();
+            let valve = Valve::new(Time::default());
             valve.set(setting(f64::INFINITY, 20_000_000));
             let began = Instant::now();
             std::thread::scope(|scope| {

@@ -25,6 +25,7 @@ use crate::core::served::Before;
 use crate::core::stamps::Stamps;
 use crate::core::state::{FileState, Record};
 use crate::tier::media::{MediaFile, MediaStat};
+use crate::time::Time;
 
 /// A file the engine knows. Handles of front-ends, the flusher and the fills share it.
 pub struct File {
@@ -185,8 +186,8 @@ pub(crate) struct Flight {
 }
 
 impl Flight {
-    pub fn begin() -> Flight {
-        Flight { rewritten: Ranges::None, began: Instant::now() }
+    pub fn begin(now: Instant) -> Flight {
+        Flight { rewritten: Ranges::None, began: now }
     }
 }
 
@@ -354,8 +355,8 @@ impl Inner {
     }
 
     /// Whether it rests after a flush that failed.
-    pub fn is_pausing(&self) -> bool {
-        self.trouble().is_some_and(|trouble| trouble.retry_at > Instant::now())
+    pub fn is_pausing(&self, now: Instant) -> bool {
+        self.trouble().is_some_and(|trouble| trouble.retry_at > now)
     }
 
     /// What of a range is in the tier.
@@ -434,9 +435,9 @@ impl Inner {
 
     /// Whether a flush cannot make it clean now: it is written past us, in conflict, pauses after a
     /// failure, or has lost its name.
-    pub fn is_stuck(&self) -> bool {
+    pub fn is_stuck(&self, now: Instant) -> bool {
         let unlinked = self.live.as_ref().is_some_and(|live| live.unlinked);
-        self.state.is_opaque() || self.state.conflict().stands() || self.is_pausing() || unlinked
+        self.state.is_opaque() || self.state.conflict().stands() || self.is_pausing(now) || unlinked
     }
 
     /// Whether nothing needs the run-time part any more.
@@ -474,10 +475,10 @@ impl Inner {
     }
 
     /// Names or attributes have changed through us: what the store said before does not count.
-    pub fn forget_seen(&mut self) {
+    pub fn forget_seen(&mut self, now: Instant) {
         if let Some(live) = &mut self.live {
             live.seen = None;
-            live.changed = Some(Instant::now());
+            live.changed = Some(now);
         }
     }
 
@@ -515,22 +516,25 @@ impl Inner {
 
 /// A change of names or attributes of some files, from before the backing store is asked until
 /// what we know follows.
-pub(crate) struct Changing(Vec<Arc<File>>);
+pub(crate) struct Changing {
+    files: Vec<Arc<File>>,
+    time: Time,
+}
 
 impl Changing {
-    pub fn begin(files: impl IntoIterator<Item = Arc<File>>) -> Changing {
+    pub fn begin(time: &Time, files: impl IntoIterator<Item = Arc<File>>) -> Changing {
         let files: Vec<_> = files.into_iter().collect();
         files.iter().for_each(|file| file.lock().clock.begin_change());
-        Changing(files)
+        Changing { files, time: time.clone() }
     }
 }
 
 impl Drop for Changing {
     fn drop(&mut self) {
-        for file in &self.0 {
+        for file in &self.files {
             let mut inner = file.lock();
             inner.clock.end_change();
-            inner.forget_seen();
+            inner.forget_seen(self.time.now());
         }
     }
 }

@@ -4,6 +4,7 @@ use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 use crate::files::file::{File, Inner};
+use crate::time::Time;
 
 /// So long a glance waits for files that are at work, all of them together: a write to the tier
 /// holds its file for less.
@@ -13,14 +14,15 @@ const PATIENCE: Duration = Duration::from_millis(200);
 const RETRY: Duration = Duration::from_micros(200);
 
 /// Takes locks one after the other, and takes no for an answer.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Glance {
+    time: Time,
     until: Option<Instant>,
 }
 
 impl Glance {
-    pub fn new() -> Glance {
-        Glance::default()
+    pub fn new(time: &Time) -> Glance {
+        Glance { time: time.clone(), until: None }
     }
 
     /// The file, unless somebody goes on holding it.
@@ -36,11 +38,11 @@ impl Glance {
                 Err(TryLockError::Poisoned(_)) => return None,
                 Err(TryLockError::WouldBlock) => {}
             }
-            let now = Instant::now();
+            let now = self.time.now();
             if now >= *self.until.get_or_insert(now + PATIENCE) {
                 return None;
             }
-            std::thread::sleep(RETRY);
+            self.time.sleep(RETRY);
         }
     }
 }
@@ -54,7 +56,7 @@ mod tests {
     fn all_who_are_busy_together_cost_one_patience() {
         let locks: Vec<Mutex<u32>> = (0..1000).map(Mutex::new).collect();
         let held: Vec<_> = locks.iter().step_by(2).map(|lock| lock.lock().unwrap()).collect();
-        let mut glance = Glance::new();
+        let mut glance = Glance::new(&Time::default());
         let began = Instant::now();
         let seen = locks.iter().filter(|lock| glance.lock(lock).is_some()).count();
         assert!(began.elapsed() >= PATIENCE, "it tries for a while");

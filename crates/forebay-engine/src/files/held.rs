@@ -1,7 +1,7 @@
 //! The files of the store that are held open for files that are known.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use forebay_backing::{Access, BackingFile, Error, Result};
 
@@ -46,7 +46,7 @@ impl Files {
     ///
     /// ESTALE if another file has its name, ENOENT if none has.
     pub(crate) fn open_home(&self, file: &File, access: Access) -> Result<Arc<dyn BackingFile>> {
-        let began = Instant::now();
+        let began = self.time.now();
         loop {
             let look = || {
                 let inner = file.lock();
@@ -66,10 +66,10 @@ impl Files {
             let moved = inner.moved_since(before.2, before.0);
             let settled = !moved && inner.state.paths.first() == before.1;
             drop(inner);
-            if settled || began.elapsed() > RENAMES_MAX {
+            if settled || self.time.since(began) > RENAMES_MAX {
                 return Err(error);
             }
-            std::thread::sleep(Duration::from_millis(1));
+            self.time.sleep(Duration::from_millis(1));
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use forebay_backing::{Attr, Error};
 
@@ -25,7 +25,7 @@ impl Files {
             || inner.live().arounds > 0
             || inner.state.flush_is_open()
             || inner.clock.is_under_way();
-        inner.live().checked = Some(Instant::now());
+        inner.live().checked = Some(self.time.now());
         if busy || outdated {
             return;
         }

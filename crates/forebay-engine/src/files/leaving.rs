@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use forebay_backing::{Access, Attr, FileKey, Pin};
 
@@ -101,7 +101,7 @@ impl Files {
             let id = FileId(self.next_id.fetch_add(1, Relaxed));
             let file = File::new(id, Record { key: attr.key, state }, false);
             file.lock().live().unlinked = true;
-            (Instant::now(), file)
+            (self.time.now(), file)
         });
         Some(file.clone())
     }
@@ -110,7 +110,8 @@ impl Files {
     pub(crate) fn sweep_graveyard(&self, older_than: Duration) {
         let old: Vec<Arc<File>> = {
             let graves = self.graveyard.lock().expect("no panic inside");
-            let old = graves.waiting.values().filter(|(since, _)| since.elapsed() >= older_than);
+            let old =
+                graves.waiting.values().filter(|(since, _)| self.time.since(*since) >= older_than);
             old.map(|(_, file)| file.clone()).collect()
         };
         for file in old {

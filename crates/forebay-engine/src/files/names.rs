@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Instant;
 
 use forebay_backing::{Attr, BackingStore, FileKey, Result, Timestamp};
 
@@ -44,7 +43,7 @@ impl Names {
         }
         inner.state.paths.lose(path);
         inner.state.note_links(links);
-        inner.forget_seen();
+        inner.forget_seen(self.files.time.now());
         if let Some(at) = inner.state.paths.first() {
             let key = file.key;
             drop(inner);
@@ -64,7 +63,7 @@ impl Names {
         inner.live().unlinked = true;
         self.files.unqueue(&mut inner);
         let mut graves = self.files.graveyard.lock().expect("no panic inside");
-        let before = graves.waiting.insert(file.key, (Instant::now(), file.clone()));
+        let before = graves.waiting.insert(file.key, (self.files.time.now(), file.clone()));
         drop(graves);
         drop(inner);
         self.files.forget(file);
@@ -117,8 +116,8 @@ impl Names {
         set: Option<Timestamp>,
     ) -> Result<()> {
         inner.clock.note_base();
-        inner.live().checked = Some(Instant::now());
-        inner.forget_seen();
+        inner.live().checked = Some(self.files.time.now());
+        inner.forget_seen(self.files.time.now());
         let (mut base, mut mtime) = (inner.state.base(), inner.state.mtime());
         if let Some(set) = set {
             base.mtime = attr.mtime;

@@ -37,9 +37,9 @@ impl Pace {
         *last = Some(Look { at: now, grown, bytes_per_sec });
     }
 
-    pub fn is_older(&self, than: Duration) -> bool {
+    pub fn is_older(&self, now: Instant, than: Duration) -> bool {
         let last = *self.0.lock().expect("no panic inside");
-        last.is_none_or(|last| last.at.elapsed() > than)
+        last.is_none_or(|last| now.saturating_duration_since(last.at) > than)
     }
 
     /// What comes within a second.

@@ -2,7 +2,6 @@
 //! recorded is not made, so nothing is ever taken back.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use forebay_backing::Result;
 
@@ -157,7 +156,7 @@ impl Files {
         if !kept.is_empty()
             && self.commit(file, inner, Change::Kept { ranges: kept.into() }).is_ok()
         {
-            inner.live().keeps_since.get_or_insert_with(Instant::now);
+            inner.live().keeps_since.get_or_insert_with(|| self.time.now());
         }
         Ok(true)
     }

@@ -7,7 +7,6 @@ use forebay_backing::{Error, Result, Timestamp};
 
 use crate::core::id::FileId;
 use crate::core::state::{Boot, Change};
-use crate::core::wall::now;
 use crate::files::Files;
 use crate::files::file::{File, Inner};
 use crate::tier::dir as tier;
@@ -59,7 +58,7 @@ impl Files {
         if let Some((id, shadow)) = blank {
             match self.media().rename(&tier::shadow_name(id), name) {
                 // As old as one that is made now.
-                Ok(()) => return shadow.set_mtime(now()).map(|()| shadow),
+                Ok(()) => return shadow.set_mtime(self.time.stamp()).map(|()| shadow),
                 Err(_) => self.trash.lock().expect("no panic inside").push(id),
             }
         }

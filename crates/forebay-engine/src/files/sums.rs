@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use crate::core::counters::add;
 use crate::core::policy::Level;
-use crate::core::wall::now_ms;
 use crate::files::Files;
 use crate::files::file::{File, Inner};
 use crate::tier::dir as tier;
@@ -99,7 +98,7 @@ impl Files {
         let before = inner.live().measured.replace(there).unwrap_or(there);
         let new = there.saturating_sub(before);
         add(&self.counters.passthrough_new_bytes, new);
-        file.heat.add(new, self.started.elapsed().as_secs());
+        file.heat.add(new, self.time.since(self.started).as_secs());
     }
 
     /// Measures what the tier may hold: what was asked for, or what its file system has, less 5 %
@@ -122,7 +121,7 @@ impl Files {
             let queue = self.dirty.lock().expect("no panic inside");
             queue.by_age.first_key_value().map(|(_, (since, _))| *since)
         };
-        let age = |since| Duration::from_millis(now_ms().saturating_sub(since));
+        let age = |since| Duration::from_millis(self.time.ms().saturating_sub(since));
         Level {
             tier_bytes: self.totals.limit.load(Relaxed),
             used_bytes: self.totals.used.load(Relaxed),

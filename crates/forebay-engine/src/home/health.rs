@@ -12,12 +12,14 @@ use std::time::{Duration, Instant};
 use forebay_backing::{Error, Kind, Result};
 
 use crate::home::pulse::Pulse;
+use crate::time::Time;
 
 /// More calls than this at once are not watched: far beyond the threads there are.
 const WATCHED_MAX: usize = 1024;
 
 #[derive(Debug)]
 pub struct Health {
+    time: Time,
     away: AtomicBool,
     /// When each call in flight began, in nanoseconds after `epoch`; 0 is a free place.
     calls: Box<[AtomicU64]>,
@@ -29,21 +31,20 @@ pub struct Health {
     pub absences: AtomicU64,
 }
 
-impl Default for Health {
-    fn default() -> Health {
+impl Health {
+    pub(crate) fn new(time: Time) -> Health {
         Health {
             away: AtomicBool::default(),
             calls: (0..WATCHED_MAX).map(|_| AtomicU64::new(0)).collect(),
-            epoch: Instant::now(),
-            pulse: Pulse::default(),
+            epoch: time.now(),
+            pulse: Pulse::new(time.clone()),
+            time,
             last_error: Mutex::default(),
             errors: AtomicU64::default(),
             absences: AtomicU64::default(),
         }
     }
-}
 
-impl Health {
     pub fn is_available(&self) -> bool {
         !self.away.load(Relaxed)
     }
@@ -91,7 +92,7 @@ impl Health {
     }
 
     fn now(&self) -> u64 {
-        (self.epoch.elapsed().as_nanos() as u64).max(1)
+        (self.time.since(self.epoch).as_nanos() as u64).max(1)
     }
 
     /// How long the oldest call in flight has taken so far.
@@ -114,7 +115,7 @@ impl Health {
     fn remember(&self, text: &str) {
         self.errors.fetch_add(1, Relaxed);
         let mut last = self.last_error.lock().expect("no panic inside");
-        *last = Some((text.to_string(), Instant::now()));
+        *last = Some((text.to_string(), self.time.now()));
     }
 
     fn went_away(&self, why: &str) {
@@ -148,6 +149,6 @@ impl Health {
 
     pub fn last_error(&self) -> Option<(String, f64)> {
         let last = self.last_error.lock().expect("no panic inside");
-        last.as_ref().map(|(text, at)| (text.clone(), at.elapsed().as_secs_f64()))
+        last.as_ref().map(|(text, at)| (text.clone(), self.time.since(*at).as_secs_f64()))
     }
 }

@@ -5,9 +5,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use crate::core::governor::brake::Seen;
+use crate::time::Time;
 
 #[derive(Debug)]
 pub struct Pulse {
+    time: Time,
     epoch: Instant,
     count: AtomicU32,
     fastest_us: AtomicU32,
@@ -16,10 +18,11 @@ pub struct Pulse {
     last_end_us: AtomicU64,
 }
 
-impl Default for Pulse {
-    fn default() -> Pulse {
+impl Pulse {
+    pub fn new(time: Time) -> Pulse {
         Pulse {
-            epoch: Instant::now(),
+            epoch: time.now(),
+            time,
             count: AtomicU32::new(0),
             fastest_us: AtomicU32::new(u32::MAX),
             active: AtomicU32::new(0),
@@ -37,7 +40,7 @@ pub struct Beat<'a> {
 impl Pulse {
     pub fn begin(&self) -> Beat<'_> {
         self.active.fetch_add(1, Relaxed);
-        Beat { pulse: self, began: Instant::now() }
+        Beat { pulse: self, began: self.time.now() }
     }
 
     /// What was seen since the last call.
@@ -57,17 +60,17 @@ impl Pulse {
             return Duration::ZERO;
         }
         let last = Duration::from_micros(self.last_end_us.load(Relaxed));
-        self.epoch.elapsed().saturating_sub(last)
+        self.time.since(self.epoch).saturating_sub(last)
     }
 }
 
 impl Drop for Beat<'_> {
     fn drop(&mut self) {
         let pulse = self.pulse;
-        let us = u32::try_from(self.began.elapsed().as_micros()).unwrap_or(u32::MAX - 1);
+        let us = u32::try_from(pulse.time.since(self.began).as_micros()).unwrap_or(u32::MAX - 1);
         pulse.fastest_us.fetch_min(us, Relaxed);
         pulse.count.fetch_add(1, Relaxed);
-        pulse.last_end_us.store(pulse.epoch.elapsed().as_micros() as u64, Relaxed);
+        pulse.last_end_us.store(pulse.time.since(pulse.epoch).as_micros() as u64, Relaxed);
         pulse.active.fetch_sub(1, Relaxed);
     }
 }

@@ -11,13 +11,14 @@
 //!   counts as away.
 
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use forebay_backing::wrap::{Call, Done, Layer, Parting, Verb};
 use forebay_backing::{Error, Kind, Result, room_to_close};
 
 use crate::home::health::Health;
 use crate::pool::Pool;
+use crate::time::Time;
 
 /// Closes under way at once: a network file system answers so many in the time of one.
 const AT_ONCE: usize = 16;
@@ -26,6 +27,7 @@ const AT_ONCE: usize = 16;
 const LOOK: Duration = Duration::from_millis(20);
 
 pub(crate) struct Reaper {
+    time: Time,
     health: Arc<Health>,
     pool: Pool,
     waiting: Arc<Waiting>,
@@ -57,9 +59,9 @@ impl Drop for Closing {
 }
 
 impl Reaper {
-    pub fn new(health: Arc<Health>) -> Reaper {
-        let pool = Pool::new("fb-close", AT_ONCE);
-        Reaper { health, pool, waiting: Arc::default(), waiting_max: room_to_close() }
+    pub fn new(health: Arc<Health>, time: Time) -> Reaper {
+        let pool = Pool::new("fb-close", AT_ONCE, time.clone());
+        Reaper { time, health, pool, waiting: Arc::default(), waiting_max: room_to_close() }
     }
 
     /// Sees to files that were dropped when there could be no thread to close them.
@@ -70,22 +72,22 @@ impl Reaper {
     /// Waits until all that was dropped is closed, if that is within `limit`.
     pub fn rest(&self, limit: Duration) {
         let count = self.waiting.count.lock().expect("no panic inside");
-        drop(self.waiting.fewer.wait_timeout_while(count, limit, |count| *count > 0));
+        drop(self.time.wait_while(&self.waiting.fewer, count, limit, |count| *count > 0));
     }
 
     /// R3. The caller's call counts as begun, so that the store does if this takes too long.
     fn wait_for_room(&self) -> Result<()> {
-        let began = Instant::now();
+        let began = self.time.now();
         let mut count = self.waiting.count.lock().expect("no panic inside");
         while *count >= self.waiting_max {
             if !self.health.is_available() {
                 let what = format!("{} files of the backing store wait to be closed", *count);
                 return Err(Error::new(Kind::Unavailable, what));
             }
-            count = self.waiting.fewer.wait_timeout(count, LOOK).expect("no panic inside").0;
+            count = self.time.wait(&self.waiting.fewer, count, LOOK).0;
         }
         drop(count);
-        let waited = began.elapsed();
+        let waited = self.time.since(began);
         if waited > Duration::from_secs(1) {
             tracing::debug!(?waited, "the backing store is slow to close files");
         }
@@ -128,6 +130,10 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(120);
 
+    fn reaper() -> Reaper {
+        Reaper::new(Arc::new(Health::new(Time::default())), Time::default())
+    }
+
     /// Gives the reaper so many files whose close lasts until the sender is dropped.
     fn hang(reaper: &Reaper, count: usize) -> mpsc::Sender<()> {
         let (go, wait) = mpsc::channel();
@@ -149,7 +155,7 @@ mod tests {
     // S-10
     #[test]
     fn a_close_that_hangs_holds_up_no_other() {
-        let reaper = Reaper::new(Arc::default());
+        let reaper = reaper();
         let go = hang(&reaper, AT_ONCE - 1);
         let (done, closed) = mpsc::channel();
         for n in 0..100 {
@@ -173,7 +179,7 @@ mod tests {
     // S-10
     #[test]
     fn at_the_bound_who_opens_waits_until_the_store_counts_as_away() {
-        let reaper = Reaper::new(Arc::default());
+        let reaper = reaper();
         let go = hang(&reaper, reaper.waiting_max - 1);
         open(&reaper).expect("there is room for one");
         reaper.part(Box::new(|| Ok(())));

@@ -235,7 +235,7 @@ impl Io {
     fn is_clean_now(self: &Arc<Self>, file: &Arc<File>) -> bool {
         let (dirty, hopeless) = {
             let inner = file.lock();
-            (inner.state.is_dirty(), inner.is_stuck())
+            (inner.state.is_dirty(), inner.is_stuck(self.files.time.now()))
         };
         !dirty || (!hopeless && self.drain.flush_file(file).is_ok())
     }
@@ -318,8 +318,7 @@ impl Io {
         let is_quiet = seen.is_quiet() && !inner.state.paths.above().is_moving();
         let live = inner.live();
         if live.arounds > 0 || live.io > 0 || !is_quiet {
-            let waited = file.changed.wait_timeout(inner, TURN);
-            drop(waited.expect("no panic under a file's lock"));
+            drop(self.files.time.wait(&file.changed, inner, TURN));
             return Ok(());
         }
         if live.unlinked {

@@ -10,7 +10,6 @@ use crate::core::ranges::{Mark, State};
 use crate::core::rules::Lane;
 use crate::core::served::{Before, Served};
 use crate::core::state::Change;
-use crate::core::wall::{now, now_ms};
 use crate::failpoint;
 use crate::files::file::{File, Inner};
 use crate::files::sums::HOLES_MIN;
@@ -143,7 +142,7 @@ impl Io {
         drop(inner);
         let result = self.files.note_tier(shadow.read_at(buf, offset));
         let n = self.end_io(file, result)?;
-        file.heat.add(n as u64, self.files.started.elapsed().as_secs());
+        file.heat.add(n as u64, self.files.time.since(self.files.started).as_secs());
         add(&self.files.counters.read_bytes, n as u64);
         match n == buf.len() || offset + buf.len() as u64 > file.lock().size() {
             // Who reads while another truncates gets what was there before or what is now.
@@ -285,7 +284,7 @@ impl Io {
         let before =
             self.change(file, offset, offset + len, len, |shadow| shadow.write_at(data, offset))?;
         self.files.counters.note_absorbed(before);
-        file.heat.add(len, self.files.started.elapsed().as_secs());
+        file.heat.add(len, self.files.time.since(self.files.started).as_secs());
         add(&self.files.counters.write_bytes, len);
         Ok(before.served())
     }
@@ -323,7 +322,7 @@ impl Io {
         let _beat = self.drain.tier_pulse.begin();
         let mut inner = self.lock_for_tier(file)?;
         let shadow = self.files.shadow(file, &mut inner)?;
-        let now_ms = now_ms();
+        let now_ms = self.files.time.ms();
         let before = inner.before(start, end);
         if inner.state.is_opaque() {
             // One that fails may have written a part.
@@ -348,7 +347,7 @@ impl Io {
         }
         failpoint::pass("write.data");
         let fresh = !plan.after.is_empty();
-        inner.state.note_mtime(now());
+        inner.state.note_mtime(self.files.time.stamp());
         if fresh {
             let (marks, age) = (plan.after.into(), inner.state.age_at(now_ms));
             let marked = self.files.commit(file, &mut inner, Change::Marked { marks, age });
@@ -427,7 +426,7 @@ impl Io {
         let cuts_durable = inner.state.durable_size().is_some_and(|durable| size < durable);
         let opaque = inner.state.is_opaque();
         inner.clock.note_size();
-        let (mtime, age) = (now(), inner.state.age_at(now_ms()));
+        let (mtime, age) = (self.files.time.stamp(), inner.state.age_at(self.files.time.ms()));
         let resized = self.files.commit(file, &mut inner, Change::Resized { size, mtime, age });
         if let Err(error) = resized {
             // What is longer than its record says is cut by who opens it next. Past us, somebody

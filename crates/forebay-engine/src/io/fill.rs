@@ -7,7 +7,7 @@
 //!   since it began ([`What::Bytes`]): it never overwrites a newer byte, and never revives an old one.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use forebay_backing::{Error, Kind, Result};
 
@@ -161,7 +161,7 @@ impl Io {
 
     /// Announces a fill; waits and returns `None` if one that overlaps is in flight (L1).
     fn begin_fill(&self, file: &Arc<File>, start: u64, end: u64) -> Result<Option<Look>> {
-        let deadline = Instant::now() + self.files.tune(|t| t.backing_timeout);
+        let deadline = self.files.time.now() + self.files.tune(|t| t.backing_timeout);
         let mut inner = file.lock();
         if inner.gone {
             return Ok(None); // Nobody has it open: it was read ahead.
@@ -173,11 +173,11 @@ impl Io {
             return Ok(Some(inner.clock.look()));
         }
         // One byte of progress is enough: the caller looks again for what is still missing.
-        let (mut inner, _) = file
-            .changed
-            .wait_timeout_while(inner, Duration::from_millis(200), |inner| overlaps(inner))
-            .expect("no panic under a file's lock");
-        if Instant::now() >= deadline || (!self.home.health.is_available() && overlaps(&mut inner))
+        let moment = Duration::from_millis(200);
+        let wait = |inner| self.files.time.wait_while(&file.changed, inner, moment, overlaps);
+        let (mut inner, _) = wait(inner);
+        if self.files.time.now() >= deadline
+            || (!self.home.health.is_available() && overlaps(&mut inner))
         {
             return Err(Error::new(Kind::TimedOut, "waiting for the backing store"));
         }

@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
 
 use forebay_backing::{Attr, Error, FileKey, Result};
 
@@ -107,7 +106,7 @@ impl Io {
     /// Takes a handle on a file of which something is cached, without asking the backing store.
     pub fn open_cached(&self, key: FileKey) -> Option<Arc<File>> {
         let file = self.files.find(key)?;
-        let mut inner = Glance::new().at(&file)?;
+        let mut inner = Glance::new(&self.files.time).at(&file)?;
         let _ = self.files.prove_locked(&file, &mut inner);
         if inner.gone {
             return None; // Nothing of it is cached.
@@ -128,7 +127,7 @@ impl Io {
                     .live
                     .as_ref()
                     .and_then(|live| live.checked)
-                    .is_some_and(|at| at.elapsed() < ttl))
+                    .is_some_and(|at| self.files.time.since(at) < ttl))
     }
 
     /// Takes a file that the caller has just created through [`Engine::backing`].
@@ -137,7 +136,7 @@ impl Io {
         self.names.note_made(path, attr);
         let file = self.enter(path, attr);
         let mut inner = file.lock();
-        inner.live().checked = Some(Instant::now());
+        inner.live().checked = Some(self.files.time.now());
         drop(inner);
         file
     }

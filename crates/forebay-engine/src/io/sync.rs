@@ -1,7 +1,6 @@
 //! Making what was written survive the loss of power: the shadow first, then its record.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use forebay_backing::Result;
 
@@ -93,7 +92,7 @@ impl Io {
         let beside = inner.beside(&ranges);
         let live = inner.live();
         live.synced_to = live.written_to;
-        live.synced_at = Some(Instant::now());
+        live.synced_at = Some(self.files.time.now());
         let named = live.named;
         let looks = u32::from(evictions == Meanwhile::Allowed);
         live.io += 1;

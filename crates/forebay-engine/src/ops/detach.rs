@@ -60,7 +60,7 @@ impl Ops {
                 if progress.is_cancelled() {
                     break;
                 }
-                std::thread::sleep(LOOK);
+                self.files.time.sleep(LOOK);
                 left = self.room.evict_all(keep);
             }
             if left.is_empty() {
@@ -71,7 +71,7 @@ impl Ops {
                 report.failures = left;
                 break;
             }
-            std::thread::sleep(LOOK);
+            self.files.time.sleep(LOOK);
         }
         self.set_attachment(before);
         report

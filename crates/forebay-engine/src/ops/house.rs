@@ -37,7 +37,7 @@ impl Ops {
         let quiet = self.join_threads();
         self.home.reaper.rest(THREADS_MAX);
         self.sync_names_at_end();
-        self.files.sweep_graveyard(std::time::Duration::ZERO);
+        self.files.sweep_graveyard(Duration::ZERO);
         self.files.empty_trash();
         let writing: Vec<Arc<File>> =
             self.files.totals.unseen.lock().expect("no panic inside").values().cloned().collect();
@@ -67,9 +67,9 @@ impl Ops {
             return;
         }
         self.names.sync_names_soon();
-        let deadline = Instant::now() + THREADS_MAX;
-        while self.names.syncing.load(Relaxed) && Instant::now() < deadline {
-            std::thread::sleep(std::time::Duration::from_millis(1));
+        let deadline = self.files.time.now() + THREADS_MAX;
+        while self.names.syncing.load(Relaxed) && self.files.time.now() < deadline {
+            self.files.time.sleep(Duration::from_millis(1));
         }
     }
 
@@ -89,12 +89,16 @@ impl Ops {
     fn flush_until(self: &Arc<Self>, progress: &Progress, deadline: Option<Instant>) -> Report {
         let Some(deadline) = deadline else { return self.drain.flush(&[], progress) };
         std::thread::scope(|threads| {
-            let worker = threads.spawn(|| self.drain.flush(&[], progress));
+            let part = self.files.time.part();
+            let worker = threads.spawn(move || {
+                let _at_work = part.begin();
+                self.drain.flush(&[], progress)
+            });
             while !worker.is_finished() {
-                if Instant::now() >= deadline {
+                if self.files.time.now() >= deadline {
                     progress.cancel();
                 }
-                std::thread::sleep(std::time::Duration::from_millis(20));
+                self.files.time.sleep(Duration::from_millis(20));
             }
             worker.join().unwrap_or_default()
         })
@@ -103,11 +107,11 @@ impl Ops {
     /// Waits for the background threads a while; one that hangs in the backing store is left.
     fn join_threads(&self) -> bool {
         let threads = std::mem::take(&mut *self.threads.lock().expect("no panic inside"));
-        let deadline = Instant::now() + THREADS_MAX;
+        let deadline = self.files.time.now() + THREADS_MAX;
         let mut quiet = true;
         for thread in threads {
-            while !thread.is_finished() && Instant::now() < deadline {
-                std::thread::sleep(std::time::Duration::from_millis(5));
+            while !thread.is_finished() && self.files.time.now() < deadline {
+                self.files.time.sleep(Duration::from_millis(5));
             }
             quiet &= thread.is_finished() && thread.join().is_ok();
         }
@@ -118,6 +122,11 @@ impl Ops {
         self.drain.govern();
         let (drain, govern, keep) = (self.drain.clone(), self.drain.clone(), self.clone());
         let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
+            let part = self.files.time.part();
+            let work = move || {
+                let _at_work = part.begin();
+                work();
+            };
             std::thread::Builder::new()
                 .name(name.into())
                 .spawn(work)
@@ -133,12 +142,12 @@ impl Ops {
     /// The thread for everything that has to be looked at from time to time.
     fn keep_house(self: Arc<Self>) {
         let probing = Arc::new(AtomicBool::new(false));
-        let mut last_fold = Instant::now();
-        let mut last_measure = Instant::now();
+        let mut last_fold = self.files.time.now();
+        let mut last_measure = self.files.time.now();
         while !self.files.stopping.load(Relaxed) {
             self.passed.measure_unseen();
-            if last_measure.elapsed() >= Duration::from_secs(1) {
-                last_measure = Instant::now();
+            if self.files.time.since(last_measure) >= Duration::from_secs(1) {
+                last_measure = self.files.time.now();
                 self.files.measure();
                 self.room.keep_rules();
                 self.room.keep_empty();
@@ -152,22 +161,26 @@ impl Ops {
             if !self.home.health.is_available() && !probing.swap(true, Relaxed) {
                 self.clone().probe(probing.clone());
             }
-            if self.files.index.wants_fold() || last_fold.elapsed() >= Duration::from_secs(60) {
-                last_fold = Instant::now();
+            if self.files.index.wants_fold()
+                || self.files.time.since(last_fold) >= Duration::from_secs(60)
+            {
+                last_fold = self.files.time.now();
                 self.fold();
                 self.names.sync_names_soon();
             } else if self.names.owes_names() {
                 self.names.sync_names_soon();
             }
-            std::thread::sleep(Duration::from_millis(100));
+            self.files.time.sleep(Duration::from_millis(100));
         }
     }
 
     /// Asks the backing store whether it is back, on a thread of its own: the question may hang.
     pub(crate) fn probe(self: Arc<Self>, probing: Arc<AtomicBool>) {
+        let part = self.files.time.part();
         let ask = move || {
+            let _at_work = part.begin();
             while !self.files.stopping.load(Relaxed) && !self.home.health.is_available() {
-                std::thread::sleep(Duration::from_millis(500));
+                self.files.time.sleep(Duration::from_millis(500));
                 let limit = self.files.tune(|t| t.backing_timeout);
                 if self.home.health.probe(|| self.home.backing.stat(Path::new(""))).is_ok()
                     && !self.home.health.has_stalled_call(limit)
@@ -188,7 +201,7 @@ impl Ops {
             if let Some(dirt) = &mut file.lock().dirt
                 && let Some(trouble) = &mut dirt.trouble
             {
-                trouble.retry_at = Instant::now();
+                trouble.retry_at = self.files.time.now();
             }
         }
         self.files.nudge();

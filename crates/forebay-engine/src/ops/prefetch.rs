@@ -83,8 +83,17 @@ impl Ops {
         let fetching = Fetching { queue, progress, report, full: AtomicBool::new(false), pinned };
         let workers = self.files.tune(|t| t.fill_depth) as usize;
         std::thread::scope(|threads| {
-            for _ in 0..workers {
-                threads.spawn(|| self.prefetch_worker(&fetching));
+            let (time, fetching) = (&self.files.time, &fetching);
+            let spawn = |_| {
+                let part = time.part();
+                threads.spawn(move || {
+                    let _at_work = part.begin();
+                    self.prefetch_worker(fetching);
+                })
+            };
+            let workers: Vec<_> = (0..workers).map(spawn).collect();
+            for worker in workers {
+                time.join(worker).expect("no panic inside");
             }
         });
         let mut report = std::mem::take(&mut *fetching.report.lock().expect("no panic inside"));

@@ -9,7 +9,6 @@ use forebay_backing::{
 
 use crate::core::ranges::Ranges;
 use crate::core::state::Change;
-use crate::core::wall::now_ms;
 use crate::files::file::{File, Flight, Inner};
 use crate::io::fill::CHUNK;
 use crate::ops::Ops;
@@ -132,7 +131,7 @@ impl Ops {
                 // the store: with the dirty ones they are ours, and go there with them.
                 let clean: Vec<_> =
                     inner.state.ranges().iter().filter(|run| !run.state.is_dirty()).collect();
-                let now_ms = now_ms();
+                let now_ms = self.files.time.ms();
                 let (base, age) = (attr.version(), inner.state.age_at(now_ms));
                 self.files.commit(file, &mut inner, Change::Ours { base, age })?;
                 for run in clean {
@@ -197,7 +196,7 @@ impl Ops {
             let mut inner = file.lock();
             let live = inner.live();
             if live.flight.is_none() {
-                live.flight = Some(Flight::begin());
+                live.flight = Some(Flight::begin(self.files.time.now()));
                 live.io += STILL_IO;
                 return Ok(Still { ops: self, file });
             }

@@ -8,7 +8,6 @@ use forebay_backing::{Error, Result};
 
 use crate::core::governor::{Decision, Limit};
 use crate::core::report::{BusyFile, Failure, FileInfo, Stats, Status};
-use crate::core::wall::now_ms;
 use crate::files::file::{File, Inner};
 use crate::files::glance::Glance;
 use crate::ops::Ops;
@@ -21,7 +20,7 @@ impl Ops {
     ///
     /// EBUSY if one is at work for so long that nothing can be said of it.
     pub fn list(&self, prefix: &Path) -> Result<Vec<FileInfo>> {
-        let (mut glance, mut infos) = (Glance::new(), Vec::new());
+        let (mut glance, mut infos) = (Glance::new(&self.files.time), Vec::new());
         for file in self.files.all_files() {
             let busy = || Error::os(libc::EBUSY, "a file is at work in the tier: ask again later");
             let inner = glance.at(&file).ok_or_else(busy)?;
@@ -29,7 +28,7 @@ impl Ops {
             let everything = prefix.as_os_str().is_empty();
             let within = || inner.state.paths.any_within(prefix);
             if known && (everything || within()) {
-                infos.push(file_info(&file, &inner));
+                infos.push(file_info(&file, &inner, self.files.time.ms()));
             }
         }
         infos.sort_by(|a, b| a.path.cmp(&b.path));
@@ -61,7 +60,7 @@ impl Ops {
             last_error: self.home.health.last_error(),
             ..Status::default()
         };
-        let mut glance = Glance::new();
+        let mut glance = Glance::new(&self.files.time);
         for file in self.files.all_files() {
             match glance.at(&file) {
                 Some(inner) => self.count_file(&inner, &mut status),
@@ -112,13 +111,13 @@ impl Ops {
 
     /// The files that requests moved most bytes of lately, the busiest first.
     pub fn busiest(&self, count: usize) -> Vec<BusyFile> {
-        let now = self.files.started.elapsed().as_secs();
+        let now = self.files.time.since(self.files.started).as_secs();
         let mut busy: Vec<(u64, Arc<File>)> =
             self.files.all_files().into_iter().map(|file| (file.heat.rate(now), file)).collect();
         busy.retain(|(rate, _)| *rate > 0);
         busy.sort_by_key(|(rate, _)| std::cmp::Reverse(*rate));
         busy.truncate(count);
-        let mut glance = Glance::new();
+        let mut glance = Glance::new(&self.files.time);
         let shown = |(bytes_per_sec, file): (u64, Arc<File>)| {
             let path = glance.at(&file)?.state.display_path();
             Some(BusyFile { path, bytes_per_sec })
@@ -143,7 +142,7 @@ impl Ops {
     }
 }
 
-fn file_info(file: &File, inner: &Inner) -> FileInfo {
+fn file_info(file: &File, inner: &Inner, now_ms: u64) -> FileInfo {
     let state = &inner.state;
     let flushing = inner.live.as_ref().is_some_and(|live| live.flight.is_some());
     let word = match () {
@@ -153,7 +152,7 @@ fn file_info(file: &File, inner: &Inner) -> FileInfo {
         () if state.is_dirty() => "dirty",
         () => "clean",
     };
-    let age = || now_ms().saturating_sub(state.dirty_since()) as f64 / 1000.0;
+    let age = || now_ms.saturating_sub(state.dirty_since()) as f64 / 1000.0;
     FileInfo {
         path: state.display_path(),
         size: inner.size(),

@@ -2,13 +2,11 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
 
 use forebay_backing::{FileKey, Result};
 
 use crate::core::id::FileId;
 use crate::core::state::Change;
-use crate::core::wall::now_ms;
 use crate::failpoint;
 use crate::files::Files;
 use crate::files::file::{File, Inner, Live};
@@ -61,7 +59,7 @@ impl Passed {
             inner.live().measured = None;
             self.files.note_growth(file, &mut inner);
             // Nobody may write what no record speaks of.
-            let age = inner.state.age_at(now_ms());
+            let age = inner.state.age_at(self.files.time.ms());
             self.files.commit(file, &mut inner, Change::Unseen { age })?;
             // A flush that is on does not know what of it he writes.
             inner.note_rewritten(0, u64::MAX);
@@ -114,7 +112,7 @@ impl Passed {
             return Ok(());
         }
         inner.note_rewritten(0, u64::MAX);
-        let (len, mtime, age) = (stat.len, stat.mtime, inner.state.age_at(now_ms()));
+        let (len, mtime, age) = (stat.len, stat.mtime, inner.state.age_at(self.files.time.ms()));
         let change = Change::Absorbed { len, mtime, age };
         let absorbed = self.files.commit_anyway(file, &mut inner, change);
         self.files.admit(file, [(0, stat.len)]);
@@ -218,13 +216,13 @@ impl Passed {
         self.files
             .totals
             .pace
-            .note(Instant::now(), self.files.counters.passthrough_new_bytes.load(Relaxed));
+            .note(self.files.time.now(), self.files.counters.passthrough_new_bytes.load(Relaxed));
     }
 
     /// Whether one more program may write past us now.
     pub fn may_write_unseen(&self) -> bool {
         let writers = self.files.totals.writers.load(Relaxed);
-        if writers > 0 && self.files.totals.pace.is_older(LOOK_MIN) {
+        if writers > 0 && self.files.totals.pace.is_older(self.files.time.now(), LOOK_MIN) {
             self.measure_unseen();
         }
         self.files.tune(|t| crate::core::policy::may_write_unseen(self.files.level(), t, writers))

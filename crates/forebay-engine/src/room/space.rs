@@ -13,7 +13,6 @@ use crate::core::evict::{Answer, UNIT_MAX, Unit};
 use crate::core::ranges::Mark;
 use crate::core::rules::Active;
 use crate::core::state::Change;
-use crate::core::wall::now_ms;
 use crate::failpoint;
 use crate::files::file::{File, Inner};
 use crate::room::{InVain, Room};
@@ -45,7 +44,7 @@ pub(crate) struct Patience<'a> {
 
 impl<'a> Patience<'a> {
     pub fn new(room: &'a Room) -> Patience<'a> {
-        Patience { room, copied: room.copied(), since: Instant::now() }
+        Patience { room, copied: room.copied(), since: room.files.time.now() }
     }
 
     /// Waits a moment for the drain.
@@ -53,9 +52,9 @@ impl<'a> Patience<'a> {
         self.room.wait_for_drain();
         let copied = self.room.copied();
         if copied != self.copied {
-            (self.copied, self.since) = (copied, Instant::now());
+            (self.copied, self.since) = (copied, self.room.files.time.now());
         }
-        match self.since.elapsed() > self.room.files.tune(|t| t.backing_timeout) {
+        match self.room.files.time.since(self.since) > self.room.files.tune(|t| t.backing_timeout) {
             true => Err(self.lost()),
             false => Ok(()),
         }
@@ -98,7 +97,9 @@ impl Room {
     /// Whether nothing could go a moment ago.
     fn is_in_vain(&self) -> bool {
         let last = *self.in_vain.lock().expect("no panic inside");
-        last.is_some_and(|last| last.at.elapsed() < AGAIN_AFTER && last.landed == self.landed())
+        last.is_some_and(|last| {
+            self.files.time.since(last.at) < AGAIN_AFTER && last.landed == self.landed()
+        })
     }
 
     /// Makes room for `len` bytes of a writer: evicts, and if that is not enough waits for the
@@ -130,12 +131,16 @@ impl Room {
 
     fn wait_for_drain(&self) {
         add(&self.files.counters.writers_slowed, 1);
-        let began = Instant::now();
+        let began = self.files.time.now();
         self.files.landings.urgent.store(true, Relaxed);
         self.files.nudge();
         let settled = self.files.landings.settled.0.lock().expect("no panic inside");
-        let _ = self.files.landings.settled.1.wait_timeout(settled, Duration::from_millis(100));
-        add(&self.files.counters.writers_slowed_us, began.elapsed().as_micros() as u64);
+        let landed = &self.files.landings.settled.1;
+        drop(self.files.time.wait(landed, settled, Duration::from_millis(100)));
+        add(
+            &self.files.counters.writers_slowed_us,
+            self.files.time.since(began).as_micros() as u64,
+        );
     }
 
     /// Keeps the used share below the mark.
@@ -173,7 +178,7 @@ impl Room {
         }
         self.files.empty_trash();
         let nothing_to_take = freed == 0 && tried.get() == Tried::Idle;
-        let in_vain = nothing_to_take.then(|| InVain { landed, at: Instant::now() });
+        let in_vain = nothing_to_take.then(|| InVain { landed, at: self.files.time.now() });
         *self.in_vain.lock().expect("no panic inside") = in_vain;
         freed
     }
@@ -223,7 +228,7 @@ impl Room {
     /// Frees clean ranges of the rule's files, what came first before what came later: `bytes` if
     /// there are so many. Returns what was freed.
     pub(crate) fn evict_own(&self, rule: &Arc<Active>, bytes: u64) -> u64 {
-        if !rule.may_give(now_ms()) {
+        if !rule.may_give(self.files.time.ms()) {
             return 0;
         }
         let mut evictor = self.files.evictor.lock().expect("no panic inside");
@@ -231,7 +236,7 @@ impl Room {
         drop(evictor);
         self.files.empty_trash();
         if freed == 0 {
-            rule.gave_nothing(now_ms());
+            rule.gave_nothing(self.files.time.ms());
         }
         freed
     }

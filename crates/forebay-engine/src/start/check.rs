@@ -7,13 +7,13 @@ use serde::Serialize;
 
 use crate::core::id::FileId;
 use crate::core::state::{Boot, Record, Verdict};
-use crate::core::wall::now_ms;
 use crate::start::report::why_dropped;
 use crate::tier::dir as tier;
 use crate::tier::index::Loaded;
 use crate::tier::media::Media;
 use crate::tier::witness::Witness;
 use crate::tier::{index, shadows};
+use crate::time::Time;
 
 /// What a mount would find in a tier, and what is wrong with it.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -60,7 +60,7 @@ impl CheckReport {
             }
         };
         let shadow = found.shadow(&record);
-        let survived = record.recover(boot, shadow, now_ms());
+        let survived = record.recover(boot, shadow, Time::default().ms());
         self.dropped_files += u64::from(survived.dropped > 0);
         self.dropped_bytes += survived.dropped;
         self.lost_files += u64::from(survived.lost > 0);

@@ -7,7 +7,6 @@ use forebay_backing::{BackingStore, Error, Result};
 
 use crate::core::id::FileId;
 use crate::core::state::{Boot, Change, Record, Survived, Verdict};
-use crate::core::wall::now_ms;
 use crate::start::report::RecoveryReport;
 use crate::tier::dir as tier;
 use crate::tier::dir::SHADOW_DIRS;
@@ -26,6 +25,8 @@ pub(crate) struct Recovery<'a> {
     pub backing: &'a dyn BackingStore,
     pub index: &'a Index,
     pub boot: Boot,
+    /// The time of day.
+    pub now_ms: u64,
     pub report: RecoveryReport,
     pub changed: Vec<FileId>,
     pub orphans: Vec<FileId>,
@@ -50,6 +51,7 @@ impl Recovery<'_> {
         index: &Index,
         loaded: &mut Loaded,
         witness: &Witness,
+        now_ms: u64,
     ) -> Result<Recovered> {
         let since = loaded.since(witness);
         let boot = loaded.boot(witness);
@@ -65,6 +67,7 @@ impl Recovery<'_> {
             backing,
             index,
             boot,
+            now_ms,
             report,
             changed: Vec::new(),
             orphans: Vec::new(),
@@ -173,7 +176,7 @@ impl Recovery<'_> {
         let before = state.clone();
         let name = tier::shadow_name(id);
         let found = self.look(id, state)?;
-        let survived = state.recover(self.boot, found.shadow(&before), now_ms());
+        let survived = state.recover(self.boot, found.shadow(&before), self.now_ms);
         self.note(&found, id, &before, &survived);
         if let Found::Foreign(_) = found {
             shadows::set_aside(self.media, id)

@@ -19,7 +19,6 @@ use crate::core::journal::{NameOp, Told};
 use crate::core::ranges::{Ranges, State};
 use crate::core::report::{Failure, Progress, Report};
 use crate::core::state::{Boot, Owner, Record, Verdict};
-use crate::core::wall::now_ms;
 use crate::start::report::RecoveryReport;
 use crate::start::salvage::source::{Source, Theirs};
 use crate::tier::dir as tier;
@@ -29,6 +28,7 @@ use crate::tier::media::{DirMedia, Media, Open};
 use crate::tier::shadows::Found;
 use crate::tier::witness::{Since, Witness};
 use crate::tier::{index, shadows};
+use crate::time::Time;
 
 mod source;
 
@@ -101,7 +101,7 @@ impl Salvage<'_> {
             Ok(found) => found,
             Err(e) => return self.failed(&path, format!("its shadow file: {e}")),
         };
-        let survived = record.recover(boot, found.shadow(&before), now_ms());
+        let survived = record.recover(boot, found.shadow(&before), Time::default().ms());
         self.dropped(survived.dropped);
         if survived.lost > 0 {
             self.done.found.lost_files += 1;

@@ -10,7 +10,6 @@ use forebay_backing::{Attr, FileKey, Result, SetAttr, SetTime, Timestamp, XattrM
 
 use crate::asker;
 use crate::core::clock::{Look, What};
-use crate::core::wall::now;
 use crate::files::file::{Changing, File, Inner, Seen, note_seen};
 use crate::files::glance::Glance;
 use crate::files::names::Named;
@@ -55,7 +54,7 @@ impl Verbs {
     pub fn stat(&self, path: &Path) -> Result<Attr> {
         let table = || self.files.table.read().expect("no panic inside");
         let (mut known, mut seen) = (table().forgotten.mark(), None);
-        let mut asked = Instant::now();
+        let mut asked = self.files.time.now();
         let mut attr = self.names.ask(|b| b.stat(path))?;
         for _ in 0..LOOKS {
             // What is dirty may have been flushed since the answer: then it is out of date.
@@ -79,7 +78,7 @@ impl Verbs {
                 None if !table().forgotten.any_since(known, attr.key) => return Ok(attr),
                 None => known = table().forgotten.mark(),
             }
-            asked = Instant::now();
+            asked = self.files.time.now();
             attr = self.names.ask(|b| b.stat(path))?;
         }
         if let Some(file) = self.files.find(attr.key) {
@@ -93,8 +92,10 @@ impl Verbs {
     /// before the answer expires it is asked for again, so that nobody waits for it.
     pub fn stat_recent(self: &Arc<Self>, file: &Arc<File>, ttl: Duration) -> Option<Attr> {
         let mut inner = file.lock();
-        let seen = recent(&inner, ttl)?;
-        let (mut attr, old) = (seen.attr, seen.at.elapsed() > ttl * 3 / 4);
+        let now = self.files.time.now();
+        let seen = recent(&inner, now, ttl)?;
+        let old = now.saturating_duration_since(seen.at) > ttl * 3 / 4;
+        let mut attr = seen.attr;
         self.names.overlay_with(file, &inner, &mut attr);
         if old {
             self.look_again(file, &mut inner);
@@ -105,13 +106,14 @@ impl Verbs {
     /// Whether an open file is known to have had no `security.capability` within `ttl`.
     pub fn lacks_capability(&self, file: &File, ttl: Duration) -> bool {
         let inner = file.lock();
-        let asked = recent(&inner, ttl).and_then(|seen| seen.no_capability);
-        asked.is_some_and(|at| at.elapsed() < ttl)
+        let now = self.files.time.now();
+        let asked = recent(&inner, now, ttl).and_then(|seen| seen.no_capability);
+        asked.is_some_and(|at| now.saturating_duration_since(at) < ttl)
     }
 
     /// What to remember of an open file before the backing store is asked about it.
     pub fn before_asking(&self, file: &File) -> Asked {
-        asked_of(&file.lock())
+        Asked { seen: file.lock().clock.look(), at: self.files.time.now() }
     }
 
     /// Keeps in mind that an open file had no `security.capability` when that was asked.
@@ -168,7 +170,7 @@ impl Verbs {
     /// Attributes of a cached file from memory, while the backing store is away.
     pub fn stat_cached(&self, key: FileKey) -> Option<Attr> {
         let file = self.files.find(key)?;
-        let inner = Glance::new().at(&file)?;
+        let inner = Glance::new(&self.files.time).at(&file)?;
         Some(cached_attr(key, &inner))
     }
 
@@ -217,7 +219,7 @@ impl Verbs {
                 self.files.let_go(file, &mut inner)?;
             }
         }
-        let _changing = Changing::begin(file.clone());
+        let _changing = Changing::begin(&self.files.time, file.clone());
         let mut attr = self.names.alter(|b| b.set_attr(at.path, set))?;
         // Opened meanwhile, or closed and opened anew, it is another to us.
         let (held, found) = (file.as_ref().map(|file| file.id), self.files.find(at.key).or(file));
@@ -231,7 +233,7 @@ impl Verbs {
             inner.clock.note_base();
             let mtime = set.mtime.map(|set| match set {
                 SetTime::At(at) => at,
-                SetTime::Now => now(),
+                SetTime::Now => self.files.time.stamp(),
             });
             self.names.follow_time(&file, &mut inner, &attr, mtime)?;
             self.names.overlay_with(&file, &inner, &mut attr);
@@ -244,7 +246,7 @@ impl Verbs {
     pub fn set_attr_open(&self, file: &Arc<File>, set: &SetAttr) -> Result<Attr> {
         self.files.refuse_read_only()?;
         let backing = self.files.backing_file(file)?;
-        let _changing = Changing::begin([file.clone()]);
+        let _changing = Changing::begin(&self.files.time, [file.clone()]);
         asker::check()?;
         let attr = self.home.health.call(|| backing.set_attr(set))?;
         let mut inner = file.lock();
@@ -266,7 +268,7 @@ impl Verbs {
         mode: XattrMode,
     ) -> Result<()> {
         self.files.refuse_read_only()?;
-        let _changing = Changing::begin(self.files.find(at.key));
+        let _changing = Changing::begin(&self.files.time, self.files.find(at.key));
         self.names.alter(|b| b.xattr_set(at.path, name, value, mode))?;
         self.names.refresh(at);
         Ok(())
@@ -274,15 +276,11 @@ impl Verbs {
 
     pub fn remove_xattr(&self, at: Named<'_>, name: &OsStr) -> Result<()> {
         self.files.refuse_read_only()?;
-        let _changing = Changing::begin(self.files.find(at.key));
+        let _changing = Changing::begin(&self.files.time, self.files.find(at.key));
         self.names.alter(|b| b.xattr_remove(at.path, name))?;
         self.names.refresh(at);
         Ok(())
     }
-}
-
-pub(crate) fn asked_of(inner: &Inner) -> Asked {
-    Asked { at: Instant::now(), seen: inner.clock.look() }
 }
 
 pub(crate) fn fingerprint(size: u64, mtime: Timestamp, ctime: Timestamp) -> NonZeroU64 {
@@ -293,9 +291,9 @@ pub(crate) fn fingerprint(size: u64, mtime: Timestamp, ctime: Timestamp) -> NonZ
 }
 
 /// What the store said within `ttl`, unless something has changed there because of us.
-pub(crate) fn recent(inner: &Inner, ttl: Duration) -> Option<&Seen> {
+pub(crate) fn recent(inner: &Inner, now: Instant, ttl: Duration) -> Option<&Seen> {
     let live = inner.live.as_ref().filter(|live| !live.moved && live.arounds == 0)?;
-    let seen = live.seen.as_deref().filter(|seen| seen.at.elapsed() < ttl)?;
+    let seen = live.seen.as_deref().filter(|seen| now.saturating_duration_since(seen.at) < ttl)?;
     let usable = !inner.clock.is_under_way() && !live.unlinked;
     (usable && inner.is_known(&seen.attr, seen.at)).then_some(seen)
 }

@@ -152,7 +152,7 @@ impl Vfs {
         let file = self.engine.io.open_cached(key).ok_or_else(away)?;
         let lane = self.engine.room.lane_of(&file, who);
         // Who answers in place of one who hangs waits for no lock that he may hold.
-        let Some(open) = Glance::new().lock(&self.open) else {
+        let Some(open) = Glance::new(&self.engine.config().time).lock(&self.open) else {
             self.engine.io.close(&file);
             return Err(away());
         };
