@@ -587,6 +587,16 @@ pub(crate) fn named_failure(path: &Path, error: &Error) -> Failure {
     Failure { path: path.to_path_buf(), state: "failed", error: error.to_string() }
 }
 
+/// Remembers what the backing store told of a file that it has just made: a new one has no
+/// `security.capability`, which no directory hands down (capabilities(7)).
+pub(crate) fn note_new(inner: &mut Inner, asked: Instant, attr: &Attr) {
+    note_seen(inner, asked, attr);
+    let seen = inner.live.as_mut().and_then(|live| live.seen.as_mut());
+    if let Some(seen) = seen.filter(|seen| seen.at == asked) {
+        seen.no_capability = Some(asked);
+    }
+}
+
 /// Keeps what the store said of an open file at about `asked`. Returns whether somebody should ask
 /// for its capability again: it had none once, and its ctime has moved since.
 pub(crate) fn note_seen(inner: &mut Inner, asked: Instant, attr: &Attr) -> bool {

@@ -6,13 +6,14 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use forebay_backing::{Attr, FileKey, New, RenameMode, Result};
 
 use crate::core::journal::{Moved, NameOp};
 use crate::core::paths::Moving;
 use crate::failpoint;
-use crate::files::file::{Changing, File};
+use crate::files::file::{Changing, File, note_new};
 use crate::files::journaled::unlinked;
 use crate::files::names::Named;
 use crate::verbs::Verbs;
@@ -21,8 +22,11 @@ impl Verbs {
     /// Creates a file on the backing store and takes a handle on it.
     pub fn create(&self, path: &Path, new: &New) -> Result<(Arc<File>, Attr)> {
         self.files.refuse_read_only()?;
+        let asked = Instant::now();
         let (_, attr) = self.names.alter(|b| b.create(path, new))?;
-        Ok((self.io.created(path, &attr), attr))
+        let file = self.io.created(path, &attr);
+        note_new(&mut file.lock(), asked, &attr);
+        Ok((file, attr))
     }
 
     /// Makes another name for a file.

@@ -1,13 +1,14 @@
 //! Work that is spared: questions to the backing store, and shadow files made anew.
 
+use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use forebay_backing::SetAttr;
 use forebay_backing::suite::TempDir;
 use forebay_backing::wrap::Verb;
+use forebay_backing::{DirStore, SetAttr, XattrMode};
 use forebay_engine::media::{DirMedia, MediaFile};
 use forebay_engine::{Config, Engine, File, Named, Progress, Tunables};
 use rustix::fs::XattrFlags;
@@ -49,6 +50,31 @@ fn a_flush_tells_the_attributes_and_they_are_asked_for_again_before_they_expire(
         std::thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(asked.load(Relaxed), 1, "once");
+    engine.io.close(&file);
+    abandon(engine);
+}
+
+/// Goal: the first write to a new file asks the store nothing. Method: what is known of a file that
+/// was just made, and after somebody gave it capabilities.
+#[test]
+fn a_new_file_has_no_capability_until_one_is_set() {
+    let dir = TempDir::new();
+    let store = Arc::new(DirStore::open(dir.path()).expect("a directory"));
+    let engine = start(Arc::new(CrashMedia::default()), store, "a", Config::default(), patient());
+    let engine = engine.expect("new");
+    let (file, attr) = engine.verbs.create(Path::new("f"), &NEW).expect("an empty store");
+    let ttl = 600 * SECOND;
+    assert!(engine.verbs.lacks_capability(&file, ttl));
+    assert!(!engine.verbs.lacks_capability(&file, Duration::ZERO), "not for longer than told");
+    engine.io.write(&file, 0, &[1; 8192]).expect("room");
+    assert!(engine.verbs.lacks_capability(&file, ttl), "bytes give none");
+    let at = Named { path: Path::new("f"), key: attr.key, is_dir: false };
+    let name = OsStr::new("security.capability");
+    // `struct vfs_cap_data`: revision 2, effective, CAP_NET_RAW permitted.
+    let mut capability = [0; 20];
+    capability[..6].copy_from_slice(&[1, 0, 0, 2, 0, 0x20]);
+    engine.verbs.set_xattr(at, name, &capability, XattrMode::Any).expect("root may");
+    assert!(!engine.verbs.lacks_capability(&file, ttl), "one was set");
     engine.io.close(&file);
     abandon(engine);
 }
