@@ -10,6 +10,7 @@ use forebay_backing::{Error, FileKind, New, RenameMode, Result, SetAttr, StatFs}
 use forebay_engine::on_behalf_of;
 use forebay_engine::rules::Origin;
 
+use crate::control::Control;
 use crate::reply::{AttrOf, Bytes, Fill, FillPlus, Found, Patience, Slot, Tell, Value, Written};
 use crate::request::{Do, Shared, Verbs};
 use crate::usage::{Moved, Who};
@@ -35,11 +36,18 @@ pub struct At {
 }
 
 impl Shared {
-    pub fn lookup(self: &Arc<Shared>, parent: u64, name: &OsStr, reply: impl Tell<Entry>) {
+    /// That a name is nowhere is an answer, which the kernel goes by as long as by any other name.
+    pub fn lookup(self: &Arc<Shared>, parent: u64, name: &OsStr, reply: impl Tell<Option<Entry>>) {
         let name = name.to_os_string();
         let again = name.clone();
-        let lookup = do_entry(|v| &v.lookup, reply, move |vfs| vfs.lookup(parent, &name));
-        lookup.or(move |vfs| vfs.lookup_cached(parent, &again)).run(self);
+        let work = move |vfs: &Vfs| match vfs.lookup(parent, &name) {
+            Err(error) if error.is(libc::ENOENT) && !Control::owns(parent) => Ok(None),
+            found => found.map(Some),
+        };
+        let lookup = Do::new(|v| &v.lookup, reply, work).undo(|shared, entry| {
+            entry.into_iter().for_each(|entry| shared.vfs.forget(entry.id, 1));
+        });
+        lookup.or(move |vfs| vfs.lookup_cached(parent, &again).map(Some)).run(self);
     }
 
     pub fn getattr(self: &Arc<Shared>, id: u64, reply: impl Tell<AttrOf>) {

@@ -2,6 +2,7 @@
 //! passthrough. Each case works in a directory of its own and judges what it sees by what a local
 //! file system does; plain mode (see the crate) proves the cases themselves.
 // S-1
+mod absent;
 mod access;
 mod data;
 mod differential;

@@ -112,6 +112,11 @@ impl Words {
             .attr(entry.id, &entry.attr)
     }
 
+    /// `struct fuse_entry_out` of a name that is nowhere.
+    fn nowhere(self, ttl: Duration) -> Words {
+        self.zeros(16).u64(ttl.as_secs()).zeros(8).u32(ttl.subsec_nanos()).zeros(4 + 88)
+    }
+
     /// `struct fuse_open_out`.
     fn open(self, opened: &Opened) -> Words {
         let (way, id) = match opened.how {
@@ -151,6 +156,16 @@ impl<C: Carrier> Tell<()> for Reply<C> {
 impl<C: Carrier> Tell<Entry> for Reply<C> {
     fn tell(self, shared: &Shared, entry: Entry) {
         self.bytes(Words::new().entry(shared, &entry).bytes());
+    }
+}
+
+/// A name that is nowhere has the number 0 (`struct fuse_entry_out`, "negative dentry" in the kernel).
+impl<C: Carrier> Tell<Option<Entry>> for Reply<C> {
+    fn tell(self, shared: &Shared, entry: Option<Entry>) {
+        match entry {
+            Some(entry) => self.tell(shared, entry),
+            None => self.bytes(Words::new().nowhere(shared.entry_ttl).bytes()),
+        }
     }
 }
 

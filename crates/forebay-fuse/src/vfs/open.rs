@@ -25,7 +25,7 @@ impl Vfs {
         flags: i32,
         who: Origin,
     ) -> Result<(Entry, Opened)> {
-        let tree = self.tree();
+        let _tree = self.tree();
         let path = self.below(parent, name)?;
         match self.engine.verbs.create(&path, &new) {
             Ok((file, attr)) => {
@@ -34,12 +34,10 @@ impl Vfs {
                 let opened = self.open_as(entry.id, file, flags, true, lane)?;
                 Ok((entry, opened))
             }
+            // Somebody made it behind our back since the kernel's lookup. The kernel looks again, and
+            // asks whether the caller may open what is there.
             Err(e) if e.is(libc::EEXIST) && flags & libc::O_EXCL == 0 => {
-                // Somebody made it behind our back between the kernel's lookup and now.
-                drop(tree);
-                let entry = self.lookup(parent, name)?;
-                let opened = self.open(entry.id, flags, who)?;
-                Ok((entry, opened))
+                Err(Error::os(libc::ESTALE, "a file that was made on the backing store meanwhile"))
             }
             Err(e) => Err(e),
         }
