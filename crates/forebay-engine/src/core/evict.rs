@@ -107,7 +107,9 @@ impl Uses {
     /// Sixteen counters for each unit that a tier of `bytes` holds: few share one.
     pub fn of_tier(bytes: u64) -> Uses {
         let units = (bytes / Grain::of_tier(bytes).unit()).clamp(1 << 10, 1 << 18);
-        Uses((0..16 * units.next_power_of_two()).map(|_| AtomicU8::new(0)).collect())
+        let zeros = Box::new_zeroed_slice(16 * units.next_power_of_two() as usize);
+        // SAFETY: a counter of zeros is a counter. Memory for it comes when it is first used.
+        Uses(unsafe { zeros.assume_init() })
     }
 
     fn of(&self, unit: Unit) -> &AtomicU8 {
