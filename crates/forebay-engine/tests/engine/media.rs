@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use forebay_backing::{FileKind, Timestamp};
@@ -399,11 +400,17 @@ impl Media for CrashMedia {
         let mut inner = self.lock();
         inner.begin(Verb::Read)?;
         let disk = &inner.disk;
-        let inside = |name: &&String| dir_of(name) == dir;
-        let base = |name: &String| name.rsplit('/').next().unwrap_or(name).to_string();
-        let mut names: Vec<String> = disk.names.keys().filter(inside).map(base).collect();
-        names.extend(disk.dirs.iter().filter(inside).map(base));
-        Ok(names)
+        // Recovery lists many directories, each of few among all names.
+        let prefix = if dir.is_empty() { String::new() } else { format!("{dir}/") };
+        let from = (Bound::Included(prefix.as_str()), Bound::Unbounded);
+        let inside = |name: &&String| name.starts_with(&prefix);
+        let base = |name: &String| {
+            let base = &name[prefix.len()..];
+            (!base.contains('/')).then(|| base.to_string())
+        };
+        let names = disk.names.range::<str, _>(from).map(|(name, _)| name).take_while(inside);
+        let dirs = disk.dirs.range::<str, _>(from).take_while(inside);
+        Ok(names.filter_map(base).chain(dirs.filter_map(base)).collect())
     }
 
     fn sync_dir(&self, dir: &str) -> io::Result<()> {
