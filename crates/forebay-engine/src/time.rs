@@ -3,6 +3,7 @@
 //! Whatever decides by time asks a [`Time`] that it was given: ages, patience, pauses, paces, ticks.
 //! How long the fast tier itself takes is measured by the machine's clock; nothing waits for it.
 
+use std::cell::RefCell;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -36,6 +37,10 @@ impl Time {
         let simulation = Simulation::begin();
         let driver = Simulation::drive(&simulation);
         (Time(Some(simulation)), AtWork { _entered: Some(driver) })
+    }
+
+    pub fn is_simulated(&self) -> bool {
+        self.0.is_some()
     }
 
     /// Never the same twice where it is simulated.
@@ -120,7 +125,7 @@ impl Time {
 
     /// Waits for a thread that takes part.
     pub fn join<T>(&self, thread: ScopedJoinHandle<'_, T>) -> std::thread::Result<T> {
-        while self.0.is_some() && !thread.is_finished() {
+        while self.is_simulated() && !thread.is_finished() {
             self.sleep(Duration::from_millis(1));
         }
         thread.join()
@@ -130,6 +135,17 @@ impl Time {
 impl Part {
     pub fn begin(self) -> AtWork {
         AtWork { _entered: self.0.map(Owed::enter) }
+    }
+
+    /// The calling thread is at work until it ends: simulated time does not move between its last
+    /// deed and the moment that others see it ended.
+    pub fn for_life(self) {
+        thread_local! {
+            static LIFE: RefCell<Option<AtWork>> = const { RefCell::new(None) };
+        }
+        if self.0.is_some() {
+            LIFE.set(Some(self.begin()));
+        }
     }
 }
 

@@ -193,7 +193,7 @@ impl Drain {
             let spawn = |_| {
                 let part = time.part();
                 let work = move || {
-                    let _at_work = part.begin();
+                    part.for_life();
                     work()
                 };
                 Builder::new().name("fb-order".into()).spawn_scoped(scope, work).ok()

@@ -91,7 +91,7 @@ impl Ops {
         std::thread::scope(|threads| {
             let part = self.files.time.part();
             let worker = threads.spawn(move || {
-                let _at_work = part.begin();
+                part.for_life();
                 self.drain.flush(&[], progress)
             });
             while !worker.is_finished() {
@@ -124,7 +124,7 @@ impl Ops {
         let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
             let part = self.files.time.part();
             let work = move || {
-                let _at_work = part.begin();
+                part.for_life();
                 work();
             };
             std::thread::Builder::new()
@@ -178,7 +178,7 @@ impl Ops {
     pub(crate) fn probe(self: Arc<Self>, probing: Arc<AtomicBool>) {
         let part = self.files.time.part();
         let ask = move || {
-            let _at_work = part.begin();
+            part.for_life();
             while !self.files.stopping.load(Relaxed) && !self.home.health.is_available() {
                 self.files.time.sleep(Duration::from_millis(500));
                 let limit = self.files.tune(|t| t.backing_timeout);

@@ -87,7 +87,7 @@ impl Ops {
             let spawn = |_| {
                 let part = time.part();
                 threads.spawn(move || {
-                    let _at_work = part.begin();
+                    part.for_life();
                     self.prefetch_worker(fetching);
                 })
             };

@@ -275,7 +275,8 @@ impl Drop for Owed {
 impl Drop for Entered {
     fn drop(&mut self) {
         if self.owed.is_some() {
-            MINE.set(None);
+            // Destructors of a thread come in any order.
+            let _ = MINE.try_with(|mine| mine.replace(None));
         }
     }
 }

@@ -12,7 +12,7 @@ fn at_work<T: Send + 'static>(
 ) -> mpsc::Receiver<T> {
     let ((tell, told), part, time) = (mpsc::channel(), time.part(), time.clone());
     std::thread::spawn(move || {
-        let _at_work = part.begin();
+        part.for_life();
         tell.send(work(&time)).expect("somebody listens");
     });
     told
@@ -77,6 +77,25 @@ fn who_is_notified_wakes_before_his_time_and_who_is_not_after_it() {
     assert!(!timed_out && took < 11 * SECOND, "{took:?}");
     let (_set, timed_out) = time.wait_while(&pair.1, pair.0.lock().unwrap(), SECOND, |set| *set);
     assert!(timed_out);
+}
+
+/// Else who waits for a thread would believe that it hangs, while it is only about to end.
+#[test]
+fn a_thread_ends_before_time_goes_on() {
+    let (time, _me) = Time::simulated();
+    for _ in 0..200 {
+        let (part, other) = (time.part(), time.clone());
+        let thread = std::thread::spawn(move || {
+            part.for_life();
+            other.sleep(SECOND);
+        });
+        let began = time.now();
+        while !thread.is_finished() {
+            time.sleep(SECOND / 100);
+        }
+        assert!(time.since(began) < 2 * SECOND, "{:?}", time.since(began));
+        thread.join().unwrap();
+    }
 }
 
 /// What is given away and not begun, and what is begun and not done, take no time.

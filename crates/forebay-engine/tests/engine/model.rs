@@ -15,7 +15,9 @@ use forebay_engine::{
 
 use crate::media::CrashMedia;
 use crate::rng::Rng;
-use crate::start::{NEW, abandon, counter, named, read_all, start, within};
+use crate::start::{
+    NEW, abandon, counter, is_simulated, named, read_all, simulated, start, time, within,
+};
 use crate::store::MemStore;
 
 const NAMES: [&str; 8] = ["a", "b", "c", "d", "d/e", "d/f", "g", "h"];
@@ -137,6 +139,10 @@ impl Model {
 
     fn run(&mut self, steps: u64) {
         for step in 0..steps {
+            if is_simulated() {
+                // So that what goes home goes between the steps.
+                time().sleep(Duration::from_micros(step * 7919 % 4000));
+            }
             let name = NAMES.iter().filter(|n| **n != "d").nth(self.rng.below(7) as usize);
             let path = PathBuf::from(name.expect("seven names"));
             if self.policies == Policies::Switching {
@@ -431,6 +437,7 @@ fn any_sequence_equals_a_map_of_bytes() {
 // S-1 S-9
 #[test]
 fn any_sequence_equals_a_map_of_bytes_in_a_small_tier() {
+    let _time = simulated();
     for seed in 10..13 {
         let store = Arc::new(MemStore::new());
         let tier = Some(900_000);
@@ -442,6 +449,8 @@ fn any_sequence_equals_a_map_of_bytes_in_a_small_tier() {
 #[test]
 fn any_sequence_does_while_the_policies_change() {
     for (seed, tier) in [(30, None), (31, None), (32, Some(900_000)), (33, Some(900_000))] {
+        // In a small tier most of the time is waited for room.
+        let _time = tier.map(|_| simulated());
         let store = Arc::new(MemStore::new());
         let model = Model::new(seed, Arc::new(CrashMedia::default()), store, tier, 300_000);
         model.switching().run(1500);
