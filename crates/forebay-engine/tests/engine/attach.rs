@@ -9,7 +9,7 @@ use forebay_backing::{Access, BackingStore};
 use forebay_engine::{Attachment, Config, Engine, File, KeepDirty, Progress, Tunables};
 
 use crate::media::CrashMedia;
-use crate::start::{NEW, PATIENCE, abandon, counter, patient, start, within};
+use crate::start::{NEW, PATIENCE, abandon, counter, patient, simulated, start, time, within};
 use crate::store::MemStore;
 
 const MIB: u64 = 1 << 20;
@@ -99,6 +99,7 @@ fn a_detached_tier_holds_nothing_and_takes_nothing() {
 /// The drain would flush these at once: they are old, and the level is above its mark.
 #[test]
 fn kept_dirty_bytes_stay_through_a_restart_and_are_the_newest() {
+    let _time = simulated();
     let eager = Tunables { max_age: Duration::from_millis(100), ..Tunables::default() };
     let (first, media, store) = engine(patient());
     bytes(&first, "old");
@@ -114,7 +115,7 @@ fn kept_dirty_bytes_stay_through_a_restart_and_are_the_newest() {
     first.io.close(&other);
     first.io.closing(&file, &Default::default()).expect("nothing to wait for");
     first.io.close(&file);
-    std::thread::sleep(Duration::from_millis(800));
+    time().sleep(Duration::from_millis(800));
     within("the drain says why it rests", || first.ops.status().limited_by == "detached");
     assert_eq!(counter(&first, "flushed_bytes"), 0);
     assert_eq!(on_store(&store, "new").len(), 0);
@@ -126,7 +127,7 @@ fn kept_dirty_bytes_stay_through_a_restart_and_are_the_newest() {
     let mut want = vec![2; 8 * MIB as usize];
     want[..10].fill(5);
     assert!(bytes(&second, "new") == want);
-    std::thread::sleep(Duration::from_millis(500));
+    time().sleep(Duration::from_millis(500));
     assert_eq!(counter(&second, "flushed_bytes"), 0);
     second.ops.attach();
     within("all is clean", || second.ops.status().dirty_files == 0);

@@ -1,22 +1,27 @@
 //! The governor at work in the engine: what reaches the backing store, when, and how fast.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use forebay_engine::governor::law::Preset;
+use forebay_engine::time::Time;
 use forebay_engine::{Config, Engine, File, Named, Progress, Tunables};
 
 use forebay_backing::wrap::{Call, Done, Layer, Verb, Wrapped};
 use forebay_backing::{Attr, BackingStore, RenameMode, Result};
 
 use crate::media::CrashMedia;
-use crate::start::{NEW, PATIENCE, abandon, counter, named, patient, start, within};
+use crate::start::{
+    NEW, PATIENCE, abandon, beside, counter, named, patient, receive, simulated, start, time,
+    within,
+};
 use crate::store::MemStore;
 
 const MIB: u64 = 1 << 20;
+
+const ALWAYS: Duration = Duration::from_secs(1 << 30);
 const TIER: Option<u64> = Some(1 << 30);
 
 fn engine(tunables: Tunables) -> (Arc<Engine>, Arc<File>) {
@@ -73,63 +78,24 @@ fn a_file_with_names_in_both_of_two_directories_that_change_places_is_flushed() 
     }
 }
 
-/// How long this process was kept from running, as a thread sees it that only sleeps. On a busy
-/// machine everything may take that much longer.
-struct Stalls {
-    done: Arc<AtomicBool>,
-    watch: JoinHandle<Duration>,
-}
-
-impl Stalls {
-    const TICK: Duration = Duration::from_millis(5);
-
-    fn watch() -> Stalls {
-        let done = Arc::new(AtomicBool::new(false));
-        let end = done.clone();
-        let watch = std::thread::spawn(move || {
-            let mut sum = Duration::ZERO;
-            while !end.load(Relaxed) {
-                let began = Instant::now();
-                std::thread::sleep(Stalls::TICK);
-                sum += began.elapsed().saturating_sub(2 * Stalls::TICK);
-            }
-            sum
-        });
-        Stalls { done, watch }
-    }
-
-    fn sum(self) -> Duration {
-        self.done.store(true, Relaxed);
-        self.watch.join().expect("a thread that sleeps")
-    }
-}
-
 /// Waits until nothing is dirty.
 fn clean_after(engine: &Engine) -> Duration {
-    let began = Instant::now();
+    let (time, began) = (time(), time().now());
     within("all is clean", || engine.ops.status().dirty_files == 0);
-    began.elapsed()
-}
-
-/// The best of a few, since a busy machine delays any single one: `turn` gives how long it took,
-/// and what that was to stay below.
-fn once_in_time(what: &str, mut turn: impl FnMut() -> (Duration, Duration)) {
-    let mut turns = Vec::new();
-    while turns.len() < 5 {
-        let (took, limit) = turn();
-        if took < limit {
-            return;
-        }
-        turns.push((took, limit));
-    }
-    panic!("{what}: never in time: {turns:?}");
+    time.since(began)
 }
 
 /// Copies to the store wait while it is shut.
-#[derive(Default)]
 pub struct Gate {
+    time: Time,
     shut: Mutex<bool>,
     opened: Condvar,
+}
+
+impl Default for Gate {
+    fn default() -> Gate {
+        Gate { time: time(), shut: Mutex::default(), opened: Condvar::new() }
+    }
 }
 
 impl Gate {
@@ -149,7 +115,7 @@ impl Layer for Gate {
     ) -> Result<Done<T>> {
         if call.verb == Verb::WriteAt {
             let shut = self.shut.lock().expect("no panic inside");
-            drop(self.opened.wait_while(shut, |shut| *shut).expect("no panic inside"));
+            drop(self.time.wait_while(&self.opened, shut, ALWAYS, |shut| *shut));
         }
         run()
     }
@@ -157,26 +123,21 @@ impl Layer for Gate {
 
 #[test]
 fn a_hot_set_overwritten_ten_times_within_max_age_is_flushed_at_most_one_and_a_half_times() {
-    // The longer the age, the more of it is left for a busy machine.
-    for max_age in [4, 8, 16, 32, 64].map(Duration::from_secs) {
-        let (engine, file) = engine(Tunables { max_age, ..Tunables::default() });
-        let began = Instant::now();
-        for turn in 0..10 {
-            write(&engine, &file, 8, turn);
-            std::thread::sleep(max_age / 25);
-        }
-        let took = began.elapsed();
-        clean_after(&engine);
-        let flushed = counter(&engine, "flushed_bytes");
-        engine.io.close(&file);
-        abandon(engine);
-        // Only what ended well before the age says something of it.
-        if took < max_age * 6 / 10 {
-            assert!((8 * MIB..=12 * MIB).contains(&flushed), "{flushed} of {}", 8 * MIB);
-            return;
-        }
+    let _time = simulated();
+    let max_age = Duration::from_secs(4);
+    let (engine, file) = engine(Tunables { max_age, ..Tunables::default() });
+    let began = time().now();
+    for turn in 0..10 {
+        write(&engine, &file, 8, turn);
+        time().sleep(max_age / 25);
     }
-    panic!("this machine is too busy to overwrite 8 MiB ten times in half a minute");
+    let took = time().since(began);
+    assert!(took < max_age * 6 / 10, "well before the age: {took:?}");
+    clean_after(&engine);
+    let flushed = counter(&engine, "flushed_bytes");
+    engine.io.close(&file);
+    abandon(engine);
+    assert!((8 * MIB..=12 * MIB).contains(&flushed), "{flushed} of {}", 8 * MIB);
 }
 
 /// One file that is always being flushed and is larger than the tier: its writers must not wait
@@ -185,6 +146,7 @@ fn a_hot_set_overwritten_ten_times_within_max_age_is_flushed_at_most_one_and_a_h
 /// Method: a flight that lands when the writers are done.
 #[test]
 fn clean_bytes_of_a_file_in_flight_make_room() {
+    let _time = simulated();
     let (preset, backing_timeout) = (Preset::Hold, Duration::from_secs(3600));
     let tunables = Tunables { preset, backing_timeout, ..Tunables::default() };
     let gate = Arc::new(Gate::default());
@@ -194,15 +156,15 @@ fn clean_bytes_of_a_file_in_flight_make_room() {
     engine.drain.flush_file(&file).expect("a store that works");
     write_at(&engine, &file, 40..56, 2);
     gate.shut(true);
-    engine.drain.drain_by(Some(Instant::now() + Duration::from_secs(1)));
+    engine.drain.drain_by(Some(time().now() + Duration::from_secs(1)));
     within("a flight", || engine.ops.status().flushing_bytes > 0);
     let (done, end) = mpsc::channel();
     let (writer, written) = (engine.clone(), file.clone());
-    std::thread::spawn(move || {
+    beside(move || {
         write_at(&writer, &written, 56..76, 3);
         done.send(()).expect("the test waits");
     });
-    let ended = end.recv_timeout(PATIENCE);
+    let ended = receive(&end, PATIENCE);
     let flying = engine.ops.status().flushing_bytes;
     gate.shut(false);
     assert!(ended.is_ok(), "the writers wait for the flight: {:?}", engine.ops.status());
@@ -226,29 +188,27 @@ fn clean_bytes_of_a_file_in_flight_make_room() {
 fn what_is_on_its_way_counts_for_its_age() {
     let (preset, max_age) = (Preset::Age, Duration::from_secs(1));
     let backing_timeout = Duration::from_secs(3600);
-    once_in_time("8 MiB that are late", || {
-        let gate = Arc::new(Gate::default());
-        let store = Wrapped::new(Arc::new(MemStore::new()), gate.clone());
-        let tunables = Tunables { preset, max_age, backing_timeout, ..Tunables::default() };
-        let (engine, file) = engine_over(store, 1 << 30, tunables);
-        gate.shut(true);
-        // One write, and so one age: otherwise a flight might begin with the older part.
-        engine.io.write(&file, 0, &vec![1; (8 * MIB) as usize]).expect("room");
-        within("a flight", || engine.ops.status().flushing_bytes > 0);
-        assert_eq!(engine.ops.status().flushing_bytes, 8 * MIB);
-        std::thread::sleep(max_age);
-        within("they are seen", || {
-            engine.drain.dirty_ages().last().is_some_and(|ages| ages.bytes == 8 * MIB)
-        });
-        let eighth = engine.ops.status().service_bytes_per_sec as f64 / 8.0;
-        let stalls = Stalls::watch();
-        gate.shut(false);
-        let took = clean_after(&engine);
-        let limit = Duration::from_secs_f64((8 * MIB) as f64 / eighth / 2.0);
-        engine.io.close(&file);
-        abandon(engine);
-        (took, limit + stalls.sum())
+    let _time = simulated();
+    let gate = Arc::new(Gate::default());
+    let store = Wrapped::new(Arc::new(MemStore::new()), gate.clone());
+    let tunables = Tunables { preset, max_age, backing_timeout, ..Tunables::default() };
+    let (engine, file) = engine_over(store, 1 << 30, tunables);
+    gate.shut(true);
+    // One write, and so one age: otherwise a flight might begin with the older part.
+    engine.io.write(&file, 0, &vec![1; (8 * MIB) as usize]).expect("room");
+    within("a flight", || engine.ops.status().flushing_bytes > 0);
+    assert_eq!(engine.ops.status().flushing_bytes, 8 * MIB);
+    time().sleep(max_age);
+    within("they are seen", || {
+        engine.drain.dirty_ages().last().is_some_and(|ages| ages.bytes == 8 * MIB)
     });
+    let eighth = engine.ops.status().service_bytes_per_sec as f64 / 8.0;
+    gate.shut(false);
+    let took = clean_after(&engine);
+    let limit = Duration::from_secs_f64((8 * MIB) as f64 / eighth / 2.0);
+    assert!(took < limit, "{took:?}, not {limit:?}");
+    engine.io.close(&file);
+    abandon(engine);
 }
 
 /// Remembers which files are written to, in turn; all are open before the first is.
@@ -309,6 +269,7 @@ fn the_pieces_of_a_batch_go_out_file_by_file() {
 /// A large file of which only the size is to be told is as old as any other.
 #[test]
 fn a_file_that_was_cut_off_is_drained_though_no_byte_of_it_is_dirty() {
+    let _time = simulated();
     let store = MemStore::new();
     let max_age = Duration::from_secs(2);
     let tunables = Tunables { preset: Preset::Age, max_age, ..Tunables::default() };
@@ -328,15 +289,16 @@ fn a_file_that_was_cut_off_is_drained_though_no_byte_of_it_is_dirty() {
 /// Method: a young file, seen at every look until it is clean; the same held for an order.
 #[test]
 fn a_young_file_and_a_held_one_are_not_called_failed() {
+    let _time = simulated();
     let max_age = Duration::from_secs(3);
     let (engine, file) = engine(Tunables { max_age, ..Tunables::default() });
     write(&engine, &file, 2, 1);
     let mut seen = std::collections::BTreeSet::new();
-    let began = Instant::now();
+    let began = time().now();
     while engine.ops.status().dirty_files > 0 {
         seen.insert(engine.ops.status().limited_by);
-        assert!(began.elapsed() < PATIENCE, "{seen:?}");
-        std::thread::sleep(Duration::from_millis(5));
+        assert!(time().since(began) < PATIENCE, "{seen:?}");
+        time().sleep(Duration::from_millis(5));
     }
     assert!(seen.contains("settle") && !seen.contains("failed-files"), "{seen:?}");
 
@@ -351,25 +313,22 @@ fn a_young_file_and_a_held_one_are_not_called_failed() {
 
 #[test]
 fn the_cap_holds_and_a_drain_to_a_deadline_is_in_time() {
+    let _time = simulated();
     let hold = Tunables { preset: Preset::Hold, ..Tunables::default() };
     let (engine, file) = engine(hold.clone());
     let limited_by = |what: &str| within(what, || engine.ops.status().limited_by == what);
     write(&engine, &file, 24, 1);
     limited_by("hold");
-    std::thread::sleep(Duration::from_millis(300));
+    time().sleep(Duration::from_millis(300));
     assert_eq!(counter(&engine, "flushed_bytes"), 0, "hold");
     let by = Duration::from_secs(3);
-    once_in_time("24 MiB to a deadline", || {
-        write(&engine, &file, 24, 1);
-        limited_by("hold");
-        let stalls = Stalls::watch();
-        engine.drain.drain_by(Some(Instant::now() + by));
-        let took = clean_after(&engine);
-        let late = stalls.sum();
-        engine.drain.drain_by(None);
-        assert!(took >= by / 3, "the time is used: {took:?}");
-        (took, by + late)
-    });
+    write(&engine, &file, 24, 1);
+    limited_by("hold");
+    engine.drain.drain_by(Some(time().now() + by));
+    let took = clean_after(&engine);
+    engine.drain.drain_by(None);
+    assert!(took >= by / 3, "the time is used: {took:?}");
+    assert!(took < by, "24 MiB to a deadline: {took:?}");
 
     write(&engine, &file, 24, 2);
     limited_by("hold");
@@ -377,16 +336,13 @@ fn the_cap_holds_and_a_drain_to_a_deadline_is_in_time() {
     let (preset, max_age) = (Preset::Age, Duration::from_secs(3600));
     let capped = Tunables { tier_size: TIER, rate_max: 12 * MIB, preset, max_age, ..hold };
     engine.ops.set_tunables(capped).expect("valid");
-    once_in_time("24 MiB at 12 MiB/s", || {
-        write(&engine, &file, 24, 2);
-        limited_by("not-yet-due");
-        let stalls = Stalls::watch();
-        let began = Instant::now();
-        engine.drain.flush_file(&file).expect("a good store");
-        let took = began.elapsed();
-        assert!(took >= Duration::from_millis(1700), "the cap holds: {took:?}");
-        (took, by + stalls.sum())
-    });
+    write(&engine, &file, 24, 2);
+    limited_by("not-yet-due");
+    let began = time().now();
+    engine.drain.flush_file(&file).expect("a good store");
+    let took = time().since(began);
+    assert!(took >= Duration::from_millis(1700), "the cap holds: {took:?}");
+    assert!(took < by, "24 MiB at 12 MiB/s: {took:?}");
     engine.io.close(&file);
     abandon(engine);
 }
@@ -412,6 +368,7 @@ impl Layer for Ahead {
 // S-8
 #[test]
 fn few_files_are_opened_ahead_of_their_copies() {
+    let _time = simulated();
     const DEPTH: usize = 4;
     let ahead = Arc::new(Ahead::default());
     let store = Wrapped::new(Arc::new(MemStore::new()), ahead.clone());
@@ -426,11 +383,11 @@ fn few_files_are_opened_ahead_of_their_copies() {
     ahead.gate.shut(true);
     ahead.opened.store(0, Relaxed);
     let (flusher, opened) = (engine.clone(), || ahead.opened.load(Relaxed));
-    let flush = std::thread::spawn(move || flusher.drain.flush(&[], &Progress::default()));
+    let flush = beside(move || flusher.drain.flush(&[], &Progress::default()));
     within("the next are opened", || opened() == 3 * DEPTH);
-    std::thread::sleep(Duration::from_millis(50));
+    time().sleep(Duration::from_millis(50));
     assert_eq!(opened(), 3 * DEPTH, "no more");
     ahead.gate.shut(false);
-    let report = flush.join().expect("no panic");
+    let report = flush.join();
     assert_eq!((report.files, report.failures.len(), opened()), (50, 0, 50));
 }

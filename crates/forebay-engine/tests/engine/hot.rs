@@ -9,7 +9,7 @@ use forebay_engine::{Config, Engine, File, Tunables};
 
 use crate::media::CrashMedia;
 use crate::rng::Rng;
-use crate::start::{NEW, abandon, counter, patient, start};
+use crate::start::{NEW, abandon, counter, patient, simulated, start, time};
 use crate::store::MemStore;
 
 const PAGE: u64 = 16 << 10;
@@ -62,18 +62,19 @@ fn what_of_a_large_file_is_used_stays() {
 /// A few pages in order are no stream, many are.
 #[test]
 fn neighbors_fetch_nothing_ahead_and_streams_do() {
+    let _time = simulated();
     let (engine, file) = table(64, 1 << 30);
     let mut rng = Rng::new(5);
     for n in 0..40 {
         let page = n * 96 + 10 + rng.below(40);
         (page..page + 3).for_each(|page| read(&engine, &file, page));
     }
-    std::thread::sleep(std::time::Duration::from_millis(50));
+    time().sleep(std::time::Duration::from_millis(50));
     assert_eq!(counter(&engine, "fill_bytes"), 40 * 3 * PAGE);
     engine.ops.evict(&[], &Default::default());
     let before = counter(&engine, "fill_bytes");
     (0..100).for_each(|n| read(&engine, &file, 100 + 4 * n));
-    std::thread::sleep(std::time::Duration::from_millis(50));
+    time().sleep(std::time::Duration::from_millis(50));
     assert_eq!(counter(&engine, "fill_bytes") - before, 100 * PAGE, "each fourth");
     engine.ops.evict(&[], &Default::default());
     let before = counter(&engine, "fills");

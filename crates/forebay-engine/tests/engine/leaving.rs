@@ -12,7 +12,7 @@ use forebay_engine::{Config, Engine, File, Progress, Tunables, WritePolicy};
 
 use crate::hook::Hook;
 use crate::media::CrashMedia;
-use crate::start::{NEW, abandon, named, patient, start, within};
+use crate::start::{NEW, abandon, named, patient, simulated, start, time, within};
 use crate::store::MemStore;
 
 const LEN: usize = 30_000;
@@ -229,13 +229,14 @@ fn an_empty_file_whose_name_goes_while_it_is_opened_is_in_conflict_with_nobody()
 // S-1
 #[test]
 fn who_has_a_file_without_a_name_open_can_open_it_again() {
+    let _time = simulated();
     let bed = Bed::new(WritePolicy::WriteBack);
     let pin = bed.store.pin(Path::new("old")).expect("memory").expect("memory can");
     let file = bed.engine.io.open(Path::new("old"), None).expect("it is there");
     bed.assert_reads_old(&file);
     bed.engine.io.write(&file, 0, b"mine").expect("room");
     bed.engine.verbs.unlink(named(Path::new("old"), &bed.attr)).expect("memory");
-    std::thread::sleep(3 * GRACE / 2);
+    time().sleep(3 * GRACE / 2);
     let again = bed.engine.files.open_unlinked(bed.attr.key, Some(&*pin)).expect("it is open");
     let mut bytes = [0; 4];
     bed.engine.io.read(&again, 0, &mut bytes).expect("it is open");
@@ -295,6 +296,7 @@ fn a_cached_file_renamed_while_it_is_opened_keeps_its_new_name_alone() {
 // S-8
 #[test]
 fn a_flush_in_the_middle_of_a_rename_finds_no_conflict() {
+    let _time = simulated();
     let bed = Bed::new(WritePolicy::WriteBack);
     let opened = Arc::new(Mutex::new(None));
     let (engine, out) = (bed.engine.clone(), opened.clone());

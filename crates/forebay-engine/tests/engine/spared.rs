@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, mpsc};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use forebay_backing::suite::TempDir;
 use forebay_backing::wrap::Verb;
@@ -15,7 +15,7 @@ use rustix::fs::XattrFlags;
 
 use crate::hook::Hook;
 use crate::media::CrashMedia;
-use crate::start::{NEW, PATIENCE, abandon, patient, start};
+use crate::start::{NEW, PATIENCE, abandon, patient, simulated, start, time, within};
 use crate::store::MemStore;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -23,13 +23,14 @@ const TICK: Duration = Duration::from_millis(10);
 
 #[test]
 fn a_flush_tells_the_attributes_and_they_are_asked_for_again_before_they_expire() {
+    let _time = simulated();
     let (store, hook) = Hook::on(MemStore::new());
     let tunables = Tunables { revalidate: Duration::from_secs(3600), ..patient() };
     let engine = start(Arc::new(CrashMedia::default()), store, "a", Config::default(), tunables);
     let engine = engine.expect("new");
     let (file, _) = engine.verbs.create(Path::new("f"), &NEW).expect("an empty store");
     engine.io.write(&file, 0, &[1; 8192]).expect("room");
-    let flushed = Instant::now();
+    let flushed = time().now();
     engine.drain.flush_file(&file).expect("a store that works");
     let asked = Arc::new(AtomicU64::new(0));
     let count = asked.clone();
@@ -40,15 +41,11 @@ fn a_flush_tells_the_attributes_and_they_are_asked_for_again_before_they_expire(
     let attr = engine.verbs.stat_recent(&file, 600 * SECOND).expect("the flush has seen it");
     assert_eq!(attr.size, 8192);
     assert_eq!(asked.load(Relaxed), 0);
-    std::thread::sleep(2 * SECOND);
+    time().sleep(2 * SECOND);
     // Neither old nor expired, whatever the flush took.
-    let ttl = flushed.elapsed() * 5 / 4;
+    let ttl = time().since(flushed) * 5 / 4;
     assert!(engine.verbs.stat_recent(&file, ttl).is_some());
-    let patience = Instant::now() + 60 * SECOND;
-    while engine.verbs.stat_recent(&file, ttl / 2).is_none() {
-        assert!(Instant::now() < patience, "nobody asked again");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    within("somebody asks again", || engine.verbs.stat_recent(&file, ttl / 2).is_some());
     assert_eq!(asked.load(Relaxed), 1, "once");
     engine.io.close(&file);
     abandon(engine);

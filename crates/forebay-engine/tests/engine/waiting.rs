@@ -3,8 +3,7 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use forebay_backing::Result;
 use forebay_backing::wrap::{Call, Done, Layer, Verb, Wrapped};
@@ -12,7 +11,9 @@ use forebay_engine::{Allocate, Config, Engine, Progress, Tunables};
 
 use crate::hook::Hook;
 use crate::media::CrashMedia;
-use crate::start::{NEW, PATIENCE, abandon, patient, start, within};
+use crate::start::{
+    Beside, NEW, PATIENCE, abandon, beside, patient, receive, simulated, start, time, within,
+};
 use crate::store::MemStore;
 
 const MIB: u64 = 1 << 20;
@@ -21,6 +22,7 @@ const MIB: u64 = 1 << 20;
 // S-5 S-7
 #[test]
 fn a_file_that_is_cut_all_the_time_fails_its_flush_and_stays_dirty() {
+    let _time = simulated();
     let media = CrashMedia::default();
     let backing = Arc::new(MemStore::new());
     let engine = start(Arc::new(media.clone()), backing, "cut", Config::default(), patient());
@@ -32,12 +34,12 @@ fn a_file_that_is_cut_all_the_time_fails_its_flush_and_stays_dirty() {
 
     let (done, end) = mpsc::channel();
     let (waiting, waited) = (engine.clone(), file.clone());
-    std::thread::spawn(move || {
+    beside(move || {
         let alone = waiting.drain.flush_file(&waited).map_err(|error| error.errno());
         let all = waiting.drain.flush(&[], &Progress::default());
         done.send((alone, all)).expect("the test waits");
     });
-    let (alone, all) = end.recv_timeout(PATIENCE).expect("nobody waits without end");
+    let (alone, all) = receive(&end, PATIENCE).expect("nobody waits without end");
     assert_eq!(alone, Err(libc::EBUSY));
     assert_eq!((all.files, all.failures.len()), (0, 1), "{all:?}");
     assert_eq!(engine.ops.status().dirty_files, 1);
@@ -206,7 +208,7 @@ fn what_is_written_while_an_allocation_asks_for_room_is_not_cut_off() {
 }
 
 /// An engine that copies so slowly, with what is dirty of `f` on its way.
-fn trickle(rate_max: u64, backing_timeout: Duration) -> (Arc<Engine>, JoinHandle<Result<()>>) {
+fn trickle(rate_max: u64, backing_timeout: Duration) -> (Arc<Engine>, Beside<Result<()>>) {
     let tunables = Tunables { rate_max, flush_depth: 1, backing_timeout, ..patient() };
     let (media, store) = (Arc::new(CrashMedia::default()), Arc::new(MemStore::new()));
     let engine = start(media, store, "trickle", Config::default(), tunables).expect("new");
@@ -216,7 +218,7 @@ fn trickle(rate_max: u64, backing_timeout: Duration) -> (Arc<Engine>, JoinHandle
         engine.io.close(&file);
     }
     let flies = engine.clone();
-    let flight = std::thread::spawn(move || {
+    let flight = beside(move || {
         let file = flies.io.open(Path::new("f"), None)?;
         let flushed = flies.drain.flush_file(&file);
         flies.io.close(&file);
@@ -230,24 +232,25 @@ fn trickle(rate_max: u64, backing_timeout: Duration) -> (Arc<Engine>, JoinHandle
 // S-12
 #[test]
 fn an_order_that_waits_for_a_flight_or_a_thread_can_be_cancelled() {
+    let _time = simulated();
     let (engine, flight) = trickle(1, PATIENCE);
     for waits_for in ["f", "g"] {
         let progress = Arc::new(Progress::default());
         let (done, end) = mpsc::channel();
         let (ordered, watched) = (engine.clone(), progress.clone());
-        std::thread::spawn(move || {
+        beside(move || {
             let report = ordered.drain.flush(&[Path::new(waits_for).into()], &watched);
             done.send(report).expect("the test waits");
         });
-        let early = end.recv_timeout(Duration::from_millis(200));
+        let early = receive(&end, Duration::from_millis(200));
         assert!(early.is_err(), "{waits_for}: {early:?}");
         progress.cancel();
-        let report = end.recv_timeout(PATIENCE / 2).expect("it stops, cap or not");
+        let report = receive(&end, PATIENCE / 2).expect("it stops, cap or not");
         assert!(report.cancelled && report.failures.is_empty(), "{waits_for}: {report:?}");
     }
     assert_eq!(engine.ops.status().dirty_files, 2);
     engine.ops.set_tunables(Tunables { rate_max: 0, ..engine.files.tunables() }).expect("valid");
-    flight.join().expect("no panic").expect("a store that works");
+    flight.join().expect("a store that works");
     let report = engine.drain.flush(&[], &Progress::default());
     assert_eq!((report.files, report.failures.len(), engine.ops.status().dirty_files), (1, 0, 0));
     abandon(engine);
@@ -257,12 +260,14 @@ fn an_order_that_waits_for_a_flight_or_a_thread_can_be_cancelled() {
 // S-5 S-10
 #[test]
 fn a_flight_that_the_users_cap_makes_slow_is_no_store_that_does_not_answer() {
+    let _time = simulated();
     let timeout = Duration::from_secs(1);
-    let began = Instant::now();
+    let began = time().now();
     let (engine, flight) = trickle(MIB / 8, timeout);
     let report = engine.drain.flush(&["f".into()], &Progress::default());
     assert!(report.failures.is_empty(), "{report:?}");
-    flight.join().expect("no panic").expect("a store that works");
-    assert!(began.elapsed() > 5 * timeout, "it was fast: {:?}", began.elapsed());
+    flight.join().expect("a store that works");
+    let took = time().since(began);
+    assert!(took > 5 * timeout, "it was fast: {took:?}");
     abandon(engine);
 }
