@@ -217,9 +217,9 @@ impl Engine {
             }
             let mut inner = file.lock();
             // One that holds nothing any more is to be forgotten.
-            let none = inner.state.ranges().count() == 0;
-            let present = inner.state.ranges().iter().map(|run| (run.start, run.end));
-            self.files.admit(&file, present.chain(none.then_some((0, 0))));
+            let none = !inner.state.has_bytes();
+            let present = inner.state.present(0, inner.state.size());
+            self.files.admit(&file, present.into_iter().chain(none.then_some((0, 0))));
             self.files.account(&file, &mut inner);
         }
     }

@@ -5,7 +5,7 @@
 //! that [`FileState::plan_write`] and the docs below demand.
 //!
 //! Invariants:
-//! - F1: no run reaches beyond `size` (while the file is not opaque).
+//! - F1: no run reaches beyond `size` (of a tracked file).
 //! - F2: a byte is `Clean` only if it equals the backing store's byte at `base`.
 //! - F3: a byte beyond `base.size` and below `size` is present: it cannot be fetched.
 //! - F4: `durable_size` is set if and only if a sync has made the file's dirty state durable, or
@@ -22,6 +22,7 @@ use crate::core::paths::Paths;
 use crate::core::ranges::{Mark, Ranges, Run, State};
 
 mod change;
+mod stored;
 
 pub use change::{Age, Change, Loss, Settled, Stretches};
 
@@ -64,21 +65,14 @@ impl From<MaybeSize> for Option<u64> {
     }
 }
 
-/// Facts of a file that are either so or not.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Flags {
-    /// Open for writing past our eyes: everything in the shadow file may be newer than we know.
-    pub opaque: bool,
-    /// Size or mtime differ from the backing store's.
-    pub meta_dirty: bool,
-    /// A flush has begun to change the backing file: its version proves nothing until it ends.
-    pub flush_open: bool,
-    /// Of format 2.
-    pub unused: bool,
-    /// Not to be evicted.
-    pub pinned: bool,
-    /// No flush until somebody decides what counts.
-    pub conflict: Conflict,
+/// Where the bytes of a file stand.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Bytes {
+    /// Each as its range says.
+    Tracked(Ranges),
+    /// Somebody writes past us: all of the shadow may be newer than we know. What was known before,
+    /// and what syncs have made durable since: of it only what outlasts a loss of power counts.
+    Unseen(Box<Ranges>),
 }
 
 /// Why dirty bytes wait for somebody to decide what counts. Older versions wrote a flag here, false
@@ -109,10 +103,6 @@ impl Conflict {
     }
 }
 
-/// What a record had of format 2.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Unused;
-
 /// What the index keeps of one file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
@@ -135,22 +125,27 @@ impl DerefMut for Record {
 }
 
 /// The state of one cached file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileState {
     pub paths: Paths,
-    #[serde(with = "unused")]
-    unused: Unused,
     owner: Owner,
-    /// Size programs see, in bytes, unless opaque: then the shadow's size is the truth.
+    /// Size programs see, in bytes, of a tracked file; else the shadow's size is the truth.
     size: u64,
     mtime: Timestamp,
     /// The backing file as we last saw it.
     base: Version,
-    ranges: Ranges,
+    bytes: Bytes,
     durable_size: MaybeSize,
     /// When the oldest dirty byte was written, in milliseconds since the epoch; 0 when clean.
     dirty_since: u64,
-    flags: Flags,
+    /// Size or mtime differ from the backing store's.
+    meta_dirty: bool,
+    /// A flush has begun to change the backing file: its version proves nothing until it ends.
+    flush_open: bool,
+    /// Not to be evicted.
+    pinned: bool,
+    /// No flush until somebody decides what counts.
+    conflict: Conflict,
 }
 
 /// What has to be recorded around a write of `[start, end)`.
@@ -197,15 +192,17 @@ impl FileState {
     pub fn absent(paths: Paths, attr: &Attr) -> FileState {
         FileState {
             paths,
-            unused: Unused,
             owner: Owner::of(attr),
             size: attr.size,
             mtime: attr.mtime,
             base: attr.version(),
-            ranges: Ranges::None,
+            bytes: Bytes::Tracked(Ranges::None),
             durable_size: MaybeSize::NONE,
             dirty_since: 0,
-            flags: Flags::default(),
+            meta_dirty: false,
+            flush_open: false,
+            pinned: false,
+            conflict: Conflict::None,
         }
     }
 
@@ -225,10 +222,6 @@ impl FileState {
         self.base
     }
 
-    pub fn ranges(&self) -> &Ranges {
-        &self.ranges
-    }
-
     pub fn durable_size(&self) -> Option<u64> {
         self.durable_size.get()
     }
@@ -237,48 +230,144 @@ impl FileState {
         self.dirty_since
     }
 
-    /// Whether it is open for writing past us.
-    pub fn is_opaque(&self) -> bool {
-        self.flags.opaque
-    }
-
     pub fn is_pinned(&self) -> bool {
-        self.flags.pinned
+        self.pinned
     }
 
     /// Whether a flush has begun, and not ended.
     pub fn flush_is_open(&self) -> bool {
-        self.flags.flush_open
+        self.flush_open
     }
 
     pub fn conflict(&self) -> Conflict {
-        self.flags.conflict
+        self.conflict
     }
 
     pub fn display_path(&self) -> PathBuf {
         self.paths.first().unwrap_or_else(|| PathBuf::from("(unlinked)"))
     }
 
+    /// The ranges, if they say what the bytes are: while nobody writes past us.
+    pub fn tracked(&self) -> Option<&Ranges> {
+        match &self.bytes {
+            Bytes::Tracked(ranges) => Some(ranges),
+            Bytes::Unseen(_) => None,
+        }
+    }
+
+    /// Whether somebody may write past us: all of the shadow counts, as it is.
+    pub fn is_unseen(&self) -> bool {
+        self.tracked().is_none()
+    }
+
+    /// What is on record, whoever writes.
+    fn ranges(&self) -> &Ranges {
+        match &self.bytes {
+            Bytes::Tracked(ranges) => ranges,
+            Bytes::Unseen(ranges) => ranges,
+        }
+    }
+
+    fn ranges_mut(&mut self) -> &mut Ranges {
+        match &mut self.bytes {
+            Bytes::Tracked(ranges) => ranges,
+            Bytes::Unseen(ranges) => ranges,
+        }
+    }
+
+    /// Makes the ranges say what the bytes are, again.
+    fn track(&mut self) {
+        self.bytes = Bytes::Tracked(std::mem::replace(self.ranges_mut(), Ranges::None));
+    }
+
     pub fn is_dirty(&self) -> bool {
-        self.flags.opaque || self.is_dirty_besides()
+        self.tracked().is_none_or(Ranges::any_dirty) || self.meta_dirty
     }
 
     /// Whether anything is dirty that we have seen.
     pub fn is_dirty_besides(&self) -> bool {
-        self.flags.meta_dirty || self.ranges.any_dirty()
+        self.meta_dirty || self.ranges().any_dirty()
     }
 
     pub fn is_complete(&self) -> bool {
-        self.flags.opaque || self.ranges.covers(0, self.size)
+        self.covers(0, self.size)
     }
 
     /// Whether writing more of it unseen would not add to what must be flushed.
     pub fn is_wholly_dirty(&self) -> bool {
-        self.flags.opaque || (self.is_dirty() && self.ranges.all_dirty(0, self.size))
+        self.is_dirty() && self.tracked().is_none_or(|ranges| ranges.all_dirty(0, self.size))
     }
 
+    /// Whether bytes of its shadow count.
+    pub fn has_bytes(&self) -> bool {
+        self.tracked().is_none_or(|ranges| ranges.count() > 0)
+    }
+
+    /// Whether all of `[start, end)` is here.
+    pub fn covers(&self, start: u64, end: u64) -> bool {
+        self.tracked().is_none_or(|ranges| ranges.covers(start, end))
+    }
+
+    /// The first stretch of `[start, end)` that is not here.
+    pub fn first_gap(&self, start: u64, end: u64) -> Option<(u64, u64)> {
+        self.tracked()?.first_gap(start, end)
+    }
+
+    /// All stretches of `[start, end)` that are not here.
+    pub fn gaps(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
+        self.tracked().map_or(Vec::new(), |ranges| ranges.gaps(start, end))
+    }
+
+    /// The stretches of `[start, end)` that are here, `end` at most the size.
+    pub fn present(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
+        match &self.bytes {
+            Bytes::Tracked(ranges) => ranges.within(start, end).map(edges).collect(),
+            Bytes::Unseen(_) if start < end => vec![(start, end)],
+            Bytes::Unseen(_) => Vec::new(),
+        }
+    }
+
+    /// The same of those that are the backing store's, too.
+    pub fn clean(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
+        let Some(ranges) = self.tracked() else { return Vec::new() };
+        ranges.within(start, end).filter(|run| !run.state.is_dirty()).map(edges).collect()
+    }
+
+    /// What is dirty in a shadow of `len` bytes, joined where it meets.
+    pub fn dirty(&self, len: u64) -> Vec<(u64, u64)> {
+        let Some(ranges) = self.tracked() else { return self.present(0, len) };
+        let mut found: Vec<(u64, u64)> = Vec::with_capacity(ranges.count());
+        for run in ranges.iter().filter(|run| run.state.is_dirty()) {
+            match found.last_mut() {
+                Some(last) if last.1 == run.start => last.1 = run.end,
+                _ => found.push(edges(run)),
+            }
+        }
+        found
+    }
+
+    /// Whether anything of `[start, end)` is dirty.
+    pub fn is_dirty_within(&self, start: u64, end: u64) -> bool {
+        let any = |ranges: &Ranges| ranges.within(start, end).any(|run| run.state.is_dirty());
+        self.tracked().is_none_or(any)
+    }
+
+    /// Whether all of `ranges` is known to be durable, and newer than the backing store.
+    pub fn are_durable(&self, ranges: &[(u64, u64)]) -> bool {
+        ranges.iter().all(|&(start, end)| {
+            let mut within = self.ranges().within(start, end);
+            within.all(|run| run.state == State::Durable) && self.ranges().covers(start, end)
+        })
+    }
+
+    /// Bytes that are here, of a tracked file.
+    pub fn present_bytes(&self) -> u64 {
+        self.tracked().map_or(0, |ranges| ranges.bytes(|_| true))
+    }
+
+    /// Dirty ones that we have seen.
     pub fn dirty_bytes(&self) -> u64 {
-        self.ranges.bytes(State::is_dirty)
+        self.ranges().bytes(State::is_dirty)
     }
 
     /// What must be recorded around a write of `[start, end)`, end above start. A gap between the
@@ -290,22 +379,20 @@ impl FileState {
             State::Kept => Some(Mark::of((run.start, run.end), State::Durable)),
             State::Dirty | State::Durable => None,
         };
-        let before = self.ranges.within(start, end).filter_map(changed).collect();
+        let before = self.ranges().within(start, end).filter_map(changed).collect();
         let from = start.min(self.size);
         let dirty = |gap| Mark::of(gap, State::Dirty);
-        WritePlan { before, after: self.ranges.gaps(from, end).into_iter().map(dirty).collect() }
+        WritePlan { before, after: self.ranges().gaps(from, end).into_iter().map(dirty).collect() }
     }
 
-    /// The ranges a sync that begins now has to cover: dirty, and not known to be durable. Of an
-    /// opaque file that is everything below `len`, the shadow's size.
+    /// The ranges a sync that begins now has to cover: dirty, and not known to be durable. Of
+    /// one that is written past us that is everything below `len`, the shadow's size.
     pub fn unsynced(&self, len: u64) -> Vec<(u64, u64)> {
-        if self.flags.opaque {
-            return if len > 0 { vec![(0, len)] } else { Vec::new() };
-        }
-        let mut left = self.ranges.bytes(|state| state == State::Dirty);
+        let Some(ranges) = self.tracked() else { return self.present(0, len) };
+        let mut left = ranges.bytes(|state| state == State::Dirty);
         let mut found = Vec::new();
         // Mostly there are none, among thousands of other runs.
-        for run in self.ranges.iter() {
+        for run in ranges.iter() {
             if left == 0 {
                 break;
             }
@@ -318,18 +405,13 @@ impl FileState {
     }
 
     /// What of `ranges` is still dirty: a sync has nothing to say of what was flushed meanwhile.
-    pub fn still_dirty(&self, ranges: &[(u64, u64)]) -> Vec<(u64, u64)> {
-        if self.flags.opaque {
-            return ranges.to_vec();
-        }
+    pub fn still_dirty(&self, synced: &[(u64, u64)]) -> Vec<(u64, u64)> {
+        let Some(ranges) = self.tracked() else { return synced.to_vec() };
         let dirty = |&(start, end): &(u64, u64)| {
-            self.ranges
-                .within(start, end)
-                .filter(|run| run.state.is_dirty())
-                .map(edges)
-                .collect::<Vec<_>>()
+            let within = ranges.within(start, end).filter(|run| run.state.is_dirty());
+            within.map(edges).collect::<Vec<_>>()
         };
-        ranges.iter().flat_map(dirty).collect()
+        synced.iter().flat_map(dirty).collect()
     }
 
     /// Clean bytes in the blocks of [`BESIDE`] that `ranges` lie in.
@@ -339,19 +421,24 @@ impl FileState {
         for &(start, end) in ranges {
             let start = (start - start % BESIDE).max(done);
             done = end.next_multiple_of(BESIDE).max(done);
-            let clean = self.ranges.within(start, done).filter(|run| run.state == State::Clean);
-            found.extend(clean.map(edges));
+            found.extend(self.in_state(State::Clean, start, done));
         }
         found
     }
 
+    /// The stretches of `[start, end)` in one state.
+    pub fn in_state(&self, state: State, start: u64, end: u64) -> Vec<(u64, u64)> {
+        let Some(ranges) = self.tracked() else { return Vec::new() };
+        ranges.within(start, end).filter(|run| run.state == state).map(edges).collect()
+    }
+
     /// Whether bytes of it are kept.
     pub fn keeps(&self) -> bool {
-        self.ranges.bytes(|state| state == State::Kept) > 0
+        self.ranges().bytes(|state| state == State::Kept) > 0
     }
 
     pub fn keeps_within(&self, start: u64, end: u64) -> bool {
-        self.keeps() && self.ranges.within(start, end).any(|run| run.state == State::Kept)
+        self.keeps() && self.ranges().within(start, end).any(|run| run.state == State::Kept)
     }
 
     /// The time of the shadow, which is that of a file whose bytes are ours; a record follows with
@@ -362,7 +449,7 @@ impl FileState {
 
     /// Takes what a shadow has for the file, whatever the record says.
     pub fn believe(&mut self, size: u64, mtime: Timestamp, ranges: Ranges) {
-        (self.size, self.mtime, self.ranges) = (size, mtime, ranges);
+        (self.size, self.mtime, self.bytes) = (size, mtime, Bytes::Tracked(ranges));
     }
 
     /// How many names the store said that it has; a record follows with the next change.
@@ -376,19 +463,19 @@ impl FileState {
     }
 
     pub fn dirty_bytes_after(&self, boot: Boot) -> u64 {
-        self.ranges.bytes(|s| s.is_dirty() || (boot == Boot::Lost && s == State::Kept))
+        self.ranges().bytes(|s| s.is_dirty() || (boot == Boot::Lost && s == State::Kept))
     }
 
     /// Up to where the shadow has to reach; `None` if no byte in it counts.
     pub fn needs_shadow(&self, boot: Boot) -> Option<u64> {
         let outlasts = || {
-            let runs = self.ranges.within(0, self.durable_size.get().unwrap_or(0));
+            let runs = self.ranges().within(0, self.durable_size.get().unwrap_or(0));
             runs.filter(|run| run.state.outlasts_power()).last().map(|run| run.end)
         };
         match boot {
             // What was written past us is the shadow as it is; what was synced of it is there.
-            Boot::Kept if self.flags.opaque => Some(outlasts().unwrap_or(0)),
-            Boot::Kept => self.ranges.iter().last().map(|run| run.end),
+            Boot::Kept if self.is_unseen() => Some(outlasts().unwrap_or(0)),
+            Boot::Kept => self.ranges().iter().last().map(|run| run.end),
             Boot::Lost => outlasts(),
         }
     }
@@ -408,12 +495,13 @@ impl FileState {
         let (len, mtime) = shadow.unwrap_or((0, self.mtime));
         let (loss, lost) = self.loss_beyond(len);
         self.lose(len, loss);
-        if shadow.is_none() {
-            self.flags.opaque = false;
-        } else if self.flags.opaque {
-            self.absorb(len, mtime, self.age_at(now_ms));
-        } else if boot == Boot::Kept && self.ranges.any_dirty() {
-            self.mtime = mtime;
+        match &self.bytes {
+            _ if shadow.is_none() => self.track(),
+            Bytes::Unseen(_) => self.absorb(len, mtime, self.age_at(now_ms)),
+            Bytes::Tracked(ranges) if boot == Boot::Kept && ranges.any_dirty() => {
+                self.mtime = mtime;
+            }
+            Bytes::Tracked(_) => {}
         }
         self.come_clean();
         Survived { verdict: self.verdict(), dropped, lost }
@@ -422,35 +510,34 @@ impl FileState {
     /// After a loss of power. Returns how many dirty bytes go.
     fn drop_unsynced(&mut self, now_ms: u64) -> u64 {
         // What was kept may have been written and synced without another record.
-        let kept: Vec<Run> = self.ranges.iter().filter(|run| run.state == State::Kept).collect();
-        for run in kept {
-            self.ranges.set(run.start, run.end, State::Durable);
+        if self.keeps() {
+            self.turn(0, u64::MAX, |state| (state == State::Kept).then_some(State::Durable));
             self.dirty_since = self.age_at(now_ms).since;
         }
         let before = self.dirty_bytes();
-        self.flags.opaque = false;
+        self.track();
         let volatile: Vec<Run> =
-            self.ranges.iter().filter(|run| run.state != State::Durable).collect();
+            self.ranges().iter().filter(|run| run.state != State::Durable).collect();
         for run in volatile {
-            self.ranges.clear(run.start, run.end);
+            self.ranges_mut().clear(run.start, run.end);
         }
         match self.durable_size.get() {
             Some(size) => {
-                self.ranges.clear(size, u64::MAX);
+                self.ranges_mut().clear(size, u64::MAX);
                 self.size = size;
-                self.flags.meta_dirty = true;
+                self.meta_dirty = true;
             }
             None => {
                 self.size = self.base.size;
-                self.flags.meta_dirty = false;
-                self.ranges = Ranges::None;
+                self.meta_dirty = false;
+                *self.ranges_mut() = Ranges::None;
             }
         }
         before - self.dirty_bytes()
     }
 
     fn verdict(&self) -> Verdict {
-        let worth = self.is_dirty() || self.ranges.count() > 0 || self.flags.pinned;
+        let worth = self.is_dirty() || self.has_bytes() || self.pinned;
         if worth && !self.paths.is_empty() { Verdict::Keep } else { Verdict::Drop }
     }
 }
@@ -463,19 +550,4 @@ impl Owner {
 
 fn edges(run: Run) -> (u64, u64) {
     (run.start, run.end)
-}
-
-/// Format 2 had up to two lists of bytes there, which were empty unless the file had been renamed.
-mod unused {
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    use super::Unused;
-
-    pub fn serialize<S: Serializer>(_: &Unused, s: S) -> Result<S::Ok, S::Error> {
-        Vec::<Vec<u8>>::new().serialize(s)
-    }
-
-    pub fn deserialize<'d, D: Deserializer<'d>>(d: D) -> Result<Unused, D::Error> {
-        Vec::<Vec<u8>>::deserialize(d).map(|_| Unused)
-    }
 }

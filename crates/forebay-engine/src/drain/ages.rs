@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::core::governor::age::Cohort;
+use crate::core::ranges::Ranges;
 use crate::core::stamps::{BLOCK, Part, Stamps};
 use crate::drain::holds::Holds;
 use crate::files::file::{File, Inner};
@@ -150,7 +151,7 @@ pub(crate) fn is_flushable(inner: &Inner, now: Instant) -> bool {
 /// writer past us who has changed nothing since the last copy.
 pub(crate) fn obstacle(inner: &Inner, now: Instant) -> Option<&'static str> {
     let flying = || inner.live.as_ref().is_some_and(|live| live.flight.is_some());
-    let resting = || inner.state.is_opaque() && !opaque_changed(inner, now);
+    let resting = || inner.state.is_unseen() && !may_have_changed(inner, now);
     match () {
         () if inner.state.conflict().stands() => Some("conflicts"),
         () if flying() => Some("in-flight"),
@@ -163,16 +164,17 @@ pub(crate) fn obstacle(inner: &Inner, now: Instant) -> Option<&'static str> {
 /// Whether a file is flushed as one: it is small, or written past us, or only its size or its times
 /// are to be told.
 pub(crate) fn goes_whole(inner: &Inner) -> bool {
-    inner.state.is_opaque() || inner.state.size() <= BLOCK || !inner.state.ranges().any_dirty()
+    inner.state.size() <= BLOCK || !inner.state.tracked().is_some_and(Ranges::any_dirty)
 }
 
 /// The dirty parts of a file.
 pub(crate) fn parts(inner: &Inner) -> impl Iterator<Item = Part> {
     static NONE: Stamps = Stamps::NONE;
     let state = &inner.state;
-    let runs = state.ranges().iter().filter(|run| run.state.is_dirty());
+    let runs = state.tracked().into_iter().flat_map(Ranges::iter);
+    let dirty = runs.filter(|run| run.state.is_dirty());
     let stamps = inner.dirt.as_ref().map_or(&NONE, |dirt| &dirt.stamps);
-    stamps.parts(runs, state.dirty_bytes(), state.dirty_since())
+    stamps.parts(dirty, state.dirty_bytes(), state.dirty_since())
 }
 
 /// The same, each with the bytes that it takes in the tier, as far as is known: those of a file with
@@ -210,10 +212,11 @@ pub(crate) fn since_to_age(slots: &[Slot], now: u64, copied: u64) -> Vec<Cohort>
 }
 
 /// Whether an unseen writer may have written since the last copy.
-fn opaque_changed(inner: &Inner, now: Instant) -> bool {
-    let Some(live) = &inner.live else { return true };
-    let doubted = live.doubted_from.is_some_and(|from| now >= from);
-    doubted || live.copied_at.is_none() || live.copied_at != inner.shadow_stat()
+fn may_have_changed(inner: &Inner, now: Instant) -> bool {
+    inner.unseen().and_then(|unseen| unseen.copied.as_ref()).is_none_or(|copied| {
+        let doubted = copied.doubted_from.is_some_and(|from| now >= from);
+        doubted || inner.shadow_stat() != Some(copied.at)
+    })
 }
 
 #[cfg(test)]

@@ -73,10 +73,7 @@ impl Debts {
     pub fn are_paid(&self, order: u64, file: FileId, inner: &Inner) -> bool {
         let table = self.table();
         let Some(debt) = table.entries.get(&(file, order)) else { return true };
-        let dirty = |run: Run| {
-            let mut within = inner.state.ranges().within(run.start, run.end);
-            inner.state.is_opaque() || within.any(|run| run.state.is_dirty())
-        };
+        let dirty = |run: Run| inner.state.is_dirty_within(run.start, run.end);
         !inner.state.is_dirty() || (debt.landed && !debt.left.iter().any(dirty))
     }
 

@@ -12,14 +12,11 @@ use crate::core::counters::add;
 use crate::core::portion::{FLIGHT_BYTES, Portion};
 use crate::core::ranges::Ranges;
 use crate::core::report::Meter;
-use crate::core::stamps::BLOCK;
 use crate::core::state::{Change, Settled, Stretches};
 use crate::drain::Drain;
-use crate::drain::ages::parts;
-use crate::drain::job::{
-    ABANDONED, COPIED, COPYING, Job, Latch, Outcome, Take, common, merge, sum,
-};
-use crate::files::file::{Beside, File, Flight, Inner, Trouble};
+use crate::drain::ages::{goes_whole, parts};
+use crate::drain::job::{ABANDONED, COPIED, COPYING, Job, Latch, Outcome, Take, common, sum};
+use crate::files::file::{Beside, Copied, File, Flight, Inner, Trouble};
 use crate::tier::media::MediaFile;
 
 /// Syncing files one by one is cheaper than the whole tier up to about this many.
@@ -65,21 +62,13 @@ impl Drain {
             return Err(Error::new(Kind::Conflict, inner.state.conflict().why()));
         }
         let shadow = self.files.shadow(file, &mut inner)?;
-        let opaque = match inner.state.is_opaque() {
+        let unseen = match inner.state.is_unseen() {
             true => Some(self.files.note_tier(shadow.stat())?),
             false => None,
         };
-        let size = opaque.map_or(inner.state.size(), |stat| stat.len);
-        let captured = match opaque {
-            Some(_) if size > 0 => vec![(0, size)],
-            Some(_) => Vec::new(),
-            None => {
-                let dirty = inner.state.ranges().iter().filter(|run| run.state.is_dirty());
-                dirty.map(|run| (run.start, run.end)).collect()
-            }
-        };
-        let dirty = merge(captured);
-        let Portion { captured, data, upto } = match (opaque, take) {
+        let size = unseen.map_or(inner.state.size(), |stat| stat.len);
+        let dirty = inner.state.dirty(size);
+        let Portion { captured, data, upto } = match (unseen, take) {
             (Some(_), _) => Portion::whole(dirty.clone()),
             (None, Take::All) => self.portion(&inner, &*shadow, dirty.clone()),
             (None, Take::Runs(runs)) => self.portion(&inner, &*shadow, common(&dirty, runs)),
@@ -95,10 +84,10 @@ impl Drain {
             upto,
             dirty,
             size,
-            mtime: opaque.map_or(inner.state.mtime(), |stat| stat.mtime),
+            mtime: unseen.map_or(inner.state.mtime(), |stat| stat.mtime),
             base: inner.state.base(),
             resumed: inner.state.flush_is_open(),
-            opaque,
+            unseen,
             seen: inner.clock.look(),
             above: inner.state.paths.above(),
             target: Mutex::new(None),
@@ -264,7 +253,7 @@ impl Drain {
             || followed
             || live.unlinked
             || rewritten
-            || job.opaque.is_some();
+            || job.unseen.is_some();
         if !ours {
             let base = found.version();
             let _ = self.files.commit_anyway(file, &mut inner, Change::FlushFailed { base });
@@ -311,7 +300,8 @@ impl Drain {
         let mtime = if told { found.mtime } else { inner.state.mtime() };
         let uncut = !inner.changed(job.seen, What::Size);
         // Still open to writers we do not see, all of it stays dirty, from now.
-        let unseen = job.opaque.is_some() && inner.state.is_opaque();
+        let still = job.unseen.filter(|_| inner.state.is_unseen());
+        let unseen = still.is_some();
         let settled = Settled {
             copied: if unseen { (&[]).into() } else { less(&job.captured, rewritten) },
             base: found.version(),
@@ -327,11 +317,12 @@ impl Drain {
         if lasts {
             inner.live().landed = Some(job.seen);
         }
-        if unseen {
-            let may_be_mapped = inner.live().mappable && self.files.media().is_memory();
+        if let Some(at) = still {
             let doubt = self.files.time.now() + self.files.tune(|t| t.max_age) / 2;
-            inner.live().doubted_from = may_be_mapped.then_some(doubt);
-            inner.live().copied_at = job.opaque;
+            if let Some(unseen) = &mut inner.live().unseen {
+                let may_be_mapped = unseen.maps && self.files.media().is_memory();
+                unseen.copied = Some(Copied { at, doubted_from: may_be_mapped.then_some(doubt) });
+            }
             return Ok(());
         }
         self.restamp(job, inner, rewritten);
@@ -384,7 +375,7 @@ impl Drain {
     /// A large file is as old now as the oldest of what is left, and waits in the queue accordingly.
     fn restamp(&self, job: &Job, inner: &mut Inner, rewritten: &Ranges) {
         inner.dirt().stamps.settle(&job.captured, rewritten, job.began_ms);
-        if !inner.state.ranges().any_dirty() || inner.state.size() <= BLOCK {
+        if goes_whole(inner) {
             return;
         }
         let oldest = parts(inner).map(|part| part.stamp.first).min();
@@ -599,7 +590,7 @@ mod tests {
         let age = inner.state.age_at(1);
         for (set, back, why) in [
             (Change::InConflict(Conflict::Changed), Change::InConflict(Conflict::None), "conflict"),
-            (Change::Unseen { age }, Change::Untouched, "opaque"),
+            (Change::Unseen { age }, Change::Untouched, "written past us"),
         ] {
             inner.state.apply(&set);
             assert_eq!(beside(&mut inner), (0, 0), "{why}");

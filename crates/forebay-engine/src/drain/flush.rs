@@ -225,7 +225,7 @@ impl Drain {
                     owed.take_off(&part, upto);
                     // One flight takes all of a file that is written past us, and it never becomes
                     // clean.
-                    if owed.is_paid() || file.lock().state.is_opaque() {
+                    if owed.is_paid() || file.lock().state.is_unseen() {
                         return Ok(());
                     }
                 }

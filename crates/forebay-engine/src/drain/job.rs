@@ -41,7 +41,8 @@ pub(crate) struct Job {
     pub base: Version,
     /// An earlier flush did not end: the backing file's version proves nothing.
     pub resumed: bool,
-    pub opaque: Option<MediaStat>,
+    /// The shadow at the capture, of a file that is written past us.
+    pub unseen: Option<MediaStat>,
     /// The file's clock at the capture.
     pub seen: Look,
     /// The directories that it was in then.
@@ -129,7 +130,7 @@ impl Job {
     /// What there is to copy, as far as is known.
     pub(crate) fn bytes(&self) -> u64 {
         let bytes = sum(&self.data);
-        match self.opaque {
+        match self.unseen {
             Some(stat) if bytes > FLIGHT_BYTES => bytes.min(stat.allocated),
             _ => bytes,
         }
@@ -157,7 +158,7 @@ impl Job {
 }
 
 /// Joins neighbors, whatever their durability.
-pub(crate) fn merge(runs: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+fn merge(runs: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     let mut merged: Vec<(u64, u64)> = Vec::with_capacity(runs.len());
     for (start, end) in runs {
         match merged.last_mut() {

@@ -218,7 +218,7 @@ impl Drain {
             report.cancelled = true;
             return Vec::new();
         }
-        let opaque: Vec<bool> = batch.iter().map(|owed| owed.is_opaque()).collect();
+        let unseen: Vec<bool> = batch.iter().map(|owed| owed.is_unseen()).collect();
         let parts: Vec<Vec<(u64, u64)>> = batch.iter().map(Owed::next_part).collect();
         let pick = |(owed, part): (&Owed, &Vec<(u64, u64)>)| -> Pick {
             (owed.file.clone(), Take::Runs(part.clone()))
@@ -229,8 +229,8 @@ impl Drain {
         let outcomes = self.fly(&picks, &cancelled, Some(&meter));
         let mut rest = Vec::new();
         let mut disturbed = false;
-        for (((mut owed, part), opaque), outcome) in
-            batch.into_iter().zip(parts).zip(opaque).zip(outcomes)
+        for (((mut owed, part), unseen), outcome) in
+            batch.into_iter().zip(parts).zip(unseen).zip(outcomes)
         {
             match outcome {
                 Outcome::Flushed { bytes, upto } => {
@@ -238,7 +238,7 @@ impl Drain {
                     owed.take_off(&part, upto);
                     owed.credit(bytes, progress);
                     // One flight takes all of a file that is written past us.
-                    if owed.is_paid() || (opaque && owed.is_opaque()) {
+                    if owed.is_paid() || (unseen && owed.is_unseen()) {
                         owed.end(progress, report);
                     } else {
                         rest.push(owed);

@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::core::portion::FLIGHT_BYTES;
 use crate::core::report::{Progress, Report};
-use crate::drain::job::merge;
 use crate::files::file::{File, Inner, failure};
 
 /// Bytes of one file that were dirty when the order was given.
@@ -26,18 +25,12 @@ pub(crate) const PART_RUNS: usize = (FLIGHT_BYTES / 4096) as usize;
 
 impl Owed {
     pub fn of(file: Arc<File>, inner: &Inner) -> Owed {
-        let runs = match inner.state.is_opaque() {
-            true => vec![(0, inner.size())],
-            false => {
-                let dirty = inner.state.ranges().iter().filter(|run| run.state.is_dirty());
-                merge(dirty.map(|run| (run.start, run.end)).collect())
-            }
-        };
+        let runs = inner.state.dirty(inner.size());
         Owed { file, runs, bytes: inner.dirty_charged(), credited: 0, copied: 0, disturbed: 0 }
     }
 
-    pub fn is_opaque(&self) -> bool {
-        self.file.lock().state.is_opaque()
+    pub fn is_unseen(&self) -> bool {
+        self.file.lock().state.is_unseen()
     }
 
     /// What the next flight is to take; it may leave some of it.

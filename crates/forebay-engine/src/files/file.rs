@@ -94,10 +94,8 @@ pub(crate) struct Live {
     pub target: Option<Arc<dyn BackingFile>>,
     /// Front-end handles.
     pub opens: u32,
-    /// Handles that write past our eyes.
-    pub writers: u32,
-    /// One of them may have mapped the shadow, and may have left the mapping when he closed it.
-    pub mappable: bool,
+    /// Present while somebody writes past our eyes.
+    pub unseen: Option<Box<Unseen>>,
     /// Handles that read past our eyes: the shadow must not be punched.
     pub pins: u32,
     /// Reads, copies and syncs of the shadow in flight.
@@ -134,15 +132,6 @@ pub(crate) struct Live {
     pub seen: Option<Box<Seen>>,
     /// When names or attributes were last changed through us.
     pub changed: Option<Instant>,
-    /// The shadow's stat when it became opaque, to see whether anything was written.
-    pub opaque_from: Option<MediaStat>,
-    /// Bytes in the shadow when it was last measured, while it is opaque.
-    pub measured: Option<u64>,
-    /// The shadow's size and mtime at the last complete copy of an opaque file.
-    pub copied_at: Option<MediaStat>,
-    /// From then on equal times prove nothing any more: a store into a mapping of a tier in memory
-    /// moves none.
-    pub doubted_from: Option<Instant>,
     pub stream: Stream,
     /// Where the last read ended.
     pub read_to: u64,
@@ -155,6 +144,29 @@ pub(crate) struct Live {
     /// The bytes are of a version that the backing store no longer has; they are dropped once
     /// nobody reads them past us.
     pub stale: bool,
+}
+
+/// Who writes a file past our eyes, and what is known of it.
+#[derive(Default)]
+pub(crate) struct Unseen {
+    /// At least one.
+    pub writers: u32,
+    /// One of them may have mapped the shadow, and may have left the mapping when he closed it.
+    pub maps: bool,
+    /// The shadow when they began, to see whether anything was written.
+    pub from: Option<MediaStat>,
+    /// Bytes in the shadow when it was last measured.
+    pub measured: Option<u64>,
+    pub copied: Option<Copied>,
+}
+
+/// A complete copy of a file that is written past us.
+pub(crate) struct Copied {
+    /// The shadow then.
+    pub at: MediaStat,
+    /// From then on equal times prove nothing any more: a store into a mapping of a tier in memory
+    /// moves none.
+    pub doubted_from: Option<Instant>,
 }
 
 /// What the backing store said of a file.
@@ -268,7 +280,7 @@ impl Inner {
     pub fn may_keep(&self) -> bool {
         let Some(live) = &self.live else { return false };
         let sound = !live.stale && !live.moved && !live.unlinked && !self.sync_failed;
-        live.opens > 0 && sound && !self.state.conflict().stands() && !self.state.is_opaque()
+        live.opens > 0 && sound && !self.state.conflict().stands() && !self.state.is_unseen()
     }
 
     /// The clean bytes that a sync of `ranges` makes durable beside them.
@@ -290,10 +302,7 @@ impl Inner {
         let mut clean = Vec::new();
         for &(start, end) in &beside.clean {
             if !self.changed(beside.seen, What::Bytes(start, end)) {
-                let runs = self.state.ranges().within(start, end);
-                clean.extend(
-                    runs.filter(|run| run.state == State::Clean).map(|run| (run.start, run.end)),
-                );
+                clean.extend(self.state.in_state(State::Clean, start, end));
             }
         }
         clean
@@ -317,14 +326,14 @@ impl Inner {
         self.clock.note_bytes(&mut live.gone_lately, start, end);
     }
 
+    /// Who writes it past us, if anybody does.
+    pub fn unseen(&self) -> Option<&Unseen> {
+        self.live.as_ref()?.unseen.as_deref()
+    }
+
     /// Whether its last name is gone.
     pub fn is_unlinked(&self) -> bool {
         self.live.as_ref().is_some_and(|live| live.unlinked)
-    }
-
-    /// Whether bytes of it are newer than those of the backing file.
-    pub fn has_newer_bytes(&self) -> bool {
-        self.state.is_opaque() || self.state.is_dirty()
     }
 
     pub fn live(&mut self) -> &mut Live {
@@ -363,11 +372,11 @@ impl Inner {
     pub fn before(&self, start: u64, end: u64) -> Before {
         let existing = end.min(self.size()).saturating_sub(start);
         let mut before = Before { len: end - start, existing, ..Before::default() };
-        if self.state.is_opaque() {
+        let Some(ranges) = self.state.tracked() else {
             (before.present, before.dirty) = (existing, existing);
             return before;
-        }
-        for run in self.state.ranges().within(start, end) {
+        };
+        for run in ranges.within(start, end) {
             let len = run.end - run.start;
             before.present += len;
             before.dirty += if run.state.is_dirty() { len } else { 0 };
@@ -377,17 +386,17 @@ impl Inner {
 
     /// The size programs see.
     pub fn size(&self) -> u64 {
-        match self.state.is_opaque() {
+        match self.state.is_unseen() {
             true => self.shadow_stat().map_or(self.state.size(), |stat| stat.len),
             false => self.state.size(),
         }
     }
 
     pub fn mtime(&self) -> Timestamp {
-        if !self.state.is_opaque() {
+        if !self.state.is_unseen() {
             return self.state.mtime();
         }
-        let from = self.live.as_ref().and_then(|live| live.opaque_from);
+        let from = self.unseen().and_then(|unseen| unseen.from);
         match self.shadow_stat() {
             Some(now) if from.is_none_or(|from| now.mtime != from.mtime) => now.mtime,
             _ => self.state.mtime(),
@@ -401,9 +410,9 @@ impl Inner {
 
     /// Whether bytes may be taken out of the shadow now.
     pub fn may_punch(&self) -> bool {
-        !self.state.is_opaque()
+        !self.state.is_unseen()
             && self.live.as_ref().is_none_or(|live| {
-                live.pins == 0 && live.io == 0 && live.flight.is_none() && live.writers == 0
+                live.pins == 0 && live.io == 0 && live.flight.is_none() && live.unseen.is_none()
             })
     }
 
@@ -411,21 +420,21 @@ impl Inner {
     /// reads dirty bytes only, and a busy file would otherwise never make room. Nor is a sync: a
     /// database's largest file would keep what nobody wants for ever.
     pub fn may_evict(&self) -> bool {
-        !self.state.is_opaque()
+        !self.state.is_unseen()
             && self.live.as_ref().is_none_or(|live| {
                 let harmless = u32::from(live.flight.is_some()) + live.io_that_looks;
-                live.pins == 0 && live.writers == 0 && live.io == harmless
+                live.pins == 0 && live.unseen.is_none() && live.io == harmless
             })
     }
 
     /// Whether nobody reads or writes it past us, who would find it gone.
     pub fn may_be_emptied(&self) -> bool {
-        !self.state.is_opaque() && !self.is_passed()
+        !self.state.is_unseen() && !self.is_passed()
     }
 
     /// Whether programs have it open past us.
     pub fn is_passed(&self) -> bool {
-        self.live.as_ref().is_some_and(|live| live.pins + live.writers > 0)
+        self.live.as_ref().is_some_and(|live| live.pins > 0 || live.unseen.is_some())
     }
 
     /// Whether its clean bytes are to stay, by its own mark or by its rule's.
@@ -437,7 +446,7 @@ impl Inner {
     /// failure, or has lost its name.
     pub fn is_stuck(&self, now: Instant) -> bool {
         let unlinked = self.live.as_ref().is_some_and(|live| live.unlinked);
-        self.state.is_opaque() || self.state.conflict().stands() || self.is_pausing(now) || unlinked
+        self.state.is_unseen() || self.state.conflict().stands() || self.is_pausing(now) || unlinked
     }
 
     /// Whether nothing needs the run-time part any more.
@@ -445,7 +454,7 @@ impl Inner {
         self.live.as_ref().is_none_or(|live| {
             live.opens == 0
                 && live.pins == 0
-                && live.writers == 0
+                && live.unseen.is_none()
                 && live.io == 0
                 && live.arounds == 0
                 && live.fills.is_empty()
@@ -464,7 +473,7 @@ impl Inner {
     /// Whether nothing of it has to be known any more.
     pub fn is_forgettable(&self) -> bool {
         let state = &self.state;
-        state.ranges().count() == 0 && !state.is_dirty() && !state.is_pinned() && self.is_idle()
+        !state.has_bytes() && !state.is_dirty() && !state.is_pinned() && self.is_idle()
     }
 
     pub fn note_rewritten(&mut self, start: u64, end: u64) {

@@ -49,7 +49,7 @@ impl Files {
             inner.live().stale = true;
             return;
         }
-        let had = inner.state.ranges().count() > 0
+        let had = inner.state.has_bytes()
             || inner.live.as_ref().is_some_and(|live| live.shadow.is_some());
         // Recorded before the shadow is emptied: a crash must not leave holes that count as data.
         let (base, owner, pinned) = (attr.version(), Owner::of(attr), inner.state.is_pinned());
@@ -94,7 +94,7 @@ impl Files {
             inner.live.as_ref().map_or((false, false), |l| (l.unlinked, l.stale));
         let nothing = !inner.state.is_dirty()
             && !inner.state.is_pinned()
-            && (inner.state.ranges().count() == 0 || stale);
+            && (!inner.state.has_bytes() || stale);
         // At the end nobody sweeps any more.
         let waits = || self.graveyard.lock().expect("no panic inside").holds(file);
         if unlinked && !self.stopping.load(Relaxed) && waits() {

@@ -123,7 +123,7 @@ impl Files {
             let mut graves = self.graveyard.lock().expect("no panic inside");
             if graves.holds(&file) {
                 graves.waiting.remove(&file.key);
-                if inner.has_newer_bytes() {
+                if inner.state.is_dirty() {
                     graves.note_lost(file.key);
                 }
             }

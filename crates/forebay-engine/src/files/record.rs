@@ -6,7 +6,6 @@ use std::sync::Arc;
 use forebay_backing::Result;
 
 use crate::core::clock::{Look, What};
-use crate::core::ranges::State;
 use crate::core::state::{Change, FileState, Record};
 use crate::files::Files;
 use crate::files::file::{Beside, File, Inner};
@@ -139,15 +138,11 @@ impl Files {
         // a flush has ended, what is there may be what was cut off here.
         let landed = inner.live().landed;
         let flushed = landed.is_some_and(|landed| !inner.changed(landed, What::Size))
-            && !inner.state.is_opaque()
+            && !inner.state.is_unseen()
             && !inner.state.conflict().stands();
         let on_store = if flushed { inner.state.base().size.min(inner.state.size()) } else { 0 };
         let size = size.max(on_store);
-        let known = inner.state.durable_size() == Some(size)
-            && ranges.iter().all(|&(start, end)| {
-                inner.state.ranges().within(start, end).all(|run| run.state == State::Durable)
-                    && inner.state.ranges().covers(start, end)
-            });
+        let known = inner.state.durable_size() == Some(size) && inner.state.are_durable(&ranges);
         if known {
             return Ok(true);
         }

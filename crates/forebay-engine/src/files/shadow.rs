@@ -19,7 +19,7 @@ impl Files {
         let Some(live) = &mut inner.live else { return };
         let reserved = std::mem::take(&mut live.reserved);
         // Who writes past us may go on by a mapping.
-        if reserved == 0 || live.writers > 0 || inner.state.is_opaque() {
+        if reserved == 0 || live.unseen.is_some() || inner.state.is_unseen() {
             return;
         }
         if let Some(shadow) = &live.shadow
@@ -93,7 +93,7 @@ impl Files {
         let name = tier::shadow_name(file.id);
         // Bytes that count must be there: an empty file in their place would read as zeros.
         // Without any, what lies there is from before a crash.
-        let holds = inner.state.ranges().count() > 0 || inner.state.is_opaque();
+        let holds = inner.state.has_bytes();
         let opened = match holds {
             true => self.media().open(&name, Open::Existing),
             // A file that is gone may have given its own away.
@@ -105,7 +105,7 @@ impl Files {
         // are passed through to the shadow would read on.
         let size = inner.state.size();
         let fits = match holds {
-            true => inner.state.is_opaque() || self.note_tier(shadow.stat())?.len <= size,
+            true => inner.state.is_unseen() || self.note_tier(shadow.stat())?.len <= size,
             false => size == 0,
         };
         if !fits && let Err(error) = self.note_tier(shadow.set_len(size)) {

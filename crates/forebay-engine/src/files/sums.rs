@@ -16,13 +16,16 @@ pub(crate) const HOLES_MIN: u64 = 1 << 20;
 impl Files {
     /// Brings the sums up to date after a change of `inner`, from its ranges.
     pub(crate) fn account(&self, file: &Arc<File>, inner: &mut Inner) {
-        let (used, dirty) = if inner.state.is_opaque() {
-            let allocated = inner.shadow_stat().map_or(inner.charged, |stat| stat.allocated);
-            (allocated, allocated)
-        } else {
-            let present = round_up(inner.state.ranges().bytes(|_| true));
-            let used = present.min(self.allocated_if_large(file, inner, present));
-            (used, inner.state.dirty_bytes().min(used))
+        let (used, dirty) = match inner.state.tracked() {
+            None => {
+                let allocated = inner.shadow_stat().map_or(inner.charged, |stat| stat.allocated);
+                (allocated, allocated)
+            }
+            Some(ranges) => {
+                let present = round_up(ranges.bytes(|_| true));
+                let used = present.min(self.allocated_if_large(file, inner, present));
+                (used, inner.state.dirty_bytes().min(used))
+            }
         };
         self.settle_sums(inner, used, dirty);
         self.queue_if_dirty(file, inner);
@@ -94,8 +97,11 @@ impl Files {
         let Some(stat) = inner.shadow_stat() else { return };
         // Blocks that the file system takes ahead of a writer are not written.
         let there = stat.len.min(stat.allocated);
+        let Some(unseen) = inner.live.as_mut().and_then(|live| live.unseen.as_mut()) else {
+            return;
+        };
         // The first look has nothing to compare with.
-        let before = inner.live().measured.replace(there).unwrap_or(there);
+        let before = unseen.measured.replace(there).unwrap_or(there);
         let new = there.saturating_sub(before);
         add(&self.counters.passthrough_new_bytes, new);
         file.heat.add(new, self.time.since(self.started).as_secs());

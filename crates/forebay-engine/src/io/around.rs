@@ -20,7 +20,7 @@ use forebay_backing::{BackingFile, Error, FileKey, Result};
 use crate::asker;
 use crate::core::config::{Attachment, WritePolicy};
 use crate::core::counters::add;
-use crate::core::ranges::Mark;
+use crate::core::ranges::{Mark, Ranges};
 use crate::core::rules::{Admit, Lane};
 use crate::core::state::{Change, FileState};
 use crate::files::file::{File, Inner};
@@ -282,8 +282,9 @@ impl Io {
     fn uncache(&self, file: &Arc<File>, start: u64, end: u64) -> Result<()> {
         let mut inner = file.lock();
         inner.note_gone(start, end);
-        let present = inner.state.ranges().within(start, end).map(|run| (run.start, run.end));
-        let present: Vec<(u64, u64)> = present.collect();
+        let here =
+            |ranges: &Ranges| ranges.within(start, end).map(|run| (run.start, run.end)).collect();
+        let present: Vec<(u64, u64)> = inner.state.tracked().map_or(Vec::new(), here);
         if present.is_empty() {
             return Ok(());
         }
@@ -419,7 +420,7 @@ fn may_go_around(inner: &mut Inner) -> bool {
     untouched
         && live.flight.is_none()
         && live.pins == 0
-        && live.writers == 0
+        && live.unseen.is_none()
         && !live.stale
         && (live.target.is_some() || (has_name && !live.unlinked))
 }

@@ -67,10 +67,7 @@ impl Io {
                 return Ok(0);
             }
             let end = size.min(offset + buf.len() as u64);
-            let gap = match inner.state.is_opaque() {
-                true => None,
-                false => inner.state.ranges().first_gap(offset, end),
-            };
+            let gap = inner.state.first_gap(offset, end);
             if let (Ok(ahead), 0) = (keeps, turn) {
                 self.note_stream(file, &mut inner, (offset, end), ahead);
             }
@@ -110,13 +107,13 @@ impl Io {
             return Some(Ok(0));
         }
         let end = size.min(offset + buf.len() as u64);
-        if !inner.state.is_opaque() {
-            if !inner.state.ranges().covers(offset, end) {
-                return None;
-            }
-            if let Ok(ahead) = self.keeps(file, lane, offset, end) {
-                self.note_stream(file, &mut inner, (offset, end), ahead);
-            }
+        if !inner.state.covers(offset, end) {
+            return None;
+        }
+        if !inner.state.is_unseen()
+            && let Ok(ahead) = self.keeps(file, lane, offset, end)
+        {
+            self.note_stream(file, &mut inner, (offset, end), ahead);
         }
         self.note_hit(lane, end - offset);
         Some(self.read_shadow(file, inner, offset, &mut buf[..(end - offset) as usize]))
@@ -217,7 +214,7 @@ impl Io {
         }
         // What was cut off here meanwhile is gone because of us.
         let last = end.min(inner.size());
-        match inner.state.ranges().first_gap((offset + n as u64).min(last), last) {
+        match inner.state.first_gap((offset + n as u64).min(last), last) {
             // A change of ours that goes around the tier is ending.
             Some((start, _)) if inner.live().arounds > 0 => {
                 return Ok(Some((start - offset) as usize));
@@ -228,12 +225,12 @@ impl Io {
             }
             None => {}
         }
-        let present: Vec<_> = inner.state.ranges().within(offset, end).collect();
+        let present = inner.state.present(offset, last);
         if !present.is_empty() {
             let shadow = self.files.shadow(file, &mut inner)?;
-            for run in present {
-                let part = &mut buf[(run.start - offset) as usize..(run.end - offset) as usize];
-                if self.files.note_tier(shadow.read_at(part, run.start))? < part.len() {
+            for (start, end) in present {
+                let part = &mut buf[(start - offset) as usize..(end - offset) as usize];
+                if self.files.note_tier(shadow.read_at(part, start))? < part.len() {
                     return self.files.note_tier(Err(torn()));
                 }
             }
@@ -324,7 +321,7 @@ impl Io {
         let shadow = self.files.shadow(file, &mut inner)?;
         let now_ms = self.files.time.ms();
         let before = inner.before(start, end);
-        if inner.state.is_opaque() {
+        if inner.state.is_unseen() {
             // One that fails may have written a part.
             inner.note_rewritten(start, end);
             self.files.note_tier(act(&*shadow))?;
@@ -361,7 +358,7 @@ impl Io {
         if fresh || !plan.before.is_empty() {
             self.files.admit(file, [(start, end)]);
             self.files.account(file, &mut inner);
-        } else if inner.charged + HOLES_MIN <= inner.state.ranges().bytes(|_| true) {
+        } else if inner.charged + HOLES_MIN <= inner.state.present_bytes() {
             // It may fill what was a dirty hole.
             self.files.account(file, &mut inner);
         }
@@ -424,14 +421,14 @@ impl Io {
             self.files.note_tier(shadow.set_len(size))?;
         }
         let cuts_durable = inner.state.durable_size().is_some_and(|durable| size < durable);
-        let opaque = inner.state.is_opaque();
+        let unseen = inner.state.is_unseen();
         inner.clock.note_size();
         let (mtime, age) = (self.files.time.stamp(), inner.state.age_at(self.files.time.ms()));
         let resized = self.files.commit(file, &mut inner, Change::Resized { size, mtime, age });
         if let Err(error) = resized {
             // What is longer than its record says is cut by who opens it next. Past us, somebody
             // may have written beyond.
-            if size > old && !opaque {
+            if size > old && !unseen {
                 let _ = shadow.set_len(old);
             }
             return Err(error);
@@ -513,7 +510,7 @@ impl Io {
     pub(crate) fn reserve(&self, file: &Arc<File>, offset: u64, len: u64) -> Result<()> {
         let mut inner = file.lock();
         let end = (offset + len).min(inner.size());
-        let is_here = inner.state.is_opaque() || inner.state.ranges().covers(offset, end);
+        let is_here = inner.state.covers(offset, end);
         if offset >= end || !is_here || end - offset > self.room.spare_bytes() {
             return Ok(());
         }
@@ -559,10 +556,10 @@ fn ahead(inner: &mut Inner, start: u64, end: u64) -> Option<Mark> {
     let goes_on =
         goes_on && alone && !inner.state.flush_is_open() && !inner.state.conflict().stands();
     // Nothing that needs no record itself is worth one.
-    if !goes_on || !inner.state.ranges().within(start, end).any(|run| run.state == State::Clean) {
+    if !goes_on || inner.state.in_state(State::Clean, start, end).is_empty() {
         return None;
     }
-    let next = inner.state.ranges().within(end, end + AHEAD).next()?;
+    let next = inner.state.tracked()?.within(end, end + AHEAD).next()?;
     let ahead = Mark::of((next.start, next.end), State::Dirty);
     (next.start == end && next.state == State::Clean).then_some(ahead)
 }

@@ -91,7 +91,7 @@ impl Io {
         self.fills.offer(move || {
             let gap = {
                 let inner = file.lock();
-                inner.state.ranges().first_gap(start, end).filter(|_| !inner.gone)
+                inner.state.first_gap(start, end).filter(|_| !inner.gone)
             };
             if let Some(gap) = gap {
                 add(&io.files.counters.readahead_fills, 1);
@@ -115,7 +115,7 @@ impl Io {
             let start = gap.0 / unit * unit;
             let end = want_end.next_multiple_of(unit).min(gap.0 / CHUNK * CHUNK + CHUNK).min(size);
             // Only the gap itself: what lies before it is there already.
-            let around = inner.state.ranges().gaps(start, end.max(gap.0 + 1).min(size));
+            let around = inner.state.gaps(start, end.max(gap.0 + 1).min(size));
             match around.into_iter().find(|&(a, b)| a <= gap.0 && gap.0 < b) {
                 Some(found) => found,
                 None => return Ok(None),
@@ -214,7 +214,7 @@ impl Io {
             return Ok(Some(Why::Detached)); // D1
         }
         let end = (start + bytes.len() as u64).min(inner.state.size());
-        let gaps = inner.state.ranges().gaps(start, end);
+        let gaps = inner.state.gaps(start, end);
         if gaps.is_empty() {
             return Ok(None);
         }

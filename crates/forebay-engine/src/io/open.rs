@@ -122,7 +122,7 @@ impl Io {
         let ttl = self.files.tune(|t| t.revalidate);
         let inner = file.lock();
         inner.state.is_wholly_dirty()
-            || (inner.state.ranges().count() > 0
+            || (inner.state.has_bytes()
                 && inner
                     .live
                     .as_ref()

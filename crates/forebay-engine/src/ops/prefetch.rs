@@ -222,10 +222,7 @@ impl Ops {
     ) -> Result<()> {
         let mut at = start;
         while at < end && !progress.is_cancelled() {
-            let gap = {
-                let inner = file.lock();
-                if inner.state.is_opaque() { None } else { inner.state.ranges().first_gap(at, end) }
-            };
+            let gap = file.lock().state.first_gap(at, end);
             let Some((from, to)) = gap else { break };
             let to = to.min(from / CHUNK * CHUNK + CHUNK);
             match self.io.fill_exactly(file, from, to)? {

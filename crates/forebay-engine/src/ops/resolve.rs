@@ -129,13 +129,12 @@ impl Ops {
                 inner.clock.note_base();
                 // Clean bytes are of the version that programs here have read, which is gone from
                 // the store: with the dirty ones they are ours, and go there with them.
-                let clean: Vec<_> =
-                    inner.state.ranges().iter().filter(|run| !run.state.is_dirty()).collect();
+                let clean = inner.state.clean(0, u64::MAX);
                 let now_ms = self.files.time.ms();
                 let (base, age) = (attr.version(), inner.state.age_at(now_ms));
                 self.files.commit(file, &mut inner, Change::Ours { base, age })?;
-                for run in clean {
-                    inner.dirt().stamps.touch(run.start, run.end, now_ms);
+                for (start, end) in clean {
+                    inner.dirt().stamps.touch(start, end, now_ms);
                 }
                 self.files.account(file, &mut inner);
                 drop(inner);
@@ -214,11 +213,7 @@ impl Ops {
             let mut inner = file.lock();
             let shadow = self.files.shadow(file, &mut inner)?;
             let size = inner.size();
-            let gaps = if inner.state.is_opaque() {
-                Vec::new()
-            } else {
-                inner.state.ranges().gaps(0, size)
-            };
+            let gaps = inner.state.gaps(0, size);
             (inner.state.owner(), size, inner.mtime(), shadow, gaps)
         };
         let theirs = match gaps.is_empty() {

@@ -153,15 +153,15 @@ fn file_info(file: &File, inner: &Inner, now_ms: u64) -> FileInfo {
         () => "clean",
     };
     let age = || now_ms.saturating_sub(state.dirty_since()) as f64 / 1000.0;
+    let (cached_bytes, dirty_bytes) = match state.is_unseen() {
+        true => (inner.charged, inner.charged),
+        false => (state.present_bytes(), state.dirty_bytes()),
+    };
     FileInfo {
         path: state.display_path(),
         size: inner.size(),
-        cached_bytes: if state.is_opaque() {
-            inner.charged
-        } else {
-            state.ranges().bytes(|_| true)
-        },
-        dirty_bytes: if state.is_opaque() { inner.charged } else { state.dirty_bytes() },
+        cached_bytes,
+        dirty_bytes,
         pinned: state.is_pinned(),
         state: word,
         dirty_age_secs: state.is_dirty().then(age),

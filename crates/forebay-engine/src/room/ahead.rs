@@ -30,8 +30,8 @@ impl Room {
             return;
         }
         let mut inner = file.lock();
-        let grows = inner.state.size() == end && inner.state.ranges().covers(end - len, end);
-        if !grows || inner.state.is_opaque() {
+        let is_here = inner.state.tracked().is_some_and(|ranges| ranges.covers(end - len, end));
+        if inner.state.size() != end || !is_here {
             return;
         }
         let Some(live) = &mut inner.live else { return };

@@ -60,7 +60,7 @@ impl Room {
         if inner.is_passed() {
             return busy("a program has it open past the daemon: close it");
         }
-        let clean = inner.state.ranges().bytes(|state| !state.is_dirty()) > 0;
+        let clean = !inner.state.clean(0, u64::MAX).is_empty();
         if clean && !inner.may_evict() {
             return busy("it is being read");
         }

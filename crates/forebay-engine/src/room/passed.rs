@@ -9,7 +9,7 @@ use crate::core::id::FileId;
 use crate::core::state::Change;
 use crate::failpoint;
 use crate::files::Files;
-use crate::files::file::{File, Inner, Live};
+use crate::files::file::{File, Inner, Live, Unseen};
 use crate::files::pace::LOOK_MIN;
 use crate::tier::media::{MediaFile, is_alone};
 
@@ -32,8 +32,9 @@ impl Passed {
         let Some(file) = self.files.find(key) else { return false };
         let Ok(inner) = file.inner.try_lock() else { return true };
         // With the last descriptor gone, a mapping is left.
-        let maps = |live: &Live| live.mappable || live.opens == 0;
-        inner.state.is_opaque() && inner.live.as_deref().is_some_and(maps)
+        let is_mapped = |live: &Live| live.unseen.as_ref().is_some_and(|unseen| unseen.maps);
+        let maps = |live: &Live| is_mapped(live) || live.opens == 0;
+        inner.state.is_unseen() && inner.live.as_deref().is_some_and(maps)
     }
 
     /// Begins writing past our eyes: the shadow is to be written by the kernel. The file counts as
@@ -48,26 +49,27 @@ impl Passed {
         }
         // Nothing was written to a shadow that is made here; until something is, its mtime does
         // not count.
-        let fresh = inner.state.ranges().count() == 0 && inner.shadow_stat().is_none();
+        let fresh = !inner.state.has_bytes() && inner.shadow_stat().is_none();
         let shadow = self.files.shadow_unwritten(file, &mut inner)?;
-        if inner.live().writers == 0 {
+        if inner.live().unseen.is_none() {
             if !fresh {
                 let mtime = inner.state.mtime();
                 self.files.note_tier(shadow.set_mtime(mtime))?;
             }
-            inner.live().opaque_from = shadow.stat().ok();
-            inner.live().measured = None;
-            self.files.note_growth(file, &mut inner);
+            let from = shadow.stat().ok();
             // Nobody may write what no record speaks of.
             let age = inner.state.age_at(self.files.time.ms());
             self.files.commit(file, &mut inner, Change::Unseen { age })?;
             // A flush that is on does not know what of it he writes.
             inner.note_rewritten(0, u64::MAX);
+            inner.live().unseen = Some(Box::new(Unseen { from, ..Unseen::default() }));
+            self.files.note_growth(file, &mut inner);
             self.files.totals.unseen.lock().expect("no panic inside").insert(file.id, file.clone());
         }
-        inner.live().mappable |= maps;
         failpoint::pass("create.done");
-        inner.live().writers += 1;
+        let unseen = inner.live().unseen.as_mut().expect("made so above");
+        unseen.maps |= maps;
+        unseen.writers += 1;
         self.files.totals.writers.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         self.files.counters.passthrough_writes.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         self.files.account(file, &mut inner);
@@ -78,28 +80,23 @@ impl Passed {
     /// is left the writer goes on, until [`Passed::check_orphans`] finds that it is gone.
     pub fn end_unseen(&self, file: &Arc<File>) -> Result<()> {
         let mut inner = file.lock();
-        assert!(inner.live().writers > 0, "a writer ends once");
-        if inner.live().writers == 1
-            && inner.live().mappable
-            && !self.is_closed(file, &mut inner)?
-        {
+        let unseen = inner.live().unseen.as_ref().expect("a writer ends once");
+        if unseen.writers == 1 && unseen.maps && !self.is_closed(file, &mut inner)? {
             drop(inner);
             self.orphans.lock().expect("no panic inside").push(file.clone());
             return Ok(());
         }
-        let live = inner.live();
-        live.writers -= 1;
+        let unseen = inner.live().unseen.as_mut().expect("looked at above");
+        unseen.writers -= 1;
         self.files.totals.writers.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
-        if live.writers > 0 {
+        if unseen.writers > 0 {
             return Ok(());
         }
+        self.files.note_growth(file, &mut inner);
+        let from = inner.live().unseen.take().and_then(|unseen| unseen.from);
         self.files.totals.unseen.lock().expect("no panic inside").remove(&file.id);
         let stat = self.files.shadow_unwritten(file, &mut inner)?.stat();
         let stat = self.files.note_tier(stat)?;
-        self.files.note_growth(file, &mut inner);
-        let from = inner.live().opaque_from.take();
-        (inner.live().copied_at, inner.live().doubted_from) = (None, None);
-        inner.live().mappable = false;
         // Only emptiness proves that nothing was written: a mapping of a tmpfs file moves no time.
         let untouched = stat.len == 0
             && from.is_some_and(|from| from.len == 0 && from.mtime == stat.mtime)
@@ -160,8 +157,9 @@ impl Passed {
         let Some(file) = self.files.by_id(id) else { return Ok(()) };
         let mut inner = file.lock();
         self.files.shadow(&file, &mut inner)?;
-        inner.live().writers += 1;
-        inner.live().mappable = true;
+        let unseen = inner.live().unseen.get_or_insert_default();
+        unseen.writers += 1;
+        unseen.maps = true;
         self.files.totals.writers.fetch_add(1, Relaxed);
         self.files.account(&file, &mut inner);
         let path = inner.state.display_path();
@@ -207,7 +205,7 @@ impl Passed {
         for file in unseen {
             // Who measures stands behind nobody: the next look is soon.
             if let Ok(mut inner) = file.inner.try_lock()
-                && inner.state.is_opaque()
+                && inner.state.is_unseen()
             {
                 self.files.note_growth(&file, &mut inner);
                 self.files.account(&file, &mut inner);

@@ -267,9 +267,7 @@ impl Room {
         match self.evict_range(file, inner, start, end) {
             Ok(0) if inner.state.is_dirty() => Answer::Refused,
             // What is dirty of it now will be clean without being announced again.
-            Ok(freed) if inner.state.ranges().within(start, end).next().is_some() => {
-                Answer::Partly(freed)
-            }
+            Ok(freed) if !inner.state.present(start, end).is_empty() => Answer::Partly(freed),
             Ok(freed) => {
                 if inner.is_forgettable() {
                     self.files.discard(file, inner);
@@ -296,13 +294,7 @@ impl Room {
         if inner.gone || inner.live.as_ref().is_some_and(|live| live.unlinked) {
             return Ok(0);
         }
-        let clean: Vec<(u64, u64)> = inner
-            .state
-            .ranges()
-            .within(start, end)
-            .filter(|run| !run.state.is_dirty())
-            .map(|run| (run.start, run.end))
-            .collect();
+        let clean = inner.state.clean(start, end);
         if clean.is_empty() {
             return Ok(0);
         }
@@ -310,7 +302,7 @@ impl Room {
         self.files.prove_locked(file, inner)?;
         // A shadow that goes as a whole stays for who has mapped it.
         let kept = inner.state.is_dirty() || inner.state.is_pinned() || !inner.is_idle();
-        let whole = !kept && freed == inner.state.ranges().bytes(|_| true);
+        let whole = !kept && freed == inner.state.present_bytes();
         if !whole && !is_alone(&*self.files.shadow(file, inner)?) {
             return Ok(0);
         }

@@ -71,7 +71,7 @@ impl CheckReport {
             return;
         }
         let dirty = record.dirty_bytes();
-        self.clean_bytes += record.ranges().bytes(|_| true) - dirty;
+        self.clean_bytes += record.present_bytes() - dirty;
         if record.is_dirty() {
             self.dirty_files += 1;
             self.dirty_bytes += dirty;

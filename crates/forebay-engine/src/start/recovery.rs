@@ -80,7 +80,7 @@ impl Recovery<'_> {
                 *id
             }));
         }
-        let orphaned = loaded.files.values().any(|state| state.is_opaque());
+        let orphaned = loaded.files.values().any(|state| state.is_unseen());
         if !pass.report.clean_shutdown || orphaned {
             pass.sort(loaded)?;
         } else {
@@ -161,10 +161,10 @@ impl Recovery<'_> {
 
     fn recover_file(&mut self, id: FileId, state: &mut Record, exists: bool) -> Result<Verdict> {
         // A clean file of the same boot needs no second look.
-        if self.boot == Boot::Kept && !state.is_dirty() && (exists || state.ranges().count() == 0) {
+        if self.boot == Boot::Kept && !state.is_dirty() && (exists || !state.has_bytes()) {
             return Ok(Verdict::Keep);
         }
-        if self.boot == Boot::Kept && state.is_opaque() && exists {
+        if self.boot == Boot::Kept && state.is_unseen() && exists {
             let shadow = self.media.open(&tier::shadow_name(id), Open::Existing);
             let alone = shadow.and_then(|shadow| shadow.is_ours_alone());
             // A file system without leases cannot tell; then nobody is assumed to write.

@@ -147,7 +147,7 @@ impl Salvage<'_> {
 
     fn file(&mut self, id: FileId, record: &Record) {
         let path = record.display_path();
-        let present = record.ranges().iter().map(|run| (run.start, run.end)).collect();
+        let present = record.present(0, record.size());
         let (owner, size, mtime) = (record.owner(), record.size(), record.mtime());
         let copied = self.copy(Piece { id, path: &path, owner, size, mtime, present }, |target| {
             self.rest(record, target)
@@ -166,7 +166,7 @@ impl Salvage<'_> {
     /// Fetches what the tier has not of a file. The error says what is missing, or what is there
     /// in its place.
     fn rest(&self, record: &Record, target: &dyn BackingFile) -> Fetched {
-        let gaps = record.ranges().gaps(0, record.size());
+        let gaps = record.gaps(0, record.size());
         let absent: u64 = gaps.iter().map(|(a, b)| b - a).sum();
         if absent == 0 {
             return Ok(0);

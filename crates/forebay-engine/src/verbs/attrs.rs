@@ -194,7 +194,7 @@ impl Verbs {
             complete: inner.state.is_complete() && !stale,
             wholly_dirty: inner.state.is_wholly_dirty(),
             set_id: inner.state.owner().mode & 0o6000 != 0,
-            fingerprint: match inner.state.is_opaque() {
+            fingerprint: match inner.state.is_unseen() {
                 true => None,
                 false => Some(fingerprint(size, inner.mtime(), inner.state.base().ctime)),
             },

@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use forebay_backing::{Timestamp, Version};
 use serde::{Deserialize, Serialize};
 
-use super::{Conflict, FileState, Flags, MaybeSize, Owner};
+use super::{Bytes, Conflict, FileState, MaybeSize, Owner};
 use crate::core::ranges::{Mark, Ranges, Run, State};
 
 /// Ranges, borrowed from who makes the change.
@@ -160,27 +160,29 @@ impl FileState {
                 self.dirty_since = self.dirty_since.max(1);
             }
             Change::Kept { ranges } => {
+                let size = self.size;
                 for &(start, end) in &**ranges {
-                    self.ranges.set(start, end.min(self.size), State::Kept);
+                    self.ranges_mut().set(start, end.min(size), State::Kept);
                 }
             }
             Change::LetGo { start, end } => self.let_go(*start, *end),
             Change::FlushBegan { mtime } => {
                 self.mtime = *mtime;
-                self.flags.flush_open = true;
+                self.flush_open = true;
             }
             Change::FlushFailed { base } => {
                 self.base = *base;
-                self.flags.flush_open = false;
+                self.flush_open = false;
             }
             Change::Settled(settled) => self.settle(settled),
             Change::Aged { since } => self.dirty_since = (*since).max(1),
             Change::Unseen { age } => {
-                self.flags.opaque = true;
+                let before = std::mem::replace(self.ranges_mut(), Ranges::None);
+                self.bytes = Bytes::Unseen(Box::new(before));
                 self.age(*age);
             }
             Change::Untouched => {
-                self.flags.opaque = false;
+                self.track();
                 self.cut(self.size);
             }
             Change::Absorbed { len, mtime, age } => self.absorb(*len, *mtime, *age),
@@ -190,16 +192,15 @@ impl FileState {
             }
             Change::Emptied { base, owner, pinned } => {
                 (self.base, self.owner) = (*base, *owner);
-                self.flags = Flags { pinned: *pinned, ..Flags::default() };
-                self.ranges = Ranges::None;
+                (self.pinned, self.bytes) = (*pinned, Bytes::Tracked(Ranges::None));
                 self.revert();
             }
             Change::Followed { owner, base, mtime } => {
                 (self.owner, self.base, self.mtime) = (*owner, *base, *mtime);
             }
-            Change::InConflict(conflict) => self.flags.conflict = *conflict,
+            Change::InConflict(conflict) => self.conflict = *conflict,
             Change::Ours { base, age } => self.make_ours(*base, *age),
-            Change::Pinned(pinned) => self.flags.pinned = *pinned,
+            Change::Pinned(pinned) => self.pinned = *pinned,
             Change::Lost { len, loss } => self.lose(*len, *loss),
         }
         self.come_clean();
@@ -218,10 +219,10 @@ impl FileState {
 
     /// The invariants that a state alone can show.
     fn check(&self, change: &Change<'_>) {
-        let within = self.flags.opaque || self.ranges.end() <= self.size;
+        let within = self.tracked().is_none_or(|ranges| ranges.end() <= self.size);
         assert!(within, "F1: a run beyond the size after {change:?}");
         let durable = self.durable_size.get().unwrap_or(0);
-        let within = self.flags.opaque || durable <= self.size;
+        let within = self.is_unseen() || durable <= self.size;
         assert!(within, "F4: durable to {durable}, beyond the size, after {change:?}");
         debug_assert!(
             !self.is_dirty() || self.dirty_since > 0,
@@ -237,53 +238,54 @@ impl FileState {
 
     fn age(&mut self, age: Age) {
         // The state that it is replayed over may be later, and shorter.
-        let most = if self.flags.opaque { u64::MAX } else { self.size };
+        let most = if self.is_unseen() { u64::MAX } else { self.size };
         let durable = age.durable.get().map(|durable| durable.min(most));
         (self.dirty_since, self.durable_size) = (age.since.max(1), durable.into());
     }
 
     fn mark(&mut self, mark: &Mark, age: Age) {
+        let size = self.size;
         match mark.state {
             Some(state) if state.is_dirty() => {
-                self.ranges.set(mark.start, mark.end, state);
-                self.size = self.size.max(mark.end);
+                self.ranges_mut().set(mark.start, mark.end, state);
+                self.size = size.max(mark.end);
                 self.age(age);
             }
             // The state it is replayed over may be later, and shorter.
-            Some(state) => self.ranges.set(mark.start, mark.end.min(self.size), state),
-            None => self.ranges.clear(mark.start, mark.end),
+            Some(state) => self.ranges_mut().set(mark.start, mark.end.min(size), state),
+            None => self.ranges_mut().clear(mark.start, mark.end),
         }
     }
 
     /// Puts the runs of `[start, end)` that have an answer into that state.
-    fn turn(&mut self, start: u64, end: u64, into: impl Fn(State) -> Option<State>) {
+    pub(super) fn turn(&mut self, start: u64, end: u64, into: impl Fn(State) -> Option<State>) {
         let turned = |run: Run| into(run.state).map(|state| Run { state, ..run });
-        let turned: Vec<Run> = self.ranges.within(start, end).filter_map(turned).collect();
+        let turned: Vec<Run> = self.ranges().within(start, end).filter_map(turned).collect();
         for run in turned {
-            self.ranges.set(run.start, run.end, run.state);
+            self.ranges_mut().set(run.start, run.end, run.state);
         }
     }
 
     fn resize(&mut self, size: u64, mtime: Timestamp, age: Age) {
-        self.flags.meta_dirty = true;
+        self.meta_dirty = true;
         self.age(age);
         self.cut(size);
         // Past us more may have been written, and synced, than the size says.
-        for (start, end) in self.ranges.gaps(self.size, size) {
-            self.ranges.set(start, end, State::Dirty);
+        for (start, end) in self.ranges().gaps(self.size, size) {
+            self.ranges_mut().set(start, end, State::Dirty);
         }
         (self.size, self.mtime) = (size, mtime);
     }
 
     fn cut(&mut self, size: u64) {
-        self.ranges.clear(size, u64::MAX);
+        self.ranges_mut().clear(size, u64::MAX);
         self.durable_size = self.durable_size.get().map(|durable| durable.min(size)).into();
     }
 
     fn synced(&mut self, size: u64, ranges: &[(u64, u64)]) {
-        let size = if self.flags.opaque { size } else { size.min(self.size) };
+        let size = if self.is_unseen() { size } else { size.min(self.size) };
         for &(start, end) in ranges {
-            self.ranges.set(start, end.min(size), State::Durable);
+            self.ranges_mut().set(start, end.min(size), State::Durable);
         }
         // Syncs may end in another order than they began; truncation alone makes it smaller.
         let known = self.durable_size.get().unwrap_or(0);
@@ -299,10 +301,10 @@ impl FileState {
             });
         }
         (self.base, self.mtime) = (settled.base, settled.mtime);
-        self.flags.flush_open = false;
+        self.flush_open = false;
         // The state that it is replayed over may have another size since.
         let same = (settled.size, self.mtime) == (self.base.size, self.base.mtime);
-        self.flags.meta_dirty = !same;
+        self.meta_dirty = !same;
         self.dirty_since = settled.since.max(1);
         self.come_clean();
         if settled.lasts {
@@ -313,8 +315,8 @@ impl FileState {
 
     /// Takes over what an unseen writer left. What of it was synced stays durable.
     pub(super) fn absorb(&mut self, len: u64, mtime: Timestamp, age: Age) {
-        self.flags.opaque = false;
-        self.flags.meta_dirty = true;
+        self.track();
+        self.meta_dirty = true;
         (self.size, self.mtime) = (len, mtime);
         self.age(age);
         self.cut(len);
@@ -324,17 +326,17 @@ impl FileState {
     /// Makes all of `[start, end)` dirty. What was durable, or kept, is durable.
     fn make_dirty(&mut self, start: u64, end: u64) {
         let durable: Vec<Run> =
-            self.ranges.within(start, end).filter(|run| run.state.outlasts_power()).collect();
-        self.ranges.set(start, end, State::Dirty);
+            self.ranges().within(start, end).filter(|run| run.state.outlasts_power()).collect();
+        self.ranges_mut().set(start, end, State::Dirty);
         for run in durable {
-            self.ranges.set(run.start, run.end, State::Durable);
+            self.ranges_mut().set(run.start, run.end, State::Durable);
         }
     }
 
     fn make_ours(&mut self, base: Version, age: Age) {
         self.base = base;
-        self.flags.conflict = Conflict::None;
-        self.flags.flush_open = false;
+        self.conflict = Conflict::None;
+        self.flush_open = false;
         self.turn(0, u64::MAX, |state| match state {
             State::Clean => Some(State::Dirty),
             State::Kept => Some(State::Durable),
@@ -351,11 +353,11 @@ impl FileState {
 
     /// What goes with the bytes at and beyond `len`, and how many of them are dirty.
     pub fn loss_beyond(&self, len: u64) -> (Loss, u64) {
-        let dirty = self.ranges.within(len, u64::MAX).filter(|run| run.state.is_dirty());
+        let dirty = self.ranges().within(len, u64::MAX).filter(|run| run.state.is_dirty());
         let lost = dirty.map(|run| run.bytes()).sum();
         let loss = match lost {
             0 => Loss::None,
-            _ if lost < self.dirty_bytes() || self.flags.opaque => Loss::Torn,
+            _ if lost < self.dirty_bytes() || self.is_unseen() => Loss::Torn,
             _ => Loss::All,
         };
         (loss, lost)
@@ -364,13 +366,13 @@ impl FileState {
     /// Takes from the record what a shadow of `len` bytes has not: it is absent then. The size does
     /// not reach over what nobody has.
     pub(super) fn lose(&mut self, len: u64, loss: Loss) {
-        self.ranges.clear(len, u64::MAX);
+        self.ranges_mut().clear(len, u64::MAX);
         match loss {
             Loss::None => {}
             Loss::All => self.revert(),
             Loss::Torn => {
-                let size = self.size.min(self.base.size.max(self.ranges.end()));
-                (self.size, self.flags.conflict) = (size, Conflict::Torn);
+                let size = self.size.min(self.base.size.max(self.ranges().end()));
+                (self.size, self.conflict) = (size, Conflict::Torn);
                 self.cut(size);
             }
         }
@@ -381,9 +383,9 @@ impl FileState {
         self.size = self.base.size;
         self.mtime = self.base.mtime;
         self.cut(self.size);
-        self.flags.meta_dirty = false;
-        self.flags.flush_open = false;
-        self.flags.conflict = Conflict::None;
+        self.meta_dirty = false;
+        self.flush_open = false;
+        self.conflict = Conflict::None;
     }
 }
 

@@ -113,7 +113,7 @@ impl Life {
 
     fn write(&mut self) {
         let (start, end) = self.dice.stretch();
-        if self.now().flags.opaque {
+        if self.now().is_unseen() {
             return self.rewrite(start, end);
         }
         let plan = self.now().plan_write(start, end);
@@ -125,8 +125,8 @@ impl Life {
     fn fill(&mut self) {
         let (start, end) = self.dice.stretch();
         let end = end.min(self.now().size);
-        if !self.now().flags.opaque {
-            let gaps = self.now().ranges.gaps(start, end);
+        if !self.now().is_unseen() {
+            let gaps = self.now().ranges().gaps(start, end);
             self.mark(gaps.into_iter().map(|gap| Mark::of(gap, State::Clean)).collect());
         }
     }
@@ -143,11 +143,11 @@ impl Life {
         if !now.is_dirty() {
             return;
         }
-        let size = if now.flags.opaque { self.dice.below(END) } else { now.size };
+        let size = if now.is_unseen() { self.dice.below(END) } else { now.size };
         let ranges = self.now().unsynced(size);
         let clean = self.now().clean_beside(&ranges);
         self.commit(Change::Synced { size, ranges: ranges.into() });
-        let may_keep = !self.now().flags.opaque && !self.now().flags.conflict.stands();
+        let may_keep = !self.now().is_unseen() && !self.now().conflict.stands();
         if may_keep && !clean.is_empty() && self.dice.one_in(2) {
             self.commit(Change::Kept { ranges: clean.into() });
         }
@@ -163,17 +163,17 @@ impl Life {
             base.size = if now.size >= size { size } else { base.size };
             let mtime = if self.dice.one_in(2) { base.mtime } else { now.mtime };
             let copied = captured.iter().flat_map(|&(a, b)| rewritten.gaps(a, b)).collect();
-            let copied = if now.flags.opaque { (&[]).into() } else { copied };
+            let copied = if now.is_unseen() { (&[]).into() } else { copied };
             let (keep, lasts) = (self.dice.one_in(2), self.dice.one_in(2));
             let since = self.age().since;
             let size = now.size;
             let settled = Settled { copied, base, size, mtime, keep, lasts, since };
             self.commit(Change::Settled(settled));
-            if self.now().ranges.any_dirty() && self.dice.one_in(2) {
+            if self.now().ranges().any_dirty() && self.dice.one_in(2) {
                 self.commit(Change::Aged { since: since + 1 });
             }
-        } else if now.is_dirty() && !now.flags.conflict.stands() {
-            let dirty = now.ranges.iter().filter(|run| run.state.is_dirty());
+        } else if now.is_dirty() && !now.conflict.stands() {
+            let dirty = now.ranges().iter().filter(|run| run.state.is_dirty());
             let dirty: Vec<_> = dirty.map(|run| (run.start, run.end)).collect();
             if self.dice.one_in(2) {
                 self.sync();
@@ -191,11 +191,11 @@ impl Life {
 
     fn evict(&mut self) {
         let (start, end) = self.dice.stretch();
-        if self.now().flags.opaque {
+        if self.now().is_unseen() {
             return;
         }
         self.let_go(start, end);
-        let clean = self.now().ranges.within(start, end).filter(|run| !run.state.is_dirty());
+        let clean = self.now().ranges().within(start, end).filter(|run| !run.state.is_dirty());
         let clean = clean.map(|run| Mark::absent((run.start, run.end))).collect();
         self.mark(clean);
     }
@@ -203,7 +203,7 @@ impl Life {
     fn pass(&mut self) {
         let age = self.age();
         let now = self.now();
-        if !now.flags.opaque {
+        if !now.is_unseen() {
             if now.is_complete() {
                 self.commit(Change::Unseen { age });
             }
@@ -218,7 +218,7 @@ impl Life {
 
     fn go_around(&mut self) {
         let now = self.now();
-        if now.is_dirty() || now.flags.flush_open {
+        if now.is_dirty() || now.flush_open {
             return;
         }
         self.let_go(0, u64::MAX);
@@ -235,8 +235,8 @@ impl Life {
         let age = self.age();
         let now = self.now().clone();
         match self.dice.below(6) {
-            0 if self.flight.is_none() && !now.flags.opaque => {
-                self.commit(Change::Emptied { base: version, owner, pinned: now.flags.pinned });
+            0 if self.flight.is_none() && !now.is_unseen() => {
+                self.commit(Change::Emptied { base: version, owner, pinned: now.pinned });
             }
             1 => {
                 let base = Version { ctime: version.ctime, ..now.base };
@@ -246,10 +246,10 @@ impl Life {
                 self.commit(Change::InConflict(Conflict::Changed));
                 self.let_go(0, u64::MAX);
             }
-            3 if now.flags.conflict.stands() => {
+            3 if now.conflict.stands() => {
                 self.commit(Change::Ours { base: version, age });
             }
-            4 => self.commit(Change::Pinned(!now.flags.pinned)),
+            4 => self.commit(Change::Pinned(!now.pinned)),
             _ => {}
         }
     }
@@ -301,7 +301,7 @@ fn a_log_with_holes_breaks_no_invariant() {
         let begin = states[dice.below(states.len() as u64) as usize].clone();
         let left: Vec<_> = log.into_iter().filter(|_| !dice.one_in(3)).collect();
         let state = replay(begin, &left);
-        assert!(state.flags.opaque || state.ranges.end() <= state.size, "F1: seed {seed}");
+        assert!(state.is_unseen() || state.ranges().end() <= state.size, "F1: seed {seed}");
         assert!(state.is_dirty() || state.keeps() || state.durable_size == MaybeSize::NONE, "F4");
         assert_eq!(state.is_dirty(), state.dirty_since > 0, "F5: seed {seed}");
     }

@@ -1,0 +1,78 @@
+//! The state of a file as index and log hold it: docs/FORMAT.md.
+
+use std::borrow::Cow;
+
+use forebay_backing::{Timestamp, Version};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::{Bytes, Conflict, FileState, MaybeSize, Owner};
+use crate::core::paths::Paths;
+use crate::core::ranges::Ranges;
+
+#[derive(Serialize, Deserialize)]
+struct Stored<'a> {
+    paths: Cow<'a, Paths>,
+    /// Of format 2: up to two lists of bytes, which were empty unless the file had been renamed.
+    unused: Vec<Vec<u8>>,
+    owner: Owner,
+    size: u64,
+    mtime: Timestamp,
+    base: Version,
+    ranges: Cow<'a, Ranges>,
+    durable_size: MaybeSize,
+    dirty_since: u64,
+    unseen: bool,
+    meta_dirty: bool,
+    flush_open: bool,
+    /// Of format 2.
+    unused_flag: bool,
+    pinned: bool,
+    conflict: Conflict,
+}
+
+impl Serialize for FileState {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        let stored = Stored {
+            paths: Cow::Borrowed(&self.paths),
+            unused: Vec::new(),
+            owner: self.owner,
+            size: self.size,
+            mtime: self.mtime,
+            base: self.base,
+            ranges: Cow::Borrowed(self.ranges()),
+            durable_size: self.durable_size,
+            dirty_since: self.dirty_since,
+            unseen: self.is_unseen(),
+            meta_dirty: self.meta_dirty,
+            flush_open: self.flush_open,
+            unused_flag: false,
+            pinned: self.pinned,
+            conflict: self.conflict,
+        };
+        stored.serialize(s)
+    }
+}
+
+impl<'d> Deserialize<'d> for FileState {
+    fn deserialize<D: Deserializer<'d>>(d: D) -> Result<FileState, D::Error> {
+        let stored = Stored::deserialize(d)?;
+        let ranges = stored.ranges.into_owned();
+        Ok(FileState {
+            paths: stored.paths.into_owned(),
+            owner: stored.owner,
+            size: stored.size,
+            mtime: stored.mtime,
+            base: stored.base,
+            bytes: match stored.unseen {
+                true => Bytes::Unseen(Box::new(ranges)),
+                false => Bytes::Tracked(ranges),
+            },
+            durable_size: stored.durable_size,
+            dirty_since: stored.dirty_since,
+            meta_dirty: stored.meta_dirty,
+            flush_open: stored.flush_open,
+            pinned: stored.pinned,
+            conflict: stored.conflict,
+        })
+    }
+}
