@@ -1,7 +1,20 @@
 //! Whether a file has moved since somebody looked: asked by all who let its lock go between a look and
 //! what follows from it.
+//!
+//! All files share one count of moments, so who does not know yet which file he asks the store about
+//! can look, too.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+use crate::core::ranges::{Ranges, State};
+
+/// The last moment at which anything happened to any file.
+static NOW: AtomicU64 = AtomicU64::new(0);
+
+fn tick() -> u64 {
+    NOW.fetch_add(1, SeqCst) + 1
+}
 
 /// What may have moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,25 +31,31 @@ pub enum What {
     Bytes(u64, u64),
 }
 
-/// Rises with what happens to a file.
-#[derive(Debug, Default)]
+/// When what happened to a file last.
+#[derive(Debug)]
 pub struct Clock {
-    base: u32,
-    size: u32,
-    bytes: u32,
+    base: u64,
+    size: u64,
+    bytes: u64,
     under_way: u16,
+    /// Nothing of ours has changed the backing file since the file is known.
+    first: bool,
 }
 
-/// A moment of a clock.
+/// A moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Look {
-    base: u32,
-    size: u32,
-    bytes: u32,
+    at: u64,
     under_way: bool,
+    first: bool,
 }
 
 impl Look {
+    /// Of who does not know which file he looks at.
+    pub fn now() -> Look {
+        Look { at: NOW.load(SeqCst), ..Look::default() }
+    }
+
     /// Whether no change of names or attributes was under way.
     pub fn is_quiet(self) -> bool {
         !self.under_way
@@ -44,25 +63,30 @@ impl Look {
 
     /// Whether nothing of ours had changed the backing file since the file is known.
     pub fn is_first(self) -> bool {
-        self.base == 0
+        self.first
+    }
+}
+
+impl Default for Clock {
+    /// Of a file that is known from now on.
+    fn default() -> Clock {
+        Clock { base: tick(), size: 0, bytes: 0, under_way: 0, first: true }
     }
 }
 
 impl Clock {
     pub fn look(&self) -> Look {
-        let Clock { base, size, bytes, under_way } = *self;
-        Look { base, size, bytes, under_way: under_way > 0 }
+        Look { under_way: self.is_under_way(), first: self.first, ..Look::now() }
     }
 
     /// Whether it moved since; `lately` are the bytes that went last.
     pub fn changed(&self, since: Look, what: What, lately: Option<&Lately>) -> bool {
         match what {
-            What::Base => self.base != since.base,
-            What::Home => self.base != since.base || since.under_way || self.is_under_way(),
-            What::Size => self.size != since.size,
+            What::Base => self.base > since.at,
+            What::Home => self.base > since.at || self.is_under_way(),
+            What::Size => self.size > since.at,
             What::Bytes(start, end) => {
-                let times = self.bytes.wrapping_sub(since.bytes) as usize;
-                times > 0 && lately.is_none_or(|lately| lately.any(times, start, end))
+                self.bytes > since.at && lately.is_none_or(|lately| lately.any(since, start, end))
             }
         }
     }
@@ -82,38 +106,84 @@ impl Clock {
     }
 
     pub fn note_base(&mut self) {
-        self.base = self.base.wrapping_add(1).max(1);
+        (self.base, self.first) = (tick(), false);
     }
 
     pub fn note_size(&mut self) {
-        self.size = self.size.wrapping_add(1);
+        self.size = tick();
     }
 
     pub fn note_bytes(&mut self, lately: &mut Lately, start: u64, end: u64) {
-        self.bytes = self.bytes.wrapping_add(1);
-        lately.note(start, end);
+        self.bytes = tick();
+        lately.note(self.bytes, start, end);
     }
 }
 
-/// What was thrown away last, the newest behind.
-#[derive(Debug, Default)]
-pub struct Lately(VecDeque<(u64, u64)>);
+/// What was thrown away last, and when, the newest behind.
+#[derive(Debug)]
+pub struct Lately {
+    gone: VecDeque<(u64, u64, u64)>,
+    /// What went until then is forgotten.
+    from: u64,
+}
+
+impl Default for Lately {
+    fn default() -> Lately {
+        Lately { gone: VecDeque::new(), from: NOW.load(SeqCst) }
+    }
+}
 
 impl Lately {
     /// Of the smallest units so many go in a moment.
     const KEPT: usize = 256;
 
-    fn note(&mut self, start: u64, end: u64) {
-        if self.0.len() == Lately::KEPT {
-            self.0.pop_front();
+    fn note(&mut self, at: u64, start: u64, end: u64) {
+        if self.gone.len() == Lately::KEPT
+            && let Some((oldest, ..)) = self.gone.pop_front()
+        {
+            self.from = oldest;
         }
-        self.0.push_back((start, end));
+        self.gone.push_back((at, start, end));
     }
 
-    /// Whether the last so many times took any of `[start, end)`, as far as is known.
-    fn any(&self, times: usize, start: u64, end: u64) -> bool {
-        let hit = |&(a, b): &(u64, u64)| a < end && start < b;
-        times > self.0.len() || self.0.iter().rev().take(times).any(hit)
+    /// Whether any of `[start, end)` went since, as far as is known.
+    fn any(&self, since: Look, start: u64, end: u64) -> bool {
+        let hit = |&(_, a, b): &(u64, u64, u64)| a < end && start < b;
+        let newest = self.gone.iter().rev().take_while(|(at, ..)| *at > since.at);
+        self.from > since.at || newest.into_iter().any(hit)
+    }
+}
+
+/// A look that lasts: what is written meanwhile is noted.
+#[derive(Debug)]
+pub struct Watch {
+    began: u64,
+    written: Ranges,
+}
+
+impl Watch {
+    pub fn begin() -> Watch {
+        Watch { began: tick(), written: Ranges::None }
+    }
+
+    pub fn note(&mut self, start: u64, end: u64) {
+        // "To the end" must leave room for sums.
+        self.written.set(start, end.min(1 << 62), State::Dirty);
+    }
+
+    /// Who looked until now looked before it.
+    pub fn disown_answers(&mut self) {
+        self.began = tick();
+    }
+
+    /// What was written since it began.
+    pub fn written(&self) -> &Ranges {
+        &self.written
+    }
+
+    /// Whether it had begun when somebody looked.
+    pub fn covers(&self, look: Look) -> bool {
+        self.began <= look.at
     }
 }
 
@@ -139,6 +209,8 @@ mod tests {
         assert_eq!(moved(&clock, &lately, start), [false, false, false, true]);
         let later = clock.look();
         assert!(clock.changed(start, What::Bytes(50, 60), None), "nobody knows which");
+        let anew = Lately::default();
+        assert!(clock.changed(start, What::Bytes(50, 60), Some(&anew)), "it remembers none");
         assert!(!clock.changed(later, What::Bytes(10, 20), None), "none since");
         clock.note_size();
         assert_eq!(moved(&clock, &lately, later), [false, false, true, false]);
@@ -150,6 +222,9 @@ mod tests {
         clock.end_change();
         assert_eq!(moved(&clock, &lately, within), [true, true, false, false]);
         assert!(!clock.changed(clock.look(), What::Home, None) && !clock.look().is_first());
+        let nobody = Look::now();
+        assert!(!clock.changed(nobody, What::Home, None), "none is known since");
+        assert!(Clock::default().changed(nobody, What::Base, None), "it is known since");
     }
 
     #[test]
@@ -162,5 +237,14 @@ mod tests {
         assert!(!clock.changed(start, What::Bytes(5, 6), Some(&lately)));
         clock.note_bytes(&mut lately, 0, 1);
         assert!(clock.changed(start, What::Bytes(5, 6), Some(&lately)));
+    }
+
+    #[test]
+    fn a_watch_notes_what_is_written_and_knows_who_looked_before_it() {
+        let before = Look::now();
+        let mut watch = Watch::begin();
+        assert!(!watch.covers(before) && watch.covers(Look::now()));
+        watch.note(10, u64::MAX);
+        assert_eq!(watch.written().gaps(0, 100), [(0, 10)]);
     }
 }

@@ -126,7 +126,7 @@ impl Drain {
         if !self.home.privileged
             && let Some(flight) = &mut job.file.lock().live().flight
         {
-            flight.began = self.files.time.now();
+            flight.disown_answers();
         }
         *job.target.lock().expect("no panic inside") = Some(target.clone());
         let pieces = self.files.note_tier(pieces(&job.captured, |at| job.shadow.next_data(at)))?;

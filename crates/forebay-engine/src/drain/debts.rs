@@ -88,8 +88,9 @@ mod tests {
 
     use super::*;
     use crate::bed::bed;
+    use crate::core::clock::Watch;
     use crate::core::state::Change;
-    use crate::files::file::{Flight, Trouble};
+    use crate::files::file::Trouble;
     use crate::{Order, Progress};
 
     // S-5
@@ -127,7 +128,7 @@ mod tests {
         debts.incur(first, id, &inner, &[(0, 100)]);
         debts.pay(id, &[(0, 50)], &Ranges::None);
         assert!(!paid(&inner, first), "half of it");
-        inner.live().flight = Some(Flight::begin(Instant::now()));
+        inner.live().flight = Some(Watch::begin());
         let second = debts.begin();
         debts.incur(second, id, &inner, &[(0, 100)]);
         inner.live().flight = None;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use forebay_backing::{Attr, BackingFile, Error, Kind, Result};
 
-use crate::core::clock::What;
+use crate::core::clock::{Watch, What};
 use crate::core::counters::add;
 use crate::core::portion::{FLIGHT_BYTES, Portion};
 use crate::core::ranges::Ranges;
@@ -16,7 +16,7 @@ use crate::core::state::{Change, Settled, Stretches};
 use crate::drain::Drain;
 use crate::drain::ages::{goes_whole, parts};
 use crate::drain::job::{ABANDONED, COPIED, COPYING, Job, Latch, Outcome, Take, common, sum};
-use crate::files::file::{Beside, Copied, File, Flight, Inner, Trouble};
+use crate::files::file::{Asked, Beside, Copied, File, Inner, Trouble, note_seen};
 use crate::tier::media::MediaFile;
 
 /// Syncing files one by one is cheaper than the whole tier up to about this many.
@@ -74,7 +74,7 @@ impl Drain {
             (None, Take::Runs(runs)) => self.portion(&inner, &*shadow, common(&dirty, runs)),
         };
         let live = inner.live();
-        live.flight = Some(Flight::begin(self.files.time.now()));
+        live.flight = Some(Watch::begin());
         live.io += 1;
         Ok(Some(Arc::new(Job {
             file: file.clone(),
@@ -247,12 +247,12 @@ impl Drain {
         let (looked, found, kept_time, mut inner) = self.look_undisturbed(&*target, job)?;
         let followed = inner.changed(job.seen, What::Base);
         let live = inner.live();
-        let rewritten = live.flight.as_ref().is_some_and(|f| f.rewritten != Ranges::None);
+        let rewritten = live.flight.as_ref().expect("W2: a flight ends once").written().clone();
         // Changed through us meanwhile, it is dirty again; then its size and time prove nothing.
         let ours = (found.size == job.target_size() && (found.mtime == job.mtime || !kept_time))
             || followed
             || live.unlinked
-            || rewritten
+            || rewritten != Ranges::None
             || job.unseen.is_some();
         if !ours {
             let base = found.version();
@@ -267,17 +267,12 @@ impl Drain {
                 "somebody else wrote to the backing file during the flush",
             ));
         }
-        let rewritten = inner.live().flight.take().expect("W2: a flight ends once").rewritten;
         inner.clock.note_base();
-        if let Err(error) = self.settle(job, &mut inner, &rewritten, looked, &found, kept_time) {
-            // Nobody begins another before we have looked at what this one left (W2).
-            inner.live().flight =
-                Some(Flight { rewritten, ..Flight::begin(self.files.time.now()) });
-            return Err(error);
-        }
+        self.settle(job, &mut inner, &rewritten, looked, &found, kept_time)?;
         self.debts.pay(file.id, &job.captured, &rewritten);
         inner.dirt().trouble = None;
-        crate::files::file::note_seen(&mut inner, looked, &found);
+        let asked = Asked { at: looked, look: inner.clock.look() };
+        note_seen(&mut inner, asked, &found);
         self.files.account(file, &mut inner);
         add(&self.files.counters.flushed_files, 1);
         add(&self.files.counters.flushed_bytes, job.bytes());
@@ -582,7 +577,7 @@ mod tests {
         let (base, mtime) = (inner.state.base(), inner.state.mtime());
         inner.state.apply(&Change::FlushBegan { mtime });
         assert_eq!(beside(&mut inner), (0, 0), "a flush was broken off");
-        inner.live().flight = Some(Flight::begin(Instant::now()));
+        inner.live().flight = Some(Watch::begin());
         assert_eq!(beside(&mut inner), (1, 1), "it is on");
         let before = inner.beside(&[(50, 100)]);
         inner.live().flight = None;

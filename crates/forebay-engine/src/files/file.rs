@@ -14,18 +14,17 @@ use std::time::Instant;
 
 use forebay_backing::{Attr, BackingFile, Error, FileKey, Timestamp};
 
-use crate::core::clock::{Clock, Lately, Look, What};
+use crate::core::clock::{Clock, Lately, Look, Watch, What};
 use crate::core::evict::{Unit, Uses, count_down, count_up};
 use crate::core::heat::Heat;
 use crate::core::id::FileId;
 use crate::core::paths::Above;
-use crate::core::ranges::{Ranges, State};
+use crate::core::ranges::State;
 use crate::core::report::Failure;
 use crate::core::served::Before;
 use crate::core::stamps::Stamps;
 use crate::core::state::{FileState, Record};
 use crate::tier::media::{MediaFile, MediaStat};
-use crate::time::Time;
 
 /// A file the engine knows. Handles of front-ends, the flusher and the fills share it.
 pub struct File {
@@ -108,7 +107,8 @@ pub(crate) struct Live {
     pub moved: bool,
     /// Ranges being fetched.
     pub fills: Vec<(u64, u64)>,
-    pub flight: Option<Flight>,
+    /// The flush in progress (one at a time), and what was written since the copy began (S6).
+    pub flight: Option<Watch>,
     /// What was lately thrown away of what was cached, or changed around the tier.
     pub gone_lately: Lately,
     /// When the last flush that landed had begun, if the size was the same at its end, and the
@@ -130,8 +130,6 @@ pub(crate) struct Live {
     pub checked: Option<Instant>,
     /// What the backing store said of it last, while it is open.
     pub seen: Option<Box<Seen>>,
-    /// When names or attributes were last changed through us.
-    pub changed: Option<Instant>,
     pub stream: Stream,
     /// Where the last read ended.
     pub read_to: u64,
@@ -169,9 +167,22 @@ pub(crate) struct Copied {
     pub doubted_from: Option<Instant>,
 }
 
+/// A moment before the backing store was asked.
+#[derive(Debug, Clone, Copy)]
+pub struct Asked {
+    pub(crate) at: Instant,
+    pub(crate) look: Look,
+}
+
+impl Asked {
+    pub(crate) fn at(at: Instant) -> Asked {
+        Asked { at, look: Look::now() }
+    }
+}
+
 /// What the backing store said of a file.
 pub(crate) struct Seen {
-    pub at: Instant,
+    pub asked: Asked,
     pub attr: Attr,
     /// When it was known to have no `security.capability`, after which the kernel asks at writes.
     pub no_capability: Option<Instant>,
@@ -188,20 +199,6 @@ pub(crate) struct Beside {
 
 /// Who syncs more stretches at once than this does not go over the same pages again and again.
 const SYNCED_APART_MAX: usize = 64;
-
-/// A flush of this file in progress: one at a time.
-pub(crate) struct Flight {
-    /// What was written since the copy began (S6).
-    pub rewritten: Ranges,
-    /// An answer of the store to a question from then on is of during the flush.
-    pub began: Instant,
-}
-
-impl Flight {
-    pub fn begin(now: Instant) -> Flight {
-        Flight { rewritten: Ranges::None, began: now }
-    }
-}
 
 /// How sequential the readers of a file are.
 #[derive(Debug, Default, Clone, Copy)]
@@ -478,16 +475,15 @@ impl Inner {
 
     pub fn note_rewritten(&mut self, start: u64, end: u64) {
         if let Some(flight) = self.live.as_mut().and_then(|live| live.flight.as_mut()) {
-            // "To the end" must leave room for sums.
-            flight.rewritten.set(start, end.min(1 << 62), crate::core::ranges::State::Dirty);
+            flight.note(start, end);
         }
     }
 
     /// Names or attributes have changed through us: what the store said before does not count.
-    pub fn forget_seen(&mut self, now: Instant) {
+    pub fn forget_seen(&mut self) {
+        self.clock.note_base();
         if let Some(live) = &mut self.live {
             live.seen = None;
-            live.changed = Some(now);
         }
     }
 
@@ -495,14 +491,12 @@ impl Inner {
     /// While a flush of ours is under way there its version says nothing, but then size and times
     /// are told by us, and the rest changes by names and attributes alone; but for the set-id bits,
     /// which a write takes away.
-    pub fn is_known(&self, attr: &Attr, asked: Instant) -> bool {
-        let live = self.live.as_ref();
-        let unchanged = live.and_then(|live| live.changed).is_none_or(|changed| changed < asked);
-        let flight = live.and_then(|live| live.flight.as_ref());
-        let in_flight = flight.is_some_and(|flight| flight.began <= asked)
+    pub fn is_known(&self, attr: &Attr, asked: Asked) -> bool {
+        let flight = self.live.as_ref().and_then(|live| live.flight.as_ref());
+        let in_flight = flight.is_some_and(|flight| flight.covers(asked.look))
             && self.state.is_dirty()
             && attr.mode & 0o6000 == 0;
-        unchanged && (attr.version() == self.state.base() || in_flight)
+        !self.changed(asked.look, What::Home) && (attr.version() == self.state.base() || in_flight)
     }
 
     /// Puts what we know better than the backing store into `attr`. `shadow` finds the shadow's
@@ -525,25 +519,22 @@ impl Inner {
 
 /// A change of names or attributes of some files, from before the backing store is asked until
 /// what we know follows.
-pub(crate) struct Changing {
-    files: Vec<Arc<File>>,
-    time: Time,
-}
+pub(crate) struct Changing(Vec<Arc<File>>);
 
 impl Changing {
-    pub fn begin(time: &Time, files: impl IntoIterator<Item = Arc<File>>) -> Changing {
+    pub fn begin(files: impl IntoIterator<Item = Arc<File>>) -> Changing {
         let files: Vec<_> = files.into_iter().collect();
         files.iter().for_each(|file| file.lock().clock.begin_change());
-        Changing { files, time: time.clone() }
+        Changing(files)
     }
 }
 
 impl Drop for Changing {
     fn drop(&mut self) {
-        for file in &self.files {
+        for file in &self.0 {
             let mut inner = file.lock();
             inner.clock.end_change();
-            inner.forget_seen(self.time.now());
+            inner.forget_seen();
         }
     }
 }
@@ -598,30 +589,34 @@ pub(crate) fn named_failure(path: &Path, error: &Error) -> Failure {
 
 /// Remembers what the backing store told of a file that it has just made: a new one has no
 /// `security.capability`, which no directory hands down (capabilities(7)).
-pub(crate) fn note_new(inner: &mut Inner, asked: Instant, attr: &Attr) {
-    note_seen(inner, asked, attr);
+pub(crate) fn note_new(inner: &mut Inner, at: Instant, attr: &Attr) {
+    let look = inner.clock.look();
+    // Else it was changed since.
+    if look.is_first() {
+        note_seen(inner, Asked { at, look }, attr);
+    }
     let seen = inner.live.as_mut().and_then(|live| live.seen.as_mut());
-    if let Some(seen) = seen.filter(|seen| seen.at == asked) {
-        seen.no_capability = Some(asked);
+    if let Some(seen) = seen.filter(|seen| seen.asked.at == at) {
+        seen.no_capability = Some(at);
     }
 }
 
 /// Keeps what the store said of an open file at about `asked`. Returns whether somebody should ask
 /// for its capability again: it had none once, and its ctime has moved since.
-pub(crate) fn note_seen(inner: &mut Inner, asked: Instant, attr: &Attr) -> bool {
+pub(crate) fn note_seen(inner: &mut Inner, asked: Asked, attr: &Attr) -> bool {
     let known = inner.is_known(attr, asked);
     let Some(live) = inner.live.as_mut().filter(|live| live.opens > 0 && known) else {
         return false;
     };
-    if live.seen.as_ref().is_some_and(|seen| seen.at > asked) {
+    if live.seen.as_ref().is_some_and(|seen| seen.asked.at > asked.at) {
         return false; // Somebody asked later, and was answered sooner.
     }
     let before = live.seen.take();
     let (unmoved, known) = before
         .as_ref()
         .map_or((false, None), |seen| (seen.attr.version() == attr.version(), seen.no_capability));
-    let no_capability = if unmoved && known.is_some() { Some(asked) } else { known };
-    let seen = Seen { at: asked, attr: *attr, no_capability, asked_again: false };
+    let no_capability = if unmoved && known.is_some() { Some(asked.at) } else { known };
+    let seen = Seen { asked, attr: *attr, no_capability, asked_again: false };
     live.seen = Some(match before {
         Some(mut place) => {
             *place = seen;

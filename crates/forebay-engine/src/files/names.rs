@@ -43,7 +43,7 @@ impl Names {
         }
         inner.state.paths.lose(path);
         inner.state.note_links(links);
-        inner.forget_seen(self.files.time.now());
+        inner.forget_seen();
         if let Some(at) = inner.state.paths.first() {
             let key = file.key;
             drop(inner);
@@ -95,7 +95,6 @@ impl Names {
         let file = self.files.find(at.key)?;
         let attr = self.ask(|b| b.stat(at.path)).ok()?;
         let mut inner = file.lock();
-        inner.clock.note_base();
         let _ = self.follow(&file, &mut inner, &attr);
         self.files.retire(&file, inner);
         Some(attr)
@@ -115,9 +114,8 @@ impl Names {
         attr: &Attr,
         set: Option<Timestamp>,
     ) -> Result<()> {
-        inner.clock.note_base();
         inner.live().checked = Some(self.files.time.now());
-        inner.forget_seen(self.files.time.now());
+        inner.forget_seen();
         let (mut base, mut mtime) = (inner.state.base(), inner.state.mtime());
         if let Some(set) = set {
             base.mtime = attr.mtime;

@@ -7,9 +7,10 @@ use forebay_backing::{
     BackingFile, Error, FileKey, FileKind, Kind, New, RenameMode, Result, Timestamp,
 };
 
+use crate::core::clock::Watch;
 use crate::core::ranges::Ranges;
 use crate::core::state::Change;
-use crate::files::file::{File, Flight, Inner};
+use crate::files::file::{File, Inner};
 use crate::io::fill::CHUNK;
 use crate::ops::Ops;
 use crate::tier::media::{MediaFile, torn};
@@ -55,7 +56,7 @@ impl Still<'_> {
         let now = ops.attr_now(file);
         let mut inner = file.lock();
         let flight = inner.live().flight.as_ref().expect("W2: ended by this alone");
-        if flight.rewritten != Ranges::None {
+        if *flight.written() != Ranges::None {
             drop(inner); // Which the end of this needs.
             return Ok(false);
         }
@@ -195,7 +196,7 @@ impl Ops {
             let mut inner = file.lock();
             let live = inner.live();
             if live.flight.is_none() {
-                live.flight = Some(Flight::begin(self.files.time.now()));
+                live.flight = Some(Watch::begin());
                 live.io += STILL_IO;
                 return Ok(Still { ops: self, file });
             }

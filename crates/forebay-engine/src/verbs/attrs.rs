@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use forebay_backing::{Attr, FileKey, Result, SetAttr, SetTime, Timestamp, XattrMode};
 
 use crate::asker;
-use crate::core::clock::{Look, What};
-use crate::files::file::{Changing, File, Inner, Seen, note_seen};
+use crate::core::clock::What;
+use crate::files::file::{Asked, Changing, File, Inner, Seen, note_seen};
 use crate::files::glance::Glance;
 use crate::files::names::Named;
 use crate::verbs::Verbs;
@@ -20,21 +20,6 @@ pub(crate) const CAPABILITY: &str = "security.capability";
 
 /// How often attributes are asked for that change beneath.
 pub(crate) const LOOKS: u32 = 100;
-
-/// A moment before the backing store was asked about a file.
-#[derive(Debug, Clone, Copy)]
-pub struct Asked {
-    at: Instant,
-    seen: Look,
-}
-
-impl Asked {
-    /// Whether nothing has changed it through us since.
-    fn still_holds(&self, inner: &Inner) -> bool {
-        let changed = inner.live.as_ref().and_then(|live| live.changed);
-        !inner.changed(self.seen, What::Home) && changed.is_none_or(|changed| changed < self.at)
-    }
-}
 
 /// What a front-end decides by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,8 +38,8 @@ impl Verbs {
     /// Attributes of `path`, with what we know better.
     pub fn stat(&self, path: &Path) -> Result<Attr> {
         let table = || self.files.table.read().expect("no panic inside");
-        let (mut known, mut seen) = (table().forgotten.mark(), None);
-        let mut asked = self.files.time.now();
+        let mut known = table().forgotten.mark();
+        let mut asked = Asked::at(self.files.time.now());
         let mut attr = self.names.ask(|b| b.stat(path))?;
         for _ in 0..LOOKS {
             // What is dirty may have been flushed since the answer: then it is out of date.
@@ -64,21 +49,18 @@ impl Verbs {
                     let moved = inner.live.as_ref().is_some_and(|live| live.moved);
                     let current = inner.state.is_dirty()
                         || inner.state.base() == attr.version()
-                        || seen.is_some_and(|(id, seen)| {
-                            id == file.id && !inner.changed(seen, What::Base)
-                        })
+                        || !inner.changed(asked.look, What::Base)
                         || moved;
                     if current {
                         note_seen(&mut inner, asked, &attr);
                         self.names.overlay_with(&file, &inner, &mut attr);
                         return Ok(attr);
                     }
-                    seen = Some((file.id, inner.clock.look()));
                 }
                 None if !table().forgotten.any_since(known, attr.key) => return Ok(attr),
                 None => known = table().forgotten.mark(),
             }
-            asked = self.files.time.now();
+            asked = Asked::at(self.files.time.now());
             attr = self.names.ask(|b| b.stat(path))?;
         }
         if let Some(file) = self.files.find(attr.key) {
@@ -94,7 +76,7 @@ impl Verbs {
         let mut inner = file.lock();
         let now = self.files.time.now();
         let seen = recent(&inner, now, ttl)?;
-        let old = now.saturating_duration_since(seen.at) > ttl * 3 / 4;
+        let old = now.saturating_duration_since(seen.asked.at) > ttl * 3 / 4;
         let mut attr = seen.attr;
         self.names.overlay_with(file, &inner, &mut attr);
         if old {
@@ -113,13 +95,13 @@ impl Verbs {
 
     /// What to remember of an open file before the backing store is asked about it.
     pub fn before_asking(&self, file: &File) -> Asked {
-        Asked { seen: file.lock().clock.look(), at: self.files.time.now() }
+        Asked { look: file.lock().clock.look(), at: self.files.time.now() }
     }
 
     /// Keeps in mind that an open file had no `security.capability` when that was asked.
     pub fn note_no_capability(&self, file: &File, asked: Asked) {
         let mut inner = file.lock();
-        let holds = asked.still_holds(&inner);
+        let holds = !inner.changed(asked.look, What::Home);
         let seen = inner.live.as_mut().and_then(|live| live.seen.as_mut());
         if let Some(seen) = seen.filter(|_| holds) {
             seen.no_capability = Some(asked.at);
@@ -147,7 +129,7 @@ impl Verbs {
                     return Ok(());
                 }
                 let mut inner = file.lock();
-                if !asked.still_holds(&inner) || !note_seen(&mut inner, asked.at, &attr) {
+                if !note_seen(&mut inner, asked, &attr) {
                     return Ok(());
                 }
                 drop(inner);
@@ -219,7 +201,7 @@ impl Verbs {
                 self.files.let_go(file, &mut inner)?;
             }
         }
-        let _changing = Changing::begin(&self.files.time, file.clone());
+        let _changing = Changing::begin(file.clone());
         let mut attr = self.names.alter(|b| b.set_attr(at.path, set))?;
         // Opened meanwhile, or closed and opened anew, it is another to us.
         let (held, found) = (file.as_ref().map(|file| file.id), self.files.find(at.key).or(file));
@@ -230,7 +212,6 @@ impl Verbs {
                 self.names.overlay_with(&file, &inner, &mut attr);
                 return Ok(attr);
             }
-            inner.clock.note_base();
             let mtime = set.mtime.map(|set| match set {
                 SetTime::At(at) => at,
                 SetTime::Now => self.files.time.stamp(),
@@ -246,11 +227,10 @@ impl Verbs {
     pub fn set_attr_open(&self, file: &Arc<File>, set: &SetAttr) -> Result<Attr> {
         self.files.refuse_read_only()?;
         let backing = self.files.backing_file(file)?;
-        let _changing = Changing::begin(&self.files.time, [file.clone()]);
+        let _changing = Changing::begin([file.clone()]);
         asker::check()?;
         let attr = self.home.health.call(|| backing.set_attr(set))?;
         let mut inner = file.lock();
-        inner.clock.note_base();
         if let Some(SetTime::At(mtime)) = set.mtime {
             inner.state.note_mtime(mtime);
             self.files.set_shadow_mtime(file, &mut inner, mtime);
@@ -268,7 +248,7 @@ impl Verbs {
         mode: XattrMode,
     ) -> Result<()> {
         self.files.refuse_read_only()?;
-        let _changing = Changing::begin(&self.files.time, self.files.find(at.key));
+        let _changing = Changing::begin(self.files.find(at.key));
         self.names.alter(|b| b.xattr_set(at.path, name, value, mode))?;
         self.names.refresh(at);
         Ok(())
@@ -276,7 +256,7 @@ impl Verbs {
 
     pub fn remove_xattr(&self, at: Named<'_>, name: &OsStr) -> Result<()> {
         self.files.refuse_read_only()?;
-        let _changing = Changing::begin(&self.files.time, self.files.find(at.key));
+        let _changing = Changing::begin(self.files.find(at.key));
         self.names.alter(|b| b.xattr_remove(at.path, name))?;
         self.names.refresh(at);
         Ok(())
@@ -293,9 +273,10 @@ pub(crate) fn fingerprint(size: u64, mtime: Timestamp, ctime: Timestamp) -> NonZ
 /// What the store said within `ttl`, unless something has changed there because of us.
 pub(crate) fn recent(inner: &Inner, now: Instant, ttl: Duration) -> Option<&Seen> {
     let live = inner.live.as_ref().filter(|live| !live.moved && live.arounds == 0)?;
-    let seen = live.seen.as_deref().filter(|seen| now.saturating_duration_since(seen.at) < ttl)?;
+    let recent = |seen: &&Seen| now.saturating_duration_since(seen.asked.at) < ttl;
+    let seen = live.seen.as_deref().filter(recent)?;
     let usable = !inner.clock.is_under_way() && !live.unlinked;
-    (usable && inner.is_known(&seen.attr, seen.at)).then_some(seen)
+    (usable && inner.is_known(&seen.attr, seen.asked)).then_some(seen)
 }
 
 pub(crate) fn cached_attr(key: FileKey, inner: &Inner) -> Attr {

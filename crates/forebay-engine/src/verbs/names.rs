@@ -32,7 +32,7 @@ impl Verbs {
     /// Makes another name for a file.
     pub fn link(&self, from: Named<'_>, to: &Path) -> Result<Attr> {
         self.files.refuse_read_only()?;
-        let _changing = Changing::begin(&self.files.time, self.files.find(from.key));
+        let _changing = Changing::begin(self.files.find(from.key));
         let mut attr = self.names.alter(|b| b.link(from.path, to))?;
         let op = NameOp::Link { from: from.path.into(), to: to.into(), key: from.key };
         self.names.note_name(op, Some(attr.ctime));
@@ -72,7 +72,7 @@ impl Verbs {
             // Behind our back the name may have gone already.
             _ => {}
         }
-        let _changing = Changing::begin(&self.files.time, [file.clone()]);
+        let _changing = Changing::begin([file.clone()]);
         let (recorded, known, other) = {
             let inner = file.lock();
             let other = inner.state.paths.iter().find(|path| *path != at.path);
@@ -142,10 +142,7 @@ impl Verbs {
             (true, Some(over)) => exchanged(from, over),
             _ => renamed(from, to, over),
         };
-        let _changing = Changing::begin(
-            &self.files.time,
-            [&moved, &back, &replaced].into_iter().flatten().cloned(),
-        );
+        let _changing = Changing::begin([&moved, &back, &replaced].into_iter().flatten().cloned());
         let way = op.way();
         let dirs = way.map(|way| self.files.tree().begin(way)).unwrap_or_default();
         let files = || moved.iter().chain(&back).chain(&replaced);
