@@ -40,6 +40,7 @@ pub mod shadow;
 pub mod sums;
 pub mod table;
 pub mod totals;
+pub mod work;
 
 pub struct Files {
     pub(crate) home: Arc<Home>,

@@ -73,9 +73,7 @@ impl Drain {
             (None, Take::All) => self.portion(&inner, &*shadow, dirty.clone()),
             (None, Take::Runs(runs)) => self.portion(&inner, &*shadow, common(&dirty, runs)),
         };
-        let live = inner.live();
-        live.flight = Some(Watch::begin());
-        live.io += 1;
+        inner.live().flight = Some(Watch::begin());
         Ok(Some(Arc::new(Job {
             file: file.clone(),
             shadow,
@@ -380,9 +378,7 @@ impl Drain {
     }
 
     pub(crate) fn leave(&self, job: &Job, mut inner: MutexGuard<'_, Inner>) {
-        let live = inner.live();
-        live.flight = None;
-        live.io -= 1;
+        inner.live().flight = None;
         job.file.changed.notify_all();
         self.files.retire(&job.file, inner);
     }
@@ -524,6 +520,7 @@ mod tests {
     use crate::bed::bed;
     use crate::core::ranges::{Mark, State};
     use crate::core::state::Conflict;
+    use crate::files::file::Around;
 
     fn mark(inner: &mut Inner, state: State) {
         let (marks, age) = (vec![Mark::of((0, 50), state)].into(), inner.state.age_at(1));
@@ -592,9 +589,9 @@ mod tests {
             assert!(inner.still_clean(&before).is_empty(), "{why} since");
             inner.state.apply(&back);
         }
-        inner.live().moved = true;
+        inner.live().around = Around::Over;
         assert!(inner.still_clean(&before).is_empty(), "changed around the tier");
-        inner.live().moved = false;
+        inner.live().around = Around::None;
         inner.note_gone(10, 20);
         assert!(inner.still_clean(&before).is_empty(), "fetched again");
         inner.sync_failed = true;

@@ -97,14 +97,11 @@ pub(crate) struct Live {
     pub unseen: Option<Box<Unseen>>,
     /// Handles that read past our eyes: the shadow must not be punched.
     pub pins: u32,
-    /// Reads, copies and syncs of the shadow in flight.
-    pub io: u32,
-    /// Those of them that see by the clock whether clean bytes went meanwhile.
-    pub io_that_looks: u32,
-    /// Changes around the tier in flight.
-    pub arounds: u32,
-    /// Changed around the tier: the backing file is another than we know.
-    pub moved: bool,
+    /// I/O on the shadow in flight, a flush not counted.
+    io: u32,
+    /// The same of those who see by the clock whether clean bytes went meanwhile.
+    io_that_looks: u32,
+    pub around: Around,
     /// Ranges being fetched.
     pub fills: Vec<(u64, u64)>,
     /// The flush in progress (one at a time), and what was written since the copy began (S6).
@@ -142,6 +139,63 @@ pub(crate) struct Live {
     /// The bytes are of a version that the backing store no longer has; they are dropped once
     /// nobody reads them past us.
     pub stale: bool,
+}
+
+/// Whether clean bytes may be evicted while the shadow is read, copied or synced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Meanwhile {
+    /// Who is at it sees by the clock whether any went.
+    Allowed,
+    Refused,
+}
+
+/// Changes of a file around the tier.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Around {
+    #[default]
+    None,
+    /// So many are in flight.
+    UnderWay(u32),
+    /// There were some: the backing file is another than we know.
+    Over,
+}
+
+impl Around {
+    pub fn is_under_way(self) -> bool {
+        matches!(self, Around::UnderWay(_))
+    }
+
+    pub fn begin(&mut self) {
+        let others = if let Around::UnderWay(others) = *self { others } else { 0 };
+        *self = Around::UnderWay(others + 1);
+    }
+
+    pub fn end(&mut self) {
+        *self = match *self {
+            Around::UnderWay(more @ 2..) => Around::UnderWay(more - 1),
+            _ => Around::Over,
+        };
+    }
+}
+
+impl Live {
+    pub fn at_work(&mut self, evictions: Meanwhile) -> &mut u32 {
+        match evictions {
+            Meanwhile::Allowed => &mut self.io_that_looks,
+            Meanwhile::Refused => &mut self.io,
+        }
+    }
+
+    /// What is worth remembering when nobody uses the file any more.
+    pub fn remains(&self) -> Live {
+        let Live { checked, named, around, .. } = *self;
+        Live { checked, named, around, ..Live::default() }
+    }
+
+    /// Whether anything of the shadow is read, copied or synced.
+    pub fn is_at_work(&self) -> bool {
+        self.io + self.io_that_looks > 0 || self.flight.is_some()
+    }
 }
 
 /// Who writes a file past our eyes, and what is known of it.
@@ -276,7 +330,8 @@ impl Inner {
     /// the backing store's are the same for all we know.
     pub fn may_keep(&self) -> bool {
         let Some(live) = &self.live else { return false };
-        let sound = !live.stale && !live.moved && !live.unlinked && !self.sync_failed;
+        let moved = live.around != Around::None;
+        let sound = !live.stale && !moved && !live.unlinked && !self.sync_failed;
         live.opens > 0 && sound && !self.state.conflict().stands() && !self.state.is_unseen()
     }
 
@@ -408,20 +463,21 @@ impl Inner {
     /// Whether bytes may be taken out of the shadow now.
     pub fn may_punch(&self) -> bool {
         !self.state.is_unseen()
-            && self.live.as_ref().is_none_or(|live| {
-                live.pins == 0 && live.io == 0 && live.flight.is_none() && live.unseen.is_none()
-            })
+            && self
+                .live
+                .as_ref()
+                .is_none_or(|live| live.pins == 0 && !live.is_at_work() && live.unseen.is_none())
     }
 
-    /// Whether clean bytes may be given up now. A flight, which counts as one I/O, is in no way: it
+    /// Whether clean bytes may be given up now. A flight is in no way: it
     /// reads dirty bytes only, and a busy file would otherwise never make room. Nor is a sync: a
     /// database's largest file would keep what nobody wants for ever.
     pub fn may_evict(&self) -> bool {
         !self.state.is_unseen()
-            && self.live.as_ref().is_none_or(|live| {
-                let harmless = u32::from(live.flight.is_some()) + live.io_that_looks;
-                live.pins == 0 && live.unseen.is_none() && live.io == harmless
-            })
+            && self
+                .live
+                .as_ref()
+                .is_none_or(|live| live.pins == 0 && live.unseen.is_none() && live.io == 0)
     }
 
     /// Whether nobody reads or writes it past us, who would find it gone.
@@ -452,10 +508,9 @@ impl Inner {
             live.opens == 0
                 && live.pins == 0
                 && live.unseen.is_none()
-                && live.io == 0
-                && live.arounds == 0
+                && !live.is_at_work()
+                && !live.around.is_under_way()
                 && live.fills.is_empty()
-                && live.flight.is_none()
         })
     }
 

@@ -11,7 +11,7 @@ use crate::core::counters::add;
 use crate::core::state::{Change, Conflict, Owner};
 use crate::failpoint;
 use crate::files::Files;
-use crate::files::file::{File, Inner};
+use crate::files::file::{Around, File, Inner};
 use crate::files::shadow::is_blank;
 
 impl Files {
@@ -22,7 +22,7 @@ impl Files {
         let mut inner = file.lock();
         let outdated = seen.is_some_and(|seen| inner.changed(seen, What::Base));
         let busy = inner.live().flight.is_some()
-            || inner.live().arounds > 0
+            || inner.live().around.is_under_way()
             || inner.state.flush_is_open()
             || inner.clock.is_under_way();
         inner.live().checked = Some(self.time.now());
@@ -30,7 +30,7 @@ impl Files {
             return;
         }
         if inner.state.base() == attr.version() {
-            inner.live().moved = false;
+            inner.live().around = Around::None;
             return;
         }
         if inner.state.is_dirty() {
@@ -62,7 +62,7 @@ impl Files {
         inner.note_gone(0, u64::MAX);
         let live = inner.live();
         live.stale = false;
-        live.moved = false;
+        live.around = Around::None;
         live.stream = crate::files::file::Stream::default();
         if had && let Ok(shadow) = self.shadow(file, inner) {
             self.note_tier(self.empty(file, inner, &*shadow, attr.size)).ok();
@@ -112,11 +112,8 @@ impl Files {
         inner.live = inner
             .live
             .take()
-            .filter(|live| live.moved || (trusted && live.checked.is_some()))
-            .map(|live| {
-                let crate::files::file::Live { checked, named, moved, .. } = *live;
-                Box::new(crate::files::file::Live { checked, named, moved, ..Default::default() })
-            });
+            .filter(|live| live.around == Around::Over || (trusted && live.checked.is_some()))
+            .map(|live| Box::new(live.remains()));
     }
 
     /// Removes every trace of a file from the tier: record first, shadow after. The caller lets it

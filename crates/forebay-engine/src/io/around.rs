@@ -22,8 +22,8 @@ use crate::core::config::{Attachment, WritePolicy};
 use crate::core::counters::add;
 use crate::core::ranges::{Mark, Ranges};
 use crate::core::rules::{Admit, Lane};
-use crate::core::state::{Change, FileState};
-use crate::files::file::{File, Inner};
+use crate::core::state::Change;
+use crate::files::file::{Around, File, Inner};
 use crate::io::unsynced::UNSYNCED_MAX;
 use crate::io::{Allocate, Io, Resize, Why};
 use crate::tier::media::is_alone;
@@ -32,6 +32,40 @@ use crate::tier::media::is_alone;
 const TURNS: u32 = 200;
 
 const TURN: Duration = Duration::from_millis(50);
+
+/// A change of the backing file around the tier, under way. Who comes back to the tier after it looks
+/// at the backing file again (R2).
+struct GoingAround<'a> {
+    io: &'a Io,
+    file: &'a Arc<File>,
+    backing: Arc<dyn BackingFile>,
+}
+
+impl GoingAround<'_> {
+    /// The size has been changed with it.
+    fn resized(&self, size: impl FnOnce(u64) -> u64) {
+        let mut inner = self.file.lock();
+        let change = Change::WentAround { size: size(inner.state.size()) };
+        match inner.recorded {
+            true => drop(self.io.files.commit_anyway(self.file, &mut inner, change)),
+            false => inner.state.apply(&change),
+        }
+    }
+}
+
+impl Drop for GoingAround<'_> {
+    fn drop(&mut self) {
+        self.io.note_unsynced(self.file.key);
+        let mut inner = self.file.lock();
+        // A look at the backing file from before says nothing of what it is now.
+        inner.clock.note_base();
+        let live = inner.live();
+        live.around.end();
+        live.checked = None;
+        self.file.changed.notify_all();
+        self.io.files.retire(self.file, inner);
+    }
+}
 
 impl Io {
     /// How many bytes behind a read of `[start, end)` may be kept, or why not even its own.
@@ -93,11 +127,9 @@ impl Io {
             None if self.is_long_write(file, offset, end) => Why::Stream,
             None => return Ok(false),
         };
-        let Some(backing) = self.begin_around(file, why, end)? else { return Ok(false) };
-        let written = self.replace(file, offset, end, || backing.write_at(data, offset));
-        let done = written.is_ok();
-        self.end_around(file, |state| done.then(|| state.size().max(end)));
-        written?;
+        let Some(change) = self.begin_around(file, why, end)? else { return Ok(false) };
+        self.replace(file, offset, end, || change.backing.write_at(data, offset))?;
+        change.resized(|size| size.max(end));
         add(&self.files.counters.write_bytes, data.len() as u64);
         add(&self.files.counters.write_around_bytes, data.len() as u64);
         add(self.write_bypass(why), 1);
@@ -140,16 +172,13 @@ impl Io {
         size: u64,
     ) -> Result<bool> {
         let Some(why) = self.writes_around(lane) else { return Ok(false) };
-        let Some(backing) = self.begin_around(file, why, size)? else { return Ok(false) };
+        let Some(change) = self.begin_around(file, why, size)? else { return Ok(false) };
         let old = file.lock().state.size();
-        let is_needed = how.is_needed(old, size);
-        let done = match is_needed {
-            true => self.replace(file, old.min(size), u64::MAX, || backing.set_len(size)),
-            false => Ok(()),
-        };
-        let ok = is_needed && done.is_ok();
-        self.end_around(file, |_| ok.then_some(size));
-        done.map(|()| true)
+        if how.is_needed(old, size) {
+            self.replace(file, old.min(size), u64::MAX, || change.backing.set_len(size))?;
+            change.resized(|_| size);
+        }
+        Ok(true)
     }
 
     /// `fallocate` around the tier if it may; `false`: the tier does it.
@@ -169,10 +198,9 @@ impl Io {
                 if start >= end {
                     return Ok(true);
                 }
-                let Some(backing) = self.begin_around(file, why, end)? else { return Ok(false) };
-                let done = self.replace(file, start, end, || backing.punch(start, end - start));
-                self.end_around(file, |_| None);
-                done.map(|()| true)
+                let Some(change) = self.begin_around(file, why, end)? else { return Ok(false) };
+                let punch = || change.backing.punch(start, end - start);
+                self.replace(file, start, end, punch).map(|()| true)
             }
             Allocate::Extend if end > size => self.resized_around(file, lane, Resize::Grow, end),
             // A reservation is a courtesy, and the backing store is not asked for any.
@@ -180,19 +208,18 @@ impl Io {
         }
     }
 
-    /// Claims the file for a change around the tier (R1) and returns its backing file; `None` if
-    /// the tier has to take it. The beginning of a stream, and what is dirty of a file beyond its
+    /// Claims the file for a change around the tier (R1); `None` if the tier has to take it. The beginning of a stream, and what is dirty of a file beyond its
     /// quota or in a detached tier, is flushed first.
     ///
     /// That earlier bytes of the file (or of one with its key that is forgotten) were flushed is
     /// made durable before: a loss of power must not bring back the record of a flush under way,
     /// which would be done again over what went around (S3).
-    fn begin_around(
-        self: &Arc<Self>,
-        file: &Arc<File>,
+    fn begin_around<'a>(
+        self: &'a Arc<Self>,
+        file: &'a Arc<File>,
         why: Why,
         end: u64,
-    ) -> Result<Option<Arc<dyn BackingFile>>> {
+    ) -> Result<Option<GoingAround<'a>>> {
         if self.flushes_before(why) && !self.is_clean_now(file) {
             if why == Why::Stream {
                 self.decline(file, end);
@@ -204,7 +231,7 @@ impl Io {
             let first = {
                 let mut inner = file.lock();
                 self.files.let_go_of(file, &mut inner, 0, u64::MAX)?;
-                inner.live().arounds == 0 && !inner.live().moved
+                inner.live().around == Around::None
             };
             if first {
                 self.files.note_tier(self.files.index.sync())?;
@@ -213,8 +240,8 @@ impl Io {
             let settled = !inner.state.keeps() && self.files.index.is_synced(inner.settled_seq);
             if may_go_around(&mut inner) && settled {
                 asker::check()?;
-                inner.live().arounds += 1;
-                return Ok(Some(backing));
+                inner.live().around.begin();
+                return Ok(Some(GoingAround { io: self, file, backing }));
             }
         }
         if why == Why::Stream {
@@ -243,26 +270,6 @@ impl Io {
     /// The stream stays in the tier; it is asked again after as many bytes as it took to notice.
     fn decline(&self, file: &File, end: u64) {
         self.around.writes.lock().expect("no panic inside").restart(file.id, end);
-    }
-
-    fn end_around(&self, file: &Arc<File>, size: impl FnOnce(&FileState) -> Option<u64>) {
-        self.note_unsynced(file.key);
-        let mut inner = file.lock();
-        if let Some(size) = size(&inner.state) {
-            let change = Change::WentAround { size };
-            match inner.recorded {
-                true => drop(self.files.commit_anyway(file, &mut inner, change)),
-                false => inner.state.apply(&change),
-            }
-        }
-        // A look at the backing file from before says nothing of what it is now.
-        inner.clock.note_base();
-        let live = inner.live();
-        live.arounds -= 1;
-        live.moved = true;
-        live.checked = None;
-        file.changed.notify_all();
-        self.files.retire(file, inner);
     }
 
     /// Changes a range of the backing file; what is cached of it goes (R3).
@@ -304,7 +311,7 @@ impl Io {
     pub(crate) fn lock_for_tier<'a>(&self, file: &'a Arc<File>) -> Result<MutexGuard<'a, Inner>> {
         for _ in 0..TURNS {
             let inner = file.lock();
-            if inner.live.as_ref().is_none_or(|live| live.arounds == 0 && !live.moved) {
+            if inner.live.as_ref().is_none_or(|live| live.around == Around::None) {
                 asker::check()?;
                 return Ok(inner);
             }
@@ -318,12 +325,12 @@ impl Io {
         let seen = inner.clock.look();
         let is_quiet = seen.is_quiet() && !inner.state.paths.above().is_moving();
         let live = inner.live();
-        if live.arounds > 0 || live.io > 0 || !is_quiet {
+        if live.around.is_under_way() || live.is_at_work() || !is_quiet {
             drop(self.files.time.wait(&file.changed, inner, TURN));
             return Ok(());
         }
         if live.unlinked {
-            live.moved = false; // Nothing of it is ever flushed.
+            live.around = Around::None; // Nothing of it is ever flushed.
             return Ok(());
         }
         let held = live.target.clone().or_else(|| live.backing.clone());

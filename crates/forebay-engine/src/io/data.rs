@@ -11,7 +11,7 @@ use crate::core::rules::Lane;
 use crate::core::served::{Before, Served};
 use crate::core::state::Change;
 use crate::failpoint;
-use crate::files::file::{File, Inner};
+use crate::files::file::{File, Inner, Meanwhile};
 use crate::files::sums::HOLES_MIN;
 use crate::io::fill::make_hole;
 use crate::io::{Allocate, Io, Resize, Why};
@@ -135,10 +135,9 @@ impl Io {
         let _beat = self.drain.tier_pulse.begin();
         let shadow = self.files.shadow(file, &mut inner)?;
         self.note_use(file, &mut inner, offset, buf.len() as u64);
-        inner.live().io += 1;
-        drop(inner);
-        let result = self.files.note_tier(shadow.read_at(buf, offset));
-        let n = self.end_io(file, result)?;
+        let work = self.files.work_on(file, inner, Meanwhile::Refused);
+        let n = self.files.note_tier(shadow.read_at(buf, offset))?;
+        drop(work);
         file.heat.add(n as u64, self.files.time.since(self.files.started).as_secs());
         add(&self.files.counters.read_bytes, n as u64);
         match n == buf.len() || offset + buf.len() as u64 > file.lock().size() {
@@ -160,14 +159,6 @@ impl Io {
         units.for_each(|unit| file.hit_unit(&self.files.uses, unit));
     }
 
-    pub(crate) fn end_io<T>(&self, file: &Arc<File>, result: Result<T>) -> Result<T> {
-        let mut inner = file.lock();
-        inner.live().io -= 1;
-        file.changed.notify_all();
-        self.files.retire(file, inner);
-        result
-    }
-
     /// Reads without caching: the tier has no room. The present bytes win over the fetched ones.
     fn read_around(&self, file: &Arc<File>, offset: u64, buf: &mut [u8]) -> Result<usize> {
         for _ in 0..3 {
@@ -176,16 +167,13 @@ impl Io {
             }
         }
         // Eviction goes on and on: it leaves this file alone while I/O on it is in flight.
-        file.lock().live().io += 1;
-        let mut read = Ok(None);
+        let _work = self.files.work_on(file, file.lock(), Meanwhile::Refused);
         for _ in 0..AROUND_TRIES {
-            read = self.try_read_around(file, offset, buf);
-            if !matches!(read, Ok(None)) {
-                break;
+            if let Some(n) = self.try_read_around(file, offset, buf)? {
+                return Ok(n);
             }
         }
-        let other = || Error::os(libc::EIO, "the file was replaced while it was read");
-        self.end_io(file, read)?.ok_or_else(other)
+        Err(Error::os(libc::EIO, "the file was replaced while it was read"))
     }
 
     /// `None` if cached bytes of the range were thrown away meanwhile: dirty ones may have been
@@ -216,7 +204,7 @@ impl Io {
         let last = end.min(inner.size());
         match inner.state.first_gap((offset + n as u64).min(last), last) {
             // A change of ours that goes around the tier is ending.
-            Some((start, _)) if inner.live().arounds > 0 => {
+            Some((start, _)) if inner.live().around.is_under_way() => {
                 return Ok(Some((start - offset) as usize));
             }
             Some(_) => {

@@ -40,6 +40,23 @@ const SLACK_READS: u64 = 8;
 /// So much read in order is a stream.
 const STREAM_MIN: u64 = 128 << 10;
 
+/// A range that is being fetched.
+struct Filling<'a> {
+    io: &'a Io,
+    file: &'a Arc<File>,
+    range: (u64, u64),
+    seen: Look,
+}
+
+impl Drop for Filling<'_> {
+    fn drop(&mut self) {
+        let mut inner = self.file.lock();
+        inner.live().fills.retain(|range| *range != self.range);
+        self.file.changed.notify_all();
+        self.io.files.retire(self.file, inner);
+    }
+}
+
 impl Io {
     /// Sees whether reads are sequential, and asks for what comes next if they are: at most
     /// `ahead` bytes.
@@ -141,26 +158,24 @@ impl Io {
         if !self.room.has_room_for(end - start) {
             return Ok(Some(Why::Full));
         }
-        let Some(mark) = self.begin_fill(file, start, end)? else {
+        let Some(filling) = self.begin_fill(file, start, end)? else {
             return Ok(None); // Somebody else fetched it.
         };
-        let fetched = self.fetch(file, start, end, mark);
+        let Some(bytes) = self.fetch(file, start, end, filling.seen)? else { return Ok(None) };
         let mut inner = file.lock();
-        inner.live().fills.retain(|range| *range != (start, end));
-        let landed = match fetched {
-            Ok(Some(bytes)) if !inner.changed(mark, What::Bytes(start, end)) => {
-                self.land_fill(file, &mut inner, start, &bytes)
-            }
-            Ok(_) => Ok(None),
-            Err(error) => Err(error),
-        };
-        file.changed.notify_all();
-        self.files.retire(file, inner);
-        landed
+        match inner.changed(filling.seen, What::Bytes(start, end)) {
+            false => self.land_fill(file, &mut inner, start, &bytes),
+            true => Ok(None),
+        }
     }
 
     /// Announces a fill; waits and returns `None` if one that overlaps is in flight (L1).
-    fn begin_fill(&self, file: &Arc<File>, start: u64, end: u64) -> Result<Option<Look>> {
+    fn begin_fill<'a>(
+        &'a self,
+        file: &'a Arc<File>,
+        start: u64,
+        end: u64,
+    ) -> Result<Option<Filling<'a>>> {
         let deadline = self.files.time.now() + self.files.tune(|t| t.backing_timeout);
         let mut inner = file.lock();
         if inner.gone {
@@ -170,7 +185,8 @@ impl Io {
             |inner: &mut Inner| inner.live().fills.iter().any(|&(a, b)| a < end && start < b);
         if !overlaps(&mut inner) {
             inner.live().fills.push((start, end));
-            return Ok(Some(inner.clock.look()));
+            let seen = inner.clock.look();
+            return Ok(Some(Filling { io: self, file, range: (start, end), seen }));
         }
         // One byte of progress is enough: the caller looks again for what is still missing.
         let moment = Duration::from_millis(200);
@@ -192,7 +208,7 @@ impl Io {
         if n < bytes.len() {
             let ours = {
                 let mut inner = file.lock();
-                inner.live().arounds > 0 || inner.changed(mark, What::Bytes(0, u64::MAX))
+                inner.live().around.is_under_way() || inner.changed(mark, What::Bytes(0, u64::MAX))
             };
             return if ours { Ok(None) } else { Err(self.files.shrank(file)) };
         }

@@ -9,16 +9,9 @@ use crate::core::config::WritePolicy;
 use crate::core::counters::add;
 use crate::core::rules::Lane;
 use crate::failpoint;
-use crate::files::file::{Beside, File, Inner};
+use crate::files::file::{Beside, File, Inner, Meanwhile};
 use crate::io::Io;
 use crate::tier::media::MediaFile;
-
-/// Whether clean bytes may be evicted while a file is synced.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Meanwhile {
-    Allowed,
-    Refused,
-}
 
 /// A sync that the size changes under is tried so often before it keeps everybody else out.
 const SYNC_TRIES: u32 = 8;
@@ -94,11 +87,8 @@ impl Io {
         live.synced_to = live.written_to;
         live.synced_at = Some(self.files.time.now());
         let named = live.named;
-        let looks = u32::from(evictions == Meanwhile::Allowed);
-        live.io += 1;
-        live.io_that_looks += looks;
         let seen = inner.clock.look();
-        drop(inner);
+        let work = self.files.work_on(file, inner, evictions);
         let synced = self.sync_shadow(file, &*shadow, named);
         failpoint::pass("sync.shadow");
         let mut inner = file.lock();
@@ -106,14 +96,14 @@ impl Io {
         // What was flushed, evicted and written again since is not what was synced.
         let went = |&(start, end): &(u64, u64)| inner.changed(seen, What::Bytes(start, end));
         let gone = evictions == Meanwhile::Allowed && ranges.iter().any(went);
-        inner.live().io_that_looks -= looks;
         let recorded = match synced {
             Ok(()) if gone => Ok(false),
             Ok(()) => self.files.record_synced(file, &mut inner, size, &ranges, &beside, seen),
             Err(error) => Err(error),
         };
         drop(inner);
-        self.end_io(file, recorded)
+        drop(work);
+        recorded
     }
 
     /// One sync while nothing of the file changes.

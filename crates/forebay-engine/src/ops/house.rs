@@ -9,8 +9,7 @@ use forebay_backing::{Error, Result};
 
 use crate::core::config::KeepDirty;
 use crate::core::report::{Progress, Report};
-use crate::files::file::File;
-use crate::io::sync::Meanwhile;
+use crate::files::file::{File, Meanwhile};
 use crate::ops::Ops;
 use crate::ops::operate::THREADS_MAX;
 

@@ -10,7 +10,8 @@ use forebay_backing::{
 use crate::core::clock::Watch;
 use crate::core::ranges::Ranges;
 use crate::core::state::Change;
-use crate::files::file::{File, Inner};
+use crate::files::file::{File, Inner, Meanwhile};
+use crate::files::work::AtWork;
 use crate::io::fill::CHUNK;
 use crate::ops::Ops;
 use crate::tier::media::{MediaFile, torn};
@@ -34,6 +35,8 @@ const SAVES_MAX: u32 = 4;
 struct Still<'a> {
     ops: &'a Ops,
     file: &'a Arc<File>,
+    /// A flight alone would let clean bytes go.
+    reads: Option<AtWork<'a>>,
 }
 
 /// A file as it is to be written elsewhere.
@@ -46,12 +49,9 @@ struct Whole {
     mtime: Timestamp,
 }
 
-/// The flight that it pretends, and its own reads: a flight alone would let clean bytes go.
-const STILL_IO: u32 = 2;
-
 impl Still<'_> {
     /// Throws the file away if it is as it was when this began; else it stays, and `false`.
-    fn purge_unchanged(self) -> Result<bool> {
+    fn purge_unchanged(mut self) -> Result<bool> {
         let (ops, file) = (self.ops, self.file);
         let now = ops.attr_now(file);
         let mut inner = file.lock();
@@ -62,14 +62,13 @@ impl Still<'_> {
         }
         // Under the same lock: a write between would be in neither place.
         self.let_go(&mut inner);
+        self.reads.take().expect("taken here alone").end(&mut inner);
         std::mem::forget(self);
         ops.purge_locked(file, inner, now).map(|()| true)
     }
 
     fn let_go(&self, inner: &mut Inner) {
-        let live = inner.live();
-        live.flight = None;
-        live.io -= STILL_IO;
+        inner.live().flight = None;
         self.file.changed.notify_all();
     }
 }
@@ -194,11 +193,10 @@ impl Ops {
     fn hold_still<'a>(&'a self, file: &'a Arc<File>) -> Result<Still<'a>> {
         for _ in 0..SAVES_MAX {
             let mut inner = file.lock();
-            let live = inner.live();
-            if live.flight.is_none() {
-                live.flight = Some(Watch::begin());
-                live.io += STILL_IO;
-                return Ok(Still { ops: self, file });
+            if inner.live().flight.is_none() {
+                inner.live().flight = Some(Watch::begin());
+                let reads = Some(self.files.work_on(file, inner, Meanwhile::Refused));
+                return Ok(Still { ops: self, file, reads });
             }
             drop(inner);
             self.drain.wait_for_flight(file)?;

@@ -9,7 +9,7 @@ use crate::core::id::FileId;
 use crate::core::state::Change;
 use crate::failpoint;
 use crate::files::Files;
-use crate::files::file::{File, Inner, Live, Unseen};
+use crate::files::file::{Around, File, Inner, Live, Unseen};
 use crate::files::pace::LOOK_MIN;
 use crate::tier::media::{MediaFile, is_alone};
 
@@ -43,7 +43,7 @@ impl Passed {
     /// has closed it.
     pub fn begin_unseen(&self, file: &Arc<File>, maps: bool) -> Result<Option<Arc<dyn MediaFile>>> {
         let mut inner = file.lock();
-        let moved = inner.live().moved || inner.live().arounds > 0;
+        let moved = inner.live().around != Around::None;
         if !inner.state.is_complete() || moved || !self.files.may_pass(&inner) {
             return Ok(None);
         }
@@ -133,7 +133,7 @@ impl Passed {
         let mut inner = file.lock();
         // Old bytes are served on only beside a reader who has them already.
         let stale = inner.live().stale && inner.live().pins == 0;
-        let moved = inner.live().moved || inner.live().arounds > 0;
+        let moved = inner.live().around != Around::None;
         if !inner.state.is_complete() || stale || moved || !self.files.may_pass(&inner) {
             return Ok(None);
         }

@@ -14,7 +14,7 @@ use crate::core::ranges::Mark;
 use crate::core::rules::Active;
 use crate::core::state::Change;
 use crate::failpoint;
-use crate::files::file::{File, Inner};
+use crate::files::file::{Around, File, Inner};
 use crate::room::{InVain, Room};
 use crate::tier::media::is_alone;
 
@@ -333,7 +333,7 @@ impl Room {
             }
         }
         failpoint::pass("evict.punched");
-        let moved = inner.live().moved;
+        let moved = inner.live().around != Around::None;
         if inner.is_idle() && !moved && !inner.only_descriptor() {
             inner.live = None;
         }

@@ -10,7 +10,7 @@ use forebay_backing::{Attr, FileKey, Result, SetAttr, SetTime, Timestamp, XattrM
 
 use crate::asker;
 use crate::core::clock::What;
-use crate::files::file::{Asked, Changing, File, Inner, Seen, note_seen};
+use crate::files::file::{Around, Asked, Changing, File, Inner, Seen, note_seen};
 use crate::files::glance::Glance;
 use crate::files::names::Named;
 use crate::verbs::Verbs;
@@ -46,7 +46,7 @@ impl Verbs {
             match self.files.find(attr.key) {
                 Some(file) => {
                     let mut inner = file.lock();
-                    let moved = inner.live.as_ref().is_some_and(|live| live.moved);
+                    let moved = inner.live.as_ref().is_some_and(|live| live.around != Around::None);
                     let current = inner.state.is_dirty()
                         || inner.state.base() == attr.version()
                         || !inner.changed(asked.look, What::Base)
@@ -272,7 +272,7 @@ pub(crate) fn fingerprint(size: u64, mtime: Timestamp, ctime: Timestamp) -> NonZ
 
 /// What the store said within `ttl`, unless something has changed there because of us.
 pub(crate) fn recent(inner: &Inner, now: Instant, ttl: Duration) -> Option<&Seen> {
-    let live = inner.live.as_ref().filter(|live| !live.moved && live.arounds == 0)?;
+    let live = inner.live.as_ref().filter(|live| live.around == Around::None)?;
     let recent = |seen: &&Seen| now.saturating_duration_since(seen.asked.at) < ttl;
     let seen = live.seen.as_deref().filter(recent)?;
     let usable = !inner.clock.is_under_way() && !live.unlinked;

@@ -1,0 +1,48 @@
+//! I/O on the shadow of a file, given back whatever becomes of who does it.
+
+use std::sync::{Arc, MutexGuard};
+
+use crate::files::Files;
+use crate::files::file::{File, Inner, Meanwhile};
+
+/// I/O on the shadow in flight: nothing is punched out of it otherwise. Not to be dropped under the
+/// file's lock.
+pub(crate) struct AtWork<'a> {
+    files: &'a Files,
+    file: &'a Arc<File>,
+    evictions: Meanwhile,
+}
+
+impl Files {
+    /// Begins I/O on the shadow, and lets the lock go.
+    pub(crate) fn work_on<'a>(
+        &'a self,
+        file: &'a Arc<File>,
+        mut inner: MutexGuard<'_, Inner>,
+        evictions: Meanwhile,
+    ) -> AtWork<'a> {
+        *inner.live().at_work(evictions) += 1;
+        AtWork { files: self, file, evictions }
+    }
+}
+
+impl AtWork<'_> {
+    /// Ends it under the lock that the caller has.
+    pub(crate) fn end(self, inner: &mut Inner) {
+        self.give_back(inner);
+        std::mem::forget(self);
+    }
+
+    fn give_back(&self, inner: &mut Inner) {
+        *inner.live().at_work(self.evictions) -= 1;
+        self.file.changed.notify_all();
+    }
+}
+
+impl Drop for AtWork<'_> {
+    fn drop(&mut self) {
+        let mut inner = self.file.lock();
+        self.give_back(&mut inner);
+        self.files.retire(self.file, inner);
+    }
+}
