@@ -1,6 +1,7 @@
 //! What is known of files: the table of them, what all of them take together, and what each change of
 //! one means for the sums, the queues and the log.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, RwLock};
@@ -179,11 +180,22 @@ impl Files {
     pub(crate) fn select(&self, scope: &[PathBuf]) -> Vec<Arc<File>> {
         let within = |file: &Arc<File>| {
             let inner = file.lock();
-            scope.is_empty() || scope.iter().any(|s| inner.state.paths.any_within(s))
+            scope.is_empty() || scope.iter().any(|path| inner.state.paths.any_within(path))
         };
-        let mut files: Vec<Arc<File>> = self.all_files().into_iter().filter(within).collect();
+        let mut files = self.candidates(scope);
+        files.retain(within);
         files.sort_by_cached_key(|file| file.path());
         files
+    }
+
+    /// The same, and perhaps some besides. Looks at none.
+    pub(crate) fn candidates(&self, scope: &[PathBuf]) -> Vec<Arc<File>> {
+        if scope.is_empty() || scope.iter().any(|path| path.as_os_str().is_empty()) {
+            return self.all_files();
+        }
+        let ids: BTreeSet<FileId> =
+            scope.iter().flat_map(|path| self.tree().at_or_below(path)).collect();
+        ids.into_iter().filter_map(|id| self.by_id(id)).collect()
     }
 
     pub fn tunables(&self) -> Tunables {

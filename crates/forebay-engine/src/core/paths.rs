@@ -8,6 +8,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use smallvec::{SmallVec, smallvec};
 
+use crate::core::id::FileId;
+
 mod tree;
 
 pub use tree::{Dir, DirId, Grown, Moving, Placed, Places, Plan, Tree, Way};
@@ -117,6 +119,32 @@ impl Paths {
     /// of one writes it. A file with more is found by these, and by its others when they are looked
     /// up; before the last that is known goes, its bytes go to the backing store.
     pub const MAX: usize = 64;
+
+    /// Their directories know from here on that they are this file's.
+    pub fn enter(&self, file: FileId) {
+        tree::enter(file, [].into_iter(), self.entries());
+    }
+
+    /// It has none of them any more.
+    pub fn leave(&self, file: FileId) {
+        tree::enter(file, self.entries(), [].into_iter());
+    }
+
+    /// Changes the names of a file, where their directories know of it.
+    pub fn change_of(&mut self, file: FileId, change: impl FnOnce(&mut Paths)) {
+        let before = self.clone();
+        change(self);
+        if *self != before {
+            tree::enter(file, before.entries(), self.entries());
+        }
+    }
+
+    fn entries(&self) -> impl Iterator<Item = (&Arc<Dir>, &OsStr)> + Clone {
+        self.0.iter().filter_map(|name| match name {
+            Name::In { dir, name } => Some((dir, &**name)),
+            Name::Read(_) => None,
+        })
+    }
 
     pub fn of(tree: &Tree, path: &Path) -> Paths {
         Paths(smallvec![Name::of(tree, path)])

@@ -18,7 +18,7 @@ use crate::core::clock::{Clock, Lately, Look, Watch, What};
 use crate::core::evict::{Unit, Uses, count_down, count_up};
 use crate::core::heat::Heat;
 use crate::core::id::FileId;
-use crate::core::paths::Above;
+use crate::core::paths::{Above, Paths};
 use crate::core::ranges::State;
 use crate::core::report::Failure;
 use crate::core::served::Before;
@@ -269,6 +269,7 @@ pub(crate) struct Stream {
 
 impl File {
     pub(crate) fn new(id: FileId, Record { key, state }: Record, recorded: bool) -> Arc<File> {
+        state.paths.enter(id);
         let inner = Inner {
             state,
             live: None,
@@ -325,7 +326,19 @@ impl File {
     }
 }
 
+impl Drop for File {
+    fn drop(&mut self) {
+        let inner = self.inner.get_mut();
+        inner.unwrap_or_else(|broken| broken.into_inner()).state.paths.leave(self.id);
+    }
+}
+
 impl Inner {
+    /// Changes the names of the file with this number.
+    pub fn rename(&mut self, file: FileId, change: impl FnOnce(&mut Paths)) {
+        self.state.paths.change_of(file, change);
+    }
+
     /// Whether what is clean and durable may be kept: the file is in use, and the tier's bytes and
     /// the backing store's are the same for all we know.
     pub fn may_keep(&self) -> bool {

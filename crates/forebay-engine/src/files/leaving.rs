@@ -49,7 +49,7 @@ impl Files {
             // Who begins to take it away from here on waits for the lock.
             && !self.is_leaving(file.key, Some(departed))
         {
-            inner.state.paths.learn_first(self.tree(), path);
+            inner.rename(file.id, |paths| paths.learn_first(self.tree(), path));
         }
     }
 

@@ -41,7 +41,7 @@ impl Names {
         if inner.gone {
             return Ok(()); // Its last handle was closed meanwhile: no trace of it is left.
         }
-        inner.state.paths.lose(path);
+        inner.rename(file.id, |paths| paths.lose(path));
         inner.state.note_links(links);
         inner.forget_seen();
         if let Some(at) = inner.state.paths.first() {

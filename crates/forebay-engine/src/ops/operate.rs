@@ -172,3 +172,49 @@ impl Ops {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use forebay_backing::{BackingStore, New};
+
+    use crate::bed::bed;
+    use crate::core::report::Progress;
+
+    use super::*;
+
+    /// Whoever asks for one path gets an answer while a file beside it is at work.
+    // S-5 S-10
+    #[test]
+    fn an_order_for_one_path_looks_at_nothing_beside_it() {
+        let bed = bed("operate-beside");
+        let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+        let new = New { mode: 0o755, umask: 0, uid: uid.as_raw(), gid: gid.as_raw() };
+        bed.engine.names.alter(|b: &dyn BackingStore| b.mkdir(Path::new("d"), &new)).unwrap();
+        let (below, _) = bed.engine.verbs.create(Path::new("d/g"), &new).unwrap();
+        bed.engine.io.write(&below, 0, &[2; 100]).unwrap();
+        bed.engine.io.close(&below);
+        let busy = bed.file.lock();
+        let engine = bed.engine.clone();
+        let orders = std::thread::spawn(move || {
+            for scope in [[PathBuf::from("d/g")], [PathBuf::from("d")]] {
+                let progress = Progress::default();
+                assert_eq!(engine.drain.flush(&scope, &progress).failures.len(), 0);
+                assert_eq!(engine.ops.set_pinned(&scope, true).files, 1);
+                assert_eq!(engine.ops.set_pinned(&scope, false).files, 1);
+                assert_eq!(engine.ops.missing(&scope).len(), 0);
+                assert_eq!(engine.ops.list(&scope[0]).map(|found| found.len()).ok(), Some(1));
+            }
+            assert_eq!(engine.ops.evict(&[PathBuf::from("d")], &Progress::default()).files, 1);
+            engine.files.select(&[PathBuf::from("d")]).len()
+        });
+        let began = Instant::now();
+        while !orders.is_finished() && began.elapsed() < Duration::from_secs(20) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(orders.is_finished(), "it waits for a file beside it");
+        drop(busy);
+        assert_eq!(orders.join().unwrap(), 0, "evicted, it is not known any more");
+    }
+}

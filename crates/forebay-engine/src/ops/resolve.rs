@@ -102,7 +102,7 @@ impl Ops {
             let inner = file.lock();
             inner.state.conflict().stands() && inner.state.paths.has(path)
         };
-        self.files.all_files().into_iter().find(named).ok_or_else(|| {
+        self.files.select(&[path.into()]).into_iter().find(named).ok_or_else(|| {
             Error::new(
                 Kind::Usage,
                 format!(

@@ -21,7 +21,7 @@ impl Ops {
     /// EBUSY if one is at work for so long that nothing can be said of it.
     pub fn list(&self, prefix: &Path) -> Result<Vec<FileInfo>> {
         let (mut glance, mut infos) = (Glance::new(&self.files.time), Vec::new());
-        for file in self.files.all_files() {
+        for file in self.files.candidates(&[prefix.into()]) {
             let busy = || Error::os(libc::EBUSY, "a file is at work in the tier: ask again later");
             let inner = glance.at(&file).ok_or_else(busy)?;
             let known = inner.charged > 0 || inner.state.is_dirty() || inner.state.is_pinned();

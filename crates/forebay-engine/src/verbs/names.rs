@@ -38,7 +38,7 @@ impl Verbs {
         self.names.note_name(op, Some(attr.ctime));
         if let Some(file) = self.files.find(from.key) {
             let mut inner = file.lock();
-            inner.state.paths.learn_also(self.files.tree(), to);
+            inner.rename(file.id, |paths| paths.learn_also(self.files.tree(), to));
             self.names.follow(&file, &mut inner, &attr)?;
             self.names.overlay_with(&file, &inner, &mut attr);
         }
@@ -49,7 +49,10 @@ impl Verbs {
     pub fn learn_names(&self, key: FileKey, names: impl IntoIterator<Item = PathBuf>) {
         let Some(file) = self.files.find(key) else { return };
         let mut inner = file.lock();
-        names.into_iter().for_each(|name| inner.state.paths.learn_also(self.files.tree(), &name));
+        let tree = self.files.tree();
+        inner.rename(file.id, |paths| {
+            names.into_iter().for_each(|name| paths.learn_also(tree, &name));
+        });
     }
 
     /// Removes a name. Dirty bytes go with the last name; if other names are left that we do not
@@ -208,7 +211,7 @@ impl Verbs {
         };
         for file in files {
             let mut inner = file.lock();
-            inner.state.paths.change(self.files.tree(), other);
+            inner.rename(file.id, |paths| paths.change(self.files.tree(), other));
             if inner.recorded {
                 self.files.put(file, &mut inner)?;
             }

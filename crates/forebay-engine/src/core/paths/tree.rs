@@ -10,6 +10,8 @@
 //!   from then on, under an empty name, which its path leaves out: the names below both go on
 //!   together.
 //! - P3: no node is above itself.
+//! - P4: a directory knows which files have names in it. All that enters and leaves in one change does
+//!   so at once: who looks below a directory meanwhile misses nothing that stays below it.
 //!
 //! Places change under the lock of the log alone, once the log says so ([`Tree::plan`],
 //! [`Tree::apply`]).
@@ -24,8 +26,10 @@ use std::sync::atomic::{
 };
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
+use hashbrown::{DefaultHashBuilder, HashMap, HashSet, HashTable};
 use serde::{Deserialize, Serialize};
+
+use crate::core::id::FileId;
 
 /// Never used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -53,7 +57,7 @@ pub struct Dir {
     told_in: AtomicU64,
     /// The store has a row that says where it was once.
     stored: AtomicBool,
-    ends: Arc<Mutex<Vec<End>>>,
+    shared: Arc<Shared>,
 }
 
 #[derive(Clone)]
@@ -83,7 +87,7 @@ impl Drop for Dir {
         if let Some(Place { parent, name }) = place {
             let (id, stored) = (self.id, *self.stored.get_mut());
             let end = End { id, parent: parent.id, name: std::mem::take(name), stored };
-            self.ends.lock().expect("no panic inside").push(end);
+            self.shared.ends.lock().expect("no panic inside").push(end);
         }
     }
 }
@@ -267,12 +271,17 @@ impl Moving {
 
 pub struct Tree {
     root: Arc<Dir>,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
     nodes: Mutex<Nodes>,
-    ends: Arc<Mutex<Vec<End>>>,
+    ends: Mutex<Vec<End>>,
 }
 
 struct Nodes {
     by_place: HashTable<Known>,
+    inside: HashMap<DirId, Inside>,
     hasher: DefaultHashBuilder,
     next: u64,
     /// Those that the store has rows of, and that are no more.
@@ -286,17 +295,53 @@ struct Known {
     dir: Weak<Dir>,
 }
 
+/// What is in a directory.
+#[derive(Default)]
+struct Inside {
+    files: HashTable<Entry>,
+    dirs: HashSet<DirId>,
+    /// Those of them that have given way to it (P2).
+    aside: Vec<DirId>,
+}
+
+/// A name of a file in a directory. Of the name a hash is enough: who asks looks at the file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Entry {
+    name: u32,
+    /// In halves, since there may be millions.
+    file: [u32; 2],
+}
+
+impl Entry {
+    fn new(name: u32, FileId(id): FileId) -> Entry {
+        Entry { name, file: [(id >> 32) as u32, id as u32] }
+    }
+
+    fn file(self) -> FileId {
+        FileId(u64::from(self.file[0]) << 32 | u64::from(self.file[1]))
+    }
+
+    fn hash(self) -> u64 {
+        spread(self.name)
+    }
+}
+
+/// Of a hash in half a word one in a whole word.
+fn spread(name: u32) -> u64 {
+    u64::from(name).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
 impl Default for Tree {
     fn default() -> Tree {
-        let ends = Arc::default();
-        let root = Arc::new(node(ROOT, None, &ends));
         let nodes = Nodes {
             by_place: HashTable::new(),
+            inside: HashMap::new(),
             hasher: DefaultHashBuilder::default(),
             next: ROOT.0 + 1,
             ended: Vec::new(),
         };
-        Tree { root, nodes: Mutex::new(nodes), ends }
+        let shared = Arc::new(Shared { nodes: Mutex::new(nodes), ends: Mutex::default() });
+        Tree { root: Arc::new(node(ROOT, None, &shared)), shared }
     }
 }
 
@@ -306,7 +351,7 @@ impl std::fmt::Debug for Tree {
     }
 }
 
-fn node(id: DirId, place: Option<Place>, ends: &Arc<Mutex<Vec<End>>>) -> Dir {
+fn node(id: DirId, place: Option<Place>, shared: &Arc<Shared>) -> Dir {
     Dir {
         id,
         place: Mutex::new(place),
@@ -314,7 +359,7 @@ fn node(id: DirId, place: Option<Place>, ends: &Arc<Mutex<Vec<End>>>) -> Dir {
         moved_at: AtomicU64::new(0),
         told_in: AtomicU64::new(0),
         stored: AtomicBool::new(false),
-        ends: ends.clone(),
+        shared: shared.clone(),
     }
 }
 
@@ -332,9 +377,8 @@ impl Tree {
             nodes.at(dir.id, name).unwrap_or_else(|| {
                 let id = DirId(nodes.next);
                 nodes.next += 1;
-                let made =
-                    node(id, Some(Place { parent: dir.clone(), name: name.into() }), &self.ends);
-                let made = Arc::new(made);
+                let place = Place { parent: dir.clone(), name: name.into() };
+                let made = Arc::new(node(id, Some(place), &self.shared));
                 nodes.enter(&made, dir.id, name);
                 made
             })
@@ -394,12 +438,13 @@ impl Tree {
     fn put(&self, nodes: &mut Nodes, dir: &Arc<Dir>, place: Place) {
         let (parent, name) = (place.parent.id, place.name.clone());
         let before = dir.place.lock().expect("no panic inside").replace(place);
-        if !name.is_empty() {
-            if let Some(over) = nodes.at(parent, &name) {
-                over.place.lock().expect("no panic inside").replace(Place::aside(dir));
-            }
-            nodes.enter(dir, parent, &name);
+        if let Some(over) = nodes.at(parent, &name) {
+            let gave = over.place.lock().expect("no panic inside").replace(Place::aside(dir));
+            nodes.leave(over.id, parent, &name);
+            nodes.enter(&over, dir.id, OsStr::new(""));
+            drop(gave);
         }
+        nodes.enter(dir, parent, &name);
         drop(before);
     }
 
@@ -412,6 +457,31 @@ impl Tree {
         self.lock().next
     }
 
+    /// The files with names at or below this path. One may have lost them since, and a name may only
+    /// look like the last of the path: who asks looks at each.
+    pub fn at_or_below(&self, path: &Path) -> Vec<FileId> {
+        let nodes = self.lock();
+        let mut dirs = nodes.with_aside(vec![ROOT]);
+        let mut found = Vec::new();
+        let mut names = names(path).peekable();
+        while let Some(name) = names.next() {
+            if names.peek().is_none() {
+                let hash = nodes.hash(name);
+                dirs.iter().for_each(|dir| nodes.files_named(*dir, hash, &mut found));
+            }
+            let next = dirs.iter().filter_map(|dir| nodes.known(*dir, name)).map(|it| it.id);
+            dirs = nodes.with_aside(next.collect());
+        }
+        nodes.files_below(dirs, &mut found);
+        found
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Nodes> {
+        self.shared.lock()
+    }
+}
+
+impl Shared {
     fn lock(&self) -> MutexGuard<'_, Nodes> {
         let mut nodes = self.nodes.lock().expect("no panic inside");
         let ends = std::mem::take(&mut *self.ends.lock().expect("no panic inside"));
@@ -423,14 +493,90 @@ impl Tree {
     }
 }
 
+/// The names of a file are these from here on, and not what they were.
+pub fn enter<'a>(
+    file: FileId,
+    before: impl Iterator<Item = (&'a Arc<Dir>, &'a OsStr)> + Clone,
+    now: impl Iterator<Item = (&'a Arc<Dir>, &'a OsStr)> + Clone,
+) {
+    let Some((any, _)) = before.clone().chain(now.clone()).next() else { return };
+    let mut nodes = any.shared.lock();
+    before.for_each(|(dir, name)| nodes.leave_file(dir.id, name, file));
+    now.for_each(|(dir, name)| nodes.enter_file(dir.id, name, file));
+}
+
 impl Nodes {
     fn at(&self, parent: DirId, name: &OsStr) -> Option<Arc<Dir>> {
-        let is_it = |known: &Known| known.parent == parent && *known.name == *name;
-        self.by_place.find(self.hasher.hash_one((parent, name)), is_it)?.dir.upgrade()
+        self.known(parent, name)?.dir.upgrade()
     }
 
-    /// Enters a node where none is that lives.
+    fn known(&self, parent: DirId, name: &OsStr) -> Option<&Known> {
+        let is_it = |known: &Known| known.parent == parent && *known.name == *name;
+        self.by_place.find(self.hasher.hash_one((parent, name)), is_it)
+    }
+
+    fn hash(&self, name: &OsStr) -> u32 {
+        self.hasher.hash_one(name) as u32
+    }
+
+    fn enter_file(&mut self, dir: DirId, name: &OsStr, file: FileId) {
+        let entry = Entry::new(self.hash(name), file);
+        let files = &mut self.inside.entry(dir).or_default().files;
+        if files.find(entry.hash(), |it| *it == entry).is_none() {
+            files.insert_unique(entry.hash(), entry, |it| it.hash());
+        }
+    }
+
+    fn leave_file(&mut self, dir: DirId, name: &OsStr, file: FileId) {
+        let entry = Entry::new(self.hash(name), file);
+        let Some(inside) = self.inside.get_mut(&dir) else { return };
+        if let Ok(found) = inside.files.find_entry(entry.hash(), |it| *it == entry) {
+            found.remove();
+        }
+        self.tidy(dir);
+    }
+
+    /// Gives back the room of what has left.
+    fn tidy(&mut self, dir: DirId) {
+        let Some(Inside { files, dirs, .. }) = self.inside.get_mut(&dir) else { return };
+        if files.is_empty() && dirs.is_empty() {
+            self.inside.remove(&dir);
+        } else if files.len() * 4 < files.capacity() {
+            files.shrink_to(files.len() * 2, |it| it.hash());
+        }
+    }
+
+    /// These directories, and what has given way to them.
+    fn with_aside(&self, mut dirs: Vec<DirId>) -> Vec<DirId> {
+        let mut next = 0;
+        while let Some(dir) = dirs.get(next) {
+            next += 1;
+            dirs.extend(self.inside.get(dir).map_or(&[][..], |inside| &inside.aside).to_vec());
+        }
+        dirs
+    }
+
+    fn files_named(&self, dir: DirId, name: u32, found: &mut Vec<FileId>) {
+        let Some(inside) = self.inside.get(&dir) else { return };
+        let named = inside.files.iter_hash(spread(name)).filter(|it| it.name == name);
+        found.extend(named.map(|it| it.file()));
+    }
+
+    fn files_below(&self, mut dirs: Vec<DirId>, found: &mut Vec<FileId>) {
+        while let Some(dir) = dirs.pop() {
+            let Some(inside) = self.inside.get(&dir) else { continue };
+            found.extend(inside.files.iter().map(|it| it.file()));
+            dirs.extend(&inside.dirs);
+        }
+    }
+
+    /// Enters a node where none is that lives, or beside others if it has given way.
     fn enter(&mut self, dir: &Arc<Dir>, parent: DirId, name: &OsStr) {
+        let inside = self.inside.entry(parent).or_default();
+        inside.dirs.insert(dir.id);
+        if name.is_empty() {
+            return inside.aside.push(dir.id);
+        }
         let Nodes { by_place, hasher, .. } = self;
         let is_it = |known: &Known| known.parent == parent && *known.name == *name;
         let hash = hasher.hash_one((parent, name));
@@ -442,6 +588,11 @@ impl Nodes {
     }
 
     fn leave(&mut self, id: DirId, parent: DirId, name: &OsStr) {
+        if let Some(inside) = self.inside.get_mut(&parent) {
+            inside.dirs.remove(&id);
+            inside.aside.retain(|aside| *aside != id);
+            self.tidy(parent);
+        }
         let is_it =
             |known: &Known| known.id == id && known.parent == parent && *known.name == *name;
         if let Ok(found) = self.by_place.find_entry(self.hasher.hash_one((parent, name)), is_it) {
@@ -521,10 +672,8 @@ impl Grown {
             let there = nodes.at(parent.id, name).filter(|_| !name.is_empty());
             let (parent, name) = there.map_or((parent, &**name), |there| (there, OsStr::new("")));
             let place = Place { parent: parent.clone(), name: name.into() };
-            let dir = Arc::new(node(id, Some(place), &self.tree.ends));
-            if !name.is_empty() {
-                nodes.enter(&dir, parent.id, name);
-            }
+            let dir = Arc::new(node(id, Some(place), &self.tree.shared));
+            nodes.enter(&dir, parent.id, name);
             self.made.insert(id, dir);
         }
         Some(self.made[&id].clone())

@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -79,6 +79,7 @@ impl Bench {
         let (index, loaded) = Index::open(media.clone(), &Witness::default()).unwrap();
         assert_eq!(loaded.problems, [""; 0]);
         let files = loaded.files;
+        files.iter().for_each(|(id, record)| record.paths.enter(*id));
         index
             .begin(&Witness::default(), loaded.next_id, &[], &|id| files.get(&id).cloned())
             .unwrap();
@@ -93,10 +94,16 @@ impl Bench {
         let id = FileId(self.next);
         self.next += 1;
         let paths = Paths::of(self.index.tree(), path);
+        paths.enter(id);
         let record = Record { key: attr(id).key, state: FileState::absent(paths, &attr(id)) };
         self.files.insert(id, record);
         self.put(id);
         id
+    }
+
+    fn remove(&mut self, id: FileId) {
+        self.files.remove(&id).unwrap().paths.leave(id);
+        self.index.append(&Entry::Drop(id)).unwrap();
     }
 
     fn rename(&self, way: Way<'_>) {
@@ -132,7 +139,7 @@ fn directories_that_move_take_the_names_below_along() {
         let mut chance = Chance(seed * 0x9e37_79b9);
         let mut bench = Bench::open(media);
         let mut naive = Naive::new();
-        let (mut moved, mut crashes) = (0, 0);
+        let (mut moved, mut crashes, mut found_below) = (0, 0, 0);
         for step in 0..400 {
             let at = format!("seed {seed}, step {step}");
             let (one, two) = (chance.dir(), chance.dir());
@@ -149,8 +156,7 @@ fn directories_that_move_take_the_names_below_along() {
                 6..=7 => {
                     if let Some(id) = any(&naive, &mut chance) {
                         naive.remove(&id);
-                        bench.files.remove(&id);
-                        bench.index.append(&Entry::Drop(id)).unwrap();
+                        bench.remove(id);
                     }
                 }
                 8..=9 => {
@@ -161,7 +167,8 @@ fn directories_that_move_take_the_names_below_along() {
                         }
                         let record = bench.files.get_mut(&id).unwrap();
                         if record.paths.len() < 4 {
-                            record.paths.learn_also(bench.index.tree(), &path);
+                            let tree = bench.index.tree();
+                            record.paths.change_of(id, |paths| paths.learn_also(tree, &path));
                         }
                         bench.put(id);
                     }
@@ -199,11 +206,18 @@ fn directories_that_move_take_the_names_below_along() {
             for (id, record) in &bench.files {
                 assert!(naive[id].iter().all(|path| record.paths.has(path)), "{at}");
             }
+            for path in [one, two, chance.path()] {
+                let found: BTreeSet<FileId> =
+                    bench.index.tree().at_or_below(&path).into_iter().collect();
+                let is_there = |names: &[PathBuf]| names.iter().any(|it| it.starts_with(&path));
+                let there = naive.iter().filter(|(_, names)| is_there(names));
+                assert_eq!(found, there.map(|(id, _)| *id).collect(), "{at}: no others");
+                found_below += found.len();
+            }
         }
-        assert!(moved > 2 && crashes > 2, "{moved} {crashes}");
+        assert!(moved > 2 && crashes > 2 && found_below > 100, "{moved} {crashes} {found_below}");
         // Nothing is left of directories that nothing is in.
-        bench.files.keys().for_each(|id| drop(bench.index.append(&Entry::Drop(*id))));
-        bench.files.clear();
+        naive.keys().for_each(|id| bench.remove(*id));
         bench.fold();
         bench.fold();
         let read = bench.index.db.begin_read().unwrap();
