@@ -14,9 +14,9 @@ use forebay_backing::{BackingStore, Result};
 use forebay_engine::{Config, Engine, Progress, Tunables};
 
 use crate::journal::{Crash, Journal, SECTOR, Value, stamp};
-use crate::media::{CrashMedia, Fault};
+use crate::media::{CrashMedia, Disk, Fault};
 use crate::start::{NEW, abandon, named, patient, read_all, start, within};
-use crate::store::MemStore;
+use crate::store::{MemStore, Tree};
 
 const BOOT: &str = "boot-faults";
 const SOON: Duration = Duration::from_millis(100);
@@ -175,7 +175,7 @@ fn trial(n: u64, count: u64, errno: i32) -> std::result::Result<Outcome, String>
     trial.engine.ops.set_tunables(patient()).expect("valid");
     trial.store_is_back();
 
-    let (disk, tree) = (media.snapshot(), store.snapshot());
+    let (disk, tree) = moment(&media, &store);
     let live = compare(&trial.journal, &trial.engine, &store);
     abandon(trial.engine);
     live.map_err(|e| format!("afterwards: {e}"))?;
@@ -189,6 +189,18 @@ fn trial(n: u64, count: u64, errno: i32) -> std::result::Result<Outcome, String>
     abandon(engine);
     found.map_err(|e| format!("after kill -9: {e}"))?;
     Ok(outcome)
+}
+
+/// Tier and store at one moment: on a busy machine a flush that was given up may go on still, and no
+/// flush changes the store before the tier says so.
+fn moment(media: &CrashMedia, store: &MemStore) -> (Disk, Tree) {
+    loop {
+        let ops = media.ops();
+        let moment = (media.snapshot(), store.snapshot());
+        if media.ops() == ops {
+            return moment;
+        }
+    }
 }
 
 /// What is acknowledged is there, and goes to the backing store.
