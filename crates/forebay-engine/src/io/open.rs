@@ -4,11 +4,21 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use forebay_backing::{Attr, Error, FileKey, Result};
+use forebay_backing::{Access, Attr, BackingFile, Error, FileKey, Result};
 
 use crate::files::file::File;
 use crate::files::glance::Glance;
 use crate::io::Io;
+
+/// What the backing store told of a file, and the file if it was opened for that.
+type Looked = (Attr, Option<Arc<dyn BackingFile>>);
+
+/// What a program will do with the handle that it asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    Reads,
+    Anything,
+}
 
 impl Io {
     /// Finds the file or begins to know it; takes a handle on it.
@@ -46,6 +56,15 @@ impl Io {
     /// handle, to be given back with [`Io::close`]. `known` is the key the caller last saw at
     /// `path`: what is in the tier under it goes on working while the store is away (S10).
     pub fn open(&self, path: &Path, known: Option<FileKey>) -> Result<Arc<File>> {
+        self.open_for(path, known, Next::Anything)
+    }
+
+    /// As [`Io::open`], for a program that only reads.
+    pub fn open_to_read(&self, path: &Path, known: Option<FileKey>) -> Result<Arc<File>> {
+        self.open_for(path, known, Next::Reads)
+    }
+
+    fn open_for(&self, path: &Path, known: Option<FileKey>, next: Next) -> Result<Arc<File>> {
         if let Some(file) = known.and_then(|key| self.files.find(key))
             && self.files.prove_shadow(&file).is_ok()
             && self.is_fresh(&file)
@@ -65,9 +84,12 @@ impl Io {
             let table = self.files.table.read().expect("no panic inside");
             (table.forgotten.mark(), table.departed.mark())
         };
-        match self.home.health.call(|| self.home.backing.stat(path)) {
-            Ok(mut attr) => {
+        match self.look_at(path, known, next) {
+            Ok((mut attr, backing)) => {
                 let file = self.enter(path, &attr);
+                if let Some(backing) = backing {
+                    file.lock().live().backing.get_or_insert(backing);
+                }
                 let _ = self.files.prove_shadow(&file);
                 let mut seen = seen.filter(|(id, _)| *id == file.id).map(|(_, seen)| seen);
                 let outrun = match file.id.0 >= first_new {
@@ -84,7 +106,7 @@ impl Io {
                         Ok(again) if again.key == file.key => attr = again,
                         _ => {
                             self.close(&file);
-                            return self.open(path, None);
+                            return self.open_for(path, None, next);
                         }
                     }
                 }
@@ -94,6 +116,23 @@ impl Io {
             }
             Err(error) => self.open_away(known, error),
         }
+    }
+
+    /// Attributes of `path`. Where a read will need the backing file, it is opened in the same call.
+    fn look_at(&self, path: &Path, known: Option<FileKey>, next: Next) -> Result<Looked> {
+        let is_complete = |file: Arc<File>| {
+            let inner = file.lock();
+            inner.recorded && inner.state.is_complete()
+        };
+        let is_complete = || known.and_then(|key| self.files.find(key)).is_some_and(is_complete);
+        if next == Next::Reads && !is_complete() {
+            let opened = self.home.health.call(|| self.home.backing.open_seen(path, Access::Read));
+            if let Ok((backing, attr)) = opened {
+                return Ok((attr, Some(backing)));
+            }
+        }
+        // What cannot be opened says why when it is read.
+        self.home.health.call(|| self.home.backing.stat(path)).map(|attr| (attr, None))
     }
 
     fn open_away(&self, known: Option<FileKey>, error: Error) -> Result<Arc<File>> {

@@ -3,12 +3,12 @@
 use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use forebay_backing::suite::TempDir;
 use forebay_backing::wrap::Verb;
-use forebay_backing::{DirStore, SetAttr, XattrMode};
+use forebay_backing::{BackingStore, DirStore, SetAttr, XattrMode};
 use forebay_engine::media::{DirMedia, MediaFile};
 use forebay_engine::{Config, Engine, File, Named, Progress, Tunables};
 use rustix::fs::XattrFlags;
@@ -73,6 +73,34 @@ fn a_new_file_has_no_capability_until_one_is_set() {
     engine.verbs.set_xattr(at, name, &capability, XattrMode::Any).expect("root may");
     assert!(!engine.verbs.lacks_capability(&file, ttl), "one was set");
     engine.io.close(&file);
+    abandon(engine);
+}
+
+/// Goal: a small file costs two questions when it is read first, and one when it is read again.
+/// Method: every call to the store, in order.
+#[test]
+fn what_is_opened_to_be_read_is_opened_on_the_store_in_the_same_call() {
+    let (store, hook) = Hook::on(MemStore::new());
+    store.create(Path::new("f"), &NEW).expect("memory").0.write_at(&[7; 5000], 0).expect("memory");
+    let engine = start(Arc::new(CrashMedia::default()), store, "a", Config::default(), patient());
+    let engine = engine.expect("new");
+    let calls = Arc::new(Mutex::new(Vec::new()));
+    let seen = calls.clone();
+    hook.set(move |call| {
+        if !matches!(call.verb, Verb::Close | Verb::Statfs) {
+            seen.lock().expect("no panic inside").push(call.verb.name());
+        }
+    });
+    let mut key = None;
+    for expected in [&["open", "read_at"][..], &["stat"]] {
+        let file = engine.io.open_to_read(Path::new("f"), key).expect("it is there");
+        let mut bytes = [0; 6000];
+        assert_eq!(engine.io.read(&file, 0, &mut bytes).expect("it is there"), 5000);
+        assert_eq!(bytes[..5000], [7; 5000]);
+        engine.io.close(&file);
+        assert_eq!(std::mem::take(&mut *calls.lock().expect("no panic inside")), expected);
+        key = Some(file.key);
+    }
     abandon(engine);
 }
 

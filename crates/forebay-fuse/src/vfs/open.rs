@@ -56,7 +56,7 @@ impl Vfs {
             self.refuse_read_only()?;
         }
         let _tree = self.tree();
-        let file = self.open_node(id)?;
+        let file = self.open_node(id, !write && !truncate)?;
         let lane = self.engine.room.lane_of(&file, who);
         if truncate && let Err(e) = self.engine.io.set_len_in(&lane, &file, 0) {
             self.engine.io.close(&file);
@@ -75,10 +75,13 @@ impl Vfs {
 
     /// The engine's handle on a node. One that has just lost its name is opened without: the kernel
     /// looked it up before.
-    pub(super) fn open_node(&self, id: u64) -> Result<Arc<File>> {
+    pub(super) fn open_node(&self, id: u64, to_read: bool) -> Result<Arc<File>> {
         let key = self.nodes.key(id);
         let opened = self.path(id).and_then(|path| {
-            let file = self.engine.io.open(&path, key)?;
+            let file = match to_read {
+                true => self.engine.io.open_to_read(&path, key)?,
+                false => self.engine.io.open(&path, key)?,
+            };
             if self.nodes.id_of(file.key) == id {
                 return Ok(file);
             }
