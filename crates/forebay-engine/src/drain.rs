@@ -14,7 +14,7 @@ use crate::drain::valve::Valve;
 use crate::files::Files;
 use crate::files::names::Names;
 use crate::home::Home;
-use crate::home::pulse::Pulse;
+use crate::home::pulse::{Beat, Pulse};
 use crate::pool::Pool;
 use crate::room::passed::Passed;
 
@@ -34,43 +34,44 @@ mod permits;
 pub mod valve;
 
 pub struct Drain {
-    pub(crate) home: Arc<Home>,
-    pub(crate) files: Arc<Files>,
-    pub(crate) names: Arc<Names>,
-    pub(crate) passed: Arc<Passed>,
-    pub(crate) flushes: Pool,
+    home: Arc<Home>,
+    files: Arc<Files>,
+    names: Arc<Names>,
+    passed: Arc<Passed>,
+    flushes: Pool,
     /// The engine before this one was shut down.
-    pub(crate) clean_start: bool,
-    pub(crate) governor: Mutex<Governor>,
-    pub(crate) decision: RwLock<Decision>,
-    pub(crate) ages: Mutex<Ages>,
-    pub(crate) valve: Valve,
+    clean_start: bool,
+    governor: Mutex<Governor>,
+    decision: RwLock<Decision>,
+    ages: Mutex<Ages>,
+    valve: Valve,
     /// Everything is to be clean by then.
-    pub(crate) deadline: Mutex<Option<Instant>>,
+    deadline: Mutex<Option<Instant>>,
     /// Foreground operations on the fast tier.
-    pub(crate) tier_pulse: Pulse,
+    tier_pulse: Pulse,
     /// Writers that wait because of the level.
-    pub(crate) slowed: AtomicU32,
-    pub(crate) flushing_bytes: AtomicU64,
+    slowed: AtomicU32,
+    flushing_bytes: AtomicU64,
     /// Bytes copied by flights that have not ended.
-    pub(crate) unsettled: AtomicU64,
+    unsettled: AtomicU64,
     /// What the backing store makes of holes.
-    pub(crate) holes: HoleStep,
+    holes: HoleStep,
     /// Room on the backing store.
-    pub(crate) room: HomeRoom,
+    room: HomeRoom,
     /// How long a batch took lately, in microseconds.
-    pub(crate) lag_us: AtomicU64,
+    lag_us: AtomicU64,
     /// Nothing could be taken although something is due, and why.
-    pub(crate) stuck: Mutex<Option<&'static str>>,
+    stuck: Mutex<Option<&'static str>>,
     /// Files that the drain is to leave alone.
-    pub(crate) holds: Arc<Holds>,
+    holds: Arc<Holds>,
     /// What the drain is to bring home for orders with a deadline.
-    pub(crate) debts: Debts,
+    debts: Debts,
     /// The drain has something to do.
-    pub(crate) wake: (Mutex<bool>, Condvar),
+    wake: (Mutex<bool>, Condvar),
 }
 
-/// What the drain stands on.
+/// What the upper parts stand on.
+#[derive(Clone)]
 pub(crate) struct Ground {
     pub home: Arc<Home>,
     pub files: Arc<Files>,
@@ -119,6 +120,30 @@ impl Drain {
     pub(crate) fn nudge_drain(&self) {
         *self.wake.0.lock().expect("no panic inside") = true;
         self.wake.1.notify_all();
+    }
+
+    /// How many copies run at a time.
+    pub(crate) fn set_depth(&self, depth: usize) {
+        self.flushes.set_max(depth);
+    }
+
+    /// Counts an operation of a program on the fast tier while it lives.
+    pub(crate) fn beat(&self) -> Beat<'_> {
+        self.tier_pulse.begin()
+    }
+
+    /// The governor's last.
+    pub(crate) fn decision(&self) -> Decision {
+        *self.decision.read().expect("no panic inside")
+    }
+
+    pub(crate) fn flushing_bytes(&self) -> u64 {
+        self.flushing_bytes.load(Relaxed)
+    }
+
+    /// Why nothing could be taken although something is due.
+    pub(crate) fn stuck(&self) -> Option<&'static str> {
+        *self.stuck.lock().expect("no panic inside")
     }
 
     /// Bytes that were copied and not yet settled.

@@ -120,13 +120,9 @@ impl Engine {
         evictor.set_policy(tunables.eviction);
         let total = tier.media.space().map_err(|e| Error::io(e, "measuring the tier"))?.total;
         let tier_bytes = tunables.tier_size.unwrap_or(total).min(total);
-        let home = Arc::new(Home {
-            backing,
-            reaper,
-            health: health.clone(),
-            errands: Pool::new("fb-errand", flush_depth as usize * ERRANDS_PER_COPY, time.clone()),
-            privileged: rustix::process::geteuid().is_root(),
-        });
+        let errands = flush_depth as usize * ERRANDS_PER_COPY;
+        let errands = Pool::new("fb-errand", errands, time.clone());
+        let home = Arc::new(Home::new(backing, reaper, health.clone(), errands));
         let files = Arc::new(Files {
             home: home.clone(),
             tier,
@@ -156,40 +152,13 @@ impl Engine {
         let passed = Arc::new(Passed::new(files.clone()));
         let pool = Pool::new("fb-flush", flush_depth as usize, time.clone());
         let clean_start = recovered.report.clean_shutdown;
-        let ground = Ground {
-            home: home.clone(),
-            files: files.clone(),
-            names: names.clone(),
-            passed: passed.clone(),
-        };
-        let drain = Arc::new(Drain::new(ground, pool, clean_start));
-        let io = Arc::new(Io {
-            home: home.clone(),
-            files: files.clone(),
-            names: names.clone(),
-            room: room.clone(),
-            drain: drain.clone(),
-            around: Default::default(),
-            fills: Pool::new("fb-fill", fill_depth as usize, time),
-        });
-        let verbs = Arc::new(Verbs {
-            home: home.clone(),
-            files: files.clone(),
-            names: names.clone(),
-            drain: drain.clone(),
-            io: io.clone(),
-        });
-        let ops = Arc::new(Ops {
-            home,
-            files: files.clone(),
-            names: names.clone(),
-            room: room.clone(),
-            passed: passed.clone(),
-            drain: drain.clone(),
-            io: io.clone(),
-            witness,
-            threads: Mutex::new(Vec::new()),
-        });
+        let ground =
+            Ground { home, files: files.clone(), names: names.clone(), passed: passed.clone() };
+        let drain = Arc::new(Drain::new(ground.clone(), pool, clean_start));
+        let fills = Pool::new("fb-fill", fill_depth as usize, time);
+        let io = Arc::new(Io::new(ground.clone(), room.clone(), drain.clone(), fills));
+        let verbs = Arc::new(Verbs::new(ground.clone(), drain.clone(), io.clone()));
+        let ops = Arc::new(Ops::new(ground, room.clone(), drain.clone(), io.clone(), witness));
         let recovery = recovered.report;
         let engine = Engine { health, files, names, room, passed, drain, io, verbs, ops, recovery };
         let engine = Arc::new(engine);

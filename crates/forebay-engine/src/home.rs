@@ -14,11 +14,43 @@ pub mod reaper;
 
 pub struct Home {
     /// Its files are closed by a reaper, whoever drops them under whatever lock.
-    pub(crate) backing: Arc<dyn BackingStore>,
-    pub(crate) reaper: Arc<Reaper>,
-    pub(crate) health: Arc<Health>,
+    backing: Arc<dyn BackingStore>,
+    reaper: Arc<Reaper>,
+    health: Arc<Health>,
     /// What a flush asks of the backing store beside its copies.
-    pub(crate) errands: Pool,
+    errands: Pool,
     /// Modes do not bind the daemon.
-    pub(crate) privileged: bool,
+    privileged: bool,
+}
+
+impl Home {
+    pub(crate) fn new(
+        backing: Arc<dyn BackingStore>,
+        reaper: Arc<Reaper>,
+        health: Arc<Health>,
+        errands: Pool,
+    ) -> Home {
+        let privileged = rustix::process::geteuid().is_root();
+        Home { backing, reaper, health, errands, privileged }
+    }
+
+    pub(crate) fn backing(&self) -> &dyn BackingStore {
+        &*self.backing
+    }
+
+    pub(crate) fn reaper(&self) -> &Reaper {
+        &self.reaper
+    }
+
+    pub(crate) fn health(&self) -> &Arc<Health> {
+        &self.health
+    }
+
+    pub(crate) fn errands(&self) -> &Pool {
+        &self.errands
+    }
+
+    pub(crate) fn is_privileged(&self) -> bool {
+        self.privileged
+    }
 }

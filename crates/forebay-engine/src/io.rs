@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::drain::Drain;
+use crate::drain::{Drain, Ground};
 use crate::files::Files;
 use crate::files::names::Names;
 use crate::home::Home;
@@ -19,13 +19,25 @@ pub mod sync;
 pub mod unsynced;
 
 pub struct Io {
-    pub(crate) home: Arc<Home>,
-    pub(crate) files: Arc<Files>,
-    pub(crate) names: Arc<Names>,
-    pub(crate) room: Arc<Room>,
-    pub(crate) drain: Arc<Drain>,
-    pub(crate) around: Around,
-    pub(crate) fills: Pool,
+    home: Arc<Home>,
+    files: Arc<Files>,
+    names: Arc<Names>,
+    room: Arc<Room>,
+    drain: Arc<Drain>,
+    around: Around,
+    fills: Pool,
+}
+
+impl Io {
+    pub(crate) fn new(ground: Ground, room: Arc<Room>, drain: Arc<Drain>, fills: Pool) -> Io {
+        let Ground { home, files, names, .. } = ground;
+        Io { home, files, names, room, drain, around: Around::default(), fills }
+    }
+
+    /// How many fetches run at a time.
+    pub(crate) fn set_depth(&self, depth: usize) {
+        self.fills.set_max(depth);
+    }
 }
 
 /// Why a request goes around the tier.

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use crate::drain::Drain;
+use crate::drain::{Drain, Ground};
 use crate::files::Files;
 use crate::files::names::Names;
 use crate::home::Home;
@@ -19,13 +19,27 @@ pub mod resolve;
 pub mod status;
 
 pub struct Ops {
-    pub(crate) home: Arc<Home>,
-    pub(crate) files: Arc<Files>,
-    pub(crate) names: Arc<Names>,
-    pub(crate) room: Arc<Room>,
-    pub(crate) passed: Arc<Passed>,
-    pub(crate) drain: Arc<Drain>,
-    pub(crate) io: Arc<Io>,
-    pub(crate) witness: Witness,
-    pub(crate) threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
+    home: Arc<Home>,
+    files: Arc<Files>,
+    names: Arc<Names>,
+    room: Arc<Room>,
+    passed: Arc<Passed>,
+    drain: Arc<Drain>,
+    io: Arc<Io>,
+    witness: Witness,
+    threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
+}
+
+impl Ops {
+    pub(crate) fn new(
+        ground: Ground,
+        room: Arc<Room>,
+        drain: Arc<Drain>,
+        io: Arc<Io>,
+        witness: Witness,
+    ) -> Ops {
+        let Ground { home, files, names, passed } = ground;
+        let threads = Mutex::default();
+        Ops { home, files, names, room, passed, drain, io, witness, threads }
+    }
 }

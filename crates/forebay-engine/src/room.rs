@@ -15,7 +15,7 @@ pub mod passed;
 pub mod space;
 
 pub struct Room {
-    pub(crate) files: Arc<Files>,
+    files: Arc<Files>,
     rules: Rules,
     /// The last eviction, if it freed nothing.
     in_vain: Mutex<Option<InVain>>,

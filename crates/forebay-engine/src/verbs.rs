@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::drain::Drain;
+use crate::drain::{Drain, Ground};
 use crate::files::Files;
 use crate::files::names::Names;
 use crate::home::Home;
@@ -12,9 +12,16 @@ pub mod attrs;
 pub mod names;
 
 pub struct Verbs {
-    pub(crate) home: Arc<Home>,
-    pub(crate) files: Arc<Files>,
-    pub(crate) names: Arc<Names>,
-    pub(crate) drain: Arc<Drain>,
-    pub(crate) io: Arc<Io>,
+    home: Arc<Home>,
+    files: Arc<Files>,
+    names: Arc<Names>,
+    drain: Arc<Drain>,
+    io: Arc<Io>,
+}
+
+impl Verbs {
+    pub(crate) fn new(ground: Ground, drain: Arc<Drain>, io: Arc<Io>) -> Verbs {
+        let Ground { home, files, names, .. } = ground;
+        Verbs { home, files, names, drain, io }
+    }
 }

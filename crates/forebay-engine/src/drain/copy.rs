@@ -70,7 +70,7 @@ impl Drain {
             self.open_another(&batch);
         }
         let limit = self.files.tune(|t| t.backing_timeout);
-        let stalls = || self.home.health.has_stalled_call(limit);
+        let stalls = || self.home.health().has_stalled_call(limit);
         let complete = loop {
             let complete = batch.latch.wait(&self.files.time, || cancelled() || stalls());
             if complete || stalls() {
@@ -94,7 +94,7 @@ impl Drain {
         let next = batch.unopened.lock().expect("no panic inside").pop_front();
         if let Some((at, job)) = next {
             let (drain, batch) = (self.clone(), batch.clone());
-            self.home.errands.run(move || drain.start_copy(at, &job, &batch));
+            self.home.errands().run(move || drain.start_copy(at, &job, &batch));
         }
     }
 
@@ -123,7 +123,7 @@ impl Drain {
     fn hand_out(&self, at: usize, job: &Arc<Job>, batch: &Batch) -> Result<usize> {
         let target = self.open_target(job)?;
         // To open it, an ordinary user may have changed its mode for a moment.
-        if !self.home.privileged
+        if !self.home.is_privileged()
             && let Some(flight) = &mut job.file.lock().live().flight
         {
             flight.disown_answers();
@@ -150,7 +150,7 @@ impl Drain {
         self.copy_piece(&job, &*target, (start, end));
         if job.end_piece() {
             let (drain, batch) = (self.clone(), batch.clone());
-            self.home.errands.run(move || drain.finish(&job, &batch.latch));
+            self.home.errands().run(move || drain.finish(&job, &batch.latch));
         }
         true
     }
@@ -183,15 +183,18 @@ impl Drain {
             if last.as_deref() == Some(&*path) {
                 break;
             }
-            if !self.home.privileged {
+            if !self.home.is_privileged() {
                 job.touched.store(true, SeqCst);
             }
-            let opened = self.home.health.quietly(|| {
+            let opened = self.home.health().quietly(|| {
                 // An ordinary user opens his own 0444 file by way of a chmod, which moves its
                 // ctime: look before.
-                let before =
-                    if self.home.privileged { None } else { Some(self.home.backing.stat(&path)?) };
-                let (target, attr) = self.home.backing.open_seen(&path, Access::ReadWrite)?;
+                let before = if self.home.is_privileged() {
+                    None
+                } else {
+                    Some(self.home.backing().stat(&path)?)
+                };
+                let (target, attr) = self.home.backing().open_seen(&path, Access::ReadWrite)?;
                 Ok((target, before.filter(|b| b.key == attr.key).unwrap_or(attr)))
             });
             match opened {
@@ -217,7 +220,7 @@ impl Drain {
     /// Whether something else than the file with this key has its name, or nothing: what cannot be
     /// opened may be a link or a directory by now, or lie below one.
     fn is_elsewhere(&self, path: &Path, key: FileKey) -> bool {
-        match self.home.health.quietly(|| self.home.backing.stat(path)) {
+        match self.home.health().quietly(|| self.home.backing().stat(path)) {
             Ok(attr) => attr.key != key,
             Err(e) => [libc::ENOENT, libc::ENOTDIR, libc::ELOOP].iter().any(|errno| e.is(*errno)),
         }
@@ -297,7 +300,7 @@ impl Drain {
                 return Err(Error::new(Kind::TimedOut, "given up"));
             };
             let began = self.files.time.now();
-            let len = self.home.health.quietly(|| {
+            let len = self.home.health().quietly(|| {
                 let size = target.stat()?.size;
                 let len = end.min(size).saturating_sub(at).min(holes.bytes());
                 if len > 0 {
@@ -332,7 +335,7 @@ impl Drain {
                 return if cut { Ok(()) } else { self.files.note_tier(Err(torn())) };
             }
             job.touched.store(true, SeqCst);
-            self.home.health.quietly(|| target.write_at(&buf[..n], at))?;
+            self.home.health().quietly(|| target.write_at(&buf[..n], at))?;
             add(&self.files.landings.copied, n as u64);
             add(&self.unsettled, n as u64);
             add(&job.copied, n as u64);
@@ -347,7 +350,7 @@ impl Drain {
     /// Size and times, once all pieces are there.
     fn finish_copy(&self, job: &Job, target: &dyn BackingFile) -> Result<()> {
         job.touched.store(true, SeqCst);
-        self.home.health.quietly(|| {
+        self.home.health().quietly(|| {
             let end = job.target_size();
             let known = if job.resumed { None } else { Some(job.base.size) };
             let reached = job.captured.last().is_some_and(|run| run.1 == end);

@@ -165,15 +165,15 @@ impl Drain {
             .iter()
             .filter_map(|job| job.target.lock().expect("no panic inside").clone())
             .collect();
-        self.home.errands.run(move || {
-            let synced = drain.home.health.quietly(|| drain.home.backing.sync_files(&targets));
+        self.home.errands().run(move || {
+            let synced = drain.home.health().quietly(|| drain.home.backing().sync_files(&targets));
             *slot.lock().expect("no panic inside") = Some(synced);
             mine.count_down();
         });
         let limit = self.files.tune(|t| t.backing_timeout);
         // A sync may rightly take long: it ends with an answer, or the store counts as away.
         latch.wait(&self.files.time, || {
-            self.home.health.has_stalled_call(limit * 4) || !self.home.health.is_available()
+            self.home.health().has_stalled_call(limit * 4) || !self.home.health().is_available()
         });
         let outcome = result.lock().expect("no panic inside").take();
         if let Some(Ok(())) = &outcome {
@@ -200,14 +200,14 @@ impl Drain {
         for (n, (_, job)) in jobs.iter().enumerate() {
             let (drain, job, latch, results) =
                 (self.clone(), job.clone(), latch.clone(), results.clone());
-            self.home.errands.run(move || {
+            self.home.errands().run(move || {
                 let outcome = drain.end_flight(&job);
                 results.lock().expect("no panic inside")[n] = Some(outcome);
                 latch.count_down();
             });
         }
         let limit = self.files.tune(|t| t.backing_timeout);
-        latch.wait(&self.files.time, || self.home.health.has_stalled_call(limit));
+        latch.wait(&self.files.time, || self.home.health().has_stalled_call(limit));
         let mut results = results.lock().expect("no panic inside");
         let late = || Outcome::Failed(Error::new(Kind::TimedOut, "the backing store hangs"));
         results.iter_mut().map(|result| result.take().unwrap_or_else(late)).collect()
@@ -351,7 +351,7 @@ impl Drain {
             let looked = self.files.time.now();
             // A time that was set through us since the capture is not to be set back to what it
             // was: that would be taken for somebody else's change, once the file is clean.
-            let (found, kept_time) = self.home.health.quietly(|| match untouched {
+            let (found, kept_time) = self.home.health().quietly(|| match untouched {
                 true => look_after(target, job),
                 false => target.stat().map(|found| (found, true)),
             })?;
@@ -431,7 +431,7 @@ impl Drain {
         let gives_back = after == After::NoRoom && before.is_quiet() && known == job.base.size;
         // Synced: what is taken over must still be so after a loss of power there.
         let look = |target: Arc<dyn BackingFile>| {
-            let looked = self.home.health.quietly(|| {
+            let looked = self.home.health().quietly(|| {
                 if gives_back {
                     self.give_room_back(job, &*target)?;
                 }
@@ -439,7 +439,7 @@ impl Drain {
             });
             looked.ok()
         };
-        let found = target.filter(|_| touched && self.home.health.is_available()).and_then(look);
+        let found = target.filter(|_| touched && self.home.health().is_available()).and_then(look);
         let mut inner = job.file.lock();
         if !inner.state.flush_is_open() || inner.live().unlinked {
             return inner;

@@ -252,7 +252,7 @@ impl Drain {
             if cancelled() {
                 return Err(Error::new(Kind::Interrupted, "cancelled"));
             }
-            if !self.home.health.is_available() || self.home.health.has_stalled_call(limit) {
+            if !self.home.health().is_available() || self.home.health().has_stalled_call(limit) {
                 let what = "an earlier flush of this file has not returned";
                 return Err(Error::new(Kind::TimedOut, what));
             }

@@ -117,7 +117,7 @@ impl Drain {
         // these (S5).
         let _ = self.files.note_tier(self.files.index.sync());
         // A program that was flushed cannot be run on the store while it is open for writing.
-        self.home.reaper.rest(CLOSING_MAX);
+        self.home.reaper().rest(CLOSING_MAX);
         report
     }
 

@@ -36,7 +36,7 @@ impl Drain {
 
     /// For us; `None` where the store tells nothing.
     fn free_of(&self, said: &StatFs) -> Option<u64> {
-        let blocks = if self.home.privileged { said.bfree } else { said.bavail };
+        let blocks = if self.home.is_privileged() { said.bfree } else { said.bavail };
         (said.blocks > 0).then(|| blocks.saturating_mul(u64::from(said.frsize)))
     }
 
@@ -63,14 +63,14 @@ impl Drain {
         let latch = Arc::new(Latch { left: Mutex::new(1), zero: Condvar::new() });
         let said: Arc<Mutex<Option<StatFs>>> = Arc::default();
         let (drain, mine, slot) = (self.clone(), latch.clone(), said.clone());
-        self.home.errands.run(move || {
+        self.home.errands().run(move || {
             *slot.lock().expect("no panic inside") =
-                drain.home.health.quietly(|| drain.home.backing.statfs()).ok();
+                drain.home.health().quietly(|| drain.home.backing().statfs()).ok();
             mine.count_down();
         });
         let limit = self.files.tune(|t| t.backing_timeout);
         latch.wait(&self.files.time, || {
-            self.home.health.has_stalled_call(limit) || !self.home.health.is_available()
+            self.home.health().has_stalled_call(limit) || !self.home.health().is_available()
         });
         let said = said.lock().expect("no panic inside").take();
         said.and_then(|said| self.free_of(&said))

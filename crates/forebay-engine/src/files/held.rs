@@ -56,12 +56,13 @@ impl Files {
             let before = look();
             let path = before.1.clone();
             let path = path.ok_or_else(|| Error::os(libc::ESTALE, "the file was unlinked"))?;
-            let error = match self.home.health.call(|| self.home.backing.open_seen(&path, access)) {
-                Ok((backing, attr)) if attr.key == file.key => return Ok(backing),
-                Ok(_) => Error::os(libc::ESTALE, format!("{} was replaced", path.display())),
-                Err(error) if error.is(libc::ENOENT) => error,
-                Err(error) => return Err(error),
-            };
+            let error =
+                match self.home.health().call(|| self.home.backing().open_seen(&path, access)) {
+                    Ok((backing, attr)) if attr.key == file.key => return Ok(backing),
+                    Ok(_) => Error::os(libc::ESTALE, format!("{} was replaced", path.display())),
+                    Err(error) if error.is(libc::ENOENT) => error,
+                    Err(error) => return Err(error),
+                };
             let inner = file.lock();
             let moved = inner.moved_since(before.2, before.0);
             let settled = !moved && inner.state.paths.first() == before.1;

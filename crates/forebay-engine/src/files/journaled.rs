@@ -75,7 +75,7 @@ impl Names {
     /// Syncs a directory, or if it is gone the one that it was in.
     fn sync_nearest(&self, dir: &Path) -> Result<()> {
         for dir in dir.ancestors() {
-            match self.home.health.quietly(|| self.home.backing.sync_dir(dir)) {
+            match self.home.health().quietly(|| self.home.backing().sync_dir(dir)) {
                 Err(e) if e.is(libc::ENOENT) || e.is(libc::ENOTDIR) => {}
                 Err(e) if UNSYNCABLE.iter().any(|it| e.is(*it)) => return Ok(()),
                 done => return done,
@@ -90,12 +90,17 @@ impl Names {
             return;
         }
         let names = self.clone();
-        self.home.errands.run(move || {
+        self.home.errands().run(move || {
             if let Err(e) = names.sync_names() {
                 tracing::debug!(error = %e, "names on the backing store could not be synced");
             }
             names.syncing.store(false, Relaxed);
         });
+    }
+
+    /// Whether somebody syncs the names on the store.
+    pub(crate) fn are_syncing(&self) -> bool {
+        self.syncing.load(Relaxed)
     }
 
     /// Whether so many changes are open that their names have to be synced.

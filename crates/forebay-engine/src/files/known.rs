@@ -145,7 +145,7 @@ impl Files {
     pub(crate) fn shrank(&self, file: &Arc<File>) -> Error {
         let seen = file.lock().clock.look();
         if let Some(path) = file.path()
-            && let Ok(attr) = self.home.health.call(|| self.home.backing.stat(&path))
+            && let Ok(attr) = self.home.health().call(|| self.home.backing().stat(&path))
             && attr.key == file.key
         {
             self.revalidate(file, &attr, Some(seen));

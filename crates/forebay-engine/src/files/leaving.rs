@@ -63,7 +63,7 @@ impl Files {
         };
         let found = buried();
         let near = found.as_ref().is_some_and(|file| is_near(&file.lock()));
-        let open = |pin: &dyn Pin| self.home.health.call(|| pin.open(Access::Read)).ok();
+        let open = |pin: &dyn Pin| self.home.health().call(|| pin.open(Access::Read)).ok();
         let held = pin.filter(|_| !near).and_then(open);
         let held = held.filter(|(_, attr)| attr.key == key && attr.nlink == 0);
         let file = match (found, &held) {
@@ -156,7 +156,7 @@ impl Files {
             let held = inner.live.as_ref().and_then(|l| l.backing.clone().or(l.target.clone()));
             (held, inner.state.owner().nlink)
         };
-        let asked = held.and_then(|backing| self.home.health.call(|| backing.stat()).ok());
+        let asked = held.and_then(|backing| self.home.health().call(|| backing.stat()).ok());
         (asked.map_or(known.saturating_sub(1), |attr| attr.nlink), asked)
     }
 }

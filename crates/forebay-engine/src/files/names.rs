@@ -21,10 +21,10 @@ pub struct Named<'a> {
 }
 
 pub struct Names {
-    pub(crate) home: Arc<Home>,
-    pub(crate) files: Arc<Files>,
+    pub(super) home: Arc<Home>,
+    pub(super) files: Arc<Files>,
     /// Somebody syncs the names on the store.
-    pub(crate) syncing: AtomicBool,
+    pub(super) syncing: AtomicBool,
 }
 
 impl Names {
@@ -75,7 +75,7 @@ impl Names {
     /// The backing store, for what concerns no cached byte. Each call goes through
     /// [`crate::home::health::Health::call`].
     pub fn ask<T>(&self, call: impl FnOnce(&dyn BackingStore) -> Result<T>) -> Result<T> {
-        self.home.health.call(|| call(&*self.home.backing))
+        self.home.health().call(|| call(self.home.backing()))
     }
 
     /// The same for what changes something there: not for a request that has been answered

@@ -134,7 +134,7 @@ impl Files {
             dirty_bytes: self.totals.dirty.load(Relaxed),
             arriving_bytes: self.totals.pace.arriving(),
             oldest_age: oldest.map(age),
-            backing_available: self.home.health.is_available(),
+            backing_available: self.home.health().is_available(),
         }
     }
 

@@ -281,7 +281,7 @@ impl Io {
         act: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
         self.uncache(file, start, end)?;
-        let done = self.home.health.call(act);
+        let done = self.home.health().call(act);
         self.uncache(file, start, end)?;
         done
     }
@@ -338,8 +338,8 @@ impl Io {
         drop(inner);
         let path = path.ok_or_else(|| Error::os(libc::ESTALE, "the file was unlinked"))?;
         let attr = match held {
-            Some(backing) => self.home.health.call(|| backing.stat())?,
-            None => self.home.health.call(|| self.home.backing.stat(&path))?,
+            Some(backing) => self.home.health().call(|| backing.stat())?,
+            None => self.home.health().call(|| self.home.backing().stat(&path))?,
         };
         self.files.revalidate(file, &attr, Some(seen));
         Ok(())
@@ -383,7 +383,7 @@ impl Io {
             return Ok(()); // Nobody can find it again.
         }
         let backing = self.files.writable_backing(file)?;
-        self.home.health.call(|| backing.sync())
+        self.home.health().call(|| backing.sync())
     }
 
     /// What fsync means for a handle.

@@ -132,7 +132,7 @@ impl Io {
         offset: u64,
         buf: &mut [u8],
     ) -> Result<usize> {
-        let _beat = self.drain.tier_pulse.begin();
+        let _beat = self.drain.beat();
         let shadow = self.files.shadow(file, &mut inner)?;
         self.note_use(file, &mut inner, offset, buf.len() as u64);
         let work = self.files.work_on(file, inner, Meanwhile::Refused);
@@ -195,7 +195,7 @@ impl Io {
         let buf = &mut buf[..(end - offset) as usize];
         let backing = self.files.backing_file(file)?;
         buf.fill(0);
-        let n = self.home.health.call(|| backing.read_at(buf, offset))?;
+        let n = self.home.health().call(|| backing.read_at(buf, offset))?;
         let mut inner = file.lock();
         if inner.changed(mark, What::Bytes(offset, end)) {
             return Ok(None);
@@ -304,7 +304,7 @@ impl Io {
         end: u64,
         act: &dyn Fn(&dyn MediaFile) -> std::io::Result<()>,
     ) -> Result<Before> {
-        let _beat = self.drain.tier_pulse.begin();
+        let _beat = self.drain.beat();
         let mut inner = self.lock_for_tier(file)?;
         let shadow = self.files.shadow(file, &mut inner)?;
         let now_ms = self.files.time.ms();
@@ -389,7 +389,7 @@ impl Io {
         size: u64,
     ) -> Result<()> {
         self.files.refuse_read_only()?;
-        if self.home.backing.sizes() == Sizes::Fixed {
+        if self.home.backing().sizes() == Sizes::Fixed {
             return match size == file.lock().size() {
                 true => Ok(()),
                 false => Err(Error::os(libc::EPERM, "the size is that of the device or image")),
@@ -528,7 +528,7 @@ impl Io {
 
     /// A device is full at its end. What was taken beyond it could never be flushed.
     fn refuse_beyond(&self, file: &File, end: u64) -> Result<()> {
-        match self.home.backing.sizes() == Sizes::Fixed && end > file.lock().size() {
+        match self.home.backing().sizes() == Sizes::Fixed && end > file.lock().size() {
             true => Err(Error::os(libc::ENOSPC, "writing beyond the end of the device or image")),
             false => Ok(()),
         }

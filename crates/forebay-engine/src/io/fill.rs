@@ -193,7 +193,7 @@ impl Io {
         let wait = |inner| self.files.time.wait_while(&file.changed, inner, moment, overlaps);
         let (mut inner, _) = wait(inner);
         if self.files.time.now() >= deadline
-            || (!self.home.health.is_available() && overlaps(&mut inner))
+            || (!self.home.health().is_available() && overlaps(&mut inner))
         {
             return Err(Error::new(Kind::TimedOut, "waiting for the backing store"));
         }
@@ -204,7 +204,7 @@ impl Io {
     fn fetch(&self, file: &Arc<File>, start: u64, end: u64, mark: Look) -> Result<Option<Vec<u8>>> {
         let backing = self.files.backing_file(file)?;
         let mut bytes = vec![0; (end - start) as usize];
-        let n = self.home.health.call(|| backing.read_at(&mut bytes, start))?;
+        let n = self.home.health().call(|| backing.read_at(&mut bytes, start))?;
         if n < bytes.len() {
             let ours = {
                 let mut inner = file.lock();

@@ -102,7 +102,7 @@ impl Io {
                 };
                 if outrun {
                     seen = Some(file.lock().clock.look());
-                    match self.home.health.call(|| self.home.backing.stat(path)) {
+                    match self.home.health().call(|| self.home.backing().stat(path)) {
                         Ok(again) if again.key == file.key => attr = again,
                         _ => {
                             self.close(&file);
@@ -126,17 +126,18 @@ impl Io {
         };
         let is_complete = || known.and_then(|key| self.files.find(key)).is_some_and(is_complete);
         if next == Next::Reads && !is_complete() {
-            let opened = self.home.health.call(|| self.home.backing.open_seen(path, Access::Read));
+            let opened =
+                self.home.health().call(|| self.home.backing().open_seen(path, Access::Read));
             if let Ok((backing, attr)) = opened {
                 return Ok((attr, Some(backing)));
             }
         }
         // What cannot be opened says why when it is read.
-        self.home.health.call(|| self.home.backing.stat(path)).map(|attr| (attr, None))
+        self.home.health().call(|| self.home.backing().stat(path)).map(|attr| (attr, None))
     }
 
     fn open_away(&self, known: Option<FileKey>, error: Error) -> Result<Arc<File>> {
-        if self.home.health.is_available() {
+        if self.home.health().is_available() {
             return Err(error);
         }
         known.and_then(|key| self.open_cached(key)).ok_or(error)

@@ -34,7 +34,7 @@ impl Ops {
         self.files.nudge();
         self.passed.check_orphans();
         let quiet = self.join_threads();
-        self.home.reaper.rest(THREADS_MAX);
+        self.home.reaper().rest(THREADS_MAX);
         self.sync_names_at_end();
         self.files.sweep_graveyard(Duration::ZERO);
         self.files.empty_trash();
@@ -62,12 +62,12 @@ impl Ops {
     /// What the store is not asked again after the next start. Not for longer than other threads are
     /// waited for.
     fn sync_names_at_end(self: &Arc<Self>) {
-        if !self.home.health.is_available() {
+        if !self.home.health().is_available() {
             return;
         }
         self.names.sync_names_soon();
         let deadline = self.files.time.now() + THREADS_MAX;
-        while self.names.syncing.load(Relaxed) && self.files.time.now() < deadline {
+        while self.names.are_syncing() && self.files.time.now() < deadline {
             self.files.time.sleep(Duration::from_millis(1));
         }
     }
@@ -155,9 +155,9 @@ impl Ops {
             self.files.sweep_graveyard(GRACE);
             self.passed.check_orphans();
             self.files.empty_trash();
-            self.home.reaper.tend();
-            self.home.health.check_stalls(self.files.tune(|t| t.backing_timeout));
-            if !self.home.health.is_available() && !probing.swap(true, Relaxed) {
+            self.home.reaper().tend();
+            self.home.health().check_stalls(self.files.tune(|t| t.backing_timeout));
+            if !self.home.health().is_available() && !probing.swap(true, Relaxed) {
                 self.clone().probe(probing.clone());
             }
             if self.files.index.wants_fold()
@@ -178,13 +178,13 @@ impl Ops {
         let part = self.files.time.part();
         let ask = move || {
             part.for_life();
-            while !self.files.stopping.load(Relaxed) && !self.home.health.is_available() {
+            while !self.files.stopping.load(Relaxed) && !self.home.health().is_available() {
                 self.files.time.sleep(Duration::from_millis(500));
                 let limit = self.files.tune(|t| t.backing_timeout);
-                if self.home.health.probe(|| self.home.backing.stat(Path::new(""))).is_ok()
-                    && !self.home.health.has_stalled_call(limit)
+                if self.home.health().probe(|| self.home.backing().stat(Path::new(""))).is_ok()
+                    && !self.home.health().has_stalled_call(limit)
                 {
-                    self.home.health.came_back();
+                    self.home.health().came_back();
                     self.retry_now();
                 }
             }

@@ -160,9 +160,9 @@ impl Ops {
 
     pub fn set_tunables(&self, t: Tunables) -> Result<()> {
         t.validate().map_err(|why| Error::new(Kind::Usage, why))?;
-        self.io.fills.set_max(t.fill_depth as usize);
-        self.drain.flushes.set_max(t.flush_depth as usize);
-        self.home.errands.set_max(t.flush_depth as usize * ERRANDS_PER_COPY);
+        self.io.set_depth(t.fill_depth as usize);
+        self.drain.set_depth(t.flush_depth as usize);
+        self.home.errands().set_max(t.flush_depth as usize * ERRANDS_PER_COPY);
         self.files.evictor.lock().expect("no panic inside").set_policy(t.eviction);
         self.room.evict_for(&t);
         *self.files.tunables.write().expect("no panic inside") = t;

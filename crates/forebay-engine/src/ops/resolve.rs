@@ -222,11 +222,11 @@ impl Ops {
             })?),
         };
         let new = New { mode: owner.mode, umask: 0, uid: owner.uid, gid: owner.gid };
-        let (target, made) = self.home.backing.create(to, &new)?;
+        let (target, made) = self.home.backing().create(to, &new)?;
         let whole = Whole { shadow, theirs, gaps, size, mtime };
         if let Err(error) = self.copy_whole(&whole, &*target) {
             // A part of it must not lie there as if it were the file.
-            let _ = self.home.backing.unlink(to);
+            let _ = self.home.backing().unlink(to);
             return Err(error);
         }
         Ok(made.key)

@@ -37,14 +37,14 @@ impl Ops {
 
     pub fn status(&self) -> Status {
         let level = self.files.level();
-        let decision = *self.drain.decision.read().expect("no panic inside");
+        let decision = self.drain.decision();
         let outlook = decision.outlook;
         let mut status = Status {
             tier_bytes: level.tier_bytes,
             used_bytes: level.used_bytes,
             dirty_bytes: level.dirty_bytes,
             clean_bytes: level.used_bytes.saturating_sub(level.dirty_bytes),
-            flushing_bytes: self.drain.flushing_bytes.load(Relaxed),
+            flushing_bytes: self.drain.flushing_bytes(),
             passthrough_writers: self.files.totals.writers.load(Relaxed),
             oldest_dirty_age_secs: level.oldest_age.map_or(0.0, |age| age.as_secs_f64()),
             governor: decision.term.name().into(),
@@ -57,7 +57,7 @@ impl Ops {
             limited_by: self.limited_by(&decision).into(),
             attachment: self.files.attachment(),
             backing_available: level.backing_available,
-            last_error: self.home.health.last_error(),
+            last_error: self.home.health().last_error(),
             ..Status::default()
         };
         let mut glance = Glance::new(&self.files.time);
@@ -75,10 +75,10 @@ impl Ops {
     }
 
     fn limited_by(&self, decision: &Decision) -> &'static str {
-        if !self.home.health.is_available() {
+        if !self.home.health().is_available() {
             return Limit::BackingAway.name();
         }
-        let stuck = *self.drain.stuck.lock().expect("no panic inside");
+        let stuck = self.drain.stuck();
         stuck.unwrap_or_else(|| decision.limit.name())
     }
 
@@ -133,8 +133,8 @@ impl Ops {
                 .all()
                 .into_iter()
                 .chain([
-                    ("backing_errors", self.home.health.errors.load(Relaxed)),
-                    ("backing_absences", self.home.health.absences.load(Relaxed)),
+                    ("backing_errors", self.home.health().errors.load(Relaxed)),
+                    ("backing_absences", self.home.health().absences.load(Relaxed)),
                 ])
                 .collect(),
             tier: self.files.media().op_counts().into_iter().collect(),

@@ -14,9 +14,9 @@ use crate::files::pace::LOOK_MIN;
 use crate::tier::media::{MediaFile, is_alone};
 
 pub struct Passed {
-    pub(crate) files: Arc<Files>,
+    files: Arc<Files>,
     /// Files whose writers nobody tells us of: those of an earlier daemon, and mappings.
-    pub(crate) orphans: Mutex<Vec<Arc<File>>>,
+    orphans: Mutex<Vec<Arc<File>>>,
 }
 
 impl Passed {

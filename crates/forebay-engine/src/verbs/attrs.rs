@@ -114,16 +114,16 @@ impl Verbs {
         let seen = inner.live.as_mut().and_then(|live| live.seen.as_mut());
         let Some((path, seen)) = path.zip(seen.filter(|seen| !seen.asked_again)) else { return };
         // What a batch waits for goes first.
-        if self.home.errands.queued() > 0 {
+        if self.home.errands().queued() > 0 {
             return;
         }
         seen.asked_again = true;
         let (verbs, file) = (self.clone(), file.clone());
-        self.home.errands.offer(move || {
+        self.home.errands().offer(move || {
             let asked = verbs.before_asking(&file);
-            let quietly = |call: &dyn Fn() -> Result<()>| verbs.home.health.quietly(call);
+            let quietly = |call: &dyn Fn() -> Result<()>| verbs.home.health().quietly(call);
             let _ = quietly(&|| {
-                let attr = verbs.home.backing.stat(&path)?;
+                let attr = verbs.home.backing().stat(&path)?;
                 // The path may name another file by now.
                 if attr.key != file.key {
                     return Ok(());
@@ -133,7 +133,7 @@ impl Verbs {
                     return Ok(());
                 }
                 drop(inner);
-                match verbs.home.backing.xattr_get(&path, OsStr::new(CAPABILITY)) {
+                match verbs.home.backing().xattr_get(&path, OsStr::new(CAPABILITY)) {
                     Err(error) if error.is(libc::ENODATA) => {
                         verbs.note_no_capability(&file, asked);
                     }
@@ -229,7 +229,7 @@ impl Verbs {
         let backing = self.files.backing_file(file)?;
         let _changing = Changing::begin([file.clone()]);
         asker::check()?;
-        let attr = self.home.health.call(|| backing.set_attr(set))?;
+        let attr = self.home.health().call(|| backing.set_attr(set))?;
         let mut inner = file.lock();
         if let Some(SetTime::At(mtime)) = set.mtime {
             inner.state.note_mtime(mtime);
