@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use forebay_backing::{FileKey, Timestamp};
 
-use crate::core::journal::timeline::Timeline;
+use crate::core::journal::timeline::{Delta, Passage, Timeline};
 use crate::core::journal::{Moved, NameOp, Step, Told, rebased};
 
 /// What a name means on the store.
@@ -152,6 +152,10 @@ struct Again<'a> {
     known: &'a Known,
     wanted: BTreeMap<FileKey, Vec<PathBuf>>,
     meant: HashMap<&'a Path, BTreeSet<Option<FileKey>>>,
+    /// What a directory that was renamed again has brought to names: it is known there as well.
+    brought: BTreeSet<(PathBuf, FileKey)>,
+    /// What the names are to mean at the change that is at hand.
+    wanted_now: HashMap<&'a Path, Option<FileKey>>,
     /// What the names mean by now.
     now: BTreeMap<PathBuf, FileKey>,
     at: BTreeMap<FileKey, BTreeSet<PathBuf>>,
@@ -168,6 +172,8 @@ impl<'a> Again<'a> {
             known,
             wanted: line.names(),
             meant: line.meanings(),
+            brought: BTreeSet::new(),
+            wanted_now: HashMap::new(),
             now: BTreeMap::new(),
             at: BTreeMap::new(),
             changed: HashMap::new(),
@@ -182,6 +188,19 @@ impl<'a> Again<'a> {
             }
         }
         again
+    }
+
+    /// Goes on to a change, which is made already or made again.
+    fn pass(&mut self, step: &Step, passage: &'a Passage, is_made: bool) {
+        self.follow(&passage.before);
+        if !is_made {
+            self.op(&step.op);
+        }
+        self.follow(&passage.made);
+    }
+
+    fn follow(&mut self, deltas: &'a [Delta]) {
+        self.wanted_now.extend(deltas.iter().map(|delta| (delta.path.as_path(), delta.to)));
     }
 
     fn op(&mut self, op: &NameOp) {
@@ -209,6 +228,7 @@ impl<'a> Again<'a> {
             true => from.to_path_buf(),
             false => self.at[&key].first().expect("it is there").clone(),
         };
+        self.make_parents(to);
         self.todo.push(NameOp::Link { from, to: to.to_path_buf(), key });
         self.set(to, Some(key));
     }
@@ -243,6 +263,7 @@ impl<'a> Again<'a> {
             self.blocked.insert((key, to.to_path_buf()));
             return;
         }
+        self.make_parents(to);
         let over = self.now.get(to).copied();
         let (from, to) = (from.to_path_buf(), to.to_path_buf());
         let below = self.take_below(&from, moved);
@@ -286,9 +307,26 @@ impl<'a> Again<'a> {
     }
 
     fn put_below(&mut self, below: Vec<(PathBuf, FileKey)>, from: &Path, to: &Path) {
-        for (path, key) in below {
-            let path = rebased(&path, from, to).expect("it was below");
+        for (before, key) in below {
+            let path = rebased(&before, from, to).expect("it was below");
+            if self.is_known(&before, key) {
+                self.brought.insert((path.clone(), key));
+            }
             self.set(&path, Some(key));
+        }
+    }
+
+    /// A directory that the store has forgotten is made with what comes into it. It is what the
+    /// journal calls so from then on.
+    fn make_parents(&mut self, path: &Path) {
+        let dirs: Vec<&Path> = path.ancestors().skip(1).collect();
+        for dir in dirs.into_iter().rev() {
+            if let Some(Some(key)) = self.wanted_now.get(dir).copied()
+                && !self.now.contains_key(dir)
+                && !self.is_there(key)
+            {
+                self.set(dir, Some(key));
+            }
         }
     }
 
@@ -349,6 +387,11 @@ impl<'a> Again<'a> {
         self.now.get(path) == Some(&key)
     }
 
+    fn is_known(&self, path: &Path, key: FileKey) -> bool {
+        let is_meant = self.meant.get(path).is_some_and(|meant| meant.contains(&Some(key)));
+        is_meant || self.brought.contains(&(path.to_path_buf(), key))
+    }
+
     fn is_there(&self, key: FileKey) -> bool {
         self.at.get(&key).is_some_and(|at| !at.is_empty())
     }
@@ -360,7 +403,7 @@ impl<'a> Again<'a> {
             return false;
         }
         let Some(key) = self.now.get(path) else { return true };
-        let is_known = self.meant.get(path).is_some_and(|meant| meant.contains(&Some(*key)));
+        let is_known = self.is_known(path, *key);
         let is_gone = !self.wanted.contains_key(key) || self.at[key].len() > 1;
         let changed = self.changed.get(key).copied();
         let by_others = changed.zip(self.known.end).is_some_and(|(changed, end)| changed > end);
@@ -445,13 +488,11 @@ pub fn settle(steps: &[Step], look: &Look, known: &Known) -> Plan {
     let mut again = Again::new(&line, look, known);
     let mut plan = Plan { wanted: line.names(), ..Plan::default() };
     let mut left = BTreeSet::new();
-    for (step, made) in steps.iter().zip(made) {
-        match made {
+    for ((step, passage), is_made) in steps.iter().zip(&line.passages).zip(made) {
+        again.pass(step, passage, is_made);
+        match is_made {
             true => plan.made.push(step.clone()),
-            false => {
-                again.op(&step.op);
-                left.extend(step.op.keys());
-            }
+            false => left.extend(step.op.keys()),
         }
     }
     again.bring_home(left);

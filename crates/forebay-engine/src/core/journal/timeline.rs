@@ -98,12 +98,16 @@ fn first_world(ops: &[NameOp]) -> World {
             known.insert(path.to_path_buf(), key);
         }
         change(&mut known, op);
-        if matches!(
-            op,
-            NameOp::Rename { moved: Moved::Dir, .. } | NameOp::Exchange { moved: Moved::Dir, .. }
-        ) {
-            trees.push(op);
-        }
+        // What else was below a directory that comes is there now: nobody has said what.
+        let came: &[&PathBuf] = match op {
+            NameOp::Rename { to, moved: Moved::Dir, .. } => &[to],
+            NameOp::Exchange { from, to, moved: Moved::Dir, .. } => &[from, to],
+            _ => continue,
+        };
+        known.retain(|path, key| {
+            key.is_some() || !came.iter().any(|dir| path.starts_with(dir) && path != *dir)
+        });
+        trees.push(op);
     }
     first
 }

@@ -327,3 +327,180 @@ fn what_was_announced_counts_if_it_was_made() {
     let counted = |store: Names| that_count(&steps, &look_at(&store), None).len();
     assert_eq!(counted(names([("b", 7), ("c", 4)])), 1, "its creation may be forgotten");
 }
+
+/// Directories have numbers from here on; those that are made because something comes into them
+/// further up.
+const DIRS: u64 = 100;
+const PARENTS: u64 = 1_000;
+
+/// Names of directories and of files in them, on a store that makes parents that are missing, as
+/// recovery does.
+#[derive(Clone, Debug)]
+struct Shelf {
+    names: Names,
+    parents: u64,
+}
+
+impl Shelf {
+    fn below(&self, dir: &Path) -> Vec<(PathBuf, FileKey)> {
+        let inside = self.names.iter().filter(|(path, _)| path.starts_with(dir) && *path != dir);
+        inside.map(|(path, key)| (path.clone(), *key)).collect()
+    }
+
+    fn move_below(&mut self, below: Vec<(PathBuf, FileKey)>, from: &Path, to: &Path) {
+        let moved = |(path, key): (PathBuf, FileKey)| (rebased(&path, from, to).unwrap(), key);
+        self.names.extend(below.into_iter().map(moved));
+    }
+
+    fn take_below(&mut self, dir: &Path) -> Vec<(PathBuf, FileKey)> {
+        let below = self.below(dir);
+        below.iter().for_each(|(path, _)| _ = self.names.remove(path));
+        below
+    }
+
+    fn make_parents(&mut self, path: &Path) {
+        for dir in path.ancestors().skip(1).filter(|dir| *dir != Path::new("")) {
+            if !self.names.contains_key(dir) {
+                self.parents += 1;
+                self.names.insert(dir.into(), key(PARENTS + self.parents));
+            }
+        }
+    }
+
+    fn act(&mut self, op: &NameOp) -> std::result::Result<(), &'static str> {
+        match op {
+            NameOp::Create { path, .. } | NameOp::Link { to: path, .. } => self.make_parents(path),
+            NameOp::Rename { to, .. } => self.make_parents(to),
+            NameOp::Unlink { .. } | NameOp::Exchange { .. } => {}
+        }
+        let has = |it: &Shelf, path: &PathBuf| it.names.get(path).copied();
+        match op {
+            NameOp::Create { path, key } | NameOp::Link { to: path, key, .. } => {
+                has(self, path).map_or(Ok(()), |_| Err("it is there"))?;
+                self.names.insert(path.clone(), *key);
+            }
+            NameOp::Unlink { path, .. } => {
+                has(self, path).ok_or("it is gone")?;
+                self.below(path).is_empty().then_some(()).ok_or("it is not empty")?;
+                self.names.remove(path);
+            }
+            NameOp::Rename { from, to, over, .. } => {
+                let key = has(self, from).ok_or("it is gone")?;
+                let is_free = over.is_some() || has(self, to).is_none();
+                is_free.then_some(()).ok_or("something is there")?;
+                self.below(to).is_empty().then_some(()).ok_or("what is there is not empty")?;
+                let below = self.take_below(from);
+                self.names.remove(from);
+                self.names.insert(to.clone(), key);
+                self.move_below(below, from, to);
+            }
+            NameOp::Exchange { from, to, .. } => {
+                let one = has(self, from).ok_or("it is gone")?;
+                let two = has(self, to).ok_or("it is gone")?;
+                let (below_one, below_two) = (self.take_below(from), self.take_below(to));
+                self.names.extend([(from.clone(), two), (to.clone(), one)]);
+                self.move_below(below_one, from, to);
+                self.move_below(below_two, to, from);
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything that can be done next; `new` is the next number.
+    fn possible(&self, new: u64) -> Vec<NameOp> {
+        const PLACES: [&str; 5] = ["a", "b", "c", "a/d", "b/e"];
+        let has = |path: &Path| self.names.get(path).copied();
+        let is_ready = |path: &Path| {
+            path.parent().is_some_and(|dir| dir == Path::new("") || has(dir).is_some())
+        };
+        let mut ops = Vec::new();
+        for (n, one) in PLACES.iter().map(Path::new).enumerate() {
+            let Some(dir) = has(one) else {
+                let key = key(DIRS + new);
+                ops.extend(is_ready(one).then(|| NameOp::Create { path: one.into(), key }));
+                continue;
+            };
+            let moved = Moved::Dir;
+            for two in PLACES.iter().map(Path::new).filter(|two| !two.starts_with(one)) {
+                let (from, to) = (one.to_path_buf(), two.to_path_buf());
+                match has(two) {
+                    None if is_ready(two) => {
+                        ops.push(NameOp::Rename { from, to, key: dir, over: None, moved });
+                    }
+                    Some(with) if !one.starts_with(two) => {
+                        ops.push(NameOp::Exchange { from, to, key: dir, with, moved });
+                    }
+                    _ => {}
+                }
+            }
+            let file = one.join("x");
+            let Some(is) = has(&file) else {
+                ops.push(NameOp::Create { path: file, key: key(10 + new) });
+                continue;
+            };
+            let to = Path::new(PLACES[(n + new as usize) % PLACES.len()]).join("x");
+            if to != file && is_ready(&to) {
+                let over = has(&to);
+                let from = file.clone();
+                ops.push(NameOp::Rename { from, to, key: is, over, moved: Moved::File });
+            }
+            ops.push(NameOp::Unlink { path: file, key: is });
+        }
+        ops
+    }
+}
+
+/// Directories are made, renamed and exchanged, and files in them: whatever of it the store has
+/// forgotten, files come to their names.
+// S-3
+#[test]
+fn whatever_the_store_has_forgotten_of_directories_files_come_to_their_names() {
+    let mut random = 11u64;
+    let mut below = |n: usize| {
+        random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        (random >> 33) as usize % n
+    };
+    let first = names([("a", 100), ("a/x", 1), ("b", 101), ("b/e", 102), ("b/e/x", 2)]);
+    let first = Shelf { names: first, parents: 0 };
+    let mut made_again = 0;
+    for history in 0..2_000 {
+        let (mut now, mut ops) = (first.clone(), Vec::new());
+        for n in 0..7 {
+            let mut can = now.possible(10 + n);
+            let op = can.swap_remove(below(can.len()));
+            now.act(&op).unwrap();
+            ops.push(op);
+        }
+        for cut in 0..=ops.len() {
+            let mut store = first.clone();
+            ops[..cut].iter().for_each(|op| store.act(op).unwrap());
+            let nothing = paths(&steps(&ops)).into_iter().map(|path| (path, Found::Nothing));
+            let mut look: Look = nothing.collect();
+            for (path, found) in look_at(&store.names) {
+                look.entry(path).and_modify(|it| *it = found);
+            }
+            let files = ops.iter().flat_map(NameOp::keys).filter(|key| key.ino < DIRS);
+            let plan = settle(&steps(&ops), &look, &known(files));
+            let told = |ops: &[NameOp]| ops.iter().map(NameOp::to_string).collect::<Vec<_>>();
+            let what = || {
+                let (ops, todo, home) = (told(&ops), told(&plan.todo), told(&plan.home));
+                format!("{history}: {ops:#?} of which {cut} were made, then {todo:#?}, {home:#?}")
+            };
+            let mut act = |op: &NameOp| {
+                store.act(op).unwrap_or_else(|why| panic!("{op}: {why}: {}", what()));
+            };
+            plan.todo.iter().for_each(&mut act);
+            plan.anew.iter().for_each(|(path, key)| {
+                act(&NameOp::Create { path: path.clone(), key: *key });
+            });
+            plan.home.iter().for_each(&mut act);
+            made_again += plan.todo.len() + plan.home.len();
+            let files = |shelf: &Shelf| -> Names {
+                let files = shelf.names.iter().filter(|(_, key)| key.ino < DIRS);
+                files.map(|(path, key)| (path.clone(), *key)).collect()
+            };
+            assert_eq!(files(&store), files(&now), "{}", what());
+        }
+    }
+    assert!(made_again > 10_000, "{made_again}");
+}
