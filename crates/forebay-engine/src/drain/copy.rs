@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use forebay_backing::{Access, BackingFile, Error, FileKey, Kind, Result, Version};
 
@@ -61,7 +61,7 @@ impl Drain {
         jobs: &[(usize, Arc<Job>)],
         cancelled: &dyn Fn() -> bool,
     ) {
-        let latch = Latch { left: Mutex::new(jobs.len()), zero: Condvar::new() };
+        let latch = Latch::new(jobs.len());
         let unopened = Mutex::new(jobs.iter().cloned().collect());
         let batch = Arc::new(Batch { latch, unopened, waiting: Mutex::default() });
         // What others do to a file between the look at it and its copy nobody notices: few are

@@ -2,7 +2,7 @@
 //! means. The invariants W1 to W4 are in [`crate::drain::flush`].
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Attr, BackingFile, Error, Kind, Result};
@@ -155,27 +155,20 @@ impl Drain {
         if ready.is_empty() {
             return;
         }
-        let latch = Arc::new(Latch { left: Mutex::new(1), zero: Condvar::new() });
         let synced = ready.iter().map(|job| job.file.key).collect();
         let names = self.files.index.names(|journal| journal.of(&synced));
-        let (drain, mine) = (self.clone(), latch.clone());
-        let result: Arc<Mutex<Option<Result<()>>>> = Arc::default();
-        let slot = result.clone();
         let targets: Vec<_> = ready
             .iter()
             .filter_map(|job| job.target.lock().expect("no panic inside").clone())
             .collect();
-        self.home.errands().run(move || {
-            let synced = drain.home.health().quietly(|| drain.home.backing().sync_files(&targets));
-            *slot.lock().expect("no panic inside") = Some(synced);
-            mine.count_down();
-        });
+        let drain = self.clone();
+        let sync =
+            move || drain.home.health().quietly(|| drain.home.backing().sync_files(&targets));
         let limit = self.files.tune(|t| t.backing_timeout);
+        let health = self.home.health();
         // A sync may rightly take long: it ends with an answer, or the store counts as away.
-        latch.wait(&self.files.time, || {
-            self.home.health().has_stalled_call(limit * 4) || !self.home.health().is_available()
-        });
-        let outcome = result.lock().expect("no panic inside").take();
+        let outcome =
+            self.errand(sync, || health.has_stalled_call(limit * 4) || !health.is_available());
         if let Some(Ok(())) = &outcome {
             let _ = self.files.note_tier(self.files.index.retire(names));
         }
@@ -192,9 +185,26 @@ impl Drain {
         }
     }
 
+    /// Does what may hang in the store on a thread of its own; `None` if it is given up.
+    pub(crate) fn errand<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+        give_up: impl Fn() -> bool,
+    ) -> Option<T> {
+        let (latch, done) = (Arc::new(Latch::new(1)), Arc::new(Mutex::new(None)));
+        let (mine, slot) = (latch.clone(), done.clone());
+        self.home.errands().run(move || {
+            let value = work();
+            *slot.lock().expect("no panic inside") = Some(value);
+            mine.count_down();
+        });
+        latch.wait(&self.files.time, give_up);
+        done.lock().expect("no panic inside").take()
+    }
+
     /// Step 4 for all, in parallel: each asks the backing store for its new version.
     pub(crate) fn end_all(self: &Arc<Self>, jobs: &[(usize, Arc<Job>)]) -> Vec<Outcome> {
-        let latch = Arc::new(Latch { left: Mutex::new(jobs.len()), zero: Condvar::new() });
+        let latch = Arc::new(Latch::new(jobs.len()));
         let results: Arc<Mutex<Vec<Option<Outcome>>>> =
             Arc::new(Mutex::new(jobs.iter().map(|_| None).collect()));
         for (n, (_, job)) in jobs.iter().enumerate() {
@@ -444,20 +454,15 @@ impl Drain {
         if !inner.state.flush_is_open() || inner.live().unlinked {
             return inner;
         }
-        match found {
+        let base = match found {
             Some(found) if !inner.changed(before, What::Home) => {
-                let base = found.version();
                 inner.clock.note_base();
-                let _ =
-                    self.files.commit_anyway(&job.file, &mut inner, Change::FlushFailed { base });
+                found.version()
             }
-            None if !touched && !job.resumed => {
-                let base = inner.state.base();
-                let _ =
-                    self.files.commit_anyway(&job.file, &mut inner, Change::FlushFailed { base });
-            }
-            _ => {}
-        }
+            None if !touched && !job.resumed => inner.state.base(),
+            _ => return inner,
+        };
+        let _ = self.files.commit_anyway(&job.file, &mut inner, Change::FlushFailed { base });
         inner
     }
 

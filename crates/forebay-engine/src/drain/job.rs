@@ -87,11 +87,15 @@ pub(crate) enum Outcome {
 
 /// Counts jobs down.
 pub(crate) struct Latch {
-    pub left: Mutex<usize>,
-    pub zero: Condvar,
+    left: Mutex<usize>,
+    zero: Condvar,
 }
 
 impl Latch {
+    pub(crate) fn new(count: usize) -> Latch {
+        Latch { left: Mutex::new(count), zero: Condvar::new() }
+    }
+
     pub(crate) fn count_down(&self) {
         let mut left = self.left.lock().expect("no panic inside");
         *left -= 1;

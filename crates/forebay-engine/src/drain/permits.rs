@@ -1,15 +1,14 @@
 //! Who may begin where the backing store is short of room.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Condvar, Mutex};
 
 use forebay_backing::{Error, Result, StatFs};
 
 use crate::core::id::FileId;
 use crate::drain::Drain;
 use crate::drain::home_room::{BELIEVED, Room, Said};
-use crate::drain::job::Latch;
 use crate::files::file::File;
 
 impl Drain {
@@ -58,22 +57,13 @@ impl Drain {
         if free >= owed { Room::Enough } else { Room::Short(self.granted(free)) }
     }
 
-    /// Asks on a thread that may hang in the question.
     fn free_at_home(self: &Arc<Self>) -> Option<u64> {
-        let latch = Arc::new(Latch { left: Mutex::new(1), zero: Condvar::new() });
-        let said: Arc<Mutex<Option<StatFs>>> = Arc::default();
-        let (drain, mine, slot) = (self.clone(), latch.clone(), said.clone());
-        self.home.errands().run(move || {
-            *slot.lock().expect("no panic inside") =
-                drain.home.health().quietly(|| drain.home.backing().statfs()).ok();
-            mine.count_down();
-        });
+        let drain = self.clone();
+        let ask = move || drain.home.health().quietly(|| drain.home.backing().statfs()).ok();
         let limit = self.files.tune(|t| t.backing_timeout);
-        latch.wait(&self.files.time, || {
-            self.home.health().has_stalled_call(limit) || !self.home.health().is_available()
-        });
-        let said = said.lock().expect("no panic inside").take();
-        said.and_then(|said| self.free_of(&said))
+        let health = self.home.health();
+        let said = self.errand(ask, || health.has_stalled_call(limit) || !health.is_available());
+        said.flatten().and_then(|said| self.free_of(&said))
     }
 
     /// The oldest files that fit, whole (H1).
