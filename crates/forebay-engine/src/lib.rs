@@ -35,7 +35,9 @@ pub use core::config::{
 };
 pub use core::policy::PASSTHROUGH_WRITE_TIER_MIN;
 pub use core::ranges::{Ranges, Run, State};
-pub use core::report::{AgeBucket, BusyFile, Failure, FileInfo, Progress, Report, Stats, Status};
+pub use core::report::{
+    AgeBucket, BusyFile, Failure, FileInfo, Gauges, Progress, Report, Stats, Status,
+};
 pub use core::rules::{Admit, Lane, Quota, RuleUse};
 pub use core::served::Requests;
 pub use core::{governor, journal, paths, rules, state};

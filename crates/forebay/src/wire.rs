@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use forebay_engine::{Failure, FileInfo, Report};
+use forebay_engine::{Failure, FileInfo, Gauges, Report};
 use serde::{Deserialize, Serialize};
 
 use crate::ui::plain::Plain;
@@ -254,33 +254,11 @@ pub struct StatusView {
     /// Absent in the moment before the mount serves.
     pub transport: Option<String>,
     pub uptime_secs: f64,
-    pub tier_bytes: u64,
     /// Other tiers on its file system.
     pub tier_shared_with: u64,
-    pub used_bytes: u64,
-    pub clean_bytes: u64,
-    pub dirty_bytes: u64,
-    pub flushing_bytes: u64,
-    pub pinned_bytes: u64,
-    pub files: u64,
-    pub dirty_files: u64,
-    pub failed_files: u64,
-    pub conflicted_files: u64,
-    pub pinned_files: u64,
-    pub open_files: u64,
-    #[serde(default)]
-    pub busy_files: u64,
-    pub passthrough_writers: u64,
-    pub oldest_dirty_age_secs: f64,
-    pub governor: String,
-    pub arrival_bytes_per_sec: u64,
-    pub drain_bytes_per_sec: u64,
-    pub full_in_secs: Option<f64>,
-    pub clean_in_secs: Option<f64>,
-    pub limited_by: String,
+    #[serde(flatten)]
+    pub gauges: Gauges,
     pub attachment: String,
-    pub backing_available: bool,
-    pub last_error: Option<(String, f64)>,
     pub troubles: Vec<JobFailure>,
 }
 

@@ -2,18 +2,44 @@
 //! Everything here serializes to JSON as it stands; field names are part of the interface.
 
 use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use forebay_backing::metrics::OpCounts;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::core::config::Attachment;
 
-/// The state of an engine at one moment. Bytes unless the name says otherwise.
+/// The state of an engine at one moment.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Status {
+    #[serde(flatten)]
+    pub gauges: Gauges,
+    pub attachment: Attachment,
+    /// Files whose flush failed or conflicts, at most 100, with the reason.
+    pub troubles: Vec<Failure>,
+}
+
+impl Deref for Status {
+    type Target = Gauges;
+
+    fn deref(&self) -> &Gauges {
+        &self.gauges
+    }
+}
+
+impl DerefMut for Status {
+    fn deref_mut(&mut self) -> &mut Gauges {
+        &mut self.gauges
+    }
+}
+
+/// What of it is read as it is told. Bytes unless the name says otherwise.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Gauges {
     pub tier_bytes: u64,
     pub used_bytes: u64,
     pub clean_bytes: u64,
@@ -49,12 +75,9 @@ pub struct Status {
     /// `backing-away`, `detached`; where nothing can be taken `settle`, `in-flight`, `held-for-last`,
     /// `failed-files`, `open-writers`, `conflicts`.
     pub limited_by: String,
-    pub attachment: Attachment,
     pub backing_available: bool,
     /// The last error of the backing store, with how long ago in seconds.
     pub last_error: Option<(String, f64)>,
-    /// Files whose flush failed or conflicts, at most 100, with the reason.
-    pub troubles: Vec<Failure>,
 }
 
 /// Counters since start, and the latencies of every operation on the fast tier.

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use forebay_backing::{Error, Result};
 
 use crate::core::governor::{Decision, Limit};
-use crate::core::report::{BusyFile, Failure, FileInfo, Stats, Status};
+use crate::core::report::{BusyFile, Failure, FileInfo, Gauges, Stats, Status};
 use crate::files::file::{File, Inner};
 use crate::files::glance::Glance;
 use crate::ops::Ops;
@@ -39,7 +39,7 @@ impl Ops {
         let level = self.files.level();
         let decision = self.drain.decision();
         let outlook = decision.outlook;
-        let mut status = Status {
+        let gauges = Gauges {
             tier_bytes: level.tier_bytes,
             used_bytes: level.used_bytes,
             dirty_bytes: level.dirty_bytes,
@@ -55,11 +55,12 @@ impl Ops {
             clean_in_secs: outlook.clean_in.map(|time| time.as_secs_f64()),
             copies_at_once: decision.depth,
             limited_by: self.limited_by(&decision).into(),
-            attachment: self.files.attachment(),
             backing_available: level.backing_available,
             last_error: self.home.health().last_error(),
-            ..Status::default()
+            ..Gauges::default()
         };
+        let attachment = self.files.attachment();
+        let mut status = Status { gauges, attachment, troubles: Vec::new() };
         let mut glance = Glance::new(&self.files.time);
         for file in self.files.all_files() {
             match glance.at(&file) {

@@ -296,7 +296,7 @@ fn a_young_file_and_a_held_one_are_not_called_failed() {
     let mut seen = std::collections::BTreeSet::new();
     let began = time().now();
     while engine.ops.status().dirty_files > 0 {
-        seen.insert(engine.ops.status().limited_by);
+        seen.insert(engine.ops.status().gauges.limited_by);
         assert!(time().since(began) < PATIENCE, "{seen:?}");
         time().sleep(Duration::from_millis(5));
     }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use forebay_backing::{Error, Kind, Result};
+use forebay_engine::Gauges;
 use serde_json::{Value, json};
 
 use crate::http::Client;
@@ -101,6 +102,7 @@ fn tell(mountpoint: &Path, tier: &Path, status: &Value) -> Result<()> {
 }
 
 fn facts(tier: &Path, s: &StatusView) -> Vec<(&'static str, String)> {
+    let g = &s.gauges;
     let files = |count| counted(count, "file");
     let mut facts = vec![
         (
@@ -119,16 +121,16 @@ fn facts(tier: &Path, s: &StatusView) -> Vec<(&'static str, String)> {
             format!(
                 "{}: {} of {} used ({} %), {}, {} open",
                 tier.display(),
-                human_size(s.used_bytes),
-                human_size(s.tier_bytes),
-                (s.used_bytes * 100).checked_div(s.tier_bytes).unwrap_or(0),
-                files(s.files),
-                s.open_files
+                human_size(g.used_bytes),
+                human_size(g.tier_bytes),
+                (g.used_bytes * 100).checked_div(g.tier_bytes).unwrap_or(0),
+                files(g.files),
+                g.open_files
             ),
         ),
-        ("clean", human_size(s.clean_bytes)),
-        ("dirty", dirty(s)),
-        ("drain", drain(s)),
+        ("clean", human_size(g.clean_bytes)),
+        ("dirty", dirty(g)),
+        ("drain", drain(g)),
     ];
     if s.tier_shared_with > 0 {
         let others = counted(s.tier_shared_with, "other tier");
@@ -138,25 +140,25 @@ fn facts(tier: &Path, s: &StatusView) -> Vec<(&'static str, String)> {
     if let Some(text) = detached(&s.attachment) {
         facts.insert(2, ("", text.into()));
     }
-    if s.pinned_files > 0 {
-        let text = format!("{} in {}", human_size(s.pinned_bytes), files(s.pinned_files));
+    if g.pinned_files > 0 {
+        let text = format!("{} in {}", human_size(g.pinned_bytes), files(g.pinned_files));
         facts.push(("pinned", text));
     }
-    if s.passthrough_writers > 0 {
-        facts.push(("writers", format!("{} open past the daemon", files(s.passthrough_writers))));
+    if g.passthrough_writers > 0 {
+        facts.push(("writers", format!("{} open past the daemon", files(g.passthrough_writers))));
     }
-    if s.busy_files > 0 {
-        facts.push(("busy", format!("{} at work in the tier, not counted", files(s.busy_files))));
+    if g.busy_files > 0 {
+        facts.push(("busy", format!("{} at work in the tier, not counted", files(g.busy_files))));
     }
-    if s.failed_files > 0 {
-        facts.push(("failed", format!("{}, retried", files(s.failed_files))));
+    if g.failed_files > 0 {
+        facts.push(("failed", format!("{}, retried", files(g.failed_files))));
     }
-    if s.conflicted_files > 0 {
-        let text = format!("{}; see `forebay resolve --help`", files(s.conflicted_files));
+    if g.conflicted_files > 0 {
+        let text = format!("{}; see `forebay resolve --help`", files(g.conflicted_files));
         facts.push(("conflicts", text));
     }
-    let available = if s.backing_available { "available" } else { "AWAY" };
-    let error = s.last_error.as_ref().map_or_else(String::new, |(error, ago)| {
+    let available = if g.backing_available { "available" } else { "AWAY" };
+    let error = g.last_error.as_ref().map_or_else(String::new, |(error, ago)| {
         format!("; last error {} ago: {error}", human_secs(*ago))
     });
     facts.push(("backing", format!("{available}{error}")));
@@ -174,7 +176,7 @@ fn detached(attachment: &str) -> Option<&'static str> {
     }
 }
 
-fn dirty(s: &StatusView) -> String {
+fn dirty(s: &Gauges) -> String {
     if s.dirty_files == 0 && s.dirty_bytes == 0 {
         return "nothing".into();
     }
@@ -191,7 +193,7 @@ fn dirty(s: &StatusView) -> String {
 const OUTLOOK_MAX_SECS: f64 = 86_400.0;
 
 /// Leaves out what has nothing to say: rates at rest, a forecast beyond a day, no term.
-fn drain(s: &StatusView) -> String {
+fn drain(s: &Gauges) -> String {
     let mut parts = Vec::new();
     if s.drain_bytes_per_sec + s.arrival_bytes_per_sec > 0 {
         let [drain, arrival] =
@@ -217,14 +219,14 @@ mod tests {
 
     #[test]
     fn the_drain_is_told_without_what_means_nothing() {
-        let rest = StatusView {
+        let rest = Gauges {
             governor: "none".into(),
             limited_by: "nothing-dirty".into(),
             full_in_secs: Some(1e8),
-            ..StatusView::default()
+            ..Gauges::default()
         };
         assert_eq!(drain(&rest), "limited by: nothing-dirty");
-        let busy = StatusView {
+        let busy = Gauges {
             governor: "level".into(),
             limited_by: "pace".into(),
             drain_bytes_per_sec: 1 << 20,
