@@ -9,8 +9,20 @@ pub trait Layer: Send + Sync + 'static {
     /// Whether the descriptor behind a file may be used directly, past this layer.
     const PASSES_FD: bool;
 
+    /// Comes before the call, which is not made if this fails.
+    fn before(&self, _call: &Call<'_>) -> Result<()> {
+        Ok(())
+    }
+
     /// Makes the call by `run`: at once, later, several times (if [`Verb::repeatable`]) or never.
-    fn around<T>(&self, call: &Call<'_>, run: impl FnMut() -> Result<Done<T>>) -> Result<Done<T>>;
+    fn around<T>(
+        &self,
+        call: &Call<'_>,
+        mut run: impl FnMut() -> Result<Done<T>>,
+    ) -> Result<Done<T>> {
+        self.before(call)?;
+        run()
+    }
 
     /// Closes a file, or lets go of a pinned one, that was dropped: now, or later in another thread,
     /// since who drops it may hold locks.

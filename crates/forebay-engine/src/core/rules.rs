@@ -69,9 +69,10 @@ pub struct RuleUse {
     pub writes: Requests,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Action {
+    #[default]
     Allow,
     Deny,
     DenyReads,
@@ -79,7 +80,7 @@ pub enum Action {
 }
 
 /// One rule, as it is written. Paths are relative to the root of the mount.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Rule {
     pub name: String,
@@ -304,19 +305,7 @@ mod tests {
     use super::*;
 
     fn rule(action: Action) -> Rule {
-        Rule {
-            name: "r".into(),
-            action,
-            path: Vec::new(),
-            uid: Vec::new(),
-            gid: Vec::new(),
-            pid: None,
-            cgroup: Vec::new(),
-            size_min: None,
-            size_max: None,
-            quota: None,
-            pin: false,
-        }
+        Rule { name: "r".into(), action, ..Rule::default() }
     }
 
     const WHO: Origin = Origin { uid: 1000, gid: 100, pid: 30 };

@@ -13,7 +13,7 @@
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use forebay_backing::wrap::{Call, Done, Layer, Parting, Verb};
+use forebay_backing::wrap::{Call, Layer, Parting, Verb};
 use forebay_backing::{Error, Kind, Result, room_to_close};
 
 use crate::home::health::Health;
@@ -98,15 +98,11 @@ impl Reaper {
 impl Layer for Reaper {
     const PASSES_FD: bool = true;
 
-    fn around<T>(
-        &self,
-        call: &Call<'_>,
-        mut run: impl FnMut() -> Result<Done<T>>,
-    ) -> Result<Done<T>> {
-        if matches!(call.verb, Verb::Open | Verb::Create) {
-            self.wait_for_room()?;
+    fn before(&self, call: &Call<'_>) -> Result<()> {
+        match call.verb {
+            Verb::Open | Verb::Create => self.wait_for_room(),
+            _ => Ok(()),
         }
-        run()
     }
 
     fn part(&self, close: Parting) {
@@ -150,7 +146,7 @@ mod tests {
 
     fn open(reaper: &Reaper) -> Result<()> {
         let call = Call { verb: Verb::Open, paths: &[Path::new("f")], offset: 0, len: 0 };
-        reaper.around(&call, || Ok(Done { value: (), bytes: 0 })).map(|done| done.value)
+        reaper.before(&call)
     }
     // S-10
     #[test]

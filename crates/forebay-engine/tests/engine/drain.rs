@@ -9,7 +9,7 @@ use forebay_engine::governor::law::Preset;
 use forebay_engine::time::Time;
 use forebay_engine::{Config, Engine, File, Named, Progress, Tunables};
 
-use forebay_backing::wrap::{Call, Done, Layer, Verb, Wrapped};
+use forebay_backing::wrap::{Call, Layer, Verb, Wrapped};
 use forebay_backing::{Attr, BackingStore, RenameMode, Result};
 
 use crate::media::CrashMedia;
@@ -108,16 +108,12 @@ impl Gate {
 impl Layer for Gate {
     const PASSES_FD: bool = false;
 
-    fn around<T>(
-        &self,
-        call: &Call<'_>,
-        mut run: impl FnMut() -> Result<Done<T>>,
-    ) -> Result<Done<T>> {
+    fn before(&self, call: &Call<'_>) -> Result<()> {
         if call.verb == Verb::WriteAt {
             let shut = self.shut.lock().expect("no panic inside");
             drop(self.time.wait_while(&self.opened, shut, ALWAYS, |shut| *shut));
         }
-        run()
+        Ok(())
     }
 }
 
@@ -218,11 +214,7 @@ struct Course(Mutex<Vec<PathBuf>>);
 impl Layer for Course {
     const PASSES_FD: bool = false;
 
-    fn around<T>(
-        &self,
-        call: &Call<'_>,
-        mut run: impl FnMut() -> Result<Done<T>>,
-    ) -> Result<Done<T>> {
+    fn before(&self, call: &Call<'_>) -> Result<()> {
         match call.verb {
             Verb::Open => std::thread::sleep(Duration::from_millis(50)),
             Verb::WriteAt => {
@@ -231,7 +223,7 @@ impl Layer for Course {
             }
             _ => {}
         }
-        run()
+        Ok(())
     }
 }
 
@@ -357,9 +349,9 @@ struct Ahead {
 impl Layer for Ahead {
     const PASSES_FD: bool = false;
 
-    fn around<T>(&self, call: &Call<'_>, run: impl FnMut() -> Result<Done<T>>) -> Result<Done<T>> {
+    fn before(&self, call: &Call<'_>) -> Result<()> {
         self.opened.fetch_add(usize::from(call.verb == Verb::Open), Relaxed);
-        self.gate.around(call, run)
+        self.gate.before(call)
     }
 }
 

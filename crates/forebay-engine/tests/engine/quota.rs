@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use forebay_backing::BackingStore;
-use forebay_engine::rules::{Action, Origin, Rule};
+use forebay_engine::rules::{Origin, Rule};
 use forebay_engine::{Config, Engine, Tunables};
 
 use crate::media::CrashMedia;
@@ -14,19 +14,7 @@ use crate::store::MemStore;
 const MIB: u64 = 1 << 20;
 
 fn rule(name: &str, path: &str) -> Rule {
-    Rule {
-        name: name.into(),
-        action: Action::Allow,
-        path: vec![path.into()],
-        uid: Vec::new(),
-        gid: Vec::new(),
-        pid: None,
-        cgroup: Vec::new(),
-        size_min: None,
-        size_max: None,
-        quota: None,
-        pin: false,
-    }
+    Rule { name: name.into(), path: vec![path.into()], ..Rule::default() }
 }
 
 /// An engine with a quota of 3 MiB for `q*`, over a store with files of 1 MiB.
