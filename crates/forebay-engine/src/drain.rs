@@ -1,7 +1,7 @@
 //! What goes home: when, how fast, and what it means once it is there.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
 use crate::core::governor::{Decision, Governor};
@@ -15,6 +15,7 @@ use crate::files::Files;
 use crate::files::names::Names;
 use crate::home::Home;
 use crate::home::pulse::{Beat, Pulse};
+use crate::lock::{Condvar, Mutex, Rank, RwLock};
 use crate::pool::Pool;
 use crate::room::passed::Passed;
 
@@ -90,22 +91,22 @@ impl Drain {
             passed,
             flushes,
             clean_start,
-            governor: Default::default(),
-            decision: Default::default(),
-            ages: Default::default(),
+            governor: Mutex::new(Rank::Govern, Governor::default()),
+            decision: RwLock::new(Rank::Govern, Decision::default()),
+            ages: Mutex::new(Rank::Ages, Ages::default()),
             valve: Valve::new(time.clone()),
-            deadline: Default::default(),
+            deadline: Mutex::new(Rank::Ages, None),
             tier_pulse: Pulse::new(time.clone()),
             slowed: Default::default(),
             flushing_bytes: Default::default(),
             unsettled: Default::default(),
             holes: Default::default(),
-            room: HomeRoom { time, ..HomeRoom::default() },
+            room: HomeRoom::new(time),
             lag_us: Default::default(),
-            stuck: Default::default(),
+            stuck: Mutex::new(Rank::Govern, None),
             holds: Default::default(),
             debts: Default::default(),
-            wake: Default::default(),
+            wake: (Mutex::new(Rank::Wake, false), Condvar::new()),
         }
     }
 }
@@ -118,7 +119,7 @@ pub(crate) const PAUSE: Duration = Duration::from_millis(25);
 
 impl Drain {
     pub(crate) fn nudge_drain(&self) {
-        *self.wake.0.lock().expect("no panic inside") = true;
+        *self.wake.0.lock() = true;
         self.wake.1.notify_all();
     }
 
@@ -134,7 +135,7 @@ impl Drain {
 
     /// The governor's last.
     pub(crate) fn decision(&self) -> Decision {
-        *self.decision.read().expect("no panic inside")
+        *self.decision.read()
     }
 
     pub(crate) fn flushing_bytes(&self) -> u64 {
@@ -143,7 +144,7 @@ impl Drain {
 
     /// Why nothing could be taken although something is due.
     pub(crate) fn stuck(&self) -> Option<&'static str> {
-        *self.stuck.lock().expect("no panic inside")
+        *self.stuck.lock()
     }
 
     /// Bytes that were copied and not yet settled.

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Condvar, Mutex, RwLock};
 
 use forebay_backing::wrap::Wrapped;
 use forebay_backing::{BackingStore, Error, Kind, Result};
@@ -27,6 +27,7 @@ use crate::home::Home;
 use crate::home::health::Health;
 use crate::home::reaper::Reaper;
 use crate::io::Io;
+use crate::lock::{Condvar, Mutex, Rank, RwLock};
 use crate::ops::Ops;
 use crate::pool::Pool;
 use crate::room::Room;
@@ -129,23 +130,23 @@ impl Engine {
             index,
             attached: Attached::new(config.attachment),
             config,
-            tunables: RwLock::new(tunables),
-            table: RwLock::new(Table::default()),
+            tunables: RwLock::new(Rank::Tunables, tunables),
+            table: RwLock::new(Rank::Table, Table::default()),
             next_id: AtomicU64::new(loaded.next_id),
             totals: Totals::default(),
             landings: Landings::default(),
-            dirty: Mutex::new(DirtyQueue::default()),
-            evictor: Mutex::new(evictor),
+            dirty: Mutex::new(Rank::Dirty, DirtyQueue::default()),
+            evictor: Mutex::new(Rank::Evictor, evictor),
             grain: Grain::of_tier(tier_bytes),
             uses: Uses::of_tier(tier_bytes),
             counters: Counters::default(),
             started: time.now(),
             time: time.clone(),
             stopping: AtomicBool::new(false),
-            wake: (Mutex::new(0), Condvar::new()),
-            trash: Mutex::new(recovered.nameless),
-            blanks: Mutex::default(),
-            graveyard: Mutex::default(),
+            wake: (Mutex::new(Rank::Wake, 0), Condvar::new()),
+            trash: Mutex::new(Rank::Shadows, recovered.nameless),
+            blanks: Mutex::new(Rank::Shadows, Vec::new()),
+            graveyard: Mutex::new(Rank::Graveyard, Default::default()),
         });
         let names = Arc::new(Names::new(home.clone(), files.clone()));
         let room = Arc::new(Room::new(files.clone()));
@@ -175,13 +176,13 @@ impl Engine {
 
     fn populate(&self, files: BTreeMap<FileId, Record>) {
         {
-            let mut table = self.files.table.write().expect("no panic inside");
+            let mut table = self.files.table.write();
             table.reserve(files.len());
         }
         for (id, record) in files {
             let file = File::new(id, record, true);
             {
-                let mut table = self.files.table.write().expect("no panic inside");
+                let mut table = self.files.table.write();
                 table.insert(file.clone());
             }
             let mut inner = file.lock();

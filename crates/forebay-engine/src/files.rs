@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex, RwLock};
 use std::time::Instant;
 
 use forebay_backing::{Attr, Error, FileKey, Result};
@@ -21,6 +21,7 @@ use crate::files::graveyard::Graveyard;
 use crate::files::table::Table;
 use crate::files::totals::{Landings, Totals};
 use crate::home::Home;
+use crate::lock::{Condvar, Mutex, RwLock};
 use crate::tier::dir::Tier;
 use crate::tier::index::Index;
 use crate::tier::media::{Media, MediaFile};
@@ -111,25 +112,25 @@ impl Files {
     }
 
     pub(crate) fn tune<T>(&self, get: impl FnOnce(&Tunables) -> T) -> T {
-        get(&self.tunables.read().expect("no panic inside"))
+        get(&self.tunables.read())
     }
 
     /// The file with this key, if anything is known of it.
     pub fn find(&self, key: FileKey) -> Option<Arc<File>> {
-        self.table.read().expect("no panic inside").with_key(key).cloned()
+        self.table.read().with_key(key).cloned()
     }
 
     pub(crate) fn by_id(&self, id: FileId) -> Option<Arc<File>> {
-        self.table.read().expect("no panic inside").with_id(id).cloned()
+        self.table.read().with_id(id).cloned()
     }
 
     pub(crate) fn all_files(&self) -> Vec<Arc<File>> {
-        self.table.read().expect("no panic inside").all().cloned().collect()
+        self.table.read().all().cloned().collect()
     }
 
     pub(crate) fn insert(&self, path: &Path, attr: &Attr) -> Arc<File> {
         let paths = Paths::of(self.tree(), path);
-        let mut table = self.table.write().expect("no panic inside");
+        let mut table = self.table.write();
         if let Some(file) = table.with_key(attr.key) {
             return file.clone();
         }
@@ -146,7 +147,7 @@ impl Files {
     }
 
     pub(crate) fn forget(&self, file: &File) {
-        self.table.write().expect("no panic inside").remove(file);
+        self.table.write().remove(file);
     }
 
     /// Turns an error of the tier into one of ours, and counts it.
@@ -165,7 +166,7 @@ impl Files {
 
     /// Wakes the drain to look at the level again.
     pub(crate) fn nudge(&self) {
-        *self.wake.0.lock().expect("no panic inside") += 1;
+        *self.wake.0.lock() += 1;
         self.wake.1.notify_all();
     }
 

@@ -9,7 +9,7 @@
 //! What decides is pure and lies in `core`. What acts is thin, in parts that own their state, one to a
 //! room; docs/ARCHITECTURE.md ("The rooms of the engine") has them from the bottom up.
 //!
-//! The order of locks is in docs/ARCHITECTURE.md ("Locks, in order"), and nowhere else.
+//! The order of locks is in [`lock::Rank`], and nowhere else.
 
 mod asker;
 #[cfg(test)]
@@ -21,6 +21,7 @@ pub mod failpoint;
 mod files;
 mod home;
 mod io;
+pub mod lock;
 mod ops;
 mod pool;
 mod room;

@@ -1,12 +1,13 @@
 //! What an operator asks, and the threads that keep house.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use crate::drain::{Drain, Ground};
 use crate::files::Files;
 use crate::files::names::Names;
 use crate::home::Home;
 use crate::io::Io;
+use crate::lock::{Mutex, Rank};
 use crate::room::Room;
 use crate::room::passed::Passed;
 use crate::tier::witness::Witness;
@@ -39,7 +40,7 @@ impl Ops {
         witness: Witness,
     ) -> Ops {
         let Ground { home, files, names, passed } = ground;
-        let threads = Mutex::default();
+        let threads = Mutex::new(Rank::Threads, Vec::new());
         Ops { home, files, names, room, passed, drain, io, witness, threads }
     }
 }

@@ -1,9 +1,10 @@
 //! Threads that start when there is work and end when there is none.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::lock::{Condvar, Mutex, MutexGuard, Rank};
 use crate::time::{Part, Time};
 
 type Work = Box<dyn FnOnce() + Send>;
@@ -38,16 +39,16 @@ struct Queue {
 
 impl Pool {
     pub fn new(name: &'static str, max: usize, time: Time) -> Pool {
-        let queue = Mutex::new(Queue { max, ..Queue::default() });
+        let queue = Mutex::new(Rank::Pool, Queue { max, ..Queue::default() });
         Pool { shared: Arc::new(Shared { name, time, queue, wake: Condvar::new() }) }
     }
 
     pub fn set_max(&self, max: usize) {
-        self.shared.queue.lock().expect("work runs outside the lock").max = max;
+        self.shared.queue.lock().max = max;
     }
 
     pub fn queued(&self) -> usize {
-        self.shared.queue.lock().expect("work runs outside the lock").work.len()
+        self.shared.queue.lock().work.len()
     }
 
     /// If there is no thread and none can be made, the caller does the work, since somebody waits
@@ -74,7 +75,7 @@ impl Pool {
 
     /// Gives back the queue if no thread will take what was put at its end.
     fn enqueue(&self, work: Work) -> Option<MutexGuard<'_, Queue>> {
-        let mut queue = self.shared.queue.lock().expect("work runs outside the lock");
+        let mut queue = self.shared.queue.lock();
         queue.work.push_back((self.shared.time.part(), work));
         self.shared.wake.notify_one();
         self.staff(&mut queue);
@@ -83,7 +84,7 @@ impl Pool {
 
     /// Makes a thread for work that was left, if none could be made then.
     pub fn tend(&self) {
-        let mut queue = self.shared.queue.lock().expect("work runs outside the lock");
+        let mut queue = self.shared.queue.lock();
         self.staff(&mut queue);
     }
 
@@ -97,7 +98,7 @@ impl Pool {
         let thread = std::thread::Builder::new().name(self.shared.name.into());
         let work = move || {
             run_anywhere();
-            shared.work(shared.queue.lock().expect("work runs outside the lock"), IDLE);
+            shared.work(shared.queue.lock(), IDLE);
         };
         #[cfg(test)]
         let thread = if queue.refused { thread.stack_size(1 << 60) } else { thread };
@@ -120,7 +121,7 @@ impl Shared {
                 let at_work = part.begin();
                 work();
                 drop(at_work);
-                queue = self.queue.lock().expect("work runs outside the lock");
+                queue = self.queue.lock();
                 continue;
             }
             queue.idle += 1;
@@ -158,22 +159,22 @@ mod tests {
         const LONG: Duration = Duration::from_secs(120);
         let pool = Pool::new("test", BURST, Time::default());
         pool.run(|| {});
-        while pool.shared.queue.lock().unwrap().idle == 0 {
+        while pool.shared.queue.lock().idle == 0 {
             std::thread::yield_now();
         }
-        let met = Arc::new((Mutex::new(0), Condvar::new()));
+        let met = Arc::new((Mutex::new(Rank::Pool, 0), Condvar::new()));
         for _ in 0..BURST {
             let met = met.clone();
             pool.run(move || {
-                let mut here = met.0.lock().unwrap();
+                let mut here = met.0.lock();
                 *here += 1;
                 met.1.notify_all();
                 let all = met.1.wait_timeout_while(here, LONG, |here| *here < BURST);
-                drop(all.unwrap());
+                drop(all);
             });
         }
-        let here = met.0.lock().unwrap();
-        let all = met.1.wait_timeout_while(here, LONG / 2, |here| *here < BURST).unwrap();
+        let here = met.0.lock();
+        let all = met.1.wait_timeout_while(here, LONG / 2, |here| *here < BURST);
         assert_eq!(*all.0, BURST, "the others wait");
     }
 
@@ -190,19 +191,19 @@ mod tests {
             });
         }
         let pool = Pool::new("test", 4, Time::default());
-        pool.shared.queue.lock().unwrap().refused = true;
+        pool.shared.queue.lock().refused = true;
         let done = Arc::new(AtomicUsize::new(0));
         again(&pool, 200_000, &done);
         assert_eq!(done.load(Relaxed), 200_000);
         pool.offer(|| panic!("nobody has time for it"));
-        let queue = pool.shared.queue.lock().unwrap();
+        let queue = pool.shared.queue.lock();
         assert_eq!((queue.threads, queue.idle, queue.work.len()), (0, 0, 0));
     }
 
     #[test]
     fn what_was_left_without_a_thread_is_done_when_there_can_be_one() {
         let pool = Pool::new("test", 4, Time::default());
-        pool.shared.queue.lock().unwrap().refused = true;
+        pool.shared.queue.lock().refused = true;
         let (tell, told) = std::sync::mpsc::channel();
         for n in 0..3 {
             let tell = tell.clone();
@@ -210,7 +211,7 @@ mod tests {
         }
         pool.tend();
         assert_eq!(pool.queued(), 3);
-        pool.shared.queue.lock().unwrap().refused = false;
+        pool.shared.queue.lock().refused = false;
         pool.tend();
         assert_eq!(told.iter().take(3).collect::<Vec<_>>(), [0, 1, 2]);
     }

@@ -1,12 +1,13 @@
 //! Room in the tier: who may come in, who has to go.
 
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::Arc;
 use std::time::Instant;
 
 use forebay_backing::Result;
 
 use crate::core::rules::Active;
 use crate::files::Files;
+use crate::lock::{Mutex, Rank, RwLock};
 
 mod admit;
 mod ahead;
@@ -31,22 +32,25 @@ struct InVain {
 
 impl Room {
     pub(crate) fn new(files: Arc<Files>) -> Room {
-        Room { files, rules: Rules::default(), in_vain: Mutex::default() }
+        Room {
+            files,
+            rules: Rules(RwLock::new(Rank::Room, List::default())),
+            in_vain: Mutex::new(Rank::Room, None),
+        }
     }
 }
 
 type List = Arc<Vec<Arc<Active>>>;
 
-#[derive(Default)]
 struct Rules(RwLock<List>);
 
 impl Rules {
     fn list(&self) -> List {
-        self.0.read().expect("no panic inside").clone()
+        self.0.read().clone()
     }
 
     fn change<T>(&self, act: impl FnOnce(&mut Vec<Arc<Active>>) -> Result<T>) -> Result<T> {
-        let mut list = self.0.write().expect("no panic inside");
+        let mut list = self.0.write();
         let mut changed = list.to_vec();
         let done = act(&mut changed)?;
         *list = Arc::new(changed);

@@ -4,12 +4,13 @@
 //! How long the fast tier itself takes is measured by the machine's clock; nothing waits for it.
 
 use std::cell::RefCell;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use forebay_backing::Timestamp;
 
+use crate::lock::{self, Condvar, Mutex, MutexGuard, Rank};
 use crate::time::simulated::{Entered, Owed, Simulation};
 
 mod simulated;
@@ -75,11 +76,12 @@ impl Time {
     }
 
     pub fn sleep(&self, pause: Duration) {
+        lock::sleeps();
         match &self.0 {
             None => std::thread::sleep(pause),
             Some(simulation) => {
-                let (nobody, never) = (Mutex::new(()), Condvar::new());
-                let nobody = nobody.lock().expect("nobody else has it");
+                let (nobody, never) = (Mutex::new(Rank::Wake, ()), Condvar::new());
+                let nobody = nobody.lock();
                 drop(simulation.wait_while(&never, nobody, pause, |()| true));
             }
         }
@@ -93,10 +95,7 @@ impl Time {
         limit: Duration,
     ) -> (MutexGuard<'a, T>, bool) {
         match &self.0 {
-            None => {
-                let (guard, result) = condition.wait_timeout(guard, limit).expect(LOST);
-                (guard, result.timed_out())
-            }
+            None => condition.wait_timeout(guard, limit),
             Some(simulation) => simulation.wait(condition, guard, limit),
         }
     }
@@ -110,10 +109,7 @@ impl Time {
         holds: impl FnMut(&mut T) -> bool,
     ) -> (MutexGuard<'a, T>, bool) {
         match &self.0 {
-            None => {
-                let waited = condition.wait_timeout_while(guard, limit, holds).expect(LOST);
-                (waited.0, waited.1.timed_out())
-            }
+            None => condition.wait_timeout_while(guard, limit, holds),
             Some(simulation) => simulation.wait_while(condition, guard, limit, holds),
         }
     }
@@ -148,8 +144,6 @@ impl Part {
         }
     }
 }
-
-const LOST: &str = "nobody panics who holds it";
 
 #[cfg(test)]
 mod tests;

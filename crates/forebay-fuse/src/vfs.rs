@@ -23,10 +23,11 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, OnceLock, RwLock};
 use std::time::Duration;
 
 use forebay_backing::{Attr, Error, FileKey, FileKind, Result, StatFs};
+use forebay_engine::lock::{Mutex, Rank, RwLockReadGuard, RwLockWriteGuard};
 use forebay_engine::{Engine, File, Lane};
 use hashbrown::HashMap;
 
@@ -104,7 +105,7 @@ enum Handle {
     },
     Dir {
         id: u64,
-        list: Mutex<Option<Arc<Listing>>>,
+        list: std::sync::Mutex<Option<Arc<Listing>>>,
     },
 }
 
@@ -151,7 +152,7 @@ impl Vfs {
             notify: OnceLock::new(),
             handles: RwLock::default(),
             next_handle: AtomicU64::new(1),
-            open: Mutex::default(),
+            open: Mutex::new(Rank::Open, OpenNodes::new()),
             tree: Tree::default(),
         })
     }
@@ -208,7 +209,7 @@ impl Vfs {
 
     fn open_file(&self, id: u64) -> Option<Arc<File>> {
         let key = self.nodes.file_key(id)?;
-        self.open.lock().expect("no panic inside").get(&key).map(|node| node.file.clone())
+        self.open.lock().get(&key).map(|node| node.file.clone())
     }
 
     fn refuse_read_only(&self) -> Result<()> {

@@ -4,13 +4,14 @@
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
 
 use forebay_backing::metrics::OpCounts;
 use serde::{Deserialize, Serialize};
 
 use crate::core::config::Attachment;
+use crate::lock::{Mutex, Rank};
 
 /// The state of an engine at one moment.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -120,7 +121,7 @@ pub struct FileInfo {
 
 /// How far a long operation has come. Shared between who works and who watches; `cancel` asks the
 /// worker to stop at the next safe point.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Progress {
     pub total_bytes: AtomicU64,
     pub done_bytes: AtomicU64,
@@ -133,6 +134,21 @@ pub struct Progress {
     cancelled: AtomicBool,
 }
 
+impl Default for Progress {
+    fn default() -> Progress {
+        Progress {
+            total_bytes: AtomicU64::default(),
+            done_bytes: AtomicU64::default(),
+            total_files: AtomicU64::default(),
+            done_files: AtomicU64::default(),
+            failed_files: AtomicU64::default(),
+            copying: Arc::default(),
+            failures: Mutex::new(Rank::Progress, Vec::new()),
+            cancelled: AtomicBool::default(),
+        }
+    }
+}
+
 /// Counts what one batch copies among what is being copied, until it is closed.
 pub(crate) struct Meter {
     sum: Arc<AtomicU64>,
@@ -141,11 +157,11 @@ pub(crate) struct Meter {
 
 impl Meter {
     pub fn of(sum: &Arc<AtomicU64>) -> Meter {
-        Meter { sum: sum.clone(), own: Mutex::new(Some(0)) }
+        Meter { sum: sum.clone(), own: Mutex::new(Rank::Progress, Some(0)) }
     }
 
     pub fn add(&self, bytes: u64) {
-        if let Some(own) = &mut *self.own.lock().expect("no panic inside") {
+        if let Some(own) = &mut *self.own.lock() {
             *own += bytes;
             self.sum.fetch_add(bytes, Relaxed);
         }
@@ -153,7 +169,7 @@ impl Meter {
 
     /// The batch is over; what a copy that was given up still adds does not count.
     pub fn close(&self) {
-        let own = self.own.lock().expect("no panic inside").take();
+        let own = self.own.lock().take();
         self.sum.fetch_sub(own.unwrap_or(0), Relaxed);
     }
 }
@@ -170,14 +186,14 @@ impl Progress {
 
     pub(crate) fn failed(&self, failure: &Failure) {
         self.failed_files.fetch_add(1, Relaxed);
-        let mut failures = self.failures.lock().expect("no panic inside");
+        let mut failures = self.failures.lock();
         if failures.len() < FAILURES_WATCHED {
             failures.push(failure.clone());
         }
     }
 
     pub fn failures(&self) -> Vec<Failure> {
-        self.failures.lock().expect("no panic inside").clone()
+        self.failures.lock().clone()
     }
 
     pub fn cancel(&self) {

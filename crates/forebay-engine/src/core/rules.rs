@@ -12,6 +12,7 @@ use forebay_base::glob::Pattern;
 use serde::{Deserialize, Serialize};
 
 use crate::core::served::{Requests, Served, Tally};
+use crate::lock::{Mutex, Rank};
 
 /// Whether bytes may come into the tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -156,13 +157,13 @@ pub struct Active {
     /// When it may be asked for clean bytes again, in milliseconds since the epoch.
     asked_from: AtomicU64,
     /// Processes that the rule follows.
-    family: std::sync::Mutex<Vec<ProcId>>,
+    family: Mutex<Vec<ProcId>>,
 }
 
 impl Active {
     /// `first` is the process that the rule names, if it names one.
     pub fn new(rule: Rule, first: Option<ProcId>) -> Arc<Active> {
-        let family = std::sync::Mutex::new(first.into_iter().collect());
+        let family = Mutex::new(Rank::Room, first.into_iter().collect());
         let (used, dirty, reads, writes, asked_from) = Default::default();
         let paths = rule.path.iter().filter_map(|pattern| pattern.parse().ok()).collect();
         Arc::new(Active { rule, paths, used, dirty, reads, writes, asked_from, family })
@@ -240,7 +241,7 @@ impl Active {
 
     /// A child that matches once is remembered: its own children are followed when it has ended.
     fn in_family(&self, process: &Process) -> bool {
-        let mut family = self.family.lock().expect("no panic inside");
+        let mut family = self.family.lock();
         let Some(at) = process.line.iter().position(|id| family.contains(id)) else {
             return false;
         };
@@ -250,7 +251,7 @@ impl Active {
 
     /// Forgets processes that have ended; `false` once all of them have.
     pub fn keep_alive(&self, is_alive: impl Fn(ProcId) -> bool) -> bool {
-        let mut family = self.family.lock().expect("no panic inside");
+        let mut family = self.family.lock();
         family.retain(|id| is_alive(*id));
         self.rule.pid.is_none() || !family.is_empty()
     }

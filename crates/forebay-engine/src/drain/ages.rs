@@ -61,7 +61,7 @@ pub(crate) struct Look {
 impl Look {
     pub fn file(&mut self, since: u64, file: &Arc<File>) {
         // Who holds the lock long is being written or copied: as old as it is known to be.
-        let Ok(inner) = file.inner.try_lock() else { return };
+        let Some(inner) = file.inner.try_lock() else { return };
         let flying = inner.live.as_ref().is_some_and(|live| live.flight.is_some());
         let way = match flying && !inner.state.conflict().stands() {
             true => Way::Flying,

@@ -9,8 +9,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::{Arc, Mutex, MutexGuard};
 
 use forebay_backing::{Access, BackingFile, Error, FileKey, Kind, Result, Version};
 
@@ -20,6 +20,7 @@ use crate::core::portion::pieces;
 use crate::core::state::Change;
 use crate::drain::Drain;
 use crate::drain::job::{ABANDONED, COPIED, COPYING, Job, Latch};
+use crate::lock::{Mutex, MutexGuard, Rank};
 use crate::tier::media::torn;
 
 /// Bytes moved by one call: large enough for a network file system's largest request.
@@ -50,7 +51,7 @@ struct Piece {
 
 impl Batch {
     fn waiting(&self) -> MutexGuard<'_, BTreeMap<(usize, u64), Piece>> {
-        self.waiting.lock().expect("no panic inside")
+        self.waiting.lock()
     }
 }
 
@@ -62,8 +63,9 @@ impl Drain {
         cancelled: &dyn Fn() -> bool,
     ) {
         let latch = Latch::new(jobs.len());
-        let unopened = Mutex::new(jobs.iter().cloned().collect());
-        let batch = Arc::new(Batch { latch, unopened, waiting: Mutex::default() });
+        let unopened = Mutex::new(Rank::Batch, jobs.iter().cloned().collect());
+        let batch =
+            Arc::new(Batch { latch, unopened, waiting: Mutex::new(Rank::Batch, BTreeMap::new()) });
         // What others do to a file between the look at it and its copy nobody notices: few are
         // opened ahead.
         for _ in 0..self.files.tune(|t| t.flush_depth as usize) * ERRANDS_PER_COPY {
@@ -91,7 +93,7 @@ impl Drain {
     }
 
     fn open_another(self: &Arc<Self>, batch: &Arc<Batch>) {
-        let next = batch.unopened.lock().expect("no panic inside").pop_front();
+        let next = batch.unopened.lock().pop_front();
         if let Some((at, job)) = next {
             let (drain, batch) = (self.clone(), batch.clone());
             self.home.errands().run(move || drain.start_copy(at, &job, &batch));
@@ -128,7 +130,7 @@ impl Drain {
         {
             flight.disown_answers();
         }
-        *job.target.lock().expect("no panic inside") = Some(target.clone());
+        *job.target.lock() = Some(target.clone());
         let pieces = self.files.note_tier(pieces(&job.captured, |at| job.shadow.next_data(at)))?;
         let count = pieces.len();
         job.pieces.fetch_add(count, SeqCst);
@@ -156,7 +158,7 @@ impl Drain {
     }
 
     pub(crate) fn finish(&self, job: &Arc<Job>, latch: &Latch) {
-        let target = job.target.lock().expect("no panic inside").clone();
+        let target = job.target.lock().clone();
         if let Some(target) = target
             && !job.has_failed()
             && let Err(error) = self.finish_copy(job, &*target)

@@ -4,14 +4,19 @@
 //! By ranges, not by the times of dirty bytes: those are the wall clock's, which may be set back.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard};
 
 use crate::core::id::FileId;
 use crate::core::ranges::{Ranges, Run, State};
 use crate::files::file::Inner;
+use crate::lock::{Mutex, MutexGuard, Rank};
 
-#[derive(Default)]
 pub(crate) struct Debts(Mutex<DebtTable>);
+
+impl Default for Debts {
+    fn default() -> Debts {
+        Debts(Mutex::new(Rank::Orders, DebtTable::default()))
+    }
+}
 
 #[derive(Default)]
 struct DebtTable {
@@ -30,7 +35,7 @@ struct Debt {
 
 impl Debts {
     fn table(&self) -> MutexGuard<'_, DebtTable> {
-        self.0.lock().expect("no panic inside")
+        self.0.lock()
     }
 
     /// A new order.

@@ -58,7 +58,7 @@ impl Drain {
         let mut bytes = 0;
         let mut candidates = Vec::new();
         // The queue's lock comes after a file's.
-        let files = self.files.dirty.lock().expect("no panic inside").older(until);
+        let files = self.files.dirty.lock().older(until);
         for file in files {
             if self.holds.covers(&file.lock()) {
                 continue;

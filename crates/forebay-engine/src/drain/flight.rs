@@ -1,8 +1,8 @@
 //! One file on its way to the backing store: from the capture of what is dirty to what the copy
 //! means. The invariants W1 to W4 are in [`crate::drain::flush`].
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Attr, BackingFile, Error, Kind, Result};
@@ -17,6 +17,7 @@ use crate::drain::Drain;
 use crate::drain::ages::{goes_whole, parts};
 use crate::drain::job::{ABANDONED, COPIED, COPYING, Job, Latch, Outcome, Take, common, sum};
 use crate::files::file::{Asked, Beside, Copied, File, Inner, Trouble, note_seen};
+use crate::lock::{Mutex, MutexGuard, Rank};
 use crate::tier::media::MediaFile;
 
 /// Syncing files one by one is cheaper than the whole tier up to about this many.
@@ -88,9 +89,9 @@ impl Drain {
             unseen,
             seen: inner.clock.look(),
             above: inner.state.paths.above(),
-            target: Mutex::new(None),
+            target: Mutex::new(Rank::Batch, None),
             pieces: AtomicUsize::new(1),
-            error: Mutex::new(None),
+            error: Mutex::new(Rank::Batch, None),
             phase: AtomicU8::new(COPYING),
             touched: AtomicBool::new(false),
             copied: AtomicU64::new(0),
@@ -157,10 +158,7 @@ impl Drain {
         }
         let synced = ready.iter().map(|job| job.file.key).collect();
         let names = self.files.index.names(|journal| journal.of(&synced));
-        let targets: Vec<_> = ready
-            .iter()
-            .filter_map(|job| job.target.lock().expect("no panic inside").clone())
-            .collect();
+        let targets: Vec<_> = ready.iter().filter_map(|job| job.target.lock().clone()).collect();
         let drain = self.clone();
         let sync =
             move || drain.home.health().quietly(|| drain.home.backing().sync_files(&targets));
@@ -191,34 +189,34 @@ impl Drain {
         work: impl FnOnce() -> T + Send + 'static,
         give_up: impl Fn() -> bool,
     ) -> Option<T> {
-        let (latch, done) = (Arc::new(Latch::new(1)), Arc::new(Mutex::new(None)));
+        let (latch, done) = (Arc::new(Latch::new(1)), Arc::new(Mutex::new(Rank::Batch, None)));
         let (mine, slot) = (latch.clone(), done.clone());
         self.home.errands().run(move || {
             let value = work();
-            *slot.lock().expect("no panic inside") = Some(value);
+            *slot.lock() = Some(value);
             mine.count_down();
         });
         latch.wait(&self.files.time, give_up);
-        done.lock().expect("no panic inside").take()
+        done.lock().take()
     }
 
     /// Step 4 for all, in parallel: each asks the backing store for its new version.
     pub(crate) fn end_all(self: &Arc<Self>, jobs: &[(usize, Arc<Job>)]) -> Vec<Outcome> {
         let latch = Arc::new(Latch::new(jobs.len()));
         let results: Arc<Mutex<Vec<Option<Outcome>>>> =
-            Arc::new(Mutex::new(jobs.iter().map(|_| None).collect()));
+            Arc::new(Mutex::new(Rank::Batch, jobs.iter().map(|_| None).collect()));
         for (n, (_, job)) in jobs.iter().enumerate() {
             let (drain, job, latch, results) =
                 (self.clone(), job.clone(), latch.clone(), results.clone());
             self.home.errands().run(move || {
                 let outcome = drain.end_flight(&job);
-                results.lock().expect("no panic inside")[n] = Some(outcome);
+                results.lock()[n] = Some(outcome);
                 latch.count_down();
             });
         }
         let limit = self.files.tune(|t| t.backing_timeout);
         latch.wait(&self.files.time, || self.home.health().has_stalled_call(limit));
-        let mut results = results.lock().expect("no panic inside");
+        let mut results = results.lock();
         let late = || Outcome::Failed(Error::new(Kind::TimedOut, "the backing store hangs"));
         results.iter_mut().map(|result| result.take().unwrap_or_else(late)).collect()
     }
@@ -249,7 +247,7 @@ impl Drain {
     }
 
     fn land(&self, job: &Job) -> Result<()> {
-        let target = job.target.lock().expect("no panic inside").clone();
+        let target = job.target.lock().clone();
         let target = target.ok_or_else(|| Error::os(libc::EIO, "the copy left no target"))?;
         let file = &job.file;
         let (looked, found, kept_time, mut inner) = self.look_undisturbed(&*target, job)?;
@@ -395,7 +393,7 @@ impl Drain {
 
     /// Records a failure; the bytes stay dirty (W3).
     pub(crate) fn land_failed(&self, job: &Job) -> Error {
-        let error = job.error.lock().expect("no panic inside").take();
+        let error = job.error.lock().take();
         let error = error.unwrap_or_else(|| Error::os(libc::EIO, "the flush failed"));
         add(&self.files.counters.flush_failures, 1);
         let full = error.is(libc::ENOSPC) || error.is(libc::EDQUOT);
@@ -433,7 +431,7 @@ impl Drain {
     /// crash.
     fn look_at_failed<'a>(&self, job: &'a Job, after: After) -> MutexGuard<'a, Inner> {
         let touched = job.touched.load(SeqCst);
-        let target = job.target.lock().expect("no panic inside").clone();
+        let target = job.target.lock().clone();
         let (before, known) = {
             let inner = job.file.lock();
             (inner.clock.look(), inner.state.base().size)

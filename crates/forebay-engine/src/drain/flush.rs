@@ -50,14 +50,14 @@ impl Drain {
     }
 
     pub(crate) fn rest(&self) {
-        let wake = self.wake.0.lock().expect("no panic inside");
+        let wake = self.wake.0.lock();
         let (mut wake, _) = self.files.time.wait_while(&self.wake.1, wake, LOOK, |wake| !*wake);
         *wake = false;
     }
 
     /// Flushes one batch if something is due; returns whether it did.
     fn drain_once(self: &Arc<Self>) -> bool {
-        let decision = *self.decision.read().expect("no panic inside");
+        let decision = *self.decision.read();
         // Who waits for a flush does it himself.
         if decision.term == Term::Demand {
             return self.is_stuck(None);
@@ -80,7 +80,7 @@ impl Drain {
     }
 
     pub(crate) fn is_stuck(&self, why: Option<&'static str>) -> bool {
-        *self.stuck.lock().expect("no panic inside") = why;
+        *self.stuck.lock() = why;
         false
     }
 
@@ -93,7 +93,7 @@ impl Drain {
     ) -> Option<&'static str> {
         let until = self.files.time.ms().saturating_sub(from_age.as_millis() as u64);
         // The queue's lock comes after a file's.
-        let oldest = self.files.dirty.lock().expect("no panic inside").oldest(until, ASKED_MAX);
+        let oldest = self.files.dirty.lock().oldest(until, ASKED_MAX);
         let now = self.files.time.now();
         let obstacle = |file: &Arc<File>| {
             let inner = file.lock();
@@ -185,7 +185,7 @@ impl Drain {
         }
         failpoint::pass("flush.settled");
         self.settle_sums_of(&jobs, flying);
-        *self.files.landings.settled.0.lock().expect("no panic inside") += 1;
+        *self.files.landings.settled.0.lock() += 1;
         self.files.landings.settled.1.notify_all();
         outcomes
     }

@@ -40,7 +40,7 @@ impl Drain {
         while !self.files.stopping.load(Relaxed) {
             self.govern();
             self.files.time.sleep(LEAST);
-            let seen = self.files.wake.0.lock().expect("no panic inside");
+            let seen = self.files.wake.0.lock();
             if !self.files.landings.urgent.load(Relaxed) {
                 drop(self.files.time.wait(&self.files.wake.1, seen, TICK - LEAST));
             }
@@ -51,11 +51,8 @@ impl Drain {
     /// not hold until the governor's thread has its turn.
     pub(crate) fn govern(&self) {
         let tunables = self.files.tunables();
-        let mut ages = self.ages.lock().expect("no panic inside");
-        self.look_at_ages(&mut ages, &tunables);
-        self.note_arrivals(&mut ages);
-        let decision = self.decide(&ages, &tunables);
-        drop(ages);
+        self.look_at_ages(&tunables);
+        let decision = self.decide(&tunables);
         let pace = match decision.limit {
             // Copies under way are to find out by themselves.
             Limit::BackingAway => f64::INFINITY,
@@ -69,29 +66,33 @@ impl Drain {
             rate_max: tunables.rate_max,
             ops_max: tunables.ops_max,
         });
-        *self.decision.write().expect("no panic inside") = decision;
+        *self.decision.write() = decision;
         if decision.rate > 0.0 {
             self.nudge_drain();
         }
     }
 
-    fn decide(&self, ages: &Ages, tunables: &Tunables) -> Decision {
-        let level = self.files.level();
+    fn decide(&self, tunables: &Tunables) -> Decision {
         let unsettled = self.unsettled();
+        let mut ages = self.ages.lock();
+        self.note_arrivals(&mut ages);
         let Cohorts { here, flying, hot } = ages.cohorts(self.files.time.ms(), unsettled);
+        let (arrived, settled_bytes) = (ages.arrived, ages.settled_bytes);
+        drop(ages);
+        let level = self.files.level();
         let sample = Sample {
             now: self.files.time.since(self.files.started),
             tier_bytes: level.tier_bytes,
             used_bytes: level.used_bytes,
             dirty_bytes: level.dirty_bytes,
             unsettled_bytes: unsettled,
-            arrived: ages.arrived,
+            arrived,
             written: self.written_here(),
             copied: self.files.landings.copied.load(Relaxed),
             cohorts: &here,
             flying: &flying,
             hot: &hot,
-            settled_bytes: ages.settled_bytes.saturating_sub(unsettled),
+            settled_bytes: settled_bytes.saturating_sub(unsettled),
             tier: self.tier_pulse.take(),
             backing: self.home.health().pulse.take(),
             idle_for: self.home.health().pulse.idle_for(),
@@ -109,7 +110,7 @@ impl Drain {
             drain_by: self.drain_by_left(level.dirty_bytes),
             minute: local_minute(self.files.time.ms()),
         };
-        let decision = self.governor.lock().expect("no panic inside").tick(&sample, tunables);
+        let decision = self.governor.lock().tick(&sample, tunables);
         // Who waits, for a flush or for room, is served all the same.
         let awaited = sample.demands > 0
             || sample.urgent == Urgent::Yes
@@ -138,24 +139,24 @@ impl Drain {
     /// Brings everything that is dirty, and becomes so, to the backing store by `deadline`, at an
     /// even rate. `None` takes that back; reaching it does too.
     pub fn drain_by(&self, deadline: Option<Instant>) {
-        *self.deadline.lock().expect("no panic inside") = deadline;
+        *self.deadline.lock() = deadline;
         self.files.nudge();
     }
 
     /// The same, unless everything is to be there sooner already.
     pub(crate) fn drain_by_at_latest(&self, by: Instant) {
-        let mut deadline = self.deadline.lock().expect("no panic inside");
+        let mut deadline = self.deadline.lock();
         *deadline = Some(deadline.map_or(by, |sooner| sooner.min(by)));
     }
 
     /// Takes that back; who still needs a deadline sets his again.
     pub(crate) fn end_drain_by(&self, by: Instant) {
-        let mut deadline = self.deadline.lock().expect("no panic inside");
+        let mut deadline = self.deadline.lock();
         deadline.take_if(|at| *at == by);
     }
 
     fn drain_by_left(&self, dirty: u64) -> Option<Duration> {
-        let mut deadline = self.deadline.lock().expect("no panic inside");
+        let mut deadline = self.deadline.lock();
         let left = (*deadline)?.saturating_duration_since(self.files.time.now());
         if left.is_zero() && dirty == 0 {
             *deadline = None;
@@ -165,7 +166,7 @@ impl Drain {
 
     /// Dirty bytes by age, cumulative, as the drain last saw them.
     pub fn dirty_ages(&self) -> Vec<AgeBucket> {
-        let ages = self.ages.lock().expect("no panic inside");
+        let ages = self.ages.lock();
         let Cohorts { here, flying, hot } = ages.cohorts(self.files.time.ms(), self.unsettled());
         drop(ages);
         let cohorts = [here, flying, hot].concat();
@@ -179,14 +180,15 @@ impl Drain {
 
     /// Whether all that could be taken was rewritten a moment ago.
     pub(crate) fn all_settles(&self) -> bool {
-        let ages = self.ages.lock().expect("no panic inside");
+        let ages = self.ages.lock();
         let cohorts = ages.cohorts(self.files.time.ms(), 0);
         cohorts.here.is_empty() && !cohorts.hot.is_empty()
     }
 
-    fn look_at_ages(&self, ages: &mut Ages, tunables: &Tunables) {
+    /// Looks at files without the lock that who asks for their ages waits for.
+    fn look_at_ages(&self, tunables: &Tunables) {
         let began = self.files.time.now();
-        if ages.look_again.is_some_and(|at| began < at) {
+        if self.ages.lock().look_again.is_some_and(|at| began < at) {
             return;
         }
         let (files, next) = self.oldest_files();
@@ -211,6 +213,7 @@ impl Drain {
             let dirty = self.files.totals.dirty.load(Relaxed);
             look.add((since, since), dirty.saturating_sub(look.seen), Way::Here);
         }
+        let mut ages = self.ages.lock();
         ages.slots = look.slots.into_values().collect();
         ages.flying = look.flying.into_values().collect();
         ages.hot = look.hot.into_values().collect();
@@ -221,7 +224,7 @@ impl Drain {
 
     /// The files that have been dirty longest, and since when the next one has.
     fn oldest_files(&self) -> (Vec<(u64, Arc<File>)>, Option<u64>) {
-        let queue = self.files.dirty.lock().expect("no panic inside");
+        let queue = self.files.dirty.lock();
         let mut entries = queue.by_age.values();
         let files = entries.by_ref().take(LOOK_MAX).cloned().collect();
         (files, entries.next().map(|(since, _)| *since))
@@ -229,7 +232,7 @@ impl Drain {
 
     /// Waits as the dirty level demands (S9).
     pub fn slow_down(&self, len: u64) {
-        let gate: Gate = self.decision.read().expect("no panic inside").gate;
+        let gate: Gate = self.decision.read().gate;
         let dirty = self.files.totals.dirty.load(Relaxed).saturating_sub(self.unsettled());
         if dirty <= gate.hard_bytes || gate.full_bytes == 0 {
             return;
@@ -252,7 +255,7 @@ impl Drain {
 
     /// How long a write of `len` waits in all, as the level is now.
     fn still_to_wait(&self, len: u64, writers: u32) -> Duration {
-        let gate: Gate = self.decision.read().expect("no panic inside").gate;
+        let gate: Gate = self.decision.read().gate;
         let dirty = self.files.totals.dirty.load(Relaxed).saturating_sub(self.unsettled());
         gate.delay(dirty, len, writers)
     }

@@ -1,11 +1,12 @@
 //! Files that the drain leaves alone, since an order publishes them last.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 use forebay_base::glob::Pattern;
 
 use crate::files::file::Inner;
+use crate::lock::{Mutex, MutexGuard, Rank};
 
 /// Keeps the drain away from the files an order publishes last, while it lives.
 pub struct Hold {
@@ -14,33 +15,39 @@ pub struct Hold {
 }
 
 /// The holds in force.
-#[derive(Default)]
 pub(crate) struct Holds(Mutex<HoldTable>);
+
+impl Default for Holds {
+    fn default() -> Holds {
+        Holds(Mutex::new(Rank::Orders, HoldTable::default()))
+    }
+}
 
 #[derive(Default)]
 pub(crate) struct HoldTable {
     pub last_id: u64,
-    pub entries: Vec<(u64, Vec<PathBuf>, Pattern)>,
+    /// Looked at without the lock.
+    pub entries: Arc<Vec<(u64, Vec<PathBuf>, Pattern)>>,
 }
 
 impl Holds {
     pub fn table(&self) -> MutexGuard<'_, HoldTable> {
-        self.0.lock().expect("no panic inside")
+        self.0.lock()
     }
 
     pub fn covers(&self, inner: &Inner) -> bool {
-        let table = self.table();
+        let entries = self.table().entries.clone();
         let held = |(_, scope, last): &(u64, Vec<PathBuf>, Pattern)| {
             is_within(inner, scope, |path| last.matches(path))
         };
-        table.entries.iter().any(held)
+        entries.iter().any(held)
     }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
         let id = self.id;
-        self.holds.table().entries.retain(|(held, _, _)| *held != id);
+        Arc::make_mut(&mut self.holds.table().entries).retain(|(held, _, _)| *held != id);
     }
 }
 

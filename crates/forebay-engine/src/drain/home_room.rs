@@ -7,12 +7,12 @@
 //! - H2: who found no room gives back what he took of it.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use crate::core::id::FileId;
 use crate::drain::job::Pick;
 use crate::files::file::{File, Inner};
+use crate::lock::{Mutex, MutexGuard, Rank};
 use crate::time::Time;
 
 /// For so long the store is believed to have about as much room as it said.
@@ -23,7 +23,6 @@ pub(crate) const BELIEVED: Duration = Duration::from_secs(10);
 const DOUBTED: Duration = Duration::from_secs(60);
 
 /// What is known of the store's room.
-#[derive(Default)]
 pub(crate) struct HomeRoom {
     pub time: Time,
     pub said: Mutex<Option<Said>>,
@@ -61,24 +60,34 @@ impl Room {
 }
 
 impl HomeRoom {
+    pub fn new(time: Time) -> HomeRoom {
+        HomeRoom {
+            time,
+            said: Mutex::new(Rank::HomeRoom, None),
+            refused: Mutex::new(Rank::HomeRoom, HashMap::new()),
+            turn: Mutex::new(Rank::Turn, ()),
+        }
+    }
+
     pub fn was_refused(&self, owner: u32) {
-        let mut refused = self.refused.lock().expect("no panic inside");
+        let mut refused = self.refused.lock();
         refused.retain(|_, at| self.time.since(*at) < DOUBTED);
         refused.insert(owner, self.time.now());
-        *self.said.lock().expect("no panic inside") = None;
+        drop(refused);
+        *self.said.lock() = None;
     }
 
     /// Waits until no other of the file's owner is on its way, if one was refused lately.
     pub fn turn_of(&self, file: &File) -> Option<MutexGuard<'_, ()>> {
-        self.is_doubted(file).then(|| self.turn.lock().expect("no panic inside"))
+        self.is_doubted(file).then(|| self.turn.lock())
     }
 
     pub fn is_doubted(&self, file: &File) -> bool {
-        if self.refused.lock().expect("no panic inside").is_empty() {
+        if self.refused.lock().is_empty() {
             return false;
         }
         let owner = file.owner();
-        let refused = self.refused.lock().expect("no panic inside");
+        let refused = self.refused.lock();
         refused.get(&owner).is_some_and(|at| self.time.since(*at) < DOUBTED)
     }
 }

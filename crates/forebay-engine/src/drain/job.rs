@@ -1,7 +1,7 @@
 //! One file on its way, and what becomes of it.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use forebay_backing::{BackingFile, Error, Timestamp, Version};
@@ -11,6 +11,7 @@ use crate::core::paths::Above;
 use crate::core::portion::FLIGHT_BYTES;
 use crate::core::report::Meter;
 use crate::files::file::File;
+use crate::lock::{Condvar, Mutex, Rank};
 use crate::tier::media::{MediaFile, MediaStat};
 use crate::time::Time;
 
@@ -93,11 +94,11 @@ pub(crate) struct Latch {
 
 impl Latch {
     pub(crate) fn new(count: usize) -> Latch {
-        Latch { left: Mutex::new(count), zero: Condvar::new() }
+        Latch { left: Mutex::new(Rank::Batch, count), zero: Condvar::new() }
     }
 
     pub(crate) fn count_down(&self) {
-        let mut left = self.left.lock().expect("no panic inside");
+        let mut left = self.left.lock();
         *left -= 1;
         if *left == 0 {
             self.zero.notify_all();
@@ -106,7 +107,7 @@ impl Latch {
 
     /// Waits until all are done, or `give_up` says so.
     pub(crate) fn wait(&self, time: &Time, give_up: impl Fn() -> bool) -> bool {
-        let mut left = self.left.lock().expect("no panic inside");
+        let mut left = self.left.lock();
         while *left > 0 {
             left = time.wait(&self.zero, left, Duration::from_millis(50)).0;
             if *left > 0 && give_up() {
@@ -153,11 +154,11 @@ impl Job {
     }
 
     pub(crate) fn fail(&self, error: Error) {
-        self.error.lock().expect("no panic inside").get_or_insert(error);
+        self.error.lock().get_or_insert(error);
     }
 
     pub(crate) fn has_failed(&self) -> bool {
-        self.error.lock().expect("no panic inside").is_some()
+        self.error.lock().is_some()
     }
 }
 

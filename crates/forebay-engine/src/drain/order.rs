@@ -8,8 +8,8 @@
 //!   them puts them last, too.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
@@ -22,6 +22,7 @@ use crate::drain::job::{Outcome, Pick, Take};
 use crate::drain::owed::Owed;
 use crate::drain::{DISTURBED_MAX, Drain, PAUSE};
 use crate::files::file::Inner;
+use crate::lock::{Mutex, Rank};
 
 /// So long who ordered a flush waits for the flushed files to be closed.
 const CLOSING_MAX: Duration = Duration::from_secs(1);
@@ -74,7 +75,7 @@ impl Drain {
         let mut table = holds.table();
         table.last_id += 1;
         let id = table.last_id;
-        table.entries.push((id, scope.to_vec(), last.clone()));
+        Arc::make_mut(&mut table.entries).push((id, scope.to_vec(), last.clone()));
         drop(table);
         Hold { holds, id }
     }
@@ -175,8 +176,8 @@ impl Drain {
     /// Flushes now, at all the speed there is.
     fn hurry(self: &Arc<Self>, owed: Vec<Owed>, progress: &Progress, report: &mut Report) {
         let _demand = self.valve.demand();
-        let batches = Mutex::new(batches(owed));
-        let next = || batches.lock().expect("no panic inside").next();
+        let batches = Mutex::new(Rank::Orders, batches(owed));
+        let next = || batches.lock().next();
         let work = &|| {
             let mut report = Report::default();
             while let Some(mut batch) = next().filter(|_| !report.cancelled) {
@@ -186,7 +187,7 @@ impl Drain {
             }
             report
         };
-        let others = BATCHES.min(batches.lock().expect("no panic inside").len()).saturating_sub(1);
+        let others = BATCHES.min(batches.lock().len()).saturating_sub(1);
         std::thread::scope(|scope| {
             // With fewer threads than wished it takes longer.
             let time = &self.files.time;

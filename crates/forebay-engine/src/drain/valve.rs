@@ -3,12 +3,12 @@
 //! While somebody waits for a flush the governor's pace and depth are lifted for all copies, so
 //! that nobody waits behind a drain that takes its time; the user's caps hold always.
 
-use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use crate::core::governor::Busy;
 use crate::core::governor::bucket::Bucket;
 use crate::core::governor::queue::{Place, Queue};
+use crate::lock::{Condvar, Mutex, MutexGuard, Rank};
 use crate::time::Time;
 
 pub(crate) struct Valve {
@@ -66,11 +66,16 @@ impl Valve {
             paced: false,
             copied: false,
         };
-        Valve { epoch: time.now(), time, flow: Mutex::new(flow), changed: Condvar::new() }
+        Valve {
+            epoch: time.now(),
+            time,
+            flow: Mutex::new(Rank::Valve, flow),
+            changed: Condvar::new(),
+        }
     }
 
     fn flow(&self) -> MutexGuard<'_, Flow> {
-        self.flow.lock().expect("no panic inside")
+        self.flow.lock()
     }
 
     pub fn set(&self, setting: Setting) {
@@ -116,17 +121,19 @@ impl Valve {
 
     /// Waits until a copy of `bytes` may begin; `None` once it is not `wanted` any more.
     pub fn pass(&self, bytes: u64, wanted: impl Fn() -> bool) -> Option<Pass<'_>> {
-        let mut flow = self.flow();
         let mut leads = false;
-        let passes = loop {
-            if !wanted() {
-                break false;
+        let (mut flow, passes) = loop {
+            let is_wanted = wanted();
+            let mut flow = self.flow();
+            if !is_wanted {
+                break (flow, false);
             }
-            let Some(wait) = flow.wait(self.time.since(self.epoch)) else { break true };
+            let now = self.time.since(self.epoch);
+            let Some(wait) = flow.wait(now) else { break (flow, true) };
             // One watches the clock for all, or all would wake up for every copy that may go.
             leads |= !std::mem::replace(&mut flow.led, true);
             let nap = if leads { wait.min(NAP) } else { NAP };
-            flow = self.time.wait(&self.changed, flow, nap).0;
+            drop(self.time.wait(&self.changed, flow, nap));
         };
         flow.led &= !leads;
         let pass = passes.then(|| Pass(self, Some(flow.take(bytes))));

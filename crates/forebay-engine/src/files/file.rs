@@ -8,8 +8,8 @@
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Instant;
 
 use forebay_backing::{Attr, BackingFile, Error, FileKey, Timestamp};
@@ -24,6 +24,7 @@ use crate::core::report::Failure;
 use crate::core::served::Before;
 use crate::core::stamps::Stamps;
 use crate::core::state::{FileState, Record};
+use crate::lock::{Condvar, Mutex, MutexGuard, Rank};
 use crate::tier::media::{MediaFile, MediaStat};
 
 /// A file the engine knows. Handles of front-ends, the flusher and the fills share it.
@@ -286,7 +287,7 @@ impl File {
         Arc::new(File {
             id,
             key,
-            inner: Mutex::new(inner),
+            inner: Mutex::new(Rank::File, inner),
             changed: Condvar::new(),
             hits: AtomicU8::new(0),
             in_units: AtomicBool::new(false),
@@ -295,7 +296,7 @@ impl File {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().expect("no panic under a file's lock")
+        self.inner.lock()
     }
 
     /// Counts one use of all of it, for eviction.
@@ -328,8 +329,7 @@ impl File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        let inner = self.inner.get_mut();
-        inner.unwrap_or_else(|broken| broken.into_inner()).state.paths.leave(self.id);
+        self.inner.get_mut().state.paths.leave(self.id);
     }
 }
 

@@ -1,9 +1,9 @@
 //! Looking at files for who must answer though others hang: the watchdog, the status, the keeper.
 
-use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 use crate::files::file::{File, Inner};
+use crate::lock::{Mutex, MutexGuard};
 use crate::time::Time;
 
 /// So long a glance waits for files that are at work, all of them together: a write to the tier
@@ -33,10 +33,8 @@ impl Glance {
     /// What the lock guards, unless somebody goes on holding it.
     pub fn lock<'a, T>(&mut self, mutex: &'a Mutex<T>) -> Option<MutexGuard<'a, T>> {
         loop {
-            match mutex.try_lock() {
-                Ok(guard) => return Some(guard),
-                Err(TryLockError::Poisoned(_)) => return None,
-                Err(TryLockError::WouldBlock) => {}
+            if let Some(guard) = mutex.try_lock() {
+                return Some(guard);
             }
             let now = self.time.now();
             if now >= *self.until.get_or_insert(now + PATIENCE) {
@@ -50,12 +48,14 @@ impl Glance {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lock::Rank;
 
     // S-10
     #[test]
     fn all_who_are_busy_together_cost_one_patience() {
-        let locks: Vec<Mutex<u32>> = (0..1000).map(Mutex::new).collect();
-        let held: Vec<_> = locks.iter().step_by(2).map(|lock| lock.lock().unwrap()).collect();
+        let locks: Vec<Mutex<u32>> = (0..1000).map(|n| Mutex::new(Rank::Tree, n)).collect();
+        let held = locks.iter().step_by(2).map(|lock| lock.try_lock().expect("it is free"));
+        let held: Vec<_> = held.collect();
         let mut glance = Glance::new(&Time::default());
         let began = Instant::now();
         let seen = locks.iter().filter(|lock| glance.lock(lock).is_some()).count();

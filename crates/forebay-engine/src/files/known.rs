@@ -13,6 +13,7 @@ use crate::failpoint;
 use crate::files::Files;
 use crate::files::file::{Around, File, Inner};
 use crate::files::shadow::is_blank;
+use crate::lock::MutexGuard;
 
 impl Files {
     /// Compares what is cached with what the backing store says now. Clean bytes of another
@@ -86,7 +87,7 @@ impl Files {
 
     /// Lets go of what nothing needs any more: descriptors, the shadow of an unlinked file, the
     /// knowledge of a file of which nothing is cached. Ends the caller's lock.
-    pub(crate) fn retire(&self, file: &Arc<File>, mut inner: std::sync::MutexGuard<'_, Inner>) {
+    pub(crate) fn retire(&self, file: &Arc<File>, mut inner: MutexGuard<'_, Inner>) {
         if !inner.is_idle() || inner.only_descriptor() {
             return;
         }
@@ -96,7 +97,7 @@ impl Files {
             && !inner.state.is_pinned()
             && (!inner.state.has_bytes() || stale);
         // At the end nobody sweeps any more.
-        let waits = || self.graveyard.lock().expect("no panic inside").holds(file);
+        let waits = || self.graveyard.lock().holds(file);
         if unlinked && !self.stopping.load(Relaxed) && waits() {
             let live = inner.live();
             (live.shadow, live.backing, live.target) = (None, live.backing.take(), None);
@@ -131,7 +132,7 @@ impl Files {
         {
             match inner.live.take().filter(|live| live.blank).and_then(|live| live.shadow) {
                 Some(blank) if is_blank(&*blank) => self.keep_blank(file.id, blank),
-                _ => self.trash.lock().expect("no panic inside").push(file.id),
+                _ => self.trash.lock().push(file.id),
             }
         }
         inner.live = None;

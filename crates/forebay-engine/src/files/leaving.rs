@@ -22,7 +22,7 @@ pub(crate) struct Leaving<'a> {
 
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
-        self.files.table.write().expect("no panic inside").end_to_leave(self.key);
+        self.files.table.write().end_to_leave(self.key);
     }
 }
 
@@ -30,13 +30,13 @@ impl Files {
     /// Announces that a name of the file is about to go. Whoever opens it from here on sees that;
     /// who has opened it before is in the table.
     pub(crate) fn take_name(&self, key: FileKey) -> Leaving<'_> {
-        self.table.write().expect("no panic inside").begin_to_leave(key);
+        self.table.write().begin_to_leave(key);
         Leaving { files: self, key }
     }
 
     /// Whether a name of the file is going, or has gone since the table's mark `departed`.
     pub(crate) fn is_leaving(&self, key: FileKey, departed: Option<u64>) -> bool {
-        let table = self.table.read().expect("no panic inside");
+        let table = self.table.read();
         table.is_leaving(key) || departed.is_some_and(|mark| table.departed.any_since(mark, key))
     }
 
@@ -56,7 +56,7 @@ impl Files {
     /// Opens a file whose last name went a moment ago: who looked the name up before may still
     /// have it, as on a local file system. `pin` holds on to it, where something does.
     pub fn open_unlinked(&self, key: FileKey, pin: Option<&dyn Pin>) -> Option<Arc<File>> {
-        let buried = || self.graveyard.lock().expect("no panic inside").with_key(key).cloned();
+        let buried = || self.graveyard.lock().with_key(key).cloned();
         let is_near = |inner: &Inner| {
             let live = inner.live.as_ref();
             inner.state.is_complete() || live.is_some_and(|live| live.backing.is_some())
@@ -92,35 +92,34 @@ impl Files {
     /// Begins to know a file of which nothing is cached and which has no name. `None` if the
     /// backing file is not all there was of it.
     fn bury(&self, attr: &Attr) -> Option<Arc<File>> {
-        let mut graves = self.graveyard.lock().expect("no panic inside");
+        let state = FileState::absent(Paths::default(), attr);
+        let id = FileId(self.next_id.fetch_add(1, Relaxed));
+        let file = File::new(id, Record { key: attr.key, state }, false);
+        file.lock().live().unlinked = true;
+        let since = self.time.now();
+        let mut graves = self.graveyard.lock();
         if graves.lost.contains_key(&attr.key) {
             return None;
         }
-        let (_, file) = graves.waiting.entry(attr.key).or_insert_with(|| {
-            let state = FileState::absent(Paths::default(), attr);
-            let id = FileId(self.next_id.fetch_add(1, Relaxed));
-            let file = File::new(id, Record { key: attr.key, state }, false);
-            file.lock().live().unlinked = true;
-            (self.time.now(), file)
-        });
+        let (_, file) = graves.waiting.entry(attr.key).or_insert((since, file));
         Some(file.clone())
     }
 
     /// Lets go of files that nobody has open and that lost their name a while ago.
     pub(crate) fn sweep_graveyard(&self, older_than: Duration) {
         let old: Vec<Arc<File>> = {
-            let graves = self.graveyard.lock().expect("no panic inside");
+            let graves = self.graveyard.lock();
             let old =
                 graves.waiting.values().filter(|(since, _)| self.time.since(*since) >= older_than);
             old.map(|(_, file)| file.clone()).collect()
         };
         for file in old {
             // A file's lock comes before the graveyard's. Who is at work on it has it open.
-            let Ok(inner) = file.inner.try_lock() else { continue };
+            let Some(inner) = file.inner.try_lock() else { continue };
             if !inner.is_idle() {
                 continue;
             }
-            let mut graves = self.graveyard.lock().expect("no panic inside");
+            let mut graves = self.graveyard.lock();
             if graves.holds(&file) {
                 graves.waiting.remove(&file.key);
                 if inner.state.is_dirty() {
@@ -134,11 +133,11 @@ impl Files {
 
     /// Forgets what waits under the key of a file that was just created.
     pub(crate) fn give_up_buried(&self, attr: &Attr) {
-        let before = self.graveyard.lock().expect("no panic inside").with_key(attr.key).cloned();
+        let before = self.graveyard.lock().with_key(attr.key).cloned();
         if before.is_some_and(|before| before.lock().state.base().ctime >= attr.ctime) {
             return; // It is the same, and its name went already.
         }
-        let before = self.graveyard.lock().expect("no panic inside").give_up(attr.key);
+        let before = self.graveyard.lock().give_up(attr.key);
         self.retire_buried(before);
     }
 

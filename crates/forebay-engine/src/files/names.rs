@@ -62,7 +62,7 @@ impl Names {
         self.files.drop_record(file, &mut inner)?;
         inner.live().unlinked = true;
         self.files.unqueue(&mut inner);
-        let mut graves = self.files.graveyard.lock().expect("no panic inside");
+        let mut graves = self.files.graveyard.lock();
         let before = graves.waiting.insert(file.key, (self.files.time.now(), file.clone()));
         drop(graves);
         drop(inner);

@@ -2,15 +2,21 @@
 //! soon is told from how fast they grow. Nobody can stop who has one open; who comes next can be
 //! sent through the daemon while there is still room.
 
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
+
+use crate::lock::{Mutex, Rank};
 
 /// A look costs a system call for each of the files, so opens make one only if the last is older.
 pub(crate) const LOOK_MIN: Duration = Duration::from_millis(20);
 
 /// How fast all of them grow.
-#[derive(Default)]
 pub(crate) struct Pace(Mutex<Option<Look>>);
+
+impl Default for Pace {
+    fn default() -> Pace {
+        Pace(Mutex::new(Rank::Unseen, None))
+    }
+}
 
 #[derive(Clone, Copy)]
 struct Look {
@@ -22,7 +28,7 @@ struct Look {
 
 impl Pace {
     pub fn note(&self, now: Instant, grown: u64) {
-        let mut last = self.0.lock().expect("no panic inside");
+        let mut last = self.0.lock();
         let Some(before) = *last else {
             *last = Some(Look { at: now, grown, bytes_per_sec: 0 });
             return;
@@ -38,13 +44,13 @@ impl Pace {
     }
 
     pub fn is_older(&self, now: Instant, than: Duration) -> bool {
-        let last = *self.0.lock().expect("no panic inside");
+        let last = *self.0.lock();
         last.is_none_or(|last| now.saturating_duration_since(last.at) > than)
     }
 
     /// What comes within a second.
     pub fn arriving(&self) -> u64 {
-        self.0.lock().expect("no panic inside").map_or(0, |last| last.bytes_per_sec)
+        self.0.lock().map_or(0, |last| last.bytes_per_sec)
     }
 }
 

@@ -48,26 +48,26 @@ impl Files {
     }
 
     pub(crate) fn keep_blank(&self, id: FileId, shadow: Arc<dyn MediaFile>) {
-        self.blanks.lock().expect("no panic inside").push((id, shadow));
+        self.blanks.lock().push((id, shadow));
     }
 
     /// A file that is created, closed and not written leaves a shadow for the next one: on ext4 each
     /// one that is removed makes those made in the next minutes slower.
     fn fresh_shadow(&self, name: &str) -> std::io::Result<Arc<dyn MediaFile>> {
-        let blank = self.blanks.lock().expect("no panic inside").pop();
+        let blank = self.blanks.lock().pop();
         if let Some((id, shadow)) = blank {
             match self.media().rename(&tier::shadow_name(id), name) {
                 // As old as one that is made now.
                 Ok(()) => return shadow.set_mtime(self.time.stamp()).map(|()| shadow),
-                Err(_) => self.trash.lock().expect("no panic inside").push(id),
+                Err(_) => self.trash.lock().push(id),
             }
         }
         self.media().open(name, Open::Fresh)
     }
 
     pub(crate) fn empty_trash(&self) {
-        let mut trash = std::mem::take(&mut *self.trash.lock().expect("no panic inside"));
-        let blanks = std::mem::take(&mut *self.blanks.lock().expect("no panic inside"));
+        let mut trash = std::mem::take(&mut *self.trash.lock());
+        let blanks = std::mem::take(&mut *self.blanks.lock());
         trash.extend(blanks.into_iter().map(|(id, _)| id));
         for id in trash {
             let _ = self.media().remove(&tier::shadow_name(id));

@@ -44,7 +44,7 @@ impl Files {
 
     /// Makes the units of stretches of a file known to the evictor.
     pub(crate) fn admit(&self, file: &File, stretches: impl IntoIterator<Item = (u64, u64)>) {
-        let mut evictor = self.evictor.lock().expect("no panic inside");
+        let mut evictor = self.evictor.lock();
         let mut last = None;
         for (start, end) in stretches {
             for unit in self.grain.units(file.id, start, end) {
@@ -78,7 +78,7 @@ impl Files {
     /// Takes a file out of the queue of dirty ones.
     pub(crate) fn unqueue(&self, inner: &mut Inner) {
         if let Some(place) = inner.dirt.as_mut().and_then(|dirt| dirt.queued.take()) {
-            self.dirty.lock().expect("no panic inside").remove(place);
+            self.dirty.lock().remove(place);
         }
     }
 
@@ -86,7 +86,7 @@ impl Files {
         let unlinked = inner.live.as_ref().is_some_and(|live| live.unlinked);
         if inner.state.is_dirty() && inner.dirt().queued.is_none() && !unlinked {
             let since = inner.state.dirty_since().max(1);
-            let mut queue = self.dirty.lock().expect("no panic inside");
+            let mut queue = self.dirty.lock();
             inner.dirt().queued = Some(queue.push(since, file.clone()));
         }
     }
@@ -124,7 +124,7 @@ impl Files {
 
     pub(crate) fn level(&self) -> Level {
         let oldest = {
-            let queue = self.dirty.lock().expect("no panic inside");
+            let queue = self.dirty.lock();
             queue.by_age.first_key_value().map(|(_, (since, _))| *since)
         };
         let age = |since| Duration::from_millis(self.time.ms().saturating_sub(since));

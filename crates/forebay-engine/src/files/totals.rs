@@ -1,16 +1,16 @@
 //! What all files take together, and what of it has gone home.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Condvar, Mutex};
 
 use hashbrown::HashMap;
 
 use crate::core::id::FileId;
 use crate::files::file::File;
 use crate::files::pace::Pace;
+use crate::lock::{Condvar, Mutex, Rank};
 
 /// Sums over all files, in bytes.
-#[derive(Default)]
 pub(crate) struct Totals {
     pub used: AtomicU64,
     pub dirty: AtomicU64,
@@ -25,7 +25,6 @@ pub(crate) struct Totals {
 }
 
 /// What the drain has brought home: who waits for room sees by it whether waiting is of use.
-#[derive(Default)]
 pub(crate) struct Landings {
     /// Bytes copied since start, settled or not: the sign of life for who waits.
     pub copied: AtomicU64,
@@ -33,4 +32,28 @@ pub(crate) struct Landings {
     pub settled: (Mutex<u64>, Condvar),
     /// A writer waits for room.
     pub urgent: AtomicBool,
+}
+
+impl Default for Totals {
+    fn default() -> Totals {
+        Totals {
+            used: AtomicU64::default(),
+            dirty: AtomicU64::default(),
+            growth: AtomicU64::default(),
+            writers: AtomicU64::default(),
+            unseen: Mutex::new(Rank::Unseen, HashMap::new()),
+            pace: Pace::default(),
+            limit: AtomicU64::default(),
+        }
+    }
+}
+
+impl Default for Landings {
+    fn default() -> Landings {
+        Landings {
+            copied: AtomicU64::default(),
+            settled: (Mutex::new(Rank::Wake, 0), Condvar::new()),
+            urgent: AtomicBool::default(),
+        }
+    }
 }

@@ -1,9 +1,10 @@
 //! I/O on the shadow of a file, given back whatever becomes of who does it.
 
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 
 use crate::files::Files;
 use crate::files::file::{File, Inner, Meanwhile};
+use crate::lock::MutexGuard;
 
 /// I/O on the shadow in flight: nothing is punched out of it otherwise. Not to be dropped under the
 /// file's lock.

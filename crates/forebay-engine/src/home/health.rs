@@ -5,13 +5,13 @@
 //! that hangs is noticed from outside (S10). A probe decides when it is back.
 
 use std::cell::Cell;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Error, Kind, Result};
 
 use crate::home::pulse::Pulse;
+use crate::lock::{self, Mutex, Rank};
 use crate::time::Time;
 
 /// More calls than this at once are not watched: far beyond the threads there are.
@@ -39,7 +39,7 @@ impl Health {
             epoch: time.now(),
             pulse: Pulse::new(time.clone()),
             time,
-            last_error: Mutex::default(),
+            last_error: Mutex::new(Rank::Home, Default::default()),
             errors: AtomicU64::default(),
             absences: AtomicU64::default(),
         }
@@ -65,6 +65,7 @@ impl Health {
 
     /// Runs a call even while the store is away.
     pub fn probe<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        lock::calls_the_store();
         let place = self.begin();
         let result = work();
         if let Some(place) = place {
@@ -114,7 +115,7 @@ impl Health {
 
     fn remember(&self, text: &str) {
         self.errors.fetch_add(1, Relaxed);
-        let mut last = self.last_error.lock().expect("no panic inside");
+        let mut last = self.last_error.lock();
         *last = Some((text.to_string(), self.time.now()));
     }
 
@@ -148,7 +149,7 @@ impl Health {
     }
 
     pub fn last_error(&self) -> Option<(String, f64)> {
-        let last = self.last_error.lock().expect("no panic inside");
+        let last = self.last_error.lock();
         last.as_ref().map(|(text, at)| (text.clone(), self.time.since(*at).as_secs_f64()))
     }
 }

@@ -10,13 +10,14 @@
 //!   wait to be closed: beyond, who would open another waits too, and is refused when the store
 //!   counts as away.
 
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_backing::wrap::{Call, Layer, Parting, Verb};
 use forebay_backing::{Error, Kind, Result, room_to_close};
 
 use crate::home::health::Health;
+use crate::lock::{Condvar, Mutex, Rank};
 use crate::pool::Pool;
 use crate::time::Time;
 
@@ -35,7 +36,6 @@ pub(crate) struct Reaper {
 }
 
 /// How many files are not closed yet.
-#[derive(Default)]
 struct Waiting {
     count: Mutex<usize>,
     fewer: Condvar,
@@ -46,14 +46,14 @@ struct Closing(Arc<Waiting>);
 
 impl Closing {
     fn begin(waiting: &Arc<Waiting>) -> Closing {
-        *waiting.count.lock().expect("no panic inside") += 1;
+        *waiting.count.lock() += 1;
         Closing(waiting.clone())
     }
 }
 
 impl Drop for Closing {
     fn drop(&mut self) {
-        *self.0.count.lock().expect("no panic inside") -= 1;
+        *self.0.count.lock() -= 1;
         self.0.fewer.notify_all();
     }
 }
@@ -61,7 +61,8 @@ impl Drop for Closing {
 impl Reaper {
     pub fn new(health: Arc<Health>, time: Time) -> Reaper {
         let pool = Pool::new("fb-close", AT_ONCE, time.clone());
-        Reaper { time, health, pool, waiting: Arc::default(), waiting_max: room_to_close() }
+        let waiting = Waiting { count: Mutex::new(Rank::Home, 0), fewer: Condvar::new() };
+        Reaper { time, health, pool, waiting: Arc::new(waiting), waiting_max: room_to_close() }
     }
 
     /// Sees to files that were dropped when there could be no thread to close them.
@@ -71,14 +72,14 @@ impl Reaper {
 
     /// Waits until all that was dropped is closed, if that is within `limit`.
     pub fn rest(&self, limit: Duration) {
-        let count = self.waiting.count.lock().expect("no panic inside");
+        let count = self.waiting.count.lock();
         drop(self.time.wait_while(&self.waiting.fewer, count, limit, |count| *count > 0));
     }
 
     /// R3. The caller's call counts as begun, so that the store does if this takes too long.
     fn wait_for_room(&self) -> Result<()> {
         let began = self.time.now();
-        let mut count = self.waiting.count.lock().expect("no panic inside");
+        let mut count = self.waiting.count.lock();
         while *count >= self.waiting_max {
             if !self.health.is_available() {
                 let what = format!("{} files of the backing store wait to be closed", *count);
@@ -120,7 +121,7 @@ impl Layer for Reaper {
 #[cfg(test)]
 mod tests {
     use std::path::Path;
-    use std::sync::mpsc;
+    use std::sync::{Mutex, mpsc};
 
     use super::*;
 
@@ -165,11 +166,11 @@ mod tests {
             closed.recv_timeout(LONG).expect("it is closed meanwhile");
         }
         reaper.rest(Duration::from_millis(1));
-        assert_eq!(*reaper.waiting.count.lock().unwrap(), AT_ONCE - 1);
+        assert_eq!(*reaper.waiting.count.lock(), AT_ONCE - 1);
         assert_eq!(reaper.health.errors.load(std::sync::atomic::Ordering::Relaxed), 100);
         drop(go);
         reaper.rest(LONG);
-        assert_eq!(*reaper.waiting.count.lock().unwrap(), 0);
+        assert_eq!(*reaper.waiting.count.lock(), 0);
     }
 
     // S-10

@@ -12,7 +12,7 @@
 //! - R3: what is cached of a range is thrown away before and after it is written around the tier;
 //!   a fill that read the old bytes does not land.
 
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_backing::{BackingFile, Error, FileKey, Result};
@@ -26,6 +26,7 @@ use crate::core::state::Change;
 use crate::files::file::{Around, File, Inner};
 use crate::io::unsynced::UNSYNCED_MAX;
 use crate::io::{Allocate, Io, Resize, Why};
+use crate::lock::MutexGuard;
 use crate::tier::media::is_alone;
 
 /// A file that is changed around the tier all the time is waited for so many times 50 ms.
@@ -98,7 +99,7 @@ impl Io {
         if limit == 0 {
             return Ok(u64::MAX);
         }
-        let len = self.around.reads.lock().expect("no panic inside").note(file.id, start, end);
+        let len = self.around.reads.lock().note(file.id, start, end);
         limit.checked_sub(len).ok_or(Why::Stream)
     }
 
@@ -139,7 +140,7 @@ impl Io {
     fn is_long_write(&self, file: &File, start: u64, end: u64) -> bool {
         let limit = self.files.tune(|t| t.bypass_writes);
         limit > 0 && {
-            let mut streams = self.around.writes.lock().expect("no panic inside");
+            let mut streams = self.around.writes.lock();
             streams.note(file.id, start, end) > limit
         }
     }
@@ -269,7 +270,7 @@ impl Io {
 
     /// The stream stays in the tier; it is asked again after as many bytes as it took to notice.
     fn decline(&self, file: &File, end: u64) {
-        self.around.writes.lock().expect("no panic inside").restart(file.id, end);
+        self.around.writes.lock().restart(file.id, end);
     }
 
     /// Changes a range of the backing file; what is cached of it goes (R3).
@@ -346,7 +347,7 @@ impl Io {
     }
 
     fn note_unsynced(&self, key: FileKey) {
-        let mut unsynced = self.around.unsynced.lock().expect("no panic inside");
+        let mut unsynced = self.around.unsynced.lock();
         unsynced.last += 1;
         let last = unsynced.last;
         match unsynced.keys.len() < UNSYNCED_MAX {
@@ -358,7 +359,7 @@ impl Io {
     /// Syncs what was written around the tier, whoever wrote it.
     pub(crate) fn sync_around(&self, file: &Arc<File>) -> Result<()> {
         let (known, more) = {
-            let unsynced = self.around.unsynced.lock().expect("no panic inside");
+            let unsynced = self.around.unsynced.lock();
             (unsynced.keys.get(&file.key).copied(), unsynced.more)
         };
         if known.is_none() && !more {
@@ -366,7 +367,7 @@ impl Io {
         }
         self.sync_target(file)?;
         // Only now: who syncs at the same time must not take it for done.
-        let mut unsynced = self.around.unsynced.lock().expect("no panic inside");
+        let mut unsynced = self.around.unsynced.lock();
         if known.is_some() && unsynced.keys.get(&file.key).copied() == known {
             unsynced.keys.remove(&file.key);
         }

@@ -15,6 +15,7 @@ use crate::files::file::{File, Inner, Meanwhile};
 use crate::files::sums::HOLES_MIN;
 use crate::io::fill::make_hole;
 use crate::io::{Allocate, Io, Resize, Why};
+use crate::lock::MutexGuard;
 use crate::room::space::Patience;
 use crate::tier::media::{MediaFile, torn};
 
@@ -128,7 +129,7 @@ impl Io {
     fn read_shadow(
         &self,
         file: &Arc<File>,
-        mut inner: std::sync::MutexGuard<'_, Inner>,
+        mut inner: MutexGuard<'_, Inner>,
         offset: u64,
         buf: &mut [u8],
     ) -> Result<usize> {

@@ -46,7 +46,7 @@ impl Io {
         self.files.give_up_buried(attr);
         let is_older = |file: &Arc<File>| file.lock().state.base().ctime < attr.ctime;
         let Some(old) = self.files.find(attr.key).filter(is_older) else { return };
-        let mut table = self.files.table.write().expect("no panic inside");
+        let mut table = self.files.table.write();
         if table.with_key(attr.key).is_some_and(|known| Arc::ptr_eq(known, &old)) {
             table.forget_key(&old);
         }
@@ -81,7 +81,7 @@ impl Io {
             .map(|file| (file.id, file.lock().clock.look()));
         let first_new = self.files.next_id.load(Relaxed);
         let (forgotten, departed) = {
-            let table = self.files.table.read().expect("no panic inside");
+            let table = self.files.table.read();
             (table.forgotten.mark(), table.departed.mark())
         };
         match self.look_at(path, known, next) {
@@ -94,10 +94,7 @@ impl Io {
                 let mut seen = seen.filter(|(id, _)| *id == file.id).map(|(_, seen)| seen);
                 let outrun = match file.id.0 >= first_new {
                     // It may have been known, flushed and forgotten since we looked.
-                    true => {
-                        self.files.table.read().expect("no panic inside").forgotten.mark()
-                            != forgotten
-                    }
+                    true => self.files.table.read().forgotten.mark() != forgotten,
                     false => seen.is_none() && file.lock().state.base() != attr.version(),
                 };
                 if outrun {

@@ -1,21 +1,30 @@
 //! What is kept of requests that go around the tier: streams, and files not synced since.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
 
 use forebay_backing::FileKey;
 
 use crate::core::streams::Streams;
+use crate::lock::{Mutex, Rank};
 
 /// Files with bytes written around the tier and not synced there, up to so many; beyond, any file
 /// may be one.
 pub(crate) const UNSYNCED_MAX: usize = 65_536;
 
-#[derive(Default)]
 pub(crate) struct Around {
     pub reads: Mutex<Streams>,
     pub writes: Mutex<Streams>,
     pub unsynced: Mutex<Unsynced>,
+}
+
+impl Default for Around {
+    fn default() -> Around {
+        Around {
+            reads: Mutex::new(Rank::Streams, Streams::default()),
+            writes: Mutex::new(Rank::Streams, Streams::default()),
+            unsynced: Mutex::new(Rank::Streams, Unsynced::default()),
+        }
+    }
 }
 
 #[derive(Default)]

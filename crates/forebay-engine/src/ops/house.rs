@@ -38,8 +38,7 @@ impl Ops {
         self.sync_names_at_end();
         self.files.sweep_graveyard(Duration::ZERO);
         self.files.empty_trash();
-        let writing: Vec<Arc<File>> =
-            self.files.totals.unseen.lock().expect("no panic inside").values().cloned().collect();
+        let writing: Vec<Arc<File>> = self.files.totals.unseen.lock().values().cloned().collect();
         for file in &writing {
             let _ = self.io.try_sync(file, Meanwhile::Refused);
         }
@@ -105,7 +104,7 @@ impl Ops {
 
     /// Waits for the background threads a while; one that hangs in the backing store is left.
     fn join_threads(&self) -> bool {
-        let threads = std::mem::take(&mut *self.threads.lock().expect("no panic inside"));
+        let threads = std::mem::take(&mut *self.threads.lock());
         let deadline = self.files.time.now() + THREADS_MAX;
         let mut quiet = true;
         for thread in threads {
@@ -131,7 +130,7 @@ impl Ops {
                 .spawn(work)
                 .map_err(|e| Error::io(e, "starting a thread"))
         };
-        let mut threads = self.threads.lock().expect("no panic inside");
+        let mut threads = self.threads.lock();
         threads.push(spawn("fb-drain", Box::new(move || drain.drain_loop()))?);
         threads.push(spawn("fb-governor", Box::new(move || govern.govern_loop()))?);
         threads.push(spawn("fb-keep", Box::new(move || keep.keep_house()))?);
@@ -195,7 +194,7 @@ impl Ops {
 
     /// Forgets the pauses after failed flushes.
     fn retry_now(&self) {
-        let dirty = self.files.dirty.lock().expect("no panic inside").older(u64::MAX);
+        let dirty = self.files.dirty.lock().older(u64::MAX);
         for file in dirty {
             if let Some(dirt) = &mut file.lock().dirt
                 && let Some(trouble) = &mut dirt.trouble

@@ -1,8 +1,8 @@
 //! What an operator asks for, beside flushing: evict, pin, purge, change tunables, shut down.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use forebay_backing::{Attr, Error, FileKind, Kind, Result};
@@ -12,6 +12,7 @@ use crate::core::report::{Failure, Progress, Report};
 use crate::core::state::{Change, Owner};
 use crate::drain::copy::ERRANDS_PER_COPY;
 use crate::files::file::{File, Inner, failure};
+use crate::lock::MutexGuard;
 use crate::ops::Ops;
 
 const LINK: &str = "it is a symbolic link, or behind one: name what it points to";
@@ -163,9 +164,9 @@ impl Ops {
         self.io.set_depth(t.fill_depth as usize);
         self.drain.set_depth(t.flush_depth as usize);
         self.home.errands().set_max(t.flush_depth as usize * ERRANDS_PER_COPY);
-        self.files.evictor.lock().expect("no panic inside").set_policy(t.eviction);
+        self.files.evictor.lock().set_policy(t.eviction);
         self.room.evict_for(&t);
-        *self.files.tunables.write().expect("no panic inside") = t;
+        *self.files.tunables.write() = t;
         self.files.measure();
         self.room.evict_to_mark();
         self.files.nudge();

@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
 
 use forebay_backing::{Error, FileKind, Result};
 
@@ -12,6 +12,7 @@ use crate::files::file::{File, failure, named_failure};
 use crate::io::Why;
 use crate::io::fill::CHUNK;
 use crate::io::handle::Handle;
+use crate::lock::{Mutex, Rank};
 use crate::ops::Ops;
 
 const FULL: &str = "the fast tier is full: enlarge it, or prefetch less";
@@ -54,9 +55,10 @@ impl Ops {
     /// if it is cancelled, it pins none that was not pinned before: a tier that is full of pins would
     /// have no room for writers.
     pub fn pin(self: &Arc<Self>, scope: &[PathBuf], progress: &Progress) -> Report {
-        let (mut report, fetching) = self.fetch_all(scope, progress, Some(Mutex::default()));
+        let (mut report, fetching) =
+            self.fetch_all(scope, progress, Some(Mutex::new(Rank::Prefetch, Default::default())));
         if fetching.full.into_inner() || report.cancelled {
-            let pinned = fetching.pinned.map(|files| files.into_inner().expect("no panic inside"));
+            let pinned = fetching.pinned.map(|files| files.into_inner());
             for file in pinned.into_iter().flatten() {
                 if let Err(error) = self.pin_file(&file, false) {
                     report.failures.push(failure(&file.lock(), &error));
@@ -79,7 +81,8 @@ impl Ops {
         for root in roots {
             self.walk(&root, &mut todo, progress, &mut report);
         }
-        let (queue, report) = (Mutex::new(todo), Mutex::new(report));
+        let (queue, report) =
+            (Mutex::new(Rank::Prefetch, todo), Mutex::new(Rank::Prefetch, report));
         let fetching = Fetching { queue, progress, report, full: AtomicBool::new(false), pinned };
         let workers = self.files.tune(|t| t.fill_depth) as usize;
         std::thread::scope(|threads| {
@@ -96,10 +99,11 @@ impl Ops {
                 time.join(worker).expect("no panic inside");
             }
         });
-        let mut report = std::mem::take(&mut *fetching.report.lock().expect("no panic inside"));
+        let mut report = std::mem::take(&mut *fetching.report.lock());
         report.cancelled = progress.is_cancelled();
-        // What is left of it, if it was cancelled.
-        fetching.queue.lock().expect("no panic inside").clear();
+        // What is left of it, if it was cancelled: closes files, which is no work under a lock.
+        let left = std::mem::take(&mut *fetching.queue.lock());
+        drop(left);
         (report, fetching)
     }
 
@@ -135,7 +139,7 @@ impl Ops {
     fn prefetch_worker(self: &Arc<Self>, fetching: &Fetching<'_>) {
         let progress = fetching.progress;
         loop {
-            let next = fetching.queue.lock().expect("no panic inside").pop_front();
+            let next = fetching.queue.lock().pop_front();
             let Some(fetch) = next.filter(|_| !progress.is_cancelled()) else { return };
             let (path, done) = match fetch {
                 Fetch::File(path) => {
@@ -147,10 +151,10 @@ impl Ops {
                     (large.path.clone(), self.piece_done(&large, got, fetching))
                 }
             };
-            let mut report = fetching.report.lock().expect("no panic inside");
             match done {
                 Ok(None) => {}
                 Ok(Some(bytes)) => {
+                    let mut report = fetching.report.lock();
                     report.files += 1;
                     report.bytes += bytes;
                     progress.done_files.fetch_add(1, Relaxed);
@@ -159,7 +163,7 @@ impl Ops {
                     fetching.full.fetch_or(e.is(libc::ENOSPC), Relaxed);
                     let failure = named_failure(&path, &e);
                     progress.failed(&failure);
-                    report.failures.push(failure);
+                    fetching.report.lock().failures.push(failure);
                 }
             }
         }
@@ -179,9 +183,12 @@ impl Ops {
             return got.and_then(|()| self.verify(&file, path, fetching)).map(Some);
         }
         let count = size.div_ceil(4 * CHUNK) as usize;
-        let large =
-            Arc::new(Large { file, path: path.to_path_buf(), left: Mutex::new((count, None)) });
-        let mut queue = fetching.queue.lock().expect("no panic inside");
+        let large = Arc::new(Large {
+            file,
+            path: path.to_path_buf(),
+            left: Mutex::new(Rank::Prefetch, (count, None)),
+        });
+        let mut queue = fetching.queue.lock();
         for piece in (0..count as u64).rev() {
             let start = piece * 4 * CHUNK;
             let end = (start + 4 * CHUNK).min(size);
@@ -197,7 +204,7 @@ impl Ops {
         fetching: &Fetching<'_>,
     ) -> Result<Option<u64>> {
         let failed = {
-            let mut left = large.left.lock().expect("no panic inside");
+            let mut left = large.left.lock();
             left.0 -= 1;
             if let Err(e) = got {
                 left.1.get_or_insert(e);
@@ -247,7 +254,7 @@ impl Ops {
             if let Some(pinned) = &fetching.pinned
                 && self.files.mark_pinned(file, &mut inner, true)?
             {
-                pinned.lock().expect("no panic inside").push(file.clone());
+                pinned.lock().push(file.clone());
             }
             return Ok(inner.size());
         }

@@ -1,7 +1,7 @@
 //! Files that programs read and write past us, by the kernel's passthrough.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex};
 
 use forebay_backing::{FileKey, Result};
 
@@ -11,6 +11,7 @@ use crate::failpoint;
 use crate::files::Files;
 use crate::files::file::{Around, File, Inner, Live, Unseen};
 use crate::files::pace::LOOK_MIN;
+use crate::lock::{Mutex, Rank};
 use crate::tier::media::{MediaFile, is_alone};
 
 pub struct Passed {
@@ -21,7 +22,7 @@ pub struct Passed {
 
 impl Passed {
     pub(crate) fn new(files: Arc<Files>) -> Passed {
-        Passed { files, orphans: Mutex::default() }
+        Passed { files, orphans: Mutex::new(Rank::Unseen, Default::default()) }
     }
 }
 
@@ -30,7 +31,7 @@ impl Passed {
     /// and may be mapped. Also `true` of a file that is just at work.
     pub fn moves_unseen(&self, key: FileKey) -> bool {
         let Some(file) = self.files.find(key) else { return false };
-        let Ok(inner) = file.inner.try_lock() else { return true };
+        let Some(inner) = file.inner.try_lock() else { return true };
         // With the last descriptor gone, a mapping is left.
         let is_mapped = |live: &Live| live.unseen.as_ref().is_some_and(|unseen| unseen.maps);
         let maps = |live: &Live| is_mapped(live) || live.opens == 0;
@@ -64,7 +65,7 @@ impl Passed {
             inner.note_rewritten(0, u64::MAX);
             inner.live().unseen = Some(Box::new(Unseen { from, ..Unseen::default() }));
             self.files.note_growth(file, &mut inner);
-            self.files.totals.unseen.lock().expect("no panic inside").insert(file.id, file.clone());
+            self.files.totals.unseen.lock().insert(file.id, file.clone());
         }
         failpoint::pass("create.done");
         let unseen = inner.live().unseen.as_mut().expect("made so above");
@@ -83,7 +84,7 @@ impl Passed {
         let unseen = inner.live().unseen.as_ref().expect("a writer ends once");
         if unseen.writers == 1 && unseen.maps && !self.is_closed(file, &mut inner)? {
             drop(inner);
-            self.orphans.lock().expect("no panic inside").push(file.clone());
+            self.orphans.lock().push(file.clone());
             return Ok(());
         }
         let unseen = inner.live().unseen.as_mut().expect("looked at above");
@@ -94,7 +95,7 @@ impl Passed {
         }
         self.files.note_growth(file, &mut inner);
         let from = inner.live().unseen.take().and_then(|unseen| unseen.from);
-        self.files.totals.unseen.lock().expect("no panic inside").remove(&file.id);
+        self.files.totals.unseen.lock().remove(&file.id);
         let stat = self.files.shadow_unwritten(file, &mut inner)?.stat();
         let stat = self.files.note_tier(stat)?;
         // Only emptiness proves that nothing was written: a mapping of a tmpfs file moves no time.
@@ -165,25 +166,25 @@ impl Passed {
         let path = inner.state.display_path();
         tracing::warn!(path = %path.display(), "a program has kept this file open for writing since an earlier daemon died; it counts as dirty until it is closed");
         drop(inner);
-        self.files.totals.unseen.lock().expect("no panic inside").insert(id, file.clone());
-        self.orphans.lock().expect("no panic inside").push(file);
+        self.files.totals.unseen.lock().insert(id, file.clone());
+        self.orphans.lock().push(file);
         Ok(())
     }
 
     /// How many writers there are that nobody tells us of.
     pub(crate) fn orphans(&self) -> usize {
-        self.orphans.lock().expect("no panic inside").len()
+        self.orphans.lock().len()
     }
 
     /// Ends the writers that nobody tells us of: those of an earlier daemon, and mappings of closed
     /// files.
     pub(crate) fn check_orphans(&self) {
-        let orphans = self.orphans.lock().expect("no panic inside").clone();
+        let orphans = self.orphans.lock().clone();
         for file in orphans {
             let shadow = file.lock().live().shadow.clone();
             if shadow.is_none_or(|shadow| shadow.is_ours_alone().unwrap_or(false)) {
                 let ended = {
-                    let mut orphans = self.orphans.lock().expect("no panic inside");
+                    let mut orphans = self.orphans.lock();
                     let at = orphans.iter().position(|orphan| orphan.id == file.id);
                     at.map(|at| orphans.swap_remove(at))
                 };
@@ -200,11 +201,10 @@ impl Passed {
     }
 
     pub(crate) fn measure_unseen(&self) {
-        let unseen: Vec<Arc<File>> =
-            self.files.totals.unseen.lock().expect("no panic inside").values().cloned().collect();
+        let unseen: Vec<Arc<File>> = self.files.totals.unseen.lock().values().cloned().collect();
         for file in unseen {
             // Who measures stands behind nobody: the next look is soon.
-            if let Ok(mut inner) = file.inner.try_lock()
+            if let Some(mut inner) = file.inner.try_lock()
                 && inner.state.is_unseen()
             {
                 self.files.note_growth(&file, &mut inner);
@@ -223,6 +223,7 @@ impl Passed {
         if writers > 0 && self.files.totals.pace.is_older(self.files.time.now(), LOOK_MIN) {
             self.measure_unseen();
         }
-        self.files.tune(|t| crate::core::policy::may_write_unseen(self.files.level(), t, writers))
+        let level = self.files.level();
+        self.files.tune(|t| crate::core::policy::may_write_unseen(level, t, writers))
     }
 }

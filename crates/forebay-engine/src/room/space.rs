@@ -1,8 +1,8 @@
 //! Room in the tier: how much there is, making more of it, and waiting for it.
 
 use std::cell::Cell;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Error, Result};
@@ -15,6 +15,7 @@ use crate::core::rules::Active;
 use crate::core::state::Change;
 use crate::failpoint;
 use crate::files::file::{Around, File, Inner};
+use crate::lock::MutexGuard;
 use crate::room::{InVain, Room};
 use crate::tier::media::is_alone;
 
@@ -91,12 +92,12 @@ impl Room {
 
     /// Batches of the drain that have landed.
     fn landed(&self) -> u64 {
-        *self.files.landings.settled.0.lock().expect("no panic inside")
+        *self.files.landings.settled.0.lock()
     }
 
     /// Whether nothing could go a moment ago.
     fn is_in_vain(&self) -> bool {
-        let last = *self.in_vain.lock().expect("no panic inside");
+        let last = *self.in_vain.lock();
         last.is_some_and(|last| {
             self.files.time.since(last.at) < AGAIN_AFTER && last.landed == self.landed()
         })
@@ -134,7 +135,7 @@ impl Room {
         let began = self.files.time.now();
         self.files.landings.urgent.store(true, Relaxed);
         self.files.nudge();
-        let settled = self.files.landings.settled.0.lock().expect("no panic inside");
+        let settled = self.files.landings.settled.0.lock();
         let landed = &self.files.landings.settled.1;
         drop(self.files.time.wait(landed, settled, Duration::from_millis(100)));
         add(
@@ -179,14 +180,14 @@ impl Room {
         self.files.empty_trash();
         let nothing_to_take = freed == 0 && tried.get() == Tried::Idle;
         let in_vain = nothing_to_take.then(|| InVain { landed, at: self.files.time.now() });
-        *self.in_vain.lock().expect("no panic inside") = in_vain;
+        *self.in_vain.lock() = in_vain;
         freed
     }
 
     /// Frees what can be freed without waiting for a file's lock. `busy` takes some whose lock
     /// somebody has.
     fn evict_idle(&self, bytes: u64, busy: &mut Vec<Arc<File>>, tried: &Cell<Tried>) -> u64 {
-        let mut evictor = self.files.evictor.lock().expect("no panic inside");
+        let mut evictor = self.files.evictor.lock();
         evictor.run(
             bytes,
             |unit| {
@@ -195,14 +196,14 @@ impl Room {
             |unit| {
                 let Some(file) = self.files.by_id(unit.id()) else { return Answer::Unknown };
                 match file.inner.try_lock() {
-                    Ok(inner) => {
+                    Some(inner) => {
                         let answer = self.evict_locked(&file, &mut Some(inner), unit);
                         if answer == Answer::Busy {
                             tried.set(Tried::Busy);
                         }
                         answer
                     }
-                    Err(_) => {
+                    None => {
                         tried.set(Tried::Busy);
                         let is_new = busy.iter().all(|known| known.id != file.id);
                         if is_new && busy.len() < EVICT_BUSY {
@@ -219,7 +220,7 @@ impl Room {
     fn evict_busy(&self, bytes: u64, file: &Arc<File>) -> u64 {
         // It comes before the evictor's.
         let mut inner = Some(file.lock());
-        let mut evictor = self.files.evictor.lock().expect("no panic inside");
+        let mut evictor = self.files.evictor.lock();
         evictor.run_only(bytes, |unit| {
             (unit.id() == file.id).then(|| self.evict_locked(file, &mut inner, unit))
         })
@@ -231,7 +232,7 @@ impl Room {
         if !rule.may_give(self.files.time.ms()) {
             return 0;
         }
-        let mut evictor = self.files.evictor.lock().expect("no panic inside");
+        let mut evictor = self.files.evictor.lock();
         let freed = evictor.run_only(bytes, |unit| self.evict_own_unit(unit, rule));
         drop(evictor);
         self.files.empty_trash();
@@ -244,7 +245,7 @@ impl Room {
     /// Frees a unit of the rule's files if nobody has the file's lock; `None` for all others.
     fn evict_own_unit(&self, unit: Unit, rule: &Arc<Active>) -> Option<Answer> {
         let Some(file) = self.files.by_id(unit.id()) else { return Some(Answer::Unknown) };
-        let inner = file.inner.try_lock().ok()?;
+        let inner = file.inner.try_lock()?;
         let own = inner.rule.as_ref().is_some_and(|active| Arc::ptr_eq(active, rule));
         own.then(|| self.evict_locked(&file, &mut Some(inner), unit))
     }

@@ -18,7 +18,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
 use forebay_backing::Timestamp;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
@@ -28,6 +28,7 @@ use crate::core::journal::{Journal, NameOp, NameRecord, Step, Told};
 use crate::core::paths::{Dir, DirId, Grown, Placed, Places, Tree, Way};
 use crate::core::state::{Age, Boot, Change, MaybeSize, Record};
 use crate::failpoint;
+use crate::lock::{Mutex, MutexGuard, Rank};
 use crate::tier::dir::Names;
 use crate::tier::log;
 use crate::tier::log::{Entry, LogFile};
@@ -215,8 +216,8 @@ impl Index {
             media,
             db,
             tree: loaded.tree.clone(),
-            log: Mutex::new(log),
-            fold: Mutex::new(()),
+            log: Mutex::new(Rank::Log, log),
+            fold: Mutex::new(Rank::Fold, ()),
             synced_seq,
             log_bytes: AtomicU64::new(0),
         };
@@ -373,7 +374,7 @@ impl Index {
         session: Option<(&Witness, Option<u64>)>,
         next_id: u64,
     ) -> io::Result<()> {
-        let _one_at_a_time = self.fold.lock().expect("no panic while folding");
+        let _one_at_a_time = self.fold.lock();
         let (touched, sealed, seq) = self.rotate()?;
         let folded = Folded::of(&touched, &self.tree, state_of);
         // A state may be newer than the rotation. Its records must be durable before it is, or a
@@ -461,8 +462,8 @@ impl Index {
         txn.commit().map_err(other)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Log> {
-        self.log.lock().expect("no panic while logging")
+    fn lock(&self) -> MutexGuard<'_, Log> {
+        self.log.lock()
     }
 }
 
@@ -689,17 +690,17 @@ impl Overlay {
         let mut bytes = vec![0; file.stat()?.len as usize];
         let n = file.read_at(&mut bytes, 0)?;
         bytes.truncate(n);
-        Ok(Overlay(Mutex::new(bytes)))
+        Ok(Overlay(Mutex::new(Rank::Log, bytes)))
     }
 }
 
 impl redb::StorageBackend for Overlay {
     fn len(&self) -> io::Result<u64> {
-        Ok(self.0.lock().expect("no panic inside").len() as u64)
+        Ok(self.0.lock().len() as u64)
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let bytes = self.0.lock().expect("no panic inside");
+        let bytes = self.0.lock();
         let at = offset as usize;
         let from = bytes.get(at..at + out.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
         out.copy_from_slice(from);
@@ -707,7 +708,7 @@ impl redb::StorageBackend for Overlay {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.0.lock().expect("no panic inside").resize(len as usize, 0);
+        self.0.lock().resize(len as usize, 0);
         Ok(())
     }
 
@@ -716,7 +717,7 @@ impl redb::StorageBackend for Overlay {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        let mut bytes = self.0.lock().expect("no panic inside");
+        let mut bytes = self.0.lock();
         let at = offset as usize;
         bytes[at..at + data.len()].copy_from_slice(data);
         Ok(())

@@ -12,8 +12,10 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime};
+
+use crate::lock::{Condvar, Mutex, MutexGuard, Rank};
 
 /// In real time: far more than anything takes that does not wait.
 const HANGS: Duration = Duration::from_secs(2);
@@ -80,7 +82,11 @@ thread_local! {
 impl Simulation {
     pub fn begin() -> Arc<Simulation> {
         let start = (Instant::now(), SystemTime::now());
-        Arc::new(Simulation { start, now: AtomicU64::new(0), people: Mutex::default() })
+        Arc::new(Simulation {
+            start,
+            now: AtomicU64::new(0),
+            people: Mutex::new(Rank::Time, Default::default()),
+        })
     }
 
     pub fn now(&self) -> Instant {
@@ -92,7 +98,7 @@ impl Simulation {
     }
 
     fn people(&self) -> MutexGuard<'_, People> {
-        self.people.lock().expect("no panic inside")
+        self.people.lock()
     }
 
     pub fn owe(self: &Arc<Simulation>) -> Owed {
@@ -166,9 +172,9 @@ impl Simulation {
                 }
                 (if due { AGAIN } else { HANGS }, people.moves)
             };
-            let (again, result) = condition.wait_timeout(guard, timeout).expect("no panic inside");
+            let (again, timed_out) = condition.wait_timeout(guard, timeout);
             guard = again;
-            if !result.timed_out() {
+            if !timed_out {
                 break;
             }
             let mut people = self.people();

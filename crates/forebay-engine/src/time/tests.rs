@@ -37,7 +37,7 @@ fn each_wakes_at_his_time_and_in_order() {
     const SLEEPERS: usize = 8;
     const ROUNDS: u32 = 200;
     let (time, _me) = Time::simulated();
-    let woken: Arc<Mutex<Vec<(Instant, Instant)>>> = Arc::default();
+    let woken = Arc::new(Mutex::new(Rank::Wake, Vec::<(Instant, Instant)>::new()));
     let sleepers: Vec<_> = (0..SLEEPERS as u32)
         .map(|n| {
             let woken = woken.clone();
@@ -45,16 +45,16 @@ fn each_wakes_at_his_time_and_in_order() {
                 for _ in 0..ROUNDS {
                     let due = time.now() + (n + 1) * SECOND;
                     time.sleep((n + 1) * SECOND);
-                    woken.lock().unwrap().push((due, time.now()));
+                    woken.lock().push((due, time.now()));
                 }
             })
         })
         .collect();
-    while woken.lock().unwrap().len() < SLEEPERS * ROUNDS as usize {
+    while woken.lock().len() < SLEEPERS * ROUNDS as usize {
         time.sleep(SECOND / 2);
     }
     sleepers.iter().for_each(|sleeper| sleeper.recv().expect("it ended"));
-    let woken = woken.lock().unwrap();
+    let woken = woken.lock();
     let late = |(due, at): &(Instant, Instant)| *at < *due || *at - *due > SECOND / 1000;
     assert!(!woken.iter().any(late), "{:?}", woken.iter().find(|it| late(it)));
 }
@@ -62,20 +62,20 @@ fn each_wakes_at_his_time_and_in_order() {
 #[test]
 fn who_is_notified_wakes_before_his_time_and_who_is_not_after_it() {
     let (time, _me) = Time::simulated();
-    let pair = Arc::new((Mutex::new(false), Condvar::new()));
+    let pair = Arc::new((Mutex::new(Rank::Wake, false), Condvar::new()));
     let other = pair.clone();
     let told = at_work(&time, move |time| {
         let began = time.now();
         let (_set, timed_out) =
-            time.wait_while(&other.1, other.0.lock().unwrap(), 100 * SECOND, |set| !*set);
+            time.wait_while(&other.1, other.0.lock(), 100 * SECOND, |set| !*set);
         (timed_out, time.since(began))
     });
     time.sleep(10 * SECOND);
-    *pair.0.lock().unwrap() = true;
+    *pair.0.lock() = true;
     pair.1.notify_all();
     let (timed_out, took) = told.recv().expect("it ended");
     assert!(!timed_out && took < 11 * SECOND, "{took:?}");
-    let (_set, timed_out) = time.wait_while(&pair.1, pair.0.lock().unwrap(), SECOND, |set| *set);
+    let (_set, timed_out) = time.wait_while(&pair.1, pair.0.lock(), SECOND, |set| *set);
     assert!(timed_out);
 }
 

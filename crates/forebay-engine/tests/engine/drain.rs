@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use forebay_engine::governor::law::Preset;
+use forebay_engine::lock::{self, Rank};
 use forebay_engine::time::Time;
 use forebay_engine::{Config, Engine, File, Named, Progress, Tunables};
 
@@ -88,19 +89,23 @@ fn clean_after(engine: &Engine) -> Duration {
 /// Copies to the store wait while it is shut.
 pub struct Gate {
     time: Time,
-    shut: Mutex<bool>,
-    opened: Condvar,
+    shut: lock::Mutex<bool>,
+    opened: lock::Condvar,
 }
 
 impl Default for Gate {
     fn default() -> Gate {
-        Gate { time: time(), shut: Mutex::default(), opened: Condvar::new() }
+        Gate {
+            time: time(),
+            shut: lock::Mutex::new(Rank::Home, false),
+            opened: lock::Condvar::new(),
+        }
     }
 }
 
 impl Gate {
     pub fn shut(&self, shut: bool) {
-        *self.shut.lock().expect("no panic inside") = shut;
+        *self.shut.lock() = shut;
         self.opened.notify_all();
     }
 }
@@ -110,7 +115,7 @@ impl Layer for Gate {
 
     fn before(&self, call: &Call<'_>) -> Result<()> {
         if call.verb == Verb::WriteAt {
-            let shut = self.shut.lock().expect("no panic inside");
+            let shut = self.shut.lock();
             drop(self.time.wait_while(&self.opened, shut, ALWAYS, |shut| *shut));
         }
         Ok(())

@@ -5,9 +5,10 @@
 
 use std::ffi::OsStr;
 use std::num::NonZeroU64;
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 
 use forebay_backing::{Error, FileKey, New, Result};
+use forebay_engine::lock::MutexGuard;
 use forebay_engine::rules::Origin;
 use forebay_engine::{File, Lane, WritePolicy};
 
@@ -107,7 +108,7 @@ impl Vfs {
         fresh: bool,
         lane: Lane,
     ) -> Result<Opened> {
-        let open = self.open.lock().expect("no panic inside");
+        let open = self.open.lock();
         self.open_under(open, id, file, flags, fresh, lane)
     }
 
@@ -288,7 +289,7 @@ impl Vfs {
     /// The mode of a handle that is in the table no more ends with it.
     fn end_handle(&self, handle: &Handle) {
         let Handle::File { id, file, plan, set_id, .. } = handle else { return };
-        let mut open = self.open.lock().expect("no panic inside");
+        let mut open = self.open.lock();
         // Together with the mode: who opens the file between the two would take it for pinned.
         if let Err(e) = self.end_pass(file, *plan) {
             tracing::error!(error = %e, "closing a file that was written past the daemon");

@@ -1,8 +1,10 @@
 //! The lock between the verbs that turn a node into a path and the rename of a directory.
 
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
-use std::sync::{Condvar, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
+
+use forebay_engine::lock::{Rank, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// So long a rename waits for a moment without readers before it holds new ones back.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -11,7 +13,6 @@ const PATIENCE: Duration = Duration::from_millis(100);
 /// it waits for may hang in the backing store, and the mount must not hang with it.
 const TURN: Duration = Duration::from_secs(1);
 
-#[derive(Default)]
 pub struct Tree {
     lock: RwLock<()>,
     /// Renames that hold readers back. Falls only under `holding`.
@@ -20,12 +21,23 @@ pub struct Tree {
     go: Condvar,
 }
 
+impl Default for Tree {
+    fn default() -> Tree {
+        Tree {
+            lock: RwLock::new(Rank::Tree, ()),
+            held_by: AtomicU32::new(0),
+            holding: Mutex::default(),
+            go: Condvar::new(),
+        }
+    }
+}
+
 impl Tree {
     pub fn shared(&self) -> RwLockReadGuard<'_, ()> {
         if self.held_by.load(SeqCst) > 0 {
             self.stand_back();
         }
-        self.lock.read().expect("no panic inside")
+        self.lock.read()
     }
 
     /// Waits until no rename holds readers back; not for ever, however many come after each other.
@@ -44,7 +56,7 @@ impl Tree {
         let began = Instant::now();
         let mut hold = None;
         loop {
-            if let Ok(guard) = self.lock.try_write() {
+            if let Some(guard) = self.lock.try_write() {
                 return Some(guard);
             }
             let waited = began.elapsed();
@@ -138,7 +150,8 @@ mod tests {
             let rename = scope.spawn(|| tree.alone(LONG).is_some());
             for _ in 0..2 {
                 until(|| tree.held_by.load(SeqCst) > 0);
-                drop(tree.shared());
+                let reader = scope.spawn(|| drop(tree.shared()));
+                reader.join().unwrap();
                 assert!(!rename.is_finished());
             }
             drop(hanging);

@@ -24,12 +24,13 @@ use std::sync::atomic::{
     AtomicBool, AtomicU32, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 
 use hashbrown::{DefaultHashBuilder, HashMap, HashSet, HashTable};
 use serde::{Deserialize, Serialize};
 
 use crate::core::id::FileId;
+use crate::lock::{Mutex, MutexGuard, Rank};
 
 /// Never used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -83,11 +84,11 @@ struct End {
 
 impl Drop for Dir {
     fn drop(&mut self) {
-        let place = self.place.get_mut().expect("no panic inside");
+        let place = self.place.get_mut();
         if let Some(Place { parent, name }) = place {
             let (id, stored) = (self.id, *self.stored.get_mut());
             let end = End { id, parent: parent.id, name: std::mem::take(name), stored };
-            self.shared.ends.lock().expect("no panic inside").push(end);
+            self.shared.ends.lock().push(end);
         }
     }
 }
@@ -98,7 +99,7 @@ impl Dir {
     }
 
     fn place(&self) -> Option<Place> {
-        self.place.lock().expect("no panic inside").clone()
+        self.place.lock().clone()
     }
 
     pub fn placed(&self) -> Option<Placed> {
@@ -134,7 +135,7 @@ impl Dir {
     /// Goes up from it, and leaves out the root.
     fn climb(&self, mut each: impl FnMut(&Dir, &OsStr)) {
         let mut step = |dir: &Dir| {
-            let place = dir.place.lock().expect("no panic inside");
+            let place = dir.place.lock();
             let Place { parent, name } = place.as_ref()?;
             each(dir, name);
             Some(parent.clone())
@@ -175,7 +176,7 @@ impl Dir {
     }
 
     pub fn above(&self) -> Option<Arc<Dir>> {
-        let place = self.place.lock().expect("no panic inside");
+        let place = self.place.lock();
         place.as_ref().map(|place| place.parent.clone())
     }
 
@@ -340,7 +341,10 @@ impl Default for Tree {
             next: ROOT.0 + 1,
             ended: Vec::new(),
         };
-        let shared = Arc::new(Shared { nodes: Mutex::new(nodes), ends: Mutex::default() });
+        let shared = Arc::new(Shared {
+            nodes: Mutex::new(Rank::Dirs, nodes),
+            ends: Mutex::new(Rank::DirEnds, Vec::new()),
+        });
         Tree { root: Arc::new(node(ROOT, None, &shared)), shared }
     }
 }
@@ -354,7 +358,7 @@ impl std::fmt::Debug for Tree {
 fn node(id: DirId, place: Option<Place>, shared: &Arc<Shared>) -> Dir {
     Dir {
         id,
-        place: Mutex::new(place),
+        place: Mutex::new(Rank::Dir, place),
         moving: AtomicU32::new(0),
         moved_at: AtomicU64::new(0),
         told_in: AtomicU64::new(0),
@@ -437,9 +441,9 @@ impl Tree {
     /// Puts a node at a place. Who is there gives way (P2).
     fn put(&self, nodes: &mut Nodes, dir: &Arc<Dir>, place: Place) {
         let (parent, name) = (place.parent.id, place.name.clone());
-        let before = dir.place.lock().expect("no panic inside").replace(place);
+        let before = dir.place.lock().replace(place);
         if let Some(over) = nodes.at(parent, &name) {
-            let gave = over.place.lock().expect("no panic inside").replace(Place::aside(dir));
+            let gave = over.place.lock().replace(Place::aside(dir));
             nodes.leave(over.id, parent, &name);
             nodes.enter(&over, dir.id, OsStr::new(""));
             drop(gave);
@@ -483,8 +487,8 @@ impl Tree {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Nodes> {
-        let mut nodes = self.nodes.lock().expect("no panic inside");
-        let ends = std::mem::take(&mut *self.ends.lock().expect("no panic inside"));
+        let mut nodes = self.nodes.lock();
+        let ends = std::mem::take(&mut *self.ends.lock());
         for End { id, parent, name, stored } in ends {
             nodes.leave(id, parent, &name);
             nodes.ended.extend(stored.then_some(id));

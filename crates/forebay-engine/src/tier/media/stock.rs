@@ -6,8 +6,8 @@
 //! A crash leaves nothing of those that were not used.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,7 @@ use rustix::fs;
 use rustix::fs::{AtFlags, Mode, OFlags, Timespec, Timestamps};
 use rustix::io::{Errno, Result};
 
+use crate::lock::{Mutex, MutexGuard, Rank};
 use crate::pool::run_anywhere;
 
 /// So many are kept, each an open descriptor.
@@ -28,19 +29,30 @@ const NOW: Timestamps = {
     Timestamps { last_access: now, last_modification: now }
 };
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Stock {
     shared: Arc<Shared>,
     maker: Mutex<Option<JoinHandle<()>>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Shared {
     ready: Mutex<Vec<OwnedFd>>,
     /// What making one took of late, in nanoseconds.
     cost: AtomicU64,
     /// The file system cannot do it, or we are about to go.
     ended: AtomicBool,
+}
+
+impl Default for Stock {
+    fn default() -> Stock {
+        let shared = Shared {
+            ready: Mutex::new(Rank::Shadows, Vec::new()),
+            cost: AtomicU64::default(),
+            ended: AtomicBool::default(),
+        };
+        Stock { shared: Arc::new(shared), maker: Mutex::new(Rank::Shadows, None) }
+    }
 }
 
 impl Stock {
@@ -77,7 +89,7 @@ impl Stock {
         if self.shared.ended.load(Relaxed) || self.shared.ready().len() > KEPT / 2 {
             return;
         }
-        let mut maker = self.maker.lock().expect("no panic inside");
+        let mut maker = self.maker.lock();
         if maker.as_ref().is_some_and(|maker| !maker.is_finished()) {
             return;
         }
@@ -95,7 +107,7 @@ impl Drop for Stock {
     /// Who takes the tier away next finds nothing open.
     fn drop(&mut self) {
         self.shared.end();
-        if let Some(maker) = self.maker.get_mut().expect("no panic inside").take() {
+        if let Some(maker) = self.maker.get_mut().take() {
             let _ = maker.join();
         }
         self.shared.ready().clear();
@@ -103,8 +115,8 @@ impl Drop for Stock {
 }
 
 impl Shared {
-    fn ready(&self) -> std::sync::MutexGuard<'_, Vec<OwnedFd>> {
-        self.ready.lock().expect("no panic inside")
+    fn ready(&self) -> MutexGuard<'_, Vec<OwnedFd>> {
+        self.ready.lock()
     }
 
     fn note(&self, took: Duration) {
@@ -153,7 +165,7 @@ mod tests {
     }
 
     fn settled(stock: &Stock) {
-        let maker = stock.maker.lock().unwrap().take();
+        let maker = stock.maker.lock().take();
         maker.expect("one was started").join().unwrap();
     }
 
@@ -163,7 +175,7 @@ mod tests {
         let root = std::fs::File::open(dir.path()).unwrap();
         let stock = Stock::default();
         assert!(stock.take(root.as_fd(), "a").unwrap().is_none());
-        assert!(stock.maker.lock().unwrap().is_none(), "nothing was slow yet");
+        assert!(stock.maker.lock().is_none(), "nothing was slow yet");
         (0..64).for_each(|_| stock.note(Duration::from_millis(1)));
         assert!(stock.shared.is_slow());
         stock.order(root.as_fd());
@@ -190,6 +202,6 @@ mod tests {
         (0..64).for_each(|_| stock.note(Duration::from_micros(5)));
         (0..KEPT).for_each(|n| drop(stock.take(root.as_fd(), &n.to_string()).unwrap().unwrap()));
         assert!(stock.take(root.as_fd(), "last").unwrap().is_none());
-        assert!(stock.maker.lock().unwrap().is_none());
+        assert!(stock.maker.lock().is_none());
     }
 }

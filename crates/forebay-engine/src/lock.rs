@@ -1,0 +1,415 @@
+//! The locks of the engine and of the front-ends above it, each with its place in one order.
+//!
+//! Debug builds check the order as it is used: a lock that is waited for out of turn, and a call to the
+//! backing store under a lock that others need, panic and name both places. Release builds have the
+//! standard library's locks and nothing besides.
+//!
+//! Invariants:
+//! - L1: who holds a lock waits only for one whose [`Rank`] is greater than that of every lock he holds.
+//!   Two locks of one rank are never waited for at once: who has one file's only tries another's.
+//! - L2: a leaf is held for one look or one append, and nothing is waited for under it but
+//!   the simulated clock.
+//! - L3: the store is called, and conditions are waited for, under those locks alone of which
+//!   [`Rank::lasts`] says so.
+//!
+//! Trying a lock waits for nobody, so any lock may be tried in any order. A lock that was held by who
+//! panicked is lost: who waits for it panics too, rather than believe what it guards, and who tries it
+//! finds it held for ever.
+
+use std::ops::{Deref, DerefMut};
+use std::sync;
+use std::time::Duration;
+
+use crate::lock::order::{Mark, Place};
+
+#[cfg_attr(debug_assertions, path = "lock/checked.rs")]
+#[cfg_attr(not(debug_assertions), path = "lock/unchecked.rs")]
+mod order;
+
+/// The order of locks: who holds one may wait for those after it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rank {
+    /// The front-end's tree of names: held for reading by every verb that turns a node into a path,
+    /// until the store has acted on the path; for writing while a directory is renamed.
+    Tree,
+    /// The front-end's table of open inodes: held while an open or a release decides an inode's mode,
+    /// the opening of its shadow and the record of that included.
+    Open,
+    /// One at a time finishes files on a store without room.
+    Turn,
+    /// One at a time writes the log into the index; it asks for each file's state, one after the other.
+    Fold,
+    /// One file. Held while the shadow is read or written and its record appended, so that a fill cannot
+    /// land between a write and its record.
+    File,
+    /// The evictor. While it offers units it only tries their files; to wait for a busy one, that
+    /// file's lock is taken first.
+    Evictor,
+    /// The table of files.
+    Table,
+    /// The log in the tier, with the journal of names; a copy of the index that is only looked at.
+    Log,
+    /// The directories that names of files are in.
+    Dirs,
+    /// One directory's place.
+    Dir,
+    /// What is left of directories that nobody knows any more.
+    DirEnds,
+    /// Files with dirty bytes, by age. The first leaf.
+    Dirty,
+    /// Settings in force.
+    Tunables,
+    /// Rules, the processes that one of them is for, and whether the last eviction was in vain.
+    Room,
+    /// Files that lost their last name a moment ago.
+    Graveyard,
+    /// Files that grow unseen and how fast, and orphans.
+    Unseen,
+    /// Shadow files to be removed or used again, and those made ahead.
+    Shadows,
+    /// Ages of dirty bytes, and when all has to be flushed.
+    Ages,
+    /// What the governor has measured and decided, and why the drain is stuck.
+    Govern,
+    /// How fast the drain may go.
+    Valve,
+    /// What wakes the governor, the drain, and who waits for batches to land.
+    Wake,
+    /// Room on the store.
+    HomeRoom,
+    /// Orders: their holds, debts and batches.
+    Orders,
+    /// A batch of flights: what is left of it, its targets and outcomes.
+    Batch,
+    /// A prefetch: its queue and report.
+    Prefetch,
+    /// Streams of reads and writes, and what went around the tier and is not synced.
+    Streams,
+    /// How the store does, and which of its files wait to be closed.
+    Home,
+    /// Work for a pool of threads.
+    Pool,
+    /// The threads that keep house.
+    Threads,
+    /// How far a long operation has come.
+    Progress,
+    /// Simulated time, which may be asked under any lock.
+    Time,
+}
+
+impl Rank {
+    /// L2.
+    #[cfg_attr(not(debug_assertions), expect(dead_code, reason = "asked by the check alone"))]
+    fn is_leaf(self) -> bool {
+        self >= Rank::Dirty
+    }
+
+    /// Whether it may be held for as long as the store takes (L3).
+    #[cfg_attr(not(debug_assertions), expect(dead_code, reason = "asked by the check alone"))]
+    fn lasts(self) -> bool {
+        matches!(self, Rank::Tree | Rank::Turn)
+    }
+}
+
+/// Says that the store is called now (L3).
+#[inline]
+#[track_caller]
+pub(crate) fn calls_the_store() {
+    order::lasts("the store is called");
+}
+
+/// Says that the thread sleeps now (L3).
+#[inline]
+#[track_caller]
+pub(crate) fn sleeps() {
+    order::lasts("a thread sleeps");
+}
+
+#[derive(Debug)]
+pub struct Mutex<T: ?Sized> {
+    place: Place,
+    lock: sync::Mutex<T>,
+}
+
+#[must_use]
+pub struct MutexGuard<'a, T: ?Sized> {
+    lock: sync::MutexGuard<'a, T>,
+    mark: Mark,
+}
+
+impl<T> Mutex<T> {
+    #[inline]
+    pub const fn new(rank: Rank, value: T) -> Mutex<T> {
+        Mutex { place: Place::new(rank), lock: sync::Mutex::new(value) }
+    }
+
+    #[inline]
+    pub fn into_inner(self) -> T {
+        self.lock.into_inner().expect(LOST)
+    }
+}
+
+impl<T: ?Sized> Mutex<T> {
+    #[inline]
+    #[track_caller]
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        let mark = self.place.wait();
+        MutexGuard { lock: self.lock.lock().expect(LOST), mark }
+    }
+
+    /// The lock, if nobody has it and it is not lost.
+    #[inline]
+    #[track_caller]
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        let lock = self.lock.try_lock().ok()?;
+        Some(MutexGuard { lock, mark: self.place.tried() })
+    }
+
+    /// What is left of it, if it is lost: for who drops it.
+    #[inline]
+    pub fn get_mut(&mut self) -> &mut T {
+        self.lock.get_mut().unwrap_or_else(sync::PoisonError::into_inner)
+    }
+}
+
+#[derive(Debug)]
+pub struct RwLock<T: ?Sized> {
+    place: Place,
+    lock: sync::RwLock<T>,
+}
+
+#[must_use]
+pub struct RwLockReadGuard<'a, T: ?Sized> {
+    lock: sync::RwLockReadGuard<'a, T>,
+    _mark: Mark,
+}
+
+#[must_use]
+pub struct RwLockWriteGuard<'a, T: ?Sized> {
+    lock: sync::RwLockWriteGuard<'a, T>,
+    _mark: Mark,
+}
+
+impl<T> RwLock<T> {
+    #[inline]
+    pub const fn new(rank: Rank, value: T) -> RwLock<T> {
+        RwLock { place: Place::new(rank), lock: sync::RwLock::new(value) }
+    }
+}
+
+impl<T: ?Sized> RwLock<T> {
+    #[inline]
+    #[track_caller]
+    pub fn read(&self) -> RwLockReadGuard<'_, T> {
+        let _mark = self.place.wait();
+        RwLockReadGuard { lock: self.lock.read().expect(LOST), _mark }
+    }
+
+    #[inline]
+    #[track_caller]
+    pub fn write(&self) -> RwLockWriteGuard<'_, T> {
+        let _mark = self.place.wait();
+        RwLockWriteGuard { lock: self.lock.write().expect(LOST), _mark }
+    }
+
+    /// The lock alone, if nobody has it and it is not lost.
+    #[inline]
+    #[track_caller]
+    pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
+        let lock = self.lock.try_write().ok()?;
+        Some(RwLockWriteGuard { lock, _mark: self.place.tried() })
+    }
+}
+
+#[derive(Debug, Default)]
+pub struct Condvar(sync::Condvar);
+
+impl Condvar {
+    #[inline]
+    pub const fn new() -> Condvar {
+        Condvar(sync::Condvar::new())
+    }
+
+    #[inline]
+    pub fn notify_one(&self) {
+        self.0.notify_one();
+    }
+
+    #[inline]
+    pub fn notify_all(&self) {
+        self.0.notify_all();
+    }
+
+    #[inline]
+    #[track_caller]
+    pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        let MutexGuard { lock, mark } = guard.for_a_wait();
+        MutexGuard { lock: self.0.wait(lock).expect(LOST), mark }
+    }
+
+    /// Also says whether the time has run out.
+    #[inline]
+    #[track_caller]
+    pub fn wait_timeout<'a, T>(
+        &self,
+        guard: MutexGuard<'a, T>,
+        limit: Duration,
+    ) -> (MutexGuard<'a, T>, bool) {
+        let MutexGuard { lock, mark } = guard.for_a_wait();
+        let (lock, result) = self.0.wait_timeout(lock, limit).expect(LOST);
+        (MutexGuard { lock, mark }, result.timed_out())
+    }
+
+    /// Waits as long as `condition` holds. Also says whether the time has run out.
+    #[inline]
+    #[track_caller]
+    pub fn wait_timeout_while<'a, T>(
+        &self,
+        guard: MutexGuard<'a, T>,
+        limit: Duration,
+        condition: impl FnMut(&mut T) -> bool,
+    ) -> (MutexGuard<'a, T>, bool) {
+        let MutexGuard { lock, mark } = guard.for_a_wait();
+        let (lock, result) = self.0.wait_timeout_while(lock, limit, condition).expect(LOST);
+        (MutexGuard { lock, mark }, result.timed_out())
+    }
+}
+
+impl<T> MutexGuard<'_, T> {
+    /// Its lock is let go of and waited for again: as the last that is held, or it would be out of turn.
+    #[inline]
+    #[track_caller]
+    fn for_a_wait(self) -> Self {
+        self.mark.lasts_without("a condition is waited for");
+        self
+    }
+}
+
+const LOST: &str = "nobody panics who holds it";
+
+macro_rules! guards {
+    ($($guard:ident),*) => {$(
+        impl<T: ?Sized> Deref for $guard<'_, T> {
+            type Target = T;
+
+            #[inline]
+            fn deref(&self) -> &T {
+                &self.lock
+            }
+        }
+    )*};
+}
+
+guards!(MutexGuard, RwLockReadGuard, RwLockWriteGuard);
+
+impl<T: ?Sized> DerefMut for MutexGuard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.lock
+    }
+}
+
+impl<T: ?Sized> DerefMut for RwLockWriteGuard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.lock
+    }
+}
+
+#[cfg(not(debug_assertions))]
+const _: () = {
+    use std::mem::size_of;
+    assert!(size_of::<Mutex<u64>>() == size_of::<sync::Mutex<u64>>());
+    assert!(size_of::<RwLock<u64>>() == size_of::<sync::RwLock<u64>>());
+    assert!(size_of::<MutexGuard<'_, u64>>() == size_of::<sync::MutexGuard<'_, u64>>());
+};
+
+#[cfg(all(test, debug_assertions))]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+
+    /// What the check says of `act`, if it complains.
+    fn complaint(act: impl FnOnce()) -> Option<String> {
+        let panic = catch_unwind(AssertUnwindSafe(act)).err()?;
+        Some(*panic.downcast::<String>().expect("it says what is wrong"))
+    }
+
+    #[test]
+    fn who_waits_for_a_lock_out_of_turn_is_told_of_both() {
+        let (file, evictor) = (Mutex::new(Rank::File, ()), Mutex::new(Rank::Evictor, ()));
+        let in_order = complaint(|| {
+            let _file = file.lock();
+            drop(evictor.lock());
+        });
+        assert_eq!(in_order, None);
+        let first = line!() + 2;
+        let wrong = complaint(|| {
+            let _evictor = evictor.lock();
+            drop(file.lock());
+        });
+        let expected = "the lock File is waited for under Evictor, taken at ";
+        let wrong = wrong.expect("it is out of turn");
+        assert!(
+            wrong.starts_with(expected) && wrong.contains(&format!("lock.rs:{first}:")),
+            "{wrong}"
+        );
+    }
+
+    #[test]
+    fn a_lock_is_held_until_its_guard_goes_in_whatever_order_they_go() {
+        let [turn, file, table] =
+            [Rank::Turn, Rank::File, Rank::Dirty].map(|rank| Mutex::new(rank, ()));
+        let (first, second) = (turn.lock(), file.lock());
+        drop(first);
+        assert!(complaint(|| drop(turn.lock())).is_some());
+        let third = table.lock();
+        drop(second);
+        assert!(complaint(|| drop(file.lock())).is_some());
+        drop(third);
+        assert_eq!(complaint(|| drop(turn.lock())), None);
+    }
+
+    #[test]
+    fn two_of_one_rank_and_what_is_under_a_leaf_are_tried_only() {
+        let (one, other) = (Mutex::new(Rank::File, ()), Mutex::new(Rank::File, ()));
+        let _one = one.lock();
+        assert!(complaint(|| drop(other.lock())).is_some());
+        assert!(other.try_lock().is_some());
+        let (leaf, other) = (RwLock::new(Rank::Dirty, ()), RwLock::new(Rank::Room, ()));
+        let read = leaf.read();
+        assert!(complaint(|| drop(other.read())).is_some());
+        assert!(complaint(|| drop(leaf.read())).is_some(), "it could stand behind a writer");
+        assert!(other.try_write().is_some());
+        drop(read);
+        drop(other.write());
+    }
+
+    #[test]
+    fn the_store_is_called_and_conditions_are_waited_for_under_what_lasts_alone() {
+        let (turn, file) = (Mutex::new(Rank::Turn, ()), Mutex::new(Rank::File, ()));
+        let (leaf, condition) = (Mutex::new(Rank::Batch, ()), Condvar::new());
+        let wait = || drop(condition.wait_timeout(leaf.lock(), Duration::ZERO));
+        let turn = turn.lock();
+        assert_eq!(complaint(|| calls_the_store()), None);
+        assert_eq!(complaint(wait), None);
+        let file = file.lock();
+        assert!(complaint(|| calls_the_store()).is_some());
+        assert!(complaint(wait).is_some());
+        drop((turn, file));
+    }
+
+    #[test]
+    fn a_lock_that_was_held_by_who_panicked_is_lost() {
+        let file = Mutex::new(Rank::File, ());
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            let _file = file.lock();
+            panic!("under the lock");
+        }));
+        assert!(panicked.is_err());
+        assert!(file.try_lock().is_none());
+        assert!(complaint(|| drop(file.lock())).is_some_and(|why| why.starts_with(LOST)));
+        drop(Mutex::new(Rank::Turn, ()).lock());
+    }
+}
