@@ -83,7 +83,7 @@ pub(crate) struct Ground {
 impl Drain {
     pub(crate) fn new(ground: Ground, flushes: Pool, clean_start: bool) -> Drain {
         let Ground { home, files, names, passed } = ground;
-        let time = files.time.clone();
+        let time = files.time().clone();
         Drain {
             home,
             files,

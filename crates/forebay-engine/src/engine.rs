@@ -1,33 +1,22 @@
 //! The engine: its parts, its table of files, and the life of a file in it.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use forebay_backing::wrap::Wrapped;
 use forebay_backing::{BackingStore, Error, Kind, Result};
 use forebay_base::glob::Pattern;
 
 use crate::core::config::{Config, Tunables};
-use crate::core::counters::Counters;
-use crate::core::evict::{Evictor, Grain, Uses};
-use crate::core::id::FileId;
-use crate::core::state::Record;
 use crate::drain::copy::ERRANDS_PER_COPY;
 use crate::drain::holds::Hold;
 use crate::drain::{Drain, Ground};
-use crate::files::Files;
-use crate::files::attached::Attached;
-use crate::files::file::{DirtyQueue, File};
 use crate::files::names::Names;
-use crate::files::table::Table;
-use crate::files::totals::{Landings, Totals};
+use crate::files::{Files, Inventory};
 use crate::home::Home;
 use crate::home::health::Health;
 use crate::home::reaper::Reaper;
 use crate::io::Io;
-use crate::lock::{Condvar, Mutex, Rank, RwLock};
 use crate::ops::Ops;
 use crate::pool::Pool;
 use crate::room::Room;
@@ -64,7 +53,7 @@ pub struct Engine {
 
 impl Engine {
     pub fn config(&self) -> &Config {
-        &self.files.config
+        self.files.config()
     }
 
     pub fn recovery(&self) -> &RecoveryReport {
@@ -117,37 +106,15 @@ impl Engine {
             .begin(&witness, loaded.next_id, &recovered.changed, &|id| states.get(&id).cloned())
             .map_err(|e| Error::io(e, "writing the tier's index"))?;
         let (fill_depth, flush_depth) = (tunables.fill_depth, tunables.flush_depth);
-        let mut evictor = Evictor::default();
-        evictor.set_policy(tunables.eviction);
         let total = tier.media.space().map_err(|e| Error::io(e, "measuring the tier"))?.total;
         let tier_bytes = tunables.tier_size.unwrap_or(total).min(total);
         let errands = flush_depth as usize * ERRANDS_PER_COPY;
         let errands = Pool::new("fb-errand", errands, time.clone());
         let home = Arc::new(Home::new(backing, reaper, health.clone(), errands));
-        let files = Arc::new(Files {
-            home: home.clone(),
-            tier,
-            index,
-            attached: Attached::new(config.attachment),
-            config,
-            tunables: RwLock::new(Rank::Tunables, tunables),
-            table: RwLock::new(Rank::Table, Table::default()),
-            next_id: AtomicU64::new(loaded.next_id),
-            totals: Totals::default(),
-            landings: Landings::default(),
-            dirty: Mutex::new(Rank::Dirty, DirtyQueue::default()),
-            evictor: Mutex::new(Rank::Evictor, evictor),
-            grain: Grain::of_tier(tier_bytes),
-            uses: Uses::of_tier(tier_bytes),
-            counters: Counters::default(),
-            started: time.now(),
-            time: time.clone(),
-            stopping: AtomicBool::new(false),
-            wake: (Mutex::new(Rank::Wake, 0), Condvar::new()),
-            trash: Mutex::new(Rank::Shadows, recovered.nameless),
-            blanks: Mutex::new(Rank::Shadows, Vec::new()),
-            graveyard: Mutex::new(Rank::Graveyard, Default::default()),
-        });
+        let found = Inventory { next_id: loaded.next_id, nameless: recovered.nameless, tier_bytes };
+        let files =
+            Files::new(home.clone(), (tier, index), (config, tunables), found, time.clone());
+        let files = Arc::new(files);
         let names = Arc::new(Names::new(home.clone(), files.clone()));
         let room = Arc::new(Room::new(files.clone()));
         let passed = Arc::new(Passed::new(files.clone()));
@@ -163,7 +130,7 @@ impl Engine {
         let recovery = recovered.report;
         let engine = Engine { health, files, names, room, passed, drain, io, verbs, ops, recovery };
         let engine = Arc::new(engine);
-        engine.populate(std::mem::take(&mut loaded.files));
+        engine.files.populate(std::mem::take(&mut loaded.files));
         recovered.orphans.iter().try_for_each(|id| engine.passed.adopt_orphan(*id))?;
         engine.files.measure();
         drop(loaded);
@@ -172,25 +139,5 @@ impl Engine {
         let holds = held.iter().map(|(scope, last)| engine.drain.hold(scope, last)).collect();
         engine.ops.clone().start_threads()?;
         Ok((engine, holds))
-    }
-
-    fn populate(&self, files: BTreeMap<FileId, Record>) {
-        {
-            let mut table = self.files.table.write();
-            table.reserve(files.len());
-        }
-        for (id, record) in files {
-            let file = File::new(id, record, true);
-            {
-                let mut table = self.files.table.write();
-                table.insert(file.clone());
-            }
-            let mut inner = file.lock();
-            // One that holds nothing any more is to be forgotten.
-            let none = !inner.state.has_bytes();
-            let present = inner.state.present(0, inner.state.size());
-            self.files.admit(&file, present.into_iter().chain(none.then_some((0, 0))));
-            self.files.account(&file, &mut inner);
-        }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use forebay_backing::{Attr, Error, FileKey, Result};
 
@@ -21,7 +21,7 @@ use crate::files::graveyard::Graveyard;
 use crate::files::table::Table;
 use crate::files::totals::{Landings, Totals};
 use crate::home::Home;
-use crate::lock::{Condvar, Mutex, RwLock};
+use crate::lock::{Condvar, Mutex, MutexGuard, Rank, RwLock};
 use crate::tier::dir::Tier;
 use crate::tier::index::Index;
 use crate::tier::media::{Media, MediaFile};
@@ -45,35 +45,173 @@ pub mod totals;
 pub mod work;
 
 pub struct Files {
-    pub(crate) home: Arc<Home>,
-    pub(crate) tier: Tier,
-    pub(crate) index: Index,
-    pub(crate) config: Config,
-    pub(crate) tunables: RwLock<Tunables>,
-    pub(crate) table: RwLock<Table>,
-    pub(crate) next_id: AtomicU64,
-    pub(crate) totals: Totals,
-    pub(crate) landings: Landings,
-    pub(crate) dirty: Mutex<DirtyQueue>,
-    pub(crate) evictor: Mutex<Evictor>,
-    pub(crate) grain: Grain,
-    pub(crate) uses: Uses,
-    pub(crate) attached: Attached,
-    pub(crate) counters: Counters,
-    pub(crate) time: Time,
-    pub(crate) started: Instant,
-    pub(crate) stopping: AtomicBool,
-    pub(crate) wake: (Mutex<u64>, Condvar),
+    home: Arc<Home>,
+    tier: Tier,
+    index: Index,
+    config: Config,
+    tunables: RwLock<Tunables>,
+    table: RwLock<Table>,
+    next_id: AtomicU64,
+    totals: Totals,
+    landings: Landings,
+    dirty: Mutex<DirtyQueue>,
+    evictor: Mutex<Evictor>,
+    grain: Grain,
+    uses: Uses,
+    attached: Attached,
+    counters: Counters,
+    time: Time,
+    started: Instant,
+    stopping: AtomicBool,
+    wake: (Mutex<u64>, Condvar),
     /// Shadow files to be removed: not by who waits for an answer.
-    pub(crate) trash: Mutex<Vec<FileId>>,
+    trash: Mutex<Vec<FileId>>,
     /// Shadow files that were never written to, of files that are gone: the next ones made take
     /// their place.
-    pub(crate) blanks: Mutex<Vec<(FileId, Arc<dyn MediaFile>)>>,
+    blanks: Mutex<Vec<(FileId, Arc<dyn MediaFile>)>>,
     /// Files that lost their last name a moment ago.
-    pub(crate) graveyard: Mutex<Graveyard>,
+    graveyard: Mutex<Graveyard>,
+}
+
+/// What was found on the tier.
+pub(crate) struct Inventory {
+    pub next_id: u64,
+    /// Shadows that are to go.
+    pub nameless: Vec<FileId>,
+    pub tier_bytes: u64,
 }
 
 impl Files {
+    pub(crate) fn new(
+        home: Arc<Home>,
+        (tier, index): (Tier, Index),
+        (config, tunables): (Config, Tunables),
+        found: Inventory,
+        time: Time,
+    ) -> Files {
+        let mut evictor = Evictor::default();
+        evictor.set_policy(tunables.eviction);
+        Files {
+            home,
+            tier,
+            index,
+            attached: Attached::new(config.attachment),
+            config,
+            tunables: RwLock::new(Rank::Tunables, tunables),
+            table: RwLock::new(Rank::Table, Table::default()),
+            next_id: AtomicU64::new(found.next_id),
+            totals: Totals::default(),
+            landings: Landings::default(),
+            dirty: Mutex::new(Rank::Dirty, DirtyQueue::default()),
+            evictor: Mutex::new(Rank::Evictor, evictor),
+            grain: Grain::of_tier(found.tier_bytes),
+            uses: Uses::of_tier(found.tier_bytes),
+            counters: Counters::default(),
+            started: time.now(),
+            time,
+            stopping: AtomicBool::new(false),
+            wake: (Mutex::new(Rank::Wake, 0), Condvar::new()),
+            trash: Mutex::new(Rank::Shadows, found.nameless),
+            blanks: Mutex::new(Rank::Shadows, Vec::new()),
+            graveyard: Mutex::new(Rank::Graveyard, Graveyard::default()),
+        }
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub(crate) fn index(&self) -> &Index {
+        &self.index
+    }
+
+    pub(crate) fn time(&self) -> &Time {
+        &self.time
+    }
+
+    /// How long the engine runs.
+    pub(crate) fn uptime(&self) -> Duration {
+        self.time.since(self.started)
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    pub(crate) fn totals(&self) -> &Totals {
+        &self.totals
+    }
+
+    pub(crate) fn landings(&self) -> &Landings {
+        &self.landings
+    }
+
+    pub(crate) fn grain(&self) -> &Grain {
+        &self.grain
+    }
+
+    pub(crate) fn uses(&self) -> &Uses {
+        &self.uses
+    }
+
+    pub(crate) fn evictor(&self) -> MutexGuard<'_, Evictor> {
+        self.evictor.lock()
+    }
+
+    /// The dirty files, in the order in which they became so.
+    pub(crate) fn dirty(&self) -> MutexGuard<'_, DirtyQueue> {
+        self.dirty.lock()
+    }
+
+    /// The number of the file that is known next.
+    pub(crate) fn next_id(&self) -> u64 {
+        self.next_id.load(Relaxed)
+    }
+
+    /// Marks of what was forgotten, and of names that went, until now.
+    pub(crate) fn marks(&self) -> (u64, u64) {
+        let table = self.table.read();
+        (table.forgotten.mark(), table.departed.mark())
+    }
+
+    /// Whether the file with this key may have been forgotten since `mark`.
+    pub(crate) fn was_forgotten(&self, key: FileKey, mark: u64) -> bool {
+        self.table.read().forgotten.any_since(mark, key)
+    }
+
+    /// Leaves a file to be found by its id alone.
+    pub(crate) fn forget_key(&self, file: &Arc<File>) {
+        let mut table = self.table.write();
+        if table.with_key(file.key).is_some_and(|known| Arc::ptr_eq(known, file)) {
+            table.forget_key(file);
+        }
+    }
+
+    /// The engine comes to its end: threads are to come to theirs.
+    pub(crate) fn stop(&self) {
+        self.stopping.store(true, Relaxed);
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Relaxed)
+    }
+
+    pub(crate) fn set_attachment(&self, attachment: Attachment) {
+        self.attached.set(attachment);
+    }
+
+    pub(crate) fn set_tunables(&self, tunables: Tunables) {
+        *self.tunables.write() = tunables;
+    }
+
+    /// Waits until somebody is in need of the drain, but not for longer than that.
+    pub(crate) fn wait_for_nudge(&self, patience: Duration) {
+        let seen = self.wake.0.lock();
+        if !self.landings.is_urgent() {
+            drop(self.time.wait(&self.wake.1, seen, patience));
+        }
+    }
+
     /// The write policy of this moment: one look for each request. Write-around while the tier is
     /// detached.
     pub fn policy(&self) -> WritePolicy {

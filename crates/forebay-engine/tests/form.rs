@@ -186,6 +186,24 @@ fn the_engine_puts_together_and_no_more() {
     assert!((2..=40).contains(&count), "{count} methods");
 }
 
+/// A part's fields are its own. Its modules use them, and at most those of its room.
+#[test]
+fn nobody_reaches_into_a_part() {
+    let modules = modules();
+    let fields = |owner: &str| -> Vec<String> {
+        let begin = format!("pub struct {owner} {{\n");
+        let text = modules.values().find_map(|text| text.split_once(&begin)).expect("a part").1;
+        let fields = text.split_once("\n}").expect("its end").0.lines().map(str::trim);
+        let fields: Vec<_> =
+            fields.filter(|line| line.ends_with(',')).map(str::to_string).collect();
+        assert!(!fields.is_empty(), "{owner} has fields");
+        fields
+    };
+    let open = |field: &String| field.starts_with("pub") && !field.starts_with("pub(super)");
+    let found: Vec<_> = OWNERS.iter().flat_map(|(owner, _)| fields(owner)).filter(open).collect();
+    assert!(found.is_empty(), "{found:#?}");
+}
+
 /// Who asks the machine's clock: the modules of locks and of time, and who measures how long the tier itself takes.
 const CLOCKS: [&str; 5] = ["lock", "time", "time/simulated", "tier/media", "tier/media/stock"];
 

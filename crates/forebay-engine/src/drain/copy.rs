@@ -74,7 +74,7 @@ impl Drain {
         let limit = self.files.tune(|t| t.backing_timeout);
         let stalls = || self.home.health().has_stalled_call(limit);
         let complete = loop {
-            let complete = batch.latch.wait(&self.files.time, || cancelled() || stalls());
+            let complete = batch.latch.wait(self.files.time(), || cancelled() || stalls());
             if complete || stalls() {
                 break complete;
             }
@@ -301,7 +301,7 @@ impl Drain {
             let Some(_pass) = self.valve.pass(0, wanted) else {
                 return Err(Error::new(Kind::TimedOut, "given up"));
             };
-            let began = self.files.time.now();
+            let began = self.files.time().now();
             let len = self.home.health().quietly(|| {
                 let size = target.stat()?.size;
                 let len = end.min(size).saturating_sub(at).min(holes.bytes());
@@ -314,7 +314,7 @@ impl Drain {
             if len == 0 {
                 break;
             }
-            holes.note(len, self.files.time.since(began));
+            holes.note(len, self.files.time().since(began));
             at += len;
         }
         Ok(())
@@ -338,7 +338,7 @@ impl Drain {
             }
             job.touched.store(true, SeqCst);
             self.home.health().quietly(|| target.write_at(&buf[..n], at))?;
-            add(&self.files.landings.copied, n as u64);
+            self.files.landings().note_copied(n as u64);
             add(&self.unsettled, n as u64);
             add(&job.copied, n as u64);
             if let Some(meter) = &job.meter {

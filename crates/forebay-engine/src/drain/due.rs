@@ -49,7 +49,7 @@ impl Drain {
     }
 
     fn candidates(&self, decision: &Decision, enough: u64) -> Vec<Candidate> {
-        let now = self.files.time.ms();
+        let now = self.files.time().ms();
         // Whatever its age: all of it, also what is from before the clock was set back.
         let until = match decision.from_age.is_zero() {
             true => u64::MAX,
@@ -58,12 +58,12 @@ impl Drain {
         let mut bytes = 0;
         let mut candidates = Vec::new();
         // The queue's lock comes after a file's.
-        let files = self.files.dirty.lock().older(until);
+        let files = self.files.dirty().older(until);
         for file in files {
             if self.holds.covers(&file.lock()) {
                 continue;
             }
-            let Some(candidate) = candidate(file, self.files.time.now(), now) else { continue };
+            let Some(candidate) = candidate(file, self.files.time().now(), now) else { continue };
             bytes += candidate.pieces.iter().map(|piece| piece.bytes).sum::<u64>();
             candidates.push(candidate);
             if candidates.len() >= BATCH_FILES || bytes >= enough {

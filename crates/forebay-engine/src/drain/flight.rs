@@ -96,7 +96,7 @@ impl Drain {
             touched: AtomicBool::new(false),
             copied: AtomicU64::new(0),
             meter: meter.cloned(),
-            began_ms: self.files.time.ms(),
+            began_ms: self.files.time().ms(),
         })))
     }
 
@@ -143,7 +143,7 @@ impl Drain {
             let mtime = inner.state.mtime();
             let _ = self.files.commit_anyway(&job.file, &mut inner, Change::FlushBegan { mtime });
         }
-        let _ = self.files.note_tier(self.files.index.sync());
+        let _ = self.files.note_tier(self.files.index().sync());
     }
 
     /// Step 3: one sync for the batch.
@@ -157,7 +157,7 @@ impl Drain {
             return;
         }
         let synced = ready.iter().map(|job| job.file.key).collect();
-        let names = self.files.index.names(|journal| journal.of(&synced));
+        let names = self.files.index().names(|journal| journal.of(&synced));
         let targets: Vec<_> = ready.iter().filter_map(|job| job.target.lock().clone()).collect();
         let drain = self.clone();
         let sync =
@@ -168,7 +168,7 @@ impl Drain {
         let outcome =
             self.errand(sync, || health.has_stalled_call(limit * 4) || !health.is_available());
         if let Some(Ok(())) = &outcome {
-            let _ = self.files.note_tier(self.files.index.retire(names));
+            let _ = self.files.note_tier(self.files.index().retire(names));
         }
         for job in ready {
             match &outcome {
@@ -196,7 +196,7 @@ impl Drain {
             *slot.lock() = Some(value);
             mine.count_down();
         });
-        latch.wait(&self.files.time, give_up);
+        latch.wait(self.files.time(), give_up);
         done.lock().take()
     }
 
@@ -215,7 +215,7 @@ impl Drain {
             });
         }
         let limit = self.files.tune(|t| t.backing_timeout);
-        latch.wait(&self.files.time, || self.home.health().has_stalled_call(limit));
+        latch.wait(self.files.time(), || self.home.health().has_stalled_call(limit));
         let mut results = results.lock();
         let late = || Outcome::Failed(Error::new(Kind::TimedOut, "the backing store hangs"));
         results.iter_mut().map(|result| result.take().unwrap_or_else(late)).collect()
@@ -280,8 +280,8 @@ impl Drain {
         let asked = Asked { at: looked, look: inner.clock.look() };
         note_seen(&mut inner, asked, &found);
         self.files.account(file, &mut inner);
-        add(&self.files.counters.flushed_files, 1);
-        add(&self.files.counters.flushed_bytes, job.bytes());
+        add(&self.files.counters().flushed_files, 1);
+        add(&self.files.counters().flushed_bytes, job.bytes());
         self.leave(job, inner);
         Ok(())
     }
@@ -310,7 +310,7 @@ impl Drain {
             mtime,
             keep: !unseen && self.keeps_flushed(file, inner, looked)?,
             lasts: !unseen && uncut && found.size <= job.size,
-            since: if unseen { self.files.time.ms() } else { left_since(job, inner) },
+            since: if unseen { self.files.time().ms() } else { left_since(job, inner) },
         };
         let lasts = settled.lasts;
         self.files.commit(file, inner, Change::Settled(settled))?;
@@ -319,7 +319,7 @@ impl Drain {
             inner.live().landed = Some(job.seen);
         }
         if let Some(at) = still {
-            let doubt = self.files.time.now() + self.files.tune(|t| t.max_age) / 2;
+            let doubt = self.files.time().now() + self.files.tune(|t| t.max_age) / 2;
             if let Some(unseen) = &mut inner.live().unseen {
                 let may_be_mapped = unseen.maps && self.files.media().is_memory();
                 unseen.copied = Some(Copied { at, doubted_from: may_be_mapped.then_some(doubt) });
@@ -350,13 +350,13 @@ impl Drain {
         target: &dyn BackingFile,
         job: &'a Job,
     ) -> Result<(Instant, Attr, bool, MutexGuard<'a, Inner>)> {
-        let began = self.files.time.now();
-        while self.files.time.since(began) < CHANGES_MAX {
+        let began = self.files.time().now();
+        while self.files.time().since(began) < CHANGES_MAX {
             let (before, untouched) = {
                 let inner = job.file.lock();
                 (inner.clock.look(), !inner.changed(job.seen, What::Base))
             };
-            let looked = self.files.time.now();
+            let looked = self.files.time().now();
             // A time that was set through us since the capture is not to be set back to what it
             // was: that would be taken for somebody else's change, once the file is clean.
             let (found, kept_time) = self.home.health().quietly(|| match untouched {
@@ -368,7 +368,7 @@ impl Drain {
                 return Ok((looked, found, kept_time, inner));
             }
             drop(inner);
-            self.files.time.sleep(Duration::from_millis(1));
+            self.files.time().sleep(Duration::from_millis(1));
         }
         Err(Error::os(libc::EBUSY, "the file is being renamed or changed"))
     }
@@ -395,7 +395,7 @@ impl Drain {
     pub(crate) fn land_failed(&self, job: &Job) -> Error {
         let error = job.error.lock().take();
         let error = error.unwrap_or_else(|| Error::os(libc::EIO, "the flush failed"));
-        add(&self.files.counters.flush_failures, 1);
+        add(&self.files.counters().flush_failures, 1);
         let full = error.is(libc::ENOSPC) || error.is(libc::EDQUOT);
         if full {
             self.room.was_refused(job.file.owner());
@@ -422,7 +422,7 @@ impl Drain {
         inner.dirt().trouble = Some(Trouble {
             error: error.to_string(),
             count,
-            retry_at: self.files.time.now() + pause,
+            retry_at: self.files.time().now() + pause,
         });
     }
 

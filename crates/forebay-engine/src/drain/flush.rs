@@ -42,7 +42,7 @@ const ASKED_MAX: usize = 64;
 impl Drain {
     /// The drain's thread: flushes what is due, rests.
     pub(crate) fn drain_loop(self: &Arc<Self>) {
-        while !self.files.stopping.load(Relaxed) {
+        while !self.files.is_stopping() {
             if !self.drain_once() {
                 self.rest();
             }
@@ -51,7 +51,7 @@ impl Drain {
 
     pub(crate) fn rest(&self) {
         let wake = self.wake.0.lock();
-        let (mut wake, _) = self.files.time.wait_while(&self.wake.1, wake, LOOK, |wake| !*wake);
+        let (mut wake, _) = self.files.time().wait_while(&self.wake.1, wake, LOOK, |wake| !*wake);
         *wake = false;
     }
 
@@ -73,9 +73,9 @@ impl Drain {
             return self.is_stuck(self.why_nothing_can_be_taken(decision.from_age, Some("settle")));
         }
         self.is_stuck(None);
-        let began = self.files.time.now();
-        let outcomes = self.fly(&batch, &|| self.files.stopping.load(Relaxed), None);
-        self.note_lag(self.files.time.since(began));
+        let began = self.files.time().now();
+        let outcomes = self.fly(&batch, &|| self.files.is_stopping(), None);
+        self.note_lag(self.files.time().since(began));
         outcomes.iter().any(|outcome| matches!(outcome, Outcome::Flushed { .. }))
     }
 
@@ -91,10 +91,10 @@ impl Drain {
         from_age: Duration,
         free: Option<&'static str>,
     ) -> Option<&'static str> {
-        let until = self.files.time.ms().saturating_sub(from_age.as_millis() as u64);
+        let until = self.files.time().ms().saturating_sub(from_age.as_millis() as u64);
         // The queue's lock comes after a file's.
-        let oldest = self.files.dirty.lock().oldest(until, ASKED_MAX);
-        let now = self.files.time.now();
+        let oldest = self.files.dirty().oldest(until, ASKED_MAX);
+        let now = self.files.time().now();
         let obstacle = |file: &Arc<File>| {
             let inner = file.lock();
             let held = self.holds.covers(&inner).then_some("held-for-last");
@@ -185,8 +185,7 @@ impl Drain {
         }
         failpoint::pass("flush.settled");
         self.settle_sums_of(&jobs, flying);
-        *self.files.landings.settled.0.lock() += 1;
-        self.files.landings.settled.1.notify_all();
+        self.files.landings().note_batch();
         outcomes
     }
 
@@ -219,7 +218,7 @@ impl Drain {
                     if disturbed >= DISTURBED_MAX {
                         return Err(error);
                     }
-                    self.files.time.sleep(PAUSE);
+                    self.files.time().sleep(PAUSE);
                 }
                 Some(Outcome::Flushed { upto, .. }) => {
                     owed.take_off(&part, upto);
@@ -256,7 +255,7 @@ impl Drain {
                 let what = "an earlier flush of this file has not returned";
                 return Err(Error::new(Kind::TimedOut, what));
             }
-            inner = self.files.time.wait(&file.changed, inner, WAIT_LOOK).0;
+            inner = self.files.time().wait(&file.changed, inner, WAIT_LOOK).0;
         }
         Ok(())
     }

@@ -37,13 +37,10 @@ const REST_PARTS: f64 = 8.0;
 impl Drain {
     /// The governor's thread.
     pub(crate) fn govern_loop(self: &Arc<Self>) {
-        while !self.files.stopping.load(Relaxed) {
+        while !self.files.is_stopping() {
             self.govern();
-            self.files.time.sleep(LEAST);
-            let seen = self.files.wake.0.lock();
-            if !self.files.landings.urgent.load(Relaxed) {
-                drop(self.files.time.wait(&self.files.wake.1, seen, TICK - LEAST));
-            }
+            self.files.time().sleep(LEAST);
+            self.files.wait_for_nudge(TICK - LEAST);
         }
     }
 
@@ -76,19 +73,19 @@ impl Drain {
         let unsettled = self.unsettled();
         let mut ages = self.ages.lock();
         self.note_arrivals(&mut ages);
-        let Cohorts { here, flying, hot } = ages.cohorts(self.files.time.ms(), unsettled);
+        let Cohorts { here, flying, hot } = ages.cohorts(self.files.time().ms(), unsettled);
         let (arrived, settled_bytes) = (ages.arrived, ages.settled_bytes);
         drop(ages);
         let level = self.files.level();
         let sample = Sample {
-            now: self.files.time.since(self.files.started),
+            now: self.files.uptime(),
             tier_bytes: level.tier_bytes,
             used_bytes: level.used_bytes,
             dirty_bytes: level.dirty_bytes,
             unsettled_bytes: unsettled,
             arrived,
             written: self.written_here(),
-            copied: self.files.landings.copied.load(Relaxed),
+            copied: self.files.landings().copied(),
             cohorts: &here,
             flying: &flying,
             hot: &hot,
@@ -102,13 +99,13 @@ impl Drain {
                 true => Available::Yes,
                 false => Available::No,
             },
-            urgent: match self.files.landings.urgent.swap(false, Relaxed) {
+            urgent: match self.files.landings().take_urge() {
                 true => Urgent::Yes,
                 false => Urgent::No,
             },
             demands: self.valve.demands(),
             drain_by: self.drain_by_left(level.dirty_bytes),
-            minute: local_minute(self.files.time.ms()),
+            minute: local_minute(self.files.time().ms()),
         };
         let decision = self.governor.lock().tick(&sample, tunables);
         // Who waits, for a flush or for room, is served all the same.
@@ -124,14 +121,14 @@ impl Drain {
 
     /// Bytes that programs wrote into the tier.
     fn written_here(&self) -> u64 {
-        let around = self.files.counters.write_around_bytes.load(Relaxed);
-        self.files.counters.write_bytes.load(Relaxed).saturating_sub(around)
+        let around = self.files.counters().write_around_bytes.load(Relaxed);
+        self.files.counters().write_bytes.load(Relaxed).saturating_sub(around)
     }
 
     /// What left the tier unflushed (truncated, unlinked) lowers the sum and has not arrived.
     fn note_arrivals(&self, ages: &mut Ages) {
-        let flushed = self.files.counters.flushed_bytes.load(Relaxed);
-        let sum = self.files.totals.dirty.load(Relaxed) + flushed;
+        let flushed = self.files.counters().flushed_bytes.load(Relaxed);
+        let sum = self.files.totals().dirty() + flushed;
         ages.arrived += sum.saturating_sub(ages.sum);
         ages.sum = sum;
     }
@@ -157,7 +154,7 @@ impl Drain {
 
     fn drain_by_left(&self, dirty: u64) -> Option<Duration> {
         let mut deadline = self.deadline.lock();
-        let left = (*deadline)?.saturating_duration_since(self.files.time.now());
+        let left = (*deadline)?.saturating_duration_since(self.files.time().now());
         if left.is_zero() && dirty == 0 {
             *deadline = None;
         }
@@ -167,7 +164,7 @@ impl Drain {
     /// Dirty bytes by age, cumulative, as the drain last saw them.
     pub fn dirty_ages(&self) -> Vec<AgeBucket> {
         let ages = self.ages.lock();
-        let Cohorts { here, flying, hot } = ages.cohorts(self.files.time.ms(), self.unsettled());
+        let Cohorts { here, flying, hot } = ages.cohorts(self.files.time().ms(), self.unsettled());
         drop(ages);
         let cohorts = [here, flying, hot].concat();
         let bounds = AGE_BOUNDS_SECS.iter().map(|secs| Some(*secs)).chain([None]);
@@ -181,13 +178,13 @@ impl Drain {
     /// Whether all that could be taken was rewritten a moment ago.
     pub(crate) fn all_settles(&self) -> bool {
         let ages = self.ages.lock();
-        let cohorts = ages.cohorts(self.files.time.ms(), 0);
+        let cohorts = ages.cohorts(self.files.time().ms(), 0);
         cohorts.here.is_empty() && !cohorts.hot.is_empty()
     }
 
     /// Looks at files without the lock that who asks for their ages waits for.
     fn look_at_ages(&self, tunables: &Tunables) {
-        let began = self.files.time.now();
+        let began = self.files.time().now();
         if self.ages.lock().look_again.is_some_and(|at| began < at) {
             return;
         }
@@ -195,7 +192,7 @@ impl Drain {
         let width = (tunables.max_age.as_millis() as u64 / 32).max(1);
         let mut look = Look {
             instant: began,
-            now: self.files.time.ms(),
+            now: self.files.time().ms(),
             width,
             settle: tunables.settle.as_millis() as u64,
             no_wait_age: no_wait_age(tunables.max_age).as_millis() as u64,
@@ -210,7 +207,7 @@ impl Drain {
             look.file(*since, file);
         }
         if let Some(since) = next {
-            let dirty = self.files.totals.dirty.load(Relaxed);
+            let dirty = self.files.totals().dirty();
             look.add((since, since), dirty.saturating_sub(look.seen), Way::Here);
         }
         let mut ages = self.ages.lock();
@@ -219,12 +216,13 @@ impl Drain {
         ages.hot = look.hot.into_values().collect();
         (ages.settle, ages.no_wait_age) = (look.settle, look.no_wait_age);
         ages.settled_bytes = look.settled;
-        ages.look_again = Some(self.files.time.now() + self.files.time.since(began) * LOOK_SHARE);
+        ages.look_again =
+            Some(self.files.time().now() + self.files.time().since(began) * LOOK_SHARE);
     }
 
     /// The files that have been dirty longest, and since when the next one has.
     fn oldest_files(&self) -> (Vec<(u64, Arc<File>)>, Option<u64>) {
-        let queue = self.files.dirty.lock();
+        let queue = self.files.dirty();
         let mut entries = queue.by_age.values();
         let files = entries.by_ref().take(LOOK_MAX).cloned().collect();
         (files, entries.next().map(|(since, _)| *since))
@@ -233,30 +231,30 @@ impl Drain {
     /// Waits as the dirty level demands (S9).
     pub fn slow_down(&self, len: u64) {
         let gate: Gate = self.decision.read().gate;
-        let dirty = self.files.totals.dirty.load(Relaxed).saturating_sub(self.unsettled());
+        let dirty = self.files.totals().dirty().saturating_sub(self.unsettled());
         if dirty <= gate.hard_bytes || gate.full_bytes == 0 {
             return;
         }
         self.files.nudge();
-        let began = self.files.time.now();
+        let began = self.files.time().now();
         let writers = self.slowed.fetch_add(1, Relaxed) + 1;
         while let Some(left) =
-            self.still_to_wait(len, writers).checked_sub(self.files.time.since(began))
+            self.still_to_wait(len, writers).checked_sub(self.files.time().since(began))
         {
-            self.files.time.sleep(left.clamp(Duration::from_micros(50), NAP));
+            self.files.time().sleep(left.clamp(Duration::from_micros(50), NAP));
         }
         self.slowed.fetch_sub(1, Relaxed);
-        add(&self.files.counters.writers_slowed, 1);
+        add(&self.files.counters().writers_slowed, 1);
         add(
-            &self.files.counters.writers_slowed_us,
-            self.files.time.since(began).as_micros() as u64,
+            &self.files.counters().writers_slowed_us,
+            self.files.time().since(began).as_micros() as u64,
         );
     }
 
     /// How long a write of `len` waits in all, as the level is now.
     fn still_to_wait(&self, len: u64, writers: u32) -> Duration {
         let gate: Gate = self.decision.read().gate;
-        let dirty = self.files.totals.dirty.load(Relaxed).saturating_sub(self.unsettled());
+        let dirty = self.files.totals().dirty().saturating_sub(self.unsettled());
         gate.delay(dirty, len, writers)
     }
 }

@@ -116,7 +116,7 @@ impl Drain {
         }
         // Else a power loss could bring back the record of older durable bytes, to be flushed over
         // these (S5).
-        let _ = self.files.note_tier(self.files.index.sync());
+        let _ = self.files.note_tier(self.files.index().sync());
         // A program that was flushed cannot be run on the store while it is open for writing.
         self.home.reaper().rest(CLOSING_MAX);
         report
@@ -152,7 +152,7 @@ impl Drain {
         for owed in owed.iter() {
             debts.incur(order, owed.file.id, &owed.file.lock(), &owed.runs);
         }
-        while !owed.is_empty() && self.files.time.now() < by && !progress.is_cancelled() {
+        while !owed.is_empty() && self.files.time().now() < by && !progress.is_cancelled() {
             self.drain_by_at_latest(by);
             owed.retain_mut(|owed| {
                 let inner = owed.file.lock();
@@ -166,7 +166,9 @@ impl Drain {
                 }
                 !paid
             });
-            self.files.time.sleep(LOOK.min(by.saturating_duration_since(self.files.time.now())));
+            self.files
+                .time()
+                .sleep(LOOK.min(by.saturating_duration_since(self.files.time().now())));
         }
         debts.end(order);
         self.end_drain_by(by);
@@ -190,7 +192,7 @@ impl Drain {
         let others = BATCHES.min(batches.lock().len()).saturating_sub(1);
         std::thread::scope(|scope| {
             // With fewer threads than wished it takes longer.
-            let time = &self.files.time;
+            let time = &self.files.time();
             let spawn = |_| {
                 let part = time.part();
                 let work = move || {
@@ -265,7 +267,7 @@ impl Drain {
         }
         meter.close();
         if disturbed {
-            self.files.time.sleep(PAUSE);
+            self.files.time().sleep(PAUSE);
         }
         rest
     }

@@ -29,7 +29,7 @@ impl Drain {
 
     /// What of the growth of dirty files has not been copied.
     fn owed_growth(&self) -> u64 {
-        let growth = self.files.totals.growth.load(Relaxed);
+        let growth = self.files.totals().growth();
         growth.saturating_sub(self.unsettled.load(Relaxed))
     }
 
@@ -41,18 +41,18 @@ impl Drain {
 
     /// Who of all that is dirty may begin now. Asks the store only where it may matter.
     pub(crate) fn room_for_flights(self: &Arc<Self>) -> Room {
-        let copied = self.files.landings.copied.load(Relaxed);
+        let copied = self.files.landings().copied();
         let owed = self.owed_growth();
         let plenty = |said: Said| said.free / 2 > owed + copied.saturating_sub(said.copied);
         let said = *self.room.said.lock();
         if owed == 0 {
             return Room::Enough;
         }
-        if said.is_some_and(|said| self.files.time.since(said.at) < BELIEVED && plenty(said)) {
+        if said.is_some_and(|said| self.files.time().since(said.at) < BELIEVED && plenty(said)) {
             return Room::Enough;
         }
         let Some(free) = self.free_at_home() else { return Room::Enough };
-        let said = Said { at: self.files.time.now(), free, copied };
+        let said = Said { at: self.files.time().now(), free, copied };
         *self.room.said.lock() = Some(said);
         if free >= owed { Room::Enough } else { Room::Short(self.granted(free)) }
     }
@@ -69,7 +69,7 @@ impl Drain {
     /// The oldest files that fit, whole (H1).
     fn granted(&self, mut free: u64) -> HashSet<FileId> {
         // The queue's lock comes after a file's.
-        let oldest_first = self.files.dirty.lock().older(u64::MAX);
+        let oldest_first = self.files.dirty().older(u64::MAX);
         let mut granted = HashSet::new();
         for file in oldest_first {
             let inner = file.lock();
@@ -90,7 +90,7 @@ impl Drain {
             libc::ENOSPC,
             format!("the backing store has no room for {} bytes more", inner.growth()),
         );
-        crate::core::counters::add(&self.files.counters.flush_failures, 1);
+        crate::core::counters::add(&self.files.counters().flush_failures, 1);
         self.pause_after(&mut inner, &error);
         error.context(path.display())
     }

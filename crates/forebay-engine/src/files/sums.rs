@@ -1,11 +1,14 @@
 //! What a change of a file means for the sums, the evictor and the queue of dirty files.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::core::counters::add;
+use crate::core::id::FileId;
 use crate::core::policy::Level;
+use crate::core::state::Record;
 use crate::files::Files;
 use crate::files::file::{File, Inner};
 use crate::tier::dir as tier;
@@ -14,6 +17,21 @@ use crate::tier::dir as tier;
 pub(crate) const HOLES_MIN: u64 = 1 << 20;
 
 impl Files {
+    /// Makes known what is on record.
+    pub(crate) fn populate(&self, records: BTreeMap<FileId, Record>) {
+        self.table.write().reserve(records.len());
+        for (id, record) in records {
+            let file = File::new(id, record, true);
+            self.table.write().insert(file.clone());
+            let mut inner = file.lock();
+            // One that holds nothing any more is to be forgotten.
+            let none = !inner.state.has_bytes();
+            let present = inner.state.present(0, inner.state.size());
+            self.admit(&file, present.into_iter().chain(none.then_some((0, 0))));
+            self.account(&file, &mut inner);
+        }
+    }
+
     /// Brings the sums up to date after a change of `inner`, from its ranges.
     pub(crate) fn account(&self, file: &Arc<File>, inner: &mut Inner) {
         let (used, dirty) = match inner.state.tracked() {
@@ -104,7 +122,7 @@ impl Files {
         let before = unseen.measured.replace(there).unwrap_or(there);
         let new = there.saturating_sub(before);
         add(&self.counters.passthrough_new_bytes, new);
-        file.heat.add(new, self.time.since(self.started).as_secs());
+        file.heat.add(new, self.uptime().as_secs());
     }
 
     /// Measures what the tier may hold: what was asked for, or what its file system has, less 5 %
@@ -116,7 +134,7 @@ impl Files {
     }
 
     pub(crate) fn limit_of(&self, asked: Option<u64>) -> Option<u64> {
-        let used = self.totals.used.load(Relaxed);
+        let used = self.totals.used();
         let space = self.media().space().ok()?;
         let possible = (space.available + used) / 100 * 95;
         Some(asked.map_or(possible, |asked| asked.min(possible)).max(1))
@@ -129,17 +147,17 @@ impl Files {
         };
         let age = |since| Duration::from_millis(self.time.ms().saturating_sub(since));
         Level {
-            tier_bytes: self.totals.limit.load(Relaxed),
-            used_bytes: self.totals.used.load(Relaxed),
-            dirty_bytes: self.totals.dirty.load(Relaxed),
-            arriving_bytes: self.totals.pace.arriving(),
+            tier_bytes: self.totals.limit(),
+            used_bytes: self.totals.used(),
+            dirty_bytes: self.totals.dirty(),
+            arriving_bytes: self.totals.pace().arriving(),
             oldest_age: oldest.map(age),
             backing_available: self.home.health().is_available(),
         }
     }
 
     pub(crate) fn free_bytes(&self) -> u64 {
-        self.totals.limit.load(Relaxed).saturating_sub(self.totals.used.load(Relaxed))
+        self.totals.limit().saturating_sub(self.totals.used())
     }
 }
 

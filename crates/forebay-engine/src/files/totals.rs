@@ -1,37 +1,127 @@
 //! What all files take together, and what of it has gone home.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use hashbrown::HashMap;
 
 use crate::core::id::FileId;
 use crate::files::file::File;
 use crate::files::pace::Pace;
-use crate::lock::{Condvar, Mutex, Rank};
+use crate::lock::{Condvar, Mutex, MutexGuard, Rank};
+use crate::time::Time;
 
 /// Sums over all files, in bytes.
 pub(crate) struct Totals {
-    pub used: AtomicU64,
-    pub dirty: AtomicU64,
+    pub(super) used: AtomicU64,
+    pub(super) dirty: AtomicU64,
     /// What dirty files will take of the backing store's room.
-    pub growth: AtomicU64,
-    pub writers: AtomicU64,
+    pub(super) growth: AtomicU64,
+    writers: AtomicU64,
     /// Files that grow unseen, to be measured from time to time.
-    pub unseen: Mutex<HashMap<FileId, Arc<File>>>,
-    pub pace: Pace,
+    unseen: Mutex<HashMap<FileId, Arc<File>>>,
+    pace: Pace,
     /// What the tier may hold; measured again from time to time.
-    pub limit: AtomicU64,
+    pub(super) limit: AtomicU64,
+}
+
+impl Totals {
+    pub fn used(&self) -> u64 {
+        self.used.load(Relaxed)
+    }
+
+    pub fn dirty(&self) -> u64 {
+        self.dirty.load(Relaxed)
+    }
+
+    pub fn growth(&self) -> u64 {
+        self.growth.load(Relaxed)
+    }
+
+    pub fn limit(&self) -> u64 {
+        self.limit.load(Relaxed)
+    }
+
+    /// Programs that write past us.
+    pub fn writers(&self) -> u64 {
+        self.writers.load(Relaxed)
+    }
+
+    pub fn begin_writer(&self) {
+        self.writers.fetch_add(1, Relaxed);
+    }
+
+    pub fn end_writer(&self) {
+        self.writers.fetch_sub(1, Relaxed);
+    }
+
+    pub fn pace(&self) -> &Pace {
+        &self.pace
+    }
+
+    fn growing(&self) -> MutexGuard<'_, HashMap<FileId, Arc<File>>> {
+        self.unseen.lock()
+    }
+
+    pub fn grows_unseen(&self, file: &Arc<File>) {
+        self.growing().insert(file.id, file.clone());
+    }
+
+    pub fn is_seen(&self, file: &File) {
+        self.growing().remove(&file.id);
+    }
+
+    pub fn unseen(&self) -> Vec<Arc<File>> {
+        self.growing().values().cloned().collect()
+    }
 }
 
 /// What the drain has brought home: who waits for room sees by it whether waiting is of use.
 pub(crate) struct Landings {
     /// Bytes copied since start, settled or not: the sign of life for who waits.
-    pub copied: AtomicU64,
+    copied: AtomicU64,
     /// Batches that have landed; signaled after each.
-    pub settled: (Mutex<u64>, Condvar),
+    settled: (Mutex<u64>, Condvar),
     /// A writer waits for room.
-    pub urgent: AtomicBool,
+    urgent: AtomicBool,
+}
+
+impl Landings {
+    pub fn copied(&self) -> u64 {
+        self.copied.load(Relaxed)
+    }
+
+    pub fn note_copied(&self, bytes: u64) {
+        self.copied.fetch_add(bytes, Relaxed);
+    }
+
+    pub fn landed(&self) -> u64 {
+        *self.settled.0.lock()
+    }
+
+    pub fn note_batch(&self) {
+        *self.settled.0.lock() += 1;
+        self.settled.1.notify_all();
+    }
+
+    /// Waits until a batch has landed, but not for longer than that.
+    pub fn wait(&self, time: &Time, patience: Duration) {
+        let settled = self.settled.0.lock();
+        drop(time.wait(&self.settled.1, settled, patience));
+    }
+
+    pub fn urge(&self) {
+        self.urgent.store(true, Relaxed);
+    }
+
+    pub fn is_urgent(&self) -> bool {
+        self.urgent.load(Relaxed)
+    }
+
+    pub fn take_urge(&self) -> bool {
+        self.urgent.swap(false, Relaxed)
+    }
 }
 
 impl Default for Totals {

@@ -131,8 +131,8 @@ impl Io {
         let Some(change) = self.begin_around(file, why, end)? else { return Ok(false) };
         self.replace(file, offset, end, || change.backing.write_at(data, offset))?;
         change.resized(|size| size.max(end));
-        add(&self.files.counters.write_bytes, data.len() as u64);
-        add(&self.files.counters.write_around_bytes, data.len() as u64);
+        add(&self.files.counters().write_bytes, data.len() as u64);
+        add(&self.files.counters().write_around_bytes, data.len() as u64);
         add(self.write_bypass(why), 1);
         Ok(true)
     }
@@ -148,19 +148,19 @@ impl Io {
     fn write_bypass(&self, why: Why) -> &std::sync::atomic::AtomicU64 {
         match why {
             // A full tier makes writers wait, and the policy is one for writes.
-            Why::Policy | Why::Full => &self.files.counters.write_bypass_policy,
-            Why::Rule | Why::Quota => &self.files.counters.write_bypass_rule,
-            Why::Stream => &self.files.counters.write_bypass_sequential,
-            Why::Detached => &self.files.counters.write_bypass_detached,
+            Why::Policy | Why::Full => &self.files.counters().write_bypass_policy,
+            Why::Rule | Why::Quota => &self.files.counters().write_bypass_rule,
+            Why::Stream => &self.files.counters().write_bypass_sequential,
+            Why::Detached => &self.files.counters().write_bypass_detached,
         }
     }
 
     pub(crate) fn read_bypass(&self, why: Why) -> &std::sync::atomic::AtomicU64 {
         match why {
-            Why::Stream => &self.files.counters.read_bypass_sequential,
-            Why::Detached => &self.files.counters.read_bypass_detached,
-            Why::Rule | Why::Quota => &self.files.counters.read_bypass_rule,
-            Why::Full | Why::Policy => &self.files.counters.read_bypass_full,
+            Why::Stream => &self.files.counters().read_bypass_sequential,
+            Why::Detached => &self.files.counters().read_bypass_detached,
+            Why::Rule | Why::Quota => &self.files.counters().read_bypass_rule,
+            Why::Full | Why::Policy => &self.files.counters().read_bypass_full,
         }
     }
 
@@ -235,10 +235,10 @@ impl Io {
                 inner.live().around == Around::None
             };
             if first {
-                self.files.note_tier(self.files.index.sync())?;
+                self.files.note_tier(self.files.index().sync())?;
             }
             let mut inner = file.lock();
-            let settled = !inner.state.keeps() && self.files.index.is_synced(inner.settled_seq);
+            let settled = !inner.state.keeps() && self.files.index().is_synced(inner.settled_seq);
             if may_go_around(&mut inner) && settled {
                 asker::check()?;
                 inner.live().around.begin();
@@ -263,7 +263,7 @@ impl Io {
     fn is_clean_now(self: &Arc<Self>, file: &Arc<File>) -> bool {
         let (dirty, hopeless) = {
             let inner = file.lock();
-            (inner.state.is_dirty(), inner.is_stuck(self.files.time.now()))
+            (inner.state.is_dirty(), inner.is_stuck(self.files.time().now()))
         };
         !dirty || (!hopeless && self.drain.flush_file(file).is_ok())
     }
@@ -327,7 +327,7 @@ impl Io {
         let is_quiet = seen.is_quiet() && !inner.state.paths.above().is_moving();
         let live = inner.live();
         if live.around.is_under_way() || live.is_at_work() || !is_quiet {
-            drop(self.files.time.wait(&file.changed, inner, TURN));
+            drop(self.files.time().wait(&file.changed, inner, TURN));
             return Ok(());
         }
         if live.unlinked {

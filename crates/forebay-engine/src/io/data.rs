@@ -42,10 +42,10 @@ impl Io {
         offset: u64,
         buf: &mut [u8],
     ) -> Result<usize> {
-        add(&self.files.counters.read_requests, 1);
+        add(&self.files.counters().read_requests, 1);
         let mut served = Served::Hit;
         let result = self.read_as(lane, file, offset, buf, &mut served);
-        self.files.counters.note_read(served);
+        self.files.counters().note_read(served);
         lane.note_read(served, *result.as_ref().unwrap_or(&0) as u64);
         result
     }
@@ -121,8 +121,8 @@ impl Io {
     }
 
     fn note_hit(&self, lane: &Lane, bytes: u64) {
-        add(&self.files.counters.read_requests, 1);
-        self.files.counters.note_read(Served::Hit);
+        add(&self.files.counters().read_requests, 1);
+        self.files.counters().note_read(Served::Hit);
         lane.note_read(Served::Hit, bytes);
     }
 
@@ -139,8 +139,8 @@ impl Io {
         let work = self.files.work_on(file, inner, Meanwhile::Refused);
         let n = self.files.note_tier(shadow.read_at(buf, offset))?;
         drop(work);
-        file.heat.add(n as u64, self.files.time.since(self.files.started).as_secs());
-        add(&self.files.counters.read_bytes, n as u64);
+        file.heat.add(n as u64, self.files.uptime().as_secs());
+        add(&self.files.counters().read_bytes, n as u64);
         match n == buf.len() || offset + buf.len() as u64 > file.lock().size() {
             // Who reads while another truncates gets what was there before or what is now.
             true => Ok(n),
@@ -150,14 +150,14 @@ impl Io {
 
     /// For eviction. Who reads on within a unit uses it once.
     fn note_use(&self, file: &File, inner: &mut Inner, offset: u64, len: u64) {
-        let unit = self.files.grain.unit();
+        let unit = self.files.grain().unit();
         let goes_on = std::mem::replace(&mut inner.live().read_to, offset + len) == offset;
         if inner.state.size() <= unit {
             return file.hit();
         }
         let known = usize::from(goes_on && !offset.is_multiple_of(unit));
-        let units = self.files.grain.units(file.id, offset, offset + len).skip(known);
-        units.for_each(|unit| file.hit_unit(&self.files.uses, unit));
+        let units = self.files.grain().units(file.id, offset, offset + len).skip(known);
+        units.for_each(|unit| file.hit_unit(self.files.uses(), unit));
     }
 
     /// Reads without caching: the tier has no room. The present bytes win over the fetched ones.
@@ -224,7 +224,7 @@ impl Io {
                 }
             }
         }
-        add(&self.files.counters.read_uncached_bytes, buf.len() as u64);
+        add(&self.files.counters().read_uncached_bytes, buf.len() as u64);
         Ok(Some(buf.len()))
     }
 
@@ -246,11 +246,11 @@ impl Io {
             return Ok(());
         }
         self.refuse_beyond(file, offset.saturating_add(data.len() as u64))?;
-        add(&self.files.counters.write_requests, 1);
+        add(&self.files.counters().write_requests, 1);
         let result = self.write_as(lane, file, offset, data);
         // One that failed found no place.
         let served = *result.as_ref().unwrap_or(&Served::Miss);
-        self.files.counters.note_write(served);
+        self.files.counters().note_write(served);
         lane.note_write(served, if result.is_ok() { data.len() as u64 } else { 0 });
         result.map(drop)
     }
@@ -269,9 +269,9 @@ impl Io {
         self.drain.slow_down(len);
         let before =
             self.change(file, offset, offset + len, len, |shadow| shadow.write_at(data, offset))?;
-        self.files.counters.note_absorbed(before);
-        file.heat.add(len, self.files.time.since(self.files.started).as_secs());
-        add(&self.files.counters.write_bytes, len);
+        self.files.counters().note_absorbed(before);
+        file.heat.add(len, self.files.uptime().as_secs());
+        add(&self.files.counters().write_bytes, len);
         Ok(before.served())
     }
 
@@ -308,7 +308,7 @@ impl Io {
         let _beat = self.drain.beat();
         let mut inner = self.lock_for_tier(file)?;
         let shadow = self.files.shadow(file, &mut inner)?;
-        let now_ms = self.files.time.ms();
+        let now_ms = self.files.time().ms();
         let before = inner.before(start, end);
         if inner.state.is_unseen() {
             // One that fails may have written a part.
@@ -333,7 +333,7 @@ impl Io {
         }
         failpoint::pass("write.data");
         let fresh = !plan.after.is_empty();
-        inner.state.note_mtime(self.files.time.stamp());
+        inner.state.note_mtime(self.files.time().stamp());
         if fresh {
             let (marks, age) = (plan.after.into(), inner.state.age_at(now_ms));
             let marked = self.files.commit(file, &mut inner, Change::Marked { marks, age });
@@ -412,7 +412,7 @@ impl Io {
         let cuts_durable = inner.state.durable_size().is_some_and(|durable| size < durable);
         let unseen = inner.state.is_unseen();
         inner.clock.note_size();
-        let (mtime, age) = (self.files.time.stamp(), inner.state.age_at(self.files.time.ms()));
+        let (mtime, age) = (self.files.time().stamp(), inner.state.age_at(self.files.time().ms()));
         let resized = self.files.commit(file, &mut inner, Change::Resized { size, mtime, age });
         if let Err(error) = resized {
             // What is longer than its record says is cut by who opens it next. Past us, somebody
@@ -427,10 +427,10 @@ impl Io {
         let cut = || {
             if cuts_durable {
                 // Else a power loss could bring back the record of durable bytes without the bytes.
-                self.files.note_tier(self.files.index.sync())?;
+                self.files.note_tier(self.files.index().sync())?;
             } else if size < old {
                 // Nor may it take away the record of a flush that made them clean.
-                self.files.note_tier(self.files.index.sync_to(inner.settled_seq))?;
+                self.files.note_tier(self.files.index().sync_to(inner.settled_seq))?;
             }
             failpoint::pass("truncate.logged");
             if size > old { Ok(()) } else { self.files.note_tier(shadow.set_len(size)) }

@@ -111,7 +111,7 @@ impl Io {
                 inner.state.first_gap(start, end).filter(|_| !inner.gone)
             };
             if let Some(gap) = gap {
-                add(&io.files.counters.readahead_fills, 1);
+                add(&io.files.counters().readahead_fills, 1);
                 let _ = io.fill_exactly(&file, gap.0, gap.1.min(end));
             }
         });
@@ -176,7 +176,7 @@ impl Io {
         start: u64,
         end: u64,
     ) -> Result<Option<Filling<'a>>> {
-        let deadline = self.files.time.now() + self.files.tune(|t| t.backing_timeout);
+        let deadline = self.files.time().now() + self.files.tune(|t| t.backing_timeout);
         let mut inner = file.lock();
         if inner.gone {
             return Ok(None); // Nobody has it open: it was read ahead.
@@ -190,9 +190,9 @@ impl Io {
         }
         // One byte of progress is enough: the caller looks again for what is still missing.
         let moment = Duration::from_millis(200);
-        let wait = |inner| self.files.time.wait_while(&file.changed, inner, moment, overlaps);
+        let wait = |inner| self.files.time().wait_while(&file.changed, inner, moment, overlaps);
         let (mut inner, _) = wait(inner);
-        if self.files.time.now() >= deadline
+        if self.files.time().now() >= deadline
             || (!self.home.health().is_available() && overlaps(&mut inner))
         {
             return Err(Error::new(Kind::TimedOut, "waiting for the backing store"));
@@ -212,8 +212,8 @@ impl Io {
             };
             return if ours { Ok(None) } else { Err(self.files.shrank(file)) };
         }
-        add(&self.files.counters.fills, 1);
-        add(&self.files.counters.fill_bytes, n as u64);
+        add(&self.files.counters().fills, 1);
+        add(&self.files.counters().fill_bytes, n as u64);
         Ok(Some(bytes))
     }
 

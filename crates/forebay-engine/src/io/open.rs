@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use forebay_backing::{Access, Attr, BackingFile, Error, FileKey, Result};
 
@@ -46,10 +45,7 @@ impl Io {
         self.files.give_up_buried(attr);
         let is_older = |file: &Arc<File>| file.lock().state.base().ctime < attr.ctime;
         let Some(old) = self.files.find(attr.key).filter(is_older) else { return };
-        let mut table = self.files.table.write();
-        if table.with_key(attr.key).is_some_and(|known| Arc::ptr_eq(known, &old)) {
-            table.forget_key(&old);
-        }
+        self.files.forget_key(&old);
     }
 
     /// Opens the file at `path`: compares what is cached with the backing store (S1) and takes a
@@ -79,11 +75,8 @@ impl Io {
         let seen = known
             .and_then(|key| self.files.find(key))
             .map(|file| (file.id, file.lock().clock.look()));
-        let first_new = self.files.next_id.load(Relaxed);
-        let (forgotten, departed) = {
-            let table = self.files.table.read();
-            (table.forgotten.mark(), table.departed.mark())
-        };
+        let first_new = self.files.next_id();
+        let (forgotten, departed) = self.files.marks();
         match self.look_at(path, known, next) {
             Ok((mut attr, backing)) => {
                 let file = self.enter(path, &attr);
@@ -94,7 +87,7 @@ impl Io {
                 let mut seen = seen.filter(|(id, _)| *id == file.id).map(|(_, seen)| seen);
                 let outrun = match file.id.0 >= first_new {
                     // It may have been known, flushed and forgotten since we looked.
-                    true => self.files.table.read().forgotten.mark() != forgotten,
+                    true => self.files.marks().0 != forgotten,
                     false => seen.is_none() && file.lock().state.base() != attr.version(),
                 };
                 if outrun {
@@ -143,7 +136,7 @@ impl Io {
     /// Takes a handle on a file of which something is cached, without asking the backing store.
     pub fn open_cached(&self, key: FileKey) -> Option<Arc<File>> {
         let file = self.files.find(key)?;
-        let mut inner = Glance::new(&self.files.time).at(&file)?;
+        let mut inner = Glance::new(self.files.time()).at(&file)?;
         let _ = self.files.prove_locked(&file, &mut inner);
         if inner.gone {
             return None; // Nothing of it is cached.
@@ -164,7 +157,7 @@ impl Io {
                     .live
                     .as_ref()
                     .and_then(|live| live.checked)
-                    .is_some_and(|at| self.files.time.since(at) < ttl))
+                    .is_some_and(|at| self.files.time().since(at) < ttl))
     }
 
     /// Takes a file that the caller has just created through [`Engine::backing`].
@@ -173,7 +166,7 @@ impl Io {
         self.names.note_made(path, attr);
         let file = self.enter(path, attr);
         let mut inner = file.lock();
-        inner.live().checked = Some(self.files.time.now());
+        inner.live().checked = Some(self.files.time().now());
         drop(inner);
         file
     }

@@ -36,7 +36,7 @@ impl Io {
                 return self.sync_target(file);
             }
         }
-        add(&self.files.counters.syncs, 1);
+        add(&self.files.counters().syncs, 1);
         // A truncation that falls into a sync makes it say nothing; where the size changes all the
         // time it has to wait. So does an eviction, once.
         let mut evictions = Meanwhile::Allowed;
@@ -58,7 +58,7 @@ impl Io {
             logged.map(|seq| seq.max(inner.state.paths.moved_at()))
         };
         self.files.note_tier(
-            logged.map_or_else(|| self.files.index.sync(), |seq| self.files.index.sync_to(seq)),
+            logged.map_or_else(|| self.files.index().sync(), |seq| self.files.index().sync_to(seq)),
         )?;
         failpoint::pass("sync.marked");
         Ok(())
@@ -77,7 +77,7 @@ impl Io {
             // older durable state for the newest.
             let seq = inner.settled_seq;
             drop(inner);
-            return self.files.note_tier(self.files.index.sync_to(seq)).map(|()| true);
+            return self.files.note_tier(self.files.index().sync_to(seq)).map(|()| true);
         }
         let shadow = self.files.shadow(file, &mut inner)?;
         let size = inner.size();
@@ -85,7 +85,7 @@ impl Io {
         let beside = inner.beside(&ranges);
         let live = inner.live();
         live.synced_to = live.written_to;
-        live.synced_at = Some(self.files.time.now());
+        live.synced_at = Some(self.files.time().now());
         let named = live.named;
         let seen = inner.clock.look();
         let work = self.files.work_on(file, inner, evictions);
@@ -110,7 +110,7 @@ impl Io {
     fn sync_alone(&self, file: &Arc<File>) -> Result<()> {
         let mut inner = file.lock();
         if !inner.state.is_dirty() {
-            return self.files.note_tier(self.files.index.sync_to(inner.settled_seq));
+            return self.files.note_tier(self.files.index().sync_to(inner.settled_seq));
         }
         let shadow = self.files.shadow(file, &mut inner)?;
         let size = inner.size();

@@ -13,7 +13,6 @@
 //!   flushed.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use crate::core::config::{Attachment, KeepDirty};
@@ -25,7 +24,7 @@ pub(crate) const LOOK: Duration = Duration::from_millis(100);
 
 impl Ops {
     fn set_attachment(&self, attachment: Attachment) {
-        self.files.attached.set(attachment);
+        self.files.set_attachment(attachment);
         self.files.nudge();
     }
 
@@ -56,11 +55,11 @@ impl Ops {
             }
             let mut left = self.room.evict_all(keep);
             // Who writes past us makes all of his file dirty again and again.
-            while !left.is_empty() && self.files.totals.writers.load(Relaxed) > 0 {
+            while !left.is_empty() && self.files.totals().writers() > 0 {
                 if progress.is_cancelled() {
                     break;
                 }
-                self.files.time.sleep(LOOK);
+                self.files.time().sleep(LOOK);
                 left = self.room.evict_all(keep);
             }
             if left.is_empty() {
@@ -71,7 +70,7 @@ impl Ops {
                 report.failures = left;
                 break;
             }
-            self.files.time.sleep(LOOK);
+            self.files.time().sleep(LOOK);
         }
         self.set_attachment(before);
         report

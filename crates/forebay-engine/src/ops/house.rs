@@ -30,7 +30,7 @@ impl Ops {
             KeepDirty::Yes => Report::default(),
             KeepDirty::No => self.flush_all_until(progress, deadline),
         };
-        self.files.stopping.store(true, Relaxed);
+        self.files.stop();
         self.files.nudge();
         self.passed.check_orphans();
         let quiet = self.join_threads();
@@ -38,22 +38,22 @@ impl Ops {
         self.sync_names_at_end();
         self.files.sweep_graveyard(Duration::ZERO);
         self.files.empty_trash();
-        let writing: Vec<Arc<File>> = self.files.totals.unseen.lock().values().cloned().collect();
+        let writing: Vec<Arc<File>> = self.files.totals().unseen();
         for file in &writing {
             let _ = self.io.try_sync(file, Meanwhile::Refused);
         }
-        let seq = self.files.index.seq();
+        let seq = self.files.index().seq();
         let durable = self.files.media().sync_all();
         // Who writes past us goes on without us: what he writes is not known to be durable.
         if quiet && durable.is_ok() && writing.is_empty() {
-            let next_id = self.files.next_id.load(Relaxed);
+            let next_id = self.files.next_id();
             if let Err(e) =
-                self.files.index.end(&self.witness, next_id, seq, &|id| self.files.state_of(id))
+                self.files.index().end(&self.witness, next_id, seq, &|id| self.files.state_of(id))
             {
                 tracing::error!(error = %e, "the tier could not be marked as cleanly shut down");
             }
         } else {
-            let _ = self.files.note_tier(self.files.index.sync());
+            let _ = self.files.note_tier(self.files.index().sync());
         }
         report
     }
@@ -65,9 +65,9 @@ impl Ops {
             return;
         }
         self.names.sync_names_soon();
-        let deadline = self.files.time.now() + THREADS_MAX;
-        while self.names.are_syncing() && self.files.time.now() < deadline {
-            self.files.time.sleep(Duration::from_millis(1));
+        let deadline = self.files.time().now() + THREADS_MAX;
+        while self.names.are_syncing() && self.files.time().now() < deadline {
+            self.files.time().sleep(Duration::from_millis(1));
         }
     }
 
@@ -87,16 +87,16 @@ impl Ops {
     fn flush_until(self: &Arc<Self>, progress: &Progress, deadline: Option<Instant>) -> Report {
         let Some(deadline) = deadline else { return self.drain.flush(&[], progress) };
         std::thread::scope(|threads| {
-            let part = self.files.time.part();
+            let part = self.files.time().part();
             let worker = threads.spawn(move || {
                 part.for_life();
                 self.drain.flush(&[], progress)
             });
             while !worker.is_finished() {
-                if self.files.time.now() >= deadline {
+                if self.files.time().now() >= deadline {
                     progress.cancel();
                 }
-                self.files.time.sleep(Duration::from_millis(20));
+                self.files.time().sleep(Duration::from_millis(20));
             }
             worker.join().unwrap_or_default()
         })
@@ -105,11 +105,11 @@ impl Ops {
     /// Waits for the background threads a while; one that hangs in the backing store is left.
     fn join_threads(&self) -> bool {
         let threads = std::mem::take(&mut *self.threads.lock());
-        let deadline = self.files.time.now() + THREADS_MAX;
+        let deadline = self.files.time().now() + THREADS_MAX;
         let mut quiet = true;
         for thread in threads {
-            while !thread.is_finished() && self.files.time.now() < deadline {
-                self.files.time.sleep(Duration::from_millis(5));
+            while !thread.is_finished() && self.files.time().now() < deadline {
+                self.files.time().sleep(Duration::from_millis(5));
             }
             quiet &= thread.is_finished() && thread.join().is_ok();
         }
@@ -120,7 +120,7 @@ impl Ops {
         self.drain.govern();
         let (drain, govern, keep) = (self.drain.clone(), self.drain.clone(), self.clone());
         let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
-            let part = self.files.time.part();
+            let part = self.files.time().part();
             let work = move || {
                 part.for_life();
                 work();
@@ -140,12 +140,12 @@ impl Ops {
     /// The thread for everything that has to be looked at from time to time.
     fn keep_house(self: Arc<Self>) {
         let probing = Arc::new(AtomicBool::new(false));
-        let mut last_fold = self.files.time.now();
-        let mut last_measure = self.files.time.now();
-        while !self.files.stopping.load(Relaxed) {
+        let mut last_fold = self.files.time().now();
+        let mut last_measure = self.files.time().now();
+        while !self.files.is_stopping() {
             self.passed.measure_unseen();
-            if self.files.time.since(last_measure) >= Duration::from_secs(1) {
-                last_measure = self.files.time.now();
+            if self.files.time().since(last_measure) >= Duration::from_secs(1) {
+                last_measure = self.files.time().now();
                 self.files.measure();
                 self.room.keep_rules();
                 self.room.keep_empty();
@@ -159,26 +159,26 @@ impl Ops {
             if !self.home.health().is_available() && !probing.swap(true, Relaxed) {
                 self.clone().probe(probing.clone());
             }
-            if self.files.index.wants_fold()
-                || self.files.time.since(last_fold) >= Duration::from_secs(60)
+            if self.files.index().wants_fold()
+                || self.files.time().since(last_fold) >= Duration::from_secs(60)
             {
-                last_fold = self.files.time.now();
+                last_fold = self.files.time().now();
                 self.fold();
                 self.names.sync_names_soon();
             } else if self.names.owes_names() {
                 self.names.sync_names_soon();
             }
-            self.files.time.sleep(Duration::from_millis(100));
+            self.files.time().sleep(Duration::from_millis(100));
         }
     }
 
     /// Asks the backing store whether it is back, on a thread of its own: the question may hang.
     pub(crate) fn probe(self: Arc<Self>, probing: Arc<AtomicBool>) {
-        let part = self.files.time.part();
+        let part = self.files.time().part();
         let ask = move || {
             part.for_life();
-            while !self.files.stopping.load(Relaxed) && !self.home.health().is_available() {
-                self.files.time.sleep(Duration::from_millis(500));
+            while !self.files.is_stopping() && !self.home.health().is_available() {
+                self.files.time().sleep(Duration::from_millis(500));
                 let limit = self.files.tune(|t| t.backing_timeout);
                 if self.home.health().probe(|| self.home.backing().stat(Path::new(""))).is_ok()
                     && !self.home.health().has_stalled_call(limit)
@@ -194,22 +194,21 @@ impl Ops {
 
     /// Forgets the pauses after failed flushes.
     fn retry_now(&self) {
-        let dirty = self.files.dirty.lock().older(u64::MAX);
+        let dirty = self.files.dirty().older(u64::MAX);
         for file in dirty {
             if let Some(dirt) = &mut file.lock().dirt
                 && let Some(trouble) = &mut dirt.trouble
             {
-                trouble.retry_at = self.files.time.now();
+                trouble.retry_at = self.files.time().now();
             }
         }
         self.files.nudge();
     }
 
     pub(crate) fn fold(&self) {
-        let folded =
-            self.files.index.fold(self.files.next_id.load(Relaxed), &|id| self.files.state_of(id));
+        let folded = self.files.index().fold(self.files.next_id(), &|id| self.files.state_of(id));
         match folded {
-            Ok(()) => crate::core::counters::add(&self.files.counters.folds, 1),
+            Ok(()) => crate::core::counters::add(&self.files.counters().folds, 1),
             Err(e) => {
                 tracing::error!(error = %e, "the index could not be folded; it is tried again")
             }

@@ -116,7 +116,7 @@ impl Ops {
                 Err(e) => report.failures.push(failure(&file.lock(), &e)),
             }
         }
-        let _ = self.files.note_tier(self.files.index.sync());
+        let _ = self.files.note_tier(self.files.index().sync());
         report
     }
 
@@ -151,7 +151,7 @@ impl Ops {
         self.files.commit(file, &mut inner, Change::Emptied { base, owner, pinned: false })?;
         inner.clock.note_base();
         // A loss of power must not bring dirty bytes back when they are holes.
-        self.files.note_tier(self.files.index.sync())?;
+        self.files.note_tier(self.files.index().sync())?;
         inner.note_gone(0, u64::MAX);
         let shadow = self.files.shadow(file, &mut inner)?;
         self.files.note_tier(self.files.empty(file, &mut inner, &*shadow, attr.size))?;
@@ -164,9 +164,9 @@ impl Ops {
         self.io.set_depth(t.fill_depth as usize);
         self.drain.set_depth(t.flush_depth as usize);
         self.home.errands().set_max(t.flush_depth as usize * ERRANDS_PER_COPY);
-        self.files.evictor.lock().set_policy(t.eviction);
+        self.files.evictor().set_policy(t.eviction);
         self.room.evict_for(&t);
-        *self.files.tunables.write() = t;
+        self.files.set_tunables(t);
         self.files.measure();
         self.room.evict_to_mark();
         self.files.nudge();

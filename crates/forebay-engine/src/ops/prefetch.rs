@@ -86,7 +86,7 @@ impl Ops {
         let fetching = Fetching { queue, progress, report, full: AtomicBool::new(false), pinned };
         let workers = self.files.tune(|t| t.fill_depth) as usize;
         std::thread::scope(|threads| {
-            let (time, fetching) = (&self.files.time, &fetching);
+            let (time, fetching) = (self.files.time(), &fetching);
             let spawn = |_| {
                 let part = time.part();
                 threads.spawn(move || {

@@ -130,7 +130,7 @@ impl Ops {
                 // Clean bytes are of the version that programs here have read, which is gone from
                 // the store: with the dirty ones they are ours, and go there with them.
                 let clean = inner.state.clean(0, u64::MAX);
-                let now_ms = self.files.time.ms();
+                let now_ms = self.files.time().ms();
                 let (base, age) = (attr.version(), inner.state.age_at(now_ms));
                 self.files.commit(file, &mut inner, Change::Ours { base, age })?;
                 for (start, end) in clean {

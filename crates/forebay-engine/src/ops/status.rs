@@ -20,7 +20,7 @@ impl Ops {
     ///
     /// EBUSY if one is at work for so long that nothing can be said of it.
     pub fn list(&self, prefix: &Path) -> Result<Vec<FileInfo>> {
-        let (mut glance, mut infos) = (Glance::new(&self.files.time), Vec::new());
+        let (mut glance, mut infos) = (Glance::new(self.files.time()), Vec::new());
         for file in self.files.candidates(&[prefix.into()]) {
             let busy = || Error::os(libc::EBUSY, "a file is at work in the tier: ask again later");
             let inner = glance.at(&file).ok_or_else(busy)?;
@@ -28,7 +28,7 @@ impl Ops {
             let everything = prefix.as_os_str().is_empty();
             let within = || inner.state.paths.any_within(prefix);
             if known && (everything || within()) {
-                infos.push(file_info(&file, &inner, self.files.time.ms()));
+                infos.push(file_info(&file, &inner, self.files.time().ms()));
             }
         }
         infos.sort_by(|a, b| a.path.cmp(&b.path));
@@ -45,7 +45,7 @@ impl Ops {
             dirty_bytes: level.dirty_bytes,
             clean_bytes: level.used_bytes.saturating_sub(level.dirty_bytes),
             flushing_bytes: self.drain.flushing_bytes(),
-            passthrough_writers: self.files.totals.writers.load(Relaxed),
+            passthrough_writers: self.files.totals().writers(),
             oldest_dirty_age_secs: level.oldest_age.map_or(0.0, |age| age.as_secs_f64()),
             governor: decision.term.name().into(),
             arrival_bytes_per_sec: outlook.arrival_rate as u64,
@@ -61,7 +61,7 @@ impl Ops {
         };
         let attachment = self.files.attachment();
         let mut status = Status { gauges, attachment, troubles: Vec::new() };
-        let mut glance = Glance::new(&self.files.time);
+        let mut glance = Glance::new(self.files.time());
         for file in self.files.all_files() {
             match glance.at(&file) {
                 Some(inner) => self.count_file(&inner, &mut status),
@@ -112,13 +112,13 @@ impl Ops {
 
     /// The files that requests moved most bytes of lately, the busiest first.
     pub fn busiest(&self, count: usize) -> Vec<BusyFile> {
-        let now = self.files.time.since(self.files.started).as_secs();
+        let now = self.files.uptime().as_secs();
         let mut busy: Vec<(u64, Arc<File>)> =
             self.files.all_files().into_iter().map(|file| (file.heat.rate(now), file)).collect();
         busy.retain(|(rate, _)| *rate > 0);
         busy.sort_by_key(|(rate, _)| std::cmp::Reverse(*rate));
         busy.truncate(count);
-        let mut glance = Glance::new(&self.files.time);
+        let mut glance = Glance::new(self.files.time());
         let shown = |(bytes_per_sec, file): (u64, Arc<File>)| {
             let path = glance.at(&file)?.state.display_path();
             Some(BusyFile { path, bytes_per_sec })
@@ -130,7 +130,7 @@ impl Ops {
         Stats {
             counters: self
                 .files
-                .counters
+                .counters()
                 .all()
                 .into_iter()
                 .chain([

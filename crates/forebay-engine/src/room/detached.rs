@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use forebay_backing::Error;
 
@@ -23,7 +22,7 @@ impl Room {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.files.totals.used.load(Relaxed) == 0
+        self.files.totals().used() == 0
     }
 
     /// Takes out all that is clean, pinned or not. Returns what does not let itself be taken out,
@@ -42,7 +41,7 @@ impl Room {
             self.files.retire(&file, inner);
         }
         self.files.empty_trash();
-        let nameless = self.files.totals.used.load(Relaxed).saturating_sub(named_bytes);
+        let nameless = self.files.totals().used().saturating_sub(named_bytes);
         if nameless > 0 && left.len() < NAMED_MAX {
             let error = format!("{nameless} bytes of files that were removed: close them");
             left.push(Failure { path: PathBuf::from("(unlinked)"), state: "failed", error });

@@ -59,20 +59,20 @@ impl Passed {
             }
             let from = shadow.stat().ok();
             // Nobody may write what no record speaks of.
-            let age = inner.state.age_at(self.files.time.ms());
+            let age = inner.state.age_at(self.files.time().ms());
             self.files.commit(file, &mut inner, Change::Unseen { age })?;
             // A flush that is on does not know what of it he writes.
             inner.note_rewritten(0, u64::MAX);
             inner.live().unseen = Some(Box::new(Unseen { from, ..Unseen::default() }));
             self.files.note_growth(file, &mut inner);
-            self.files.totals.unseen.lock().insert(file.id, file.clone());
+            self.files.totals().grows_unseen(file);
         }
         failpoint::pass("create.done");
         let unseen = inner.live().unseen.as_mut().expect("made so above");
         unseen.maps |= maps;
         unseen.writers += 1;
-        self.files.totals.writers.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        self.files.counters.passthrough_writes.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        self.files.totals().begin_writer();
+        self.files.counters().passthrough_writes.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         self.files.account(file, &mut inner);
         Ok(Some(shadow))
     }
@@ -89,13 +89,13 @@ impl Passed {
         }
         let unseen = inner.live().unseen.as_mut().expect("looked at above");
         unseen.writers -= 1;
-        self.files.totals.writers.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
+        self.files.totals().end_writer();
         if unseen.writers > 0 {
             return Ok(());
         }
         self.files.note_growth(file, &mut inner);
         let from = inner.live().unseen.take().and_then(|unseen| unseen.from);
-        self.files.totals.unseen.lock().remove(&file.id);
+        self.files.totals().is_seen(file);
         let stat = self.files.shadow_unwritten(file, &mut inner)?.stat();
         let stat = self.files.note_tier(stat)?;
         // Only emptiness proves that nothing was written: a mapping of a tmpfs file moves no time.
@@ -110,7 +110,7 @@ impl Passed {
             return Ok(());
         }
         inner.note_rewritten(0, u64::MAX);
-        let (len, mtime, age) = (stat.len, stat.mtime, inner.state.age_at(self.files.time.ms()));
+        let (len, mtime, age) = (stat.len, stat.mtime, inner.state.age_at(self.files.time().ms()));
         let change = Change::Absorbed { len, mtime, age };
         let absorbed = self.files.commit_anyway(file, &mut inner, change);
         self.files.admit(file, [(0, stat.len)]);
@@ -141,7 +141,7 @@ impl Passed {
         let shadow = self.files.shadow(file, &mut inner)?;
         inner.live().pins += 1;
         file.hit();
-        self.files.counters.passthrough_reads.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        self.files.counters().passthrough_reads.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         Ok(Some(shadow))
     }
 
@@ -161,12 +161,12 @@ impl Passed {
         let unseen = inner.live().unseen.get_or_insert_default();
         unseen.writers += 1;
         unseen.maps = true;
-        self.files.totals.writers.fetch_add(1, Relaxed);
+        self.files.totals().begin_writer();
         self.files.account(&file, &mut inner);
         let path = inner.state.display_path();
         tracing::warn!(path = %path.display(), "a program has kept this file open for writing since an earlier daemon died; it counts as dirty until it is closed");
         drop(inner);
-        self.files.totals.unseen.lock().insert(id, file.clone());
+        self.files.totals().grows_unseen(&file);
         self.orphans.lock().push(file);
         Ok(())
     }
@@ -201,7 +201,7 @@ impl Passed {
     }
 
     pub(crate) fn measure_unseen(&self) {
-        let unseen: Vec<Arc<File>> = self.files.totals.unseen.lock().values().cloned().collect();
+        let unseen: Vec<Arc<File>> = self.files.totals().unseen();
         for file in unseen {
             // Who measures stands behind nobody: the next look is soon.
             if let Some(mut inner) = file.inner.try_lock()
@@ -211,16 +211,16 @@ impl Passed {
                 self.files.account(&file, &mut inner);
             }
         }
-        self.files
-            .totals
-            .pace
-            .note(self.files.time.now(), self.files.counters.passthrough_new_bytes.load(Relaxed));
+        self.files.totals().pace().note(
+            self.files.time().now(),
+            self.files.counters().passthrough_new_bytes.load(Relaxed),
+        );
     }
 
     /// Whether one more program may write past us now.
     pub fn may_write_unseen(&self) -> bool {
-        let writers = self.files.totals.writers.load(Relaxed);
-        if writers > 0 && self.files.totals.pace.is_older(self.files.time.now(), LOOK_MIN) {
+        let writers = self.files.totals().writers();
+        if writers > 0 && self.files.totals().pace().is_older(self.files.time().now(), LOOK_MIN) {
             self.measure_unseen();
         }
         let level = self.files.level();

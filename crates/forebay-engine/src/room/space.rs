@@ -2,7 +2,6 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Error, Result};
@@ -45,7 +44,7 @@ pub(crate) struct Patience<'a> {
 
 impl<'a> Patience<'a> {
     pub fn new(room: &'a Room) -> Patience<'a> {
-        Patience { room, copied: room.copied(), since: room.files.time.now() }
+        Patience { room, copied: room.copied(), since: room.files.time().now() }
     }
 
     /// Waits a moment for the drain.
@@ -53,9 +52,10 @@ impl<'a> Patience<'a> {
         self.room.wait_for_drain();
         let copied = self.room.copied();
         if copied != self.copied {
-            (self.copied, self.since) = (copied, self.room.files.time.now());
+            (self.copied, self.since) = (copied, self.room.files.time().now());
         }
-        match self.room.files.time.since(self.since) > self.room.files.tune(|t| t.backing_timeout) {
+        match self.room.files.time().since(self.since) > self.room.files.tune(|t| t.backing_timeout)
+        {
             true => Err(self.lost()),
             false => Ok(()),
         }
@@ -68,16 +68,16 @@ impl<'a> Patience<'a> {
 
 impl Room {
     pub(crate) fn copied(&self) -> u64 {
-        self.files.landings.copied.load(Relaxed)
+        self.files.landings().copied()
     }
 
     /// What may be taken without anything being evicted or any writer slowed down for it.
     pub(crate) fn spare_bytes(&self) -> u64 {
-        let limit = self.files.totals.limit.load(Relaxed);
+        let limit = self.files.totals().limit();
         let (used_high, hard) = self.files.tune(|t| (t.used_high, t.marks(limit).hard));
         let unused = limit / 100 * u64::from(used_high);
-        let unused = unused.saturating_sub(self.files.totals.used.load(Relaxed));
-        unused.min(hard.saturating_sub(self.files.totals.dirty.load(Relaxed)))
+        let unused = unused.saturating_sub(self.files.totals().used());
+        unused.min(hard.saturating_sub(self.files.totals().dirty()))
     }
 
     /// Whether a fill of `len` may land, evicting others for it.
@@ -92,14 +92,14 @@ impl Room {
 
     /// Batches of the drain that have landed.
     fn landed(&self) -> u64 {
-        *self.files.landings.settled.0.lock()
+        self.files.landings().landed()
     }
 
     /// Whether nothing could go a moment ago.
     fn is_in_vain(&self) -> bool {
         let last = *self.in_vain.lock();
         last.is_some_and(|last| {
-            self.files.time.since(last.at) < AGAIN_AFTER && last.landed == self.landed()
+            self.files.time().since(last.at) < AGAIN_AFTER && last.landed == self.landed()
         })
     }
 
@@ -113,7 +113,7 @@ impl Room {
         let mut patience = Patience::new(self);
         while self.files.free_bytes() < len {
             // Before anybody has to make way for what will never fit.
-            if len > self.files.totals.limit.load(Relaxed) {
+            if len > self.files.totals().limit() {
                 return Err(patience.lost());
             }
             if self.evicted_for(len) {
@@ -131,22 +131,20 @@ impl Room {
     }
 
     fn wait_for_drain(&self) {
-        add(&self.files.counters.writers_slowed, 1);
-        let began = self.files.time.now();
-        self.files.landings.urgent.store(true, Relaxed);
+        add(&self.files.counters().writers_slowed, 1);
+        let began = self.files.time().now();
+        self.files.landings().urge();
         self.files.nudge();
-        let settled = self.files.landings.settled.0.lock();
-        let landed = &self.files.landings.settled.1;
-        drop(self.files.time.wait(landed, settled, Duration::from_millis(100)));
+        self.files.landings().wait(self.files.time(), Duration::from_millis(100));
         add(
-            &self.files.counters.writers_slowed_us,
-            self.files.time.since(began).as_micros() as u64,
+            &self.files.counters().writers_slowed_us,
+            self.files.time().since(began).as_micros() as u64,
         );
     }
 
     /// Keeps the used share below the mark.
     pub(crate) fn evict_to_mark(&self) {
-        self.evict_to(self.files.totals.limit.load(Relaxed), self.files.tune(|t| t.used_high));
+        self.evict_to(self.files.totals().limit(), self.files.tune(|t| t.used_high));
     }
 
     /// Evicts what is too much for new settings before they are in force: the governor flushes for
@@ -159,7 +157,7 @@ impl Room {
 
     fn evict_to(&self, limit: u64, used_high: u8) {
         let mark = limit / 100 * u64::from(used_high);
-        let used = self.files.totals.used.load(Relaxed);
+        let used = self.files.totals().used();
         if used > mark {
             self.evict_bytes(used - mark + limit / 100 * EVICT_STEP_PERCENT);
         }
@@ -179,7 +177,7 @@ impl Room {
         }
         self.files.empty_trash();
         let nothing_to_take = freed == 0 && tried.get() == Tried::Idle;
-        let in_vain = nothing_to_take.then(|| InVain { landed, at: self.files.time.now() });
+        let in_vain = nothing_to_take.then(|| InVain { landed, at: self.files.time().now() });
         *self.in_vain.lock() = in_vain;
         freed
     }
@@ -187,11 +185,13 @@ impl Room {
     /// Frees what can be freed without waiting for a file's lock. `busy` takes some whose lock
     /// somebody has.
     fn evict_idle(&self, bytes: u64, busy: &mut Vec<Arc<File>>, tried: &Cell<Tried>) -> u64 {
-        let mut evictor = self.files.evictor.lock();
+        let mut evictor = self.files.evictor();
         evictor.run(
             bytes,
             |unit| {
-                self.files.by_id(unit.id()).map_or(0, |file| file.take_hits(&self.files.uses, unit))
+                self.files
+                    .by_id(unit.id())
+                    .map_or(0, |file| file.take_hits(self.files.uses(), unit))
             },
             |unit| {
                 let Some(file) = self.files.by_id(unit.id()) else { return Answer::Unknown };
@@ -220,7 +220,7 @@ impl Room {
     fn evict_busy(&self, bytes: u64, file: &Arc<File>) -> u64 {
         // It comes before the evictor's.
         let mut inner = Some(file.lock());
-        let mut evictor = self.files.evictor.lock();
+        let mut evictor = self.files.evictor();
         evictor.run_only(bytes, |unit| {
             (unit.id() == file.id).then(|| self.evict_locked(file, &mut inner, unit))
         })
@@ -229,15 +229,15 @@ impl Room {
     /// Frees clean ranges of the rule's files, what came first before what came later: `bytes` if
     /// there are so many. Returns what was freed.
     pub(crate) fn evict_own(&self, rule: &Arc<Active>, bytes: u64) -> u64 {
-        if !rule.may_give(self.files.time.ms()) {
+        if !rule.may_give(self.files.time().ms()) {
             return 0;
         }
-        let mut evictor = self.files.evictor.lock();
+        let mut evictor = self.files.evictor();
         let freed = evictor.run_only(bytes, |unit| self.evict_own_unit(unit, rule));
         drop(evictor);
         self.files.empty_trash();
         if freed == 0 {
-            rule.gave_nothing(self.files.time.ms());
+            rule.gave_nothing(self.files.time().ms());
         }
         freed
     }
@@ -264,7 +264,7 @@ impl Room {
         if !inner.may_evict() {
             return Answer::Busy;
         }
-        let (start, end) = self.files.grain.range(unit);
+        let (start, end) = self.files.grain().range(unit);
         match self.evict_range(file, inner, start, end) {
             Ok(0) if inner.state.is_dirty() => Answer::Refused,
             // What is dirty of it now will be clean without being announced again.
@@ -309,10 +309,10 @@ impl Room {
         }
         // After a power loss the record of a flush must not be lost while its bytes are punched. One
         // record, and one sync of it, serves several units.
-        let stretch = (8 * self.files.grain.unit()).min(UNIT_MAX);
+        let stretch = (8 * self.files.grain().unit()).min(UNIT_MAX);
         let let_go_to = end.checked_next_multiple_of(stretch).unwrap_or(end);
         self.files.let_go_of(file, inner, start / stretch * stretch, let_go_to)?;
-        self.files.note_tier(self.files.index.sync_to(inner.settled_seq))?;
+        self.files.note_tier(self.files.index().sync_to(inner.settled_seq))?;
         let marks = clean.iter().copied().map(Mark::absent).collect();
         let age = inner.state.age_at(0);
         self.files.commit(file, inner, Change::Marked { marks, age })?;
@@ -338,8 +338,8 @@ impl Room {
         if inner.is_idle() && !moved && !inner.only_descriptor() {
             inner.live = None;
         }
-        add(&self.files.counters.evicted_bytes, freed);
-        add(&self.files.counters.evicted_units, 1);
+        add(&self.files.counters().evicted_bytes, freed);
+        add(&self.files.counters().evicted_units, 1);
         self.files.account(file, inner);
         Ok(freed)
     }
@@ -365,8 +365,7 @@ mod tests {
         let (engine, path) = (&bed.engine, Path::new("g"));
         let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
         let new = New { mode: 0o644, umask: 0, uid: uid.as_raw(), gid: gid.as_raw() };
-        let sums =
-            || (engine.files.totals.used.load(Relaxed), engine.files.totals.dirty.load(Relaxed));
+        let sums = || (engine.files.totals().used(), engine.files.totals().dirty());
         let before = sums();
         for dirty in [false, true] {
             let (file, attr) = engine.verbs.create(path, &new).unwrap();

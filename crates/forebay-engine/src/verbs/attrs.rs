@@ -37,9 +37,8 @@ pub struct Facts {
 impl Verbs {
     /// Attributes of `path`, with what we know better.
     pub fn stat(&self, path: &Path) -> Result<Attr> {
-        let table = || self.files.table.read();
-        let mut known = table().forgotten.mark();
-        let mut asked = Asked::at(self.files.time.now());
+        let (mut known, _) = self.files.marks();
+        let mut asked = Asked::at(self.files.time().now());
         let mut attr = self.names.ask(|b| b.stat(path))?;
         for _ in 0..LOOKS {
             // What is dirty may have been flushed since the answer: then it is out of date.
@@ -57,10 +56,10 @@ impl Verbs {
                         return Ok(attr);
                     }
                 }
-                None if !table().forgotten.any_since(known, attr.key) => return Ok(attr),
-                None => known = table().forgotten.mark(),
+                None if !self.files.was_forgotten(attr.key, known) => return Ok(attr),
+                None => (known, _) = self.files.marks(),
             }
-            asked = Asked::at(self.files.time.now());
+            asked = Asked::at(self.files.time().now());
             attr = self.names.ask(|b| b.stat(path))?;
         }
         if let Some(file) = self.files.find(attr.key) {
@@ -74,7 +73,7 @@ impl Verbs {
     /// before the answer expires it is asked for again, so that nobody waits for it.
     pub fn stat_recent(self: &Arc<Self>, file: &Arc<File>, ttl: Duration) -> Option<Attr> {
         let mut inner = file.lock();
-        let now = self.files.time.now();
+        let now = self.files.time().now();
         let seen = recent(&inner, now, ttl)?;
         let old = now.saturating_duration_since(seen.asked.at) > ttl * 3 / 4;
         let mut attr = seen.attr;
@@ -88,14 +87,14 @@ impl Verbs {
     /// Whether an open file is known to have had no `security.capability` within `ttl`.
     pub fn lacks_capability(&self, file: &File, ttl: Duration) -> bool {
         let inner = file.lock();
-        let now = self.files.time.now();
+        let now = self.files.time().now();
         let asked = recent(&inner, now, ttl).and_then(|seen| seen.no_capability);
         asked.is_some_and(|at| now.saturating_duration_since(at) < ttl)
     }
 
     /// What to remember of an open file before the backing store is asked about it.
     pub fn before_asking(&self, file: &File) -> Asked {
-        Asked { look: file.lock().clock.look(), at: self.files.time.now() }
+        Asked { look: file.lock().clock.look(), at: self.files.time().now() }
     }
 
     /// Keeps in mind that an open file had no `security.capability` when that was asked.
@@ -152,7 +151,7 @@ impl Verbs {
     /// Attributes of a cached file from memory, while the backing store is away.
     pub fn stat_cached(&self, key: FileKey) -> Option<Attr> {
         let file = self.files.find(key)?;
-        let inner = Glance::new(&self.files.time).at(&file)?;
+        let inner = Glance::new(self.files.time()).at(&file)?;
         Some(cached_attr(key, &inner))
     }
 
@@ -186,7 +185,7 @@ impl Verbs {
     /// Makes the names in a directory durable, on the backing store and in the index.
     pub fn sync_dir(&self, path: &Path) -> Result<()> {
         self.names.ask(|b| b.sync_dir(path))?;
-        self.files.note_tier(self.files.index.sync())
+        self.files.note_tier(self.files.index().sync())
     }
 
     /// Changes attributes on the backing store, and what we keep of them.
@@ -214,7 +213,7 @@ impl Verbs {
             }
             let mtime = set.mtime.map(|set| match set {
                 SetTime::At(at) => at,
-                SetTime::Now => self.files.time.stamp(),
+                SetTime::Now => self.files.time().stamp(),
             });
             self.names.follow_time(&file, &mut inner, &attr, mtime)?;
             self.names.overlay_with(&file, &inner, &mut attr);

@@ -21,7 +21,7 @@ impl Verbs {
     /// Creates a file on the backing store and takes a handle on it.
     pub fn create(&self, path: &Path, new: &New) -> Result<(Arc<File>, Attr)> {
         self.files.refuse_read_only()?;
-        let asked = self.files.time.now();
+        let asked = self.files.time().now();
         let (_, attr) = self.names.alter(|b| b.create(path, new))?;
         let file = self.io.created(path, &attr);
         note_new(&mut file.lock(), asked, &attr);
