@@ -26,6 +26,9 @@ use crate::lock::order::{Mark, Place};
 #[cfg_attr(not(debug_assertions), path = "lock/unchecked.rs")]
 mod order;
 
+#[cfg(test)]
+pub(crate) mod explored;
+
 /// The order of locks: who holds one may wait for those after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rank {
@@ -135,6 +138,8 @@ pub struct Mutex<T: ?Sized> {
 pub struct MutexGuard<'a, T: ?Sized> {
     lock: sync::MutexGuard<'a, T>,
     mark: Mark,
+    #[cfg(test)]
+    of: &'a Mutex<T>,
 }
 
 impl<T> Mutex<T> {
@@ -154,15 +159,29 @@ impl<T: ?Sized> Mutex<T> {
     #[track_caller]
     pub fn lock(&self) -> MutexGuard<'_, T> {
         let mark = self.place.wait();
-        MutexGuard { lock: self.lock.lock().expect(LOST), mark }
+        #[cfg(test)]
+        explored::until(|| explored::is_free(&self.lock.try_lock()));
+        self.guard(self.lock.lock().expect(LOST), mark)
     }
 
     /// The lock, if nobody has it and it is not lost.
     #[inline]
     #[track_caller]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        #[cfg(test)]
+        explored::point();
         let lock = self.lock.try_lock().ok()?;
-        Some(MutexGuard { lock, mark: self.place.tried() })
+        Some(self.guard(lock, self.place.tried()))
+    }
+
+    #[inline]
+    fn guard<'a>(&'a self, lock: sync::MutexGuard<'a, T>, mark: Mark) -> MutexGuard<'a, T> {
+        MutexGuard {
+            lock,
+            mark,
+            #[cfg(test)]
+            of: self,
+        }
     }
 
     /// What is left of it, if it is lost: for who drops it.
@@ -202,6 +221,8 @@ impl<T: ?Sized> RwLock<T> {
     #[track_caller]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
         let _mark = self.place.wait();
+        #[cfg(test)]
+        explored::until(|| explored::is_free(&self.lock.try_read()));
         RwLockReadGuard { lock: self.lock.read().expect(LOST), _mark }
     }
 
@@ -209,6 +230,8 @@ impl<T: ?Sized> RwLock<T> {
     #[track_caller]
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         let _mark = self.place.wait();
+        #[cfg(test)]
+        explored::until(|| explored::is_free(&self.lock.try_write()));
         RwLockWriteGuard { lock: self.lock.write().expect(LOST), _mark }
     }
 
@@ -222,29 +245,34 @@ impl<T: ?Sized> RwLock<T> {
 }
 
 #[derive(Debug, Default)]
-pub struct Condvar(sync::Condvar);
+pub struct Condvar {
+    condition: sync::Condvar,
+    #[cfg(test)]
+    queue: explored::Queue,
+}
 
 impl Condvar {
     #[inline]
     pub const fn new() -> Condvar {
-        Condvar(sync::Condvar::new())
+        Condvar {
+            condition: sync::Condvar::new(),
+            #[cfg(test)]
+            queue: explored::Queue::new(),
+        }
     }
 
     #[inline]
     pub fn notify_one(&self) {
-        self.0.notify_one();
+        #[cfg(test)]
+        self.queue.notify_one();
+        self.condition.notify_one();
     }
 
     #[inline]
     pub fn notify_all(&self) {
-        self.0.notify_all();
-    }
-
-    #[inline]
-    #[track_caller]
-    pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
-        let MutexGuard { lock, mark } = guard.for_a_wait();
-        MutexGuard { lock: self.0.wait(lock).expect(LOST), mark }
+        #[cfg(test)]
+        self.queue.notify_all();
+        self.condition.notify_all();
     }
 
     /// Also says whether the time has run out.
@@ -255,9 +283,15 @@ impl Condvar {
         guard: MutexGuard<'a, T>,
         limit: Duration,
     ) -> (MutexGuard<'a, T>, bool) {
-        let MutexGuard { lock, mark } = guard.for_a_wait();
-        let (lock, result) = self.0.wait_timeout(lock, limit).expect(LOST);
-        (MutexGuard { lock, mark }, result.timed_out())
+        guard.mark.lasts_without(WAITS);
+        #[cfg(test)]
+        if let Some(task) = explored::task() {
+            return self.queue.wait(task, guard);
+        }
+        let mut guard = guard;
+        let timed_out;
+        (guard.lock, timed_out) = self.condition.wait_timeout(guard.lock, limit).expect(LOST);
+        (guard, timed_out.timed_out())
     }
 
     /// Waits as long as `condition` holds. Also says whether the time has run out.
@@ -267,23 +301,27 @@ impl Condvar {
         &self,
         guard: MutexGuard<'a, T>,
         limit: Duration,
-        condition: impl FnMut(&mut T) -> bool,
+        mut condition: impl FnMut(&mut T) -> bool,
     ) -> (MutexGuard<'a, T>, bool) {
-        let MutexGuard { lock, mark } = guard.for_a_wait();
-        let (lock, result) = self.0.wait_timeout_while(lock, limit, condition).expect(LOST);
-        (MutexGuard { lock, mark }, result.timed_out())
+        guard.mark.lasts_without(WAITS);
+        let mut guard = guard;
+        #[cfg(test)]
+        if let Some(task) = explored::task() {
+            let mut timed_out = false;
+            while !timed_out && condition(&mut guard) {
+                (guard, timed_out) = self.queue.wait(task, guard);
+            }
+            return (guard, timed_out);
+        }
+        let waited = self.condition.wait_timeout_while(guard.lock, limit, &mut condition);
+        let timed_out;
+        (guard.lock, timed_out) = waited.expect(LOST);
+        (guard, timed_out.timed_out())
     }
 }
 
-impl<T> MutexGuard<'_, T> {
-    /// Its lock is let go of and waited for again: as the last that is held, or it would be out of turn.
-    #[inline]
-    #[track_caller]
-    fn for_a_wait(self) -> Self {
-        self.mark.lasts_without("a condition is waited for");
-        self
-    }
-}
+/// The lock itself is let go of and waited for again: as the last that is held, or it is out of turn.
+const WAITS: &str = "a condition is waited for";
 
 const LOST: &str = "nobody panics who holds it";
 

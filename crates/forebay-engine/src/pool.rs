@@ -101,6 +101,12 @@ impl Pool {
             shared.work(shared.queue.lock(), IDLE);
         };
         #[cfg(test)]
+        if crate::lock::explored::task().is_some() {
+            drop(crate::lock::explored::spawn(work));
+            queue.threads += 1;
+            return;
+        }
+        #[cfg(test)]
         let thread = if queue.refused { thread.stack_size(1 << 60) } else { thread };
         queue.threads += usize::from(thread.spawn(work).is_ok());
     }
@@ -151,6 +157,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
     use super::*;
+    use crate::lock::explored::{explore, spawn, wait_until};
 
     /// Work that is all given at once runs at once, although a single thread is idle.
     #[test]
@@ -176,6 +183,30 @@ mod tests {
         let here = met.0.lock();
         let all = met.1.wait_timeout_while(here, LONG / 2, |here| *here < BURST);
         assert_eq!(*all.0, BURST, "the others wait");
+    }
+
+    /// Who leaves since there are too many threads may be the one that was woken for work: without its
+    /// `notify_one` ([`Shared::work`]) the work stays while another thread sleeps.
+    #[test]
+    fn work_given_when_threads_become_too_many_is_done_under_any_schedule() {
+        explore(|| {
+            let pool = Pool::new("test", 2, Time::default());
+            let (begun, done) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+            for _ in 0..2 {
+                let begun = begun.clone();
+                pool.run(move || {
+                    begun.fetch_add(1, Relaxed);
+                    wait_until(|| begun.load(Relaxed) == 2);
+                });
+            }
+            wait_until(|| pool.shared.queue.lock().idle == 2);
+            let fewer = pool.clone();
+            let setting = spawn(move || fewer.set_max(1));
+            let mine = done.clone();
+            pool.leave(move || mine.store(1, Relaxed));
+            wait_until(|| done.load(Relaxed) == 1);
+            setting.join().unwrap();
+        });
     }
 
     /// Else one that gives the pool more to do would run it within itself, and so on.

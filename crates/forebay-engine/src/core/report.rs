@@ -232,3 +232,31 @@ impl Report {
         self.failures.extend(later.failures);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::explored::{explore, spawn};
+
+    /// What a copy adds and what the batch's end takes off are one under the lock: with the sum raised
+    /// after it is let go of ([`Meter::add`]) less than nothing is being copied.
+    #[test]
+    fn nothing_is_left_of_a_meter_that_is_closed_under_any_schedule() {
+        explore(|| {
+            let sum = Arc::new(AtomicU64::new(0));
+            let meter = Arc::new(Meter::of(&sum));
+            let copies = [3, 4].map(|bytes| {
+                let (meter, sum) = (meter.clone(), sum.clone());
+                spawn(move || {
+                    meter.add(bytes);
+                    assert!(sum.load(Relaxed) <= 7, "it was taken off before it was added");
+                })
+            });
+            meter.close();
+            for copy in copies {
+                copy.join().unwrap();
+            }
+            assert_eq!(sum.load(Relaxed), 0);
+        });
+    }
+}

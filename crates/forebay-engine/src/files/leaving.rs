@@ -159,3 +159,87 @@ impl Files {
         (asked.map_or(known.saturating_sub(1), |attr| attr.nlink), asked)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU64;
+
+    use crate::bed::bed;
+    use crate::core::clock::What;
+    use crate::files::file::Changing;
+    use crate::lock::explored::{explore, point, spawn};
+
+    use super::*;
+
+    /// A name that was found before it went is not learnt after it: without the question whether it is
+    /// leaving ([`Files::learn_name`]) it would be.
+    #[test]
+    fn a_name_that_goes_is_not_learnt_under_any_schedule() {
+        let bed = bed("learnt");
+        let (files, file) = (bed.engine.files.clone(), bed.file.clone());
+        explore(move || {
+            let name = Path::new("g");
+            let departed = files.table.read().departed.mark();
+            let (theirs, known) = (files.clone(), file.clone());
+            let learns = spawn(move || theirs.learn_name(&known, name, departed));
+            let going = files.take_name(file.key);
+            // The store takes it away here.
+            point();
+            file.lock().rename(file.id, |paths| paths.lose(name));
+            drop(going);
+            learns.join().unwrap();
+            assert!(!file.lock().state.paths.has(name), "a name that nobody finds");
+        });
+    }
+
+    /// Two who find a file on the store make one of it: without the look under the table's lock
+    /// ([`Files::insert`]) each has his own.
+    #[test]
+    fn a_file_is_made_known_once_under_any_schedule() {
+        let bed = bed("once");
+        let files = bed.engine.files.clone();
+        let attr = bed.engine.verbs.stat(Path::new("f")).unwrap();
+        explore(move || {
+            let key = FileKey { ino: files.next_id.load(Relaxed) | 1 << 60, generation: 1 };
+            let attr = Attr { key, ..attr };
+            let made = [(); 2].map(|()| {
+                let files = files.clone();
+                spawn(move || {
+                    let known = files.find(key);
+                    known.unwrap_or_else(|| files.insert(Path::new("h"), &attr))
+                })
+            });
+            let [one, two] = made.map(|made| made.join().unwrap());
+            assert!(Arc::ptr_eq(&one, &two), "two files with one key");
+            files.forget(&one);
+        });
+    }
+
+    /// What the store said before or while a change of ours was made there is not taken for what it says
+    /// after: without `begin_change` and `end_change` ([`Changing`]) an older answer would be.
+    #[test]
+    fn an_answer_from_before_a_change_is_not_taken_under_any_schedule() {
+        let bed = bed("answer");
+        let file = bed.file.clone();
+        explore(move || {
+            let (store, known) = (Arc::new(AtomicU64::new(1)), Arc::new(AtomicU64::new(1)));
+            let (asked, learnt, looks) = (store.clone(), known.clone(), file.clone());
+            let looker = spawn(move || {
+                let seen = looks.lock().clock.look();
+                let said = asked.load(Relaxed);
+                let inner = looks.lock();
+                if seen.is_quiet() && !inner.changed(seen, What::Home) {
+                    learnt.store(said, Relaxed);
+                }
+            });
+            let changing = Changing::begin([file.clone()]);
+            point();
+            store.store(2, Relaxed);
+            point();
+            known.store(2, Relaxed);
+            drop(changing);
+            looker.join().unwrap();
+            assert_eq!(known.load(Relaxed), 2, "what was so before the change");
+        });
+    }
+}

@@ -121,9 +121,11 @@ impl Layer for Reaper {
 #[cfg(test)]
 mod tests {
     use std::path::Path;
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
     use std::sync::{Mutex, mpsc};
 
     use super::*;
+    use crate::lock::explored::{explore, spawn};
 
     const LONG: Duration = Duration::from_secs(120);
 
@@ -149,6 +151,27 @@ mod tests {
         let call = Call { verb: Verb::Open, paths: &[Path::new("f")], offset: 0, len: 0 };
         reaper.before(&call)
     }
+    /// R3: without the notification at the end of a close ([`Closing`]'s drop) who waits would wait for
+    /// the next look.
+    #[test]
+    fn who_opens_waits_for_a_close_and_no_longer_under_any_schedule() {
+        explore(|| {
+            let time = Time::default();
+            let mut reaper = Reaper::new(Arc::new(Health::new(time.clone())), time);
+            reaper.waiting_max = 1;
+            let reaper = Arc::new(reaper);
+            let closed = Arc::new(AtomicBool::new(false));
+            let mine = closed.clone();
+            reaper.part(Box::new(move || {
+                mine.store(true, Relaxed);
+                Ok(())
+            }));
+            let other = reaper.clone();
+            let opening = spawn(move || open(&other).map(|()| closed.load(Relaxed)));
+            assert!(opening.join().unwrap().expect("the store is there"), "it went past the bound");
+        });
+    }
+
     // S-10
     #[test]
     fn a_close_that_hangs_holds_up_no_other() {

@@ -4,6 +4,8 @@ use std::cell::RefCell;
 use std::panic::Location;
 
 use crate::lock::Rank;
+#[cfg(test)]
+use crate::lock::explored;
 
 thread_local! {
     static HELD: RefCell<Vec<Held>> = const { RefCell::new(Vec::new()) };
@@ -12,6 +14,9 @@ thread_local! {
 #[derive(Debug, Clone, Copy)]
 struct Held {
     rank: Rank,
+    /// Tasks that are explored share a thread.
+    #[cfg(test)]
+    task: Option<usize>,
     /// Tells apart two of one rank, of which the second was tried.
     number: u64,
     taken: &'static Location<'static>,
@@ -53,7 +58,13 @@ impl Place {
         let held = HELD.try_with(|all| {
             let mut all = all.borrow_mut();
             let number = all.last().map_or(0, |held| held.number + 1);
-            all.push(Held { rank: self.0, number, taken });
+            all.push(Held {
+                rank: self.0,
+                #[cfg(test)]
+                task: explored::task(),
+                number,
+                taken,
+            });
             Mark(number)
         });
         held.unwrap_or(Mark(LATE))
@@ -76,6 +87,8 @@ impl Drop for Mark {
                 all.remove(at);
             }
         });
+        #[cfg(test)]
+        explored::point();
     }
 }
 
@@ -93,7 +106,14 @@ fn complain_of(what: &str, held: Option<Held>) {
 }
 
 fn first(which: impl Fn(&Held) -> bool) -> Option<Held> {
-    HELD.try_with(|all| all.borrow().iter().copied().find(which)).ok()?
+    let held = |held: &Held| {
+        #[cfg(test)]
+        let mine = held.task == explored::task();
+        #[cfg(not(test))]
+        let mine = true;
+        mine && which(held)
+    };
+    HELD.try_with(|all| all.borrow().iter().copied().find(held)).ok()?
 }
 
 #[track_caller]
