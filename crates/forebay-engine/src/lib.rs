@@ -56,7 +56,7 @@ pub use ops::Ops;
 pub use ops::resolve::Keep;
 pub use pool::{Pool, run_anywhere};
 pub use room::Room;
-pub use room::passed::Passed;
+pub use room::passed::{Passed, Past};
 pub use start::check::{CheckReport, check};
 pub use start::report::RecoveryReport;
 pub use start::salvage::{Salvaged, salvage};

@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use forebay_backing::{Attr, Error, FileKey, FileKind, Result, StatFs};
 use forebay_engine::lock::{Mutex, Rank, RwLockReadGuard, RwLockWriteGuard};
-use forebay_engine::{Engine, File, Lane};
+use forebay_engine::{Engine, File, Lane, Past};
 use hashbrown::HashMap;
 
 use self::listing::Listing;
@@ -113,7 +113,8 @@ enum Handle {
 struct OpenNode {
     file: Arc<File>,
     cached: u32,
-    passthrough: u32,
+    /// One for each that the kernel passes through.
+    past: Vec<Past>,
     kernel_id: Option<u32>,
 }
 

@@ -26,7 +26,57 @@ impl Passed {
     }
 }
 
+/// A program that has a file open past us, until this is dropped: not under the file's lock.
+pub struct Past {
+    passed: Arc<Passed>,
+    file: Arc<File>,
+    shadow: Arc<dyn MediaFile>,
+    way: Way,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Reads,
+    Writes,
+}
+
+impl Past {
+    pub fn writes(&self) -> bool {
+        self.way == Way::Writes
+    }
+
+    /// What the program has in place of the file.
+    pub fn shadow(&self) -> &dyn MediaFile {
+        &*self.shadow
+    }
+}
+
+impl Drop for Past {
+    fn drop(&mut self) {
+        if !self.writes() {
+            return self.passed.unpin_shadow(&self.file);
+        }
+        if let Err(e) = self.passed.end_unseen(&self.file) {
+            tracing::error!(error = %e, "closing a file that was written past the daemon");
+        }
+    }
+}
+
 impl Passed {
+    /// As [`Passed::pin_shadow`], until it is dropped.
+    pub fn read(self: &Arc<Self>, file: &Arc<File>) -> Result<Option<Past>> {
+        Ok(self.pin_shadow(file)?.map(|shadow| self.past(file, shadow, Way::Reads)))
+    }
+
+    /// As [`Passed::begin_unseen`], until it is dropped.
+    pub fn write(self: &Arc<Self>, file: &Arc<File>, maps: bool) -> Result<Option<Past>> {
+        Ok(self.begin_unseen(file, maps)?.map(|shadow| self.past(file, shadow, Way::Writes)))
+    }
+
+    fn past(self: &Arc<Self>, file: &Arc<File>, shadow: Arc<dyn MediaFile>, way: Way) -> Past {
+        Past { passed: self.clone(), file: file.clone(), shadow, way }
+    }
+
     /// Whether attributes of the file may change without anybody telling us: it is written past us,
     /// and may be mapped. Also `true` of a file that is just at work.
     pub fn moves_unseen(&self, key: FileKey) -> bool {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use forebay_backing::{Error, FileKey, New, Result};
 use forebay_engine::lock::MutexGuard;
 use forebay_engine::rules::Origin;
-use forebay_engine::{File, Lane, WritePolicy};
+use forebay_engine::{File, Lane, Past, WritePolicy};
 
 use super::{AtClose, Entry, Handle, How, OpenNode, OpenNodes, Opened, Vfs};
 use crate::Passthrough;
@@ -126,7 +126,7 @@ impl Vfs {
         let node = open.entry(file.key).or_insert_with(|| OpenNode {
             file: file.clone(),
             cached: 0,
-            passthrough: 0,
+            past: Vec::new(),
             kernel_id: None,
         });
         if !Arc::ptr_eq(&node.file, &file) {
@@ -134,9 +134,9 @@ impl Vfs {
             self.engine.io.close(&file);
             return Err(Error::os(libc::ESTALE, "an earlier file of that number is still open"));
         }
-        let mode = match (node.cached, node.passthrough) {
-            (0, 0) => Mode::Idle,
-            (0, _) => Mode::Passthrough,
+        let mode = match (node.cached, node.past.is_empty()) {
+            (0, true) => Mode::Idle,
+            (0, false) => Mode::Passthrough,
             _ => Mode::Cached,
         };
         let facts = self.engine.verbs.facts(&file);
@@ -166,10 +166,7 @@ impl Vfs {
                 let held = self.nodes.pages(id);
                 How::Cached { keep: facts.fingerprint.is_some_and(|now| now.get() == held) }
             }
-            Plan::PassRead | Plan::PassWrite => {
-                node.passthrough += 1;
-                How::Passthrough(kernel_id)
-            }
+            Plan::PassRead | Plan::PassWrite => How::Passthrough(kernel_id),
         };
         if planned == Plan::PassWrite {
             self.nodes.set_pages(id, 0);
@@ -214,46 +211,36 @@ impl Vfs {
         maps: bool,
     ) -> Result<Option<u32>> {
         let Some(registrar) = self.registrar.get() else { return Ok(None) };
-        let shadow = match plan {
-            Plan::PassWrite => self.engine.passed.begin_unseen(file, maps)?,
-            _ => self.engine.passed.pin_shadow(file)?,
+        let past = match plan {
+            Plan::PassWrite => self.engine.passed.write(file, maps)?,
+            _ => self.engine.passed.read(file)?,
         };
-        let Some(shadow) = shadow else { return Ok(None) };
+        let Some(past) = past else { return Ok(None) };
         if let Some(id) = node.kernel_id {
+            node.past.push(past);
             return Ok(Some(id));
         }
-        let registered = match shadow.as_fd() {
+        let registered = match past.shadow().as_fd() {
             Some(fd) => registrar.register(fd),
             None => Err(std::io::ErrorKind::Unsupported.into()),
         };
         match registered {
             Ok(id) => {
                 node.kernel_id = Some(id);
+                node.past.push(past);
                 Ok(Some(id))
             }
             Err(e) => {
                 tracing::debug!(error = %e, "the kernel refused a shadow file; going through the daemon");
-                self.end_pass(file, plan)?;
                 Ok(None)
             }
-        }
-    }
-
-    pub(super) fn end_pass(&self, file: &Arc<File>, plan: Plan) -> Result<()> {
-        match plan {
-            Plan::PassWrite => self.engine.passed.end_unseen(file),
-            Plan::PassRead => {
-                self.engine.passed.unpin_shadow(file);
-                Ok(())
-            }
-            Plan::Cached => Ok(()),
         }
     }
 
     /// Takes out a node that nobody has open, and ends its registration once the lock is given back:
     /// everybody who opens or asks about a file would wait for the kernel.
     pub(super) fn drop_if_unused(&self, mut open: MutexGuard<'_, OpenNodes>, key: FileKey) {
-        let unused = open.get(&key).is_some_and(|node| node.cached + node.passthrough == 0);
+        let unused = open.get(&key).is_some_and(|node| node.cached == 0 && node.past.is_empty());
         let kernel_id = unused.then(|| open.remove(&key)).flatten().and_then(|node| node.kernel_id);
         drop(open);
         if let (Some(kernel_id), Some(registrar)) = (kernel_id, self.registrar.get()) {
@@ -290,10 +277,6 @@ impl Vfs {
     fn end_handle(&self, handle: &Handle) {
         let Handle::File { id, file, plan, set_id, .. } = handle else { return };
         let mut open = self.open.lock();
-        // Together with the mode: who opens the file between the two would take it for pinned.
-        if let Err(e) = self.end_pass(file, *plan) {
-            tracing::error!(error = %e, "closing a file that was written past the daemon");
-        }
         // Before the mode can change: the kernel's pages are of what the file is now, and a writer
         // that comes next must find no trace of them.
         // The node may be another file's by now, which got the inode number.
@@ -305,7 +288,11 @@ impl Vfs {
         if let Some(node) = open.get_mut(&file.key) {
             match plan {
                 Plan::Cached => node.cached -= 1,
-                Plan::PassRead | Plan::PassWrite => node.passthrough -= 1,
+                Plan::PassRead | Plan::PassWrite => {
+                    let same = |past: &Past| past.writes() == (*plan == Plan::PassWrite);
+                    let at = node.past.iter().position(same).expect("each handle has one");
+                    drop(node.past.swap_remove(at));
+                }
             }
         }
         self.drop_if_unused(open, file.key);
