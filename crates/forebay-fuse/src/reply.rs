@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Attr, DirEntry, Error, Kind, Result};
-use forebay_engine::Asker;
+use forebay_engine::time::Time;
+use forebay_engine::{Asker, Pool};
 
 use crate::request::Shared;
 use crate::verbs::take_spare;
@@ -109,24 +110,42 @@ impl<T: 'static> Asker for Slot<T> {
 }
 
 trait Expire: Send + Sync {
-    fn expire(&self, shared: &Shared);
+    fn expire(&self, shared: &Arc<Shared>);
 }
 
 impl<T: 'static> Expire for Slot<T> {
-    fn expire(&self, shared: &Shared) {
+    fn expire(&self, shared: &Arc<Shared>) {
         let taken = self.0.lock().expect("no panic inside").take();
-        if let Some((answer, fallback)) = taken {
-            let late = || Err(Error::new(Kind::TimedOut, "the backing store hangs"));
-            answer(shared, fallback.map_or_else(late, |fallback| fallback(shared)));
+        match taken {
+            None => {}
+            Some((answer, None)) => {
+                answer(shared, Err(Error::new(Kind::TimedOut, "the backing store hangs")));
+            }
+            // What is found without the store may wait for the lock of a file that hangs in the tier.
+            Some((answer, Some(fallback))) => {
+                let mine = shared.clone();
+                shared.watch.finders.run(move || answer(&mine, fallback(&mine)));
+            }
         }
     }
 }
 
 /// Requests in progress by the time they began.
-#[derive(Default)]
 pub struct Watch {
     open: Mutex<Requests>,
+    /// Finds answers without the store, so that the watchdog itself waits for nobody.
+    finders: Pool,
 }
+
+impl Default for Watch {
+    fn default() -> Watch {
+        let finders = Pool::new("fb-find", FINDERS, Time::default());
+        Watch { open: Mutex::default(), finders }
+    }
+}
+
+/// As many as there are requests in the pool at once.
+const FINDERS: usize = 64;
 
 #[derive(Default)]
 struct Requests {
@@ -167,7 +186,7 @@ impl Watch {
 
     /// Answers for what has run longer than `limit`; for the patient ones only if the store is
     /// `away`. Returns how many.
-    pub fn expire(&self, shared: &Shared, limit: Duration, away: bool) -> usize {
+    pub fn expire(&self, shared: &Arc<Shared>, limit: Duration, away: bool) -> usize {
         let mut late = Vec::new();
         self.open.lock().expect("no panic inside").running.retain(|_, running| {
             let may = running.patience == Patience::Short || away;
