@@ -6,8 +6,8 @@
 //! - T2: whose time has come is notified until it has left its wait, and time stands until then.
 //! - T3: time moves only while somebody drives it and waits: a test that has ended leaves it standing.
 //!
-//! Who takes part and has not come to wait after [`HANGS`] hangs in something else, such as a call to a
-//! store, and is not waited for until it is back; who drives is.
+//! Who takes part and sleeps elsewhere for [`HANGS`], such as in a call to a store, hangs, and is not
+//! waited for until it is back; who drives is. Who only has to wait for a processor does not hang.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,10 +15,19 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
+use rustix::process::Pid;
+
 use crate::lock::{Condvar, Mutex, MutexGuard, Rank};
 
-/// In real time: far more than anything takes that does not wait.
-const HANGS: Duration = Duration::from_secs(2);
+/// In real time: far more than anybody sleeps for a lock.
+const HANGS: Duration = Duration::from_millis(500);
+
+/// So many times as long nobody may come to begin what is owed, before it is thought that those who
+/// would all hang.
+const UNBEGUN: u32 = 20;
+
+/// In real time: so often who waits looks for a driver while there is none.
+const STANDS: Duration = Duration::from_secs(60);
 
 /// In real time: a notification can come just before the wait that it is for.
 const AGAIN: Duration = Duration::from_millis(1);
@@ -37,6 +46,8 @@ struct People {
     waiting: BTreeMap<u64, Waiting>,
     /// What is owed or under way.
     at_work: BTreeMap<u64, Work>,
+    /// When it was last looked who hangs, in real time.
+    looked: Option<Instant>,
     drivers: BTreeSet<u64>,
     /// How often somebody came or went.
     moves: u64,
@@ -54,10 +65,44 @@ struct Waiting {
 unsafe impl Send for Waiting {}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Work {
+enum Doing {
     UnderWay,
     Waits,
     Hangs,
+}
+
+#[derive(Debug)]
+struct Work {
+    doing: Doing,
+    /// `None` until it is begun.
+    by: Option<Pid>,
+    /// How often the thread had gone to sleep when it was found asleep last.
+    slept: Option<u64>,
+    /// How often it was found to be unbegun.
+    unbegun: u32,
+}
+
+impl Work {
+    fn hangs(&mut self) -> bool {
+        let Some(by) = self.by else {
+            self.unbegun += 1;
+            return self.unbegun >= UNBEGUN;
+        };
+        let before = std::mem::replace(&mut self.slept, sleeps(by));
+        before.is_some() && before == self.slept
+    }
+}
+
+/// How often a thread has gone to sleep, if it is asleep: and not for a disk.
+fn sleeps(thread: Pid) -> Option<u64> {
+    let path = format!("/proc/self/task/{}/status", thread.as_raw_nonzero());
+    let status = std::fs::read_to_string(path).ok()?;
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        line.map(|rest| rest.trim_start_matches(':').trim())
+    };
+    let asleep = field("State")?.starts_with('S');
+    asleep.then(|| field("voluntary_ctxt_switches")?.parse().ok()).flatten()
 }
 
 /// Work that no thread has begun yet.
@@ -104,7 +149,8 @@ impl Simulation {
     pub fn owe(self: &Arc<Simulation>) -> Owed {
         let mut people = self.people();
         let id = people.next_id();
-        people.at_work.insert(id, Work::UnderWay);
+        let work = Work { doing: Doing::UnderWay, by: None, slept: None, unbegun: 0 };
+        people.at_work.insert(id, work);
         drop(people);
         Owed { of: self.clone(), id }
     }
@@ -170,7 +216,9 @@ impl Simulation {
                 if now >= until {
                     break;
                 }
-                (if due { AGAIN } else { HANGS }, people.moves)
+                // Nothing will be late where no time passes.
+                let limit = if people.drivers.is_empty() { STANDS } else { HANGS };
+                (if due { AGAIN } else { limit }, people.moves)
             };
             let (again, timed_out) = condition.wait_timeout(guard, timeout);
             guard = again;
@@ -197,7 +245,7 @@ impl People {
 
     /// Lets time go on to where the first one wakes (T1, T2, T3).
     fn pass(&mut self, now: &AtomicU64) {
-        let busy = self.at_work.values().any(|work| *work == Work::UnderWay);
+        let busy = self.at_work.values().any(|work| work.doing == Doing::UnderWay);
         let Some(first) = self.waiting.values().map(|waiting| waiting.until).min() else { return };
         if !busy && !self.drivers.is_empty() && now.fetch_max(first, SeqCst) < first {
             self.moves += 1;
@@ -216,10 +264,18 @@ impl People {
     }
 
     fn let_hang(&mut self) {
-        for (id, work) in &mut self.at_work {
-            if *work == Work::UnderWay && !self.drivers.contains(id) {
-                *work = Work::Hangs;
-            }
+        if self.looked.is_some_and(|looked| looked.elapsed() < HANGS) {
+            return;
+        }
+        self.looked = Some(Instant::now());
+        let drivers = &self.drivers;
+        let under_way =
+            |(id, work): &(&u64, &mut Work)| work.doing == Doing::UnderWay && !drivers.contains(id);
+        let mut busy: Vec<_> = self.at_work.iter_mut().filter(under_way).collect();
+        // One that does not may be who the others wait for.
+        let awake = busy.iter_mut().filter_map(|(_, work)| (!work.hangs()).then_some(())).count();
+        if awake == 0 {
+            busy.into_iter().for_each(|(_, work)| work.doing = Doing::Hangs);
         }
     }
 }
@@ -239,7 +295,7 @@ impl<'a> Stay<'a> {
         let id = people.next_id();
         people.waiting.insert(id, Waiting { until, condition });
         if let Some(work) = work {
-            people.at_work.insert(work, Work::Waits);
+            people.at_work.entry(work).and_modify(|work| work.doing = Doing::Waits);
         }
         Stay { of, id, work }
     }
@@ -251,7 +307,7 @@ impl Drop for Stay<'_> {
         people.moves += 1;
         people.waiting.remove(&self.id);
         if let Some(work) = self.work {
-            people.at_work.insert(work, Work::UnderWay);
+            people.at_work.entry(work).and_modify(|work| work.doing = Doing::UnderWay);
         }
     }
 }
@@ -262,6 +318,8 @@ impl Owed {
             return Entered { owed: None };
         }
         MINE.set(Some((Arc::downgrade(&self.of), self.id)));
+        let me = rustix::thread::gettid();
+        self.of.people().at_work.entry(self.id).and_modify(|work| work.by = Some(me));
         Entered { owed: Some(self) }
     }
 }

@@ -22,7 +22,7 @@ use crate::store::MemStore;
 
 const MIB: u64 = 1 << 20;
 
-const ALWAYS: Duration = Duration::from_secs(1 << 30);
+const MOMENT: Duration = Duration::from_millis(5);
 const TIER: Option<u64> = Some(1 << 30);
 
 fn engine(tunables: Tunables) -> (Arc<Engine>, Arc<File>) {
@@ -115,8 +115,11 @@ impl Layer for Gate {
 
     fn before(&self, call: &Call<'_>) -> Result<()> {
         if call.verb == Verb::WriteAt {
-            let shut = self.shut.lock();
-            drop(self.time.wait_while(&self.opened, shut, ALWAYS, |shut| *shut));
+            let mut shut = self.shut.lock();
+            // Not longer at once: who was told that it is open has no time to be late for it.
+            while *shut {
+                shut = self.time.wait(&self.opened, shut, MOMENT).0;
+            }
         }
         Ok(())
     }
