@@ -12,7 +12,7 @@ use crate::core::id::FileId;
 
 mod tree;
 
-pub use tree::{Dir, DirId, Grown, Moving, Placed, Places, Plan, Tree, Way};
+pub use tree::{Dir, DirId, Grown, Moving, Placed, Places, Plan, Tree, Way, Weight};
 
 /// Renames of the directories that names are in, at some moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,20 +122,25 @@ impl Paths {
 
     /// Their directories know from here on that they are this file's.
     pub fn enter(&self, file: FileId) {
-        tree::enter(file, [].into_iter(), self.entries());
+        tree::enter(file, Weight::None, [].into_iter(), self.entries());
     }
 
     /// It has none of them any more.
-    pub fn leave(&self, file: FileId) {
-        tree::enter(file, self.entries(), [].into_iter());
+    pub fn leave(&self, file: FileId, weight: Weight) {
+        tree::enter(file, weight, self.entries(), [].into_iter());
+    }
+
+    /// Their directories know from here on whether something of the file is durable.
+    pub fn weigh(&self, weight: Weight) {
+        tree::weigh(weight, self.dirs());
     }
 
     /// Changes the names of a file, where their directories know of it.
-    pub fn change_of(&mut self, file: FileId, change: impl FnOnce(&mut Paths)) {
+    pub fn change_of(&mut self, file: FileId, weight: Weight, change: impl FnOnce(&mut Paths)) {
         let before = self.clone();
         change(self);
         if *self != before {
-            tree::enter(file, before.entries(), self.entries());
+            tree::enter(file, weight, before.entries(), self.entries());
         }
     }
 

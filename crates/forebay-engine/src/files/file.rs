@@ -18,12 +18,12 @@ use crate::core::clock::{Clock, Lately, Look, Watch, What};
 use crate::core::evict::{Unit, Uses, count_down, count_up};
 use crate::core::heat::Heat;
 use crate::core::id::FileId;
-use crate::core::paths::{Above, Paths};
+use crate::core::paths::{Above, Paths, Weight};
 use crate::core::ranges::State;
 use crate::core::report::Failure;
 use crate::core::served::Before;
 use crate::core::stamps::Stamps;
-use crate::core::state::{FileState, Record};
+use crate::core::state::{Change, FileState, Record};
 use crate::lock::{Condvar, Mutex, MutexGuard, Rank};
 use crate::tier::media::{MediaFile, MediaStat};
 
@@ -57,6 +57,8 @@ pub(crate) struct Inner {
     pub gone: bool,
     /// A sync of the shadow failed: what a later one says of the same bytes proves nothing.
     pub sync_failed: bool,
+    /// What its directories know of it.
+    weight: Weight,
     /// The log's position right after bytes of this file last became clean.
     pub settled_seq: u64,
     pub clock: Clock,
@@ -271,7 +273,7 @@ pub(crate) struct Stream {
 impl File {
     pub(crate) fn new(id: FileId, Record { key, state }: Record, recorded: bool) -> Arc<File> {
         state.paths.enter(id);
-        let inner = Inner {
+        let mut inner = Inner {
             state,
             live: None,
             dirt: None,
@@ -280,10 +282,12 @@ impl File {
             proven: !recorded,
             gone: false,
             sync_failed: false,
+            weight: Weight::None,
             settled_seq: 0,
             clock: Clock::default(),
             rule: None,
         };
+        inner.weigh();
         Arc::new(File {
             id,
             key,
@@ -329,14 +333,32 @@ impl File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        self.inner.get_mut().state.paths.leave(self.id);
+        let inner = self.inner.get_mut();
+        inner.state.paths.leave(self.id, inner.weight);
     }
 }
 
 impl Inner {
     /// Changes the names of the file with this number.
     pub fn rename(&mut self, file: FileId, change: impl FnOnce(&mut Paths)) {
-        self.state.paths.change_of(file, change);
+        self.state.paths.change_of(file, self.weight, change);
+    }
+
+    /// Makes a change; its directories follow.
+    pub fn apply(&mut self, change: &Change<'_>) {
+        self.state.apply(change);
+        self.weigh();
+    }
+
+    pub fn weigh(&mut self) {
+        let weight = match self.state.durable_size() {
+            Some(_) => Weight::Durable,
+            None => Weight::None,
+        };
+        if weight != self.weight {
+            self.weight = weight;
+            self.state.paths.weigh(weight);
+        }
     }
 
     /// Whether what is clean and durable may be kept: the file is in use, and the tier's bytes and

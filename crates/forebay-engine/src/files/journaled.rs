@@ -32,7 +32,8 @@ impl Names {
         let n = self.files.note_tier(self.files.index.name(op, Told::Announced, None))?;
         // Else a loss of power could bring back the record of a file that is gone, or under a name
         // that it has lost.
-        if !dirs.is_empty() || files.into_iter().any(|file| self.may_come_back(file)) {
+        let below = || dirs.has_durable() || !self.files.index.has_settled();
+        if (!dirs.is_empty() && below()) || files.into_iter().any(|file| self.may_come_back(file)) {
             self.files.note_tier(self.files.index.sync())?;
         }
         Ok(n)

@@ -26,7 +26,7 @@ impl Files {
     ) -> Result<()> {
         let (change, recorded) = self.record(file, inner, change);
         if recorded.is_err() {
-            inner.state.apply(&change);
+            inner.apply(&change);
         }
         recorded
     }
@@ -41,7 +41,7 @@ impl Files {
         if inner.recorded {
             return self.commit(file, inner, change);
         }
-        inner.state.apply(&change);
+        inner.apply(&change);
         Ok(())
     }
 
@@ -53,7 +53,7 @@ impl Files {
         change: Change<'a>,
     ) -> (Change<'a>, Result<()>) {
         if inner.is_unlinked() {
-            inner.state.apply(&change);
+            inner.apply(&change);
             return (change, Ok(()));
         }
         if !inner.recorded {
@@ -64,7 +64,7 @@ impl Files {
         let appended = self.append(inner, &entry);
         let Entry::Change(_, change) = entry else { unreachable!("made so above") };
         if appended.is_ok() {
-            inner.state.apply(&change);
+            inner.apply(&change);
             if change.cleans() {
                 inner.settled_seq = self.index.seq();
             }
@@ -86,6 +86,7 @@ impl Files {
     ) -> Result<()> {
         if inner.is_unlinked() {
             change(&mut inner.state);
+            inner.weigh();
             return Ok(());
         }
         let mut record = Box::new(Record { key: file.key, state: inner.state.clone() });
@@ -94,6 +95,7 @@ impl Files {
         self.append(inner, &entry)?;
         let Entry::Put(_, record) = entry else { unreachable!("made so above") };
         inner.state = record.state;
+        inner.weigh();
         inner.recorded = true;
         Ok(())
     }

@@ -17,7 +17,10 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
 use std::sync::{Arc, Weak};
 
 use forebay_backing::Timestamp;
@@ -57,6 +60,8 @@ pub struct Index {
     log: Mutex<Log>,
     fold: Mutex<()>,
     synced_seq: Arc<AtomicU64>,
+    /// The position after the last record by which bytes of a file became clean.
+    settled_seq: AtomicU64,
     /// Bytes in the log since the last fold, readable without the lock.
     log_bytes: AtomicU64,
 }
@@ -219,6 +224,7 @@ impl Index {
             log: Mutex::new(Rank::Log, log),
             fold: Mutex::new(Rank::Fold, ()),
             synced_seq,
+            settled_seq: AtomicU64::new(0),
             log_bytes: AtomicU64::new(0),
         };
         Ok((index, loaded))
@@ -258,7 +264,17 @@ impl Index {
         let mut log = self.lock();
         log.append(entry)?;
         self.log_bytes.store(log.file.len(), Relaxed);
+        if let Entry::Change(_, change) = entry
+            && change.cleans()
+        {
+            self.settled_seq.store(log.next_seq, Release);
+        }
         Ok(log.next_seq)
+    }
+
+    /// Whether nothing that became clean can come back as it was, after a loss of power.
+    pub fn has_settled(&self) -> bool {
+        self.is_synced(self.settled_seq.load(Acquire))
     }
 
     /// Announces a change of names, or takes note of one; the number goes into [`Index::conclude`].

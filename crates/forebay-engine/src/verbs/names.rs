@@ -242,3 +242,46 @@ fn exchanged(from: Named<'_>, over: Named<'_>) -> NameOp {
 fn moved_by(is_dir: bool) -> Moved {
     if is_dir { Moved::Dir } else { Moved::File }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::bed::bed;
+    use crate::core::report::Progress;
+
+    use super::*;
+
+    /// The announcement of a directory's rename is durable before the store is asked if a file below
+    /// could come back under its old name, and costs no sync of the log if none could.
+    // S-3
+    #[test]
+    fn a_directory_waits_for_the_log_only_with_something_durable_below() {
+        let bed = bed("names-announced");
+        let engine = &bed.engine;
+        let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+        let new = New { mode: 0o755, umask: 0, uid: uid.as_raw(), gid: gid.as_raw() };
+        for path in ["a", "a/b", "c"] {
+            engine.names.alter(|b| b.mkdir(Path::new(path), &new)).unwrap();
+        }
+        let (file, _) = engine.verbs.create(Path::new("a/b/f"), &new).unwrap();
+        let rename = |from: &str, to: &str| {
+            let (from, to) = (Path::new(from), Path::new(to));
+            let key = engine.names.ask(|b| b.stat(from)).unwrap().key;
+            let before = engine.files.index().seq();
+            let named = Named { path: from, key, is_dir: true };
+            engine.verbs.rename(named, to, None, RenameMode::NoReplace).unwrap();
+            assert!(engine.files.index().seq() > before + 1, "it was announced and concluded");
+            engine.files.index().is_synced(before + 1)
+        };
+        engine.io.write(&file, 0, &[1; 100]).unwrap();
+        let (other, _) = engine.verbs.create(Path::new("a/g"), &new).unwrap();
+        engine.io.write(&other, 0, &[2; 100]).unwrap();
+        assert!(!rename("a", "d"), "never synced");
+        engine.io.sync(&file).unwrap();
+        assert!(rename("d/b", "c/e"), "durable");
+        assert!(!rename("d", "a"), "what was durable has left it");
+        assert!(rename("c", "d"), "durable further below");
+        [file, other].iter().for_each(|file| engine.io.close(file));
+        assert_eq!(engine.drain.flush(&[], &Progress::default()).failures.len(), 0);
+        assert!(!rename("d", "c"), "flushed, and on record as that");
+    }
+}

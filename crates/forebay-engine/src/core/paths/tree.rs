@@ -12,6 +12,7 @@
 //! - P3: no node is above itself.
 //! - P4: a directory knows which files have names in it. All that enters and leaves in one change does
 //!   so at once: who looks below a directory meanwhile misses nothing that stays below it.
+//! - P5: a directory knows how many names below it are of files with something durable.
 //!
 //! Places change under the lock of the log alone, once the log says so ([`Tree::plan`],
 //! [`Tree::apply`]).
@@ -58,6 +59,8 @@ pub struct Dir {
     told_in: AtomicU64,
     /// The store has a row that says where it was once.
     stored: AtomicBool,
+    /// Names below of files with something durable (P5). Changes under the lock of the nodes.
+    durable: AtomicU64,
     shared: Arc<Shared>,
 }
 
@@ -144,6 +147,11 @@ impl Dir {
         while let Some(dir) = next {
             next = step(&dir);
         }
+    }
+
+    /// So many names more, or fewer, of files with something durable are below it.
+    fn weigh(&self, names: i64) {
+        self.climb(|dir, _| _ = dir.durable.fetch_add(names as u64, Release));
     }
 
     fn is_below(&self, above: &Dir) -> bool {
@@ -268,6 +276,11 @@ impl Moving {
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
+
+    /// Whether a file below them has something durable.
+    pub fn has_durable(&self) -> bool {
+        self.0.iter().any(|dir| dir.durable.load(Acquire) > 0)
+    }
 }
 
 pub struct Tree {
@@ -363,6 +376,7 @@ fn node(id: DirId, place: Option<Place>, shared: &Arc<Shared>) -> Dir {
         moved_at: AtomicU64::new(0),
         told_in: AtomicU64::new(0),
         stored: AtomicBool::new(false),
+        durable: AtomicU64::new(0),
         shared: shared.clone(),
     }
 }
@@ -441,15 +455,13 @@ impl Tree {
     /// Puts a node at a place. Who is there gives way (P2).
     fn put(&self, nodes: &mut Nodes, dir: &Arc<Dir>, place: Place) {
         let (parent, name) = (place.parent.id, place.name.clone());
-        let before = dir.place.lock().replace(place);
+        place_at(dir, place);
         if let Some(over) = nodes.at(parent, &name) {
-            let gave = over.place.lock().replace(Place::aside(dir));
+            place_at(&over, Place::aside(dir));
             nodes.leave(over.id, parent, &name);
             nodes.enter(&over, dir.id, OsStr::new(""));
-            drop(gave);
         }
         nodes.enter(dir, parent, &name);
-        drop(before);
     }
 
     /// The nodes that had rows in the store and are no more.
@@ -497,16 +509,51 @@ impl Shared {
     }
 }
 
+/// Takes what is durable below it along (P5).
+fn place_at(dir: &Dir, place: Place) {
+    let durable = dir.durable.load(Relaxed) as i64;
+    let parent = place.parent.clone();
+    let before = dir.place.lock().replace(place);
+    if let Some(before) = before {
+        before.parent.weigh(-durable);
+    }
+    parent.weigh(durable);
+}
+
 /// The names of a file are these from here on, and not what they were.
 pub fn enter<'a>(
     file: FileId,
+    weight: Weight,
     before: impl Iterator<Item = (&'a Arc<Dir>, &'a OsStr)> + Clone,
     now: impl Iterator<Item = (&'a Arc<Dir>, &'a OsStr)> + Clone,
 ) {
     let Some((any, _)) = before.clone().chain(now.clone()).next() else { return };
     let mut nodes = any.shared.lock();
-    before.for_each(|(dir, name)| nodes.leave_file(dir.id, name, file));
-    now.for_each(|(dir, name)| nodes.enter_file(dir.id, name, file));
+    let names = i64::from(weight == Weight::Durable);
+    for (dir, name) in before {
+        nodes.leave_file(dir.id, name, file);
+        dir.weigh(-names);
+    }
+    for (dir, name) in now {
+        nodes.enter_file(dir.id, name, file);
+        dir.weigh(names);
+    }
+}
+
+/// What has names in these directories has something durable from here on, or nothing.
+pub fn weigh<'a>(weight: Weight, mut dirs: impl Iterator<Item = &'a Arc<Dir>>) {
+    let Some(first) = dirs.next() else { return };
+    let _nodes = first.shared.lock();
+    let names = if weight == Weight::Durable { 1 } else { -1 };
+    std::iter::once(first).chain(dirs).for_each(|dir| dir.weigh(names));
+}
+
+/// Whether a file has something that comes back after a loss of power.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Weight {
+    #[default]
+    None,
+    Durable,
 }
 
 impl Nodes {

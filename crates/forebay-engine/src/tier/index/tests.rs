@@ -8,7 +8,7 @@ use forebay_backing::{Attr, FileKey, FileKind};
 
 use super::*;
 use crate::core::journal::{Moved, rebased};
-use crate::core::paths::Paths;
+use crate::core::paths::{Paths, Weight};
 use crate::core::state::FileState;
 use crate::tier::media::DirMedia;
 
@@ -66,6 +66,17 @@ fn attr(id: FileId) -> Attr {
     }
 }
 
+fn weight(id: FileId) -> Weight {
+    if id.0.is_multiple_of(3) { Weight::Durable } else { Weight::None }
+}
+
+fn enter(id: FileId, paths: &Paths) {
+    paths.enter(id);
+    if weight(id) == Weight::Durable {
+        paths.weigh(Weight::Durable);
+    }
+}
+
 /// An index with the files that are in memory.
 struct Bench {
     media: Arc<dyn Media>,
@@ -79,7 +90,7 @@ impl Bench {
         let (index, loaded) = Index::open(media.clone(), &Witness::default()).unwrap();
         assert_eq!(loaded.problems, [""; 0]);
         let files = loaded.files;
-        files.iter().for_each(|(id, record)| record.paths.enter(*id));
+        files.iter().for_each(|(id, record)| enter(*id, &record.paths));
         index
             .begin(&Witness::default(), loaded.next_id, &[], &|id| files.get(&id).cloned())
             .unwrap();
@@ -94,7 +105,7 @@ impl Bench {
         let id = FileId(self.next);
         self.next += 1;
         let paths = Paths::of(self.index.tree(), path);
-        paths.enter(id);
+        enter(id, &paths);
         let record = Record { key: attr(id).key, state: FileState::absent(paths, &attr(id)) };
         self.files.insert(id, record);
         self.put(id);
@@ -102,7 +113,7 @@ impl Bench {
     }
 
     fn remove(&mut self, id: FileId) {
-        self.files.remove(&id).unwrap().paths.leave(id);
+        self.files.remove(&id).unwrap().paths.leave(id, weight(id));
         self.index.append(&Entry::Drop(id)).unwrap();
     }
 
@@ -168,7 +179,9 @@ fn directories_that_move_take_the_names_below_along() {
                         let record = bench.files.get_mut(&id).unwrap();
                         if record.paths.len() < 4 {
                             let tree = bench.index.tree();
-                            record.paths.change_of(id, |paths| paths.learn_also(tree, &path));
+                            record
+                                .paths
+                                .change_of(id, weight(id), |paths| paths.learn_also(tree, &path));
                         }
                         bench.put(id);
                     }
@@ -197,6 +210,13 @@ fn directories_that_move_take_the_names_below_along() {
                 _ => {}
             }
             assert_eq!(bench.names(), naive, "{at}");
+            let moving = bench.index.tree().begin(Way::To { from: &one, to: &one });
+            let is_durable = naive.iter().any(|(id, names)| {
+                let is_in = |path: &PathBuf| path.starts_with(&one) && *path != one;
+                weight(*id) == Weight::Durable && names.iter().any(is_in)
+            });
+            assert_eq!(moving.has_durable(), is_durable, "{at}: {}", one.display());
+            drop(moving);
             let is_known = bench.index.tree().find(&one).is_some();
             let is_below = naive
                 .values()
