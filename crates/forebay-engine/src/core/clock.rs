@@ -38,8 +38,7 @@ pub struct Clock {
     size: u64,
     bytes: u64,
     under_way: u16,
-    /// Nothing of ours has changed the backing file since the file is known.
-    first: bool,
+    trace: Trace,
 }
 
 /// A moment.
@@ -47,7 +46,18 @@ pub struct Clock {
 pub struct Look {
     at: u64,
     under_way: bool,
-    first: bool,
+    trace: Trace,
+}
+
+/// What changes of names and attributes through us have left, since the file is known.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Trace {
+    #[default]
+    None,
+    /// One was asked for, and may have failed.
+    Asked,
+    /// What is known of the backing file has followed one.
+    Followed,
 }
 
 impl Look {
@@ -61,22 +71,27 @@ impl Look {
         !self.under_way
     }
 
-    /// Whether nothing of ours had changed the backing file since the file is known.
+    /// Whether what was known of the backing file had not changed since the file is known.
     pub fn is_first(self) -> bool {
-        self.first
+        self.trace != Trace::Followed
+    }
+
+    /// Whether no change through us was even asked for since then.
+    pub fn is_untouched(self) -> bool {
+        self.trace == Trace::None
     }
 }
 
 impl Default for Clock {
     /// Of a file that is known from now on.
     fn default() -> Clock {
-        Clock { base: tick(), size: 0, bytes: 0, under_way: 0, first: true }
+        Clock { base: tick(), size: 0, bytes: 0, under_way: 0, trace: Trace::None }
     }
 }
 
 impl Clock {
     pub fn look(&self) -> Look {
-        Look { under_way: self.is_under_way(), first: self.first, ..Look::now() }
+        Look { under_way: self.is_under_way(), trace: self.trace, ..Look::now() }
     }
 
     /// Whether it moved since; `lately` are the bytes that went last.
@@ -102,11 +117,20 @@ impl Clock {
 
     pub fn end_change(&mut self) {
         self.under_way = self.under_way.checked_sub(1).expect("a change ends once");
-        self.note_base();
+        self.note_asked();
     }
 
+    /// A change of names or attributes is, or was, asked for: it may have failed.
+    pub fn note_asked(&mut self) {
+        self.base = tick();
+        if self.trace == Trace::None {
+            self.trace = Trace::Asked;
+        }
+    }
+
+    /// What is known of the backing file follows what it is.
     pub fn note_base(&mut self) {
-        (self.base, self.first) = (tick(), false);
+        (self.base, self.trace) = (tick(), Trace::Followed);
     }
 
     pub fn note_size(&mut self) {
@@ -200,7 +224,7 @@ mod tests {
                 .map(|what| clock.changed(since, what, Some(lately)))
         };
         let start = clock.look();
-        assert!(start.is_first() && start.is_quiet());
+        assert!(start.is_untouched() && start.is_first() && start.is_quiet());
         assert_eq!(moved(&clock, &lately, start), [false; 4]);
         clock.note_bytes(&mut lately, 0, 10);
         clock.note_bytes(&mut lately, 20, 30);
@@ -221,7 +245,11 @@ mod tests {
         assert!(!within.is_quiet() && clock.changed(within, What::Home, None));
         clock.end_change();
         assert_eq!(moved(&clock, &lately, within), [true, true, false, false]);
-        assert!(!clock.changed(clock.look(), What::Home, None) && !clock.look().is_first());
+        assert!(!clock.changed(clock.look(), What::Home, None));
+        let asked = clock.look();
+        assert!(asked.is_first() && !asked.is_untouched(), "it may have failed");
+        clock.note_base();
+        assert!(!clock.look().is_first());
         let nobody = Look::now();
         assert!(!clock.changed(nobody, What::Home, None), "none is known since");
         assert!(Clock::default().changed(nobody, What::Base, None), "it is known since");

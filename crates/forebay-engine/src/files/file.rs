@@ -571,7 +571,7 @@ impl Inner {
 
     /// Names or attributes have changed through us: what the store said before does not count.
     pub fn forget_seen(&mut self) {
-        self.clock.note_base();
+        self.clock.note_asked();
         if let Some(live) = &mut self.live {
             live.seen = None;
         }
@@ -682,7 +682,7 @@ pub(crate) fn named_failure(path: &Path, error: &Error) -> Failure {
 pub(crate) fn note_new(inner: &mut Inner, at: Instant, attr: &Attr) {
     let look = inner.clock.look();
     // Else it was changed since.
-    if look.is_first() {
+    if look.is_untouched() {
         note_seen(inner, Asked { at, look }, attr);
     }
     let seen = inner.live.as_mut().and_then(|live| live.seen.as_mut());

@@ -115,6 +115,7 @@ impl Names {
         set: Option<Timestamp>,
     ) -> Result<()> {
         inner.live().checked = Some(self.files.time.now());
+        inner.clock.note_base();
         inner.forget_seen();
         let (mut base, mut mtime) = (inner.state.base(), inner.state.mtime());
         if let Some(set) = set {

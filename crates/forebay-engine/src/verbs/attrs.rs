@@ -194,7 +194,7 @@ impl Verbs {
         let file = self.files.find(at.key);
         if let Some(file) = &file {
             let mut inner = file.lock();
-            inner.clock.note_base();
+            inner.clock.note_asked();
             if set.mtime.is_some() {
                 // Else, after a loss of power, the new time could be taken for somebody else's.
                 self.files.let_go(file, &mut inner)?;

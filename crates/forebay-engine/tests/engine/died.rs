@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use forebay_backing::wrap::Verb;
-use forebay_backing::{Access, Attr, BackingStore, RenameMode, SetAttr};
+use forebay_backing::{Access, Attr, BackingStore, RenameMode, SetAttr, XattrMode};
 use forebay_engine::{Config, Engine, Keep, Named, Progress};
 
 use crate::hook::Hook;
@@ -57,6 +57,35 @@ fn a_chmod_that_died_with_us_is_no_conflict() {
     assert_eq!(attr.size, 0, "nothing was flushed yet");
     let tree = recovered(disk, store);
     assert!(file_of(&tree, "f") == [b'A'; LEN]);
+}
+
+/// The same after a change that the store refuses.
+// S-2 S-8
+#[test]
+fn a_chmod_that_died_with_us_is_no_conflict_after_a_change_that_failed() {
+    let (media, store) = (CrashMedia::default(), MemStore::new());
+    let engine = serve(&media, Arc::new(store.clone()));
+    dirty(&engine, "f", b'A');
+    // Its name is durable on the store: recovery does not ask for it.
+    assert!(engine.drain.flush(&[], &Progress::default()).failures.is_empty());
+    let file = engine.io.open(Path::new("f"), None).expect("it is there");
+    engine.io.write(&file, 0, &[b'B'; LEN]).expect("room");
+    let disk = media.snapshot().process_crash_image();
+    abandon(engine);
+    let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+    let attr = store.set_attr(Path::new("f"), &set).expect("it is there");
+    let engine = serve(&CrashMedia::on(disk), Arc::new(store.clone()));
+    let refused = engine.verbs.set_xattr(
+        named(Path::new("f"), &attr),
+        "user.mark".as_ref(),
+        b"x",
+        XattrMode::Any,
+    );
+    assert!(refused.is_err_and(|e| e.is(libc::EOPNOTSUPP)), "the store knows none");
+    let report = engine.drain.flush(&[], &Progress::default());
+    assert!(report.failures.is_empty(), "{report:?}");
+    abandon(engine);
+    assert!(file_of(&store.snapshot(), "f") == [b'B'; LEN]);
 }
 
 // S-2 S-8
