@@ -187,8 +187,12 @@ impl Forebay {
 
     /// Flushes everything; returns how long it took.
     pub fn flush(&self) -> Result<Duration> {
+        self.flush_path(&self.mountpoint)
+    }
+
+    pub fn flush_path(&self, path: &Path) -> Result<Duration> {
         let start = Instant::now();
-        self.run(&["flush".into(), "--wait".into(), text(&self.mountpoint)])?;
+        self.run(&["flush".into(), "--wait".into(), text(path)])?;
         Ok(start.elapsed())
     }
 

@@ -7,11 +7,13 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use crate::load;
+use crate::mounts::Forebay;
 use crate::report::{Finding, Report, Target};
 use crate::run::{On, Run};
 
 const PER_DIR: usize = 1_000;
 const TIMES: usize = 200;
+const FLUSHES: usize = 20;
 
 /// What is measured, in microseconds each.
 const VERBS: [&str; 5] = ["create", "rename-file", "unlink", "rename-empty-dir", "rename-full-dir"];
@@ -43,6 +45,9 @@ pub fn run(run: &Run, report: &mut Report) -> Result<()> {
             let finding = Finding::alone(&case, &state, "us", "forebay", &samples);
             report.add(finding.target(Target::AtMost(1_000.0)))?;
         }
+        let state = format!("one of a byte, by a command, beside {count} cached files");
+        let samples = flushes(&forebay, &root)?;
+        report.add(Finding::alone("beside/flush-file", &state, "us", "forebay", &samples))?;
         if count > 0 {
             std::thread::sleep(Duration::from_secs(1));
             let bytes = (forebay.resident_kib()? - empty) * 1024.0 / count as f64;
@@ -53,6 +58,16 @@ pub fn run(run: &Run, report: &mut Report) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The command's own start is in it.
+fn flushes(forebay: &Forebay, root: &Path) -> Result<Vec<f64>> {
+    let one = root.join("beside/one");
+    let flush = |_| {
+        fs::write(&one, b"x")?;
+        Ok(forebay.flush_path(&one)?.as_secs_f64() * 1e6)
+    };
+    (0..FLUSHES).map(flush).collect()
 }
 
 /// Medians are of single calls, so that one slow call in many is seen in the spread alone.
