@@ -28,7 +28,9 @@ struct Shared {
 
 #[derive(Default)]
 struct Queue {
-    work: VecDeque<(Part, Work)>,
+    work: VecDeque<Work>,
+    /// Of threads that come for some of it. What has to wait for a thread keeps no time from passing.
+    parts: Vec<Part>,
     threads: usize,
     idle: usize,
     max: usize,
@@ -76,7 +78,10 @@ impl Pool {
     /// Gives back the queue if no thread will take what was put at its end.
     fn enqueue(&self, work: Work) -> Option<MutexGuard<'_, Queue>> {
         let mut queue = self.shared.queue.lock();
-        queue.work.push_back((self.shared.time.part(), work));
+        queue.work.push_back(work);
+        if queue.work.len() <= queue.idle || queue.threads < queue.max.max(1) {
+            queue.parts.push(self.shared.time.part());
+        }
         self.shared.wake.notify_one();
         self.staff(&mut queue);
         (queue.threads == 0).then_some(queue)
@@ -115,6 +120,7 @@ impl Pool {
 impl Shared {
     /// Ends after a time without work, or when there are too many threads. The caller counts as one.
     fn work<'a>(&'a self, mut queue: MutexGuard<'a, Queue>, patience: Duration) {
+        let mut at_work = None;
         loop {
             if queue.threads > queue.max.max(1) {
                 queue.threads -= 1;
@@ -122,14 +128,18 @@ impl Shared {
                 self.wake.notify_one();
                 return;
             }
-            if let Some((part, work)) = queue.work.pop_front() {
+            if let Some(work) = queue.work.pop_front() {
+                let part = queue.parts.pop();
                 drop(queue);
-                let at_work = part.begin();
+                if at_work.is_none() {
+                    at_work = Some(part.unwrap_or_else(|| self.time.part()).begin());
+                }
                 work();
-                drop(at_work);
                 queue = self.queue.lock();
                 continue;
             }
+            queue.parts.clear();
+            at_work = None;
             queue.idle += 1;
             let timed_out;
             (queue, timed_out) = self.time.wait(&self.wake, queue, patience);
