@@ -28,9 +28,9 @@ mod flush;
 mod govern;
 pub mod holds;
 mod home_room;
-mod job;
 pub mod order;
 pub mod owed;
+mod parcel;
 mod permits;
 pub mod valve;
 

@@ -131,7 +131,7 @@ impl Engine {
         let engine = Engine { health, files, names, room, passed, drain, io, verbs, ops, recovery };
         let engine = Arc::new(engine);
         engine.files.populate(std::mem::take(&mut loaded.files));
-        recovered.orphans.iter().try_for_each(|id| engine.passed.adopt_orphan(*id))?;
+        recovered.lingering.iter().try_for_each(|id| engine.passed.adopt_writer(*id))?;
         engine.files.measure();
         drop(loaded);
         // SAFETY: gives what the loading has freed back to the system; no memory in use moves.

@@ -11,7 +11,6 @@
 //!
 //! The order of locks is in [`lock::Rank`], and nowhere else.
 
-mod asker;
 #[cfg(test)]
 mod bed;
 mod core;
@@ -24,13 +23,13 @@ mod io;
 pub mod lock;
 mod ops;
 mod pool;
+mod requester;
 mod room;
 mod start;
 mod tier;
 pub mod time;
 mod verbs;
 
-pub use asker::{Asker, on_behalf_of};
 pub use core::config::{
     Attachment, Config, Eviction, KeepDirty, Marks, Tunables, Watermark, WritePolicy,
 };
@@ -39,7 +38,7 @@ pub use core::ranges::{Ranges, Run, State};
 pub use core::report::{
     AgeBucket, BusyFile, Failure, FileInfo, Gauges, Progress, Report, Stats, Status,
 };
-pub use core::rules::{Admit, Lane, Quota, RuleUse};
+pub use core::rules::{Admission, Admit, Quota, RuleUse};
 pub use core::served::Requests;
 pub use core::{governor, journal, paths, rules, state};
 pub use drain::Drain;
@@ -55,6 +54,7 @@ pub use io::{Allocate, Io};
 pub use ops::Ops;
 pub use ops::resolve::Keep;
 pub use pool::{Pool, run_anywhere};
+pub use requester::{Requester, on_behalf_of};
 pub use room::Room;
 pub use room::passed::{Passed, Past};
 pub use start::check::{CheckReport, check};

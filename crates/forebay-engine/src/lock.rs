@@ -41,7 +41,7 @@ pub enum Rank {
     /// One at a time finishes files on a store without room.
     Turn,
     /// One at a time writes the log into the index; it asks for each file's state, one after the other.
-    Fold,
+    Compaction,
     /// One file. Held while the shadow is read or written and its record appended, so that a fill cannot
     /// land between a write and its record.
     File,
@@ -66,7 +66,7 @@ pub enum Rank {
     Room,
     /// Files that lost their last name a moment ago.
     Graveyard,
-    /// Files that grow unseen and how fast, and orphans.
+    /// Files that grow unseen and how fast, and those whose writers linger.
     Unseen,
     /// Shadow files to be removed or used again, and those made ahead.
     Shadows,

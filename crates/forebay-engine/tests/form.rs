@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// The rooms from the bottom up. A room may use what stands before it, and nothing behind it.
 const FLOORS: [&str; 18] = [
     "failpoint",
-    "asker",
+    "requester",
     "lock",
     "time",
     "core",

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use forebay_backing::{Attr, DirEntry, Error, Kind, Result};
 use forebay_engine::time::Time;
-use forebay_engine::{Asker, Pool};
+use forebay_engine::{Pool, Requester};
 
 use crate::request::Shared;
 use crate::verbs::take_spare;
@@ -103,7 +103,7 @@ impl<T: 'static> Slot<T> {
 }
 
 /// Whoever waited has his answer before the work is done only if the watchdog gave it.
-impl<T: 'static> Asker for Slot<T> {
+impl<T: 'static> Requester for Slot<T> {
     fn is_gone(&self) -> bool {
         self.0.lock().expect("no panic inside").is_none()
     }

@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use forebay_backing::{Attr, Error, FileKey, FileKind, Result, StatFs};
 use forebay_engine::lock::{Mutex, Rank, RwLockReadGuard, RwLockWriteGuard};
-use forebay_engine::{Engine, File, Lane, Past};
+use forebay_engine::{Admission, Engine, File, Past};
 use hashbrown::HashMap;
 
 use self::listing::Listing;
@@ -97,7 +97,7 @@ enum Handle {
         file: Arc<File>,
         plan: Plan,
         set_id: bool,
-        lane: Lane,
+        admission: Admission,
     },
     Control {
         id: u64,

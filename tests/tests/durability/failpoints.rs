@@ -46,13 +46,13 @@ fn dies_and_recovers(point: &str) {
     }
 }
 
-/// Folds are rare: one at the start, one at the end.
+/// Compactions are rare: one at the start, one at the end.
 fn passages(point: &str) -> [u64; 2] {
-    if point.starts_with("fold.") { [1, 2] } else { [1, 7] }
+    if point.starts_with("compaction.") { [1, 2] } else { [1, 7] }
 }
 
 fn patience(point: &str) -> Duration {
-    if point.starts_with("fold.") { Duration::from_secs(3) } else { PATIENCE }
+    if point.starts_with("compaction.") { Duration::from_secs(3) } else { PATIENCE }
 }
 
 impl Load {
@@ -229,7 +229,7 @@ points! {
     dying_when_a_flush_has_copied_loses_nothing: "flush.copied";
     dying_when_a_flush_has_synced_loses_nothing: "flush.synced";
     dying_when_a_flush_has_settled_loses_nothing: "flush.settled";
-    dying_when_a_discard_is_logged_loses_nothing: "discard.logged";
+    dying_when_an_erasure_is_logged_loses_nothing: "erase.logged";
     dying_when_an_eviction_is_logged_loses_nothing: "evict.logged";
     dying_when_an_eviction_has_punched_loses_nothing: "evict.punched";
     dying_when_a_rename_is_intended_loses_nothing: "rename.intent";
@@ -244,8 +244,8 @@ points! {
     dying_when_a_write_is_marked_loses_nothing: "write.marked";
     dying_when_a_sync_has_the_shadow_loses_nothing: "sync.shadow";
     dying_when_a_sync_is_marked_loses_nothing: "sync.marked";
-    dying_when_a_fold_is_committed_loses_nothing: "fold.committed";
-    dying_when_a_fold_is_done_loses_nothing: "fold.done";
+    dying_when_a_compaction_is_committed_loses_nothing: "compaction.committed";
+    dying_when_a_compaction_is_done_loses_nothing: "compaction.done";
 }
 
 /// Every `pass("...")` in the sources has a test above.

@@ -45,7 +45,7 @@ counters!(
     evicted_bytes,
     evicted_units,
     syncs,
-    folds,
+    compactions,
     writers_slowed,
     writers_slowed_us,
     tier_errors,

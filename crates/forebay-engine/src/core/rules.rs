@@ -24,7 +24,7 @@ pub enum Admit {
 
 /// What is decided for one handle, when it is opened.
 #[derive(Debug, Clone, Default)]
-pub struct Lane {
+pub struct Admission {
     pub read: Admit,
     pub write: Admit,
     pub quota: Quota,
@@ -32,7 +32,7 @@ pub struct Lane {
     pub rule: Option<Arc<Active>>,
 }
 
-impl Lane {
+impl Admission {
     /// Whether its bytes may go where nobody sees them.
     pub fn is_free(&self) -> bool {
         self.read == Admit::Allow && self.write == Admit::Allow && self.quota == Quota::Unlimited
@@ -196,9 +196,9 @@ impl Active {
         self.asked_from.store(now_ms + REST_MS, Relaxed);
     }
 
-    pub fn lane(self: &Arc<Self>) -> Lane {
+    pub fn admission(self: &Arc<Self>) -> Admission {
         let deny = |denied| if denied { Admit::Deny } else { Admit::Allow };
-        Lane {
+        Admission {
             read: deny(matches!(self.rule.action, Action::Deny | Action::DenyReads)),
             write: deny(matches!(self.rule.action, Action::Deny | Action::DenyWrites)),
             quota: match self.rule.quota {
@@ -368,9 +368,9 @@ mod tests {
             Rule { path: vec!["**".into()], ..rule(Action::DenyWrites) },
         ];
         let rules = rules.map(|rule| Active::new(rule, None));
-        let lane = |path: &str| first(&rules, Path::new(path), 0, None).unwrap().lane();
-        assert!(lane("keep/x").is_free());
-        let denied = lane("x");
+        let admission = |path: &str| first(&rules, Path::new(path), 0, None).unwrap().admission();
+        assert!(admission("keep/x").is_free());
+        let denied = admission("x");
         assert_eq!((denied.read, denied.write), (Admit::Allow, Admit::Deny));
     }
 

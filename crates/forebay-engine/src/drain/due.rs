@@ -9,7 +9,7 @@ use crate::core::governor::pick::{Hot, Kind, Piece, Rule, STREAM_BYTES, pick};
 use crate::core::governor::{Decision, Term, age, batch_bytes};
 use crate::drain::Drain;
 use crate::drain::ages::{goes_whole, is_flushable, weighed};
-use crate::drain::job::{Pick, Take};
+use crate::drain::parcel::{Pick, Take};
 use crate::files::file::File;
 
 /// Files in one batch, and so per sync of the backing store.

@@ -15,7 +15,7 @@ use crate::core::report::Meter;
 use crate::core::state::{Change, Settled, Stretches};
 use crate::drain::Drain;
 use crate::drain::ages::{goes_whole, parts};
-use crate::drain::job::{ABANDONED, COPIED, COPYING, Job, Latch, Outcome, Take, common, sum};
+use crate::drain::parcel::{ABANDONED, COPIED, COPYING, Latch, Outcome, Parcel, Take, common, sum};
 use crate::files::file::{Asked, Beside, Copied, File, Inner, Trouble, note_seen};
 use crate::lock::{Mutex, MutexGuard, Rank};
 use crate::tier::media::MediaFile;
@@ -51,7 +51,7 @@ impl Drain {
         file: &Arc<File>,
         take: &Take,
         meter: Option<&Arc<Meter>>,
-    ) -> Result<Option<Arc<Job>>> {
+    ) -> Result<Option<Arc<Parcel>>> {
         let mut inner = file.lock();
         if !inner.state.is_dirty() || inner.live.as_ref().is_some_and(|live| live.unlinked) {
             return Ok(None);
@@ -75,7 +75,7 @@ impl Drain {
             (None, Take::Runs(runs)) => self.portion(&inner, &*shadow, common(&dirty, runs)),
         };
         inner.live().flight = Some(Watch::begin());
-        Ok(Some(Arc::new(Job {
+        Ok(Some(Arc::new(Parcel {
             file: file.clone(),
             shadow,
             captured,
@@ -118,47 +118,54 @@ impl Drain {
 
     /// Step 1 (W4). If the tier cannot sync, the bytes are worth more on the backing store than
     /// here: the flush goes on.
-    pub(crate) fn make_durable(&self, jobs: &[(usize, Arc<Job>)]) {
+    pub(crate) fn make_durable(&self, parcels: &[(usize, Arc<Parcel>)]) {
         // Even where all is known to be durable: it may have been overwritten since.
-        let synced = if jobs.len() > SYNC_EACH_MAX {
+        let synced = if parcels.len() > SYNC_EACH_MAX {
             self.files.media().sync_all()
         } else {
-            jobs.iter().try_for_each(|(_, job)| {
-                job.shadow.sync_data()?;
-                self.files.media().sync_dir(&crate::tier::dir::shadow_dir(job.file.id))
+            parcels.iter().try_for_each(|(_, parcel)| {
+                parcel.shadow.sync_data()?;
+                self.files.media().sync_dir(&crate::tier::dir::shadow_dir(parcel.file.id))
             })
         };
         let synced = self.files.note_tier(synced).is_ok();
-        for (_, job) in jobs {
-            let mut inner = job.file.lock();
-            let (dirty, beside) = (&job.dirty, Beside::default());
+        for (_, parcel) in parcels {
+            let mut inner = parcel.file.lock();
+            let (dirty, beside) = (&parcel.dirty, Beside::default());
             if synced
-                && let Ok(false) = self
-                    .files
-                    .record_synced(&job.file, &mut inner, job.size, dirty, &beside, job.seen)
+                && let Ok(false) = self.files.record_synced(
+                    &parcel.file,
+                    &mut inner,
+                    parcel.size,
+                    dirty,
+                    &beside,
+                    parcel.seen,
+                )
             {
-                job.fail(Error::os(libc::EBUSY, "truncated at the beginning of the flush"));
+                parcel.fail(Error::os(libc::EBUSY, "truncated at the beginning of the flush"));
             }
             inner.sync_failed |= !synced;
             let mtime = inner.state.mtime();
-            let _ = self.files.commit_anyway(&job.file, &mut inner, Change::FlushBegan { mtime });
+            let _ =
+                self.files.commit_anyway(&parcel.file, &mut inner, Change::FlushBegan { mtime });
         }
         let _ = self.files.note_tier(self.files.index().sync());
     }
 
     /// Step 3: one sync for the batch.
-    pub(crate) fn sync_targets(self: &Arc<Self>, jobs: &[(usize, Arc<Job>)]) {
-        let ready: Vec<Arc<Job>> = jobs
+    pub(crate) fn sync_targets(self: &Arc<Self>, parcels: &[(usize, Arc<Parcel>)]) {
+        let ready: Vec<Arc<Parcel>> = parcels
             .iter()
-            .map(|(_, job)| job.clone())
-            .filter(|job| job.is(COPIED) && !job.has_failed())
+            .map(|(_, parcel)| parcel.clone())
+            .filter(|parcel| parcel.is(COPIED) && !parcel.has_failed())
             .collect();
         if ready.is_empty() {
             return;
         }
-        let synced = ready.iter().map(|job| job.file.key).collect();
+        let synced = ready.iter().map(|parcel| parcel.file.key).collect();
         let names = self.files.index().names(|journal| journal.of(&synced));
-        let targets: Vec<_> = ready.iter().filter_map(|job| job.target.lock().clone()).collect();
+        let targets: Vec<_> =
+            ready.iter().filter_map(|parcel| parcel.target.lock().clone()).collect();
         let drain = self.clone();
         let sync =
             move || drain.home.health().quietly(|| drain.home.backing().sync_files(&targets));
@@ -170,15 +177,14 @@ impl Drain {
         if let Some(Ok(())) = &outcome {
             let _ = self.files.note_tier(self.files.index().retire(names));
         }
-        for job in ready {
+        for parcel in ready {
             match &outcome {
                 Some(Ok(())) => {}
                 Some(Err(e)) => {
-                    job.fail(Error::new(e.kind(), format!("syncing the backing store: {e}")))
+                    parcel.fail(Error::new(e.kind(), format!("syncing the backing store: {e}")))
                 }
-                None => {
-                    job.fail(Error::new(Kind::TimedOut, "the backing store did not sync in time"))
-                }
+                None => parcel
+                    .fail(Error::new(Kind::TimedOut, "the backing store did not sync in time")),
             }
         }
     }
@@ -201,15 +207,15 @@ impl Drain {
     }
 
     /// Step 4 for all, in parallel: each asks the backing store for its new version.
-    pub(crate) fn end_all(self: &Arc<Self>, jobs: &[(usize, Arc<Job>)]) -> Vec<Outcome> {
-        let latch = Arc::new(Latch::new(jobs.len()));
+    pub(crate) fn end_all(self: &Arc<Self>, parcels: &[(usize, Arc<Parcel>)]) -> Vec<Outcome> {
+        let latch = Arc::new(Latch::new(parcels.len()));
         let results: Arc<Mutex<Vec<Option<Outcome>>>> =
-            Arc::new(Mutex::new(Rank::Batch, jobs.iter().map(|_| None).collect()));
-        for (n, (_, job)) in jobs.iter().enumerate() {
-            let (drain, job, latch, results) =
-                (self.clone(), job.clone(), latch.clone(), results.clone());
+            Arc::new(Mutex::new(Rank::Batch, parcels.iter().map(|_| None).collect()));
+        for (n, (_, parcel)) in parcels.iter().enumerate() {
+            let (drain, parcel, latch, results) =
+                (self.clone(), parcel.clone(), latch.clone(), results.clone());
             self.home.errands().run(move || {
-                let outcome = drain.end_flight(&job);
+                let outcome = drain.end_flight(&parcel);
                 results.lock()[n] = Some(outcome);
                 latch.count_down();
             });
@@ -222,23 +228,23 @@ impl Drain {
     }
 
     /// Step 4.
-    fn end_flight(self: &Arc<Self>, job: &Arc<Job>) -> Outcome {
-        if job.is(ABANDONED) {
+    fn end_flight(self: &Arc<Self>, parcel: &Arc<Parcel>) -> Outcome {
+        if parcel.is(ABANDONED) {
             // Its last copy still hangs; it keeps the flight (W2) and cleans up when it returns.
             return Outcome::Failed(Error::new(
                 Kind::TimedOut,
                 "the backing store did not answer in time",
             ));
         }
-        if !job.has_failed() {
-            match self.land(job) {
-                Ok(()) => return Outcome::Flushed { bytes: job.bytes(), upto: job.upto },
-                Err(error) => job.fail(error),
+        if !parcel.has_failed() {
+            match self.land(parcel) {
+                Ok(()) => return Outcome::Flushed { bytes: parcel.bytes(), upto: parcel.upto },
+                Err(error) => parcel.fail(error),
             }
         }
-        let error = self.land_failed(job);
+        let error = self.land_failed(parcel);
         // Its last name went during the flight: nobody is owed its bytes.
-        let inner = job.file.lock();
+        let inner = parcel.file.lock();
         if inner.gone || inner.live.as_ref().is_some_and(|live| live.unlinked) {
             return Outcome::Nothing;
         }
@@ -246,20 +252,21 @@ impl Drain {
         if error.is(libc::EBUSY) { Outcome::Disturbed(error) } else { Outcome::Failed(error) }
     }
 
-    fn land(&self, job: &Job) -> Result<()> {
-        let target = job.target.lock().clone();
+    fn land(&self, parcel: &Parcel) -> Result<()> {
+        let target = parcel.target.lock().clone();
         let target = target.ok_or_else(|| Error::os(libc::EIO, "the copy left no target"))?;
-        let file = &job.file;
-        let (looked, found, kept_time, mut inner) = self.look_undisturbed(&*target, job)?;
-        let followed = inner.changed(job.seen, What::Base);
+        let file = &parcel.file;
+        let (looked, found, kept_time, mut inner) = self.look_undisturbed(&*target, parcel)?;
+        let followed = inner.changed(parcel.seen, What::Base);
         let live = inner.live();
         let rewritten = live.flight.as_ref().expect("W2: a flight ends once").written().clone();
         // Changed through us meanwhile, it is dirty again; then its size and time prove nothing.
-        let ours = (found.size == job.target_size() && (found.mtime == job.mtime || !kept_time))
+        let ours = (found.size == parcel.target_size()
+            && (found.mtime == parcel.mtime || !kept_time))
             || followed
             || live.unlinked
             || rewritten != Ranges::None
-            || job.unseen.is_some();
+            || parcel.unseen.is_some();
         if !ours {
             let base = found.version();
             let _ = self.files.commit_anyway(file, &mut inner, Change::FlushFailed { base });
@@ -274,49 +281,49 @@ impl Drain {
             ));
         }
         inner.clock.note_base();
-        self.settle(job, &mut inner, &rewritten, looked, &found, kept_time)?;
-        self.debts.pay(file.id, &job.captured, &rewritten);
+        self.settle(parcel, &mut inner, &rewritten, looked, &found, kept_time)?;
+        self.debts.pay(file.id, &parcel.captured, &rewritten);
         inner.dirt().trouble = None;
         let asked = Asked { at: looked, look: inner.clock.look() };
         note_seen(&mut inner, asked, &found);
         self.files.account(file, &mut inner);
         add(&self.files.counters().flushed_files, 1);
-        add(&self.files.counters().flushed_bytes, job.bytes());
-        self.leave(job, inner);
+        add(&self.files.counters().flushed_bytes, parcel.bytes());
+        self.leave(parcel, inner);
         Ok(())
     }
 
     /// Records that what was copied, and not rewritten meanwhile, is on the backing store (S6).
     fn settle(
         &self,
-        job: &Job,
+        parcel: &Parcel,
         inner: &mut Inner,
         rewritten: &Ranges,
         looked: Instant,
         found: &Attr,
         kept_time: bool,
     ) -> Result<()> {
-        let file = &job.file;
-        let told = !kept_time && inner.state.mtime() == job.mtime;
+        let file = &parcel.file;
+        let told = !kept_time && inner.state.mtime() == parcel.mtime;
         let mtime = if told { found.mtime } else { inner.state.mtime() };
-        let uncut = !inner.changed(job.seen, What::Size);
+        let uncut = !inner.changed(parcel.seen, What::Size);
         // Still open to writers we do not see, all of it stays dirty, from now.
-        let still = job.unseen.filter(|_| inner.state.is_unseen());
+        let still = parcel.unseen.filter(|_| inner.state.is_unseen());
         let unseen = still.is_some();
         let settled = Settled {
-            copied: if unseen { (&[]).into() } else { less(&job.captured, rewritten) },
+            copied: if unseen { (&[]).into() } else { less(&parcel.captured, rewritten) },
             base: found.version(),
             size: inner.state.size(),
             mtime,
             keep: !unseen && self.keeps_flushed(file, inner, looked)?,
-            lasts: !unseen && uncut && found.size <= job.size,
-            since: if unseen { self.files.time().ms() } else { left_since(job, inner) },
+            lasts: !unseen && uncut && found.size <= parcel.size,
+            since: if unseen { self.files.time().ms() } else { left_since(parcel, inner) },
         };
         let lasts = settled.lasts;
         self.files.commit(file, inner, Change::Settled(settled))?;
         self.files.unqueue(inner);
         if lasts {
-            inner.live().landed = Some(job.seen);
+            inner.live().landed = Some(parcel.seen);
         }
         if let Some(at) = still {
             let doubt = self.files.time().now() + self.files.tune(|t| t.max_age) / 2;
@@ -326,9 +333,9 @@ impl Drain {
             }
             return Ok(());
         }
-        self.restamp(job, inner, rewritten);
+        self.restamp(parcel, inner, rewritten);
         // Of a write behind others nobody has told the evictor. Large holes need not go.
-        self.files.admit(file, job.data.iter().copied());
+        self.files.admit(file, parcel.data.iter().copied());
         Ok(())
     }
 
@@ -348,22 +355,22 @@ impl Drain {
     fn look_undisturbed<'a>(
         &self,
         target: &dyn BackingFile,
-        job: &'a Job,
+        parcel: &'a Parcel,
     ) -> Result<(Instant, Attr, bool, MutexGuard<'a, Inner>)> {
         let began = self.files.time().now();
         while self.files.time().since(began) < CHANGES_MAX {
             let (before, untouched) = {
-                let inner = job.file.lock();
-                (inner.clock.look(), !inner.changed(job.seen, What::Base))
+                let inner = parcel.file.lock();
+                (inner.clock.look(), !inner.changed(parcel.seen, What::Base))
             };
             let looked = self.files.time().now();
             // A time that was set through us since the capture is not to be set back to what it
             // was: that would be taken for somebody else's change, once the file is clean.
             let (found, kept_time) = self.home.health().quietly(|| match untouched {
-                true => look_after(target, job),
+                true => look_after(target, parcel),
                 false => target.stat().map(|found| (found, true)),
             })?;
-            let inner = job.file.lock();
+            let inner = parcel.file.lock();
             if !inner.changed(before, What::Home) {
                 return Ok((looked, found, kept_time, inner));
             }
@@ -374,40 +381,41 @@ impl Drain {
     }
 
     /// A large file is as old now as the oldest of what is left, and waits in the queue accordingly.
-    fn restamp(&self, job: &Job, inner: &mut Inner, rewritten: &Ranges) {
-        inner.dirt().stamps.settle(&job.captured, rewritten, job.began_ms);
+    fn restamp(&self, parcel: &Parcel, inner: &mut Inner, rewritten: &Ranges) {
+        inner.dirt().stamps.settle(&parcel.captured, rewritten, parcel.began_ms);
         if goes_whole(inner) {
             return;
         }
         let oldest = parts(inner).map(|part| part.stamp.first).min();
         if let Some(since) = oldest.filter(|oldest| *oldest != inner.state.dirty_since()) {
-            let _ = self.files.commit_anyway(&job.file, inner, Change::Aged { since });
+            let _ = self.files.commit_anyway(&parcel.file, inner, Change::Aged { since });
         }
     }
 
-    pub(crate) fn leave(&self, job: &Job, mut inner: MutexGuard<'_, Inner>) {
+    pub(crate) fn leave(&self, parcel: &Parcel, mut inner: MutexGuard<'_, Inner>) {
         inner.live().flight = None;
-        job.file.changed.notify_all();
-        self.files.retire(&job.file, inner);
+        parcel.file.changed.notify_all();
+        self.files.retire(&parcel.file, inner);
     }
 
     /// Records a failure; the bytes stay dirty (W3).
-    pub(crate) fn land_failed(&self, job: &Job) -> Error {
-        let error = job.error.lock().take();
+    pub(crate) fn land_failed(&self, parcel: &Parcel) -> Error {
+        let error = parcel.error.lock().take();
         let error = error.unwrap_or_else(|| Error::os(libc::EIO, "the flush failed"));
         add(&self.files.counters().flush_failures, 1);
         let full = error.is(libc::ENOSPC) || error.is(libc::EDQUOT);
         if full {
-            self.room.was_refused(job.file.owner());
+            self.room.was_refused(parcel.file.owner());
         }
-        let mut inner = self.look_at_failed(job, if full { After::NoRoom } else { After::Other });
+        let mut inner =
+            self.look_at_failed(parcel, if full { After::NoRoom } else { After::Other });
         if inner.live().unlinked || error.kind() == Kind::Interrupted || error.is(libc::EBUSY) {
-            self.leave(job, inner);
+            self.leave(parcel, inner);
             return error;
         }
         let path = inner.state.display_path();
         self.pause_after(&mut inner, &error);
-        self.leave(job, inner);
+        self.leave(parcel, inner);
         error.context(path.display())
     }
 
@@ -429,26 +437,26 @@ impl Drain {
     /// Takes over what a failed flight has made of the backing file, so that what others do to it
     /// until the next one is noticed (S8). If that cannot be seen, it counts as unknown, as after a
     /// crash.
-    fn look_at_failed<'a>(&self, job: &'a Job, after: After) -> MutexGuard<'a, Inner> {
-        let touched = job.touched.load(SeqCst);
-        let target = job.target.lock().clone();
+    fn look_at_failed<'a>(&self, parcel: &'a Parcel, after: After) -> MutexGuard<'a, Inner> {
+        let touched = parcel.touched.load(SeqCst);
+        let target = parcel.target.lock().clone();
         let (before, known) = {
-            let inner = job.file.lock();
+            let inner = parcel.file.lock();
             (inner.clock.look(), inner.state.base().size)
         };
-        let gives_back = after == After::NoRoom && before.is_quiet() && known == job.base.size;
+        let gives_back = after == After::NoRoom && before.is_quiet() && known == parcel.base.size;
         // Synced: what is taken over must still be so after a loss of power there.
         let look = |target: Arc<dyn BackingFile>| {
             let looked = self.home.health().quietly(|| {
                 if gives_back {
-                    self.give_room_back(job, &*target)?;
+                    self.give_room_back(parcel, &*target)?;
                 }
                 target.sync().and_then(|()| target.stat())
             });
             looked.ok()
         };
         let found = target.filter(|_| touched && self.home.health().is_available()).and_then(look);
-        let mut inner = job.file.lock();
+        let mut inner = parcel.file.lock();
         if !inner.state.flush_is_open() || inner.live().unlinked {
             return inner;
         }
@@ -457,20 +465,20 @@ impl Drain {
                 inner.clock.note_base();
                 found.version()
             }
-            None if !touched && !job.resumed => inner.state.base(),
+            None if !touched && !parcel.resumed => inner.state.base(),
             _ => return inner,
         };
-        let _ = self.files.commit_anyway(&job.file, &mut inner, Change::FlushFailed { base });
+        let _ = self.files.commit_anyway(&parcel.file, &mut inner, Change::FlushFailed { base });
         inner
     }
 
     /// Cuts a file to what it was before a flight that found no room (H2), unless it is longer than
     /// the flight may have made it.
-    pub(crate) fn give_room_back(&self, job: &Job, target: &dyn BackingFile) -> Result<()> {
-        let reach = job.captured.last().map_or(0, |run| run.1);
+    pub(crate) fn give_room_back(&self, parcel: &Parcel, target: &dyn BackingFile) -> Result<()> {
+        let reach = parcel.captured.last().map_or(0, |run| run.1);
         let found = target.stat()?.size;
-        match !job.resumed && found > job.base.size && found <= reach {
-            true => target.set_len(job.base.size),
+        match !parcel.resumed && found > parcel.base.size && found <= reach {
+            true => target.set_len(parcel.base.size),
             false => Ok(()),
         }
     }
@@ -499,22 +507,23 @@ fn less<'a>(copied: &'a [(u64, u64)], rewritten: &Ranges) -> Stretches<'a> {
 }
 
 /// Since when what a flight leaves behind is dirty: only what was rewritten, or also what waits.
-fn left_since(job: &Job, inner: &Inner) -> u64 {
-    let whole = job.captured.len() == job.dirty.len() && job.captured.last() == job.dirty.last();
-    if whole { job.began_ms } else { inner.state.dirty_since() }
+fn left_since(parcel: &Parcel, inner: &Inner) -> u64 {
+    let whole = parcel.captured.len() == parcel.dirty.len()
+        && parcel.captured.last() == parcel.dirty.last();
+    if whole { parcel.began_ms } else { inner.state.dirty_since() }
 }
 
 /// The backing file after its flush, and whether the store keeps the time it is told. Some do not
 /// (object stores, some FUSE file systems): there, only the size tells of a foreign write.
-fn look_after(target: &dyn BackingFile, job: &Job) -> Result<(Attr, bool)> {
+fn look_after(target: &dyn BackingFile, parcel: &Parcel) -> Result<(Attr, bool)> {
     let found = target.stat()?;
-    if found.mtime == job.mtime {
+    if found.mtime == parcel.mtime {
         return Ok((found, true));
     }
-    target.set_times(None, Some(job.mtime))?;
+    target.set_times(None, Some(parcel.mtime))?;
     let again = target.stat()?;
     // Told again it is as it should be: somebody had changed it since we told it first.
-    Ok(if again.mtime == job.mtime { (found, true) } else { (again, false) })
+    Ok(if again.mtime == parcel.mtime { (found, true) } else { (again, false) })
 }
 
 #[cfg(test)]

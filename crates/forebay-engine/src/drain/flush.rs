@@ -24,8 +24,8 @@ use crate::core::governor::{Limit, Term};
 use crate::core::report::Meter;
 use crate::drain::ages::obstacle;
 use crate::drain::home_room::{Room, split};
-use crate::drain::job::{Job, Outcome, Pick, Take};
 use crate::drain::owed::Owed;
+use crate::drain::parcel::{Outcome, Parcel, Pick, Take};
 use crate::drain::{DISTURBED_MAX, Drain, PAUSE};
 use crate::failpoint;
 use crate::files::file::File;
@@ -146,14 +146,14 @@ impl Drain {
         meter: Option<&Arc<Meter>>,
     ) -> Vec<Outcome> {
         let mut outcomes: Vec<Outcome> = Vec::with_capacity(picks.len());
-        let mut jobs: Vec<(usize, Arc<Job>)> = Vec::new();
+        let mut parcels: Vec<(usize, Arc<Parcel>)> = Vec::new();
         for (file, take) in picks {
             if !room.admits(file) {
                 outcomes.push(Outcome::Failed(self.no_room_for(file)));
                 continue;
             }
             match self.begin_flight(file, take, meter) {
-                Ok(Some(job)) => jobs.push((outcomes.len(), job)),
+                Ok(Some(parcel)) => parcels.push((outcomes.len(), parcel)),
                 Ok(None) => {
                     outcomes.push(Outcome::Nothing);
                     continue;
@@ -169,29 +169,29 @@ impl Drain {
             }
             outcomes.push(Outcome::Nothing);
         }
-        if jobs.is_empty() {
+        if parcels.is_empty() {
             return outcomes;
         }
-        let flying: u64 = jobs.iter().map(|(_, job)| job.bytes()).sum();
+        let flying: u64 = parcels.iter().map(|(_, parcel)| parcel.bytes()).sum();
         self.flushing_bytes.fetch_add(flying, Relaxed);
-        self.make_durable(&jobs);
+        self.make_durable(&parcels);
         failpoint::pass("flush.begin");
-        self.copy_all(&jobs, cancelled);
+        self.copy_all(&parcels, cancelled);
         failpoint::pass("flush.copied");
-        self.sync_targets(&jobs);
+        self.sync_targets(&parcels);
         failpoint::pass("flush.synced");
-        for ((at, _), outcome) in jobs.iter().zip(self.end_all(&jobs)) {
+        for ((at, _), outcome) in parcels.iter().zip(self.end_all(&parcels)) {
             outcomes[*at] = outcome;
         }
         failpoint::pass("flush.settled");
-        self.settle_sums_of(&jobs, flying);
+        self.settle_sums_of(&parcels, flying);
         self.files.landings().note_batch();
         outcomes
     }
 
     /// The batch is over, whatever became of it.
-    fn settle_sums_of(&self, jobs: &[(usize, Arc<Job>)], flying: u64) {
-        let copied: u64 = jobs.iter().map(|(_, job)| job.copied.swap(0, Relaxed)).sum();
+    fn settle_sums_of(&self, parcels: &[(usize, Arc<Parcel>)], flying: u64) {
+        let copied: u64 = parcels.iter().map(|(_, parcel)| parcel.copied.swap(0, Relaxed)).sum();
         let unsettled = &self.unsettled;
         let _ = unsettled.fetch_update(Relaxed, Relaxed, |sum| Some(sum.saturating_sub(copied)));
         // What a copy that was given up still adds must not stay for ever.

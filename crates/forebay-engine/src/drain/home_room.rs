@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use crate::core::id::FileId;
-use crate::drain::job::Pick;
+use crate::drain::parcel::Pick;
 use crate::files::file::{File, Inner};
 use crate::lock::{Mutex, MutexGuard, Rank};
 use crate::time::Time;

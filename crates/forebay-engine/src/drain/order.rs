@@ -18,8 +18,8 @@ use forebay_base::glob::Pattern;
 
 use crate::core::report::{Failure, Meter, Progress, Report};
 use crate::drain::holds::{Hold, is_within};
-use crate::drain::job::{Outcome, Pick, Take};
 use crate::drain::owed::Owed;
+use crate::drain::parcel::{Outcome, Pick, Take};
 use crate::drain::{DISTURBED_MAX, Drain, PAUSE};
 use crate::files::file::Inner;
 use crate::lock::{Mutex, Rank};
@@ -95,7 +95,7 @@ impl Drain {
     /// Brings what is dirty now and part of the order to the backing store, synced there (S5).
     pub fn execute(self: &Arc<Self>, order: &Order, progress: &Progress) -> Report {
         // What is not written past us any more can become clean.
-        self.passed.check_orphans();
+        self.passed.end_lingering();
         let _hold = order.last.as_ref().map(|last| self.hold(&order.scope, last));
         let (mut others, mut last) = self.owed(order);
         let owed = || others.iter().chain(&last);

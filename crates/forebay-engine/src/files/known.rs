@@ -104,7 +104,7 @@ impl Files {
             return;
         }
         if unlinked || nothing {
-            self.discard(file, &mut inner);
+            self.erase(file, &mut inner);
             drop(inner);
             self.forget(file);
             return;
@@ -119,13 +119,13 @@ impl Files {
 
     /// Removes every trace of a file from the tier: record first, shadow after. The caller lets it
     /// be forgotten next, without its lock; who would open it in between finds it gone.
-    pub(crate) fn discard(&self, file: &File, inner: &mut Inner) {
+    pub(crate) fn erase(&self, file: &File, inner: &mut Inner) {
         inner.gone = true;
         let had_record = inner.recorded;
         if self.drop_record(file, inner).is_err() {
             return; // The record still stands, so the shadow must too.
         }
-        failpoint::pass("discard.logged");
+        failpoint::pass("erase.logged");
         // There may be none: of a file that was only looked at nothing was ever made.
         if had_record
             || inner.live.as_ref().is_some_and(|live| live.shadow.is_some() || live.unlinked)

@@ -6,11 +6,11 @@ use std::sync::atomic::AtomicBool;
 
 use forebay_backing::{Attr, BackingStore, FileKey, Result, Timestamp};
 
-use crate::asker;
 use crate::core::state::{Change, Owner};
 use crate::files::Files;
 use crate::files::file::{File, Inner};
 use crate::home::Home;
+use crate::requester;
 
 /// A name that is about to change or go: the path, what it names, and whether that is a directory.
 #[derive(Debug, Clone, Copy)]
@@ -81,7 +81,7 @@ impl Names {
     /// The same for what changes something there: not for a request that has been answered
     /// meanwhile. One that hangs in the call itself may still happen (S10).
     pub fn alter<T>(&self, call: impl FnOnce(&dyn BackingStore) -> Result<T>) -> Result<T> {
-        asker::check()?;
+        requester::check()?;
         self.ask(call)
     }
 

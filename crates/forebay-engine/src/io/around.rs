@@ -17,16 +17,16 @@ use std::time::Duration;
 
 use forebay_backing::{BackingFile, Error, FileKey, Result};
 
-use crate::asker;
 use crate::core::config::{Attachment, WritePolicy};
 use crate::core::counters::add;
 use crate::core::ranges::{Mark, Ranges};
-use crate::core::rules::{Admit, Lane};
+use crate::core::rules::{Admission, Admit};
 use crate::core::state::Change;
 use crate::files::file::{Around, File, Inner};
 use crate::io::unsynced::UNSYNCED_MAX;
 use crate::io::{Allocate, Io, Resize, Why};
 use crate::lock::MutexGuard;
+use crate::requester;
 use crate::tier::media::is_alone;
 
 /// A file that is changed around the tier all the time is waited for so many times 50 ms.
@@ -73,18 +73,18 @@ impl Io {
     pub(crate) fn keeps(
         &self,
         file: &File,
-        lane: &Lane,
+        admission: &Admission,
         start: u64,
         end: u64,
     ) -> std::result::Result<u64, Why> {
-        match lane.read {
+        match admission.read {
             _ if !self.files.is_attached() => return Err(Why::Detached),
             Admit::Deny => return Err(Why::Rule),
             Admit::Allow => {}
         }
         let ahead = self.note_read(file, start, end)?;
         // Not so far ahead that it evicts what it has not read yet.
-        let quota = lane.rule.as_ref().and_then(|active| active.rule.quota);
+        let quota = admission.rule.as_ref().and_then(|active| active.rule.quota);
         Ok(ahead.min(quota.map_or(u64::MAX, |quota| quota / 2)))
     }
 
@@ -103,8 +103,8 @@ impl Io {
         limit.checked_sub(len).ok_or(Why::Stream)
     }
 
-    fn writes_around(&self, lane: &Lane) -> Option<Why> {
-        match lane.write {
+    fn writes_around(&self, admission: &Admission) -> Option<Why> {
+        match admission.write {
             _ if !self.files.is_attached() => Some(Why::Detached),
             Admit::Deny => Some(Why::Rule),
             Admit::Allow => {
@@ -117,14 +117,14 @@ impl Io {
     pub(crate) fn wrote_around(
         self: &Arc<Self>,
         file: &Arc<File>,
-        lane: &Lane,
+        admission: &Admission,
         offset: u64,
         data: &[u8],
     ) -> Result<bool> {
         let end = offset + data.len() as u64;
-        let why = match self.writes_around(lane) {
+        let why = match self.writes_around(admission) {
             Some(why) => why,
-            None if self.room.is_over_quota(file, lane, offset, end) => Why::Quota,
+            None if self.room.is_over_quota(file, admission, offset, end) => Why::Quota,
             None if self.is_long_write(file, offset, end) => Why::Stream,
             None => return Ok(false),
         };
@@ -168,11 +168,11 @@ impl Io {
     pub(crate) fn resized_around(
         self: &Arc<Self>,
         file: &Arc<File>,
-        lane: &Lane,
+        admission: &Admission,
         how: Resize,
         size: u64,
     ) -> Result<bool> {
-        let Some(why) = self.writes_around(lane) else { return Ok(false) };
+        let Some(why) = self.writes_around(admission) else { return Ok(false) };
         let Some(change) = self.begin_around(file, why, size)? else { return Ok(false) };
         let old = file.lock().state.size();
         if how.is_needed(old, size) {
@@ -186,11 +186,11 @@ impl Io {
     pub(crate) fn allocated_around(
         self: &Arc<Self>,
         file: &Arc<File>,
-        lane: &Lane,
+        admission: &Admission,
         how: Allocate,
         range: (u64, u64),
     ) -> Result<bool> {
-        let Some(why) = self.writes_around(lane) else { return Ok(false) };
+        let Some(why) = self.writes_around(admission) else { return Ok(false) };
         let size = file.lock().size();
         let (start, end) = range;
         match how {
@@ -203,7 +203,9 @@ impl Io {
                 let punch = || change.backing.punch(start, end - start);
                 self.replace(file, start, end, punch).map(|()| true)
             }
-            Allocate::Extend if end > size => self.resized_around(file, lane, Resize::Grow, end),
+            Allocate::Extend if end > size => {
+                self.resized_around(file, admission, Resize::Grow, end)
+            }
             // A reservation is a courtesy, and the backing store is not asked for any.
             _ => Ok(true),
         }
@@ -240,7 +242,7 @@ impl Io {
             let mut inner = file.lock();
             let settled = !inner.state.keeps() && self.files.index().is_synced(inner.settled_seq);
             if may_go_around(&mut inner) && settled {
-                asker::check()?;
+                requester::check()?;
                 inner.live().around.begin();
                 return Ok(Some(GoingAround { io: self, file, backing }));
             }
@@ -313,7 +315,7 @@ impl Io {
         for _ in 0..TURNS {
             let inner = file.lock();
             if inner.live.as_ref().is_none_or(|live| live.around == Around::None) {
-                asker::check()?;
+                requester::check()?;
                 return Ok(inner);
             }
             self.come_back(file, inner)?;
@@ -388,8 +390,8 @@ impl Io {
     }
 
     /// What fsync means for a handle.
-    pub(crate) fn sync_way(&self, lane: &Lane) -> WritePolicy {
-        match self.writes_around(lane) {
+    pub(crate) fn sync_way(&self, admission: &Admission) -> WritePolicy {
+        match self.writes_around(admission) {
             // What is kept is made durable where it is.
             Some(Why::Detached) if self.files.attachment() == Attachment::DetachedKeepDirty => {
                 WritePolicy::WriteBack
@@ -401,18 +403,18 @@ impl Io {
 
     /// Whether close of a handle has something to wait for: its dirty bytes are to be on the
     /// backing store by then.
-    pub fn flushes_at_close(&self, lane: &Lane) -> bool {
-        self.sync_way(lane) != WritePolicy::WriteBack
+    pub fn flushes_at_close(&self, admission: &Admission) -> bool {
+        self.sync_way(admission) != WritePolicy::WriteBack
     }
 
     /// A descriptor was closed.
-    pub fn closing(self: &Arc<Self>, file: &Arc<File>, lane: &Lane) -> Result<()> {
+    pub fn closing(self: &Arc<Self>, file: &Arc<File>, admission: &Admission) -> Result<()> {
         let inner = file.lock();
         let dirty = inner.state.is_dirty() && inner.live.as_ref().is_none_or(|live| !live.unlinked);
         // Without a known name only the descriptor leads home.
         let nameless = inner.state.paths.is_empty();
         drop(inner);
-        match dirty && (nameless || self.flushes_at_close(lane)) {
+        match dirty && (nameless || self.flushes_at_close(admission)) {
             true => self.drain.flush_file(file),
             false => Ok(()),
         }

@@ -7,7 +7,7 @@ use forebay_backing::{Error, Result, Sizes};
 use crate::core::clock::What;
 use crate::core::counters::add;
 use crate::core::ranges::{Mark, State};
-use crate::core::rules::Lane;
+use crate::core::rules::Admission;
 use crate::core::served::{Before, Served};
 use crate::core::state::Change;
 use crate::failpoint;
@@ -31,34 +31,34 @@ impl Io {
     /// Reads at most `buf.len()` bytes at `offset`; short only at the end of the file. Bytes that
     /// are absent are fetched, and stay if the tier has room.
     pub fn read(self: &Arc<Self>, file: &Arc<File>, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        self.read_in(&Lane::default(), file, offset, buf)
+        self.read_in(&Admission::default(), file, offset, buf)
     }
 
     /// As [`Io::read`], for a handle with rules of its own.
     pub fn read_in(
         self: &Arc<Self>,
-        lane: &Lane,
+        admission: &Admission,
         file: &Arc<File>,
         offset: u64,
         buf: &mut [u8],
     ) -> Result<usize> {
         add(&self.files.counters().read_requests, 1);
         let mut served = Served::Hit;
-        let result = self.read_as(lane, file, offset, buf, &mut served);
+        let result = self.read_as(admission, file, offset, buf, &mut served);
         self.files.counters().note_read(served);
-        lane.note_read(served, *result.as_ref().unwrap_or(&0) as u64);
+        admission.note_read(served, *result.as_ref().unwrap_or(&0) as u64);
         result
     }
 
     fn read_as(
         self: &Arc<Self>,
-        lane: &Lane,
+        admission: &Admission,
         file: &Arc<File>,
         offset: u64,
         buf: &mut [u8],
         served: &mut Served,
     ) -> Result<usize> {
-        let keeps = self.keeps(file, lane, offset, offset + buf.len() as u64);
+        let keeps = self.keeps(file, admission, offset, offset + buf.len() as u64);
         let mut past = Why::Full;
         // Eviction may take a range between its fill and our read of it; it cannot go on for long.
         for turn in 0..16 {
@@ -96,7 +96,7 @@ impl Io {
     /// Reads if all of it is in the tier; `None` if the backing store would have to be asked.
     pub fn read_cached(
         self: &Arc<Self>,
-        lane: &Lane,
+        admission: &Admission,
         file: &Arc<File>,
         offset: u64,
         buf: &mut [u8],
@@ -104,7 +104,7 @@ impl Io {
         let mut inner = file.lock();
         let size = inner.size();
         if offset >= size || buf.is_empty() {
-            self.note_hit(lane, 0);
+            self.note_hit(admission, 0);
             return Some(Ok(0));
         }
         let end = size.min(offset + buf.len() as u64);
@@ -112,18 +112,18 @@ impl Io {
             return None;
         }
         if !inner.state.is_unseen()
-            && let Ok(ahead) = self.keeps(file, lane, offset, end)
+            && let Ok(ahead) = self.keeps(file, admission, offset, end)
         {
             self.note_stream(file, &mut inner, (offset, end), ahead);
         }
-        self.note_hit(lane, end - offset);
+        self.note_hit(admission, end - offset);
         Some(self.read_shadow(file, inner, offset, &mut buf[..(end - offset) as usize]))
     }
 
-    fn note_hit(&self, lane: &Lane, bytes: u64) {
+    fn note_hit(&self, admission: &Admission, bytes: u64) {
         add(&self.files.counters().read_requests, 1);
         self.files.counters().note_read(Served::Hit);
-        lane.note_read(Served::Hit, bytes);
+        admission.note_read(Served::Hit, bytes);
     }
 
     fn read_shadow(
@@ -230,13 +230,13 @@ impl Io {
 
     /// Writes all of `data`. When it returns, the bytes survive the death of this process (S2).
     pub fn write(self: &Arc<Self>, file: &Arc<File>, offset: u64, data: &[u8]) -> Result<()> {
-        self.write_in(&Lane::default(), file, offset, data)
+        self.write_in(&Admission::default(), file, offset, data)
     }
 
     /// As [`Io::write`], for a handle with rules of its own.
     pub fn write_in(
         self: &Arc<Self>,
-        lane: &Lane,
+        admission: &Admission,
         file: &Arc<File>,
         offset: u64,
         data: &[u8],
@@ -247,22 +247,22 @@ impl Io {
         }
         self.refuse_beyond(file, offset.saturating_add(data.len() as u64))?;
         add(&self.files.counters().write_requests, 1);
-        let result = self.write_as(lane, file, offset, data);
+        let result = self.write_as(admission, file, offset, data);
         // One that failed found no place.
         let served = *result.as_ref().unwrap_or(&Served::Miss);
         self.files.counters().note_write(served);
-        lane.note_write(served, if result.is_ok() { data.len() as u64 } else { 0 });
+        admission.note_write(served, if result.is_ok() { data.len() as u64 } else { 0 });
         result.map(drop)
     }
 
     fn write_as(
         self: &Arc<Self>,
-        lane: &Lane,
+        admission: &Admission,
         file: &Arc<File>,
         offset: u64,
         data: &[u8],
     ) -> Result<Served> {
-        if self.wrote_around(file, lane, offset, data)? {
+        if self.wrote_around(file, admission, offset, data)? {
             return Ok(Served::Bypassed);
         }
         let len = data.len() as u64;
@@ -374,17 +374,22 @@ impl Io {
 
     /// Changes the size.
     pub fn set_len(self: &Arc<Self>, file: &Arc<File>, size: u64) -> Result<()> {
-        self.set_len_in(&Lane::default(), file, size)
+        self.set_len_in(&Admission::default(), file, size)
     }
 
     /// As [`Io::set_len`], for a handle with rules of its own.
-    pub fn set_len_in(self: &Arc<Self>, lane: &Lane, file: &Arc<File>, size: u64) -> Result<()> {
-        self.resize(lane, file, Resize::To, size)
+    pub fn set_len_in(
+        self: &Arc<Self>,
+        admission: &Admission,
+        file: &Arc<File>,
+        size: u64,
+    ) -> Result<()> {
+        self.resize(admission, file, Resize::To, size)
     }
 
     pub(crate) fn resize(
         self: &Arc<Self>,
-        lane: &Lane,
+        admission: &Admission,
         file: &Arc<File>,
         how: Resize,
         size: u64,
@@ -396,7 +401,7 @@ impl Io {
                 false => Err(Error::os(libc::EPERM, "the size is that of the device or image")),
             };
         }
-        if self.resized_around(file, lane, how, size)? {
+        if self.resized_around(file, admission, how, size)? {
             return Ok(());
         }
         let mut inner = self.lock_for_tier(file)?;
@@ -453,13 +458,13 @@ impl Io {
         offset: u64,
         len: u64,
     ) -> Result<()> {
-        self.allocate_in(&Lane::default(), file, how, offset, len)
+        self.allocate_in(&Admission::default(), file, how, offset, len)
     }
 
     /// As [`Io::allocate`], for a handle with rules of its own.
     pub fn allocate_in(
         self: &Arc<Self>,
-        lane: &Lane,
+        admission: &Admission,
         file: &Arc<File>,
         how: Allocate,
         offset: u64,
@@ -470,7 +475,7 @@ impl Io {
         if how == Allocate::Extend {
             self.refuse_beyond(file, end)?;
         }
-        if self.allocated_around(file, lane, how, (offset, end))? {
+        if self.allocated_around(file, admission, how, (offset, end))? {
             return Ok(());
         }
         let size = file.lock().size();
@@ -487,7 +492,7 @@ impl Io {
                 if !self.drain.has_room_at_home(end - size) {
                     return Err(Error::os(libc::ENOSPC, "the backing store has no room for it"));
                 }
-                self.resize(lane, file, Resize::Grow, end)?;
+                self.resize(admission, file, Resize::Grow, end)?;
                 self.reserve(file, offset, len)
             }
             _ => self.reserve(file, offset, len),

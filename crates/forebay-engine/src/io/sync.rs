@@ -7,7 +7,7 @@ use forebay_backing::Result;
 use crate::core::clock::What;
 use crate::core::config::WritePolicy;
 use crate::core::counters::add;
-use crate::core::rules::Lane;
+use crate::core::rules::Admission;
 use crate::failpoint;
 use crate::files::file::{Beside, File, Inner, Meanwhile};
 use crate::io::Io;
@@ -20,12 +20,12 @@ impl Io {
     /// Makes every byte written so far survive the loss of power (S3): the shadow first, then the
     /// record that says so.
     pub fn sync(self: &Arc<Self>, file: &Arc<File>) -> Result<()> {
-        self.sync_in(&Lane::default(), file)
+        self.sync_in(&Admission::default(), file)
     }
 
     /// As [`Io::sync`], for a handle with rules of its own.
-    pub fn sync_in(self: &Arc<Self>, lane: &Lane, file: &Arc<File>) -> Result<()> {
-        match self.sync_way(lane) {
+    pub fn sync_in(self: &Arc<Self>, admission: &Admission, file: &Arc<File>) -> Result<()> {
+        match self.sync_way(admission) {
             WritePolicy::WriteBack => self.sync_around(file)?,
             WritePolicy::WriteThrough => {
                 self.sync_around(file)?;

@@ -32,7 +32,7 @@ impl Ops {
         };
         self.files.stop();
         self.files.nudge();
-        self.passed.check_orphans();
+        self.passed.end_lingering();
         let quiet = self.join_threads();
         self.home.reaper().rest(THREADS_MAX);
         self.sync_names_at_end();
@@ -75,10 +75,10 @@ impl Ops {
     fn flush_all_until(self: &Arc<Self>, progress: &Progress, deadline: Option<Instant>) -> Report {
         let mut report = Report::default();
         loop {
-            let mapped = self.passed.orphans();
+            let mapped = self.passed.lingering_count();
             report.add(self.flush_until(progress, deadline));
-            self.passed.check_orphans();
-            if report.cancelled || self.passed.orphans() >= mapped {
+            self.passed.end_lingering();
+            if report.cancelled || self.passed.lingering_count() >= mapped {
                 return report;
             }
         }
@@ -140,7 +140,7 @@ impl Ops {
     /// The thread for everything that has to be looked at from time to time.
     fn keep_house(self: Arc<Self>) {
         let probing = Arc::new(AtomicBool::new(false));
-        let mut last_fold = self.files.time().now();
+        let mut last_compaction = self.files.time().now();
         let mut last_measure = self.files.time().now();
         while !self.files.is_stopping() {
             self.passed.measure_unseen();
@@ -152,18 +152,18 @@ impl Ops {
             }
             self.room.evict_to_mark();
             self.files.sweep_graveyard(GRACE);
-            self.passed.check_orphans();
+            self.passed.end_lingering();
             self.files.empty_trash();
             self.home.reaper().tend();
             self.home.health().check_stalls(self.files.tune(|t| t.backing_timeout));
             if !self.home.health().is_available() && !probing.swap(true, Relaxed) {
                 self.clone().probe(probing.clone());
             }
-            if self.files.index().wants_fold()
-                || self.files.time().since(last_fold) >= Duration::from_secs(60)
+            if self.files.index().wants_compaction()
+                || self.files.time().since(last_compaction) >= Duration::from_secs(60)
             {
-                last_fold = self.files.time().now();
-                self.fold();
+                last_compaction = self.files.time().now();
+                self.compact();
                 self.names.sync_names_soon();
             } else if self.names.owes_names() {
                 self.names.sync_names_soon();
@@ -205,12 +205,13 @@ impl Ops {
         self.files.nudge();
     }
 
-    pub(crate) fn fold(&self) {
-        let folded = self.files.index().fold(self.files.next_id(), &|id| self.files.state_of(id));
-        match folded {
-            Ok(()) => crate::core::counters::add(&self.files.counters().folds, 1),
+    pub(crate) fn compact(&self) {
+        let compacted =
+            self.files.index().compact(self.files.next_id(), &|id| self.files.state_of(id));
+        match compacted {
+            Ok(()) => crate::core::counters::add(&self.files.counters().compactions, 1),
             Err(e) => {
-                tracing::error!(error = %e, "the index could not be folded; it is tried again")
+                tracing::error!(error = %e, "the index could not be compacted; it is tried again")
             }
         }
     }

@@ -141,7 +141,7 @@ impl Ops {
             return Err(Error::os(libc::EBUSY, "it is open or being flushed: close it first"));
         }
         if inner.is_idle() {
-            self.files.discard(file, &mut inner);
+            self.files.erase(file, &mut inner);
             drop(inner);
             self.files.forget(file);
             return Ok(());

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use forebay_backing::{Error, Kind, Result};
 
-use crate::core::rules::{Active, Lane, Origin, ProcId, Process, Quota, Rule, RuleUse, first};
+use crate::core::rules::{Active, Admission, Origin, ProcId, Process, Quota, Rule, RuleUse, first};
 use crate::files::file::{File, Inner};
 use crate::room::Room;
 
@@ -99,19 +99,19 @@ impl Room {
     }
 
     /// Decides for a handle that has just been opened. It holds until the handle is closed.
-    pub fn lane_of(&self, file: &Arc<File>, who: Origin) -> Lane {
+    pub fn admission_of(&self, file: &Arc<File>, who: Origin) -> Admission {
         let list = self.rules.list();
         if list.is_empty() {
-            return Lane::default();
+            return Admission::default();
         }
         let process = look_up(&list, who.pid);
         let mut inner = file.lock();
         let path = inner.state.paths.first();
         let size = inner.size();
         let found = path.and_then(|path| first(&list, &path, size, Some((who, &process))).cloned());
-        let lane = found.as_ref().map_or_else(Lane::default, |active| active.lane());
+        let admission = found.as_ref().map_or_else(Admission::default, |active| active.admission());
         assign(&mut inner, found);
-        lane
+        admission
     }
 
     /// Gives files whose rule is gone, or that have none, the first that asks for nobody.
@@ -157,8 +157,14 @@ impl Room {
 
     /// Whether a write has no place within the quota of a rule. What is in the tier already is
     /// written there.
-    pub(crate) fn is_over_quota(&self, file: &File, lane: &Lane, start: u64, end: u64) -> bool {
-        if lane.quota == Quota::Unlimited {
+    pub(crate) fn is_over_quota(
+        &self,
+        file: &File,
+        admission: &Admission,
+        start: u64,
+        end: u64,
+    ) -> bool {
+        if admission.quota == Quota::Unlimited {
             return false;
         }
         let before = file.lock().before(start, end);

@@ -17,12 +17,12 @@ use crate::tier::media::{MediaFile, is_alone};
 pub struct Passed {
     files: Arc<Files>,
     /// Files whose writers nobody tells us of: those of an earlier daemon, and mappings.
-    orphans: Mutex<Vec<Arc<File>>>,
+    lingering: Mutex<Vec<Arc<File>>>,
 }
 
 impl Passed {
     pub(crate) fn new(files: Arc<Files>) -> Passed {
-        Passed { files, orphans: Mutex::new(Rank::Unseen, Default::default()) }
+        Passed { files, lingering: Mutex::new(Rank::Unseen, Default::default()) }
     }
 }
 
@@ -128,13 +128,13 @@ impl Passed {
     }
 
     /// Ends one unseen writer; after the last one, what is in the shadow is the file. If a mapping
-    /// is left the writer goes on, until [`Passed::check_orphans`] finds that it is gone.
+    /// is left the writer goes on, until [`Passed::end_lingering`] finds that it is gone.
     pub fn end_unseen(&self, file: &Arc<File>) -> Result<()> {
         let mut inner = file.lock();
         let unseen = inner.live().unseen.as_ref().expect("a writer ends once");
         if unseen.writers == 1 && unseen.maps && !self.is_closed(file, &mut inner)? {
             drop(inner);
-            self.orphans.lock().push(file.clone());
+            self.lingering.lock().push(file.clone());
             return Ok(());
         }
         let unseen = inner.live().unseen.as_mut().expect("looked at above");
@@ -204,7 +204,7 @@ impl Passed {
     /// Counts a program that still writes to a shadow file as a writer of its own: descriptors
     /// that were passed through outlive the mount they came from, and what they write is
     /// acknowledged (S2).
-    pub(crate) fn adopt_orphan(&self, id: FileId) -> Result<()> {
+    pub(crate) fn adopt_writer(&self, id: FileId) -> Result<()> {
         let Some(file) = self.files.by_id(id) else { return Ok(()) };
         let mut inner = file.lock();
         self.files.shadow(&file, &mut inner)?;
@@ -217,26 +217,26 @@ impl Passed {
         tracing::warn!(path = %path.display(), "a program has kept this file open for writing since an earlier daemon died; it counts as dirty until it is closed");
         drop(inner);
         self.files.totals().grows_unseen(&file);
-        self.orphans.lock().push(file);
+        self.lingering.lock().push(file);
         Ok(())
     }
 
     /// How many writers there are that nobody tells us of.
-    pub(crate) fn orphans(&self) -> usize {
-        self.orphans.lock().len()
+    pub(crate) fn lingering_count(&self) -> usize {
+        self.lingering.lock().len()
     }
 
     /// Ends the writers that nobody tells us of: those of an earlier daemon, and mappings of closed
     /// files.
-    pub(crate) fn check_orphans(&self) {
-        let orphans = self.orphans.lock().clone();
-        for file in orphans {
+    pub(crate) fn end_lingering(&self) {
+        let lingering = self.lingering.lock().clone();
+        for file in lingering {
             let shadow = file.lock().live().shadow.clone();
             if shadow.is_none_or(|shadow| shadow.is_ours_alone().unwrap_or(false)) {
                 let ended = {
-                    let mut orphans = self.orphans.lock();
-                    let at = orphans.iter().position(|orphan| orphan.id == file.id);
-                    at.map(|at| orphans.swap_remove(at))
+                    let mut lingering = self.lingering.lock();
+                    let at = lingering.iter().position(|known| known.id == file.id);
+                    at.map(|at| lingering.swap_remove(at))
                 };
                 if ended.is_none() {
                     continue; // Another thread was faster.

@@ -271,7 +271,7 @@ impl Room {
             Ok(freed) if !inner.state.present(start, end).is_empty() => Answer::Partly(freed),
             Ok(freed) => {
                 if inner.is_forgettable() {
-                    self.files.discard(file, inner);
+                    self.files.erase(file, inner);
                     *guard = None;
                     self.files.forget(file);
                 }

@@ -29,7 +29,7 @@ pub(crate) struct Recovery<'a> {
     pub now_ms: u64,
     pub report: RecoveryReport,
     pub changed: Vec<FileId>,
-    pub orphans: Vec<FileId>,
+    pub lingering: Vec<FileId>,
     /// Files that have lost their last name.
     pub nameless: Vec<FileId>,
 }
@@ -39,7 +39,7 @@ pub(crate) struct Recovered {
     pub report: RecoveryReport,
     pub changed: Vec<FileId>,
     /// Files that somebody still writes to past us.
-    pub orphans: Vec<FileId>,
+    pub lingering: Vec<FileId>,
     /// Files whose shadows are to go.
     pub nameless: Vec<FileId>,
 }
@@ -70,7 +70,7 @@ impl Recovery<'_> {
             now_ms,
             report,
             changed: Vec::new(),
-            orphans: Vec::new(),
+            lingering: Vec::new(),
             nameless: Vec::new(),
         };
         if boot == Boot::Kept {
@@ -80,8 +80,8 @@ impl Recovery<'_> {
                 *id
             }));
         }
-        let orphaned = loaded.files.values().any(|state| state.is_unseen());
-        if !pass.report.clean_shutdown || orphaned {
+        let lingers = loaded.files.values().any(|state| state.is_unseen());
+        if !pass.report.clean_shutdown || lingers {
             pass.sort(loaded)?;
         } else {
             pass.prove_dirty(loaded)?;
@@ -98,8 +98,8 @@ impl Recovery<'_> {
             }
         }
         pass.report.problems.iter().for_each(|p| tracing::warn!("recovery: {p}"));
-        let Recovery { report, changed, orphans, nameless, .. } = pass;
-        Ok(Recovered { report, changed, orphans, nameless })
+        let Recovery { report, changed, lingering, nameless, .. } = pass;
+        Ok(Recovered { report, changed, lingering, nameless })
     }
 
     /// Keeps, repairs or drops every file.
@@ -169,7 +169,7 @@ impl Recovery<'_> {
             let alone = shadow.and_then(|shadow| shadow.is_ours_alone());
             // A file system without leases cannot tell; then nobody is assumed to write.
             if !alone.unwrap_or(true) {
-                self.orphans.push(id);
+                self.lingering.push(id);
                 return Ok(Verdict::Keep);
             }
         }

@@ -3,7 +3,7 @@
 //! ```text
 //! forebay.json     superblock: format, backing store, uuid
 //! lock             held (flock) by who uses the tier
-//! index.redb       the index as of the last fold
+//! index.redb       the index as of the last compaction
 //! log/             changes since
 //! shadow/xx/       shadow files, by file id
 //! run/             control socket and log of the daemon

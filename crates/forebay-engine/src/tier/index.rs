@@ -1,9 +1,9 @@
 //! The index: what is cached, in what state, durable in the tier.
 //!
-//! A transactional store (redb) holds the state as of the last *fold*; the log in front of it
+//! A transactional store (redb) holds the state as of the last *compaction*; the log in front of it
 //! holds every change since. Appending to the log costs one small write, where a transaction
 //! costs two syncs; and a log record that was written and not synced survives kill -9, which an
-//! uncommitted transaction does not. A fold writes the files touched since the last one in one
+//! uncommitted transaction does not. A compaction writes the files touched since the last one in one
 //! transaction and then drops the old log.
 //!
 //! Invariants:
@@ -13,7 +13,7 @@
 //! - I4: a directory that a record names is in the store, or in a file of the log that is read after
 //!   it; and each file of the log says where the directories are that it names.
 //!
-//! Locks: `fold` is held while files' locks are waited for, `log` never (docs/ARCHITECTURE.md).
+//! Locks: `compact` is held while files' locks are waited for, `log` never (docs/ARCHITECTURE.md).
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
@@ -47,22 +47,22 @@ const BOOT: TableDefinition<&str, &str> = TableDefinition::new("boot");
 
 pub const STORE_NAME: &str = "index.redb";
 
-/// redb's page cache. The index is read once at start and written at folds, so little is enough.
+/// redb's page cache. The index is read once at start and written at compactions, so little is enough.
 const STORE_CACHE_BYTES: usize = 2 << 20;
 
-/// Fold once the log is this long: bounds the replay at start to well under a second.
-pub const FOLD_BYTES: u64 = 8 << 20;
+/// Compact once the log is this long: bounds the replay at start to well under a second.
+pub const COMPACT_BYTES: u64 = 8 << 20;
 
 pub struct Index {
     media: Arc<dyn Media>,
     db: Database,
     tree: Arc<Tree>,
     log: Mutex<Log>,
-    fold: Mutex<()>,
+    compact: Mutex<()>,
     synced_seq: Arc<AtomicU64>,
     /// The position after the last record by which bytes of a file became clean.
     settled_seq: AtomicU64,
-    /// Bytes in the log since the last fold, readable without the lock.
+    /// Bytes in the log since the last compaction, readable without the lock.
     log_bytes: AtomicU64,
 }
 
@@ -78,7 +78,7 @@ struct Log {
     tells: u64,
 }
 
-/// What the store has to be told of at the next fold.
+/// What the store has to be told of at the next compaction.
 #[derive(Default)]
 struct Touched {
     files: HashSet<FileId>,
@@ -96,17 +96,21 @@ impl Touched {
     }
 }
 
-/// What a fold puts into the store.
-struct Folded {
+/// What a compaction puts into the store.
+struct Compacted {
     files: Vec<(FileId, Option<Record>)>,
     dirs: BTreeMap<DirId, Arc<Dir>>,
     ended: Vec<DirId>,
     next_dir: u64,
 }
 
-impl Folded {
+impl Compacted {
     /// The rows of files are there with those of the directories that their names are in.
-    fn of(touched: &Touched, tree: &Tree, state_of: &dyn Fn(FileId) -> Option<Record>) -> Folded {
+    fn of(
+        touched: &Touched,
+        tree: &Tree,
+        state_of: &dyn Fn(FileId) -> Option<Record>,
+    ) -> Compacted {
         let files: Vec<_> = touched.files.iter().map(|id| (*id, state_of(*id))).collect();
         let moved = touched.moved.values().filter_map(Weak::upgrade);
         let moved = moved.flat_map(|dir| {
@@ -117,7 +121,7 @@ impl Folded {
         let new = states.flat_map(|record| record.paths.dirs()).flat_map(Dir::unstored);
         let dirs = moved.chain(new).map(|dir| (dir.id(), dir)).collect();
         let (ended, next_dir) = (touched.ended.clone(), tree.next_id());
-        Folded { files, dirs, ended, next_dir }
+        Compacted { files, dirs, ended, next_dir }
     }
 }
 
@@ -145,7 +149,7 @@ pub struct Loaded {
     logs: Vec<String>,
     touched: HashSet<FileId>,
     places: Places,
-    /// Directories that have changed their places since the last fold.
+    /// Directories that have changed their places since the last compaction.
     moved: Vec<Arc<Dir>>,
     /// The directories that names of the files are in.
     pub tree: Arc<Tree>,
@@ -222,7 +226,7 @@ impl Index {
             db,
             tree: loaded.tree.clone(),
             log: Mutex::new(Rank::Log, log),
-            fold: Mutex::new(Rank::Fold, ()),
+            compact: Mutex::new(Rank::Compaction, ()),
             synced_seq,
             settled_seq: AtomicU64::new(0),
             log_bytes: AtomicU64::new(0),
@@ -243,7 +247,7 @@ impl Index {
         let mut log = self.lock();
         log.touched.files.extend(changed);
         drop(log);
-        self.fold_as(state_of, Some((witness, None)), next_id)
+        self.compact_as(state_of, Some((witness, None)), next_id)
     }
 
     /// Marks a clean shutdown: everything in the tier is durable and may be trusted. Unless records
@@ -255,7 +259,7 @@ impl Index {
         seq: u64,
         state_of: &dyn Fn(FileId) -> Option<Record>,
     ) -> io::Result<()> {
-        self.fold_as(state_of, Some((witness, Some(seq))), next_id)
+        self.compact_as(state_of, Some((witness, Some(seq))), next_id)
     }
 
     /// Appends a change. Written, not synced: it survives us, not the machine. Returns the position
@@ -370,44 +374,44 @@ impl Index {
         self.synced_seq.load(Relaxed) >= seq
     }
 
-    pub fn wants_fold(&self) -> bool {
-        self.log_bytes.load(Relaxed) >= FOLD_BYTES
+    pub fn wants_compaction(&self) -> bool {
+        self.log_bytes.load(Relaxed) >= COMPACT_BYTES
     }
 
     /// Moves what the log says into the store. `state_of` gives a file's current state, `None`
     /// if it is gone.
-    pub fn fold(
+    pub fn compact(
         &self,
         next_id: u64,
         state_of: &dyn Fn(FileId) -> Option<Record>,
     ) -> io::Result<()> {
-        self.fold_as(state_of, None, next_id)
+        self.compact_as(state_of, None, next_id)
     }
 
-    fn fold_as(
+    fn compact_as(
         &self,
         state_of: &dyn Fn(FileId) -> Option<Record>,
         session: Option<(&Witness, Option<u64>)>,
         next_id: u64,
     ) -> io::Result<()> {
-        let _one_at_a_time = self.fold.lock();
+        let _one_at_a_time = self.compact.lock();
         let (touched, sealed, seq) = self.rotate()?;
-        let folded = Folded::of(&touched, &self.tree, state_of);
+        let compacted = Compacted::of(&touched, &self.tree, state_of);
         // A state may be newer than the rotation. Its records must be durable before it is, or a
         // power loss would replay the older ones among them on top of it.
-        let written = self.sync().and_then(|()| self.commit(&folded, session, next_id, seq));
+        let written = self.sync().and_then(|()| self.commit(&compacted, session, next_id, seq));
         if written.is_err() {
             let mut log = self.lock();
             log.touched.extend(touched);
             log.sealed.splice(0..0, sealed);
             return written;
         }
-        folded.dirs.values().for_each(|dir| dir.stored());
-        failpoint::pass("fold.committed");
+        compacted.dirs.values().for_each(|dir| dir.stored());
+        failpoint::pass("compaction.committed");
         for name in sealed {
             self.media.remove(&name)?;
         }
-        failpoint::pass("fold.done");
+        failpoint::pass("compaction.done");
         Ok(())
     }
 
@@ -435,7 +439,7 @@ impl Index {
 
     fn commit(
         &self,
-        folded: &Folded,
+        compacted: &Compacted,
         session: Option<(&Witness, Option<u64>)>,
         next_id: u64,
         seq: u64,
@@ -443,7 +447,7 @@ impl Index {
         let txn = self.db.begin_write().map_err(other)?;
         {
             let mut files = txn.open_table(FILES).map_err(other)?;
-            for (id, state) in &folded.files {
+            for (id, state) in &compacted.files {
                 match state {
                     Some(state) => {
                         let bytes = postcard::to_stdvec(state).map_err(other)?;
@@ -453,15 +457,15 @@ impl Index {
                 }
             }
             let mut dirs = txn.open_table(DIRS).map_err(other)?;
-            for placed in folded.dirs.values().filter_map(|dir| dir.placed()) {
+            for placed in compacted.dirs.values().filter_map(|dir| dir.placed()) {
                 let bytes = postcard::to_stdvec(&placed).map_err(other)?;
                 dirs.insert(placed.id.0, bytes.as_slice()).map_err(other)?;
             }
-            for id in &folded.ended {
+            for id in &compacted.ended {
                 dirs.remove(id.0).map_err(other)?;
             }
             let mut meta = txn.open_table(META).map_err(other)?;
-            meta.insert("next_dir", folded.next_dir).map_err(other)?;
+            meta.insert("next_dir", compacted.next_dir).map_err(other)?;
             meta.insert("applied_seq", seq).map_err(other)?;
             meta.insert("next_id", next_id).map_err(other)?;
             if let Some((witness, synced_to)) = session {
@@ -754,7 +758,7 @@ pub fn load_read_only(media: &dyn Media, now: &Witness) -> io::Result<Loaded> {
 }
 
 /// What the logs alone say, for when the store cannot be read: the files that changed since the
-/// last fold.
+/// last compaction.
 pub fn load_logs(media: &dyn Media, now: &Witness) -> Loaded {
     let mut loaded = Loaded::default();
     // Who used it last nobody knows: what was never synced is not believed.

@@ -1,4 +1,4 @@
-//! The log: every change of the index since the last fold, in order, one checksummed record each.
+//! The log: every change of the index since the last compaction, in order, one checksummed record each.
 //!
 //! A record written and not synced survives the death of the process (S2); a synced one survives
 //! the loss of power (S3). How a file of it may end, and what is damage, is in [`tail`].

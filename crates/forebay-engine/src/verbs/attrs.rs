@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use forebay_backing::{Attr, FileKey, Result, SetAttr, SetTime, Timestamp, XattrMode};
 
-use crate::asker;
 use crate::core::clock::What;
 use crate::files::file::{Around, Asked, Changing, File, Inner, Seen, note_seen};
 use crate::files::glance::Glance;
 use crate::files::names::Named;
+use crate::requester;
 use crate::verbs::Verbs;
 
 /// The extended attribute after which the kernel asks at writes.
@@ -227,7 +227,7 @@ impl Verbs {
         self.files.refuse_read_only()?;
         let backing = self.files.backing_file(file)?;
         let _changing = Changing::begin([file.clone()]);
-        asker::check()?;
+        requester::check()?;
         let attr = self.home.health().call(|| backing.set_attr(set))?;
         let mut inner = file.lock();
         if let Some(SetTime::At(mtime)) = set.mtime {

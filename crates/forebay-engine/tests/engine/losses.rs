@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use forebay_backing::wrap::{Fault, FaultRule, FaultRules, Verb};
 use forebay_backing::{Access, BackingStore, Kind, RenameMode};
 use forebay_engine::{
-    Config, Engine, File, KeepDirty, Lane, Progress, Report, Tunables, WritePolicy,
+    Admission, Config, Engine, File, KeepDirty, Progress, Report, Tunables, WritePolicy,
 };
 
 use crate::hook::Hook;
@@ -204,7 +204,7 @@ fn a_file_that_lost_its_last_known_name_is_flushed_through_its_descriptor() {
         .unlink(crate::start::named(Path::new("f"), &attr))
         .expect("a store that works");
     bed.engine.io.write(&file, 0, &[b'X'; 64 * KIB]).expect("room");
-    bed.engine.io.closing(&file, &Lane::default()).expect("a store that works");
+    bed.engine.io.closing(&file, &Admission::default()).expect("a store that works");
     bed.engine.io.close(&file);
     assert!(bed.is_on_store("g") == [b'X'; 64 * KIB], "nobody could find it again");
     assert_eq!(bed.engine.ops.status().dirty_files, 0);

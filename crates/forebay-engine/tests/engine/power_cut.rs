@@ -2,7 +2,7 @@
 //! store loses power with it.
 //!
 //! The workload runs once per seed; before changes of the fast tier picked at random, in the
-//! middle of writes, syncs, flushes, folds and evictions, everything is copied: the tier with what
+//! middle of writes, syncs, flushes, compactions and evictions, everything is copied: the tier with what
 //! is durable of it, the backing store, and what the program had been told. Each copy is then
 //! recovered, read, flushed and compared.
 

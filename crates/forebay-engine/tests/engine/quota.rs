@@ -39,9 +39,9 @@ fn content(name: &str, len: u64) -> Vec<u8> {
 
 fn read(engine: &Arc<Engine>, name: &str) {
     let file = engine.io.open(Path::new(name), None).expect("it is there");
-    let lane = engine.room.lane_of(&file, Origin::default());
+    let admission = engine.room.admission_of(&file, Origin::default());
     let mut found = vec![0; MIB as usize];
-    let n = engine.io.read_in(&lane, &file, 0, &mut found).expect("the store answers");
+    let n = engine.io.read_in(&admission, &file, 0, &mut found).expect("the store answers");
     engine.io.close(&file);
     assert!(n == found.len() && found == content(name, MIB), "{name}");
 }
@@ -54,9 +54,9 @@ fn write(engine: &Arc<Engine>, name: &str, mibs: std::ops::Range<u64>) {
         .open(path, None)
         .or_else(|_| engine.verbs.create(path, &NEW).map(|(file, _)| file));
     let file = file.expect("a store that works");
-    let lane = engine.room.lane_of(&file, Origin::default());
+    let admission = engine.room.admission_of(&file, Origin::default());
     for n in mibs {
-        engine.io.write_in(&lane, &file, n * MIB, &content(name, MIB)).expect("room");
+        engine.io.write_in(&admission, &file, n * MIB, &content(name, MIB)).expect("room");
     }
     engine.io.close(&file);
 }
@@ -137,8 +137,8 @@ fn pinned_files_give_nothing_and_a_file_larger_than_the_quota_evicts_nothing() {
     assert_eq!((cached(&engine, "p1"), cached(&engine, "p2")), (MIB, 0));
     read(&engine, "q1");
     let (file, _) = engine.verbs.create(Path::new("q-large"), &NEW).expect("a new name");
-    let lane = engine.room.lane_of(&file, Origin::default());
-    engine.io.write_in(&lane, &file, 0, &content("q-large", 4 * MIB)).expect("it goes around");
+    let admission = engine.room.admission_of(&file, Origin::default());
+    engine.io.write_in(&admission, &file, 0, &content("q-large", 4 * MIB)).expect("it goes around");
     engine.io.close(&file);
     assert_eq!(on_store(&store, "q-large").len() as u64, 4 * MIB);
     assert_eq!(cached(&engine, "q1"), MIB);

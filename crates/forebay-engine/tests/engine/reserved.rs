@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay_engine::media::{DirMedia, Media};
-use forebay_engine::{Allocate, Config, Engine, File, Lane, Progress};
+use forebay_engine::{Admission, Allocate, Config, Engine, File, Progress};
 
 use crate::rng::Rng;
 use crate::start::{NEW, abandon, patient, read_all, start};
@@ -93,7 +93,7 @@ fn no_sequence_of_changes_sees_what_is_reserved() {
                 let (at, len) = (rng.below(size + 1), rng.below(2 * MIB));
                 engine
                     .io
-                    .allocate_in(&Lane::default(), &file, Allocate::Zero, at, len.max(1))
+                    .allocate_in(&Admission::default(), &file, Allocate::Zero, at, len.max(1))
                     .expect("room");
                 let end = (at + len.max(1)).min(size) as usize;
                 want[at as usize..end].fill(0);

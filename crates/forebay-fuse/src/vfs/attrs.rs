@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use forebay_backing::{Attr, Error, Result, SetAttr, XattrMode};
 use forebay_engine::rules::Origin;
-use forebay_engine::{File, Lane, Named};
+use forebay_engine::{Admission, File, Named};
 
 use super::{Handle, Vfs, acl};
 use crate::control::{self, Control};
@@ -26,9 +26,9 @@ impl Vfs {
         let tree = self.tree();
         let path = self.nodes.path(id);
         if let Some((size, handle)) = size {
-            let lane = handle.and_then(|handle| self.lane(handle));
+            let admission = handle.and_then(|handle| self.admission(handle));
             self.set_size(id, path.as_deref(), size, |file| {
-                lane.unwrap_or_else(|| self.engine.room.lane_of(file, who))
+                admission.unwrap_or_else(|| self.engine.room.admission_of(file, who))
             })?;
             self.strip_privilege(id, path.as_deref(), Some(who));
         }
@@ -59,9 +59,9 @@ impl Vfs {
         }
     }
 
-    fn lane(&self, handle: u64) -> Option<Lane> {
+    fn admission(&self, handle: u64) -> Option<Admission> {
         match &*self.handle(handle).ok()? {
-            Handle::File { lane, .. } => Some(lane.clone()),
+            Handle::File { admission, .. } => Some(admission.clone()),
             _ => None,
         }
     }
@@ -71,14 +71,14 @@ impl Vfs {
         id: u64,
         path: Option<&Path>,
         size: u64,
-        lane: impl FnOnce(&Arc<File>) -> Lane,
+        admission: impl FnOnce(&Arc<File>) -> Admission,
     ) -> Result<()> {
         if let Some(file) = self.open_file(id) {
-            return self.engine.io.set_len_in(&lane(&file), &file, size);
+            return self.engine.io.set_len_in(&admission(&file), &file, size);
         }
         let path = path.ok_or_else(|| Error::os(libc::ESTALE, "a name that is gone"))?;
         let file = self.engine.io.open(path, self.nodes.key(id))?;
-        let done = self.engine.io.set_len_in(&lane(&file), &file, size);
+        let done = self.engine.io.set_len_in(&admission(&file), &file, size);
         self.engine.io.close(&file);
         self.nodes.set_pages(id, 0);
         done

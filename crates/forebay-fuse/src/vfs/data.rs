@@ -8,7 +8,9 @@ use super::{Handle, Vfs};
 impl Vfs {
     pub fn read(&self, handle: u64, offset: u64, buf: &mut [u8]) -> Result<usize> {
         match &*self.handle(handle)? {
-            Handle::File { file, lane, .. } => self.engine.io.read_in(lane, file, offset, buf),
+            Handle::File { file, admission, .. } => {
+                self.engine.io.read_in(admission, file, offset, buf)
+            }
             Handle::Control { text, .. } => {
                 let from = text.len().min(offset as usize);
                 let n = buf.len().min(text.len() - from);
@@ -22,14 +24,18 @@ impl Vfs {
     /// Reads what can be read without the backing store; see [`Engine::read_cached`].
     pub fn read_cached(&self, handle: u64, offset: u64, buf: &mut [u8]) -> Option<Result<usize>> {
         match &*self.handle(handle).ok()? {
-            Handle::File { file, lane, .. } => self.engine.io.read_cached(lane, file, offset, buf),
+            Handle::File { file, admission, .. } => {
+                self.engine.io.read_cached(admission, file, offset, buf)
+            }
             _ => None,
         }
     }
 
     pub fn write(&self, handle: u64, offset: u64, data: &[u8]) -> Result<()> {
         match &*self.handle(handle)? {
-            Handle::File { file, lane, .. } => self.engine.io.write_in(lane, file, offset, data),
+            Handle::File { file, admission, .. } => {
+                self.engine.io.write_in(admission, file, offset, data)
+            }
             Handle::Control { id, .. } => self.control.write(*id, offset, data),
             Handle::Dir { .. } => Err(Error::os(libc::EISDIR, "write")),
         }
@@ -46,7 +52,7 @@ impl Vfs {
 
     pub fn fsync(&self, handle: u64) -> Result<()> {
         match &*self.handle(handle)? {
-            Handle::File { file, lane, .. } => self.engine.io.sync_in(lane, file),
+            Handle::File { file, admission, .. } => self.engine.io.sync_in(admission, file),
             _ => Ok(()),
         }
     }
@@ -54,14 +60,14 @@ impl Vfs {
     /// A descriptor was closed. Where bytes are to be on the backing store by then, they are.
     pub fn flush(&self, handle: u64) -> Result<()> {
         match &*self.handle(handle)? {
-            Handle::File { file, lane, .. } => self.engine.io.closing(file, lane),
+            Handle::File { file, admission, .. } => self.engine.io.closing(file, admission),
             _ => Ok(()),
         }
     }
 
     pub fn fallocate(&self, handle: u64, offset: u64, len: u64, mode: i32) -> Result<()> {
         let handle = self.handle(handle)?;
-        let Handle::File { file, lane, .. } = &*handle else {
+        let Handle::File { file, admission, .. } = &*handle else {
             return Err(Error::os(libc::EINVAL, "not a regular file"));
         };
         let how = match mode {
@@ -70,12 +76,12 @@ impl Vfs {
             m if m == libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE => Allocate::Zero,
             m if m == libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE => Allocate::Zero,
             libc::FALLOC_FL_ZERO_RANGE => {
-                self.engine.io.allocate_in(lane, file, Allocate::Extend, offset, len)?;
+                self.engine.io.allocate_in(admission, file, Allocate::Extend, offset, len)?;
                 Allocate::Zero
             }
             _ => return Err(Error::os(libc::EOPNOTSUPP, "this kind of fallocate")),
         };
-        self.engine.io.allocate_in(lane, file, how, offset, len)
+        self.engine.io.allocate_in(admission, file, how, offset, len)
     }
 
     pub fn lseek(&self, handle: u64, offset: u64, whence: i32) -> Result<u64> {

@@ -150,13 +150,13 @@ impl Vfs {
         }
         let key = self.nodes.key(id).ok_or_else(away)?;
         let file = self.engine.io.open_cached(key).ok_or_else(away)?;
-        let lane = self.engine.room.lane_of(&file, who);
+        let admission = self.engine.room.admission_of(&file, who);
         // Who answers in place of one who hangs waits for no lock that he may hold.
         let Some(open) = Glance::new(&self.engine.config().time).lock(&self.open) else {
             self.engine.io.close(&file);
             return Err(away());
         };
-        self.open_under(open, id, file, libc::O_RDONLY, false, lane)
+        self.open_under(open, id, file, libc::O_RDONLY, false, admission)
     }
 
     pub fn forget(&self, id: u64, times: u64) {

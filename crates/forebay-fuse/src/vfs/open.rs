@@ -10,7 +10,7 @@ use std::sync::Arc;
 use forebay_backing::{Error, FileKey, New, Result};
 use forebay_engine::lock::MutexGuard;
 use forebay_engine::rules::Origin;
-use forebay_engine::{File, Lane, Past, WritePolicy};
+use forebay_engine::{Admission, File, Past, WritePolicy};
 
 use super::{AtClose, Entry, Handle, How, OpenNode, OpenNodes, Opened, Vfs};
 use crate::Passthrough;
@@ -30,9 +30,9 @@ impl Vfs {
         let path = self.below(parent, name)?;
         match self.engine.verbs.create(&path, &new) {
             Ok((file, attr)) => {
-                let lane = self.engine.room.lane_of(&file, who);
+                let admission = self.engine.room.admission_of(&file, who);
                 let entry = self.entry(parent, name, attr);
-                let opened = self.open_as(entry.id, file, flags, true, lane)?;
+                let opened = self.open_as(entry.id, file, flags, true, admission)?;
                 Ok((entry, opened))
             }
             // Somebody made it behind our back since the kernel's lookup. The kernel looks again, and
@@ -58,15 +58,15 @@ impl Vfs {
         }
         let _tree = self.tree();
         let file = self.open_node(id, !write && !truncate)?;
-        let lane = self.engine.room.lane_of(&file, who);
-        if truncate && let Err(e) = self.engine.io.set_len_in(&lane, &file, 0) {
+        let admission = self.engine.room.admission_of(&file, who);
+        if truncate && let Err(e) = self.engine.io.set_len_in(&admission, &file, 0) {
             self.engine.io.close(&file);
             return Err(e);
         }
         if truncate && self.engine.verbs.has_set_id(&file) {
             self.strip_privilege(id, None, Some(who));
         }
-        let opened = self.open_as(id, file, flags, truncate, lane)?;
+        let opened = self.open_as(id, file, flags, truncate, admission)?;
         if opened.maps_unseen(flags) {
             // What the kernel knows of it may be out of date without a further request.
             self.tell_attributes(id);
@@ -106,10 +106,10 @@ impl Vfs {
         file: Arc<File>,
         flags: i32,
         fresh: bool,
-        lane: Lane,
+        admission: Admission,
     ) -> Result<Opened> {
         let open = self.open.lock();
-        self.open_under(open, id, file, flags, fresh, lane)
+        self.open_under(open, id, file, flags, fresh, admission)
     }
 
     /// The same for who has locked the table of open files.
@@ -120,7 +120,7 @@ impl Vfs {
         file: Arc<File>,
         flags: i32,
         fresh: bool,
-        lane: Lane,
+        admission: Admission,
     ) -> Result<Opened> {
         let write = flags & libc::O_ACCMODE != libc::O_RDONLY;
         let node = open.entry(file.key).or_insert_with(|| OpenNode {
@@ -142,7 +142,7 @@ impl Vfs {
         let facts = self.engine.verbs.facts(&file);
         let wish =
             Wish { write, fresh, complete: facts.complete, wholly_dirty: facts.wholly_dirty };
-        let mut permit = self.permit(write, facts.set_id, &lane);
+        let mut permit = self.permit(write, facts.set_id, &admission);
         // What is synced past us is on no record.
         permit.write &= flags & libc::O_DSYNC == 0;
         let maps = flags & libc::O_ACCMODE == libc::O_RDWR;
@@ -172,19 +172,19 @@ impl Vfs {
             self.nodes.set_pages(id, 0);
         }
         drop(open);
-        let at_close = match self.engine.io.flushes_at_close(&lane) {
+        let at_close = match self.engine.io.flushes_at_close(&admission) {
             true => AtClose::Flush,
             false => AtClose::Nothing,
         };
         let set_id = facts.set_id;
-        let handle = self.keep(Handle::File { id, file, plan: planned, set_id, lane });
+        let handle = self.keep(Handle::File { id, file, plan: planned, set_id, admission });
         Ok(Opened { handle, how, at_close })
     }
 
-    pub(super) fn permit(&self, write: bool, set_id: bool, lane: &Lane) -> Permit {
+    pub(super) fn permit(&self, write: bool, set_id: bool, admission: &Admission) -> Permit {
         let possible = self.registrar.get().is_some()
             && self.passthrough != Passthrough::Off
-            && lane.is_free();
+            && admission.is_free();
         let policy = self.engine.files.policy();
         // Writes around the tier leave a shadow behind: nobody may hold on to one.
         let around = policy == WritePolicy::WriteAround;
@@ -252,10 +252,10 @@ impl Vfs {
     pub fn release(&self, handle: u64) {
         let found = self.handles.write().expect("no panic inside").remove(&handle);
         let Some(found) = found else { return };
-        let Handle::File { file, lane, .. } = &*found else { return };
+        let Handle::File { file, admission, .. } = &*found else { return };
         self.end_handle(&found);
         // Who was opened before the policy changed is not asked for when he closes.
-        if let Err(e) = self.engine.io.closing(file, lane) {
+        if let Err(e) = self.engine.io.closing(file, admission) {
             tracing::debug!(error = %e, "the flush at the end of a handle; it is tried again");
         }
         self.engine.io.close(file);

@@ -1,7 +1,7 @@
 //! Every change of what is known of a file, as the log holds it, and the one function that makes it:
 //! while the file is used, and when the log is replayed.
 //!
-//! A stretch of the log may be replayed over a state that is later than its beginning (a fold does not
+//! A stretch of the log may be replayed over a state that is later than its beginning (a compaction does not
 //! stop the world). Changes from the beginning of a stretch to its end, made over any state in between,
 //! end in the state that they ended in (C1).
 

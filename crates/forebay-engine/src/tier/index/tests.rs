@@ -130,8 +130,8 @@ impl Bench {
         self.index.retire(vec![n]).unwrap();
     }
 
-    fn fold(&self) {
-        self.index.fold(self.next, &|id| self.files.get(&id).cloned()).unwrap();
+    fn compact(&self) {
+        self.index.compact(self.next, &|id| self.files.get(&id).cloned()).unwrap();
     }
 
     fn names(&self) -> Naive {
@@ -139,7 +139,7 @@ impl Bench {
     }
 }
 
-/// Directories that move, are exchanged, made and forgotten, with folds and crashes in between: names
+/// Directories that move, are exchanged, made and forgotten, with compactions and crashes in between: names
 /// are those that whole paths would have, in memory and on record.
 // S-2
 #[test]
@@ -200,7 +200,7 @@ fn directories_that_move_take_the_names_below_along() {
                         *path = other.unwrap_or_else(|| path.clone());
                     }
                 }
-                17 => bench.fold(),
+                17 => bench.compact(),
                 18 => {
                     let Bench { media, index, files, .. } = bench;
                     drop((index, files));
@@ -238,8 +238,8 @@ fn directories_that_move_take_the_names_below_along() {
         assert!(moved > 2 && crashes > 2 && found_below > 100, "{moved} {crashes} {found_below}");
         // Nothing is left of directories that nothing is in.
         naive.keys().for_each(|id| bench.remove(*id));
-        bench.fold();
-        bench.fold();
+        bench.compact();
+        bench.compact();
         let read = bench.index.db.begin_read().unwrap();
         assert_eq!(read.open_table(DIRS).unwrap().iter().unwrap().count(), 0, "seed {seed}");
     }
@@ -276,7 +276,7 @@ fn each_file_of_the_log_says_where_the_names_in_it_are() {
     let mut bench = Bench::open(Arc::new(DirMedia::open(dir.path()).unwrap()));
     let id = bench.create(Path::new("a/b/f"));
     bench.rename(Way::To { from: Path::new("a"), to: Path::new("x/y") });
-    bench.fold();
+    bench.compact();
     bench.put(id);
     let loaded = load_logs(&*bench.media, &Witness::default());
     assert_eq!(loaded.files[&id].display_path(), Path::new("x/y/b/f"));

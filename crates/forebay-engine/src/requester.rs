@@ -8,26 +8,26 @@ use std::sync::Arc;
 use forebay_backing::{Error, Kind, Result};
 
 /// Who waits for what a thread does.
-pub trait Asker: Send + Sync {
+pub trait Requester: Send + Sync {
     /// Whether he was answered already, and so was told that it failed.
     fn is_gone(&self) -> bool;
 }
 
 thread_local! {
-    static ASKER: RefCell<Option<Arc<dyn Asker>>> = const { RefCell::new(None) };
+    static REQUESTER: RefCell<Option<Arc<dyn Requester>>> = const { RefCell::new(None) };
 }
 
-/// Does `work` for `asker`: once he is gone it changes nothing any more, and fails.
-pub fn on_behalf_of<T>(asker: Arc<dyn Asker>, work: impl FnOnce() -> T) -> T {
+/// Does `work` for `requester`: once he is gone it changes nothing any more, and fails.
+pub fn on_behalf_of<T>(requester: Arc<dyn Requester>, work: impl FnOnce() -> T) -> T {
     /// Restores who was asking before, after a panic too.
-    struct Before(Option<Arc<dyn Asker>>);
+    struct Before(Option<Arc<dyn Requester>>);
     impl Drop for Before {
         fn drop(&mut self) {
-            let done = ASKER.replace(self.0.take());
+            let done = REQUESTER.replace(self.0.take());
             drop(done); // Not while it is borrowed.
         }
     }
-    let _before = Before(ASKER.replace(Some(asker)));
+    let _before = Before(REQUESTER.replace(Some(requester)));
     work()
 }
 
@@ -38,7 +38,8 @@ pub fn on_behalf_of<T>(asker: Arc<dyn Asker>, work: impl FnOnce() -> T) -> T {
 ///
 /// [`Kind::TimedOut`] if who asked for the change is gone.
 pub(crate) fn check() -> Result<()> {
-    let is_gone = ASKER.with_borrow(|asker| asker.as_ref().is_some_and(|asker| asker.is_gone()));
+    let is_gone = REQUESTER
+        .with_borrow(|requester| requester.as_ref().is_some_and(|requester| requester.is_gone()));
     match is_gone {
         true => Err(Error::new(Kind::TimedOut, "answered before it was done: nothing is changed")),
         false => Ok(()),

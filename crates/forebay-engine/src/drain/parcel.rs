@@ -27,7 +27,7 @@ pub(crate) enum Take {
 pub(crate) type Pick = (Arc<File>, Take);
 
 /// One file on its way.
-pub(crate) struct Job {
+pub(crate) struct Parcel {
     pub file: Arc<File>,
     pub shadow: Arc<dyn MediaFile>,
     pub captured: Vec<(u64, u64)>,
@@ -86,7 +86,7 @@ pub(crate) enum Outcome {
     Failed(Error),
 }
 
-/// Counts jobs down.
+/// Counts parcels down.
 pub(crate) struct Latch {
     left: Mutex<usize>,
     zero: Condvar,
@@ -118,7 +118,7 @@ impl Latch {
     }
 }
 
-impl Job {
+impl Parcel {
     pub(crate) fn leave_copying(&self, to: u8) -> bool {
         self.phase.compare_exchange(COPYING, to, SeqCst, SeqCst).is_ok()
     }
