@@ -249,6 +249,34 @@ fn what_comes_last_stays_back_at_an_end_that_could_not_flush_all() {
     proof!("a manifest waited for the next time, twice");
 }
 
+/// Goal: what an order puts last is held back from the moment that the order is taken. Method: the
+/// job's thread hangs in the store before it comes to the order, and the daemon is told to end.
+#[test]
+fn what_comes_last_is_held_back_by_an_order_that_has_not_begun() {
+    needs_forebay!();
+    let bed = Bed::new(Tier::Disk);
+    let faults = Faults::none(&bed);
+    let mounted = bed.mount(&[&slow("4MB/s,1ms")[..], &["--fault", faults.path()]].concat());
+    (0..3).for_each(|i| drop(sample::file(&mounted.at(format!("ckpt/part{i}")), i, 1 << 20)));
+    sample::file(&mounted.at("ckpt/0-manifest"), 99, 3000);
+    fs::create_dir(mounted.at("empty")).unwrap();
+    faults.set(serde_json::json!([
+        { "op": "write_at", "path": "ckpt/part1", "fail": "EIO" },
+        { "op": "stat", "path": "empty", "stall_ms": 10_000 },
+    ]));
+    let (empty, ckpt) = (mounted.at("empty"), mounted.at("ckpt"));
+    mounted.forebay(&["flush", "--last", "*-manifest", text(&empty), text(&ckpt)]).ok();
+    kill(mounted.pid, libc::SIGTERM);
+    within(PATIENCE, "the daemon ends", || !is_alive(mounted.pid));
+    let len = |name: &str| fs::metadata(bed.backing.join(name)).unwrap().len();
+    assert_eq!((len("ckpt/part2"), len("ckpt/part1")), (1 << 20, 0), "it flushed what it could");
+    assert_eq!(len("ckpt/0-manifest"), 0, "published without a part");
+    faults.clear();
+    bed.forebay(&["recover", text(&bed.tier)]).ok();
+    assert_eq!(len("ckpt/0-manifest"), 3000);
+    proof!("a manifest waited for the next time");
+}
+
 #[test]
 fn a_fence_waits_for_what_was_dirty_and_not_for_what_follows() {
     needs_forebay!();

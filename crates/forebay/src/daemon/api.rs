@@ -130,9 +130,13 @@ impl Daemon {
         }
         let order = order(&asked)?;
         let engine = self.engine.clone();
+        // From the moment that the job is taken, and not from when its thread comes to it (O2).
+        let hold = order.last.as_ref().map(|last| engine.drain.hold(&order.scope, last));
         let work = move |_, progress: &Arc<Progress>| {
             let missing = engine.ops.missing(&order.scope);
-            work(&engine, kind, &order, progress, missing)
+            let outcome = work(&engine, kind, &order, progress, missing);
+            drop(hold);
+            outcome
         };
         let id = self.jobs.start(asked, work)?;
         Ok(json!({ "id": id }))
