@@ -7,7 +7,6 @@
 //! the root itself. No call follows a symbolic link, in the last component or before it.
 
 mod dir;
-mod error;
 mod fd;
 pub mod lock;
 pub mod metrics;
@@ -15,12 +14,11 @@ mod single;
 mod store;
 #[cfg(any(test, feature = "suite"))]
 pub mod suite;
-pub mod users;
 pub mod wrap;
 
 pub use dir::DirStore;
-pub use error::{Error, Kind, Result, Retry};
 pub use fd::{leave_room, room_to_close};
+pub use forebay_base::{Error, Kind, Result, Retry};
 pub use single::SingleStore;
 pub use store::{
     Access, Attr, BackingFile, BackingStore, DirEntry, FileKey, FileKind, New, Pin, RenameMode,

@@ -1,7 +1,13 @@
 //! What several crates need and none of them is about.
 
+mod error;
+pub mod folder;
 pub mod glob;
 pub mod histogram;
 pub mod mounts;
 pub mod nearest;
 pub mod units;
+pub mod users;
+pub mod way;
+
+pub use error::{Error, Kind, Result, Retry};

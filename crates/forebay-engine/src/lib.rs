@@ -61,6 +61,6 @@ pub use start::check::{CheckReport, check};
 pub use start::report::RecoveryReport;
 pub use start::salvage::{Salvaged, salvage};
 pub use tier::dir::{Tier, TierOwner};
-pub use tier::{folder, media, way};
+pub use tier::media;
 pub use verbs::Verbs;
 pub use verbs::attrs::Facts;

@@ -1,10 +1,8 @@
 //! What lies on the fast medium: the directory of a tier, shadow files, log and index.
 
 pub mod dir;
-pub mod folder;
 pub mod index;
 pub mod log;
 pub mod media;
 pub mod shadows;
-pub mod way;
 pub mod witness;

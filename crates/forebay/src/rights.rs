@@ -5,8 +5,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use forebay_backing::users::{self, User};
 use forebay_backing::{Error, Kind, Result};
+use forebay_base::users::{self, User};
 use serde_json::Value;
 
 use crate::ui::note;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::clock::{Clock, Monotonic};
 use super::layer::{Call, Done, Layer};
 use super::store::Wrapped;
-use crate::{BackingStore, Error, Kind, Result, error};
+use crate::{BackingStore, Error, Kind, Result};
 
 /// When to give up. The defaults wait 10 + 20 + 40 + 80 ms: long enough for a dropped
 /// connection, short enough for a program that waits for its read.
@@ -91,5 +91,5 @@ fn transient(error: &Error) -> bool {
         error.kind(),
         Kind::Unavailable | Kind::TimedOut | Kind::Os(libc::EINTR | libc::EAGAIN | libc::ETIMEDOUT)
     );
-    soon && error.retry() == error::Retry::Later
+    soon && error.retry() == crate::Retry::Later
 }

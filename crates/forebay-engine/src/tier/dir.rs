@@ -14,15 +14,15 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use forebay_backing::{Error, Kind, Result, lock, users};
+use forebay_backing::{Error, Kind, Result, lock};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
 use crate::core::id::FileId;
-use crate::tier::folder::{Durable, Folder, Wanted};
 use crate::tier::media::{DirMedia, Media};
-use crate::tier::way::{Demand, End};
-use crate::tier::{folder, way};
+use forebay_base::folder::{Durable, Folder, Wanted};
+use forebay_base::way::{Demand, End};
+use forebay_base::{folder, users, way};
 
 /// The format this program writes, and the newest it reads. A tier of an older one is one without
 /// what came later: 2 knows bytes that are kept, 3 files that lost bytes, and a journal of names; it is

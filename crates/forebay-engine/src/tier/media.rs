@@ -15,8 +15,8 @@ use rustix::fs;
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
-use crate::tier::folder::{Folder, Wanted};
 use crate::tier::media::stock::Stock;
+use forebay_base::folder::{Folder, Wanted};
 
 mod mark;
 mod stock;

@@ -9,8 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Error, Kind, Result};
+use forebay_base::way::{self, Demand};
 use forebay_engine::KeepDirty;
-use forebay_engine::way::{self, Demand};
 
 use super::job::tell_failures;
 use super::trial::TrialArgs;

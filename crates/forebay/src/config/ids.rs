@@ -2,7 +2,7 @@
 
 use std::io;
 
-use forebay_backing::users::{Group, User};
+use forebay_base::users::{Group, User};
 use serde::{Deserialize, Deserializer, de};
 
 use super::rules::one_or_many;

@@ -204,8 +204,7 @@ mod tests {
 
     #[test]
     fn users_and_groups_have_names_and_numbers() {
-        let group =
-            forebay_backing::users::Group::with_id(0).unwrap().expect("every machine has one");
+        let group = forebay_base::users::Group::with_id(0).unwrap().expect("every machine has one");
         let ids = format!("uid = [\"root\", 5, \"6\"]\ngid = \"{}\"", group.name);
         let rules = read(&format!("[[rule]]\nname = \"a\"\naction = \"deny\"\n{ids}")).unwrap();
         assert_eq!((&rules[0].uid[..], &rules[0].gid[..]), (&[0, 5, 6][..], &[0][..]));

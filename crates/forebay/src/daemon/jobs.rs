@@ -12,7 +12,7 @@ use forebay_backing::{Error, Kind, Result};
 use forebay_engine::Progress;
 
 use super::eta::{Left, Pace, Point};
-use forebay_engine::folder::Folder;
+use forebay_base::folder::Folder;
 
 use super::saved::{self, Saved, SavedJob};
 use crate::moment::unix_secs;

@@ -10,8 +10,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use forebay_backing::{Error, Kind, Result};
-use forebay_engine::folder::Folder;
-use forebay_engine::way::{self, Demand};
+use forebay_base::folder::Folder;
+use forebay_base::way::{self, Demand};
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
 

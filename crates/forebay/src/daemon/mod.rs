@@ -27,8 +27,8 @@ use std::time::{Duration, Instant};
 
 use forebay_backing::wrap::Meter;
 use forebay_backing::{Access, BackingStore, Error, Kind, Result, Sizes};
+use forebay_base::folder::Folder;
 use forebay_base::glob::Pattern;
-use forebay_engine::folder::Folder;
 use forebay_engine::{Attachment, Config, Engine, KeepDirty, Progress, Tier, TierOwner};
 use forebay_fuse::{Mount, MountOptions, Passthrough};
 

@@ -6,8 +6,8 @@
 use std::io;
 
 use forebay_backing::{Error, Result};
+use forebay_base::folder::{Durable, Folder};
 use forebay_engine::Attachment;
-use forebay_engine::folder::{Durable, Folder};
 use serde::{Deserialize, Serialize};
 
 use crate::wire::{Job, NewJob};

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use forebay_backing::{Error, Kind, Result, users};
+use forebay_base::{Error, Kind, Result, users};
 use forebay_engine::Tier;
 use serde_json::Value;
 

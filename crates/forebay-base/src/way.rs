@@ -17,8 +17,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 
-use forebay_backing::users::{Group, User};
-use forebay_backing::{Error, Kind, Result, users};
+use crate::users::{Group, User};
+use crate::{Error, Kind, Result, users};
 use rustix::fs;
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;

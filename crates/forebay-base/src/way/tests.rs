@@ -1,6 +1,6 @@
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 
-use forebay_backing::suite::TempDir;
+use tempfile::TempDir;
 
 use super::*;
 
@@ -12,7 +12,7 @@ impl Bed {
     /// `None` where nothing can be given to another user.
     fn new() -> Option<Bed> {
         if rustix::process::geteuid().is_root() {
-            return Some(Bed(TempDir::new()));
+            return Some(Bed(TempDir::new().unwrap()));
         }
         eprintln!("SKIPPED: only root can give files away");
         None

@@ -4,8 +4,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::Path;
 use std::sync::OnceLock;
 
-use forebay_backing::{Error, Kind, Result, users};
-use forebay_base::mounts;
+use crate::mounts;
+use crate::{Error, Kind, Result, users};
 use rustix::fs;
 
 /// `FUSE_SUPER_MAGIC` of linux/magic.h.

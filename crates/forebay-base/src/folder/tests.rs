@@ -1,6 +1,6 @@
 use std::os::unix::fs::{PermissionsExt, symlink};
 
-use forebay_backing::suite::TempDir;
+use tempfile::TempDir;
 
 use super::*;
 
@@ -11,7 +11,7 @@ struct Bed {
 
 /// A folder with a file, and what is none, and next to it what must not be reached.
 fn bed() -> Bed {
-    let dir = TempDir::new();
+    let dir = TempDir::new().unwrap();
     let at = |name: &str| dir.path().join(name);
     std::fs::create_dir_all(at("in/sub")).unwrap();
     std::fs::write(at("in/file"), "words").unwrap();
