@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use forebay_backing::{Attr, Error, FileKey, Result};
 
+use crate::core::clock::Look;
 use crate::core::config::{Attachment, Config, Tunables, WritePolicy};
 use crate::core::counters::{Counters, add};
 use crate::core::evict::{Evictor, Grain, Uses};
@@ -168,15 +169,9 @@ impl Files {
         self.next_id.load(Relaxed)
     }
 
-    /// Marks of what was forgotten, and of names that went, until now.
-    pub(crate) fn marks(&self) -> (u64, u64) {
-        let table = self.table.read();
-        (table.forgotten.mark(), table.departed.mark())
-    }
-
-    /// Whether the file with this key may have been forgotten since `mark`.
-    pub(crate) fn was_forgotten(&self, key: FileKey, mark: u64) -> bool {
-        self.table.read().forgotten.any_since(mark, key)
+    /// Whether the file with this key may have been forgotten since then.
+    pub(crate) fn was_forgotten(&self, key: FileKey, since: Look) -> bool {
+        self.table.read().forgotten_since(key, since)
     }
 
     /// Leaves a file to be found by its id alone.

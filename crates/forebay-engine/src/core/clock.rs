@@ -95,13 +95,14 @@ impl Clock {
     }
 
     /// Whether it moved since; `lately` are the bytes that went last.
-    pub fn changed(&self, since: Look, what: What, lately: Option<&Lately>) -> bool {
+    pub fn changed(&self, since: Look, what: What, lately: Option<&Gone>) -> bool {
         match what {
             What::Base => self.base > since.at,
             What::Home => self.base > since.at || self.is_under_way(),
             What::Size => self.size > since.at,
             What::Bytes(start, end) => {
-                self.bytes > since.at && lately.is_none_or(|lately| lately.any(since, start, end))
+                let is_hit = |&(a, b): &(u64, u64)| a < end && start < b;
+                self.bytes > since.at && lately.is_none_or(|lately| lately.any_since(since, is_hit))
             }
         }
     }
@@ -137,44 +138,63 @@ impl Clock {
         self.size = tick();
     }
 
-    pub fn note_bytes(&mut self, lately: &mut Lately, start: u64, end: u64) {
-        self.bytes = tick();
-        lately.note(self.bytes, start, end);
+    pub fn note_bytes(&mut self, lately: &mut Gone, start: u64, end: u64) {
+        self.bytes = lately.note((start, end));
     }
 }
 
-/// What was thrown away last, and when, the newest behind.
+/// What happened to many things last, and when, the newest behind.
 #[derive(Debug)]
-pub struct Lately {
-    gone: VecDeque<(u64, u64, u64)>,
-    /// What went until then is forgotten.
+pub struct Lately<T> {
+    last: VecDeque<(u64, T)>,
+    /// What happened until then is forgotten.
     from: u64,
 }
 
-impl Default for Lately {
-    fn default() -> Lately {
-        Lately { gone: VecDeque::new(), from: NOW.load(SeqCst) }
+/// The bytes of a file that were thrown away last.
+pub type Gone = Lately<(u64, u64)>;
+
+/// Of the smallest units so many go in a moment.
+const KEPT: usize = 256;
+
+impl<T> Default for Lately<T> {
+    fn default() -> Lately<T> {
+        Lately { last: VecDeque::new(), from: NOW.load(SeqCst) }
     }
 }
 
-impl Lately {
-    /// Of the smallest units so many go in a moment.
-    const KEPT: usize = 256;
-
-    fn note(&mut self, at: u64, start: u64, end: u64) {
-        if self.gone.len() == Lately::KEPT
-            && let Some((oldest, ..)) = self.gone.pop_front()
+impl<T> Lately<T> {
+    /// It happens now. Returns the moment.
+    pub fn note(&mut self, what: T) -> u64 {
+        if self.last.len() == KEPT
+            && let Some((oldest, _)) = self.last.pop_front()
         {
             self.from = oldest;
         }
-        self.gone.push_back((at, start, end));
+        let now = tick();
+        self.last.push_back((now, what));
+        now
     }
 
-    /// Whether any of `[start, end)` went since, as far as is known.
-    fn any(&self, since: Look, start: u64, end: u64) -> bool {
-        let hit = |&(_, a, b): &(u64, u64, u64)| a < end && start < b;
-        let newest = self.gone.iter().rev().take_while(|(at, ..)| *at > since.at);
-        self.from > since.at || newest.into_iter().any(hit)
+    /// Whether it happened to anything that is meant since then, as far as is known.
+    pub fn any_since(&self, since: Look, is_meant: impl Fn(&T) -> bool) -> bool {
+        let newest = self.last.iter().rev().take_while(|(at, _)| *at > since.at);
+        self.from > since.at || newest.into_iter().any(|(_, what)| is_meant(what))
+    }
+}
+
+/// When something happened last that has no clock besides.
+#[derive(Debug, Default)]
+pub struct Last(AtomicU64);
+
+impl Last {
+    /// It happens now.
+    pub fn note(&self) {
+        self.0.fetch_max(tick(), SeqCst);
+    }
+
+    pub fn is_since(&self, since: Look) -> bool {
+        self.0.load(SeqCst) > since.at
     }
 }
 
@@ -218,8 +238,8 @@ mod tests {
     // S-1 S-6
     #[test]
     fn each_tells_what_moved_since_a_look_and_nothing_else() {
-        let (mut clock, mut lately) = (Clock::default(), Lately::default());
-        let moved = |clock: &Clock, lately: &Lately, since: Look| {
+        let (mut clock, mut lately) = (Clock::default(), Gone::default());
+        let moved = |clock: &Clock, lately: &Gone, since: Look| {
             [What::Base, What::Home, What::Size, What::Bytes(10, 20)]
                 .map(|what| clock.changed(since, what, Some(lately)))
         };
@@ -233,7 +253,7 @@ mod tests {
         assert_eq!(moved(&clock, &lately, start), [false, false, false, true]);
         let later = clock.look();
         assert!(clock.changed(start, What::Bytes(50, 60), None), "nobody knows which");
-        let anew = Lately::default();
+        let anew = Gone::default();
         assert!(clock.changed(start, What::Bytes(50, 60), Some(&anew)), "it remembers none");
         assert!(!clock.changed(later, What::Bytes(10, 20), None), "none since");
         clock.note_size();
@@ -257,9 +277,9 @@ mod tests {
 
     #[test]
     fn what_went_too_often_to_be_remembered_may_have_been_anything() {
-        let (mut clock, mut lately) = (Clock::default(), Lately::default());
+        let (mut clock, mut lately) = (Clock::default(), Gone::default());
         let start = clock.look();
-        for _ in 0..Lately::KEPT {
+        for _ in 0..KEPT {
             clock.note_bytes(&mut lately, 0, 1);
         }
         assert!(!clock.changed(start, What::Bytes(5, 6), Some(&lately)));

@@ -8,30 +8,12 @@ use std::sync::Arc;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use smallvec::{SmallVec, smallvec};
 
+use crate::core::clock::Look;
 use crate::core::id::FileId;
 
 mod tree;
 
 pub use tree::{Dir, DirId, Grown, Moving, Placed, Places, Plan, Tree, Way, Weight};
-
-/// Renames of the directories that names are in, at some moment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Above {
-    moving: bool,
-    moved_at: u64,
-}
-
-impl Above {
-    /// Whether one is under way.
-    pub fn is_moving(self) -> bool {
-        self.moving
-    }
-
-    /// Whether one was or is under way since then.
-    pub fn moved_since(self, before: Above) -> bool {
-        before.moving || self.moving || self.moved_at != before.moved_at
-    }
-}
 
 /// Every name known of a file, the most trusted first. Empty once the last one was unlinked. Nearly
 /// every file has one name.
@@ -221,11 +203,14 @@ impl Paths {
         }
     }
 
-    /// Renames of the directories that they are in.
-    pub fn above(&self) -> Above {
-        // In this order: of one that ends in between the end is seen.
-        let moving = self.dirs().any(|dir| dir.is_moving());
-        Above { moving, moved_at: self.moved_at() }
+    /// Whether a directory that one of them is in is being renamed.
+    pub fn is_moving(&self) -> bool {
+        self.dirs().any(|dir| dir.is_moving())
+    }
+
+    /// Whether a rename of one was or is under way since then.
+    pub fn moved_since(&self, since: Look) -> bool {
+        self.dirs().any(|dir| dir.moved_since(since))
     }
 
     /// The log's position after the last rename of a directory that one of them is in; 0 if there was

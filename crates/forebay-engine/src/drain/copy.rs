@@ -258,7 +258,7 @@ impl Drain {
                 self.files.commit_anyway(&parcel.file, &mut inner, Change::FlushFailed { base });
         }
         // Several changes of ours may have come between the look at the backing file and here.
-        let changed = inner.moved_since(parcel.seen, parcel.above);
+        let changed = inner.moved_since(parcel.seen);
         // Who began to rename it before anything of it was cached is known to the table alone.
         if changed || self.files.is_leaving(parcel.file.key, None) {
             return Error::os(libc::EBUSY, "the file is being renamed or changed");

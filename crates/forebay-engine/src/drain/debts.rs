@@ -107,7 +107,7 @@ mod tests {
             // As if it were written, and an hour taken back then; and the drain leaves it alone.
             let mut inner = bed.file.lock();
             let since = bed.engine.files.time().ms() + hour.as_millis() as u64;
-            inner.state.apply(&Change::Aged { since });
+            bed.engine.files.commit(&bed.file, &mut inner, Change::Aged { since }).unwrap();
             let (error, retry_at) = ("a flush failed".into(), Instant::now() + hour);
             inner.dirt().trouble = Some(Trouble { error, count: 1, retry_at });
         }

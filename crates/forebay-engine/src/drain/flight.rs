@@ -88,7 +88,6 @@ impl Drain {
             resumed: inner.state.flush_is_open(),
             unseen,
             seen: inner.clock.look(),
-            above: inner.state.paths.above(),
             target: Mutex::new(Rank::Batch, None),
             pieces: AtomicUsize::new(1),
             error: Mutex::new(Rank::Batch, None),
@@ -529,14 +528,18 @@ fn look_after(target: &dyn BackingFile, parcel: &Parcel) -> Result<(Attr, bool)>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bed::bed;
+    use crate::bed::{Bed, bed};
     use crate::core::ranges::{Mark, State};
     use crate::core::state::Conflict;
     use crate::files::file::Around;
 
-    fn mark(inner: &mut Inner, state: State) {
+    fn change(bed: &Bed, inner: &mut Inner, change: Change<'_>) {
+        bed.engine.files.commit(&bed.file, inner, change).unwrap();
+    }
+
+    fn mark(bed: &Bed, inner: &mut Inner, state: State) {
         let (marks, age) = (vec![Mark::of((0, 50), state)].into(), inner.state.age_at(1));
-        inner.state.apply(&Change::Marked { marks, age });
+        change(bed, inner, Change::Marked { marks, age });
     }
 
     /// Who does not sync any more keeps nothing; who does starts anew from time to time.
@@ -552,7 +555,7 @@ mod tests {
             }
             let keeps = bed.engine.drain.keeps_flushed(&bed.file, &mut inner, now).unwrap();
             let left = inner.state.keeps();
-            mark(&mut inner, if keeps { State::Kept } else { State::Clean });
+            mark(&bed, &mut inner, if keeps { State::Kept } else { State::Clean });
             (keeps, left)
         };
         let second = Duration::from_secs(1);
@@ -575,7 +578,7 @@ mod tests {
     fn nothing_is_kept_beside_a_sync_of_a_file_that_others_may_have_changed() {
         let bed = bed("flight-beside");
         let mut inner = bed.file.lock();
-        mark(&mut inner, State::Clean);
+        mark(&bed, &mut inner, State::Clean);
         let beside = |inner: &mut Inner| {
             let found = inner.beside(&[(50, 100)]);
             let still = inner.still_clean(&found).len();
@@ -584,22 +587,22 @@ mod tests {
         };
         assert_eq!(beside(&mut inner), (1, 1));
         let (base, mtime) = (inner.state.base(), inner.state.mtime());
-        inner.state.apply(&Change::FlushBegan { mtime });
+        change(&bed, &mut inner, Change::FlushBegan { mtime });
         assert_eq!(beside(&mut inner), (0, 0), "a flush was broken off");
         inner.live().flight = Some(Watch::begin());
         assert_eq!(beside(&mut inner), (1, 1), "it is on");
         let before = inner.beside(&[(50, 100)]);
         inner.live().flight = None;
-        inner.state.apply(&Change::FlushFailed { base });
+        change(&bed, &mut inner, Change::FlushFailed { base });
         let age = inner.state.age_at(1);
         for (set, back, why) in [
             (Change::InConflict(Conflict::Changed), Change::InConflict(Conflict::None), "conflict"),
             (Change::Unseen { age }, Change::Untouched, "written past us"),
         ] {
-            inner.state.apply(&set);
+            change(&bed, &mut inner, set);
             assert_eq!(beside(&mut inner), (0, 0), "{why}");
             assert!(inner.still_clean(&before).is_empty(), "{why} since");
-            inner.state.apply(&back);
+            change(&bed, &mut inner, back);
         }
         inner.live().around = Around::Over;
         assert!(inner.still_clean(&before).is_empty(), "changed around the tier");
@@ -608,6 +611,6 @@ mod tests {
         assert!(inner.still_clean(&before).is_empty(), "fetched again");
         inner.sync_failed = true;
         assert_eq!(beside(&mut inner), (0, 0), "not durable");
-        mark(&mut inner, State::Dirty);
+        mark(&bed, &mut inner, State::Dirty);
     }
 }

@@ -7,7 +7,6 @@ use std::time::Duration;
 use forebay_backing::{BackingFile, Error, Timestamp, Version};
 
 use crate::core::clock::Look;
-use crate::core::paths::Above;
 use crate::core::portion::FLIGHT_BYTES;
 use crate::core::report::Meter;
 use crate::files::file::File;
@@ -46,8 +45,6 @@ pub(crate) struct Parcel {
     pub unseen: Option<MediaStat>,
     /// The file's clock at the capture.
     pub seen: Look,
-    /// The directories that it was in then.
-    pub above: Above,
     pub target: Mutex<Option<Arc<dyn BackingFile>>>,
     pub pieces: AtomicUsize,
     pub error: Mutex<Option<Error>>,

@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
@@ -14,11 +15,11 @@ use std::time::Instant;
 
 use forebay_backing::{Attr, BackingFile, Error, FileKey, Timestamp};
 
-use crate::core::clock::{Clock, Lately, Look, Watch, What};
+use crate::core::clock::{Clock, Gone, Look, Watch, What};
 use crate::core::evict::{Unit, Uses, count_down, count_up};
 use crate::core::heat::Heat;
 use crate::core::id::FileId;
-use crate::core::paths::{Above, Paths, Weight};
+use crate::core::paths::{Paths, Weight};
 use crate::core::ranges::State;
 use crate::core::report::Failure;
 use crate::core::served::Before;
@@ -42,7 +43,7 @@ pub struct File {
 }
 
 pub(crate) struct Inner {
-    pub state: FileState,
+    pub state: Known,
     /// Present while something is open or in flight.
     pub live: Option<Box<Live>>,
     /// Present from the first dirty byte to the last.
@@ -64,6 +65,24 @@ pub(crate) struct Inner {
     pub clock: Clock,
     /// The admission rule by which it was opened last.
     pub rule: Option<Arc<crate::core::rules::Active>>,
+}
+
+/// The state of a file. All may read it; this room alone changes it, on record first
+/// ([`Files::commit`](crate::files::Files::commit)).
+pub(crate) struct Known(FileState);
+
+impl Known {
+    pub(super) fn mine(&mut self) -> &mut FileState {
+        &mut self.0
+    }
+}
+
+impl Deref for Known {
+    type Target = FileState;
+
+    fn deref(&self) -> &FileState {
+        &self.0
+    }
 }
 
 /// What only a dirty file has.
@@ -110,7 +129,7 @@ pub(crate) struct Live {
     /// The flush in progress (one at a time), and what was written since the copy began (S6).
     pub flight: Option<Watch>,
     /// What was lately thrown away of what was cached, or changed around the tier.
-    pub gone_lately: Lately,
+    pub gone_lately: Gone,
     /// When the last flush that landed had begun, if the size was the same at its end, and the
     /// backing file has nothing left of what was cut off here.
     pub landed: Option<Look>,
@@ -274,7 +293,7 @@ impl File {
     pub(crate) fn new(id: FileId, Record { key, state }: Record, recorded: bool) -> Arc<File> {
         state.paths.enter(id);
         let mut inner = Inner {
-            state,
+            state: Known(state),
             live: None,
             dirt: None,
             charged: 0,
@@ -341,13 +360,23 @@ impl Drop for File {
 impl Inner {
     /// Changes the names of the file with this number.
     pub fn rename(&mut self, file: FileId, change: impl FnOnce(&mut Paths)) {
-        self.state.paths.change_of(file, self.weight, change);
+        self.state.0.paths.change_of(file, self.weight, change);
     }
 
     /// Makes a change; its directories follow.
-    pub fn apply(&mut self, change: &Change<'_>) {
-        self.state.apply(change);
+    pub(super) fn apply(&mut self, change: &Change<'_>) {
+        self.state.0.apply(change);
         self.weigh();
+    }
+
+    /// [`FileState::note_links`].
+    pub fn note_links(&mut self, links: u32) {
+        self.state.0.note_links(links);
+    }
+
+    /// [`FileState::note_mtime`].
+    pub fn note_mtime(&mut self, mtime: Timestamp) {
+        self.state.0.note_mtime(mtime);
     }
 
     pub fn weigh(&mut self) {
@@ -401,10 +430,9 @@ impl Inner {
         self.clock.changed(since, what, lately)
     }
 
-    /// Whether another answer of the store to its names may be our doing, since a look at its clock and
-    /// at the directories that it is in.
-    pub fn moved_since(&self, since: Look, above: Above) -> bool {
-        self.changed(since, What::Home) || self.state.paths.above().moved_since(above)
+    /// Whether another answer of the store to its names may be our doing, since a look.
+    pub fn moved_since(&self, since: Look) -> bool {
+        self.changed(since, What::Home) || self.state.paths.moved_since(since)
     }
 
     /// Bytes were thrown away, or changed around the tier.

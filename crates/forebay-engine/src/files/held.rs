@@ -51,7 +51,7 @@ impl Files {
             let look = || {
                 let inner = file.lock();
                 // In this order: a change that has ended by then is seen in the path.
-                (inner.state.paths.above(), inner.state.paths.first(), inner.clock.look())
+                (inner.clock.look(), inner.state.paths.first())
             };
             let before = look();
             let path = before.1.clone();
@@ -64,7 +64,7 @@ impl Files {
                     Err(error) => return Err(error),
                 };
             let inner = file.lock();
-            let moved = inner.moved_since(before.2, before.0);
+            let moved = inner.moved_since(before.0);
             let settled = !moved && inner.state.paths.first() == before.1;
             drop(inner);
             if settled || self.time.since(began) > RENAMES_MAX {

@@ -17,11 +17,11 @@ use crate::lock::MutexGuard;
 
 impl Files {
     /// Compares what is cached with what the backing store says now. Clean bytes of another
-    /// version are thrown away; for dirty ones it is a conflict (S8). `seen` is the file's
-    /// clock from before the question, if it was known then.
-    pub(crate) fn revalidate(&self, file: &Arc<File>, attr: &Attr, seen: Option<Look>) {
+    /// version are thrown away; for dirty ones it is a conflict (S8). `seen` is from before
+    /// the question.
+    pub(crate) fn revalidate(&self, file: &Arc<File>, attr: &Attr, seen: Look) {
         let mut inner = file.lock();
-        let outdated = seen.is_some_and(|seen| inner.changed(seen, What::Base));
+        let outdated = inner.changed(seen, What::Base);
         let busy = inner.live().flight.is_some()
             || inner.live().around.is_under_way()
             || inner.state.flush_is_open()
@@ -137,7 +137,7 @@ impl Files {
         }
         inner.live = None;
         let (base, owner) = (inner.state.base(), inner.state.owner());
-        inner.state.apply(&Change::Emptied { base, owner, pinned: false });
+        inner.apply(&Change::Emptied { base, owner, pinned: false });
         self.settle_sums(inner, 0, 0);
     }
 
@@ -149,7 +149,7 @@ impl Files {
             && let Ok(attr) = self.home.health().call(|| self.home.backing().stat(&path))
             && attr.key == file.key
         {
-            self.revalidate(file, &attr, Some(seen));
+            self.revalidate(file, &attr, seen);
         }
         Error::os(libc::EIO, "the backing file is shorter than it was: open it again")
     }

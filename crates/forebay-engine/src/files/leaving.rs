@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use forebay_backing::{Access, Attr, FileKey, Pin};
 
+use crate::core::clock::Look;
 use crate::core::id::FileId;
 use crate::core::paths::Paths;
 use crate::core::state::{FileState, Record};
@@ -34,20 +35,19 @@ impl Files {
         Leaving { files: self, key }
     }
 
-    /// Whether a name of the file is going, or has gone since the table's mark `departed`.
-    pub(crate) fn is_leaving(&self, key: FileKey, departed: Option<u64>) -> bool {
+    /// Whether a name of the file is going, or has gone since then.
+    pub(crate) fn is_leaving(&self, key: FileKey, since: Option<Look>) -> bool {
         let table = self.table.read();
-        table.is_leaving(key) || departed.is_some_and(|mark| table.departed.any_since(mark, key))
+        table.is_leaving(key) || since.is_some_and(|since| table.departed_since(key, since))
     }
 
-    /// Takes note of a name by which the file was found when the table's mark was `departed`, if
-    /// it cannot have lost it since.
-    pub(crate) fn learn_name(&self, file: &File, path: &Path, departed: u64) {
+    /// Takes note of a name by which the file was found after `seen`, if it cannot have lost it since.
+    pub(crate) fn learn_name(&self, file: &File, path: &Path, seen: Look) {
         let mut inner = file.lock();
         if !inner.state.paths.has(path)
             && !inner.live().unlinked
             // Who begins to take it away from here on waits for the lock.
-            && !self.is_leaving(file.key, Some(departed))
+            && !self.is_leaving(file.key, Some(seen))
         {
             inner.rename(file.id, |paths| paths.learn_first(self.tree(), path));
         }
@@ -179,9 +179,9 @@ mod tests {
         let (files, file) = (bed.engine.files.clone(), bed.file.clone());
         explore(move || {
             let name = Path::new("g");
-            let departed = files.table.read().departed.mark();
+            let seen = Look::now();
             let (theirs, known) = (files.clone(), file.clone());
-            let learns = spawn(move || theirs.learn_name(&known, name, departed));
+            let learns = spawn(move || theirs.learn_name(&known, name, seen));
             let going = files.take_name(file.key);
             // The store takes it away here.
             point();

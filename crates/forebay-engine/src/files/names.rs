@@ -42,7 +42,7 @@ impl Names {
             return Ok(()); // Its last handle was closed meanwhile: no trace of it is left.
         }
         inner.rename(file.id, |paths| paths.lose(path));
-        inner.state.note_links(links);
+        inner.note_links(links);
         inner.forget_seen();
         if let Some(at) = inner.state.paths.first() {
             let key = file.key;
@@ -131,13 +131,13 @@ impl Names {
         }
         let followed = Change::Followed { owner: Owner::of(attr), base, mtime };
         if !inner.recorded {
-            inner.state.apply(&followed);
+            inner.apply(&followed);
             return Ok(());
         }
         // Names may have changed with it.
         let put = self.files.put_as(file, inner, |state| state.apply(&followed));
         if put.is_err() {
-            inner.state.apply(&followed);
+            inner.apply(&followed);
         }
         put
     }

@@ -45,6 +45,14 @@ impl Files {
         Ok(())
     }
 
+    /// The same for what changes around the tier, which is so whether it is on record or not.
+    pub(crate) fn commit_around(&self, file: &File, inner: &mut Inner, change: Change<'_>) {
+        match inner.recorded {
+            true => drop(self.commit_anyway(file, inner, change)),
+            false => inner.apply(&change),
+        }
+    }
+
     /// Hands the change back, too. A file without a name has no record: it ends with us.
     fn record<'a>(
         &self,
@@ -85,7 +93,7 @@ impl Files {
         change: impl FnOnce(&mut FileState),
     ) -> Result<()> {
         if inner.is_unlinked() {
-            change(&mut inner.state);
+            change(inner.state.mine());
             inner.weigh();
             return Ok(());
         }
@@ -94,7 +102,7 @@ impl Files {
         let entry = Entry::Put(file.id, record);
         self.append(inner, &entry)?;
         let Entry::Put(_, record) = entry else { unreachable!("made so above") };
-        inner.state = record.state;
+        *inner.state.mine() = record.state;
         inner.weigh();
         inner.recorded = true;
         Ok(())

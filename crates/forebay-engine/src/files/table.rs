@@ -3,13 +3,13 @@
 //! There may be millions, so each costs two pointers here: keys and ids are read where they are,
 //! in the file.
 
-use std::collections::VecDeque;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use forebay_backing::FileKey;
 use hashbrown::{DefaultHashBuilder, HashTable};
 
+use crate::core::clock::{Lately, Look};
 use crate::core::id::FileId;
 use crate::files::file::File;
 
@@ -19,41 +19,12 @@ pub(crate) struct Table {
     by_id: HashTable<Arc<File>>,
     hasher: DefaultHashBuilder,
     /// What was taken out.
-    pub forgotten: Lately,
+    forgotten: Lately<FileKey>,
     /// Files a name of which is being taken away: who opens one of them must see to it that he can
     /// read it later.
     leaving: Vec<FileKey>,
     /// Those with which that has ended.
-    pub departed: Lately,
-}
-
-/// Files to which something happened lately.
-#[derive(Default)]
-pub(crate) struct Lately {
-    times: u64,
-    /// The last of them, the latest in front.
-    last: VecDeque<FileKey>,
-}
-
-impl Lately {
-    const KEPT: usize = 256;
-
-    /// Where to look from later.
-    pub fn mark(&self) -> u64 {
-        self.times
-    }
-
-    fn note(&mut self, key: FileKey) {
-        self.times += 1;
-        self.last.truncate(Lately::KEPT - 1);
-        self.last.push_front(key);
-    }
-
-    /// Whether it may have happened to the file with this key since `mark`.
-    pub fn any_since(&self, mark: u64, key: FileKey) -> bool {
-        let since = (self.times - mark) as usize;
-        since > self.last.len() || self.last.iter().take(since).any(|last| *last == key)
-    }
+    departed: Lately<FileKey>,
 }
 
 impl Table {
@@ -116,5 +87,15 @@ impl Table {
 
     pub fn is_leaving(&self, key: FileKey) -> bool {
         self.leaving.contains(&key)
+    }
+
+    /// Whether a name of the file may have gone since then.
+    pub fn departed_since(&self, key: FileKey, since: Look) -> bool {
+        self.departed.any_since(since, |gone| *gone == key)
+    }
+
+    /// Whether the file may have been taken out since then.
+    pub fn forgotten_since(&self, key: FileKey, since: Look) -> bool {
+        self.forgotten.any_since(since, |gone| *gone == key)
     }
 }

@@ -47,10 +47,7 @@ impl GoingAround<'_> {
     fn resized(&self, size: impl FnOnce(u64) -> u64) {
         let mut inner = self.file.lock();
         let change = Change::WentAround { size: size(inner.state.size()) };
-        match inner.recorded {
-            true => drop(self.io.files.commit_anyway(self.file, &mut inner, change)),
-            false => inner.state.apply(&change),
-        }
+        self.io.files.commit_around(self.file, &mut inner, change);
     }
 }
 
@@ -326,7 +323,7 @@ impl Io {
     /// Waits for changes around the tier to end, then takes over what the backing file is now.
     fn come_back(&self, file: &Arc<File>, mut inner: MutexGuard<'_, Inner>) -> Result<()> {
         let seen = inner.clock.look();
-        let is_quiet = seen.is_quiet() && !inner.state.paths.above().is_moving();
+        let is_quiet = seen.is_quiet() && !inner.state.paths.is_moving();
         let live = inner.live();
         if live.around.is_under_way() || live.is_at_work() || !is_quiet {
             drop(self.files.time().wait(&file.changed, inner, TURN));
@@ -344,7 +341,7 @@ impl Io {
             Some(backing) => self.home.health().call(|| backing.stat())?,
             None => self.home.health().call(|| self.home.backing().stat(&path))?,
         };
-        self.files.revalidate(file, &attr, Some(seen));
+        self.files.revalidate(file, &attr, seen);
         Ok(())
     }
 

@@ -333,7 +333,7 @@ impl Io {
         }
         failpoint::pass("write.data");
         let fresh = !plan.after.is_empty();
-        inner.state.note_mtime(self.files.time().stamp());
+        inner.note_mtime(self.files.time().stamp());
         if fresh {
             let (marks, age) = (plan.after.into(), inner.state.age_at(now_ms));
             let marked = self.files.commit(file, &mut inner, Change::Marked { marks, age });

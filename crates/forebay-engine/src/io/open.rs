@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use forebay_backing::{Access, Attr, BackingFile, Error, FileKey, Result};
 
-use crate::files::file::File;
+use crate::core::clock::{Look, What};
+use crate::files::file::{File, Inner};
 use crate::files::glance::Glance;
 use crate::io::Io;
 
@@ -72,11 +73,7 @@ impl Io {
                 return self.hold_if_leaving(file, None);
             }
         }
-        let seen = known
-            .and_then(|key| self.files.find(key))
-            .map(|file| (file.id, file.lock().clock.look()));
-        let first_new = self.files.next_id();
-        let (forgotten, departed) = self.files.marks();
+        let before = Look::now();
         match self.look_at(path, known, next) {
             Ok((mut attr, backing)) => {
                 let file = self.enter(path, &attr);
@@ -84,14 +81,13 @@ impl Io {
                     file.lock().live().backing.get_or_insert(backing);
                 }
                 let _ = self.files.prove_shadow(&file);
-                let mut seen = seen.filter(|(id, _)| *id == file.id).map(|(_, seen)| seen);
-                let outrun = match file.id.0 >= first_new {
-                    // It may have been known, flushed and forgotten since we looked.
-                    true => self.files.marks().0 != forgotten,
-                    false => seen.is_none() && file.lock().state.base() != attr.version(),
+                let mut seen = before;
+                let has_moved = |inner: &Inner| {
+                    inner.state.base() != attr.version() && inner.changed(before, What::Base)
                 };
-                if outrun {
-                    seen = Some(file.lock().clock.look());
+                // It may even have been known, flushed and forgotten since we looked.
+                if has_moved(&file.lock()) || self.files.was_forgotten(file.key, before) {
+                    seen = Look::now();
                     match self.home.health().call(|| self.home.backing().stat(path)) {
                         Ok(again) if again.key == file.key => attr = again,
                         _ => {
@@ -100,9 +96,9 @@ impl Io {
                         }
                     }
                 }
-                self.files.learn_name(&file, path, departed);
+                self.files.learn_name(&file, path, before);
                 self.files.revalidate(&file, &attr, seen);
-                self.hold_if_leaving(file, Some(departed))
+                self.hold_if_leaving(file, Some(before))
             }
             Err(error) => self.open_away(known, error),
         }
@@ -190,15 +186,11 @@ impl Io {
     }
 
     /// A name that goes while we open it: the bytes must be within reach without it, and what is
-    /// written must not be for a name that is gone. `departed` is the table's mark from before we
-    /// looked, if the file may have been unknown to who took it away.
-    pub(crate) fn hold_if_leaving(
-        &self,
-        file: Arc<File>,
-        departed: Option<u64>,
-    ) -> Result<Arc<File>> {
+    /// written must not be for a name that is gone. `seen` is from before we looked, if the file may
+    /// have been unknown to who took it away.
+    pub(crate) fn hold_if_leaving(&self, file: Arc<File>, seen: Option<Look>) -> Result<Arc<File>> {
         // Who found it in the table counted it as open after it was looked for.
-        let leaving = self.files.is_leaving(file.key, departed) || file.lock().live().unlinked;
+        let leaving = self.files.is_leaving(file.key, seen) || file.lock().live().unlinked;
         let Some(error) = leaving.then(|| self.files.keep_readable(&file).err()).flatten() else {
             return Ok(file);
         };

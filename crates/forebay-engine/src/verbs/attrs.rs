@@ -37,7 +37,6 @@ pub struct Facts {
 impl Verbs {
     /// Attributes of `path`, with what we know better.
     pub fn stat(&self, path: &Path) -> Result<Attr> {
-        let (mut known, _) = self.files.marks();
         let mut asked = Asked::at(self.files.time().now());
         let mut attr = self.names.ask(|b| b.stat(path))?;
         for _ in 0..LOOKS {
@@ -56,8 +55,8 @@ impl Verbs {
                         return Ok(attr);
                     }
                 }
-                None if !self.files.was_forgotten(attr.key, known) => return Ok(attr),
-                None => (known, _) = self.files.marks(),
+                None if !self.files.was_forgotten(attr.key, asked.look) => return Ok(attr),
+                None => {}
             }
             asked = Asked::at(self.files.time().now());
             attr = self.names.ask(|b| b.stat(path))?;
@@ -231,7 +230,7 @@ impl Verbs {
         let attr = self.home.health().call(|| backing.set_attr(set))?;
         let mut inner = file.lock();
         if let Some(SetTime::At(mtime)) = set.mtime {
-            inner.state.note_mtime(mtime);
+            inner.note_mtime(mtime);
             self.files.set_shadow_mtime(file, &mut inner, mtime);
         }
         self.names.follow(file, &mut inner, &attr)?;

@@ -111,7 +111,7 @@ impl Verbs {
             return Ok(());
         }
         let links = self.names.ask(|b| b.stat(at.path))?.nlink;
-        file.lock().state.note_links(links);
+        file.lock().note_links(links);
         if links > 1 && known <= 1 { self.drain.flush_file(file) } else { Ok(()) }
     }
 

@@ -30,6 +30,7 @@ use std::sync::{Arc, Weak};
 use hashbrown::{DefaultHashBuilder, HashMap, HashSet, HashTable};
 use serde::{Deserialize, Serialize};
 
+use crate::core::clock::{Last, Look};
 use crate::core::id::FileId;
 use crate::lock::{Mutex, MutexGuard, Rank};
 
@@ -53,6 +54,8 @@ pub struct Dir {
     place: Mutex<Option<Place>>,
     /// Renames of it under way.
     moving: AtomicU32,
+    /// When one ended last.
+    moved: Last,
     /// The log's position after the record of its last rename.
     moved_at: AtomicU64,
     /// The last file of the log that says where it and all above it are; see [`Dir::untold`].
@@ -167,6 +170,15 @@ impl Dir {
         moving
     }
 
+    /// Whether a rename of it, or of one above it, was or is under way since then.
+    pub fn moved_since(&self, since: Look) -> bool {
+        // In this order: of one that ends in between the end is seen.
+        let moved = |dir: &Dir| dir.moving.load(Acquire) > 0 || dir.moved.is_since(since);
+        let mut any = false;
+        self.climb(|dir, _| any = any || moved(dir));
+        any
+    }
+
     /// The log's position after the last rename of it or of one above it; 0 if there was none.
     pub fn moved_at(&self) -> u64 {
         let mut last = 0;
@@ -267,6 +279,7 @@ pub struct Moving(Vec<Arc<Dir>>);
 impl Drop for Moving {
     fn drop(&mut self) {
         for dir in &self.0 {
+            dir.moved.note();
             dir.moving.fetch_sub(1, Release);
         }
     }
@@ -373,6 +386,7 @@ fn node(id: DirId, place: Option<Place>, shared: &Arc<Shared>) -> Dir {
         id,
         place: Mutex::new(Rank::Dir, place),
         moving: AtomicU32::new(0),
+        moved: Last::default(),
         moved_at: AtomicU64::new(0),
         told_in: AtomicU64::new(0),
         stored: AtomicBool::new(false),
