@@ -18,3 +18,4 @@ pub mod served;
 pub mod stamps;
 pub mod state;
 pub mod streams;
+pub mod turns;

@@ -117,7 +117,7 @@ impl Engine {
         let files = Arc::new(files);
         let names = Arc::new(Names::new(home.clone(), files.clone()));
         let room = Arc::new(Room::new(files.clone()));
-        let passed = Arc::new(Passed::new(files.clone()));
+        let passed = Arc::new(Passed::new(files.clone(), room.clone()));
         let pool = Pool::new("fb-flush", flush_depth as usize, time.clone());
         let clean_start = recovered.report.clean_shutdown;
         let ground =

@@ -66,7 +66,7 @@ pub enum Rank {
     Room,
     /// Files that lost their last name a moment ago.
     Graveyard,
-    /// Files that grow unseen and how fast, and those whose writers linger.
+    /// Files that grow unseen and how fast, those whose writers linger, and about whom the kernel asks.
     Unseen,
     /// Shadow files to be removed or used again, and those made ahead.
     Shadows,

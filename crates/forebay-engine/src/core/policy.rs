@@ -36,6 +36,15 @@ pub fn may_write_unseen(level: Level, t: &Tunables, writers: u64) -> bool {
     room / 8 > 0 && (writers + 1).saturating_mul(level.tier_bytes / 64) <= room
 }
 
+/// Less room than that is written full within the moments between two looks.
+const AHEAD: u64 = 1 << 30;
+
+/// Whether those who write past us are asked about before they write: what is dirty may soon be all
+/// that the tier may hold.
+pub fn holds_writers(level: Level) -> bool {
+    level.dirty_bytes.saturating_add(level.arriving_bytes.max(AHEAD)) >= level.tier_bytes
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -52,5 +61,19 @@ mod tests {
         let soon = Level { arriving_bytes: tier_bytes / 100 * 20, ..level(40) };
         assert!(!may_write_unseen(soon, &t, 0), "those that write will have taken the room");
         assert!(!may_write_unseen(Level { tier_bytes: tier_bytes - 1, ..level(0) }, &t, 0));
+    }
+
+    #[test]
+    fn writers_past_us_are_held_before_the_tier_is_full() {
+        let level = |dirty_gib: u64, arriving_gib: u64| Level {
+            tier_bytes: 8 << 30,
+            dirty_bytes: dirty_gib << 30,
+            arriving_bytes: arriving_gib << 30,
+            ..Level::default()
+        };
+        assert!(!holds_writers(level(6, 0)) && !holds_writers(level(4, 3)));
+        assert!(holds_writers(level(7, 0)) && holds_writers(level(4, 4)));
+        let small = Level { tier_bytes: 1 << 30, ..Level::default() };
+        assert!(holds_writers(small), "any tier that is full in a moment");
     }
 }

@@ -144,6 +144,7 @@ impl Ops {
         let mut last_measure = self.files.time().now();
         while !self.files.is_stopping() {
             self.passed.measure_unseen();
+            self.passed.tend_sluice();
             if self.files.time().since(last_measure) >= Duration::from_secs(1) {
                 last_measure = self.files.time().now();
                 self.files.measure();

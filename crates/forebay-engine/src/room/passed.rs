@@ -12,17 +12,21 @@ use crate::files::Files;
 use crate::files::file::{Around, File, Inner, Live, Unseen};
 use crate::files::pace::LOOK_MIN;
 use crate::lock::{Mutex, Rank};
+use crate::room::Room;
+use crate::room::sluice::Sluice;
 use crate::tier::media::{MediaFile, is_alone};
 
 pub struct Passed {
     files: Arc<Files>,
     /// Files whose writers nobody tells us of: those of an earlier daemon, and mappings.
     lingering: Mutex<Vec<Arc<File>>>,
+    sluice: Arc<Sluice>,
 }
 
 impl Passed {
-    pub(crate) fn new(files: Arc<Files>) -> Passed {
-        Passed { files, lingering: Mutex::new(Rank::Unseen, Default::default()) }
+    pub(crate) fn new(files: Arc<Files>, room: Arc<Room>) -> Passed {
+        let sluice = Arc::new(Sluice::new(files.clone(), room));
+        Passed { files, lingering: Mutex::new(Rank::Unseen, Default::default()), sluice }
     }
 }
 
@@ -124,6 +128,7 @@ impl Passed {
         self.files.totals().begin_writer();
         self.files.counters().passthrough_writes.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         self.files.account(file, &mut inner);
+        self.sluice.watch(file, &shadow);
         Ok(Some(shadow))
     }
 
@@ -146,6 +151,7 @@ impl Passed {
         self.files.note_growth(file, &mut inner);
         let from = inner.live().unseen.take().and_then(|unseen| unseen.from);
         self.files.totals().is_seen(file);
+        self.sluice.leave(file.id);
         let stat = self.files.shadow_unwritten(file, &mut inner)?.stat();
         let stat = self.files.note_tier(stat)?;
         // Only emptiness proves that nothing was written: a mapping of a tmpfs file moves no time.
@@ -207,12 +213,13 @@ impl Passed {
     pub(crate) fn adopt_writer(&self, id: FileId) -> Result<()> {
         let Some(file) = self.files.by_id(id) else { return Ok(()) };
         let mut inner = file.lock();
-        self.files.shadow(&file, &mut inner)?;
+        let shadow = self.files.shadow(&file, &mut inner)?;
         let unseen = inner.live().unseen.get_or_insert_default();
         unseen.writers += 1;
         unseen.maps = true;
         self.files.totals().begin_writer();
         self.files.account(&file, &mut inner);
+        self.sluice.watch(&file, &shadow);
         let path = inner.state.display_path();
         tracing::warn!(path = %path.display(), "a program has kept this file open for writing since an earlier daemon died; it counts as dirty until it is closed");
         drop(inner);
@@ -248,6 +255,11 @@ impl Passed {
                 self.files.retire(&file, inner);
             }
         }
+    }
+
+    /// Looks whether those who write past us have to wait.
+    pub(crate) fn tend_sluice(&self) {
+        self.sluice.tend();
     }
 
     pub(crate) fn measure_unseen(&self) {

@@ -1,0 +1,103 @@
+//! Whose turn it is among programs that wait for room that nothing makes: of several files that are
+//! written at once and together do not fit, one goes on until it is closed. No clock, no I/O.
+//!
+//! Invariants:
+//! - T1: while the drain brings home what others have written, nobody has a turn.
+//! - T2: while nothing makes room, somebody who waits goes on at least once in [`IDLE`].
+
+use std::time::{Duration, Instant};
+
+/// Who has the turn and asks for nothing for so long loses it: he may wait for another.
+pub const IDLE: Duration = Duration::from_millis(100);
+
+/// So little of what can be flushed makes no room worth a wait.
+const LITTLE: u64 = 1 << 20;
+
+/// What could make room.
+#[derive(Debug, Clone, Copy)]
+pub struct Left {
+    /// Dirty bytes of files that nobody writes past us.
+    pub flushable: u64,
+    /// Bytes that the drain has copied since start.
+    pub copied: u64,
+    /// For how long it may copy nothing.
+    pub patience: Duration,
+}
+
+#[derive(Debug, Default)]
+pub struct Turns {
+    /// What was copied, and when more of it was seen last.
+    copied: Option<(u64, Instant)>,
+    whose: Option<(u64, Instant)>,
+}
+
+impl Turns {
+    /// Whose turn it is among those who wait, the first of them the longest.
+    pub fn whose(
+        &mut self,
+        now: Instant,
+        left: Left,
+        mut waiting: impl Iterator<Item = u64> + Clone,
+    ) -> Option<u64> {
+        let moved = match self.copied {
+            Some((copied, at)) if copied == left.copied => at,
+            _ => now,
+        };
+        self.copied = Some((left.copied, moved));
+        let drains = left.flushable > LITTLE && now - moved <= left.patience;
+        if drains {
+            self.whose = None;
+            return None;
+        }
+        let last = self.whose.filter(|(_, at)| now - *at < IDLE);
+        let next = match last {
+            Some((whose, _)) => waiting.find(|it| *it == whose)?,
+            None => waiting.next()?,
+        };
+        self.whose = Some((next, now));
+        Some(next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    fn left(flushable: u64, copied: u64) -> Left {
+        Left { flushable, copied, patience: PATIENCE }
+    }
+
+    #[test]
+    fn one_goes_on_as_long_as_he_asks() {
+        let (mut turns, start) = (Turns::default(), Instant::now());
+        let mut whose = |ms, waiting: &[u64]| {
+            let now = start + Duration::from_millis(ms);
+            turns.whose(now, left(0, 7), waiting.iter().copied())
+        };
+        assert_eq!(whose(0, &[]), None);
+        assert_eq!(whose(0, &[1, 2, 3]), Some(1));
+        assert_eq!(whose(50, &[2, 3]), None, "he may ask again");
+        assert_eq!(whose(90, &[2, 3, 1]), Some(1));
+        assert_eq!(whose(180, &[2, 3]), None);
+        assert_eq!(whose(190, &[2, 3]), Some(2), "T2");
+        assert_eq!(whose(200, &[3, 1]), None);
+    }
+
+    #[test]
+    fn nobody_has_a_turn_while_the_drain_brings_something_home() {
+        let (mut turns, start) = (Turns::default(), Instant::now());
+        let mut whose = |secs, flushable, copied| {
+            let now = start + Duration::from_secs(secs);
+            turns.whose(now, left(flushable, copied), [5].into_iter())
+        };
+        assert_eq!(whose(0, 0, 1), Some(5));
+        assert_eq!(whose(1, 9 << 20, 1), None, "T1");
+        assert_eq!(whose(31, 9 << 20, 2), None, "it goes on");
+        assert_eq!(whose(61, 9 << 20, 2), None);
+        assert_eq!(whose(62, 9 << 20, 2), Some(5), "it has stopped");
+        assert_eq!(whose(63, 9 << 20, 3), None);
+        assert_eq!(whose(64, LITTLE, 3), Some(5));
+    }
+}

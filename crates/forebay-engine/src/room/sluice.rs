@@ -1,0 +1,301 @@
+//! Holds up programs that write past us while the tier has no room for more: the kernel asks before
+//! each of their accesses, and whoever would make a shadow grow waits until there is room.
+//!
+//! While there is much room nobody asks and it costs nothing; a thread of its own answers otherwise.
+//! On a tier whose file system does not ask, writers past us are bounded by how they are let in alone
+//! ([`may_write_unseen`](crate::core::policy::may_write_unseen)).
+//!
+//! Invariants:
+//! - W1: who waits is answered: the questions go with the thread, and with them what the kernel waits
+//!   for.
+//! - W2: who waits for room that nothing can make is let go on, one file at a time, so that it can be
+//!   closed and flushed: programs that wait for each other would wait for ever otherwise.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hashbrown::HashMap;
+use rustix::fs;
+
+use crate::core::counters::add;
+use crate::core::id::FileId;
+use crate::core::policy;
+use crate::core::turns::{Left, Turns};
+use crate::files::Files;
+use crate::files::file::File;
+use crate::lock::{Mutex, MutexGuard, Rank};
+use crate::room::Room;
+use crate::tier::gate::{Asked, Gate};
+use crate::tier::media::MediaFile;
+
+/// The kernel opens a shadow soon after we have answered the open; then its mark has done its work.
+/// Marks are taken away together, since each would cost the writer of a small file as much as to set it.
+const READY_FOR: Duration = Duration::from_millis(500);
+
+/// Who waits is looked at so often, and with nobody waiting whether anybody has to.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+const LOOK_IDLE: Duration = Duration::from_millis(100);
+
+/// Who was let go on has written by then, or will write nothing any more.
+const GRANTED_FOR: Duration = Duration::from_secs(1);
+
+pub(crate) struct Sluice {
+    files: Arc<Files>,
+    room: Arc<Room>,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// `None` where the kernel does not ask.
+    ready: Option<Ready>,
+    watched: HashMap<FileId, Watched>,
+    /// Asks, while the sluice is shut.
+    shut: Option<Gate>,
+}
+
+/// Keeps the kernel ready to ask about those who open a shadow now.
+struct Ready {
+    gate: Gate,
+    since: Instant,
+    /// Whether anything was marked since then.
+    marked: bool,
+    /// What was marked before that.
+    before: Option<Gate>,
+}
+
+struct Watched {
+    file: Arc<File>,
+    shadow: Arc<dyn MediaFile>,
+}
+
+/// What waits for an answer.
+struct Waiting {
+    asked: Asked,
+    ino: u64,
+    since: Instant,
+}
+
+/// What was let go on and is not measured yet.
+struct Granted {
+    ino: u64,
+    /// Where the shadow will end at least; none for who fills a hole.
+    end: Option<u64>,
+    bytes: u64,
+    at: Instant,
+}
+
+impl Sluice {
+    pub fn new(files: Arc<Files>, room: Arc<Room>) -> Sluice {
+        let since = files.time().now();
+        let ready = Gate::new().ok().map(|gate| Ready { gate, since, marked: false, before: None });
+        let state = State { ready, watched: HashMap::new(), shut: None };
+        Sluice { files, room, state: Mutex::new(Rank::Unseen, state) }
+    }
+
+    /// One more program is about to have the shadow open for writing. Its file's lock is held.
+    pub fn watch(self: &Arc<Self>, file: &Arc<File>, shadow: &Arc<dyn MediaFile>) {
+        let Some(fd) = shadow.as_fd() else { return };
+        let shuts = self.is_to_be_shut();
+        let mut state = self.state.lock();
+        let Some(ready) = &mut state.ready else { return };
+        ready.marked = true;
+        if let Err(error) = ready.gate.keep_ready(fd) {
+            tracing::debug!(%error, "the tier's file system does not ask before it is written");
+            state.ready = None;
+            return;
+        }
+        if let Some(shut) = &state.shut {
+            note(shut.ask(fd));
+        }
+        state.watched.insert(file.id, Watched { file: file.clone(), shadow: shadow.clone() });
+        if shuts {
+            self.shut(state);
+        }
+    }
+
+    /// Nobody writes to the file past us any more.
+    pub fn leave(&self, id: FileId) {
+        let mut state = self.state.lock();
+        let Some(gone) = state.watched.remove(&id) else { return };
+        if let (Some(shut), Some(fd)) = (&state.shut, gone.shadow.as_fd()) {
+            note(shut.ask_no_more(fd));
+        }
+    }
+
+    /// From time to time.
+    pub fn tend(self: &Arc<Self>) {
+        let (shuts, now) = (self.is_to_be_shut(), self.files.time().now());
+        let mut state = self.state.lock();
+        let over = state.ready.as_mut().and_then(|ready| ready.renew(now));
+        if shuts {
+            self.shut(state);
+        } else {
+            drop(state);
+        }
+        // Not under the lock: the kernel looks at each of its marks.
+        drop(over);
+    }
+
+    fn is_to_be_shut(&self) -> bool {
+        self.files.totals().writers() > 0 && policy::holds_writers(self.files.level())
+    }
+
+    /// Has the kernel ask about everybody who writes past us, and answers.
+    fn shut(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
+        if state.shut.is_some() || state.watched.is_empty() {
+            return;
+        }
+        let Ok(gate) = Gate::new() else { return };
+        let part = self.files.time().part();
+        let (sluice, asks) = (self.clone(), gate.clone());
+        let answer = move || {
+            part.for_life();
+            // W1.
+            let _opens = Opens(&sluice);
+            sluice.answer(&asks);
+        };
+        if std::thread::Builder::new().name("fb-sluice".into()).spawn(answer).is_err() {
+            return;
+        }
+        for watched in state.watched.values() {
+            watched.shadow.as_fd().into_iter().for_each(|fd| note(gate.ask(fd)));
+        }
+        state.shut = Some(gate);
+    }
+
+    fn answer(&self, gate: &Gate) {
+        let (mut waiting, mut granted) = (VecDeque::new(), Vec::new());
+        let mut turns = Turns::default();
+        while !self.files.is_stopping() {
+            let patience = if waiting.is_empty() { LOOK_IDLE } else { LOOK_AGAIN };
+            match gate.asked(patience) {
+                Ok(asked) => waiting.extend(asked.into_iter().filter_map(|a| self.waiting(a))),
+                Err(error) => tracing::warn!(%error, "asking what is written past the daemon"),
+            }
+            if !waiting.is_empty() {
+                self.let_go(&mut waiting, &mut granted, &mut turns);
+            } else if !self.is_to_be_shut() {
+                break;
+            }
+        }
+    }
+
+    fn waiting(&self, asked: Asked) -> Option<Waiting> {
+        Some(Waiting { ino: asked.ino().ok()?, asked, since: self.files.time().now() })
+    }
+
+    /// Lets everybody go on for whom there is room, one after the other, and whose turn it is.
+    fn let_go(
+        &self,
+        waiting: &mut VecDeque<Waiting>,
+        granted: &mut Vec<Granted>,
+        turns: &mut Turns,
+    ) {
+        let unseen = self.measure(granted);
+        let mut on_its_way: u64 = granted.iter().map(|granted| granted.bytes).sum();
+        let mut is_full = false;
+        waiting.retain(|at| {
+            let grows = at.asked.grows().unwrap_or(0);
+            if grows == 0 {
+                return false;
+            }
+            is_full |= !self.room.has_room_for(on_its_way + grows);
+            if !is_full {
+                on_its_way += grows;
+                granted.push(self.granted(at, grows));
+            }
+            is_full
+        });
+        if !is_full {
+            return;
+        }
+        self.files.landings().urge();
+        self.files.nudge();
+        let left = Left {
+            flushable: self.files.totals().dirty().saturating_sub(unseen),
+            copied: self.files.landings().copied(),
+            patience: self.files.tune(|t| t.backing_timeout),
+        };
+        // W2.
+        let now = self.files.time().now();
+        if let Some(ino) = turns.whose(now, left, waiting.iter().map(|at| at.ino)) {
+            waiting.iter().filter(|at| at.ino == ino).for_each(|at| self.note_wait(at));
+            waiting.retain(|at| at.ino != ino);
+        }
+    }
+
+    fn granted(&self, at: &Waiting, bytes: u64) -> Granted {
+        self.note_wait(at);
+        let end = (bytes < at.asked.end - at.asked.start).then_some(at.asked.end);
+        Granted { ino: at.ino, end, bytes, at: self.files.time().now() }
+    }
+
+    fn note_wait(&self, at: &Waiting) {
+        let waited = self.files.time().since(at.since);
+        if waited > LOOK_AGAIN {
+            add(&self.files.counters().writers_slowed, 1);
+            add(&self.files.counters().writers_slowed_us, waited.as_micros() as u64);
+        }
+    }
+
+    /// Brings the sums up to date, and forgets what was granted and is in them. Returns what all that
+    /// is written past us takes.
+    fn measure(&self, granted: &mut Vec<Granted>) -> u64 {
+        let (now, mut all, mut ends) = (self.files.time().now(), 0, HashMap::new());
+        for (file, shadow) in self.watched() {
+            if let Some(mut inner) = file.inner.try_lock()
+                && inner.state.is_unseen()
+            {
+                self.files.note_growth(&file, &mut inner);
+                self.files.account(&file, &mut inner);
+                all += inner.charged;
+            }
+            if let Some(stat) = shadow.as_fd().and_then(|fd| fs::fstat(fd).ok()) {
+                ends.insert(stat.st_ino, stat.st_size as u64);
+            }
+        }
+        granted.retain(|granted| {
+            let is_there = ends.get(&granted.ino).is_none_or(|end| Some(*end) >= granted.end);
+            !is_there && now - granted.at < GRANTED_FOR
+        });
+        all
+    }
+
+    fn watched(&self) -> Vec<(Arc<File>, Arc<dyn MediaFile>)> {
+        let state = self.state.lock();
+        let both = |watched: &Watched| (watched.file.clone(), watched.shadow.clone());
+        state.watched.values().map(both).collect()
+    }
+}
+
+impl Ready {
+    /// Returns the marks that have done their work.
+    fn renew(&mut self, now: Instant) -> Option<Gate> {
+        if now - self.since < READY_FOR {
+            return None;
+        }
+        self.since = now;
+        if !std::mem::take(&mut self.marked) {
+            return self.before.take();
+        }
+        let gate = Gate::new().ok()?;
+        self.before.replace(std::mem::replace(&mut self.gate, gate))
+    }
+}
+
+/// Opens the sluice when it is dropped.
+struct Opens<'a>(&'a Sluice);
+
+impl Drop for Opens<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().shut = None;
+    }
+}
+
+/// A mark that cannot be set or taken away holds nobody up.
+fn note(done: std::io::Result<()>) {
+    if let Err(error) = done {
+        tracing::debug!(%error, "marking a shadow file that is written past the daemon");
+    }
+}
