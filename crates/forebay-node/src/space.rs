@@ -1,0 +1,141 @@
+//! Private spaces, tiers of caches and swap files: what is made on a node's flash for an instance.
+//!
+//! A [`Pool`] is a directory of the flash. It makes a [`Space`] by the best [`Means`] there is,
+//! finds it again after a restart, and removes it; it knows no registry and no ledger.
+//!
+//! - P1: every call may be repeated. Killed between any two steps, it leaves what the next call of
+//!   [`Pool::make`], [`Pool::remove`] or [`Pool::sweep`] completes or takes away.
+//! - P2: a record is there before anything else of a space and goes after everything else of it, so
+//!   that what holds room is always known: see [`Pool::leftovers`].
+//! - P3: nothing is deleted by a path that a user controls.
+//! - P4: a space has its capacity, and no byte of its neighbors' room.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use forebay_base::{Error, Kind, Result};
+use serde::{Deserialize, Serialize};
+
+mod delete;
+mod holders;
+mod image;
+mod loopdev;
+mod make;
+mod mount;
+mod pool;
+mod probe;
+mod quota;
+mod record;
+mod removal;
+mod spec;
+mod sweep;
+mod tier;
+
+pub use holders::{Holder, How};
+pub(crate) use pool::locked;
+pub use pool::{Enforce, Pool, Settings};
+pub(crate) use probe::Ground;
+pub use probe::Offer;
+pub(crate) use record::{Record, Stage, What, open_file};
+pub use removal::Removal;
+pub use spec::{Choice, Fs, Id, Owner, SpaceSpec};
+pub use sweep::{Leftover, Swept, Why};
+
+/// How a space's capacity is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Means {
+    /// A directory with a limit of its project: guards against accidents only, since its owner can
+    /// change a file's project.
+    ProjectQuota,
+    /// A file system of its own in a file of the pool, wholly allocated.
+    Image,
+    /// A file system of its own in memory.
+    Tmpfs,
+    /// A directory without a limit; only where the pool says `enforce = false`.
+    Directory,
+}
+
+impl Means {
+    pub const ALL: [Means; 4] = [Means::ProjectQuota, Means::Image, Means::Tmpfs, Means::Directory];
+}
+
+impl fmt::Display for Means {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Means::ProjectQuota => "project-quota",
+            Means::Image => "image",
+            Means::Tmpfs => "tmpfs",
+            Means::Directory => "directory",
+        })
+    }
+}
+
+/// A space that can be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Space {
+    pub id: Id,
+    pub at: PathBuf,
+    pub means: Means,
+    pub capacity: u64,
+    /// What it takes of the pool (of memory, if that is its means): the capacity, and what a file
+    /// system of its own needs for itself.
+    pub room: u64,
+}
+
+/// How far a space is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing but its record is there.
+    Recorded,
+    /// Its bytes are there: an image with a file system, a directory.
+    Made,
+    /// It is mounted, but was not yet said to be ready.
+    Mounted,
+}
+
+/// What is there of an id.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum State {
+    Absent,
+    /// The next [`Pool::make`] completes it, [`Pool::remove`] takes it away.
+    HalfMade(Step),
+    Ready(Space),
+    /// [`Pool::remove`] and [`Pool::sweep`] go on with it.
+    Removing,
+}
+
+/// `None` where nobody counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Usage {
+    pub bytes: u64,
+    pub used: Option<u64>,
+    pub inodes: Option<u64>,
+    pub used_inodes: Option<u64>,
+}
+
+pub(crate) fn usage_error(message: impl Into<String>) -> Error {
+    Error::new(Kind::Usage, message)
+}
+
+/// An error of the system with what was being done.
+pub(crate) fn failed<E: Into<std::io::Error>>(what: impl fmt::Display) -> impl FnOnce(E) -> Error {
+    move |e| Error::io(e.into(), what.to_string())
+}
+
+/// Runs `work` in a thread of its own; `None` if it goes on for longer than `limit`. It is then left
+/// to itself.
+pub(crate) fn within<T: Send + 'static>(
+    limit: std::time::Duration,
+    name: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<Option<T>> {
+    let (done, wait) = std::sync::mpsc::sync_channel(1);
+    std::thread::Builder::new()
+        .name(name.into())
+        .spawn(move || {
+            let _ = done.send(work());
+        })
+        .map_err(failed(format_args!("cannot start a thread ({name})")))?;
+    Ok(wait.recv_timeout(limit).ok())
+}

@@ -1,0 +1,146 @@
+//! Which means a pool has, and why it has not the others.
+
+use std::os::fd::AsFd;
+
+use forebay_base::units::{human_size, parse_size};
+use forebay_base::{Error, Result};
+use rustix::fs;
+
+use super::pool::{Enforce, Pool};
+use super::{Choice, Fs, Id, Means, SpaceSpec, failed, image, loopdev, quota, usage_error};
+
+/// linux/magic.h
+const TMPFS_MAGIC: i64 = 0x0102_1994;
+const EXT4_MAGIC: i64 = 0xEF53;
+const XFS_MAGIC: i64 = 0x5846_5342;
+
+/// One of the means, and why it cannot be had, if so.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Offer {
+    pub means: Means,
+    /// For an image: which file systems it may hold.
+    pub systems: Vec<Fs>,
+    pub missing: Option<String>,
+}
+
+/// What a pool lies on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ground {
+    Ext4,
+    Xfs,
+    Memory,
+    Other,
+}
+
+impl Pool {
+    /// All means, each with why it cannot be had here.
+    pub fn probe(&self) -> Vec<Offer> {
+        let offer = |means| {
+            let systems = match means {
+                Means::Image => systems(),
+                _ => Vec::new(),
+            };
+            Offer { means, systems, missing: self.missing(means) }
+        };
+        Means::ALL.map(offer).to_vec()
+    }
+
+    pub(crate) fn ground(&self) -> Result<Ground> {
+        let at = self.path().display();
+        let found = fs::fstatfs(self.inner.root.as_fd()).map_err(failed(at))?;
+        Ok(match found.f_type {
+            TMPFS_MAGIC => Ground::Memory,
+            EXT4_MAGIC => Ground::Ext4,
+            XFS_MAGIC => Ground::Xfs,
+            _ => Ground::Other,
+        })
+    }
+
+    fn missing(&self, means: Means) -> Option<String> {
+        let ground = match self.ground() {
+            Ok(ground) => ground,
+            Err(e) => return Some(e.to_string()),
+        };
+        match means {
+            Means::ProjectQuota => quota::missing(self.inner.spaces.as_fd()),
+            Means::Image => missing_for_images(ground),
+            Means::Tmpfs => None,
+            Means::Directory => match self.inner.settings.enforce {
+                Enforce::No => None,
+                Enforce::Yes => {
+                    Some("nothing would hold its capacity: only with enforce = false".into())
+                }
+            },
+        }
+    }
+}
+
+fn systems() -> Vec<Fs> {
+    [Fs::Ext4, Fs::Xfs].into_iter().filter(|fs| image::program(*fs).is_some()).collect()
+}
+
+fn missing_for_images(ground: Ground) -> Option<String> {
+    match ground {
+        Ground::Memory => Some("a pool in memory: an image there would be cached twice".into()),
+        Ground::Other => Some("the pool is on neither ext4 nor XFS: direct-io is not sure".into()),
+        Ground::Ext4 | Ground::Xfs if systems().is_empty() => {
+            Some("neither mkfs.ext4 nor mkfs.xfs: install e2fsprogs".into())
+        }
+        Ground::Ext4 | Ground::Xfs => loopdev::missing(),
+    }
+}
+
+/// What a choice comes to.
+pub(super) fn resolve(pool: &Pool, spec: &SpaceSpec) -> Result<Means> {
+    let means = match spec.means {
+        Choice::Exactly(means) => means,
+        Choice::Auto => best(pool)?,
+    };
+    if let Some(why) = pool.missing(means) {
+        let (id, at) = (&spec.id, pool.path().display());
+        return Err(usage_error(format!("{id}: pool {at} has no {means}: {why}")));
+    }
+    if means == Means::Image {
+        spec.check_image()?;
+        require_program(&spec.id, spec.fs)?;
+    }
+    Ok(means)
+}
+
+fn require_program(id: &Id, fs: Fs) -> Result<()> {
+    let (name, package) = (fs.name(), image::package(fs));
+    match image::program(fs) {
+        Some(_) => Ok(()),
+        None => Err(usage_error(format!("{id}: mkfs.{name} is missing: install {package}"))),
+    }
+}
+
+fn best(pool: &Pool) -> Result<Means> {
+    if pool.ground()? == Ground::Memory {
+        return Ok(Means::Tmpfs);
+    }
+    let wanted = [Means::ProjectQuota, Means::Image, Means::Directory];
+    let found = wanted.into_iter().find(|means| pool.missing(*means).is_none());
+    // The refusal of an image says most about what to do.
+    Ok(found.unwrap_or(Means::Image))
+}
+
+/// Memory is not set aside for a tmpfs: what is not there now is not promised.
+pub(super) fn require_memory(id: &Id, bytes: u64) -> Result<()> {
+    let at = "/proc/meminfo";
+    let table = std::fs::read_to_string(at).map_err(failed(at))?;
+    let line = table.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let number = line.and_then(|line| line.trim().split(' ').next());
+    let free = number.and_then(|number| parse_size(&format!("{number}KiB")).ok());
+    match free {
+        Some(free) if free < bytes => Err(Error::os(
+            libc::ENOSPC,
+            format!(
+                "{id}: no room for {} in memory ({} available): ask for less, or for another means",
+                human_size(bytes),
+                human_size(free)
+            ),
+        )),
+        _ => Ok(()),
+    }
+}

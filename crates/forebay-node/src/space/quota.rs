@@ -1,0 +1,195 @@
+//! Limits of projects, as ext4 and XFS keep them: quotactl(2), with the requests of XFS, which the
+//! kernel answers for both.
+//!
+//! A project's limit guards against accidents only: the owner of a file can give it another project,
+//! and so another limit.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use forebay_base::Result;
+
+use super::failed;
+
+/// linux/quota.h, linux/dqblk_xfs.h
+const PROJECTS: u32 = 2;
+const Q_XGETQUOTA: u32 = xfs_request(3);
+const Q_XSETQLIM: u32 = xfs_request(4);
+const Q_XGETQSTAT: u32 = xfs_request(5);
+const PROJECTS_ACCOUNTED: u16 = 1 << 4;
+const PROJECTS_ENFORCED: u16 = 1 << 5;
+const VERSION: i8 = 1;
+const OF_PROJECT: i8 = 2;
+const INODES_SOFT: u16 = 1;
+const INODES_HARD: u16 = 1 << 1;
+const BLOCKS_SOFT: u16 = 1 << 2;
+const BLOCKS_HARD: u16 = 1 << 3;
+
+/// `fs_disk_quota` counts in these, whatever the blocks are.
+const UNIT: u64 = 512;
+
+/// linux/fs.h
+const FS_IOC_FSGETXATTR: u32 = 0x801C_581F;
+const FS_IOC_FSSETXATTR: u32 = 0x401C_5820;
+const INHERIT_PROJECT: u32 = 0x200;
+
+const fn xfs_request(number: u32) -> u32 {
+    ((b'X' as u32) << 8) + number
+}
+
+/// `struct fs_disk_quota`
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Limits {
+    version: i8,
+    flags: i8,
+    fields: u16,
+    id: u32,
+    blocks_hard: u64,
+    blocks_soft: u64,
+    inodes_hard: u64,
+    inodes_soft: u64,
+    blocks: u64,
+    inodes: u64,
+    inode_timer: i32,
+    block_timer: i32,
+    inode_warnings: u16,
+    block_warnings: u16,
+    timers_high: [i8; 4],
+    realtime_hard: u64,
+    realtime_soft: u64,
+    realtime_blocks: u64,
+    realtime_timer: i32,
+    realtime_warnings: u16,
+    padding3: i16,
+    padding4: [i8; 8],
+}
+
+/// `struct fs_quota_stat`: two files of 24 bytes are in it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Status {
+    version: i8,
+    flags: u16,
+    padding: i8,
+    files: [u64; 6],
+    in_core: u32,
+    timers: [i32; 3],
+    warnings: [u16; 2],
+}
+
+/// `struct fsxattr`
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Attributes {
+    flags: u32,
+    extent_hint: u32,
+    extents: u32,
+    project: u32,
+    cow_hint: u32,
+    padding: [u8; 8],
+}
+
+/// Why limits of projects cannot be had here, if so.
+pub(super) fn missing(dir: BorrowedFd<'_>) -> Option<String> {
+    // SAFETY: integers and arrays of them, for which zeros are values.
+    let mut status: Status = unsafe { std::mem::zeroed() };
+    let wanted = PROJECTS_ACCOUNTED | PROJECTS_ENFORCED;
+    match ask(dir, Q_XGETQSTAT, 0, &mut status) {
+        Ok(()) if status.flags & wanted == wanted => None,
+        Ok(()) => Some("not enforced here: mount the tier with the option prjquota".into()),
+        Err(e) => Some(match e.raw_os_error() {
+            Some(libc::ENOSYS | libc::ENOTTY) => {
+                "the kernel or the file system has none (quotactl_fd, ext4 or XFS)".into()
+            }
+            Some(libc::ESRCH) => {
+                "not switched on: ext4 needs the feature project,quota and the option prjquota; XFS \
+                 the option prjquota"
+                    .into()
+            }
+            _ => format!("quotactl says: {e}"),
+        }),
+    }
+}
+
+/// What a project has used, and may: bytes and inodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Used {
+    pub bytes: u64,
+    pub inodes: u64,
+}
+
+/// `None` for a project that nothing is known of.
+pub(super) fn used(dir: BorrowedFd<'_>, project: u32) -> Result<Option<Used>> {
+    // SAFETY: integers and arrays of them, for which zeros are values.
+    let mut limits: Limits = unsafe { std::mem::zeroed() };
+    match ask(dir, Q_XGETQUOTA, project, &mut limits) {
+        Ok(()) => Ok(Some(Used { bytes: limits.blocks * UNIT, inodes: limits.inodes })),
+        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(None),
+        Err(e) => Err(failed(format_args!("project {project}: cannot ask for its use"))(e)),
+    }
+}
+
+/// Zeros take the limit away.
+pub(super) fn limit(dir: BorrowedFd<'_>, project: u32, bytes: u64, inodes: u64) -> Result<()> {
+    // SAFETY: integers and arrays of them, for which zeros are values.
+    let mut limits: Limits = unsafe { std::mem::zeroed() };
+    limits.version = VERSION;
+    limits.flags = OF_PROJECT;
+    limits.fields = INODES_SOFT | INODES_HARD | BLOCKS_SOFT | BLOCKS_HARD;
+    limits.id = project;
+    (limits.blocks_hard, limits.inodes_hard) = (bytes.div_ceil(UNIT), inodes);
+    ask(dir, Q_XSETQLIM, project, &mut limits)
+        .map_err(failed(format_args!("project {project}: cannot set its limit")))
+}
+
+/// Puts a directory, and all that is made in it, into a project.
+pub(super) fn put_into(dir: BorrowedFd<'_>, project: u32) -> Result<()> {
+    let what = format!("cannot put a directory into project {project}");
+    // SAFETY: integers and arrays of them, for which zeros are values.
+    let mut attributes: Attributes = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes one `Attributes`.
+    let got =
+        unsafe { libc::ioctl(dir.as_raw_fd(), FS_IOC_FSGETXATTR.into(), &raw mut attributes) };
+    check(got.into()).map_err(failed(&what))?;
+    attributes.flags |= INHERIT_PROJECT;
+    attributes.project = project;
+    // SAFETY: the kernel reads one `Attributes`.
+    let set =
+        unsafe { libc::ioctl(dir.as_raw_fd(), FS_IOC_FSSETXATTR.into(), &raw const attributes) };
+    check(set.into()).map_err(failed(&what))
+}
+
+/// quotactl_fd(2), since Linux 5.14: no path of a device is needed, nor true.
+fn ask<T: Copy>(dir: BorrowedFd<'_>, request: u32, id: u32, answer: &mut T) -> io::Result<()> {
+    let request = (request << 8) | PROJECTS;
+    // SAFETY: `answer` is the structure of the request, which the kernel reads or writes once.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_quotactl_fd,
+            dir.as_raw_fd(),
+            request,
+            id,
+            std::ptr::from_mut(answer),
+        )
+    })
+}
+
+fn check(result: libc::c_long) -> io::Result<()> {
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The sizes that linux/dqblk_xfs.h and linux/fs.h give their structures on 64 bits.
+    #[test]
+    fn structures_are_as_large_as_the_kernels() {
+        assert_eq!(size_of::<Limits>(), 112);
+        assert_eq!(size_of::<Status>(), 80);
+        assert_eq!(size_of::<Attributes>(), 28);
+        assert_eq!(std::mem::offset_of!(Limits, realtime_hard), 72);
+        assert_eq!((Q_XGETQUOTA, Q_XSETQLIM, Q_XGETQSTAT), (0x5803, 0x5804, 0x5805));
+    }
+}

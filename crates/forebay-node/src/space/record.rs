@@ -1,0 +1,173 @@
+//! What the pool remembers of each id: a file in `state/`, and in `trash/` once it is removed (P2).
+
+use forebay_base::folder::{Durable, Folder, Wanted};
+use forebay_base::{Error, Kind, Result};
+use serde::{Deserialize, Serialize};
+
+use super::{Id, Means, Owner, SpaceSpec, failed, usage_error};
+
+pub(super) const FORMAT: u32 = 1;
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Record {
+    format: u32,
+    pub id: Id,
+    /// What it takes of the pool, and what a leftover of it still holds.
+    pub room: u64,
+    pub what: What,
+    pub stage: Stage,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum What {
+    Space(SpaceRecord),
+    Tier { owner: Owner },
+    Swap { priority: Option<u16> },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SpaceRecord {
+    pub spec: SpaceSpec,
+    /// What `spec.means` came to.
+    pub means: Means,
+    /// Whether the mount point was made for it, and goes with it.
+    pub point_made: bool,
+    /// Of a project quota.
+    pub project: Option<u32>,
+    /// Of a tmpfs, as the table of mounts shows it; no two are alike.
+    pub source: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Stage {
+    Making,
+    Ready,
+    /// The number that its name in the trash ends in; what was mounted when it began.
+    Removing {
+        number: u32,
+        held: Option<Held>,
+    },
+}
+
+/// A mount, by what can still be found of it when it is in no table of mounts any more.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Held {
+    /// The numbers below are of this run of the kernel.
+    pub boot: String,
+    /// `major:minor`
+    pub device: String,
+    pub mount: u64,
+}
+
+impl Record {
+    pub fn new(id: &Id, room: u64, what: What) -> Record {
+        Record { format: FORMAT, id: id.clone(), room, what, stage: Stage::Making }
+    }
+
+    pub fn is_removing(&self) -> bool {
+        matches!(self.stage, Stage::Removing { .. })
+    }
+
+    pub fn space(&self) -> Option<&SpaceRecord> {
+        match &self.what {
+            What::Space(space) => Some(space),
+            What::Tier { .. } | What::Swap { .. } => None,
+        }
+    }
+
+    /// Its bytes: the folder of the pool, and the name there.
+    pub fn place(&self) -> Option<(&'static str, String)> {
+        let id = &self.id;
+        match &self.what {
+            What::Tier { .. } => Some(("tiers", id.to_string())),
+            What::Swap { .. } => Some(("swap", id.to_string())),
+            What::Space(space) => match space.means {
+                Means::Image => Some(("spaces", format!("{id}.img"))),
+                Means::Directory | Means::ProjectQuota => Some(("spaces", format!("{id}.dir"))),
+                Means::Tmpfs => None,
+            },
+        }
+    }
+
+    pub fn save(&self, folder: &Folder) -> Result<()> {
+        let name = format!("{}.json", self.id);
+        let bytes = serde_json::to_vec_pretty(self).expect("names are UTF-8, and keys are strings");
+        folder
+            .replace(&name, &bytes, Durable::Yes)
+            .map_err(failed(folder.path().join(&name).display()))
+    }
+
+    pub fn load(folder: &Folder, id: &Id) -> Result<Option<Record>> {
+        Record::read(folder, &format!("{id}.json"))
+    }
+
+    /// `None` if there is no such file.
+    pub fn read(folder: &Folder, name: &str) -> Result<Option<Record>> {
+        let at = folder.path().join(name);
+        let bytes = match folder.read(name) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            other => other.map_err(failed(at.display()))?,
+        };
+        let record: Record = serde_json::from_slice(&bytes).map_err(|e| {
+            Error::new(Kind::Corrupt, format!("{}: no record of ours", at.display())).with_source(e)
+        })?;
+        match record.format {
+            FORMAT => Ok(Some(record)),
+            other => Err(usage_error(format!(
+                "{}: written by a newer forebay (format {other}): use that one",
+                at.display()
+            ))),
+        }
+    }
+
+    /// The names of all records in a folder.
+    pub fn names(folder: &Folder) -> Result<Vec<String>> {
+        let names = folder.list("").map_err(failed(folder.path().display()))?;
+        let names = names.into_iter().filter_map(|name| name.into_string().ok());
+        let mut names: Vec<String> = names.filter(|name| name.ends_with(".json")).collect();
+        names.sort();
+        Ok(names)
+    }
+
+    pub fn forget(folder: &Folder, name: &str) -> Result<()> {
+        folder.remove_if_there(name).map_err(failed(folder.path().join(name).display()))
+    }
+}
+
+/// What a record's bytes, and the record itself, are called in the trash.
+pub(super) fn trash_name(id: &Id, number: u32, end: &str) -> String {
+    format!("{id}.{number}.{end}")
+}
+
+/// The lowest number that nothing in the trash has with this id.
+pub(super) fn free_number(trash: &Folder, id: &Id) -> Result<u32> {
+    let taken = |number: u32| {
+        ["json", "data"].iter().any(|end| is_there(trash, &trash_name(id, number, end)))
+    };
+    (1..u32::MAX).find(|number| !taken(*number)).ok_or_else(|| {
+        usage_error(format!("{}: too much is called {id} in it", trash.path().display()))
+    })
+}
+
+/// Whether anything has the name, of whatever kind.
+pub(super) fn is_there(folder: &Folder, name: &str) -> bool {
+    let flags = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
+    rustix::fs::statat(folder, name, flags).is_ok()
+}
+
+/// A file of ours, to read and write; `None` if nothing has the name.
+pub(crate) fn open_file(folder: &Folder, name: &str) -> Result<Option<std::fs::File>> {
+    match folder.open(name, rustix::fs::OFlags::RDWR, Wanted::File) {
+        Ok(fd) => Ok(Some(fd.into())),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(Error::io(e, folder.path().join(name).display().to_string())),
+    }
+}
+
+/// This run of the kernel.
+pub(super) fn boot_id() -> Result<String> {
+    let at = "/proc/sys/kernel/random/boot_id";
+    std::fs::read_to_string(at).map(|text| text.trim().into()).map_err(failed(at))
+}

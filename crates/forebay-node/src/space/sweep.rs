@@ -1,0 +1,184 @@
+//! What is in the trash: deleted when nothing uses it any more, and told until then.
+
+use std::fmt;
+use std::fs::File;
+use std::os::fd::AsFd;
+
+use forebay_base::Result;
+use forebay_base::units::human_size;
+
+use super::holders::{self, Holder};
+use super::loopdev::Loop;
+use super::pool::{Pool, locked};
+use super::record::{SpaceRecord, open_file};
+use super::removal::holders_of;
+use super::{Id, Means, Record, Stage, What, delete, failed, image, quota};
+use crate::{failpoint, swap};
+
+/// Something that was removed and still holds room: the ledger keeps its grant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Leftover {
+    pub id: Id,
+    pub room: u64,
+    pub why: Why,
+    /// Who keeps it, as far as `/proc` tells.
+    pub holders: Vec<Holder>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Why {
+    /// Its removal was interrupted.
+    HalfRemoved,
+    /// It waits to be deleted, or is being deleted.
+    Deleting,
+    /// Its device or its memory is in use.
+    Held,
+}
+
+impl fmt::Display for Leftover {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.id, human_size(self.room))?;
+        match self.why {
+            Why::HalfRemoved => write!(f, ", half removed"),
+            Why::Deleting => write!(f, ", being deleted"),
+            Why::Held => write!(f, ", in use: {}", holders::list(&self.holders)),
+        }
+    }
+}
+
+/// What a sweep came to.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// Gone for good.
+    pub gone: Vec<Id>,
+    pub left: Vec<Leftover>,
+}
+
+impl Pool {
+    /// Goes on with removals that were interrupted, deletes what nothing uses any more, and gives
+    /// images back the blocks that they may have lost. To be called at the start and now and then.
+    pub fn sweep(&self) -> Result<Swept> {
+        for name in Record::names(&self.inner.state)? {
+            let Some(record) = Record::read(&self.inner.state, &name)? else { continue };
+            let _turn = self.turn(&record.id);
+            // Another call may have been at it.
+            match Record::load(&self.inner.state, &record.id)? {
+                Some(record) if record.is_removing() => {
+                    self.take_away(record)?;
+                }
+                Some(record) => self.refill(&record)?,
+                None => {}
+            }
+        }
+        let gone = self.sweep_trash(None)?;
+        Ok(Swept { gone, left: self.leftovers()? })
+    }
+
+    /// Everything that was removed and still holds room.
+    pub fn leftovers(&self) -> Result<Vec<Leftover>> {
+        let mut left = Vec::new();
+        for name in Record::names(&self.inner.state)? {
+            let record = Record::read(&self.inner.state, &name)?;
+            if let Some(record) = record.filter(Record::is_removing) {
+                let holders = holders_of(&record).holders;
+                left.push(leftover(record, Why::HalfRemoved, holders));
+            }
+        }
+        for name in Record::names(&self.inner.trash)? {
+            let Some(record) = Record::read(&self.inner.trash, &name)? else { continue };
+            let (why, holders) = match self.is_held(&record, &name)? {
+                true => (Why::Held, holders_of(&record).holders),
+                false => (Why::Deleting, Vec::new()),
+            };
+            left.push(leftover(record, why, holders));
+        }
+        Ok(left)
+    }
+
+    /// All of the trash, or what there is of one id.
+    pub(super) fn sweep_trash(&self, only: Option<&Id>) -> Result<Vec<Id>> {
+        let _sweeping = locked(&self.inner.sweeping);
+        let mut gone = Vec::new();
+        for name in Record::names(&self.inner.trash)? {
+            let Some(record) = Record::read(&self.inner.trash, &name)? else { continue };
+            if only.is_some_and(|only| *only != record.id) || self.is_held(&record, &name)? {
+                continue;
+            }
+            match self.delete(&record, &name) {
+                Ok(()) => gone.push(record.id),
+                // The rest need not wait for it.
+                Err(e) => tracing::warn!(id = %record.id, error = %e, "not deleted yet"),
+            }
+        }
+        Ok(gone)
+    }
+
+    /// An image behind whose device something still is; a tmpfs that somebody is in.
+    fn is_held(&self, record: &Record, name: &str) -> Result<bool> {
+        match &record.what {
+            What::Space(SpaceRecord { means: Means::Image, .. }) => {
+                let image = open_file(&self.inner.trash, &data_name(name))?;
+                Ok(image.is_some_and(|image| may_be_attached(&image)))
+            }
+            What::Space(SpaceRecord { means: Means::Tmpfs, .. }) => {
+                let found = holders_of(record);
+                Ok(!found.complete || !found.holders.is_empty())
+            }
+            What::Space(_) | What::Tier { .. } | What::Swap { .. } => Ok(false),
+        }
+    }
+
+    /// The bytes, then the limit of their project, then the record (P2).
+    fn delete(&self, record: &Record, name: &str) -> Result<()> {
+        let trash = &self.inner.trash;
+        let data = data_name(name);
+        let at = trash.path().join(&data);
+        if let What::Swap { .. } = record.what {
+            swap::require_off(self, record)?;
+        }
+        for name in trash.list("").map_err(failed(trash.path().display()))? {
+            // A deep tree is taken apart under names that begin so.
+            let Some(part) = name.to_str().filter(|name| is_part(name, &data)) else { continue };
+            delete::tree(trash, part).map_err(failed(at.display()))?;
+        }
+        failpoint::pass("sweep-deleted");
+        if let Some(project) = record.space().and_then(|space| space.project) {
+            quota::limit(self.inner.spaces.as_fd(), project, 0, 0)?;
+        }
+        Record::forget(trash, name)?;
+        failpoint::pass("sweep-forgotten");
+        Ok(())
+    }
+
+    /// See `image::fill`: holes can only come from a device that was made to discard.
+    fn refill(&self, record: &Record) -> Result<()> {
+        let is_image = record.space().is_some_and(|space| space.means == Means::Image);
+        let Some((folder, name)) = record.place().filter(|_| is_image) else { return Ok(()) };
+        let at = self.folder(folder).path().join(&name);
+        let Some(image) = open_file(self.folder(folder), &name)? else { return Ok(()) };
+        if image::is_whole(&image, record.room).map_err(failed(at.display()))? {
+            return Ok(());
+        }
+        tracing::warn!(id = %record.id, "an image has holes: its blocks are allocated again");
+        image::fill(&image, record.room, &at)
+    }
+}
+
+fn leftover(record: Record, why: Why, holders: Vec<Holder>) -> Leftover {
+    debug_assert!(matches!(record.stage, Stage::Removing { .. }), "only removals leave something");
+    Leftover { id: record.id, room: record.room, why, holders }
+}
+
+/// What cannot be found out counts as in use.
+fn may_be_attached(image: &File) -> bool {
+    !matches!(Loop::find(image), Ok(None))
+}
+
+fn data_name(record: &str) -> String {
+    format!("{}.data", record.strip_suffix(".json").unwrap_or(record))
+}
+
+fn is_part(name: &str, data: &str) -> bool {
+    name.strip_prefix(data).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        && !name.ends_with(".json")
+}
