@@ -27,6 +27,8 @@ pub enum Kind {
     Unreachable,
     /// Dirty bytes could not be brought to the backing store.
     DirtyAtRisk,
+    /// A lease that the call depends on has run out: whoever held it takes a new one and looks again.
+    Lapsed,
     /// The user asked to stop.
     Interrupted,
 }
@@ -125,6 +127,7 @@ impl Kind {
             Kind::WrongTier | Kind::Usage => (libc::EINVAL, 2, Retry::Never),
             Kind::Unreachable => (libc::ENOTCONN, 3, Retry::Later),
             Kind::DirtyAtRisk => (libc::EIO, 4, Retry::Later),
+            Kind::Lapsed => (libc::ESTALE, 1, Retry::Never),
             Kind::Interrupted => (libc::EINTR, 130, Retry::Never),
         }
     }

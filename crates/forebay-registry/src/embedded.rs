@@ -1,0 +1,383 @@
+//! A registry of one machine: a file that one process serves.
+//!
+//! What several threads ask for at the same time shares a transaction, and its sync. Reads look at a
+//! snapshot and wait for nobody.
+//!
+//! - E1: a lease that has run out is ended before anything is answered that could show its keys, and
+//!   before it can be renewed or used again.
+//!
+//! Locks, in this order: `writer`, `leases`, `history`. `queue` is held for no other.
+
+mod history;
+mod leases;
+mod place;
+mod store;
+#[cfg(test)]
+mod tests;
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
+
+pub use history::{BOUND, Bound};
+use history::{History, Past};
+use leases::Leases;
+use store::{Store, Writing};
+
+use crate::keep::{Kept, Source, check_ttl};
+use crate::{
+    BootClock, Clock, Commit, Entry, Error, Health, Identity, Kind, Lease, LeaseId, Outcome,
+    Registry, Result, Revision, Seen, Watch, limits,
+};
+
+/// How often the clock is looked at if no lease is about to run out: what is injected may jump.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Jobs that share one transaction: each may be as large as a commit.
+const BATCH_MAX: usize = 128;
+
+/// A registry of one machine, open until it is dropped, and all that came of it.
+pub struct Embedded {
+    inner: Arc<Inner>,
+    sweeper: Option<JoinHandle<()>>,
+}
+
+struct Inner {
+    dir: PathBuf,
+    address: String,
+    cluster: String,
+    store: Store,
+    clock: Arc<dyn Clock>,
+    queue: Mutex<Vec<Arc<Job>>>,
+    writer: Mutex<()>,
+    leases: Mutex<Leases>,
+    /// Told when a lease is granted, and at the end.
+    leased: Condvar,
+    history: Mutex<History>,
+    happened: Condvar,
+    closed: OnceLock<()>,
+}
+
+/// Something that is to be written, and what came of it.
+struct Job {
+    wish: Wish,
+    done: OnceLock<std::result::Result<Outcome, Failure>>,
+}
+
+enum Wish {
+    Commit(Commit),
+    Grant(LeaseId, Duration),
+    End(LeaseId),
+}
+
+/// An error that several callers get.
+#[derive(Debug, Clone)]
+struct Failure(Kind, String);
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        Failure(error.kind(), error.to_string())
+    }
+}
+
+impl Embedded {
+    /// Opens the registry in `dir`, or makes one (mode 0700; only the last name may be missing).
+    /// Waits up to `patience` for a process that has it open.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Usage`] if somebody else could exchange the directory; [`Kind::Unavailable`] if another
+    /// process has it open.
+    pub fn open(dir: &Path, patience: Duration) -> Result<Embedded> {
+        Embedded::with(dir, patience, Arc::new(BootClock), BOUND)
+    }
+
+    /// Likewise, with another clock for the leases, or another bound of the history.
+    pub fn with(
+        dir: &Path,
+        patience: Duration,
+        clock: Arc<dyn Clock>,
+        bound: Bound,
+    ) -> Result<Embedded> {
+        let db = place::open(dir, patience)?;
+        let address = format!("embedded://{}", dir.display());
+        let (store, loaded) = Store::open(db, address.clone())?;
+        let mut leases = Leases::default();
+        for (id, millis) in loaded.leases {
+            leases.add(id, Duration::from_millis(millis), clock.now())?;
+        }
+        let mut history = History::new(bound, loaded.compacted, loaded.revision);
+        loaded.past.into_iter().for_each(|past| history.push(past));
+        let inner = Arc::new(Inner {
+            dir: dir.into(),
+            address,
+            cluster: loaded.cluster,
+            store,
+            clock,
+            queue: Mutex::default(),
+            writer: Mutex::default(),
+            leases: Mutex::new(leases),
+            leased: Condvar::new(),
+            history: Mutex::new(history),
+            happened: Condvar::new(),
+            closed: OnceLock::new(),
+        });
+        let sweeping = Arc::clone(&inner);
+        let sweeper = Builder::new().name("leases".into()).spawn(move || sweeping.sweep());
+        let sweeper = sweeper.map_err(|e| Error::io(e, "starting the thread that ends leases"))?;
+        Ok(Embedded { inner, sweeper: Some(sweeper) })
+    }
+}
+
+impl Drop for Embedded {
+    fn drop(&mut self) {
+        let leases = lock(&self.inner.leases);
+        self.inner.closed.get_or_init(|| ());
+        drop(leases);
+        self.inner.leased.notify_all();
+        if let Some(sweeper) = self.sweeper.take() {
+            let _ = sweeper.join(); // It has told what went wrong when it panicked.
+        }
+    }
+}
+
+impl Registry for Embedded {
+    fn address(&self) -> &str {
+        &self.inner.address
+    }
+
+    fn get(&self, key: &str) -> Result<(Option<Entry>, Revision)> {
+        limits::check_key(key)?;
+        self.inner.end_due()?;
+        self.inner.store.get(key)
+    }
+
+    fn range(&self, prefix: &str) -> Result<(Vec<Entry>, Revision)> {
+        limits::check_prefix(prefix)?;
+        self.inner.end_due()?;
+        self.inner.store.range(prefix)
+    }
+
+    fn commit(&self, commit: &Commit) -> Result<Outcome> {
+        limits::check_commit(commit)?;
+        self.inner.end_due()?;
+        self.inner.write(Wish::Commit(commit.clone()))
+    }
+
+    fn watch(&self, prefix: &str, after: Revision) -> Result<Box<dyn Watch>> {
+        limits::check_prefix(prefix)?;
+        let inner = Arc::clone(&self.inner);
+        Ok(Box::new(Follower { inner, prefix: prefix.into(), after }))
+    }
+
+    fn lease(&self, ttl: Duration) -> Result<Box<dyn Lease>> {
+        check_ttl(ttl)?;
+        let sent = self.inner.clock.now();
+        let id = new_lease_id()?;
+        self.inner.write(Wish::Grant(id, ttl))?;
+        let source: Arc<dyn Source> = self.inner.clone();
+        Ok(Box::new(Kept::new(id, ttl, sent, source, self.inner.clock.clone())?))
+    }
+
+    fn barrier(&self) -> Result<Revision> {
+        self.inner.end_due()?;
+        self.inner.store.barrier()
+    }
+
+    fn cluster(&self) -> Result<Identity> {
+        Ok(Identity { cluster: self.inner.cluster.clone(), revision: self.barrier()? })
+    }
+
+    fn health(&self) -> Result<Health> {
+        let bytes = place::bytes(&self.inner.dir).unwrap_or(0);
+        Ok(Health {
+            version: format!("forebay {}", env!("CARGO_PKG_VERSION")),
+            identity: self.cluster()?,
+            bytes,
+            bytes_in_use: bytes,
+            quota: None,
+            alarms: Vec::new(),
+        })
+    }
+}
+
+impl Source for Inner {
+    fn renew(&self, id: LeaseId) -> Result<Option<Duration>> {
+        Ok(lock(&self.leases).renew(id, self.clock.now()))
+    }
+
+    fn revoke(&self, id: LeaseId) -> Result<()> {
+        self.write(Wish::End(id)).map(drop)
+    }
+}
+
+impl Inner {
+    /// Hands in a wish, and writes what has been handed in unless somebody else does.
+    fn write(&self, wish: Wish) -> Result<Outcome> {
+        let job = Arc::new(Job { wish, done: OnceLock::new() });
+        lock(&self.queue).push(Arc::clone(&job));
+        while job.done.get().is_none() {
+            let writer = lock(&self.writer);
+            if job.done.get().is_none() && self.write_waiting() == 0 {
+                let text = format!("{}: a thread that wrote to it has died", self.address);
+                return Err(Error::new(Kind::Unavailable, text));
+            }
+            drop(writer);
+        }
+        let done = job.done.get().expect("the loop ends when it is there").clone();
+        done.map_err(|Failure(kind, text)| Error::new(kind, text))
+    }
+
+    /// Writes what waits in one transaction, and gives how much that was. The caller holds `writer`.
+    fn write_waiting(&self) -> usize {
+        let jobs: Vec<Arc<Job>> = {
+            let mut queue = lock(&self.queue);
+            let count = queue.len().min(BATCH_MAX);
+            queue.drain(..count).collect()
+        };
+        let outcomes = self.write_all(&jobs).unwrap_or_else(|error| {
+            let failure = Failure::from(error);
+            jobs.iter().map(|_| Err(failure.clone())).collect()
+        });
+        for (job, outcome) in jobs.iter().zip(outcomes) {
+            job.done.set(outcome).expect("a job is done once");
+        }
+        jobs.len()
+    }
+
+    fn write_all(&self, jobs: &[Arc<Job>]) -> Result<Vec<std::result::Result<Outcome, Failure>>> {
+        let mut writing = self.store.begin()?;
+        let mut outcomes = Vec::new();
+        for job in jobs {
+            outcomes.push(self.grant_wish(&mut writing, &job.wish)?);
+        }
+        let compact = lock(&self.history).to_compact(&writing.past);
+        let past = writing.finish(compact)?;
+        self.publish(past, compact);
+        Ok(outcomes)
+    }
+
+    /// An outer error is one of the storage, and fails all that share the transaction.
+    fn grant_wish(
+        &self,
+        writing: &mut Writing<'_>,
+        wish: &Wish,
+    ) -> Result<std::result::Result<Outcome, Failure>> {
+        match wish {
+            Wish::Commit(commit) => match self.lapsed(commit) {
+                Some(lapsed) => Ok(Err(lapsed.into())),
+                None => writing.commit(commit).map(Ok),
+            },
+            Wish::Grant(id, ttl) => {
+                if let Err(full) = lock(&self.leases).add(*id, *ttl, self.clock.now()) {
+                    return Ok(Err(full.into()));
+                }
+                self.leased.notify_all();
+                writing.grant(*id, u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX))?;
+                Ok(Ok(Outcome::Committed(writing.revision)))
+            }
+            Wish::End(id) => {
+                lock(&self.leases).end(*id); // No commit may use it from here on.
+                writing.end_lease(*id)?;
+                Ok(Ok(Outcome::Committed(writing.revision)))
+            }
+        }
+    }
+
+    fn lapsed(&self, commit: &Commit) -> Option<Error> {
+        let (leases, now) = (lock(&self.leases), self.clock.now());
+        let used = commit.changes.iter().filter_map(|change| match change {
+            crate::Change::Put { lease, .. } => *lease,
+            _ => None,
+        });
+        let lapsed = used.into_iter().find(|id| !leases.stands(*id, now))?;
+        Some(Error::new(Kind::Lapsed, format!("{}: the lease {lapsed} has run out", self.address)))
+    }
+
+    fn publish(&self, past: Vec<Past>, compact: Revision) {
+        let mut history = lock(&self.history);
+        past.into_iter().for_each(|past| history.push(past));
+        history.compact(compact);
+        drop(history);
+        self.happened.notify_all();
+    }
+
+    /// E1.
+    fn end_due(&self) -> Result<()> {
+        let due = lock(&self.leases).due(self.clock.now());
+        due.into_iter().try_for_each(|id| self.write(Wish::End(id)).map(drop))
+    }
+
+    fn sweep(&self) {
+        let mut leases = lock(&self.leases);
+        while self.closed.get().is_none() {
+            let until = leases.next_deadline().map(|at| at.saturating_sub(self.clock.now()));
+            if until == Some(Duration::ZERO) {
+                drop(leases);
+                let failed = self.end_due().is_err();
+                leases = lock(&self.leases);
+                if !failed {
+                    continue;
+                }
+            }
+            // What cannot be written now is told to the next who asks, and tried again.
+            let pause = until.filter(|until| !until.is_zero()).unwrap_or(LOOK).min(LOOK);
+            let waited = self.leased.wait_timeout(leases, pause);
+            leases = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+/// A place in the history.
+struct Follower {
+    inner: Arc<Inner>,
+    prefix: String,
+    after: Revision,
+}
+
+impl Watch for Follower {
+    fn next(&mut self, timeout: Duration) -> Result<Seen> {
+        let began = Instant::now();
+        let mut history = lock(&self.inner.history);
+        loop {
+            let seen = history.since(&mut self.after, &self.prefix);
+            let left = timeout.saturating_sub(began.elapsed());
+            if seen != Seen::Quiet || left.is_zero() {
+                return Ok(seen);
+            }
+            let waited = self.inner.happened.wait_timeout(history, left);
+            history = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+fn new_lease_id() -> Result<LeaseId> {
+    let mut bytes = [0; 8];
+    File::open("/dev/urandom")
+        .and_then(|mut file| file.read_exact(&mut bytes))
+        .map_err(|e| Error::io(e, "/dev/urandom"))?;
+    // Positive as an i64 and never zero, as etcd's are.
+    Ok(LeaseId((u64::from_ne_bytes(bytes) >> 1).max(1)))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What the storage beneath said, in our terms.
+fn failed(error: redb::Error, address: &str) -> Error {
+    match error {
+        redb::Error::Io(error) => Error::io(error, address),
+        redb::Error::PreviousIo => Error::new(
+            Kind::Unavailable,
+            format!(
+                "{address}: its storage failed before, and nothing was written since: mend that, and \
+                 start again what serves it"
+            ),
+        ),
+        other => Error::new(Kind::Corrupt, address).with_source(other),
+    }
+}

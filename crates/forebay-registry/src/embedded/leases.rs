@@ -1,0 +1,64 @@
+//! The leases of an embedded registry: when each runs out.
+//!
+//! A deadline lives in memory only. After a restart each lease has its whole time again, as with etcd
+//! after a change of its leader: a holder that lives renews it, and the keys of one that died stand
+//! that much longer.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use crate::{Error, Kind, LeaseId, Result};
+
+/// One for each member and each daemon of a machine; more is somebody's mistake.
+const LEASES_MAX: usize = 10_000;
+
+#[derive(Debug, Default)]
+pub struct Leases(HashMap<LeaseId, Held>);
+
+#[derive(Debug)]
+struct Held {
+    ttl: Duration,
+    deadline: Duration,
+}
+
+impl Leases {
+    pub fn add(&mut self, id: LeaseId, ttl: Duration, now: Duration) -> Result<()> {
+        if self.0.len() >= LEASES_MAX {
+            let text = format!("a registry of one machine has at most {LEASES_MAX} leases");
+            return Err(Error::new(Kind::Usage, text));
+        }
+        self.0.insert(id, Held { ttl, deadline: now + ttl });
+        Ok(())
+    }
+
+    /// `None` if it has run out, or never was.
+    pub fn renew(&mut self, id: LeaseId, now: Duration) -> Option<Duration> {
+        let held = self.0.get_mut(&id).filter(|held| held.deadline > now)?;
+        held.deadline = now + held.ttl;
+        Some(held.ttl)
+    }
+
+    pub fn stands(&self, id: LeaseId, now: Duration) -> bool {
+        self.0.get(&id).is_some_and(|held| held.deadline > now)
+    }
+
+    pub fn end(&mut self, id: LeaseId) {
+        self.0.remove(&id);
+    }
+
+    pub fn next_deadline(&self) -> Option<Duration> {
+        self.0.values().map(|held| held.deadline).min()
+    }
+
+    /// Those that have run out, in the order in which they did.
+    pub fn due(&self, now: Duration) -> Vec<LeaseId> {
+        let mut due: Vec<_> = self
+            .0
+            .iter()
+            .filter(|(_, held)| held.deadline <= now)
+            .map(|(id, h)| (h.deadline, *id))
+            .collect();
+        due.sort_unstable();
+        due.into_iter().map(|(_, id)| id).collect()
+    }
+}

@@ -1,0 +1,154 @@
+//! Keeping a lease: the thread that renews it, and the deadline that its holder counts himself.
+//!
+//! - K1: the deadline is counted from before a renewal was sent, so it never lies behind the
+//!   registry's own, which is counted from when the renewal arrived.
+
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
+
+use crate::{Clock, Error, Kind, Lease, LeaseId, Result};
+
+/// Shorter ones would be lost to a busy machine's scheduling; etcd's own least is 2 s.
+pub const LEASE_MIN: Duration = Duration::from_secs(1);
+
+/// A lease outlives its holder's death by its time, and nobody wants to wait longer than a day.
+const LEASE_MAX: Duration = Duration::from_secs(24 * 3600);
+
+/// A renewal that failed is tried again this many times within a lease's time.
+const RETRIES: u32 = 10;
+
+/// What renews and ends leases. Called from the keeper's thread.
+pub trait Source: Send + Sync {
+    /// Gives the time that the lease has from now, or `None` if it is no more.
+    fn renew(&self, id: LeaseId) -> Result<Option<Duration>>;
+    fn revoke(&self, id: LeaseId) -> Result<()>;
+}
+
+/// # Errors
+///
+/// [`Kind::Usage`] for a time that is too short or too long.
+pub fn check_ttl(ttl: Duration) -> Result<()> {
+    match (LEASE_MIN..=LEASE_MAX).contains(&ttl) {
+        true => Ok(()),
+        false => Err(Error::new(
+            Kind::Usage,
+            format!("a lease of the registry lasts between 1 s and 24 h, not {ttl:?}"),
+        )),
+    }
+}
+
+/// A lease that was granted, with its keeper.
+pub struct Kept {
+    inner: Arc<Inner>,
+    keeper: Option<JoinHandle<()>>,
+}
+
+struct Inner {
+    id: LeaseId,
+    source: Arc<dyn Source>,
+    clock: Arc<dyn Clock>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    deadline: Duration,
+    ttl: Duration,
+    end: End,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// It is being kept.
+    Not,
+    /// The holder is done with it.
+    Wanted,
+    /// The registry does not know it any more.
+    Gone,
+}
+
+impl Kept {
+    /// Keeps a lease that was asked for at `sent` and granted for `ttl`.
+    pub fn new(
+        id: LeaseId,
+        ttl: Duration,
+        sent: Duration,
+        source: Arc<dyn Source>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Kept> {
+        let state = Mutex::new(State { deadline: sent + ttl, ttl, end: End::Not });
+        let inner = Arc::new(Inner { id, source, clock, state, changed: Condvar::new() });
+        let keeping = Arc::clone(&inner);
+        let keeper = Builder::new().name("lease".into()).spawn(move || keeping.keep());
+        let keeper = keeper.map_err(|e| Error::io(e, "starting the thread that keeps a lease"))?;
+        Ok(Kept { inner, keeper: Some(keeper) })
+    }
+
+    fn stop(&mut self) -> Result<()> {
+        let Some(keeper) = self.keeper.take() else { return Ok(()) };
+        let was = std::mem::replace(&mut self.inner.lock().end, End::Wanted);
+        self.inner.changed.notify_all();
+        let _ = keeper.join(); // It has told what went wrong when it panicked.
+        if was == End::Gone { Ok(()) } else { self.inner.source.revoke(self.inner.id) }
+    }
+}
+
+impl Lease for Kept {
+    fn id(&self) -> LeaseId {
+        self.inner.id
+    }
+
+    fn remaining(&self) -> Duration {
+        let now = self.inner.clock.now();
+        let state = self.inner.lock();
+        if state.end == End::Gone { Duration::ZERO } else { state.deadline.saturating_sub(now) }
+    }
+
+    fn is_gone(&self) -> bool {
+        self.inner.lock().end == End::Gone
+    }
+
+    fn give_up(mut self: Box<Self>) -> Result<()> {
+        self.stop()
+    }
+}
+
+impl Drop for Kept {
+    /// What cannot be revoked now runs out by itself.
+    fn drop(&mut self) {
+        let _ = self.stop();
+    }
+}
+
+impl Inner {
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn keep(&self) {
+        let mut pause = self.lock().ttl / 3;
+        while self.wait(pause) == End::Not {
+            let sent = self.clock.now();
+            let renewed = self.source.renew(self.id);
+            let mut state = self.lock();
+            match renewed {
+                Ok(Some(ttl)) => {
+                    (state.ttl, state.deadline) = (ttl, sent + ttl); // K1
+                    pause = ttl / 3;
+                }
+                Ok(None) if state.end == End::Not => state.end = End::Gone,
+                Ok(None) => {}
+                // Whether it is still there is not known: the deadline stands, and it is asked again.
+                Err(_) => pause = state.ttl / RETRIES,
+            }
+        }
+    }
+
+    /// Waits until it is time to renew, or to end.
+    fn wait(&self, pause: Duration) -> End {
+        let state = self.lock();
+        let waited = self.changed.wait_timeout_while(state, pause, |state| state.end == End::Not);
+        waited.unwrap_or_else(PoisonError::into_inner).0.end
+    }
+}

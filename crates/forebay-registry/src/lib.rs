@@ -1,0 +1,130 @@
+//! The registry: the ordered, transactional key-value store through which nodes share facts.
+//!
+//! Callers see [`Registry`]; [`open`] gives one for an address. Keys are readable text, values are
+//! small, and all of a cluster's keys lie below one prefix that callers never see.
+//!
+//! - R1: revisions rise with each commit, and all changes of a commit have one revision, which no
+//!   other commit has.
+//! - R2: a commit happens whole or not at all, and only if all that it compares holds.
+//! - R3: a commit that was answered survives the death of whoever serves the registry.
+//! - R4: a watch gives each change after its revision once, in order, whole commits at a time, or
+//!   says that the history no longer reaches back ([`Seen::Compacted`]).
+//! - R5: the keys of a lease vanish, in one commit, once it was not renewed for its time; never
+//!   before the holder's own deadline ([`Lease::remaining`]).
+//! - R6: no call waits for longer than its patience, and what it waited for is in the error. (How
+//!   long the storage of an embedded registry takes for a sync comes on top.)
+//!
+//! What a commit that ends in an error has done is not known: it may have happened. Whoever needs to
+//! know reads the keys after a [`Registry::barrier`].
+
+mod address;
+mod bytes;
+mod clock;
+pub mod embedded;
+mod keep;
+pub mod limits;
+#[cfg(any(test, feature = "suite"))]
+pub mod suite;
+mod types;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use address::{Access, Address, Endpoint, Host};
+pub use clock::{BootClock, Clock, ManualClock};
+pub use embedded::Embedded;
+pub use forebay_base::{Error, Kind, Result};
+pub use keep::LEASE_MIN;
+pub use types::{
+    Alarm, Change, Commit, Compare, Entry, Event, Events, Health, Identity, LeaseId, Outcome,
+    Revision, Seen,
+};
+
+/// How long a call may take unless told otherwise.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A registry, shared by all threads of a process.
+///
+/// # Errors
+///
+/// [`Kind::Usage`] for what breaks a limit (module [`limits`]); [`Kind::TimedOut`] or
+/// [`Kind::Unavailable`] if nobody answered within the patience; `EACCES` if the registry refuses
+/// this user; [`Kind::Lapsed`] for a lease that is no more. Each names the registry.
+pub trait Registry: Send + Sync {
+    /// The address without secrets, for messages.
+    fn address(&self) -> &str;
+
+    /// A key, and the registry's revision when it was looked up.
+    fn get(&self, key: &str) -> Result<(Option<Entry>, Revision)>;
+
+    /// All keys that begin with `prefix`, in order, as of one revision.
+    fn range(&self, prefix: &str) -> Result<(Vec<Entry>, Revision)>;
+
+    /// Changes what is told if all that is compared holds (R2).
+    fn commit(&self, commit: &Commit) -> Result<Outcome>;
+
+    /// Follows the keys that begin with `prefix`, from the first change after `after` (R4).
+    fn watch(&self, prefix: &str, after: Revision) -> Result<Box<dyn Watch>>;
+
+    /// Takes a lease and keeps it: a thread of its own renews it every third of `ttl`. The registry
+    /// may grant a longer time, never a shorter one.
+    fn lease(&self, ttl: Duration) -> Result<Box<dyn Lease>>;
+
+    /// A revision at least as new as every commit that has returned anywhere.
+    fn barrier(&self) -> Result<Revision>;
+
+    /// Which cluster this is, and its revision: one that is lower than a caller has seen is that of
+    /// a restored snapshot.
+    fn cluster(&self) -> Result<Identity>;
+
+    /// What an operator wants to know.
+    fn health(&self) -> Result<Health>;
+}
+
+/// A place in the stream of changes. What has been given is not given again.
+pub trait Watch: Send {
+    /// Waits for changes, at most for `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// If the registry could not be asked for longer than the patience. The watch goes on from
+    /// where it was when it is called again.
+    fn next(&mut self, timeout: Duration) -> Result<Seen>;
+}
+
+/// A lease that is kept until it is given up or dropped; both end it, and its keys, at once.
+pub trait Lease: Send + Sync {
+    fn id(&self) -> LeaseId;
+
+    /// How long the keys stand for certain, on `CLOCK_BOOTTIME` from when the last renewal that
+    /// succeeded was sent. Zero means that others may have seen them vanish already; it rises again
+    /// if a late renewal succeeds.
+    fn remaining(&self) -> Duration;
+
+    /// Whether the registry said that the lease is no more: nothing brings it back.
+    fn is_gone(&self) -> bool;
+
+    /// Ends the lease, and its keys, now; the keys are gone when this returns without an error.
+    fn give_up(self: Box<Self>) -> Result<()>;
+}
+
+/// Opens the registry at an address, such as `/var/lib/forebay/registry`, `embedded:///dir` or
+/// `etcd://host:2379/forebay`.
+///
+/// # Errors
+///
+/// [`Kind::Usage`] for what is no address, with what one looks like.
+pub fn open(address: &str) -> Result<Arc<dyn Registry>> {
+    open_at(&address.parse()?, PATIENCE)
+}
+
+/// Opens the registry at an address that was parsed before; no call to it takes longer than `patience`.
+pub fn open_at(address: &Address, patience: Duration) -> Result<Arc<dyn Registry>> {
+    match address {
+        Address::Embedded(dir) => Ok(Arc::new(Embedded::open(dir, patience)?)),
+        Address::Etcd(_) => Err(Error::new(
+            Kind::Usage,
+            format!("{address}: this forebay serves registries of one machine only"),
+        )),
+    }
+}
