@@ -118,7 +118,7 @@ impl Pool {
         };
         let space = SpaceRecord { spec: spec.clone(), means, point_made, project, source };
         let record = Record::new(&spec.id, room, What::Space(space));
-        record.save(&self.inner.state)?;
+        record.save(&self.inner.state).map_err(|e| self.explain(&record, e))?;
         failpoint::pass("space-recorded");
         Ok(record)
     }
@@ -152,7 +152,7 @@ impl Pool {
         failpoint::pass("space-mounted");
         if record.stage == Stage::Making {
             record.stage = Stage::Ready;
-            record.save(&self.inner.state)?;
+            record.save(&self.inner.state).map_err(|e| self.explain(&record, e))?;
         }
         failpoint::pass("space-ready");
         let SpaceSpec { id, capacity, mount_at: at, .. } = space.spec;

@@ -94,9 +94,11 @@ impl Record {
     pub fn save(&self, folder: &Folder) -> Result<()> {
         let name = format!("{}.json", self.id);
         let bytes = serde_json::to_vec_pretty(self).expect("names are UTF-8, and keys are strings");
-        folder
-            .replace(&name, &bytes, Durable::Yes)
-            .map_err(failed(folder.path().join(&name).display()))
+        folder.replace(&name, &bytes, Durable::Yes).map_err(|e| {
+            // On a full tier it has no bytes.
+            let _ = folder.remove_if_there(&unfinished(&name));
+            failed(folder.path().join(&name).display())(e)
+        })
     }
 
     pub fn load(folder: &Folder, id: &Id) -> Result<Option<Record>> {
@@ -131,9 +133,25 @@ impl Record {
         Ok(names)
     }
 
+    /// Ids whose record may have been cut off while it was written.
+    pub fn unfinished(folder: &Folder) -> Result<Vec<Id>> {
+        let names = folder.list("").map_err(failed(folder.path().display()))?;
+        let id = |name: std::ffi::OsString| {
+            name.to_str()?.strip_suffix(".json.new").and_then(|id| id.parse().ok())
+        };
+        Ok(names.into_iter().filter_map(id).collect())
+    }
+
     pub fn forget(folder: &Folder, name: &str) -> Result<()> {
+        let aside = unfinished(name);
+        folder.remove_if_there(&aside).map_err(failed(folder.path().join(&aside).display()))?;
         folder.remove_if_there(name).map_err(failed(folder.path().join(name).display()))
     }
+}
+
+/// The name under which a record is written, before it takes its own.
+fn unfinished(name: &str) -> String {
+    format!("{name}.new")
 }
 
 /// What a record's bytes, and the record itself, are called in the trash.

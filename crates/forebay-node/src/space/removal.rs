@@ -105,6 +105,7 @@ impl Pool {
         self.move_bytes(&record, number)?;
         failpoint::pass("remove-renamed");
         let from = format!("{}.json", record.id);
+        Record::forget(&self.inner.state, &format!("{from}.new"))?;
         let to = trash_name(&record.id, number, "json");
         let at = self.inner.state.path().join(&from);
         match fs::renameat(&self.inner.state, &from, &self.inner.trash, &to) {
@@ -127,7 +128,14 @@ impl Pool {
             What::Tier { .. } | What::Swap { .. } => None,
         };
         record.stage = Stage::Removing { number, held };
-        record.save(&self.inner.state)?;
+        match record.save(&self.inner.state) {
+            // What is removed may be what fills the tier. Without the mark a crash would bring it
+            // back as it was, for the next call to remove.
+            Err(e) if e.is(libc::ENOSPC) => {
+                tracing::warn!(id = %record.id, error = %e, "removed without a mark");
+            }
+            other => other?,
+        }
         Ok(number)
     }
 

@@ -12,7 +12,7 @@ use super::loopdev::Loop;
 use super::pool::{Pool, locked};
 use super::record::{SpaceRecord, open_file};
 use super::removal::holders_of;
-use super::{Id, Means, Record, Stage, What, delete, failed, image, quota};
+use super::{Id, Means, Record, What, delete, failed, image, quota};
 use crate::{failpoint, swap};
 
 /// Something that was removed and still holds room: the ledger keeps its grant.
@@ -58,6 +58,10 @@ impl Pool {
     /// Goes on with removals that were interrupted, deletes what nothing uses any more, and gives
     /// images back the blocks that they may have lost. To be called at the start and now and then.
     pub fn sweep(&self) -> Result<Swept> {
+        for id in Record::unfinished(&self.inner.state)? {
+            let _turn = self.turn(&id);
+            Record::forget(&self.inner.state, &format!("{id}.json.new"))?;
+        }
         for name in Record::names(&self.inner.state)? {
             let Some(record) = Record::read(&self.inner.state, &name)? else { continue };
             let _turn = self.turn(&record.id);
@@ -165,7 +169,6 @@ impl Pool {
 }
 
 fn leftover(record: Record, why: Why, holders: Vec<Holder>) -> Leftover {
-    debug_assert!(matches!(record.stage, Stage::Removing { .. }), "only removals leave something");
     Leftover { id: record.id, room: record.room, why, holders }
 }
 
