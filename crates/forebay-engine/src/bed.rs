@@ -7,12 +7,13 @@ use forebay_backing::{BackingStore, DirStore, New};
 
 use crate::core::governor::law::Preset;
 use crate::tier::media::DirMedia;
-use crate::{Config, Engine, File, KeepDirty, Progress, Tier, Tunables};
+use crate::{Config, Engine, File, KeepDirty, OpenFile, Progress, Tier, Tunables};
 
 pub(crate) struct Bed {
     root: std::path::PathBuf,
     pub engine: Arc<Engine>,
     pub file: Arc<File>,
+    open: Option<OpenFile>,
 }
 
 /// An engine that flushes only when asked, with a file of which `[0, 100)` is dirty.
@@ -29,15 +30,15 @@ pub(crate) fn bed(name: &str) -> Bed {
     let new = New { mode: 0o644, umask: 0, uid: uid.as_raw(), gid: gid.as_raw() };
     let (file, _) = engine.verbs.create(Path::new("f"), &new).unwrap();
     engine.io.write(&file, 0, &[1; 100]).unwrap();
-    Bed { root, engine, file }
+    Bed { root, engine, file: file.clone(), open: Some(file) }
 }
 
 impl Drop for Bed {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            return; // Perhaps under the file's lock.
+            return std::mem::forget(self.open.take()); // Perhaps under the file's lock.
         }
-        self.engine.io.close(&self.file);
+        self.open = None;
         self.engine.ops.shutdown(KeepDirty::Yes, &Progress::default(), None);
         let _ = std::fs::remove_dir_all(&self.root);
     }

@@ -37,6 +37,7 @@ pub mod journaled;
 mod known;
 pub mod leaving;
 pub mod names;
+pub mod open;
 pub mod pace;
 mod record;
 pub mod shadow;

@@ -13,7 +13,6 @@ use crate::room::Room;
 mod around;
 mod data;
 pub mod fill;
-pub mod handle;
 mod open;
 pub mod sync;
 pub mod unsynced;

@@ -49,6 +49,7 @@ pub use files::Files;
 pub use files::file::File;
 pub use files::glance::Glance;
 pub use files::names::{Named, Names};
+pub use files::open::OpenFile;
 pub use home::health::Health;
 pub use io::{Allocate, Io};
 pub use ops::Ops;

@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use forebay_backing::{Attr, Error, FileKey, FileKind, Result, StatFs};
 use forebay_engine::lock::{Mutex, Rank, RwLockReadGuard, RwLockWriteGuard};
-use forebay_engine::{Admission, Engine, File, Past};
+use forebay_engine::{Admission, Engine, File, OpenFile, Past};
 use hashbrown::HashMap;
 
 use self::listing::Listing;
@@ -94,7 +94,7 @@ enum Handle {
     /// `set_id`: the file had a set-user-id or set-group-id bit when it was opened.
     File {
         id: u64,
-        file: Arc<File>,
+        file: OpenFile,
         plan: Plan,
         set_id: bool,
         admission: Admission,
@@ -233,7 +233,7 @@ impl Vfs {
 
     fn file(&self, handle: u64) -> Result<Arc<File>> {
         match &*self.handle(handle)? {
-            Handle::File { file, .. } => Ok(file.clone()),
+            Handle::File { file, .. } => Ok(Arc::clone(file)),
             _ => Err(Error::os(libc::EINVAL, "not a regular file")),
         }
     }

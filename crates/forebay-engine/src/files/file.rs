@@ -6,7 +6,7 @@
 //! locks is in docs/ARCHITECTURE.md.
 
 use std::collections::VecDeque;
-use std::num::NonZeroU64;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -67,8 +67,7 @@ pub(crate) struct Inner {
     pub rule: Option<Arc<crate::core::rules::Active>>,
 }
 
-/// The state of a file. All may read it; this room alone changes it, on record first
-/// ([`Files::commit`](crate::files::Files::commit)).
+/// The state of a file. All may read it; this room alone changes it, on record first.
 pub(crate) struct Known(FileState);
 
 impl Known {
@@ -113,11 +112,11 @@ pub(crate) struct Live {
     pub backing: Option<Arc<dyn BackingFile>>,
     /// The backing file open for writing, where writes go around the tier.
     pub target: Option<Arc<dyn BackingFile>>,
-    /// Front-end handles.
-    pub opens: u32,
+    /// How often it is open.
+    pub(super) opens: u32,
     /// Present while somebody writes past our eyes.
     pub unseen: Option<Box<Unseen>>,
-    /// Handles that read past our eyes: the shadow must not be punched.
+    /// Programs that read past our eyes: the shadow must not be punched.
     pub pins: u32,
     /// I/O on the shadow in flight, a flush not counted.
     io: u32,
@@ -208,6 +207,10 @@ impl Live {
         }
     }
 
+    pub fn is_open(&self) -> bool {
+        self.opens > 0
+    }
+
     /// What is worth remembering when nobody uses the file any more.
     pub fn remains(&self) -> Live {
         let Live { checked, named, around, .. } = *self;
@@ -221,10 +224,8 @@ impl Live {
 }
 
 /// Who writes a file past our eyes, and what is known of it.
-#[derive(Default)]
 pub(crate) struct Unseen {
-    /// At least one.
-    pub writers: u32,
+    writers: NonZeroU32,
     /// One of them may have mapped the shadow, and may have left the mapping when he closed it.
     pub maps: bool,
     /// The shadow when they began, to see whether anything was written.
@@ -232,6 +233,27 @@ pub(crate) struct Unseen {
     /// Bytes in the shadow when it was last measured.
     pub measured: Option<u64>,
     pub copied: Option<Copied>,
+}
+
+impl Unseen {
+    /// Of the first writer, who found the shadow like this.
+    pub fn begin(from: Option<MediaStat>) -> Unseen {
+        Unseen { writers: NonZeroU32::MIN, maps: false, from, measured: None, copied: None }
+    }
+
+    pub fn is_last(&self) -> bool {
+        self.writers == NonZeroU32::MIN
+    }
+
+    /// One writer more.
+    pub fn join(&mut self) {
+        self.writers = self.writers.saturating_add(1);
+    }
+
+    /// One writer fewer, of several.
+    pub fn part(&mut self) {
+        self.writers = NonZeroU32::new(self.writers.get() - 1).expect("it is not the last");
+    }
 }
 
 /// A complete copy of a file that is written past us.
@@ -396,7 +418,7 @@ impl Inner {
         let Some(live) = &self.live else { return false };
         let moved = live.around != Around::None;
         let sound = !live.stale && !moved && !live.unlinked && !self.sync_failed;
-        live.opens > 0 && sound && !self.state.conflict().stands() && !self.state.is_unseen()
+        live.is_open() && sound && !self.state.conflict().stands() && !self.state.is_unseen()
     }
 
     /// The clean bytes that a sync of `ranges` makes durable beside them.
@@ -568,7 +590,7 @@ impl Inner {
     /// Whether nothing needs the run-time part any more.
     pub fn is_idle(&self) -> bool {
         self.live.as_ref().is_none_or(|live| {
-            live.opens == 0
+            !live.is_open()
                 && live.pins == 0
                 && live.unseen.is_none()
                 && !live.is_at_work()
@@ -723,7 +745,7 @@ pub(crate) fn note_new(inner: &mut Inner, at: Instant, attr: &Attr) {
 /// for its capability again: it had none once, and its ctime has moved since.
 pub(crate) fn note_seen(inner: &mut Inner, asked: Asked, attr: &Attr) -> bool {
     let known = inner.is_known(attr, asked);
-    let Some(live) = inner.live.as_mut().filter(|live| live.opens > 0 && known) else {
+    let Some(live) = inner.live.as_mut().filter(|live| live.is_open() && known) else {
         return false;
     };
     if live.seen.as_ref().is_some_and(|seen| seen.asked.at > asked.at) {

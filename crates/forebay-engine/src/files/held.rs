@@ -21,7 +21,7 @@ impl Files {
         let target = self.open_home(file, Access::ReadWrite)?;
         let mut inner = file.lock();
         let live = inner.live();
-        if live.opens > 0 {
+        if live.is_open() {
             live.target.get_or_insert(target.clone());
         }
         Ok(target)
@@ -34,7 +34,7 @@ impl Files {
         }
         let backing = self.open_home(file, Access::Read)?;
         let mut inner = file.lock();
-        if inner.live().opens > 0 || !inner.live().fills.is_empty() {
+        if inner.live().is_open() || !inner.live().fills.is_empty() {
             inner.live().backing = Some(backing.clone());
         }
         Ok(backing)
@@ -84,7 +84,7 @@ impl Files {
     pub(crate) fn keep_readable(&self, file: &Arc<File>) -> Result<()> {
         let (open, links) = {
             let mut inner = file.lock();
-            (inner.live().opens > 0, inner.state.owner().nlink)
+            (inner.live().is_open(), inner.state.owner().nlink)
         };
         if !open {
             return Ok(());

@@ -14,6 +14,7 @@ use crate::core::paths::Paths;
 use crate::core::state::{FileState, Record};
 use crate::files::Files;
 use crate::files::file::{File, Inner};
+use crate::files::open::OpenFile;
 
 /// While it lives, a name of the file is being taken away.
 pub(crate) struct Leaving<'a> {
@@ -55,7 +56,11 @@ impl Files {
 
     /// Opens a file whose last name went a moment ago: who looked the name up before may still
     /// have it, as on a local file system. `pin` holds on to it, where something does.
-    pub fn open_unlinked(&self, key: FileKey, pin: Option<&dyn Pin>) -> Option<Arc<File>> {
+    pub fn open_unlinked(
+        self: &Arc<Self>,
+        key: FileKey,
+        pin: Option<&dyn Pin>,
+    ) -> Option<OpenFile> {
         let buried = || self.graveyard.lock().with_key(key).cloned();
         let is_near = |inner: &Inner| {
             let live = inner.live.as_ref();
@@ -84,9 +89,7 @@ impl Files {
         if !is_near(&inner) {
             return None;
         }
-        inner.live().opens += 1;
-        drop(inner);
-        Some(file)
+        Some(self.open(&file, inner))
     }
 
     /// Begins to know a file of which nothing is cached and which has no name. `None` if the

@@ -1,4 +1,4 @@
-//! Handles of programs: opened, given back.
+//! Files that programs open.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,6 +8,7 @@ use forebay_backing::{Access, Attr, BackingFile, Error, FileKey, Result};
 use crate::core::clock::{Look, What};
 use crate::files::file::{File, Inner};
 use crate::files::glance::Glance;
+use crate::files::open::OpenFile;
 use crate::io::Io;
 
 /// What the backing store told of a file, and the file if it was opened for that.
@@ -21,17 +22,15 @@ enum Next {
 }
 
 impl Io {
-    /// Finds the file or begins to know it; takes a handle on it.
-    pub(crate) fn enter(&self, path: &Path, attr: &Attr) -> Arc<File> {
+    /// Finds the file or begins to know it, and opens it.
+    pub(crate) fn enter(&self, path: &Path, attr: &Attr) -> OpenFile {
         loop {
             let file = self.files.find(attr.key).unwrap_or_else(|| self.files.insert(path, attr));
-            let mut inner = file.lock();
+            let inner = file.lock();
             let is_known =
                 || self.files.find(attr.key).is_some_and(|known| Arc::ptr_eq(&known, &file));
             if !inner.gone && is_known() {
-                inner.live().opens += 1;
-                drop(inner);
-                return file;
+                return self.files.open(&file, inner);
             }
             drop(inner);
             // It was forgotten between the two looks, or is just being so; begin again.
@@ -49,28 +48,26 @@ impl Io {
         self.files.forget_key(&old);
     }
 
-    /// Opens the file at `path`: compares what is cached with the backing store (S1) and takes a
-    /// handle, to be given back with [`Io::close`]. `known` is the key the caller last saw at
+    /// Opens the file at `path`: compares what is cached with the backing store (S1).
+    /// `known` is the key the caller last saw at
     /// `path`: what is in the tier under it goes on working while the store is away (S10).
-    pub fn open(&self, path: &Path, known: Option<FileKey>) -> Result<Arc<File>> {
+    pub fn open(&self, path: &Path, known: Option<FileKey>) -> Result<OpenFile> {
         self.open_for(path, known, Next::Anything)
     }
 
     /// As [`Io::open`], for a program that only reads.
-    pub fn open_to_read(&self, path: &Path, known: Option<FileKey>) -> Result<Arc<File>> {
+    pub fn open_to_read(&self, path: &Path, known: Option<FileKey>) -> Result<OpenFile> {
         self.open_for(path, known, Next::Reads)
     }
 
-    fn open_for(&self, path: &Path, known: Option<FileKey>, next: Next) -> Result<Arc<File>> {
+    fn open_for(&self, path: &Path, known: Option<FileKey>, next: Next) -> Result<OpenFile> {
         if let Some(file) = known.and_then(|key| self.files.find(key))
             && self.files.prove_shadow(&file).is_ok()
             && self.is_fresh(&file)
         {
             let mut inner = file.lock();
             if !inner.gone && !inner.live().unlinked {
-                inner.live().opens += 1;
-                drop(inner);
-                return self.hold_if_leaving(file, None);
+                return self.hold_if_leaving(self.files.open(&file, inner), None);
             }
         }
         let before = Look::now();
@@ -91,7 +88,7 @@ impl Io {
                     match self.home.health().call(|| self.home.backing().stat(path)) {
                         Ok(again) if again.key == file.key => attr = again,
                         _ => {
-                            self.close(&file);
+                            drop(file);
                             return self.open_for(path, None, next);
                         }
                     }
@@ -122,24 +119,22 @@ impl Io {
         self.home.health().call(|| self.home.backing().stat(path)).map(|attr| (attr, None))
     }
 
-    fn open_away(&self, known: Option<FileKey>, error: Error) -> Result<Arc<File>> {
+    fn open_away(&self, known: Option<FileKey>, error: Error) -> Result<OpenFile> {
         if self.home.health().is_available() {
             return Err(error);
         }
         known.and_then(|key| self.open_cached(key)).ok_or(error)
     }
 
-    /// Takes a handle on a file of which something is cached, without asking the backing store.
-    pub fn open_cached(&self, key: FileKey) -> Option<Arc<File>> {
+    /// Opens a file of which something is cached, without asking the backing store.
+    pub fn open_cached(&self, key: FileKey) -> Option<OpenFile> {
         let file = self.files.find(key)?;
         let mut inner = Glance::new(self.files.time()).at(&file)?;
         let _ = self.files.prove_locked(&file, &mut inner);
         if inner.gone {
             return None; // Nothing of it is cached.
         }
-        inner.live().opens += 1;
-        drop(inner);
-        Some(file)
+        Some(self.files.open(&file, inner))
     }
 
     /// Whether the file may be believed without asking: nobody else can have a newer byte than a
@@ -157,7 +152,7 @@ impl Io {
     }
 
     /// Takes a file that the caller has just created through [`Engine::backing`].
-    pub(crate) fn created(&self, path: &Path, attr: &Attr) -> Arc<File> {
+    pub(crate) fn created(&self, path: &Path, attr: &Attr) -> OpenFile {
         self.supersede(attr);
         self.names.note_made(path, attr);
         let file = self.enter(path, attr);
@@ -167,28 +162,10 @@ impl Io {
         file
     }
 
-    /// Gives back a handle from [`Io::open`] or [`Verbs::create`].
-    pub fn close(&self, file: &Arc<File>) {
-        let mut inner = file.lock();
-        let live = inner.live();
-        assert!(live.opens > 0, "a handle is closed once");
-        live.opens -= 1;
-        if live.opens == 0 {
-            live.backing = None;
-            if !inner.only_descriptor() {
-                inner.live().target = None;
-            }
-            self.files.give_back(&mut inner);
-            // Nobody syncs it any more. Lost with the power, the record is made anew.
-            let _ = self.files.let_go_of(file, &mut inner, 0, u64::MAX);
-        }
-        self.files.retire(file, inner);
-    }
-
     /// A name that goes while we open it: the bytes must be within reach without it, and what is
     /// written must not be for a name that is gone. `seen` is from before we looked, if the file may
     /// have been unknown to who took it away.
-    pub(crate) fn hold_if_leaving(&self, file: Arc<File>, seen: Option<Look>) -> Result<Arc<File>> {
+    pub(crate) fn hold_if_leaving(&self, file: OpenFile, seen: Option<Look>) -> Result<OpenFile> {
         // Who found it in the table counted it as open after it was looked for.
         let leaving = self.files.is_leaving(file.key, seen) || file.lock().live().unlinked;
         let Some(error) = leaving.then(|| self.files.keep_readable(&file).err()).flatten() else {
@@ -198,7 +175,6 @@ impl Io {
         if !gone && file.lock().state.is_complete() {
             return Ok(file);
         }
-        self.close(&file);
         match gone {
             true => Err(Error::os(libc::ESTALE, "its name has gone").with_source(error)),
             false => Err(error),

@@ -195,7 +195,7 @@ mod tests {
         bed.engine.names.alter(|b: &dyn BackingStore| b.mkdir(Path::new("d"), &new)).unwrap();
         let (below, _) = bed.engine.verbs.create(Path::new("d/g"), &new).unwrap();
         bed.engine.io.write(&below, 0, &[2; 100]).unwrap();
-        bed.engine.io.close(&below);
+        drop(below);
         let busy = bed.file.lock();
         let engine = bed.engine.clone();
         let orders = std::thread::spawn(move || {

@@ -9,9 +9,9 @@ use forebay_backing::{Error, FileKind, Result};
 
 use crate::core::report::{Progress, Report};
 use crate::files::file::{File, failure, named_failure};
+use crate::files::open::OpenFile;
 use crate::io::Why;
 use crate::io::fill::CHUNK;
-use crate::io::handle::Handle;
 use crate::lock::{Mutex, Rank};
 use crate::ops::Ops;
 
@@ -29,7 +29,7 @@ enum Fetch {
 /// A large file being fetched in pieces: how many are left, and the first error. Its last piece closes
 /// it, fetched or not.
 struct Large {
-    file: Handle,
+    file: OpenFile,
     path: PathBuf,
     left: Mutex<(usize, Option<Error>)>,
 }
@@ -176,7 +176,7 @@ impl Ops {
         path: &Path,
         fetching: &Fetching<'_>,
     ) -> Result<Option<u64>> {
-        let file = Handle::open(&self.io, path)?;
+        let file = self.io.open(path, None)?;
         let size = file.lock().size();
         if size <= 4 * CHUNK {
             let got = self.fill_all(&file, 0, size, fetching.progress);

@@ -86,7 +86,7 @@ impl Ops {
     fn count_file(&self, inner: &Inner, status: &mut Status) {
         status.files += u64::from(inner.charged > 0 || inner.state.is_dirty());
         status.dirty_files += u64::from(inner.state.is_dirty());
-        status.open_files += u64::from(inner.live.as_ref().is_some_and(|live| live.opens > 0));
+        status.open_files += u64::from(inner.live.as_ref().is_some_and(|live| live.is_open()));
         if inner.is_pinned() {
             status.pinned_files += 1;
             status.pinned_bytes += inner.charged;

@@ -35,7 +35,8 @@ pub struct Past {
     passed: Arc<Passed>,
     file: Arc<File>,
     shadow: Arc<dyn MediaFile>,
-    way: Way,
+    /// `None`: it has ended.
+    way: Option<Way>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,7 +47,7 @@ enum Way {
 
 impl Past {
     pub fn writes(&self) -> bool {
-        self.way == Way::Writes
+        self.way == Some(Way::Writes)
     }
 
     /// What the program has in place of the file.
@@ -55,30 +56,33 @@ impl Past {
     }
 }
 
+impl Past {
+    /// Ends it, and says whether what was written is on record.
+    pub fn end(mut self) -> Result<()> {
+        self.finish()
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        match self.way.take() {
+            Some(Way::Reads) => self.file.lock().live().pins -= 1,
+            Some(Way::Writes) => self.passed.end_unseen(&self.file)?,
+            None => {}
+        }
+        Ok(())
+    }
+}
+
 impl Drop for Past {
     fn drop(&mut self) {
-        if !self.writes() {
-            return self.passed.unpin_shadow(&self.file);
-        }
-        if let Err(e) = self.passed.end_unseen(&self.file) {
+        if let Err(e) = self.finish() {
             tracing::error!(error = %e, "closing a file that was written past the daemon");
         }
     }
 }
 
 impl Passed {
-    /// As [`Passed::pin_shadow`], until it is dropped.
-    pub fn read(self: &Arc<Self>, file: &Arc<File>) -> Result<Option<Past>> {
-        Ok(self.pin_shadow(file)?.map(|shadow| self.past(file, shadow, Way::Reads)))
-    }
-
-    /// As [`Passed::begin_unseen`], until it is dropped.
-    pub fn write(self: &Arc<Self>, file: &Arc<File>, maps: bool) -> Result<Option<Past>> {
-        Ok(self.begin_unseen(file, maps)?.map(|shadow| self.past(file, shadow, Way::Writes)))
-    }
-
     fn past(self: &Arc<Self>, file: &Arc<File>, shadow: Arc<dyn MediaFile>, way: Way) -> Past {
-        Past { passed: self.clone(), file: file.clone(), shadow, way }
+        Past { passed: self.clone(), file: file.clone(), shadow, way: Some(way) }
     }
 
     /// Whether attributes of the file may change without anybody telling us: it is written past us,
@@ -88,15 +92,15 @@ impl Passed {
         let Some(inner) = file.inner.try_lock() else { return true };
         // With the last descriptor gone, a mapping is left.
         let is_mapped = |live: &Live| live.unseen.as_ref().is_some_and(|unseen| unseen.maps);
-        let maps = |live: &Live| is_mapped(live) || live.opens == 0;
+        let maps = |live: &Live| is_mapped(live) || !live.is_open();
         inner.state.is_unseen() && inner.live.as_deref().is_some_and(maps)
     }
 
     /// Begins writing past our eyes: the shadow is to be written by the kernel. The file counts as
-    /// wholly dirty until [`Passed::end_unseen`]. `None` if it is not complete (any more): its
+    /// wholly dirty until this ends. `None` if it is not complete (any more): its
     /// holes would count as data. `maps`: the writer may map the file, and so write to it after he
     /// has closed it.
-    pub fn begin_unseen(&self, file: &Arc<File>, maps: bool) -> Result<Option<Arc<dyn MediaFile>>> {
+    pub fn write(self: &Arc<Self>, file: &Arc<File>, maps: bool) -> Result<Option<Past>> {
         let mut inner = file.lock();
         let moved = inner.live().around != Around::None;
         if !inner.state.is_complete() || moved || !self.files.may_pass(&inner) {
@@ -106,7 +110,9 @@ impl Passed {
         // not count.
         let fresh = !inner.state.has_bytes() && inner.shadow_stat().is_none();
         let shadow = self.files.shadow_unwritten(file, &mut inner)?;
-        if inner.live().unseen.is_none() {
+        if let Some(unseen) = &mut inner.live().unseen {
+            unseen.join();
+        } else {
             if !fresh {
                 let mtime = inner.state.mtime();
                 self.files.note_tier(shadow.set_mtime(mtime))?;
@@ -117,35 +123,34 @@ impl Passed {
             self.files.commit(file, &mut inner, Change::Unseen { age })?;
             // A flush that is on does not know what of it he writes.
             inner.note_rewritten(0, u64::MAX);
-            inner.live().unseen = Some(Box::new(Unseen { from, ..Unseen::default() }));
+            inner.live().unseen = Some(Box::new(Unseen::begin(from)));
             self.files.note_growth(file, &mut inner);
             self.files.totals().grows_unseen(file);
         }
         failpoint::pass("create.done");
-        let unseen = inner.live().unseen.as_mut().expect("made so above");
-        unseen.maps |= maps;
-        unseen.writers += 1;
+        inner.live().unseen.as_mut().expect("made so above").maps |= maps;
         self.files.totals().begin_writer();
         self.files.counters().passthrough_writes.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         self.files.account(file, &mut inner);
         self.sluice.watch(file, &shadow);
-        Ok(Some(shadow))
+        drop(inner);
+        Ok(Some(self.past(file, shadow, Way::Writes)))
     }
 
     /// Ends one unseen writer; after the last one, what is in the shadow is the file. If a mapping
     /// is left the writer goes on, until [`Passed::end_lingering`] finds that it is gone.
-    pub fn end_unseen(&self, file: &Arc<File>) -> Result<()> {
+    fn end_unseen(&self, file: &Arc<File>) -> Result<()> {
         let mut inner = file.lock();
         let unseen = inner.live().unseen.as_ref().expect("a writer ends once");
-        if unseen.writers == 1 && unseen.maps && !self.is_closed(file, &mut inner)? {
+        if unseen.is_last() && unseen.maps && !self.is_closed(file, &mut inner)? {
             drop(inner);
             self.lingering.lock().push(file.clone());
             return Ok(());
         }
-        let unseen = inner.live().unseen.as_mut().expect("looked at above");
-        unseen.writers -= 1;
         self.files.totals().end_writer();
-        if unseen.writers > 0 {
+        let unseen = inner.live().unseen.as_mut().expect("looked at above");
+        if !unseen.is_last() {
+            unseen.part();
             return Ok(());
         }
         self.files.note_growth(file, &mut inner);
@@ -186,7 +191,7 @@ impl Passed {
     }
 
     /// Pins the shadow of a complete file for reading past our eyes; `None` if it is not complete.
-    pub fn pin_shadow(&self, file: &Arc<File>) -> Result<Option<Arc<dyn MediaFile>>> {
+    pub fn read(self: &Arc<Self>, file: &Arc<File>) -> Result<Option<Past>> {
         let mut inner = file.lock();
         // Old bytes are served on only beside a reader who has them already.
         let stale = inner.live().stale && inner.live().pins == 0;
@@ -198,13 +203,8 @@ impl Passed {
         inner.live().pins += 1;
         file.hit();
         self.files.counters().passthrough_reads.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        Ok(Some(shadow))
-    }
-
-    pub fn unpin_shadow(&self, file: &Arc<File>) {
-        let mut inner = file.lock();
-        assert!(inner.live().pins > 0, "a pin is taken out once");
-        inner.live().pins -= 1;
+        drop(inner);
+        Ok(Some(self.past(file, shadow, Way::Reads)))
     }
 
     /// Counts a program that still writes to a shadow file as a writer of its own: descriptors
@@ -214,8 +214,8 @@ impl Passed {
         let Some(file) = self.files.by_id(id) else { return Ok(()) };
         let mut inner = file.lock();
         let shadow = self.files.shadow(&file, &mut inner)?;
-        let unseen = inner.live().unseen.get_or_insert_default();
-        unseen.writers += 1;
+        // Each is found once, before anybody else can write it.
+        let unseen = inner.live().unseen.insert(Box::new(Unseen::begin(None)));
         unseen.maps = true;
         self.files.totals().begin_writer();
         self.files.account(&file, &mut inner);

@@ -368,13 +368,14 @@ mod tests {
         let sums = || (engine.files.totals().used(), engine.files.totals().dirty());
         let before = sums();
         for dirty in [false, true] {
-            let (file, attr) = engine.verbs.create(path, &new).unwrap();
+            let (open, attr) = engine.verbs.create(path, &new).unwrap();
+            let file = open.clone();
             engine.io.write(&file, 0, &[1; 8192]).unwrap();
             engine.drain.flush_file(&file).unwrap();
             if dirty {
                 engine.io.write(&file, 0, &[2; 4096]).unwrap();
             }
-            engine.io.close(&file);
+            drop(open);
             engine.verbs.unlink(Named { path, key: attr.key, is_dir: false }).unwrap();
             let mut inner = file.lock();
             assert_eq!(engine.room.evict_range(&file, &mut inner, 0, u64::MAX).unwrap(), 0);

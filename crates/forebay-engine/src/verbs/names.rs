@@ -15,11 +15,12 @@ use crate::failpoint;
 use crate::files::file::{Changing, File, note_new};
 use crate::files::journaled::unlinked;
 use crate::files::names::Named;
+use crate::files::open::OpenFile;
 use crate::verbs::Verbs;
 
 impl Verbs {
-    /// Creates a file on the backing store and takes a handle on it.
-    pub fn create(&self, path: &Path, new: &New) -> Result<(Arc<File>, Attr)> {
+    /// Creates a file on the backing store and opens it.
+    pub fn create(&self, path: &Path, new: &New) -> Result<(OpenFile, Attr)> {
         self.files.refuse_read_only()?;
         let asked = self.files.time().now();
         let (_, attr) = self.names.alter(|b| b.create(path, new))?;
@@ -280,7 +281,7 @@ mod tests {
         assert!(rename("d/b", "c/e"), "durable");
         assert!(!rename("d", "a"), "what was durable has left it");
         assert!(rename("c", "d"), "durable further below");
-        [file, other].iter().for_each(|file| engine.io.close(file));
+        drop((file, other));
         assert_eq!(engine.drain.flush(&[], &Progress::default()).failures.len(), 0);
         assert!(!rename("d", "c"), "flushed, and on record as that");
     }

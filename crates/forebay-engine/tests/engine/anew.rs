@@ -32,14 +32,14 @@ fn synced(engine: &Arc<Engine>, path: &str, value: u8) -> Attr {
     let (file, attr) = engine.verbs.create(Path::new(path), &NEW).expect("no such file yet");
     engine.io.write(&file, 0, &[value; LEN]).expect("room");
     engine.io.sync(&file).expect("a sound tier");
-    engine.io.close(&file);
+    drop(file);
     attr
 }
 
 fn sync(engine: &Arc<Engine>, path: &str) {
     let file = engine.io.open(Path::new(path), None).expect("it is there");
     engine.io.sync(&file).expect("a sound tier");
-    engine.io.close(&file);
+    drop(file);
 }
 
 /// What may be left of the tier after a loss of power.
@@ -156,7 +156,7 @@ fn a_directory_that_was_renamed_is_made_again_for_what_was_synced() {
     let from = Named { path: d, key: dir.key, is_dir: true };
     engine.verbs.rename(from, e, None, RenameMode::Replace).expect("it is there");
     engine.io.sync(&file).expect("a sound tier");
-    engine.io.close(&file);
+    drop(file);
     abandon(engine);
     for disk in cut(&media) {
         assert_home(disk, tree.clone(), AFTER, &[("e/f", b'N')]);
@@ -179,7 +179,7 @@ fn a_forgotten_rename_takes_no_newer_files_place() {
         .rename(named(Path::new("a"), &attr), Path::new("b"), None, RenameMode::Replace)
         .unwrap();
     engine.io.sync(&file).expect("a sound tier");
-    engine.io.close(&file);
+    drop(file);
     abandon(engine);
     for (taken, disk) in cut(&media).into_iter().enumerate().map(|(n, disk)| (n % 2 == 0, disk)) {
         let store = MemStore::on(tree.clone());
@@ -208,7 +208,7 @@ fn touch_first_page(engine: &Arc<Engine>, path: &str, value: u8) -> Attr {
     let file = engine.io.open(Path::new(path), None).expect("it is there");
     engine.io.write(&file, 0, &[value; 4096]).expect("room");
     engine.io.sync(&file).expect("a sound tier");
-    engine.io.close(&file);
+    drop(file);
     engine.verbs.stat(Path::new(path)).expect("it is there")
 }
 
@@ -339,7 +339,7 @@ fn a_chain_of_renames_is_made_again_from_its_end() {
             let file = engine.io.open(Path::new(name), None).expect("it is there");
             engine.io.write(&file, 0, &[name.as_bytes()[0]; LEN]).expect("room");
             engine.io.sync(&file).expect("a sound tier");
-            engine.io.close(&file);
+            drop(file);
             (name == "x", engine.verbs.stat(Path::new(name)).expect("it is there"))
         };
         let attrs = names.map(write);
@@ -381,7 +381,7 @@ fn a_rename_after_the_sync_of_a_flush_is_made_again() {
     engine.drain.flush_file(&file).expect("a sound store");
     engine.io.sync(&file).expect("a sound tier");
     let tree = at_sync.lock().expect("no panic inside").take().expect("it was synced");
-    engine.io.close(&file);
+    drop(file);
     abandon(engine);
     for disk in cut(&media) {
         assert_home(disk, tree.clone(), AFTER, &[("b", b'B')]);
@@ -438,7 +438,7 @@ fn a_rename_that_was_cut_off_loses_nothing_synced_of_what_it_was_to_replace() {
         let file = engine.io.open(Path::new(name), None).expect("it is there");
         engine.io.write(&file, 0, &[value; LEN]).expect("room");
         engine.io.sync(&file).expect("a sound tier");
-        engine.io.close(&file);
+        drop(file);
         engine.verbs.stat(Path::new(name)).expect("it is there")
     });
     let (f, new) = (Path::new("f"), Path::new("new"));
@@ -478,7 +478,7 @@ fn two_files_that_changed_places_do_so_again() {
         let file = engine.io.open(Path::new(name), None).expect("it is there");
         engine.io.write(&file, 0, &[name.as_bytes()[0]; LEN]).expect("room");
         engine.io.sync(&file).expect("a sound tier");
-        engine.io.close(&file);
+        drop(file);
         engine.verbs.stat(Path::new(name)).expect("it is there")
     });
     let (a, b, aside) = (Path::new("a"), Path::new("b"), Path::new("aside"));
@@ -498,7 +498,7 @@ fn synced_over(engine: &Arc<Engine>, path: &str, value: u8) -> Attr {
     let file = engine.io.open(Path::new(path), None).expect("it is there");
     engine.io.write(&file, 0, &[value; LEN]).expect("room");
     engine.io.sync(&file).expect("a sound tier");
-    engine.io.close(&file);
+    drop(file);
     engine.verbs.stat(Path::new(path)).expect("it is there")
 }
 

@@ -42,7 +42,6 @@ fn who_reads_around_is_not_disturbed_by_writes_around_of_other_ranges() {
     }
     assert_eq!(reads.load(Relaxed), 20, "each at the first try");
     hook.set(|_| {});
-    engine.io.close(&file);
     drop(file);
     abandon(engine);
 }
@@ -72,6 +71,6 @@ fn what_grew_around_the_tier_reads_as_zeros() {
     engine.ops.set_tunables(back).expect("valid");
     engine.io.allocate(&file, Allocate::Zero, 150 * BLOCK as u64, 50 * BLOCK as u64).expect("room");
     assert_eq!(engine.io.read(&file, 190 * BLOCK as u64, &mut buf[..BLOCK]).expect("zeros"), BLOCK);
-    engine.io.close(&file);
+    drop(file);
     abandon(engine);
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Access, BackingStore};
-use forebay_engine::{Attachment, Config, Engine, File, KeepDirty, Progress, Tunables};
+use forebay_engine::{Attachment, Config, Engine, KeepDirty, OpenFile, Progress, Tunables};
 
 use crate::media::CrashMedia;
 use crate::start::{NEW, PATIENCE, abandon, counter, patient, simulated, start, time, within};
@@ -35,7 +35,7 @@ fn again(
     start(media, Arc::new(store.clone()), "attach", config, tunables).expect("a sound tier")
 }
 
-fn new_file(engine: &Arc<Engine>, name: &str, mibs: u64) -> Arc<File> {
+fn new_file(engine: &Arc<Engine>, name: &str, mibs: u64) -> OpenFile {
     let (file, _) = engine.verbs.create(Path::new(name), &NEW).expect("a new name");
     for n in 0..mibs {
         engine.io.write(&file, n * MIB, &vec![2; MIB as usize]).expect("room");
@@ -89,7 +89,7 @@ fn a_detached_tier_holds_nothing_and_takes_nothing() {
     assert_eq!(on_store(&store, "new")[..100], [2; 100]);
     bytes(&engine, "old");
     assert!(engine.ops.status().used_bytes >= 4 * MIB && engine.ops.status().dirty_bytes > 0);
-    engine.io.close(&file);
+    drop(file);
     engine.drain.flush(&[], &Progress::default());
     assert_eq!(on_store(&store, "new")[..100], [4; 100]);
     assert_eq!(counter(&engine, "conflicts"), 0);
@@ -112,9 +112,9 @@ fn kept_dirty_bytes_stay_through_a_restart_and_are_the_newest() {
     first.io.sync(&file).expect("the tier syncs");
     let other = new_file(&first, "other", 1);
     assert_eq!(on_store(&store, "other"), vec![2; MIB as usize]);
-    first.io.close(&other);
+    drop(other);
     first.io.closing(&file, &Default::default()).expect("nothing to wait for");
-    first.io.close(&file);
+    drop(file);
     time().sleep(Duration::from_millis(800));
     within("the drain says why it rests", || first.ops.status().limited_by == "detached");
     assert_eq!(counter(&first, "flushed_bytes"), 0);
@@ -176,7 +176,7 @@ fn a_detach_ends_under_load_and_nothing_comes_in_behind_it() {
         }
         done.store(true, Relaxed);
     });
-    engine.io.close(&file);
+    drop(file);
     let now = bytes(&engine, "busy");
     engine.drain.flush(&[], &Progress::default());
     assert!(on_store(&store, "busy") == now);
@@ -191,7 +191,7 @@ fn what_cannot_be_flushed_or_closed_leaves_all_as_it_was() {
     let file = new_file(&engine, "ours", 1);
     engine.drain.flush_file(&file).expect("a store that works");
     engine.io.write(&file, 0, &[6; 10]).expect("room");
-    engine.io.close(&file);
+    drop(file);
     let theirs = store.open(path, Access::ReadWrite).expect("it is there");
     theirs.write_at(&[7; 20], 0).expect("memory");
     let report = engine.ops.detach(KeepDirty::No, &Progress::default());
@@ -201,7 +201,7 @@ fn what_cannot_be_flushed_or_closed_leaves_all_as_it_was() {
     bytes(&engine, "ours");
 
     let file = engine.io.open(path, None).expect("it is there");
-    assert!(engine.passed.pin_shadow(&file).expect("the tier works").is_some(), "read past us");
+    let past = engine.passed.read(&file).expect("the tier works").expect("read past us");
     let progress = Progress::default();
     std::thread::scope(|scope| {
         let detach = scope.spawn(|| engine.ops.detach(KeepDirty::No, &progress));
@@ -213,8 +213,8 @@ fn what_cannot_be_flushed_or_closed_leaves_all_as_it_was() {
         assert!(report.cancelled && report.failures[0].error.contains("past the daemon"));
     });
     assert_eq!(engine.files.attachment(), Attachment::Attached);
-    engine.passed.unpin_shadow(&file);
-    engine.io.close(&file);
+    drop(past);
+    drop(file);
     detach(&engine, KeepDirty::No);
     assert_eq!(
         (engine.ops.status().used_bytes, engine.files.attachment()),

@@ -67,7 +67,7 @@ fn a_store_that_hangs_in_close_takes_nothing_with_it() {
             let file = cached.io.open(Path::new(path), Some(key)).expect("it is in the tier");
             let mut bytes = vec![0; 100_000];
             let n = cached.io.read(&file, 0, &mut bytes).expect("it is in the tier");
-            cached.io.close(&file);
+            drop(file);
             (n, bytes)
         });
         assert_eq!(served, (100_000, vec![7; 100_000]), "{path}");
@@ -94,7 +94,7 @@ fn a_flush_and_a_shutdown_end_though_a_close_hangs() {
     let writing = engine.clone();
     in_time("writing", move || {
         writing.io.write(&file, 4096, &[9; 4096]).expect("room");
-        writing.io.close(&file);
+        drop(file);
     });
     let ending = engine.clone();
     in_time("the end", move || ending.ops.shutdown(KeepDirty::Yes, &Progress::default(), None));

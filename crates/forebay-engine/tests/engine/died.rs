@@ -25,7 +25,7 @@ fn serve(media: &CrashMedia, store: Arc<dyn BackingStore>) -> Arc<Engine> {
 fn dirty(engine: &Arc<Engine>, name: &str, value: u8) -> Attr {
     let (file, attr) = engine.verbs.create(Path::new(name), &NEW).expect("no such file yet");
     engine.io.write(&file, 0, &[value; LEN]).expect("room");
-    engine.io.close(&file);
+    drop(file);
     attr
 }
 
@@ -138,7 +138,7 @@ fn a_new_file_with_the_number_of_a_removed_one_is_empty() {
         engine.io.write(&file, 0, b"new").expect("room");
         engine.drain.flush_file(&file).expect("it is nobody else's");
         assert_eq!(file_of(&store.snapshot(), "new"), b"new");
-        engine.io.close(&file);
+        drop(file);
         // What was dirty of the removed one is not forgotten.
         assert_eq!(engine.ops.status().dirty_files, u64::from(keeps_dirty));
         store.free(Path::new("new"));

@@ -8,7 +8,7 @@ use std::time::Duration;
 use forebay_engine::governor::law::Preset;
 use forebay_engine::lock::{self, Rank};
 use forebay_engine::time::Time;
-use forebay_engine::{Config, Engine, File, Named, Progress, Tunables};
+use forebay_engine::{Config, Engine, File, Named, OpenFile, Progress, Tunables};
 
 use forebay_backing::wrap::{Call, Layer, Verb, Wrapped};
 use forebay_backing::{Attr, BackingStore, RenameMode, Result};
@@ -25,11 +25,11 @@ const MIB: u64 = 1 << 20;
 const MOMENT: Duration = Duration::from_millis(5);
 const TIER: Option<u64> = Some(1 << 30);
 
-fn engine(tunables: Tunables) -> (Arc<Engine>, Arc<File>) {
+fn engine(tunables: Tunables) -> (Arc<Engine>, OpenFile) {
     engine_of(1 << 30, tunables)
 }
 
-fn engine_of(tier_size: u64, tunables: Tunables) -> (Arc<Engine>, Arc<File>) {
+fn engine_of(tier_size: u64, tunables: Tunables) -> (Arc<Engine>, OpenFile) {
     engine_over(Arc::new(MemStore::new()), tier_size, tunables)
 }
 
@@ -37,7 +37,7 @@ fn engine_over(
     store: Arc<dyn BackingStore>,
     tier_size: u64,
     tunables: Tunables,
-) -> (Arc<Engine>, Arc<File>) {
+) -> (Arc<Engine>, OpenFile) {
     let tunables = Tunables { tier_size: Some(tier_size), ..tunables };
     let config = Config::default();
     let media = Arc::new(CrashMedia::default());
@@ -66,7 +66,7 @@ fn a_file_with_names_in_both_of_two_directories_that_change_places_is_flushed() 
         let (file, attr) = engine.verbs.create(Path::new(from), &NEW).expect("no such file yet");
         engine.verbs.link(named(Path::new(from), &attr), Path::new(to)).expect("no such name yet");
         write(&engine, &file, 1, 1);
-        engine.io.close(&file);
+        drop(file);
     }
     let dir = |path, attr: &Attr| Named { path, key: attr.key, is_dir: true };
     engine.verbs.rename(dir(d, &at_d), e, Some(dir(e, &at_e)), RenameMode::Exchange).unwrap();
@@ -139,7 +139,7 @@ fn a_hot_set_overwritten_ten_times_within_max_age_is_flushed_at_most_one_and_a_h
     assert!(took < max_age * 6 / 10, "well before the age: {took:?}");
     clean_after(&engine);
     let flushed = counter(&engine, "flushed_bytes");
-    engine.io.close(&file);
+    drop(file);
     abandon(engine);
     assert!((8 * MIB..=12 * MIB).contains(&flushed), "{flushed} of {}", 8 * MIB);
 }
@@ -180,7 +180,7 @@ fn clean_bytes_of_a_file_in_flight_make_room() {
         let n = engine.io.read(&file, mib * MIB, &mut found).expect("the store answers");
         assert!(n == found.len() && found.iter().all(|byte| *byte == value), "MiB {mib}");
     }
-    engine.io.close(&file);
+    drop(file);
     abandon(engine);
 }
 
@@ -211,7 +211,7 @@ fn what_is_on_its_way_counts_for_its_age() {
     let took = clean_after(&engine);
     let limit = Duration::from_secs_f64((8 * MIB) as f64 / eighth / 2.0);
     assert!(took < limit, "{took:?}, not {limit:?}");
-    engine.io.close(&file);
+    drop(file);
     abandon(engine);
 }
 
@@ -261,8 +261,8 @@ fn the_pieces_of_a_batch_go_out_file_by_file() {
     // One that finds both files open has one hop, or three.
     let hops: Vec<usize> = hops.collect();
     assert!(hops.iter().any(|hops| *hops <= 8), "{hops:?}");
-    engine.io.close(&first);
-    engine.io.close(&second);
+    drop(first);
+    drop(second);
     abandon(engine);
 }
 
@@ -280,7 +280,7 @@ fn a_file_that_was_cut_off_is_drained_though_no_byte_of_it_is_dirty() {
     assert!(engine.ops.status().dirty_files == 1 && engine.ops.status().dirty_bytes == 0);
     clean_after(&engine);
     assert_eq!(store.stat(Path::new("f")).expect("it is there").size, MIB);
-    engine.io.close(&file);
+    drop(file);
     abandon(engine);
 }
 
@@ -307,7 +307,7 @@ fn a_young_file_and_a_held_one_are_not_called_failed() {
     within("it is held", || engine.ops.status().limited_by == "held-for-last");
     drop(hold);
     clean_after(&engine);
-    engine.io.close(&file);
+    drop(file);
     abandon(engine);
 }
 
@@ -343,7 +343,7 @@ fn the_cap_holds_and_a_drain_to_a_deadline_is_in_time() {
     let took = time().since(began);
     assert!(took >= Duration::from_millis(1700), "the cap holds: {took:?}");
     assert!(took < by, "24 MiB at 12 MiB/s: {took:?}");
-    engine.io.close(&file);
+    drop(file);
     abandon(engine);
 }
 
@@ -378,7 +378,7 @@ fn few_files_are_opened_ahead_of_their_copies() {
     for n in 0..50 {
         let (file, _) = engine.verbs.create(Path::new(&format!("{n}")), &NEW).expect("room");
         engine.io.write(&file, 0, &[1; 4096]).expect("room");
-        engine.io.close(&file);
+        drop(file);
     }
     ahead.gate.shut(true);
     ahead.opened.store(0, Relaxed);

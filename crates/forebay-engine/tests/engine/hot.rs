@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use forebay_backing::{BackingStore, New as Made};
-use forebay_engine::{Config, Engine, File, Tunables};
+use forebay_engine::{Config, Engine, File, OpenFile, Tunables};
 
 use crate::media::CrashMedia;
 use crate::rng::Rng;
@@ -15,7 +15,7 @@ use crate::store::MemStore;
 const PAGE: u64 = 16 << 10;
 const MIB: u64 = 1 << 20;
 
-fn table(mibs: u64, tier_size: u64) -> (Arc<Engine>, Arc<File>) {
+fn table(mibs: u64, tier_size: u64) -> (Arc<Engine>, OpenFile) {
     let store = MemStore::new();
     let made: &Made = &NEW;
     let (file, _) = store.create(Path::new("table"), made).expect("an empty store");
@@ -55,7 +55,7 @@ fn what_of_a_large_file_is_used_stays() {
     }
     assert!(counter(&engine, "evicted_bytes") > 64 * MIB, "the tier was too large");
     assert!(hot_fills * 50 < hot_reads, "{hot_fills} fills for {hot_reads} reads");
-    engine.io.close(&file);
+    drop(file);
     abandon(engine);
 }
 
@@ -81,7 +81,7 @@ fn neighbors_fetch_nothing_ahead_and_streams_do() {
     (1000..1512).for_each(|page| read(&engine, &file, page));
     let fills = counter(&engine, "fills") - before;
     assert!(fills < 100, "{fills} fills for 8 MiB in order");
-    engine.io.close(&file);
+    drop(file);
     abandon(engine);
 }
 
@@ -103,7 +103,7 @@ fn what_was_written_behind_others_makes_room() {
     engine.ops.set_tunables(tiny).expect("valid");
     assert_eq!(engine.ops.status().used_bytes, 0);
     for file in [apart, sized] {
-        engine.io.close(&file);
+        drop(file);
     }
     abandon(engine);
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use forebay_backing::wrap::Verb;
 use forebay_backing::{Access, BackingStore, SetAttr, SetTime, Timestamp};
-use forebay_engine::{Engine, File, Keep, Progress, Report};
+use forebay_engine::{Engine, File, Keep, OpenFile, Progress, Report};
 
 use crate::hook::Hook;
 use crate::losses::{BOOT, Bed, KIB, file_of, open};
@@ -83,9 +83,9 @@ fn a_cut_does_not_bring_back_what_a_held_file_kept_of_an_older_version() {
 fn after_a_cut_a_file_that_was_closed_is_in_conflict_with_nobody() {
     let bed = Bed::new();
     let file = bed.flushed("f", b'A');
-    bed.engine.io.close(&file);
+    drop(file);
     // Somebody syncs something else, and the record of the close with it.
-    bed.flushed("other", b'O');
+    let _other = bed.flushed("other", b'O');
     bed.others_write("f", b'T');
     bed.cut_and_flush(|store, report| {
         assert!(file_of(store, "f") == [b'T'; 64 * KIB], "their bytes were overwritten");
@@ -238,7 +238,7 @@ fn what_could_not_be_let_go_of_is_found_after_a_cut() {
         bed.engine.ops.evict(&[], &Progress::default());
         bed.media.set_fault(None);
         // Somebody else syncs.
-        bed.flushed("other", b'O');
+        let _other = bed.flushed("other", b'O');
         bed.engine.io.write(&file, 0, &[b'N'; 4 * KIB]).expect("room");
         bed.engine.io.sync(&file).expect("a tier that works");
         let mut expected = [b'A'; 64 * KIB];
@@ -280,7 +280,7 @@ fn after_a_cut_a_name_that_went_is_no_conflict() {
         let attr = |name| bed.engine.verbs.stat(Path::new(name)).expect("it is there");
         let (old, over) = (attr("f"), attr("new"));
         if how != "replace" {
-            bed.engine.io.close(&file);
+            drop(file);
         }
         let replace = forebay_backing::RenameMode::Replace;
         let (f, g) = (Path::new("f"), Path::new("g"));
@@ -334,14 +334,14 @@ fn what_was_cut_off_during_a_flush_does_not_come_back() {
 }
 
 /// "f", 64 KiB of A on the backing store, open. Nothing of it is in the tier.
-fn stored(bed: &Bed) -> Arc<File> {
+fn stored(bed: &Bed) -> OpenFile {
     let (theirs, _) = bed.store.create(Path::new("f"), &NEW).expect("memory");
     theirs.write_at(&[b'A'; 64 * KIB], 0).expect("memory");
     bed.engine.io.open(Path::new("f"), None).expect("it is there")
 }
 
 /// The same, all of it fetched.
-fn fetched(bed: &Bed) -> Arc<File> {
+fn fetched(bed: &Bed) -> OpenFile {
     let file = stored(bed);
     bed.engine.io.read(&file, 0, &mut [0; 64 * KIB]).expect("memory");
     file
@@ -454,8 +454,8 @@ fn after_a_cut_ours_is_only_what_was_written_here() {
     bed.engine.io.sync(&file).expect("a tier that works");
     let expected = a_with(&[(0, 4, b'B'), (8, 40, b'T')]);
     let (disk, tree) = (bed.media.snapshot(), bed.store.snapshot());
-    bed.engine.io.close(&again);
-    bed.engine.io.close(&file);
+    drop(again);
+    drop(file);
     abandon(bed.engine);
     for image in disk.crash_images(&mut Rng::new(7), 40) {
         let store = MemStore::on(tree.clone());

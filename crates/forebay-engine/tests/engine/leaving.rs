@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use forebay_backing::wrap::{Verb, Wrapped};
 use forebay_backing::{Access, Attr, BackingStore, RenameMode};
-use forebay_engine::{Config, Engine, File, Progress, Tunables, WritePolicy};
+use forebay_engine::{Config, Engine, File, OpenFile, Progress, Tunables, WritePolicy};
 
 use crate::hook::Hook;
 use crate::media::CrashMedia;
@@ -55,7 +55,7 @@ impl Bed {
         if matches!(way, Way::ReplaceByCached) {
             let file = self.engine.io.open(Path::new("new"), None).expect("it is there");
             self.engine.io.read(&file, 0, &mut [0; 4096]).expect("memory");
-            self.engine.io.close(&file);
+            drop(file);
         }
     }
 
@@ -86,7 +86,7 @@ impl Bed {
     }
 
     /// "old", opened while `act` is just about to unlink or rename it on the store.
-    fn opened_in_the_middle_of(&self, act: impl FnOnce(&Arc<Engine>)) -> Arc<File> {
+    fn opened_in_the_middle_of(&self, act: impl FnOnce(&Arc<Engine>)) -> OpenFile {
         let opened = Arc::new(Mutex::new(None));
         let (engine, out) = (self.engine.clone(), opened.clone());
         self.hook.set(move |call| {
@@ -136,7 +136,7 @@ fn a_file_opened_just_before_its_name_goes_is_readable() {
             bed.opened_in_the_middle_of(|engine| Bed::engine_takes_name(engine, way, &bed.attr));
         bed.assert_reads_old(&file);
         bed.engine.io.write(&file, 0, b"mine").expect("room");
-        bed.engine.io.close(&file);
+        drop(file);
         bed.flushes_all();
         abandon(bed.engine);
     }
@@ -171,8 +171,8 @@ fn a_file_whose_name_goes_while_it_is_opened_is_opened_by_what_holds_it() {
         let mut bytes = [0; 4];
         bed.engine.io.read(&again, 0, &mut bytes).expect("it is open");
         assert_eq!(&bytes, b"mine");
-        bed.engine.io.close(&file);
-        bed.engine.io.close(&again);
+        drop(file);
+        drop(again);
         abandon(bed.engine);
     }
 }
@@ -187,7 +187,7 @@ fn a_file_renamed_while_it_is_opened_is_opened_readable_or_not_at_all() {
     assert!(error.is(libc::ESTALE), "{error}");
     let file = bed.engine.io.open(Path::new("moved"), None).expect("it is there");
     bed.assert_reads_old(&file);
-    bed.engine.io.close(&file);
+    drop(file);
     abandon(bed.engine);
 }
 
@@ -200,8 +200,9 @@ fn what_holds_a_file_opens_none_that_still_has_a_name() {
     let file = bed.engine.io.open(Path::new("old"), None).expect("it is there");
     bed.assert_reads_old(&file);
     bed.engine.io.write(&file, 0, b"mine").expect("room");
-    bed.engine.io.close(&file);
-    bed.engine.drain.flush_file(&file).expect("memory");
+    let known = file.clone();
+    drop(file);
+    bed.engine.drain.flush_file(&known).expect("memory");
     bed.starts_with_mine("old");
     abandon(bed.engine);
 }
@@ -220,7 +221,7 @@ fn an_empty_file_whose_name_goes_while_it_is_opened_is_in_conflict_with_nobody()
         Err(_) => bed.engine.files.open_unlinked(attr.key, Some(&*pin)).expect("it is held"),
     };
     bed.engine.io.write(&file, 0, b"1234").expect("room");
-    bed.engine.io.close(&file);
+    drop(file);
     bed.flushes_all();
     abandon(bed.engine);
 }
@@ -241,8 +242,8 @@ fn who_has_a_file_without_a_name_open_can_open_it_again() {
     let mut bytes = [0; 4];
     bed.engine.io.read(&again, 0, &mut bytes).expect("it is open");
     assert_eq!(&bytes, b"mine");
-    bed.engine.io.close(&file);
-    bed.engine.io.close(&again);
+    drop(file);
+    drop(again);
     within("nothing of it is left in the tier", || bed.engine.ops.status().used_bytes == 0);
     let opened = bed.engine.files.open_unlinked(bed.attr.key, Some(&*pin));
     assert!(opened.is_none(), "the backing file's bytes are older than those that are gone");
@@ -264,7 +265,7 @@ fn a_file_opened_just_before_it_changes_places_is_what_it_was() {
     });
     bed.assert_reads_old(&file);
     bed.engine.io.write(&file, 0, b"mine").expect("room");
-    bed.engine.io.close(&file);
+    drop(file);
     bed.flushes_all();
     bed.starts_with_mine("new");
     abandon(bed.engine);
@@ -282,10 +283,10 @@ fn a_cached_file_renamed_while_it_is_opened_keeps_its_new_name_alone() {
         bed.after_the_next_look(move |engine| Bed::rename_old(engine, &attr));
         if let Ok(again) = bed.engine.io.open(Path::new("old"), known.then_some(bed.attr.key)) {
             bed.assert_reads_old(&again);
-            bed.engine.io.close(&again);
+            drop(again);
         }
         bed.engine.io.write(&file, 0, b"mine").expect("room");
-        bed.engine.io.close(&file);
+        drop(file);
         bed.flushes_all();
         bed.starts_with_mine("moved");
         abandon(bed.engine);
@@ -318,7 +319,7 @@ fn a_flush_in_the_middle_of_a_rename_finds_no_conflict() {
     Bed::rename_old(&bed.engine, &bed.attr);
     assert!(flushed.load(SeqCst));
     assert_eq!(bed.engine.ops.status().conflicted_files, 0);
-    bed.engine.io.close(&opened.lock().unwrap().take().expect("the hook saw it"));
+    drop(opened.lock().unwrap().take().expect("the hook saw it"));
     bed.flushes_all();
     bed.starts_with_mine("moved");
     abandon(bed.engine);
@@ -336,7 +337,7 @@ fn dirty_bytes_outlive_all_the_names_that_are_known() {
     let name = |n: usize| format!("n{n:03}");
     let (file, attr) = engine.verbs.create(Path::new(&name(0)), &NEW).expect("an empty store");
     engine.io.write(&file, 0, &[7; LEN]).expect("room");
-    engine.io.close(&file);
+    drop(file);
     for n in 1..NAMES {
         engine
             .verbs

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use forebay_backing::wrap::{Fault, FaultRule, FaultRules, Verb};
 use forebay_backing::{Access, BackingStore, Kind, RenameMode};
 use forebay_engine::{
-    Admission, Config, Engine, File, KeepDirty, Progress, Report, Tunables, WritePolicy,
+    Admission, Config, Engine, File, KeepDirty, OpenFile, Progress, Report, Tunables, WritePolicy,
 };
 
 use crate::hook::Hook;
@@ -33,7 +33,7 @@ impl Bed {
     }
 
     /// A file of 64 KiB of `value`, open, and flushed after it was synced.
-    pub fn flushed(&self, name: &str, value: u8) -> Arc<File> {
+    pub fn flushed(&self, name: &str, value: u8) -> OpenFile {
         let (file, _) = self.engine.verbs.create(Path::new(name), &NEW).expect("no such file yet");
         self.engine.io.write(&file, 0, &[value; 64 * KIB]).expect("room");
         self.engine.io.sync(&file).expect("a tier that works");
@@ -125,7 +125,7 @@ fn a_cut_does_not_shorten_a_file_that_grew_around() {
 fn a_cut_does_not_flush_holes_over_what_somebody_else_wrote() {
     let bed = Bed::new();
     let file = bed.flushed("f", b'A');
-    bed.engine.io.close(&file);
+    drop(file);
     bed.others_write("f", b'T');
     let file = bed.engine.io.open(Path::new("f"), None).expect("it is there");
     let mut seen = [0; 64 * KIB];
@@ -195,7 +195,7 @@ fn evict_during_a_sync(fault: Option<u64>) -> u64 {
 fn a_file_that_lost_its_last_known_name_is_flushed_through_its_descriptor() {
     let bed = Bed::new();
     let file = bed.flushed("f", b'A');
-    bed.engine.io.close(&file);
+    drop(file);
     bed.store.link(Path::new("f"), Path::new("g")).expect("memory");
     let attr = bed.engine.verbs.stat(Path::new("f")).expect("it is there");
     let file = bed.engine.io.open(Path::new("f"), None).expect("it is there");
@@ -205,7 +205,7 @@ fn a_file_that_lost_its_last_known_name_is_flushed_through_its_descriptor() {
         .expect("a store that works");
     bed.engine.io.write(&file, 0, &[b'X'; 64 * KIB]).expect("room");
     bed.engine.io.closing(&file, &Admission::default()).expect("a store that works");
-    bed.engine.io.close(&file);
+    drop(file);
     assert!(bed.is_on_store("g") == [b'X'; 64 * KIB], "nobody could find it again");
     assert_eq!(bed.engine.ops.status().dirty_files, 0);
     abandon(bed.engine);
@@ -225,7 +225,7 @@ fn a_flush_of_a_file_that_is_mostly_hole_flushes_all_of_it() {
     let backing = bed.store.open(Path::new("f"), Access::Read).expect("it is there");
     backing.read_at(&mut found, at).expect("memory");
     assert_eq!(found, [7; 4 * KIB]);
-    bed.engine.io.close(&file);
+    drop(file);
     abandon(bed.engine);
 }
 
@@ -241,7 +241,7 @@ fn what_goes_around_never_goes_into_another_file() {
     let error = bed.engine.io.write(&file, 0, b"mine").expect_err("its backing file is gone");
     assert!(error.is(libc::ESTALE), "{error}");
     assert!(bed.is_on_store("f") == [b'T'; 64 * KIB], "it went into another file");
-    bed.engine.io.close(&file);
+    drop(file);
     abandon(bed.engine);
 }
 
@@ -278,7 +278,7 @@ fn a_flush_that_failed_leaves_conflicts_to_be_found() {
         let error = engine.drain.flush_file(&file).expect_err("somebody else wrote to it");
         assert_eq!(error.kind(), Kind::Conflict, "{op}: {error}");
         assert!(file_of(&store, "f") == [b'T'; 64 * KIB], "{op}: their bytes were overwritten");
-        engine.io.close(&file);
+        drop(file);
         abandon(engine);
     }
 }
@@ -288,7 +288,8 @@ fn a_flush_that_failed_leaves_conflicts_to_be_found() {
 fn a_shutdown_beside_a_writer_past_us_is_not_clean() {
     let bed = Bed::new();
     let (file, _) = bed.engine.verbs.create(Path::new("f"), &NEW).expect("no such file yet");
-    let shadow = bed.engine.passed.begin_unseen(&file, false).expect("room").expect("a new file");
+    let past = bed.engine.passed.write(&file, false).expect("room").expect("a new file");
+    let shadow = past.shadow();
     shadow.write_at(&[b'A'; 64 * KIB], 0).expect("memory");
     bed.engine.ops.shutdown(KeepDirty::Yes, &Progress::default(), None);
     for part in 1..4 {
@@ -341,7 +342,7 @@ fn truncate_during_a_flush(n: u64) -> bool {
     assert_eq!(engine.io.read(&file, 0, &mut here).expect("it is in the tier"), here.len());
     engine.drain.flush_file(&file).expect("a store that works");
     assert!(file_of(&store, "f") == here, "operation {n}: the store has something else");
-    engine.io.close(&file);
+    drop(file);
     abandon(engine);
     failed.load(Relaxed)
 }

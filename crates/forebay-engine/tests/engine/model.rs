@@ -9,7 +9,7 @@ use std::time::Duration;
 use forebay_backing::{BackingStore, DirStore, RenameMode, Result};
 use forebay_engine::media::{DirMedia, Media};
 use forebay_engine::{
-    Allocate, Attachment, Config, Engine, Eviction, File, KeepDirty, Progress, Tunables,
+    Allocate, Attachment, Config, Engine, Eviction, KeepDirty, OpenFile, Progress, Tunables,
     WritePolicy,
 };
 
@@ -32,7 +32,7 @@ struct Model {
     tunables: Tunables,
     policies: Policies,
     /// Handles that stay open over other operations.
-    held: Vec<Arc<File>>,
+    held: Vec<OpenFile>,
     /// Bytes by file, so that hard links share them.
     files: Vec<Vec<u8>>,
     names: Files,
@@ -128,8 +128,7 @@ impl Model {
     }
 
     fn let_go(&mut self) -> Result<()> {
-        let held = std::mem::take(&mut self.held);
-        held.iter().for_each(|file| self.engine().io.close(file));
+        self.held.clear();
         Ok(())
     }
 
@@ -192,13 +191,13 @@ impl Model {
     ) -> Result<T> {
         let file = self.engine().io.open(path, None)?;
         let done = act(self.engine(), &file);
-        self.engine().io.close(&file);
+        drop(file);
         done
     }
 
     fn create(&mut self, path: &Path) -> Result<()> {
         let (file, _) = self.engine().verbs.create(path, &NEW)?;
-        self.engine().io.close(&file);
+        drop(file);
         self.names.insert(path.into(), self.files.len());
         self.files.push(Vec::new());
         Ok(())
@@ -260,15 +259,15 @@ impl Model {
         let fixed = self.policies == Policies::Fixed;
         self.with(path, |engine, file| {
             engine.io.set_len(file, 0)?;
-            let Some(shadow) = engine.passed.begin_unseen(file, false)? else {
+            let Some(past) = engine.passed.write(file, false)? else {
                 assert!(!fixed, "an empty file is complete");
                 return engine.io.write(file, 0, &data);
             };
-            shadow.write_at(&data, 0).expect("room");
+            past.shadow().write_at(&data, 0).expect("room");
             let mut half = vec![0; data.len() / 2];
             let n = engine.io.read(file, 0, &mut half)?;
             assert_same(path, &half[..n], &data[..data.len() / 2]);
-            engine.passed.end_unseen(file)
+            past.end()
         })?;
         self.files[id] = data;
         Ok(())
@@ -281,12 +280,12 @@ impl Model {
         let at = self.rng.below(self.files[id].len() as u64 + 1);
         let want = self.files[id].clone();
         let begun = self.with(path, |engine, file| {
-            let Some(shadow) = engine.passed.begin_unseen(file, false)? else { return Ok(false) };
+            let Some(past) = engine.passed.write(file, false)? else { return Ok(false) };
             let mut got = vec![0xEE; want.len()];
-            assert_eq!(shadow.read_at(&mut got, 0).expect("memory"), want.len());
+            assert_eq!(past.shadow().read_at(&mut got, 0).expect("memory"), want.len());
             assert_same(path, &got, &want);
-            shadow.write_at(&data, at).expect("room");
-            engine.passed.end_unseen(file).map(|()| true)
+            past.shadow().write_at(&data, at).expect("room");
+            past.end().map(|()| true)
         })?;
         *self.work.entry(if begun { "unseen" } else { "unseen refused" }).or_default() += 1;
         if begun {

@@ -54,19 +54,19 @@ impl Bed {
 
     fn create(&self, path: &str) {
         let (file, _) = self.engine.verbs.create(Path::new(path), &NEW).expect("no such name yet");
-        self.engine.io.close(&file);
+        drop(file);
     }
 
     fn write(&self, path: &str, value: u8) {
         let file = self.engine.io.open(Path::new(path), None).expect("it is there");
         self.engine.io.write(&file, 0, &[value; LEN]).expect("room");
-        self.engine.io.close(&file);
+        drop(file);
     }
 
     fn sync(&self, path: &str) {
         let file = self.engine.io.open(Path::new(path), None).expect("it is there");
         self.engine.io.sync(&file).expect("a sound tier");
-        self.engine.io.close(&file);
+        drop(file);
     }
 
     /// A new file that is written and synced.

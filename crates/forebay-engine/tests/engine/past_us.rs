@@ -31,10 +31,12 @@ fn a_flush_says_nothing_of_what_was_written_past_us_meanwhile() {
     let (writer, written, came) = (engine.clone(), file.clone(), AtomicBool::new(false));
     hook.set_after(move |call| {
         if call.verb == Verb::WriteAt && !came.swap(true, Relaxed) {
-            let shadow = writer.passed.begin_unseen(&written, false).expect("room");
-            let shadow = shadow.expect("all of it is there");
-            shadow.write_at(&[b'B'; 64 * KIB], 0).expect("memory");
+            let past = writer.passed.write(&written, false).expect("room");
+            let past = past.expect("all of it is there");
+            past.shadow().write_at(&[b'B'; 64 * KIB], 0).expect("memory");
             writer.io.sync(&written).expect("a tier that works");
+            // It goes on.
+            std::mem::forget(past);
         }
     });
     engine.drain.flush_file(&file).expect("a store that works");
@@ -54,12 +56,11 @@ fn what_a_mapping_leaves_at_the_end_is_flushed() {
     let (hooked, hook) = Hook::on(store.clone());
     let engine = start(media, hooked, BOOT, Config::default(), patient()).expect("a new tier");
     let (file, _) = engine.verbs.create(Path::new("f"), &NEW).expect("no such file yet");
-    let shadow = engine.passed.begin_unseen(&file, true).expect("room").expect("a new file");
-    shadow.write_at(&[b'A'; 64 * KIB], 0).expect("room");
+    let past = engine.passed.write(&file, true).expect("room").expect("a new file");
+    past.shadow().write_at(&[b'A'; 64 * KIB], 0).expect("room");
     let mapping = OpenOptions::new().write(true).open(shadow_of(dir.path())).expect("one shadow");
-    drop(shadow);
-    engine.passed.end_unseen(&file).expect("a tier that works");
-    engine.io.close(&file);
+    past.end().expect("a tier that works");
+    drop(file);
     let mut mapping = Some(mapping);
     hook.set_after(move |call| {
         if call.verb == Verb::WriteAt

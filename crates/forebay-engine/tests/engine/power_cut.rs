@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use forebay_backing::{BackingStore, RenameMode, Result};
-use forebay_engine::{Allocate, Config, Engine, File, Progress};
+use forebay_engine::{Allocate, Config, Engine, File, OpenFile, Progress};
 
 use crate::journal::{Crash, Journal, SECTOR, Value, stamp};
 use crate::media::{CrashMedia, Disk, Lie};
@@ -54,7 +54,7 @@ struct Workload {
     media: CrashMedia,
     store: MemStore,
     journal: Arc<Mutex<Journal>>,
-    held: Vec<Arc<File>>,
+    held: Vec<OpenFile>,
     generation: u32,
     /// Somebody else flushes too.
     company: bool,
@@ -107,7 +107,7 @@ impl Workload {
             thread.join().expect("the flusher does not panic");
         }
         self.media.set_hook(None);
-        self.held.drain(..).for_each(|file| self.engine.io.close(&file));
+        self.held.clear();
         let moments = std::mem::take(&mut *moments.lock().expect("no panic inside"));
         failed.map_or(Ok(moments), Err)
     }
@@ -172,7 +172,7 @@ impl Workload {
             j.rename_begins(|names| _ = names.insert(path.into(), id));
         });
         let (file, _) = self.engine.verbs.create(path, &NEW)?;
-        self.engine.io.close(&file);
+        drop(file);
         self.journal(Journal::rename_ends);
         self.write(path)
     }
@@ -180,7 +180,7 @@ impl Workload {
     fn open<T>(&self, path: &Path, act: impl FnOnce(&Arc<File>) -> Result<T>) -> Result<T> {
         let file = self.engine.io.open(path, None)?;
         let done = act(&file);
-        self.engine.io.close(&file);
+        drop(file);
         done
     }
 
@@ -272,30 +272,29 @@ impl Workload {
     fn write_unseen(&mut self, path: &Path) -> Result<()> {
         let id = self.id(path);
         let file = self.engine.io.open(path, None)?;
-        let mut shadow = match self.generation.is_multiple_of(2) {
-            true => self.engine.passed.begin_unseen(&file, false)?,
+        let mut past = match self.generation.is_multiple_of(2) {
+            true => self.engine.passed.write(&file, false)?,
             false => None,
         };
-        if shadow.is_none() {
+        if past.is_none() {
             self.journal(|j| j.resize_begins(id, 0));
             self.engine.io.set_len(&file, 0)?;
             self.journal(|j| j.change_ends(id));
-            shadow = self.engine.passed.begin_unseen(&file, false)?;
+            past = self.engine.passed.write(&file, false)?;
         }
-        let shadow = shadow.expect("an empty file is complete");
+        let past = past.expect("an empty file is complete");
         for at in 0..2 + self.rng.below(6) as usize {
             self.generation += 1;
             self.journal(|j| j.write_begins(id, at, at + 1, Value::Written(self.generation)));
             let bytes = stamp(id, at, self.generation);
-            shadow.write_at(&bytes, (at * SECTOR) as u64).expect("memory");
+            past.shadow().write_at(&bytes, (at * SECTOR) as u64).expect("memory");
             self.journal(|j| j.change_ends(id));
             if self.rng.below(4) == 0 {
                 self.sync(path)?;
             }
         }
-        drop(shadow);
-        self.engine.passed.end_unseen(&file)?;
-        self.engine.io.close(&file);
+        past.end()?;
+        drop(file);
         Ok(())
     }
 

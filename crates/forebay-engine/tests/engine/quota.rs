@@ -42,7 +42,7 @@ fn read(engine: &Arc<Engine>, name: &str) {
     let admission = engine.room.admission_of(&file, Origin::default());
     let mut found = vec![0; MIB as usize];
     let n = engine.io.read_in(&admission, &file, 0, &mut found).expect("the store answers");
-    engine.io.close(&file);
+    drop(file);
     assert!(n == found.len() && found == content(name, MIB), "{name}");
 }
 
@@ -58,7 +58,7 @@ fn write(engine: &Arc<Engine>, name: &str, mibs: std::ops::Range<u64>) {
     for n in mibs {
         engine.io.write_in(&admission, &file, n * MIB, &content(name, MIB)).expect("room");
     }
-    engine.io.close(&file);
+    drop(file);
 }
 
 fn on_store(store: &MemStore, name: &str) -> Vec<u8> {
@@ -139,7 +139,7 @@ fn pinned_files_give_nothing_and_a_file_larger_than_the_quota_evicts_nothing() {
     let (file, _) = engine.verbs.create(Path::new("q-large"), &NEW).expect("a new name");
     let admission = engine.room.admission_of(&file, Origin::default());
     engine.io.write_in(&admission, &file, 0, &content("q-large", 4 * MIB)).expect("it goes around");
-    engine.io.close(&file);
+    drop(file);
     assert_eq!(on_store(&store, "q-large").len() as u64, 4 * MIB);
     assert_eq!(cached(&engine, "q1"), MIB);
     abandon(engine);

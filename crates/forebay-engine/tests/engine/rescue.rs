@@ -40,10 +40,10 @@ fn bed(name: &str) -> Bed {
         Engine::start(opened, Arc::new(store.clone()), Default::default(), patient()).expect("new");
     let file = engine.io.open(Path::new("f"), None).expect("it exists");
     engine.io.write(&file, MIB as u64, &[2; 4096]).expect("room");
-    engine.io.close(&file);
+    drop(file);
     let long = engine.io.open(Path::new("long"), None).expect("it exists");
     engine.io.set_len(&long, 4 * MIB as u64).expect("room");
-    engine.io.close(&long);
+    drop(long);
     engine.ops.shutdown(KeepDirty::Yes, &Progress::default(), None);
     Bed { tier, store }
 }

@@ -63,7 +63,7 @@ fn a_stream_finds_memory_and_leaves_none() {
     }
     assert!(ahead >= 16, "{ahead} of 24 writes found memory");
     assert_eq!(engine.ops.status().used_bytes, 24 * MIB, "it is not the file's");
-    engine.io.close(&file);
+    drop(file);
     assert_eq!(memory.occupied(), 24 * MIB);
     let bytes = read_all(&engine, Path::new("f")).expect("it is there");
     assert!(bytes.chunks(MIB as usize).zip(1..).all(|(chunk, n)| chunk.iter().all(|b| *b == n)));
@@ -99,7 +99,7 @@ fn no_sequence_of_changes_sees_what_is_reserved() {
                 want[at as usize..end].fill(0);
             }
             2 => {
-                engine.io.close(&file);
+                drop(file);
                 file = engine.io.open(path, None).expect("it is there");
             }
             3 => drop(engine.drain.flush(&[], &Progress::default())),
@@ -125,7 +125,7 @@ fn no_sequence_of_changes_sees_what_is_reserved() {
         }
     }
     assert!(ahead > 20, "memory was found {ahead} times");
-    engine.io.close(&file);
+    drop(file);
     assert!(read_all(&engine, path).expect("it is there") == want);
     abandon(engine);
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use forebay_backing::wrap::{Call, Verb};
 use forebay_backing::{Access, BackingStore};
-use forebay_engine::{Engine, File, Keep, Progress, Tunables};
+use forebay_engine::{Engine, Keep, OpenFile, Progress, Tunables};
 
 use crate::hook::Hook;
 use crate::media::CrashMedia;
@@ -20,7 +20,7 @@ struct Bed {
     store: MemStore,
     hook: Arc<Hook>,
     engine: Arc<Engine>,
-    file: Arc<File>,
+    file: OpenFile,
 }
 
 fn path() -> &'static Path {
@@ -82,7 +82,7 @@ fn what_is_written_while_our_side_is_saved_is_in_it() {
     let mut now = vec![0; PAGE];
     engine.io.read(&file, 2 * PAGE as u64, &mut now).expect("it is there");
     assert!(now.iter().all(|byte| *byte == 7), "theirs has the name");
-    engine.io.close(&file);
+    drop(file);
     abandon(engine);
 }
 
@@ -107,7 +107,7 @@ fn a_file_that_is_written_all_the_time_stays_in_conflict_and_loses_nothing() {
     engine.io.read(&file, 0, &mut now).expect("it is there");
     engine.ops.resolve(path(), Keep::Both).expect("it rests");
     assert!(now[0] > 100 && saved(&store)[0][..PAGE] == now[..], "the last write: {}", now[0]);
-    engine.io.close(&file);
+    drop(file);
     abandon(engine);
 }
 
@@ -129,7 +129,7 @@ fn a_tier_short_of_room_leaves_no_zeros_in_what_is_saved() {
     assert!(ours[..PAGE].iter().all(|byte| *byte == 2));
     let wrong = ours[PAGE..].iter().position(|byte| *byte != 1);
     assert_eq!(wrong, None, "of {}", ours.len());
-    engine.io.close(&file);
+    drop(file);
     abandon(engine);
 }
 
@@ -146,7 +146,7 @@ fn what_a_shortened_file_lacks_is_not_made_up() {
     assert_eq!(error.errno(), libc::EIO, "{error}");
     assert!(saved(&store).is_empty(), "half a file is none");
     assert_eq!(engine.ops.status().conflicted_files, 1, "ours is as it was");
-    engine.io.close(&file);
+    drop(file);
     abandon(engine);
 }
 
@@ -168,6 +168,6 @@ fn keeping_ours_keeps_what_was_clean_of_it() {
     assert!(seen == ours, "what programs read after");
     assert!(store.snapshot().files()[path()] == ours, "what is on the store");
     assert_eq!(engine.ops.status().dirty_bytes, 0);
-    engine.io.close(&file);
+    drop(file);
     abandon(engine);
 }

@@ -38,7 +38,7 @@ fn what_is_gone_is_an_error_also_for_who_reads_around_the_tier() {
     assert_eq!(read(1, 1).expect_err("gone").errno(), libc::EIO);
     assert_eq!(read(0, 4).expect_err("a part is gone").errno(), libc::EIO);
     assert_eq!(read(3, 1).expect("dirty here"), [2; PAGE as usize]);
-    engine.io.close(&file);
+    drop(file);
     abandon(engine);
 }
 
@@ -62,6 +62,6 @@ fn what_was_cut_off_here_is_the_end_of_the_file() {
     let (kept, grown) = buf.split_at(PAGE as usize + 5);
     assert!(kept.iter().all(|byte| *byte == 1));
     assert!(grown[..2 * PAGE as usize - 5].iter().all(|byte| *byte == 0));
-    engine.io.close(&file);
+    drop(file);
     abandon(engine);
 }

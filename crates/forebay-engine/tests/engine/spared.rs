@@ -10,7 +10,7 @@ use forebay_backing::suite::TempDir;
 use forebay_backing::wrap::Verb;
 use forebay_backing::{BackingStore, DirStore, SetAttr, XattrMode};
 use forebay_engine::media::{DirMedia, MediaFile};
-use forebay_engine::{Config, Engine, File, Named, Progress, Tunables};
+use forebay_engine::{Config, Engine, File, Named, OpenFile, Progress, Tunables};
 use rustix::fs::XattrFlags;
 
 use crate::hook::Hook;
@@ -47,7 +47,7 @@ fn a_flush_tells_the_attributes_and_they_are_asked_for_again_before_they_expire(
     assert!(engine.verbs.stat_recent(&file, ttl).is_some());
     within("somebody asks again", || engine.verbs.stat_recent(&file, ttl / 2).is_some());
     assert_eq!(asked.load(Relaxed), 1, "once");
-    engine.io.close(&file);
+    drop(file);
     abandon(engine);
 }
 
@@ -72,7 +72,7 @@ fn a_new_file_has_no_capability_until_one_is_set() {
     capability[..6].copy_from_slice(&[1, 0, 0, 2, 0, 0x20]);
     engine.verbs.set_xattr(at, name, &capability, XattrMode::Any).expect("root may");
     assert!(!engine.verbs.lacks_capability(&file, ttl), "one was set");
-    engine.io.close(&file);
+    drop(file);
     abandon(engine);
 }
 
@@ -97,9 +97,9 @@ fn what_is_opened_to_be_read_is_opened_on_the_store_in_the_same_call() {
         let mut bytes = [0; 6000];
         assert_eq!(engine.io.read(&file, 0, &mut bytes).expect("it is there"), 5000);
         assert_eq!(bytes[..5000], [7; 5000]);
-        engine.io.close(&file);
-        assert_eq!(std::mem::take(&mut *calls.lock().expect("no panic inside")), expected);
         key = Some(file.key);
+        drop(file);
+        assert_eq!(std::mem::take(&mut *calls.lock().expect("no panic inside")), expected);
     }
     abandon(engine);
 }
@@ -125,7 +125,7 @@ fn in_flight(engine: &Arc<Engine>, hook: &Hook, file: &Arc<File>, meanwhile: imp
 }
 
 /// A file that was flushed and is dirty again.
-fn dirty_again(tunables: Tunables) -> (Arc<Engine>, Arc<Hook>, Arc<File>) {
+fn dirty_again(tunables: Tunables) -> (Arc<Engine>, Arc<Hook>, OpenFile) {
     let (store, hook) = Hook::on(MemStore::new());
     let engine = start(Arc::new(CrashMedia::default()), store, "a", Config::default(), tunables);
     let engine = engine.expect("new");
@@ -156,7 +156,7 @@ fn while_a_flush_is_under_way_attributes_are_asked_for_once() {
         engine.io.write(&file, 16384, &[3; 100]).expect("room");
         assert_eq!(engine.verbs.stat_recent(&file, ttl).expect("as before").size, 16484);
     });
-    engine.io.close(&file);
+    drop(file);
     abandon(engine);
 }
 
@@ -196,7 +196,7 @@ fn what_was_asked_during_a_flush_is_not_believed_after_a_change_of_attributes() 
     });
     assert_eq!(mode(&engine), 0o640);
     hook.set_after(|_| {});
-    engine.io.close(&file);
+    drop(file);
     abandon(engine);
 }
 
@@ -208,7 +208,8 @@ fn shadow_of(
 ) -> Option<String> {
     let (file, _) = engine.verbs.create(Path::new(name), &NEW).expect("no such file yet");
     let began = SystemTime::now();
-    let shadow = engine.passed.begin_unseen(&file, false).expect("room").expect("a new file");
+    let past = engine.passed.write(&file, false).expect("room").expect("a new file");
+    let shadow = past.shadow();
     let mtime = shadow.stat().expect("a file").mtime;
     let mtime = UNIX_EPOCH + Duration::new(mtime.sec as u64, mtime.nsec);
     // File systems count in ticks.
@@ -219,10 +220,9 @@ fn shadow_of(
     let found = found.map(|len| String::from_utf8_lossy(&mark[..len]).into_owned());
     rustix::fs::fsetxattr(fd, "user.mark", name.as_bytes(), XattrFlags::empty())
         .expect("a file system with attributes");
-    program(&*shadow);
-    drop(shadow);
-    engine.passed.end_unseen(&file).expect("it rests");
-    engine.io.close(&file);
+    program(shadow);
+    past.end().expect("it rests");
+    drop(file);
     found
 }
 

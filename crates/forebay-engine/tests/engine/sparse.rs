@@ -36,7 +36,7 @@ fn a_closed_sparse_file_takes_what_is_in_it() {
     assert_eq!(engine.io.read(&file, 0, &mut all).expect("it is there"), all.len());
     engine.io.set_len(&file, 4096 * MIB).expect("a hole");
     engine.io.write(&file, 4095 * MIB, &vec![2; MIB as usize]).expect("room");
-    engine.io.close(&file);
+    drop(file);
     assert!(engine.ops.status().used_bytes <= 9 * MIB, "open");
 
     let evicted = engine.ops.evict(&[], &Progress::default());
@@ -50,7 +50,7 @@ fn a_closed_sparse_file_takes_what_is_in_it() {
     assert_eq!((status.used_bytes, status.dirty_bytes), (MIB, MIB), "at start");
     let (other, _) = engine.verbs.create(Path::new("g"), &NEW).expect("a new name");
     engine.io.write(&other, 0, &[3; 4096]).expect("there is room");
-    engine.io.close(&other);
+    drop(other);
     abandon(engine);
 }
 
@@ -64,11 +64,11 @@ fn a_hole_of_terabytes_is_drained_in_few_flights() {
     let (hole, _) = engine.verbs.create(Path::new("hole"), &NEW).expect("an empty store");
     engine.io.set_len(&hole, 8 * TIB).expect("a hole");
     engine.io.write(&hole, 5 * TIB, &[1; 4096]).expect("room");
-    engine.io.close(&hole);
+    drop(hole);
     for n in 0..5 {
         let (file, _) = engine.verbs.create(Path::new(&n.to_string()), &NEW).expect("a new name");
         engine.io.write(&file, 0, &vec![2; 2 * MIB as usize]).expect("room");
-        engine.io.close(&file);
+        drop(file);
     }
     within("all is clean", || engine.ops.status().dirty_files == 0);
     let tree = store.snapshot();
@@ -129,6 +129,6 @@ fn a_sparse_file_over_an_old_one_is_flushed_in_few_flights_and_byte_for_byte() {
         expected.read(&mut there, at);
         assert!(here == there, "at {at}");
     }
-    engine.io.close(&file);
+    drop(file);
     abandon(engine);
 }

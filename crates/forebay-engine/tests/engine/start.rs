@@ -117,7 +117,7 @@ pub fn read_all(engine: &Arc<Engine>, path: &Path) -> forebay_backing::Result<Ve
     let file = engine.io.open(path, None)?;
     let mut bytes = vec![0; engine.verbs.stat_open(&file).size as usize];
     let read = engine.io.read(&file, 0, &mut bytes);
-    engine.io.close(&file);
+    drop(file);
     assert_eq!(read?, bytes.len(), "{} is shorter than it says", path.display());
     Ok(bytes)
 }

@@ -65,8 +65,8 @@ fn a_sync_does_not_pay_for_others() {
     }
     assert_eq!(media.syncs().0, before.0, "durable bytes stay so, and nobody asked for b");
     assert!(media.syncs().1 >= before.1 + 20);
-    engine.io.close(&a);
-    engine.io.close(&b);
+    drop(a);
+    drop(b);
     abandon(engine);
 }
 
@@ -184,7 +184,7 @@ fn a_sync_of_a_file_whose_size_changes_all_the_time_is_one() {
         stop.store(true, SeqCst);
     });
     let images = media.snapshot().crash_images(&mut Rng::new(3), 8);
-    engine.io.close(&file);
+    drop(file);
     abandon(engine);
     for disk in images {
         let media = Arc::new(CrashMedia::on(disk));

@@ -59,7 +59,7 @@ impl Trial {
     ) -> Result<()> {
         let file = self.engine.io.open(Path::new(name), None)?;
         let done = act(&file);
-        self.engine.io.close(&file);
+        drop(file);
         done
     }
 
@@ -69,7 +69,7 @@ impl Trial {
         self.store_is_back();
         let (file, _) =
             self.engine.verbs.create(Path::new(name), &NEW).expect("the tier is not asked");
-        self.engine.io.close(&file);
+        drop(file);
         self.journal.rename_ends();
     }
 
@@ -270,7 +270,7 @@ fn an_unlink_under_errors_is_done_or_not_done() {
         let engine = engine.expect("new");
         let file = engine.io.open(Path::new("f"), None).expect("it exists");
         engine.io.write(&file, 0, &[7; 512]).expect("works");
-        engine.io.close(&file);
+        drop(file);
         let attr = engine.verbs.stat(Path::new("f")).expect("it exists");
         media.set_fault(Some(Fault { n, count: 1, errno: libc::EIO }));
         let done = engine.verbs.unlink(named(Path::new("f"), &attr));
@@ -398,7 +398,7 @@ fn a_file_that_cannot_grow_keeps_its_size() {
         let size = if grown.is_ok() { LONG } else { SECTOR as u64 };
         assert_eq!(engine.verbs.stat_open(&file).size, size, "operation {n}: {grown:?}");
         assert!(read_all(&engine, Path::new("f")).expect("sound").len() as u64 == size);
-        engine.io.close(&file);
+        drop(file);
         abandon(engine);
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use forebay_backing::wrap::Verb;
 use forebay_backing::{BackingStore, SetAttr, SetTime, Timestamp};
-use forebay_engine::{Engine, File, Progress};
+use forebay_engine::{Engine, OpenFile, Progress};
 
 use crate::hook::Hook;
 use crate::media::CrashMedia;
@@ -20,7 +20,7 @@ fn time() -> SetAttr {
 }
 
 /// An engine over a store with calls to step into, and an open file `f` of 4096 bytes.
-fn bed() -> (Arc<Engine>, MemStore, Arc<Hook>, Arc<File>) {
+fn bed() -> (Arc<Engine>, MemStore, Arc<Hook>, OpenFile) {
     let store = MemStore::new();
     let (hooked, hook) = Hook::on(store.clone());
     let media = Arc::new(CrashMedia::default());
@@ -65,7 +65,7 @@ fn a_time_that_is_set_during_a_flush_stays_and_is_no_conflict() {
     engine.io.write(&file, 0, &[2; 4096]).expect("room");
     flush(&engine);
     assert_eq!(counter(&engine, "conflicts"), 0);
-    engine.io.close(&file);
+    drop(file);
     abandon(engine);
 }
 
@@ -82,7 +82,7 @@ fn a_time_that_is_set_by_descriptor_during_a_flush_stays_and_is_no_conflict() {
     flush(&engine);
     assert_eq!((counter(&engine, "conflicts"), engine.ops.status().dirty_files), (0, 0));
     assert_eq!(store.stat(path).expect("it is there").mtime, AT);
-    engine.io.close(&file);
+    drop(file);
     abandon(engine);
 }
 
@@ -92,7 +92,7 @@ fn a_time_that_is_set_by_descriptor_during_a_flush_stays_and_is_no_conflict() {
 fn a_time_that_is_set_before_a_flush_of_a_file_opened_meanwhile_is_no_conflict() {
     let (path, (engine, store, hook, file)) = (Path::new("f"), bed());
     flush(&engine);
-    engine.io.close(&file);
+    drop(file);
     assert!(engine.ops.evict(&[path.into()], &Progress::default()).failures.is_empty());
     let attr = engine.verbs.stat(path).expect("it is there");
     let opened = Arc::new(Mutex::new(None));
@@ -113,7 +113,7 @@ fn a_time_that_is_set_before_a_flush_of_a_file_opened_meanwhile_is_no_conflict()
     flush(&engine);
     assert_eq!((counter(&engine, "conflicts"), engine.ops.status().dirty_files), (0, 0));
     hook.set_after(|_| {});
-    engine.io.close(&file);
+    drop(file);
     abandon(engine);
 }
 
@@ -123,7 +123,7 @@ fn a_time_that_is_set_before_a_flush_of_a_file_opened_meanwhile_is_no_conflict()
 fn a_mode_that_is_set_while_the_file_is_opened_is_no_conflict() {
     let (path, (engine, store, hook, file)) = (Path::new("f"), bed());
     flush(&engine);
-    engine.io.close(&file);
+    drop(file);
     assert!(engine.ops.evict(&[path.into()], &Progress::default()).failures.is_empty());
     let attr = engine.verbs.stat(path).expect("it is there");
     let opened = Arc::new(Mutex::new(None));
@@ -140,6 +140,6 @@ fn a_mode_that_is_set_while_the_file_is_opened_is_no_conflict() {
     flush(&engine);
     assert_eq!(counter(&engine, "conflicts"), 0);
     assert_eq!(store.stat(path).expect("it is there").mode & 0o7777, 0o4755);
-    engine.io.close(&file);
+    drop(file);
     abandon(engine);
 }

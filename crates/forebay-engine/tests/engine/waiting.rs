@@ -47,7 +47,7 @@ fn a_file_that_is_cut_all_the_time_fails_its_flush_and_stays_dirty() {
     media.at_shadow_sync(|| {});
     engine.drain.flush_file(&file).expect("it rests");
     assert_eq!(engine.ops.status().dirty_files, 0);
-    engine.io.close(&file);
+    drop(file);
     abandon(engine);
 }
 
@@ -85,7 +85,7 @@ fn a_writer_finds_room_though_others_wait_for_flushes_all_the_time() {
                 engine.io.set_len(&file, size).expect("it needs no room");
                 engine.drain.flush_file(&file).expect("a good store");
             }
-            engine.io.close(&file);
+            drop(file);
         })
     };
     let waiting: Vec<_> = (0..8).map(small).collect();
@@ -95,7 +95,7 @@ fn a_writer_finds_room_though_others_wait_for_flushes_all_the_time() {
         let (file, _) = bulk.verbs.create(Path::new("bulk"), &NEW).expect("new");
         let data = vec![1; MIB as usize];
         let written = (0..96).try_for_each(|n| bulk.io.write(&file, n * MIB, &data));
-        bulk.io.close(&file);
+        drop(file);
         done.send(written.is_ok()).expect("the test waits");
     });
     let written = end.recv_timeout(PATIENCE);
@@ -160,7 +160,7 @@ fn a_flush_copies_one_batch_while_it_syncs_another() {
     for n in 0..FILES {
         let (file, _) = engine.verbs.create(Path::new(&format!("f{n}")), &NEW).expect("new");
         engine.io.write(&file, 0, &[1; 100]).expect("room");
-        engine.io.close(&file);
+        drop(file);
     }
     let progress = Progress::default();
     let report = engine.drain.flush(&[], &progress);
@@ -198,8 +198,8 @@ fn what_is_written_while_an_allocation_asks_for_room_is_not_cut_off() {
     let mut seen = [0; 4096];
     engine.io.read(&file, 25 * MIB, &mut seen).expect("just written");
     assert!(seen == [7; 4096]);
-    engine.io.close(&file);
-    engine.io.close(&full);
+    drop(file);
+    drop(full);
     abandon(engine);
 }
 
@@ -211,13 +211,13 @@ fn trickle(rate_max: u64, backing_timeout: Duration) -> (Arc<Engine>, Beside<Res
     for name in ["f", "g"] {
         let (file, _) = engine.verbs.create(Path::new(name), &NEW).expect("new");
         engine.io.write(&file, 0, &vec![1; MIB as usize]).expect("room");
-        engine.io.close(&file);
+        drop(file);
     }
     let flies = engine.clone();
     let flight = beside(move || {
         let file = flies.io.open(Path::new("f"), None)?;
         let flushed = flies.drain.flush_file(&file);
-        flies.io.close(&file);
+        drop(file);
         flushed
     });
     within("it is on its way", || engine.ops.status().flushing_bytes > 0);

@@ -79,7 +79,7 @@ impl Vfs {
         let path = path.ok_or_else(|| Error::os(libc::ESTALE, "a name that is gone"))?;
         let file = self.engine.io.open(path, self.nodes.key(id))?;
         let done = self.engine.io.set_len_in(&admission(&file), &file, size);
-        self.engine.io.close(&file);
+        drop(file);
         self.nodes.set_pages(id, 0);
         done
     }

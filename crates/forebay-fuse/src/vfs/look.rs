@@ -153,7 +153,6 @@ impl Vfs {
         let admission = self.engine.room.admission_of(&file, who);
         // Who answers in place of one who hangs waits for no lock that he may hold.
         let Some(open) = Glance::new(&self.engine.config().time).lock(&self.open) else {
-            self.engine.io.close(&file);
             return Err(away());
         };
         self.open_under(open, id, file, libc::O_RDONLY, false, admission)

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use forebay_backing::{Error, FileKey, New, Result};
 use forebay_engine::lock::MutexGuard;
 use forebay_engine::rules::Origin;
-use forebay_engine::{Admission, File, Past, WritePolicy};
+use forebay_engine::{Admission, File, OpenFile, Past, WritePolicy};
 
 use super::{AtClose, Entry, Handle, How, OpenNode, OpenNodes, Opened, Vfs};
 use crate::Passthrough;
@@ -59,9 +59,8 @@ impl Vfs {
         let _tree = self.tree();
         let file = self.open_node(id, !write && !truncate)?;
         let admission = self.engine.room.admission_of(&file, who);
-        if truncate && let Err(e) = self.engine.io.set_len_in(&admission, &file, 0) {
-            self.engine.io.close(&file);
-            return Err(e);
+        if truncate {
+            self.engine.io.set_len_in(&admission, &file, 0)?;
         }
         if truncate && self.engine.verbs.has_set_id(&file) {
             self.strip_privilege(id, None, Some(who));
@@ -74,20 +73,19 @@ impl Vfs {
         Ok(opened)
     }
 
-    /// The engine's handle on a node. One that has just lost its name is opened without: the kernel
+    /// The file of a node, opened. One that has just lost its name is opened without: the kernel
     /// looked it up before.
-    pub(super) fn open_node(&self, id: u64, to_read: bool) -> Result<Arc<File>> {
+    pub(super) fn open_node(&self, id: u64, to_read: bool) -> Result<OpenFile> {
         let key = self.nodes.key(id);
         let opened = self.path(id).and_then(|path| {
             let file = match to_read {
                 true => self.engine.io.open_to_read(&path, key)?,
                 false => self.engine.io.open(&path, key)?,
             };
-            if self.nodes.id_of(file.key) == id {
-                return Ok(file);
+            match self.nodes.id_of(file.key) == id {
+                true => Ok(file),
+                false => Err(Error::os(libc::ESTALE, "the file was replaced")),
             }
-            self.engine.io.close(&file);
-            Err(Error::os(libc::ESTALE, "the file was replaced"))
         });
         match opened {
             Err(e) if e.is(libc::ESTALE) || e.is(libc::ENOENT) => {
@@ -98,12 +96,11 @@ impl Vfs {
         }
     }
 
-    /// Makes the handle, in the mode that the inode's other descriptors allow. Takes over the
-    /// engine's handle on `file`.
+    /// Makes the handle, in the mode that the inode's other descriptors allow.
     pub(super) fn open_as(
         &self,
         id: u64,
-        file: Arc<File>,
+        file: OpenFile,
         flags: i32,
         fresh: bool,
         admission: Admission,
@@ -117,7 +114,7 @@ impl Vfs {
         &self,
         mut open: MutexGuard<'_, OpenNodes>,
         id: u64,
-        file: Arc<File>,
+        file: OpenFile,
         flags: i32,
         fresh: bool,
         admission: Admission,
@@ -131,7 +128,6 @@ impl Vfs {
         });
         if !Arc::ptr_eq(&node.file, &file) {
             // The store has given the number of a file that is open here, and gone, to another.
-            self.engine.io.close(&file);
             return Err(Error::os(libc::ESTALE, "an earlier file of that number is still open"));
         }
         let mode = match (node.cached, node.past.is_empty()) {
@@ -154,7 +150,6 @@ impl Vfs {
                 Ok(None) => planned = Plan::Cached,
                 Err(e) => {
                     self.drop_if_unused(open, file.key);
-                    self.engine.io.close(&file);
                     return Err(e);
                 }
             }
@@ -258,7 +253,6 @@ impl Vfs {
         if let Err(e) = self.engine.io.closing(file, admission) {
             tracing::debug!(error = %e, "the flush at the end of a handle; it is tried again");
         }
-        self.engine.io.close(file);
     }
 
     /// Closes what is open, when nobody can use it any more. What is dirty of it is for who ends the
@@ -267,9 +261,6 @@ impl Vfs {
         let left = std::mem::take(&mut *self.handles.write().expect("no panic inside"));
         for handle in left.into_values() {
             self.end_handle(&handle);
-            if let Handle::File { file, .. } = &*handle {
-                self.engine.io.close(file);
-            }
         }
     }
 
