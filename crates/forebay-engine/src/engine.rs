@@ -28,6 +28,9 @@ use crate::tier::index::Index;
 use crate::tier::witness::Witness;
 use crate::verbs::Verbs;
 
+/// What the loading of fewer files has freed is not worth the time to give it back.
+const TRIM_FROM: usize = 1_000;
+
 /// Everything between a front-end and the backing store, for one mount: its parts put together. Each
 /// part owns its state, and may ask those that come before it.
 pub struct Engine {
@@ -130,12 +133,15 @@ impl Engine {
         let recovery = recovered.report;
         let engine = Engine { health, files, names, room, passed, drain, io, verbs, ops, recovery };
         let engine = Arc::new(engine);
+        let known = loaded.files.len();
         engine.files.populate(std::mem::take(&mut loaded.files));
         recovered.lingering.iter().try_for_each(|id| engine.passed.adopt_writer(*id))?;
         engine.files.measure();
         drop(loaded);
-        // SAFETY: gives what the loading has freed back to the system; no memory in use moves.
-        unsafe { libc::malloc_trim(0) };
+        if known >= TRIM_FROM {
+            // SAFETY: gives what the loading has freed back to the system; no memory in use moves.
+            unsafe { libc::malloc_trim(0) };
+        }
         let holds = held.iter().map(|(scope, last)| engine.drain.hold(scope, last)).collect();
         engine.ops.clone().start_threads()?;
         Ok((engine, holds))

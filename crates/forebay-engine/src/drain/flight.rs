@@ -237,7 +237,7 @@ impl Drain {
         }
         if !parcel.has_failed() {
             match self.land(parcel) {
-                Ok(()) => return Outcome::Flushed { bytes: parcel.bytes(), upto: parcel.upto },
+                Ok(()) => return Outcome::Flushed(parcel.flown()),
                 Err(error) => parcel.fail(error),
             }
         }

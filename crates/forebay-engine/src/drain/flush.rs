@@ -39,6 +39,15 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Files asked what stands in their way, when none can be taken: ten times a second.
 const ASKED_MAX: usize = 64;
 
+/// What is left of an order for a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Left {
+    Nothing,
+    Some,
+    /// All that was to be taken: it is tried again after a pause.
+    Disturbed,
+}
+
 impl Drain {
     /// The drain's thread: flushes what is due, rests.
     pub(crate) fn drain_loop(self: &Arc<Self>) {
@@ -76,7 +85,7 @@ impl Drain {
         let began = self.files.time().now();
         let outcomes = self.fly(&batch, &|| self.files.is_stopping(), None);
         self.note_lag(self.files.time().since(began));
-        outcomes.iter().any(|outcome| matches!(outcome, Outcome::Flushed { .. }))
+        outcomes.iter().any(|outcome| matches!(outcome, Outcome::Flushed(_)))
     }
 
     pub(crate) fn is_stuck(&self, why: Option<&'static str>) -> bool {
@@ -206,30 +215,47 @@ impl Drain {
         let _waits = self.valve.demand();
         // Who goes on writing must not keep us here: what was dirty at the call is owed.
         let mut owed = Owed::of(file.clone(), &file.lock());
-        let mut disturbed = 0;
+        let cancelled = &|| false;
         loop {
             let part = owed.next_part();
             let pick = (file.clone(), Take::Runs(part.clone()));
-            match self.fly(&[pick], &|| false, None).pop() {
-                Some(Outcome::Failed(error)) => return Err(error),
-                Some(Outcome::Busy) => self.wait_for_flight(file)?,
-                Some(Outcome::Disturbed(error)) => {
-                    disturbed += 1;
-                    if disturbed >= DISTURBED_MAX {
-                        return Err(error);
-                    }
-                    self.files.time().sleep(PAUSE);
-                }
-                Some(Outcome::Flushed { upto, .. }) => {
-                    owed.take_off(&part, upto);
-                    // One flight takes all of a file that is written past us, and it never becomes
-                    // clean.
-                    if owed.is_paid() || file.lock().state.is_unseen() {
-                        return Ok(());
-                    }
-                }
-                Some(Outcome::Nothing) | None => return Ok(()),
+            let Some(outcome) = self.fly(&[pick], cancelled, None).pop() else { return Ok(()) };
+            match self.go_on(&mut owed, &part, outcome, cancelled)? {
+                Left::Nothing => return Ok(()),
+                Left::Some => {}
+                Left::Disturbed => self.files.time().sleep(PAUSE),
             }
+        }
+    }
+
+    /// What is left of an order for a file after a flight that was to take `part` of it.
+    ///
+    /// # Errors
+    ///
+    /// Why the rest cannot be flushed; Interrupted if it was cancelled.
+    pub(crate) fn go_on(
+        &self,
+        owed: &mut Owed,
+        part: &[(u64, u64)],
+        outcome: Outcome,
+        cancelled: &dyn Fn() -> bool,
+    ) -> Result<Left> {
+        match outcome {
+            Outcome::Flushed(flown) => {
+                owed.take_off(part, flown);
+                // One flight takes all of a file that is written past us, and it never becomes clean.
+                let paid = owed.is_paid() || (flown.unseen && owed.is_unseen());
+                Ok(if paid { Left::Nothing } else { Left::Some })
+            }
+            Outcome::Nothing => Ok(Left::Nothing),
+            Outcome::Busy => {
+                self.wait_for_flight_unless(&owed.file, cancelled).map(|()| Left::Some)
+            }
+            Outcome::Disturbed(error) => match owed.disturb() < DISTURBED_MAX {
+                true => Ok(Left::Disturbed),
+                false => Err(error),
+            },
+            Outcome::Failed(error) => Err(error),
         }
     }
 

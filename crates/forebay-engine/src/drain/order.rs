@@ -17,10 +17,11 @@ use forebay_backing::Kind;
 use forebay_base::glob::Pattern;
 
 use crate::core::report::{Failure, Meter, Progress, Report};
+use crate::drain::flush::Left;
 use crate::drain::holds::{Hold, is_within};
 use crate::drain::owed::Owed;
-use crate::drain::parcel::{Outcome, Pick, Take};
-use crate::drain::{DISTURBED_MAX, Drain, PAUSE};
+use crate::drain::parcel::{Flown, Outcome, Pick, Take};
+use crate::drain::{Drain, PAUSE};
 use crate::files::file::Inner;
 use crate::lock::{Mutex, Rank};
 
@@ -221,7 +222,6 @@ impl Drain {
             report.cancelled = true;
             return Vec::new();
         }
-        let unseen: Vec<bool> = batch.iter().map(|owed| owed.is_unseen()).collect();
         let parts: Vec<Vec<(u64, u64)>> = batch.iter().map(Owed::next_part).collect();
         let pick = |(owed, part): (&Owed, &Vec<(u64, u64)>)| -> Pick {
             (owed.file.clone(), Take::Runs(part.clone()))
@@ -230,39 +230,19 @@ impl Drain {
         let meter = Arc::new(Meter::of(&progress.copying));
         let cancelled = || progress.is_cancelled();
         let outcomes = self.fly(&picks, &cancelled, Some(&meter));
-        let mut rest = Vec::new();
-        let mut disturbed = false;
-        for (((mut owed, part), unseen), outcome) in
-            batch.into_iter().zip(parts).zip(unseen).zip(outcomes)
-        {
-            match outcome {
-                Outcome::Flushed { bytes, upto } => {
-                    owed.copied += bytes;
-                    owed.take_off(&part, upto);
-                    owed.credit(bytes, progress);
-                    // One flight takes all of a file that is written past us.
-                    if owed.is_paid() || (unseen && owed.is_unseen()) {
-                        owed.end(progress, report);
-                    } else {
-                        rest.push(owed);
-                    }
+        let (mut rest, mut disturbed) = (Vec::new(), false);
+        for ((mut owed, part), outcome) in batch.into_iter().zip(parts).zip(outcomes) {
+            if let Outcome::Flushed(Flown { bytes, .. }) = &outcome {
+                owed.credit(*bytes, progress);
+            }
+            match self.go_on(&mut owed, &part, outcome, &cancelled) {
+                Ok(Left::Nothing) => owed.end(progress, report),
+                Ok(left) => {
+                    disturbed |= left == Left::Disturbed;
+                    rest.push(owed);
                 }
-                Outcome::Nothing => owed.end(progress, report),
-                Outcome::Busy => match self.wait_for_flight_unless(&owed.file, &cancelled) {
-                    Ok(()) => rest.push(owed),
-                    Err(e) if e.kind() == Kind::Interrupted => report.cancelled = true,
-                    Err(error) => owed.fail(&error, progress, report),
-                },
-                Outcome::Disturbed(error) => {
-                    owed.disturbed += 1;
-                    disturbed = true;
-                    match owed.disturbed < DISTURBED_MAX {
-                        true => rest.push(owed),
-                        false => owed.fail(&error, progress, report),
-                    }
-                }
-                Outcome::Failed(e) if e.kind() == Kind::Interrupted => report.cancelled = true,
-                Outcome::Failed(error) => owed.fail(&error, progress, report),
+                Err(e) if e.kind() == Kind::Interrupted => report.cancelled = true,
+                Err(error) => owed.fail(&error, progress, report),
             }
         }
         meter.close();

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::core::portion::FLIGHT_BYTES;
 use crate::core::report::{Progress, Report};
+use crate::drain::parcel::Flown;
 use crate::files::file::{File, Inner, failure};
 
 /// Bytes of one file that were dirty when the order was given.
@@ -17,7 +18,7 @@ pub(crate) struct Owed {
     pub credited: u64,
     pub copied: u64,
     /// Flights of it that came to nothing because it was changed under them.
-    pub disturbed: u32,
+    disturbed: u32,
 }
 
 /// As many runs are offered to a flight as it can take pages.
@@ -43,12 +44,19 @@ impl Owed {
     }
 
     /// Takes the part that was copied, the first one, off what is owed, as far as it was.
-    pub fn take_off(&mut self, part: &[(u64, u64)], upto: u64) {
-        let Some(end) = part.last().map(|run| run.1.min(upto)) else { return };
+    pub fn take_off(&mut self, part: &[(u64, u64)], flown: Flown) {
+        self.copied += flown.bytes;
+        let Some(end) = part.last().map(|run| run.1.min(flown.upto)) else { return };
         self.runs.retain(|run| run.1 > end);
         if let Some(first) = self.runs.first_mut() {
             first.0 = first.0.max(end);
         }
+    }
+
+    /// It was changed under a flight. Returns how often by now.
+    pub fn disturb(&mut self) -> u32 {
+        self.disturbed += 1;
+        self.disturbed
     }
 
     pub fn credit(&mut self, copied: u64, progress: &Progress) {

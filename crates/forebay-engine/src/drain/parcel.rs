@@ -69,11 +69,7 @@ pub(crate) const ABANDONED: u8 = 2;
 
 /// What became of one file of a batch.
 pub(crate) enum Outcome {
-    /// So many bytes, and what was wanted up to there.
-    Flushed {
-        bytes: u64,
-        upto: u64,
-    },
+    Flushed(Flown),
     /// Nothing was dirty, or what was is on its way already.
     Nothing,
     /// Another flight is on.
@@ -81,6 +77,16 @@ pub(crate) enum Outcome {
     /// The file was changed through us in a way that makes the copy worth nothing; none is on now.
     Disturbed(Error),
     Failed(Error),
+}
+
+/// What a flight has brought home.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Flown {
+    pub bytes: u64,
+    /// What was wanted up to there.
+    pub upto: u64,
+    /// It was written past us when the flight began.
+    pub unseen: bool,
 }
 
 /// Counts parcels down.
@@ -136,6 +142,10 @@ impl Parcel {
             Some(stat) if bytes > FLIGHT_BYTES => bytes.min(stat.allocated),
             _ => bytes,
         }
+    }
+
+    pub(crate) fn flown(&self) -> Flown {
+        Flown { bytes: self.bytes(), upto: self.upto, unseen: self.unseen.is_some() }
     }
 
     /// The size the backing file is to have after this flight: the file's, unless dirty bytes are

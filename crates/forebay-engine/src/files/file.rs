@@ -547,25 +547,18 @@ impl Inner {
 
     /// Whether bytes may be taken out of the shadow now.
     pub fn may_punch(&self) -> bool {
-        !self.state.is_unseen()
-            && self
-                .live
-                .as_ref()
-                .is_none_or(|live| live.pins == 0 && !live.is_at_work() && live.unseen.is_none())
+        self.may_be_emptied() && self.live.as_ref().is_none_or(|live| !live.is_at_work())
     }
 
     /// Whether clean bytes may be given up now. A flight is in no way: it
     /// reads dirty bytes only, and a busy file would otherwise never make room. Nor is a sync: a
     /// database's largest file would keep what nobody wants for ever.
     pub fn may_evict(&self) -> bool {
-        !self.state.is_unseen()
-            && self
-                .live
-                .as_ref()
-                .is_none_or(|live| live.pins == 0 && live.unseen.is_none() && live.io == 0)
+        self.may_be_emptied() && self.live.as_ref().is_none_or(|live| live.io == 0)
     }
 
-    /// Whether nobody reads or writes it past us, who would find it gone.
+    /// Whether nobody reads or writes it past us, who would find it gone. Where the tier did not say
+    /// what was written, all of it counts.
     pub fn may_be_emptied(&self) -> bool {
         !self.state.is_unseen() && !self.is_passed()
     }
@@ -589,14 +582,11 @@ impl Inner {
 
     /// Whether nothing needs the run-time part any more.
     pub fn is_idle(&self) -> bool {
-        self.live.as_ref().is_none_or(|live| {
-            !live.is_open()
-                && live.pins == 0
-                && live.unseen.is_none()
-                && !live.is_at_work()
-                && !live.around.is_under_way()
-                && live.fills.is_empty()
-        })
+        let rests = |live: &Live| {
+            let moves = live.is_at_work() || live.around.is_under_way() || !live.fills.is_empty();
+            !live.is_open() && !moves
+        };
+        !self.is_passed() && self.live.as_deref().is_none_or(rests)
     }
 
     /// Whether dirty bytes can be flushed through the descriptor alone: no name is known any more,

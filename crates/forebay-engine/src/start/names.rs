@@ -27,7 +27,7 @@ impl Recovery<'_> {
         let counted = settle::that_count(&steps, &look, known.end);
         self.follow_dirs(&steps, &look, known.end)?;
         let mut plan = settle::settle(&counted, &look, &known);
-        plan.gone.extend(not_made(&steps, &look));
+        plan.gone.extend(settle::not_made(&steps, &look));
         let mut names: Names = look.iter().map(|(path, it)| (path.clone(), it.key())).collect();
         if !plan.todo.is_empty() || counted != steps {
             self.record(loaded, &plan, plan.first_journal(), known.end)?;
@@ -283,22 +283,6 @@ fn known(loaded: &Loaded, steps: &[Step]) -> Known {
     let seen = loaded.files.values().map(|record| record.base().ctime);
     let end = steps.iter().filter_map(|step| step.at).chain(seen).max();
     Known { worth, end }
-}
-
-/// What changes that were not made would have given: some of it may be on record already.
-fn not_made(steps: &[Step], look: &Look) -> Vec<(FileKey, PathBuf)> {
-    let announced = steps.iter().filter(|step| step.told == Told::Announced);
-    let mut gone = Vec::new();
-    for step in announced.filter(|step| !settle::was_made(&step.op, steps, look)) {
-        match &step.op {
-            NameOp::Rename { to, key, .. } => gone.push((*key, to.clone())),
-            NameOp::Exchange { from, to, key, with, .. } => {
-                gone.extend([(*key, to.clone()), (*with, from.clone())]);
-            }
-            _ => {}
-        }
-    }
-    gone
 }
 
 /// The store does not let us look, and will not later.

@@ -458,6 +458,22 @@ pub fn was_made(op: &NameOp, steps: &[Step], look: &Look) -> bool {
     }
 }
 
+/// What changes that were not made would have given: some of it may be on record already.
+pub fn not_made(steps: &[Step], look: &Look) -> Vec<(FileKey, PathBuf)> {
+    let announced = steps.iter().filter(|step| step.told == Told::Announced);
+    let mut gone = Vec::new();
+    for step in announced.filter(|step| !was_made(&step.op, steps, look)) {
+        match &step.op {
+            NameOp::Rename { to, key, .. } => gone.push((*key, to.clone())),
+            NameOp::Exchange { from, to, key, with, .. } => {
+                gone.extend([(*key, to.clone()), (*with, from.clone())]);
+            }
+            _ => {}
+        }
+    }
+    gone
+}
+
 /// The changes that count: those that ended well, and those that were made. A rename whose file was
 /// changed after all that is known was made, if what it was to replace is not there: what it did to
 /// the names has been undone since.
