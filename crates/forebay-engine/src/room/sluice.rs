@@ -12,6 +12,7 @@
 //!   closed and flushed: programs that wait for each other would wait for ever otherwise.
 
 use std::collections::VecDeque;
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -26,7 +27,7 @@ use crate::files::Files;
 use crate::files::file::File;
 use crate::lock::{Mutex, MutexGuard, Rank};
 use crate::room::Room;
-use crate::tier::gate::{Asked, Gate};
+use crate::tier::gate::{Asked, Gate, Growth};
 use crate::tier::media::MediaFile;
 
 /// The kernel opens a shadow soon after we have answered the open; then its mark has done its work.
@@ -36,6 +37,9 @@ const READY_FOR: Duration = Duration::from_millis(500);
 /// Who waits is looked at so often, and with nobody waiting whether anybody has to.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 const LOOK_IDLE: Duration = Duration::from_millis(100);
+
+/// So many wait here, each with a descriptor; what else is asked waits in the kernel.
+const WAITING_MAX: usize = 256;
 
 /// Who was let go on has written by then, or will write nothing any more.
 const GRANTED_FOR: Duration = Duration::from_secs(1);
@@ -76,12 +80,21 @@ struct Waiting {
     since: Instant,
 }
 
+/// All that wait, the longest first, and what is known of room for them.
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<Waiting>,
+    granted: Vec<Granted>,
+    turns: Turns,
+    /// What all that is written past us took, and when that was measured.
+    unseen: u64,
+    measured: Option<Instant>,
+}
+
 /// What was let go on and is not measured yet.
 struct Granted {
     ino: u64,
-    /// Where the shadow will end at least; none for who fills a hole.
-    end: Option<u64>,
-    bytes: u64,
+    growth: Growth,
     at: Instant,
 }
 
@@ -101,8 +114,11 @@ impl Sluice {
         let Some(ready) = &mut state.ready else { return };
         ready.marked = true;
         if let Err(error) = ready.gate.keep_ready(fd) {
-            tracing::debug!(%error, "the tier's file system does not ask before it is written");
-            state.ready = None;
+            tracing::debug!(%error, "nobody asks before this file is written past the daemon");
+            // Of most errors the next file has the same.
+            if !matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::ENOSPC)) {
+                state.ready = None;
+            }
             return;
         }
         if let Some(shut) = &state.shut {
@@ -165,45 +181,50 @@ impl Sluice {
     }
 
     fn answer(&self, gate: &Gate) {
-        let (mut waiting, mut granted) = (VecDeque::new(), Vec::new());
-        let mut turns = Turns::default();
+        let mut queue = Queue::default();
         while !self.files.is_stopping() {
-            let patience = if waiting.is_empty() { LOOK_IDLE } else { LOOK_AGAIN };
-            match gate.asked(patience) {
-                Ok(asked) => waiting.extend(asked.into_iter().filter_map(|a| self.waiting(a))),
-                Err(error) => tracing::warn!(%error, "asking what is written past the daemon"),
+            let patience = if queue.waiting.is_empty() { LOOK_IDLE } else { LOOK_AGAIN };
+            if queue.waiting.len() >= WAITING_MAX {
+                self.files.time().sleep(LOOK_AGAIN);
+            } else if let Err(error) = self.listen(gate, patience, &mut queue) {
+                tracing::warn!(%error, "asking what is written past the daemon");
+                self.files.time().sleep(LOOK_IDLE);
             }
-            if !waiting.is_empty() {
-                self.let_go(&mut waiting, &mut granted, &mut turns);
+            if !queue.waiting.is_empty() {
+                self.let_go(&mut queue);
             } else if !self.is_to_be_shut() {
                 break;
             }
         }
     }
 
-    fn waiting(&self, asked: Asked) -> Option<Waiting> {
-        Some(Waiting { ino: asked.ino().ok()?, asked, since: self.files.time().now() })
+    fn listen(&self, gate: &Gate, patience: Duration, queue: &mut Queue) -> io::Result<()> {
+        for asked in gate.asked(patience)? {
+            let since = self.files.time().now();
+            queue.waiting.push_back(Waiting { ino: asked.ino()?, asked, since });
+        }
+        Ok(())
     }
 
     /// Lets everybody go on for whom there is room, one after the other, and whose turn it is.
-    fn let_go(
-        &self,
-        waiting: &mut VecDeque<Waiting>,
-        granted: &mut Vec<Granted>,
-        turns: &mut Turns,
-    ) {
-        let unseen = self.measure(granted);
-        let mut on_its_way: u64 = granted.iter().map(|granted| granted.bytes).sum();
-        let mut is_full = false;
+    fn let_go(&self, queue: &mut Queue) {
+        let now = self.files.time().now();
+        if queue.measured.is_none_or(|at| now - at >= LOOK_AGAIN) {
+            queue.measured = Some(now);
+            queue.unseen = self.measure(&mut queue.granted);
+        }
+        let Queue { waiting, granted, turns, unseen, .. } = queue;
+        let mut on_its_way: u64 = granted.iter().map(|granted| granted.growth.bytes).sum();
+        let (limit, mut is_full) = (self.files.totals().limit(), false);
         waiting.retain(|at| {
-            let grows = at.asked.grows().unwrap_or(0);
-            if grows == 0 {
-                return false;
-            }
-            is_full |= !self.room.has_room_for(on_its_way + grows);
+            let Ok(Some(growth)) = at.asked.growth() else { return false };
+            let needs = on_its_way + growth.bytes;
+            // Nothing is evicted for what will never fit.
+            is_full |= needs > limit || !self.room.has_room_for(needs);
             if !is_full {
-                on_its_way += grows;
-                granted.push(self.granted(at, grows));
+                on_its_way = needs;
+                self.note_wait(at);
+                granted.push(Granted { ino: at.ino, growth, at: now });
             }
             is_full
         });
@@ -213,22 +234,15 @@ impl Sluice {
         self.files.landings().urge();
         self.files.nudge();
         let left = Left {
-            flushable: self.files.totals().dirty().saturating_sub(unseen),
+            flushable: self.files.totals().dirty().saturating_sub(*unseen),
             copied: self.files.landings().copied(),
             patience: self.files.tune(|t| t.backing_timeout),
         };
         // W2.
-        let now = self.files.time().now();
         if let Some(ino) = turns.whose(now, left, waiting.iter().map(|at| at.ino)) {
             waiting.iter().filter(|at| at.ino == ino).for_each(|at| self.note_wait(at));
             waiting.retain(|at| at.ino != ino);
         }
-    }
-
-    fn granted(&self, at: &Waiting, bytes: u64) -> Granted {
-        self.note_wait(at);
-        let end = (bytes < at.asked.end - at.asked.start).then_some(at.asked.end);
-        Granted { ino: at.ino, end, bytes, at: self.files.time().now() }
     }
 
     fn note_wait(&self, at: &Waiting) {
@@ -256,7 +270,8 @@ impl Sluice {
             }
         }
         granted.retain(|granted| {
-            let is_there = ends.get(&granted.ino).is_none_or(|end| Some(*end) >= granted.end);
+            let end = ends.get(&granted.ino).copied();
+            let is_there = end.is_none() || end >= granted.growth.end;
             !is_there && now - granted.at < GRANTED_FOR
         });
         all
@@ -294,7 +309,7 @@ impl Drop for Opens<'_> {
 }
 
 /// A mark that cannot be set or taken away holds nobody up.
-fn note(done: std::io::Result<()>) {
+fn note(done: io::Result<()>) {
     if let Err(error) = done {
         tracing::debug!(%error, "marking a shadow file that is written past the daemon");
     }

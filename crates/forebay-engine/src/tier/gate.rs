@@ -129,8 +129,8 @@ pub(crate) struct Asked {
     group: Arc<OwnedFd>,
     file: OwnedFd,
     pid: i32,
-    pub start: u64,
-    pub end: u64,
+    start: u64,
+    end: u64,
 }
 
 impl Asked {
@@ -139,19 +139,29 @@ impl Asked {
         Ok(fs::fstat(&self.file)?.st_ino)
     }
 
-    /// By how much the shadow grows if it is written to: what lies beyond its end, or all of what has
-    /// a hole in it.
-    pub fn grows(&self) -> io::Result<u64> {
+    /// What the shadow gains if it is written to: what lies beyond its end, or all of what has a hole
+    /// in it. `None` if it is full of bytes there.
+    pub fn growth(&self) -> io::Result<Option<Growth>> {
         let len = fs::fstat(&self.file)?.st_size as u64;
         if self.end > len {
-            return Ok(self.end - self.start.max(len));
+            let bytes = self.end - self.start.max(len);
+            return Ok(Some(Growth { bytes, end: Some(self.end) }));
         }
         let hole = match fs::seek(&self.file, SeekFrom::Hole(self.start)) {
             Err(Errno::NXIO) => len,
             other => other?,
         };
-        Ok(if hole < self.end { self.end - self.start } else { 0 })
+        let fills = hole < self.end;
+        Ok(fills.then(|| Growth { bytes: self.end - self.start, end: None }))
     }
+}
+
+/// How a shadow grows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Growth {
+    pub bytes: u64,
+    /// Where it will end, if it becomes longer.
+    pub end: Option<u64>,
 }
 
 impl Drop for Asked {
