@@ -1,4 +1,5 @@
-//! What a change of a name costs beside many cached files: it must not grow with them.
+//! What a change of a name costs beside many cached files: it must not grow with them. And what
+//! they cost in memory.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -49,15 +50,28 @@ pub fn run(run: &Run, report: &mut Report) -> Result<()> {
         let samples = flushes(&forebay, &root)?;
         report.add(Finding::alone("beside/flush-file", &state, "us", "forebay", &samples))?;
         if count > 0 {
-            std::thread::sleep(Duration::from_secs(1));
-            let bytes = (forebay.resident_kib()? - empty) * 1024.0 / count as f64;
             let state = format!("{count} files of one byte, just written and flushed");
+            let bytes = growth(&forebay, empty, count)?;
             let finding =
                 Finding::alone("beside/memory-per-file", &state, "B/file", "forebay", &[bytes]);
             report.add(finding)?;
         }
     }
-    Ok(())
+    // What the kernel knows of files, and what was freed and not given back, is gone then.
+    forebay.unmount()?;
+    let took = forebay.mount()?.as_secs_f64();
+    let state = format!("{cached} cached files of one byte; tier and store on tmpfs");
+    report.add(Finding::alone("beside/mount", &state, "s", "forebay", &[took]))?;
+    let bytes = growth(&forebay, empty, cached)?;
+    let finding =
+        Finding::alone("beside/memory-per-cached-file", &state, "B/file", "forebay", &[bytes]);
+    report.add(finding.target(Target::AtMost(550.0)))
+}
+
+/// Resident bytes above an empty tier's, for each file.
+fn growth(forebay: &Forebay, empty: f64, count: usize) -> Result<f64> {
+    std::thread::sleep(Duration::from_secs(1));
+    Ok((forebay.resident_kib()? - empty) * 1024.0 / count as f64)
 }
 
 /// The command's own start is in it.

@@ -42,11 +42,12 @@ pub enum Rank {
     Turn,
     /// One at a time writes the log into the index; it asks for each file's state, one after the other.
     Compaction,
+    /// One at a time evicts; it tries files' locks, or waits for them one after the other.
+    Eviction,
     /// One file. Held while the shadow is read or written and its record appended, so that a fill cannot
     /// land between a write and its record.
     File,
-    /// The evictor. While it offers units it only tries their files; to wait for a busy one, that
-    /// file's lock is taken first.
+    /// The evictor: what goes next. Held for one look or one change of its queues.
     Evictor,
     /// The table of files.
     Table,

@@ -19,6 +19,8 @@ pub mod space;
 pub struct Room {
     files: Arc<Files>,
     rules: Rules,
+    /// Held by who evicts. The evictor's own lock is not: who announces what comes in waits for that.
+    evicting: Mutex<()>,
     /// The last eviction, if it freed nothing.
     in_vain: Mutex<Option<InVain>>,
 }
@@ -36,6 +38,7 @@ impl Room {
         Room {
             files,
             rules: Rules(RwLock::new(Rank::Room, List::default())),
+            evicting: Mutex::new(Rank::Eviction, ()),
             in_vain: Mutex::new(Rank::Room, None),
         }
     }

@@ -143,6 +143,33 @@ pub enum Answer {
     Unknown,
 }
 
+/// Where a unit was taken from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Queue {
+    Small,
+    Main,
+}
+
+/// How far an eviction has come. One at a time goes through the units.
+#[derive(Debug)]
+pub struct Walk {
+    /// Main is gone through once, and again as long as that takes marks of use away.
+    lap: usize,
+    spared: bool,
+    again: u8,
+    /// Each unit can be offered once from small and HITS_MAX + 1 times from main.
+    steps: usize,
+    from: Queue,
+    /// Of each queue what is busy.
+    aside: [Vec<Unit>; 2],
+}
+
+impl Walk {
+    fn aside(&mut self) -> &mut Vec<Unit> {
+        &mut self.aside[self.from as usize]
+    }
+}
+
 #[derive(Debug, Default)]
 pub struct Evictor {
     by: Eviction,
@@ -215,88 +242,97 @@ impl Evictor {
         self.small.len() + self.main.len()
     }
 
-    /// Offers units in order until `enough` bytes are free or everything was offered. What is new
-    /// is asked first as long as it is more than a tenth, and after that when all of main refuses:
-    /// a file that is written all the time may have its only clean bytes there. `hits` reads and
-    /// lowers a unit's counter, `evict` tries to free it. Those that are busy are left where they
-    /// are, up to [`ASIDE_MAX`] of each queue. Returns the bytes freed.
-    pub fn run(
-        &mut self,
-        enough: u64,
-        mut hits: impl FnMut(Unit) -> u8,
-        mut evict: impl FnMut(Unit) -> Answer,
-    ) -> u64 {
-        let mut freed = 0;
-        // Main is gone through once, and again as long as that takes marks of use away.
-        let (mut lap, mut spared, mut again) = (self.main.len(), false, HITS_MAX);
-        // Each unit can be offered once from small and HITS_MAX + 1 times from main.
-        let mut steps = self.len() * (usize::from(HITS_MAX) + 2);
-        let mut aside = (Vec::new(), Vec::new());
-        while freed < enough && steps > 0 && self.len() > 0 {
-            steps -= 1;
-            if lap == 0 && spared && again > 0 {
-                (lap, spared, again) = (self.main.len(), false, again - 1);
-            }
-            let from_small = lap == 0 || self.small.len() * 10 > self.len();
-            let unit = if from_small { self.small.pop_front() } else { self.main.pop_front() };
-            let Some(unit) = unit else { break };
-            lap -= usize::from(!from_small);
-            let used = if self.by == Eviction::Fifo { 0 } else { hits(unit) };
-            if (from_small && used > 1) || (!from_small && used > 0) {
-                self.main.push_back(unit);
-                spared = true;
-                again = if from_small { HITS_MAX } else { again };
-                continue;
-            }
-            match evict(unit) {
-                Answer::Evicted(bytes) => {
-                    freed += bytes;
-                    self.members.remove(unit);
-                    if from_small {
-                        self.remember(unit);
-                    }
-                }
-                Answer::Partly(bytes) => {
-                    freed += bytes;
-                    self.main.push_back(unit);
-                }
-                Answer::Busy if from_small && aside.0.len() < ASIDE_MAX => aside.0.push(unit),
-                Answer::Busy if !from_small && aside.1.len() < ASIDE_MAX => aside.1.push(unit),
-                Answer::Refused | Answer::Busy => self.main.push_back(unit),
-                Answer::Unknown => self.members.remove(unit),
-            }
+    /// Begins to go through the units. They are offered one by one, so that who evicts holds no lock of
+    /// ours while he does: what is new is asked first as long as it is more than a tenth, and after that
+    /// when all of main refuses: a file that is written all the time may have its only clean bytes there.
+    pub fn walk(&self) -> Walk {
+        Walk {
+            lap: self.main.len(),
+            spared: false,
+            again: HITS_MAX,
+            steps: self.len() * (usize::from(HITS_MAX) + 2),
+            from: Queue::Main,
+            aside: Default::default(),
         }
-        aside.0.into_iter().rev().for_each(|unit| self.small.push_front(unit));
-        aside.1.into_iter().rev().for_each(|unit| self.main.push_front(unit));
-        freed
     }
 
-    /// Offers units in their order, whatever their use, until `enough` bytes are free. What `evict`
-    /// does not want (`None`) or refuses keeps its place. Returns the bytes freed.
-    pub fn run_only(&mut self, enough: u64, mut evict: impl FnMut(Unit) -> Option<Answer>) -> u64 {
-        let (mut freed, members) = (0, &mut self.members);
-        let mut stays = |unit: &Unit| {
-            let answer = if freed < enough { evict(*unit) } else { None };
-            match answer {
-                Some(Answer::Evicted(bytes)) => {
-                    freed += bytes;
-                    members.remove(*unit);
-                    false
-                }
-                Some(Answer::Unknown) => {
-                    members.remove(*unit);
-                    false
-                }
-                Some(Answer::Partly(bytes)) => {
-                    freed += bytes;
-                    true
-                }
-                Some(Answer::Refused | Answer::Busy) | None => true,
+    /// The next unit to be evicted; `None` if everything was offered. `hits` reads and lowers a unit's
+    /// counter. It is in no queue until [`Evictor::settle`], but does not become known anew meanwhile.
+    pub fn offer(&mut self, walk: &mut Walk, mut hits: impl FnMut(Unit) -> u8) -> Option<Unit> {
+        while walk.steps > 0 && self.len() > 0 {
+            walk.steps -= 1;
+            if walk.lap == 0 && walk.spared && walk.again > 0 {
+                (walk.lap, walk.spared, walk.again) = (self.main.len(), false, walk.again - 1);
             }
-        };
-        self.small.retain(&mut stays);
-        self.main.retain(&mut stays);
-        freed
+            let is_small = walk.lap == 0 || self.small.len() * 10 > self.len();
+            let unit = if is_small { self.small.pop_front() } else { self.main.pop_front() }?;
+            walk.lap -= usize::from(!is_small);
+            walk.from = if is_small { Queue::Small } else { Queue::Main };
+            let used = if self.by == Eviction::Fifo { 0 } else { hits(unit) };
+            if used == 0 || (is_small && used == 1) {
+                return Some(unit);
+            }
+            self.main.push_back(unit);
+            walk.spared = true;
+            walk.again = if is_small { HITS_MAX } else { walk.again };
+        }
+        None
+    }
+
+    /// Takes in what became of the unit that was offered last, under the lock of its file if it has
+    /// one: what comes into it later is announced anew. Returns the bytes freed. Those that are busy are
+    /// left where they are, up to [`ASIDE_MAX`] of each queue.
+    pub fn settle(&mut self, walk: &mut Walk, unit: Unit, answer: Answer) -> u64 {
+        match answer {
+            Answer::Evicted(bytes) => {
+                self.members.remove(unit);
+                if walk.from == Queue::Small {
+                    self.remember(unit);
+                }
+                return bytes;
+            }
+            Answer::Partly(bytes) => {
+                self.main.push_back(unit);
+                return bytes;
+            }
+            Answer::Busy if walk.aside().len() < ASIDE_MAX => walk.aside().push(unit),
+            Answer::Refused | Answer::Busy => self.main.push_back(unit),
+            Answer::Unknown => self.members.remove(unit),
+        }
+        0
+    }
+
+    /// Ends a walk.
+    pub fn end(&mut self, walk: Walk) {
+        let [small, main] = walk.aside;
+        small.into_iter().rev().for_each(|unit| self.small.push_front(unit));
+        main.into_iter().rev().for_each(|unit| self.main.push_front(unit));
+    }
+
+    /// The units that are wanted in their order, whatever their use. They keep their places until
+    /// [`Evictor::settle_in_place`].
+    pub fn those(&self, mut is_wanted: impl FnMut(Unit) -> bool) -> Vec<Unit> {
+        let all = self.small.iter().chain(&self.main).copied();
+        all.filter(|unit| is_wanted(*unit)).collect()
+    }
+
+    /// As [`Evictor::settle`], of a unit that has kept its place.
+    pub fn settle_in_place(&mut self, unit: Unit, answer: Answer) -> u64 {
+        if matches!(answer, Answer::Evicted(_) | Answer::Unknown) {
+            self.members.remove(unit);
+            let queues = [&mut self.small, &mut self.main];
+            for queue in queues {
+                // What goes came first, mostly.
+                if let Some(at) = queue.iter().position(|known| *known == unit) {
+                    queue.remove(at);
+                    break;
+                }
+            }
+        }
+        match answer {
+            Answer::Evicted(bytes) | Answer::Partly(bytes) => bytes,
+            Answer::Refused | Answer::Busy | Answer::Unknown => 0,
+        }
     }
 
     fn remember(&mut self, unit: Unit) {
@@ -332,6 +368,35 @@ mod tests {
 
     fn unit(n: u64) -> Unit {
         Unit::new(FileId(n), 0, false)
+    }
+
+    impl Evictor {
+        fn run(
+            &mut self,
+            enough: u64,
+            mut hits: impl FnMut(Unit) -> u8,
+            mut evict: impl FnMut(Unit) -> Answer,
+        ) -> u64 {
+            let (mut walk, mut freed) = (self.walk(), 0);
+            while freed < enough
+                && let Some(unit) = self.offer(&mut walk, &mut hits)
+            {
+                let answer = evict(unit);
+                freed += self.settle(&mut walk, unit, answer);
+            }
+            self.end(walk);
+            freed
+        }
+
+        fn run_only(&mut self, enough: u64, mut evict: impl FnMut(Unit) -> Option<Answer>) -> u64 {
+            let mut freed = 0;
+            for unit in self.those(|_| true) {
+                if let Some(answer) = (freed < enough).then(|| evict(unit)).flatten() {
+                    freed += self.settle_in_place(unit, answer);
+                }
+            }
+            freed
+        }
     }
 
     #[test]

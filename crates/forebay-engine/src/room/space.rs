@@ -66,6 +66,11 @@ impl<'a> Patience<'a> {
     }
 }
 
+/// Whether it was opened by this rule last.
+fn is_of(inner: &Inner, rule: &Arc<Active>) -> bool {
+    inner.rule.as_ref().is_some_and(|active| Arc::ptr_eq(active, rule))
+}
+
 impl Room {
     pub(crate) fn copied(&self) -> u64 {
         self.files.landings().copied()
@@ -165,6 +170,7 @@ impl Room {
 
     /// Frees at least `bytes` of clean ranges if there are so many. Returns what was freed.
     pub(crate) fn evict_bytes(&self, bytes: u64) -> u64 {
+        let _one_at_a_time = self.evicting.lock();
         let landed = self.landed();
         let tried = Cell::new(Tried::Idle);
         let mut busy = Vec::new();
@@ -185,45 +191,51 @@ impl Room {
     /// Frees what can be freed without waiting for a file's lock. `busy` takes some whose lock
     /// somebody has.
     fn evict_idle(&self, bytes: u64, busy: &mut Vec<Arc<File>>, tried: &Cell<Tried>) -> u64 {
-        let mut evictor = self.files.evictor();
-        evictor.run(
-            bytes,
-            |unit| {
-                self.files
-                    .by_id(unit.id())
-                    .map_or(0, |file| file.take_hits(self.files.uses(), unit))
-            },
-            |unit| {
-                let Some(file) = self.files.by_id(unit.id()) else { return Answer::Unknown };
-                match file.inner.try_lock() {
-                    Some(inner) => {
-                        let answer = self.evict_locked(&file, &mut Some(inner), unit);
-                        if answer == Answer::Busy {
-                            tried.set(Tried::Busy);
-                        }
-                        answer
-                    }
-                    None => {
-                        tried.set(Tried::Busy);
-                        let is_new = busy.iter().all(|known| known.id != file.id);
-                        if is_new && busy.len() < EVICT_BUSY {
-                            busy.push(file.clone());
-                        }
-                        Answer::Busy
-                    }
+        let files = &self.files;
+        let hits = |unit: Unit| {
+            files.by_id(unit.id()).map_or(0, |file| file.take_hits(files.uses(), unit))
+        };
+        let mut walk = files.evictor().walk();
+        let mut freed = 0;
+        while freed < bytes {
+            let Some(unit) = files.evictor().offer(&mut walk, hits) else { break };
+            let mut settle = |answer| files.evictor().settle(&mut walk, unit, answer);
+            let Some(file) = files.by_id(unit.id()) else {
+                settle(Answer::Unknown);
+                continue;
+            };
+            let Some(inner) = file.inner.try_lock() else {
+                tried.set(Tried::Busy);
+                let is_new = busy.iter().all(|known| known.id != file.id);
+                if is_new && busy.len() < EVICT_BUSY {
+                    busy.push(file.clone());
                 }
-            },
-        )
+                settle(Answer::Busy);
+                continue;
+            };
+            let mut guard = Some(inner);
+            let answer = self.evict_locked(&file, &mut guard, unit);
+            if answer == Answer::Busy {
+                tried.set(Tried::Busy);
+            }
+            freed += settle(answer);
+        }
+        files.evictor().end(walk);
+        freed
     }
 
     /// Frees clean ranges of one file, waiting for its lock.
     fn evict_busy(&self, bytes: u64, file: &Arc<File>) -> u64 {
-        // It comes before the evictor's.
         let mut inner = Some(file.lock());
-        let mut evictor = self.files.evictor();
-        evictor.run_only(bytes, |unit| {
-            (unit.id() == file.id).then(|| self.evict_locked(file, &mut inner, unit))
-        })
+        let units = self.files.evictor().those(|unit| unit.id() == file.id);
+        let mut freed = 0;
+        for unit in units {
+            if freed < bytes {
+                let answer = self.evict_locked(file, &mut inner, unit);
+                freed += self.files.evictor().settle_in_place(unit, answer);
+            }
+        }
+        freed
     }
 
     /// Frees clean ranges of the rule's files, what came first before what came later: `bytes` if
@@ -232,9 +244,17 @@ impl Room {
         if !rule.may_give(self.files.time().ms()) {
             return 0;
         }
-        let mut evictor = self.files.evictor();
-        let freed = evictor.run_only(bytes, |unit| self.evict_own_unit(unit, rule));
-        drop(evictor);
+        let _one_at_a_time = self.evicting.lock();
+        let mut freed = 0;
+        while freed < bytes {
+            let before = freed;
+            for unit in self.own_units(rule, bytes - freed) {
+                freed += self.evict_own_unit(unit, rule);
+            }
+            if freed == before {
+                break;
+            }
+        }
         self.files.empty_trash();
         if freed == 0 {
             rule.gave_nothing(self.files.time().ms());
@@ -242,12 +262,35 @@ impl Room {
         freed
     }
 
-    /// Frees a unit of the rule's files if nobody has the file's lock; `None` for all others.
-    fn evict_own_unit(&self, unit: Unit, rule: &Arc<Active>) -> Option<Answer> {
-        let Some(file) = self.files.by_id(unit.id()) else { return Some(Answer::Unknown) };
-        let inner = file.inner.try_lock()?;
-        let own = inner.rule.as_ref().is_some_and(|active| Arc::ptr_eq(active, rule));
-        own.then(|| self.evict_locked(&file, &mut Some(inner), unit))
+    /// The first units of the rule's files that have so many clean bytes, as far as they can be looked
+    /// at now.
+    fn own_units(&self, rule: &Arc<Active>, bytes: u64) -> Vec<Unit> {
+        let mut clean = 0;
+        self.files.evictor().those(|unit| {
+            if clean >= bytes {
+                return false;
+            }
+            let Some(file) = self.files.by_id(unit.id()) else { return true };
+            let Some(inner) = file.inner.try_lock() else { return false };
+            let (start, end) = self.files.grain().range(unit);
+            let own = is_of(&inner, rule) && inner.may_evict() && !inner.is_pinned();
+            if own {
+                clean += inner.state.clean(start, end).iter().map(|(a, b)| b - a).sum::<u64>();
+            }
+            own
+        })
+    }
+
+    /// Frees a unit of the rule's files if nobody has the file's lock.
+    fn evict_own_unit(&self, unit: Unit, rule: &Arc<Active>) -> u64 {
+        let settle = |answer| self.files.evictor().settle_in_place(unit, answer);
+        let Some(file) = self.files.by_id(unit.id()) else { return settle(Answer::Unknown) };
+        let Some(inner) = file.inner.try_lock().filter(|inner| is_of(inner, rule)) else {
+            return 0;
+        };
+        let mut guard = Some(inner);
+        let answer = self.evict_locked(&file, &mut guard, unit);
+        settle(answer)
     }
 
     /// Lets go of the lock when the file is forgotten with the unit.

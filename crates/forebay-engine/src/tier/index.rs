@@ -416,11 +416,15 @@ impl Index {
     }
 
     /// Starts a new log file and hands out what the old ones cover. The old file is synced, so
-    /// that a sync of the new one means all (I3).
+    /// that a sync of the new one means all (I3): before the log's lock is taken, and under it what was
+    /// appended since.
     fn rotate(&self) -> io::Result<(Touched, Vec<String>, u64)> {
+        self.sync()?;
         let mut log = self.lock();
         let seq = log.next_seq;
-        log.file.file().sync_data()?;
+        if !self.is_synced(seq) {
+            log.file.file().sync_data()?;
+        }
         if log.file.len() > 0 {
             let fresh = LogFile::create(&*self.media, seq)?;
             let old = std::mem::replace(&mut log.file, fresh);
