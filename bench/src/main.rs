@@ -13,6 +13,7 @@ mod load;
 mod mounts;
 mod report;
 mod run;
+mod space;
 mod stat;
 
 use std::path::PathBuf;
@@ -42,6 +43,8 @@ struct Cli {
 enum Apart {
     /// Measure whether the cache stays flat under load: fio, MariaDB, PostgreSQL, all presets.
     Flat(flat::Options),
+    /// Measure private spaces beside a directory of the tier that they lie in.
+    Space(space::Options),
     /// Serve a directory and do nothing else.
     #[command(hide = true)]
     Emptyfs {
@@ -120,6 +123,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.command {
         Some(Apart::Flat(options)) => flat::measure(&options),
+        Some(Apart::Space(options)) => space::measure(&options),
         Some(Apart::Emptyfs { mode, source, mountpoint }) => {
             emptyfs::serve(mode, &source, &mountpoint).map(|()| true)
         }

@@ -43,6 +43,12 @@ impl Samples {
         self.values[contestant].push(value);
     }
 
+    /// Of some contestants, in this order.
+    pub fn only(&self, contestants: &[usize]) -> Samples {
+        let values = contestants.iter().map(|contestant| self.values[*contestant].clone());
+        Samples { values: values.collect() }
+    }
+
     pub fn summary(&self, contestant: usize) -> Summary {
         Summary::of(&self.values[contestant])
     }

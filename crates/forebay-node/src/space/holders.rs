@@ -18,7 +18,7 @@ use super::loopdev::show_device;
 use super::record::Held;
 
 /// A node with tens of thousands of open files is done far sooner.
-const LIMIT: Duration = Duration::from_millis(400);
+const LIMIT: Duration = Duration::from_millis(200);
 
 /// As many as a message can name.
 const HOLDERS_MAX: usize = 64;

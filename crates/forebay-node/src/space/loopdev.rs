@@ -178,24 +178,28 @@ fn attach_once(control: &OwnedFd, image: &File, path: &Path) -> io::Result<Loop>
     // SAFETY: the request takes nothing.
     let number = check(unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE.into()) })?;
     let device = open(number.unsigned_abs(), OFlags::RDWR)?;
-    // The kernel takes the size of the tier's blocks (0) where that suits direct-io; else 4096.
-    for block_size in [0, 4096] {
-        // SAFETY: integers and arrays of them, for which zeros are values.
-        let mut config: Config = unsafe { std::mem::zeroed() };
-        config.fd = image.as_raw_fd().unsigned_abs();
-        config.block_size = block_size;
-        config.info.flags = LO_FLAGS_AUTOCLEAR | LO_FLAGS_DIRECT_IO;
-        put_name(&mut config.info.file_name, path);
-        // SAFETY: the kernel reads one `Config`.
-        let done = check(unsafe {
-            libc::ioctl(device.file.as_raw_fd(), LOOP_CONFIGURE.into(), &raw const config)
-        });
-        match done {
-            Err(e) if e.raw_os_error() == Some(libc::EINVAL) && block_size == 0 => {}
-            other => return other.map(|_| device),
-        }
-    }
-    Err(io::Error::from_raw_os_error(libc::EINVAL))
+    // SAFETY: integers and arrays of them, for which zeros are values.
+    let mut config: Config = unsafe { std::mem::zeroed() };
+    config.fd = image.as_raw_fd().unsigned_abs();
+    config.block_size = block_size(image)?;
+    config.info.flags = LO_FLAGS_AUTOCLEAR | LO_FLAGS_DIRECT_IO;
+    put_name(&mut config.info.file_name, path);
+    // SAFETY: the kernel reads one `Config`.
+    let done =
+        unsafe { libc::ioctl(device.file.as_raw_fd(), LOOP_CONFIGURE.into(), &raw const config) };
+    check(done).map(|_| device)
+}
+
+/// The tier's: direct-io in smaller blocks is refused, and programs may not expect larger ones.
+fn block_size(image: &File) -> io::Result<u32> {
+    let device = format!("/sys/dev/block/{}", show_device(fs::fstat(image)?.st_dev));
+    // A partition has its queue one directory above.
+    let sizes = ["queue", "../queue"].into_iter().find_map(|queue| {
+        let size = std::fs::read_to_string(format!("{device}/{queue}/logical_block_size")).ok()?;
+        size.trim().parse().ok()
+    });
+    // All devices do these.
+    Ok(sizes.unwrap_or(4096))
 }
 
 /// For `losetup`; cut to what fits, with a NUL behind it.

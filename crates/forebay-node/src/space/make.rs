@@ -54,10 +54,13 @@ impl Pool {
             return Err(usage_error(format!("{id} is no private space")));
         };
         let step = self.step(&record, space)?;
-        let kept = space.means != Means::Tmpfs || step == Step::Mounted;
-        match record.stage == Stage::Ready && kept && step != Step::Recorded {
-            true => self.bring_up(record).map(State::Ready),
-            false => Ok(State::HalfMade(step)),
+        match record.stage {
+            // Its files are gone with the mount.
+            Stage::Ready if space.means == Means::Tmpfs && step != Step::Mounted => {
+                Ok(State::HalfMade(step))
+            }
+            Stage::Ready => self.bring_up(record).map(State::Ready),
+            Stage::Making | Stage::Removing { .. } => Ok(State::HalfMade(step)),
         }
     }
 
@@ -144,6 +147,7 @@ impl Pool {
 
     fn bring_up(&self, mut record: Record) -> Result<Space> {
         let space = record.space().expect("only spaces are brought up").clone();
+        self.require_bytes(&record)?;
         match space.means {
             Means::Image => self.bring_up_image(&record, &space)?,
             Means::Tmpfs => bring_up_tmpfs(&space)?,
@@ -157,6 +161,20 @@ impl Pool {
         failpoint::pass("space-ready");
         let SpaceSpec { id, capacity, mount_at: at, .. } = space.spec;
         Ok(Space { id, at, means: space.means, capacity, room: record.room })
+    }
+
+    /// What was ready once and is gone is not replaced by an empty one.
+    fn require_bytes(&self, record: &Record) -> Result<()> {
+        let Some((folder, name)) = record.place().filter(|_| record.stage == Stage::Ready) else {
+            return Ok(());
+        };
+        let folder = self.folder(folder);
+        if is_there(folder, &name) {
+            return Ok(());
+        }
+        let (id, at) = (&record.id, folder.path().join(&name));
+        let context = format!("{}: what {id} held is gone: remove the instance", at.display());
+        Err(Error::os(libc::ENOENT, context))
     }
 
     fn bring_up_image(&self, record: &Record, space: &SpaceRecord) -> Result<()> {

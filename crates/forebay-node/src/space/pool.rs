@@ -71,8 +71,8 @@ pub(crate) struct Inner {
     pub trash: Folder,
     _lock: File,
     turns: Turns,
-    /// One sweep at a time.
-    pub sweeping: Mutex<()>,
+    /// Records in the trash that a thread is deleting.
+    pub deleting: Mutex<HashSet<String>>,
     /// One number of a project is chosen at a time.
     pub choosing: Mutex<()>,
 }
@@ -132,7 +132,7 @@ impl Pool {
             root,
             _lock: lock,
             turns: Turns::default(),
-            sweeping: Mutex::default(),
+            deleting: Mutex::default(),
             choosing: Mutex::default(),
         };
         Ok(Pool { inner: Arc::new(inner) })

@@ -24,7 +24,7 @@ use super::{Id, Leftover, Means, Record, Stage, What, failed, within};
 use crate::{failpoint, swap};
 
 /// An unmount that takes longer goes on by itself; the space is a leftover meanwhile.
-const UNMOUNT_LIMIT: Duration = Duration::from_millis(300);
+const UNMOUNT_LIMIT: Duration = Duration::from_millis(200);
 
 /// How long a removal waits for the bytes to be gone, before it says that they are not.
 const SWEEP_LIMIT: Duration = Duration::from_millis(150);
@@ -66,15 +66,14 @@ impl Pool {
         if let Some(Err(e)) = within(SWEEP_LIMIT, "sweep", move || pool.sweep_soon(&of))? {
             tracing::warn!(%id, error = %e, "the trash was not emptied");
         }
-        let left = self.leftovers()?.into_iter().find(|left| left.id == *id);
-        Ok(Removal { holders, left })
+        Ok(Removal { holders, left: self.leftovers_of(Some(id))?.pop() })
     }
 
     /// A device is let go a moment after its last mount; what somebody uses is not waited for.
     fn sweep_soon(&self, id: &Id) -> Result<()> {
         for _ in 0..SWEEPS {
             self.sweep_trash(Some(id))?;
-            let left = self.leftovers()?.into_iter().find(|left| left.id == *id);
+            let left = self.leftovers_of(Some(id))?.pop();
             if left.is_none_or(|left| !left.holders.is_empty()) {
                 return Ok(());
             }

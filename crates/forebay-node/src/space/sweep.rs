@@ -1,8 +1,10 @@
 //! What is in the trash: deleted when nothing uses it any more, and told until then.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::fs::File;
 use std::os::fd::AsFd;
+use std::sync::Mutex;
 
 use forebay_base::Result;
 use forebay_base::units::human_size;
@@ -13,7 +15,7 @@ use super::pool::{Pool, locked};
 use super::record::{SpaceRecord, open_file};
 use super::removal::holders_of;
 use super::{Id, Means, Record, What, delete, failed, image, quota};
-use crate::{failpoint, swap};
+use crate::failpoint;
 
 /// Something that was removed and still holds room: the ledger keeps its grant.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,16 +82,22 @@ impl Pool {
 
     /// Everything that was removed and still holds room.
     pub fn leftovers(&self) -> Result<Vec<Leftover>> {
+        self.leftovers_of(None)
+    }
+
+    pub(super) fn leftovers_of(&self, only: Option<&Id>) -> Result<Vec<Leftover>> {
+        let wanted = |record: &Record| only.is_none_or(|only| *only == record.id);
         let mut left = Vec::new();
         for name in Record::names(&self.inner.state)? {
-            let record = Record::read(&self.inner.state, &name)?;
+            let record = Record::read(&self.inner.state, &name)?.filter(wanted);
             if let Some(record) = record.filter(Record::is_removing) {
                 let holders = holders_of(&record).holders;
                 left.push(leftover(record, Why::HalfRemoved, holders));
             }
         }
         for name in Record::names(&self.inner.trash)? {
-            let Some(record) = Record::read(&self.inner.trash, &name)? else { continue };
+            let record = Record::read(&self.inner.trash, &name)?.filter(wanted);
+            let Some(record) = record else { continue };
             let (why, holders) = match self.is_held(&record, &name)? {
                 true => (Why::Held, holders_of(&record).holders),
                 false => (Why::Deleting, Vec::new()),
@@ -101,13 +109,13 @@ impl Pool {
 
     /// All of the trash, or what there is of one id.
     pub(super) fn sweep_trash(&self, only: Option<&Id>) -> Result<Vec<Id>> {
-        let _sweeping = locked(&self.inner.sweeping);
         let mut gone = Vec::new();
         for name in Record::names(&self.inner.trash)? {
             let Some(record) = Record::read(&self.inner.trash, &name)? else { continue };
             if only.is_some_and(|only| *only != record.id) || self.is_held(&record, &name)? {
                 continue;
             }
+            let Some(_claim) = Claim::take(&self.inner.deleting, &name) else { continue };
             match self.delete(&record, &name) {
                 Ok(()) => gone.push(record.id),
                 // The rest need not wait for it.
@@ -137,9 +145,6 @@ impl Pool {
         let trash = &self.inner.trash;
         let data = data_name(name);
         let at = trash.path().join(&data);
-        if let What::Swap { .. } = record.what {
-            swap::require_off(self, record)?;
-        }
         for name in trash.list("").map_err(failed(trash.path().display()))? {
             // A deep tree is taken apart under names that begin so.
             let Some(part) = name.to_str().filter(|name| is_part(name, &data)) else { continue };
@@ -165,6 +170,26 @@ impl Pool {
         }
         tracing::warn!(id = %record.id, "an image has holes: its blocks are allocated again");
         image::fill(&image, record.room, &at)
+    }
+}
+
+/// One thread at a time deletes what a record names.
+struct Claim<'c> {
+    claimed: &'c Mutex<HashSet<String>>,
+    name: &'c str,
+}
+
+impl<'c> Claim<'c> {
+    fn take(claimed: &'c Mutex<HashSet<String>>, name: &'c str) -> Option<Claim<'c>> {
+        let is_first = locked(claimed).insert(name.into());
+        // Only the first one's claim may exist: each ends with its own.
+        is_first.then(|| Claim { claimed, name })
+    }
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        locked(self.claimed).remove(self.name);
     }
 }
 

@@ -1,0 +1,259 @@
+//! `forebay-perf space`: what a private space costs beside a directory of the tier it lies in.
+//!
+//! Contestants are spaces made by the crate that the node daemon uses, one for each file system that
+//! an image can hold, and a plain directory beside their pool. What is judged is the speed of each
+//! space over the directory's, formed within a round.
+
+mod work;
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use forebay_node::space::{Choice, Fs, Id, Means, Owner, Pool, Settings, SpaceSpec};
+
+use crate::environment::{Choices, Environment};
+use crate::guard::{self, Scratch};
+use crate::load::MIB;
+use crate::report::{Finding, Report, Target};
+use crate::run::{Rounds, Run, Subject};
+use crate::stat::Samples;
+
+#[derive(Args)]
+pub struct Options {
+    /// Small sizes and fewer rounds: about three minutes.
+    #[arg(long)]
+    quick: bool,
+    /// Run only the parts whose names begin so.
+    #[arg(long, num_args = 1.., value_name = "NAME")]
+    only: Vec<String>,
+    /// Rounds per measurement [default: 7, quick: 5]; slow parts do at most 5 (3).
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=99))]
+    rounds: Option<u64>,
+    /// Where results go, one JSON object per line, the first one the conditions.
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Where a fragment for docs/PERFORMANCE.md goes.
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+    #[command(flatten)]
+    places: crate::Places,
+}
+
+/// Bytes and metadata.
+const NATIVE: Target = Target::AtLeast(0.95);
+
+/// 4 KiB past the page cache, through a loop device.
+const DIRECT: Target = Target::AtLeast(0.65);
+
+/// What a user waits for; Gfarm/BB takes 0.31 s.
+const MAKING: Target = Target::AtMost(0.5);
+
+type Work = fn(&Bench<'_>, &mut Report) -> Result<()>;
+
+const PARTS: [(&str, &str, Work); 7] = [
+    ("make", "a space is made and removed", make),
+    ("stream", "1 MiB writes with fsync, and reads from the device", work::stream),
+    ("metadata", "create, stat, unlink", work::metadata),
+    ("untar", "a tree of small files from an archive", work::untar),
+    ("compile", "a C program of many files", work::compile),
+    ("direct", "4 KiB past the page cache, random", work::direct),
+    ("sync", "4 KiB with a sync each: a log, and small files", work::sync),
+];
+
+const BOUND: Duration = Duration::from_secs(1200);
+
+/// Returns whether every target was reached.
+pub fn measure(options: &Options) -> Result<bool> {
+    ensure!(rustix_is_root(), "spaces are mounted: run it as root");
+    for name in &options.only {
+        let known = PARTS.iter().any(|part| part.0.starts_with(name.as_str()));
+        let names = PARTS.map(|part| part.0).join(", ");
+        ensure!(known, "--only {name}: no part begins so; there are {names}");
+    }
+    guard::install();
+    let [disk, tmpfs] = options.places.scratch()?;
+    let rounds = options.rounds.map_or(if options.quick { 5 } else { 7 }, |n| n as usize);
+    let environment = Environment::observe(&Choices {
+        disk: disk.path(),
+        tmpfs: tmpfs.path(),
+        forebay: None,
+        rounds,
+        quick: options.quick,
+    });
+    let mut report = Report::new(environment, options.out.as_deref())?;
+    let run = Run::new((rounds, options.quick), Subject::Native, None, [disk, tmpfs]);
+    let wants = |name: &str| {
+        options.only.is_empty() || options.only.iter().any(|only| name.starts_with(only.as_str()))
+    };
+    let spaces = Spaces::make(&run.disk, run.pick(8192, 3072) * MIB)?;
+    let bench = Bench { run: &run, spaces: &spaces };
+    for (name, about, work) in PARTS.iter().filter(|part| wants(part.0)) {
+        if guard::interrupted() {
+            break;
+        }
+        report.case(name, about);
+        if let Err(error) = guard::bounded(BOUND, || work(&bench, &mut report)) {
+            report.fail(name, &format!("{error:#}"))?;
+        }
+    }
+    drop(spaces);
+    let good = report.conclude();
+    if let Some(path) = &options.markdown {
+        std::fs::write(path, report.markdown())
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(good)
+}
+
+fn rustix_is_root() -> bool {
+    // SAFETY: it takes nothing and cannot fail.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// A pool with one space for each file system, and a directory beside it.
+struct Spaces {
+    pool: Pool,
+    specs: Vec<SpaceSpec>,
+    /// Where the contestants work; the last one is the directory.
+    dirs: Vec<PathBuf>,
+    mounts: PathBuf,
+}
+
+impl Spaces {
+    fn make(disk: &Scratch, capacity: u64) -> Result<Spaces> {
+        let pool = Pool::open(&disk.path().join("pool"), Settings::default())?;
+        let mounts = disk.fresh("spaces")?;
+        let offers = pool.probe();
+        let image = offers.into_iter().find(|offer| offer.means == Means::Image);
+        let image = image.context("no image was spoken of")?;
+        ensure!(image.missing.is_none(), "no images here: {}", image.missing.unwrap_or_default());
+        let mut spaces = Spaces { pool, specs: Vec::new(), dirs: Vec::new(), mounts };
+        for fs in image.systems {
+            let spec = spaces.spec(fs, fs.name(), capacity)?;
+            spaces.pool.make(&spec)?;
+            spaces.dirs.push(spec.mount_at.clone());
+            spaces.specs.push(spec);
+        }
+        spaces.dirs.push(disk.fresh("native")?);
+        Ok(spaces)
+    }
+
+    fn spec(&self, fs: Fs, name: &str, capacity: u64) -> Result<SpaceSpec> {
+        let id: Id = name.parse()?;
+        let mut spec = SpaceSpec::new(id, capacity, Owner::ROOT, self.mounts.join(name));
+        (spec.means, spec.fs) = (Choice::Exactly(Means::Image), fs);
+        Ok(spec)
+    }
+
+    fn remove(&self, id: &Id) -> Result<Duration> {
+        let begun = Instant::now();
+        let mut left = self.pool.remove(id)?.left.is_some();
+        let answered = begun.elapsed();
+        while left {
+            guard::go_on()?;
+            left = !self.pool.sweep()?.left.is_empty();
+        }
+        Ok(answered)
+    }
+}
+
+impl Drop for Spaces {
+    fn drop(&mut self) {
+        for spec in &self.specs {
+            if let Err(error) = self.pool.remove(&spec.id) {
+                eprintln!("{}: not removed: {error}", spec.id);
+            }
+        }
+        // The scratch directory goes next, and the pool with it.
+        for _ in 0..500 {
+            match self.pool.sweep() {
+                Ok(swept) if !swept.left.is_empty() => {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                _ => return,
+            }
+        }
+    }
+}
+
+struct Bench<'b> {
+    run: &'b Run,
+    spaces: &'b Spaces,
+}
+
+impl Bench<'_> {
+    /// Lets all contestants take turns in their directories; values are rates: more is better.
+    fn alternate<const N: usize>(
+        &self,
+        rounds: Rounds,
+        mut work: impl FnMut(&Path, u64) -> Result<[f64; N]>,
+    ) -> Result<[Samples; N]> {
+        let dirs = &self.spaces.dirs;
+        self.run.alternate(dirs.len(), rounds, |who, round| {
+            let dir = dirs[who].join(format!("round-{round}"));
+            std::fs::create_dir(&dir)?;
+            let values = work(&dir, round)?;
+            std::fs::remove_dir_all(&dir)?;
+            sync_all_of(&dirs[who])?;
+            Ok(values)
+        })
+    }
+
+    /// One finding for each space: its speed over the directory's.
+    fn report(
+        &self,
+        report: &mut Report,
+        (case, state, unit): (&str, &str, &'static str),
+        target: Option<Target>,
+        samples: &Samples,
+    ) -> Result<()> {
+        let native = self.spaces.dirs.len() - 1;
+        for (index, spec) in self.spaces.specs.iter().enumerate() {
+            let names = [format!("image-{}", spec.fs.name()), "native".to_owned()];
+            let case = format!("space-{}/{case}", spec.fs.name());
+            let finding = Finding::new(&case, state, unit, &names, &samples.only(&[index, native]));
+            report.add(match target {
+                Some(target) => finding.ratio_target("native", target),
+                None => finding,
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Everything that a file system still holds back.
+fn sync_all_of(dir: &Path) -> Result<()> {
+    let dir = std::fs::File::open(dir)?;
+    // SAFETY: an open descriptor.
+    let done = unsafe { libc::syncfs(std::os::fd::AsRawFd::as_raw_fd(&dir)) };
+    ensure!(done == 0, "syncfs: {}", std::io::Error::last_os_error());
+    Ok(())
+}
+
+fn make(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
+    let spaces = bench.spaces;
+    for spec in &spaces.specs {
+        for gib in [1, bench.run.pick(16, 4)] {
+            let fs = spec.fs;
+            let spec = spaces.spec(fs, &format!("{}-made", fs.name()), gib << 30)?;
+            let (mut made, mut removed) = (Vec::new(), Vec::new());
+            for _ in 0..bench.run.rounds {
+                guard::go_on()?;
+                let begun = Instant::now();
+                spaces.pool.make(&spec)?;
+                made.push(begun.elapsed().as_secs_f64());
+                removed.push(spaces.remove(&spec.id)?.as_secs_f64());
+            }
+            let (case, state) =
+                (format!("space-{}", fs.name()), format!("{gib} GiB, wholly allocated"));
+            let who = format!("image-{}", fs.name());
+            let finding = Finding::alone(&format!("{case}/make"), &state, "s", &who, &made);
+            report.add(finding.target(MAKING))?;
+            let finding = Finding::alone(&format!("{case}/remove"), &state, "s", &who, &removed);
+            report.add(finding.target(Target::AtMost(1.0)))?;
+        }
+    }
+    Ok(())
+}
