@@ -94,6 +94,7 @@ pub enum Command {
     Bench(cmd::bench::Args),
     Completions(cmd::completions::Args),
     Man(cmd::man::Args),
+    StageWorker(cmd::stage_worker::Args),
 }
 
 impl Command {
@@ -128,6 +129,7 @@ impl Command {
             Command::Bench(args) => Ok(cmd::bench::run(args)),
             Command::Completions(args) => cmd::completions::run(&args),
             Command::Man(args) => cmd::man::run(&args),
+            Command::StageWorker(_) => Ok(cmd::stage_worker::run()),
         }
     }
 }

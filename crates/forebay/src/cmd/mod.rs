@@ -24,6 +24,7 @@ pub mod resolve;
 pub mod rules;
 pub mod run;
 pub mod set;
+pub mod stage_worker;
 pub mod stats;
 pub mod status;
 pub mod top;

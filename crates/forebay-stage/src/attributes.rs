@@ -1,0 +1,141 @@
+//! Times, modes, owners, extended attributes and ACLs of what was copied.
+//!
+//! The order matters: a change of owner clears set-uid and capabilities, an ACL sets the mode, and
+//! all of it changes the times.
+
+use std::ffi::{CStr, CString};
+use std::os::fd::AsFd;
+
+use rustix::fs::{self, Gid, Mode, Stat, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::io::Errno;
+
+use crate::report::{Ledger, Tried, destination, source};
+use crate::spec::Options;
+
+/// The kernel's limits for a list of names and for a value.
+const XATTR_MAX: usize = 64 << 10;
+
+const SET_IDS: u32 = 0o6000;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rights {
+    Root,
+    User,
+}
+
+impl Rights {
+    pub fn now() -> Rights {
+        if rustix::process::geteuid().is_root() { Rights::Root } else { Rights::User }
+    }
+}
+
+pub struct Attributes<'a> {
+    pub options: &'a Options,
+    pub rights: Rights,
+    pub ledger: &'a Ledger,
+}
+
+impl Attributes<'_> {
+    /// Makes an opened file or directory like its source, whose `stat` this is.
+    pub fn apply(&self, src: &impl AsFd, dst: &impl AsFd, stat: &Stat) -> Tried<()> {
+        if self.gives_owner() {
+            let (uid, gid) = owner(stat);
+            fs::fchown(dst, Some(uid), Some(gid)).map_err(destination("setting the owner"))?;
+        }
+        if self.options.preserve.xattrs || self.options.preserve.acls {
+            self.xattrs(src, dst)?;
+        }
+        fs::fchmod(dst, self.mode(stat)).map_err(destination("setting the mode"))?;
+        if self.options.preserve.times {
+            fs::futimens(dst, &times(stat)).map_err(destination("setting the times"))?;
+        }
+        Ok(())
+    }
+
+    pub fn gives_owner(&self) -> bool {
+        self.options.preserve.owner && self.rights == Rights::Root
+    }
+
+    pub fn mode(&self, stat: &Stat) -> Mode {
+        let is_dir = fs::FileType::from_raw_mode(stat.st_mode) == fs::FileType::Directory;
+        let bits = match (self.options.preserve.mode, is_dir) {
+            (true, false) => stat.st_mode & 0o7777 & !self.foreign_ids(stat),
+            (true, true) => stat.st_mode & 0o7777,
+            (false, false) => 0o666 & !self.options.umask,
+            (false, true) => 0o777 & !self.options.umask,
+        };
+        Mode::from_raw_mode(bits)
+    }
+
+    /// A file that runs as its owner must not begin to run as somebody else.
+    fn foreign_ids(&self, stat: &Stat) -> u32 {
+        let own = stat.st_uid == rustix::process::geteuid().as_raw();
+        if self.gives_owner() || own { 0 } else { SET_IDS }
+    }
+
+    fn xattrs(&self, src: &impl AsFd, dst: &impl AsFd) -> Tried<()> {
+        let mut names = Vec::new();
+        let len = match fs::flistxattr_query(src) {
+            Ok(0) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(()),
+            Ok(len) => len,
+            Err(errno) => return Err(source("listing extended attributes")(errno)),
+        };
+        names.resize(len.max(XATTR_MAX), 0u8);
+        let len = fs::flistxattr(src, &mut names[..]);
+        let len = len.map_err(source("listing extended attributes"))?;
+        for name in names[..len].split_inclusive(|&byte| byte == 0) {
+            if let Ok(name) = CStr::from_bytes_with_nul(name)
+                && self.takes(name)
+            {
+                self.xattr(src, dst, name)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Labels of a security module are the destination's business.
+    fn takes(&self, name: &CStr) -> bool {
+        let name = name.to_bytes();
+        let root = self.rights == Rights::Root;
+        match name {
+            b"system.posix_acl_access" | b"system.posix_acl_default" => self.options.preserve.acls,
+            _ if name.starts_with(b"user.") => self.options.preserve.xattrs,
+            b"security.capability" => self.options.preserve.xattrs && root,
+            _ if name.starts_with(b"trusted.") => {
+                self.options.preserve.xattrs && root && !name.starts_with(b"trusted.overlay.")
+            }
+            _ => false,
+        }
+    }
+
+    fn xattr(&self, src: &impl AsFd, dst: &impl AsFd, name: &CStr) -> Tried<()> {
+        let mut value = vec![0u8; XATTR_MAX];
+        let len = match fs::fgetxattr(src, name, &mut value[..]) {
+            Ok(len) => len,
+            Err(Errno::NODATA) => return Ok(()),
+            Err(errno) => return Err(source("reading an extended attribute")(errno)),
+        };
+        match fs::fsetxattr(dst, name, &value[..len], XattrFlags::empty()) {
+            Ok(()) => Ok(()),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+                let name = CString::from(name).into_string().unwrap_or_default();
+                self.ledger.note(format!("{name}: the destination keeps no such attributes"));
+                Ok(())
+            }
+            Err(errno) => Err(destination("setting an extended attribute")(errno)),
+        }
+    }
+}
+
+pub fn owner(stat: &Stat) -> (Uid, Gid) {
+    (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid))
+}
+
+pub fn times(stat: &Stat) -> Timestamps {
+    let time =
+        |seconds: i64, nanos: u64| Timespec { tv_sec: seconds, tv_nsec: nanos.cast_signed() };
+    Timestamps {
+        last_access: time(stat.st_atime, stat.st_atime_nsec),
+        last_modification: time(stat.st_mtime, stat.st_mtime_nsec),
+    }
+}

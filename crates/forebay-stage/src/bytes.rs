@@ -1,0 +1,297 @@
+//! Moving the bytes of one range of one file, by the cheapest means that both sides know.
+//!
+//! Holes are found and left out. A means that a pair of file systems does not know is tried once.
+
+use std::cell::RefCell;
+use std::num::NonZeroU64;
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use rustix::fs::{self, Advice, SeekFrom};
+use rustix::io::{self, Errno};
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::pace::Pace;
+use crate::progress::{Control, Tally, add};
+use crate::report::{Reason, Tried, Trouble, destination, source};
+use crate::sync;
+
+/// One read and one write: above, throughput no longer grows on the file systems measured.
+const BUFFER: usize = 1 << 20;
+
+/// One `copy_file_range`: as much as a stop may have to wait for.
+const RANGE_STEP: u64 = 16 << 20;
+
+/// Writing to the medium begins when so much is there, so that the sync at the end finds little.
+const PUSH: u64 = 8 << 20;
+
+thread_local! {
+    static BUF: RefCell<Vec<u8>> = RefCell::new(vec![0; BUFFER]);
+}
+
+/// What this pair of file systems can do, as far as it was tried.
+#[derive(Debug)]
+pub struct Means {
+    reflink: AtomicBool,
+    range: AtomicBool,
+}
+
+impl Default for Means {
+    fn default() -> Means {
+        Means { reflink: AtomicBool::new(true), range: AtomicBool::new(true) }
+    }
+}
+
+/// Whether what was written is read back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verify {
+    Size,
+    Content,
+}
+
+/// Whether a range may have holes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    Solid,
+    Sparse,
+}
+
+pub struct Mover<'a> {
+    pub control: &'a Control,
+    pub pace: &'a Pace,
+    pub tally: &'a Tally,
+    pub means: &'a Means,
+    pub verify: Verify,
+    /// What this file has added to `bytes_done`: taken back if it fails.
+    pub own: &'a AtomicU64,
+}
+
+/// What was seen of a range while it was copied.
+struct Seen {
+    hash: Xxh3,
+    data: Vec<Range<u64>>,
+}
+
+impl Mover<'_> {
+    /// Shares the whole of a file's blocks, where that can be done.
+    pub fn reflink(&self, src: &impl AsFd, dst: &impl AsFd) -> bool {
+        if self.verify == Verify::Content || !self.means.reflink.load(Ordering::Relaxed) {
+            return false;
+        }
+        match fs::ioctl_ficlone(dst, src) {
+            Ok(()) => true,
+            Err(errno) => {
+                if matches!(errno, Errno::XDEV | Errno::OPNOTSUPP | Errno::NOTTY | Errno::NOSYS) {
+                    self.means.reflink.store(false, Ordering::Relaxed);
+                }
+                false
+            }
+        }
+    }
+
+    /// Copies one range, and on request reads it back.
+    pub fn copy(
+        &self,
+        src: &impl AsFd,
+        dst: &impl AsFd,
+        range: Range<u64>,
+        shape: Shape,
+    ) -> Tried<()> {
+        let mut seen = Seen { hash: Xxh3::new(), data: Vec::new() };
+        let mut at = range.start;
+        while let Some(data) = next_data(src, at..range.end, shape)? {
+            self.passed(data.start - at);
+            self.copy_data(src, dst, data.clone(), &mut seen)?;
+            at = data.end;
+        }
+        self.passed(range.end - at);
+        match self.verify {
+            Verify::Content => verify(dst, &seen),
+            Verify::Size => Ok(()),
+        }
+    }
+
+    /// So much of the file is done, whichever way.
+    pub fn passed(&self, len: u64) {
+        add(self.own, len);
+        add(&self.tally.bytes_done, len);
+    }
+
+    fn copy_data(
+        &self,
+        src: &impl AsFd,
+        dst: &impl AsFd,
+        data: Range<u64>,
+        seen: &mut Seen,
+    ) -> Tried<()> {
+        let mut at = data.start;
+        let mut pushed = at;
+        while at < data.end {
+            if self.control.stops() {
+                return Err(Trouble::Stopped);
+            }
+            let step = self.step(src, dst, at..data.end, seen)?;
+            self.passed(step);
+            add(&self.tally.bytes_copied, step);
+            at += step;
+            if at - pushed >= PUSH {
+                push(dst, pushed..at);
+                pushed = at;
+            }
+        }
+        if self.verify == Verify::Content {
+            seen.data.push(data);
+        }
+        Ok(())
+    }
+
+    fn step(
+        &self,
+        src: &impl AsFd,
+        dst: &impl AsFd,
+        rest: Range<u64>,
+        seen: &mut Seen,
+    ) -> Tried<u64> {
+        let len = rest.end - rest.start;
+        let ranged = len > BUFFER as u64
+            && self.verify == Verify::Size
+            && self.means.range.load(Ordering::Relaxed);
+        let len = self.pace.step(len.min(if ranged { RANGE_STEP } else { BUFFER as u64 }));
+        self.pace.take(len, self.control);
+        if ranged && let Some(done) = self.by_range(src, dst, rest.start, len)? {
+            return Ok(done);
+        }
+        let len = len.min(BUFFER as u64) as usize;
+        by_buffer(src, dst, rest.start, len, |bytes| {
+            if self.verify == Verify::Content {
+                seen.hash.update(bytes);
+            }
+        })
+    }
+
+    /// None where the file systems do not know how.
+    fn by_range(&self, src: &impl AsFd, dst: &impl AsFd, at: u64, len: u64) -> Tried<Option<u64>> {
+        let (mut from, mut to) = (at, at);
+        match fs::copy_file_range(src, Some(&mut from), dst, Some(&mut to), len as usize) {
+            // Some file systems say so instead of that they cannot; a read tells what is true.
+            Ok(0) => Ok(None),
+            Ok(done) => Ok(Some(done as u64)),
+            Err(Errno::INTR) => Ok(None),
+            Err(
+                Errno::XDEV
+                | Errno::INVAL
+                | Errno::OPNOTSUPP
+                | Errno::NOSYS
+                | Errno::PERM
+                | Errno::BADF,
+            ) => {
+                self.means.range.store(false, Ordering::Relaxed);
+                Ok(None)
+            }
+            // Which side failed is not told; the read and the write tell it.
+            Err(Errno::IO) => Ok(None),
+            Err(errno) => Err(destination("copying to it")(errno)),
+        }
+    }
+}
+
+fn by_buffer(
+    src: &impl AsFd,
+    dst: &impl AsFd,
+    at: u64,
+    len: usize,
+    mut look: impl FnMut(&[u8]),
+) -> Tried<u64> {
+    BUF.with_borrow_mut(|buf| {
+        let read = retried(|| io::pread(src, &mut buf[..len], at)).map_err(source("reading"))?;
+        if read == 0 {
+            return Err(Trouble::new(Reason::Changed, "it became shorter while it was copied"));
+        }
+        look(&buf[..read]);
+        let mut done = 0;
+        while done < read {
+            let to = at + done as u64;
+            let wrote = retried(|| io::pwrite(dst, &buf[done..read], to));
+            done += match wrote.map_err(destination("writing"))? {
+                0 => return Err(destination("writing")(Errno::NOSPC)),
+                n => n,
+            };
+        }
+        Ok(read as u64)
+    })
+}
+
+fn retried<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            done => return done,
+        }
+    }
+}
+
+/// The next stretch of data in a range.
+fn next_data(src: &impl AsFd, range: Range<u64>, shape: Shape) -> Tried<Option<Range<u64>>> {
+    if range.is_empty() {
+        return Ok(None);
+    }
+    if shape == Shape::Solid {
+        return Ok(Some(range));
+    }
+    let start = match fs::seek(src, SeekFrom::Data(range.start)) {
+        Ok(start) => start,
+        Err(Errno::NXIO) => return Ok(None),
+        // It does not know about holes: all is data.
+        Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(Some(range)),
+        Err(errno) => return Err(source("looking for holes")(errno)),
+    };
+    if start >= range.end {
+        return Ok(None);
+    }
+    let end = fs::seek(src, SeekFrom::Hole(start)).unwrap_or(range.end).min(range.end);
+    // A file that is cut meanwhile may say anything; the look at its version tells.
+    Ok((start < end).then_some(start..end))
+}
+
+/// Begins to write to the medium; a hint, so what comes of it does not matter.
+fn push(dst: &impl AsFd, range: Range<u64>) {
+    let (offset, len) = (range.start.cast_signed(), (range.end - range.start).cast_signed());
+    let fd = dst.as_fd().as_raw_fd();
+    // SAFETY: integers only.
+    unsafe { libc::sync_file_range(fd, offset, len, libc::SYNC_FILE_RANGE_WRITE) };
+}
+
+/// Compares what the medium has with what was read.
+fn verify(dst: &impl AsFd, seen: &Seen) -> Tried<()> {
+    sync::data(dst).map_err(destination("syncing"))?;
+    let mut hash = Xxh3::new();
+    for data in &seen.data {
+        // Where pages cannot be dropped the comparison is with memory; still with what readers get.
+        let len = NonZeroU64::new(data.end - data.start);
+        _ = fs::fadvise(dst, data.start, len, Advice::DontNeed);
+        read_back(dst, data.clone(), &mut hash)?;
+    }
+    match hash.digest128() == seen.hash.digest128() {
+        true => Ok(()),
+        false => Err(Trouble::new(Reason::Mismatch, "what was read back is not what was written")),
+    }
+}
+
+fn read_back(dst: &impl AsFd, data: Range<u64>, hash: &mut Xxh3) -> Tried<()> {
+    BUF.with_borrow_mut(|buf| {
+        let mut at = data.start;
+        while at < data.end {
+            let len = BUFFER.min((data.end - at) as usize);
+            let read = retried(|| io::pread(dst, &mut buf[..len], at));
+            match read.map_err(destination("reading back"))? {
+                0 => return Err(Trouble::new(Reason::Mismatch, "it is shorter than was written")),
+                n => {
+                    hash.update(&buf[..n]);
+                    at += n as u64;
+                }
+            }
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,125 @@
+//! The directories of a destination: made closed to others, opened and dated when they are full.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{self, FileType, Mode, Stat};
+use rustix::io::Errno;
+
+use crate::beneath::{Node, State, find, open_dir, set_mode};
+use crate::journal::Key;
+use crate::progress::add;
+use crate::queue::{Closing, Task};
+use crate::report::{Reason, Tried, Trouble, destination, opened, source};
+use crate::sync::{self, How};
+use crate::transfer::Engine;
+
+/// Whose attributes a directory has in the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whose {
+    /// Made by this transfer: the source's.
+    Ours,
+    /// It was there: its own.
+    Others,
+}
+
+impl Engine<'_> {
+    /// The directory `to` of the destination, made if it is missing.
+    pub fn make_dir(&self, from: &Path, to: &Path) -> Tried<Arc<Node>> {
+        let (state, whose) = match (to.parent(), to.file_name()) {
+            (Some(parent), Some(name)) => {
+                let dir = open_dir(self.base.dst.as_fd(), parent);
+                self.make_in(&dir.map_err(destination("opening"))?, name, Key::of(to))?
+            }
+            _ => (State::Used, Whose::Others),
+        };
+        let node = Arc::new(Node { from: from.into(), to: to.into(), state });
+        add(&self.tally.directories, 1);
+        self.remember_dir(node.clone(), whose);
+        Ok(node)
+    }
+
+    fn make_in(&self, dir: &OwnedFd, name: &OsStr, key: Key) -> Tried<(State, Whose)> {
+        let Some(there) = find(dir, name).map_err(destination("looking"))? else {
+            self.journal.dir(key).map_err(destination("writing the transfer's journal"))?;
+            fs::mkdirat(dir, name, Mode::RWXU).map_err(destination("making"))?;
+            return Ok((State::Fresh, Whose::Ours));
+        };
+        if FileType::from_raw_mode(there.st_mode) != FileType::Directory {
+            let text = "something that is no directory has the name there";
+            return Err(Trouble::new(Reason::InTheWay, text));
+        }
+        if !self.journal.made_dir(key) {
+            return Ok((State::Used, Whose::Others));
+        }
+        reopen(dir, name, &there)?;
+        Ok((State::Used, Whose::Ours))
+    }
+
+    /// The directories above an item of a list, which need not be there.
+    pub fn make_parents(&self, to: &Path) -> Tried<()> {
+        let mut path = PathBuf::new();
+        for name in to {
+            let dir = open_dir(self.base.dst.as_fd(), &path).map_err(destination("opening"))?;
+            path.push(name);
+            match fs::mkdirat(&dir, name, Mode::RWXU) {
+                Ok(()) => {}
+                Err(Errno::EXIST) => continue,
+                Err(errno) => return Err(destination("making its directory")(errno)),
+            }
+            let mode = Mode::from_raw_mode(0o777 & !self.spec.options.umask);
+            let fd = open_dir(dir.as_fd(), Path::new(name)).map_err(destination("opening"))?;
+            fs::fchmod(fd, mode).map_err(destination("setting the mode"))?;
+        }
+        Ok(())
+    }
+
+    /// Ends all directories, the deepest first: a mode may close those above.
+    pub fn close_dirs(&self, how: Closing) {
+        let each = self.sync.how() == How::Each;
+        let mut levels: BTreeMap<usize, Vec<Arc<Node>>> = BTreeMap::new();
+        for (node, whose) in self.dirs() {
+            if each || (whose == Whose::Ours && how == Closing::Finish) {
+                levels.entry(node.to.components().count()).or_default().push(node);
+            }
+        }
+        for nodes in levels.into_values().rev() {
+            self.queue.push_all(nodes.into_iter().map(|node| Task::Close(node, how)));
+            self.pool();
+        }
+    }
+
+    pub fn close_dir(&self, node: &Node, how: Closing) {
+        if let Err(trouble) = self.try_close(node, how) {
+            self.fail_path(&node.from, trouble);
+        }
+    }
+
+    fn try_close(&self, node: &Node, how: Closing) -> Tried<()> {
+        let pair = self.base.open(node).map_err(opened)?;
+        if how == Closing::Finish && self.is_ours(node) {
+            let stat = fs::fstat(&pair.src).map_err(source("looking"))?;
+            self.attributes().apply(&pair.src, &pair.dst, &stat)?;
+        }
+        match self.sync.how() {
+            How::Each => sync::dir(&pair.dst).map_err(destination("syncing the directory")),
+            How::Whole => Ok(()),
+        }
+    }
+
+    fn is_ours(&self, node: &Node) -> bool {
+        node.state == State::Fresh || self.journal.made_dir(Key::of(&node.to))
+    }
+}
+
+/// An earlier run may have closed one of ours, even to us.
+fn reopen(dir: &OwnedFd, name: &OsStr, there: &Stat) -> Tried<()> {
+    let own = Mode::RWXU.bits();
+    match there.st_mode & own == own {
+        true => Ok(()),
+        false => set_mode(dir, name, Mode::RWXU).map_err(destination("setting the mode")),
+    }
+}

@@ -1,0 +1,269 @@
+//! One file's way: looked at, copied under a temporary name, compared, handed over for publishing.
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{IntoRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use rustix::fs::{self, AtFlags, FileType, OFlags, Stat};
+use rustix::io::Errno;
+
+use crate::beneath::{Near, Pair, State, find, look, open_name};
+use crate::bytes::{Mover, Shape, Verify};
+use crate::journal::{Key, Version, temp_name};
+use crate::large::{self, Large};
+use crate::progress::get;
+use crate::publish::Ready;
+use crate::queue::{FileTask, Nature, Task};
+use crate::report::{Reason, Tried, Trouble, destination, opened, source};
+use crate::spec::Overwrite;
+use crate::transfer::Engine;
+
+/// What the destination has under a file's name.
+enum Standing {
+    /// It is to be copied; something may be replaced.
+    Copy,
+    /// It is there already, or shall stay.
+    Keep,
+}
+
+impl Engine<'_> {
+    /// Does everything up to the handing over; small files end here, large ones go on in pieces.
+    pub fn file(&self, mut task: FileTask, near: &mut Near) {
+        if !self.enter(&task) {
+            // The directory was changed while it was read, and named the file twice.
+            return self.uncount(&task);
+        }
+        let own = AtomicU64::new(0);
+        if let Err(trouble) = self.try_file(&mut task, near, &own) {
+            self.take_back(get(&own));
+            self.fail(&task, trouble);
+        }
+    }
+
+    fn try_file(&self, task: &mut FileTask, near: &mut Near, own: &AtomicU64) -> Tried<()> {
+        let pair = near.pair(&self.base, &task.node).map_err(opened)?;
+        if task.nature == Nature::Special {
+            return self.special(task, &pair);
+        }
+        let src = open_name(&pair.src, &task.name, OFlags::RDONLY).map_err(source("opening"))?;
+        let stat = fs::fstat(&src).map_err(source("looking"))?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(Trouble::new(Reason::Changed, "it became something else meanwhile"));
+        }
+        self.resized(task, stat.st_size as u64);
+        match self.standing(task, &pair, &stat)? {
+            Standing::Keep => self.keep(task, &pair, &stat),
+            Standing::Copy if large::is(&stat) => self.begin_large(task.clone(), pair, src, stat),
+            Standing::Copy => self.small(task, &pair, &src, &stat, own),
+        }
+    }
+
+    fn small(
+        &self,
+        task: &FileTask,
+        pair: &Arc<Pair>,
+        src: &OwnedFd,
+        stat: &Stat,
+        own: &AtomicU64,
+    ) -> Tried<()> {
+        let key = Key::of(&task.to());
+        let temp = Temp::create(pair, temp_name(&self.spec.id, key))?;
+        let size = stat.st_size as u64;
+        let mover = self.mover(own);
+        if mover.reflink(src, &temp.fd) {
+            mover.passed(size);
+        } else {
+            if shape(stat) == Shape::Sparse {
+                fs::ftruncate(&temp.fd, size).map_err(destination("setting its size"))?;
+            }
+            mover.copy(src, &temp.fd, 0..size, shape(stat))?;
+        }
+        self.finish(task, key, pair, src, stat, temp)
+    }
+
+    pub fn mover<'a>(&'a self, own: &'a AtomicU64) -> Mover<'a> {
+        Mover {
+            control: self.control,
+            pace: &self.pace,
+            tally: &self.tally,
+            means: &self.means,
+            verify: if self.spec.options.checksum { Verify::Content } else { Verify::Size },
+            own,
+        }
+    }
+
+    /// The bytes are there: attributes, last looks, and off to be published.
+    pub fn finish(
+        &self,
+        task: &FileTask,
+        key: Key,
+        pair: &Pair,
+        src: &OwnedFd,
+        stat: &Stat,
+        temp: Temp,
+    ) -> Tried<()> {
+        self.attributes().apply(src, &temp.fd, stat)?;
+        let made = fs::fstat(&temp.fd).map_err(destination("looking"))?;
+        if made.st_size != stat.st_size {
+            let text = format!("{} bytes became {}", stat.st_size, made.st_size);
+            return Err(Trouble::new(Reason::Mismatch, text));
+        }
+        let versions = (Version::of_source(stat), Version::of_destination(&made));
+        unchanged(pair, &task.name, src, versions.0)?;
+        self.sync_alone(&temp.fd)?;
+        let temp = temp.close()?;
+        self.queue.ready(Ready { task: task.clone(), temp, key, versions });
+        Ok(())
+    }
+
+    /// Whether the destination has it. A file counts as there if this or an earlier run of the
+    /// transfer put it there, or if size and time of last change are the source's.
+    fn standing(&self, task: &FileTask, pair: &Pair, stat: &Stat) -> Tried<Standing> {
+        if task.node.state == State::Fresh {
+            return Ok(Standing::Copy);
+        }
+        let Some(there) = find(&pair.dst, task.to_name()).map_err(destination("looking"))? else {
+            return Ok(Standing::Copy);
+        };
+        if FileType::from_raw_mode(there.st_mode) == FileType::Directory {
+            return Err(Trouble::new(Reason::InTheWay, "a directory has the name there"));
+        }
+        if FileType::from_raw_mode(there.st_mode) == FileType::RegularFile
+            && self.is_same(task, stat, &there)
+        {
+            return Ok(Standing::Keep);
+        }
+        match self.spec.options.overwrite {
+            Overwrite::Always => Ok(Standing::Copy),
+            Overwrite::Older if changed(stat) > changed(&there) => Ok(Standing::Copy),
+            Overwrite::Older | Overwrite::Never => Ok(Standing::Keep),
+            Overwrite::Fail => {
+                Err(Trouble::new(Reason::InTheWay, "another file has the name there"))
+            }
+        }
+    }
+
+    fn is_same(&self, task: &FileTask, stat: &Stat, there: &Stat) -> bool {
+        let alike = stat.st_size == there.st_size && changed(stat) == changed(there);
+        match self.journal.published(Key::of(&task.to())) {
+            Some((src, _)) if src != Version::of_source(stat) => false,
+            Some((_, dst)) => alike || dst == Version::of_destination(there),
+            // Nobody has compared the content of this one.
+            None => alike && self.spec.options.preserve.times && !self.spec.options.checksum,
+        }
+    }
+
+    fn keep(&self, task: &FileTask, pair: &Pair, stat: &Stat) -> Tried<()> {
+        let there = look(&pair.dst, task.to_name()).map_err(destination("looking"))?;
+        let mode = self.attributes().mode(stat);
+        let differs = there.st_mode & 0o7777 != mode.bits();
+        if differs && self.spec.options.preserve.mode && changed(stat) == changed(&there) {
+            let fd = open_name(&pair.dst, task.to_name(), OFlags::RDONLY);
+            let fd = fd.map_err(destination("opening"))?;
+            fs::fchmod(fd, mode).map_err(destination("setting the mode"))?;
+        }
+        // What an earlier run left of it.
+        let temp = temp_name(&self.spec.id, Key::of(&task.to()));
+        _ = fs::unlinkat(&pair.dst, temp, AtFlags::empty());
+        self.tally.keep(task.size);
+        self.published(task);
+        Ok(())
+    }
+
+    fn begin_large(&self, task: FileTask, pair: Arc<Pair>, src: OwnedFd, stat: Stat) -> Tried<()> {
+        let Some(large) = Large::begin(self, task, pair, src, stat)? else { return Ok(()) };
+        let large = Arc::new(large);
+        for piece in large.missing() {
+            self.queue.push(Task::Piece(large.clone(), piece));
+        }
+        Ok(())
+    }
+}
+
+/// Seconds and nanoseconds of the last change of content.
+pub fn changed(stat: &Stat) -> (i64, i64) {
+    (stat.st_mtime, stat.st_mtime_nsec as i64)
+}
+
+/// Fewer blocks than bytes: it has holes, or is compressed, which a look at its holes tells.
+pub fn shape(stat: &Stat) -> Shape {
+    match (stat.st_blocks as u64) * 512 < stat.st_size as u64 {
+        true => Shape::Sparse,
+        false => Shape::Solid,
+    }
+}
+
+/// T3: the file that was read is the one that was opened, and still has its name.
+pub fn unchanged(pair: &Pair, name: &OsStr, src: &OwnedFd, before: Version) -> Tried<()> {
+    let changed = || Trouble::new(Reason::Changed, "it was changed while it was copied");
+    if Version::of_source(&fs::fstat(src).map_err(source("looking again"))?) != before {
+        return Err(changed());
+    }
+    let named = look(&pair.src, name).map_err(source("looking again"))?;
+    if Version::of_source(&named) == before { Ok(()) } else { Err(changed()) }
+}
+
+/// A file that has no name of its own yet; removed when it is dropped.
+pub struct Temp {
+    pub fd: OwnedFd,
+    place: TempName,
+}
+
+struct TempName {
+    pair: Arc<Pair>,
+    name: OsString,
+}
+
+impl Temp {
+    /// Made anew, in the place of whatever an earlier run left.
+    pub fn create(pair: &Arc<Pair>, name: OsString) -> Tried<Temp> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+        let fd = match open_name(&pair.dst, &name, flags) {
+            Err(Errno::EXIST) => {
+                let gone = fs::unlinkat(&pair.dst, &name, AtFlags::empty());
+                gone.map_err(destination("removing what was left"))?;
+                open_name(&pair.dst, &name, flags)
+            }
+            other => other,
+        };
+        Ok(Temp::of(fd.map_err(destination("making"))?, pair, name))
+    }
+
+    /// One that an earlier run left.
+    pub fn of(fd: OwnedFd, pair: &Arc<Pair>, name: OsString) -> Temp {
+        Temp { fd, place: TempName { pair: pair.clone(), name } }
+    }
+
+    /// Leaves it for another run.
+    pub fn leave(self) {
+        self.place.keep();
+    }
+
+    /// Closes it as NFS wants it: only then does the server say what it thinks of the bytes. It
+    /// keeps its temporary name, which is returned.
+    pub fn close(self) -> Tried<OsString> {
+        let Temp { fd, place } = self;
+        // SAFETY: the descriptor is ours, and nobody uses it after this.
+        if unsafe { libc::close(fd.into_raw_fd()) } != 0 {
+            let error = Errno::from_io_error(&std::io::Error::last_os_error());
+            return Err(destination("closing")(error.unwrap_or(Errno::IO)));
+        }
+        Ok(place.keep())
+    }
+}
+
+impl TempName {
+    fn keep(mut self) -> OsString {
+        std::mem::take(&mut self.name)
+    }
+}
+
+impl Drop for TempName {
+    /// An empty name is one that was taken over.
+    fn drop(&mut self) {
+        if !self.name.is_empty() {
+            _ = fs::unlinkat(&self.pair.dst, &self.name, AtFlags::empty());
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! What a transfer remembers of itself, for a run that goes on after it was killed.
+//!
+//! A file of lines beside what is being made, `.forebay-stage-ID.journal`, appended to and never
+//! synced by itself:
+//!
+//! - `v1 FINGERPRINT`: begins a run of this source and destination; what stands before one of
+//!   another is void
+//! - `f KEY SOURCE DESTINATION`: this version of the source is about to get its name as this file
+//! - `p KEY SOURCE INODE PIECE`: this piece of the temporary file is on the medium
+//! - `d KEY`: this directory is made by us
+//! - `x INODE`: this directory is about to take the place of another
+//!
+//! A line is believed only beside what is found on the file system, so one that is missing costs a
+//! copy and one that came too early costs nothing. A torn line is passed over.
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::{self, AtFlags, OFlags, Stat};
+use rustix::io::Errno;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
+
+use crate::beneath;
+
+/// More files than this are not remembered, only compared: about 200 MB of memory.
+const FILES_MAX: usize = 4_000_000;
+
+pub const PREFIX: &str = ".forebay-stage-";
+
+/// A path, short.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Key(u128);
+
+impl Key {
+    pub fn of(path: &Path) -> Key {
+        Key(xxh3_128(path.as_os_str().as_bytes()))
+    }
+}
+
+/// A file as it was at one time; two that differ in anything differ in this.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Version(u64);
+
+impl Version {
+    /// Of a source: whatever changes it changes this.
+    pub fn of_source(stat: &Stat) -> Version {
+        let parts = [
+            stat.st_size,
+            stat.st_mtime,
+            stat.st_mtime_nsec as i64,
+            stat.st_ctime,
+            stat.st_ctime_nsec as i64,
+            stat.st_ino as i64,
+        ];
+        Version::hashed(&parts)
+    }
+
+    /// Of a destination: a rename must not change it.
+    pub fn of_destination(stat: &Stat) -> Version {
+        Version::hashed(&[stat.st_size, stat.st_mtime, stat.st_mtime_nsec as i64])
+    }
+
+    fn hashed(parts: &[i64]) -> Version {
+        let bytes: Vec<u8> = parts.iter().flat_map(|part| part.to_le_bytes()).collect();
+        Version(xxh3_64(&bytes))
+    }
+}
+
+/// What is known of a large file that was not finished.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Begun {
+    pub source: Version,
+    pub inode: u64,
+    pub pieces: HashSet<u64>,
+}
+
+#[derive(Default)]
+struct Known {
+    files: HashMap<Key, (Version, Version)>,
+    begun: HashMap<Key, Begun>,
+    dirs: HashSet<Key>,
+    exchanged: Option<u64>,
+}
+
+pub struct Journal {
+    known: Known,
+    file: Mutex<File>,
+}
+
+pub fn name(id: &str) -> OsString {
+    format!("{PREFIX}{id}.journal").into()
+}
+
+/// The name of a tree that is not yet in its place, or no longer.
+pub fn tree_name(id: &str) -> OsString {
+    format!("{PREFIX}{id}.tree").into()
+}
+
+/// The name that an old tree has for the moment between two renames.
+pub fn old_name(id: &str) -> OsString {
+    format!("{PREFIX}{id}.old").into()
+}
+
+/// A temporary file's name: the same in every run, so that it is found again.
+pub fn temp_name(id: &str, key: Key) -> OsString {
+    format!("{PREFIX}{id}-{:032x}", key.0).into()
+}
+
+/// Whether a name is that of a temporary file or tree of this transfer.
+pub fn is_of(id: &str, name: &[u8]) -> bool {
+    let rest = name.strip_prefix(PREFIX.as_bytes()).and_then(|n| n.strip_prefix(id.as_bytes()));
+    rest.is_some_and(|rest| {
+        let temp =
+            rest.len() == 33 && rest[0] == b'-' && rest[1..].iter().all(u8::is_ascii_hexdigit);
+        temp || matches!(rest, b".journal" | b".tree" | b".old")
+    })
+}
+
+impl Journal {
+    pub fn open(dir: &impl AsFd, id: &str, fingerprint: u64) -> rustix::io::Result<Journal> {
+        let flags = OFlags::RDWR | OFlags::APPEND | OFlags::CREATE;
+        let fd = beneath::open_name(dir, &name(id), flags)?;
+        let stat = fs::fstat(&fd)?;
+        let ours = stat.st_uid == rustix::process::geteuid().as_raw();
+        if !ours || fs::FileType::from_raw_mode(stat.st_mode) != fs::FileType::RegularFile {
+            return Err(Errno::EXIST);
+        }
+        let mut file = File::from(fd);
+        let known = read(&file, fingerprint);
+        // A torn line must not swallow this one.
+        let line = format!("\nv1 {fingerprint:016x}\n");
+        file.write_all(line.as_bytes()).map_err(errno)?;
+        Ok(Journal { known, file: Mutex::new(file) })
+    }
+
+    pub fn remove(&self, dir: &impl AsFd, id: &str) -> rustix::io::Result<()> {
+        match fs::unlinkat(dir, name(id), AtFlags::empty()) {
+            Err(Errno::NOENT) => Ok(()),
+            other => other,
+        }
+    }
+
+    pub fn published(&self, key: Key) -> Option<(Version, Version)> {
+        self.known.files.get(&key).copied()
+    }
+
+    pub fn begun(&self, key: Key) -> Option<&Begun> {
+        self.known.begun.get(&key)
+    }
+
+    pub fn made_dir(&self, key: Key) -> bool {
+        self.known.dirs.contains(&key)
+    }
+
+    pub fn exchanged(&self) -> Option<u64> {
+        self.known.exchanged
+    }
+
+    /// Before files get their names.
+    pub fn publish(
+        &self,
+        files: impl Iterator<Item = (Key, Version, Version)>,
+    ) -> rustix::io::Result<()> {
+        let lines: String = files
+            .map(|(key, src, dst)| format!("f {:032x} {:016x} {:016x}\n", key.0, src.0, dst.0))
+            .collect();
+        self.append(&lines)
+    }
+
+    /// After a piece was synced.
+    pub fn piece(&self, key: Key, src: Version, inode: u64, piece: u64) -> rustix::io::Result<()> {
+        self.append(&format!("p {:032x} {:016x} {inode:x} {piece:x}\n", key.0, src.0))
+    }
+
+    /// Before a directory is made.
+    pub fn dir(&self, key: Key) -> rustix::io::Result<()> {
+        self.append(&format!("d {:032x}\n", key.0))
+    }
+
+    /// Before a new tree takes the place of an old one.
+    pub fn exchange(&self, inode: u64) -> rustix::io::Result<()> {
+        self.append(&format!("x {inode:x}\n"))?;
+        crate::sync::file(&*self.file())
+    }
+
+    fn append(&self, lines: &str) -> rustix::io::Result<()> {
+        self.file().write_all(lines.as_bytes()).map_err(errno)
+    }
+
+    fn file(&self) -> MutexGuard<'_, File> {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn errno(error: std::io::Error) -> Errno {
+    Errno::from_io_error(&error).unwrap_or(Errno::IO)
+}
+
+fn read(file: &File, fingerprint: u64) -> Known {
+    let mut known = Known::default();
+    // What cannot be read is as if it had not been written.
+    for line in BufReader::new(file).split(b'\n').map_while(std::io::Result::ok) {
+        let Ok(line) = std::str::from_utf8(&line) else { continue };
+        let words: Vec<&str> = line.split(' ').collect();
+        if let ["v1", other] = words[..] {
+            if hex64(other) != Some(fingerprint) {
+                known = Known::default();
+            }
+        } else {
+            known.learn(&words);
+        }
+    }
+    known
+}
+
+impl Known {
+    /// None for a line that is torn or of a later version.
+    fn learn(&mut self, words: &[&str]) -> Option<()> {
+        match *words {
+            ["f", key, src, dst] if self.files.len() < FILES_MAX => {
+                let versions = (Version(hex64(src)?), Version(hex64(dst)?));
+                self.files.insert(hex_key(key)?, versions);
+            }
+            ["p", key, src, inode, piece] => {
+                let (key, source) = (hex_key(key)?, Version(hex64(src)?));
+                let inode = u64::from_str_radix(inode, 16).ok()?;
+                let piece = u64::from_str_radix(piece, 16).ok()?;
+                let new = || Begun { source, inode, pieces: HashSet::new() };
+                let begun = self.begun.entry(key).or_insert_with(new);
+                if (begun.source, begun.inode) != (source, inode) {
+                    *begun = new();
+                }
+                begun.pieces.insert(piece);
+            }
+            ["d", key] => _ = self.dirs.insert(hex_key(key)?),
+            ["x", inode] => self.exchanged = Some(u64::from_str_radix(inode, 16).ok()?),
+            _ => {}
+        }
+        Some(())
+    }
+}
+
+/// Fixed width, so that half a number is none.
+fn hex64(text: &str) -> Option<u64> {
+    (text.len() == 16).then(|| u64::from_str_radix(text, 16).ok())?
+}
+
+fn hex_key(text: &str) -> Option<Key> {
+    (text.len() == 32).then(|| u128::from_str_radix(text, 16).ok().map(Key))?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dir() -> (tempfile::TempDir, std::os::fd::OwnedFd) {
+        let dir = tempfile::tempdir().unwrap();
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let fd = fs::open(dir.path(), flags, fs::Mode::empty()).unwrap();
+        (dir, fd)
+    }
+
+    #[test]
+    fn what_was_said_is_known_to_the_next_run_and_void_for_another_transfer() {
+        let (_keep, dir) = dir();
+        let (a, b) = (Key::of(Path::new("a")), Key::of(Path::new("b")));
+        let first = Journal::open(&dir, "t", 7).unwrap();
+        first.publish([(a, Version(1), Version(2))].into_iter()).unwrap();
+        first.piece(b, Version(3), 4, 0).unwrap();
+        first.piece(b, Version(3), 4, 5).unwrap();
+        first.dir(a).unwrap();
+        let next = Journal::open(&dir, "t", 7).unwrap();
+        assert_eq!(next.published(a), Some((Version(1), Version(2))));
+        assert_eq!(next.begun(b).unwrap().pieces, HashSet::from([0, 5]));
+        assert!(next.made_dir(a) && !next.made_dir(b) && next.published(b).is_none());
+        let other = Journal::open(&dir, "t", 8).unwrap();
+        assert!(other.published(a).is_none() && other.begun(b).is_none());
+    }
+
+    #[test]
+    fn pieces_of_another_version_or_file_are_forgotten() {
+        let (_keep, dir) = dir();
+        let key = Key::of(Path::new("a"));
+        let journal = Journal::open(&dir, "t", 7).unwrap();
+        journal.piece(key, Version(3), 4, 0).unwrap();
+        journal.piece(key, Version(3), 5, 1).unwrap();
+        let next = Journal::open(&dir, "t", 7).unwrap();
+        assert_eq!(next.begun(key).unwrap().pieces, HashSet::from([1]));
+    }
+
+    #[test]
+    fn a_torn_line_is_passed_over() {
+        let (keep, dir) = dir();
+        let journal = Journal::open(&dir, "t", 7).unwrap();
+        let (a, b) = (Key::of(Path::new("a")), Key::of(Path::new("b")));
+        journal.publish([(a, Version(1), Version(2))].into_iter()).unwrap();
+        journal.publish([(b, Version(1), Version(2))].into_iter()).unwrap();
+        let path = keep.path().join(name("t"));
+        let text = std::fs::read(&path).unwrap();
+        std::fs::write(&path, &text[..text.len() - 3]).unwrap();
+        let next = Journal::open(&dir, "t", 7).unwrap();
+        assert!(next.published(a).is_some() && next.published(b).is_none());
+        next.dir(b).unwrap();
+        assert!(Journal::open(&dir, "t", 7).unwrap().made_dir(b));
+    }
+
+    #[test]
+    fn names_of_other_transfers_are_not_ours() {
+        let key = Key::of(Path::new("a"));
+        assert!(is_of("t-1", temp_name("t-1", key).as_bytes()));
+        assert!(is_of("t-1", name("t-1").as_bytes()) && is_of("t-1", tree_name("t-1").as_bytes()));
+        assert!(!is_of("t-1", temp_name("t-12", key).as_bytes()));
+        assert!(!is_of("t", temp_name("t-1", key).as_bytes()));
+        assert!(!is_of("t", b"t.journal"));
+    }
+}

@@ -1,0 +1,184 @@
+//! Large files: copied in pieces by several threads, each piece synced and written down, so that a
+//! run that was killed goes on with the pieces that are missing.
+
+use std::collections::HashSet;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::fs::{self, FileType, OFlags, Stat};
+
+use crate::beneath::{Pair, open_name};
+use crate::file::{Temp, shape};
+use crate::journal::{Key, Version, temp_name};
+use crate::progress::get;
+use crate::queue::FileTask;
+use crate::report::{Reason, Tried, Trouble, destination, source};
+use crate::sync;
+use crate::transfer::Engine;
+
+/// What a killed run copies again at most, per thread. Half of it or twice as much made no
+/// difference to the speed.
+pub const PIECE: u64 = 64 << 20;
+
+/// Whether a file is copied in pieces.
+pub fn is(stat: &Stat) -> bool {
+    stat.st_size as u64 > PIECE
+}
+
+/// A large file on its way. The last piece to end finishes it.
+pub struct Large {
+    task: FileTask,
+    key: Key,
+    version: Version,
+    pair: Arc<Pair>,
+    src: OwnedFd,
+    stat: Stat,
+    inode: u64,
+    have: HashSet<u64>,
+    temp: Mutex<Option<Temp>>,
+    /// A second descriptor of the temporary file, which needs no lock.
+    dst: OwnedFd,
+    left: AtomicUsize,
+    own: AtomicU64,
+    trouble: Mutex<Option<Trouble>>,
+}
+
+impl Large {
+    /// Opens both sides; None if a reflink did it all.
+    pub fn begin(
+        engine: &Engine<'_>,
+        task: FileTask,
+        pair: Arc<Pair>,
+        src: OwnedFd,
+        stat: Stat,
+    ) -> Tried<Option<Large>> {
+        let key = Key::of(&task.to());
+        let version = Version::of_source(&stat);
+        let (temp, have) = found_or_made(engine, &pair, key, version)?;
+        let own = AtomicU64::new(0);
+        if have.is_empty() && engine.mover(&own).reflink(&src, &temp.fd) {
+            engine.mover(&own).passed(stat.st_size as u64);
+            engine.finish(&task, key, &pair, &src, &stat, temp)?;
+            return Ok(None);
+        }
+        fs::ftruncate(&temp.fd, stat.st_size as u64).map_err(destination("setting its size"))?;
+        let inode = fs::fstat(&temp.fd).map_err(destination("looking"))?.st_ino;
+        let dst = rustix::io::fcntl_dupfd_cloexec(&temp.fd, 3).map_err(destination("opening"))?;
+        let left = AtomicUsize::new(0);
+        let (temp, trouble) = (Mutex::new(Some(temp)), Mutex::new(None));
+        let large = Large {
+            task,
+            key,
+            version,
+            pair,
+            src,
+            stat,
+            inode,
+            have,
+            temp,
+            dst,
+            left,
+            own,
+            trouble,
+        };
+        large.left.store(large.missing().len(), Ordering::Relaxed);
+        large.count_what_is_there(engine);
+        Ok(Some(large))
+    }
+
+    fn count_what_is_there(&self, engine: &Engine<'_>) {
+        let missing = self.missing();
+        let there: u64 = (0..self.pieces())
+            .filter(|piece| !missing.contains(piece))
+            .map(|piece| self.range(piece))
+            .map(|range| range.end - range.start)
+            .sum();
+        engine.mover(&self.own).passed(there);
+    }
+
+    fn pieces(&self) -> u64 {
+        (self.stat.st_size as u64).div_ceil(PIECE)
+    }
+
+    fn range(&self, piece: u64) -> Range<u64> {
+        piece * PIECE..((piece + 1) * PIECE).min(self.stat.st_size as u64)
+    }
+
+    /// The pieces to copy: at least one, whose end finishes the file.
+    pub fn missing(&self) -> Vec<u64> {
+        let missing: Vec<u64> = (0..self.pieces()).filter(|n| !self.have.contains(n)).collect();
+        if missing.is_empty() { vec![self.pieces() - 1] } else { missing }
+    }
+
+    fn copy(&self, engine: &Engine<'_>, piece: u64) -> Tried<()> {
+        let now = fs::fstat(&self.src).map_err(source("looking again"))?;
+        if Version::of_source(&now) != self.version {
+            return Err(Trouble::new(Reason::Changed, "it was changed while it was copied"));
+        }
+        let mover = engine.mover(&self.own);
+        mover.copy(&self.src, &self.dst, self.range(piece), shape(&self.stat))?;
+        sync::data(&self.dst).map_err(destination("syncing"))?;
+        let written = engine.journal.piece(self.key, self.version, self.inode, piece);
+        written.map_err(destination("writing the transfer's journal"))
+    }
+
+    fn failed(&self) -> bool {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    fn end(&self, engine: &Engine<'_>) {
+        let temp = self.temp.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let temp = temp.expect("the last piece ends once");
+        let trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let result = match trouble {
+            None => engine.finish(&self.task, self.key, &self.pair, &self.src, &self.stat, temp),
+            Some(Trouble::Stopped) => {
+                temp.leave();
+                Err(Trouble::Stopped)
+            }
+            Some(trouble) => Err(trouble),
+        };
+        if let Err(trouble) = result {
+            engine.take_back(get(&self.own));
+            engine.fail(&self.task, trouble);
+        }
+    }
+}
+
+impl Engine<'_> {
+    pub fn piece(&self, large: &Large, piece: u64) {
+        if !large.failed()
+            && let Err(trouble) = large.copy(self, piece)
+        {
+            let mut first = large.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+            first.get_or_insert(trouble);
+        }
+        if large.left.fetch_sub(1, Ordering::AcqRel) == 1 {
+            large.end(self);
+        }
+    }
+}
+
+/// The temporary file of an earlier run with the pieces it surely has, or a new one.
+fn found_or_made(
+    engine: &Engine<'_>,
+    pair: &Arc<Pair>,
+    key: Key,
+    version: Version,
+) -> Tried<(Temp, HashSet<u64>)> {
+    let name = temp_name(&engine.spec.id, key);
+    let begun = engine.journal.begun(key).filter(|begun| begun.source == version);
+    if let Some(begun) = begun
+        && let Ok(fd) = open_name(&pair.dst, &name, OFlags::RDWR)
+    {
+        let stat = fs::fstat(&fd).map_err(destination("looking"))?;
+        let ours = stat.st_uid == rustix::process::geteuid().as_raw() && stat.st_nlink == 1;
+        let file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        if ours && file && stat.st_ino == begun.inode {
+            return Ok((Temp::of(fd, pair, name), begun.pieces.clone()));
+        }
+    }
+    Ok((Temp::create(pair, name)?, HashSet::new()))
+}

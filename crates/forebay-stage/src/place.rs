@@ -1,0 +1,255 @@
+//! Where a transfer begins and ends: the two top directories, and how a tree gets to its place.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use forebay_base::{Error, Result};
+use rustix::fs::{self, AtFlags, FileType, OFlags, RenameFlags};
+use rustix::io::Errno;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::beneath::{self, Base, Links, Node, State, find as look_for, open_top, resolve_top};
+use crate::clean::remove_tree;
+use crate::directories::Whose;
+use crate::journal::{old_name, tree_name};
+use crate::list::{self, Item};
+use crate::queue::{Named, Task};
+use crate::report::{Reason, Tried, Trouble, destination};
+use crate::spec::{Existing, Place, Spec, What, tidy, usage};
+use crate::sync;
+use crate::transfer::Engine;
+use crate::walk::Stream;
+
+/// Names of a list that one thread looks at.
+const LOOKS: usize = 64;
+
+/// What is at the top of a transfer; names are in the base's directories.
+pub enum Top {
+    File { name: OsString, new_name: OsString },
+    Tree { name: OsString },
+    List(Vec<Item>),
+}
+
+/// What remains to be done for a tree.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Placed {
+    /// It is where it shall be.
+    There,
+    /// It is beside its place, which is empty.
+    Beside(OsString),
+    /// It is beside its place, and an old tree is in it.
+    Instead(OsString),
+}
+
+pub fn find(spec: &Spec) -> Result<(Top, Base)> {
+    let source = beneath::root(&spec.source)?;
+    let destination = beneath::root(&spec.destination)?;
+    let src_failed = |e: Errno| Error::io(e.into(), spec.source.shown()).context("source");
+    let dst_failed = |e: Errno| Error::io(e.into(), spec.destination.shown());
+    let (src, dst) = (tidy(&spec.source.path.0), tidy(&spec.destination.path.0));
+    match &spec.what {
+        What::File => {
+            let path = resolve_top(source.as_fd(), &src).map_err(src_failed)?;
+            let (parent, name) = split(&path).ok_or_else(|| src_failed(Errno::ISDIR))?;
+            let (dst, new_name) = named(&destination, &dst).map_err(dst_failed)?;
+            let src = open_top(source.as_fd(), parent).map_err(src_failed)?;
+            Ok((Top::File { name: name.into(), new_name }, Base { src, dst }))
+        }
+        What::Directory => {
+            let src = open_top(source.as_fd(), &src).map_err(src_failed)?;
+            let (dst, name) = named(&destination, &dst).map_err(dst_failed)?;
+            Ok((Top::Tree { name }, Base { src, dst }))
+        }
+        What::List(list) => {
+            let items = read_list(list)?;
+            let src = open_top(source.as_fd(), &src).map_err(src_failed)?;
+            let dst = open_top(destination.as_fd(), &dst).map_err(dst_failed)?;
+            Ok((Top::List(items), Base { src, dst }))
+        }
+    }
+}
+
+/// The directory that a new name will be in, and that name; through links that stay beneath.
+pub fn named(root: &OwnedFd, path: &Path) -> rustix::io::Result<(OwnedFd, OsString)> {
+    let path = resolve_top(root.as_fd(), path)?;
+    let (parent, name) = split(&path).ok_or(Errno::INVAL)?;
+    Ok((open_top(root.as_fd(), parent)?, name.into()))
+}
+
+fn split(path: &Path) -> Option<(&Path, &OsStr)> {
+    Some((path.parent().unwrap_or(Path::new("")), path.file_name()?))
+}
+
+pub fn read_list(place: &Place) -> Result<Vec<Item>> {
+    let shown = place.shown();
+    let failed = |e: std::io::Error| Error::io(e, shown.clone()).context("list");
+    let root = beneath::root(place)?;
+    let path = tidy(&place.path.0);
+    let fd = beneath::open(root.as_fd(), &path, OFlags::RDONLY, Links::Beneath);
+    let mut text = Vec::new();
+    let file = File::from(fd.map_err(|e| failed(e.into()))?);
+    file.take(list::BYTES_MAX + 1).read_to_end(&mut text).map_err(failed)?;
+    if text.len() as u64 > list::BYTES_MAX {
+        let max = list::BYTES_MAX >> 20;
+        return Err(usage(format!("list {shown} is larger than {max} MiB: part it")));
+    }
+    list::parse(&text, &shown)
+}
+
+/// Of what makes two transfers the same one.
+pub fn fingerprint(spec: &Spec) -> u64 {
+    let parts = (&spec.source, &spec.destination, &spec.what, spec.options.existing);
+    xxh3_64(&serde_json::to_vec(&parts).expect("paths and enums have a JSON form"))
+}
+
+impl Top {
+    /// The directory that files are added to: it must not be copied into itself. (A new tree is known
+    /// by its name.)
+    pub fn inside(&self, base: &Base) -> Option<(u64, u64)> {
+        let Top::Tree { name } = self else { return None };
+        let there = look_for(&base.dst, name).ok().flatten();
+        there.map(|stat| (stat.st_dev, stat.st_ino))
+    }
+}
+
+impl Engine<'_> {
+    /// Queues the beginning.
+    pub fn prepare(&self, top: &Top) -> Tried<Placed> {
+        match top {
+            Top::File { name, new_name } => {
+                let node = self.top_node(PathBuf::new(), PathBuf::new());
+                self.queue.push(Task::Look(node, vec![(name.clone(), Some(new_name.clone()))]));
+                Ok(Placed::There)
+            }
+            Top::Tree { name } => self.prepare_tree(name),
+            Top::List(items) => {
+                self.prepare_list(items);
+                Ok(Placed::There)
+            }
+        }
+    }
+
+    fn top_node(&self, from: PathBuf, to: PathBuf) -> Arc<Node> {
+        let node = Arc::new(Node { from, to, state: State::Used });
+        self.remember_dir(node.clone(), Whose::Others);
+        node
+    }
+
+    fn prepare_tree(&self, name: &OsStr) -> Tried<Placed> {
+        let there = look_for(&self.base.dst, name).map_err(destination("looking"))?;
+        let tree = tree_name(&self.spec.id);
+        let placed = match there {
+            None => Placed::Beside(name.into()),
+            Some(stat) if FileType::from_raw_mode(stat.st_mode) != FileType::Directory => {
+                let text = "something that is no directory has the name there: remove it";
+                return Err(Trouble::new(Reason::InTheWay, text));
+            }
+            // An earlier run came as far as the exchange: what is beside is the old tree.
+            Some(stat) if self.journal.exchanged() == Some(stat.st_ino) => {
+                self.remove_old()?;
+                Placed::There
+            }
+            Some(_) if self.spec.options.existing == Existing::Replace => {
+                Placed::Instead(name.into())
+            }
+            Some(_) => Placed::There,
+        };
+        let to = if placed == Placed::There { name.into() } else { tree };
+        self.queue.push(Task::Walk(Stream::new(PathBuf::new(), PathBuf::from(to))));
+        Ok(placed)
+    }
+
+    fn prepare_list(&self, items: &[Item]) {
+        let mut names: Vec<Named> = Vec::new();
+        let mut at: Option<Arc<Node>> = None;
+        for item in items {
+            let (from, name) = split(&item.from).expect("an item of a list has a name");
+            let (to, new_name) = split(&item.to).expect("an item of a list has a name");
+            let same = at.as_ref().is_some_and(|node| node.from == from && node.to == to);
+            if !same || names.len() >= LOOKS {
+                self.send_names(at.as_ref(), &mut names);
+            }
+            if !same {
+                if let Err(trouble) = self.make_parents(to) {
+                    self.fail_path(&item.from, trouble);
+                    continue;
+                }
+                at = Some(self.top_node(from.into(), to.into()));
+            }
+            names.push((name.into(), Some(new_name.into())));
+        }
+        self.send_names(at.as_ref(), &mut names);
+    }
+
+    fn send_names(&self, node: Option<&Arc<Node>>, names: &mut Vec<Named>) {
+        if let Some(node) = node
+            && !names.is_empty()
+        {
+            self.queue.push(Task::Look(node.clone(), std::mem::take(names)));
+        }
+    }
+
+    /// Step 6.
+    pub fn put_in_place(&self, placed: &Placed) -> Tried<()> {
+        let dir = &self.base.dst;
+        let tree = tree_name(&self.spec.id);
+        match placed {
+            Placed::There => return Ok(()),
+            Placed::Beside(name) => {
+                rename_to_new(dir, &tree, name).map_err(destination("giving the tree its name"))?;
+            }
+            Placed::Instead(name) => {
+                let inode = beneath::look(dir, &tree).map_err(destination("looking"))?.st_ino;
+                let written = self.journal.exchange(inode);
+                written.map_err(destination("writing the transfer's journal"))?;
+                exchange(dir, &tree, name, &old_name(&self.spec.id))
+                    .map_err(destination("putting the tree in its place"))?;
+            }
+        }
+        sync::dir(dir).map_err(destination("syncing the directory"))?;
+        self.remove_old()
+    }
+
+    fn remove_old(&self) -> Tried<()> {
+        for name in [tree_name(&self.spec.id), old_name(&self.spec.id)] {
+            remove_tree(&self.base.dst, &name).map_err(destination("removing the old tree"))?;
+        }
+        Ok(())
+    }
+}
+
+/// Whoever took the name meanwhile keeps it.
+fn rename_to_new(dir: &OwnedFd, from: &OsStr, to: &OsStr) -> rustix::io::Result<()> {
+    match fs::renameat_with(dir, from, dir, to, RenameFlags::NOREPLACE) {
+        // Without the flag, the kernel lets a directory replace an empty directory only.
+        Err(Errno::INVAL | Errno::NOSYS) => fs::renameat(dir, from, dir, to),
+        other => other,
+    }
+}
+
+/// Both names change their trees at once; where that cannot be, the place is empty for a moment.
+fn exchange(dir: &OwnedFd, new: &OsStr, place: &OsStr, old: &OsStr) -> rustix::io::Result<()> {
+    match fs::renameat_with(dir, new, dir, place, RenameFlags::EXCHANGE) {
+        Err(Errno::INVAL | Errno::NOSYS) => {
+            fs::renameat(dir, place, dir, old)?;
+            fs::renameat(dir, new, dir, place)
+        }
+        other => other,
+    }
+}
+
+/// Puts an old tree back that lost its place between two renames.
+pub fn restore(dir: &OwnedFd, id: &str, place: &OsStr) -> rustix::io::Result<()> {
+    let gone = matches!(fs::statat(dir, place, AtFlags::SYMLINK_NOFOLLOW), Err(Errno::NOENT));
+    match gone {
+        true => match fs::renameat(dir, old_name(id), dir, place) {
+            Err(Errno::NOENT) => Ok(()),
+            other => other,
+        },
+        false => Ok(()),
+    }
+}

@@ -1,0 +1,96 @@
+//! From copied to published: a batch is made durable, written down, and given its names (T1).
+
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{self, RenameFlags};
+use rustix::io::Errno;
+
+use crate::beneath::Near;
+use crate::journal::{Key, Version};
+use crate::queue::FileTask;
+use crate::report::{Reason, Tried, Trouble, destination, opened};
+use crate::spec::Overwrite;
+use crate::sync::{self, How};
+use crate::transfer::Engine;
+
+/// A file that has everything but durability and its name.
+#[derive(Debug)]
+pub struct Ready {
+    pub task: FileTask,
+    pub temp: OsString,
+    pub key: Key,
+    /// Of the source and of the destination.
+    pub versions: (Version, Version),
+}
+
+impl Engine<'_> {
+    /// Where one call does not make a batch durable.
+    pub fn sync_alone(&self, file: &OwnedFd) -> Tried<()> {
+        match self.sync.how() {
+            How::Whole => Ok(()),
+            How::Each => sync::file(file).map_err(destination("syncing")),
+        }
+    }
+
+    /// Makes a batch durable, and hands it on for its names.
+    pub fn flush(&self, batch: Vec<Ready>, near: &mut Near) {
+        let written = self.sync.all().and_then(|()| {
+            self.journal.publish(batch.iter().map(|r| (r.key, r.versions.0, r.versions.1)))
+        });
+        match written {
+            Ok(()) => self.queue.push_names(batch),
+            // Whose bytes did not get there is not told: nobody's name may say they did.
+            Err(errno) => {
+                for ready in batch {
+                    self.give_up(&ready, near);
+                    self.take_back(ready.task.size);
+                    self.fail(&ready.task, destination("making durable")(errno));
+                }
+            }
+        }
+    }
+
+    pub fn name_all(&self, batch: Vec<Ready>, near: &mut Near) {
+        for ready in batch {
+            match self.name(&ready, near) {
+                Ok(()) => {
+                    self.tally.published(ready.task.size);
+                    self.published(&ready.task);
+                }
+                Err(trouble) => {
+                    self.give_up(&ready, near);
+                    self.take_back(ready.task.size);
+                    self.fail(&ready.task, trouble);
+                }
+            }
+        }
+    }
+
+    fn name(&self, ready: &Ready, near: &mut Near) -> Tried<()> {
+        let dir = &near.pair(&self.base, &ready.task.node).map_err(opened)?.dst;
+        let name = ready.task.to_name();
+        let renamed = match self.spec.options.overwrite {
+            Overwrite::Never | Overwrite::Fail => {
+                match fs::renameat_with(dir, &ready.temp, dir, name, RenameFlags::NOREPLACE) {
+                    // Not every file system can; a look went before.
+                    Err(Errno::INVAL | Errno::NOSYS) => fs::renameat(dir, &ready.temp, dir, name),
+                    other => other,
+                }
+            }
+            Overwrite::Always | Overwrite::Older => fs::renameat(dir, &ready.temp, dir, name),
+        };
+        match renamed {
+            Err(Errno::EXIST) => {
+                Err(Trouble::new(Reason::InTheWay, "a file of that name was made meanwhile"))
+            }
+            other => other.map_err(destination("giving it its name")),
+        }
+    }
+
+    fn give_up(&self, ready: &Ready, near: &mut Near) {
+        if let Ok(pair) = near.pair(&self.base, &ready.task.node) {
+            _ = fs::unlinkat(&pair.dst, &ready.temp, fs::AtFlags::empty());
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! What a transfer is told: from where, to where, and how.
+
+use std::path::{Component, Path, PathBuf};
+
+use forebay_base::glob::Pattern;
+use forebay_base::{Error, Kind, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::text::Text;
+
+/// More threads than this only wait for each other.
+const THREADS_MAX: usize = 256;
+
+/// Most of a transfer of small files is waiting for the slow side, so there are more threads than
+/// processors.
+const THREADS: usize = 8;
+
+/// An id is part of names of files, which may have 255 bytes.
+const ID_MAX: usize = 64;
+
+/// A place below a directory that is opened once; the path is relative to it and may not leave it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Place {
+    pub root: Text,
+    /// Empty: the root itself.
+    #[serde(default)]
+    pub path: Text,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum What {
+    /// One file; the destination's path is its new name.
+    File,
+    /// A tree; the destination's path is the new name of its top.
+    Directory,
+    /// The files and trees that are named in this file, each below the source's path, to the same
+    /// name or the one beside it, below the destination's path.
+    List(Place),
+}
+
+/// What becomes of a directory that is there already.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Existing {
+    /// Files are added and replaced one by one, others stay.
+    #[default]
+    Merge,
+    /// The new tree takes the place of the old one, which is removed.
+    Replace,
+}
+
+/// What becomes of a file that is there already and differs from the source's.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Overwrite {
+    #[default]
+    Always,
+    /// Only if the source's was changed later.
+    Older,
+    /// It stays, and counts as kept.
+    Never,
+    /// It stays, and the file fails.
+    Fail,
+}
+
+/// What of a file is taken along beside its bytes and its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Preserve {
+    pub times: bool,
+    pub mode: bool,
+    /// Only root may give files away: without its rights this does nothing.
+    pub owner: bool,
+    pub xattrs: bool,
+    pub acls: bool,
+    pub hard_links: bool,
+}
+
+impl Default for Preserve {
+    fn default() -> Preserve {
+        Preserve {
+            times: true,
+            mode: true,
+            owner: true,
+            xattrs: true,
+            acls: true,
+            hard_links: true,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Options {
+    pub preserve: Preserve,
+    /// Reads every file back and compares.
+    pub checksum: bool,
+    /// Bytes a second over all threads; 0 is no cap.
+    pub rate: u64,
+    pub threads: usize,
+    /// Patterns of names that are published after everything else is, and only if nothing failed.
+    pub last: Vec<String>,
+    pub existing: Existing,
+    pub overwrite: Overwrite,
+    /// For files and directories whose mode is not preserved.
+    pub umask: u32,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            preserve: Preserve::default(),
+            checksum: false,
+            rate: 0,
+            threads: THREADS,
+            last: Vec::new(),
+            existing: Existing::default(),
+            overwrite: Overwrite::default(),
+            umask: 0o022,
+        }
+    }
+}
+
+/// One transfer. The id names it to itself: what a killed run of the same id left is taken up.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Spec {
+    pub id: String,
+    pub source: Place,
+    pub destination: Place,
+    pub what: What,
+    #[serde(default)]
+    pub options: Options,
+}
+
+impl Spec {
+    /// Refuses what cannot be carried out whatever the file systems hold.
+    pub fn check(&self) -> Result<()> {
+        check_id(&self.id)?;
+        self.source.check("source")?;
+        self.destination.check("destination")?;
+        match &self.what {
+            What::List(list) => list.check("list")?,
+            What::File | What::Directory => self.named()?,
+        }
+        self.options.check()
+    }
+
+    /// A file or tree gets a name, so there must be one.
+    fn named(&self) -> Result<()> {
+        match self.destination.path.0.file_name() {
+            Some(_) => Ok(()),
+            None => {
+                Err(usage("destination: path is empty: give the name that the copy shall have"))
+            }
+        }
+    }
+
+    pub(crate) fn last(&self) -> Result<Vec<Pattern>> {
+        let read = |text: &String| text.parse().map_err(|e| usage(format!("last: {text:?}: {e}")));
+        self.options.last.iter().map(read).collect()
+    }
+}
+
+impl Options {
+    fn check(&self) -> Result<()> {
+        let threads = self.threads;
+        match threads {
+            0 => Err(usage(format!("threads: 0 copy nothing: give 1 to {THREADS_MAX}"))),
+            _ if threads > THREADS_MAX => {
+                Err(usage(format!("threads: {threads} are too many: give 1 to {THREADS_MAX}")))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Place {
+    fn check(&self, side: &str) -> Result<()> {
+        let root = &self.root.0;
+        if !root.is_absolute() {
+            let shown = root.display();
+            return Err(usage(format!("{side}: root {shown:?} is not absolute: begin it with /")));
+        }
+        inner(&self.path.0).map_err(|why| usage(format!("{side}: path {why}")))
+    }
+
+    /// For messages.
+    pub(crate) fn shown(&self) -> String {
+        self.root.0.join(&self.path.0).display().to_string()
+    }
+}
+
+/// Whether a path is relative and has no `..`.
+pub(crate) fn inner(path: &Path) -> std::result::Result<(), String> {
+    for part in path.components() {
+        let fault = match part {
+            Component::Normal(_) | Component::CurDir => continue,
+            Component::ParentDir => "goes up by `..`: name the place itself",
+            _ => "is absolute: give it relative to the root",
+        };
+        return Err(format!("{:?} {fault}", path.display()));
+    }
+    Ok(())
+}
+
+/// The same path without `.` and doubled slashes.
+pub(crate) fn tidy(path: &Path) -> PathBuf {
+    path.components().filter(|part| matches!(part, Component::Normal(_))).collect()
+}
+
+fn check_id(id: &str) -> Result<()> {
+    let fit = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    match !id.is_empty() && id.len() <= ID_MAX && id.chars().all(fit) {
+        true => Ok(()),
+        false => Err(usage(format!(
+            "id {id:?} is not 1 to {ID_MAX} letters, digits, `-`, `_` or `.`: choose another"
+        ))),
+    }
+}
+
+pub(crate) fn usage(text: impl Into<String>) -> Error {
+    Error::new(Kind::Usage, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec() -> Spec {
+        let json = r#"{"id": "t-1", "source": {"root": "/a", "path": "b"},
+            "destination": {"root": "/c", "path": "d"}, "what": "directory"}"#;
+        serde_json::from_str(json).unwrap()
+    }
+
+    #[test]
+    fn the_least_spec_has_sane_defaults_and_comes_back_as_it_was() {
+        let spec = spec();
+        spec.check().unwrap();
+        assert_eq!(spec.options, Options::default());
+        let json = serde_json::to_string(&spec).unwrap();
+        assert_eq!(serde_json::from_str::<Spec>(&json).unwrap(), spec);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_the_remedy() {
+        let refused = |change: &dyn Fn(&mut Spec), words: &[&str]| {
+            let mut spec = spec();
+            change(&mut spec);
+            let error = spec.check().unwrap_err();
+            assert_eq!(error.kind(), Kind::Usage);
+            let text = error.to_string();
+            assert!(words.iter().all(|word| text.contains(word)), "{text}");
+        };
+        refused(&|s| s.id = "a/b".into(), &["a/b", "letters"]);
+        refused(&|s| s.id = "x".repeat(65), &["64"]);
+        refused(&|s| s.source.root = "a".into(), &["source", "absolute", "begin it with /"]);
+        refused(&|s| s.source.path = "a/../b".into(), &["source", "a/../b", ".."]);
+        refused(&|s| s.destination.path = "/x".into(), &["destination", "/x", "relative"]);
+        refused(&|s| s.destination.path = "".into(), &["destination", "name"]);
+        refused(&|s| s.options.threads = 0, &["threads", "256"]);
+        let list = Place { root: "/l".into(), path: "..".into() };
+        refused(&|s| s.what = What::List(list.clone()), &["list", ".."]);
+    }
+}

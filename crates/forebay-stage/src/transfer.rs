@@ -1,0 +1,385 @@
+//! The order of a transfer.
+//!
+//! 1. The source is walked and counted, while what is known is copied under temporary names.
+//! 2. A batch of copies is synced, written to the journal, and given its names; so on until nothing
+//!    is left.
+//! 3. Further names of files are linked.
+//! 4. What has these names is synced; then the files that come last go the same way.
+//! 5. Directories get their attributes, and everything is synced once more.
+//! 6. A new tree, which was made beside its place, takes its place.
+//! 7. The journal goes, if nothing failed.
+//!
+//! A loss of power at any time leaves under final names whole files only, old or new. A tree that was
+//! made beside is not there or there as a whole.
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use forebay_base::Result;
+use forebay_base::glob::Pattern;
+use rustix::fs::Stat;
+
+use crate::attributes::{Attributes, Rights};
+use crate::beneath::{Base, Near, Node};
+use crate::bytes::Means;
+use crate::directories::Whose;
+use crate::journal::{Journal, Key};
+use crate::links::Links;
+use crate::pace::Pace;
+use crate::place::{self, Top};
+use crate::progress::{Control, Meter, Progress, Tally, add, get, subtract};
+use crate::queue::{Closing, FileTask, Queue, Task};
+use crate::report::{Ledger, Outcome, Reason, Report, Room, Trouble, destination};
+use crate::spec::Spec;
+use crate::sync::Sync;
+
+/// Files that wait for others.
+#[derive(Default)]
+pub struct Aside {
+    pub links: Vec<FileTask>,
+    pub last: Vec<FileTask>,
+    pub last_links: Vec<FileTask>,
+}
+
+/// A transfer that is under way.
+pub struct Engine<'a> {
+    pub spec: &'a Spec,
+    pub control: &'a Control,
+    pub base: Base,
+    pub sync: Sync,
+    pub queue: Queue,
+    pub tally: Tally,
+    pub ledger: Ledger,
+    pub pace: Pace,
+    pub means: Means,
+    pub journal: Journal,
+    pub links: Links,
+    last: Vec<Pattern>,
+    aside: Mutex<Aside>,
+    dirs: Mutex<Vec<(Arc<Node>, Whose)>>,
+    /// Destinations being made: nobody makes one twice at a time.
+    active: Mutex<HashSet<Key>>,
+    /// The directory that the copy is made in.
+    inside: Option<(u64, u64)>,
+    rights: Rights,
+}
+
+/// Carries a transfer out. `tell` is called about every `every`, and once at the end.
+///
+/// # Errors
+///
+/// If the transfer cannot begin: a bad spec, a root that cannot be opened, a destination that is
+/// something else. What befalls single files is in the report.
+pub fn run(
+    spec: &Spec,
+    control: &Control,
+    every: Duration,
+    tell: impl FnMut(&Progress) + Send,
+) -> Result<Report> {
+    spec.check()?;
+    let (top, base) = place::find(spec)?;
+    let engine = Engine::new(spec, control, base, &top)?;
+    let meter = Meter::new();
+    let seconds = std::time::Instant::now();
+    engine.told(meter, every, tell, || engine.all(&top));
+    Ok(engine.report(seconds.elapsed().as_secs_f64()))
+}
+
+impl<'a> Engine<'a> {
+    fn new(spec: &'a Spec, control: &'a Control, base: Base, top: &Top) -> Result<Engine<'a>> {
+        let shown = spec.destination.shown();
+        let failed = |e: rustix::io::Errno| forebay_base::Error::io(e.into(), shown.clone());
+        let journal = Journal::open(&base.dst, &spec.id, place::fingerprint(spec));
+        let journal = journal.map_err(|e| failed(e).context("the transfer's journal"))?;
+        Ok(Engine {
+            sync: Sync::of(&base.dst).map_err(failed)?,
+            queue: Queue::new(spec.options.threads),
+            tally: Tally::default(),
+            ledger: Ledger::default(),
+            pace: Pace::new(spec.options.rate),
+            means: Means::default(),
+            links: Links::default(),
+            last: spec.last()?,
+            aside: Mutex::default(),
+            dirs: Mutex::default(),
+            active: Mutex::default(),
+            inside: top.inside(&base),
+            rights: Rights::now(),
+            spec,
+            control,
+            base,
+            journal,
+        })
+    }
+
+    fn all(&self, top: &Top) {
+        let placed = match self.prepare(top) {
+            Ok(placed) => placed,
+            Err(trouble) => return self.fail_path(Path::new(""), trouble),
+        };
+        self.pool();
+        self.tally.counted.store(self.queue.counted(), Ordering::Relaxed);
+        let links = std::mem::take(&mut self.aside().links);
+        self.link_all(links);
+        self.last_ones();
+        self.tally.finishing.store(true, Ordering::Relaxed);
+        if !self.queue.stops() {
+            self.close_dirs(Closing::Finish);
+        }
+        if let Err(errno) = self.sync.all() {
+            self.fail_path(Path::new(""), destination("making durable")(errno));
+        }
+        if !self.queue.stops()
+            && let Err(trouble) = self.put_in_place(&placed)
+        {
+            self.fail_path(Path::new(""), trouble);
+        }
+        self.end();
+    }
+
+    fn link_all(&self, links: Vec<FileTask>) {
+        self.queue.push_all(links.into_iter().map(Task::Link));
+        self.pool();
+    }
+
+    /// Step 4.
+    fn last_ones(&self) {
+        let (files, links) = {
+            let mut aside = self.aside();
+            (std::mem::take(&mut aside.last), std::mem::take(&mut aside.last_links))
+        };
+        if files.is_empty() && links.is_empty() {
+            return;
+        }
+        if !self.queue.stops() {
+            self.close_dirs(Closing::Sync);
+            if let Err(errno) = self.sync.all() {
+                self.fail_path(Path::new(""), destination("making durable")(errno));
+            }
+        }
+        if self.ledger.failed() == 0 || self.queue.stops() {
+            self.queue.push_all(files.into_iter().map(Task::Copy));
+            self.pool();
+            return self.link_all(links);
+        }
+        for task in files.into_iter().chain(links) {
+            let text = "it comes last, and something before it failed";
+            self.fail(&task, Trouble::new(Reason::HeldBack, text));
+        }
+    }
+
+    /// Lets all threads work until nothing is left to do.
+    pub fn pool(&self) {
+        std::thread::scope(|scope| {
+            for _ in 0..self.spec.options.threads {
+                scope.spawn(|| self.work());
+            }
+        });
+    }
+
+    fn work(&self) {
+        let mut near = Near::default();
+        while let Some((task, _busy)) = self.queue.next() {
+            if self.control.stops() || self.ledger.room() == Room::None {
+                self.queue.stop();
+            }
+            self.act(task, &mut near);
+        }
+    }
+
+    fn act(&self, task: Task, near: &mut Near) {
+        match task {
+            Task::Walk(stream) => self.walk(stream),
+            Task::Look(node, names) => self.look_at(&node, names, near),
+            Task::Copy(file) => self.file(file, near),
+            Task::Piece(large, piece) => self.piece(&large, piece),
+            Task::Flush(batch) => self.flush(batch, near),
+            Task::Name(batch) => self.name_all(batch, near),
+            Task::Link(second) => self.link(&second, near),
+            Task::Close(node, how) => self.close_dir(&node, how),
+        }
+        if !self.tally.counted.load(Ordering::Relaxed) && self.queue.counted() {
+            self.tally.counted.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Runs `work` while `tell` is told.
+    fn told(
+        &self,
+        mut meter: Meter,
+        every: Duration,
+        mut tell: impl FnMut(&Progress) + Send,
+        work: impl FnOnce(),
+    ) {
+        let (over, news) = (Mutex::new(false), Condvar::new());
+        let ended = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !ended.load(Ordering::Relaxed) {
+                    let over = over.lock().unwrap_or_else(PoisonError::into_inner);
+                    let (over, _) = news
+                        .wait_timeout_while(over, every, |over| !*over)
+                        .unwrap_or_else(PoisonError::into_inner);
+                    ended.store(*over, Ordering::Relaxed);
+                    drop(over);
+                    tell(&meter.look(&self.tally));
+                }
+            });
+            let end = End { over: &over, news: &news };
+            work();
+            drop(end);
+        });
+    }
+
+    fn report(&self, seconds: f64) -> Report {
+        let tally = &self.tally;
+        let mut report = Report {
+            id: self.spec.id.clone(),
+            outcome: self.outcome(),
+            files: get(&tally.files_done),
+            bytes: get(&tally.bytes_published),
+            kept: get(&tally.kept),
+            bytes_copied: get(&tally.bytes_copied),
+            hard_links: get(&tally.hard_links),
+            directories: get(&tally.directories),
+            counted: self.queue.counted(),
+            seconds,
+            failed: 0,
+            failures: Vec::new(),
+            noted: 0,
+            notes: Vec::new(),
+            left_files: get(&tally.files_total).saturating_sub(get(&tally.files_done)),
+            left_bytes: get(&tally.bytes_total).saturating_sub(get(&tally.bytes_published)),
+            left: Vec::new(),
+        };
+        self.ledger.fill(&mut report);
+        report
+    }
+
+    fn outcome(&self) -> Outcome {
+        match (self.ledger.room(), self.queue.stops(), self.ledger.failed()) {
+            (Room::None, ..) => Outcome::Full,
+            (_, true, _) => Outcome::Stopped,
+            (_, _, 0) => Outcome::Done,
+            _ => Outcome::Failed,
+        }
+    }
+
+    /// Writes down what a stop left, and checks the sums of what it did not.
+    fn end(&self) {
+        let undone = self.queue.undone();
+        for task in undone.files.iter().chain(&undone.links) {
+            self.ledger.left(&task.from(), task.size);
+        }
+        let (counted, there) = (get(&self.tally.files_total), get(&self.tally.files_done));
+        let (size, bytes) = (get(&self.tally.bytes_total), get(&self.tally.bytes_published));
+        if self.outcome() == Outcome::Done && (counted, size) != (there, bytes) {
+            let text = format!(
+                "{counted} files of {size} bytes were counted, {there} of {bytes} are there"
+            );
+            self.fail_path(Path::new(""), Trouble::new(Reason::Mismatch, text));
+        }
+        if self.outcome() == Outcome::Done {
+            // One that stays says nothing wrong.
+            _ = self.journal.remove(&self.base.dst, &self.spec.id);
+        }
+    }
+}
+
+/// Says that the work is over, also when it panics.
+struct End<'a> {
+    over: &'a Mutex<bool>,
+    news: &'a Condvar,
+}
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        *self.over.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.news.notify_all();
+    }
+}
+
+/// What all parts of a transfer ask of it.
+impl Engine<'_> {
+    pub fn aside(&self) -> MutexGuard<'_, Aside> {
+        self.aside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn active(&self) -> MutexGuard<'_, HashSet<Key>> {
+        self.active.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn attributes(&self) -> Attributes<'_> {
+        Attributes { options: &self.spec.options, rights: self.rights, ledger: &self.ledger }
+    }
+
+    pub fn is_last(&self, task: &FileTask) -> bool {
+        !self.last.is_empty() && self.last.iter().any(|pattern| pattern.matches(&task.from()))
+    }
+
+    pub fn is_inside(&self, dir: &Stat) -> bool {
+        self.inside == Some((dir.st_dev, dir.st_ino))
+    }
+
+    pub fn remember_dir(&self, node: Arc<Node>, whose: Whose) {
+        self.dirs.lock().unwrap_or_else(PoisonError::into_inner).push((node, whose));
+    }
+
+    pub fn dirs(&self) -> Vec<(Arc<Node>, Whose)> {
+        self.dirs.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether nobody else is making the same file.
+    pub fn enter(&self, task: &FileTask) -> bool {
+        self.active().insert(Key::of(&task.to()))
+    }
+
+    pub fn leave(&self, task: &FileTask) {
+        self.active().remove(&Key::of(&task.to()));
+    }
+
+    pub fn published(&self, task: &FileTask) {
+        self.links.published(task.shared);
+        self.leave(task);
+    }
+
+    pub fn fail(&self, task: &FileTask, trouble: Trouble) {
+        self.leave(task);
+        match trouble {
+            Trouble::Stopped => self.ledger.left(&task.from(), task.size),
+            Trouble::Failed(reason, text) => {
+                add(&self.tally.files_failed, 1);
+                add(&self.tally.bytes_failed, task.size);
+                self.fail_path(&task.from(), Trouble::Failed(reason, text));
+            }
+        }
+    }
+
+    /// Something that was not counted as a file.
+    pub fn fail_path(&self, path: &Path, trouble: Trouble) {
+        let Trouble::Failed(reason, text) = trouble else { return };
+        if self.ledger.fail(path, reason, text) == Room::None {
+            self.queue.stop();
+        }
+    }
+
+    /// A file that was counted is none of ours.
+    pub fn uncount(&self, task: &FileTask) {
+        subtract(&self.tally.files_total, 1);
+        subtract(&self.tally.bytes_total, task.size);
+    }
+
+    /// Progress that came to nothing.
+    pub fn take_back(&self, bytes: u64) {
+        subtract(&self.tally.bytes_done, bytes);
+    }
+
+    /// A file has another size than the walk saw.
+    pub fn resized(&self, task: &mut FileTask, size: u64) {
+        add(&self.tally.bytes_total, size);
+        subtract(&self.tally.bytes_total, std::mem::replace(&mut task.size, size));
+    }
+}

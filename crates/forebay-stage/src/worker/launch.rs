@@ -1,0 +1,256 @@
+//! Starting a worker: a fresh program with a user's rights and nothing else of the one who starts it.
+//!
+//! - L1: no capability, no way to get one, unless the user is root.
+//! - L2: no descriptor but its order, its status and an error output.
+//! - L3: it does not end with who started it.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Seek, Write};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use forebay_base::{Error, Result, users};
+use rustix::fs::{MemfdFlags, Mode, OFlags};
+
+use super::identity::Identity;
+use super::running::Worker;
+use super::{Line, Order};
+use crate::spec::usage;
+
+/// The highest capability a kernel may know, and some more; it says where its own end.
+const CAPS_MAX: i32 = 63;
+
+/// The lowest of the ordinary class: the idle class could hold a stage-out up for ever.
+const IO_PRIORITY: libc::c_long = (2 << 13) | 7;
+
+const IO_PRIORITY_PROCESS: libc::c_long = 1;
+
+/// What is run as a worker.
+#[derive(Debug, Clone)]
+pub struct Program {
+    pub path: PathBuf,
+    pub args: Vec<OsString>,
+}
+
+impl Program {
+    /// This very program again, whatever has its name now.
+    pub fn this(args: &[&str]) -> Program {
+        Program { path: "/proc/self/exe".into(), args: args.iter().map(Into::into).collect() }
+    }
+}
+
+/// What a worker is started with.
+#[derive(Debug)]
+pub struct Launch {
+    pub program: Program,
+    pub order: Order,
+    pub identity: Identity,
+    /// Opened for appending: lines of JSON go there.
+    pub status: OwnedFd,
+    /// A panic would be told there; None: nowhere.
+    pub errors: Option<OwnedFd>,
+    /// A directory of the cgroup file system that it shall be in.
+    pub cgroup: Option<PathBuf>,
+    /// Added to the priority of who starts it, 0 to 19.
+    pub nice: i32,
+}
+
+/// What the child does before it becomes the worker: system calls only, prepared beforehand, since
+/// other threads of the parent may have held locks when it forked.
+struct Steps {
+    identity: Identity,
+    become_it: Become,
+    cgroup: Option<File>,
+    nice: i32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Become {
+    /// Started by root: another user, or root with all its rights.
+    User,
+    Root,
+    /// Started by a user: it stays as it is.
+    Same,
+}
+
+impl Launch {
+    /// # Errors
+    ///
+    /// If the worker could not be started; then nothing runs. What it finds wrong itself is in its
+    /// status.
+    pub fn start(self) -> Result<Worker> {
+        self.order.spec.check()?;
+        let become_it = self.becomes()?;
+        let Launch { program, order, identity, status, errors, cgroup, nice } = self;
+        let whose = users::show(identity.uid);
+        let failed = |what: &str| {
+            let context = format!("{what} for {whose}");
+            move |e: io::Error| Error::io(e, context.clone())
+        };
+        let opened = open_program(&program.path)
+            .map_err(|e| Error::io(e, program.path.display().to_string()))?;
+        let cgroup = cgroup.map(|dir| open_cgroup(&dir)).transpose()?;
+        let input = written(&order).map_err(failed("the order of a transfer"))?;
+        let steps = Steps { identity, become_it, cgroup, nice };
+        let mut command = Command::new(format!("/proc/self/fd/{}", opened.as_raw_fd()));
+        command
+            .arg0("forebay")
+            .args(&program.args)
+            .env_clear()
+            .env("PATH", "/usr/bin:/bin")
+            .env("LANG", "C.UTF-8")
+            .current_dir("/")
+            .stdin(input)
+            .stdout(Stdio::from(status))
+            .stderr(errors.map_or_else(Stdio::null, Stdio::from));
+        // SAFETY: the steps make system calls only.
+        unsafe { command.pre_exec(move || steps.take()) };
+        let child = command.spawn().map_err(failed("starting a transfer's worker"))?;
+        Worker::of_child(child.id())
+    }
+
+    fn becomes(&self) -> Result<Become> {
+        let own = rustix::process::geteuid().as_raw();
+        match (own, self.identity.uid) {
+            (0, 0) => Ok(Become::Root),
+            (0, _) => Ok(Become::User),
+            (own, uid) if own == uid => Ok(Become::Same),
+            (own, uid) => Err(usage(format!(
+                "{} cannot stage for {}: run the node daemon as root",
+                users::show(own),
+                users::show(uid)
+            ))),
+        }
+    }
+}
+
+/// As a descriptor: the user need not be able to reach the program by its path.
+fn open_program(path: &std::path::Path) -> io::Result<OwnedFd> {
+    Ok(rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+fn open_cgroup(dir: &std::path::Path) -> Result<File> {
+    let path = dir.join("cgroup.procs");
+    let opened = File::options().write(true).open(&path);
+    opened.map_err(|e| Error::io(e, path.display().to_string()))
+}
+
+/// In memory and whole: who starts a worker may die at any time.
+fn written(order: &Order) -> io::Result<File> {
+    let fd = rustix::fs::memfd_create("order", MemfdFlags::CLOEXEC)?;
+    let mut file = File::from(fd);
+    file.write_all(&serde_json::to_vec(order)?)?;
+    file.rewind()?;
+    Ok(file)
+}
+
+impl Steps {
+    fn take(&self) -> io::Result<()> {
+        // SAFETY: integers, and pointers to what `self` holds.
+        unsafe {
+            libc::setsid();
+            libc::umask(0o077);
+            if let Some(cgroup) = &self.cgroup {
+                write_zero(cgroup.as_raw_fd())?;
+            }
+            unblock_signals()?;
+            check(libc::prctl(libc::PR_SET_PDEATHSIG, 0))?;
+            // A worker that is not nice is still a worker.
+            libc::setpriority(libc::PRIO_PROCESS, 0, self.nice);
+            libc::syscall(
+                libc::SYS_ioprio_set,
+                IO_PRIORITY_PROCESS,
+                0 as libc::c_long,
+                IO_PRIORITY,
+            );
+            match self.become_it {
+                Become::User => {
+                    drop_bounding()?;
+                    self.switch()?;
+                    drop_capabilities()?;
+                }
+                Become::Root => self.switch()?,
+                Become::Same => {}
+            }
+            check(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))?;
+            let cloexec = libc::CLOSE_RANGE_CLOEXEC as libc::c_int;
+            check_long(libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, cloexec))
+        }
+    }
+
+    /// The kernel's own calls: those of the C library would speak to threads that are not here.
+    unsafe fn switch(&self) -> io::Result<()> {
+        let Identity { uid, gid, groups } = &self.identity;
+        // SAFETY: reads at most the groups.
+        unsafe {
+            check_long(libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()))?;
+            check_long(libc::syscall(libc::SYS_setresgid, *gid, *gid, *gid))?;
+            check_long(libc::syscall(libc::SYS_setresuid, *uid, *uid, *uid))
+        }
+    }
+}
+
+/// Joins the cgroup: 0 is who writes.
+fn write_zero(fd: RawFd) -> io::Result<()> {
+    // SAFETY: one byte of a constant.
+    match unsafe { libc::write(fd, b"0".as_ptr().cast(), 1) } {
+        1 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn unblock_signals() -> io::Result<()> {
+    // SAFETY: the set is filled in before it is used.
+    unsafe {
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut none);
+        check(libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut()))
+    }
+}
+
+/// L1: what no program that is run later can have, either.
+fn drop_bounding() -> io::Result<()> {
+    for capability in 0..=CAPS_MAX {
+        // SAFETY: integers only.
+        if unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) } != 0 {
+            let error = io::Error::last_os_error();
+            // The kernel's capabilities end here.
+            return if error.raw_os_error() == Some(libc::EINVAL) { Ok(()) } else { Err(error) };
+        }
+    }
+    Ok(())
+}
+
+/// The change of user took all but the inheritable ones.
+fn drop_capabilities() -> io::Result<()> {
+    #[repr(C)]
+    struct Header {
+        version: u32,
+        pid: i32,
+    }
+    // _LINUX_CAPABILITY_VERSION_3: two times 32 bits of three sets each.
+    let header = Header { version: 0x2008_0522, pid: 0 };
+    let none = [0u32; 6];
+    // SAFETY: both are as the version says, and live through the calls.
+    unsafe {
+        let ambient = libc::PR_CAP_AMBIENT_CLEAR_ALL;
+        check(libc::prctl(libc::PR_CAP_AMBIENT, ambient, 0, 0, 0))?;
+        check_long(libc::syscall(libc::SYS_capset, &raw const header, none.as_ptr()))
+    }
+}
+
+fn check(result: libc::c_int) -> io::Result<()> {
+    check_long(libc::c_long::from(result))
+}
+
+fn check_long(result: libc::c_long) -> io::Result<()> {
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// A line of a worker that could not even be started, for its status.
+pub fn refusal(error: &Error) -> Line {
+    Line::Error { exit_code: error.exit_code(), text: error.to_string() }
+}

@@ -1,0 +1,68 @@
+//! Reading what a worker has said so far, from the file that it says it to.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+
+use super::Line;
+use crate::progress::Progress;
+use crate::report::Report;
+
+/// The end of the file that is looked at: a report with all its lists fits.
+const TAIL: u64 = 16 << 20;
+
+/// The last that is known.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Status {
+    pub progress: Option<Progress>,
+    pub ending: Option<Ending>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Ending {
+    Report(Box<Report>),
+    Cleaned,
+    /// It could not begin: exit code and why.
+    Error(u8, String),
+}
+
+/// What a status file says of the worker that wrote to it last.
+///
+/// A line that is being written, or was torn by a loss of power, is passed over.
+pub fn read(file: &mut File) -> io::Result<Status> {
+    let len = file.seek(SeekFrom::End(0))?;
+    file.seek(SeekFrom::Start(len.saturating_sub(TAIL)))?;
+    let mut text = Vec::new();
+    Read::by_ref(file).take(TAIL).read_to_end(&mut text)?;
+    let mut status = Status::default();
+    for line in text.split(|&byte| byte == b'\n') {
+        match serde_json::from_slice(line) {
+            Ok(Line::Started { .. }) => status = Status::default(),
+            Ok(Line::Progress(progress)) => status.progress = Some(progress),
+            Ok(Line::Report(report)) => status.ending = Some(Ending::Report(Box::new(report))),
+            Ok(Line::Cleaned) => status.ending = Some(Ending::Cleaned),
+            Ok(Line::Error { exit_code, text }) => {
+                status.ending = Some(Ending::Error(exit_code, text));
+            }
+            Err(_) => {}
+        }
+    }
+    Ok(status)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[test]
+    fn the_last_worker_counts_and_a_torn_line_does_not() {
+        let mut file = tempfile::tempfile().unwrap();
+        let error = r#"{"error":{"exit_code":2,"text":"no"}}"#;
+        writeln!(file, "{{\"started\":{{\"pid\":1}}}}\n{error}").unwrap();
+        assert_eq!(read(&mut file).unwrap().ending, Some(Ending::Error(2, "no".into())));
+        write!(file, "{{\"started\":{{\"pid\":2}}}}\n\"clea").unwrap();
+        assert_eq!(read(&mut file).unwrap(), Status::default());
+        writeln!(file, "ned\"").unwrap();
+        assert_eq!(read(&mut file).unwrap().ending, Some(Ending::Cleaned));
+    }
+}

@@ -1,0 +1,195 @@
+//! What is at the destination when a transfer says that it is done.
+
+mod bed;
+
+use std::path::Path;
+
+use bed::{assert_same, done, file, grow, left_over, picture, run, spec};
+use forebay_stage::{Existing, Outcome, Overwrite, Place, Reason, What};
+
+/// Random trees, copied anew, again, and over a part of themselves, are equal in everything.
+#[test]
+fn a_tree_of_everything_is_copied_exactly() {
+    for seed in 1..=6 {
+        let top = tempfile::tempdir().unwrap();
+        let (from, to) = (top.path().join("from"), top.path().join("to"));
+        grow(&from, seed, 120);
+        let mut spec = spec("model", &from, &to, What::Directory);
+        spec.options.threads = [1, 2, 8][seed as usize % 3];
+        spec.options.checksum = seed % 2 == 0;
+        let report = done(&spec);
+        assert!(report.files > 40 && report.kept == 0, "seed {seed}: {report:#?}");
+        assert_same(&from, &to);
+        assert_eq!(left_over(top.path()), Vec::<std::path::PathBuf>::new(), "seed {seed}");
+        spec.options.checksum = false;
+        let again = done(&spec);
+        assert_eq!((again.kept, again.bytes_copied), (again.files, 0), "seed {seed}: {again:#?}");
+        assert_same(&from, &to);
+    }
+}
+
+/// Sparse files keep their holes whatever their size, and are compared with them in place.
+#[test]
+fn large_files_are_copied_in_pieces_and_keep_their_holes() {
+    let top = tempfile::tempdir().unwrap();
+    let (from, to) = (top.path().join("from"), top.path().join("to"));
+    std::fs::create_dir(&from).unwrap();
+    file(&from.join("solid"), &bed::Rng::new(5).bytes(150 << 20));
+    let holes = std::fs::File::create(from.join("holes")).unwrap();
+    holes.set_len(5 << 30).unwrap();
+    for at in [0, 100 << 20, (5 << 30) - 70_000] {
+        use std::os::unix::fs::FileExt;
+        holes.write_all_at(&[7; 70_000], at).unwrap();
+    }
+    let mut spec = spec("large", &from, &to, What::Directory);
+    spec.options.checksum = true;
+    let report = done(&spec);
+    assert_eq!(report.bytes, (150 << 20) + (5 << 30));
+    assert!(report.bytes_copied < 152 << 20, "{report:#?}");
+    let bytes = |dir: &Path| std::fs::read(dir.join("solid")).unwrap();
+    assert!(bytes(&from) == bytes(&to));
+    let copy = std::fs::File::open(to.join("holes")).unwrap();
+    let mut bytes = vec![0; 70_001];
+    std::os::unix::fs::FileExt::read_exact_at(&copy, &mut bytes, (100 << 20) - 1).unwrap();
+    assert!(bytes[0] == 0 && bytes[1..].iter().all(|&byte| byte == 7));
+}
+
+#[test]
+fn one_file_gets_the_name_it_shall_have() {
+    let top = tempfile::tempdir().unwrap();
+    let (from, to) = (top.path().join("from"), top.path().join("to"));
+    file(&from, b"bytes");
+    std::os::unix::fs::symlink("from", top.path().join("link")).unwrap();
+    done(&spec("a", &top.path().join("link"), &to, What::File));
+    assert_eq!(std::fs::read(&to).unwrap(), b"bytes");
+    assert!(!std::fs::symlink_metadata(&to).unwrap().is_symlink());
+    std::fs::create_dir(top.path().join("dir")).unwrap();
+    let report = run(&spec("a", &top.path().join("dir"), &to, What::File));
+    assert_eq!(report.failures[0].reason, Reason::InTheWay);
+    assert!(report.failures[0].text.contains("stage it as one"), "{report:#?}");
+}
+
+#[test]
+fn a_list_names_files_and_trees_and_what_they_become() {
+    let top = tempfile::tempdir().unwrap();
+    let (from, to) = (top.path().join("from"), top.path().join("to"));
+    grow(&from.join("tree"), 3, 40);
+    std::fs::create_dir_all(from.join("deep/down")).unwrap();
+    file(&from.join("deep/down/one"), b"1");
+    file(&from.join("two"), b"2");
+    file(&from.join("not named"), b"");
+    std::fs::create_dir(&to).unwrap();
+    file(&top.path().join("list"), b"# data\ntree\ndeep/down/one\ntwo new/place/zwei\nmissing\n");
+    let list = Place { root: top.path().into(), path: "list".into() };
+    let report = run(&spec("list", &from, &to, What::List(list)));
+    assert_eq!((report.outcome, report.failed), (Outcome::Failed, 1), "{report:#?}");
+    assert_eq!(report.failures[0].path.0, Path::new("missing"));
+    assert_eq!(report.failures[0].reason, Reason::Vanished);
+    assert_same(&from.join("tree"), &to.join("tree"));
+    assert_eq!(std::fs::read(to.join("deep/down/one")).unwrap(), b"1");
+    assert_eq!(std::fs::read(to.join("new/place/zwei")).unwrap(), b"2");
+    assert!(!to.join("not named").exists() && !to.join("two").exists());
+}
+
+#[test]
+fn a_tree_is_merged_into_one_that_is_there_or_takes_its_place() {
+    let top = tempfile::tempdir().unwrap();
+    let (from, to) = (top.path().join("from"), top.path().join("to"));
+    grow(&from, 8, 60);
+    std::fs::create_dir(&to).unwrap();
+    file(&to.join("stays"), b"old");
+    done(&spec("m", &from, &to, What::Directory));
+    assert_eq!(std::fs::read(to.join("stays")).unwrap(), b"old");
+    assert_eq!(picture(&to).len(), picture(&from).len() + 1);
+    let mut spec = spec("r", &from, &to, What::Directory);
+    spec.options.existing = Existing::Replace;
+    done(&spec);
+    assert_same(&from, &to);
+    assert_eq!(left_over(top.path()), Vec::<std::path::PathBuf>::new());
+}
+
+#[test]
+fn what_is_there_is_overwritten_by_rule() {
+    let top = tempfile::tempdir().unwrap();
+    let (from, to) = (top.path().join("from"), top.path().join("to"));
+    for (rule, newer, older) in [
+        (Overwrite::Always, "new", "new"),
+        (Overwrite::Older, "old", "new"),
+        (Overwrite::Never, "old", "old"),
+        (Overwrite::Fail, "old", "old"),
+    ] {
+        for dir in [&from, &to] {
+            std::fs::create_dir_all(dir).unwrap();
+            let text: &[u8] = if dir == &from { b"new" } else { b"old" };
+            file(&dir.join("newer there"), text);
+            file(&dir.join("older there"), text);
+        }
+        filetime(&from.join("newer there"), 1000);
+        filetime(&to.join("newer there"), 2000);
+        filetime(&from.join("older there"), 2000);
+        filetime(&to.join("older there"), 1000);
+        let mut spec = spec("o", &from, &to, What::Directory);
+        spec.options.overwrite = rule;
+        let report = run(&spec);
+        let failed = if rule == Overwrite::Fail { 2 } else { 0 };
+        assert_eq!(report.failed, failed, "{rule:?}: {report:#?}");
+        assert_eq!(std::fs::read_to_string(to.join("newer there")).unwrap(), newer, "{rule:?}");
+        assert_eq!(std::fs::read_to_string(to.join("older there")).unwrap(), older, "{rule:?}");
+    }
+}
+
+fn filetime(path: &Path, seconds: i64) {
+    let time = rustix::fs::Timespec { tv_sec: seconds, tv_nsec: 0 };
+    let times = rustix::fs::Timestamps { last_access: time, last_modification: time };
+    rustix::fs::utimensat(rustix::fs::CWD, path, &times, rustix::fs::AtFlags::empty()).unwrap();
+}
+
+/// Attributes that are not wanted are those of a new file.
+#[test]
+fn nothing_is_preserved_that_is_not_asked_for() {
+    use std::os::unix::fs::MetadataExt;
+    let top = tempfile::tempdir().unwrap();
+    let (from, to) = (top.path().join("from"), top.path().join("to"));
+    grow(&from, 11, 60);
+    let mut spec = spec("n", &from, &to, What::Directory);
+    let preserve = &mut spec.options.preserve;
+    (preserve.times, preserve.mode, preserve.owner) = (false, false, false);
+    (preserve.xattrs, preserve.acls, preserve.hard_links) = (false, false, false);
+    spec.options.umask = 0o027;
+    done(&spec);
+    for (path, seen) in picture(&to) {
+        let meta = std::fs::symlink_metadata(to.join(&path)).unwrap();
+        let mode = if meta.is_dir() { 0o750 } else { 0o640 };
+        assert!(meta.is_symlink() || meta.mode() & 0o7777 == mode, "{path:?}: {:o}", meta.mode());
+        assert_eq!((meta.uid(), meta.mtime() > 1_600_000_000), (0, true), "{path:?}");
+        assert!(meta.is_dir() || seen.first == path, "{path:?} is linked");
+    }
+}
+
+#[test]
+fn sockets_are_noted_and_left_overs_of_others_too() {
+    let top = tempfile::tempdir().unwrap();
+    let (from, to) = (top.path().join("from"), top.path().join("to"));
+    std::fs::create_dir(&from).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(from.join("socket")).unwrap();
+    file(&from.join(".forebay-stage-other.journal"), b"");
+    file(&from.join("file"), b"1");
+    let report = done(&spec("s", &from, &to, What::Directory));
+    assert_eq!((report.files, report.noted), (1, 2), "{report:#?}");
+    assert!(report.notes.iter().any(|note| note.contains("socket is not copied")), "{report:#?}");
+}
+
+/// A tree that is staged into itself would never end.
+#[test]
+fn a_tree_does_not_go_into_itself() {
+    let top = tempfile::tempdir().unwrap();
+    let from = top.path().join("from");
+    std::fs::create_dir_all(from.join("sub/to")).unwrap();
+    file(&from.join("file"), b"1");
+    let mut there = spec("i", &from, &from.join("sub/to"), What::Directory);
+    let report = run(&there);
+    assert_eq!((report.failed, report.files), (1, 1), "{report:#?}");
+    there.destination.path = "new".into();
+    assert_eq!(done(&there).files, 2);
+    assert!(from.join("sub/new/sub/to/file").exists());
+}
