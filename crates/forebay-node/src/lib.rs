@@ -1,5 +1,29 @@
 //! What a node does: the room that it grants on its flash, and what is made of it.
+//!
+//! State goes one way. Whoever asks writes what is wanted into the registry ([`desk`]); the [`Node`]
+//! makes it so with its pools ([`space`], [`swap`]) and with other processes ([`hands`]), and writes what
+//! has become of it. The [`ledger`] sees that no room is granted twice.
 
+mod backing;
+mod book;
+pub mod config;
+mod crew;
+pub mod desk;
 pub mod failpoint;
+pub mod hands;
+pub mod ledger;
+mod local;
+mod manifest;
+mod node;
+mod pools;
+pub mod records;
 pub mod space;
 pub mod swap;
+mod tend;
+mod transfers;
+
+pub use backing::{file_system_of, require_mounted};
+pub use book::Book;
+pub use config::NodeConfig;
+pub use local::own_dir;
+pub use node::Node;

@@ -32,6 +32,7 @@ mod sweep;
 mod tier;
 
 pub use holders::{Holder, How};
+pub use make::room;
 pub(crate) use pool::locked;
 pub use pool::{Enforce, Pool, Settings};
 pub(crate) use probe::Ground;

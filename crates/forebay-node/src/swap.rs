@@ -188,16 +188,21 @@ impl Pool {
     }
 
     /// W3.
+    /// Why nothing can swap in this pool, if so.
+    pub fn swap_missing(&self) -> Result<Option<&'static str>> {
+        Ok(match self.ground()? {
+            Ground::Memory => Some("it is in memory itself"),
+            Ground::Other => Some("it is on neither ext4 nor XFS"),
+            Ground::Ext4 | Ground::Xfs if self.is_in_image()? => {
+                Some("it is in an image, whose loop device may need memory to write")
+            }
+            Ground::Ext4 | Ground::Xfs => None,
+        })
+    }
+
     fn require_ground(&self, id: &Id) -> Result<()> {
         let at = self.path().display();
-        let why = match self.ground()? {
-            Ground::Memory => "it is in memory itself",
-            Ground::Other => "it is on neither ext4 nor XFS",
-            Ground::Ext4 | Ground::Xfs if self.is_in_image()? => {
-                "it is in an image, whose loop device may need memory to write"
-            }
-            Ground::Ext4 | Ground::Xfs => return Ok(()),
-        };
+        let Some(why) = self.swap_missing()? else { return Ok(()) };
         Err(usage_error(format!(
             "{id}: no swap in pool {at}: {why}: use a pool on ext4 or XFS of a device"
         )))

@@ -282,7 +282,8 @@ fn sign_of(dir: &OwnedFd, folder: &Folder, name: &str) -> Result<Sign> {
     Ok(Sign::Directory { device: show_device(stat.st_dev), tail: format!("{above}/{name}") })
 }
 
-fn room(spec: &SpaceSpec, means: Means) -> u64 {
+/// What a space takes of its pool by this means.
+pub fn room(spec: &SpaceSpec, means: Means) -> u64 {
     match means {
         Means::Image => image::size(spec),
         Means::Tmpfs | Means::Directory | Means::ProjectQuota => spec.capacity,

@@ -1,0 +1,295 @@
+//! The configuration of a node daemon: one TOML file, or none.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use forebay_base::units::{parse_duration, parse_size};
+use forebay_base::{Error, Kind, Result};
+use serde::{Deserialize, Deserializer};
+
+use crate::records::check_name;
+
+/// Where a node daemon keeps what it must know after a restart.
+pub const STATE: &str = "/var/lib/forebay";
+
+/// Where programs ask the node daemon.
+pub const SOCKET: &str = "/run/forebay/node.sock";
+
+/// Below it instances show.
+pub const MOUNT_ROOT: &str = "/run/forebay/mnt";
+
+/// Room is granted in multiples of this, if a pool says nothing else.
+const GRAIN: u64 = 1 << 20;
+
+/// How long explicit stage-outs that were told to hurry are kept.
+const KEEP_AFTER_HURRY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// A mount that is in use when its instance goes is waited for so long, then taken away.
+const BUSY_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Of what is free on the file system, if nothing says how much a pool may have: the rest is for others.
+const SHARE_OF_FREE: u64 = 2;
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct NodeConfig {
+    /// The name by which other nodes and the scheduler know it.
+    #[serde(default = "host_name")]
+    pub name: String,
+    /// Where other nodes reach it.
+    #[serde(default)]
+    pub address: Option<String>,
+    /// `etcd://...`, or nothing for one of this machine's own.
+    #[serde(default)]
+    pub registry: Option<String>,
+    #[serde(default = "state")]
+    pub state: PathBuf,
+    #[serde(default = "socket")]
+    pub socket: PathBuf,
+    #[serde(default = "mount_root")]
+    pub mount_root: PathBuf,
+    #[serde(default = "keep_after_hurry", deserialize_with = "duration")]
+    pub keep_after_hurry: Duration,
+    #[serde(default = "busy_patience", deserialize_with = "duration")]
+    pub busy_patience: Duration,
+    /// Mount points that must have something mounted before a path below them is a backing store.
+    #[serde(default)]
+    pub backing_mounts: Vec<PathBuf>,
+    /// Run with more than `manifest-max` bytes not home: told to the scheduler, such as
+    /// `scontrol update nodename=%n state=drain reason=%r`.
+    #[serde(default)]
+    pub over_manifest_command: Option<String>,
+    #[serde(default, deserialize_with = "some_size")]
+    pub manifest_max: Option<u64>,
+    #[serde(default)]
+    pub limits: Limits,
+    #[serde(default, rename = "pool")]
+    pub pools: Vec<PoolConfig>,
+}
+
+/// What an ordinary user may have, on all nodes together.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Limits {
+    #[serde(default)]
+    pub instances_per_user: Option<u64>,
+    #[serde(default, deserialize_with = "some_size")]
+    pub bytes_per_user: Option<u64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct PoolConfig {
+    pub name: String,
+    pub dir: PathBuf,
+    /// Half of what is free when the daemon first starts, if not said.
+    #[serde(default, deserialize_with = "some_size")]
+    pub capacity: Option<u64>,
+    #[serde(default = "grain", deserialize_with = "size")]
+    pub grain: u64,
+    /// Whether a capacity must hold. With `false` a private instance may be a plain directory.
+    #[serde(default = "yes")]
+    pub enforce: bool,
+    /// Whether instances may swap here.
+    #[serde(default)]
+    pub swap: bool,
+}
+
+impl NodeConfig {
+    pub fn read(path: &Path) -> Result<NodeConfig> {
+        let shown = path.display();
+        let text = std::fs::read_to_string(path).map_err(|e| {
+            usage(format!("{shown}: {e}; `forebay node --help` shows what is in it"))
+        })?;
+        NodeConfig::from_toml(&text).map_err(|e| e.context(shown))
+    }
+
+    pub fn from_toml(text: &str) -> Result<NodeConfig> {
+        let mut config: NodeConfig = toml::from_str(text).map_err(|e| {
+            let line = e.span().map(|span| text[..span.start].matches('\n').count() + 1);
+            let at = line.map_or(String::new(), |line| format!("line {line}: "));
+            usage(format!("{at}{}", e.message()))
+        })?;
+        if config.pools.is_empty() {
+            config.pools.push(PoolConfig::of_this_machine(&config.state));
+        }
+        config.check()?;
+        Ok(config)
+    }
+
+    fn check(&self) -> Result<()> {
+        check_name("node", &self.name)?;
+        for (key, path) in
+            [("state", &self.state), ("socket", &self.socket), ("mount-root", &self.mount_root)]
+        {
+            require_absolute(key, path)?;
+        }
+        self.backing_mounts.iter().try_for_each(|path| require_absolute("backing-mounts", path))?;
+        for (at, pool) in self.pools.iter().enumerate() {
+            pool.check()?;
+            let others = &self.pools[..at];
+            if others.iter().any(|other| other.name == pool.name) {
+                return Err(usage(format!("pool {}: two pools have this name", pool.name)));
+            }
+            let inside = |other: &&PoolConfig| {
+                other.dir.starts_with(&pool.dir) || pool.dir.starts_with(&other.dir)
+            };
+            if let Some(other) = others.iter().find(inside) {
+                let why = format!("pool {}: its dir is that of pool {}", pool.name, other.name);
+                return Err(usage(format!("{why}, or inside it: give each one of its own")));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl PoolConfig {
+    fn of_this_machine(state: &Path) -> PoolConfig {
+        PoolConfig {
+            name: "flash".into(),
+            dir: state.join("pool"),
+            capacity: None,
+            grain: GRAIN,
+            enforce: true,
+            swap: false,
+        }
+    }
+
+    fn check(&self) -> Result<()> {
+        check_name("pool", &self.name)?;
+        require_absolute(&format!("pool {}: dir", self.name), &self.dir)?;
+        if self.grain == 0 || !self.grain.is_multiple_of(1 << 20) {
+            return Err(usage(format!("pool {}: grain: give whole MiB, at least one", self.name)));
+        }
+        match self.capacity {
+            Some(capacity) if capacity < self.grain => {
+                Err(usage(format!("pool {}: capacity: is less than one grain", self.name)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What it may grant, in whole grains, of `free` bytes on its file system and those that are
+    /// granted already.
+    pub fn capacity_of(&self, free: u64, granted: u64) -> u64 {
+        let bytes = self.capacity.unwrap_or((free.saturating_add(granted)) / SHARE_OF_FREE);
+        bytes / self.grain * self.grain
+    }
+}
+
+fn require_absolute(key: &str, path: &Path) -> Result<()> {
+    match path.is_absolute() {
+        true => Ok(()),
+        false => Err(usage(format!("{key}: {}: write an absolute path", path.display()))),
+    }
+}
+
+fn usage(why: String) -> Error {
+    Error::new(Kind::Usage, why)
+}
+
+fn host_name() -> String {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    // The part before the first dot is what schedulers call a node.
+    name.split('.').next().unwrap_or_default().to_string()
+}
+
+fn state() -> PathBuf {
+    STATE.into()
+}
+
+fn socket() -> PathBuf {
+    SOCKET.into()
+}
+
+fn mount_root() -> PathBuf {
+    MOUNT_ROOT.into()
+}
+
+fn keep_after_hurry() -> Duration {
+    KEEP_AFTER_HURRY
+}
+
+fn busy_patience() -> Duration {
+    BUSY_PATIENCE
+}
+
+fn grain() -> u64 {
+    GRAIN
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn size<'de, D: Deserializer<'de>>(from: D) -> std::result::Result<u64, D::Error> {
+    parse_size(&String::deserialize(from)?).map_err(serde::de::Error::custom)
+}
+
+fn some_size<'de, D: Deserializer<'de>>(from: D) -> std::result::Result<Option<u64>, D::Error> {
+    size(from).map(Some)
+}
+
+fn duration<'de, D: Deserializer<'de>>(from: D) -> std::result::Result<Duration, D::Error> {
+    parse_duration(&String::deserialize(from)?).map_err(serde::de::Error::custom)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_file_describes_this_machine() {
+        let config = NodeConfig::from_toml("").unwrap();
+        assert!(!config.name.is_empty() && !config.name.contains('.'));
+        assert_eq!(config.pools.len(), 1);
+        assert_eq!(config.pools[0].dir, Path::new(STATE).join("pool"));
+        assert_eq!(config.pools[0].capacity_of(10 << 30, 0), 5 << 30);
+        assert_eq!(config.pools[0].capacity_of(8 << 30, 2 << 30), 5 << 30);
+    }
+
+    #[test]
+    fn every_key_is_read() {
+        let text = "name = \"n1\"\naddress = \"10.0.0.1:7070\"\nregistry = \"etcd://h:2379\"\n\
+            state = \"/s\"\nsocket = \"/k\"\nmount-root = \"/m\"\nkeep-after-hurry = \"2h\"\n\
+            busy-patience = \"3s\"\nbacking-mounts = [\"/pfs\"]\nmanifest-max = \"1TiB\"\n\
+            over-manifest-command = \"true\"\n[limits]\ninstances-per-user = 3\n\
+            bytes-per-user = \"1GiB\"\n[[pool]]\nname = \"p\"\ndir = \"/nvme\"\ncapacity = \"7MiB\"\n\
+            grain = \"2MiB\"\nenforce = false\nswap = true\n";
+        let config = NodeConfig::from_toml(text).unwrap();
+        assert_eq!((config.name.as_str(), config.limits.bytes_per_user), ("n1", Some(1 << 30)));
+        assert_eq!(config.keep_after_hurry, Duration::from_secs(7200));
+        assert_eq!(config.pools[0].capacity_of(0, 0), 6 << 20);
+    }
+
+    #[test]
+    fn mistakes_are_told_with_line_and_remedy() {
+        for (text, expected) in [
+            ("nme = \"a\"", "line 1: unknown field `nme`, expected one of"),
+            ("name = \"a/b\"", "node \"a/b\": a name begins with"),
+            ("state = \"x\"", "state: x: write an absolute path"),
+            ("keep-after-hurry = \"3\"", "line 1: "),
+            ("[[pool]]\nname = \"p\"", "line 1: missing field `dir`"),
+            (
+                "[[pool]]\nname = \"p\"\ndir = \"/a\"\ngrain = \"5KiB\"",
+                "pool p: grain: give whole MiB",
+            ),
+            (
+                "[[pool]]\nname = \"p\"\ndir = \"/a\"\ncapacity = \"5KiB\"",
+                "pool p: capacity: is less",
+            ),
+            (
+                "[[pool]]\nname = \"p\"\ndir = \"/a\"\n[[pool]]\nname = \"q\"\ndir = \"/a/b\"",
+                "pool q: its dir is that of pool p",
+            ),
+            (
+                "[[pool]]\nname = \"p\"\ndir = \"/a\"\n[[pool]]\nname = \"p\"\ndir = \"/b\"",
+                "pool p: two pools have this name",
+            ),
+        ] {
+            let error = NodeConfig::from_toml(text).unwrap_err();
+            assert!(error.to_string().starts_with(expected), "{text}: {error}");
+            assert_eq!(error.exit_code(), 2);
+        }
+    }
+}

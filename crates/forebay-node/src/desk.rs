@@ -1,0 +1,600 @@
+//! What is asked of the cluster: instances made and given up, transfers ordered and called off.
+//! Everything here only writes *wanted* and the ledger; the nodes make it so.
+
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use forebay_base::nearest::nearest;
+use forebay_base::units::human_size;
+use forebay_base::{Error, Kind, Result};
+
+use crate::book::{Book, Draft};
+use crate::config::Limits;
+use crate::ledger::{Ledger, UserUse, in_grains};
+use crate::pools::{means_named, space_of};
+use crate::records::{
+    Actual, Backing, Direction, Instance, JobKey, Life, Mode, NodeDrain, NodeRecord, Owner,
+    PoolRecord, SpaceWish, Transfer, TransferActual, TransferOptions, TransferState, TransferWant,
+    Want, What, When, check_name, keys,
+};
+use crate::space::room;
+
+/// An instance as it is asked for.
+#[derive(Debug, Clone)]
+pub struct NewInstance {
+    /// `None`: a name is made up, or taken from the job.
+    pub name: Option<String>,
+    pub mode: Mode,
+    pub owner: Owner,
+    pub job: Option<JobKey>,
+    pub expires: Option<u64>,
+    pub nodes: Vec<String>,
+    /// `None`: the only pool there is.
+    pub pool: Option<String>,
+    pub bytes: u64,
+    pub mountpoint: Option<PathBuf>,
+    pub backing: Option<Backing>,
+    pub space: Option<SpaceWish>,
+}
+
+/// A transfer as it is asked for.
+#[derive(Debug, Clone)]
+pub struct NewTransfer {
+    pub instance: String,
+    pub node: Option<String>,
+    pub direction: Direction,
+    pub what: What,
+    pub source: PathBuf,
+    pub destination: PathBuf,
+    pub when: When,
+    pub options: TransferOptions,
+}
+
+/// Who asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Asker {
+    pub uid: u32,
+    pub gid: u32,
+}
+
+impl Asker {
+    fn may(self, owner: Owner) -> bool {
+        self.uid == 0 || self.uid == owner.uid
+    }
+
+    fn require(self, owner: Owner, what: &str) -> Result<()> {
+        match self.may(owner) {
+            true => Ok(()),
+            false => Err(Error::os(libc::EPERM, format!("{what} is not yours"))),
+        }
+    }
+}
+
+pub struct Desk {
+    book: Book,
+    limits: Limits,
+    /// Below which instances show, if nothing else is said.
+    mount_root: PathBuf,
+}
+
+pub fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}
+
+fn usage(why: impl Into<String>) -> Error {
+    Error::new(Kind::Usage, why)
+}
+
+impl Desk {
+    pub fn new(book: Book, limits: Limits, mount_root: PathBuf) -> Desk {
+        Desk { book, limits, mount_root }
+    }
+
+    /// Grants the room on all nodes and writes what is wanted, in one commit. Asking again for the same
+    /// name is answered with what is there, if it is the same.
+    pub fn create(&self, asked: &NewInstance) -> Result<Instance> {
+        self.check(asked)?;
+        let id = self.id_for(asked)?;
+        self.book.change(&format!("instance {id}"), |draft| {
+            let there: Option<Instance> = draft.read(&keys::wanted_instance(&id))?;
+            if let Some(there) = there {
+                return answer_again(there, asked);
+            }
+            let instance = self.granted(draft, &id, asked)?;
+            draft.put(&keys::wanted_instance(&id), &instance);
+            Ok(instance)
+        })
+    }
+
+    fn check(&self, asked: &NewInstance) -> Result<()> {
+        if asked.nodes.is_empty() {
+            return Err(usage("an instance needs a node: give --node"));
+        }
+        match (asked.mode, &asked.backing) {
+            (Mode::Cache, None) => {
+                return Err(usage("a cache needs a backing store: give --backing"));
+            }
+            (Mode::Private | Mode::Swap, Some(_)) => {
+                let mode = asked.mode.name();
+                return Err(usage(format!("--backing is for a cache, and this is {mode}")));
+            }
+            _ => {}
+        }
+        if asked.job.is_none() && asked.name.is_none() {
+            return Err(usage("name the instance, or the job that it is for with --job"));
+        }
+        let (mode, owner) = (asked.mode, asked.owner.uid);
+        if mode == Mode::Swap && owner != 0 && asked.job.is_none() {
+            return Err(usage("swap is for a job, or made by root: others would share it"));
+        }
+        match asked.expires {
+            Some(at) if at <= now() => Err(usage("it would have expired already")),
+            _ => Ok(()),
+        }
+    }
+
+    fn id_for(&self, asked: &NewInstance) -> Result<String> {
+        let id = match (&asked.name, &asked.job) {
+            (Some(name), None) => name.clone(),
+            (Some(name), Some(job)) => format!("{}-{name}", job_name(job)),
+            (None, Some(job)) => format!("{}-{}", job_name(job), asked.mode.name()),
+            (None, None) => unreachable!("checked before"),
+        };
+        check_name("instance", &id)?;
+        Ok(id)
+    }
+
+    fn granted(&self, draft: &mut Draft<'_>, id: &str, asked: &NewInstance) -> Result<Instance> {
+        let mut granted = None;
+        for node in &asked.nodes {
+            self.require_node(draft, node)?;
+            let name = self.pool_of(node, asked)?;
+            let bytes = grant(draft, id, asked, node, &name)?;
+            if *granted.get_or_insert((name.clone(), bytes)) != (name.clone(), bytes) {
+                return Err(usage(format!(
+                    "pool {name} is not alike on all nodes: name a pool with --pool that has one grain"
+                )));
+            }
+        }
+        let (pool, bytes) = granted.expect("there is a node");
+        self.charge(draft, id, asked, bytes.saturating_mul(asked.nodes.len() as u64))?;
+        let shows = (asked.mode != Mode::Swap)
+            .then(|| asked.mountpoint.clone().unwrap_or_else(|| self.mount_root.join(id)));
+        Ok(Instance {
+            id: id.into(),
+            mode: asked.mode,
+            owner: asked.owner,
+            life: asked.job.clone().map_or(Life::Named { expires: asked.expires }, Life::Job),
+            nodes: asked.nodes.clone(),
+            pool,
+            capacity: asked.bytes,
+            bytes,
+            mountpoint: shows,
+            backing: asked.backing.clone(),
+            space: asked.space.clone(),
+            created: now(),
+            want: Want::Here,
+        })
+    }
+
+    fn require_node(&self, draft: &mut Draft<'_>, node: &str) -> Result<()> {
+        check_name("node", node)?;
+        let there: Option<NodeRecord> = self.book.read(&keys::node(node))?;
+        if there.is_none() {
+            let all: Vec<(String, NodeRecord)> = self.book.list(keys::NODES)?;
+            let names = || all.iter().map(|(name, _)| name.as_str());
+            let hint = match nearest(node, names()) {
+                Some(near) => format!("did you mean {near}?"),
+                None => format!("there are: {}", names().collect::<Vec<_>>().join(", ")),
+            };
+            let why = format!("node {node}: no node daemon of that name is there; {hint}");
+            return Err(Error::new(Kind::Unavailable, why));
+        }
+        match draft.read::<NodeDrain>(&keys::node_drain(node))? {
+            None => Ok(()),
+            Some(_) => Err(Error::new(
+                Kind::Unavailable,
+                format!(
+                    "node {node} is being drained and takes nothing new: `forebay node undrain`"
+                ),
+            )),
+        }
+    }
+
+    fn pool_of(&self, node: &str, asked: &NewInstance) -> Result<String> {
+        if let Some(pool) = &asked.pool {
+            return Ok(pool.clone());
+        }
+        let pools: Vec<(String, PoolRecord)> =
+            self.book.list(&format!("{}{node}/", keys::POOLS))?;
+        match &pools[..] {
+            [(name, _)] => Ok(name.clone()),
+            [] => Err(usage(format!("node {node} offers no pool"))),
+            several => {
+                let names: Vec<&str> = several.iter().map(|(name, _)| name.as_str()).collect();
+                Err(usage(format!(
+                    "node {node} offers several pools: give --pool {}",
+                    names.join("|")
+                )))
+            }
+        }
+    }
+
+    /// Counts the instance among those of its owner, within the limits.
+    fn charge(&self, draft: &mut Draft<'_>, id: &str, asked: &NewInstance, all: u64) -> Result<()> {
+        let uid = asked.owner.uid;
+        let mut used: UserUse = draft.read(&keys::user(uid))?.unwrap_or_default();
+        used.instances.insert(id.into(), all);
+        if uid != 0 {
+            self.limits.allow(&used)?;
+        }
+        draft.put(&keys::user(uid), &used);
+        Ok(())
+    }
+
+    pub fn instance(&self, id: &str) -> Result<Instance> {
+        check_name("instance", id)?;
+        let found = self.book.read(&keys::wanted_instance(id))?;
+        found.ok_or_else(|| self.no_instance(id))
+    }
+
+    fn no_instance(&self, id: &str) -> Error {
+        let all = self.instances().unwrap_or_default();
+        let near = nearest(id, all.iter().map(|instance| instance.id.as_str()));
+        let hint = near
+            .map_or(String::from("`forebay instance list` shows those there are"), |near| {
+                format!("did you mean {near}?")
+            });
+        usage(format!("no instance {id}; {hint}"))
+    }
+
+    pub fn instances(&self) -> Result<Vec<Instance>> {
+        let found = self.book.list(keys::WANTED_INSTANCES)?;
+        Ok(found.into_iter().map(|(_, instance)| instance).collect())
+    }
+
+    /// What the nodes have made of an instance, by node.
+    pub fn actual(&self, id: &str) -> Result<Vec<(String, Actual)>> {
+        self.book.list(&keys::actual_instance_all(id))
+    }
+
+    /// Says that an instance is to go. It goes when what was asked for is home.
+    pub fn destroy(&self, id: &str, asker: Asker, want: Want) -> Result<Instance> {
+        check_name("instance", id)?;
+        self.book.change(&format!("instance {id}"), |draft| {
+            let key = keys::wanted_instance(id);
+            let mut instance: Instance = draft.read(&key)?.ok_or_else(|| self.no_instance(id))?;
+            asker.require(instance.owner, &format!("instance {id}"))?;
+            // Hurry is not taken back: the node may have been freed already.
+            if instance.want != Want::GoneInHurry && instance.want != want {
+                instance.want = want;
+                draft.put(&key, &instance);
+            }
+            Ok(instance)
+        })
+    }
+
+    /// Orders a transfer into or out of an instance.
+    pub fn transfer(&self, asked: &NewTransfer, asker: Asker) -> Result<Transfer> {
+        let instance = self.instance(&asked.instance)?;
+        asker.require(instance.owner, &format!("instance {}", instance.id))?;
+        let node = self.node_for(&instance, asked)?;
+        let root = instance.mountpoint.as_deref().ok_or_else(|| {
+            usage(format!("instance {} is swap: there is nothing to stage", instance.id))
+        })?;
+        let (inside, outside) = match asked.direction {
+            Direction::In => (&asked.destination, &asked.source),
+            Direction::Out => (&asked.source, &asked.destination),
+        };
+        if !inside.starts_with(root) || inside.components().any(|c| c.as_os_str() == "..") {
+            let (inside, root) = (inside.display(), root.display());
+            return Err(usage(format!("{inside} is not in the instance, which is at {root}")));
+        }
+        check_outside(outside, root)?;
+        self.check_cache(&instance, inside, outside)?;
+        if instance.want != Want::Here {
+            return Err(usage(format!("instance {} is leaving", instance.id)));
+        }
+        if (asked.when, asked.direction) == (When::AtEnd, Direction::In) {
+            return Err(usage("a stage-in at the end comes too late: leave --at-end away"));
+        }
+        let transfer = Transfer {
+            id: transfer_id(),
+            instance: instance.id.clone(),
+            node,
+            direction: asked.direction,
+            what: asked.what,
+            source: asked.source.clone(),
+            destination: asked.destination.clone(),
+            when: asked.when,
+            owner: instance.owner,
+            options: asked.options.clone(),
+            want: TransferWant::Done,
+            created: now(),
+            attempt: 0,
+        };
+        self.book.change(&format!("transfer {}", transfer.id), |draft| {
+            // An instance that has gone meanwhile would never carry it out.
+            let key = keys::wanted_instance(&transfer.instance);
+            let there: Option<Instance> = draft.read(&key)?;
+            if !there.is_some_and(|there| there.want == Want::Here) {
+                return Err(usage(format!("instance {} is leaving", transfer.instance)));
+            }
+            draft.put(&keys::wanted_transfer(&transfer.id), &transfer);
+            Ok(())
+        })?;
+        Ok(transfer)
+    }
+
+    fn node_for(&self, instance: &Instance, asked: &NewTransfer) -> Result<String> {
+        match (&asked.node, &instance.nodes[..]) {
+            (Some(node), nodes) if nodes.contains(node) => Ok(node.clone()),
+            (Some(node), nodes) => Err(usage(format!(
+                "instance {} is not on node {node}; it is on {}",
+                instance.id,
+                nodes.join(", ")
+            ))),
+            (None, [only]) => Ok(only.clone()),
+            // Any of them serves the same files.
+            (None, nodes) if instance.mode == Mode::Cache => Ok(nodes[0].clone()),
+            (None, nodes) => Err(usage(format!(
+                "instance {} is on several nodes, each with files of its own: give --node {}",
+                instance.id,
+                nodes.join("|")
+            ))),
+        }
+    }
+
+    /// Of a cache the other side is the same file in its backing store.
+    fn check_cache(&self, instance: &Instance, inside: &Path, outside: &Path) -> Result<()> {
+        let (Some(backing), Some(root)) = (&instance.backing, &instance.mountpoint) else {
+            return Ok(());
+        };
+        let below = inside.strip_prefix(root).unwrap_or(Path::new(""));
+        let twin = backing.path.join(below);
+        if outside.components().eq(twin.components()) {
+            return Ok(());
+        }
+        Err(usage(format!(
+            "{} shows what is in {}: its bytes come from {} and go there; use a private instance to \
+             bring them elsewhere",
+            root.display(),
+            backing.path.display(),
+            twin.display()
+        )))
+    }
+
+    pub fn transfers(&self) -> Result<Vec<(Transfer, Option<TransferActual>)>> {
+        let wanted: Vec<(String, Transfer)> = self.book.list(keys::WANTED_TRANSFERS)?;
+        let actual: Vec<(String, TransferActual)> = self.book.list(keys::ACTUAL_TRANSFERS)?;
+        let actual: std::collections::BTreeMap<_, _> = actual.into_iter().collect();
+        Ok(wanted.into_iter().map(|(id, wanted)| (wanted, actual.get(&id).cloned())).collect())
+    }
+
+    pub fn transfer_of(&self, id: &str) -> Result<(Transfer, Option<TransferActual>)> {
+        check_name("transfer", id)?;
+        let wanted: Option<Transfer> = self.book.read(&keys::wanted_transfer(id))?;
+        let wanted = wanted.ok_or_else(|| {
+            usage(format!("no transfer {id}; `forebay stage list` shows those there are"))
+        })?;
+        Ok((wanted, self.book.read(&keys::actual_transfer(id))?))
+    }
+
+    /// Calls a transfer off: cancelled wherever it is, or revoked before its time comes.
+    pub fn call_off(&self, id: &str, asker: Asker, want: TransferWant) -> Result<Transfer> {
+        self.alter(id, asker, |transfer, actual| {
+            let state = actual.map_or(TransferState::Waiting, |actual| actual.state);
+            // What a transfer left behind may be given up.
+            let given_up = want == TransferWant::Revoked && state != TransferState::Done;
+            if state.has_ended() && !given_up {
+                return Err(usage(format!("transfer {id} has ended: it is {}", state.name())));
+            }
+            if want == TransferWant::Revoked && state == TransferState::Running {
+                return Err(usage(format!("transfer {id} runs: `forebay stage cancel {id}`")));
+            }
+            transfer.want = want;
+            Ok(())
+        })
+    }
+
+    /// Has a transfer that left files behind take them up again.
+    pub fn resume(&self, id: &str, asker: Asker) -> Result<Transfer> {
+        self.alter(id, asker, |transfer, actual| {
+            match actual.map(|actual| actual.state) {
+                Some(TransferState::Failed | TransferState::Cancelled) => {}
+                state => {
+                    let state = state.unwrap_or(TransferState::Waiting).name();
+                    return Err(usage(format!("transfer {id} is {state}: nothing to take up")));
+                }
+            }
+            transfer.attempt += 1;
+            transfer.want = TransferWant::Done;
+            Ok(())
+        })
+    }
+
+    fn alter(
+        &self,
+        id: &str,
+        asker: Asker,
+        alter: impl Fn(&mut Transfer, Option<TransferActual>) -> Result<()>,
+    ) -> Result<Transfer> {
+        let (found, _) = self.transfer_of(id)?;
+        asker.require(found.owner, &format!("transfer {id}"))?;
+        self.book.change(&format!("transfer {id}"), |draft| {
+            let key = keys::wanted_transfer(id);
+            let mut transfer: Transfer = draft.read(&key)?.unwrap_or_else(|| found.clone());
+            alter(&mut transfer, draft.read(&keys::actual_transfer(id))?)?;
+            draft.put(&key, &transfer);
+            Ok(transfer)
+        })
+    }
+
+    /// Has a node take nothing new, or take new things again.
+    pub fn drain_node(&self, node: &str, asker: Asker, drain: Option<NodeDrain>) -> Result<()> {
+        check_name("node", node)?;
+        if asker.uid != 0 {
+            return Err(Error::os(libc::EPERM, "only root drains nodes"));
+        }
+        match drain {
+            Some(drain) => self.book.put(&keys::node_drain(node), &drain),
+            None => self.book.delete(&keys::node_drain(node)),
+        }
+    }
+}
+
+/// Short, and with the cluster's name only in the record: it is one name of many below the mount root.
+fn job_name(job: &JobKey) -> String {
+    format!("job-{}", job.id)
+}
+
+fn answer_again(there: Instance, asked: &NewInstance) -> Result<Instance> {
+    let job = match &there.life {
+        Life::Job(job) => Some(job),
+        Life::Named { .. } => None,
+    };
+    let same = there.mode == asked.mode
+        && there.owner == asked.owner
+        && there.nodes == asked.nodes
+        && job == asked.job.as_ref()
+        && there.backing == asked.backing
+        && there.capacity == asked.bytes;
+    match (same, there.want) {
+        (true, Want::Here) => Ok(there),
+        (true, _) => Err(Error::new(
+            Kind::Unavailable,
+            format!("instance {} is leaving; try again when it is gone", there.id),
+        )),
+        (false, _) => Err(usage(format!(
+            "instance {} is there already and is another: choose another name, or \
+             `forebay instance destroy {}`",
+            there.id, there.id
+        ))),
+    }
+}
+
+fn grant(
+    draft: &mut Draft<'_>,
+    id: &str,
+    asked: &NewInstance,
+    node: &str,
+    name: &str,
+) -> Result<u64> {
+    check_name("pool", name)?;
+    let pool: PoolRecord = draft
+        .read(&keys::pool(node, name))?
+        .ok_or_else(|| usage(format!("node {node} offers no pool {name}: see `forebay pools`")))?;
+    require_means(&pool, name, node, asked)?;
+    let room = room_for(id, asked, &pool)?;
+    let bytes = in_grains(room, pool.grain)
+        .ok_or_else(|| usage(format!("{room} bytes are more than there is")))?;
+    let mut ledger: Ledger = draft.read(&keys::ledger(node, name))?.unwrap_or_default();
+    ledger.grant(id, bytes, pool.capacity).map_err(|short| {
+        let why = format!("pool {name} of node {node}: {short}");
+        Error::os(libc::ENOSPC, why).with_source("ask for less, or see `forebay pools`")
+    })?;
+    draft.put(&keys::ledger(node, name), &ledger);
+    Ok(bytes)
+}
+
+/// What a pool has to have for an instance: a file system of its own needs some room for itself.
+fn room_for(id: &str, asked: &NewInstance, pool: &PoolRecord) -> Result<u64> {
+    if asked.mode != Mode::Private {
+        return Ok(asked.bytes);
+    }
+    let wish = asked.space.clone().unwrap_or_default();
+    let means = wish.means.as_ref().or(pool.means.first()).expect("required before");
+    let probe = Instance {
+        id: id.into(),
+        mode: asked.mode,
+        owner: asked.owner,
+        life: Life::Named { expires: None },
+        nodes: Vec::new(),
+        pool: String::new(),
+        capacity: asked.bytes,
+        bytes: 0,
+        mountpoint: Some("/".into()),
+        backing: None,
+        space: Some(wish.clone()),
+        created: 0,
+        want: Want::Here,
+    };
+    let spec = space_of(&probe)?;
+    spec.check()?;
+    Ok(room(&spec, means_named(means)?))
+}
+
+fn require_means(pool: &PoolRecord, name: &str, node: &str, asked: &NewInstance) -> Result<()> {
+    let lacks = || match pool.lacks.is_empty() {
+        true => String::new(),
+        false => format!(" ({})", pool.lacks.join("; ")),
+    };
+    if asked.mode == Mode::Swap && !pool.swap {
+        return Err(usage(format!("pool {name} of node {node} offers no swap{}", lacks())));
+    }
+    if asked.mode != Mode::Private {
+        return Ok(());
+    }
+    let wish = asked.space.as_ref().and_then(|space| space.means.as_deref());
+    match wish {
+        None if pool.means.is_empty() => Err(usage(format!(
+            "pool {name} of node {node} has no means to hold a capacity{}",
+            lacks()
+        ))),
+        Some(means) if !pool.means.iter().any(|has| has == means) => Err(usage(format!(
+            "pool {name} of node {node} has no means {means}; it has {}{}",
+            pool.means.join(", "),
+            lacks()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+fn check_outside(outside: &Path, root: &Path) -> Result<()> {
+    let shown = outside.display();
+    if !outside.is_absolute() || outside.components().any(|c| c.as_os_str() == "..") {
+        return Err(usage(format!("{shown}: give an absolute path without ..")));
+    }
+    match outside.starts_with(root) {
+        true => Err(usage(format!("{shown} is in the instance itself"))),
+        false => Ok(()),
+    }
+}
+
+impl Limits {
+    /// Whether a user may have all this.
+    fn allow(&self, used: &UserUse) -> Result<()> {
+        let (count, bytes) = (used.instances.len() as u64, used.bytes());
+        let over = |what: String| {
+            Error::os(libc::EDQUOT, what).with_source("destroy what is not needed any more")
+        };
+        match (self.instances_per_user, self.bytes_per_user) {
+            (Some(max), _) if count > max => {
+                Err(over(format!("this would be your {count}th instance, and {max} are allowed")))
+            }
+            (_, Some(max)) if bytes > max => {
+                let (bytes, max) = (human_size(bytes), human_size(max));
+                Err(over(format!("you would have {bytes} of all pools, and {max} are allowed")))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// In the order of time, and different for different processes and calls.
+fn transfer_id() -> String {
+    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let time =
+        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64);
+    let apart = (u64::from(std::process::id()) << 8 | u64::from(NEXT.fetch_add(1, Relaxed) & 0xff))
+        & 0xf_ffff_ffff;
+    format!("t{}{}", base32(time & 0xff_ffff_ffff, 8), base32(apart, 6))
+}
+
+/// `digits` digits of five bits each, without letters that look like digits.
+fn base32(value: u64, digits: u32) -> String {
+    const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+    let digit = |at| char::from(DIGITS[(value >> (5 * at) & 31) as usize]);
+    (0..digits).rev().map(digit).collect()
+}

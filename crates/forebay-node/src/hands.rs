@@ -1,0 +1,150 @@
+//! What a node daemon has done by other processes: mounts of caches, and transfers. They are the
+//! binary's to start, and live on when the node daemon does not.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use forebay_base::Result;
+
+use crate::records::{Direction, Owner, Transfer, TransferOptions, What};
+
+/// A mount of a cache, as it is to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cache {
+    /// Whose rights decide what may be mounted.
+    pub owner: Owner,
+    pub backing: PathBuf,
+    pub mountpoint: PathBuf,
+    pub tier: PathBuf,
+    pub bytes: u64,
+    pub settings: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Look {
+    Serving,
+    /// The mount is there and its daemon is not.
+    Dead,
+    NotMounted,
+}
+
+/// How a mount is left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leave {
+    /// All that is dirty is flushed first.
+    Drain,
+    /// What is dirty waits in the tier.
+    KeepDirty,
+}
+
+/// What is not on the backing store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unflushed {
+    pub file: String,
+    pub bytes: u64,
+    /// Of its oldest byte.
+    pub age: Duration,
+    pub why: String,
+}
+
+/// What is to be fetched into a cache, or flushed out of it.
+#[derive(Debug, Clone)]
+pub struct Order<'a> {
+    pub direction: Direction,
+    pub what: What,
+    /// As it shows in the mount.
+    pub path: PathBuf,
+    pub options: &'a TransferOptions,
+}
+
+/// How far a transfer is, and how it ended.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Moved {
+    pub files: u64,
+    pub bytes: u64,
+    pub files_total: u64,
+    pub bytes_total: u64,
+    pub bytes_per_second: u64,
+    pub failures: Vec<Failed>,
+    pub failures_count: u64,
+    pub cancelled: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failed {
+    pub path: String,
+    pub why: String,
+    pub bytes: u64,
+}
+
+/// A copy between a private instance and the outside, with its owner's rights.
+#[derive(Debug, Clone)]
+pub struct Staging<'a> {
+    pub transfer: &'a Transfer,
+    /// The root of the instance on this node.
+    pub root: PathBuf,
+    /// Where the process writes what a restarted node daemon must know.
+    pub kept: PathBuf,
+}
+
+/// What a transfer is told while it runs.
+#[derive(Debug, Default)]
+pub struct Stop {
+    wanted: AtomicBool,
+    leaves: AtomicBool,
+}
+
+impl Stop {
+    /// The transfer is to end where it is.
+    pub fn now(&self) {
+        self.wanted.store(true, Relaxed);
+    }
+
+    pub fn is_wanted(&self) -> bool {
+        self.wanted.load(Relaxed)
+    }
+
+    /// The node daemon ends, and the transfer goes on.
+    pub fn leave(&self) {
+        self.leaves.store(true, Relaxed);
+    }
+
+    pub fn leaves(&self) -> bool {
+        self.leaves.load(Relaxed)
+    }
+}
+
+/// Each call may be repeated, and goes on with what an earlier one began.
+pub trait Hands: Send + Sync {
+    fn look(&self, cache: &Cache) -> Result<Look>;
+
+    /// Mounts; what was dirty in the tier is flushed on.
+    fn serve(&self, cache: &Cache) -> Result<()>;
+
+    /// Unmounts, also a mount whose daemon died. A mount that is in use is waited for `busy`, then
+    /// taken away from who uses it; who that was comes back.
+    fn leave(&self, cache: &Cache, leave: Leave, busy: Duration) -> Result<Vec<String>>;
+
+    /// Brings home what is dirty in a tier that is not mounted. What could not be comes back.
+    fn bring_home(&self, cache: &Cache) -> Result<Vec<Unflushed>>;
+
+    /// What is dirty in the tier of a mount that serves, or in one that does not.
+    fn unflushed(&self, cache: &Cache) -> Result<Vec<Unflushed>>;
+
+    /// Fetches or flushes, until it is done or `stop` says so.
+    fn carry(&self, order: &Order<'_>, stop: &Stop, told: &mut dyn FnMut(&Moved)) -> Result<Moved>;
+
+    /// Copies, until it is done or `stop` says so. A process that an earlier node daemon started is
+    /// taken over.
+    fn stage(
+        &self,
+        staging: &Staging<'_>,
+        stop: &Stop,
+        told: &mut dyn FnMut(&Moved),
+    ) -> Result<Moved>;
+
+    /// Removes what a transfer left of files that are not whole.
+    fn clean(&self, staging: &Staging<'_>) -> Result<()>;
+}

@@ -1,0 +1,220 @@
+//! What a node has begun, kept beside its flash: a copy of each instance's record, written before the
+//! first step of making it and removed after the last one of removing it. It says what a leftover is
+//! when the registry does not know it any more.
+
+use std::io::ErrorKind;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use forebay_base::folder::{Durable, Folder};
+use forebay_base::way::{self, Demand};
+use forebay_base::{Error, Kind, Result};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::records::{Instance, read, written};
+
+const INSTANCES: &str = "instances";
+const TRANSFERS: &str = "transfers";
+
+pub struct Local {
+    dir: Folder,
+    instances: Folder,
+    /// The revision of the registry that is on record.
+    noted: Mutex<u64>,
+    /// One node daemon for one state directory.
+    _lock: std::fs::File,
+}
+
+/// The registry that the state belongs to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Known {
+    pub cluster: String,
+    pub revision: u64,
+}
+
+impl Local {
+    pub fn open(path: &Path) -> Result<Local> {
+        let dir = own_dir(path)?;
+        let at = |what: &str| format!("{}/{what}", path.display());
+        for name in [INSTANCES, TRANSFERS] {
+            dir.make_dir(name).map_err(|e| Error::io(e, at(name)))?;
+        }
+        let instances = dir.below(INSTANCES).map_err(|e| Error::io(e, at(INSTANCES)))?;
+        let lock = dir.append("lock").map_err(|e| Error::io(e, at("lock")))?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
+            let why = format!("{}: another node daemon uses this state", path.display());
+            Error::new(Kind::Usage, format!("{why}; give each one its own `state` and `socket`"))
+        })?;
+        Ok(Local { dir, instances, noted: Mutex::default(), _lock: lock })
+    }
+
+    /// Refuses a registry that is another one, or an older state of the same: by what it says,
+    /// instances would be removed that are wanted.
+    pub fn admit(&self, now: &Known) -> Result<()> {
+        if let Some(seen) = self.read::<Known>("registry.json")? {
+            if seen.cluster != now.cluster {
+                return Err(Error::new(
+                    Kind::WrongTier,
+                    format!(
+                        "this node belongs to registry {}, and this is {}: give the right address, or \
+                     remove {}/registry.json if nothing of the old one is wanted",
+                        seen.cluster,
+                        now.cluster,
+                        self.dir.path().display()
+                    ),
+                ));
+            }
+            if seen.revision > now.revision {
+                return Err(Error::new(
+                    Kind::WrongTier,
+                    format!(
+                        "the registry is at revision {}, and this node has seen {}: it was restored from \
+                     an older copy; bring the newer one back, or remove {}/registry.json to go on \
+                     with the older one",
+                        now.revision,
+                        seen.revision,
+                        self.dir.path().display()
+                    ),
+                ));
+            }
+        }
+        self.write("registry.json", now)
+    }
+
+    /// A registry that falls back behind this is refused.
+    pub fn note_revision(&self, now: &Known) -> Result<()> {
+        let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
+        if now.revision > *noted {
+            self.write("registry.json", now)?;
+            *noted = now.revision;
+        }
+        Ok(())
+    }
+
+    pub fn keep(&self, instance: &Instance) -> Result<()> {
+        let name = file_name(&instance.id);
+        match self.read_in::<Instance>(&self.instances, &name)? {
+            Some(kept) if kept == *instance => Ok(()),
+            _ => self.write_in(&self.instances, &name, instance),
+        }
+    }
+
+    pub fn forget(&self, id: &str) -> Result<()> {
+        let name = file_name(id);
+        self.instances.remove_if_there(&name).map_err(|e| failed(e, &self.instances, &name))
+    }
+
+    pub fn instances(&self) -> Result<Vec<Instance>> {
+        let names = self.instances.list("").map_err(|e| failed(e, &self.instances, ""))?;
+        let names = names.iter().filter_map(|name| name.to_str());
+        let found = names.filter(|name| name.ends_with(".json"));
+        found.filter_map(|name| self.read_in(&self.instances, name).transpose()).collect()
+    }
+
+    /// Where what is known of running transfers is kept.
+    pub fn transfers(&self) -> Result<Folder> {
+        self.dir.below(TRANSFERS).map_err(|e| failed(e, &self.dir, TRANSFERS))
+    }
+
+    fn read<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>> {
+        self.read_in(&self.dir, name)
+    }
+
+    fn write(&self, name: &str, value: &impl Serialize) -> Result<()> {
+        self.write_in(&self.dir, name, value)
+    }
+
+    fn read_in<T: DeserializeOwned>(&self, dir: &Folder, name: &str) -> Result<Option<T>> {
+        match dir.read(name) {
+            Ok(bytes) => read(name, &bytes).map(Some),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(failed(e, dir, name)),
+        }
+    }
+
+    fn write_in(&self, dir: &Folder, name: &str, value: &impl Serialize) -> Result<()> {
+        dir.replace(name, &written(value), Durable::Yes).map_err(|e| failed(e, dir, name))
+    }
+}
+
+fn file_name(id: &str) -> String {
+    format!("{id}.json")
+}
+
+fn failed(error: std::io::Error, dir: &Folder, name: &str) -> Error {
+    Error::io(error, dir.path().join(name).display().to_string())
+}
+
+/// A directory of ours in a place that others cannot exchange; made if it is missing.
+pub fn own_dir(path: &Path) -> Result<Folder> {
+    let end = way::walk(path, Demand::Fixed)?;
+    let shown = || path.display().to_string();
+    if end.found.is_none() {
+        match rustix::fs::mkdirat(&end.dir, &end.name, Mode::RWXU) {
+            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+            Err(e) => return Err(Error::os(e.raw_os_error(), shown())),
+        }
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let fd = rustix::fs::openat(&end.dir, &end.name, flags, Mode::empty())
+        .map_err(|e| Error::os(e.raw_os_error(), shown()))?;
+    drop(fd);
+    let dir = Folder::own(&end.path).map_err(|e| Error::io(e, shown()))?;
+    dir.close_to_others().map_err(|e| Error::io(e, shown()))?;
+    Ok(dir)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::records::{Life, Mode as InstanceMode, Owner, Want};
+
+    fn instance(id: &str) -> Instance {
+        Instance {
+            id: id.into(),
+            mode: InstanceMode::Private,
+            owner: Owner { uid: 7, gid: 7 },
+            life: Life::Named { expires: None },
+            nodes: vec!["n".into()],
+            pool: "p".into(),
+            capacity: 1,
+            bytes: 1,
+            mountpoint: Some("/m".into()),
+            backing: None,
+            space: None,
+            created: 1,
+            want: Want::Here,
+        }
+    }
+
+    #[test]
+    fn what_was_begun_is_found_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state");
+        let local = Local::open(&path).unwrap();
+        local.keep(&instance("a")).unwrap();
+        local.keep(&instance("b")).unwrap();
+        local.forget("a").unwrap();
+        assert!(Local::open(&path).err().is_some_and(|e| e.to_string().contains("another node")));
+        drop(local);
+        let found = Local::open(&path).unwrap().instances().unwrap();
+        assert_eq!(found, [instance("b")]);
+    }
+
+    /// L3 would be broken by a registry that has forgotten what is wanted.
+    #[test]
+    fn another_registry_or_an_older_one_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let local = Local::open(&dir.path().join("state")).unwrap();
+        let seen = |cluster: &str, revision| Known { cluster: cluster.into(), revision };
+        local.admit(&seen("c1", 10)).unwrap();
+        local.admit(&seen("c1", 12)).unwrap();
+        let error = local.admit(&seen("c2", 99)).unwrap_err().to_string();
+        assert!(error.contains("belongs to registry c1"), "{error}");
+        let error = local.admit(&seen("c1", 11)).unwrap_err().to_string();
+        assert!(error.contains("restored"), "{error}");
+        local.admit(&seen("c1", 12)).unwrap();
+    }
+}

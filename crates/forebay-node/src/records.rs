@@ -1,0 +1,474 @@
+//! What the registry holds of instances and transfers: readable keys, JSON values.
+//!
+//! State goes one way: *wanted* is written by whoever asks, *actual* by the node that makes it so.
+//! A record with a field that this version does not know is refused, not half understood.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use forebay_base::{Error, Kind, Result};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// Whose an instance or a transfer is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Owner {
+    pub uid: u32,
+    pub gid: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// A mount that mirrors a backing directory.
+    Cache,
+    /// Scratch space of the node's own flash.
+    Private,
+    /// A swap file.
+    Swap,
+}
+
+impl Mode {
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Cache => "cache",
+            Mode::Private => "private",
+            Mode::Swap => "swap",
+        }
+    }
+}
+
+/// How long an instance lives.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Life {
+    /// As long as the scheduler's job.
+    Job(JobKey),
+    /// Until it is destroyed or expires (seconds since 1970).
+    Named { expires: Option<u64> },
+}
+
+/// A job of a scheduler. Job numbers come again: cluster and time of submission tell them apart.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JobKey {
+    pub cluster: String,
+    pub id: String,
+    /// Seconds since 1970.
+    pub submitted: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Want {
+    Here,
+    /// Bring home what was asked for and what is dirty, then remove.
+    Gone,
+    /// The same, but free the node at once: what is not home waits in the tier.
+    GoneInHurry,
+}
+
+/// The file system that holds a backing store, as the node that was asked sees it. Another node on
+/// which the path is on something else has not mounted it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileSystem {
+    /// Such as `nfs4`.
+    pub kind: String,
+    /// Such as `server:/export`.
+    pub source: String,
+    /// Where it is mounted.
+    pub at: PathBuf,
+}
+
+/// `wanted/instances/ID`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Instance {
+    pub id: String,
+    pub mode: Mode,
+    pub owner: Owner,
+    pub life: Life,
+    pub nodes: Vec<String>,
+    pub pool: String,
+    /// What its owner may fill, on each node.
+    pub capacity: u64,
+    /// What each node has granted for it: the capacity and what holds it, in whole grains.
+    pub bytes: u64,
+    /// Where it shows on each node; `None` for swap.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mountpoint: Option<PathBuf>,
+    /// Of a cache.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backing: Option<Backing>,
+    /// Of a private space.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub space: Option<SpaceWish>,
+    /// Seconds since 1970.
+    pub created: u64,
+    pub want: Want,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Backing {
+    pub path: PathBuf,
+    pub on: FileSystem,
+    /// Settings of the mount, as `forebay mount` takes them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub settings: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SpaceWish {
+    /// By what the capacity is to hold; the pool's choice if not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub means: Option<String>,
+    /// Of an image: `ext4` or `xfs`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fs: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inodes: Option<u64>,
+    /// Permissions of its root; 0700 if not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<u32>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum State {
+    Making,
+    Ready,
+    /// It goes: what is not home is brought home first.
+    Leaving,
+    /// It could not be made or removed; `why` says what is in the way. Tried again.
+    Failed,
+}
+
+impl State {
+    pub fn name(self) -> &'static str {
+        match self {
+            State::Making => "making",
+            State::Ready => "ready",
+            State::Leaving => "leaving",
+            State::Failed => "failed",
+        }
+    }
+}
+
+/// `actual/instances/ID/NODE`: what a node has made of an instance. The key goes when nothing of the
+/// instance is left there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Actual {
+    pub state: State,
+    /// How the capacity holds, such as `image-ext4`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub means: Option<String>,
+    /// What is in the way, or what is waited for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// Seconds since 1970.
+    pub since: u64,
+}
+
+/// `pools/NODE/POOL`: what a node offers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolRecord {
+    pub capacity: u64,
+    /// Capacity is granted in multiples of this.
+    pub grain: u64,
+    /// By what the capacity of private spaces can hold there, the best first.
+    pub means: Vec<String>,
+    /// Why other means cannot be had.
+    #[serde(default)]
+    pub lacks: Vec<String>,
+    pub swap: bool,
+    /// Held by what was removed and is not gone yet; part of what is granted.
+    pub leftover_bytes: u64,
+}
+
+/// `nodes/NODE`: lasts as long as the node daemon's lease.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeRecord {
+    #[serde(default)]
+    pub address: Option<String>,
+    pub version: String,
+    pub pid: u32,
+    /// Of the kernel that runs there.
+    pub boot: String,
+    /// Seconds since 1970.
+    pub since: u64,
+}
+
+/// `wanted/nodes/NODE`: there while a node is to take nothing new.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeDrain {
+    pub since: u64,
+    pub by: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Direction {
+    In,
+    Out,
+}
+
+impl Direction {
+    pub fn name(self) -> &'static str {
+        match self {
+            Direction::In => "in",
+            Direction::Out => "out",
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum When {
+    Now,
+    /// When the instance goes.
+    AtEnd,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TransferWant {
+    Done,
+    /// Stopped where it is; what was copied stays.
+    Cancelled,
+    /// Not to be done at the end any more.
+    Revoked,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum What {
+    File,
+    Directory,
+    List,
+}
+
+/// `wanted/transfers/ID`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Transfer {
+    pub id: String,
+    pub instance: String,
+    /// Who carries it out.
+    pub node: String,
+    pub direction: Direction,
+    pub what: What,
+    /// Absolute; of a stage-out as it shows in the instance.
+    pub source: PathBuf,
+    /// Absolute; of a stage-in as it shows in the instance.
+    pub destination: PathBuf,
+    pub when: When,
+    pub owner: Owner,
+    #[serde(default)]
+    pub options: TransferOptions,
+    pub want: TransferWant,
+    /// Seconds since 1970.
+    pub created: u64,
+    /// Raised by each `resume`.
+    #[serde(default)]
+    pub attempt: u32,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TransferOptions {
+    /// Compare what was copied by content.
+    #[serde(default)]
+    pub checksum: bool,
+    /// Bytes a second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate_max: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub threads: Option<u32>,
+    /// Files that match appear after all others.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub last: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TransferState {
+    /// For its instance, or for its turn.
+    Waiting,
+    Running,
+    Done,
+    /// Files are left; the manifest names them.
+    Failed,
+    Cancelled,
+}
+
+impl TransferState {
+    pub fn name(self) -> &'static str {
+        match self {
+            TransferState::Waiting => "waiting",
+            TransferState::Running => "running",
+            TransferState::Done => "done",
+            TransferState::Failed => "failed",
+            TransferState::Cancelled => "cancelled",
+        }
+    }
+
+    pub fn has_ended(self) -> bool {
+        matches!(self, TransferState::Done | TransferState::Failed | TransferState::Cancelled)
+    }
+}
+
+/// `actual/transfers/ID`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TransferActual {
+    pub state: TransferState,
+    pub files: u64,
+    pub bytes: u64,
+    pub files_total: u64,
+    pub bytes_total: u64,
+    pub failures: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// Of its state; seconds since 1970.
+    pub since: u64,
+    /// The attempt that this is said of.
+    #[serde(default)]
+    pub attempt: u32,
+}
+
+/// `manifest/NODE/INSTANCE/N`: bytes that are not home.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Missing {
+    pub file: String,
+    pub bytes: u64,
+    pub why: String,
+    pub owner: Owner,
+    /// The transfer that was to bring it home; `None` for what is dirty in a cache.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transfer: Option<String>,
+    /// Since when it waits, seconds since 1970.
+    pub since: u64,
+    /// When it is dropped; never, for what is dirty in a cache.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<u64>,
+}
+
+pub mod keys {
+    //! The keys, below the prefix of the cluster.
+
+    pub const NODES: &str = "nodes/";
+    pub const POOLS: &str = "pools/";
+    pub const LEDGER: &str = "ledger/";
+    pub const WANTED_INSTANCES: &str = "wanted/instances/";
+    pub const ACTUAL_INSTANCES: &str = "actual/instances/";
+    pub const WANTED_TRANSFERS: &str = "wanted/transfers/";
+    pub const ACTUAL_TRANSFERS: &str = "actual/transfers/";
+    pub const MANIFEST: &str = "manifest/";
+    pub const WANTED: &str = "wanted/";
+
+    pub fn node(node: &str) -> String {
+        format!("{NODES}{node}")
+    }
+
+    pub fn node_drain(node: &str) -> String {
+        format!("wanted/nodes/{node}")
+    }
+
+    pub fn pool(node: &str, pool: &str) -> String {
+        format!("{POOLS}{node}/{pool}")
+    }
+
+    pub fn ledger(node: &str, pool: &str) -> String {
+        format!("{LEDGER}{node}/{pool}")
+    }
+
+    pub fn user(uid: u32) -> String {
+        format!("users/{uid}")
+    }
+
+    pub fn wanted_instance(id: &str) -> String {
+        format!("{WANTED_INSTANCES}{id}")
+    }
+
+    /// Of all nodes.
+    pub fn actual_instance_all(id: &str) -> String {
+        format!("{ACTUAL_INSTANCES}{id}/")
+    }
+
+    pub fn actual_instance(id: &str, node: &str) -> String {
+        format!("{ACTUAL_INSTANCES}{id}/{node}")
+    }
+
+    pub fn wanted_transfer(id: &str) -> String {
+        format!("{WANTED_TRANSFERS}{id}")
+    }
+
+    pub fn actual_transfer(id: &str) -> String {
+        format!("{ACTUAL_TRANSFERS}{id}")
+    }
+
+    /// Of one instance on a node.
+    pub fn manifest_of(node: &str, instance: &str) -> String {
+        format!("{MANIFEST}{node}/{instance}/")
+    }
+}
+
+/// The longest name of a node, pool or instance: it is part of keys and of file names.
+pub const NAME_MAX: usize = 63;
+
+/// Checks a name that becomes part of keys and of file names.
+pub fn check_name(what: &str, name: &str) -> Result<()> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    let starts = name.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
+    match starts && name.len() <= NAME_MAX && name.bytes().all(plain) {
+        true => Ok(()),
+        false => Err(Error::new(
+            Kind::Usage,
+            format!(
+                "{what} {name:?}: a name begins with a letter or digit, goes on with letters, digits, \
+                 '-', '_' and '.', and has at most {NAME_MAX} of them"
+            ),
+        )),
+    }
+}
+
+/// Reads a value of the registry.
+pub fn read<T: DeserializeOwned>(key: &str, value: &[u8]) -> Result<T> {
+    serde_json::from_slice(value).map_err(|e| {
+        let why = "is not what this version writes; are all nodes of one version?";
+        Error::new(Kind::Corrupt, format!("registry: {key} {why}")).with_source(e)
+    })
+}
+
+pub fn written(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).expect("records hold strings and numbers")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_would_be_paths_or_words_of_a_shell_are_refused() {
+        for name in ["a", "n1", "job-17.2_x", &"x".repeat(NAME_MAX)] {
+            assert!(check_name("instance", name).is_ok(), "{name}");
+        }
+        for name in ["", ".", "..", "a/b", "-rf", "a b", "a\n", "\u{e4}", &"x".repeat(NAME_MAX + 1)]
+        {
+            let error = check_name("instance", name).unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn a_record_of_another_version_is_refused_and_not_half_understood() {
+        let key = JobKey { cluster: "c".into(), id: "7".into(), submitted: 1 };
+        let life = written(&Life::Job(key.clone()));
+        assert_eq!(read::<Life>("k", &life).unwrap(), Life::Job(key));
+        let error =
+            read::<Backing>("wanted/instances/a", b"{\"path\":\"/p\",\"new\":1}").unwrap_err();
+        assert!(error.to_string().contains("wanted/instances/a"), "{error}");
+    }
+}

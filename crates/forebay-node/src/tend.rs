@@ -1,0 +1,280 @@
+//! One instance on this node: made if it is wanted, and gone, with all that it holds, if it is not.
+//!
+//! Each call does what is still to be done and may be repeated: a daemon that dies between any two steps
+//! leaves what the next one takes up.
+//!
+//! - T1: room is used only under a grant, and the grant ends when nothing is left (L3).
+//! - T2: dirty bytes of a cache are never dropped: its tier goes when nothing in it is dirty.
+//! - T3: what was to be staged out is home, revoked, or kept as long as was promised, before a space goes.
+
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+use std::time::Duration;
+
+use forebay_base::units::{counted, human_size};
+use forebay_base::{Error, Kind, Result};
+
+use crate::backing;
+use crate::crew::Next;
+use crate::desk::now;
+use crate::failpoint;
+use crate::hands::{Cache, Leave, Look, Unflushed};
+use crate::ledger::{Ledger, UserUse};
+use crate::manifest;
+use crate::node::Node;
+use crate::pools::PoolHere;
+use crate::records::{Actual, Instance, Mode, State, Want, keys};
+use crate::transfers::Before;
+
+/// An instance that is ready is looked at as often: its mount may have died.
+const CHECK: Duration = Duration::from_secs(10);
+
+/// What an instance waits for before it goes is looked at as often.
+const WAIT: Duration = Duration::from_secs(1);
+
+/// Programs that swap have so long to come back to memory.
+const SWAP_OFF: Duration = Duration::from_secs(300);
+
+impl Node {
+    /// Does what is to be done about an instance now.
+    pub(crate) fn tend(&self, instance: &Instance) -> Result<Next> {
+        match instance.want {
+            Want::Here => self.make(instance),
+            Want::Gone | Want::GoneInHurry => self.remove(instance),
+        }
+    }
+
+    fn make(&self, instance: &Instance) -> Result<Next> {
+        self.require_grant(instance)?;
+        self.local.keep(instance)?;
+        failpoint::pass("tend-kept");
+        let told = self.told(instance)?.map(|actual| actual.state);
+        if told != Some(State::Ready) {
+            self.tell(instance, State::Making, None, None)?;
+        }
+        let pool = self.pool_of(instance)?;
+        let means = match instance.mode {
+            Mode::Cache => self.make_cache(instance, pool)?,
+            Mode::Private => Some(pool.make_space(instance)?),
+            Mode::Swap => {
+                pool.make_swap(instance)?;
+                None
+            }
+        };
+        failpoint::pass("tend-made");
+        self.tell(instance, State::Ready, means, None)?;
+        Ok(Next::After(CHECK))
+    }
+
+    /// T1.
+    fn require_grant(&self, instance: &Instance) -> Result<()> {
+        let key = keys::ledger(&self.config.name, &instance.pool);
+        let ledger: Ledger = self.book.read(&key)?.unwrap_or_default();
+        match ledger.grants.contains_key(&instance.id) {
+            true => Ok(()),
+            false => Err(Error::new(
+                Kind::Corrupt,
+                format!("pool {} has granted it nothing: create it again", instance.pool),
+            )),
+        }
+    }
+
+    fn pool_of(&self, instance: &Instance) -> Result<&PoolHere> {
+        self.pools.get(&instance.pool).ok_or_else(|| {
+            Error::new(
+                Kind::Usage,
+                format!(
+                    "pool {} is not in this node's configuration any more: put it back until its \
+                     instances are gone",
+                    instance.pool
+                ),
+            )
+        })
+    }
+
+    fn make_cache(&self, instance: &Instance, pool: &PoolHere) -> Result<Option<String>> {
+        let cache = self.cache(instance, pool)?;
+        match self.hands.look(&cache)? {
+            Look::Serving => return Ok(None),
+            // What is dirty is in the tier; the next mount goes on with it.
+            Look::Dead => {
+                self.hands.leave(&cache, Leave::KeepDirty, self.config.busy_patience)?;
+            }
+            Look::NotMounted => {}
+        }
+        let asked = instance.backing.as_ref().expect("a cache has one");
+        backing::require_mounted(&asked.path, &self.config.backing_mounts)?;
+        backing::require_same(&asked.path, &asked.on)?;
+        pool.make_tier(&instance.id, instance.bytes)?;
+        make_mount_point(&cache.mountpoint)?;
+        self.hands.serve(&cache)?;
+        Ok(None)
+    }
+
+    fn cache(&self, instance: &Instance, pool: &PoolHere) -> Result<Cache> {
+        let (Some(asked), Some(at)) = (&instance.backing, &instance.mountpoint) else {
+            let why = format!("instance {}: a cache without a backing store", instance.id);
+            return Err(Error::new(Kind::Corrupt, why));
+        };
+        Ok(Cache {
+            owner: instance.owner,
+            backing: asked.path.clone(),
+            mountpoint: at.clone(),
+            tier: pool.tier(&instance.id),
+            bytes: instance.bytes,
+            settings: asked.settings.clone(),
+        })
+    }
+
+    fn remove(&self, instance: &Instance) -> Result<Next> {
+        self.local.keep(instance)?;
+        if self.told(instance)?.is_none_or(|actual| actual.state != State::Leaving) {
+            self.tell(instance, State::Leaving, None, None)?;
+        }
+        failpoint::pass("tend-leaving");
+        if let Before::Wait(why) = self.before_leaving(instance)? {
+            self.tell(instance, State::Leaving, None, Some(why))?;
+            return Ok(Next::After(WAIT));
+        }
+        let pool = self.pool_of(instance)?;
+        match instance.mode {
+            Mode::Cache => {
+                if let Some(why) = self.leave_cache(instance, pool)? {
+                    self.tell(instance, State::Leaving, None, Some(why))?;
+                    return Ok(Next::After(WAIT));
+                }
+            }
+            Mode::Private => {}
+            Mode::Swap => pool.swap_off(instance, SWAP_OFF)?,
+        }
+        pool.remove(&instance.id)?;
+        failpoint::pass("tend-removed");
+        // T1: the grant stays until the room is really free.
+        if let Some(why) = pool.left_of(&instance.id)? {
+            pool.sweep();
+            self.tell(instance, State::Leaving, None, Some(why))?;
+            return Ok(Next::After(WAIT));
+        }
+        if let Some(at) = &instance.mountpoint {
+            // Only an empty directory goes, and only one of ours is below the mount root.
+            if at.starts_with(&self.config.mount_root) {
+                let _ = std::fs::remove_dir(at);
+            }
+        }
+        self.release(instance)?;
+        failpoint::pass("tend-released");
+        self.local.forget(&instance.id)?;
+        Ok(Next::After(CHECK))
+    }
+
+    /// T2. What is in the way, if it cannot go yet.
+    fn leave_cache(&self, instance: &Instance, pool: &PoolHere) -> Result<Option<String>> {
+        let cache = self.cache(instance, pool)?;
+        let hurry = instance.want == Want::GoneInHurry;
+        let how = if hurry { Leave::KeepDirty } else { Leave::Drain };
+        if self.hands.look(&cache)? != Look::NotMounted {
+            let holders = self.hands.leave(&cache, how, self.config.busy_patience)?;
+            if !holders.is_empty() {
+                let holders = holders.join(", ");
+                tracing::warn!("instance {}: taken away from {holders}", instance.id);
+            }
+        }
+        if self.hands.look(&cache)? != Look::NotMounted {
+            let found = self.hands.unflushed(&cache)?;
+            self.tell_unflushed(instance, &found)?;
+            return Ok(Some(not_home(&found)));
+        }
+        if !cache.tier.exists() {
+            return Ok(None);
+        }
+        let found = self.hands.bring_home(&cache)?;
+        self.tell_unflushed(instance, &found)?;
+        Ok((!found.is_empty()).then(|| not_home(&found)))
+    }
+
+    fn tell_unflushed(&self, instance: &Instance, found: &[Unflushed]) -> Result<()> {
+        let missing = manifest::of_cache(instance, found);
+        manifest::replace(&self.book, &self.config.name, &instance.id, &missing)
+    }
+
+    /// Ends the grant and, on the last node, the record of what is wanted (L3).
+    fn release(&self, instance: &Instance) -> Result<()> {
+        let (id, me) = (&instance.id, &self.config.name);
+        manifest::replace(&self.book, me, id, &[])?;
+        self.book.change(&format!("instance {id}"), |draft| {
+            let mut others = false;
+            for node in &instance.nodes {
+                let key = keys::ledger(node, &instance.pool);
+                let mut ledger: Ledger = draft.read(&key)?.unwrap_or_default();
+                if node == me {
+                    ledger.release(id);
+                    draft.put(&key, &ledger);
+                } else {
+                    others |= ledger.grants.contains_key(id);
+                }
+            }
+            draft.delete(&keys::actual_instance(id, me));
+            if !others {
+                let key = keys::user(instance.owner.uid);
+                let mut used: UserUse = draft.read(&key)?.unwrap_or_default();
+                used.instances.remove(id);
+                match used.instances.is_empty() {
+                    true => draft.delete(&key),
+                    false => draft.put(&key, &used),
+                }
+                draft.delete(&keys::wanted_instance(id));
+            }
+            Ok(())
+        })
+    }
+
+    pub(crate) fn told(&self, instance: &Instance) -> Result<Option<Actual>> {
+        self.book.read(&keys::actual_instance(&instance.id, &self.config.name))
+    }
+
+    pub(crate) fn tell_failed(&self, instance: &Instance, why: &str) -> Result<()> {
+        let state = match instance.want {
+            Want::Here => State::Failed,
+            Want::Gone | Want::GoneInHurry => State::Leaving,
+        };
+        self.tell(instance, state, None, Some(why.into()))
+    }
+
+    /// Writes what has become of an instance here, if it is news.
+    fn tell(
+        &self,
+        instance: &Instance,
+        state: State,
+        means: Option<String>,
+        why: Option<String>,
+    ) -> Result<()> {
+        let key = keys::actual_instance(&instance.id, &self.config.name);
+        let told: Option<Actual> = self.book.read(&key)?;
+        let means = means.or_else(|| told.as_ref().and_then(|told| told.means.clone()));
+        let same = told
+            .as_ref()
+            .is_some_and(|told| told.state == state && told.means == means && told.why == why);
+        if same {
+            return Ok(());
+        }
+        let since = told.filter(|told| told.state == state).map_or_else(now, |told| told.since);
+        self.book.put(&key, &Actual { state, means, why, since })
+    }
+}
+
+fn not_home(found: &[Unflushed]) -> String {
+    let bytes = found.iter().map(|unflushed| unflushed.bytes).sum();
+    let why = found.first().map_or("", |unflushed| unflushed.why.as_str());
+    let files = counted(found.len() as u64, "file");
+    format!("{} in {files} are not on the backing store yet: {why}", human_size(bytes))
+}
+
+/// Makes the directory that a mount will show at, which nobody but root can exchange.
+pub(crate) fn make_mount_point(at: &Path) -> Result<()> {
+    let failed = |e| Error::io(e, format!("mount point {}", at.display()));
+    match std::fs::DirBuilder::new().recursive(true).mode(0o755).create(at) {
+        // A dead mount is there; who mounts says so.
+        Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => Ok(()),
+        done => done.map_err(failed),
+    }
+}
