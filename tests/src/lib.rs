@@ -17,6 +17,7 @@ pub mod images;
 pub mod journal;
 pub mod names;
 pub mod nbd;
+pub mod node;
 pub mod ops;
 pub mod plain;
 mod ports;

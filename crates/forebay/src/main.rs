@@ -12,6 +12,7 @@ mod helper;
 mod http;
 mod moment;
 mod mounts;
+mod node;
 mod pulse;
 mod rights;
 mod signals;

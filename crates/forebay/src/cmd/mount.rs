@@ -65,6 +65,11 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["backing", "foreground"])]
     all: bool,
 
+    /// Refuse a backing store that is not this one: between the look of who asks and the mount, its
+    /// name may have changed hands.
+    #[arg(long, value_name = "ID", hide = true, requires = "mountpoint")]
+    backing_identity: Option<String>,
+
     /// Stay in the foreground and log to standard error.
     #[arg(long)]
     foreground: bool,
@@ -82,7 +87,9 @@ pub fn run(args: Args) -> Result<u8> {
     }
     match (&args.backing, &args.mountpoint, &args.tier) {
         (Some(backing), Some(mountpoint), Some(tier)) => {
-            serve(plan(args.config.load()?, backing, mountpoint, tier, &args.trial)?, &args)
+            let mut plan = plan(args.config.load()?, backing, mountpoint, tier, &args.trial)?;
+            plan.identity.clone_from(&args.backing_identity);
+            serve(plan, &args)
         }
         (Some(name), ..) => {
             let file = args.config.read_file()?;
@@ -178,5 +185,5 @@ pub fn plan(
     if !settings.engine.read_only {
         places.require_writable()?;
     }
-    Ok(Plan { places, settings, trial: trial.trial()? })
+    Ok(Plan { places, settings, trial: trial.trial()?, identity: None })
 }

@@ -58,6 +58,8 @@ pub struct Plan {
     pub places: Places,
     pub settings: Settings,
     pub trial: Trial,
+    /// What the backing store must be, if somebody looked at it before.
+    pub identity: Option<String>,
 }
 
 /// The running daemon.
@@ -137,10 +139,15 @@ pub fn run(plan: Plan, ready: Ready) -> Result<u8> {
 fn assemble(plan: Plan, events: Sender<Event>, background: bool) -> Result<Arc<Daemon>> {
     raise_descriptor_limit();
     lift_file_size_limit();
-    let Plan { places, settings, trial } = plan;
+    let Plan { places, settings, trial, identity } = plan;
     let access = if settings.engine.read_only { Access::Read } else { Access::ReadWrite };
     let stack = stack::open(&places.backing, &places.tier, access, &trial)?;
     let owner = TierOwner { path: places.backing.clone(), identity: stack.store.identity()? };
+    if identity.is_some_and(|asked| asked != owner.identity) {
+        let what =
+            format!("backing store {}: it was exchanged for another", places.backing.display());
+        return Err(Error::new(Kind::Usage, what));
+    }
     let tier = Tier::open(&places.tier, &owner)
         .map_err(|error| mounts::name_user(&places.tier, error, mounts::Wish::Mount))?;
     let run = tier.run();

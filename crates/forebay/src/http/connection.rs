@@ -6,14 +6,16 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
 
 use super::answer::{CONTINUE, Outgoing, Reply};
 use super::limits::{ANSWER_TIME, BODY_TIME, HEAD_TIME, IDLE_TIME, LINGER_TIME, Limits};
-use super::request::{After, Incoming, Phase, Refusal, Step, Whole};
+use super::request::{After, Incoming, Peer, Phase, Refusal, Step, Whole};
 
 pub struct Connection {
     socket: OwnedFd,
+    /// Of a Unix socket.
+    peer: Option<Peer>,
     incoming: Incoming,
     state: State,
     /// When it came into this state.
@@ -34,7 +36,12 @@ impl Connection {
     pub fn new(socket: OwnedFd, limits: &Limits) -> Connection {
         let incoming = Incoming::new(limits);
         // Who connects sends at once: it has the time of a head, not that of an idle one.
-        Connection { socket, incoming, state: State::Reading(Phase::Head), since: Instant::now() }
+        let (peer, state) = (peer_of(&socket), State::Reading(Phase::Head));
+        Connection { socket, peer, incoming, state, since: Instant::now() }
+    }
+
+    pub fn peer(&self) -> Option<Peer> {
+        self.peer
     }
 
     /// What to poll for; nothing while the answer is being made.
@@ -201,4 +208,11 @@ impl Connection {
         }
         None
     }
+}
+
+fn peer_of(socket: &OwnedFd) -> Option<Peer> {
+    let of_machine = rustix::net::getsockname(socket).ok()?.address_family() == AddressFamily::UNIX;
+    let found = rustix::net::sockopt::socket_peercred(socket).ok().filter(|_| of_machine)?;
+    let (uid, gid) = (found.uid.as_raw(), found.gid.as_raw());
+    Some(Peer { uid, gid, pid: found.pid.as_raw_nonzero().get() })
 }

@@ -29,6 +29,18 @@ pub const CONTROL: Limits = Limits {
     body_bytes: 16 << 20,
 };
 
+/// The node daemon's socket: every user of this machine can connect.
+pub const NODE: Limits = Limits {
+    // Commands of users and of a scheduler's hooks, each of which takes one for each poll.
+    connections: 256,
+    // As for metrics: a flood of silent connections is through in this time.
+    patience: Duration::from_millis(200),
+    // A command that makes something waits for commits of the registry.
+    threads: 8,
+    // The longest sensible request orders one transfer.
+    body_bytes: 64 << 10,
+};
+
 /// The port for metrics: every user of this machine can connect.
 pub const METRICS: Limits = Limits {
     // One or two programs read metrics; the others are descriptors that a stranger may take of us.

@@ -12,5 +12,5 @@ mod tests;
 
 pub use answer::Reply;
 pub use client::{Client, Liveness};
-pub use request::Request;
-pub use server::{serve, serve_tcp};
+pub use request::{Peer, Request};
+pub use server::{serve, serve_everybody, serve_tcp};

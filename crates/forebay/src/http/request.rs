@@ -7,7 +7,17 @@ use serde_json::Value;
 
 use super::limits::{HEAD_BYTES, HEADERS, Limits};
 
+/// Who is at the other end of a Unix socket, as the kernel knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peer {
+    pub uid: u32,
+    pub gid: u32,
+    pub pid: i32,
+}
+
 pub struct Request {
+    /// `None` where the client may be on another machine.
+    pub peer: Option<Peer>,
     /// `GET`, `PUT`, ...
     pub method: String,
     /// Without the query, such as `/v1/jobs/7`.
@@ -256,7 +266,7 @@ impl Whole {
     }
 
     /// The request with its body read and its query decoded.
-    pub fn read(&self) -> Result<Request, Refusal> {
+    pub fn read(&self, peer: Option<Peer>) -> Result<Request, Refusal> {
         let body = match self.body.is_empty() {
             true => Value::Null,
             false => serde_json::from_slice(&self.body)
@@ -264,6 +274,7 @@ impl Whole {
         };
         let (path, query) = self.target.split_once('?').unwrap_or((&self.target, ""));
         Ok(Request {
+            peer,
             method: self.method.clone(),
             path: path.to_string(),
             query: query.split('&').filter(|pair| !pair.is_empty()).map(decode_pair).collect(),
@@ -325,7 +336,7 @@ mod tests {
             for piece in [&bytes[..cut], &bytes[cut..]] {
                 incoming.push(piece);
                 while let Step::Whole(whole) = incoming.step() {
-                    found.push((whole.method.clone(), whole.read().unwrap().path));
+                    found.push((whole.method.clone(), whole.read(None).unwrap().path));
                 }
             }
             let wanted = [("PUT", "/v1/a"), ("GET", "/b")].map(|(m, p)| (m.into(), p.into()));

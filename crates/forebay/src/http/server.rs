@@ -19,8 +19,8 @@ use serde_json::json;
 
 use super::answer::{Outgoing, Reply};
 use super::connection::Connection;
-use super::limits::{ACCEPT_PAUSE, BUFFERED_BYTES, CONTROL, Limits, METRICS};
-use super::request::{Refusal, Request, Whole};
+use super::limits::{ACCEPT_PAUSE, BUFFERED_BYTES, CONTROL, Limits, METRICS, NODE};
+use super::request::{Peer, Refusal, Request, Whole};
 use super::socket;
 
 /// As much is read of a connection before the next one has its turn.
@@ -31,9 +31,26 @@ pub fn serve<H>(path: &Path, handler: H) -> Result<()>
 where
     H: Fn(Request) -> Reply + Send + Sync + 'static,
 {
-    let what = format!("control socket {}", path.display());
+    serve_unix(path, &CONTROL, "control", handler)
+}
+
+/// The same for every user of this machine, of whom the handler knows who they are.
+pub fn serve_everybody<H>(path: &Path, handler: H) -> Result<()>
+where
+    H: Fn(Request) -> Reply + Send + Sync + 'static,
+{
+    serve_unix(path, &NODE, "node", handler)?;
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o666);
+    std::fs::set_permissions(path, mode).map_err(|e| Error::io(e, path.display().to_string()))
+}
+
+fn serve_unix<H>(path: &Path, limits: &'static Limits, name: &'static str, handler: H) -> Result<()>
+where
+    H: Fn(Request) -> Reply + Send + Sync + 'static,
+{
+    let what = format!("{name} socket {}", path.display());
     let listener = socket::bind(path).map_err(|e| Error::io(e, what.clone()))?;
-    Door::open(listener.into(), "control", &CONTROL, handler).map_err(|e| Error::io(e, what))
+    Door::open(listener.into(), name, limits, handler).map_err(|e| Error::io(e, what))
 }
 
 /// The same on an address of this machine, for who only looks.
@@ -54,13 +71,20 @@ struct Door {
     listener: OwnedFd,
     connections: BTreeMap<u64, Connection>,
     next: u64,
-    requests: Sender<(u64, Whole)>,
+    requests: Sender<Asked>,
     answers: Receiver<(u64, Outgoing)>,
     /// Readable when there are answers.
     bell: Arc<OwnedFd>,
     /// No descriptor was left for a client: until then nobody is accepted.
     pause: Option<Instant>,
     scratch: Vec<u8>,
+}
+
+/// A request on its way to those who answer.
+struct Asked {
+    id: u64,
+    peer: Option<Peer>,
+    whole: Whole,
 }
 
 /// What a poll found.
@@ -136,7 +160,8 @@ impl Door {
         // It may have made way for another.
         let Some(connection) = self.connections.get_mut(&id) else { return };
         if let Some(whole) = act(connection, &mut self.scratch) {
-            self.requests.send((id, whole)).expect("those who answer live as long as the door");
+            let asked = Asked { id, peer: connection.peer(), whole };
+            self.requests.send(asked).expect("those who answer live as long as the door");
         }
     }
 
@@ -249,30 +274,30 @@ fn timespec(time: Duration) -> Timespec {
 
 /// Those who answer.
 struct Answerers<H> {
-    tasks: Mutex<Receiver<(u64, Whole)>>,
+    tasks: Mutex<Receiver<Asked>>,
     handler: H,
     bell: Arc<OwnedFd>,
 }
 
 impl<H: Fn(Request) -> Reply> Answerers<H> {
     fn work(&self, done: &Sender<(u64, Outgoing)>) {
-        while let Some((id, whole)) = self.next() {
-            let reply = self.answer(&whole);
-            let answer = Outgoing::new(reply, &whole.method, whole.after);
-            if done.send((id, answer)).is_err() {
+        while let Some(asked) = self.next() {
+            let reply = self.answer(&asked);
+            let answer = Outgoing::new(reply, &asked.whole.method, asked.whole.after);
+            if done.send((asked.id, answer)).is_err() {
                 return;
             }
             let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
         }
     }
 
-    fn next(&self) -> Option<(u64, Whole)> {
+    fn next(&self) -> Option<Asked> {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()
     }
 
     /// A request that is our undoing must not take the door with it. The log has the panic.
-    fn answer(&self, whole: &Whole) -> Reply {
-        let answer = || whole.read().map_or_else(Reply::from, &self.handler);
+    fn answer(&self, asked: &Asked) -> Reply {
+        let answer = || asked.whole.read(asked.peer).map_or_else(Reply::from, &self.handler);
         let answer = catch_unwind(AssertUnwindSafe(answer));
         let broken = |_| Reply::new(500, json!({ "error": "the daemon failed; see its log" }));
         answer.unwrap_or_else(broken)

@@ -1,0 +1,477 @@
+//! `forebay instance`: file systems and swap that live with a job, or by name.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use forebay_base::{Error, Kind, Result};
+use forebay_node::desk::now;
+use forebay_node::records::{Instance, JobKey, Life, Mode, State, Want};
+use serde_json::json;
+
+use crate::config;
+use crate::node::client::{NodeArgs, NodeClient};
+use crate::node::wire::{Destroy, InstanceView, NewInstance};
+use crate::signals;
+use crate::ui::table::{Align, lay_out};
+use crate::ui::{note, say, say_json};
+use crate::units::{human_secs, human_size, parse_duration, parse_size};
+
+const CREATE: &str = "\
+Examples:
+  forebay instance create private scratch --capacity 100GiB
+  forebay instance create cache proj --backing /pfs/proj --capacity 500GiB
+  forebay instance create cache data --backing /pfs/data --capacity 1TiB --set read-only=true
+  forebay instance create private ds --capacity 2TiB --expires 14d --node n1 --node n2
+  forebay instance create swap pages --capacity 64GiB --job 4711
+
+The command returns when the instance is ready on all its nodes and prints where it is. Asking again
+for the same is answered with what is there. The capacity is of each node; it is rounded up to whole
+grains of the pool. A private instance belongs to its owner alone and stays on its nodes: what is in it
+goes with it, but for what `forebay stage out` brings away. A cache shows its backing store, and what
+is written goes there by itself.";
+
+const DESTROY: &str = "\
+Examples:
+  forebay instance destroy scratch
+  forebay instance destroy scratch --hurry
+  forebay instance destroy scratch --no-wait
+
+What was to be staged out at the end, and what is dirty in a cache, goes home first: the instance goes
+when it has. --hurry frees the node at once: what is not home waits, and `forebay manifest` lists it.
+Stage-outs that were told to hurry are kept for a day (keep-after-hurry), then dropped with a record;
+dirty bytes of a cache are never dropped.";
+
+/// Make, list and give up instances: file systems and swap that live with a job, or by name.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  forebay instance create private scratch --capacity 100GiB\n  \
+    forebay instance list\n  forebay instance show scratch\n  forebay instance destroy scratch"
+)]
+pub struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Verb {
+    /// Make an instance.
+    #[command(after_help = CREATE)]
+    Create(Box<Create>),
+    /// List your instances; root sees all.
+    #[command(after_help = "Examples:\n  forebay instance list\n  forebay instance list --json")]
+    List(List),
+    /// Show one instance, and what each node has made of it.
+    #[command(after_help = "Examples:\n  forebay instance show scratch")]
+    Show(Show),
+    /// Bring home what is to be kept, then remove.
+    #[command(after_help = DESTROY)]
+    Destroy(DestroyArgs),
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum ModeArg {
+    Cache,
+    Private,
+    Swap,
+}
+
+#[derive(Debug, clap::Args)]
+struct Create {
+    mode: ModeArg,
+
+    /// Its name; of an instance of a job, what follows the job's number.
+    #[arg(required_unless_present = "job")]
+    name: Option<String>,
+
+    /// On each node.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    capacity: u64,
+
+    /// What a cache shows: an absolute path.
+    #[arg(long, value_name = "DIR")]
+    backing: Option<PathBuf>,
+
+    /// A setting of a cache, as `forebay mount` takes it.
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
+    settings: Vec<(String, String)>,
+
+    /// The pool to take the room from, if there are several.
+    #[arg(long)]
+    pool: Option<String>,
+
+    /// A node it is to be on; the one that is asked, if not said.
+    #[arg(long = "node", value_name = "NODE")]
+    nodes: Vec<String>,
+
+    /// How the capacity is to hold; see `forebay pools`.
+    #[arg(long)]
+    means: Option<String>,
+
+    /// The file system of an image.
+    #[arg(long, value_parser = ["ext4", "xfs"])]
+    fs: Option<String>,
+
+    /// Files that a private instance is to have room for.
+    #[arg(long, value_name = "COUNT")]
+    inodes: Option<u64>,
+
+    /// Permissions of its root, such as 0750.
+    #[arg(long, value_name = "MODE", value_parser = octal)]
+    permissions: Option<u32>,
+
+    /// Goes by itself after this time.
+    #[arg(long, value_name = "TIME", value_parser = parse_long_duration)]
+    expires: Option<Duration>,
+
+    /// Where it is to show; for root.
+    #[arg(long, value_name = "DIR")]
+    mountpoint: Option<PathBuf>,
+
+    /// The scheduler's job that it is for; for root.
+    #[arg(long, value_name = "ID")]
+    job: Option<String>,
+
+    /// The scheduler's cluster.
+    #[arg(long, value_name = "NAME", requires = "job", default_value = "default")]
+    cluster: String,
+
+    /// When the job was submitted, in seconds since 1970.
+    #[arg(long, value_name = "SECONDS", requires = "job", default_value_t = 0)]
+    submitted: u64,
+
+    /// Whose it is to be; for root.
+    #[arg(long, value_name = "USER")]
+    user: Option<String>,
+
+    /// Do not wait until it is ready.
+    #[arg(long)]
+    no_wait: bool,
+
+    /// Give up waiting after this time; the instance stays wanted.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "2min")]
+    timeout: Duration,
+
+    /// Print the instance as JSON.
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    node: NodeArgs,
+}
+
+#[derive(Debug, clap::Args)]
+struct List {
+    /// Print everything as JSON.
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    node: NodeArgs,
+}
+
+#[derive(Debug, clap::Args)]
+struct Show {
+    id: String,
+
+    /// Print the instance as JSON.
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    node: NodeArgs,
+}
+
+#[derive(Debug, clap::Args)]
+struct DestroyArgs {
+    id: String,
+
+    /// Free the node at once; what is not home waits in the tier.
+    #[arg(long)]
+    hurry: bool,
+
+    /// Do not wait until it is gone.
+    #[arg(long)]
+    no_wait: bool,
+
+    /// Give up waiting after this time; it goes on by itself.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "10min")]
+    timeout: Duration,
+
+    #[command(flatten)]
+    node: NodeArgs,
+}
+
+const POLL: Duration = Duration::from_millis(50);
+
+pub fn run(args: &Args) -> Result<u8> {
+    match &args.verb {
+        Verb::Create(args) => create(args),
+        Verb::List(args) => list(args),
+        Verb::Show(args) => show(args),
+        Verb::Destroy(args) => destroy(args),
+    }
+}
+
+fn create(args: &Create) -> Result<u8> {
+    let client = args.node.client();
+    let backing = args.backing.as_deref().map(std::path::absolute).transpose();
+    let backing = backing.map_err(|e| Error::io(e, "--backing"))?;
+    let owner = args.user.as_deref().map(owner).transpose()?;
+    let asked = NewInstance {
+        name: args.name.clone(),
+        mode: match args.mode {
+            ModeArg::Cache => Mode::Cache,
+            ModeArg::Private => Mode::Private,
+            ModeArg::Swap => Mode::Swap,
+        },
+        job: args.job.as_ref().map(|id| JobKey {
+            cluster: args.cluster.clone(),
+            id: id.clone(),
+            submitted: args.submitted,
+        }),
+        uid: owner.map(|(uid, _)| uid),
+        gid: owner.map(|(_, gid)| gid),
+        expires: args.expires.map(|time| now() + time.as_secs()),
+        nodes: args.nodes.clone(),
+        pool: args.pool.clone(),
+        bytes: args.capacity,
+        mountpoint: args.mountpoint.clone(),
+        backing,
+        settings: args.settings.iter().cloned().collect::<BTreeMap<_, _>>(),
+        means: args.means.clone(),
+        fs: args.fs.clone(),
+        inodes: args.inodes,
+        permissions: args.permissions,
+    };
+    let made: InstanceView = client.post("/v1/instances", &json!(asked))?;
+    let ready = match args.no_wait {
+        true => made,
+        false => wait_ready(&client, &made.wanted, args.timeout)?,
+    };
+    match (args.json, &ready.wanted.mountpoint) {
+        (true, _) => say_json(&ready),
+        (false, Some(at)) => say(at.display()),
+        (false, None) => say(&ready.wanted.id),
+    }
+    Ok(0)
+}
+
+fn wait_ready(client: &NodeClient, wanted: &Instance, limit: Duration) -> Result<InstanceView> {
+    signals::catch_interrupts();
+    let id = &wanted.id;
+    let deadline = Instant::now() + limit;
+    loop {
+        let view: InstanceView = client.get(&format!("/v1/instances/{id}"))?;
+        if wanted.nodes.iter().all(|node| is_ready(&view, node)) {
+            return Ok(view);
+        }
+        let waits = waits_for(&view);
+        if signals::take_interrupt().is_some() {
+            note!("{id} stays wanted: `forebay instance destroy {id}` gives it up");
+            return Err(Error::new(Kind::Interrupted, waits));
+        }
+        if Instant::now() >= deadline {
+            let why = format!(
+                "instance {id} is not ready after {}: {waits}; it stays wanted: `forebay instance show \
+                 {id}`, `forebay instance destroy {id}`",
+                human_secs(limit.as_secs_f64())
+            );
+            return Err(Error::new(Kind::TimedOut, why));
+        }
+        // What cannot be made is told at once; the node goes on trying.
+        if let Some(why) = failed(&view) {
+            note!("{why}");
+            let why = format!("instance {id} could not be made; it is tried again until destroyed");
+            return Err(Error::new(Kind::Unavailable, why));
+        }
+        thread::sleep(POLL);
+    }
+}
+
+fn is_ready(view: &InstanceView, node: &str) -> bool {
+    view.actual.get(node).is_some_and(|actual| actual.state == State::Ready)
+}
+
+fn failed(view: &InstanceView) -> Option<String> {
+    let failed = view.actual.iter().find(|(_, actual)| actual.state == State::Failed);
+    failed.map(|(node, actual)| format!("{node}: {}", actual.why.as_deref().unwrap_or("failed")))
+}
+
+/// By node: what it waits for.
+fn waits_for(view: &InstanceView) -> String {
+    let of = |node: &String| match view.actual.get(node) {
+        None => format!("{node}: has not begun"),
+        Some(actual) => match &actual.why {
+            Some(why) => format!("{node}: {why}"),
+            None => format!("{node}: {}", actual.state.name()),
+        },
+    };
+    view.wanted.nodes.iter().map(of).collect::<Vec<_>>().join("; ")
+}
+
+fn list(args: &List) -> Result<u8> {
+    let all: Vec<InstanceView> = args.node.client().get("/v1/instances")?;
+    if args.json {
+        say_json(&all);
+        return Ok(0);
+    }
+    let heads = ["INSTANCE", "MODE", "OWNER", "CAPACITY", "STATE", "LIFE", "NODES", "AT"];
+    let mut rows = vec![heads.map(String::from).to_vec()];
+    rows.extend(all.iter().map(row));
+    let columns = [
+        Align::Left,
+        Align::Left,
+        Align::Left,
+        Align::Right,
+        Align::Left,
+        Align::Left,
+        Align::Left,
+        Align::Left,
+    ];
+    lay_out(&columns, &rows).iter().for_each(say);
+    Ok(0)
+}
+
+fn row(view: &InstanceView) -> Vec<String> {
+    let wanted = &view.wanted;
+    vec![
+        wanted.id.clone(),
+        wanted.mode.name().into(),
+        name_of(wanted.owner.uid),
+        human_size(wanted.capacity),
+        state(view),
+        life(wanted),
+        wanted.nodes.join(","),
+        wanted.mountpoint.as_ref().map_or_else(|| "-".into(), |at| at.display().to_string()),
+    ]
+}
+
+fn name_of(uid: u32) -> String {
+    let user = forebay_base::users::User::with_id(uid).ok().flatten();
+    user.map_or_else(|| uid.to_string(), |user| user.name)
+}
+
+/// The worst of its nodes.
+fn state(view: &InstanceView) -> String {
+    if view.wanted.want != Want::Here {
+        return "leaving".into();
+    }
+    let states = |state| view.actual.values().filter(|actual| actual.state == state).count();
+    match (states(State::Failed), states(State::Ready), view.wanted.nodes.len()) {
+        (0, ready, all) if ready == all => "ready".into(),
+        (0, ..) => "making".into(),
+        _ => "failed".into(),
+    }
+}
+
+fn life(wanted: &Instance) -> String {
+    match &wanted.life {
+        Life::Job(job) => format!("job {}", job.id),
+        Life::Named { expires: None } => "named".into(),
+        Life::Named { expires: Some(at) } => {
+            format!("{} left", human_secs(at.saturating_sub(now()) as f64))
+        }
+    }
+}
+
+/// Who has named something with an end is told in good time.
+const WARN_BEFORE: u64 = 24 * 60 * 60;
+
+fn show(args: &Show) -> Result<u8> {
+    let view: InstanceView = args.node.client().get(&format!("/v1/instances/{}", args.id))?;
+    if args.json {
+        say_json(&view);
+        return Ok(0);
+    }
+    let wanted = &view.wanted;
+    say(format!("{} {} of {}", wanted.mode.name(), wanted.id, name_of(wanted.owner.uid)));
+    say(format!("  life      {}", life(wanted)));
+    let (capacity, room) = (human_size(wanted.capacity), human_size(wanted.bytes));
+    say(format!("  capacity  {capacity} on each node; {room} of pool {}", wanted.pool));
+    if let Some(at) = &wanted.mountpoint {
+        say(format!("  at        {}", at.display()));
+    }
+    if let Some(backing) = &wanted.backing {
+        say(format!("  backing   {} ({})", backing.path.display(), backing.on.source));
+    }
+    for node in &wanted.nodes {
+        say(format!("  {node:<9} {}", told(&view, node)));
+    }
+    if wanted.mode == Mode::Private {
+        say("  what is in it is on these nodes alone, and goes with it");
+    }
+    if let Life::Named { expires: Some(at) } = wanted.life
+        && at.saturating_sub(now()) < WARN_BEFORE
+    {
+        note!("{} goes by itself soon: stage out what is to be kept", wanted.id);
+    }
+    Ok(0)
+}
+
+fn told(view: &InstanceView, node: &str) -> String {
+    let Some(actual) = view.actual.get(node) else { return "has not begun".into() };
+    let means = actual.means.as_ref().map_or_else(String::new, |means| format!(", {means}"));
+    let why = actual.why.as_ref().map_or_else(String::new, |why| format!(": {why}"));
+    let since = human_secs(now().saturating_sub(actual.since) as f64);
+    format!("{} for {since}{means}{why}", actual.state.name())
+}
+
+fn destroy(args: &DestroyArgs) -> Result<u8> {
+    signals::catch_interrupts();
+    let (client, id) = (args.node.client(), &args.id);
+    let ask = json!(Destroy { hurry: args.hurry });
+    let _: InstanceView = client.post(&format!("/v1/instances/{id}/destroy"), &ask)?;
+    if args.no_wait {
+        say(format!("{id} is leaving"));
+        return Ok(0);
+    }
+    let deadline = Instant::now() + args.timeout;
+    let mut told = String::new();
+    loop {
+        let all: Vec<InstanceView> = client.get("/v1/instances")?;
+        let Some(view) = all.into_iter().find(|other| other.wanted.id == *id) else { break };
+        let waits = waits_for(&view);
+        if waits != told && view.actual.values().any(|actual| actual.why.is_some()) {
+            note!("{waits}");
+            told.clone_from(&waits);
+        }
+        if signals::take_interrupt().is_some() {
+            return Err(Error::new(Kind::Interrupted, format!("{id} goes on leaving: {waits}")));
+        }
+        if Instant::now() >= deadline {
+            let after = human_secs(args.timeout.as_secs_f64());
+            let why = format!("{id} is still leaving after {after}, and goes on: {waits}");
+            return Err(Error::new(Kind::DirtyAtRisk, why));
+        }
+        thread::sleep(POLL);
+    }
+    say(format!("{id} is gone"));
+    Ok(0)
+}
+
+fn owner(user: &str) -> Result<(u32, u32)> {
+    let usage = |why: String| Error::new(Kind::Usage, format!("--user {user}: {why}"));
+    let uid = config::user(user).map_err(usage)?;
+    let found = forebay_base::users::User::with_id(uid).map_err(|e| usage(e.to_string()))?;
+    found.map(|found| (uid, found.gid)).ok_or_else(|| usage("this machine does not know it".into()))
+}
+
+fn key_value(text: &str) -> std::result::Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("write KEY=VALUE, such as max-age=10s")?;
+    Ok((key.into(), value.into()))
+}
+
+fn octal(text: &str) -> std::result::Result<u32, String> {
+    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
+    mode.ok_or_else(|| "write an octal number up to 0777".into())
+}
+
+/// As `parse_duration`, and days.
+fn parse_long_duration(text: &str) -> std::result::Result<Duration, String> {
+    match text.strip_suffix('d').and_then(|days| days.parse::<u64>().ok()) {
+        Some(days) => Ok(Duration::from_secs(days.saturating_mul(24 * 60 * 60))),
+        None => parse_duration(text),
+    }
+}

@@ -1,0 +1,86 @@
+//! `forebay manifest`.
+
+use forebay_base::Result;
+use forebay_node::desk::now;
+
+use crate::node::client::NodeArgs;
+use crate::node::wire::MissingView;
+use crate::ui::table::{Align, lay_out};
+use crate::ui::{say, say_json};
+use crate::units::{counted, human_secs, human_size};
+
+const EXAMPLES: &str = "\
+Examples:
+  forebay manifest
+  forebay manifest --instance ckpt
+  forebay manifest --json
+
+Exit code 0 if everything is home, 1 if something is listed. `forebay stage resume TRANSFER` takes up
+what a transfer left; what is dirty in a cache goes home by itself when its backing store can be
+reached.";
+
+/// List what is not home: files, bytes, why, and until when they are kept.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Of this instance alone.
+    #[arg(long, value_name = "ID")]
+    instance: Option<String>,
+
+    /// Print everything as JSON.
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    node: NodeArgs,
+}
+
+pub fn run(args: &Args) -> Result<u8> {
+    let mut lines: Vec<MissingView> = args.node.client().get("/v1/manifest")?;
+    if let Some(instance) = &args.instance {
+        lines.retain(|line| line.instance == *instance);
+    }
+    let exit_code = u8::from(!lines.is_empty());
+    if args.json {
+        say_json(&lines);
+        return Ok(exit_code);
+    }
+    if lines.is_empty() {
+        say("everything is home");
+        return Ok(0);
+    }
+    let heads = ["NODE", "INSTANCE", "TRANSFER", "BYTES", "AGE", "KEPT FOR", "FILE", "WHY"];
+    let mut rows = vec![heads.map(String::from).to_vec()];
+    rows.extend(lines.iter().map(row));
+    let columns = [
+        Align::Left,
+        Align::Left,
+        Align::Left,
+        Align::Right,
+        Align::Right,
+        Align::Right,
+        Align::Left,
+        Align::Left,
+    ];
+    lay_out(&columns, &rows).iter().for_each(say);
+    let bytes = lines.iter().map(|line| line.missing.bytes).sum();
+    let files = counted(lines.len() as u64, "line");
+    say(format!("{} in {files} are not home", human_size(bytes)));
+    Ok(exit_code)
+}
+
+fn row(line: &MissingView) -> Vec<String> {
+    let missing = &line.missing;
+    let since = now().saturating_sub(missing.since);
+    let kept = missing.expires.map(|at| at.saturating_sub(now()));
+    vec![
+        line.node.clone(),
+        line.instance.clone(),
+        missing.transfer.clone().unwrap_or_else(|| "-".into()),
+        human_size(missing.bytes),
+        human_secs(since as f64),
+        kept.map_or_else(|| "-".into(), |secs| human_secs(secs as f64)),
+        missing.file.clone(),
+        missing.why.clone(),
+    ]
+}

@@ -1,0 +1,146 @@
+//! `forebay node`: the node daemon, and what is asked of one.
+
+use std::path::PathBuf;
+
+use forebay_base::{Error, Result};
+use forebay_node::NodeConfig;
+use serde_json::{Value, json};
+
+use crate::node::client::NodeArgs;
+use crate::ui::{say, say_json};
+
+const EXAMPLES: &str = "\
+Examples:
+  forebay node
+  forebay node --config /etc/forebay/node.toml
+  forebay node drain n17
+  forebay node undrain n17
+  forebay node health
+
+Without a configuration file the daemon serves one pool, below /var/lib/forebay, and keeps its records
+there, too. It stays in the foreground; SIGTERM stops it. Mounts and transfers go on without it, and
+the next daemon takes them up: stop the old one, start the new one, and jobs notice nothing.
+
+The file is TOML, by default /etc/forebay/node.toml:
+
+  name = \"n17\"                      # the host's name, if not said
+  registry = \"etcd://e1:2379,e2:2379\"  # of this machine alone, if not said
+  backing-mounts = [\"/pfs\"]         # must be mounted before they are used
+  keep-after-hurry = \"24h\"
+  [limits]
+  instances-per-user = 20
+  bytes-per-user = \"2TiB\"
+  [[pool]]
+  name = \"flash\"
+  dir = \"/nvme/forebay\"
+  capacity = \"800GiB\"
+  grain = \"1GiB\"
+  swap = true
+
+`health` exits 0 if the daemon answers and takes new instances, 1 if it is drained, 3 if it does not
+answer: for a scheduler's HealthCheckProgram, see docs/JOBS.md.";
+
+/// Serve instances and transfers on this node.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
+pub struct Args {
+    /// The configuration file [default: /etc/forebay/node.toml, if it is there].
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    /// Log as json, for a collector.
+    #[arg(long)]
+    log_json: bool,
+
+    #[command(subcommand)]
+    verb: Option<Verb>,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Verb {
+    /// Have a node take nothing new, for maintenance.
+    #[command(
+        after_help = "Examples:\n  forebay node drain n17\n\nWhat is on the node stays until \
+        its jobs end: `forebay nodes` says\nhow much that is."
+    )]
+    Drain(Named),
+    /// Have a node take new instances again.
+    #[command(after_help = "Examples:\n  forebay node undrain n17")]
+    Undrain(Named),
+    /// Say whether the node is fit for jobs.
+    #[command(after_help = "Examples:\n  forebay node health\n  forebay node health --json")]
+    Health {
+        /// Print the answer as JSON.
+        #[arg(long)]
+        json: bool,
+
+        #[command(flatten)]
+        node: NodeArgs,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct Named {
+    /// The node, as `forebay nodes` names it.
+    #[arg(value_name = "NODE")]
+    name: String,
+
+    #[command(flatten)]
+    node: NodeArgs,
+}
+
+const CONFIG: &str = "/etc/forebay/node.toml";
+
+pub fn run(args: &Args) -> Result<u8> {
+    match &args.verb {
+        None => serve(args),
+        Some(Verb::Drain(named)) => drain(named, "drain"),
+        Some(Verb::Undrain(named)) => drain(named, "undrain"),
+        Some(Verb::Health { json, node }) => health(node, *json),
+    }
+}
+
+fn serve(args: &Args) -> Result<u8> {
+    let default = || Some(PathBuf::from(CONFIG)).filter(|path| path.exists());
+    let config = match args.config.clone().or_else(default) {
+        Some(path) => NodeConfig::read(&path)?,
+        None => NodeConfig::from_toml("")?,
+    };
+    if !rustix::process::geteuid().is_root() {
+        return Err(Error::os(libc::EPERM, "a node daemon mounts for others: run it as root"));
+    }
+    start_log(args);
+    crate::node::serve(config)
+}
+
+fn start_log(args: &Args) {
+    let builder = tracing_subscriber::fmt().with_writer(std::io::stderr);
+    match args.log_json {
+        true => builder.json().init(),
+        false => builder.with_ansi(false).init(),
+    }
+}
+
+fn drain(named: &Named, verb: &str) -> Result<u8> {
+    let path = format!("/v1/nodes/{}/{verb}", named.name);
+    let _: Value = named.node.client().post(&path, &json!({}))?;
+    match verb {
+        "drain" => say(format!(
+            "node {} takes nothing new; `forebay nodes` says what is still on it",
+            named.name
+        )),
+        _ => say(format!("node {} takes new instances again", named.name)),
+    }
+    Ok(0)
+}
+
+fn health(node: &NodeArgs, json: bool) -> Result<u8> {
+    let found: Value = node.client().get("/v1/node")?;
+    let draining = found["draining"].as_bool().unwrap_or(false);
+    match (json, draining) {
+        (true, _) => say_json(&found),
+        (false, true) => say("drained: takes nothing new"),
+        (false, false) => say("fit"),
+    }
+    Ok(u8::from(draining))
+}

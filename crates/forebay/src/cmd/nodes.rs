@@ -1,0 +1,56 @@
+//! `forebay nodes`.
+
+use forebay_base::Result;
+use forebay_node::desk::now;
+
+use crate::node::client::NodeArgs;
+use crate::node::wire::NodeView;
+use crate::ui::table::{Align, lay_out};
+use crate::ui::{say, say_json};
+use crate::units::human_secs;
+
+const EXAMPLES: &str = "\
+Examples:
+  forebay nodes
+  forebay nodes --json";
+
+/// List the nodes that share a registry.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Print everything as JSON.
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    node: NodeArgs,
+}
+
+pub fn run(args: &Args) -> Result<u8> {
+    let nodes: Vec<NodeView> = args.node.client().get("/v1/nodes")?;
+    if args.json {
+        say_json(&nodes);
+        return Ok(0);
+    }
+    let mut rows = vec![["NODE", "STATE", "INSTANCES", "UP", "VERSION"].map(String::from).to_vec()];
+    rows.extend(nodes.iter().map(row));
+    let columns = [Align::Left, Align::Left, Align::Right, Align::Right, Align::Left];
+    lay_out(&columns, &rows).iter().for_each(say);
+    Ok(0)
+}
+
+fn row(node: &NodeView) -> Vec<String> {
+    let state = match (&node.record, node.draining) {
+        (None, _) => "away",
+        (Some(_), true) => "drained",
+        (Some(_), false) => "up",
+    };
+    let up = node.record.as_ref().map(|record| now().saturating_sub(record.since));
+    vec![
+        node.name.clone(),
+        state.into(),
+        node.instances.to_string(),
+        up.map_or_else(|| "-".into(), |secs| human_secs(secs as f64)),
+        node.record.as_ref().map_or_else(|| "-".into(), |record| record.version.clone()),
+    ]
+}

@@ -1,0 +1,79 @@
+//! `forebay pools`.
+
+use forebay_base::Result;
+
+use crate::node::client::NodeArgs;
+use crate::node::wire::PoolView;
+use crate::ui::table::{Align, lay_out};
+use crate::ui::{say, say_json};
+use crate::units::human_size;
+
+const EXAMPLES: &str = "\
+Examples:
+  forebay pools
+  forebay pools --json
+
+GRANTED counts what instances may use, whether they do or not, and what was removed and is not gone
+yet (LEFTOVER). MEANS is by what the capacity of a private instance holds: quota is a project quota of
+the file system, image a file system of its own in a file, tmpfs one in memory, dir a plain directory,
+whose capacity nothing enforces.";
+
+/// List what the nodes offer.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Print everything as JSON.
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    node: NodeArgs,
+}
+
+pub fn run(args: &Args) -> Result<u8> {
+    let pools: Vec<PoolView> = args.node.client().get("/v1/pools")?;
+    if args.json {
+        say_json(&pools);
+        return Ok(0);
+    }
+    let heads =
+        ["NODE", "POOL", "CAPACITY", "GRANTED", "FREE", "LEFTOVER", "GRAIN", "MEANS", "SWAP"];
+    let mut rows = vec![heads.map(String::from).to_vec()];
+    rows.extend(pools.iter().map(row));
+    let columns = [
+        Align::Left,
+        Align::Left,
+        Align::Right,
+        Align::Right,
+        Align::Right,
+        Align::Right,
+        Align::Right,
+        Align::Left,
+        Align::Left,
+    ];
+    lay_out(&columns, &rows).iter().for_each(say);
+    for pool in &pools {
+        let at = format!("{}/{}", pool.node, pool.name);
+        pool.record.lacks.iter().for_each(|lack| say(format!("{at}: {lack}")));
+    }
+    Ok(0)
+}
+
+fn row(pool: &PoolView) -> Vec<String> {
+    let record = &pool.record;
+    let means = match record.means.is_empty() {
+        true => "none".into(),
+        false => record.means.join(","),
+    };
+    vec![
+        pool.node.clone(),
+        pool.name.clone(),
+        human_size(record.capacity),
+        human_size(pool.granted),
+        human_size(pool.free),
+        human_size(record.leftover_bytes),
+        human_size(record.grain),
+        means,
+        if record.swap { "yes" } else { "no" }.into(),
+    ]
+}

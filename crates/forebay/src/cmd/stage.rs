@@ -1,0 +1,346 @@
+//! `forebay stage`: bytes into an instance and out of it.
+
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+use forebay_base::{Error, Kind, Result};
+use forebay_node::records::{
+    Direction, Transfer, TransferActual, TransferOptions, TransferState, What, When,
+};
+use serde_json::json;
+
+use crate::node::client::{NodeArgs, NodeClient};
+use crate::node::wire::{NewTransfer, TransferView};
+use crate::signals;
+use crate::ui::progress::{Line, Sample};
+use crate::ui::table::{Align, lay_out};
+use crate::ui::{note, say, say_json};
+use crate::units::{counted, human_size, parse_rate};
+
+const STAGE: &str = "\
+Examples:
+  forebay stage in /pfs/dataset /run/forebay/mnt/scratch/dataset
+  forebay stage out /run/forebay/mnt/scratch/results /pfs/results --at-end
+  forebay stage list
+  forebay stage wait t01kq3v8x0a1b2c
+  forebay stage resume t01kq3v8x0a1b2c";
+
+const COPY: &str = "\
+Examples:
+  forebay stage in /pfs/dataset /run/forebay/mnt/scratch/dataset
+  forebay stage out /run/forebay/mnt/scratch/out /pfs/out --last 'MANIFEST' --checksum
+  forebay stage out /run/forebay/mnt/scratch/out /pfs/out --at-end
+  forebay stage in files.txt /run/forebay/mnt/scratch --type list --rate-max 200MB/s
+
+One of the two paths is in an instance of yours. The transfer runs on the instance's node with your
+rights, goes on if this command, your job or the node daemon ends, and says done when everything is on
+the destination and synced there. A file appears under its name when it is whole. With Ctrl-C the
+transfer goes on; `forebay stage cancel` ends it. For a cache, in is a prefetch and out is a flush.";
+
+/// Bring files into an instance and out of it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = STAGE)]
+pub struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Verb {
+    /// Copy into an instance.
+    #[command(after_help = COPY)]
+    In(Copy),
+    /// Copy out of an instance, now or when it goes.
+    #[command(after_help = COPY)]
+    Out(Copy),
+    /// List your transfers; root sees all.
+    #[command(after_help = "Examples:\n  forebay stage list\n  forebay stage list --json")]
+    List(List),
+    /// Show one transfer.
+    #[command(after_help = "Examples:\n  forebay stage show t01kq3v8x0a1b2c")]
+    Show(One),
+    /// Wait until a transfer has ended, with progress.
+    #[command(
+        after_help = "Examples:\n  forebay stage wait t01kq3v8x0a1b2c\n\nExit code 0 if it is \
+        done, 1 if files are left, which the manifest lists."
+    )]
+    Wait(One),
+    /// End a transfer where it is; what is copied stays.
+    #[command(after_help = "Examples:\n  forebay stage cancel t01kq3v8x0a1b2c")]
+    Cancel(One),
+    /// Take back a stage-out at the end, or give up what one has left.
+    #[command(after_help = "Examples:\n  forebay stage revoke t01kq3v8x0a1b2c")]
+    Revoke(One),
+    /// Take up what a transfer has left.
+    #[command(after_help = "Examples:\n  forebay stage resume t01kq3v8x0a1b2c")]
+    Resume(One),
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum TypeArg {
+    File,
+    Directory,
+    List,
+}
+
+#[derive(Debug, clap::Args)]
+struct Copy {
+    source: PathBuf,
+
+    destination: PathBuf,
+
+    /// What the source is; looked at, if not said.
+    #[arg(long = "type", value_name = "TYPE")]
+    what: Option<TypeArg>,
+
+    /// When the instance goes, not now.
+    #[arg(long)]
+    at_end: bool,
+
+    /// The instance, if the paths do not tell.
+    #[arg(long, value_name = "ID")]
+    instance: Option<String>,
+
+    /// The node, of an instance that has files of its own on each.
+    #[arg(long = "on", value_name = "NODE")]
+    on: Option<String>,
+
+    /// Read back what was copied and compare it by content.
+    #[arg(long)]
+    checksum: bool,
+
+    /// No faster than this.
+    #[arg(long, value_name = "RATE", value_parser = parse_rate)]
+    rate_max: Option<u64>,
+
+    /// Copy with so many threads.
+    #[arg(long, value_name = "COUNT")]
+    threads: Option<u32>,
+
+    /// Files that match appear after all others are synced.
+    #[arg(long, value_name = "PATTERN")]
+    last: Vec<String>,
+
+    /// Do not wait until it has ended.
+    #[arg(long)]
+    no_wait: bool,
+
+    /// Print the transfer as JSON.
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    node: NodeArgs,
+}
+
+#[derive(Debug, clap::Args)]
+struct List {
+    /// Print everything as JSON.
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    node: NodeArgs,
+}
+
+#[derive(Debug, clap::Args)]
+struct One {
+    #[arg(value_name = "TRANSFER")]
+    id: String,
+
+    /// Print the transfer as JSON.
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    node: NodeArgs,
+}
+
+const POLL: Duration = Duration::from_millis(100);
+
+pub fn run(args: &Args) -> Result<u8> {
+    match &args.verb {
+        Verb::In(copy) => start(copy, Direction::In),
+        Verb::Out(copy) => start(copy, Direction::Out),
+        Verb::List(args) => list(args),
+        Verb::Show(one) => {
+            let view = fetch(&one.node.client(), &one.id)?;
+            tell(&view, one.json);
+            Ok(0)
+        }
+        Verb::Wait(one) => wait(&one.node.client(), &one.id, one.json),
+        Verb::Cancel(one) => order(one, "cancel", "ends where it is"),
+        Verb::Revoke(one) => order(one, "revoke", "is revoked"),
+        Verb::Resume(one) => {
+            order(one, "resume", "is taken up again")?;
+            wait(&one.node.client(), &one.id, one.json)
+        }
+    }
+}
+
+fn start(copy: &Copy, direction: Direction) -> Result<u8> {
+    let client = copy.node.client();
+    let absolute = |path: &PathBuf| {
+        // A slash at the end says that a source that is not there yet will be a directory.
+        let slash = path.as_os_str().as_encoded_bytes().ends_with(b"/");
+        let whole =
+            std::path::absolute(path).map_err(|e| Error::io(e, path.display().to_string()))?;
+        Ok::<_, Error>(if slash { whole.join("") } else { whole })
+    };
+    let asked = NewTransfer {
+        instance: copy.instance.clone(),
+        node: copy.on.clone(),
+        direction,
+        what: copy.what.map(|what| match what {
+            TypeArg::File => What::File,
+            TypeArg::Directory => What::Directory,
+            TypeArg::List => What::List,
+        }),
+        source: absolute(&copy.source)?,
+        destination: absolute(&copy.destination)?,
+        when: if copy.at_end { When::AtEnd } else { When::Now },
+        options: TransferOptions {
+            checksum: copy.checksum,
+            rate_max: copy.rate_max,
+            threads: copy.threads,
+            last: copy.last.clone(),
+        },
+    };
+    let made: TransferView = client.post("/v1/transfers", &json!(asked))?;
+    let id = &made.wanted.id;
+    if copy.at_end || copy.no_wait {
+        match copy.json {
+            true => say_json(&made),
+            false => say(id),
+        }
+        return Ok(0);
+    }
+    wait(&client, id, copy.json)
+}
+
+fn fetch(client: &NodeClient, id: &str) -> Result<TransferView> {
+    client.get(&format!("/v1/transfers/{id}"))
+}
+
+/// The state of the attempt that is wanted now.
+fn current(view: &TransferView) -> Option<&TransferActual> {
+    view.actual.as_ref().filter(|actual| actual.attempt == view.wanted.attempt)
+}
+
+fn wait(client: &NodeClient, id: &str, json: bool) -> Result<u8> {
+    signals::catch_interrupts();
+    let mut line = Line::new("stage");
+    loop {
+        let view = fetch(client, id)?;
+        let ended = current(&view).map(|actual| actual.state).filter(|state| state.has_ended());
+        if let Some(state) = ended {
+            line.clear();
+            tell(&view, json);
+            return Ok(u8::from(state != TransferState::Done));
+        }
+        line.update(sample(&view));
+        if signals::take_interrupt().is_some() {
+            line.clear();
+            let hint = format!("transfer {id} goes on; `forebay stage cancel {id}` ends it");
+            return Err(Error::new(Kind::Interrupted, hint));
+        }
+        thread::sleep(POLL);
+    }
+}
+
+fn sample(view: &TransferView) -> Sample {
+    let progress = view.progress.clone().unwrap_or_default();
+    Sample {
+        total_bytes: progress.bytes_total,
+        done_bytes: progress.bytes,
+        total_files: progress.files_total,
+        done_files: progress.files,
+        failed_files: progress.failures,
+    }
+}
+
+fn tell(view: &TransferView, json: bool) {
+    if json {
+        return say_json(view);
+    }
+    let Transfer { id, source, destination, direction, .. } = &view.wanted;
+    say(format!(
+        "{id}: stage-{} of {} to {}: {}",
+        direction.name(),
+        source.display(),
+        destination.display(),
+        state(view)
+    ));
+    if let Some(actual) = current(view) {
+        say(format!("  {} in {}", human_size(actual.bytes), counted(actual.files, "file")));
+        if actual.failures > 0 {
+            note!(
+                "{} failed; `forebay manifest` lists what is not home",
+                counted(actual.failures, "file")
+            );
+        }
+        if let Some(why) = &actual.why {
+            note!("{why}");
+        }
+    }
+}
+
+fn state(view: &TransferView) -> &'static str {
+    match (current(view), view.wanted.when) {
+        (Some(actual), _) => actual.state.name(),
+        (None, When::AtEnd) => "at the end",
+        (None, When::Now) => "waiting",
+    }
+}
+
+fn list(args: &List) -> Result<u8> {
+    let all: Vec<TransferView> = args.node.client().get("/v1/transfers")?;
+    if args.json {
+        say_json(&all);
+        return Ok(0);
+    }
+    let heads = ["TRANSFER", "INSTANCE", "WAY", "STATE", "FILES", "BYTES", "SOURCE", "DESTINATION"];
+    let mut rows = vec![heads.map(String::from).to_vec()];
+    rows.extend(all.iter().map(row));
+    let columns = [
+        Align::Left,
+        Align::Left,
+        Align::Left,
+        Align::Left,
+        Align::Right,
+        Align::Right,
+        Align::Left,
+        Align::Left,
+    ];
+    lay_out(&columns, &rows).iter().for_each(say);
+    Ok(0)
+}
+
+fn row(view: &TransferView) -> Vec<String> {
+    let (files, bytes) = match (&view.progress, current(view)) {
+        (Some(progress), _) => (progress.files, progress.bytes),
+        (None, Some(actual)) => (actual.files, actual.bytes),
+        (None, None) => (0, 0),
+    };
+    let wanted = &view.wanted;
+    vec![
+        wanted.id.clone(),
+        wanted.instance.clone(),
+        wanted.direction.name().into(),
+        state(view).into(),
+        files.to_string(),
+        human_size(bytes),
+        wanted.source.display().to_string(),
+        wanted.destination.display().to_string(),
+    ]
+}
+
+fn order(one: &One, verb: &str, then: &str) -> Result<u8> {
+    let path = format!("/v1/transfers/{}/{verb}", one.id);
+    let _: Transfer = one.node.client().post(&path, &json!({}))?;
+    if !one.json {
+        say(format!("{} {then}", one.id));
+    }
+    Ok(0)
+}

@@ -1,0 +1,373 @@
+//! What the node daemon's door answers, and to whom.
+//!
+//! - D1: who asks is who the kernel says; what is somebody else's is root's and his alone.
+//! - D2: a path is looked at with the rights of who asks.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use forebay_base::{Error, Kind, Result};
+use forebay_node::desk::{self, Asker, now};
+use forebay_node::ledger::Ledger;
+use forebay_node::records::{
+    Actual, Backing, Direction, Instance, Missing, Mode, NodeDrain, NodeRecord, Owner, PoolRecord,
+    SpaceWish, Transfer, TransferActual, TransferWant, Want, What, keys,
+};
+use forebay_node::{Node, file_system_of};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::asker;
+use super::wire::{
+    Destroy, InstanceView, MissingView, NewInstance, NewTransfer, NodeView, PoolView, Progress,
+    TransferView,
+};
+use crate::http::{Peer, Reply, Request};
+
+pub struct Door {
+    pub node: Arc<Node>,
+}
+
+impl Door {
+    pub fn answer(&self, request: Request) -> Reply {
+        match self.route(request) {
+            Ok(body) => Reply::new(200, body),
+            Err(error) => {
+                let status = match error.kind() {
+                    Kind::Usage | Kind::WrongTier => 400,
+                    Kind::Unavailable | Kind::TimedOut => 503,
+                    _ if error.is(libc::EPERM) => 403,
+                    _ => 500,
+                };
+                let body = json!({ "error": error.to_string(), "exit_code": error.exit_code() });
+                Reply::new(status, body)
+            }
+        }
+    }
+
+    fn route(&self, request: Request) -> Result<Value> {
+        let peer = request.peer.ok_or_else(|| Error::os(libc::EPERM, "nobody is known to ask"))?;
+        let desk = self.node.desk();
+        let parts: Vec<&str> = request.path.trim_matches('/').split('/').collect();
+        match (request.method.as_str(), parts.as_slice()) {
+            ("GET", ["v1", "node"]) => self.health(),
+            ("GET", ["v1", "nodes"]) => answer(self.nodes()?),
+            ("GET", ["v1", "pools"]) => answer(self.pools()?),
+            ("POST", ["v1", "nodes", name, drain @ ("drain" | "undrain")]) => {
+                let drain = (*drain == "drain").then(|| NodeDrain { since: now(), by: peer.uid });
+                desk.drain_node(name, asker(peer), drain).map(|()| json!({}))
+            }
+            ("GET", ["v1", "instances"]) => answer(self.instances(peer)?),
+            ("POST", ["v1", "instances"]) => {
+                let asked = self.new_instance(peer, body(request.body)?)?;
+                answer(self.view(desk.create(&asked)?)?)
+            }
+            ("GET", ["v1", "instances", id]) => answer(self.view(desk.instance(id)?)?),
+            ("POST", ["v1", "instances", id, "destroy"]) => {
+                let Destroy { hurry } = body(request.body)?;
+                let want = if hurry { Want::GoneInHurry } else { Want::Gone };
+                answer(self.view(desk.destroy(id, asker(peer), want)?)?)
+            }
+            ("GET", ["v1", "transfers"]) => answer(self.transfers(peer)?),
+            ("POST", ["v1", "transfers"]) => {
+                let asked = self.new_transfer(peer, body(request.body)?)?;
+                answer(self.transfer_view(desk.transfer(&asked, asker(peer))?, None))
+            }
+            ("GET", ["v1", "transfers", id]) => {
+                let (wanted, actual) = desk.transfer_of(id)?;
+                answer(self.transfer_view(wanted, actual))
+            }
+            ("POST", ["v1", "transfers", id, "cancel"]) => {
+                answer(desk.call_off(id, asker(peer), TransferWant::Cancelled)?)
+            }
+            ("POST", ["v1", "transfers", id, "revoke"]) => {
+                answer(desk.call_off(id, asker(peer), TransferWant::Revoked)?)
+            }
+            ("POST", ["v1", "transfers", id, "resume"]) => answer(desk.resume(id, asker(peer))?),
+            ("GET", ["v1", "manifest"]) => answer(self.manifest(peer)?),
+            _ => {
+                let what = format!("{} {}: no such request", request.method, request.path);
+                Err(Error::new(Kind::Usage, what))
+            }
+        }
+    }
+
+    /// For a scheduler's health check: the node is fit, or why it is not.
+    fn health(&self) -> Result<Value> {
+        let draining = self.node.drain()?.is_some();
+        Ok(json!({
+            "name": self.node.name(),
+            "version": env!("CARGO_PKG_VERSION"),
+            "pid": std::process::id(),
+            "draining": draining,
+            "mount_root": self.node.config().mount_root,
+        }))
+    }
+
+    fn nodes(&self) -> Result<Vec<NodeView>> {
+        let book = self.node.book();
+        let there: BTreeMap<String, NodeRecord> = book.list(keys::NODES)?.into_iter().collect();
+        let drained: Vec<(String, NodeDrain)> = book.list("wanted/nodes/")?;
+        let instances = self.node.desk().instances()?;
+        let pools: Vec<(String, PoolRecord)> = book.list(keys::POOLS)?;
+        // A node whose daemon is not there has said what it offers, and may hold what is wanted.
+        let of_pools =
+            pools.iter().filter_map(|(key, _)| key.split_once('/')).map(|(node, _)| node);
+        let mut names: Vec<&str> = there.keys().map(String::as_str).chain(of_pools).collect();
+        names.sort_unstable();
+        names.dedup();
+        let view = |name: &str| NodeView {
+            name: name.into(),
+            record: there.get(name).cloned(),
+            draining: drained.iter().any(|(drained, _)| drained == name),
+            instances: instances.iter().filter(|i| i.nodes.iter().any(|n| n == name)).count()
+                as u64,
+        };
+        Ok(names.into_iter().map(view).collect())
+    }
+
+    fn pools(&self) -> Result<Vec<PoolView>> {
+        let book = self.node.book();
+        let pools: Vec<(String, PoolRecord)> = book.list(keys::POOLS)?;
+        let ledgers: BTreeMap<String, Ledger> = book.list(keys::LEDGER)?.into_iter().collect();
+        let view = |(key, record): (String, PoolRecord)| {
+            let granted = ledgers.get(&key).map_or(0, Ledger::granted);
+            let (node, name) = key.split_once('/')?;
+            let (node, name) = (node.to_string(), name.to_string());
+            let free = record.capacity.saturating_sub(granted);
+            Some(PoolView { node, name, record, granted, free })
+        };
+        Ok(pools.into_iter().filter_map(view).collect())
+    }
+
+    /// D1: a user sees his own.
+    fn instances(&self, peer: Peer) -> Result<Vec<InstanceView>> {
+        let all = self.node.desk().instances()?;
+        let his = all.into_iter().filter(|instance| may_see(peer, instance.owner));
+        his.map(|instance| self.view(instance)).collect()
+    }
+
+    fn view(&self, wanted: Instance) -> Result<InstanceView> {
+        let actual = self.node.desk().actual(&wanted.id)?;
+        let actual: BTreeMap<String, Actual> = actual.into_iter().collect();
+        Ok(InstanceView { wanted, actual })
+    }
+
+    fn transfers(&self, peer: Peer) -> Result<Vec<TransferView>> {
+        let all = self.node.desk().transfers()?;
+        let his = all.into_iter().filter(|(transfer, _)| may_see(peer, transfer.owner));
+        Ok(his.map(|(wanted, actual)| self.transfer_view(wanted, actual)).collect())
+    }
+
+    fn transfer_view(&self, wanted: Transfer, actual: Option<TransferActual>) -> TransferView {
+        let progress = self.node.live(&wanted.id).map(|moved| Progress {
+            files: moved.files,
+            bytes: moved.bytes,
+            files_total: moved.files_total,
+            bytes_total: moved.bytes_total,
+            bytes_per_second: moved.bytes_per_second,
+            failures: moved.failures_count,
+        });
+        TransferView { wanted, actual, progress }
+    }
+
+    fn manifest(&self, peer: Peer) -> Result<Vec<MissingView>> {
+        let all: Vec<(String, Missing)> = self.node.book().list(keys::MANIFEST)?;
+        let view = |(key, missing): (String, Missing)| {
+            let mut parts = key.split('/').map(String::from);
+            let (node, instance) = (parts.next()?, parts.next()?);
+            may_see(peer, missing.owner).then_some(MissingView { node, instance, missing })
+        };
+        Ok(all.into_iter().filter_map(view).collect())
+    }
+
+    fn new_instance(&self, peer: Peer, asked: NewInstance) -> Result<desk::NewInstance> {
+        let owner = owner(peer, asked.uid, asked.gid)?;
+        if peer.uid != 0 && asked.mountpoint.is_some() {
+            let root = self.node.config().mount_root.display();
+            return Err(usage(format!(
+                "only root chooses a mount point: yours will be below {root}"
+            )));
+        }
+        if peer.uid != 0 && asked.job.is_some() {
+            return Err(usage("instances of jobs are made by the scheduler: give a name instead"));
+        }
+        let backing = match (&asked.backing, asked.mode) {
+            (Some(path), Mode::Cache) => Some(self.backing(path, owner, asked.settings)?),
+            (Some(path), _) => {
+                let mode = asked.mode.name();
+                return Err(usage(format!(
+                    "{}: --backing is for a cache, not {mode}",
+                    path.display()
+                )));
+            }
+            (None, _) => None,
+        };
+        if let Some(at) = &asked.mountpoint {
+            require_plain(at)?;
+        }
+        let wish = SpaceWish {
+            means: asked.means,
+            fs: asked.fs,
+            inodes: asked.inodes,
+            mode: asked.permissions,
+        };
+        let space = (asked.mode == Mode::Private).then_some(wish);
+        let nodes = match asked.nodes.is_empty() {
+            true => vec![self.node.name().to_string()],
+            false => asked.nodes,
+        };
+        Ok(desk::NewInstance {
+            name: asked.name,
+            mode: asked.mode,
+            owner,
+            job: asked.job,
+            expires: asked.expires,
+            nodes,
+            pool: asked.pool,
+            bytes: asked.bytes,
+            mountpoint: asked.mountpoint,
+            backing,
+            space,
+        })
+    }
+
+    /// D2.
+    fn backing(
+        &self,
+        path: &Path,
+        owner: Owner,
+        settings: BTreeMap<String, String>,
+    ) -> Result<Backing> {
+        forebay_node::require_mounted(path, &self.node.config().backing_mounts)?;
+        let reached = asker::reach(path, owner.uid, owner.gid)?;
+        check_settings(&settings)?;
+        Ok(Backing { on: file_system_of(&reached.path)?, path: reached.path, settings })
+    }
+
+    fn new_transfer(&self, peer: Peer, asked: NewTransfer) -> Result<desk::NewTransfer> {
+        let instance = match &asked.instance {
+            Some(instance) => self.node.desk().instance(instance)?,
+            None => self.instance_at(peer, &asked)?,
+        };
+        let what = match asked.what {
+            Some(what) => what,
+            None => self.what_is(&asked, &instance)?,
+        };
+        let destination = into_directory(&asked, what, instance.owner);
+        Ok(desk::NewTransfer {
+            instance: instance.id,
+            node: asked.node,
+            direction: asked.direction,
+            what,
+            source: asked.source,
+            destination,
+            when: asked.when,
+            options: asked.options,
+        })
+    }
+
+    /// The instance that the path inside is in.
+    fn instance_at(&self, peer: Peer, asked: &NewTransfer) -> Result<Instance> {
+        let inside = match asked.direction {
+            Direction::In => &asked.destination,
+            Direction::Out => &asked.source,
+        };
+        let all = self.node.desk().instances()?;
+        let holds = |instance: &Instance| {
+            let shows = instance.mountpoint.as_ref();
+            may_see(peer, instance.owner) && shows.is_some_and(|at| inside.starts_with(at))
+        };
+        all.into_iter().find(holds).ok_or_else(|| {
+            usage(format!(
+                "{}: is in no instance of yours; `forebay instance list` shows where they are",
+                inside.display()
+            ))
+        })
+    }
+
+    /// What a source is that is there now (D2); one that will only be there at the end is a directory
+    /// if it ends in a slash.
+    fn what_is(&self, asked: &NewTransfer, instance: &Instance) -> Result<What> {
+        let path = asked.source.clone();
+        let slash = path.as_os_str().as_encoded_bytes().ends_with(b"/");
+        let owner = instance.owner;
+        let found = asker::as_user(owner.uid, owner.gid, move || std::fs::metadata(path));
+        match found {
+            Ok(found) if found.is_dir() => Ok(What::Directory),
+            Ok(_) => Ok(What::File),
+            Err(_) if asked.direction == Direction::Out && slash => Ok(What::Directory),
+            Err(e) => {
+                let what = asked.source.display().to_string();
+                let hint = "say what it will be with --type file|directory|list";
+                Err(usage(format!("{what}: {e}; {hint}")))
+            }
+        }
+    }
+}
+
+/// A file that is copied to a directory keeps its name there, as with cp (D2).
+fn into_directory(asked: &NewTransfer, what: What, owner: Owner) -> PathBuf {
+    let (path, name) = (asked.destination.clone(), asked.source.file_name());
+    let (What::File, Some(name)) = (what, name) else { return path };
+    let looked = path.clone();
+    let found = asker::as_user(owner.uid, owner.gid, move || std::fs::metadata(looked));
+    match found.is_ok_and(|found| found.is_dir()) {
+        true => path.join(name),
+        false => path,
+    }
+}
+
+fn usage(why: impl Into<String>) -> Error {
+    Error::new(Kind::Usage, why)
+}
+
+fn asker(peer: Peer) -> Asker {
+    Asker { uid: peer.uid, gid: peer.gid }
+}
+
+/// D1.
+fn may_see(peer: Peer, owner: Owner) -> bool {
+    peer.uid == 0 || peer.uid == owner.uid
+}
+
+fn owner(peer: Peer, uid: Option<u32>, gid: Option<u32>) -> Result<Owner> {
+    match (peer.uid, uid, gid) {
+        (_, None, None) => Ok(Owner { uid: peer.uid, gid: peer.gid }),
+        (0, Some(uid), Some(gid)) => Ok(Owner { uid, gid }),
+        (0, ..) => Err(usage("give both a user and a group")),
+        _ => Err(Error::os(libc::EPERM, "only root makes instances for others")),
+    }
+}
+
+fn require_plain(at: &Path) -> Result<()> {
+    let plain: PathBuf = at.components().collect();
+    let up = at.components().any(|part| part.as_os_str() == "..");
+    match at.is_absolute() && !up && plain.as_os_str() == at.as_os_str() {
+        true => Ok(()),
+        false => Err(usage(format!("mount point {}: give a plain absolute path", at.display()))),
+    }
+}
+
+/// Settings that an ordinary user may give to a mount of root's: none that names a file or a port.
+fn check_settings(settings: &BTreeMap<String, String>) -> Result<()> {
+    const REFUSED: [&str; 6] =
+        ["log-file", "metrics-listen", "config", "tier-size", "passthrough", "kernel-writeback"];
+    for (name, value) in settings {
+        crate::config::keys::find(name).map_err(|e| usage(format!("{name}: {e}")))?;
+        if REFUSED.contains(&name.as_str()) {
+            return Err(usage(format!("{name}={value}: is the node's to set")));
+        }
+    }
+    Ok(())
+}
+
+fn body<T: DeserializeOwned>(body: Value) -> Result<T> {
+    serde_json::from_value(body).map_err(|e| usage(format!("body: {e}")))
+}
+
+fn answer(value: impl Serialize) -> Result<Value> {
+    serde_json::to_value(value).map_err(|e| Error::new(Kind::Corrupt, e.to_string()))
+}

@@ -1,0 +1,276 @@
+//! Mounts and transfers of a node, as processes of their own: this binary with other arguments. They
+//! live on when the node daemon ends, and the next one finds them by the kernel's table of mounts.
+
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use forebay_base::{Error, Kind, Result};
+use forebay_node::hands::{
+    Cache, Failed, Hands, Leave, Look, Moved, Order, Staging, Stop, Unflushed,
+};
+use forebay_node::records::{Direction, What};
+use serde_json::{Value, json};
+
+use super::asker;
+use crate::http::{Client, Liveness};
+use crate::mounts::{Mounts, users_of};
+use crate::units;
+use crate::wire::{File, Job, JobKind, JobState, NewJob, WirePath};
+
+/// A drain is taken up again after this; meanwhile what is not home is told.
+const DRAIN_PATIENCE: Duration = Duration::from_secs(30);
+
+/// How often a job of a mount's daemon is asked how far it is.
+const POLL: Duration = Duration::from_millis(100);
+
+/// Holders of a mount that are named.
+const HOLDERS: usize = 5;
+
+pub struct Processes;
+
+impl Processes {
+    fn is_dead(cache: &Cache) -> bool {
+        Client::new(&cache.tier).liveness() == Liveness::Dead
+    }
+}
+
+impl Hands for Processes {
+    fn look(&self, cache: &Cache) -> Result<Look> {
+        let seen = Mounts::read()?;
+        let mounted = seen.ours().any(|(at, tier)| at == cache.mountpoint && tier == cache.tier);
+        Ok(match (mounted, mounted && Processes::is_dead(cache)) {
+            (false, _) => Look::NotMounted,
+            (true, true) => Look::Dead,
+            (true, false) => Look::Serving,
+        })
+    }
+
+    fn serve(&self, cache: &Cache) -> Result<()> {
+        let reached = asker::reach(&cache.backing, cache.owner.uid, cache.owner.gid)?;
+        let mut mount = ourselves("mount");
+        mount.arg(&reached.path).arg(&cache.mountpoint).arg("--tier").arg(&cache.tier);
+        mount.arg(format!("--tier-size={}", units::exact_size(cache.bytes)));
+        // What is mounted must be what was reached, whatever has the name by then.
+        mount.arg("--backing-identity").arg(&reached.identity);
+        for (name, value) in &cache.settings {
+            mount.arg(format!("--{name}={value}"));
+        }
+        succeeded(mount, "mounting").map(|_| ())
+    }
+
+    fn leave(&self, cache: &Cache, leave: Leave, busy: Duration) -> Result<Vec<String>> {
+        let mut umount = ourselves("umount");
+        umount.arg(&cache.mountpoint).arg("--json");
+        match leave {
+            Leave::Drain => umount.arg(format!("--timeout={}s", DRAIN_PATIENCE.as_secs())),
+            Leave::KeepDirty => umount.arg("--keep-dirty"),
+        };
+        let deadline = Instant::now() + busy;
+        let mut holders = Vec::new();
+        loop {
+            let output = ended(&mut umount, "unmounting")?;
+            if self.look(cache)? == Look::NotMounted || !is_in_use(&output) {
+                return Ok(holders);
+            }
+            if Instant::now() >= deadline {
+                take_away(cache)?;
+                return Ok(holders);
+            }
+            holders = users_of(&cache.mountpoint, HOLDERS);
+            thread::sleep(Duration::from_millis(250));
+        }
+    }
+
+    fn bring_home(&self, cache: &Cache) -> Result<Vec<Unflushed>> {
+        if !cache.tier.join("forebay.json").exists() {
+            // It was made and never mounted.
+            return Ok(Vec::new());
+        }
+        let mut recover = ourselves("recover");
+        recover.arg(&cache.tier).arg("--json");
+        let output = ended(&mut recover, "bringing home")?;
+        match output.status.code() {
+            Some(0) => Ok(Vec::new()),
+            _ => {
+                let why = last_line(&output.stderr);
+                let mut left = self.unflushed(cache)?;
+                left.iter_mut().for_each(|one| one.why = why.clone());
+                match left.is_empty() {
+                    // Nothing is dirty, and the tier is damaged: somebody has to look.
+                    true => Err(Error::new(Kind::Corrupt, why)),
+                    false => Ok(left),
+                }
+            }
+        }
+    }
+
+    fn unflushed(&self, cache: &Cache) -> Result<Vec<Unflushed>> {
+        if self.look(cache)? == Look::Serving {
+            return serving_unflushed(cache);
+        }
+        let mut check = ourselves("check");
+        check.arg("--json").arg(&cache.tier);
+        let output = ended(&mut check, "checking")?;
+        let found: Value = serde_json::from_slice(&output.stdout)
+            .map_err(|_| Error::new(Kind::Corrupt, last_line(&output.stderr)))?;
+        let names = found["dirty"].as_array().cloned().unwrap_or_default();
+        let bytes = found["dirty_bytes"].as_u64().unwrap_or(0);
+        let each = bytes.checked_div(names.len() as u64).unwrap_or(0);
+        let mut rest = bytes - each * names.len() as u64;
+        let name = |value: Value| {
+            serde_json::from_value::<WirePath>(value).map_or_else(|_| "?".into(), |p| p.to_string())
+        };
+        Ok(names
+            .into_iter()
+            .map(|value| Unflushed {
+                file: name(value),
+                // The tier tells the sum; what it is of each file, a mount would.
+                bytes: each + std::mem::take(&mut rest),
+                age: Duration::ZERO,
+                why: "waits for the backing store".into(),
+            })
+            .collect())
+    }
+
+    fn carry(&self, order: &Order<'_>, stop: &Stop, told: &mut dyn FnMut(&Moved)) -> Result<Moved> {
+        let place = Mounts::read()?.find(&order.path)?;
+        let client = Client::new(&place.tier);
+        let kind = match order.direction {
+            Direction::In => JobKind::Prefetch,
+            Direction::Out => JobKind::Flush,
+        };
+        let paths = match order.what {
+            What::File | What::Directory => vec![WirePath::from(place.path.as_path())],
+            What::List => {
+                let why = "a list is for private instances: a cache takes the directory";
+                return Err(Error::new(Kind::Usage, why));
+            }
+        };
+        let mut asked = NewJob::of(kind, paths);
+        if kind == JobKind::Flush {
+            asked.last = order.options.last.first().cloned();
+        }
+        let id = client.post("/v1/jobs", &json!(asked))?["id"].as_u64().unwrap_or(0);
+        let url = format!("/v1/jobs/{id}");
+        let mut cancelled = false;
+        loop {
+            let job: Job = serde_json::from_value(client.get(&url)?)
+                .map_err(|e| Error::new(Kind::Unreachable, format!("the daemon's answer: {e}")))?;
+            let moved = moved_by(&job);
+            told(&moved);
+            if job.state != JobState::Running {
+                return Ok(moved);
+            }
+            if stop.leaves() {
+                let why = "the node daemon stops; the job goes on";
+                return Err(Error::new(Kind::Interrupted, why));
+            }
+            if stop.is_wanted() && !std::mem::replace(&mut cancelled, true) {
+                client.delete(&url)?;
+            }
+            thread::sleep(POLL);
+        }
+    }
+
+    fn stage(
+        &self,
+        staging: &Staging<'_>,
+        stop: &Stop,
+        told: &mut dyn FnMut(&Moved),
+    ) -> Result<Moved> {
+        super::staging::stage(staging, stop, told)
+    }
+
+    fn clean(&self, staging: &Staging<'_>) -> Result<()> {
+        super::staging::clean(staging)
+    }
+}
+
+/// This binary, with nothing of the node daemon's own environment.
+pub fn ourselves(verb: &str) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg(verb).stdin(Stdio::null());
+    let ours =
+        std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("FOREBAY_"));
+    for (name, _) in ours {
+        command.env_remove(name);
+    }
+    // Settings of people and of the machine are for mounts that they make.
+    command.env("FOREBAY_CONFIG", "/dev/null");
+    command
+}
+
+fn ended(command: &mut Command, what: &str) -> Result<Output> {
+    command.output().map_err(|e| Error::io(e, what.to_string()))
+}
+
+fn succeeded(mut command: Command, what: &str) -> Result<Output> {
+    let output = ended(&mut command, what)?;
+    match output.status.success() {
+        true => Ok(output),
+        false => Err(Error::new(Kind::Unavailable, last_line(&output.stderr))),
+    }
+}
+
+/// What a command said last, without its name.
+fn last_line(said: &[u8]) -> String {
+    let text = String::from_utf8_lossy(said);
+    let last = text.lines().last().unwrap_or("it ended without a word");
+    last.strip_prefix("forebay: ").unwrap_or(last).to_string()
+}
+
+fn is_in_use(output: &Output) -> bool {
+    let job: Option<Job> = serde_json::from_slice(&output.stdout).ok();
+    job.is_some_and(|job| crate::cmd::umount::is_in_use(&job))
+}
+
+/// Takes a mount away from who uses it: they get errors from then on.
+fn take_away(cache: &Cache) -> Result<()> {
+    let client = Client::new(&cache.tier);
+    let ask = crate::wire::Leave { keep_dirty: true, lazy: true, ..Default::default() };
+    crate::cmd::umount::leave(&client, &ask).map(|_| ())
+}
+
+fn serving_unflushed(cache: &Cache) -> Result<Vec<Unflushed>> {
+    let answer = Client::new(&cache.tier).get("/v1/files")?;
+    let files: Vec<File> = serde_json::from_value(answer)
+        .map_err(|e| Error::new(Kind::Unreachable, format!("the daemon's answer: {e}")))?;
+    let dirty = files.into_iter().filter(|file| file.dirty_bytes > 0 || file.state != "clean");
+    Ok(dirty
+        .map(|file| Unflushed {
+            file: file.path.to_string(),
+            bytes: file.dirty_bytes,
+            age: Duration::from_secs_f64(file.dirty_age_secs.unwrap_or(0.0).max(0.0)),
+            why: file.error.unwrap_or_else(|| "waits for the backing store".into()),
+        })
+        .collect())
+}
+
+fn moved_by(job: &Job) -> Moved {
+    let report = job.report.clone().unwrap_or_default();
+    let failures: Vec<Failed> = job
+        .failures
+        .iter()
+        .chain(&report.failures)
+        .map(|failure| Failed {
+            path: failure.path.to_string(),
+            why: failure.error.clone(),
+            bytes: 0,
+        })
+        .collect();
+    let failed_as_a_whole = job.error.iter().filter(|_| failures.is_empty());
+    let whole =
+        failed_as_a_whole.map(|why| Failed { path: "/".into(), why: why.clone(), bytes: 0 });
+    let failures: Vec<Failed> = failures.iter().cloned().chain(whole).collect();
+    Moved {
+        files: job.done_files,
+        bytes: job.done_bytes,
+        files_total: job.total_files,
+        bytes_total: job.total_bytes,
+        bytes_per_second: job.rate_bytes_per_sec,
+        failures_count: (failures.len() as u64).max(job.failed_files),
+        failures,
+        cancelled: job.state == JobState::Cancelled,
+    }
+}

@@ -1,0 +1,59 @@
+//! The node daemon as a process: its registry, its door, its hands.
+
+mod api;
+mod asker;
+pub mod client;
+mod hands;
+mod staging;
+pub mod wire;
+
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_base::{Error, Result};
+use forebay_node::{Node, NodeConfig};
+use forebay_registry::Registry;
+
+use crate::http;
+use crate::signals::{self, Blocked};
+
+/// Who is told to stop waits for this long for steps that are under way.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Serves until a signal says to stop. What it has made stays.
+pub fn serve(config: NodeConfig) -> Result<u8> {
+    let blocked = Blocked::new();
+    crate::daemon::lift_file_size_limit();
+    for dir in [config.socket.parent(), Some(&config.mount_root), config.state.parent()] {
+        make_dir(dir.unwrap_or(Path::new("/")))?;
+    }
+    let registry = registry(&config)?;
+    let socket = config.socket.clone();
+    let node = Node::start(config, registry, Arc::new(hands::Processes))?;
+    let door = api::Door { node: node.clone() };
+    http::serve_everybody(&socket, move |request| door.answer(request))?;
+    tracing::info!(node = node.name(), socket = %socket.display(), "serving");
+    let signal = blocked.wait();
+    tracing::info!(signal = signals::name(signal), "stopping; mounts and transfers go on");
+    node.stop(PATIENCE);
+    let _ = std::fs::remove_file(&socket);
+    Ok(0)
+}
+
+/// Directories on the way that users must be able to pass.
+fn make_dir(path: &Path) -> Result<()> {
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o755).create(path);
+    made.map_err(|e| Error::io(e, path.display().to_string()))
+}
+
+fn registry(config: &NodeConfig) -> Result<Arc<dyn Registry>> {
+    let own = || format!("embedded://{}", config.state.join("registry").display());
+    let address = config.registry.clone().unwrap_or_else(own);
+    if config.registry.is_none() {
+        // The first daemon of this machine makes it.
+        forebay_node::own_dir(&config.state)?;
+    }
+    forebay_registry::open(&address)
+}

@@ -1,0 +1,207 @@
+//! A node daemon of a test's own: state, pool, socket and mount root below one new directory.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::cli::{Out, binary, finish, forebay_env};
+use crate::procs::{Proc, kill};
+use crate::wait::{PATIENCE, within};
+use crate::{images, text};
+
+/// Gone when dropped, with whatever it has mounted.
+pub struct Node {
+    pub root: PathBuf,
+    pub name: String,
+    env: Vec<(String, String)>,
+    daemon: Option<Proc>,
+    extra: String,
+}
+
+impl Node {
+    /// Starts one whose pool has so many MiB.
+    pub fn start(mib: u64) -> Node {
+        let mut node = Node::laid(mib);
+        node.up();
+        node
+    }
+
+    /// Lays one out without starting it.
+    pub fn laid(mib: u64) -> Node {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let base = std::env::var_os("FOREBAY_TEST_DIR").map_or("/var/tmp".into(), PathBuf::from);
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        let root = base.join(format!("fbt-{}-n{id}", std::process::id()));
+        std::fs::create_dir_all(root.join("slow")).expect("the test directory is writable");
+        let socket = root.join("run/node.sock");
+        let env = vec![("FOREBAY_NODE_SOCKET".to_string(), text(&socket).to_string())];
+        let extra = format!("capacity = \"{mib}MiB\"\n");
+        Node { root, name: "n1".into(), env, daemon: None, extra }
+    }
+
+    /// Adds keys of the pool, such as `swap = true`.
+    pub fn pool_key(&mut self, line: &str) {
+        self.extra.push_str(line);
+        self.extra.push('\n');
+    }
+
+    pub fn env(&mut self, name: &str, value: &str) {
+        self.env.push((name.into(), value.into()));
+    }
+
+    pub fn config(&self) -> PathBuf {
+        let at = |name: &str| self.root.join(name).display().to_string();
+        let config = self.root.join("node.toml");
+        let body = format!(
+            "name = \"{}\"\nstate = \"{}\"\nsocket = \"{}\"\nmount-root = \"{}\"\n\
+             busy-patience = \"1s\"\nkeep-after-hurry = \"3s\"\n[[pool]]\nname = \"flash\"\n\
+             dir = \"{}\"\n{}",
+            self.name,
+            at("state"),
+            at("run/node.sock"),
+            at("mnt"),
+            at("pool"),
+            self.extra
+        );
+        std::fs::write(&config, body).expect("the test directory is writable");
+        config
+    }
+
+    /// Starts the daemon and waits until it answers.
+    pub fn up(&mut self) {
+        let config = self.config();
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.root.join("log"))
+            .expect("the test directory is writable");
+        let mut command = Command::new(binary());
+        command.args(["node", "--config", text(&config)]).stdin(Stdio::null());
+        command.stdout(Stdio::null()).stderr(log);
+        for (name, value) in &self.env {
+            command.env(name, value);
+        }
+        self.daemon = Some(Proc::spawn(&mut command));
+        within(PATIENCE, "the node daemon answers", || {
+            self.forebay(&["node", "health"]).code == Some(0)
+        });
+    }
+
+    /// Kills the daemon as a crash would; mounts and transfers go on.
+    pub fn crash(&mut self) {
+        self.daemon.take().expect("it runs").kill();
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.daemon.as_ref().expect("it runs").pid()
+    }
+
+    /// Asks the daemon to stop, and waits until it has.
+    pub fn stop(&mut self) {
+        let mut daemon = self.daemon.take().expect("it runs");
+        kill(daemon.pid(), libc::SIGTERM);
+        assert!(daemon.wait(PATIENCE).is_some_and(|status| status.success()), "{}", self.log());
+    }
+
+    /// Waits for a daemon that ends by itself, as at a failpoint.
+    pub fn died(&mut self) {
+        let mut daemon = self.daemon.take().expect("it ran");
+        assert!(daemon.wait(PATIENCE).is_some(), "it is alive\n{}", self.log());
+    }
+
+    pub fn forebay(&self, args: &[&str]) -> Out {
+        forebay_env(args, &self.env)
+    }
+
+    /// As an ordinary user without an account.
+    pub fn as_user(&self, uid: u32, args: &[&str]) -> Out {
+        let id = uid.to_string();
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", &id, "--regid", &id, "--clear-groups"]).arg(binary()).args(args);
+        for (name, value) in &self.env {
+            command.env(name, value);
+        }
+        finish(&mut command, PATIENCE * 4)
+    }
+
+    pub fn json(&self, args: &[&str]) -> Value {
+        let out = self.forebay(&[args, &["--json"]].concat());
+        serde_json::from_str(&out.stdout).unwrap_or_else(|e| panic!("{args:?}: {e}: {out:?}"))
+    }
+
+    /// Where an instance shows.
+    pub fn at(&self, id: &str) -> PathBuf {
+        self.root.join("mnt").join(id)
+    }
+
+    pub fn slow(&self) -> PathBuf {
+        self.root.join("slow")
+    }
+
+    /// Bytes that the pool has granted.
+    pub fn granted(&self) -> u64 {
+        self.json(&["pools"])[0]["granted"].as_u64().expect("a number")
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.root.join("log")).unwrap_or_default()
+    }
+
+    fn mounts(&self) -> Vec<PathBuf> {
+        let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let at = table.lines().filter_map(|line| line.split(' ').nth(4)).map(PathBuf::from);
+        at.filter(|at| at.starts_with(self.root.join("mnt"))).collect()
+    }
+
+    /// Fails unless nothing is left of any instance: grants, mounts, files of the pool, records.
+    #[track_caller]
+    pub fn assert_empty(&self) {
+        within(Duration::from_secs(20), "the pool is empty", || {
+            self.granted() == 0 && self.in_pool().is_empty()
+        });
+        let left = self.mounts();
+        assert!(left.is_empty(), "{left:?} are mounted\n{}", self.log());
+        assert_eq!(self.json(&["instance", "list"]), serde_json::json!([]), "{}", self.log());
+    }
+
+    /// Files of the pool that belong to some instance.
+    fn in_pool(&self) -> Vec<PathBuf> {
+        let folders = ["spaces", "swap", "tiers", "trash", "state"];
+        let lists = folders.map(|name| std::fs::read_dir(self.root.join("pool").join(name)));
+        let entries = lists.into_iter().flatten().flatten().flatten();
+        entries.map(|entry| entry.path()).collect()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let failed = std::thread::panicking();
+        if failed {
+            crate::say(&format!("log of the node daemon:\n{}", self.log()));
+        }
+        if self.daemon.is_some() {
+            for instance in self.json(&["instance", "list"]).as_array().cloned().unwrap_or_default()
+            {
+                let id = instance["id"].as_str().unwrap_or_default().to_string();
+                self.forebay(&["instance", "destroy", &id, "--hurry", "--timeout", "20s"]);
+            }
+            self.crash();
+        }
+        for at in self.mounts().iter().rev() {
+            let _ = images::unmount(at, true);
+        }
+        if std::env::var_os("FOREBAY_TEST_KEEP").is_none() && self.mounts().is_empty() {
+            let _ = std::fs::remove_dir_all(&self.root);
+        }
+    }
+}
+
+/// Makes a directory in which everybody may write.
+pub fn open_dir(at: &Path) {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::create_dir_all(at).expect("the test directory is writable");
+    std::fs::set_permissions(at, PermissionsExt::from_mode(0o777)).expect("it is ours");
+}

@@ -1,0 +1,416 @@
+//! The node daemon from outside: instances, transfers, the ledger, and what is left after crashes.
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use forebay_tests::images::{MountedFs, mounted_at};
+use forebay_tests::node::{Node, open_dir};
+use forebay_tests::{fill, needs_forebay, needs_tools, proof, text, within};
+use serde_json::Value;
+
+const USER: u32 = 47_110;
+const OTHER: u32 = 47_111;
+
+fn create(node: &Node, args: &[&str]) -> Value {
+    let all = [&["instance", "create"], args, &["--json"]].concat();
+    node.forebay(&all).ok().json()
+}
+
+fn random(len: usize, seed: u64) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    fill(&mut bytes, seed, 0);
+    bytes
+}
+
+/// Writes as the user, so that files are his.
+fn write_as(uid: u32, path: &Path, bytes: &[u8]) {
+    std::fs::write(path, bytes).unwrap();
+    std::os::unix::fs::chown(path, Some(uid), Some(uid)).unwrap();
+}
+
+// S-21: the capacity of a private instance holds, and its neighbor's room is untouched.
+#[test]
+fn a_private_instance_is_full_at_its_capacity_and_takes_nothing_of_others() {
+    needs_forebay!();
+    needs_tools!("mkfs.ext4", "setpriv");
+    let node = Node::start(512);
+    let made = node.as_user(USER, &["instance", "create", "private", "a", "--capacity", "48MiB"]);
+    assert_eq!(made.ok().stdout.trim(), text(&node.at("a")));
+    create(&node, &["private", "b", "--capacity", "32MiB"]);
+    let (a, b) = (node.at("a"), node.at("b"));
+    let looked = a.metadata().unwrap();
+    assert_eq!((looked.uid(), looked.permissions().mode() & 0o7777), (USER, 0o700));
+    let (_, options) = mounted_at(&a).unwrap();
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let line = table.lines().find(|line| line.contains(text(&a))).unwrap_or(&options).to_string();
+    assert!(line.contains("nosuid") && line.contains("nodev"), "{line}");
+
+    let mut written = 0u64;
+    let full = loop {
+        match std::fs::write(a.join(format!("f{written}")), random(1 << 20, written)) {
+            Ok(()) => written += 1,
+            Err(e) => break e,
+        }
+        assert!(written < 200, "nothing bounds it");
+    };
+    assert_eq!(full.raw_os_error(), Some(libc::ENOSPC));
+    assert!((48..56).contains(&written), "{written} MiB fitted");
+    std::fs::write(b.join("room"), random(24 << 20, 7)).unwrap();
+    let shut = node.as_user(OTHER, &["instance", "show", "a", "--json"]);
+    assert!(shut.code == Some(0), "a record is no secret: {shut:?}");
+    let look = Command::new("setpriv")
+        .args(["--reuid", "47111", "--regid", "47111", "--clear-groups", "ls", text(&a)])
+        .output()
+        .unwrap();
+    assert!(!look.status.success(), "another user looks in");
+    node.as_user(OTHER, &["instance", "destroy", "a"]).expect(1);
+    node.as_user(USER, &["instance", "destroy", "a"]).ok();
+    node.forebay(&["instance", "destroy", "b"]).ok();
+    node.assert_empty();
+    proof!("{written} MiB fitted into 48");
+}
+
+/// The ledger under requests at one time: method: eight ask for a third of the pool each.
+#[test]
+fn no_room_is_granted_twice_whoever_asks_at_once() {
+    needs_forebay!();
+    let node = Node::start(96);
+    let codes: Vec<Option<i32>> = thread::scope(|scope| {
+        let ask = |n: usize| {
+            let node = &node;
+            scope.spawn(move || {
+                let name = format!("i{n}");
+                let args = ["instance", "create", "private", &name, "--capacity", "24MiB"];
+                node.forebay(&[&args[..], &["--no-wait"]].concat()).code
+            })
+        };
+        let asked: Vec<_> = (0..8).map(ask).collect();
+        asked.into_iter().map(|asked| asked.join().unwrap()).collect()
+    });
+    let granted = codes.iter().filter(|code| **code == Some(0)).count();
+    let pool = &node.json(&["pools"])[0];
+    let bytes = |key: &str| pool[key].as_u64().unwrap();
+    assert!(bytes("granted") <= bytes("capacity"), "{pool}");
+    assert!(bytes("free") < 24 << 20, "one more would have fitted: {pool}");
+    assert!((2..4).contains(&granted), "{codes:?}");
+    let refused = node.forebay(&["instance", "create", "private", "more", "--capacity", "90MiB"]);
+    assert!(refused.text().contains("are free"), "{refused:?}");
+    for instance in node.json(&["instance", "list"]).as_array().unwrap() {
+        node.forebay(&["instance", "destroy", instance["id"].as_str().unwrap()]).ok();
+    }
+    node.assert_empty();
+    proof!("{granted} of 8 were granted");
+}
+
+// S-22: what was written to a cache instance is on its backing store when the instance is gone.
+#[test]
+fn a_cache_instance_survives_the_node_daemon_and_goes_when_all_is_home() {
+    needs_forebay!();
+    let mut node = Node::start(512);
+    let proj = node.slow().join("proj");
+    open_dir(&proj);
+    let args = ["cache", "c", "--backing", text(&proj), "--capacity", "200MiB"];
+    create(&node, &[&args[..], &["--set", "max-age=1h"]].concat());
+    let bytes = random(8 << 20, 3);
+    std::fs::write(node.at("c").join("before"), &bytes).unwrap();
+    node.crash();
+    std::fs::write(node.at("c").join("after"), &bytes).unwrap();
+    assert!(std::fs::read(proj.join("before")).unwrap().is_empty(), "it waits in the tier");
+    node.up();
+    assert_eq!(node.json(&["instance", "list"])[0]["actual"]["n1"]["state"], "ready");
+    node.forebay(&["instance", "destroy", "c"]).ok();
+    for name in ["before", "after"] {
+        assert_eq!(std::fs::read(proj.join(name)).unwrap(), bytes, "{name}");
+    }
+    node.assert_empty();
+}
+
+// S-22: dirty bytes of a cache are never dropped: hurry frees the node, and they go home later.
+#[test]
+fn what_cannot_go_home_is_in_the_manifest_until_it_can() {
+    needs_forebay!();
+    let node = Node::start(512);
+    let small = MountedFs::tmpfs(&node.slow().join("small"), 16);
+    let args = ["cache", "c", "--backing", text(small.path()), "--capacity", "200MiB"];
+    create(&node, &[&args[..], &["--set", "max-age=1h"]].concat());
+    let bytes = random(10 << 20, 5);
+    std::fs::write(node.at("c").join("kept"), &bytes).unwrap();
+    // Somebody else fills the store.
+    std::fs::write(small.path().join("filler"), random(12 << 20, 6)).unwrap();
+    let args = ["instance", "destroy", "c", "--hurry", "--timeout", "4s"];
+    let late = node.forebay(&args).expect(4);
+    assert!(late.text().contains("goes on"), "{late:?}");
+    assert!(mounted_at(&node.at("c")).is_none(), "the node is free");
+    let lines = node.json(&["manifest"]);
+    let line = &lines[0];
+    assert!(line["file"].as_str().unwrap().contains("kept"), "{lines}");
+    assert!(line["bytes"].as_u64().unwrap() > 0 && line["expires"].is_null(), "{lines}");
+    node.forebay(&["manifest"]).expect(1);
+    std::fs::remove_file(small.path().join("filler")).unwrap();
+    within(Duration::from_secs(90), "it goes home by itself", || {
+        node.json(&["instance", "list"]) == serde_json::json!([])
+    });
+    assert_eq!(std::fs::read(small.path().join("kept")).unwrap(), bytes);
+    node.forebay(&["manifest"]).ok();
+    node.assert_empty();
+}
+
+#[test]
+fn a_user_cannot_have_mounted_what_he_could_not_reach() {
+    needs_forebay!();
+    needs_tools!("setpriv");
+    let node = Node::start(256);
+    let shut = node.slow().join("shut");
+    open_dir(&shut.join("in"));
+    std::fs::set_permissions(&shut, PermissionsExt::from_mode(0o700)).unwrap();
+    let inside = shut.join("in");
+    let args = ["instance", "create", "cache", "c", "--backing", text(&inside)];
+    let refused = node.as_user(USER, &[&args[..], &["--capacity", "64MiB"]].concat()).expect(2);
+    assert!(refused.stderr.contains("cannot open it"), "{refused:?}");
+    let args = ["instance", "create", "private", "p", "--capacity", "8MiB"];
+    let elsewhere = [&args[..], &["--mountpoint", "/mnt"]].concat();
+    assert!(node.as_user(USER, &elsewhere).expect(2).stderr.contains("only root"));
+    node.assert_empty();
+}
+
+/// A job's day: data in, work, results out at the end, the instance gone.
+// S-23: a stage-out at the end is done before the instance goes.
+#[test]
+fn data_come_and_go_with_an_instance() {
+    needs_forebay!();
+    needs_tools!("mkfs.ext4", "setpriv");
+    let node = Node::start(512);
+    let (set, out) = (node.slow().join("set"), node.slow().join("out"));
+    open_dir(&set);
+    open_dir(&out);
+    for n in 0..50 {
+        write_as(USER, &set.join(format!("f{n}")), &random(100_000 + n, n as u64));
+    }
+    node.as_user(USER, &["instance", "create", "private", "w", "--capacity", "100MiB"]).ok();
+    let inside = node.at("w");
+    node.as_user(USER, &["stage", "in", text(&set), text(&inside.join("set"))]).ok();
+    let results = inside.join("results/");
+    let home = out.join("results");
+    let args = ["stage", "out", text(&results), text(&home), "--at-end"];
+    node.as_user(USER, &args).ok();
+    // What the job does.
+    std::fs::create_dir(inside.join("results")).unwrap();
+    std::os::unix::fs::chown(inside.join("results"), Some(USER), Some(USER)).unwrap();
+    for n in 0..50 {
+        let read = std::fs::read(inside.join(format!("set/f{n}"))).unwrap();
+        assert_eq!(read, random(100_000 + n, n as u64));
+        write_as(USER, &inside.join(format!("results/r{n}")), &read);
+    }
+    node.as_user(USER, &["instance", "destroy", "w"]).ok();
+    for n in 0..50 {
+        let home = out.join(format!("results/r{n}"));
+        assert_eq!(std::fs::read(&home).unwrap(), random(100_000 + n, n as u64));
+        assert_eq!(home.metadata().unwrap().uid(), USER, "with the user's rights");
+    }
+    let listed = node.json(&["stage", "list"]);
+    let states: Vec<&str> =
+        listed.as_array().unwrap().iter().map(|t| t["actual"]["state"].as_str().unwrap()).collect();
+    assert_eq!(states, ["done", "done"], "{listed}");
+    node.assert_empty();
+}
+
+// S-23: what a stage-out leaves holds the instance, is in the manifest, and is taken up again.
+#[test]
+fn a_stage_out_that_fails_keeps_the_instance_until_it_is_resumed_or_given_up() {
+    needs_forebay!();
+    needs_tools!("mkfs.ext4", "setpriv");
+    let node = Node::start(512);
+    let out = MountedFs::tmpfs(&node.slow().join("out"), 4);
+    std::fs::set_permissions(out.path(), PermissionsExt::from_mode(0o777)).unwrap();
+    node.as_user(USER, &["instance", "create", "private", "w", "--capacity", "64MiB"]).ok();
+    let big = random(10 << 20, 9);
+    write_as(USER, &node.at("w").join("big"), &big);
+    let (source, home) = (node.at("w").join("big"), out.path().join("big"));
+    let args = ["stage", "out", text(&source), text(&home)];
+    let failed = node.as_user(USER, &[&args[..], &["--json"]].concat()).expect(1);
+    let id = failed.json()["id"].as_str().unwrap().to_string();
+    assert!(!home.exists(), "a file appears whole");
+    let waits = node.as_user(USER, &["instance", "destroy", "w", "--timeout", "3s"]).expect(4);
+    assert!(waits.text().contains("forebay stage resume"), "{waits:?}");
+    let lines = node.json(&["manifest"]);
+    assert_eq!(lines[0]["transfer"], id.as_str(), "{lines}");
+    // There is room now.
+    forebay_tests::tool("mount", &["-o", "remount,size=32m", text(out.path())]).ok();
+    node.as_user(USER, &["stage", "resume", &id]).ok();
+    within(Duration::from_secs(30), "the instance goes", || {
+        node.json(&["instance", "list"]) == serde_json::json!([])
+    });
+    assert_eq!(std::fs::read(&home).unwrap(), big);
+    node.forebay(&["manifest"]).ok();
+    node.assert_empty();
+}
+
+/// Hurry keeps explicit stage-outs for a stated time (3 s here), then drops them with a record.
+#[test]
+fn what_was_told_to_hurry_is_kept_for_a_while_and_dropped_with_a_record() {
+    needs_forebay!();
+    needs_tools!("mkfs.ext4");
+    let node = Node::start(512);
+    create(&node, &["private", "w", "--capacity", "32MiB"]);
+    std::fs::write(node.at("w").join("r"), random(1 << 20, 1)).unwrap();
+    let nowhere = node.slow().join("not-there/r");
+    let result = node.at("w").join("r");
+    let args = ["stage", "out", text(&result), text(&nowhere), "--at-end", "--json"];
+    let id = node.forebay(&args).ok().json()["id"].as_str().unwrap().to_string();
+    node.forebay(&["instance", "destroy", "w", "--hurry", "--no-wait"]).ok();
+    within(Duration::from_secs(20), "the manifest has it", || {
+        node.json(&["manifest"]).as_array().is_some_and(|lines| !lines.is_empty())
+    });
+    within(Duration::from_secs(30), "it is dropped", || {
+        node.json(&["instance", "list"]) == serde_json::json!([])
+    });
+    let told = node.json(&["stage", "show", &id]);
+    assert!(told["actual"]["why"].as_str().unwrap().contains("dropped"), "{told}");
+    assert!(node.log().contains("dropped"), "{}", node.log());
+    node.assert_empty();
+}
+
+/// The daemon dies while a transfer runs: the worker goes on, and the next daemon hears how it ended.
+#[test]
+fn a_transfer_goes_on_without_the_daemon() {
+    needs_forebay!();
+    needs_tools!("mkfs.ext4");
+    let mut node = Node::start(512);
+    create(&node, &["private", "w", "--capacity", "200MiB"]);
+    let source = node.slow().join("big");
+    let bytes = random(24 << 20, 11);
+    std::fs::write(&source, &bytes).unwrap();
+    let target = node.at("w").join("big");
+    let args = ["stage", "in", text(&source), text(&target), "--rate-max", "8MiB/s"];
+    let id = node.forebay(&[&args[..], &["--no-wait"]].concat()).ok().stdout.trim().to_string();
+    within(Duration::from_secs(20), "it runs", || {
+        node.json(&["stage", "show", &id])["actual"]["state"] == "running"
+    });
+    node.crash();
+    node.up();
+    assert_eq!(node.json(&["stage", "show", &id])["actual"]["state"], "running");
+    node.stop();
+    node.up();
+    node.forebay(&["stage", "wait", &id]).ok();
+    assert_eq!(std::fs::read(&target).unwrap(), bytes);
+    let told = node.json(&["stage", "show", &id]);
+    assert_eq!(told["actual"]["bytes"], bytes.len(), "{told}");
+    node.forebay(&["instance", "destroy", "w"]).ok();
+    node.assert_empty();
+}
+
+/// A mount in use is taken away in bounded time, and who used it is named.
+#[test]
+fn a_busy_instance_goes_all_the_same() {
+    needs_forebay!();
+    needs_tools!("mkfs.ext4", "sleep");
+    let node = Node::start(256);
+    create(&node, &["private", "w", "--capacity", "16MiB"]);
+    let mut user = Command::new("sleep").arg("600").current_dir(node.at("w")).spawn().unwrap();
+    node.forebay(&["instance", "destroy", "w", "--no-wait"]).ok();
+    within(Duration::from_secs(10), "the mount is gone", || mounted_at(&node.at("w")).is_none());
+    within(Duration::from_secs(10), "its user is named", || {
+        node.log().contains(&format!("sleep (pid {})", user.id()))
+    });
+    assert!(node.granted() > 0, "the room is in use still, and granted");
+    user.kill().unwrap();
+    user.wait().unwrap();
+    node.assert_empty();
+}
+
+#[test]
+fn a_drained_node_takes_nothing_new() {
+    needs_forebay!();
+    let node = Node::start(256);
+    node.forebay(&["node", "drain", "n1"]).ok();
+    node.forebay(&["node", "health"]).expect(1);
+    let args = ["instance", "create", "private", "w", "--capacity", "16MiB"];
+    let refused = node.forebay(&args);
+    assert!(refused.code != Some(0) && refused.text().contains("undrain"), "{refused:?}");
+    node.forebay(&["node", "undrain", "n1"]).ok();
+    node.forebay(&args).ok();
+    node.forebay(&["instance", "destroy", "w"]).ok();
+    node.assert_empty();
+}
+
+#[test]
+fn an_instance_that_expires_goes_by_itself() {
+    needs_forebay!();
+    let node = Node::start(256);
+    create(&node, &["private", "w", "--capacity", "16MiB", "--expires", "2s"]);
+    within(Duration::from_secs(30), "it goes", || {
+        node.json(&["instance", "list"]) == serde_json::json!([])
+    });
+    node.assert_empty();
+}
+
+#[test]
+fn bad_input_is_told_with_the_remedy_and_loses_nothing() {
+    needs_forebay!();
+    let node = Node::start(64);
+    let cases: [(&[&str], i32, &str); 9] = [
+        (&["instance", "create", "private", "a/b", "--capacity", "1MiB"], 2, "a name begins with"),
+        (&["instance", "create", "cache", "c", "--capacity", "8MiB"], 2, "give --backing"),
+        (&["instance", "create", "private", "w", "--capacity", "1GiB"], 1, "are free"),
+        (
+            &["instance", "create", "private", "w", "--capacity", "8MiB", "--pool", "x"],
+            2,
+            "forebay pools",
+        ),
+        (
+            &["instance", "create", "private", "w", "--capacity", "8MiB", "--node", "n2"],
+            1,
+            "did you mean n1",
+        ),
+        (
+            &["instance", "create", "private", "w", "--capacity", "8MiB", "--means", "tape"],
+            2,
+            "it has",
+        ),
+        (&["instance", "create", "swap", "s", "--capacity", "8MiB"], 2, "offers no swap"),
+        (&["instance", "destroy", "nothing"], 2, "no instance nothing"),
+        (&["stage", "cancel", "t1"], 2, "no transfer t1"),
+    ];
+    for (args, code, words) in cases {
+        let out = node.forebay(args);
+        assert_eq!(out.code, Some(code), "{out:?}");
+        assert!(out.stderr.contains(words), "{words}: {out:?}");
+    }
+    let away = forebay_tests::forebay(&["nodes", "--socket", "/nowhere/node.sock"]).expect(3);
+    assert!(away.stderr.contains("forebay node"), "{away:?}");
+    node.assert_empty();
+}
+
+/// Kills at each step of making and removing; the next daemon completes or removes what is there.
+#[test]
+fn a_daemon_killed_between_any_two_steps_leaves_nothing_behind() {
+    needs_forebay!();
+    needs_tools!("mkfs.ext4");
+    let making = ["tend-kept", "space-recorded", "space-formatted", "space-mounted", "tend-made"];
+    let leaving =
+        ["tend-leaving", "remove-marked", "remove-renamed", "tend-removed", "tend-released"];
+    for step in making.iter().chain(&leaving) {
+        let mut node = Node::laid(256);
+        node.env("FOREBAY_FAILPOINTS", step);
+        node.up();
+        let args = ["instance", "create", "private", "w", "--capacity", "16MiB", "--no-wait"];
+        node.forebay(&args);
+        let leaves = leaving.contains(step);
+        if leaves {
+            within(Duration::from_secs(10), "it is ready", || mounted_at(&node.at("w")).is_some());
+            node.forebay(&["instance", "destroy", "w", "--no-wait"]);
+        }
+        node.died();
+        node.env("FOREBAY_FAILPOINTS", "");
+        node.up();
+        if !leaves {
+            within(Duration::from_secs(20), "it is made", || mounted_at(&node.at("w")).is_some());
+            node.forebay(&["instance", "destroy", "w"]).ok();
+        }
+        node.assert_empty();
+    }
+    proof!("killed at {} steps", making.len() + leaving.len());
+}
