@@ -21,6 +21,7 @@ mod address;
 mod bytes;
 mod clock;
 pub mod embedded;
+mod etcd;
 mod keep;
 pub mod limits;
 #[cfg(any(test, feature = "suite"))]
@@ -33,6 +34,7 @@ use std::time::Duration;
 pub use address::{Access, Address, Endpoint, Host};
 pub use clock::{BootClock, Clock, ManualClock};
 pub use embedded::Embedded;
+pub use etcd::Etcd;
 pub use forebay_base::{Error, Kind, Result};
 pub use keep::LEASE_MIN;
 pub use types::{
@@ -122,9 +124,6 @@ pub fn open(address: &str) -> Result<Arc<dyn Registry>> {
 pub fn open_at(address: &Address, patience: Duration) -> Result<Arc<dyn Registry>> {
     match address {
         Address::Embedded(dir) => Ok(Arc::new(Embedded::open(dir, patience)?)),
-        Address::Etcd(_) => Err(Error::new(
-            Kind::Usage,
-            format!("{address}: this forebay serves registries of one machine only"),
-        )),
+        Address::Etcd(endpoint) => Ok(Arc::new(Etcd::new(endpoint, patience)?)),
     }
 }

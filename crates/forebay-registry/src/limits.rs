@@ -11,8 +11,7 @@ pub const KEY_MAX: usize = 512;
 /// A page of a range holds [`PAGE`] of them, and a commit must fit in etcd's 1.5 MiB.
 pub const VALUE_MAX: usize = 256 << 10;
 
-/// etcd takes 128 operations; a commit that was refused looks its compared keys up, and the mark of
-/// the commit takes one.
+/// etcd takes 128 operations a transaction, and the mark of a commit is one.
 pub const COMPARES_MAX: usize = 120;
 pub const CHANGES_MAX: usize = 120;
 

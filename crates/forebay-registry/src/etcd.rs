@@ -1,0 +1,239 @@
+//! A registry of many machines: etcd, asked through its JSON gateway.
+//!
+//! Calls share a pool of connections; each watch has one of its own. What a commit does happens once
+//! however often it has to be asked for (`marks`).
+
+mod client;
+mod commit;
+mod http;
+mod json;
+mod marks;
+#[cfg(test)]
+mod tests;
+mod tls;
+mod watch;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::keep::{Kept, Source, check_ttl};
+use crate::{
+    Alarm, BootClock, Clock, Commit, Endpoint, Entry, Health, Identity, Lease, LeaseId, Outcome,
+    Registry, Result, Revision, Watch, limits,
+};
+use client::{Client, Failed};
+use json::{Alarms, Kv, Range, Status, Streamed, encode};
+use marks::Marks;
+
+/// What a key can begin with lies between these ([`limits::check_key`]), and the marks do not.
+const FIRST: &str = "0";
+const LAST: &str = "{";
+
+pub struct Etcd {
+    client: Arc<Client>,
+    marks: Marks,
+    clock: Arc<dyn Clock>,
+}
+
+impl Etcd {
+    /// Reads certificates and keys; whether anybody answers is seen by the first call.
+    pub fn new(endpoint: &Endpoint, patience: Duration) -> Result<Etcd> {
+        let client = Arc::new(Client::new(endpoint, patience)?);
+        Ok(Etcd { client, marks: Marks::new()?, clock: Arc::new(BootClock) })
+    }
+
+    /// A page of a range: as of `at`, or of now.
+    fn page(
+        &self,
+        (first, end): (&str, &str),
+        limit: usize,
+        at: Option<Revision>,
+        deadline: Instant,
+    ) -> std::result::Result<Range, Failed> {
+        let body = json!({
+            "key": encode(first),
+            "range_end": encode(end),
+            "limit": limit.to_string(),
+            "revision": at.unwrap_or_default().0.to_string(),
+        });
+        self.client.try_until(deadline, |turn| self.client.once("/v3/kv/range", &body, turn))
+    }
+
+    fn pages(
+        &self,
+        prefix: &str,
+        deadline: Instant,
+    ) -> std::result::Result<(Vec<Entry>, Revision), Failed> {
+        let (mut first, end) = range_of(self.client.root(), prefix);
+        let (mut entries, mut at, mut limit) = (Vec::new(), None, limits::PAGE);
+        loop {
+            let page = match self.page((&first, &end), limit, at, deadline) {
+                Err(Failed::TooLarge) if limit > 1 => {
+                    limit /= 4;
+                    limit = limit.max(1);
+                    continue;
+                }
+                other => other?,
+            };
+            let revision = *at.get_or_insert(Revision(page.header.revision.unsigned()));
+            let last = page.kvs.last().map(|kv| String::from_utf8_lossy(&kv.key.0).into_owned());
+            entries.extend(page.kvs.into_iter().filter_map(|kv| entry(self.client.root(), kv)));
+            match last {
+                Some(last) if page.more => first = last + "\0",
+                _ => return Ok((entries, revision)),
+            }
+        }
+    }
+
+    fn quota(&self, status: &Status) -> Option<u64> {
+        if status.quota.0 > 0 {
+            return Some(status.quota.unsigned());
+        }
+        // Before 3.6 only the metrics say it.
+        let metrics = self.client.page("/metrics")?;
+        let line =
+            metrics.lines().find_map(|l| l.strip_prefix("etcd_server_quota_backend_bytes "))?;
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole bytes")]
+        line.trim().parse().ok().map(|bytes: f64| bytes as u64)
+    }
+}
+
+impl Registry for Etcd {
+    fn address(&self) -> &str {
+        self.client.address()
+    }
+
+    fn get(&self, key: &str) -> Result<(Option<Entry>, Revision)> {
+        limits::check_key(key)?;
+        let root = self.client.root();
+        let body = json!({ "key": encode(format!("{root}{key}")) });
+        let found: Range = self.client.ask("/v3/kv/range", &body, self.client.deadline())?;
+        let revision = Revision(found.header.revision.unsigned());
+        Ok((found.kvs.into_iter().next().and_then(|kv| entry(root, kv)), revision))
+    }
+
+    fn range(&self, prefix: &str) -> Result<(Vec<Entry>, Revision)> {
+        limits::check_prefix(prefix)?;
+        let deadline = self.client.deadline();
+        loop {
+            match self.pages(prefix, deadline) {
+                // Somebody compacted between two pages: from the beginning, of a newer revision.
+                Err(Failed::Compacted) if Instant::now() < deadline => {}
+                other => return other.map_err(|failed| self.client.unexpected(failed)),
+            }
+        }
+    }
+
+    fn commit(&self, commit: &Commit) -> Result<Outcome> {
+        limits::check_commit(commit)?;
+        commit::commit(&self.client, &self.marks, commit)
+    }
+
+    fn watch(&self, prefix: &str, after: Revision) -> Result<Box<dyn Watch>> {
+        limits::check_prefix(prefix)?;
+        Ok(Box::new(watch::Stream::new(Arc::clone(&self.client), prefix, after)?))
+    }
+
+    fn lease(&self, ttl: Duration) -> Result<Box<dyn Lease>> {
+        check_ttl(ttl)?;
+        let sent = self.clock.now();
+        let id = marks::random()?;
+        let granted = marks::grant(&self.client, id, ttl, self.client.deadline())?;
+        let source: Arc<dyn Source> = self.client.clone();
+        Ok(Box::new(Kept::new(LeaseId(id), granted, sent, source, Arc::clone(&self.clock))?))
+    }
+
+    fn barrier(&self) -> Result<Revision> {
+        self.cluster().map(|identity| identity.revision)
+    }
+
+    fn cluster(&self) -> Result<Identity> {
+        let found = self.client.newest(self.client.deadline());
+        let found = found.map_err(|failed| self.client.unexpected(failed))?;
+        Ok(identity(&found.header))
+    }
+
+    fn health(&self) -> Result<Health> {
+        let deadline = self.client.deadline();
+        let status: Status = self.client.ask("/v3/maintenance/status", &json!({}), deadline)?;
+        let alarms: Alarms = self.client.ask("/v3/maintenance/alarm", &json!({}), deadline)?;
+        let alarms = alarms.alarms.iter().map(|of| match of.alarm.as_str() {
+            "NOSPACE" => Alarm::NoSpace,
+            "CORRUPT" => Alarm::Corrupt,
+            _ => Alarm::Other,
+        });
+        Ok(Health {
+            version: format!("etcd {}", status.version),
+            identity: identity(&status.header),
+            bytes: status.bytes.unsigned(),
+            bytes_in_use: status.bytes_in_use.unsigned(),
+            quota: self.quota(&status),
+            alarms: alarms.collect(),
+        })
+    }
+}
+
+impl Drop for Etcd {
+    /// Marks that cannot be removed now vanish by themselves.
+    fn drop(&mut self) {
+        if let Some(lease) = self.marks.end() {
+            let soon = Instant::now() + self.client.patience.min(Duration::from_secs(1));
+            let _ = marks::revoke(&self.client, lease, soon);
+        }
+    }
+}
+
+impl Source for Client {
+    fn renew(&self, id: LeaseId) -> Result<Option<Duration>> {
+        marks::renew(self, id.0, self.deadline())
+    }
+
+    fn revoke(&self, id: LeaseId) -> Result<()> {
+        marks::revoke(self, id.0, self.deadline())
+    }
+}
+
+fn identity(header: &json::Header) -> Identity {
+    Identity {
+        cluster: format!("{:x}", header.cluster_id.0),
+        revision: Revision(header.revision.unsigned()),
+    }
+}
+
+/// What lies below a prefix: from the first of these to before the second.
+fn range_of(root: &str, prefix: &str) -> (String, String) {
+    if prefix.is_empty() {
+        return (format!("{root}{FIRST}"), format!("{root}{LAST}"));
+    }
+    let first = format!("{root}{prefix}");
+    // The next text of this length in the order of code points, which is that of their bytes.
+    let mut chars: Vec<char> = first.chars().collect();
+    while let Some(last) = chars.pop() {
+        if let Some(next) = (last..=char::MAX).nth(1) {
+            chars.push(next);
+            break;
+        }
+    }
+    (first, chars.into_iter().collect())
+}
+
+fn short_key(root: &str, kv: &Kv) -> Option<String> {
+    let key = std::str::from_utf8(&kv.key.0).ok()?;
+    key.strip_prefix(root).map(str::to_string)
+}
+
+/// `None` for what cannot be ours: a key that is no text.
+fn entry(root: &str, kv: Kv) -> Option<Entry> {
+    let lease = (kv.lease.0 != 0).then(|| LeaseId(kv.lease.unsigned()));
+    let key = short_key(root, &kv)?;
+    Some(Entry { key, value: kv.value.0, revision: Revision(kv.mod_revision.unsigned()), lease })
+}
+
+fn unwrapped<T: Default>(client: &Client, answer: Streamed<T>) -> std::result::Result<T, Failed> {
+    match answer.error {
+        Some(error) => Err(client.meaning(error.grpc_code, &error.message)),
+        None => Ok(answer.result.unwrap_or_default()),
+    }
+}

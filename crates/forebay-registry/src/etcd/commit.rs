@@ -1,0 +1,236 @@
+//! A commit as one transaction of etcd.
+//!
+//! ```text
+//! if the mark is as it was, and all compares hold:  put the mark, change what is to be changed
+//! else:                                             get the mark and the compared keys
+//! ```
+//!
+//! There are no transactions within: what they put is not counted against etcd's quota.
+
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use super::client::{Client, Failed};
+use super::json::{Granted, Kv, Response, Txn, encode};
+use super::marks::{Mark, Marks};
+use super::{entry, range_of};
+use crate::{Change, Commit, Compare, Entry, Error, Kind, LeaseId, Outcome, Result, Revision};
+
+/// What the token of a refused commit ends with (M2).
+const REFUSED: &str = "-refused";
+
+/// An own lease that is lost is replaced this often within one commit; then something is wrong.
+const LOST_MAX: usize = 3;
+
+/// Whether a commit was asked for more than once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    Once,
+    Again,
+}
+
+/// What a transaction said.
+enum Said {
+    /// It happened, and this is its revision.
+    Done(u64),
+    /// Nothing happened, and the mark is as it was.
+    Refused(Outcome),
+    /// The mark was changed by somebody else, or is gone.
+    Lost,
+}
+
+pub fn commit(client: &Client, marks: &Marks, commit: &Commit) -> Result<Outcome> {
+    let deadline = client.deadline();
+    for _ in 0..LOST_MAX {
+        let mark = marks.take(client, deadline)?;
+        let (answer, asked) = repeat(client, &mark, commit, deadline);
+        if asked == Asked::Again || answer.is_err() {
+            marks.doubt();
+        }
+        match answer.map(|txn| read(client, &mark, txn)) {
+            Ok(Said::Done(revision)) => return Ok(done(marks, &mark, revision)),
+            Ok(Said::Refused(outcome)) if asked == Asked::Once => {
+                marks.give_back(&mark, mark.changed);
+                return Ok(outcome);
+            }
+            Ok(Said::Refused(outcome)) => return settle(client, marks, &mark, outcome, deadline),
+            Ok(Said::Lost) if asked == Asked::Once => marks.lost(mark.lease),
+            Ok(Said::Lost) => return Err(unknown(client)),
+            Err(Failed::NoLease) if asked == Asked::Again => return Err(unknown(client)),
+            Err(Failed::NoLease) => {
+                if let Some(lapsed) = lapsed(client, commit, deadline)? {
+                    let text = format!("{}: the lease {lapsed} has run out", client.address());
+                    return Err(Error::new(Kind::Lapsed, text));
+                }
+                marks.lost(mark.lease);
+            }
+            Err(failed) => return Err(client.unexpected(failed)),
+        }
+    }
+    let text = format!("{}: it forgets leases that were just granted", client.address());
+    Err(Error::new(Kind::Unavailable, text))
+}
+
+fn done(marks: &Marks, mark: &Mark, revision: u64) -> Outcome {
+    marks.give_back(mark, revision);
+    Outcome::Committed(Revision(revision))
+}
+
+fn unknown(client: &Client) -> Error {
+    let text = format!(
+        "{}: an answer was lost, and then the lease that would tell what became of the commit: read \
+         again what it was to change",
+        client.address()
+    );
+    Error::new(Kind::Unavailable, text)
+}
+
+fn repeat(
+    client: &Client,
+    mark: &Mark,
+    commit: &Commit,
+    deadline: Instant,
+) -> (std::result::Result<Txn, Failed>, Asked) {
+    let body = transaction(client.root(), mark, commit);
+    let mut attempts = 0;
+    let answer = client.try_until(deadline, |turn| {
+        attempts += 1;
+        client.once("/v3/kv/txn", &body, turn)
+    });
+    (answer, if attempts > 1 { Asked::Again } else { Asked::Once })
+}
+
+/// M2: makes sure that no request of a commit that was refused can happen any more, or finds that one
+/// has.
+fn settle(
+    client: &Client,
+    marks: &Marks,
+    mark: &Mark,
+    refused: Outcome,
+    deadline: Instant,
+) -> Result<Outcome> {
+    let body = json!({
+        "compare": [unchanged(mark)],
+        "success": [put(mark, &format!("{}{REFUSED}", mark.token))],
+        "failure": [{ "request_range": { "key": encode(&mark.key) } }],
+    });
+    let txn: Txn = client.ask("/v3/kv/txn", &body, deadline)?;
+    if txn.succeeded {
+        marks.give_back(mark, txn.header.revision.unsigned());
+        return Ok(refused);
+    }
+    let found = txn.responses.into_iter().next().and_then(first).unwrap_or_default();
+    let changed = found.mod_revision.unsigned();
+    match found.value.0.strip_prefix(mark.token.as_bytes()) {
+        Some(b"") => Ok(done(marks, mark, changed)),
+        Some(end) if end == REFUSED.as_bytes() => {
+            marks.give_back(mark, changed);
+            Ok(refused)
+        }
+        _ => Err(unknown(client)),
+    }
+}
+
+fn transaction(root: &str, mark: &Mark, commit: &Commit) -> Value {
+    let get = |key: &str| json!({ "request_range": { "key": encode(key) } });
+    let mut compares = vec![unchanged(mark)];
+    compares.extend(commit.compares.iter().map(|c| condition(root, c)));
+    let mut changes = vec![put(mark, &mark.token)];
+    changes.extend(commit.changes.iter().map(|change| request(root, change)));
+    let mut gets = vec![get(&mark.key)];
+    gets.extend(commit.compares.iter().map(|c| get(&format!("{root}{}", c.key()))));
+    json!({ "compare": compares, "success": changes, "failure": gets })
+}
+
+fn unchanged(mark: &Mark) -> Value {
+    json!({
+        "key": encode(&mark.key), "target": "MOD", "result": "EQUAL",
+        "mod_revision": mark.changed.to_string(),
+    })
+}
+
+fn put(mark: &Mark, token: &str) -> Value {
+    let lease = mark.lease.to_string();
+    json!({ "request_put": { "key": encode(&mark.key), "value": encode(token), "lease": lease } })
+}
+
+fn read(client: &Client, mark: &Mark, txn: Txn) -> Said {
+    let revision = txn.header.revision.unsigned();
+    if txn.succeeded {
+        return Said::Done(revision);
+    }
+    let mut responses = txn.responses.into_iter();
+    let found = responses.next().and_then(first).unwrap_or_default();
+    let changed = found.mod_revision.unsigned();
+    if changed == mark.changed {
+        let found = entries(client, responses);
+        return Said::Refused(Outcome::Refused { revision: Revision(revision), found });
+    }
+    match found.value.0 == mark.token.as_bytes() {
+        true => Said::Done(changed),
+        false => Said::Lost,
+    }
+}
+
+fn first(response: Response) -> Option<Kv> {
+    response.response_range.unwrap_or_default().kvs.into_iter().next()
+}
+
+fn entries(client: &Client, responses: impl Iterator<Item = Response>) -> Vec<Option<Entry>> {
+    responses.map(|r| first(r).and_then(|kv| entry(client.root(), kv))).collect()
+}
+
+fn condition(root: &str, compare: &Compare) -> Value {
+    let key = encode(format!("{root}{}", compare.key()));
+    match compare {
+        Compare::Absent(_) => {
+            json!({ "key": key, "target": "CREATE", "result": "EQUAL", "create_revision": "0" })
+        }
+        Compare::Present(_) => {
+            json!({ "key": key, "target": "CREATE", "result": "GREATER", "create_revision": "0" })
+        }
+        // A missing key has revision 0, which nothing was changed at.
+        Compare::Revision(_, revision) => json!({
+            "key": key, "target": "MOD", "result": "EQUAL",
+            "mod_revision": revision.0.max(1).to_string(),
+        }),
+        Compare::Value(_, value) => {
+            json!({ "key": key, "target": "VALUE", "result": "EQUAL", "value": encode(value) })
+        }
+    }
+}
+
+fn request(root: &str, change: &Change) -> Value {
+    match change {
+        Change::Put { key, value, lease } => {
+            let lease = lease.map_or(0, |lease| lease.0).to_string();
+            let key = encode(format!("{root}{key}"));
+            json!({ "request_put": { "key": key, "value": encode(value), "lease": lease } })
+        }
+        Change::Delete { key } => {
+            json!({ "request_delete_range": { "key": encode(format!("{root}{key}")) } })
+        }
+        Change::DeletePrefix { prefix } => {
+            let (first, end) = range_of(root, prefix);
+            json!({ "request_delete_range": { "key": encode(first), "range_end": encode(end) } })
+        }
+    }
+}
+
+/// Which of the leases that a commit uses is no more.
+fn lapsed(client: &Client, commit: &Commit, deadline: Instant) -> Result<Option<LeaseId>> {
+    for change in &commit.changes {
+        let Change::Put { lease: Some(id), .. } = change else { continue };
+        let body = json!({ "ID": id.0.to_string() });
+        let left = client.try_until(deadline, |turn| {
+            client.once::<Granted>("/v3/lease/timetolive", &body, turn)
+        });
+        match left {
+            Ok(left) if left.ttl.0 > 0 => {}
+            Ok(_) | Err(Failed::NoLease) => return Ok(Some(*id)),
+            Err(failed) => return Err(client.unexpected(failed)),
+        }
+    }
+    Ok(None)
+}

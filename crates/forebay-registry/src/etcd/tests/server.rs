@@ -1,0 +1,193 @@
+//! An etcd of a test: one member on loopback, with its data in a directory that goes with it.
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::super::Etcd;
+use crate::{Address, Registry, Result, suite};
+
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+pub struct Server {
+    pub dir: tempfile::TempDir,
+    pub port: u16,
+    peer: u16,
+    more: Vec<String>,
+    scheme: &'static str,
+    child: Option<Child>,
+}
+
+/// `None`, with a word about it, if etcd is not there.
+pub fn start(more: &[&str]) -> Option<Server> {
+    if Command::new("etcd").arg("--version").stdout(Stdio::null()).status().is_err() {
+        println!("SKIPPED: etcd is not installed");
+        return None;
+    }
+    let dir = tempfile::tempdir().expect("a directory can be made");
+    let more = more.iter().map(ToString::to_string).collect();
+    let scheme = "http";
+    let mut server =
+        Server { dir, port: free_port(), peer: free_port(), more, scheme, child: None };
+    server.run();
+    server.wait_until_up();
+    Some(server)
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    listener.local_addr().expect("it is bound").port()
+}
+
+impl Server {
+    /// With other certificates and options, and TLS.
+    pub fn with_tls(mut self, more: &[String]) -> Server {
+        self.kill();
+        self.scheme = "https";
+        self.more.extend_from_slice(more);
+        self.run();
+        self
+    }
+
+    pub fn run(&mut self) {
+        let (client, peer) = (self.port, format!("http://127.0.0.1:{}", self.peer));
+        let client = format!("{}://127.0.0.1:{client}", self.scheme);
+        let log = std::fs::File::options()
+            .append(true)
+            .create(true)
+            .open(self.dir.path().join("log"))
+            .expect("it can be written");
+        let child = Command::new("etcd")
+            .arg("--data-dir")
+            .arg(self.dir.path().join("data"))
+            .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
+            .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
+            .args(["--initial-cluster", &format!("default={peer}")])
+            .args(&self.more)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn();
+        self.child = Some(child.expect("etcd can be started"));
+    }
+
+    fn wait_until_up(&self) {
+        let began = Instant::now();
+        let registry = self.open("");
+        while let Err(error) = registry.barrier() {
+            let log = std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default();
+            assert!(
+                began.elapsed() < Duration::from_secs(60),
+                "etcd does not start: {error}\n{log}"
+            );
+        }
+    }
+
+    pub fn address(&self, query: &str) -> String {
+        let scheme = if self.scheme == "https" { "etcds" } else { "etcd" };
+        format!("{scheme}://127.0.0.1:{}/test{query}", self.port)
+    }
+
+    pub fn try_open(&self, query: &str, patience: Duration) -> Result<Etcd> {
+        at(&self.address(query), patience)
+    }
+
+    pub fn open(&self, query: &str) -> Etcd {
+        self.try_open(query, PATIENCE).expect("the address is right")
+    }
+
+    pub fn registry(&self) -> Arc<dyn Registry> {
+        Arc::new(self.open(""))
+    }
+
+    /// As an operator would.
+    pub fn admin(&self, path: &str, body: &Value) -> Value {
+        let client = &self.open("").client;
+        client.ask(path, body, client.deadline()).unwrap_or_else(|e| panic!("{path}: {e}"))
+    }
+
+    pub fn compact(&self, revision: u64) {
+        let body = json!({ "revision": revision.to_string(), "physical": true });
+        self.admin("/v3/kv/compaction", &body);
+    }
+
+    /// As power would.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill(); // It may have died.
+            let _ = child.wait();
+        }
+    }
+
+    pub fn signal(&self, signal: libc::c_int) {
+        let id = self.child.as_ref().expect("it runs").id();
+        // SAFETY: a signal to a child of ours that was not waited for.
+        let done = unsafe { libc::kill(i32::try_from(id).expect("a pid"), signal) };
+        assert_eq!(done, 0, "the signal arrives");
+    }
+
+    pub fn restart(&mut self) {
+        self.kill();
+        self.run();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+pub fn at(address: &str, patience: Duration) -> Result<Etcd> {
+    match address.parse()? {
+        Address::Etcd(endpoint) => Etcd::new(&endpoint, patience),
+        Address::Embedded(_) => panic!("{address} is one of etcd"),
+    }
+}
+
+/// Makes a key and a certificate that `ca` has signed (itself, if it is called so).
+pub fn certificate(dir: &Path, name: &str, ca: &str) {
+    let openssl = |args: &[&str]| {
+        let done = Command::new("openssl").current_dir(dir).args(args).output();
+        let done = done.expect("openssl is there");
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    };
+    let (key, cert, request) =
+        (format!("{name}.key"), format!("{name}.pem"), format!("{name}.csr"));
+    let subject = format!("/O=forebay tests/OU={name}");
+    openssl(&["ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", &key]);
+    if name == ca {
+        openssl(&[
+            "req", "-x509", "-new", "-key", &key, "-days", "2", "-subj", &subject, "-out", &cert,
+        ]);
+    } else {
+        std::fs::write(dir.join("names"), "subjectAltName=IP:127.0.0.1,DNS:localhost")
+            .expect("it can be written");
+        openssl(&["req", "-new", "-key", &key, "-subj", &subject, "-out", &request]);
+        openssl(&[
+            "x509",
+            "-req",
+            "-in",
+            &request,
+            "-CA",
+            &format!("{ca}.pem"),
+            "-CAkey",
+            &format!("{ca}.key"),
+            "-CAcreateserial",
+            "-days",
+            "2",
+            "-extfile",
+            "names",
+            "-out",
+            &cert,
+        ]);
+    }
+}
+
+pub fn until_up(registry: &dyn Registry) {
+    suite::eventually("etcd answers again", || registry.barrier().is_ok());
+}

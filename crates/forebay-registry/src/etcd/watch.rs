@@ -1,0 +1,208 @@
+//! A watch: a stream of etcd, begun again wherever it was when its connection ends.
+//!
+//! - T1: `after` moves only behind changes that were given out, or that etcd said were none. etcd
+//!   sends the changes of a commit together, so what is asked for again begins with a whole commit.
+
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use super::client::{Client, Failed};
+use super::http::{Body, Connection, More};
+use super::json::{Streamed, Watched, encode};
+use super::{entry, range_of, short_key, unwrapped};
+use crate::{Event, Events, Result, Revision, Seen, Watch};
+
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// A commit of 1 MiB is a line of 2 MiB; etcd sends up to 1000 commits at once.
+const LINE_MAX: usize = 2 << 30;
+
+pub struct Stream {
+    client: Arc<Client>,
+    prefix: String,
+    after: Revision,
+    open: Option<Open>,
+    /// Since when nobody could be asked, and why.
+    down: Option<(Instant, String)>,
+    compacted: Option<Revision>,
+}
+
+struct Open {
+    member: usize,
+    connection: Connection,
+    body: Body,
+    /// Read, and not a whole line yet.
+    text: Vec<u8>,
+    heard: Instant,
+}
+
+impl Stream {
+    /// Begins it, to tell at once what is wrong.
+    pub fn new(client: Arc<Client>, prefix: &str, after: Revision) -> Result<Stream> {
+        let prefix = prefix.to_string();
+        let mut stream = Stream { client, prefix, after, open: None, down: None, compacted: None };
+        let client = Arc::clone(&stream.client);
+        let begun = client.try_until(client.deadline(), |turn| stream.begin(turn));
+        begun.map_err(|failed| client.unexpected(failed))?;
+        Ok(stream)
+    }
+
+    /// Asks for what follows `after`, and waits until etcd has agreed.
+    fn begin(&mut self, deadline: Instant) -> std::result::Result<(), Failed> {
+        let (first, end) = range_of(self.client.root(), &self.prefix);
+        let body = json!({ "create_request": {
+            "key": encode(first),
+            "range_end": encode(end),
+            "start_revision": (self.after.0 + 1).to_string(),
+            "progress_notify": true,
+        }});
+        let (member, connection, body) = self.client.stream("/v3/watch", &body, deadline)?;
+        let heard = Instant::now();
+        let mut open = Open { member, connection, body, text: Vec::new(), heard };
+        let created = open.line(&self.client, deadline)?;
+        if !created.canceled || created.compact_revision.0 > 0 {
+            self.open = Some(open);
+            return self.take(created).map(drop);
+        }
+        let code = if created.cancel_reason.contains("permission denied") { 7 } else { 14 };
+        Err(self.client.meaning(code, &created.cancel_reason))
+    }
+
+    /// Waits for one answer, and gives the changes in it.
+    fn hear(&mut self, deadline: Instant) -> std::result::Result<Vec<Event>, Failed> {
+        if self.open.is_none() {
+            self.begin(deadline)?;
+        }
+        let Some(open) = self.open.as_mut().filter(|_| self.compacted.is_none()) else {
+            return Ok(Vec::new());
+        };
+        let heard = open.line(&self.client, deadline)?;
+        self.take(heard)
+    }
+
+    /// T1.
+    fn take(&mut self, heard: Watched) -> std::result::Result<Vec<Event>, Failed> {
+        if heard.compact_revision.0 > 0 {
+            let kept_from = heard.compact_revision.unsigned();
+            self.compacted = Some(Revision(kept_from.saturating_sub(1)));
+            return Ok(Vec::new());
+        }
+        if heard.canceled {
+            return Err(Failed::Passing(format!("the watch was ended: {}", heard.cancel_reason)));
+        }
+        let progress = heard.events.is_empty() && !heard.created;
+        let root = self.client.root();
+        let told = |event: super::json::Watch| {
+            if event.kind == "DELETE" {
+                let revision = Revision(event.kv.mod_revision.unsigned());
+                return short_key(root, &event.kv).map(|key| Event::Deleted { key, revision });
+            }
+            entry(root, event.kv).map(Event::Put)
+        };
+        let last = heard.events.last().map(|event| Revision(event.kv.mod_revision.unsigned()));
+        let events: Vec<Event> = heard.events.into_iter().filter_map(told).collect();
+        let reached = last.or(progress.then_some(Revision(heard.header.revision.unsigned())));
+        self.after = self.after.max(reached.unwrap_or_default());
+        Ok(events)
+    }
+
+    /// A member that was silent may be alone, or stopped: it has to know the newest revision.
+    fn probe(&mut self, deadline: Instant) -> std::result::Result<(), Failed> {
+        let Some(open) = &mut self.open else { return Ok(()) };
+        if open.heard.elapsed() < self.client.patience {
+            return Ok(());
+        }
+        let asked = self.client.alive(open.member, deadline);
+        match asked {
+            Ok(()) => open.heard = Instant::now(),
+            Err(_) => self.open = None,
+        }
+        asked
+    }
+
+    fn failed(&mut self, failed: Failed) -> Result<()> {
+        self.open = None;
+        let why = match failed {
+            Failed::Passing(why) | Failed::Again(why) => why,
+            Failed::Token(why) => {
+                self.client.forget_token();
+                why
+            }
+            other => return Err(self.client.unexpected(other)),
+        };
+        self.down.get_or_insert((Instant::now(), String::new())).1 = why;
+        sleep(PAUSE);
+        Ok(())
+    }
+}
+
+impl Watch for Stream {
+    fn next(&mut self, timeout: Duration) -> Result<Seen> {
+        let until = Instant::now() + timeout;
+        loop {
+            if let Some(compacted) = self.compacted {
+                return Ok(Seen::Compacted(compacted));
+            }
+            // Even who does not wait looks at what is there, and gets to ask again.
+            let now = Instant::now();
+            let turn = until.max(now + PAUSE).min(now + self.client.patience);
+            match self.hear(turn) {
+                Ok(changes) => {
+                    self.down = None;
+                    if !changes.is_empty() {
+                        return Ok(Seen::Changes(Events { revision: self.after, changes }));
+                    }
+                }
+                Err(Failed::Passing(why)) if why == QUIET => {
+                    self.down = None;
+                    if let Err(failed) = self.probe(Instant::now() + self.client.patience) {
+                        self.failed(failed)?;
+                    }
+                }
+                Err(failed) => self.failed(failed)?,
+            }
+            match &self.down {
+                Some((since, why)) if since.elapsed() >= self.client.patience => {
+                    return Err(self.client.silent(why));
+                }
+                _ if Instant::now() >= until && self.compacted.is_none() => return Ok(Seen::Quiet),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// No line came, and nothing is wrong.
+const QUIET: &str = "quiet";
+
+impl Open {
+    fn line(&mut self, client: &Client, deadline: Instant) -> std::result::Result<Watched, Failed> {
+        let mut looked = 0;
+        loop {
+            if let Some(end) = self.text[looked..].iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.text.drain(..=looked + end).collect();
+                let answer: Streamed<Watched> = super::client::parse(&line)?;
+                return unwrapped(client, answer);
+            }
+            looked = self.text.len();
+            if looked > LINE_MAX {
+                return Err(Failed::Passing("an answer without an end".into()));
+            }
+            match self.connection.some(&mut self.body, &mut self.text, deadline) {
+                Ok(More::Maybe) => self.heard = Instant::now(),
+                Ok(More::No) if self.text.len() == looked => {
+                    return Err(Failed::Passing("the watch was ended".into()));
+                }
+                Ok(More::No) => self.text.push(b'\n'),
+                Err(e) if e.kind() == ErrorKind::TimedOut => {
+                    return Err(Failed::Passing(QUIET.into()));
+                }
+                Err(e) => return Err(client.broken(self.member, &e)),
+            }
+        }
+    }
+}
