@@ -9,11 +9,13 @@
 //! - R3: as many files as there are descriptors for ([`room_to_close`]) and those opened meanwhile
 //!   wait to be closed: beyond, who would open another waits too, and is refused when the store
 //!   counts as away.
+//! - R4: who finds no descriptor left to open a file with waits while some wait to be closed, and tries
+//!   again: a flush that holds many files open is refused none of them for those that are done with.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_backing::wrap::{Call, Layer, Parting, Verb};
+use forebay_backing::wrap::{Call, Done, Layer, Parting, Verb};
 use forebay_backing::{Error, Kind, Result, room_to_close};
 
 use crate::home::health::Health;
@@ -94,6 +96,22 @@ impl Reaper {
         }
         Ok(())
     }
+
+    fn are_waiting(&self) -> usize {
+        *self.waiting.count.lock()
+    }
+
+    /// R4. Waits for a close, but not for long; whether another try is worth it of who knew of so many
+    /// that wait before his last one.
+    fn wait_for_a_close(&self, before: usize) -> bool {
+        let count = self.waiting.count.lock();
+        if *count == 0 || !self.health.is_available() {
+            // The last may have gone since.
+            return before > 0 && *count == 0;
+        }
+        drop(self.time.wait(&self.waiting.fewer, count, LOOK));
+        true
+    }
 }
 
 impl Layer for Reaper {
@@ -103,6 +121,22 @@ impl Layer for Reaper {
         match call.verb {
             Verb::Open | Verb::Create => self.wait_for_room(),
             _ => Ok(()),
+        }
+    }
+
+    fn around<T>(
+        &self,
+        call: &Call<'_>,
+        mut run: impl FnMut() -> Result<Done<T>>,
+    ) -> Result<Done<T>> {
+        self.before(call)?;
+        loop {
+            let before = self.are_waiting();
+            let done = run();
+            let is_refused = done.as_ref().is_err_and(|e| e.is(libc::EMFILE));
+            if !is_refused || call.verb != Verb::Open || !self.wait_for_a_close(before) {
+                return done;
+            }
         }
     }
 
@@ -214,5 +248,40 @@ mod tests {
         drop(go);
         reaper.rest(LONG);
         open(&reaper).expect("there is room");
+    }
+
+    // S-10
+    #[test]
+    fn who_finds_no_descriptor_left_waits_for_a_close() {
+        let reaper = reaper();
+        let tries = std::cell::Cell::new(0);
+        let call = Call { verb: Verb::Open, paths: &[Path::new("f")], offset: 0, len: 0 };
+        let refused = || Err(Error::os(libc::EMFILE, "open f"));
+        let none: Result<Done<()>> = reaper.around(&call, || {
+            tries.set(tries.get() + 1);
+            refused()
+        });
+        assert!(none.is_err_and(|e| e.is(libc::EMFILE)) && tries.get() == 1, "nobody closes one");
+        let go = Mutex::new(Some(hang(&reaper, 1)));
+        let opened = reaper.around(&call, || {
+            tries.set(tries.get() + 1);
+            match reaper.are_waiting() {
+                0 => Ok(Done { value: (), bytes: 0 }),
+                _ if tries.get() < 5 => refused(),
+                _ => {
+                    drop(go.lock().unwrap().take());
+                    refused()
+                }
+            }
+        });
+        assert!(opened.is_ok() && tries.get() > 5, "{} tries", tries.get());
+        // The store that is away closes nothing.
+        let _go = hang(&reaper, 1);
+        while reaper.health.is_available() {
+            std::thread::yield_now();
+            reaper.health.check_stalls(Duration::ZERO);
+        }
+        let away: Result<Done<()>> = reaper.around(&call, refused);
+        assert!(away.is_err());
     }
 }
