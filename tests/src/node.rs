@@ -19,6 +19,7 @@ pub struct Node {
     env: Vec<(String, String)>,
     daemon: Option<Proc>,
     extra: String,
+    keys: String,
 }
 
 impl Node {
@@ -39,13 +40,19 @@ impl Node {
         let socket = root.join("run/node.sock");
         let env = vec![("FOREBAY_NODE_SOCKET".to_string(), text(&socket).to_string())];
         let extra = format!("capacity = \"{mib}MiB\"\n");
-        Node { root, name: "n1".into(), env, daemon: None, extra }
+        Node { root, name: "n1".into(), env, daemon: None, extra, keys: String::new() }
     }
 
     /// Adds keys of the pool, such as `swap = true`.
     pub fn pool_key(&mut self, line: &str) {
         self.extra.push_str(line);
         self.extra.push('\n');
+    }
+
+    /// Adds keys of the node.
+    pub fn key(&mut self, line: &str) {
+        self.keys.push_str(line);
+        self.keys.push('\n');
     }
 
     pub fn env(&mut self, name: &str, value: &str) {
@@ -57,12 +64,13 @@ impl Node {
         let config = self.root.join("node.toml");
         let body = format!(
             "name = \"{}\"\nstate = \"{}\"\nsocket = \"{}\"\nmount-root = \"{}\"\n\
-             busy-patience = \"1s\"\nkeep-after-hurry = \"3s\"\n[[pool]]\nname = \"flash\"\n\
+             busy-patience = \"1s\"\nkeep-after-hurry = \"3s\"\n{}[[pool]]\nname = \"flash\"\n\
              dir = \"{}\"\n{}",
             self.name,
             at("state"),
             at("run/node.sock"),
             at("mnt"),
+            self.keys,
             at("pool"),
             self.extra
         );

@@ -132,7 +132,11 @@ fn a_cache_instance_survives_the_node_daemon_and_goes_when_all_is_home() {
 #[test]
 fn what_cannot_go_home_is_in_the_manifest_until_it_can() {
     needs_forebay!();
-    let node = Node::start(512);
+    let mut node = Node::laid(512);
+    let told = node.root.join("told");
+    node.key("manifest-max = \"1MiB\"");
+    node.key(&format!("over-manifest-command = \"cp /dev/null {}-%n\"", text(&told)));
+    node.up();
     let small = MountedFs::tmpfs(&node.slow().join("small"), 16);
     let args = ["cache", "c", "--backing", text(small.path()), "--capacity", "200MiB"];
     create(&node, &[&args[..], &["--set", "max-age=1h"]].concat());
@@ -149,6 +153,8 @@ fn what_cannot_go_home_is_in_the_manifest_until_it_can() {
     assert!(line["file"].as_str().unwrap().contains("kept"), "{lines}");
     assert!(line["bytes"].as_u64().unwrap() > 0 && line["expires"].is_null(), "{lines}");
     node.forebay(&["manifest"]).expect(1);
+    let marked = node.root.join("told-n1");
+    within(Duration::from_secs(20), "the scheduler is told", || marked.exists());
     std::fs::remove_file(small.path().join("filler")).unwrap();
     within(Duration::from_secs(90), "it goes home by itself", || {
         node.json(&["instance", "list"]) == serde_json::json!([])
@@ -413,4 +419,34 @@ fn a_daemon_killed_between_any_two_steps_leaves_nothing_behind() {
         node.assert_empty();
     }
     proof!("killed at {} steps", making.len() + leaving.len());
+}
+
+/// "Never left on" outranks all: swap is off before the instance is gone, also after a crash.
+#[test]
+fn a_swap_instance_is_on_while_it_is_wanted_and_off_afterwards() {
+    needs_forebay!();
+    let mut node = Node::laid(256);
+    node.pool_key("swap = true");
+    node.up();
+    let pools = node.json(&["pools"]);
+    if pools[0]["swap"] != true {
+        forebay_tests::skip!("no swap here: {}", pools[0]["lacks"]);
+    }
+    let args = ["instance", "create", "swap", "s", "--capacity", "32MiB", "--job", "17"];
+    let made = node.forebay(&args);
+    if made.text().contains("Operation not permitted") {
+        node.forebay(&["instance", "destroy", "job-17-s"]).ok();
+        forebay_tests::skip!("the kernel permits no swap here");
+    }
+    made.ok();
+    let pool = node.root.join("pool");
+    let on = || std::fs::read_to_string("/proc/swaps").unwrap().contains(text(&pool));
+    assert!(on(), "it is in use");
+    node.crash();
+    assert!(on(), "it is in use without the daemon");
+    node.up();
+    node.forebay(&["instance", "destroy", "job-17-s"]).ok();
+    let left = std::fs::read_to_string("/proc/swaps").unwrap();
+    assert!(!left.contains(text(&node.root)), "{left}");
+    node.assert_empty();
 }

@@ -1,8 +1,11 @@
 //! The manifest: what is not home, on which node, and why.
 
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use forebay_base::Result;
+use forebay_base::units::human_size;
+use forebay_base::{Error, Result};
 
 use crate::book::Book;
 use crate::desk::now;
@@ -86,6 +89,48 @@ pub fn of_transfer(
         expires: keep.map(|keep| since + keep.as_secs()),
     };
     failed.iter().map(line).collect()
+}
+
+/// Tells the scheduler once when more than `max` bytes of a node are not home, by a command in which
+/// `%n` is the node and `%r` the reason. It is no line for a shell: words are split at blanks.
+pub struct Over {
+    told: AtomicBool,
+}
+
+impl Over {
+    pub const fn new() -> Over {
+        Over { told: AtomicBool::new(false) }
+    }
+
+    pub fn look(&self, book: &Book, node: &str, max: u64, command: &str) -> Result<()> {
+        let lines: Vec<(String, Missing)> = book.list(&format!("{}{node}/", keys::MANIFEST))?;
+        let bytes: u64 = lines.iter().map(|(_, line)| line.bytes).sum();
+        if bytes <= max {
+            self.told.store(false, Relaxed);
+            return Ok(());
+        }
+        if !self.told.swap(true, Relaxed) {
+            let over =
+                format!("{} are not home, {} are allowed", human_size(bytes), human_size(max));
+            tracing::warn!("{over}: telling the scheduler");
+            run(command, node, &format!("forebay: {over}"))?;
+        }
+        Ok(())
+    }
+}
+
+fn run(command: &str, node: &str, reason: &str) -> Result<()> {
+    let words =
+        command.split_whitespace().map(|word| word.replace("%n", node).replace("%r", reason));
+    let words: Vec<String> = words.collect();
+    let Some((program, args)) = words.split_first() else { return Ok(()) };
+    let ended = Command::new(program).args(args).stdin(Stdio::null()).output();
+    let ended = ended.map_err(|e| Error::io(e, format!("over-manifest-command {program}")))?;
+    if !ended.status.success() {
+        let said = String::from_utf8_lossy(&ended.stderr).trim().to_string();
+        tracing::warn!("over-manifest-command {program}: {}: {said}", ended.status);
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ use crate::crew::{Crew, Next};
 use crate::desk::{Asker, Desk, now};
 use crate::hands::{Hands, Moved, Stop};
 use crate::local::{Known, Local};
+use crate::manifest::Over;
 use crate::pools::PoolHere;
 use crate::records::{
     Instance, Life, NodeDrain, NodeRecord, Transfer, TransferActual, Want, keys, written,
@@ -51,6 +52,7 @@ pub struct Node {
     pub(crate) crew: Arc<Crew>,
     lease: Mutex<Option<Box<dyn Lease>>>,
     live: Mutex<BTreeMap<String, Arc<Live>>>,
+    over: Over,
     since: u64,
     stopping: AtomicBool,
 }
@@ -82,6 +84,7 @@ impl Node {
             crew: Arc::default(),
             lease: Mutex::default(),
             live: Mutex::default(),
+            over: Over::new(),
             since: now(),
             stopping: AtomicBool::new(false),
         });
@@ -200,6 +203,11 @@ impl Node {
         let transfers = self.desk().transfers()?;
         self.offer_transfers(&wanted, &transfers);
         self.expire(&wanted)?;
+        if let (Some(max), Some(command)) =
+            (self.config.manifest_max, &self.config.over_manifest_command)
+        {
+            self.over.look(&self.book, &self.config.name, max, command)?;
+        }
         self.forget_transfers(&wanted, &transfers)?;
         self.crew.retain(|key| {
             let id = key.split_once(' ').map_or(key, |(_, id)| id);
