@@ -14,6 +14,7 @@ mod mounts;
 mod report;
 mod run;
 mod space;
+mod stage;
 mod stat;
 
 use std::path::PathBuf;
@@ -45,6 +46,8 @@ enum Apart {
     Flat(flat::Options),
     /// Measure private spaces beside a directory of the tier that they lie in.
     Space(space::Options),
+    /// Measure transfers beside cp, rsync and dd.
+    Stage(stage::Options),
     /// Serve a directory and do nothing else.
     #[command(hide = true)]
     Emptyfs {
@@ -124,6 +127,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Some(Apart::Flat(options)) => flat::measure(&options),
         Some(Apart::Space(options)) => space::measure(&options),
+        Some(Apart::Stage(options)) => stage::measure(&options),
         Some(Apart::Emptyfs { mode, source, mountpoint }) => {
             emptyfs::serve(mode, &source, &mountpoint).map(|()| true)
         }

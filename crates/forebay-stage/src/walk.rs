@@ -103,9 +103,12 @@ impl Engine<'_> {
     }
 
     pub fn look_at(&self, node: &Arc<Node>, names: Vec<Named>, near: &mut Near) {
-        for (name, new_name) in names {
+        let mut names = names.into_iter();
+        while let Some((name, new_name)) = names.next() {
             if self.queue.stops() {
-                return self.queue.push(Task::Look(node.clone(), vec![(name, new_name)]));
+                // It is never begun again; that it is there says that not all was counted.
+                let rest = std::iter::once((name, new_name)).chain(names).collect();
+                return self.queue.push(Task::Look(node.clone(), rest));
             }
             if let Err(trouble) = self.look_at_one(node, &name, new_name, near) {
                 self.fail_path(&node.from.join(name), trouble);

@@ -1,0 +1,311 @@
+//! `forebay-perf stage`: transfers beside `cp -a`, `rsync -a` and `dd`.
+//!
+//! Contestants take turns; each copies the same source to a place of its own, and its time ends when
+//! the destination is synced. The slow side is a mount of forebay in write-through whose backing store
+//! answers every call after 1 ms, many at a time, as a file server far away does.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use forebay_stage::{Control, Outcome, Spec, What};
+
+use crate::environment::{Choices, Environment};
+use crate::guard;
+use crate::load::MIB;
+use crate::mounts::Forebay;
+use crate::report::{Finding, Report, Target};
+use crate::run::{Rounds, Run, Subject};
+
+#[derive(Args)]
+pub struct Options {
+    /// Small sizes and fewer rounds: about five minutes.
+    #[arg(long)]
+    quick: bool,
+    /// Run only the parts whose names begin so.
+    #[arg(long, num_args = 1.., value_name = "NAME")]
+    only: Vec<String>,
+    /// Rounds per measurement, at most 5 [default: 5, quick: 3].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=5))]
+    rounds: Option<u64>,
+    /// Where results go, one JSON object per line, the first one the conditions.
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Where a fragment for docs/PERFORMANCE.md goes.
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+    #[command(flatten)]
+    places: crate::Places,
+}
+
+type Work = fn(&Run, &mut Report) -> Result<()>;
+
+const PARTS: [(&str, &str, Work); 4] = [
+    ("large", "one large file, on one disk", large),
+    ("small-local", "many small files, on one disk", small_local),
+    ("small-out", "many small files, to a side with 1 ms of latency", small_out),
+    ("small-in", "many small files, from a side with 1 ms of latency", small_in),
+];
+
+const BOUND: Duration = Duration::from_secs(3600);
+
+const SMALL: usize = 4096;
+
+/// Files of a directory.
+const FAN: u64 = 1000;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Who {
+    Stage,
+    Cp,
+    Rsync,
+    Dd,
+}
+
+impl Who {
+    fn name(self) -> &'static str {
+        match self {
+            Who::Stage => "stage",
+            Who::Cp => "cp -a",
+            Who::Rsync => "rsync -a",
+            Who::Dd => "dd",
+        }
+    }
+}
+
+/// Returns whether every target was reached.
+pub fn measure(options: &Options) -> Result<bool> {
+    for name in &options.only {
+        let known = PARTS.iter().any(|part| part.0.starts_with(name.as_str()));
+        let names = PARTS.map(|part| part.0).join(", ");
+        ensure!(known, "--only {name}: no part begins so; there are {names}");
+    }
+    let rsync = Command::new("rsync").arg("--version").stdout(Stdio::null()).status();
+    rsync.context("rsync is missing: install it to compare with it")?;
+    guard::install();
+    let [disk, tmpfs] = options.places.scratch()?;
+    let rounds = options.rounds.map_or(if options.quick { 3 } else { 5 }, |n| n as usize);
+    let binary = options.places.binary()?;
+    let environment = Environment::observe(&Choices {
+        disk: disk.path(),
+        tmpfs: tmpfs.path(),
+        forebay: binary.as_deref(),
+        rounds,
+        quick: options.quick,
+    });
+    let mut report = Report::new(environment, options.out.as_deref())?;
+    let run = Run::new((rounds, options.quick), Subject::Forebay, binary, [disk, tmpfs]);
+    let wants = |name: &str| {
+        options.only.is_empty() || options.only.iter().any(|only| name.starts_with(only.as_str()))
+    };
+    for (name, about, work) in PARTS.iter().filter(|part| wants(part.0)) {
+        if guard::interrupted() {
+            break;
+        }
+        report.case(name, about);
+        if let Err(error) = guard::bounded(BOUND, || work(&run, &mut report)) {
+            report.fail(name, &format!("{error:#}"))?;
+        }
+    }
+    let good = report.conclude();
+    if let Some(path) = &options.markdown {
+        fs::write(path, report.markdown())
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(good)
+}
+
+fn large(run: &Run, report: &mut Report) -> Result<()> {
+    let dir = run.disk.fresh("large")?;
+    let size = run.pick(2048, 512) * MIB;
+    let from = dir.join("from");
+    fill(&from, size)?;
+    let who = [Who::Stage, Who::Cp, Who::Dd];
+    let [samples] = run.alternate(who.len(), Rounds::Few, |index, _| {
+        let to = dir.join("to");
+        let seconds = copy(who[index], &from, &to, What::File)?;
+        fs::remove_file(&to)?;
+        Ok([size as f64 / MIB as f64 / seconds])
+    })?;
+    let state = format!("{} MiB, warm page cache at the source, synced", size / MIB);
+    let names = who.map(|who| who.name().to_owned());
+    for other in ["cp -a", "dd"] {
+        let finding = Finding::new("stage/large", &state, "MB/s", &names, &samples);
+        report.add(finding.ratio_target(other, Target::AtLeast(0.9)))?;
+    }
+    fs::remove_dir_all(&dir)?;
+    Ok(())
+}
+
+fn small_local(run: &Run, report: &mut Report) -> Result<()> {
+    let dir = run.disk.fresh("small")?;
+    let from = dir.join("from");
+    let files = tree(run, &from)?;
+    let who = [Who::Stage, Who::Cp, Who::Rsync];
+    let [samples] = run.alternate(who.len(), Rounds::Few, |index, _| {
+        let to = dir.join("to");
+        let seconds = copy(who[index], &from, &to, What::Directory)?;
+        fs::remove_dir_all(&to)?;
+        sync(&dir)?;
+        Ok([files as f64 / seconds])
+    })?;
+    let state = format!("{files} files of 4 KiB, warm page cache at the source, synced");
+    let names = who.map(|who| who.name().to_owned());
+    for other in ["cp -a", "rsync -a"] {
+        let finding = Finding::new("stage/small-local", &state, "files/s", &names, &samples);
+        report.add(finding.ratio_target(other, Target::AtLeast(1.0)))?;
+    }
+    fs::remove_dir_all(&dir)?;
+    Ok(())
+}
+
+fn small_out(run: &Run, report: &mut Report) -> Result<()> {
+    let dir = run.disk.fresh("small-out")?;
+    let from = dir.join("from");
+    let files = tree(run, &from)?;
+    let far = dir.join("far");
+    slow(run, report, files, ("stage/small-out", "to"), |who| {
+        fs::create_dir_all(&far)?;
+        let mount = slow_mount(run, &far)?;
+        copy(who, &from, &mount.mountpoint.join("to"), What::Directory)
+    })?;
+    fs::remove_dir_all(&dir)?;
+    Ok(())
+}
+
+fn small_in(run: &Run, report: &mut Report) -> Result<()> {
+    let dir = run.disk.fresh("small-in")?;
+    let far = dir.join("far");
+    slow(run, report, tree_size(run), ("stage/small-in", "from"), |who| {
+        // Unmounting removes what was behind the mount.
+        tree(run, &far.join("from"))?;
+        let mount = slow_mount(run, &far)?;
+        let to = dir.join("to");
+        let seconds = copy(who, &mount.mountpoint.join("from"), &to, What::Directory)?;
+        fs::remove_dir_all(&to)?;
+        Ok(seconds)
+    })?;
+    fs::remove_dir_all(&dir)?;
+    Ok(())
+}
+
+fn slow(
+    run: &Run,
+    report: &mut Report,
+    files: u64,
+    (case, way): (&str, &str),
+    mut seconds: impl FnMut(Who) -> Result<f64>,
+) -> Result<()> {
+    let who = [Who::Stage, Who::Cp, Who::Rsync];
+    let [samples] = run
+        .alternate(who.len(), Rounds::Few, |index, _| Ok([files as f64 / seconds(who[index])?]))?;
+    let state = format!("{files} files of 4 KiB {way} a store with 1 ms of latency, synced");
+    let names = who.map(|who| who.name().to_owned());
+    let finding = Finding::new(case, &state, "files/s", &names, &samples);
+    report.add(finding.ratio_target("rsync -a", Target::AtLeast(3.0)))?;
+    let finding = Finding::new(case, &state, "files/s", &names, &samples);
+    report.add(finding.ratio_target("cp -a", Target::AtLeast(1.0)))
+}
+
+/// A mount whose backing store is `far`, with an empty tier, so that nothing is known beforehand.
+fn slow_mount(run: &Run, far: &Path) -> Result<Forebay> {
+    let binary = run.binary.as_deref().context("no forebay binary (--forebay FILE)")?;
+    let root = far.parent().context("the slow side lies in a directory")?;
+    let [tier, mountpoint] = ["tier", "mnt"].map(|name| root.join(name));
+    for dir in [&tier, &mountpoint] {
+        fs::create_dir_all(dir)?;
+    }
+    let options = ["--policy", "write-through", "--throttle", "10GB,1ms"];
+    let mut mount = Forebay::new(binary, root, [far.into(), tier, mountpoint], &options);
+    mount.mount()?;
+    Ok(mount)
+}
+
+/// Copies, and syncs the destination; returns the seconds of both.
+fn copy(who: Who, from: &Path, to: &Path, what: What) -> Result<f64> {
+    sync(from.parent().context("a source has a parent")?)?;
+    let start = Instant::now();
+    match who {
+        Who::Stage => stage(from, to, what)?,
+        Who::Cp => tool(Command::new("cp").arg("-a").arg(from).arg(to))?,
+        Who::Rsync => {
+            // With a slash at its end the tree itself gets the name.
+            let mut from = from.as_os_str().to_owned();
+            from.push("/");
+            tool(Command::new("rsync").arg("-a").arg(from).arg(to))?;
+        }
+        Who::Dd => tool(
+            Command::new("dd")
+                .arg(format!("if={}", from.display()))
+                .arg(format!("of={}", to.display()))
+                .args(["bs=4M", "conv=fsync", "status=none"]),
+        )?,
+    }
+    sync(to.parent().context("a destination has a parent")?)?;
+    Ok(start.elapsed().as_secs_f64())
+}
+
+fn stage(from: &Path, to: &Path, what: What) -> Result<()> {
+    let place = |path: &Path| -> Result<forebay_stage::Place> {
+        let (root, name) = (path.parent(), path.file_name());
+        let (root, name) = (root.context("no parent")?, name.context("no name")?);
+        Ok(forebay_stage::Place { root: root.into(), path: Path::new(name).into() })
+    };
+    let spec = Spec {
+        id: "bench".into(),
+        source: place(from)?,
+        destination: place(to)?,
+        what,
+        options: forebay_stage::Options::default(),
+    };
+    let report = forebay_stage::run(&spec, &Control::new(), Duration::from_secs(1), |_| ())
+        .map_err(|e| anyhow::anyhow!("{e}"))?;
+    ensure!(report.outcome == Outcome::Done, "the transfer ended otherwise: {report:?}");
+    Ok(())
+}
+
+fn tool(command: &mut Command) -> Result<()> {
+    let status = command.stdin(Stdio::null()).status();
+    let status = status.with_context(|| format!("cannot start {command:?}"))?;
+    ensure!(status.success(), "{command:?} ended with {status}");
+    Ok(())
+}
+
+fn tree_size(run: &Run) -> u64 {
+    run.pick(100_000, 10_000)
+}
+
+/// Directories of 1,000 files each.
+fn tree(run: &Run, at: &Path) -> Result<u64> {
+    let files = tree_size(run);
+    for number in 0..files {
+        let dir = at.join(format!("d{}", number / FAN));
+        if number % FAN == 0 {
+            fs::create_dir_all(&dir)?;
+        }
+        fs::write(dir.join(format!("file-{number}")), [number as u8; SMALL])?;
+    }
+    Ok(files)
+}
+
+fn fill(path: &Path, size: u64) -> Result<()> {
+    use std::io::Write;
+    let mut file = fs::File::create(path)?;
+    let mut block = vec![0u8; MIB as usize];
+    for number in 0..size / MIB {
+        block.iter_mut().zip(number..).for_each(|(byte, n)| *byte = (n * 31 + 7) as u8);
+        file.write_all(&block)?;
+    }
+    Ok(file.sync_all()?)
+}
+
+fn sync(dir: &Path) -> Result<()> {
+    let dir = fs::File::open(dir)?;
+    // SAFETY: an open descriptor.
+    let done = unsafe { libc::syncfs(std::os::fd::AsRawFd::as_raw_fd(&dir)) };
+    ensure!(done == 0, "syncfs: {}", std::io::Error::last_os_error());
+    Ok(())
+}

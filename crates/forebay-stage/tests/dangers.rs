@@ -1,0 +1,290 @@
+//! What happens around a transfer: links swapped in, sources that change, disks that fill, readers
+//! that look too early.
+
+mod bed;
+
+use std::os::unix::fs::{FileExt, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bed::{Rng, done, file, left_over, run, spec};
+use forebay_stage::{Control, Outcome, Reason, What};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+
+/// Ends the other threads also when an assertion fails.
+struct Until<'a>(&'a AtomicBool);
+
+impl Drop for Until<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn exchange(a: &Path, b: &Path) {
+    renameat_with(CWD, a, CWD, b, RenameFlags::EXCHANGE).unwrap();
+}
+
+/// A directory of either side is exchanged for a link that leads outside, again and again, while
+/// transfers run: nothing outside is read, changed or removed.
+#[test]
+fn a_link_swapped_in_the_middle_leads_nowhere() {
+    let top = tempfile::tempdir().unwrap();
+    let path = |name: &str| top.path().join(name);
+    std::fs::create_dir_all(path("from/sub/deep")).unwrap();
+    std::fs::create_dir_all(path("to/sub/deep")).unwrap();
+    std::fs::create_dir_all(path("secret/deep")).unwrap();
+    std::fs::create_dir_all(path("outside/deep")).unwrap();
+    for number in 0..40 {
+        file(&path(&format!("from/sub/deep/{number}")), b"data");
+        file(&path(&format!("secret/deep/{number}")), b"secret");
+        file(&path(&format!("outside/deep/{number}")), b"stays");
+    }
+    symlink(path("secret"), path("from/sub.link")).unwrap();
+    symlink(path("outside"), path("to/sub.link")).unwrap();
+    let (over, swaps) = (AtomicBool::new(false), AtomicU64::new(0));
+    let (mut files, mut failures) = (0, 0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                exchange(&path("from/sub"), &path("from/sub.link"));
+                exchange(&path("to/sub"), &path("to/sub.link"));
+                swaps.fetch_add(1, Ordering::Relaxed);
+                std::thread::sleep(Duration::from_micros(swaps.load(Ordering::Relaxed) % 700));
+            }
+        });
+        let _until = Until(&over);
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(4) || files == 0 || failures == 0 {
+            assert!(start.elapsed() < Duration::from_secs(60), "{files} files, {failures} failed");
+            let mut spec = spec("swap", &path("from"), &path("to"), What::Directory);
+            spec.options.preserve.times = false;
+            let report = run(&spec);
+            files += report.files;
+            failures += report.failed;
+        }
+    });
+    assert!(swaps.load(Ordering::Relaxed) > 100);
+    for number in 0..40 {
+        let text = |dir: &str| std::fs::read(path(&format!("{dir}/deep/{number}"))).unwrap();
+        assert_eq!((text("secret"), text("outside")), (b"secret".to_vec(), b"stays".to_vec()));
+    }
+    for dir in ["outside", "outside/deep", "secret", "secret/deep"] {
+        let count = std::fs::read_dir(path(dir)).unwrap().count();
+        assert_eq!(count, if dir.contains('/') { 40 } else { 1 }, "{dir}");
+    }
+    // What is at the destination is data: in whichever place its directory is now, or through the
+    // link that was copied as a link.
+    for dir in ["to/sub/deep", "to/sub.link/deep"] {
+        if std::fs::symlink_metadata(path(dir).parent().unwrap()).unwrap().is_symlink() {
+            continue;
+        }
+        for entry in std::fs::read_dir(path(dir)).unwrap() {
+            assert_eq!(std::fs::read(entry.unwrap().path()).unwrap(), b"data");
+        }
+    }
+}
+
+/// A file that is written to while it is copied fails with that reason, and an old copy stays.
+#[test]
+fn a_source_that_changes_is_not_published() {
+    for large in [false, true] {
+        let top = tempfile::tempdir().unwrap();
+        let (from, to) = (top.path().join("from"), top.path().join("to"));
+        std::fs::create_dir(&from).unwrap();
+        std::fs::create_dir(&to).unwrap();
+        let size = if large { 80 << 20 } else { 8 << 20 };
+        file(&from.join("changing"), &vec![1; size]);
+        file(&from.join("still"), b"still");
+        file(&to.join("changing"), b"old copy");
+        let mut spec = spec("change", &from, &to, What::Directory);
+        spec.options.rate = size as u64 / 2;
+        let over = AtomicBool::new(false);
+        let report = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let file = std::fs::File::options().write(true).open(from.join("changing"));
+                let file = file.unwrap();
+                while !over.load(Ordering::Relaxed) {
+                    file.write_all_at(b"changed", 100).unwrap();
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+            });
+            let _until = Until(&over);
+            run(&spec)
+        });
+        assert_eq!((report.outcome, report.failed, report.files), (Outcome::Failed, 1, 1));
+        assert_eq!(report.failures[0].reason, Reason::Changed, "{report:#?}");
+        assert_eq!((report.left_files, report.left_bytes), (1, size as u64));
+        assert_eq!(std::fs::read(to.join("changing")).unwrap(), b"old copy");
+        let temporary: Vec<PathBuf> =
+            left_over(&to).into_iter().filter(|path| !path.ends_with(".journal")).collect();
+        assert!(temporary.is_empty(), "{temporary:?}");
+        // When it has settled, the same transfer ends.
+        spec.options.rate = 0;
+        assert_eq!(done(&spec).files, 2);
+    }
+}
+
+/// A file that is exchanged or removed while it is read is not published either.
+#[test]
+fn a_source_that_vanishes_is_told_from_one_that_changes() {
+    let top = tempfile::tempdir().unwrap();
+    let (from, to) = (top.path().join("from"), top.path().join("to"));
+    std::fs::create_dir(&from).unwrap();
+    file(&from.join("vanishing"), &vec![1; 6 << 20]);
+    let mut spec = spec("vanish", &from, &to, What::Directory);
+    spec.options.rate = 4 << 20;
+    let report = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(500));
+            std::fs::remove_file(from.join("vanishing")).unwrap();
+        });
+        run(&spec)
+    });
+    assert_eq!(report.failed, 1);
+    assert!(matches!(report.failures[0].reason, Reason::Vanished | Reason::Changed), "{report:#?}");
+    assert!(!to.join("vanishing").exists());
+}
+
+/// A tmpfs of the test; unmounted whatever happens.
+struct Tmpfs(PathBuf);
+
+impl Tmpfs {
+    fn mount(at: &Path, options: &std::ffi::CStr) -> Tmpfs {
+        std::fs::create_dir(at).unwrap();
+        let flags = rustix::mount::MountFlags::empty();
+        rustix::mount::mount("tmpfs", at, "tmpfs", flags, options).unwrap();
+        Tmpfs(at.into())
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        _ = rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
+/// One file that is too large fails alone; when nothing fits, the transfer ends early, and goes on
+/// when there is room.
+#[test]
+fn a_full_destination_is_told_and_costs_no_other_file() {
+    let top = tempfile::tempdir().unwrap();
+    let (from, full) = (top.path().join("from"), top.path().join("full"));
+    std::fs::create_dir(&from).unwrap();
+    let _mount = Tmpfs::mount(&full, c"size=8m");
+    let to = full.join("to");
+    std::fs::create_dir(&to).unwrap();
+    file(&from.join("too large"), &Rng::new(1).bytes(20 << 20));
+    for number in 0..10 {
+        file(&from.join(number.to_string()), &[1; 100_000]);
+    }
+    let mut spec = spec("full", &from, &to, What::Directory);
+    spec.options.threads = 1;
+    let report = run(&spec);
+    assert_eq!((report.outcome, report.failed, report.files), (Outcome::Failed, 1, 10));
+    assert_eq!(report.failures[0].reason, Reason::NoSpace, "{report:#?}");
+    assert_eq!(report.failures[0].path.0, Path::new("too large"));
+    std::fs::remove_file(from.join("too large")).unwrap();
+    for number in 10..300 {
+        file(&from.join(number.to_string()), &[1; 100_000]);
+    }
+    let report = run(&spec);
+    assert_eq!(report.outcome, Outcome::Full, "{report:#?}");
+    assert!(report.failed >= 16 && report.failed < 40, "{}", report.failed);
+    assert!(report.files > 40 && report.left_files == 300 - report.files, "{report:#?}");
+    let options = c"size=80m";
+    let flags = rustix::mount::MountFlags::empty();
+    rustix::mount::mount_remount(&full, flags, options).unwrap();
+    let there = std::fs::read_dir(&to).unwrap().count() as u64;
+    // Those of the first run may not have been looked at before it was full.
+    assert!((report.files..=report.files + 10).contains(&there), "{there}, {report:#?}");
+    let again = done(&spec);
+    assert_eq!((again.kept, again.files), (there, 300), "{again:#?}");
+}
+
+/// Whoever sees the marker finds everything else; with a failure there is no marker.
+#[test]
+fn what_comes_last_is_published_last() {
+    let top = tempfile::tempdir().unwrap();
+    let (from, to) = (top.path().join("from"), top.path().join("to"));
+    std::fs::create_dir_all(from.join("data")).unwrap();
+    std::fs::create_dir_all(to.join("data")).unwrap();
+    file(&from.join("COMMIT"), b"done");
+    std::fs::hard_link(from.join("COMMIT"), from.join("also")).unwrap();
+    for number in 0..500 {
+        file(&from.join(format!("data/{number}")), &[1; 2000]);
+    }
+    let mut spec = spec("last", &from, &to, What::Directory);
+    spec.options.last = vec!["COMMIT".into()];
+    let (over, looks, early) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                let marked = to.join("COMMIT").exists();
+                let there = std::fs::read_dir(to.join("data")).unwrap().count();
+                looks.fetch_add(u64::from(!marked && there > 0), Ordering::Relaxed);
+                early.fetch_add(u64::from(marked && there < 500), Ordering::Relaxed);
+            }
+        });
+        let _until = Until(&over);
+        done(&spec);
+    });
+    assert!(looks.load(Ordering::Relaxed) > 0, "nobody looked while it was copied");
+    assert_eq!(early.load(Ordering::Relaxed), 0);
+    std::fs::write(from.join("COMMIT"), b"next").unwrap();
+    std::fs::remove_file(to.join("data/7")).unwrap();
+    std::fs::create_dir(to.join("data/7")).unwrap();
+    let report = run(&spec);
+    let reasons: Vec<Reason> = report.failures.iter().map(|failure| failure.reason).collect();
+    assert_eq!(reasons[0], Reason::InTheWay, "{report:#?}");
+    assert!(reasons.len() >= 2 && reasons[1..].iter().all(|reason| *reason == Reason::HeldBack));
+    assert_eq!(std::fs::read(to.join("COMMIT")).unwrap(), b"done");
+}
+
+#[test]
+fn the_rate_is_kept_within_a_tenth_and_hurrying_lifts_it() {
+    let top = tempfile::tempdir().unwrap();
+    let (from, to) = (top.path().join("from"), top.path().join("to"));
+    std::fs::create_dir(&from).unwrap();
+    for number in 0..24 {
+        file(&from.join(number.to_string()), &[1; 1 << 20]);
+    }
+    let mut spec = spec("rate", &from, &to, What::Directory);
+    spec.options.rate = 8 << 20;
+    let report = done(&spec);
+    let rate = report.bytes as f64 / report.seconds;
+    assert!((0.9..1.1).contains(&(rate / f64::from(8 << 20))), "{rate}");
+    std::fs::remove_dir_all(&to).unwrap();
+    let control = Control::default();
+    control.hurry();
+    let tell = |_: &forebay_stage::Progress| ();
+    spec.options.rate = 1 << 20;
+    let report = forebay_stage::run(&spec, &control, Duration::from_secs(1), tell).unwrap();
+    assert!(report.seconds < 20.0, "{report:#?}");
+}
+
+/// Totals are right when they are said to be, and never below what is done.
+#[test]
+fn ten_thousand_files_in_one_directory_are_counted_and_copied() {
+    let top = tempfile::tempdir().unwrap();
+    let (from, to) = (top.path().join("from"), top.path().join("to"));
+    std::fs::create_dir(&from).unwrap();
+    for number in 0..10_000u32 {
+        file(&from.join(format!("f{number}")), &number.to_le_bytes());
+    }
+    let spec = spec("many", &from, &to, What::Directory);
+    let mut last = None;
+    let report = forebay_stage::run(&spec, &Control::default(), Duration::from_millis(5), |p| {
+        assert!(p.files_done <= p.files_total && p.bytes_done <= p.bytes_total, "{p:?}");
+        assert!(p.phase == forebay_stage::Phase::Counting || p.files_total == 10_000, "{p:?}");
+        last = Some(p.clone());
+    });
+    let report = report.unwrap();
+    assert_eq!((report.outcome, report.files, report.bytes), (Outcome::Done, 10_000, 40_000));
+    let last = last.expect("progress is told");
+    assert_eq!((last.files_done, last.bytes_done, last.eta_seconds), (10_000, 40_000, Some(0.0)));
+    for number in 0..10_000u32 {
+        let bytes = std::fs::read(to.join(format!("f{number}"))).unwrap();
+        assert_eq!(bytes, number.to_le_bytes());
+    }
+}
