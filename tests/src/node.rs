@@ -20,6 +20,15 @@ pub struct Node {
     daemon: Option<Proc>,
     extra: String,
     keys: String,
+    mounts: MountsOf,
+}
+
+/// Whose mounts a daemon's are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MountsOf {
+    Everybody,
+    /// As on a machine of its own: several nodes on one.
+    Itself,
 }
 
 impl Node {
@@ -40,13 +49,25 @@ impl Node {
         let socket = root.join("run/node.sock");
         let env = vec![("FOREBAY_NODE_SOCKET".to_string(), text(&socket).to_string())];
         let extra = format!("capacity = \"{mib}MiB\"\n");
-        Node { root, name: "n1".into(), env, daemon: None, extra, keys: String::new() }
+        Node { root, name: "n1".into(), env, daemon: None, extra, keys: String::new(), mounts: MountsOf::Everybody }
     }
 
     /// Adds keys of the pool, such as `swap = true`.
     pub fn pool_key(&mut self, line: &str) {
         self.extra.push_str(line);
         self.extra.push('\n');
+    }
+
+    /// Makes it one of several on this machine, with a registry that they share.
+    pub fn one_of_several(&mut self, name: &str, registry: &str) {
+        self.name = name.into();
+        self.mounts = MountsOf::Itself;
+        self.key(&format!("registry = \"{registry}\""));
+    }
+
+    /// The mounts that its daemon sees, as `/proc` tells them.
+    pub fn mountinfo(&self) -> String {
+        std::fs::read_to_string(format!("/proc/{}/mountinfo", self.pid())).unwrap_or_default()
     }
 
     /// Adds keys of the node.
@@ -86,7 +107,14 @@ impl Node {
             .append(true)
             .open(self.root.join("log"))
             .expect("the test directory is writable");
-        let mut command = Command::new(binary());
+        let mut command = match self.mounts {
+            MountsOf::Everybody => Command::new(binary()),
+            MountsOf::Itself => {
+                let mut command = Command::new("unshare");
+                command.args(["--mount", "--propagation", "private"]).arg(binary());
+                command
+            }
+        };
         command.args(["node", "--config", text(&config)]).stdin(Stdio::null());
         command.stdout(Stdio::null()).stderr(log);
         for (name, value) in &self.env {

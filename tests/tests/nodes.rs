@@ -1,14 +1,14 @@
 //! The node daemon from outside: instances, transfers, the ledger, and what is left after crashes.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::Path;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
 use forebay_tests::images::{MountedFs, mounted_at};
 use forebay_tests::node::{Node, open_dir};
-use forebay_tests::{fill, needs_forebay, needs_tools, proof, text, within};
+use forebay_tests::{Proc, fill, free_port, needs_forebay, needs_tools, proof, text, within};
 use serde_json::Value;
 
 const USER: u32 = 47_110;
@@ -449,4 +449,103 @@ fn a_swap_instance_is_on_while_it_is_wanted_and_off_afterwards() {
     let left = std::fs::read_to_string("/proc/swaps").unwrap();
     assert!(!left.contains(text(&node.root)), "{left}");
     node.assert_empty();
+}
+
+/// A registry of one etcd on loopback; gone when dropped.
+struct Etcd {
+    server: Option<Proc>,
+    dir: PathBuf,
+    port: u16,
+    peer: u16,
+}
+
+impl Etcd {
+    fn start(dir: &Path) -> Etcd {
+        let (port, peer) = (free_port(), free_port());
+        let mut etcd = Etcd { server: None, dir: dir.into(), port, peer };
+        etcd.up();
+        etcd
+    }
+
+    fn up(&mut self) {
+        let url = |port: u16| format!("http://127.0.0.1:{port}");
+        let mut command = Command::new("etcd");
+        command.args(["--data-dir", text(&self.dir.join("etcd"))]);
+        for (flag, port) in [("client", self.port), ("peer", self.peer)] {
+            command.args([format!("--listen-{flag}-urls"), url(port)]);
+        }
+        command.args(["--advertise-client-urls", &url(self.port)]);
+        command.args(["--initial-advertise-peer-urls", &url(self.peer)]);
+        command.args(["--initial-cluster", &format!("default={}", url(self.peer))]);
+        let log = std::fs::File::create(self.dir.join("etcd.log")).unwrap();
+        command.stdout(log.try_clone().unwrap()).stderr(log).stdin(Stdio::null());
+        self.server = Some(Proc::spawn(&mut command));
+        within(Duration::from_secs(60), "etcd listens", || {
+            std::net::TcpStream::connect(("127.0.0.1", self.port)).is_ok()
+        });
+    }
+
+    fn address(&self) -> String {
+        format!("etcd://127.0.0.1:{}/test", self.port)
+    }
+}
+
+/// Two nodes with mounts of their own and one registry: an instance on both, a node that is away, a
+/// registry that is away.
+#[test]
+fn nodes_share_a_registry_and_do_without_it_for_a_while() {
+    needs_forebay!();
+    needs_tools!("etcd", "unshare", "mkfs.ext4");
+    let bed = Node::laid(1);
+    let mut etcd = Etcd::start(&bed.root);
+    let mut nodes: Vec<Node> = ["n1", "n2"]
+        .map(|name| {
+            let mut node = Node::laid(128);
+            node.one_of_several(name, &etcd.address());
+            node.up();
+            node
+        })
+        .into();
+    let args = ["private", "w", "--capacity", "16MiB", "--node", "n1", "--node", "n2"];
+    let made = create(&nodes[0], &args);
+    let at = made["mountpoint"].as_str().unwrap();
+    for node in &nodes {
+        assert!(node.mountinfo().contains(at), "{at} is on {}", node.name);
+        assert_eq!(made["actual"][&node.name]["state"], "ready", "{made}");
+    }
+    assert!(mounted_at(Path::new(at)).is_none(), "their mounts are their own");
+    let pools = nodes[1].json(&["pools"]);
+    assert_eq!(pools.as_array().unwrap().len(), 2, "{pools}");
+
+    // The registry dies: what is there stays, what is new says why it cannot be.
+    etcd.server.take().unwrap().kill();
+    let refused = nodes[0].forebay(&["instance", "create", "private", "x", "--capacity", "8MiB"]);
+    assert!(refused.code != Some(0) && refused.stderr.contains("etcd"), "{refused:?}");
+    assert!(nodes[0].mountinfo().contains(at));
+    etcd.up();
+    within(Duration::from_secs(60), "the registry answers again", || {
+        nodes[0].forebay(&["instance", "list"]).code == Some(0)
+    });
+
+    // A node dies: the others know once its lease is over, and its part goes when it is back.
+    nodes[1].crash();
+    within(Duration::from_secs(60), "it counts as away", || {
+        let all = nodes[0].json(&["nodes"]);
+        all.as_array().unwrap().iter().any(|node| node["name"] == "n2" && node["record"].is_null())
+    });
+    let args = ["instance", "create", "private", "y", "--capacity", "8MiB", "--node", "n2"];
+    let refused = nodes[0].forebay(&args).expect(1);
+    assert!(refused.stderr.contains("no node daemon of that name"), "{refused:?}");
+    let late = nodes[0].forebay(&["instance", "destroy", "w", "--timeout", "3s"]).expect(4);
+    assert!(late.stderr.contains("n2"), "{late:?}");
+    nodes[1].up();
+    within(Duration::from_secs(60), "it goes on both", || {
+        nodes[0].json(&["instance", "list"]) == serde_json::json!([])
+    });
+    let pools = nodes[0].json(&["pools"]);
+    for pool in pools.as_array().unwrap() {
+        assert_eq!(pool["granted"], 0, "{pools}");
+    }
+    // The servers go after those who ask them.
+    nodes.iter_mut().for_each(Node::stop);
 }
