@@ -49,7 +49,15 @@ impl Node {
         let socket = root.join("run/node.sock");
         let env = vec![("FOREBAY_NODE_SOCKET".to_string(), text(&socket).to_string())];
         let extra = format!("capacity = \"{mib}MiB\"\n");
-        Node { root, name: "n1".into(), env, daemon: None, extra, keys: String::new(), mounts: MountsOf::Everybody }
+        Node {
+            root,
+            name: "n1".into(),
+            env,
+            daemon: None,
+            extra,
+            keys: String::new(),
+            mounts: MountsOf::Everybody,
+        }
     }
 
     /// Adds keys of the pool, such as `swap = true`.
