@@ -193,3 +193,46 @@ fn a_tree_does_not_go_into_itself() {
     assert_eq!(done(&there).files, 2);
     assert!(from.join("sub/new/sub/to/file").exists());
 }
+
+/// A kill between the exchange of two trees and the removal of the old one: what is beside then is
+/// the old tree, which must not be taken for the beginning of the new one. The journal is made by
+/// hand, since no kill hits that moment reliably.
+#[test]
+fn a_replacement_that_was_cut_short_is_finished_or_undone() {
+    use std::os::unix::fs::MetadataExt;
+    let top = tempfile::tempdir().unwrap();
+    let path = |name: &str| top.path().join(name);
+    let (from, to) = (path("from"), path("to"));
+    grow(&from, 21, 40);
+    let mut spec = spec("cut", &from, &to, What::Directory);
+    spec.options.existing = Existing::Replace;
+    let cut = |inode: u64| {
+        std::fs::write(path(".forebay-stage-cut.journal"), format!("x {inode:x}\n")).unwrap();
+    };
+
+    // Exchanged: the new tree is there, the old one beside.
+    done(&spec);
+    std::fs::create_dir(path(".forebay-stage-cut.tree")).unwrap();
+    file(&path(".forebay-stage-cut.tree/old"), b"old");
+    cut(std::fs::metadata(&to).unwrap().ino());
+    done(&spec);
+    assert_same(&from, &to);
+    assert_eq!(left_over(top.path()), Vec::<std::path::PathBuf>::new());
+
+    // Between two renames, where both cannot be exchanged at once: the place is empty.
+    let between = || {
+        std::fs::rename(&to, path(".forebay-stage-cut.tree")).unwrap();
+        std::fs::create_dir(path(".forebay-stage-cut.old")).unwrap();
+        file(&path(".forebay-stage-cut.old/old"), b"old");
+        cut(std::fs::metadata(path(".forebay-stage-cut.tree")).unwrap().ino());
+    };
+    between();
+    let report = done(&spec);
+    assert_eq!((report.kept, report.bytes_copied), (report.files, 0), "{report:#?}");
+    assert_same(&from, &to);
+    assert_eq!(left_over(top.path()), Vec::<std::path::PathBuf>::new());
+    between();
+    forebay_stage::clean(&spec).unwrap();
+    assert_eq!(std::fs::read(to.join("old")).unwrap(), b"old");
+    assert_eq!(left_over(top.path()), Vec::<std::path::PathBuf>::new());
+}
