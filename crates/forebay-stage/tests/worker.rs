@@ -148,7 +148,6 @@ fn a_killed_transfer_goes_on_where_it_was() {
     // At most 3/4 were done at the last kill; of those, what was under way by two threads and one
     // batch is lost.
     assert!(report.bytes_copied < size / 4 + size / 8 + (160 << 20), "{report:#?} of {size}");
-    assert!(report.kept > 0 || report.bytes_copied < size, "{report:#?}");
     assert_same(&from, &to);
     assert!(left_over(top.path()).is_empty());
 }
