@@ -390,6 +390,33 @@ fn bad_input_is_told_with_the_remedy_and_loses_nothing() {
     node.assert_empty();
 }
 
+/// What an ordinary user may have, on all nodes together; root may have more.
+#[test]
+fn a_user_has_limits_and_root_has_none() {
+    needs_forebay!();
+    needs_tools!("mkfs.ext4", "setpriv");
+    let mut node = Node::laid(256);
+    node.key("[limits]\ninstances-per-user = 2\nbytes-per-user = \"64MiB\"");
+    node.up();
+    let make = |name: &'static str, size: &'static str| {
+        ["instance", "create", "private", name, "--capacity", size]
+    };
+    node.as_user(USER, &make("a", "8MiB")).ok();
+    let large = node.as_user(USER, &make("b", "60MiB")).expect(1);
+    assert!(large.stderr.contains("are allowed"), "{large:?}");
+    node.as_user(USER, &make("b", "8MiB")).ok();
+    let third = node.as_user(USER, &make("c", "8MiB")).expect(1);
+    assert!(third.stderr.contains("more than 2 instances"), "{third:?}");
+    node.as_user(OTHER, &make("c", "8MiB")).ok();
+    node.forebay(&make("d", "70MiB")).ok();
+    node.as_user(USER, &["instance", "destroy", "a"]).ok();
+    node.as_user(USER, &make("e", "8MiB")).ok();
+    for id in ["b", "c", "d", "e"] {
+        node.forebay(&["instance", "destroy", id]).ok();
+    }
+    node.assert_empty();
+}
+
 /// Kills at each step of making and removing; the next daemon completes or removes what is there.
 #[test]
 fn a_daemon_killed_between_any_two_steps_leaves_nothing_behind() {

@@ -570,7 +570,7 @@ impl Limits {
         };
         match (self.instances_per_user, self.bytes_per_user) {
             (Some(max), _) if count > max => {
-                Err(over(format!("this would be your {count}th instance, and {max} are allowed")))
+                Err(over(format!("you would have more than {max} instances, which are allowed")))
             }
             (_, Some(max)) if bytes > max => {
                 let (bytes, max) = (human_size(bytes), human_size(max));
