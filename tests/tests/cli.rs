@@ -18,7 +18,7 @@ use serde_json::Value;
 const SUBCOMMANDS: &[&str] = &[
     "mount", "umount", "status", "stats", "ls", "flush", "evict", "prefetch", "pin", "unpin",
     "purge", "resolve", "run", "check", "recover", "config", "set", "get", "jobs", "fence", "wait",
-    "top", "bench", "rules",
+    "top", "bench", "rules", "registry",
 ];
 
 #[test]

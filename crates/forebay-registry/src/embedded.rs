@@ -95,7 +95,12 @@ impl Embedded {
         Embedded::with(dir, patience, Arc::new(BootClock), BOUND)
     }
 
-    /// Likewise, with another clock for the leases, or another bound of the history.
+    /// Whether there is a registry in `dir` already.
+    pub fn is_in(dir: &Path) -> bool {
+        place::bytes(dir).is_some()
+    }
+
+    /// As [`Embedded::open`], with another clock for the leases, or another bound of the history.
     pub fn with(
         dir: &Path,
         patience: Duration,

@@ -9,7 +9,7 @@ mod http;
 mod json;
 mod marks;
 #[cfg(test)]
-mod tests;
+pub mod tests;
 mod tls;
 mod watch;
 

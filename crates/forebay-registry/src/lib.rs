@@ -22,6 +22,8 @@ mod bytes;
 mod clock;
 pub mod embedded;
 mod etcd;
+#[cfg(test)]
+mod holders;
 mod keep;
 pub mod limits;
 #[cfg(any(test, feature = "suite"))]

@@ -1,5 +1,5 @@
 mod relay;
-mod server;
+pub mod server;
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

@@ -25,6 +25,7 @@ pub mod pools;
 pub mod prefetch;
 pub mod purge;
 pub mod recover;
+pub mod registry;
 pub mod resolve;
 pub mod rules;
 pub mod run;

@@ -1,0 +1,177 @@
+//! What `forebay registry check` tries. All of it is made in keys of its own that hang on a lease.
+
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use forebay_backing::Result;
+use forebay_registry::{Alarm, Commit, Health, Lease, Registry, Revision, Seen};
+
+/// Commits made for their time.
+const COMMITS: usize = 20;
+
+/// Long enough for a slow registry, short enough to see it renewed.
+const LEASE: Duration = Duration::from_secs(3);
+
+/// A watch that is slower than this is broken.
+const SOON: Duration = Duration::from_secs(5);
+
+/// From here on a quota is a problem: one that is used up stops everything.
+const QUOTA_PERCENT_MAX: u64 = 60;
+
+pub struct Probe {
+    pub health: Health,
+    pub commits: Option<Commits>,
+    pub lease: Option<Duration>,
+    /// Each with what to do about it.
+    pub problems: Vec<String>,
+}
+
+pub struct Commits {
+    pub count: usize,
+    pub median_ms: f64,
+}
+
+/// How much of a quota is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Usage {
+    pub quota: u64,
+    pub percent: u64,
+}
+
+impl Usage {
+    pub fn of(health: &Health) -> Option<Usage> {
+        let quota = health.quota.filter(|quota| *quota > 0)?;
+        Some(Usage { quota, percent: health.bytes.saturating_mul(100) / quota })
+    }
+}
+
+impl Probe {
+    /// # Errors
+    ///
+    /// If the registry does not answer, or does not let us read: nothing more can be said then.
+    pub fn of(registry: &Arc<dyn Registry>) -> Result<Probe> {
+        registry.barrier()?;
+        let health = registry.health()?;
+        let problems = problems_of(&health);
+        let mut probe = Probe { health, commits: None, lease: None, problems };
+        if let Err(error) = probe.write(&**registry) {
+            probe.problems.push(error.to_string());
+        }
+        Ok(probe)
+    }
+
+    fn write(&mut self, registry: &dyn Registry) -> Result<()> {
+        let lease = registry.lease(LEASE)?;
+        let key = format!("check/{}-{}", std::process::id(), lease.id());
+        let commit = |value: usize| Commit::new().put_leased(&key, value.to_string(), lease.id());
+        let mut times = Vec::with_capacity(COMMITS);
+        let before = registry.barrier()?;
+        for value in 0..COMMITS {
+            let began = Instant::now();
+            registry.commit(&commit(value))?;
+            times.push(began.elapsed());
+        }
+        times.sort_unstable();
+        let median_ms = times[COMMITS / 2].as_secs_f64() * 1e3;
+        self.commits = Some(Commits { count: COMMITS, median_ms });
+        self.watch(registry, before)?;
+        match kept(&*lease) {
+            true => self.lease = Some(LEASE),
+            false => self.problems.push(
+                "a lease was granted and not renewed in its time: is the registry overloaded, or \
+                 this machine?"
+                    .into(),
+            ),
+        }
+        lease.give_up()?;
+        if registry.get(&key)?.0.is_some() {
+            self.problems.push(format!("{key} stayed when its lease was given up"));
+        }
+        Ok(())
+    }
+
+    fn watch(&mut self, registry: &dyn Registry, after: Revision) -> Result<()> {
+        let mut watch = registry.watch("check/", after)?;
+        if !matches!(watch.next(SOON)?, Seen::Changes(_)) {
+            self.problems.push(format!(
+                "a watch was told of nothing within {SOON:?}: is there a proxy that holds answers back?"
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Waits until the lease was renewed.
+fn kept(lease: &dyn Lease) -> bool {
+    let began = Instant::now();
+    let mut least = lease.remaining();
+    while began.elapsed() < LEASE {
+        let left = lease.remaining();
+        if left > least {
+            return true;
+        }
+        least = left;
+        sleep(Duration::from_millis(20));
+    }
+    false
+}
+
+fn problems_of(health: &Health) -> Vec<String> {
+    let mut problems: Vec<String> =
+        health.alarms.iter().map(|alarm| remedy(*alarm).into()).collect();
+    if let Some(usage) = Usage::of(health).filter(|usage| usage.percent > QUOTA_PERCENT_MAX) {
+        problems.push(format!(
+            "{} % of its quota are used: compact and defragment it (etcdctl compact, etcdctl defrag; \
+             --auto-compaction-retention does the first by itself), or raise --quota-backend-bytes",
+            usage.percent
+        ));
+    }
+    problems
+}
+
+fn remedy(alarm: Alarm) -> &'static str {
+    match alarm {
+        Alarm::NoSpace => {
+            "its quota is used up (alarm NOSPACE) and it takes nothing more: compact and defragment it, \
+             then etcdctl alarm disarm"
+        }
+        Alarm::Corrupt => {
+            "its members' data differ (alarm CORRUPT): restore the wrong member from the others before \
+             anything relies on it"
+        }
+        Alarm::Other => "it has raised an alarm: etcdctl alarm list names it",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_registry::Identity;
+
+    fn health(bytes: u64, quota: Option<u64>, alarms: Vec<Alarm>) -> Health {
+        let identity = Identity { cluster: "c".into(), revision: Revision(1) };
+        let version = "etcd 3.4.23".into();
+        Health { version, identity, bytes, bytes_in_use: bytes, quota, alarms }
+    }
+
+    #[test]
+    fn a_quota_is_told_before_it_is_used_up() {
+        assert!(problems_of(&health(60, Some(100), vec![])).is_empty());
+        assert!(problems_of(&health(u64::MAX, None, vec![])).is_empty());
+        let told = problems_of(&health(62, Some(100), vec![Alarm::NoSpace]));
+        assert!(told[0].contains("NOSPACE") && told[1].starts_with("62 %"), "{told:?}");
+    }
+
+    /// Also: nothing that it wrote stays.
+    #[test]
+    fn a_registry_of_one_machine_is_sound() {
+        let dir = tempfile::tempdir().expect("a directory can be made");
+        let address = dir.path().display().to_string();
+        let registry = forebay_registry::open(&address).expect("it can be made");
+        let probe = Probe::of(&registry).expect("it answers");
+        assert_eq!(probe.problems, Vec::<String>::new());
+        assert!(probe.commits.is_some() && probe.lease.is_some());
+        assert!(registry.range("").expect("it answers").0.is_empty());
+    }
+}
