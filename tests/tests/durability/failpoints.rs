@@ -248,7 +248,8 @@ points! {
     dying_when_a_compaction_is_done_loses_nothing: "compaction.done";
 }
 
-/// Every `pass("...")` in the sources has a test above.
+/// Every `pass("...")` in the daemon's sources has a test above. Those of the node are passed one by
+/// one, whatever their names, in `forebay-node/tests/crash.rs` and `swap.rs`.
 #[test]
 fn every_failpoint_has_a_test() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
@@ -260,13 +261,17 @@ fn every_failpoint_has_a_test() {
             let path = entry.path();
             match path.extension().is_some_and(|e| e == "rs") {
                 true => found.extend(points_in(&fs::read_to_string(&path).unwrap_or_default())),
-                false if path.is_dir() => todo.push(path),
+                false if path.is_dir() && !path.ends_with("forebay-node") => todo.push(path),
                 false => {}
             }
         }
     }
     let missing: Vec<_> = found.iter().filter(|p| !POINTS.contains(&p.as_str())).collect();
     assert!(missing.is_empty(), "failpoints without a test here: {missing:?}");
+    assert!(
+        POINTS.iter().all(|point| found.iter().any(|it| it == point)),
+        "all are found: {found:?}"
+    );
     proof!("{} passages of failpoints in the sources", found.len());
 }
 
