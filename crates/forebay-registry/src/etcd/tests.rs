@@ -256,7 +256,7 @@ fn a_server_that_does_not_answer_is_told_within_the_patience() {
         assert!(error.to_string().contains(&host), "{error}");
     };
     let commit = Commit::new().put("a", "");
-    server.signal(libc::SIGSTOP);
+    server.stop();
     bounded(&|| registry.get("a").err());
     bounded(&|| registry.commit(&commit).err());
     bounded(&|| registry.lease(Duration::from_secs(5)).err());

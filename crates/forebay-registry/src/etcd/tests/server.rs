@@ -130,6 +130,18 @@ impl Server {
         assert_eq!(done, 0, "the signal arrives");
     }
 
+    /// Stops it, every thread of it.
+    pub fn stop(&self) {
+        self.signal(libc::SIGSTOP);
+        let tasks = format!("/proc/{}/task", self.child.as_ref().expect("it runs").id());
+        suite::eventually("all threads are stopped", || {
+            let tasks = std::fs::read_dir(&tasks).expect("it is there").flatten();
+            let state =
+                |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("status"));
+            tasks.into_iter().all(|task| state(task).is_ok_and(|text| text.contains("State:\tT")))
+        });
+    }
+
     pub fn restart(&mut self) {
         self.kill();
         self.run();
