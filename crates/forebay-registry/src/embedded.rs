@@ -6,7 +6,8 @@
 //! - E1: a lease that has run out is ended before anything is answered that could show its keys, and
 //!   before it can be renewed or used again.
 //!
-//! Locks, in this order: `writer`, `leases`, `history`. `queue` is held for no other.
+//! Locks: `queue`, `leases` and `history` are held for moments, and none while another is taken. Who
+//! writes holds none: `Queue::turn` is his.
 
 mod history;
 mod leases;
@@ -51,14 +52,41 @@ struct Inner {
     cluster: String,
     store: Store,
     clock: Arc<dyn Clock>,
-    queue: Mutex<Vec<Arc<Job>>>,
-    writer: Mutex<()>,
+    queue: Mutex<Queue>,
+    /// Told when a turn has ended.
+    written: Condvar,
     leases: Mutex<Leases>,
     /// Told when a lease is granted, and at the end.
     leased: Condvar,
     history: Mutex<History>,
     happened: Condvar,
     closed: OnceLock<()>,
+}
+
+/// What waits to be written.
+#[derive(Default)]
+struct Queue {
+    jobs: Vec<Arc<Job>>,
+    turn: Turn,
+}
+
+/// Whether somebody writes. All who wait are woken when he has: those whose jobs he did hand in their
+/// next ones together, and the next turn has them all.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    #[default]
+    Free,
+    Taken,
+}
+
+/// Ends a turn, also one that panics.
+struct Writer<'r>(&'r Inner);
+
+impl Drop for Writer<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.queue).turn = Turn::Free;
+        self.0.written.notify_all();
+    }
 }
 
 /// Something that is to be written, and what came of it.
@@ -123,7 +151,7 @@ impl Embedded {
             store,
             clock,
             queue: Mutex::default(),
-            writer: Mutex::default(),
+            written: Condvar::new(),
             leases: Mutex::new(leases),
             leased: Condvar::new(),
             history: Mutex::new(history),
@@ -223,34 +251,39 @@ impl Inner {
     /// Hands in a wish, and writes what has been handed in unless somebody else does.
     fn write(&self, wish: Wish) -> Result<Outcome> {
         let job = Arc::new(Job { wish, done: OnceLock::new() });
-        lock(&self.queue).push(Arc::clone(&job));
-        while job.done.get().is_none() {
-            let writer = lock(&self.writer);
-            if job.done.get().is_none() && self.write_waiting() == 0 {
+        let mut queue = lock(&self.queue);
+        queue.jobs.push(Arc::clone(&job));
+        loop {
+            if let Some(done) = job.done.get() {
+                return done.clone().map_err(|Failure(kind, text)| Error::new(kind, text));
+            }
+            if queue.turn == Turn::Taken {
+                queue = self.written.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            let count = queue.jobs.len().min(BATCH_MAX);
+            if count == 0 {
                 let text = format!("{}: a thread that wrote to it has died", self.address);
                 return Err(Error::new(Kind::Unavailable, text));
             }
-            drop(writer);
+            let jobs: Vec<Arc<Job>> = queue.jobs.drain(..count).collect();
+            queue.turn = Turn::Taken;
+            drop(queue);
+            self.take_turn(&jobs);
+            queue = lock(&self.queue);
         }
-        let done = job.done.get().expect("the loop ends when it is there").clone();
-        done.map_err(|Failure(kind, text)| Error::new(kind, text))
     }
 
-    /// Writes what waits in one transaction, and gives how much that was. The caller holds `writer`.
-    fn write_waiting(&self) -> usize {
-        let jobs: Vec<Arc<Job>> = {
-            let mut queue = lock(&self.queue);
-            let count = queue.len().min(BATCH_MAX);
-            queue.drain(..count).collect()
-        };
-        let outcomes = self.write_all(&jobs).unwrap_or_else(|error| {
+    /// Writes jobs in one transaction.
+    fn take_turn(&self, jobs: &[Arc<Job>]) {
+        let _turn = Writer(self);
+        let outcomes = self.write_all(jobs).unwrap_or_else(|error| {
             let failure = Failure::from(error);
             jobs.iter().map(|_| Err(failure.clone())).collect()
         });
         for (job, outcome) in jobs.iter().zip(outcomes) {
             job.done.set(outcome).expect("a job is done once");
         }
-        jobs.len()
     }
 
     fn write_all(&self, jobs: &[Arc<Job>]) -> Result<Vec<std::result::Result<Outcome, Failure>>> {
