@@ -79,6 +79,7 @@ enum ModeArg {
 
 #[derive(Debug, clap::Args)]
 struct Create {
+    /// A mount before a backing store, scratch space, or a swap file.
     mode: ModeArg,
 
     /// Its name; of an instance of a job, what follows the job's number.

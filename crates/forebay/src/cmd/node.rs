@@ -144,3 +144,17 @@ fn health(node: &NodeArgs, json: bool) -> Result<u8> {
     }
     Ok(u8::from(draining))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_in_the_help_text_is_one() {
+        let (_, file) = EXAMPLES.split_once("node.toml:\n\n").expect("it is shown");
+        let (file, _) = file.split_once("\n\n`health`").expect("text follows");
+        let config = NodeConfig::from_toml(file).unwrap();
+        assert_eq!((config.name.as_str(), config.pools.len()), ("n17", 1));
+        assert!(config.pools[0].swap && config.limits.instances_per_user == Some(20));
+    }
+}

@@ -86,8 +86,10 @@ enum TypeArg {
 
 #[derive(Debug, clap::Args)]
 struct Copy {
+    /// What to copy; a slash at its end says that it will be a directory.
     source: PathBuf,
 
+    /// Its new name; a file that is copied to a directory keeps its own.
     destination: PathBuf,
 
     /// What the source is; looked at, if not said.
