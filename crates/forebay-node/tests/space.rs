@@ -186,6 +186,10 @@ fn an_image_has_all_its_blocks_from_first_to_last() {
         assert!(whole(), "{kind:?}: after a sweep");
         pool.remove(&id("a")).unwrap();
         place.assert_empty(&pool);
+        // The kernel would keep "never discard" for whoever gets the device next.
+        pool.sweep().unwrap();
+        let left = std::path::Path::new("/sys/block").join(&device);
+        assert!(!left.exists(), "{device} is left behind with our limits");
     }
 }
 

@@ -173,7 +173,15 @@ fn a_worker_has_the_users_rights_and_nothing_else() {
     let identity = Identity::numeric(4321, 4321, groups);
     let mut guard = Guard::start(top.path(), &spec, Action::Run, identity);
     guard.wait_for("progress", |status| status.progress.is_some());
-    let seen = guard.proc_status();
+    // The C library blocks all signals for the moment in which it starts a thread.
+    let mut seen = guard.proc_status();
+    for _ in 0..100 {
+        if seen["SigBlk"] == "0000000000000000" {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        seen = guard.proc_status();
+    }
     let pid = guard.worker.pid();
     let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
     let fds: Vec<_> = fds

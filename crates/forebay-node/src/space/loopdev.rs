@@ -6,6 +6,8 @@
 //!   was killed before it could mount.
 //! - L3: it reads and writes past the page cache, and never gives room of the image back: see
 //!   `decisions/space.md`.
+//! - L4: devices are made by us, with high numbers, and taken away again: the kernel keeps the limits
+//!   of a device (L3) beyond its use, and others must not get a device with ours.
 
 use std::fs::File;
 use std::io;
@@ -23,14 +25,18 @@ use super::failed;
 const LOOP_SET_DIRECT_IO: u32 = 0x4C08;
 const LOOP_GET_STATUS64: u32 = 0x4C05;
 const LOOP_CONFIGURE: u32 = 0x4C0A;
-const LOOP_CTL_GET_FREE: u32 = 0x4C82;
+const LOOP_CTL_ADD: u32 = 0x4C80;
+const LOOP_CTL_REMOVE: u32 = 0x4C81;
 const LO_FLAGS_AUTOCLEAR: u32 = 4;
 const LO_FLAGS_DIRECT_IO: u32 = 16;
 
 const CONTROL: &str = "/dev/loop-control";
 
-/// Between the question for a free device and its use another program may take it. Each round waits
-/// longer than the last one: 32 of them take about half a second.
+/// L4: far above those that the kernel hands out, which are the lowest that are free.
+const OURS: std::ops::Range<u32> = 4096..8192;
+
+/// A device that was made may be taken by another program before it is used. Each round waits longer
+/// than the last one: 32 of them take about half a second.
 const ROUNDS: u32 = 32;
 
 #[repr(C)]
@@ -88,7 +94,7 @@ impl Loop {
         let mut last = io::Error::from_raw_os_error(libc::EBUSY);
         for round in 0..ROUNDS {
             match attach_once(&control, image, path) {
-                Err(e) if e.raw_os_error() == Some(libc::EBUSY) => last = e,
+                Err(e) if was_taken(&e) => last = e,
                 Err(e) => return Err(failed(format_args!("{}: loop device", path.display()))(e)),
                 Ok(device) => return device.settled(path),
             }
@@ -174,10 +180,45 @@ pub(super) fn missing() -> Option<String> {
     }
 }
 
+/// By somebody who asked for a free one, or who cleared away.
+fn was_taken(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EBUSY | libc::ENXIO | libc::ENODEV | libc::ENOENT))
+}
+
+/// L4: one that was not there before.
+fn add(control: &OwnedFd) -> io::Result<u32> {
+    for number in OURS {
+        match change(control, LOOP_CTL_ADD, number) {
+            Err(e) if e.raw_os_error() == Some(libc::EEXIST) => {}
+            done => return done.map(|()| number),
+        }
+    }
+    Err(io::Error::from_raw_os_error(libc::EBUSY))
+}
+
+fn change(control: &OwnedFd, request: u32, number: u32) -> io::Result<()> {
+    // SAFETY: the request takes an integer.
+    check(unsafe { libc::ioctl(control.as_raw_fd(), request.into(), number) }).map(drop)
+}
+
+/// Takes devices of ours away that nothing is behind any more (L4). What is in use, the kernel keeps.
+pub(super) fn clear_away() {
+    let Ok(control) = fs::open(CONTROL, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) else {
+        return;
+    };
+    let Ok(entries) = std::fs::read_dir("/sys/block") else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix("loop")?.parse().ok());
+        let unused = !entry.path().join("loop/backing_file").exists();
+        if let Some(number) = number.filter(|number| OURS.contains(number) && unused) {
+            let _ = change(&control, LOOP_CTL_REMOVE, number);
+        }
+    }
+}
+
 fn attach_once(control: &OwnedFd, image: &File, path: &Path) -> io::Result<Loop> {
-    // SAFETY: the request takes nothing.
-    let number = check(unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE.into()) })?;
-    let device = open(number.unsigned_abs(), OFlags::RDWR)?;
+    let device = open(add(control)?, OFlags::RDWR)?;
     // SAFETY: integers and arrays of them, for which zeros are values.
     let mut config: Config = unsafe { std::mem::zeroed() };
     config.fd = image.as_raw_fd().unsigned_abs();

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
 use super::holders::{self, Device, Holder, Target};
-use super::loopdev::show_device;
+use super::loopdev::{self, show_device};
 use super::mount::{self, Seen, Sign};
 use super::pool::Pool;
 use super::record::{Held, SpaceRecord, boot_id, free_number, is_there, trash_name};
@@ -75,6 +75,7 @@ impl Pool {
             self.sweep_trash(Some(id))?;
             let left = self.leftovers_of(Some(id))?.pop();
             if left.is_none_or(|left| !left.holders.is_empty()) {
+                loopdev::clear_away();
                 return Ok(());
             }
             std::thread::sleep(Duration::from_millis(20));

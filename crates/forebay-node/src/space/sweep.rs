@@ -10,7 +10,7 @@ use forebay_base::Result;
 use forebay_base::units::human_size;
 
 use super::holders::{self, Holder};
-use super::loopdev::Loop;
+use super::loopdev::{self, Loop};
 use super::pool::{Pool, locked};
 use super::record::{SpaceRecord, open_file};
 use super::removal::holders_of;
@@ -77,6 +77,7 @@ impl Pool {
             }
         }
         let gone = self.sweep_trash(None)?;
+        loopdev::clear_away();
         Ok(Swept { gone, left: self.leftovers()? })
     }
 
