@@ -294,6 +294,7 @@ impl Inner {
         }
         let compact = lock(&self.history).to_compact(&writing.past);
         let past = writing.finish(compact)?;
+        self.forget_ended(jobs);
         self.publish(past, compact);
         Ok(outcomes)
     }
@@ -318,9 +319,19 @@ impl Inner {
                 Ok(Ok(Outcome::Committed(writing.revision)))
             }
             Wish::End(id) => {
-                lock(&self.leases).end(*id); // No commit may use it from here on.
+                // No commit may use it from here on; it is forgotten when its keys are gone (E1).
+                lock(&self.leases).run_out(*id, self.clock.now());
                 writing.end_lease(*id)?;
                 Ok(Ok(Outcome::Committed(writing.revision)))
+            }
+        }
+    }
+
+    fn forget_ended(&self, jobs: &[Arc<Job>]) {
+        let mut leases = lock(&self.leases);
+        for job in jobs {
+            if let Wish::End(id) = &job.wish {
+                leases.forget(*id);
             }
         }
     }

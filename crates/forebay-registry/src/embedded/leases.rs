@@ -42,7 +42,15 @@ impl Leases {
         self.0.get(&id).is_some_and(|held| held.deadline > now)
     }
 
-    pub fn end(&mut self, id: LeaseId) {
+    /// Ends its time now.
+    pub fn run_out(&mut self, id: LeaseId, now: Duration) {
+        if let Some(held) = self.0.get_mut(&id) {
+            held.deadline = held.deadline.min(now);
+        }
+    }
+
+    /// Its keys are gone.
+    pub fn forget(&mut self, id: LeaseId) {
         self.0.remove(&id);
     }
 

@@ -131,6 +131,25 @@ fn a_lease_runs_out_by_the_clock_and_cannot_be_renewed_then() {
     assert!(registry.get("a").expect("it answers").0.is_none(), "R5");
 }
 
+/// E1: also while somebody else is ending it, and before that is durable.
+#[test]
+fn nobody_sees_a_key_of_a_lease_that_ran_out() {
+    let dir = dir();
+    let clock = Arc::new(ManualClock::default());
+    let registry = with(dir.path(), &clock, BOUND);
+    for round in 0..20 {
+        let lease = registry.lease(TTL).expect("a lease is granted");
+        let key = format!("a{round}");
+        registry.commit(&Commit::new().put_leased(&key, "", lease.id())).expect("it answers");
+        clock.advance(TTL);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| assert_eq!(registry.get(&key).expect("it answers").0, None, "E1"));
+            }
+        });
+    }
+}
+
 /// The thread that ends leases needs nobody to ask.
 #[test]
 fn a_watch_is_told_of_a_lease_that_ran_out() {
