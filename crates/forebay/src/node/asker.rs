@@ -82,10 +82,13 @@ fn become_on_this_thread(uid: u32, gid: u32, groups: &[libc::gid_t]) -> io::Resu
     // SAFETY: integers, and an array with its length; the call changes this thread alone.
     let done = unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) };
     succeeded(done)?;
+    // Real and saved ids stay root's: by them the kernel decides who may send the thread, and with it
+    // the whole process, a signal. Who opens a file is judged by the others.
+    let same = -1i64;
     // SAFETY: integers only.
-    succeeded(unsafe { libc::syscall(libc::SYS_setresgid, gid, gid, gid) })?;
-    // SAFETY: integers only. The saved id goes, too, and with it all capabilities of the thread.
-    succeeded(unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) })
+    succeeded(unsafe { libc::syscall(libc::SYS_setresgid, same, i64::from(gid), same) })?;
+    // SAFETY: integers only. Leaving the effective 0 takes all effective capabilities of the thread.
+    succeeded(unsafe { libc::syscall(libc::SYS_setresuid, same, i64::from(uid), same) })
 }
 
 fn succeeded(result: libc::c_long) -> io::Result<()> {
@@ -122,5 +125,30 @@ mod tests {
         });
         assert_eq!(who.unwrap(), (4711, 4712));
         assert!(rustix::process::geteuid().is_root());
+    }
+
+    /// A signal to one thread is one to the process.
+    #[test]
+    fn a_user_can_send_no_signal_to_the_thread_that_has_his_rights() {
+        use std::os::unix::process::CommandExt;
+        if !rustix::process::geteuid().is_root() {
+            crate::ui::note!("SKIPPED: only root can take another user's rights");
+            return;
+        }
+        let killed = as_user(4711, 4711, || {
+            // SAFETY: it cannot fail.
+            let thread = unsafe { libc::gettid() };
+            // SAFETY: a syscall with three integers, between fork and exec.
+            let become_him = || match unsafe { libc::setresuid(4711, 4711, 4711) } {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            };
+            let mut kill = std::process::Command::new("/bin/sh");
+            kill.arg("-c").arg(format!("kill -0 {thread}"));
+            // SAFETY: the closure does nothing but one system call.
+            unsafe { kill.pre_exec(become_him) };
+            kill.status()
+        });
+        assert!(!killed.unwrap().success(), "he could end the daemon of all");
     }
 }
