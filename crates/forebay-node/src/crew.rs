@@ -6,7 +6,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Who waits for a slow store does not keep the others from being tended.
+/// Who waits for a slow store does not keep the others from being tended. Things of a kind, the first
+/// word of their keys, have so many threads of their own: transfers take hours, and instances come and
+/// go meanwhile.
 const AT_ONCE: usize = 16;
 
 const FIRST_BACK_OFF: Duration = Duration::from_secs(1);
@@ -33,7 +35,8 @@ struct Slot {
 #[derive(Default)]
 struct State {
     slots: BTreeMap<String, Slot>,
-    running: usize,
+    /// By kind.
+    running: BTreeMap<String, usize>,
     /// Something has ended, or was rung for, since it was last waited for.
     rang: bool,
 }
@@ -65,7 +68,7 @@ impl Crew {
         work: impl FnOnce() -> Next + Send + 'static,
     ) {
         let mut state = self.lock();
-        if state.running >= AT_ONCE {
+        if state.running.get(kind(key)).is_some_and(|running| *running >= AT_ONCE) {
             return;
         }
         let now = Instant::now();
@@ -79,7 +82,7 @@ impl Crew {
             return;
         }
         (slot.running, slot.version) = (true, version);
-        state.running += 1;
+        *state.running.entry(kind(key).into()).or_default() += 1;
         drop(state);
         let turn = Turn { crew: self.clone(), key: key.into(), next: Next::BackOff };
         let thread = thread::Builder::new().name("tend".into());
@@ -113,7 +116,7 @@ impl Crew {
 
     /// Whether nothing is being tended.
     pub fn is_idle(&self) -> bool {
-        self.lock().running == 0
+        self.lock().running.values().all(|running| *running == 0)
     }
 }
 
@@ -126,7 +129,9 @@ impl Turn {
 impl Drop for Turn {
     fn drop(&mut self) {
         let mut state = self.crew.lock();
-        state.running -= 1;
+        if let Some(running) = state.running.get_mut(kind(&self.key)) {
+            *running -= 1;
+        }
         if let Some(slot) = state.slots.get_mut(&self.key) {
             slot.running = false;
             let pause = match self.next {
@@ -144,6 +149,10 @@ impl Drop for Turn {
         drop(state);
         self.crew.ring();
     }
+}
+
+fn kind(key: &str) -> &str {
+    key.split_once(' ').map_or(key, |(kind, _)| kind)
 }
 
 fn back_off(failures: u32) -> Duration {
@@ -185,6 +194,29 @@ mod tests {
         offer(2);
         idle(&crew);
         assert_eq!(turns.load(SeqCst), 2);
+    }
+
+    #[test]
+    fn transfers_that_take_long_do_not_keep_instances_from_being_tended() {
+        let (crew, over) = (Arc::new(Crew::default()), Arc::new(Mutex::new(())));
+        let held = over.lock().unwrap();
+        for n in 0..2 * AT_ONCE {
+            let over = over.clone();
+            crew.offer(&format!("transfer {n}"), 1, move || {
+                drop(over.lock());
+                Next::BackOff
+            });
+        }
+        let (begun, tended) = std::sync::mpsc::channel();
+        crew.offer("instance a", 1, move || {
+            begun.send(()).unwrap();
+            Next::BackOff
+        });
+        let waited = tended.recv_timeout(Duration::from_secs(20));
+        let running = crew.lock().running["transfer"];
+        drop(held);
+        idle(&crew);
+        assert_eq!((waited, running), (Ok(()), AT_ONCE));
     }
 
     #[test]
