@@ -21,8 +21,8 @@ const TRANSFERS: &str = "transfers";
 pub struct Local {
     dir: Folder,
     instances: Folder,
-    /// The revision of the registry that is on record.
-    noted: Mutex<u64>,
+    /// The registry, as it is on record.
+    noted: Mutex<Option<Known>>,
     /// One node daemon for one state directory.
     _lock: std::fs::File,
 }
@@ -83,14 +83,33 @@ impl Local {
         self.write("registry.json", now)
     }
 
-    /// A registry that falls back behind this is refused.
+    /// Refuses as [`Local::admit`] does, also a registry that was exchanged while this daemon runs.
     pub fn note_revision(&self, now: &Known) -> Result<()> {
         let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
-        if now.revision > *noted {
-            self.write("registry.json", now)?;
-            *noted = now.revision;
+        if noted.as_ref() != Some(now) {
+            self.admit(now)?;
+            *noted = Some(now.clone());
         }
         Ok(())
+    }
+
+    /// Refuses a pool that is another one than before: where the flash is not mounted, its mount point
+    /// would be made an empty pool, and by what is not in it, instances would be gone.
+    pub fn admit_pool(&self, name: &str, id: &str, dir: &Path) -> Result<()> {
+        let file = format!("pool-{name}.json");
+        match self.read::<String>(&file)? {
+            None => self.write(&file, &id),
+            Some(known) if known == id => Ok(()),
+            Some(known) => Err(Error::new(
+                Kind::WrongTier,
+                format!(
+                    "pool {name}: {} is pool {id}, and this node had {known} there: mount its flash, or \
+                     remove {}/{file} if nothing of it is wanted",
+                    dir.display(),
+                    self.dir.path().display()
+                ),
+            )),
+        }
     }
 
     pub fn keep(&self, instance: &Instance) -> Result<()> {
@@ -203,6 +222,18 @@ mod tests {
         assert_eq!(found, [instance("b")]);
     }
 
+    #[test]
+    fn an_empty_mount_point_is_not_the_pool_that_was_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let local = Local::open(&dir.path().join("state")).unwrap();
+        let flash = Path::new("/flash");
+        local.admit_pool("flash", "1", flash).unwrap();
+        local.admit_pool("flash", "1", flash).unwrap();
+        let error = local.admit_pool("flash", "2", flash).unwrap_err().to_string();
+        assert!(error.contains("mount its flash"), "{error}");
+        local.admit_pool("other", "2", flash).unwrap();
+    }
+
     /// L3 would be broken by a registry that has forgotten what is wanted.
     #[test]
     fn another_registry_or_an_older_one_is_refused() {
@@ -216,5 +247,9 @@ mod tests {
         let error = local.admit(&seen("c1", 11)).unwrap_err().to_string();
         assert!(error.contains("restored"), "{error}");
         local.admit(&seen("c1", 12)).unwrap();
+        local.note_revision(&seen("c1", 13)).unwrap();
+        assert!(local.note_revision(&seen("c1", 12)).is_err(), "restored while the daemon runs");
+        assert!(local.note_revision(&seen("c2", 99)).is_err(), "exchanged while the daemon runs");
+        local.note_revision(&seen("c1", 13)).unwrap();
     }
 }

@@ -73,7 +73,9 @@ impl Node {
         local.admit(&known(&book)?)?;
         let mut pools = BTreeMap::new();
         for pool in &config.pools {
-            pools.insert(pool.name.clone(), PoolHere::open(pool)?);
+            let open = PoolHere::open(pool)?;
+            local.admit_pool(&pool.name, open.id(), &pool.dir)?;
+            pools.insert(pool.name.clone(), open);
         }
         let node = Arc::new(Node {
             config,
@@ -196,8 +198,9 @@ impl Node {
     fn turn(self: &Arc<Node>) -> Result<()> {
         self.keep_lease()?;
         self.publish_pools()?;
-        self.local.note_revision(&known(&self.book)?)?;
         let wanted: Vec<(String, Instance)> = self.book.list(keys::WANTED_INSTANCES)?;
+        // After the look: what an older or another registry does not want is not removed by its word.
+        self.local.note_revision(&known(&self.book)?)?;
         let wanted: BTreeMap<String, Instance> = wanted.into_iter().collect();
         self.offer_instances(&wanted)?;
         let transfers = self.desk().transfers()?;

@@ -30,6 +30,11 @@ impl PoolHere {
         Ok(PoolHere { config: config.clone(), pool, capacity: Mutex::default() })
     }
 
+    /// As its mark has it.
+    pub fn id(&self) -> &str {
+        self.pool.id()
+    }
+
     /// What the node says of it.
     pub fn record(&self, book: &Book, node: &str) -> Result<PoolRecord> {
         let offers = self.pool.probe();
