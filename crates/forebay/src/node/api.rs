@@ -64,7 +64,11 @@ impl Door {
                 let asked = self.new_instance(peer, body(request.body)?)?;
                 answer(self.view(desk.create(&asked)?)?)
             }
-            ("GET", ["v1", "instances", id]) => answer(self.view(desk.instance(id)?)?),
+            ("GET", ["v1", "instances", id]) => {
+                let instance = desk.instance(id)?;
+                require_seen(peer, instance.owner, "instance", id)?;
+                answer(self.view(instance)?)
+            }
             ("POST", ["v1", "instances", id, "destroy"]) => {
                 let Destroy { hurry } = body(request.body)?;
                 let want = if hurry { Want::GoneInHurry } else { Want::Gone };
@@ -77,6 +81,7 @@ impl Door {
             }
             ("GET", ["v1", "transfers", id]) => {
                 let (wanted, actual) = desk.transfer_of(id)?;
+                require_seen(peer, wanted.owner, "transfer", id)?;
                 answer(self.transfer_view(wanted, actual))
             }
             ("POST", ["v1", "transfers", id, "cancel"]) => {
@@ -252,6 +257,8 @@ impl Door {
             Some(instance) => self.node.desk().instance(instance)?,
             None => self.instance_at(peer, &asked)?,
         };
+        // Before anything is looked at with its owner's rights (D2).
+        require_seen(peer, instance.owner, "instance", &instance.id)?;
         let what = match asked.what {
             Some(what) => what,
             None => self.what_is(&asked, &instance)?,
@@ -331,6 +338,13 @@ fn asker(peer: Peer) -> Asker {
 /// D1.
 fn may_see(peer: Peer, owner: Owner) -> bool {
     peer.uid == 0 || peer.uid == owner.uid
+}
+
+fn require_seen(peer: Peer, owner: Owner, what: &str, id: &str) -> Result<()> {
+    match may_see(peer, owner) {
+        true => Ok(()),
+        false => Err(Error::os(libc::EPERM, format!("{what} {id} is not yours"))),
+    }
 }
 
 fn owner(peer: Peer, uid: Option<u32>, gid: Option<u32>) -> Result<Owner> {
