@@ -18,7 +18,7 @@ use crate::walk::Stream;
 const FILES_MAX: usize = 1 << 20;
 
 /// A batch is made durable at once: so many files, or so many bytes.
-const BATCH_FILES: usize = 1024;
+const BATCH_FILES: usize = 8192;
 const BATCH_BYTES: u64 = 256 << 20;
 
 /// Names that one thread gives their place, one after the other.
