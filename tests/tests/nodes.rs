@@ -357,7 +357,8 @@ fn an_instance_that_expires_goes_by_itself() {
 fn bad_input_is_told_with_the_remedy_and_loses_nothing() {
     needs_forebay!();
     let node = Node::start(64);
-    let cases: [(&[&str], i32, &str); 9] = [
+    let cases: [(&[&str], i32, &str); 10] = [
+        (&["instance", "create", "private", "job-7", "--capacity", "8MiB"], 2, "are for jobs"),
         (&["instance", "create", "private", "a/b", "--capacity", "1MiB"], 2, "a name begins with"),
         (&["instance", "create", "cache", "c", "--capacity", "8MiB"], 2, "give --backing"),
         (&["instance", "create", "private", "w", "--capacity", "1GiB"], 1, "are free"),

@@ -135,6 +135,9 @@ impl Desk {
 
     fn id_for(&self, asked: &NewInstance) -> Result<String> {
         let id = match (&asked.name, &asked.job) {
+            (Some(name), None) if name.starts_with("job-") => {
+                return Err(usage(format!("{name}: names that begin with job- are for jobs")));
+            }
             (Some(name), None) => name.clone(),
             (Some(name), Some(job)) => format!("{}-{name}", job_name(job)),
             (None, Some(job)) => format!("{}-{}", job_name(job), asked.mode.name()),

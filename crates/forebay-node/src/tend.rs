@@ -184,7 +184,9 @@ impl Node {
             self.tell_unflushed(instance, &found)?;
             return Ok(Some(not_home(&found)));
         }
-        if !cache.tier.exists() {
+        let tier = &cache.tier;
+        // T2: a tier that cannot be looked at is not gone.
+        if !tier.try_exists().map_err(|e| Error::io(e, tier.display().to_string()))? {
             return Ok(None);
         }
         let found = self.hands.bring_home(&cache)?;

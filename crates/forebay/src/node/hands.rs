@@ -83,7 +83,9 @@ impl Hands for Processes {
     }
 
     fn bring_home(&self, cache: &Cache) -> Result<Vec<Unflushed>> {
-        if !cache.tier.join("forebay.json").exists() {
+        // A tier that cannot be read is not one without dirty bytes.
+        let mark = cache.tier.join("forebay.json");
+        if !mark.try_exists().map_err(|e| Error::io(e, mark.display().to_string()))? {
             // It was made and never mounted.
             return Ok(Vec::new());
         }
