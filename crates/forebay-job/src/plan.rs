@@ -1,0 +1,210 @@
+//! The plan of a job: decided once, from the script's text, and stored; no later step reads the script
+//! again.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// All that is to be made, filled, brought home and removed for one job.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// Made for the job, and gone with it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub instances: Vec<Space>,
+    /// Named instances that the job uses.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub uses: Vec<Use>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub creates: Vec<Create>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub destroys: Vec<Destroy>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub transfers: Vec<Staging>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    Cache,
+    Private,
+    Swap,
+}
+
+/// An instance for the job alone, on each of its nodes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Space {
+    /// Of the job's instances; part of the instance's id.
+    pub name: String,
+    pub mode: Mode,
+    /// `None`: the only pool there is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
+    /// On each node.
+    pub bytes: u64,
+    /// Of a cache; absolute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backing: Option<PathBuf>,
+    /// Of a cache, as `forebay mount` takes them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub settings: BTreeMap<String, String>,
+    /// Of a private space: `ext4` or `xfs`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fs: Option<String>,
+    /// What the job finds it by; values come from [`value_of`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub variables: Vec<String>,
+    /// Of the directive, in the script.
+    pub line: u32,
+}
+
+/// A named instance that was made before.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Use {
+    pub name: String,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub variables: Vec<String>,
+    pub line: u32,
+}
+
+/// A named instance to be made, which outlives the job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Create {
+    pub name: String,
+    pub mode: Mode,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
+    /// On the node, or on each node.
+    pub bytes: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backing: Option<PathBuf>,
+    /// Where; the node with most room if empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nodes: Vec<String>,
+    /// Seconds after it is made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_after: Option<u64>,
+    pub line: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Destroy {
+    pub name: String,
+    #[serde(default)]
+    pub hurry: bool,
+    pub line: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Direction {
+    In,
+    Out,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum What {
+    File,
+    Directory,
+    List,
+}
+
+/// The instance that a transfer fills or empties.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Of {
+    /// By the name among the job's instances.
+    Job(String),
+    Persistent(String),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Nodes {
+    First,
+    All,
+}
+
+/// When a stage-out publishes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum On {
+    /// If the job has ended with exit code 0.
+    Success,
+    Always,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Staging {
+    pub direction: Direction,
+    /// `None`: what the source is found to be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub what: Option<What>,
+    pub of: Of,
+    /// Below the root of the instance; empty for the root itself.
+    pub inside: PathBuf,
+    /// Absolute; `%n` in it stands for the node's name, all other symbols have been replaced.
+    pub outside: PathBuf,
+    pub nodes: Nodes,
+    pub on: On,
+    /// Files that match are published after all others.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub last: Vec<String>,
+    #[serde(default)]
+    pub checksum: bool,
+    pub line: u32,
+}
+
+impl Plan {
+    /// Bytes that the pool of each node must have for the job itself.
+    pub fn bytes_per_node(&self) -> u64 {
+        self.instances.iter().fold(0, |sum, space| sum.saturating_add(space.bytes))
+    }
+}
+
+/// The value of a variable that names an instance. Scripts write `${DW_JOB_STRIPED}out`, so values of
+/// Cray's variables end in a slash.
+pub fn value_of(variable: &str, mountpoint: &Path) -> String {
+    let shown = mountpoint.display();
+    match variable.starts_with("DW_") {
+        true => format!("{shown}/"),
+        false => shown.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_of_cray_end_in_a_slash() {
+        assert_eq!(value_of("DW_JOB_STRIPED", Path::new("/m/a")), "/m/a/");
+        assert_eq!(value_of("TMPDIR", Path::new("/m/a")), "/m/a");
+    }
+
+    #[test]
+    fn a_plan_is_read_as_it_was_written() {
+        let staging = Staging {
+            direction: Direction::In,
+            what: Some(What::Directory),
+            of: Of::Job("striped".into()),
+            inside: "in".into(),
+            outside: "/pfs/in".into(),
+            nodes: Nodes::First,
+            on: On::Always,
+            last: Vec::new(),
+            checksum: false,
+            line: 3,
+        };
+        let plan = Plan { transfers: vec![staging], ..Plan::default() };
+        let text = serde_json::to_string(&plan).unwrap();
+        assert_eq!(serde_json::from_str::<Plan>(&text).unwrap(), plan);
+    }
+}
