@@ -18,6 +18,17 @@ pub const SOCKET: &str = "/run/forebay/node.sock";
 /// Below it instances show.
 pub const MOUNT_ROOT: &str = "/run/forebay/mnt";
 
+/// Where a scheduler's hooks find what they may not wait for.
+pub const SPOOL: &str = "/run/forebay/slurm";
+
+const JOB_LOGS: &str = "/var/log/forebay/jobs";
+
+/// Longer than a scheduler is away for an upgrade.
+const UNKNOWN_AFTER: Duration = Duration::from_secs(600);
+
+/// A node that has died says nothing.
+const RELEASE_PATIENCE: Duration = Duration::from_secs(60);
+
 /// Room is granted in multiples of this, if a pool says nothing else.
 const GRAIN: u64 = 1 << 20;
 
@@ -63,8 +74,40 @@ pub struct NodeConfig {
     pub manifest_max: Option<u64>,
     #[serde(default)]
     pub limits: Limits,
+    /// On the machine that a scheduler's hooks run on.
+    #[serde(default)]
+    pub scheduler: Option<SchedulerConfig>,
     #[serde(default, rename = "pool")]
     pub pools: Vec<PoolConfig>,
+}
+
+/// What a scheduler's hooks may ask of this node daemon, and what it keeps for them.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct SchedulerConfig {
+    /// Tells jobs of different clusters apart.
+    pub cluster: String,
+    /// Who the hooks run as, such as Slurm's `SlurmUser`: may make instances for jobs of any user.
+    #[serde(default = "scheduler_user")]
+    pub user: String,
+    /// Here the daemon writes what hooks read that may not wait.
+    #[serde(default = "spool")]
+    pub spool: PathBuf,
+    /// A file for each job, which its owner can read.
+    #[serde(default = "job_logs")]
+    pub logs: PathBuf,
+    /// Where Slurm's configuration is, if not where its commands look.
+    #[serde(default)]
+    pub slurm_conf: Option<PathBuf>,
+    /// A job that the scheduler does not know for so long has ended.
+    #[serde(default = "unknown_after", deserialize_with = "duration")]
+    pub unknown_after: Duration,
+    /// Nodes that do not say that the processes of a job are gone are waited for so long.
+    #[serde(default = "release_patience", deserialize_with = "duration")]
+    pub release_patience: Duration,
+    /// Whether this machine has the file systems that jobs stage from.
+    #[serde(default = "yes")]
+    pub look_at_sources: bool,
 }
 
 /// What an ordinary user may have, on all nodes together.
@@ -110,7 +153,7 @@ impl NodeConfig {
             let at = line.map_or(String::new(), |line| format!("line {line}: "));
             usage(format!("{at}{}", e.message()))
         })?;
-        if config.pools.is_empty() {
+        if config.pools.is_empty() && config.scheduler.is_none() {
             config.pools.push(PoolConfig::of_this_machine(&config.state));
         }
         config.check()?;
@@ -125,6 +168,11 @@ impl NodeConfig {
             require_absolute(key, path)?;
         }
         self.backing_mounts.iter().try_for_each(|path| require_absolute("backing-mounts", path))?;
+        if let Some(scheduler) = &self.scheduler {
+            check_name("cluster", &scheduler.cluster)?;
+            require_absolute("scheduler: spool", &scheduler.spool)?;
+            require_absolute("scheduler: logs", &scheduler.logs)?;
+        }
         for (at, pool) in self.pools.iter().enumerate() {
             pool.check()?;
             let others = &self.pools[..at];
@@ -210,6 +258,26 @@ fn keep_after_hurry() -> Duration {
     KEEP_AFTER_HURRY
 }
 
+fn scheduler_user() -> String {
+    "slurm".into()
+}
+
+fn spool() -> PathBuf {
+    SPOOL.into()
+}
+
+fn job_logs() -> PathBuf {
+    JOB_LOGS.into()
+}
+
+fn unknown_after() -> Duration {
+    UNKNOWN_AFTER
+}
+
+fn release_patience() -> Duration {
+    RELEASE_PATIENCE
+}
+
 fn busy_patience() -> Duration {
     BUSY_PATIENCE
 }
@@ -249,16 +317,28 @@ mod tests {
     }
 
     #[test]
+    fn a_scheduler_s_machine_need_have_no_pool() {
+        let config = NodeConfig::from_toml("[scheduler]\ncluster = \"c\"").unwrap();
+        assert!(config.pools.is_empty());
+        assert_eq!(config.scheduler.unwrap().spool, Path::new(SPOOL));
+    }
+
+    #[test]
     fn every_key_is_read() {
         let text = "name = \"n1\"\naddress = \"10.0.0.1:7070\"\nregistry = \"etcd://h:2379\"\n\
             state = \"/s\"\nsocket = \"/k\"\nmount-root = \"/m\"\nkeep-after-hurry = \"2h\"\n\
             busy-patience = \"3s\"\nbacking-mounts = [\"/pfs\"]\nmanifest-max = \"1TiB\"\n\
             over-manifest-command = \"true\"\n[limits]\ninstances-per-user = 3\n\
-            bytes-per-user = \"1GiB\"\n[[pool]]\nname = \"p\"\ndir = \"/nvme\"\ncapacity = \"7MiB\"\n\
+            bytes-per-user = \"1GiB\"\n[scheduler]\ncluster = \"c\"\nuser = \"s\"\nspool = \"/sp\"\n\
+            logs = \"/l\"\nslurm-conf = \"/c\"\nunknown-after = \"5m\"\nrelease-patience = \"9s\"\n\
+            look-at-sources = false\n[[pool]]\nname = \"p\"\ndir = \"/nvme\"\ncapacity = \"7MiB\"\n\
             grain = \"2MiB\"\nenforce = false\nswap = true\n";
         let config = NodeConfig::from_toml(text).unwrap();
         assert_eq!((config.name.as_str(), config.limits.bytes_per_user), ("n1", Some(1 << 30)));
         assert_eq!(config.keep_after_hurry, Duration::from_secs(7200));
+        let scheduler = config.scheduler.as_ref().unwrap();
+        assert_eq!((scheduler.cluster.as_str(), scheduler.user.as_str()), ("c", "s"));
+        assert_eq!(scheduler.unknown_after, Duration::from_secs(300));
         assert_eq!(config.pools[0].capacity_of(0, 0), 6 << 20);
     }
 
@@ -268,6 +348,8 @@ mod tests {
             ("nme = \"a\"", "line 1: unknown field `nme`, expected one of"),
             ("name = \"a/b\"", "node \"a/b\": a name begins with"),
             ("state = \"x\"", "state: x: write an absolute path"),
+            ("[scheduler]\ncluster = \"a b\"", "cluster \"a b\": a name begins with"),
+            ("[scheduler]\ncluster = \"a\"\nspool = \"s\"", "scheduler: spool: s: write an"),
             ("keep-after-hurry = \"3\"", "line 1: "),
             ("[[pool]]\nname = \"p\"", "line 1: missing field `dir`"),
             (

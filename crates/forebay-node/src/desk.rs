@@ -40,6 +40,8 @@ pub struct NewInstance {
 /// A transfer as it is asked for.
 #[derive(Debug, Clone)]
 pub struct NewTransfer {
+    /// `None`: one is made up. Ordering the same id again orders nothing new.
+    pub id: Option<String>,
     pub instance: String,
     pub node: Option<String>,
     pub direction: Direction,
@@ -88,6 +90,10 @@ fn usage(why: impl Into<String>) -> Error {
 impl Desk {
     pub fn new(book: Book, limits: Limits, mount_root: PathBuf) -> Desk {
         Desk { book, limits, mount_root }
+    }
+
+    pub fn mount_root(&self) -> &Path {
+        &self.mount_root
     }
 
     /// Grants the room on all nodes and writes what is wanted, in one commit. Asking again for the same
@@ -139,8 +145,8 @@ impl Desk {
                 return Err(usage(format!("{name}: names that begin with job- are for jobs")));
             }
             (Some(name), None) => name.clone(),
-            (Some(name), Some(job)) => format!("{}-{name}", job_name(job)),
-            (None, Some(job)) => format!("{}-{}", job_name(job), asked.mode.name()),
+            (Some(name), Some(job)) => format!("{}-{name}", job.name()),
+            (None, Some(job)) => format!("{}-{}", job.name(), asked.mode.name()),
             (None, None) => unreachable!("checked before"),
         };
         check_name("instance", &id)?;
@@ -279,6 +285,12 @@ impl Desk {
 
     /// Orders a transfer into or out of an instance.
     pub fn transfer(&self, asked: &NewTransfer, asker: Asker) -> Result<Transfer> {
+        if let Some(id) = &asked.id {
+            check_name("transfer", id)?;
+            if let Some(there) = self.book.read(&keys::wanted_transfer(id))? {
+                return Ok(there);
+            }
+        }
         let instance = self.instance(&asked.instance)?;
         asker.require(instance.owner, &format!("instance {}", instance.id))?;
         let node = self.node_for(&instance, asked)?;
@@ -302,7 +314,7 @@ impl Desk {
             return Err(usage("a stage-in at the end comes too late: leave --at-end away"));
         }
         let transfer = Transfer {
-            id: transfer_id(),
+            id: asked.id.clone().unwrap_or_else(transfer_id),
             instance: instance.id.clone(),
             node,
             direction: asked.direction,
@@ -444,11 +456,6 @@ impl Desk {
             None => self.book.delete(&keys::node_drain(node)),
         }
     }
-}
-
-/// Short, and with the cluster's name only in the record: it is one name of many below the mount root.
-fn job_name(job: &JobKey) -> String {
-    format!("job-{}", job.id)
 }
 
 fn answer_again(there: Instance, asked: &NewInstance) -> Result<Instance> {

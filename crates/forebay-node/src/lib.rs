@@ -11,6 +11,7 @@ mod crew;
 pub mod desk;
 pub mod failpoint;
 pub mod hands;
+pub mod job;
 pub mod ledger;
 mod local;
 mod manifest;

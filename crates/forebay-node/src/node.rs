@@ -17,6 +17,7 @@ use crate::config::NodeConfig;
 use crate::crew::{Crew, Next};
 use crate::desk::{Asker, Desk, now};
 use crate::hands::{Hands, Moved, Stop};
+use crate::job::{Reaper, Scheduler};
 use crate::local::{Known, Local};
 use crate::manifest::Over;
 use crate::pools::PoolHere;
@@ -29,6 +30,9 @@ const LEASE: Duration = Duration::from_secs(15);
 
 /// What is wanted is looked at as often, whatever the watch says.
 const LOOK: Duration = Duration::from_secs(5);
+
+/// Records and files of jobs are brought in line as often.
+const JOBS_LOOK: Duration = Duration::from_secs(2);
 
 /// Transfers that have ended, and whose instance is gone, are told of for so long.
 const REMEMBERED: u64 = 7 * 24 * 60 * 60;
@@ -53,6 +57,7 @@ pub struct Node {
     lease: Mutex<Option<Box<dyn Lease>>>,
     live: Mutex<BTreeMap<String, Arc<Live>>>,
     over: Over,
+    scheduler: Option<Scheduler>,
     since: u64,
     stopping: AtomicBool,
 }
@@ -77,6 +82,7 @@ impl Node {
             local.admit_pool(&pool.name, open.id(), &pool.dir)?;
             pools.insert(pool.name.clone(), open);
         }
+        let scheduler = config.scheduler.as_ref().map(Scheduler::open).transpose()?;
         let node = Arc::new(Node {
             config,
             book,
@@ -87,12 +93,17 @@ impl Node {
             lease: Mutex::default(),
             live: Mutex::default(),
             over: Over::new(),
+            scheduler,
             since: now(),
             stopping: AtomicBool::new(false),
         });
         node.keep_lease()?;
         node.publish_pools()?;
-        for (name, work) in [("node", Node::attend as fn(&Arc<Node>)), ("watch", Node::listen)] {
+        let mut works = vec![("node", Node::attend as fn(&Arc<Node>)), ("watch", Node::listen)];
+        if node.scheduler.is_some() {
+            works.push(("jobs", Node::attend_jobs));
+        }
+        for (name, work) in works {
             let node = node.clone();
             let spawned = thread::Builder::new().name(name.into()).spawn(move || work(&node));
             spawned.map_err(|e| Error::io(e, "starting a thread"))?;
@@ -115,6 +126,11 @@ impl Node {
     pub fn desk(&self) -> Desk {
         let config = &self.config;
         Desk::new(self.book.clone(), config.limits.clone(), config.mount_root.clone())
+    }
+
+    /// What this daemon is to a scheduler, if it is anything.
+    pub fn scheduler(&self) -> Option<&Scheduler> {
+        self.scheduler.as_ref()
     }
 
     /// Stops tending. What it has made stays, and is taken up by the next daemon.
@@ -192,6 +208,18 @@ impl Node {
                 }
             }
             self.crew.wait(LOOK);
+        }
+    }
+
+    /// On the scheduler's machine alone.
+    fn attend_jobs(self: &Arc<Node>) {
+        let Some(here) = &self.scheduler else { return };
+        let (mut reaper, desk) = (Reaper::default(), self.desk());
+        while !self.is_stopping() {
+            if let Err(error) = reaper.turn(&self.book, &desk, here, &self.config.mount_root) {
+                tracing::warn!("jobs: {error}");
+            }
+            thread::sleep(JOBS_LOOK);
         }
     }
 

@@ -48,14 +48,26 @@ pub enum Life {
     Named { expires: Option<u64> },
 }
 
-/// A job of a scheduler. Job numbers come again: cluster and time of submission tell them apart.
+/// A job of a scheduler. A job that is run again, and another one that has its number, is a new
+/// incarnation.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JobKey {
     pub cluster: String,
     pub id: String,
-    /// Seconds since 1970.
-    pub submitted: u64,
+    /// Counts from 1.
+    pub incarnation: u32,
+}
+
+impl JobKey {
+    /// What names of its instances begin with: one of many below the mount root, so the cluster's name
+    /// is only in the record.
+    pub fn name(&self) -> String {
+        match self.incarnation {
+            1 => format!("job-{}", self.id),
+            n => format!("job-{}-r{n}", self.id),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -248,6 +260,8 @@ pub enum What {
     File,
     Directory,
     List,
+    /// A file or a directory, whichever the source is found to be when it is carried.
+    Any,
 }
 
 /// `wanted/transfers/ID`.
@@ -367,6 +381,25 @@ pub mod keys {
     pub const ACTUAL_TRANSFERS: &str = "actual/transfers/";
     pub const MANIFEST: &str = "manifest/";
     pub const WANTED: &str = "wanted/";
+    pub const JOBS: &str = "wanted/jobs/";
+
+    /// All incarnations of a job.
+    pub fn jobs_of(cluster: &str, id: &str) -> String {
+        format!("{JOBS}{cluster}/{id}/")
+    }
+
+    pub fn job(key: &super::JobKey) -> String {
+        format!("{}{:06}", jobs_of(&key.cluster, &key.id), key.incarnation)
+    }
+
+    /// Of all its nodes.
+    pub fn released_all(key: &super::JobKey) -> String {
+        format!("actual/jobs/{}/{}/{:06}/", key.cluster, key.id, key.incarnation)
+    }
+
+    pub fn released(key: &super::JobKey, node: &str) -> String {
+        format!("{}{node}", released_all(key))
+    }
 
     pub fn node(node: &str) -> String {
         format!("{NODES}{node}")
@@ -464,7 +497,8 @@ mod tests {
 
     #[test]
     fn a_record_of_another_version_is_refused_and_not_half_understood() {
-        let key = JobKey { cluster: "c".into(), id: "7".into(), submitted: 1 };
+        let key = JobKey { cluster: "c".into(), id: "7".into(), incarnation: 2 };
+        assert_eq!(key.name(), "job-7-r2");
         let life = written(&Life::Job(key.clone()));
         assert_eq!(read::<Life>("k", &life).unwrap(), Life::Job(key));
         let error =

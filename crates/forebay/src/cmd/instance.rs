@@ -138,9 +138,9 @@ struct Create {
     #[arg(long, value_name = "NAME", requires = "job", default_value = "default")]
     cluster: String,
 
-    /// When the job was submitted, in seconds since 1970.
-    #[arg(long, value_name = "SECONDS", requires = "job", default_value_t = 0)]
-    submitted: u64,
+    /// Which run of the job, counted from 1.
+    #[arg(long, value_name = "N", requires = "job", default_value_t = 1)]
+    incarnation: u32,
 
     /// Whose it is to be; for root.
     #[arg(long, value_name = "USER")]
@@ -230,7 +230,7 @@ fn create(args: &Create) -> Result<u8> {
         job: args.job.as_ref().map(|id| JobKey {
             cluster: args.cluster.clone(),
             id: id.clone(),
-            submitted: args.submitted,
+            incarnation: args.incarnation,
         }),
         uid: owner.map(|(uid, _)| uid),
         gid: owner.map(|(_, gid)| gid),

@@ -179,7 +179,7 @@ fn error_of(status: u16, answer: &Value) -> Error {
     let kind = match (answer["exit_code"].as_u64(), status) {
         (Some(4), _) => Kind::DirtyAtRisk,
         (Some(2), _) | (None, 400..500) => Kind::Usage,
-        (_, 429) => Kind::Unavailable,
+        (_, 429 | 503) => Kind::Unavailable,
         _ => return failed(message),
     };
     Error::new(kind, message)

@@ -37,8 +37,8 @@ pub const NODE: Limits = Limits {
     patience: Duration::from_millis(200),
     // A command that makes something waits for commits of the registry.
     threads: 8,
-    // The longest sensible request orders one transfer.
-    body_bytes: 64 << 10,
+    // The longest sensible request is the plan of a job with some hundred transfers.
+    body_bytes: 256 << 10,
 };
 
 /// The port for metrics: every user of this machine can connect.

@@ -19,11 +19,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::asker;
 use super::wire::{
     Destroy, InstanceView, MissingView, NewInstance, NewTransfer, NodeView, PoolView, Progress,
     TransferView,
 };
+use super::{asker, jobs};
 use crate::http::{Peer, Reply, Request};
 
 pub struct Door {
@@ -92,6 +92,9 @@ impl Door {
             }
             ("POST", ["v1", "transfers", id, "resume"]) => answer(desk.resume(id, asker(peer))?),
             ("GET", ["v1", "manifest"]) => answer(self.manifest(peer)?),
+            (method, ["v1", rest @ ..]) if jobs::is_ours(rest) => {
+                jobs::route(self, peer, method, rest, request.body)
+            }
             _ => {
                 let what = format!("{} {}: no such request", request.method, request.path);
                 Err(Error::new(Kind::Usage, what))
@@ -154,7 +157,7 @@ impl Door {
         his.map(|instance| self.view(instance)).collect()
     }
 
-    fn view(&self, wanted: Instance) -> Result<InstanceView> {
+    pub(super) fn view(&self, wanted: Instance) -> Result<InstanceView> {
         let actual = self.node.desk().actual(&wanted.id)?;
         let actual: BTreeMap<String, Actual> = actual.into_iter().collect();
         Ok(InstanceView { wanted, actual })
@@ -166,7 +169,11 @@ impl Door {
         Ok(his.map(|(wanted, actual)| self.transfer_view(wanted, actual)).collect())
     }
 
-    fn transfer_view(&self, wanted: Transfer, actual: Option<TransferActual>) -> TransferView {
+    pub(super) fn transfer_view(
+        &self,
+        wanted: Transfer,
+        actual: Option<TransferActual>,
+    ) -> TransferView {
         let progress = self.node.live(&wanted.id).map(|moved| Progress {
             files: moved.files,
             bytes: moved.bytes,
@@ -240,7 +247,7 @@ impl Door {
     }
 
     /// D2.
-    fn backing(
+    pub(super) fn backing(
         &self,
         path: &Path,
         owner: Owner,
@@ -265,6 +272,7 @@ impl Door {
         };
         let destination = into_directory(&asked, what, instance.owner);
         Ok(desk::NewTransfer {
+            id: None,
             instance: instance.id,
             node: asked.node,
             direction: asked.direction,
@@ -327,7 +335,7 @@ fn into_directory(asked: &NewTransfer, what: What, owner: Owner) -> PathBuf {
     }
 }
 
-fn usage(why: impl Into<String>) -> Error {
+pub(super) fn usage(why: impl Into<String>) -> Error {
     Error::new(Kind::Usage, why)
 }
 
@@ -336,7 +344,7 @@ fn asker(peer: Peer) -> Asker {
 }
 
 /// D1.
-fn may_see(peer: Peer, owner: Owner) -> bool {
+pub(super) fn may_see(peer: Peer, owner: Owner) -> bool {
     peer.uid == 0 || peer.uid == owner.uid
 }
 
@@ -378,10 +386,10 @@ fn check_settings(settings: &BTreeMap<String, String>) -> Result<()> {
     Ok(())
 }
 
-fn body<T: DeserializeOwned>(body: Value) -> Result<T> {
+pub(super) fn body<T: DeserializeOwned>(body: Value) -> Result<T> {
     serde_json::from_value(body).map_err(|e| usage(format!("body: {e}")))
 }
 
-fn answer(value: impl Serialize) -> Result<Value> {
+pub(super) fn answer(value: impl Serialize) -> Result<Value> {
     serde_json::to_value(value).map_err(|e| Error::new(Kind::Corrupt, e.to_string()))
 }

@@ -143,7 +143,7 @@ impl Hands for Processes {
             Direction::Out => JobKind::Flush,
         };
         let paths = match order.what {
-            What::File | What::Directory => vec![WirePath::from(place.path.as_path())],
+            What::File | What::Directory | What::Any => vec![WirePath::from(place.path.as_path())],
             What::List => {
                 let why = "a list is for private instances: a cache takes the directory";
                 return Err(Error::new(Kind::Usage, why));

@@ -4,6 +4,7 @@ mod api;
 mod asker;
 pub mod client;
 mod hands;
+mod jobs;
 mod staging;
 pub mod wire;
 

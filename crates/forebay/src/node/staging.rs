@@ -25,6 +25,8 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
 };
 
+use super::asker;
+
 /// Programs of the job come first.
 const NICE: i32 = 10;
 
@@ -287,12 +289,16 @@ fn spec(staging: &Staging<'_>) -> Result<Spec> {
         root: staging.root.as_path().into(),
         path: path.strip_prefix(&staging.root).unwrap_or(Path::new("")).into(),
     };
+    let what = match what {
+        What::Any => found_to_be(staging.transfer)?,
+        what => *what,
+    };
     let (mut from, mut to) = match direction {
         Direction::In => (outside(source), inside(destination)),
         Direction::Out => (inside(source), outside(destination)),
     };
     let what = match what {
-        What::File => SpecWhat::File,
+        What::File | What::Any => SpecWhat::File,
         What::Directory => {
             to = named(to);
             SpecWhat::Directory
@@ -313,6 +319,14 @@ fn spec(staging: &Staging<'_>) -> Result<Spec> {
         ..Options::default()
     };
     Ok(Spec { id: id.clone(), source: from, destination: to, what, options })
+}
+
+/// What a source is, as its owner sees it.
+fn found_to_be(transfer: &Transfer) -> Result<What> {
+    let (owner, source) = (transfer.owner, transfer.source.clone());
+    let found = asker::as_user(owner.uid, owner.gid, move || std::fs::metadata(source));
+    let found = found.map_err(|e| Error::io(e, transfer.source.display().to_string()))?;
+    Ok(if found.is_dir() { What::Directory } else { What::File })
 }
 
 /// The root of an instance has its name in the directory above it.
@@ -364,6 +378,8 @@ mod tests {
         let spec = of(&transfer(Direction::Out, What::Directory, "/mnt/i", "/pfs/out/"));
         assert_eq!((spec.source.root, spec.source.path), ("/mnt/i".into(), "".into()));
         assert_eq!(spec.destination.path, "pfs/out/".into());
+        let spec = of(&transfer(Direction::In, What::Any, "/proc/self", "/mnt/i/d"));
+        assert_eq!(spec.what, SpecWhat::Directory);
         let spec = of(&transfer(Direction::In, What::Directory, "/pfs/set", "/mnt/i"));
         assert_eq!((spec.destination.root, spec.destination.path), ("/mnt".into(), "i".into()));
         let spec = of(&transfer(Direction::Out, What::List, "/mnt/i/w/list", "/pfs/out"));

@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use forebay_job::plan::{Create, Plan};
+use forebay_node::job::Job;
 use forebay_node::records::{
     Actual, Direction, Instance, JobKey, Mode, NodeRecord, PoolRecord, Transfer, TransferActual,
     TransferOptions, What, When,
@@ -128,4 +130,62 @@ pub struct MissingView {
     pub instance: String,
     #[serde(flatten)]
     pub missing: forebay_node::records::Missing,
+}
+
+/// Body of `POST /v1/jobs`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewJob {
+    pub id: String,
+    pub uid: u32,
+    pub gid: u32,
+    pub plan: Plan,
+    /// That the scheduler has counted for it.
+    #[serde(default)]
+    pub pool: Option<String>,
+}
+
+/// Body of `POST /v1/jobs/ID/STEP`; each step takes what it needs.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct StepOfJob {
+    pub nodes: Vec<String>,
+    /// Of the job; unknown without one.
+    pub exit_code: Option<i32>,
+    pub hurry: bool,
+    /// The time is over for processes that are still there.
+    pub over: bool,
+}
+
+/// Body of `POST /v1/persistent`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewPersistent {
+    pub uid: u32,
+    pub gid: u32,
+    pub create: Create,
+}
+
+/// How far a step of a job is.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct StepView {
+    pub state: StepState,
+    pub text: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StepState {
+    Done,
+    Wait,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct JobView {
+    #[serde(flatten)]
+    pub job: Job,
+    pub instances: Vec<InstanceView>,
+    pub transfers: Vec<TransferView>,
+    /// That its owner can read, on the scheduler's machine.
+    pub log: PathBuf,
 }

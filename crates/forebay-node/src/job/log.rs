@@ -1,0 +1,104 @@
+//! A file for each job that says what was done for it and what was in the way. Its owner can read it.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, fchown};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use forebay_base::{Error, Result};
+
+use super::record::Job;
+
+/// A file of a job is at most as long; what comes later is not written.
+const BYTES_MAX: u64 = 1 << 20;
+
+pub struct Log {
+    dir: PathBuf,
+    /// The last line of each job, which is not written again while it stays the same.
+    last: Mutex<HashMap<String, String>>,
+}
+
+impl Log {
+    pub fn open(dir: &Path) -> Result<Log> {
+        let made = std::fs::DirBuilder::new().recursive(true).mode(0o755).create(dir);
+        made.map_err(|e| Error::io(e, format!("logs of jobs, {}", dir.display())))?;
+        Ok(Log { dir: dir.into(), last: Mutex::default() })
+    }
+
+    pub fn path(&self, job: &Job) -> PathBuf {
+        self.dir.join(format!("{}-{}.log", job.key.cluster, job.key.id))
+    }
+
+    /// Says something of a job, if it is news. A log that cannot be written stops nothing.
+    pub fn say(&self, job: &Job, what: &str) {
+        let name = job.key.name();
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.get(&name).is_some_and(|said| said == what) {
+            return;
+        }
+        if let Err(error) = self.write(job, what) {
+            tracing::warn!("log of job {}: {error}", job.key.id);
+        }
+        last.insert(name, what.into());
+    }
+
+    pub fn forget(&self, job: &Job) {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).remove(&job.key.name());
+    }
+
+    fn write(&self, job: &Job, what: &str) -> std::io::Result<()> {
+        let mut options = File::options();
+        options.create(true).append(true).mode(0o640);
+        // The directory is root's, so there is no link to follow.
+        let mut file = options.open(self.path(job))?;
+        let length = file.metadata()?.len();
+        if length == 0 {
+            fchown(&file, Some(0), Some(job.owner.gid))?;
+            fchown(&file, Some(job.owner.uid), None)?;
+        }
+        if length > BYTES_MAX {
+            return Ok(());
+        }
+        let lines = what.lines().map(|line| format!("{} {}: {line}\n", stamp(), job.key.name()));
+        file.write_all(lines.collect::<String>().as_bytes())
+    }
+}
+
+/// Such as `2026-11-24 18:40:02Z`.
+fn stamp() -> String {
+    let seconds = i64::try_from(crate::desk::now()).unwrap_or(i64::MAX);
+    // SAFETY: a structure of integers and a pointer, for which zeros are valid.
+    let mut at: libc::tm = unsafe { std::mem::zeroed() };
+    // SAFETY: both are valid for the call; on failure `at` stays as it is.
+    unsafe { libc::gmtime_r(&raw const seconds, &raw mut at) };
+    format!(
+        "{:04}-{:02}-{:02} {:02}:{:02}:{:02}Z",
+        at.tm_year + 1900,
+        at.tm_mon + 1,
+        at.tm_mday,
+        at.tm_hour,
+        at.tm_min,
+        at.tm_sec
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::tests::job;
+    use super::*;
+
+    #[test]
+    fn a_job_s_log_says_each_thing_once_and_with_its_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Log::open(dir.path()).unwrap();
+        let job = job(2);
+        ["waits", "waits", "done"].iter().for_each(|what| log.say(&job, what));
+        let text = std::fs::read_to_string(log.path(&job)).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 2, "{text}");
+        assert!(lines[0].starts_with("20") && lines[0].ends_with("Z job-17-r2: waits"), "{text}");
+        assert!(log.path(&job).ends_with("c-17.log"));
+    }
+}

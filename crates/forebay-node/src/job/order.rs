@@ -1,0 +1,252 @@
+//! What the plan of a job comes to: instances and transfers, ordered at the desk. Ids are made of the
+//! job's, so that ordering again orders nothing new.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use forebay_base::{Error, Kind, Result};
+use forebay_job::plan::{self, Create, Nodes, Of, Space, Staging};
+
+use super::record::Job;
+use crate::desk::{Asker, Desk, NewInstance, NewTransfer, now};
+use crate::records::{
+    Backing, Direction, Instance, Life, Mode, Owner, PoolRecord, SpaceWish, Transfer,
+    TransferActual, TransferOptions, What, When, keys,
+};
+use crate::{Book, ledger::Ledger};
+
+/// What only the daemon can find out: it looks with the rights of a job's owner.
+pub trait Eyes {
+    /// Whether something can be staged from a path on this machine.
+    fn source(&self, owner: Owner, path: &Path) -> std::io::Result<()>;
+    /// The backing store of a cache, as its owner reaches it.
+    fn backing(
+        &self,
+        owner: Owner,
+        path: &Path,
+        settings: &BTreeMap<String, String>,
+    ) -> Result<Backing>;
+}
+
+/// Orders for the jobs of one cluster.
+pub(super) struct Orders<'a> {
+    pub book: &'a Book,
+    pub desk: &'a Desk,
+    pub eyes: &'a dyn Eyes,
+}
+
+/// A transfer of the plan on one node.
+pub(super) struct Leg<'j> {
+    pub id: String,
+    pub staging: &'j Staging,
+    pub instance: String,
+    pub node: String,
+}
+
+fn usage(why: String) -> Error {
+    Error::new(Kind::Usage, why)
+}
+
+impl Orders<'_> {
+    /// Orders an instance of a job on the job's nodes.
+    pub fn instance(&self, job: &Job, space: &Space) -> Result<Instance> {
+        self.desk.create(&NewInstance {
+            name: Some(space.name.clone()),
+            mode: mode(space.mode),
+            owner: job.owner,
+            job: Some(job.key.clone()),
+            expires: None,
+            nodes: job.nodes.clone(),
+            pool: space.pool.clone(),
+            bytes: space.bytes,
+            mountpoint: None,
+            backing: self.backing(job.owner, space.backing.as_deref(), &space.settings)?,
+            space: (space.mode == plan::Mode::Private)
+                .then(|| SpaceWish { fs: space.fs.clone(), ..SpaceWish::default() }),
+        })
+    }
+
+    /// Orders a named instance, on the node with most room if the plan names none.
+    pub fn persistent(&self, owner: Owner, create: &Create) -> Result<Instance> {
+        let there: Option<Instance> = self.book.read(&keys::wanted_instance(&create.name))?;
+        let nodes = match there {
+            Some(there) if create.nodes.is_empty() => there.nodes,
+            _ if create.nodes.is_empty() => vec![self.roomiest(create)?],
+            _ => create.nodes.clone(),
+        };
+        self.desk.create(&NewInstance {
+            name: Some(create.name.clone()),
+            mode: mode(create.mode),
+            owner,
+            job: None,
+            expires: create.expires_after.map(|after| now().saturating_add(after)),
+            nodes,
+            pool: create.pool.clone(),
+            bytes: create.bytes,
+            mountpoint: None,
+            backing: self.backing(owner, create.backing.as_deref(), &BTreeMap::new())?,
+            space: (create.mode == plan::Mode::Private).then(SpaceWish::default),
+        })
+    }
+
+    /// Each node checks that it sees the same there.
+    fn backing(
+        &self,
+        owner: Owner,
+        path: Option<&Path>,
+        settings: &BTreeMap<String, String>,
+    ) -> Result<Option<Backing>> {
+        path.map(|path| self.eyes.backing(owner, path, settings)).transpose()
+    }
+
+    fn roomiest(&self, create: &Create) -> Result<String> {
+        let pools: Vec<(String, PoolRecord)> = self.book.list(keys::POOLS)?;
+        let mut best: Option<(u64, String)> = None;
+        for (key, record) in pools {
+            let Some((node, name)) = key.split_once('/') else { continue };
+            let other = create.pool.as_ref().is_some_and(|asked| asked != name);
+            if other || !self.takes_new(node)? {
+                continue;
+            }
+            let ledger: Ledger = self.book.read(&keys::ledger(node, name))?.unwrap_or_default();
+            let free = ledger.free(record.capacity);
+            if best.as_ref().is_none_or(|(most, _)| free > *most) {
+                best = Some((free, node.into()));
+            }
+        }
+        let pool = create.pool.as_deref().map_or(String::new(), |pool| format!(" {pool}"));
+        let (_, node) = best.ok_or_else(|| {
+            Error::new(
+                Kind::Unavailable,
+                format!("no node that takes new instances has a pool{pool}"),
+            )
+        })?;
+        Ok(node)
+    }
+
+    fn takes_new(&self, node: &str) -> Result<bool> {
+        let there: Option<crate::records::NodeRecord> = self.book.read(&keys::node(node))?;
+        let drained: Option<crate::records::NodeDrain> = self.book.read(&keys::node_drain(node))?;
+        Ok(there.is_some() && drained.is_none())
+    }
+
+    /// What a transfer of the plan is on each node that carries it; nowhere, if its instance is gone.
+    pub fn legs<'j>(
+        &self,
+        job: &'j Job,
+        staging: &'j Staging,
+        number: usize,
+    ) -> Result<Vec<Leg<'j>>> {
+        let (instance, mut nodes) = match &staging.of {
+            Of::Job(name) => (format!("{}-{name}", job.key.name()), job.nodes.clone()),
+            Of::Persistent(name) => {
+                let there: Option<Instance> = self.book.read(&keys::wanted_instance(name))?;
+                (name.clone(), there.map_or(Vec::new(), |there| there.nodes))
+            }
+        };
+        // What goes out is looked for where the job ran.
+        if let (Of::Persistent(_), plan::Direction::Out) = (&staging.of, staging.direction) {
+            nodes.retain(|node| job.nodes.contains(node));
+        }
+        if staging.nodes == Nodes::First {
+            nodes.truncate(1);
+        }
+        let leg = |(at, node): (usize, String)| Leg {
+            id: format!("{}-t{number}-n{at}", job.key.name()),
+            staging,
+            instance: instance.clone(),
+            node,
+        };
+        Ok(nodes.into_iter().enumerate().map(leg).collect())
+    }
+
+    /// Orders a transfer with the rights of the job's owner.
+    pub fn transfer(&self, job: &Job, leg: &Leg<'_>, when: When) -> Result<Transfer> {
+        let staging = leg.staging;
+        let root = self.desk.instance(&leg.instance)?.mountpoint.ok_or_else(|| {
+            usage(format!("line {}: {} is swap and holds no files", staging.line, leg.instance))
+        })?;
+        let inside = match staging.inside.as_os_str().is_empty() {
+            true => root,
+            false => root.join(&staging.inside),
+        };
+        let outside = on_node(&staging.outside, &leg.node);
+        let (source, destination) = match staging.direction {
+            plan::Direction::In => (outside, inside),
+            plan::Direction::Out => (inside, outside),
+        };
+        let asked = NewTransfer {
+            id: Some(leg.id.clone()),
+            instance: leg.instance.clone(),
+            node: Some(leg.node.clone()),
+            direction: match staging.direction {
+                plan::Direction::In => Direction::In,
+                plan::Direction::Out => Direction::Out,
+            },
+            what: what(staging.what),
+            source,
+            destination,
+            when,
+            options: TransferOptions {
+                checksum: staging.checksum,
+                last: staging.last.clone(),
+                ..TransferOptions::default()
+            },
+        };
+        let Owner { uid, gid } = job.owner;
+        self.desk
+            .transfer(&asked, Asker { uid, gid })
+            .map_err(|e| e.context(format!("line {}", staging.line)))
+    }
+
+    /// What has become of it, if it was ordered.
+    pub fn found(&self, leg: &Leg<'_>) -> Result<Option<(Transfer, Option<TransferActual>)>> {
+        let wanted: Option<Transfer> = self.book.read(&keys::wanted_transfer(&leg.id))?;
+        let Some(wanted) = wanted else { return Ok(None) };
+        Ok(Some((wanted, self.book.read(&keys::actual_transfer(&leg.id))?)))
+    }
+
+    /// Instances that are there for a job, whether its plan names them or not.
+    pub fn instances_of(&self, job: &Job) -> Result<Vec<Instance>> {
+        let mut all = self.desk.instances()?;
+        all.retain(|instance| matches!(&instance.life, Life::Job(key) if *key == job.key));
+        Ok(all)
+    }
+}
+
+/// `%n` is the node's name and `%%` one `%`.
+fn on_node(path: &Path, node: &str) -> PathBuf {
+    let Some(text) = path.to_str().filter(|text| text.contains('%')) else { return path.into() };
+    let parts = text.split("%%").map(|part| part.replace("%n", node));
+    parts.collect::<Vec<_>>().join("%").into()
+}
+
+fn mode(mode: plan::Mode) -> Mode {
+    match mode {
+        plan::Mode::Cache => Mode::Cache,
+        plan::Mode::Private => Mode::Private,
+        plan::Mode::Swap => Mode::Swap,
+    }
+}
+
+fn what(what: Option<plan::What>) -> What {
+    match what {
+        Some(plan::What::File) => What::File,
+        Some(plan::What::Directory) => What::Directory,
+        Some(plan::What::List) => What::List,
+        None => What::Any,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_node_brings_its_files_to_a_place_of_its_own() {
+        let on = |path: &str| on_node(Path::new(path), "n1").display().to_string();
+        assert_eq!(on("/pfs/out.%n/x"), "/pfs/out.n1/x");
+        assert_eq!(on("/pfs/100%%n"), "/pfs/100%n");
+        assert_eq!(on("/pfs/a"), "/pfs/a");
+    }
+}

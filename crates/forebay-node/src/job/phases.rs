@@ -1,0 +1,528 @@
+//! The steps of a job, one for each hook of a scheduler. Each does what is still to be done, and says
+//! what it waits for.
+
+use forebay_base::units::human_size;
+use forebay_base::{Error, Kind, Result};
+use forebay_job::plan::{Direction, Of, On, Plan, Staging};
+
+use super::order::{Eyes, Leg, Orders};
+use super::record::{Job, Phase, Released};
+use crate::Book;
+use crate::config::SchedulerConfig;
+use crate::desk::{Asker, Desk, now};
+use crate::records::{
+    Actual, Instance, JobKey, Owner, PoolRecord, State, TransferState, TransferWant, Want, When,
+    check_name, keys,
+};
+
+/// How a step went. What cannot be done is an error, whose text is for the job's owner.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    Done(String),
+    /// For this; the same step is asked for again.
+    Wait(String),
+}
+
+/// How a job ended, as far as the scheduler says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    Success,
+    Failure,
+    Unknown,
+}
+
+/// A job as the scheduler announces it.
+#[derive(Debug, Clone)]
+pub struct NewJob {
+    pub id: String,
+    pub owner: Owner,
+    pub plan: Plan,
+    /// That the scheduler has counted for it.
+    pub pool: Option<String>,
+}
+
+/// The jobs of a scheduler's cluster.
+pub struct Jobs<'a> {
+    pub book: &'a Book,
+    pub desk: &'a Desk,
+    pub scheduler: &'a SchedulerConfig,
+    pub eyes: &'a dyn Eyes,
+}
+
+/// The scheduler's role: what a job has may be ended by it, whoever owns the job.
+const SCHEDULER: Asker = Asker { uid: 0, gid: 0 };
+
+fn usage(why: String) -> Error {
+    Error::new(Kind::Usage, why)
+}
+
+fn done(why: impl Into<String>) -> Result<Answer> {
+    Ok(Answer::Done(why.into()))
+}
+
+impl Jobs<'_> {
+    fn orders(&self) -> Orders<'_> {
+        Orders { book: self.book, desk: self.desk, eyes: self.eyes }
+    }
+
+    /// All jobs of the cluster, each incarnation for itself.
+    pub fn all(&self) -> Result<Vec<Job>> {
+        let prefix = format!("{}{}/", keys::JOBS, self.scheduler.cluster);
+        let found: Vec<(String, Job)> = self.book.list(&prefix)?;
+        Ok(found.into_iter().map(|(_, job)| job).collect())
+    }
+
+    /// The last incarnation of a job.
+    pub fn find(&self, id: &str) -> Result<Option<Job>> {
+        check_name("job", id)?;
+        let found: Vec<(String, Job)> =
+            self.book.list(&keys::jobs_of(&self.scheduler.cluster, id))?;
+        Ok(found.into_iter().map(|(_, job)| job).max_by_key(|job| job.key.incarnation))
+    }
+
+    fn require(&self, id: &str) -> Result<Job> {
+        let found = self.find(id)?.filter(|job| job.phase != Phase::TornDown);
+        found.ok_or_else(|| usage(format!("job {id} was not set up, or is torn down")))
+    }
+
+    /// Stores the plan (J1) and makes the named instances that it creates.
+    pub fn set_up(&self, asked: &NewJob) -> Result<Answer> {
+        check_name("job", &asked.id)?;
+        let mut plan = asked.plan.clone();
+        self.choose_pools(&mut plan, asked.pool.as_deref())?;
+        let (job, before) = self.incarnate(asked, plan)?;
+        if let Some(before) = before {
+            self.give_up(&before, Want::Gone)?;
+        }
+        for destroy in &job.plan.destroys {
+            let want = if destroy.hurry { Want::GoneInHurry } else { Want::Gone };
+            let Owner { uid, gid } = job.owner;
+            self.desk.destroy(&destroy.name, Asker { uid, gid }, want)?;
+        }
+        for create in &job.plan.creates {
+            let made = self.orders().persistent(job.owner, create)?;
+            if let Some(why) = self.not_ready(&made)? {
+                return Ok(Answer::Wait(why));
+            }
+        }
+        done(match job.key.incarnation {
+            1 => String::from("set up"),
+            n => format!("set up for run {n}"),
+        })
+    }
+
+    /// The record of a new incarnation, unless this one was set up already; and the one before, if it
+    /// was not torn down (J3).
+    fn incarnate(&self, asked: &NewJob, plan: Plan) -> Result<(Job, Option<Job>)> {
+        let cluster = &self.scheduler.cluster;
+        self.book.change(&format!("job {}", asked.id), |draft| {
+            let last = self.find(&asked.id)?;
+            let alike =
+                |job: &Job| job.phase == Phase::SetUp && job.is_the_same(asked.owner, &plan);
+            if let Some(same) = last.clone().filter(alike) {
+                return Ok((same, None));
+            }
+            let incarnation = last.as_ref().map_or(1, |last| last.key.incarnation + 1);
+            let key = JobKey { cluster: cluster.clone(), id: asked.id.clone(), incarnation };
+            let record = keys::job(&key);
+            draft.read::<Job>(&record)?;
+            let job = Job {
+                key,
+                owner: asked.owner,
+                plan: plan.clone(),
+                phase: Phase::SetUp,
+                nodes: Vec::new(),
+                ending: None,
+                since: now(),
+                created: now(),
+            };
+            draft.put(&record, &job);
+            Ok((job, last.filter(|last| last.phase != Phase::TornDown)))
+        })
+    }
+
+    /// Has every instance of the plan name a pool that can hold it on some node.
+    fn choose_pools(&self, plan: &mut Plan, counted: Option<&str>) -> Result<()> {
+        let pools: Vec<(String, PoolRecord)> = self.book.list(keys::POOLS)?;
+        let mut names: Vec<&str> =
+            pools.iter().filter_map(|(key, _)| key.split_once('/')).map(|(_, name)| name).collect();
+        names.sort_unstable();
+        names.dedup();
+        for space in &mut plan.instances {
+            let only = if let [only] = names[..] { Some(only) } else { None };
+            let pool = space.pool.as_deref().or(counted).or(only);
+            let Some(pool) = pool.filter(|pool| names.contains(pool)) else {
+                return Err(no_pool(space.line, pool, &names));
+            };
+            let of_it =
+                pools.iter().filter(|(key, _)| key.split_once('/').is_some_and(|(_, n)| n == pool));
+            let most = of_it.map(|(_, record)| record.capacity).max().unwrap_or(0);
+            if space.bytes > most {
+                let (wanted, most) = (human_size(space.bytes), human_size(most));
+                return Err(Error::os(
+                    libc::ENOSPC,
+                    format!(
+                        "line {}: {wanted} are wanted on each node, and pool {pool} has {most} on the \
+                     largest: ask for less, or for more nodes",
+                        space.line
+                    ),
+                ));
+            }
+            space.pool = Some(pool.into());
+        }
+        Ok(())
+    }
+
+    /// What needs no nodes: named instances are filled, and sources that will be needed are looked at.
+    pub fn data_in(&self, id: &str) -> Result<Answer> {
+        let job = self.require(id)?;
+        for used in &job.plan.uses {
+            self.desk.instance(&used.name).map_err(|e| e.context(format!("line {}", used.line)))?;
+        }
+        let ins = || stagings(&job, Direction::In);
+        for (_, staging) in ins() {
+            if let Of::Persistent(name) = &staging.of {
+                self.desk
+                    .instance(name)
+                    .map_err(|e| e.context(format!("line {}", staging.line)))?;
+            }
+        }
+        if self.scheduler.look_at_sources {
+            for (_, staging) in ins() {
+                self.eyes.source(job.owner, &staging.outside).map_err(|e| {
+                    let source = staging.outside.display();
+                    usage(format!("line {}: stage_in source {source}: {e}", staging.line))
+                })?;
+            }
+        }
+        let persistent = ins().filter(|(_, staging)| matches!(staging.of, Of::Persistent(_)));
+        let legs = self.legs(&job, persistent)?;
+        legs.iter().try_for_each(|leg| self.orders().transfer(&job, leg, When::Now).map(|_| ()))?;
+        self.carried(&legs)
+    }
+
+    /// Instances on the job's nodes, made and filled; stage-outs at the end, ordered.
+    pub fn pre_run(&self, id: &str, nodes: &[String]) -> Result<Answer> {
+        let job = self.on_nodes(&self.require(id)?, nodes)?;
+        if job.phase != Phase::SetUp {
+            return done("ready");
+        }
+        self.require_uses(&job)?;
+        for space in &job.plan.instances {
+            match self.orders().instance(&job, space) {
+                Ok(_) => {}
+                Err(error) if waits(&error) => return Ok(Answer::Wait(error.to_string())),
+                Err(error) => return Err(error.context(format!("line {}", space.line))),
+            }
+        }
+        for instance in self.orders().instances_of(&job)? {
+            if let Some(why) = self.not_ready(&instance)? {
+                return Ok(Answer::Wait(why));
+            }
+        }
+        let own = |(_, staging): &(usize, &Staging)| matches!(staging.of, Of::Job(_));
+        let ins = self.legs(&job, stagings(&job, Direction::In).filter(own))?;
+        ins.iter().try_for_each(|leg| self.orders().transfer(&job, leg, When::Now).map(|_| ()))?;
+        if let Answer::Wait(why) = self.carried(&ins)? {
+            return Ok(Answer::Wait(why));
+        }
+        // Last: nothing is published for a job that never ran.
+        let outs = self.legs(&job, stagings(&job, Direction::Out).filter(own))?;
+        outs.iter()
+            .try_for_each(|leg| self.orders().transfer(&job, leg, When::AtEnd).map(|_| ()))?;
+        self.enter(&job, Phase::Ready)?;
+        done("ready")
+    }
+
+    fn on_nodes(&self, job: &Job, nodes: &[String]) -> Result<Job> {
+        if nodes.is_empty() {
+            return Err(usage(format!("job {}: no node is known that it runs on", job.key.id)));
+        }
+        if !job.nodes.is_empty() && job.nodes != nodes {
+            let (before, now) = (job.nodes.join(","), nodes.join(","));
+            return Err(usage(format!("it was prepared on {before}, and is to run on {now}")));
+        }
+        self.alter(job, |job| job.nodes = nodes.to_vec())
+    }
+
+    fn require_uses(&self, job: &Job) -> Result<()> {
+        for used in &job.plan.uses {
+            let instance = self.desk.instance(&used.name)?;
+            if let Some(node) = job.nodes.iter().find(|node| !instance.nodes.contains(node)) {
+                let (name, there) = (&used.name, instance.nodes.join(","));
+                return Err(usage(format!(
+                    "line {}: {name} is on {there}, and the job is to run on {node}: submit with \
+                     --nodelist={there}",
+                    used.line
+                )));
+            }
+            if let Some(why) = self.not_ready(&instance)? {
+                return Err(usage(format!("line {}: {why}", used.line)));
+            }
+        }
+        Ok(())
+    }
+
+    /// The job has ended: when its processes are gone, what it asked for goes home.
+    pub fn post_run(&self, id: &str, ended: Ended) -> Result<Answer> {
+        let Some(job) = self.find(id)? else { return done("nothing is known of it") };
+        if job.phase >= Phase::Ended {
+            self.give_up(&job, self.want_at_end(&job, ended)?)?;
+            return done("its data go home");
+        }
+        let job = self.alter(&job, |job| job.ending = job.ending.or(Some(now())))?;
+        if let Some(why) = self.not_released(&job)? {
+            return Ok(Answer::Wait(why));
+        }
+        self.end(&job, ended)?;
+        done("its data go home")
+    }
+
+    /// What is left of a job's run, whoever says that it is over.
+    pub(super) fn end(&self, job: &Job, ended: Ended) -> Result<()> {
+        if ended == Ended::Failure {
+            self.revoke(job, |staging| staging.on == On::Success)?;
+        }
+        if job.phase == Phase::Ready {
+            let shared = stagings(job, Direction::Out).filter(|(_, staging)| {
+                let wanted = staging.on == On::Always || ended == Ended::Success;
+                wanted && matches!(staging.of, Of::Persistent(_))
+            });
+            let legs = self.legs(job, shared)?;
+            legs.iter()
+                .try_for_each(|leg| self.orders().transfer(job, leg, When::Now).map(|_| ()))?;
+        }
+        let want = self.want_at_end(job, ended)?;
+        let job = self.enter(job, Phase::Ended)?;
+        self.give_up(&job, want)
+    }
+
+    /// What was to be published only on success, and nobody knows whether that was one, is kept (J2).
+    fn want_at_end(&self, job: &Job, ended: Ended) -> Result<Want> {
+        let unsure = ended == Ended::Unknown && job.phase == Phase::Ready;
+        let held = stagings(job, Direction::Out).any(|(_, staging)| staging.on == On::Success);
+        Ok(if unsure && held { Want::GoneInHurry } else { Want::Gone })
+    }
+
+    fn not_released(&self, job: &Job) -> Result<Option<String>> {
+        let until =
+            job.ending.unwrap_or(0).saturating_add(self.scheduler.release_patience.as_secs());
+        if now() >= until {
+            return Ok(None);
+        }
+        let told: Vec<(String, Released)> = self.book.list(&keys::released_all(&job.key))?;
+        let missing = job.nodes.iter().find(|node| !told.iter().any(|(there, _)| there == *node));
+        Ok(missing.map(|node| format!("for the epilog of node {node}")))
+    }
+
+    /// Whether all that was asked for is home.
+    pub fn data_out(&self, id: &str) -> Result<Answer> {
+        let Some(job) = self.find(id)? else { return done("nothing is known of it") };
+        let legs = self.legs(&job, stagings(&job, Direction::Out))?;
+        if let Answer::Wait(why) = self.carried(&legs)? {
+            return Ok(Answer::Wait(why));
+        }
+        match self.orders().instances_of(&job)?.first() {
+            Some(instance) => Ok(Answer::Wait(self.going(instance)?)),
+            None => done("its data are home"),
+        }
+    }
+
+    /// The scheduler forgets the job: what is not home yet goes on by itself, or is kept (J2).
+    pub fn tear_down(&self, id: &str, hurry: Hurry) -> Result<Answer> {
+        let Some(job) = self.find(id)? else { return done("nothing is known of it") };
+        if job.phase == Phase::SetUp {
+            self.revoke(&job, |_| true)?;
+        }
+        let want = match hurry {
+            Hurry::Yes => Want::GoneInHurry,
+            Hurry::No => self.want_at_end(&job, Ended::Unknown)?,
+        };
+        let job = self.enter(&job, Phase::TornDown)?;
+        self.give_up(&job, want)?;
+        done("torn down")
+    }
+
+    /// Takes stage-outs of a job back.
+    fn revoke(&self, job: &Job, which: impl Fn(&Staging) -> bool) -> Result<()> {
+        let outs = stagings(job, Direction::Out).filter(|(_, staging)| which(staging));
+        for leg in self.legs(job, outs)? {
+            let Some((transfer, actual)) = self.orders().found(&leg)? else { continue };
+            if actual.is_none_or(|actual| actual.state == TransferState::Waiting) {
+                self.desk.call_off(&transfer.id, SCHEDULER, TransferWant::Revoked)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn give_up(&self, job: &Job, want: Want) -> Result<()> {
+        let all = self.orders().instances_of(job)?;
+        all.iter().try_for_each(|instance| {
+            // What was told to go need not be told again, and may be gone by now.
+            let told = instance.want == want || instance.want == Want::GoneInHurry;
+            if told { Ok(()) } else { self.desk.destroy(&instance.id, SCHEDULER, want).map(|_| ()) }
+        })
+    }
+
+    /// What an instance that is to go waits for.
+    fn going(&self, instance: &Instance) -> Result<String> {
+        let actual = self.desk.actual(&instance.id)?;
+        let told = actual.into_iter().find_map(|(node, actual)| Some((node, actual.why?)));
+        Ok(match told {
+            Some((node, why)) => format!("node {node}: {}: {why}", instance.id),
+            None => format!("{} goes", instance.id),
+        })
+    }
+
+    /// What an instance that is to be there still lacks.
+    fn not_ready(&self, instance: &Instance) -> Result<Option<String>> {
+        let actual: Vec<(String, Actual)> = self.desk.actual(&instance.id)?;
+        for node in &instance.nodes {
+            let there = actual.iter().find(|(name, _)| name == node).map(|(_, actual)| actual);
+            let (state, why) = match there {
+                Some(actual) if actual.state == State::Ready => continue,
+                Some(actual) => (actual.state.name(), actual.why.clone()),
+                None => ("waits for its node daemon", None),
+            };
+            let why = why.map_or(String::new(), |why| format!(": {why}"));
+            return Ok(Some(format!("node {node}: {} {state}{why}", instance.id)));
+        }
+        Ok(None)
+    }
+
+    fn legs<'j>(
+        &self,
+        job: &'j Job,
+        stagings: impl Iterator<Item = (usize, &'j Staging)>,
+    ) -> Result<Vec<Leg<'j>>> {
+        let mut all = Vec::new();
+        for (number, staging) in stagings {
+            all.extend(self.orders().legs(job, staging, number)?);
+        }
+        Ok(all)
+    }
+
+    /// Whether transfers that were ordered are done. One that was never ordered, or taken back, is.
+    fn carried(&self, legs: &[Leg<'_>]) -> Result<Answer> {
+        let mut waits = None;
+        let (mut files, mut bytes) = (0, 0);
+        for leg in legs {
+            let Some((wanted, actual)) = self.orders().found(leg)? else { continue };
+            let current = actual.filter(|actual| actual.attempt == wanted.attempt);
+            let state = current.as_ref().map_or(TransferState::Waiting, |actual| actual.state);
+            let why = current.as_ref().and_then(|actual| actual.why.clone());
+            match state {
+                TransferState::Done => {
+                    files += current.as_ref().map_or(0, |actual| actual.files);
+                    bytes += current.as_ref().map_or(0, |actual| actual.bytes);
+                }
+                _ if wanted.want == TransferWant::Revoked => {}
+                TransferState::Failed | TransferState::Cancelled => {
+                    return Err(failed(leg, state, why));
+                }
+                TransferState::Waiting | TransferState::Running => {
+                    let why = why.map_or(String::new(), |why| format!(": {why}"));
+                    let (id, line) = (&leg.id, leg.staging.line);
+                    waits.get_or_insert(format!(
+                        "transfer {id} (line {line}) {}{why}",
+                        state.name()
+                    ));
+                }
+            }
+        }
+        Ok(match waits {
+            Some(why) => Answer::Wait(why),
+            None => Answer::Done(format!("{files} files, {}", human_size(bytes))),
+        })
+    }
+
+    fn enter(&self, job: &Job, phase: Phase) -> Result<Job> {
+        self.alter(job, |job| {
+            if job.phase < phase {
+                job.phase = phase;
+                job.since = now();
+            }
+        })
+    }
+
+    fn alter(&self, job: &Job, alter: impl Fn(&mut Job)) -> Result<Job> {
+        let key = keys::job(&job.key);
+        self.book.change(&format!("job {}", job.key.id), |draft| {
+            let gone = || usage(format!("job {} is gone", job.key.id));
+            let there: Job = draft.read(&key)?.ok_or_else(gone)?;
+            let mut new = there.clone();
+            alter(&mut new);
+            if new != there {
+                draft.put(&key, &new);
+            }
+            Ok(new)
+        })
+    }
+
+    /// Makes or ends a named instance for `dw_wlm_cli`, apart from any job's plan.
+    pub fn persistent(&self, owner: Owner, create: &forebay_job::plan::Create) -> Result<Answer> {
+        let made = self.orders().persistent(owner, create)?;
+        Ok(match self.not_ready(&made)? {
+            Some(why) => Answer::Wait(why),
+            None => Answer::Done(format!("created {}", made.id)),
+        })
+    }
+
+    pub fn destroy_persistent(&self, name: &str, hurry: Hurry) -> Result<Answer> {
+        let want = if hurry == Hurry::Yes { Want::GoneInHurry } else { Want::Gone };
+        check_name("instance", name)?;
+        let there: Option<Instance> = self.book.read(&keys::wanted_instance(name))?;
+        match there {
+            None => done("it is gone"),
+            Some(there) if matches!(there.life, crate::records::Life::Job(_)) => {
+                Err(usage(format!("{name} is a job's, and goes with it")))
+            }
+            Some(_) => {
+                self.desk.destroy(name, SCHEDULER, want)?;
+                done("it goes")
+            }
+        }
+    }
+}
+
+/// Whether what is not home may be left behind for now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hurry {
+    Yes,
+    No,
+}
+
+/// With their numbers in the plan.
+fn stagings(job: &Job, direction: Direction) -> impl Iterator<Item = (usize, &Staging)> {
+    job.plan.transfers.iter().enumerate().filter(move |(_, staging)| staging.direction == direction)
+}
+
+/// Room and nodes come and go.
+fn waits(error: &Error) -> bool {
+    error.is(libc::ENOSPC) || matches!(error.kind(), Kind::Unavailable | Kind::TimedOut)
+}
+
+fn no_pool(line: u32, pool: Option<&str>, names: &[&str]) -> Error {
+    let there = names.join("|");
+    usage(match (pool, names.is_empty()) {
+        (_, true) => {
+            "no node offers a pool: is `forebay node` running on the compute nodes?".into()
+        }
+        (None, _) => format!("line {line}: there are several pools: add pool={there}"),
+        (Some(pool), _) => format!("line {line}: there is no pool {pool}: write pool={there}"),
+    })
+}
+
+fn failed(leg: &Leg<'_>, state: TransferState, why: Option<String>) -> Error {
+    let (id, line, state) = (&leg.id, leg.staging.line, state.name());
+    let why = why.map_or(String::new(), |why| format!(": {why}"));
+    let next = match leg.staging.direction {
+        Direction::In => String::new(),
+        Direction::Out => {
+            format!(
+                "; `forebay manifest` lists what is not home, `forebay stage resume {id}` brings it"
+            )
+        }
+    };
+    Error::os(libc::EIO, format!("line {line}: transfer {id} {state}{why}{next}"))
+}

@@ -1,0 +1,182 @@
+//! What is done about jobs without anybody asking: files of the spool follow the registry, records of
+//! jobs that left nothing go, and jobs that the scheduler does not know any more are ended.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use forebay_base::users::User;
+use forebay_base::{Error, Kind, Result};
+
+use super::log::Log;
+use super::order::Eyes;
+use super::phases::{Ended, Hurry, Jobs};
+use super::record::{Job, Phase, Released};
+use super::spool::Spool;
+use crate::Book;
+use crate::config::SchedulerConfig;
+use crate::desk::Desk;
+use crate::ledger::Ledger;
+use crate::records::{Backing, Life, Owner, PoolRecord, keys};
+
+/// The scheduler is asked as often which jobs there are.
+const ASK: Duration = Duration::from_secs(30);
+
+/// A scheduler that has not answered by then has not answered.
+const ANSWER: Duration = Duration::from_secs(20);
+
+/// What this daemon is to a scheduler.
+pub struct Scheduler {
+    pub config: SchedulerConfig,
+    /// Of the hooks.
+    pub uid: u32,
+    pub log: Log,
+    pub spool: Spool,
+}
+
+impl Scheduler {
+    pub fn open(config: &SchedulerConfig) -> Result<Scheduler> {
+        let missing = || {
+            let user = &config.user;
+            let why = format!("scheduler: user {user}: there is no such account: name SlurmUser");
+            Error::new(Kind::Usage, why)
+        };
+        let user = User::named(&config.user).map_err(|e| Error::io(e, "scheduler: user"))?;
+        Ok(Scheduler {
+            uid: user.ok_or_else(missing)?.uid,
+            log: Log::open(&config.logs)?,
+            spool: Spool::open(&config.spool)?,
+            config: config.clone(),
+        })
+    }
+}
+
+/// Looks at nothing: what the reaper orders was looked at before.
+struct NoEyes;
+
+impl Eyes for NoEyes {
+    fn source(&self, _: Owner, _: &Path) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn backing(&self, _: Owner, path: &Path, _: &BTreeMap<String, String>) -> Result<Backing> {
+        Err(Error::new(Kind::Usage, format!("{}: made at setup only", path.display())))
+    }
+}
+
+#[derive(Default)]
+pub struct Reaper {
+    asked: Option<Instant>,
+    /// Jobs that the scheduler did not know when it last answered, and since when.
+    unknown: BTreeMap<String, Instant>,
+}
+
+impl Reaper {
+    pub fn turn(&mut self, book: &Book, desk: &Desk, here: &Scheduler, root: &Path) -> Result<()> {
+        let jobs = Jobs { book, desk, scheduler: &here.config, eyes: &NoEyes };
+        let all = jobs.all()?;
+        let instances = desk.instances()?;
+        here.spool.refresh(&all, &granted(book)?, &instances, root)?;
+        for job in all.iter().filter(|job| job.phase == Phase::TornDown) {
+            let left =
+                instances.iter().any(|i| matches!(&i.life, Life::Job(key) if *key == job.key));
+            if !left {
+                here.log.say(job, "nothing is left of it");
+                here.log.forget(job);
+                forget(book, job)?;
+            }
+        }
+        if self.asked.is_none_or(|asked| asked.elapsed() >= ASK.min(here.config.unknown_after)) {
+            self.asked = Some(Instant::now());
+            self.end_unknown(&jobs, here, &all)?;
+        }
+        Ok(())
+    }
+
+    /// J4.
+    fn end_unknown(&mut self, jobs: &Jobs<'_>, here: &Scheduler, all: &[Job]) -> Result<()> {
+        let live: Vec<&Job> = all.iter().filter(|job| job.phase != Phase::TornDown).collect();
+        if live.is_empty() {
+            self.unknown.clear();
+            return Ok(());
+        }
+        let known = match known_jobs(&here.config) {
+            Ok(known) => known,
+            Err(why) => {
+                tracing::warn!("jobs that the scheduler knows: {why}");
+                return Ok(());
+            }
+        };
+        self.unknown
+            .retain(|id, _| !known.contains(id) && live.iter().any(|job| job.key.id == *id));
+        for job in live.into_iter().filter(|job| !known.contains(&job.key.id)) {
+            let since = *self.unknown.entry(job.key.id.clone()).or_insert_with(Instant::now);
+            if since.elapsed() >= here.config.unknown_after {
+                here.log.say(job, "the scheduler does not know it any more: it is ended");
+                tracing::warn!("job {}: the scheduler does not know it: it is ended", job.key.id);
+                if job.phase == Phase::Ready {
+                    jobs.end(job, Ended::Unknown)?;
+                }
+                jobs.tear_down(&job.key.id, Hurry::No)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn granted(book: &Book) -> Result<Vec<(String, PoolRecord, u64)>> {
+    let pools: Vec<(String, PoolRecord)> = book.list(keys::POOLS)?;
+    let ledgers: BTreeMap<String, Ledger> = book.list(keys::LEDGER)?.into_iter().collect();
+    let with = |(key, record): (String, PoolRecord)| {
+        let granted = ledgers.get(&key).map_or(0, Ledger::granted);
+        (key, record, granted)
+    };
+    Ok(pools.into_iter().map(with).collect())
+}
+
+fn forget(book: &Book, job: &Job) -> Result<()> {
+    let prefix = keys::released_all(&job.key);
+    let released: Vec<(String, Released)> = book.list(&prefix)?;
+    book.change(&format!("job {}", job.key.id), |draft| {
+        released.iter().for_each(|(node, _)| draft.delete(&format!("{prefix}{node}")));
+        draft.delete(&keys::job(&job.key));
+        Ok(())
+    })
+}
+
+/// Numbers of all jobs that Slurm knows, ended ones for as long as it remembers them.
+fn known_jobs(config: &SchedulerConfig) -> std::result::Result<Vec<String>, String> {
+    let mut squeue = Command::new("squeue");
+    squeue.args(["--noheader", "--all", "--states=all", "--format=%A"]);
+    if let Some(conf) = &config.slurm_conf {
+        squeue.env("SLURM_CONF", conf);
+    }
+    squeue.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = squeue.spawn().map_err(|e| format!("squeue: {e}"))?;
+    let mut out = child.stdout.take().expect("piped");
+    // Read beside the wait: a full pipe would hold squeue up.
+    let reader = thread::spawn(move || {
+        let mut text = String::new();
+        io::Read::read_to_string(&mut out, &mut text).map(|_| text)
+    });
+    let deadline = Instant::now() + ANSWER;
+    let status = loop {
+        match child.try_wait().map_err(|e| format!("squeue: {e}"))? {
+            Some(status) => break status,
+            None if Instant::now() < deadline => thread::sleep(Duration::from_millis(50)),
+            None => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(format!("squeue does not answer within {} s", ANSWER.as_secs()));
+            }
+        }
+    };
+    let text = reader.join().map_err(|_| "squeue")?.map_err(|e| format!("squeue: {e}"))?;
+    match status.success() {
+        true => Ok(text.split_whitespace().map(String::from).collect()),
+        false => Err(format!("squeue: {status}")),
+    }
+}

@@ -1,0 +1,133 @@
+//! What the registry holds of a job.
+
+use std::path::Path;
+
+use forebay_job::plan::{Plan, Space, value_of};
+use serde::{Deserialize, Serialize};
+
+use crate::records::{JobKey, Owner};
+
+/// How far a job is. Steps are taken in this order, and one may be skipped only towards the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Phase {
+    SetUp,
+    /// Its instances are ready and filled, or become so; from here on the job may have run.
+    Ready,
+    /// The job has ended; what it asked for goes home.
+    Ended,
+    /// The scheduler has forgotten it. The record goes when its instances are gone.
+    TornDown,
+}
+
+impl Phase {
+    pub fn name(self) -> &'static str {
+        match self {
+            Phase::SetUp => "set up",
+            Phase::Ready => "ready",
+            Phase::Ended => "ended",
+            Phase::TornDown => "torn down",
+        }
+    }
+}
+
+/// `wanted/jobs/CLUSTER/ID/INCARNATION`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Job {
+    pub key: JobKey,
+    pub owner: Owner,
+    pub plan: Plan,
+    pub phase: Phase,
+    /// That it runs on; known when it is about to run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nodes: Vec<String>,
+    /// When the scheduler first said that it has ended, seconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ending: Option<u64>,
+    /// Seconds since 1970; of its phase.
+    pub since: u64,
+    /// Seconds since 1970.
+    pub created: u64,
+}
+
+/// `actual/jobs/CLUSTER/ID/INCARNATION/NODE`: no process of the job is at work in its instances there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Released {
+    /// Seconds since 1970.
+    pub at: u64,
+    /// Processes that were still there when the time was over.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub holders: Vec<String>,
+}
+
+impl Job {
+    /// The id of one of its instances.
+    pub fn instance(&self, space: &Space) -> String {
+        format!("{}-{}", self.key.name(), space.name)
+    }
+
+    /// The variables by which the job finds its instances, with their values.
+    pub fn variables(&self, mount_root: &Path) -> Vec<(String, String)> {
+        let own = self.plan.instances.iter().map(|space| (&space.variables, self.instance(space)));
+        let used = self.plan.uses.iter().map(|used| (&used.variables, used.name.clone()));
+        let values = own.chain(used).flat_map(|(names, id)| {
+            let at = mount_root.join(id);
+            names.iter().map(move |name| (name.clone(), value_of(name, &at)))
+        });
+        values.collect()
+    }
+
+    /// Whether a repeated setup asks for the same.
+    pub fn is_the_same(&self, owner: Owner, plan: &Plan) -> bool {
+        self.owner == owner && self.plan == *plan
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use forebay_job::plan::{Mode, Use};
+
+    use super::*;
+
+    pub fn space(name: &str, mode: Mode) -> Space {
+        Space {
+            name: name.into(),
+            mode,
+            pool: None,
+            bytes: 1 << 20,
+            backing: None,
+            settings: Default::default(),
+            fs: None,
+            variables: vec!["DW_JOB_STRIPED".into(), "TMPDIR".into()],
+            line: 1,
+        }
+    }
+
+    pub fn job(incarnation: u32) -> Job {
+        Job {
+            key: JobKey { cluster: "c".into(), id: "17".into(), incarnation },
+            owner: Owner { uid: 1000, gid: 1000 },
+            plan: Plan {
+                instances: vec![space("striped", Mode::Private)],
+                uses: vec![Use { name: "set".into(), variables: vec!["DW_P".into()], line: 2 }],
+                ..Plan::default()
+            },
+            phase: Phase::SetUp,
+            nodes: Vec::new(),
+            ending: None,
+            since: 0,
+            created: 0,
+        }
+    }
+
+    #[test]
+    fn each_run_of_a_job_finds_instances_of_its_own() {
+        let values = |n| job(n).variables(Path::new("/m"));
+        let first = ("DW_JOB_STRIPED".to_string(), "/m/job-17-striped/".to_string());
+        assert_eq!(values(1)[0], first);
+        assert_eq!(values(1)[1], ("TMPDIR".into(), "/m/job-17-striped".into()));
+        assert_eq!(values(2)[0].1, "/m/job-17-r2-striped/");
+        assert_eq!(values(2)[2], ("DW_P".into(), "/m/set/".into()));
+    }
+}

@@ -1,0 +1,54 @@
+//! The end of a job on one of its nodes: its processes are gone, so what it wrote is whole.
+
+use std::path::Path;
+
+use forebay_base::{Error, Kind, Result};
+
+use super::phases::Answer;
+use super::record::{Job, Phase, Released};
+use crate::Book;
+use crate::desk::now;
+use crate::records::{Instance, Life, check_name, keys};
+
+/// What is done about processes of a job that are still there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Patience {
+    Wait,
+    /// It is over: they are named in the record.
+    Over,
+}
+
+/// Writes that the job has left this node, once nobody uses its instances here. `users` names who uses
+/// a mount.
+pub fn release(
+    book: &Book,
+    node: &str,
+    id: &str,
+    patience: Patience,
+    users: impl Fn(&Path) -> Vec<String>,
+) -> Result<Answer> {
+    check_name("job", id)?;
+    let all: Vec<(String, Job)> = book.list(keys::JOBS)?;
+    let here = all.into_iter().map(|(_, job)| job).filter(|job| {
+        job.key.id == id && job.phase < Phase::TornDown && job.nodes.iter().any(|name| name == node)
+    });
+    let jobs: Vec<Job> = here.collect();
+    let instances: Vec<(String, Instance)> = book.list(keys::WANTED_INSTANCES)?;
+    for job in &jobs {
+        let of_it = instances
+            .iter()
+            .map(|(_, instance)| instance)
+            .filter(|instance| matches!(&instance.life, Life::Job(key) if *key == job.key));
+        let holders: Vec<String> =
+            of_it.filter_map(|instance| instance.mountpoint.as_deref()).flat_map(&users).collect();
+        if !holders.is_empty() && patience == Patience::Wait {
+            return Ok(Answer::Wait(format!("for {}", holders.join(", "))));
+        }
+        let released = Released { at: now(), holders };
+        book.put(&keys::released(&job.key, node), &released)?;
+    }
+    match jobs.is_empty() {
+        true => Err(Error::new(Kind::Usage, format!("job {id} has nothing on node {node}"))),
+        false => Ok(Answer::Done("released".into())),
+    }
+}

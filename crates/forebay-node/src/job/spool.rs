@@ -1,0 +1,169 @@
+//! What a scheduler's hooks read that run inside the scheduler and may not wait: small files, written
+//! by the daemon whenever they change. They are caches: all of it is in the registry.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use forebay_base::{Error, Result};
+use serde_json::{Value, json};
+
+use super::record::Job;
+use crate::records::{Instance, Life, PoolRecord};
+
+/// Pools as Slurm reads them.
+pub const POOLS_FILE: &str = "pools.json";
+
+const PERSISTENT_FILE: &str = "persistent.json";
+const JOBS: &str = "jobs";
+
+/// Where the variables of a job are, one `NAME=value` a line.
+pub fn variables_file(spool: &Path, job: &str) -> PathBuf {
+    spool.join(JOBS).join(job)
+}
+
+pub struct Spool {
+    dir: PathBuf,
+}
+
+impl Spool {
+    pub fn open(dir: &Path) -> Result<Spool> {
+        let jobs = dir.join(JOBS);
+        let made = std::fs::DirBuilder::new().recursive(true).mode(0o755).create(&jobs);
+        made.map_err(|e| Error::io(e, format!("spool {}", dir.display())))?;
+        Ok(Spool { dir: dir.into() })
+    }
+
+    /// The variables of a job, for its environment. Hooks read the file of the last incarnation.
+    pub fn put_job(&self, job: &Job, mount_root: &Path) -> Result<()> {
+        let lines = job.variables(mount_root).into_iter().map(|(name, value)| {
+            debug_assert!(!value.contains('\n'), "mount points have no newlines");
+            format!("{name}={value}\n")
+        });
+        self.put(&variables_file(&self.dir, &job.key.id), &lines.collect::<String>())
+    }
+
+    /// Brings the files in line with what there is.
+    pub fn refresh(
+        &self,
+        jobs: &[Job],
+        pools: &[(String, PoolRecord, u64)],
+        instances: &[Instance],
+        mount_root: &Path,
+    ) -> Result<()> {
+        self.put(&self.dir.join(POOLS_FILE), &pools_json(pools).to_string())?;
+        self.put(&self.dir.join(PERSISTENT_FILE), &persistent_json(instances).to_string())?;
+        let mut last: BTreeMap<&str, &Job> = BTreeMap::new();
+        for job in jobs {
+            let held = last.entry(&job.key.id).or_insert(job);
+            if held.key.incarnation < job.key.incarnation {
+                *held = job;
+            }
+        }
+        last.values().try_for_each(|job| self.put_job(job, mount_root))?;
+        self.forget_all_but(|name| last.contains_key(name))
+    }
+
+    fn forget_all_but(&self, wanted: impl Fn(&str) -> bool) -> Result<()> {
+        let dir = self.dir.join(JOBS);
+        let failed = |e| Error::io(e, dir.display().to_string());
+        for entry in std::fs::read_dir(&dir).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            if !entry.file_name().to_str().is_some_and(&wanted) {
+                std::fs::remove_file(entry.path()).map_err(failed)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whole or not at all, and only if it is news.
+    fn put(&self, path: &Path, text: &str) -> Result<()> {
+        if std::fs::read_to_string(path).is_ok_and(|there| there == text) {
+            return Ok(());
+        }
+        let put = || -> io::Result<()> {
+            let new = self.dir.join("new");
+            let mut options = File::options();
+            options.create(true).truncate(true).write(true).mode(0o644);
+            options.open(&new)?.write_all(text.as_bytes())?;
+            std::fs::rename(&new, path)
+        };
+        put().map_err(|e| Error::io(e, path.display().to_string()))
+    }
+}
+
+/// Pools of one name on all nodes are one of Slurm's. The grain is that of the first node; what other
+/// nodes have is counted in it, downwards.
+fn pools_json(pools: &[(String, PoolRecord, u64)]) -> Value {
+    let mut sums: BTreeMap<&str, (u64, u64, u64)> = BTreeMap::new();
+    for (key, record, granted) in pools {
+        let name = key.split_once('/').map_or(key.as_str(), |(_, name)| name);
+        let (grain, quantity, free) = sums.entry(name).or_insert((record.grain, 0, 0));
+        *quantity += record.capacity / *grain;
+        *free += record.capacity.saturating_sub(*granted) / *grain;
+    }
+    let all = sums.into_iter().map(|(id, (granularity, quantity, free))| {
+        json!({ "id": id, "units": "bytes", "granularity": granularity, "quantity": quantity, "free": free })
+    });
+    json!({ "pools": all.collect::<Vec<_>>() })
+}
+
+fn persistent_json(instances: &[Instance]) -> Value {
+    let named = instances.iter().filter(|instance| matches!(instance.life, Life::Named { .. }));
+    let view = |instance: &Instance| {
+        json!({
+            "name": instance.id,
+            "mode": instance.mode.name(),
+            "nodes": instance.nodes,
+            "uid": instance.owner.uid,
+        })
+    };
+    Value::Array(named.map(view).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::tests::job;
+    use super::*;
+
+    fn pool(capacity: u64, grain: u64) -> PoolRecord {
+        PoolRecord {
+            capacity,
+            grain,
+            means: Vec::new(),
+            lacks: Vec::new(),
+            swap: false,
+            leftover_bytes: 0,
+        }
+    }
+
+    #[test]
+    fn pools_are_summed_over_nodes_in_whole_grains() {
+        let pools = [
+            ("n1/flash".to_string(), pool(10 << 30, 1 << 30), 3 << 30),
+            ("n2/flash".to_string(), pool(4 << 30, 1 << 30), (1 << 30) + 1),
+            ("n2/slow".to_string(), pool(1 << 20, 1 << 20), 0),
+        ];
+        let told = pools_json(&pools);
+        let flash = json!({
+            "id": "flash", "units": "bytes", "granularity": 1u64 << 30, "quantity": 14, "free": 9,
+        });
+        assert_eq!(told["pools"][0], flash);
+        assert_eq!(told["pools"][1]["id"], "slow");
+        assert_eq!(pools_json(&[]), json!({ "pools": [] }));
+    }
+
+    #[test]
+    fn the_file_of_a_job_is_of_its_last_run_and_goes_with_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let spool = Spool::open(dir.path()).unwrap();
+        spool.refresh(&[job(2), job(1)], &[], &[], Path::new("/m")).unwrap();
+        let file = variables_file(dir.path(), "17");
+        let text = std::fs::read_to_string(&file).unwrap();
+        assert!(text.starts_with("DW_JOB_STRIPED=/m/job-17-r2-striped/\n"), "{text}");
+        spool.refresh(&[], &[], &[], Path::new("/m")).unwrap();
+        assert!(!file.exists());
+    }
+}
