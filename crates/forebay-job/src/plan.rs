@@ -150,7 +150,7 @@ pub struct Staging {
     pub of: Of,
     /// Below the root of the instance; empty for the root itself.
     pub inside: PathBuf,
-    /// Absolute; `%n` in it stands for the node's name, all other symbols have been replaced.
+    /// Absolute; [`at_node`] replaces `%n` in it, all other symbols have been replaced.
     pub outside: PathBuf,
     pub nodes: Nodes,
     pub on: On,
@@ -163,10 +163,35 @@ pub struct Staging {
 }
 
 impl Plan {
+    /// Only named instances are made or destroyed: nothing is there for the job itself.
+    pub fn is_lone(&self) -> bool {
+        let makes = !self.creates.is_empty() || !self.destroys.is_empty();
+        makes && self.instances.is_empty() && self.uses.is_empty() && self.transfers.is_empty()
+    }
+
     /// Bytes that the pool of each node must have for the job itself.
     pub fn bytes_per_node(&self) -> u64 {
         self.instances.iter().fold(0, |sum, space| sum.saturating_add(space.bytes))
     }
+}
+
+/// A path of [`Staging::outside`] on a node: `%n` is its name, `%%` a percent sign.
+pub fn at_node(outside: &Path, node: &str) -> PathBuf {
+    let text = outside.to_string_lossy();
+    let mut path = String::with_capacity(text.len());
+    let mut rest = text.as_ref();
+    while let Some((before, from)) = rest.split_once('%') {
+        path.push_str(before);
+        let (for_it, skipped) = match from.chars().next() {
+            Some('n') => (node, 1),
+            Some('%') => ("%", 1),
+            _ => ("%", 0),
+        };
+        path.push_str(for_it);
+        rest = &from[skipped..];
+    }
+    path.push_str(rest);
+    path.into()
 }
 
 /// The value of a variable that names an instance. Scripts write `${DW_JOB_STRIPED}out`, so values of
@@ -187,6 +212,17 @@ mod tests {
     fn variables_of_cray_end_in_a_slash() {
         assert_eq!(value_of("DW_JOB_STRIPED", Path::new("/m/a")), "/m/a/");
         assert_eq!(value_of("TMPDIR", Path::new("/m/a")), "/m/a");
+    }
+
+    #[test]
+    fn a_node_finds_its_own_path() {
+        for (outside, path) in [
+            ("/pfs/out/%n", "/pfs/out/n1"),
+            ("/pfs/100%%/%n.%n/%%n", "/pfs/100%/n1.n1/%n"),
+            ("/pfs/%j%", "/pfs/%j%"),
+        ] {
+            assert_eq!(at_node(Path::new(outside), "n1"), Path::new(path));
+        }
     }
 
     #[test]
