@@ -12,8 +12,8 @@ use forebay_backing::{Error, Result};
 use forebay_bench::beneath::{self, Beneath, Bytes};
 use forebay_bench::interrupt;
 
-use super::job::{self, Scope};
 use super::ls;
+use super::watch::{self, Scope};
 use crate::mounts::{Mounts, Place};
 use crate::ui::note;
 use crate::wire::{File, Job, JobKind, JobState};
@@ -129,10 +129,10 @@ fn common(places: &[Option<Place>]) -> PathBuf {
 fn fence(directory: &Path) -> Result<forebay_bench::Result<()>> {
     let scope = Scope::of(&[directory.to_path_buf()])?;
     let client = scope.client();
-    let id = job::start_new(&client, &scope.job(JobKind::Fence))?;
+    let id = watch::start_new(&client, &scope.job(JobKind::Fence))?;
     let url = format!("/v1/jobs/{id}");
     loop {
-        let job: Job = job::read_job(&client, &url)?;
+        let job: Job = watch::read_job(&client, &url)?;
         if job.state != JobState::Running {
             return Ok(told(&job));
         }

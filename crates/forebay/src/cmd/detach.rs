@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use forebay_backing::Result;
 use serde_json::json;
 
-use super::job::{tell_failures, watch};
 use super::umount::GRACE;
+use super::watch::{tell_failures, watch};
 use crate::http::Client;
 use crate::mounts::{Mounts, Place};
 use crate::ui::{note, say, say_json};

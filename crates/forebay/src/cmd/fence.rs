@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use forebay_backing::Result;
 
-use super::job::{self, Scope};
+use super::watch::{self, Scope};
 use crate::wire::JobKind;
 
 const EXAMPLES: &str = "\
@@ -29,5 +29,5 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<u8> {
-    job::run(JobKind::Fence, &Scope::of(&args.paths)?, args.json.into())
+    watch::run(JobKind::Fence, &Scope::of(&args.paths)?, args.json.into())
 }

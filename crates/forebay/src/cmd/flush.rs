@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use forebay_backing::Result;
 use serde_json::json;
 
-use super::job::{self, Scope};
+use super::watch::{self, Scope};
 use crate::moment;
 use crate::ui::{say, say_json};
 use crate::units::counted;
@@ -73,9 +73,9 @@ pub fn run(args: &Args) -> Result<u8> {
     };
     let client = scope.client();
     if args.wait {
-        return job::run_new(&client, &asked, args.json.into());
+        return watch::run_new(&client, &asked, args.json.into());
     }
-    let id = job::start_new(&client, &asked)?;
+    let id = watch::start_new(&client, &asked)?;
     if args.json {
         say_json(&json!({ "id": id }));
         return Ok(0);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use forebay_backing::{Error, Kind, Result};
 use serde_json::Value;
 
-use super::job::{self, Interrupt};
+use super::watch::{self, Interrupt};
 use crate::http::Client;
 use crate::moment;
 use crate::mounts::Mounts;
@@ -154,8 +154,8 @@ fn what(job: &Job) -> String {
 fn wait(one: &One) -> Result<u8> {
     let client = client(one.mountpoint.as_ref())?;
     let label = format!("job {}", one.id);
-    let job = job::attend(&client, one.id, &label, None, Interrupt::Leaves)?;
-    Ok(job::conclude(&job, one.json.into()))
+    let job = watch::attend(&client, one.id, &label, None, Interrupt::Leaves)?;
+    Ok(watch::conclude(&job, one.json.into()))
 }
 
 fn cancel(one: &One) -> Result<u8> {

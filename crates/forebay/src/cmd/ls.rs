@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use forebay_backing::{Error, Kind, Result};
 
-use super::job::Scope;
+use super::watch::Scope;
 use crate::http::Client;
 use crate::ui::table::{Align, lay_out};
 use crate::ui::{note, say, say_json};

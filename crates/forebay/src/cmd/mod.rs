@@ -1,4 +1,4 @@
-//! One file per subcommand; what several share is in `job` (a job of the daemon, watched) and
+//! One file per subcommand; what several share is in `watch` (a job of the daemon, watched) and
 //! `trial` (flags for trials).
 
 pub mod attach;
@@ -12,7 +12,7 @@ pub mod fence;
 pub mod flush;
 pub mod get;
 pub mod instance;
-mod job;
+pub mod job;
 pub mod jobs;
 pub mod ls;
 pub mod man;
@@ -39,3 +39,4 @@ mod trial;
 pub mod umount;
 pub mod unpin;
 pub mod wait;
+mod watch;

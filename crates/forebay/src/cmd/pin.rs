@@ -2,7 +2,7 @@
 
 use forebay_backing::Result;
 
-use super::job;
+use super::watch;
 use crate::wire::JobKind;
 
 const EXAMPLES: &str = "\
@@ -19,9 +19,9 @@ pinned. Either way the exit code is 1.";
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(flatten)]
-    asked: job::Asked,
+    asked: watch::Asked,
 }
 
 pub fn run(args: &Args) -> Result<u8> {
-    job::ask(JobKind::Pin, &args.asked)
+    watch::ask(JobKind::Pin, &args.asked)
 }

@@ -2,7 +2,7 @@
 
 use forebay_backing::Result;
 
-use super::job;
+use super::watch;
 use crate::wire::JobKind;
 
 const EXAMPLES: &str = "\
@@ -18,9 +18,9 @@ fit in the tier is listed as failed.";
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(flatten)]
-    asked: job::Asked,
+    asked: watch::Asked,
 }
 
 pub fn run(args: &Args) -> Result<u8> {
-    job::ask(JobKind::Prefetch, &args.asked)
+    watch::ask(JobKind::Prefetch, &args.asked)
 }

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use forebay_backing::{Error, Kind, Result};
 
-use super::job::{self, Scope};
 use super::ls;
+use super::watch::{self, Scope};
 use crate::ui::{Answer, confirm, note};
 use crate::units::{counted, human_size};
 use crate::wire::{File, JobKind};
@@ -52,7 +52,7 @@ pub fn run(args: &Args) -> Result<u8> {
             return Err(Error::new(Kind::Interrupted, "nothing was purged"));
         }
     }
-    job::run(JobKind::Purge, &scope, args.json.into())
+    watch::run(JobKind::Purge, &scope, args.json.into())
 }
 
 fn lost_files(scope: &Scope) -> Result<Vec<File>> {

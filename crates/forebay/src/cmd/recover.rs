@@ -11,8 +11,8 @@ use forebay_engine::{
 };
 use serde_json::json;
 
-use super::job::tell_failures;
 use super::trial::TrialArgs;
+use super::watch::tell_failures;
 use crate::config::{ConfigFlags, Settings, keys};
 use crate::daemon;
 use crate::mounts::{Mounts, Wish, name_user};

@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use forebay_backing::Result;
 use serde_json::json;
 
-use super::job::Scope;
+use super::watch::Scope;
 use crate::ui::{say, say_json};
 
 const EXAMPLES: &str = "\

@@ -12,9 +12,9 @@ use forebay_backing::{Error, Kind, Result};
 use forebay_base::way::{self, Demand};
 use forebay_engine::KeepDirty;
 
-use super::job::tell_failures;
 use super::trial::TrialArgs;
 use super::umount;
+use super::watch::tell_failures;
 use crate::config::ConfigFlags;
 use crate::daemon::{self, Places, Side};
 use crate::http::{Client, Liveness};

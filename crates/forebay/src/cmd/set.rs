@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use forebay_backing::{Error, Kind, Result};
 use serde_json::{Map, Value, json};
 
-use super::job::{self, Output};
+use super::watch::{self, Output};
 use crate::config::keys;
 use crate::http::Client;
 use crate::mounts::Mounts;
@@ -55,9 +55,9 @@ pub fn run(args: &Args) -> Result<u8> {
         false => tell(&answer),
     }
     let Some(id) = answer["job"].as_u64().filter(|_| !args.background) else { return Ok(0) };
-    let job = job::watch(&client, id, "drain", None)?;
+    let job = watch::watch(&client, id, "drain", None)?;
     if Output::from(args.json) == Output::Human {
-        job::tell(&job);
+        watch::tell(&job);
     }
     Ok(job.exit_code.unwrap_or(0))
 }

@@ -11,7 +11,7 @@ use rustix::fd::OwnedFd;
 use rustix::process::{PidfdFlags, pidfd_open};
 use serde_json::json;
 
-use super::job::{tell_failures, watch};
+use super::watch::{tell_failures, watch};
 use crate::http::Client;
 use crate::mounts::{Mounts, Place, users_of};
 use crate::pulse;

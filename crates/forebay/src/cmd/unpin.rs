@@ -2,7 +2,7 @@
 
 use forebay_backing::Result;
 
-use super::job;
+use super::watch;
 use crate::wire::JobKind;
 
 const EXAMPLES: &str = "\
@@ -15,9 +15,9 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(flatten)]
-    asked: job::Asked,
+    asked: watch::Asked,
 }
 
 pub fn run(args: &Args) -> Result<u8> {
-    job::ask(JobKind::Unpin, &args.asked)
+    watch::ask(JobKind::Unpin, &args.asked)
 }

@@ -375,15 +375,7 @@ fn require_plain(at: &Path) -> Result<()> {
 
 /// Settings that an ordinary user may give to a mount of root's: none that names a file or a port.
 fn check_settings(settings: &BTreeMap<String, String>) -> Result<()> {
-    const REFUSED: [&str; 6] =
-        ["log-file", "metrics-listen", "config", "tier-size", "passthrough", "kernel-writeback"];
-    for (name, value) in settings {
-        crate::config::keys::find(name).map_err(|e| usage(format!("{name}: {e}")))?;
-        if REFUSED.contains(&name.as_str()) {
-            return Err(usage(format!("{name}={value}: is the node's to set")));
-        }
-    }
-    Ok(())
+    settings.iter().try_for_each(|(name, value)| super::settings::check(name, value).map_err(usage))
 }
 
 pub(super) fn body<T: DeserializeOwned>(body: Value) -> Result<T> {

@@ -5,6 +5,7 @@ mod asker;
 pub mod client;
 mod hands;
 mod jobs;
+pub mod settings;
 mod staging;
 pub mod wire;
 

@@ -1,0 +1,138 @@
+//! `forebay job process`: what slurmctld asks while a job is submitted. It holds its locks meanwhile and
+//! cannot end us, so nothing is looked at but the script's text.
+
+use std::fmt::Display;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use forebay_base::{Error, Kind, Result};
+use forebay_job::plan::Mode;
+use forebay_job::{Job, Problem, Read, Severity, read};
+
+use crate::node::settings;
+use crate::ui::say;
+
+/// Slurm's own limit (`max_script_size`) is 4 MiB.
+const SCRIPT_MAX: u64 = 16 << 20;
+
+/// Problems that are shown: who has more sees the rest when these are mended.
+const SHOWN_MAX: usize = 20;
+
+const EXAMPLES: &str = "\
+Examples:
+  forebay job process --script job.sh
+  forebay job process --script job.sh --nodes 4 --directive BB_LUA
+
+Prints lines KEY=VALUE (bytes_per_node, pool, persistent, swap, nodes_max, lone, directives), then what is
+to be told to the job's owner, each line behind '| ', then one line that says how it went:
+'forebay: ok' or 'forebay: error TEXT'. Exit code 2 for a mistake in the script.";
+
+/// Read a script as a scheduler does when it is submitted.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    #[arg(long, value_name = "FILE")]
+    script: PathBuf,
+
+    /// How many nodes the job gets; what #SBATCH lines say, if not given.
+    #[arg(long, value_name = "COUNT")]
+    nodes: Option<u32>,
+
+    /// The word of Directive= in burst_buffer.conf.
+    #[arg(long, value_name = "WORD")]
+    directive: Option<String>,
+}
+
+pub fn run(args: &Args) -> u8 {
+    let script = match script_at(&args.script) {
+        Ok(script) => script,
+        Err(error) => {
+            say(format!("forebay: error {error}"));
+            return 1;
+        }
+    };
+    let job = Job {
+        nodes: args.nodes,
+        directive: args.directive.as_deref(),
+        check_setting: Some(settings::check),
+        ..Job::default()
+    };
+    let found = read(&script, &job);
+    facts(&found);
+    shown(&found, "line", &script).iter().for_each(|line| say(format!("| {line}")));
+    let error = found.problems.iter().find(|problem| problem.severity == Severity::Error);
+    match error {
+        None => {
+            say("forebay: ok");
+            0
+        }
+        Some(first) => {
+            say(format!("forebay: error {}", summary(first, &found)));
+            2
+        }
+    }
+}
+
+/// The text of a script; what is no UTF-8 is in no directive that could be obeyed.
+pub fn script_at(path: &Path) -> Result<String> {
+    let told = |e| Error::io(e, path.display().to_string());
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(told)?;
+    file.take(SCRIPT_MAX + 1).read_to_end(&mut bytes).map_err(told)?;
+    if bytes.len() as u64 > SCRIPT_MAX {
+        let why = format!("{}: is longer than 16 MiB, and no job script", path.display());
+        return Err(Error::new(Kind::Usage, why));
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// All lines that tell what is wrong.
+pub fn shown(found: &Read, file: &str, script: &str) -> Vec<String> {
+    let problems = found.problems.iter().take(SHOWN_MAX).map(|p| p.shown(file, script));
+    let mut lines: Vec<String> =
+        problems.flat_map(|text| text.lines().map(String::from).collect::<Vec<_>>()).collect();
+    let rest = found.problems.len().saturating_sub(SHOWN_MAX) + found.left_out;
+    if rest > 0 {
+        lines.push(format!("and {rest} more"));
+    }
+    lines
+}
+
+fn summary(first: &Problem, found: &Read) -> String {
+    let all = found.problems.iter().filter(|problem| problem.severity == Severity::Error).count();
+    match all {
+        1 => first.summary(),
+        n => format!("{} (and {} more)", first.summary(), n - 1),
+    }
+}
+
+fn facts(found: &Read) {
+    let plan = &found.plan;
+    fact("directives", found.directives);
+    if plan.bytes_per_node() > 0 {
+        fact("bytes_per_node", plan.bytes_per_node());
+    }
+    if let Some(pool) = &found.pool {
+        fact("pool", pool);
+    }
+    plan.uses.iter().for_each(|used| fact("persistent", &used.name));
+    if plan.instances.iter().any(|space| space.mode == Mode::Swap) {
+        fact("swap", "yes");
+    }
+    if let Some(nodes) = found.nodes_max {
+        fact("nodes_max", nodes);
+    }
+    if plan.is_lone() {
+        fact("lone", "yes");
+    }
+}
+
+/// Who reads it hands it to a shell, so nothing else goes there.
+fn fact(key: &str, value: impl Display) {
+    let value = value.to_string();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_./:=,@%-".contains(c);
+    if !value.is_empty() && value.chars().all(plain) {
+        say(format!("{key}={value}"));
+    }
+}

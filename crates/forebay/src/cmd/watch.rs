@@ -1,0 +1,273 @@
+//! Starting a job in the daemon, watching it with progress, and telling how it ended.
+
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use forebay_backing::{Error, Kind, Result};
+use serde_json::json;
+
+use crate::http::Client;
+use crate::mounts::{Mounts, Place};
+use crate::signals;
+use crate::ui::progress::{Line, Sample};
+use crate::ui::{note, say, say_json};
+use crate::units::{counted, human_secs, human_size};
+use crate::wire::{Job, JobFailure, JobKind, JobReport, JobState, NewJob, WirePath};
+
+/// A job is polled after each fiftieth of its time, so that who waits for it loses no more.
+const POLLS: u32 = 50;
+const POLL_FIRST: Duration = Duration::from_millis(2);
+const POLL_LAST: Duration = Duration::from_millis(200);
+
+/// How long a cancelled job may take to reach a safe point before we leave it to itself.
+const CANCEL_PATIENCE: Duration = Duration::from_secs(15);
+
+/// How long to wait for a turn when the daemon runs as many jobs as it may.
+const TURN_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Failures listed one by one; the rest are counted.
+const FAILURES_SHOWN: usize = 20;
+
+/// What commands that start a job on files take.
+#[derive(Debug, clap::Args)]
+pub struct Asked {
+    /// Files or directories in a mount.
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<PathBuf>,
+
+    /// Print the job as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn ask(kind: JobKind, asked: &Asked) -> Result<u8> {
+    run(kind, &Scope::of(&asked.paths)?, asked.json.into())
+}
+
+/// Paths of one mount.
+pub struct Scope {
+    pub place: Place,
+    pub paths: Vec<WirePath>,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+pub enum Output {
+    Human,
+    Json,
+}
+
+impl From<bool> for Output {
+    fn from(json: bool) -> Output {
+        if json { Output::Json } else { Output::Human }
+    }
+}
+
+impl Scope {
+    /// All paths must be in one mount; none means all of the mount we are in.
+    pub fn of(typed: &[PathBuf]) -> Result<Scope> {
+        let mounts = Mounts::read()?;
+        let Some(first) = typed.first() else {
+            return Ok(Scope { place: mounts.implied()?, paths: Vec::new() });
+        };
+        let place = mounts.find(first)?;
+        let mut paths = Vec::new();
+        for path in typed {
+            let other = mounts.find(path)?;
+            if other.tier != place.tier {
+                let message = format!(
+                    "{} and {} are in different mounts: run the command once for each",
+                    first.display(),
+                    path.display()
+                );
+                return Err(Error::new(Kind::Usage, message));
+            }
+            paths.push(other.path.as_path().into());
+        }
+        Ok(Scope { place, paths })
+    }
+
+    pub fn client(&self) -> Client {
+        Client::new(&self.place.tier)
+    }
+
+    pub fn job(&self, kind: JobKind) -> NewJob {
+        NewJob::of(kind, self.paths.clone())
+    }
+}
+
+/// Runs one job to its end and returns the exit code.
+pub fn run(kind: JobKind, scope: &Scope, output: Output) -> Result<u8> {
+    run_new(&scope.client(), &scope.job(kind), output)
+}
+
+/// Starts a job, shows its progress, and returns the exit code.
+pub fn run_new(client: &Client, asked: &NewJob, output: Output) -> Result<u8> {
+    let id = start_new(client, asked)?;
+    let job = watch(client, id, asked.kind.name(), None)?;
+    Ok(conclude(&job, output))
+}
+
+/// Says how a job ended and returns the exit code.
+pub fn conclude(job: &Job, output: Output) -> u8 {
+    match output {
+        Output::Json => say_json(job),
+        Output::Human => tell(job),
+    }
+    job.exit_code.unwrap_or(0)
+}
+
+/// Starts a job, waiting for a turn if the daemon runs as many as it may.
+pub fn start_new(client: &Client, asked: &NewJob) -> Result<u64> {
+    let body = json!(asked);
+    let deadline = Instant::now() + TURN_PATIENCE;
+    loop {
+        match client.post("/v1/jobs", &body) {
+            Ok(answer) => return Ok(answer["id"].as_u64().unwrap_or(0)),
+            Err(e) if e.kind() == Kind::Unavailable && Instant::now() < deadline => {
+                thread::sleep(POLL_LAST);
+            }
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// Shows progress until the job ends. An interrupt cancels it; so does `deadline`, after which the
+/// job gets a little time to stop before it is left to itself.
+pub fn watch(client: &Client, id: u64, label: &str, deadline: Option<Instant>) -> Result<Job> {
+    attend(client, id, label, deadline, Interrupt::Cancels)
+}
+
+/// What an interrupt does to a job that is watched.
+#[derive(Clone, Copy)]
+pub enum Interrupt {
+    Cancels,
+    /// The job goes on; only the watching ends.
+    Leaves,
+}
+
+pub fn attend(
+    client: &Client,
+    id: u64,
+    label: &str,
+    deadline: Option<Instant>,
+    interrupt: Interrupt,
+) -> Result<Job> {
+    signals::catch_interrupts();
+    let url = format!("/v1/jobs/{id}");
+    let mut line = Line::new(label);
+    let began = Instant::now();
+    let mut give_up = deadline;
+    loop {
+        let job: Job = read_job(client, &url)?;
+        if job.state != JobState::Running {
+            line.clear();
+            return Ok(job);
+        }
+        line.update(Sample::from(&job));
+        if signals::take_interrupt().is_some() {
+            if let Interrupt::Leaves = interrupt {
+                line.clear();
+                return Ok(left_alone(job));
+            }
+            client.delete(&url)?;
+            give_up = Some(Instant::now() + CANCEL_PATIENCE);
+        }
+        if give_up.is_some_and(|at| Instant::now() > at) {
+            line.clear();
+            return Ok(abandoned(job, deadline.is_some()));
+        }
+        thread::sleep((began.elapsed() / POLLS).clamp(POLL_FIRST, POLL_LAST));
+    }
+}
+
+pub fn read_job(client: &Client, url: &str) -> Result<Job> {
+    serde_json::from_value(client.get(url)?)
+        .map_err(|e| Error::new(Kind::Unreachable, format!("the daemon's answer: {e}")))
+}
+
+/// Who watched has gone; the job goes on.
+fn left_alone(mut job: Job) -> Job {
+    job.error = Some("interrupted; the job goes on".into());
+    job.exit_code = Some(130);
+    job
+}
+
+/// A job that did not stop in time goes on in the daemon.
+fn abandoned(mut job: Job, timed_out: bool) -> Job {
+    job.error =
+        Some("the daemon is still waiting for the backing store; `forebay status` tells".into());
+    job.exit_code = Some(if timed_out { 4 } else { 130 });
+    job.state = JobState::Cancelled;
+    job.report = Some(JobReport { cancelled: true, ..JobReport::default() });
+    job
+}
+
+/// Says what a job did, and lists what it could not do.
+pub fn tell(job: &Job) {
+    let report = job.report.clone().unwrap_or_default();
+    tell_failures(&report.failures);
+    if let Some(error) = &job.error {
+        note!("{error}");
+    }
+    let done = format!(
+        "{} {} in {}",
+        past(job.kind),
+        human_size(report.bytes),
+        counted(report.files, "file")
+    );
+    let failed = match report.failures.len() {
+        0 => String::new(),
+        n => format!(", {n} failed"),
+    };
+    match job.state {
+        JobState::Done => {
+            say(format!("{done}{failed} in {}", human_secs(job.elapsed_secs)));
+        }
+        JobState::Running => note!("so far {done}{failed}"),
+        JobState::Cancelled => {
+            note!("interrupted: {done}{failed}; {}", rest(job.kind));
+        }
+    }
+}
+
+pub fn tell_failures(failures: &[JobFailure]) {
+    for failure in failures.iter().take(FAILURES_SHOWN) {
+        note!("{}: {}: {}", failure.path, failure.state, failure.error);
+        if failure.state == "conflict" {
+            note!("  settle it with `forebay resolve --keep ours|theirs|both`");
+        }
+    }
+    if failures.len() > FAILURES_SHOWN {
+        note!("and {} more; --json lists all", failures.len() - FAILURES_SHOWN);
+    }
+}
+
+fn past(kind: JobKind) -> &'static str {
+    match kind {
+        JobKind::Flush | JobKind::Fence | JobKind::Durable => "flushed",
+        JobKind::Prefetch => "fetched and verified",
+        JobKind::Evict => "evicted",
+        JobKind::Pin => "pinned",
+        JobKind::Unpin => "unpinned",
+        JobKind::Purge => "purged",
+        JobKind::Drain | JobKind::Umount | JobKind::Detach => "drained",
+    }
+}
+
+/// The state an interrupted job leaves behind.
+fn rest(kind: JobKind) -> &'static str {
+    match kind {
+        JobKind::Flush
+        | JobKind::Fence
+        | JobKind::Durable
+        | JobKind::Drain
+        | JobKind::Umount
+        | JobKind::Detach => {
+            "the rest stays dirty in the fast tier and is flushed in the background"
+        }
+        JobKind::Prefetch | JobKind::Pin => "the rest is fetched when it is read",
+        JobKind::Evict => "the rest stays cached",
+        JobKind::Unpin | JobKind::Purge => "the rest is as it was",
+    }
+}
