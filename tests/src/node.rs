@@ -21,6 +21,8 @@ pub struct Node {
     extra: String,
     keys: String,
     mounts: MountsOf,
+    shown: PathBuf,
+    pool: bool,
 }
 
 /// Whose mounts a daemon's are.
@@ -29,6 +31,8 @@ pub enum MountsOf {
     Everybody,
     /// As on a machine of its own: several nodes on one.
     Itself,
+    /// Those of a process, as on the machine that it plays.
+    Of(i32),
 }
 
 impl Node {
@@ -50,6 +54,7 @@ impl Node {
         let env = vec![("FOREBAY_NODE_SOCKET".to_string(), text(&socket).to_string())];
         let extra = format!("capacity = \"{mib}MiB\"\n");
         Node {
+            shown: root.join("mnt"),
             root,
             name: "n1".into(),
             env,
@@ -57,6 +62,7 @@ impl Node {
             extra,
             keys: String::new(),
             mounts: MountsOf::Everybody,
+            pool: true,
         }
     }
 
@@ -71,6 +77,22 @@ impl Node {
         self.name = name.into();
         self.mounts = MountsOf::Itself;
         self.key(&format!("registry = \"{registry}\""));
+    }
+
+    /// Has it live among the mounts of a process, and again after a crash.
+    pub fn among_mounts_of(&mut self, pid: i32) {
+        self.mounts = MountsOf::Of(pid);
+    }
+
+    /// Has instances show below a directory that all nodes name alike.
+    pub fn shows_below(&mut self, dir: &Path) {
+        self.shown = dir.into();
+    }
+
+    /// Without a pool, as on a machine that only speaks for a scheduler.
+    pub fn without_pool(&mut self) {
+        self.extra.clear();
+        self.pool = false;
     }
 
     /// The mounts that its daemon sees, as `/proc` tells them.
@@ -91,17 +113,20 @@ impl Node {
     pub fn config(&self) -> PathBuf {
         let at = |name: &str| self.root.join(name).display().to_string();
         let config = self.root.join("node.toml");
+        let pool = match self.pool {
+            true => {
+                format!("[[pool]]\nname = \"flash\"\ndir = \"{}\"\n{}", at("pool"), self.extra)
+            }
+            false => String::new(),
+        };
         let body = format!(
             "name = \"{}\"\nstate = \"{}\"\nsocket = \"{}\"\nmount-root = \"{}\"\n\
-             busy-patience = \"1s\"\nkeep-after-hurry = \"3s\"\n{}[[pool]]\nname = \"flash\"\n\
-             dir = \"{}\"\n{}",
+             busy-patience = \"1s\"\nkeep-after-hurry = \"3s\"\n{}{pool}",
             self.name,
             at("state"),
             at("run/node.sock"),
-            at("mnt"),
+            text(&self.shown),
             self.keys,
-            at("pool"),
-            self.extra
         );
         std::fs::write(&config, body).expect("the test directory is writable");
         config
@@ -120,6 +145,11 @@ impl Node {
             MountsOf::Itself => {
                 let mut command = Command::new("unshare");
                 command.args(["--mount", "--propagation", "private"]).arg(binary());
+                command
+            }
+            MountsOf::Of(pid) => {
+                let mut command = Command::new("nsenter");
+                command.args(["--target", &pid.to_string(), "--mount"]).arg(binary());
                 command
             }
         };
@@ -178,7 +208,7 @@ impl Node {
 
     /// Where an instance shows.
     pub fn at(&self, id: &str) -> PathBuf {
-        self.root.join("mnt").join(id)
+        self.shown.join(id)
     }
 
     pub fn slow(&self) -> PathBuf {
@@ -197,7 +227,7 @@ impl Node {
     fn mounts(&self) -> Vec<PathBuf> {
         let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let at = table.lines().filter_map(|line| line.split(' ').nth(4)).map(PathBuf::from);
-        at.filter(|at| at.starts_with(self.root.join("mnt"))).collect()
+        at.filter(|at| at.starts_with(&self.shown)).collect()
     }
 
     /// Fails unless nothing is left of any instance: grants, mounts, files of the pool, records.
@@ -227,8 +257,10 @@ impl Drop for Node {
             crate::say(&format!("log of the node daemon:\n{}", self.log()));
         }
         if self.daemon.is_some() {
-            for instance in self.json(&["instance", "list"]).as_array().cloned().unwrap_or_default()
-            {
+            let list = self.forebay(&["instance", "list", "--json"]).stdout;
+            // Whatever it says: a panic here would hide the test's own.
+            let list: Vec<Value> = serde_json::from_str(&list).unwrap_or_default();
+            for instance in list {
                 let id = instance["id"].as_str().unwrap_or_default().to_string();
                 self.forebay(&["instance", "destroy", &id, "--hurry", "--timeout", "20s"]);
             }

@@ -1,14 +1,15 @@
 //! The node daemon from outside: instances, transfers, the ledger, and what is left after crashes.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
+use forebay_tests::etcd::Etcd;
 use forebay_tests::images::{MountedFs, mounted_at};
 use forebay_tests::node::{Node, open_dir};
-use forebay_tests::{Proc, fill, free_port, needs_forebay, needs_tools, proof, text, within};
+use forebay_tests::{fill, needs_forebay, needs_tools, proof, text, within};
 use serde_json::Value;
 
 const USER: u32 = 47_110;
@@ -479,45 +480,6 @@ fn a_swap_instance_is_on_while_it_is_wanted_and_off_afterwards() {
     node.assert_empty();
 }
 
-/// A registry of one etcd on loopback; gone when dropped.
-struct Etcd {
-    server: Option<Proc>,
-    dir: PathBuf,
-    port: u16,
-    peer: u16,
-}
-
-impl Etcd {
-    fn start(dir: &Path) -> Etcd {
-        let (port, peer) = (free_port(), free_port());
-        let mut etcd = Etcd { server: None, dir: dir.into(), port, peer };
-        etcd.up();
-        etcd
-    }
-
-    fn up(&mut self) {
-        let url = |port: u16| format!("http://127.0.0.1:{port}");
-        let mut command = Command::new("etcd");
-        command.args(["--data-dir", text(&self.dir.join("etcd"))]);
-        for (flag, port) in [("client", self.port), ("peer", self.peer)] {
-            command.args([format!("--listen-{flag}-urls"), url(port)]);
-        }
-        command.args(["--advertise-client-urls", &url(self.port)]);
-        command.args(["--initial-advertise-peer-urls", &url(self.peer)]);
-        command.args(["--initial-cluster", &format!("default={}", url(self.peer))]);
-        let log = std::fs::File::create(self.dir.join("etcd.log")).unwrap();
-        command.stdout(log.try_clone().unwrap()).stderr(log).stdin(Stdio::null());
-        self.server = Some(Proc::spawn(&mut command));
-        within(Duration::from_secs(60), "etcd listens", || {
-            std::net::TcpStream::connect(("127.0.0.1", self.port)).is_ok()
-        });
-    }
-
-    fn address(&self) -> String {
-        format!("etcd://127.0.0.1:{}/test", self.port)
-    }
-}
-
 /// Two nodes with mounts of their own and one registry: an instance on both, a node that is away, a
 /// registry that is away.
 #[test]
@@ -546,7 +508,7 @@ fn nodes_share_a_registry_and_do_without_it_for_a_while() {
     assert_eq!(pools.as_array().unwrap().len(), 2, "{pools}");
 
     // The registry dies: what is there stays, what is new says why it cannot be.
-    etcd.server.take().unwrap().kill();
+    etcd.kill();
     let refused = nodes[0].forebay(&["instance", "create", "private", "x", "--capacity", "8MiB"]);
     assert!(refused.code != Some(0) && refused.stderr.contains("etcd"), "{refused:?}");
     assert!(nodes[0].mountinfo().contains(at));
