@@ -97,7 +97,11 @@ function M.slurm_bb_job_process(job_script)
     if status == "ok" then
         return slurm.SUCCESS
     end
-    return slurm.ERROR, before .. text
+    local lines = {}
+    for line in before:gmatch("[^\n]+") do
+        lines[#lines + 1] = line:match("^| (.*)$")
+    end
+    return slurm.ERROR, #lines > 0 and table.concat(lines, "\n") or text
 end
 
 -- Inside slurmctld, every half minute. Without pools nothing is said: what Slurm knows stays.

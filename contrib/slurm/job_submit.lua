@@ -147,11 +147,9 @@ end
 local function told_of(before)
     local lines = {}
     for line in before:gmatch("[^\n]+") do
-        if not line:match("^[%l_]+=") then
-            lines[#lines + 1] = line .. "\n"
-        end
+        lines[#lines + 1] = line:match("^| (.*)$")
     end
-    return table.concat(lines)
+    return lines
 end
 
 -- Adds the pool behind each capacity of a directive that names none, continued lines included.
@@ -293,8 +291,12 @@ function M.submit(job)
     local directive = is_lua and (setting("burst_buffer.conf", "Directive") or "BB_LUA") or "DW"
     local nodes = job.min_nodes ~= slurm.NO_VAL and job.min_nodes ~= 0 and job.min_nodes or nil
     local status, told, before = processed(text, nodes, directive)
+    local lines_told = told_of(before)
+    for _, line in ipairs(lines_told) do
+        slurm.log_user("%s", line)
+    end
     if status ~= "ok" then
-        return refused(told_of(before) .. "forebay: " .. told)
+        return refused("forebay: " .. (#lines_told > 0 and "see above" or told))
     end
     local found = facts(before)
     local pool, why = counted_in(found)

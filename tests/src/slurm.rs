@@ -89,7 +89,7 @@ pub struct Slurm {
 }
 
 impl Slurm {
-    /// Starts everything; the pool of each node has so many MiB.
+    /// Starts everything; jobs can have so many MiB of each node.
     pub fn start(setup: Setup, nodes: usize, mib: u64) -> Slurm {
         let mut controller = Node::laid(mib);
         let root = controller.root.clone();
@@ -371,7 +371,8 @@ impl Host {
             std::fs::read_link(&link).is_ok_and(|there| there != ours)
         });
         let namespace = std::fs::read_link(&link).unwrap();
-        let mut node = Node::laid(mib);
+        // Spaces hold more than their capacity: tables and a journal of their own.
+        let mut node = Node::laid(mib + mib / 8 + 256);
         node.one_of_several(name, &slurm.etcd.address());
         node.among_mounts_of(holder.pid());
         node.shows_below(&slurm.root.join("mnt"));

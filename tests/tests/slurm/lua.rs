@@ -1,0 +1,160 @@
+//! The Lua scripts alone, in Lua 5.1, over a command that plays `forebay`.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use forebay_tests::{Out, PATIENCE, finish, needs_tools, sys, text};
+
+struct Bench {
+    dir: PathBuf,
+}
+
+impl Bench {
+    /// `plays` is the command's script, behind `#!/bin/sh`.
+    fn new(name: &str, plays: &str) -> Bench {
+        let dir = std::env::temp_dir().join(format!("fbt-lua-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let at = dir.join("forebay");
+        std::fs::write(&at, format!("#!/bin/sh\n{plays}\n")).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&at, mode).unwrap();
+        Bench { dir }
+    }
+
+    /// Runs `code` behind what Slurm gives a script.
+    fn lua(&self, code: &str) -> Out {
+        let file = self.dir.join("main.lua");
+        let slurm = "slurm = { SUCCESS = 0, ERROR = -1, NO_VAL = 4294967294,\n\
+                     log_error = function() end, log_user = function(f, ...) print(f:format(...)) end }\n";
+        std::fs::write(&file, format!("{slurm}{code}\n")).unwrap();
+        let mut command = Command::new("lua5.1");
+        command.arg(&file).current_dir(contrib()).env("FOREBAY", self.dir.join("forebay"));
+        command.env("FOREBAY_SPOOL", &self.dir).env("SLURM_CONF", self.dir.join("slurm.conf"));
+        finish(&mut command, PATIENCE)
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn contrib() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../contrib/slurm")
+}
+
+/// Lua's popen():close() hides how a command ended: only a whole status line is success.
+#[test]
+fn a_hook_that_is_killed_has_failed() {
+    needs_tools!("lua5.1");
+    for (plays, expected) in [
+        ("echo 'forebay: ok'", "0 \n"),
+        ("kill -9 $$", "-1 "),
+        ("printf 'forebay: ok'; kill -9 $$", "-1 "),
+        ("echo 17; kill -9 $$", "-1 "),
+        ("exit 0", "-1 "),
+        ("echo 'forebay: error line 3: no'", "-1 line 3: no"),
+        ("echo 'forebay: busy 3 of 7'", "0 BUSY"),
+    ] {
+        let bench = Bench::new("killed", plays);
+        let out =
+            bench.lua("dofile('burst_buffer.lua'); print(slurm_bb_test_data_in('17', '/s'))").ok();
+        let told = out.stdout.replace('\t', " ");
+        assert!(told.starts_with(expected), "{plays}: {told:?}");
+    }
+}
+
+/// Words that are not plain reach no shell.
+#[test]
+fn nothing_of_a_user_s_reaches_a_shell() {
+    needs_tools!("lua5.1");
+    let bench = Bench::new("words", "touch $0.ran; echo 'forebay: ok'");
+    let ran = bench.dir.join("forebay.ran");
+    for word in ["17;id", "$(id)", "1 2", "a\\nb", "`id`", "x'y", "", "a\\0b", "n[1-2]", "a&b", "*"]
+    {
+        let code = format!("dofile('burst_buffer.lua'); print(slurm_bb_data_in(\"{word}\"))");
+        let out = bench.lua(&code).ok();
+        assert!(out.stdout.starts_with("-1"), "{word}: {out:?}");
+        assert!(!ran.exists(), "{word}");
+    }
+    // Arguments of `scontrol show bbstat` come from anybody.
+    let out =
+        bench.lua("dofile('burst_buffer.lua'); print(slurm_bb_get_status('$(id)', ';id', '0'))");
+    assert!(out.ok().stdout.starts_with('0') && ran.exists(), "the command runs without them");
+}
+
+/// Versions differ in the arguments behind, and in whether anybody else's script is there.
+#[test]
+fn all_hooks_are_there_for_every_version_and_a_module_leaves_globals_alone() {
+    needs_tools!("lua5.1");
+    let bench = Bench::new("module", "echo \"$@\" >&2; echo 'forebay: ok'");
+    let hooks = "{ 'pools', 'job_process', 'setup', 'data_in', 'test_data_in', 'real_size', 'paths', \
+                 'pre_run', 'post_run', 'data_out', 'test_data_out', 'job_teardown', 'get_status' }";
+    let out = bench.lua(&format!(
+        "local m = loadfile('burst_buffer.lua')('burst_buffer_forebay')\n\
+         assert(slurm_bb_setup == nil, 'a global')\n\
+         assert(dofile('burst_buffer.lua') == 0)\n\
+         for _, name in ipairs({hooks}) do\n\
+             assert(type(m['slurm_bb_' .. name]) == 'function', name)\n\
+             assert(type(_G['slurm_bb_' .. name]) == 'function', name)\n\
+         end\n\
+         slurm_bb_setup('1', '2', '3', '(null)', '0', '/s')\n\
+         slurm_bb_setup('1', '2', '3', 'flash', '1024', '/s', {{ job_id = 1 }})\n\
+         slurm_bb_job_teardown('1', '/s', 'true', '2', '3')\n\
+         slurm_bb_job_teardown('1', '/s', 'false')\n\
+         local n = loadfile('job_submit.lua')('job_submit_forebay')\n\
+         assert(slurm_job_submit == nil and n.submit)\n"
+    ));
+    let calls: Vec<&str> = out.stderr.lines().collect();
+    assert_eq!(
+        calls,
+        [
+            "job setup --job 1 --uid 2 --gid 3 --script /s",
+            "job setup --job 1 --uid 2 --gid 3 --script /s --pool flash --bytes 1024",
+            "job teardown --job 1 --hurry",
+            "job teardown --job 1",
+        ],
+        "{out:?}"
+    );
+    out.ok();
+}
+
+/// The pool that is missing is added where Slurm reads, and nowhere else.
+#[test]
+fn pools_and_room_are_added_to_what_is_submitted() {
+    needs_tools!("lua5.1");
+    let plays = "echo bytes_per_node=3145729; echo 'forebay: ok'";
+    let bench = Bench::new("submit", plays);
+    let write = |name: &str, text: &str| std::fs::write(bench.dir.join(name), text).unwrap();
+    write("slurm.conf", "BurstBufferType=burst_buffer/lua\nGresTypes=gpu,forebay\n");
+    write("burst_buffer.conf", "Directive=DW\n");
+    write(
+        "pools.json",
+        "{\"pools\":[{\"id\":\"flash\",\"granularity\":1048576,\"quantity\":9,\"free\":9}]}",
+    );
+    let submit = |job: &str| {
+        bench.lua(&format!(
+            "dofile('job_submit.lua')\nlocal job = {job}\nprint(slurm_job_submit(job, {{}}, 1))\n\
+             print(job.script) print(job.gres) print(job.burst_buffer)"
+        ))
+    };
+    let script = "#!/bin/sh\\n\\n#DW jobdw capacity=3MB \\\\\\n#DW type=scratch\\n#DW swap 1GiB\\ntrue\\n#DW capacity=1\\n";
+    let job = format!(
+        "{{ script = \"{script}\", min_nodes = 4294967294, gres = 'gres:gpu:1,forebay:1' }}"
+    );
+    let out = submit(&job).ok().stdout;
+    assert!(
+        out.starts_with("0\n#!/bin/sh\n\n#DW jobdw capacity=3MB pool=flash \\\n#DW type"),
+        "{out}"
+    );
+    assert!(out.contains("true\n#DW capacity=1\n\n"), "behind the head nothing is changed: {out}");
+    assert!(out.contains("gres:gpu:1,forebay:4\n"), "{out}");
+    let own = "{ script = '#!/bin/sh\\n#FB private capacity=3MB\\n', min_nodes = 2 }";
+    let out = submit(own).ok().stdout;
+    assert!(out.contains("#DW pool=flash capacity=6291458"), "so that hooks run: {out}");
+    let none = "{ script = '#!/bin/sh\\necho #DW\\n', min_nodes = 1 }";
+    assert!(submit(none).ok().stdout.starts_with("0\n#!/bin/sh\necho #DW\n\nnil\nnil"));
+    assert!(sys::on_path("timeout"), "what bounds commands within slurmctld");
+    let _ = text(&bench.dir);
+}
