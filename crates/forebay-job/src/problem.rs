@@ -58,6 +58,30 @@ pub struct Problem {
 }
 
 impl Problem {
+    /// About a directive as a whole, found by who has looked further than at its text.
+    pub fn of_line(
+        script: &str,
+        line: u32,
+        severity: Severity,
+        text: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Problem {
+        let before = script.split('\n').take(line.saturating_sub(1) as usize);
+        let start: usize = before.map(|line| line.len() + 1).sum();
+        let found =
+            script.get(start..).and_then(|rest| rest.split('\n').next()).unwrap_or_default();
+        let length = found.trim_end().chars().count().max(1) as u32;
+        Problem {
+            severity,
+            line,
+            column: 1,
+            length,
+            text: text.into(),
+            remedy: remedy.into(),
+            start,
+        }
+    }
+
     /// In one line, without the place in it.
     pub fn summary(&self) -> String {
         let mut line = format!("line {}: {}", self.line, self.text);
@@ -186,6 +210,18 @@ mod tests {
         assert!(lines[1].contains("?[2J") && lines[1].len() <= 4 + SHOWN_MAX, "{shown}");
         assert_eq!(lines[1].find("?[2J"), lines[2].find("^^^^"));
         assert!(!shown.contains('\u{1b}'));
+    }
+
+    #[test]
+    fn a_directive_is_found_by_its_line() {
+        let script = "\n#DW a\n\n#FB b \r\nx";
+        for (line, marked) in [(2, "#DW a"), (4, "#FB b")] {
+            let problem = Problem::of_line(script, line, Severity::Warning, "t", "");
+            let shown = problem.shown("f", script);
+            let lines: Vec<&str> = shown.lines().collect();
+            assert_eq!(lines[1].trim_end_matches([' ', '?']).trim_start(), marked, "{shown}");
+            assert_eq!(lines[2].trim_start().len(), marked.len());
+        }
     }
 
     #[test]

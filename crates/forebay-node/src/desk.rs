@@ -494,10 +494,7 @@ fn grant(
     let pool: PoolRecord = draft
         .read(&keys::pool(node, name))?
         .ok_or_else(|| usage(format!("node {node} offers no pool {name}: see `forebay pools`")))?;
-    require_means(&pool, name, node, asked)?;
-    let room = room_for(id, asked, &pool)?;
-    let bytes = in_grains(room, pool.grain)
-        .ok_or_else(|| usage(format!("{room} bytes are more than there is")))?;
+    let bytes = would_grant(id, asked, node, name, &pool)?;
     let mut ledger: Ledger = draft.read(&keys::ledger(node, name))?.unwrap_or_default();
     ledger.grant(id, bytes, pool.capacity).map_err(|short| {
         let why = format!("pool {name} of node {node}: {short}");
@@ -505,6 +502,19 @@ fn grant(
     })?;
     draft.put(&keys::ledger(node, name), &ledger);
     Ok(bytes)
+}
+
+/// What a pool grants for an instance, in whole grains, if it has so much.
+pub fn would_grant(
+    id: &str,
+    asked: &NewInstance,
+    node: &str,
+    name: &str,
+    pool: &PoolRecord,
+) -> Result<u64> {
+    require_means(pool, name, node, asked)?;
+    let room = room_for(id, asked, pool)?;
+    in_grains(room, pool.grain).ok_or_else(|| usage(format!("{room} bytes are more than there is")))
 }
 
 /// What a pool has to have for an instance: a file system of its own needs some room for itself.

@@ -22,7 +22,7 @@ mod file;
 mod journal;
 mod large;
 mod links;
-mod list;
+pub mod list;
 mod pace;
 mod place;
 mod progress;

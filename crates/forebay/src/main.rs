@@ -4,6 +4,7 @@
 // Names are in what is printed, and names can command a terminal: `ui` escapes them.
 #![warn(clippy::print_stderr, clippy::print_stdout)]
 
+mod burst_conf;
 mod cli;
 mod cmd;
 mod config;

@@ -1,12 +1,18 @@
 //! `forebay job`: jobs of a scheduler, from their scripts' directives to the last byte at home.
 
+mod check;
+mod forecast;
 mod process;
+mod room;
+mod sources;
+mod told;
 
 use clap::Subcommand;
 use forebay_base::Result;
 
 const EXAMPLES: &str = "\
 Examples:
+  forebay job check job.sh
   forebay job process --script job.sh --nodes 2
 
 A script asks for space and files with #DW (as for DataWarp and NNF), #BB and #FB lines;
@@ -22,11 +28,13 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum What {
+    Check(check::Args),
     Process(process::Args),
 }
 
 pub fn run(args: &Args) -> Result<u8> {
     match &args.what {
+        What::Check(args) => check::run(args),
         What::Process(args) => Ok(process::run(args)),
     }
 }

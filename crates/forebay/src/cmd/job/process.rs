@@ -60,7 +60,8 @@ pub fn run(args: &Args) -> u8 {
     };
     let found = read(&script, &job);
     facts(&found);
-    shown(&found, "line", &script).iter().for_each(|line| say(format!("| {line}")));
+    let told = shown(&found.problems, found.left_out, "job script", &script);
+    told.iter().for_each(|line| say(format!("| {line}")));
     let error = found.problems.iter().find(|problem| problem.severity == Severity::Error);
     match error {
         None => {
@@ -88,11 +89,11 @@ pub fn script_at(path: &Path) -> Result<String> {
 }
 
 /// All lines that tell what is wrong.
-pub fn shown(found: &Read, file: &str, script: &str) -> Vec<String> {
-    let problems = found.problems.iter().take(SHOWN_MAX).map(|p| p.shown(file, script));
+pub fn shown(problems: &[Problem], left_out: usize, file: &str, script: &str) -> Vec<String> {
+    let first = problems.iter().take(SHOWN_MAX).map(|problem| problem.shown(file, script));
     let mut lines: Vec<String> =
-        problems.flat_map(|text| text.lines().map(String::from).collect::<Vec<_>>()).collect();
-    let rest = found.problems.len().saturating_sub(SHOWN_MAX) + found.left_out;
+        first.flat_map(|text| text.lines().map(String::from).collect::<Vec<_>>()).collect();
+    let rest = problems.len().saturating_sub(SHOWN_MAX) + left_out;
     if rest > 0 {
         lines.push(format!("and {rest} more"));
     }
