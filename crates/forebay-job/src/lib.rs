@@ -141,6 +141,17 @@ fn bound(directives: &mut Vec<Directive>, problems: &mut Problems) {
     }
 }
 
+/// Every directive, such as `#DW jobdw`, with the words it takes and those it passes over.
+pub fn vocabulary() -> Vec<(String, Vec<&'static str>)> {
+    let words = |verb: &Verb| {
+        let own = verb.takes.iter().chain(verb.flags).chain(verb.ignores).copied();
+        let modes = verb.takes.contains(&"access_mode");
+        own.chain(verbs::MODIFIERS.iter().copied().filter(|_| modes)).collect()
+    };
+    let named = |verb: &Verb| format!("{} {}", verbs::shown(verb.prefix), verb.name);
+    verbs::VERBS.iter().map(|verb| (named(verb), words(verb))).collect()
+}
+
 fn verb_is_known(name: &str) -> bool {
     verbs::is_known(name)
 }

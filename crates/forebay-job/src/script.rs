@@ -1,6 +1,7 @@
 //! A script's head, cut into directives and words as Slurm cuts it: comments up to the first line that
 //! is none; empty lines do not count.
 
+use crate::DIRECTIVES_MAX;
 use crate::problem::{Problems, Span};
 
 /// Who is spoken to.
@@ -49,9 +50,13 @@ impl Word {
     }
 }
 
-/// The directives of a script in its order.
+/// `#SBATCH` lines that are read.
+const OF_SLURM_MAX: usize = 1024;
+
+/// The directives of a script in its order, and the first of those that are too many.
 pub fn directives(script: &str, own: Option<&str>, problems: &mut Problems) -> Vec<Directive> {
-    let mut reader = Reader { own, problems, found: Vec::new(), goes_on: None, dos: false };
+    let mut reader =
+        Reader { own, problems, found: Vec::new(), of_slurm: 0, goes_on: None, dos: false };
     let mut body = None;
     let mut start = 0;
     for (number, line) in (1..).zip(script.split('\n')) {
@@ -92,6 +97,8 @@ struct Reader<'a> {
     own: Option<&'a str>,
     problems: &'a mut Problems,
     found: Vec<Directive>,
+    /// How many of them are Slurm's.
+    of_slurm: usize,
     goes_on: Option<GoesOn>,
     /// Whether ends of lines were spoken of.
     dos: bool,
@@ -109,14 +116,23 @@ impl Reader<'_> {
             return End::Here;
         }
         match self.prefix(line) {
-            Some((prefix, length)) => {
+            Some((prefix, length)) if self.has_room(prefix) => {
                 let at = line.span(0, length);
+                self.of_slurm += usize::from(prefix == Prefix::Sbatch);
                 self.found.push(Directive { prefix, at, words: Vec::new() });
                 self.take(line, length);
             }
+            Some(_) => {}
             None => self.nearly(line),
         }
         End::NotYet
+    }
+
+    fn has_room(&self, prefix: Prefix) -> bool {
+        match prefix {
+            Prefix::Sbatch => self.of_slurm < OF_SLURM_MAX,
+            _ => self.found.len() - self.of_slurm <= DIRECTIVES_MAX,
+        }
     }
 
     /// What stands behind a line that ended in a backslash.

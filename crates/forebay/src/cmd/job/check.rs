@@ -32,6 +32,7 @@ rights. Exit code 2 if the script has a mistake.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
+    /// The script, as it would be submitted.
     #[arg(value_name = "SCRIPT")]
     script: PathBuf,
 

@@ -32,6 +32,7 @@ to be told to the job's owner, each line behind '| ', then one line that says ho
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
+    /// The script's text.
     #[arg(long, value_name = "FILE")]
     script: PathBuf,
 
