@@ -1,16 +1,15 @@
 //! The asking end: one connection a request, bounded in time.
 
-use std::io::{self, Read, Write};
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use forebay_base::{Error, Kind, Result, users};
+use forebay_client::{Answer, exchange};
 use forebay_engine::Tier;
 use serde_json::Value;
-
-use super::socket;
 
 /// The daemon answers from memory; one that takes this long hangs.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -78,7 +77,7 @@ impl Client {
 
     /// A link in somebody else's tier must not make root give orders to another daemon.
     fn connect(&self, patience: Duration) -> io::Result<UnixStream> {
-        let stream = socket::connect(&self.socket, patience)?;
+        let stream = forebay_client::connect(&self.socket, patience)?;
         let Some(tier) = &self.tier else { return Ok(stream) };
         let owner = std::fs::metadata(tier)?.uid();
         let peer = rustix::net::sockopt::socket_peercred(&stream)?.uid.as_raw();
@@ -98,10 +97,10 @@ impl Client {
             io::ErrorKind::WouldBlock => self.silent(&e),
             _ => self.unreachable(&e),
         })?;
-        let (status, answer) = exchange(stream, method, path, body).map_err(|e| self.silent(&e))?;
-        match status {
-            200..300 => Ok(answer),
-            _ => Err(error_of(status, &answer)),
+        let answer = exchange(stream, TIMEOUT, method, path, body).map_err(|e| self.silent(&e))?;
+        match answer.status {
+            200..300 => Ok(answer.body),
+            _ => Err(error_of(&answer)),
         }
     }
 
@@ -133,50 +132,10 @@ impl Client {
     }
 }
 
-fn exchange(
-    mut stream: UnixStream,
-    method: &str,
-    path: &str,
-    body: &Value,
-) -> io::Result<(u16, Value)> {
-    stream.set_read_timeout(Some(TIMEOUT))?;
-    stream.set_write_timeout(Some(TIMEOUT))?;
-    let body = if body.is_null() { String::new() } else { body.to_string() };
-    // HTTP/1.0: the server closes when it is done and does not chunk.
-    let head = format!(
-        "{method} {path} HTTP/1.0\r\nHost: forebay\r\nContent-Type: application/json\r\n\
-         Content-Length: {}\r\n\r\n",
-        body.len()
-    );
-    stream.write_all(head.as_bytes())?;
-    stream.write_all(body.as_bytes())?;
-    stream.flush()?;
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer)?;
-    parse(&answer)
-}
-
-fn parse(answer: &[u8]) -> io::Result<(u16, Value)> {
-    let broken = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
-    let mut headers = [httparse::EMPTY_HEADER; 32];
-    let mut response = httparse::Response::new(&mut headers);
-    let head = match response.parse(answer) {
-        Ok(httparse::Status::Complete(len)) => len,
-        Ok(httparse::Status::Partial) => return Err(broken("the answer was cut short".into())),
-        Err(e) => return Err(broken(format!("not HTTP: {e}"))),
-    };
-    let body = &answer[head..];
-    let value = match body.is_empty() {
-        true => Value::Null,
-        false => serde_json::from_slice(body).map_err(|e| broken(format!("not JSON: {e}")))?,
-    };
-    Ok((response.code.unwrap_or(0), value))
-}
-
 /// An error as the daemon sent it, with the exit code it had there.
-fn error_of(status: u16, answer: &Value) -> Error {
-    let message = answer["error"].as_str().unwrap_or("the daemon refused").to_string();
-    let kind = match (answer["exit_code"].as_u64(), status) {
+fn error_of(Answer { status, body }: &Answer) -> Error {
+    let message = body["error"].as_str().unwrap_or("the daemon refused").to_string();
+    let kind = match (body["exit_code"].as_u64(), status) {
         (Some(4), _) => Kind::DirtyAtRisk,
         (Some(2), _) | (None, 400..500) => Kind::Usage,
         (_, 429 | 503) => Kind::Unavailable,
@@ -192,6 +151,8 @@ pub fn failed(message: String) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+
     use serde_json::json;
 
     use super::super::{Reply, Request, serve};
@@ -251,10 +212,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s.sock");
         serve(&path, echo).unwrap();
-        let mut stream = socket::connect(&path, TIMEOUT).unwrap();
+        let mut stream = forebay_client::connect(&path, TIMEOUT).unwrap();
         stream.write_all(b"PUT /x HTTP/1.0\r\nContent-Length: 3\r\n\r\n{{{").unwrap();
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).unwrap();
-        assert_eq!(parse(&answer).unwrap().0, 400);
+        assert_eq!(forebay_client::parse(&answer).unwrap().status, 400);
     }
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use super::limits::{BODY_TIME, CONTROL, HEAD_TIME, METRICS};
-use super::{Reply, Request, serve, serve_tcp, socket};
+use super::{Reply, Request, serve, serve_tcp};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -33,7 +33,7 @@ fn control(
 }
 
 fn connect(path: &Path) -> UnixStream {
-    let stream = socket::connect(path, PATIENCE).unwrap();
+    let stream = forebay_client::connect(path, PATIENCE).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream
 }

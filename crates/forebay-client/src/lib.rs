@@ -1,0 +1,108 @@
+//! The asking end of a daemon's door: one request with a JSON body over a Unix socket, one answer.
+//!
+//! It keeps no state, starts no thread and takes no signal, so that it can be part of somebody else's
+//! program: a connection that breaks is an error and no SIGPIPE, and a call that a signal interrupts
+//! goes on.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::io::retry_on_intr;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{
+    self, AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, socket_with,
+};
+use serde_json::Value;
+
+/// `sun_path` holds 107 bytes and a NUL; a round number below it leaves nothing to chance.
+const PATH_MAX: usize = 100;
+
+/// What a daemon answers: the status of HTTP, and the body.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Answer {
+    pub status: u16,
+    pub body: Value,
+}
+
+/// Connects within `patience`: the queue of a daemon that hangs may be full.
+pub fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
+    with_short_path(path, |short| {
+        let address = SocketAddrUnix::new(short)?;
+        Ok(retry_on_intr(|| net::connect(&socket, &address))?)
+    })?;
+    Ok(socket.into())
+}
+
+/// Calls with a name of the socket that fits, by way of a descriptor of its directory.
+fn with_short_path<T>(path: &Path, call: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
+    if path.as_os_str().len() <= PATH_MAX {
+        return call(path);
+    }
+    let (dir, name) = split(path)?;
+    let dir = File::open(dir)?;
+    call(&PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd())).join(name))
+}
+
+/// The directory that a socket is in, and its name there.
+pub fn split(path: &Path) -> io::Result<(&Path, &str)> {
+    let name = path.file_name().and_then(|name| name.to_str());
+    path.parent().zip(name).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))
+}
+
+/// Sends one request and reads the answer, each within `patience`.
+pub fn exchange(
+    mut stream: UnixStream,
+    patience: Duration,
+    method: &str,
+    path: &str,
+    body: &Value,
+) -> io::Result<Answer> {
+    stream.set_read_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(patience))?;
+    let body = if body.is_null() { String::new() } else { body.to_string() };
+    // HTTP/1.0: the server closes when it is done and does not chunk.
+    let head = format!(
+        "{method} {path} HTTP/1.0\r\nHost: forebay\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\n\r\n",
+        body.len()
+    );
+    send(&stream, head.as_bytes())?;
+    send(&stream, body.as_bytes())?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer)?;
+    parse(&answer)
+}
+
+/// A daemon that has gone must not end the program that asks.
+fn send(stream: &UnixStream, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let sent = retry_on_intr(|| net::send(stream, bytes, SendFlags::NOSIGNAL))?;
+        bytes = &bytes[sent..];
+    }
+    Ok(())
+}
+
+/// Reads an answer that has come to its end.
+pub fn parse(answer: &[u8]) -> io::Result<Answer> {
+    let broken = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
+    let mut headers = [httparse::EMPTY_HEADER; 32];
+    let mut response = httparse::Response::new(&mut headers);
+    let head = match response.parse(answer) {
+        Ok(httparse::Status::Complete(len)) => len,
+        Ok(httparse::Status::Partial) => return Err(broken("the answer was cut short".into())),
+        Err(e) => return Err(broken(format!("not HTTP: {e}"))),
+    };
+    let body = &answer[head..];
+    let value = match body.is_empty() {
+        true => Value::Null,
+        false => serde_json::from_slice(body).map_err(|e| broken(format!("not JSON: {e}")))?,
+    };
+    Ok(Answer { status: response.code.unwrap_or(0), body: value })
+}
