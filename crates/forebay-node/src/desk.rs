@@ -428,6 +428,24 @@ impl Desk {
         })
     }
 
+    /// Has a stage-out that was put off to the end carried out now.
+    pub fn activate(&self, id: &str, asker: Asker) -> Result<Transfer> {
+        self.alter(id, asker, |transfer, actual| {
+            let state = actual.map_or(TransferState::Waiting, |actual| actual.state);
+            if state.has_ended() {
+                return Err(usage(format!("transfer {id} has ended: it is {}", state.name())));
+            }
+            if transfer.want != TransferWant::Done {
+                return Err(usage(format!("transfer {id} was called off")));
+            }
+            if transfer.when != When::AtEnd {
+                return Err(usage(format!("transfer {id} is not put off: it is {}", state.name())));
+            }
+            transfer.when = When::Now;
+            Ok(())
+        })
+    }
+
     fn alter(
         &self,
         id: &str,

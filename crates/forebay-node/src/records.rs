@@ -350,6 +350,19 @@ pub struct TransferActual {
     /// The attempt that this is said of.
     #[serde(default)]
     pub attempt: u32,
+    /// Files that a stage-in left, at most [`FAILED_NAMED_MAX`]; of a stage-out the manifest has them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failed: Vec<FailedFile>,
+}
+
+/// With names as long as may be this is a third of what etcd takes in one value.
+pub const FAILED_NAMED_MAX: usize = 100;
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailedFile {
+    /// Of the source, from where the transfer begins.
+    pub path: String,
+    pub why: String,
 }
 
 /// `manifest/NODE/INSTANCE/N`: bytes that are not home.

@@ -10,8 +10,8 @@ use crate::hands::{Failed, Moved, Order, Staging};
 use crate::manifest;
 use crate::node::Node;
 use crate::records::{
-    Direction, Instance, Missing, Mode, State, Transfer, TransferActual, TransferState,
-    TransferWant, Want, When, keys,
+    Direction, FAILED_NAMED_MAX, FailedFile, Instance, Missing, Mode, State, Transfer,
+    TransferActual, TransferState, TransferWant, Want, When, keys,
 };
 use std::time::Duration;
 
@@ -165,6 +165,7 @@ impl Node {
                 why,
                 since: now(),
                 attempt: transfer.attempt,
+                failed: failed_in(transfer, moved),
             },
         )
     }
@@ -334,6 +335,16 @@ impl Node {
     }
 }
 
+/// What a stage-in left; what a stage-out did is in the manifest.
+fn failed_in(transfer: &Transfer, moved: &Moved) -> Vec<FailedFile> {
+    let named = match transfer.direction {
+        Direction::In => FAILED_NAMED_MAX,
+        Direction::Out => 0,
+    };
+    let file = |failed: &Failed| FailedFile { path: failed.path.clone(), why: failed.why.clone() };
+    moved.failures.iter().take(named).map(file).collect()
+}
+
 fn nothing_moved(transfer: &Transfer) -> TransferActual {
     TransferActual {
         state: TransferState::Waiting,
@@ -345,5 +356,6 @@ fn nothing_moved(transfer: &Transfer) -> TransferActual {
         why: None,
         since: now(),
         attempt: transfer.attempt,
+        failed: Vec::new(),
     }
 }

@@ -72,6 +72,9 @@ enum Verb {
     /// Take back a stage-out at the end, or give up what one has left.
     #[command(after_help = "Examples:\n  forebay stage revoke t01kq3v8x0a1b2c")]
     Revoke(One),
+    /// Carry out now what was to be done at the end.
+    #[command(after_help = "Examples:\n  forebay stage activate t01kq3v8x0a1b2c")]
+    Activate(One),
     /// Take up what a transfer has left.
     #[command(after_help = "Examples:\n  forebay stage resume t01kq3v8x0a1b2c")]
     Resume(One),
@@ -174,6 +177,10 @@ pub fn run(args: &Args) -> Result<u8> {
         Verb::Wait(one) => wait(&one.node.client(), &one.id, one.json),
         Verb::Cancel(one) => order(one, "cancel", "ends where it is"),
         Verb::Revoke(one) => order(one, "revoke", "is revoked"),
+        Verb::Activate(one) => {
+            order(one, "activate", "begins now")?;
+            wait(&one.node.client(), &one.id, one.json)
+        }
         Verb::Resume(one) => {
             order(one, "resume", "is taken up again")?;
             wait(&one.node.client(), &one.id, one.json)

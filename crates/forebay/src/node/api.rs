@@ -41,7 +41,11 @@ impl Door {
                     _ if error.is(libc::EPERM) => 403,
                     _ => 500,
                 };
-                let body = json!({ "error": error.to_string(), "exit_code": error.exit_code() });
+                let body = json!({
+                    "error": error.to_string(),
+                    "exit_code": error.exit_code(),
+                    "errno": error.errno(),
+                });
                 Reply::new(status, body)
             }
         }
@@ -91,6 +95,9 @@ impl Door {
                 answer(desk.call_off(id, asker(peer), TransferWant::Revoked)?)
             }
             ("POST", ["v1", "transfers", id, "resume"]) => answer(desk.resume(id, asker(peer))?),
+            ("POST", ["v1", "transfers", id, "activate"]) => {
+                answer(desk.activate(id, asker(peer))?)
+            }
             ("GET", ["v1", "manifest"]) => answer(self.manifest(peer)?),
             (method, ["v1", rest @ ..]) if jobs::is_ours(rest) => {
                 jobs::route(self, peer, method, rest, request.body)
