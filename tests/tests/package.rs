@@ -60,10 +60,28 @@ fn package(at: &Path) -> PathBuf {
     PathBuf::from(built.stdout.trim())
 }
 
+/// A program built as the package says finds the library, and the library that nobody answers.
+fn speaks_datawarp(root: &Root, library: &str) {
+    let pkgconfig = root.path.join(library.trim_start_matches('/'));
+    let pkgconfig = pkgconfig.with_file_name("pkgconfig");
+    let mut ask = Command::new("pkg-config");
+    ask.args(["--cflags", "--libs", "cray-datawarp"]).env("PKG_CONFIG_PATH", pkgconfig);
+    ask.env("PKG_CONFIG_SYSROOT_DIR", &root.path);
+    // Paths that a compiler knows are left out else, and these are of another root.
+    ask.env("PKG_CONFIG_ALLOW_SYSTEM_CFLAGS", "1").env("PKG_CONFIG_ALLOW_SYSTEM_LIBS", "1");
+    let flags = finish(&mut ask, LONGEST).ok().stdout;
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/datawarp.c");
+    let mut cc = Command::new("cc");
+    cc.arg(source).arg("-o").arg(root.path.join("tmp/datawarp"));
+    finish(cc.args(flags.split_whitespace()), LONGEST).ok();
+    let ran = root.run("/tmp/datawarp away /").ok();
+    assert!(ran.stdout.contains("3 checks") && ran.stderr.is_empty(), "{ran:?}");
+}
+
 #[test]
 fn the_package_is_installed_used_and_removed_in_a_clean_root() {
     needs_forebay!();
-    needs_tools!("debootstrap", "dpkg-deb", "unshare");
+    needs_tools!("debootstrap", "dpkg-deb", "unshare", "cc", "pkg-config");
     let bed = Bed::new(Tier::Disk);
     let root = Root::lay(bed.root.join("debian"));
     let deb = package(&bed.root.join("deb"));
@@ -79,9 +97,12 @@ fn the_package_is_installed_used_and_removed_in_a_clean_root() {
         "/usr/share/bash-completion/completions/forebay",
         "/lib/systemd/system/forebay-node.service",
         "/lib/systemd/system/forebay@.service",
+        "/usr/include/datawarp.h",
     ] {
         assert!(files.lines().any(|line| line == file), "{file} is not in {files}");
     }
+    let library = files.lines().find(|line| line.ends_with("/libdatawarp.so")).unwrap();
+    speaks_datawarp(&root, library);
     // A mount as mount(8) makes it, and the node daemon, without anything of the outside.
     let used = root.run(
         "mkdir -p /slow /mnt/fast

@@ -1,0 +1,148 @@
+//! Which instance a path is in, and the path as the node daemon knows it.
+
+use std::path::{Path, PathBuf};
+
+use forebay_base::{Error, Result};
+use serde::Deserialize;
+
+use crate::daemon::Daemon;
+use crate::records::{Instance, Mode, Transfer, What};
+
+/// This node, as its daemon knows it now.
+pub struct Site {
+    pub daemon: Daemon,
+    pub node: String,
+    /// Those of the caller's that show here.
+    instances: Vec<Instance>,
+}
+
+/// A place in an instance on this node.
+pub struct Place<'s> {
+    pub site: &'s Site,
+    pub instance: &'s Instance,
+    /// Below the instance's mount point, without links.
+    pub path: PathBuf,
+}
+
+#[derive(Deserialize)]
+struct Node {
+    name: String,
+}
+
+pub fn invalid(why: impl Into<String>) -> Error {
+    Error::os(libc::EINVAL, why)
+}
+
+impl Site {
+    pub fn here() -> Result<Site> {
+        let daemon = Daemon::here();
+        let node = daemon.get::<Node>("/v1/node")?.name;
+        let mut instances: Vec<Instance> = daemon.get("/v1/instances")?;
+        instances.retain(|instance| instance.nodes.contains(&node));
+        Ok(Site { daemon, node, instances })
+    }
+
+    /// # Errors
+    ///
+    /// ENOENT if not even the directory of `path` is there, EINVAL if it is in no instance of the
+    /// caller's.
+    pub fn place(&self, path: &Path) -> Result<Place<'_>> {
+        let real = real(path)?;
+        let shown = self.instances.iter().filter_map(|instance| {
+            let path = shown_in(instance, &real)?;
+            Some(Place { site: self, instance, path })
+        });
+        // Should one show within another, the inner one has the path.
+        let found = shown.max_by_key(|place| place.root().components().count());
+        found.ok_or_else(|| invalid(format!("{} is in no instance", real.display())))
+    }
+
+    /// All transfers of the caller's, the newest first.
+    pub fn transfers(&self) -> Result<Vec<Transfer>> {
+        let mut all: Vec<Transfer> = self.daemon.get("/v1/transfers")?;
+        all.sort_by(|a, b| b.id.cmp(&a.id));
+        Ok(all)
+    }
+}
+
+impl Place<'_> {
+    /// Those of `all` that are of this instance, on this node.
+    pub fn only<'t>(&self, all: &'t [Transfer]) -> Vec<&'t Transfer> {
+        all.iter().filter(|transfer| self.concerns(transfer)).collect()
+    }
+
+    /// A private instance has files of its own on each node; any node serves those of a cache.
+    fn concerns(&self, transfer: &Transfer) -> bool {
+        transfer.instance == self.instance.id
+            && transfer.what != What::List
+            && (self.instance.mode == Mode::Cache || transfer.node == self.site.node)
+    }
+
+    pub fn root(&self) -> &Path {
+        self.instance.mountpoint.as_deref().unwrap_or(Path::new("/"))
+    }
+
+    /// The same place on the backing store, of a cache.
+    pub fn twin(&self) -> Option<PathBuf> {
+        let backing = self.instance.backing.as_ref()?;
+        let below = self.path.strip_prefix(self.root()).ok()?;
+        Some(backing.path.join(below))
+    }
+}
+
+fn shown_in(instance: &Instance, real: &Path) -> Option<PathBuf> {
+    let at = instance.mountpoint.as_ref()?;
+    let below = |at: &Path| real.strip_prefix(at).map(Path::to_path_buf).ok();
+    // The mount root may be reached by a link, such as /var/run.
+    let below = below(at).or_else(|| below(&at.canonicalize().ok()?))?;
+    // Joining nothing would put a slash at the end.
+    Some(if below.as_os_str().is_empty() { at.clone() } else { at.join(below) })
+}
+
+/// The path without links; its last name need not be there.
+fn real(path: &Path) -> Result<PathBuf> {
+    let failed = |e| Error::io(e, path.display().to_string());
+    let whole = std::path::absolute(path).map_err(failed)?;
+    match whole.canonicalize() {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            let (dir, name) = whole.parent().zip(whole.file_name()).ok_or_else(|| failed(e))?;
+            Ok(dir.canonicalize().map_err(failed)?.join(name))
+        }
+        found => found.map_err(failed),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn instance(at: &str) -> Instance {
+        Instance {
+            id: "i".into(),
+            mode: Mode::Private,
+            nodes: vec![],
+            mountpoint: Some(at.into()),
+            backing: None,
+        }
+    }
+
+    #[test]
+    fn a_path_is_in_the_instance_that_shows_above_it() {
+        let shown = |at, path: &str| shown_in(&instance(at), Path::new(path));
+        assert_eq!(shown("/m/i", "/m/i/a/b"), Some("/m/i/a/b".into()));
+        assert_eq!(shown("/m/i", "/m/i").unwrap().as_os_str(), "/m/i");
+        assert_eq!(shown("/m/i", "/m/i2/a"), None);
+    }
+
+    #[test]
+    fn links_and_dots_are_resolved_and_the_last_name_need_not_be_there() {
+        let dir = std::env::temp_dir().join(format!("datawarp-place-{}", std::process::id()));
+        std::fs::create_dir_all(dir.join("d/e")).unwrap();
+        std::os::unix::fs::symlink("d", dir.join("link")).unwrap();
+        let base = dir.canonicalize().unwrap();
+        assert_eq!(real(&dir.join("link/e/../new")).unwrap(), base.join("d/new"));
+        assert_eq!(real(&dir.join("link/")).unwrap(), base.join("d"));
+        assert_eq!(real(&dir.join("none/new")).unwrap_err().errno(), libc::ENOENT);
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}

@@ -1,0 +1,187 @@
+//! What the node daemon says of instances and transfers, as far as it is of use here. Fields that are
+//! not named are passed over, so that a newer daemon is understood.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, Clone, Deserialize)]
+pub struct Instance {
+    pub id: String,
+    pub mode: Mode,
+    #[serde(default)]
+    pub nodes: Vec<String>,
+    pub mountpoint: Option<PathBuf>,
+    pub backing: Option<Backing>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    Cache,
+    Private,
+    /// Swap, and what later versions have.
+    #[serde(other)]
+    Other,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub struct Backing {
+    pub path: PathBuf,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Direction {
+    In,
+    Out,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum What {
+    File,
+    Directory,
+    /// Ordered by `forebay stage`: none of DataWarp's.
+    List,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum When {
+    Now,
+    AtEnd,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Want {
+    Done,
+    Cancelled,
+    Revoked,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    Waiting,
+    Running,
+    Done,
+    Failed,
+    Cancelled,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub struct Transfer {
+    /// In the order of time.
+    pub id: String,
+    pub instance: String,
+    pub node: String,
+    pub direction: Direction,
+    pub what: What,
+    pub source: PathBuf,
+    pub destination: PathBuf,
+    pub when: When,
+    pub want: Want,
+    #[serde(default)]
+    pub attempt: u32,
+    pub actual: Option<Actual>,
+    #[serde(default)]
+    pub progress: Option<Progress>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub struct Actual {
+    pub state: State,
+    #[serde(default)]
+    pub files: u64,
+    #[serde(default)]
+    pub bytes: u64,
+    #[serde(default)]
+    pub failures: u64,
+    pub why: Option<String>,
+    #[serde(default)]
+    pub attempt: u32,
+    /// Files that a stage-in left; of a stage-out the manifest has them.
+    #[serde(default)]
+    pub failed: Vec<FailedFile>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub struct FailedFile {
+    pub path: String,
+    pub why: String,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct Progress {
+    pub files_total: u64,
+    pub failures: u64,
+}
+
+/// A line of the manifest.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Missing {
+    pub file: String,
+    pub why: String,
+    pub transfer: Option<String>,
+}
+
+/// `POST /v1/transfers`.
+#[derive(Debug, Serialize)]
+pub struct NewTransfer<'a> {
+    pub instance: &'a str,
+    pub node: &'a str,
+    pub direction: Direction,
+    pub what: What,
+    pub source: &'a Path,
+    pub destination: &'a Path,
+    pub when: When,
+    pub options: Options,
+}
+
+#[derive(Debug, Default, Serialize)]
+pub struct Options {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub threads: Option<u32>,
+}
+
+impl Transfer {
+    /// The side that is in the instance.
+    pub fn inside(&self) -> &Path {
+        match self.direction {
+            Direction::In => &self.destination,
+            Direction::Out => &self.source,
+        }
+    }
+
+    /// The side that is on the parallel file system.
+    pub fn outside(&self) -> &Path {
+        match self.direction {
+            Direction::In => &self.source,
+            Direction::Out => &self.destination,
+        }
+    }
+
+    /// What has become of the attempt that is wanted now.
+    pub fn current(&self) -> Option<&Actual> {
+        self.actual.as_ref().filter(|actual| actual.attempt == self.attempt)
+    }
+
+    pub fn state(&self) -> Option<State> {
+        self.current().map(|actual| actual.state)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_newer_daemon_is_understood() {
+        let said = r#"{"id": "s", "mode": "swap", "nodes": ["n1"], "backing": null, "news": 1}"#;
+        let instance: Instance = serde_json::from_str(said).unwrap();
+        assert_eq!((instance.mode, instance.mountpoint), (Mode::Other, None));
+    }
+}
