@@ -30,7 +30,7 @@ pub fn clean(spec: &Spec) -> Result<()> {
     let path = tidy(&spec.destination.path.0);
     if let What::List(list) = &spec.what {
         let dir = open_top(root.as_fd(), &path).map_err(failed)?;
-        for item in read_list(list)? {
+        for item in read_list(list, &path)? {
             sweep_item(&dir, &item.to, &spec.id).map_err(failed)?;
         }
         return unlink(&dir, &journal::name(&spec.id)).map_err(failed);

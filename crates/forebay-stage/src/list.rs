@@ -1,4 +1,9 @@
-//! A list of files and trees: one a line, `SOURCE` or `SOURCE DESTINATION` as DataWarp has it.
+//! A list of files and trees: one a line, `SOURCE` or `SOURCE DESTINATION`.
+//!
+//! Names are below the directory of the list, and below that of the destination. As DataWarp has it, they
+//! may be whole instead: from `/` on, or from an instance's variable on (`$DW_JOB_STRIPED/name`), which
+//! is the root of the source's or the destination's side. Then all sources of a list are. A whole
+//! source alone keeps its last name.
 //!
 //! White space parts the two. A name with a space, a line break or a backslash in it is written with
 //! a backslash before it (`\ `, `\n`, `\\`) or in octal (`\040`). Empty lines and lines that begin
@@ -6,8 +11,8 @@
 
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 
 use forebay_base::Result;
 
@@ -18,16 +23,27 @@ pub const BYTES_MAX: u64 = 256 << 20;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Item {
+    /// Absolute if it is from the root of the source's side on.
     pub from: PathBuf,
+    /// Below the destination.
     pub to: PathBuf,
 }
 
-pub fn parse(text: &[u8], name: &str) -> Result<Vec<Item>> {
-    let mut items = Vec::new();
+/// Reads a list whose files go below `destination`, which is relative to its root.
+pub fn parse(text: &[u8], name: &str, destination: &Path) -> Result<Vec<Item>> {
+    let mut items: Vec<Item> = Vec::new();
     let mut taken = HashMap::new();
     for (number, line) in (1..).zip(text.split(|&byte| byte == b'\n')) {
         let faulty = |why| usage(format!("{name}, line {number}: {why}"));
-        if let Some(item) = item(line).map_err(faulty)? {
+        if let Some(item) = item(line, destination).map_err(faulty)? {
+            if items
+                .first()
+                .is_some_and(|first| first.from.is_absolute() != item.from.is_absolute())
+            {
+                let why =
+                    "names from the root on and names below the list are mixed: write all alike";
+                return Err(faulty(why.into()));
+            }
             taken.insert(item.to.clone(), number).map_or(Ok(()), |other| {
                 Err(faulty(format!("line {other} has the same destination: remove one of them")))
             })?;
@@ -48,27 +64,67 @@ fn above(item: &Item, taken: &HashMap<PathBuf, usize>) -> Option<usize> {
     item.to.ancestors().skip(1).find_map(|path| taken.get(path).copied())
 }
 
-fn item(line: &[u8]) -> std::result::Result<Option<Item>, String> {
+fn item(line: &[u8], destination: &Path) -> std::result::Result<Option<Item>, String> {
     if line.starts_with(b"#") {
         return Ok(None);
     }
     let mut words = words(line)?;
     let to = match words.len() {
         0 => return Ok(None),
-        1 => words[0].clone(),
+        1 => match whole(&words[0]) {
+            Some(from) => from.file_name().map(PathBuf::from).unwrap_or_default(),
+            None => words[0].clone(),
+        },
         2 => words.remove(1),
         n => return Err(format!("{n} words: write a space in a name as `\\ `")),
     };
     let from = words.remove(0);
-    inner(&from)?;
+    let from_root = whole(&from);
+    inner(from_root.as_deref().unwrap_or(&from))?;
+    let to = match whole(&to) {
+        None => to,
+        Some(path) => {
+            inner(&path)?;
+            let below = tidy(&path).strip_prefix(destination).map(PathBuf::from);
+            below.map_err(|_| {
+                let (path, destination) = (path.display(), destination.display());
+                format!("{path:?} is not below the transfer's destination {destination:?}")
+            })?
+        }
+    };
     inner(&to)?;
-    let item = Item { from: tidy(&from), to: tidy(&to) };
+    let from = match &from_root {
+        Some(path) if tidy(path).as_os_str().is_empty() => PathBuf::new(),
+        Some(path) => Path::new("/").join(tidy(path)),
+        None => tidy(&from),
+    };
+    let item = Item { from, to: tidy(&to) };
     match item.from.as_os_str().is_empty() || item.to.as_os_str().is_empty() {
         true => {
             Err("no name is left: to take the whole of a directory, stage that directory".into())
         }
         false => Ok(Some(item)),
     }
+}
+
+/// What is behind the root, of a name from `/` or from an instance's variable on.
+fn whole(name: &Path) -> Option<PathBuf> {
+    if let Ok(path) = name.strip_prefix("/") {
+        return Some(path.into());
+    }
+    let text = name.as_os_str().as_bytes();
+    let rest = text.strip_prefix(b"$")?;
+    let (variable, path) = match rest.strip_prefix(b"{") {
+        Some(rest) => {
+            let end = rest.iter().position(|&byte| byte == b'}')?;
+            (&rest[..end], &rest[end + 1..])
+        }
+        None => rest.split_at(rest.iter().position(|&byte| byte == b'/').unwrap_or(rest.len())),
+    };
+    let known = [&b"DW_JOB_"[..], b"DW_PERSISTENT_", b"FB_JOB_", b"FB_PERSISTENT_"];
+    let ours = known.iter().any(|start| variable.starts_with(start));
+    let path = path.strip_prefix(b"/").unwrap_or(path);
+    ours.then(|| OsString::from_vec(path.to_vec()).into())
 }
 
 fn words(line: &[u8]) -> std::result::Result<Vec<PathBuf>, String> {
@@ -120,7 +176,7 @@ mod tests {
 
     fn of(text: &[u8]) -> std::result::Result<Vec<(String, String)>, String> {
         let shown = |path: PathBuf| path.into_os_string().into_vec().escape_ascii().to_string();
-        let items = parse(text, "list").map_err(|e| e.to_string())?;
+        let items = parse(text, "list", Path::new("in")).map_err(|e| e.to_string())?;
         Ok(items.into_iter().map(|item| (shown(item.from), shown(item.to))).collect())
     }
 
@@ -138,10 +194,31 @@ mod tests {
     }
 
     #[test]
+    fn datawarps_lists_have_whole_names() {
+        let text =
+            b"/pfs/a $DW_JOB_STRIPED/in/x/a\n//pfs/./b ${DW_JOB_STRIPED}in/b\n/pfs/c c\n/pfs/d\n\
+            $FB_JOB_SCRATCH/e /in/e";
+        let wanted =
+            [("/pfs/a", "x/a"), ("/pfs/b", "b"), ("/pfs/c", "c"), ("/pfs/d", "d"), ("/e", "e")];
+        assert_eq!(of(text).unwrap(), wanted.map(|(a, b)| (a.to_string(), b.to_string())));
+        // Other names may begin with a dollar sign.
+        let plain = ("$HOME/a".to_string(), "$HOME/a".to_string());
+        assert_eq!(of(b"$HOME/a").unwrap(), [plain]);
+    }
+
+    #[test]
     fn a_bad_line_is_named() {
         for (text, words) in [
             (&b"ok\na b c"[..], "list, line 2: 3 words"),
-            (b"/abs", "line 1: \"/abs\" is absolute"),
+            (b"/a\nb", "line 2: names from the root on and names below the list are mixed"),
+            (b"/a/../b", "goes up"),
+            (b"/", "no name is left"),
+            (
+                b"/a $DW_JOB_STRIPED/out/a",
+                "\"out/a\" is not below the transfer's destination \"in\"",
+            ),
+            (b"/a $DW_JOB_STRIPED/in", "no name is left"),
+            (b"/a/x\n/b/x", "line 2: line 1 has the same destination"),
             (b"a ../b", "goes up"),
             (b"a\\", "backslash"),
             (b"a\\000", "no name"),

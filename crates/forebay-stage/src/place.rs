@@ -65,7 +65,7 @@ pub fn find(spec: &Spec) -> Result<(Top, Base)> {
             Ok((Top::Tree { name }, Base { src, dst }))
         }
         What::List(list) => {
-            let items = read_list(list)?;
+            let (items, src) = from_one_base(read_list(list, &dst)?, src);
             let src = open_top(source.as_fd(), &src).map_err(src_failed)?;
             let dst = open_top(destination.as_fd(), &dst).map_err(dst_failed)?;
             Ok((Top::List(items), Base { src, dst }))
@@ -84,7 +84,19 @@ fn split(path: &Path) -> Option<(&Path, &OsStr)> {
     Some((path.parent().unwrap_or(Path::new("")), path.file_name()?))
 }
 
-pub fn read_list(place: &Place) -> Result<Vec<Item>> {
+/// Names from the root on are below the root.
+fn from_one_base(mut items: Vec<Item>, base: PathBuf) -> (Vec<Item>, PathBuf) {
+    if !items.first().is_some_and(|item| item.from.is_absolute()) {
+        return (items, base);
+    }
+    for item in &mut items {
+        item.from = item.from.strip_prefix("/").map(PathBuf::from).unwrap_or_default();
+    }
+    (items, PathBuf::new())
+}
+
+/// Its names go below `destination`.
+pub fn read_list(place: &Place, destination: &Path) -> Result<Vec<Item>> {
     let shown = place.shown();
     let failed = |e: std::io::Error| Error::io(e, shown.clone()).context("list");
     let root = beneath::root(place)?;
@@ -97,7 +109,7 @@ pub fn read_list(place: &Place) -> Result<Vec<Item>> {
         let max = list::BYTES_MAX >> 20;
         return Err(usage(format!("list {shown} is larger than {max} MiB: part it")));
     }
-    list::parse(&text, &shown)
+    list::parse(&text, &shown, destination)
 }
 
 /// Of what makes two transfers the same one.

@@ -92,6 +92,26 @@ fn a_list_names_files_and_trees_and_what_they_become() {
 }
 
 #[test]
+fn a_list_of_datawarp_has_whole_names() {
+    let top = tempfile::tempdir().unwrap();
+    let (from, to) = (top.path().join("from"), top.path().join("to"));
+    grow(&from.join("tree"), 2, 20);
+    file(&from.join("one"), b"1");
+    std::fs::create_dir(&to).unwrap();
+    let text = b"/from/tree $DW_JOB_STRIPED/to/set/tree\n/from/one\n";
+    file(&top.path().join("list"), text);
+    let mut spec =
+        spec("dw", &from, &to, What::List(Place { root: top.path().into(), path: "list".into() }));
+    // The list is somewhere else than the files are.
+    spec.source = Place { root: top.path().into(), path: "to".into() };
+    spec.destination = Place { root: top.path().into(), path: "to".into() };
+    done(&spec);
+    assert_same(&from.join("tree"), &to.join("set/tree"));
+    assert_eq!(std::fs::read(to.join("one")).unwrap(), b"1");
+    assert_eq!(left_over(top.path()), Vec::<std::path::PathBuf>::new());
+}
+
+#[test]
 fn a_tree_is_merged_into_one_that_is_there_or_takes_its_place() {
     let top = tempfile::tempdir().unwrap();
     let (from, to) = (top.path().join("from"), top.path().join("to"));

@@ -232,7 +232,7 @@ impl Look<'_> {
                 problems.push(self.problem(staging.line, Severity::Remark, text.into(), ""));
                 return None;
             }
-            match budget.count(&staging.outside, staging.what) {
+            match budget.count(&staging.outside, staging.what, &staging.inside) {
                 Ok(counted) => {
                     self.tell_of_count(staging, &counted, problems);
                     Some(counted)

@@ -43,7 +43,7 @@ impl Nodes {
             silent: Some(error.to_string()),
         };
         let asked = || -> Result<Nodes> {
-            let health: serde_json::Value = client.get("/v1/health")?;
+            let health: serde_json::Value = client.get("/v1/node")?;
             let instances: Vec<InstanceView> = client.get("/v1/instances")?;
             Ok(Nodes {
                 mount_root: health["mount_root"].as_str().unwrap_or(MOUNT_ROOT).into(),

@@ -52,12 +52,19 @@ impl Budget {
 
     /// Counts what is at a path. An error says what is wrong with it. A file system that does not answer
     /// keeps a thread until this process ends, and nobody else.
-    pub fn count(&mut self, path: &Path, what: Option<What>) -> Result<Counted, String> {
+    ///
+    /// Names of a list go below `destination`.
+    pub fn count(
+        &mut self,
+        path: &Path,
+        what: Option<What>,
+        destination: &Path,
+    ) -> Result<Counted, String> {
         let count = Arc::new(Count::default());
         let walk = Walk { count: count.clone(), until: self.until, entries: self.entries };
         let (tell, told) = mpsc::channel();
-        let path = path.to_path_buf();
-        thread::spawn(move || tell.send(walk.top(&path, what)));
+        let (path, below) = (path.to_path_buf(), destination.to_path_buf());
+        thread::spawn(move || tell.send(walk.top(&path, what, &below)));
         let patience = self.until.saturating_duration_since(Instant::now());
         let whole = match told.recv_timeout(patience + Duration::from_millis(200)) {
             Ok(done) => done?,
@@ -87,14 +94,14 @@ impl Count {
 
 impl Walk {
     /// Whether all was counted.
-    fn top(mut self, path: &Path, what: Option<What>) -> Result<bool, String> {
+    fn top(mut self, path: &Path, what: Option<What>, below: &Path) -> Result<bool, String> {
         let told = |e: std::io::Error| format!("{}: {e}", path.display());
         let found = fs::metadata(path).map_err(told)?;
         match (what, found.is_dir()) {
             (Some(What::File), true) => Err(format!("{} is a directory", path.display())),
             (Some(What::Directory), false) => Err(format!("{} is no directory", path.display())),
             (Some(What::List), true) => Err(format!("{} is no list", path.display())),
-            (Some(What::List), false) => self.list(path),
+            (Some(What::List), false) => self.list(path, below),
             (_, true) => {
                 // That it can be read at all is asked before.
                 fs::read_dir(path).map_err(told)?;
@@ -108,14 +115,15 @@ impl Walk {
         }
     }
 
-    fn list(&mut self, path: &Path) -> Result<bool, String> {
+    fn list(&mut self, path: &Path, below: &Path) -> Result<bool, String> {
         let told = |e: std::io::Error| format!("{}: {e}", path.display());
         let found = fs::metadata(path).map_err(told)?;
         if found.len() > list::BYTES_MAX {
             return Err(format!("{}: a list has at most 256 MiB", path.display()));
         }
         let text = fs::read(path).map_err(told)?;
-        let items = list::parse(&text, &path.display().to_string()).map_err(|e| e.to_string())?;
+        let shown = path.display().to_string();
+        let items = list::parse(&text, &shown, below).map_err(|e| e.to_string())?;
         let beside = path.parent().unwrap_or(Path::new("/"));
         for item in items {
             let path = beside.join(item.from);
@@ -178,6 +186,8 @@ mod tests {
             fs::write(dir.path().join(name), vec![0; bytes]).unwrap();
         }
         fs::write(dir.path().join("list"), "a\nin there\n").unwrap();
+        let whole = format!("{}/a $DW_JOB_STRIPED/x\n", dir.path().display());
+        fs::write(dir.path().join("whole"), whole).unwrap();
         dir
     }
 
@@ -185,13 +195,15 @@ mod tests {
     fn files_and_bytes_are_counted() {
         let dir = tree();
         let count = |name: &str, what| {
-            let counted = Budget::new().count(&dir.path().join(name), what).unwrap();
+            let at = dir.path().join(name);
+            let counted = Budget::new().count(&at, what, Path::new("")).unwrap();
             assert!(counted.whole && counted.unreadable == 0);
             (counted.files, counted.bytes)
         };
         assert_eq!(count("in", Some(What::Directory)), (2, 12));
         assert_eq!(count("a", None), (1, 3));
         assert_eq!(count("list", Some(What::List)), (3, 15));
+        assert_eq!(count("whole", Some(What::List)), (1, 3));
     }
 
     #[test]
@@ -203,7 +215,8 @@ mod tests {
             ("none", None, "No such file"),
             ("in", Some(What::List), "is no list"),
         ] {
-            let error = Budget::new().count(&dir.path().join(name), what).unwrap_err();
+            let at = dir.path().join(name);
+            let error = Budget::new().count(&at, what, Path::new("")).unwrap_err();
             assert!(error.contains(why) && error.contains(name), "{error}");
         }
     }
@@ -212,9 +225,9 @@ mod tests {
     fn a_spent_budget_says_that_not_all_was_counted() {
         let dir = tree();
         let mut budget = Budget { entries: 1, ..Budget::new() };
-        let counted = budget.count(&dir.path().join("in"), None).unwrap();
+        let counted = budget.count(&dir.path().join("in"), None, Path::new("")).unwrap();
         assert_eq!((counted.files, counted.whole), (1, false));
         let mut late = Budget { until: Instant::now(), entries: 9 };
-        assert!(!late.count(&dir.path().join("in"), None).unwrap().whole);
+        assert!(!late.count(&dir.path().join("in"), None, Path::new("")).unwrap().whole);
     }
 }
