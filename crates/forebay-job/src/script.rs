@@ -1,8 +1,8 @@
 //! A script's head, cut into directives and words as Slurm cuts it: comments up to the first line that
 //! is none; empty lines do not count.
 
-use crate::DIRECTIVES_MAX;
 use crate::problem::{Problems, Span};
+use crate::{DIRECTIVES_MAX, WORDS_MAX};
 
 /// Who is spoken to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -172,7 +172,8 @@ impl Reader<'_> {
             let column = text.chars().count();
             self.goes_on = Some(GoesOn { index, backslash: line.at(column, 1) });
         }
-        let mut words = words(Line { text, ..line }, skipped, self.problems);
+        let room = (WORDS_MAX + 1).saturating_sub(self.found[index].words.len());
+        let mut words = words(Line { text, ..line }, skipped, room, self.problems);
         self.found[index].words.append(&mut words);
     }
 
@@ -269,8 +270,9 @@ impl Line<'_> {
     }
 }
 
-/// Words are parted by blanks; quotes keep blanks in a word, and nothing else is special.
-fn words(line: Line<'_>, skipped: usize, problems: &mut Problems) -> Vec<Word> {
+/// Words are parted by blanks; quotes keep blanks in a word, and nothing else is special. At most `room`
+/// of them are read.
+fn words(line: Line<'_>, skipped: usize, room: usize, problems: &mut Problems) -> Vec<Word> {
     let mut words = Vec::new();
     let mut word: Option<Word> = None;
     let mut quote: Option<(char, u32)> = None;
@@ -278,6 +280,9 @@ fn words(line: Line<'_>, skipped: usize, problems: &mut Problems) -> Vec<Word> {
     let rest = line.text.get(skipped..).unwrap_or_default();
     let mut last = skipped as u32;
     for (column, c) in (skipped as u32 + 1..).zip(rest.chars()) {
+        if words.len() == room {
+            return words;
+        }
         last = column;
         match (quote, c) {
             (Some((open, _)), c) if c == open => quote = None,
@@ -285,16 +290,15 @@ fn words(line: Line<'_>, skipped: usize, problems: &mut Problems) -> Vec<Word> {
                 quote = Some((c, column));
                 word.get_or_insert_with(|| Word::empty(line));
             }
-            (None, ' ' | '\t') => words.extend(word.take()),
+            (None, ' ' | '\t') => words.extend(word.take().filter(Word::is_something)),
             (_, c) => word.get_or_insert_with(|| Word::empty(line)).push(c, column),
         }
     }
-    words.extend(word);
+    words.extend(word.filter(Word::is_something));
     if let Some((open, column)) = quote {
         let at = line.at(column as usize - 1, (last + 1 - column) as usize);
         problems.error(at, format!("no second {open} is on the line"), "close the quotes");
     }
-    words.retain(|word: &Word| !word.columns.is_empty());
     words
 }
 
@@ -302,6 +306,10 @@ impl Word {
     fn empty(line: Line<'_>) -> Word {
         let columns = Vec::new();
         Word { text: String::new(), columns, line: line.number, start: line.start }
+    }
+
+    fn is_something(&self) -> bool {
+        !self.columns.is_empty()
     }
 
     fn push(&mut self, c: char, column: u32) {
