@@ -132,7 +132,9 @@ impl Node {
             self.tell(instance, State::Leaving, None, None)?;
         }
         failpoint::pass("tend-leaving");
-        if let Before::Wait(why) = self.before_leaving(instance)? {
+        if self.can_be_staged(instance)?
+            && let Before::Wait(why) = self.before_leaving(instance)?
+        {
             self.tell(instance, State::Leaving, None, Some(why))?;
             return Ok(Next::After(WAIT));
         }
@@ -165,6 +167,15 @@ impl Node {
         failpoint::pass("tend-released");
         self.local.forget(&instance.id)?;
         Ok(Next::After(CHECK))
+    }
+
+    /// A cache whose mount is gone carries no transfer out: all that is dirty goes home by T2.
+    fn can_be_staged(&self, instance: &Instance) -> Result<bool> {
+        if instance.mode != Mode::Cache {
+            return Ok(true);
+        }
+        let cache = self.cache(instance, self.pool_of(instance)?)?;
+        Ok(self.hands.look(&cache)? == Look::Serving)
     }
 
     /// T2. What is in the way, if it cannot go yet.
@@ -204,6 +215,11 @@ impl Node {
         let (id, me) = (&instance.id, &self.config.name);
         manifest::replace(&self.book, me, id, &[])?;
         self.book.change(&format!("instance {id}"), |draft| {
+            let wanted: Option<Instance> = draft.read(&keys::wanted_instance(id))?;
+            if wanted.is_some_and(|wanted| !is_same(&wanted, instance)) {
+                // The last one's record and grants went with it; another has its name by now.
+                return Ok(());
+            }
             let mut others = false;
             for node in &instance.nodes {
                 let key = keys::ledger(node, &instance.pool);
@@ -262,6 +278,11 @@ impl Node {
         let since = told.filter(|told| told.state == state).map_or_else(now, |told| told.since);
         self.book.put(&key, &Actual { state, means, why, since })
     }
+}
+
+/// Whether two records are of one instance, whatever is wanted of it.
+fn is_same(one: &Instance, other: &Instance) -> bool {
+    Instance { want: other.want, ..one.clone() } == *other
 }
 
 fn not_home(found: &[Unflushed]) -> String {
