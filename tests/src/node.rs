@@ -20,6 +20,7 @@ pub struct Node {
     daemon: Option<Proc>,
     extra: String,
     keys: String,
+    after_hurry: &'static str,
     mounts: MountsOf,
     shown: PathBuf,
     pool: bool,
@@ -61,6 +62,7 @@ impl Node {
             daemon: None,
             extra,
             keys: String::new(),
+            after_hurry: "3s",
             mounts: MountsOf::Everybody,
             pool: true,
         }
@@ -95,6 +97,11 @@ impl Node {
         self.pool = false;
     }
 
+    /// Has it keep what was told to hurry for longer than a test takes.
+    pub fn long_after_hurry(&mut self) {
+        self.after_hurry = "1h";
+    }
+
     /// The mounts that its daemon sees, as `/proc` tells them.
     pub fn mountinfo(&self) -> String {
         std::fs::read_to_string(format!("/proc/{}/mountinfo", self.pid())).unwrap_or_default()
@@ -121,11 +128,12 @@ impl Node {
         };
         let body = format!(
             "name = \"{}\"\nstate = \"{}\"\nsocket = \"{}\"\nmount-root = \"{}\"\n\
-             busy-patience = \"1s\"\nkeep-after-hurry = \"3s\"\n{}{pool}",
+             busy-patience = \"1s\"\nkeep-after-hurry = \"{}\"\n{}{pool}",
             self.name,
             at("state"),
             at("run/node.sock"),
             text(&self.shown),
+            self.after_hurry,
             self.keys,
         );
         std::fs::write(&config, body).expect("the test directory is writable");

@@ -1,7 +1,8 @@
 //! The registry as the node daemon reads and changes it: typed records, and changes that presume what
 //! they were decided on.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -9,8 +10,9 @@ use forebay_base::{Error, Kind, Result};
 use forebay_registry::{Change, Commit, Compare, LeaseId, Outcome, Registry, Watch};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
-use crate::records::{read, written};
+use crate::records::{Missing, keys, read, written};
 
 /// Others may change what a decision stood on; so often it is made again.
 const TRIES: u32 = 64;
@@ -18,9 +20,23 @@ const TRIES: u32 = 64;
 /// The first pause before it is made again; the sixteenth is as long as all others from there.
 const PAUSE: Duration = Duration::from_millis(1);
 
+/// Records that cannot be read and were told of; beyond it they are told again.
+const TOLD_MAX: usize = 1024;
+
 #[derive(Clone)]
 pub struct Book {
     registry: Arc<dyn Registry>,
+    /// Keys and revisions of records that could not be read.
+    told: Arc<Mutex<BTreeSet<(String, u64)>>>,
+}
+
+/// Records below a prefix, by what follows it in their keys.
+#[derive(Debug)]
+pub struct Listed<T> {
+    pub read: Vec<(String, T)>,
+    /// What this version does not understand, as far as it is JSON: a newer node has written it. It is
+    /// there all the same, and nothing may be done as if it were not.
+    pub unread: Vec<(String, Value)>,
 }
 
 /// What a change presumes and does. Every record that it reads is presumed to be unchanged when it is
@@ -33,7 +49,7 @@ pub struct Draft<'b> {
 
 impl Book {
     pub fn new(registry: Arc<dyn Registry>) -> Book {
-        Book { registry }
+        Book { registry, told: Arc::default() }
     }
 
     pub fn registry(&self) -> &Arc<dyn Registry> {
@@ -53,6 +69,39 @@ impl Book {
             .iter()
             .map(|entry| Ok((named(&entry.key), read(&entry.key, &entry.value)?)))
             .collect()
+    }
+
+    /// As [`Book::list`]; a record that cannot be read costs only itself, and is told of once.
+    pub fn list_some<T: DeserializeOwned>(&self, prefix: &str) -> Result<Listed<T>> {
+        let (entries, _) = self.registry.range(prefix)?;
+        let mut listed = Listed { read: Vec::new(), unread: Vec::new() };
+        for entry in entries {
+            let name = entry.key.strip_prefix(prefix).unwrap_or(&entry.key).to_string();
+            match read(&entry.key, &entry.value) {
+                Ok(record) => listed.read.push((name, record)),
+                Err(error) => {
+                    self.tell_once(&entry.key, entry.revision.0, &error);
+                    let value = serde_json::from_slice(&entry.value).unwrap_or_default();
+                    listed.unread.push((name, value));
+                }
+            }
+        }
+        Ok(listed)
+    }
+
+    /// What is not home on all nodes, by `NODE/INSTANCE/WHO`.
+    pub fn manifest(&self) -> Result<Vec<(String, Missing)>> {
+        crate::manifest::lines(self, keys::MANIFEST)
+    }
+
+    fn tell_once(&self, key: &str, revision: u64, error: &Error) {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.len() >= TOLD_MAX {
+            told.clear();
+        }
+        if told.insert((key.into(), revision)) {
+            tracing::warn!("{error}: it is left alone");
+        }
     }
 
     /// Makes a change that presumes nothing.

@@ -29,13 +29,17 @@ const UNKNOWN_AFTER: Duration = Duration::from_secs(600);
 /// A node that has died says nothing.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(60);
 
+/// Each is a record that all nodes read.
+const TRANSFERS_PER_USER: u64 = 10_000;
+
 /// Room is granted in multiples of this, if a pool says nothing else.
 const GRAIN: u64 = 1 << 20;
 
 /// How long explicit stage-outs that were told to hurry are kept.
 const KEEP_AFTER_HURRY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// A mount that is in use when its instance goes is waited for so long, then taken away.
+/// A mount that is in use when its instance goes is waited for so long, then taken away; a transfer that
+/// is to end, too, and then killed.
 const BUSY_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Of what is free on the file system, if nothing says how much a pool may have: the rest is for others.
@@ -111,13 +115,26 @@ pub struct SchedulerConfig {
 }
 
 /// What an ordinary user may have, on all nodes together.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Limits {
     #[serde(default)]
     pub instances_per_user: Option<u64>,
     #[serde(default, deserialize_with = "some_size")]
     pub bytes_per_user: Option<u64>,
+    /// Of transfers that wait or run.
+    #[serde(default = "transfers_per_user")]
+    pub transfers_per_user: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            instances_per_user: None,
+            bytes_per_user: None,
+            transfers_per_user: transfers_per_user(),
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -278,6 +295,10 @@ fn release_patience() -> Duration {
     RELEASE_PATIENCE
 }
 
+fn transfers_per_user() -> u64 {
+    TRANSFERS_PER_USER
+}
+
 fn busy_patience() -> Duration {
     BUSY_PATIENCE
 }
@@ -329,12 +350,13 @@ mod tests {
             state = \"/s\"\nsocket = \"/k\"\nmount-root = \"/m\"\nkeep-after-hurry = \"2h\"\n\
             busy-patience = \"3s\"\nbacking-mounts = [\"/pfs\"]\nmanifest-max = \"1TiB\"\n\
             over-manifest-command = \"true\"\n[limits]\ninstances-per-user = 3\n\
-            bytes-per-user = \"1GiB\"\n[scheduler]\ncluster = \"c\"\nuser = \"s\"\nspool = \"/sp\"\n\
+            bytes-per-user = \"1GiB\"\ntransfers-per-user = 7\n[scheduler]\ncluster = \"c\"\nuser = \"s\"\nspool = \"/sp\"\n\
             logs = \"/l\"\nslurm-conf = \"/c\"\nunknown-after = \"5m\"\nrelease-patience = \"9s\"\n\
             look-at-sources = false\n[[pool]]\nname = \"p\"\ndir = \"/nvme\"\ncapacity = \"7MiB\"\n\
             grain = \"2MiB\"\nenforce = false\nswap = true\n";
         let config = NodeConfig::from_toml(text).unwrap();
         assert_eq!((config.name.as_str(), config.limits.bytes_per_user), ("n1", Some(1 << 30)));
+        assert_eq!(config.limits.transfers_per_user, 7);
         assert_eq!(config.keep_after_hurry, Duration::from_secs(7200));
         let scheduler = config.scheduler.as_ref().unwrap();
         assert_eq!((scheduler.cluster.as_str(), scheduler.user.as_str()), ("c", "s"));

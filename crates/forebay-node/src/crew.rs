@@ -1,7 +1,7 @@
 //! Threads that tend instances and transfers: one at a time for each, a bounded number in all, again
 //! after a time, and later from failure to failure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -23,9 +23,21 @@ pub enum Next {
     BackOff,
 }
 
+/// Work for a thing of somebody's.
+pub struct Offer {
+    pub key: String,
+    pub owner: u32,
+    pub version: u64,
+    pub work: Work,
+}
+
+type Work = Box<dyn FnOnce() -> Next + Send>;
+
 #[derive(Debug)]
 struct Slot {
     running: bool,
+    /// Whose it is, if that counts.
+    owner: Option<u32>,
     /// What it was started for last.
     version: u64,
     not_before: Instant,
@@ -68,23 +80,41 @@ impl Crew {
         work: impl FnOnce() -> Next + Send + 'static,
     ) {
         let mut state = self.lock();
-        if state.running.get(kind(key)).is_some_and(|running| *running >= AT_ONCE) {
-            return;
+        if state.has_thread(key) && state.is_due(key, version) {
+            state.begin(key, version, None);
+            drop(state);
+            self.launch(key.into(), Box::new(work));
         }
-        let now = Instant::now();
-        let slot = state.slots.entry(key.into()).or_insert_with(|| Slot {
-            running: false,
-            version: !version,
-            not_before: now,
-            failures: 0,
-        });
-        if slot.running || (slot.version == version && now < slot.not_before) {
-            return;
+    }
+
+    /// Starts what is due of these, all of one kind, as far as there are threads: each time one of the
+    /// owner that has the fewest at work, so that nobody waits behind all that another has ordered.
+    pub fn offer_fairly(self: &Arc<Crew>, offers: Vec<Offer>) {
+        let mut state = self.lock();
+        let mut waiting: BTreeMap<u32, VecDeque<Offer>> = BTreeMap::new();
+        for offer in offers {
+            if state.is_due(&offer.key, offer.version) {
+                waiting.entry(offer.owner).or_default().push_back(offer);
+            }
         }
-        (slot.running, slot.version) = (true, version);
-        *state.running.entry(kind(key).into()).or_default() += 1;
+        let mut begun = Vec::new();
+        while let Some(owner) = waiting.keys().copied().min_by_key(|owner| state.at_work(*owner)) {
+            let queue = waiting.get_mut(&owner).expect("it is one of them");
+            match queue.pop_front() {
+                None => drop(waiting.remove(&owner)),
+                Some(offer) if state.has_thread(&offer.key) => {
+                    state.begin(&offer.key, offer.version, Some(owner));
+                    begun.push(offer);
+                }
+                Some(_) => break,
+            }
+        }
         drop(state);
-        let turn = Turn { crew: self.clone(), key: key.into(), next: Next::BackOff };
+        begun.into_iter().for_each(|offer| self.launch(offer.key, offer.work));
+    }
+
+    fn launch(self: &Arc<Crew>, key: String, work: Work) {
+        let turn = Turn { crew: self.clone(), key, next: Next::BackOff };
         let thread = thread::Builder::new().name("tend".into());
         // Without a thread the turn ends as failed, and comes again.
         let _ = thread.spawn(move || turn.end(work()));
@@ -117,6 +147,31 @@ impl Crew {
     /// Whether nothing is being tended.
     pub fn is_idle(&self) -> bool {
         self.lock().running.values().all(|running| *running == 0)
+    }
+}
+
+impl State {
+    fn has_thread(&self, key: &str) -> bool {
+        self.running.get(kind(key)).is_none_or(|running| *running < AT_ONCE)
+    }
+
+    fn is_due(&self, key: &str, version: u64) -> bool {
+        self.slots.get(key).is_none_or(|slot| {
+            !slot.running && (slot.version != version || Instant::now() >= slot.not_before)
+        })
+    }
+
+    fn begin(&mut self, key: &str, version: u64, owner: Option<u32>) {
+        let new =
+            || Slot { running: true, owner, version, not_before: Instant::now(), failures: 0 };
+        let slot = self.slots.entry(key.into()).or_insert_with(new);
+        (slot.running, slot.version) = (true, version);
+        *self.running.entry(kind(key).into()).or_default() += 1;
+    }
+
+    /// How many things of an owner are being tended.
+    fn at_work(&self, owner: u32) -> usize {
+        self.slots.values().filter(|slot| slot.running && slot.owner == Some(owner)).count()
     }
 }
 
@@ -217,6 +272,29 @@ mod tests {
         drop(held);
         idle(&crew);
         assert_eq!((waited, running), (Ok(()), AT_ONCE));
+    }
+
+    /// One user orders ten times what there are threads for, and then another orders one.
+    #[test]
+    fn who_orders_much_does_not_keep_others_waiting() {
+        let (crew, over) = (Arc::new(Crew::default()), Arc::new(Mutex::new(())));
+        let held = over.lock().unwrap();
+        let offer = |owner: u32, n: usize| {
+            let over = over.clone();
+            let work = Box::new(move || {
+                drop(over.lock());
+                Next::After(Duration::from_secs(3600))
+            });
+            Offer { key: format!("transfer {owner}-{n:03}"), owner, version: 1, work }
+        };
+        let much = || (0..10 * AT_ONCE).map(|n| offer(1, n));
+        crew.offer_fairly(much().chain((0..3).map(|n| offer(2, n))).collect());
+        let at_work = |owner| crew.lock().at_work(owner);
+        assert_eq!((at_work(1), at_work(2)), (AT_ONCE - 3, 3));
+        crew.offer_fairly(much().collect());
+        assert_eq!(at_work(1), AT_ONCE - 3, "no more than there are threads for");
+        drop(held);
+        idle(&crew);
     }
 
     #[test]

@@ -1,14 +1,16 @@
 //! What is asked of the cluster: instances made and given up, transfers ordered and called off.
 //! Everything here only writes *wanted* and the ledger; the nodes make it so.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use forebay_base::nearest::nearest;
 use forebay_base::units::human_size;
 use forebay_base::{Error, Kind, Result};
+use serde_json::Value;
 
-use crate::book::{Book, Draft};
+use crate::book::{Book, Draft, Listed};
 use crate::config::Limits;
 use crate::ledger::{Ledger, UserUse, in_grains};
 use crate::pools::{means_named, space_of};
@@ -18,6 +20,12 @@ use crate::records::{
     Want, What, When, check_name, keys,
 };
 use crate::space::room;
+
+/// What names of instances and transfers of jobs begin with.
+pub const JOBS: &str = "job-";
+
+/// Where a user's cache shows in the directory that is closed to others.
+const BELOW_CLOSED: &str = "files";
 
 /// An instance as it is asked for.
 #[derive(Debug, Clone)]
@@ -50,6 +58,13 @@ pub struct NewTransfer {
     pub destination: PathBuf,
     pub when: When,
     pub options: TransferOptions,
+}
+
+/// The transfers that there are, and what has become of them.
+pub struct Transfers {
+    pub read: Vec<(Transfer, Option<TransferActual>)>,
+    /// By id, what this version does not understand: a newer node has written it.
+    pub unread: Vec<(String, Value)>,
 }
 
 /// Who asks.
@@ -116,6 +131,11 @@ impl Desk {
         if asked.nodes.is_empty() {
             return Err(usage("an instance needs a node: give --node"));
         }
+        let mut nodes: Vec<&String> = asked.nodes.iter().collect();
+        nodes.sort_unstable();
+        if let Some([twice, _]) = nodes.array_windows().find(|[one, other]| one == other) {
+            return Err(usage(format!("--node {twice}: name each node once")));
+        }
         match (asked.mode, &asked.backing) {
             (Mode::Cache, None) => {
                 return Err(usage("a cache needs a backing store: give --backing"));
@@ -141,7 +161,7 @@ impl Desk {
 
     fn id_for(&self, asked: &NewInstance) -> Result<String> {
         let id = match (&asked.name, &asked.job) {
-            (Some(name), None) if name.starts_with("job-") => {
+            (Some(name), None) if name.starts_with(JOBS) => {
                 return Err(usage(format!("{name}: names that begin with job- are for jobs")));
             }
             (Some(name), None) => name.clone(),
@@ -167,8 +187,8 @@ impl Desk {
         }
         let (pool, bytes) = granted.expect("there is a node");
         self.charge(draft, id, asked, bytes.saturating_mul(asked.nodes.len() as u64))?;
-        let shows = (asked.mode != Mode::Swap)
-            .then(|| asked.mountpoint.clone().unwrap_or_else(|| self.mount_root.join(id)));
+        let given = asked.mountpoint.clone();
+        let shows = given.or_else(|| place_for(&self.mount_root, id, asked.mode, asked.owner));
         Ok(Instance {
             id: id.into(),
             mode: asked.mode,
@@ -244,11 +264,20 @@ impl Desk {
     pub fn instance(&self, id: &str) -> Result<Instance> {
         check_name("instance", id)?;
         let found = self.book.read(&keys::wanted_instance(id))?;
-        found.ok_or_else(|| self.no_instance(id))
+        found.ok_or_else(|| usage(format!("no instance {id}")))
     }
 
-    fn no_instance(&self, id: &str) -> Error {
-        let all = self.instances().unwrap_or_default();
+    /// For somebody who may have mistyped the name of one of his.
+    pub fn instance_for(&self, id: &str, asker: Asker) -> Result<Instance> {
+        check_name("instance", id)?;
+        let found = self.book.read(&keys::wanted_instance(id))?;
+        found.ok_or_else(|| self.no_instance(id, asker))
+    }
+
+    /// Names of others are not told.
+    fn no_instance(&self, id: &str, asker: Asker) -> Error {
+        let mut all = self.instances().unwrap_or_default();
+        all.retain(|instance| asker.may(instance.owner));
         let near = nearest(id, all.iter().map(|instance| instance.id.as_str()));
         let hint = near
             .map_or(String::from("`forebay instance list` shows those there are"), |near| {
@@ -258,7 +287,7 @@ impl Desk {
     }
 
     pub fn instances(&self) -> Result<Vec<Instance>> {
-        let found = self.book.list(keys::WANTED_INSTANCES)?;
+        let found = self.book.list_some(keys::WANTED_INSTANCES)?.read;
         Ok(found.into_iter().map(|(_, instance)| instance).collect())
     }
 
@@ -272,7 +301,8 @@ impl Desk {
         check_name("instance", id)?;
         self.book.change(&format!("instance {id}"), |draft| {
             let key = keys::wanted_instance(id);
-            let mut instance: Instance = draft.read(&key)?.ok_or_else(|| self.no_instance(id))?;
+            let mut instance: Instance =
+                draft.read(&key)?.ok_or_else(|| self.no_instance(id, asker))?;
             asker.require(instance.owner, &format!("instance {id}"))?;
             // Hurry is not taken back: the node may have been freed already.
             if instance.want != Want::GoneInHurry && instance.want != want {
@@ -291,7 +321,7 @@ impl Desk {
                 return Ok(there);
             }
         }
-        let instance = self.instance(&asked.instance)?;
+        let instance = self.instance_for(&asked.instance, asker)?;
         asker.require(instance.owner, &format!("instance {}", instance.id))?;
         let node = self.node_for(&instance, asked)?;
         let root = instance.mountpoint.as_deref().ok_or_else(|| {
@@ -307,6 +337,7 @@ impl Desk {
         }
         check_outside(outside, root)?;
         self.check_cache(&instance, inside, outside)?;
+        check_options(&instance, asked)?;
         if instance.want != Want::Here {
             return Err(usage(format!("instance {} is leaving", instance.id)));
         }
@@ -327,6 +358,7 @@ impl Desk {
             want: TransferWant::Done,
             created: now(),
             attempt: 0,
+            after_hurry: false,
         };
         self.book.change(&format!("transfer {}", transfer.id), |draft| {
             // An instance that has gone meanwhile would never carry it out.
@@ -335,10 +367,37 @@ impl Desk {
             if !there.is_some_and(|there| there.want == Want::Here) {
                 return Err(usage(format!("instance {} is leaving", transfer.instance)));
             }
+            self.allow_transfer(draft, transfer.owner.uid)?;
             draft.put(&keys::wanted_transfer(&transfer.id), &transfer);
             Ok(())
         })?;
         Ok(transfer)
+    }
+
+    /// Whether a user may order one more. What he has is written again as it is: of two orders at one
+    /// time, one is decided anew, and sees the other.
+    fn allow_transfer(&self, draft: &mut Draft<'_>, uid: u32) -> Result<()> {
+        if uid == 0 {
+            return Ok(());
+        }
+        let used: UserUse = draft.read(&keys::user(uid))?.unwrap_or_default();
+        draft.put(&keys::user(uid), &used);
+        let max = self.limits.transfers_per_user;
+        let open = |(transfer, actual): &&(Transfer, Option<TransferActual>)| {
+            let ended = actual.as_ref().is_some_and(|actual| {
+                actual.attempt == transfer.attempt && actual.state.has_ended()
+            });
+            transfer.owner.uid == uid && !ended
+        };
+        match self.transfers()?.iter().filter(open).count() as u64 {
+            count if count < max => Ok(()),
+            _ => {
+                let why = format!("you would have more than {max} transfers that have not ended");
+                Err(Error::os(libc::EDQUOT, why).with_source(
+                    "wait for some of them, or stage a directory or a list instead of each file",
+                ))
+            }
+        }
     }
 
     fn node_for(&self, instance: &Instance, asked: &NewTransfer) -> Result<String> {
@@ -380,10 +439,24 @@ impl Desk {
     }
 
     pub fn transfers(&self) -> Result<Vec<(Transfer, Option<TransferActual>)>> {
-        let wanted: Vec<(String, Transfer)> = self.book.list(keys::WANTED_TRANSFERS)?;
-        let actual: Vec<(String, TransferActual)> = self.book.list(keys::ACTUAL_TRANSFERS)?;
-        let actual: std::collections::BTreeMap<_, _> = actual.into_iter().collect();
-        Ok(wanted.into_iter().map(|(id, wanted)| (wanted, actual.get(&id).cloned())).collect())
+        Ok(self.transfers_known()?.read)
+    }
+
+    /// All of them, also those that this version does not understand.
+    pub fn transfers_known(&self) -> Result<Transfers> {
+        let wanted: Listed<Transfer> = self.book.list_some(keys::WANTED_TRANSFERS)?;
+        let actual: Listed<TransferActual> = self.book.list_some(keys::ACTUAL_TRANSFERS)?;
+        let known: BTreeMap<_, _> = actual.read.into_iter().collect();
+        let strange: BTreeSet<_> = actual.unread.into_iter().map(|(id, _)| id).collect();
+        let (mut read, mut unread) = (Vec::new(), wanted.unread);
+        for (id, transfer) in wanted.read {
+            match strange.contains(&id) {
+                // What has become of it is not known.
+                true => unread.push((id, serde_json::to_value(transfer).unwrap_or_default())),
+                false => read.push((transfer, known.get(&id).cloned())),
+            }
+        }
+        Ok(Transfers { read, unread })
     }
 
     pub fn transfer_of(&self, id: &str) -> Result<(Transfer, Option<TransferActual>)> {
@@ -397,7 +470,7 @@ impl Desk {
 
     /// Calls a transfer off: cancelled wherever it is, or revoked before its time comes.
     pub fn call_off(&self, id: &str, asker: Asker, want: TransferWant) -> Result<Transfer> {
-        self.alter(id, asker, |transfer, actual| {
+        self.alter(id, asker, |_, transfer, actual| {
             let state = actual.map_or(TransferState::Waiting, |actual| actual.state);
             // What a transfer left behind may be given up.
             let given_up = want == TransferWant::Revoked && state != TransferState::Done;
@@ -414,7 +487,7 @@ impl Desk {
 
     /// Has a transfer that left files behind take them up again.
     pub fn resume(&self, id: &str, asker: Asker) -> Result<Transfer> {
-        self.alter(id, asker, |transfer, actual| {
+        self.alter(id, asker, |draft, transfer, actual| {
             match actual.map(|actual| actual.state) {
                 Some(TransferState::Failed | TransferState::Cancelled) => {}
                 state => {
@@ -422,15 +495,17 @@ impl Desk {
                     return Err(usage(format!("transfer {id} is {state}: nothing to take up")));
                 }
             }
+            let instance = there_for(draft, transfer)?;
             transfer.attempt += 1;
             transfer.want = TransferWant::Done;
+            transfer.after_hurry = instance.want == Want::GoneInHurry;
             Ok(())
         })
     }
 
     /// Has a stage-out that was put off to the end carried out now.
     pub fn activate(&self, id: &str, asker: Asker) -> Result<Transfer> {
-        self.alter(id, asker, |transfer, actual| {
+        self.alter(id, asker, |_, transfer, actual| {
             let state = actual.map_or(TransferState::Waiting, |actual| actual.state);
             if state.has_ended() {
                 return Err(usage(format!("transfer {id} has ended: it is {}", state.name())));
@@ -450,14 +525,15 @@ impl Desk {
         &self,
         id: &str,
         asker: Asker,
-        alter: impl Fn(&mut Transfer, Option<TransferActual>) -> Result<()>,
+        alter: impl Fn(&mut Draft<'_>, &mut Transfer, Option<TransferActual>) -> Result<()>,
     ) -> Result<Transfer> {
         let (found, _) = self.transfer_of(id)?;
         asker.require(found.owner, &format!("transfer {id}"))?;
         self.book.change(&format!("transfer {id}"), |draft| {
             let key = keys::wanted_transfer(id);
             let mut transfer: Transfer = draft.read(&key)?.unwrap_or_else(|| found.clone());
-            alter(&mut transfer, draft.read(&keys::actual_transfer(id))?)?;
+            let actual = draft.read(&keys::actual_transfer(id))?;
+            alter(draft, &mut transfer, actual)?;
             draft.put(&key, &transfer);
             Ok(transfer)
         })
@@ -472,6 +548,62 @@ impl Desk {
         match drain {
             Some(drain) => self.book.put(&keys::node_drain(node), &drain),
             None => self.book.delete(&keys::node_drain(node)),
+        }
+    }
+}
+
+/// Where an instance shows if nobody has said where. A user's cache is below a directory that others cannot
+/// pass: its mount would let in whom only directories above its backing store kept out.
+pub fn place_for(mount_root: &Path, id: &str, mode: Mode, owner: Owner) -> Option<PathBuf> {
+    let place = mount_root.join(id);
+    match (mode, owner.uid) {
+        (Mode::Swap, _) => None,
+        (Mode::Cache, 1..) => Some(place.join(BELOW_CLOSED)),
+        (Mode::Cache | Mode::Private, _) => Some(place),
+    }
+}
+
+/// The instance of a transfer that is to be taken up, if its files are still there and stay so.
+fn there_for(draft: &mut Draft<'_>, transfer: &Transfer) -> Result<Instance> {
+    let (id, of) = (&transfer.id, &transfer.instance);
+    let instance: Option<Instance> = draft.read(&keys::wanted_instance(of))?;
+    let instance = instance.filter(|instance| instance.owner == transfer.owner);
+    let there: Option<Actual> = draft.read(&keys::actual_instance(of, &transfer.node))?;
+    let going = there.is_some_and(|there| there.going);
+    match instance {
+        Some(instance) if !going => Ok(instance),
+        _ => Err(usage(format!("transfer {id}: instance {of} and what it held are gone"))),
+    }
+}
+
+/// What a transfer of a cache is told is refused if its engine, which fetches and flushes, takes no such
+/// order.
+fn check_options(instance: &Instance, asked: &NewTransfer) -> Result<()> {
+    if instance.mode != Mode::Cache {
+        return Ok(());
+    }
+    let TransferOptions { checksum, rate_max, threads, last } = &asked.options;
+    let flush = asked.direction == Direction::Out;
+    let refused = [
+        (*checksum, "--checksum", "each file is checked by size when it is flushed"),
+        (rate_max.is_some(), "--rate-max", "`--set rate-max=RATE` of the instance caps its drain"),
+        (
+            threads.is_some(),
+            "--threads",
+            "`--set flush-depth=N` or `fill-depth=N` of the instance says so",
+        ),
+        (!flush && !last.is_empty(), "--last", "a prefetch has no order"),
+        (last.len() > 1, "--last", "a flush takes one pattern"),
+        (asked.what == What::List, "--type list", "name the directory, or stage each file"),
+    ];
+    match refused.iter().find(|(given, ..)| *given) {
+        None => Ok(()),
+        Some((_, option, remedy)) => {
+            let does = if flush { "flushes" } else { "prefetches" };
+            let id = &instance.id;
+            Err(usage(format!(
+                "{option}: instance {id} is a cache, which {does} by itself: {remedy}"
+            )))
         }
     }
 }
@@ -512,6 +644,10 @@ fn grant(
     let pool: PoolRecord = draft
         .read(&keys::pool(node, name))?
         .ok_or_else(|| usage(format!("node {node} offers no pool {name}: see `forebay pools`")))?;
+    if let Some(fault) = &pool.fault {
+        let why = format!("pool {name} of node {node} cannot be used now: {fault}");
+        return Err(Error::new(Kind::Unavailable, why));
+    }
     let bytes = would_grant(id, asked, node, name, &pool)?;
     let mut ledger: Ledger = draft.read(&keys::ledger(node, name))?.unwrap_or_default();
     ledger.grant(id, bytes, pool.capacity).map_err(|short| {

@@ -70,6 +70,8 @@ pub struct Moved {
     pub failures: Vec<Failed>,
     pub failures_count: u64,
     pub cancelled: bool,
+    /// It was to end, and its process does not, not even killed: why.
+    pub hangs: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,6 +89,10 @@ pub struct Staging<'a> {
     pub root: PathBuf,
     /// Where the process writes what a restarted node daemon must know.
     pub kept: PathBuf,
+    /// One that is told to end has so long before it is killed.
+    pub patience: Duration,
+    /// How far it was when it stood still, if it did: nobody waits for it again before it moves.
+    pub still: Option<Moved>,
 }
 
 /// What a transfer is told while it runs.
@@ -116,7 +122,8 @@ impl Stop {
     }
 }
 
-/// Each call may be repeated, and goes on with what an earlier one began.
+/// Each call may be repeated, and goes on with what an earlier one began. What hangs is not waited for:
+/// the call fails with [`forebay_base::Kind::TimedOut`], and a later one hears how it ended.
 pub trait Hands: Send + Sync {
     fn look(&self, cache: &Cache) -> Result<Look>;
 

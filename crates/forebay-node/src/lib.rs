@@ -6,22 +6,27 @@
 
 mod backing;
 mod book;
+mod closed;
 pub mod config;
 mod crew;
 pub mod desk;
 pub mod failpoint;
 pub mod hands;
 pub mod job;
+mod leaving;
 pub mod ledger;
 mod local;
 mod manifest;
 mod node;
+mod offered;
 mod pools;
 pub mod records;
 pub mod space;
 pub mod swap;
 mod tend;
 mod transfers;
+#[cfg(test)]
+mod trial;
 
 pub use backing::{file_system_of, require_mounted};
 pub use book::Book;

@@ -2,6 +2,7 @@
 //! first step of making it and removed after the last one of removing it. It says what a leftover is
 //! when the registry does not know it any more.
 
+use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -23,6 +24,8 @@ pub struct Local {
     instances: Folder,
     /// The registry, as it is on record.
     noted: Mutex<Option<Known>>,
+    /// Copies that could not be read and were told of.
+    unread: Mutex<BTreeSet<String>>,
     /// One node daemon for one state directory.
     _lock: std::fs::File,
 }
@@ -47,7 +50,7 @@ impl Local {
             let why = format!("{}: another node daemon uses this state", path.display());
             Error::new(Kind::Usage, format!("{why}; give each one its own `state` and `socket`"))
         })?;
-        Ok(Local { dir, instances, noted: Mutex::default(), _lock: lock })
+        Ok(Local { dir, instances, noted: Mutex::default(), unread: Mutex::default(), _lock: lock })
     }
 
     /// Refuses a registry that is another one, or an older state of the same: by what it says,
@@ -129,7 +132,28 @@ impl Local {
         let names = self.instances.list("").map_err(|e| failed(e, &self.instances, ""))?;
         let names = names.iter().filter_map(|name| name.to_str());
         let found = names.filter(|name| name.ends_with(".json"));
-        found.filter_map(|name| self.read_in(&self.instances, name).transpose()).collect()
+        let read = |name: &str| match self.read_in(&self.instances, name) {
+            // A newer daemon has begun it, and knows what it is.
+            Err(error) if error.kind() == Kind::Corrupt => {
+                self.tell_once(name, &error);
+                None
+            }
+            read => read.transpose(),
+        };
+        found.filter_map(read).collect()
+    }
+
+    fn tell_once(&self, name: &str, error: &Error) {
+        let mut told = self.unread.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.insert(name.into()) {
+            tracing::warn!("{error}: it is left alone");
+        }
+    }
+
+    /// Removes what a transfer's processes have told.
+    pub fn forget_transfer(&self, id: &str) -> Result<()> {
+        let (dir, name) = (self.transfers()?, format!("{id}.jsonl"));
+        dir.remove_if_there(&name).map_err(|e| failed(e, &dir, &name))
     }
 
     /// Where what is known of running transfers is kept.

@@ -2,56 +2,101 @@
 
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use forebay_base::units::human_size;
-use forebay_base::{Error, Result};
+use forebay_base::units::{human_secs, human_size};
+use forebay_base::{Error, Kind, Result};
+use forebay_registry::limits;
 
 use crate::book::Book;
 use crate::desk::now;
 use crate::hands::{Failed, Unflushed};
-use crate::records::{Instance, Missing, keys};
+use crate::records::{Instance, Missing, keys, written};
 
-/// Files of one instance that are named; the rest are counted in one more line.
+/// Files that one record names; the rest are counted in one more line.
 pub const NAMED_MAX: usize = 1000;
 
-/// Lines of the registry that are written in one commit: below what etcd takes.
+/// Bytes of the lines that one record names: with one more they are below what the registry takes for a
+/// value.
+const LINES_MAX: usize = limits::VALUE_MAX - (32 << 10);
+
+/// Records that are deleted in one commit.
 const AT_ONCE: usize = 60;
 
-/// Puts `missing` in the place of all that was said of an instance on a node.
-pub fn replace(book: &Book, node: &str, instance: &str, missing: &[Missing]) -> Result<()> {
-    let prefix = keys::manifest_of(node, instance);
-    let old: Vec<(String, Missing)> = book.list(&prefix)?;
+/// A command that tells the scheduler has so long.
+const COMMAND_LIMIT: Duration = Duration::from_secs(60);
+
+/// What is dirty in a cache. Other records are those of transfers, whose ids begin otherwise.
+pub const DIRTY: &str = "dirty";
+
+/// Puts `missing` in the place of what `who`, a transfer or [`DIRTY`], has left of an instance on a
+/// node. Each has one record and changes no other's, so that two that end at once do not meet.
+pub fn write(
+    book: &Book,
+    node: &str,
+    instance: &str,
+    who: &str,
+    missing: &[Missing],
+) -> Result<()> {
+    let key = keys::manifest(node, instance, who);
     let lines = bounded(missing);
-    let key = |n: usize| format!("{prefix}{n:06}");
-    let changed: Vec<usize> = (0..lines.len())
-        .filter(|n| old.get(*n).is_none_or(|(_, line)| *line != lines[*n]))
-        .collect();
-    for some in changed.chunks(AT_ONCE) {
+    book.change("the manifest", |draft| {
+        let old: Option<Vec<Missing>> = draft.read(&key)?;
+        match old {
+            None if lines.is_empty() => {}
+            Some(old) if old == lines => {}
+            Some(_) if lines.is_empty() => draft.delete(&key),
+            _ => draft.put(&key, &lines),
+        }
+        Ok(())
+    })
+}
+
+/// What `who` has left.
+pub fn of(book: &Book, node: &str, instance: &str, who: &str) -> Result<Vec<Missing>> {
+    Ok(book.read(&keys::manifest(node, instance, who))?.unwrap_or_default())
+}
+
+/// Forgets all that was said of an instance on a node.
+pub fn clear(book: &Book, node: &str, instance: &str) -> Result<()> {
+    let prefix = keys::manifest_of(node, instance);
+    let (entries, _) = book.registry().range(&prefix)?;
+    for some in entries.chunks(AT_ONCE) {
         book.change("the manifest", |draft| {
-            some.iter().for_each(|n| draft.put(&key(*n), &lines[*n]));
-            Ok(())
-        })?;
-    }
-    let spare: Vec<&String> = old.iter().skip(lines.len()).map(|(name, _)| name).collect();
-    for some in spare.chunks(AT_ONCE) {
-        book.change("the manifest", |draft| {
-            some.iter().for_each(|name| draft.delete(&format!("{prefix}{name}")));
+            some.iter().for_each(|entry| draft.delete(&entry.key));
             Ok(())
         })?;
     }
     Ok(())
 }
 
-/// At most [`NAMED_MAX`] lines, of which the last counts what has none of its own.
+/// All lines below a prefix, each with what follows the prefix in the key of its record.
+pub fn lines(book: &Book, prefix: &str) -> Result<Vec<(String, Missing)>> {
+    let records = book.list_some::<Vec<Missing>>(prefix)?.read;
+    let each = |(name, lines): (String, Vec<Missing>)| {
+        lines.into_iter().map(move |line| (name.clone(), line))
+    };
+    Ok(records.into_iter().flat_map(each).collect())
+}
+
+/// At most [`NAMED_MAX`] lines and about [`LINES_MAX`] bytes, of which the last line counts what has none of
+/// its own.
 fn bounded(missing: &[Missing]) -> Vec<Missing> {
-    if missing.len() <= NAMED_MAX {
+    let mut bytes = 0;
+    let fits = |line: &&Missing| {
+        bytes += written(line).len() + 1;
+        bytes <= LINES_MAX
+    };
+    let fitting = missing.iter().take_while(fits).count();
+    if fitting == missing.len() && fitting <= NAMED_MAX {
         return missing.to_vec();
     }
-    let (named, rest) = missing.split_at(NAMED_MAX - 1);
+    let (named, rest) = missing.split_at(fitting.min(NAMED_MAX - 1));
     let last = Missing {
         file: format!("{} more files", rest.len()),
         bytes: rest.iter().map(|line| line.bytes).sum(),
+        why: "they are too many to be named".into(),
         ..rest[0].clone()
     };
     named.iter().cloned().chain([last]).collect()
@@ -71,13 +116,8 @@ pub fn of_cache(instance: &Instance, found: &[Unflushed]) -> Vec<Missing> {
     found.iter().map(line).collect()
 }
 
-/// What a transfer left behind; with `keep` it is dropped after that time.
-pub fn of_transfer(
-    instance: &Instance,
-    transfer: &str,
-    failed: &[Failed],
-    keep: Option<Duration>,
-) -> Vec<Missing> {
+/// What a transfer left behind.
+pub fn of_transfer(instance: &Instance, transfer: &str, failed: &[Failed]) -> Vec<Missing> {
     let since = now();
     let line = |failed: &Failed| Missing {
         file: failed.path.clone(),
@@ -86,7 +126,7 @@ pub fn of_transfer(
         owner: instance.owner,
         transfer: Some(transfer.into()),
         since,
-        expires: keep.map(|keep| since + keep.as_secs()),
+        expires: None,
     };
     failed.iter().map(line).collect()
 }
@@ -103,7 +143,7 @@ impl Over {
     }
 
     pub fn look(&self, book: &Book, node: &str, max: u64, command: &str) -> Result<()> {
-        let lines: Vec<(String, Missing)> = book.list(&format!("{}{node}/", keys::MANIFEST))?;
+        let lines = lines(book, &format!("{}{node}/", keys::MANIFEST))?;
         let bytes: u64 = lines.iter().map(|(_, line)| line.bytes).sum();
         if bytes <= max {
             self.told.store(false, Relaxed);
@@ -113,24 +153,38 @@ impl Over {
             let over =
                 format!("{} are not home, {} are allowed", human_size(bytes), human_size(max));
             tracing::warn!("{over}: telling the scheduler");
-            run(command, node, &format!("forebay: {over}"))?;
+            run(command, node, &format!("forebay: {over}"), COMMAND_LIMIT)?;
         }
         Ok(())
     }
 }
 
-fn run(command: &str, node: &str, reason: &str) -> Result<()> {
+fn run(command: &str, node: &str, reason: &str, limit: Duration) -> Result<()> {
     let words =
         command.split_whitespace().map(|word| word.replace("%n", node).replace("%r", reason));
     let words: Vec<String> = words.collect();
     let Some((program, args)) = words.split_first() else { return Ok(()) };
-    let ended = Command::new(program).args(args).stdin(Stdio::null()).output();
-    let ended = ended.map_err(|e| Error::io(e, format!("over-manifest-command {program}")))?;
-    if !ended.status.success() {
-        let said = String::from_utf8_lossy(&ended.stderr).trim().to_string();
-        tracing::warn!("over-manifest-command {program}: {}: {said}", ended.status);
+    let what = || format!("over-manifest-command {program}");
+    let mut command = Command::new(program);
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn().map_err(|e| Error::io(e, what()))?;
+    let deadline = Instant::now() + limit;
+    loop {
+        match child.try_wait().map_err(|e| Error::io(e, what()))? {
+            Some(status) if status.success() => return Ok(()),
+            Some(status) => {
+                tracing::warn!("{}: {status}", what());
+                return Ok(());
+            }
+            None if Instant::now() >= deadline => break,
+            None => thread::sleep(Duration::from_millis(50)),
+        }
     }
-    Ok(())
+    let _ = child.kill();
+    // One that even that does not end is left to itself.
+    let _ = child.try_wait();
+    let limit = human_secs(limit.as_secs_f64());
+    Err(Error::new(Kind::TimedOut, format!("{}: it ran for {limit} and was killed", what())))
 }
 
 #[cfg(test)]
@@ -151,6 +205,16 @@ mod tests {
     }
 
     #[test]
+    fn a_command_that_does_not_end_is_killed() {
+        let begun = Instant::now();
+        let limit = Duration::from_millis(200);
+        let error = run("sleep 600", "n1", "r", limit).unwrap_err();
+        assert!(error.to_string().contains("over-manifest-command sleep"), "{error}");
+        assert!(begun.elapsed() < Duration::from_secs(60));
+        run("true %n %r", "n1", "r", Duration::from_secs(60)).unwrap();
+    }
+
+    #[test]
     fn a_million_files_are_a_thousand_lines_and_no_byte_is_left_out() {
         let all: Vec<Missing> = (0..5000).map(line).collect();
         let lines = bounded(&all);
@@ -159,5 +223,11 @@ mod tests {
         assert_eq!(sum(&lines), sum(&all));
         assert_eq!(lines.last().unwrap().file, "4001 more files");
         assert_eq!(bounded(&all[..3]), all[..3]);
+        let long: Vec<Missing> =
+            (0..900).map(|n| Missing { file: "\u{1}".repeat(4000), ..line(n) }).collect();
+        let lines = bounded(&long);
+        let size = written(&lines).len();
+        assert!(size < limits::VALUE_MAX, "{size} bytes for the registry");
+        assert_eq!(sum(&lines), sum(&long));
     }
 }

@@ -1,29 +1,32 @@
 //! The node daemon: it keeps the node's lease, says what the node offers, and has everything tended
 //! that is wanted of it.
 
+use std::cmp::Reverse;
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay_base::{Error, Kind, Result};
 use forebay_registry::{Lease, Registry, Seen};
 
 use crate::book::Book;
-use crate::config::NodeConfig;
-use crate::crew::{Crew, Next};
-use crate::desk::{Asker, Desk, now};
+use crate::config::{NodeConfig, PoolConfig};
+use crate::crew::{Crew, Next, Offer};
+use crate::desk::{Asker, Desk, JOBS, Transfers, now};
 use crate::hands::{Hands, Moved, Stop};
 use crate::job::{Reaper, Scheduler};
 use crate::local::{Known, Local};
 use crate::manifest::Over;
-use crate::pools::PoolHere;
+use crate::offered::Pools;
 use crate::records::{
-    Instance, Life, NodeDrain, NodeRecord, Transfer, TransferActual, Want, keys, written,
+    Direction, Instance, Life, NodeDrain, NodeRecord, Transfer, TransferActual, TransferState,
+    TransferWant, Want, keys, written,
 };
+use crate::transfers::Step;
 
 /// How long the node counts as there after it was heard of last.
 const LEASE: Duration = Duration::from_secs(15);
@@ -34,8 +37,20 @@ const LOOK: Duration = Duration::from_secs(5);
 /// Records and files of jobs are brought in line as often.
 const JOBS_LOOK: Duration = Duration::from_secs(2);
 
+/// What has not ended in its time is looked at again after this.
+const SLOW: Duration = Duration::from_secs(2);
+
 /// Transfers that have ended, and whose instance is gone, are told of for so long.
 const REMEMBERED: u64 = 7 * 24 * 60 * 60;
+
+/// So many transfers that are done are told of, of each user; of more, only the last.
+const DONE_MAX: usize = 1000;
+
+/// So often a node tells what its clock says.
+const CLOCK_EVERY: Duration = Duration::from_secs(300);
+
+/// So much clocks may be apart before one of them decides alone that something has expired.
+const CLOCKS_APART: Duration = Duration::from_secs(300);
 
 /// The registry may be away when the daemon starts: it is asked again until then.
 const START_PATIENCE: Duration = Duration::from_secs(30);
@@ -51,11 +66,15 @@ pub struct Node {
     pub(crate) config: NodeConfig,
     pub(crate) book: Book,
     pub(crate) local: Local,
-    pub(crate) pools: BTreeMap<String, PoolHere>,
+    pub(crate) pools: Pools,
     pub(crate) hands: Arc<dyn Hands>,
     pub(crate) crew: Arc<Crew>,
     lease: Mutex<Option<Box<dyn Lease>>>,
+    /// When the others were told last what this node's clock says.
+    clock_told: Mutex<Option<Instant>>,
     live: Mutex<BTreeMap<String, Arc<Live>>>,
+    /// Transfers that stood still when they were looked at last, and how far they were.
+    still: Mutex<BTreeMap<String, Moved>>,
     over: Over,
     scheduler: Option<Scheduler>,
     since: u64,
@@ -73,32 +92,9 @@ impl Node {
         registry: Arc<dyn Registry>,
         hands: Arc<dyn Hands>,
     ) -> Result<Arc<Node>> {
-        let local = Local::open(&config.state)?;
-        let book = Book::new(registry);
-        local.admit(&known(&book)?)?;
-        let mut pools = BTreeMap::new();
-        for pool in &config.pools {
-            let open = PoolHere::open(pool)?;
-            local.admit_pool(&pool.name, open.id(), &pool.dir)?;
-            pools.insert(pool.name.clone(), open);
-        }
-        let scheduler = config.scheduler.as_ref().map(Scheduler::open).transpose()?;
-        let node = Arc::new(Node {
-            config,
-            book,
-            local,
-            pools,
-            hands,
-            crew: Arc::default(),
-            lease: Mutex::default(),
-            live: Mutex::default(),
-            over: Over::new(),
-            scheduler,
-            since: now(),
-            stopping: AtomicBool::new(false),
-        });
+        let node = Node::open(config, registry, hands)?;
         node.keep_lease()?;
-        node.publish_pools()?;
+        node.open_pools()?;
         let mut works = vec![("node", Node::attend as fn(&Arc<Node>)), ("watch", Node::listen)];
         if node.scheduler.is_some() {
             works.push(("jobs", Node::attend_jobs));
@@ -109,6 +105,48 @@ impl Node {
             spawned.map_err(|e| Error::io(e, "starting a thread"))?;
         }
         Ok(node)
+    }
+
+    /// One that does nothing by itself.
+    pub(crate) fn open(
+        config: NodeConfig,
+        registry: Arc<dyn Registry>,
+        hands: Arc<dyn Hands>,
+    ) -> Result<Arc<Node>> {
+        let local = Local::open(&config.state)?;
+        let book = Book::new(registry);
+        local.admit(&known(&book)?)?;
+        let scheduler = config.scheduler.as_ref().map(Scheduler::open).transpose()?;
+        Ok(Arc::new(Node {
+            config,
+            book,
+            local,
+            pools: Pools::default(),
+            hands,
+            crew: Arc::default(),
+            lease: Mutex::default(),
+            clock_told: Mutex::default(),
+            live: Mutex::default(),
+            still: Mutex::default(),
+            over: Over::new(),
+            scheduler,
+            since: now(),
+            stopping: AtomicBool::new(false),
+        }))
+    }
+
+    /// Refused if there are pools and none of them can be used.
+    pub(crate) fn open_pools(&self) -> Result<()> {
+        let pools = &self.config.pools;
+        let mut bad = pools.iter().filter_map(|pool| self.attend_pool(pool).err());
+        match bad.next() {
+            Some(error) if bad.count() + 1 == pools.len() => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    fn attend_pool(&self, pool: &PoolConfig) -> Result<()> {
+        self.pools.attend(pool, &self.local, &self.book, &self.config.name)
     }
 
     pub fn name(&self) -> &str {
@@ -138,8 +176,8 @@ impl Node {
         self.stopping.store(true, Relaxed);
         locked(&self.live).values().for_each(|live| live.stop.leave());
         self.crew.ring();
-        let deadline = std::time::Instant::now() + patience;
-        while !self.crew.is_idle() && std::time::Instant::now() < deadline {
+        let deadline = Instant::now() + patience;
+        while !self.crew.is_idle() && Instant::now() < deadline {
             self.crew.wait(Duration::from_millis(50));
         }
         // The node is not there any more: others need not wait for the lease to run out.
@@ -157,12 +195,19 @@ impl Node {
         Some(moved)
     }
 
-    pub(crate) fn begin_live(&self, id: &str) -> Arc<Live> {
-        locked(&self.live).entry(id.into()).or_default().clone()
+    pub(crate) fn lock_live(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Live>>> {
+        locked(&self.live)
     }
 
-    pub(crate) fn end_live(&self, id: &str) {
-        locked(&self.live).remove(id);
+    pub(crate) fn lock_still(&self) -> MutexGuard<'_, BTreeMap<String, Moved>> {
+        locked(&self.still)
+    }
+
+    /// How far it was. It does not stand still any more, unless somebody says so.
+    pub(crate) fn end_live(&self, transfer: &Transfer) -> Moved {
+        self.lock_still().remove(&transfer.id);
+        let live = locked(&self.live).remove(&transfer.id).unwrap_or_default();
+        locked(&live.moved).clone()
     }
 
     /// Tells a running transfer to stop.
@@ -223,39 +268,65 @@ impl Node {
         }
     }
 
-    fn turn(self: &Arc<Node>) -> Result<()> {
+    pub(crate) fn turn(self: &Arc<Node>) -> Result<()> {
         self.keep_lease()?;
-        self.publish_pools()?;
-        let wanted: Vec<(String, Instance)> = self.book.list(keys::WANTED_INSTANCES)?;
+        self.tell_clock()?;
+        self.offer_pools();
+        let wanted = Wanted::of(&self.book)?;
         // After the look: what an older or another registry does not want is not removed by its word.
         self.local.note_revision(&known(&self.book)?)?;
-        let wanted: BTreeMap<String, Instance> = wanted.into_iter().collect();
         self.offer_instances(&wanted)?;
-        let transfers = self.desk().transfers()?;
+        let transfers = self.desk().transfers_known()?;
         self.offer_transfers(&wanted, &transfers);
         self.expire(&wanted)?;
-        if let (Some(max), Some(command)) =
-            (self.config.manifest_max, &self.config.over_manifest_command)
-        {
-            self.over.look(&self.book, &self.config.name, max, command)?;
-        }
-        self.forget_transfers(&wanted, &transfers)?;
-        self.crew.retain(|key| {
-            let id = key.split_once(' ').map_or(key, |(_, id)| id);
-            wanted.contains_key(id) || transfers.iter().any(|(transfer, _)| transfer.id == id)
+        self.offer_over();
+        self.forget_transfers(&wanted, &transfers.read)?;
+        self.crew.retain(|key| match key.split_once(' ') {
+            Some(("instance", id)) => wanted.knows(id),
+            Some(("transfer", id)) => transfers.read.iter().any(|(known, _)| known.id == id),
+            _ => true,
         });
         Ok(())
     }
 
-    fn offer_instances(self: &Arc<Node>, wanted: &BTreeMap<String, Instance>) -> Result<()> {
+    /// What a slow disk keeps waiting is this pool alone.
+    fn offer_pools(self: &Arc<Node>) {
+        for pool in &self.config.pools {
+            let (node, config) = (self.clone(), pool.clone());
+            self.crew.offer(&format!("pool {}", pool.name), 0, move || {
+                // What is wrong is told where it is found.
+                let _ = node.attend_pool(&config);
+                Next::After(LOOK)
+            });
+        }
+    }
+
+    fn offer_over(self: &Arc<Node>) {
+        let (Some(max), Some(command)) =
+            (self.config.manifest_max, self.config.over_manifest_command.clone())
+        else {
+            return;
+        };
+        let node = self.clone();
+        self.crew.offer("over-manifest", 0, move || {
+            if let Err(error) = node.over.look(&node.book, &node.config.name, max, &command) {
+                tracing::warn!("{error}");
+            }
+            Next::After(LOOK)
+        });
+    }
+
+    fn offer_instances(self: &Arc<Node>, wanted: &Wanted) -> Result<()> {
         let here = |instance: &&Instance| instance.nodes.contains(&self.config.name);
-        let mut due: Vec<Instance> = wanted.values().filter(here).cloned().collect();
+        let mut due: Vec<Instance> = wanted.instances.values().filter(here).cloned().collect();
         let known: BTreeSet<String> = due.iter().map(|instance| instance.id.clone()).collect();
-        // What was begun here and is wanted no more, not even as something to be removed.
+        // What was begun here and is wanted no more, not even as something to be removed. What is not
+        // understood may be wanted.
         let forgotten = self.local.instances()?.into_iter();
         due.extend(
             forgotten
                 .filter(|instance| !known.contains(&instance.id))
+                .filter(|instance| !wanted.unread.contains(&instance.id))
                 .map(|instance| Instance { want: Want::Gone, ..instance }),
         );
         for instance in due {
@@ -267,44 +338,45 @@ impl Node {
         Ok(())
     }
 
-    fn offer_transfers(
-        self: &Arc<Node>,
-        wanted: &BTreeMap<String, Instance>,
-        transfers: &[(Transfer, Option<TransferActual>)],
-    ) {
-        for (transfer, actual) in transfers {
-            if transfer.node != self.config.name {
+    fn offer_transfers(self: &Arc<Node>, wanted: &Wanted, transfers: &Transfers) {
+        let mut offers = Vec::new();
+        for (transfer, actual) in &transfers.read {
+            if transfer.node != self.config.name || wanted.unread.contains(&transfer.instance) {
                 continue;
             }
-            let instance = wanted.get(&transfer.instance);
-            match crate::transfers::decide(transfer, actual.as_ref(), instance) {
-                crate::transfers::Step::Nothing => {}
-                crate::transfers::Step::Stop => {
+            let instance = wanted.instances.get(&transfer.instance);
+            let step = crate::transfers::decide(transfer, actual.as_ref(), instance);
+            let (node, transfer) = (self.clone(), transfer.clone());
+            let key = format!("transfer {}", transfer.id);
+            let (owner, want) = (transfer.owner.uid, instance.map(|instance| instance.want));
+            let version = version(&(&transfer, want));
+            let work: Box<dyn FnOnce() -> Next + Send> = match (step, instance) {
+                (Step::Nothing, _) => continue,
+                (Step::Carry, Some(instance)) => {
+                    let instance = instance.clone();
+                    Box::new(move || node.carry_and_tell(&transfer, &instance))
+                }
+                _ => {
                     self.stop_live(&transfer.id);
-                    let (node, transfer) = (self.clone(), transfer.clone());
-                    // If it is not running, nobody hears `stop`.
-                    self.crew.offer(
-                        &format!("transfer {}", transfer.id),
-                        version(&transfer),
-                        move || node.say_stopped(&transfer),
-                    );
+                    // If it is not running, nobody hears that.
+                    Box::new(move || node.say_stopped(&transfer))
                 }
-                crate::transfers::Step::Carry => {
-                    let (node, transfer) = (self.clone(), transfer.clone());
-                    let instance = instance.expect("decided by it").clone();
-                    self.crew.offer(
-                        &format!("transfer {}", transfer.id),
-                        version(&transfer),
-                        move || node.carry_and_tell(&transfer, &instance),
-                    );
-                }
-            }
+            };
+            offers.push(Offer { key, owner, version, work });
         }
+        self.crew.offer_fairly(offers);
     }
 
     fn tend_and_tell(&self, instance: &Instance) -> Next {
         match self.tend(instance) {
             Ok(next) => next,
+            // It is under way, and no thread waits for it.
+            Err(error) if error.kind() == Kind::TimedOut => {
+                if let Err(error) = self.tell_slow(instance, &error.to_string()) {
+                    tracing::warn!("instance {}: telling so: {error}", instance.id);
+                }
+                Next::After(SLOW)
+            }
             Err(error) => {
                 tracing::warn!("instance {}: {error}", instance.id);
                 if let Err(error) = self.tell_failed(instance, &error.to_string()) {
@@ -315,38 +387,85 @@ impl Node {
         }
     }
 
-    /// Says of named instances whose time is over that they are to go.
-    fn expire(&self, wanted: &BTreeMap<String, Instance>) -> Result<()> {
+    /// Says of named instances of this node whose time is over that they are to go. A clock that is ahead
+    /// of all others decides nothing.
+    pub(crate) fn expire(&self, wanted: &Wanted) -> Result<()> {
         let time = now();
-        for instance in wanted.values() {
+        for instance in wanted.instances.values() {
             let over = matches!(instance.life, Life::Named { expires: Some(at) } if at <= time);
-            if over && instance.want == Want::Here {
-                tracing::warn!("instance {} has expired and goes", instance.id);
-                self.desk().destroy(&instance.id, Asker { uid: 0, gid: 0 }, Want::Gone)?;
+            let here = instance.nodes.contains(&self.config.name) && instance.want == Want::Here;
+            if !over || !here {
+                continue;
+            }
+            if let Some(ahead) = self.clock_is_ahead(time)? {
+                tracing::warn!("instance {} would have expired, but {ahead}", instance.id);
+                continue;
+            }
+            tracing::warn!("instance {} has expired and goes", instance.id);
+            self.desk().destroy(&instance.id, Asker { uid: 0, gid: 0 }, Want::Gone)?;
+        }
+        Ok(())
+    }
+
+    /// By what other nodes have told of theirs.
+    fn clock_is_ahead(&self, time: u64) -> Result<Option<String>> {
+        let nodes = self.book.list_some::<NodeRecord>(keys::NODES)?.read;
+        let others = nodes.iter().filter(|(name, _)| *name != self.config.name);
+        let newest = others.map(|(_, node)| node.clock).filter(|clock| *clock > 0).max();
+        let may_be = (CLOCK_EVERY + CLOCKS_APART).as_secs();
+        Ok(newest.map(|newest| time.saturating_sub(newest)).filter(|ahead| *ahead > may_be).map(
+            |ahead| format!("this node's clock is {ahead} s ahead of all others: set it right"),
+        ))
+    }
+
+    /// Tells what this node's clock says, from time to time.
+    fn tell_clock(&self) -> Result<()> {
+        let mut told = locked(&self.clock_told);
+        if told.is_some_and(|told| told.elapsed() < CLOCK_EVERY) {
+            return Ok(());
+        }
+        if let Some(lease) = &*locked(&self.lease) {
+            self.book.put_leased(&keys::node(&self.config.name), &self.record(), lease.id())?;
+        }
+        *told = Some(Instant::now());
+        Ok(())
+    }
+
+    /// Forgets transfers that ended long ago, and of those that are done all but the last.
+    pub(crate) fn forget_transfers(
+        &self,
+        wanted: &Wanted,
+        transfers: &[(Transfer, Option<TransferActual>)],
+    ) -> Result<()> {
+        let old = now().saturating_sub(REMEMBERED);
+        let mut done: BTreeMap<u32, usize> = BTreeMap::new();
+        let mut here: Vec<_> =
+            transfers.iter().filter(|(transfer, _)| transfer.node == self.config.name).collect();
+        here.sort_by_key(|(transfer, _)| Reverse(transfer.created));
+        for (transfer, actual) in here {
+            let ended = actual.as_ref().map_or(transfer.created, |actual| actual.since);
+            let gone = !wanted.knows(&transfer.instance);
+            if !gone && (transfer.id.starts_with(JOBS) || !wanted.is_named(&transfer.instance)) {
+                // Its job may ask.
+                continue;
+            }
+            let spent = actual.as_ref().is_some_and(|actual| is_spent(transfer, actual));
+            let count = done.entry(transfer.owner.uid).or_default();
+            *count += usize::from(spent);
+            if ((gone || spent) && ended < old) || (spent && *count > DONE_MAX) {
+                self.forget_transfer(&transfer.id)?;
             }
         }
         Ok(())
     }
 
-    /// Forgets transfers that ended long ago.
-    fn forget_transfers(
-        &self,
-        wanted: &BTreeMap<String, Instance>,
-        transfers: &[(Transfer, Option<TransferActual>)],
-    ) -> Result<()> {
-        let old = now().saturating_sub(REMEMBERED);
-        for (transfer, actual) in transfers {
-            let ended = actual.as_ref().map_or(transfer.created, |actual| actual.since);
-            let gone = !wanted.contains_key(&transfer.instance);
-            if transfer.node == self.config.name && gone && ended < old {
-                self.book.change("transfers", |draft| {
-                    draft.delete(&keys::wanted_transfer(&transfer.id));
-                    draft.delete(&keys::actual_transfer(&transfer.id));
-                    Ok(())
-                })?;
-            }
-        }
-        Ok(())
+    fn forget_transfer(&self, id: &str) -> Result<()> {
+        self.local.forget_transfer(id)?;
+        self.book.change("transfers", |draft| {
+            draft.delete(&keys::wanted_transfer(id));
+            draft.delete(&keys::actual_transfer(id));
+            Ok(())
+        })
     }
 
     /// Holds the node's lease, a new one if the last has run out.
@@ -361,23 +480,27 @@ impl Node {
         Ok(())
     }
 
-    /// Writes that the node is there; refused if another daemon has its name.
-    fn claim_name(&self, lease: &dyn Lease) -> Result<()> {
-        let key = keys::node(&self.config.name);
-        let mine = NodeRecord {
+    fn record(&self) -> NodeRecord {
+        NodeRecord {
             address: self.config.address.clone(),
             version: env!("CARGO_PKG_VERSION").into(),
             pid: std::process::id(),
             boot: boot_id(),
             since: self.since,
-        };
-        let deadline = std::time::Instant::now() + START_PATIENCE;
+            clock: now(),
+        }
+    }
+
+    /// Writes that the node is there; refused if another daemon has its name.
+    fn claim_name(&self, lease: &dyn Lease) -> Result<()> {
+        let (key, mine) = (keys::node(&self.config.name), self.record());
+        let deadline = Instant::now() + START_PATIENCE;
         // The record of the daemon before us stays until its lease runs out.
         while let Some(other) = self.book.read::<NodeRecord>(&key)? {
             if is_ours(&other, &mine) {
                 break;
             }
-            if std::time::Instant::now() > deadline {
+            if Instant::now() > deadline {
                 return Err(Error::new(
                     Kind::Usage,
                     format!(
@@ -392,23 +515,45 @@ impl Node {
         self.book.put_leased(&key, &mine, lease.id())
     }
 
-    fn publish_pools(&self) -> Result<()> {
-        for (name, pool) in &self.pools {
-            let record = pool.record(&self.book, &self.config.name)?;
-            let key = keys::pool(&self.config.name, name);
-            let told: Option<crate::records::PoolRecord> = self.book.read(&key)?;
-            if told.as_ref() != Some(&record) {
-                self.book.put(&key, &record)?;
-            }
-            pool.sweep();
-        }
-        Ok(())
-    }
-
     /// Whether the node is to take nothing new.
     pub fn drain(&self) -> Result<Option<NodeDrain>> {
         self.book.read(&keys::node_drain(&self.config.name))
     }
+}
+
+/// The instances that are wanted.
+pub(crate) struct Wanted {
+    pub instances: BTreeMap<String, Instance>,
+    /// What a newer node has written and this one does not understand.
+    pub unread: BTreeSet<String>,
+}
+
+impl Wanted {
+    pub fn of(book: &Book) -> Result<Wanted> {
+        let listed = book.list_some(keys::WANTED_INSTANCES)?;
+        let unread = listed.unread.into_iter().map(|(id, _)| id).collect();
+        Ok(Wanted { instances: listed.read.into_iter().collect(), unread })
+    }
+
+    fn knows(&self, id: &str) -> bool {
+        self.instances.contains_key(id) || self.unread.contains(id)
+    }
+
+    fn is_named(&self, id: &str) -> bool {
+        let instance = self.instances.get(id);
+        instance.is_some_and(|instance| matches!(instance.life, Life::Named { .. }))
+    }
+}
+
+/// Whether nothing of a transfer can be of use any more: it is done, or nobody waits for what it left.
+fn is_spent(transfer: &Transfer, actual: &TransferActual) -> bool {
+    let left = transfer.direction == Direction::Out && transfer.want != TransferWant::Revoked;
+    actual.attempt == transfer.attempt
+        && match actual.state {
+            TransferState::Done => true,
+            TransferState::Failed | TransferState::Cancelled => !left,
+            TransferState::Waiting | TransferState::Running => false,
+        }
 }
 
 /// The daemon before us on this machine, or ourselves with a lease that ran out.

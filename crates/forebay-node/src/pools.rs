@@ -10,7 +10,9 @@ use crate::book::Book;
 use crate::config::PoolConfig;
 use crate::ledger::Ledger;
 use crate::records::{Instance, PoolRecord, keys};
-use crate::space::{Choice, Enforce, Fs, Id, Means, Owner, Pool, Removal, Settings, SpaceSpec};
+use crate::space::{
+    Choice, Door, Enforce, Fs, Id, Means, Owner, Pool, Removal, Settings, SpaceSpec, State,
+};
 use crate::tend::make_mount_point;
 
 pub struct PoolHere {
@@ -53,6 +55,7 @@ impl PoolHere {
             lacks,
             swap: self.config.swap && missing.is_none(),
             leftover_bytes: self.pool.leftovers()?.iter().map(|left| left.room).sum(),
+            fault: None,
         })
     }
 
@@ -92,6 +95,22 @@ impl PoolHere {
             make_mount_point(parent)?;
         }
         Ok(self.pool.make(&spec)?.means.to_string())
+    }
+
+    /// Mounts a space again that is there and does not show, as after a restart of the machine.
+    pub fn bring_back(&self, instance: &Instance) -> Result<()> {
+        match self.pool.adopt(&instance.id.parse()?)? {
+            State::Ready(_) => Ok(()),
+            State::Absent | State::HalfMade(_) | State::Removing => {
+                let why = format!("instance {}: its files are not there any more", instance.id);
+                Err(Error::new(Kind::Unavailable, why))
+            }
+        }
+    }
+
+    /// Lets the owner of a space in, or nobody.
+    pub fn set_door(&self, instance: &Instance, door: Door) -> Result<()> {
+        self.pool.set_door(&instance.id.parse()?, door)
     }
 
     pub fn make_tier(&self, id: &str, bytes: u64) -> Result<()> {

@@ -182,6 +182,9 @@ pub struct Actual {
     pub why: Option<String>,
     /// Seconds since 1970.
     pub since: u64,
+    /// Nothing of it is waited for any more: no transfer of it is taken up from here on.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub going: bool,
 }
 
 /// `pools/NODE/POOL`: what a node offers.
@@ -198,6 +201,9 @@ pub struct PoolRecord {
     pub swap: bool,
     /// Held by what was removed and is not gone yet; part of what is granted.
     pub leftover_bytes: u64,
+    /// Why nothing can be made there now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<String>,
 }
 
 /// `nodes/NODE`: lasts as long as the node daemon's lease.
@@ -211,6 +217,9 @@ pub struct NodeRecord {
     pub boot: String,
     /// Seconds since 1970.
     pub since: u64,
+    /// What its clock said when it told this, seconds since 1970: other nodes compare theirs.
+    #[serde(default)]
+    pub clock: u64,
 }
 
 /// `wanted/nodes/NODE`: there while a node is to take nothing new.
@@ -288,6 +297,9 @@ pub struct Transfer {
     /// Raised by each `resume`.
     #[serde(default)]
     pub attempt: u32,
+    /// It was taken up after its instance was told to hurry, which does not stop it then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub after_hurry: bool,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -365,7 +377,7 @@ pub struct FailedFile {
     pub why: String,
 }
 
-/// `manifest/NODE/INSTANCE/N`: bytes that are not home.
+/// One of the lines of `manifest/NODE/INSTANCE/WHO`: bytes that are not home.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missing {
     pub file: String,
@@ -458,6 +470,11 @@ pub mod keys {
     /// Of one instance on a node.
     pub fn manifest_of(node: &str, instance: &str) -> String {
         format!("{MANIFEST}{node}/{instance}/")
+    }
+
+    /// What a transfer has left, or what is dirty.
+    pub fn manifest(node: &str, instance: &str, who: &str) -> String {
+        format!("{}{who}", manifest_of(node, instance))
     }
 }
 

@@ -17,6 +17,7 @@ use forebay_base::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
 
 mod delete;
+mod door;
 mod holders;
 mod image;
 mod loopdev;
@@ -31,6 +32,7 @@ mod spec;
 mod sweep;
 mod tier;
 
+pub use door::Door;
 pub use holders::{Holder, How};
 pub use make::room;
 pub(crate) use pool::locked;

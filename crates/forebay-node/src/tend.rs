@@ -9,22 +9,24 @@
 
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_base::units::{counted, human_size};
 use forebay_base::{Error, Kind, Result};
 
 use crate::backing;
+use crate::closed;
 use crate::crew::Next;
-use crate::desk::now;
+use crate::desk::{now, place_for};
 use crate::failpoint;
 use crate::hands::{Cache, Leave, Look, Unflushed};
+use crate::leaving::Before;
 use crate::ledger::{Ledger, UserUse};
 use crate::manifest;
 use crate::node::Node;
 use crate::pools::PoolHere;
 use crate::records::{Actual, Instance, Mode, State, Want, keys};
-use crate::transfers::Before;
 
 /// An instance that is ready is looked at as often: its mount may have died.
 const CHECK: Duration = Duration::from_secs(10);
@@ -54,7 +56,7 @@ impl Node {
         }
         let pool = self.pool_of(instance)?;
         let means = match instance.mode {
-            Mode::Cache => self.make_cache(instance, pool)?,
+            Mode::Cache => self.make_cache(instance, &pool)?,
             Mode::Private => Some(pool.make_space(instance)?),
             Mode::Swap => {
                 pool.make_swap(instance)?;
@@ -67,7 +69,7 @@ impl Node {
     }
 
     /// T1.
-    fn require_grant(&self, instance: &Instance) -> Result<()> {
+    pub(crate) fn require_grant(&self, instance: &Instance) -> Result<()> {
         let key = keys::ledger(&self.config.name, &instance.pool);
         let ledger: Ledger = self.book.read(&key)?.unwrap_or_default();
         match ledger.grants.contains_key(&instance.id) {
@@ -79,17 +81,8 @@ impl Node {
         }
     }
 
-    fn pool_of(&self, instance: &Instance) -> Result<&PoolHere> {
-        self.pools.get(&instance.pool).ok_or_else(|| {
-            Error::new(
-                Kind::Usage,
-                format!(
-                    "pool {} is not in this node's configuration any more: put it back until its \
-                     instances are gone",
-                    instance.pool
-                ),
-            )
-        })
+    pub(crate) fn pool_of(&self, instance: &Instance) -> Result<Arc<PoolHere>> {
+        self.pools.get(&instance.pool)
     }
 
     fn make_cache(&self, instance: &Instance, pool: &PoolHere) -> Result<Option<String>> {
@@ -106,9 +99,20 @@ impl Node {
         backing::require_mounted(&asked.path, &self.config.backing_mounts)?;
         backing::require_same(&asked.path, &asked.on)?;
         pool.make_tier(&instance.id, instance.bytes)?;
-        make_mount_point(&cache.mountpoint)?;
+        self.make_place(instance, &cache.mountpoint)?;
         self.hands.serve(&cache)?;
         Ok(None)
+    }
+
+    /// The mount of a cache lets everybody in whom the modes below let in. Other directories above the
+    /// backing store may have kept them out: so the one above the mount does, but for the owner.
+    fn make_place(&self, instance: &Instance, at: &Path) -> Result<()> {
+        let (root, owner) = (&self.config.mount_root, instance.owner);
+        let given = place_for(root, &instance.id, instance.mode, owner);
+        if let (Some(above), true) = (at.parent(), owner.uid != 0 && given.as_deref() == Some(at)) {
+            closed::make(above, owner)?;
+        }
+        make_mount_point(at)
     }
 
     fn cache(&self, instance: &Instance, pool: &PoolHere) -> Result<Cache> {
@@ -133,15 +137,16 @@ impl Node {
         }
         failpoint::pass("tend-leaving");
         if self.can_be_staged(instance)?
-            && let Before::Wait(why) = self.before_leaving(instance)?
+            && let Before::Wait(why, needs) = self.may_go(instance)?
         {
+            self.mind_door(instance, needs)?;
             self.tell(instance, State::Leaving, None, Some(why))?;
             return Ok(Next::After(WAIT));
         }
         let pool = self.pool_of(instance)?;
         match instance.mode {
             Mode::Cache => {
-                if let Some(why) = self.leave_cache(instance, pool)? {
+                if let Some(why) = self.leave_cache(instance, &pool)? {
                     self.tell(instance, State::Leaving, None, Some(why))?;
                     return Ok(Next::After(WAIT));
                 }
@@ -158,9 +163,10 @@ impl Node {
             return Ok(Next::After(WAIT));
         }
         if let Some(at) = &instance.mountpoint {
-            // Only an empty directory goes, and only one of ours is below the mount root.
-            if at.starts_with(&self.config.mount_root) {
-                let _ = std::fs::remove_dir(at);
+            // Only empty directories go, and only those below the mount root are ours.
+            let root = &self.config.mount_root;
+            for dir in at.ancestors().take_while(|dir| dir.starts_with(root) && dir != root) {
+                let _ = std::fs::remove_dir(dir);
             }
         }
         self.release(instance)?;
@@ -174,7 +180,7 @@ impl Node {
         if instance.mode != Mode::Cache {
             return Ok(true);
         }
-        let cache = self.cache(instance, self.pool_of(instance)?)?;
+        let cache = self.cache(instance, &*self.pool_of(instance)?)?;
         Ok(self.hands.look(&cache)? == Look::Serving)
     }
 
@@ -200,6 +206,13 @@ impl Node {
         if !tier.try_exists().map_err(|e| Error::io(e, tier.display().to_string()))? {
             return Ok(None);
         }
+        if hurry
+            && manifest::of(&self.book, &self.config.name, &instance.id, manifest::DIRTY)?
+                .is_empty()
+        {
+            // Before a slow store is waited for.
+            self.tell_unflushed(instance, &self.hands.unflushed(&cache)?)?;
+        }
         let found = self.hands.bring_home(&cache)?;
         self.tell_unflushed(instance, &found)?;
         Ok((!found.is_empty()).then(|| not_home(&found)))
@@ -207,17 +220,20 @@ impl Node {
 
     fn tell_unflushed(&self, instance: &Instance, found: &[Unflushed]) -> Result<()> {
         let missing = manifest::of_cache(instance, found);
-        manifest::replace(&self.book, &self.config.name, &instance.id, &missing)
+        manifest::write(&self.book, &self.config.name, &instance.id, manifest::DIRTY, &missing)
     }
 
     /// Ends the grant and, on the last node, the record of what is wanted (L3).
-    fn release(&self, instance: &Instance) -> Result<()> {
+    pub(crate) fn release(&self, instance: &Instance) -> Result<()> {
         let (id, me) = (&instance.id, &self.config.name);
-        manifest::replace(&self.book, me, id, &[])?;
+        manifest::clear(&self.book, me, id)?;
         self.book.change(&format!("instance {id}"), |draft| {
             let wanted: Option<Instance> = draft.read(&keys::wanted_instance(id))?;
-            if wanted.is_some_and(|wanted| !is_same(&wanted, instance)) {
+            if let Some(other) = wanted.filter(|wanted| !is_same(wanted, instance)) {
                 // The last one's record and grants went with it; another has its name by now.
+                if !other.nodes.contains(me) {
+                    draft.delete(&keys::actual_instance(id, me));
+                }
                 return Ok(());
             }
             let mut others = false;
@@ -258,6 +274,15 @@ impl Node {
         self.tell(instance, state, None, Some(why.into()))
     }
 
+    /// Something that was begun has not ended in its time.
+    pub(crate) fn tell_slow(&self, instance: &Instance, why: &str) -> Result<()> {
+        let state = match instance.want {
+            Want::Here => State::Making,
+            Want::Gone | Want::GoneInHurry => State::Leaving,
+        };
+        self.tell(instance, state, None, Some(why.into()))
+    }
+
     /// Writes what has become of an instance here, if it is news.
     fn tell(
         &self,
@@ -275,8 +300,9 @@ impl Node {
         if same {
             return Ok(());
         }
+        let going = told.as_ref().is_some_and(|told| told.going);
         let since = told.filter(|told| told.state == state).map_or_else(now, |told| told.since);
-        self.book.put(&key, &Actual { state, means, why, since })
+        self.book.put(&key, &Actual { state, means, why, since, going })
     }
 }
 

@@ -1,5 +1,4 @@
-//! Transfers on this node: which one is to be carried out now, and what an instance waits for before
-//! it goes.
+//! Transfers on this node: which one is to be carried out now, and how it ended.
 
 use forebay_base::units::counted;
 use forebay_base::{Error, Kind, Result};
@@ -10,10 +9,13 @@ use crate::hands::{Failed, Moved, Order, Staging};
 use crate::manifest;
 use crate::node::Node;
 use crate::records::{
-    Direction, FAILED_NAMED_MAX, FailedFile, Instance, Missing, Mode, State, Transfer,
-    TransferActual, TransferState, TransferWant, Want, When, keys,
+    Direction, FAILED_NAMED_MAX, FailedFile, Instance, Mode, State, Transfer, TransferActual,
+    TransferState, TransferWant, Want, When, keys,
 };
 use std::time::Duration;
+
+/// A transfer that stands still is looked at as often.
+const STILL: Duration = Duration::from_secs(5);
 
 /// What is to be done about a transfer.
 #[derive(Debug, PartialEq, Eq)]
@@ -22,13 +24,6 @@ pub(crate) enum Step {
     /// It is to end where it is.
     Stop,
     Carry,
-}
-
-/// What an instance that is to go waits for.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Before {
-    Nothing,
-    Wait(String),
 }
 
 /// Pure: what the records of a transfer and of its instance say.
@@ -43,7 +38,7 @@ pub(crate) fn decide(
     }
     let Some(instance) = instance else { return Step::Stop };
     // What was to be done in a hurry stays where it is, until somebody takes it up again.
-    let hurried = instance.want == Want::GoneInHurry && transfer.attempt == 0;
+    let hurried = instance.want == Want::GoneInHurry && !transfer.after_hurry;
     if transfer.want != TransferWant::Done || hurried {
         return Step::Stop;
     }
@@ -61,11 +56,8 @@ impl Node {
             Ok(next) => next,
             Err(error) => {
                 tracing::warn!("transfer {}: {error}", transfer.id);
-                let actual = TransferActual {
-                    state: TransferState::Waiting,
-                    why: Some(error.to_string()),
-                    ..nothing_moved(transfer)
-                };
+                let waits = self.moved_so_far(transfer, TransferState::Waiting);
+                let actual = TransferActual { why: Some(error.to_string()), ..waits };
                 // If not even that can be told, the next turn will.
                 let _ = self.tell_transfer(transfer, actual);
                 Next::BackOff
@@ -88,14 +80,20 @@ impl Node {
             self.tell_transfer(transfer, waiting)?;
             return Ok(Next::After(Duration::from_millis(500)));
         }
-        let running = TransferActual { state: TransferState::Running, ..nothing_moved(transfer) };
-        self.tell_transfer(transfer, running)?;
-        let live = self.begin_live(&transfer.id);
+        let running = self.moved_so_far(transfer, TransferState::Running);
+        self.tell_transfer(transfer, running.clone())?;
+        let live = self.begin_live(transfer, instance)?;
         let moved = self.move_bytes(transfer, instance, &live);
-        self.end_live(&transfer.id);
+        let last = self.end_live(transfer);
         let moved = match moved {
             // It goes on, and the next daemon hears how it ended.
             Err(error) if error.kind() == Kind::Interrupted => return Ok(Next::BackOff),
+            Err(error) if error.kind() == Kind::TimedOut => {
+                self.note_still(&transfer.id, last);
+                let why = Some(error.to_string());
+                self.tell_transfer(transfer, TransferActual { why, ..running })?;
+                return Ok(Next::After(STILL));
+            }
             moved => moved?,
         };
         self.conclude(transfer, instance, &moved)?;
@@ -136,7 +134,9 @@ impl Node {
     fn staging<'a>(&self, transfer: &'a Transfer, instance: &Instance) -> Result<Staging<'a>> {
         let root = instance.mountpoint.clone().expect("a private instance shows somewhere");
         let kept = self.local.transfers()?.path().to_path_buf();
-        Ok(Staging { transfer, root, kept })
+        let patience = self.config.busy_patience;
+        let still = self.still_at(&transfer.id);
+        Ok(Staging { transfer, root, kept, patience, still })
     }
 
     fn conclude(&self, transfer: &Transfer, instance: &Instance, moved: &Moved) -> Result<()> {
@@ -148,11 +148,16 @@ impl Node {
         if transfer.direction == Direction::Out {
             self.tell_missing(transfer, instance, moved)?;
         }
-        if state == TransferState::Cancelled && instance.mode == Mode::Private {
-            self.hands.clean(&self.staging(transfer, instance)?)?;
+        let private = instance.mode == Mode::Private;
+        if state == TransferState::Cancelled && private && moved.hangs.is_none() {
+            // What could not be removed stays there; nobody waits for it.
+            if let Err(error) = self.hands.clean(&self.staging(transfer, instance)?) {
+                tracing::warn!("transfer {}: removing what it left: {error}", transfer.id);
+            }
         }
         let first = moved.failures.first();
         let why = first.map(|failed| format!("{}: {}", failed.path, failed.why));
+        let why = moved.hangs.clone().or(why);
         self.tell_transfer(
             transfer,
             TransferActual {
@@ -171,26 +176,28 @@ impl Node {
     }
 
     /// Puts what a stage-out left behind into the manifest, in place of what an earlier attempt did.
-    fn tell_missing(&self, transfer: &Transfer, instance: &Instance, moved: &Moved) -> Result<()> {
-        let (me, id) = (&self.config.name, &instance.id);
-        let all: Vec<(String, Missing)> = self.book.list(&keys::manifest_of(me, id))?;
-        let others = all.into_iter().map(|(_, line)| line);
-        let mut lines: Vec<Missing> =
-            others.filter(|line| line.transfer.as_deref() != Some(&transfer.id)).collect();
+    pub(crate) fn tell_missing(
+        &self,
+        transfer: &Transfer,
+        instance: &Instance,
+        moved: &Moved,
+    ) -> Result<()> {
         let mut failed = moved.failures.clone();
         if moved.cancelled && failed.is_empty() {
             let (files, bytes) = (
                 moved.files_total.saturating_sub(moved.files),
                 moved.bytes_total.saturating_sub(moved.bytes),
             );
+            let what =
+                if files > 0 { format!("{} of ", counted(files, "file")) } else { String::new() };
             failed.push(Failed {
-                path: format!("{} of {}", counted(files, "file"), transfer.source.display()),
-                why: "cancelled".into(),
+                path: format!("{what}{}", transfer.source.display()),
+                why: moved.hangs.clone().unwrap_or_else(|| "cancelled".into()),
                 bytes,
             });
         }
-        lines.extend(manifest::of_transfer(instance, &transfer.id, &failed, None));
-        manifest::replace(&self.book, me, id, &lines)
+        let lines = manifest::of_transfer(instance, &transfer.id, &failed);
+        manifest::write(&self.book, &self.config.name, &instance.id, &transfer.id, &lines)
     }
 
     /// A transfer that is to end and does not run.
@@ -203,14 +210,16 @@ impl Node {
         if let (true, Ok(Some(instance))) = (running, &instance)
             && let Ok(staging) = self.staging(transfer, instance)
         {
-            // An earlier daemon began it, and its process may still be at work.
-            let live = self.begin_live(&transfer.id);
-            live.stop.now();
-            let moved = match instance.mode {
-                Mode::Private => self.hands.stage(&staging, &live.stop, &mut |_| {}),
+            // An earlier daemon began it, or it stood still: its process may still be at work.
+            let live = self.begin_live(transfer, instance);
+            let moved = live.and_then(|live| match instance.mode {
+                Mode::Private => {
+                    live.stop.now();
+                    self.hands.stage(&staging, &live.stop, &mut |_| {})
+                }
                 _ => Ok(Moved { cancelled: true, ..Moved::default() }),
-            };
-            self.end_live(&transfer.id);
+            });
+            self.end_live(transfer);
             if let Err(error) = moved.and_then(|moved| self.conclude(transfer, instance, &moved)) {
                 tracing::warn!("transfer {}: {error}", transfer.id);
                 return Next::BackOff;
@@ -232,106 +241,26 @@ impl Node {
         }
     }
 
-    fn tell_transfer(&self, transfer: &Transfer, actual: TransferActual) -> Result<()> {
+    /// How far it is, as far as this daemon knows.
+    fn moved_so_far(&self, transfer: &Transfer, state: TransferState) -> TransferActual {
+        let moved = self.still_at(&transfer.id).unwrap_or_default();
+        TransferActual {
+            state,
+            files: moved.files,
+            bytes: moved.bytes,
+            files_total: moved.files_total,
+            bytes_total: moved.bytes_total,
+            failures: moved.failures_count,
+            ..nothing_moved(transfer)
+        }
+    }
+
+    pub(crate) fn tell_transfer(&self, transfer: &Transfer, actual: TransferActual) -> Result<()> {
         let key = keys::actual_transfer(&transfer.id);
         let told: Option<TransferActual> = self.book.read(&key)?;
         let same =
             told.is_some_and(|told| TransferActual { since: actual.since, ..told } == actual);
         if same { Ok(()) } else { self.book.put(&key, &actual) }
-    }
-
-    /// T3. What of its transfers an instance waits for before it goes.
-    pub(crate) fn before_leaving(&self, instance: &Instance) -> Result<Before> {
-        let all = self.desk().transfers()?;
-        let here = all.into_iter().filter(|(transfer, _)| {
-            transfer.instance == instance.id && transfer.node == self.config.name
-        });
-        let mut waits = Vec::new();
-        for (transfer, actual) in here {
-            let current = actual.as_ref().filter(|actual| actual.attempt == transfer.attempt);
-            match current.map(|actual| actual.state) {
-                Some(TransferState::Done) => {}
-                Some(TransferState::Failed | TransferState::Cancelled) => {
-                    waits.extend(self.kept_for(&transfer, instance)?);
-                }
-                Some(TransferState::Running) => {
-                    waits.push(format!("transfer {} runs", transfer.id))
-                }
-                Some(TransferState::Waiting) | None => {
-                    waits.push(format!("transfer {} is still to be carried out", transfer.id));
-                }
-            }
-        }
-        Ok(match waits.is_empty() {
-            true => Before::Nothing,
-            false => Before::Wait(waits.join("; ")),
-        })
-    }
-
-    /// What a stage-out that ended without being done holds the instance for. Nothing if it was revoked,
-    /// or if its time is over.
-    fn kept_for(&self, transfer: &Transfer, instance: &Instance) -> Result<Option<String>> {
-        if transfer.direction == Direction::In || transfer.want == TransferWant::Revoked {
-            return Ok(None);
-        }
-        if instance.mode == Mode::Cache {
-            // What is dirty is brought home anyway (T2).
-            return Ok(None);
-        }
-        let prefix = keys::manifest_of(&self.config.name, &instance.id);
-        let lines: Vec<(String, Missing)> = self.book.list(&prefix)?;
-        let of_it = lines.iter().filter(|(_, line)| line.transfer.as_deref() == Some(&transfer.id));
-        let (count, since) = of_it
-            .fold((0u64, u64::MAX), |(count, since), (_, line)| (count + 1, since.min(line.since)));
-        if count == 0 {
-            // It was told to hurry before it began, and so has no lines yet.
-            return self.keep_unbegun(transfer, instance).map(Some);
-        }
-        if instance.want != Want::GoneInHurry {
-            return Ok(Some(format!(
-                "{} of transfer {} are not home: see `forebay manifest`; then `forebay stage resume {}`, \
-                 `forebay stage revoke {}`, or `forebay instance destroy {} --hurry`",
-                counted(count, "file"),
-                transfer.id,
-                transfer.id,
-                transfer.id,
-                instance.id
-            )));
-        }
-        let until = since.saturating_add(self.config.keep_after_hurry.as_secs());
-        if now() < until {
-            let left = Duration::from_secs(until - now());
-            return Ok(Some(format!(
-                "{} of transfer {} are not home and are kept for {}: `forebay stage resume {}`",
-                counted(count, "file"),
-                transfer.id,
-                forebay_base::units::human_secs(left.as_secs_f64()),
-                transfer.id
-            )));
-        }
-        self.drop_with_record(transfer, &lines)?;
-        Ok(None)
-    }
-
-    fn keep_unbegun(&self, transfer: &Transfer, instance: &Instance) -> Result<String> {
-        let failed = Failed {
-            path: transfer.source.display().to_string(),
-            why: "told to hurry before it was done".into(),
-            bytes: 0,
-        };
-        let moved = Moved { failures: vec![failed], failures_count: 1, ..Moved::default() };
-        self.tell_missing(transfer, instance, &moved)?;
-        Ok(format!("transfer {} is not home", transfer.id))
-    }
-
-    /// The promise to keep what was told to hurry is over: what it was stays on record.
-    fn drop_with_record(&self, transfer: &Transfer, lines: &[(String, Missing)]) -> Result<()> {
-        let key = keys::actual_transfer(&transfer.id);
-        let Some(told) = self.book.read::<TransferActual>(&key)? else { return Ok(()) };
-        let files = counted(lines.len() as u64, "file");
-        let why = format!("dropped after keep-after-hurry: {files} not home");
-        tracing::warn!("transfer {}: {why}", transfer.id);
-        self.tell_transfer(transfer, TransferActual { why: Some(why), since: now(), ..told })
     }
 }
 

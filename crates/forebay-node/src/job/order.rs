@@ -221,7 +221,8 @@ fn on_node(path: &Path, node: &str) -> PathBuf {
     parts.collect::<Vec<_>>().join("%").into()
 }
 
-fn mode(mode: plan::Mode) -> Mode {
+/// A plan's word as the records have it.
+pub fn mode(mode: plan::Mode) -> Mode {
     match mode {
         plan::Mode::Cache => Mode::Cache,
         plan::Mode::Private => Mode::Private,

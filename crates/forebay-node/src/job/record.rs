@@ -1,11 +1,13 @@
 //! What the registry holds of a job.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use forebay_job::plan::{Plan, Space, value_of};
 use serde::{Deserialize, Serialize};
 
-use crate::records::{JobKey, Owner};
+use super::order::mode;
+use crate::desk::place_for;
+use crate::records::{Instance, JobKey, Mode, Owner};
 
 /// How far a job is. Steps are taken in this order, and one may be skipped only towards the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -68,11 +70,13 @@ impl Job {
     }
 
     /// The variables by which the job finds its instances, with their values.
-    pub fn variables(&self, mount_root: &Path) -> Vec<(String, String)> {
-        let own = self.plan.instances.iter().map(|space| (&space.variables, self.instance(space)));
-        let used = self.plan.uses.iter().map(|used| (&used.variables, used.name.clone()));
-        let values = own.chain(used).flat_map(|(names, id)| {
-            let at = mount_root.join(id);
+    pub fn variables(&self, places: &Places<'_>) -> Vec<(String, String)> {
+        let own = self.plan.instances.iter().map(|space| {
+            let at = places.of_new(&self.instance(space), mode(space.mode), self.owner);
+            (&space.variables, at)
+        });
+        let used = self.plan.uses.iter().map(|used| (&used.variables, places.of(&used.name)));
+        let values = own.chain(used).flat_map(|(names, at)| {
             names.iter().map(move |name| (name.clone(), value_of(name, &at)))
         });
         values.collect()
@@ -81,6 +85,27 @@ impl Job {
     /// Whether a repeated setup asks for the same.
     pub fn is_the_same(&self, owner: Owner, plan: &Plan) -> bool {
         self.owner == owner && self.plan == *plan
+    }
+}
+
+/// Where instances show.
+pub struct Places<'a> {
+    pub mount_root: &'a Path,
+    /// Those there are.
+    pub instances: &'a [Instance],
+}
+
+impl Places<'_> {
+    /// Of one that may still have to be made.
+    fn of_new(&self, id: &str, mode: Mode, owner: Owner) -> PathBuf {
+        place_for(self.mount_root, id, mode, owner).unwrap_or_else(|| self.mount_root.join(id))
+    }
+
+    /// Of one that was made before.
+    fn of(&self, id: &str) -> PathBuf {
+        let found = self.instances.iter().find(|instance| instance.id == id);
+        let shows = found.and_then(|instance| instance.mountpoint.clone());
+        shows.unwrap_or_else(|| self.mount_root.join(id))
     }
 }
 
@@ -123,7 +148,8 @@ pub(crate) mod tests {
 
     #[test]
     fn each_run_of_a_job_finds_instances_of_its_own() {
-        let values = |n| job(n).variables(Path::new("/m"));
+        let places = Places { mount_root: Path::new("/m"), instances: &[] };
+        let values = |n| job(n).variables(&places);
         let first = ("DW_JOB_STRIPED".to_string(), "/m/job-17-striped/".to_string());
         assert_eq!(values(1)[0], first);
         assert_eq!(values(1)[1], ("TMPDIR".into(), "/m/job-17-striped".into()));

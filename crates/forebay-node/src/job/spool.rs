@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use forebay_base::{Error, Result};
 use serde_json::{Value, json};
 
-use super::record::Job;
+use super::record::{Job, Places};
 use crate::records::{Instance, Life, PoolRecord};
 
 /// Pools as Slurm reads them.
@@ -37,8 +37,8 @@ impl Spool {
     }
 
     /// The variables of a job, for its environment. Hooks read the file of the last incarnation.
-    pub fn put_job(&self, job: &Job, mount_root: &Path) -> Result<()> {
-        let lines = job.variables(mount_root).into_iter().map(|(name, value)| {
+    pub fn put_job(&self, job: &Job, places: &Places<'_>) -> Result<()> {
+        let lines = job.variables(places).into_iter().map(|(name, value)| {
             debug_assert!(!value.contains('\n'), "mount points have no newlines");
             format!("{name}={value}\n")
         });
@@ -62,7 +62,8 @@ impl Spool {
                 *held = job;
             }
         }
-        last.values().try_for_each(|job| self.put_job(job, mount_root))?;
+        let places = Places { mount_root, instances };
+        last.values().try_for_each(|job| self.put_job(job, &places))?;
         self.forget_all_but(|name| last.contains_key(name))
     }
 
@@ -136,6 +137,7 @@ mod tests {
             lacks: Vec::new(),
             swap: false,
             leftover_bytes: 0,
+            fault: None,
         }
     }
 

@@ -56,10 +56,19 @@ pub struct Order {
     pub every_ms: Option<u64>,
 }
 
+/// What a worker is started for: the attempt of its transfer, and what it does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Work {
+    pub attempt: u32,
+    pub action: Action,
+}
+
 /// One line of what a worker says; the last is a report, `cleaned` or an error.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Line {
+    /// The first line, written by who starts workers: what all that follows is about.
+    Work(Work),
     Started {
         pid: u32,
     },
@@ -113,10 +122,18 @@ fn read_order() -> Result<Order> {
         .map_err(|e| usage(format!("the order on standard input is not one: {e}")))
 }
 
+impl Line {
+    /// With the end of line.
+    pub fn text(&self) -> Vec<u8> {
+        let mut text = serde_json::to_vec(self).expect("numbers and text have a JSON form");
+        text.push(b'\n');
+        text
+    }
+}
+
 /// One write, so that a line is there as a whole or not at all.
 fn say(line: &Line) {
-    let mut text = serde_json::to_vec(line).expect("numbers and text have a JSON form");
-    text.push(b'\n');
+    let text = line.text();
     // SAFETY: the descriptor stays open as long as the process.
     let mut out = ManuallyDrop::new(unsafe { File::from_raw_fd(1) });
     // Nobody who listens is no reason to end a transfer.

@@ -30,6 +30,7 @@ The file is TOML, by default /etc/forebay/node.toml:
   [limits]
   instances-per-user = 20
   bytes-per-user = \"2TiB\"
+  transfers-per-user = 10000        # that wait or run
   [[pool]]
   name = \"flash\"
   dir = \"/nvme/forebay\"

@@ -54,6 +54,8 @@ pub fn run(args: &Args) -> Result<u8> {
     lay_out(&columns, &rows).iter().for_each(say);
     for pool in &pools {
         let at = format!("{}/{}", pool.node, pool.name);
+        let fault = pool.record.fault.iter();
+        fault.for_each(|why| say(format!("{at}: cannot be used now: {why}")));
         pool.record.lacks.iter().for_each(|lack| say(format!("{at}: {lack}")));
     }
     Ok(0)

@@ -123,11 +123,20 @@ fn one(place: Place, args: &Args) -> Result<u8> {
 
 /// Has the daemon drain, unmount and end, and waits for all three.
 pub fn leave(client: &Client, ask: &Leave) -> Result<Job> {
+    let limit = ask.timeout_secs.map(|secs| Duration::from_secs_f64(secs) + GRACE);
+    left(client, ask, limit)
+}
+
+/// The same, with no more patience than this.
+pub fn leave_within(client: &Client, ask: &Leave, limit: Duration) -> Result<Job> {
+    left(client, ask, Some(limit))
+}
+
+fn left(client: &Client, ask: &Leave, limit: Option<Duration>) -> Result<Job> {
     let process = client.daemon_pid().and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
     let answer = client.post("/v1/umount", &json!(ask))?;
     let id = answer["id"].as_u64().unwrap_or(0);
-    let deadline = |secs| Instant::now() + Duration::from_secs_f64(secs) + GRACE;
-    let job = watch(client, id, "drain", ask.timeout_secs.map(deadline))?;
+    let job = watch(client, id, "drain", limit.map(|limit| Instant::now() + limit))?;
     if let (Some(process), true) = (process, is_gone(&job)) {
         wait_end(&process);
     }

@@ -69,7 +69,7 @@ impl Door {
                 answer(self.view(desk.create(&asked)?)?)
             }
             ("GET", ["v1", "instances", id]) => {
-                let instance = desk.instance(id)?;
+                let instance = desk.instance_for(id, asker(peer))?;
                 require_seen(peer, instance.owner, "instance", id)?;
                 answer(self.view(instance)?)
             }
@@ -193,7 +193,7 @@ impl Door {
     }
 
     fn manifest(&self, peer: Peer) -> Result<Vec<MissingView>> {
-        let all: Vec<(String, Missing)> = self.node.book().list(keys::MANIFEST)?;
+        let all: Vec<(String, Missing)> = self.node.book().manifest()?;
         let view = |(key, missing): (String, Missing)| {
             let mut parts = key.split('/').map(String::from);
             let (node, instance) = (parts.next()?, parts.next()?);
@@ -268,7 +268,7 @@ impl Door {
 
     fn new_transfer(&self, peer: Peer, asked: NewTransfer) -> Result<desk::NewTransfer> {
         let instance = match &asked.instance {
-            Some(instance) => self.node.desk().instance(instance)?,
+            Some(instance) => self.node.desk().instance_for(instance, asker(peer))?,
             None => self.instance_at(peer, &asked)?,
         };
         // Before anything is looked at with its owner's rights (D2).
@@ -316,7 +316,8 @@ impl Door {
         let path = asked.source.clone();
         let slash = path.as_os_str().as_encoded_bytes().ends_with(b"/");
         let owner = instance.owner;
-        let found = asker::as_user(owner.uid, owner.gid, move || std::fs::metadata(path));
+        let look = move || std::fs::metadata(path);
+        let found = asker::as_user(owner.uid, owner.gid, &asked.source, look);
         match found {
             Ok(found) if found.is_dir() => Ok(What::Directory),
             Ok(_) => Ok(What::File),
@@ -335,7 +336,8 @@ fn into_directory(asked: &NewTransfer, what: What, owner: Owner) -> PathBuf {
     let (path, name) = (asked.destination.clone(), asked.source.file_name());
     let (What::File, Some(name)) = (what, name) else { return path };
     let looked = path.clone();
-    let found = asker::as_user(owner.uid, owner.gid, move || std::fs::metadata(looked));
+    let look = move || std::fs::metadata(looked);
+    let found = asker::as_user(owner.uid, owner.gid, &path, look);
     match found.is_ok_and(|found| found.is_dir()) {
         true => path.join(name),
         false => path,

@@ -6,7 +6,10 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use forebay_backing::{BackingStore, DirStore};
 use forebay_base::users::User;
@@ -26,35 +29,115 @@ pub struct Reached {
 pub fn reach(path: &Path, uid: u32, gid: u32) -> Result<Reached> {
     let shown = path.display().to_string();
     let typed = path.to_path_buf();
-    let opened = as_user(uid, gid, move || {
+    let opened = as_user(uid, gid, path, move || {
         let flags = libc::O_DIRECTORY | libc::O_CLOEXEC;
         File::options().read(true).custom_flags(flags).open(typed)
     });
-    let dir = opened.map_err(|e| {
-        let who = forebay_base::users::show(uid);
-        Error::new(Kind::Usage, format!("{shown}: {who} cannot open it")).with_source(e)
+    let dir = opened.map_err(|e| match e.kind() {
+        io::ErrorKind::TimedOut => Error::new(Kind::TimedOut, e.to_string()),
+        _ => {
+            let who = forebay_base::users::show(uid);
+            Error::new(Kind::Usage, format!("{shown}: {who} cannot open it")).with_source(e)
+        }
     })?;
     let at = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd()));
-    let path = std::fs::read_link(&at).map_err(|e| Error::io(e, shown))?;
-    Ok(Reached { path, identity: DirStore::open(&at)?.identity()? })
+    let reached = std::fs::read_link(&at).map_err(|e| Error::io(e, shown.clone()))?;
+    let identity = as_user(0, 0, path, move || {
+        let _dir = dir;
+        Ok(DirStore::open(&at).and_then(|store| store.identity()))
+    });
+    let identity = identity.map_err(|e| Error::new(Kind::TimedOut, e.to_string()))??;
+    Ok(Reached { path: reached, identity })
 }
 
-/// Runs `work` on a thread of its own that has a user's rights. The C library would change all threads
-/// of the process; the kernel changes the one that asks.
+/// A look at a file system that answers takes milliseconds.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Looks of one user that hang; with so many none is begun.
+const LATE_MAX: usize = 16;
+
+/// Who has begun a look that has not ended in time, and at what.
+static LATE: Mutex<Vec<(u32, PathBuf)>> = Mutex::new(Vec::new());
+
+fn late() -> MutexGuard<'static, Vec<(u32, PathBuf)>> {
+    LATE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether a look is waited for: who comes second, the look or its patience, has to know of the other.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Waited,
+    Late,
+    Over,
+}
+
+/// Runs `work`, a look at `path`, on a thread of its own that has a user's rights. The C library would
+/// change all threads of the process; the kernel changes the one that asks.
+///
+/// # Errors
+///
+/// [`io::ErrorKind::TimedOut`] if its file system does not answer: the thread is left to it, and until
+/// it is over nobody else waits for the same path.
 pub fn as_user<T: Send + 'static>(
     uid: u32,
     gid: u32,
+    path: &Path,
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
-    if uid == 0 || !rustix::process::geteuid().is_root() {
-        return work();
-    }
-    let groups = groups_of(uid, gid)?;
-    let thread = thread::Builder::new().name("as-user".into()).spawn(move || {
-        become_on_this_thread(uid, gid, &groups)?;
-        work()
+    require_answering(uid, path)?;
+    let stays = uid == 0 || !rustix::process::geteuid().is_root();
+    let groups = if stays { Vec::new() } else { groups_of(uid, gid)? };
+    let stage = Arc::new(Mutex::new(Stage::Waited));
+    let (done, ended) = mpsc::channel();
+    let (whose, shared) = ((uid, path.to_path_buf()), stage.clone());
+    thread::Builder::new().name("as-user".into()).spawn(move || {
+        let found = match stays {
+            true => work(),
+            false => become_on_this_thread(uid, gid, &groups).and_then(|()| work()),
+        };
+        let mut stage = shared.lock().unwrap_or_else(PoisonError::into_inner);
+        if std::mem::replace(&mut *stage, Stage::Over) == Stage::Late {
+            let mut late = late();
+            let at = late.iter().position(|one| *one == whose);
+            at.map(|at| late.swap_remove(at));
+        }
+        let _ = done.send(found);
     })?;
-    thread.join().map_err(|_| io::Error::other("looking with a user's rights failed"))?
+    match ended.recv_timeout(PATIENCE) {
+        Ok(found) => found,
+        Err(RecvTimeoutError::Disconnected) => {
+            Err(io::Error::other("looking with a user's rights failed"))
+        }
+        Err(RecvTimeoutError::Timeout) => {
+            let mut stage = stage.lock().unwrap_or_else(PoisonError::into_inner);
+            if *stage == Stage::Over {
+                return ended.recv().unwrap_or_else(|_| Err(hangs(path)));
+            }
+            *stage = Stage::Late;
+            late().push((uid, path.into()));
+            Err(hangs(path))
+        }
+    }
+}
+
+fn require_answering(uid: u32, path: &Path) -> io::Result<()> {
+    let late = late();
+    let his = late.iter().filter(|(whose, _)| *whose == uid);
+    if late.iter().any(|one| one.0 == uid && one.1 == path) {
+        return Err(hangs(path));
+    }
+    match his.count() < LATE_MAX {
+        true => Ok(()),
+        false => Err(io::Error::new(
+            io::ErrorKind::TimedOut,
+            format!("{LATE_MAX} paths that {} named do not answer", forebay_base::users::show(uid)),
+        )),
+    }
+}
+
+fn hangs(path: &Path) -> io::Error {
+    let why = format!("{}: its file system does not answer", path.display());
+    io::Error::new(io::ErrorKind::TimedOut, why)
 }
 
 fn groups_of(uid: u32, gid: u32) -> io::Result<Vec<libc::gid_t>> {
@@ -119,12 +202,32 @@ mod tests {
         let error = reach(&shut.join("in"), 4711, 4711).unwrap_err().to_string();
         assert!(error.contains("uid 4711 cannot open it"), "{error}");
         assert!(reach(&shut.join("in"), 0, 0).is_ok());
-        let who = as_user(4711, 4712, || {
+        let who = as_user(4711, 4712, dir.path(), || {
             // SAFETY: they cannot fail.
             Ok(unsafe { (libc::geteuid(), libc::getegid()) })
         });
         assert_eq!(who.unwrap(), (4711, 4712));
         assert!(rustix::process::geteuid().is_root());
+    }
+
+    #[test]
+    fn what_hangs_is_waited_for_once_and_keeps_nothing_else_waiting() {
+        let (hung, other) = (Path::new("/hung"), Path::new("/other"));
+        let (open, gate) = mpsc::channel::<()>();
+        let work = move || gate.recv().map_err(|e| io::Error::other(e.to_string()));
+        let error = as_user(0, 0, hung, work).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        let asked = std::time::Instant::now();
+        let error = as_user(0, 0, hung, || Ok(())).unwrap_err();
+        assert!(error.to_string().contains("/hung: its file system does not answer"), "{error}");
+        as_user(0, 0, other, || Ok(())).unwrap();
+        assert!(asked.elapsed() < PATIENCE / 2, "somebody waited");
+        open.send(()).unwrap();
+        let deadline = asked + Duration::from_secs(20);
+        while as_user(0, 0, hung, || Ok(())).is_err() {
+            assert!(std::time::Instant::now() < deadline, "it is over and still counts");
+            thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// A signal to one thread is one to the process.
@@ -135,7 +238,7 @@ mod tests {
             crate::ui::note!("SKIPPED: only root can take another user's rights");
             return;
         }
-        let killed = as_user(4711, 4711, || {
+        let killed = as_user(4711, 4711, Path::new("/"), || {
             // SAFETY: it cannot fail.
             let thread = unsafe { libc::gettid() };
             // SAFETY: a syscall with three integers, between fork and exec.

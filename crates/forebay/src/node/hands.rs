@@ -13,13 +13,14 @@ use forebay_node::records::{Direction, What};
 use serde_json::{Value, json};
 
 use super::asker;
+use super::children::Children;
 use crate::http::{Client, Liveness};
 use crate::mounts::{Mounts, users_of};
 use crate::units;
 use crate::wire::{File, Job, JobKind, JobState, NewJob, WirePath};
 
 /// A drain is taken up again after this; meanwhile what is not home is told.
-const DRAIN_PATIENCE: Duration = Duration::from_secs(30);
+const DRAIN_PATIENCE: Duration = Duration::from_secs(20);
 
 /// How often a job of a mount's daemon is asked how far it is.
 const POLL: Duration = Duration::from_millis(100);
@@ -27,7 +28,19 @@ const POLL: Duration = Duration::from_millis(100);
 /// Holders of a mount that are named.
 const HOLDERS: usize = 5;
 
-pub struct Processes;
+/// A drain that was told to end has so long; the flush that hangs in it goes on.
+const STOP_PATIENCE: Duration = Duration::from_secs(10);
+
+/// A job that does not move for so long gives its thread to others; one that stood still before, sooner.
+const STANDS: Duration = Duration::from_secs(60);
+
+/// Programs that use a mount are told nothing: the mount goes, and nothing is waited for but that.
+const TAKE_AWAY: Duration = Duration::from_secs(20);
+
+#[derive(Default)]
+pub struct Processes {
+    children: Children,
+}
 
 impl Processes {
     fn is_dead(cache: &Cache) -> bool {
@@ -56,20 +69,27 @@ impl Hands for Processes {
         for (name, value) in &cache.settings {
             mount.arg(format!("--{name}={value}"));
         }
-        succeeded(mount, "mounting").map(|_| ())
+        let output = self.children.run(&cache.tier, mount)?;
+        match output.status.success() {
+            true => Ok(()),
+            false => Err(Error::new(Kind::Unavailable, last_line(&output.stderr))),
+        }
     }
 
     fn leave(&self, cache: &Cache, leave: Leave, busy: Duration) -> Result<Vec<String>> {
-        let mut umount = ourselves("umount");
-        umount.arg(&cache.mountpoint).arg("--json");
-        match leave {
-            Leave::Drain => umount.arg(format!("--timeout={}s", DRAIN_PATIENCE.as_secs())),
-            Leave::KeepDirty => umount.arg("--keep-dirty"),
+        let umount = || {
+            let mut umount = ourselves("umount");
+            umount.arg(&cache.mountpoint).arg("--json");
+            match leave {
+                Leave::Drain => umount.arg(format!("--timeout={}s", DRAIN_PATIENCE.as_secs())),
+                Leave::KeepDirty => umount.arg("--keep-dirty"),
+            };
+            umount
         };
         let deadline = Instant::now() + busy;
         let mut holders = Vec::new();
         loop {
-            let output = ended(&mut umount, "unmounting")?;
+            let output = self.children.run(&cache.tier, umount())?;
             if self.look(cache)? == Look::NotMounted || !is_in_use(&output) {
                 return Ok(holders);
             }
@@ -91,7 +111,7 @@ impl Hands for Processes {
         }
         let mut recover = ourselves("recover");
         recover.arg(&cache.tier).arg("--json");
-        let output = ended(&mut recover, "bringing home")?;
+        let output = self.children.run(&cache.tier, recover)?;
         match output.status.code() {
             Some(0) => Ok(Vec::new()),
             _ => {
@@ -113,7 +133,7 @@ impl Hands for Processes {
         }
         let mut check = ourselves("check");
         check.arg("--json").arg(&cache.tier);
-        let output = ended(&mut check, "checking")?;
+        let output = self.children.run(&cache.tier, check)?;
         let found: Value = serde_json::from_slice(&output.stdout)
             .map_err(|_| Error::new(Kind::Corrupt, last_line(&output.stderr)))?;
         let names = found["dirty"].as_array().cloned().unwrap_or_default();
@@ -155,7 +175,8 @@ impl Hands for Processes {
         }
         let id = client.post("/v1/jobs", &json!(asked))?["id"].as_u64().unwrap_or(0);
         let url = format!("/v1/jobs/{id}");
-        let mut cancelled = false;
+        let mut cancelled: Option<Instant> = None;
+        let mut pace = Pace { done: (0, 0), since: Instant::now() };
         loop {
             let job: Job = serde_json::from_value(client.get(&url)?)
                 .map_err(|e| Error::new(Kind::Unreachable, format!("the daemon's answer: {e}")))?;
@@ -168,8 +189,22 @@ impl Hands for Processes {
                 let why = "the node daemon stops; the job goes on";
                 return Err(Error::new(Kind::Interrupted, why));
             }
-            if stop.is_wanted() && !std::mem::replace(&mut cancelled, true) {
-                client.delete(&url)?;
+            match cancelled {
+                None if stop.is_wanted() => {
+                    client.delete(&url)?;
+                    cancelled = Some(Instant::now());
+                }
+                None if pace.stands(&moved) => {
+                    // It is asked for anew when its turn comes again.
+                    client.delete(&url)?;
+                    let why = "it stands still: its backing store does not answer";
+                    return Err(Error::new(Kind::TimedOut, why));
+                }
+                Some(since) if since.elapsed() > STOP_PATIENCE => {
+                    let hangs = Some("it does not end: its backing store does not answer".into());
+                    return Ok(Moved { cancelled: true, hangs, ..moved });
+                }
+                _ => {}
             }
             thread::sleep(POLL);
         }
@@ -189,6 +224,22 @@ impl Hands for Processes {
     }
 }
 
+/// When a job has moved last.
+struct Pace {
+    done: (u64, u64),
+    since: Instant,
+}
+
+impl Pace {
+    fn stands(&mut self, moved: &Moved) -> bool {
+        let done = (moved.files, moved.bytes);
+        if done != self.done {
+            *self = Pace { done, since: Instant::now() };
+        }
+        self.since.elapsed() > STANDS
+    }
+}
+
 /// This binary, with nothing of the node daemon's own environment.
 pub fn ourselves(verb: &str) -> Command {
     let mut command = Command::new("/proc/self/exe");
@@ -201,18 +252,6 @@ pub fn ourselves(verb: &str) -> Command {
     // Settings of people and of the machine are for mounts that they make.
     command.env("FOREBAY_CONFIG", "/dev/null");
     command
-}
-
-fn ended(command: &mut Command, what: &str) -> Result<Output> {
-    command.output().map_err(|e| Error::io(e, what.to_string()))
-}
-
-fn succeeded(mut command: Command, what: &str) -> Result<Output> {
-    let output = ended(&mut command, what)?;
-    match output.status.success() {
-        true => Ok(output),
-        false => Err(Error::new(Kind::Unavailable, last_line(&output.stderr))),
-    }
 }
 
 /// What a command said last, without its name.
@@ -231,7 +270,7 @@ fn is_in_use(output: &Output) -> bool {
 fn take_away(cache: &Cache) -> Result<()> {
     let client = Client::new(&cache.tier);
     let ask = crate::wire::Leave { keep_dirty: true, lazy: true, ..Default::default() };
-    crate::cmd::umount::leave(&client, &ask).map(|_| ())
+    crate::cmd::umount::leave_within(&client, &ask, TAKE_AWAY).map(|_| ())
 }
 
 fn serving_unflushed(cache: &Cache) -> Result<Vec<Unflushed>> {
@@ -274,5 +313,6 @@ fn moved_by(job: &Job) -> Moved {
         failures_count: (failures.len() as u64).max(job.failed_files),
         failures,
         cancelled: job.state == JobState::Cancelled,
+        hangs: None,
     }
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use forebay_base::{Error, Result};
 use forebay_node::job::{
-    self, Answer, Ended, Eyes, Hurry, Job, Jobs, NewJob, Patience, Phase, Scheduler,
+    self, Answer, Ended, Eyes, Hurry, Job, Jobs, NewJob, Patience, Phase, Places, Scheduler,
 };
 use forebay_node::records::{Backing, Life, Owner};
 use serde_json::Value;
@@ -127,7 +127,9 @@ fn logged(
             },
         );
         if step == "setup" {
-            here.spool.put_job(&job, jobs.desk.mount_root())?;
+            let instances = jobs.desk.instances()?;
+            let places = Places { mount_root: jobs.desk.mount_root(), instances: &instances };
+            here.spool.put_job(&job, &places)?;
         }
     }
     took
@@ -192,7 +194,7 @@ impl Eyes for EyesOf<'_> {
         let mounts = &self.0.node.config().backing_mounts;
         forebay_node::require_mounted(path, mounts).map_err(io::Error::other)?;
         let looked = path.to_path_buf();
-        asker::as_user(owner.uid, owner.gid, move || std::fs::metadata(looked)).map(|_| ())
+        asker::as_user(owner.uid, owner.gid, path, move || std::fs::metadata(looked)).map(|_| ())
     }
 
     fn backing(

@@ -2,9 +2,11 @@
 
 mod api;
 mod asker;
+mod children;
 pub mod client;
 mod hands;
 mod jobs;
+mod running;
 pub mod settings;
 mod staging;
 pub mod wire;
@@ -33,7 +35,7 @@ pub fn serve(config: NodeConfig) -> Result<u8> {
     }
     let registry = registry(&config)?;
     let socket = config.socket.clone();
-    let node = Node::start(config, registry, Arc::new(hands::Processes))?;
+    let node = Node::start(config, registry, Arc::new(hands::Processes::default()))?;
     let door = api::Door { node: node.clone() };
     http::serve_everybody(&socket, move |request| door.answer(request))?;
     tracing::info!(node = node.name(), socket = %socket.display(), "serving");

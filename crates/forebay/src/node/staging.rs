@@ -1,12 +1,15 @@
 //! Transfers of private instances: a worker with its owner's rights for each, found again by the file
 //! that it writes its status to.
 //!
-//! - G1: the worker holds a lock on its status file from before it begins until it has ended: two never
-//!   work on one transfer, whenever the daemon that started the first one died.
+//! - G1: the worker holds a lock on its transfer's status file from before it begins until it has ended:
+//!   two never work on one transfer, whatever attempt of it they are of, and whenever the daemon that
+//!   started the first one died.
+//! - G2: nobody waits for a worker that does not move: one that is to end is killed after its patience,
+//!   and one that not even that ends is left to the kernel.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader};
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::Write;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,16 +19,13 @@ use forebay_base::users::User;
 use forebay_base::{Error, Kind, Result};
 use forebay_node::hands::{Failed, Moved, Staging, Stop};
 use forebay_node::records::{Direction, Transfer, What};
-use forebay_stage::worker::{self, Action, Ending, Identity, Launch, Line, Order, Program};
+use forebay_stage::worker::{self, Action, Ending, Identity, Launch, Line, Order, Program, Work};
 use forebay_stage::{Options, Outcome, Place, Report, Spec, What as SpecWhat};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
-use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
-};
 
 use super::asker;
+use super::running::{Running, Told};
 
 /// Programs of the job come first.
 const NICE: i32 = 10;
@@ -37,95 +37,208 @@ const POLL: Duration = Duration::from_millis(200);
 const START_PATIENCE: Duration = Duration::from_secs(10);
 const START_POLL: Duration = Duration::from_millis(20);
 
+/// Removing what is left of a transfer takes longer only where the file system hangs.
+const CLEAN_PATIENCE: Duration = Duration::from_secs(30);
+
 const PROGRESS_EVERY_MS: u64 = 500;
 
 pub fn stage(staging: &Staging<'_>, stop: &Stop, told: &mut dyn FnMut(&Moved)) -> Result<Moved> {
-    let name = format!("{}.{}.jsonl", staging.transfer.id, staging.transfer.attempt);
-    attend(staging, &name, Action::Run, stop, told)
-}
-
-pub fn clean(staging: &Staging<'_>) -> Result<()> {
-    let name = format!("{}.clean.jsonl", staging.transfer.id);
-    attend(staging, &name, Action::Clean, &Stop::default(), &mut |_| {}).map(|_| ())
-}
-
-/// A worker that runs.
-struct Running {
-    process: OwnedFd,
-}
-
-fn attend(
-    staging: &Staging<'_>,
-    name: &str,
-    action: Action,
-    stop: &Stop,
-    told: &mut dyn FnMut(&Moved),
-) -> Result<Moved> {
-    let path = staging.kept.join(name);
-    let running = match worker_of(staging, name, action)? {
+    let status = Status::of(staging, Action::Run);
+    let running = match status.worker(Some(stop))? {
         Found::Running(running) => running,
         Found::Ended(ending) => return ending,
     };
-    let mut stopped = false;
+    let mut told_to_end = Told::default();
+    let mut pace = Pace::of(staging);
     while !running.ended(POLL)? {
         if stop.leaves() {
-            return Err(Error::new(
-                Kind::Interrupted,
-                "the node daemon stops; the transfer goes on",
-            ));
+            let why = "the node daemon stops; the transfer goes on";
+            return Err(Error::new(Kind::Interrupted, why));
         }
-        if stop.is_wanted() && !std::mem::replace(&mut stopped, true) {
-            running.stop()?;
+        let moved = status.progress()?;
+        if let Some(moved) = &moved {
+            told(moved);
         }
-        if let Some(moved) = progress_of(&path)? {
-            told(&moved);
+        if !stop.is_wanted() {
+            pace.require_progress(moved)?;
+        } else if let Some(hangs) = running.end(&mut told_to_end, staging.patience)? {
+            running.leave();
+            return Ok(Moved { cancelled: true, hangs: Some(hangs), ..moved.unwrap_or_default() });
         }
     }
-    let mut status = open_status(&staging.kept, name)?;
-    ending_of(&mut status, &path)?.unwrap_or_else(|| {
-        let why = format!(
-            "transfer {}: its worker was killed; it is taken up again",
-            staging.transfer.id
-        );
-        Err(Error::new(Kind::Unavailable, why))
-    })
+    status.ending(stop)
 }
 
-/// What there is of a transfer's worker.
+pub fn clean(staging: &Staging<'_>) -> Result<()> {
+    let status = Status::of(staging, Action::Clean);
+    let running = match status.worker(None)? {
+        Found::Running(running) => running,
+        Found::Ended(ending) => return ending.map(|_| ()),
+    };
+    let deadline = Instant::now() + CLEAN_PATIENCE;
+    while !running.ended(POLL)? {
+        if Instant::now() >= deadline {
+            running.end_now(staging.patience)?;
+        }
+    }
+    status.ending(&Stop::default()).map(|_| ())
+}
+
+/// When a worker that runs has moved last.
+struct Pace {
+    last: Option<Moved>,
+    since: Instant,
+    patience: Duration,
+}
+
+/// What stands still for so long gives its thread to others.
+const STANDS: Duration = Duration::from_secs(60);
+
+/// For one that stood still before.
+const STANDS_STILL: Duration = Duration::from_secs(1);
+
+impl Pace {
+    fn of(staging: &Staging<'_>) -> Pace {
+        let patience = if staging.still.is_some() { STANDS_STILL } else { STANDS };
+        Pace { last: staging.still.clone(), since: Instant::now(), patience }
+    }
+
+    fn require_progress(&mut self, now: Option<Moved>) -> Result<()> {
+        let done = |moved: &Option<Moved>| moved.as_ref().map_or((0, 0), |m| (m.files, m.bytes));
+        if done(&now) != done(&self.last) {
+            *self = Pace { last: now, since: Instant::now(), patience: STANDS };
+        }
+        match self.since.elapsed() < self.patience {
+            true => Ok(()),
+            false => Err(Error::new(
+                Kind::TimedOut,
+                "it stands still: one of its file systems does not answer, or its rate is very low",
+            )),
+        }
+    }
+}
+
+/// What is known of a transfer's workers.
+struct Status<'a> {
+    staging: &'a Staging<'a>,
+    name: String,
+    path: PathBuf,
+    work: Work,
+}
+
+/// What there is of the worker that is asked for.
 enum Found {
     Running(Running),
     Ended(Result<Moved>),
 }
 
-/// Finds the worker of a transfer, or how it ended, or starts one.
-fn worker_of(staging: &Staging<'_>, name: &str, action: Action) -> Result<Found> {
-    let path = staging.kept.join(name);
-    let deadline = Instant::now() + START_PATIENCE;
-    loop {
-        let mut status = open_status(&staging.kept, name)?;
-        match lock(&status)? {
-            Lock::Ours => {
-                return Ok(match ending_of(&mut status, &path)? {
-                    Some(ending) => Found::Ended(ending),
-                    // It holds the lock by a descriptor of its own from here on (G1).
-                    None => Found::Running(Running::start(staging, action, &status)?),
-                });
+impl<'a> Status<'a> {
+    fn of(staging: &'a Staging<'a>, action: Action) -> Status<'a> {
+        let name = format!("{}.jsonl", staging.transfer.id);
+        let path = staging.kept.join(&name);
+        let work = Work { attempt: staging.transfer.attempt, action };
+        Status { staging, name, path, work }
+    }
+
+    /// Finds the worker, or how it ended, or starts one (G1). One that is to stop is not started.
+    fn worker(&self, stop: Option<&Stop>) -> Result<Found> {
+        let mut deadline = Instant::now() + START_PATIENCE;
+        loop {
+            let mut file = self.open()?;
+            let locked = lock(&file)?;
+            let read = worker::read_status(&mut file).map_err(|e| self.failed(e))?;
+            let ours = read.work == Some(self.work);
+            match locked {
+                Lock::Ours => {
+                    if let (true, Some(ending)) = (ours, read.ending) {
+                        return Ok(Found::Ended(Ok(moved_at(ending))));
+                    }
+                    if stop.is_some_and(Stop::is_wanted) {
+                        return Ok(Found::Ended(Ok(Moved { cancelled: true, ..Moved::default() })));
+                    }
+                    if !ours {
+                        self.begin(&mut file)?;
+                    }
+                    return self.start(&file).map(Found::Running);
+                }
+                // One that was started a moment ago may not have said so yet.
+                Lock::Worker => match Running::find(&self.path) {
+                    Err(_) if Instant::now() < deadline => thread::sleep(START_POLL),
+                    Ok(running) if ours => return Ok(Found::Running(running)),
+                    Ok(running) => {
+                        running.end_now(self.staging.patience)?;
+                        deadline = Instant::now() + START_PATIENCE;
+                    }
+                    Err(error) => return Err(error),
+                },
             }
-            // One that was started a moment ago may not have said so yet.
-            Lock::Worker => match Running::find(&path) {
-                Err(_) if Instant::now() < deadline => thread::sleep(START_POLL),
-                found => return found.map(Found::Running),
-            },
         }
     }
-}
 
-fn open_status(dir: &Path, name: &str) -> Result<File> {
-    let failed = |e| Error::io(e, dir.join(name).display().to_string());
-    let folder = Folder::own(dir).map_err(failed)?;
-    let flags = OFlags::RDWR | OFlags::APPEND | OFlags::CREATE;
-    let fd = folder.open(name, flags, forebay_base::folder::Wanted::File).map_err(failed)?;
-    Ok(fd.into())
+    fn failed(&self, error: std::io::Error) -> Error {
+        Error::io(error, self.path.display().to_string())
+    }
+
+    fn open(&self) -> Result<File> {
+        let folder = Folder::own(&self.staging.kept).map_err(|e| self.failed(e))?;
+        let flags = OFlags::RDWR | OFlags::APPEND | OFlags::CREATE;
+        let wanted = forebay_base::folder::Wanted::File;
+        let fd = folder.open(&self.name, flags, wanted).map_err(|e| self.failed(e))?;
+        Ok(fd.into())
+    }
+
+    /// What earlier workers said is of no use any more.
+    fn begin(&self, file: &mut File) -> Result<()> {
+        let begun = file.set_len(0).and_then(|()| file.write_all(&Line::Work(self.work).text()));
+        begun.map_err(|e| self.failed(e))
+    }
+
+    fn start(&self, file: &File) -> Result<Running> {
+        let owner = self.staging.transfer.owner;
+        // It holds the lock by a descriptor of its own from here on (G1): a duplicate shares it.
+        let out: OwnedFd = file.try_clone().map_err(|e| self.failed(e))?.into();
+        let action = self.work.action;
+        let worker = Launch {
+            program: Program::this(&["stage-worker"]),
+            order: Order { action, spec: spec(self.staging)?, every_ms: Some(PROGRESS_EVERY_MS) },
+            identity: identity(owner.uid, owner.gid)?,
+            status: out,
+            errors: None,
+            cgroup: None,
+            nice: NICE,
+        }
+        .start()?;
+        Running::open(worker.pid())?
+            .ok_or_else(|| Error::new(Kind::Unavailable, "a transfer's worker ended at once"))
+    }
+
+    fn progress(&self) -> Result<Option<Moved>> {
+        let mut file = File::open(&self.path).map_err(|e| self.failed(e))?;
+        let read = worker::read_status(&mut file).map_err(|e| self.failed(e))?;
+        Ok(read.progress.map(|progress| Moved {
+            files: progress.files_done,
+            bytes: progress.bytes_done,
+            files_total: progress.files_total,
+            bytes_total: progress.bytes_total,
+            bytes_per_second: progress.bytes_per_second as u64,
+            failures_count: progress.files_failed,
+            ..Moved::default()
+        }))
+    }
+
+    /// What the worker said at its end; one that was told to end may have been killed.
+    fn ending(&self, stop: &Stop) -> Result<Moved> {
+        let read = worker::read_status(&mut self.open()?).map_err(|e| self.failed(e))?;
+        if let Some(ending) = read.ending {
+            return Ok(moved_at(ending));
+        }
+        if stop.is_wanted() {
+            return Ok(Moved { cancelled: true, ..self.progress()?.unwrap_or_default() });
+        }
+        let id = &self.staging.transfer.id;
+        let why = format!("transfer {id}: its worker was killed; it is taken up again");
+        Err(Error::new(Kind::Unavailable, why))
+    }
 }
 
 enum Lock {
@@ -142,79 +255,16 @@ fn lock(status: &File) -> Result<Lock> {
     }
 }
 
-impl Running {
-    fn start(staging: &Staging<'_>, action: Action, status: &File) -> Result<Running> {
-        let owner = staging.transfer.owner;
-        let failed = |e| Error::io(e, "a transfer's status");
-        // A duplicate shares the lock.
-        let out: OwnedFd = status.try_clone().map_err(failed)?.into();
-        let worker = Launch {
-            program: Program::this(&["stage-worker"]),
-            order: Order { action, spec: spec(staging)?, every_ms: Some(PROGRESS_EVERY_MS) },
-            identity: identity(owner.uid, owner.gid)?,
-            status: out,
-            errors: None,
-            cgroup: None,
-            nice: NICE,
-        }
-        .start()?;
-        Running::open(worker.pid())?
-            .ok_or_else(|| Error::new(Kind::Unavailable, "a transfer's worker ended at once"))
-    }
-
-    /// The one that an earlier daemon started: the last that said in the status that it began.
-    fn find(path: &Path) -> Result<Running> {
-        let failed = |e| Error::io(e, path.display().to_string());
-        let lines = BufReader::new(File::open(path).map_err(failed)?).lines();
-        let started =
-            lines.map_while(std::result::Result::ok).filter_map(|line| match serde_json::from_str(
-                &line,
-            ) {
-                Ok(Line::Started { pid }) => Some(pid),
-                _ => None,
-            });
-        let gone = || {
-            let why = format!("{}: somebody holds its lock and is no worker", path.display());
-            Error::new(Kind::Unavailable, why)
-        };
-        let pid = started.last().ok_or_else(gone)?;
-        let running = Running::open(pid)?.ok_or_else(gone)?;
-        // The number may be another process's by now; the descriptor was opened before this look.
-        let out = std::fs::read_link(format!("/proc/{pid}/fd/1")).unwrap_or_default();
-        if out == path { Ok(running) } else { Err(gone()) }
-    }
-
-    fn open(pid: u32) -> Result<Option<Running>> {
-        let failed = |e: Errno| Error::os(e.raw_os_error(), format!("process {pid}"));
-        let Some(id) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Ok(None) };
-        match pidfd_open(id, PidfdFlags::empty()) {
-            Ok(process) => Ok(Some(Running { process })),
-            Err(Errno::SRCH) => Ok(None),
-            Err(e) => Err(failed(e)),
-        }
-    }
-
-    fn stop(&self) -> Result<()> {
-        match pidfd_send_signal(&self.process, Signal::TERM) {
-            Ok(()) | Err(Errno::SRCH) => Ok(()),
-            Err(e) => Err(Error::os(e.raw_os_error(), "stopping a transfer")),
-        }
-    }
-
-    /// Whether it has ended, after at most so long.
-    fn ended(&self, patience: Duration) -> Result<bool> {
-        let limit = Timespec { tv_sec: 0, tv_nsec: i64::from(patience.subsec_nanos()) };
-        let mut fds = [PollFd::new(&self.process, PollFlags::IN)];
-        let ended = match poll(&mut fds, Some(&limit)) {
-            Err(Errno::INTR) => false,
-            found => found.map_err(|e| Error::os(e.raw_os_error(), "waiting for a transfer"))? > 0,
-        };
-        if ended {
-            // Only its own parent need wait for it.
-            let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
-            let _ = waitid(WaitId::PidFd(self.process.as_fd()), options);
-        }
-        Ok(ended)
+fn moved_at(ending: Ending) -> Moved {
+    match ending {
+        Ending::Report(report) => moved_by(&report),
+        Ending::Cleaned => Moved::default(),
+        // It could not begin: that is how the transfer ended.
+        Ending::Error(_, text) => Moved {
+            failures: vec![Failed { path: "/".into(), why: text, bytes: 0 }],
+            failures_count: 1,
+            ..Moved::default()
+        },
     }
 }
 
@@ -223,36 +273,6 @@ fn identity(uid: u32, gid: u32) -> Result<Identity> {
         Ok(None) => Ok(Identity::numeric(uid, gid, vec![gid])),
         _ => Identity::of_account(uid),
     }
-}
-
-/// What the last worker said at its end.
-fn ending_of(status: &mut File, path: &Path) -> Result<Option<Result<Moved>>> {
-    let read = worker::read_status(status).map_err(|e| Error::io(e, path.display().to_string()))?;
-    Ok(read.ending.map(|ending| match ending {
-        Ending::Report(report) => Ok(moved_by(&report)),
-        Ending::Cleaned => Ok(Moved::default()),
-        // It could not begin: that is how the transfer ended.
-        Ending::Error(_, text) => Ok(Moved {
-            failures: vec![Failed { path: "/".into(), why: text, bytes: 0 }],
-            failures_count: 1,
-            ..Moved::default()
-        }),
-    }))
-}
-
-fn progress_of(path: &Path) -> Result<Option<Moved>> {
-    let failed = |e| Error::io(e, path.display().to_string());
-    let mut status = File::open(path).map_err(failed)?;
-    let read = worker::read_status(&mut status).map_err(failed)?;
-    Ok(read.progress.map(|progress| Moved {
-        files: progress.files_done,
-        bytes: progress.bytes_done,
-        files_total: progress.files_total,
-        bytes_total: progress.bytes_total,
-        bytes_per_second: progress.bytes_per_second as u64,
-        failures_count: progress.files_failed,
-        ..Moved::default()
-    }))
 }
 
 fn moved_by(report: &Report) -> Moved {
@@ -276,6 +296,7 @@ fn moved_by(report: &Report) -> Moved {
         failures: failed.chain(left).collect(),
         failures_count: report.failed.max(report.left_files),
         cancelled: report.outcome == Outcome::Stopped,
+        hangs: None,
     }
 }
 
@@ -324,7 +345,8 @@ fn spec(staging: &Staging<'_>) -> Result<Spec> {
 /// What a source is, as its owner sees it.
 fn found_to_be(transfer: &Transfer) -> Result<What> {
     let (owner, source) = (transfer.owner, transfer.source.clone());
-    let found = asker::as_user(owner.uid, owner.gid, move || std::fs::metadata(source));
+    let found =
+        asker::as_user(owner.uid, owner.gid, &transfer.source, move || std::fs::metadata(source));
     let found = found.map_err(|e| Error::io(e, transfer.source.display().to_string()))?;
     Ok(if found.is_dir() { What::Directory } else { What::File })
 }
@@ -362,6 +384,7 @@ mod tests {
             want: TransferWant::Done,
             created: 0,
             attempt: 0,
+            after_hurry: false,
         }
     }
 
@@ -370,7 +393,8 @@ mod tests {
     fn the_instance_is_the_root_of_what_is_in_it() {
         let of = |transfer: &Transfer| {
             let (root, kept) = ("/mnt/i".into(), "/k".into());
-            spec(&Staging { transfer, root, kept }).unwrap()
+            let patience = Duration::ZERO;
+            spec(&Staging { transfer, root, kept, patience, still: None }).unwrap()
         };
         let spec = of(&transfer(Direction::In, What::File, "/pfs/a", "/mnt/i/d/a"));
         assert_eq!((spec.source.root, spec.source.path), ("/".into(), "pfs/a".into()));

@@ -6,6 +6,9 @@ use std::path::PathBuf;
 use forebay_base::{Result, users};
 use forebay_job::plan::{Direction, Mode, Of, Plan, Space, Staging, value_of};
 use forebay_job::{Job, Problem, Read, Severity, read};
+use forebay_node::desk::place_for;
+use forebay_node::job::mode;
+use forebay_node::records::Owner;
 use serde::Serialize;
 
 use super::forecast::{self, Hook, Load, Rates};
@@ -303,12 +306,15 @@ impl Look<'_> {
 
     fn variables(&self, plan: &Plan) -> BTreeMap<String, String> {
         let root = &self.nodes.mount_root;
+        let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
         let own = plan.instances.iter().flat_map(|space| {
-            let at = root.join(format!("job-%j-{}", space.name));
+            let id = format!("job-%j-{}", space.name);
+            let at = place_for(root, &id, mode(space.mode), Owner { uid, gid }).unwrap_or_default();
             space.variables.iter().map(move |name| (name.clone(), value_of(name, &at)))
         });
         let used = plan.uses.iter().flat_map(|used| {
-            let at = root.join(&used.name);
+            let shown = self.nodes.shown.get(&used.name).cloned();
+            let at = shown.unwrap_or_else(|| root.join(&used.name));
             used.variables.iter().map(move |name| (name.clone(), value_of(name, &at)))
         });
         own.chain(used).collect()

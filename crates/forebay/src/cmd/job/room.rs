@@ -3,8 +3,9 @@
 use forebay_base::Result;
 use forebay_job::plan::{self, Space};
 use forebay_node::desk::{NewInstance, would_grant};
-use forebay_node::records::{Mode, Owner, SpaceWish};
+use forebay_node::records::{Instance, Mode, Owner, SpaceWish};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use crate::node::client::NodeClient;
@@ -20,6 +21,8 @@ pub struct Nodes {
     pub pools: Vec<PoolView>,
     /// Named instances that who asks may see.
     pub named: Vec<String>,
+    /// Where they show.
+    pub shown: BTreeMap<String, PathBuf>,
     /// Why there was no answer.
     pub silent: Option<String>,
 }
@@ -34,12 +37,17 @@ pub struct Granted {
     pub could_on: usize,
 }
 
+fn place_of(instance: Instance) -> Option<(String, PathBuf)> {
+    instance.mountpoint.map(|at| (instance.id, at))
+}
+
 impl Nodes {
     pub fn ask(client: &NodeClient) -> Nodes {
         let silent = |error: &forebay_base::Error| Nodes {
             mount_root: MOUNT_ROOT.into(),
             pools: Vec::new(),
             named: Vec::new(),
+            shown: BTreeMap::new(),
             silent: Some(error.to_string()),
         };
         let asked = || -> Result<Nodes> {
@@ -48,7 +56,8 @@ impl Nodes {
             Ok(Nodes {
                 mount_root: health["mount_root"].as_str().unwrap_or(MOUNT_ROOT).into(),
                 pools: client.get("/v1/pools")?,
-                named: instances.into_iter().map(|view| view.wanted.id).collect(),
+                named: instances.iter().map(|view| view.wanted.id.clone()).collect(),
+                shown: instances.into_iter().filter_map(|view| place_of(view.wanted)).collect(),
                 silent: None,
             })
         };
@@ -140,12 +149,19 @@ mod tests {
             lacks: Vec::new(),
             swap: false,
             leftover_bytes: 0,
+            fault: None,
         };
         PoolView { node: node.into(), name: name.into(), record, granted: capacity - free, free }
     }
 
     fn nodes(pools: Vec<PoolView>) -> Nodes {
-        Nodes { mount_root: "/m".into(), pools, named: Vec::new(), silent: None }
+        Nodes {
+            mount_root: "/m".into(),
+            pools,
+            named: Vec::new(),
+            shown: BTreeMap::new(),
+            silent: None,
+        }
     }
 
     fn space(line: &str) -> Space {

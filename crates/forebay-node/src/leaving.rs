@@ -1,0 +1,223 @@
+//! What an instance waits for before it goes: its transfers, and what they left (T3). And who can get at
+//! the files of a space meanwhile.
+
+use std::sync::Arc;
+
+use forebay_base::Result;
+use forebay_base::units::{counted, human_secs};
+
+use crate::desk::now;
+use crate::hands::{Failed, Moved};
+use crate::manifest;
+use crate::node::{Live, Node};
+use crate::records::{
+    Actual, Direction, Instance, Missing, Mode, Transfer, TransferActual, TransferState,
+    TransferWant, Want, keys,
+};
+use crate::space::Door;
+
+/// What an instance that is to go waits for.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Before {
+    Nothing,
+    Wait(String, Needs),
+}
+
+/// Whether a transfer is to be carried out whose files are in the instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Needs {
+    Files,
+    Nobody,
+}
+
+/// Whether what an instance's transfers left may be taken up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Gate {
+    Open,
+    Shut,
+}
+
+impl Node {
+    /// Whether an instance may go. Once it may, nothing of it is taken up again: the gate is shut first,
+    /// and what came through before that is seen by the second look.
+    pub(crate) fn may_go(&self, instance: &Instance) -> Result<Before> {
+        let mut before = self.before_leaving(instance)?;
+        if before == Before::Nothing {
+            self.set_gate(instance, Gate::Shut)?;
+            before = self.before_leaving(instance)?;
+        }
+        if before != Before::Nothing {
+            self.set_gate(instance, Gate::Open)?;
+        }
+        Ok(before)
+    }
+
+    fn set_gate(&self, instance: &Instance, gate: Gate) -> Result<()> {
+        let (key, going) =
+            (keys::actual_instance(&instance.id, &self.config.name), gate == Gate::Shut);
+        self.book.change(&key, |draft| {
+            match draft.read::<Actual>(&key)? {
+                Some(told) if told.going != going => draft.put(&key, &Actual { going, ..told }),
+                _ => {}
+            }
+            Ok(())
+        })
+    }
+
+    /// T3. What of its transfers an instance waits for before it goes.
+    pub(crate) fn before_leaving(&self, instance: &Instance) -> Result<Before> {
+        let all = self.desk().transfers_known()?;
+        let mut waits = Vec::new();
+        let mut needs = Needs::Nobody;
+        for (id, record) in &all.unread {
+            if record["instance"] == *instance.id && record["node"] == *self.config.name {
+                waits.push(format!(
+                    "transfer {id} is of a newer version: update this node's daemon"
+                ));
+            }
+        }
+        let here = all.read.into_iter().filter(|(transfer, _)| {
+            transfer.instance == instance.id && transfer.node == self.config.name
+        });
+        for (transfer, actual) in here {
+            let current = actual.as_ref().filter(|actual| actual.attempt == transfer.attempt);
+            let state = current.map_or(TransferState::Waiting, |actual| actual.state);
+            if !state.has_ended() {
+                needs = Needs::Files;
+            }
+            match state {
+                TransferState::Done => {}
+                TransferState::Failed | TransferState::Cancelled => {
+                    waits.extend(self.kept_for(&transfer, instance)?);
+                }
+                TransferState::Running => waits.push(format!("transfer {} runs", transfer.id)),
+                TransferState::Waiting => {
+                    waits.push(format!("transfer {} is still to be carried out", transfer.id));
+                }
+            }
+        }
+        Ok(match waits.is_empty() {
+            true => Before::Nothing,
+            false => Before::Wait(waits.join("; "), needs),
+        })
+    }
+
+    /// What a stage-out that ended without being done holds the instance for. Nothing if it was revoked,
+    /// or if its time is over.
+    fn kept_for(&self, transfer: &Transfer, instance: &Instance) -> Result<Option<String>> {
+        if transfer.direction == Direction::In || transfer.want == TransferWant::Revoked {
+            return Ok(None);
+        }
+        if instance.mode == Mode::Cache {
+            // What is dirty is brought home anyway (T2).
+            return Ok(None);
+        }
+        let me = &self.config.name;
+        let mut lines = manifest::of(&self.book, me, &instance.id, &transfer.id)?;
+        if lines.is_empty() {
+            // It was told to hurry before it began, and so has no lines yet.
+            self.keep_unbegun(transfer, instance)?;
+            lines = manifest::of(&self.book, me, &instance.id, &transfer.id)?;
+        }
+        let (id, files) = (&transfer.id, counted(lines.len() as u64, "file"));
+        if instance.want != Want::GoneInHurry {
+            return Ok(Some(format!(
+                "{files} of transfer {id} are not home: see `forebay manifest`; then `forebay stage \
+                 resume {id}`, `forebay stage revoke {id}`, or `forebay instance destroy {} --hurry`",
+                instance.id
+            )));
+        }
+        let left = self.promised(transfer, instance, lines)?.saturating_sub(now());
+        if left == 0 && self.drop_with_record(transfer, &files)? {
+            return Ok(None);
+        }
+        Ok(Some(format!(
+            "{files} of transfer {id} are not home and are kept for {}: `forebay stage resume {id}`",
+            human_secs(left as f64)
+        )))
+    }
+
+    /// Until when what was told to hurry is kept: from when it was first seen to be left.
+    fn promised(
+        &self,
+        transfer: &Transfer,
+        instance: &Instance,
+        mut lines: Vec<Missing>,
+    ) -> Result<u64> {
+        if let Some(until) = lines.iter().filter_map(|line| line.expires).max() {
+            return Ok(until);
+        }
+        let until = now().saturating_add(self.config.keep_after_hurry.as_secs());
+        lines.iter_mut().for_each(|line| line.expires = Some(until));
+        manifest::write(&self.book, &self.config.name, &instance.id, &transfer.id, &lines)?;
+        Ok(until)
+    }
+
+    fn keep_unbegun(&self, transfer: &Transfer, instance: &Instance) -> Result<()> {
+        let failed = Failed {
+            path: transfer.source.display().to_string(),
+            why: "told to hurry before it was done".into(),
+            bytes: 0,
+        };
+        let moved = Moved { failures: vec![failed], failures_count: 1, ..Moved::default() };
+        self.tell_missing(transfer, instance, &moved)
+    }
+
+    /// The promise to keep what was told to hurry is over: what it was stays on record. Not if it was
+    /// taken up again in this moment.
+    pub(crate) fn drop_with_record(&self, transfer: &Transfer, files: &str) -> Result<bool> {
+        let why = format!("dropped after keep-after-hurry: {files} not home");
+        let dropped = self.book.change(&format!("transfer {}", transfer.id), |draft| {
+            let key = keys::wanted_transfer(&transfer.id);
+            let wanted: Option<Transfer> = draft.read(&key)?;
+            let Some(wanted) = wanted.filter(|wanted| wanted.attempt == transfer.attempt) else {
+                return Ok(false);
+            };
+            draft.put(&key, &Transfer { want: TransferWant::Revoked, ..wanted });
+            let key = keys::actual_transfer(&transfer.id);
+            if let Some(told) = draft.read::<TransferActual>(&key)? {
+                draft.put(&key, &TransferActual { why: Some(why.clone()), since: now(), ..told });
+            }
+            Ok(true)
+        })?;
+        if dropped {
+            tracing::warn!("transfer {}: {why}", transfer.id);
+        }
+        Ok(dropped)
+    }
+
+    /// A transfer begins to be carried out: its owner can get at the files of an instance that is going.
+    pub(crate) fn begin_live(&self, transfer: &Transfer, instance: &Instance) -> Result<Arc<Live>> {
+        let mut all = self.lock_live();
+        if instance.mode == Mode::Private && instance.want != Want::Here {
+            self.pool_of(instance)?.bring_back(instance)?;
+            self.pool_of(instance)?.set_door(instance, Door::Open)?;
+        }
+        let live = all.entry(transfer.id.clone()).or_default();
+        Ok(live.clone())
+    }
+
+    /// Shuts a space that was told to hurry and is only kept: whoever had the node before cannot look in.
+    pub(crate) fn mind_door(&self, instance: &Instance, needs: Needs) -> Result<()> {
+        let kept = instance.mode == Mode::Private && instance.want == Want::GoneInHurry;
+        if !kept || needs == Needs::Files {
+            return Ok(());
+        }
+        // Under the lock: a transfer that begins opens it again.
+        let all = self.lock_live();
+        let transfers = self.desk().transfers()?;
+        let used = transfers.iter().any(|(transfer, _)| {
+            transfer.instance == instance.id && all.contains_key(&transfer.id)
+        });
+        if used { Ok(()) } else { self.pool_of(instance)?.set_door(instance, Door::Shut) }
+    }
+
+    /// Whether a transfer stood still when it was looked at last, and how far it was.
+    pub(crate) fn still_at(&self, id: &str) -> Option<Moved> {
+        self.lock_still().get(id).cloned()
+    }
+
+    pub(crate) fn note_still(&self, id: &str, last: Moved) {
+        self.lock_still().insert(id.into(), last);
+    }
+}

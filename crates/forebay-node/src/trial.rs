@@ -1,0 +1,502 @@
+//! Nodes that do nothing by themselves and whose hands only play, for tests of single steps: what several
+//! daemons and users do at one moment is done here in the order that matters.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use forebay_base::{Error, Kind, Result};
+use forebay_registry::Registry;
+
+use crate::config::NodeConfig;
+use crate::crew::Next;
+use crate::desk::{Asker, NewInstance, NewTransfer, now};
+use crate::hands::{Cache, Hands, Leave, Look, Moved, Order, Staging, Stop, Unflushed};
+use crate::leaving::{Before, Needs};
+use crate::manifest;
+use crate::node::{Node, Wanted};
+use crate::records::{
+    Actual, Backing, Direction, FileSystem, Instance, Life, Missing, Mode, NodeRecord, Owner,
+    State, Transfer, TransferActual, TransferOptions, TransferState, TransferWant, Want, What,
+    When, keys,
+};
+use crate::space::Door;
+
+const ROOT: Asker = Asker { uid: 0, gid: 0 };
+const USER: Asker = Asker { uid: 4711, gid: 4711 };
+
+/// Hands that mount nothing.
+struct Playing {
+    look: Mutex<Look>,
+}
+
+impl Hands for Playing {
+    fn look(&self, _: &Cache) -> Result<Look> {
+        Ok(*self.look.lock().unwrap())
+    }
+
+    fn serve(&self, _: &Cache) -> Result<()> {
+        Ok(())
+    }
+
+    fn leave(&self, _: &Cache, _: Leave, _: Duration) -> Result<Vec<String>> {
+        *self.look.lock().unwrap() = Look::NotMounted;
+        Ok(Vec::new())
+    }
+
+    fn bring_home(&self, _: &Cache) -> Result<Vec<Unflushed>> {
+        Ok(Vec::new())
+    }
+
+    fn unflushed(&self, _: &Cache) -> Result<Vec<Unflushed>> {
+        Ok(Vec::new())
+    }
+
+    fn carry(&self, _: &Order<'_>, _: &Stop, _: &mut dyn FnMut(&Moved)) -> Result<Moved> {
+        Ok(Moved::default())
+    }
+
+    fn stage(&self, _: &Staging<'_>, _: &Stop, _: &mut dyn FnMut(&Moved)) -> Result<Moved> {
+        Ok(Moved::default())
+    }
+
+    fn clean(&self, _: &Staging<'_>) -> Result<()> {
+        Err(Error::new(Kind::Unavailable, "nothing can be removed there"))
+    }
+}
+
+struct Bed {
+    dir: tempfile::TempDir,
+    registry: Arc<dyn Registry>,
+    hands: Arc<Playing>,
+}
+
+impl Bed {
+    fn new() -> Bed {
+        // Not below a directory that others may write to without the sticky bit.
+        let dir = tempfile::Builder::new().prefix("fbt-trial").tempdir_in("/var/tmp").unwrap();
+        let registry = format!("embedded://{}", dir.path().join("registry").display());
+        std::fs::create_dir(dir.path().join("registry")).unwrap();
+        let registry = forebay_registry::open(&registry).unwrap();
+        Bed { dir, registry, hands: Arc::new(Playing { look: Mutex::new(Look::NotMounted) }) }
+    }
+
+    fn config(&self, name: &str, more: &str) -> NodeConfig {
+        let at = |what: &str| self.dir.path().join(format!("{name}-{what}")).display().to_string();
+        let text = format!(
+            "name = \"{name}\"\nstate = \"{}\"\nmount-root = \"{}\"\nsocket = \"{}\"\n\
+             keep-after-hurry = \"1h\"\n{more}[[pool]]\nname = \"p\"\ndir = \"{}\"\n\
+             capacity = \"1GiB\"\nenforce = false\n",
+            at("state"),
+            at("mnt"),
+            at("socket"),
+            at("pool")
+        );
+        NodeConfig::from_toml(&text).unwrap()
+    }
+
+    fn node(&self, name: &str) -> Arc<Node> {
+        self.node_of(self.config(name, ""))
+    }
+
+    fn node_of(&self, config: NodeConfig) -> Arc<Node> {
+        let name = config.name.clone();
+        let node = Node::open(config, self.registry.clone(), self.hands.clone()).unwrap();
+        node.open_pools().unwrap();
+        node.book().put(&keys::node(&name), &record(now())).unwrap();
+        node
+    }
+}
+
+fn record(clock: u64) -> NodeRecord {
+    let (version, boot) = ("0".into(), "b".into());
+    NodeRecord { address: None, version, pid: 1, boot, since: 0, clock }
+}
+
+fn wish(name: &str, mode: Mode, nodes: &[&str]) -> NewInstance {
+    let on = FileSystem { kind: "x".into(), source: "x".into(), at: "/".into() };
+    let backing = Backing { path: "/pfs".into(), on, settings: Default::default() };
+    NewInstance {
+        name: Some(name.into()),
+        mode,
+        owner: Owner { uid: USER.uid, gid: USER.gid },
+        job: None,
+        expires: None,
+        nodes: nodes.iter().map(ToString::to_string).collect(),
+        pool: None,
+        bytes: 8 << 20,
+        mountpoint: None,
+        backing: (mode == Mode::Cache).then_some(backing),
+        space: None,
+    }
+}
+
+fn out_of(instance: &Instance, name: &str) -> NewTransfer {
+    let at = instance.mountpoint.as_deref().unwrap_or(Path::new("/"));
+    NewTransfer {
+        id: None,
+        instance: instance.id.clone(),
+        node: None,
+        direction: Direction::Out,
+        what: What::File,
+        source: at.join(name),
+        destination: Path::new("/pfs").join(name),
+        when: When::AtEnd,
+        options: TransferOptions::default(),
+    }
+}
+
+fn ended(transfer: &Transfer, state: TransferState) -> TransferActual {
+    TransferActual {
+        state,
+        files: 0,
+        bytes: 0,
+        files_total: 0,
+        bytes_total: 0,
+        failures: 0,
+        why: None,
+        since: now(),
+        attempt: transfer.attempt,
+        failed: Vec::new(),
+    }
+}
+
+fn line(transfer: &Transfer) -> Missing {
+    Missing {
+        file: "f".into(),
+        bytes: 1,
+        why: "w".into(),
+        owner: transfer.owner,
+        transfer: Some(transfer.id.clone()),
+        since: 0,
+        expires: None,
+    }
+}
+
+impl Node {
+    fn wanted(&self, id: &str) -> Option<Instance> {
+        self.book.read(&keys::wanted_instance(id)).unwrap()
+    }
+
+    fn failed(&self, transfer: &Transfer, instance: &Instance) {
+        let actual = ended(transfer, TransferState::Failed);
+        self.book.put(&keys::actual_transfer(&transfer.id), &actual).unwrap();
+        let lines = [line(transfer)];
+        manifest::write(&self.book, self.name(), &instance.id, &transfer.id, &lines).unwrap();
+    }
+}
+
+#[test]
+fn a_late_removal_leaves_the_records_of_a_newer_instance_of_its_name() {
+    let bed = Bed::new();
+    let (n1, n2) = (bed.node("n1"), bed.node("n2"));
+    let old = n1.desk().create(&wish("w", Mode::Private, &["n1"])).unwrap();
+    let old = Instance { want: Want::Gone, ..old };
+    n1.book.put(&keys::wanted_instance("w"), &old).unwrap();
+    n1.release(&old).unwrap();
+    // n1 dies before it forgets; meanwhile the name is taken on another node.
+    std::thread::sleep(Duration::from_millis(1100));
+    let new = n2.desk().create(&wish("w", Mode::Private, &["n2"])).unwrap();
+    assert_ne!(new.created, old.created);
+    n1.tend(&old).unwrap();
+    assert_eq!(n2.wanted("w"), Some(new.clone()), "the newer one is still wanted");
+    n2.require_grant(&new).unwrap();
+    let told = n2.desk().actual("w").unwrap();
+    assert!(told.iter().all(|(node, _)| node != "n1"), "{told:?}");
+}
+
+#[test]
+fn a_cache_whose_mount_died_waits_for_none_of_its_stage_outs() {
+    let bed = Bed::new();
+    let node = bed.node("n1");
+    let made = node.desk().create(&wish("c", Mode::Cache, &["n1"])).unwrap();
+    node.desk().transfer(&out_of(&made, "r"), USER).unwrap();
+    let gone = node.desk().destroy("c", USER, Want::Gone).unwrap();
+    *bed.hands.look.lock().unwrap() = Look::Serving;
+    assert_eq!(node.tend(&gone).unwrap(), Next::After(Duration::from_secs(1)));
+    assert!(node.wanted("c").is_some(), "what serves can carry it out");
+    *bed.hands.look.lock().unwrap() = Look::Dead;
+    node.tend(&gone).unwrap();
+    assert_eq!(node.wanted("c"), None, "all that was dirty is home, and nothing else can be");
+}
+
+#[test]
+fn only_nodes_of_an_instance_expire_it_and_not_by_a_clock_that_is_ahead() {
+    let bed = Bed::new();
+    let (n1, n2) = (bed.node("n1"), bed.node("n2"));
+    let mut asked = wish("w", Mode::Private, &["n2"]);
+    asked.expires = Some(now() + 1);
+    n1.desk().create(&asked).unwrap();
+    std::thread::sleep(Duration::from_millis(2100));
+    let expire = |node: &Node| {
+        node.expire(&Wanted::of(&node.book).unwrap()).unwrap();
+        node.wanted("w").unwrap().want
+    };
+    assert_eq!(expire(&n1), Want::Here, "it is not on n1");
+    let clock = |clock| n1.book.put(&keys::node("n1"), &record(clock)).unwrap();
+    clock(now() - 3600);
+    assert_eq!(expire(&n2), Want::Here, "n2 is an hour ahead");
+    clock(0);
+    n1.book.put(&keys::node("n3"), &record(now() - 3600)).unwrap();
+    assert_eq!(expire(&n2), Want::Here, "one that tells nothing says nothing");
+    clock(now() - 200);
+    assert_eq!(expire(&n2), Want::Gone);
+}
+
+/// What a newer node may have written: a field that this version does not know.
+fn put_newer(node: &Node, key: &str) {
+    let (entry, _) = node.book.registry().get(key).unwrap();
+    let mut record: serde_json::Value = serde_json::from_slice(&entry.unwrap().value).unwrap();
+    record["field_of_tomorrow"] = 1.into();
+    node.book.put(key, &record).unwrap();
+}
+
+#[test]
+fn a_record_of_a_newer_version_costs_only_itself() {
+    let bed = Bed::new();
+    let node = bed.node("n1");
+    let begun = node.desk().create(&wish("begun", Mode::Private, &["n1"])).unwrap();
+    let other = node.desk().create(&wish("other", Mode::Private, &["n1"])).unwrap();
+    let transfer = node.desk().transfer(&out_of(&other, "r"), USER).unwrap();
+    node.local.keep(&begun).unwrap();
+    put_newer(&node, &keys::wanted_instance("begun"));
+    put_newer(&node, &keys::wanted_transfer(&transfer.id));
+    node.book.delete(&keys::node("n1")).unwrap();
+    node.turn().unwrap();
+    let listed = node.desk().instances().unwrap();
+    assert!(listed.len() == 1 && listed[0] == other, "{listed:?}");
+    // It is not taken for one that nobody wants.
+    while !node.crew.is_idle() {
+        node.crew.wait(Duration::from_millis(10));
+    }
+    assert_eq!(node.local.instances().unwrap().len(), 2);
+    assert_eq!(node.told(&begun).unwrap(), None, "nothing is said or done about it");
+    assert_eq!(node.told(&other).unwrap().map(|told| told.state), Some(State::Ready));
+    // What it orders is not understood, and not lost.
+    let Before::Wait(why, _) = node.before_leaving(&other).unwrap() else { panic!("it goes") };
+    assert!(why.contains("newer version"), "{why}");
+    let gone = Instance { want: Want::Gone, ..other };
+    node.tend(&gone).unwrap();
+    assert!(gone.mountpoint.as_ref().is_some_and(|at| at.exists()), "it is still there");
+    node.pool_of(&gone).unwrap().remove("other").unwrap();
+}
+
+#[test]
+fn transfers_that_end_at_once_do_not_take_each_other_s_lines() {
+    let bed = Bed::new();
+    let node = bed.node("n1");
+    let made = node.desk().create(&wish("w", Mode::Private, &["n1"])).unwrap();
+    let ordered: Vec<Transfer> = (0..8)
+        .map(|n| node.desk().transfer(&out_of(&made, &format!("r{n}")), USER).unwrap())
+        .collect();
+    for attempt in 0..20 {
+        std::thread::scope(|scope| {
+            for transfer in &ordered {
+                let (node, made) = (&node, &made);
+                scope.spawn(move || node.failed(transfer, made));
+            }
+        });
+        let lines = node.book.manifest().unwrap();
+        assert_eq!(lines.len(), ordered.len(), "at the {attempt}th time");
+        manifest::clear(&node.book, "n1", "w").unwrap();
+    }
+}
+
+#[test]
+fn what_is_taken_up_in_the_last_moment_is_neither_dropped_nor_lost() {
+    let bed = Bed::new();
+    let mut config = bed.config("n1", "");
+    config.keep_after_hurry = Duration::ZERO;
+    let node = bed.node_of(config);
+    let made = node.desk().create(&wish("w", Mode::Private, &["n1"])).unwrap();
+    let first = node.desk().transfer(&out_of(&made, "r"), USER).unwrap();
+    let hurried = node.desk().destroy("w", USER, Want::GoneInHurry).unwrap();
+    let here = Actual { state: State::Leaving, means: None, why: None, since: 0, going: false };
+    node.book.put(&keys::actual_instance("w", "n1"), &here).unwrap();
+    node.failed(&first, &hurried);
+    // Taken up while the node decides: what it has read is older.
+    let again = node.desk().resume(&first.id, USER).unwrap();
+    assert!(again.after_hurry && again.attempt == 1, "{again:?}");
+    assert!(!node.drop_with_record(&first, "1 file").unwrap(), "it is wanted again");
+    let Before::Wait(_, needs) = node.may_go(&hurried).unwrap() else { panic!("it goes") };
+    assert_eq!(needs, Needs::Files);
+    node.failed(&again, &hurried);
+    assert_eq!(node.may_go(&hurried).unwrap(), Before::Nothing, "its time is over");
+    let refused = node.desk().resume(&first.id, USER).unwrap_err();
+    assert!(refused.to_string().contains("are gone"), "{refused}");
+    let told = node.desk().transfer_of(&first.id).unwrap();
+    assert_eq!(told.0.want, TransferWant::Revoked);
+    assert!(told.1.unwrap().why.unwrap().contains("dropped"));
+}
+
+/// A removal that failed is not at an end: until it goes on, files can be brought home.
+#[test]
+fn the_gate_opens_again_if_something_is_waited_for() {
+    let bed = Bed::new();
+    let node = bed.node("n1");
+    let made = node.desk().create(&wish("w", Mode::Private, &["n1"])).unwrap();
+    let transfer = node.desk().transfer(&out_of(&made, "r"), USER).unwrap();
+    let gone = node.desk().destroy("w", USER, Want::Gone).unwrap();
+    let shut = Actual { state: State::Leaving, means: None, why: None, since: 0, going: true };
+    node.book.put(&keys::actual_instance("w", "n1"), &shut).unwrap();
+    node.failed(&transfer, &gone);
+    assert!(node.desk().resume(&transfer.id, USER).is_err());
+    assert!(matches!(node.may_go(&gone).unwrap(), Before::Wait(_, Needs::Nobody)));
+    node.desk().resume(&transfer.id, USER).unwrap();
+}
+
+#[test]
+fn hurry_stops_what_was_taken_up_before_it_and_not_what_is_afterwards() {
+    let bed = Bed::new();
+    let node = bed.node("n1");
+    let made = node.desk().create(&wish("w", Mode::Private, &["n1"])).unwrap();
+    let transfer = node.desk().transfer(&out_of(&made, "r"), USER).unwrap();
+    node.failed(&transfer, &made);
+    let before = node.desk().resume(&transfer.id, USER).unwrap();
+    let hurried = node.desk().destroy("w", USER, Want::GoneInHurry).unwrap();
+    let step = |transfer: &Transfer| crate::transfers::decide(transfer, None, Some(&hurried));
+    assert_eq!(step(&before), crate::transfers::Step::Stop);
+    node.failed(&before, &hurried);
+    let after = node.desk().resume(&transfer.id, USER).unwrap();
+    assert_eq!(step(&after), crate::transfers::Step::Carry);
+}
+
+#[test]
+fn what_is_kept_is_shut_and_opens_for_who_brings_it_home() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: only root mounts");
+        return;
+    }
+    use std::os::unix::fs::MetadataExt;
+    let bed = Bed::new();
+    let node = bed.node("n1");
+    let made = node.desk().create(&wish("w", Mode::Private, &["n1"])).unwrap();
+    node.tend(&made).unwrap();
+    let at = made.mountpoint.clone().unwrap();
+    std::fs::write(at.join("r"), "results").unwrap();
+    let transfer = node.desk().transfer(&out_of(&made, "r"), USER).unwrap();
+    let hurried = node.desk().destroy("w", USER, Want::GoneInHurry).unwrap();
+    node.failed(&transfer, &hurried);
+    node.tend(&hurried).unwrap();
+    let mode = || at.metadata().map(|found| (found.mode() & 0o7777, found.uid())).unwrap();
+    assert_eq!(mode(), (0, 0), "nobody but root");
+    let again = node.desk().resume(&transfer.id, USER).unwrap();
+    node.begin_live(&again, &hurried).unwrap();
+    assert_eq!(mode(), (0o700, USER.uid));
+    node.mind_door(&hurried, Needs::Nobody).unwrap();
+    assert_eq!(mode(), (0o700, USER.uid), "it is at work");
+    node.end_live(&again);
+    node.mind_door(&hurried, Needs::Nobody).unwrap();
+    assert_eq!(mode(), (0, 0));
+    // After a restart of the machine nothing is mounted.
+    rustix::mount::unmount(&at, rustix::mount::UnmountFlags::empty()).unwrap();
+    node.begin_live(&again, &hurried).unwrap();
+    assert_eq!(std::fs::read_to_string(at.join("r")).unwrap(), "results");
+    node.pool_of(&made).unwrap().set_door(&made, Door::Shut).unwrap();
+    node.pool_of(&made).unwrap().remove("w").unwrap();
+}
+
+#[test]
+fn a_bad_pool_costs_only_itself_and_is_told() {
+    let bed = Bed::new();
+    let text = |dir: &str| {
+        let more = format!("[[pool]]\nname = \"bad\"\ndir = \"{dir}\"\ncapacity = \"1GiB\"\n");
+        bed.config("n1", &more)
+    };
+    let bad = bed.dir.path().join("not/there");
+    let node = bed.node_of(text(bad.to_str().unwrap()));
+    let mut asked = wish("w", Mode::Private, &["n1"]);
+    asked.pool = Some("p".into());
+    node.desk().create(&asked).unwrap();
+    let error = node.pools.get("bad").err().unwrap().to_string();
+    assert!(error.contains("/not"), "{error}");
+    // Once it is there it is used; gone again, nothing is granted from it.
+    std::fs::create_dir_all(bad.parent().unwrap()).unwrap();
+    node.open_pools().unwrap();
+    let named =
+        |name: &str| NewInstance { pool: Some("bad".into()), ..wish(name, Mode::Cache, &["n1"]) };
+    node.desk().create(&named("x")).unwrap();
+    let key = keys::pool("n1", "bad");
+    let told: crate::records::PoolRecord = node.book.read(&key).unwrap().unwrap();
+    assert_eq!((told.fault.clone(), told.capacity), (None, 1 << 30));
+    let fault = Some("it answers EIO".to_string());
+    node.book.put(&key, &crate::records::PoolRecord { fault, ..told }).unwrap();
+    let refused = node.desk().create(&named("y")).unwrap_err().to_string();
+    assert!(refused.contains("cannot be used now: it answers EIO"), "{refused}");
+    assert!(
+        Node::open(text("/proc/none"), bed.registry.clone(), bed.hands.clone()).is_err(),
+        "one state"
+    );
+}
+
+#[test]
+fn a_user_has_so_many_transfers_that_have_not_ended() {
+    let bed = Bed::new();
+    let mut config = bed.config("n1", "");
+    config.limits.transfers_per_user = 2;
+    let node = bed.node_of(config);
+    let made = node.desk().create(&wish("w", Mode::Private, &["n1"])).unwrap();
+    let order = |name: &str, asker| node.desk().transfer(&out_of(&made, name), asker);
+    let first = order("a", USER).unwrap();
+    order("b", USER).unwrap();
+    let refused = order("c", USER).unwrap_err();
+    assert!(refused.is(libc::EDQUOT) && refused.to_string().contains("more than 2"), "{refused}");
+    let done = ended(&first, TransferState::Done);
+    node.book.put(&keys::actual_transfer(&first.id), &done).unwrap();
+    let ordered: usize = std::thread::scope(|scope| {
+        let asked: Vec<_> =
+            (0..6).map(|n| scope.spawn(move || order(&format!("d{n}"), USER).is_ok())).collect();
+        asked.into_iter().filter(|_| true).map(|one| usize::from(one.join().unwrap())).sum()
+    });
+    assert_eq!(ordered, 1, "of six at once");
+}
+
+#[test]
+fn what_was_told_of_a_transfer_goes_with_its_record() {
+    let bed = Bed::new();
+    let node = bed.node("n1");
+    let made = node.desk().create(&wish("w", Mode::Private, &["n1"])).unwrap();
+    let transfer = node.desk().transfer(&out_of(&made, "r"), USER).unwrap();
+    let status = node.local.transfers().unwrap().path().join(format!("{}.jsonl", transfer.id));
+    std::fs::write(&status, "").unwrap();
+    let forget = |node: &Node| {
+        let all = node.desk().transfers().unwrap();
+        node.forget_transfers(&Wanted::of(&node.book).unwrap(), &all).unwrap();
+        (status.exists(), node.desk().transfer_of(&transfer.id).is_ok())
+    };
+    let long_ago = TransferActual { since: 1, ..ended(&transfer, TransferState::Failed) };
+    node.book.put(&keys::actual_transfer(&transfer.id), &long_ago).unwrap();
+    assert_eq!(forget(&node), (true, true), "what it left is still wanted");
+    let done = TransferActual { state: TransferState::Done, ..long_ago };
+    node.book.put(&keys::actual_transfer(&transfer.id), &done).unwrap();
+    assert_eq!(forget(&node), (false, false));
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_the_reason() {
+    let bed = Bed::new();
+    let node = bed.node("n1");
+    let desk = node.desk();
+    let twice = desk.create(&wish("w", Mode::Private, &["n1", "n1"])).unwrap_err();
+    assert!(twice.to_string().contains("--node n1: name each node once"), "{twice}");
+    let made = desk.create(&wish("scratch", Mode::Cache, &["n1"])).unwrap();
+    assert!(made.mountpoint.as_ref().unwrap().ends_with("scratch/files"), "{made:?}");
+    let hint = |asker| desk.instance_for("scratchy", asker).unwrap_err().to_string();
+    assert!(hint(USER).contains("did you mean scratch?") && hint(ROOT).contains("did you mean"));
+    let stranger = hint(Asker { uid: 4712, gid: 4712 });
+    assert!(!stranger.contains("did you mean"), "{stranger}");
+    let options = TransferOptions::default;
+    let cases = [
+        (TransferOptions { checksum: true, ..options() }, "--checksum"),
+        (TransferOptions { rate_max: Some(1), ..options() }, "--set rate-max"),
+        (TransferOptions { threads: Some(1), ..options() }, "--set flush-depth"),
+        (TransferOptions { last: vec!["a".into(), "b".into()], ..options() }, "one pattern"),
+    ];
+    for (options, words) in cases {
+        let error = desk.transfer(&NewTransfer { options, ..out_of(&made, "r") }, USER);
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains(words), "{words}: {error}");
+    }
+    let life = |instance: &Instance| matches!(instance.life, Life::Named { .. });
+    assert!(life(&made));
+}

@@ -1,0 +1,139 @@
+//! A process that the node daemon has started, or an earlier one: told to end, killed, and given up.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use forebay_base::{Error, Kind, Result};
+use forebay_stage::worker::Line;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
+};
+
+/// What was killed and does not end is in a system call that nothing interrupts.
+const KILL_PATIENCE: Duration = Duration::from_secs(3);
+
+const POLL: Duration = Duration::from_millis(100);
+
+/// A process that runs.
+pub struct Running {
+    pid: u32,
+    process: OwnedFd,
+}
+
+/// What a process was told so far that is to end.
+#[derive(Debug, Default)]
+pub struct Told {
+    asked: Option<Instant>,
+    killed: Option<Instant>,
+}
+
+impl Running {
+    /// A worker that an earlier daemon started: the last that said in the status that it began.
+    pub fn find(path: &Path) -> Result<Running> {
+        let failed = |e| Error::io(e, path.display().to_string());
+        let lines = BufReader::new(File::open(path).map_err(failed)?).lines();
+        let started =
+            lines.map_while(std::result::Result::ok).filter_map(|line| match serde_json::from_str(
+                &line,
+            ) {
+                Ok(Line::Started { pid }) => Some(pid),
+                _ => None,
+            });
+        let gone = || {
+            let why = format!("{}: somebody holds its lock and is no worker", path.display());
+            Error::new(Kind::Unavailable, why)
+        };
+        let pid = started.last().ok_or_else(gone)?;
+        let running = Running::open(pid)?.ok_or_else(gone)?;
+        // The number may be another process's by now; the descriptor was opened before this look.
+        let out = std::fs::read_link(format!("/proc/{pid}/fd/1")).unwrap_or_default();
+        if out == path { Ok(running) } else { Err(gone()) }
+    }
+
+    pub fn open(pid: u32) -> Result<Option<Running>> {
+        let failed = |e: Errno| Error::os(e.raw_os_error(), format!("process {pid}"));
+        let Some(id) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Ok(None) };
+        match pidfd_open(id, PidfdFlags::empty()) {
+            Ok(process) => Ok(Some(Running { pid, process })),
+            Err(Errno::SRCH) => Ok(None),
+            Err(e) => Err(failed(e)),
+        }
+    }
+
+    /// Takes one step towards its end: asks it, and kills it after `patience`. Comes back at once; with
+    /// what is in the way if it does not end at all.
+    pub fn end(&self, told: &mut Told, patience: Duration) -> Result<Option<String>> {
+        match *told {
+            Told { asked: None, .. } => {
+                self.signal(Signal::TERM)?;
+                told.asked = Some(Instant::now());
+            }
+            Told { asked: Some(asked), killed: None } if asked.elapsed() >= patience => {
+                self.signal(Signal::KILL)?;
+                told.killed = Some(Instant::now());
+            }
+            Told { killed: Some(killed), .. } if killed.elapsed() >= KILL_PATIENCE => {
+                return Ok(Some(format!(
+                    "its process {} was killed and does not end: a file system does not answer it",
+                    self.pid
+                )));
+            }
+            _ => {}
+        }
+        Ok(None)
+    }
+
+    /// The same, waited for.
+    pub fn end_now(&self, patience: Duration) -> Result<()> {
+        let mut told = Told::default();
+        while !self.ended(POLL)? {
+            if let Some(why) = self.end(&mut told, patience)? {
+                return Err(Error::new(Kind::Unavailable, why));
+            }
+        }
+        Ok(())
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        match pidfd_send_signal(&self.process, signal) {
+            Ok(()) | Err(Errno::SRCH) => Ok(()),
+            Err(e) => Err(Error::os(e.raw_os_error(), format!("ending process {}", self.pid))),
+        }
+    }
+
+    /// Whether it has ended, after at most so long. It is buried then.
+    pub fn ended(&self, patience: Duration) -> Result<bool> {
+        let ended = self.is_over(patience)?;
+        if ended {
+            // Only its own parent need wait for it.
+            let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+            let _ = waitid(WaitId::PidFd(self.process.as_fd()), options);
+        }
+        Ok(ended)
+    }
+
+    /// Nobody waits for it any more: if it ends one day, somebody must bury it.
+    pub fn leave(self) {
+        static LEFT: Mutex<Vec<Running>> = Mutex::new(Vec::new());
+        let mut left = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
+        left.retain(|one| one.ended(Duration::ZERO).is_ok_and(|ended| !ended));
+        left.push(self);
+    }
+
+    /// Whether it has ended, after at most so long; its parent can still ask how.
+    pub fn is_over(&self, patience: Duration) -> Result<bool> {
+        let limit = Timespec::try_from(patience).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
+        let mut fds = [PollFd::new(&self.process, PollFlags::IN)];
+        match poll(&mut fds, Some(&limit)) {
+            Err(Errno::INTR) => Ok(false),
+            Err(e) => Err(Error::os(e.raw_os_error(), "waiting for a process")),
+            Ok(ready) => Ok(ready > 0),
+        }
+    }
+}
