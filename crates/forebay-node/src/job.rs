@@ -21,7 +21,7 @@ mod spool;
 pub use log::Log;
 pub use order::{Eyes, mode};
 pub use phases::{Answer, Ended, Hurry, Jobs, NewJob};
-pub use reaper::{Reaper, Scheduler};
+pub use reaper::{Reaper, Scheduler, tidy};
 pub use record::{Job, Phase, Places, Released};
 pub use release::{Patience, release};
 pub use spool::{POOLS_FILE, Spool, variables_file};

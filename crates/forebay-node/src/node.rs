@@ -18,7 +18,7 @@ use crate::config::{NodeConfig, PoolConfig};
 use crate::crew::{Crew, Next, Offer};
 use crate::desk::{Asker, Desk, JOBS, Transfers, now};
 use crate::hands::{Hands, Moved, Stop};
-use crate::job::{Reaper, Scheduler};
+use crate::job::{self, Reaper, Scheduler};
 use crate::local::{Known, Local};
 use crate::manifest::Over;
 use crate::offered::Pools;
@@ -97,7 +97,8 @@ impl Node {
         node.open_pools()?;
         let mut works = vec![("node", Node::attend as fn(&Arc<Node>)), ("watch", Node::listen)];
         if node.scheduler.is_some() {
-            works.push(("jobs", Node::attend_jobs));
+            works
+                .extend([("jobs", Node::tidy_jobs as fn(&Arc<Node>)), ("reaper", Node::reap_jobs)]);
         }
         for (name, work) in works {
             let node = node.clone();
@@ -257,14 +258,25 @@ impl Node {
     }
 
     /// On the scheduler's machine alone.
-    fn attend_jobs(self: &Arc<Node>) {
+    fn tidy_jobs(self: &Arc<Node>) {
         let Some(here) = &self.scheduler else { return };
-        let (mut reaper, desk) = (Reaper::default(), self.desk());
+        let desk = self.desk();
         while !self.is_stopping() {
-            if let Err(error) = reaper.turn(&self.book, &desk, here, &self.config.mount_root) {
+            if let Err(error) = job::tidy(&self.book, &desk, here) {
                 tracing::warn!("jobs: {error}");
             }
             thread::sleep(JOBS_LOOK);
+        }
+    }
+
+    fn reap_jobs(self: &Arc<Node>) {
+        let Some(here) = &self.scheduler else { return };
+        let (mut reaper, desk) = (Reaper::default(), self.desk());
+        while !self.is_stopping() {
+            if let Err(error) = reaper.turn(&self.book, &desk, here) {
+                tracing::warn!("jobs: {error}");
+            }
+            thread::sleep(Reaper::pause(here));
         }
     }
 

@@ -2,7 +2,7 @@
 //! job's, so that ordering again orders nothing new.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use forebay_base::{Error, Kind, Result};
 use forebay_job::plan::{self, Create, Nodes, Of, Space, Staging};
@@ -170,7 +170,7 @@ impl Orders<'_> {
             true => root,
             false => root.join(&staging.inside),
         };
-        let outside = on_node(&staging.outside, &leg.node);
+        let outside = plan::at_node(&staging.outside, &leg.node);
         let (source, destination) = match staging.direction {
             plan::Direction::In => (outside, inside),
             plan::Direction::Out => (inside, outside),
@@ -214,13 +214,6 @@ impl Orders<'_> {
     }
 }
 
-/// `%n` is the node's name and `%%` one `%`.
-fn on_node(path: &Path, node: &str) -> PathBuf {
-    let Some(text) = path.to_str().filter(|text| text.contains('%')) else { return path.into() };
-    let parts = text.split("%%").map(|part| part.replace("%n", node));
-    parts.collect::<Vec<_>>().join("%").into()
-}
-
 /// A plan's word as the records have it.
 pub fn mode(mode: plan::Mode) -> Mode {
     match mode {
@@ -236,18 +229,5 @@ fn what(what: Option<plan::What>) -> What {
         Some(plan::What::Directory) => What::Directory,
         Some(plan::What::List) => What::List,
         None => What::Any,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_node_brings_its_files_to_a_place_of_its_own() {
-        let on = |path: &str| on_node(Path::new(path), "n1").display().to_string();
-        assert_eq!(on("/pfs/out.%n/x"), "/pfs/out.n1/x");
-        assert_eq!(on("/pfs/100%%n"), "/pfs/100%n");
-        assert_eq!(on("/pfs/a"), "/pfs/a");
     }
 }

@@ -1,5 +1,6 @@
 //! What is done about jobs without anybody asking: files of the spool follow the registry, records of
-//! jobs that left nothing go, and jobs that the scheduler does not know any more are ended.
+//! jobs that left nothing go, and jobs that the scheduler does not know any more are ended. The scheduler
+//! may take its time to answer, so who asks it does nothing else.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -67,38 +68,41 @@ impl Eyes for NoEyes {
     }
 }
 
+/// Brings the spool in line with the registry, and forgets jobs that left nothing.
+pub fn tidy(book: &Book, desk: &Desk, here: &Scheduler) -> Result<()> {
+    let jobs = Jobs { book, desk, scheduler: &here.config, eyes: &NoEyes };
+    let all = jobs.all()?;
+    let instances = desk.instances()?;
+    here.spool.refresh(&all, &granted(book)?, &instances, desk.mount_root())?;
+    for job in all.iter().filter(|job| job.phase == Phase::TornDown) {
+        let of_it = |life: &Life| matches!(life, Life::Job(key) if *key == job.key);
+        if !instances.iter().any(|instance| of_it(&instance.life)) {
+            here.log.say(job, "nothing is left of it");
+            here.log.forget(job);
+            forget(book, job)?;
+        }
+    }
+    Ok(())
+}
+
+/// Ends jobs that the scheduler does not know any more.
 #[derive(Default)]
 pub struct Reaper {
-    asked: Option<Instant>,
     /// Jobs that the scheduler did not know when it last answered, and since when.
     unknown: BTreeMap<String, Instant>,
 }
 
 impl Reaper {
-    pub fn turn(&mut self, book: &Book, desk: &Desk, here: &Scheduler, root: &Path) -> Result<()> {
-        let jobs = Jobs { book, desk, scheduler: &here.config, eyes: &NoEyes };
-        let all = jobs.all()?;
-        let instances = desk.instances()?;
-        here.spool.refresh(&all, &granted(book)?, &instances, root)?;
-        for job in all.iter().filter(|job| job.phase == Phase::TornDown) {
-            let left =
-                instances.iter().any(|i| matches!(&i.life, Life::Job(key) if *key == job.key));
-            if !left {
-                here.log.say(job, "nothing is left of it");
-                here.log.forget(job);
-                forget(book, job)?;
-            }
-        }
-        if self.asked.is_none_or(|asked| asked.elapsed() >= ASK.min(here.config.unknown_after)) {
-            self.asked = Some(Instant::now());
-            self.end_unknown(&jobs, here, &all)?;
-        }
-        Ok(())
+    /// How long to wait between two turns.
+    pub fn pause(here: &Scheduler) -> Duration {
+        ASK.min(here.config.unknown_after)
     }
 
-    /// J4.
-    fn end_unknown(&mut self, jobs: &Jobs<'_>, here: &Scheduler, all: &[Job]) -> Result<()> {
-        let live: Vec<&Job> = all.iter().filter(|job| job.phase != Phase::TornDown).collect();
+    /// J4. Takes as long as the scheduler takes to answer.
+    pub fn turn(&mut self, book: &Book, desk: &Desk, here: &Scheduler) -> Result<()> {
+        let jobs = Jobs { book, desk, scheduler: &here.config, eyes: &NoEyes };
+        let mut live = jobs.all()?;
+        live.retain(|job| job.phase != Phase::TornDown);
         if live.is_empty() {
             self.unknown.clear();
             return Ok(());
@@ -112,7 +116,7 @@ impl Reaper {
         };
         self.unknown
             .retain(|id, _| !known.contains(id) && live.iter().any(|job| job.key.id == *id));
-        for job in live.into_iter().filter(|job| !known.contains(&job.key.id)) {
+        for job in live.iter().filter(|job| !known.contains(&job.key.id)) {
             let since = *self.unknown.entry(job.key.id.clone()).or_insert_with(Instant::now);
             if since.elapsed() >= here.config.unknown_after {
                 here.log.say(job, "the scheduler does not know it any more: it is ended");

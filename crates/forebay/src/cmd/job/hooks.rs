@@ -1,0 +1,357 @@
+//! The hooks of a scheduler: one command for each, which can be repeated, is bounded in time, and ends
+//! with one line that says how it went (H1).
+//!
+//! - H1: the last line on stdout is `forebay: ok`, `forebay: busy` or `forebay: error`, with a text. A
+//!   hook that was killed prints none.
+//! - H2: `paths`, `pools` and `process` run inside the scheduler: they read local files only.
+
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use forebay_base::{Error, Kind, Result};
+use forebay_job::plan::{Create, Mode, Plan};
+use forebay_job::{Job, Problem, Severity, read};
+use forebay_node::config::SPOOL;
+use forebay_node::job::{POOLS_FILE, variables_file};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::hook_args::{
+    CreatePersistent, DestroyPersistent, Hook, Limit, Paths, Persistent, Pools, PostRun, PreRun,
+    RealSize, Setup, Spool, Status, Step, Teardown, Which,
+};
+use super::process::script_at;
+use crate::node::client::NodeClient;
+use crate::node::settings;
+use crate::node::wire::{JobView, NewJob, NewPersistent, StepOfJob, StepState, StepView};
+use crate::ui::{say, say_json};
+
+/// A step is asked for again after this, then less often.
+const POLL_FIRST: Duration = Duration::from_millis(50);
+const POLL_LAST: Duration = Duration::from_secs(1);
+
+/// Slurm ends a hook at its time limit without a word: ours is so much earlier.
+const MARGIN: Duration = Duration::from_secs(10);
+
+/// Slurm's `OtherTimeout`, `StageInTimeout` and `StageOutTimeout`, if nothing else is configured.
+const OTHER: Duration = Duration::from_secs(300);
+const STAGE: Duration = Duration::from_secs(86_400);
+
+/// An epilog that does not end drains the node.
+const EPILOG: Duration = Duration::from_secs(30);
+
+pub fn run(hook: &Hook) -> u8 {
+    match hook {
+        Hook::Status(args) => plainly(status(args)),
+        Hook::Epilog(args) => epilog(args),
+        Hook::Setup(args) => told(setup(args)),
+        Hook::DataIn(args) => told(step(args, "data-in", STAGE)),
+        Hook::TestDataIn(args) => told(test(args, "data-in")),
+        Hook::RealSize(args) => told(real_size(args)),
+        Hook::Paths(args) => told(paths(args)),
+        Hook::PreRun(args) => told(pre_run(args)),
+        Hook::PostRun(args) => told(post_run(args)),
+        Hook::DataOut(args) => told(step(args, "data-out", STAGE)),
+        Hook::TestDataOut(args) => told(test(args, "data-out")),
+        Hook::Teardown(args) => told(teardown(args)),
+        Hook::Pools(args) => told(pools(args)),
+        Hook::Persistent(Persistent::Create(args)) => told(create(args)),
+        Hook::Persistent(Persistent::Destroy(args)) => told(destroy(args)),
+    }
+}
+
+/// How a hook went.
+pub enum Went {
+    Ok(String),
+    Busy(String),
+}
+
+/// H1.
+pub fn told(went: Result<Went>) -> u8 {
+    let line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    match went {
+        Ok(Went::Ok(text)) => {
+            say(format!("forebay: ok {}", line(&text)).trim_end());
+            0
+        }
+        Ok(Went::Busy(text)) => {
+            say(format!("forebay: busy {}", line(&text)));
+            0
+        }
+        Err(error) => {
+            let text = error.to_string();
+            // The job's owner asked no daemon.
+            let text = text.strip_prefix("daemon: ").unwrap_or(&text);
+            say(format!("forebay: error {}", line(text)));
+            error.exit_code()
+        }
+    }
+}
+
+fn plainly(result: Result<u8>) -> u8 {
+    result.unwrap_or_else(|error| {
+        crate::ui::note!("{error}");
+        error.exit_code()
+    })
+}
+
+fn setup(args: &Setup) -> Result<Went> {
+    let limit = args.limit.or(OTHER);
+    let plan = plan_of(args)?;
+    let body = NewJob {
+        id: args.which.job.clone(),
+        uid: args.uid,
+        gid: args.gid,
+        plan,
+        pool: args.pool.clone(),
+    };
+    until_done(&args.which.node.client(), "/v1/jobs", &body, limit)
+}
+
+/// The plan that the script comes to; a mistake in it is the error.
+fn plan_of(args: &Setup) -> Result<Plan> {
+    let script = script_at(&args.script)?;
+    let job = Job {
+        nodes: args.nodes,
+        id: Some(&args.which.job),
+        check_setting: Some(settings::check),
+        ..Job::default()
+    };
+    let found = read(&script, &job);
+    let mistakes = found.problems.iter().filter(|problem| problem.severity == Severity::Error);
+    let all: Vec<String> = mistakes.map(Problem::summary).collect();
+    match all.is_empty() {
+        true => Ok(found.plan),
+        false => Err(Error::new(Kind::Usage, all.join("; "))),
+    }
+}
+
+fn step(args: &Step, name: &str, limit: Duration) -> Result<Went> {
+    let limit = args.limit.or(limit);
+    take(&args.which, name, &StepOfJob::default(), limit)
+}
+
+fn take(which: &Which, name: &str, asked: &StepOfJob, limit: Duration) -> Result<Went> {
+    until_done(&which.node.client(), &format!("/v1/jobs/{}/{name}", which.job), asked, limit)
+}
+
+fn test(args: &Step, name: &str) -> Result<Went> {
+    let path = format!("/v1/jobs/{}/{name}", args.which.job);
+    let view: StepView = args.which.node.client().post(&path, &json!({}))?;
+    Ok(match view.state {
+        StepState::Done => Went::Ok(view.text),
+        StepState::Wait => Went::Busy(view.text),
+    })
+}
+
+/// Asks until the step is done, what is asked cannot be done, or the time is over.
+fn until_done(
+    client: &NodeClient,
+    path: &str,
+    body: &impl Serialize,
+    limit: Duration,
+) -> Result<Went> {
+    let body = serde_json::to_value(body).expect("requests are strings and numbers");
+    let deadline = Instant::now() + limit;
+    let mut pause = POLL_FIRST;
+    loop {
+        let waits = match client.post::<StepView>(path, &body) {
+            Ok(StepView { state: StepState::Done, text }) => return Ok(Went::Ok(text)),
+            Ok(StepView { state: StepState::Wait, text }) => text,
+            // The daemon is exchanged, or the registry away.
+            Err(error) if may_pass(&error) => error.to_string(),
+            Err(error) => return Err(error),
+        };
+        if Instant::now() >= deadline {
+            let limit = crate::units::human_secs(limit.as_secs_f64());
+            return Err(Error::new(Kind::TimedOut, format!("not done within {limit}: {waits}")));
+        }
+        thread::sleep(pause.min(deadline.saturating_duration_since(Instant::now())));
+        pause = (pause * 3 / 2).min(POLL_LAST);
+    }
+}
+
+/// Nobody has said no.
+fn may_pass(error: &Error) -> bool {
+    matches!(error.kind(), Kind::Unreachable | Kind::Unavailable | Kind::TimedOut)
+}
+
+impl Limit {
+    fn or(&self, usual: Duration) -> Duration {
+        self.limit.unwrap_or(usual.saturating_sub(MARGIN))
+    }
+}
+
+/// What the job has on all nodes, once it is known how many these are.
+fn real_size(args: &RealSize) -> Result<Went> {
+    let view: JobView = args.which.node.client().get(&format!("/v1/jobs/{}", args.which.job))?;
+    let nodes = view.job.nodes.len() as u64;
+    if nodes > 0 {
+        say(view.job.plan.bytes_per_node().saturating_mul(nodes));
+    }
+    Ok(Went::Ok(String::new()))
+}
+
+impl Spool {
+    fn dir(&self) -> PathBuf {
+        let given =
+            self.spool.clone().or_else(|| std::env::var_os("FOREBAY_SPOOL").map(Into::into));
+        given.unwrap_or_else(|| SPOOL.into())
+    }
+}
+
+/// H2.
+fn paths(args: &Paths) -> Result<Went> {
+    let file = variables_file(&args.spool.dir(), &args.job);
+    let text = std::fs::read(&file).map_err(|e| {
+        Error::io(e, format!("{}: job {} was not set up here", file.display(), args.job))
+    })?;
+    write(&args.file, &text)?;
+    Ok(Went::Ok(String::new()))
+}
+
+fn write(path: &Path, text: &[u8]) -> Result<()> {
+    std::fs::write(path, text).map_err(|e| Error::io(e, path.display().to_string()))
+}
+
+/// H2. Always answers: without pools Slurm would refuse to start.
+fn pools(args: &Pools) -> Result<Went> {
+    let file = args.spool.dir().join(POOLS_FILE);
+    let text = std::fs::read_to_string(&file).unwrap_or_default();
+    let found: Option<Value> = serde_json::from_str(&text).ok();
+    match found {
+        Some(pools) => say_line(&pools),
+        None => say_line(&json!({ "pools": [] })),
+    }
+    Ok(Went::Ok(String::new()))
+}
+
+/// Slurm takes one line.
+fn say_line(value: &Value) {
+    say(value.to_string());
+}
+
+fn pre_run(args: &PreRun) -> Result<Went> {
+    let limit = args.limit.or(OTHER);
+    let nodes = match (&args.nodes, &args.nodes_file) {
+        (Some(names), _) => names_in(names),
+        (None, Some(file)) => {
+            let text = std::fs::read_to_string(file);
+            names_in(&text.map_err(|e| Error::io(e, file.display().to_string()))?)
+        }
+        (None, None) => Vec::new(),
+    };
+    take(&args.which, "pre-run", &StepOfJob { nodes, ..StepOfJob::default() }, limit)
+}
+
+fn names_in(text: &str) -> Vec<String> {
+    let names = text.split(|c: char| c == ',' || c.is_whitespace()).filter(|name| !name.is_empty());
+    names.map(String::from).collect()
+}
+
+fn post_run(args: &PostRun) -> Result<Went> {
+    let limit = args.limit.or(OTHER);
+    let asked = StepOfJob { exit_code: args.exit_code, ..StepOfJob::default() };
+    take(&args.which, "post-run", &asked, limit)
+}
+
+fn teardown(args: &Teardown) -> Result<Went> {
+    let limit = args.limit.or(OTHER);
+    let asked = StepOfJob { hurry: args.hurry, ..StepOfJob::default() };
+    take(&args.which, "teardown", &asked, limit)
+}
+
+/// Bounded, and no failure of it drains the node.
+fn epilog(args: &Step) -> u8 {
+    let deadline = Instant::now() + args.limit.limit.unwrap_or(EPILOG);
+    let client = args.which.node.client();
+    let path = format!("/v1/jobs/{}/released", args.which.job);
+    loop {
+        let over = Instant::now() >= deadline;
+        let asked = json!({ "over": over });
+        let went = match client.post::<StepView>(&path, &asked) {
+            Ok(StepView { state: StepState::Done, text }) => Ok(Went::Ok(text)),
+            Ok(StepView { state: StepState::Wait, .. }) if !over => {
+                thread::sleep(POLL_LAST / 4);
+                continue;
+            }
+            Ok(StepView { text, .. }) => Ok(Went::Busy(text)),
+            Err(error) if may_pass(&error) && !over => {
+                thread::sleep(POLL_LAST);
+                continue;
+            }
+            Err(error) => Err(error),
+        };
+        told(went);
+        return 0;
+    }
+}
+
+fn create(args: &CreatePersistent) -> Result<Went> {
+    let create = Create {
+        name: args.name.clone(),
+        mode: Mode::Private,
+        pool: args.pool.clone(),
+        bytes: args.bytes,
+        backing: None,
+        nodes: Vec::new(),
+        expires_after: None,
+        line: 0,
+    };
+    let body = NewPersistent { uid: args.uid, gid: args.gid, create };
+    until_done(&args.node.client(), "/v1/persistent", &body, args.limit.or(OTHER))
+}
+
+fn destroy(args: &DestroyPersistent) -> Result<Went> {
+    let path = format!("/v1/persistent/{}/destroy", args.name);
+    let asked = StepOfJob { hurry: args.hurry, ..StepOfJob::default() };
+    until_done(&args.node.client(), &path, &asked, OTHER)
+}
+
+fn status(args: &Status) -> Result<u8> {
+    let client = args.node.client();
+    let jobs: Vec<JobView> = match &args.job {
+        Some(id) => vec![client.get(&format!("/v1/jobs/{id}"))?],
+        None => client.get("/v1/jobs")?,
+    };
+    if args.json {
+        say_json(&jobs);
+        return Ok(0);
+    }
+    jobs.iter().for_each(show);
+    Ok(0)
+}
+
+fn show(view: &JobView) {
+    let job = &view.job;
+    let nodes = if job.nodes.is_empty() { "no nodes yet".into() } else { job.nodes.join(",") };
+    let owner = forebay_base::users::show(job.owner.uid);
+    say(format!("job {} of {owner}: {}, on {nodes}", job.key.id, job.phase.name()));
+    for instance in &view.instances {
+        for (node, actual) in &instance.actual {
+            let why = actual.why.as_ref().map_or(String::new(), |why| format!(": {why}"));
+            say(format!("  {} on {node}: {}{why}", instance.wanted.id, actual.state.name()));
+        }
+    }
+    for transfer in &view.transfers {
+        let actual = transfer.actual.as_ref();
+        let state = actual.map_or("waiting", |actual| actual.state.name());
+        let why = actual.and_then(|actual| actual.why.as_ref());
+        let why = why.map_or(String::new(), |why| format!(": {why}"));
+        let (id, direction) = (&transfer.wanted.id, transfer.wanted.direction.name());
+        say(format!("  transfer {id} ({direction}): {state}{why}"));
+    }
+    say(format!("  log: {}", view.log.display()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_are_listed_with_commas_or_lines() {
+        assert_eq!(names_in("n1,n2\nn3\n"), ["n1", "n2", "n3"]);
+        assert!(names_in(" \n").is_empty());
+    }
+}

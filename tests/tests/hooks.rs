@@ -1,0 +1,402 @@
+//! The hooks of a scheduler, called as Slurm calls them, on one node: steps repeated, in the wrong order,
+//! and with daemons that die between them. What Slurm itself does is in `slurm.rs`.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use forebay_tests::node::{Node, open_dir};
+use forebay_tests::{Out, fill, needs_forebay, needs_tools, proof, text, within};
+use serde_json::Value;
+
+const USER: u32 = 47_110;
+const OTHER: u32 = 47_111;
+
+/// A node that is its scheduler's machine, too.
+struct Site {
+    node: Node,
+}
+
+impl Site {
+    fn new(keys: &str) -> Site {
+        let mut site = Site::laid(keys);
+        site.node.up();
+        site
+    }
+
+    fn laid(keys: &str) -> Site {
+        let mut node = Node::laid(256);
+        let root = node.root.clone();
+        let at = |name: &str| text(&root.join(name)).to_string();
+        node.key(&format!(
+            "[scheduler]\ncluster = \"demo\"\nuser = \"daemon\"\nspool = \"{}\"\nlogs = \"{}\"\n\
+             release-patience = \"1s\"\n{keys}",
+            at("spool"),
+            at("logs")
+        ));
+        node.env("FOREBAY_SPOOL", &at("spool"));
+        node.env("SLURM_CONF", &at("none/slurm.conf"));
+        let pfs = node.slow().join("pfs");
+        open_dir(&pfs);
+        Site { node }
+    }
+
+    fn pfs(&self) -> PathBuf {
+        self.node.slow().join("pfs")
+    }
+
+    /// A job script of these directives.
+    fn script(&self, name: &str, directives: &[&str]) -> PathBuf {
+        let pfs = self.pfs();
+        let lines = directives.iter().map(|line| line.replace("PFS", text(&pfs)) + "\n");
+        let path = self.node.root.join(name);
+        let body = format!("#!/bin/sh\n#SBATCH -N 1\n{}exec true\n", lines.collect::<String>());
+        std::fs::write(&path, body).unwrap();
+        path
+    }
+
+    fn hook(&self, step: &str, job: &str, args: &[&str]) -> Out {
+        let out = self.node.forebay(&[&["job", step, "--job", job], args].concat());
+        let last = out.stdout.lines().last().unwrap_or_default();
+        assert!(last.starts_with("forebay: "), "no status line: {out:?}");
+        out
+    }
+
+    #[track_caller]
+    fn done(&self, step: &str, job: &str, args: &[&str]) -> String {
+        let out = self.hook(step, job, args).ok();
+        let last = out.stdout.lines().last().unwrap_or_default();
+        assert!(last.starts_with("forebay: ok"), "{step}: {out:?}\n{}", self.node.log());
+        out.stdout
+    }
+
+    #[track_caller]
+    fn refused(&self, step: &str, job: &str, args: &[&str], why: &str) {
+        let out = self.hook(step, job, args);
+        let last = out.stdout.lines().last().unwrap_or_default();
+        assert!(last.starts_with("forebay: error") && last.contains(why), "{step}: {out:?}");
+        assert_ne!(out.code, Some(0));
+    }
+
+    fn setup(&self, job: &str, script: &Path) -> String {
+        self.done("setup", job, &owned(script))
+    }
+
+    /// Through all steps until the job could run.
+    fn start(&self, job: &str, script: &Path) -> PathBuf {
+        self.setup(job, script);
+        self.done("data-in", job, &[]);
+        self.done("pre-run", job, &["--nodes", "n1"]);
+        self.shown(job)
+    }
+
+    /// Where the first variable of a job points.
+    fn shown(&self, job: &str) -> PathBuf {
+        let file = self.node.root.join("paths");
+        self.done("paths", job, &["--file", text(&file)]);
+        let lines = std::fs::read_to_string(file).unwrap();
+        let (_, value) = lines.lines().next().unwrap().split_once('=').unwrap();
+        value.into()
+    }
+
+    fn end(&self, job: &str, code: &str) {
+        self.done("epilog", job, &[]);
+        self.done("post-run", job, &["--exit-code", code]);
+    }
+
+    fn jobs(&self) -> Value {
+        self.node.json(&["job", "status"])
+    }
+
+    /// Nothing is left of any job.
+    fn assert_empty(&self) {
+        self.node.assert_empty();
+        within(Duration::from_secs(20), "the records of jobs are gone", || {
+            self.jobs() == serde_json::json!([])
+        });
+        within(Duration::from_secs(20), "the spool of jobs is empty", || {
+            std::fs::read_dir(self.node.root.join("spool/jobs")).unwrap().count() == 0
+        });
+    }
+}
+
+fn owned(script: &Path) -> [&str; 8] {
+    ["--uid", "47110", "--gid", "47110", "--nodes", "1", "--script", text(script)]
+}
+
+fn random(len: usize, seed: u64) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    fill(&mut bytes, seed, 0);
+    bytes
+}
+
+fn write_as_user(path: &Path, bytes: &[u8]) {
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(path, bytes).unwrap();
+    for at in [path, path.parent().unwrap()] {
+        std::os::unix::fs::chown(at, Some(USER), Some(USER)).unwrap();
+    }
+}
+
+const STRIPED: [&str; 3] = [
+    "#DW jobdw type=scratch capacity=32MiB access_mode=striped",
+    "#DW stage_in type=directory source=PFS/in destination=$DW_JOB_STRIPED/in",
+    "#DW stage_out type=directory source=$DW_JOB_STRIPED/out destination=PFS/out",
+];
+
+// S-24: every step may come twice, and the daemon may die between any two.
+#[test]
+fn a_job_lives_through_steps_that_are_repeated_and_daemons_that_die() {
+    needs_forebay!();
+    needs_tools!("mkfs.ext4");
+    let mut site = Site::new("");
+    let bytes = random(3 << 20, 1);
+    write_as_user(&site.pfs().join("in/data"), &bytes);
+    let script = site.script("job.sh", &STRIPED);
+    let again = |site: &mut Site, step: &str, args: &[&str]| {
+        site.done(step, "17", args);
+        site.node.crash();
+        site.node.up();
+        site.done(step, "17", args);
+    };
+    again(&mut site, "setup", &owned(&script));
+    again(&mut site, "data-in", &[]);
+    again(&mut site, "pre-run", &["--nodes", "n1"]);
+    let at = site.shown("17");
+    assert!(
+        text(&at).ends_with("/job-17-striped/"),
+        "scripts write ${{DW_JOB_STRIPED}}name: {at:?}"
+    );
+    assert_eq!(std::fs::read(at.join("in/data")).unwrap(), bytes);
+    write_as_user(&at.join("out/result"), &bytes);
+    again(&mut site, "epilog", &[]);
+    again(&mut site, "post-run", &["--exit-code", "0"]);
+    again(&mut site, "data-out", &[]);
+    assert_eq!(std::fs::read(site.pfs().join("out/result")).unwrap(), bytes);
+    again(&mut site, "teardown", &[]);
+    site.assert_empty();
+    let log = std::fs::read_to_string(site.node.root.join("logs/demo-17.log")).unwrap();
+    assert!(log.contains("pre-run: ready") && log.contains("nothing is left of it"), "{log}");
+    site.done("teardown", "17", &[]);
+    proof!("six steps were taken twice, with six crashes between them");
+}
+
+// S-24: what a job that never ran would have published is not published, and each run has instances of
+// its own.
+#[test]
+fn a_job_that_is_run_again_publishes_for_the_run_that_ran() {
+    needs_forebay!();
+    needs_tools!("mkfs.ext4");
+    let site = Site::new("");
+    write_as_user(&site.pfs().join("in/data"), b"in");
+    let script = site.script("job.sh", &STRIPED);
+    // Slurm tears down after a failed pre-run, and sets up again.
+    site.setup("5", &script);
+    site.refused("pre-run", "5", &["--nodes", "n9", "--limit", "1s"], "node n9");
+    site.done("teardown", "5", &["--hurry"]);
+    let at = site.start("5", &script);
+    assert!(text(&at).ends_with("/job-5-r2-striped/"), "{at:?}");
+    write_as_user(&at.join("out/second"), b"second");
+    site.end("5", "0");
+    site.done("data-out", "5", &[]);
+    site.done("teardown", "5", &[]);
+    assert_eq!(std::fs::read(site.pfs().join("out/second")).unwrap(), b"second");
+    site.assert_empty();
+}
+
+// S-24: stage-outs of #FB wait for success; nobody's data are dropped because the exit code is unknown.
+#[test]
+fn what_is_to_be_published_on_success_is_not_when_the_job_failed() {
+    needs_forebay!();
+    needs_tools!("mkfs.ext4");
+    let site = Site::new("");
+    let directives = [
+        "#FB private capacity=32MiB",
+        "#FB stage_out type=directory source=$FB_JOB_SCRATCH/out destination=PFS/%j",
+        "#FB stage_out type=file source=$FB_JOB_SCRATCH/log destination=PFS/%j.log on=always",
+    ];
+    let script = site.script("job.sh", &directives);
+    let run = |job: &str| {
+        let at = site.start(job, &script);
+        write_as_user(&at.join("out/r"), b"r");
+        std::fs::write(at.join("log"), b"log").unwrap();
+        std::os::unix::fs::chown(at.join("log"), Some(USER), Some(USER)).unwrap();
+    };
+    run("1");
+    site.end("1", "3");
+    site.done("data-out", "1", &[]);
+    site.done("teardown", "1", &[]);
+    assert!(!site.pfs().join("1").exists(), "the job failed");
+    assert_eq!(std::fs::read(site.pfs().join("1.log")).unwrap(), b"log");
+    run("2");
+    site.end("2", "0");
+    site.done("data-out", "2", &[]);
+    site.done("teardown", "2", &[]);
+    assert_eq!(std::fs::read(site.pfs().join("2/r")).unwrap(), b"r");
+    // Torn down without a word on how it ended: kept, and listed, for keep-after-hurry.
+    run("3");
+    site.done("teardown", "3", &[]);
+    within(Duration::from_secs(10), "what is kept is in the manifest", || {
+        site.node.json(&["manifest"]).as_array().is_some_and(|lines| !lines.is_empty())
+    });
+    assert!(!site.pfs().join("3").exists());
+    site.assert_empty();
+}
+
+// S-24: only the scheduler takes steps; a job's owner sees it and nobody else does.
+#[test]
+fn a_user_takes_no_steps_of_jobs_and_sees_his_own() {
+    needs_forebay!();
+    needs_tools!("setpriv");
+    let site = Site::new("");
+    let script = site.script("job.sh", &["#DW swap 1GiB", "#FB private capacity=8MiB"]);
+    let directives = ["#FB private capacity=8MiB"];
+    let fine = site.script("fine.sh", &directives);
+    site.refused("setup", "1", &owned(&script), "1");
+    site.setup("7", &fine);
+    let as_user = |uid: u32, args: &[&str]| site.node.as_user(uid, args);
+    for step in ["data-in", "teardown", "post-run"] {
+        let out = as_user(USER, &["job", step, "--job", "7"]);
+        assert!(out.text().contains("forebay: error only the scheduler's user"), "{out:?}");
+    }
+    assert!(as_user(USER, &["job", "status"]).ok().stdout.contains("job 7"));
+    assert!(!as_user(OTHER, &["job", "status"]).ok().stdout.contains("job 7"));
+    as_user(OTHER, &["job", "status", "--job", "7"]).expect(2);
+    // The scheduler's user has this role, and no other.
+    let daemon = as_user(1, &["job", "teardown", "--job", "7"]);
+    assert!(daemon.stdout.contains("forebay: ok"), "{daemon:?}");
+    as_user(1, &["node", "drain", "n1"]).expect(1);
+    site.assert_empty();
+}
+
+// S-24: room that is not there is waited for, and what cannot ever be had is refused at once.
+#[test]
+fn two_jobs_that_compete_for_room_run_one_after_the_other() {
+    needs_forebay!();
+    needs_tools!("mkfs.ext4");
+    let site = Site::new("");
+    let script = site.script("big.sh", &["#FB private capacity=150MiB"]);
+    site.start("1", &script);
+    site.setup("2", &script);
+    site.refused("pre-run", "2", &["--nodes", "n1", "--limit", "1s"], "are free");
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| site.done("pre-run", "2", &["--nodes", "n1", "--limit", "60s"]));
+        std::thread::sleep(Duration::from_millis(500));
+        site.done("teardown", "1", &[]);
+        waits.join().unwrap();
+    });
+    site.done("teardown", "2", &[]);
+    let huge = site.script("huge.sh", &["#FB private capacity=4TiB"]);
+    site.refused("setup", "3", &owned(&huge), "on the largest");
+    site.done("teardown", "3", &[]);
+    site.assert_empty();
+}
+
+// S-24: what is missing is told before the job runs, in its owner's words.
+#[test]
+fn a_source_that_is_missing_is_told_with_its_line() {
+    needs_forebay!();
+    let site = Site::new("");
+    let script = site.script("job.sh", &STRIPED);
+    site.setup("9", &script);
+    site.refused("data-in", "9", &[], "line 4: stage_in source");
+    site.done("teardown", "9", &[]);
+    let broken =
+        site.script("bad.sh", &["#DW jobdw type=scratch capacty=1GiB access_mode=striped"]);
+    site.refused("setup", "10", &owned(&broken), "capacity");
+    site.refused("pre-run", "11", &["--nodes", "n1"], "was not set up");
+    site.assert_empty();
+}
+
+// S-24: what runs inside the scheduler needs no daemon.
+#[test]
+fn pools_and_paths_are_told_while_the_daemon_is_away() {
+    needs_forebay!();
+    let mut site = Site::new("");
+    let script = site.script("job.sh", &["#FB private capacity=8MiB"]);
+    site.setup("4", &script);
+    within(Duration::from_secs(10), "the pools are in the spool", || {
+        site.node.forebay(&["job", "pools"]).stdout.contains("flash")
+    });
+    site.node.crash();
+    let began = Instant::now();
+    let pools = site.node.forebay(&["job", "pools"]).ok().stdout;
+    let pools: Value = serde_json::from_str(pools.lines().next().unwrap()).unwrap();
+    assert_eq!(pools["pools"][0]["quantity"], 256);
+    assert!(text(&site.shown("4")).ends_with("/job-4-scratch"));
+    let waited = site.hook("teardown", "4", &["--limit", "1s"]);
+    assert!(waited.stdout.contains("forebay: error not done within"), "{waited:?}");
+    std::fs::remove_dir_all(site.node.root.join("spool")).unwrap();
+    let none = site.node.forebay(&["job", "pools"]).ok().stdout;
+    assert!(none.starts_with("{\"pools\":[]}"), "{none}");
+    proof!("told in {:?} without a daemon", began.elapsed());
+    site.node.up();
+    site.done("teardown", "4", &[]);
+    site.assert_empty();
+}
+
+// S-24: a job that the scheduler has forgotten is ended; no answer of the scheduler ends none.
+#[test]
+fn jobs_that_the_scheduler_does_not_know_are_ended_and_silence_ends_none() {
+    needs_forebay!();
+    needs_tools!("mkfs.ext4");
+    let mut site = Site::laid("unknown-after = \"2s\"\n");
+    let bin = site.node.root.join("bin");
+    std::fs::create_dir(&bin).unwrap();
+    let squeue = |body: &str| {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::write(bin.join("new"), format!("#!/bin/sh\n{body}\n")).unwrap();
+        std::fs::set_permissions(bin.join("new"), PermissionsExt::from_mode(0o755)).unwrap();
+        std::fs::rename(bin.join("new"), bin.join("squeue")).unwrap();
+    };
+    let asked = site.node.root.join("asked");
+    let mark = format!("echo x >> {}", text(&asked));
+    squeue(&format!("{mark}; exit 1"));
+    site.node.env("PATH", &format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", text(&bin)));
+    site.node.up();
+    write_as_user(&site.pfs().join("in/data"), b"in");
+    let script = site.script("job.sh", &STRIPED);
+    let at = site.start("31", &script);
+    write_as_user(&at.join("out/result"), b"result");
+    let times = || std::fs::read_to_string(&asked).unwrap_or_default().lines().count();
+    within(Duration::from_secs(30), "the scheduler is asked", || times() >= 3);
+    assert_eq!(site.jobs()[0]["phase"], "ready", "no answer ends nothing");
+    squeue("echo 30; echo 31");
+    std::thread::sleep(Duration::from_secs(5));
+    assert_eq!(site.jobs()[0]["phase"], "ready", "it is known");
+    squeue("echo 30");
+    within(Duration::from_secs(30), "the job is ended", || site.jobs() == serde_json::json!([]));
+    // #DW publishes always.
+    assert_eq!(std::fs::read(site.pfs().join("out/result")).unwrap(), b"result");
+    site.assert_empty();
+}
+
+// S-24: named instances that a job makes outlive it, and others use and fill them.
+#[test]
+fn a_persistent_instance_is_made_used_and_removed_by_three_jobs() {
+    needs_forebay!();
+    needs_tools!("mkfs.ext4");
+    let site = Site::new("");
+    write_as_user(&site.pfs().join("set/a"), b"a");
+    let make = ["#BB create_persistent name=alpha capacity=32MiB access=striped type=scratch"];
+    let fill = [
+        "#DW persistentdw name=alpha",
+        "#DW stage_in type=directory source=PFS/set destination=$DW_PERSISTENT_STRIPED_alpha/set",
+        "#DW stage_out type=file source=$DW_PERSISTENT_STRIPED_alpha/new destination=PFS/new",
+    ];
+    site.setup("1", &site.script("make.sh", &make));
+    site.done("teardown", "1", &[]);
+    let script = site.script("fill.sh", &fill);
+    let at = site.start("2", &script);
+    assert!(text(&at).ends_with("/alpha/"), "{at:?}");
+    assert_eq!(std::fs::read(at.join("set/a")).unwrap(), b"a");
+    write_as_user(&at.join("new"), b"new");
+    site.end("2", "0");
+    site.done("data-out", "2", &[]);
+    site.done("teardown", "2", &[]);
+    assert_eq!(std::fs::read(site.pfs().join("new")).unwrap(), b"new");
+    assert!(at.join("set/a").exists(), "it outlives the job");
+    let destroy = ["#BB destroy_persistent name=alpha"];
+    site.setup("3", &site.script("destroy.sh", &destroy));
+    site.done("teardown", "3", &[]);
+    site.assert_empty();
+}
