@@ -83,7 +83,7 @@ fn check_shows_what_a_script_would_get_and_changes_nothing() {
     assert!(told[0].0 == "warning" && told[0].2.contains("no instance nobody"), "{told:?}");
 
     let shown = node.as_user(USER, &["job", "check", text(&script)]).ok().stdout;
-    for part in ["striped", "flash", "6.0 MiB", "OtherTimeout=300", "assumed, not measured"] {
+    for part in ["striped", "flash", "6.0 MiB", "OtherTimeout=300", "500 files/s (assumed)"] {
         assert!(shown.contains(part), "{part}: {shown}");
     }
     assert_eq!(node.json(&["pools"]), before);

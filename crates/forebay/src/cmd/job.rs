@@ -5,6 +5,7 @@ mod forecast;
 mod hook_args;
 mod hooks;
 mod process;
+mod rates;
 mod room;
 mod sources;
 mod told;

@@ -11,8 +11,9 @@ use forebay_node::job::mode;
 use forebay_node::records::Owner;
 use serde::Serialize;
 
-use super::forecast::{self, Hook, Load, Rates};
+use super::forecast::{self, Hook, Load};
 use super::process::{script_at, shown};
+use super::rates::Rates;
 use super::room::{Granted, Nodes};
 use super::sources::{Budget, Counted, ENTRIES_MAX, TIME_MAX};
 use super::told;
@@ -47,9 +48,9 @@ pub struct Args {
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
 
-    /// How fast one node stages: an assumption.
-    #[arg(long, value_name = "RATE", value_parser = parse_rate, default_value = "500MB/s")]
-    rate: u64,
+    /// How fast one node stages; as your last transfers did, if not given, or 500MB/s.
+    #[arg(long, value_name = "RATE", value_parser = parse_rate)]
+    rate: Option<u64>,
 
     /// How many files a second one node stages: an assumption.
     #[arg(long, value_name = "COUNT", default_value_t = 500,
@@ -113,7 +114,7 @@ pub fn run(args: &Args) -> Result<u8> {
         ..Job::default()
     };
     let nodes = Nodes::ask(&args.node.client());
-    let rates = Rates { bytes_per_second: args.rate.max(1), files_per_second: args.file_rate };
+    let rates = Rates::of(args.rate, args.file_rate, &nodes.transfers);
     let report = Look { script: &script, nodes: &nodes, rates, conf: &conf }
         .report(args, read(&script, &job));
     match args.json {
@@ -298,7 +299,9 @@ impl Look<'_> {
                 from,
                 to,
                 counted: *counted,
-                secs: counted.as_ref().map(|counted| self.rates.secs(counted)),
+                secs: counted
+                    .as_ref()
+                    .map(|counted| self.rates.secs(&self.rates.stage_in, counted)),
             }
         };
         plan.transfers.iter().zip(counted).map(each).collect()

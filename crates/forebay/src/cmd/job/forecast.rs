@@ -3,16 +3,10 @@
 use forebay_job::plan::{Direction, Of, Plan, Space, Staging};
 use serde::Serialize;
 
+use super::rates::{Rate, Rates};
 use super::sources::Counted;
 use crate::burst_conf::BurstConf;
-use crate::units::{human_secs, human_size};
-
-/// Of one node. Nothing here has measured them.
-#[derive(Debug, Clone, Copy, Serialize)]
-pub struct Rates {
-    pub bytes_per_second: u64,
-    pub files_per_second: u64,
-}
+use crate::units::{human_rate, human_secs};
 
 /// The hook that a transfer runs in, which has a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -64,13 +58,6 @@ impl Hook {
     }
 }
 
-impl Rates {
-    pub fn secs(&self, counted: &Counted) -> f64 {
-        let bytes = counted.bytes as f64 / self.bytes_per_second.max(1) as f64;
-        bytes + counted.files as f64 / self.files_per_second.max(1) as f64
-    }
-}
-
 /// What each hook has to carry on one node, one transfer after the other.
 pub fn loads(
     plan: &Plan,
@@ -83,11 +70,14 @@ pub fn loads(
     for (staging, counted) in plan.transfers.iter().zip(counted) {
         let hook = Hook::of(staging);
         let secs = match (staging.direction, &staging.of) {
-            (Direction::In, _) => counted.as_ref().map_or(0.0, |counted| rates.secs(counted)),
+            (Direction::In, _) => {
+                counted.as_ref().map_or(0.0, |counted| rates.secs(&rates.stage_in, counted))
+            }
             // No space gives more than it holds, however many lines empty it.
             (Direction::Out, Of::Job(name)) if !emptied.contains(&name.as_str()) => {
                 emptied.push(name);
-                whole(plan, name).map_or(0.0, |space| rates.secs(&all_of(space)))
+                let all = whole(plan, name).map(all_of);
+                all.map_or(0.0, |all| rates.secs(&rates.stage_out, &all))
             }
             (Direction::Out, _) => 0.0,
         };
@@ -119,15 +109,19 @@ impl Load {
         if self.secs <= self.limit_secs as f64 {
             return None;
         }
-        let rate = human_size(rates.bytes_per_second);
+        let Rate { bytes_per_second, .. } = match self.hook {
+            Hook::DataIn | Hook::PreRun => rates.stage_in,
+            Hook::DataOut => rates.stage_out,
+        };
+        let rate = human_rate(bytes_per_second as f64);
         let takes = human_secs(self.secs);
         let (hook, setting, limit) = (self.hook.name(), self.setting, self.limit_secs);
         let text = match self.at_most {
             true => format!(
-                "bringing a full space home takes {takes} at {rate}/s, and Slurm gives {hook} {limit} s"
+                "bringing a full space home takes {takes} at {rate}, and Slurm gives {hook} {limit} s"
             ),
             false => {
-                format!("filling takes {takes} at {rate}/s, and Slurm gives {hook} {limit} s")
+                format!("filling takes {takes} at {rate}, and Slurm gives {hook} {limit} s")
             }
         };
         // Twice what is expected: rates are no promise.
@@ -158,7 +152,7 @@ mod tests {
         let job = forebay_job::Job { nodes: Some(1), ..Default::default() };
         let plan = forebay_job::read(SCRIPT, &job).plan;
         let one = Some(Counted { files: 1000, bytes: 100_000_000_000, unreadable: 0, whole: true });
-        let rates = Rates { bytes_per_second: 500_000_000, files_per_second: 100 };
+        let rates = Rates::of(Some(500_000_000), 100, &[]);
         loads(&plan, &[one, one, one, None, None], &rates, conf)
     }
 
@@ -178,7 +172,7 @@ mod tests {
 
     #[test]
     fn what_does_not_end_in_time_names_the_setting_to_change() {
-        let rates = Rates { bytes_per_second: 500_000_000, files_per_second: 100 };
+        let rates = Rates::of(Some(500_000_000), 100, &[]);
         let loads = all(&BurstConf { stage_out_secs: 100, ..BurstConf::default() });
         let told: Vec<_> = loads.iter().filter_map(|load| load.complaint(&rates)).collect();
         assert_eq!(told.len(), 2, "{told:?}");

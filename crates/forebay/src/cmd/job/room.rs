@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use crate::node::client::NodeClient;
-use crate::node::wire::{InstanceView, PoolView};
+use crate::node::wire::{InstanceView, PoolView, TransferView};
 use crate::units::human_size;
 
 /// Where instances show if no node daemon says otherwise.
@@ -23,6 +23,8 @@ pub struct Nodes {
     pub named: Vec<String>,
     /// Where they show.
     pub shown: BTreeMap<String, PathBuf>,
+    /// Transfers that who asks may see.
+    pub transfers: Vec<TransferView>,
     /// Why there was no answer.
     pub silent: Option<String>,
 }
@@ -48,6 +50,7 @@ impl Nodes {
             pools: Vec::new(),
             named: Vec::new(),
             shown: BTreeMap::new(),
+            transfers: Vec::new(),
             silent: Some(error.to_string()),
         };
         let asked = || -> Result<Nodes> {
@@ -58,6 +61,7 @@ impl Nodes {
                 pools: client.get("/v1/pools")?,
                 named: instances.iter().map(|view| view.wanted.id.clone()).collect(),
                 shown: instances.into_iter().filter_map(|view| place_of(view.wanted)).collect(),
+                transfers: client.get("/v1/transfers")?,
                 silent: None,
             })
         };
@@ -160,6 +164,7 @@ mod tests {
             pools,
             named: Vec::new(),
             shown: BTreeMap::new(),
+            transfers: Vec::new(),
             silent: None,
         }
     }

@@ -107,10 +107,15 @@ fn transfers(report: &Report) {
         None => "Slurm's defaults, since there is no burst_buffer.conf".into(),
     };
     say(format!("  limits are of {of}"));
+    let rates = &report.rates;
     say(format!(
-        "  times are at {}/s and {} files/s on each node: assumed, not measured (--rate, --file-rate)",
-        human_size(report.rates.bytes_per_second),
-        report.rates.files_per_second
+        "  times are for one node: in {}, out {}",
+        rates.stage_in.shown(),
+        rates.stage_out.shown()
+    ));
+    say(format!(
+        "  and {} files/s (assumed); --rate and --file-rate say otherwise",
+        rates.files_per_second
     ));
 }
 
