@@ -232,13 +232,18 @@ fn what_is_to_be_published_on_success_is_not_when_the_job_failed() {
     site.done("data-out", "2", &[]);
     site.done("teardown", "2", &[]);
     assert_eq!(std::fs::read(site.pfs().join("2/r")).unwrap(), b"r");
-    // Torn down without a word on how it ended: kept, and listed, for keep-after-hurry.
+    // Torn down without a word on how it ended: what was sure is home, the rest is held and listed.
     run("3");
     site.done("teardown", "3", &[]);
-    within(Duration::from_secs(10), "what is kept is in the manifest", || {
+    within(Duration::from_secs(10), "what is held is in the manifest", || {
         site.node.json(&["manifest"]).as_array().is_some_and(|lines| !lines.is_empty())
     });
+    within(Duration::from_secs(10), "the log is home", || site.pfs().join("3.log").exists());
     assert!(!site.pfs().join("3").exists());
+    std::thread::sleep(Duration::from_secs(4));
+    let held = site.node.json(&["manifest"])[0]["transfer"].as_str().unwrap().to_string();
+    site.node.forebay(&["stage", "resume", &held]).ok();
+    within(Duration::from_secs(10), "it is home", || site.pfs().join("3/r").exists());
     site.assert_empty();
 }
 

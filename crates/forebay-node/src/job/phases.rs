@@ -92,7 +92,7 @@ impl Jobs<'_> {
         self.choose_pools(&mut plan, asked.pool.as_deref())?;
         let (job, before) = self.incarnate(asked, plan)?;
         if let Some(before) = before {
-            self.give_up(&before, Want::Gone)?;
+            self.leave(&before, Hurry::No)?;
         }
         for destroy in &job.plan.destroys {
             let want = if destroy.hurry { Want::GoneInHurry } else { Want::Gone };
@@ -267,7 +267,7 @@ impl Jobs<'_> {
     pub fn post_run(&self, id: &str, ended: Ended) -> Result<Answer> {
         let Some(job) = self.find(id)? else { return done("nothing is known of it") };
         if job.phase >= Phase::Ended {
-            self.give_up(&job, self.want_at_end(&job, ended)?)?;
+            self.give_up(&job, Want::Gone)?;
             return done("its data go home");
         }
         let job = self.alter(&job, |job| job.ending = job.ending.or(Some(now())))?;
@@ -280,8 +280,12 @@ impl Jobs<'_> {
 
     /// What is left of a job's run, whoever says that it is over.
     pub(super) fn end(&self, job: &Job, ended: Ended) -> Result<()> {
-        if ended == Ended::Failure {
-            self.revoke(job, |staging| staging.on == On::Success)?;
+        let on_success = |staging: &Staging| staging.on == On::Success;
+        match ended {
+            Ended::Success => {}
+            Ended::Failure => self.call_off(job, TransferWant::Revoked, on_success)?,
+            // Publishing and dropping could both be wrong: it is held, and listed (J2).
+            Ended::Unknown => self.call_off(job, TransferWant::Cancelled, on_success)?,
         }
         if job.phase == Phase::Ready {
             let shared = stagings(job, Direction::Out).filter(|(_, staging)| {
@@ -292,16 +296,8 @@ impl Jobs<'_> {
             legs.iter()
                 .try_for_each(|leg| self.orders().transfer(job, leg, When::Now).map(|_| ()))?;
         }
-        let want = self.want_at_end(job, ended)?;
         let job = self.enter(job, Phase::Ended)?;
-        self.give_up(&job, want)
-    }
-
-    /// What was to be published only on success, and nobody knows whether that was one, is kept (J2).
-    fn want_at_end(&self, job: &Job, ended: Ended) -> Result<Want> {
-        let unsure = ended == Ended::Unknown && job.phase == Phase::Ready;
-        let held = stagings(job, Direction::Out).any(|(_, staging)| staging.on == On::Success);
-        Ok(if unsure && held { Want::GoneInHurry } else { Want::Gone })
+        self.give_up(&job, Want::Gone)
     }
 
     fn not_released(&self, job: &Job) -> Result<Option<String>> {
@@ -331,25 +327,34 @@ impl Jobs<'_> {
     /// The scheduler forgets the job: what is not home yet goes on by itself, or is kept (J2).
     pub fn tear_down(&self, id: &str, hurry: Hurry) -> Result<Answer> {
         let Some(job) = self.find(id)? else { return done("nothing is known of it") };
-        if job.phase == Phase::SetUp {
-            self.revoke(&job, |_| true)?;
-        }
-        let want = match hurry {
-            Hurry::Yes => Want::GoneInHurry,
-            Hurry::No => self.want_at_end(&job, Ended::Unknown)?,
-        };
-        let job = self.enter(&job, Phase::TornDown)?;
-        self.give_up(&job, want)?;
+        self.leave(&job, hurry)?;
         done("torn down")
     }
 
-    /// Takes stage-outs of a job back.
-    fn revoke(&self, job: &Job, which: impl Fn(&Staging) -> bool) -> Result<()> {
+    fn leave(&self, job: &Job, hurry: Hurry) -> Result<()> {
+        match (job.phase, hurry) {
+            // It never ran.
+            (Phase::SetUp, _) => self.call_off(job, TransferWant::Revoked, |_| true)?,
+            (Phase::Ready, Hurry::No) => self.end(job, Ended::Unknown)?,
+            _ => {}
+        }
+        let job = self.enter(job, Phase::TornDown)?;
+        let want = if hurry == Hurry::Yes { Want::GoneInHurry } else { Want::Gone };
+        self.give_up(&job, want)
+    }
+
+    /// Has stage-outs of a job not be carried out that have not begun.
+    fn call_off(
+        &self,
+        job: &Job,
+        want: TransferWant,
+        which: impl Fn(&Staging) -> bool,
+    ) -> Result<()> {
         let outs = stagings(job, Direction::Out).filter(|(_, staging)| which(staging));
         for leg in self.legs(job, outs)? {
             let Some((transfer, actual)) = self.orders().found(&leg)? else { continue };
             if actual.is_none_or(|actual| actual.state == TransferState::Waiting) {
-                self.desk.call_off(&transfer.id, SCHEDULER, TransferWant::Revoked)?;
+                self.desk.call_off(&transfer.id, SCHEDULER, want)?;
             }
         }
         Ok(())

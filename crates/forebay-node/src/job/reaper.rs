@@ -14,7 +14,7 @@ use forebay_base::{Error, Kind, Result};
 
 use super::log::Log;
 use super::order::Eyes;
-use super::phases::{Ended, Hurry, Jobs};
+use super::phases::{Hurry, Jobs};
 use super::record::{Job, Phase, Released};
 use super::spool::Spool;
 use crate::Book;
@@ -121,9 +121,6 @@ impl Reaper {
             if since.elapsed() >= here.config.unknown_after {
                 here.log.say(job, "the scheduler does not know it any more: it is ended");
                 tracing::warn!("job {}: the scheduler does not know it: it is ended", job.key.id);
-                if job.phase == Phase::Ready {
-                    jobs.end(job, Ended::Unknown)?;
-                }
                 jobs.tear_down(&job.key.id, Hurry::No)?;
             }
         }
