@@ -219,8 +219,8 @@ fn a_file_of_a_cache_is_waited_for_until_it_is_home() {
     std::os::unix::fs::chown(&store, Some(USER), Some(USER)).unwrap();
     let args = ["instance", "create", "cache", "c", "--backing", text(&store)];
     let more = ["--capacity", "64MiB", "--set", "max-age=1h"];
-    bed.node.as_user(USER, &[&args[..], &more].concat()).ok();
-    bed.run("cache", &[&bed.node.at("c"), &store]);
+    let made = bed.node.as_user(USER, &[&args[..], &more].concat()).ok();
+    bed.run("cache", &[Path::new(made.stdout.trim()), &store]);
     bed.node.as_user(USER, &["instance", "destroy", "c"]).ok();
     bed.end();
 }
