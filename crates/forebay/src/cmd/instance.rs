@@ -14,7 +14,8 @@ use crate::config;
 use crate::node::client::{NodeArgs, NodeClient};
 use crate::node::wire::{Destroy, InstanceView, NewInstance};
 use crate::signals;
-use crate::ui::table::{Align, lay_out};
+use crate::ui::table::Align::{Left, Right};
+use crate::ui::table::tabulate;
 use crate::ui::{note, say, say_json};
 use crate::units::{human_secs, human_size, parse_duration, parse_size};
 
@@ -318,20 +319,17 @@ fn list(args: &List) -> Result<u8> {
         say_json(&all);
         return Ok(0);
     }
-    let heads = ["INSTANCE", "MODE", "OWNER", "CAPACITY", "STATE", "LIFE", "NODES", "AT"];
-    let mut rows = vec![heads.map(String::from).to_vec()];
-    rows.extend(all.iter().map(row));
     let columns = [
-        Align::Left,
-        Align::Left,
-        Align::Left,
-        Align::Right,
-        Align::Left,
-        Align::Left,
-        Align::Left,
-        Align::Left,
+        ("INSTANCE", Left),
+        ("MODE", Left),
+        ("OWNER", Left),
+        ("CAPACITY", Right),
+        ("STATE", Left),
+        ("LIFE", Left),
+        ("NODES", Left),
+        ("AT", Left),
     ];
-    lay_out(&columns, &rows).iter().for_each(say);
+    tabulate(&columns, all.iter().map(row)).iter().for_each(say);
     Ok(0)
 }
 

@@ -9,7 +9,8 @@ use super::watch::{self, Interrupt};
 use crate::http::Client;
 use crate::moment;
 use crate::mounts::Mounts;
-use crate::ui::table::{Align, lay_out};
+use crate::ui::table::Align::{Left, Right};
+use crate::ui::table::tabulate;
 use crate::ui::{say, say_json};
 use crate::units::{counted, human_rate, human_secs, human_size};
 use crate::wire::{Job, JobState};
@@ -101,13 +102,18 @@ fn list(args: &Args) -> Result<u8> {
         say("no jobs");
         return Ok(0);
     }
-    let head = ["id", "kind", "state", "done", "files", "failed", "rate", "time", "what"];
-    let rows: Vec<Vec<String>> =
-        std::iter::once(head.map(String::from).to_vec()).chain(jobs.iter().map(row)).collect();
-    let right = Align::Right;
-    let columns =
-        [right, Align::Left, Align::Left, right, right, right, right, Align::Left, Align::Left];
-    lay_out(&columns, &rows).iter().for_each(say);
+    let columns = [
+        ("id", Right),
+        ("kind", Left),
+        ("state", Left),
+        ("done", Right),
+        ("files", Right),
+        ("failed", Right),
+        ("rate", Right),
+        ("time", Left),
+        ("what", Left),
+    ];
+    tabulate(&columns, jobs.iter().map(row)).iter().for_each(say);
     Ok(0)
 }
 

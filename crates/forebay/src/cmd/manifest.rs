@@ -5,7 +5,8 @@ use forebay_node::desk::now;
 
 use crate::node::client::NodeArgs;
 use crate::node::wire::MissingView;
-use crate::ui::table::{Align, lay_out};
+use crate::ui::table::Align::{Left, Right};
+use crate::ui::table::tabulate;
 use crate::ui::{say, say_json};
 use crate::units::{counted, human_secs, human_size};
 
@@ -49,20 +50,17 @@ pub fn run(args: &Args) -> Result<u8> {
         say("everything is home");
         return Ok(0);
     }
-    let heads = ["NODE", "INSTANCE", "TRANSFER", "BYTES", "AGE", "KEPT FOR", "FILE", "WHY"];
-    let mut rows = vec![heads.map(String::from).to_vec()];
-    rows.extend(lines.iter().map(row));
     let columns = [
-        Align::Left,
-        Align::Left,
-        Align::Left,
-        Align::Right,
-        Align::Right,
-        Align::Right,
-        Align::Left,
-        Align::Left,
+        ("NODE", Left),
+        ("INSTANCE", Left),
+        ("TRANSFER", Left),
+        ("BYTES", Right),
+        ("AGE", Right),
+        ("KEPT FOR", Right),
+        ("FILE", Left),
+        ("WHY", Left),
     ];
-    lay_out(&columns, &rows).iter().for_each(say);
+    tabulate(&columns, lines.iter().map(row)).iter().for_each(say);
     let bytes = lines.iter().map(|line| line.missing.bytes).sum();
     let files = counted(lines.len() as u64, "line");
     say(format!("{} in {files} are not home", human_size(bytes)));

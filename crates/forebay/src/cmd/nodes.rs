@@ -5,7 +5,8 @@ use forebay_node::desk::now;
 
 use crate::node::client::NodeArgs;
 use crate::node::wire::NodeView;
-use crate::ui::table::{Align, lay_out};
+use crate::ui::table::Align::{Left, Right};
+use crate::ui::table::tabulate;
 use crate::ui::{say, say_json};
 use crate::units::human_secs;
 
@@ -32,10 +33,9 @@ pub fn run(args: &Args) -> Result<u8> {
         say_json(&nodes);
         return Ok(0);
     }
-    let mut rows = vec![["NODE", "STATE", "INSTANCES", "UP", "VERSION"].map(String::from).to_vec()];
-    rows.extend(nodes.iter().map(row));
-    let columns = [Align::Left, Align::Left, Align::Right, Align::Right, Align::Left];
-    lay_out(&columns, &rows).iter().for_each(say);
+    let columns =
+        [("NODE", Left), ("STATE", Left), ("INSTANCES", Right), ("UP", Right), ("VERSION", Left)];
+    tabulate(&columns, nodes.iter().map(row)).iter().for_each(say);
     Ok(0)
 }
 

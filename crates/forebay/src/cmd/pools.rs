@@ -4,7 +4,8 @@ use forebay_base::Result;
 
 use crate::node::client::NodeArgs;
 use crate::node::wire::PoolView;
-use crate::ui::table::{Align, lay_out};
+use crate::ui::table::Align::{Left, Right};
+use crate::ui::table::tabulate;
 use crate::ui::{say, say_json};
 use crate::units::human_size;
 
@@ -36,22 +37,18 @@ pub fn run(args: &Args) -> Result<u8> {
         say_json(&pools);
         return Ok(0);
     }
-    let heads =
-        ["NODE", "POOL", "CAPACITY", "GRANTED", "FREE", "LEFTOVER", "GRAIN", "MEANS", "SWAP"];
-    let mut rows = vec![heads.map(String::from).to_vec()];
-    rows.extend(pools.iter().map(row));
     let columns = [
-        Align::Left,
-        Align::Left,
-        Align::Right,
-        Align::Right,
-        Align::Right,
-        Align::Right,
-        Align::Right,
-        Align::Left,
-        Align::Left,
+        ("NODE", Left),
+        ("POOL", Left),
+        ("CAPACITY", Right),
+        ("GRANTED", Right),
+        ("FREE", Right),
+        ("LEFTOVER", Right),
+        ("GRAIN", Right),
+        ("MEANS", Left),
+        ("SWAP", Left),
     ];
-    lay_out(&columns, &rows).iter().for_each(say);
+    tabulate(&columns, pools.iter().map(row)).iter().for_each(say);
     for pool in &pools {
         let at = format!("{}/{}", pool.node, pool.name);
         let fault = pool.record.fault.iter();

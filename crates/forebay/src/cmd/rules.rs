@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use crate::config::{self, RuleText};
 use crate::http::Client;
 use crate::mounts::{Mounts, Place};
-use crate::ui::table::{Align, lay_out};
+use crate::ui::table::Align::{Left, Right};
+use crate::ui::table::tabulate;
 use crate::ui::{note, say, say_json};
 use crate::units::{counted, human_size};
 use crate::wire::WirePath;
@@ -164,15 +165,20 @@ fn list(args: &List) -> Result<()> {
         say("no rules: everything is allowed");
         return Ok(());
     }
-    let head = [
-        "rule", "action", "used", "read", "written", "hits", "partial", "misses", "new",
-        "bypasses", "",
+    let columns = [
+        ("rule", Left),
+        ("action", Left),
+        ("used", Right),
+        ("read", Right),
+        ("written", Right),
+        ("hits", Right),
+        ("partial", Right),
+        ("misses", Right),
+        ("new", Right),
+        ("bypasses", Right),
+        ("", Left),
     ];
-    let rows: Vec<Vec<String>> =
-        std::iter::once(head.map(String::from).to_vec()).chain(rules).collect();
-    let mut columns = [Align::Right; 11];
-    (columns[0], columns[1], columns[10]) = (Align::Left, Align::Left, Align::Left);
-    lay_out(&columns, &rows).iter().for_each(say);
+    tabulate(&columns, rules).iter().for_each(say);
     Ok(())
 }
 

@@ -14,7 +14,8 @@ use crate::node::client::{NodeArgs, NodeClient};
 use crate::node::wire::{NewTransfer, TransferView};
 use crate::signals;
 use crate::ui::progress::{Line, Sample};
-use crate::ui::table::{Align, lay_out};
+use crate::ui::table::Align::{Left, Right};
+use crate::ui::table::tabulate;
 use crate::ui::{note, say, say_json};
 use crate::units::{counted, human_size, parse_rate};
 
@@ -309,20 +310,17 @@ fn list(args: &List) -> Result<u8> {
         say_json(&all);
         return Ok(0);
     }
-    let heads = ["TRANSFER", "INSTANCE", "WAY", "STATE", "FILES", "BYTES", "SOURCE", "DESTINATION"];
-    let mut rows = vec![heads.map(String::from).to_vec()];
-    rows.extend(all.iter().map(row));
     let columns = [
-        Align::Left,
-        Align::Left,
-        Align::Left,
-        Align::Left,
-        Align::Right,
-        Align::Right,
-        Align::Left,
-        Align::Left,
+        ("TRANSFER", Left),
+        ("INSTANCE", Left),
+        ("WAY", Left),
+        ("STATE", Left),
+        ("FILES", Right),
+        ("BYTES", Right),
+        ("SOURCE", Left),
+        ("DESTINATION", Left),
     ];
-    lay_out(&columns, &rows).iter().for_each(say);
+    tabulate(&columns, all.iter().map(row)).iter().for_each(say);
     Ok(0)
 }
 

@@ -6,6 +6,17 @@ pub enum Align {
     Right,
 }
 
+/// The head of a column, and how its cells line up.
+pub type Column = (&'static str, Align);
+
+/// Lays rows out below the heads of their columns.
+pub fn tabulate(columns: &[Column], rows: impl IntoIterator<Item = Vec<String>>) -> Vec<String> {
+    let (heads, aligns): (Vec<&str>, Vec<Align>) = columns.iter().copied().unzip();
+    let heads: Vec<String> = heads.into_iter().map(String::from).collect();
+    let rows: Vec<Vec<String>> = std::iter::once(heads).chain(rows).collect();
+    lay_out(&aligns, &rows)
+}
+
 /// Lays rows out with two blanks between columns and none at the end of a line.
 pub fn lay_out(columns: &[Align], rows: &[Vec<String>]) -> Vec<String> {
     let widths: Vec<usize> = (0..columns.len())
@@ -42,5 +53,8 @@ mod tests {
         let rows = vec![vec!["a".into(), "10".into(), "x".into()], vec!["long".into(), "9".into()]];
         let lines = lay_out(&[Align::Left, Align::Right, Align::Left], &rows);
         assert_eq!(lines, ["a     10  x", "long   9"]);
+        let columns = [("NAME", Align::Left), ("N", Align::Right)];
+        let lines = tabulate(&columns, [vec!["a".into(), "10".into()]]);
+        assert_eq!(lines, ["NAME   N", "a     10"]);
     }
 }
