@@ -42,7 +42,7 @@ pub type CheckSetting = fn(&str, &str) -> Result<(), String>;
 pub struct Job<'a> {
     /// `None`: what `#SBATCH` lines say.
     pub nodes: Option<u32>,
-    /// `%j`.
+    /// `%j`. With it, a symbol that is not known is refused; without it, it stays in the plan.
     pub id: Option<&'a str>,
     /// `%u`.
     pub user: Option<&'a str>,

@@ -275,7 +275,15 @@ impl Paths<'_> {
                 return Err(());
             }
         };
-        let Some(text) = value else { return Ok(None) };
+        let Some(text) = value else {
+            // A plan is made for good once the job has a number.
+            if job.id.is_some() {
+                let text = format!("what %{symbol} stands for is not known here");
+                problems.error(at, text, "leave it away, or write what is meant");
+                return Err(());
+            }
+            return Ok(None);
+        };
         let parts = symbol != 'd' && text.contains('/');
         if parts || text.is_empty() || text.contains(char::is_control) {
             let text = format!("%{symbol} is {:?} here, which is no name of a file", clip(text));

@@ -205,6 +205,14 @@ fn symbols_are_replaced_as_far_as_they_are_known() {
     assert_eq!(plan.transfers[0].inside.to_str(), Some("18"));
     let at = forebay_job::plan::at_node(&plan.transfers[0].outside, "n7");
     assert_eq!(at.to_str(), Some("/pfs/ann/50%n/17/1/100%/n7"));
+    for (job, symbol) in [
+        (Job { user: None, ..job }, "%u"),
+        (Job { name: None, ..job }, "%x"),
+        (Job { array: None, ..job }, "%a"),
+    ] {
+        let unknown = errors(&read(script, &job));
+        assert!(unknown.len() == 1 && unknown[0].contains(symbol), "{unknown:?}");
+    }
     let sly = read(script, &Job { name: Some("../../etc"), ..job });
     assert!(errors(&sly)[0].contains("no name of a file"), "{:?}", sly.problems);
     let dots = read(script, &Job { name: Some(".."), ..job });
