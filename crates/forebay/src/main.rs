@@ -9,6 +9,7 @@ mod cli;
 mod cmd;
 mod config;
 mod daemon;
+mod dw;
 mod helper;
 mod http;
 mod moment;
@@ -17,6 +18,7 @@ mod node;
 mod pulse;
 mod rights;
 mod signals;
+mod slurm;
 mod ui;
 mod wire;
 
@@ -28,6 +30,9 @@ use forebay_base::{nearest, units};
 
 fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
+    if let Some(code) = dw::run(&args) {
+        return ExitCode::from(code);
+    }
     match helper::Call::of(&args) {
         Some(call) => helper::exit_code(told(called_by_mount(call))),
         None => ExitCode::from(told(cli::Cli::read(args).command.run())),

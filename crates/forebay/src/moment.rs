@@ -44,6 +44,13 @@ pub fn show(unix: f64) -> String {
     format!("{:02}:{:02}:{:02}", tm.tm_hour, tm.tm_min, tm.tm_sec)
 }
 
+/// The local day and time, such as `2026-11-24T18:30:00`.
+pub fn show_day(unix: u64) -> String {
+    let tm = local(unix as f64);
+    let (year, month) = (tm.tm_year + 1900, tm.tm_mon + 1);
+    format!("{year:04}-{month:02}-{:02}T{}", tm.tm_mday, show(unix as f64))
+}
+
 fn local(unix: f64) -> libc::tm {
     let time = unix as libc::time_t;
     // SAFETY: localtime_r fills the zeroed struct, which has no invariants; both pointers live.

@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use forebay_base::{Error, Result};
 use serde_json::{Value, json};
@@ -18,6 +19,9 @@ pub const POOLS_FILE: &str = "pools.json";
 
 const PERSISTENT_FILE: &str = "persistent.json";
 const JOBS: &str = "jobs";
+
+/// Longer than listing the jobs takes.
+const SETTLED: Duration = Duration::from_secs(10);
 
 /// Where the variables of a job are, one `NAME=value` a line.
 pub fn variables_file(spool: &Path, job: &str) -> PathBuf {
@@ -72,7 +76,8 @@ impl Spool {
         let failed = |e| Error::io(e, dir.display().to_string());
         for entry in std::fs::read_dir(&dir).map_err(failed)? {
             let entry = entry.map_err(failed)?;
-            if !entry.file_name().to_str().is_some_and(&wanted) {
+            let unwanted = !entry.file_name().to_str().is_some_and(&wanted);
+            if unwanted && !is_young(&entry.path()) {
                 std::fs::remove_file(entry.path()).map_err(failed)?;
             }
         }
@@ -93,6 +98,12 @@ impl Spool {
         };
         put().map_err(|e| Error::io(e, path.display().to_string()))
     }
+}
+
+/// Written by a setup that whoever listed the jobs before it knows nothing of.
+fn is_young(file: &Path) -> bool {
+    let written = std::fs::metadata(file).and_then(|metadata| metadata.modified());
+    written.is_ok_and(|at| at.elapsed().is_ok_and(|age| age < SETTLED))
 }
 
 /// Pools of one name on all nodes are one of Slurm's. The grain is that of the first node; what other
@@ -119,6 +130,12 @@ fn persistent_json(instances: &[Instance]) -> Value {
             "mode": instance.mode.name(),
             "nodes": instance.nodes,
             "uid": instance.owner.uid,
+            "bytes": instance.capacity,
+            "created": instance.created,
+            "expires": match instance.life {
+                Life::Named { expires } => expires,
+                Life::Job(_) => None,
+            },
         })
     };
     Value::Array(named.map(view).collect())
@@ -126,6 +143,8 @@ fn persistent_json(instances: &[Instance]) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
     use super::super::record::tests::job;
     use super::*;
 
@@ -161,10 +180,22 @@ mod tests {
     fn the_file_of_a_job_is_of_its_last_run_and_goes_with_it() {
         let dir = tempfile::tempdir().unwrap();
         let spool = Spool::open(dir.path()).unwrap();
-        spool.refresh(&[job(2), job(1)], &[], &[], Path::new("/m")).unwrap();
         let file = variables_file(dir.path(), "17");
+        let settle = || {
+            let long_ago = SystemTime::now() - 2 * SETTLED;
+            File::options().write(true).open(&file).unwrap().set_modified(long_ago).unwrap();
+        };
+        spool.refresh(&[job(2), job(1)], &[], &[], Path::new("/m")).unwrap();
         let text = std::fs::read_to_string(&file).unwrap();
         assert!(text.starts_with("DW_JOB_STRIPED=/m/job-17-r2-striped/\n"), "{text}");
+        // A list from before the setup neither removes nor replaces what the setup wrote.
+        spool.refresh(&[], &[], &[], Path::new("/m")).unwrap();
+        spool.refresh(&[job(1)], &[], &[], Path::new("/m")).unwrap();
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
+        settle();
+        spool.refresh(&[job(1)], &[], &[], Path::new("/m")).unwrap();
+        assert!(std::fs::read_to_string(&file).unwrap().contains("=/m/job-17-striped/"));
+        settle();
         spool.refresh(&[], &[], &[], Path::new("/m")).unwrap();
         assert!(!file.exists());
     }

@@ -24,13 +24,19 @@ pub struct NodeClient {
 
 impl NodeArgs {
     pub fn client(&self) -> NodeClient {
-        let given =
-            self.socket.clone().or_else(|| std::env::var_os("FOREBAY_NODE_SOCKET").map(Into::into));
-        NodeClient::at(&given.unwrap_or_else(|| SOCKET.into()))
+        match &self.socket {
+            Some(given) => NodeClient::at(given),
+            None => NodeClient::of_environment(),
+        }
     }
 }
 
 impl NodeClient {
+    pub fn of_environment() -> NodeClient {
+        let given = std::env::var_os("FOREBAY_NODE_SOCKET").map(PathBuf::from);
+        NodeClient::at(&given.unwrap_or_else(|| SOCKET.into()))
+    }
+
     pub fn at(socket: &Path) -> NodeClient {
         NodeClient { socket: socket.into(), client: Client::at(socket) }
     }

@@ -120,7 +120,7 @@ pub struct Setup {
     pub pool: Option<String>,
 
     /// How much of it.
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
     pub bytes: Option<u64>,
 
     #[command(flatten)]
@@ -246,7 +246,7 @@ pub struct CreatePersistent {
     #[arg(long)]
     pub pool: Option<String>,
 
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
     pub bytes: u64,
 
     #[command(flatten)]
@@ -266,6 +266,11 @@ pub struct DestroyPersistent {
 
     #[command(flatten)]
     pub node: NodeArgs,
+}
+
+/// A scheduler writes bytes as a number alone.
+fn bytes(text: &str) -> std::result::Result<u64, String> {
+    text.parse().or_else(|_| parse_size(text))
 }
 
 /// Digits, and what Slurm puts into numbers of array tasks: it becomes part of names of files.

@@ -22,9 +22,11 @@ use super::hook_args::{
     RealSize, Setup, Spool, Status, Step, Teardown, Which,
 };
 use super::process::script_at;
+use crate::burst_conf::BurstConf;
 use crate::node::client::NodeClient;
 use crate::node::settings;
 use crate::node::wire::{JobView, NewJob, NewPersistent, StepOfJob, StepState, StepView};
+use crate::slurm::{self, Facts};
 use crate::ui::{say, say_json};
 
 /// A step is asked for again after this, then less often.
@@ -34,9 +36,13 @@ const POLL_LAST: Duration = Duration::from_secs(1);
 /// Slurm ends a hook at its time limit without a word: ours is so much earlier.
 const MARGIN: Duration = Duration::from_secs(10);
 
-/// Slurm's `OtherTimeout`, `StageInTimeout` and `StageOutTimeout`, if nothing else is configured.
-const OTHER: Duration = Duration::from_secs(300);
-const STAGE: Duration = Duration::from_secs(86_400);
+/// Which of Slurm's time limits is a hook's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Timeout {
+    Other,
+    StageIn,
+    StageOut,
+}
 
 /// An epilog that does not end drains the node.
 const EPILOG: Duration = Duration::from_secs(30);
@@ -46,13 +52,13 @@ pub fn run(hook: &Hook) -> u8 {
         Hook::Status(args) => plainly(status(args)),
         Hook::Epilog(args) => epilog(args),
         Hook::Setup(args) => told(setup(args)),
-        Hook::DataIn(args) => told(step(args, "data-in", STAGE)),
+        Hook::DataIn(args) => told(step(args, "data-in", Timeout::StageIn)),
         Hook::TestDataIn(args) => told(test(args, "data-in")),
         Hook::RealSize(args) => told(real_size(args)),
         Hook::Paths(args) => told(paths(args)),
         Hook::PreRun(args) => told(pre_run(args)),
         Hook::PostRun(args) => told(post_run(args)),
-        Hook::DataOut(args) => told(step(args, "data-out", STAGE)),
+        Hook::DataOut(args) => told(step(args, "data-out", Timeout::StageOut)),
         Hook::TestDataOut(args) => told(test(args, "data-out")),
         Hook::Teardown(args) => told(teardown(args)),
         Hook::Pools(args) => told(pools(args)),
@@ -97,7 +103,7 @@ fn plainly(result: Result<u8>) -> u8 {
 }
 
 fn setup(args: &Setup) -> Result<Went> {
-    let limit = args.limit.or(OTHER);
+    let limit = args.limit.or(Timeout::Other);
     let plan = plan_of(args)?;
     let body = NewJob {
         id: args.which.job.clone(),
@@ -111,12 +117,22 @@ fn setup(args: &Setup) -> Result<Went> {
 
 /// The plan that the script comes to; a mistake in it is the error.
 fn plan_of(args: &Setup) -> Result<Plan> {
-    let script = script_at(&args.script)?;
+    let id = &args.which.job;
+    let script = script_of(id, &args.script)?;
+    let facts = match args.nodes {
+        Some(_) => Facts::default(),
+        None => slurm::facts(id)?,
+    };
+    let directive = BurstConf::load().unwrap_or_default().directive;
     let job = Job {
-        nodes: args.nodes,
-        id: Some(&args.which.job),
+        nodes: args.nodes.or(facts.nodes),
+        id: Some(id),
+        user: facts.user.as_deref(),
+        name: facts.name.as_deref(),
+        workdir: facts.work_dir.as_deref(),
+        array: facts.array.as_ref().map(|(master, index)| (master.as_str(), index.as_str())),
+        directive: Some(&directive),
         check_setting: Some(settings::check),
-        ..Job::default()
     };
     let found = read(&script, &job);
     let mistakes = found.problems.iter().filter(|problem| problem.severity == Severity::Error);
@@ -127,7 +143,15 @@ fn plan_of(args: &Setup) -> Result<Plan> {
     }
 }
 
-fn step(args: &Step, name: &str, limit: Duration) -> Result<Went> {
+/// If a directive has a `%`, Slurm hands over a file of its own making, which lacks what it does not know.
+fn script_of(id: &str, given: &Path) -> Result<String> {
+    match given.starts_with("/proc").then(|| slurm::script(id)).flatten() {
+        Some(script) => Ok(script),
+        None => script_at(given),
+    }
+}
+
+fn step(args: &Step, name: &str, limit: Timeout) -> Result<Went> {
     let limit = args.limit.or(limit);
     take(&args.which, name, &StepOfJob::default(), limit)
 }
@@ -178,8 +202,16 @@ fn may_pass(error: &Error) -> bool {
 }
 
 impl Limit {
-    fn or(&self, usual: Duration) -> Duration {
-        self.limit.unwrap_or(usual.saturating_sub(MARGIN))
+    fn or(&self, usual: Timeout) -> Duration {
+        // A file that cannot be read is Slurm's to tell; its defaults hold then.
+        let conf = BurstConf::load().unwrap_or_default();
+        let seconds = match usual {
+            Timeout::Other => conf.other_secs,
+            Timeout::StageIn => conf.stage_in_secs,
+            Timeout::StageOut => conf.stage_out_secs,
+        };
+        let usual = Duration::from_secs(seconds);
+        self.limit.unwrap_or(usual.saturating_sub(MARGIN).max(usual / 2))
     }
 }
 
@@ -233,14 +265,14 @@ fn say_line(value: &Value) {
 }
 
 fn pre_run(args: &PreRun) -> Result<Went> {
-    let limit = args.limit.or(OTHER);
+    let limit = args.limit.or(Timeout::Other);
     let nodes = match (&args.nodes, &args.nodes_file) {
         (Some(names), _) => names_in(names),
         (None, Some(file)) => {
             let text = std::fs::read_to_string(file);
             names_in(&text.map_err(|e| Error::io(e, file.display().to_string()))?)
         }
-        (None, None) => Vec::new(),
+        (None, None) => slurm::nodes(&args.which.job)?,
     };
     take(&args.which, "pre-run", &StepOfJob { nodes, ..StepOfJob::default() }, limit)
 }
@@ -251,13 +283,15 @@ fn names_in(text: &str) -> Vec<String> {
 }
 
 fn post_run(args: &PostRun) -> Result<Went> {
-    let limit = args.limit.or(OTHER);
-    let asked = StepOfJob { exit_code: args.exit_code, ..StepOfJob::default() };
-    take(&args.which, "post-run", &asked, limit)
+    let limit = args.limit.or(Timeout::Other);
+    let begun = Instant::now();
+    let exit_code = args.exit_code.or_else(|| slurm::exit_code(&args.which.job, limit / 2));
+    let asked = StepOfJob { exit_code, ..StepOfJob::default() };
+    take(&args.which, "post-run", &asked, limit.saturating_sub(begun.elapsed()))
 }
 
 fn teardown(args: &Teardown) -> Result<Went> {
-    let limit = args.limit.or(OTHER);
+    let limit = args.limit.or(Timeout::Other);
     let asked = StepOfJob { hurry: args.hurry, ..StepOfJob::default() };
     take(&args.which, "teardown", &asked, limit)
 }
@@ -300,13 +334,13 @@ fn create(args: &CreatePersistent) -> Result<Went> {
         line: 0,
     };
     let body = NewPersistent { uid: args.uid, gid: args.gid, create };
-    until_done(&args.node.client(), "/v1/persistent", &body, args.limit.or(OTHER))
+    until_done(&args.node.client(), "/v1/persistent", &body, args.limit.or(Timeout::Other))
 }
 
 fn destroy(args: &DestroyPersistent) -> Result<Went> {
     let path = format!("/v1/persistent/{}/destroy", args.name);
     let asked = StepOfJob { hurry: args.hurry, ..StepOfJob::default() };
-    until_done(&args.node.client(), &path, &asked, OTHER)
+    until_done(&args.node.client(), &path, &asked, Limit { limit: None }.or(Timeout::Other))
 }
 
 fn status(args: &Status) -> Result<u8> {

@@ -1,0 +1,169 @@
+//! What Slurm knows of a job, asked by its own commands: without a shell, bounded, and field by field,
+//! since a job's name may look like any other field.
+
+use std::io::Read;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use forebay_base::{Error, Kind, Result};
+
+/// A command of Slurm that has not answered by then: slurmctld is away, or busy.
+const ANSWER: Duration = Duration::from_secs(30);
+
+/// How often a job that is ending is looked at.
+const LOOK: Duration = Duration::from_millis(300);
+
+/// Slurm's limit of a script is 4 MiB (`max_script_size`).
+const OUTPUT_MAX: u64 = 16 << 20;
+
+/// What a plan needs to know beside the script.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Facts {
+    pub nodes: Option<u32>,
+    pub user: Option<String>,
+    pub name: Option<String>,
+    pub work_dir: Option<String>,
+    /// Number of the array, and index in it.
+    pub array: Option<(String, String)>,
+}
+
+/// Nothing is known of a job that Slurm does not show; an error only if it cannot be asked.
+pub fn facts(id: &str) -> Result<Facts> {
+    let Some(plain) = squeue(id, "%D|%F|%K|%u")? else { return Ok(Facts::default()) };
+    let facts = facts_in(&plain);
+    Ok(Facts { name: squeue(id, "%j")?, work_dir: squeue(id, "%Z")?, ..facts })
+}
+
+fn facts_in(line: &str) -> Facts {
+    let mut fields = line.split('|');
+    let mut next = || fields.next().filter(|field| !field.is_empty() && *field != "N/A");
+    let (nodes, master, index, user) = (next(), next(), next(), next());
+    Facts {
+        // Before it has its nodes a job may show a range: the least is what it surely gets.
+        nodes: nodes.and_then(|nodes| nodes.split('-').next()?.parse().ok()),
+        array: master.zip(index).map(|(master, index)| (master.into(), index.into())),
+        user: user.map(String::from),
+        ..Facts::default()
+    }
+}
+
+/// The names of a job's nodes.
+pub fn nodes(id: &str) -> Result<Vec<String>> {
+    let Some(list) = squeue(id, "%N")? else { return Ok(Vec::new()) };
+    let names = output("scontrol", &["show", "hostnames", &list])?;
+    Ok(names.split_whitespace().map(String::from).collect())
+}
+
+/// The script of a batch job. What Slurm hands to hooks in its place, if a directive has a `%`, lacks all
+/// lines but its own directives, and symbols that it does not know; a job of salloc has none but that.
+pub fn script(id: &str) -> Option<String> {
+    output("scontrol", &["write", "batch_script", id, "-"]).ok().filter(|text| !text.is_empty())
+}
+
+/// How a job has ended, as soon as all its nodes have said so: its exit code is not known before. `None`
+/// if it is not known by then; not 0 for one that is run again.
+pub fn exit_code(id: &str, patience: Duration) -> Option<i32> {
+    let deadline = Instant::now() + patience;
+    loop {
+        let told = ask(id, "--Format=jobid:16,exit_code:16,statecompact:16").ok()?;
+        let mut words = told
+            .lines()
+            .map(str::split_whitespace)
+            .find_map(|mut words| (words.next() == Some(id)).then_some(words))?;
+        let status: i32 = words.next()?.parse().ok()?;
+        match (words.next()?, status) {
+            ("PD", _) => return Some(1),
+            ("CG" | "R", 0) if Instant::now() < deadline => thread::sleep(LOOK),
+            ("CG" | "R", 0) => return None,
+            (_, status) => return Some(code_of(status)),
+        }
+    }
+}
+
+/// Slurm keeps what wait(2) says.
+fn code_of(status: i32) -> i32 {
+    match status & 0x7f {
+        0 => (status >> 8) & 0xff,
+        signal => 128 + signal,
+    }
+}
+
+/// Fields of the job itself: the number of an array stands for all its tasks. `None` if they are empty.
+fn squeue(id: &str, fields: &str) -> Result<Option<String>> {
+    let told = ask(id, &format!("--format=%A|{fields}"))?;
+    Ok(line_of(id, &told))
+}
+
+fn line_of(id: &str, told: &str) -> Option<String> {
+    let mut lines = told.lines();
+    let line = lines.find_map(|line| line.strip_prefix(id)?.strip_prefix('|'))?;
+    // A name or a directory with a newline in it stands for nothing.
+    let is_whole = lines.next().is_none_or(|next| next.starts_with(|c: char| c.is_ascii_digit()));
+    (is_whole && !line.is_empty()).then(|| line.to_string())
+}
+
+fn ask(id: &str, format: &str) -> Result<String> {
+    output("squeue", &["--noheader", "--states=all", "--jobs", id, format])
+}
+
+fn output(program: &str, args: &[&str]) -> Result<String> {
+    let failed = |why: String| Error::new(Kind::Unavailable, format!("{program}: {why}"));
+    let mut command = Command::new(program);
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().map_err(|e| failed(e.to_string()))?;
+    let out = child.stdout.take().expect("it is piped");
+    // Read beside the wait: a full pipe would hold the command up.
+    let reader = thread::spawn(move || {
+        let mut bytes = Vec::new();
+        out.take(OUTPUT_MAX).read_to_end(&mut bytes).map(|_| bytes)
+    });
+    let deadline = Instant::now() + ANSWER;
+    let status = loop {
+        match child.try_wait().map_err(|e| failed(e.to_string()))? {
+            Some(status) => break status,
+            None if Instant::now() < deadline => thread::sleep(Duration::from_millis(5)),
+            None => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(failed(format!("no answer within {} s", ANSWER.as_secs())));
+            }
+        }
+    };
+    if !status.success() {
+        return Err(failed(status.to_string()));
+    }
+    let bytes = reader.join().map_err(|_| failed("its output cannot be read".into()))?;
+    let bytes = bytes.map_err(|e| failed(e.to_string()))?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_read_as_squeue_writes_them() {
+        let facts = facts_in("2|4|1|nobody");
+        assert_eq!((facts.nodes, facts.user.as_deref()), (Some(2), Some("nobody")));
+        assert_eq!(facts.array, Some(("4".into(), "1".into())));
+        let plain = facts_in("1-3|17|N/A|eva");
+        assert_eq!((plain.nodes, plain.array), (Some(1), None));
+        assert_eq!(facts_in(""), Facts::default());
+    }
+
+    #[test]
+    fn the_line_of_the_job_itself_is_read() {
+        let told = "5|1|4|1|eva\n4|1|4|2|eva\n";
+        assert_eq!(line_of("4", told).as_deref(), Some("1|4|2|eva"));
+        assert_eq!(line_of("17", told), None);
+        assert_eq!(line_of("4", "4|a\nb\n"), None);
+        assert_eq!(line_of("4", "4|a|b\n").as_deref(), Some("a|b"));
+        assert_eq!(line_of("4", "4|\n"), None);
+    }
+
+    #[test]
+    fn an_exit_code_is_what_a_shell_would_say() {
+        assert_eq!((code_of(0), code_of(768), code_of(15)), (0, 3, 143));
+    }
+}
