@@ -238,8 +238,9 @@ local function placed(job, names, nodes)
     end
     local where = nodes_of(names)
     if #where < nodes then
-        return refused(("forebay: %s: on %d nodes, and the job wants %d; `forebay instance list` says where they are")
-            :format(table.concat(names, ", "), #where, nodes))
+        return refused(("forebay: %s: on %d nodes, and the job wants %d; `forebay instance list` says where it is. "
+            .. "One that was made a moment ago is known here within seconds"):format(
+            table.concat(names, ", "), #where, nodes))
     end
     if not job.req_nodes or job.req_nodes == "" then
         job.req_nodes = table.concat(where, ",", 1, nodes)

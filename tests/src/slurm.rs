@@ -96,7 +96,7 @@ impl Slurm {
         lay(&root);
         let etcd = Etcd::start(&root);
         let shown = root.join("mnt");
-        open_dir(&shown);
+        std::fs::create_dir_all(&shown).unwrap();
         let ports: Vec<u16> = (0..nodes).map(|_| free_port()).collect();
         controller.one_of_several("controller", &etcd.address());
         controller.shows_below(&shown);
@@ -172,7 +172,7 @@ impl Slurm {
              KillWait=2\nMinJobAge=3600\nStateSaveLocation={root}/ctld\n\
              SlurmctldPidFile={root}/var/ctld.pid\nSlurmctldLogFile={root}/logs/ctld.log\n\
              SlurmdPidFile={root}/var/slurmd.%n.pid\nSlurmdLogFile={root}/logs/slurmd.%n.log\n\
-             SlurmdSpoolDir={root}/spool.%n\nSlurmctldDebug=debug\nDebugFlags=BurstBuffer\n\
+             SlurmdSpoolDir={root}/spool.%n\nSlurmctldDebug=verbose\nDebugFlags=BurstBuffer\n\
              BurstBufferType=burst_buffer/{plugin}\nJobSubmitPlugins=lua\nGresTypes=forebay\n\
              PrologFlags=Alloc\nProlog={root}/etc/prolog.sh\nEpilog={root}/etc/epilog\n\
              NodeName=n[1-{count}] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{list}] CPUs=4 \

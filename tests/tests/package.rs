@@ -98,6 +98,10 @@ fn the_package_is_installed_used_and_removed_in_a_clean_root() {
         "/lib/systemd/system/forebay-node.service",
         "/lib/systemd/system/forebay@.service",
         "/usr/include/datawarp.h",
+        "/usr/share/forebay/slurm/burst_buffer.lua",
+        "/usr/share/forebay/slurm/job_submit.lua",
+        "/usr/libexec/forebay/dw_wlm_cli",
+        "/usr/share/lua/5.1/burst_buffer_forebay.lua",
     ] {
         assert!(files.lines().any(|line| line == file), "{file} is not in {files}");
     }
