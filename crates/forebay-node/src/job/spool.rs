@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use forebay_base::{Error, Result};
@@ -30,6 +31,8 @@ pub fn variables_file(spool: &Path, job: &str) -> PathBuf {
 
 pub struct Spool {
     dir: PathBuf,
+    /// What is being written has one name.
+    writing: Mutex<()>,
 }
 
 impl Spool {
@@ -37,7 +40,7 @@ impl Spool {
         let jobs = dir.join(JOBS);
         let made = std::fs::DirBuilder::new().recursive(true).mode(0o755).create(&jobs);
         made.map_err(|e| Error::io(e, format!("spool {}", dir.display())))?;
-        Ok(Spool { dir: dir.into() })
+        Ok(Spool { dir: dir.into(), writing: Mutex::default() })
     }
 
     /// The variables of a job, for its environment. Hooks read the file of the last incarnation.
@@ -67,7 +70,8 @@ impl Spool {
             }
         }
         let places = Places { mount_root, instances };
-        last.values().try_for_each(|job| self.put_job(job, &places))?;
+        let settled = |job: &&&Job| !is_young(&variables_file(&self.dir, &job.key.id));
+        last.values().filter(settled).try_for_each(|job| self.put_job(job, &places))?;
         self.forget_all_but(|name| last.contains_key(name))
     }
 
@@ -89,6 +93,7 @@ impl Spool {
         if std::fs::read_to_string(path).is_ok_and(|there| there == text) {
             return Ok(());
         }
+        let _alone = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let put = || -> io::Result<()> {
             let new = self.dir.join("new");
             let mut options = File::options();
