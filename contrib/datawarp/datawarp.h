@@ -11,6 +11,7 @@
  *   -ECONNREFUSED  no node daemon runs here
  *   -EAGAIN, -ETIMEDOUT  the daemon or its registry does not answer: try again
  *   -EILSEQ        a path that is not UTF-8
+ *   -EPROTO        the daemon is of another version, and says what this library does not know
  *   -EIO           a failure that the system gave no number
  *
  * What else they return is said at each. See "Programs that speak DataWarp" in JOBS.md.
