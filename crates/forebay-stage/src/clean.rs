@@ -35,6 +35,11 @@ pub fn clean(spec: &Spec) -> Result<()> {
         }
         return unlink(&dir, &journal::name(&spec.id)).map_err(failed);
     }
+    if path.as_os_str().is_empty() {
+        let dir = open_top(root.as_fd(), &path).map_err(failed)?;
+        sweep(&dir, &spec.id, Depth::All).map_err(failed)?;
+        return unlink(&dir, &journal::name(&spec.id)).map_err(failed);
+    }
     let (dir, name) = named(&root, &path).map_err(failed)?;
     restore(&dir, &spec.id, &name).map_err(failed)?;
     for name in [tree_name(&spec.id), old_name(&spec.id)] {

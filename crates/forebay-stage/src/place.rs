@@ -29,8 +29,15 @@ const LOOKS: usize = 64;
 
 /// What is at the top of a transfer; names are in the base's directories.
 pub enum Top {
-    File { name: OsString, new_name: OsString },
-    Tree { name: OsString },
+    File {
+        name: OsString,
+        new_name: OsString,
+    },
+    Tree {
+        name: OsString,
+    },
+    /// What is in the source's top is added to the destination's root itself.
+    Root,
     List(Vec<Item>),
 }
 
@@ -58,6 +65,11 @@ pub fn find(spec: &Spec) -> Result<(Top, Base)> {
             let (dst, new_name) = named(&destination, &dst).map_err(dst_failed)?;
             let src = open_top(source.as_fd(), parent).map_err(src_failed)?;
             Ok((Top::File { name: name.into(), new_name }, Base { src, dst }))
+        }
+        What::Directory if dst.as_os_str().is_empty() => {
+            let src = open_top(source.as_fd(), &src).map_err(src_failed)?;
+            let dst = open_top(destination.as_fd(), &dst).map_err(dst_failed)?;
+            Ok((Top::Root, Base { src, dst }))
         }
         What::Directory => {
             let src = open_top(source.as_fd(), &src).map_err(src_failed)?;
@@ -122,8 +134,11 @@ impl Top {
     /// The directory that files are added to: it must not be copied into itself. (A new tree is known
     /// by its name.)
     pub fn inside(&self, base: &Base) -> Option<(u64, u64)> {
-        let Top::Tree { name } = self else { return None };
-        let there = look_for(&base.dst, name).ok().flatten();
+        let there = match self {
+            Top::Tree { name } => look_for(&base.dst, name).ok().flatten(),
+            Top::Root => fs::fstat(&base.dst).ok(),
+            Top::File { .. } | Top::List(_) => None,
+        };
         there.map(|stat| (stat.st_dev, stat.st_ino))
     }
 }
@@ -138,6 +153,10 @@ impl Engine<'_> {
                 Ok(Placed::There)
             }
             Top::Tree { name } => self.prepare_tree(name),
+            Top::Root => {
+                self.queue.push(Task::Walk(Stream::new(PathBuf::new(), PathBuf::new())));
+                Ok(Placed::There)
+            }
             Top::List(items) => {
                 self.prepare_list(items);
                 Ok(Placed::There)

@@ -33,7 +33,8 @@ pub struct Place {
 pub enum What {
     /// One file; the destination's path is its new name.
     File,
-    /// A tree; the destination's path is the new name of its top.
+    /// A tree; the destination's path is the new name of its top. Without one, what is in the tree is
+    /// added to the root itself, which keeps its mode and times.
     Directory,
     /// The files and trees that are named in this file, each below the source's path, to the same
     /// name or the one beside it, below the destination's path.
@@ -143,12 +144,14 @@ impl Spec {
         self.destination.check("destination")?;
         match &self.what {
             What::List(list) => list.check("list")?,
-            What::File | What::Directory => self.named()?,
+            What::File => self.named()?,
+            What::Directory if self.options.existing == Existing::Replace => self.named()?,
+            What::Directory => {}
         }
         self.options.check()
     }
 
-    /// A file or tree gets a name, so there must be one.
+    /// A file, and a tree that takes another's place, get a name, so there must be one.
     fn named(&self) -> Result<()> {
         match self.destination.path.0.file_name() {
             Some(_) => Ok(()),
@@ -259,7 +262,16 @@ mod tests {
         refused(&|s| s.source.root = "a".into(), &["source", "absolute", "begin it with /"]);
         refused(&|s| s.source.path = "a/../b".into(), &["source", "a/../b", ".."]);
         refused(&|s| s.destination.path = "/x".into(), &["destination", "/x", "relative"]);
-        refused(&|s| s.destination.path = "".into(), &["destination", "name"]);
+        let replace = |s: &mut Spec| {
+            s.destination.path = "".into();
+            s.options.existing = Existing::Replace;
+        };
+        refused(&replace, &["destination", "name"]);
+        let file = |s: &mut Spec| {
+            s.destination.path = "".into();
+            s.what = What::File;
+        };
+        refused(&file, &["destination", "name"]);
         refused(&|s| s.options.threads = 0, &["threads", "256"]);
         let list = Place { root: "/l".into(), path: "..".into() };
         refused(&|s| s.what = What::List(list.clone()), &["list", ".."]);

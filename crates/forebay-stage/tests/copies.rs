@@ -128,6 +128,34 @@ fn a_tree_is_merged_into_one_that_is_there_or_takes_its_place() {
     assert_eq!(left_over(top.path()), Vec::<std::path::PathBuf>::new());
 }
 
+/// As the root of an instance, whose owner may write into it and not beside it.
+#[test]
+fn a_tree_is_added_to_a_root_that_keeps_its_mode() {
+    use std::os::unix::fs::PermissionsExt;
+    let top = tempfile::tempdir().unwrap();
+    let (from, to) = (top.path().join("from"), top.path().join("to"));
+    grow(&from, 9, 60);
+    std::fs::create_dir(&to).unwrap();
+    std::fs::set_permissions(&to, PermissionsExt::from_mode(0o700)).unwrap();
+    std::fs::set_permissions(&from, PermissionsExt::from_mode(0o755)).unwrap();
+    let mut spec = spec("root", &from, &to, What::Directory);
+    spec.destination = Place { root: to.as_path().into(), path: "".into() };
+    let report = done(&spec);
+    assert!(report.files > 10, "{report:#?}");
+    assert_eq!(to.metadata().unwrap().permissions().mode() & 0o777, 0o700);
+    std::fs::set_permissions(&from, PermissionsExt::from_mode(0o700)).unwrap();
+    assert_eq!(picture(&to).len(), picture(&from).len());
+    assert_eq!(left_over(top.path()), Vec::<std::path::PathBuf>::new());
+    // What a run that was cancelled left is found there, too.
+    file(&to.join(".forebay-stage-root.journal"), b"");
+    assert_eq!(left_over(top.path()).len(), 1);
+    forebay_stage::clean(&spec).unwrap();
+    assert_eq!(left_over(top.path()), Vec::<std::path::PathBuf>::new());
+    // Into itself is refused.
+    spec.source = Place { root: to.as_path().into(), path: "".into() };
+    assert_eq!(run(&spec).failed, 1);
+}
+
 #[test]
 fn what_is_there_is_overwritten_by_rule() {
     let top = tempfile::tempdir().unwrap();

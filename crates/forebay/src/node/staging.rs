@@ -314,16 +314,13 @@ fn spec(staging: &Staging<'_>) -> Result<Spec> {
         What::Any => found_to_be(staging.transfer)?,
         what => *what,
     };
-    let (mut from, mut to) = match direction {
+    let (mut from, to) = match direction {
         Direction::In => (outside(source), inside(destination)),
         Direction::Out => (inside(source), outside(destination)),
     };
     let what = match what {
         What::File | What::Any => SpecWhat::File,
-        What::Directory => {
-            to = named(to);
-            SpecWhat::Directory
-        }
+        What::Directory => SpecWhat::Directory,
         What::List => {
             let list = std::mem::replace(&mut from, Place { root: "/".into(), path: "".into() });
             // Names are below the directory that the list is in.
@@ -349,18 +346,6 @@ fn found_to_be(transfer: &Transfer) -> Result<What> {
         asker::as_user(owner.uid, owner.gid, &transfer.source, move || std::fs::metadata(source));
     let found = found.map_err(|e| Error::io(e, transfer.source.display().to_string()))?;
     Ok(if found.is_dir() { What::Directory } else { What::File })
-}
-
-/// The root of an instance has its name in the directory above it.
-fn named(place: Place) -> Place {
-    if !place.path.0.as_os_str().is_empty() {
-        return place;
-    }
-    let root: PathBuf = place.root.0;
-    match (root.parent(), root.file_name()) {
-        (Some(above), Some(name)) => Place { root: above.into(), path: Path::new(name).into() },
-        _ => Place { root: root.into(), path: "".into() },
-    }
 }
 
 #[cfg(test)]
@@ -405,7 +390,7 @@ mod tests {
         let spec = of(&transfer(Direction::In, What::Any, "/proc/self", "/mnt/i/d"));
         assert_eq!(spec.what, SpecWhat::Directory);
         let spec = of(&transfer(Direction::In, What::Directory, "/pfs/set", "/mnt/i"));
-        assert_eq!((spec.destination.root, spec.destination.path), ("/mnt".into(), "i".into()));
+        assert_eq!((spec.destination.root, spec.destination.path), ("/mnt/i".into(), "".into()));
         let spec = of(&transfer(Direction::Out, What::List, "/mnt/i/w/list", "/pfs/out"));
         assert_eq!((spec.source.root, spec.source.path), ("/mnt/i".into(), "w".into()));
     }
