@@ -119,6 +119,9 @@ impl Slurm {
             let host = Host::start(&slurm, &format!("n{number}"), mib);
             slurm.hosts.push(host);
         }
+        within(PATIENCE, "the spool has the pools of all nodes", || {
+            slurm.grains() >= nodes as u64 * mib
+        });
         slurm.up();
         (0..nodes).for_each(|at| slurm.start_slurmd(at));
         within(PATIENCE, "all nodes are idle", || slurm.idle() == nodes);
@@ -131,6 +134,13 @@ impl Slurm {
         within(PATIENCE, "Slurm knows the pool", || {
             self.tool("scontrol", &["show", "burst"]).stdout.contains("flash")
         });
+    }
+
+    /// What Slurm would hear of the pool.
+    fn grains(&self) -> u64 {
+        let text = std::fs::read(self.spool().join("pools.json")).unwrap_or_default();
+        let told: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
+        told["pools"][0]["quantity"].as_u64().unwrap_or(0)
     }
 
     fn configure(&self, ports: &[u16], mib: u64) {

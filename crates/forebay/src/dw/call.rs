@@ -129,19 +129,21 @@ impl Call {
         done(&words)
     }
 
-    /// Slurm looks for the word "created", and names no group: it is the user's own.
+    /// Slurm looks for the word "created", and names no group: it is the user's own. All modes of access
+    /// come to the same on one node.
     fn create(&self) -> Result<String> {
+        if self.maybe("type") == Some("cache") {
+            return Err(usage(
+                "type=cache: Slurm does not say what is to be cached: use `forebay instance create cache`"
+                    .into(),
+            ));
+        }
         let (name, uid) = (self.want("token")?, self.want("user")?);
         let (pool, bytes) = pool_and_bytes(self.want("capacity")?)?;
         let gid = group_of(uid)?.to_string();
         let bytes = bytes.to_string();
         let mut words = vec!["persistent", "create", "--name", name, "--uid", uid, "--gid", &gid];
         words.extend(["--pool", &pool, "--bytes", &bytes]);
-        for (flag, value) in [("--access", self.maybe("access")), ("--type", self.maybe("type"))] {
-            if let Some(value) = value {
-                words.extend([flag, value]);
-            }
-        }
         let told = job(&words)?;
         Ok(match told.text.contains("created") {
             true => told.text,

@@ -120,8 +120,10 @@ fn plan_of(args: &Setup) -> Result<Plan> {
     let id = &args.which.job;
     let script = script_of(id, &args.script)?;
     let facts = match args.nodes {
-        Some(_) => Facts::default(),
         None => slurm::facts(id)?,
+        // Who knows the nodes may be no Slurm; a symbol that nobody knows is refused with the script.
+        Some(_) if script.contains('%') => slurm::facts(id).unwrap_or_default(),
+        Some(_) => Facts::default(),
     };
     let directive = BurstConf::load().unwrap_or_default().directive;
     let job = Job {
