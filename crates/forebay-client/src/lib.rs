@@ -96,7 +96,11 @@ pub fn parse(answer: &[u8]) -> io::Result<Answer> {
     let mut response = httparse::Response::new(&mut headers);
     let head = match response.parse(answer) {
         Ok(httparse::Status::Complete(len)) => len,
-        Ok(httparse::Status::Partial) => return Err(broken("the answer was cut short".into())),
+        // Who answers has ended meanwhile.
+        Ok(httparse::Status::Partial) => {
+            let why = "the answer was cut short";
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, why));
+        }
         Err(e) => return Err(broken(format!("not HTTP: {e}"))),
     };
     let body = &answer[head..];

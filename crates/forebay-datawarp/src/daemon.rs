@@ -52,6 +52,7 @@ fn unanswered(error: &io::Error) -> Error {
     let errno = match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => libc::ETIMEDOUT,
         io::ErrorKind::InvalidData => libc::EPROTO,
+        io::ErrorKind::UnexpectedEof => libc::ECONNRESET,
         _ => error.raw_os_error().unwrap_or(libc::EIO),
     };
     Error::os(errno, "the node daemon")
@@ -80,6 +81,15 @@ pub fn is_away(error: &Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// One that is replaced may end in the middle of an answer.
+    #[test]
+    fn an_answer_that_was_cut_short_is_asked_for_again() {
+        for cut in ["", "HTTP/1.0 200 OK\r\nContent-"] {
+            let error = forebay_client::parse(cut.as_bytes()).unwrap_err();
+            assert!(is_away(&unanswered(&error)), "{cut:?}: {error}");
+        }
+    }
 
     #[test]
     fn a_refusal_has_the_errno_that_the_daemon_names() {
