@@ -114,7 +114,6 @@ impl Jobs<'_> {
     /// The record of a new incarnation, unless this one was set up already; and the one before, if it
     /// was not torn down (J3).
     fn incarnate(&self, asked: &NewJob, plan: Plan) -> Result<(Job, Option<Job>)> {
-        let cluster = &self.scheduler.cluster;
         self.book.change(&format!("job {}", asked.id), |draft| {
             let last = self.find(&asked.id)?;
             let alike =
@@ -122,8 +121,8 @@ impl Jobs<'_> {
             if let Some(same) = last.clone().filter(alike) {
                 return Ok((same, None));
             }
-            let incarnation = last.as_ref().map_or(1, |last| last.key.incarnation + 1);
-            let key = JobKey { cluster: cluster.clone(), id: asked.id.clone(), incarnation };
+            let after = last.as_ref().map_or(0, |last| last.key.incarnation);
+            let key = self.unused(&asked.id, after)?;
             let record = keys::job(&key);
             draft.read::<Job>(&record)?;
             let job = Job {
@@ -139,6 +138,20 @@ impl Jobs<'_> {
             draft.put(&record, &job);
             Ok((job, last.filter(|last| last.phase != Phase::TornDown)))
         })
+    }
+
+    /// The next incarnation that no transfer is called after: what an earlier run brought home is
+    /// remembered longer than its job, and must not pass for what this run is to bring.
+    fn unused(&self, id: &str, after: u32) -> Result<JobKey> {
+        let transfers = self.desk.transfers()?;
+        let cluster = &self.scheduler.cluster;
+        let key = |incarnation| JobKey { cluster: cluster.clone(), id: id.into(), incarnation };
+        let is_free = |key: &JobKey| {
+            let prefix = format!("{}-t", key.name());
+            !transfers.iter().any(|(transfer, _)| transfer.id.starts_with(&prefix))
+        };
+        let mut free = (after + 1..).map(key).filter(is_free);
+        Ok(free.next().expect("there are fewer transfers than numbers"))
     }
 
     /// Has every instance of the plan name a pool that can hold it on some node.
