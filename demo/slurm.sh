@@ -232,7 +232,7 @@ cat >"$work/out/job.sh" <<TXT2
 mkdir \$DW_JOB_STRIPED/sums
 for n in \$(seq 20); do
     sha256sum <\$DW_JOB_STRIPED/set/part-\$n >\$DW_JOB_STRIPED/sums/part-\$n
-    sleep 0.5
+    sleep 1
 done
 TXT2
 cat "$work/out/job.sh"
@@ -248,7 +248,8 @@ squeue -o '%i %u %T %N %b'
 node=$(squeue -h -j "$job" -o %N)
 
 say "kill -9 in the middle: slurmctld, and the node daemon of $node"
-sleep 1
+# Slurm saves its state every five seconds: what is younger it would begin anew.
+sleep 6
 kill -9 "$ctld" "$(cat "$work/$node/pid")"
 wait "$ctld" "$(cat "$work/$node/pid")" 2>/dev/null || true
 sleep 1

@@ -107,6 +107,11 @@ fn run_again(slurm: &Slurm) {
     let state = slurm.finished(&id);
     assert_eq!(state, "COMPLETED", "{}", slurm.output(&id));
     assert_eq!(text(), "run\nsecond\n", "the second run began with an empty space");
+    assert!(
+        slurm.job_log(&id).contains(&format!("job-{id}-r2: data-out")),
+        "{}",
+        slurm.job_log(&id)
+    );
 }
 
 /// Private space on each of two nodes; each publishes under its name.
@@ -180,11 +185,11 @@ fn two_compete(slurm: &Slurm) {
     let wish = format!("#DW jobdw capacity={MORE_THAN_HALF}MiB access_mode=striped type=scratch");
     let one = script(&[&wish], "sleep 25\necho $SLURMD_NODENAME");
     let ids: Vec<String> = (0..2).map(|_| slurm.submit(&["-w", "n1"], &one)).collect();
+    let running = |id: &String| slurm.state(id) == "RUNNING";
+    within(PATIENCE, "one runs on n1", || ids.iter().any(running));
     let other = slurm.submit(&["--exclude=n3"], &one);
     slurm.until(&other, "JobState=RUNNING");
     let where_ = slurm.field(&other, "NodeList");
-    let running = |id: &String| slurm.state(id) == "RUNNING";
-    within(PATIENCE, "one runs on n1", || ids.iter().any(running));
     assert_eq!(ids.iter().filter(|id| running(id)).count(), 1, "twice more than half on one node");
     assert_eq!(where_, "n2");
     for id in ids.iter().chain([&other]) {
