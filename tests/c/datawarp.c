@@ -161,6 +161,17 @@ static void stages(const char *dw, const char *pfs)
 	IS(file(at("%s/set/sub/19", dw)).complete, 1);
 	TRUE(has(at("%s/set/sub/19", dw), "set"));
 
+	/* Into the root of the instance, as with $DW_JOB_STRIPED; what it has stays. */
+	IS(mkdir(at("%s/top", pfs), 0755), 0);
+	put(at("%s/top/t", pfs), "top");
+	IS(dw_stage_directory_in(dw, at("%s/top", pfs)), 0);
+	IS(dw_wait_directory_stage(dw), 0);
+	TRUE(has(at("%s/t", dw), "top") && has(at("%s/d", dw), "deferred"));
+	IS(file(at("%s/t", dw)).complete, 1);
+	put(at("%s/later", dw), "of the job's own");
+	IS(asked(at("%s/later", dw)), -EINVAL);
+	IS(dw_terminate_directory_stage(dw), 0);
+
 	/* A directory out. A file that is made or changed afterwards does not pass for staged. */
 	IS(mkdir(at("%s/home", pfs), 0755), 0);
 	IS(dw_stage_directory_out(at("%s/set", dw), at("%s/home", pfs), DW_STAGE_IMMEDIATE), 0);

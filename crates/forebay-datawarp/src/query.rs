@@ -10,7 +10,7 @@ use forebay_base::{Error, Result};
 use crate::daemon::{Daemon, is_away};
 use crate::failed::files_of;
 use crate::place::{Place, Site, invalid};
-use crate::records::{Direction, Transfer, What};
+use crate::records::{Transfer, What};
 use crate::standing::{Counts, Scope, Standing, counting, is_above, is_of};
 
 /// Looks at a transfer while it is waited for.
@@ -80,9 +80,6 @@ fn file_of(place: &Place<'_>, transfer: &Transfer, path: &Path) -> Result<Option
 /// changed later must not pass for staged.
 fn is_there(transfer: &Transfer, path: &Path) -> bool {
     let Ok(here) = path.metadata() else { return false };
-    if transfer.direction == Direction::In {
-        return true;
-    }
     let below = path.strip_prefix(transfer.inside()).unwrap_or(path);
     let there = transfer.outside().join(below).metadata();
     let version = |file: &std::fs::Metadata| (file.len(), file.mtime(), file.mtime_nsec());
