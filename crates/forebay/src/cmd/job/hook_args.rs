@@ -96,6 +96,7 @@ pub struct Limit {
 }
 
 #[derive(Debug, clap::Args)]
+#[command(override_usage = "forebay job setup --job ID --uid N --gid N --script FILE [OPTIONS]")]
 pub struct Setup {
     #[command(flatten)]
     pub which: Which,
@@ -104,6 +105,7 @@ pub struct Setup {
     #[arg(long)]
     pub uid: u32,
 
+    /// His group.
     #[arg(long)]
     pub gid: u32,
 
