@@ -97,6 +97,8 @@ impl Call {
         let script = self.want("job")?;
         let mut words =
             vec!["setup", "--job", token, "--uid", user, "--gid", group, "--script", script];
+        // Slurm calls create_persistent and destroy_persistent for the script's #BB lines itself.
+        words.push("--named-apart");
         let (pool, bytes) = match self.maybe("capacity") {
             Some(capacity) => pool_and_bytes(capacity)?,
             None => (String::new(), 0),

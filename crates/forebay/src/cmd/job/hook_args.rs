@@ -125,6 +125,10 @@ pub struct Setup {
     #[arg(long, value_name = "SIZE", value_parser = bytes)]
     pub bytes: Option<u64>,
 
+    /// The scheduler makes and removes named instances by calls of their own.
+    #[arg(long)]
+    pub named_apart: bool,
+
     #[command(flatten)]
     pub limit: Limit,
 }

@@ -104,7 +104,11 @@ fn plainly(result: Result<u8>) -> u8 {
 
 fn setup(args: &Setup) -> Result<Went> {
     let limit = args.limit.or(Timeout::Other);
-    let plan = plan_of(args)?;
+    let mut plan = plan_of(args)?;
+    if args.named_apart {
+        plan.creates.clear();
+        plan.destroys.clear();
+    }
     let body = NewJob {
         id: args.which.job.clone(),
         uid: args.uid,
