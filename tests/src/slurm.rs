@@ -222,6 +222,12 @@ impl Slurm {
         }
     }
 
+    /// Waits until Slurm has surely saved what it knows now: jobs every five seconds, burst buffers every
+    /// half minute (`AGENT_INTERVAL`). What is younger is lost with a slurmctld that is killed.
+    pub fn saved(&self) {
+        std::thread::sleep(Duration::from_secs(32));
+    }
+
     fn start_slurmd(&mut self, at: usize) {
         let name = format!("n{}", at + 1);
         let spool = self.root.join(format!("spool.{name}"));

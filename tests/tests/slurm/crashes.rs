@@ -62,12 +62,13 @@ fn slurmctld_may_die_in_each_state_of_a_job() {
     needs_slurm!();
     let _alone = alone();
     let mut slurm = Slurm::start(Setup::Lua, 2, 512);
-    let (running, ran) = in_and_out(&slurm, "running", 15);
+    let (running, ran) = in_and_out(&slurm, "running", 80);
     slurm.until(&running, "BurstBufferState=running");
     let controller = slurm.controller.pid();
     stop(controller);
     let (staging, staged) = in_and_out(&slurm, "staging", 0);
     slurm.until(&staging, "BurstBufferState=staging-in");
+    slurm.saved();
     let seen =
         [slurm.field(&running, "BurstBufferState"), slurm.field(&staging, "BurstBufferState")];
     slurm.crash();
@@ -94,8 +95,9 @@ fn slurmctld_may_die_while_data_go_home() {
     needs_slurm!();
     let _alone = alone();
     let mut slurm = Slurm::start(Setup::Lua, 1, 512);
-    let (id, dir) = in_and_out(&slurm, "home", 2);
+    let (id, dir) = in_and_out(&slurm, "home", 40);
     within(PATIENCE, "it runs", || dir.join("runs").exists());
+    slurm.saved();
     within(PATIENCE, "its run is over", || slurm.state(&id) != "RUNNING");
     stop(slurm.hosts[0].node().pid());
     let state = slurm.field(&id, "BurstBufferState");
