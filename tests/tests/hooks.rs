@@ -35,9 +35,24 @@ impl Site {
         ));
         node.env("FOREBAY_SPOOL", &at("spool"));
         node.env("SLURM_CONF", &at("none/slurm.conf"));
+        // A Slurm that does not answer, at once.
+        let bin = node.root.join("bin");
+        std::fs::create_dir(&bin).unwrap();
+        node.env("PATH", &format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", text(&bin)));
         let pfs = node.slow().join("pfs");
         open_dir(&pfs);
-        Site { node }
+        let site = Site { node };
+        ["squeue", "scontrol"].iter().for_each(|name| site.plays(name, "exit 1"));
+        site
+    }
+
+    /// Has a command of Slurm do this.
+    fn plays(&self, name: &str, body: &str) {
+        use std::os::unix::fs::PermissionsExt;
+        let bin = self.node.root.join("bin");
+        std::fs::write(bin.join("new"), format!("#!/bin/sh\n{body}\n")).unwrap();
+        std::fs::set_permissions(bin.join("new"), PermissionsExt::from_mode(0o755)).unwrap();
+        std::fs::rename(bin.join("new"), bin.join(name)).unwrap();
     }
 
     fn pfs(&self) -> PathBuf {
@@ -260,7 +275,7 @@ fn a_user_takes_no_steps_of_jobs_and_sees_his_own() {
     site.setup("7", &fine);
     let as_user = |uid: u32, args: &[&str]| site.node.as_user(uid, args);
     for step in ["data-in", "teardown", "post-run"] {
-        let out = as_user(USER, &["job", step, "--job", "7"]);
+        let out = as_user(USER, &["job", step, "--job", "7", "--limit", "2s"]);
         assert!(out.text().contains("forebay: error only the scheduler's user"), "{out:?}");
     }
     assert!(as_user(USER, &["job", "status"]).ok().stdout.contains("job 7"));
@@ -345,18 +360,9 @@ fn jobs_that_the_scheduler_does_not_know_are_ended_and_silence_ends_none() {
     needs_forebay!();
     needs_tools!("mkfs.ext4");
     let mut site = Site::laid("unknown-after = \"2s\"\n");
-    let bin = site.node.root.join("bin");
-    std::fs::create_dir(&bin).unwrap();
-    let squeue = |body: &str| {
-        use std::os::unix::fs::PermissionsExt;
-        std::fs::write(bin.join("new"), format!("#!/bin/sh\n{body}\n")).unwrap();
-        std::fs::set_permissions(bin.join("new"), PermissionsExt::from_mode(0o755)).unwrap();
-        std::fs::rename(bin.join("new"), bin.join("squeue")).unwrap();
-    };
     let asked = site.node.root.join("asked");
     let mark = format!("echo x >> {}", text(&asked));
-    squeue(&format!("{mark}; exit 1"));
-    site.node.env("PATH", &format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", text(&bin)));
+    site.plays("squeue", &format!("{mark}; exit 1"));
     site.node.up();
     write_as_user(&site.pfs().join("in/data"), b"in");
     let script = site.script("job.sh", &STRIPED);
@@ -365,10 +371,10 @@ fn jobs_that_the_scheduler_does_not_know_are_ended_and_silence_ends_none() {
     let times = || std::fs::read_to_string(&asked).unwrap_or_default().lines().count();
     within(Duration::from_secs(30), "the scheduler is asked", || times() >= 3);
     assert_eq!(site.jobs()[0]["phase"], "ready", "no answer ends nothing");
-    squeue("echo 30; echo 31");
+    site.plays("squeue", "echo 30; echo 31");
     std::thread::sleep(Duration::from_secs(5));
     assert_eq!(site.jobs()[0]["phase"], "ready", "it is known");
-    squeue("echo 30");
+    site.plays("squeue", "echo 30");
     within(Duration::from_secs(30), "the job is ended", || site.jobs() == serde_json::json!([]));
     // #DW publishes always.
     assert_eq!(std::fs::read(site.pfs().join("out/result")).unwrap(), b"result");
@@ -400,8 +406,47 @@ fn a_persistent_instance_is_made_used_and_removed_by_three_jobs() {
     site.done("teardown", "2", &[]);
     assert_eq!(std::fs::read(site.pfs().join("new")).unwrap(), b"new");
     assert!(at.join("set/a").exists(), "it outlives the job");
-    let destroy = ["#BB destroy_persistent name=alpha"];
-    site.setup("3", &site.script("destroy.sh", &destroy));
-    site.done("teardown", "3", &[]);
+    // Given up by its owner while a job is to stage out of it: it waits for that.
+    let script = site.script("again.sh", &[fill[0], &fill[2].replace("PFS/new", "PFS/newer")]);
+    site.start("4", &script);
+    write_as_user(&at.join("new"), b"newer");
+    let destroy = site.script("destroy.sh", &["#BB destroy_persistent name=alpha"]);
+    site.setup("3", &destroy);
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(at.join("new").exists(), "a job stages out of it");
+    site.setup("3", &destroy);
+    site.end("4", "0");
+    site.done("data-out", "4", &[]);
+    assert_eq!(std::fs::read(site.pfs().join("newer")).unwrap(), b"newer");
+    for job in ["3", "4"] {
+        site.done("teardown", job, &[]);
+    }
+    within(Duration::from_secs(20), "it is gone", || !at.join("new").exists());
+    site.setup("5", &destroy);
+    site.done("teardown", "5", &[]);
+    site.assert_empty();
+}
+
+// S-24: what is another's is not staged, root has no jobs, and no instance is called as a job.
+#[test]
+fn the_scheduler_acts_for_users_within_what_is_theirs() {
+    needs_forebay!();
+    let site = Site::new("");
+    let fine = site.script("fine.sh", &["#FB private capacity=8MiB"]);
+    let root = ["--uid", "0", "--gid", "0", "--nodes", "1", "--script", text(&fine)];
+    site.refused("setup", "1", &root, "root has no jobs");
+    let named = ["instance", "create", "private", "4711", "--capacity", "8MiB"];
+    let out = site.node.as_user(USER, &named).expect(2);
+    assert!(out.stderr.contains("begins with a letter"), "{out:?}");
+    let mine = ["instance", "create", "private", "alpha", "--capacity", "8MiB"];
+    site.node.as_user(OTHER, &mine).ok();
+    let steal = [
+        "#DW persistentdw name=alpha",
+        "#DW stage_out type=file source=$DW_PERSISTENT_STRIPED_alpha/x destination=PFS/x",
+    ];
+    site.setup("2", &site.script("steal.sh", &steal));
+    site.refused("data-in", "2", &[], "line 4: alpha is not yours");
+    site.done("teardown", "2", &[]);
+    site.node.forebay(&["instance", "destroy", "alpha"]).ok();
     site.assert_empty();
 }

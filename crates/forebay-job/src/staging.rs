@@ -218,7 +218,7 @@ impl Reading<'_> {
         let nodes = match (stage.direction, mode) {
             (_, Some(Mode::Swap)) => unreachable!("swap has no variable"),
             (Direction::In, None) => wish.unwrap_or(Nodes::First),
-            (Direction::Out, None) => told_apart,
+            (Direction::Out, None) => self.out_nodes(stage, told_apart),
             (_, Some(Mode::Cache)) => Nodes::First,
             (Direction::In, Some(Mode::Private)) => self.in_nodes(stage, wish),
             (Direction::Out, Some(Mode::Private)) => self.out_nodes(stage, told_apart),

@@ -164,6 +164,12 @@ impl Desk {
             (Some(name), None) if name.starts_with(JOBS) => {
                 return Err(usage(format!("{name}: names that begin with job- are for jobs")));
             }
+            (Some(name), None) if !name.starts_with(|c: char| c.is_ascii_alphabetic()) => {
+                return Err(usage(format!(
+                    "{name}: the name of an instance begins with a letter: schedulers take a number for \
+                     a job's"
+                )));
+            }
             (Some(name), None) => name.clone(),
             (Some(name), Some(job)) => format!("{}-{name}", job.name()),
             (None, Some(job)) => format!("{}-{}", job.name(), asked.mode.name()),
@@ -317,8 +323,14 @@ impl Desk {
     pub fn transfer(&self, asked: &NewTransfer, asker: Asker) -> Result<Transfer> {
         if let Some(id) = &asked.id {
             check_name("transfer", id)?;
-            if let Some(there) = self.book.read(&keys::wanted_transfer(id))? {
-                return Ok(there);
+            let there: Option<Transfer> = self.book.read(&keys::wanted_transfer(id))?;
+            match there {
+                Some(there) if there.is_of(&asked.instance, asked.node.as_deref()) => {
+                    asker.require(there.owner, &format!("transfer {id}"))?;
+                    return Ok(there);
+                }
+                Some(_) => return Err(usage(format!("transfer {id} is there and is another"))),
+                None => {}
             }
         }
         let instance = self.instance_for(&asked.instance, asker)?;
@@ -338,7 +350,14 @@ impl Desk {
         check_outside(outside, root)?;
         self.check_cache(&instance, inside, outside)?;
         check_options(&instance, asked)?;
-        if instance.want != Want::Here {
+        // A named instance that leaves waits for jobs that stage out of it.
+        let waited_for = asked.id.is_some() && asked.direction == Direction::Out;
+        let takes = |instance: &Instance| match instance.want {
+            Want::Here => true,
+            Want::Gone => waited_for,
+            Want::GoneInHurry => false,
+        };
+        if !takes(&instance) {
             return Err(usage(format!("instance {} is leaving", instance.id)));
         }
         if (asked.when, asked.direction) == (When::AtEnd, Direction::In) {
@@ -364,7 +383,7 @@ impl Desk {
             // An instance that has gone meanwhile would never carry it out.
             let key = keys::wanted_instance(&transfer.instance);
             let there: Option<Instance> = draft.read(&key)?;
-            if !there.is_some_and(|there| there.want == Want::Here) {
+            if !there.is_some_and(|there| takes(&there)) {
                 return Err(usage(format!("instance {} is leaving", transfer.instance)));
             }
             self.allow_transfer(draft, transfer.owner.uid)?;

@@ -8,10 +8,11 @@ use forebay_base::units::{counted, human_secs};
 
 use crate::desk::now;
 use crate::hands::{Failed, Moved};
+use crate::job::{Job, Phase};
 use crate::manifest;
 use crate::node::{Live, Node};
 use crate::records::{
-    Actual, Direction, Instance, Missing, Mode, Transfer, TransferActual, TransferState,
+    Actual, Direction, Instance, Life, Missing, Mode, Transfer, TransferActual, TransferState,
     TransferWant, Want, keys,
 };
 use crate::space::Door;
@@ -67,8 +68,8 @@ impl Node {
     /// T3. What of its transfers an instance waits for before it goes.
     pub(crate) fn before_leaving(&self, instance: &Instance) -> Result<Before> {
         let all = self.desk().transfers_known()?;
-        let mut waits = Vec::new();
-        let mut needs = Needs::Nobody;
+        let mut waits = self.jobs_that_stage_out_of(instance)?;
+        let mut needs = if waits.is_empty() { Needs::Nobody } else { Needs::Files };
         for (id, record) in &all.unread {
             if record["instance"] == *instance.id && record["node"] == *self.config.name {
                 waits.push(format!(
@@ -100,6 +101,19 @@ impl Node {
             true => Before::Nothing,
             false => Before::Wait(waits.join("; "), needs),
         })
+    }
+
+    /// T3. Jobs on this node whose results in a named instance are to be ordered when they end.
+    fn jobs_that_stage_out_of(&self, instance: &Instance) -> Result<Vec<String>> {
+        if !matches!(instance.life, Life::Named { .. }) || instance.want == Want::GoneInHurry {
+            return Ok(Vec::new());
+        }
+        let all: Vec<(String, Job)> = self.book.list(keys::JOBS)?;
+        let waits = all.iter().map(|(_, job)| job).filter(|job| {
+            let here = job.nodes.contains(&self.config.name);
+            here && job.phase < Phase::Ended && job.stages_out_of(&instance.id)
+        });
+        Ok(waits.map(|job| format!("job {} stages out of it when it ends", job.key.id)).collect())
     }
 
     /// What a stage-out that ended without being done holds the instance for. Nothing if it was revoked,

@@ -458,7 +458,11 @@ impl Node {
             let ended = actual.as_ref().map_or(transfer.created, |actual| actual.since);
             let gone = !wanted.knows(&transfer.instance);
             if !gone && (transfer.id.starts_with(JOBS) || !wanted.is_named(&transfer.instance)) {
-                // Its job may ask.
+                // Its job may ask; not for as long as a named instance may live.
+                let spent = actual.as_ref().is_some_and(|actual| is_spent(transfer, actual));
+                if spent && ended < old {
+                    self.forget_transfer(&transfer.id)?;
+                }
                 continue;
             }
             let spent = actual.as_ref().is_some_and(|actual| is_spent(transfer, actual));

@@ -302,6 +302,12 @@ pub struct Transfer {
     pub after_hurry: bool,
 }
 
+impl Transfer {
+    pub fn is_of(&self, instance: &str, node: Option<&str>) -> bool {
+        self.instance == instance && node.is_none_or(|node| self.node == node)
+    }
+}
+
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TransferOptions {

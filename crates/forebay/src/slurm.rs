@@ -66,7 +66,15 @@ pub fn script(id: &str) -> Option<String> {
 pub fn exit_code(id: &str, patience: Duration) -> Option<i32> {
     let deadline = Instant::now() + patience;
     loop {
-        let told = ask(id, "--Format=jobid:16,exit_code:16,statecompact:16").ok()?;
+        // A scheduler that does not answer has not said that nobody knows.
+        let told = match ask(id, "--Format=jobid:16,exit_code:16,statecompact:16") {
+            Ok(told) => told,
+            Err(_) if Instant::now() < deadline => {
+                thread::sleep(LOOK);
+                continue;
+            }
+            Err(_) => return None,
+        };
         let mut words = told
             .lines()
             .map(str::split_whitespace)

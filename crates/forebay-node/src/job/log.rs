@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, fchown};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -53,10 +53,13 @@ impl Log {
         options.create(true).append(true).mode(0o640);
         // The directory is root's, so there is no link to follow.
         let mut file = options.open(self.path(job))?;
-        let length = file.metadata()?.len();
-        if length == 0 {
-            fchown(&file, Some(0), Some(job.owner.gid))?;
-            fchown(&file, Some(job.owner.uid), None)?;
+        let there = file.metadata()?;
+        let mut length = there.len();
+        if there.uid() != job.owner.uid || there.gid() != job.owner.gid {
+            // The number was another user's job's before.
+            file.set_len(0)?;
+            length = 0;
+            fchown(&file, Some(job.owner.uid), Some(job.owner.gid))?;
         }
         if length > BYTES_MAX {
             return Ok(());

@@ -144,9 +144,10 @@ impl Orders<'_> {
                 (name.clone(), there.map_or(Vec::new(), |there| there.nodes))
             }
         };
-        // What goes out is looked for where the job ran.
+        // What goes out is looked for where the job ran, its first node first.
         if let (Of::Persistent(_), plan::Direction::Out) = (&staging.of, staging.direction) {
-            nodes.retain(|node| job.nodes.contains(node));
+            let there = std::mem::replace(&mut nodes, job.nodes.clone());
+            nodes.retain(|node| there.contains(node));
         }
         if staging.nodes == Nodes::First {
             nodes.truncate(1);
@@ -202,7 +203,9 @@ impl Orders<'_> {
     /// What has become of it, if it was ordered.
     pub fn found(&self, leg: &Leg<'_>) -> Result<Option<(Transfer, Option<TransferActual>)>> {
         let wanted: Option<Transfer> = self.book.read(&keys::wanted_transfer(&leg.id))?;
-        let Some(wanted) = wanted else { return Ok(None) };
+        // Another cluster's job may have the number, too.
+        let ours = wanted.filter(|wanted| wanted.is_of(&leg.instance, Some(&leg.node)));
+        let Some(wanted) = ours else { return Ok(None) };
         Ok(Some((wanted, self.book.read(&keys::actual_transfer(&leg.id))?)))
     }
 

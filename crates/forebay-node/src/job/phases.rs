@@ -3,7 +3,7 @@
 
 use forebay_base::units::human_size;
 use forebay_base::{Error, Kind, Result};
-use forebay_job::plan::{Direction, Of, On, Plan, Staging};
+use forebay_job::plan::{Destroy, Direction, Of, On, Plan, Staging};
 
 use super::order::{Eyes, Leg, Orders};
 use super::record::{Job, Phase, Released};
@@ -74,10 +74,14 @@ impl Jobs<'_> {
 
     /// The last incarnation of a job.
     pub fn find(&self, id: &str) -> Result<Option<Job>> {
+        Ok(self.runs(id)?.into_iter().max_by_key(|job| job.key.incarnation))
+    }
+
+    fn runs(&self, id: &str) -> Result<Vec<Job>> {
         check_name("job", id)?;
         let found: Vec<(String, Job)> =
             self.book.list(&keys::jobs_of(&self.scheduler.cluster, id))?;
-        Ok(found.into_iter().map(|(_, job)| job).max_by_key(|job| job.key.incarnation))
+        Ok(found.into_iter().map(|(_, job)| job).collect())
     }
 
     fn require(&self, id: &str) -> Result<Job> {
@@ -88,17 +92,16 @@ impl Jobs<'_> {
     /// Stores the plan (J1) and makes the named instances that it creates.
     pub fn set_up(&self, asked: &NewJob) -> Result<Answer> {
         check_name("job", &asked.id)?;
+        refuse_root(asked.owner)?;
         let mut plan = asked.plan.clone();
         self.choose_pools(&mut plan, asked.pool.as_deref())?;
-        let (job, before) = self.incarnate(asked, plan)?;
-        if let Some(before) = before {
-            self.leave(&before, Hurry::No)?;
+        let job = self.incarnate(asked, plan)?;
+        for before in self.runs(&asked.id)? {
+            if before.key.incarnation < job.key.incarnation && before.phase != Phase::TornDown {
+                self.leave(&before, Hurry::No)?;
+            }
         }
-        for destroy in &job.plan.destroys {
-            let want = if destroy.hurry { Want::GoneInHurry } else { Want::Gone };
-            let Owner { uid, gid } = job.owner;
-            self.desk.destroy(&destroy.name, Asker { uid, gid }, want)?;
-        }
+        job.plan.destroys.iter().try_for_each(|destroy| self.destroy(&job, destroy))?;
         for create in &job.plan.creates {
             let made = self.orders().persistent(job.owner, create)?;
             if let Some(why) = self.not_ready(&made)? {
@@ -111,15 +114,31 @@ impl Jobs<'_> {
         })
     }
 
-    /// The record of a new incarnation, unless this one was set up already; and the one before, if it
-    /// was not torn down (J3).
-    fn incarnate(&self, asked: &NewJob, plan: Plan) -> Result<(Job, Option<Job>)> {
+    /// Has an instance go that was there before the job: asked for again, what the job has made in its
+    /// place is not meant.
+    fn destroy(&self, job: &Job, destroy: &Destroy) -> Result<()> {
+        let there: Option<Instance> = self.book.read(&keys::wanted_instance(&destroy.name))?;
+        let made_again = job.plan.creates.iter().any(|create| create.name == destroy.name);
+        let before = |there: &Instance| match made_again {
+            true => there.created < job.created,
+            false => there.created <= job.created,
+        };
+        if !there.as_ref().is_some_and(before) {
+            return Ok(());
+        }
+        let want = if destroy.hurry { Want::GoneInHurry } else { Want::Gone };
+        let Owner { uid, gid } = job.owner;
+        self.desk.destroy(&destroy.name, Asker { uid, gid }, want).map(|_| ())
+    }
+
+    /// The record of a new incarnation, unless this one was set up already (J3).
+    fn incarnate(&self, asked: &NewJob, plan: Plan) -> Result<Job> {
         self.book.change(&format!("job {}", asked.id), |draft| {
             let last = self.find(&asked.id)?;
             let alike =
                 |job: &Job| job.phase == Phase::SetUp && job.is_the_same(asked.owner, &plan);
             if let Some(same) = last.clone().filter(alike) {
-                return Ok((same, None));
+                return Ok(same);
             }
             let after = last.as_ref().map_or(0, |last| last.key.incarnation);
             let key = self.unused(&asked.id, after)?;
@@ -136,19 +155,23 @@ impl Jobs<'_> {
                 created: now(),
             };
             draft.put(&record, &job);
-            Ok((job, last.filter(|last| last.phase != Phase::TornDown)))
+            Ok(job)
         })
     }
 
-    /// The next incarnation that no transfer is called after: what an earlier run brought home is
-    /// remembered longer than its job, and must not pass for what this run is to bring.
+    /// The next incarnation that no transfer is called after, and no job of another cluster: what an
+    /// earlier run brought home is remembered longer than its job, and must not pass for what this run is
+    /// to bring.
     fn unused(&self, id: &str, after: u32) -> Result<JobKey> {
         let transfers = self.desk.transfers()?;
+        let jobs: Vec<(String, Job)> = self.book.list(keys::JOBS)?;
         let cluster = &self.scheduler.cluster;
         let key = |incarnation| JobKey { cluster: cluster.clone(), id: id.into(), incarnation };
         let is_free = |key: &JobKey| {
             let prefix = format!("{}-t", key.name());
+            let named = |other: &Job| other.key.name() == key.name();
             !transfers.iter().any(|(transfer, _)| transfer.id.starts_with(&prefix))
+                && !jobs.iter().any(|(_, job)| named(job))
         };
         let mut free = (after + 1..).map(key).filter(is_free);
         Ok(free.next().expect("there are fewer transfers than numbers"))
@@ -193,13 +216,7 @@ impl Jobs<'_> {
             self.desk.instance(&used.name).map_err(|e| e.context(format!("line {}", used.line)))?;
         }
         let ins = || stagings(&job, Direction::In);
-        for (_, staging) in ins() {
-            if let Of::Persistent(name) = &staging.of {
-                self.desk
-                    .instance(name)
-                    .map_err(|e| e.context(format!("line {}", staging.line)))?;
-            }
-        }
+        job.plan.transfers.iter().try_for_each(|staging| self.require_own(&job, staging))?;
         if self.scheduler.look_at_sources {
             for (_, staging) in ins() {
                 self.eyes.source(job.owner, &staging.outside).map_err(|e| {
@@ -212,6 +229,20 @@ impl Jobs<'_> {
         let legs = self.legs(&job, persistent)?;
         legs.iter().try_for_each(|leg| self.orders().transfer(&job, leg, When::Now).map(|_| ()))?;
         self.carried(&legs)
+    }
+
+    /// Who stages into a named instance, or out of it, must own it: told before the job runs.
+    fn require_own(&self, job: &Job, staging: &Staging) -> Result<()> {
+        let Of::Persistent(name) = &staging.of else { return Ok(()) };
+        let at = |e: Error| e.context(format!("line {}", staging.line));
+        let instance = self.desk.instance(name).map_err(at)?;
+        match instance.owner.uid == job.owner.uid {
+            true => Ok(()),
+            false => Err(usage(format!(
+                "line {}: {name} is not yours: read it in the job, and stage from a space of your own",
+                staging.line
+            ))),
+        }
     }
 
     /// Instances on the job's nodes, made and filled; stage-outs at the end, ordered.
@@ -300,17 +331,34 @@ impl Jobs<'_> {
             // Publishing and dropping could both be wrong: it is held, and listed (J2).
             Ended::Unknown => self.call_off(job, TransferWant::Cancelled, on_success)?,
         }
-        if job.phase == Phase::Ready {
-            let shared = stagings(job, Direction::Out).filter(|(_, staging)| {
-                let wanted = staging.on == On::Always || ended == Ended::Success;
-                wanted && matches!(staging.of, Of::Persistent(_))
-            });
-            let legs = self.legs(job, shared)?;
-            legs.iter()
-                .try_for_each(|leg| self.orders().transfer(job, leg, When::Now).map(|_| ()))?;
+        let ordered = match job.phase {
+            Phase::Ready => self.order_shared(job, ended),
+            _ => Ok(()),
+        };
+        // What may pass is tried again, before the instance knows that the job has ended.
+        if let Err(error) = &ordered
+            && waits(error)
+        {
+            return ordered;
         }
+        // What cannot be ordered keeps nothing else from going home.
         let job = self.enter(job, Phase::Ended)?;
-        self.give_up(&job, Want::Gone)
+        self.give_up(&job, Want::Gone)?;
+        ordered
+    }
+
+    /// Orders what is staged out of named instances.
+    fn order_shared(&self, job: &Job, ended: Ended) -> Result<()> {
+        let shared = stagings(job, Direction::Out).filter(|(_, staging)| {
+            let wanted = staging.on == On::Always || ended == Ended::Success;
+            wanted && matches!(staging.of, Of::Persistent(_))
+        });
+        let mut first = Ok(());
+        for leg in self.legs(job, shared)? {
+            let ordered = self.orders().transfer(job, &leg, When::Now).map(|_| ());
+            first = first.and(ordered);
+        }
+        first
     }
 
     fn not_released(&self, job: &Job) -> Result<Option<String>> {
@@ -327,6 +375,10 @@ impl Jobs<'_> {
     /// Whether all that was asked for is home.
     pub fn data_out(&self, id: &str) -> Result<Answer> {
         let Some(job) = self.find(id)? else { return done("nothing is known of it") };
+        if job.phase == Phase::Ended {
+            // What could not be ordered when the job ended is told again.
+            self.order_shared(&job, Ended::Unknown)?;
+        }
         let legs = self.legs(&job, stagings(&job, Direction::Out))?;
         if let Answer::Wait(why) = self.carried(&legs)? {
             return Ok(Answer::Wait(why));
@@ -344,7 +396,8 @@ impl Jobs<'_> {
         done("torn down")
     }
 
-    fn leave(&self, job: &Job, hurry: Hurry) -> Result<()> {
+    /// One run of it.
+    pub(super) fn leave(&self, job: &Job, hurry: Hurry) -> Result<()> {
         match (job.phase, hurry) {
             // It never ran.
             (Phase::SetUp, _) => self.call_off(job, TransferWant::Revoked, |_| true)?,
@@ -479,6 +532,7 @@ impl Jobs<'_> {
 
     /// Makes or ends a named instance for `dw_wlm_cli`, apart from any job's plan.
     pub fn persistent(&self, owner: Owner, create: &forebay_job::plan::Create) -> Result<Answer> {
+        refuse_root(owner)?;
         let made = self.orders().persistent(owner, create)?;
         Ok(match self.not_ready(&made)? {
             Some(why) => Answer::Wait(why),
@@ -513,6 +567,14 @@ pub enum Hurry {
 /// With their numbers in the plan.
 fn stagings(job: &Job, direction: Direction) -> impl Iterator<Item = (usize, &Staging)> {
     job.plan.transfers.iter().enumerate().filter(move |(_, staging)| staging.direction == direction)
+}
+
+/// The scheduler acts for users. What is root's is an operator's to make.
+fn refuse_root(owner: Owner) -> Result<()> {
+    match owner.uid {
+        0 => Err(Error::os(libc::EPERM, "root has no jobs and no named instances of a scheduler")),
+        _ => Ok(()),
+    }
 }
 
 /// Room and nodes come and go.

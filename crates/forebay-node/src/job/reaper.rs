@@ -121,7 +121,10 @@ impl Reaper {
             if since.elapsed() >= here.config.unknown_after {
                 here.log.say(job, "the scheduler does not know it any more: it is ended");
                 tracing::warn!("job {}: the scheduler does not know it: it is ended", job.key.id);
-                jobs.tear_down(&job.key.id, Hurry::No)?;
+                if let Err(error) = jobs.leave(job, Hurry::No) {
+                    here.log.say(job, &format!("ending it: {error}"));
+                    tracing::warn!("job {}: ending it: {error}", job.key.id);
+                }
             }
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use forebay_job::plan::{Plan, Space, value_of};
+use forebay_job::plan::{Direction, Of, Plan, Space, value_of};
 use serde::{Deserialize, Serialize};
 
 use super::order::mode;
@@ -80,6 +80,14 @@ impl Job {
             names.iter().map(move |name| (name.clone(), value_of(name, &at)))
         });
         values.collect()
+    }
+
+    /// Whether its plan brings files of a named instance home.
+    pub fn stages_out_of(&self, name: &str) -> bool {
+        self.plan.transfers.iter().any(|staging| {
+            staging.direction == Direction::Out
+                && matches!(&staging.of, Of::Persistent(of) if of == name)
+        })
     }
 
     /// Whether a repeated setup asks for the same.
