@@ -25,12 +25,8 @@ const ROOM: u64 = 12 << 10;
 type Scenario = (&'static str, fn(&Slurm));
 
 /// Under burst_buffer/lua.
-/// Two clusters at one time would starve each other's time limits.
-static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
-
 #[test]
 fn jobs_live_with_burst_buffer_lua() {
-    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     needs_slurm!();
     let _alone = alone();
     let slurm = Slurm::start(Setup::Lua, 3, ROOM);
@@ -41,7 +37,6 @@ fn jobs_live_with_burst_buffer_lua() {
 /// Under burst_buffer/datawarp, through `dw_wlm_cli`.
 #[test]
 fn jobs_live_with_burst_buffer_datawarp() {
-    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     needs_slurm!();
     let _alone = alone();
     let slurm = Slurm::start(Setup::DataWarp, 2, ROOM);
