@@ -87,7 +87,7 @@ fn shown(place: &Place<'_>, transfer: &Transfer, name: &str) -> PathBuf {
     let name = name.trim_start_matches('/');
     let top = match (place.instance.mode, transfer.what) {
         _ if name.is_empty() => return transfer.inside().into(),
-        (_, What::File | What::List) => return transfer.inside().into(),
+        (_, What::File | What::Other) => return transfer.inside().into(),
         (Mode::Cache, What::Directory) => place.root(),
         (_, What::Directory) => transfer.inside(),
     };

@@ -74,7 +74,7 @@ impl Place<'_> {
     /// A private instance has files of its own on each node; any node serves those of a cache.
     fn concerns(&self, transfer: &Transfer) -> bool {
         transfer.instance == self.instance.id
-            && transfer.what != What::List
+            && transfer.what != What::Other
             && (self.instance.mode == Mode::Cache || transfer.node == self.site.node)
     }
 

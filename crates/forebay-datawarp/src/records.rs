@@ -42,8 +42,9 @@ pub enum Direction {
 pub enum What {
     File,
     Directory,
-    /// Ordered by `forebay stage`: none of DataWarp's.
-    List,
+    /// A list, whatever a job's plan leaves open, and what later versions have: none of DataWarp's.
+    #[serde(other)]
+    Other,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -183,5 +184,13 @@ mod tests {
         let said = r#"{"id": "s", "mode": "swap", "nodes": ["n1"], "backing": null, "news": 1}"#;
         let instance: Instance = serde_json::from_str(said).unwrap();
         assert_eq!((instance.mode, instance.mountpoint), (Mode::Other, None));
+    }
+
+    /// A job's transfer beside one's own must not make every call fail.
+    #[test]
+    fn a_transfer_of_another_kind_is_passed_over() {
+        for (said, what) in [("\"file\"", What::File), ("\"any\"", What::Other)] {
+            assert_eq!(serde_json::from_str::<What>(said).unwrap(), what);
+        }
     }
 }
