@@ -195,6 +195,86 @@ fn a_job_lives_through_steps_that_are_repeated_and_daemons_that_die() {
     proof!("six steps were taken twice, with six crashes between them");
 }
 
+// S-24: the daemon may die within a step.
+#[test]
+fn a_daemon_that_dies_within_a_step_of_a_job_leaves_what_the_next_one_takes_up() {
+    needs_forebay!();
+    needs_tools!("mkfs.ext4");
+    let mut site = Site::new("");
+    write_as_user(&site.pfs().join("in/data"), b"in");
+    let script = site.script("job.sh", &STRIPED);
+    let setup = owned(&script);
+    let steps: [(&str, &[&str], &str); 5] = [
+        ("setup", &setup, "job-recorded"),
+        ("pre-run", &["--nodes", "n1"], "job-instances"),
+        ("pre-run", &["--nodes", "n1"], "job-outs"),
+        ("post-run", &["--exit-code", "0"], "job-ended"),
+        ("teardown", &[], "job-given-up"),
+    ];
+    for (step, args, point) in steps {
+        site.node.stop();
+        site.node.env("FOREBAY_FAILPOINTS", point);
+        site.node.up();
+        site.refused(step, "8", &[args, &["--limit", "4s"]].concat(), "not done within");
+        site.node.died();
+        site.node.env("FOREBAY_FAILPOINTS", "");
+        site.node.up();
+        match point {
+            "job-outs" => {
+                site.done(step, "8", args);
+                write_as_user(&site.shown("8").join("out/result"), b"result");
+                site.done("epilog", "8", &[]);
+            }
+            "job-ended" => {
+                site.done(step, "8", args);
+                site.done("data-out", "8", &[]);
+            }
+            "job-recorded" => {
+                site.done(step, "8", args);
+                site.done("data-in", "8", &[]);
+            }
+            "job-given-up" => site.done(step, "8", args).truncate(0),
+            _ => {}
+        }
+    }
+    assert_eq!(std::fs::read(site.pfs().join("out/result")).unwrap(), b"result");
+    site.assert_empty();
+    // What was told to hurry hurries, whether the teardown comes again or not.
+    site.start("9", &script);
+    site.node.stop();
+    site.node.env("FOREBAY_FAILPOINTS", "job-given-up");
+    site.node.up();
+    site.refused("teardown", "9", &["--hurry", "--limit", "2s"], "not done within");
+    site.node.died();
+    site.node.env("FOREBAY_FAILPOINTS", "");
+    site.node.up();
+    within(Duration::from_secs(20), "the instance goes", || {
+        site.node.json(&["instance", "list"]) == serde_json::json!([])
+    });
+    site.done("teardown", "9", &["--hurry"]);
+    site.assert_empty();
+    proof!("killed at {} points", steps.len() + 1);
+}
+
+// S-24: a hook that the scheduler killed may have left a step behind that goes on.
+#[test]
+fn a_teardown_that_overtakes_a_pre_run_leaves_nothing() {
+    needs_forebay!();
+    needs_tools!("mkfs.ext4");
+    let site = Site::new("");
+    let script = site.script("job.sh", &["#FB private capacity=8MiB"]);
+    for turn in 0..8u64 {
+        let job = (100 + turn).to_string();
+        site.setup(&job, &script);
+        std::thread::scope(|scope| {
+            scope.spawn(|| site.hook("pre-run", &job, &["--nodes", "n1", "--limit", "3s"]));
+            std::thread::sleep(Duration::from_millis(8 * turn));
+            site.done("teardown", &job, &[]);
+        });
+    }
+    site.assert_empty();
+}
+
 // S-24: what a job that never ran would have published is not published, and each run has instances of
 // its own.
 #[test]
@@ -259,6 +339,33 @@ fn what_is_to_be_published_on_success_is_not_when_the_job_failed() {
     let held = site.node.json(&["manifest"])[0]["transfer"].as_str().unwrap().to_string();
     site.node.forebay(&["stage", "resume", &held]).ok();
     within(Duration::from_secs(10), "it is home", || site.pfs().join("3/r").exists());
+    site.assert_empty();
+}
+
+// S-24: what was held because nobody knew how the job ended goes home when somebody does.
+#[test]
+fn an_exit_code_that_is_known_later_settles_what_was_held() {
+    needs_forebay!();
+    needs_tools!("mkfs.ext4");
+    let site = Site::new("");
+    let script = site.script(
+        "job.sh",
+        &[
+            "#FB private capacity=32MiB",
+            "#FB stage_out type=directory source=$FB_JOB_SCRATCH/out destination=PFS/%j",
+        ],
+    );
+    for (job, code) in [("1", "0"), ("2", "7")] {
+        write_as_user(&site.start(job, &script).join("out/r"), b"r");
+        site.done("epilog", job, &[]);
+        site.done("post-run", job, &["--limit", "4s"]);
+        site.refused("data-out", job, &[], "cancelled");
+        assert!(!site.pfs().join(job).exists());
+        site.done("post-run", job, &["--exit-code", code]);
+        site.done("data-out", job, &[]);
+        site.done("teardown", job, &[]);
+        assert_eq!(site.pfs().join(job).join("r").exists(), code == "0", "{job}");
+    }
     site.assert_empty();
 }
 

@@ -20,8 +20,8 @@ mod spool;
 
 pub use log::Log;
 pub use order::{Eyes, mode};
-pub use phases::{Answer, Ended, Hurry, Jobs, NewJob};
-pub use reaper::{Reaper, Scheduler, tidy};
-pub use record::{Job, Phase, Places, Released};
+pub use phases::{Answer, Hurry, Jobs, NewJob};
+pub use reaper::{Reaper, Scheduler, refresh_spool, tidy};
+pub use record::{Ended, Job, Phase, Places, Released};
 pub use release::{Patience, release};
 pub use spool::{POOLS_FILE, Spool, variables_file};

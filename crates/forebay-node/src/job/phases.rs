@@ -6,10 +6,11 @@ use forebay_base::{Error, Kind, Result};
 use forebay_job::plan::{Destroy, Direction, Of, On, Plan, Staging};
 
 use super::order::{Eyes, Leg, Orders};
-use super::record::{Job, Phase, Released};
+use super::record::{Ended, Job, Phase, Released};
 use crate::Book;
 use crate::config::SchedulerConfig;
 use crate::desk::{Asker, Desk, now};
+use crate::failpoint;
 use crate::records::{
     Actual, Instance, JobKey, Owner, PoolRecord, State, TransferState, TransferWant, Want, When,
     check_name, keys,
@@ -21,14 +22,6 @@ pub enum Answer {
     Done(String),
     /// For this; the same step is asked for again.
     Wait(String),
-}
-
-/// How a job ended, as far as the scheduler says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
-    Success,
-    Failure,
-    Unknown,
 }
 
 /// A job as the scheduler announces it.
@@ -96,6 +89,7 @@ impl Jobs<'_> {
         let mut plan = asked.plan.clone();
         self.choose_pools(&mut plan, asked.pool.as_deref())?;
         let job = self.incarnate(asked, plan)?;
+        failpoint::pass("job-recorded");
         for before in self.runs(&asked.id)? {
             if before.key.incarnation < job.key.incarnation && before.phase != Phase::TornDown {
                 self.leave(&before, Hurry::No)?;
@@ -151,6 +145,7 @@ impl Jobs<'_> {
                 phase: Phase::SetUp,
                 nodes: Vec::new(),
                 ending: None,
+                ended: None,
                 since: now(),
                 created: now(),
             };
@@ -259,6 +254,7 @@ impl Jobs<'_> {
                 Err(error) => return Err(error.context(format!("line {}", space.line))),
             }
         }
+        failpoint::pass("job-instances");
         for instance in self.orders().instances_of(&job)? {
             if let Some(why) = self.not_ready(&instance)? {
                 return Ok(Answer::Wait(why));
@@ -274,6 +270,7 @@ impl Jobs<'_> {
         let outs = self.legs(&job, stagings(&job, Direction::Out).filter(own))?;
         outs.iter()
             .try_for_each(|leg| self.orders().transfer(&job, leg, When::AtEnd).map(|_| ()))?;
+        failpoint::pass("job-outs");
         self.enter(&job, Phase::Ready)?;
         done("ready")
     }
@@ -311,6 +308,9 @@ impl Jobs<'_> {
     pub fn post_run(&self, id: &str, ended: Ended) -> Result<Answer> {
         let Some(job) = self.find(id)? else { return done("nothing is known of it") };
         if job.phase >= Phase::Ended {
+            if let Some(why) = self.settle(&job, ended)? {
+                return Ok(Answer::Wait(why));
+            }
             self.give_up(&job, Want::Gone)?;
             return done("its data go home");
         }
@@ -342,9 +342,37 @@ impl Jobs<'_> {
             return ordered;
         }
         // What cannot be ordered keeps nothing else from going home.
-        let job = self.enter(job, Phase::Ended)?;
+        let job = self.alter(job, |job| {
+            job.enter(Phase::Ended);
+            job.ended = job.ended.or(Some(ended));
+        })?;
+        failpoint::pass("job-ended");
         self.give_up(&job, Want::Gone)?;
         ordered
+    }
+
+    /// What was held because nobody knew how the job had ended is published or given up, once somebody
+    /// does.
+    fn settle(&self, job: &Job, ended: Ended) -> Result<Option<String>> {
+        if job.ended != Some(Ended::Unknown) || ended == Ended::Unknown {
+            return Ok(None);
+        }
+        let held = stagings(job, Direction::Out).filter(|(_, staging)| staging.on == On::Success);
+        for leg in self.legs(job, held)? {
+            let Some((transfer, actual)) = self.orders().found(&leg)? else { continue };
+            if transfer.want != TransferWant::Cancelled {
+                continue;
+            }
+            if !actual.is_some_and(|actual| actual.state.has_ended()) {
+                return Ok(Some(format!("for transfer {} to be held", transfer.id)));
+            }
+            match ended {
+                Ended::Success => self.desk.resume(&transfer.id, SCHEDULER)?,
+                _ => self.desk.call_off(&transfer.id, SCHEDULER, TransferWant::Revoked)?,
+            };
+        }
+        self.order_shared(job, ended)?;
+        self.alter(job, |job| job.ended = Some(ended)).map(|_| None)
     }
 
     /// Orders what is staged out of named instances.
@@ -377,7 +405,7 @@ impl Jobs<'_> {
         let Some(job) = self.find(id)? else { return done("nothing is known of it") };
         if job.phase == Phase::Ended {
             // What could not be ordered when the job ended is told again.
-            self.order_shared(&job, Ended::Unknown)?;
+            self.order_shared(&job, job.ended.unwrap_or(Ended::Unknown))?;
         }
         let legs = self.legs(&job, stagings(&job, Direction::Out))?;
         if let Answer::Wait(why) = self.carried(&legs)? {
@@ -404,9 +432,10 @@ impl Jobs<'_> {
             (Phase::Ready, Hurry::No) => self.end(job, Ended::Unknown)?,
             _ => {}
         }
-        let job = self.enter(job, Phase::TornDown)?;
         let want = if hurry == Hurry::Yes { Want::GoneInHurry } else { Want::Gone };
-        self.give_up(&job, want)
+        self.give_up(job, want)?;
+        failpoint::pass("job-given-up");
+        self.enter(job, Phase::TornDown).map(|_| ())
     }
 
     /// Has stage-outs of a job not be carried out that have not begun.
@@ -508,12 +537,7 @@ impl Jobs<'_> {
     }
 
     fn enter(&self, job: &Job, phase: Phase) -> Result<Job> {
-        self.alter(job, |job| {
-            if job.phase < phase {
-                job.phase = phase;
-                job.since = now();
-            }
-        })
+        self.alter(job, |job| job.enter(phase))
     }
 
     fn alter(&self, job: &Job, alter: impl Fn(&mut Job)) -> Result<Job> {

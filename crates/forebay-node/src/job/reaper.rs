@@ -16,12 +16,12 @@ use super::log::Log;
 use super::order::Eyes;
 use super::phases::{Hurry, Jobs};
 use super::record::{Job, Phase, Released};
-use super::spool::Spool;
+use super::spool::{Listed, Spool};
 use crate::Book;
 use crate::config::SchedulerConfig;
 use crate::desk::Desk;
 use crate::ledger::Ledger;
-use crate::records::{Backing, Life, Owner, PoolRecord, keys};
+use crate::records::{Backing, Life, Owner, PoolRecord, Want, keys};
 
 /// The scheduler is asked as often which jobs there are.
 const ASK: Duration = Duration::from_secs(30);
@@ -68,15 +68,25 @@ impl Eyes for NoEyes {
     }
 }
 
+/// Brings the spool in line with the registry.
+pub fn refresh_spool(jobs: &Jobs<'_>, here: &Scheduler) -> Result<Listed> {
+    let list = || {
+        let (all, pools) = (jobs.all()?, granted(jobs.book)?);
+        Ok(Listed { jobs: all, pools, instances: jobs.desk.instances()? })
+    };
+    here.spool.refresh(jobs.desk.mount_root(), list)
+}
+
 /// Brings the spool in line with the registry, and forgets jobs that left nothing.
 pub fn tidy(book: &Book, desk: &Desk, here: &Scheduler) -> Result<()> {
     let jobs = Jobs { book, desk, scheduler: &here.config, eyes: &NoEyes };
-    let all = jobs.all()?;
-    let instances = desk.instances()?;
-    here.spool.refresh(&all, &granted(book)?, &instances, desk.mount_root())?;
+    let Listed { jobs: all, instances, .. } = refresh_spool(&jobs, here)?;
     for job in all.iter().filter(|job| job.phase == Phase::TornDown) {
         let of_it = |life: &Life| matches!(life, Life::Job(key) if *key == job.key);
-        if !instances.iter().any(|instance| of_it(&instance.life)) {
+        if instances.iter().any(|instance| of_it(&instance.life)) {
+            // A step that began before the teardown may still have made one.
+            jobs.give_up(job, Want::Gone)?;
+        } else {
             here.log.say(job, "nothing is left of it");
             here.log.forget(job);
             forget(book, job)?;

@@ -6,6 +6,7 @@ use forebay_job::plan::{Direction, Of, Plan, Space, value_of};
 use serde::{Deserialize, Serialize};
 
 use super::order::mode;
+use crate::desk::now;
 use crate::desk::place_for;
 use crate::records::{Instance, JobKey, Mode, Owner};
 
@@ -33,6 +34,15 @@ impl Phase {
     }
 }
 
+/// How a job ended, as far as the scheduler says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Ended {
+    Success,
+    Failure,
+    Unknown,
+}
+
 /// `wanted/jobs/CLUSTER/ID/INCARNATION`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -47,6 +57,9 @@ pub struct Job {
     /// When the scheduler first said that it has ended, seconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ending: Option<u64>,
+    /// How it ended, once it has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<Ended>,
     /// Seconds since 1970; of its phase.
     pub since: u64,
     /// Seconds since 1970.
@@ -80,6 +93,14 @@ impl Job {
             names.iter().map(move |name| (name.clone(), value_of(name, &at)))
         });
         values.collect()
+    }
+
+    /// Goes on to a phase; never back.
+    pub fn enter(&mut self, phase: Phase) {
+        if self.phase < phase {
+            self.phase = phase;
+            self.since = now();
+        }
     }
 
     /// Whether its plan brings files of a named instance home.
@@ -149,6 +170,7 @@ pub(crate) mod tests {
             phase: Phase::SetUp,
             nodes: Vec::new(),
             ending: None,
+            ended: None,
             since: 0,
             created: 0,
         }

@@ -7,7 +7,6 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
 use forebay_base::{Error, Result};
 use serde_json::{Value, json};
@@ -21,9 +20,6 @@ pub const POOLS_FILE: &str = "pools.json";
 const PERSISTENT_FILE: &str = "persistent.json";
 const JOBS: &str = "jobs";
 
-/// Longer than listing the jobs takes.
-const SETTLED: Duration = Duration::from_secs(10);
-
 /// Where the variables of a job are, one `NAME=value` a line.
 pub fn variables_file(spool: &Path, job: &str) -> PathBuf {
     spool.join(JOBS).join(job)
@@ -31,8 +27,15 @@ pub fn variables_file(spool: &Path, job: &str) -> PathBuf {
 
 pub struct Spool {
     dir: PathBuf,
-    /// What is being written has one name.
     writing: Mutex<()>,
+}
+
+/// What the files are made of.
+pub struct Listed {
+    pub jobs: Vec<Job>,
+    /// With what each has granted.
+    pub pools: Vec<(String, PoolRecord, u64)>,
+    pub instances: Vec<Instance>,
 }
 
 impl Spool {
@@ -43,25 +46,19 @@ impl Spool {
         Ok(Spool { dir: dir.into(), writing: Mutex::default() })
     }
 
-    /// The variables of a job, for its environment. Hooks read the file of the last incarnation.
-    pub fn put_job(&self, job: &Job, places: &Places<'_>) -> Result<()> {
-        let lines = job.variables(places).into_iter().map(|(name, value)| {
-            debug_assert!(!value.contains('\n'), "mount points have no newlines");
-            format!("{name}={value}\n")
-        });
-        self.put(&variables_file(&self.dir, &job.key.id), &lines.collect::<String>())
-    }
-
-    /// Brings the files in line with what there is.
+    /// Brings the files in line with what there is. `list` is asked while nobody else writes: a list from
+    /// before a setup must not undo what that setup wrote.
     pub fn refresh(
         &self,
-        jobs: &[Job],
-        pools: &[(String, PoolRecord, u64)],
-        instances: &[Instance],
         mount_root: &Path,
-    ) -> Result<()> {
+        list: impl FnOnce() -> Result<Listed>,
+    ) -> Result<Listed> {
+        let _alone = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let listed = list()?;
+        let Listed { jobs, pools, instances } = &listed;
         self.put(&self.dir.join(POOLS_FILE), &pools_json(pools).to_string())?;
         self.put(&self.dir.join(PERSISTENT_FILE), &persistent_json(instances).to_string())?;
+        // Hooks read what is of the last incarnation.
         let mut last: BTreeMap<&str, &Job> = BTreeMap::new();
         for job in jobs {
             let held = last.entry(&job.key.id).or_insert(job);
@@ -70,9 +67,18 @@ impl Spool {
             }
         }
         let places = Places { mount_root, instances };
-        let settled = |job: &&&Job| !is_young(&variables_file(&self.dir, &job.key.id));
-        last.values().filter(settled).try_for_each(|job| self.put_job(job, &places))?;
-        self.forget_all_but(|name| last.contains_key(name))
+        last.values().try_for_each(|job| self.put_job(job, &places))?;
+        self.forget_all_but(|name| last.contains_key(name))?;
+        Ok(listed)
+    }
+
+    /// The variables of a job, for its environment.
+    fn put_job(&self, job: &Job, places: &Places<'_>) -> Result<()> {
+        let lines = job.variables(places).into_iter().map(|(name, value)| {
+            debug_assert!(!value.contains('\n'), "mount points have no newlines");
+            format!("{name}={value}\n")
+        });
+        self.put(&variables_file(&self.dir, &job.key.id), &lines.collect::<String>())
     }
 
     fn forget_all_but(&self, wanted: impl Fn(&str) -> bool) -> Result<()> {
@@ -80,8 +86,7 @@ impl Spool {
         let failed = |e| Error::io(e, dir.display().to_string());
         for entry in std::fs::read_dir(&dir).map_err(failed)? {
             let entry = entry.map_err(failed)?;
-            let unwanted = !entry.file_name().to_str().is_some_and(&wanted);
-            if unwanted && !is_young(&entry.path()) {
+            if !entry.file_name().to_str().is_some_and(&wanted) {
                 std::fs::remove_file(entry.path()).map_err(failed)?;
             }
         }
@@ -93,7 +98,6 @@ impl Spool {
         if std::fs::read_to_string(path).is_ok_and(|there| there == text) {
             return Ok(());
         }
-        let _alone = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let put = || -> io::Result<()> {
             let new = self.dir.join("new");
             let mut options = File::options();
@@ -103,12 +107,6 @@ impl Spool {
         };
         put().map_err(|e| Error::io(e, path.display().to_string()))
     }
-}
-
-/// Written by a setup that whoever listed the jobs before it knows nothing of.
-fn is_young(file: &Path) -> bool {
-    let written = std::fs::metadata(file).and_then(|metadata| metadata.modified());
-    written.is_ok_and(|at| at.elapsed().is_ok_and(|age| age < SETTLED))
 }
 
 /// Pools of one name on all nodes are one of Slurm's. The grain is that of the first node; what other
@@ -148,7 +146,6 @@ fn persistent_json(instances: &[Instance]) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use std::time::SystemTime;
 
     use super::super::record::tests::job;
     use super::*;
@@ -186,22 +183,41 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let spool = Spool::open(dir.path()).unwrap();
         let file = variables_file(dir.path(), "17");
-        let settle = || {
-            let long_ago = SystemTime::now() - 2 * SETTLED;
-            File::options().write(true).open(&file).unwrap().set_modified(long_ago).unwrap();
+        let refresh = |jobs: Vec<Job>| {
+            let listed = Listed { jobs, pools: Vec::new(), instances: Vec::new() };
+            spool.refresh(Path::new("/m"), || Ok(listed)).unwrap();
         };
-        spool.refresh(&[job(2), job(1)], &[], &[], Path::new("/m")).unwrap();
+        refresh(vec![job(2), job(1)]);
         let text = std::fs::read_to_string(&file).unwrap();
         assert!(text.starts_with("DW_JOB_STRIPED=/m/job-17-r2-striped/\n"), "{text}");
-        // A list from before the setup neither removes nor replaces what the setup wrote.
-        spool.refresh(&[], &[], &[], Path::new("/m")).unwrap();
-        spool.refresh(&[job(1)], &[], &[], Path::new("/m")).unwrap();
-        assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
-        settle();
-        spool.refresh(&[job(1)], &[], &[], Path::new("/m")).unwrap();
+        refresh(vec![job(1)]);
         assert!(std::fs::read_to_string(&file).unwrap().contains("=/m/job-17-striped/"));
-        settle();
-        spool.refresh(&[], &[], &[], Path::new("/m")).unwrap();
+        refresh(Vec::new());
         assert!(!file.exists());
+    }
+
+    /// Whoever lists while a setup writes would undo what the setup wrote.
+    #[test]
+    fn nobody_lists_while_another_writes() {
+        let dir = tempfile::tempdir().unwrap();
+        let spool = Spool::open(dir.path()).unwrap();
+        let listed = |jobs| Listed { jobs, pools: Vec::new(), instances: Vec::new() };
+        let known = Mutex::new(Vec::new());
+        let root = Path::new("/m");
+        std::thread::scope(|scope| {
+            let tidy = || {
+                let seen = known.lock().unwrap().clone();
+                // A setup commits and writes meanwhile.
+                known.lock().unwrap().push(job(1));
+                let setup = scope.spawn(|| {
+                    spool.refresh(root, || Ok(listed(known.lock().unwrap().clone()))).unwrap();
+                });
+                std::thread::sleep(std::time::Duration::from_millis(100));
+                assert!(!setup.is_finished(), "it waits");
+                Ok(listed(seen))
+            };
+            spool.refresh(root, tidy).unwrap();
+        });
+        assert!(variables_file(dir.path(), "17").exists());
     }
 }

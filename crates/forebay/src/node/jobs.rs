@@ -9,7 +9,7 @@ use std::path::Path;
 
 use forebay_base::{Error, Result};
 use forebay_node::job::{
-    self, Answer, Ended, Eyes, Hurry, Job, Jobs, NewJob, Patience, Phase, Places, Scheduler,
+    self, Answer, Ended, Eyes, Hurry, Job, Jobs, NewJob, Patience, Phase, Scheduler,
 };
 use forebay_node::records::{Backing, Life, Owner};
 use serde_json::Value;
@@ -117,9 +117,9 @@ fn logged(
 ) -> Result<Answer> {
     let took = take();
     // A job that cannot be read has no log; how the step went is answered anyway.
-    if let Ok(Some(job)) = jobs.find(id) {
+    if let Ok(Some(found)) = jobs.find(id) {
         here.log.say(
-            &job,
+            &found,
             &match &took {
                 Ok(Answer::Done(text)) => format!("{step}: {text}"),
                 Ok(Answer::Wait(text)) => format!("{step}: waits: {text}"),
@@ -127,9 +127,7 @@ fn logged(
             },
         );
         if step == "setup" {
-            let instances = jobs.desk.instances()?;
-            let places = Places { mount_root: jobs.desk.mount_root(), instances: &instances };
-            here.spool.put_job(&job, &places)?;
+            job::refresh_spool(jobs, here)?;
         }
     }
     took
