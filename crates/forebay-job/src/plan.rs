@@ -27,9 +27,22 @@ pub struct Plan {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
+    /// A mount that mirrors a backing directory.
     Cache,
+    /// Scratch space of the node's own flash.
     Private,
+    /// A swap file.
     Swap,
+}
+
+impl Mode {
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Cache => "cache",
+            Mode::Private => "private",
+            Mode::Swap => "swap",
+        }
+    }
 }
 
 /// An instance for the job alone, on each of its nodes.
@@ -105,6 +118,15 @@ pub struct Destroy {
 pub enum Direction {
     In,
     Out,
+}
+
+impl Direction {
+    pub fn name(self) -> &'static str {
+        match self {
+            Direction::In => "in",
+            Direction::Out => "out",
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

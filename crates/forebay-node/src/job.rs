@@ -19,8 +19,8 @@ mod release;
 mod spool;
 
 pub use log::Log;
-pub use order::{Eyes, mode};
-pub use phases::{Answer, Hurry, Jobs, NewJob};
+pub use order::Eyes;
+pub use phases::{Answer, Hurry, Jobs, NewJob, choose_pool};
 pub use reaper::{Reaper, Scheduler, refresh_spool, tidy};
 pub use record::{Ended, Job, Phase, Places, Released};
 pub use release::{Patience, release};

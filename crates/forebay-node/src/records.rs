@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use forebay_base::{Error, Kind, Result};
+pub use forebay_job::plan::{Direction, Mode};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -15,27 +16,6 @@ use serde::{Deserialize, Serialize};
 pub struct Owner {
     pub uid: u32,
     pub gid: u32,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Mode {
-    /// A mount that mirrors a backing directory.
-    Cache,
-    /// Scratch space of the node's own flash.
-    Private,
-    /// A swap file.
-    Swap,
-}
-
-impl Mode {
-    pub fn name(self) -> &'static str {
-        match self {
-            Mode::Cache => "cache",
-            Mode::Private => "private",
-            Mode::Swap => "swap",
-        }
-    }
 }
 
 /// How long an instance lives.
@@ -227,22 +207,6 @@ pub struct NodeRecord {
 pub struct NodeDrain {
     pub since: u64,
     pub by: u32,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Direction {
-    In,
-    Out,
-}
-
-impl Direction {
-    pub fn name(self) -> &'static str {
-        match self {
-            Direction::In => "in",
-            Direction::Out => "out",
-        }
-    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

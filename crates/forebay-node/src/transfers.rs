@@ -158,21 +158,9 @@ impl Node {
         let first = moved.failures.first();
         let why = first.map(|failed| format!("{}: {}", failed.path, failed.why));
         let why = moved.hangs.clone().or(why);
-        self.tell_transfer(
-            transfer,
-            TransferActual {
-                state,
-                files: moved.files,
-                bytes: moved.bytes,
-                files_total: moved.files_total,
-                bytes_total: moved.bytes_total,
-                failures: moved.failures_count,
-                why,
-                since: now(),
-                attempt: transfer.attempt,
-                failed: failed_in(transfer, moved),
-            },
-        )
+        let failed = failed_in(transfer, moved);
+        let told = TransferActual { why, failed, ..told_of(transfer, moved, state) };
+        self.tell_transfer(transfer, told)
     }
 
     /// Puts what a stage-out left behind into the manifest, in place of what an earlier attempt did.
@@ -243,16 +231,7 @@ impl Node {
 
     /// How far it is, as far as this daemon knows.
     fn moved_so_far(&self, transfer: &Transfer, state: TransferState) -> TransferActual {
-        let moved = self.still_at(&transfer.id).unwrap_or_default();
-        TransferActual {
-            state,
-            files: moved.files,
-            bytes: moved.bytes,
-            files_total: moved.files_total,
-            bytes_total: moved.bytes_total,
-            failures: moved.failures_count,
-            ..nothing_moved(transfer)
-        }
+        told_of(transfer, &self.still_at(&transfer.id).unwrap_or_default(), state)
     }
 
     pub(crate) fn tell_transfer(&self, transfer: &Transfer, actual: TransferActual) -> Result<()> {
@@ -274,14 +253,18 @@ fn failed_in(transfer: &Transfer, moved: &Moved) -> Vec<FailedFile> {
     moved.failures.iter().take(named).map(file).collect()
 }
 
-fn nothing_moved(transfer: &Transfer) -> TransferActual {
+pub(crate) fn nothing_moved(transfer: &Transfer) -> TransferActual {
+    told_of(transfer, &Moved::default(), TransferState::Waiting)
+}
+
+fn told_of(transfer: &Transfer, moved: &Moved, state: TransferState) -> TransferActual {
     TransferActual {
-        state: TransferState::Waiting,
-        files: 0,
-        bytes: 0,
-        files_total: 0,
-        bytes_total: 0,
-        failures: 0,
+        state,
+        files: moved.files,
+        bytes: moved.bytes,
+        files_total: moved.files_total,
+        bytes_total: moved.bytes_total,
+        failures: moved.failures_count,
         why: None,
         since: now(),
         attempt: transfer.attempt,

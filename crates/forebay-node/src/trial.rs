@@ -21,6 +21,7 @@ use crate::records::{
     When, keys,
 };
 use crate::space::Door;
+use crate::transfers::nothing_moved;
 
 const ROOT: Asker = Asker { uid: 0, gid: 0 };
 const USER: Asker = Asker { uid: 4711, gid: 4711 };
@@ -147,18 +148,7 @@ fn out_of(instance: &Instance, name: &str) -> NewTransfer {
 }
 
 fn ended(transfer: &Transfer, state: TransferState) -> TransferActual {
-    TransferActual {
-        state,
-        files: 0,
-        bytes: 0,
-        files_total: 0,
-        bytes_total: 0,
-        failures: 0,
-        why: None,
-        since: now(),
-        attempt: transfer.attempt,
-        failed: Vec::new(),
-    }
+    TransferActual { state, ..nothing_moved(transfer) }
 }
 
 fn line(transfer: &Transfer) -> Missing {

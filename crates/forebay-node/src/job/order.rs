@@ -52,7 +52,7 @@ impl Orders<'_> {
     pub fn instance(&self, job: &Job, space: &Space) -> Result<Instance> {
         self.desk.create(&NewInstance {
             name: Some(space.name.clone()),
-            mode: mode(space.mode),
+            mode: space.mode,
             owner: job.owner,
             job: Some(job.key.clone()),
             expires: None,
@@ -61,7 +61,7 @@ impl Orders<'_> {
             bytes: space.bytes,
             mountpoint: None,
             backing: self.backing(job.owner, space.backing.as_deref(), &space.settings)?,
-            space: (space.mode == plan::Mode::Private)
+            space: (space.mode == Mode::Private)
                 .then(|| SpaceWish { fs: space.fs.clone(), ..SpaceWish::default() }),
         })
     }
@@ -76,7 +76,7 @@ impl Orders<'_> {
         };
         self.desk.create(&NewInstance {
             name: Some(create.name.clone()),
-            mode: mode(create.mode),
+            mode: create.mode,
             owner,
             job: None,
             expires: create.expires_after.map(|after| now().saturating_add(after)),
@@ -85,7 +85,7 @@ impl Orders<'_> {
             bytes: create.bytes,
             mountpoint: None,
             backing: self.backing(owner, create.backing.as_deref(), &BTreeMap::new())?,
-            space: (create.mode == plan::Mode::Private).then(SpaceWish::default),
+            space: (create.mode == Mode::Private).then(SpaceWish::default),
         })
     }
 
@@ -145,7 +145,7 @@ impl Orders<'_> {
             }
         };
         // What goes out is looked for where the job ran, its first node first.
-        if let (Of::Persistent(_), plan::Direction::Out) = (&staging.of, staging.direction) {
+        if let (Of::Persistent(_), Direction::Out) = (&staging.of, staging.direction) {
             let there = std::mem::replace(&mut nodes, job.nodes.clone());
             nodes.retain(|node| there.contains(node));
         }
@@ -173,17 +173,14 @@ impl Orders<'_> {
         };
         let outside = plan::at_node(&staging.outside, &leg.node);
         let (source, destination) = match staging.direction {
-            plan::Direction::In => (outside, inside),
-            plan::Direction::Out => (inside, outside),
+            Direction::In => (outside, inside),
+            Direction::Out => (inside, outside),
         };
         let asked = NewTransfer {
             id: Some(leg.id.clone()),
             instance: leg.instance.clone(),
             node: Some(leg.node.clone()),
-            direction: match staging.direction {
-                plan::Direction::In => Direction::In,
-                plan::Direction::Out => Direction::Out,
-            },
+            direction: staging.direction,
             what: what(staging.what),
             source,
             destination,
@@ -214,15 +211,6 @@ impl Orders<'_> {
         let mut all = self.desk.instances()?;
         all.retain(|instance| matches!(&instance.life, Life::Job(key) if *key == job.key));
         Ok(all)
-    }
-}
-
-/// A plan's word as the records have it.
-pub fn mode(mode: plan::Mode) -> Mode {
-    match mode {
-        plan::Mode::Cache => Mode::Cache,
-        plan::Mode::Private => Mode::Private,
-        plan::Mode::Swap => Mode::Swap,
     }
 }
 

@@ -1,6 +1,8 @@
 //! The steps of a job, one for each hook of a scheduler. Each does what is still to be done, and says
 //! what it waits for.
 
+use std::collections::BTreeSet;
+
 use forebay_base::units::human_size;
 use forebay_base::{Error, Kind, Result};
 use forebay_job::plan::{Destroy, Direction, Of, On, Plan, Staging};
@@ -175,18 +177,13 @@ impl Jobs<'_> {
     /// Has every instance of the plan name a pool that can hold it on some node.
     fn choose_pools(&self, plan: &mut Plan, counted: Option<&str>) -> Result<()> {
         let pools: Vec<(String, PoolRecord)> = self.book.list(keys::POOLS)?;
-        let mut names: Vec<&str> =
-            pools.iter().filter_map(|(key, _)| key.split_once('/')).map(|(_, name)| name).collect();
-        names.sort_unstable();
-        names.dedup();
+        let name_of = |key: &str| key.split_once('/').map(|(_, name)| name.to_string());
+        let names: Vec<String> = pools.iter().filter_map(|(key, _)| name_of(key)).collect();
         for space in &mut plan.instances {
-            let only = if let [only] = names[..] { Some(only) } else { None };
-            let pool = space.pool.as_deref().or(counted).or(only);
-            let Some(pool) = pool.filter(|pool| names.contains(pool)) else {
-                return Err(no_pool(space.line, pool, &names));
-            };
-            let of_it =
-                pools.iter().filter(|(key, _)| key.split_once('/').is_some_and(|(_, n)| n == pool));
+            let asked = space.pool.as_deref().or(counted);
+            let pool = choose_pool(names.iter().map(String::as_str), asked)
+                .map_err(|why| usage(format!("line {}: {why}", space.line)))?;
+            let of_it = pools.iter().filter(|(key, _)| name_of(key).as_ref() == Some(&pool));
             let most = of_it.map(|(_, record)| record.capacity).max().unwrap_or(0);
             if space.bytes > most {
                 let (wanted, most) = (human_size(space.bytes), human_size(most));
@@ -199,7 +196,7 @@ impl Jobs<'_> {
                     ),
                 ));
             }
-            space.pool = Some(pool.into());
+            space.pool = Some(pool);
         }
         Ok(())
     }
@@ -606,15 +603,22 @@ fn waits(error: &Error) -> bool {
     error.is(libc::ENOSPC) || matches!(error.kind(), Kind::Unavailable | Kind::TimedOut)
 }
 
-fn no_pool(line: u32, pool: Option<&str>, names: &[&str]) -> Error {
-    let there = names.join("|");
-    usage(match (pool, names.is_empty()) {
-        (_, true) => {
-            "no node offers a pool: is `forebay node` running on the compute nodes?".into()
+/// The pool that is asked for, or the only one there is; else what to write.
+pub fn choose_pool<'n>(
+    there: impl Iterator<Item = &'n str>,
+    asked: Option<&str>,
+) -> std::result::Result<String, String> {
+    let names: BTreeSet<&str> = there.collect();
+    let listed = || names.iter().copied().collect::<Vec<_>>().join("|");
+    match (asked, names.len()) {
+        (_, 0) => {
+            Err("no node offers a pool: does `forebay node` run on the compute nodes?".into())
         }
-        (None, _) => format!("line {line}: there are several pools: add pool={there}"),
-        (Some(pool), _) => format!("line {line}: there is no pool {pool}: write pool={there}"),
-    })
+        (Some(pool), _) if names.contains(pool) => Ok(pool.into()),
+        (Some(pool), _) => Err(format!("there is no pool {pool}: write pool={}", listed())),
+        (None, 1) => Ok(listed()),
+        (None, _) => Err(format!("several pools are there: write pool={}", listed())),
+    }
 }
 
 fn failed(leg: &Leg<'_>, state: TransferState, why: Option<String>) -> Error {

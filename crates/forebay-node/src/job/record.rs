@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use forebay_job::plan::{Direction, Of, Plan, Space, value_of};
 use serde::{Deserialize, Serialize};
 
-use super::order::mode;
 use crate::desk::now;
 use crate::desk::place_for;
 use crate::records::{Instance, JobKey, Mode, Owner};
@@ -85,7 +84,7 @@ impl Job {
     /// The variables by which the job finds its instances, with their values.
     pub fn variables(&self, places: &Places<'_>) -> Vec<(String, String)> {
         let own = self.plan.instances.iter().map(|space| {
-            let at = places.of_new(&self.instance(space), mode(space.mode), self.owner);
+            let at = places.of_new(&self.instance(space), space.mode, self.owner);
             (&space.variables, at)
         });
         let used = self.plan.uses.iter().map(|used| (&used.variables, places.of(&used.name)));

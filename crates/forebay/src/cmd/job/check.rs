@@ -7,7 +7,6 @@ use forebay_base::{Result, users};
 use forebay_job::plan::{Direction, Mode, Of, Plan, Space, Staging, value_of};
 use forebay_job::{Job, Problem, Read, Severity, read};
 use forebay_node::desk::place_for;
-use forebay_node::job::mode;
 use forebay_node::records::Owner;
 use serde::Serialize;
 
@@ -312,7 +311,7 @@ impl Look<'_> {
         let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
         let own = plan.instances.iter().flat_map(|space| {
             let id = format!("job-%j-{}", space.name);
-            let at = place_for(root, &id, mode(space.mode), Owner { uid, gid }).unwrap_or_default();
+            let at = place_for(root, &id, space.mode, Owner { uid, gid }).unwrap_or_default();
             space.variables.iter().map(move |name| (name.clone(), value_of(name, &at)))
         });
         let used = plan.uses.iter().flat_map(|used| {

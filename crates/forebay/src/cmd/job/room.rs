@@ -1,9 +1,10 @@
 //! What the nodes' pools would grant for a job's instances, if a node daemon answers.
 
 use forebay_base::Result;
-use forebay_job::plan::{self, Space};
+use forebay_job::plan::Space;
 use forebay_node::desk::{NewInstance, would_grant};
-use forebay_node::records::{Instance, Mode, Owner, SpaceWish};
+use forebay_node::job::choose_pool;
+use forebay_node::records::{Instance, Owner, SpaceWish};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -70,7 +71,8 @@ impl Nodes {
 
     /// What a pool grants for an instance. An error says why no node could have it.
     pub fn granted(&self, space: &Space, nodes: u32) -> std::result::Result<Granted, String> {
-        let pool = self.pool(space)?;
+        let names = self.pools.iter().map(|view| view.name.as_str());
+        let pool = choose_pool(names, space.pool.as_deref())?;
         let asked = asked(space);
         let (mut bytes, mut free_on, mut could_on, mut why) = (0, 0, 0, None);
         for view in self.pools.iter().filter(|view| view.name == pool) {
@@ -99,35 +101,13 @@ impl Nodes {
             _ => Ok(Granted { pool, bytes, free_on, could_on }),
         }
     }
-
-    fn pool(&self, space: &Space) -> std::result::Result<String, String> {
-        let mut names: Vec<&str> = self.pools.iter().map(|view| view.name.as_str()).collect();
-        names.sort_unstable();
-        names.dedup();
-        match (&space.pool, &names[..]) {
-            (Some(pool), names) if names.contains(&pool.as_str()) => Ok(pool.clone()),
-            (Some(pool), names) => {
-                Err(format!("there is no pool {pool}: write pool={}", names.join("|")))
-            }
-            (None, [only]) => Ok((*only).into()),
-            (None, []) => Err("no node offers a pool".into()),
-            (None, several) => {
-                Err(format!("several pools are there: write pool={}", several.join("|")))
-            }
-        }
-    }
 }
 
 fn asked(space: &Space) -> NewInstance {
-    let mode = match space.mode {
-        plan::Mode::Cache => Mode::Cache,
-        plan::Mode::Private => Mode::Private,
-        plan::Mode::Swap => Mode::Swap,
-    };
     let wish = space.fs.clone().map(|fs| SpaceWish { fs: Some(fs), ..SpaceWish::default() });
     NewInstance {
         name: Some(space.name.clone()),
-        mode,
+        mode: space.mode,
         owner: Owner { uid: 0, gid: 0 },
         job: None,
         expires: None,

@@ -1,6 +1,6 @@
 //! A checked script for people.
 
-use forebay_job::plan::{Create, Mode};
+use forebay_job::plan::Create;
 
 use super::check::{Report, Transfer};
 use super::forecast::{Hook, Load};
@@ -37,14 +37,6 @@ fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
     cells.map(String::from).to_vec()
 }
 
-fn mode(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Cache => "cache",
-        Mode::Private => "private",
-        Mode::Swap => "swap",
-    }
-}
-
 fn instances(report: &Report) {
     if report.plan.instances.is_empty() {
         return;
@@ -56,7 +48,7 @@ fn instances(report: &Report) {
         let granted = granted.as_ref().map_or("?".into(), |granted| human_size(granted.bytes));
         rows.push(row([
             &space.name,
-            mode(space.mode),
+            space.mode.name(),
             pool.unwrap_or("?"),
             &human_size(space.bytes),
             &granted,
@@ -78,7 +70,7 @@ fn named(report: &Report) {
             true => "the node with most room".to_string(),
             false => nodes.join(", "),
         };
-        say(format!("creates {name}: {}, {}, on {at}", mode(*of), human_size(*bytes)));
+        say(format!("creates {name}: {}, {}, on {at}", of.name(), human_size(*bytes)));
     }
     for gone in &plan.destroys {
         let how = if gone.hurry { ", in a hurry" } else { ", when what is staged out is home" };
