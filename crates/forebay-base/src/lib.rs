@@ -1,5 +1,6 @@
 //! What several crates need and none of them is about.
 
+pub mod command;
 mod error;
 pub mod folder;
 pub mod glob;

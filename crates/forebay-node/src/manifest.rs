@@ -1,12 +1,12 @@
 //! The manifest: what is not home, on which node, and why.
 
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use forebay_base::units::{human_secs, human_size};
-use forebay_base::{Error, Kind, Result};
+use forebay_base::Result;
+use forebay_base::command::within;
+use forebay_base::units::human_size;
 use forebay_registry::limits;
 
 use crate::book::Book;
@@ -164,31 +164,19 @@ fn run(command: &str, node: &str, reason: &str, limit: Duration) -> Result<()> {
         command.split_whitespace().map(|word| word.replace("%n", node).replace("%r", reason));
     let words: Vec<String> = words.collect();
     let Some((program, args)) = words.split_first() else { return Ok(()) };
-    let what = || format!("over-manifest-command {program}");
-    let mut command = Command::new(program);
-    command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let mut child = command.spawn().map_err(|e| Error::io(e, what()))?;
-    let deadline = Instant::now() + limit;
-    loop {
-        match child.try_wait().map_err(|e| Error::io(e, what()))? {
-            Some(status) if status.success() => return Ok(()),
-            Some(status) => {
-                tracing::warn!("{}: {status}", what());
-                return Ok(());
-            }
-            None if Instant::now() >= deadline => break,
-            None => thread::sleep(Duration::from_millis(50)),
-        }
+    let ended = within(Command::new(program).args(args), limit)
+        .map_err(|e| e.context("over-manifest-command"))?;
+    if !ended.status.success() {
+        let said = String::from_utf8_lossy(&ended.stderr).trim().to_string();
+        tracing::warn!("over-manifest-command {program}: {}: {said}", ended.status);
     }
-    let _ = child.kill();
-    // One that even that does not end is left to itself.
-    let _ = child.try_wait();
-    let limit = human_secs(limit.as_secs_f64());
-    Err(Error::new(Kind::TimedOut, format!("{}: it ran for {limit} and was killed", what())))
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
     use crate::records::Owner;
 
@@ -209,7 +197,7 @@ mod tests {
         let begun = Instant::now();
         let limit = Duration::from_millis(200);
         let error = run("sleep 600", "n1", "r", limit).unwrap_err();
-        assert!(error.to_string().contains("over-manifest-command sleep"), "{error}");
+        assert!(error.to_string().starts_with("over-manifest-command: sleep: it ran"), "{error}");
         assert!(begun.elapsed() < Duration::from_secs(60));
         run("true %n %r", "n1", "r", Duration::from_secs(60)).unwrap();
     }

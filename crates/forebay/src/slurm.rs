@@ -1,21 +1,18 @@
 //! What Slurm knows of a job, asked by its own commands: without a shell, bounded, and field by field,
 //! since a job's name may look like any other field.
 
-use std::io::Read;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use forebay_base::{Error, Kind, Result};
+use forebay_base::Result;
+use forebay_base::command::told_within;
 
 /// A command of Slurm that has not answered by then: slurmctld is away, or busy.
 const ANSWER: Duration = Duration::from_secs(30);
 
 /// How often a job that is ending is looked at.
 const LOOK: Duration = Duration::from_millis(300);
-
-/// Slurm's limit of a script is 4 MiB (`max_script_size`).
-const OUTPUT_MAX: u64 = 16 << 20;
 
 /// What a plan needs to know beside the script.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -116,34 +113,7 @@ fn ask(id: &str, format: &str) -> Result<String> {
 }
 
 fn output(program: &str, args: &[&str]) -> Result<String> {
-    let failed = |why: String| Error::new(Kind::Unavailable, format!("{program}: {why}"));
-    let mut command = Command::new(program);
-    command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut child = command.spawn().map_err(|e| failed(e.to_string()))?;
-    let out = child.stdout.take().expect("it is piped");
-    // Read beside the wait: a full pipe would hold the command up.
-    let reader = thread::spawn(move || {
-        let mut bytes = Vec::new();
-        out.take(OUTPUT_MAX).read_to_end(&mut bytes).map(|_| bytes)
-    });
-    let deadline = Instant::now() + ANSWER;
-    let status = loop {
-        match child.try_wait().map_err(|e| failed(e.to_string()))? {
-            Some(status) => break status,
-            None if Instant::now() < deadline => thread::sleep(Duration::from_millis(5)),
-            None => {
-                let _ = child.kill();
-                let _ = child.wait();
-                return Err(failed(format!("no answer within {} s", ANSWER.as_secs())));
-            }
-        }
-    };
-    if !status.success() {
-        return Err(failed(status.to_string()));
-    }
-    let bytes = reader.join().map_err(|_| failed("its output cannot be read".into()))?;
-    let bytes = bytes.map_err(|e| failed(e.to_string()))?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+    told_within(Command::new(program).args(args), ANSWER)
 }
 
 #[cfg(test)]

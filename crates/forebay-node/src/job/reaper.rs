@@ -5,10 +5,10 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::thread;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
+use forebay_base::command::told_within;
 use forebay_base::users::User;
 use forebay_base::{Error, Kind, Result};
 
@@ -162,35 +162,12 @@ fn forget(book: &Book, job: &Job) -> Result<()> {
 }
 
 /// Numbers of all jobs that Slurm knows, ended ones for as long as it remembers them.
-fn known_jobs(config: &SchedulerConfig) -> std::result::Result<Vec<String>, String> {
+fn known_jobs(config: &SchedulerConfig) -> Result<Vec<String>> {
     let mut squeue = Command::new("squeue");
     squeue.args(["--noheader", "--all", "--states=all", "--format=%A"]);
     if let Some(conf) = &config.slurm_conf {
         squeue.env("SLURM_CONF", conf);
     }
-    squeue.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut child = squeue.spawn().map_err(|e| format!("squeue: {e}"))?;
-    let mut out = child.stdout.take().expect("piped");
-    // Read beside the wait: a full pipe would hold squeue up.
-    let reader = thread::spawn(move || {
-        let mut text = String::new();
-        io::Read::read_to_string(&mut out, &mut text).map(|_| text)
-    });
-    let deadline = Instant::now() + ANSWER;
-    let status = loop {
-        match child.try_wait().map_err(|e| format!("squeue: {e}"))? {
-            Some(status) => break status,
-            None if Instant::now() < deadline => thread::sleep(Duration::from_millis(50)),
-            None => {
-                let _ = child.kill();
-                let _ = child.wait();
-                return Err(format!("squeue does not answer within {} s", ANSWER.as_secs()));
-            }
-        }
-    };
-    let text = reader.join().map_err(|_| "squeue")?.map_err(|e| format!("squeue: {e}"))?;
-    match status.success() {
-        true => Ok(text.split_whitespace().map(String::from).collect()),
-        false => Err(format!("squeue: {status}")),
-    }
+    let told = told_within(&mut squeue, ANSWER)?;
+    Ok(told.split_whitespace().map(String::from).collect())
 }
