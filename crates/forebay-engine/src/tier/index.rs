@@ -15,6 +15,9 @@
 //!
 //! Locks: `compact` is held while files' locks are waited for, `log` never (docs/ARCHITECTURE.md).
 
+mod load;
+mod store;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::sync::atomic::{
@@ -24,19 +27,21 @@ use std::sync::atomic::{
 use std::sync::{Arc, Weak};
 
 use forebay_backing::Timestamp;
-use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use redb::{Database, TableDefinition};
 
 use crate::core::id::FileId;
 use crate::core::journal::{Journal, NameOp, NameRecord, Step, Told};
-use crate::core::paths::{Dir, DirId, Grown, Placed, Places, Tree, Way};
-use crate::core::state::{Age, Boot, Change, MaybeSize, Record};
+use crate::core::paths::{Dir, DirId, Tree, Way};
+use crate::core::state::Record;
 use crate::failpoint;
 use crate::lock::{Mutex, MutexGuard, Rank};
-use crate::tier::dir::Names;
-use crate::tier::log;
 use crate::tier::log::{Entry, LogFile};
-use crate::tier::media::{Media, MediaFile, Open};
-use crate::tier::witness::{Since, Witness};
+use crate::tier::media::{Media, Open};
+use crate::tier::witness::Witness;
+
+use self::load::load_store;
+pub use self::load::{Loaded, load_logs, load_read_only};
+use self::store::Backend;
 
 const FILES: TableDefinition<u64, &[u8]> = TableDefinition::new("files");
 
@@ -122,63 +127,6 @@ impl Compacted {
         let dirs = moved.chain(new).map(|dir| (dir.id(), dir)).collect();
         let (ended, next_dir) = (touched.ended.clone(), tree.next_id());
         Compacted { files, dirs, ended, next_dir }
-    }
-}
-
-/// The index as it was found at start.
-#[derive(Debug, Default)]
-pub struct Loaded {
-    pub files: BTreeMap<FileId, Record>,
-    pub names: Journal,
-    /// Changes of names that were under way in a tier of format 2.
-    pub intents: HashSet<u64>,
-    pub next_id: u64,
-    /// Of the last use of the tier.
-    pub witness: Witness,
-    pub clean_shutdown: bool,
-    /// What could not be read, in words.
-    pub problems: Vec<String>,
-    /// Where records of the log are missing that were there, in words: nobody knows what they said.
-    pub damage: Vec<String>,
-    /// Files whose whole state was recorded after the last damage.
-    sure: HashSet<FileId>,
-    /// Somebody has used the tier: there must be a log.
-    used: bool,
-    next_seq: u64,
-    applied_seq: u64,
-    logs: Vec<String>,
-    touched: HashSet<FileId>,
-    places: Places,
-    /// Directories that have changed their places since the last compaction.
-    moved: Vec<Arc<Dir>>,
-    /// The directories that names of the files are in.
-    pub tree: Arc<Tree>,
-}
-
-impl Loaded {
-    /// What has happened since the tier was last used, if things are `now` so.
-    pub fn since(&self, now: &Witness) -> Since {
-        self.witness.since(now)
-    }
-
-    /// Whether records of this file may be missing.
-    pub fn is_in_doubt(&self, id: FileId) -> bool {
-        !self.damage.is_empty() && !self.sure.contains(&id)
-    }
-
-    /// Of a tier of an older format: whether its names are known.
-    pub fn old_names(&self, now: &Witness) -> Names {
-        let lost = self.boot(now) == Boot::Lost
-            && self.files.values().any(|file| file.may_be_dirty(Boot::Lost));
-        match lost || !self.intents.is_empty() {
-            true => Names::Unsettled,
-            false => Names::Settled,
-        }
-    }
-
-    /// What of it may be trusted then.
-    pub fn boot(&self, now: &Witness) -> Boot {
-        self.since(now).boot(self.clean_shutdown)
     }
 }
 
@@ -553,273 +501,6 @@ impl Entry<'_> {
             | Entry::Dirs(_) => None,
         }
     }
-}
-
-impl Loaded {
-    fn replay_logs(&mut self, media: &dyn Media, now: &Witness) -> io::Result<()> {
-        let read = self.replay_each_log(media, now);
-        self.find_dirs();
-        // Who was still served after the mark was set made records behind it.
-        self.clean_shutdown &= self.next_seq == self.applied_seq;
-        // A log without one whole record is started afresh under the same name.
-        let fresh = log::name(self.next_seq);
-        self.logs.retain(|name| *name != fresh);
-        read
-    }
-
-    fn replay_each_log(&mut self, media: &dyn Media, now: &Witness) -> io::Result<()> {
-        let mut names = media.list("log").unwrap_or_default();
-        names.sort();
-        let mut expected = self.used;
-        for name in names {
-            let full = format!("log/{name}");
-            let first = u64::from_str_radix(&name, 16).unwrap_or(0);
-            self.logs.push(full.clone());
-            if first < self.applied_seq {
-                continue; // Covered by the store; a crash kept it from being removed (I2).
-            }
-            if first != self.next_seq {
-                self.gap(format!("records {:x}..{first:x} are missing", self.next_seq));
-                self.next_seq = first;
-            }
-            expected = false;
-            self.replay(media, &full, now)?;
-        }
-        if expected {
-            self.gap(format!("the file {} is missing", log::name(self.applied_seq)));
-        }
-        Ok(())
-    }
-
-    /// Finds the directories of all names.
-    fn find_dirs(&mut self) {
-        let mut grown = Grown::of(std::mem::take(&mut self.places));
-        self.files.values_mut().for_each(|record| record.paths.settle(&mut grown));
-        self.tree = grown.tree.clone();
-        self.moved = grown.finish();
-    }
-
-    /// Replays one file. Behind damage, what can be read is applied as well: who saves a damaged
-    /// tier has more of it, and nobody else acts on it.
-    fn replay(&mut self, media: &dyn Media, name: &str, now: &Witness) -> io::Result<()> {
-        let file = media.open(name, Open::Existing)?;
-        let mut next_seq = self.next_seq;
-        let tail = log::read(&*file, &mut next_seq, |entry| self.apply(entry))?;
-        self.next_seq = next_seq;
-        // What was recorded behind the mark of a clean shutdown nobody has synced.
-        if tail.is_damage(self.since(now).boot(false)) {
-            self.gap(format!("{name} is damaged at record {next_seq:x}"));
-            self.next_seq = tail.next_seq();
-            tail.sound.into_iter().for_each(|found| self.apply(found.entry));
-        }
-        Ok(())
-    }
-
-    /// Records are missing here: what was known so far may have changed.
-    fn gap(&mut self, what: String) {
-        self.damage.push(format!("the log: {what}"));
-        self.sure.clear();
-    }
-
-    fn apply(&mut self, entry: Entry<'_>) {
-        self.touched.extend(entry.file());
-        match entry {
-            Entry::Put(id, record) => {
-                self.next_id = self.next_id.max(id.0 + 1);
-                self.sure.insert(id);
-                self.files.insert(id, *record);
-            }
-            Entry::Drop(id) => drop(self.files.remove(&id)),
-            Entry::Change(id, change) => self.change(id, &change),
-            Entry::Mark { id, run, since } => {
-                let age = self.age_of(id, since);
-                self.change(id, &Change::Marked { marks: (&[run]).into(), age });
-            }
-            Entry::Resize { id, size, mtime, now_ms } => {
-                let age = self.age_of(id, now_ms);
-                self.change(id, &Change::Resized { size, mtime, age });
-            }
-            Entry::Synced { id, size, ranges } => {
-                self.change(id, &Change::Synced { size, ranges: ranges.into() });
-            }
-            Entry::Kept { id, ranges } => self.change(id, &Change::Kept { ranges: ranges.into() }),
-            Entry::Name(record) => {
-                if let NameRecord::Done { places, .. } = &record {
-                    places.iter().cloned().for_each(|placed| self.places.log_says(placed));
-                }
-                self.names.apply(record);
-            }
-            Entry::Dirs(places) => {
-                places.into_iter().for_each(|placed| self.places.log_says(placed));
-            }
-            Entry::Intent { n, .. } => drop(self.intents.insert(n)),
-            Entry::Done { n } | Entry::Failed { n } => drop(self.intents.remove(&n)),
-        }
-    }
-
-    /// Format 2 told the time alone.
-    fn age_of(&self, id: FileId, since: u64) -> Age {
-        let unknown = Age { since, durable: MaybeSize::NONE };
-        self.files.get(&id).map_or(unknown, |file| file.age_at(since))
-    }
-
-    fn change(&mut self, id: FileId, change: &Change<'_>) {
-        match self.files.get_mut(&id) {
-            Some(record) => record.apply(change),
-            None => self.problems.push(format!("log record for unknown file {:x}", id.0)),
-        }
-    }
-}
-
-/// redb on a file of the tier.
-struct Backend(Arc<dyn MediaFile>);
-
-impl std::fmt::Debug for Backend {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Backend")
-    }
-}
-
-impl redb::StorageBackend for Backend {
-    fn len(&self) -> io::Result<u64> {
-        Ok(self.0.stat()?.len)
-    }
-
-    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        match self.0.read_at(out, offset)? {
-            n if n == out.len() => Ok(()),
-            _ => Err(io::ErrorKind::UnexpectedEof.into()),
-        }
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.0.set_len(len)
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        self.0.sync_data()
-    }
-
-    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.0.write_at(data, offset)
-    }
-}
-
-/// redb on a copy in memory, so that a check changes nothing on the medium.
-#[derive(Debug)]
-struct Overlay(Mutex<Vec<u8>>);
-
-impl Overlay {
-    fn over(file: Arc<dyn MediaFile>) -> io::Result<Overlay> {
-        let mut bytes = vec![0; file.stat()?.len as usize];
-        let n = file.read_at(&mut bytes, 0)?;
-        bytes.truncate(n);
-        Ok(Overlay(Mutex::new(Rank::Log, bytes)))
-    }
-}
-
-impl redb::StorageBackend for Overlay {
-    fn len(&self) -> io::Result<u64> {
-        Ok(self.0.lock().len() as u64)
-    }
-
-    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let bytes = self.0.lock();
-        let at = offset as usize;
-        let from = bytes.get(at..at + out.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
-        out.copy_from_slice(from);
-        Ok(())
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.0.lock().resize(len as usize, 0);
-        Ok(())
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        let mut bytes = self.0.lock();
-        let at = offset as usize;
-        bytes[at..at + data.len()].copy_from_slice(data);
-        Ok(())
-    }
-}
-
-/// Reads the index without changing anything, for `check`.
-pub fn load_read_only(media: &dyn Media, now: &Witness) -> io::Result<Loaded> {
-    let mut loaded = Loaded::default();
-    let file = media.open(STORE_NAME, Open::Existing)?;
-    let db = Database::builder()
-        .set_cache_size(STORE_CACHE_BYTES)
-        .create_with_backend(Overlay::over(file)?)
-        .map_err(other)?;
-    load_store(&db, &mut loaded)?;
-    loaded.replay_logs(media, now)?;
-    Ok(loaded)
-}
-
-/// What the logs alone say, for when the store cannot be read: the files that changed since the
-/// last compaction.
-pub fn load_logs(media: &dyn Media, now: &Witness) -> Loaded {
-    let mut loaded = Loaded::default();
-    // Who used it last nobody knows: what was never synced is not believed.
-    loaded.witness.boot = "unknown".into();
-    let first = media.list("log").unwrap_or_default().into_iter().min();
-    loaded.next_seq = first.and_then(|name| u64::from_str_radix(&name, 16).ok()).unwrap_or(0);
-    let read = loaded.replay_logs(media, now);
-    // Every change of a file from before the first log is told as a problem; the caller knows.
-    loaded.problems.clear();
-    loaded.problems.extend(read.err().map(|e| format!("the log cannot be read to its end: {e}")));
-    loaded
-}
-
-fn load_store(db: &Database, loaded: &mut Loaded) -> io::Result<()> {
-    let txn = db.begin_read().map_err(other)?;
-    let Ok(meta) = txn.open_table(META) else {
-        return Ok(()); // A new tier.
-    };
-    let number = |key: &str| -> io::Result<u64> {
-        Ok(meta.get(key).map_err(other)?.map_or(0, |v| v.value()))
-    };
-    loaded.used = true;
-    loaded.applied_seq = number("applied_seq")?;
-    loaded.next_seq = loaded.applied_seq;
-    loaded.next_id = number("next_id")?;
-    loaded.clean_shutdown = number("clean_shutdown")? == 1;
-    let boot = txn.open_table(BOOT).map_err(other)?;
-    let text = |key: &str| -> io::Result<Option<String>> {
-        Ok(boot.get(key).map_err(other)?.map(|v| v.value().into()))
-    };
-    loaded.witness = Witness { boot: text("id")?.unwrap_or_default(), mount: text("mount")? };
-    let files = txn.open_table(FILES).map_err(other)?;
-    loaded.places.next = number("next_dir")?;
-    load_dirs(&txn, loaded)?;
-    for row in files.iter().map_err(other)? {
-        let (id, bytes) = row.map_err(other)?;
-        // The number above was read before the files were: one of them may be newer.
-        loaded.next_id = loaded.next_id.max(id.value() + 1);
-        match postcard::from_bytes(bytes.value()) {
-            Ok(state) => drop(loaded.files.insert(FileId(id.value()), state)),
-            Err(e) => loaded.problems.push(format!("index record {:x}: {e}", id.value())),
-        }
-    }
-    Ok(())
-}
-
-/// A tier of an older format has none.
-fn load_dirs(txn: &redb::ReadTransaction, loaded: &mut Loaded) -> io::Result<()> {
-    let Ok(dirs) = txn.open_table(DIRS) else { return Ok(()) };
-    for row in dirs.iter().map_err(other)? {
-        let (id, bytes) = row.map_err(other)?;
-        match postcard::from_bytes::<Placed>(bytes.value()) {
-            Ok(placed) => loaded.places.store_says(placed),
-            Err(e) => loaded.problems.push(format!("record of directory {:x}: {e}", id.value())),
-        }
-    }
-    Ok(())
 }
 
 fn other(error: impl std::error::Error + Send + Sync + 'static) -> io::Error {

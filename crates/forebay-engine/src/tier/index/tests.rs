@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use forebay_backing::suite::TempDir;
 use forebay_backing::{Attr, FileKey, FileKind};
+use redb::{ReadableDatabase, ReadableTable};
 
 use super::*;
 use crate::core::journal::{Moved, rebased};

@@ -1,0 +1,84 @@
+//! What redb writes to: a file of the tier, or memory over one that must not be changed.
+
+use std::io;
+use std::sync::Arc;
+
+use crate::lock::{Mutex, Rank};
+use crate::tier::media::MediaFile;
+
+/// redb on a file of the tier.
+pub(super) struct Backend(pub Arc<dyn MediaFile>);
+
+impl std::fmt::Debug for Backend {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Backend")
+    }
+}
+
+impl redb::StorageBackend for Backend {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.stat()?.len)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        match self.0.read_at(out, offset)? {
+            n if n == out.len() => Ok(()),
+            _ => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.0.write_at(data, offset)
+    }
+}
+
+/// redb on a copy in memory, so that a check changes nothing on the medium.
+#[derive(Debug)]
+pub(super) struct Overlay(Mutex<Vec<u8>>);
+
+impl Overlay {
+    pub fn over(file: Arc<dyn MediaFile>) -> io::Result<Overlay> {
+        let mut bytes = vec![0; file.stat()?.len as usize];
+        let n = file.read_at(&mut bytes, 0)?;
+        bytes.truncate(n);
+        Ok(Overlay(Mutex::new(Rank::Log, bytes)))
+    }
+}
+
+impl redb::StorageBackend for Overlay {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.lock().len() as u64)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let bytes = self.0.lock();
+        let at = offset as usize;
+        let from = bytes.get(at..at + out.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
+        out.copy_from_slice(from);
+        Ok(())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.lock().resize(len as usize, 0);
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let mut bytes = self.0.lock();
+        let at = offset as usize;
+        bytes[at..at + data.len()].copy_from_slice(data);
+        Ok(())
+    }
+}
