@@ -18,6 +18,7 @@
 
 use std::ops::{Deref, DerefMut};
 use std::sync;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use crate::lock::order::{Mark, Place};
@@ -245,9 +246,13 @@ impl<T: ?Sized> RwLock<T> {
     }
 }
 
+/// Who notifies where nobody waits makes no system call. As ever, what is waited for changes under the
+/// lock that the waiting ones let go of.
 #[derive(Debug, Default)]
 pub struct Condvar {
     condition: sync::Condvar,
+    /// How many wait, counted under their lock.
+    waiting: AtomicUsize,
     #[cfg(test)]
     queue: explored::Queue,
 }
@@ -257,6 +262,7 @@ impl Condvar {
     pub const fn new() -> Condvar {
         Condvar {
             condition: sync::Condvar::new(),
+            waiting: AtomicUsize::new(0),
             #[cfg(test)]
             queue: explored::Queue::new(),
         }
@@ -266,14 +272,23 @@ impl Condvar {
     pub fn notify_one(&self) {
         #[cfg(test)]
         self.queue.notify_one();
-        self.condition.notify_one();
+        if self.is_waited_for() {
+            self.condition.notify_one();
+        }
     }
 
     #[inline]
     pub fn notify_all(&self) {
         #[cfg(test)]
         self.queue.notify_all();
-        self.condition.notify_all();
+        if self.is_waited_for() {
+            self.condition.notify_all();
+        }
+    }
+
+    #[inline]
+    fn is_waited_for(&self) -> bool {
+        self.waiting.load(SeqCst) > 0
     }
 
     /// Also says whether the time has run out.
@@ -291,7 +306,10 @@ impl Condvar {
         }
         let mut guard = guard;
         let timed_out;
-        (guard.lock, timed_out) = self.condition.wait_timeout(guard.lock, limit).expect(LOST);
+        self.waiting.fetch_add(1, SeqCst);
+        let woken = self.condition.wait_timeout(guard.lock, limit);
+        self.waiting.fetch_sub(1, SeqCst);
+        (guard.lock, timed_out) = woken.expect(LOST);
         (guard, timed_out.timed_out())
     }
 
@@ -314,7 +332,9 @@ impl Condvar {
             }
             return (guard, timed_out);
         }
+        self.waiting.fetch_add(1, SeqCst);
         let waited = self.condition.wait_timeout_while(guard.lock, limit, &mut condition);
+        self.waiting.fetch_sub(1, SeqCst);
         let timed_out;
         (guard.lock, timed_out) = waited.expect(LOST);
         (guard, timed_out.timed_out())

@@ -12,6 +12,9 @@ type Work = Box<dyn FnOnce() + Send>;
 /// An idle thread ends after this long.
 const IDLE: Duration = Duration::from_secs(10);
 
+/// So much is not left to be gathered.
+const GATHERED: usize = 32;
+
 /// A queue of work and up to `max` threads for it. What is queued is run even if the last handle
 /// goes away.
 #[derive(Clone)]
@@ -24,6 +27,9 @@ struct Shared {
     time: Time,
     queue: Mutex<Queue>,
     wake: Condvar,
+    /// How long who has done all there was leaves what comes next.
+    gather: Duration,
+    gathered: Condvar,
 }
 
 #[derive(Default)]
@@ -33,6 +39,8 @@ struct Queue {
     parts: Vec<Part>,
     threads: usize,
     idle: usize,
+    /// A thread comes for all there is once the time to gather is over.
+    gathering: bool,
     max: usize,
     /// The machine gives no more threads.
     #[cfg(test)]
@@ -41,8 +49,21 @@ struct Queue {
 
 impl Pool {
     pub fn new(name: &'static str, max: usize, time: Time) -> Pool {
+        Pool::gathering(name, max, time, Duration::ZERO)
+    }
+
+    /// For much small work that nobody waits for: it is done together with what comes within `gather`,
+    /// so that a thread is woken that often and not for each. One that takes long holds up no other.
+    pub fn gathering(name: &'static str, max: usize, time: Time, gather: Duration) -> Pool {
         let queue = Mutex::new(Rank::Pool, Queue { max, ..Queue::default() });
-        Pool { shared: Arc::new(Shared { name, time, queue, wake: Condvar::new() }) }
+        let gather = if time.is_simulated() { Duration::ZERO } else { gather };
+        let (wake, gathered) = (Condvar::new(), Condvar::new());
+        Pool { shared: Arc::new(Shared { name, time, queue, wake, gather, gathered }) }
+    }
+
+    /// Somebody does wait for what is being gathered.
+    pub fn hurry(&self) {
+        self.shared.gathered.notify_one();
     }
 
     pub fn set_max(&self, max: usize) {
@@ -79,28 +100,49 @@ impl Pool {
     fn enqueue(&self, work: Work) -> Option<MutexGuard<'_, Queue>> {
         let mut queue = self.shared.queue.lock();
         queue.work.push_back(work);
+        if queue.gathering {
+            let much = queue.work.len() == GATHERED;
+            drop(queue);
+            if much {
+                self.hurry();
+            }
+            return None;
+        }
         if queue.work.len() <= queue.idle || queue.threads < queue.max.max(1) {
             queue.parts.push(self.shared.time.part());
         }
+        self.shared.staff(&mut queue);
+        if queue.threads == 0 {
+            return Some(queue);
+        }
+        // Who is woken needs the lock.
+        drop(queue);
         self.shared.wake.notify_one();
-        self.staff(&mut queue);
-        (queue.threads == 0).then_some(queue)
+        None
     }
 
     /// Makes a thread for work that was left, if none could be made then.
     pub fn tend(&self) {
         let mut queue = self.shared.queue.lock();
-        self.staff(&mut queue);
+        self.shared.staff(&mut queue);
+    }
+}
+
+impl Shared {
+    /// Makes one more thread if there is work for it, and if there may be and can be one.
+    fn staff(self: &Arc<Shared>, queue: &mut Queue) {
+        // Who was woken for earlier work counts as idle until it runs.
+        if queue.work.len() > queue.idle {
+            self.add_thread(queue);
+        }
     }
 
-    /// Makes one more thread if there is work for it, and if there may be and can be one.
-    fn staff(&self, queue: &mut Queue) {
-        // Who was woken for earlier work counts as idle until it runs.
-        if queue.work.len() <= queue.idle || queue.threads >= queue.max.max(1) {
+    fn add_thread(self: &Arc<Shared>, queue: &mut Queue) {
+        if queue.threads >= queue.max.max(1) {
             return;
         }
-        let shared = self.shared.clone();
-        let thread = std::thread::Builder::new().name(self.shared.name.into());
+        let shared = self.clone();
+        let thread = std::thread::Builder::new().name(self.name.into());
         let work = move || {
             run_anywhere();
             shared.work(shared.queue.lock(), IDLE);
@@ -115,12 +157,31 @@ impl Pool {
         let thread = if queue.refused { thread.stack_size(1 << 60) } else { thread };
         queue.threads += usize::from(thread.spawn(work).is_ok());
     }
-}
 
-impl Shared {
+    /// Who takes the first of what was gathered sees to it that the rest does not wait for that: one
+    /// more thread comes, which does the same.
+    fn share(self: &Arc<Shared>, queue: &mut Queue) {
+        match queue.idle {
+            0 => self.add_thread(queue),
+            _ => self.wake.notify_one(),
+        }
+    }
+
+    /// Leaves what comes for a while. Whoever gives work meanwhile wakes nobody.
+    fn gather<'a>(&'a self, mut queue: MutexGuard<'a, Queue>) -> MutexGuard<'a, Queue> {
+        queue.gathering = true;
+        queue = self.time.wait(&self.gathered, queue, self.gather).0;
+        queue.gathering = false;
+        queue
+    }
+
     /// Ends after a time without work, or when there are too many threads. The caller counts as one.
-    fn work<'a>(&'a self, mut queue: MutexGuard<'a, Queue>, patience: Duration) {
+    fn work<'a>(self: &'a Arc<Shared>, mut queue: MutexGuard<'a, Queue>, patience: Duration) {
         let mut at_work = None;
+        let gathers = self.gather > Duration::ZERO;
+        // Whether what is there may have been left without another thread that comes for it.
+        let mut shares = gathers;
+        let mut has_worked = false;
         loop {
             if queue.threads > queue.max.max(1) {
                 queue.threads -= 1;
@@ -130,7 +191,11 @@ impl Shared {
             }
             if let Some(work) = queue.work.pop_front() {
                 let part = queue.parts.pop();
+                if std::mem::take(&mut shares) && !queue.work.is_empty() {
+                    self.share(&mut queue);
+                }
                 drop(queue);
+                has_worked = true;
                 if at_work.is_none() {
                     at_work = Some(part.unwrap_or_else(|| self.time.part()).begin());
                 }
@@ -140,6 +205,11 @@ impl Shared {
             }
             queue.parts.clear();
             at_work = None;
+            shares = gathers;
+            if gathers && std::mem::take(&mut has_worked) && !queue.gathering {
+                queue = self.gather(queue);
+                continue;
+            }
             queue.idle += 1;
             let timed_out;
             (queue, timed_out) = self.time.wait(&self.wake, queue, patience);

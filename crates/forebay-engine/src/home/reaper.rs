@@ -26,6 +26,10 @@ use crate::time::Time;
 /// Closes under way at once: a network file system answers so many in the time of one.
 const AT_ONCE: usize = 16;
 
+/// Files that are dropped within this time of each other are closed together: a thread is woken so
+/// often, and not for each file that a program makes.
+const GATHER: Duration = Duration::from_millis(1);
+
 /// How soon who waits to open a file sees that the store counts as away.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -62,7 +66,7 @@ impl Drop for Closing {
 
 impl Reaper {
     pub fn new(health: Arc<Health>, time: Time) -> Reaper {
-        let pool = Pool::new("fb-close", AT_ONCE, time.clone());
+        let pool = Pool::gathering("fb-close", AT_ONCE, time.clone(), GATHER);
         let waiting = Waiting { count: Mutex::new(Rank::Home, 0), fewer: Condvar::new() };
         Reaper { time, health, pool, waiting: Arc::new(waiting), waiting_max: room_to_close() }
     }
@@ -74,6 +78,7 @@ impl Reaper {
 
     /// Waits until all that was dropped is closed, if that is within `limit`.
     pub fn rest(&self, limit: Duration) {
+        self.pool.hurry();
         let count = self.waiting.count.lock();
         drop(self.time.wait_while(&self.waiting.fewer, count, limit, |count| *count > 0));
     }
@@ -87,6 +92,7 @@ impl Reaper {
                 let what = format!("{} files of the backing store wait to be closed", *count);
                 return Err(Error::new(Kind::Unavailable, what));
             }
+            self.pool.hurry();
             count = self.time.wait(&self.waiting.fewer, count, LOOK).0;
         }
         drop(count);
@@ -109,6 +115,7 @@ impl Reaper {
             // The last may have gone since.
             return before > 0 && *count == 0;
         }
+        self.pool.hurry();
         drop(self.time.wait(&self.waiting.fewer, count, LOOK));
         true
     }
