@@ -3,10 +3,13 @@
 //! Every loop can be stopped (`guard::go_on`) and reports what it did, so that a loop that did
 //! nothing cannot pass for a fast one. Random offsets never repeat until all blocks were visited.
 
+use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::hint::black_box;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -320,7 +323,23 @@ pub fn create_empty(dir: &Path, count: usize) -> Result<f64> {
     per_name(count, |name| File::create_new(dir.join(name)).map(drop))
 }
 
+/// By lstat(2), as the C library's, and most programs', is.
 pub fn stat_all(dir: &Path, count: usize) -> Result<f64> {
+    per_name(count, |name| lstat(&dir.join(name)))
+}
+
+fn lstat(path: &Path) -> io::Result<()> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let mut stat = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the path ends with a zero, and the kernel writes one stat.
+    match unsafe { libc::lstat(path.as_ptr(), stat.as_mut_ptr()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// By statx(2) with the birth time asked for, as `ls --time=birth`, and Rust's own, is.
+pub fn statx_all(dir: &Path, count: usize) -> Result<f64> {
     per_name(count, |name| fs::symlink_metadata(dir.join(name)).map(drop))
 }
 

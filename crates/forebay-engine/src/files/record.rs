@@ -31,6 +31,25 @@ impl Files {
         recorded
     }
 
+    /// The same for what costs nothing if it is lost with us a moment later. Who closes a file as the
+    /// last has one more record to make, most often: they are written together.
+    pub(crate) fn commit_at_close(
+        &self,
+        file: &File,
+        inner: &mut Inner,
+        change: Change<'_>,
+    ) -> Result<()> {
+        let is_last = inner.live.as_ref().is_some_and(|live| live.opens == 1);
+        if !is_last || !inner.recorded || inner.is_unlinked() {
+            return self.commit_anyway(file, inner, change);
+        }
+        let entry = Entry::Change(file.id, change);
+        let appended = self.index.append_later(&entry);
+        let Entry::Change(_, change) = entry else { unreachable!("made so above") };
+        inner.apply(&change);
+        self.note_logged(inner, appended)
+    }
+
     /// The same for what is worth no record of its own, of a file that has none.
     pub(crate) fn commit_if_known(
         &self,
@@ -118,7 +137,12 @@ impl Files {
     }
 
     fn append(&self, inner: &mut Inner, entry: &Entry<'_>) -> Result<()> {
-        let seq = self.note_tier(self.index.append(entry))?;
+        let appended = self.index.append(entry);
+        self.note_logged(inner, appended)
+    }
+
+    fn note_logged(&self, inner: &mut Inner, appended: std::io::Result<u64>) -> Result<()> {
+        let seq = self.note_tier(appended)?;
         if let Some(live) = &mut inner.live {
             live.logged_seq = Some(seq);
         }

@@ -166,7 +166,7 @@ impl Passed {
         inner.live().blank &= untouched;
         if untouched {
             // Lost, recovery finds an empty file that may be dirty, which is harmless.
-            let _ = self.files.commit_anyway(file, &mut inner, Change::Untouched);
+            let _ = self.files.commit_at_close(file, &mut inner, Change::Untouched);
             self.files.account(file, &mut inner);
             return Ok(());
         }

@@ -213,8 +213,17 @@ impl Index {
     /// Appends a change. Written, not synced: it survives us, not the machine. Returns the position
     /// after it, for [`Index::sync_to`].
     pub fn append(&self, entry: &Entry<'_>) -> io::Result<u64> {
+        self.append_when(When::Now, entry)
+    }
+
+    /// The same with the next record, or the next sync. It does not survive us before.
+    pub fn append_later(&self, entry: &Entry<'_>) -> io::Result<u64> {
+        self.append_when(When::Later, entry)
+    }
+
+    fn append_when(&self, when: When, entry: &Entry<'_>) -> io::Result<u64> {
         let mut log = self.lock();
-        log.append(entry)?;
+        log.append(when, entry)?;
         self.log_bytes.store(log.file.len(), Relaxed);
         if let Entry::Change(_, change) = entry
             && change.cleans()
@@ -295,7 +304,8 @@ impl Index {
     /// Makes everything appended so far durable (I3). One sync serves all who wait for it.
     pub fn sync(&self) -> io::Result<()> {
         let (seq, file) = {
-            let log = self.lock();
+            let mut log = self.lock();
+            log.file.flush()?;
             (log.next_seq, log.file.file())
         };
         if self.synced_seq.load(Relaxed) >= seq {
@@ -369,6 +379,7 @@ impl Index {
     fn rotate(&self) -> io::Result<(Touched, Vec<String>, u64)> {
         self.sync()?;
         let mut log = self.lock();
+        log.file.flush()?;
         let seq = log.next_seq;
         if !self.is_synced(seq) {
             log.file.file().sync_data()?;
@@ -383,7 +394,7 @@ impl Index {
         log.touched.ended.extend(ended);
         if !log.names.is_empty() {
             let all = Entry::Name(NameRecord::All(log.names.steps()));
-            log.append(&all)?;
+            log.append(When::Now, &all)?;
         }
         self.log_bytes.store(log.file.len(), Relaxed);
         Ok((std::mem::take(&mut log.touched), std::mem::take(&mut log.sealed), seq))
@@ -439,12 +450,20 @@ impl Index {
     }
 }
 
+/// When a record is written.
+#[derive(Clone, Copy)]
+enum When {
+    Now,
+    /// With the next one.
+    Later,
+}
+
 impl Log {
-    fn append(&mut self, entry: &Entry) -> io::Result<()> {
+    fn append(&mut self, when: When, entry: &Entry) -> io::Result<()> {
         if let Entry::Put(_, record) = entry {
             self.tell_dirs(record)?;
         }
-        self.write(entry)?;
+        self.write(when, entry)?;
         if let Some(id) = entry.file() {
             self.touched.files.insert(id);
         }
@@ -458,13 +477,18 @@ impl Log {
         if dirs.is_empty() {
             return Ok(());
         }
-        self.write(&Entry::Dirs(dirs.iter().filter_map(|dir| dir.placed()).collect()))?;
+        let places = Entry::Dirs(dirs.iter().filter_map(|dir| dir.placed()).collect());
+        self.write(When::Later, &places)?;
         dirs.iter().for_each(|dir| dir.told(self.tells));
         Ok(())
     }
 
-    fn write(&mut self, entry: &Entry) -> io::Result<()> {
-        self.file.append(self.next_seq, self.synced_seq.load(Relaxed), entry)?;
+    fn write(&mut self, when: When, entry: &Entry) -> io::Result<()> {
+        let (seq, synced) = (self.next_seq, self.synced_seq.load(Relaxed));
+        match when {
+            When::Now => self.file.append(seq, synced, entry)?,
+            When::Later => self.file.append_later(seq, synced, entry)?,
+        }
         self.next_seq += 1;
         Ok(())
     }
@@ -472,7 +496,7 @@ impl Log {
     /// Known even where it cannot be recorded: the next file of the log begins with it.
     fn note(&mut self, record: NameRecord) -> io::Result<()> {
         let entry = Entry::Name(record);
-        let appended = self.append(&entry);
+        let appended = self.append(When::Now, &entry);
         if let Entry::Name(record) = entry {
             self.names.apply(record);
         }

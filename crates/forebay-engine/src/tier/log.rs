@@ -135,6 +135,8 @@ pub struct LogFile {
     tail: u64,
     reserved: u64,
     buf: Vec<u8>,
+    /// So much at the front of `buf` are records that wait for the next write.
+    waiting: usize,
 }
 
 impl LogFile {
@@ -149,24 +151,48 @@ impl LogFile {
             file.sync_data()?;
         }
         media.sync_dir("log")?;
-        let mut log = LogFile { name, file, tail: 0, reserved: 0, buf: Vec::new() };
+        let mut log = LogFile { name, file, tail: 0, reserved: 0, buf: Vec::new(), waiting: 0 };
         log.reserve(0)?;
         Ok(log)
     }
 
-    /// Appends one record. On an error nothing was appended: the next record overwrites the torn
-    /// one.
+    /// Appends one record, in one write with those that wait. On an error nothing was appended: the next
+    /// record overwrites the torn one.
     pub fn append(&mut self, seq: u64, synced: u64, entry: &Entry<'_>) -> io::Result<()> {
-        self.buf.clear();
-        self.buf.resize(HEADER, 0);
-        self.buf = postcard::to_extend(entry, std::mem::take(&mut self.buf))
-            .map_err(|e| io::Error::other(format!("encoding a log record: {e}")))?;
-        let len = (self.buf.len() - HEADER) as u32;
-        self.buf[0..4].copy_from_slice(&(len | HAS_SYNCED).to_le_bytes());
-        self.buf[8..16].copy_from_slice(&seq.to_le_bytes());
-        self.buf[16..24].copy_from_slice(&synced.to_le_bytes());
-        let crc = crc32fast::hash(&self.buf[8..]);
-        self.buf[4..8].copy_from_slice(&crc.to_le_bytes());
+        self.encode(seq, synced, entry)?;
+        self.write()
+    }
+
+    /// The same with the next record, or with [`LogFile::flush`].
+    pub fn append_later(&mut self, seq: u64, synced: u64, entry: &Entry<'_>) -> io::Result<()> {
+        self.encode(seq, synced, entry)?;
+        self.waiting = self.buf.len();
+        Ok(())
+    }
+
+    /// Writes what waits.
+    pub fn flush(&mut self) -> io::Result<()> {
+        if self.waiting > 0 { self.write() } else { Ok(()) }
+    }
+
+    /// Puts a record behind those that wait.
+    fn encode(&mut self, seq: u64, synced: u64, entry: &Entry<'_>) -> io::Result<()> {
+        let start = self.waiting;
+        self.buf.truncate(start);
+        self.buf.resize(start + HEADER, 0);
+        let encoded = postcard::to_io(entry, &mut self.buf).map(drop);
+        encoded.map_err(|e| io::Error::other(format!("encoding a log record: {e}")))?;
+        let record = &mut self.buf[start..];
+        let len = (record.len() - HEADER) as u32;
+        record[0..4].copy_from_slice(&(len | HAS_SYNCED).to_le_bytes());
+        record[8..16].copy_from_slice(&seq.to_le_bytes());
+        record[16..24].copy_from_slice(&synced.to_le_bytes());
+        let crc = crc32fast::hash(&record[8..]);
+        record[4..8].copy_from_slice(&crc.to_le_bytes());
+        Ok(())
+    }
+
+    fn write(&mut self) -> io::Result<()> {
         self.reserve(self.buf.len() as u64)?;
         let end = self.tail + self.buf.len() as u64;
         if let Err(error) = self.file.write_at(&self.buf, self.tail) {
@@ -175,6 +201,8 @@ impl LogFile {
             return Err(error);
         }
         self.tail = end;
+        self.waiting = 0;
+        self.buf.clear();
         if self.buf.capacity() > 1 << 16 {
             self.buf = Vec::new();
         }
@@ -216,7 +244,7 @@ impl LogFile {
     }
 
     pub fn len(&self) -> u64 {
-        self.tail
+        self.tail + self.waiting as u64
     }
 
     pub fn file(&self) -> Arc<dyn MediaFile> {
@@ -288,7 +316,8 @@ fn decode(bytes: &[u8]) -> Option<Found> {
 mod tests {
     use super::*;
     use crate::core::ranges::State;
-    use crate::core::state::{Age, Loss};
+    use crate::core::state::{Age, Boot, Loss};
+    use crate::tier::media::DirMedia;
 
     /// A program that was killed leaves its log to the next, which may be newer: new entries come
     /// last, and none that there was takes on another form.
@@ -321,5 +350,36 @@ mod tests {
         for (entry, bytes) in entries {
             assert_eq!(postcard::to_stdvec(&entry).unwrap(), bytes, "{entry:?}");
         }
+    }
+
+    /// What waits is there, in order, once the next record or a flush is written, and not before.
+    // S-2
+    #[test]
+    fn records_that_wait_are_written_with_the_next() {
+        let dir = forebay_backing::suite::TempDir::new();
+        let media = DirMedia::open(dir.path()).unwrap();
+        media.make_dir("log").unwrap();
+        let mut log = LogFile::create(&media, 5).unwrap();
+        let found = |log: &LogFile| {
+            let (mut next, mut ids) = (5, Vec::new());
+            let each =
+                |entry| ids.extend(if let Entry::Drop(id) = entry { Some(id.0) } else { None });
+            let tail = read(&*log.file(), &mut next, each).unwrap();
+            assert!(!tail.is_damage(Boot::Kept), "{tail:?}");
+            ids
+        };
+        let later = |log: &mut LogFile, seq: u64| {
+            log.append_later(seq, 5, &Entry::Drop(FileId(seq))).unwrap();
+        };
+        later(&mut log, 5);
+        later(&mut log, 6);
+        assert_eq!(found(&log), [0; 0]);
+        log.append(7, 5, &Entry::Drop(FileId(7))).unwrap();
+        assert_eq!(found(&log), [5, 6, 7]);
+        later(&mut log, 8);
+        log.flush().unwrap();
+        log.flush().unwrap();
+        assert_eq!(found(&log), [5, 6, 7, 8]);
+        assert_eq!(log.len(), 4 * (HEADER as u64 + 2));
     }
 }
