@@ -12,6 +12,7 @@ use crate::core::state::Record;
 use crate::files::Files;
 use crate::files::file::{File, Inner};
 use crate::tier::dir as tier;
+use crate::tier::media::MediaStat;
 
 /// Holes in a file are worth a look when it may take so many bytes less than it has.
 pub(crate) const HOLES_MIN: u64 = 1 << 20;
@@ -34,9 +35,20 @@ impl Files {
 
     /// Brings the sums up to date after a change of `inner`, from its ranges.
     pub(crate) fn account(&self, file: &Arc<File>, inner: &mut Inner) {
+        self.account_as_seen(file, inner, None);
+    }
+
+    /// The same of a file whose shadow was looked at just now, under its lock.
+    pub(crate) fn account_as_seen(
+        &self,
+        file: &Arc<File>,
+        inner: &mut Inner,
+        seen: Option<MediaStat>,
+    ) {
         let (used, dirty) = match inner.state.tracked() {
             None => {
-                let allocated = inner.shadow_stat().map_or(inner.charged, |stat| stat.allocated);
+                let stat = seen.or_else(|| inner.shadow_stat());
+                let allocated = stat.map_or(inner.charged, |stat| stat.allocated);
                 (allocated, allocated)
             }
             Some(ranges) => {
@@ -112,7 +124,13 @@ impl Files {
     /// Counts by how much a file has grown that is written past our eyes. Bytes that replace others
     /// cannot be seen.
     pub(crate) fn note_growth(&self, file: &File, inner: &mut Inner) {
-        let Some(stat) = inner.shadow_stat() else { return };
+        let stat = inner.shadow_stat();
+        self.note_growth_seen(file, inner, stat);
+    }
+
+    /// The same of a file whose shadow was looked at just now, under its lock.
+    pub(crate) fn note_growth_seen(&self, file: &File, inner: &mut Inner, seen: Option<MediaStat>) {
+        let Some(stat) = seen else { return };
         // Blocks that the file system takes ahead of a writer are not written.
         let there = stat.len.min(stat.allocated);
         let Some(unseen) = inner.live.as_mut().and_then(|live| live.unseen.as_mut()) else {

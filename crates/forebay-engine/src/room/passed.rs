@@ -110,6 +110,7 @@ impl Passed {
         // not count.
         let fresh = !inner.state.has_bytes() && inner.shadow_stat().is_none();
         let shadow = self.files.shadow_unwritten(file, &mut inner)?;
+        let mut seen = None;
         if let Some(unseen) = &mut inner.live().unseen {
             unseen.join();
         } else {
@@ -117,21 +118,21 @@ impl Passed {
                 let mtime = inner.state.mtime();
                 self.files.note_tier(shadow.set_mtime(mtime))?;
             }
-            let from = shadow.stat().ok();
+            seen = shadow.stat().ok();
             // Nobody may write what no record speaks of.
             let age = inner.state.age_at(self.files.time().ms());
             self.files.commit(file, &mut inner, Change::Unseen { age })?;
             // A flush that is on does not know what of it he writes.
             inner.note_rewritten(0, u64::MAX);
-            inner.live().unseen = Some(Box::new(Unseen::begin(from)));
-            self.files.note_growth(file, &mut inner);
+            inner.live().unseen = Some(Box::new(Unseen::begin(seen)));
+            self.files.note_growth_seen(file, &mut inner, seen);
             self.files.totals().grows_unseen(file);
         }
         failpoint::pass("create.done");
         inner.live().unseen.as_mut().expect("made so above").maps |= maps;
         self.files.totals().begin_writer();
         self.files.counters().passthrough_writes.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        self.files.account(file, &mut inner);
+        self.files.account_as_seen(file, &mut inner, seen);
         self.sluice.watch(file, &shadow);
         drop(inner);
         Ok(Some(self.past(file, shadow, Way::Writes)))
@@ -153,12 +154,18 @@ impl Passed {
             unseen.part();
             return Ok(());
         }
-        self.files.note_growth(file, &mut inner);
+        let seen = inner.shadow_stat();
+        self.files.note_growth_seen(file, &mut inner, seen);
         let from = inner.live().unseen.take().and_then(|unseen| unseen.from);
         self.files.totals().is_seen(file);
         self.sluice.leave(file.id);
-        let stat = self.files.shadow_unwritten(file, &mut inner)?.stat();
-        let stat = self.files.note_tier(stat)?;
+        let stat = match seen {
+            Some(stat) => stat,
+            None => {
+                let stat = self.files.shadow_unwritten(file, &mut inner)?.stat();
+                self.files.note_tier(stat)?
+            }
+        };
         // Only emptiness proves that nothing was written: a mapping of a tmpfs file moves no time.
         let untouched = stat.len == 0
             && from.is_some_and(|from| from.len == 0 && from.mtime == stat.mtime)
