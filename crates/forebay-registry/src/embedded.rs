@@ -99,6 +99,7 @@ enum Wish {
     Commit(Commit),
     Grant(LeaseId, Duration),
     End(LeaseId),
+    Compact(Revision),
 }
 
 /// An error that several callers get.
@@ -220,6 +221,10 @@ impl Registry for Embedded {
         self.inner.store.barrier()
     }
 
+    fn compact(&self, upto: Revision) -> Result<()> {
+        self.inner.write(Wish::Compact(upto)).map(drop)
+    }
+
     fn cluster(&self) -> Result<Identity> {
         Ok(Identity { cluster: self.inner.cluster.clone(), revision: self.barrier()? })
     }
@@ -292,7 +297,7 @@ impl Inner {
         for job in jobs {
             outcomes.push(self.grant_wish(&mut writing, &job.wish)?);
         }
-        let compact = lock(&self.history).to_compact(&writing.past);
+        let compact = lock(&self.history).to_compact(&writing.past).max(writing.unwanted);
         let past = writing.finish(compact)?;
         self.forget_ended(jobs);
         self.publish(past, compact);
@@ -322,6 +327,10 @@ impl Inner {
                 // No commit may use it from here on; it is forgotten when its keys are gone (E1).
                 lock(&self.leases).run_out(*id, self.clock.now());
                 writing.end_lease(*id)?;
+                Ok(Ok(Outcome::Committed(writing.revision)))
+            }
+            Wish::Compact(upto) => {
+                writing.compact(*upto);
                 Ok(Ok(Outcome::Committed(writing.revision)))
             }
         }

@@ -149,6 +149,24 @@ impl Registry for Etcd {
         self.cluster().map(|identity| identity.revision)
     }
 
+    fn compact(&self, upto: Revision) -> Result<()> {
+        let deadline = self.client.deadline();
+        let newest = self.client.newest(deadline);
+        let newest = newest.map_err(|failed| self.client.unexpected(failed))?.header.revision;
+        // What etcd is told is the oldest revision that stays.
+        let body = json!({
+            "revision": upto.0.saturating_add(1).min(newest.unsigned()).to_string(),
+        });
+        let compacted = self.client.try_until(deadline, |turn| {
+            self.client.once::<serde_json::Value>("/v3/kv/compaction", &body, turn)
+        });
+        match compacted {
+            // Or an earlier attempt of ours was answered to nobody.
+            Ok(_) | Err(Failed::Compacted) => Ok(()),
+            Err(failed) => Err(self.client.unexpected(failed)),
+        }
+    }
+
     fn cluster(&self) -> Result<Identity> {
         let found = self.client.newest(self.client.deadline());
         let found = found.map_err(|failed| self.client.unexpected(failed))?;

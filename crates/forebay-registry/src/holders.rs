@@ -30,7 +30,12 @@ fn hold() {
     for _ in std::io::stdin().lock().lines() {
         let left = lease.remaining();
         let there = registry.get(KEY).expect("it answers").0.is_some();
-        eventually("it is renewed, or gone", || lease.is_gone() || lease.remaining() > left);
+        let mut before = left;
+        eventually("it is renewed, or gone", || {
+            let now = lease.remaining();
+            let rises = now > std::mem::replace(&mut before, now);
+            rises || lease.is_gone()
+        });
         say(&format!("left {} there {there} gone {}", left.as_millis(), lease.is_gone()));
     }
 }

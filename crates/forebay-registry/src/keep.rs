@@ -86,11 +86,19 @@ impl Kept {
     }
 
     fn stop(&mut self) -> Result<()> {
-        let Some(keeper) = self.keeper.take() else { return Ok(()) };
+        match self.end() {
+            None | Some(End::Gone) => Ok(()),
+            Some(_) => self.inner.source.revoke(self.inner.id),
+        }
+    }
+
+    /// Renews it no more; says how it stood, if it was kept.
+    fn end(&mut self) -> Option<End> {
+        let keeper = self.keeper.take()?;
         let was = std::mem::replace(&mut self.inner.lock().end, End::Wanted);
         self.inner.changed.notify_all();
         let _ = keeper.join(); // It has told what went wrong when it panicked.
-        if was == End::Gone { Ok(()) } else { self.inner.source.revoke(self.inner.id) }
+        Some(was)
     }
 }
 
@@ -111,6 +119,10 @@ impl Lease for Kept {
 
     fn give_up(mut self: Box<Self>) -> Result<()> {
         self.stop()
+    }
+
+    fn let_run_out(mut self: Box<Self>) {
+        self.end();
     }
 }
 

@@ -77,6 +77,15 @@ pub trait Registry: Send + Sync {
     /// A revision at least as new as every commit that has returned anywhere.
     fn barrier(&self) -> Result<Revision>;
 
+    /// Lets the history up to `upto` go, as far as it is still there; the newest commit stays in it.
+    /// A watch that has not been told of all that goes is told [`Seen::Compacted`]; keys and values
+    /// stay as they are.
+    ///
+    /// etcd has one history for all its keys: this is for everybody who uses that etcd, whatever
+    /// their prefix. Its members let go one after the other, and give the room back by and by. If it
+    /// asks for users, it may want one with the role `root`.
+    fn compact(&self, upto: Revision) -> Result<()>;
+
     /// Which cluster this is, and its revision: one that is lower than a caller has seen is that of
     /// a restored snapshot.
     fn cluster(&self) -> Result<Identity>;
@@ -87,7 +96,8 @@ pub trait Registry: Send + Sync {
 
 /// A place in the stream of changes. What has been given is not given again.
 pub trait Watch: Send {
-    /// Waits for changes, at most for `timeout`.
+    /// Waits for changes, at most for `timeout`; where a connection has to be made again or a member
+    /// is asked whether it still hears from the others, at most for the patience.
     ///
     /// # Errors
     ///
@@ -110,6 +120,9 @@ pub trait Lease: Send + Sync {
 
     /// Ends the lease, and its keys, now; the keys are gone when this returns without an error.
     fn give_up(self: Box<Self>) -> Result<()>;
+
+    /// Renews it no more: its keys stand until its time is over.
+    fn let_run_out(self: Box<Self>);
 }
 
 /// Opens the registry at an address, such as `/var/lib/forebay/registry`, `embedded:///dir` or

@@ -46,7 +46,9 @@ const CHECKS: &[Check] = checks! {
         a_watch_begins_after_its_revision
         a_prefix_is_kept_to
         a_quiet_watch_waits_its_time
-        nothing_is_missed_or_doubled_among_writers;
+        nothing_is_missed_or_doubled_among_writers
+        a_watch_behind_a_compaction_is_told_and_one_ahead_misses_nothing
+        the_newest_commit_is_not_compacted;
     leases:
         keys_vanish_when_a_lease_is_given_up
         keys_vanish_when_a_lease_is_dropped

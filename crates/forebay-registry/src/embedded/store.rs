@@ -152,7 +152,7 @@ impl Store {
             let numbers = self.ok(txn.open_table(NUMBERS))?;
             Revision(self.ok(numbers.get(REVISION))?.map_or(0, |number| number.value()))
         };
-        Ok(Writing { store: self, txn, revision, past: Vec::new() })
+        Ok(Writing { store: self, txn, revision, past: Vec::new(), unwanted: Revision(0) })
     }
 
     fn ok<T, E: Into<redb::Error>>(&self, result: std::result::Result<T, E>) -> Result<T> {
@@ -176,6 +176,8 @@ pub struct Writing<'s> {
     pub revision: Revision,
     /// What has been changed so far.
     pub past: Vec<Past>,
+    /// Nobody wants the history up to here.
+    pub unwanted: Revision,
 }
 
 impl Writing<'_> {
@@ -294,6 +296,12 @@ impl Writing<'_> {
             keys
         };
         if keys.is_empty() { Ok(()) } else { self.change(&keys) }
+    }
+
+    /// The newest commit stays, as etcd's does.
+    pub fn compact(&mut self, upto: Revision) {
+        let upto = upto.min(Revision(self.revision.0.saturating_sub(1)));
+        self.unwanted = self.unwanted.max(upto);
     }
 
     /// Makes all of it durable (R3), and lets the history up to `compact` go.

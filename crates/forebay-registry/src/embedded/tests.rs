@@ -102,6 +102,22 @@ fn a_watch_that_was_left_behind_is_told() {
 }
 
 #[test]
+fn what_was_compacted_stays_so_after_a_restart() {
+    let dir = dir();
+    let registry = open(dir.path());
+    let put = |_| registry.commit(&Commit::new().put("a", "")).expect("it answers").committed();
+    let made: Vec<Revision> = (0..4).filter_map(put).collect();
+    registry.compact(made[1]).expect("it answers");
+    drop(registry);
+    let again = open(dir.path());
+    let mut behind = again.watch("", made[0]).expect("a watch can begin");
+    assert_eq!(behind.next(Duration::ZERO).expect("it goes on"), Seen::Compacted(made[1]));
+    let mut ahead = again.watch("", made[1]).expect("a watch can begin");
+    let told = suite::events(&mut *ahead, 2);
+    assert_eq!(told.iter().map(Event::revision).collect::<Vec<_>>(), made[2..]);
+}
+
+#[test]
 fn the_history_is_bounded_in_bytes_too() {
     let dir = dir();
     let clock = Arc::new(ManualClock::default());

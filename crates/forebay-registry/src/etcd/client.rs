@@ -26,7 +26,7 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_m
 const IDLE_MAX: usize = 32;
 
 /// How long one member may take if there are others.
-const TURN_MIN: Duration = Duration::from_millis(500);
+pub const TURN_MIN: Duration = Duration::from_millis(500);
 
 /// What an error of etcd says. The numbers are gRPC's.
 #[derive(Debug)]

@@ -1,3 +1,5 @@
+mod full;
+mod members;
 mod relay;
 pub mod server;
 
@@ -418,26 +420,4 @@ fn secrets_are_kept(server: &Server, dir: &Path) {
     std::fs::set_permissions(dir.join("node.key"), PermissionsExt::from_mode(0o644)).expect("ours");
     let error = server.try_open(&query, SHORT).err().expect("others may read the key");
     assert!(error.to_string().contains("chmod 600"), "{error}");
-}
-
-#[test]
-fn a_quota_that_is_used_up_is_told_with_the_remedy() {
-    let Some(server) = start(&["--quota-backend-bytes", "4000000"]) else { return };
-    let b = bench(server.open(""));
-    let health = b.registry.health().expect("it answers");
-    assert_eq!((health.quota, health.alarms.len()), (Some(4_000_000), 0));
-    let mut full = None;
-    for i in 0..40 {
-        let commit = Commit::new().put(b.key(&i.to_string()), vec![b'v'; limits::VALUE_MAX]);
-        if let Err(error) = b.registry.commit(&commit) {
-            full = Some(error);
-            break;
-        }
-    }
-    let full = full.expect("the quota holds");
-    assert!(full.is(libc::ENOSPC) && full.to_string().contains("etcdctl defrag"), "{full}");
-    eventually("the alarm is raised", || {
-        b.registry.health().is_ok_and(|health| health.alarms == [Alarm::NoSpace])
-    });
-    assert!(b.get("0").is_some(), "reading goes on");
 }

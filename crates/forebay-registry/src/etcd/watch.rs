@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::client::{Client, Failed};
+use super::client::{Client, Failed, TURN_MIN};
 use super::http::{Body, Connection, More};
 use super::json::{Streamed, Watched, encode};
 use super::{entry, range_of, short_key, unwrapped};
@@ -63,7 +63,13 @@ impl Stream {
         let (member, connection, body) = self.client.stream("/v3/watch", &body, deadline)?;
         let heard = Instant::now();
         let mut open = Open { member, connection, body, text: Vec::new(), heard };
-        let created = open.line(&self.client, deadline)?;
+        let created = match open.line(&self.client, deadline) {
+            // The others are not quiet: this one has not agreed.
+            Err(Failed::Passing(why)) if why == QUIET => {
+                return Err(self.client.broken(member, &ErrorKind::TimedOut.into()));
+            }
+            other => other?,
+        };
         if !created.canceled || created.compact_revision.0 > 0 {
             self.open = Some(open);
             return self.take(created).map(drop);
@@ -75,7 +81,9 @@ impl Stream {
     /// Waits for one answer, and gives the changes in it.
     fn hear(&mut self, deadline: Instant) -> std::result::Result<Vec<Event>, Failed> {
         if self.open.is_none() {
-            self.begin(deadline)?;
+            // A connection takes its time, however short the caller's is.
+            let least = Instant::now() + TURN_MIN.min(self.client.patience);
+            self.begin(deadline.max(least))?;
         }
         let Some(open) = self.open.as_mut().filter(|_| self.compacted.is_none()) else {
             return Ok(Vec::new());

@@ -77,6 +77,43 @@ pub fn nothing_is_missed_or_doubled_among_writers(b: &Bench) {
     }
 }
 
+/// R4.
+pub fn a_watch_behind_a_compaction_is_told_and_one_ahead_misses_nothing(b: &Bench) {
+    let made: Vec<Revision> =
+        (0..5).map(|i| b.must(&Commit::new().put(b.key("a"), i.to_string()))).collect();
+    let mut told = b.watch(made[4]);
+    let mut ahead = b.watch(made[2]);
+    // What is compacted already is no error, and brings nothing back.
+    for upto in [made[2], made[2], made[0], Revision(0)] {
+        b.registry.compact(upto).expect("it answers");
+        let mut behind = b.watch(made[1]);
+        for _ in 0..2 {
+            let seen = behind.next(super::SOON).expect("it answers");
+            assert_eq!(seen, Seen::Compacted(made[2]), "R4: also when it is asked again");
+        }
+        let rest = events(&mut *b.watch(made[2]), 2);
+        assert_eq!(rest.iter().map(Event::revision).collect::<Vec<_>>(), made[3..], "R4");
+    }
+    let last = b.must(&Commit::new().put(b.key("b"), ""));
+    let revisions: Vec<Revision> = events(&mut *ahead, 3).iter().map(Event::revision).collect();
+    assert_eq!(revisions, [made[3], made[4], last], "R4: it goes on");
+    assert_eq!(events(&mut *told, 1)[0].revision(), last, "R4: it goes on");
+    assert_eq!(b.range().len(), 2, "only the history is shorter");
+}
+
+/// Also if all revisions that there can be are to go.
+pub fn the_newest_commit_is_not_compacted(b: &Bench) {
+    let first = b.must(&Commit::new().put(b.key("a"), "1"));
+    let newest = b.must(&Commit::new().put(b.key("a"), "2"));
+    b.registry.compact(Revision(u64::MAX)).expect("it answers");
+    let mut behind = b.watch(Revision(first.0 - 1));
+    let Seen::Compacted(upto) = behind.next(super::SOON).expect("it answers") else {
+        panic!("R4: what was put first is gone")
+    };
+    assert!(first <= upto && upto < b.revision(), "{first}, {upto}, {newest}");
+    assert_eq!(b.get("a").map(|entry| entry.revision), Some(newest));
+}
+
 fn value(event: &Event) -> String {
     let Event::Put(entry) = event else { panic!("nothing was deleted") };
     String::from_utf8(entry.value.clone()).expect("text was put")

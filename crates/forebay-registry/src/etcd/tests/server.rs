@@ -1,4 +1,4 @@
-//! An etcd of a test: one member on loopback, with its data in a directory that goes with it.
+//! An etcd of a test: members on loopback, each with its data in a directory that goes with it.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -13,35 +13,60 @@ use crate::{Address, Registry, Result, suite};
 
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
+/// One member.
 pub struct Server {
     pub dir: tempfile::TempDir,
     pub port: u16,
     peer: u16,
+    name: String,
+    /// The names of all members, and where they find each other.
+    members: String,
     more: Vec<String>,
     scheme: &'static str,
     child: Option<Child>,
 }
 
-/// `None`, with a word about it, if etcd is not there.
+/// One member, alone. `None`, with a word about it, if etcd is not there.
 pub fn start(more: &[&str]) -> Option<Server> {
+    start_cluster(1, more)?.pop()
+}
+
+/// So many members of one cluster. `None`, with a word about it, if etcd is not there.
+pub fn start_cluster(count: usize, more: &[&str]) -> Option<Vec<Server>> {
     if Command::new("etcd").arg("--version").stdout(Stdio::null()).status().is_err() {
         println!("SKIPPED: etcd is not installed");
         return None;
     }
-    let dir = tempfile::tempdir().expect("a directory can be made");
-    let more = more.iter().map(ToString::to_string).collect();
-    let mut server = Server { dir, port: 0, peer: 0, more, scheme: "http", child: None };
+    let more: Vec<String> = more.iter().map(ToString::to_string).collect();
+    let mut servers: Vec<Server> = (0..count).map(|i| Server::new(i, more.clone())).collect();
     for _ in 0..STARTS_MAX {
-        (server.port, server.peer) = (free_port(), free_port());
-        server.run();
-        if server.comes_up() {
-            return Some(server);
+        for server in &mut servers {
+            (server.port, server.peer) = (free_port(), free_port());
         }
-        server.kill();
-        let _ = std::fs::remove_dir_all(server.dir.path().join("data")); // With the old ports in it.
+        let members: Vec<String> =
+            servers.iter().map(|s| format!("{}={}", s.name, s.peer_url())).collect();
+        for server in &mut servers {
+            server.members = members.join(",");
+            server.run();
+        }
+        if servers.iter_mut().all(Server::comes_up) {
+            return Some(servers);
+        }
+        for server in &mut servers {
+            server.kill();
+            let _ = std::fs::remove_dir_all(server.dir.path().join("data")); // With the old ports.
+        }
     }
-    let log = std::fs::read_to_string(server.dir.path().join("log")).unwrap_or_default();
-    panic!("etcd does not start: {log}");
+    let log = |server: &Server| std::fs::read_to_string(server.dir.path().join("log"));
+    let logs: Vec<String> = servers.iter().map(|s| log(s).unwrap_or_default()).collect();
+    panic!("etcd does not start: {}", logs.join("\n\n"));
+}
+
+/// The address of a cluster, with the member `first` in front.
+pub fn address_of(servers: &[Server], first: usize) -> String {
+    let from_first = servers.iter().cycle().skip(first).take(servers.len());
+    let hosts: Vec<String> = from_first.map(|s| format!("127.0.0.1:{}", s.port)).collect();
+    format!("etcd://{}/test", hosts.join(","))
 }
 
 /// A port that was free may be somebody's a moment later.
@@ -53,6 +78,16 @@ fn free_port() -> u16 {
 }
 
 impl Server {
+    fn new(number: usize, more: Vec<String>) -> Server {
+        let dir = tempfile::tempdir().expect("a directory can be made");
+        let (name, members) = (format!("member-{number}"), String::new());
+        Server { dir, port: 0, peer: 0, name, members, more, scheme: "http", child: None }
+    }
+
+    fn peer_url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.peer)
+    }
+
     /// With other certificates and options, and TLS.
     pub fn with_tls(mut self, more: &[String]) -> Server {
         self.kill();
@@ -63,19 +98,19 @@ impl Server {
     }
 
     pub fn run(&mut self) {
-        let (client, peer) = (self.port, format!("http://127.0.0.1:{}", self.peer));
-        let client = format!("{}://127.0.0.1:{client}", self.scheme);
+        let client = format!("{}://127.0.0.1:{}", self.scheme, self.port);
+        let peer = self.peer_url();
         let log = std::fs::File::options()
             .append(true)
             .create(true)
             .open(self.dir.path().join("log"))
             .expect("it can be written");
         let child = Command::new("etcd")
-            .arg("--data-dir")
+            .args(["--name", &self.name, "--data-dir"])
             .arg(self.dir.path().join("data"))
             .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
             .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
-            .args(["--initial-cluster", &format!("default={peer}")])
+            .args(["--initial-cluster", &self.members])
             .args(&self.more)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
