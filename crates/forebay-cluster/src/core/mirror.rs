@@ -1,0 +1,140 @@
+//! The registry's keys of the store, as the watch has told them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use forebay_backing::FileKey;
+use forebay_registry::{Entry, Event, Revision};
+use serde::de::DeserializeOwned;
+
+use crate::keys;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claimed {
+    pub member: String,
+    pub path: String,
+    pub revision: Revision,
+}
+
+/// What a change came to.
+#[derive(Debug, PartialEq, Eq)]
+pub enum News {
+    Claimed { file: FileKey, by: String },
+    Unclaimed { file: FileKey, by: String },
+    Given { file: FileKey, by: String },
+}
+
+#[derive(Debug, Default)]
+pub struct Mirror {
+    prefix: String,
+    pub revision: Revision,
+    pub claims: BTreeMap<FileKey, Claimed>,
+    pub creates: BTreeMap<FileKey, BTreeMap<String, Revision>>,
+    pub alive: BTreeSet<String>,
+    pub members: BTreeMap<String, (keys::Member, Revision)>,
+    pub gate: Option<(keys::Gate, Revision)>,
+}
+
+fn parse<T: DeserializeOwned>(entry: &Entry) -> Option<T> {
+    serde_json::from_slice(&entry.value).ok()
+}
+
+impl Mirror {
+    pub fn new(prefix: String) -> Mirror {
+        Mirror { prefix, ..Mirror::default() }
+    }
+
+    pub fn key(&self, rest: &str) -> String {
+        format!("{}{rest}", self.prefix)
+    }
+
+    /// All keys anew. What differs, and what was given since, is told as if the watch had told it.
+    pub fn snapshot(&mut self, revision: Revision, entries: Vec<Entry>) -> Vec<News> {
+        let mut anew = Mirror::new(self.prefix.clone());
+        let mut news = Vec::new();
+        let mut given = Vec::new();
+        for entry in entries {
+            match anew.apply(Event::Put(entry.clone())) {
+                Some(News::Given { file, by }) if entry.revision > self.revision => {
+                    given.push(News::Given { file, by });
+                }
+                _ => {}
+            }
+        }
+        anew.revision = revision;
+        for (&file, was) in &self.claims {
+            let is = anew.claims.get(&file);
+            if is.is_none_or(|is| is.revision != was.revision) {
+                news.push(News::Unclaimed { file, by: was.member.clone() });
+            }
+        }
+        news.extend(given);
+        for (&file, is) in &anew.claims {
+            if self.claims.get(&file).is_none_or(|was| was.revision != is.revision) {
+                news.push(News::Claimed { file, by: is.member.clone() });
+            }
+        }
+        *self = anew;
+        news
+    }
+
+    pub fn apply(&mut self, event: Event) -> Option<News> {
+        let rest = event.key().strip_prefix(&self.prefix)?.to_string();
+        let (kind, name) = rest.split_once('/').unwrap_or((&rest, ""));
+        let put = match &event {
+            Event::Put(entry) => Some(entry),
+            Event::Deleted { .. } => None,
+        };
+        let revision = event.revision();
+        match kind {
+            "claims" => {
+                let file = keys::parse_file(name)?;
+                match put.and_then(parse::<keys::Claim>) {
+                    Some(keys::Claim { member, path }) => {
+                        let by = member.clone();
+                        self.claims.insert(file, Claimed { member, path, revision });
+                        return Some(News::Claimed { file, by });
+                    }
+                    None => {
+                        let by = self.claims.remove(&file)?.member;
+                        return Some(News::Unclaimed { file, by });
+                    }
+                }
+            }
+            "given" => {
+                let file = keys::parse_file(name)?;
+                let by = parse::<keys::Given>(put?)?.by;
+                return Some(News::Given { file, by });
+            }
+            "creates" => {
+                let (dir, member) = name.split_once('/')?;
+                let dir = keys::parse_file(dir)?;
+                let creators = self.creates.entry(dir).or_default();
+                match put {
+                    Some(_) => _ = creators.insert(member.into(), revision),
+                    None => _ = creators.remove(member),
+                }
+                if creators.is_empty() {
+                    self.creates.remove(&dir);
+                }
+            }
+            "alive" => match put {
+                Some(_) => _ = self.alive.insert(name.into()),
+                None => _ = self.alive.remove(name),
+            },
+            "members" => match put.and_then(parse) {
+                Some(member) => _ = self.members.insert(name.into(), (member, revision)),
+                None => _ = self.members.remove(name),
+            },
+            "gate" => self.gate = put.and_then(parse).map(|gate| (gate, revision)),
+            _ => {}
+        }
+        None
+    }
+
+    /// Members other than `me` with any claim or with `creates`.
+    pub fn holders(&self, me: &str) -> BTreeSet<String> {
+        let claims = self.claims.values().map(|claim| &claim.member);
+        let creates = self.creates.values().flat_map(|creators| creators.keys());
+        claims.chain(creates).filter(|member| *member != me).cloned().collect()
+    }
+}

@@ -1,0 +1,257 @@
+//! What a member decides: pure, so that a simulation can run it with every delay, loss and death.
+//!
+//! Input in, effects out; nothing waits in here. Whoever acts gives every input under one lock, in the
+//! order in which things happened, and carries the effects out, each in a thread that may wait.
+//!
+//! - `mirror`: the registry's keys as the watch told them.
+//! - `own`: what this member holds, and how it is given back.
+//! - `tasks`: what programs and peers asked, each from its beginning to its answer.
+//! - `opening`, `names`, `peers`: the three kinds of it.
+//! - `rules`: the dangers, by name.
+
+mod mirror;
+mod names;
+mod opening;
+mod own;
+mod peers;
+mod rules;
+#[cfg(test)]
+mod sim;
+mod tasks;
+#[cfg(test)]
+mod tests;
+mod types;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use forebay_backing::FileKey;
+use forebay_registry::{Commit, Compare, Entry, Revision};
+
+use self::mirror::Mirror;
+use self::own::{Leaving, Own, OwnDir};
+pub use self::own::{SETTLE, SOMEWHERE};
+use self::rules::{Rule, Rules};
+use self::tasks::{Doing, Stage, Task, Waiting};
+pub use self::types::*;
+use crate::keys;
+
+/// Tickets of the core's own have this bit; those of callers must not.
+const OWN_TICKETS: Ticket = 1 << 63;
+
+fn json<T: serde::Serialize>(value: &T) -> Vec<u8> {
+    serde_json::to_vec(value).expect("plain values")
+}
+
+/// What one member has decided and waits for.
+pub struct Core {
+    me: String,
+    epoch: u64,
+    patience: Duration,
+    rules: Rules,
+    now: Duration,
+    next: Ticket,
+    mirror: Mirror,
+    own: BTreeMap<FileKey, Own>,
+    own_dirs: BTreeMap<FileKey, OwnDir>,
+    tasks: BTreeMap<Ticket, Waiting>,
+    commits: BTreeMap<Ticket, Doing>,
+    /// Which task asked which member.
+    sends: BTreeMap<Ticket, (Ticket, String, Option<FileKey>)>,
+    /// The barrier that is under way, and the tasks that began before it.
+    barrier: Option<(Ticket, Vec<Ticket>)>,
+    /// Tasks that began since.
+    next_barrier: Vec<Ticket>,
+    is_gathering: bool,
+    /// The gate that this member has put, or is about to.
+    gate: Option<Gate>,
+    has_begun: bool,
+    /// Questions that came before all dirty files were known.
+    early: Vec<(Ticket, Peer)>,
+    is_superseded: bool,
+    /// The lease has run out: the registry is away.
+    is_cut_off: bool,
+    out: Vec<Effect>,
+}
+
+struct Gate {
+    task: Ticket,
+    /// It is to be taken away.
+    is_over: bool,
+    /// Which gate the commit that is under way takes away: a late one may come after it.
+    sent: Option<Revision>,
+}
+
+impl Core {
+    /// `snapshot`: all keys of the store, the member's own among them. `patience`: how long an ask may
+    /// wait before it fails.
+    pub fn new(
+        me: String,
+        epoch: u64,
+        snapshot: (Revision, Vec<Entry>),
+        patience: Duration,
+    ) -> Core {
+        let (revision, entries) = snapshot;
+        let mine = format!("/members/{me}");
+        let own = entries.iter().find_map(|entry| entry.key.strip_suffix(&mine));
+        let prefix = own.map(|prefix| format!("{prefix}/")).unwrap_or_default();
+        let mut core = Core {
+            me,
+            epoch,
+            patience,
+            rules: Rules::default(),
+            now: Duration::ZERO,
+            next: OWN_TICKETS,
+            mirror: Mirror::new(prefix),
+            own: BTreeMap::new(),
+            own_dirs: BTreeMap::new(),
+            tasks: BTreeMap::new(),
+            commits: BTreeMap::new(),
+            sends: BTreeMap::new(),
+            barrier: None,
+            next_barrier: Vec::new(),
+            is_gathering: false,
+            gate: None,
+            has_begun: false,
+            early: Vec::new(),
+            is_superseded: false,
+            is_cut_off: false,
+            out: Vec::new(),
+        };
+        let news = core.mirror.snapshot(revision, entries);
+        core.heard(news);
+        core.look_at_dirs();
+        core.out.clear(); // What is known of the store is not older than this process.
+        core
+    }
+
+    #[cfg(test)]
+    pub(crate) fn with_rules(mut self, rules: Rules) -> Core {
+        self.rules = rules;
+        self
+    }
+
+    /// What is to be done after something has happened at `now`, a time that never goes back.
+    pub fn handle(&mut self, now: Duration, input: Input) -> Vec<Effect> {
+        self.now = now;
+        match input {
+            Input::Ask(ticket, ask) => self.ask(ticket, ask),
+            Input::GaveUp(ticket) => self.gave_up(ticket),
+            Input::Created { file, dir, path } => self.created(file, dir, path),
+            Input::Made(dir) => self.made(dir),
+            Input::Closed(file) => self.unused(file),
+            Input::Changed(ticket) => self.changed(ticket),
+            Input::Released { file, is_free } => self.released(file, is_free),
+            Input::Committed(ticket, outcome) => self.committed(ticket, outcome),
+            Input::Barrier(ticket, outcome) => self.reached(ticket, outcome),
+            Input::Seen(revision, events) => {
+                for event in events {
+                    let news = self.mirror.apply(event);
+                    self.heard(news.into_iter().collect());
+                }
+                self.mirror.revision = self.mirror.revision.max(revision);
+                self.look_around();
+            }
+            Input::Snapshot(revision, entries) => {
+                let news = self.mirror.snapshot(revision, entries);
+                self.heard(news);
+                self.look_around();
+            }
+            Input::Below(ticket, files) => self.found_below(ticket, files),
+            Input::Asked(ticket, peer) => self.asked(ticket, peer),
+            Input::Answered(ticket, reply) => self.answered(ticket, reply),
+            // A member without copies goes on with what it has claimed.
+            Input::Lease(left) => self.is_cut_off = left.is_zero(),
+            Input::Began => {
+                self.has_begun = true;
+                for (ticket, peer) in std::mem::take(&mut self.early) {
+                    self.asked(ticket, peer);
+                }
+            }
+            Input::Tick => {
+                if !self.is_superseded {
+                    self.tend_own();
+                    self.tend_gate();
+                }
+                self.lose_patience();
+            }
+        }
+        self.advance();
+        self.begin_barrier();
+        std::mem::take(&mut self.out)
+    }
+
+    fn look_around(&mut self) {
+        self.look_at_dirs();
+        let me = self.mirror.members.get(&self.me);
+        if me.is_some_and(|(me, _)| me.epoch != self.epoch)
+            && !self.is_superseded
+            && self.rules.obey(Rule::EpochStands)
+        {
+            self.is_superseded = true;
+            self.out.push(Effect::Superseded);
+            let tasks: Vec<Ticket> = self.tasks.keys().copied().collect();
+            for task in tasks {
+                self.fail(task, Why::Superseded);
+            }
+        }
+    }
+
+    fn ticket(&mut self) -> Ticket {
+        self.next += 1;
+        self.next
+    }
+
+    /// `takes`: it takes something new, which the gate forbids.
+    fn commit(&mut self, doing: Doing, mut commit: Commit, takes: bool) {
+        if takes && self.rules.obey(Rule::GateStopsClaims) {
+            let key = self.mirror.key("gate");
+            match &self.mirror.gate {
+                // The mount sees to it that its own programs and its own rename take turns.
+                Some((gate, revision)) if gate.by == self.me => {
+                    commit.compares.push(Compare::Revision(key, *revision));
+                }
+                _ => commit = commit.if_absent(key),
+            }
+        }
+        if self.rules.obey(Rule::EpochStands)
+            && let Some((_, revision)) = self.mirror.members.get(&self.me)
+        {
+            let key = self.mirror.key(&format!("members/{}", self.me));
+            commit.compares.push(Compare::Revision(key, *revision));
+        }
+        let ticket = self.ticket();
+        self.commits.insert(ticket, doing);
+        self.out.push(Effect::Commit(ticket, commit));
+    }
+
+    /// Whether another member renames a directory.
+    fn is_gated(&self) -> bool {
+        self.mirror.gate.as_ref().is_some_and(|(gate, _)| gate.by != self.me)
+    }
+
+    /// Who holds newer bytes of a file, as far as the watch has told.
+    pub fn holder(&self, file: FileKey) -> Holder {
+        if self.own.contains_key(&file) {
+            return Holder::Here;
+        }
+        match self.mirror.claims.get(&file) {
+            Some(claim) if claim.member == self.me => Holder::Here,
+            Some(claim) if self.mirror.alive.contains(&claim.member) => {
+                Holder::There(claim.member.clone())
+            }
+            Some(claim) => Holder::Dead(claim.member.clone()),
+            None => Holder::Nobody,
+        }
+    }
+
+    /// The first by name of the members that are alive.
+    pub fn first_alive(&self) -> Option<String> {
+        self.mirror.alive.iter().min().cloned()
+    }
+
+    /// Where a member is reached, and its epoch.
+    pub fn member(&self, name: &str) -> Option<keys::Member> {
+        self.mirror.members.get(name).map(|(member, _)| member.clone())
+    }
+}

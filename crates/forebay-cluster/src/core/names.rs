@@ -1,0 +1,191 @@
+//! Before names and attributes are changed, and after; the gate of directory renames.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use forebay_backing::FileKey;
+use forebay_registry::{Commit, Compare, Outcome};
+
+use super::opening::Creators;
+use super::{
+    Core, Doing, Effect, Gate, Leaving, OWN_LEASE, Peer, Rule, Stage, Task, Ticket, Way, Why,
+};
+use crate::keys;
+
+impl Core {
+    /// One home makes the change. Of two one gives its file back first.
+    pub(super) fn look_change(&mut self, task: Ticket, files: Vec<FileKey>, dirs: Vec<FileKey>) {
+        let mut mine = Vec::new();
+        let mut homes: Vec<(String, FileKey)> = Vec::new();
+        for (i, &file) in files.iter().enumerate() {
+            if let Some(own) = self.own.get(&file) {
+                // A new file is looked for by its directory until it is claimed: it does not leave it before.
+                if own.leaving != Leaving::No || own.claim.is_none() {
+                    self.gather();
+                    return self.stage(task, Stage::Local);
+                }
+                mine.push(file);
+            } else if let Some(claim) = self.mirror.claims.get(&file) {
+                homes.push((claim.member.clone(), file));
+            } else if let Some(&dir) = dirs.get(i) {
+                match self.ask_creators(task, file, dir) {
+                    Creators::Asked => return,
+                    Creators::Home(home) => homes.push((home, file)),
+                    Creators::Dead(home) => return self.fail(task, Why::HomeDead(home)),
+                    Creators::Nobody => {}
+                }
+            }
+        }
+        let dead = homes.iter().find(|(home, _)| !self.mirror.alive.contains(home));
+        if let Some((home, _)) = dead {
+            let home = home.clone();
+            return self.fail(task, Why::HomeDead(home));
+        }
+        let names: BTreeSet<&String> = homes.iter().map(|(home, _)| home).collect();
+        if names.len() > 1 || (names.len() == 1 && !mine.is_empty()) {
+            let refused = self.tasks.get(&task).map(|waiting| &waiting.refused);
+            let refused = |home: &String| refused.is_some_and(|refused| refused.contains(home));
+            let Some((home, file)) = homes.iter().find(|(home, _)| !refused(home)).cloned() else {
+                let (home, _) = homes.swap_remove(0);
+                return self.fail(task, Why::Busy(home));
+            };
+            return self.send(task, home, Peer::Recall { file });
+        }
+        if let Some((home, _)) = homes.pop() {
+            return self.there(task, home);
+        }
+        for file in &mine {
+            if let Some(own) = self.own.get_mut(file) {
+                own.uses += 1;
+            }
+        }
+        if let Some(waiting) = self.tasks.get_mut(&task) {
+            waiting.uses = mine;
+        }
+        self.grant(task);
+    }
+
+    fn grant(&mut self, task: Ticket) {
+        self.stage(task, Stage::Granted);
+        self.out.push(Effect::Answer(task, Way::Here));
+    }
+
+    /// It is done: the gate goes; who has claimed an unclaimed file meanwhile is told.
+    pub(super) fn changed(&mut self, task: Ticket) {
+        let Some(waiting) = self.tasks.remove(&task) else { return };
+        for &file in &waiting.uses {
+            self.unused(file);
+        }
+        self.leave_gate(task);
+        let Task::Change { files, .. } = waiting.ask else { return };
+        let files: Vec<FileKey> =
+            files.into_iter().filter(|file| !waiting.uses.contains(file)).collect();
+        if !files.is_empty() && self.rules.obey(Rule::LookAfterChange) && !self.is_superseded {
+            let ticket = self.ticket();
+            self.enter(ticket, Task::After { files });
+        }
+    }
+
+    pub(super) fn look_after(&mut self, task: Ticket, files: Vec<FileKey>) {
+        let claimed = files.iter().filter_map(|file| {
+            let home = &self.mirror.claims.get(file)?.member;
+            (*home != self.me && self.mirror.alive.contains(home)).then(|| (home.clone(), *file))
+        });
+        let claimed: Vec<(String, FileKey)> = claimed.collect();
+        if claimed.is_empty() {
+            self.tasks.remove(&task);
+        }
+        for (home, file) in claimed {
+            self.send(task, home, Peer::Changed { file });
+        }
+    }
+
+    /// The mirror is as new as the barrier, or as the commit that put the gate.
+    pub(super) fn look_rename(&mut self, task: Ticket, path: PathBuf) {
+        let is_mine = self.gate.as_ref().is_some_and(|gate| gate.task == task);
+        let by = self.mirror.gate.as_ref().map(|(gate, _)| gate.by.clone());
+        match by {
+            Some(by) if by == self.me && is_mine => self.clear_below(task, &path),
+            None if is_mine || self.gate.is_none() => {
+                self.gate = Some(Gate { task, is_over: false, sent: None });
+                let gate =
+                    keys::Gate { by: self.me.clone(), from: path.to_string_lossy().into_owned() };
+                let key = self.mirror.key("gate");
+                let commit =
+                    Commit::new().if_absent(&key).put_leased(&key, super::json(&gate), OWN_LEASE);
+                self.stage(task, Stage::Committing);
+                self.commit(Doing::Task(task), commit, false);
+            }
+            _ => self.stage(task, Stage::Local),
+        }
+    }
+
+    fn clear_below(&mut self, task: Ticket, path: &Path) {
+        if !self.rules.obey(Rule::RecallBelowGate) {
+            return self.grant(task);
+        }
+        let (living, dead): (Vec<String>, Vec<String>) = self
+            .mirror
+            .holders(&self.me)
+            .into_iter()
+            .partition(|member| self.mirror.alive.contains(member));
+        for home in dead {
+            let makes = self.mirror.creates.values().any(|creators| creators.contains_key(&home));
+            let mut claims = self.mirror.claims.values();
+            if makes || claims.any(|c| c.member == home && Path::new(&c.path).starts_with(path)) {
+                return self.fail(task, Why::HomeDead(home));
+            }
+        }
+        if living.is_empty() {
+            return self.grant(task);
+        }
+        for to in living {
+            self.send(task, to, Peer::RecallBelow { path: path.into() });
+        }
+    }
+
+    /// Nobody else holds anything below.
+    pub(super) fn renames(&mut self, task: Ticket) {
+        self.grant(task);
+    }
+
+    pub(super) fn gate_refused(&mut self, task: Ticket) {
+        let by = self.mirror.gate.as_ref().map(|(gate, _)| &gate.by);
+        if by != Some(&self.me) {
+            self.gate.take_if(|gate| gate.task == task && !gate.is_over);
+        }
+    }
+
+    pub(super) fn leave_gate(&mut self, task: Ticket) {
+        if let Some(gate) = self.gate.as_mut().filter(|gate| gate.task == task) {
+            gate.is_over = true;
+            self.tend_gate();
+        }
+    }
+
+    /// A gate of this member's that no task needs is taken away, as often as it takes.
+    pub(super) fn tend_gate(&mut self) {
+        let key = self.mirror.key("gate");
+        let mine = self.mirror.gate.as_ref().filter(|(gate, _)| gate.by == self.me);
+        let mine = mine.map(|(_, revision)| *revision);
+        match (mine, &mut self.gate) {
+            (None, Some(gate)) if gate.is_over => self.gate = None,
+            (Some(revision), Some(gate)) if !gate.is_over || gate.sent == Some(revision) => {}
+            (Some(revision), _) => {
+                self.gate = Some(Gate { task: 0, is_over: true, sent: Some(revision) });
+                let mut commit = Commit::new();
+                commit.compares.push(Compare::Revision(key.clone(), revision));
+                self.commit(Doing::Ungate, commit.delete(key), false);
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn ungated(&mut self, outcome: Result<Outcome, ()>) {
+        if !matches!(outcome, Ok(Outcome::Committed(_)))
+            && let Some(gate) = &mut self.gate
+        {
+            gate.sent = None;
+        }
+    }
+}

@@ -1,0 +1,383 @@
+//! What this member holds: claims, new files that are not claimed yet, directories it makes files in; and
+//! how all of these are given back.
+//!
+//! A claim is held from the moment at which the mirror has it until the moment at which the mirror has it
+//! no more. A give-back whose commit failed is repeated: the first one may still come to pass.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use forebay_backing::FileKey;
+use forebay_registry::{Commit, Compare, Outcome, Revision};
+
+use super::mirror::News;
+use super::{Core, Doing, Effect, GIVEN_LEASE, Reply, Rule, Stage, Ticket};
+use crate::keys;
+
+/// After the last use, before a claim or `creates` is given back.
+pub const SETTLE: Duration = Duration::from_secs(2);
+
+/// Claims in one commit, within the registry's limit of 128 operations.
+const GATHER: usize = 60;
+
+/// Stands for the directory of a file of which nobody can say where it is.
+pub const SOMEWHERE: FileKey = FileKey { ino: 0, generation: 0 };
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leaving {
+    No,
+    /// [`Effect::Release`] is under way.
+    Releasing,
+    /// Its commit is under way, or to be repeated.
+    Giving {
+        is_sent: bool,
+    },
+}
+
+#[derive(Debug)]
+pub struct Own {
+    pub dir: Option<FileKey>,
+    pub path: PathBuf,
+    /// At which revision it was claimed; `None` for a new file that is not yet.
+    pub claim: Option<Revision>,
+    pub is_claiming: bool,
+    /// Writers and changes under way here.
+    pub uses: u32,
+    pub used: Duration,
+    pub leaving: Leaving,
+    /// Peers that asked for it.
+    pub recalls: Vec<Ticket>,
+    /// Somebody wants it who waits for a flush; the look that is under way flushes nothing.
+    pub wants_flush: bool,
+    /// Looks in a row that found it not free.
+    pub looks: u32,
+}
+
+#[derive(Debug)]
+pub struct OwnDir {
+    pub path: PathBuf,
+    pub used: Duration,
+    /// Files that are being made in it.
+    pub making: u32,
+    /// At which its key was put.
+    pub revision: Revision,
+    /// It is given back, or to be; `is_sent`: its commit is under way.
+    pub leaving: Option<bool>,
+}
+
+/// However often a file was found dirty, it is looked at again after so many settling times.
+const LOOKS_MAX: u32 = 4;
+
+impl Own {
+    /// After its last use or look, before it is looked at for a give-back.
+    fn rest(&self) -> Duration {
+        SETTLE * (self.looks + 1).min(LOOKS_MAX)
+    }
+}
+
+impl Core {
+    pub(super) fn own_anew(&mut self, file: FileKey) -> &mut Own {
+        let now = self.now;
+        self.own.entry(file).or_insert_with(|| Own {
+            dir: None,
+            path: PathBuf::new(),
+            claim: None,
+            is_claiming: false,
+            uses: 0,
+            used: now,
+            leaving: Leaving::No,
+            recalls: Vec::new(),
+            wants_flush: false,
+            looks: 0,
+        })
+    }
+
+    pub(super) fn created(&mut self, file: FileKey, dir: FileKey, path: PathBuf) {
+        let own = self.own_anew(file);
+        own.dir = Some(dir);
+        own.path = path;
+        own.uses += 1; // Until it is closed.
+        let used = self.now;
+        if let Some(dir) = self.own_dirs.get_mut(&dir) {
+            dir.used = used;
+        }
+        self.gather();
+    }
+
+    pub(super) fn made(&mut self, dir: FileKey) {
+        let now = self.now;
+        if let Some(own) = self.own_dirs.get_mut(&dir) {
+            own.making = own.making.saturating_sub(1);
+            own.used = now;
+        }
+    }
+
+    pub(super) fn unused(&mut self, file: FileKey) {
+        let now = self.now;
+        if let Some(own) = self.own.get_mut(&file) {
+            own.uses = own.uses.saturating_sub(1);
+            own.used = now;
+            own.looks = 0;
+        }
+    }
+
+    /// What the watch has told of claims.
+    pub(super) fn heard(&mut self, news: Vec<News>) {
+        for news in news {
+            match news {
+                News::Claimed { file, by } if by == self.me => {
+                    let Some(claimed) = self.mirror.claims.get(&file) else { continue };
+                    let (revision, path) = (claimed.revision, PathBuf::from(&claimed.path));
+                    let own = self.own_anew(file);
+                    own.claim = Some(revision);
+                    if own.path.as_os_str().is_empty() {
+                        own.path = path;
+                    }
+                }
+                News::Claimed { file, .. } => {
+                    if self.own.get(&file).is_some_and(|own| own.claim.is_some()) {
+                        self.gone(file);
+                    }
+                }
+                News::Unclaimed { file, by } | News::Given { file, by } if by == self.me => {
+                    let Some(own) = self.own.get(&file) else { continue };
+                    let claimed = self.mirror.claims.get(&file).map(|claim| claim.revision);
+                    let stands = own.claim.is_some() && own.claim == claimed;
+                    let is_giving = matches!(own.leaving, Leaving::Giving { .. });
+                    if !stands && (own.claim.is_some() || is_giving) {
+                        self.gone(file);
+                    }
+                }
+                News::Unclaimed { file, .. } | News::Given { file, .. } => {
+                    if self.rules.obey(Rule::ForgetOnGiven) {
+                        self.out.push(Effect::Forget { file });
+                    }
+                }
+            }
+        }
+    }
+
+    fn gone(&mut self, file: FileKey) {
+        let Some(own) = self.own.remove(&file) else { return };
+        for ticket in own.recalls {
+            self.out.push(Effect::Reply(ticket, Reply::Given(true)));
+        }
+    }
+
+    /// Claims the new files that are not claimed yet, many in one commit.
+    pub(super) fn gather(&mut self) {
+        if self.is_gathering || self.is_gated() {
+            return;
+        }
+        let new = |(file, own): (&FileKey, &super::Own)| {
+            let is_new = own.claim.is_none() && !own.is_claiming && own.leaving == Leaving::No;
+            is_new.then(|| (*file, own.path.to_string_lossy().into_owned()))
+        };
+        let files: Vec<_> = self.own.iter().filter_map(new).take(GATHER).collect();
+        if !files.is_empty() {
+            self.is_gathering = true;
+            self.claim_new(files);
+        }
+    }
+
+    fn claim_new(&mut self, files: Vec<(FileKey, String)>) {
+        let mut commit = Commit::new();
+        for (file, path) in &files {
+            commit = self.claiming(commit, *file, path);
+            if let Some(own) = self.own.get_mut(file) {
+                own.is_claiming = true;
+            }
+        }
+        self.commit(Doing::Gather(files), commit, true);
+    }
+
+    pub(super) fn claiming(&self, commit: Commit, file: FileKey, path: &str) -> Commit {
+        let key = self.mirror.key(&format!("claims/{}", keys::file(file)));
+        let claim = keys::Claim { member: self.me.clone(), path: path.into() };
+        commit.if_absent(&key).put(&key, super::json(&claim))
+    }
+
+    pub(super) fn gathered(&mut self, files: Vec<(FileKey, String)>, outcome: Result<Outcome, ()>) {
+        self.is_gathering = false;
+        let alone = matches!(outcome, Ok(Outcome::Refused { .. })) && files.len() > 1;
+        for (file, path) in files {
+            if let Some(own) = self.own.get_mut(&file) {
+                own.is_claiming = false;
+            }
+            if alone && self.own.get(&file).is_some_and(|own| own.claim.is_none()) {
+                self.claim_new(vec![(file, path)]);
+            }
+        }
+    }
+
+    /// Begins to give a file back, unless it is in use. What is idle is given back when the drain has
+    /// brought it home, at its own pace; who waits for it has it flushed.
+    pub(super) fn release(&mut self, file: FileKey, flush: bool) {
+        let Some(own) = self.own.get_mut(&file) else { return };
+        own.wants_flush |= flush && own.leaving == Leaving::Releasing;
+        if own.leaving != Leaving::No || own.uses > 0 || own.is_claiming {
+            return;
+        }
+        if self.rules.obey(Rule::ReleaseBeforeGiveBack) {
+            own.leaving = Leaving::Releasing;
+            self.out.push(Effect::Release { file, flush });
+        } else {
+            own.leaving = Leaving::Giving { is_sent: false };
+            self.give(file);
+        }
+    }
+
+    pub(super) fn released(&mut self, file: FileKey, is_free: bool) {
+        let now = self.now;
+        let waits = self.rules.obey(Rule::WritersWaitDuringRelease);
+        let Some(own) = self.own.get_mut(&file) else { return };
+        if own.leaving != Leaving::Releasing {
+            return;
+        }
+        if is_free && (own.uses == 0 || !waits) {
+            own.leaving = Leaving::Giving { is_sent: false };
+            self.give(file);
+            return;
+        }
+        if std::mem::take(&mut own.wants_flush) && own.uses == 0 {
+            self.out.push(Effect::Release { file, flush: true });
+            return;
+        }
+        own.leaving = Leaving::No;
+        own.used = now;
+        own.looks += 1;
+        for ticket in std::mem::take(&mut own.recalls) {
+            self.out.push(Effect::Reply(ticket, Reply::Given(false)));
+        }
+    }
+
+    pub(super) fn give(&mut self, file: FileKey) {
+        let Some(own) = self.own.get_mut(&file) else { return };
+        if own.leaving != (Leaving::Giving { is_sent: false }) {
+            return;
+        }
+        own.leaving = Leaving::Giving { is_sent: true };
+        let claim = own.claim;
+        let name = keys::file(file);
+        let key = self.mirror.key(&format!("claims/{name}"));
+        let given = super::json(&keys::Given { by: self.me.clone() });
+        let mut commit = Commit::new();
+        commit = match claim {
+            Some(revision) => {
+                commit.compares.push(Compare::Revision(key.clone(), revision));
+                commit.delete(key)
+            }
+            None => commit.if_absent(key),
+        };
+        let commit =
+            commit.put_leased(self.mirror.key(&format!("given/{name}")), given, GIVEN_LEASE);
+        self.commit(Doing::Give(file, claim), commit, false);
+    }
+
+    /// `Committed` is settled by the mirror; anything else is repeated at the next tick. An answer that comes
+    /// late, when the file has been claimed anew, says nothing.
+    pub(super) fn gave(
+        &mut self,
+        file: FileKey,
+        claim: Option<Revision>,
+        outcome: Result<Outcome, ()>,
+    ) {
+        if matches!(outcome, Ok(Outcome::Committed(_))) {
+            return;
+        }
+        if let Some(own) = self.own.get_mut(&file)
+            && own.leaving == (Leaving::Giving { is_sent: true })
+            && (own.claim == claim || claim.is_none())
+        {
+            own.leaving = Leaving::Giving { is_sent: false };
+        }
+    }
+
+    pub(super) fn end_dir(&mut self, dir: FileKey) {
+        let revision = self.mirror.creates.get(&dir).and_then(|c| c.get(&self.me)).copied();
+        let (Some(own), Some(revision)) = (self.own_dirs.get_mut(&dir), revision) else { return };
+        own.leaving = Some(true);
+        let key = self.mirror.key(&format!("creates/{}/{}", keys::file(dir), self.me));
+        let mut commit = Commit::new();
+        commit.compares.push(Compare::Revision(key.clone(), revision));
+        self.commit(Doing::End(dir), commit.delete(key), false);
+    }
+
+    pub(super) fn ended_dir(&mut self, dir: FileKey, outcome: Result<Outcome, ()>) {
+        if !matches!(outcome, Ok(Outcome::Committed(_)))
+            && let Some(own) = self.own_dirs.get_mut(&dir)
+            && own.leaving.is_some()
+        {
+            own.leaving = Some(false);
+        }
+    }
+
+    /// Directories as the mirror has them.
+    pub(super) fn look_at_dirs(&mut self) {
+        let mirror = &self.mirror;
+        let stands =
+            |dir: &FileKey| mirror.creates.get(dir).is_some_and(|c| c.contains_key(&self.me));
+        self.own_dirs.retain(|dir, _| stands(dir));
+        for (&dir, creators) in &mirror.creates {
+            let Some(&revision) = creators.get(&self.me) else { continue };
+            let own = self.own_dirs.entry(dir).or_insert_with(|| OwnDir {
+                path: PathBuf::new(),
+                used: self.now,
+                making: 0,
+                revision,
+                leaving: None,
+            });
+            // A commit that came late has put it again after it was given back.
+            if own.revision != revision {
+                (own.revision, own.leaving) = (revision, None);
+            }
+        }
+    }
+
+    /// What is idle is given back, what failed is repeated.
+    pub(super) fn tend_own(&mut self) {
+        self.gather();
+        let now = self.now;
+        let files: Vec<FileKey> = self.own.keys().copied().collect();
+        for file in files {
+            let own = &self.own[&file];
+            match own.leaving {
+                Leaving::Giving { is_sent: false } => self.give(file),
+                // Who could not give it back would keep its own programs from it.
+                Leaving::No
+                    if own.claim.is_some() && !self.is_cut_off && now >= own.used + own.rest() =>
+                {
+                    self.release(file, false);
+                }
+                _ => {}
+            }
+        }
+        if !self.has_begun {
+            return; // Files of a directory may yet be told.
+        }
+        let busy = |dir: FileKey| {
+            let may_be_in = |own: &Own| own.dir == Some(dir) || own.dir == Some(SOMEWHERE);
+            self.own.values().any(|own| may_be_in(own) && own.claim.is_none())
+                || self.tasks.values().any(|task| {
+                    matches!(&task.ask, super::Task::Create { dir: d, .. } if *d == dir)
+                        && matches!(task.stage, Stage::Reach(_))
+                })
+        };
+        let idle: Vec<FileKey> = self
+            .own_dirs
+            .iter()
+            .filter(|(dir, own)| {
+                let is_making = own.making > 0 && self.rules.obey(Rule::MakingKeepsCreates);
+                let is_due = match own.leaving {
+                    Some(is_sent) => !is_sent,
+                    None => now >= own.used + SETTLE,
+                };
+                is_due && !is_making && !busy(**dir)
+            })
+            .map(|(dir, _)| *dir)
+            .collect();
+        for dir in idle {
+            self.end_dir(dir);
+        }
+    }
+}

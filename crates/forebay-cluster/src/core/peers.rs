@@ -1,0 +1,110 @@
+//! What other members ask.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use forebay_backing::FileKey;
+
+use super::{Core, Effect, Leaving, Peer, Reply, Rule, Stage, Task, Ticket};
+
+impl Core {
+    pub(super) fn asked(&mut self, ticket: Ticket, peer: Peer) {
+        if self.is_superseded {
+            return; // The asker's next question finds the newer epoch.
+        }
+        if !self.has_begun && self.rules.obey(Rule::BeganBeforeHolds) {
+            self.early.push((ticket, peer));
+            return;
+        }
+        match peer {
+            Peer::Holds { file } => {
+                let holds = self.own.contains_key(&file);
+                self.out.push(Effect::Reply(ticket, Reply::Holds(holds)));
+            }
+            Peer::Recall { file } => match self.own.get_mut(&file) {
+                None => self.out.push(Effect::Reply(ticket, Reply::Given(true))),
+                Some(own) if own.uses > 0 => {
+                    self.out.push(Effect::Reply(ticket, Reply::Given(false)));
+                }
+                Some(own) => {
+                    own.recalls.push(ticket);
+                    self.release(file, true);
+                }
+            },
+            Peer::RecallBelow { path } => self.enter(ticket, Task::GiveBelow { path, left: None }),
+            Peer::Changed { file } => {
+                self.out.push(Effect::Forget { file });
+                self.out.push(Effect::Reply(ticket, Reply::Done));
+            }
+        }
+    }
+
+    /// First the gate must stand, so that what is given back is not taken anew; then what lies below is
+    /// found, and given back until nothing more can be.
+    pub(super) fn look_below(
+        &mut self,
+        task: Ticket,
+        path: PathBuf,
+        left: Option<BTreeMap<FileKey, bool>>,
+    ) {
+        let is_leaving = path.as_os_str().is_empty();
+        let Some(mut left) = left else {
+            if !is_leaving && self.mirror.gate.is_none() {
+                self.tasks.remove(&task);
+                self.out.push(Effect::Reply(task, Reply::Given(false)));
+                return;
+            }
+            self.stage(task, Stage::Asking);
+            self.out.push(Effect::FindBelow { ticket: task, path });
+            return;
+        };
+        let below = self.own.iter().filter(|(_, own)| own.path.starts_with(&path));
+        for (file, _) in below {
+            left.entry(*file).or_insert(false);
+        }
+        left.retain(|file, _| self.own.contains_key(file));
+        for (file, has_begun) in &mut left {
+            if !*has_begun {
+                *has_begun = !self.own[file].is_claiming;
+                self.release(*file, true);
+            }
+        }
+        let mut dirs = 0;
+        for own in self.own_dirs.values_mut() {
+            if own.path.as_os_str().is_empty() || own.path.starts_with(&path) {
+                own.leaving.get_or_insert(false);
+                dirs += 1;
+            }
+        }
+        let is_moving = left
+            .iter()
+            .any(|(file, has_begun)| !has_begun || self.own[file].leaving != Leaving::No);
+        let stays = !left.is_empty();
+        if !is_moving && (dirs == 0 || stays) {
+            self.tasks.remove(&task);
+            if stays {
+                for own in self.own_dirs.values_mut() {
+                    own.leaving.take_if(|is_sent| !*is_sent);
+                }
+            }
+            self.out.push(Effect::Reply(task, Reply::Given(!stays)));
+            return;
+        }
+        self.remember_left(task, left);
+    }
+
+    pub(super) fn found_below(&mut self, task: Ticket, files: Vec<FileKey>) {
+        let own = files.into_iter().filter(|file| self.own.contains_key(file));
+        let left = own.map(|file| (file, false)).collect();
+        self.remember_left(task, left);
+        self.stage(task, Stage::Reach(self.mirror.revision));
+    }
+
+    fn remember_left(&mut self, task: Ticket, anew: BTreeMap<FileKey, bool>) {
+        if let Some(waiting) = self.tasks.get_mut(&task)
+            && let Task::GiveBelow { left, .. } = &mut waiting.ask
+        {
+            *left = Some(anew);
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! What was asked, from its beginning to its answer. Each task goes through a barrier, waits until the
+//! mirror has reached it, and looks; what was refused or failed begins again, within the patience.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use forebay_backing::FileKey;
+use forebay_registry::{Outcome, Revision};
+
+use super::{Access, Ask, Core, Effect, Leaving, Peer, Reply, Rule, Ticket, Way, Why};
+
+/// Before what failed is tried again.
+const PAUSE: Duration = Duration::from_millis(100);
+
+#[derive(Debug, Clone)]
+pub enum Task {
+    Open {
+        file: FileKey,
+        dir: FileKey,
+        path: PathBuf,
+        how: Access,
+    },
+    Create {
+        dir: FileKey,
+        path: PathBuf,
+    },
+    Change {
+        files: Vec<FileKey>,
+        dirs: Vec<FileKey>,
+    },
+    RenameDir {
+        path: PathBuf,
+    },
+    /// A change of unclaimed files is done: who has claimed one meanwhile is told.
+    After {
+        files: Vec<FileKey>,
+    },
+    /// A peer renames a directory, or (path "") this member leaves. `left`: what is to be given back, and
+    /// whether that has begun.
+    GiveBelow {
+        path: PathBuf,
+        left: Option<BTreeMap<FileKey, bool>>,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// It is in the queue for a barrier, or in one.
+    Barrier,
+    Reach(Revision),
+    /// It asked other members.
+    Asking,
+    Committing,
+    /// For a file or directory of this member's to be given back, or for the gate to go.
+    Local,
+    Pause(Duration),
+    /// A change was answered `Here` and is under way.
+    Granted,
+}
+
+#[derive(Debug)]
+pub struct Waiting {
+    pub ask: Task,
+    pub since: Duration,
+    pub stage: Stage,
+    /// A member to name when patience ends.
+    pub waits_for: Option<String>,
+    /// Creators that said no.
+    pub not_at: BTreeSet<(FileKey, String)>,
+    /// Who said that it holds what was asked for.
+    pub homes: BTreeSet<(FileKey, String)>,
+    /// Who was asked to give a file back and could not.
+    pub refused: BTreeSet<String>,
+    pub open_questions: usize,
+    /// Files of this member's that a change keeps here.
+    pub uses: Vec<FileKey>,
+}
+
+/// What a commit is for.
+#[derive(Debug)]
+pub enum Doing {
+    /// Of a task, which looks again whatever it came to.
+    Task(Ticket),
+    Gather(Vec<(FileKey, String)>),
+    /// With the claim that it gives back.
+    Give(FileKey, Option<Revision>),
+    End(FileKey),
+    Ungate,
+}
+
+impl Core {
+    pub(super) fn ask(&mut self, ticket: Ticket, ask: Ask) {
+        let task = match ask {
+            Ask::Open { file, dir, path, how } => Task::Open { file, dir, path, how },
+            Ask::Create { dir, path } => Task::Create { dir, path },
+            Ask::Change { below: Some(path), .. } => Task::RenameDir { path },
+            Ask::Change { files, dirs, below: None } => Task::Change { files, dirs },
+        };
+        self.enter(ticket, task);
+    }
+
+    pub(super) fn enter(&mut self, ticket: Ticket, ask: Task) {
+        let waiting = Waiting {
+            ask,
+            since: self.now,
+            stage: Stage::Local,
+            waits_for: None,
+            not_at: BTreeSet::new(),
+            homes: BTreeSet::new(),
+            refused: BTreeSet::new(),
+            open_questions: 0,
+            uses: Vec::new(),
+        };
+        self.tasks.insert(ticket, waiting);
+        if self.is_superseded {
+            self.fail(ticket, Why::Superseded);
+            return;
+        }
+        self.begin(ticket);
+    }
+
+    /// What this member knows by itself is answered at once; for the rest a barrier is needed.
+    pub(super) fn begin(&mut self, task: Ticket) {
+        let Some(waiting) = self.tasks.get_mut(&task) else { return };
+        waiting.stage = Stage::Local;
+        let ask = waiting.ask.clone();
+        match ask {
+            Task::Open { file, how, .. } if self.own.contains_key(&file) => {
+                self.open_own(task, file, how);
+            }
+            Task::Create { dir, .. } if self.own_dirs.contains_key(&dir) => {
+                self.create_own(task, dir);
+            }
+            Task::Change { ref files, ref dirs }
+                if files.iter().all(|file| self.own.contains_key(file)) =>
+            {
+                self.look_change(task, files.clone(), dirs.clone());
+            }
+            Task::RenameDir { .. } if self.gate.as_ref().is_some_and(|gate| gate.task != task) => {}
+            Task::Open { .. } | Task::Create { .. } | Task::Change { .. }
+                if !self.rules.obey(Rule::BarrierBeforeOpen) =>
+            {
+                self.stage(task, Stage::Reach(Revision(0)));
+                self.look(task);
+            }
+            _ => {
+                self.stage(task, Stage::Barrier);
+                self.next_barrier.push(task);
+            }
+        }
+    }
+
+    fn look(&mut self, task: Ticket) {
+        let Some(waiting) = self.tasks.get(&task) else { return };
+        match waiting.ask.clone() {
+            Task::Open { file, dir, path, how } => self.look_open(task, file, dir, path, how),
+            Task::Create { dir, .. } => self.look_create(task, dir),
+            Task::Change { files, dirs } => self.look_change(task, files, dirs),
+            Task::RenameDir { path } => self.look_rename(task, path),
+            Task::After { files } => self.look_after(task, files),
+            Task::GiveBelow { path, left } => self.look_below(task, path, left),
+        }
+    }
+
+    pub(super) fn stage(&mut self, task: Ticket, stage: Stage) {
+        if let Some(waiting) = self.tasks.get_mut(&task) {
+            waiting.stage = stage;
+        }
+    }
+
+    pub(super) fn pause(&mut self, task: Ticket) {
+        self.stage(task, Stage::Pause(self.now + PAUSE));
+    }
+
+    /// Looks once more at all that waits for what may have come to pass.
+    pub(super) fn advance(&mut self) {
+        let tasks: Vec<(Ticket, Stage)> = self.tasks.iter().map(|(t, w)| (*t, w.stage)).collect();
+        for (task, stage) in tasks {
+            match stage {
+                Stage::Reach(revision) if self.mirror.revision >= revision => self.look(task),
+                Stage::Local if !self.is_blocked(task) => self.begin(task),
+                Stage::Pause(until) if self.now >= until => self.begin(task),
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether what a task waits for here is still so.
+    fn is_blocked(&self, task: Ticket) -> bool {
+        let Some(waiting) = self.tasks.get(&task) else { return true };
+        let is_giving = |file: &FileKey| {
+            self.own.get(file).is_some_and(|own| matches!(own.leaving, Leaving::Giving { .. }))
+        };
+        let takes_leave =
+            |file: &FileKey| self.own.get(file).is_some_and(|own| own.leaving != Leaving::No);
+        match &waiting.ask {
+            Task::Open { file, how: Access::Read, .. } => is_giving(file),
+            Task::Open { file, how: Access::Write, .. } => {
+                takes_leave(file) || (!self.own.contains_key(file) && self.is_gated())
+            }
+            Task::Create { dir, .. } => {
+                self.is_gated() || self.own_dirs.get(dir).is_some_and(|own| own.leaving.is_some())
+            }
+            Task::Change { files, .. } => {
+                let is_new = |file| self.own.get(file).is_some_and(|own| own.claim.is_none());
+                files.iter().any(|file| takes_leave(file) || is_new(file))
+            }
+            Task::RenameDir { .. } => {
+                self.mirror.gate.is_some()
+                    || self.gate.as_ref().is_some_and(|gate| gate.task != task)
+            }
+            Task::After { .. } => false,
+            Task::GiveBelow { .. } => true,
+        }
+    }
+
+    /// One barrier is under way at a time; the next takes all that came meanwhile.
+    pub(super) fn begin_barrier(&mut self) {
+        if self.barrier.is_none() && !self.next_barrier.is_empty() && !self.is_superseded {
+            let ticket = self.ticket();
+            self.barrier = Some((ticket, std::mem::take(&mut self.next_barrier)));
+            self.out.push(Effect::Barrier(ticket));
+        }
+    }
+
+    pub(super) fn reached(&mut self, ticket: Ticket, outcome: Result<Revision, ()>) {
+        let Some((_, tasks)) = self.barrier.take_if(|(t, _)| *t == ticket) else { return };
+        for task in tasks {
+            match outcome {
+                Ok(revision) => self.stage(task, Stage::Reach(revision)),
+                Err(()) => self.pause(task),
+            }
+        }
+    }
+
+    pub(super) fn committed(&mut self, ticket: Ticket, outcome: Result<Outcome, ()>) {
+        match self.commits.remove(&ticket) {
+            Some(Doing::Task(task)) => match outcome {
+                Ok(Outcome::Committed(revision)) => {
+                    let reach = self.rules.obey(Rule::ReachOwnClaim);
+                    self.stage(task, Stage::Reach(if reach { revision } else { Revision(0) }));
+                    if !reach {
+                        self.believe(task, revision);
+                    }
+                }
+                Ok(Outcome::Refused { .. }) => {
+                    self.gate_refused(task);
+                    self.begin(task);
+                }
+                Err(()) => self.pause(task),
+            },
+            Some(Doing::Gather(files)) => self.gathered(files, outcome),
+            Some(Doing::Give(file, claim)) => self.gave(file, claim, outcome),
+            Some(Doing::End(dir)) => self.ended_dir(dir, outcome),
+            Some(Doing::Ungate) => self.ungated(outcome),
+            None => {}
+        }
+    }
+
+    pub(super) fn send(&mut self, task: Ticket, to: String, question: Peer) {
+        let file = match question {
+            Peer::Holds { file } | Peer::Recall { file } | Peer::Changed { file } => Some(file),
+            Peer::RecallBelow { .. } => None,
+        };
+        let ticket = self.ticket();
+        self.sends.insert(ticket, (task, to.clone(), file));
+        if let Some(waiting) = self.tasks.get_mut(&task) {
+            waiting.open_questions += 1;
+            waiting.waits_for = Some(to.clone());
+            waiting.stage = Stage::Asking;
+        }
+        self.out.push(Effect::Send { ticket, to, question });
+    }
+
+    pub(super) fn answered(&mut self, ticket: Ticket, reply: Result<Reply, ()>) {
+        let Some((task, from, file)) = self.sends.remove(&ticket) else { return };
+        let Some(waiting) = self.tasks.get_mut(&task) else { return };
+        waiting.open_questions -= 1;
+        let is_last = waiting.open_questions == 0;
+        let asked = file.map(|file| (file, from.clone()));
+        match (&waiting.ask, reply) {
+            (Task::Open { .. } | Task::Change { .. }, Ok(Reply::Holds(true))) => {
+                waiting.homes.extend(asked);
+            }
+            (Task::Open { .. } | Task::Change { .. }, Ok(Reply::Holds(false))) => {
+                waiting.not_at.extend(asked);
+            }
+            (Task::RenameDir { .. }, Ok(Reply::Given(false)) | Err(())) => {
+                return self.fail(task, Why::Busy(from));
+            }
+            (Task::Change { .. }, Ok(Reply::Given(false))) => _ = waiting.refused.insert(from),
+            (Task::Change { .. }, Ok(Reply::Given(true))) => {
+                waiting.homes.retain(|home| Some(home) != asked.as_ref());
+            }
+            _ => {}
+        }
+        if is_last {
+            match waiting.ask {
+                Task::RenameDir { .. } => self.renames(task),
+                _ if reply.is_err() => self.pause(task),
+                Task::After { .. } => _ = self.tasks.remove(&task),
+                _ if !self.rules.obey(Rule::LookAfterCreators) => self.look(task),
+                _ => self.begin(task),
+            }
+        }
+    }
+
+    pub(super) fn answer(&mut self, task: Ticket, way: Way) {
+        if self.tasks.remove(&task).is_some() {
+            self.out.push(Effect::Answer(task, way));
+        }
+    }
+
+    pub(super) fn fail(&mut self, task: Ticket, why: Why) {
+        let Some(waiting) = self.tasks.remove(&task) else { return };
+        self.leave_gate(task);
+        for file in waiting.uses {
+            self.unused(file);
+        }
+        match waiting.ask {
+            Task::After { .. } => {}
+            Task::GiveBelow { .. } => self.out.push(Effect::Reply(task, Reply::Given(false))),
+            _ if waiting.stage == Stage::Granted => {}
+            _ => self.out.push(Effect::Answer(task, Way::Fails(why))),
+        }
+    }
+
+    pub(super) fn gave_up(&mut self, task: Ticket) {
+        let Some(waiting) = self.tasks.remove(&task) else { return };
+        self.leave_gate(task);
+        for file in waiting.uses {
+            self.unused(file);
+        }
+    }
+
+    /// A change that is under way, and the word about it afterwards, wait as long as it takes.
+    pub(super) fn lose_patience(&mut self) {
+        let is_late = |(_, waiting): &(&Ticket, &Waiting)| {
+            waiting.stage != Stage::Granted
+                && !matches!(waiting.ask, Task::After { .. })
+                && self.now >= waiting.since + self.patience
+        };
+        let late: Vec<Ticket> = self.tasks.iter().filter(is_late).map(|(t, _)| *t).collect();
+        for task in late {
+            let waiting = &self.tasks[&task];
+            let why = match (waiting.stage, &waiting.waits_for, &self.mirror.gate) {
+                (Stage::Local, _, Some((gate, _))) => Why::Busy(gate.by.clone()),
+                (Stage::Asking | Stage::Pause(_), Some(member), _) => Why::Busy(member.clone()),
+                _ => Why::NoRegistry,
+            };
+            self.fail(task, why);
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! What a simulation meets too seldom.
+
+use std::time::Duration;
+
+use forebay_backing::FileKey;
+use forebay_registry::{Entry, Event, Revision};
+
+use super::rules::{Rule, Rules};
+use super::{Access, Ask, Core, Effect, Holder, Input, Peer, Reply, Way, Why, json};
+use crate::keys;
+
+const FILE: FileKey = FileKey { ino: 10, generation: 1 };
+const DIR: FileKey = FileKey { ino: 1, generation: 1 };
+const PATIENCE: Duration = Duration::from_secs(5);
+
+fn entry(key: &str, value: Vec<u8>, revision: u64) -> Entry {
+    Entry { key: format!("stores/s/{key}"), value, revision: Revision(revision), lease: None }
+}
+
+fn member(name: &str, epoch: u64) -> Vec<u8> {
+    json(&keys::Member {
+        node: name.into(),
+        address: String::new(),
+        tier: String::new(),
+        epoch,
+        boot: String::new(),
+        protocol: keys::PROTOCOL,
+    })
+}
+
+fn claim(member: &str) -> Vec<u8> {
+    json(&keys::Claim { member: member.into(), path: "d/f".into() })
+}
+
+fn core(more: Vec<Entry>, rules: Rules) -> Core {
+    let mut entries = vec![
+        entry("alive/a", vec![], 1),
+        entry("alive/b", vec![], 1),
+        entry("members/a", member("a", 1), 1),
+        entry("members/b", member("b", 1), 1),
+    ];
+    entries.extend(more);
+    let mut core = Core::new("a".into(), 1, (Revision(5), entries), PATIENCE).with_rules(rules);
+    core.handle(Duration::ZERO, Input::Began);
+    core
+}
+
+fn give(core: &mut Core, input: Input) -> Vec<Effect> {
+    core.handle(Duration::from_millis(1), input)
+}
+
+/// Answers the barrier among the effects.
+fn barrier(core: &mut Core, effects: &[Effect], revision: u64) -> Vec<Effect> {
+    let ticket = effects.iter().find_map(|effect| match effect {
+        Effect::Barrier(ticket) => Some(*ticket),
+        _ => None,
+    });
+    give(core, Input::Barrier(ticket.expect("a barrier"), Ok(Revision(revision))))
+}
+
+fn open(how: Access) -> Input {
+    Input::Ask(1, Ask::Open { file: FILE, dir: DIR, path: "d/f".into(), how })
+}
+
+fn way(effects: &[Effect]) -> Option<Way> {
+    effects.iter().find_map(|effect| match effect {
+        Effect::Answer(_, way) => Some(way.clone()),
+        _ => None,
+    })
+}
+
+/// B gave the file back after this open's barrier, and says no more than that it does not hold it.
+fn open_after_a_creator_said_no(rules: Rules) -> Option<Way> {
+    let mut core = core(vec![entry("creates/1.1/b", vec![], 3)], rules);
+    let effects = give(&mut core, open(Access::Read));
+    let effects = barrier(&mut core, &effects, 5);
+    let asked = effects.iter().find_map(|effect| match effect {
+        Effect::Send { ticket, question: Peer::Holds { .. }, .. } => Some(*ticket),
+        _ => None,
+    });
+    let effects =
+        give(&mut core, Input::Answered(asked.expect("b is asked"), Ok(Reply::Holds(false))));
+    if way(&effects).is_some() {
+        return way(&effects); // Without having forgotten.
+    }
+    let effects = barrier(&mut core, &effects, 6);
+    assert!(way(&effects).is_none(), "the mirror has not reached the barrier");
+    let given = entry("given/a.1", json(&keys::Given { by: "b".into() }), 6);
+    let effects = give(&mut core, Input::Seen(Revision(6), vec![Event::Put(given)]));
+    let forgets =
+        effects.iter().position(|e| matches!(e, Effect::Forget { file } if *file == FILE));
+    let answers = effects.iter().position(|e| matches!(e, Effect::Answer(..)));
+    assert!(forgets.expect("it forgets") < answers.expect("it answers"));
+    None
+}
+
+#[test]
+fn a_creators_no_is_followed_by_another_look() {
+    assert_eq!(open_after_a_creator_said_no(Rules::default()), None);
+    let without = open_after_a_creator_said_no(Rules::without(Rule::LookAfterCreators));
+    assert_eq!(without, Some(Way::Here));
+}
+
+fn is_told_of_a_change(rules: Rules) -> bool {
+    let mut core = core(vec![], rules);
+    let change = Ask::Change { files: vec![FILE], dirs: vec![DIR], below: None };
+    let effects = give(&mut core, Input::Ask(1, change));
+    let effects = barrier(&mut core, &effects, 5);
+    assert_eq!(way(&effects), Some(Way::Here));
+    let claimed = Event::Put(entry("claims/a.1", claim("b"), 6));
+    give(&mut core, Input::Seen(Revision(6), vec![claimed]));
+    let effects = give(&mut core, Input::Changed(1));
+    if effects.is_empty() {
+        return false;
+    }
+    let effects = barrier(&mut core, &effects, 6);
+    effects.iter().any(|effect| {
+        matches!(effect, Effect::Send { to, question: Peer::Changed { file }, .. } if to == "b" && *file == FILE)
+    })
+}
+
+#[test]
+fn who_claimed_a_file_during_a_change_is_told() {
+    assert!(is_told_of_a_change(Rules::default()));
+    assert!(!is_told_of_a_change(Rules::without(Rule::LookAfterChange)));
+}
+
+#[test]
+fn a_file_of_a_dead_member_fails_and_is_named() {
+    let mut entries = vec![entry("claims/a.1", claim("c"), 2)];
+    entries.push(entry("members/c", member("c", 1), 1));
+    let mut core = core(entries, Rules::default());
+    assert_eq!(core.holder(FILE), Holder::Dead("c".into()));
+    let effects = give(&mut core, open(Access::Read));
+    let effects = barrier(&mut core, &effects, 5);
+    assert_eq!(way(&effects), Some(Way::Fails(Why::HomeDead("c".into()))));
+}
+
+#[test]
+fn what_was_claimed_before_a_restart_is_held_while_the_registry_is_away() {
+    let mut core = core(vec![entry("claims/a.1", claim("a"), 2)], Rules::default());
+    assert_eq!(core.holder(FILE), Holder::Here);
+    assert_eq!(way(&give(&mut core, open(Access::Write))), Some(Way::Here));
+}
+
+#[test]
+fn an_open_that_the_registry_does_not_answer_fails_within_the_patience() {
+    let mut core = core(vec![], Rules::default());
+    assert_eq!(way(&give(&mut core, open(Access::Read))), None);
+    let late = core.handle(PATIENCE + Duration::from_millis(1), Input::Tick);
+    assert_eq!(way(&late), Some(Way::Fails(Why::NoRegistry)));
+}
+
+#[test]
+fn who_sees_another_epoch_stops() {
+    let mut core = core(vec![], Rules::default());
+    let anew = Event::Put(entry("members/a", member("a", 2), 6));
+    let effects = give(&mut core, Input::Seen(Revision(6), vec![anew]));
+    assert!(matches!(effects[..], [Effect::Superseded]));
+    assert_eq!(way(&give(&mut core, open(Access::Read))), Some(Way::Fails(Why::Superseded)));
+}

@@ -1,0 +1,489 @@
+//! One mount as a member: carries out what the core decides.
+//!
+//! Every input reaches the core under one lock, and what it decides is put in order before the lock goes:
+//! who waits is answered, and what may wait is queued for [`Hands`]. A file that the core says to forget is
+//! noted in the same moment, so that no open that is answered later believes what was known of it before.
+
+mod door;
+mod hands;
+mod join;
+mod overview;
+mod tend;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
+use std::time::{Duration, Instant};
+
+use forebay_backing::FileKey;
+use forebay_base::{Error, Kind, Result};
+use forebay_registry::{Change as Put, Commit, Lease, Registry, Revision};
+
+use self::hands::Hands;
+use crate::core::{
+    Access, Ask, Core, Effect, GIVEN_LEASE, Input, OWN_LEASE, Peer, Reply, Ticket, Way, Why,
+};
+use crate::front::Front;
+use crate::keys;
+use crate::peer::{Door, Peers};
+use crate::words::{Answer, Head, Question, Refusal};
+
+pub use self::join::Joining;
+pub use self::overview::{Overview, Seen};
+pub use crate::core::Holder;
+
+/// What is decided waits no longer than the core's patience; this is for the machine.
+const MARGIN: Duration = Duration::from_secs(2);
+
+const REGISTRY: usize = 0;
+const PEERS: usize = 1;
+const MOUNT: usize = 2;
+
+/// So long a watch may lag behind a barrier before the barrier writes a key of its own for it to see: a
+/// revision that was somebody else's never reaches a watch of ours.
+const LAG: Duration = Duration::from_millis(3);
+
+/// So long a member waits to hear of what another says of itself.
+const HEARING: Duration = Duration::from_secs(2);
+
+/// Where a program's open goes.
+pub enum Opening {
+    /// To this mount's own engine. For a writer the claim is held until the guard is dropped.
+    Here(Option<Held>),
+    /// To the member that is the file's home: ask it with [`Member::ask`].
+    There(String),
+}
+
+/// A change of names or attributes.
+pub enum Changing {
+    /// This member makes it, and drops this when it is made.
+    Here(Change),
+    There(String),
+}
+
+/// One mount of a store that members share.
+pub struct Member {
+    name: String,
+    store: String,
+    epoch: u64,
+    began: Instant,
+    patience: Duration,
+    registry: Arc<dyn Registry>,
+    core: Mutex<Core>,
+    next: AtomicU64,
+    asked: Waiting<Way>,
+    replies: Waiting<Reply>,
+    /// For the registry, for other members, and for the own mount: none waits behind another.
+    hands: [Hands; 3],
+    front: OnceLock<Weak<dyn Front>>,
+    peers: Peers,
+    door: OnceLock<Door>,
+    lease: Mutex<Option<Box<dyn Lease>>>,
+    given_lease: Mutex<Option<Box<dyn Lease>>>,
+    /// How far the watch has come.
+    reached: (Mutex<Revision>, Condvar),
+    /// Files of which nothing that is known holds, each with when that was said.
+    stale: Mutex<HashMap<FileKey, u64>>,
+    superseded: AtomicBool,
+    /// Nothing more is brought home for the sake of a give-back.
+    leaving: AtomicBool,
+    left: AtomicBool,
+}
+
+/// Who waits for an answer of the core.
+struct Waiting<T>(Mutex<HashMap<Ticket, SyncSender<T>>>);
+
+impl<T> Default for Waiting<T> {
+    fn default() -> Waiting<T> {
+        Waiting(Mutex::default())
+    }
+}
+
+impl<T> Waiting<T> {
+    fn enter(&self, ticket: Ticket) -> Receiver<T> {
+        let (to, from) = sync_channel(1);
+        lock(&self.0).insert(ticket, to);
+        from
+    }
+
+    fn answer(&self, ticket: Ticket, answer: T) {
+        if let Some(to) = lock(&self.0).remove(&ticket) {
+            let _ = to.send(answer); // Who gave up does not listen.
+        }
+    }
+
+    fn leave(&self, ticket: Ticket) {
+        lock(&self.0).remove(&ticket);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no panic inside")
+}
+
+/// A claim that a writer needs: it is not given back before this is dropped.
+pub struct Held {
+    member: Arc<Member>,
+    file: FileKey,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.member.feed(Input::Closed(self.file));
+    }
+}
+
+/// A file that is being made: its directory stays claimed for new files.
+#[must_use]
+pub struct Making {
+    member: Arc<Member>,
+    dir: FileKey,
+}
+
+impl Drop for Making {
+    fn drop(&mut self) {
+        self.member.feed(Input::Made(self.dir));
+    }
+}
+
+/// A change under way here.
+pub struct Change {
+    member: Arc<Member>,
+    ticket: Ticket,
+}
+
+impl Drop for Change {
+    fn drop(&mut self) {
+        self.member.feed(Input::Changed(self.ticket));
+    }
+}
+
+impl Member {
+    /// As others know it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn store(&self) -> &str {
+        &self.store
+    }
+
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Whether another process has taken its place.
+    pub fn is_superseded(&self) -> bool {
+        self.superseded.load(Relaxed)
+    }
+
+    /// Where others reach it.
+    pub fn address(&self) -> String {
+        self.door.get().map(|door| door.address().to_string()).unwrap_or_default()
+    }
+
+    /// Who holds newer bytes of a file, as far as this member has heard: never waits.
+    pub fn holder(&self, file: FileKey) -> Holder {
+        lock(&self.core).holder(file)
+    }
+
+    /// Before a file is opened, truncated or locked. `dir` is the directory that it was found in.
+    ///
+    /// # Errors
+    ///
+    /// EIO if its home is dead and nobody else has its bytes; ETIMEDOUT if the registry does not answer.
+    pub fn open(
+        self: &Arc<Member>,
+        file: FileKey,
+        dir: FileKey,
+        path: &Path,
+        how: Access,
+    ) -> Result<Opening> {
+        let ask = Ask::Open { file, dir, path: path.into(), how };
+        let (ticket, way) = self.settle(ask, path)?;
+        match way {
+            Way::Here => {
+                self.freshen(file);
+                let member = self.clone();
+                Ok(Opening::Here((how == Access::Write).then(|| Held { member, file })))
+            }
+            Way::There { home } => Ok(Opening::There(home)),
+            Way::Fails(why) => Err(self.failed(ticket, why, path)),
+        }
+    }
+
+    /// Before a file is made in a directory; the guard is dropped when it is made, or cannot be.
+    ///
+    /// # Errors
+    ///
+    /// ETIMEDOUT if the registry does not answer; EBUSY while a directory above is being renamed.
+    pub fn create(self: &Arc<Member>, dir: FileKey, path: &Path) -> Result<Making> {
+        let (ticket, way) = self.settle(Ask::Create { dir, path: path.into() }, path)?;
+        match way {
+            Way::Fails(why) => Err(self.failed(ticket, why, path)),
+            Way::Here | Way::There { .. } => Ok(Making { member: self.clone(), dir }),
+        }
+    }
+
+    /// Right after it was made, before anybody is told.
+    pub fn created(self: &Arc<Member>, file: FileKey, dir: FileKey, path: &Path) -> Held {
+        self.feed(Input::Created { file, dir, path: path.into() });
+        Held { member: self.clone(), file }
+    }
+
+    /// Before names or attributes of files are changed, each given with its directory. Of two homes one is
+    /// asked to give its file back. `below`: a directory is renamed, and nobody may hold files in it.
+    ///
+    /// # Errors
+    ///
+    /// EBUSY if files below are in use elsewhere; otherwise as [`Member::open`].
+    pub fn change(
+        self: &Arc<Member>,
+        files: &[(FileKey, FileKey)],
+        below: Option<&Path>,
+    ) -> Result<Changing> {
+        let (files, dirs) = files.iter().copied().unzip();
+        let ask = Ask::Change { files, dirs, below: below.map(Path::to_path_buf) };
+        let path = below.unwrap_or(Path::new(""));
+        let (ticket, way) = self.settle(ask, path)?;
+        match way {
+            Way::Here => Ok(Changing::Here(Change { member: self.clone(), ticket })),
+            Way::There { home } => Ok(Changing::There(home)),
+            Way::Fails(why) => Err(self.failed(ticket, why, path)),
+        }
+    }
+
+    /// Asks another member, within the patience. `bytes` go with the question; what comes with the answer
+    /// is put into `out`, from its beginning.
+    ///
+    /// # Errors
+    ///
+    /// What the answer refuses: ESTALE for [`Refusal::NotHere`] and [`Refusal::Epoch`] (look again), EIO for
+    /// [`Refusal::Handle`], the errno that the call came to; ETIMEDOUT or EIO if the member is out of reach.
+    pub fn ask(
+        &self,
+        home: &str,
+        question: &Question,
+        bytes: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Answer> {
+        let began = Instant::now();
+        let asked = loop {
+            let Some(known) = lock(&self.core).member(home) else {
+                return Err(Error::os(libc::EIO, format!("member {home} is not known")));
+            };
+            let head = Head {
+                store: self.store.clone(),
+                from: self.name.clone(),
+                from_epoch: self.epoch,
+                to_epoch: known.epoch,
+                protocol: keys::PROTOCOL,
+            };
+            let asked = self.peers.ask(&known.address, &head, question, bytes, out, self.patience);
+            // It has begun anew, and this member has not heard of it yet. Nothing was done.
+            let newer =
+                matches!(&asked, Ok(Answer::Refused(Refusal::Epoch(now))) if *now > known.epoch);
+            if !newer || question.needs_handle() || began.elapsed() >= HEARING {
+                break asked;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        let answer = asked.map_err(|error| {
+            let what = question.path().map(|path| path.display().to_string());
+            tracing::warn!(%error, member = home, file = what, "a member was not reached");
+            // For a program it is an error of the file, whatever the network called it.
+            let errno = if error.kind() == Kind::TimedOut { libc::ETIMEDOUT } else { libc::EIO };
+            Error::os(errno, format!("member {home} was not reached")).with_source(error)
+        })?;
+        match answer {
+            Answer::Refused(Refusal::Epoch(_)) | Answer::Refused(Refusal::NotHere) => {
+                Err(Error::os(libc::ESTALE, format!("member {home} does not hold it")))
+            }
+            Answer::Refused(Refusal::Handle) => {
+                Err(Error::os(libc::EIO, format!("member {home} has begun anew meanwhile")))
+            }
+            Answer::Refused(Refusal::Errno(errno, text)) => {
+                Err(Error::os(errno, format!("member {home}: {text}")))
+            }
+            answer => Ok(answer),
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    fn ticket(&self) -> Ticket {
+        self.next.fetch_add(1, Relaxed)
+    }
+
+    /// Asks the core, and waits for what it comes to.
+    fn settle(self: &Arc<Member>, ask: Ask, path: &Path) -> Result<(Ticket, Way)> {
+        let ticket = self.ticket();
+        let answer = self.asked.enter(ticket);
+        let is_change = matches!(ask, Ask::Change { .. });
+        self.feed(Input::Ask(ticket, ask));
+        match answer.recv_timeout(self.patience + MARGIN) {
+            Ok(way) => Ok((ticket, way)),
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                self.feed(Input::GaveUp(ticket));
+                self.asked.leave(ticket);
+                // It may have been answered just before; a change that was granted is undone by now.
+                match answer.try_recv() {
+                    Ok(way) if !is_change => Ok((ticket, way)),
+                    _ => Err(self.failed(ticket, Why::NoRegistry, path)),
+                }
+            }
+        }
+    }
+
+    fn failed(&self, _ticket: Ticket, why: Why, path: &Path) -> Error {
+        let path = path.display();
+        let error = match why {
+            Why::HomeDead(home) => Error::os(
+                libc::EIO,
+                format!(
+                    "{path}: its newest bytes are with member {home}, which is dead: mount its tier again, there or elsewhere"
+                ),
+            ),
+            Why::Busy(home) => Error::os(libc::EBUSY, format!("{path}: in use at member {home}")),
+            Why::NoRegistry => Error::new(
+                Kind::TimedOut,
+                format!("{path}: the registry {} does not answer", self.registry.address()),
+            ),
+            Why::Superseded => Error::os(
+                libc::EIO,
+                format!("{path}: member {} was taken over by another", self.name),
+            ),
+        };
+        tracing::warn!(%error, "refused");
+        error
+    }
+
+    /// Gives the core an input, and puts in order what comes of it.
+    fn feed(self: &Arc<Member>, input: Input) {
+        let mut core = lock(&self.core);
+        let effects = core.handle(self.now(), input);
+        // Under the lock: what one input came to is in order before what the next comes to.
+        for effect in effects {
+            self.carry_out(effect);
+        }
+    }
+
+    fn carry_out(self: &Arc<Member>, effect: Effect) {
+        let member = self.clone();
+        match effect {
+            Effect::Answer(ticket, way) => self.asked.answer(ticket, way),
+            Effect::Reply(ticket, reply) => self.replies.answer(ticket, reply),
+            Effect::Commit(ticket, commit) => self.hands[REGISTRY].run(move || {
+                let outcome = member.registry.commit(&member.leased(commit));
+                let outcome = outcome.inspect_err(|error| {
+                    tracing::warn!(%error, "a commit of this member failed");
+                });
+                member.feed(Input::Committed(ticket, outcome.map_err(drop)));
+            }),
+            Effect::Barrier(ticket) => self.hands[REGISTRY].run(move || {
+                let reached = member.barrier().inspect_err(|error| {
+                    tracing::warn!(%error, "the registry was not asked");
+                });
+                member.feed(Input::Barrier(ticket, reached.map_err(drop)));
+            }),
+            Effect::Send { ticket, to, question } => self.hands[PEERS].run(move || {
+                let reply = member.send(&to, question).inspect_err(|error| {
+                    tracing::debug!(%error, to, "a member was not asked");
+                });
+                member.feed(Input::Answered(ticket, reply.map_err(drop)));
+            }),
+            Effect::Release { file, flush } => self.hands[MOUNT].run(move || {
+                let flush = flush && !member.leaving.load(Relaxed);
+                let front = member.front();
+                let is_free = front.is_some_and(|front| match flush {
+                    true => front.release(file),
+                    false => front.is_free(file),
+                });
+                member.feed(Input::Released { file, is_free });
+            }),
+            Effect::Forget { file } => {
+                *lock(&self.stale).entry(file).or_default() += 1;
+                self.hands[MOUNT].run(move || member.freshen(file));
+            }
+            Effect::FindBelow { ticket, path } => self.hands[MOUNT].run(move || {
+                let files = member.front().map(|front| front.below(&path)).unwrap_or_default();
+                member.feed(Input::Below(ticket, files));
+            }),
+            Effect::Superseded => {
+                self.superseded.store(true, Relaxed);
+                tracing::error!(
+                    member = self.name,
+                    "another has taken this member's place: nothing more is acknowledged here"
+                );
+            }
+        }
+    }
+
+    /// The core knows the leases by what they are for.
+    fn leased(&self, mut commit: Commit) -> Commit {
+        let number = |of: &Mutex<Option<Box<dyn Lease>>>| lock(of).as_ref().map(|lease| lease.id());
+        for change in &mut commit.changes {
+            let Put::Put { lease, .. } = change else { continue };
+            match *lease {
+                Some(OWN_LEASE) => *lease = number(&self.lease),
+                Some(GIVEN_LEASE) => *lease = number(&self.given_lease),
+                _ => {}
+            }
+        }
+        commit
+    }
+
+    fn front(&self) -> Option<Arc<dyn Front>> {
+        self.front.get().and_then(Weak::upgrade)
+    }
+
+    /// Before an open is believed, and as soon as there is time: the engine forgets what it knew of a file
+    /// of which others have brought newer bytes home.
+    fn freshen(&self, file: FileKey) {
+        let said = lock(&self.stale).get(&file).copied();
+        let (Some(said), Some(front)) = (said, self.front()) else { return };
+        front.forget(file);
+        let mut stale = lock(&self.stale);
+        if stale.get(&file) == Some(&said) {
+            stale.remove(&file);
+        }
+    }
+
+    fn send(&self, to: &str, question: Peer) -> Result<Reply> {
+        let question = match question {
+            Peer::Holds { file } => Question::Holds { file },
+            Peer::Recall { file } => Question::Recall { file },
+            Peer::RecallBelow { path } => Question::RecallBelow { path },
+            Peer::Changed { file } => Question::Changed { file },
+        };
+        match self.ask(to, &question, &[], &mut Vec::new())? {
+            Answer::Done => Ok(Reply::Done),
+            Answer::Holds(holds) => Ok(Reply::Holds(holds)),
+            Answer::Given(given) => Ok(Reply::Given(given)),
+            other => Err(Error::os(libc::EPROTO, format!("member {to} answered {other:?}"))),
+        }
+    }
+
+    /// A revision as new as every commit that has returned, which the watch has reached or will.
+    fn barrier(&self) -> Result<Revision> {
+        let newest = self.registry.barrier()?;
+        let (reached, more) = &self.reached;
+        let behind = |reached: &mut Revision| *reached < newest;
+        let waited = more.wait_timeout_while(lock(reached), LAG, behind).expect("no panic inside");
+        if *waited.0 >= newest {
+            return Ok(newest);
+        }
+        drop(waited);
+        let key = format!("stores/{}/ticks/{}", self.store, self.name);
+        let tick = self.leased(Commit::new().put_leased(key, "", OWN_LEASE));
+        self.registry.commit(&tick)?.committed().ok_or_else(|| {
+            Error::new(Kind::Unavailable, "the registry refused a commit that compares nothing")
+        })
+    }
+}

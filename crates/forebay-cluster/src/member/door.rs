@@ -1,0 +1,75 @@
+//! What other members ask of this one.
+
+use std::sync::{Arc, Mutex, Weak};
+
+use super::{Member, lock};
+use crate::core::{Input, Peer, Reply};
+use crate::keys;
+use crate::peer::Service;
+use crate::words::{Answer, Head, Question, Refusal};
+
+/// The door opens before the member is there, since its address is part of what the member is.
+#[derive(Clone, Default)]
+pub struct Waiting(Arc<Mutex<Weak<Member>>>);
+
+impl Waiting {
+    pub fn begin(&self, member: &Arc<Member>) {
+        *lock(&self.0) = Arc::downgrade(member);
+    }
+}
+
+impl Service for Waiting {
+    fn answer(&self, head: &Head, question: Question, bytes: &[u8], out: &mut Vec<u8>) -> Answer {
+        let member = lock(&self.0).upgrade();
+        match member {
+            Some(member) => member.answer(head, question, bytes, out),
+            None => Answer::Refused(Refusal::NotHere),
+        }
+    }
+}
+
+impl Member {
+    fn answer(
+        self: &Arc<Member>,
+        head: &Head,
+        question: Question,
+        bytes: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Answer {
+        let refuse = |errno, text: String| Answer::Refused(Refusal::Errno(errno, text));
+        if head.protocol != keys::PROTOCOL {
+            let text = format!("it speaks version {} of the members' protocol", keys::PROTOCOL);
+            return refuse(libc::EPROTO, text);
+        }
+        if head.store != self.store {
+            return refuse(libc::EINVAL, "it is a member of another store".into());
+        }
+        if head.to_epoch != self.epoch {
+            return Answer::Refused(Refusal::Epoch(self.epoch));
+        }
+        let peer = match question {
+            Question::Holds { file } => Peer::Holds { file },
+            Question::Recall { file } => Peer::Recall { file },
+            Question::RecallBelow { path } => Peer::RecallBelow { path },
+            Question::Changed { file } => Peer::Changed { file },
+            question => {
+                let Some(front) = self.front() else {
+                    return Answer::Refused(Refusal::NotHere);
+                };
+                return front.answer(&head.from, question, bytes, out);
+            }
+        };
+        let ticket = self.ticket();
+        let reply = self.replies.enter(ticket);
+        self.feed(Input::Asked(ticket, peer));
+        match reply.recv_timeout(self.patience) {
+            Ok(Reply::Done) => Answer::Done,
+            Ok(Reply::Holds(holds)) => Answer::Holds(holds),
+            Ok(Reply::Given(given)) => Answer::Given(given),
+            Err(_) => {
+                self.replies.leave(ticket);
+                refuse(libc::ETIMEDOUT, "it did not decide in time".into())
+            }
+        }
+    }
+}

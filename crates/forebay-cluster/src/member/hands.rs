@@ -1,0 +1,86 @@
+//! Threads for what may wait: commits, peers, flushes. As many as there is work at once, up to a bound;
+//! who has nothing to do for ten seconds ends.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::Builder;
+use std::time::Duration;
+
+type Work = Box<dyn FnOnce() + Send>;
+
+const IDLE: Duration = Duration::from_secs(10);
+
+#[derive(Default)]
+struct Queue {
+    work: VecDeque<Work>,
+    threads: usize,
+    idle: usize,
+    closed: bool,
+}
+
+#[derive(Clone)]
+pub struct Hands {
+    max: usize,
+    shared: Arc<(Mutex<Queue>, Condvar)>,
+}
+
+impl Hands {
+    /// At most `max` threads at once. Each waits for a registry, a peer or a flush: they cost memory and no
+    /// processor.
+    pub fn new(max: usize) -> Hands {
+        Hands { max, shared: Arc::default() }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.shared.0.lock().expect("no panic inside")
+    }
+
+    pub fn run(&self, work: impl FnOnce() + Send + 'static) {
+        let mut queue = self.queue();
+        if queue.closed {
+            return;
+        }
+        queue.work.push_back(Box::new(work));
+        if queue.idle >= queue.work.len() || queue.threads >= self.max {
+            drop(queue);
+            self.shared.1.notify_one();
+            return;
+        }
+        queue.threads += 1;
+        drop(queue);
+        let hands = self.clone();
+        if Builder::new().name("fb-member".into()).spawn(move || hands.work()).is_err() {
+            // The work stays for those that are there; with none of them it waits for the next call.
+            self.queue().threads -= 1;
+        }
+    }
+
+    fn work(&self) {
+        let mut queue = self.queue();
+        loop {
+            if let Some(work) = queue.work.pop_front() {
+                drop(queue);
+                work();
+                queue = self.queue();
+                continue;
+            }
+            if queue.closed {
+                break;
+            }
+            queue.idle += 1;
+            let (next, waited) = self.shared.1.wait_timeout(queue, IDLE).expect("no panic inside");
+            queue = next;
+            queue.idle -= 1;
+            if waited.timed_out() && queue.work.is_empty() {
+                break;
+            }
+        }
+        queue.threads -= 1;
+    }
+
+    /// What is queued is still done; nothing more is taken.
+    pub fn close(&self) {
+        self.queue().closed = true;
+        self.shared.1.notify_all();
+    }
+}

@@ -1,0 +1,219 @@
+//! How a mount becomes a member, and how it leaves.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
+use std::time::{Duration, Instant};
+
+use forebay_backing::FileKey;
+use forebay_base::{Error, Kind, Result};
+use forebay_registry::{Commit, Entry, Lease, Outcome, Registry};
+
+use super::{Member, Waiting, door, lock};
+use crate::core::{Core, Input, Peer, Reply};
+use crate::front::Front;
+use crate::keys;
+use crate::peer::{Door, Key, Peers};
+
+/// How long the keys of a process stand that does not renew them. Others call it dead then.
+pub const LEASE: Duration = Duration::from_secs(10);
+
+/// How long what was given back is remembered at least. Who opens a file waits less.
+pub const GIVEN: Duration = Duration::from_secs(300);
+
+/// What a mount says of itself when it joins.
+pub struct Joining {
+    pub registry: Arc<dyn Registry>,
+    /// The store's own number.
+    pub store: String,
+    /// How this mount numbers the file of the store's mark.
+    pub probe: FileKey,
+    /// The node, by which others know the member.
+    pub node: String,
+    /// The tier's own number.
+    pub tier: String,
+    /// The boot id of the machine.
+    pub boot: String,
+    /// Where other members reach this one.
+    pub listen: SocketAddr,
+    pub key: Option<Key>,
+    /// How long a call to the registry or a member may take.
+    pub patience: Duration,
+}
+
+impl Member {
+    /// Joins the members of a store: from now on the registry says where this one is reached. It serves
+    /// nobody before [`Member::serve`].
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Usage`] if another tier is known under this name, or the members speak another version;
+    /// what the registry says.
+    pub fn join(joining: Joining) -> Result<Arc<Member>> {
+        let Joining { registry, store, probe, node, tier, boot, listen, key, patience } = joining;
+        if node.is_empty() || node.contains('/') || node.len() > 255 {
+            let what = format!("node name '{node}': it must have 1 to 255 characters and no '/'");
+            return Err(Error::new(Kind::Usage, what));
+        }
+        let prefix = format!("stores/{store}/");
+        found_store(&*registry, &store, probe)?;
+        let peers = Peers::new(key.clone());
+        let waiting = door::Waiting::default();
+        let door = Door::open(listen, key, Arc::new(waiting.clone()))?;
+        let me = keys::Member {
+            node: node.clone(),
+            address: door.address().to_string(),
+            tier,
+            epoch: 0,
+            boot,
+            protocol: keys::PROTOCOL,
+        };
+        let lease = registry.lease(LEASE)?;
+        let given_lease = registry.lease(GIVEN)?;
+        let epoch = enter(&*registry, &store, me, &*lease)?;
+        let (entries, revision) = registry.range(&prefix)?;
+        let watch = registry.watch(&prefix, revision)?;
+        let core = Core::new(node.clone(), epoch, (revision, entries), patience);
+        let member = Arc::new(Member {
+            name: node,
+            store,
+            epoch,
+            began: Instant::now(),
+            patience,
+            registry,
+            core: Mutex::new(core),
+            next: AtomicU64::new(1),
+            asked: Waiting::default(),
+            replies: Waiting::default(),
+            hands: [256, 256, 32].map(super::hands::Hands::new),
+            front: OnceLock::new(),
+            peers,
+            door: OnceLock::new(),
+            lease: Mutex::new(Some(lease)),
+            given_lease: Mutex::new(Some(given_lease)),
+            reached: (Mutex::new(revision), Condvar::new()),
+            stale: Mutex::default(),
+            superseded: AtomicBool::new(false),
+            leaving: AtomicBool::new(false),
+            left: AtomicBool::new(false),
+        });
+        waiting.begin(&member);
+        let _ = member.door.set(door);
+        member.follow(watch)?;
+        member.tend()?;
+        Ok(member)
+    }
+
+    /// Begins to serve: `dirty` are files with bytes that are newer than the store's, each with its
+    /// directory; what of them is not claimed is claimed.
+    pub fn serve(
+        self: &Arc<Member>,
+        front: Weak<dyn Front>,
+        dirty: Vec<(FileKey, FileKey, std::path::PathBuf)>,
+    ) {
+        let _ = self.front.set(front);
+        for (file, dir, path) in dirty {
+            drop(self.created(file, dir, &path));
+        }
+        self.feed(Input::Began);
+    }
+
+    /// Gives back what is claimed and home, without bringing more home, and ends the lease. What is dirty
+    /// stays claimed: this tier has its newest bytes.
+    pub fn leave(self: &Arc<Member>) {
+        self.leaving.store(true, Relaxed);
+        let ticket = self.ticket();
+        let reply = self.replies.enter(ticket);
+        self.feed(Input::Asked(ticket, Peer::RecallBelow { path: "".into() }));
+        match reply.recv_timeout(self.patience) {
+            Ok(Reply::Given(true)) => {}
+            _ => tracing::warn!(member = self.name, "some claims stay with this member"),
+        }
+        self.left.store(true, Relaxed);
+        self.hands.iter().for_each(super::hands::Hands::close);
+        let leases = [lock(&self.lease).take(), lock(&self.given_lease).take()];
+        let [own, given] = leases;
+        if let Some(given) = given {
+            given.let_run_out();
+        }
+        if let Some(Err(error)) = own.map(Lease::give_up) {
+            tracing::warn!(%error, "the lease runs out by itself");
+        }
+    }
+}
+
+/// The store's own key: whoever comes first makes it.
+fn found_store(registry: &dyn Registry, store: &str, probe: FileKey) -> Result<()> {
+    let key = format!("stores/{store}");
+    let probe = keys::file(probe);
+    let value = json(&keys::Store { protocol: keys::PROTOCOL, probe: probe.clone() });
+    let made = registry.commit(&Commit::new().if_absent(&key).put(&key, value))?;
+    let Outcome::Refused { found, .. } = made else { return Ok(()) };
+    let found = found.into_iter().flatten().next();
+    let found: Option<keys::Store> = found.as_ref().and_then(parse);
+    match found {
+        Some(found) if found.protocol == keys::PROTOCOL && found.probe == probe => Ok(()),
+        Some(found) if found.protocol == keys::PROTOCOL => Err(Error::new(
+            Kind::Usage,
+            format!(
+                "this node numbers files of the store otherwise ({probe}) than its first member did ({}): it is mounted differently here, or was copied; mount it alike on all nodes",
+                found.probe
+            ),
+        )),
+        found => {
+            let theirs = found.map_or("unknown".to_string(), |found| found.protocol.to_string());
+            Err(Error::new(
+                Kind::Usage,
+                format!(
+                    "the registry {} has store {store} by version {theirs} of the members' protocol, this program speaks {}: use the same version of forebay on all nodes",
+                    registry.address(),
+                    keys::PROTOCOL
+                ),
+            ))
+        }
+    }
+}
+
+/// Writes the member's key with the next epoch.
+fn enter(
+    registry: &dyn Registry,
+    store: &str,
+    mut me: keys::Member,
+    lease: &dyn Lease,
+) -> Result<u64> {
+    let key = format!("stores/{store}/members/{}", me.node);
+    let alive = format!("stores/{store}/alive/{}", me.node);
+    loop {
+        let (before, _) = registry.get(&key)?;
+        let known: Option<keys::Member> = before.as_ref().and_then(parse);
+        if let Some(known) = &known
+            && known.tier != me.tier
+        {
+            let (other, _) = registry.get(&alive)?;
+            let now = if other.is_some() { "is mounted now" } else { "is not mounted now" };
+            return Err(Error::new(
+                Kind::Usage,
+                format!(
+                    "node '{}' is known to this store with another tier, which {now} ({}): give this mount another name with --node NAME, or take the old member out once its bytes are home",
+                    me.node, known.address
+                ),
+            ));
+        }
+        me.epoch = known.map_or(1, |known| known.epoch + 1);
+        let commit = Commit::new()
+            .if_as_found(&key, before.as_ref())
+            .put(&key, json(&me))
+            .put_leased(&alive, "", lease.id());
+        if registry.commit(&commit)?.committed().is_some() {
+            return Ok(me.epoch);
+        }
+    }
+}
+
+pub(super) fn json<T: serde::Serialize>(value: &T) -> Vec<u8> {
+    serde_json::to_vec(value).expect("plain values")
+}
+
+pub(super) fn parse<T: serde::de::DeserializeOwned>(entry: &Entry) -> Option<T> {
+    serde_json::from_slice(&entry.value).ok()
+}

@@ -1,0 +1,92 @@
+//! What an operator wants to see of a store's members.
+
+use std::collections::BTreeMap;
+
+use forebay_base::Result;
+use serde::{Deserialize, Serialize};
+
+use super::Member;
+use super::join::parse;
+use crate::keys;
+
+/// All members of a store, as the registry has them now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Overview {
+    pub store: String,
+    pub registry: String,
+    /// The member that was asked.
+    pub member: String,
+    pub revision: u64,
+    /// The registry's storage in bytes, and where it stops taking more.
+    pub registry_bytes: u64,
+    pub registry_quota: Option<u64>,
+    /// Who renames a directory just now: nobody claims anything meanwhile.
+    pub gate: Option<String>,
+    pub members: Vec<Seen>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seen {
+    pub name: String,
+    pub address: String,
+    pub epoch: u64,
+    /// Its process renews its lease.
+    pub alive: bool,
+    /// Files of which it may hold newer bytes than the backing store.
+    pub claims: u64,
+    /// Directories in which it makes files.
+    pub creates: u64,
+}
+
+impl Member {
+    /// # Errors
+    ///
+    /// If the registry does not answer.
+    pub fn overview(&self) -> Result<Overview> {
+        let prefix = format!("stores/{}/", self.store);
+        let health = self.registry.health()?;
+        let (entries, revision) = self.registry.range(&prefix)?;
+        let mut members: BTreeMap<String, Seen> = BTreeMap::new();
+        let mut gate = None;
+        for entry in &entries {
+            let rest = entry.key.strip_prefix(&prefix).unwrap_or_default();
+            if let Some(name) = rest.strip_prefix("members/")
+                && let Some(found) = parse::<keys::Member>(entry)
+            {
+                let keys::Member { address, epoch, .. } = found;
+                let seen =
+                    Seen { name: name.into(), address, epoch, alive: false, claims: 0, creates: 0 };
+                members.insert(name.into(), seen);
+            } else if rest == "gate" {
+                gate = parse::<keys::Gate>(entry).map(|gate| gate.by);
+            }
+        }
+        for entry in &entries {
+            let rest = entry.key.strip_prefix(&prefix).unwrap_or_default();
+            let (kind, rest) = rest.split_once('/').unwrap_or_default();
+            let claimed = || parse::<keys::Claim>(entry).map(|claim| claim.member);
+            match kind {
+                "alive" => _ = members.get_mut(rest).map(|seen| seen.alive = true),
+                "claims" => {
+                    let seen = claimed().and_then(|member| members.get_mut(&member));
+                    _ = seen.map(|seen| seen.claims += 1);
+                }
+                "creates" => {
+                    let member = rest.rsplit_once('/').map_or(rest, |(_, member)| member);
+                    _ = members.get_mut(member).map(|seen| seen.creates += 1);
+                }
+                _ => {}
+            }
+        }
+        Ok(Overview {
+            store: self.store.clone(),
+            registry: self.registry.address().into(),
+            member: self.name.clone(),
+            revision: revision.0,
+            registry_bytes: health.bytes,
+            registry_quota: health.quota,
+            gate,
+            members: members.into_values().collect(),
+        })
+    }
+}

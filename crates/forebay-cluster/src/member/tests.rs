@@ -1,0 +1,256 @@
+//! Members with a real registry and real doors, in one process; behind each a mount that only counts.
+
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
+
+use forebay_backing::FileKey;
+use forebay_registry::{Embedded, PATIENCE, Registry};
+
+use super::{Changing, Holder, Joining, Member, Opening, lock};
+use crate::core::{Access, SETTLE};
+use crate::front::Front;
+use crate::words::{Answer, Question};
+
+const DIR: FileKey = FileKey { ino: 2, generation: 1 };
+
+fn key(ino: u64) -> FileKey {
+    FileKey { ino, generation: 1 }
+}
+
+/// What a mount does for its member, without files.
+#[derive(Default)]
+struct Fake {
+    busy: Mutex<HashSet<FileKey>>,
+    released: Mutex<HashMap<FileKey, u32>>,
+    looked_at: Mutex<HashMap<FileKey, u32>>,
+    forgotten: Mutex<HashMap<FileKey, u32>>,
+    below: Mutex<Vec<FileKey>>,
+}
+
+impl Front for Fake {
+    fn release(&self, file: FileKey) -> bool {
+        *lock(&self.released).entry(file).or_default() += 1;
+        !lock(&self.busy).contains(&file)
+    }
+
+    fn is_free(&self, file: FileKey) -> bool {
+        *lock(&self.looked_at).entry(file).or_default() += 1;
+        !lock(&self.busy).contains(&file)
+    }
+
+    fn forget(&self, file: FileKey) {
+        *lock(&self.forgotten).entry(file).or_default() += 1;
+    }
+
+    fn below(&self, _path: &Path) -> Vec<FileKey> {
+        lock(&self.below).clone()
+    }
+
+    fn answer(&self, from: &str, _: Question, bytes: &[u8], out: &mut Vec<u8>) -> Answer {
+        out.extend_from_slice(from.as_bytes());
+        out.extend_from_slice(bytes);
+        Answer::Bytes
+    }
+
+    fn ended(&self, _member: &str) {}
+}
+
+struct Bed {
+    registry: Arc<dyn Registry>,
+    _dir: tempfile::TempDir,
+}
+
+impl Bed {
+    fn new() -> Bed {
+        let dir = tempfile::tempdir().unwrap();
+        let registry = Arc::new(Embedded::open(&dir.path().join("r"), PATIENCE).unwrap());
+        Bed { registry, _dir: dir }
+    }
+
+    fn joining(&self, node: &str) -> Joining {
+        Joining {
+            registry: self.registry.clone(),
+            store: "s".into(),
+            probe: key(1),
+            node: node.into(),
+            tier: format!("tier of {node}"),
+            boot: "boot".into(),
+            listen: "127.0.0.1:0".parse().unwrap(),
+            key: None,
+            patience: PATIENCE,
+        }
+    }
+
+    fn member(&self, node: &str) -> (Arc<Member>, Arc<Fake>) {
+        let member = Member::join(self.joining(node)).unwrap();
+        let fake = Arc::new(Fake::default());
+        let front: Weak<dyn Front> = Arc::downgrade(&(fake.clone() as Arc<dyn Front>));
+        member.serve(front, Vec::new());
+        (member, fake)
+    }
+}
+
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < SETTLE + Duration::from_secs(20), "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn there(opening: Opening) -> String {
+    match opening {
+        Opening::There(home) => home,
+        Opening::Here(_) => panic!("opened here"),
+    }
+}
+
+fn open(member: &Arc<Member>, file: u64, how: Access) -> Opening {
+    member.open(key(file), DIR, Path::new("f"), how).unwrap()
+}
+
+#[test]
+fn a_file_has_one_home_until_its_bytes_are_home_and_all_others_look_again() {
+    let bed = Bed::new();
+    let ((a, front), (b, seen)) = (bed.member("a"), bed.member("b"));
+    let Opening::Here(Some(held)) = open(&a, 7, Access::Write) else { panic!("a may") };
+    assert_eq!(there(open(&b, 7, Access::Read)), "a");
+    assert_eq!(there(open(&b, 7, Access::Write)), "a");
+    assert_eq!(b.holder(key(7)), Holder::There("a".into()));
+    lock(&front.busy).insert(key(7));
+    drop(held);
+    eventually("it is asked whether it is free", || lock(&front.looked_at).contains_key(&key(7)));
+    assert!(lock(&front.released).is_empty(), "what is idle is flushed by the drain");
+    assert_eq!(there(open(&b, 7, Access::Read)), "a", "it is not");
+    lock(&front.busy).clear();
+    eventually("it is given back", || a.holder(key(7)) == Holder::Nobody);
+    let opened = open(&b, 7, Access::Read);
+    assert!(matches!(opened, Opening::Here(None)));
+    assert!(lock(&seen.forgotten).contains_key(&key(7)), "before the open was answered");
+    let Opening::Here(Some(_held)) = open(&b, 7, Access::Write) else { panic!("b may now") };
+    assert_eq!(there(open(&a, 7, Access::Read)), "b");
+}
+
+/// Nobody waits for the claim of a new file, and still nobody elsewhere takes it for unclaimed.
+#[test]
+fn a_file_that_was_made_a_moment_ago_is_found_at_its_home() {
+    let bed = Bed::new();
+    let ((a, _f), (b, _g)) = (bed.member("a"), bed.member("b"));
+    let making = a.create(DIR, Path::new("d")).unwrap();
+    let held: Vec<_> = (100..200).map(|n| a.created(key(n), DIR, Path::new("d/f"))).collect();
+    drop(making);
+    for n in (100..200).rev() {
+        assert_eq!(there(open(&b, n, Access::Read)), "a");
+    }
+    drop(held);
+    eventually("all are given back, the directory, too", || {
+        let seen = b.overview().unwrap().members;
+        seen.iter().all(|member| member.claims + member.creates == 0)
+    });
+}
+
+#[test]
+fn names_of_a_claimed_file_are_changed_by_its_home_and_of_two_homes_one_gives_back() {
+    let bed = Bed::new();
+    let ((a, _f), (b, front), (c, _h)) = (bed.member("a"), bed.member("b"), bed.member("c"));
+    let held = (open(&a, 7, Access::Write), open(&b, 8, Access::Write));
+    let change = |member: &Arc<Member>, files: &[u64]| {
+        let files: Vec<_> = files.iter().map(|n| (key(*n), DIR)).collect();
+        member.change(&files, None)
+    };
+    assert!(matches!(change(&c, &[7]).unwrap(), Changing::There(home) if home == "a"));
+    assert!(matches!(change(&c, &[9]).unwrap(), Changing::Here(_)));
+    let refused = change(&c, &[7, 8]).err().expect("both are in use");
+    assert!(refused.is(libc::EBUSY), "{refused}");
+    drop(held.1);
+    let done = change(&c, &[7, 8]).unwrap();
+    assert!(matches!(done, Changing::There(home) if home == "a"));
+    assert!(lock(&front.released).contains_key(&key(8)), "b was asked to give it back");
+    drop(held.0);
+}
+
+#[test]
+fn a_directory_is_renamed_only_when_nobody_holds_files_in_it() {
+    let bed = Bed::new();
+    let ((a, _f), (b, front)) = (bed.member("a"), bed.member("b"));
+    let held = open(&b, 8, Access::Write);
+    lock(&front.below).push(key(8));
+    let below = Some(Path::new("d"));
+    let refused = a.change(&[], below).err().expect("it is in use");
+    assert!(refused.is(libc::EBUSY), "{refused}");
+    drop(held);
+    let gate = a.change(&[], below).unwrap();
+    assert_eq!(b.holder(key(8)), Holder::Nobody, "it was given back");
+    let waits = {
+        let b = b.clone();
+        std::thread::spawn(move || open(&b, 9, Access::Write))
+    };
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(!waits.is_finished(), "nobody claims while a directory is being renamed");
+    drop(gate);
+    assert!(matches!(waits.join().unwrap(), Opening::Here(Some(_))));
+}
+
+#[test]
+fn bytes_go_with_a_question_and_with_its_answer() {
+    let bed = Bed::new();
+    let ((_a, _f), (b, _g)) = (bed.member("a"), bed.member("b"));
+    let mut out = b"before ".to_vec();
+    let question = Question::Write { handle: 1, offset: 0 };
+    let answer = b.ask("a", &question, b" and bytes", &mut out).unwrap();
+    assert_eq!((answer, out.as_slice()), (Answer::Bytes, b"b and bytes".as_slice()));
+    let unknown = b.ask("x", &question, b"", &mut Vec::new()).unwrap_err();
+    assert!(unknown.is(libc::EIO), "{unknown}");
+}
+
+#[test]
+fn what_does_not_fit_is_refused_with_the_remedy() {
+    let bed = Bed::new();
+    let (_a, _f) = bed.member("a");
+    let refused = |change: &dyn Fn(&mut Joining)| {
+        let mut joining = bed.joining("a");
+        change(&mut joining);
+        Member::join(joining).err().expect("it is refused").to_string()
+    };
+    let other_tier = refused(&|joining| joining.tier = "another".into());
+    assert!(other_tier.contains("--node") && other_tier.contains("mounted now"), "{other_tier}");
+    let other_numbers = refused(&|joining| joining.probe = key(3));
+    assert!(other_numbers.contains("alike on all nodes"), "{other_numbers}");
+    let no_name = refused(&|joining| joining.node = "a/b".into());
+    assert!(no_name.contains("'a/b'"), "{no_name}");
+}
+
+/// A member that begins anew goes on with its claims; the process before it acknowledges nothing more.
+#[test]
+fn a_member_keeps_its_claims_over_a_restart_and_its_older_process_is_superseded() {
+    let bed = Bed::new();
+    let ((old, _f), (b, _g)) = (bed.member("a"), bed.member("b"));
+    let held = open(&old, 7, Access::Write);
+    let (new, _h) = bed.member("a");
+    assert_eq!(new.epoch(), old.epoch() + 1);
+    eventually("the old one hears of it", || old.is_superseded());
+    assert!(old.open(key(9), DIR, Path::new("g"), Access::Write).is_err());
+    assert_eq!(new.holder(key(7)), Holder::Here);
+    eventually("b knows the new one", || {
+        b.ask("a", &Question::Close { handle: 1 }, b"", &mut Vec::new()).is_ok()
+    });
+    std::mem::forget(held);
+    let writes = Instant::now();
+    assert!(matches!(open(&new, 7, Access::Write), Opening::Here(Some(_))));
+    assert!(writes.elapsed() < PATIENCE);
+}
+
+#[test]
+fn who_leaves_gives_back_what_is_home_and_keeps_what_is_not() {
+    let bed = Bed::new();
+    let ((a, front), (b, _g)) = (bed.member("a"), bed.member("b"));
+    drop((open(&a, 7, Access::Write), open(&a, 8, Access::Write)));
+    lock(&front.busy).insert(key(8));
+    a.leave();
+    eventually("the lease has ended", || matches!(b.holder(key(8)), Holder::Dead(_)));
+    assert_eq!(b.holder(key(7)), Holder::Nobody);
+    let lost = b.open(key(8), DIR, Path::new("f"), Access::Read).err().expect("a is gone");
+    assert!(lost.is(libc::EIO) && lost.to_string().contains("member a"), "{lost}");
+}

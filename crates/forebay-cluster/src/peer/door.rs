@@ -1,0 +1,187 @@
+//! The door of a member: lets others in, each connection with a thread of its own.
+
+use std::collections::BTreeMap;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use forebay_base::{Error, Kind, Result};
+
+use super::guest;
+use super::key::Key;
+use super::limits::{CLOSING_TIME, CONNECTIONS};
+use crate::words::{Answer, Head, Question};
+
+/// Answers what others ask. Called by many threads at once.
+pub trait Service: Send + Sync {
+    /// `bytes` came with the question; what goes with the answer is put into `out`, which is empty: at most
+    /// [`super::limits::BYTES_MAX`].
+    fn answer(&self, head: &Head, question: Question, bytes: &[u8], out: &mut Vec<u8>) -> Answer;
+}
+
+/// Open until it is dropped. That ends all connections, and waits for answers that are being made, for 10 s at most.
+pub struct Door {
+    shared: Arc<Shared>,
+    listener: Arc<TcpListener>,
+    address: SocketAddr,
+    accepts: Option<JoinHandle<()>>,
+}
+
+/// What the threads of a door share.
+pub struct Shared {
+    pub key: Option<Key>,
+    pub service: Arc<dyn Service>,
+    guests: Mutex<Guests>,
+    left: Condvar,
+}
+
+#[derive(Default)]
+struct Guests {
+    next: u64,
+    open: BTreeMap<u64, Guest>,
+    closing: bool,
+}
+
+struct Guest {
+    socket: Arc<TcpStream>,
+    /// It has proved that it has the key, or none is asked for.
+    proved: bool,
+}
+
+impl Door {
+    /// Listens. Port 0 takes a free one: see [`Door::address`].
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Usage`] for an address that is not loopback without a key; what the kernel says of the address.
+    pub fn open(address: SocketAddr, key: Option<Key>, service: Arc<dyn Service>) -> Result<Door> {
+        if key.is_none() && !address.ip().is_loopback() {
+            let why = format!(
+                "members listen on {address} only with a cluster key: name its file, or a loopback address"
+            );
+            return Err(Error::new(Kind::Usage, why));
+        }
+        let failed = |e| Error::io(e, format!("members' address {address}"));
+        let listener = Arc::new(TcpListener::bind(address).map_err(failed)?);
+        let address = listener.local_addr().map_err(failed)?;
+        let (guests, left) = (Mutex::default(), Condvar::new());
+        let shared = Arc::new(Shared { key, service, guests, left });
+        let (taken, from) = (shared.clone(), listener.clone());
+        let thread = thread::Builder::new().name("peers-door".into());
+        let accepts = thread.spawn(move || taken.accept(&from)).map_err(failed)?;
+        Ok(Door { shared, listener, address, accepts: Some(accepts) })
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Connections now.
+    pub fn connections(&self) -> usize {
+        self.shared.guests().open.len()
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        let mut guests = self.shared.guests();
+        guests.closing = true;
+        for guest in guests.open.values() {
+            // One that is gone has nothing to end.
+            let _ = guest.socket.shutdown(Shutdown::Both);
+        }
+        drop(guests);
+        // On Linux this wakes who accepts.
+        let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
+        if let Some(accepts) = self.accepts.take() {
+            // A panic of it is in the log.
+            let _ = accepts.join();
+        }
+        let all_left = self.shared.wait(CLOSING_TIME, |guests| guests.open.is_empty());
+        if !all_left {
+            tracing::warn!("answers to other members are still being made after {CLOSING_TIME:?}");
+        }
+    }
+}
+
+impl Shared {
+    fn guests(&self) -> MutexGuard<'_, Guests> {
+        self.guests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until it is so, and says whether it is.
+    fn wait(&self, time: Duration, so: impl Fn(&Guests) -> bool) -> bool {
+        let waited = self.left.wait_timeout_while(self.guests(), time, |guests| !so(guests));
+        let (guests, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        so(&guests)
+    }
+
+    fn accept(self: Arc<Shared>, listener: &TcpListener) {
+        let mut warned = Instant::now().checked_sub(Duration::from_secs(60));
+        loop {
+            let accepted = listener.accept();
+            if self.guests().closing {
+                return;
+            }
+            let admitted = accepted.and_then(|(socket, _)| self.clone().admit(socket));
+            if let Err(error) = admitted {
+                if warned.is_none_or(|at| at.elapsed() > Duration::from_secs(60)) {
+                    tracing::warn!("another member could not be let in: {error}");
+                    warned = Some(Instant::now());
+                }
+                // No descriptor, memory or thread is left; they come back as connections end.
+                thread::sleep(Duration::from_millis(20));
+            }
+        }
+    }
+
+    fn admit(self: Arc<Shared>, socket: TcpStream) -> std::io::Result<()> {
+        socket.set_nodelay(true)?;
+        if !self.make_room() {
+            guest::turn_away(&socket);
+            return Ok(());
+        }
+        let socket = Arc::new(socket);
+        let mut guests = self.guests();
+        let id = guests.next;
+        guests.next += 1;
+        guests.open.insert(id, Guest { socket: socket.clone(), proved: self.key.is_none() });
+        drop(guests);
+        let here = Leaves { shared: self.clone(), id };
+        let thread = thread::Builder::new().name(format!("peers-{id}"));
+        thread.spawn(move || guest::serve(&here.shared, here.id, socket))?;
+        Ok(())
+    }
+
+    /// Whether there is room for one more, after the oldest stranger has made way if need be.
+    fn make_room(&self) -> bool {
+        let guests = self.guests();
+        if guests.open.len() < CONNECTIONS {
+            return true;
+        }
+        let Some(stranger) = guests.open.values().find(|guest| !guest.proved) else { return false };
+        let _ = stranger.socket.shutdown(Shutdown::Both);
+        drop(guests);
+        self.wait(Duration::from_millis(100), |guests| guests.open.len() < CONNECTIONS)
+    }
+
+    pub fn has_proved(&self, id: u64) {
+        if let Some(guest) = self.guests().open.get_mut(&id) {
+            guest.proved = true;
+        }
+    }
+}
+
+/// A connection's place at the door, given up however its thread ends.
+struct Leaves {
+    shared: Arc<Shared>,
+    id: u64,
+}
+
+impl Drop for Leaves {
+    fn drop(&mut self) {
+        self.shared.guests().open.remove(&self.id);
+        self.shared.left.notify_all();
+    }
+}

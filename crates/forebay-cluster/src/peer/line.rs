@@ -1,0 +1,169 @@
+//! One connection with deadlines: reads messages' parts, writes whole messages.
+
+use std::io::{self, ErrorKind, IoSlice};
+use std::time::{Duration, Instant};
+
+use super::stream::Stream;
+
+/// As much is read at once of what may be followed by bytes that belong elsewhere.
+const SIP: usize = 16 << 10;
+
+/// Why a message did not pass.
+#[derive(Debug)]
+pub enum Trouble {
+    /// The deadline was reached.
+    Late,
+    /// The other end closed the connection, or it broke.
+    Broken(String),
+    /// What came cannot be understood or is not allowed: a status of HTTP, and why.
+    Bad(u16, String),
+}
+
+pub struct Line {
+    stream: Box<dyn Stream>,
+    /// What was read and not yet used begins at `at`.
+    inbox: Vec<u8>,
+    at: usize,
+    /// The times that the stream has.
+    read_time: Duration,
+    write_time: Duration,
+}
+
+impl Line {
+    pub fn new(stream: Box<dyn Stream>) -> Line {
+        let (read_time, write_time) = (Duration::ZERO, Duration::ZERO);
+        Line { stream, inbox: Vec::new(), at: 0, read_time, write_time }
+    }
+
+    pub fn is_quiet(&self) -> bool {
+        self.at == self.inbox.len() && self.stream.is_quiet()
+    }
+
+    /// What came and was not used.
+    pub fn unused(&self) -> &[u8] {
+        &self.inbox[self.at..]
+    }
+
+    pub fn used(&mut self, len: usize) {
+        self.at += len;
+        if self.at == self.inbox.len() {
+            self.inbox.clear();
+            self.at = 0;
+        }
+    }
+
+    /// Gives the buffer back if nothing is in it.
+    pub fn slim(&mut self) {
+        if self.inbox.is_empty() {
+            self.inbox = Vec::new();
+        }
+    }
+
+    /// Waits for more to be [`Line::unused`].
+    pub fn more(&mut self, deadline: Instant) -> Result<(), Trouble> {
+        if self.at > 0 {
+            self.inbox.drain(..self.at);
+            self.at = 0;
+        }
+        let mut inbox = std::mem::take(&mut self.inbox);
+        let read = self.read(&mut inbox, SIP, deadline);
+        self.inbox = inbox;
+        read
+    }
+
+    /// Waits until `len` bytes are unused.
+    pub fn gather(&mut self, len: usize, deadline: Instant) -> Result<(), Trouble> {
+        while self.unused().len() < len {
+            self.more(deadline)?;
+        }
+        Ok(())
+    }
+
+    /// Puts the next `len` bytes into `out`, from its beginning.
+    pub fn take(
+        &mut self,
+        len: usize,
+        out: &mut Vec<u8>,
+        deadline: Instant,
+    ) -> Result<(), Trouble> {
+        out.clear();
+        let here = len.min(self.unused().len());
+        out.reserve_exact(len);
+        out.extend_from_slice(&self.unused()[..here]);
+        self.used(here);
+        while out.len() < len {
+            self.read(out, len - out.len(), deadline)?;
+        }
+        Ok(())
+    }
+
+    /// Throws away what comes until the other end closes, for a while.
+    pub fn drain(&mut self, time: Duration) {
+        self.stream.finish();
+        let deadline = Instant::now() + time;
+        let mut waste = Vec::new();
+        while self.read(&mut waste, SIP, deadline).is_ok() {
+            waste.clear();
+        }
+    }
+
+    fn read(&mut self, into: &mut Vec<u8>, most: usize, deadline: Instant) -> Result<(), Trouble> {
+        loop {
+            let left = left(deadline)?;
+            if let Some(time) = better(self.read_time, left) {
+                self.stream.set_times(Some(time), None).map_err(broken)?;
+                self.read_time = time;
+            }
+            match self.stream.read(into, most) {
+                Ok(0) => return Err(Trouble::Broken("the other end closed the connection".into())),
+                Ok(_) => return Ok(()),
+                Err(error) if is_to_repeat(&error) => {}
+                Err(error) => return Err(broken(error)),
+            }
+        }
+    }
+
+    /// Writes the parts, in one go as far as the socket lets it.
+    pub fn write(&mut self, parts: [&[u8]; 3], deadline: Instant) -> Result<(), Trouble> {
+        let mut slices = parts.map(IoSlice::new);
+        let mut rest = &mut slices[..];
+        IoSlice::advance_slices(&mut rest, 0);
+        while !rest.is_empty() {
+            let left = left(deadline)?;
+            if let Some(time) = better(self.write_time, left) {
+                self.stream.set_times(None, Some(time)).map_err(broken)?;
+                self.write_time = time;
+            }
+            match self.stream.write(rest) {
+                Ok(written) => IoSlice::advance_slices(&mut rest, written),
+                Err(error) if is_to_repeat(&error) => {}
+                Err(error) => return Err(broken(error)),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn left(deadline: Instant) -> Result<Duration, Trouble> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(Trouble::Late) } else { Ok(left) }
+}
+
+/// The time to set for what is left, if the one that is set is too long or would wake us often. Times are powers of
+/// two, so that one question after the other sets none.
+fn better(set: Duration, left: Duration) -> Option<Duration> {
+    if !set.is_zero() && set <= left && left < set * 4 {
+        return None;
+    }
+    let millis = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
+    // Within the last millisecond: one more.
+    Some(Duration::from_millis(1 << millis.max(1).ilog2().min(20)))
+}
+
+fn is_to_repeat(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock | ErrorKind::TimedOut)
+}
+
+fn broken(error: io::Error) -> Trouble {
+    Trouble::Broken(error.to_string())
+}

@@ -1,0 +1,64 @@
+//! What a connection needs of its transport. TCP is one; TLS over it can be another.
+
+use std::io::{self, IoSlice, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
+
+pub trait Stream: Send {
+    /// Appends up to `most` bytes; 0 at the end of the stream. `WouldBlock` when the time is over.
+    fn read(&self, into: &mut Vec<u8>, most: usize) -> io::Result<usize>;
+
+    /// Writes some of these bytes, in this order. `WouldBlock` when the time is over.
+    fn write(&self, from: &[IoSlice<'_>]) -> io::Result<usize>;
+
+    /// The time that a read and a write may take, never zero.
+    fn set_times(&self, read: Option<Duration>, write: Option<Duration>) -> io::Result<()>;
+
+    /// Whether nothing has come, not even the end of the stream. Never waits.
+    fn is_quiet(&self) -> bool;
+
+    /// Tells the other end that nothing more is sent.
+    fn finish(&self);
+}
+
+impl Stream for Arc<TcpStream> {
+    fn read(&self, into: &mut Vec<u8>, most: usize) -> io::Result<usize> {
+        into.reserve(most);
+        let len = into.len();
+        let room = &mut into.spare_capacity_mut()[..most];
+        let ((got, _), _) = recv(self, room, RecvFlags::empty())?;
+        let got = got.len();
+        // SAFETY: `recv` has written `got` bytes right behind the first `len`.
+        unsafe { into.set_len(len + got) };
+        Ok(got)
+    }
+
+    fn write(&self, from: &[IoSlice<'_>]) -> io::Result<usize> {
+        (&mut &**self).write_vectored(from)
+    }
+
+    fn set_times(&self, read: Option<Duration>, write: Option<Duration>) -> io::Result<()> {
+        if read.is_some() {
+            self.set_read_timeout(read)?;
+        }
+        if write.is_some() {
+            self.set_write_timeout(write)?;
+        }
+        Ok(())
+    }
+
+    fn is_quiet(&self) -> bool {
+        let mut byte = [0u8; 1];
+        let found = recv(self, &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT);
+        matches!(found, Err(Errno::AGAIN))
+    }
+
+    fn finish(&self) {
+        // Fails if the other end is gone.
+        let _ = self.shutdown(Shutdown::Write);
+    }
+}

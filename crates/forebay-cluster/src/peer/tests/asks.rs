@@ -1,0 +1,225 @@
+//! Questions and answers, patience, and what happens when a connection ends.
+
+use std::ffi::OsString;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use forebay_base::Kind;
+
+use super::*;
+use crate::words::{Asker, NameChange, Set};
+
+fn every_question() -> Vec<Question> {
+    let (file, path) = (file(5), PathBuf::from("a/ü \"b\"\n"));
+    let asker = Asker { uid: 1, gid: 2 };
+    let changes = [
+        NameChange::SetAttr {
+            file,
+            path: path.clone(),
+            set: Set { mtime: Some(None), mode: Some(0o640), ..Set::default() },
+            size: Some(9),
+            asker,
+        },
+        NameChange::SetXattr {
+            file,
+            path: path.clone(),
+            name: b"user.x".to_vec(),
+            value: vec![0xff; 64 << 10],
+            flags: 0,
+            asker,
+        },
+        NameChange::RemoveXattr { file, path: path.clone(), name: b"user.x".to_vec() },
+        NameChange::Link { file, path: path.clone(), to: "c".into() },
+        NameChange::Unlink { file, path: path.clone() },
+        NameChange::Rename { file, from: path.clone(), to: "c".into(), over: Some(file), flags: 1 },
+    ];
+    let mut all = vec![
+        Question::Holds { file },
+        Question::Recall { file },
+        Question::RecallBelow { path: path.clone() },
+        Question::RecallBelow { path: OsString::from_vec(b"no\xffutf8".to_vec()).into() },
+        Question::Changed { file },
+        Question::Open { file, path, write: true, truncate: true },
+        Question::Close { handle: 1 },
+        Question::Read { handle: 1, offset: u64::MAX / 2, len: 70_000 },
+        Question::Write { handle: 1, offset: 4096 },
+        Question::Append { handle: 1, number: 8 },
+        Question::Sync { handle: 1 },
+        Question::Allocate { handle: 1, offset: 0, len: 1, mode: 0 },
+        Question::Seek { handle: 1, offset: 1, whence: 4 },
+        Question::Attrs { files: vec![file; 2000] },
+    ];
+    all.extend(changes.map(|change| Question::Name { change }));
+    all
+}
+
+#[test]
+fn every_word_goes_there_and_back_over_one_connection() {
+    for key in [None, key()] {
+        let (door, echo, address) = door(key.clone());
+        let peers = Peers::new(key);
+        let sent: Vec<u8> = (0..1 << 20).map(pattern).collect();
+        for question in every_question() {
+            let bytes = match question {
+                Question::Write { .. } | Question::Append { .. } => &sent[..],
+                _ => b"",
+            };
+            let mut out = b"left over".to_vec();
+            let answer =
+                peers.ask(&address, &head(), &question, bytes, &mut out, PATIENCE).unwrap();
+            let expected = match question {
+                Question::Read { .. } => Answer::Bytes,
+                Question::Write { .. } | Question::Append { .. } => Answer::At(1 << 20),
+                Question::Recall { .. } => Answer::Given(true),
+                Question::Holds { .. } => Answer::Holds(true),
+                _ => Answer::Done,
+            };
+            assert_eq!(answer, expected);
+            let read = match question {
+                Question::Read { offset, len, .. } => {
+                    (0..u64::from(len)).map(|n| pattern(offset + n)).collect()
+                }
+                _ => Vec::new(),
+            };
+            assert!(out == read, "{question:?}: {} bytes", out.len());
+            let asked = echo.asked.lock().unwrap().pop().unwrap();
+            assert!(asked == (head(), question, bytes.to_vec()));
+        }
+        assert_eq!(door.connections(), 1, "the connection is used again");
+    }
+}
+
+#[test]
+fn a_slow_question_holds_up_nobody_else_and_patience_is_kept() {
+    let (_door, _echo, address) = door(key());
+    let peers = Peers::new(key());
+    thread::scope(|scope| {
+        let slow = scope.spawn(|| {
+            let began = Instant::now();
+            let question = Question::Recall { file: file(1500) };
+            let patience = Duration::from_millis(300);
+            let asked = peers.ask(&address, &head(), &question, b"", &mut Vec::new(), patience);
+            (asked.unwrap_err(), began.elapsed())
+        });
+        thread::sleep(Duration::from_millis(50));
+        let began = Instant::now();
+        assert_eq!(ask(&peers, &address, &Question::Sync { handle: 1 }).unwrap(), Answer::Done);
+        assert!(began.elapsed() < Duration::from_millis(250), "{:?}", began.elapsed());
+        let (error, time) = slow.join().unwrap();
+        assert_eq!(error.kind(), Kind::TimedOut);
+        assert!(error.to_string().contains("not known whether"), "{error}");
+        assert!(time >= Duration::from_millis(300), "{time:?}");
+        assert!(time < Duration::from_millis(1000), "{time:?}");
+    });
+}
+
+#[test]
+fn many_ask_at_once() {
+    let (door, echo, address) = door(key());
+    let peers = Peers::new(key());
+    thread::scope(|scope| {
+        for n in 0..32u64 {
+            let (peers, address) = (&peers, &address);
+            scope.spawn(move || {
+                let mut out = Vec::new();
+                for round in 0..50 {
+                    let offset = n << 20 | round;
+                    let question = Question::Read { handle: 1, offset, len: 3000 };
+                    peers.ask(address, &head(), &question, b"", &mut out, PATIENCE).unwrap();
+                    assert!(out.iter().zip(offset..).all(|(byte, at)| *byte == pattern(at)));
+                    assert_eq!(out.len(), 3000);
+                }
+            });
+        }
+    });
+    assert_eq!(echo.count.load(Ordering::SeqCst), 32 * 50);
+    assert!(door.connections() <= 32, "{}", door.connections());
+}
+
+#[test]
+fn a_door_that_began_anew_is_asked_without_an_error() {
+    let (old, _, address) = door(None);
+    let peers = Peers::new(None);
+    ask(&peers, &address, &Question::Sync { handle: 1 }).unwrap();
+    let at: SocketAddr = old.address();
+    drop(old);
+    let error = ask(&peers, &address, &Question::Sync { handle: 1 }).unwrap_err();
+    assert_eq!(error.kind(), Kind::Unreachable, "{error}");
+    let _new = Door::open(at, None, Arc::new(Echo::default())).unwrap();
+    // Not even one that must not be done twice fails.
+    let change = NameChange::Unlink { file: file(1), path: "a".into() };
+    assert_eq!(ask(&peers, &address, &Question::Name { change }).unwrap(), Answer::Done);
+}
+
+/// Answers the first question of a connection, and breaks it with the second one half answered or not at all.
+fn breaks(half: &'static [u8]) -> (String, Arc<AtomicU64>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let asked = Arc::new(AtomicU64::new(0));
+    let count = asked.clone();
+    thread::spawn(move || {
+        for socket in listener.incoming() {
+            let mut socket = socket.unwrap();
+            let mut text = [0; 4096];
+            assert!(socket.read(&mut text).unwrap() > 0);
+            count.fetch_add(1, Ordering::SeqCst);
+            let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n\"done\"";
+            socket.write_all(answer).unwrap();
+            if socket.read(&mut text).unwrap_or(0) > 0 {
+                count.fetch_add(1, Ordering::SeqCst);
+                socket.write_all(half).unwrap();
+            }
+        }
+    });
+    (address, asked)
+}
+
+#[test]
+fn what_is_safe_is_repeated_once_and_what_is_not_says_so() {
+    let unlink = Question::Name { change: NameChange::Unlink { file: file(1), path: "a".into() } };
+    let sync = Question::Sync { handle: 1 };
+    // Nothing was answered.
+    let (address, asked) = breaks(b"");
+    let peers = Peers::new(None);
+    ask(&peers, &address, &sync).unwrap();
+    assert_eq!(ask(&peers, &address, &sync).unwrap(), Answer::Done);
+    assert_eq!(asked.load(Ordering::SeqCst), 3);
+    let error = ask(&peers, &address, &unlink).unwrap_err();
+    assert_eq!(error.kind(), Kind::Unavailable);
+    assert!(error.to_string().contains("not known whether it happened"), "{error}");
+    // Half an answer: not even what is safe is asked again.
+    let (address, asked) = breaks(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{\"op");
+    let peers = Peers::new(None);
+    ask(&peers, &address, &sync).unwrap();
+    let error = ask(&peers, &address, &sync).unwrap_err();
+    assert_eq!(error.kind(), Kind::Unavailable);
+    assert_eq!(asked.load(Ordering::SeqCst), 2);
+}
+
+#[test]
+fn one_that_accepts_and_says_nothing_takes_no_longer_than_patience() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    for key in [None, key()] {
+        let began = Instant::now();
+        let (mut out, patience) = (Vec::new(), Duration::from_millis(250));
+        let question = Question::Write { handle: 1, offset: 0 };
+        let bytes = vec![0; 4 << 20];
+        let peers = Peers::new(key);
+        peers.ask(&address, &head(), &question, &bytes, &mut out, patience).unwrap_err();
+        let time = began.elapsed();
+        assert!(time >= patience && time < Duration::from_secs(2), "{time:?}");
+    }
+}
+
+#[test]
+fn a_name_and_other_nonsense_for_an_address_say_what_is_wrong() {
+    let error = ask(&Peers::new(None), "n1:7000", &Question::Sync { handle: 1 }).unwrap_err();
+    assert_eq!(error.kind(), Kind::Usage);
+    assert!(error.to_string().contains("n1:7000"), "{error}");
+    let error = ask(&Peers::new(None), "192.0.2.1:7000", &Question::Sync { handle: 1 });
+    assert!(error.unwrap_err().to_string().contains("cluster key"));
+}

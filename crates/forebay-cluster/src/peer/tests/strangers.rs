@@ -1,0 +1,120 @@
+//! Garbage, halves, slowness and crowds.
+
+use std::time::Instant;
+
+use super::*;
+
+/// xorshift: the same numbers in each run.
+struct Numbers(u64);
+
+impl Numbers {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+}
+
+#[test]
+fn garbage_does_nothing_and_the_door_still_answers() {
+    let mut numbers = Numbers(0x5eed);
+    let question = Question::Write { handle: 1, offset: 4096 };
+    for key in [None, key()] {
+        let (_door, echo, address) = door(key.clone());
+        let at: SocketAddr = address.parse().unwrap();
+        for round in 0..1500 {
+            let text = match round % 3 {
+                0 => (0..numbers.next() % 600).map(|_| numbers.next() as u8).collect(),
+                // A question with its head, JSON or lengths hurt.
+                _ => {
+                    let mut text = post(&words(&question), "some bytes");
+                    for _ in 0..=numbers.next() % 8 {
+                        let place = numbers.next() as usize % text.len();
+                        text[place] = numbers.next() as u8;
+                    }
+                    text
+                }
+            };
+            let said = say(at, &text);
+            assert!(said.is_empty() || said.starts_with("HTTP/1.1 "), "{said}");
+        }
+        let peers = Peers::new(key.clone());
+        assert_eq!(ask(&peers, &address, &Question::Sync { handle: 1 }).unwrap(), Answer::Done);
+        if key.is_some() {
+            assert_eq!(echo.count.load(Ordering::SeqCst), 1);
+        }
+    }
+}
+
+#[test]
+fn half_a_question_is_not_answered() {
+    let (door, echo, address) = door(None);
+    let whole = post(&words(&Question::Write { handle: 1, offset: 0 }), "some bytes");
+    for len in 0..whole.len() {
+        let said = say(address.parse().unwrap(), &whole[..len]);
+        assert!(!said.contains("200 OK"), "{len}: {said}");
+    }
+    assert_eq!(echo.count.load(Ordering::SeqCst), 0);
+    assert!(say(address.parse().unwrap(), &whole).contains("200 OK"));
+    let began = Instant::now();
+    while door.connections() > 0 {
+        assert!(began.elapsed() < Duration::from_secs(3), "{} are left", door.connections());
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn one_who_sends_drop_by_drop_is_sent_away_in_time() {
+    let (_door, echo, address) = door(None);
+    let mut slow = TcpStream::connect(&address).unwrap();
+    slow.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    let began = Instant::now();
+    let mut said = String::new();
+    for byte in b"POST /ask HTTP/1.1\r\nAnd: so on and so on and so on".iter().cycle() {
+        if slow.write_all(&[*byte]).is_err() || slow.read_to_string(&mut said).is_ok() {
+            break;
+        }
+        assert!(began.elapsed() < Duration::from_secs(9), "still let in");
+    }
+    assert!(said.contains("408") && said.contains("in time"), "{said}");
+    assert!(began.elapsed() >= Duration::from_secs(4), "{:?}", began.elapsed());
+    assert_eq!(echo.count.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn strangers_in_thousands_keep_no_member_out() {
+    let (door, _echo, address) = door(key());
+    // What this process may open at once, for both ends.
+    let mut held = Vec::new();
+    let mut most = 0;
+    for _ in 0..2000 {
+        held.push(TcpStream::connect(&address).unwrap());
+        if held.len() > 300 {
+            held.remove(0);
+        }
+        most = most.max(door.connections());
+    }
+    assert!(most <= super::super::limits::CONNECTIONS, "{most}");
+    let peers = Peers::new(key());
+    let began = Instant::now();
+    ask(&peers, &address, &Question::Sync { handle: 1 }).unwrap();
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+}
+
+#[test]
+fn one_too_many_is_told_so() {
+    let (door, _echo, address) = door(None);
+    let held: Vec<_> = (0..super::super::limits::CONNECTIONS)
+        .map(|_| TcpStream::connect(&address).unwrap())
+        .collect();
+    let began = Instant::now();
+    while door.connections() < held.len() {
+        assert!(began.elapsed() < Duration::from_secs(5));
+        thread::sleep(Duration::from_millis(5));
+    }
+    let error = ask(&Peers::new(None), &address, &Question::Sync { handle: 1 }).unwrap_err();
+    assert_eq!(error.kind(), forebay_base::Kind::Unreachable, "{error}");
+    assert!(error.to_string().contains("256 connections"), "{error}");
+    drop(held);
+}

@@ -1,0 +1,281 @@
+//! What members ask of each other. A question is a small JSON value, and may come with bytes; so is
+//! its answer.
+
+use std::path::PathBuf;
+
+use forebay_backing::{FileKey, Timestamp};
+use serde::{Deserialize, Deserializer, Serialize};
+
+/// Every question says who asks, and which epoch of the asked member it believes in; a member whose
+/// epoch is another refuses ([`Refusal::Epoch`]).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Head {
+    pub store: String,
+    pub from: String,
+    pub from_epoch: u64,
+    pub to_epoch: u64,
+    pub protocol: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Question {
+    /// Whether it holds this file, of a directory that it has claimed for new files.
+    Holds {
+        file: FileKey,
+    },
+    /// Somebody else wants the file: flush it and give its claim back.
+    Recall {
+        file: FileKey,
+    },
+    /// The same for all files at or below a path, and no new ones are to be made there while the gate stands.
+    RecallBelow {
+        #[serde(with = "any_path")]
+        path: PathBuf,
+    },
+    /// The file was changed by name or attribute while it was not claimed, or so it was thought: look at
+    /// the store again.
+    Changed {
+        file: FileKey,
+    },
+    /// A program elsewhere opens the file: the answer has a handle.
+    Open {
+        file: FileKey,
+        #[serde(with = "any_path")]
+        path: PathBuf,
+        write: bool,
+        truncate: bool,
+    },
+    Close {
+        handle: u64,
+    },
+    Read {
+        handle: u64,
+        offset: u64,
+        len: u32,
+    },
+    /// The bytes come with it.
+    Write {
+        handle: u64,
+        offset: u64,
+    },
+    /// The same, to the end of the file as its home knows it. `number` counts the asker's appends through
+    /// this handle: one that comes twice is done once.
+    Append {
+        handle: u64,
+        number: u64,
+    },
+    Sync {
+        handle: u64,
+    },
+    Allocate {
+        handle: u64,
+        offset: u64,
+        len: u64,
+        mode: i32,
+    },
+    Seek {
+        handle: u64,
+        offset: u64,
+        whence: i32,
+    },
+    Attrs {
+        files: Vec<FileKey>,
+    },
+    Name {
+        change: NameChange,
+    },
+}
+
+impl Question {
+    /// Whether it is about a file that is open at the asked member, which only that very process knows.
+    pub fn needs_handle(&self) -> bool {
+        match self {
+            Question::Close { .. }
+            | Question::Read { .. }
+            | Question::Write { .. }
+            | Question::Append { .. }
+            | Question::Sync { .. }
+            | Question::Allocate { .. }
+            | Question::Seek { .. } => true,
+            Question::Holds { .. }
+            | Question::Recall { .. }
+            | Question::RecallBelow { .. }
+            | Question::Changed { .. }
+            | Question::Open { .. }
+            | Question::Attrs { .. }
+            | Question::Name { .. } => false,
+        }
+    }
+
+    /// Where the file is that it asks for, if it says so.
+    pub fn path(&self) -> Option<&std::path::Path> {
+        match self {
+            Question::Open { path, .. } | Question::RecallBelow { path } => Some(path),
+            Question::Name { change } => Some(match change {
+                NameChange::SetAttr { path, .. }
+                | NameChange::SetXattr { path, .. }
+                | NameChange::RemoveXattr { path, .. }
+                | NameChange::Link { path, .. }
+                | NameChange::Unlink { path, .. } => path,
+                NameChange::Rename { from, .. } => from,
+            }),
+            _ => None,
+        }
+    }
+}
+
+/// A change of a claimed file's names or attributes, made by its home. Paths are below the store's root.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NameChange {
+    SetAttr {
+        file: FileKey,
+        #[serde(with = "any_path")]
+        path: PathBuf,
+        set: Set,
+        size: Option<u64>,
+        asker: Asker,
+    },
+    SetXattr {
+        file: FileKey,
+        #[serde(with = "any_path")]
+        path: PathBuf,
+        name: Vec<u8>,
+        value: Vec<u8>,
+        flags: i32,
+        asker: Asker,
+    },
+    RemoveXattr {
+        file: FileKey,
+        #[serde(with = "any_path")]
+        path: PathBuf,
+        name: Vec<u8>,
+    },
+    Link {
+        file: FileKey,
+        #[serde(with = "any_path")]
+        path: PathBuf,
+        #[serde(with = "any_path")]
+        to: PathBuf,
+    },
+    Unlink {
+        file: FileKey,
+        #[serde(with = "any_path")]
+        path: PathBuf,
+    },
+    /// 0, `RENAME_NOREPLACE` or `RENAME_EXCHANGE`. One of the two files is the home's.
+    Rename {
+        file: FileKey,
+        #[serde(with = "any_path")]
+        from: PathBuf,
+        #[serde(with = "any_path")]
+        to: PathBuf,
+        over: Option<FileKey>,
+        flags: u32,
+    },
+}
+
+/// The program that asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Asker {
+    pub uid: u32,
+    pub gid: u32,
+}
+
+/// `SetAttr` on the wire. `None` leaves as it is; of a time, `Some(None)` means now.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Set {
+    pub mode: Option<u32>,
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+    pub atime: Option<Option<Timestamp>>,
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+    pub mtime: Option<Option<Timestamp>>,
+}
+
+/// What is there, even null: of a time, null means now, and none at all means as it was.
+fn given<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Option<Timestamp>>, D::Error> {
+    Option::deserialize(from).map(Some)
+}
+
+/// Attributes on the wire; the kind is a regular file's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attrs {
+    pub file: FileKey,
+    pub mode: u32,
+    pub nlink: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub size: u64,
+    pub blocks: u64,
+    pub atime: Timestamp,
+    pub mtime: Timestamp,
+    pub ctime: Timestamp,
+    pub btime: Timestamp,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Answer {
+    Done,
+    Holds(bool),
+    /// The claim is given back; `false`: it is in use and stays.
+    Given(bool),
+    Opened {
+        handle: u64,
+        attrs: Attrs,
+    },
+    /// Bytes come with it: fewer than asked for at the end of the file.
+    Bytes,
+    /// Where an append ended.
+    At(u64),
+    /// In the order of the question; `None` where the file is not held here.
+    Attrs(Vec<Option<Attrs>>),
+    Changed(Option<Attrs>),
+    Refused(Refusal),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Refusal {
+    /// The asked member is not, or no longer, of that epoch.
+    Epoch(u64),
+    /// It does not hold the file: the asker looks again for who does.
+    NotHere,
+    /// A handle of before a restart, or one that was closed: EIO for whoever wrote through it.
+    Handle,
+    /// What the call came to.
+    Errno(i32, String),
+}
+
+/// A path as text, or as a list of its bytes if it is no UTF-8.
+mod any_path {
+    use std::ffi::OsString;
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    use std::path::{Path, PathBuf};
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Either {
+        Text(String),
+        Bytes(Vec<u8>),
+    }
+
+    pub fn serialize<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
+        match path.to_str() {
+            Some(text) => to.serialize_str(text),
+            None => path.as_os_str().as_bytes().serialize(to),
+        }
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
+        Ok(match Either::deserialize(from)? {
+            Either::Text(text) => text.into(),
+            Either::Bytes(bytes) => OsString::from_vec(bytes).into(),
+        })
+    }
+}
