@@ -41,6 +41,8 @@ pub mod open;
 pub mod pace;
 mod record;
 pub mod shadow;
+mod shared;
+
 pub mod sums;
 pub mod table;
 pub mod totals;

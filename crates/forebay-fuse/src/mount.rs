@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::time::Duration;
 
 use forebay_backing::metrics::OpCounts;
-use forebay_backing::{BackingStore, Error, Kind, Result};
+use forebay_backing::{BackingStore, Error, FileKey, Kind, Result};
+use forebay_cluster::front::Front;
 use forebay_engine::Engine;
 
 use crate::codec::{Granted, Wishes};
@@ -66,6 +67,26 @@ pub struct MountOptions {
     pub entry_ttl: Duration,
     pub attr_ttl: Duration,
     pub control: Arc<dyn ControlDir>,
+    /// Present if the store is shared with other nodes.
+    pub member: Option<Arc<forebay_cluster::member::Member>>,
+}
+
+/// Files with bytes that the store has not, each with its directory: they are this mount's to serve.
+fn unsettled(engine: &Engine) -> Vec<(FileKey, FileKey, PathBuf)> {
+    let dir = |path: &Path| {
+        let dir = path.parent().unwrap_or(Path::new(""));
+        engine.names.ask(|b| b.stat(dir)).map(|attr| attr.key)
+    };
+    let files = engine.files.unsettled().into_iter();
+    files
+        .map(|(file, path)| match dir(&path) {
+            Ok(dir) => (file, dir, path),
+            Err(error) => {
+                tracing::warn!(%error, path = %path.display(), "the directory of a file with bytes that are not home is not found");
+                (file, forebay_cluster::core::SOMEWHERE, path)
+            }
+        })
+        .collect()
 }
 
 /// A mounted file system, served by threads of its own.
@@ -119,6 +140,9 @@ impl Mount {
                 "passthrough = always: this kernel or this user cannot pass files through (Linux 6.9 and root are needed): use auto",
             ));
         }
+        if let Some(member) = &options.member {
+            shared.vfs.set_cluster(Box::new(member.clone()));
+        }
         let stop = Arc::new(AtomicBool::new(false));
         start_watchdog(shared.clone(), engine.clone(), stop.clone())?;
         let crew = match start_ring(&device, &shared, options, granted.io_uring) {
@@ -137,6 +161,10 @@ impl Mount {
             shared.busy_poll.begin(device, options.busy_poll);
         }
         shared.vfs.set_notify(device.clone());
+        if let Some(member) = &options.member {
+            let front: Weak<dyn Front> = Arc::downgrade(&(shared.clone() as Arc<dyn Front>));
+            member.serve(front, unsettled(engine));
+        }
         let ended: Arc<(Mutex<bool>, Condvar)> = Arc::default();
         let (signal, serving, requests) = (ended.clone(), crew.clone(), shared.clone());
         let serve = move || {

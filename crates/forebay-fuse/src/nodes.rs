@@ -31,6 +31,17 @@ pub const ROOT: u64 = 1;
 /// open is held by the engine's descriptor as well.
 const PINS_MAX: usize = 4096;
 
+/// By this a node of a file that another mount serves differs from the file's node here: the kernel keeps
+/// one page cache for each.
+const FAR: u64 = 1 << 61;
+
+/// Who serves a file: the engine here, or its home elsewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    Near,
+    Far,
+}
+
 /// The kernel's file handles have room for 32 bits.
 pub fn generation(key: FileKey) -> u64 {
     u64::from((key.generation ^ (key.generation >> 32)) as u32)
@@ -56,6 +67,7 @@ struct Node {
     names: Links,
     lookups: u64,
     is_dir: bool,
+    side: Side,
     /// Its place among the forgotten nodes.
     queued: Option<u64>,
     /// Fingerprint of the file's bytes that are in the kernel's page cache; 0 is none.
@@ -154,6 +166,7 @@ impl Nodes {
                 names: Links::default(),
                 lookups: 1,
                 is_dir: true,
+                side: Side::Near,
                 queued: None,
                 pages: 0,
                 pin: None,
@@ -182,9 +195,44 @@ impl Nodes {
         }
     }
 
+    /// The node id of a file that is served there.
+    pub fn id_at(&self, key: FileKey, side: Side) -> u64 {
+        match side {
+            Side::Near => self.id_of(key),
+            Side::Far => self.id_of(key) ^ FAR,
+        }
+    }
+
+    /// Whether the node is of a file that another mount serves.
+    pub fn is_far(&self, id: u64) -> bool {
+        self.read().nodes.get(&id).is_some_and(|node| node.side == Side::Far)
+    }
+
+    /// The number that programs see: one for each file.
+    pub fn ino(&self, id: u64) -> u64 {
+        if self.is_far(id) { id ^ FAR } else { id }
+    }
+
+    /// The node of a path, as far as its names are known.
+    pub fn at(&self, path: &std::path::Path) -> Option<u64> {
+        path.iter().try_fold(ROOT, |dir, name| Some(self.child(dir, name)?.id))
+    }
+
     /// Remembers that `name` in `parent` is this file, and that the kernel was told `times` times.
     pub fn remember(&self, parent: u64, name: &OsStr, attr: &Attr, times: u64) -> u64 {
-        let id = self.id_of(attr.key);
+        self.remember_at(Side::Near, parent, name, attr, times)
+    }
+
+    /// The same of a file that is served there.
+    pub fn remember_at(
+        &self,
+        side: Side,
+        parent: u64,
+        name: &OsStr,
+        attr: &Attr,
+        times: u64,
+    ) -> u64 {
+        let id = self.id_at(attr.key, side);
         if id == ROOT {
             return id;
         }
@@ -192,7 +240,7 @@ impl Nodes {
         let mut table = self.write();
         let table = &mut *table;
         if let Some(node) = table.known_as(id, &NameRef(parent, name))
-            && (node.key, node.is_dir) == (attr.key, is_dir)
+            && (node.key, node.is_dir, node.side) == (attr.key, is_dir, side)
             && times > 0
         {
             node.lookups += times;
@@ -211,6 +259,7 @@ impl Nodes {
             names: Links::default(),
             lookups: 0,
             is_dir,
+            side,
             queued: None,
             pages: 0,
             pin: None,
@@ -221,10 +270,11 @@ impl Nodes {
             node.names.remove(same.place);
         }
         // Without generations a directory and a file after it have the same key.
-        let is_another = (node.key, node.is_dir) != (attr.key, is_dir);
+        let is_another = (node.key, node.is_dir, node.side) != (attr.key, is_dir, side);
         if is_another {
             // The number was used again: nothing known of the old file holds for the new one.
             (node.key, node.is_dir, node.pages, node.acl) = (attr.key, is_dir, 0, None);
+            node.side = side;
             table.freed.extend(node.pin.take());
         }
         if is_another || is_dir {
@@ -515,6 +565,22 @@ mod tests {
         n.rename((ROOT, "a".as_ref()), (ROOT, "b".as_ref()), false);
         assert_eq!(n.path(11).unwrap(), PathBuf::from("b/f"));
         assert!(n.child(ROOT, "a".as_ref()).is_none());
+    }
+
+    /// The kernel has one page cache for a node: the bytes of another mount are not to be in that of ours.
+    #[test]
+    fn a_file_that_goes_to_another_home_and_back_is_two_nodes_of_one_number() {
+        let n = nodes(100);
+        let (name, of) = ("f".as_ref(), attr(11, FileKind::File));
+        let near = n.remember(ROOT, name, &of, 1);
+        let far = n.remember_at(Side::Far, ROOT, name, &of, 1);
+        assert_ne!(near, far);
+        assert_eq!((n.ino(near), n.ino(far)), (11, 11));
+        assert_eq!((n.key(near), n.key(far)), (Some(of.key), Some(of.key)));
+        assert!(n.is_far(far) && !n.is_far(near));
+        assert_eq!((n.path(near), n.path(far)), (None, Some("f".into())), "one name, one node");
+        assert_eq!(n.remember(ROOT, name, &of, 1), near);
+        assert_eq!((n.at("f".as_ref()), n.path(far)), (Some(near), None));
     }
 
     /// Its number, and with stores that tell no generations its key, may be another's at once.

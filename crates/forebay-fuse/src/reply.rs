@@ -49,6 +49,8 @@ pub trait Fill: Fail {
 pub trait FillPlus: Fail {
     /// False if there is no more room.
     fn add(&mut self, shared: &Shared, name: &OsStr, entry: &Entry, next: u64) -> bool;
+    /// The same of an entry whose attributes the kernel has to ask for.
+    fn add_bare(&mut self, entry: &DirEntry, ino: u64, next: u64) -> bool;
     fn done(self);
 }
 

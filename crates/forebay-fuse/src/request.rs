@@ -5,12 +5,15 @@
 //! slow backing store neither stops the mount nor limits how many requests wait for it. Over
 //! io_uring whoever takes a request runs it, since somebody else is always free.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use forebay_backing::Result;
 use forebay_backing::metrics::Op;
+use forebay_backing::{FileKey, Result};
+use forebay_cluster::front::Front;
+use forebay_cluster::words::{Answer as Answered, Question};
 use forebay_engine::time::Time;
 use forebay_engine::{Pool, on_behalf_of};
 
@@ -80,6 +83,33 @@ impl Shared {
         if settles(quiet) {
             self.vfs.close_all();
         }
+    }
+}
+
+/// What members of the store ask is the vfs's to answer.
+impl Front for Shared {
+    fn release(&self, file: FileKey) -> bool {
+        self.vfs.release_claim(file)
+    }
+
+    fn is_free(&self, file: FileKey) -> bool {
+        self.vfs.engine.files.is_at_rest(file)
+    }
+
+    fn forget(&self, file: FileKey) {
+        self.vfs.forget_file(file);
+    }
+
+    fn below(&self, path: &Path) -> Vec<FileKey> {
+        self.vfs.engine.files.known_below(path)
+    }
+
+    fn answer(&self, from: &str, question: Question, bytes: &[u8], out: &mut Vec<u8>) -> Answered {
+        self.vfs.answer(from, question, bytes, out)
+    }
+
+    fn ended(&self, member: &str) {
+        self.vfs.member_ended(member);
     }
 }
 

@@ -20,6 +20,9 @@ use crate::vfs::{Entry, Make, Opened, Vfs};
 /// copies; smaller ones pay more round trips.
 pub const MAX_WRITE: u32 = 1 << 20;
 
+/// So many entries of a listing other members are asked about at once.
+const FORESEEN_MAX: usize = 256;
+
 fn who(from: Origin) -> Who {
     Who { uid: from.uid, thread: from.pid }
 }
@@ -301,13 +304,21 @@ impl Shared {
             work,
             move |shared, mut reply, list| {
                 let (dir, entries) = list;
+                let next = entries.after(offset).take(FORESEEN_MAX);
+                shared.vfs.foresee(dir, next.map(|(_, entry)| &*entry.name));
                 for (cookie, entry) in entries.after(offset) {
                     let dots = entry.name == "." || entry.name == "..";
                     let found = match dots {
-                        true => shared.vfs.getattr(dir).map(|attr| Entry { id: dir, attr }),
-                        false => shared.vfs.lookup(dir, &entry.name),
+                        true => shared.vfs.getattr(dir).map(|attr| Some(Entry { id: dir, attr })),
+                        false => shared.vfs.lookup_listed(dir, &entry.name),
                     };
                     let Ok(found) = found else { continue }; // Gone since the directory was read.
+                    let Some(found) = found else {
+                        if !reply.add_bare(entry, shared.vfs.shown_ino(entry.ino), cookie) {
+                            break;
+                        }
+                        continue;
+                    };
                     let full = !reply.add(shared, &entry.name, &found, cookie);
                     if full && !dots {
                         shared.vfs.forget(found.id, 1);

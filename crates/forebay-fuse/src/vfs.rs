@@ -14,9 +14,13 @@ mod data;
 mod dirs;
 mod listing;
 mod look;
+mod members;
 mod names;
 mod open;
 mod privilege;
+mod serve;
+mod served_names;
+mod there;
 mod tree;
 
 use std::ffi::{OsStr, OsString};
@@ -27,11 +31,14 @@ use std::sync::{Arc, OnceLock, RwLock};
 use std::time::Duration;
 
 use forebay_backing::{Attr, Error, FileKey, FileKind, Result, StatFs};
+use forebay_cluster::front::Guard;
 use forebay_engine::lock::{Mutex, Rank, RwLockReadGuard, RwLockWriteGuard};
 use forebay_engine::{Admission, Engine, File, OpenFile, Past};
 use hashbrown::HashMap;
 
 use self::listing::Listing;
+use self::members::Members;
+use self::there::Remote;
 use self::tree::Tree;
 use crate::control::Control;
 use crate::modes::Plan;
@@ -49,6 +56,11 @@ pub trait Registrar: Send + Sync {
 pub trait Notify: Send + Sync {
     /// The attributes of a node, with its access list.
     fn attributes(&self, id: u64);
+    /// The same, and its pages of `len` bytes from `offset` on; all from there on if `len` is 0. Not to be
+    /// called under a lock: the kernel waits for who reads such a page just now.
+    fn pages(&self, id: u64, offset: u64, len: u64);
+    /// What a name in a directory stands for. The kernel waits for who changes the directory just now.
+    fn name(&self, parent: u64, name: &OsStr);
 }
 
 /// A file as the kernel is told of it.
@@ -84,7 +96,7 @@ pub enum AtClose {
 pub enum How {
     /// Through the page cache, whose pages of this file may be kept or not.
     Cached { keep: bool },
-    /// No page cache: virtual files.
+    /// No page cache: virtual files, those that another member serves, and appends that others share.
     Direct,
     /// Past us, by this kernel id.
     Passthrough(u32),
@@ -98,7 +110,13 @@ enum Handle {
         plan: Plan,
         set_id: bool,
         admission: Admission,
+        /// Writes go to the end, wherever that is.
+        append: bool,
+        /// The claim that a writer needs.
+        _held: Option<Guard>,
     },
+    /// Of a file that another member serves.
+    There(Remote),
     Control {
         id: u64,
         text: Vec<u8>,
@@ -132,6 +150,7 @@ pub struct Vfs {
     next_handle: AtomicU64,
     open: Mutex<OpenNodes>,
     tree: Tree,
+    members: Members,
 }
 
 impl Vfs {
@@ -155,6 +174,7 @@ impl Vfs {
             next_handle: AtomicU64::new(1),
             open: Mutex::new(Rank::Open, OpenNodes::new()),
             tree: Tree::default(),
+            members: Members::default(),
         })
     }
 

@@ -100,6 +100,20 @@ impl Names {
         Some(attr)
     }
 
+    /// Another mount has changed names or attributes of the file, or its bytes if none are dirty here: what
+    /// the store says of what is dirty is taken over, and the next open asks.
+    pub fn doubt(&self, key: FileKey) {
+        let Some(file) = self.files.find(key) else { return };
+        let dirty = {
+            let inner = file.lock();
+            inner.state.is_dirty().then(|| inner.state.paths.first()).flatten()
+        };
+        if let Some(path) = dirty {
+            self.refresh(Named { path: &path, key, is_dir: false });
+        }
+        self.files.doubt(key);
+    }
+
     /// Takes over attributes that changed through us, if size and mtime say that the bytes did
     /// not change with them.
     pub(crate) fn follow(&self, file: &Arc<File>, inner: &mut Inner, attr: &Attr) -> Result<()> {

@@ -71,6 +71,7 @@ pub struct Tier {
     run: Option<Arc<Folder>>,
     /// Of an older format: where it is, and what its superblock says.
     older: Option<(PathBuf, Superblock)>,
+    uuid: String,
     _lock: Option<OwnedFd>,
 }
 
@@ -92,11 +93,14 @@ impl Tier {
         // Shadow files carry the bytes of everybody's files: nobody else may look inside.
         tier.close_to_others().map_err(|e| failed(e, &tier))?;
         let mut older = None;
+        let uuid;
         if fresh {
-            let uuid = std::fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default();
-            write_superblock(&tier, backing.clone(), uuid.trim().into())?;
+            let made = std::fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default();
+            uuid = made.trim().to_string();
+            write_superblock(&tier, backing.clone(), uuid.clone())?;
         } else {
             let found = check_owner(&tier, backing)?;
+            uuid = found.uuid.clone();
             older = (found.format < FORMAT).then(|| (dir.to_path_buf(), found));
         }
         let run = prepare_run(&tier)?;
@@ -105,13 +109,18 @@ impl Tier {
         let media = DirMedia::of(tier).and_then(|media| prepare(&media).map(|()| media));
         let media = media.map_err(|e| failed_at(e, dir_text(&at)))?;
         let (media, run) = (Arc::new(media), Some(Arc::new(run)));
-        Ok(Tier { media, run, older, _lock: Some(lock) })
+        Ok(Tier { media, run, older, uuid, _lock: Some(lock) })
     }
 
     /// A tier on any medium, for tests: no superblock, no lock, nowhere to run.
     pub fn on(media: Arc<dyn Media>) -> io::Result<Tier> {
         prepare(&*media)?;
-        Ok(Tier { media, run: None, older: None, _lock: None })
+        Ok(Tier { media, run: None, older: None, uuid: String::new(), _lock: None })
+    }
+
+    /// The tier's own number, which no other tier has; empty for one of [`Tier::on`].
+    pub fn uuid(&self) -> &str {
+        &self.uuid
     }
 
     /// Where the daemon keeps its socket, its log and what it remembers.

@@ -23,7 +23,7 @@ impl Words {
         Words { bytes: [0; 288], len: 0 }
     }
 
-    fn put(mut self, bytes: &[u8]) -> Words {
+    pub fn put(mut self, bytes: &[u8]) -> Words {
         self.bytes[self.len..self.len + bytes.len()].copy_from_slice(bytes);
         self.len += bytes.len();
         self
@@ -109,7 +109,7 @@ impl Words {
             .u64(attr_ttl.as_secs())
             .u32(entry_ttl.subsec_nanos())
             .u32(attr_ttl.subsec_nanos())
-            .attr(entry.id, &entry.attr)
+            .attr(shared.vfs.ino(entry.id), &entry.attr)
     }
 
     /// `struct fuse_entry_out` of a name that is nowhere.
@@ -173,7 +173,7 @@ impl<C: Carrier> Tell<AttrOf> for Reply<C> {
     fn tell(self, shared: &Shared, of: AttrOf) {
         let ttl = shared.vfs.attr_ttl(&of.attr);
         let words = Words::new().u64(ttl.as_secs()).u32(ttl.subsec_nanos()).u32(0);
-        self.bytes(words.attr(of.id, &of.attr).bytes());
+        self.bytes(words.attr(shared.vfs.ino(of.id), &of.attr).bytes());
     }
 }
 
@@ -190,7 +190,7 @@ impl<C: Carrier> Tell<AttrOf> for Extended<C> {
     fn tell(self, shared: &Shared, of: AttrOf) {
         let ttl = shared.vfs.attr_ttl(&of.attr);
         let words = Words::new().u64(ttl.as_secs()).u32(ttl.subsec_nanos()).u32(0).zeros(16);
-        let words = words.statx(of.id, &of.attr);
+        let words = words.statx(shared.vfs.ino(of.id), &of.attr);
         // The device it lies on, and what is spare.
         self.0.bytes(words.zeros(8 + 112).bytes());
     }
@@ -265,7 +265,13 @@ impl<C: Carrier> Fill for Listing<C> {
 impl<C: Carrier> FillPlus for Listing<C> {
     fn add(&mut self, shared: &Shared, name: &OsStr, entry: &Entry, next: u64) -> bool {
         let words = Words::new().entry(shared, entry);
-        dirent(entry.id, next, entry.attr.kind, name, self, words.bytes())
+        dirent(shared.vfs.ino(entry.id), next, entry.attr.kind, name, self, words.bytes())
+    }
+
+    fn add_bare(&mut self, entry: &DirEntry, ino: u64, next: u64) -> bool {
+        // Node 0: the kernel takes the name and no more.
+        let nothing = Words::new().zeros(40 + 88);
+        dirent(ino, next, entry.kind, &entry.name, self, nothing.bytes())
     }
 
     fn done(self) {

@@ -1,5 +1,6 @@
 //! A descriptor of /dev/fuse, and what can be said over it.
 
+use std::ffi::OsStr;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -76,7 +77,7 @@ impl Device {
 
     /// Makes the kernel forget what it has cached of a node: attributes and pages.
     pub fn forget_cached(&self, node: u64) {
-        self.tell(&codec::inval_inode(node, 0));
+        self.tell(&codec::inval_inode(node, 0, 0));
     }
 
     /// Asks for a NOTIFY_REPLY of that number; whether there will be one.
@@ -93,7 +94,15 @@ impl Device {
 impl Notify for Device {
     fn attributes(&self, id: u64) {
         // No pages.
-        self.tell(&codec::inval_inode(id, -1));
+        self.tell(&codec::inval_inode(id, -1, 0));
+    }
+
+    fn pages(&self, id: u64, offset: u64, len: u64) {
+        self.tell(&codec::inval_inode(id, offset as i64, len as i64));
+    }
+
+    fn name(&self, parent: u64, name: &OsStr) {
+        self.tell(&codec::inval_entry(parent, name));
     }
 }
 

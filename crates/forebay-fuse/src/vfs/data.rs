@@ -1,7 +1,9 @@
 //! Verbs on open files.
 
+use std::sync::Arc;
+
 use forebay_backing::{Error, Result};
-use forebay_engine::Allocate;
+use forebay_engine::{Admission, Allocate, File};
 
 use super::{Handle, Vfs};
 
@@ -17,6 +19,7 @@ impl Vfs {
                 buf[..n].copy_from_slice(&text[from..from + n]);
                 Ok(n)
             }
+            Handle::There(remote) => self.read_there(remote, offset, buf),
             Handle::Dir { .. } => Err(Error::os(libc::EISDIR, "read")),
         }
     }
@@ -33,9 +36,13 @@ impl Vfs {
 
     pub fn write(&self, handle: u64, offset: u64, data: &[u8]) -> Result<()> {
         match &*self.handle(handle)? {
+            Handle::File { file, admission, append: true, .. } => {
+                self.append(file, admission, data).map(drop)
+            }
             Handle::File { file, admission, .. } => {
                 self.engine.io.write_in(admission, file, offset, data)
             }
+            Handle::There(remote) => self.write_there(remote, offset, data),
             Handle::Control { id, .. } => self.control.write(*id, offset, data),
             Handle::Dir { .. } => Err(Error::os(libc::EISDIR, "write")),
         }
@@ -53,6 +60,7 @@ impl Vfs {
     pub fn fsync(&self, handle: u64) -> Result<()> {
         match &*self.handle(handle)? {
             Handle::File { file, admission, .. } => self.engine.io.sync_in(admission, file),
+            Handle::There(remote) => self.sync_there(remote),
             _ => Ok(()),
         }
     }
@@ -61,15 +69,29 @@ impl Vfs {
     pub fn flush(&self, handle: u64) -> Result<()> {
         match &*self.handle(handle)? {
             Handle::File { file, admission, .. } => self.engine.io.closing(file, admission),
+            Handle::There(remote) => self.flush_there(remote),
             _ => Ok(()),
         }
     }
 
     pub fn fallocate(&self, handle: u64, offset: u64, len: u64, mode: i32) -> Result<()> {
-        let handle = self.handle(handle)?;
-        let Handle::File { file, admission, .. } = &*handle else {
-            return Err(Error::os(libc::EINVAL, "not a regular file"));
-        };
+        match &*self.handle(handle)? {
+            Handle::File { file, admission, .. } => {
+                self.allocate(file, admission, offset, len, mode)
+            }
+            Handle::There(remote) => self.allocate_there(remote, offset, len, mode),
+            _ => Err(Error::os(libc::EINVAL, "not a regular file")),
+        }
+    }
+
+    pub(super) fn allocate(
+        &self,
+        file: &Arc<File>,
+        admission: &Admission,
+        offset: u64,
+        len: u64,
+        mode: i32,
+    ) -> Result<()> {
         let how = match mode {
             0 => Allocate::Extend,
             libc::FALLOC_FL_KEEP_SIZE => Allocate::KeepSize,
@@ -85,17 +107,23 @@ impl Vfs {
     }
 
     pub fn lseek(&self, handle: u64, offset: u64, whence: i32) -> Result<u64> {
-        let file = self.file(handle)?;
-        let size = self.engine.verbs.facts(&file).size;
+        match &*self.handle(handle)? {
+            Handle::There(remote) => self.seek_there(remote, offset, whence),
+            _ => self.seek(&self.file(handle)?, offset, whence),
+        }
+    }
+
+    pub(super) fn seek(&self, file: &Arc<File>, offset: u64, whence: i32) -> Result<u64> {
+        let size = self.engine.verbs.facts(file).size;
         if offset >= size {
             return Err(Error::os(libc::ENXIO, "seeking beyond the end"));
         }
         match whence {
-            libc::SEEK_DATA => match self.engine.io.next_data(&file, offset)? {
+            libc::SEEK_DATA => match self.engine.io.next_data(file, offset)? {
                 Some((start, _)) => Ok(start),
                 None => Err(Error::os(libc::ENXIO, "no data beyond here")),
             },
-            libc::SEEK_HOLE => match self.engine.io.next_data(&file, offset)? {
+            libc::SEEK_HOLE => match self.engine.io.next_data(file, offset)? {
                 Some((start, end)) if start <= offset => Ok(end.min(size)),
                 _ => Ok(offset),
             },

@@ -8,32 +8,43 @@ use forebay_backing::{Attr, DirEntry, Error, FileKey, FileKind, Result};
 use forebay_engine::rules::Origin;
 use forebay_engine::{File, Glance};
 
+use super::open::Opens;
 use super::{Entry, Handle, Listing, Opened, Vfs};
 use crate::control;
 use crate::control::Control;
-use crate::nodes::ROOT;
+use crate::nodes::{ROOT, Side};
 
 impl Vfs {
     pub fn lookup(&self, parent: u64, name: &OsStr) -> Result<Entry> {
+        let found = self.look_up(parent, name, false)?;
+        found.ok_or_else(|| Error::os(libc::EIO, "a name without attributes"))
+    }
+
+    /// The same for a listing: `None` if the attributes would have to be asked of another member.
+    pub fn lookup_listed(&self, parent: u64, name: &OsStr) -> Result<Option<Entry>> {
+        self.look_up(parent, name, true)
+    }
+
+    fn look_up(&self, parent: u64, name: &OsStr, listed: bool) -> Result<Option<Entry>> {
         if Control::owns(parent) {
-            return self.control_entry(self.control.lookup(parent, name)?);
+            return self.control_entry(self.control.lookup(parent, name)?).map(Some);
         }
         match name.as_encoded_bytes() {
-            b"." => return self.again(parent),
+            b"." => return self.again(parent).map(Some),
             b".." => {
                 let above = self.nodes.parent(parent);
-                return self.again(above.ok_or_else(|| Error::os(libc::ESTALE, ".."))?);
+                return self.again(above.ok_or_else(|| Error::os(libc::ESTALE, ".."))?).map(Some);
             }
             _ if parent == ROOT && name == control::NAME => {
-                return self.control_entry(self.control.root());
+                return self.control_entry(self.control.root()).map(Some);
             }
             _ => {}
         }
         let _tree = self.tree();
         let path = self.path(parent)?.join(name);
         match self.engine.verbs.stat(&path) {
-            Ok(attr) => Ok(self.entry(parent, name, attr)),
-            Err(error) => self.lookup_away(parent, name, error),
+            Ok(attr) => self.found(parent, name, attr, listed),
+            Err(error) => self.lookup_away(parent, name, error).map(Some),
         }
     }
 
@@ -48,14 +59,18 @@ impl Vfs {
     pub(super) fn again(&self, id: u64) -> Result<Entry> {
         let _tree = self.tree();
         let path = self.path(id)?;
-        let attr = self.engine.verbs.stat(&path)?;
-        if self.nodes.id_of(attr.key) != id {
+        let mut attr = self.engine.verbs.stat(&path)?;
+        let side = if self.is_far(id) { Side::Far } else { Side::Near };
+        if self.nodes.id_at(attr.key, side) != id {
             return Err(Error::os(libc::ESTALE, "the file was replaced"));
+        }
+        if side == Side::Far {
+            attr = self.getattr_there(id)?;
         }
         if id != ROOT
             && let (Some(parent), Some(name)) = (self.nodes.parent(id), path.file_name())
         {
-            self.nodes.remember(parent, name, &attr, 1);
+            self.nodes.remember_at(side, parent, name, &attr, 1);
         }
         Ok(Entry { id, attr })
     }
@@ -77,6 +92,9 @@ impl Vfs {
     }
 
     pub(super) fn attr_away(&self, id: u64, key: FileKey) -> Result<Attr> {
+        if self.home_of(key).is_some() {
+            return Err(Error::os(libc::EIO, "another member has its newest bytes"));
+        }
         let known = self.nodes.dir_attr(id).or_else(|| self.engine.verbs.stat_cached(key));
         known.ok_or_else(|| Error::os(libc::EIO, "the backing store is away"))
     }
@@ -91,7 +109,14 @@ impl Vfs {
             return self.control.attr(id);
         }
         let _tree = self.tree();
-        let open = self.open_file(id);
+        let is_far = self.is_far(id);
+        let open = if is_far { None } else { self.open_file(id) };
+        // Who has it open here sees it as it was.
+        let served_there =
+            || self.nodes.file_key(id).is_some_and(|key| self.home_of(key).is_some());
+        if is_far || (open.is_none() && served_there()) {
+            return self.getattr_there(id);
+        }
         let recent = |file: &Arc<File>| self.engine.verbs.stat_recent(file, self.attr_ttl);
         if let Some(attr) = open.as_ref().and_then(recent) {
             return Ok(attr);
@@ -149,13 +174,17 @@ impl Vfs {
             return Err(away());
         }
         let key = self.nodes.key(id).ok_or_else(away)?;
+        if self.cluster().is_some() && (self.is_far(id) || !self.is_held(key)) {
+            return Err(away()); // Others may have newer bytes.
+        }
         let file = self.engine.io.open_cached(key).ok_or_else(away)?;
         let admission = self.engine.room.admission_of(&file, who);
         // Who answers in place of one who hangs waits for no lock that he may hold.
         let Some(open) = Glance::new(&self.engine.config().time).lock(&self.open) else {
             return Err(away());
         };
-        self.open_under(open, id, file, libc::O_RDONLY, false, admission)
+        let wish = Opens { flags: libc::O_RDONLY, fresh: false, admission, held: None };
+        self.open_under(open, id, file, wish)
     }
 
     pub fn forget(&self, id: u64, times: u64) {

@@ -4,8 +4,11 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use forebay_backing::{Error, FileKey, FileKind, New, RenameMode, Result};
+use forebay_cluster::front::Place;
+use forebay_cluster::words::NameChange;
 use forebay_engine::Named;
 
+use super::members::{Settled, moved};
 use super::{Entry, Make, Vfs};
 use crate::control;
 use crate::nodes::Hold;
@@ -13,6 +16,9 @@ use crate::nodes::Hold;
 /// So many other names the engine is told of when one goes: one is enough to find the file by, if
 /// nobody takes it away behind our back.
 const TAUGHT: usize = 4;
+
+/// So often a change of names that another member overtook is tried again.
+const LOOKS: usize = 8;
 
 impl Vfs {
     /// Creates a directory, symbolic link, FIFO, socket, device or plain file without opening it.
@@ -29,19 +35,63 @@ impl Vfs {
         Ok(self.entry(parent, name, attr))
     }
 
-    /// What `name` in `parent` names now: from memory, else by asking.
+    /// What `name` in `parent` names now: from memory, else by asking. Where other members change names, too,
+    /// memory says nothing.
     pub(super) fn named(&self, parent: u64, name: &OsStr, path: &Path) -> Result<(FileKey, bool)> {
-        if let Some(child) = self.nodes.child(parent, name) {
+        if self.cluster().is_none()
+            && let Some(child) = self.nodes.child(parent, name)
+        {
             return Ok((child.key, child.is_dir));
         }
         let attr = self.engine.names.ask(|b| b.stat(path))?;
         Ok((attr.key, attr.kind == FileKind::Dir))
     }
 
+    /// What a name that goes stands for must be what its home was asked about: another member may have put
+    /// a file of its own there meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// ESTALE then: who asks looks again.
+    fn is_as_named(&self, at: (u64, &OsStr), path: &Path, asked: Option<FileKey>) -> Result<()> {
+        if self.cluster().is_none() {
+            return Ok(());
+        }
+        let now = match self.named(at.0, at.1, path) {
+            Ok((key, _)) => Some(key),
+            Err(e) if e.is(libc::ENOENT) => None,
+            Err(e) => return Err(e),
+        };
+        if now == asked { Ok(()) } else { Err(moved()) }
+    }
+
+    /// Removes a name.
     pub fn unlink(&self, parent: u64, name: &OsStr) -> Result<()> {
+        self.persist(|| self.unlink_once(parent, name))
+    }
+
+    /// What other members have overtaken is looked at again, a few times.
+    fn persist<T>(&self, attempt: impl Fn() -> Result<T>) -> Result<T> {
+        for _ in 0..LOOKS {
+            match attempt() {
+                Err(error) if error.is(libc::ESTALE) && self.cluster().is_some() => {}
+                done => return done,
+            }
+        }
+        attempt()
+    }
+
+    fn unlink_once(&self, parent: u64, name: &OsStr) -> Result<()> {
         let _tree = self.tree();
         let path = self.below(parent, name)?;
         let (key, is_dir) = self.named(parent, name, &path)?;
+        let files = self.in_dir(key, is_dir, parent);
+        let change = || NameChange::Unlink { file: key, path: path.clone() };
+        let Settled::Here(_change) = self.settle(&files, None, change)? else {
+            self.nodes.unlink(parent, name);
+            return Ok(());
+        };
+        self.is_as_named((parent, name), &path, Some(key))?;
         self.teach_names(key, (parent, name));
         let _hold = self.hold(key, &path);
         self.engine.verbs.unlink(Named { path: &path, key, is_dir })?;
@@ -84,20 +134,57 @@ impl Vfs {
     }
 
     pub fn rename(&self, from: (u64, &OsStr), to: (u64, &OsStr), mode: RenameMode) -> Result<()> {
+        self.persist(|| self.rename_once(from, to, mode))
+    }
+
+    fn rename_once(&self, from: (u64, &OsStr), to: (u64, &OsStr), mode: RenameMode) -> Result<()> {
         let exchange = mode == RenameMode::Exchange;
         let is_dir = |at: (u64, &OsStr)| self.nodes.child(at.0, at.1).is_some_and(|c| c.is_dir);
-        let (_shared, _alone) = match is_dir(from) || (exchange && is_dir(to)) {
+        let moves_dir = is_dir(from) || (exchange && is_dir(to));
+        // Other members are asked before anybody here has to wait for the rename.
+        let _below = match moves_dir && self.cluster().is_some() {
+            true => Some(self.settle_dir(from, to, exchange, exchange && is_dir(to))?),
+            false => None,
+        };
+        let (_shared, _alone) = match moves_dir {
             true => (None, Some(self.tree_alone()?)),
             false => (Some(self.tree()), None),
         };
         let old = self.below(from.0, from.1)?;
         let new = self.below(to.0, to.1)?;
+        if _below.as_ref().is_some_and(|(asked, _)| *asked != (old.clone(), new.clone())) {
+            return Err(Error::os(libc::EBUSY, "a directory above was renamed meanwhile"));
+        }
         let (key, is_dir) = self.named(from.0, from.1, &old)?;
         let over = match self.named(to.0, to.1, &new) {
             Ok(found) => Some(found),
             Err(e) if e.is(libc::ENOENT) => None,
             Err(e) => return Err(e),
         };
+        let mut files = self.in_dir(key, is_dir, from.0);
+        files.extend(over.iter().flat_map(|(key, is_dir)| self.in_dir(*key, *is_dir, to.0)));
+        let change = || NameChange::Rename {
+            file: key,
+            from: old.clone(),
+            to: new.clone(),
+            over: over.map(|(key, _)| key),
+            flags: match mode {
+                RenameMode::Replace => 0,
+                RenameMode::NoReplace => libc::RENAME_NOREPLACE,
+                RenameMode::Exchange => libc::RENAME_EXCHANGE,
+            },
+        };
+        let settled = match moves_dir {
+            true => Settled::Here(None),
+            false => self.settle(&files, None, change)?,
+        };
+        let Settled::Here(_change) = settled else {
+            if over.is_none_or(|(over, _)| over != key) {
+                self.nodes.rename(from, to, exchange);
+            }
+            return Ok(());
+        };
+        self.is_as_named(to, &new, over.map(|(key, _)| key))?;
         let mut _hold = None;
         if let Some((key, is_dir)) = over {
             if !is_dir {
@@ -120,8 +207,64 @@ impl Vfs {
         let from = self.path(id)?;
         let to = self.below(parent, name)?;
         let key = self.nodes.key(id).ok_or_else(|| Error::os(libc::ESTALE, "link"))?;
+        let change = || NameChange::Link { file: key, path: from.clone(), to: to.clone() };
+        let files: Vec<_> = self.placed(id).into_iter().collect();
+        let _change = match self.settle(&files, None, change)? {
+            Settled::Here(change) => change,
+            Settled::Done(attrs) => {
+                let attr = self.changed_there(&to, attrs)?;
+                let found = self.found(parent, name, attr, false)?;
+                return found.ok_or_else(moved);
+            }
+        };
+        if self.is_far(id) {
+            // The kernel takes the new name to be of the node that it knows.
+            return Err(moved());
+        }
         let attr = self.engine.verbs.link(Named { path: &from, key, is_dir: false }, &to)?;
         Ok(self.entry(parent, name, attr))
+    }
+
+    /// The files, of one or none, that other members may have to be asked about.
+    fn in_dir(&self, key: FileKey, is_dir: bool, parent: u64) -> Vec<(FileKey, FileKey)> {
+        let dir = self.nodes.key(parent).filter(|_| !is_dir);
+        dir.map(|dir| (key, dir)).into_iter().collect()
+    }
+
+    /// Before a directory is renamed: nobody else may hold files below. With the paths that were meant.
+    fn settle_dir(
+        &self,
+        from: (u64, &OsStr),
+        to: (u64, &OsStr),
+        exchange: bool,
+        moves_other: bool,
+    ) -> Result<((PathBuf, PathBuf), Settled)> {
+        let (old, new, files) = {
+            let _tree = self.tree();
+            let (old, new) = (self.below(from.0, from.1)?, self.below(to.0, to.1)?);
+            let (_, is_dir) = self.named(from.0, from.1, &old)?;
+            if exchange && (is_dir || moves_other) {
+                let why = "directories of a store with several members are not exchanged";
+                return Err(Error::os(libc::EOPNOTSUPP, why));
+            }
+            let other = |at: (u64, &OsStr)| self.nodes.child(at.0, at.1);
+            let child = if is_dir { other(to) } else { other(from) };
+            let parent = if is_dir { to.0 } else { from.0 };
+            let file = child.map(|child| self.in_dir(child.key, child.is_dir, parent));
+            (old, new, (is_dir, file.unwrap_or_default()))
+        };
+        let (is_dir, files) = files;
+        let below = if is_dir { &old } else { &new };
+        // A directory's rename is nobody's but ours.
+        let cluster = self.cluster().ok_or_else(moved)?;
+        match cluster.change(&files, Some(below))? {
+            Place::Here(guard) => Ok(((old, new), Settled::Here(guard))),
+            Place::There(home) => {
+                let why =
+                    format!("member {home} holds a file that the directory is exchanged with");
+                Err(Error::os(libc::EBUSY, why))
+            }
+        }
     }
 
     pub fn readlink(&self, id: u64) -> Result<PathBuf> {

@@ -8,6 +8,8 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use forebay_backing::{Error, FileKey, New, Result};
+use forebay_cluster::core::Access;
+use forebay_cluster::front::Guard;
 use forebay_engine::lock::MutexGuard;
 use forebay_engine::rules::Origin;
 use forebay_engine::{Admission, File, OpenFile, Past, WritePolicy};
@@ -16,6 +18,16 @@ use super::{AtClose, Entry, Handle, How, OpenNode, OpenNodes, Opened, Vfs};
 use crate::Passthrough;
 use crate::control::Control;
 use crate::modes::{Mode, Permit, Plan, Wish, plan};
+
+/// How a file that was found is to be opened.
+pub(super) struct Opens {
+    pub flags: i32,
+    /// Created or truncated by this open.
+    pub fresh: bool,
+    pub admission: Admission,
+    /// The claim that a writer needs.
+    pub held: Option<Guard>,
+}
 
 impl Vfs {
     pub fn create(
@@ -28,11 +40,15 @@ impl Vfs {
     ) -> Result<(Entry, Opened)> {
         let _tree = self.tree();
         let path = self.below(parent, name)?;
+        let dir = self.cluster().and_then(|cluster| Some((cluster, self.nodes.key(parent)?)));
+        let _making = dir.map(|(cluster, dir)| cluster.create(dir, &path)).transpose()?;
         match self.engine.verbs.create(&path, &new) {
             Ok((file, attr)) => {
+                let held = dir.map(|(cluster, dir)| cluster.created(attr.key, dir, &path));
                 let admission = self.engine.room.admission_of(&file, who);
                 let entry = self.entry(parent, name, attr);
-                let opened = self.open_as(entry.id, file, flags, true, admission)?;
+                let wish = Opens { flags, fresh: true, admission, held };
+                let opened = self.open_as(entry.id, file, wish)?;
                 Ok((entry, opened))
             }
             // Somebody made it behind our back since the kernel's lookup. The kernel looks again, and
@@ -57,7 +73,15 @@ impl Vfs {
             self.refuse_read_only()?;
         }
         let _tree = self.tree();
+        if self.is_far(id) {
+            return self.open_there(id, flags);
+        }
+        let held = self.claim(id, if write || truncate { Access::Write } else { Access::Read })?;
         let file = self.open_node(id, !write && !truncate)?;
+        if self.cluster().is_some() && self.nodes.key(id) != Some(file.key) {
+            // The claim is of the file that was there before.
+            return Err(Error::os(libc::ESTALE, "the file was replaced"));
+        }
         let admission = self.engine.room.admission_of(&file, who);
         if truncate {
             self.engine.io.set_len_in(&admission, &file, 0)?;
@@ -65,7 +89,7 @@ impl Vfs {
         if truncate && self.engine.verbs.has_set_id(&file) {
             self.strip_privilege(id, None, Some(who));
         }
-        let opened = self.open_as(id, file, flags, truncate, admission)?;
+        let opened = self.open_as(id, file, Opens { flags, fresh: truncate, admission, held })?;
         if opened.maps_unseen(flags) {
             // What the kernel knows of it may be out of date without a further request.
             self.tell_attributes(id);
@@ -97,16 +121,12 @@ impl Vfs {
     }
 
     /// Makes the handle, in the mode that the inode's other descriptors allow.
-    pub(super) fn open_as(
-        &self,
-        id: u64,
-        file: OpenFile,
-        flags: i32,
-        fresh: bool,
-        admission: Admission,
-    ) -> Result<Opened> {
+    pub(super) fn open_as(&self, id: u64, file: OpenFile, wish: Opens) -> Result<Opened> {
+        let write = wish.flags & libc::O_ACCMODE != libc::O_RDONLY;
+        let placing = (write && self.cluster().is_some()).then(|| self.placing(file.key));
+        let _one = placing.as_ref().map(|placing| placing.lock().expect("no panic inside"));
         let open = self.open.lock();
-        self.open_under(open, id, file, flags, fresh, admission)
+        self.open_under(open, id, file, wish)
     }
 
     /// The same for who has locked the table of open files.
@@ -115,9 +135,7 @@ impl Vfs {
         mut open: MutexGuard<'_, OpenNodes>,
         id: u64,
         file: OpenFile,
-        flags: i32,
-        fresh: bool,
-        admission: Admission,
+        Opens { flags, fresh, admission, held }: Opens,
     ) -> Result<Opened> {
         let write = flags & libc::O_ACCMODE != libc::O_RDONLY;
         let node = open.entry(file.key).or_insert_with(|| OpenNode {
@@ -155,7 +173,13 @@ impl Vfs {
             }
         }
         let node = open.get_mut(&file.key).expect("entered above");
+        // Else some kernel would say where the end is.
+        let append = write && flags & libc::O_APPEND != 0 && self.cluster().is_some();
         let how = match planned {
+            Plan::Cached if append => {
+                node.cached += 1;
+                How::Direct
+            }
             Plan::Cached => {
                 node.cached += 1;
                 let held = self.nodes.pages(id);
@@ -172,7 +196,10 @@ impl Vfs {
             false => AtClose::Nothing,
         };
         let set_id = facts.set_id;
-        let handle = self.keep(Handle::File { id, file, plan: planned, set_id, admission });
+        let append = append && planned == Plan::Cached;
+        let plan = planned;
+        let handle = Handle::File { id, file, plan, set_id, admission, append, _held: held };
+        let handle = self.keep(handle);
         Ok(Opened { handle, how, at_close })
     }
 
@@ -247,6 +274,9 @@ impl Vfs {
     pub fn release(&self, handle: u64) {
         let found = self.handles.write().expect("no panic inside").remove(&handle);
         let Some(found) = found else { return };
+        if let Handle::There(remote) = &*found {
+            return self.close_there(remote);
+        }
         let Handle::File { file, admission, .. } = &*found else { return };
         self.end_handle(&found);
         // Who was opened before the policy changed is not asked for when he closes.

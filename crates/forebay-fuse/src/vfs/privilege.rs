@@ -56,6 +56,9 @@ fn written(mode: u32, may_keep_group: bool) -> u32 {
 impl Vfs {
     /// After a write by `who`, or by somebody unknown.
     pub fn strip_privilege(&self, id: u64, path: Option<&Path>, who: Option<Origin>) {
+        if self.is_far(id) {
+            return; // Its home does that.
+        }
         if self.open_file(id).is_some_and(|file| !self.engine.verbs.has_set_id(&file)) {
             return;
         }

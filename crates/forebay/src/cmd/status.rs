@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use forebay_backing::{Error, Kind, Result};
+use forebay_cluster::member::Overview;
 use forebay_engine::Gauges;
 use serde_json::{Value, json};
 
@@ -18,6 +19,7 @@ Examples:
   forebay status
   forebay status /mnt/fast
   forebay status --json /mnt/fast
+  forebay status --cluster /mnt/fast
 
 Without MOUNTPOINT it tells of every forebay mount. A tier's directory works as MOUNTPOINT too, for
 a daemon whose mount is gone and which still drains.";
@@ -32,11 +34,16 @@ pub struct Args {
     /// Print everything as JSON: one object for MOUNTPOINT, an array without.
     #[arg(long)]
     json: bool,
+
+    /// Show all members of the store that MOUNTPOINT is a member of.
+    #[arg(long, requires = "mountpoint")]
+    cluster: bool,
 }
 
 pub fn run(args: &Args) -> Result<u8> {
     let mounts = Mounts::read()?;
     match &args.mountpoint {
+        Some(path) if args.cluster => cluster(&mounts.daemon_of(path)?, args.json),
         Some(path) => one(&mounts.daemon_of(path)?, args.json),
         None => all(&mounts, args.json),
     }
@@ -48,6 +55,43 @@ fn one(place: &Place, json: bool) -> Result<u8> {
         true => say_json(&status),
         false => tell(&place.mountpoint, &place.tier, &status)?,
     }
+    Ok(0)
+}
+
+fn cluster(place: &Place, json: bool) -> Result<u8> {
+    let answer = Client::new(&place.tier).get("/v1/cluster")?;
+    if json {
+        say_json(&answer);
+        return Ok(0);
+    }
+    let view: Overview = serde_json::from_value(answer)
+        .map_err(|e| Error::new(Kind::Unreachable, format!("the daemon's answer: {e}")))?;
+    let store = format!("store {} in {}", view.store, view.registry);
+    match view.registry_quota {
+        Some(quota) => say(format!(
+            "{store}, which uses {} of {}",
+            human_size(view.registry_bytes),
+            human_size(quota)
+        )),
+        None => say(store),
+    }
+    if let Some(by) = &view.gate {
+        say(format!("member {by} renames a directory: nothing is claimed meanwhile"));
+    }
+    let head = ["MEMBER", "STATE", "EPOCH", "FILES", "DIRECTORIES", "ADDRESS"];
+    let mut rows = vec![head.map(String::from).to_vec()];
+    rows.extend(view.members.iter().map(|member| {
+        let me = if member.name == view.member { " (here)" } else { "" };
+        vec![
+            format!("{}{me}", member.name),
+            if member.alive { "alive" } else { "DEAD" }.into(),
+            member.epoch.to_string(),
+            member.claims.to_string(),
+            member.creates.to_string(),
+            member.address.clone(),
+        ]
+    }));
+    lay_out(&[Align::Left; 6], &rows).iter().for_each(say);
     Ok(0)
 }
 

@@ -50,6 +50,12 @@ pub enum Type {
     File,
     /// An address and port on the loopback interface, or `none`.
     Loopback,
+    /// An address and port of this machine; port 0 takes a free one.
+    Address,
+    /// The address of a registry, or nothing.
+    Registry,
+    /// A name of a node, or nothing.
+    Node,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,6 +83,7 @@ pub enum Value {
     Word(&'static str),
     File(Option<PathBuf>),
     Listen(Option<SocketAddr>),
+    Text(Option<String>),
 }
 
 pub const POLICIES: &[&str] = &["write-back", "write-through", "write-around"];
@@ -257,6 +264,32 @@ pub const KEYS: &[Key] = &[
          control socket serves it, too",
     ),
     fixed(
+        "registry",
+        Type::Registry,
+        "",
+        "The registry through which the mounts of this backing store on several nodes agree, such as \
+         etcd://10.0.0.1:2379,10.0.0.2:2379/forebay. Without it this mount is alone, and no other may \
+         write to the same files",
+    ),
+    fixed(
+        "node",
+        Type::Node,
+        "",
+        "By what name other members of the store know this mount; the host name if there is none",
+    ),
+    fixed(
+        "peer-listen",
+        Type::Address,
+        "127.0.0.1:0",
+        "Where other members reach this mount; one that is not of this machine alone needs cluster-key",
+    ),
+    fixed(
+        "cluster-key",
+        Type::File,
+        "",
+        "A file with the key that all members of a store share, readable by its owner alone",
+    ),
+    fixed(
         "log-file",
         Type::File,
         "",
@@ -308,6 +341,9 @@ impl Key {
             Type::Choice(words) => parse_choice(text, words),
             Type::File => Ok(Value::File((!text.is_empty()).then(|| PathBuf::from(text)))),
             Type::Loopback => parse_loopback(text),
+            Type::Address => parse_address(text),
+            Type::Registry => parse_registry(text),
+            Type::Node => parse_node(text),
         }
     }
 
@@ -329,7 +365,8 @@ impl Key {
             Type::Bool => "BOOL",
             Type::Choice(_) => "WORD",
             Type::File => "FILE",
-            Type::Loopback => "ADDRESS",
+            Type::Loopback | Type::Address | Type::Registry => "ADDRESS",
+            Type::Node => "NAME",
         }
     }
 
@@ -350,6 +387,9 @@ impl Key {
             Type::Choice(words) => words.join(", "),
             Type::File => "a path".into(),
             Type::Loopback => "an address such as 127.0.0.1:9464, or `none`".into(),
+            Type::Address => "an address such as 10.0.0.1:7480".into(),
+            Type::Registry => "an address such as etcd://10.0.0.1:2379/forebay".into(),
+            Type::Node => "a name without `/`".into(),
         }
     }
 }
@@ -371,6 +411,7 @@ impl fmt::Display for Value {
             Value::Word(word) => f.write_str(word),
             Value::Listen(None) => f.write_str("none"),
             Value::Listen(Some(address)) => write!(f, "{address}"),
+            Value::Text(text) => f.write_str(text.as_deref().unwrap_or_default()),
             Value::File(path) => match path {
                 Some(path) => write!(f, "{}", path.display()),
                 None => Ok(()),
@@ -398,6 +439,33 @@ fn parse_watermark(text: &str) -> Result<Watermark, String> {
         false => units::parse_percent(text)
             .map(Watermark::Share)
             .map_err(|reason| format!("{reason}, or a size, for example 10GiB")),
+    }
+}
+
+fn parse_address(text: &str) -> Result<Value, String> {
+    let parsed: Result<SocketAddr, _> = text.parse();
+    parsed.map(|address| Value::Listen(Some(address))).map_err(|_| {
+        "write an address and a port, such as 10.0.0.1:7480 or [fd00::1]:7480; port 0 takes a free one"
+            .into()
+    })
+}
+
+/// Kept as text: it may name a file with a password, which is read when it is used.
+fn parse_registry(text: &str) -> Result<Value, String> {
+    if text.is_empty() {
+        return Ok(Value::Text(None));
+    }
+    let parsed: forebay_base::Result<forebay_registry::Address> = text.parse();
+    parsed.map(|_| Value::Text(Some(text.into()))).map_err(|error| error.to_string())
+}
+
+fn parse_node(text: &str) -> Result<Value, String> {
+    match text {
+        "" => Ok(Value::Text(None)),
+        text if text.contains('/') || text.len() > 255 => {
+            Err("write a name of at most 255 characters, without `/`".into())
+        }
+        text => Ok(Value::Text(Some(text.into()))),
     }
 }
 

@@ -22,6 +22,8 @@ pub struct Settings {
     pub mount: MountSettings,
     pub log: LogSettings,
     pub metrics_listen: Option<SocketAddr>,
+    /// Present if the mount is one of many.
+    pub cluster: Option<ClusterSettings>,
     /// Admission rules that hold from the start.
     pub rules: Vec<Rule>,
     shown: Shown,
@@ -37,6 +39,16 @@ pub struct MountSettings {
     pub attr_ttl: Duration,
     pub threads: usize,
     pub busy_poll: Duration,
+}
+
+/// How a mount reaches the other members of its store.
+#[derive(Debug, Clone)]
+pub struct ClusterSettings {
+    pub registry: String,
+    /// The host name if none is given.
+    pub node: Option<String>,
+    pub listen: SocketAddr,
+    pub key: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone)]
@@ -83,6 +95,12 @@ impl Settings {
                 file: file(at("log-file")),
             },
             metrics_listen: listen(at("metrics-listen")),
+            cluster: text(at("registry")).map(|registry| ClusterSettings {
+                registry,
+                node: text(at("node")),
+                listen: listen(at("peer-listen")).expect("it has a default"),
+                key: file(at("cluster-key")),
+            }),
             rules: raw.rules.clone(),
             shown,
         };
@@ -118,6 +136,26 @@ impl Settings {
             return Err(Error::new(
                 Kind::Usage,
                 "busy-poll is a moment, not a pause: give at most 10ms, or 0s for none",
+            ));
+        }
+        if self.cluster.is_some() && writeback {
+            return Err(Error::new(
+                Kind::Usage,
+                "kernel-writeback excludes registry: pages that the kernel writes later would go over \
+                 what other nodes wrote meanwhile; leave kernel-writeback out",
+            ));
+        }
+        if let Some(cluster) = &self.cluster
+            && !cluster.listen.ip().is_loopback()
+            && cluster.key.is_none()
+        {
+            return Err(Error::new(
+                Kind::Usage,
+                format!(
+                    "peer-listen {}: whoever reaches it could read and write your files: give \
+                     cluster-key, a file with a key that all members share",
+                    cluster.listen
+                ),
             ));
         }
         Ok(())
@@ -320,6 +358,11 @@ fn bytes(value: &Value) -> Option<u64> {
 fn file(value: &Value) -> Option<PathBuf> {
     let Value::File(path) = value else { panic!("{value:?} is no path") };
     path.clone()
+}
+
+fn text(value: &Value) -> Option<String> {
+    let Value::Text(text) = value else { panic!("{value:?} is no text") };
+    text.clone()
 }
 
 fn listen(value: &Value) -> Option<SocketAddr> {

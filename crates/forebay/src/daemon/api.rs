@@ -43,6 +43,7 @@ impl Daemon {
         let parts: Vec<&str> = request.path.trim_matches('/').split('/').collect();
         match (request.method.as_str(), parts.as_slice()) {
             ("GET", ["v1", "status"]) => Ok(self.status_json()),
+            ("GET", ["v1", "cluster"]) => self.cluster_json(),
             ("GET", ["v1", "stats"]) => self.stats_of(&request.query),
             ("POST", ["v1", "stats", "reset"]) => Ok(self.reset_stats()),
             ("GET", ["v1", "top"]) => Ok(self.top_json()),
@@ -103,9 +104,23 @@ impl Daemon {
             "read_only": self.settings.engine.read_only,
             "uptime_secs": self.started.elapsed().as_secs_f64(),
             "recovery": self.engine.recovery(),
+            "cluster": self.member.as_ref().map(|member| json!({
+                "store": member.store(),
+                "member": member.name(),
+                "epoch": member.epoch(),
+                "address": member.address(),
+            })),
         });
         merge(&mut json, ours);
         json
+    }
+
+    fn cluster_json(&self) -> Result<Value> {
+        let alone = || {
+            let what = "this mount is alone: it was mounted without --registry";
+            Error::new(Kind::Usage, what)
+        };
+        Ok(json!(self.member.as_ref().ok_or_else(alone)?.overview()?))
     }
 
     fn files_json(&self, query: &[(String, String)]) -> Result<Value> {

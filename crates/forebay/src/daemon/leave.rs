@@ -162,6 +162,7 @@ impl Daemon {
         }
         self.jobs.freeze();
         let report = self.engine.ops.shutdown(keep, progress, deadline);
+        self.leave_cluster();
         self.down();
         moved.files += report.files;
         moved.bytes += report.bytes;
@@ -239,6 +240,13 @@ impl Daemon {
         }
     }
 
+    /// What is home is given back, so that the other members need not wait for this one.
+    fn leave_cluster(&self) {
+        if let Some(member) = &self.member {
+            member.leave();
+        }
+    }
+
     /// Shuts the engine down, saying in the log how it goes; returns the exit code.
     fn shut_down_logged(&self) -> u8 {
         let hurry = self.hurry.load(SeqCst);
@@ -246,6 +254,7 @@ impl Daemon {
         self.jobs.freeze();
         let progress = self.begin_drain();
         let report = logged(&progress, || self.engine.ops.shutdown(keep, &progress, None));
+        self.leave_cluster();
         self.down();
         log_failures(&report);
         let left = self.engine.ops.status();

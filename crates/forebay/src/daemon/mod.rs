@@ -4,6 +4,7 @@ mod api;
 mod attach;
 mod background;
 mod change;
+mod cluster;
 mod control;
 mod device;
 mod eta;
@@ -18,7 +19,7 @@ mod stack;
 mod statistics;
 mod strangers;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
@@ -29,6 +30,7 @@ use forebay_backing::wrap::Meter;
 use forebay_backing::{Access, BackingStore, Error, Kind, Result, Sizes};
 use forebay_base::folder::Folder;
 use forebay_base::glob::Pattern;
+use forebay_cluster::member::Member;
 use forebay_engine::{Attachment, Config, Engine, KeepDirty, Progress, Tier, TierOwner};
 use forebay_fuse::{Mount, MountOptions, Passthrough};
 
@@ -43,6 +45,8 @@ use saved::SavedJob;
 
 pub use background::{Ready, Side, fork};
 pub use places::Places;
+use stack::Users;
+
 pub use stack::{Pace, Trial, open as open_store};
 
 /// A client that waits for the end of its unmount polls more often than this, on a busy machine
@@ -65,6 +69,8 @@ pub struct Plan {
 /// The running daemon.
 struct Daemon {
     engine: Arc<Engine>,
+    /// Present if the store is shared with other nodes.
+    member: Option<Arc<Member>>,
     meter: Arc<Meter>,
     mount: OnceLock<Mount>,
     places: Places,
@@ -141,7 +147,11 @@ fn assemble(plan: Plan, events: Sender<Event>, background: bool) -> Result<Arc<D
     lift_file_size_limit();
     let Plan { places, settings, trial, identity } = plan;
     let access = if settings.engine.read_only { Access::Read } else { Access::ReadWrite };
-    let stack = stack::open(&places.backing, &places.tier, access, &trial)?;
+    let users = if settings.cluster.is_some() { Users::Members } else { Users::Alone };
+    let stack = stack::open_as(&places.backing, &places.tier, access, &trial, users)?;
+    if settings.cluster.is_none() && !settings.engine.read_only {
+        cluster::refuse_alone(&places.backing)?;
+    }
     let owner = TierOwner { path: places.backing.clone(), identity: stack.store.identity()? };
     if identity.is_some_and(|asked| asked != owner.identity) {
         let what =
@@ -150,7 +160,7 @@ fn assemble(plan: Plan, events: Sender<Event>, background: bool) -> Result<Arc<D
     }
     let tier = Tier::open(&places.tier, &owner)
         .map_err(|error| mounts::name_user(&places.tier, error, mounts::Wish::Mount))?;
-    let run = tier.run();
+    let (run, uuid) = (tier.run(), tier.uuid().to_string());
     start_log(&settings, &run, background)?;
     let (jobs, unfinished) = Jobs::load(run.clone());
     let attachment = saved::load_attachment(&run);
@@ -161,10 +171,22 @@ fn assemble(plan: Plan, events: Sender<Event>, background: bool) -> Result<Arc<D
         settings.tunables.clone(),
         &held(&unfinished),
     )?;
+    let member = settings.cluster.as_ref().map(|cluster| {
+        let key = |path: &Path| stack.store.stat(path).map(|attr| attr.key);
+        cluster::join(&places.backing, cluster, uuid, key)
+    });
+    let member = match member.transpose() {
+        Ok(member) => member,
+        Err(error) => {
+            engine.ops.shutdown(KeepDirty::Yes, &Progress::default(), None);
+            return Err(error);
+        }
+    };
     settings.rules.iter().try_for_each(|rule| engine.room.add_rule(rule.clone()))?;
     let device = Device::under(&places.tier);
     let daemon = Arc::new(Daemon {
         engine,
+        member,
         meter: stack.meter,
         mount: OnceLock::new(),
         places,
@@ -236,6 +258,7 @@ impl Daemon {
             entry_ttl: mount.entry_ttl,
             attr_ttl: mount.attr_ttl,
             control: self.clone(),
+            member: self.member.clone(),
         };
         let mount = Mount::new(self.engine.clone(), backing, options)?;
         assert!(self.mount.set(mount).is_ok(), "a daemon mounts once");
@@ -286,7 +309,9 @@ impl Daemon {
         }
         notes.extend(self.short_of(self.settings.tunables.tier_size));
         notes.extend(found.problems.iter().cloned());
-        notes.extend(strangers::notes(&self.places));
+        if self.member.is_none() {
+            notes.extend(strangers::notes(&self.places));
+        }
         for note in &notes {
             tracing::warn!("{note}");
         }

@@ -57,8 +57,27 @@ pub struct Stack {
 
 /// Opens the backing store of the tier at `tier`, which may not exist yet.
 pub fn open(backing: &Path, tier: &Path, access: Access, trial: &Trial) -> Result<Stack> {
+    open_as(backing, tier, access, trial, Users::Alone)
+}
+
+/// Whether other machines change names of the store, too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Users {
+    Alone,
+    Members,
+}
+
+/// As [`open`], for the members of a store, too.
+pub fn open_as(
+    backing: &Path,
+    tier: &Path,
+    access: Access,
+    trial: &Trial,
+    users: Users,
+) -> Result<Stack> {
     let mut store: Arc<dyn BackingStore> = match SingleStore::serves(backing) {
         true => Arc::new(open_single(backing, tier, access)?),
+        false if users == Users::Members => Arc::new(DirStore::open_shared(backing)?),
         false => Arc::new(DirStore::open(backing)?),
     };
     if let Some(rules) = &trial.fault {

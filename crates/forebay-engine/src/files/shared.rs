@@ -1,0 +1,98 @@
+//! What of a file concerns other mounts of the same store.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use forebay_backing::FileKey;
+
+use crate::files::Files;
+use crate::files::file::{File, Live};
+
+impl Files {
+    /// Whether another mount may have newer bytes of the file from now on: nothing of it is dirty here or
+    /// on its way home, nobody writes it past us, and after a loss of power nothing of it is flushed
+    /// again. Who has it open for writing through the daemon is for the front-end to know.
+    pub fn is_at_rest(&self, key: FileKey) -> bool {
+        let Some(file) = self.find(key) else { return true };
+        let mut inner = file.lock();
+        let state = &inner.state;
+        let dirty = state.is_dirty() || state.is_unseen() || state.flush_is_open();
+        let rests = |live: &Live| {
+            live.unseen.is_none() && live.flight.is_none() && !live.around.is_under_way()
+        };
+        let rests = inner.live.as_deref().is_none_or(rests);
+        if dirty || state.conflict().stands() || !rests || inner.clock.is_under_way() {
+            return false;
+        }
+        self.let_go(&file, &mut inner).is_ok()
+    }
+
+    /// Others have written the file: what the store said of it before does not count, and the next open
+    /// asks.
+    pub(crate) fn doubt(&self, key: FileKey) {
+        let Some(file) = self.find(key) else { return };
+        let mut inner = file.lock();
+        inner.forget_seen();
+        if let Some(live) = &mut inner.live {
+            live.checked = None;
+        }
+    }
+
+    /// Files that are known at or below a path.
+    pub fn known_below(&self, path: &Path) -> Vec<FileKey> {
+        self.select(&[path.to_path_buf()]).iter().map(|file| file.key).collect()
+    }
+
+    /// Files of which bytes are here that the store has not, or may be, with a path of each that has one.
+    pub fn unsettled(&self) -> Vec<(FileKey, PathBuf)> {
+        let files = self.all_files();
+        let unsettled = |file: &Arc<File>| {
+            let inner = file.lock();
+            let state = &inner.state;
+            let newer = state.is_dirty()
+                || state.is_unseen()
+                || state.flush_is_open()
+                || state.keeps_within(0, u64::MAX);
+            newer.then(|| Some((file.key, state.paths.first()?))).flatten()
+        };
+        files.iter().filter_map(unsettled).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::bed::bed;
+
+    /// What was synced is kept after a flush, and a loss of power would flush it again: over what others
+    /// have written meanwhile.
+    // S-6
+    #[test]
+    fn a_file_is_at_rest_once_nothing_of_it_can_come_back() {
+        let bed = bed("shared-rest");
+        let (engine, file) = (&bed.engine, &bed.file);
+        assert!(!engine.files.is_at_rest(file.key), "dirty");
+        assert_eq!(engine.files.unsettled().len(), 1);
+        engine.io.sync(file).unwrap();
+        engine.drain.flush_file(file).unwrap();
+        assert!(file.lock().state.keeps_within(0, 100), "kept, as it is open and was synced");
+        assert_eq!(engine.files.unsettled().len(), 1);
+        assert!(engine.files.is_at_rest(file.key));
+        assert!(!file.lock().state.keeps_within(0, 100));
+        assert!(engine.files.unsettled().is_empty());
+        engine.io.write(file, 10, b"x").unwrap();
+        assert!(!engine.files.is_at_rest(file.key));
+    }
+
+    #[test]
+    fn a_doubted_file_is_compared_at_the_next_open() {
+        let bed = bed("shared-doubt");
+        let (engine, file) = (&bed.engine, &bed.file);
+        engine.drain.flush_file(file).unwrap();
+        let path = file.path().unwrap();
+        drop(engine.io.open(&path, Some(file.key)).unwrap());
+        assert!(file.lock().live().checked.is_some());
+        engine.files.doubt(file.key);
+        assert!(file.lock().live().checked.is_none());
+        assert_eq!(engine.files.known_below(std::path::Path::new("")), [file.key]);
+    }
+}

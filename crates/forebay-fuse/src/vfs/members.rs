@@ -1,0 +1,316 @@
+//! What this mount asks of the other members of its store, before it opens, makes or changes a file.
+//!
+//! Without members every question here answers at once that this mount does it.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::sync::atomic::AtomicU64;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::time::{Duration, Instant};
+
+use forebay_backing::{Attr, Error, FileKey, FileKind, Result};
+use forebay_cluster::core::{Access, Holder};
+use forebay_cluster::front::{Cluster, Guard, Place};
+use forebay_cluster::words::{Answer, Attrs, NameChange, Question};
+use hashbrown::HashMap;
+
+use super::serve::Guest;
+use super::{Entry, Vfs};
+use crate::nodes::Side;
+
+/// So often a change is taken to where a file seems to be.
+const LOOKS: usize = 3;
+
+/// So long an open is believed that found a file's home before its claim was to be seen.
+const HEARD: Duration = Duration::from_secs(2);
+
+/// So long attributes that were asked for a listing wait to be listed.
+const FORESEEN: Duration = Duration::from_millis(500);
+
+/// So many locks of appends are kept at least before those that nobody has are dropped.
+const PLACES: usize = 64;
+
+#[derive(Default)]
+pub struct Members {
+    cluster: OnceLock<Box<dyn Cluster>>,
+    /// Homes that opens have told of.
+    heard: Mutex<HashMap<FileKey, (String, Instant)>>,
+    foreseen: Mutex<HashMap<FileKey, (Attrs, Instant)>>,
+    /// What programs of other members have open here.
+    pub(super) guests: Mutex<HashMap<u64, Arc<Guest>>>,
+    pub(super) last_guest: AtomicU64,
+    /// One append to a file at a time.
+    places: Mutex<HashMap<FileKey, Arc<Mutex<()>>>>,
+    /// Names that the kernel is to look up again.
+    names: OnceLock<Sender<(u64, OsString)>>,
+}
+
+/// A change that may be another's to make.
+pub(super) enum Settled {
+    /// It is made here, until the guard is dropped.
+    Here(Option<Guard>),
+    /// Its home has made it.
+    Done(Option<Attrs>),
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no panic inside")
+}
+
+pub(super) fn moved() -> Error {
+    Error::os(libc::ESTALE, "the file is served by another member now")
+}
+
+pub(super) fn odd(answer: &Answer) -> Error {
+    Error::os(libc::EPROTO, format!("a member answers {answer:?} to another question"))
+}
+
+/// The store's attributes, with what the file's home knows better.
+pub(super) fn with_home(attr: Attr, home: &Attrs) -> Attr {
+    let ctime = attr.ctime.max(home.ctime);
+    Attr { size: home.size, blocks: home.blocks, mtime: home.mtime, ctime, ..attr }
+}
+
+impl Vfs {
+    /// Gives the vfs the members of its store; to be called before it serves anybody.
+    pub fn set_cluster(&self, cluster: Box<dyn Cluster>) {
+        let _ = self.members.cluster.set(cluster);
+    }
+
+    pub(super) fn cluster(&self) -> Option<&dyn Cluster> {
+        self.members.cluster.get().map(|cluster| &**cluster)
+    }
+
+    /// The number that programs see for a node.
+    pub fn ino(&self, id: u64) -> u64 {
+        if self.cluster().is_some() { self.nodes.ino(id) } else { id }
+    }
+
+    pub(super) fn is_far(&self, id: u64) -> bool {
+        self.cluster().is_some() && self.nodes.is_far(id)
+    }
+
+    /// The other member that has the newest bytes of a file, as far as is known without asking.
+    pub(super) fn home_of(&self, key: FileKey) -> Option<String> {
+        match self.cluster()?.holder(key) {
+            Holder::There(home) => Some(home),
+            Holder::Here | Holder::Dead(_) => None,
+            Holder::Nobody => {
+                let mut heard = lock(&self.members.heard);
+                let (home, at) = heard.get(&key)?;
+                if at.elapsed() < HEARD {
+                    return Some(home.clone());
+                }
+                heard.remove(&key);
+                None
+            }
+        }
+    }
+
+    pub(super) fn heard(&self, key: FileKey, home: Option<&str>) {
+        let mut heard = lock(&self.members.heard);
+        match home {
+            Some(home) => drop(heard.insert(key, (home.to_string(), Instant::now()))),
+            None => drop(heard.remove(&key)),
+        }
+    }
+
+    /// A file with the directory that it was found in.
+    pub(super) fn placed(&self, id: u64) -> Option<(FileKey, FileKey)> {
+        let dir = self.nodes.parent(id)?;
+        Some((self.nodes.file_key(id)?, self.nodes.key(dir)?))
+    }
+
+    /// Before a file is opened here. The guard holds the claim that a writer needs.
+    ///
+    /// # Errors
+    ///
+    /// ESTALE if another member serves it: the kernel looks the name up again, and finds it there.
+    pub(super) fn claim(&self, id: u64, how: Access) -> Result<Option<Guard>> {
+        let Some(cluster) = self.cluster() else { return Ok(None) };
+        // Who has lost its name is nobody else's.
+        let Some(((key, dir), path)) = self.placed(id).zip(self.nodes.path(id)) else {
+            return Ok(None);
+        };
+        match cluster.open(key, dir, &path, how)? {
+            Place::Here(guard) => {
+                self.heard(key, None);
+                Ok(guard)
+            }
+            Place::There(home) => {
+                self.heard(key, Some(&home));
+                Err(moved())
+            }
+        }
+    }
+
+    /// Before names or attributes of files are changed; `below` is a directory that is renamed. If another
+    /// member is the files' home it makes the `change`.
+    pub(super) fn settle(
+        &self,
+        files: &[(FileKey, FileKey)],
+        below: Option<&Path>,
+        change: impl Fn() -> NameChange,
+    ) -> Result<Settled> {
+        let Some(cluster) = self.cluster() else { return Ok(Settled::Here(None)) };
+        if files.is_empty() && below.is_none() {
+            return Ok(Settled::Here(None));
+        }
+        self.refuse_read_only()?;
+        let mut refused = moved();
+        for _ in 0..LOOKS {
+            let home = match cluster.change(files, below)? {
+                Place::Here(guard) => return Ok(Settled::Here(guard)),
+                Place::There(home) => home,
+            };
+            match self.ask_change(&home, change()) {
+                Err(error) if error.is(libc::ESTALE) => refused = error,
+                done => return done.map(Settled::Done),
+            }
+        }
+        Err(refused)
+    }
+
+    pub(super) fn ask_change(&self, home: &str, change: NameChange) -> Result<Option<Attrs>> {
+        match self.ask(home, &Question::Name { change }, &[], &mut Vec::new())? {
+            Answer::Changed(attrs) => Ok(attrs),
+            other => Err(odd(&other)),
+        }
+    }
+
+    pub(super) fn ask(
+        &self,
+        home: &str,
+        question: &Question,
+        bytes: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Answer> {
+        let cluster = self.cluster().ok_or_else(moved)?;
+        cluster.ask(home, question, bytes, out)
+    }
+
+    /// What a name was found to be. In a listing a file that is served elsewhere has attributes only if
+    /// they were asked for before.
+    pub(super) fn found(
+        &self,
+        parent: u64,
+        name: &OsStr,
+        attr: Attr,
+        listed: bool,
+    ) -> Result<Option<Entry>> {
+        let home = (attr.kind == FileKind::File).then(|| self.home_of(attr.key)).flatten();
+        let Some(home) = home else { return Ok(Some(self.entry(parent, name, attr))) };
+        let asked = match listed {
+            true => {
+                let foreseen = lock(&self.members.foreseen).remove(&attr.key);
+                foreseen.filter(|(_, at)| at.elapsed() < FORESEEN).map(|(attrs, _)| attrs)
+            }
+            false => Some(self.attrs_there(&home, attr.key)?.unwrap_or(words_of(&attr))),
+        };
+        let Some(asked) = asked else { return Ok(None) };
+        let attr = with_home(attr, &asked);
+        let id = self.nodes.remember_at(Side::Far, parent, name, &attr, 1);
+        Ok(Some(Entry { id, attr }))
+    }
+
+    /// `None` if it does not hold the file any more: then the store's are right.
+    pub(super) fn attrs_there(&self, home: &str, key: FileKey) -> Result<Option<Attrs>> {
+        match self.ask(home, &Question::Attrs { files: vec![key] }, &[], &mut Vec::new()) {
+            Ok(Answer::Attrs(mut attrs)) if attrs.len() == 1 => Ok(attrs.remove(0)),
+            Ok(other) => Err(odd(&other)),
+            Err(error) if error.is(libc::ESTALE) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Before a directory is listed with attributes: asks each home once for those of its files whose
+    /// names are known.
+    pub fn foresee<'a>(&self, dir: u64, names: impl Iterator<Item = &'a OsStr>) {
+        if self.cluster().is_none() {
+            return;
+        }
+        let mut homes: HashMap<String, Vec<FileKey>> = HashMap::new();
+        for child in names.filter_map(|name| self.nodes.child(dir, name)) {
+            if let Some(home) = (!child.is_dir).then(|| self.home_of(child.key)).flatten() {
+                homes.entry(home).or_default().push(child.key);
+            }
+        }
+        let now = Instant::now();
+        lock(&self.members.foreseen).retain(|_, (_, at)| now - *at < FORESEEN);
+        for (home, files) in homes {
+            let question = Question::Attrs { files };
+            let answer = self.ask(&home, &question, &[], &mut Vec::new());
+            let (Ok(Answer::Attrs(attrs)), now) = (answer, Instant::now()) else { continue };
+            let known = attrs.into_iter().flatten().map(|attrs| (attrs.file, (attrs, now)));
+            lock(&self.members.foreseen).extend(known);
+        }
+    }
+
+    /// One append to the file at a time, and no writer begins to write past us meanwhile.
+    pub(super) fn placing(&self, key: FileKey) -> Arc<Mutex<()>> {
+        let mut places = lock(&self.members.places);
+        if places.len() >= PLACES {
+            places.retain(|_, place| Arc::strong_count(place) > 1);
+        }
+        places.entry(key).or_default().clone()
+    }
+
+    /// The kernel's pages of `len` bytes from `offset` on, or all from there on if that is 0, are not what
+    /// the file is any more, nor are its attributes.
+    pub(super) fn tell_pages(&self, key: FileKey, offset: u64, len: u64) {
+        let Some(notify) = self.notify.get() else { return };
+        let id = self.nodes.id_of(key);
+        if self.nodes.key(id) != Some(key) {
+            return;
+        }
+        // Past us there are no pages but the shadow's own.
+        let passed = self.open.lock().get(&key).is_some_and(|node| !node.past.is_empty());
+        match passed {
+            true => notify.attributes(id),
+            false => notify.pages(id, offset, len),
+        }
+    }
+
+    /// The kernel is to look a name up again. It waits for who changes the directory, which may be a
+    /// request that waits for the very member for which this one works: so somebody else tells it.
+    pub(super) fn tell_name(&self, parent: u64, name: &OsStr) {
+        let Some(notify) = self.notify.get() else { return };
+        let names = self.members.names.get_or_init(|| {
+            let (names, told) = channel::<(u64, OsString)>();
+            let notify = notify.clone();
+            let tell = move || told.iter().for_each(|(parent, name)| notify.name(parent, &name));
+            // Without it names are as old as the kernel lets them get.
+            let _ = std::thread::Builder::new().name("fb-names".into()).spawn(tell);
+            names
+        });
+        let _ = names.send((parent, name.to_os_string()));
+    }
+}
+
+pub(super) fn words_of(attr: &Attr) -> Attrs {
+    let &Attr { key, mode, nlink, uid, gid, size, blocks, .. } = attr;
+    let &Attr { atime, mtime, ctime, btime, .. } = attr;
+    Attrs { file: key, mode, nlink, uid, gid, size, blocks, atime, mtime, ctime, btime }
+}
+
+pub(super) fn attr_of(attrs: &Attrs) -> Attr {
+    let &Attrs { file, mode, nlink, uid, gid, size, blocks, atime, mtime, ctime, btime } = attrs;
+    let (key, kind, rdev, blksize) = (file, FileKind::File, 0, 4096);
+    Attr {
+        key,
+        kind,
+        mode,
+        nlink,
+        uid,
+        gid,
+        rdev,
+        size,
+        blocks,
+        blksize,
+        atime,
+        mtime,
+        ctime,
+        btime,
+    }
+}

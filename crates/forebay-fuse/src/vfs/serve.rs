@@ -1,0 +1,348 @@
+//! What other members ask of this mount: the files that it is the home of are served to their programs.
+//!
+//! It is asked in threads of the members' door. These take no lock of the tree, since who renames a
+//! directory here may wait for another member that waits for us, and ask no other member.
+
+use std::path::Path;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, Mutex};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use forebay_backing::{Error, FileKey, Result};
+use forebay_cluster::core::{Access, Holder};
+use forebay_cluster::front::{Guard, Place};
+use forebay_cluster::words::{Answer, Question, Refusal};
+use forebay_engine::{Admission, File, OpenFile};
+
+use super::Vfs;
+use super::members::{moved, words_of};
+use crate::nodes::Side;
+
+/// So often a file is flushed whose claim is to go while somebody goes on making it dirty.
+const FLUSHES: usize = 8;
+
+/// A file that a program of another member has open here.
+pub struct Guest {
+    from: String,
+    file: OpenFile,
+    /// The claim that a writer needs.
+    _held: Option<Guard>,
+    writes: bool,
+    /// The number of the last append, and where it ended.
+    appended: Mutex<(u64, u64)>,
+}
+
+impl Guest {
+    pub fn new(from: String, file: OpenFile, held: Option<Guard>) -> Guest {
+        Guest { from, file, writes: held.is_some(), _held: held, appended: Mutex::default() }
+    }
+
+    fn may_write(&self) -> Result<()> {
+        match self.writes {
+            true => Ok(()),
+            false => Err(Error::os(libc::EBADF, "the handle is for reading")),
+        }
+    }
+
+    pub fn read(&self, vfs: &Vfs, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        vfs.engine.io.read_in(&Admission::default(), &self.file, offset, buf)
+    }
+
+    pub fn write(&self, vfs: &Vfs, offset: u64, data: &[u8]) -> Result<()> {
+        self.may_write()?;
+        // What a mapping here has changed of these pages comes first, and not over what is written now.
+        vfs.tell_pages(self.file.key, offset, data.len() as u64);
+        let done = vfs.engine.io.write_in(&Admission::default(), &self.file, offset, data);
+        // One that failed may have written a part.
+        vfs.tell_pages(self.file.key, offset, data.len() as u64);
+        done?;
+        self.strip(vfs);
+        Ok(())
+    }
+
+    /// The same at the end of the file; returns where that is then. One that comes twice is done once.
+    pub fn append(&self, vfs: &Vfs, number: u64, data: &[u8]) -> Result<u64> {
+        self.may_write()?;
+        let mut last = self.appended.lock().expect("no panic inside");
+        if number == last.0 {
+            return Ok(last.1);
+        }
+        if number < last.0 {
+            return Err(Error::os(libc::EIO, "an append came after a later one"));
+        }
+        let end = vfs.append(&self.file, &Admission::default(), data)?;
+        *last = (number, end);
+        self.strip(vfs);
+        Ok(end)
+    }
+
+    pub fn sync(&self, vfs: &Vfs) -> Result<()> {
+        vfs.engine.io.sync_in(&Admission::default(), &self.file)
+    }
+
+    pub fn allocate(&self, vfs: &Vfs, offset: u64, len: u64, mode: i32) -> Result<()> {
+        self.may_write()?;
+        let done = vfs.allocate(&self.file, &Admission::default(), offset, len, mode);
+        vfs.tell_pages(self.file.key, offset, 0);
+        done?;
+        self.strip(vfs);
+        Ok(())
+    }
+
+    pub fn seek(&self, vfs: &Vfs, offset: u64, whence: i32) -> Result<u64> {
+        vfs.seek(&self.file, offset, whence)
+    }
+
+    /// Who wrote is not known here: a privilege is not left on it.
+    fn strip(&self, vfs: &Vfs) {
+        if vfs.engine.verbs.has_set_id(&self.file) {
+            vfs.strip_privilege(vfs.nodes.id_of(self.file.key), self.file.path().as_deref(), None);
+        }
+    }
+}
+
+impl Vfs {
+    /// Writes at the end of a file, wherever that is by then, and returns where it ended.
+    pub(super) fn append(
+        &self,
+        file: &OpenFile,
+        admission: &Admission,
+        data: &[u8],
+    ) -> Result<u64> {
+        let placing = self.placing(file.key);
+        let one = placing.lock().expect("no panic inside");
+        let is_unseen = self.engine.verbs.facts(file).fingerprint.is_none();
+        let past = match is_unseen {
+            true => self.engine.passed.write(file, false)?,
+            false => None,
+        };
+        if let Some(past) = &past
+            && let Some(shadow) = past.shadow().as_fd()
+        {
+            // Beside those who append past us only their kernel knows where the end is.
+            append_to(shadow, data)?;
+        } else {
+            let size = self.engine.verbs.facts(file).size;
+            self.engine.io.write_in(admission, file, size, data)?;
+        }
+        let end = self.engine.verbs.facts(file).size;
+        drop(past);
+        drop(one);
+        self.tell_pages(file.key, end.saturating_sub(data.len() as u64), 0);
+        Ok(end)
+    }
+
+    /// Opens a file that is known to be here, by its path or without.
+    pub(super) fn known_at(&self, key: FileKey, path: &Path) -> Result<OpenFile> {
+        let own = self.engine.files.find(key).and_then(|file: Arc<File>| file.path());
+        for path in [Some(path), own.as_deref()].into_iter().flatten() {
+            match self.engine.io.open(path, Some(key)) {
+                Ok(file) if file.key == key => return Ok(file),
+                Ok(_) => {}
+                Err(error) if error.is(libc::ENOENT) || error.is(libc::ESTALE) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let pin = self.nodes.pin(self.nodes.id_of(key));
+        self.engine.files.open_unlinked(key, pin.as_deref()).ok_or_else(moved)
+    }
+
+    /// The directory of a path, by its key.
+    pub(super) fn dir_of(&self, path: &Path) -> Result<FileKey> {
+        let dir = path.parent().unwrap_or(Path::new(""));
+        match self.nodes.at(dir).and_then(|id| self.nodes.key(id)) {
+            Some(key) => Ok(key),
+            None => Ok(self.engine.names.ask(|b| b.stat(dir))?.key),
+        }
+    }
+
+    pub(super) fn is_held(&self, file: FileKey) -> bool {
+        self.cluster().is_some_and(|cluster| cluster.holder(file) == Holder::Here)
+    }
+
+    fn open_for(
+        &self,
+        from: &str,
+        file: FileKey,
+        path: &Path,
+        write: bool,
+        truncate: bool,
+    ) -> Result<Answer> {
+        let cluster = self.cluster().filter(|_| self.is_held(file)).ok_or_else(moved)?;
+        let mut held = None;
+        if write || truncate {
+            self.refuse_read_only()?;
+            let dir = self.dir_of(path)?;
+            match cluster.open(file, dir, path, Access::Write)? {
+                Place::Here(guard) => held = guard,
+                Place::There(_) => return Err(moved()),
+            }
+        }
+        let opened = self.known_at(file, path)?;
+        if truncate {
+            let done = self.engine.io.set_len_in(&Admission::default(), &opened, 0);
+            self.tell_pages(file, 0, 0);
+            done?;
+        }
+        let attrs = words_of(&self.engine.verbs.stat_open(&opened));
+        let mut guest = Guest::new(from.to_string(), opened, held);
+        guest.writes = write;
+        if truncate {
+            guest.strip(self);
+        }
+        let handle = self.members.next_guest();
+        self.members.guests.lock().expect("no panic inside").insert(handle, Arc::new(guest));
+        Ok(Answer::Opened { handle, attrs })
+    }
+
+    fn guest(&self, from: &str, handle: u64) -> Option<Arc<Guest>> {
+        let guests = self.members.guests.lock().expect("no panic inside");
+        guests.get(&handle).filter(|guest| guest.from == from).cloned()
+    }
+
+    fn serve(
+        &self,
+        from: &str,
+        question: Question,
+        bytes: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Answer> {
+        let (handle, question) = match question {
+            Question::Open { file, path, write, truncate } => {
+                return self.open_for(from, file, &path, write, truncate);
+            }
+            Question::Attrs { files } => {
+                let of = |key: &FileKey| {
+                    let attr = self.is_held(*key).then(|| self.engine.verbs.stat_cached(*key));
+                    attr.flatten().map(|attr| words_of(&attr))
+                };
+                return Ok(Answer::Attrs(files.iter().map(of).collect()));
+            }
+            Question::Name { change } => return self.change_for(change).map(Answer::Changed),
+            Question::Close { handle }
+            | Question::Read { handle, .. }
+            | Question::Write { handle, .. }
+            | Question::Append { handle, .. }
+            | Question::Sync { handle }
+            | Question::Allocate { handle, .. }
+            | Question::Seek { handle, .. } => (handle, question),
+            other => {
+                return Err(Error::os(libc::EPROTO, format!("{other:?} is not for a mount")));
+            }
+        };
+        let Some(guest) = self.guest(from, handle) else {
+            return Ok(Answer::Refused(Refusal::Handle));
+        };
+        match question {
+            Question::Close { .. } => {
+                self.members.guests.lock().expect("no panic inside").remove(&handle);
+                self.engine.io.closing(&guest.file, &Admission::default())?;
+                Ok(Answer::Done)
+            }
+            Question::Read { offset, len, .. } => {
+                let cluster = self.cluster().ok_or_else(moved)?;
+                if let Holder::There(_) = cluster.holder(guest.file.key) {
+                    return Err(moved()); // Given back since, and taken by another.
+                }
+                out.resize(len as usize, 0);
+                let n = guest.read(self, offset, out)?;
+                out.truncate(n);
+                Ok(Answer::Bytes)
+            }
+            Question::Write { offset, .. } => {
+                guest.write(self, offset, bytes).map(|()| Answer::Done)
+            }
+            Question::Append { number, .. } => guest.append(self, number, bytes).map(Answer::At),
+            Question::Sync { .. } => guest.sync(self).map(|()| Answer::Done),
+            Question::Allocate { offset, len, mode, .. } => {
+                guest.allocate(self, offset, len, mode).map(|()| Answer::Done)
+            }
+            Question::Seek { offset, whence, .. } => {
+                guest.seek(self, offset, whence).map(Answer::At)
+            }
+            _ => Ok(Answer::Refused(Refusal::Handle)),
+        }
+    }
+}
+
+impl super::members::Members {
+    /// A number that no earlier daemon gave: who asks with one of those is refused.
+    fn next_guest(&self) -> u64 {
+        let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let _ = self.last_guest.compare_exchange(0, now().as_nanos() as u64, SeqCst, SeqCst);
+        self.last_guest.fetch_add(1, SeqCst)
+    }
+}
+
+/// All of it, at the end.
+fn append_to(shadow: std::os::fd::BorrowedFd<'_>, mut data: &[u8]) -> Result<()> {
+    use rustix::io::{Errno, ReadWriteFlags, pwritev2};
+    while !data.is_empty() {
+        match pwritev2(shadow, &[std::io::IoSlice::new(data)], 0, ReadWriteFlags::APPEND) {
+            Ok(0) => return Err(Error::os(libc::EIO, "nothing is written to a shadow file")),
+            Ok(n) => data = &data[n..],
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(Error::io(error.into(), "appending to a shadow file")),
+        }
+    }
+    Ok(())
+}
+
+/// What [`forebay_cluster::front::Front`] asks.
+impl Vfs {
+    pub fn release_claim(&self, file: FileKey) -> bool {
+        for _ in 0..FLUSHES {
+            if self.engine.files.is_at_rest(file) {
+                return true;
+            }
+            let Some(known) = self.engine.files.find(file) else { return true };
+            // Who writes past us makes it dirty again at once.
+            let is_unseen = self.engine.verbs.facts(&known).fingerprint.is_none();
+            if is_unseen || self.engine.drain.flush_file(&known).is_err() {
+                return false;
+            }
+        }
+        self.engine.files.is_at_rest(file)
+    }
+
+    pub fn forget_file(&self, file: FileKey) {
+        self.engine.names.doubt(file);
+        self.heard(file, None);
+        let near = self.nodes.id_of(file);
+        if self.nodes.key(near) == Some(file) {
+            self.nodes.set_pages(near, 0);
+        }
+        self.tell_pages(file, 0, 0);
+        self.tell_attributes(self.nodes.id_at(file, Side::Far));
+    }
+
+    pub fn answer(
+        &self,
+        from: &str,
+        question: Question,
+        bytes: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Answer {
+        out.clear();
+        self.serve(from, question, bytes, out).unwrap_or_else(|error| {
+            out.clear();
+            match error.is(libc::ESTALE) {
+                true => Answer::Refused(Refusal::NotHere),
+                false => Answer::Refused(Refusal::Errno(error.errno(), error.to_string())),
+            }
+        })
+    }
+
+    pub fn member_ended(&self, member: &str) {
+        let mut ended = Vec::new();
+        self.members.guests.lock().expect("no panic inside").retain(|_, guest| {
+            let stays = guest.from != member;
+            if !stays {
+                ended.push(guest.clone());
+            }
+            stays
+        });
+        // Closed without the lock: with the last handle of a file a lot may go.
+        drop(ended);
+    }
+}

@@ -1,0 +1,222 @@
+//! Changes of names and attributes that other members ask for, of files that this mount is the home of.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use forebay_backing::{FileKey, Result, SetAttr, SetTime, XattrMode};
+use forebay_cluster::core::Access;
+use forebay_cluster::front::{Guard, Place};
+use forebay_cluster::words::{Attrs, NameChange, Set};
+use forebay_engine::{Admission, Named};
+
+use super::Vfs;
+use super::members::{moved, words_of};
+use crate::verbs::rename_mode;
+
+/// What a member is asked to set.
+pub(super) fn set_of(set: &SetAttr) -> Set {
+    let time = |time| match time {
+        SetTime::At(at) => Some(at),
+        SetTime::Now => None,
+    };
+    let &SetAttr { mode, uid, gid, atime, mtime } = set;
+    Set { mode, uid, gid, atime: atime.map(time), mtime: mtime.map(time) }
+}
+
+fn asked_of(set: &Set) -> SetAttr {
+    let time = |at: Option<_>| at.map_or(SetTime::Now, SetTime::At);
+    let &Set { mode, uid, gid, atime, mtime } = set;
+    SetAttr { mode, uid, gid, atime: atime.map(time), mtime: mtime.map(time) }
+}
+
+fn file_at(path: &Path, key: FileKey) -> Named<'_> {
+    Named { path, key, is_dir: false }
+}
+
+impl Vfs {
+    /// Makes a change for another member.
+    pub(super) fn change_for(&self, change: NameChange) -> Result<Option<Attrs>> {
+        self.refuse_read_only()?;
+        let _held = self.hold_claims(&change)?;
+        match &change {
+            NameChange::SetAttr { file, path, set, size, asker } => {
+                self.is_home(&[Some(*file)])?;
+                if let Some(size) = *size {
+                    let opened = self.known_at(*file, path)?;
+                    let done = self.engine.io.set_len_in(&Admission::default(), &opened, size);
+                    self.tell_pages(*file, 0, 0);
+                    done?;
+                    if asker.uid != 0 && self.engine.verbs.has_set_id(&opened) {
+                        self.strip_privilege(self.nodes.id_of(*file), Some(path), None);
+                    }
+                    let nothing = *set == Set::default();
+                    if nothing {
+                        return Ok(Some(words_of(&self.engine.verbs.stat_open(&opened))));
+                    }
+                }
+                self.is_still(*file, path)?;
+                let attr = self.engine.verbs.set_attr(file_at(path, *file), &asked_of(set))?;
+                if set.mode.is_some() {
+                    self.nodes.forget_acl(self.nodes.id_of(*file));
+                }
+                self.tell_attributes(self.nodes.id_of(*file));
+                Ok(Some(words_of(&attr)))
+            }
+            NameChange::SetXattr { file, path, name, value, flags, .. } => {
+                self.is_home(&[Some(*file)])?;
+                self.is_still(*file, path)?;
+                let name = OsStr::from_bytes(name);
+                let mode = xattr_mode(*flags);
+                self.engine.verbs.set_xattr(file_at(path, *file), name, value, mode)?;
+                self.xattr_changed(*file, name);
+                Ok(None)
+            }
+            NameChange::RemoveXattr { file, path, name } => {
+                self.is_home(&[Some(*file)])?;
+                self.is_still(*file, path)?;
+                let name = OsStr::from_bytes(name);
+                self.engine.verbs.remove_xattr(file_at(path, *file), name)?;
+                self.xattr_changed(*file, name);
+                Ok(None)
+            }
+            NameChange::Link { file, path, to } => {
+                self.is_home(&[Some(*file)])?;
+                self.is_still(*file, path)?;
+                let attr = self.engine.verbs.link(file_at(path, *file), to)?;
+                if let Some((dir, name)) = self.name_at(to) {
+                    self.nodes.remember(dir, name, &attr, 0);
+                }
+                self.name_changed(to);
+                self.tell_attributes(self.nodes.id_of(*file));
+                Ok(Some(words_of(&attr)))
+            }
+            NameChange::Unlink { file, path } => {
+                self.is_home(&[Some(*file)])?;
+                self.is_still(*file, path)?;
+                let at = self.name_at(path);
+                if let Some(at) = at {
+                    self.teach_names(*file, at);
+                }
+                let _hold = self.hold(*file, path);
+                self.engine.verbs.unlink(file_at(path, *file))?;
+                if let Some((dir, name)) = at {
+                    self.nodes.unlink(dir, name);
+                }
+                self.name_changed(path);
+                self.tell_attributes(self.nodes.id_of(*file));
+                Ok(None)
+            }
+            NameChange::Rename { file, from, to, over, flags } => {
+                self.is_home(&[Some(*file), *over])?;
+                self.rename_for(*file, from, to, *over, *flags).map(|()| None)
+            }
+        }
+    }
+
+    /// The claims of what is changed stay here until it is done.
+    fn hold_claims(&self, change: &NameChange) -> Result<Vec<Guard>> {
+        let files = match change {
+            NameChange::SetAttr { file, path, .. }
+            | NameChange::SetXattr { file, path, .. }
+            | NameChange::RemoveXattr { file, path, .. }
+            | NameChange::Link { file, path, .. }
+            | NameChange::Unlink { file, path } => vec![(*file, path)],
+            NameChange::Rename { file, from, to, over, .. } => {
+                let over = over.map(|over| (over, to));
+                [Some((*file, from)), over].into_iter().flatten().collect()
+            }
+        };
+        let cluster = self.cluster().ok_or_else(moved)?;
+        let mut held = Vec::new();
+        for (file, path) in files.into_iter().filter(|(file, _)| self.is_held(*file)) {
+            match cluster.open(file, self.dir_of(path)?, path, Access::Write)? {
+                Place::Here(guard) => held.extend(guard),
+                Place::There(_) => return Err(moved()),
+            }
+        }
+        Ok(held)
+    }
+
+    fn rename_for(
+        &self,
+        file: FileKey,
+        from: &Path,
+        to: &Path,
+        over: Option<FileKey>,
+        flags: u32,
+    ) -> Result<()> {
+        let mode = rename_mode(flags)?;
+        self.is_still(file, from)?;
+        match (over, self.engine.names.ask(|b| b.stat(to))) {
+            (Some(over), Ok(attr)) if attr.key == over => {}
+            (None, Err(error)) if error.is(libc::ENOENT) => {}
+            (_, Err(error)) if !error.is(libc::ENOENT) => return Err(error),
+            _ => return Err(moved()),
+        }
+        let (old, new) = (self.name_at(from), self.name_at(to));
+        let mut _hold = None;
+        if let (Some(over), Some(new)) = (over, new) {
+            self.teach_names(over, new);
+            _hold = self.hold(over, to);
+        }
+        let over = over.map(|key| file_at(to, key));
+        self.engine.verbs.rename(file_at(from, file), to, over, mode)?;
+        let exchange = mode == forebay_backing::RenameMode::Exchange;
+        if over.is_none_or(|over| over.key != file) {
+            match (old, new) {
+                (Some(old), Some(new)) => self.nodes.rename(old, new, exchange),
+                (Some((dir, name)), None) | (None, Some((dir, name))) => {
+                    self.nodes.unlink(dir, name);
+                }
+                (None, None) => {}
+            }
+        }
+        for path in [from, to] {
+            self.name_changed(path);
+        }
+        self.tell_attributes(self.nodes.id_of(file));
+        Ok(())
+    }
+
+    /// Whether one of the files is held here: else who asks has to look again.
+    fn is_home(&self, files: &[Option<FileKey>]) -> Result<()> {
+        match files.iter().flatten().any(|file| self.is_held(*file)) {
+            true => Ok(()),
+            false => Err(moved()),
+        }
+    }
+
+    /// Whether the path names that file still: its directory may have been renamed, or it itself.
+    fn is_still(&self, file: FileKey, path: &Path) -> Result<()> {
+        match self.engine.names.ask(|b| b.stat(path))?.key == file {
+            true => Ok(()),
+            false => Err(moved()),
+        }
+    }
+
+    fn xattr_changed(&self, file: FileKey, name: &OsStr) {
+        let id = self.nodes.id_of(file);
+        self.acl_may_differ(id, name);
+        self.tell_attributes(id);
+    }
+
+    fn name_at<'a>(&self, path: &'a Path) -> Option<(u64, &'a OsStr)> {
+        Some((self.nodes.at(path.parent()?)?, path.file_name()?))
+    }
+
+    fn name_changed(&self, path: &Path) {
+        if let Some((dir, name)) = self.name_at(path) {
+            self.tell_name(dir, name);
+            self.tell_attributes(dir);
+        }
+    }
+}
+
+pub(super) fn xattr_mode(flags: i32) -> XattrMode {
+    match flags {
+        libc::XATTR_CREATE => XattrMode::Create,
+        libc::XATTR_REPLACE => XattrMode::Replace,
+        _ => XattrMode::Any,
+    }
+}

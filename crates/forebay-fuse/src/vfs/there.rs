@@ -1,0 +1,365 @@
+//! Files that another member serves: each is a node of its own, opened around the kernel's pages, and what
+//! is asked of it is asked of its home.
+//!
+//! A home that has begun anew knows no handles of before. A handle is opened again then, and if bytes that
+//! were written through it were not synced, its next fsync or close says EIO, once.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use forebay_backing::{Attr, Error, FileKey, Result};
+use forebay_cluster::core::Access;
+use forebay_cluster::front::Place;
+use forebay_cluster::words::{Answer, Attrs, Question};
+use forebay_engine::Admission;
+
+use super::members::{attr_of, moved, odd, with_home};
+use super::serve::Guest;
+use super::{AtClose, Handle, How, Opened, Vfs};
+
+/// So often an open follows a file that goes from home to home, and pauses so long between.
+const OPENS: u32 = 50;
+const GOING: Duration = Duration::from_millis(20);
+
+/// So often a handle follows its file to another home for one request.
+const LOOKS: usize = 3;
+
+/// A file that is open at its home.
+pub(super) struct Remote {
+    id: u64,
+    key: FileKey,
+    write: bool,
+    append: bool,
+    seat: Mutex<Seat>,
+    /// How often it had to be opened again.
+    moves: AtomicU64,
+    /// The number of the last append; held while one is under way.
+    appended: Mutex<u64>,
+    unsynced: AtomicBool,
+    /// What was written and not synced is gone, and nobody was told.
+    lost: AtomicBool,
+}
+
+#[derive(Clone)]
+enum Seat {
+    There {
+        home: String,
+        handle: u64,
+    },
+    /// The home has given the file back, and it is served here, around the kernel's pages still.
+    Here(Arc<Guest>),
+    Nowhere,
+}
+
+fn lost() -> Error {
+    Error::os(libc::EIO, "the file's home ended before what was written was synced")
+}
+
+impl Remote {
+    fn seat(&self) -> MutexGuard<'_, Seat> {
+        self.seat.lock().expect("no panic inside")
+    }
+
+    /// Its handle there is worth nothing any more.
+    fn leave(&self, left: u64) {
+        let mut seat = self.seat();
+        if matches!(&*seat, Seat::There { handle, .. } if *handle == left) {
+            *seat = Seat::Nowhere;
+            self.moves.fetch_add(1, SeqCst);
+            if self.unsynced.swap(false, SeqCst) {
+                self.lost.store(true, SeqCst);
+            }
+        }
+    }
+
+    fn tell_loss(&self) -> Result<()> {
+        if self.lost.swap(false, SeqCst) { Err(lost()) } else { Ok(()) }
+    }
+
+    fn access(&self) -> Access {
+        if self.write { Access::Write } else { Access::Read }
+    }
+}
+
+impl Vfs {
+    pub(super) fn open_there(&self, id: u64, flags: i32) -> Result<Opened> {
+        let write = flags & libc::O_ACCMODE != libc::O_RDONLY;
+        let truncate = flags & libc::O_TRUNC != 0;
+        let (key, dir) = self.placed(id).ok_or_else(moved)?;
+        let path = self.path(id)?;
+        let cluster = self.cluster().ok_or_else(moved)?;
+        let how = if write || truncate { Access::Write } else { Access::Read };
+        let mut refused = moved();
+        let mut seat = None;
+        for _ in 0..OPENS {
+            match cluster.open(key, dir, &path, how)? {
+                Place::There(home) => {
+                    match self.ask_open(&home, key, path.clone(), write, truncate) {
+                        Ok(handle) => seat = Some(Seat::There { home, handle }),
+                        Err(error) if error.is(libc::ESTALE) => refused = error,
+                        Err(error) => return Err(error),
+                    }
+                }
+                // It has come here since the kernel looked it up: served here, around the kernel's pages.
+                Place::Here(held) => {
+                    let file = self.known_at(key, &path)?;
+                    if truncate {
+                        self.engine.io.set_len_in(&Admission::default(), &file, 0)?;
+                        self.tell_pages(key, 0, 0);
+                    }
+                    seat = Some(Seat::Here(Arc::new(Guest::new(String::new(), file, held))));
+                }
+            }
+            if seat.is_some() {
+                break;
+            }
+            self.heard(key, None);
+            std::thread::sleep(GOING);
+        }
+        let seat = seat.ok_or(refused)?;
+        let remote = Remote {
+            id,
+            key,
+            write,
+            append: write && flags & libc::O_APPEND != 0,
+            seat: Mutex::new(seat),
+            moves: AtomicU64::new(0),
+            appended: Mutex::new(0),
+            unsynced: AtomicBool::new(false),
+            lost: AtomicBool::new(false),
+        };
+        if truncate {
+            self.tell_attributes(id);
+        }
+        let handle = self.keep(Handle::There(remote));
+        let at_close = if write { AtClose::Flush } else { AtClose::Nothing };
+        Ok(Opened { handle, how: How::Direct, at_close })
+    }
+
+    fn ask_open(
+        &self,
+        home: &str,
+        file: FileKey,
+        path: PathBuf,
+        write: bool,
+        truncate: bool,
+    ) -> Result<u64> {
+        let question = Question::Open { file, path, write, truncate };
+        match self.ask(home, &question, &[], &mut Vec::new())? {
+            Answer::Opened { handle, .. } => Ok(handle),
+            other => Err(odd(&other)),
+        }
+    }
+
+    /// Opens the file of a handle again, wherever it is served now.
+    fn sit_down(&self, remote: &Remote) -> Result<Seat> {
+        let _tree = self.tree();
+        let gone = || Error::os(libc::EIO, "the file's home ended, and its name is gone");
+        let (key, dir) = self.placed(remote.id).ok_or_else(gone)?;
+        let path = self.nodes.path(remote.id).filter(|_| key == remote.key).ok_or_else(gone)?;
+        let cluster = self.cluster().ok_or_else(moved)?;
+        let seat = match cluster.open(key, dir, &path, remote.access())? {
+            Place::There(home) => {
+                let handle = self.ask_open(&home, key, path, remote.write, false)?;
+                Seat::There { home, handle }
+            }
+            Place::Here(held) => {
+                let file = self.known_at(key, &path)?;
+                Seat::Here(Arc::new(Guest::new(String::new(), file, held)))
+            }
+        };
+        let mut at = remote.seat();
+        if matches!(&*at, Seat::Nowhere) {
+            *at = seat.clone();
+        }
+        Ok(at.clone())
+    }
+
+    /// Does what is asked of an open file where it is served. What its home has refused was not done, and
+    /// is asked again; after an error nobody knows.
+    fn at_home<T>(
+        &self,
+        remote: &Remote,
+        there: impl Fn(&str, u64) -> Result<T>,
+        here: impl Fn(&Guest) -> Result<T>,
+    ) -> Result<T> {
+        for _ in 0..LOOKS {
+            let seat = remote.seat().clone();
+            let seat = match seat {
+                Seat::Nowhere => match self.sit_down(remote) {
+                    Err(error) if error.is(libc::ESTALE) => continue,
+                    seat => seat?,
+                },
+                seat => seat,
+            };
+            match seat {
+                Seat::Here(guest) => return here(&guest),
+                Seat::There { home, handle } => match there(&home, handle) {
+                    Err(error) if error.is(libc::ESTALE) => remote.leave(handle),
+                    Err(error) if error.is(libc::EIO) => {
+                        remote.leave(handle);
+                        return Err(error);
+                    }
+                    done => return done,
+                },
+                Seat::Nowhere => {}
+            }
+        }
+        Err(Error::os(libc::EIO, "the file goes from home to home"))
+    }
+
+    /// A question that is answered with no more than success.
+    fn ask_done(&self, home: &str, question: &Question, bytes: &[u8]) -> Result<()> {
+        match self.ask(home, question, bytes, &mut Vec::new())? {
+            Answer::Done => Ok(()),
+            other => Err(odd(&other)),
+        }
+    }
+
+    pub(super) fn read_there(&self, remote: &Remote, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let (len, buf) = (buf.len() as u32, std::cell::RefCell::new(buf));
+        let there = |home: &str, handle| {
+            let mut out = Vec::new();
+            let question = Question::Read { handle, offset, len };
+            match self.ask(home, &question, &[], &mut out)? {
+                Answer::Bytes => {
+                    let mut buf = buf.borrow_mut();
+                    let n = out.len().min(buf.len());
+                    buf[..n].copy_from_slice(&out[..n]);
+                    Ok(n)
+                }
+                other => Err(odd(&other)),
+            }
+        };
+        self.at_home(remote, there, |guest| guest.read(self, offset, &mut buf.borrow_mut()))
+    }
+
+    pub(super) fn write_there(&self, remote: &Remote, offset: u64, data: &[u8]) -> Result<()> {
+        // Before: a home that ends right after its answer has lost these bytes, too.
+        remote.unsynced.store(true, SeqCst);
+        match remote.append {
+            true => self.append_there(remote, data)?,
+            false => self.at_home(
+                remote,
+                |home, handle| self.ask_done(home, &Question::Write { handle, offset }, data),
+                |guest| guest.write(self, offset, data),
+            )?,
+        }
+        Ok(())
+    }
+
+    fn append_there(&self, remote: &Remote, data: &[u8]) -> Result<()> {
+        let mut last = remote.appended.lock().expect("no panic inside");
+        *last += 1;
+        let number = *last;
+        let there = |home: &str, handle| {
+            let question = Question::Append { handle, number };
+            match self.ask(home, &question, data, &mut Vec::new())? {
+                Answer::At(_) => Ok(()),
+                other => Err(odd(&other)),
+            }
+        };
+        self.at_home(remote, there, |guest| guest.append(self, number, data).map(drop))?;
+        // The kernel takes the end to be where it was told to write.
+        self.tell_attributes(remote.id);
+        Ok(())
+    }
+
+    pub(super) fn sync_there(&self, remote: &Remote) -> Result<()> {
+        remote.tell_loss()?;
+        let moves = remote.moves.load(SeqCst);
+        let had = remote.unsynced.swap(false, SeqCst);
+        let synced = self.at_home(
+            remote,
+            |home, handle| self.ask_done(home, &Question::Sync { handle }, &[]),
+            |guest| guest.sync(self),
+        );
+        let moved = remote.moves.load(SeqCst) != moves;
+        match synced {
+            Ok(()) if had && moved => Err(lost()),
+            Ok(()) => remote.tell_loss(),
+            Err(error) => {
+                if had && !moved {
+                    remote.unsynced.store(true, SeqCst);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// A descriptor was closed: whether its home still has what was written through it.
+    pub(super) fn flush_there(&self, remote: &Remote) -> Result<()> {
+        remote.tell_loss()?;
+        if remote.unsynced.load(SeqCst) {
+            let known = self.read_there(remote, 0, &mut []);
+            // Whatever that came to, a loss is told once.
+            remote.tell_loss()?;
+            known?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn allocate_there(
+        &self,
+        remote: &Remote,
+        offset: u64,
+        len: u64,
+        mode: i32,
+    ) -> Result<()> {
+        remote.unsynced.store(true, SeqCst);
+        self.at_home(
+            remote,
+            |home, handle| {
+                self.ask_done(home, &Question::Allocate { handle, offset, len, mode }, &[])
+            },
+            |guest| guest.allocate(self, offset, len, mode),
+        )
+    }
+
+    pub(super) fn seek_there(&self, remote: &Remote, offset: u64, whence: i32) -> Result<u64> {
+        let there = |home: &str, handle| {
+            let question = Question::Seek { handle, offset, whence };
+            match self.ask(home, &question, &[], &mut Vec::new())? {
+                Answer::At(at) => Ok(at),
+                other => Err(odd(&other)),
+            }
+        };
+        self.at_home(remote, there, |guest| guest.seek(self, offset, whence))
+    }
+
+    /// The last descriptor of a handle is gone.
+    pub(super) fn close_there(&self, remote: &Remote) {
+        let seat = std::mem::replace(&mut *remote.seat(), Seat::Nowhere);
+        if let Seat::There { home, handle } = seat
+            && let Err(error) = self.ask_done(&home, &Question::Close { handle }, &[])
+        {
+            tracing::debug!(%error, home, "a handle was not closed at its home");
+        }
+    }
+
+    /// Attributes of a node that another member serves.
+    pub(super) fn getattr_there(&self, id: u64) -> Result<Attr> {
+        let key = self.nodes.key(id).ok_or_else(moved)?;
+        let known = match self.home_of(key) {
+            Some(home) => self.attrs_there(&home, key)?,
+            None => None,
+        };
+        let of_store = self.path(id).and_then(|path| self.engine.verbs.stat(&path));
+        match (of_store, known) {
+            (Ok(attr), Some(home)) if attr.key == key => Ok(with_home(attr, &home)),
+            (Ok(attr), None) if attr.key == key => Ok(attr),
+            // Its name is gone, and somebody has it open.
+            (_, Some(home)) => Ok(Attr { nlink: 0, ..attr_of(&home) }),
+            (Err(error), None) => Err(error),
+            (Ok(_), None) => Err(Error::os(libc::ESTALE, "the file was replaced")),
+        }
+    }
+
+    /// What a file is after its home has changed it.
+    pub(super) fn changed_there(&self, path: &Path, attrs: Option<Attrs>) -> Result<Attr> {
+        let attr = self.engine.verbs.stat(path)?;
+        Ok(attrs.map_or(attr, |attrs| with_home(attr, &attrs)))
+    }
+}
