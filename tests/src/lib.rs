@@ -11,6 +11,7 @@
 pub mod acl;
 mod bed;
 mod cli;
+pub mod cluster;
 pub mod disk;
 pub mod etcd;
 mod faults;

@@ -1,0 +1,134 @@
+//! A registry of one or three etcd members, each on a host of its own or all on loopback.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::net::{Host, Net};
+use crate::wait::{PATIENCE, within};
+use crate::{Proc, free_port, text};
+
+pub struct Registry {
+    servers: Vec<Server>,
+    prefix: &'static str,
+}
+
+struct Server {
+    name: String,
+    /// Which host of the network it is on.
+    host: Option<usize>,
+    address: String,
+    client: u16,
+    peer: u16,
+    dir: PathBuf,
+    process: Option<Proc>,
+}
+
+impl Registry {
+    /// On loopback.
+    pub fn local(dir: &Path, prefix: &'static str) -> Registry {
+        let mut registry = Registry { servers: Vec::new(), prefix };
+        registry.servers.push(Server {
+            name: "e1".into(),
+            host: None,
+            address: "127.0.0.1".into(),
+            client: free_port(),
+            peer: free_port(),
+            dir: dir.into(),
+            process: None,
+        });
+        registry.up(None);
+        registry
+    }
+
+    /// On these hosts, one member each.
+    pub fn on_hosts(dir: &Path, net: &Net, hosts: std::ops::Range<usize>) -> Registry {
+        let server = |(number, host): (usize, usize)| Server {
+            name: format!("e{}", number + 1),
+            host: Some(host),
+            address: net.host(host).address(),
+            client: 2379,
+            peer: 2380,
+            dir: dir.into(),
+            process: None,
+        };
+        let servers = hosts.enumerate().map(server).collect();
+        let mut registry = Registry { servers, prefix: "test" };
+        registry.up(Some(net));
+        registry
+    }
+
+    /// What `--registry` takes.
+    pub fn address(&self) -> String {
+        let hosts = self.servers.iter().map(|one| format!("{}:{}", one.address, one.client));
+        format!("etcd://{}/{}", hosts.collect::<Vec<_>>().join(","), self.prefix)
+    }
+
+    pub fn len(&self) -> usize {
+        self.servers.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.servers.is_empty()
+    }
+
+    /// Which host of the network a member is on.
+    pub fn host(&self, at: usize) -> usize {
+        self.servers[at].host.expect("it is not on loopback")
+    }
+
+    /// Starts what does not run, and waits until all of it listens.
+    pub fn up(&mut self, net: Option<&Net>) {
+        let peers = self.servers.iter().map(|one| format!("{}={}", one.name, one.url(one.peer)));
+        let cluster = peers.collect::<Vec<_>>().join(",");
+        for server in &mut self.servers {
+            if server.process.is_none() {
+                server.start(server.host.and_then(|host| Some(net?.host(host))), &cluster);
+            }
+        }
+        for server in &self.servers {
+            within(PATIENCE, "etcd listens", || match server.host.zip(net) {
+                Some((host, net)) => net.host(host).listens(server.client),
+                None => std::net::TcpStream::connect(("127.0.0.1", server.client)).is_ok(),
+            });
+        }
+    }
+
+    /// kill -9 of one member.
+    pub fn kill(&mut self, at: usize) {
+        self.servers[at].process.take().expect("it runs").kill();
+    }
+
+    /// kill -9 of all that run.
+    pub fn kill_all(&mut self) {
+        for server in &mut self.servers {
+            server.process.take().iter_mut().for_each(Proc::kill);
+        }
+    }
+}
+
+impl Server {
+    fn url(&self, port: u16) -> String {
+        format!("http://{}:{port}", self.address)
+    }
+
+    fn start(&mut self, host: Option<&Host>, cluster: &str) {
+        let mut command = match host {
+            Some(host) => host.command("etcd"),
+            None => Command::new("etcd"),
+        };
+        command.args(["--name", &self.name, "--initial-cluster", cluster]);
+        command.args(["--data-dir", text(&self.dir.join(&self.name))]);
+        for (flag, port) in [("client", self.client), ("peer", self.peer)] {
+            command.args([format!("--listen-{flag}-urls"), self.url(port)]);
+        }
+        command.args(["--advertise-client-urls", &self.url(self.client)]);
+        command.args(["--initial-advertise-peer-urls", &self.url(self.peer)]);
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.dir.join(format!("{}.log", self.name)))
+            .expect("the test directory is writable");
+        command.stdout(log.try_clone().expect("dup")).stderr(log).stdin(Stdio::null());
+        self.process = Some(Proc::spawn(&mut command));
+    }
+}

@@ -1,0 +1,42 @@
+//! Several nodes with one backing store: what one of them writes, the others see.
+//!
+//! `data` and `names` say what programs see while all is well, `deaths` and `cuts` what is so when a node,
+//! the registry or a link is gone, `refusals` what must not be mounted together. `programs` runs random
+//! programs on all nodes and judges what they saw.
+
+mod cuts;
+mod data;
+mod deaths;
+mod names;
+mod programs;
+mod refusals;
+
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+
+use forebay_tests::fill;
+
+/// Bytes of a file, which its seed repeats.
+fn random(len: usize, seed: u64) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    fill(&mut bytes, seed, 0);
+    bytes
+}
+
+fn write(path: &Path, bytes: &[u8]) {
+    std::fs::write(path, bytes).unwrap_or_else(|why| panic!("{}: {why}", path.display()));
+}
+
+fn appender(path: &Path) -> std::io::Result<File> {
+    File::options().append(true).create(true).open(path)
+}
+
+fn append(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    appender(path)?.write_all(bytes)
+}
+
+/// What a call may come to that needs somebody who is away.
+fn is_honest(why: &std::io::Error) -> bool {
+    matches!(why.raw_os_error(), Some(libc::EIO | libc::ETIMEDOUT | libc::EBUSY))
+}

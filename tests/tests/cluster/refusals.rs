@@ -1,0 +1,153 @@
+//! What must not be mounted together, and that the refusal says what to do.
+
+use forebay_tests::cluster::{Cluster, HOLD, Registry, read, write_key};
+use forebay_tests::{free_port, needs_forebay, needs_tools, text};
+
+use crate::write;
+
+/// Words of an error, of which each must be there.
+#[track_caller]
+fn says(out: &forebay_tests::Out, words: &[&str]) {
+    assert_ne!(out.code, Some(0), "{out:#?}");
+    assert!(out.code.is_some(), "it hangs: {out:#?}");
+    for word in words {
+        assert!(out.stderr.contains(word), "{word:?} is not said: {out:#?}");
+    }
+    assert!(out.stderr.trim().lines().count() <= 3, "one sentence: {out:#?}");
+}
+
+// S-25
+#[test]
+fn a_shared_store_is_not_mounted_for_writing_without_its_registry() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    let mut cluster = Cluster::start(1, HOLD);
+    write(&cluster.at(0, "f"), b"claimed");
+    cluster.flush(0);
+    let alone = cluster.stranger("alone", &[]);
+    for when in ["while it is mounted", "when nobody has it mounted"] {
+        let out = alone.try_mount(None, &[]);
+        says(&out, &["--registry"]);
+        assert!(forebay_tests::images::mounted_at(&alone.mnt).is_none(), "{when}");
+        if cluster.nodes[0].is_running() {
+            cluster.umount(0);
+        }
+    }
+    // Below its root, too.
+    std::fs::create_dir(cluster.backing.join("sub")).unwrap();
+    let mut below = cluster.stranger("below", &[]);
+    below.backing = cluster.backing.join("sub");
+    says(&below.try_mount(None, &[]), &["--registry"]);
+    let mut reader = cluster.stranger("reader", &["--read-only"]);
+    reader.mount(None, &[]);
+    assert_eq!(read(&reader.at("f")).unwrap(), b"claimed");
+}
+
+#[test]
+fn two_nodes_of_one_name_are_refused() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    let cluster = Cluster::start(2, HOLD);
+    write(&cluster.at(0, "f"), b"of the first");
+    let address = cluster.registry.address();
+    let twin = cluster.stranger("twin", &["--registry", &address, "--node", "n1"]);
+    says(&twin.try_mount(None, HOLD), &["n1", "--node"]);
+    // The first one goes on.
+    crate::append(&cluster.at(0, "f"), b" n1").unwrap();
+    assert_eq!(read(&cluster.at(1, "f")).unwrap(), b"of the first n1");
+    let other = cluster.stranger("other", &["--registry", &address, "--node", "n3"]);
+    let out = other.try_mount(None, HOLD);
+    assert_eq!(out.code, Some(0), "under a name of its own it is welcome: {out:#?}");
+    forebay_tests::tool("umount", &[text(&other.mnt)]).ok();
+}
+
+#[test]
+fn only_loopback_is_served_without_a_key() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    let cluster = Cluster::laid(1);
+    let listen = format!("0.0.0.0:{}", free_port());
+    let out = cluster.nodes[0].try_mount(None, &["--peer-listen", &listen]);
+    says(&out, &["cluster-key"]);
+    let absent = cluster.root.join("no-such-key");
+    let out = cluster.nodes[0].try_mount(None, &["--cluster-key", text(&absent)]);
+    says(&out, &["no-such-key"]);
+}
+
+/// Whose key is another gets no byte, and hears why.
+#[test]
+fn a_node_with_another_key_reads_nothing_of_the_others() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    let mut cluster = Cluster::laid(2);
+    for (node, name) in ["key1", "key2"].iter().enumerate() {
+        let key = cluster.root.join(name);
+        write_key(&key, node as u64);
+        cluster.nodes[node].set_flag("--cluster-key", text(&key));
+    }
+    cluster.mount(0, HOLD);
+    write(&cluster.at(0, "f"), b"secret");
+    let out = cluster.nodes[1].try_mount(None, HOLD);
+    if out.code == Some(0) {
+        let why = read(&cluster.at(1, "f")).expect_err("it has another key");
+        assert!(cluster.nodes[1].log().contains("key"), "{why}: {}", cluster.nodes[1].log());
+        forebay_tests::tool("umount", &[text(&cluster.nodes[1].mnt)]).ok();
+    } else {
+        says(&out, &["key"]);
+    }
+    // With the right one it is a member.
+    let right = cluster.root.join("key1");
+    cluster.nodes[1].set_flag("--cluster-key", text(&right));
+    cluster.mount(1, HOLD);
+    assert_eq!(read(&cluster.at(1, "f")).unwrap(), b"secret");
+}
+
+#[test]
+fn a_store_of_one_registry_is_refused_under_another() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    let cluster = Cluster::start(1, HOLD);
+    write(&cluster.at(0, "f"), b"claimed");
+    let dir = cluster.root.join("elsewhere");
+    std::fs::create_dir(&dir).unwrap();
+    let other = Registry::local(&dir, "test");
+    let flags = ["--registry", &other.address(), "--node", "n2"];
+    let out = cluster.stranger("stray", &flags).try_mount(None, HOLD);
+    says(&out, &["registry"]);
+    // Nor under another prefix of the same one.
+    let prefix = cluster.registry.address().replace("/test", "/another");
+    let flags = ["--registry", &prefix, "--node", "n2"];
+    let out = cluster.stranger("stray2", &flags).try_mount(None, HOLD);
+    says(&out, &["registry"]);
+    crate::append(&cluster.at(0, "f"), b" still").unwrap();
+}
+
+#[test]
+fn a_tier_that_holds_claims_is_not_mounted_without_its_registry() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    let mut cluster = Cluster::start(1, HOLD);
+    write(&cluster.at(0, "f"), b"dirty");
+    cluster.nodes[0].crash();
+    let mut alone = cluster.stranger("alone", &[]);
+    alone.tier = cluster.nodes[0].tier.clone();
+    says(&alone.try_mount(None, HOLD), &["--registry"]);
+    cluster.mount(0, HOLD);
+    assert_eq!(read(&cluster.at(0, "f")).unwrap(), b"dirty");
+}
+
+#[test]
+fn a_registry_that_does_not_answer_is_told_with_its_address() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    let mut cluster = Cluster::laid(1);
+    let address = cluster.registry.address();
+    cluster.registry_dies();
+    let out = cluster.nodes[0].try_mount(None, HOLD);
+    let host = address.trim_start_matches("etcd://").split('/').next().unwrap().to_string();
+    says(&out, &[&host]);
+    let wrong = cluster.stranger("wrong", &["--registry", "http://127.0.0.1:1/x", "--node", "n9"]);
+    let out = wrong.try_mount(None, HOLD);
+    says(&out, &["etcd://"]);
+    assert_eq!(out.code, Some(2), "{out:#?}");
+}
