@@ -10,7 +10,7 @@ use crate::time::{Part, Time};
 type Work = Box<dyn FnOnce() + Send>;
 
 /// An idle thread ends after this long.
-const IDLE: Duration = Duration::from_secs(10);
+const IDLE: Duration = Duration::from_secs(2);
 
 /// So much is not left to be gathered.
 const GATHERED: usize = 32;
