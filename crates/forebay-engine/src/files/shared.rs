@@ -24,7 +24,9 @@ impl Files {
         if dirty || state.conflict().stands() || !rests || inner.clock.is_under_way() {
             return false;
         }
-        self.let_go(&file, &mut inner).is_ok()
+        // What makes it clean is durable, too: who comes back without that record would take what it has
+        // for newer than what others have written since.
+        self.let_go(&file, &mut inner).and_then(|()| self.note_tier(self.index.sync())).is_ok()
     }
 
     /// Others have written the file: what the store said of it before does not count, and the next open
@@ -81,6 +83,29 @@ mod tests {
         assert!(engine.files.unsettled().is_empty());
         engine.io.write(file, 10, b"x").unwrap();
         assert!(!engine.files.is_at_rest(file.key));
+    }
+
+    /// A writer past us who wrote nothing leaves a record that waits for the next one, and without it the
+    /// file would come back as written.
+    // S-25
+    #[test]
+    fn what_makes_a_file_rest_is_durable() {
+        let bed = bed("shared-durable");
+        let (engine, file) = (&bed.engine, &bed.file);
+        engine.io.sync(file).unwrap();
+        engine.drain.flush_file(file).unwrap();
+        let path = file.path().unwrap();
+        let opened = engine.io.open(&path, Some(file.key)).unwrap();
+        let past = engine.passed.write(&opened, false).unwrap().expect("it is complete");
+        assert!(!engine.files.is_at_rest(file.key), "somebody may write it");
+        past.end().unwrap();
+        drop(opened);
+        let index = engine.files.index();
+        assert!(!index.is_synced(index.seq()));
+        let rests = engine.files.is_at_rest(file.key);
+        assert!(!rests || index.is_synced(index.seq()));
+        engine.drain.flush_file(file).unwrap();
+        assert!(engine.files.is_at_rest(file.key) && index.is_synced(index.seq()));
     }
 
     #[test]
