@@ -13,7 +13,10 @@ impl Files {
     /// on its way home, nobody writes it past us, and after a loss of power nothing of it is flushed
     /// again. Who has it open for writing through the daemon is for the front-end to know.
     pub fn is_at_rest(&self, key: FileKey) -> bool {
-        let Some(file) = self.find(key) else { return true };
+        // What makes it rest is durable, too: a tier that comes back without that record would take what it
+        // has for newer than what others have written since.
+        let is_durable = || self.note_tier(self.index.sync()).is_ok();
+        let Some(file) = self.find(key) else { return is_durable() };
         let mut inner = file.lock();
         let state = &inner.state;
         let dirty = state.is_dirty() || state.is_unseen() || state.flush_is_open();
@@ -24,9 +27,7 @@ impl Files {
         if dirty || state.conflict().stands() || !rests || inner.clock.is_under_way() {
             return false;
         }
-        // What makes it clean is durable, too: who comes back without that record would take what it has
-        // for newer than what others have written since.
-        self.let_go(&file, &mut inner).and_then(|()| self.note_tier(self.index.sync())).is_ok()
+        self.let_go(&file, &mut inner).is_ok() && is_durable()
     }
 
     /// Others have written the file: what the store said of it before does not count, and the next open
@@ -63,6 +64,10 @@ impl Files {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use forebay_backing::New;
+
     use crate::bed::bed;
 
     /// What was synced is kept after a flush, and a loss of power would flush it again: over what others
@@ -85,27 +90,26 @@ mod tests {
         assert!(!engine.files.is_at_rest(file.key));
     }
 
-    /// A writer past us who wrote nothing leaves a record that waits for the next one, and without it the
-    /// file would come back as written.
+    /// Who makes a file past us and writes nothing leaves records that wait for the next one, and without
+    /// them the file would come back as written.
     // S-25
     #[test]
     fn what_makes_a_file_rest_is_durable() {
         let bed = bed("shared-durable");
-        let (engine, file) = (&bed.engine, &bed.file);
-        engine.io.sync(file).unwrap();
-        engine.drain.flush_file(file).unwrap();
-        let path = file.path().unwrap();
-        let opened = engine.io.open(&path, Some(file.key)).unwrap();
-        let past = engine.passed.write(&opened, false).unwrap().expect("it is complete");
+        let engine = &bed.engine;
+        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let new = New { mode: 0o644, umask: 0, uid, gid };
+        let (file, _) = engine.verbs.create(Path::new("made"), &new).unwrap();
+        let past = engine.passed.write(&file, false).unwrap().expect("a new file");
+        engine.files.index().sync().unwrap();
         assert!(!engine.files.is_at_rest(file.key), "somebody may write it");
         past.end().unwrap();
-        drop(opened);
+        let key = file.key;
+        drop(file);
         let index = engine.files.index();
-        assert!(!index.is_synced(index.seq()));
-        let rests = engine.files.is_at_rest(file.key);
-        assert!(!rests || index.is_synced(index.seq()));
-        engine.drain.flush_file(file).unwrap();
-        assert!(engine.files.is_at_rest(file.key) && index.is_synced(index.seq()));
+        assert!(!index.is_synced(index.seq()), "it was recorded that nothing was written");
+        assert!(engine.files.is_at_rest(key));
+        assert!(index.is_synced(index.seq()));
     }
 
     #[test]
