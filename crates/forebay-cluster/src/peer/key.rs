@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -59,24 +59,6 @@ impl Key {
             return Err(Error::new(Kind::Usage, why));
         }
         Ok(Key(hmac::Key::new(hmac::HMAC_SHA256, secret)))
-    }
-
-    /// Makes a file with a new key, 32 random bytes in hexadecimal, that only its owner can read.
-    ///
-    /// # Errors
-    ///
-    /// EEXIST if there is a file already: a key is never overwritten.
-    pub fn generate(path: &Path) -> Result<()> {
-        let failed = |e| Error::io(e, format!("cluster key {}", path.display()));
-        let secret = hex(&random()?);
-        let mut file =
-            File::options().write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
-        let written = writeln!(file, "{secret}").and_then(|()| file.sync_all());
-        written.map_err(|error| {
-            // Half a key is none.
-            let _ = std::fs::remove_file(path);
-            failed(error)
-        })
     }
 
     /// What only who has the key can say about this.
