@@ -535,7 +535,8 @@ impl Core {
         let due = |(file, held): (&FileKey, &Held)| {
             let is_due = matches!(held, Held::Until(until) if self.now >= *until);
             let claim = self.mirror.claims.get(file).filter(|_| is_due)?;
-            let stopped = |from: &keys::TakenFrom| self.fenced(&from.member) >= from.epoch;
+            let holds = self.rules.obey(Rule::HeldUntilFenced);
+            let stopped = |f: &keys::TakenFrom| !holds || self.fenced(&f.member) >= f.epoch;
             claim.taken_from.iter().all(stopped).then_some(*file)
         };
         let due: Vec<FileKey> = self.takes.held.iter().filter_map(due).collect();
