@@ -503,11 +503,10 @@ impl Core {
         }
     }
 
-    /// Of a member that is taken over: all its copies, once.
+    /// Of a member that is taken over: all copies of it that may be here, once.
     fn drop_what_is_done(&mut self, member: &str, living: u64) {
-        let is_heir = self.heirs(member).contains(&self.me);
         let is_free = !self.takes.taking.contains_key(member);
-        if is_heir && is_free && self.takes.dropped.get(member) != Some(&living) {
+        if is_free && self.takes.dropped.get(member) != Some(&living) {
             self.takes.dropped.insert(member.into(), living);
             let dropping = Taking { step: Step::Dropping, ..Taking::new(living) };
             self.takes.taking.insert(member.into(), dropping);

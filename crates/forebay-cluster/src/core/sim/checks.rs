@@ -263,7 +263,9 @@ impl World {
     fn check_partners(&self, node: usize) -> Checked {
         let others = (0..self.nodes.len()).filter(|o| *o != node && !self.nodes[*o].is_dead);
         let wanted = usize::from(self.plan.copies).min(others.count());
-        let has = self.heirs(node);
+        // The dead keep their places while nobody else can have them.
+        let has: Vec<usize> =
+            self.heirs(node).into_iter().filter(|heir| !self.nodes[*heir].is_dead).collect();
         if !self.nodes[node].is_dead && has.len() != wanted {
             return Err(format!("m{node} has {has:?} as partners in sync, wants {wanted}"));
         }

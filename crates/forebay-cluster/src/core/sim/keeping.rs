@@ -31,8 +31,6 @@ pub struct Keep {
 #[derive(Debug, Clone, Copy)]
 pub enum Waiter {
     Sync(u64),
-    /// Nobody, but its failure ends a fill.
-    Beside,
     Fill(u64),
     Nobody,
 }
@@ -266,18 +264,16 @@ impl World {
         let is_synced = matches!(why, Why::Ack { .. }) && !keepers.required.is_empty();
         self.counts.copied.synced += u64::from(is_synced);
         let id = self.ticket();
-        let required: BTreeSet<usize> =
-            keepers.required.iter().map(|keeper| node_of(&keeper.member)).collect();
+        let waits_for_filling = self.neglect != Some(Neglect::WaitForFilling);
+        let filling = keepers.filling.iter().filter(|_| waits_for_filling);
+        let required = keepers.required.iter().chain(filling);
+        let required: BTreeSet<usize> = required.map(|k| node_of(&k.member)).collect();
         let leaving = keepers.leaving.iter().map(|name| node_of(name));
         let open = leaving.clone().chain(required.iter().copied()).collect();
         let sync = Sync { file, value, why, unanswered: required, open };
         self.nodes[node].syncs.insert(id, sync);
-        for keeper in &keepers.required {
+        for keeper in keepers.required.iter().chain(&keepers.filling) {
             self.keep(node, keeper, file, number, Some(value), Waiter::Sync(id));
-        }
-        for keeper in &keepers.filling {
-            let seq = self.keep(node, keeper, file, number, Some(value), Waiter::Beside);
-            self.nodes[node].beside.insert(seq);
         }
         for partner in leaving.collect::<Vec<_>>() {
             self.strike(node, id, partner)?;
@@ -368,10 +364,6 @@ impl World {
                     false => Ok(()),
                 }
             }
-            Waiter::Beside if n.beside.remove(&seq) && !ok => {
-                let ticket = self.ticket();
-                self.give(node, Input::CopyFailed { ticket, partner: name(partner) })
-            }
             Waiter::Fill(fill) => {
                 let Some(found) = n.fills.get_mut(&fill) else { return Ok(()) };
                 if !found.waits.remove(&seq) || (ok && !found.waits.is_empty()) {
@@ -379,7 +371,7 @@ impl World {
                 }
                 self.end_fill(node, fill, ok)
             }
-            Waiter::Beside | Waiter::Nobody => Ok(()),
+            Waiter::Nobody => Ok(()),
         }
     }
 

@@ -66,10 +66,14 @@ fn with_copies(seed: u64) -> Plan {
 pub enum Neglect {
     /// What is left of an earlier fill goes before the next.
     DropBeforeFill,
+    /// What is synced while a partner is being filled is not acknowledged before that one has it, too.
+    WaitForFilling,
     /// An adopted file is with the taker's own partners before it is claimed.
     CopyAdopted,
     /// What is flushed is with the partners first.
     CopyBeforeFlush,
+    /// Who begins anew knows what others took over before it flushes.
+    LookBeforeFlush,
     /// A superseded process says that it has stopped when no call of its to the store is under way.
     StopBeforeFenced,
 }
@@ -200,8 +204,10 @@ fn each_rule_of_copies_switched_off_does_damage() {
 fn each_duty_neglected_does_damage() {
     let all = [
         Neglect::DropBeforeFill,
+        Neglect::WaitForFilling,
         Neglect::CopyAdopted,
         Neglect::CopyBeforeFlush,
+        Neglect::LookBeforeFlush,
         Neglect::StopBeforeFenced,
     ];
     for neglect in all {

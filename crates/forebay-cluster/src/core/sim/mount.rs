@@ -95,7 +95,13 @@ impl World {
                 let next = 100 + self.dice.roll(300);
                 self.at(next, What::Drain(node));
                 let n = &self.nodes[node];
-                if n.core.is_none() || n.is_suspended || n.is_superseded || n.dirty.is_empty() {
+                let may_begin = n.has_begun || self.neglect == Some(Neglect::LookBeforeFlush);
+                if n.core.is_none()
+                    || !may_begin
+                    || n.is_suspended
+                    || n.is_superseded
+                    || n.dirty.is_empty()
+                {
                     return Ok(());
                 }
                 let files: Vec<usize> = n.dirty.keys().copied().collect();
@@ -304,6 +310,7 @@ impl World {
             }
             self.begins_with(node, file)?;
         }
+        self.nodes[node].has_begun = true;
         self.give(node, Input::Began)
     }
 

@@ -40,6 +40,8 @@ pub struct Node {
     pub full: u64,
     /// When the registry ends its lease.
     pub lease_at: u64,
+    /// Files that were found in the tier have their standing; nothing is flushed before.
+    pub has_begun: bool,
     pub is_suspended: bool,
     pub is_superseded: bool,
     pub asked: BTreeMap<Ticket, Asked>,
@@ -62,7 +64,6 @@ pub struct Node {
     pub landing: BTreeMap<u64, (usize, u64)>,
     pub syncs: BTreeMap<u64, Sync>,
     pub strikes: BTreeMap<Ticket, (u64, usize)>,
-    pub beside: BTreeSet<u64>,
     pub fills: BTreeMap<u64, Fill>,
 }
 
@@ -303,6 +304,7 @@ impl World {
     pub fn kill(&mut self, node: usize) {
         let n = &mut self.nodes[node];
         n.core = None;
+        n.has_begun = false;
         n.is_suspended = false;
         n.is_superseded = false;
         n.asked.clear();
@@ -314,7 +316,6 @@ impl World {
         n.flushing.clear();
         n.syncs.clear();
         n.strikes.clear();
-        n.beside.clear();
         n.fills.clear();
         if self.renaming.is_some_and(|(by, _)| by == node) {
             self.renaming = None;
