@@ -279,7 +279,7 @@ impl World {
         for (file, value, standing) in adopted {
             match standing {
                 Standing::Own | Standing::Taken => self.takes(node, file, value),
-                Standing::Adopted => self.sync(node, file, Why::Adopt),
+                Standing::Adopted => self.give(node, Input::FoundAdopted { file: key(file) })?,
                 Standing::New | Standing::Superseded => {
                     _ = self.nodes[node].adopted.remove(&file);
                 }
