@@ -137,7 +137,7 @@ impl Core {
             }
         }
         if living.is_empty() {
-            return self.grant(task);
+            return self.renames(task);
         }
         for to in living {
             self.send(task, to, Peer::RecallBelow { path: path.into() });
@@ -149,7 +149,7 @@ impl Core {
         let stands = self.mirror.gate.as_ref().is_some_and(|(gate, _)| gate.by == self.me);
         match (stands && !self.is_cut_off()) || !self.rules.obey(Rule::GateStands) {
             true => self.grant(task),
-            false => self.begin(task),
+            false => self.pause(task),
         }
     }
 
