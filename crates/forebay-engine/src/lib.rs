@@ -33,6 +33,7 @@ mod verbs;
 pub use core::config::{
     Attachment, Config, Eviction, KeepDirty, Marks, Tunables, Watermark, WritePolicy,
 };
+pub use core::near::{Near, Neighbours};
 pub use core::policy::PASSTHROUGH_WRITE_TIER_MIN;
 pub use core::ranges::{Ranges, Run, State};
 pub use core::report::{

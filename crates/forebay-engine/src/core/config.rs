@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::core::governor::law::Preset;
 use crate::core::governor::schedule::Schedule;
+use crate::core::near::Near;
 use crate::time::Time;
 
 /// Whether the tier takes part.
@@ -54,6 +55,8 @@ pub struct Config {
     pub attachment: Attachment,
     /// What the engine decides by.
     pub time: Time,
+    /// Who may have read the store already.
+    pub near: Near,
 }
 
 impl Default for Config {
@@ -63,6 +66,7 @@ impl Default for Config {
             names_max: 1_000_000,
             attachment: Attachment::Attached,
             time: Time::default(),
+            near: Near::default(),
         }
     }
 }
