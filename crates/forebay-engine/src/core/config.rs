@@ -54,6 +54,8 @@ pub struct Config {
     pub attachment: Attachment,
     /// What the engine decides by.
     pub time: Time,
+    /// A partner that gets copies of all that is dirty here is sent so many bytes per second.
+    pub fill_rate: u64,
 }
 
 impl Default for Config {
@@ -63,6 +65,7 @@ impl Default for Config {
             names_max: 1_000_000,
             attachment: Attachment::Attached,
             time: Time::default(),
+            fill_rate: 200_000_000,
         }
     }
 }
