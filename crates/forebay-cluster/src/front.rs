@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use forebay_backing::{FileKey, Result};
+use serde_json::Value;
 
 use crate::core::{Access, Holder};
 use crate::member::{Changing, Member, Opening};
@@ -36,6 +37,7 @@ pub trait Cluster: Send + Sync {
         bytes: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<Answer>;
+    fn wait_fit(&self) -> Result<()>;
 }
 
 impl Cluster for Arc<Member> {
@@ -74,10 +76,92 @@ impl Cluster for Arc<Member> {
     ) -> Result<Answer> {
         Member::ask(self, home, question, bytes, out)
     }
+
+    fn wait_fit(&self) -> Result<()> {
+        Member::wait_fit(self)
+    }
+}
+
+/// Under what a copy is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Under<'a> {
+    /// Whose newer bytes they are, and its epoch.
+    pub home: &'a str,
+    pub epoch: u64,
+    /// The number of its claim.
+    pub number: u64,
+}
+
+/// What the mount behind a member does with copies of newer bytes: those that it keeps for others, and its
+/// own that others keep. All may wait for the tier or the store.
+pub trait Keeper: Send + Sync {
+    /// Keeps a copy, durable when this returns. `words` are those of the home's engine.
+    ///
+    /// # Errors
+    ///
+    /// ENOSPC if the tier has no room; ESTALE under an epoch that was closed.
+    fn keep(&self, file: FileKey, under: Under<'_>, words: &[u8], bytes: &[u8]) -> Result<()>;
+
+    /// Takes what a home says of all its copies here.
+    ///
+    /// # Errors
+    ///
+    /// As [`Keeper::keep`].
+    fn mark(&self, home: &str, epoch: u64, words: &[u8]) -> Result<()>;
+
+    /// Refuses copies of `home` under this epoch and those before from now on, waits for those that are under
+    /// way, and lists what is kept, with the number of the claim that each copy was made under.
+    ///
+    /// # Errors
+    ///
+    /// If the tier does not say.
+    fn close(&self, home: &str, epoch: u64) -> Result<Vec<(FileKey, u64)>>;
+
+    /// Makes a copy this mount's own newer bytes, durably. What is made so already is left as it is.
+    ///
+    /// # Errors
+    ///
+    /// If the tier fails, or has no such copy.
+    fn adopt(&self, home: &str, file: FileKey) -> Result<()>;
+
+    /// Drops what was adopted: its home has come back.
+    fn disown(&self, file: FileKey);
+
+    fn drop_copy(&self, home: &str, file: FileKey);
+
+    fn drop_copies(&self, home: &str);
+
+    /// The former home of an adopted file writes nothing to the store any more: what differs there from what
+    /// was flushed here is flushed again.
+    ///
+    /// # Errors
+    ///
+    /// If the store does not answer: to be tried again.
+    fn settle(&self, file: FileKey) -> Result<()>;
+
+    /// Sends all newer bytes to a partner, until `stop` says so.
+    ///
+    /// # Errors
+    ///
+    /// If it does not take them; EINTR if it was stopped.
+    fn fill(&self, partner: &str, stop: &dyn Fn() -> bool) -> Result<()>;
+
+    /// While suspended nothing is brought home, and nothing is served: another may have taken this member's
+    /// place.
+    fn suspend(&self, is_suspended: bool);
+
+    /// Waits a while until no call to the store is under way; whether that is so.
+    fn is_idle(&self) -> bool;
+}
+
+/// The daemon behind a member, as other members see it.
+pub trait Desk: Send + Sync {
+    /// Answers a request to its control socket: the HTTP status, and the answer. Only what members may ask.
+    fn answer(&self, method: &str, path: &str, body: Value) -> (u16, Value);
 }
 
 /// The mount behind a member. Calls come from threads of the member's own, which hold none of its locks.
-pub trait Front: Send + Sync {
+pub trait Front: Keeper {
     /// Brings a file's newer bytes home and says whether its claim can go: nothing is dirty, nobody has
     /// it open for writing or mapped past the daemon, no flight is under way. May take as long as the
     /// flush does.

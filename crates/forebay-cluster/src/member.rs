@@ -4,9 +4,13 @@
 //! who waits is answered, and what may wait is queued for [`Hands`]. A file that the core says to forget is
 //! noted in the same moment, so that no open that is answered later believes what was known of it before.
 
+mod copies;
+mod desk;
 mod door;
 mod hands;
 mod join;
+mod near;
+mod operate;
 mod overview;
 mod tend;
 #[cfg(test)]
@@ -27,12 +31,13 @@ use self::hands::Hands;
 use crate::core::{
     Access, Ask, Core, Effect, GIVEN_LEASE, Input, OWN_LEASE, Peer, Reply, Ticket, Way, Why,
 };
-use crate::front::Front;
+use crate::front::{Desk, Front};
 use crate::keys;
 use crate::peer::{Door, Peers};
 use crate::words::{Answer, Head, Question, Refusal};
 
 pub use self::join::Joining;
+pub use self::operate::Missing;
 pub use self::overview::{Overview, Seen};
 pub use crate::core::Holder;
 
@@ -49,6 +54,9 @@ const LAG: Duration = Duration::from_millis(3);
 
 /// So long a member waits to hear of what another says of itself.
 const HEARING: Duration = Duration::from_secs(2);
+
+/// Makes all durable that the store was given by this machine, also by processes that have ended.
+pub type SyncStore = Arc<dyn Fn() -> Result<()> + Send + Sync>;
 
 /// Where a program's open goes.
 pub enum Opening {
@@ -77,9 +85,11 @@ pub struct Member {
     next: AtomicU64,
     asked: Waiting<Way>,
     replies: Waiting<Reply>,
+    struck: Waiting<bool>,
     /// For the registry, for other members, and for the own mount: none waits behind another.
     hands: [Hands; 3],
     front: OnceLock<Weak<dyn Front>>,
+    desk: OnceLock<Box<dyn Desk>>,
     peers: Peers,
     door: OnceLock<Door>,
     lease: Mutex<Option<Box<dyn Lease>>>,
@@ -88,6 +98,17 @@ pub struct Member {
     reached: (Mutex<Revision>, Condvar),
     /// Files of which nothing that is known holds, each with when that was said.
     stale: Mutex<HashMap<FileKey, u64>>,
+    /// On so many others this member's acknowledged bytes are to be, and whether an fsync fails that reaches
+    /// fewer.
+    copies: u8,
+    copies_or_fail: bool,
+    /// What all read is read from the store once, each part by one member.
+    shares_reads: bool,
+    /// Members that did not answer, and until when they are not asked for what the store has.
+    resting: Mutex<HashMap<String, Instant>>,
+    sync_store: SyncStore,
+    /// Nothing may be served or acknowledged now.
+    is_suspended: AtomicBool,
     superseded: AtomicBool,
     /// Nothing more is brought home for the sake of a give-back.
     leaving: AtomicBool,
@@ -271,6 +292,17 @@ impl Member {
         bytes: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<Answer> {
+        self.ask_within(home, question, bytes, out, self.patience)
+    }
+
+    fn ask_within(
+        &self,
+        home: &str,
+        question: &Question,
+        bytes: &[u8],
+        out: &mut Vec<u8>,
+        patience: Duration,
+    ) -> Result<Answer> {
         let began = Instant::now();
         let asked = loop {
             let Some(known) = lock(&self.core).member(home) else {
@@ -283,7 +315,7 @@ impl Member {
                 to_epoch: known.epoch,
                 protocol: keys::PROTOCOL,
             };
-            let asked = self.peers.ask(&known.address, &head, question, bytes, out, self.patience);
+            let asked = self.peers.ask(&known.address, &head, question, bytes, out, patience);
             // It has begun anew, and this member has not heard of it yet. Nothing was done.
             let newer =
                 matches!(&asked, Ok(Answer::Refused(Refusal::Epoch(now))) if *now > known.epoch);

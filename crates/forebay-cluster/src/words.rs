@@ -3,8 +3,9 @@
 
 use std::path::PathBuf;
 
-use forebay_backing::{FileKey, Timestamp};
+use forebay_backing::{FileKey, Timestamp, Version};
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 
 /// Every question says who asks, and which epoch of the asked member it believes in; a member whose
 /// epoch is another refuses ([`Refusal::Epoch`]).
@@ -85,6 +86,31 @@ pub enum Question {
     Name {
         change: NameChange,
     },
+    /// Bytes of an unclaimed file as the store had them in this version: the asked member reads the part that
+    /// they lie in for all.
+    Fetch {
+        version: Version,
+        #[serde(with = "any_path")]
+        path: PathBuf,
+        offset: u64,
+        len: u32,
+    },
+    /// A request to the control socket of the asked member's daemon, of those that members may make.
+    Daemon {
+        method: String,
+        path: String,
+        body: Value,
+    },
+    /// A copy of newer bytes of the asker's, to be durable before the answer. With it come `words` bytes of
+    /// what the asker's engine says of the file, and then the file's.
+    Copy {
+        file: FileKey,
+        /// The claim that it is made under: the revision at which that was put.
+        number: u64,
+        words: u32,
+    },
+    /// What the asker's engine says of all its copies at the asked member: the words come with it.
+    Mark,
 }
 
 impl Question {
@@ -104,7 +130,11 @@ impl Question {
             | Question::Changed { .. }
             | Question::Open { .. }
             | Question::Attrs { .. }
-            | Question::Name { .. } => false,
+            | Question::Name { .. }
+            | Question::Fetch { .. }
+            | Question::Daemon { .. }
+            | Question::Copy { .. }
+            | Question::Mark => false,
         }
     }
 
@@ -234,6 +264,11 @@ pub enum Answer {
     /// In the order of the question; `None` where the file is not held here.
     Attrs(Vec<Option<Attrs>>),
     Changed(Option<Attrs>),
+    /// What the daemon answered, with its HTTP status.
+    Said {
+        status: u16,
+        body: Value,
+    },
     Refused(Refusal),
 }
 

@@ -2,6 +2,7 @@
 
 pub mod clock;
 pub mod config;
+pub mod copied;
 pub mod counters;
 pub mod evict;
 pub mod governor;

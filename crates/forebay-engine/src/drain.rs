@@ -10,6 +10,7 @@ use crate::drain::ages::Ages;
 use crate::drain::debts::Debts;
 use crate::drain::holds::Holds;
 use crate::drain::home_room::HomeRoom;
+use crate::drain::suspend::Suspended;
 use crate::drain::valve::Valve;
 use crate::files::Files;
 use crate::files::names::Names;
@@ -32,6 +33,7 @@ pub mod order;
 pub mod owed;
 mod parcel;
 mod permits;
+pub mod suspend;
 pub mod valve;
 
 pub struct Drain {
@@ -67,6 +69,8 @@ pub struct Drain {
     holds: Arc<Holds>,
     /// What the drain is to bring home for orders with a deadline.
     debts: Debts,
+    /// Whether it is kept from the store.
+    suspended: Suspended,
     /// The drain has something to do.
     wake: (Mutex<bool>, Condvar),
 }
@@ -106,6 +110,7 @@ impl Drain {
             stuck: Mutex::new(Rank::Govern, None),
             holds: Default::default(),
             debts: Default::default(),
+            suspended: Default::default(),
             wake: (Mutex::new(Rank::Wake, false), Condvar::new()),
         }
     }

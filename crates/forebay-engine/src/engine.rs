@@ -7,9 +7,11 @@ use forebay_backing::wrap::Wrapped;
 use forebay_backing::{BackingStore, Error, Kind, Result};
 use forebay_base::glob::Pattern;
 
+use crate::copies::{Copies, Outbox};
 use crate::core::config::{Config, Tunables};
 use crate::drain::copy::ERRANDS_PER_COPY;
 use crate::drain::holds::Hold;
+use crate::drain::suspend::Suspension;
 use crate::drain::{Drain, Ground};
 use crate::files::names::Names;
 use crate::files::{Files, Inventory};
@@ -43,6 +45,10 @@ pub struct Engine {
     pub room: Arc<Room>,
     /// Who reads and writes past us.
     pub passed: Arc<Passed>,
+    /// Copies that we keep for others.
+    pub copies: Arc<Copies>,
+    /// What our partners are told.
+    pub outbox: Arc<Outbox>,
     /// What goes home.
     pub drain: Arc<Drain>,
     /// What programs ask of bytes.
@@ -82,12 +88,25 @@ impl Engine {
     /// The same, with holds of orders that did not end the last time, in force before the drain
     /// looks for the first time.
     pub fn start_holding(
-        mut tier: Tier,
+        tier: Tier,
         backing: Arc<dyn BackingStore>,
         config: Config,
         tunables: Tunables,
         held: &[(Vec<PathBuf>, Pattern)],
     ) -> Result<(Arc<Engine>, Vec<Hold>)> {
+        let started = Engine::start_suspended(tier, backing, config, tunables, held);
+        started.map(|(engine, holds, _)| (engine, holds))
+    }
+
+    /// The same, with the drain kept from the backing store until the last value is dropped: of who does
+    /// not know yet which of the files are still its own.
+    pub fn start_suspended(
+        mut tier: Tier,
+        backing: Arc<dyn BackingStore>,
+        config: Config,
+        tunables: Tunables,
+        held: &[(Vec<PathBuf>, Pattern)],
+    ) -> Result<(Arc<Engine>, Vec<Hold>, Suspension)> {
         tunables.validate().map_err(|why| Error::new(Kind::Usage, why))?;
         let time = config.time.clone();
         let witness = Witness::here(&*tier.media);
@@ -121,6 +140,8 @@ impl Engine {
         let names = Arc::new(Names::new(home.clone(), files.clone()));
         let room = Arc::new(Room::new(files.clone()));
         let passed = Arc::new(Passed::new(files.clone(), room.clone()));
+        let copies = Arc::new(Copies::new(files.clone()));
+        let outbox = Arc::new(Outbox::new(files.clone()));
         let pool = Pool::new("fb-flush", flush_depth as usize, time.clone());
         let clean_start = recovered.report.clean_shutdown;
         let ground =
@@ -131,7 +152,20 @@ impl Engine {
         let verbs = Arc::new(Verbs::new(ground.clone(), drain.clone(), io.clone()));
         let ops = Arc::new(Ops::new(ground, room.clone(), drain.clone(), io.clone(), witness));
         let recovery = recovered.report;
-        let engine = Engine { health, files, names, room, passed, drain, io, verbs, ops, recovery };
+        let engine = Engine {
+            health,
+            files,
+            names,
+            room,
+            passed,
+            copies,
+            outbox,
+            drain,
+            io,
+            verbs,
+            ops,
+            recovery,
+        };
         let engine = Arc::new(engine);
         let known = loaded.files.len();
         engine.files.populate(std::mem::take(&mut loaded.files));
@@ -143,7 +177,8 @@ impl Engine {
             unsafe { libc::malloc_trim(0) };
         }
         let holds = held.iter().map(|(scope, last)| engine.drain.hold(scope, last)).collect();
+        let suspension = engine.drain.suspend();
         engine.ops.clone().start_threads()?;
-        Ok((engine, holds))
+        Ok((engine, holds, suspension))
     }
 }

@@ -19,6 +19,7 @@ use crate::core::state::{FileState, Record};
 use crate::files::attached::Attached;
 use crate::files::file::{DirtyQueue, File, Inner};
 use crate::files::graveyard::Graveyard;
+use crate::files::partners::{CopiesAt, Copying, Partners};
 use crate::files::table::Table;
 use crate::files::totals::{Landings, Totals};
 use crate::home::Home;
@@ -39,6 +40,7 @@ pub mod leaving;
 pub mod names;
 pub mod open;
 pub mod pace;
+pub mod partners;
 mod record;
 pub mod shadow;
 mod shared;
@@ -75,6 +77,7 @@ pub struct Files {
     blanks: Mutex<Vec<(FileId, Arc<dyn MediaFile>)>>,
     /// Files that lost their last name a moment ago.
     graveyard: Mutex<Graveyard>,
+    copying: Copying,
 }
 
 /// What was found on the tier.
@@ -118,6 +121,7 @@ impl Files {
             trash: Mutex::new(Rank::Shadows, found.nameless),
             blanks: Mutex::new(Rank::Shadows, Vec::new()),
             graveyard: Mutex::new(Rank::Graveyard, Graveyard::default()),
+            copying: Copying::default(),
         }
     }
 
@@ -219,9 +223,19 @@ impl Files {
         }
     }
 
-    /// Whether every writer has to be seen: who writes past us is in no stream we could follow.
+    /// Whether every writer has to be seen: who writes past us is in no stream we could follow, and
+    /// nobody copies what he writes.
     pub fn watches_writers(&self) -> bool {
-        self.tune(|t| t.bypass_writes) > 0
+        self.tune(|t| t.bypass_writes) > 0 || self.copying.is_wanted()
+    }
+
+    /// From here on these are told what is dirty here, whenever they want it.
+    pub fn begin_copies(&self, partners: Arc<dyn Partners>, at: CopiesAt) {
+        self.copying.begin(partners, at);
+    }
+
+    pub(crate) fn copying(&self) -> &Copying {
+        &self.copying
     }
 
     pub fn attachment(&self) -> Attachment {

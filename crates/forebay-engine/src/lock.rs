@@ -48,6 +48,10 @@ pub enum Rank {
     /// One file. Held while the shadow is read or written and its record appended, so that a fill cannot
     /// land between a write and its record.
     File,
+    /// One copy that is kept for another member: held while it is written and its record appended.
+    Copy,
+    /// The copies that are kept for one other member, with their log.
+    Copies,
     /// The evictor: what goes next. Held for one look or one change of its queues.
     Evictor,
     /// The table of files.
@@ -64,6 +68,8 @@ pub enum Rank {
     Dirty,
     /// Settings in force.
     Tunables,
+    /// Who keeps copies of files here, and which of them are over.
+    Partners,
     /// Rules, the processes that one of them is for, and whether the last eviction was in vain.
     Room,
     /// Files that lost their last name a moment ago.

@@ -18,6 +18,7 @@ pub mod operate;
 pub mod prefetch;
 pub mod resolve;
 pub mod status;
+pub mod taken;
 
 pub struct Ops {
     home: Arc<Home>,

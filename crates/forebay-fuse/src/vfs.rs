@@ -10,6 +10,7 @@
 
 mod acl;
 mod attrs;
+mod copies;
 mod data;
 mod dirs;
 mod listing;
@@ -151,6 +152,7 @@ pub struct Vfs {
     open: Mutex<OpenNodes>,
     tree: Tree,
     members: Members,
+    suspended: copies::Suspended,
 }
 
 impl Vfs {
@@ -175,6 +177,7 @@ impl Vfs {
             open: Mutex::new(Rank::Open, OpenNodes::new()),
             tree: Tree::default(),
             members: Members::default(),
+            suspended: copies::Suspended::default(),
         })
     }
 

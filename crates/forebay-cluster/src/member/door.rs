@@ -52,6 +52,28 @@ impl Member {
             Question::Recall { file } => Peer::Recall { file },
             Question::RecallBelow { path } => Peer::RecallBelow { path },
             Question::Changed { file } => Peer::Changed { file },
+            question @ (Question::Copy { .. } | Question::Mark) => {
+                let home = (&*head.from, head.from_epoch);
+                let kept = match question {
+                    Question::Copy { file, number, words } => {
+                        self.keep_for(home, (file, number, words), bytes)
+                    }
+                    _ => self.mark_for(home.0, home.1, bytes),
+                };
+                return match kept {
+                    Ok(()) => Answer::Done,
+                    Err(error) => refuse(error.errno(), error.to_string()),
+                };
+            }
+            Question::Daemon { method, path, body } => {
+                return match self.desk.get() {
+                    Some(desk) => {
+                        let (status, body) = desk.answer(&method, &path, body);
+                        Answer::Said { status, body }
+                    }
+                    None => Answer::Refused(Refusal::NotHere),
+                };
+            }
             question => {
                 let Some(front) = self.front() else {
                     return Answer::Refused(Refusal::NotHere);

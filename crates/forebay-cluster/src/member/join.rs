@@ -39,6 +39,15 @@ pub struct Joining {
     pub key: Option<Key>,
     /// How long a call to the registry or a member may take.
     pub patience: Duration,
+    /// What fails together with the node; its own name if it stands alone.
+    pub domain: Option<String>,
+    /// On so many other members this one's acknowledged bytes are to be, too.
+    pub copies: u8,
+    /// An fsync that reaches fewer fails.
+    pub copies_or_fail: bool,
+    /// It reads for others, and they for it.
+    pub shares_reads: bool,
+    pub sync_store: SyncStore,
 }
 
 impl Member {

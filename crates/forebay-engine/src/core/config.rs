@@ -57,6 +57,8 @@ pub struct Config {
     pub time: Time,
     /// Who may have read the store already.
     pub near: Near,
+    /// A partner that gets copies of all that is dirty here is sent so many bytes per second.
+    pub fill_rate: u64,
 }
 
 impl Default for Config {
@@ -67,6 +69,7 @@ impl Default for Config {
             attachment: Attachment::Attached,
             time: Time::default(),
             near: Near::default(),
+            fill_rate: 200_000_000,
         }
     }
 }

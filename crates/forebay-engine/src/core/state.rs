@@ -13,11 +13,13 @@
 //! - F5: `dirty_since` is set if and only if the file is dirty.
 
 use std::ops::{Deref, DerefMut};
+use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
 use forebay_backing::{Attr, FileKey, Timestamp, Version};
 use serde::{Deserialize, Serialize};
 
+use crate::core::copied::Portrait;
 use crate::core::paths::Paths;
 use crate::core::ranges::{Mark, Ranges, Run, State};
 
@@ -85,6 +87,9 @@ pub enum Conflict {
     Changed,
     /// Dirty bytes were lost in the tier: what is left is not the file that was written (S4).
     Torn,
+    /// Another member of the store took the file over while this one was away: it has newer bytes, or
+    /// may have.
+    Superseded,
 }
 
 impl Conflict {
@@ -99,6 +104,7 @@ impl Conflict {
             Conflict::Torn => {
                 "dirty bytes of it were lost in the tier: what is left is not all of it"
             }
+            Conflict::Superseded => "another member took it over while it was dirty here",
         }
     }
 }
@@ -146,6 +152,9 @@ pub struct FileState {
     pinned: bool,
     /// No flush until somebody decides what counts.
     conflict: Conflict,
+    /// It was another member's, who may still write to the backing file: what is flushed stays, to be
+    /// flushed again.
+    held: bool,
 }
 
 /// What has to be recorded around a write of `[start, end)`.
@@ -203,7 +212,49 @@ impl FileState {
             flush_open: false,
             pinned: false,
             conflict: Conflict::None,
+            held: false,
         }
+    }
+
+    /// A file of another member of which a partner has this copy: dirty here, as it was there, and held.
+    pub fn taken(paths: Paths, portrait: &Portrait) -> FileState {
+        FileState {
+            paths,
+            owner: portrait.owner,
+            size: portrait.size,
+            mtime: portrait.mtime,
+            base: portrait.base,
+            bytes: Bytes::Tracked(portrait.ranges.clone()),
+            durable_size: Some(portrait.size).into(),
+            dirty_since: portrait.since.max(1),
+            meta_dirty: true,
+            flush_open: portrait.flush_open,
+            pinned: false,
+            conflict: portrait.conflict,
+            held: true,
+        }
+    }
+
+    /// What a partner has to know of it now; `size` and `mtime` are what programs see.
+    pub fn portrait(&self, size: u64, mtime: Timestamp) -> Portrait {
+        let runs = self.dirty(size).into_iter();
+        let runs = runs.map(|(start, end)| Run { start, end, state: State::Durable });
+        Portrait {
+            paths: self.paths.iter().map(|path| path.into_os_string().into_vec()).collect(),
+            owner: self.owner,
+            size,
+            mtime,
+            base: self.base,
+            ranges: Ranges::from_runs(runs),
+            since: self.dirty_since,
+            flush_open: self.flush_open,
+            conflict: self.conflict,
+        }
+    }
+
+    /// Whether what is flushed of it stays, to be flushed again.
+    pub fn is_held(&self) -> bool {
+        self.held
     }
 
     pub fn owner(&self) -> Owner {

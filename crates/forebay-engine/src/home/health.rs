@@ -143,6 +143,11 @@ impl Health {
         }
     }
 
+    /// Whether any call is in flight.
+    pub fn is_called(&self) -> bool {
+        self.oldest().is_some()
+    }
+
     /// Whether some call hangs right now.
     pub fn has_stalled_call(&self, limit: Duration) -> bool {
         self.oldest().is_some_and(|oldest| oldest > limit)

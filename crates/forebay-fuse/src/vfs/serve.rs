@@ -219,6 +219,12 @@ impl Vfs {
                 return Ok(Answer::Attrs(files.iter().map(of).collect()));
             }
             Question::Name { change } => return self.change_for(change).map(Answer::Changed),
+            Question::Fetch { version, path, offset, len } => {
+                out.resize(len as usize, 0);
+                let n = self.engine.io.read_for_neighbour(&version, &path, offset, out)?;
+                out.truncate(n);
+                return Ok(Answer::Bytes);
+            }
             Question::Close { handle }
             | Question::Read { handle, .. }
             | Question::Write { handle, .. }

@@ -12,6 +12,7 @@ mod jobs;
 mod leave;
 mod log;
 mod metrics;
+mod others;
 mod places;
 mod readings;
 mod saved;

@@ -1,0 +1,37 @@
+//! What the daemons of members ask of each other.
+
+use forebay_base::{Error, Kind, Result};
+use serde_json::Value;
+
+use super::{Member, lock};
+use crate::front::Desk;
+use crate::words::{Answer, Question};
+
+impl Member {
+    /// Who answers what other members ask of this one's daemon.
+    pub fn set_desk(&self, desk: Box<dyn Desk>) {
+        let _ = self.desk.set(desk);
+    }
+
+    /// Members that are alive, but for this one, by name.
+    pub fn others(&self) -> Vec<String> {
+        lock(&self.core).others_alive()
+    }
+
+    /// Asks the daemon of another member, as its control socket would be asked.
+    ///
+    /// # Errors
+    ///
+    /// If it is out of reach, or refuses; the text is its own.
+    pub fn ask_daemon(&self, member: &str, method: &str, path: &str, body: Value) -> Result<Value> {
+        let question = Question::Daemon { method: method.into(), path: path.into(), body };
+        match self.ask(member, &question, &[], &mut Vec::new())? {
+            Answer::Said { status: 200, body } => Ok(body),
+            Answer::Said { body, .. } => {
+                let why = body["error"].as_str().unwrap_or("it refuses").to_string();
+                Err(Error::new(Kind::Unavailable, format!("member {member}: {why}")))
+            }
+            other => Err(Error::os(libc::EPROTO, format!("member {member} answered {other:?}"))),
+        }
+    }
+}
