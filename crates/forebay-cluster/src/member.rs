@@ -447,6 +447,18 @@ impl Member {
                 let files = member.front().map(|front| front.below(&path)).unwrap_or_default();
                 member.feed(Input::Below(ticket, files));
             }),
+            // Nobody asks for copies yet.
+            Effect::Fill { .. }
+            | Effect::Unfilled { .. }
+            | Effect::Struck { .. }
+            | Effect::ListCopies { .. }
+            | Effect::Adopt { .. }
+            | Effect::Taken { .. }
+            | Effect::Disown { .. }
+            | Effect::DropCopies { .. }
+            | Effect::Settle { .. }
+            | Effect::Suspend
+            | Effect::Resume => {}
             Effect::Superseded => {
                 self.superseded.store(true, Relaxed);
                 tracing::error!(

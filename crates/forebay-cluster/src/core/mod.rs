@@ -7,8 +7,11 @@
 //! - `own`: what this member holds, and how it is given back.
 //! - `tasks`: what programs and peers asked, each from its beginning to its answer.
 //! - `opening`, `names`, `peers`: the three kinds of it.
+//! - `copies`: partners that keep copies for this member.
+//! - `taking`: members that this one takes over, and what it has taken until it is settled.
 //! - `rules`: the dangers, by name.
 
+mod copies;
 mod mirror;
 mod names;
 mod opening;
@@ -17,6 +20,7 @@ mod peers;
 mod rules;
 #[cfg(test)]
 mod sim;
+mod taking;
 mod tasks;
 #[cfg(test)]
 mod tests;
@@ -32,6 +36,7 @@ use self::mirror::Mirror;
 use self::own::{Leaving, Own, OwnDir};
 pub use self::own::{SETTLE, SOMEWHERE};
 use self::rules::{Rule, Rules};
+pub use self::taking::entering;
 use self::tasks::{Doing, Stage, Task, Waiting};
 pub use self::types::*;
 use crate::keys;
@@ -84,13 +89,15 @@ struct Gate {
 
 impl Core {
     /// `snapshot`: all keys of the store, the member's own among them. `patience`: how long an ask may
-    /// wait before it fails.
+    /// wait before it fails. `copies`: how many partners it wants.
     pub fn new(
         me: String,
         epoch: u64,
+        copies: u8,
         snapshot: (Revision, Vec<Entry>),
         patience: Duration,
     ) -> Core {
+        let _ = copies;
         let (revision, entries) = snapshot;
         let mine = format!("/members/{me}");
         let own = entries.iter().find_map(|entry| entry.key.strip_suffix(&mine));
@@ -161,7 +168,14 @@ impl Core {
             Input::Asked(ticket, peer) => self.asked(ticket, peer),
             Input::Answered(ticket, reply) => self.answered(ticket, reply),
             // A member without copies goes on with what it has claimed.
-            Input::Lease(left) => self.is_cut_off = left.is_zero(),
+            Input::Lease(until) => self.is_cut_off = until <= now,
+            Input::CopyFailed { .. }
+            | Input::Filled { .. }
+            | Input::Copies { .. }
+            | Input::Adopted { .. }
+            | Input::Dropped { .. }
+            | Input::Settled { .. }
+            | Input::Fenced => {}
             Input::Began => {
                 self.has_begun = true;
                 for (ticket, peer) in std::mem::take(&mut self.early) {

@@ -193,7 +193,7 @@ impl Core {
 
     pub(super) fn claiming(&self, commit: Commit, file: FileKey, path: &str) -> Commit {
         let key = self.mirror.key(&format!("claims/{}", keys::file(file)));
-        let claim = keys::Claim { member: self.me.clone(), path: path.into() };
+        let claim = keys::Claim::new(&self.me, path);
         commit.if_absent(&key).put(&key, super::json(&claim))
     }
 

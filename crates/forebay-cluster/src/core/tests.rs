@@ -25,11 +25,14 @@ fn member(name: &str, epoch: u64) -> Vec<u8> {
         epoch,
         boot: String::new(),
         protocol: keys::PROTOCOL,
+        domain: String::new(),
+        copies: 0,
+        taken: None,
     })
 }
 
 fn claim(member: &str) -> Vec<u8> {
-    json(&keys::Claim { member: member.into(), path: "d/f".into() })
+    json(&keys::Claim::new(member, "d/f"))
 }
 
 fn core(more: Vec<Entry>, rules: Rules) -> Core {
@@ -40,7 +43,7 @@ fn core(more: Vec<Entry>, rules: Rules) -> Core {
         entry("members/b", member("b", 1), 1),
     ];
     entries.extend(more);
-    let mut core = Core::new("a".into(), 1, (Revision(5), entries), PATIENCE).with_rules(rules);
+    let mut core = Core::new("a".into(), 1, 0, (Revision(5), entries), PATIENCE).with_rules(rules);
     core.handle(Duration::ZERO, Input::Began);
     core
 }

@@ -10,7 +10,7 @@ use forebay_base::{Error, Kind, Result};
 use forebay_registry::{Commit, Entry, Lease, Outcome, Registry};
 
 use super::{Member, Waiting, door, lock};
-use crate::core::{Core, Input, Peer, Reply};
+use crate::core::{Core, Input, Peer, Reply, entering};
 use crate::front::Front;
 use crate::keys;
 use crate::peer::{Door, Key, Peers};
@@ -76,13 +76,16 @@ impl Member {
             epoch: 0,
             boot,
             protocol: keys::PROTOCOL,
+            domain: String::new(),
+            copies: 0,
+            taken: None,
         };
         let lease = registry.lease(LEASE)?;
         let given_lease = registry.lease(GIVEN)?;
         let epoch = enter(&*registry, &store, me, &*lease)?;
         let (entries, revision) = registry.range(&prefix)?;
         let watch = registry.watch(&prefix, revision)?;
-        let core = Core::new(node.clone(), epoch, (revision, entries), patience);
+        let core = Core::new(node.clone(), epoch, 0, (revision, entries), patience);
         let member = Arc::new(Member {
             name: node,
             store,
@@ -184,13 +187,10 @@ fn found_store(registry: &dyn Registry, store: &str, probe: FileKey) -> Result<(
 }
 
 /// Writes the member's key with the next epoch.
-fn enter(
-    registry: &dyn Registry,
-    store: &str,
-    mut me: keys::Member,
-    lease: &dyn Lease,
-) -> Result<u64> {
-    let key = format!("stores/{store}/members/{}", me.node);
+fn enter(registry: &dyn Registry, store: &str, me: keys::Member, lease: &dyn Lease) -> Result<u64> {
+    let prefix = format!("stores/{store}/");
+    let key = format!("{prefix}members/{}", me.node);
+    let partners = format!("{prefix}partners/{}", me.node);
     let alive = format!("stores/{store}/alive/{}", me.node);
     loop {
         let (before, _) = registry.get(&key)?;
@@ -208,13 +208,11 @@ fn enter(
                 ),
             ));
         }
-        me.epoch = known.map_or(1, |known| known.epoch + 1);
-        let commit = Commit::new()
-            .if_as_found(&key, before.as_ref())
-            .put(&key, json(&me))
-            .put_leased(&alive, "", lease.id());
+        let (partners, _) = registry.get(&partners)?;
+        let (commit, epoch) = entering(&prefix, me.clone(), before.as_ref(), partners.as_ref());
+        let commit = commit.put_leased(&alive, "", lease.id());
         if registry.commit(&commit)?.committed().is_some() {
-            return Ok(me.epoch);
+            return Ok(epoch);
         }
     }
 }

@@ -221,6 +221,9 @@ impl World {
             epoch: n.life,
             boot: String::new(),
             protocol: keys::PROTOCOL,
+            domain: String::new(),
+            copies: 0,
+            taken: None,
         };
         let life = n.life;
         let _ = self.registry.commit(&Commit::new().put(member, json(&value)).put(alive, ""));
@@ -228,7 +231,8 @@ impl World {
         let snapshot = self.registry.snapshot();
         self.nodes[node].seen = snapshot.0.0;
         let patience = Duration::from_millis(PATIENCE);
-        let core = Core::new(format!("m{node}"), life, snapshot, patience).with_rules(self.rules);
+        let core =
+            Core::new(format!("m{node}"), life, 0, snapshot, patience).with_rules(self.rules);
         self.nodes[node].core = Some(core);
         let wait = self.dice.roll(60);
         self.at(wait, What::Began(node, life));
@@ -311,6 +315,17 @@ impl World {
                 let delay = self.delay();
                 self.at(delay, What::Give(node, life, Input::Below(ticket, files)));
             }
+            Effect::Fill { .. }
+            | Effect::Unfilled { .. }
+            | Effect::Struck { .. }
+            | Effect::ListCopies { .. }
+            | Effect::Adopt { .. }
+            | Effect::Taken { .. }
+            | Effect::Disown { .. }
+            | Effect::DropCopies { .. }
+            | Effect::Settle { .. }
+            | Effect::Suspend
+            | Effect::Resume => return Err(format!("m{node} has no copies")),
             Effect::Superseded => return Err(format!("m{node} is superseded by nobody")),
         }
         Ok(())
