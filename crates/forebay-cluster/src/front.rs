@@ -38,6 +38,7 @@ pub trait Cluster: Send + Sync {
         out: &mut Vec<u8>,
     ) -> Result<Answer>;
     fn wait_fit(&self) -> Result<()>;
+    fn is_fit(&self) -> bool;
 }
 
 impl Cluster for Arc<Member> {
@@ -80,54 +81,59 @@ impl Cluster for Arc<Member> {
     fn wait_fit(&self) -> Result<()> {
         Member::wait_fit(self)
     }
-}
 
-/// Under what a copy is made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Under<'a> {
-    /// Whose newer bytes they are, and its epoch.
-    pub home: &'a str,
-    pub epoch: u64,
-    /// The number of its claim.
-    pub number: u64,
+    fn is_fit(&self) -> bool {
+        Member::is_fit(self)
+    }
 }
 
 /// What the mount behind a member does with copies of newer bytes: those that it keeps for others, and its
 /// own that others keep. All may wait for the tier or the store.
 pub trait Keeper: Send + Sync {
-    /// Keeps a copy, durable when this returns. `words` are those of the home's engine.
+    /// Keeps a copy of a file of `home`'s, made under the claim with this number; durable when this returns.
+    /// `words` are those of the home's engine.
     ///
     /// # Errors
     ///
-    /// ENOSPC if the tier has no room; ESTALE under an epoch that was closed.
-    fn keep(&self, file: FileKey, under: Under<'_>, words: &[u8], bytes: &[u8]) -> Result<()>;
+    /// ENOSPC if the tier has no room.
+    fn keep(
+        &self,
+        home: &str,
+        number: u64,
+        file: FileKey,
+        words: &[u8],
+        bytes: &[u8],
+    ) -> Result<()>;
 
     /// Takes what a home says of all its copies here.
     ///
     /// # Errors
     ///
     /// As [`Keeper::keep`].
-    fn mark(&self, home: &str, epoch: u64, words: &[u8]) -> Result<()>;
+    fn mark(&self, home: &str, words: &[u8]) -> Result<()>;
 
-    /// Refuses copies of `home` under this epoch and those before from now on, waits for those that are under
-    /// way, and lists what is kept, with the number of the claim that each copy was made under.
-    ///
-    /// # Errors
-    ///
-    /// If the tier does not say.
-    fn close(&self, home: &str, epoch: u64) -> Result<Vec<(FileKey, u64)>>;
+    /// Waits for copies of `home` that are being written, and lists what is kept, with the number of the claim
+    /// that each copy was made under.
+    fn copies_of(&self, home: &str) -> Vec<(FileKey, u64)>;
 
-    /// Makes a copy this mount's own newer bytes, durably. What is made so already is left as it is.
+    /// Makes a copy a file of this mount's own, durably here and with its partners, that is neither served nor
+    /// brought home yet. What is made so already is left as it is.
     ///
     /// # Errors
     ///
     /// If the tier fails, or has no such copy.
     fn adopt(&self, home: &str, file: FileKey) -> Result<()>;
 
+    /// From now on an adopted file is served and brought home, and stays newer than the store until
+    /// [`Keeper::settle`].
+    ///
+    /// # Errors
+    ///
+    /// If the tier fails.
+    fn take(&self, file: FileKey) -> Result<()>;
+
     /// Drops what was adopted: its home has come back.
     fn disown(&self, file: FileKey);
-
-    fn drop_copy(&self, home: &str, file: FileKey);
 
     fn drop_copies(&self, home: &str);
 

@@ -16,7 +16,7 @@ mod tend;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -104,6 +104,10 @@ pub struct Member {
     copies_or_fail: bool,
     /// What all read is read from the store once, each part by one member.
     shares_reads: bool,
+    /// Files that were taken over, and that the engine does not serve yet.
+    taken: Mutex<HashSet<FileKey>>,
+    /// By partner, the number that goes with all that is sent to it.
+    fills: Mutex<HashMap<String, u64>>,
     /// Members that did not answer, and until when they are not asked for what the store has.
     resting: Mutex<HashMap<String, Instant>>,
     sync_store: SyncStore,
@@ -448,24 +452,39 @@ impl Member {
                 member.feed(Input::Below(ticket, files));
             }),
             // Nobody asks for copies yet.
-            Effect::Fill { .. }
-            | Effect::Unfilled { .. }
-            | Effect::Struck { .. }
-            | Effect::ListCopies { .. }
-            | Effect::Adopt { .. }
-            | Effect::Taken { .. }
-            | Effect::Disown { .. }
-            | Effect::DropCopies { .. }
-            | Effect::Settle { .. }
-            | Effect::Suspend
-            | Effect::Resume => {}
             Effect::Superseded => {
                 self.superseded.store(true, Relaxed);
+                self.is_suspended.store(true, Relaxed);
                 tracing::error!(
                     member = self.name,
-                    "another has taken this member's place: nothing more is acknowledged here"
+                    "another has taken this member's place: nothing more is acknowledged here; unmount, and mount again"
                 );
+                self.stop();
             }
+            Effect::Suspend => {
+                self.is_suspended.store(true, Relaxed);
+                tracing::warn!("the lease has run out: nothing is served before it is renewed");
+                self.suspend_or_resume();
+            }
+            Effect::Resume => {
+                self.is_suspended.store(false, Relaxed);
+                self.suspend_or_resume();
+            }
+            Effect::Fill { partner, fill } => self.fill_up(partner, fill),
+            Effect::Unfilled { partner, fill } => self.leave_partner(partner, fill),
+            Effect::Struck { ticket, ok } => self.struck.answer(ticket, ok),
+            Effect::ListCopies { member: home } => self.list_copies(home),
+            Effect::Adopt { member: home, file, number: _ } => self.adopt(home, file),
+            Effect::Taken { file } => {
+                lock(&self.taken).insert(file);
+                self.with_copies(move |member, _| member.freshen(file));
+            }
+            Effect::Disown { file } => self.with_copies(move |_, front| front.disown(file)),
+            Effect::DropCopies { member: home } => self.with_copies(move |member, front| {
+                front.drop_copies(&home);
+                member.feed(Input::Dropped { member: home });
+            }),
+            Effect::Settle { file } => self.settle_taken(file),
         }
     }
 
@@ -487,9 +506,20 @@ impl Member {
         self.front.get().and_then(Weak::upgrade)
     }
 
-    /// Before an open is believed, and as soon as there is time: the engine forgets what it knew of a file
-    /// of which others have brought newer bytes home.
+    /// Before an open is believed, and as soon as there is time: the engine serves a file that was taken over,
+    /// and forgets what it knew of one of which others have brought newer bytes home.
     fn freshen(&self, file: FileKey) {
+        // Held over the call: who comes second must not go on before it is done.
+        let mut taken = lock(&self.taken);
+        if taken.contains(&file)
+            && let Some(front) = self.front()
+        {
+            match front.take(file) {
+                Ok(()) => _ = taken.remove(&file),
+                Err(error) => tracing::error!(%error, "a file that was taken over is not served"),
+            }
+        }
+        drop(taken);
         let said = lock(&self.stale).get(&file).copied();
         let (Some(said), Some(front)) = (said, self.front()) else { return };
         front.forget(file);

@@ -105,12 +105,21 @@ pub enum Question {
     /// what the asker's engine says of the file, and then the file's.
     Copy {
         file: FileKey,
-        /// The claim that it is made under: the revision at which that was put.
+        /// The number of the claim that it is made under.
         number: u64,
+        /// Of the fill that began this partnership.
+        fill: u64,
         words: u32,
     },
     /// What the asker's engine says of all its copies at the asked member: the words come with it.
-    Mark,
+    Mark {
+        fill: u64,
+    },
+    /// The asked member is to drop all that it has of the asker, and to remember this number: what comes under
+    /// an older one is refused from then on.
+    BeginFill {
+        fill: u64,
+    },
 }
 
 impl Question {
@@ -134,7 +143,8 @@ impl Question {
             | Question::Fetch { .. }
             | Question::Daemon { .. }
             | Question::Copy { .. }
-            | Question::Mark => false,
+            | Question::Mark { .. }
+            | Question::BeginFill { .. } => false,
         }
     }
 

@@ -13,6 +13,7 @@ mod mount;
 mod nodes;
 mod reply;
 mod request;
+mod returning;
 mod ring;
 mod usage;
 mod verbs;

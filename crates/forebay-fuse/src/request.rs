@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use forebay_backing::metrics::Op;
 use forebay_backing::{FileKey, Result};
-use forebay_cluster::front::{Front, Keeper, Under};
+use forebay_cluster::front::{Front, Keeper};
 use forebay_cluster::words::{Answer as Answered, Question};
 use forebay_engine::time::Time;
 use forebay_engine::{Pool, on_behalf_of};
@@ -88,38 +88,40 @@ impl Shared {
 
 /// So are copies.
 impl Keeper for Shared {
-    fn keep(&self, file: FileKey, under: Under<'_>, words: &[u8], bytes: &[u8]) -> Result<()> {
-        self.vfs.keep_copy(file, under, words, bytes)
+    fn keep(
+        &self,
+        home: &str,
+        number: u64,
+        file: FileKey,
+        words: &[u8],
+        bytes: &[u8],
+    ) -> Result<()> {
+        self.vfs.engine.copies.keep(home, number, file, words, bytes)
     }
 
-    fn mark(&self, home: &str, epoch: u64, words: &[u8]) -> Result<()> {
-        self.vfs.engine.copies.mark(home, epoch, words)
+    fn mark(&self, home: &str, words: &[u8]) -> Result<()> {
+        self.vfs.engine.copies.mark(home, words)
     }
 
-    fn close(&self, home: &str, epoch: u64) -> Result<Vec<(FileKey, u64)>> {
-        self.vfs.engine.copies.close(home, epoch);
+    fn copies_of(&self, home: &str) -> Vec<(FileKey, u64)> {
         let copies = self.vfs.engine.copies.list(home);
-        Ok(copies.into_iter().map(|copy| (copy.file, copy.number)).collect())
+        copies.into_iter().map(|copy| (copy.file, copy.number)).collect()
     }
 
     fn adopt(&self, home: &str, file: FileKey) -> Result<()> {
-        self.vfs.adopt(home, file)
+        self.vfs.engine.ops.adopt(home, file)
+    }
+
+    fn take(&self, file: FileKey) -> Result<()> {
+        self.vfs.take(file)
     }
 
     fn disown(&self, file: FileKey) {
         self.vfs.disown(file);
     }
 
-    fn drop_copy(&self, home: &str, file: FileKey) {
-        if let Err(error) = self.vfs.engine.copies.drop_copy(home, file) {
-            tracing::warn!(%error, home, "a copy was not dropped");
-        }
-    }
-
     fn drop_copies(&self, home: &str) {
-        if let Err(error) = self.vfs.engine.copies.drop_home(home) {
-            tracing::warn!(%error, home, "copies were not dropped");
-        }
+        self.vfs.drop_copies(home);
     }
 
     fn settle(&self, file: FileKey) -> Result<()> {

@@ -17,6 +17,7 @@ mod names;
 mod opening;
 mod own;
 mod peers;
+mod readers;
 mod rules;
 #[cfg(test)]
 mod sim;

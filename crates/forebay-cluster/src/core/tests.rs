@@ -27,6 +27,7 @@ fn member(name: &str, epoch: u64) -> Vec<u8> {
         protocol: keys::PROTOCOL,
         domain: String::new(),
         copies: 0,
+        shares: false,
         taken: None,
     })
 }

@@ -27,12 +27,8 @@ impl Member {
         }
         let reader = lock(&self.core).reader_of(version.key, offset / PART);
         let Some(reader) = reader.filter(|reader| !self.is_resting(reader)) else { return false };
-        let question = Question::Fetch {
-            version: *version,
-            path: path.into(),
-            offset,
-            len: buf.len() as u32,
-        };
+        let question =
+            Question::Fetch { version: *version, path: path.into(), offset, len: buf.len() as u32 };
         let mut out = Vec::with_capacity(buf.len());
         match self.ask_within(&reader, &question, &[], &mut out, PATIENCE) {
             Ok(Answer::Bytes) if out.len() == buf.len() => {

@@ -2,7 +2,7 @@
 //! are given up, that it does not come back.
 
 use forebay_base::{Error, Kind, Result};
-use forebay_registry::{Commit, Entry, Registry, Revision};
+use forebay_registry::{Commit, Entry, Revision};
 use serde::{Deserialize, Serialize};
 
 use super::Member;
@@ -20,8 +20,9 @@ pub struct Missing {
     pub member: String,
     /// Its member's process renews its lease: the bytes come home by themselves.
     pub alive: bool,
-    /// Who had them before, if it is not known to have stopped.
-    pub taken_from: Option<String>,
+    /// Who had them before, and may still write to the store unless it is known to have stopped.
+    #[serde(default)]
+    pub taken_from: Vec<String>,
 }
 
 /// A dead member, as the registry has it.
@@ -52,7 +53,7 @@ impl Member {
                 alive: alive.contains(&claim.member),
                 path: claim.path,
                 member: claim.member,
-                taken_from: claim.taken_from.map(|from| from.member),
+                taken_from: claim.taken_from.into_iter().map(|from| from.member).collect(),
             })
             .collect();
         missing.sort_by(|a, b| a.path.cmp(&b.path));
@@ -92,7 +93,7 @@ impl Member {
     /// [`Kind::Usage`] if it is unknown or alive; what the registry says.
     pub fn has_stopped(&self, name: &str) -> Result<()> {
         let Dead { entry, member, prefix } = self.dead(name)?;
-        let fenced = keys::Fenced { epoch: member.epoch };
+        let fenced = keys::Fenced { epoch: member.living() };
         let commit = Commit::new()
             .if_unchanged(&entry)
             .if_absent(format!("{prefix}alive/{name}"))
@@ -110,8 +111,9 @@ impl Member {
     pub fn give_up(&self, name: &str, paths: &[String]) -> Result<Vec<String>> {
         let Dead { entry, mut member, prefix } = self.dead(name)?;
         let alive = format!("{prefix}alive/{name}");
+        let (by, epoch) = (self.name.clone(), member.living());
         member.epoch += 1;
-        member.taken = Some(keys::Taken { by: self.name.clone(), done: true });
+        member.taken = Some(keys::Taken { by, epoch, done: true });
         let raised =
             Commit::new().if_unchanged(&entry).if_absent(&alive).put(&entry.key, json(&member));
         let revision = self.commit_or(raised, name)?;
@@ -172,7 +174,8 @@ impl Member {
             );
             return Err(Error::new(Kind::Usage, what));
         }
-        let mut commit = Commit::new().if_unchanged(&entry).if_absent(format!("{prefix}alive/{name}"));
+        let mut commit =
+            Commit::new().if_unchanged(&entry).if_absent(format!("{prefix}alive/{name}"));
         for kind in ["members", "partners", "fenced"] {
             commit = commit.delete(format!("{prefix}{kind}/{name}"));
         }

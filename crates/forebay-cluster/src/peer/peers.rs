@@ -182,7 +182,13 @@ pub fn is_safe(question: &Question) -> bool {
         | Question::Append { .. }
         | Question::Sync { .. }
         | Question::Seek { .. }
-        | Question::Attrs { .. } => true,
+        | Question::Attrs { .. }
+        | Question::Fetch { .. }
+        // They carry their number, and that of their fill.
+        | Question::Copy { .. }
+        | Question::Mark { .. }
+        | Question::BeginFill { .. } => true,
+        Question::Daemon { method, .. } => method == "GET",
         // Some modes move what is behind.
         Question::Allocate { .. } | Question::Name { .. } => false,
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use forebay_backing::{Access, FileKey, Result};
 use forebay_cluster::core::Access as How;
-use forebay_cluster::front::{Place, Under};
+use forebay_cluster::front::Place;
 use forebay_cluster::words::{Answer, Question};
 use forebay_engine::{SupersededFile, Suspension};
 
@@ -29,22 +29,22 @@ impl Vfs {
         self.cluster().map_or(Ok(()), |cluster| cluster.wait_fit())
     }
 
-    pub fn keep_copy(
-        &self,
-        file: FileKey,
-        under: Under<'_>,
-        words: &[u8],
-        bytes: &[u8],
-    ) -> Result<()> {
-        let Under { home, epoch, number } = under;
-        self.engine.copies.keep(home, epoch, number, file, words, bytes)
+    /// Whether this mount may serve at this moment.
+    pub(super) fn is_fit(&self) -> bool {
+        self.cluster().is_none_or(|cluster| cluster.is_fit())
     }
 
-    /// The copy is this mount's own file now, and the kernel may know what it was before.
-    pub fn adopt(&self, home: &str, file: FileKey) -> Result<()> {
-        self.engine.ops.adopt(home, file)?;
+    /// What was adopted is served from now on, and the kernel may know what the file was before.
+    pub fn take(&self, file: FileKey) -> Result<()> {
+        self.engine.ops.hold_taken(file)?;
         self.forget_file(file);
         Ok(())
+    }
+
+    pub fn drop_copies(&self, home: &str) {
+        if let Err(error) = self.engine.copies.drop_home(home) {
+            tracing::warn!(%error, home, "copies that are of no use any more were not dropped");
+        }
     }
 
     pub fn disown(&self, file: FileKey) {
@@ -107,8 +107,12 @@ impl Vfs {
                 self.engine.ops.compare_superseded(*file, attr.size, &read)
             }
             Place::There(home) => {
-                let open =
-                    Question::Open { file: *file, path: path.clone(), write: false, truncate: false };
+                let open = Question::Open {
+                    file: *file,
+                    path: path.clone(),
+                    write: false,
+                    truncate: false,
+                };
                 let (handle, size) = match self.ask(&home, &open, &[], &mut Vec::new())? {
                     Answer::Opened { handle, attrs } => (handle, attrs.size),
                     other => return Err(odd(&other)),

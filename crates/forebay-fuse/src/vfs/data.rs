@@ -11,7 +11,8 @@ impl Vfs {
     pub fn read(&self, handle: u64, offset: u64, buf: &mut [u8]) -> Result<usize> {
         match &*self.handle(handle)? {
             Handle::File { file, admission, .. } => {
-                self.engine.io.read_in(admission, file, offset, buf)
+                let n = self.engine.io.read_in(admission, file, offset, buf)?;
+                self.wait_fit().map(|()| n)
             }
             Handle::Control { text, .. } => {
                 let from = text.len().min(offset as usize);
@@ -27,7 +28,7 @@ impl Vfs {
     /// Reads what can be read without the backing store; see [`Engine::read_cached`].
     pub fn read_cached(&self, handle: u64, offset: u64, buf: &mut [u8]) -> Option<Result<usize>> {
         match &*self.handle(handle).ok()? {
-            Handle::File { file, admission, .. } => {
+            Handle::File { file, admission, .. } if self.is_fit() => {
                 self.engine.io.read_cached(admission, file, offset, buf)
             }
             _ => None,
@@ -37,10 +38,12 @@ impl Vfs {
     pub fn write(&self, handle: u64, offset: u64, data: &[u8]) -> Result<()> {
         match &*self.handle(handle)? {
             Handle::File { file, admission, append: true, .. } => {
-                self.append(file, admission, data).map(drop)
+                self.append(file, admission, data)?;
+                self.wait_fit()
             }
             Handle::File { file, admission, .. } => {
-                self.engine.io.write_in(admission, file, offset, data)
+                self.engine.io.write_in(admission, file, offset, data)?;
+                self.wait_fit()
             }
             Handle::There(remote) => self.write_there(remote, offset, data),
             Handle::Control { id, .. } => self.control.write(*id, offset, data),
@@ -59,7 +62,10 @@ impl Vfs {
 
     pub fn fsync(&self, handle: u64) -> Result<()> {
         match &*self.handle(handle)? {
-            Handle::File { file, admission, .. } => self.engine.io.sync_in(admission, file),
+            Handle::File { file, admission, .. } => {
+                self.engine.io.sync_in(admission, file)?;
+                self.wait_fit()
+            }
             Handle::There(remote) => self.sync_there(remote),
             _ => Ok(()),
         }

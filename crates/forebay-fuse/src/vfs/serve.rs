@@ -330,7 +330,10 @@ impl Vfs {
         out: &mut Vec<u8>,
     ) -> Answer {
         out.clear();
-        self.serve(from, question, bytes, out).unwrap_or_else(|error| {
+        let served = self.serve(from, question, bytes, out);
+        // Another may have taken this member's place by the time that the answer is there.
+        let served = self.wait_fit().and(served);
+        served.unwrap_or_else(|error| {
             out.clear();
             match error.is(libc::ESTALE) {
                 true => Answer::Refused(Refusal::NotHere),

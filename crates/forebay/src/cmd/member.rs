@@ -163,10 +163,10 @@ fn missing(args: &Missings) -> Result<u8> {
         return Ok(0);
     }
     let row = |file: &Missing| {
-        let state = match (file.alive, &file.taken_from) {
+        let state = match (file.alive, file.taken_from.is_empty()) {
             (false, _) => "DEAD".to_string(),
-            (true, Some(from)) => format!("taken over from {from}, which may still write"),
-            (true, None) => "goes home".into(),
+            (true, false) => format!("taken over from {}", file.taken_from.join(", ")),
+            (true, true) => "goes home".into(),
         };
         vec![file.member.clone(), state, file.path.clone()]
     };

@@ -82,7 +82,8 @@ fn cluster(place: &Place, json: bool) -> Result<u8> {
     if let Some(by) = &view.gate {
         say(format!("member {by} renames a directory: nothing is claimed meanwhile"));
     }
-    let head = ["MEMBER", "STATE", "EPOCH", "FILES", "DIRECTORIES", "DIRTY", "COPIES AT", "ADDRESS"];
+    let head =
+        ["MEMBER", "STATE", "EPOCH", "FILES", "DIRECTORIES", "DIRTY", "COPIES AT", "ADDRESS"];
     let mut rows = vec![head.map(String::from).to_vec()];
     rows.extend(view.members.iter().map(|member| {
         let me = if member.name == view.member { " (here)" } else { "" };

@@ -123,6 +123,7 @@ impl Daemon {
                 "epoch": member.epoch(),
                 "address": member.address(),
             })),
+            "uncopied_files": self.member.as_ref().map(|_| self.engine.outbox.behind().behind.len()),
         });
         merge(&mut json, ours);
         json

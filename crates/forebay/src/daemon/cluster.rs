@@ -8,11 +8,12 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use forebay_backing::{Error, FileKey, Kind, Result};
-use forebay_cluster::member::{Joining, Member};
+use forebay_backing::{Error, FileKey, Kind, Result, Version};
+use forebay_cluster::member::{Joining, Member, SyncStore};
 use forebay_cluster::peer::Key;
+use forebay_engine::{Neighbours, Partners};
 use forebay_registry::{Address, Registry};
 use serde::{Deserialize, Serialize};
 
@@ -183,7 +184,59 @@ pub fn join(
         listen: settings.listen,
         key,
         patience: forebay_registry::PATIENCE,
+        domain: settings.domain.clone(),
+        copies: settings.copies,
+        copies_or_fail: settings.copies_or_fail,
+        shares_reads: settings.shares_reads,
+        sync_store: sync_store(root),
     })
+}
+
+/// Has the kernel write out all that it was given for the file system of the store, whoever gave it.
+fn sync_store(root: &Path) -> SyncStore {
+    let root = root.to_path_buf();
+    Arc::new(move || {
+        let failed = |e: std::io::Error| Error::io(e, format!("syncing {}", root.display()));
+        let dir = File::open(&root).map_err(failed)?;
+        rustix::fs::syncfs(&dir).map_err(|e| failed(e.into()))
+    })
+}
+
+/// The engine's words to those who keep copies, carried by the member.
+pub struct Carrier(pub Arc<Member>);
+
+impl Partners for Carrier {
+    fn keep(&self, file: FileKey, words: &[u8], bytes: &[u8]) -> Result<u8> {
+        self.0.keep(file, words, bytes)
+    }
+
+    fn fill(&self, partner: &str, file: FileKey, words: &[u8], bytes: &[u8]) -> Result<()> {
+        self.0.fill(partner, file, words, bytes)
+    }
+
+    fn mark(&self, partner: &str, words: &[u8]) -> Result<()> {
+        self.0.mark(partner, words)
+    }
+
+    fn wants(&self) -> bool {
+        self.0.wants_copies()
+    }
+}
+
+/// Of those who read the store, too. The engine begins before there is a member.
+#[derive(Default)]
+pub struct Readers(OnceLock<Arc<Member>>);
+
+impl Readers {
+    pub fn begin(&self, member: Arc<Member>) {
+        let _ = self.0.set(member);
+    }
+}
+
+impl Neighbours for Readers {
+    fn read(&self, version: &Version, path: &Path, offset: u64, buf: &mut [u8]) -> bool {
+        self.0.get().is_some_and(|member| member.read_near(version, path, offset, buf))
+    }
 }
 
 #[cfg(test)]

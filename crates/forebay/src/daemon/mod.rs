@@ -32,7 +32,9 @@ use forebay_backing::{Access, BackingStore, Error, Kind, Result, Sizes};
 use forebay_base::folder::Folder;
 use forebay_base::glob::Pattern;
 use forebay_cluster::member::Member;
-use forebay_engine::{Attachment, Config, Engine, KeepDirty, Progress, Tier, TierOwner};
+use forebay_engine::{
+    Attachment, Config, CopiesAt, Engine, KeepDirty, Near, Neighbours, Progress, Tier, TierOwner,
+};
 use forebay_fuse::{Mount, MountOptions, Passthrough};
 
 use crate::config::Settings;
@@ -165,10 +167,14 @@ fn assemble(plan: Plan, events: Sender<Event>, background: bool) -> Result<Arc<D
     start_log(&settings, &run, background)?;
     let (jobs, unfinished) = Jobs::load(run.clone());
     let attachment = saved::load_attachment(&run);
-    let (engine, holds) = Engine::start_holding(
+    let readers = Arc::new(cluster::Readers::default());
+    let shares = settings.cluster.as_ref().is_some_and(|cluster| cluster.shares_reads);
+    let near = Near(shares.then(|| readers.clone() as Arc<dyn Neighbours>));
+    // Nothing goes home before it is known what is still this mount's.
+    let (engine, holds, suspension) = Engine::start_suspended(
         tier,
         stack.store.clone(),
-        Config { attachment, ..settings.engine.clone() },
+        Config { attachment, near, ..settings.engine.clone() },
         settings.tunables.clone(),
         &held(&unfinished),
     )?;
@@ -183,6 +189,15 @@ fn assemble(plan: Plan, events: Sender<Event>, background: bool) -> Result<Arc<D
             return Err(error);
         }
     };
+    if let Some(member) = &member {
+        readers.begin(member.clone());
+    }
+    if let (Some(member), Some(cluster)) = (&member, &settings.cluster)
+        && cluster.copies > 0
+    {
+        let at = if cluster.copies_at_write { CopiesAt::Write } else { CopiesAt::Sync };
+        engine.files.begin_copies(Arc::new(cluster::Carrier(member.clone())), at);
+    }
     settings.rules.iter().try_for_each(|rule| engine.room.add_rule(rule.clone()))?;
     let device = Device::under(&places.tier);
     let daemon = Arc::new(Daemon {
@@ -206,10 +221,14 @@ fn assemble(plan: Plan, events: Sender<Event>, background: bool) -> Result<Arc<D
         session_over: AtomicBool::new(false),
         engine_down: AtomicBool::new(false),
     });
+    if let Some(member) = &daemon.member {
+        member.set_desk(Box::new(others::TheDesk(Arc::downgrade(&daemon))));
+    }
     if let Err(error) = daemon.open_doors(stack.store) {
         daemon.engine.ops.shutdown(KeepDirty::Yes, &Progress::default(), None);
         return Err(error);
     }
+    drop(suspension);
     daemon.keep_readings();
     daemon.resume_jobs(unfinished, holds);
     Ok(daemon)

@@ -20,10 +20,13 @@ const POLL: Duration = Duration::from_millis(200);
 /// A member that does not answer so many looks in a row is left alone.
 const POLLS_MISSED: u32 = 25;
 
-impl Desk for Weak<Daemon> {
+/// Where other members' questions to a daemon arrive.
+pub struct TheDesk(pub Weak<Daemon>);
+
+impl Desk for TheDesk {
     fn answer(&self, method: &str, path: &str, body: Value) -> (u16, Value) {
         let refuse = |what: String| (403, json!({ "error": what }));
-        let Some(daemon) = self.upgrade() else { return refuse("it is ending".into()) };
+        let Some(daemon) = self.0.upgrade() else { return refuse("it is ending".into()) };
         let is_prefetch = |id: &str| {
             let job = id.parse().ok().and_then(|id| daemon.jobs.view(id));
             job.is_some_and(|job| job.kind == JobKind::Prefetch)
@@ -148,9 +151,8 @@ impl Daemon {
     pub fn cluster_json(&self) -> Result<Value> {
         let member = self.one_of_many()?;
         let overview = member.overview()?;
-        let mut statuses = each(member.others(), |name| {
-            member.ask_daemon(name, "GET", "/v1/status", Value::Null)
-        });
+        let mut statuses =
+            each(member.others(), |name| member.ask_daemon(name, "GET", "/v1/status", Value::Null));
         statuses.push((member.name().into(), Ok(self.status_json())));
         let mut view = json!(overview);
         let said = statuses.into_iter().map(|(name, status)| match status {
@@ -164,9 +166,8 @@ impl Daemon {
     /// What `forebay top` shows, of all members that are alive.
     pub fn cluster_top_json(&self) -> Result<Value> {
         let member = self.one_of_many()?;
-        let tops = each(member.others(), |name| {
-            member.ask_daemon(name, "GET", "/v1/top", Value::Null)
-        });
+        let tops =
+            each(member.others(), |name| member.ask_daemon(name, "GET", "/v1/top", Value::Null));
         let mut all: serde_json::Map<String, Value> = tops
             .into_iter()
             .map(|(name, top)| (name, top.unwrap_or_else(|e| json!({ "error": e.to_string() }))))

@@ -223,6 +223,7 @@ impl World {
             protocol: keys::PROTOCOL,
             domain: String::new(),
             copies: 0,
+            shares: false,
             taken: None,
         };
         let life = n.life;
