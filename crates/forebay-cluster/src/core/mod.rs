@@ -33,10 +33,12 @@ use std::time::Duration;
 use forebay_backing::FileKey;
 use forebay_registry::{Commit, Compare, Entry, Revision};
 
+use self::copies::Copies;
 use self::mirror::Mirror;
 use self::own::{Leaving, Own, OwnDir};
 pub use self::own::{SETTLE, SOMEWHERE};
 use self::rules::{Rule, Rules};
+use self::taking::Takes;
 pub use self::taking::entering;
 use self::tasks::{Doing, Stage, Task, Waiting};
 pub use self::types::*;
@@ -75,8 +77,12 @@ pub struct Core {
     /// Questions that came before all dirty files were known.
     early: Vec<(Ticket, Peer)>,
     is_superseded: bool,
-    /// The lease has run out: the registry is away.
-    is_cut_off: bool,
+    /// As the last input about the lease said.
+    lease_until: Option<Duration>,
+    /// Others may have taken this member over: see [`Fitness::CutOff`].
+    is_suspended: bool,
+    copies: Copies,
+    takes: Takes,
     out: Vec<Effect>,
 }
 
@@ -98,7 +104,6 @@ impl Core {
         snapshot: (Revision, Vec<Entry>),
         patience: Duration,
     ) -> Core {
-        let _ = copies;
         let (revision, entries) = snapshot;
         let mine = format!("/members/{me}");
         let own = entries.iter().find_map(|entry| entry.key.strip_suffix(&mine));
@@ -123,12 +128,16 @@ impl Core {
             has_begun: false,
             early: Vec::new(),
             is_superseded: false,
-            is_cut_off: false,
+            lease_until: None,
+            is_suspended: false,
+            copies: Copies::new(copies),
+            takes: Takes::default(),
             out: Vec::new(),
         };
         let news = core.mirror.snapshot(revision, entries);
         core.heard(news);
         core.look_at_dirs();
+        core.begin_copies();
         core.out.clear(); // What is known of the store is not older than this process.
         core
     }
@@ -142,6 +151,10 @@ impl Core {
     /// What is to be done after something has happened at `now`, a time that never goes back.
     pub fn handle(&mut self, now: Duration, input: Input) -> Vec<Effect> {
         self.now = now;
+        if let Input::Lease(until) = input {
+            self.lease_until = Some(until);
+        }
+        self.look_at_lease();
         match input {
             Input::Ask(ticket, ask) => self.ask(ticket, ask),
             Input::GaveUp(ticket) => self.gave_up(ticket),
@@ -168,32 +181,57 @@ impl Core {
             Input::Below(ticket, files) => self.found_below(ticket, files),
             Input::Asked(ticket, peer) => self.asked(ticket, peer),
             Input::Answered(ticket, reply) => self.answered(ticket, reply),
-            // A member without copies goes on with what it has claimed.
-            Input::Lease(until) => self.is_cut_off = until <= now,
-            Input::CopyFailed { .. }
-            | Input::Filled { .. }
-            | Input::Copies { .. }
-            | Input::Adopted { .. }
-            | Input::Dropped { .. }
-            | Input::Settled { .. }
-            | Input::Fenced => {}
+            Input::Lease(_) => {}
+            Input::CopyFailed { ticket, partner } => self.copy_failed(ticket, partner),
+            Input::Filled { partner, fill, ok } => self.filled(&partner, fill, ok),
+            Input::Copies { member, files } => self.listed(&member, files),
+            Input::Adopted { file, ok } => self.adopted(file, ok),
+            Input::Dropped { member } => self.dropped(&member),
+            Input::Settled { file, ok } => self.settled(file, ok),
+            Input::Fenced => self.stopped(),
             Input::Began => {
                 self.has_begun = true;
-                for (ticket, peer) in std::mem::take(&mut self.early) {
-                    self.asked(ticket, peer);
-                }
+                self.answer_early();
             }
             Input::Tick => {
                 if !self.is_superseded {
                     self.tend_own();
                     self.tend_gate();
                 }
+                self.mirror.has_moved = true;
+                self.tend_fence();
                 self.lose_patience();
             }
         }
+        if std::mem::take(&mut self.mirror.has_moved) {
+            self.tend_copies();
+            self.tend_taking();
+        }
+        self.look_at_lease();
         self.advance();
         self.begin_barrier();
         std::mem::take(&mut self.out)
+    }
+
+    /// Without its lease a member that may have been taken over stands still.
+    fn look_at_lease(&mut self) {
+        let is_cut_off = self.fit(self.now) == Fitness::CutOff;
+        if is_cut_off == self.is_suspended || self.is_superseded {
+            return;
+        }
+        self.is_suspended = is_cut_off;
+        self.out.push(if is_cut_off { Effect::Suspend } else { Effect::Resume });
+        if !is_cut_off {
+            self.answer_early();
+            self.mirror.has_moved = true;
+        }
+    }
+
+    /// Questions of others that came when they could not be answered.
+    fn answer_early(&mut self) {
+        for (ticket, peer) in std::mem::take(&mut self.early) {
+            self.asked(ticket, peer);
+        }
     }
 
     fn look_around(&mut self) {
@@ -209,6 +247,7 @@ impl Core {
             for task in tasks {
                 self.fail(task, Why::Superseded);
             }
+            self.end_copies();
         }
     }
 

@@ -11,7 +11,7 @@ use forebay_registry::{Outcome, Revision};
 use super::{Access, Ask, Core, Effect, Leaving, Peer, Reply, Rule, Ticket, Way, Why};
 
 /// Before what failed is tried again.
-const PAUSE: Duration = Duration::from_millis(100);
+pub const PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Clone)]
 pub enum Task {
@@ -55,6 +55,8 @@ pub enum Stage {
     /// For a file or directory of this member's to be given back, or for the gate to go.
     Local,
     Pause(Duration),
+    /// Its home is dead, and another takes that over.
+    TakeOver,
     /// A change was answered `Here` and is under way.
     Granted,
 }
@@ -87,6 +89,13 @@ pub enum Doing {
     Give(FileKey, Option<Revision>),
     End(FileKey),
     Ungate,
+    /// Names the partners in sync.
+    Name(BTreeSet<String>),
+    /// Takes a member over, or says that all of it is taken.
+    Take(String),
+    TakeClaims(String, Vec<FileKey>),
+    /// Says that this superseded process has stopped.
+    Fence,
 }
 
 impl Core {
@@ -124,6 +133,9 @@ impl Core {
     pub(super) fn begin(&mut self, task: Ticket) {
         let Some(waiting) = self.tasks.get_mut(&task) else { return };
         waiting.stage = Stage::Local;
+        if self.is_suspended {
+            return;
+        }
         let ask = waiting.ask.clone();
         match ask {
             Task::Open { file, how, .. } if self.own.contains_key(&file) => {
@@ -153,6 +165,12 @@ impl Core {
 
     fn look(&mut self, task: Ticket) {
         let Some(waiting) = self.tasks.get(&task) else { return };
+        if self.is_suspended {
+            if !matches!(waiting.ask, Task::GiveBelow { .. }) {
+                self.stage(task, Stage::Local);
+            }
+            return;
+        }
         match waiting.ask.clone() {
             Task::Open { file, dir, path, how } => self.look_open(task, file, dir, path, how),
             Task::Create { dir, .. } => self.look_create(task, dir),
@@ -181,6 +199,7 @@ impl Core {
                 Stage::Reach(revision) if self.mirror.revision >= revision => self.look(task),
                 Stage::Local if !self.is_blocked(task) => self.begin(task),
                 Stage::Pause(until) if self.now >= until => self.begin(task),
+                Stage::TakeOver if !self.waits_for_taker(task) => self.begin(task),
                 _ => {}
             }
         }
@@ -189,6 +208,9 @@ impl Core {
     /// Whether what a task waits for here is still so.
     fn is_blocked(&self, task: Ticket) -> bool {
         let Some(waiting) = self.tasks.get(&task) else { return true };
+        if self.is_suspended {
+            return true;
+        }
         let is_giving = |file: &FileKey| {
             self.own.get(file).is_some_and(|own| matches!(own.leaving, Leaving::Giving { .. }))
         };
@@ -213,6 +235,30 @@ impl Core {
             Task::After { .. } => false,
             Task::GiveBelow { .. } => true,
         }
+    }
+
+    /// Its home is dead: it fails, unless another takes that over.
+    pub(super) fn orphaned(&mut self, task: Ticket, home: String) {
+        if !self.is_inherited(&home) {
+            return self.fail(task, Why::HomeDead(home));
+        }
+        if let Some(waiting) = self.tasks.get_mut(&task) {
+            waiting.waits_for = Some(home);
+            waiting.stage = Stage::TakeOver;
+        }
+    }
+
+    fn waits_for_taker(&self, task: Ticket) -> bool {
+        let Some(Waiting { ask, waits_for: Some(home), .. }) = self.tasks.get(&task) else {
+            return false;
+        };
+        let is_its = |file| self.mirror.claims.get(file).is_some_and(|c| c.member == *home);
+        let waits = match ask {
+            Task::Open { file, .. } => is_its(file),
+            Task::Change { files, .. } => files.iter().any(is_its),
+            _ => true,
+        };
+        waits && self.is_inherited(home)
     }
 
     /// One barrier is under way at a time; the next takes all that came meanwhile.
@@ -254,6 +300,10 @@ impl Core {
             Some(Doing::Give(file, claim)) => self.gave(file, claim, outcome),
             Some(Doing::End(dir)) => self.ended_dir(dir, outcome),
             Some(Doing::Ungate) => self.ungated(outcome),
+            Some(Doing::Name(partners)) => self.named(partners, outcome),
+            Some(Doing::Take(member)) => self.took(&member),
+            Some(Doing::TakeClaims(member, files)) => self.took_claims(&member, files, outcome),
+            Some(Doing::Fence) => self.fence_said(outcome),
             None => {}
         }
     }
@@ -345,6 +395,7 @@ impl Core {
         for task in late {
             let waiting = &self.tasks[&task];
             let why = match (waiting.stage, &waiting.waits_for, &self.mirror.gate) {
+                (Stage::TakeOver, Some(member), _) => Why::HomeDead(member.clone()),
                 (Stage::Local, _, Some((gate, _))) => Why::Busy(gate.by.clone()),
                 (Stage::Asking | Stage::Pause(_), Some(member), _) => Why::Busy(member.clone()),
                 _ => Why::NoRegistry,
