@@ -271,10 +271,17 @@ fn rename(tree: &Tree, record: &mut Record, plan: &Plan, at: &[&PathBuf]) {
     let wanted: Vec<&PathBuf> = plan.wanted.get(&key).into_iter().flatten().collect();
     let is_home = at.iter().any(|path| wanted.contains(path));
     let is_blocked = plan.blocked.iter().any(|(blocked, _)| *blocked == key);
-    let has = if at.is_empty() || (is_blocked && !is_home) { &wanted } else { at };
+    let is_found = !at.is_empty() && (!is_blocked || is_home);
+    let has = if is_found { at } else { &wanted };
     let is_gone = |path: &Path| plan.gone.contains(&(key, path.to_path_buf()));
     record.paths.keep(|path| !is_gone(path) || has.iter().any(|has| **has == *path));
-    has.iter().for_each(|path| record.paths.learn_also(tree, path));
+    for path in has.iter().rev() {
+        match is_found {
+            // What is on record beside it nobody has looked at.
+            true => record.paths.learn_first(tree, path),
+            false => record.paths.learn_also(tree, path),
+        }
+    }
 }
 
 fn known(loaded: &Loaded, steps: &[Step]) -> Known {
