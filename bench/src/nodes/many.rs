@@ -48,7 +48,7 @@ pub fn run(run: &Run, report: &mut Report) -> Result<()> {
             // Each round another node is the home.
             File::create(&parts[round as usize % NODES].path)?;
         }
-        let rate = write(&parts)?;
+        let rate = write(&parts).with_context(|| format!("round {round}, way {who}"))?;
         for writer in 0..NODES {
             let reader = (writer + 1) % NODES;
             verify(&match who {
