@@ -145,6 +145,22 @@ impl Vfs {
         }
     }
 
+    /// What is answered for a name that has another file by now than the kernel knows of, or one where it knows of
+    /// none. The kernel looks it up again, but once: who serves the file is asked here, so that it is found there.
+    pub(super) fn replaced(&self, dir: Option<u64>, path: &Path, how: Access) -> Error {
+        let now = || self.engine.names.ask(|b| b.stat(path)).ok();
+        if let Some((cluster, dir)) = self.cluster().zip(dir.and_then(|dir| self.nodes.key(dir)))
+            && let Some(attr) = now().filter(|attr| attr.kind == FileKind::File)
+            && let Ok(place) = cluster.open(attr.key, dir, path, how)
+        {
+            match place {
+                Place::There(home) => self.heard(attr.key, Some(&home)),
+                Place::Here(_) => self.heard(attr.key, None),
+            }
+        }
+        Error::os(libc::ESTALE, "the file was replaced")
+    }
+
     /// Before names or attributes of files are changed; `below` is a directory that is renamed. If another
     /// member is the files' home it makes the `change`.
     pub(super) fn settle(

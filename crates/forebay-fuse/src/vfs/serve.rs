@@ -132,19 +132,33 @@ impl Vfs {
         Ok(end)
     }
 
+    /// Whether a program of another member has the file open here.
+    fn is_open_for(&self, from: &str, file: FileKey) -> bool {
+        let guests = self.members.guests.lock().expect("no panic inside");
+        guests.values().any(|guest| guest.from == from && guest.file.key == file)
+    }
+
     /// Opens a file that is known to be here, by its path or without.
     pub(super) fn known_at(&self, key: FileKey, path: &Path) -> Result<OpenFile> {
+        if let Some(file) = self.named_at(key, path)? {
+            return Ok(file);
+        }
+        let pin = self.nodes.pin(self.nodes.id_of(key));
+        self.engine.files.open_unlinked(key, pin.as_deref()).ok_or_else(moved)
+    }
+
+    /// The same by a path only; `None` if the file has none any more.
+    pub(super) fn named_at(&self, key: FileKey, path: &Path) -> Result<Option<OpenFile>> {
         let own = self.engine.files.find(key).and_then(|file: Arc<File>| file.path());
         for path in [Some(path), own.as_deref()].into_iter().flatten() {
             match self.engine.io.open(path, Some(key)) {
-                Ok(file) if file.key == key => return Ok(file),
+                Ok(file) if file.key == key => return Ok(Some(file)),
                 Ok(_) => {}
                 Err(error) if error.is(libc::ENOENT) || error.is(libc::ESTALE) => {}
                 Err(error) => return Err(error),
             }
         }
-        let pin = self.nodes.pin(self.nodes.id_of(key));
-        self.engine.files.open_unlinked(key, pin.as_deref()).ok_or_else(moved)
+        Ok(None)
     }
 
     /// The directory of a path, by its key.
@@ -178,7 +192,13 @@ impl Vfs {
                 Place::There(_) => return Err(moved()),
             }
         }
-        let opened = self.known_at(file, path)?;
+        let opened = self.named_at(file, path)?;
+        // The name that was opened is gone: the asker looks it up again, unless it has the file open.
+        let opened = match opened {
+            Some(opened) => opened,
+            None if self.is_open_for(from, file) => self.known_at(file, path)?,
+            None => return Err(Error::os(libc::ENOENT, "the file has no name any more")),
+        };
         if truncate {
             let done = self.engine.io.set_len_in(&Admission::default(), &opened, 0);
             self.tell_pages(file, 0, 0);

@@ -99,12 +99,17 @@ impl Vfs {
                     match self.ask_open(&home, key, path.clone(), write, truncate) {
                         Ok(handle) => seat = Some(Seat::There { home, handle }),
                         Err(error) if error.is(libc::ESTALE) => refused = error,
+                        Err(error) if error.is(libc::ENOENT) => {
+                            return Err(self.replaced(self.nodes.parent(id), &path, how));
+                        }
                         Err(error) => return Err(error),
                     }
                 }
                 // It has come here since the kernel looked it up: served here, around the kernel's pages.
                 Place::Here(held) => {
-                    let file = self.known_at(key, &path)?;
+                    let Some(file) = self.named_at(key, &path)? else {
+                        return Err(self.replaced(self.nodes.parent(id), &path, how));
+                    };
                     if truncate {
                         self.engine.io.set_len_in(&Admission::default(), &file, 0)?;
                         self.tell_pages(key, 0, 0);
