@@ -216,6 +216,11 @@ impl Member {
         lock(&self.core).holder(file)
     }
 
+    /// From now on whoever opens a file to read it believes what the registry said no longer ago than this.
+    pub fn trust(self: &Arc<Member>, trust: Duration) {
+        self.feed(Input::Trust(trust));
+    }
+
     /// Before a file is opened, truncated or locked. `dir` is the directory that it was found in.
     ///
     /// # Errors

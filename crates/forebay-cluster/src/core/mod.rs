@@ -70,6 +70,11 @@ pub struct Core {
     barrier: Option<(Ticket, Vec<Ticket>)>,
     /// Tasks that began since.
     next_barrier: Vec<Ticket>,
+    barrier_began: Duration,
+    /// When the newest barrier that was answered began, and what it said.
+    last_barrier: Option<(Duration, Revision)>,
+    /// So long readers believe a barrier.
+    trust: Duration,
     is_gathering: bool,
     /// The gate that this member has put, or is about to.
     gate: Option<Gate>,
@@ -123,6 +128,9 @@ impl Core {
             sends: BTreeMap::new(),
             barrier: None,
             next_barrier: Vec::new(),
+            barrier_began: Duration::ZERO,
+            last_barrier: None,
+            trust: Duration::ZERO,
             is_gathering: false,
             gate: None,
             has_begun: false,
@@ -193,6 +201,7 @@ impl Core {
                 self.has_begun = true;
                 self.answer_early();
             }
+            Input::Trust(trust) => self.trust = trust,
             Input::Tick => {
                 if !self.is_superseded {
                     self.tend_own();

@@ -150,6 +150,13 @@ impl Core {
                 self.look_change(task, files.clone(), dirs.clone());
             }
             Task::RenameDir { .. } if self.gate.as_ref().is_some_and(|gate| gate.task != task) => {}
+            Task::Open { how: Access::Read, .. } if self.trusted().is_some() => {
+                let trusted = self.trusted().unwrap_or_default();
+                self.stage(task, Stage::Reach(trusted));
+                if self.mirror.revision >= trusted {
+                    self.look(task);
+                }
+            }
             Task::Open { .. } | Task::Create { .. } | Task::Change { .. }
                 if !self.rules.obey(Rule::BarrierBeforeOpen) =>
             {
@@ -266,12 +273,22 @@ impl Core {
         if self.barrier.is_none() && !self.next_barrier.is_empty() && !self.is_superseded {
             let ticket = self.ticket();
             self.barrier = Some((ticket, std::mem::take(&mut self.next_barrier)));
+            self.barrier_began = self.now;
             self.out.push(Effect::Barrier(ticket));
         }
     }
 
+    /// What the last barrier said, for who believes it: it began no longer ago than that.
+    fn trusted(&self) -> Option<Revision> {
+        let (began, revision) = self.last_barrier?;
+        (self.now < began + self.trust).then_some(revision)
+    }
+
     pub(super) fn reached(&mut self, ticket: Ticket, outcome: Result<Revision, ()>) {
         let Some((_, tasks)) = self.barrier.take_if(|(t, _)| *t == ticket) else { return };
+        if let Ok(revision) = outcome {
+            self.last_barrier = Some((self.barrier_began, revision));
+        }
         for task in tasks {
             match outcome {
                 Ok(revision) => self.stage(task, Stage::Reach(revision)),

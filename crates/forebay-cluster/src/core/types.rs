@@ -130,6 +130,8 @@ pub enum Input {
     /// All files with bytes newer than the store's were given as [`Input::Created`]: what others ask is
     /// answered from here on.
     Began,
+    /// Whoever opens a file to read it believes what was so no longer ago than this.
+    Trust(Duration),
     Tick,
 }
 

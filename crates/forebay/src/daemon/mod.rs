@@ -191,6 +191,7 @@ fn assemble(plan: Plan, events: Sender<Event>, background: bool) -> Result<Arc<D
     };
     if let Some(member) = &member {
         readers.begin(member.clone());
+        member.trust(settings.tunables.revalidate);
     }
     if let (Some(member), Some(cluster)) = (&member, &settings.cluster)
         && cluster.copies > 0
