@@ -165,11 +165,19 @@ impl Engine {
         let clean_start = recovered.report.clean_shutdown;
         let ground =
             Ground { home, files: files.clone(), names: names.clone(), passed: passed.clone() };
-        let drain = Arc::new(Drain::new(ground.clone(), pool, clean_start));
+        let drain = Arc::new(Drain::new(ground.clone(), outbox.clone(), pool, clean_start));
         let fills = Pool::new("fb-fill", fill_depth as usize, time);
-        let io = Arc::new(Io::new(ground.clone(), room.clone(), drain.clone(), fills));
-        let verbs = Arc::new(Verbs::new(ground.clone(), drain.clone(), io.clone()));
-        let ops = Arc::new(Ops::new(ground, room.clone(), drain.clone(), io.clone(), witness));
+        let io =
+            Arc::new(Io::new(ground.clone(), room.clone(), outbox.clone(), drain.clone(), fills));
+        let verbs = Arc::new(Verbs::new(ground.clone(), outbox.clone(), drain.clone(), io.clone()));
+        let ops = Arc::new(Ops::new(
+            ground,
+            room.clone(),
+            (copies.clone(), outbox.clone()),
+            drain.clone(),
+            io.clone(),
+            witness,
+        ));
         let recovery = recovered.report;
         let engine = Engine {
             health,

@@ -60,6 +60,9 @@ impl Files {
         };
         self.settle_sums(inner, used, dirty);
         self.queue_if_dirty(file, inner);
+        if inner.is_copied() && !inner.state.is_dirty() {
+            self.copying.is_over(file.clone());
+        }
     }
 
     /// Large files may be mostly holes, which are present and take no space; small ones are not
