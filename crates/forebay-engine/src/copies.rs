@@ -2,7 +2,11 @@
 //! nothing that was synced: [`Copies`] are those that we keep for others, [`Outbox`] tells our partners.
 
 mod outbox;
+mod round;
+mod shelf;
 mod store;
 
+pub(crate) use outbox::Lasting;
 pub use outbox::{Behind, BehindFile, Outbox};
+pub(crate) use shelf::Found;
 pub use store::{Copies, CopyInfo};

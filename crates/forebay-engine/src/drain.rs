@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use crate::copies::Outbox;
 use crate::core::governor::{Decision, Governor};
 use crate::core::portion::HoleStep;
 use crate::drain::ages::Ages;
@@ -41,6 +42,7 @@ pub struct Drain {
     files: Arc<Files>,
     names: Arc<Names>,
     passed: Arc<Passed>,
+    outbox: Arc<Outbox>,
     flushes: Pool,
     /// The engine before this one was shut down.
     clean_start: bool,
@@ -85,7 +87,12 @@ pub(crate) struct Ground {
 }
 
 impl Drain {
-    pub(crate) fn new(ground: Ground, flushes: Pool, clean_start: bool) -> Drain {
+    pub(crate) fn new(
+        ground: Ground,
+        outbox: Arc<Outbox>,
+        flushes: Pool,
+        clean_start: bool,
+    ) -> Drain {
         let Ground { home, files, names, passed } = ground;
         let time = files.time().clone();
         Drain {
@@ -93,6 +100,7 @@ impl Drain {
             files,
             names,
             passed,
+            outbox,
             flushes,
             clean_start,
             governor: Mutex::new(Rank::Govern, Governor::default()),

@@ -7,7 +7,7 @@ use forebay_backing::wrap::Wrapped;
 use forebay_backing::{BackingStore, Error, Kind, Result};
 use forebay_base::glob::Pattern;
 
-use crate::copies::{Copies, Outbox};
+use crate::copies::{Copies, Found, Outbox};
 use crate::core::config::{Config, Tunables};
 use crate::drain::copy::ERRANDS_PER_COPY;
 use crate::drain::holds::Hold;
@@ -120,9 +120,28 @@ impl Engine {
         let health = Arc::new(Health::new(time.clone()));
         let reaper = Arc::new(Reaper::new(health.clone(), time.clone()));
         let backing: Arc<dyn BackingStore> = Wrapped::new(backing, reaper.clone());
+        let is_older = tier.is_older();
         tier.take_over(loaded.old_names(&witness))?;
-        let recovered =
-            Recovery::run(&*tier.media, &*backing, &index, &mut loaded, &witness, time.ms())?;
+        let unheld = if is_older { loaded.hold_none() } else { Vec::new() };
+        let copies = {
+            let is_ours = |id, file| loaded.files.get(&id).is_some_and(|it| it.key == file);
+            Found::read(&*tier.media, loaded.boot(&witness), &is_ours)
+                .map_err(|e| Error::io(e, "reading the copies that are kept for other members"))?
+        };
+        let spared = copies.shadows();
+        let next_id = spared.iter().map(|id| id.0 + 1).max().unwrap_or(0);
+        loaded.next_id = loaded.next_id.max(next_id);
+        let mut recovered = Recovery::run(
+            &*tier.media,
+            &*backing,
+            &index,
+            &mut loaded,
+            &spared,
+            &witness,
+            time.ms(),
+        )?;
+        recovered.report.problems.extend(copies.problems());
+        recovered.changed.extend(unheld);
         let states = &loaded.files;
         index
             .begin(&witness, loaded.next_id, &recovered.changed, &|id| states.get(&id).cloned())
@@ -140,17 +159,25 @@ impl Engine {
         let names = Arc::new(Names::new(home.clone(), files.clone()));
         let room = Arc::new(Room::new(files.clone()));
         let passed = Arc::new(Passed::new(files.clone(), room.clone()));
-        let copies = Arc::new(Copies::new(files.clone()));
+        let copies = Arc::new(Copies::new(files.clone(), room.clone(), copies)?);
         let outbox = Arc::new(Outbox::new(files.clone()));
         let pool = Pool::new("fb-flush", flush_depth as usize, time.clone());
         let clean_start = recovered.report.clean_shutdown;
         let ground =
             Ground { home, files: files.clone(), names: names.clone(), passed: passed.clone() };
-        let drain = Arc::new(Drain::new(ground.clone(), pool, clean_start));
+        let drain = Arc::new(Drain::new(ground.clone(), outbox.clone(), pool, clean_start));
         let fills = Pool::new("fb-fill", fill_depth as usize, time);
-        let io = Arc::new(Io::new(ground.clone(), room.clone(), drain.clone(), fills));
-        let verbs = Arc::new(Verbs::new(ground.clone(), drain.clone(), io.clone()));
-        let ops = Arc::new(Ops::new(ground, room.clone(), drain.clone(), io.clone(), witness));
+        let io =
+            Arc::new(Io::new(ground.clone(), room.clone(), outbox.clone(), drain.clone(), fills));
+        let verbs = Arc::new(Verbs::new(ground.clone(), outbox.clone(), drain.clone(), io.clone()));
+        let ops = Arc::new(Ops::new(
+            ground,
+            room.clone(),
+            (copies.clone(), outbox.clone()),
+            drain.clone(),
+            io.clone(),
+            witness,
+        ));
         let recovery = recovered.report;
         let engine = Engine {
             health,

@@ -24,7 +24,7 @@ use crate::files::table::Table;
 use crate::files::totals::{Landings, Totals};
 use crate::home::Home;
 use crate::lock::{Condvar, Mutex, MutexGuard, Rank, RwLock};
-use crate::tier::dir::Tier;
+use crate::tier::dir::{Tier, shadow_name};
 use crate::tier::index::Index;
 use crate::tier::media::{Media, MediaFile};
 use crate::time::Time;
@@ -176,6 +176,16 @@ impl Files {
         self.next_id.load(Relaxed)
     }
 
+    /// A number that no file has.
+    pub(crate) fn new_id(&self) -> FileId {
+        FileId(self.next_id.fetch_add(1, Relaxed))
+    }
+
+    /// Bytes that the shadow file with this number takes.
+    pub(crate) fn shadow_bytes(&self, id: FileId) -> u64 {
+        self.media().stat(&shadow_name(id)).map_or(0, |stat| stat.allocated)
+    }
+
     /// Whether the file with this key may have been forgotten since then.
     pub(crate) fn was_forgotten(&self, key: FileKey, since: Look) -> bool {
         self.table.read().forgotten_since(key, since)
@@ -284,7 +294,7 @@ impl Files {
         if let Some(file) = table.with_key(attr.key) {
             return file.clone();
         }
-        let id = FileId(self.next_id.fetch_add(1, Relaxed));
+        let id = self.new_id();
         let record = Record { key: attr.key, state: FileState::absent(paths, attr) };
         let file = File::new(id, record, false);
         table.insert(file.clone());

@@ -45,13 +45,15 @@ pub enum Rank {
     Compaction,
     /// One at a time evicts; it tries files' locks, or waits for them one after the other.
     Eviction,
-    /// One file. Held while the shadow is read or written and its record appended, so that a fill cannot
-    /// land between a write and its record.
-    File,
+    /// The members that copies are kept for.
+    CopyHomes,
     /// One copy that is kept for another member: held while it is written and its record appended.
     Copy,
     /// The copies that are kept for one other member, with their log.
     Copies,
+    /// One file. Held while the shadow is read or written and its record appended, so that a fill cannot
+    /// land between a write and its record.
+    File,
     /// The evictor: what goes next. Held for one look or one change of its queues.
     Evictor,
     /// The table of files.

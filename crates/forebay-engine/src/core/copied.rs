@@ -72,7 +72,7 @@ pub enum Mark {
 
 /// What partners are not told yet of a file.
 #[derive(Debug, Default)]
-pub struct Copied {
+pub struct Untold {
     /// The last round that all have; 0 if there was none.
     pub number: u64,
     unsent: Ranges,
@@ -82,9 +82,16 @@ pub struct Copied {
     moved_at: u64,
     /// A name that it is about to get.
     pub also: Option<PathBuf>,
+    /// The number of the words by which it is forgotten, if that is settled.
+    end: Option<u64>,
     /// A round is under way.
     pub sending: bool,
-    /// Rounds that have begun, and the last one of those that have ended well.
+    pub rounds: Rounds,
+}
+
+/// Rounds that have begun, and the last one of those that have ended well.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Rounds {
     pub begun: u64,
     pub done: u64,
 }
@@ -97,10 +104,10 @@ pub struct Taken {
     moved_at: u64,
 }
 
-impl Copied {
+impl Untold {
     /// Of a file that partners know nothing of.
-    pub fn none() -> Copied {
-        let mut copied = Copied { anew: true, ..Copied::default() };
+    pub fn none() -> Untold {
+        let mut copied = Untold { anew: true, ..Untold::default() };
         copied.note_written(0, u64::MAX);
         copied
     }
@@ -156,14 +163,23 @@ impl Copied {
             moved_at: std::mem::replace(&mut self.moved_at, moved_at),
         };
         self.sending = true;
-        self.begun += 1;
+        self.rounds.begun += 1;
         (taken, whole)
+    }
+
+    /// Its file is no more: partners forget it by words with this number.
+    pub fn ends_as(&mut self, number: u64) {
+        self.end = Some(number);
+    }
+
+    pub fn end(&self) -> Option<u64> {
+        self.end
     }
 
     /// All have the round.
     pub fn ended(&mut self, number: u64) {
         self.sending = false;
-        (self.number, self.done) = (number, self.begun);
+        (self.number, self.rounds.done) = (number, self.rounds.begun);
     }
 
     /// It failed: nobody knows who has what of it.

@@ -74,16 +74,33 @@ impl Copying {
         self.on.store(true, Relaxed);
     }
 
-    /// Whether partners are to have what is written; while there are none this is one look.
+    /// Whether there may be copies. Without partners this is one look.
     #[inline]
-    pub fn is_wanted(&self) -> bool {
-        self.on.load(Relaxed) && self.partners().is_some_and(|partners| partners.wants())
+    pub fn is_on(&self) -> bool {
+        self.on.load(Relaxed)
     }
 
-    /// The same at each write.
+    /// When partners are to have what is written; `None` without any.
     #[inline]
-    pub fn is_wanted_at_write(&self) -> bool {
-        self.at_write.load(Relaxed) && self.is_wanted()
+    pub fn at(&self) -> Option<CopiesAt> {
+        match self.is_on() {
+            true if self.at_write.load(Relaxed) => Some(CopiesAt::Write),
+            true => Some(CopiesAt::Sync),
+            false => None,
+        }
+    }
+
+    /// The partners, if they are to have what is dirty now.
+    #[inline]
+    pub fn wanted(&self) -> Option<Arc<dyn Partners>> {
+        if !self.is_on() {
+            return None;
+        }
+        self.partners().filter(|partners| partners.wants())
+    }
+
+    pub fn is_wanted(&self) -> bool {
+        self.wanted().is_some()
     }
 
     pub fn partners(&self) -> Option<Arc<dyn Partners>> {
@@ -96,6 +113,10 @@ impl Copying {
 
     pub fn is_over(&self, file: Arc<File>) {
         self.over.lock().push(file);
+    }
+
+    pub fn has_over(&self) -> bool {
+        self.is_on() && !self.over.lock().is_empty()
     }
 
     pub fn take_over(&self) -> Vec<Arc<File>> {

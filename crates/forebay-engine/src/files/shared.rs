@@ -19,9 +19,11 @@ impl Files {
         let Some(file) = self.find(key) else { return is_durable() };
         let mut inner = file.lock();
         let state = &inner.state;
-        let dirty = state.is_dirty() || state.is_unseen() || state.flush_is_open();
+        let dirty =
+            state.is_dirty() || state.is_unseen() || state.flush_is_open() || state.is_held();
         let rests = |live: &Live| {
-            live.unseen.is_none() && live.flight.is_none() && !live.around.is_under_way()
+            let still = live.flight.is_none() && live.copied.is_none();
+            still && live.unseen.is_none() && !live.around.is_under_way()
         };
         let rests = inner.live.as_deref().is_none_or(rests);
         if dirty || state.conflict().stands() || !rests || inner.clock.is_under_way() {

@@ -129,6 +129,19 @@ impl Room {
         Ok(())
     }
 
+    /// Makes room for a copy of another member's file, which waits for nobody: there are others who may
+    /// keep it.
+    ///
+    /// # Errors
+    ///
+    /// ENOSPC if there is none.
+    pub(crate) fn make_room_for_copy(&self, len: u64) -> Result<()> {
+        match self.files.free_bytes() >= len || self.evicted_for(len) {
+            true => Ok(()),
+            false => Err(Error::os(libc::ENOSPC, "the fast tier has no room for copies of others")),
+        }
+    }
+
     /// The medium itself said that it is full: believe it over our sums.
     pub(crate) fn tier_is_full(&self, need: u64) {
         self.files.measure();
