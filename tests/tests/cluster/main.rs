@@ -13,6 +13,7 @@ mod operate;
 mod programs;
 mod reads;
 mod refusals;
+mod takeover;
 
 use std::fs::File;
 use std::io::Write;

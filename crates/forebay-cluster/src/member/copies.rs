@@ -32,6 +32,11 @@ impl Member {
         self.copies > 0
     }
 
+    /// How many others are to have this member's acknowledged bytes, and how many have.
+    pub fn copies(&self) -> (u8, usize) {
+        (self.copies, lock(&self.core).keepers().required.len())
+    }
+
     /// Sends newer bytes of a file, which are durable here, to all partners; says how many have them durably.
     /// Who does not take them is a partner no more before this returns.
     ///
