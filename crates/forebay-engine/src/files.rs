@@ -301,6 +301,14 @@ impl Files {
         file
     }
 
+    /// Begins to know a file by its record, which is not in the log yet. Whoever had its key is found by
+    /// his number alone from then on.
+    pub(crate) fn insert_as(&self, id: FileId, record: Record) -> Arc<File> {
+        let file = File::new(id, record, false);
+        self.table.write().insert(file.clone());
+        file
+    }
+
     /// The directories that names of files are in.
     pub(crate) fn tree(&self) -> &Tree {
         self.index.tree()

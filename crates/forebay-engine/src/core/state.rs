@@ -588,7 +588,7 @@ impl FileState {
     }
 
     fn verdict(&self) -> Verdict {
-        let worth = self.is_dirty() || self.has_bytes() || self.pinned;
+        let worth = self.is_dirty() || self.has_bytes() || self.pinned || self.held;
         if worth && !self.paths.is_empty() { Verdict::Keep } else { Verdict::Drop }
     }
 }

@@ -570,15 +570,16 @@ impl Inner {
 
     /// Whether bytes may be taken out of the shadow now.
     pub fn may_punch(&self) -> bool {
-        self.may_be_emptied() && self.live.as_ref().is_none_or(|live| !live.is_at_work())
+        let held = self.state.is_held();
+        !held && self.may_be_emptied() && self.live.as_ref().is_none_or(|live| !live.is_at_work())
     }
 
     /// Whether clean bytes may be given up now. A flight is in no way: it
     /// reads dirty bytes only, and a busy file would otherwise never make room. Nor is a sync: a
     /// database's largest file would keep what nobody wants for ever.
     pub fn may_evict(&self) -> bool {
-        let kept = self.state.is_held();
-        !kept && self.may_be_emptied() && self.live.as_ref().is_none_or(|live| live.io == 0)
+        let held = self.state.is_held();
+        !held && self.may_be_emptied() && self.live.as_ref().is_none_or(|live| live.io == 0)
     }
 
     /// Whether nobody reads or writes it past us, who would find it gone. Where the tier did not say
@@ -635,7 +636,8 @@ impl Inner {
     /// Whether nothing of it has to be known any more.
     pub fn is_forgettable(&self) -> bool {
         let state = &self.state;
-        !state.has_bytes() && !state.is_dirty() && !state.is_pinned() && self.is_idle()
+        let stays = state.is_dirty() || state.is_pinned() || state.is_held();
+        !state.has_bytes() && !stays && self.is_idle()
     }
 
     pub fn note_rewritten(&mut self, start: u64, end: u64) {

@@ -98,6 +98,7 @@ impl Files {
             inner.live.as_ref().map_or((false, false), |l| (l.unlinked, l.stale));
         let nothing = !inner.state.is_dirty()
             && !inner.state.is_pinned()
+            && !inner.state.is_held()
             && (!inner.state.has_bytes() || stale);
         // At the end nobody sweeps any more.
         let waits = || self.graveyard.lock().holds(file);

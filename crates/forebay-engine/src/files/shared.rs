@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use forebay_backing::{FileKey, Version};
 
+use crate::core::state::Conflict;
 use crate::files::Files;
 use crate::files::file::{File, Live};
 
@@ -63,6 +64,7 @@ impl Files {
                 || state.is_unseen()
                 || state.flush_is_open()
                 || state.keeps_within(0, u64::MAX);
+            let newer = newer && state.conflict() != Conflict::Superseded;
             newer.then(|| Some((file.key, state.paths.first()?))).flatten()
         };
         files.iter().filter_map(unsettled).collect()

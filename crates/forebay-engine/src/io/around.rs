@@ -424,7 +424,10 @@ impl Io {
 /// Whether a change of the file may go around the tier now (R1).
 fn may_go_around(inner: &mut Inner) -> bool {
     let state = &inner.state;
-    let untouched = !state.is_dirty() && !state.flush_is_open() && !state.conflict().stands();
+    let untouched = !state.is_dirty()
+        && !state.flush_is_open()
+        && !state.conflict().stands()
+        && !state.is_held();
     let has_name = !inner.state.paths.is_empty();
     let live = inner.live();
     untouched

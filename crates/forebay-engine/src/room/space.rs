@@ -348,7 +348,8 @@ impl Room {
     ) -> Result<u64> {
         // It goes as a whole, and only its live part says so: whoever evicts may have found it
         // before.
-        if inner.gone || inner.live.as_ref().is_some_and(|live| live.unlinked) {
+        let leaves = inner.gone || inner.live.as_ref().is_some_and(|live| live.unlinked);
+        if leaves || inner.state.is_held() {
             return Ok(0);
         }
         let clean = inner.state.clean(start, end);

@@ -212,6 +212,8 @@ impl FileState {
             Change::Held(held) => self.held = *held,
             Change::Again { base, age } => {
                 self.base = *base;
+                // Whoever wrote to it may have left another size, or time.
+                self.meta_dirty = true;
                 self.turn(0, u64::MAX, |state| (state == State::Kept).then_some(State::Durable));
                 self.age(*age);
             }
