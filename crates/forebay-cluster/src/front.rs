@@ -39,6 +39,7 @@ pub trait Cluster: Send + Sync {
     ) -> Result<Answer>;
     fn wait_fit(&self) -> Result<()>;
     fn is_fit(&self) -> bool;
+    fn has_heirs(&self, home: &str) -> bool;
 }
 
 impl Cluster for Arc<Member> {
@@ -84,6 +85,10 @@ impl Cluster for Arc<Member> {
 
     fn is_fit(&self) -> bool {
         Member::is_fit(self)
+    }
+
+    fn has_heirs(&self, home: &str) -> bool {
+        Member::has_heirs(self, home)
     }
 }
 

@@ -70,6 +70,7 @@ fn a_dead_node_is_taken_out_and_its_name_is_free() {
     needs_tools!("etcd");
     let mut cluster = Cluster::start(2, HOLD);
     write(&cluster.at(0, "f"), b"only there");
+    within(PATIENCE, "the new file has a claim of its own", || cluster.claims(1, "n1") == 1);
     cluster.nodes[0].crash();
     within(PATIENCE, "its lease has run out", || !cluster.is_alive(1, "n1"));
     let mnt = cluster.nodes[1].mnt.clone();

@@ -308,6 +308,11 @@ impl Core {
         }
     }
 
+    /// Whether somebody may take this member over, or does: who needs what it holds waits.
+    pub fn has_heirs_of(&self, member: &str) -> bool {
+        self.heirs(member).iter().any(|name| self.mirror.alive.contains(name))
+    }
+
     /// The first by name of the members that are alive.
     pub fn first_alive(&self) -> Option<String> {
         self.mirror.alive.iter().min().cloned()

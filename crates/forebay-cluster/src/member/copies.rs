@@ -146,6 +146,11 @@ impl Member {
         }
     }
 
+    /// Whether somebody may take this home's place if it is dead.
+    pub fn has_heirs(&self, home: &str) -> bool {
+        lock(&self.core).has_heirs_of(home)
+    }
+
     /// Whether this member may serve at this moment: see [`Member::wait_fit`].
     pub fn is_fit(&self) -> bool {
         (self.copies == 0 && !self.is_suspended.load(Relaxed))

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use forebay_backing::Version;
+use forebay_backing::{FileKey, Version};
 
 /// Other mounts of the same store, of which each reads a part of it for all.
 pub trait Neighbours: Send + Sync {
@@ -20,5 +20,21 @@ pub struct Near(pub Option<Arc<dyn Neighbours>>);
 impl fmt::Debug for Near {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Near").field(&self.0.is_some()).finish()
+    }
+}
+
+/// Which files are this mount's to name, where others mount the store, too. Without it all are.
+#[derive(Clone, Default)]
+pub struct Owned(pub Option<Arc<dyn Fn(FileKey) -> bool + Send + Sync>>);
+
+impl Owned {
+    pub fn is_own(&self, file: FileKey) -> bool {
+        self.0.as_ref().is_none_or(|is_own| is_own(file))
+    }
+}
+
+impl fmt::Debug for Owned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Owned").field(&self.0.is_some()).finish()
     }
 }

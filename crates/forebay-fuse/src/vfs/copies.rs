@@ -2,9 +2,9 @@
 //! or comes back.
 
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use forebay_backing::{Access, FileKey, Result};
+use forebay_backing::{Access, Error, FileKey, Result};
 use forebay_cluster::core::Access as How;
 use forebay_cluster::front::Place;
 use forebay_cluster::words::{Answer, Question};
@@ -19,6 +19,21 @@ const IDLE_LOOK: Duration = Duration::from_secs(5);
 /// A file that was taken over is read in pieces of this size, to be compared.
 const PIECE: u32 = 1 << 20;
 
+/// A dead home's partner takes its place once its lease has run out (10 s), and needs a moment then.
+const SUCCESSION: Duration = Duration::from_secs(25);
+
+/// So often it is looked for.
+const SUCCESSION_LOOK: Duration = Duration::from_millis(50);
+
+/// How long somebody waits for another to take a silent home's place.
+pub struct Succession(Instant);
+
+impl Default for Succession {
+    fn default() -> Succession {
+        Succession(Instant::now() + SUCCESSION)
+    }
+}
+
 /// Present while nothing may be brought home.
 #[derive(Default)]
 pub struct Suspended(Mutex<Option<Suspension>>);
@@ -27,6 +42,19 @@ impl Vfs {
     /// Waits while this mount may not serve: a partner may be taking its place.
     pub(super) fn wait_fit(&self) -> Result<()> {
         self.cluster().map_or(Ok(()), |cluster| cluster.wait_fit())
+    }
+
+    /// After a question to a home that failed: waits a moment, and `true`, if it is silent and another may take
+    /// its place.
+    pub(super) fn awaits_heir(&self, succession: &Succession, home: &str, error: &Error) -> bool {
+        let is_silent = error.is(libc::EIO) || error.is(libc::ETIMEDOUT);
+        let awaits = is_silent
+            && Instant::now() < succession.0
+            && self.cluster().is_some_and(|cluster| cluster.has_heirs(home));
+        if awaits {
+            std::thread::sleep(SUCCESSION_LOOK);
+        }
+        awaits
     }
 
     /// Whether this mount may serve at this moment.

@@ -15,6 +15,7 @@ use forebay_cluster::front::Place;
 use forebay_cluster::words::{Answer, Attrs, Question};
 use forebay_engine::Admission;
 
+use super::copies::Succession;
 use super::members::{attr_of, moved, odd, with_home};
 use super::serve::Guest;
 use super::{AtClose, Handle, How, Opened, Vfs};
@@ -25,6 +26,13 @@ const GOING: Duration = Duration::from_millis(20);
 
 /// So often a handle follows its file to another home for one request.
 const LOOKS: usize = 3;
+
+/// Whether something comes to the same if it is done twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Repeated {
+    Yes,
+    No,
+}
 
 /// A file that is open at its home.
 pub(super) struct Remote {
@@ -183,18 +191,32 @@ impl Vfs {
     }
 
     /// Does what is asked of an open file where it is served. What its home has refused was not done, and
-    /// is asked again; after an error nobody knows.
+    /// is asked again; after an error nobody knows. What may be `repeated` is, where another takes the place of a
+    /// silent home.
     fn at_home<T>(
         &self,
         remote: &Remote,
+        repeated: Repeated,
         there: impl Fn(&str, u64) -> Result<T>,
         here: impl Fn(&Guest) -> Result<T>,
     ) -> Result<T> {
-        for _ in 0..LOOKS {
+        let succession = Succession::default();
+        let mut silent: Option<String> = None;
+        let mut looks = 0;
+        while looks < LOOKS {
+            looks += 1;
             let seat = remote.seat().clone();
             let seat = match seat {
                 Seat::Nowhere => match self.sit_down(remote) {
                     Err(error) if error.is(libc::ESTALE) => continue,
+                    Err(error)
+                        if silent
+                            .as_ref()
+                            .is_some_and(|home| self.awaits_heir(&succession, home, &error)) =>
+                    {
+                        looks = 0;
+                        continue;
+                    }
                     seat => seat?,
                 },
                 seat => seat,
@@ -203,9 +225,13 @@ impl Vfs {
                 Seat::Here(guest) => return here(&guest),
                 Seat::There { home, handle } => match there(&home, handle) {
                     Err(error) if error.is(libc::ESTALE) => remote.leave(handle),
-                    Err(error) if error.is(libc::EIO) => {
+                    Err(error) if error.is(libc::EIO) || error.is(libc::ETIMEDOUT) => {
                         remote.leave(handle);
-                        return Err(error);
+                        if repeated == Repeated::No || !self.awaits_heir(&succession, &home, &error)
+                        {
+                            return Err(error);
+                        }
+                        (silent, looks) = (Some(home), 0);
                     }
                     done => return done,
                 },
@@ -238,7 +264,9 @@ impl Vfs {
                 other => Err(odd(&other)),
             }
         };
-        self.at_home(remote, there, |guest| guest.read(self, offset, &mut buf.borrow_mut()))
+        self.at_home(remote, Repeated::Yes, there, |guest| {
+            guest.read(self, offset, &mut buf.borrow_mut())
+        })
     }
 
     pub(super) fn write_there(&self, remote: &Remote, offset: u64, data: &[u8]) -> Result<()> {
@@ -248,6 +276,7 @@ impl Vfs {
             true => self.append_there(remote, data)?,
             false => self.at_home(
                 remote,
+                Repeated::Yes,
                 |home, handle| self.ask_done(home, &Question::Write { handle, offset }, data),
                 |guest| guest.write(self, offset, data),
             )?,
@@ -266,7 +295,9 @@ impl Vfs {
                 other => Err(odd(&other)),
             }
         };
-        self.at_home(remote, there, |guest| guest.append(self, number, data).map(drop))?;
+        self.at_home(remote, Repeated::No, there, |guest| {
+            guest.append(self, number, data).map(drop)
+        })?;
         // The kernel takes the end to be where it was told to write.
         self.tell_attributes(remote.id);
         Ok(())
@@ -278,6 +309,7 @@ impl Vfs {
         let had = remote.unsynced.swap(false, SeqCst);
         let synced = self.at_home(
             remote,
+            Repeated::Yes,
             |home, handle| self.ask_done(home, &Question::Sync { handle }, &[]),
             |guest| guest.sync(self),
         );
@@ -316,6 +348,7 @@ impl Vfs {
         remote.unsynced.store(true, SeqCst);
         self.at_home(
             remote,
+            Repeated::No,
             |home, handle| {
                 self.ask_done(home, &Question::Allocate { handle, offset, len, mode }, &[])
             },
@@ -331,7 +364,7 @@ impl Vfs {
                 other => Err(odd(&other)),
             }
         };
-        self.at_home(remote, there, |guest| guest.seek(self, offset, whence))
+        self.at_home(remote, Repeated::Yes, there, |guest| guest.seek(self, offset, whence))
     }
 
     /// The last descriptor of a handle is gone.
@@ -347,10 +380,7 @@ impl Vfs {
     /// Attributes of a node that another member serves.
     pub(super) fn getattr_there(&self, id: u64) -> Result<Attr> {
         let key = self.nodes.key(id).ok_or_else(moved)?;
-        let known = match self.home_of(key) {
-            Some(home) => self.attrs_there(&home, key)?,
-            None => None,
-        };
+        let known = self.attrs_at_home(key)?;
         let of_store = self.path(id).and_then(|path| self.engine.verbs.stat(&path));
         match (of_store, known) {
             (Ok(attr), Some(home)) if attr.key == key => Ok(with_home(attr, &home)),

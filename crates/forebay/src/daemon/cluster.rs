@@ -8,16 +8,16 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use forebay_backing::{Error, FileKey, Kind, Result, Version};
-use forebay_cluster::member::{Joining, Member, SyncStore};
+use forebay_cluster::member::{Holder, Joining, Member, SyncStore};
 use forebay_cluster::peer::Key;
-use forebay_engine::{Neighbours, Partners};
+use forebay_engine::{Config, Near, Neighbours, Owned, Partners};
 use forebay_registry::{Address, Registry};
 use serde::{Deserialize, Serialize};
 
-use crate::config::ClusterSettings;
+use crate::config::{ClusterSettings, Settings};
 
 const DIR: &str = ".forebay";
 const NAME: &str = "id";
@@ -223,19 +223,22 @@ impl Partners for Carrier {
     }
 }
 
-/// Of those who read the store, too. The engine begins before there is a member.
-#[derive(Default)]
-pub struct Readers(OnceLock<Arc<Member>>);
-
-impl Readers {
-    pub fn begin(&self, member: Arc<Member>) {
-        let _ = self.0.set(member);
-    }
+/// What an engine is told of the other members of its store.
+pub fn told(settings: &Settings, member: Option<&Arc<Member>>, config: Config) -> Config {
+    let (Some(member), Some(cluster)) = (member, &settings.cluster) else { return config };
+    let readers = || Arc::new(Readers(member.clone())) as Arc<dyn Neighbours>;
+    let near = Near(cluster.shares_reads.then(readers));
+    let mine = member.clone();
+    let is_own = move |file| mine.holder(file) == Holder::Here;
+    Config { near, owned: Owned(Some(Arc::new(is_own))), ..config }
 }
+
+/// Those who read the store, too.
+struct Readers(Arc<Member>);
 
 impl Neighbours for Readers {
     fn read(&self, version: &Version, path: &Path, offset: u64, buf: &mut [u8]) -> bool {
-        self.0.get().is_some_and(|member| member.read_near(version, path, offset, buf))
+        self.0.read_near(version, path, offset, buf)
     }
 }
 

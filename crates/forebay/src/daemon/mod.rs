@@ -32,9 +32,7 @@ use forebay_backing::{Access, BackingStore, Error, Kind, Result, Sizes};
 use forebay_base::folder::Folder;
 use forebay_base::glob::Pattern;
 use forebay_cluster::member::Member;
-use forebay_engine::{
-    Attachment, Config, CopiesAt, Engine, KeepDirty, Near, Neighbours, Progress, Tier, TierOwner,
-};
+use forebay_engine::{Attachment, Config, CopiesAt, Engine, KeepDirty, Progress, Tier, TierOwner};
 use forebay_fuse::{Mount, MountOptions, Passthrough};
 
 use crate::config::Settings;
@@ -167,37 +165,28 @@ fn assemble(plan: Plan, events: Sender<Event>, background: bool) -> Result<Arc<D
     start_log(&settings, &run, background)?;
     let (jobs, unfinished) = Jobs::load(run.clone());
     let attachment = saved::load_attachment(&run);
-    let readers = Arc::new(cluster::Readers::default());
-    let shares = settings.cluster.as_ref().is_some_and(|cluster| cluster.shares_reads);
-    let near = Near(shares.then(|| readers.clone() as Arc<dyn Neighbours>));
-    // Nothing goes home before it is known what is still this mount's.
-    let (engine, holds, suspension) = Engine::start_suspended(
-        tier,
-        stack.store.clone(),
-        Config { attachment, near, ..settings.engine.clone() },
-        settings.tunables.clone(),
-        &held(&unfinished),
-    )?;
+    // What is this mount's is known before anything of the tier is brought home, or its names made again.
     let member = settings.cluster.as_ref().map(|cluster| {
         let key = |path: &Path| stack.store.stat(path).map(|attr| attr.key);
         cluster::join(&places.backing, cluster, uuid, key)
     });
-    let member = match member.transpose() {
-        Ok(member) => member,
-        Err(error) => {
-            engine.ops.shutdown(KeepDirty::Yes, &Progress::default(), None);
-            return Err(error);
-        }
-    };
-    if let Some(member) = &member {
-        readers.begin(member.clone());
+    let member = member.transpose()?;
+    let started = Engine::start_suspended(
+        tier,
+        stack.store.clone(),
+        cluster::told(&settings, member.as_ref(), Config { attachment, ..settings.engine.clone() }),
+        settings.tunables.clone(),
+        &held(&unfinished),
+    );
+    let (engine, holds, suspension) = started.inspect_err(|_| {
+        member.iter().for_each(Member::leave);
+    })?;
+    if let Some((member, cluster)) = member.as_ref().zip(settings.cluster.as_ref()) {
         member.trust(settings.tunables.revalidate);
-    }
-    if let (Some(member), Some(cluster)) = (&member, &settings.cluster)
-        && cluster.copies > 0
-    {
-        let at = if cluster.copies_at_write { CopiesAt::Write } else { CopiesAt::Sync };
-        engine.files.begin_copies(Arc::new(cluster::Carrier(member.clone())), at);
+        if cluster.copies > 0 {
+            let at = if cluster.copies_at_write { CopiesAt::Write } else { CopiesAt::Sync };
+            engine.files.begin_copies(Arc::new(cluster::Carrier(member.clone())), at);
+        }
     }
     settings.rules.iter().try_for_each(|rule| engine.room.add_rule(rule.clone()))?;
     let device = Device::under(&places.tier);
