@@ -13,9 +13,6 @@ use super::tasks::PAUSE;
 use super::{Core, Doing, Effect, Fitness, Keeper, Keepers, Rule, Ticket};
 use crate::keys;
 
-/// Who failed is not chosen again before.
-const FAILED: Duration = Duration::from_secs(5);
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Filling,
@@ -39,6 +36,7 @@ struct Partner {
 pub struct Copies {
     wanted: u8,
     partners: BTreeMap<String, Partner>,
+    /// Who failed, and when it may be chosen again: after the patience.
     failed: BTreeMap<String, Duration>,
     fills: u64,
     /// Whom the registry names, as of the newest commit or event that is known, and its revision.
@@ -178,7 +176,7 @@ impl Core {
     }
 
     pub(super) fn copy_failed(&mut self, ticket: Ticket, partner: String) {
-        let until = self.now + FAILED;
+        let until = self.now + self.patience;
         let waits = self.rules.obey(Rule::StruckBeforeAcknowledged);
         match self.copies.partners.get_mut(&partner) {
             _ if self.is_superseded => self.out.push(Effect::Struck { ticket, ok: false }),
@@ -203,7 +201,7 @@ impl Core {
         }
         found.state = if ok { State::Joining } else { State::Leaving };
         if !ok {
-            self.copies.failed.insert(partner.into(), self.now + FAILED);
+            self.copies.failed.insert(partner.into(), self.now + self.patience);
             self.let_go();
         }
         self.name_partners();

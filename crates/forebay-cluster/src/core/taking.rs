@@ -503,11 +503,10 @@ impl Core {
         }
     }
 
-    /// Of a member that is taken over: all its copies, once.
+    /// Of a member that is taken over: all copies of it that may be here, once.
     fn drop_what_is_done(&mut self, member: &str, living: u64) {
-        let is_heir = self.heirs(member).contains(&self.me);
         let is_free = !self.takes.taking.contains_key(member);
-        if is_heir && is_free && self.takes.dropped.get(member) != Some(&living) {
+        if is_free && self.takes.dropped.get(member) != Some(&living) {
             self.takes.dropped.insert(member.into(), living);
             let dropping = Taking { step: Step::Dropping, ..Taking::new(living) };
             self.takes.taking.insert(member.into(), dropping);
@@ -535,7 +534,8 @@ impl Core {
         let due = |(file, held): (&FileKey, &Held)| {
             let is_due = matches!(held, Held::Until(until) if self.now >= *until);
             let claim = self.mirror.claims.get(file).filter(|_| is_due)?;
-            let stopped = |from: &keys::TakenFrom| self.fenced(&from.member) >= from.epoch;
+            let holds = self.rules.obey(Rule::HeldUntilFenced);
+            let stopped = |f: &keys::TakenFrom| !holds || self.fenced(&f.member) >= f.epoch;
             claim.taken_from.iter().all(stopped).then_some(*file)
         };
         let due: Vec<FileKey> = self.takes.held.iter().filter_map(due).collect();

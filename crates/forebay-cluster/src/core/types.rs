@@ -257,7 +257,8 @@ pub struct Keeper {
 pub struct Keepers {
     /// Each must have it before it is acknowledged.
     pub required: Vec<Keeper>,
-    /// Each gets it too; a failure ([`Input::CopyFailed`]) ends its fill.
+    /// So must each of these, which do not count yet: one could be named, without what was sent beside its
+    /// fill, before that failed. A failure ([`Input::CopyFailed`]) ends the fill; nothing is waited for then.
     pub filling: Vec<Keeper>,
     /// Gets nothing, but must be struck off before anything is acknowledged: [`Input::CopyFailed`] at once.
     pub leaving: Vec<String>,
