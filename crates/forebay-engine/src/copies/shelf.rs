@@ -10,10 +10,9 @@ use std::io;
 use forebay_backing::{FileKey, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::core::copied::Portrait;
 use crate::core::id::FileId;
 use crate::core::ranges::State;
-use crate::core::state::Boot;
+use crate::core::state::{Boot, Portrait};
 use crate::tier::dir::shadow_name;
 use crate::tier::log;
 use crate::tier::media::{Media, Open};

@@ -16,9 +16,10 @@ use std::sync::Arc;
 use forebay_backing::{Error, FileKey, Kind, Result, Timestamp};
 
 use crate::copies::shelf::{DIR, Entry, Found, FoundHome, Grown, Kept, Shelf, encoded};
-use crate::core::copied::{Mark, Portrait, Then, Words};
+use crate::core::copied::{Mark, Then, Words};
 use crate::core::id::FileId;
 use crate::core::ranges::{Ranges, State};
+use crate::core::state::Portrait;
 use crate::failpoint;
 use crate::files::Files;
 use crate::lock::{Mutex, MutexGuard, Rank};

@@ -12,28 +12,11 @@
 use std::borrow::Cow;
 use std::path::PathBuf;
 
-use forebay_backing::{Timestamp, Version};
+use forebay_backing::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::core::ranges::{Ranges, State};
-use crate::core::state::{Change, Conflict, Owner};
-
-/// What a partner has to know of a file to make it its own.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Portrait {
-    /// Every known name, relative to the root, the most trusted first.
-    pub paths: Vec<Vec<u8>>,
-    pub owner: Owner,
-    pub size: u64,
-    pub mtime: Timestamp,
-    pub base: Version,
-    /// What is newer than the backing store. The rest is there.
-    pub ranges: Ranges,
-    /// When the oldest of it was written, in milliseconds since the epoch.
-    pub since: u64,
-    pub flush_open: bool,
-    pub conflict: Conflict,
-}
+use crate::core::state::{Change, Portrait};
 
 /// Words about one file. The bytes of `data` go beside, one stretch behind the other.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

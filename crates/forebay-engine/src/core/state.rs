@@ -13,20 +13,20 @@
 //! - F5: `dirty_since` is set if and only if the file is dirty.
 
 use std::ops::{Deref, DerefMut};
-use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
 use forebay_backing::{Attr, FileKey, Timestamp, Version};
 use serde::{Deserialize, Serialize};
 
-use crate::core::copied::Portrait;
 use crate::core::paths::Paths;
 use crate::core::ranges::{Mark, Ranges, Run, State};
 
 mod change;
+mod portrait;
 mod stored;
 
 pub use change::{Age, Change, Loss, Settled, Stretches};
+pub use portrait::Portrait;
 
 /// In blocks of this size clean bytes are kept beside what a sync makes durable. A database that
 /// writes a page sooner or later writes those beside it, and each first sync of one costs a record.
@@ -213,42 +213,6 @@ impl FileState {
             pinned: false,
             conflict: Conflict::None,
             held: false,
-        }
-    }
-
-    /// A file of another member of which a partner has this copy: dirty here, as it was there, and held.
-    pub fn taken(paths: Paths, portrait: &Portrait) -> FileState {
-        FileState {
-            paths,
-            owner: portrait.owner,
-            size: portrait.size,
-            mtime: portrait.mtime,
-            base: portrait.base,
-            bytes: Bytes::Tracked(portrait.ranges.clone()),
-            durable_size: Some(portrait.size).into(),
-            dirty_since: portrait.since.max(1),
-            meta_dirty: true,
-            flush_open: portrait.flush_open,
-            pinned: false,
-            conflict: portrait.conflict,
-            held: true,
-        }
-    }
-
-    /// What a partner has to know of it now; `size` and `mtime` are what programs see.
-    pub fn portrait(&self, size: u64, mtime: Timestamp) -> Portrait {
-        let runs = self.dirty(size).into_iter();
-        let runs = runs.map(|(start, end)| Run { start, end, state: State::Durable });
-        Portrait {
-            paths: self.paths.iter().map(|path| path.into_os_string().into_vec()).collect(),
-            owner: self.owner,
-            size,
-            mtime,
-            base: self.base,
-            ranges: Ranges::from_runs(runs),
-            since: self.dirty_since,
-            flush_open: self.flush_open,
-            conflict: self.conflict,
         }
     }
 

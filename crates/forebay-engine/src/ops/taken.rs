@@ -11,10 +11,9 @@ use std::sync::Arc;
 
 use forebay_backing::{Error, FileKey, Result};
 
-use crate::core::copied::Portrait;
 use crate::core::id::FileId;
 use crate::core::paths::Paths;
-use crate::core::state::{Change, Conflict, FileState, Record};
+use crate::core::state::{Change, Conflict, FileState, Portrait, Record};
 use crate::files::file::{File, Meanwhile};
 use crate::ops::Ops;
 use crate::tier::dir::shadow_name;
@@ -29,6 +28,10 @@ pub struct SupersededFile {
     pub file: FileKey,
     pub path: PathBuf,
     pub dirty_bytes: u64,
+}
+
+fn is_none(error: &Error) -> bool {
+    error.is(libc::ENOENT) || error.is(libc::ENOTDIR)
 }
 
 impl Ops {
@@ -167,7 +170,11 @@ impl Ops {
     pub fn settle_taken(&self, file: FileKey) -> Result<()> {
         let Some(file) = self.files.find(file) else { return Ok(()) };
         self.drain.wait_for_flight(&file)?;
-        let found = self.attr_now(&file).transpose()?;
+        let found = match self.attr_now(&file).transpose() {
+            // The flush says so.
+            Err(e) if is_none(&e) => None,
+            found => found?,
+        };
         {
             let mut inner = file.lock();
             if !inner.state.is_held() {
