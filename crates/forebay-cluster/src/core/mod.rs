@@ -245,6 +245,11 @@ impl Core {
         }
     }
 
+    /// Whether a file has writers, or is not this member's, so that nobody here knows.
+    pub fn is_written(&self, file: FileKey) -> bool {
+        self.own.get(&file).is_none_or(|own| own.uses > 0)
+    }
+
     /// The first by name of the members that are alive.
     pub fn first_alive(&self) -> Option<String> {
         self.mirror.alive.iter().min().cloned()
