@@ -42,24 +42,17 @@ pub fn bytes(run: &Run, report: &mut Report) -> Result<()> {
     let cluster = two(run, len)?;
     let mut tcp = Tcp::between(cluster.host(HOME), cluster.host(ASKER))?;
     let path = cluster.at(ASKER, "data");
-    let file = [File::options().read(true).write(true).open(&path)?];
     let time = run.slice();
     let block = RANDOM_BLOCK as u64;
     let [read, write, random_read, random_write] =
-        run.alternate(2, Rounds::Many, |who, round| {
-            if who == 1 {
+        run.alternate(2, Rounds::Many, |who, round| match who {
+            0 => there(&path, len, time, round),
+            _ => {
                 let (read, written) = (tcp.read(len)?, tcp.write(len)?);
                 let random = [tcp.ping_pong(block, time)?, tcp.pong_ping(block, time)?];
                 let rates = [read, written].map(|time| load::mb_per_sec(len, time));
-                return Ok([rates[0], rates[1], random[0], random[1]]);
+                Ok([rates[0], rates[1], random[0], random[1]])
             }
-            let random =
-                |verb| load::random(&file, len, Random { verb, threads: 1, time, seed: round });
-            let read = load::read_seq(&path, len, Caching::Buffered)?;
-            let start = Instant::now();
-            load::fill(&file[0], len)?;
-            let rates = [read, start.elapsed()].map(|time| load::mb_per_sec(len, time));
-            Ok([rates[0], rates[1], random(Verb::Read)?, random(Verb::Write)?])
         })?;
     ensure!(cluster.dirty(HOME)? >= len, "the file came to the store while it was measured");
     let sequential = format!("{} MiB, 1 MiB at a time, one stream", len / MIB);
@@ -78,6 +71,22 @@ pub fn bytes(run: &Run, report: &mut Report) -> Result<()> {
         })?;
     }
     Ok(())
+}
+
+/// Reads and writes the file, in order, then at random places.
+fn there(path: &Path, len: u64, time: Duration, seed: u64) -> Result<[f64; 4]> {
+    let random =
+        |file: &[File], verb| load::random(file, len, Random { verb, threads: 1, time, seed });
+    // Nobody has the file open for writing while it is read.
+    let read = load::read_seq(path, len, Caching::Buffered)?;
+    let file = [File::open(path)?];
+    let random_read = random(&file, Verb::Read)?;
+    drop(file);
+    let file = [File::options().write(true).open(path)?];
+    let start = Instant::now();
+    load::fill(&file[0], len)?;
+    let rates = [read, start.elapsed()].map(|time| load::mb_per_sec(len, time));
+    Ok([rates[0], rates[1], random_read, random(&file, Verb::Write)?])
 }
 
 pub fn stat(run: &Run, report: &mut Report) -> Result<()> {

@@ -26,6 +26,7 @@ pub enum Place {
 /// names say more.
 pub trait Cluster: Send + Sync {
     fn holder(&self, file: FileKey) -> Holder;
+    fn is_written(&self, file: FileKey) -> bool;
     fn open(&self, file: FileKey, dir: FileKey, path: &Path, how: Access) -> Result<Place>;
     fn create(&self, dir: FileKey, path: &Path) -> Result<Guard>;
     fn created(&self, file: FileKey, dir: FileKey, path: &Path) -> Guard;
@@ -45,6 +46,10 @@ pub trait Cluster: Send + Sync {
 impl Cluster for Arc<Member> {
     fn holder(&self, file: FileKey) -> Holder {
         Member::holder(self, file)
+    }
+
+    fn is_written(&self, file: FileKey) -> bool {
+        Member::is_written(self, file)
     }
 
     fn open(&self, file: FileKey, dir: FileKey, path: &Path, how: Access) -> Result<Place> {

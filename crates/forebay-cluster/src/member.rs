@@ -221,6 +221,12 @@ impl Member {
         self.feed(Input::Trust(trust));
     }
 
+    /// Whether anybody may be writing to a file: one that this member does not hold, or that a program, here or of
+    /// another member, has open for writing or changes. Never waits.
+    pub fn is_written(&self, file: FileKey) -> bool {
+        lock(&self.core).is_written(file)
+    }
+
     /// Before a file is opened, truncated or locked. `dir` is the directory that it was found in.
     ///
     /// # Errors

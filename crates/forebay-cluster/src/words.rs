@@ -269,6 +269,8 @@ pub enum Answer {
     },
     /// Bytes come with it: fewer than asked for at the end of the file.
     Bytes,
+    /// The same, and nobody had the file open for writing when they were read.
+    QuietBytes,
     /// Where an append ended.
     At(u64),
     /// In the order of the question; `None` where the file is not held here.

@@ -9,6 +9,7 @@
 //! writing.
 
 mod acl;
+mod ahead;
 mod attrs;
 mod copies;
 mod data;

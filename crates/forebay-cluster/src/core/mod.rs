@@ -313,6 +313,11 @@ impl Core {
         self.heirs(member).iter().any(|name| self.mirror.alive.contains(name))
     }
 
+    /// Whether a file has writers, or is not this member's, so that nobody here knows.
+    pub fn is_written(&self, file: FileKey) -> bool {
+        self.own.get(&file).is_none_or(|own| own.uses > 0)
+    }
+
     /// The first by name of the members that are alive.
     pub fn first_alive(&self) -> Option<String> {
         self.mirror.alive.iter().min().cloned()

@@ -15,6 +15,7 @@ use forebay_cluster::front::{Cluster, Guard, Place};
 use forebay_cluster::words::{Answer, Attrs, NameChange, Question};
 use hashbrown::HashMap;
 
+use super::ahead::Fetching;
 use super::copies::Succession;
 use super::serve::Guest;
 use super::{Entry, Vfs};
@@ -34,7 +35,8 @@ const PLACES: usize = 64;
 
 #[derive(Default)]
 pub struct Members {
-    cluster: OnceLock<Box<dyn Cluster>>,
+    pub(super) cluster: OnceLock<Arc<dyn Cluster>>,
+    pub(super) fetching: Arc<Fetching>,
     /// Homes that opens have told of.
     heard: Mutex<HashMap<FileKey, (String, Instant)>>,
     foreseen: Mutex<HashMap<FileKey, (Attrs, Instant)>>,
@@ -76,7 +78,7 @@ pub(super) fn with_home(attr: Attr, home: &Attrs) -> Attr {
 impl Vfs {
     /// Gives the vfs the members of its store; to be called before it serves anybody.
     pub fn set_cluster(&self, cluster: Box<dyn Cluster>) {
-        let _ = self.members.cluster.set(cluster);
+        let _ = self.members.cluster.set(cluster.into());
     }
 
     pub(super) fn cluster(&self) -> Option<&dyn Cluster> {
@@ -190,6 +192,10 @@ impl Vfs {
     }
 
     pub(super) fn ask_change(&self, home: &str, change: NameChange) -> Result<Option<Attrs>> {
+        let _stirs = match change {
+            NameChange::SetAttr { file, .. } => Some(self.members.fetching.stirring(file)),
+            _ => None,
+        };
         match self.ask(home, &Question::Name { change }, &[], &mut Vec::new())? {
             Answer::Changed(attrs) => Ok(attrs),
             other => Err(odd(&other)),

@@ -270,10 +270,12 @@ impl Vfs {
                 if let Holder::There(_) = cluster.holder(guest.file.key) {
                     return Err(moved()); // Given back since, and taken by another.
                 }
+                // Before: who begins to write meanwhile comes after the asker's open.
+                let is_quiet = !cluster.is_written(guest.file.key);
                 out.resize(len as usize, 0);
                 let n = guest.read(self, offset, out)?;
                 out.truncate(n);
-                Ok(Answer::Bytes)
+                Ok(if is_quiet { Answer::QuietBytes } else { Answer::Bytes })
             }
             Question::Write { offset, .. } => {
                 guest.write(self, offset, bytes).map(|()| Answer::Done)

@@ -15,6 +15,7 @@ use forebay_cluster::front::Place;
 use forebay_cluster::words::{Answer, Attrs, Question};
 use forebay_engine::Admission;
 
+use super::ahead::{Ahead, Asking, Wanted};
 use super::copies::Succession;
 use super::members::{attr_of, moved, odd, with_home};
 use super::serve::Guest;
@@ -48,6 +49,7 @@ pub(super) struct Remote {
     unsynced: AtomicBool,
     /// What was written and not synced is gone, and nobody was told.
     lost: AtomicBool,
+    ahead: Ahead,
 }
 
 #[derive(Clone)]
@@ -142,8 +144,10 @@ impl Vfs {
             appended: Mutex::new(0),
             unsynced: AtomicBool::new(false),
             lost: AtomicBool::new(false),
+            ahead: Ahead::default(),
         };
         if truncate {
+            self.members.fetching.stir(key);
             self.tell_attributes(id);
         }
         let handle = self.keep(Handle::There(remote));
@@ -250,28 +254,60 @@ impl Vfs {
     }
 
     pub(super) fn read_there(&self, remote: &Remote, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let all = &self.members.fetching;
+        let stirred = all.stirred(remote.key);
+        let (mut n, mut quiet) = (remote.ahead.take(all, offset, buf, stirred), None);
+        if n < buf.len() {
+            let (more, is_quiet) = self.read_now(remote, offset + n as u64, &mut buf[n..])?;
+            (n, quiet) = (n + more, Some(is_quiet));
+        }
+        let wanted = remote.ahead.plan(all, (offset, n), quiet, stirred);
+        if !wanted.is_empty() {
+            self.fetch_ahead(remote, wanted);
+        }
+        Ok(n)
+    }
+
+    /// Also whether nobody had the file open for writing.
+    fn read_now(&self, remote: &Remote, offset: u64, buf: &mut [u8]) -> Result<(usize, bool)> {
         let (len, buf) = (buf.len() as u32, std::cell::RefCell::new(buf));
+        let all = &self.members.fetching;
         let there = |home: &str, handle| {
-            let mut out = Vec::new();
+            let mut out = all.buffer();
             let question = Question::Read { handle, offset, len };
-            match self.ask(home, &question, &[], &mut out)? {
-                Answer::Bytes => {
-                    let mut buf = buf.borrow_mut();
-                    let n = out.len().min(buf.len());
-                    buf[..n].copy_from_slice(&out[..n]);
-                    Ok(n)
-                }
-                other => Err(odd(&other)),
-            }
+            let is_quiet = match self.ask(home, &question, &[], &mut out)? {
+                Answer::Bytes => false,
+                Answer::QuietBytes => true,
+                other => return Err(odd(&other)),
+            };
+            let mut buf = buf.borrow_mut();
+            let n = out.len().min(buf.len());
+            buf[..n].copy_from_slice(&out[..n]);
+            all.give_back(out);
+            Ok((n, is_quiet))
         };
-        self.at_home(remote, Repeated::Yes, there, |guest| {
-            guest.read(self, offset, &mut buf.borrow_mut())
-        })
+        let here = |guest: &Guest| Ok((guest.read(self, offset, &mut buf.borrow_mut())?, false));
+        self.at_home(remote, Repeated::Yes, there, here)
+    }
+
+    fn fetch_ahead(&self, remote: &Remote, wanted: Vec<Wanted>) {
+        let seat = remote.seat().clone();
+        for wanted in wanted {
+            let asking = Asking::new(&remote.ahead, wanted);
+            let (Seat::There { home, handle }, Some(cluster)) =
+                (seat.clone(), self.members.cluster.get().cloned())
+            else {
+                continue;
+            };
+            let all = self.members.fetching.clone();
+            self.members.fetching.pool.offer(move || asking.ask(&*cluster, &home, handle, &all));
+        }
     }
 
     pub(super) fn write_there(&self, remote: &Remote, offset: u64, data: &[u8]) -> Result<()> {
         // Before: a home that ends right after its answer has lost these bytes, too.
         remote.unsynced.store(true, SeqCst);
+        let _stirs = self.members.fetching.stirring(remote.key);
         match remote.append {
             true => self.append_there(remote, data)?,
             false => self.at_home(
@@ -330,7 +366,7 @@ impl Vfs {
     pub(super) fn flush_there(&self, remote: &Remote) -> Result<()> {
         remote.tell_loss()?;
         if remote.unsynced.load(SeqCst) {
-            let known = self.read_there(remote, 0, &mut []);
+            let known = self.read_now(remote, 0, &mut []);
             // Whatever that came to, a loss is told once.
             remote.tell_loss()?;
             known?;
@@ -346,6 +382,7 @@ impl Vfs {
         mode: i32,
     ) -> Result<()> {
         remote.unsynced.store(true, SeqCst);
+        let _stirs = self.members.fetching.stirring(remote.key);
         self.at_home(
             remote,
             Repeated::No,
