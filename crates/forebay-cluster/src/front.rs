@@ -36,6 +36,14 @@ pub trait Cluster: Send + Sync {
         bytes: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<Answer>;
+    /// This member.
+    fn name(&self) -> &str;
+    /// How often a member has begun, as far as this one has heard.
+    fn epoch(&self, member: &str) -> Option<u64>;
+    /// The other members that are alive.
+    fn others(&self) -> Vec<String>;
+    /// Files that this member holds.
+    fn held(&self) -> Vec<FileKey>;
 }
 
 impl Cluster for Arc<Member> {
@@ -73,6 +81,22 @@ impl Cluster for Arc<Member> {
         out: &mut Vec<u8>,
     ) -> Result<Answer> {
         Member::ask(self, home, question, bytes, out)
+    }
+
+    fn name(&self) -> &str {
+        Member::name(self)
+    }
+
+    fn epoch(&self, member: &str) -> Option<u64> {
+        self.epoch_of(member)
+    }
+
+    fn others(&self) -> Vec<String> {
+        Member::others(self)
+    }
+
+    fn held(&self) -> Vec<FileKey> {
+        Member::held(self)
     }
 }
 

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use forebay_backing::{FileKey, Timestamp};
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::locks::{LockAnswer, LockAsk};
+
 /// Every question says who asks, and which epoch of the asked member it believes in; a member whose
 /// epoch is another refuses ([`Refusal::Epoch`]).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -85,6 +87,19 @@ pub enum Question {
     Name {
         change: NameChange,
     },
+    /// Of a file's locks, to its home.
+    Lock {
+        file: FileKey,
+        #[serde(with = "any_path")]
+        path: PathBuf,
+        ask: LockAsk,
+    },
+    /// The home has granted what a program of the asked member waited for.
+    Granted {
+        number: u64,
+    },
+    /// The asking member's programs have reclaimed their locks at the asked one, which has begun anew.
+    Reclaimed,
 }
 
 impl Question {
@@ -104,14 +119,19 @@ impl Question {
             | Question::Changed { .. }
             | Question::Open { .. }
             | Question::Attrs { .. }
-            | Question::Name { .. } => false,
+            | Question::Name { .. }
+            | Question::Lock { .. }
+            | Question::Granted { .. }
+            | Question::Reclaimed => false,
         }
     }
 
     /// Where the file is that it asks for, if it says so.
     pub fn path(&self) -> Option<&std::path::Path> {
         match self {
-            Question::Open { path, .. } | Question::RecallBelow { path } => Some(path),
+            Question::Open { path, .. }
+            | Question::RecallBelow { path }
+            | Question::Lock { path, .. } => Some(path),
             Question::Name { change } => Some(match change {
                 NameChange::SetAttr { path, .. }
                 | NameChange::SetXattr { path, .. }
@@ -234,6 +254,7 @@ pub enum Answer {
     /// In the order of the question; `None` where the file is not held here.
     Attrs(Vec<Option<Attrs>>),
     Changed(Option<Attrs>),
+    Lock(LockAnswer),
     Refused(Refusal),
 }
 

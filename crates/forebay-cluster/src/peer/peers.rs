@@ -182,7 +182,11 @@ pub fn is_safe(question: &Question) -> bool {
         | Question::Append { .. }
         | Question::Sync { .. }
         | Question::Seek { .. }
-        | Question::Attrs { .. } => true,
+        | Question::Attrs { .. }
+        // Its number says so to the home.
+        | Question::Lock { .. }
+        | Question::Granted { .. }
+        | Question::Reclaimed => true,
         // Some modes move what is behind.
         Question::Allocate { .. } | Question::Name { .. } => false,
     }
