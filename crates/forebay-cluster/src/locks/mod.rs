@@ -5,6 +5,9 @@
 //! when one is given back, who waits is looked at in the order of coming. Programs that wait for each other
 //! are not found out (no EDEADLK): their members see only their own.
 
+pub mod desk;
+#[cfg(test)]
+mod desk_tests;
 #[cfg(test)]
 mod tests;
 mod words;

@@ -184,7 +184,7 @@ fn random_record_locks_are_as_a_naive_table_has_them() {
                     (Vec::new(), Vec::new())
                 }
                 4 if random.below(8) == 0 => {
-                    let is_of_a = |by: u64| by % 2 == 0;
+                    let is_of_a = |by: u64| by.is_multiple_of(2);
                     naive.held.retain(|(by, _), _| !is_of_a(*by));
                     naive.waiters.retain(|w| !is_of_a(w.0));
                     (table.end("a"), naive.grant())
