@@ -92,6 +92,8 @@ pub enum Question {
         file: FileKey,
         #[serde(with = "any_path")]
         path: PathBuf,
+        /// Of the member that asks: what it had before it began anew is not its own any more.
+        epoch: u64,
         ask: LockAsk,
     },
     /// The home has granted what a program of the asked member waited for.

@@ -13,6 +13,7 @@ mod attrs;
 mod data;
 mod dirs;
 mod listing;
+mod locks;
 mod look;
 mod members;
 mod names;
@@ -37,6 +38,8 @@ use forebay_engine::{Admission, Engine, File, OpenFile, Past};
 use hashbrown::HashMap;
 
 use self::listing::Listing;
+use self::locks::Locks;
+pub use self::locks::{Came, Told, Wanted};
 use self::members::Members;
 use self::there::Remote;
 use self::tree::Tree;
@@ -151,6 +154,7 @@ pub struct Vfs {
     open: Mutex<OpenNodes>,
     tree: Tree,
     members: Members,
+    locks: Locks,
 }
 
 impl Vfs {
@@ -175,6 +179,7 @@ impl Vfs {
             open: Mutex::new(Rank::Open, OpenNodes::new()),
             tree: Tree::default(),
             members: Members::default(),
+            locks: Locks::default(),
         })
     }
 

@@ -38,6 +38,7 @@ struct Before {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Guest {
     pub member: String,
+    pub epoch: u64,
     ends: u64,
 }
 
@@ -58,8 +59,8 @@ pub struct Desk<G> {
     /// Members' numbers of those who waited and were granted what they waited for.
     granted: HashMap<(String, u64), Instant>,
     remembered_max: usize,
-    /// How often each member has ended.
-    ends: HashMap<String, u64>,
+    /// How often each member has ended, and its oldest epoch that counts.
+    ends: HashMap<String, (u64, u64)>,
     before: Before,
 }
 
@@ -109,8 +110,14 @@ impl<G> Desk<G> {
     }
 
     /// To be asked before what may take time: what is asked for a member that ends meanwhile is not done.
-    pub fn arrive(&self, member: &str) -> Guest {
-        Guest { member: member.into(), ends: self.ends.get(member).copied().unwrap_or(0) }
+    pub fn arrive(&self, member: &str, epoch: u64) -> Guest {
+        let ends = self.ends.get(member).map_or(0, |(ends, _)| *ends);
+        Guest { member: member.into(), epoch, ends }
+    }
+
+    fn is_gone(&self, guest: &Guest) -> bool {
+        let gone = |(ends, oldest): &(u64, u64)| *ends != guest.ends || guest.epoch < *oldest;
+        self.ends.get(&guest.member).is_some_and(gone)
     }
 
     /// Whether somebody has a lock of the file or waits for one: only then is it held.
@@ -130,7 +137,7 @@ impl<G> Desk<G> {
         is_early: bool,
     ) -> Option<Done<G>> {
         let just = |answer| Done { answer, woken: Vec::new(), over: None };
-        if self.arrive(&guest.member) != *guest {
+        if self.is_gone(guest) {
             return Some(Done { over: guard, ..just(LockAnswer::Cancelled) });
         }
         let takes = match ask {
@@ -143,7 +150,7 @@ impl<G> Desk<G> {
             let guard = over.take()?;
             self.files.insert(file, Sitting { table: Table::default(), guard });
         }
-        let (answer, woken) = self.act(now, &guest.member, file, ask, is_early);
+        let (answer, woken) = self.act(now, guest, file, ask, is_early);
         self.remember_granted(now, &woken);
         self.forget_old(now);
         over = self.drop_if_empty(file).or(over);
@@ -153,12 +160,13 @@ impl<G> Desk<G> {
     fn act(
         &mut self,
         now: Instant,
-        member: &str,
+        guest: &Guest,
         file: FileKey,
         ask: &LockAsk,
         is_early: bool,
     ) -> (LockAnswer, Vec<Waiter>) {
-        let owner = |of: Of| Owner { member: member.into(), number: of.owner };
+        let member = &*guest.member;
+        let owner = |of: Of| owner_of(guest, of);
         match *ask {
             LockAsk::Set { of, lock, number, waits } => {
                 let owner = owner(of);
@@ -200,6 +208,7 @@ impl<G> Desk<G> {
                 let woken = sitting.map(|s| s.table.unset(of.space, &owner, range));
                 (self.held(file, of.space, &owner), woken.unwrap_or_default())
             }
+            LockAsk::Test { .. } if is_early => (LockAnswer::Early, Vec::new()),
             LockAsk::Test { of, lock } => {
                 let sitting = self.files.get(&file);
                 let by = sitting.and_then(|s| s.table.test(of.space, &owner(of), &lock));
@@ -217,14 +226,14 @@ impl<G> Desk<G> {
                 self.is_stale(now, file, &owner(of), of.space, number + 1);
                 (LockAnswer::Cancelled, Vec::new())
             }
-            LockAsk::Reclaim { ref held } => self.reclaim(member, file, held, is_early),
+            LockAsk::Reclaim { ref held } => self.reclaim(guest, file, held, is_early),
         }
     }
 
     /// What an owner has still is confirmed; what he had before a restart of this member he gets again.
     fn reclaim(
         &mut self,
-        member: &str,
+        guest: &Guest,
         file: FileKey,
         held: &[(Of, Vec<Lock>)],
         is_early: bool,
@@ -234,7 +243,7 @@ impl<G> Desk<G> {
         };
         let (mut lost, mut woken) = (Vec::new(), Vec::new());
         for (of, locks) in held {
-            let owner = Owner { member: member.into(), number: of.owner };
+            let owner = owner_of(guest, *of);
             if sitting.table.held(of.space, &owner) == locks {
                 continue;
             }
@@ -301,21 +310,34 @@ impl<G> Desk<G> {
         sitting.map(|sitting| sitting.guard)
     }
 
-    /// A member is dead or began anew: what its programs had is given back.
-    pub fn end(&mut self, now: Instant, member: &str) -> (Vec<Waiter>, Vec<G>) {
-        *self.ends.entry(member.into()).or_default() += 1;
+    /// A member is dead, or has begun anew: what its programs had before `oldest`, the epoch that it has
+    /// now if it lives, is given back.
+    pub fn end(
+        &mut self,
+        now: Instant,
+        member: &str,
+        oldest: Option<u64>,
+    ) -> (Vec<Waiter>, Vec<G>) {
+        let (ends, floor) = self.ends.entry(member.into()).or_default();
+        (*ends, *floor) = (*ends + 1, oldest.unwrap_or(0).max(*floor));
+        let is_gone = |owner: &Owner| {
+            owner.member == member && oldest.is_none_or(|oldest| owner.epoch < oldest)
+        };
         self.reclaimed(member);
-        self.granted.retain(|(of, _), _| of != member);
-        self.latest.retain(|(_, owner, _), _| owner.member != member);
+        self.latest.retain(|(_, owner, _), _| !is_gone(owner));
         let (mut woken, mut over) = (Vec::new(), Vec::new());
         let files: Vec<FileKey> = self.files.keys().copied().collect();
         for file in files {
             if let Some(sitting) = self.files.get_mut(&file) {
-                woken.extend(sitting.table.end(member));
+                woken.extend(sitting.table.end(is_gone));
             }
             over.extend(self.drop_if_empty(file));
         }
         self.remember_granted(now, &woken);
         (woken, over)
     }
+}
+
+fn owner_of(guest: &Guest, of: Of) -> Owner {
+    Owner { member: guest.member.clone(), epoch: guest.epoch, number: of.owner }
 }

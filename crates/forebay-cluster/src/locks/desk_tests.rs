@@ -44,7 +44,7 @@ impl Home {
     }
 
     fn ask(&mut self, member: &str, ask: &LockAsk) -> (LockAnswer, Vec<u64>) {
-        let guest = self.desk.arrive(member);
+        let guest = self.desk.arrive(member, 1);
         self.ask_as(&guest, ask)
     }
 
@@ -113,11 +113,11 @@ fn what_was_given_up_does_not_come_to_pass_later() {
     assert!(has(&home.ask("a", &set(1, 5, false)).0, 1));
     assert_eq!(home.ask("a", &unset(1, 4)).0, LockAnswer::Stale, "nor the giving back");
     // And of a member that ended while its request was on its way.
-    let guest = home.desk.arrive("b");
-    let (_, over) = home.desk.end(home.now, "b");
+    let guest = home.desk.arrive("b", 1);
+    let (_, over) = home.desk.end(home.now, "b", None);
     assert!(over.is_empty());
     assert_eq!(home.ask_as(&guest, &set(2, 9, true)).0, LockAnswer::Cancelled);
-    let (woken, over) = home.desk.end(home.now, "a");
+    let (woken, over) = home.desk.end(home.now, "a", None);
     assert!(woken.is_empty() && over.len() == 1);
     drop(over);
     assert!(!home.is_held());
@@ -151,7 +151,7 @@ fn nobody_is_waited_for_who_is_dead_or_never_comes() {
         home.desk.begin(home.now, vec![file]);
         home.desk.reclaimed("a");
         match how {
-            "ended" => drop(home.desk.end(home.now, "b")),
+            "ended" => drop(home.desk.end(home.now, "b", None)),
             "dead" => _ = home.others.pop(),
             "late" => {
                 home.now += RECLAIM - Duration::from_millis(1);
@@ -178,4 +178,33 @@ fn what_is_remembered_of_requests_has_an_end() {
         home.now += Duration::from_secs(300);
     }
     assert!(home.desk.remembered() < 8000, "{}", home.desk.remembered());
+}
+
+/// A member that has begun anew is heard of late, when its programs have locks already.
+#[test]
+fn what_a_member_takes_after_it_has_begun_anew_stays() {
+    let mut home = Home::new();
+    home.ask("a", &set(1, 1, false));
+    let second = LockAsk::Set {
+        of: Of { space: Space::Flock, owner: 1 },
+        lock: all(Kind::Exclusive),
+        number: 1,
+        waits: false,
+    };
+    let anew = home.desk.arrive("a", 2);
+    assert!(has(&home.ask_as(&anew, &second).0, 1));
+    assert_eq!(home.ask("b", &set(1, 7, true)).0, LockAnswer::Waits);
+    let before = home.desk.arrive("a", 1);
+    let (woken, over) = home.desk.end(home.now, "a", Some(2));
+    assert_eq!((woken.len(), over.len()), (1, 0));
+    let anew = home.desk.arrive("a", 2);
+    let reclaim = LockAsk::Reclaim {
+        held: vec![(Of { space: Space::Flock, owner: 1 }, vec![all(Kind::Exclusive)])],
+    };
+    assert_eq!(home.ask_as(&anew, &reclaim).0, LockAnswer::Lost(vec![]), "it has it still");
+    // What the one before had sent is not done, whenever it comes.
+    let late = home.desk.arrive("a", 1);
+    for guest in [before, late] {
+        assert_eq!(home.ask_as(&guest, &set(5, 90, true)).0, LockAnswer::Cancelled);
+    }
 }

@@ -70,10 +70,11 @@ impl Lock {
     }
 }
 
-/// Whose a lock is: a member, and the number that its kernel has for the owner there.
+/// Whose a lock is: a member since it began, and the number that its kernel has for the owner there.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Owner {
     pub member: String,
+    pub epoch: u64,
     pub number: u64,
 }
 
@@ -230,12 +231,12 @@ impl Table {
         self.grant()
     }
 
-    /// A member is gone, with all that its programs have and wait for.
-    pub fn end(&mut self, member: &str) -> Vec<Waiter> {
+    /// Some owners are gone, with all that they have and wait for.
+    pub fn end(&mut self, is_gone: impl Fn(&Owner) -> bool) -> Vec<Waiter> {
         for side in [&mut self.flock, &mut self.record] {
-            side.held.retain(|owner, _| owner.member != member);
+            side.held.retain(|owner, _| !is_gone(owner));
         }
-        self.waiters.retain(|waiter| waiter.owner.member != member);
+        self.waiters.retain(|waiter| !is_gone(&waiter.owner));
         self.grant()
     }
 

@@ -63,7 +63,7 @@ fn every_question() -> Vec<Question> {
         LockAsk::Cancel { of, number: 2 },
         LockAsk::Reclaim { held: vec![(of, vec![lock; 3])] },
     ];
-    let asked = |ask| Question::Lock { file, path: "a/b".into(), ask };
+    let asked = |ask| Question::Lock { file, path: "a/b".into(), epoch: 3, ask };
     all.extend(asks.map(asked));
     all.extend([Question::Granted { number: 3 }, Question::Reclaimed]);
     all
