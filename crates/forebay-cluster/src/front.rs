@@ -41,6 +41,14 @@ pub trait Cluster: Send + Sync {
     fn wait_fit(&self) -> Result<()>;
     fn is_fit(&self) -> bool;
     fn has_heirs(&self, home: &str) -> bool;
+    /// This member.
+    fn name(&self) -> &str;
+    /// How often a member has begun, as far as this one has heard.
+    fn epoch(&self, member: &str) -> Option<u64>;
+    /// The other members that are alive.
+    fn others(&self) -> Vec<String>;
+    /// Files that this member holds.
+    fn held(&self) -> Vec<FileKey>;
 }
 
 impl Cluster for Arc<Member> {
@@ -94,6 +102,22 @@ impl Cluster for Arc<Member> {
 
     fn has_heirs(&self, home: &str) -> bool {
         Member::has_heirs(self, home)
+    }
+
+    fn name(&self) -> &str {
+        Member::name(self)
+    }
+
+    fn epoch(&self, member: &str) -> Option<u64> {
+        self.epoch_of(member)
+    }
+
+    fn others(&self) -> Vec<String> {
+        Member::others(self)
+    }
+
+    fn held(&self) -> Vec<FileKey> {
+        Member::held(self)
     }
 }
 

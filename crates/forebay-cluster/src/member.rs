@@ -227,6 +227,21 @@ impl Member {
         lock(&self.core).is_written(file)
     }
 
+    /// How often a member has begun, as far as this one has heard.
+    pub fn epoch_of(&self, member: &str) -> Option<u64> {
+        lock(&self.core).member(member).map(|member| member.epoch)
+    }
+
+    /// The other members that are alive.
+    pub fn others(&self) -> Vec<String> {
+        lock(&self.core).others()
+    }
+
+    /// Files that this member holds.
+    pub fn held(&self) -> Vec<FileKey> {
+        lock(&self.core).held()
+    }
+
     /// Before a file is opened, truncated or locked. `dir` is the directory that it was found in.
     ///
     /// # Errors

@@ -7,6 +7,8 @@ use forebay_backing::{FileKey, Timestamp, Version};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
+use crate::locks::{LockAnswer, LockAsk};
+
 /// Every question says who asks, and which epoch of the asked member it believes in; a member whose
 /// epoch is another refuses ([`Refusal::Epoch`]).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -120,6 +122,21 @@ pub enum Question {
     BeginFill {
         fill: u64,
     },
+    /// Of a file's locks, to its home.
+    Lock {
+        file: FileKey,
+        #[serde(with = "any_path")]
+        path: PathBuf,
+        /// Of the member that asks: what it had before it began anew is not its own any more.
+        epoch: u64,
+        ask: LockAsk,
+    },
+    /// The home has granted what a program of the asked member waited for.
+    Granted {
+        number: u64,
+    },
+    /// The asking member's programs have reclaimed their locks at the asked one, which has begun anew.
+    Reclaimed,
 }
 
 impl Question {
@@ -144,14 +161,19 @@ impl Question {
             | Question::Daemon { .. }
             | Question::Copy { .. }
             | Question::Mark { .. }
-            | Question::BeginFill { .. } => false,
+            | Question::BeginFill { .. }
+            | Question::Lock { .. }
+            | Question::Granted { .. }
+            | Question::Reclaimed => false,
         }
     }
 
     /// Where the file is that it asks for, if it says so.
     pub fn path(&self) -> Option<&std::path::Path> {
         match self {
-            Question::Open { path, .. } | Question::RecallBelow { path } => Some(path),
+            Question::Open { path, .. }
+            | Question::RecallBelow { path }
+            | Question::Lock { path, .. } => Some(path),
             Question::Name { change } => Some(match change {
                 NameChange::SetAttr { path, .. }
                 | NameChange::SetXattr { path, .. }
@@ -281,6 +303,7 @@ pub enum Answer {
         status: u16,
         body: Value,
     },
+    Lock(LockAnswer),
     Refused(Refusal),
 }
 

@@ -18,6 +18,7 @@ mod ring;
 mod usage;
 mod verbs;
 pub mod vfs;
+mod waits;
 
 pub use control::{ControlAccess, ControlDir, ControlEntry};
 pub use mount::{Mount, MountOptions, Passthrough, Transport};

@@ -111,6 +111,7 @@ impl Mount {
             passthrough: passthrough != Passthrough::Off && !options.kernel_writeback && root,
             kernel_writeback: options.kernel_writeback,
             io_uring: ring,
+            locks: options.member.is_some(),
         };
         let (session, granted) =
             open_session(wishes, options, threads, root).map_err(|e| explain(e, options))?;
@@ -125,6 +126,7 @@ impl Mount {
         }
         if let Some(member) = &options.member {
             shared.vfs.set_cluster(Box::new(member.clone()));
+            shared.tend_locks()?;
         }
         let stop = Arc::new(AtomicBool::new(false));
         start_watchdog(shared.clone(), engine.clone(), stop.clone())?;

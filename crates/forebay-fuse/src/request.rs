@@ -21,6 +21,7 @@ use crate::busy_poll::BusyPoll;
 use crate::reply::{Answer, Fail, Patience, Slot, Tell, Watch, Work};
 use crate::usage::Usage;
 use crate::vfs::Vfs;
+use crate::waits::Waits;
 
 /// Requests that may wait for the backing store at once, beside those on session threads.
 const POOL_THREADS: usize = 64;
@@ -34,6 +35,7 @@ pub struct Shared {
     pub watch: Watch,
     pub verbs: Verbs,
     pub usage: Usage,
+    pub waits: Waits,
     pub entry_ttl: Duration,
     pool: Pool,
     /// Requests that were handed to it and have not ended.
@@ -51,6 +53,7 @@ impl Shared {
             watch: Watch::default(),
             verbs: Verbs::default(),
             usage: Usage::default(),
+            waits: Waits::default(),
             entry_ttl,
             pool: Pool::new("fb-request", POOL_THREADS, Time::default()),
             pooled: AtomicUsize::new(0),
@@ -148,7 +151,7 @@ impl Front for Shared {
     }
 
     fn is_free(&self, file: FileKey) -> bool {
-        self.vfs.engine.files.is_at_rest(file)
+        self.vfs.is_free(file)
     }
 
     fn forget(&self, file: FileKey) {
@@ -165,6 +168,7 @@ impl Front for Shared {
 
     fn ended(&self, member: &str) {
         self.vfs.member_ended(member);
+        self.vfs.locks_ended(member);
     }
 }
 
@@ -206,7 +210,7 @@ macro_rules! verbs {
 
 verbs!(
     lookup, getattr, setattr, readlink, make, unlink, rmdir, rename, link, create, open, read,
-    write, flush, release, fsync, readdir, fsyncdir, statfs, xattr, fallocate, lseek,
+    write, flush, release, fsync, readdir, fsyncdir, statfs, xattr, fallocate, lseek, lock,
 );
 
 /// One request: what to do, how to answer, and what to do if that hangs.

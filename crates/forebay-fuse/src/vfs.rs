@@ -15,6 +15,7 @@ mod copies;
 mod data;
 mod dirs;
 mod listing;
+mod locks;
 mod look;
 mod members;
 mod names;
@@ -39,6 +40,8 @@ use forebay_engine::{Admission, Engine, File, OpenFile, Past};
 use hashbrown::HashMap;
 
 use self::listing::Listing;
+use self::locks::Locks;
+pub use self::locks::{Came, Told, Wanted};
 use self::members::Members;
 use self::there::Remote;
 use self::tree::Tree;
@@ -154,6 +157,7 @@ pub struct Vfs {
     tree: Tree,
     members: Members,
     suspended: copies::Suspended,
+    locks: Locks,
 }
 
 impl Vfs {
@@ -179,6 +183,7 @@ impl Vfs {
             tree: Tree::default(),
             members: Members::default(),
             suspended: copies::Suspended::default(),
+            locks: Locks::default(),
         })
     }
 

@@ -318,6 +318,16 @@ impl Core {
         self.own.get(&file).is_none_or(|own| own.uses > 0)
     }
 
+    /// Files that this member holds.
+    pub fn held(&self) -> Vec<FileKey> {
+        self.own.keys().copied().collect()
+    }
+
+    /// The other members that are alive.
+    pub fn others(&self) -> Vec<String> {
+        self.mirror.alive.iter().filter(|member| **member != self.me).cloned().collect()
+    }
+
     /// The first by name of the members that are alive.
     pub fn first_alive(&self) -> Option<String> {
         self.mirror.alive.iter().min().cloned()

@@ -6,11 +6,6 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::Core;
 
 impl Core {
-    /// Members that are alive, but for this one, by name.
-    pub fn others_alive(&self) -> Vec<String> {
-        self.mirror.alive.iter().filter(|name| **name != self.me).cloned().collect()
-    }
-
     /// The other member that reads this part of a file; `None` if that is this one, or nobody shares. All
     /// members come to the same by themselves: the one whose name weighs most together with the part
     /// (rendezvous hashing: Thaler and Ravishankar 1998), so that one that comes or goes moves its own parts

@@ -5,7 +5,7 @@ use std::time::Duration;
 use forebay_base::{Error, Kind, Result};
 use serde_json::Value;
 
-use super::{Member, lock};
+use super::Member;
 use crate::front::Desk;
 use crate::words::{Answer, Question};
 
@@ -16,11 +16,6 @@ impl Member {
     /// Who answers what other members ask of this one's daemon.
     pub fn set_desk(&self, desk: Box<dyn Desk>) {
         let _ = self.desk.set(desk);
-    }
-
-    /// Members that are alive, but for this one, by name.
-    pub fn others(&self) -> Vec<String> {
-        lock(&self.core).others_alive()
     }
 
     /// Asks the daemon of another member, as its control socket would be asked.

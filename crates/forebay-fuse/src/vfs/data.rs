@@ -9,6 +9,7 @@ use super::{Handle, Vfs};
 
 impl Vfs {
     pub fn read(&self, handle: u64, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.locks.check(handle)?;
         match &*self.handle(handle)? {
             Handle::File { file, admission, .. } => {
                 let n = self.engine.io.read_in(admission, file, offset, buf)?;
@@ -27,6 +28,7 @@ impl Vfs {
 
     /// Reads what can be read without the backing store; see [`Engine::read_cached`].
     pub fn read_cached(&self, handle: u64, offset: u64, buf: &mut [u8]) -> Option<Result<usize>> {
+        self.locks.check(handle).ok()?;
         match &*self.handle(handle).ok()? {
             Handle::File { file, admission, .. } if self.is_fit() => {
                 self.engine.io.read_cached(admission, file, offset, buf)
@@ -36,6 +38,7 @@ impl Vfs {
     }
 
     pub fn write(&self, handle: u64, offset: u64, data: &[u8]) -> Result<()> {
+        self.locks.check(handle)?;
         match &*self.handle(handle)? {
             Handle::File { file, admission, append: true, .. } => {
                 self.append(file, admission, data)?;
@@ -61,6 +64,7 @@ impl Vfs {
     }
 
     pub fn fsync(&self, handle: u64) -> Result<()> {
+        self.locks.check(handle)?;
         match &*self.handle(handle)? {
             Handle::File { file, admission, .. } => {
                 self.engine.io.sync_in(admission, file)?;

@@ -245,6 +245,17 @@ impl Vfs {
                 out.truncate(n);
                 return Ok(Answer::Bytes);
             }
+            Question::Lock { file, path, epoch, ask } => {
+                return self.lock_for((from, epoch), file, &path, &ask).map(Answer::Lock);
+            }
+            Question::Granted { number } => {
+                self.lock_granted(number);
+                return Ok(Answer::Done);
+            }
+            Question::Reclaimed => {
+                self.locks_reclaimed(from);
+                return Ok(Answer::Done);
+            }
             Question::Close { handle }
             | Question::Read { handle, .. }
             | Question::Write { handle, .. }
@@ -318,7 +329,15 @@ fn append_to(shadow: std::os::fd::BorrowedFd<'_>, mut data: &[u8]) -> Result<()>
 
 /// What [`forebay_cluster::front::Front`] asks.
 impl Vfs {
+    /// Whether its claim can go as the file is.
+    pub fn is_free(&self, file: FileKey) -> bool {
+        self.may_give_back(file) && self.engine.files.is_at_rest(file)
+    }
+
     pub fn release_claim(&self, file: FileKey) -> bool {
+        if !self.may_give_back(file) {
+            return false;
+        }
         for _ in 0..FLUSHES {
             if self.engine.files.is_at_rest(file) {
                 return true;

@@ -68,6 +68,14 @@ fn lost() -> Error {
 }
 
 impl Remote {
+    pub fn key(&self) -> FileKey {
+        self.key
+    }
+
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
     fn seat(&self) -> MutexGuard<'_, Seat> {
         self.seat.lock().expect("no panic inside")
     }
@@ -151,8 +159,8 @@ impl Vfs {
             self.tell_attributes(id);
         }
         let handle = self.keep(Handle::There(remote));
-        let at_close = if write { AtClose::Flush } else { AtClose::Nothing };
-        Ok(Opened { handle, how: How::Direct, at_close })
+        // Record locks go with any close of who has them.
+        Ok(Opened { handle, how: How::Direct, at_close: AtClose::Flush })
     }
 
     fn ask_open(
