@@ -45,7 +45,7 @@ impl Core {
         let dead = homes.iter().find(|(home, _)| !self.mirror.alive.contains(home));
         if let Some((home, _)) = dead {
             let home = home.clone();
-            return self.fail(task, Why::HomeDead(home));
+            return self.orphaned(task, home);
         }
         if let (Some(at), &[file, over]) = (goes, &files[..]) {
             return self.look_replace(task, [file, over], at, mine, homes);
@@ -184,7 +184,7 @@ impl Core {
             let makes = self.mirror.creates.values().any(|creators| creators.contains_key(&home));
             let mut claims = self.mirror.claims.values();
             if makes || claims.any(|c| c.member == home && Path::new(&c.path).starts_with(path)) {
-                return self.fail(task, Why::HomeDead(home));
+                return self.orphaned(task, home);
             }
         }
         if living.is_empty() {
@@ -197,7 +197,10 @@ impl Core {
 
     /// Nobody else holds anything below.
     pub(super) fn renames(&mut self, task: Ticket) {
-        self.grant(task);
+        match self.is_suspended {
+            true => self.begin(task),
+            false => self.grant(task),
+        }
     }
 
     pub(super) fn gate_refused(&mut self, task: Ticket) {

@@ -21,7 +21,12 @@ type Names = BTreeMap<PathBuf, Option<FileKey>>;
 impl Recovery<'_> {
     /// Makes the store's names those of the journal, and the names on record those of the store.
     pub(super) fn settle_names(&mut self, loaded: &mut Loaded) -> Result<()> {
-        let steps = loaded.names.steps();
+        let mut steps = loaded.names.steps();
+        let all = steps.len();
+        steps.retain(|step| step.op.keys().all(|key| self.owned.is_own(key)));
+        if steps.len() < all {
+            self.index.set_names(steps.clone()).map_err(recording)?;
+        }
         let look = self.look_at(settle::paths(&steps))?;
         let known = known(loaded, &steps);
         let counted = settle::that_count(&steps, &look, known.end);

@@ -41,6 +41,8 @@ impl Verbs {
             inner.rename(file.id, |paths| paths.learn_also(self.files.tree(), to));
             self.names.follow(&file, &mut inner, &attr)?;
             self.names.overlay_with(&file, &inner, &mut attr);
+            drop(inner);
+            self.outbox.tell_if_copied(&file)?;
         }
         Ok(attr)
     }
@@ -99,7 +101,9 @@ impl Verbs {
             None => self.names.note_name(unlinked(at), Some(left)),
         }
         // Closed and opened anew meanwhile, it is another to us.
-        self.names.lost_name(&self.files.find(at.key).unwrap_or(file), at.path)
+        let file = self.files.find(at.key).unwrap_or(file);
+        self.names.lost_name(&file, at.path)?;
+        self.outbox.tell_if_copied(&file)
     }
 
     /// Flushes a dirty file that has more names than we know before one of ours goes.
@@ -161,9 +165,15 @@ impl Verbs {
         };
         let _changing = Changing::begin([&moved, &back, &replaced].into_iter().flatten().cloned());
         let way = op.way();
+        let moves_dirs = way.is_some();
         let dirs = way.map(|way| self.files.tree().begin(way)).unwrap_or_default();
         let files = || moved.iter().chain(&back).chain(&replaced);
         let is_known = files().next().is_some() || !dirs.is_empty();
+        for (file, to) in
+            moved.iter().map(|it| (it, to)).chain(back.iter().map(|it| (it, from.path)))
+        {
+            self.outbox.tell_name(file, Some(to))?;
+        }
         let mut announced = None;
         if is_known {
             announced = Some(self.names.announce(op.clone(), files(), &dirs)?);
@@ -171,7 +181,9 @@ impl Verbs {
         }
         let done = make();
         if done.is_err() {
-            return self.names.not_made(announced).and(done);
+            self.names.not_made(announced)?;
+            moved.iter().chain(&back).try_for_each(|file| self.outbox.tell_name(file, None))?;
+            return done;
         }
         if is_known {
             failpoint::pass("rename.done");
@@ -198,10 +210,21 @@ impl Verbs {
             None => self.names.note_name(op, at),
         }
         // Not before: of what had the name its bytes count until another is on record for it.
-        match lost.and_then(|over| self.files.find(over.key)).or(replaced) {
-            Some(file) => self.names.lost_name(&file, to),
-            None => Ok(()),
+        if let Some(file) = lost.and_then(|over| self.files.find(over.key)).or(replaced) {
+            self.names.lost_name(&file, to)?;
+            self.outbox.tell_if_copied(&file)?;
         }
+        self.tell_renamed(moved.iter().chain(&back), moves_dirs.then_some([from.path, to]))
+    }
+
+    /// Partners are told the new names, before the rename is answered.
+    fn tell_renamed<'a>(
+        &self,
+        mut files: impl Iterator<Item = &'a Arc<File>>,
+        dirs: Option<[&Path; 2]>,
+    ) -> Result<()> {
+        files.try_for_each(|file| self.outbox.tell_name(file, None))?;
+        dirs.into_iter().flatten().try_for_each(|dir| self.outbox.tell_below(dir))
     }
 
     fn cached(&self, at: Named<'_>) -> Option<Arc<File>> {

@@ -16,6 +16,8 @@ use forebay_cluster::words::{Answer, Attrs, NameChange, Question};
 use forebay_engine::Named;
 use hashbrown::{HashMap, HashSet};
 
+use super::ahead::Fetching;
+use super::copies::Succession;
 use super::serve::Guest;
 use super::{Entry, Vfs};
 use crate::nodes::Side;
@@ -37,7 +39,8 @@ const PLACES: usize = 64;
 
 #[derive(Default)]
 pub struct Members {
-    cluster: OnceLock<Box<dyn Cluster>>,
+    pub(super) cluster: OnceLock<Arc<dyn Cluster>>,
+    pub(super) fetching: Arc<Fetching>,
     /// Homes that opens have told of.
     heard: Mutex<HashMap<FileKey, (String, Instant)>>,
     foreseen: Mutex<HashMap<FileKey, (Attrs, Instant)>>,
@@ -96,7 +99,7 @@ pub(super) fn with_home(attr: Attr, home: &Attrs) -> Attr {
 impl Vfs {
     /// Gives the vfs the members of its store; to be called before it serves anybody.
     pub fn set_cluster(&self, cluster: Box<dyn Cluster>) {
-        let _ = self.members.cluster.set(cluster);
+        let _ = self.members.cluster.set(cluster.into());
     }
 
     pub(super) fn cluster(&self) -> Option<&dyn Cluster> {
@@ -164,6 +167,22 @@ impl Vfs {
                 Err(moved())
             }
         }
+    }
+
+    /// What is answered for a name that has another file by now than the kernel knows of, or one where it knows of
+    /// none. The kernel looks it up again, but once: who serves the file is asked here, so that it is found there.
+    pub(super) fn replaced(&self, dir: Option<u64>, path: &Path, how: Access) -> Error {
+        let now = || self.engine.names.ask(|b| b.stat(path)).ok();
+        if let Some((cluster, dir)) = self.cluster().zip(dir.and_then(|dir| self.nodes.key(dir)))
+            && let Some(attr) = now().filter(|attr| attr.kind == FileKind::File)
+            && let Ok(place) = cluster.open(attr.key, dir, path, how)
+        {
+            match place {
+                Place::There(home) => self.heard(attr.key, Some(&home)),
+                Place::Here(_) => self.heard(attr.key, None),
+            }
+        }
+        Error::os(libc::ESTALE, "the file was replaced")
     }
 
     /// Before names or attributes of files are changed; `below` is a directory that is renamed. If another
@@ -286,6 +305,10 @@ impl Vfs {
     }
 
     pub(super) fn ask_change(&self, home: &str, change: NameChange) -> Result<Option<Attrs>> {
+        let _stirs = match change {
+            NameChange::SetAttr { file, .. } => Some(self.members.fetching.stirring(file)),
+            _ => None,
+        };
         match self.ask(home, &Question::Name { change }, &[], &mut Vec::new())? {
             Answer::Changed(attrs) => Ok(attrs),
             other => Err(odd(&other)),
@@ -313,18 +336,32 @@ impl Vfs {
         listed: bool,
     ) -> Result<Option<Entry>> {
         let home = (attr.kind == FileKind::File).then(|| self.home_of(attr.key)).flatten();
-        let Some(home) = home else { return Ok(Some(self.entry(parent, name, attr))) };
+        if home.is_none() {
+            return Ok(Some(self.entry(parent, name, attr)));
+        }
         let asked = match listed {
             true => {
                 let foreseen = lock(&self.members.foreseen).remove(&attr.key);
                 foreseen.filter(|(_, at)| at.elapsed() < FORESEEN).map(|(attrs, _)| attrs)
             }
-            false => Some(self.attrs_there(&home, attr.key)?.unwrap_or(words_of(&attr))),
+            false => Some(self.attrs_at_home(attr.key)?.unwrap_or(words_of(&attr))),
         };
         let Some(asked) = asked else { return Ok(None) };
         let attr = with_home(attr, &asked);
         let id = self.nodes.remember_at(Side::Far, parent, name, &attr, 1);
         Ok(Some(Entry { id, attr }))
+    }
+
+    /// Of a file that another member serves, whichever that is by then. `None` if none does.
+    pub(super) fn attrs_at_home(&self, key: FileKey) -> Result<Option<Attrs>> {
+        let succession = Succession::default();
+        while let Some(home) = self.home_of(key) {
+            match self.attrs_there(&home, key) {
+                Err(error) if self.awaits_heir(&succession, &home, &error) => {}
+                attrs => return attrs,
+            }
+        }
+        Ok(None)
     }
 
     /// `None` if it does not hold the file any more: then the store's are right.
