@@ -20,6 +20,9 @@ pub enum Place {
     Here(Option<Guard>),
     /// At this member, which is to be asked.
     There(String),
+    /// Here, until the guard is dropped; but this member, whose file is replaced, is asked to make the rename
+    /// on the store.
+    Through(String, Guard),
 }
 
 /// What a mount asks of the members of its store. A [`Member`] answers in earnest; its methods of the same
@@ -31,6 +34,12 @@ pub trait Cluster: Send + Sync {
     fn create(&self, dir: FileKey, path: &Path) -> Result<Guard>;
     fn created(&self, file: FileKey, dir: FileKey, path: &Path) -> Guard;
     fn change(&self, files: &[(FileKey, FileKey)], below: Option<&Path>) -> Result<Place>;
+    fn replace(
+        &self,
+        file: (FileKey, FileKey),
+        over: (FileKey, FileKey),
+        at: &Path,
+    ) -> Result<Place>;
     fn ask(
         &self,
         home: &str,
@@ -49,6 +58,14 @@ pub trait Cluster: Send + Sync {
     fn others(&self) -> Vec<String>;
     /// Files that this member holds.
     fn held(&self) -> Vec<FileKey>;
+}
+
+fn place(changing: Changing) -> Place {
+    match changing {
+        Changing::Here(change) => Place::Here(Some(Box::new(change))),
+        Changing::There(home) => Place::There(home),
+        Changing::Through(home, change) => Place::Through(home, Box::new(change)),
+    }
 }
 
 impl Cluster for Arc<Member> {
@@ -76,10 +93,16 @@ impl Cluster for Arc<Member> {
     }
 
     fn change(&self, files: &[(FileKey, FileKey)], below: Option<&Path>) -> Result<Place> {
-        Ok(match Member::change(self, files, below)? {
-            Changing::Here(change) => Place::Here(Some(Box::new(change))),
-            Changing::There(home) => Place::There(home),
-        })
+        Ok(place(Member::change(self, files, below)?))
+    }
+
+    fn replace(
+        &self,
+        file: (FileKey, FileKey),
+        over: (FileKey, FileKey),
+        at: &Path,
+    ) -> Result<Place> {
+        Ok(place(Member::replace(self, file, over, at)?))
     }
 
     fn ask(
