@@ -257,8 +257,9 @@ fn seeds(some: std::ops::Range<u64>) -> Vec<u64> {
 /// Goal: what a home acknowledged as synced is there after its death. Method: above.
 #[test]
 fn no_death_of_a_home_loses_what_was_synced() {
-    let mut done = Done::default();
-    for seed in seeds(0..8) {
+    let (mut done, seeds) = (Done::default(), seeds(0..8));
+    let one = seeds.len() == 1;
+    for seed in seeds {
         let at = if seed % 4 == 3 { CopiesAt::Write } else { CopiesAt::Sync };
         if let Err(e) = run(seed, None, at, &mut done) {
             panic!(
@@ -267,6 +268,10 @@ fn no_death_of_a_home_loses_what_was_synced() {
         }
     }
     println!("{done:?}");
+    if one {
+        // What all of them do together is not what each does.
+        return assert!(done.images > 0, "it died: {done:?}");
+    }
     assert!(done.moments > 10 && done.images > 30, "it died: {done:?}");
     assert!(done.adopted > 20 && done.adopted_bytes > 0 && done.told > 20, "it mattered: {done:?}");
 }
