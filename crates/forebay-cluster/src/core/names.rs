@@ -188,18 +188,19 @@ impl Core {
             }
         }
         if living.is_empty() {
-            return self.grant(task);
+            return self.renames(task);
         }
         for to in living {
             self.send(task, to, Peer::RecallBelow { path: path.into() });
         }
     }
 
-    /// Nobody else holds anything below.
+    /// Nobody else holds anything below, unless the gate has gone meanwhile, with a lease that ran out.
     pub(super) fn renames(&mut self, task: Ticket) {
-        match self.is_suspended {
-            true => self.begin(task),
-            false => self.grant(task),
+        let stands = self.mirror.gate.as_ref().is_some_and(|(gate, _)| gate.by == self.me);
+        match (stands && !self.is_cut_off()) || !self.rules.obey(Rule::GateStands) {
+            true => self.grant(task),
+            false => self.pause(task),
         }
     }
 

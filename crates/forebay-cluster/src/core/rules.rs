@@ -16,6 +16,8 @@ pub enum Rule {
     GateStopsClaims,
     /// Who renames a directory has others give back what they hold below.
     RecallBelowGate,
+    /// It begins while its gate stands: a gate goes with its owner's lease.
+    GateStands,
     /// A writer of an unclaimed file claims it first.
     ClaimBeforeWrite,
     /// A directory stays claimed for new files until what was begun in it is made, however long that takes.

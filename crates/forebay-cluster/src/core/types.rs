@@ -125,6 +125,10 @@ pub enum Input {
         file: FileKey,
         ok: bool,
     },
+    /// Before [`Input::Began`]: a file that stands as [`Standing::Adopted`].
+    FoundAdopted {
+        file: FileKey,
+    },
     /// What [`Effect::DropCopies`] came to: none is left, nor under way.
     Dropped {
         member: String,
@@ -286,7 +290,8 @@ pub enum Standing {
     /// New and not claimed yet. Its own if the store still has the version that it is based on
     /// ([`Input::Created`]); superseded otherwise.
     New,
-    /// Adopted in a take-over that goes on: as after [`Effect::Adopt`], and [`Input::Adopted`].
+    /// Adopted in a take-over that goes on: neither served nor flushed. [`Input::FoundAdopted`];
+    /// [`Effect::Adopt`] comes again if it is needed.
     Adopted,
     /// Another took it over: not served, not flushed, not claimed; compared with what the file is now.
     Superseded,
