@@ -75,7 +75,8 @@ pub fn bytes(run: &Run, report: &mut Report) -> Result<()> {
 
 /// Reads and writes the file, in order, then at random places.
 fn there(path: &Path, len: u64, time: Duration, seed: u64) -> Result<[f64; 4]> {
-    let random = |file: &[File], verb| load::random(file, len, Random { verb, threads: 1, time, seed });
+    let random =
+        |file: &[File], verb| load::random(file, len, Random { verb, threads: 1, time, seed });
     // Nobody has the file open for writing while it is read.
     let read = load::read_seq(path, len, Caching::Buffered)?;
     let file = [File::open(path)?];
