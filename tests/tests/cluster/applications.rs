@@ -28,7 +28,8 @@ fn postgres_goes_on_on_another_node_though_nothing_was_flushed() {
     pg.own(&cluster.at(0, ""));
     let data = |node| cluster.at(node, "db");
     let transactions = |count: &str| {
-        let run = pg.ask("pgbench", &["-c2", "-t", count, "postgres"]);
+        // Without -n it would empty the table of what it did before.
+        let run = pg.ask("pgbench", &["-n", "-c2", "-t", count, "postgres"]);
         assert!(run.contains(&format!("{0}/{0}", count.parse::<u32>().unwrap() * 2)), "{run}");
     };
     pg.init(&data(0));
