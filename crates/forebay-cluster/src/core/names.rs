@@ -39,7 +39,7 @@ impl Core {
         let dead = homes.iter().find(|(home, _)| !self.mirror.alive.contains(home));
         if let Some((home, _)) = dead {
             let home = home.clone();
-            return self.fail(task, Why::HomeDead(home));
+            return self.orphaned(task, home);
         }
         let names: BTreeSet<&String> = homes.iter().map(|(home, _)| home).collect();
         if names.len() > 1 || (names.len() == 1 && !mine.is_empty()) {
@@ -133,7 +133,7 @@ impl Core {
             let makes = self.mirror.creates.values().any(|creators| creators.contains_key(&home));
             let mut claims = self.mirror.claims.values();
             if makes || claims.any(|c| c.member == home && Path::new(&c.path).starts_with(path)) {
-                return self.fail(task, Why::HomeDead(home));
+                return self.orphaned(task, home);
             }
         }
         if living.is_empty() {
@@ -146,7 +146,10 @@ impl Core {
 
     /// Nobody else holds anything below.
     pub(super) fn renames(&mut self, task: Ticket) {
-        self.grant(task);
+        match self.is_suspended {
+            true => self.begin(task),
+            false => self.grant(task),
+        }
     }
 
     pub(super) fn gate_refused(&mut self, task: Ticket) {

@@ -32,6 +32,28 @@ pub enum Rule {
     EpochStands,
     /// What others ask waits until a restarted member knows its dirty files.
     BeganBeforeHolds,
+    /// A partner counts once it has all.
+    FilledBeforeCounted,
+    /// What a partner did not take is acknowledged once a commit has struck it off.
+    StruckBeforeAcknowledged,
+    /// Who takes a member over takes no more copies of it.
+    TakerRefusesCopies,
+    /// A partner that was struck off does not take over.
+    OnlyInSyncTakes,
+    /// Nor is a member taken over that is alive.
+    OnlyDeadIsTaken,
+    /// A copy that was made under an earlier claim of the file is worth nothing.
+    CopyHasClaimsNumber,
+    /// Bytes are in the taker's tier before the claim is.
+    AdoptBeforeClaim,
+    /// What a dead member held is waited for while another takes it over.
+    WaitForTaker,
+    /// What was taken over stays newer than the store until nobody else writes there.
+    HeldUntilFenced,
+    /// Who may have been taken over does nothing without a lease.
+    LeaseStands,
+    /// Who comes back does not believe in what others have claimed.
+    ReturnedLooks,
 }
 
 /// Which rules hold: all of them outside simulations.

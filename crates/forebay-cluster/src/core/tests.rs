@@ -25,11 +25,15 @@ fn member(name: &str, epoch: u64) -> Vec<u8> {
         epoch,
         boot: String::new(),
         protocol: keys::PROTOCOL,
+        domain: String::new(),
+        copies: 0,
+        shares: false,
+        taken: None,
     })
 }
 
 fn claim(member: &str) -> Vec<u8> {
-    json(&keys::Claim { member: member.into(), path: "d/f".into() })
+    json(&keys::Claim::new(member, "d/f"))
 }
 
 fn core(more: Vec<Entry>, rules: Rules) -> Core {
@@ -40,7 +44,7 @@ fn core(more: Vec<Entry>, rules: Rules) -> Core {
         entry("members/b", member("b", 1), 1),
     ];
     entries.extend(more);
-    let mut core = Core::new("a".into(), 1, (Revision(5), entries), PATIENCE).with_rules(rules);
+    let mut core = Core::new("a".into(), 1, 0, (Revision(5), entries), PATIENCE).with_rules(rules);
     core.handle(Duration::ZERO, Input::Began);
     core
 }
@@ -149,6 +153,26 @@ fn an_open_that_the_registry_does_not_answer_fails_within_the_patience() {
     assert_eq!(way(&give(&mut core, open(Access::Read))), None);
     let late = core.handle(PATIENCE + Duration::from_millis(1), Input::Tick);
     assert_eq!(way(&late), Some(Way::Fails(Why::NoRegistry)));
+}
+
+/// A reader may believe what was so a moment ago; a writer never does.
+#[test]
+fn a_barrier_is_believed_for_as_long_as_readers_are_told_to() {
+    let at = |core: &mut Core, ms, input| core.handle(Duration::from_millis(ms), input);
+    let mut core = core(vec![], Rules::default());
+    give(&mut core, Input::Trust(Duration::from_millis(100)));
+    let effects = give(&mut core, open(Access::Read));
+    assert_eq!(way(&barrier(&mut core, &effects, 5)), Some(Way::Here));
+    let effects = at(&mut core, 100, open(Access::Read));
+    assert_eq!(way(&effects), Some(Way::Here), "the barrier began less than 100 ms ago");
+    let effects = at(&mut core, 100, open(Access::Write));
+    assert_eq!(way(&effects), None, "a writer asks");
+    barrier(&mut core, &effects, 5);
+    let claimed = Event::Put(entry("claims/a.1", claim("b"), 6));
+    at(&mut core, 101, Input::Seen(Revision(6), vec![claimed]));
+    let home = Some(Way::There { home: "b".into() });
+    assert_eq!(way(&at(&mut core, 102, open(Access::Read))), home, "what is known counts at once");
+    assert_eq!(way(&at(&mut core, 300, open(Access::Read))), None, "it is too long ago");
 }
 
 #[test]

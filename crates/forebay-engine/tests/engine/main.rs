@@ -6,6 +6,7 @@ mod around;
 mod attach;
 mod bytes;
 mod closing;
+mod copies;
 mod died;
 mod drain;
 mod hook;

@@ -16,6 +16,7 @@ use forebay_cluster::words::{Answer, Attrs, NameChange, Question};
 use hashbrown::HashMap;
 
 use super::ahead::Fetching;
+use super::copies::Succession;
 use super::serve::Guest;
 use super::{Entry, Vfs};
 use crate::nodes::Side;
@@ -227,18 +228,32 @@ impl Vfs {
         listed: bool,
     ) -> Result<Option<Entry>> {
         let home = (attr.kind == FileKind::File).then(|| self.home_of(attr.key)).flatten();
-        let Some(home) = home else { return Ok(Some(self.entry(parent, name, attr))) };
+        if home.is_none() {
+            return Ok(Some(self.entry(parent, name, attr)));
+        }
         let asked = match listed {
             true => {
                 let foreseen = lock(&self.members.foreseen).remove(&attr.key);
                 foreseen.filter(|(_, at)| at.elapsed() < FORESEEN).map(|(attrs, _)| attrs)
             }
-            false => Some(self.attrs_there(&home, attr.key)?.unwrap_or(words_of(&attr))),
+            false => Some(self.attrs_at_home(attr.key)?.unwrap_or(words_of(&attr))),
         };
         let Some(asked) = asked else { return Ok(None) };
         let attr = with_home(attr, &asked);
         let id = self.nodes.remember_at(Side::Far, parent, name, &attr, 1);
         Ok(Some(Entry { id, attr }))
+    }
+
+    /// Of a file that another member serves, whichever that is by then. `None` if none does.
+    pub(super) fn attrs_at_home(&self, key: FileKey) -> Result<Option<Attrs>> {
+        let succession = Succession::default();
+        while let Some(home) = self.home_of(key) {
+            match self.attrs_there(&home, key) {
+                Err(error) if self.awaits_heir(&succession, &home, &error) => {}
+                attrs => return attrs,
+            }
+        }
+        Ok(None)
     }
 
     /// `None` if it does not hold the file any more: then the store's are right.

@@ -206,10 +206,9 @@ impl Vfs {
             self.nodes.set_pages(id, 0);
         }
         drop(open);
-        let at_close = match self.engine.io.flushes_at_close(&admission) {
-            true => AtClose::Flush,
-            false => AtClose::Nothing,
-        };
+        // Record locks go with any close of who has them.
+        let flushes = self.engine.io.flushes_at_close(&admission) || self.grants_locks();
+        let at_close = if flushes { AtClose::Flush } else { AtClose::Nothing };
         let set_id = facts.set_id;
         let append = append && planned == Plan::Cached;
         let plan = planned;
@@ -287,6 +286,9 @@ impl Vfs {
 
     /// The last descriptor of a handle is gone; a mapping of one that was passed through may be left.
     pub fn release(&self, handle: u64) {
+        if self.grants_locks() {
+            self.release_locks(handle);
+        }
         let found = self.handles.write().expect("no panic inside").remove(&handle);
         let Some(found) = found else { return };
         if let Handle::There(remote) = &*found {

@@ -239,6 +239,23 @@ impl Vfs {
                 return Ok(Answer::Attrs(files.iter().map(of).collect()));
             }
             Question::Name { change } => return self.change_for(change).map(Answer::Changed),
+            Question::Fetch { version, path, offset, len } => {
+                out.resize(len as usize, 0);
+                let n = self.engine.io.read_for_neighbour(&version, &path, offset, out)?;
+                out.truncate(n);
+                return Ok(Answer::Bytes);
+            }
+            Question::Lock { file, path, epoch, ask } => {
+                return self.lock_for((from, epoch), file, &path, &ask).map(Answer::Lock);
+            }
+            Question::Granted { number } => {
+                self.lock_granted(number);
+                return Ok(Answer::Done);
+            }
+            Question::Reclaimed => {
+                self.locks_reclaimed(from);
+                return Ok(Answer::Done);
+            }
             Question::Close { handle }
             | Question::Read { handle, .. }
             | Question::Write { handle, .. }
@@ -312,7 +329,15 @@ fn append_to(shadow: std::os::fd::BorrowedFd<'_>, mut data: &[u8]) -> Result<()>
 
 /// What [`forebay_cluster::front::Front`] asks.
 impl Vfs {
+    /// Whether its claim can go as the file is.
+    pub fn is_free(&self, file: FileKey) -> bool {
+        self.may_give_back(file) && self.engine.files.is_at_rest(file)
+    }
+
     pub fn release_claim(&self, file: FileKey) -> bool {
+        if !self.may_give_back(file) {
+            return false;
+        }
         for _ in 0..FLUSHES {
             if self.engine.files.is_at_rest(file) {
                 return true;
@@ -346,7 +371,10 @@ impl Vfs {
         out: &mut Vec<u8>,
     ) -> Answer {
         out.clear();
-        self.serve(from, question, bytes, out).unwrap_or_else(|error| {
+        let served = self.serve(from, question, bytes, out);
+        // Another may have taken this member's place by the time that the answer is there.
+        let served = self.wait_fit().and(served);
+        served.unwrap_or_else(|error| {
             out.clear();
             match error.is(libc::ESTALE) {
                 true => Answer::Refused(Refusal::NotHere),

@@ -16,6 +16,7 @@ use forebay_cluster::words::{Answer, Attrs, Question};
 use forebay_engine::Admission;
 
 use super::ahead::{Ahead, Asking, Wanted};
+use super::copies::Succession;
 use super::members::{attr_of, moved, odd, with_home};
 use super::serve::Guest;
 use super::{AtClose, Handle, How, Opened, Vfs};
@@ -26,6 +27,13 @@ const GOING: Duration = Duration::from_millis(20);
 
 /// So often a handle follows its file to another home for one request.
 const LOOKS: usize = 3;
+
+/// Whether something comes to the same if it is done twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Repeated {
+    Yes,
+    No,
+}
 
 /// A file that is open at its home.
 pub(super) struct Remote {
@@ -60,6 +68,14 @@ fn lost() -> Error {
 }
 
 impl Remote {
+    pub fn key(&self) -> FileKey {
+        self.key
+    }
+
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
     fn seat(&self) -> MutexGuard<'_, Seat> {
         self.seat.lock().expect("no panic inside")
     }
@@ -143,8 +159,8 @@ impl Vfs {
             self.tell_attributes(id);
         }
         let handle = self.keep(Handle::There(remote));
-        let at_close = if write { AtClose::Flush } else { AtClose::Nothing };
-        Ok(Opened { handle, how: How::Direct, at_close })
+        // Record locks go with any close of who has them.
+        Ok(Opened { handle, how: How::Direct, at_close: AtClose::Flush })
     }
 
     fn ask_open(
@@ -187,18 +203,32 @@ impl Vfs {
     }
 
     /// Does what is asked of an open file where it is served. What its home has refused was not done, and
-    /// is asked again; after an error nobody knows.
+    /// is asked again; after an error nobody knows. What may be `repeated` is, where another takes the place of a
+    /// silent home.
     fn at_home<T>(
         &self,
         remote: &Remote,
+        repeated: Repeated,
         there: impl Fn(&str, u64) -> Result<T>,
         here: impl Fn(&Guest) -> Result<T>,
     ) -> Result<T> {
-        for _ in 0..LOOKS {
+        let succession = Succession::default();
+        let mut silent: Option<String> = None;
+        let mut looks = 0;
+        while looks < LOOKS {
+            looks += 1;
             let seat = remote.seat().clone();
             let seat = match seat {
                 Seat::Nowhere => match self.sit_down(remote) {
                     Err(error) if error.is(libc::ESTALE) => continue,
+                    Err(error)
+                        if silent
+                            .as_ref()
+                            .is_some_and(|home| self.awaits_heir(&succession, home, &error)) =>
+                    {
+                        looks = 0;
+                        continue;
+                    }
                     seat => seat?,
                 },
                 seat => seat,
@@ -207,9 +237,13 @@ impl Vfs {
                 Seat::Here(guest) => return here(&guest),
                 Seat::There { home, handle } => match there(&home, handle) {
                     Err(error) if error.is(libc::ESTALE) => remote.leave(handle),
-                    Err(error) if error.is(libc::EIO) => {
+                    Err(error) if error.is(libc::EIO) || error.is(libc::ETIMEDOUT) => {
                         remote.leave(handle);
-                        return Err(error);
+                        if repeated == Repeated::No || !self.awaits_heir(&succession, &home, &error)
+                        {
+                            return Err(error);
+                        }
+                        (silent, looks) = (Some(home), 0);
                     }
                     done => return done,
                 },
@@ -261,7 +295,7 @@ impl Vfs {
             Ok((n, is_quiet))
         };
         let here = |guest: &Guest| Ok((guest.read(self, offset, &mut buf.borrow_mut())?, false));
-        self.at_home(remote, there, here)
+        self.at_home(remote, Repeated::Yes, there, here)
     }
 
     fn fetch_ahead(&self, remote: &Remote, wanted: Vec<Wanted>) {
@@ -274,7 +308,10 @@ impl Vfs {
                 continue;
             };
             let all = self.members.fetching.clone();
-            self.members.fetching.pool.offer(move || asking.ask(&*cluster, &home, handle, &all));
+            let ask = move |question: &Question, out: &mut Vec<u8>| {
+                cluster.ask(&home, question, &[], out)
+            };
+            self.members.fetching.pool.offer(move || asking.ask(&all, handle, ask));
         }
     }
 
@@ -286,6 +323,7 @@ impl Vfs {
             true => self.append_there(remote, data)?,
             false => self.at_home(
                 remote,
+                Repeated::Yes,
                 |home, handle| self.ask_done(home, &Question::Write { handle, offset }, data),
                 |guest| guest.write(self, offset, data),
             )?,
@@ -304,7 +342,9 @@ impl Vfs {
                 other => Err(odd(&other)),
             }
         };
-        self.at_home(remote, there, |guest| guest.append(self, number, data).map(drop))?;
+        self.at_home(remote, Repeated::No, there, |guest| {
+            guest.append(self, number, data).map(drop)
+        })?;
         // The kernel takes the end to be where it was told to write.
         self.tell_attributes(remote.id);
         Ok(())
@@ -316,6 +356,7 @@ impl Vfs {
         let had = remote.unsynced.swap(false, SeqCst);
         let synced = self.at_home(
             remote,
+            Repeated::Yes,
             |home, handle| self.ask_done(home, &Question::Sync { handle }, &[]),
             |guest| guest.sync(self),
         );
@@ -355,6 +396,7 @@ impl Vfs {
         let _stirs = self.members.fetching.stirring(remote.key);
         self.at_home(
             remote,
+            Repeated::No,
             |home, handle| {
                 self.ask_done(home, &Question::Allocate { handle, offset, len, mode }, &[])
             },
@@ -370,7 +412,7 @@ impl Vfs {
                 other => Err(odd(&other)),
             }
         };
-        self.at_home(remote, there, |guest| guest.seek(self, offset, whence))
+        self.at_home(remote, Repeated::Yes, there, |guest| guest.seek(self, offset, whence))
     }
 
     /// The last descriptor of a handle is gone.
@@ -386,10 +428,7 @@ impl Vfs {
     /// Attributes of a node that another member serves.
     pub(super) fn getattr_there(&self, id: u64) -> Result<Attr> {
         let key = self.nodes.key(id).ok_or_else(moved)?;
-        let known = match self.home_of(key) {
-            Some(home) => self.attrs_there(&home, key)?,
-            None => None,
-        };
+        let known = self.attrs_at_home(key)?;
         let of_store = self.path(id).and_then(|path| self.engine.verbs.stat(&path));
         match (of_store, known) {
             (Ok(attr), Some(home)) if attr.key == key => Ok(with_home(attr, &home)),
