@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use super::cluster::Pair;
+use crate::flat::rig;
 use crate::guard::go_on;
 use crate::load::{self, Caching, Finish, MIB, Random, Verb};
 use crate::report::{Finding, Report, Target};
@@ -77,16 +78,25 @@ pub fn create(run: &Run, report: &mut Report) -> Result<()> {
 pub fn open(run: &Run, report: &mut Report) -> Result<()> {
     let pair = Pair::start(run, 1)?;
     let count = run.pick(500, 200);
-    let home = lay(&pair, "home", count)?;
+    let resting = lay(&pair, "home", count)?;
     pair.cluster.nodes[0].flush()?;
     pair.alone.flush()?;
     pair.cluster.wait_unclaimed()?;
-    let own = lay(&pair, "own", count)?;
+    let claimed = lay(&pair, "own", count)?;
     ensure!(pair.cluster.dirty(0)? > 0, "what is written waits in the tier");
     let time = run.slice();
     let [own, home, four] = run.alternate(2, Rounds::Many, |who, _| {
-        Ok([opens(&own[who], 1, time)?, opens(&home[who], 1, time)?, opens(&home[who], 4, time)?])
+        Ok([
+            opens(&claimed[who], 1, time)?,
+            opens(&resting[who], 1, time)?,
+            opens(&resting[who], 4, time)?,
+        ])
     })?;
+    // Answers that may be so old are asked for once.
+    rig::set(&pair.cluster.nodes[0], "revalidate", "1h")?;
+    rig::set(&pair.alone, "revalidate", "1h")?;
+    let [believed] =
+        run.alternate(2, Rounds::Many, |who, _| Ok([opens(&resting[who], 1, time)?]))?;
     let half = Target::AtLeast(0.5);
     let state = |what: &str| format!("{count} files of 4 KiB that {what}, cached");
     let flushed = state("are on the store and claimed by nobody, one thread");
@@ -94,6 +104,8 @@ pub fn open(run: &Run, report: &mut Report) -> Result<()> {
     report.add(one.ratio_target("without", half))?;
     let flushed = state("are on the store and claimed by nobody, four threads");
     report.add(finding("nodes-open/at-rest-4", &flushed, "op/s", &four))?;
+    let flushed = state("are on the store and claimed by nobody, one thread, revalidate 1h");
+    report.add(finding("nodes-open/at-rest-believed", &flushed, "op/s", &believed))?;
     let mine = state("this node has claimed, one thread");
     let one = finding("nodes-open/own", &mine, "op/s", &own);
     report.add(one.ratio_target("without", half))

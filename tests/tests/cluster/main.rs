@@ -2,14 +2,18 @@
 //!
 //! `data` and `names` say what programs see while all is well, `deaths` and `cuts` what is so when a node,
 //! the registry or a link is gone, `operate` what an operator does then, `reads` how little the store is
-//! asked, `refusals` what must not be mounted together. `programs` runs random
-//! programs on all nodes and judges what they saw.
+//! asked, `refusals` what must not be mounted together, `clocks` what is so when nodes tell other times.
+//! `programs` runs random programs on all nodes and judges what they saw; `applications` are programs people
+//! run, and `overview` is what operators see.
 
+mod applications;
+mod clocks;
 mod cuts;
 mod data;
 mod deaths;
 mod names;
 mod operate;
+mod overview;
 mod programs;
 mod reads;
 mod refusals;

@@ -9,8 +9,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use forebay_backing::FileKey;
-use forebay_cluster::front::Cluster;
+use forebay_backing::{FileKey, Result};
 use forebay_cluster::words::{Answer, Question};
 use forebay_engine::Pool;
 use forebay_engine::time::Time;
@@ -275,10 +274,16 @@ impl Asking {
         Asking { ahead: ahead.clone(), wanted, bytes: None }
     }
 
-    pub fn ask(mut self, cluster: &dyn Cluster, home: &str, handle: u64, all: &Fetching) {
+    /// `home` is asked for what is wanted of the handle, and puts the bytes into the buffer.
+    pub fn ask(
+        mut self,
+        all: &Fetching,
+        handle: u64,
+        home: impl FnOnce(&Question, &mut Vec<u8>) -> Result<Answer>,
+    ) {
         let (offset, len) = (self.wanted.offset, PIECE as u32);
         let mut out = all.buffer();
-        match cluster.ask(home, &Question::Read { handle, offset, len }, &[], &mut out) {
+        match home(&Question::Read { handle, offset, len }, &mut out) {
             Ok(Answer::QuietBytes) => self.bytes = Some(out),
             // Who reads there asks himself, and hears of it.
             Ok(_) | Err(_) => all.give_back(out),
@@ -294,12 +299,6 @@ impl Drop for Asking {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
-    use forebay_backing::Result;
-    use forebay_cluster::core::{Access, Holder};
-    use forebay_cluster::front::{Guard, Place};
-
     use super::*;
 
     const KEY: FileKey = FileKey { ino: 7, generation: 1 };
@@ -312,8 +311,8 @@ mod tests {
         asked: AtomicUsize,
     }
 
-    impl Cluster for Home {
-        fn ask(&self, _: &str, question: &Question, _: &[u8], out: &mut Vec<u8>) -> Result<Answer> {
+    impl Home {
+        fn answer(&self, question: &Question, out: &mut Vec<u8>) -> Result<Answer> {
             let Question::Read { offset, len, .. } = question else { unreachable!("only reads") };
             self.asked.fetch_add(1, SeqCst);
             let from = self.bytes.len().min(*offset as usize);
@@ -321,30 +320,6 @@ mod tests {
             out.clear();
             out.extend_from_slice(&self.bytes[from..to]);
             Ok(if self.is_quiet { Answer::QuietBytes } else { Answer::Bytes })
-        }
-
-        fn holder(&self, _: FileKey) -> Holder {
-            unreachable!("nobody asks")
-        }
-
-        fn is_written(&self, _: FileKey) -> bool {
-            !self.is_quiet
-        }
-
-        fn open(&self, _: FileKey, _: FileKey, _: &Path, _: Access) -> Result<Place> {
-            unreachable!("nobody asks")
-        }
-
-        fn create(&self, _: FileKey, _: &Path) -> Result<Guard> {
-            unreachable!("nobody asks")
-        }
-
-        fn created(&self, _: FileKey, _: FileKey, _: &Path) -> Guard {
-            unreachable!("nobody asks")
-        }
-
-        fn change(&self, _: &[(FileKey, FileKey)], _: Option<&Path>) -> Result<Place> {
-            unreachable!("nobody asks")
         }
     }
 
@@ -379,7 +354,8 @@ mod tests {
             }
             buf.truncate(n);
             for wanted in self.ahead.plan(&self.all, (offset as u64, n), quiet, stirred) {
-                Asking::new(&self.ahead, wanted).ask(&self.home, "n1", 1, &self.all);
+                let asking = Asking::new(&self.ahead, wanted);
+                asking.ask(&self.all, 1, |question, out| self.home.answer(question, out));
             }
             buf
         }

@@ -314,7 +314,10 @@ impl Vfs {
                 continue;
             };
             let all = self.members.fetching.clone();
-            self.members.fetching.pool.offer(move || asking.ask(&*cluster, &home, handle, &all));
+            let ask = move |question: &Question, out: &mut Vec<u8>| {
+                cluster.ask(&home, question, &[], out)
+            };
+            self.members.fetching.pool.offer(move || asking.ask(&all, handle, ask));
         }
     }
 
