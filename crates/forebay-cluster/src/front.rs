@@ -14,13 +14,21 @@ use crate::words::{Answer, Question};
 /// What lasts until it is dropped: a claim that a writer needs, or a change under way.
 pub type Guard = Box<dyn Any + Send + Sync>;
 
-/// Where something is done.
+/// Where a file is opened.
 pub enum Place {
-    /// Here, until the guard is dropped.
+    /// Here; the claim that a writer needs is held until the guard is dropped.
     Here(Option<Guard>),
     /// At this member, which is to be asked.
     There(String),
-    /// Here, until the guard is dropped; but this member, whose file is replaced, is asked to make the rename
+}
+
+/// Who changes names or attributes.
+pub enum Maker {
+    /// This mount, until the guard is dropped.
+    Here(Option<Guard>),
+    /// This member, which is to be asked.
+    There(String),
+    /// This mount, until the guard is dropped; but this member, whose file is replaced, is asked to make the rename
     /// on the store.
     Through(String, Guard),
 }
@@ -33,13 +41,13 @@ pub trait Cluster: Send + Sync {
     fn open(&self, file: FileKey, dir: FileKey, path: &Path, how: Access) -> Result<Place>;
     fn create(&self, dir: FileKey, path: &Path) -> Result<Guard>;
     fn created(&self, file: FileKey, dir: FileKey, path: &Path) -> Guard;
-    fn change(&self, files: &[(FileKey, FileKey)], below: Option<&Path>) -> Result<Place>;
+    fn change(&self, files: &[(FileKey, FileKey)], below: Option<&Path>) -> Result<Maker>;
     fn replace(
         &self,
         file: (FileKey, FileKey),
         over: (FileKey, FileKey),
         at: &Path,
-    ) -> Result<Place>;
+    ) -> Result<Maker>;
     fn ask(
         &self,
         home: &str,
@@ -60,11 +68,11 @@ pub trait Cluster: Send + Sync {
     fn held(&self) -> Vec<FileKey>;
 }
 
-fn place(changing: Changing) -> Place {
+fn maker(changing: Changing) -> Maker {
     match changing {
-        Changing::Here(change) => Place::Here(Some(Box::new(change))),
-        Changing::There(home) => Place::There(home),
-        Changing::Through(home, change) => Place::Through(home, Box::new(change)),
+        Changing::Here(change) => Maker::Here(Some(Box::new(change))),
+        Changing::There(home) => Maker::There(home),
+        Changing::Through(home, change) => Maker::Through(home, Box::new(change)),
     }
 }
 
@@ -92,8 +100,8 @@ impl Cluster for Arc<Member> {
         Box::new(Member::created(self, file, dir, path))
     }
 
-    fn change(&self, files: &[(FileKey, FileKey)], below: Option<&Path>) -> Result<Place> {
-        Ok(place(Member::change(self, files, below)?))
+    fn change(&self, files: &[(FileKey, FileKey)], below: Option<&Path>) -> Result<Maker> {
+        Ok(maker(Member::change(self, files, below)?))
     }
 
     fn replace(
@@ -101,8 +109,8 @@ impl Cluster for Arc<Member> {
         file: (FileKey, FileKey),
         over: (FileKey, FileKey),
         at: &Path,
-    ) -> Result<Place> {
-        Ok(place(Member::replace(self, file, over, at)?))
+    ) -> Result<Maker> {
+        Ok(maker(Member::replace(self, file, over, at)?))
     }
 
     fn ask(

@@ -134,7 +134,7 @@ impl Vfs {
                 let read = |offset, buf: &mut [u8]| store.read_at(buf, offset);
                 self.engine.ops.compare_superseded(*file, attr.size, &read)
             }
-            Place::There(home) | Place::Through(home, _) => {
+            Place::There(home) => {
                 let open = Question::Open {
                     file: *file,
                     path: path.clone(),

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use forebay_backing::{Attr, Error, FileKey, FileKind, RenameMode, Result};
 use forebay_cluster::core::{Access, Holder};
-use forebay_cluster::front::{Cluster, Guard, Place};
+use forebay_cluster::front::{Cluster, Guard, Maker, Place};
 use forebay_cluster::words::{Answer, Attrs, NameChange, Question};
 use forebay_engine::Named;
 use hashbrown::{HashMap, HashSet};
@@ -162,7 +162,7 @@ impl Vfs {
                 self.heard(key, None);
                 Ok(guard)
             }
-            Place::There(home) | Place::Through(home, _) => {
+            Place::There(home) => {
                 self.heard(key, Some(&home));
                 Err(moved())
             }
@@ -215,18 +215,18 @@ impl Vfs {
 
     fn settled(
         &self,
-        place: impl Fn() -> Result<Place>,
+        place: impl Fn() -> Result<Maker>,
         change: impl Fn() -> NameChange,
     ) -> Result<(Settled, Option<String>)> {
         self.refuse_read_only()?;
         let mut refused = moved();
         for _ in 0..LOOKS {
             let home = match place()? {
-                Place::Here(guard) => return Ok((Settled::Here(guard), None)),
-                Place::Through(home, guard) => {
+                Maker::Here(guard) => return Ok((Settled::Here(guard), None)),
+                Maker::Through(home, guard) => {
                     return Ok((Settled::Here(Some(guard)), Some(home)));
                 }
-                Place::There(home) => home,
+                Maker::There(home) => home,
             };
             match self.ask_change(&home, change()) {
                 Err(error) if error.is(libc::ESTALE) => refused = error,

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use forebay_backing::{FileKey, RenameMode, Result, SetAttr, SetTime, XattrMode};
 use forebay_cluster::core::Access;
-use forebay_cluster::front::{Guard, Place};
+use forebay_cluster::front::{Guard, Maker, Place};
 use forebay_cluster::words::{Attrs, NameChange, Set};
 use forebay_engine::{Admission, Named};
 
@@ -145,7 +145,7 @@ impl Vfs {
         for (file, path) in files.into_iter().filter(|(file, _)| self.is_held(*file)) {
             match cluster.open(file, self.dir_of(path)?, path, Access::Write)? {
                 Place::Here(guard) => held.extend(guard),
-                Place::There(_) | Place::Through(..) => return Err(moved()),
+                Place::There(_) => return Err(moved()),
             }
         }
         Ok(held)
@@ -166,9 +166,9 @@ impl Vfs {
         let cluster = self.cluster().ok_or_else(moved)?;
         let dirs = (self.dir_of(from)?, self.dir_of(to)?);
         match cluster.replace((file, dirs.0), (over, dirs.1), to)? {
-            Place::Here(guard) => Ok((guard, None)),
-            Place::Through(home, guard) => Ok((Some(guard), Some(home))),
-            Place::There(_) => Err(moved()),
+            Maker::Here(guard) => Ok((guard, None)),
+            Maker::Through(home, guard) => Ok((Some(guard), Some(home))),
+            Maker::There(_) => Err(moved()),
         }
     }
 

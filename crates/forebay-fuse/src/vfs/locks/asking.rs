@@ -297,7 +297,7 @@ impl Vfs {
         };
         match cluster.open(key, dir, &path, how)? {
             Place::Here(held) => Ok(Way { seat: Seat::Here, held: Some(held) }),
-            Place::There(home) | Place::Through(home, _) => {
+            Place::There(home) => {
                 self.heard(key, Some(&home));
                 Ok(there(home))
             }

@@ -31,7 +31,7 @@ impl Vfs {
         let dir = self.dir_of(path)?;
         match cluster.open(file, dir, path, Access::Write)? {
             Place::Here(held) => self.at_desk(&guest, file, ask, Some(held)).ok_or_else(moved),
-            Place::There(_) | Place::Through(..) => Err(moved()),
+            Place::There(_) => Err(moved()),
         }
     }
 
