@@ -48,6 +48,9 @@ pub struct Member {
     /// How many copies this member wants of what it acknowledges as durable.
     #[serde(default)]
     pub copies: u8,
+    /// It reads parts of files for others ([`Question::Fetch`](crate::words::Question::Fetch)).
+    #[serde(default)]
+    pub shares: bool,
     /// Its process died, and another took its files over. Its next start takes this away.
     #[serde(default)]
     pub taken: Option<Taken>,

@@ -2,12 +2,14 @@
 
 pub mod clock;
 pub mod config;
+pub mod copied;
 pub mod counters;
 pub mod evict;
 pub mod governor;
 pub mod heat;
 pub mod id;
 pub mod journal;
+pub mod near;
 pub mod paths;
 pub mod policy;
 pub mod portion;

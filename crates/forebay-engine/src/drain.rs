@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use crate::copies::Outbox;
 use crate::core::governor::{Decision, Governor};
 use crate::core::portion::HoleStep;
 use crate::drain::ages::Ages;
+use crate::drain::away::Suspended;
 use crate::drain::debts::Debts;
 use crate::drain::holds::Holds;
 use crate::drain::home_room::HomeRoom;
@@ -20,6 +22,7 @@ use crate::pool::Pool;
 use crate::room::passed::Passed;
 
 mod ages;
+mod away;
 pub mod copy;
 mod debts;
 mod due;
@@ -32,6 +35,7 @@ pub mod order;
 pub mod owed;
 mod parcel;
 mod permits;
+pub mod suspend;
 pub mod valve;
 
 pub struct Drain {
@@ -39,6 +43,7 @@ pub struct Drain {
     files: Arc<Files>,
     names: Arc<Names>,
     passed: Arc<Passed>,
+    outbox: Arc<Outbox>,
     flushes: Pool,
     /// The engine before this one was shut down.
     clean_start: bool,
@@ -67,6 +72,8 @@ pub struct Drain {
     holds: Arc<Holds>,
     /// What the drain is to bring home for orders with a deadline.
     debts: Debts,
+    /// Whether it is kept from the store.
+    suspended: Suspended,
     /// The drain has something to do.
     wake: (Mutex<bool>, Condvar),
 }
@@ -81,7 +88,12 @@ pub(crate) struct Ground {
 }
 
 impl Drain {
-    pub(crate) fn new(ground: Ground, flushes: Pool, clean_start: bool) -> Drain {
+    pub(crate) fn new(
+        ground: Ground,
+        outbox: Arc<Outbox>,
+        flushes: Pool,
+        clean_start: bool,
+    ) -> Drain {
         let Ground { home, files, names, passed } = ground;
         let time = files.time().clone();
         Drain {
@@ -89,6 +101,7 @@ impl Drain {
             files,
             names,
             passed,
+            outbox,
             flushes,
             clean_start,
             governor: Mutex::new(Rank::Govern, Governor::default()),
@@ -106,6 +119,7 @@ impl Drain {
             stuck: Mutex::new(Rank::Govern, None),
             holds: Default::default(),
             debts: Default::default(),
+            suspended: Default::default(),
             wake: (Mutex::new(Rank::Wake, false), Condvar::new()),
         }
     }

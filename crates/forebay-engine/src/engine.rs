@@ -7,9 +7,11 @@ use forebay_backing::wrap::Wrapped;
 use forebay_backing::{BackingStore, Error, Kind, Result};
 use forebay_base::glob::Pattern;
 
+use crate::copies::{Copies, Found, Outbox};
 use crate::core::config::{Config, Tunables};
 use crate::drain::copy::ERRANDS_PER_COPY;
 use crate::drain::holds::Hold;
+use crate::drain::suspend::Suspension;
 use crate::drain::{Drain, Ground};
 use crate::files::names::Names;
 use crate::files::{Files, Inventory};
@@ -43,6 +45,10 @@ pub struct Engine {
     pub room: Arc<Room>,
     /// Who reads and writes past us.
     pub passed: Arc<Passed>,
+    /// Copies that we keep for others.
+    pub copies: Arc<Copies>,
+    /// What our partners are told.
+    pub outbox: Arc<Outbox>,
     /// What goes home.
     pub drain: Arc<Drain>,
     /// What programs ask of bytes.
@@ -82,12 +88,25 @@ impl Engine {
     /// The same, with holds of orders that did not end the last time, in force before the drain
     /// looks for the first time.
     pub fn start_holding(
-        mut tier: Tier,
+        tier: Tier,
         backing: Arc<dyn BackingStore>,
         config: Config,
         tunables: Tunables,
         held: &[(Vec<PathBuf>, Pattern)],
     ) -> Result<(Arc<Engine>, Vec<Hold>)> {
+        let started = Engine::start_suspended(tier, backing, config, tunables, held);
+        started.map(|(engine, holds, _)| (engine, holds))
+    }
+
+    /// The same, with the drain kept from the backing store until the last value is dropped: of who does
+    /// not know yet which of the files are still its own.
+    pub fn start_suspended(
+        mut tier: Tier,
+        backing: Arc<dyn BackingStore>,
+        config: Config,
+        tunables: Tunables,
+        held: &[(Vec<PathBuf>, Pattern)],
+    ) -> Result<(Arc<Engine>, Vec<Hold>, Suspension)> {
         tunables.validate().map_err(|why| Error::new(Kind::Usage, why))?;
         let time = config.time.clone();
         let witness = Witness::here(&*tier.media);
@@ -101,9 +120,28 @@ impl Engine {
         let health = Arc::new(Health::new(time.clone()));
         let reaper = Arc::new(Reaper::new(health.clone(), time.clone()));
         let backing: Arc<dyn BackingStore> = Wrapped::new(backing, reaper.clone());
+        let is_older = tier.is_older();
         tier.take_over(loaded.old_names(&witness))?;
-        let recovered =
-            Recovery::run(&*tier.media, &*backing, &index, &mut loaded, &witness, time.ms())?;
+        let unheld = if is_older { loaded.hold_none() } else { Vec::new() };
+        let copies = {
+            let is_ours = |id, file| loaded.files.get(&id).is_some_and(|it| it.key == file);
+            Found::read(&*tier.media, loaded.boot(&witness), &is_ours)
+                .map_err(|e| Error::io(e, "reading the copies that are kept for other members"))?
+        };
+        let spared = copies.shadows();
+        let next_id = spared.iter().map(|id| id.0 + 1).max().unwrap_or(0);
+        loaded.next_id = loaded.next_id.max(next_id);
+        let mut recovered = Recovery::run(
+            &*tier.media,
+            &*backing,
+            &index,
+            &mut loaded,
+            &spared,
+            &witness,
+            (&config.owned, time.ms()),
+        )?;
+        recovered.report.problems.extend(copies.problems());
+        recovered.changed.extend(unheld);
         let states = &loaded.files;
         index
             .begin(&witness, loaded.next_id, &recovered.changed, &|id| states.get(&id).cloned())
@@ -121,17 +159,40 @@ impl Engine {
         let names = Arc::new(Names::new(home.clone(), files.clone()));
         let room = Arc::new(Room::new(files.clone()));
         let passed = Arc::new(Passed::new(files.clone(), room.clone()));
+        let copies = Arc::new(Copies::new(files.clone(), room.clone(), copies)?);
+        let outbox = Arc::new(Outbox::new(files.clone()));
         let pool = Pool::new("fb-flush", flush_depth as usize, time.clone());
         let clean_start = recovered.report.clean_shutdown;
         let ground =
             Ground { home, files: files.clone(), names: names.clone(), passed: passed.clone() };
-        let drain = Arc::new(Drain::new(ground.clone(), pool, clean_start));
+        let drain = Arc::new(Drain::new(ground.clone(), outbox.clone(), pool, clean_start));
         let fills = Pool::new("fb-fill", fill_depth as usize, time);
-        let io = Arc::new(Io::new(ground.clone(), room.clone(), drain.clone(), fills));
-        let verbs = Arc::new(Verbs::new(ground.clone(), drain.clone(), io.clone()));
-        let ops = Arc::new(Ops::new(ground, room.clone(), drain.clone(), io.clone(), witness));
+        let io =
+            Arc::new(Io::new(ground.clone(), room.clone(), outbox.clone(), drain.clone(), fills));
+        let verbs = Arc::new(Verbs::new(ground.clone(), outbox.clone(), drain.clone(), io.clone()));
+        let ops = Arc::new(Ops::new(
+            ground,
+            room.clone(),
+            (copies.clone(), outbox.clone()),
+            drain.clone(),
+            io.clone(),
+            witness,
+        ));
         let recovery = recovered.report;
-        let engine = Engine { health, files, names, room, passed, drain, io, verbs, ops, recovery };
+        let engine = Engine {
+            health,
+            files,
+            names,
+            room,
+            passed,
+            copies,
+            outbox,
+            drain,
+            io,
+            verbs,
+            ops,
+            recovery,
+        };
         let engine = Arc::new(engine);
         let known = loaded.files.len();
         engine.files.populate(std::mem::take(&mut loaded.files));
@@ -143,7 +204,8 @@ impl Engine {
             unsafe { libc::malloc_trim(0) };
         }
         let holds = held.iter().map(|(scope, last)| engine.drain.hold(scope, last)).collect();
+        let suspension = engine.drain.suspend();
         engine.ops.clone().start_threads()?;
-        Ok((engine, holds))
+        Ok((engine, holds, suspension))
     }
 }

@@ -19,11 +19,12 @@ use crate::core::state::{FileState, Record};
 use crate::files::attached::Attached;
 use crate::files::file::{DirtyQueue, File, Inner};
 use crate::files::graveyard::Graveyard;
+use crate::files::partners::{CopiesAt, Copying, Partners};
 use crate::files::table::Table;
 use crate::files::totals::{Landings, Totals};
 use crate::home::Home;
 use crate::lock::{Condvar, Mutex, MutexGuard, Rank, RwLock};
-use crate::tier::dir::Tier;
+use crate::tier::dir::{Tier, shadow_name};
 use crate::tier::index::Index;
 use crate::tier::media::{Media, MediaFile};
 use crate::time::Time;
@@ -39,6 +40,7 @@ pub mod leaving;
 pub mod names;
 pub mod open;
 pub mod pace;
+pub mod partners;
 mod record;
 pub mod shadow;
 mod shared;
@@ -75,6 +77,7 @@ pub struct Files {
     blanks: Mutex<Vec<(FileId, Arc<dyn MediaFile>)>>,
     /// Files that lost their last name a moment ago.
     graveyard: Mutex<Graveyard>,
+    copying: Copying,
 }
 
 /// What was found on the tier.
@@ -118,6 +121,7 @@ impl Files {
             trash: Mutex::new(Rank::Shadows, found.nameless),
             blanks: Mutex::new(Rank::Shadows, Vec::new()),
             graveyard: Mutex::new(Rank::Graveyard, Graveyard::default()),
+            copying: Copying::default(),
         }
     }
 
@@ -172,6 +176,16 @@ impl Files {
         self.next_id.load(Relaxed)
     }
 
+    /// A number that no file has.
+    pub(crate) fn new_id(&self) -> FileId {
+        FileId(self.next_id.fetch_add(1, Relaxed))
+    }
+
+    /// Bytes that the shadow file with this number takes.
+    pub(crate) fn shadow_bytes(&self, id: FileId) -> u64 {
+        self.media().stat(&shadow_name(id)).map_or(0, |stat| stat.allocated)
+    }
+
     /// Whether the file with this key may have been forgotten since then.
     pub(crate) fn was_forgotten(&self, key: FileKey, since: Look) -> bool {
         self.table.read().forgotten_since(key, since)
@@ -219,9 +233,19 @@ impl Files {
         }
     }
 
-    /// Whether every writer has to be seen: who writes past us is in no stream we could follow.
+    /// Whether every writer has to be seen: who writes past us is in no stream we could follow, and
+    /// nobody copies what he writes.
     pub fn watches_writers(&self) -> bool {
-        self.tune(|t| t.bypass_writes) > 0
+        self.tune(|t| t.bypass_writes) > 0 || self.copying.is_wanted()
+    }
+
+    /// From here on these are told what is dirty here, whenever they want it.
+    pub fn begin_copies(&self, partners: Arc<dyn Partners>, at: CopiesAt) {
+        self.copying.begin(partners, at);
+    }
+
+    pub(crate) fn copying(&self) -> &Copying {
+        &self.copying
     }
 
     pub fn attachment(&self) -> Attachment {
@@ -270,10 +294,18 @@ impl Files {
         if let Some(file) = table.with_key(attr.key) {
             return file.clone();
         }
-        let id = FileId(self.next_id.fetch_add(1, Relaxed));
+        let id = self.new_id();
         let record = Record { key: attr.key, state: FileState::absent(paths, attr) };
         let file = File::new(id, record, false);
         table.insert(file.clone());
+        file
+    }
+
+    /// Begins to know a file by its record, which is not in the log yet. Whoever had its key is found by
+    /// his number alone from then on.
+    pub(crate) fn insert_as(&self, id: FileId, record: Record) -> Arc<File> {
+        let file = File::new(id, record, false);
+        self.table.write().insert(file.clone());
         file
     }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::copies::Outbox;
 use crate::drain::{Drain, Ground};
 use crate::files::Files;
 use crate::files::names::Names;
@@ -13,6 +14,7 @@ use crate::room::Room;
 mod around;
 mod data;
 pub mod fill;
+pub mod near;
 mod open;
 pub mod sync;
 pub mod unsynced;
@@ -22,15 +24,22 @@ pub struct Io {
     files: Arc<Files>,
     names: Arc<Names>,
     room: Arc<Room>,
+    outbox: Arc<Outbox>,
     drain: Arc<Drain>,
     around: Around,
     fills: Pool,
 }
 
 impl Io {
-    pub(crate) fn new(ground: Ground, room: Arc<Room>, drain: Arc<Drain>, fills: Pool) -> Io {
+    pub(crate) fn new(
+        ground: Ground,
+        room: Arc<Room>,
+        outbox: Arc<Outbox>,
+        drain: Arc<Drain>,
+        fills: Pool,
+    ) -> Io {
         let Ground { home, files, names, .. } = ground;
-        Io { home, files, names, room, drain, around: Around::default(), fills }
+        Io { home, files, names, room, outbox, drain, around: Around::default(), fills }
     }
 
     /// How many fetches run at a time.

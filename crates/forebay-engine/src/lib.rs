@@ -13,6 +13,7 @@
 
 #[cfg(test)]
 mod bed;
+mod copies;
 mod core;
 mod drain;
 mod engine;
@@ -30,9 +31,11 @@ mod tier;
 pub mod time;
 mod verbs;
 
+pub use copies::{Behind, BehindFile, Copies, CopyInfo, Outbox};
 pub use core::config::{
     Attachment, Config, Eviction, KeepDirty, Marks, Tunables, Watermark, WritePolicy,
 };
+pub use core::near::{Near, Neighbours, Owned};
 pub use core::policy::PASSTHROUGH_WRITE_TIER_MIN;
 pub use core::ranges::{Ranges, Run, State};
 pub use core::report::{
@@ -44,21 +47,25 @@ pub use core::{governor, journal, paths, rules, state};
 pub use drain::Drain;
 pub use drain::holds::Hold;
 pub use drain::order::Order;
+pub use drain::suspend::Suspension;
 pub use engine::Engine;
 pub use files::Files;
 pub use files::file::File;
 pub use files::glance::Glance;
 pub use files::names::{Named, Names};
 pub use files::open::OpenFile;
+pub use files::partners::{CopiesAt, Partners};
 pub use home::health::Health;
 pub use io::{Allocate, Io};
 pub use ops::Ops;
 pub use ops::resolve::Keep;
+pub use ops::taken::SupersededFile;
 pub use pool::{Pool, run_anywhere};
 pub use requester::{Requester, on_behalf_of};
 pub use room::Room;
 pub use room::passed::{Passed, Past};
 pub use start::check::{CheckReport, check};
+pub use start::manifest::{Unflushed, manifest};
 pub use start::report::RecoveryReport;
 pub use start::salvage::{Salvaged, salvage};
 pub use tier::dir::{Tier, TierOwner};

@@ -45,6 +45,12 @@ pub enum Rank {
     Compaction,
     /// One at a time evicts; it tries files' locks, or waits for them one after the other.
     Eviction,
+    /// The members that copies are kept for.
+    CopyHomes,
+    /// One copy that is kept for another member: held while it is written and its record appended.
+    Copy,
+    /// The copies that are kept for one other member, with their log.
+    Copies,
     /// One file. Held while the shadow is read or written and its record appended, so that a fill cannot
     /// land between a write and its record.
     File,
@@ -64,6 +70,8 @@ pub enum Rank {
     Dirty,
     /// Settings in force.
     Tunables,
+    /// Who keeps copies of files here, and which of them are over.
+    Partners,
     /// Rules, the processes that one of them is for, and whether the last eviction was in vain.
     Room,
     /// Files that lost their last name a moment ago.

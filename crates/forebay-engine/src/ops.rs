@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::copies::{Copies, Outbox};
 use crate::drain::{Drain, Ground};
 use crate::files::Files;
 use crate::files::names::Names;
@@ -18,6 +19,7 @@ pub mod operate;
 pub mod prefetch;
 pub mod resolve;
 pub mod status;
+pub mod taken;
 
 pub struct Ops {
     home: Arc<Home>,
@@ -25,6 +27,8 @@ pub struct Ops {
     names: Arc<Names>,
     room: Arc<Room>,
     passed: Arc<Passed>,
+    copies: Arc<Copies>,
+    outbox: Arc<Outbox>,
     drain: Arc<Drain>,
     io: Arc<Io>,
     witness: Witness,
@@ -35,12 +39,13 @@ impl Ops {
     pub(crate) fn new(
         ground: Ground,
         room: Arc<Room>,
+        (copies, outbox): (Arc<Copies>, Arc<Outbox>),
         drain: Arc<Drain>,
         io: Arc<Io>,
         witness: Witness,
     ) -> Ops {
         let Ground { home, files, names, passed } = ground;
         let threads = Mutex::new(Rank::Threads, Vec::new());
-        Ops { home, files, names, room, passed, drain, io, witness, threads }
+        Ops { home, files, names, room, passed, copies, outbox, drain, io, witness, threads }
     }
 }

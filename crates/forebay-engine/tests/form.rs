@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The rooms from the bottom up. A room may use what stands before it, and nothing behind it.
-const FLOORS: [&str; 18] = [
+const FLOORS: [&str; 19] = [
     "failpoint",
     "requester",
     "lock",
@@ -17,6 +17,7 @@ const FLOORS: [&str; 18] = [
     "tier",
     "files",
     "room",
+    "copies",
     "drain",
     "io",
     "verbs",
@@ -29,12 +30,14 @@ const FLOORS: [&str; 18] = [
 
 /// The parts that [`Engine`](forebay_engine::Engine) puts together, and the field by which others
 /// hold them.
-const OWNERS: [(&str, &str); 9] = [
+const OWNERS: [(&str, &str); 11] = [
     ("Home", "home"),
     ("Files", "files"),
     ("Names", "names"),
     ("Room", "room"),
     ("Passed", "passed"),
+    ("Copies", "copies"),
+    ("Outbox", "outbox"),
     ("Drain", "drain"),
     ("Io", "io"),
     ("Verbs", "verbs"),

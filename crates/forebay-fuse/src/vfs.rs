@@ -9,10 +9,13 @@
 //! writing.
 
 mod acl;
+mod ahead;
 mod attrs;
+mod copies;
 mod data;
 mod dirs;
 mod listing;
+mod locks;
 mod look;
 mod members;
 mod names;
@@ -37,6 +40,8 @@ use forebay_engine::{Admission, Engine, File, OpenFile, Past};
 use hashbrown::HashMap;
 
 use self::listing::Listing;
+use self::locks::Locks;
+pub use self::locks::{Came, Told, Wanted};
 use self::members::Members;
 use self::there::Remote;
 use self::tree::Tree;
@@ -151,6 +156,8 @@ pub struct Vfs {
     open: Mutex<OpenNodes>,
     tree: Tree,
     members: Members,
+    suspended: copies::Suspended,
+    locks: Locks,
 }
 
 impl Vfs {
@@ -175,6 +182,8 @@ impl Vfs {
             open: Mutex::new(Rank::Open, OpenNodes::new()),
             tree: Tree::default(),
             members: Members::default(),
+            suspended: copies::Suspended::default(),
+            locks: Locks::default(),
         })
     }
 

@@ -17,6 +17,7 @@ mod names;
 mod opening;
 mod own;
 mod peers;
+mod readers;
 mod rules;
 #[cfg(test)]
 mod sim;
@@ -69,6 +70,11 @@ pub struct Core {
     barrier: Option<(Ticket, Vec<Ticket>)>,
     /// Tasks that began since.
     next_barrier: Vec<Ticket>,
+    barrier_began: Duration,
+    /// When the newest barrier that was answered began, and what it said.
+    last_barrier: Option<(Duration, Revision)>,
+    /// So long readers believe a barrier.
+    trust: Duration,
     is_gathering: bool,
     /// The gate that this member has put, or is about to.
     gate: Option<Gate>,
@@ -122,6 +128,9 @@ impl Core {
             sends: BTreeMap::new(),
             barrier: None,
             next_barrier: Vec::new(),
+            barrier_began: Duration::ZERO,
+            last_barrier: None,
+            trust: Duration::ZERO,
             is_gathering: false,
             gate: None,
             has_begun: false,
@@ -193,6 +202,7 @@ impl Core {
                 self.has_begun = true;
                 self.answer_early();
             }
+            Input::Trust(trust) => self.trust = trust,
             Input::Tick => {
                 if !self.is_superseded {
                     self.tend_own();
@@ -297,6 +307,26 @@ impl Core {
             Some(claim) => Holder::Dead(claim.member.clone()),
             None => Holder::Nobody,
         }
+    }
+
+    /// Whether somebody may take this member over, or does: who needs what it holds waits.
+    pub fn has_heirs_of(&self, member: &str) -> bool {
+        self.heirs(member).iter().any(|name| self.mirror.alive.contains(name))
+    }
+
+    /// Whether a file has writers, or is not this member's, so that nobody here knows.
+    pub fn is_written(&self, file: FileKey) -> bool {
+        self.own.get(&file).is_none_or(|own| own.uses > 0)
+    }
+
+    /// Files that this member holds.
+    pub fn held(&self) -> Vec<FileKey> {
+        self.own.keys().copied().collect()
+    }
+
+    /// The other members that are alive.
+    pub fn others(&self) -> Vec<String> {
+        self.mirror.alive.iter().filter(|member| **member != self.me).cloned().collect()
     }
 
     /// The first by name of the members that are alive.

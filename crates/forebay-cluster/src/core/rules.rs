@@ -8,6 +8,8 @@ pub enum Rule {
     AskCreators,
     /// A creator's "no" may be newer than the barrier before it: look again behind another.
     LookAfterCreators,
+    /// An unclaimed file is claimed before its name is taken from it by another.
+    ClaimBeforeReplace,
     /// A file of which others held newer bytes is looked up in the store again.
     ForgetOnGiven,
     /// Nobody claims or begins to create while a directory is renamed.

@@ -122,7 +122,7 @@ impl Core {
     }
 
     /// Who may take `member` over: its partners in sync.
-    fn heirs(&self, member: &str) -> &[String] {
+    pub(super) fn heirs(&self, member: &str) -> &[String] {
         match self.mirror.partners.get(member) {
             Some((partners, _)) if Some(partners.epoch) == self.living_epoch(member) => {
                 &partners.in_sync

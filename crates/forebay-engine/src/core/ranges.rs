@@ -68,9 +68,10 @@ impl Run {
 }
 
 /// A set of disjoint runs. One run, the common case by far, costs no allocation.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(from = "Vec<Run>", into = "Vec<Run>")]
 pub enum Ranges {
+    #[default]
     None,
     One(Run),
     Many(Box<Runs>),

@@ -22,9 +22,11 @@ use crate::core::paths::Paths;
 use crate::core::ranges::{Mark, Ranges, Run, State};
 
 mod change;
+mod portrait;
 mod stored;
 
 pub use change::{Age, Change, Loss, Settled, Stretches};
+pub use portrait::Portrait;
 
 /// In blocks of this size clean bytes are kept beside what a sync makes durable. A database that
 /// writes a page sooner or later writes those beside it, and each first sync of one costs a record.
@@ -85,6 +87,9 @@ pub enum Conflict {
     Changed,
     /// Dirty bytes were lost in the tier: what is left is not the file that was written (S4).
     Torn,
+    /// Another member of the store took the file over while this one was away: it has newer bytes, or
+    /// may have.
+    Superseded,
 }
 
 impl Conflict {
@@ -99,6 +104,7 @@ impl Conflict {
             Conflict::Torn => {
                 "dirty bytes of it were lost in the tier: what is left is not all of it"
             }
+            Conflict::Superseded => "another member took it over while it was dirty here",
         }
     }
 }
@@ -146,6 +152,9 @@ pub struct FileState {
     pinned: bool,
     /// No flush until somebody decides what counts.
     conflict: Conflict,
+    /// It was another member's, who may still write to the backing file: what is flushed stays, to be
+    /// flushed again.
+    held: bool,
 }
 
 /// What has to be recorded around a write of `[start, end)`.
@@ -203,7 +212,13 @@ impl FileState {
             flush_open: false,
             pinned: false,
             conflict: Conflict::None,
+            held: false,
         }
+    }
+
+    /// Whether what is flushed of it stays, to be flushed again.
+    pub fn is_held(&self) -> bool {
+        self.held
     }
 
     pub fn owner(&self) -> Owner {
@@ -537,7 +552,7 @@ impl FileState {
     }
 
     fn verdict(&self) -> Verdict {
-        let worth = self.is_dirty() || self.has_bytes() || self.pinned;
+        let worth = self.is_dirty() || self.has_bytes() || self.pinned || self.held;
         if worth && !self.paths.is_empty() { Verdict::Keep } else { Verdict::Drop }
     }
 }

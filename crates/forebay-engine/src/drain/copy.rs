@@ -193,7 +193,7 @@ impl Drain {
             if !self.home.is_privileged() {
                 parcel.touched.store(true, SeqCst);
             }
-            let opened = self.home.health().quietly(|| {
+            let opened = self.call_home(|| {
                 // An ordinary user opens his own 0444 file by way of a chmod, which moves its
                 // ctime: look before.
                 let before = if self.home.is_privileged() {
@@ -227,7 +227,7 @@ impl Drain {
     /// Whether something else than the file with this key has its name, or nothing: what cannot be
     /// opened may be a link or a directory by now, or lie below one.
     fn is_elsewhere(&self, path: &Path, key: FileKey) -> bool {
-        match self.home.health().quietly(|| self.home.backing().stat(path)) {
+        match self.call_home(|| self.home.backing().stat(path)) {
             Ok(attr) => attr.key != key,
             Err(e) => [libc::ENOENT, libc::ENOTDIR, libc::ELOOP].iter().any(|errno| e.is(*errno)),
         }
@@ -314,7 +314,7 @@ impl Drain {
                 return Err(Error::new(Kind::TimedOut, "given up"));
             };
             let began = self.files.time().now();
-            let len = self.home.health().quietly(|| {
+            let len = self.call_home(|| {
                 let size = target.stat()?.size;
                 let len = end.min(size).saturating_sub(at).min(holes.bytes());
                 if len > 0 {
@@ -355,7 +355,7 @@ impl Drain {
                 return if cut { Ok(()) } else { self.files.note_tier(Err(torn())) };
             }
             parcel.touched.store(true, SeqCst);
-            self.home.health().quietly(|| target.write_at(&buf[..n], at))?;
+            self.call_home(|| target.write_at(&buf[..n], at))?;
             self.files.landings().note_copied(n as u64);
             add(&self.unsettled, n as u64);
             add(&parcel.copied, n as u64);
@@ -370,7 +370,7 @@ impl Drain {
     /// Size and times, once all pieces are there.
     fn finish_copy(&self, parcel: &Parcel, target: &dyn BackingFile) -> Result<()> {
         parcel.touched.store(true, SeqCst);
-        self.home.health().quietly(|| {
+        self.call_home(|| {
             let end = parcel.target_size();
             let known = if parcel.resumed { None } else { Some(parcel.base.size) };
             let reached = parcel.captured.last().is_some_and(|run| run.1 == end);

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use forebay_backing::{Attr, BackingFile, Error, Kind, Result};
 
+use crate::copies::Lasting;
 use crate::core::clock::{Watch, What};
 use crate::core::counters::add;
 use crate::core::portion::{FLIGHT_BYTES, Portion};
@@ -85,7 +86,8 @@ impl Drain {
             size,
             mtime: unseen.map_or(inner.state.mtime(), |stat| stat.mtime),
             base: inner.state.base(),
-            resumed: inner.state.flush_is_open(),
+            // Of one that is held others' writes are to be written over.
+            resumed: inner.state.flush_is_open() || inner.state.is_held(),
             unseen,
             seen: inner.clock.look(),
             target: Mutex::new(Rank::Batch, None),
@@ -151,6 +153,25 @@ impl Drain {
         let _ = self.files.note_tier(self.files.index().sync());
     }
 
+    /// Before the first byte goes home partners have what is to go, and that it goes: they can bring it
+    /// there if we die half way.
+    pub(crate) fn tell_partners(self: &Arc<Self>, parcels: &[(usize, Arc<Parcel>)]) {
+        if !self.files.copying().is_wanted() {
+            return;
+        }
+        let latch = Arc::new(Latch::new(parcels.len()));
+        for (_, parcel) in parcels {
+            let (drain, parcel, latch) = (self.clone(), parcel.clone(), latch.clone());
+            self.home.errands().run(move || {
+                if let Err(error) = drain.outbox.tell(&parcel.file) {
+                    parcel.fail(error.context("copying it to partners before its flush"));
+                }
+                latch.count_down();
+            });
+        }
+        latch.wait(self.files.time(), || false);
+    }
+
     /// Step 3: one sync for the batch.
     pub(crate) fn sync_targets(self: &Arc<Self>, parcels: &[(usize, Arc<Parcel>)]) {
         let ready: Vec<Arc<Parcel>> = parcels
@@ -166,8 +187,7 @@ impl Drain {
         let targets: Vec<_> =
             ready.iter().filter_map(|parcel| parcel.target.lock().clone()).collect();
         let drain = self.clone();
-        let sync =
-            move || drain.home.health().quietly(|| drain.home.backing().sync_files(&targets));
+        let sync = move || drain.call_home(|| drain.home.backing().sync_files(&targets));
         let limit = self.files.tune(|t| t.backing_timeout);
         let health = self.home.health();
         // A sync may rightly take long: it ends with an answer, or the store counts as away.
@@ -237,7 +257,11 @@ impl Drain {
         }
         if !parcel.has_failed() {
             match self.land(parcel) {
-                Ok(()) => return Outcome::Flushed(parcel.flown()),
+                Ok(()) => {
+                    // What cannot be said now is said later.
+                    let _ = self.outbox.forget(&parcel.file, Lasting::No);
+                    return Outcome::Flushed(parcel.flown());
+                }
                 Err(error) => parcel.fail(error),
             }
         }
@@ -259,13 +283,14 @@ impl Drain {
         let followed = inner.changed(parcel.seen, What::Base);
         let live = inner.live();
         let rewritten = live.flight.as_ref().expect("W2: a flight ends once").written().clone();
+        let unlinked = live.unlinked;
         // Changed through us meanwhile, it is dirty again; then its size and time prove nothing.
-        let ours = (found.size == parcel.target_size()
-            && (found.mtime == parcel.mtime || !kept_time))
-            || followed
-            || live.unlinked
-            || rewritten != Ranges::None
-            || parcel.unseen.is_some();
+        let changed = followed || rewritten != Ranges::None;
+        if inner.state.is_held() && !changed && !is_ours(parcel, &found, kept_time) {
+            return Err(Error::os(libc::EBUSY, "its former home wrote to it: it is flushed again"));
+        }
+        let ours =
+            is_ours(parcel, &found, kept_time) || changed || unlinked || parcel.unseen.is_some();
         if !ours {
             let base = found.version();
             let _ = self.files.commit_anyway(file, &mut inner, Change::FlushFailed { base });
@@ -365,7 +390,7 @@ impl Drain {
             let looked = self.files.time().now();
             // A time that was set through us since the capture is not to be set back to what it
             // was: that would be taken for somebody else's change, once the file is clean.
-            let (found, kept_time) = self.home.health().quietly(|| match untouched {
+            let (found, kept_time) = self.call_home(|| match untouched {
                 true => look_after(target, parcel),
                 false => target.stat().map(|found| (found, true)),
             })?;
@@ -446,7 +471,7 @@ impl Drain {
         let gives_back = after == After::NoRoom && before.is_quiet() && known == parcel.base.size;
         // Synced: what is taken over must still be so after a loss of power there.
         let look = |target: Arc<dyn BackingFile>| {
-            let looked = self.home.health().quietly(|| {
+            let looked = self.call_home(|| {
                 if gives_back {
                     self.give_room_back(parcel, &*target)?;
                 }
@@ -454,7 +479,8 @@ impl Drain {
             });
             looked.ok()
         };
-        let found = target.filter(|_| touched && self.home.health().is_available()).and_then(look);
+        let answers = self.home.health().is_available() && !self.suspended.stands();
+        let found = target.filter(|_| touched && answers).and_then(look);
         let mut inner = parcel.file.lock();
         if !inner.state.flush_is_open() || inner.live().unlinked {
             return inner;
@@ -495,6 +521,11 @@ fn keeps(inner: &mut Inner, now: Instant) -> (bool, bool) {
         && live.synced_at.is_some_and(|at| now.saturating_duration_since(at) < SYNCED_LATELY);
     let old = live.keeps_since.is_none_or(|since| now.saturating_duration_since(since) >= KEPT_MAX);
     (keeps, old)
+}
+
+/// Whether the backing file is what the flight has made it.
+fn is_ours(parcel: &Parcel, found: &Attr, kept_time: bool) -> bool {
+    found.size == parcel.target_size() && (found.mtime == parcel.mtime || !kept_time)
 }
 
 /// What of `copied` was not rewritten.

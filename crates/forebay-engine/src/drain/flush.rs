@@ -23,6 +23,7 @@ use forebay_backing::{Error, Kind, Result};
 use crate::core::governor::{Limit, Term};
 use crate::core::report::Meter;
 use crate::drain::ages::obstacle;
+use crate::drain::away::kept_away;
 use crate::drain::home_room::{Room, split};
 use crate::drain::owed::Owed;
 use crate::drain::parcel::{Outcome, Parcel, Pick, Take};
@@ -67,6 +68,9 @@ impl Drain {
     /// Flushes one batch if something is due; returns whether it did.
     fn drain_once(self: &Arc<Self>) -> bool {
         let decision = *self.decision.read();
+        if self.suspended.stands() {
+            return self.is_stuck(Some("suspended"));
+        }
         // Who waits for a flush does it himself.
         if decision.term == Term::Demand {
             return self.is_stuck(None);
@@ -129,6 +133,9 @@ impl Drain {
         cancelled: &dyn Fn() -> bool,
         meter: Option<&Arc<Meter>>,
     ) -> Vec<Outcome> {
+        if !self.is_let_home(cancelled) {
+            return picks.iter().map(|_| Outcome::Failed(kept_away())).collect();
+        }
         let room = self.room_for_flights();
         let (together, alone) = split(&self.room, picks);
         if alone.is_empty() {
@@ -184,6 +191,7 @@ impl Drain {
         let flying: u64 = parcels.iter().map(|(_, parcel)| parcel.bytes()).sum();
         self.flushing_bytes.fetch_add(flying, Relaxed);
         self.make_durable(&parcels);
+        self.tell_partners(&parcels);
         failpoint::pass("flush.begin");
         self.copy_all(&parcels, cancelled);
         failpoint::pass("flush.copied");

@@ -59,7 +59,7 @@ impl Drain {
 
     fn free_at_home(self: &Arc<Self>) -> Option<u64> {
         let drain = self.clone();
-        let ask = move || drain.home.health().quietly(|| drain.home.backing().statfs()).ok();
+        let ask = move || drain.call_home(|| drain.home.backing().statfs()).ok();
         let limit = self.files.tune(|t| t.backing_timeout);
         let health = self.home.health();
         let said = self.errand(ask, || health.has_stalled_call(limit) || !health.is_available());

@@ -16,6 +16,7 @@ use std::time::Instant;
 use forebay_backing::{Attr, BackingFile, Error, FileKey, Timestamp};
 
 use crate::core::clock::{Clock, Gone, Look, Watch, What};
+use crate::core::copied::{Rounds, Untold};
 use crate::core::evict::{Unit, Uses, count_down, count_up};
 use crate::core::heat::Heat;
 use crate::core::id::FileId;
@@ -125,6 +126,8 @@ pub(crate) struct Live {
     pub around: Around,
     /// Ranges being fetched.
     pub fills: Vec<(u64, u64)>,
+    /// What partners are told of it, and what not yet: from the first word until they have forgotten it.
+    pub copied: Option<Box<Untold>>,
     /// The flush in progress (one at a time), and what was written since the copy began (S6).
     pub flight: Option<Watch>,
     /// What was lately thrown away of what was cached, or changed around the tier.
@@ -209,6 +212,11 @@ impl Live {
 
     pub fn is_open(&self) -> bool {
         self.opens > 0
+    }
+
+    /// The rounds in which partners were told.
+    pub fn rounds(&self) -> Rounds {
+        self.copied.as_ref().map_or(Rounds::default(), |copied| copied.rounds)
     }
 
     /// What is worth remembering when nobody uses the file any more.
@@ -382,13 +390,28 @@ impl Drop for File {
 impl Inner {
     /// Changes the names of the file with this number.
     pub fn rename(&mut self, file: FileId, change: impl FnOnce(&mut Paths)) {
+        self.note_untold(Untold::note_anew);
         self.state.0.paths.change_of(file, self.weight, change);
     }
 
     /// Makes a change; its directories follow.
     pub(super) fn apply(&mut self, change: &Change<'_>) {
+        self.note_untold(|copied| copied.note_change(change));
         self.state.0.apply(change);
         self.weigh();
+    }
+
+    /// Partners, if they know it, are to be told.
+    #[inline]
+    pub(super) fn note_untold(&mut self, note: impl FnOnce(&mut Untold)) {
+        if let Some(copied) = self.live.as_mut().and_then(|live| live.copied.as_mut()) {
+            note(copied);
+        }
+    }
+
+    /// Whether partners may know of it.
+    pub fn is_copied(&self) -> bool {
+        self.live.as_ref().is_some_and(|live| live.copied.is_some())
     }
 
     /// [`FileState::note_links`].
@@ -547,14 +570,16 @@ impl Inner {
 
     /// Whether bytes may be taken out of the shadow now.
     pub fn may_punch(&self) -> bool {
-        self.may_be_emptied() && self.live.as_ref().is_none_or(|live| !live.is_at_work())
+        let held = self.state.is_held();
+        !held && self.may_be_emptied() && self.live.as_ref().is_none_or(|live| !live.is_at_work())
     }
 
     /// Whether clean bytes may be given up now. A flight is in no way: it
     /// reads dirty bytes only, and a busy file would otherwise never make room. Nor is a sync: a
     /// database's largest file would keep what nobody wants for ever.
     pub fn may_evict(&self) -> bool {
-        self.may_be_emptied() && self.live.as_ref().is_none_or(|live| live.io == 0)
+        let held = self.state.is_held();
+        !held && self.may_be_emptied() && self.live.as_ref().is_none_or(|live| live.io == 0)
     }
 
     /// Whether nobody reads or writes it past us, who would find it gone. Where the tier did not say
@@ -586,7 +611,18 @@ impl Inner {
             let moves = live.is_at_work() || live.around.is_under_way() || !live.fills.is_empty();
             !live.is_open() && !moves
         };
-        !self.is_passed() && self.live.as_deref().is_none_or(rests)
+        !self.is_passed() && !self.is_copied() && self.live.as_deref().is_none_or(rests)
+    }
+
+    /// Closes what nobody uses of a file that is here only for what partners know of it.
+    pub fn close_for_partners(&mut self) {
+        let Some(copied) = self.live.as_mut().and_then(|live| live.copied.take()) else { return };
+        let closes = self.is_idle() && !self.only_descriptor();
+        let live = self.live();
+        live.copied = Some(copied);
+        if closes {
+            (live.shadow, live.backing, live.target) = (None, None, None);
+        }
     }
 
     /// Whether dirty bytes can be flushed through the descriptor alone: no name is known any more,
@@ -600,10 +636,12 @@ impl Inner {
     /// Whether nothing of it has to be known any more.
     pub fn is_forgettable(&self) -> bool {
         let state = &self.state;
-        !state.has_bytes() && !state.is_dirty() && !state.is_pinned() && self.is_idle()
+        let stays = state.is_dirty() || state.is_pinned() || state.is_held();
+        !state.has_bytes() && !stays && self.is_idle()
     }
 
     pub fn note_rewritten(&mut self, start: u64, end: u64) {
+        self.note_untold(|copied| copied.note_written(start, end));
         if let Some(flight) = self.live.as_mut().and_then(|live| live.flight.as_mut()) {
             flight.note(start, end);
         }

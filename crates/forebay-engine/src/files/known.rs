@@ -25,6 +25,8 @@ impl Files {
         let busy = inner.live().flight.is_some()
             || inner.live().around.is_under_way()
             || inner.state.flush_is_open()
+            // Its former home may still write to it: what that leaves is written over.
+            || inner.state.is_held()
             || inner.clock.is_under_way();
         inner.live().checked = Some(self.time.now());
         if busy || outdated {
@@ -89,12 +91,14 @@ impl Files {
     /// knowledge of a file of which nothing is cached. Ends the caller's lock.
     pub(crate) fn retire(&self, file: &Arc<File>, mut inner: MutexGuard<'_, Inner>) {
         if !inner.is_idle() || inner.only_descriptor() {
+            inner.close_for_partners();
             return;
         }
         let (unlinked, stale) =
             inner.live.as_ref().map_or((false, false), |l| (l.unlinked, l.stale));
         let nothing = !inner.state.is_dirty()
             && !inner.state.is_pinned()
+            && !inner.state.is_held()
             && (!inner.state.has_bytes() || stale);
         // At the end nobody sweeps any more.
         let waits = || self.graveyard.lock().holds(file);
@@ -119,7 +123,7 @@ impl Files {
 
     /// Removes every trace of a file from the tier: record first, shadow after. The caller lets it
     /// be forgotten next, without its lock; who would open it in between finds it gone.
-    pub(crate) fn erase(&self, file: &File, inner: &mut Inner) {
+    pub(crate) fn erase(&self, file: &Arc<File>, inner: &mut Inner) {
         inner.gone = true;
         let had_record = inner.recorded;
         if self.drop_record(file, inner).is_err() {
@@ -127,6 +131,8 @@ impl Files {
         }
         failpoint::pass("erase.logged");
         // There may be none: of a file that was only looked at nothing was ever made.
+        // Partners are told later, but before they are told of another file with its key.
+        let copied = inner.live.as_mut().and_then(|live| live.copied.take());
         if had_record
             || inner.live.as_ref().is_some_and(|live| live.shadow.is_some() || live.unlinked)
         {
@@ -136,6 +142,11 @@ impl Files {
             }
         }
         inner.live = None;
+        if let Some(mut copied) = copied {
+            copied.ends_as(self.copying.next_number());
+            inner.live().copied = Some(copied);
+            self.copying.is_over(file.clone());
+        }
         let (base, owner) = (inner.state.base(), inner.state.owner());
         inner.apply(&Change::Emptied { base, owner, pinned: false });
         self.settle_sums(inner, 0, 0);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use forebay_backing::Result;
 
 use crate::core::clock::{Look, What};
+use crate::core::copied::Untold;
 use crate::core::state::{Change, FileState, Record};
 use crate::files::Files;
 use crate::files::file::{Beside, File, Inner};
@@ -84,6 +85,7 @@ impl Files {
             return (change, Ok(()));
         }
         if !inner.recorded {
+            inner.note_untold(|copied| copied.note_change(&change));
             let put = self.put_as(file, inner, |state| state.apply(&change));
             return (change, put);
         }
@@ -111,6 +113,7 @@ impl Files {
         inner: &mut Inner,
         change: impl FnOnce(&mut FileState),
     ) -> Result<()> {
+        inner.note_untold(Untold::note_anew);
         if inner.is_unlinked() {
             change(inner.state.mine());
             inner.weigh();
@@ -212,7 +215,7 @@ impl Files {
         start: u64,
         end: u64,
     ) -> Result<()> {
-        match inner.state.keeps_within(start, end) {
+        match inner.state.keeps_within(start, end) && !inner.state.is_held() {
             true => self.commit(file, inner, Change::LetGo { start, end }),
             false => Ok(()),
         }

@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use forebay_backing::FileKey;
+use forebay_backing::{FileKey, Version};
 
+use crate::core::state::Conflict;
 use crate::files::Files;
 use crate::files::file::{File, Live};
 
@@ -19,9 +20,11 @@ impl Files {
         let Some(file) = self.find(key) else { return is_durable() };
         let mut inner = file.lock();
         let state = &inner.state;
-        let dirty = state.is_dirty() || state.is_unseen() || state.flush_is_open();
+        let dirty =
+            state.is_dirty() || state.is_unseen() || state.flush_is_open() || state.is_held();
         let rests = |live: &Live| {
-            live.unseen.is_none() && live.flight.is_none() && !live.around.is_under_way()
+            let still = live.flight.is_none() && live.copied.is_none();
+            still && live.unseen.is_none() && !live.around.is_under_way()
         };
         let rests = inner.live.as_deref().is_none_or(rests);
         if dirty || state.conflict().stands() || !rests || inner.clock.is_under_way() {
@@ -41,6 +44,11 @@ impl Files {
         }
     }
 
+    /// Whether what is known of a file is based on this version of the store's.
+    pub fn is_based_on(&self, key: FileKey, version: &Version) -> bool {
+        self.find(key).is_some_and(|file| file.lock().state.base() == *version)
+    }
+
     /// Files that are known at or below a path.
     pub fn known_below(&self, path: &Path) -> Vec<FileKey> {
         self.select(&[path.to_path_buf()]).iter().map(|file| file.key).collect()
@@ -56,6 +64,7 @@ impl Files {
                 || state.is_unseen()
                 || state.flush_is_open()
                 || state.keeps_within(0, u64::MAX);
+            let newer = newer && state.conflict() != Conflict::Superseded;
             newer.then(|| Some((file.key, state.paths.first()?))).flatten()
         };
         files.iter().filter_map(unsettled).collect()

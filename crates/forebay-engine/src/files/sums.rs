@@ -2,15 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use crate::core::counters::add;
 use crate::core::id::FileId;
 use crate::core::policy::Level;
-use crate::core::state::Record;
+use crate::core::state::{Conflict, Record};
 use crate::files::Files;
 use crate::files::file::{File, Inner};
+use crate::files::totals::shift;
 use crate::tier::dir as tier;
 use crate::tier::media::MediaStat;
 
@@ -25,6 +26,9 @@ impl Files {
             let file = File::new(id, record, true);
             self.table.write().insert(file.clone());
             let mut inner = file.lock();
+            if inner.state.conflict() == Conflict::Superseded {
+                self.forget_key(&file); // It is not what programs open by that name.
+            }
             // One that holds nothing any more is to be forgotten.
             let none = !inner.state.has_bytes();
             let present = inner.state.present(0, inner.state.size());
@@ -59,6 +63,9 @@ impl Files {
         };
         self.settle_sums(inner, used, dirty);
         self.queue_if_dirty(file, inner);
+        if inner.is_copied() && !inner.state.is_dirty() {
+            self.copying.is_over(file.clone());
+        }
     }
 
     /// Large files may be mostly holes, which are present and take no space; small ones are not
@@ -176,14 +183,6 @@ impl Files {
 
     pub(crate) fn free_bytes(&self) -> u64 {
         self.totals.limit().saturating_sub(self.totals.used())
-    }
-}
-
-pub(crate) fn shift(sum: &AtomicU64, from: u64, to: u64) {
-    if to >= from {
-        sum.fetch_add(to - from, Relaxed);
-    } else {
-        sum.fetch_sub(from - to, Relaxed);
     }
 }
 

@@ -43,6 +43,11 @@ impl Totals {
         self.limit.load(Relaxed)
     }
 
+    /// Bytes that are kept for another member are now so many.
+    pub fn charge_copy(&self, from: u64, to: u64) {
+        shift(&self.used, from, to);
+    }
+
     /// Programs that write past us.
     pub fn writers(&self) -> u64 {
         self.writers.load(Relaxed)
@@ -121,6 +126,14 @@ impl Landings {
 
     pub fn take_urge(&self) -> bool {
         self.urgent.swap(false, Relaxed)
+    }
+}
+
+pub(crate) fn shift(sum: &AtomicU64, from: u64, to: u64) {
+    if to >= from {
+        sum.fetch_add(to - from, Relaxed);
+    } else {
+        sum.fetch_sub(from - to, Relaxed);
     }
 }
 

@@ -5,7 +5,7 @@
 //! that hangs is noticed from outside (S10). A probe decides when it is back.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst, fence};
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Error, Kind, Result};
@@ -61,6 +61,19 @@ impl Health {
             return Err(Error::new(Kind::Unavailable, "the backing store is away"));
         }
         self.probe(work)
+    }
+
+    /// The same, unless it is `refused` by the time it counts as begun: who refuses from then on, and
+    /// sees no call in flight ([`Health::is_called`]), knows that none of these begins any more.
+    pub fn quietly_unless<T>(
+        &self,
+        refused: impl Fn() -> Option<Error>,
+        work: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        self.quietly(|| {
+            fence(SeqCst);
+            refused().map_or_else(work, Err)
+        })
     }
 
     /// Runs a call even while the store is away.
@@ -141,6 +154,12 @@ impl Health {
         {
             self.went_away(&format!("a call has not returned for {:.1} s", oldest.as_secs_f64()));
         }
+    }
+
+    /// Whether any call is in flight.
+    pub fn is_called(&self) -> bool {
+        fence(SeqCst);
+        self.oldest().is_some()
     }
 
     /// Whether some call hangs right now.

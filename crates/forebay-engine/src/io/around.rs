@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use forebay_backing::{BackingFile, Error, FileKey, Result};
 
+use crate::copies::Lasting;
 use crate::core::config::{Attachment, WritePolicy};
 use crate::core::counters::add;
 use crate::core::ranges::{Mark, Ranges};
@@ -226,6 +227,8 @@ impl Io {
             }
             return Ok(None);
         }
+        // Who took the file over would write over it what was flushed before.
+        self.outbox.forget(file, Lasting::Yes)?;
         if may_go_around(&mut file.lock()) {
             let backing = self.files.writable_backing(file)?;
             let first = {
@@ -421,11 +424,15 @@ impl Io {
 /// Whether a change of the file may go around the tier now (R1).
 fn may_go_around(inner: &mut Inner) -> bool {
     let state = &inner.state;
-    let untouched = !state.is_dirty() && !state.flush_is_open() && !state.conflict().stands();
+    let untouched = !state.is_dirty()
+        && !state.flush_is_open()
+        && !state.conflict().stands()
+        && !state.is_held();
     let has_name = !inner.state.paths.is_empty();
     let live = inner.live();
     untouched
         && live.flight.is_none()
+        && live.copied.is_none()
         && live.pins == 0
         && live.unseen.is_none()
         && !live.stale

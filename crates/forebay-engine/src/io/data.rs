@@ -252,7 +252,8 @@ impl Io {
         let served = *result.as_ref().unwrap_or(&Served::Miss);
         self.files.counters().note_write(served);
         admission.note_write(served, if result.is_ok() { data.len() as u64 } else { 0 });
-        result.map(drop)
+        result?;
+        self.outbox.tell_written(file)
     }
 
     fn write_as(
@@ -447,7 +448,8 @@ impl Io {
         }
         failpoint::pass("truncate.done");
         self.files.account(file, &mut inner);
-        cut
+        drop(inner);
+        cut.and_then(|()| self.outbox.tell_resized(file))
     }
 
     /// `fallocate`: reserves space or makes a range read as zeros.
@@ -463,6 +465,18 @@ impl Io {
 
     /// As [`Io::allocate`], for a handle with rules of its own.
     pub fn allocate_in(
+        self: &Arc<Self>,
+        admission: &Admission,
+        file: &Arc<File>,
+        how: Allocate,
+        offset: u64,
+        len: u64,
+    ) -> Result<()> {
+        self.allocate_as(admission, file, how, offset, len)?;
+        self.outbox.tell_written(file)
+    }
+
+    fn allocate_as(
         self: &Arc<Self>,
         admission: &Admission,
         file: &Arc<File>,

@@ -61,7 +61,7 @@ impl Io {
             logged.map_or_else(|| self.files.index().sync(), |seq| self.files.index().sync_to(seq)),
         )?;
         failpoint::pass("sync.marked");
-        Ok(())
+        self.outbox.tell(file)
     }
 
     /// One sync; `false` if the size changed meanwhile, or what it was for is gone, so that it proves

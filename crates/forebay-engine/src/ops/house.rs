@@ -156,6 +156,7 @@ impl Ops {
             self.passed.end_lingering();
             self.files.empty_trash();
             self.home.reaper().tend();
+            self.tend_copies();
             self.home.health().check_stalls(self.files.tune(|t| t.backing_timeout));
             if !self.home.health().is_available() && !probing.swap(true, Relaxed) {
                 self.clone().probe(probing.clone());
@@ -170,6 +171,15 @@ impl Ops {
                 self.names.sync_names_soon();
             }
             self.files.time().sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// Partners are told what they may forget, by who does not keep house: they may not answer.
+    fn tend_copies(self: &Arc<Self>) {
+        self.copies.tend();
+        if self.outbox.has_over() {
+            let outbox = self.outbox.clone();
+            self.home.errands().run(move || outbox.tend());
         }
     }
 

@@ -98,12 +98,13 @@ impl Passed {
 
     /// Begins writing past our eyes: the shadow is to be written by the kernel. The file counts as
     /// wholly dirty until this ends. `None` if it is not complete (any more): its
-    /// holes would count as data. `maps`: the writer may map the file, and so write to it after he
+    /// holes would count as data; nor while partners get copies of what is written. `maps`: the writer may map the file, and so write to it after he
     /// has closed it.
     pub fn write(self: &Arc<Self>, file: &Arc<File>, maps: bool) -> Result<Option<Past>> {
         let mut inner = file.lock();
         let moved = inner.live().around != Around::None;
-        if !inner.state.is_complete() || moved || !self.files.may_pass(&inner) {
+        let copied = self.files.copying().is_wanted();
+        if !inner.state.is_complete() || moved || copied || !self.files.may_pass(&inner) {
             return Ok(None);
         }
         // Nothing was written to a shadow that is made here; until something is, its mtime does

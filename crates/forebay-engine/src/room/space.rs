@@ -129,6 +129,19 @@ impl Room {
         Ok(())
     }
 
+    /// Makes room for a copy of another member's file, which waits for nobody: there are others who may
+    /// keep it.
+    ///
+    /// # Errors
+    ///
+    /// ENOSPC if there is none.
+    pub(crate) fn make_room_for_copy(&self, len: u64) -> Result<()> {
+        match self.files.free_bytes() >= len || self.evicted_for(len) {
+            true => Ok(()),
+            false => Err(Error::os(libc::ENOSPC, "the fast tier has no room for copies of others")),
+        }
+    }
+
     /// The medium itself said that it is full: believe it over our sums.
     pub(crate) fn tier_is_full(&self, need: u64) {
         self.files.measure();
@@ -335,7 +348,8 @@ impl Room {
     ) -> Result<u64> {
         // It goes as a whole, and only its live part says so: whoever evicts may have found it
         // before.
-        if inner.gone || inner.live.as_ref().is_some_and(|live| live.unlinked) {
+        let leaves = inner.gone || inner.live.as_ref().is_some_and(|live| live.unlinked);
+        if leaves || inner.state.is_held() {
             return Ok(0);
         }
         let clean = inner.state.clean(start, end);

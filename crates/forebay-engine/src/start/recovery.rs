@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use forebay_backing::{BackingStore, Error, Result};
 
 use crate::core::id::FileId;
+use crate::core::near::Owned;
 use crate::core::state::{Boot, Change, Record, Survived, Verdict};
 use crate::start::report::RecoveryReport;
 use crate::tier::dir as tier;
@@ -25,6 +26,8 @@ pub(crate) struct Recovery<'a> {
     pub backing: &'a dyn BackingStore,
     pub index: &'a Index,
     pub boot: Boot,
+    /// Whose names may be made again.
+    pub owned: &'a Owned,
     /// The time of day.
     pub now_ms: u64,
     pub report: RecoveryReport,
@@ -50,8 +53,9 @@ impl Recovery<'_> {
         backing: &dyn BackingStore,
         index: &Index,
         loaded: &mut Loaded,
+        spared: &HashSet<FileId>,
         witness: &Witness,
-        now_ms: u64,
+        (owned, now_ms): (&Owned, u64),
     ) -> Result<Recovered> {
         let since = loaded.since(witness);
         let boot = loaded.boot(witness);
@@ -67,6 +71,7 @@ impl Recovery<'_> {
             backing,
             index,
             boot,
+            owned,
             now_ms,
             report,
             changed: Vec::new(),
@@ -74,7 +79,8 @@ impl Recovery<'_> {
             nameless: Vec::new(),
         };
         if boot == Boot::Kept {
-            let kept = loaded.files.iter_mut().filter(|(_, state)| state.keeps());
+            let goes = |state: &Record| state.keeps() && !state.is_held();
+            let kept = loaded.files.iter_mut().filter(|(_, state)| goes(state));
             pass.changed.extend(kept.map(|(id, state)| {
                 state.apply(&Change::LetGo { start: 0, end: u64::MAX });
                 *id
@@ -82,7 +88,7 @@ impl Recovery<'_> {
         }
         let lingers = loaded.files.values().any(|state| state.is_unseen());
         if !pass.report.clean_shutdown || lingers {
-            pass.sort(loaded)?;
+            pass.sort(loaded, spared)?;
         } else {
             pass.prove_dirty(loaded)?;
         }
@@ -102,8 +108,8 @@ impl Recovery<'_> {
         Ok(Recovered { report, changed, lingering, nameless })
     }
 
-    /// Keeps, repairs or drops every file.
-    fn sort(&mut self, loaded: &mut Loaded) -> Result<()> {
+    /// Keeps, repairs or drops every file. `spared` are shadow files that other records speak of.
+    fn sort(&mut self, loaded: &mut Loaded, spared: &HashSet<FileId>) -> Result<()> {
         let every_record_was_read = self.report.problems.is_empty();
         let mut shadows = self.shadows()?;
         let ids: Vec<FileId> = loaded.files.keys().copied().collect();
@@ -115,8 +121,8 @@ impl Recovery<'_> {
         }
         // What no record speaks of holds no byte that counts, if every record could be read.
         if every_record_was_read {
-            for id in shadows {
-                let _ = self.media.remove(&tier::shadow_name(id));
+            for id in shadows.difference(spared) {
+                let _ = self.media.remove(&tier::shadow_name(*id));
             }
         }
         Ok(())

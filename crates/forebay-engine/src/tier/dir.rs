@@ -132,6 +132,11 @@ impl Tier {
         self.run.clone().expect("a tier in a directory has one")
     }
 
+    /// Whether it is of an older format than this.
+    pub(crate) fn is_older(&self) -> bool {
+        self.older.is_some()
+    }
+
     /// Makes a tier of an older format one of this, unless its names need the recovery of the program
     /// that wrote it.
     ///

@@ -17,6 +17,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use forebay_backing::Timestamp;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::core::id::FileId;
@@ -142,7 +143,12 @@ pub struct LogFile {
 impl LogFile {
     /// Starts an empty file whose first record will be `first_seq`, durable as a name.
     pub fn create(media: &dyn Media, first_seq: u64) -> io::Result<LogFile> {
-        let name = name(first_seq);
+        LogFile::create_in(media, "log", first_seq)
+    }
+
+    /// The same in another directory: of a log with entries of its own.
+    pub fn create_in(media: &dyn Media, dir: &str, first_seq: u64) -> io::Result<LogFile> {
+        let name = name_in(dir, first_seq);
         // Its name never goes: without it the log would be damaged.
         let file = media.open(&name, Open::Keep)?;
         if file.stat()?.len > 0 {
@@ -150,7 +156,7 @@ impl LogFile {
             file.set_len(0)?;
             file.sync_data()?;
         }
-        media.sync_dir("log")?;
+        media.sync_dir(dir)?;
         let mut log = LogFile { name, file, tail: 0, reserved: 0, buf: Vec::new(), waiting: 0 };
         log.reserve(0)?;
         Ok(log)
@@ -158,13 +164,18 @@ impl LogFile {
 
     /// Appends one record, in one write with those that wait. On an error nothing was appended: the next
     /// record overwrites the torn one.
-    pub fn append(&mut self, seq: u64, synced: u64, entry: &Entry<'_>) -> io::Result<()> {
+    pub fn append(&mut self, seq: u64, synced: u64, entry: &impl Serialize) -> io::Result<()> {
         self.encode(seq, synced, entry)?;
         self.write()
     }
 
     /// The same with the next record, or with [`LogFile::flush`].
-    pub fn append_later(&mut self, seq: u64, synced: u64, entry: &Entry<'_>) -> io::Result<()> {
+    pub fn append_later(
+        &mut self,
+        seq: u64,
+        synced: u64,
+        entry: &impl Serialize,
+    ) -> io::Result<()> {
         self.encode(seq, synced, entry)?;
         self.waiting = self.buf.len();
         Ok(())
@@ -176,7 +187,7 @@ impl LogFile {
     }
 
     /// Puts a record behind those that wait.
-    fn encode(&mut self, seq: u64, synced: u64, entry: &Entry<'_>) -> io::Result<()> {
+    fn encode(&mut self, seq: u64, synced: u64, entry: &impl Serialize) -> io::Result<()> {
         let start = self.waiting;
         self.buf.truncate(start);
         self.buf.resize(start + HEADER, 0);
@@ -254,30 +265,34 @@ impl LogFile {
 
 /// One record as it was found.
 #[derive(Debug)]
-pub struct Found {
+pub struct Found<E = Entry<'static>> {
     pub seq: u64,
     pub synced: u64,
-    pub entry: Entry<'static>,
+    pub entry: E,
     /// Bytes that it takes.
     size: usize,
 }
 
-impl Found {
+impl<E> Found<E> {
     fn size(&self) -> usize {
         self.size
     }
 }
 
 pub fn name(first_seq: u64) -> String {
-    format!("log/{first_seq:016x}")
+    name_in("log", first_seq)
+}
+
+pub fn name_in(dir: &str, first_seq: u64) -> String {
+    format!("{dir}/{first_seq:016x}")
 }
 
 /// Reads the records of one file from `next_seq` on, in order, and then how it ends.
-pub fn read(
+pub fn read<E: DeserializeOwned>(
     file: &dyn MediaFile,
     next_seq: &mut u64,
-    mut each: impl FnMut(Entry<'static>),
-) -> io::Result<Tail> {
+    mut each: impl FnMut(E),
+) -> io::Result<Tail<E>> {
     let len = file.stat()?.len;
     let mut bytes = vec![0; len as usize];
     let n = file.read_at(&mut bytes, 0)?;
@@ -299,7 +314,7 @@ fn extent(bytes: &[u8]) -> Option<(usize, usize)> {
     Some((header, header + len)).filter(|_| len <= RECORD_MAX)
 }
 
-fn decode(bytes: &[u8]) -> Option<Found> {
+fn decode<E: DeserializeOwned>(bytes: &[u8]) -> Option<Found<E>> {
     let (header, size) = extent(bytes)?;
     let body = bytes.get(8..size)?;
     let crc = u32::from_le_bytes(bytes[4..8].try_into().expect("4 bytes"));

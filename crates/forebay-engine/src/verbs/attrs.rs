@@ -217,6 +217,7 @@ impl Verbs {
             self.names.follow_time(&file, &mut inner, &attr, mtime)?;
             self.names.overlay_with(&file, &inner, &mut attr);
             self.files.retire(&file, inner);
+            self.outbox.tell_if_copied(&file)?;
         }
         Ok(attr)
     }
@@ -249,7 +250,7 @@ impl Verbs {
         let _changing = Changing::begin(self.files.find(at.key));
         self.names.alter(|b| b.xattr_set(at.path, name, value, mode))?;
         self.names.refresh(at);
-        Ok(())
+        self.tell_of(at)
     }
 
     pub fn remove_xattr(&self, at: Named<'_>, name: &OsStr) -> Result<()> {
@@ -257,7 +258,11 @@ impl Verbs {
         let _changing = Changing::begin(self.files.find(at.key));
         self.names.alter(|b| b.xattr_remove(at.path, name))?;
         self.names.refresh(at);
-        Ok(())
+        self.tell_of(at)
+    }
+
+    fn tell_of(&self, at: Named<'_>) -> Result<()> {
+        self.files.find(at.key).map_or(Ok(()), |file| self.outbox.tell_if_copied(&file))
     }
 }
 

@@ -41,6 +41,8 @@ impl Verbs {
             inner.rename(file.id, |paths| paths.learn_also(self.files.tree(), to));
             self.names.follow(&file, &mut inner, &attr)?;
             self.names.overlay_with(&file, &inner, &mut attr);
+            drop(inner);
+            self.outbox.tell_if_copied(&file)?;
         }
         Ok(attr)
     }
@@ -99,7 +101,9 @@ impl Verbs {
             None => self.names.note_name(unlinked(at), Some(left)),
         }
         // Closed and opened anew meanwhile, it is another to us.
-        self.names.lost_name(&self.files.find(at.key).unwrap_or(file), at.path)
+        let file = self.files.find(at.key).unwrap_or(file);
+        self.names.lost_name(&file, at.path)?;
+        self.outbox.tell_if_copied(&file)
     }
 
     /// Flushes a dirty file that has more names than we know before one of ours goes.
@@ -124,6 +128,20 @@ impl Verbs {
         over: Option<Named<'_>>,
         mode: RenameMode,
     ) -> Result<()> {
+        let make = || self.names.alter(|b| b.rename(from.path, to, mode));
+        self.rename_by(from, to, over, mode, make)
+    }
+
+    /// The same where `make` makes the rename on the store, in one step and of these files, or says that it
+    /// was not made.
+    pub fn rename_by(
+        self: &Arc<Self>,
+        from: Named<'_>,
+        to: &Path,
+        over: Option<Named<'_>>,
+        mode: RenameMode,
+        make: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
         self.files.refuse_read_only()?;
         let exchange = mode == RenameMode::Exchange;
         let moved = self.cached(from);
@@ -147,22 +165,31 @@ impl Verbs {
         };
         let _changing = Changing::begin([&moved, &back, &replaced].into_iter().flatten().cloned());
         let way = op.way();
+        let moves_dirs = way.is_some();
         let dirs = way.map(|way| self.files.tree().begin(way)).unwrap_or_default();
         let files = || moved.iter().chain(&back).chain(&replaced);
         let is_known = files().next().is_some() || !dirs.is_empty();
+        for (file, to) in
+            moved.iter().map(|it| (it, to)).chain(back.iter().map(|it| (it, from.path)))
+        {
+            self.outbox.tell_name(file, Some(to))?;
+        }
         let mut announced = None;
         if is_known {
             announced = Some(self.names.announce(op.clone(), files(), &dirs)?);
             failpoint::pass("rename.intent");
         }
-        let done = self.names.alter(|b| b.rename(from.path, to, mode));
+        let done = make();
         if done.is_err() {
-            return self.names.not_made(announced).and(done);
+            self.names.not_made(announced)?;
+            moved.iter().chain(&back).try_for_each(|file| self.outbox.tell_name(file, None))?;
+            return done;
         }
         if is_known {
             failpoint::pass("rename.done");
         }
-        self.follow_rename(moved.iter().chain(&back), from.path, to, mode)?;
+        self.follow_rename(moved.as_ref(), from.path, to)?;
+        self.follow_rename(back.as_ref(), to, from.path)?;
         // Files are looked up once more: closed and opened anew meanwhile one is another to us, or
         // it was not known at all.
         let anew = |key: FileKey, known: &Option<Arc<File>>| {
@@ -170,12 +197,9 @@ impl Verbs {
             self.files.find(key).filter(|anew| !is_known(anew))
         };
         // These may have their new names already.
-        let straight = |file: Option<Arc<File>>, from: &Path, to: &Path| {
-            self.follow_rename(file.iter(), from, to, RenameMode::Replace)
-        };
-        straight(anew(from.key, &moved), from.path, to)?;
+        self.follow_rename(anew(from.key, &moved).as_ref(), from.path, to)?;
         if let (true, Some(over)) = (exchange, over) {
-            straight(anew(over.key, &back), to, from.path)?;
+            self.follow_rename(anew(over.key, &back).as_ref(), to, from.path)?;
             self.names.refresh(Named { path: from.path, ..over });
         }
         let known = self.names.refresh(Named { path: to, ..from });
@@ -186,37 +210,38 @@ impl Verbs {
             None => self.names.note_name(op, at),
         }
         // Not before: of what had the name its bytes count until another is on record for it.
-        match lost.and_then(|over| self.files.find(over.key)).or(replaced) {
-            Some(file) => self.names.lost_name(&file, to),
-            None => Ok(()),
+        if let Some(file) = lost.and_then(|over| self.files.find(over.key)).or(replaced) {
+            self.names.lost_name(&file, to)?;
+            self.outbox.tell_if_copied(&file)?;
         }
+        self.tell_renamed(moved.iter().chain(&back), moves_dirs.then_some([from.path, to]))
+    }
+
+    /// Partners are told the new names, before the rename is answered.
+    fn tell_renamed<'a>(
+        &self,
+        mut files: impl Iterator<Item = &'a Arc<File>>,
+        dirs: Option<[&Path; 2]>,
+    ) -> Result<()> {
+        files.try_for_each(|file| self.outbox.tell_name(file, None))?;
+        dirs.into_iter().flatten().try_for_each(|dir| self.outbox.tell_below(dir))
     }
 
     fn cached(&self, at: Named<'_>) -> Option<Arc<File>> {
         self.files.find(at.key).filter(|_| !at.is_dir)
     }
 
-    /// Gives files their new paths.
-    fn follow_rename<'a>(
-        &self,
-        files: impl Iterator<Item = &'a Arc<File>>,
-        from: &Path,
-        to: &Path,
-        mode: RenameMode,
-    ) -> Result<()> {
-        let other = |path: &Path| match path {
-            path if path == from => Some(to.to_path_buf()),
-            path if path == to && mode == RenameMode::Exchange => Some(from.to_path_buf()),
-            _ => None,
-        };
-        for file in files {
-            let mut inner = file.lock();
-            inner.rename(file.id, |paths| paths.change(self.files.tree(), other));
-            if inner.recorded {
-                self.files.put(file, &mut inner)?;
-            }
-        }
-        Ok(())
+    /// Gives a file its new path.
+    fn follow_rename(&self, file: Option<&Arc<File>>, from: &Path, to: &Path) -> Result<()> {
+        let Some(file) = file else { return Ok(()) };
+        let mut inner = file.lock();
+        let tree = self.files.tree();
+        inner.rename(file.id, |paths| {
+            paths.change(tree, |path| (path == from).then(|| to.to_path_buf()));
+            // Somebody else may have renamed it before: `from` was none of the names that are known.
+            paths.learn_first(tree, to);
+        });
+        if inner.recorded { self.files.put(file, &mut inner) } else { Ok(()) }
     }
 }
 

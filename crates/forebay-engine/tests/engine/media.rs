@@ -25,6 +25,8 @@ const ENUMERATE_MAX: usize = 6;
 /// A sync that does nothing and claims to have done it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lie {
+    /// Of the log of copies that are kept for others.
+    Copies,
     Log,
     Shadow,
     Dir,
@@ -491,7 +493,11 @@ impl MediaFile for CrashFile {
         }
         let mut inner = self.media.lock();
         inner.begin(Verb::Sync)?;
-        let lie = if self.name.starts_with("log/") { Lie::Log } else { Lie::Shadow };
+        let lie = match self.name.split('/').next() {
+            Some("log") => Lie::Log,
+            Some("copies") => Lie::Copies,
+            _ => Lie::Shadow,
+        };
         if self.name.contains('/') && inner.lies(lie) {
             return Ok(());
         }

@@ -47,13 +47,13 @@ struct Done {
     lies: u64,
 }
 
-struct Workload {
+pub struct Workload {
     seed: u64,
     rng: Rng,
-    engine: Arc<Engine>,
-    media: CrashMedia,
-    store: MemStore,
-    journal: Arc<Mutex<Journal>>,
+    pub engine: Arc<Engine>,
+    pub media: CrashMedia,
+    pub store: MemStore,
+    pub journal: Arc<Mutex<Journal>>,
     held: Vec<OpenFile>,
     generation: u32,
     /// Somebody else flushes too.
@@ -61,7 +61,7 @@ struct Workload {
 }
 
 impl Workload {
-    fn new(seed: u64, lie: Option<Lie>) -> Workload {
+    pub fn new(seed: u64, lie: Option<Lie>) -> Workload {
         let store = MemStore::new();
         let mut journal = Journal::default();
         for name in ["p", "q"] {
@@ -93,6 +93,12 @@ impl Workload {
     /// Runs the workload and returns the moments at which it will have crashed.
     fn run(&mut self) -> std::result::Result<Vec<Moment>, String> {
         let moments = self.watch();
+        self.work()?;
+        Ok(std::mem::take(&mut *moments.lock().expect("no panic inside")))
+    }
+
+    /// All its steps.
+    pub fn work(&mut self) -> std::result::Result<(), String> {
         let stop = Arc::new(AtomicBool::new(false));
         let company = self.company.then(|| self.flush_beside(stop.clone()));
         let mut failed = None;
@@ -108,8 +114,7 @@ impl Workload {
         }
         self.media.set_hook(None);
         self.held.clear();
-        let moments = std::mem::take(&mut *moments.lock().expect("no panic inside"));
-        failed.map_or(Ok(moments), Err)
+        failed.map_or(Ok(()), Err)
     }
 
     fn watch(&mut self) -> Arc<Mutex<Vec<Moment>>> {
@@ -272,6 +277,10 @@ impl Workload {
     fn write_unseen(&mut self, path: &Path) -> Result<()> {
         let id = self.id(path);
         let file = self.engine.io.open(path, None)?;
+        if self.engine.files.watches_writers() {
+            assert!(self.engine.passed.write(&file, false)?.is_none(), "nobody would copy it");
+            return Ok(());
+        }
         let mut past = match self.generation.is_multiple_of(2) {
             true => self.engine.passed.write(&file, false)?,
             false => None,
@@ -328,6 +337,42 @@ impl Workload {
     }
 }
 
+/// What is to be compared with the journal of a workload once somebody has recovered.
+pub fn compare(
+    journal: &Journal,
+    crash: Crash,
+    engine: &Arc<Engine>,
+    store: &MemStore,
+) -> std::result::Result<(), String> {
+    let mut seen = BTreeMap::new();
+    for path in store.snapshot().files().into_keys() {
+        let bytes =
+            read_all(engine, &path).map_err(|e| format!("reading {}: {e}", path.display()))?;
+        seen.insert(path, bytes);
+    }
+    let report = engine.drain.flush(&[], &Progress::default());
+    // A removal that the tier forgot, or a create over an older name that the backing store
+    // forgot, leaves a conflict for the operator, and our bytes in the tier.
+    let conflicts = report.failures.iter().filter(|f| f.state == "conflict");
+    let excused: BTreeSet<PathBuf> = match crash {
+        Crash::Process => BTreeSet::new(),
+        Crash::Power => {
+            let removed = conflicts.filter(|f| journal.lost_a_file(&f.path));
+            removed.map(|f| f.path.clone()).collect()
+        }
+        Crash::Both => conflicts.map(|f| f.path.clone()).collect(),
+    };
+    journal.check(crash, &seen, &excused)?;
+    if let Some(failure) = report.failures.iter().find(|f| !excused.contains(&f.path)) {
+        return Err(format!("flush after recovery: {failure:?}"));
+    }
+    // No zeros, no torn or foreign block reaches the backing store (S4).
+    match excused.is_empty() && store.snapshot().files() != seen {
+        false => Ok(()),
+        true => Err("the backing store holds something else than was read".into()),
+    }
+}
+
 fn preload(store: &MemStore, journal: &mut Journal, path: &Path, sectors: usize) {
     let id = journal.new_file();
     journal.rename_begins(|names| _ = names.insert(path.into(), id));
@@ -370,7 +415,7 @@ impl Moment {
         let backing = Arc::new(store.clone());
         let engine = start(Arc::new(media), backing, boot, Config::default(), patient())
             .map_err(|e| format!("recovery: {e}"))?;
-        let result = self.compare(crash, &engine, &store);
+        let result = compare(&self.journal, crash, &engine, &store);
         let report = engine.recovery();
         done.images += 1;
         done.dropped_bytes += report.dropped_bytes;
@@ -380,41 +425,6 @@ impl Moment {
         abandon(engine);
         let result = result.map_err(|e| format!("{e}; the tier holds {list:?}"));
         result.map_err(|e| if problems.is_empty() { e } else { format!("{e} ({problems:?})") })
-    }
-
-    fn compare(
-        &self,
-        crash: Crash,
-        engine: &Arc<Engine>,
-        store: &MemStore,
-    ) -> std::result::Result<(), String> {
-        let mut seen = BTreeMap::new();
-        for path in store.snapshot().files().into_keys() {
-            let bytes =
-                read_all(engine, &path).map_err(|e| format!("reading {}: {e}", path.display()))?;
-            seen.insert(path, bytes);
-        }
-        let report = engine.drain.flush(&[], &Progress::default());
-        // A removal that the tier forgot, or a create over an older name that the backing store
-        // forgot, leaves a conflict for the operator, and our bytes in the tier.
-        let conflicts = report.failures.iter().filter(|f| f.state == "conflict");
-        let excused: BTreeSet<PathBuf> = match crash {
-            Crash::Process => BTreeSet::new(),
-            Crash::Power => {
-                let removed = conflicts.filter(|f| self.journal.lost_a_file(&f.path));
-                removed.map(|f| f.path.clone()).collect()
-            }
-            Crash::Both => conflicts.map(|f| f.path.clone()).collect(),
-        };
-        self.journal.check(crash, &seen, &excused)?;
-        if let Some(failure) = report.failures.iter().find(|f| !excused.contains(&f.path)) {
-            return Err(format!("flush after recovery: {failure:?}"));
-        }
-        // No zeros, no torn or foreign block reaches the backing store (S4).
-        match excused.is_empty() && store.snapshot().files() != seen {
-            false => Ok(()),
-            true => Err("the backing store holds something else than was read".into()),
-        }
     }
 }
 

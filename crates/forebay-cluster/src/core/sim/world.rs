@@ -274,6 +274,7 @@ impl World {
             protocol: keys::PROTOCOL,
             domain: String::new(),
             copies: self.plan.copies,
+            shares: false,
             taken: None,
         };
         let find = |kind: &str| self.registry.keys.get(&format!("stores/s/{kind}/m{node}"));

@@ -102,6 +102,13 @@ pub enum Change<'a> {
         len: u64,
         loss: Loss,
     },
+    /// What is flushed of it is to stay, to be flushed again, or no longer so.
+    Held(bool),
+    /// What was kept is newer than the backing file, which has this version: it is flushed again.
+    Again {
+        base: Version,
+        age: Age,
+    },
 }
 
 /// Since when a file is dirty, and up to where a sync has covered it. Told with what makes it dirty: the
@@ -202,6 +209,14 @@ impl FileState {
             Change::Ours { base, age } => self.make_ours(*base, *age),
             Change::Pinned(pinned) => self.pinned = *pinned,
             Change::Lost { len, loss } => self.lose(*len, *loss),
+            Change::Held(held) => self.held = *held,
+            Change::Again { base, age } => {
+                self.base = *base;
+                // Whoever wrote to it may have left another size, or time.
+                self.meta_dirty = true;
+                self.turn(0, u64::MAX, |state| (state == State::Kept).then_some(State::Durable));
+                self.age(*age);
+            }
         }
         self.come_clean();
         self.check(change);
@@ -293,8 +308,10 @@ impl FileState {
     }
 
     fn settle(&mut self, settled: &Settled<'_>) {
+        let held = self.held;
         for &(start, end) in &*settled.copied {
             self.turn(start, end.min(self.size), |state| match state {
+                State::Dirty | State::Durable if held => Some(State::Kept),
                 State::Durable if settled.keep => Some(State::Kept),
                 State::Dirty | State::Durable => Some(State::Clean),
                 State::Clean | State::Kept => None,

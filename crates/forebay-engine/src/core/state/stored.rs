@@ -24,8 +24,8 @@ struct Stored<'a> {
     unseen: bool,
     meta_dirty: bool,
     flush_open: bool,
-    /// Of format 2.
-    unused_flag: bool,
+    /// Format 2 had another flag here: who takes over a tier of it clears this one.
+    held: bool,
     pinned: bool,
     conflict: Conflict,
 }
@@ -45,7 +45,7 @@ impl Serialize for FileState {
             unseen: self.is_unseen(),
             meta_dirty: self.meta_dirty,
             flush_open: self.flush_open,
-            unused_flag: false,
+            held: self.held,
             pinned: self.pinned,
             conflict: self.conflict,
         };
@@ -73,6 +73,7 @@ impl<'d> Deserialize<'d> for FileState {
             flush_open: stored.flush_open,
             pinned: stored.pinned,
             conflict: stored.conflict,
+            held: stored.held,
         })
     }
 }

@@ -69,6 +69,17 @@ impl Loaded {
         }
     }
 
+    /// Of a tier of an older format, which had another flag there: no file is held. Returns those that
+    /// seemed to be.
+    pub fn hold_none(&mut self) -> Vec<FileId> {
+        let seeming = self.files.iter_mut().filter(|(_, record)| record.is_held());
+        let cleared = seeming.map(|(id, record)| {
+            record.apply(&Change::Held(false));
+            *id
+        });
+        cleared.collect()
+    }
+
     /// What of it may be trusted then.
     pub fn boot(&self, now: &Witness) -> Boot {
         self.since(now).boot(self.clean_shutdown)

@@ -5,28 +5,30 @@
 //! of power may besides take any record that nobody had synced, also one in front of others that
 //! arrived; but none from before the number that a record found behind it calls synced (T2).
 
+use serde::de::DeserializeOwned;
+
 use crate::core::state::Boot;
-use crate::tier::log::{Found, decode, extent};
+use crate::tier::log::{Entry, Found, decode, extent};
 
 /// What lies behind the last record that can be read in order.
-#[derive(Debug, Default)]
-pub struct Tail {
+#[derive(Debug)]
+pub struct Tail<E = Entry<'static>> {
     /// The number of the record that should be there.
     missing: u64,
     /// It cannot be read, and is no part of one that was not written to its end.
     whole: bool,
     /// Records behind it that can be read, with higher numbers.
-    pub sound: Vec<Found>,
+    pub sound: Vec<Found<E>>,
 }
 
 /// A write that is broken off by the death of its process, or for want of space, ends at a block.
 const BLOCK: usize = 512;
 
-impl Tail {
-    pub(super) fn of(bytes: &[u8], at: usize, missing: u64) -> Tail {
+impl<E: DeserializeOwned> Tail<E> {
+    pub(super) fn of(bytes: &[u8], at: usize, missing: u64) -> Tail<E> {
         let rest = &bytes[at..];
         let Some(last) = rest.iter().rposition(|byte| *byte != 0) else {
-            return Tail { missing, ..Tail::default() };
+            return Tail { missing, whole: false, sound: Vec::new() };
         };
         // Blocks are those of the file.
         let written = (at + last + 1).next_multiple_of(BLOCK) - at;
@@ -56,8 +58,8 @@ fn is_torn(rest: &[u8], written: usize, seq: u64) -> bool {
 
 /// Every record that can be read in `bytes`, which begin with one that cannot, with rising numbers
 /// above `missing`. Where they begin nobody knows.
-fn behind(bytes: &[u8], missing: u64) -> Vec<Found> {
-    let mut sound: Vec<Found> = Vec::new();
+fn behind<E: DeserializeOwned>(bytes: &[u8], missing: u64) -> Vec<Found<E>> {
+    let mut sound: Vec<Found<E>> = Vec::new();
     // The last ones of a file may end in zeros, which were cut off.
     let mut padded = bytes.to_vec();
     padded.resize(bytes.len() + BLOCK, 0);
@@ -81,7 +83,7 @@ fn behind(bytes: &[u8], missing: u64) -> Vec<Found> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tier::log::{Entry, FileId, HAS_SYNCED};
+    use crate::tier::log::{FileId, HAS_SYNCED};
 
     fn record(seq: u64, synced: u64) -> Vec<u8> {
         record_of(seq, synced, &Entry::Drop(FileId(seq)))
@@ -112,7 +114,9 @@ mod tests {
 
     fn tail(bytes: &[u8]) -> Tail {
         let (mut at, mut seq) = (0, 5);
-        while let Some(found) = decode(&bytes[at..]).filter(|found| found.seq == seq) {
+        while let Some(found) =
+            decode::<Entry<'static>>(&bytes[at..]).filter(|found| found.seq == seq)
+        {
             (at, seq) = (at + found.size(), seq + 1);
         }
         Tail::of(bytes, at, seq)

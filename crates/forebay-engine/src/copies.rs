@@ -1,0 +1,12 @@
+//! Copies that members of one store keep of each other's dirty files, so that the death of one loses
+//! nothing that was synced: [`Copies`] are those that we keep for others, [`Outbox`] tells our partners.
+
+mod outbox;
+mod round;
+mod shelf;
+mod store;
+
+pub(crate) use outbox::Lasting;
+pub use outbox::{Behind, BehindFile, Outbox};
+pub(crate) use shelf::Found;
+pub use store::{Copies, CopyInfo};

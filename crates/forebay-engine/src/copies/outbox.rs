@@ -1,0 +1,316 @@
+//! What our partners are told.
+//!
+//! One round at a time is under way for each file, for all partners at once ([`crate::core::copied`]). Who
+//! comes while one is under way waits for the next, which one of those who wait begins for all.
+
+use std::borrow::Cow;
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
+
+use forebay_backing::{Error, FileKey, Kind, Result};
+use serde::Serialize;
+
+use crate::copies::round::{Ended, Post, Round, To, encoded};
+use crate::core::copied::{Mark, Then, Words};
+use crate::core::state::Conflict;
+use crate::files::Files;
+use crate::files::file::{File, Inner};
+use crate::files::partners::{CopiesAt, Partners};
+use crate::lock::MutexGuard;
+
+/// Who waits for a round looks this often whether it is over.
+const WAIT_LOOK: Duration = Duration::from_millis(50);
+
+/// A round whose file is cut meanwhile is begun again. Who cuts it waits for a round himself.
+const ROUNDS_MAX: u32 = 64;
+
+const CUT: &str = "the file is cut all the time while it is copied to partners";
+
+/// Tells those who keep copies of our files what is new.
+pub struct Outbox {
+    files: Arc<Files>,
+    /// This run of the engine, to partners.
+    session: u64,
+    /// Somebody tells partners what they may forget.
+    forgetting: AtomicBool,
+}
+
+/// What partners do not have yet.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Behind {
+    /// Dirty files of which partners have all that was synced, and their dirty bytes.
+    pub copied_files: u64,
+    pub copied_bytes: u64,
+    /// The others.
+    pub behind: Vec<BehindFile>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct BehindFile {
+    pub key: FileKey,
+    pub path: PathBuf,
+    /// Dirty bytes that partners do not have.
+    pub bytes: u64,
+}
+
+/// Whether partners have forgotten a file durably when they have been told so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lasting {
+    Yes,
+    No,
+}
+
+impl Outbox {
+    pub(crate) fn new(files: Arc<Files>) -> Outbox {
+        // Random, as its keys are.
+        let session = RandomState::new().build_hasher().finish();
+        Outbox { files, session, forgetting: AtomicBool::new(false) }
+    }
+
+    /// Partners have all of the file when this returns, if it is dirty and they are to have it.
+    pub(crate) fn tell(&self, file: &Arc<File>) -> Result<()> {
+        let Some(partners) = self.files.copying().wanted() else {
+            self.give_up(file);
+            return Ok(());
+        };
+        let begun = file.lock().live.as_ref().map_or(0, |live| live.rounds().begun);
+        for _ in 0..ROUNDS_MAX {
+            let inner = self.wait_for_round(file);
+            // One that began after us has everything.
+            if inner.live.as_ref().is_some_and(|live| live.rounds().done > begun) {
+                return Ok(());
+            }
+            if inner.is_unlinked() || inner.gone || !inner.state.is_dirty() {
+                drop(inner);
+                return self.forget(file, Lasting::No);
+            }
+            let round = Round::begin(self.post(&*partners, To::All), file, inner)?;
+            match round.map(Round::run).transpose()? {
+                None | Some(Ended::Well(_)) => return Ok(()),
+                Some(Ended::Cut) => {}
+            }
+        }
+        Err(Error::os(libc::EBUSY, CUT))
+    }
+
+    fn post<'a>(&'a self, partners: &'a dyn Partners, to: To<'a>) -> Post<'a> {
+        Post { files: &self.files, partners, session: self.session, to }
+    }
+
+    /// The file has changed in another way than by a write: who knows of it is told, before the answer.
+    pub(crate) fn tell_if_copied(&self, file: &Arc<File>) -> Result<()> {
+        match self.files.copying().is_on() && file.lock().is_copied() {
+            true => self.tell(file),
+            false => Ok(()),
+        }
+    }
+
+    /// A write has returned, or what is like it.
+    #[inline]
+    pub(crate) fn tell_written(&self, file: &Arc<File>) -> Result<()> {
+        match self.files.copying().at() {
+            Some(CopiesAt::Write) => self.tell(file),
+            Some(CopiesAt::Sync) | None => Ok(()),
+        }
+    }
+
+    /// The size has changed.
+    pub(crate) fn tell_resized(&self, file: &Arc<File>) -> Result<()> {
+        match self.files.copying().at() {
+            Some(CopiesAt::Write) => self.tell(file),
+            Some(CopiesAt::Sync) => self.tell_if_copied(file),
+            None => Ok(()),
+        }
+    }
+
+    /// The file is about to have another name: who has to look for it looks there, too.
+    pub(crate) fn tell_name(&self, file: &Arc<File>, also: Option<&Path>) -> Result<()> {
+        if !self.files.copying().is_on() {
+            return Ok(());
+        }
+        {
+            let mut inner = file.lock();
+            let live = inner.live.as_mut();
+            let Some(copied) = live.and_then(|live| live.copied.as_mut()) else { return Ok(()) };
+            copied.also = also.map(Path::to_path_buf);
+            copied.note_anew();
+        }
+        self.tell(file)
+    }
+
+    /// Directories were renamed: of the files below this one.
+    pub(crate) fn tell_below(&self, dir: &Path) -> Result<()> {
+        if !self.files.copying().is_on() {
+            return Ok(());
+        }
+        let ids = self.files.tree().at_or_below(dir);
+        let mut files = ids.into_iter().filter_map(|id| self.files.by_id(id));
+        files.try_for_each(|file| self.tell_if_copied(&file))
+    }
+
+    /// Partners forget the file, if they know of it and nothing of it is dirty.
+    pub(crate) fn forget(&self, file: &Arc<File>, lasting: Lasting) -> Result<()> {
+        if !self.files.copying().is_on() {
+            return Ok(());
+        }
+        let mut inner = self.wait_for_round(file);
+        let ends = !inner.state.is_dirty() || inner.is_unlinked() || inner.gone;
+        let live = inner.live.as_mut();
+        let Some(copied) = live.and_then(|live| live.copied.as_mut()).filter(|_| ends) else {
+            return Ok(());
+        };
+        let number = copied.end().unwrap_or_else(|| self.files.copying().next_number());
+        let after = copied.number;
+        copied.sending = true;
+        drop(inner);
+        let told = match self.files.copying().wanted() {
+            Some(partners) => {
+                let then = Then::Forget { lasts: lasting == Lasting::Yes };
+                let (session, none) = (self.session, Cow::Borrowed(&[][..]));
+                let words = Words { session, number, after, data: none.clone(), zeros: none, then };
+                partners.keep(file.key, &encoded(&words), &[]).map(drop)
+            }
+            // Nobody keeps copies any more.
+            None => Ok(()),
+        };
+        let mut inner = file.lock();
+        let live = inner.live();
+        if let Some(copied) = &mut live.copied {
+            copied.sending = false;
+            copied.note_anew(); // Nobody knows who has forgotten it.
+        }
+        match &told {
+            // Dirty again meanwhile, it is told anew.
+            Ok(()) => live.copied = None,
+            Err(_) => self.files.copying().is_over(file.clone()),
+        }
+        file.changed.notify_all();
+        if inner.gone {
+            inner.live = None;
+        } else {
+            self.files.retire(file, inner);
+        }
+        told
+    }
+
+    /// Tells partners what they may forget, if nobody is at it.
+    pub(crate) fn tend(&self) {
+        if self.forgetting.swap(true, SeqCst) {
+            return;
+        }
+        for file in self.files.copying().take_over() {
+            if let Err(error) = self.forget(&file, Lasting::No) {
+                tracing::debug!(%error, "partners could not be told of a file that is clean");
+            }
+        }
+        self.forgetting.store(false, SeqCst);
+    }
+
+    /// Whether [`Outbox::tend`] has anything to do.
+    pub(crate) fn has_over(&self) -> bool {
+        !self.forgetting.load(SeqCst) && self.files.copying().has_over()
+    }
+
+    /// Sends one partner all that is dirty and durable here, while the others are told as ever. The caller
+    /// has [`Partners::keep`](crate::Partners::keep) hand words to this one, too, from before the call.
+    /// At most so many bytes per second as [`Config`](crate::Config) says. `stop` is asked between files.
+    ///
+    /// # Errors
+    ///
+    /// The partner's; Interrupted if it is to stop.
+    pub fn fill_partner(&self, partner: &str, stop: &dyn Fn() -> bool) -> Result<()> {
+        let partners = self.files.copying().partners();
+        let partners = partners.ok_or_else(|| {
+            Error::new(Kind::Usage, "no copies are kept of what is here: mount with copies")
+        })?;
+        let session = self.session;
+        partners.mark(partner, &encoded(&Mark::Begin { session }))?;
+        let (began, mut sent) = (self.files.time().now(), 0);
+        for file in self.files.all_files() {
+            if stop() {
+                return Err(Error::new(Kind::Interrupted, "the fill was told to stop"));
+            }
+            sent += self.fill_file(&*partners, partner, &file)?;
+            let rate = self.files.config().fill_rate.max(1);
+            let due = Duration::from_secs_f64(sent as f64 / rate as f64);
+            let took = self.files.time().since(began);
+            if let Some(pause) = due.checked_sub(took).filter(|it| *it > WAIT_LOOK / 10) {
+                self.files.time().sleep(pause.min(Duration::from_secs(1)));
+            }
+        }
+        partners.mark(partner, &encoded(&Mark::End { session }))
+    }
+
+    /// Returns how many bytes were sent.
+    fn fill_file(&self, partners: &dyn Partners, partner: &str, file: &Arc<File>) -> Result<u64> {
+        for _ in 0..ROUNDS_MAX {
+            let inner = self.wait_for_round(file);
+            let known = inner.is_copied() || inner.state.durable_size().is_some();
+            // What another member took over is that one's to keep.
+            let is_theirs = inner.state.conflict() == Conflict::Superseded;
+            let is_ours = known && !is_theirs && !inner.gone && !inner.is_unlinked();
+            if !is_ours || !inner.state.is_dirty() {
+                return Ok(0);
+            }
+            let round = Round::begin(self.post(partners, To::One(partner)), file, inner)?;
+            match round.map(Round::run).transpose()? {
+                None => return Ok(0),
+                Some(Ended::Well(sent)) => return Ok(sent),
+                Some(Ended::Cut) => {}
+            }
+        }
+        Err(Error::os(libc::EBUSY, CUT))
+    }
+
+    /// What partners do not have yet, for the status.
+    pub fn behind(&self) -> Behind {
+        let mut found = Behind::default();
+        for file in self.files.all_files() {
+            // Who holds the lock long is being written: the next look has it.
+            let Some(inner) = file.inner.try_lock() else { continue };
+            if !inner.state.is_dirty() {
+                continue;
+            }
+            let (size, bytes) = (inner.size(), inner.state.dirty_bytes());
+            let copied = inner.live.as_ref().and_then(|live| live.copied.as_ref());
+            let left = copied.map_or(bytes, |copied| {
+                let unsent = copied.unsent(&inner.state.dirty(size));
+                unsent.iter().map(|(start, end)| end - start).sum()
+            });
+            if copied.is_some_and(|copied| copied.number > 0) && left == 0 {
+                found.copied_files += 1;
+                found.copied_bytes += bytes;
+            } else if copied.is_some() || inner.state.durable_size().is_some() {
+                let path = inner.state.display_path();
+                found.behind.push(BehindFile { key: file.key, path, bytes: left });
+            }
+        }
+        found
+    }
+
+    /// Nobody wants copies: who had some is filled anew when he is to have some again.
+    fn give_up(&self, file: &Arc<File>) {
+        if !self.files.copying().is_on() {
+            return;
+        }
+        let mut inner = self.wait_for_round(file);
+        if inner.is_copied() {
+            inner.live().copied = None;
+            self.files.retire(file, inner);
+        }
+    }
+
+    /// The file's lock, while no round is under way.
+    fn wait_for_round<'a>(&self, file: &'a Arc<File>) -> MutexGuard<'a, Inner> {
+        let mut inner = file.lock();
+        while inner.live.as_ref().and_then(|live| live.copied.as_ref()).is_some_and(|it| it.sending)
+        {
+            inner = self.files.time().wait(&file.changed, inner, WAIT_LOOK).0;
+        }
+        inner
+    }
+}

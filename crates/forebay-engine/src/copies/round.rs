@@ -1,0 +1,217 @@
+//! One round: what is new of a file goes to partners in pieces, and ends with what the file is.
+//!
+//! Bytes are read while programs go on: what is written meanwhile is noted, and goes with the next round.
+//! A file that is cut meanwhile is another thing: what was read may be zeros that nobody wrote, and the
+//! round counts for nothing.
+
+use std::borrow::Cow;
+use std::os::unix::ffi::OsStringExt;
+use std::sync::Arc;
+
+use forebay_backing::Result;
+use serde::Serialize;
+
+use crate::core::clock::{Look, What};
+use crate::core::copied::{Taken, Then, Untold, Words};
+use crate::files::Files;
+use crate::files::file::{File, Inner, Meanwhile};
+use crate::files::partners::Partners;
+use crate::files::work::AtWork;
+use crate::lock::MutexGuard;
+use crate::tier::media::{MediaFile, torn};
+
+/// Bytes that go with one message, and stretches that they may be from.
+const PIECE_BYTES: u64 = 1 << 20;
+
+const PIECE_STRETCHES: usize = 1024;
+
+/// Who is told.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum To<'a> {
+    All,
+    One(&'a str),
+}
+
+/// Who tells whom.
+#[derive(Clone, Copy)]
+pub(super) struct Post<'a> {
+    pub files: &'a Files,
+    pub partners: &'a dyn Partners,
+    pub session: u64,
+    pub to: To<'a>,
+}
+
+/// A round that has begun: no other one of the file begins until it has ended.
+pub(super) struct Round<'a> {
+    post: Post<'a>,
+    file: &'a Arc<File>,
+    shadow: Arc<dyn MediaFile>,
+    work: AtWork<'a>,
+    seen: Look,
+    number: u64,
+    after: u64,
+    unsent: Vec<(u64, u64)>,
+    whole: bool,
+    then: Then,
+    /// `None`: it is for one partner, of what the others know.
+    taken: Option<Taken>,
+}
+
+/// What goes with one message.
+#[derive(Default)]
+struct Piece {
+    data: Vec<(u64, u64)>,
+    zeros: Vec<(u64, u64)>,
+    bytes: Vec<u8>,
+}
+
+/// What became of a round.
+pub(super) enum Ended {
+    /// All have it; so many bytes were sent.
+    Well(u64),
+    /// The file was cut meanwhile.
+    Cut,
+}
+
+impl Piece {
+    fn is_full(&self) -> bool {
+        self.data.len() + self.zeros.len() >= PIECE_STRETCHES
+            || self.bytes.len() as u64 >= PIECE_BYTES
+    }
+}
+
+impl<'a> Round<'a> {
+    /// Begins one under the file's lock, which ends with it. `None` if there is nothing to tell.
+    pub fn begin(
+        post: Post<'a>,
+        file: &'a Arc<File>,
+        mut inner: MutexGuard<'_, Inner>,
+    ) -> Result<Option<Round<'a>>> {
+        let shadow = post.files.shadow(file, &mut inner)?;
+        let (size, mtime, unseen) = (inner.size(), inner.mtime(), inner.state.is_unseen());
+        let (moved_at, dirty) = (inner.state.paths.moved_at(), inner.state.dirty(size));
+        let fresh = || Box::new(Untold::none());
+        let copied = inner.live().copied.get_or_insert_with(fresh);
+        if unseen {
+            copied.note_written(0, u64::MAX);
+            copied.note_anew();
+        }
+        let one = post.to != To::All && copied.number > 0;
+        if !one && !copied.owes(moved_at) {
+            return Ok(None);
+        }
+        let unsent = if one { dirty } else { copied.unsent(&dirty) };
+        let (taken, whole) = match one {
+            true => (None, true),
+            false => {
+                let (taken, whole) = copied.begin(moved_at);
+                (Some(taken), whole)
+            }
+        };
+        copied.sending = true;
+        let (after, also) = (copied.number, copied.also.clone());
+        let then = match whole {
+            true => {
+                let mut portrait = inner.state.portrait(size, mtime);
+                portrait.paths.extend(also.map(|also| also.into_os_string().into_vec()));
+                Then::Whole(Box::new(portrait))
+            }
+            false => Then::Grown { size, mtime },
+        };
+        let number = post.files.copying().next_number();
+        let seen = inner.clock.look();
+        let work = post.files.work_on(file, inner, Meanwhile::Refused);
+        let round =
+            Round { post, file, shadow, work, seen, number, after, unsent, whole, then, taken };
+        Ok(Some(round))
+    }
+
+    /// Sends it, and ends it.
+    pub fn run(mut self) -> Result<Ended> {
+        let sent = self.send();
+        let Round { post, file, work, number, taken, .. } = self;
+        let mut inner = file.lock();
+        work.end(&mut inner);
+        let copied = inner.live().copied.as_mut().expect("nobody ends it but who began it");
+        copied.sending = false;
+        match (&sent, taken) {
+            (Ok(Some(_)), Some(_)) => copied.ended(number),
+            (_, Some(taken)) => copied.failed(taken),
+            (_, None) => {}
+        }
+        post.files.retire(file, inner);
+        Ok(sent?.map_or(Ended::Cut, Ended::Well))
+    }
+
+    /// Returns how many bytes were sent; `None` if the file was cut meanwhile.
+    fn send(&mut self) -> Result<Option<u64>> {
+        let (mut piece, mut sent) = (Piece::default(), 0);
+        for (start, end) in std::mem::take(&mut self.unsent) {
+            let mut at = start;
+            while at < end {
+                let data = self.post.files.note_tier(self.shadow.next_data(at))?;
+                let (from, to) =
+                    data.map_or((end, end), |(a, b)| (a.clamp(at, end), b.clamp(at, end)));
+                if from > at {
+                    piece.zeros.push((at, from));
+                }
+                at = from;
+                let len = (to - from).min(PIECE_BYTES - piece.bytes.len() as u64);
+                if len > 0 && !self.read(&mut piece, from, len)? {
+                    return Ok(None);
+                }
+                at += len;
+                if piece.is_full() {
+                    sent += piece.bytes.len() as u64;
+                    let more = Then::More { whole: self.whole };
+                    if !self.hand_over(std::mem::take(&mut piece), more)? {
+                        return Ok(None);
+                    }
+                }
+            }
+        }
+        sent += piece.bytes.len() as u64;
+        let then = std::mem::replace(&mut self.then, Then::More { whole: false });
+        Ok(self.hand_over(piece, then)?.then_some(sent))
+    }
+
+    /// `false` if the file was cut meanwhile.
+    fn read(&self, piece: &mut Piece, at: u64, len: u64) -> Result<bool> {
+        let begin = piece.bytes.len();
+        piece.bytes.resize(begin + len as usize, 0);
+        let n = self.post.files.note_tier(self.shadow.read_at(&mut piece.bytes[begin..], at))?;
+        if (n as u64) < len {
+            return if self.is_cut() { Ok(false) } else { self.post.files.note_tier(Err(torn())) };
+        }
+        piece.data.push((at, at + len));
+        Ok(true)
+    }
+
+    fn is_cut(&self) -> bool {
+        self.file.lock().changed(self.seen, What::Size)
+    }
+
+    /// `false` if the file was cut before that.
+    fn hand_over(&self, piece: Piece, then: Then) -> Result<bool> {
+        if self.is_cut() {
+            return Ok(false);
+        }
+        let words = Words {
+            session: self.post.session,
+            number: self.number,
+            after: self.after,
+            data: Cow::Owned(piece.data),
+            zeros: Cow::Owned(piece.zeros),
+            then,
+        };
+        let (partners, key, words) = (self.post.partners, self.file.key, encoded(&words));
+        match self.post.to {
+            To::All => partners.keep(key, &words, &piece.bytes).map(|_| true),
+            To::One(partner) => partners.fill(partner, key, &words, &piece.bytes).map(|()| true),
+        }
+    }
+}
+
+pub(super) fn encoded(words: &impl Serialize) -> Vec<u8> {
+    postcard::to_stdvec(words).expect("plain data")
+}

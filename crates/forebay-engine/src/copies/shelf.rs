@@ -1,0 +1,260 @@
+//! The copies that are kept for one home, as their log has them.
+//!
+//! Their bytes lie where those of our own files do, in shadow files with numbers of their own. So a copy
+//! becomes a file of ours with one record, and nothing moves. The log is `copies/HOME/SEQ`, records as in
+//! the tier's own log; each file of it begins with all that there is, and the mark that it was all.
+
+use std::collections::{BTreeMap, HashSet};
+use std::io;
+
+use forebay_backing::{FileKey, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::core::id::FileId;
+use crate::core::ranges::State;
+use crate::core::state::{Boot, Portrait};
+use crate::tier::dir::shadow_name;
+use crate::tier::log;
+use crate::tier::media::{Media, Open};
+
+pub(crate) const DIR: &str = "copies";
+
+/// A copy, but for its bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Kept {
+    pub id: FileId,
+    /// The number of the claim that it was made under.
+    pub claim: u64,
+    /// The round that it is from.
+    pub round: u64,
+    pub portrait: Portrait,
+}
+
+impl Kept {
+    /// The file has grown by `ranges`.
+    pub fn grow(&mut self, grown: &Grown) {
+        (self.claim, self.round) = (grown.claim, grown.round);
+        let portrait = &mut self.portrait;
+        for &(start, end) in &grown.ranges {
+            portrait.ranges.set(start, end, State::Durable);
+        }
+        (portrait.size, portrait.mtime) = (grown.size, grown.mtime);
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.portrait.ranges.bytes(|_| true)
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Grown {
+    pub claim: u64,
+    pub round: u64,
+    pub size: u64,
+    pub mtime: Timestamp,
+    pub ranges: Vec<(u64, u64)>,
+}
+
+/// What the log says. New ones come last.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Entry {
+    /// What follows is from this run of the home's engine. `filled`: nothing is missing.
+    Session {
+        session: u64,
+        filled: bool,
+    },
+    /// What is in front of it is all that there was when this file of the log was begun.
+    Begun,
+    Whole(FileKey, Box<Kept>),
+    Grown(FileKey, Grown),
+    Forget(FileKey),
+}
+
+/// The copies that are kept for one home.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Shelf {
+    pub session: u64,
+    pub filled: bool,
+    pub copies: BTreeMap<FileKey, Kept>,
+    begun: bool,
+}
+
+impl Shelf {
+    pub fn of_session(session: u64) -> Shelf {
+        Shelf { session, ..Shelf::default() }
+    }
+
+    pub fn apply(&mut self, entry: Entry) {
+        match entry {
+            Entry::Session { session, filled } => (self.session, self.filled) = (session, filled),
+            Entry::Begun => self.begun = true,
+            Entry::Whole(file, kept) => drop(self.copies.insert(file, *kept)),
+            Entry::Grown(file, grown) => {
+                if let Some(kept) = self.copies.get_mut(&file) {
+                    kept.grow(&grown);
+                }
+            }
+            Entry::Forget(file) => drop(self.copies.remove(&file)),
+        }
+    }
+
+    /// What a file of the log begins with.
+    pub fn entries(&self) -> impl Iterator<Item = Entry> {
+        let session = Entry::Session { session: self.session, filled: self.filled };
+        let whole = |(file, kept): (&FileKey, &Kept)| Entry::Whole(*file, Box::new(kept.clone()));
+        std::iter::once(session).chain(self.copies.iter().map(whole)).chain([Entry::Begun])
+    }
+}
+
+/// The copies for one home as they were found in a tier.
+#[derive(Debug, Clone, Default)]
+pub(super) struct FoundHome {
+    pub name: String,
+    pub shelf: Shelf,
+    /// The files of its log.
+    pub logs: Vec<String>,
+    pub next_seq: u64,
+    /// Something is missing, in words: what is left cannot be built upon.
+    pub damage: Option<String>,
+    /// Copies that are files of our own already.
+    pub adopted: bool,
+}
+
+/// Copies that were found in a tier.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    pub(super) homes: Vec<FoundHome>,
+}
+
+impl Found {
+    /// Reads what is there, and changes nothing. `ours` says whether a shadow is that of a file of ours
+    /// with this key.
+    pub fn read(
+        media: &dyn Media,
+        boot: Boot,
+        ours: &dyn Fn(FileId, FileKey) -> bool,
+    ) -> io::Result<Found> {
+        let mut found = Found::default();
+        let mut homes = match media.list(DIR) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(found),
+            listed => listed?,
+        };
+        homes.sort();
+        for encoded in homes {
+            let Some(name) = decoded(&encoded) else { continue };
+            let home = read_home(media, boot, &format!("{DIR}/{encoded}"), ours)?;
+            found.homes.extend(home.map(|home| FoundHome { name, ..home }));
+        }
+        Ok(found)
+    }
+
+    /// The shadow files of the copies.
+    pub fn shadows(&self) -> HashSet<FileId> {
+        let copies = self.homes.iter().flat_map(|home| home.shelf.copies.values());
+        copies.map(|kept| kept.id).collect()
+    }
+
+    /// What is wrong with them, in words.
+    pub fn problems(&self) -> Vec<String> {
+        let damage = |home: &FoundHome| {
+            home.damage.as_ref().map(|what| format!("copies for {}: {what}", home.name))
+        };
+        self.homes.iter().filter_map(damage).collect()
+    }
+
+    /// Each copy with its home, path, bytes and time of its oldest byte.
+    pub fn copies(&self) -> impl Iterator<Item = (&str, &Portrait)> {
+        self.homes.iter().flat_map(|home| {
+            home.shelf.copies.values().map(|kept| (home.name.as_str(), &kept.portrait))
+        })
+    }
+}
+
+fn read_home(
+    media: &dyn Media,
+    boot: Boot,
+    dir: &str,
+    ours: &dyn Fn(FileId, FileKey) -> bool,
+) -> io::Result<Option<FoundHome>> {
+    let mut names = media.list(dir)?;
+    names.sort();
+    let mut home = FoundHome::default();
+    home.logs = names.iter().map(|name| format!("{dir}/{name}")).collect();
+    for name in names.iter().rev() {
+        let Ok(first) = u64::from_str_radix(name, 16) else { continue };
+        let (mut shelf, mut seq) = (Shelf::default(), first);
+        let file = media.open(&format!("{dir}/{name}"), Open::Existing)?;
+        let tail = log::read(&*file, &mut seq, |entry| shelf.apply(entry))?;
+        // Another file of the log than this one is begun next.
+        home.next_seq = home.next_seq.max(tail.next_seq()).max(first + 1);
+        // One that was being begun when we died: the one before it has everything.
+        if !shelf.begun {
+            continue;
+        }
+        home.damage = tail.is_damage(boot).then(|| format!("the log {dir}/{name} is damaged"));
+        home.shelf = shelf;
+        break;
+    }
+    if !home.shelf.begun {
+        return Ok((!home.logs.is_empty()).then_some(home));
+    }
+    let (adopted, kept) =
+        home.shelf.copies.into_iter().partition(|(file, kept)| ours(kept.id, *file));
+    home.shelf.copies = kept;
+    let adopted: BTreeMap<FileKey, Kept> = adopted;
+    home.adopted = !adopted.is_empty();
+    let damage = &mut home.damage;
+    home.shelf.copies.retain(|_, kept| {
+        let need = kept.portrait.ranges.end();
+        let sound = need == 0 || media.stat(&shadow_name(kept.id)).is_ok_and(|it| it.len >= need);
+        if !sound {
+            *damage = Some(format!("the shadow file {} lacks bytes", shadow_name(kept.id)));
+        }
+        sound
+    });
+    Ok(Some(home))
+}
+
+/// The name of a home's directory: what is no letter, digit, `-` or `_` of its name is in hexadecimal
+/// digits behind `%`.
+pub(super) fn encoded(home: &str) -> String {
+    let mut name = String::new();
+    for byte in home.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => name.push(byte as char),
+            _ => name.push_str(&format!("%{byte:02x}")),
+        }
+    }
+    name
+}
+
+fn decoded(name: &str) -> Option<String> {
+    let mut bytes = Vec::new();
+    let mut rest = name.bytes();
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'%' => {
+                let digits = [rest.next()?, rest.next()?];
+                u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?
+            }
+            byte => byte,
+        });
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_home_of_any_name_has_a_directory_of_its_own() {
+        for home in ["node-1", "a/b", "..", "%41", "ä ö", ""] {
+            let name = encoded(home);
+            assert!(!name.contains(['/', '.']), "{name}");
+            assert_eq!(decoded(&name).as_deref(), Some(home));
+        }
+        assert_ne!(encoded("%41"), encoded("A"));
+        assert_eq!(decoded("%4"), None);
+    }
+}

@@ -1,0 +1,65 @@
+//! A file as a partner has to know it to make it its own.
+
+use std::os::unix::ffi::OsStringExt;
+
+use forebay_backing::{Timestamp, Version};
+use serde::{Deserialize, Serialize};
+
+use super::{Bytes, Conflict, FileState, Owner};
+use crate::core::paths::Paths;
+use crate::core::ranges::{Ranges, Run, State};
+
+/// What a partner has to know of a file to make it its own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Portrait {
+    /// Every known name, relative to the root, the most trusted first.
+    pub paths: Vec<Vec<u8>>,
+    pub owner: Owner,
+    pub size: u64,
+    pub mtime: Timestamp,
+    pub base: Version,
+    /// What is newer than the backing store. The rest is there.
+    pub ranges: Ranges,
+    /// When the oldest of it was written, in milliseconds since the epoch.
+    pub since: u64,
+    pub flush_open: bool,
+    pub conflict: Conflict,
+}
+
+impl FileState {
+    /// A file of another member of which a partner has this copy: dirty here, as it was there, and held.
+    pub fn taken(paths: Paths, portrait: &Portrait) -> FileState {
+        FileState {
+            paths,
+            owner: portrait.owner,
+            size: portrait.size,
+            mtime: portrait.mtime,
+            base: portrait.base,
+            bytes: Bytes::Tracked(portrait.ranges.clone()),
+            durable_size: Some(portrait.size).into(),
+            dirty_since: portrait.since.max(1),
+            meta_dirty: true,
+            flush_open: portrait.flush_open,
+            pinned: false,
+            conflict: portrait.conflict,
+            held: true,
+        }
+    }
+
+    /// What a partner has to know of it now; `size` and `mtime` are what programs see.
+    pub fn portrait(&self, size: u64, mtime: Timestamp) -> Portrait {
+        let runs = self.dirty(size).into_iter();
+        let runs = runs.map(|(start, end)| Run { start, end, state: State::Durable });
+        Portrait {
+            paths: self.paths.iter().map(|path| path.into_os_string().into_vec()).collect(),
+            owner: self.owner,
+            size,
+            mtime,
+            base: self.base,
+            ranges: Ranges::from_runs(runs),
+            since: self.dirty_since,
+            flush_open: self.flush_open,
+            conflict: self.conflict,
+        }
+    }
+}

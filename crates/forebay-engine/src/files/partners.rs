@@ -1,0 +1,125 @@
+//! Members who keep copies of what is dirty here, as the engine sees them: whom to tell, and whether
+//! anybody is to be told.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use forebay_backing::{FileKey, Result};
+
+use crate::files::file::File;
+use crate::lock::{Mutex, Rank, RwLock};
+
+/// Who carries the engine's words to the partners. Words are the engine's own; what [`Copies`] of the
+/// same version is handed at the other end.
+///
+/// [`Copies`]: crate::Copies
+pub trait Partners: Send + Sync {
+    /// Hands words about a file to all who keep copies, and returns once each has them durably, or has
+    /// been struck off durably. `bytes` are at most 1 MiB. Returns how many have them.
+    ///
+    /// # Errors
+    ///
+    /// If nobody can be struck off: then nothing may be acknowledged.
+    fn keep(&self, file: FileKey, words: &[u8], bytes: &[u8]) -> Result<u8>;
+
+    /// The same to one partner, who is being filled.
+    fn fill(&self, partner: &str, file: FileKey, words: &[u8], bytes: &[u8]) -> Result<()>;
+
+    /// Words about all files of this home, to one partner: a fill begins, or has ended. They go to
+    /// [`Copies::mark`](crate::Copies::mark).
+    fn mark(&self, partner: &str, words: &[u8]) -> Result<()>;
+
+    /// Whether anybody is to have copies now, or is being filled. Asked at each sync: cheap.
+    fn wants(&self) -> bool;
+}
+
+/// When partners have what a program wrote.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CopiesAt {
+    /// When its sync returns.
+    #[default]
+    Sync,
+    /// When the write returns.
+    Write,
+}
+
+/// Copies that partners keep of files here.
+pub(crate) struct Copying {
+    /// Partners are known: one look for who has none.
+    on: AtomicBool,
+    at_write: AtomicBool,
+    partners: RwLock<Option<Arc<dyn Partners>>>,
+    /// The number of the last words.
+    last: AtomicU64,
+    /// Files that partners may have copies of, and need not any more.
+    over: Mutex<Vec<Arc<File>>>,
+}
+
+impl Default for Copying {
+    fn default() -> Copying {
+        Copying {
+            on: AtomicBool::new(false),
+            at_write: AtomicBool::new(false),
+            partners: RwLock::new(Rank::Partners, None),
+            last: AtomicU64::new(0),
+            over: Mutex::new(Rank::Partners, Vec::new()),
+        }
+    }
+}
+
+impl Copying {
+    pub fn begin(&self, partners: Arc<dyn Partners>, at: CopiesAt) {
+        *self.partners.write() = Some(partners);
+        self.at_write.store(at == CopiesAt::Write, Relaxed);
+        self.on.store(true, Relaxed);
+    }
+
+    /// Whether there may be copies. Without partners this is one look.
+    #[inline]
+    pub fn is_on(&self) -> bool {
+        self.on.load(Relaxed)
+    }
+
+    /// When partners are to have what is written; `None` without any.
+    #[inline]
+    pub fn at(&self) -> Option<CopiesAt> {
+        match self.is_on() {
+            true if self.at_write.load(Relaxed) => Some(CopiesAt::Write),
+            true => Some(CopiesAt::Sync),
+            false => None,
+        }
+    }
+
+    /// The partners, if they are to have what is dirty now.
+    #[inline]
+    pub fn wanted(&self) -> Option<Arc<dyn Partners>> {
+        if !self.is_on() {
+            return None;
+        }
+        self.partners().filter(|partners| partners.wants())
+    }
+
+    pub fn is_wanted(&self) -> bool {
+        self.wanted().is_some()
+    }
+
+    pub fn partners(&self) -> Option<Arc<dyn Partners>> {
+        self.partners.read().clone()
+    }
+
+    pub fn next_number(&self) -> u64 {
+        self.last.fetch_add(1, Relaxed) + 1
+    }
+
+    pub fn is_over(&self, file: Arc<File>) {
+        self.over.lock().push(file);
+    }
+
+    pub fn has_over(&self) -> bool {
+        self.is_on() && !self.over.lock().is_empty()
+    }
+
+    pub fn take_over(&self) -> Vec<Arc<File>> {
+        std::mem::take(&mut *self.over.lock())
+    }
+}

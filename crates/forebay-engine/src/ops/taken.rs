@@ -1,0 +1,294 @@
+//! Files that change owners among the members of a store: taken over from one that is dead, or found to
+//! be taken over by who comes back.
+//!
+//! A file that was taken over is *held*. Its former home may have been stopped in the middle of a flush,
+//! and its bytes may arrive later. So what is flushed of a held file is kept, another version of its
+//! backing file is no conflict, and once the former home is known to have stopped all of it is flushed
+//! again.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use forebay_backing::{Error, FileKey, Result};
+
+use crate::core::id::FileId;
+use crate::core::paths::Paths;
+use crate::core::state::{Change, Conflict, FileState, Portrait, Record};
+use crate::files::file::{File, Meanwhile};
+use crate::ops::Ops;
+use crate::tier::dir::shadow_name;
+use crate::tier::media::{Open, torn};
+
+/// Bytes that are compared at once.
+const CHUNK: usize = 1 << 20;
+
+/// A file that another member took over while it was dirty here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SupersededFile {
+    pub file: FileKey,
+    pub path: PathBuf,
+    pub dirty_bytes: u64,
+}
+
+fn is_none(error: &Error) -> bool {
+    error.is(libc::ENOENT) || error.is(libc::ENOTDIR)
+}
+
+impl Ops {
+    /// Makes the copy of a home's file a dirty file of our own, durably, and holds it
+    /// ([`Ops::hold_taken`]). One that was adopted before is left as it is.
+    ///
+    /// # Errors
+    ///
+    /// ENOENT if there is no copy; EBUSY if the file is dirty here otherwise.
+    pub fn adopt(&self, home: &str, file: FileKey) -> Result<()> {
+        if let Some(known) = self.files.find(file) {
+            let (held, dirty) = {
+                let inner = known.lock();
+                (inner.state.is_held(), inner.state.is_dirty())
+            };
+            match (held, dirty) {
+                (true, _) => return self.copies.drop_copy(home, file),
+                (false, true) => {
+                    return Err(Error::os(libc::EBUSY, "the file is dirty here already"));
+                }
+                (false, false) => {}
+            }
+        }
+        let missing = || Error::os(libc::ENOENT, format!("there is no copy of it from {home}"));
+        let names = self.copies.paths(home, file).ok_or_else(missing)?;
+        let names = self.right_name_first(file, names);
+        let take = |id: FileId, portrait: &Portrait| self.take(id, file, &names, portrait);
+        self.copies.give(home, file, take)?.ok_or_else(missing)
+    }
+
+    /// Of names some of which it may have had, or was about to get.
+    fn right_name_first(&self, file: FileKey, mut names: Vec<PathBuf>) -> Vec<PathBuf> {
+        let is_its =
+            |name: &PathBuf| self.names.ask(|b| b.stat(name)).is_ok_and(|attr| attr.key == file);
+        if let Some(at) = names.iter().position(is_its) {
+            let right = names.remove(at);
+            names.insert(0, right);
+        }
+        names
+    }
+
+    /// The shadow file `id`, which has the bytes of a copy, is that of a file of ours from here on.
+    fn take(&self, id: FileId, key: FileKey, names: &[PathBuf], portrait: &Portrait) -> Result<()> {
+        let shadow = self.files.media().open(&shadow_name(id), Open::Existing);
+        let shadow = shadow.and_then(|shadow| {
+            if shadow.stat()?.len != portrait.size {
+                shadow.set_len(portrait.size)?;
+                shadow.sync_data()?;
+            }
+            shadow.set_mtime(portrait.mtime)
+        });
+        self.files.note_tier(shadow)?;
+        if let Some(known) = self.files.find(key) {
+            self.give_way(&known)?;
+        }
+        let mut paths = Paths::default();
+        for name in names {
+            paths.learn_also(self.files.tree(), name);
+        }
+        let state = FileState::taken(paths, portrait);
+        let file = self.files.insert_as(id, Record { key, state });
+        let mut inner = file.lock();
+        let put = self.files.put(&file, &mut inner);
+        let put = put.and_then(|()| self.files.note_tier(self.files.index().sync()));
+        if let Err(error) = put {
+            inner.gone = true;
+            drop(inner);
+            self.files.forget(&file);
+            return Err(error);
+        }
+        let present = inner.state.present(0, inner.state.size());
+        self.files.admit(&file, present);
+        self.files.account(&file, &mut inner);
+        Ok(())
+    }
+
+    /// What is known of a file that is clean here gives way to what a copy has of it. Who has it open
+    /// goes on with what he has.
+    fn give_way(&self, known: &Arc<File>) -> Result<()> {
+        let mut inner = known.lock();
+        if inner.is_idle() {
+            self.files.erase(known, &mut inner);
+            drop(inner);
+            self.files.forget(known);
+            return Ok(());
+        }
+        self.files.drop_record(known, &mut inner)?;
+        inner.live().stale = true;
+        drop(inner);
+        self.files.forget_key(known);
+        Ok(())
+    }
+
+    /// Drops a file that was adopted, whatever is dirty of it: its home is back.
+    ///
+    /// # Errors
+    ///
+    /// EBUSY if it is read past the daemon; those of a flush of it that does not end.
+    pub fn disown(&self, file: FileKey) -> Result<()> {
+        let Some(file) = self.files.find(file) else { return Ok(()) };
+        if !file.lock().state.is_held() {
+            return Ok(());
+        }
+        self.drain.wait_for_flight(&file)?;
+        let mut inner = file.lock();
+        if inner.is_idle() {
+            self.files.erase(&file, &mut inner);
+            drop(inner);
+            self.files.forget(&file);
+            return self.files.note_tier(self.files.index().sync());
+        }
+        self.files.commit(&file, &mut inner, Change::Held(false))?;
+        drop(inner);
+        self.purge_file(&file)
+    }
+
+    /// What is flushed of the file stays, to be flushed again: its former home may still write to the
+    /// backing file. It is not at rest until [`Ops::settle_taken`]. Durable on return.
+    pub fn hold_taken(&self, file: FileKey) -> Result<()> {
+        let Some(file) = self.files.find(file) else { return Ok(()) };
+        let mut inner = file.lock();
+        if inner.state.is_held() {
+            return Ok(());
+        }
+        self.files.commit(&file, &mut inner, Change::Held(true))?;
+        drop(inner);
+        self.files.note_tier(self.files.index().sync())
+    }
+
+    /// The former home writes no more: flushes again what was flushed meanwhile, and what is dirty
+    /// besides, and lets go.
+    ///
+    /// # Errors
+    ///
+    /// Those of a flush; then the file is held still.
+    pub fn settle_taken(&self, file: FileKey) -> Result<()> {
+        let Some(file) = self.files.find(file) else { return Ok(()) };
+        self.drain.wait_for_flight(&file)?;
+        let found = match self.attr_now(&file).transpose() {
+            // The flush says so.
+            Err(e) if is_none(&e) => None,
+            found => found?,
+        };
+        {
+            let mut inner = file.lock();
+            if !inner.state.is_held() {
+                return Ok(());
+            }
+            // All of it, and not only if the version is another: what the former home wrote between our
+            // copy and the times that we set then cannot be seen. Another file by that name is found by
+            // the flush.
+            let now_ms = self.files.time().ms();
+            let base = inner.state.base();
+            let base = found.filter(|it| it.key == file.key).map_or(base, |it| it.version());
+            let size = inner.state.size();
+            let kept = inner.state.clean(0, size);
+            let age = inner.state.age_at(now_ms);
+            inner.clock.note_base();
+            self.files.commit(&file, &mut inner, Change::Again { base, age })?;
+            for (start, end) in kept {
+                inner.dirt().stamps.touch(start, end, now_ms);
+            }
+            self.files.account(&file, &mut inner);
+        }
+        self.drain.flush_file(&file)?;
+        let mut inner = file.lock();
+        self.files.commit(&file, &mut inner, Change::Held(false))?;
+        self.files.let_go(&file, &mut inner)?;
+        self.files.retire(&file, inner);
+        self.files.note_tier(self.files.index().sync())
+    }
+
+    /// Another member took the file over while we were away: it is not flushed any more, and who opens it
+    /// by its name finds the other member's. Durable on return.
+    pub fn supersede(&self, file: FileKey) -> Result<()> {
+        let Some(file) = self.files.find(file) else { return Ok(()) };
+        let mut inner = file.lock();
+        self.files.let_go(&file, &mut inner)?;
+        if !inner.state.is_dirty() {
+            return Ok(());
+        }
+        let path = inner.state.display_path();
+        tracing::warn!(path = %path.display(), "another member took this file over while it was dirty here: it is not flushed");
+        let superseded = Change::InConflict(Conflict::Superseded);
+        self.files.commit(&file, &mut inner, superseded)?;
+        drop(inner);
+        self.files.forget_key(&file);
+        self.files.note_tier(self.files.index().sync())
+    }
+
+    /// The files that are superseded and wait for a comparison, or for a decision.
+    pub fn superseded(&self) -> Vec<SupersededFile> {
+        let files = self.files.all_files();
+        let superseded = files.iter().filter_map(|file| {
+            let inner = file.lock();
+            let state = &inner.state;
+            (state.conflict() == Conflict::Superseded).then(|| SupersededFile {
+                file: file.key,
+                path: state.display_path(),
+                dirty_bytes: state.dirty_bytes(),
+            })
+        });
+        superseded.collect()
+    }
+
+    /// Compares a superseded file with what it is now, of `size` bytes that `read` reads as
+    /// [`Io::read`](crate::Io::read) does. The same: what is here is dropped, and `true`. Else it stays in
+    /// conflict, for `resolve`.
+    ///
+    /// # Errors
+    ///
+    /// Those of `read`, and of the tier; ENOENT if no such file is superseded.
+    pub fn compare_superseded(
+        &self,
+        file: FileKey,
+        size: u64,
+        read: &dyn Fn(u64, &mut [u8]) -> Result<usize>,
+    ) -> Result<bool> {
+        let is_it =
+            |it: &Arc<File>| it.key == file && it.lock().state.conflict() == Conflict::Superseded;
+        let found = self.files.all_files().into_iter().find(is_it);
+        let found = found.ok_or_else(|| Error::os(libc::ENOENT, "no such file is superseded"))?;
+        if !self.is_same(&found, size, read)? {
+            return Ok(false);
+        }
+        self.purge_file(&found)?;
+        self.files.note_tier(self.files.index().sync()).map(|()| true)
+    }
+
+    fn is_same(
+        &self,
+        file: &Arc<File>,
+        size: u64,
+        read: &dyn Fn(u64, &mut [u8]) -> Result<usize>,
+    ) -> Result<bool> {
+        let mut inner = file.lock();
+        if inner.size() != size {
+            return Ok(false);
+        }
+        let shadow = self.files.shadow(file, &mut inner)?;
+        let dirty = inner.state.dirty(size);
+        let _work = self.files.work_on(file, inner, Meanwhile::Refused);
+        let (mut ours, mut theirs) = (vec![0; CHUNK], vec![0; CHUNK]);
+        for (start, end) in dirty {
+            let mut at = start;
+            while at < end {
+                let want = ((end - at) as usize).min(CHUNK);
+                if self.files.note_tier(shadow.read_at(&mut ours[..want], at))? < want {
+                    return self.files.note_tier(Err(torn()));
+                }
+                let n = read(at, &mut theirs[..want])?;
+                if n < want || ours[..want] != theirs[..want] {
+                    return Ok(false);
+                }
+                at += want as u64;
+            }
+        }
+        Ok(true)
+    }
+}

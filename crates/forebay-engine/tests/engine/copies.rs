@@ -1,0 +1,312 @@
+//! Copies that one member keeps for another: whatever the home has acknowledged as synced is found in
+//! them, whenever the home dies for good, and whatever happens to the one who keeps them.
+//!
+//! Two engines over one store, and no network: the home's words go to the other's copies at once. The
+//! workload of the power cuts runs at the home. Before changes of the store of copies, and of the home's tier,
+//! picked at random, everything but the home's tier is copied. Each such moment is one at which the home
+//! dies for good; the other one takes over, is read, flushes, and is compared.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+
+use forebay_backing::{Error, FileKey, Result};
+use forebay_engine::{Config, CopiesAt, Engine, Partners};
+
+use crate::journal::{Crash, Journal};
+use crate::media::{CrashMedia, Disk, Lie};
+use crate::power_cut::{Workload, compare};
+use crate::rng::Rng;
+use crate::start::{abandon, patient, read_all, start};
+use crate::store::{MemStore, Tree};
+
+pub const HOME: &str = "m/1";
+
+const BOOT: &str = "boot-p";
+
+/// The way to partners, without a network.
+pub struct Way {
+    pub partners: Mutex<Vec<Arc<Engine>>>,
+    /// Partners that are being filled: what they answer to words for all is of no concern.
+    pub filling: Mutex<Vec<Arc<Engine>>>,
+    pub wants: AtomicBool,
+    /// Nobody may acknowledge anything any more.
+    cut_off: AtomicBool,
+    told: AtomicU64,
+    bytes: AtomicU64,
+    words: AtomicU64,
+    /// The last messages, for who sends them again.
+    pub sent: Mutex<Vec<Message>>,
+}
+
+#[derive(Clone)]
+pub struct Message {
+    pub file: FileKey,
+    pub words: Vec<u8>,
+    pub bytes: Vec<u8>,
+}
+
+impl Way {
+    pub fn to(partners: &[&Arc<Engine>]) -> Arc<Way> {
+        Arc::new(Way {
+            partners: Mutex::new(partners.iter().map(|it| (*it).clone()).collect()),
+            filling: Mutex::default(),
+            wants: AtomicBool::new(true),
+            cut_off: AtomicBool::new(false),
+            told: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            words: AtomicU64::new(0),
+            sent: Mutex::default(),
+        })
+    }
+
+    fn one(&self, _name: &str) -> Arc<Engine> {
+        let filling = self.filling.lock().unwrap();
+        let first = || self.partners.lock().unwrap()[0].clone();
+        filling.first().cloned().unwrap_or_else(first)
+    }
+
+    pub fn cut(&self) {
+        self.cut_off.store(true, Relaxed);
+    }
+
+    pub fn take_counts(&self) -> (u64, u64, u64) {
+        let take = |count: &AtomicU64| count.swap(0, Relaxed);
+        (take(&self.told), take(&self.words), take(&self.bytes))
+    }
+}
+
+impl Partners for Way {
+    fn keep(&self, file: FileKey, words: &[u8], bytes: &[u8]) -> Result<u8> {
+        assert!(bytes.len() <= 1 << 20, "in pieces");
+        if self.cut_off.load(Relaxed) {
+            return Err(Error::os(libc::EIO, "this member is superseded"));
+        }
+        self.told.fetch_add(1, Relaxed);
+        self.words.fetch_add(words.len() as u64, Relaxed);
+        self.bytes.fetch_add(bytes.len() as u64, Relaxed);
+        let message = Message { file, words: words.to_vec(), bytes: bytes.to_vec() };
+        self.sent.lock().unwrap().push(message);
+        let partners = self.partners.lock().unwrap().clone();
+        for partner in &partners {
+            partner.copies.keep(HOME, 1, file, words, bytes)?;
+        }
+        for partner in self.filling.lock().unwrap().clone() {
+            partner.copies.keep(HOME, 1, file, words, bytes)?;
+        }
+        Ok(partners.len() as u8)
+    }
+
+    fn fill(&self, partner: &str, file: FileKey, words: &[u8], bytes: &[u8]) -> Result<()> {
+        self.one(partner).copies.keep(HOME, 1, file, words, bytes)
+    }
+
+    fn mark(&self, partner: &str, words: &[u8]) -> Result<()> {
+        self.one(partner).copies.mark(HOME, words)
+    }
+
+    fn wants(&self) -> bool {
+        self.wants.load(Relaxed)
+    }
+}
+
+pub fn partner_on(media: &CrashMedia, store: MemStore, boot: &str) -> Result<Arc<Engine>> {
+    start(Arc::new(media.clone()), Arc::new(store), boot, Config::default(), patient())
+}
+
+/// Everything but the home's tier at one moment.
+struct Moment {
+    at: u64,
+    disk: Disk,
+    tree: Tree,
+    journal: Journal,
+}
+
+#[derive(Default, Debug)]
+struct Done {
+    moments: usize,
+    images: usize,
+    adopted: usize,
+    adopted_bytes: u64,
+    told: u64,
+    lies: u64,
+}
+
+pub fn take_over(engine: &Arc<Engine>) -> std::result::Result<(usize, u64), String> {
+    let (mut files, mut bytes) = (0, 0);
+    for copy in engine.copies.list(HOME) {
+        engine.ops.adopt(HOME, copy.file).map_err(|e| format!("adopting {copy:?}: {e}"))?;
+        (files, bytes) = (files + 1, bytes + copy.bytes);
+    }
+    match engine.copies.list(HOME).len() {
+        0 => Ok((files, bytes)),
+        left => Err(format!("{left} copies are left")),
+    }
+}
+
+impl Moment {
+    fn check(&self, rng: &mut Rng, done: &mut Done) -> std::result::Result<(), String> {
+        let at = self.at;
+        self.recover(BOOT, self.disk.process_crash_image(), done)
+            .map_err(|e| format!("change {at}, the keeper's process died: {e}"))?;
+        for image in self.disk.crash_images(rng, 1) {
+            self.recover("boot-p2", image, done)
+                .map_err(|e| format!("change {at}, the keeper lost power: {e}"))?;
+        }
+        Ok(())
+    }
+
+    fn recover(&self, boot: &str, disk: Disk, done: &mut Done) -> std::result::Result<(), String> {
+        let (media, store) = (CrashMedia::on(disk), MemStore::on(self.tree.clone()));
+        let engine = partner_on(&media, store.clone(), boot).map_err(|e| format!("start: {e}"))?;
+        done.images += 1;
+        let taken = take_over(&engine);
+        let problems = engine.recovery().problems.clone();
+        let result = taken.and_then(|(files, bytes)| {
+            (done.adopted, done.adopted_bytes) = (done.adopted + files, done.adopted_bytes + bytes);
+            compare(&self.journal, Crash::Power, &engine, &store)?;
+            settle_all(&engine, &store)
+        });
+        let list = engine.ops.list(Path::new(""));
+        abandon(engine);
+        result.map_err(|e| format!("{e}; the tier holds {list:?} ({problems:?})"))
+    }
+}
+
+/// The former home is known to have stopped.
+pub fn settle_all(engine: &Arc<Engine>, store: &MemStore) -> std::result::Result<(), String> {
+    let keys: Vec<FileKey> = engine.files.known_below(Path::new(""));
+    let is_conflict = |e: &Error| e.kind() == forebay_backing::Kind::Conflict;
+    for key in keys {
+        match engine.ops.settle_taken(key) {
+            Err(e) if is_conflict(&e) => {}
+            Err(e) => return Err(format!("settling: {e}")),
+            Ok(()) if !engine.files.is_at_rest(key) => return Err("it does not rest".into()),
+            Ok(()) => {}
+        }
+    }
+    for (path, bytes) in store.snapshot().files() {
+        let seen = read_all(engine, &path).map_err(|e| format!("reading: {e}"))?;
+        if seen != bytes {
+            return Err(format!("{} differs after it was settled", path.display()));
+        }
+    }
+    Ok(())
+}
+
+fn run(
+    seed: u64,
+    lie: Option<Lie>,
+    at: CopiesAt,
+    done: &mut Done,
+) -> std::result::Result<(), String> {
+    let mut work = Workload::new(seed, None);
+    let media = CrashMedia::default();
+    if let Some(lie) = lie {
+        media.set_lie(lie);
+    }
+    let keeper = partner_on(&media, work.store.clone(), BOOT).expect("a new tier");
+    let way = Way::to(&[&keeper]);
+    work.engine.files.begin_copies(way.clone(), at);
+    work.engine.outbox.fill_partner("p", &|| false).expect("nothing is dirty yet");
+    let moments = watch(&work, &media, seed);
+    let worked = work.work();
+    media.set_hook(None);
+    work.media.set_hook(None);
+    done.told += way.take_counts().0;
+    done.lies += media.lies_told();
+    // The home is dead: it acknowledges nothing more.
+    way.cut();
+    let (journal, store) = (work.journal.lock().unwrap().clone(), work.store.clone());
+    abandon(work.engine.clone());
+    worked?;
+    let moments = std::mem::take(&mut *moments.lock().unwrap());
+    done.moments += moments.len();
+    let mut rng = Rng::new(seed ^ 0xc0b1);
+    let checked = moments.iter().try_for_each(|moment| moment.check(&mut rng, done));
+    // Who kept them has lived through it all.
+    let lived = checked.and_then(|()| {
+        let store = MemStore::on(store.snapshot());
+        take_over(&keeper)?;
+        let _ = (&journal, &store);
+        Ok(())
+    });
+    abandon(keeper);
+    lived
+}
+
+fn watch(work: &Workload, media: &CrashMedia, seed: u64) -> Arc<Mutex<Vec<Moment>>> {
+    let moments: Arc<Mutex<Vec<Moment>>> = Arc::default();
+    let rng = Rng::new(seed ^ 0x3b1e);
+    let hook = |mut rng: Rng, step: u64, theirs: Option<CrashMedia>| {
+        let (out, store, journal) = (moments.clone(), work.store.clone(), work.journal.clone());
+        let mut next = None;
+        Box::new(move |at: u64, disk: &Disk| {
+            if *next.get_or_insert(at + rng.below(step / 2)) != at {
+                return;
+            }
+            next = Some(at + 1 + rng.below(step));
+            let journal = journal.lock().unwrap();
+            // What is told meanwhile by others who sync is not in the journal yet.
+            let disk = theirs.as_ref().map_or_else(|| disk.clone(), CrashMedia::snapshot);
+            let moment = Moment { at, disk, tree: store.snapshot(), journal: journal.clone() };
+            out.lock().unwrap().push(moment);
+        })
+    };
+    let mut rng = rng;
+    media.set_hook(Some(hook(rng.fork(), 110, None)));
+    work.media.set_hook(Some(hook(rng.fork(), 260, Some(media.clone()))));
+    moments
+}
+
+fn seeds(some: std::ops::Range<u64>) -> Vec<u64> {
+    match std::env::var("FOREBAY_SEED") {
+        Ok(seed) => vec![seed.parse().expect("a number")],
+        Err(_) => some.collect(),
+    }
+}
+
+/// Goal: what a home acknowledged as synced is there after its death. Method: above.
+#[test]
+fn no_death_of_a_home_loses_what_was_synced() {
+    let (mut done, seeds) = (Done::default(), seeds(0..8));
+    let one = seeds.len() == 1;
+    for seed in seeds {
+        let at = if seed % 4 == 3 { CopiesAt::Write } else { CopiesAt::Sync };
+        if let Err(e) = run(seed, None, at, &mut done) {
+            panic!(
+                "seed {seed}: {e}\nrepeat: FOREBAY_SEED={seed} cargo test -p forebay-engine no_death_of"
+            );
+        }
+    }
+    println!("{done:?}");
+    if one {
+        // What all of them do together is not what each does.
+        return assert!(done.images > 0, "it died: {done:?}");
+    }
+    assert!(done.moments > 10 && done.images > 30, "it died: {done:?}");
+    assert!(done.adopted > 20 && done.adopted_bytes > 0 && done.told > 20, "it mattered: {done:?}");
+}
+
+fn catches(lie: Lie) {
+    let mut done = Done::default();
+    let caught = (0..12).find_map(|seed| run(seed, Some(lie), CopiesAt::Sync, &mut done).err());
+    assert!(done.lies > 0, "nothing was left out");
+    let caught = caught.unwrap_or_else(|| panic!("{lie:?} was left out unnoticed: {done:?}"));
+    println!("{lie:?}: {caught}");
+}
+
+#[test]
+fn the_test_of_deaths_catches_a_missing_sync_of_the_copies_log() {
+    catches(Lie::Copies);
+}
+
+#[test]
+fn the_test_of_deaths_catches_a_missing_sync_of_a_copy() {
+    catches(Lie::Shadow);
+}
+
+#[test]
+fn the_test_of_deaths_catches_a_missing_sync_of_a_copys_name() {
+    catches(Lie::Dir);
+}
