@@ -36,6 +36,8 @@ pub struct Outbox {
     session: u64,
     /// Somebody tells partners what they may forget.
     forgetting: AtomicBool,
+    /// Partners may remember, after a loss of power, what they were told to forget.
+    may_remember: AtomicBool,
 }
 
 /// What partners do not have yet.
@@ -67,7 +69,8 @@ impl Outbox {
     pub(crate) fn new(files: Arc<Files>) -> Outbox {
         // Random, as its keys are.
         let session = RandomState::new().build_hasher().finish();
-        Outbox { files, session, forgetting: AtomicBool::new(false) }
+        let (forgetting, may_remember) = (AtomicBool::new(false), AtomicBool::new(false));
+        Outbox { files, session, forgetting, may_remember }
     }
 
     /// Partners have all of the file when this returns, if it is dirty and they are to have it.
@@ -160,32 +163,24 @@ impl Outbox {
         let ends = !inner.state.is_dirty() || inner.is_unlinked() || inner.gone;
         let live = inner.live.as_mut();
         let Some(copied) = live.and_then(|live| live.copied.as_mut()).filter(|_| ends) else {
-            return Ok(());
+            drop(inner);
+            return self.forget_durably(file.key, lasting);
         };
         let number = copied.end().unwrap_or_else(|| self.files.copying().next_number());
-        let after = copied.number;
         copied.sending = true;
         drop(inner);
-        let told = match self.files.copying().wanted() {
-            Some(partners) => {
-                let then = Then::Forget { lasts: lasting == Lasting::Yes };
-                let (session, none) = (self.session, Cow::Borrowed(&[][..]));
-                let words = Words { session, number, after, data: none.clone(), zeros: none, then };
-                partners.keep(file.key, &encoded(&words), &[]).map(drop)
-            }
-            // Nobody keeps copies any more.
-            None => Ok(()),
-        };
+        let told = self.say_forget(file.key, number, lasting);
         let mut inner = file.lock();
         let live = inner.live();
-        if let Some(copied) = &mut live.copied {
-            copied.sending = false;
-            copied.note_anew(); // Nobody knows who has forgotten it.
-        }
         match &told {
             // Dirty again meanwhile, it is told anew.
             Ok(()) => live.copied = None,
-            Err(_) => self.files.copying().is_over(file.clone()),
+            Err(_) => {
+                let copied = live.copied.as_mut().expect("nobody ends it but who is at it");
+                copied.sending = false;
+                copied.note_anew(); // Nobody knows who has forgotten it.
+                self.files.copying().is_over(file.clone());
+            }
         }
         file.changed.notify_all();
         if inner.gone {
@@ -194,6 +189,30 @@ impl Outbox {
             self.files.retire(file, inner);
         }
         told
+    }
+
+    /// Of a file that partners have forgotten.
+    fn forget_durably(&self, key: FileKey, lasting: Lasting) -> Result<()> {
+        if lasting == Lasting::No || !self.may_remember.swap(false, SeqCst) {
+            return Ok(());
+        }
+        let told = self.say_forget(key, self.files.copying().next_number(), lasting);
+        if told.is_err() {
+            self.may_remember.store(true, SeqCst);
+        }
+        told
+    }
+
+    fn say_forget(&self, key: FileKey, number: u64, lasting: Lasting) -> Result<()> {
+        // Nobody keeps copies any more: who does so again is filled.
+        let Some(partners) = self.files.copying().wanted() else { return Ok(()) };
+        let (session, none) = (self.session, Cow::Borrowed(&[][..]));
+        let then = Then::Forget { lasts: lasting == Lasting::Yes };
+        let words = Words { session, number, after: 0, data: none.clone(), zeros: none, then };
+        if lasting == Lasting::No {
+            self.may_remember.store(true, SeqCst);
+        }
+        partners.keep(key, &encoded(&words), &[]).map(drop)
     }
 
     /// Tells partners what they may forget, if nobody is at it.
@@ -214,9 +233,8 @@ impl Outbox {
         !self.forgetting.load(SeqCst) && self.files.copying().has_over()
     }
 
-    /// Sends one partner all that is dirty and durable here, while the others are told as ever. The caller
-    /// has [`Partners::keep`](crate::Partners::keep) hand words to this one, too, from before the call.
-    /// At most so many bytes per second as [`Config`](crate::Config) says. `stop` is asked between files.
+    /// Sends one partner all that is dirty and durable here, while the others are told as ever. From
+    /// when its fill has begun it is told with them: see [`Partners::mark`](crate::Partners::mark). At most so many bytes per second as [`Config`](crate::Config) says. `stop` is asked between files.
     ///
     /// # Errors
     ///

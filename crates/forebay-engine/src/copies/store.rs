@@ -20,7 +20,6 @@ use crate::core::copied::{Mark, Then, Words};
 use crate::core::id::FileId;
 use crate::core::ranges::{Ranges, State};
 use crate::core::state::Portrait;
-use crate::failpoint;
 use crate::files::Files;
 use crate::lock::{Mutex, MutexGuard, Rank};
 use crate::room::Room;
@@ -156,7 +155,6 @@ impl Copies {
         }
         let shadow = self.shadow(&mut turn)?;
         self.write(&mut turn, &*shadow, &words, bytes)?;
-        failpoint::pass("copy.written");
         let whole = match words.then {
             Then::Grown { size, mtime } => {
                 let ranges = turn.brought.iter().map(|run| (run.start, run.end)).collect();
@@ -170,14 +168,12 @@ impl Copies {
         };
         let size = whole.as_ref().map_or_else(|kept| kept.portrait.size, |grown| grown.size);
         self.make_durable(&mut turn, &*shadow, size)?;
-        failpoint::pass("copy.synced");
         let seq = match whole {
             Ok(grown) => self.record_grown(&home, file, words.session, grown),
             Err(kept) => self.record_whole(&home, file, words.session, kept, &turn),
         }?;
         turn.brought = Ranges::None;
         self.sync(&home, seq)?;
-        failpoint::pass("copy.recorded");
         let allocated = self.files.note_tier(shadow.stat())?.allocated;
         self.charge(&mut turn, allocated);
         Ok(())
@@ -226,7 +222,7 @@ impl Copies {
         let info = |(file, kept): (&FileKey, &Kept)| CopyInfo {
             file: *file,
             number: kept.claim,
-            path: paths(&kept.portrait).next().unwrap_or_default(),
+            path: kept.portrait.first_path(),
             bytes: kept.bytes(),
             mtime: kept.portrait.mtime,
         };
@@ -267,7 +263,7 @@ impl Copies {
     pub(crate) fn paths(&self, home: &str, file: FileKey) -> Option<Vec<PathBuf>> {
         let home = self.home(home)?;
         let inner = home.lock();
-        inner.shelf.copies.get(&file).map(|kept| paths(&kept.portrait).collect())
+        inner.shelf.copies.get(&file).map(|kept| kept.portrait.paths().collect())
     }
 
     /// Hands a copy over to who makes it a file of ours, durably, before it returns: `take` is told the
@@ -283,7 +279,6 @@ impl Copies {
         let mut turn = turn.lock();
         let Some(kept) = home.lock().shelf.copies.get(&file).cloned() else { return Ok(None) };
         let taken = take(kept.id, &kept.portrait)?;
-        failpoint::pass("adopt.recorded");
         let seq = {
             let mut inner = home.lock();
             let seq =
@@ -432,10 +427,13 @@ impl Copies {
         lasts: bool,
     ) -> Result<()> {
         home.lock().note_forgotten(file, words.number);
-        match self.let_go(home, file, turn)? {
-            Some(seq) if lasts => self.sync(home, seq),
-            _ => Ok(()),
+        self.let_go(home, file, turn)?;
+        if !lasts {
+            return Ok(());
         }
+        // With what was forgotten before.
+        let seq = home.lock().next_seq;
+        self.sync(home, seq)
     }
 
     /// Lets go of a copy, or of what was brought of one so far.
@@ -683,7 +681,6 @@ impl OfHome {
             let _ = media.remove(&log.name);
             return Err(error);
         }
-        failpoint::pass("copies.begun");
         (inner.next_seq, inner.synced, inner.begun_len) = (seq, seq, log.len());
         let before = inner.log.replace(log).map(|before| before.name);
         for name in inner.older.drain(..).chain(before) {
@@ -756,12 +753,6 @@ fn zero(shadow: &dyn MediaFile, start: u64, end: u64) -> io::Result<()> {
         }
         done => done,
     }
-}
-
-fn paths(portrait: &Portrait) -> impl Iterator<Item = PathBuf> {
-    use std::os::unix::ffi::OsStringExt;
-    let path = |bytes: &Vec<u8>| std::ffi::OsString::from_vec(bytes.clone()).into();
-    portrait.paths.iter().map(path)
 }
 
 fn decoded<'a, T: serde::Deserialize<'a>>(words: &'a [u8]) -> Result<T> {
