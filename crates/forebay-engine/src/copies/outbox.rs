@@ -16,6 +16,7 @@ use serde::Serialize;
 
 use crate::copies::round::{Ended, Post, Round, To, encoded};
 use crate::core::copied::{Mark, Then, Words};
+use crate::core::state::Conflict;
 use crate::files::Files;
 use crate::files::file::{File, Inner};
 use crate::files::partners::{CopiesAt, Partners};
@@ -86,7 +87,7 @@ impl Outbox {
             if inner.live.as_ref().is_some_and(|live| live.rounds().done > begun) {
                 return Ok(());
             }
-            if inner.is_unlinked() || inner.gone || !inner.state.is_dirty() {
+            if !is_to_be_known(&inner) {
                 drop(inner);
                 return self.forget(file, Lasting::No);
             }
@@ -144,14 +145,27 @@ impl Outbox {
         self.tell(file)
     }
 
-    /// Directories were renamed: of the files below this one.
+    /// A directory is about to be renamed: of the files below.
+    pub(crate) fn tell_names_below(&self, from: &Path, to: &Path) -> Result<()> {
+        if !self.files.copying().is_on() {
+            return Ok(());
+        }
+        for id in self.files.tree().at_or_below(from) {
+            let Some(file) = self.files.by_id(id) else { continue };
+            let also = file.path().and_then(|it| Some(to.join(it.strip_prefix(from).ok()?)));
+            self.tell_name(&file, also.as_deref())?;
+        }
+        Ok(())
+    }
+
+    /// Directories were renamed, or not: of the files below this one.
     pub(crate) fn tell_below(&self, dir: &Path) -> Result<()> {
         if !self.files.copying().is_on() {
             return Ok(());
         }
         let ids = self.files.tree().at_or_below(dir);
         let mut files = ids.into_iter().filter_map(|id| self.files.by_id(id));
-        files.try_for_each(|file| self.tell_if_copied(&file))
+        files.try_for_each(|file| self.tell_name(&file, None))
     }
 
     /// Partners forget the file, if they know of it and nothing of it is dirty.
@@ -160,7 +174,7 @@ impl Outbox {
             return Ok(());
         }
         let mut inner = self.wait_for_round(file);
-        let ends = !inner.state.is_dirty() || inner.is_unlinked() || inner.gone;
+        let ends = !is_to_be_known(&inner);
         let live = inner.live.as_mut();
         let Some(copied) = live.and_then(|live| live.copied.as_mut()).filter(|_| ends) else {
             drop(inner);
@@ -267,7 +281,7 @@ impl Outbox {
         for _ in 0..ROUNDS_MAX {
             let inner = self.wait_for_round(file);
             let known = inner.is_copied() || inner.state.durable_size().is_some();
-            if !known || inner.gone || inner.is_unlinked() || !inner.state.is_dirty() {
+            if !known || !is_to_be_known(&inner) {
                 return Ok(0);
             }
             let round = Round::begin(self.post(partners, To::One(partner)), file, inner)?;
@@ -280,20 +294,27 @@ impl Outbox {
         Err(Error::os(libc::EBUSY, CUT))
     }
 
+    /// Partners have all that is dirty of a file here when this returns: of one that was taken over, once
+    /// its claim is ours.
+    pub fn copy(&self, file: FileKey) -> Result<()> {
+        self.files.find(file).map_or(Ok(()), |file| self.tell(&file))
+    }
+
     /// What partners do not have yet, for the status.
     pub fn behind(&self) -> Behind {
         let mut found = Behind::default();
         for file in self.files.all_files() {
             // Who holds the lock long is being written: the next look has it.
             let Some(inner) = file.inner.try_lock() else { continue };
-            if !inner.state.is_dirty() {
+            if !is_to_be_known(&inner) {
                 continue;
             }
             let (size, bytes) = (inner.size(), inner.state.dirty_bytes());
             let copied = inner.live.as_ref().and_then(|live| live.copied.as_ref());
             let left = copied.map_or(bytes, |copied| {
-                let unsent = copied.unsent(&inner.state.dirty(size));
-                unsent.iter().map(|(start, end)| end - start).sum()
+                let unsent = copied.unsent(size).into_iter();
+                let dirty = unsent.flat_map(|(start, end)| inner.state.dirty_of(start, end));
+                dirty.map(|(start, end)| end - start).sum()
             });
             if copied.is_some_and(|copied| copied.number > 0) && left == 0 {
                 found.copied_files += 1;
@@ -327,4 +348,10 @@ impl Outbox {
         }
         inner
     }
+}
+
+/// Whether partners are to have what is here of a file.
+fn is_to_be_known(inner: &Inner) -> bool {
+    let ours = inner.state.conflict() != Conflict::Superseded;
+    ours && inner.state.is_dirty() && !inner.is_unlinked() && !inner.gone
 }

@@ -143,7 +143,25 @@ impl Copies {
     ) -> Result<()> {
         let words: Words<'_> = decoded(words)?;
         let home = self.home(home).ok_or_else(|| stale("nothing was filled for this member"))?;
-        self.room.make_room_for_copy(bytes.len() as u64)?;
+        let len = bytes.len() as u64;
+        self.room.make_room_for_copy(len)?;
+        match self.take(&home, number, file, words.clone(), bytes) {
+            Err(e) if e.is(libc::ENOSPC) => {
+                self.room.tier_is_full(len);
+                self.take(&home, number, file, words, bytes)
+            }
+            taken => taken,
+        }
+    }
+
+    fn take(
+        &self,
+        home: &OfHome,
+        number: u64,
+        file: FileKey,
+        words: Words<'_>,
+        bytes: &[u8],
+    ) -> Result<()> {
         let turn = home.turn(file, words.session)?;
         let mut turn = turn.lock();
         match home.judge(file, &words, &mut turn)? {
@@ -151,7 +169,7 @@ impl Copies {
             Verdict::Take => {}
         }
         if let Then::Forget { lasts } = words.then {
-            return self.forget(&home, file, &words, &mut turn, lasts);
+            return self.forget(home, file, &words, &mut turn, lasts);
         }
         let shadow = self.shadow(&mut turn)?;
         self.write(&mut turn, &*shadow, &words, bytes)?;
@@ -169,11 +187,11 @@ impl Copies {
         let size = whole.as_ref().map_or_else(|kept| kept.portrait.size, |grown| grown.size);
         self.make_durable(&mut turn, &*shadow, size)?;
         let seq = match whole {
-            Ok(grown) => self.record_grown(&home, file, words.session, grown),
-            Err(kept) => self.record_whole(&home, file, words.session, kept, &turn),
+            Ok(grown) => self.record_grown(home, file, words.session, grown),
+            Err(kept) => self.record_whole(home, file, words.session, kept, &turn),
         }?;
         turn.brought = Ranges::None;
-        self.sync(&home, seq)?;
+        self.sync(home, seq)?;
         let allocated = self.files.note_tier(shadow.stat())?.allocated;
         self.charge(&mut turn, allocated);
         Ok(())

@@ -303,7 +303,7 @@ fn a_full_partner_acknowledges_nothing() {
     pair.home.io.write(&file, 4000, &[2; 9000]).unwrap();
     let mut failed = 0;
     for n in 1.. {
-        pair.media.set_fault(Some(Fault { n, count: 1, errno: libc::ENOSPC }));
+        pair.media.set_fault(Some(Fault { n, count: u64::MAX, errno: libc::ENOSPC }));
         let synced = pair.home.io.sync(&file);
         let given = pair.media.faults_given();
         pair.media.set_fault(None);
