@@ -20,9 +20,6 @@ pub enum Place {
     Here(Option<Guard>),
     /// At this member, which is to be asked.
     There(String),
-    /// Here, until the guard is dropped; but this member, whose file is replaced, is asked to make the rename
-    /// on the store.
-    Through(String, Guard),
 }
 
 /// What a mount asks of the members of its store. A [`Member`] answers in earnest; its methods of the same
@@ -34,12 +31,13 @@ pub trait Cluster: Send + Sync {
     fn create(&self, dir: FileKey, path: &Path) -> Result<Guard>;
     fn created(&self, file: FileKey, dir: FileKey, path: &Path) -> Guard;
     fn change(&self, files: &[(FileKey, FileKey)], below: Option<&Path>) -> Result<Place>;
+    /// Also names the member, whose file is replaced, that is to be asked to make the rename on the store.
     fn replace(
         &self,
         file: (FileKey, FileKey),
         over: (FileKey, FileKey),
         at: &Path,
-    ) -> Result<Place>;
+    ) -> Result<(Place, Option<String>)>;
     fn ask(
         &self,
         home: &str,
@@ -60,11 +58,11 @@ pub trait Cluster: Send + Sync {
     fn held(&self) -> Vec<FileKey>;
 }
 
-fn place(changing: Changing) -> Place {
+fn place(changing: Changing) -> (Place, Option<String>) {
     match changing {
-        Changing::Here(change) => Place::Here(Some(Box::new(change))),
-        Changing::There(home) => Place::There(home),
-        Changing::Through(home, change) => Place::Through(home, Box::new(change)),
+        Changing::Here(change) => (Place::Here(Some(Box::new(change))), None),
+        Changing::There(home) => (Place::There(home), None),
+        Changing::Through(home, change) => (Place::Here(Some(Box::new(change))), Some(home)),
     }
 }
 
@@ -93,7 +91,7 @@ impl Cluster for Arc<Member> {
     }
 
     fn change(&self, files: &[(FileKey, FileKey)], below: Option<&Path>) -> Result<Place> {
-        Ok(place(Member::change(self, files, below)?))
+        Ok(place(Member::change(self, files, below)?).0)
     }
 
     fn replace(
@@ -101,7 +99,7 @@ impl Cluster for Arc<Member> {
         file: (FileKey, FileKey),
         over: (FileKey, FileKey),
         at: &Path,
-    ) -> Result<Place> {
+    ) -> Result<(Place, Option<String>)> {
         Ok(place(Member::replace(self, file, over, at)?))
     }
 

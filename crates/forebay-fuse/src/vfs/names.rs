@@ -267,7 +267,7 @@ impl Vfs {
         let cluster = self.cluster().ok_or_else(moved)?;
         match cluster.change(&files, Some(below))? {
             Place::Here(guard) => Ok(((old, new), Settled::Here(guard))),
-            Place::There(home) | Place::Through(home, _) => {
+            Place::There(home) => {
                 let why =
                     format!("member {home} holds a file that the directory is exchanged with");
                 Err(Error::os(libc::EBUSY, why))

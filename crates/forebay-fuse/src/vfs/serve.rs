@@ -190,7 +190,7 @@ impl Vfs {
             let dir = self.dir_of(path)?;
             match cluster.open(file, dir, path, Access::Write)? {
                 Place::Here(guard) => held = guard,
-                Place::There(_) | Place::Through(..) => return Err(moved()),
+                Place::There(_) => return Err(moved()),
             }
         }
         let opened = self.named_at(file, path)?;

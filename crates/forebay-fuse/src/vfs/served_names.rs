@@ -145,7 +145,7 @@ impl Vfs {
         for (file, path) in files.into_iter().filter(|(file, _)| self.is_held(*file)) {
             match cluster.open(file, self.dir_of(path)?, path, Access::Write)? {
                 Place::Here(guard) => held.extend(guard),
-                Place::There(_) | Place::Through(..) => return Err(moved()),
+                Place::There(_) => return Err(moved()),
             }
         }
         Ok(held)
@@ -166,9 +166,8 @@ impl Vfs {
         let cluster = self.cluster().ok_or_else(moved)?;
         let dirs = (self.dir_of(from)?, self.dir_of(to)?);
         match cluster.replace((file, dirs.0), (over, dirs.1), to)? {
-            Place::Here(guard) => Ok((guard, None)),
-            Place::Through(home, guard) => Ok((Some(guard), Some(home))),
-            Place::There(_) => Err(moved()),
+            (Place::Here(guard), through) => Ok((guard, through)),
+            (Place::There(_), _) => Err(moved()),
         }
     }
 
@@ -239,9 +238,11 @@ impl Vfs {
         Some((self.nodes.at(path.parent()?)?, path.file_name()?))
     }
 
+    /// Of the name itself the kernel is not told: it would wait for who changes the directory just now, and a
+    /// daemon that is killed while it waits takes those with it who wait for its answers. Names are at most
+    /// `entry-ttl` old here, as elsewhere.
     fn name_changed(&self, path: &Path) {
-        if let Some((dir, name)) = self.name_at(path) {
-            self.tell_name(dir, name);
+        if let Some((dir, _)) = self.name_at(path) {
             self.tell_attributes(dir);
         }
     }

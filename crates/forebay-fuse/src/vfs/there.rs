@@ -113,7 +113,7 @@ impl Vfs {
         let mut seat = None;
         for _ in 0..OPENS {
             match cluster.open(key, dir, &path, how)? {
-                Place::There(home) | Place::Through(home, _) => {
+                Place::There(home) => {
                     match self.ask_open(&home, key, path.clone(), write, truncate) {
                         Ok(handle) => seat = Some(Seat::There { home, handle }),
                         Err(error) if error.is(libc::ESTALE) => refused = error,
@@ -186,7 +186,7 @@ impl Vfs {
         let path = self.nodes.path(remote.id).filter(|_| key == remote.key).ok_or_else(gone)?;
         let cluster = self.cluster().ok_or_else(moved)?;
         let seat = match cluster.open(key, dir, &path, remote.access())? {
-            Place::There(home) | Place::Through(home, _) => {
+            Place::There(home) => {
                 let handle = self.ask_open(&home, key, path, remote.write, false)?;
                 Seat::There { home, handle }
             }
