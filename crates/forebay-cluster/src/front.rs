@@ -14,23 +14,12 @@ use crate::words::{Answer, Question};
 /// What lasts until it is dropped: a claim that a writer needs, or a change under way.
 pub type Guard = Box<dyn Any + Send + Sync>;
 
-/// Where a file is opened.
+/// Where something is done.
 pub enum Place {
-    /// Here; the claim that a writer needs is held until the guard is dropped.
+    /// Here, until the guard is dropped.
     Here(Option<Guard>),
     /// At this member, which is to be asked.
     There(String),
-}
-
-/// Who changes names or attributes.
-pub enum Maker {
-    /// This mount, until the guard is dropped.
-    Here(Option<Guard>),
-    /// This member, which is to be asked.
-    There(String),
-    /// This mount, until the guard is dropped; but this member, whose file is replaced, is asked to make the rename
-    /// on the store.
-    Through(String, Guard),
 }
 
 /// What a mount asks of the members of its store. A [`Member`] answers in earnest; its methods of the same
@@ -41,13 +30,14 @@ pub trait Cluster: Send + Sync {
     fn open(&self, file: FileKey, dir: FileKey, path: &Path, how: Access) -> Result<Place>;
     fn create(&self, dir: FileKey, path: &Path) -> Result<Guard>;
     fn created(&self, file: FileKey, dir: FileKey, path: &Path) -> Guard;
-    fn change(&self, files: &[(FileKey, FileKey)], below: Option<&Path>) -> Result<Maker>;
+    fn change(&self, files: &[(FileKey, FileKey)], below: Option<&Path>) -> Result<Place>;
+    /// Also names the member, whose file is replaced, that is to be asked to make the rename on the store.
     fn replace(
         &self,
         file: (FileKey, FileKey),
         over: (FileKey, FileKey),
         at: &Path,
-    ) -> Result<Maker>;
+    ) -> Result<(Place, Option<String>)>;
     fn ask(
         &self,
         home: &str,
@@ -68,11 +58,11 @@ pub trait Cluster: Send + Sync {
     fn held(&self) -> Vec<FileKey>;
 }
 
-fn maker(changing: Changing) -> Maker {
+fn place(changing: Changing) -> (Place, Option<String>) {
     match changing {
-        Changing::Here(change) => Maker::Here(Some(Box::new(change))),
-        Changing::There(home) => Maker::There(home),
-        Changing::Through(home, change) => Maker::Through(home, Box::new(change)),
+        Changing::Here(change) => (Place::Here(Some(Box::new(change))), None),
+        Changing::There(home) => (Place::There(home), None),
+        Changing::Through(home, change) => (Place::Here(Some(Box::new(change))), Some(home)),
     }
 }
 
@@ -100,8 +90,8 @@ impl Cluster for Arc<Member> {
         Box::new(Member::created(self, file, dir, path))
     }
 
-    fn change(&self, files: &[(FileKey, FileKey)], below: Option<&Path>) -> Result<Maker> {
-        Ok(maker(Member::change(self, files, below)?))
+    fn change(&self, files: &[(FileKey, FileKey)], below: Option<&Path>) -> Result<Place> {
+        Ok(place(Member::change(self, files, below)?).0)
     }
 
     fn replace(
@@ -109,8 +99,8 @@ impl Cluster for Arc<Member> {
         file: (FileKey, FileKey),
         over: (FileKey, FileKey),
         at: &Path,
-    ) -> Result<Maker> {
-        Ok(maker(Member::replace(self, file, over, at)?))
+    ) -> Result<(Place, Option<String>)> {
+        Ok(place(Member::replace(self, file, over, at)?))
     }
 
     fn ask(

@@ -64,8 +64,6 @@ pub trait Notify: Send + Sync {
     /// The same, and its pages of `len` bytes from `offset` on; all from there on if `len` is 0. Not to be
     /// called under a lock: the kernel waits for who reads such a page just now.
     fn pages(&self, id: u64, offset: u64, len: u64);
-    /// What a name in a directory stands for. The kernel waits for who changes the directory just now.
-    fn name(&self, parent: u64, name: &OsStr);
 }
 
 /// A file as the kernel is told of it.

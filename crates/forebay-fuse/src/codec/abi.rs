@@ -78,7 +78,6 @@ pub const FOPEN_PASSTHROUGH: u32 = 1 << 7;
 
 /// Notifications. The last asks for pages of a file, and is answered by a NOTIFY_REPLY request.
 pub const NOTIFY_INVAL_INODE: u32 = 2;
-pub const NOTIFY_INVAL_ENTRY: u32 = 3;
 pub const NOTIFY_RETRIEVE: u32 = 5;
 
 /// What a session is made of: the flags of INIT.

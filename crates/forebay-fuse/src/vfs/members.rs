@@ -2,16 +2,15 @@
 //!
 //! Without members every question here answers at once that this mount does it.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
-use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Attr, Error, FileKey, FileKind, RenameMode, Result};
 use forebay_cluster::core::{Access, Holder};
-use forebay_cluster::front::{Cluster, Guard, Maker, Place};
+use forebay_cluster::front::{Cluster, Guard, Place};
 use forebay_cluster::words::{Answer, Attrs, NameChange, Question};
 use forebay_engine::Named;
 use hashbrown::{HashMap, HashSet};
@@ -51,8 +50,6 @@ pub struct Members {
     places: Mutex<HashMap<FileKey, Arc<Mutex<()>>>>,
     /// Files whose names are being changed, by programs here or of other members.
     naming: (Mutex<HashSet<FileKey>>, Condvar),
-    /// Names that the kernel is to look up again.
-    names: OnceLock<Sender<(u64, OsString)>>,
 }
 
 /// A change that may be another's to make.
@@ -197,7 +194,8 @@ impl Vfs {
         if files.is_empty() && below.is_none() {
             return Ok(Settled::Here(None));
         }
-        Ok(self.settled(|| cluster.change(files, below), change)?.0)
+        let place = || Ok((cluster.change(files, below)?, None));
+        Ok(self.settled(place, change)?.0)
     }
 
     /// Before a file is renamed over another, at `at`; each is given with its directory. Names the home of
@@ -215,18 +213,15 @@ impl Vfs {
 
     fn settled(
         &self,
-        place: impl Fn() -> Result<Maker>,
+        place: impl Fn() -> Result<(Place, Option<String>)>,
         change: impl Fn() -> NameChange,
     ) -> Result<(Settled, Option<String>)> {
         self.refuse_read_only()?;
         let mut refused = moved();
         for _ in 0..LOOKS {
             let home = match place()? {
-                Maker::Here(guard) => return Ok((Settled::Here(guard), None)),
-                Maker::Through(home, guard) => {
-                    return Ok((Settled::Here(Some(guard)), Some(home)));
-                }
-                Maker::There(home) => home,
+                (Place::Here(guard), through) => return Ok((Settled::Here(guard), through)),
+                (Place::There(home), _) => home,
             };
             match self.ask_change(&home, change()) {
                 Err(error) if error.is(libc::ESTALE) => refused = error,
@@ -420,21 +415,6 @@ impl Vfs {
             true => notify.attributes(id),
             false => notify.pages(id, offset, len),
         }
-    }
-
-    /// The kernel is to look a name up again. It waits for who changes the directory, which may be a
-    /// request that waits for the very member for which this one works: so somebody else tells it.
-    pub(super) fn tell_name(&self, parent: u64, name: &OsStr) {
-        let Some(notify) = self.notify.get() else { return };
-        let names = self.members.names.get_or_init(|| {
-            let (names, told) = channel::<(u64, OsString)>();
-            let notify = notify.clone();
-            let tell = move || told.iter().for_each(|(parent, name)| notify.name(parent, &name));
-            // Without it names are as old as the kernel lets them get.
-            let _ = std::thread::Builder::new().name("fb-names".into()).spawn(tell);
-            names
-        });
-        let _ = names.send((parent, name.to_os_string()));
     }
 }
 

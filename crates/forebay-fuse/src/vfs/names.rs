@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use forebay_backing::{Error, FileKey, FileKind, New, RenameMode, Result};
-use forebay_cluster::front::Maker;
+use forebay_cluster::front::Place;
 use forebay_cluster::words::NameChange;
 use forebay_engine::Named;
 
@@ -266,8 +266,8 @@ impl Vfs {
         // A directory's rename is nobody's but ours.
         let cluster = self.cluster().ok_or_else(moved)?;
         match cluster.change(&files, Some(below))? {
-            Maker::Here(guard) => Ok(((old, new), Settled::Here(guard))),
-            Maker::There(home) | Maker::Through(home, _) => {
+            Place::Here(guard) => Ok(((old, new), Settled::Here(guard))),
+            Place::There(home) => {
                 let why =
                     format!("member {home} holds a file that the directory is exchanged with");
                 Err(Error::os(libc::EBUSY, why))

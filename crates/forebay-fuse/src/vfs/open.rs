@@ -122,10 +122,9 @@ impl Vfs {
         });
         match opened {
             Err(e) if e.is(libc::ESTALE) || e.is(libc::ENOENT) => {
-                if let Some(path) = self.cluster().and_then(|_| self.nodes.path(id))
-                    && self.open_file(id).is_none()
-                {
+                if self.cluster().is_some() && self.open_file(id).is_none() {
                     let how = if to_read { Access::Read } else { Access::Write };
+                    let path = self.nodes.path(id).ok_or_else(super::members::moved)?;
                     return Err(self.replaced(self.nodes.parent(id), &path, how));
                 }
                 let pin = self.nodes.pin(id);

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use forebay_backing::{FileKey, RenameMode, Result, SetAttr, SetTime, XattrMode};
 use forebay_cluster::core::Access;
-use forebay_cluster::front::{Guard, Maker, Place};
+use forebay_cluster::front::{Guard, Place};
 use forebay_cluster::words::{Attrs, NameChange, Set};
 use forebay_engine::{Admission, Named};
 
@@ -166,9 +166,8 @@ impl Vfs {
         let cluster = self.cluster().ok_or_else(moved)?;
         let dirs = (self.dir_of(from)?, self.dir_of(to)?);
         match cluster.replace((file, dirs.0), (over, dirs.1), to)? {
-            Maker::Here(guard) => Ok((guard, None)),
-            Maker::Through(home, guard) => Ok((Some(guard), Some(home))),
-            Maker::There(_) => Err(moved()),
+            (Place::Here(guard), through) => Ok((guard, through)),
+            (Place::There(_), _) => Err(moved()),
         }
     }
 
@@ -239,9 +238,11 @@ impl Vfs {
         Some((self.nodes.at(path.parent()?)?, path.file_name()?))
     }
 
+    /// Of the name itself the kernel is not told: it would wait for who changes the directory just now, and a
+    /// daemon that is killed while it waits takes those with it who wait for its answers. Names are at most
+    /// `entry-ttl` old here, as elsewhere.
     fn name_changed(&self, path: &Path) {
-        if let Some((dir, name)) = self.name_at(path) {
-            self.tell_name(dir, name);
+        if let Some((dir, _)) = self.name_at(path) {
             self.tell_attributes(dir);
         }
     }
