@@ -1,12 +1,13 @@
 //! Several nodes with one backing store: what one of them writes, the others see.
 //!
-//! `data` and `names` say what programs see while all is well, `deaths` and `cuts` what is so when a node,
+//! `data`, `names` and `locks` say what programs see while all is well, `deaths` and `cuts` what is so when a node,
 //! the registry or a link is gone, `refusals` what must not be mounted together. `programs` runs random
 //! programs on all nodes and judges what they saw.
 
 mod cuts;
 mod data;
 mod deaths;
+mod locks;
 mod names;
 mod programs;
 mod refusals;
