@@ -27,7 +27,10 @@ impl Vfs {
     pub(super) fn reclaim_file(&self, key: FileKey, mine: &Mine) -> Result<()> {
         let _alone = mine.turn.write().expect("no panic inside");
         let cluster = self.cluster().ok_or_else(moved)?;
-        let (seat, held) = (mine.state().seat.clone(), mine.state().held());
+        let (seat, held) = {
+            let state = mine.state();
+            (state.seat.clone(), state.held())
+        };
         let Some(Seat::There { home, .. }) = seat else { return Ok(()) };
         let now = cluster.epoch(&home).ok_or_else(moved)?;
         let since = Instant::now();
