@@ -256,7 +256,11 @@ pub enum Answer {
     /// In the order of the question; `None` where the file is not held here.
     Attrs(Vec<Option<Attrs>>),
     Changed(Option<Attrs>),
-    Lock(LockAnswer),
+    /// `ends`: how often the asking member's locks were given back there, since it was dead or had begun anew.
+    Lock {
+        answer: LockAnswer,
+        ends: u64,
+    },
     Refused(Refusal),
 }
 
