@@ -313,7 +313,11 @@ pub enum Answer {
         status: u16,
         body: Value,
     },
-    Lock(LockAnswer),
+    /// `ends`: how often the asking member's locks were given back there, since it was dead or had begun anew.
+    Lock {
+        answer: LockAnswer,
+        ends: u64,
+    },
     Refused(Refusal),
 }
 

@@ -39,7 +39,8 @@ struct Before {
 pub struct Guest {
     pub member: String,
     pub epoch: u64,
-    ends: u64,
+    /// How often its locks were given back here for it.
+    pub ends: u64,
 }
 
 /// What an ask came to.
@@ -59,7 +60,7 @@ pub struct Desk<G> {
     /// Members' numbers of those who waited and were granted what they waited for.
     granted: HashMap<(String, u64), Instant>,
     remembered_max: usize,
-    /// How often each member has ended, and its oldest epoch that counts.
+    /// How often each member was taken for dead, and its oldest epoch that counts.
     ends: HashMap<String, (u64, u64)>,
     before: Before,
 }
@@ -319,7 +320,10 @@ impl<G> Desk<G> {
         oldest: Option<u64>,
     ) -> (Vec<Waiter>, Vec<G>) {
         let (ends, floor) = self.ends.entry(member.into()).or_default();
-        (*ends, *floor) = (*ends + 1, oldest.unwrap_or(0).max(*floor));
+        match oldest {
+            Some(oldest) => *floor = oldest.max(*floor),
+            None => *ends += 1,
+        }
         let is_gone = |owner: &Owner| {
             owner.member == member && oldest.is_none_or(|oldest| owner.epoch < oldest)
         };

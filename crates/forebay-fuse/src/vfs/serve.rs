@@ -247,7 +247,8 @@ impl Vfs {
                 return Ok(Answer::Bytes);
             }
             Question::Lock { file, path, epoch, ask } => {
-                return self.lock_for((from, epoch), file, &path, &ask).map(Answer::Lock);
+                let done = self.lock_for((from, epoch), file, &path, &ask);
+                return done.map(|(answer, ends)| Answer::Lock { answer, ends });
             }
             Question::Granted { number } => {
                 self.lock_granted(number);

@@ -22,6 +22,10 @@ const FOLLOW: Duration = RECLAIM.saturating_add(Duration::from_secs(5));
 /// So often a file is looked for whose home says that it is not.
 const LOOKS: u32 = 20;
 
+pub(super) fn odd_of_locks(answer: &LockAnswer) -> Error {
+    Error::os(libc::EPROTO, format!("a home answers {answer:?} to another question of locks"))
+}
+
 /// Where a request goes, with what holds the file here.
 struct Way {
     seat: Seat,
@@ -59,10 +63,10 @@ impl Vfs {
     /// EAGAIN if somebody else has a lock there, and nobody waits; EIO or ETIMEDOUT if the file's home is out
     /// of reach, or the registry.
     pub fn set_lock(&self, wanted: &Wanted, waiter: Option<&AtomicU64>) -> Result<Came> {
-        self.locks.check(wanted.handle)?;
         let (key, id) = self.lockable(wanted.handle)?;
         let mine = self.mine(key, id);
         let came = self.follow(key, &mine, waiter.is_some(), || {
+            self.locks.check(wanted.handle)?;
             let number = match waiter {
                 Some(number) => number.load(Relaxed),
                 None => self.locks.next(),
@@ -73,7 +77,7 @@ impl Vfs {
             let mut state = mine.state();
             match answer {
                 LockAnswer::Held { change, locks } => {
-                    state.took(&seat, (wanted.of, Some(wanted.handle)), change, locks);
+                    state.took(&seat, (wanted.of, Some(wanted.handle)), change, locks)?;
                     return Ok(Some(Came::Granted));
                 }
                 LockAnswer::Stale | LockAnswer::Cancelled => {
@@ -93,7 +97,7 @@ impl Vfs {
             match answer {
                 LockAnswer::Waits => Ok(Some(Came::Waits)),
                 LockAnswer::InTheWay => Err(Error::os(libc::EAGAIN, "locked by another")),
-                other => Err(odd(&Answer::Lock(other))),
+                other => Err(odd_of_locks(&other)),
             }
         });
         if let Err(error) = &came
@@ -120,11 +124,11 @@ impl Vfs {
             let (seat, answer) = self.ask_home(key, &mine, &ask)?;
             match answer {
                 LockAnswer::Held { change, locks } => {
-                    mine.state().took(&seat, (wanted.of, Some(wanted.handle)), change, locks);
+                    mine.state().took(&seat, (wanted.of, Some(wanted.handle)), change, locks)?;
                     Ok(Some(Came::Granted))
                 }
                 LockAnswer::Cancelled => Ok(Some(Came::Cancelled)),
-                other => Err(odd(&Answer::Lock(other))),
+                other => Err(odd_of_locks(&other)),
             }
         });
         if came.is_err() {
@@ -152,7 +156,7 @@ impl Vfs {
             match self.ask_home(key, &mine, &LockAsk::Test { of, lock })?.1 {
                 LockAnswer::By(by) => Ok(Some(by)),
                 LockAnswer::Early | LockAnswer::Cancelled => Ok(None),
-                other => Err(odd(&Answer::Lock(other))),
+                other => Err(odd_of_locks(&other)),
             }
         });
         self.drop_if_idle(key, mine);
@@ -182,11 +186,11 @@ impl Vfs {
                 let (seat, answer) = self.ask_home(key, &mine, &ask)?;
                 match answer {
                     LockAnswer::Held { change, locks } => {
-                        mine.state().took(&seat, (of, None), change, locks);
+                        mine.state().took(&seat, (of, None), change, locks)?;
                         Ok(Some(()))
                     }
                     LockAnswer::Stale | LockAnswer::Cancelled => Ok(None),
-                    other => Err(odd(&Answer::Lock(other))),
+                    other => Err(odd_of_locks(&other)),
                 }
             });
             if let Err(error) = asked {
@@ -264,7 +268,14 @@ impl Vfs {
             };
             match self.ask_at(&way.seat, key, mine.id, ask, way.held) {
                 Err(error) if error.is(libc::ESTALE) && !is_known => refused = error,
-                answer => return Ok((way.seat, answer?)),
+                answer => {
+                    let (answer, now) = answer?;
+                    let seat = match way.seat {
+                        Seat::There { home, epoch, .. } => Seat::There { home, epoch, ends: now },
+                        Seat::Here => Seat::Here,
+                    };
+                    return Ok((seat, answer));
+                }
             }
             self.heard(key, None);
             std::thread::sleep(PAUSE);
@@ -277,7 +288,7 @@ impl Vfs {
         let cluster = self.cluster().ok_or_else(moved)?;
         let there = |home: String| {
             let epoch = cluster.epoch(&home).unwrap_or(0);
-            Way { seat: Seat::There { home, epoch }, held: None }
+            Way { seat: Seat::There { home, epoch, ends: 0 }, held: None }
         };
         if !surely && let Some(home) = self.home_of(key) {
             return Ok(there(home));
@@ -311,18 +322,18 @@ impl Vfs {
         id: u64,
         ask: &LockAsk,
         held: Option<Option<Guard>>,
-    ) -> Result<LockAnswer> {
+    ) -> Result<(LockAnswer, u64)> {
         let cluster = self.cluster().ok_or_else(moved)?;
         let me = cluster.name();
         let own = cluster.epoch(me).unwrap_or(0);
-        let Seat::There { home, epoch } = seat else {
+        let Seat::There { home, epoch, .. } = seat else {
             let guest = lock(&self.locks.desk).arrive(me, own);
             return self.at_desk(&guest, key, ask, held).ok_or_else(moved);
         };
         let path = self.nodes.path(id).unwrap_or_default();
         let question = Question::Lock { file: key, path, epoch: own, ask: ask.clone() };
         let answer = match self.ask(home, &question, &[], &mut Vec::new())? {
-            Answer::Lock(answer) => answer,
+            Answer::Lock { answer, ends } => (answer, ends),
             other => return Err(odd(&other)),
         };
         // One that has begun anew meanwhile knows nothing of what this one has there.
@@ -345,7 +356,7 @@ impl Vfs {
             let (key, _) = self.lockable(wanted.handle).ok()?;
             let home = self.home_of(key)?;
             let epoch = self.cluster()?.epoch(&home)?;
-            Some(Seat::There { home, epoch })
+            Some(Seat::There { home, epoch, ends: 0 })
         });
         if overlaps && seat.as_ref().is_some_and(|seat| *seat != Seat::Here) {
             self.locks.lose(wanted.handle);
@@ -356,7 +367,7 @@ impl Vfs {
 
     /// Programs here go by it at once; the home is told later.
     fn owe(&self, mine: &Mine, seat: Option<Seat>, (of, range): (Of, Range), waited: Option<u64>) {
-        let Some(Seat::There { home, epoch }) = seat else { return };
+        let Some(Seat::There { home, epoch, .. }) = seat else { return };
         let mut state = mine.state();
         state.took_out(of, range);
         state.owed.push(Owed { home, epoch, of, range, waited });
@@ -382,7 +393,7 @@ impl Vfs {
     fn pay(&self, key: FileKey, id: u64, owed: &Owed) -> Result<()> {
         let Owed { home, epoch, of, range, waited } = owed.clone();
         let is_there = || self.cluster().and_then(|c| c.epoch(&home)) == Some(epoch);
-        let seat = Seat::There { home: home.clone(), epoch };
+        let seat = Seat::There { home: home.clone(), epoch, ends: 0 };
         let mut ask = match waited {
             Some(number) => LockAsk::Cancel { of, number },
             None => LockAsk::Unset { of, range, number: self.locks.next() },
@@ -391,10 +402,10 @@ impl Vfs {
         while is_there() {
             let unset = || LockAsk::Unset { of, range, number: self.locks.next() };
             match self.ask_at(&seat, key, id, &ask, None) {
-                Ok(LockAnswer::Held { .. }) if matches!(ask, LockAsk::Cancel { .. }) => {
+                Ok((LockAnswer::Held { .. }, _)) if matches!(ask, LockAsk::Cancel { .. }) => {
                     ask = unset();
                 }
-                Ok(LockAnswer::Stale) => ask = unset(),
+                Ok((LockAnswer::Stale, _)) => ask = unset(),
                 Ok(_) => break,
                 // It does not hold the file.
                 Err(error) if error.is(libc::ESTALE) => break,

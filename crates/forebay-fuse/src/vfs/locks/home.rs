@@ -15,14 +15,14 @@ use crate::vfs::Vfs;
 use crate::vfs::members::moved;
 
 impl Vfs {
-    /// Serves another member. As all such questions it asks nobody else.
+    /// Serves another member, as [`Vfs::at_desk`]. As all such questions it asks nobody else.
     pub(in crate::vfs) fn lock_for(
         &self,
         (from, epoch): (&str, u64),
         file: FileKey,
         path: &Path,
         ask: &LockAsk,
-    ) -> Result<LockAnswer> {
+    ) -> Result<(LockAnswer, u64)> {
         let guest = lock(&self.locks.desk).arrive(from, epoch);
         let cluster = self.cluster().filter(|_| self.is_held(file)).ok_or_else(moved)?;
         if let Some(answer) = self.at_desk(&guest, file, ask, None) {
@@ -40,19 +40,21 @@ impl Vfs {
         lock(&self.locks.desk).has(file)
     }
 
-    /// `None` if the file is to be held for it, and no guard was given.
+    /// With how often the guest's locks were given back; `None` if the file is to be held for it, and no
+    /// guard was given.
     pub(super) fn at_desk(
         &self,
         guest: &Guest,
         file: FileKey,
         ask: &LockAsk,
         guard: Option<Option<Guard>>,
-    ) -> Option<LockAnswer> {
+    ) -> Option<(LockAnswer, u64)> {
         let is_early = self.waits_for_reclaims(file);
         let done = lock(&self.locks.desk).ask(Instant::now(), guest, file, ask, guard, is_early)?;
+        tracing::trace!(?guest, ?ask, answer = ?done.answer, woken = ?done.woken, "of a file's locks");
         drop(done.over);
         self.tell_woken(done.woken);
-        Some(done.answer)
+        Some((done.answer, guest.ends))
     }
 
     fn waits_for_reclaims(&self, file: FileKey) -> bool {
@@ -101,6 +103,7 @@ impl Vfs {
             let is_alive = cluster.others().iter().any(|other| other == member);
             let oldest = cluster.epoch(member).filter(|_| is_alive);
             let (woken, over) = lock(&self.locks.desk).end(Instant::now(), member, oldest);
+            tracing::debug!(member, ?oldest, ?woken, "a member's locks are given back");
             drop(over);
             self.tell_woken(woken);
         }

@@ -3,17 +3,21 @@
 use std::sync::{Mutex, MutexGuard, RwLock};
 use std::time::Duration;
 
+use forebay_backing::Result;
 use forebay_cluster::locks::{Lock, Of, Range};
 use hashbrown::HashMap;
+
+use crate::vfs::members::moved;
 
 /// Where a file's locks are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Seat {
     Here,
-    /// At this member since it began for the so-many-th time.
+    /// At this member since it began for the so-many-th time, and took this one for dead so often.
     There {
         home: String,
         epoch: u64,
+        ends: u64,
     },
 }
 
@@ -48,22 +52,27 @@ pub struct State {
 }
 
 impl State {
-    /// What an owner has, as an answer of its home says.
+    /// What an owner has, as an answer of its home says; ESTALE if that home has forgotten what others here
+    /// have there.
     pub fn took(
         &mut self,
         seat: &Seat,
         (of, handle): (Of, Option<u64>),
         change: u64,
         locks: Vec<Lock>,
-    ) {
+    ) -> Result<()> {
+        if self.seat.as_ref().is_some_and(|known| known != seat) {
+            return Err(moved());
+        }
         let owned = self.owners.entry(of).or_default();
         if change < owned.change {
-            return;
+            return Ok(());
         }
         owned.change = change;
         owned.locks = locks;
         owned.handle = handle.unwrap_or(owned.handle);
         self.seat = Some(seat.clone());
+        Ok(())
     }
 
     /// An owner has nothing of a range any more, whatever its home thinks.
@@ -164,19 +173,33 @@ mod tests {
     fn an_answer_that_comes_late_changes_nothing() {
         let mine = Mine::new(1);
         let (first, second) = (mine.ask(), mine.ask());
-        mine.state().took(&Seat::Here, (OF, None), 6, vec![]);
+        mine.state().took(&Seat::Here, (OF, None), 6, vec![]).unwrap();
         drop(first);
-        mine.state().took(&Seat::Here, (OF, Some(3)), 5, vec![lock(0, 9)]);
+        mine.state().took(&Seat::Here, (OF, Some(3)), 5, vec![lock(0, 9)]).unwrap();
         assert_eq!(mine.state().held(), []);
         drop(second);
         assert!(mine.is_idle() && mine.state().seat.is_none());
     }
 
     #[test]
+    fn what_a_home_has_forgotten_is_not_forgotten_here() {
+        let mine = Mine::new(1);
+        let at = |ends| Seat::There { home: "n".into(), epoch: 1, ends };
+        let other = Of { owner: 2, ..OF };
+        let asking = (mine.ask(), mine.ask());
+        mine.state().took(&at(1), (OF, Some(3)), 1, vec![lock(0, 9)]).unwrap();
+        let late = mine.state().took(&at(2), (other, Some(4)), 2, vec![lock(20, 29)]);
+        assert!(late.unwrap_err().is(libc::ESTALE));
+        assert_eq!(mine.state().held(), [(OF, vec![lock(0, 9)])]);
+        drop(asking);
+        assert_eq!(mine.state().seat, Some(at(1)));
+    }
+
+    #[test]
     fn what_is_given_back_goes_though_its_home_was_not_told() {
         let mine = Mine::new(1);
         let asking = mine.ask();
-        mine.state().took(&Seat::Here, (OF, Some(3)), 1, vec![lock(0, 9), lock(20, 29)]);
+        mine.state().took(&Seat::Here, (OF, Some(3)), 1, vec![lock(0, 9), lock(20, 29)]).unwrap();
         drop(asking);
         assert!(!mine.is_idle());
         mine.state().took_out(OF, Range { first: 5, last: 21 });

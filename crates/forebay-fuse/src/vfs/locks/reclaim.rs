@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 use forebay_backing::{FileKey, Result};
 use forebay_cluster::locks::desk::RECLAIM;
 use forebay_cluster::locks::{LockAnswer, LockAsk, Of};
-use forebay_cluster::words::{Answer, Question};
+use forebay_cluster::words::Question;
 
+use super::asking::odd_of_locks;
 use super::mine::{Mine, Seat};
 use crate::vfs::Vfs;
-use crate::vfs::members::{moved, odd};
+use crate::vfs::members::moved;
 
 /// So long a home that says it does not hold a file may be about to find out that it does: it begins.
 const BEGINS: Duration = Duration::from_secs(3);
@@ -27,27 +28,30 @@ impl Vfs {
     pub(super) fn reclaim_file(&self, key: FileKey, mine: &Mine) -> Result<()> {
         let _alone = mine.turn.write().expect("no panic inside");
         let cluster = self.cluster().ok_or_else(moved)?;
-        let (seat, held) = (mine.state().seat.clone(), mine.state().held());
+        let (seat, held) = {
+            let state = mine.state();
+            (state.seat.clone(), state.held())
+        };
         let Some(Seat::There { home, .. }) = seat else { return Ok(()) };
         let now = cluster.epoch(&home).ok_or_else(moved)?;
         let since = Instant::now();
-        let lost = loop {
+        let (lost, ends) = loop {
             let ask = LockAsk::Reclaim { held: held.clone() };
-            let there = Seat::There { home: home.clone(), epoch: now };
+            let there = Seat::There { home: home.clone(), epoch: now, ends: 0 };
             match self.ask_at(&there, key, mine.id, &ask, None) {
-                Ok(LockAnswer::Lost(lost)) => break lost,
-                Ok(LockAnswer::Cancelled) => {}
-                Ok(other) => return Err(odd(&Answer::Lock(other))),
+                Ok((LockAnswer::Lost(lost), ends)) => break (lost, ends),
+                Ok((LockAnswer::Cancelled, _)) => {}
+                Ok((other, _)) => return Err(odd_of_locks(&other)),
                 Err(error) if error.is(libc::ESTALE) && since.elapsed() < BEGINS => {}
                 Err(error) if error.is(libc::ESTALE) => {
-                    break held.iter().map(|(of, _)| *of).collect();
+                    break (held.iter().map(|(of, _)| *of).collect::<Vec<_>>(), 0);
                 }
                 Err(error) => return Err(error),
             }
             std::thread::sleep(PAUSE);
         };
         let mut state = mine.state();
-        state.sit_down(Seat::There { home: home.clone(), epoch: now });
+        state.sit_down(Seat::There { home: home.clone(), epoch: now, ends });
         state.owed.retain(|owed| owed.home != home || owed.epoch == now);
         drop(state);
         tracing::info!(home, locks = held.len() - lost.len(), "locks were reclaimed");
