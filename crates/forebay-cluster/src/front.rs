@@ -14,12 +14,23 @@ use crate::words::{Answer, Question};
 /// What lasts until it is dropped: a claim that a writer needs, or a change under way.
 pub type Guard = Box<dyn Any + Send + Sync>;
 
-/// Where something is done.
+/// Where a file is opened.
 pub enum Place {
-    /// Here, until the guard is dropped.
+    /// Here; the claim that a writer needs is held until the guard is dropped.
     Here(Option<Guard>),
     /// At this member, which is to be asked.
     There(String),
+}
+
+/// Who changes names or attributes.
+pub enum Maker {
+    /// This mount, until the guard is dropped.
+    Here(Option<Guard>),
+    /// This member, which is to be asked.
+    There(String),
+    /// This mount, until the guard is dropped; but this member, whose file is replaced, is asked to make the rename
+    /// on the store.
+    Through(String, Guard),
 }
 
 /// What a mount asks of the members of its store. A [`Member`] answers in earnest; its methods of the same
@@ -30,7 +41,13 @@ pub trait Cluster: Send + Sync {
     fn open(&self, file: FileKey, dir: FileKey, path: &Path, how: Access) -> Result<Place>;
     fn create(&self, dir: FileKey, path: &Path) -> Result<Guard>;
     fn created(&self, file: FileKey, dir: FileKey, path: &Path) -> Guard;
-    fn change(&self, files: &[(FileKey, FileKey)], below: Option<&Path>) -> Result<Place>;
+    fn change(&self, files: &[(FileKey, FileKey)], below: Option<&Path>) -> Result<Maker>;
+    fn replace(
+        &self,
+        file: (FileKey, FileKey),
+        over: (FileKey, FileKey),
+        at: &Path,
+    ) -> Result<Maker>;
     fn ask(
         &self,
         home: &str,
@@ -49,6 +66,14 @@ pub trait Cluster: Send + Sync {
     fn others(&self) -> Vec<String>;
     /// Files that this member holds.
     fn held(&self) -> Vec<FileKey>;
+}
+
+fn maker(changing: Changing) -> Maker {
+    match changing {
+        Changing::Here(change) => Maker::Here(Some(Box::new(change))),
+        Changing::There(home) => Maker::There(home),
+        Changing::Through(home, change) => Maker::Through(home, Box::new(change)),
+    }
 }
 
 impl Cluster for Arc<Member> {
@@ -75,11 +100,17 @@ impl Cluster for Arc<Member> {
         Box::new(Member::created(self, file, dir, path))
     }
 
-    fn change(&self, files: &[(FileKey, FileKey)], below: Option<&Path>) -> Result<Place> {
-        Ok(match Member::change(self, files, below)? {
-            Changing::Here(change) => Place::Here(Some(Box::new(change))),
-            Changing::There(home) => Place::There(home),
-        })
+    fn change(&self, files: &[(FileKey, FileKey)], below: Option<&Path>) -> Result<Maker> {
+        Ok(maker(Member::change(self, files, below)?))
+    }
+
+    fn replace(
+        &self,
+        file: (FileKey, FileKey),
+        over: (FileKey, FileKey),
+        at: &Path,
+    ) -> Result<Maker> {
+        Ok(maker(Member::replace(self, file, over, at)?))
     }
 
     fn ask(

@@ -71,6 +71,8 @@ pub enum Changing {
     /// This member makes it, and drops this when it is made.
     Here(Change),
     There(String),
+    /// As `Here`, but the member that is named, whose file is replaced, makes the rename on the store.
+    Through(String, Change),
 }
 
 /// One mount of a store that members share.
@@ -262,7 +264,7 @@ impl Member {
                 let member = self.clone();
                 Ok(Opening::Here((how == Access::Write).then(|| Held { member, file })))
             }
-            Way::There { home } => Ok(Opening::There(home)),
+            Way::There { home } | Way::Through { home } => Ok(Opening::There(home)),
             Way::Fails(why) => Err(self.failed(ticket, why, path)),
         }
     }
@@ -276,7 +278,9 @@ impl Member {
         let (ticket, way) = self.settle(Ask::Create { dir, path: path.into() }, path)?;
         match way {
             Way::Fails(why) => Err(self.failed(ticket, why, path)),
-            Way::Here | Way::There { .. } => Ok(Making { member: self.clone(), dir }),
+            Way::Here | Way::There { .. } | Way::Through { .. } => {
+                Ok(Making { member: self.clone(), dir })
+            }
         }
     }
 
@@ -299,11 +303,31 @@ impl Member {
     ) -> Result<Changing> {
         let (files, dirs) = files.iter().copied().unzip();
         let ask = Ask::Change { files, dirs, below: below.map(Path::to_path_buf) };
-        let path = below.unwrap_or(Path::new(""));
+        self.granted(ask, below.unwrap_or(Path::new("")))
+    }
+
+    /// Before `file` is renamed to `at`, a name that is taken from `over`; each is given with its directory.
+    ///
+    /// # Errors
+    ///
+    /// As [`Member::open`].
+    pub fn replace(
+        self: &Arc<Member>,
+        file: (FileKey, FileKey),
+        over: (FileKey, FileKey),
+        at: &Path,
+    ) -> Result<Changing> {
+        let (files, dirs) = ([file.0, over.0], [file.1, over.1]);
+        self.granted(Ask::Replace { files, dirs, at: at.into() }, at)
+    }
+
+    fn granted(self: &Arc<Member>, ask: Ask, path: &Path) -> Result<Changing> {
         let (ticket, way) = self.settle(ask, path)?;
+        let change = || Change { member: self.clone(), ticket };
         match way {
-            Way::Here => Ok(Changing::Here(Change { member: self.clone(), ticket })),
+            Way::Here => Ok(Changing::Here(change())),
             Way::There { home } => Ok(Changing::There(home)),
+            Way::Through { home } => Ok(Changing::Through(home, change())),
             Way::Fails(why) => Err(self.failed(ticket, why, path)),
         }
     }
@@ -387,7 +411,7 @@ impl Member {
     fn settle(self: &Arc<Member>, ask: Ask, path: &Path) -> Result<(Ticket, Way)> {
         let ticket = self.ticket();
         let answer = self.asked.enter(ticket);
-        let is_change = matches!(ask, Ask::Change { .. });
+        let is_change = matches!(ask, Ask::Change { .. } | Ask::Replace { .. });
         self.feed(Input::Ask(ticket, ask));
         match answer.recv_timeout(self.patience + MARGIN) {
             Ok(way) => Ok((ticket, way)),

@@ -180,7 +180,7 @@ impl Question {
                 | NameChange::RemoveXattr { path, .. }
                 | NameChange::Link { path, .. }
                 | NameChange::Unlink { path, .. } => path,
-                NameChange::Rename { from, .. } => from,
+                NameChange::Rename { from, .. } | NameChange::Replace { from, .. } => from,
             }),
             _ => None,
         }
@@ -225,6 +225,16 @@ pub enum NameChange {
         file: FileKey,
         #[serde(with = "any_path")]
         path: PathBuf,
+    },
+    /// The asker renames a file of its own over one of the home's, which makes the rename on the store: what
+    /// is replaced is this file, or it is refused.
+    Replace {
+        file: FileKey,
+        #[serde(with = "any_path")]
+        from: PathBuf,
+        #[serde(with = "any_path")]
+        to: PathBuf,
+        over: FileKey,
     },
     /// 0, `RENAME_NOREPLACE` or `RENAME_EXCHANGE`. One of the two files is the home's.
     Rename {

@@ -116,6 +116,11 @@ impl Core {
         }
     }
 
+    /// Its lease has run out: the registry is away.
+    pub(super) fn is_cut_off(&self) -> bool {
+        self.lease_until.is_some_and(|until| self.now >= until)
+    }
+
     /// Members of other failure domains.
     fn elsewhere(&self) -> impl Iterator<Item = (&String, &keys::Member)> {
         let mine = self.mirror.members.get(&self.me).map(|(me, _)| me.domain());

@@ -194,6 +194,7 @@ impl Core {
             Input::Filled { partner, fill, ok } => self.filled(&partner, fill, ok),
             Input::Copies { member, files } => self.listed(&member, files),
             Input::Adopted { file, ok } => self.adopted(file, ok),
+            Input::FoundAdopted { file } => self.found_adopted(file),
             Input::Dropped { member } => self.dropped(&member),
             Input::Settled { file, ok } => self.settled(file, ok),
             Input::Fenced => self.stopped(),

@@ -343,7 +343,7 @@ impl Core {
     pub(super) fn tend_own(&mut self) {
         self.gather();
         let now = self.now;
-        let is_cut_off = self.lease_until.is_some_and(|until| now >= until);
+        let is_cut_off = self.is_cut_off();
         let files: Vec<FileKey> = self.own.keys().copied().collect();
         for file in files {
             let own = &self.own[&file];

@@ -8,12 +8,16 @@ pub enum Rule {
     AskCreators,
     /// A creator's "no" may be newer than the barrier before it: look again behind another.
     LookAfterCreators,
+    /// An unclaimed file is claimed before its name is taken from it by another.
+    ClaimBeforeReplace,
     /// A file of which others held newer bytes is looked up in the store again.
     ForgetOnGiven,
     /// Nobody claims or begins to create while a directory is renamed.
     GateStopsClaims,
     /// Who renames a directory has others give back what they hold below.
     RecallBelowGate,
+    /// It begins while its gate stands: a gate goes with its owner's lease.
+    GateStands,
     /// A writer of an unclaimed file claims it first.
     ClaimBeforeWrite,
     /// A directory stays claimed for new files until what was begun in it is made, however long that takes.

@@ -37,6 +37,8 @@ struct Taking {
     not_before: Duration,
     /// To be adopted, each with its claim's number.
     left: BTreeMap<FileKey, u64>,
+    /// Perhaps adopted, by the process before this one or in an attempt that failed.
+    found: BTreeSet<FileKey>,
     adopting: BTreeMap<FileKey, u64>,
     /// To be claimed. These are kept while another takes the member: that one may die too.
     adopted: BTreeSet<FileKey>,
@@ -52,6 +54,7 @@ impl Taking {
             is_sent: false,
             not_before: Duration::ZERO,
             left: BTreeMap::new(),
+            found: BTreeSet::new(),
             adopting: BTreeMap::new(),
             adopted: BTreeSet::new(),
             claiming: BTreeSet::new(),
@@ -59,7 +62,8 @@ impl Taking {
     }
 
     fn has_adopted(&self) -> bool {
-        !self.adopting.is_empty() || !self.adopted.is_empty() || !self.claiming.is_empty()
+        !self.adopting.is_empty()
+            || !(self.found.is_empty() && self.adopted.is_empty() && self.claiming.is_empty())
     }
 }
 
@@ -353,21 +357,27 @@ impl Core {
             |file: &FileKey| taking.adopted.contains(file) || taking.adopting.contains_key(file);
         let files = files.into_iter().filter(|copy| counts(copy) && !known(&copy.0));
         taking.left = files.collect();
+        for &file in &taking.found {
+            let claim = claims.get(&file).filter(|claim| claim.member == member);
+            taking.left.extend(claim.map(|claim| (file, claim.number)));
+        }
         self.tend_takes();
     }
 
     pub(super) fn adopted(&mut self, file: FileKey, ok: bool) {
         let now = self.now;
         let adopts = |taking: &&mut Taking| taking.adopting.contains_key(&file);
-        let Some(taking) = self.takes.taking.values_mut().find(adopts) else {
-            return self.found_adopted(file, ok);
-        };
+        let Some(taking) = self.takes.taking.values_mut().find(adopts) else { return };
         let number = taking.adopting.remove(&file).unwrap_or_default();
         match (taking.step, ok) {
-            (Step::Leaving, true) => self.out.push(Effect::Disown { file }),
-            (Step::Leaving, false) => {}
-            (_, true) => _ = taking.adopted.insert(file),
+            (Step::Leaving, _) => self.out.push(Effect::Disown { file }),
+            (_, true) => {
+                taking.found.remove(&file);
+                taking.adopted.insert(file);
+            }
+            // It may be durable here, and not with others.
             (_, false) => {
+                taking.found.insert(file);
                 taking.left.insert(file, number);
                 taking.not_before = now + PAUSE;
             }
@@ -375,17 +385,16 @@ impl Core {
         self.tend_takes();
     }
 
-    /// By the process before this one.
-    fn found_adopted(&mut self, file: FileKey, ok: bool) {
-        let home = self.mirror.claims.get(&file).map(|claim| claim.member.clone());
-        match home {
-            _ if !ok => {}
-            Some(home) if home == self.me => {}
-            Some(home) if self.may_still_claim(&home) => {
-                let Some(epoch) = self.living_epoch(&home) else { return };
+    pub(super) fn found_adopted(&mut self, file: FileKey) {
+        let Some(home) = self.mirror.claims.get(&file).map(|claim| claim.member.clone()) else {
+            return self.out.push(Effect::Disown { file });
+        };
+        match self.living_epoch(&home) {
+            Some(epoch) if self.may_still_claim(&home) => {
                 let taking = self.takes.taking.entry(home).or_insert(Taking::new(epoch));
-                taking.adopted.insert(file);
+                taking.found.insert(file);
             }
+            _ if home == self.me => {}
             _ => self.out.push(Effect::Disown { file }),
         }
     }
@@ -481,6 +490,7 @@ impl Core {
             return;
         }
         for taking in self.takes.taking.values_mut() {
+            taking.found.remove(&file);
             taking.adopted.remove(&file);
             taking.claiming.remove(&file);
         }
@@ -495,6 +505,7 @@ impl Core {
         taking.left.clear();
         let mut files = std::mem::take(&mut taking.adopted);
         files.append(&mut taking.claiming);
+        files.append(&mut taking.found);
         for file in files {
             self.out.push(Effect::Disown { file });
         }

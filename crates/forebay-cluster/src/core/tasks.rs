@@ -28,6 +28,8 @@ pub enum Task {
     Change {
         files: Vec<FileKey>,
         dirs: Vec<FileKey>,
+        /// Where the second file is, if the first one takes that name from it.
+        goes: Option<PathBuf>,
     },
     RenameDir {
         path: PathBuf,
@@ -104,7 +106,10 @@ impl Core {
             Ask::Open { file, dir, path, how } => Task::Open { file, dir, path, how },
             Ask::Create { dir, path } => Task::Create { dir, path },
             Ask::Change { below: Some(path), .. } => Task::RenameDir { path },
-            Ask::Change { files, dirs, below: None } => Task::Change { files, dirs },
+            Ask::Change { files, dirs, below: None } => Task::Change { files, dirs, goes: None },
+            Ask::Replace { files, dirs, at } => {
+                Task::Change { files: files.into(), dirs: dirs.into(), goes: Some(at) }
+            }
         };
         self.enter(ticket, task);
     }
@@ -144,10 +149,10 @@ impl Core {
             Task::Create { dir, .. } if self.own_dirs.contains_key(&dir) => {
                 self.create_own(task, dir);
             }
-            Task::Change { ref files, ref dirs }
+            Task::Change { ref files, .. }
                 if files.iter().all(|file| self.own.contains_key(file)) =>
             {
-                self.look_change(task, files.clone(), dirs.clone());
+                self.look(task);
             }
             Task::RenameDir { .. } if self.gate.as_ref().is_some_and(|gate| gate.task != task) => {}
             Task::Open { how: Access::Read, .. } if self.trusted().is_some() => {
@@ -181,7 +186,7 @@ impl Core {
         match waiting.ask.clone() {
             Task::Open { file, dir, path, how } => self.look_open(task, file, dir, path, how),
             Task::Create { dir, .. } => self.look_create(task, dir),
-            Task::Change { files, dirs } => self.look_change(task, files, dirs),
+            Task::Change { files, dirs, goes } => self.look_change(task, files, dirs, goes),
             Task::RenameDir { path } => self.look_rename(task, path),
             Task::After { files } => self.look_after(task, files),
             Task::GiveBelow { path, left } => self.look_below(task, path, left),

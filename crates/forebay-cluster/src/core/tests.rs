@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use forebay_backing::FileKey;
-use forebay_registry::{Entry, Event, Revision};
+use forebay_registry::{Entry, Event, Outcome, Revision};
 
 use super::rules::{Rule, Rules};
 use super::{Access, Ask, Core, Effect, Holder, Input, Peer, Reply, Way, Why, json};
@@ -127,6 +127,72 @@ fn is_told_of_a_change(rules: Rules) -> bool {
 fn who_claimed_a_file_during_a_change_is_told() {
     assert!(is_told_of_a_change(Rules::default()));
     assert!(!is_told_of_a_change(Rules::without(Rule::LookAfterChange)));
+}
+
+const OVER: FileKey = FileKey { ino: 11, generation: 1 };
+
+fn replace(core: &mut Core) -> Vec<Effect> {
+    let ask = Ask::Replace { files: [FILE, OVER], dirs: [DIR, DIR], at: "d/over".into() };
+    give(core, Input::Ask(1, ask))
+}
+
+#[test]
+fn a_rename_over_a_file_goes_through_the_home_of_each() {
+    let cases = [
+        (Some("a"), Some("b"), Way::Through { home: "b".into() }),
+        (Some("a"), Some("a"), Way::Here),
+        (Some("b"), Some("a"), Way::There { home: "b".into() }),
+        (Some("b"), Some("b"), Way::There { home: "b".into() }),
+        (Some("b"), None, Way::There { home: "b".into() }),
+        (None, Some("a"), Way::Here),
+        (None, Some("b"), Way::There { home: "b".into() }),
+    ];
+    for (file, over, expected) in cases {
+        let claims = [("claims/a.1", file), ("claims/b.1", over)];
+        let claimed = claims.iter().filter_map(|(key, by)| Some(entry(key, claim((*by)?), 2)));
+        let mut core = core(claimed.collect(), Rules::default());
+        let mut effects = replace(&mut core);
+        if way(&effects).is_none() {
+            effects = barrier(&mut core, &effects, 5);
+        }
+        assert_eq!(way(&effects), Some(expected.clone()), "{file:?} over {over:?}");
+        // What is held here is not given back meanwhile.
+        let recalled = if over == Some("a") { OVER } else { FILE };
+        if expected != (Way::There { home: "b".into() }) {
+            let effects = give(&mut core, Input::Asked(7, Peer::Recall { file: recalled }));
+            assert!(matches!(effects[..], [Effect::Reply(7, Reply::Given(false))]));
+        }
+    }
+}
+
+/// What it comes to that a file which is nobody's is replaced: its claim, or the change at once.
+fn replaces_what_is_nobodys(rules: Rules) -> Option<Way> {
+    let mut core = core(vec![], rules);
+    let effects = replace(&mut core);
+    let effects = barrier(&mut core, &effects, 5);
+    if way(&effects).is_some() {
+        return way(&effects);
+    }
+    let claims = effects.iter().find_map(|effect| match effect {
+        Effect::Commit(ticket, commit) => Some((*ticket, commit)),
+        _ => None,
+    });
+    let (ticket, commit) = claims.expect("it is claimed first");
+    assert!(format!("{commit:?}").contains("claims/b.1"), "{commit:?}");
+    // Somebody else was faster, for a rename of his own.
+    let refused = Ok(Outcome::Refused { revision: Revision(6), found: vec![] });
+    let effects = give(&mut core, Input::Committed(ticket, refused));
+    let event = Event::Put(entry("claims/b.1", claim("b"), 6));
+    give(&mut core, Input::Seen(Revision(6), vec![event]));
+    way(&barrier(&mut core, &effects, 6))
+}
+
+#[test]
+fn of_two_that_replace_what_is_nobodys_one_is_its_home() {
+    let there = Some(Way::There { home: "b".into() });
+    assert_eq!(replaces_what_is_nobodys(Rules::default()), there);
+    let without = replaces_what_is_nobodys(Rules::without(Rule::ClaimBeforeReplace));
+    assert_eq!(without, Some(Way::Here));
 }
 
 #[test]

@@ -25,6 +25,9 @@ pub enum Ask {
     /// Changes names or attributes of these files (one, or what is renamed and what it replaces), or, with
     /// `below`, renames a directory.
     Change { files: Vec<FileKey>, dirs: Vec<FileKey>, below: Option<PathBuf> },
+    /// Renames the first of two files over the second, which is at `at` and loses that name. Each is given
+    /// with its directory.
+    Replace { files: [FileKey; 2], dirs: [FileKey; 2], at: PathBuf },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +43,11 @@ pub enum Way {
     Here,
     /// Its home does.
     There {
+        home: String,
+    },
+    /// To [`Ask::Replace`]: this member does it, and has `home`, whose file is replaced, make the rename on
+    /// the store.
+    Through {
         home: String,
     },
     Fails(Why),
@@ -72,7 +80,8 @@ pub enum Input {
     Made(FileKey),
     /// What was opened with [`Access::Write`] and answered [`Way::Here`] is closed.
     Closed(FileKey),
-    /// What [`Ask::Change`] was answered [`Way::Here`] for is done.
+    /// What [`Ask::Change`] was answered [`Way::Here`] for, or [`Ask::Replace`] that or [`Way::Through`], is
+    /// done.
     Changed(Ticket),
     /// What [`Effect::Release`] came to: it is flushed, nobody has it open for writing or mapped.
     Released {
@@ -115,6 +124,10 @@ pub enum Input {
     Adopted {
         file: FileKey,
         ok: bool,
+    },
+    /// Before [`Input::Began`]: a file that stands as [`Standing::Adopted`].
+    FoundAdopted {
+        file: FileKey,
     },
     /// What [`Effect::DropCopies`] came to: none is left, nor under way.
     Dropped {
@@ -277,7 +290,8 @@ pub enum Standing {
     /// New and not claimed yet. Its own if the store still has the version that it is based on
     /// ([`Input::Created`]); superseded otherwise.
     New,
-    /// Adopted in a take-over that goes on: as after [`Effect::Adopt`], and [`Input::Adopted`].
+    /// Adopted in a take-over that goes on: neither served nor flushed. [`Input::FoundAdopted`];
+    /// [`Effect::Adopt`] comes again if it is needed.
     Adopted,
     /// Another took it over: not served, not flushed, not claimed; compared with what the file is now.
     Superseded,

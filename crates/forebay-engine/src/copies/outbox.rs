@@ -16,6 +16,7 @@ use serde::Serialize;
 
 use crate::copies::round::{Ended, Post, Round, To, encoded};
 use crate::core::copied::{Mark, Then, Words};
+use crate::core::state::Conflict;
 use crate::files::Files;
 use crate::files::file::{File, Inner};
 use crate::files::partners::{CopiesAt, Partners};
@@ -249,7 +250,10 @@ impl Outbox {
         for _ in 0..ROUNDS_MAX {
             let inner = self.wait_for_round(file);
             let known = inner.is_copied() || inner.state.durable_size().is_some();
-            if !known || inner.gone || inner.is_unlinked() || !inner.state.is_dirty() {
+            // What another member took over is that one's to keep.
+            let is_theirs = inner.state.conflict() == Conflict::Superseded;
+            let is_ours = known && !is_theirs && !inner.gone && !inner.is_unlinked();
+            if !is_ours || !inner.state.is_dirty() {
                 return Ok(0);
             }
             let round = Round::begin(self.post(partners, To::One(partner)), file, inner)?;

@@ -1,25 +1,16 @@
 //! Keeping the drain from the backing store: of who may not be the owner of its files any more.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
 
-use forebay_backing::{Error, Kind, Result};
+use forebay_backing::Result;
 
 use crate::drain::Drain;
+use crate::drain::away::kept_away;
 
 /// While one lives, the drain begins no call to the backing store.
 #[must_use]
 pub struct Suspension(Arc<Drain>);
-
-#[derive(Default)]
-pub(crate) struct Suspended(AtomicU32);
-
-impl Suspended {
-    pub fn stands(&self) -> bool {
-        self.0.load(SeqCst) > 0
-    }
-}
 
 impl Drain {
     /// Calls the backing store, unless the drain is kept from it.
@@ -45,7 +36,7 @@ impl Drain {
     /// Keeps the drain from the backing store until the guard is dropped: flushes that are on are broken
     /// off before their next call, and no other begins.
     pub fn suspend(self: &Arc<Self>) -> Suspension {
-        self.suspended.0.fetch_add(1, SeqCst);
+        self.suspended.begin();
         Suspension(self.clone())
     }
 
@@ -65,15 +56,7 @@ impl Drain {
 
 impl Drop for Suspension {
     fn drop(&mut self) {
-        self.0.suspended.0.fetch_sub(1, SeqCst);
+        self.0.suspended.end();
         self.0.nudge_drain();
     }
-}
-
-/// What becomes of a flush meanwhile.
-pub(crate) fn kept_away() -> Error {
-    Error::new(
-        Kind::Interrupted,
-        "this member may not be the file's home any more: it writes nothing",
-    )
 }

@@ -140,19 +140,15 @@ impl Io {
     /// Whether the file may be believed without asking: nobody else can have a newer byte than a
     /// wholly dirty file has, and a recent look may be good enough.
     fn is_fresh(&self, file: &File) -> bool {
-        let inner = file.lock();
-        inner.state.is_wholly_dirty() || self.was_looked_at(&inner)
-    }
-
-    /// Whether a reader's open of the file asks nobody, since the store was asked within `revalidate`.
-    pub fn is_recent(&self, key: FileKey) -> bool {
-        self.files.find(key).is_some_and(|file| self.was_looked_at(&file.lock()))
-    }
-
-    fn was_looked_at(&self, inner: &Inner) -> bool {
         let ttl = self.files.tune(|t| t.revalidate);
-        let looked = inner.live.as_ref().and_then(|live| live.checked);
-        inner.state.has_bytes() && looked.is_some_and(|at| self.files.time().since(at) < ttl)
+        let inner = file.lock();
+        inner.state.is_wholly_dirty()
+            || (inner.state.has_bytes()
+                && inner
+                    .live
+                    .as_ref()
+                    .and_then(|live| live.checked)
+                    .is_some_and(|at| self.files.time().since(at) < ttl))
     }
 
     /// Takes a file that the caller has just created through [`Engine::backing`].

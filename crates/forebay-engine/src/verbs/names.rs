@@ -128,6 +128,20 @@ impl Verbs {
         over: Option<Named<'_>>,
         mode: RenameMode,
     ) -> Result<()> {
+        let make = || self.names.alter(|b| b.rename(from.path, to, mode));
+        self.rename_by(from, to, over, mode, make)
+    }
+
+    /// The same where `make` makes the rename on the store, in one step and of these files, or says that it
+    /// was not made.
+    pub fn rename_by(
+        self: &Arc<Self>,
+        from: Named<'_>,
+        to: &Path,
+        over: Option<Named<'_>>,
+        mode: RenameMode,
+        make: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
         self.files.refuse_read_only()?;
         let exchange = mode == RenameMode::Exchange;
         let moved = self.cached(from);
@@ -165,7 +179,7 @@ impl Verbs {
             announced = Some(self.names.announce(op.clone(), files(), &dirs)?);
             failpoint::pass("rename.intent");
         }
-        let done = self.names.alter(|b| b.rename(from.path, to, mode));
+        let done = make();
         if done.is_err() {
             self.names.not_made(announced)?;
             moved.iter().chain(&back).try_for_each(|file| self.outbox.tell_name(file, None))?;

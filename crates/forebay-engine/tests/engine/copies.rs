@@ -20,25 +20,34 @@ use crate::rng::Rng;
 use crate::start::{abandon, patient, read_all, start};
 use crate::store::{MemStore, Tree};
 
-const HOME: &str = "m/1";
+pub const HOME: &str = "m/1";
 
 const BOOT: &str = "boot-p";
 
 /// The way to partners, without a network.
-struct Way {
-    partners: Mutex<Vec<Arc<Engine>>>,
+pub struct Way {
+    pub partners: Mutex<Vec<Arc<Engine>>>,
     /// Partners that are being filled: what they answer to words for all is of no concern.
-    filling: Mutex<Vec<Arc<Engine>>>,
-    wants: AtomicBool,
+    pub filling: Mutex<Vec<Arc<Engine>>>,
+    pub wants: AtomicBool,
     /// Nobody may acknowledge anything any more.
     cut_off: AtomicBool,
     told: AtomicU64,
     bytes: AtomicU64,
     words: AtomicU64,
+    /// The last messages, for who sends them again.
+    pub sent: Mutex<Vec<Message>>,
+}
+
+#[derive(Clone)]
+pub struct Message {
+    pub file: FileKey,
+    pub words: Vec<u8>,
+    pub bytes: Vec<u8>,
 }
 
 impl Way {
-    fn to(partners: &[&Arc<Engine>]) -> Arc<Way> {
+    pub fn to(partners: &[&Arc<Engine>]) -> Arc<Way> {
         Arc::new(Way {
             partners: Mutex::new(partners.iter().map(|it| (*it).clone()).collect()),
             filling: Mutex::default(),
@@ -47,6 +56,7 @@ impl Way {
             told: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             words: AtomicU64::new(0),
+            sent: Mutex::default(),
         })
     }
 
@@ -56,11 +66,11 @@ impl Way {
         filling.first().cloned().unwrap_or_else(first)
     }
 
-    fn cut(&self) {
+    pub fn cut(&self) {
         self.cut_off.store(true, Relaxed);
     }
 
-    fn take_counts(&self) -> (u64, u64, u64) {
+    pub fn take_counts(&self) -> (u64, u64, u64) {
         let take = |count: &AtomicU64| count.swap(0, Relaxed);
         (take(&self.told), take(&self.words), take(&self.bytes))
     }
@@ -75,6 +85,8 @@ impl Partners for Way {
         self.told.fetch_add(1, Relaxed);
         self.words.fetch_add(words.len() as u64, Relaxed);
         self.bytes.fetch_add(bytes.len() as u64, Relaxed);
+        let message = Message { file, words: words.to_vec(), bytes: bytes.to_vec() };
+        self.sent.lock().unwrap().push(message);
         let partners = self.partners.lock().unwrap().clone();
         for partner in &partners {
             partner.copies.keep(HOME, 1, file, words, bytes)?;
@@ -98,7 +110,7 @@ impl Partners for Way {
     }
 }
 
-fn partner_on(media: &CrashMedia, store: MemStore, boot: &str) -> Result<Arc<Engine>> {
+pub fn partner_on(media: &CrashMedia, store: MemStore, boot: &str) -> Result<Arc<Engine>> {
     start(Arc::new(media.clone()), Arc::new(store), boot, Config::default(), patient())
 }
 
@@ -120,7 +132,7 @@ struct Done {
     lies: u64,
 }
 
-fn take_over(engine: &Arc<Engine>) -> std::result::Result<(usize, u64), String> {
+pub fn take_over(engine: &Arc<Engine>) -> std::result::Result<(usize, u64), String> {
     let (mut files, mut bytes) = (0, 0);
     for copy in engine.copies.list(HOME) {
         engine.ops.adopt(HOME, copy.file).map_err(|e| format!("adopting {copy:?}: {e}"))?;
@@ -162,7 +174,7 @@ impl Moment {
 }
 
 /// The former home is known to have stopped.
-fn settle_all(engine: &Arc<Engine>, store: &MemStore) -> std::result::Result<(), String> {
+pub fn settle_all(engine: &Arc<Engine>, store: &MemStore) -> std::result::Result<(), String> {
     let keys: Vec<FileKey> = engine.files.known_below(Path::new(""));
     let is_conflict = |e: &Error| e.kind() == forebay_backing::Kind::Conflict;
     for key in keys {
@@ -257,8 +269,9 @@ fn seeds(some: std::ops::Range<u64>) -> Vec<u64> {
 /// Goal: what a home acknowledged as synced is there after its death. Method: above.
 #[test]
 fn no_death_of_a_home_loses_what_was_synced() {
-    let mut done = Done::default();
-    for seed in seeds(0..8) {
+    let (mut done, seeds) = (Done::default(), seeds(0..8));
+    let one = seeds.len() == 1;
+    for seed in seeds {
         let at = if seed % 4 == 3 { CopiesAt::Write } else { CopiesAt::Sync };
         if let Err(e) = run(seed, None, at, &mut done) {
             panic!(
@@ -267,6 +280,10 @@ fn no_death_of_a_home_loses_what_was_synced() {
         }
     }
     println!("{done:?}");
+    if one {
+        // What all of them do together is not what each does.
+        return assert!(done.images > 0, "it died: {done:?}");
+    }
     assert!(done.moments > 10 && done.images > 30, "it died: {done:?}");
     assert!(done.adopted > 20 && done.adopted_bytes > 0 && done.told > 20, "it mattered: {done:?}");
 }

@@ -6,6 +6,7 @@ mod around;
 mod attach;
 mod bytes;
 mod closing;
+mod copied;
 mod copies;
 mod died;
 mod drain;

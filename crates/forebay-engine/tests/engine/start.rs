@@ -68,6 +68,10 @@ pub fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> B
 }
 
 impl<T> Beside<T> {
+    pub fn is_finished(&self) -> bool {
+        self.0.is_finished()
+    }
+
     /// What it gave, once it has ended, which it does.
     #[track_caller]
     pub fn join(self) -> T {

@@ -23,7 +23,7 @@ const PIECE: u32 = 1 << 20;
 const SUCCESSION: Duration = Duration::from_secs(25);
 
 /// So often it is looked for.
-const SUCCESSION_LOOK: Duration = Duration::from_millis(50);
+const SUCCESSION_LOOK: Duration = Duration::from_millis(200);
 
 /// How long somebody waits for another to take a silent home's place.
 pub struct Succession(Instant);

@@ -6,14 +6,15 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
-use forebay_backing::{Attr, Error, FileKey, FileKind, Result};
+use forebay_backing::{Attr, Error, FileKey, FileKind, RenameMode, Result};
 use forebay_cluster::core::{Access, Holder};
-use forebay_cluster::front::{Cluster, Guard, Place};
+use forebay_cluster::front::{Cluster, Guard, Maker, Place};
 use forebay_cluster::words::{Answer, Attrs, NameChange, Question};
-use hashbrown::HashMap;
+use forebay_engine::Named;
+use hashbrown::{HashMap, HashSet};
 
 use super::ahead::Fetching;
 use super::copies::Succession;
@@ -30,6 +31,9 @@ const HEARD: Duration = Duration::from_secs(2);
 /// So long attributes that were asked for a listing wait to be listed.
 const FORESEEN: Duration = Duration::from_millis(500);
 
+/// So long a change of a file's names waits for another one to end.
+const NAMING: Duration = Duration::from_secs(2);
+
 /// So many locks of appends are kept at least before those that nobody has are dropped.
 const PLACES: usize = 64;
 
@@ -45,6 +49,8 @@ pub struct Members {
     pub(super) last_guest: AtomicU64,
     /// One append to a file at a time.
     places: Mutex<HashMap<FileKey, Arc<Mutex<()>>>>,
+    /// Files whose names are being changed, by programs here or of other members.
+    naming: (Mutex<HashSet<FileKey>>, Condvar),
     /// Names that the kernel is to look up again.
     names: OnceLock<Sender<(u64, OsString)>>,
 }
@@ -55,6 +61,21 @@ pub(super) enum Settled {
     Here(Option<Guard>),
     /// Its home has made it.
     Done(Option<Attrs>),
+}
+
+/// Nobody else changes names of these files here until it is dropped.
+pub(super) struct Naming<'a> {
+    members: &'a Members,
+    files: Vec<FileKey>,
+}
+
+impl Drop for Naming<'_> {
+    fn drop(&mut self) {
+        let (busy, ended) = &self.members.naming;
+        let mut busy = lock(busy);
+        self.files.iter().for_each(|file| _ = busy.remove(file));
+        ended.notify_all();
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -136,11 +157,6 @@ impl Vfs {
         let Some(((key, dir), path)) = self.placed(id).zip(self.nodes.path(id)) else {
             return Ok(None);
         };
-        // `revalidate` is how old an answer may be, the members' as well as the store's.
-        let is_unclaimed = || cluster.holder(key) == Holder::Nobody && self.home_of(key).is_none();
-        if how == Access::Read && self.engine.io.is_recent(key) && is_unclaimed() {
-            return Ok(None);
-        }
         match cluster.open(key, dir, &path, how)? {
             Place::Here(guard) => {
                 self.heard(key, None);
@@ -181,19 +197,111 @@ impl Vfs {
         if files.is_empty() && below.is_none() {
             return Ok(Settled::Here(None));
         }
+        Ok(self.settled(|| cluster.change(files, below), change)?.0)
+    }
+
+    /// Before a file is renamed over another, at `at`; each is given with its directory. Names the home of
+    /// what is replaced if that is to make the rename on the store.
+    pub(super) fn settle_replace(
+        &self,
+        file: (FileKey, FileKey),
+        over: (FileKey, FileKey),
+        at: &Path,
+        change: impl Fn() -> NameChange,
+    ) -> Result<(Settled, Option<String>)> {
+        let Some(cluster) = self.cluster() else { return Ok((Settled::Here(None), None)) };
+        self.settled(|| cluster.replace(file, over, at), change)
+    }
+
+    fn settled(
+        &self,
+        place: impl Fn() -> Result<Maker>,
+        change: impl Fn() -> NameChange,
+    ) -> Result<(Settled, Option<String>)> {
         self.refuse_read_only()?;
         let mut refused = moved();
         for _ in 0..LOOKS {
-            let home = match cluster.change(files, below)? {
-                Place::Here(guard) => return Ok(Settled::Here(guard)),
-                Place::There(home) => home,
+            let home = match place()? {
+                Maker::Here(guard) => return Ok((Settled::Here(guard), None)),
+                Maker::Through(home, guard) => {
+                    return Ok((Settled::Here(Some(guard)), Some(home)));
+                }
+                Maker::There(home) => home,
             };
             match self.ask_change(&home, change()) {
                 Err(error) if error.is(libc::ESTALE) => refused = error,
-                done => return done.map(Settled::Done),
+                done => return Ok((Settled::Done(done?), None)),
             }
         }
         Err(refused)
+    }
+
+    /// Who changes names of these files is alone with that from here on. The kernel lets one program here
+    /// change a directory at a time, but those of other members come past it.
+    ///
+    /// # Errors
+    ///
+    /// ESTALE if others are at it for long: who asks looks again.
+    pub(super) fn alone_with(
+        &self,
+        files: impl IntoIterator<Item = FileKey>,
+    ) -> Result<Naming<'_>> {
+        let files: Vec<FileKey> = match self.cluster() {
+            Some(_) => files.into_iter().collect(),
+            None => Vec::new(),
+        };
+        let (busy, ended) = &self.members.naming;
+        let is_busy = |busy: &mut HashSet<FileKey>| files.iter().any(|file| busy.contains(file));
+        let waited = ended.wait_timeout_while(lock(busy), NAMING, is_busy);
+        let (mut busy, waited) = waited.expect("no panic inside");
+        if waited.timed_out() {
+            return Err(moved());
+        }
+        busy.extend(&files);
+        drop(busy);
+        Ok(Naming { members: &self.members, files })
+    }
+
+    /// Renames a file on the store, of which the home of what is replaced may be another member.
+    pub(super) fn rename_on_store(
+        &self,
+        from: Named<'_>,
+        to: &Path,
+        over: Option<Named<'_>>,
+        mode: RenameMode,
+        through: Option<&str>,
+    ) -> Result<()> {
+        let rename = |mode| self.engine.names.alter(|b| b.rename(from.path, to, mode));
+        let is_free = over.is_none() && mode == RenameMode::Replace && self.cluster().is_some();
+        let make = || match through.zip(over) {
+            Some((home, over)) => self.rename_through(home, from, to, over.key),
+            // Another member may take the name at this moment.
+            None if is_free && !from.is_dir => match rename(RenameMode::NoReplace) {
+                Err(error) if error.is(libc::EEXIST) => Err(moved()),
+                // Some network file systems cannot refuse to replace.
+                Err(error) if error.is(libc::EINVAL) => rename(mode),
+                done => done,
+            },
+            None => rename(mode),
+        };
+        self.engine.verbs.rename_by(from, to, over, mode, make)
+    }
+
+    fn rename_through(&self, home: &str, from: Named<'_>, to: &Path, over: FileKey) -> Result<()> {
+        let (file, old, new) = (from.key, from.path.to_path_buf(), to.to_path_buf());
+        let change = NameChange::Replace { file, from: old, to: new, over };
+        match self.ask_change(home, change) {
+            Err(error) if !error.is(libc::ESTALE) => {
+                // It may have been made, and may yet be.
+                let found = self.engine.names.ask(|b| b.stat(to));
+                if found.is_ok_and(|attr| attr.key == file) {
+                    return Ok(());
+                }
+                self.engine.verbs.learn_names(file, [to.to_path_buf()]);
+                Err(error)
+            }
+            done => done.map(drop),
+        }
     }
 
     pub(super) fn ask_change(&self, home: &str, change: NameChange) -> Result<Option<Attrs>> {

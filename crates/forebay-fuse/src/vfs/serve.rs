@@ -1,7 +1,8 @@
 //! What other members ask of this mount: the files that it is the home of are served to their programs.
 //!
 //! It is asked in threads of the members' door. These take no lock of the tree, since who renames a
-//! directory here may wait for another member that waits for us, and ask no other member.
+//! directory here may wait for another member that waits for us. They ask no other member; but for a rename
+//! over a file of a third one, which asks nobody.
 
 use std::path::Path;
 use std::sync::atomic::Ordering::SeqCst;

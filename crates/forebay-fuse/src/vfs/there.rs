@@ -20,6 +20,7 @@ use super::copies::Succession;
 use super::members::{attr_of, moved, odd, with_home};
 use super::serve::Guest;
 use super::{AtClose, Handle, How, Opened, Vfs};
+use crate::nodes::Side;
 
 /// So often an open follows a file that goes from home to home, and pauses so long between.
 const OPENS: u32 = 50;
@@ -182,8 +183,13 @@ impl Vfs {
     fn sit_down(&self, remote: &Remote) -> Result<Seat> {
         let _tree = self.tree();
         let gone = || Error::os(libc::EIO, "the file's home ended, and its name is gone");
-        let (key, dir) = self.placed(remote.id).ok_or_else(gone)?;
-        let path = self.nodes.path(remote.id).filter(|_| key == remote.key).ok_or_else(gone)?;
+        // Its names are those of the node as which it is served since.
+        let ids = [remote.id, self.nodes.id_at(remote.key, Side::Near)];
+        let found = ids.into_iter().find_map(|id| {
+            let (key, dir) = self.placed(id).filter(|(key, _)| *key == remote.key)?;
+            Some((key, dir, self.nodes.path(id)?))
+        });
+        let (key, dir, path) = found.ok_or_else(gone)?;
         let cluster = self.cluster().ok_or_else(moved)?;
         let seat = match cluster.open(key, dir, &path, remote.access())? {
             Place::There(home) => {

@@ -62,7 +62,10 @@ pub struct Sync {
 
 pub struct Fill {
     partner: usize,
+    since: u64,
+    /// The partner has dropped what it had.
     has_begun: bool,
+    is_sent: bool,
     waits: BTreeSet<u64>,
 }
 
@@ -75,7 +78,8 @@ impl World {
         match effect {
             Effect::Fill { partner, fill } => {
                 let to = node_of(&partner);
-                let anew = Fill { partner: to, has_begun: false, waits: BTreeSet::new() };
+                let (since, waits) = (self.now, BTreeSet::new());
+                let anew = Fill { partner: to, since, has_begun: false, is_sent: false, waits };
                 self.nodes[node].fills.insert(fill, anew);
                 self.at(ANSWER, What::FillBegun(node, life, fill, false));
                 self.send(
@@ -436,19 +440,30 @@ impl World {
 
     fn fill_begun(&mut self, node: usize, fill: u64, ok: bool) -> Checked {
         let n = &mut self.nodes[node];
-        let Some(found) = n.fills.get_mut(&fill).filter(|fill| !fill.has_begun) else {
+        let Some(found) = n.fills.get_mut(&fill).filter(|fill| !fill.is_sent) else {
             return Ok(());
         };
         if !ok {
-            return self.end_fill(node, fill, false);
+            return if found.has_begun { Ok(()) } else { self.end_fill(node, fill, false) };
         }
         found.has_begun = true;
+        let is_late = self.now >= found.since + PATIENCE;
         let keeper = Keeper { member: name(found.partner), fill };
-        let files = n.synced.iter().chain(&n.adopted).map(|(file, value)| (*file, *value));
-        for (file, value) in files.collect::<Vec<_>>() {
-            let core = self.nodes[node].core.as_ref();
-            // What is not claimed was not acknowledged as synced.
-            let Some(number) = core.and_then(|core| core.claim_number(key(file))) else { continue };
+        let Some(core) = &n.core else { return Ok(()) };
+        let numbered =
+            |(file, value): (&usize, &u64)| Some((*file, *value, core.claim_number(key(*file))?));
+        let files: Option<Vec<_>> = n.synced.iter().chain(&n.adopted).map(numbered).collect();
+        // What was synced while nobody kept copies may be unclaimed still.
+        let Some(files) = files else {
+            if is_late {
+                return self.end_fill(node, fill, false);
+            }
+            let life = n.life;
+            self.at(15, What::FillBegun(node, life, fill, true));
+            return Ok(());
+        };
+        found.is_sent = true;
+        for (file, value, number) in files {
             let seq = self.keep(node, &keeper, file, number, Some(value), Waiter::Fill(fill));
             if let Some(found) = self.nodes[node].fills.get_mut(&fill) {
                 found.waits.insert(seq);

@@ -35,7 +35,7 @@ impl World {
         }
         let next = 10 + self.dice.roll(300);
         self.at(next, What::Program(node));
-        if self.nodes[node].core.is_none() {
+        if !self.serves(node) {
             return Ok(());
         }
         let made: Vec<usize> =
@@ -57,6 +57,12 @@ impl World {
             _ => Op::Rename { dir: self.dice.roll(2) as usize },
         };
         self.ask(node, op, From::Program, self.now, 0)
+    }
+
+    /// Where members are taken over, nothing is served before it is known what was.
+    fn serves(&self, node: usize) -> bool {
+        let n = &self.nodes[node];
+        n.core.is_some() && (n.has_begun || self.plan.copies == 0)
     }
 
     fn ask(&mut self, node: usize, op: Op, from: From, since: u64, tries: u32) -> Checked {
@@ -177,9 +183,9 @@ impl World {
 
     pub fn served(&mut self, what: What) -> Checked {
         match what {
-            What::Serve(node, from, life, number, op) => match self.nodes[node].core {
-                Some(_) => self.ask(node, op, From::Peer(from, life, number), self.now, 0),
-                None => Ok(()),
+            What::Serve(node, from, life, number, op) => match self.serves(node) {
+                true => self.ask(node, op, From::Peer(from, life, number), self.now, 0),
+                false => Ok(()),
             },
             What::Served(node, life, number, result) => {
                 let Some((_, asked)) = self.remote.remove(&number) else { return Ok(()) };

@@ -164,7 +164,8 @@ const RULES: [(Rule, u64); 13] = [
     (Rule::EpochStands, 20_000),
 ];
 
-const RULES_OF_COPIES: [(Rule, u64); 12] = [
+const RULES_OF_COPIES: [(Rule, u64); 13] = [
+    (Rule::GateStands, 20_000),
     (Rule::EpochStands, 20_000),
     (Rule::FilledBeforeCounted, 20_000),
     (Rule::StruckBeforeAcknowledged, 20_000),

@@ -14,7 +14,7 @@ impl World {
                 }
                 match flush && self.nodes[node].dirty.contains_key(&file) {
                     true => self.flush(node, file, After::Release),
-                    false => self.end_flush(node, file, After::Release),
+                    false => self.is_free(node, file),
                 }
             }
             What::Wrote(node, life, file, syncs, reply_to) => {
@@ -248,17 +248,20 @@ impl World {
         n.flushing.remove(&file);
         match after {
             After::Drain => Ok(()),
-            After::Release => {
-                let is_written = n.writers.get(&file).is_some_and(|writers| *writers > 0);
-                let is_free = !is_written && !n.dirty.contains_key(&file);
-                self.give(node, Input::Released { file: key(file), is_free })
-            }
+            After::Release => self.is_free(node, file),
             After::Settle => {
                 let ok = !n.held.contains(&file);
                 self.counts.copied.settled += u64::from(ok);
                 self.give(node, Input::Settled { file: key(file), ok })
             }
         }
+    }
+
+    fn is_free(&mut self, node: usize, file: usize) -> Checked {
+        let n = &self.nodes[node];
+        let is_written = n.writers.get(&file).is_some_and(|writers| *writers > 0);
+        let is_free = !is_written && !n.dirty.contains_key(&file);
+        self.give(node, Input::Released { file: key(file), is_free })
     }
 
     pub fn began(&mut self, node: usize, life: u64) -> Checked {
@@ -279,7 +282,7 @@ impl World {
         for (file, value, standing) in adopted {
             match standing {
                 Standing::Own | Standing::Taken => self.takes(node, file, value),
-                Standing::Adopted => self.sync(node, file, Why::Adopt),
+                Standing::Adopted => self.give(node, Input::FoundAdopted { file: key(file) })?,
                 Standing::New | Standing::Superseded => {
                     _ = self.nodes[node].adopted.remove(&file);
                 }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::time::Duration;
 
 use forebay_backing::FileKey;
-use forebay_registry::{Commit, Outcome, Revision};
+use forebay_registry::{Change, Commit, Outcome, Revision};
 
 use super::counts::{Counts, Dice};
 use super::keeping::{After, Copy, Fill, Keep, Sync, Waiter, Why};
@@ -14,7 +14,7 @@ use super::load::{Asked, Op};
 use super::registry::Model;
 use super::{Neglect, Plan};
 use crate::core::rules::Rules;
-use crate::core::{Core, Effect, Fitness, Input, Peer, Ticket, entering};
+use crate::core::{Core, Effect, Fitness, Input, OWN_LEASE, Peer, Ticket, entering};
 use crate::keys;
 
 pub const PATIENCE: u64 = 1000;
@@ -545,7 +545,8 @@ impl World {
         commit: Option<Commit>,
         is_late: bool,
     ) -> Checked {
-        let is_cut = self.is_cut(node);
+        // A key cannot hang on a lease that has ended.
+        let is_cut = self.is_cut(node) || self.is_without_lease(node, commit.as_ref());
         let answer = match &commit {
             None => Input::Barrier(ticket, Ok(Revision(self.registry.revision))),
             Some(_) if is_cut => Input::Committed(ticket, Err(())),
@@ -581,6 +582,12 @@ impl World {
             self.at(delay, What::Give(node, life, answer));
         }
         Ok(())
+    }
+
+    fn is_without_lease(&self, node: usize, commit: Option<&Commit>) -> bool {
+        let is_own = |change: &Change| matches!(change, Change::Put { lease: Some(OWN_LEASE), .. });
+        !self.registry.keys.contains_key(&format!("stores/s/alive/m{node}"))
+            && commit.is_some_and(|commit| commit.changes.iter().any(is_own))
     }
 
     /// The lease of a process that does not renew it ends, unless the registry is away itself.
