@@ -208,9 +208,10 @@ impl Core {
             && !self.takes.taking.contains_key(home)
     }
 
-    /// Whether copies of `home` that are found at a start may still be needed.
+    /// Whether copies of `home` that are found at a start may still be needed: unless it is taken over. Who is
+    /// not named as its partner may be, by a commit that comes late.
     pub fn keeps_for(&self, home: &str) -> bool {
-        self.heirs(home).contains(&self.me) && self.taken(home).is_none_or(|taken| !taken.done)
+        self.living_epoch(home).is_some() && self.taken(home).is_none_or(|taken| !taken.done)
     }
 
     /// What a file that is found at a start is to this member; `dir` as in [`Input::Created`](super::Input).

@@ -37,6 +37,8 @@ pub struct Outbox {
     session: u64,
     /// Somebody tells partners what they may forget.
     forgetting: AtomicBool,
+    /// Partners may remember, after a loss of power, what they were told to forget.
+    may_remember: AtomicBool,
 }
 
 /// What partners do not have yet.
@@ -68,7 +70,8 @@ impl Outbox {
     pub(crate) fn new(files: Arc<Files>) -> Outbox {
         // Random, as its keys are.
         let session = RandomState::new().build_hasher().finish();
-        Outbox { files, session, forgetting: AtomicBool::new(false) }
+        let (forgetting, may_remember) = (AtomicBool::new(false), AtomicBool::new(false));
+        Outbox { files, session, forgetting, may_remember }
     }
 
     /// Partners have all of the file when this returns, if it is dirty and they are to have it.
@@ -84,7 +87,7 @@ impl Outbox {
             if inner.live.as_ref().is_some_and(|live| live.rounds().done > begun) {
                 return Ok(());
             }
-            if inner.is_unlinked() || inner.gone || !inner.state.is_dirty() {
+            if !is_to_be_known(&inner) {
                 drop(inner);
                 return self.forget(file, Lasting::No);
             }
@@ -142,14 +145,27 @@ impl Outbox {
         self.tell(file)
     }
 
-    /// Directories were renamed: of the files below this one.
+    /// A directory is about to be renamed: of the files below.
+    pub(crate) fn tell_names_below(&self, from: &Path, to: &Path) -> Result<()> {
+        if !self.files.copying().is_on() {
+            return Ok(());
+        }
+        for id in self.files.tree().at_or_below(from) {
+            let Some(file) = self.files.by_id(id) else { continue };
+            let also = file.path().and_then(|it| Some(to.join(it.strip_prefix(from).ok()?)));
+            self.tell_name(&file, also.as_deref())?;
+        }
+        Ok(())
+    }
+
+    /// Directories were renamed, or not: of the files below this one.
     pub(crate) fn tell_below(&self, dir: &Path) -> Result<()> {
         if !self.files.copying().is_on() {
             return Ok(());
         }
         let ids = self.files.tree().at_or_below(dir);
         let mut files = ids.into_iter().filter_map(|id| self.files.by_id(id));
-        files.try_for_each(|file| self.tell_if_copied(&file))
+        files.try_for_each(|file| self.tell_name(&file, None))
     }
 
     /// Partners forget the file, if they know of it and nothing of it is dirty.
@@ -158,35 +174,27 @@ impl Outbox {
             return Ok(());
         }
         let mut inner = self.wait_for_round(file);
-        let ends = !inner.state.is_dirty() || inner.is_unlinked() || inner.gone;
+        let ends = !is_to_be_known(&inner);
         let live = inner.live.as_mut();
         let Some(copied) = live.and_then(|live| live.copied.as_mut()).filter(|_| ends) else {
-            return Ok(());
+            drop(inner);
+            return self.forget_durably(file.key, lasting);
         };
         let number = copied.end().unwrap_or_else(|| self.files.copying().next_number());
-        let after = copied.number;
         copied.sending = true;
         drop(inner);
-        let told = match self.files.copying().wanted() {
-            Some(partners) => {
-                let then = Then::Forget { lasts: lasting == Lasting::Yes };
-                let (session, none) = (self.session, Cow::Borrowed(&[][..]));
-                let words = Words { session, number, after, data: none.clone(), zeros: none, then };
-                partners.keep(file.key, &encoded(&words), &[]).map(drop)
-            }
-            // Nobody keeps copies any more.
-            None => Ok(()),
-        };
+        let told = self.say_forget(file.key, number, lasting);
         let mut inner = file.lock();
         let live = inner.live();
-        if let Some(copied) = &mut live.copied {
-            copied.sending = false;
-            copied.note_anew(); // Nobody knows who has forgotten it.
-        }
         match &told {
             // Dirty again meanwhile, it is told anew.
             Ok(()) => live.copied = None,
-            Err(_) => self.files.copying().is_over(file.clone()),
+            Err(_) => {
+                let copied = live.copied.as_mut().expect("nobody ends it but who is at it");
+                copied.sending = false;
+                copied.note_anew(); // Nobody knows who has forgotten it.
+                self.files.copying().is_over(file.clone());
+            }
         }
         file.changed.notify_all();
         if inner.gone {
@@ -195,6 +203,30 @@ impl Outbox {
             self.files.retire(file, inner);
         }
         told
+    }
+
+    /// Of a file that partners have forgotten.
+    fn forget_durably(&self, key: FileKey, lasting: Lasting) -> Result<()> {
+        if lasting == Lasting::No || !self.may_remember.swap(false, SeqCst) {
+            return Ok(());
+        }
+        let told = self.say_forget(key, self.files.copying().next_number(), lasting);
+        if told.is_err() {
+            self.may_remember.store(true, SeqCst);
+        }
+        told
+    }
+
+    fn say_forget(&self, key: FileKey, number: u64, lasting: Lasting) -> Result<()> {
+        // Nobody keeps copies any more: who does so again is filled.
+        let Some(partners) = self.files.copying().wanted() else { return Ok(()) };
+        let (session, none) = (self.session, Cow::Borrowed(&[][..]));
+        let then = Then::Forget { lasts: lasting == Lasting::Yes };
+        let words = Words { session, number, after: 0, data: none.clone(), zeros: none, then };
+        if lasting == Lasting::No {
+            self.may_remember.store(true, SeqCst);
+        }
+        partners.keep(key, &encoded(&words), &[]).map(drop)
     }
 
     /// Tells partners what they may forget, if nobody is at it.
@@ -215,9 +247,8 @@ impl Outbox {
         !self.forgetting.load(SeqCst) && self.files.copying().has_over()
     }
 
-    /// Sends one partner all that is dirty and durable here, while the others are told as ever. The caller
-    /// has [`Partners::keep`](crate::Partners::keep) hand words to this one, too, from before the call.
-    /// At most so many bytes per second as [`Config`](crate::Config) says. `stop` is asked between files.
+    /// Sends one partner all that is dirty and durable here, while the others are told as ever. From
+    /// when its fill has begun it is told with them: see [`Partners::mark`](crate::Partners::mark). At most so many bytes per second as [`Config`](crate::Config) says. `stop` is asked between files.
     ///
     /// # Errors
     ///
@@ -250,10 +281,7 @@ impl Outbox {
         for _ in 0..ROUNDS_MAX {
             let inner = self.wait_for_round(file);
             let known = inner.is_copied() || inner.state.durable_size().is_some();
-            // What another member took over is that one's to keep.
-            let is_theirs = inner.state.conflict() == Conflict::Superseded;
-            let is_ours = known && !is_theirs && !inner.gone && !inner.is_unlinked();
-            if !is_ours || !inner.state.is_dirty() {
+            if !known || !is_to_be_known(&inner) {
                 return Ok(0);
             }
             let round = Round::begin(self.post(partners, To::One(partner)), file, inner)?;
@@ -266,20 +294,27 @@ impl Outbox {
         Err(Error::os(libc::EBUSY, CUT))
     }
 
+    /// Partners have all that is dirty of a file here when this returns: of one that was taken over, once
+    /// its claim is ours.
+    pub fn copy(&self, file: FileKey) -> Result<()> {
+        self.files.find(file).map_or(Ok(()), |file| self.tell(&file))
+    }
+
     /// What partners do not have yet, for the status.
     pub fn behind(&self) -> Behind {
         let mut found = Behind::default();
         for file in self.files.all_files() {
             // Who holds the lock long is being written: the next look has it.
             let Some(inner) = file.inner.try_lock() else { continue };
-            if !inner.state.is_dirty() {
+            if !is_to_be_known(&inner) {
                 continue;
             }
             let (size, bytes) = (inner.size(), inner.state.dirty_bytes());
             let copied = inner.live.as_ref().and_then(|live| live.copied.as_ref());
             let left = copied.map_or(bytes, |copied| {
-                let unsent = copied.unsent(&inner.state.dirty(size));
-                unsent.iter().map(|(start, end)| end - start).sum()
+                let unsent = copied.unsent(size).into_iter();
+                let dirty = unsent.flat_map(|(start, end)| inner.state.dirty_of(start, end));
+                dirty.map(|(start, end)| end - start).sum()
             });
             if copied.is_some_and(|copied| copied.number > 0) && left == 0 {
                 found.copied_files += 1;
@@ -313,4 +348,10 @@ impl Outbox {
         }
         inner
     }
+}
+
+/// Whether partners are to have what is here of a file.
+fn is_to_be_known(inner: &Inner) -> bool {
+    let ours = inner.state.conflict() != Conflict::Superseded;
+    ours && inner.state.is_dirty() && !inner.is_unlinked() && !inner.gone
 }

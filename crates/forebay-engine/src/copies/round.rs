@@ -89,7 +89,7 @@ impl<'a> Round<'a> {
     ) -> Result<Option<Round<'a>>> {
         let shadow = post.files.shadow(file, &mut inner)?;
         let (size, mtime, unseen) = (inner.size(), inner.mtime(), inner.state.is_unseen());
-        let (moved_at, dirty) = (inner.state.paths.moved_at(), inner.state.dirty(size));
+        let moved_at = inner.state.paths.moved_at();
         let fresh = || Box::new(Untold::none());
         let copied = inner.live().copied.get_or_insert_with(fresh);
         if unseen {
@@ -100,7 +100,7 @@ impl<'a> Round<'a> {
         if !one && !copied.owes(moved_at) {
             return Ok(None);
         }
-        let unsent = if one { dirty } else { copied.unsent(&dirty) };
+        let unsent = if one { vec![(0, size)] } else { copied.unsent(size) };
         let (taken, whole) = match one {
             true => (None, true),
             false => {
@@ -110,6 +110,8 @@ impl<'a> Round<'a> {
         };
         copied.sending = true;
         let (after, also) = (copied.number, copied.also.clone());
+        let dirty = |&(start, end): &(u64, u64)| inner.state.dirty_of(start, end);
+        let unsent = unsent.iter().flat_map(dirty).collect();
         let then = match whole {
             true => {
                 let mut portrait = inner.state.portrait(size, mtime);

@@ -178,8 +178,8 @@ fn read_home(
 ) -> io::Result<Option<FoundHome>> {
     let mut names = media.list(dir)?;
     names.sort();
-    let mut home = FoundHome::default();
-    home.logs = names.iter().map(|name| format!("{dir}/{name}")).collect();
+    let logs = names.iter().map(|name| format!("{dir}/{name}")).collect();
+    let mut home = FoundHome { logs, ..FoundHome::default() };
     for name in names.iter().rev() {
         let Ok(first) = u64::from_str_radix(name, 16) else { continue };
         let (mut shelf, mut seq) = (Shelf::default(), first);

@@ -20,7 +20,6 @@ use crate::core::copied::{Mark, Then, Words};
 use crate::core::id::FileId;
 use crate::core::ranges::{Ranges, State};
 use crate::core::state::Portrait;
-use crate::failpoint;
 use crate::files::Files;
 use crate::lock::{Mutex, MutexGuard, Rank};
 use crate::room::Room;
@@ -144,7 +143,25 @@ impl Copies {
     ) -> Result<()> {
         let words: Words<'_> = decoded(words)?;
         let home = self.home(home).ok_or_else(|| stale("nothing was filled for this member"))?;
-        self.room.make_room_for_copy(bytes.len() as u64)?;
+        let len = bytes.len() as u64;
+        self.room.make_room_for_copy(len)?;
+        match self.take(&home, number, file, words.clone(), bytes) {
+            Err(e) if e.is(libc::ENOSPC) => {
+                self.room.tier_is_full(len);
+                self.take(&home, number, file, words, bytes)
+            }
+            taken => taken,
+        }
+    }
+
+    fn take(
+        &self,
+        home: &OfHome,
+        number: u64,
+        file: FileKey,
+        words: Words<'_>,
+        bytes: &[u8],
+    ) -> Result<()> {
         let turn = home.turn(file, words.session)?;
         let mut turn = turn.lock();
         match home.judge(file, &words, &mut turn)? {
@@ -152,11 +169,10 @@ impl Copies {
             Verdict::Take => {}
         }
         if let Then::Forget { lasts } = words.then {
-            return self.forget(&home, file, &words, &mut turn, lasts);
+            return self.forget(home, file, &words, &mut turn, lasts);
         }
         let shadow = self.shadow(&mut turn)?;
         self.write(&mut turn, &*shadow, &words, bytes)?;
-        failpoint::pass("copy.written");
         let whole = match words.then {
             Then::Grown { size, mtime } => {
                 let ranges = turn.brought.iter().map(|run| (run.start, run.end)).collect();
@@ -170,14 +186,12 @@ impl Copies {
         };
         let size = whole.as_ref().map_or_else(|kept| kept.portrait.size, |grown| grown.size);
         self.make_durable(&mut turn, &*shadow, size)?;
-        failpoint::pass("copy.synced");
         let seq = match whole {
-            Ok(grown) => self.record_grown(&home, file, words.session, grown),
-            Err(kept) => self.record_whole(&home, file, words.session, kept, &turn),
+            Ok(grown) => self.record_grown(home, file, words.session, grown),
+            Err(kept) => self.record_whole(home, file, words.session, kept, &turn),
         }?;
         turn.brought = Ranges::None;
-        self.sync(&home, seq)?;
-        failpoint::pass("copy.recorded");
+        self.sync(home, seq)?;
         let allocated = self.files.note_tier(shadow.stat())?.allocated;
         self.charge(&mut turn, allocated);
         Ok(())
@@ -226,7 +240,7 @@ impl Copies {
         let info = |(file, kept): (&FileKey, &Kept)| CopyInfo {
             file: *file,
             number: kept.claim,
-            path: paths(&kept.portrait).next().unwrap_or_default(),
+            path: kept.portrait.first_path(),
             bytes: kept.bytes(),
             mtime: kept.portrait.mtime,
         };
@@ -267,7 +281,7 @@ impl Copies {
     pub(crate) fn paths(&self, home: &str, file: FileKey) -> Option<Vec<PathBuf>> {
         let home = self.home(home)?;
         let inner = home.lock();
-        inner.shelf.copies.get(&file).map(|kept| paths(&kept.portrait).collect())
+        inner.shelf.copies.get(&file).map(|kept| kept.portrait.paths().collect())
     }
 
     /// Hands a copy over to who makes it a file of ours, durably, before it returns: `take` is told the
@@ -283,7 +297,6 @@ impl Copies {
         let mut turn = turn.lock();
         let Some(kept) = home.lock().shelf.copies.get(&file).cloned() else { return Ok(None) };
         let taken = take(kept.id, &kept.portrait)?;
-        failpoint::pass("adopt.recorded");
         let seq = {
             let mut inner = home.lock();
             let seq =
@@ -432,10 +445,13 @@ impl Copies {
         lasts: bool,
     ) -> Result<()> {
         home.lock().note_forgotten(file, words.number);
-        match self.let_go(home, file, turn)? {
-            Some(seq) if lasts => self.sync(home, seq),
-            _ => Ok(()),
+        self.let_go(home, file, turn)?;
+        if !lasts {
+            return Ok(());
         }
+        // With what was forgotten before.
+        let seq = home.lock().next_seq;
+        self.sync(home, seq)
     }
 
     /// Lets go of a copy, or of what was brought of one so far.
@@ -683,7 +699,6 @@ impl OfHome {
             let _ = media.remove(&log.name);
             return Err(error);
         }
-        failpoint::pass("copies.begun");
         (inner.next_seq, inner.synced, inner.begun_len) = (seq, seq, log.len());
         let before = inner.log.replace(log).map(|before| before.name);
         for name in inner.older.drain(..).chain(before) {
@@ -756,12 +771,6 @@ fn zero(shadow: &dyn MediaFile, start: u64, end: u64) -> io::Result<()> {
         }
         done => done,
     }
-}
-
-fn paths(portrait: &Portrait) -> impl Iterator<Item = PathBuf> {
-    use std::os::unix::ffi::OsStringExt;
-    let path = |bytes: &Vec<u8>| std::ffi::OsString::from_vec(bytes.clone()).into();
-    portrait.paths.iter().map(path)
 }
 
 fn decoded<'a, T: serde::Deserialize<'a>>(words: &'a [u8]) -> Result<T> {

@@ -131,10 +131,9 @@ impl Untold {
         self.anew || self.unsent != Ranges::None || self.moved_at != moved_at
     }
 
-    /// What was written since the last round of `dirty`, which is sorted.
-    pub fn unsent(&self, dirty: &[(u64, u64)]) -> Vec<(u64, u64)> {
-        let within = |&(start, end): &(u64, u64)| self.unsent.within(start, end);
-        dirty.iter().flat_map(within).map(|run| (run.start, run.end)).collect()
+    /// What was written since the last round of the first `size` bytes, most often little.
+    pub fn unsent(&self, size: u64) -> Vec<(u64, u64)> {
+        self.unsent.within(0, size).map(|run| (run.start, run.end)).collect()
     }
 
     /// Begins a round. Returns what it takes, and whether it tells all.

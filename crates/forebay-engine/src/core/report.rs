@@ -44,6 +44,8 @@ pub struct Gauges {
     pub tier_bytes: u64,
     pub used_bytes: u64,
     pub clean_bytes: u64,
+    /// Copies that are kept for other members of the store.
+    pub copies_bytes: u64,
     pub dirty_bytes: u64,
     pub flushing_bytes: u64,
     pub pinned_bytes: u64,

@@ -361,6 +361,12 @@ impl FileState {
         found
     }
 
+    /// The dirty stretches of `[start, end)`.
+    pub fn dirty_of(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
+        let Some(ranges) = self.tracked() else { return self.present(start, end) };
+        ranges.within(start, end).filter(|run| run.state.is_dirty()).map(edges).collect()
+    }
+
     /// Whether anything of `[start, end)` is dirty.
     pub fn is_dirty_within(&self, start: u64, end: u64) -> bool {
         let any = |ranges: &Ranges| ranges.within(start, end).any(|run| run.state.is_dirty());

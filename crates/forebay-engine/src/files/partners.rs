@@ -26,7 +26,9 @@ pub trait Partners: Send + Sync {
     fn fill(&self, partner: &str, file: FileKey, words: &[u8], bytes: &[u8]) -> Result<()>;
 
     /// Words about all files of this home, to one partner: a fill begins, or has ended. They go to
-    /// [`Copies::mark`](crate::Copies::mark).
+    /// [`Copies::mark`](crate::Copies::mark). From when the partner has answered the first of them, and
+    /// before this returns, [`Partners::keep`] hands words to it, too; not sooner, as it would not know
+    /// what they build upon.
     fn mark(&self, partner: &str, words: &[u8]) -> Result<()>;
 
     /// Whether anybody is to have copies now, or is being filled. Asked at each sync: cheap.

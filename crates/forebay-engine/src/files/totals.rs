@@ -16,6 +16,8 @@ use crate::time::Time;
 pub(crate) struct Totals {
     pub(super) used: AtomicU64,
     pub(super) dirty: AtomicU64,
+    /// Of what is used, copies of other members' files.
+    copies: AtomicU64,
     /// What dirty files will take of the backing store's room.
     pub(super) growth: AtomicU64,
     writers: AtomicU64,
@@ -46,6 +48,12 @@ impl Totals {
     /// Bytes that are kept for another member are now so many.
     pub fn charge_copy(&self, from: u64, to: u64) {
         shift(&self.used, from, to);
+        shift(&self.copies, from, to);
+    }
+
+    /// Bytes that are kept for other members.
+    pub fn copies(&self) -> u64 {
+        self.copies.load(Relaxed)
     }
 
     /// Programs that write past us.
@@ -142,6 +150,7 @@ impl Default for Totals {
         Totals {
             used: AtomicU64::default(),
             dirty: AtomicU64::default(),
+            copies: AtomicU64::default(),
             growth: AtomicU64::default(),
             writers: AtomicU64::default(),
             unseen: Mutex::new(Rank::Unseen, HashMap::new()),

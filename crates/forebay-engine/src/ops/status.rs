@@ -39,11 +39,13 @@ impl Ops {
         let level = self.files.level();
         let decision = self.drain.decision();
         let outlook = decision.outlook;
+        let copies_bytes = self.files.totals().copies();
         let gauges = Gauges {
             tier_bytes: level.tier_bytes,
             used_bytes: level.used_bytes,
             dirty_bytes: level.dirty_bytes,
-            clean_bytes: level.used_bytes.saturating_sub(level.dirty_bytes),
+            clean_bytes: level.used_bytes.saturating_sub(level.dirty_bytes + copies_bytes),
+            copies_bytes,
             flushing_bytes: self.drain.flushing_bytes(),
             passthrough_writers: self.files.totals().writers(),
             oldest_dirty_age_secs: level.oldest_age.map_or(0.0, |age| age.as_secs_f64()),

@@ -6,6 +6,14 @@ use std::path::{Path, PathBuf};
 use forebay_backing::{Error, Result};
 use serde::Serialize;
 
+use crate::copies::Found;
+use crate::tier::dir as tier;
+use crate::tier::index;
+use crate::tier::media::Media;
+use crate::tier::shadows;
+use crate::tier::witness::Witness;
+use crate::time::Time;
+
 /// A file with bytes that the backing store has not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Unflushed {
@@ -17,12 +25,87 @@ pub struct Unflushed {
     pub home: Option<String>,
 }
 
-/// Lists what in the tier `dir`, and in the copies that it keeps for others, is not on the backing store.
-/// Changes nothing.
+/// Lists what in the tier `dir`, and in the copies that it keeps for others, is not on the backing store:
+/// what a mount would find, in the order of homes and paths. Changes nothing.
 ///
 /// # Errors
 ///
 /// If the tier is in use, is none, or cannot be read.
-pub fn manifest(_dir: &Path) -> Result<Vec<Unflushed>> {
-    Err(Error::os(libc::ENOSYS, "manifest"))
+pub fn manifest(dir: &Path) -> Result<Vec<Unflushed>> {
+    let (media, _lock) = tier::open_existing(dir)?;
+    list(&media).map_err(|e| Error::io(e, format!("reading the tier {}", dir.display())))
+}
+
+fn list(media: &dyn Media) -> std::io::Result<Vec<Unflushed>> {
+    let now = Witness::here(media);
+    let loaded = index::load_read_only(media, &now)?;
+    let boot = loaded.boot(&now);
+    let is_ours = |id, file| loaded.files.get(&id).is_some_and(|it| it.key == file);
+    let found = Found::read(media, boot, &is_ours)?;
+    let mut list = Vec::new();
+    for (id, mut record) in loaded.files {
+        let shadow = shadows::look(media, id, &record, boot)?.shadow(&record);
+        // What was kept may be newer after a loss of power, and what was never synced is gone.
+        record.recover(boot, shadow, Time::default().ms());
+        if record.is_dirty() {
+            list.push(Unflushed {
+                path: record.display_path(),
+                dirty_bytes: record.dirty_bytes(),
+                since_ms: record.dirty_since(),
+                home: None,
+            });
+        }
+    }
+    for (home, portrait) in found.copies() {
+        list.push(Unflushed {
+            path: portrait.first_path(),
+            dirty_bytes: portrait.ranges.bytes(|_| true),
+            since_ms: portrait.since,
+            home: Some(home.into()),
+        });
+    }
+    list.sort_by(|a, b| (&a.home, &a.path).cmp(&(&b.home, &b.path)));
+    Ok(list)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+
+    use super::*;
+    use crate::bed::bed;
+    use crate::core::copied::{Mark, Then, Words};
+
+    #[test]
+    fn what_is_not_on_the_store_is_listed_with_whose_it_is() {
+        let bed = bed("manifest");
+        let (engine, file) = (&bed.engine, &bed.file);
+        engine.io.sync(file).unwrap();
+        let portrait = {
+            let inner = file.lock();
+            inner.state.portrait(100, inner.mtime())
+        };
+        let encoded = |mark: &Mark| postcard::to_stdvec(mark).unwrap();
+        engine.copies.mark("n/2", &encoded(&Mark::Begin { session: 1 })).unwrap();
+        let words = Words {
+            session: 1,
+            number: 1,
+            after: 0,
+            data: Cow::Owned(vec![(0, 60)]),
+            zeros: Cow::Owned(vec![(60, 100)]),
+            then: Then::Whole(Box::new(portrait)),
+        };
+        let words = postcard::to_stdvec(&words).unwrap();
+        engine.copies.keep("n/2", 5, file.key, &words, &[7; 60]).unwrap();
+        engine.ops.compact();
+        let list = |engine: &crate::Engine| {
+            let found = list(&**engine.files.media()).unwrap().into_iter();
+            found.map(|it| (it.path, it.dirty_bytes, it.home)).collect::<Vec<_>>()
+        };
+        let path = PathBuf::from("f");
+        let copy = (path.clone(), 100, Some("n/2".to_string()));
+        assert_eq!(list(engine), [(path, 100, None), copy.clone()]);
+        engine.drain.flush_file(file).unwrap();
+        assert_eq!(list(engine), [copy]);
+    }
 }

@@ -169,6 +169,12 @@ impl Verbs {
         let dirs = way.map(|way| self.files.tree().begin(way)).unwrap_or_default();
         let files = || moved.iter().chain(&back).chain(&replaced);
         let is_known = files().next().is_some() || !dirs.is_empty();
+        if moves_dirs {
+            self.outbox.tell_names_below(from.path, to)?;
+            if exchange {
+                self.outbox.tell_names_below(to, from.path)?;
+            }
+        }
         for (file, to) in
             moved.iter().map(|it| (it, to)).chain(back.iter().map(|it| (it, from.path)))
         {
@@ -182,7 +188,8 @@ impl Verbs {
         let done = make();
         if done.is_err() {
             self.names.not_made(announced)?;
-            moved.iter().chain(&back).try_for_each(|file| self.outbox.tell_name(file, None))?;
+            let dirs = moves_dirs.then_some([from.path, to]);
+            self.tell_renamed(moved.iter().chain(&back), dirs)?;
             return done;
         }
         if is_known {
@@ -217,7 +224,7 @@ impl Verbs {
         self.tell_renamed(moved.iter().chain(&back), moves_dirs.then_some([from.path, to]))
     }
 
-    /// Partners are told the new names, before the rename is answered.
+    /// Partners are told the names that count now, before the rename is answered.
     fn tell_renamed<'a>(
         &self,
         mut files: impl Iterator<Item = &'a Arc<File>>,

@@ -27,8 +27,9 @@ const BOOT: &str = "boot-p";
 /// The way to partners, without a network.
 pub struct Way {
     pub partners: Mutex<Vec<Arc<Engine>>>,
-    /// Partners that are being filled: what they answer to words for all is of no concern.
-    pub filling: Mutex<Vec<Arc<Engine>>>,
+    /// Who is to be filled next.
+    pub comes: Mutex<Option<Arc<Engine>>>,
+    filling: Mutex<Vec<Arc<Engine>>>,
     pub wants: AtomicBool,
     /// Nobody may acknowledge anything any more.
     cut_off: AtomicBool,
@@ -50,6 +51,7 @@ impl Way {
     pub fn to(partners: &[&Arc<Engine>]) -> Arc<Way> {
         Arc::new(Way {
             partners: Mutex::new(partners.iter().map(|it| (*it).clone()).collect()),
+            comes: Mutex::default(),
             filling: Mutex::default(),
             wants: AtomicBool::new(true),
             cut_off: AtomicBool::new(false),
@@ -61,9 +63,9 @@ impl Way {
     }
 
     fn one(&self, _name: &str) -> Arc<Engine> {
-        let filling = self.filling.lock().unwrap();
+        let (comes, filling) = (self.comes.lock().unwrap(), self.filling.lock().unwrap());
         let first = || self.partners.lock().unwrap()[0].clone();
-        filling.first().cloned().unwrap_or_else(first)
+        comes.clone().or_else(|| filling.first().cloned()).unwrap_or_else(first)
     }
 
     pub fn cut(&self) {
@@ -102,7 +104,15 @@ impl Partners for Way {
     }
 
     fn mark(&self, partner: &str, words: &[u8]) -> Result<()> {
-        self.one(partner).copies.mark(HOME, words)
+        let partner = self.one(partner);
+        partner.copies.mark(HOME, words)?;
+        self.comes
+            .lock()
+            .unwrap()
+            .take()
+            .into_iter()
+            .for_each(|it| self.filling.lock().unwrap().push(it));
+        Ok(())
     }
 
     fn wants(&self) -> bool {

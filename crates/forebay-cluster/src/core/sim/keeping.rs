@@ -165,13 +165,14 @@ impl World {
     }
 
     pub fn takes(&mut self, node: usize, file: usize, value: u64) {
-        let store = self.files[file].store;
+        let version = self.files[file].version;
         let n = &mut self.nodes[node];
+        n.flushed.remove(&file);
         n.adopted.remove(&file);
         n.cached.remove(&file);
         n.dirty.insert(file, value);
         n.synced.insert(file, value);
-        n.base.insert(file, store);
+        n.base.insert(file, version);
         n.held.insert(file);
     }
 
@@ -498,7 +499,9 @@ impl World {
     /// Nobody else writes to it any more.
     fn settle(&mut self, node: usize, file: usize) -> Checked {
         let n = &mut self.nodes[node];
-        if n.dirty.get(&file) == Some(&self.files[file].store) && !n.flushing.contains(&file) {
+        // It is written once at least, so that who comes back sees that others had it.
+        let is_written = n.flushed.contains(&file) && !n.flushing.contains(&file);
+        if is_written && n.dirty.get(&file) == Some(&self.files[file].store) {
             n.held.remove(&file);
             self.clean(node, file);
             return self.end_flush(node, file, After::Settle);

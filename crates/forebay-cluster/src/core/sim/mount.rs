@@ -172,7 +172,7 @@ impl World {
             println!("{} m{node} writes f{file} on top of {sees}", self.now);
         }
         self.check_write(node, file, sees)?;
-        let store = self.files[file].store;
+        let version = self.files[file].version;
         let found = &mut self.files[file];
         found.last += 1;
         found.newest = found.last;
@@ -181,7 +181,7 @@ impl World {
         }
         let value = found.last;
         self.nodes[node].dirty.insert(file, value);
-        self.nodes[node].base.entry(file).or_insert(store);
+        self.nodes[node].base.entry(file).or_insert(version);
         Ok(())
     }
 
@@ -226,8 +226,10 @@ impl World {
         }
         let n = &mut self.nodes[node];
         self.counts.copied.zombie_writes += u64::from(n.stale.contains(&file));
+        self.files[file].version += 1;
         if n.dirty.contains_key(&file) {
-            n.base.insert(file, value);
+            n.base.insert(file, self.files[file].version);
+            n.flushed.insert(file);
         }
         self.files[file].store = value;
     }
@@ -292,7 +294,7 @@ impl World {
             }
         }
         for (file, _, standing) in dirty {
-            let is_changed = self.nodes[node].base.get(&file) != Some(&self.files[file].store);
+            let is_changed = self.nodes[node].base.get(&file) != Some(&self.files[file].version);
             match standing {
                 Standing::Own | Standing::Taken => {}
                 Standing::New if !is_changed => {}

@@ -48,10 +48,12 @@ pub struct Node {
     pub questions: BTreeMap<Ticket, (usize, u64, Ticket)>,
     pub writers: BTreeMap<usize, u32>,
     pub cached: BTreeMap<usize, u64>,
-    /// In the tier: newest bytes, what of them is durable, and what the store had when they were written.
+    /// In the tier: newest bytes, what of them is durable, and the store's version when they were written.
     pub dirty: BTreeMap<usize, u64>,
     pub synced: BTreeMap<usize, u64>,
     pub base: BTreeMap<usize, u64>,
+    /// Flushed since they were taken over.
+    pub flushed: BTreeSet<usize>,
     /// In the tier too: copies by home and file, and what was adopted of them.
     pub copies: BTreeMap<(usize, usize), Copy>,
     pub adopted: BTreeMap<usize, u64>,
@@ -71,6 +73,8 @@ pub struct Node {
 #[derive(Default, Clone)]
 pub struct File {
     pub store: u64,
+    /// Of what the store has: another after each write, whatever was written.
+    pub version: u64,
     pub newest: u64,
     /// No write gets a number twice.
     pub last: u64,
@@ -313,6 +317,7 @@ impl World {
         n.cached.clear();
         n.writers.clear();
         n.held.clear();
+        n.flushed.clear();
         n.claimed_early.clear();
         n.flushing.clear();
         n.syncs.clear();

@@ -1,6 +1,8 @@
 //! A file as a partner has to know it to make it its own.
 
+use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
 
 use forebay_backing::{Timestamp, Version};
 use serde::{Deserialize, Serialize};
@@ -24,6 +26,17 @@ pub struct Portrait {
     pub since: u64,
     pub flush_open: bool,
     pub conflict: Conflict,
+}
+
+impl Portrait {
+    pub fn paths(&self) -> impl Iterator<Item = PathBuf> {
+        self.paths.iter().map(|path| OsString::from_vec(path.clone()).into())
+    }
+
+    /// The one to show.
+    pub fn first_path(&self) -> PathBuf {
+        self.paths().next().unwrap_or_else(|| "(unlinked)".into())
+    }
 }
 
 impl FileState {
