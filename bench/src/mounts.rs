@@ -205,6 +205,16 @@ impl Forebay {
         Ok(start.elapsed())
     }
 
+    /// kill -9 of the daemon, whose mount goes with it.
+    pub fn kill(&mut self) -> Result<()> {
+        let serving = self.serving.take().context("not mounted")?;
+        // SAFETY: the daemon that `forebay mount` started for us.
+        let sent = unsafe { libc::kill(serving.pid(), libc::SIGKILL) };
+        ensure!(sent == 0, "kill: {}", std::io::Error::last_os_error());
+        detach(&self.mountpoint);
+        Ok(())
+    }
+
     /// Flushes everything; returns how long it took.
     pub fn flush(&self) -> Result<Duration> {
         self.flush_path(&self.mountpoint)

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
 
 use super::net::{Host, Net};
 use crate::guard::go_on;
@@ -34,8 +35,14 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// So many nodes, mounted with these options; tiers and store are on tmpfs, what etcd writes is on the disk.
+    /// So many nodes, mounted with these options, tiers and store on tmpfs.
     pub fn start(run: &Run, count: usize, options: &[&str]) -> Result<Cluster> {
+        Cluster::start_each(run, On::Tmpfs, &vec![options; count])
+    }
+
+    /// A node for each of these options, with its tier there. The store is on tmpfs, what etcd writes is on the disk.
+    pub fn start_each(run: &Run, tier: On, options: &[&[&str]]) -> Result<Cluster> {
+        let count = options.len();
         let store = run.fresh(On::Tmpfs, "store")?;
         let dir = run.fresh(On::Disk, "registry")?;
         let net = Net::of((count + MEMBERS) as u8)?;
@@ -45,13 +52,13 @@ impl Cluster {
         let key = dir.join("key");
         write_key(&key)?;
         let mut cluster = Cluster { nodes: vec![], registry, net, dirs: [store, dir] };
-        for at in 0..count {
+        for (at, options) in options.iter().enumerate() {
             let host = cluster.net.hosts[at].clone();
             let (name, listen) = (format!("n{}", at + 1), format!("{}:7400", host.address()));
             let key = key.to_string_lossy();
             let member = ["--registry", &registry_at, "--node", &name, "--peer-listen", &listen];
             let all = [&member[..], &["--cluster-key", &key], options].concat();
-            let mut node = run.forebay_at(On::Tmpfs, cluster.dirs[0].clone(), &all)?.on(host);
+            let mut node = run.forebay_at(tier, cluster.dirs[0].clone(), &all)?.on(host);
             node.mount().with_context(|| format!("node {name}"))?;
             cluster.nodes.push(node);
         }
@@ -62,25 +69,40 @@ impl Cluster {
         &self.net.hosts[node]
     }
 
+    /// The directory that all share, past all of them.
+    pub fn store(&self) -> &Path {
+        &self.dirs[0]
+    }
+
     /// A path as one node shows it.
     pub fn at(&self, node: usize, name: &str) -> PathBuf {
         self.nodes[node].mountpoint.join(name)
     }
 
-    /// Waits until no node has claimed a file.
-    pub fn wait_unclaimed(&self) -> Result<()> {
+    /// What `forebay status --cluster` says of a member, as one node sees it.
+    pub fn told(&self, asked: usize, of: usize) -> Result<Value> {
+        let (told, name) = (self.nodes[asked].cluster_status()?, format!("n{}", of + 1));
+        let mut members = told["members"].as_array().into_iter().flatten();
+        let found = members.find(|member| member["name"] == name.as_str());
+        found.cloned().with_context(|| format!("status --cluster knows no {name}"))
+    }
+
+    /// Waits until a node says so of a member.
+    pub fn until(
+        &self,
+        (asked, of): (usize, usize),
+        what: &str,
+        so: impl Fn(&Value) -> bool,
+    ) -> Result<()> {
         let begun = Instant::now();
         loop {
             go_on()?;
-            let told = self.nodes[0].cluster_status()?;
-            let members = told["members"].as_array().context("status --cluster has no members")?;
-            let counts = members.iter().map(|member| member["claims"].as_u64());
-            let claims: u64 = counts.sum::<Option<u64>>().context("a member has no claims")?;
-            if claims == 0 {
+            let told = self.told(asked, of)?;
+            if so(&told) {
                 return Ok(());
             }
-            ensure!(begun.elapsed() < PATIENCE, "{claims} files stay claimed though all is home");
-            std::thread::sleep(Duration::from_millis(50));
+            ensure!(begun.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}: {told}");
+            std::thread::sleep(Duration::from_millis(20));
         }
     }
 

@@ -6,11 +6,13 @@
 
 mod between;
 mod cluster;
+mod copies;
 mod layouts;
 mod many;
 mod net;
 mod nfs;
 mod one;
+mod share;
 mod tcp;
 
 use std::process::{Command, Stdio};
@@ -22,7 +24,7 @@ pub use net::Host;
 
 use crate::parts::{Options, Part};
 
-const PARTS: [Part; 9] = [
+const PARTS: [Part; 12] = [
     Part {
         name: "resident",
         about: "bytes of one node's own tier, with a registry and without",
@@ -67,6 +69,21 @@ const PARTS: [Part; 9] = [
         name: "mdtest",
         about: "mdtest's layout by `forebay bench`, each file verified from another node",
         work: layouts::mdtest,
+    },
+    Part {
+        name: "copies",
+        about: "write and fsync with a copy on another node, beside none",
+        work: copies::write,
+    },
+    Part {
+        name: "take-over",
+        about: "a node dies, and its partner takes its dirty files over",
+        work: copies::take_over,
+    },
+    Part {
+        name: "share-reads",
+        about: "four nodes read one dataset from the store at once",
+        work: share::run,
     },
 ];
 

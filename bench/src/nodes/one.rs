@@ -81,7 +81,7 @@ pub fn open(run: &Run, report: &mut Report) -> Result<()> {
     let resting = lay(&pair, "home", count)?;
     pair.cluster.nodes[0].flush()?;
     pair.alone.flush()?;
-    pair.cluster.wait_unclaimed()?;
+    pair.cluster.until((0, 0), "all is given back", |told| told["claims"] == 0)?;
     let claimed = lay(&pair, "own", count)?;
     ensure!(pair.cluster.dirty(0)? > 0, "what is written waits in the tier");
     let time = run.slice();

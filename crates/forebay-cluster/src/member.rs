@@ -412,7 +412,7 @@ impl Member {
         let ticket = self.ticket();
         let answer = self.asked.enter(ticket);
         let is_change = matches!(ask, Ask::Change { .. } | Ask::Replace { .. });
-        self.feed(Input::Ask(ticket, ask));
+        self.feed_waiting(Input::Ask(ticket, ask));
         match answer.recv_timeout(self.patience + MARGIN) {
             Ok(way) => Ok((ticket, way)),
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
@@ -460,6 +460,23 @@ impl Member {
         }
     }
 
+    /// The same for who waits for what comes of it: a barrier that begins with his input is his to ask for, which
+    /// saves two threads to be woken.
+    fn feed_waiting(self: &Arc<Member>, input: Input) {
+        let mut begun = None;
+        let mut core = lock(&self.core);
+        for effect in core.handle(self.now(), input) {
+            match effect {
+                Effect::Barrier(ticket) => begun = Some(ticket),
+                effect => self.carry_out(effect),
+            }
+        }
+        drop(core);
+        if let Some(ticket) = begun {
+            self.ask_barrier(ticket);
+        }
+    }
+
     fn carry_out(self: &Arc<Member>, effect: Effect) {
         let member = self.clone();
         match effect {
@@ -472,12 +489,9 @@ impl Member {
                 });
                 member.feed(Input::Committed(ticket, outcome.map_err(drop)));
             }),
-            Effect::Barrier(ticket) => self.hands[REGISTRY].run(move || {
-                let reached = member.barrier().inspect_err(|error| {
-                    tracing::warn!(%error, "the registry was not asked");
-                });
-                member.feed(Input::Barrier(ticket, reached.map_err(drop)));
-            }),
+            Effect::Barrier(ticket) => {
+                self.hands[REGISTRY].run(move || member.ask_barrier(ticket));
+            }
             Effect::Send { ticket, to, question } => self.hands[PEERS].run(move || {
                 let reply = member.send(&to, question).inspect_err(|error| {
                     tracing::debug!(%error, to, "a member was not asked");
@@ -594,16 +608,37 @@ impl Member {
         }
     }
 
-    /// A revision as new as every commit that has returned, which the watch has reached or will.
-    fn barrier(&self) -> Result<Revision> {
-        let newest = self.registry.barrier()?;
+    /// Asks for a revision as new as every commit that has returned, which the watch has reached or will.
+    fn ask_barrier(self: &Arc<Member>, ticket: Ticket) {
+        let newest = match self.registry.barrier() {
+            Ok(newest) => newest,
+            Err(error) => return self.barrier_ends(ticket, Err(error)),
+        };
         let (reached, more) = &self.reached;
         let behind = |reached: &mut Revision| *reached < newest;
         let waited = more.wait_timeout_while(lock(reached), LAG, behind).expect("no panic inside");
-        if *waited.0 >= newest {
-            return Ok(newest);
-        }
+        let is_reached = *waited.0 >= newest;
         drop(waited);
+        if is_reached {
+            return self.barrier_ends(ticket, Ok(newest));
+        }
+        // Whoever asked has his patience for one question only.
+        let member = self.clone();
+        self.hands[REGISTRY].run(move || {
+            let written = member.tick();
+            member.barrier_ends(ticket, written);
+        });
+    }
+
+    fn barrier_ends(self: &Arc<Member>, ticket: Ticket, reached: Result<Revision>) {
+        let reached = reached.inspect_err(|error| {
+            tracing::warn!(%error, "the registry was not asked");
+        });
+        self.feed(Input::Barrier(ticket, reached.map_err(drop)));
+    }
+
+    /// Writes a key of its own, for the watch to see.
+    fn tick(&self) -> Result<Revision> {
         let key = format!("stores/{}/ticks/{}", self.store, self.name);
         let tick = self.leased(Commit::new().put_leased(key, "", OWN_LEASE));
         self.registry.commit(&tick)?.committed().ok_or_else(|| {
