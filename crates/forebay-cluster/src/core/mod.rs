@@ -268,6 +268,10 @@ impl Core {
 
     /// `takes`: it takes something new, which the gate forbids.
     fn commit(&mut self, doing: Doing, mut commit: Commit, takes: bool) {
+        // The member's key, which is compared below, has another's epoch by now.
+        if self.is_superseded {
+            return;
+        }
         if takes && self.rules.obey(Rule::GateStopsClaims) {
             let key = self.mirror.key("gate");
             match &self.mirror.gate {

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use forebay_backing::FileKey;
-use forebay_registry::{Commit, Compare, Entry, Outcome};
+use forebay_registry::{Commit, Compare, Entry, Outcome, Revision};
 
 use super::own::{GATHER, SOMEWHERE};
 use super::tasks::PAUSE;
-use super::{Core, Doing, Effect, Rule, Standing};
+use super::{Core, Doing, Effect, GIVEN_LEASE, Rule, Standing};
 use crate::keys;
 
 /// Copies of one member that are adopted at once.
@@ -420,6 +420,13 @@ impl Core {
             return self.claim_adopted(member);
         }
         if taking.adopting.is_empty() && taking.claiming.is_empty() && taking.left.is_empty() {
+            if let Some(rest) = self.rest_of(member) {
+                if let Some(taking) = self.takes.taking.get_mut(member) {
+                    taking.is_sent = true;
+                }
+                return self.commit(Doing::Take(member.into()), rest, false);
+            }
+            let Some(taking) = self.takes.taking.get_mut(member) else { return };
             let Some((mut anew, revision)) = self.mirror.members.get(member).cloned() else {
                 return;
             };
@@ -431,6 +438,37 @@ impl Core {
             commit.compares.push(Compare::Revision(key, revision));
             self.commit(Doing::Take(member.into()), commit, false);
         }
+    }
+
+    /// Gives up what nobody has copies of, some of it at a time: claims, and directories for new files. Who was
+    /// in sync had all that was acknowledged as durable, so what is left was never synced.
+    fn rest_of(&self, member: &str) -> Option<Commit> {
+        let (_, revision) = self.mirror.members.get(member)?;
+        let mut commit = Commit::new();
+        let given = super::json(&keys::Given { by: member.into() });
+        let claims = self.mirror.claims.iter().filter(|(_, claim)| claim.member == member);
+        for (file, claim) in claims.take(GATHER / 2) {
+            let name = keys::file(*file);
+            let key = self.mirror.key(&format!("claims/{name}"));
+            commit.compares.push(Compare::Revision(key.clone(), claim.revision));
+            let mark = self.mirror.key(&format!("given/{name}"));
+            commit = commit.delete(key).put_leased(mark, given.clone(), GIVEN_LEASE);
+        }
+        let makes = |(dir, creators): (&FileKey, &BTreeMap<String, Revision>)| {
+            let revision = *creators.get(member)?;
+            let key = self.mirror.key(&format!("creates/{}/{member}", keys::file(*dir)));
+            Some((key, revision))
+        };
+        for (key, revision) in self.mirror.creates.iter().filter_map(makes).take(GATHER / 2) {
+            commit.compares.push(Compare::Revision(key.clone(), revision));
+            commit = commit.delete(key);
+        }
+        if commit.changes.is_empty() {
+            return None;
+        }
+        let key = self.mirror.key(&format!("members/{member}"));
+        commit.compares.push(Compare::Revision(key, *revision));
+        Some(commit)
     }
 
     fn claim_adopted(&mut self, member: &str) {

@@ -43,6 +43,7 @@ pub struct Copied {
     /// Twice: from one who had taken it.
     pub claims_taken_again: u64,
     pub rolled_back: u64,
+    pub given_up: u64,
     pub came_back: u64,
     /// While another was taking it over.
     pub came_back_in_time: u64,
@@ -75,7 +76,7 @@ impl Counts {
         ]
     }
 
-    fn list_copied(&mut self) -> [(&'static str, &mut u64); 20] {
+    fn list_copied(&mut self) -> [(&'static str, &mut u64); 21] {
         let copied = &mut self.copied;
         [
             ("synced with copies", &mut copied.synced),
@@ -87,6 +88,7 @@ impl Counts {
             ("claims taken over", &mut copied.claims_taken),
             ("claims taken over twice", &mut copied.claims_taken_again),
             ("files rolled back to what was synced", &mut copied.rolled_back),
+            ("files given up with their home", &mut copied.given_up),
             ("members that came back", &mut copied.came_back),
             ("came back while being taken over", &mut copied.came_back_in_time),
             ("adopted files disowned", &mut copied.disowned),
