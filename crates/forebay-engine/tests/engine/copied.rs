@@ -363,6 +363,40 @@ fn an_older_round_never_lands_on_a_newer_one() {
     assert_eq!(read(&pair.keeper, "f"), read(&pair.home, "f"));
 }
 
+/// What is read of a file that is cut meanwhile may be zeros that nobody wrote: whenever the home dies, what
+/// partners have is the file from before or from after.
+#[test]
+fn a_file_that_is_cut_while_it_is_copied_is_never_half_of_each() {
+    let pair = pair();
+    let file = pair.make("f", &[1; 3 << 20]);
+    let (home, open, media) = (pair.home.clone(), file.clone(), pair.media.clone());
+    let disks = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let (out, mut cut) = (disks.clone(), None);
+    *pair.way.after.lock().unwrap() = Some(Box::new(move || {
+        out.lock().unwrap().push(media.snapshot());
+        if cut.is_none() {
+            let (theirs, file) = (home.clone(), open.clone());
+            cut = Some(beside(move || theirs.io.set_len(&file, 100)));
+            within("it is cut", || home.verbs.stat_open(&open).size == 100);
+        }
+    }));
+    pair.home.io.sync(&file).unwrap();
+    *pair.way.after.lock().unwrap() = None;
+    let disks = std::mem::take(&mut *disks.lock().unwrap());
+    let mut lens = Vec::new();
+    for disk in disks {
+        let media = CrashMedia::on(disk.process_crash_image());
+        let keeper = partner_on(&media, pair.store.clone(), "boot-p").unwrap();
+        if take_over(&keeper).unwrap().0 > 0 {
+            let seen = read(&keeper, "f");
+            assert!(seen.iter().all(|byte| *byte == 1), "of {} bytes", seen.len());
+            lens.push(seen.len());
+        }
+        abandon(keeper);
+    }
+    assert_eq!(lens.last(), Some(&100), "{lens:?}");
+}
+
 /// A partner that comes later has everything once it was filled, at the rate that is allowed, while
 /// programs go on.
 #[test]
