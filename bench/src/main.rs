@@ -11,6 +11,8 @@ mod flat;
 mod guard;
 mod load;
 mod mounts;
+mod nodes;
+mod parts;
 mod report;
 mod run;
 mod space;
@@ -47,7 +49,9 @@ enum Apart {
     /// Measure private spaces beside a directory of the tier that they lie in.
     Space(space::Options),
     /// Measure transfers beside cp, rsync and dd.
-    Stage(stage::Options),
+    Stage(parts::Options),
+    /// Measure several nodes with one store, each a network namespace of this host.
+    Nodes(parts::Options),
     /// Serve a directory and do nothing else.
     #[command(hide = true)]
     Emptyfs {
@@ -128,6 +132,7 @@ fn main() -> ExitCode {
         Some(Apart::Flat(options)) => flat::measure(&options),
         Some(Apart::Space(options)) => space::measure(&options),
         Some(Apart::Stage(options)) => stage::measure(&options),
+        Some(Apart::Nodes(options)) => nodes::measure(&options),
         Some(Apart::Emptyfs { mode, source, mountpoint }) => {
             emptyfs::serve(mode, &source, &mountpoint).map(|()| true)
         }

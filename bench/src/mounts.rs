@@ -4,12 +4,14 @@ use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::Value;
 
 use crate::guard::{Serving, detach, go_on, is_mounted};
+use crate::nodes::Host;
 
 /// How long a daemon may take until its mount point serves.
 const MOUNT_BOUND: Duration = Duration::from_secs(60);
@@ -133,15 +135,19 @@ impl Drop for Daemon {
     }
 }
 
-/// A forebay mount, driven through its command line alone; owns its three directories.
+/// A forebay mount, driven through its command line alone; owns its directories.
 pub struct Forebay {
     binary: PathBuf,
+    /// Where its commands run, if not here.
+    host: Option<Arc<Host>>,
     pub backing: PathBuf,
     pub tier: PathBuf,
     pub mountpoint: PathBuf,
     options: Vec<String>,
     log: PathBuf,
     serving: Option<Serving>,
+    /// Removed when the mount goes.
+    owned: Vec<PathBuf>,
 }
 
 impl Forebay {
@@ -154,6 +160,8 @@ impl Forebay {
     ) -> Forebay {
         Forebay {
             binary: binary.to_owned(),
+            host: None,
+            owned: vec![mountpoint.clone(), backing.clone(), tier.clone()],
             backing,
             tier,
             mountpoint,
@@ -161,6 +169,18 @@ impl Forebay {
             log: root.join("forebay.log"),
             serving: None,
         }
+    }
+
+    /// The daemon, and all commands, run on this host.
+    pub fn on(mut self, host: Arc<Host>) -> Forebay {
+        self.host = Some(host);
+        self
+    }
+
+    /// The store is others', too, and stays when the mount goes.
+    pub fn with_shared_store(mut self) -> Forebay {
+        self.owned.retain(|dir| *dir != self.backing);
+        self
     }
 
     /// Mounts; returns how long `forebay mount` took.
@@ -183,6 +203,16 @@ impl Forebay {
         self.run(&["umount".into(), text(&self.mountpoint)])?;
         self.serving = None;
         Ok(start.elapsed())
+    }
+
+    /// kill -9 of the daemon, whose mount goes with it.
+    pub fn kill(&mut self) -> Result<()> {
+        let serving = self.serving.take().context("not mounted")?;
+        // SAFETY: the daemon that `forebay mount` started for us.
+        let sent = unsafe { libc::kill(serving.pid(), libc::SIGKILL) };
+        ensure!(sent == 0, "kill: {}", std::io::Error::last_os_error());
+        detach(&self.mountpoint);
+        Ok(())
     }
 
     /// Flushes everything; returns how long it took.
@@ -208,6 +238,14 @@ impl Forebay {
             Value::Array(mounts) => mounts.into_iter().next().context("status lists no mount"),
             other => Ok(other),
         }
+    }
+
+    /// What `forebay status --cluster --json` says.
+    pub fn cluster_status(&self) -> Result<Value> {
+        let mountpoint = text(&self.mountpoint);
+        let output =
+            self.run(&["status".into(), "--cluster".into(), mountpoint, "--json".into()])?;
+        serde_json::from_str(&output).context("status --cluster is not JSON")
     }
 
     pub fn stats(&self) -> Result<Value> {
@@ -236,7 +274,11 @@ impl Forebay {
     /// Output goes to files, since a daemon that kept a pipe open would make us wait for ever.
     fn run(&self, arguments: &[String]) -> Result<String> {
         let (out, err) = (self.log.with_extension("out"), self.log.with_extension("err"));
-        let mut child = Command::new(&self.binary)
+        let mut command = Command::new(&self.binary);
+        if let Some(host) = &self.host {
+            host.put(&mut command);
+        }
+        let mut child = command
             .args(arguments)
             .stdin(Stdio::null())
             .stdout(File::create(&out)?)
@@ -266,7 +308,7 @@ impl Drop for Forebay {
             }
             drop(serving);
         }
-        remove_all([&self.mountpoint, &self.backing, &self.tier]);
+        remove_all(&self.owned);
     }
 }
 

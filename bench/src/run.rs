@@ -129,6 +129,14 @@ impl Run {
         Ok(Forebay::new(binary, self.disk.path(), dirs, options))
     }
 
+    /// A mount over a store that others mount, too, not mounted yet.
+    pub fn forebay_at(&self, tier: On, store: PathBuf, options: &[&str]) -> Result<Forebay> {
+        let binary = self.binary.as_deref().context("no forebay binary (--forebay FILE)")?;
+        let dirs = [store, self.fresh(tier, "tier")?, self.fresh(On::Disk, "mount")?];
+        let forebay = Forebay::new(binary, self.disk.path(), dirs, options);
+        Ok(forebay.with_shared_store())
+    }
+
     /// forebay with its tier and its backing store on the same file system.
     pub fn forebay(&self, on: On, options: &[&str]) -> Result<Place> {
         let mut forebay = self.forebay_parts(on, on, options)?;

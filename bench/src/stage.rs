@@ -5,49 +5,32 @@
 //! answers every call after 1 ms, many at a time, as a file server far away does.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use clap::Args;
 use forebay_stage::{Control, Outcome, Spec, What};
 
-use crate::environment::{Choices, Environment};
-use crate::guard;
 use crate::load::MIB;
 use crate::mounts::Forebay;
+use crate::parts::{Options, Part};
 use crate::report::{Finding, Report, Target};
-use crate::run::{Rounds, Run, Subject};
+use crate::run::{Rounds, Run};
 
-#[derive(Args)]
-pub struct Options {
-    /// Small sizes and fewer rounds: about five minutes.
-    #[arg(long)]
-    quick: bool,
-    /// Run only the parts whose names begin so.
-    #[arg(long, num_args = 1.., value_name = "NAME")]
-    only: Vec<String>,
-    /// Rounds per measurement, at most 5 [default: 5, quick: 3].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=5))]
-    rounds: Option<u64>,
-    /// Where results go, one JSON object per line, the first one the conditions.
-    #[arg(long, value_name = "FILE")]
-    out: Option<PathBuf>,
-    /// Where a fragment for docs/PERFORMANCE.md goes.
-    #[arg(long, value_name = "FILE")]
-    markdown: Option<PathBuf>,
-    #[command(flatten)]
-    places: crate::Places,
-}
-
-type Work = fn(&Run, &mut Report) -> Result<()>;
-
-const PARTS: [(&str, &str, Work); 4] = [
-    ("large", "one large file, on one disk", large),
-    ("small-local", "many small files, on one disk", small_local),
-    ("small-out", "many small files, to a side with 1 ms of latency", small_out),
-    ("small-in", "many small files, from a side with 1 ms of latency", small_in),
+const PARTS: [Part; 4] = [
+    Part { name: "large", about: "one large file, on one disk", work: large },
+    Part { name: "small-local", about: "many small files, on one disk", work: small_local },
+    Part {
+        name: "small-out",
+        about: "many small files, to a side with 1 ms of latency",
+        work: small_out,
+    },
+    Part {
+        name: "small-in",
+        about: "many small files, from a side with 1 ms of latency",
+        work: small_in,
+    },
 ];
 
 const BOUND: Duration = Duration::from_secs(3600);
@@ -78,44 +61,10 @@ impl Who {
 
 /// Returns whether every target was reached.
 pub fn measure(options: &Options) -> Result<bool> {
-    for name in &options.only {
-        let known = PARTS.iter().any(|part| part.0.starts_with(name.as_str()));
-        let names = PARTS.map(|part| part.0).join(", ");
-        ensure!(known, "--only {name}: no part begins so; there are {names}");
-    }
-    let rsync = Command::new("rsync").arg("--version").stdout(Stdio::null()).status();
-    rsync.context("rsync is missing: install it to compare with it")?;
-    guard::install();
-    let [disk, tmpfs] = options.places.scratch()?;
-    let rounds = options.rounds.map_or(if options.quick { 3 } else { 5 }, |n| n as usize);
-    let binary = options.places.binary()?;
-    let environment = Environment::observe(&Choices {
-        disk: disk.path(),
-        tmpfs: tmpfs.path(),
-        forebay: binary.as_deref(),
-        rounds,
-        quick: options.quick,
-    });
-    let mut report = Report::new(environment, options.out.as_deref())?;
-    let run = Run::new((rounds, options.quick), Subject::Forebay, binary, [disk, tmpfs]);
-    let wants = |name: &str| {
-        options.only.is_empty() || options.only.iter().any(|only| name.starts_with(only.as_str()))
-    };
-    for (name, about, work) in PARTS.iter().filter(|part| wants(part.0)) {
-        if guard::interrupted() {
-            break;
-        }
-        report.case(name, about);
-        if let Err(error) = guard::bounded(BOUND, || work(&run, &mut report)) {
-            report.fail(name, &format!("{error:#}"))?;
-        }
-    }
-    let good = report.conclude();
-    if let Some(path) = &options.markdown {
-        fs::write(path, report.markdown())
-            .with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    Ok(good)
+    crate::parts::measure(options, &PARTS, BOUND, || {
+        let rsync = Command::new("rsync").arg("--version").stdout(Stdio::null()).status();
+        rsync.context("rsync is missing: install it to compare with it").map(drop)
+    })
 }
 
 fn large(run: &Run, report: &mut Report) -> Result<()> {

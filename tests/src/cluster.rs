@@ -6,6 +6,7 @@
 //! unmounted by path, and nothing else.
 
 mod history;
+mod locker;
 mod member;
 mod net;
 mod registry;
@@ -17,6 +18,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 pub use history::{Appends, Clock, Registers, Span};
+pub use locker::Locker;
 pub use member::Member;
 pub use net::{Host, Net};
 pub use registry::Registry;

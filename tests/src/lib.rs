@@ -23,6 +23,7 @@ pub mod node;
 pub mod ops;
 pub mod plain;
 mod ports;
+pub mod postgres;
 mod procs;
 mod rng;
 pub mod sample;

@@ -24,6 +24,12 @@ impl Proc {
         Proc(child.unwrap_or_else(|| panic!("{command:?} stays busy")))
     }
 
+    /// Its input and output, which were piped.
+    pub fn pipes(&mut self) -> (std::process::ChildStdin, std::process::ChildStdout) {
+        let pipes = self.0.stdin.take().zip(self.0.stdout.take());
+        pipes.expect("both are piped, and taken once")
+    }
+
     pub fn pid(&self) -> i32 {
         self.0.id() as i32
     }

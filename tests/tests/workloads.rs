@@ -3,13 +3,12 @@
 // S-1, S-12
 use std::fs;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::Path;
 
+use forebay_tests::postgres::Postgres;
 use forebay_tests::tree::{Times, Tree};
 use forebay_tests::{
-    Bed, Mounted, Rng, Tier, finish, is_root, needs_tools, proof, sample, skip, sys, text, tool,
-    tool_in,
+    Bed, Mounted, Rng, Tier, is_root, needs_tools, proof, sample, skip, sys, text, tool, tool_in,
 };
 
 /// Runs the same work in two directories: `plain`, and one on the mount. Then compares the mount
@@ -294,106 +293,27 @@ fn programs_that_write_through_mappings_lose_nothing() {
 #[test]
 fn postgres_runs_pgbench_and_its_cluster_is_sound_on_the_backing_store() {
     needs_tools!("setpriv");
-    let Some(bin) = postgres_bin() else { skip!("postgresql is not installed") };
-    let Some((uid, gid)) = forebay_tests::user_ids("postgres") else { skip!("no user postgres") };
     let bed = Bed::new(Tier::Disk);
+    let pg = match Postgres::find(bed.dir("s")) {
+        Ok(pg) => pg,
+        Err(why) => skip!("{why}"),
+    };
     // The parents must let the user pass.
-    let sockets = bed.dir("s");
-    for dir in [&bed.backing, &sockets] {
-        std::os::unix::fs::chown(dir, Some(uid), Some(gid)).unwrap();
-    }
+    pg.own(&bed.backing);
     let mounted = bed.mount(&[]);
-    let pg = Postgres { bin, ids: (uid, gid), sockets };
-    pg.run("initdb", &["-D", text(&mounted.at("db")), "-A", "trust", "-E", "UTF8", "--locale=C"]);
+    pg.init(&mounted.at("db"));
     let dump = pg.with_server(&mounted.at("db"), || {
-        pg.run("pgbench", &["-h", text(&pg.sockets), "-i", "-s", "3", "-q", "postgres"]);
-        let run = pg.run("pgbench", &["-h", text(&pg.sockets), "-c4", "-j2", "-t400", "postgres"]);
+        pg.ask("pgbench", &["-i", "-s", "3", "-q", "postgres"]);
+        let run = pg.ask("pgbench", &["-c4", "-j2", "-t400", "postgres"]);
         assert!(run.contains("1600/1600"), "{run}");
         pg.check_sums();
         pg.dump()
     });
     same_after_umount(&bed, mounted);
     pg.with_server(&bed.backing.join("db"), || {
-        pg.run(
-            "pg_amcheck",
-            &["-h", text(&pg.sockets), "--install-missing", "--heapallindexed", "postgres"],
-        );
+        pg.check_pages();
         pg.check_sums();
         assert!(pg.dump() == dump, "pg_dump differs on the backing store");
     });
     proof!("pg_dump of {} bytes equal, amcheck clean", dump.len());
-}
-
-fn postgres_bin() -> Option<PathBuf> {
-    let versions = fs::read_dir("/usr/lib/postgresql").ok()?;
-    let bins = versions.filter_map(|v| Some(v.ok()?.path().join("bin")));
-    bins.filter(|bin| bin.join("initdb").exists()).max()
-}
-
-struct Postgres {
-    bin: PathBuf,
-    ids: (u32, u32),
-    sockets: PathBuf,
-}
-
-impl Postgres {
-    #[track_caller]
-    fn run(&self, program: &str, args: &[&str]) -> String {
-        let mut command = std::process::Command::new("setpriv");
-        command.arg(format!("--reuid={}", self.ids.0)).arg(format!("--regid={}", self.ids.1));
-        command.arg("--clear-groups").arg(self.bin.join(program)).args(args);
-        command.current_dir("/").env("PGUSER", "postgres");
-        finish(&mut command, Duration::from_secs(600)).ok().stdout
-    }
-
-    fn with_server<T>(&self, data: &Path, work: impl FnOnce() -> T) -> T {
-        let log = self.sockets.join("log");
-        let options =
-            format!("-c listen_addresses= -c unix_socket_directories={}", text(&self.sockets));
-        let (data, log) = (text(data), text(&log));
-        self.run("pg_ctl", &["-D", data, "-o", &options, "-l", log, "-w", "-t", "300", "start"]);
-        let stop = Stop(self, data);
-        let value = work();
-        drop(stop);
-        value
-    }
-
-    /// pgbench moves the same amounts in four tables: their sums stay equal.
-    #[track_caller]
-    fn check_sums(&self) {
-        let query = "select (select sum(abalance) from pgbench_accounts), \
-            (select sum(bbalance) from pgbench_branches), (select sum(tbalance) from pgbench_tellers), \
-            (select coalesce(sum(delta), 0) from pgbench_history)";
-        let out = self.run("psql", &["-h", text(&self.sockets), "-Atc", query, "postgres"]);
-        let sums: Vec<&str> = out.trim().split('|').collect();
-        assert!(sums.len() == 4 && sums.iter().all(|s| *s == sums[0]), "{out}");
-    }
-
-    fn dump(&self) -> String {
-        // The extension of amcheck is not part of what is compared.
-        let tables = ["-t", "pgbench_*"];
-        let out =
-            self.run("pg_dump", &[&["-h", text(&self.sockets), "postgres"][..], &tables].concat());
-        out.lines()
-            .filter(|l| !l.starts_with("\\restrict") && !l.starts_with("\\unrestrict"))
-            .collect::<Vec<_>>()
-            .join("\n")
-    }
-}
-
-/// Stops the server, also when the work panics.
-struct Stop<'a>(&'a Postgres, &'a str);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            let pid =
-                fs::read_to_string(Path::new(self.1).join("postmaster.pid")).unwrap_or_default();
-            if let Some(pid) = pid.lines().next().and_then(|pid| pid.parse().ok()) {
-                forebay_tests::kill(pid, libc::SIGQUIT);
-            }
-        } else {
-            self.0.run("pg_ctl", &["-D", self.1, "-m", "fast", "-w", "-t", "300", "stop"]);
-        }
-    }
 }

@@ -7,7 +7,7 @@ mod fio;
 mod mariadb;
 mod postgres;
 mod promises;
-mod rig;
+pub mod rig;
 mod rising;
 mod series;
 mod steady;

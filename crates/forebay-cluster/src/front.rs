@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use forebay_backing::{FileKey, Result};
+use serde_json::Value;
 
 use crate::core::{Access, Holder};
 use crate::member::{Changing, Member, Opening};
@@ -25,10 +26,18 @@ pub enum Place {
 /// names say more.
 pub trait Cluster: Send + Sync {
     fn holder(&self, file: FileKey) -> Holder;
+    fn is_written(&self, file: FileKey) -> bool;
     fn open(&self, file: FileKey, dir: FileKey, path: &Path, how: Access) -> Result<Place>;
     fn create(&self, dir: FileKey, path: &Path) -> Result<Guard>;
     fn created(&self, file: FileKey, dir: FileKey, path: &Path) -> Guard;
     fn change(&self, files: &[(FileKey, FileKey)], below: Option<&Path>) -> Result<Place>;
+    /// Also names the member, whose file is replaced, that is to be asked to make the rename on the store.
+    fn replace(
+        &self,
+        file: (FileKey, FileKey),
+        over: (FileKey, FileKey),
+        at: &Path,
+    ) -> Result<(Place, Option<String>)>;
     fn ask(
         &self,
         home: &str,
@@ -36,11 +45,34 @@ pub trait Cluster: Send + Sync {
         bytes: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<Answer>;
+    fn wait_fit(&self) -> Result<()>;
+    fn is_fit(&self) -> bool;
+    fn has_heirs(&self, home: &str) -> bool;
+    /// This member.
+    fn name(&self) -> &str;
+    /// How often a member has begun, as far as this one has heard.
+    fn epoch(&self, member: &str) -> Option<u64>;
+    /// The other members that are alive.
+    fn others(&self) -> Vec<String>;
+    /// Files that this member holds.
+    fn held(&self) -> Vec<FileKey>;
+}
+
+fn place(changing: Changing) -> (Place, Option<String>) {
+    match changing {
+        Changing::Here(change) => (Place::Here(Some(Box::new(change))), None),
+        Changing::There(home) => (Place::There(home), None),
+        Changing::Through(home, change) => (Place::Here(Some(Box::new(change))), Some(home)),
+    }
 }
 
 impl Cluster for Arc<Member> {
     fn holder(&self, file: FileKey) -> Holder {
         Member::holder(self, file)
+    }
+
+    fn is_written(&self, file: FileKey) -> bool {
+        Member::is_written(self, file)
     }
 
     fn open(&self, file: FileKey, dir: FileKey, path: &Path, how: Access) -> Result<Place> {
@@ -59,10 +91,16 @@ impl Cluster for Arc<Member> {
     }
 
     fn change(&self, files: &[(FileKey, FileKey)], below: Option<&Path>) -> Result<Place> {
-        Ok(match Member::change(self, files, below)? {
-            Changing::Here(change) => Place::Here(Some(Box::new(change))),
-            Changing::There(home) => Place::There(home),
-        })
+        Ok(place(Member::change(self, files, below)?).0)
+    }
+
+    fn replace(
+        &self,
+        file: (FileKey, FileKey),
+        over: (FileKey, FileKey),
+        at: &Path,
+    ) -> Result<(Place, Option<String>)> {
+        Ok(place(Member::replace(self, file, over, at)?))
     }
 
     fn ask(
@@ -74,10 +112,117 @@ impl Cluster for Arc<Member> {
     ) -> Result<Answer> {
         Member::ask(self, home, question, bytes, out)
     }
+
+    fn wait_fit(&self) -> Result<()> {
+        Member::wait_fit(self)
+    }
+
+    fn is_fit(&self) -> bool {
+        Member::is_fit(self)
+    }
+
+    fn has_heirs(&self, home: &str) -> bool {
+        Member::has_heirs(self, home)
+    }
+
+    fn name(&self) -> &str {
+        Member::name(self)
+    }
+
+    fn epoch(&self, member: &str) -> Option<u64> {
+        self.epoch_of(member)
+    }
+
+    fn others(&self) -> Vec<String> {
+        Member::others(self)
+    }
+
+    fn held(&self) -> Vec<FileKey> {
+        Member::held(self)
+    }
+}
+
+/// What the mount behind a member does with copies of newer bytes: those that it keeps for others, and its
+/// own that others keep. All may wait for the tier or the store.
+pub trait Keeper: Send + Sync {
+    /// Keeps a copy of a file of `home`'s, made under the claim with this number; durable when this returns.
+    /// `words` are those of the home's engine.
+    ///
+    /// # Errors
+    ///
+    /// ENOSPC if the tier has no room.
+    fn keep(
+        &self,
+        home: &str,
+        number: u64,
+        file: FileKey,
+        words: &[u8],
+        bytes: &[u8],
+    ) -> Result<()>;
+
+    /// Takes what a home says of all its copies here.
+    ///
+    /// # Errors
+    ///
+    /// As [`Keeper::keep`].
+    fn mark(&self, home: &str, words: &[u8]) -> Result<()>;
+
+    /// Waits for copies of `home` that are being written, and lists what is kept, with the number of the claim
+    /// that each copy was made under.
+    fn copies_of(&self, home: &str) -> Vec<(FileKey, u64)>;
+
+    /// Makes a copy a file of this mount's own, durably here and with its partners, that is neither served nor
+    /// brought home yet. What is made so already is left as it is.
+    ///
+    /// # Errors
+    ///
+    /// If the tier fails, or has no such copy.
+    fn adopt(&self, home: &str, file: FileKey) -> Result<()>;
+
+    /// From now on an adopted file is served and brought home, and stays newer than the store until
+    /// [`Keeper::settle`].
+    ///
+    /// # Errors
+    ///
+    /// If the tier fails.
+    fn take(&self, file: FileKey) -> Result<()>;
+
+    /// Drops what was adopted: its home has come back.
+    fn disown(&self, file: FileKey);
+
+    fn drop_copies(&self, home: &str);
+
+    /// The former home of an adopted file writes nothing to the store any more: what differs there from what
+    /// was flushed here is flushed again.
+    ///
+    /// # Errors
+    ///
+    /// If the store does not answer: to be tried again.
+    fn settle(&self, file: FileKey) -> Result<()>;
+
+    /// Sends all newer bytes to a partner, until `stop` says so.
+    ///
+    /// # Errors
+    ///
+    /// If it does not take them; EINTR if it was stopped.
+    fn fill(&self, partner: &str, stop: &dyn Fn() -> bool) -> Result<()>;
+
+    /// While suspended nothing is brought home, and nothing is served: another may have taken this member's
+    /// place.
+    fn suspend(&self, is_suspended: bool);
+
+    /// Waits a while until no call to the store is under way; whether that is so.
+    fn is_idle(&self) -> bool;
+}
+
+/// The daemon behind a member, as other members see it.
+pub trait Desk: Send + Sync {
+    /// Answers a request to its control socket: the HTTP status, and the answer. Only what members may ask.
+    fn answer(&self, method: &str, path: &str, body: Value) -> (u16, Value);
 }
 
 /// The mount behind a member. Calls come from threads of the member's own, which hold none of its locks.
-pub trait Front: Send + Sync {
+pub trait Front: Keeper {
     /// Brings a file's newer bytes home and says whether its claim can go: nothing is dirty, nobody has
     /// it open for writing or mapped past the daemon, no flight is under way. May take as long as the
     /// flush does.

@@ -5,6 +5,8 @@
 //! | `stores/S` | [`Store`] | never |
 //! | `stores/S/members/M` | [`Member`] | a member is taken out for good |
 //! | `stores/S/alive/M` | empty | the lease of M's process ends |
+//! | `stores/S/partners/M` | [`Partners`] | never |
+//! | `stores/S/fenced/M` | [`Fenced`] | never |
 //! | `stores/S/claims/FILE` | [`Claim`] | given back |
 //! | `stores/S/creates/DIR/M` | empty | given back |
 //! | `stores/S/given/FILE` | [`Given`] | the lease of whoever gave it back ends |
@@ -40,6 +42,60 @@ pub struct Member {
     /// The machine's boot id at its last start.
     pub boot: String,
     pub protocol: u32,
+    /// What fails together with this member: copies go elsewhere. Empty: its node alone.
+    #[serde(default)]
+    pub domain: String,
+    /// How many copies this member wants of what it acknowledges as durable.
+    #[serde(default)]
+    pub copies: u8,
+    /// It reads parts of files for others ([`Question::Fetch`](crate::words::Question::Fetch)).
+    #[serde(default)]
+    pub shares: bool,
+    /// Its process died, and another took its files over. Its next start takes this away.
+    #[serde(default)]
+    pub taken: Option<Taken>,
+}
+
+impl Member {
+    pub fn domain(&self) -> &str {
+        if self.domain.is_empty() { &self.node } else { &self.domain }
+    }
+
+    /// Up to which epoch nothing of this member's is running or writes to the store, as its own starts say:
+    /// who begins has the tier for itself. See [`Fenced`] too.
+    pub fn stopped(&self) -> u64 {
+        self.living().saturating_sub(1)
+    }
+
+    /// The epoch of its newest process. A take-over raises `epoch` above it.
+    pub fn living(&self) -> u64 {
+        self.taken.as_ref().map_or(self.epoch, |taken| taken.epoch)
+    }
+}
+
+/// Raises the member's epoch when it is written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Taken {
+    pub by: String,
+    /// The epoch of the process that it was taken from.
+    pub epoch: u64,
+    /// All of its files that `by` has copies of are claimed by `by`.
+    pub done: bool,
+}
+
+/// Who has all durable bytes of a member that are newer than the store's: one of these may take it over.
+/// The member alone writes it; its next start keeps it, unless it was taken over.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Partners {
+    /// The member's, at the time of writing. Another one than its newest process's says nothing.
+    pub epoch: u64,
+    pub in_sync: Vec<String>,
+}
+
+/// Nothing of the member's processes up to that epoch is running, or writes to the store any more.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fenced {
+    pub epoch: u64,
 }
 
 /// The member may hold bytes of the file that are newer than the backing store's.
@@ -48,6 +104,27 @@ pub struct Claim {
     pub member: String,
     /// Where the file was when it was claimed, below the store's root: for people.
     pub path: String,
+    /// The claim's number, if it was taken over: the one that the first owner's claim had. 0: the revision
+    /// at which the key was put.
+    #[serde(default)]
+    pub number: u64,
+    /// From whom it was taken over, the first owner first. Each may still write to the store until it is
+    /// known to have stopped.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub taken_from: Vec<TakenFrom>,
+}
+
+impl Claim {
+    pub fn new(member: &str, path: &str) -> Claim {
+        Claim { member: member.into(), path: path.into(), number: 0, taken_from: Vec::new() }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TakenFrom {
+    pub member: String,
+    /// Of its process that may still write.
+    pub epoch: u64,
 }
 
 /// Somebody's newer bytes have come home: who looked at the store before looks again.

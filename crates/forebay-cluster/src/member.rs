@@ -4,15 +4,19 @@
 //! who waits is answered, and what may wait is queued for [`Hands`]. A file that the core says to forget is
 //! noted in the same moment, so that no open that is answered later believes what was known of it before.
 
+mod copies;
+mod desk;
 mod door;
 mod hands;
 mod join;
+mod near;
+mod operate;
 mod overview;
 mod tend;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -27,12 +31,13 @@ use self::hands::Hands;
 use crate::core::{
     Access, Ask, Core, Effect, GIVEN_LEASE, Input, OWN_LEASE, Peer, Reply, Ticket, Way, Why,
 };
-use crate::front::Front;
+use crate::front::{Desk, Front};
 use crate::keys;
 use crate::peer::{Door, Peers};
 use crate::words::{Answer, Head, Question, Refusal};
 
 pub use self::join::Joining;
+pub use self::operate::Missing;
 pub use self::overview::{Overview, Seen};
 pub use crate::core::Holder;
 
@@ -50,6 +55,9 @@ const LAG: Duration = Duration::from_millis(3);
 /// So long a member waits to hear of what another says of itself.
 const HEARING: Duration = Duration::from_secs(2);
 
+/// Makes all durable that the store was given by this machine, also by processes that have ended.
+pub type SyncStore = Arc<dyn Fn() -> Result<()> + Send + Sync>;
+
 /// Where a program's open goes.
 pub enum Opening {
     /// To this mount's own engine. For a writer the claim is held until the guard is dropped.
@@ -63,6 +71,8 @@ pub enum Changing {
     /// This member makes it, and drops this when it is made.
     Here(Change),
     There(String),
+    /// As `Here`, but the member that is named, whose file is replaced, makes the rename on the store.
+    Through(String, Change),
 }
 
 /// One mount of a store that members share.
@@ -77,9 +87,11 @@ pub struct Member {
     next: AtomicU64,
     asked: Waiting<Way>,
     replies: Waiting<Reply>,
+    struck: Waiting<bool>,
     /// For the registry, for other members, and for the own mount: none waits behind another.
     hands: [Hands; 3],
     front: OnceLock<Weak<dyn Front>>,
+    desk: OnceLock<Box<dyn Desk>>,
     peers: Peers,
     door: OnceLock<Door>,
     lease: Mutex<Option<Box<dyn Lease>>>,
@@ -88,6 +100,21 @@ pub struct Member {
     reached: (Mutex<Revision>, Condvar),
     /// Files of which nothing that is known holds, each with when that was said.
     stale: Mutex<HashMap<FileKey, u64>>,
+    /// On so many others this member's acknowledged bytes are to be, and whether an fsync fails that reaches
+    /// fewer.
+    copies: u8,
+    copies_or_fail: bool,
+    /// What all read is read from the store once, each part by one member.
+    shares_reads: bool,
+    /// Files that were taken over, and that the engine does not serve yet.
+    taken: Mutex<HashSet<FileKey>>,
+    /// By partner, the number that goes with all that is sent to it.
+    fills: Mutex<HashMap<String, u64>>,
+    /// Members that did not answer, and until when they are not asked for what the store has.
+    resting: Mutex<HashMap<String, Instant>>,
+    sync_store: SyncStore,
+    /// Nothing may be served or acknowledged now.
+    is_suspended: AtomicBool,
     superseded: AtomicBool,
     /// Nothing more is brought home for the sake of a give-back.
     leaving: AtomicBool,
@@ -191,6 +218,32 @@ impl Member {
         lock(&self.core).holder(file)
     }
 
+    /// From now on whoever opens a file to read it believes what the registry said no longer ago than this.
+    pub fn trust(self: &Arc<Member>, trust: Duration) {
+        self.feed(Input::Trust(trust));
+    }
+
+    /// Whether anybody may be writing to a file: one that this member does not hold, or that a program, here or of
+    /// another member, has open for writing or changes. Never waits.
+    pub fn is_written(&self, file: FileKey) -> bool {
+        lock(&self.core).is_written(file)
+    }
+
+    /// How often a member has begun, as far as this one has heard.
+    pub fn epoch_of(&self, member: &str) -> Option<u64> {
+        lock(&self.core).member(member).map(|member| member.epoch)
+    }
+
+    /// The other members that are alive.
+    pub fn others(&self) -> Vec<String> {
+        lock(&self.core).others()
+    }
+
+    /// Files that this member holds.
+    pub fn held(&self) -> Vec<FileKey> {
+        lock(&self.core).held()
+    }
+
     /// Before a file is opened, truncated or locked. `dir` is the directory that it was found in.
     ///
     /// # Errors
@@ -211,7 +264,7 @@ impl Member {
                 let member = self.clone();
                 Ok(Opening::Here((how == Access::Write).then(|| Held { member, file })))
             }
-            Way::There { home } => Ok(Opening::There(home)),
+            Way::There { home } | Way::Through { home } => Ok(Opening::There(home)),
             Way::Fails(why) => Err(self.failed(ticket, why, path)),
         }
     }
@@ -225,7 +278,9 @@ impl Member {
         let (ticket, way) = self.settle(Ask::Create { dir, path: path.into() }, path)?;
         match way {
             Way::Fails(why) => Err(self.failed(ticket, why, path)),
-            Way::Here | Way::There { .. } => Ok(Making { member: self.clone(), dir }),
+            Way::Here | Way::There { .. } | Way::Through { .. } => {
+                Ok(Making { member: self.clone(), dir })
+            }
         }
     }
 
@@ -248,11 +303,31 @@ impl Member {
     ) -> Result<Changing> {
         let (files, dirs) = files.iter().copied().unzip();
         let ask = Ask::Change { files, dirs, below: below.map(Path::to_path_buf) };
-        let path = below.unwrap_or(Path::new(""));
+        self.granted(ask, below.unwrap_or(Path::new("")))
+    }
+
+    /// Before `file` is renamed to `at`, a name that is taken from `over`; each is given with its directory.
+    ///
+    /// # Errors
+    ///
+    /// As [`Member::open`].
+    pub fn replace(
+        self: &Arc<Member>,
+        file: (FileKey, FileKey),
+        over: (FileKey, FileKey),
+        at: &Path,
+    ) -> Result<Changing> {
+        let (files, dirs) = ([file.0, over.0], [file.1, over.1]);
+        self.granted(Ask::Replace { files, dirs, at: at.into() }, at)
+    }
+
+    fn granted(self: &Arc<Member>, ask: Ask, path: &Path) -> Result<Changing> {
         let (ticket, way) = self.settle(ask, path)?;
+        let change = || Change { member: self.clone(), ticket };
         match way {
-            Way::Here => Ok(Changing::Here(Change { member: self.clone(), ticket })),
+            Way::Here => Ok(Changing::Here(change())),
             Way::There { home } => Ok(Changing::There(home)),
+            Way::Through { home } => Ok(Changing::Through(home, change())),
             Way::Fails(why) => Err(self.failed(ticket, why, path)),
         }
     }
@@ -271,6 +346,17 @@ impl Member {
         bytes: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<Answer> {
+        self.ask_within(home, question, bytes, out, self.patience)
+    }
+
+    fn ask_within(
+        &self,
+        home: &str,
+        question: &Question,
+        bytes: &[u8],
+        out: &mut Vec<u8>,
+        patience: Duration,
+    ) -> Result<Answer> {
         let began = Instant::now();
         let asked = loop {
             let Some(known) = lock(&self.core).member(home) else {
@@ -283,7 +369,7 @@ impl Member {
                 to_epoch: known.epoch,
                 protocol: keys::PROTOCOL,
             };
-            let asked = self.peers.ask(&known.address, &head, question, bytes, out, self.patience);
+            let asked = self.peers.ask(&known.address, &head, question, bytes, out, patience);
             // It has begun anew, and this member has not heard of it yet. Nothing was done.
             let newer =
                 matches!(&asked, Ok(Answer::Refused(Refusal::Epoch(now))) if *now > known.epoch);
@@ -325,8 +411,8 @@ impl Member {
     fn settle(self: &Arc<Member>, ask: Ask, path: &Path) -> Result<(Ticket, Way)> {
         let ticket = self.ticket();
         let answer = self.asked.enter(ticket);
-        let is_change = matches!(ask, Ask::Change { .. });
-        self.feed(Input::Ask(ticket, ask));
+        let is_change = matches!(ask, Ask::Change { .. } | Ask::Replace { .. });
+        self.feed_waiting(Input::Ask(ticket, ask));
         match answer.recv_timeout(self.patience + MARGIN) {
             Ok(way) => Ok((ticket, way)),
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
@@ -374,6 +460,23 @@ impl Member {
         }
     }
 
+    /// The same for who waits for what comes of it: a barrier that begins with his input is his to ask for, which
+    /// saves two threads to be woken.
+    fn feed_waiting(self: &Arc<Member>, input: Input) {
+        let mut begun = None;
+        let mut core = lock(&self.core);
+        for effect in core.handle(self.now(), input) {
+            match effect {
+                Effect::Barrier(ticket) => begun = Some(ticket),
+                effect => self.carry_out(effect),
+            }
+        }
+        drop(core);
+        if let Some(ticket) = begun {
+            self.ask_barrier(ticket);
+        }
+    }
+
     fn carry_out(self: &Arc<Member>, effect: Effect) {
         let member = self.clone();
         match effect {
@@ -386,12 +489,9 @@ impl Member {
                 });
                 member.feed(Input::Committed(ticket, outcome.map_err(drop)));
             }),
-            Effect::Barrier(ticket) => self.hands[REGISTRY].run(move || {
-                let reached = member.barrier().inspect_err(|error| {
-                    tracing::warn!(%error, "the registry was not asked");
-                });
-                member.feed(Input::Barrier(ticket, reached.map_err(drop)));
-            }),
+            Effect::Barrier(ticket) => {
+                self.hands[REGISTRY].run(move || member.ask_barrier(ticket));
+            }
             Effect::Send { ticket, to, question } => self.hands[PEERS].run(move || {
                 let reply = member.send(&to, question).inspect_err(|error| {
                     tracing::debug!(%error, to, "a member was not asked");
@@ -415,13 +515,40 @@ impl Member {
                 let files = member.front().map(|front| front.below(&path)).unwrap_or_default();
                 member.feed(Input::Below(ticket, files));
             }),
+            // Nobody asks for copies yet.
             Effect::Superseded => {
                 self.superseded.store(true, Relaxed);
+                self.is_suspended.store(true, Relaxed);
                 tracing::error!(
                     member = self.name,
-                    "another has taken this member's place: nothing more is acknowledged here"
+                    "another has taken this member's place: nothing more is acknowledged here; unmount, and mount again"
                 );
+                self.stop();
             }
+            Effect::Suspend => {
+                self.is_suspended.store(true, Relaxed);
+                tracing::warn!("the lease has run out: nothing is served before it is renewed");
+                self.suspend_or_resume();
+            }
+            Effect::Resume => {
+                self.is_suspended.store(false, Relaxed);
+                self.suspend_or_resume();
+            }
+            Effect::Fill { partner, fill } => self.fill_up(partner, fill),
+            Effect::Unfilled { partner, fill } => self.leave_partner(partner, fill),
+            Effect::Struck { ticket, ok } => self.struck.answer(ticket, ok),
+            Effect::ListCopies { member: home } => self.list_copies(home),
+            Effect::Adopt { member: home, file, number: _ } => self.adopt(home, file),
+            Effect::Taken { file } => {
+                lock(&self.taken).insert(file);
+                self.with_copies(move |member, _| member.freshen(file));
+            }
+            Effect::Disown { file } => self.with_copies(move |_, front| front.disown(file)),
+            Effect::DropCopies { member: home } => self.with_copies(move |member, front| {
+                front.drop_copies(&home);
+                member.feed(Input::Dropped { member: home });
+            }),
+            Effect::Settle { file } => self.settle_taken(file),
         }
     }
 
@@ -443,9 +570,20 @@ impl Member {
         self.front.get().and_then(Weak::upgrade)
     }
 
-    /// Before an open is believed, and as soon as there is time: the engine forgets what it knew of a file
-    /// of which others have brought newer bytes home.
+    /// Before an open is believed, and as soon as there is time: the engine serves a file that was taken over,
+    /// and forgets what it knew of one of which others have brought newer bytes home.
     fn freshen(&self, file: FileKey) {
+        // Held over the call: who comes second must not go on before it is done.
+        let mut taken = lock(&self.taken);
+        if taken.contains(&file)
+            && let Some(front) = self.front()
+        {
+            match front.take(file) {
+                Ok(()) => _ = taken.remove(&file),
+                Err(error) => tracing::error!(%error, "a file that was taken over is not served"),
+            }
+        }
+        drop(taken);
         let said = lock(&self.stale).get(&file).copied();
         let (Some(said), Some(front)) = (said, self.front()) else { return };
         front.forget(file);
@@ -470,16 +608,37 @@ impl Member {
         }
     }
 
-    /// A revision as new as every commit that has returned, which the watch has reached or will.
-    fn barrier(&self) -> Result<Revision> {
-        let newest = self.registry.barrier()?;
+    /// Asks for a revision as new as every commit that has returned, which the watch has reached or will.
+    fn ask_barrier(self: &Arc<Member>, ticket: Ticket) {
+        let newest = match self.registry.barrier() {
+            Ok(newest) => newest,
+            Err(error) => return self.barrier_ends(ticket, Err(error)),
+        };
         let (reached, more) = &self.reached;
         let behind = |reached: &mut Revision| *reached < newest;
         let waited = more.wait_timeout_while(lock(reached), LAG, behind).expect("no panic inside");
-        if *waited.0 >= newest {
-            return Ok(newest);
-        }
+        let is_reached = *waited.0 >= newest;
         drop(waited);
+        if is_reached {
+            return self.barrier_ends(ticket, Ok(newest));
+        }
+        // Whoever asked has his patience for one question only.
+        let member = self.clone();
+        self.hands[REGISTRY].run(move || {
+            let written = member.tick();
+            member.barrier_ends(ticket, written);
+        });
+    }
+
+    fn barrier_ends(self: &Arc<Member>, ticket: Ticket, reached: Result<Revision>) {
+        let reached = reached.inspect_err(|error| {
+            tracing::warn!(%error, "the registry was not asked");
+        });
+        self.feed(Input::Barrier(ticket, reached.map_err(drop)));
+    }
+
+    /// Writes a key of its own, for the watch to see.
+    fn tick(&self) -> Result<Revision> {
         let key = format!("stores/{}/ticks/{}", self.store, self.name);
         let tick = self.leased(Commit::new().put_leased(key, "", OWN_LEASE));
         self.registry.commit(&tick)?.committed().ok_or_else(|| {

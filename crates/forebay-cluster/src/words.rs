@@ -3,8 +3,11 @@
 
 use std::path::PathBuf;
 
-use forebay_backing::{FileKey, Timestamp};
+use forebay_backing::{FileKey, Timestamp, Version};
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
+
+use crate::locks::{LockAnswer, LockAsk};
 
 /// Every question says who asks, and which epoch of the asked member it believes in; a member whose
 /// epoch is another refuses ([`Refusal::Epoch`]).
@@ -85,6 +88,55 @@ pub enum Question {
     Name {
         change: NameChange,
     },
+    /// Bytes of an unclaimed file as the store had them in this version: the asked member reads the part that
+    /// they lie in for all.
+    Fetch {
+        version: Version,
+        #[serde(with = "any_path")]
+        path: PathBuf,
+        offset: u64,
+        len: u32,
+    },
+    /// A request to the control socket of the asked member's daemon, of those that members may make.
+    Daemon {
+        method: String,
+        path: String,
+        body: Value,
+    },
+    /// A copy of newer bytes of the asker's, to be durable before the answer. With it come `words` bytes of
+    /// what the asker's engine says of the file, and then the file's.
+    Copy {
+        file: FileKey,
+        /// The number of the claim that it is made under.
+        number: u64,
+        /// Of the fill that began this partnership.
+        fill: u64,
+        words: u32,
+    },
+    /// What the asker's engine says of all its copies at the asked member: the words come with it.
+    Mark {
+        fill: u64,
+    },
+    /// The asked member is to drop all that it has of the asker, and to remember this number: what comes under
+    /// an older one is refused from then on.
+    BeginFill {
+        fill: u64,
+    },
+    /// Of a file's locks, to its home.
+    Lock {
+        file: FileKey,
+        #[serde(with = "any_path")]
+        path: PathBuf,
+        /// Of the member that asks: what it had before it began anew is not its own any more.
+        epoch: u64,
+        ask: LockAsk,
+    },
+    /// The home has granted what a program of the asked member waited for.
+    Granted {
+        number: u64,
+    },
+    /// The asking member's programs have reclaimed their locks at the asked one, which has begun anew.
+    Reclaimed,
 }
 
 impl Question {
@@ -104,21 +156,31 @@ impl Question {
             | Question::Changed { .. }
             | Question::Open { .. }
             | Question::Attrs { .. }
-            | Question::Name { .. } => false,
+            | Question::Name { .. }
+            | Question::Fetch { .. }
+            | Question::Daemon { .. }
+            | Question::Copy { .. }
+            | Question::Mark { .. }
+            | Question::BeginFill { .. }
+            | Question::Lock { .. }
+            | Question::Granted { .. }
+            | Question::Reclaimed => false,
         }
     }
 
     /// Where the file is that it asks for, if it says so.
     pub fn path(&self) -> Option<&std::path::Path> {
         match self {
-            Question::Open { path, .. } | Question::RecallBelow { path } => Some(path),
+            Question::Open { path, .. }
+            | Question::RecallBelow { path }
+            | Question::Lock { path, .. } => Some(path),
             Question::Name { change } => Some(match change {
                 NameChange::SetAttr { path, .. }
                 | NameChange::SetXattr { path, .. }
                 | NameChange::RemoveXattr { path, .. }
                 | NameChange::Link { path, .. }
                 | NameChange::Unlink { path, .. } => path,
-                NameChange::Rename { from, .. } => from,
+                NameChange::Rename { from, .. } | NameChange::Replace { from, .. } => from,
             }),
             _ => None,
         }
@@ -163,6 +225,16 @@ pub enum NameChange {
         file: FileKey,
         #[serde(with = "any_path")]
         path: PathBuf,
+    },
+    /// The asker renames a file of its own over one of the home's, which makes the rename on the store: what
+    /// is replaced is this file, or it is refused.
+    Replace {
+        file: FileKey,
+        #[serde(with = "any_path")]
+        from: PathBuf,
+        #[serde(with = "any_path")]
+        to: PathBuf,
+        over: FileKey,
     },
     /// 0, `RENAME_NOREPLACE` or `RENAME_EXCHANGE`. One of the two files is the home's.
     Rename {
@@ -229,11 +301,23 @@ pub enum Answer {
     },
     /// Bytes come with it: fewer than asked for at the end of the file.
     Bytes,
+    /// The same, and nobody had the file open for writing when they were read.
+    QuietBytes,
     /// Where an append ended.
     At(u64),
     /// In the order of the question; `None` where the file is not held here.
     Attrs(Vec<Option<Attrs>>),
     Changed(Option<Attrs>),
+    /// What the daemon answered, with its HTTP status.
+    Said {
+        status: u16,
+        body: Value,
+    },
+    /// `ends`: how often the asking member's locks were given back there, since it was dead or had begun anew.
+    Lock {
+        answer: LockAnswer,
+        ends: u64,
+    },
     Refused(Refusal),
 }
 

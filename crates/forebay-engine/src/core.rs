@@ -9,6 +9,7 @@ pub mod governor;
 pub mod heat;
 pub mod id;
 pub mod journal;
+pub mod near;
 pub mod paths;
 pub mod policy;
 pub mod portion;

@@ -138,7 +138,7 @@ impl Engine {
             &mut loaded,
             &spared,
             &witness,
-            time.ms(),
+            (&config.owned, time.ms()),
         )?;
         recovered.report.problems.extend(copies.problems());
         recovered.changed.extend(unheld);

@@ -14,6 +14,7 @@ use crate::room::Room;
 mod around;
 mod data;
 pub mod fill;
+pub mod near;
 mod open;
 pub mod sync;
 pub mod unsynced;

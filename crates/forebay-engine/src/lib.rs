@@ -35,6 +35,7 @@ pub use copies::{Behind, BehindFile, Copies, CopyInfo, Outbox};
 pub use core::config::{
     Attachment, Config, Eviction, KeepDirty, Marks, Tunables, Watermark, WritePolicy,
 };
+pub use core::near::{Near, Neighbours, Owned};
 pub use core::policy::PASSTHROUGH_WRITE_TIER_MIN;
 pub use core::ranges::{Ranges, Run, State};
 pub use core::report::{

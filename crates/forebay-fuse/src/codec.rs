@@ -11,9 +11,9 @@ mod init;
 mod notify;
 mod serve;
 
-pub use abi::{BATCH_FORGET, FORGET, NOTIFY_REPLY, OPEN, OUT_HEADER_LEN};
+pub use abi::{BATCH_FORGET, FORGET, INTERRUPT, NOTIFY_REPLY, OPEN, OUT_HEADER_LEN};
 pub use answer::{Carrier, out_header};
 pub use decode::{Head, Request};
 pub use init::{Agreed, Granted, Wishes, agree};
-pub use notify::{inval_entry, inval_inode, retrieve};
-pub use serve::{forget, serve};
+pub use notify::{inval_inode, retrieve};
+pub use serve::{forget, interrupt, serve};

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 pub use self::device::Device;
-use crate::codec::{self, Agreed, BATCH_FORGET, Carrier, FORGET, Granted, Request, Wishes, agree};
+use crate::codec::{self, Agreed, BATCH_FORGET, Carrier, FORGET, Granted, INTERRUPT, Request};
+use crate::codec::{Wishes, agree};
 use crate::request::Shared;
 use crate::verbs::{MAX_WRITE, give_back, take_spare};
 
@@ -87,6 +88,8 @@ fn serve(shared: &Arc<Shared>, device: &Arc<Device>) -> io::Result<()> {
         let request = parse(&message[..len])?;
         match request.head.opcode {
             FORGET | BATCH_FORGET => codec::forget(shared, &request),
+            // Without locks nothing waits long: the kernel is told once not to ask.
+            INTERRUPT if shared.vfs.grants_locks() => codec::interrupt(shared, &request),
             _ => codec::serve(shared, &request, OnDevice::new(device, &request)),
         }
     }
@@ -149,7 +152,8 @@ mod tests {
 
     use super::*;
 
-    const WISHES: Wishes = Wishes { passthrough: true, kernel_writeback: false, io_uring: false };
+    const WISHES: Wishes =
+        Wishes { passthrough: true, kernel_writeback: false, io_uring: false, locks: false };
 
     /// A device whose kernel is the test: whole messages both ways.
     fn device() -> (OwnedFd, Device) {

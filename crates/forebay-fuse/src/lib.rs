@@ -13,10 +13,12 @@ mod mount;
 mod nodes;
 mod reply;
 mod request;
+mod returning;
 mod ring;
 mod usage;
 mod verbs;
 pub mod vfs;
+mod waits;
 
 pub use control::{ControlAccess, ControlDir, ControlEntry};
 pub use mount::{Mount, MountOptions, Passthrough, Transport};

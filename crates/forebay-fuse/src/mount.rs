@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::time::Duration;
 
 use forebay_backing::metrics::OpCounts;
-use forebay_backing::{BackingStore, Error, FileKey, Kind, Result};
+use forebay_backing::{BackingStore, Error, Kind, Result};
 use forebay_cluster::front::Front;
 use forebay_engine::Engine;
 
@@ -18,6 +18,7 @@ use crate::codec::{Granted, Wishes};
 use crate::control::ControlDir;
 use crate::dev::{Device, Session};
 use crate::request::{SETTLE_MAX, Shared};
+use crate::returning;
 use crate::ring::{self, Crew};
 use crate::usage::{Process, Used};
 use crate::vfs::{Registrar, Vfs};
@@ -71,24 +72,6 @@ pub struct MountOptions {
     pub member: Option<Arc<forebay_cluster::member::Member>>,
 }
 
-/// Files with bytes that the store has not, each with its directory: they are this mount's to serve.
-fn unsettled(engine: &Engine) -> Vec<(FileKey, FileKey, PathBuf)> {
-    let dir = |path: &Path| {
-        let dir = path.parent().unwrap_or(Path::new(""));
-        engine.names.ask(|b| b.stat(dir)).map(|attr| attr.key)
-    };
-    let files = engine.files.unsettled().into_iter();
-    files
-        .map(|(file, path)| match dir(&path) {
-            Ok(dir) => (file, dir, path),
-            Err(error) => {
-                tracing::warn!(%error, path = %path.display(), "the directory of a file with bytes that are not home is not found");
-                (file, forebay_cluster::core::SOMEWHERE, path)
-            }
-        })
-        .collect()
-}
-
 /// A mounted file system, served by threads of its own.
 pub struct Mount {
     shared: Arc<Shared>,
@@ -128,6 +111,7 @@ impl Mount {
             passthrough: passthrough != Passthrough::Off && !options.kernel_writeback && root,
             kernel_writeback: options.kernel_writeback,
             io_uring: ring,
+            locks: options.member.is_some(),
         };
         let (session, granted) =
             open_session(wishes, options, threads, root).map_err(|e| explain(e, options))?;
@@ -142,6 +126,7 @@ impl Mount {
         }
         if let Some(member) = &options.member {
             shared.vfs.set_cluster(Box::new(member.clone()));
+            shared.tend_locks()?;
         }
         let stop = Arc::new(AtomicBool::new(false));
         start_watchdog(shared.clone(), engine.clone(), stop.clone())?;
@@ -163,7 +148,8 @@ impl Mount {
         shared.vfs.set_notify(device.clone());
         if let Some(member) = &options.member {
             let front: Weak<dyn Front> = Arc::downgrade(&(shared.clone() as Arc<dyn Front>));
-            member.serve(front, unsettled(engine));
+            member.serve(front, returning::sort(engine, member)?);
+            compare_superseded(&shared, &stop)?;
         }
         let ended: Arc<(Mutex<bool>, Condvar)> = Arc::default();
         let (signal, serving, requests) = (ended.clone(), crew.clone(), shared.clone());
@@ -456,6 +442,22 @@ fn start_watchdog(shared: Arc<Shared>, engine: Arc<Engine>, stop: Arc<AtomicBool
         .spawn(watch)
         .map(|_| ())
         .map_err(|e| Error::io(e, "starting the watchdog"))
+}
+
+/// Files that another member took over while this mount was away are compared with what they are now, as soon
+/// as whoever serves them answers.
+fn compare_superseded(shared: &Arc<Shared>, stop: &Arc<AtomicBool>) -> Result<()> {
+    if shared.vfs.engine.ops.superseded().is_empty() {
+        return Ok(());
+    }
+    let (shared, stop) = (shared.clone(), stop.clone());
+    let compare = move || {
+        while !stop.load(Relaxed) && !shared.vfs.compare_superseded() {
+            std::thread::sleep(Duration::from_secs(2));
+        }
+    };
+    let spawned = std::thread::Builder::new().name("fb-compare".into()).spawn(compare);
+    spawned.map(drop).map_err(|e| Error::io(e, "starting a thread to compare files"))
 }
 
 /// Sees whether the kernel takes a file for passthrough, and keeps the means if it does.

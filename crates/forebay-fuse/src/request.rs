@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use forebay_backing::metrics::Op;
 use forebay_backing::{FileKey, Result};
-use forebay_cluster::front::Front;
+use forebay_cluster::front::{Front, Keeper};
 use forebay_cluster::words::{Answer as Answered, Question};
 use forebay_engine::time::Time;
 use forebay_engine::{Pool, on_behalf_of};
@@ -21,6 +21,7 @@ use crate::busy_poll::BusyPoll;
 use crate::reply::{Answer, Fail, Patience, Slot, Tell, Watch, Work};
 use crate::usage::Usage;
 use crate::vfs::Vfs;
+use crate::waits::Waits;
 
 /// Requests that may wait for the backing store at once, beside those on session threads.
 const POOL_THREADS: usize = 64;
@@ -34,6 +35,7 @@ pub struct Shared {
     pub watch: Watch,
     pub verbs: Verbs,
     pub usage: Usage,
+    pub waits: Waits,
     pub entry_ttl: Duration,
     pool: Pool,
     /// Requests that were handed to it and have not ended.
@@ -51,6 +53,7 @@ impl Shared {
             watch: Watch::default(),
             verbs: Verbs::default(),
             usage: Usage::default(),
+            waits: Waits::default(),
             entry_ttl,
             pool: Pool::new("fb-request", POOL_THREADS, Time::default()),
             pooled: AtomicUsize::new(0),
@@ -86,6 +89,61 @@ impl Shared {
     }
 }
 
+/// So are copies.
+impl Keeper for Shared {
+    fn keep(
+        &self,
+        home: &str,
+        number: u64,
+        file: FileKey,
+        words: &[u8],
+        bytes: &[u8],
+    ) -> Result<()> {
+        self.vfs.engine.copies.keep(home, number, file, words, bytes)
+    }
+
+    fn mark(&self, home: &str, words: &[u8]) -> Result<()> {
+        self.vfs.engine.copies.mark(home, words)
+    }
+
+    fn copies_of(&self, home: &str) -> Vec<(FileKey, u64)> {
+        let copies = self.vfs.engine.copies.list(home);
+        copies.into_iter().map(|copy| (copy.file, copy.number)).collect()
+    }
+
+    fn adopt(&self, home: &str, file: FileKey) -> Result<()> {
+        self.vfs.engine.ops.adopt(home, file)
+    }
+
+    fn take(&self, file: FileKey) -> Result<()> {
+        self.vfs.take(file)
+    }
+
+    fn disown(&self, file: FileKey) {
+        self.vfs.disown(file);
+    }
+
+    fn drop_copies(&self, home: &str) {
+        self.vfs.drop_copies(home);
+    }
+
+    fn settle(&self, file: FileKey) -> Result<()> {
+        self.vfs.engine.ops.settle_taken(file)
+    }
+
+    fn fill(&self, partner: &str, stop: &dyn Fn() -> bool) -> Result<()> {
+        self.vfs.engine.outbox.fill_partner(partner, stop)
+    }
+
+    fn suspend(&self, is_suspended: bool) {
+        self.vfs.suspend(is_suspended);
+    }
+
+    fn is_idle(&self) -> bool {
+        self.vfs.is_idle()
+    }
+}
+
 /// What members of the store ask is the vfs's to answer.
 impl Front for Shared {
     fn release(&self, file: FileKey) -> bool {
@@ -93,7 +151,7 @@ impl Front for Shared {
     }
 
     fn is_free(&self, file: FileKey) -> bool {
-        self.vfs.engine.files.is_at_rest(file)
+        self.vfs.is_free(file)
     }
 
     fn forget(&self, file: FileKey) {
@@ -110,6 +168,7 @@ impl Front for Shared {
 
     fn ended(&self, member: &str) {
         self.vfs.member_ended(member);
+        self.vfs.locks_ended(member);
     }
 }
 
@@ -151,7 +210,7 @@ macro_rules! verbs {
 
 verbs!(
     lookup, getattr, setattr, readlink, make, unlink, rmdir, rename, link, create, open, read,
-    write, flush, release, fsync, readdir, fsyncdir, statfs, xattr, fallocate, lseek,
+    write, flush, release, fsync, readdir, fsyncdir, statfs, xattr, fallocate, lseek, lock,
 );
 
 /// One request: what to do, how to answer, and what to do if that hangs.

@@ -262,8 +262,16 @@ impl Shared {
         self.vfs.wrote(at.handle, at.offset + u64::from(len), len.into());
     }
 
-    pub fn flush(self: &Arc<Shared>, handle: u64, reply: impl Tell<()>) {
-        self.done(|v| &v.flush, reply, move |vfs| vfs.flush(handle));
+    /// A descriptor was closed; `owner` is who has record locks in that process.
+    pub fn flush(self: &Arc<Shared>, handle: u64, owner: u64, reply: impl Tell<()>) {
+        let flush = move |vfs: &Vfs| {
+            let flushed = vfs.flush(handle);
+            if vfs.grants_locks() {
+                vfs.flush_locks(handle, owner);
+            }
+            flushed
+        };
+        self.done(|v| &v.flush, reply, flush);
     }
 
     pub fn release(self: &Arc<Shared>, handle: u64, reply: impl Tell<()>) {

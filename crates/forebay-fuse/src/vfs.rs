@@ -9,10 +9,13 @@
 //! writing.
 
 mod acl;
+mod ahead;
 mod attrs;
+mod copies;
 mod data;
 mod dirs;
 mod listing;
+mod locks;
 mod look;
 mod members;
 mod names;
@@ -37,6 +40,8 @@ use forebay_engine::{Admission, Engine, File, OpenFile, Past};
 use hashbrown::HashMap;
 
 use self::listing::Listing;
+use self::locks::Locks;
+pub use self::locks::{Came, Told, Wanted};
 use self::members::Members;
 use self::there::Remote;
 use self::tree::Tree;
@@ -59,8 +64,6 @@ pub trait Notify: Send + Sync {
     /// The same, and its pages of `len` bytes from `offset` on; all from there on if `len` is 0. Not to be
     /// called under a lock: the kernel waits for who reads such a page just now.
     fn pages(&self, id: u64, offset: u64, len: u64);
-    /// What a name in a directory stands for. The kernel waits for who changes the directory just now.
-    fn name(&self, parent: u64, name: &OsStr);
 }
 
 /// A file as the kernel is told of it.
@@ -151,6 +154,8 @@ pub struct Vfs {
     open: Mutex<OpenNodes>,
     tree: Tree,
     members: Members,
+    suspended: copies::Suspended,
+    locks: Locks,
 }
 
 impl Vfs {
@@ -175,6 +180,8 @@ impl Vfs {
             open: Mutex::new(Rank::Open, OpenNodes::new()),
             tree: Tree::default(),
             members: Members::default(),
+            suspended: copies::Suspended::default(),
+            locks: Locks::default(),
         })
     }
 

@@ -110,11 +110,14 @@ pub struct NewJob {
     /// A flush: leave it to the drain until then, in seconds since the epoch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain_by_unix_secs: Option<f64>,
+    /// A prefetch: on all members of the store.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub all_nodes: bool,
 }
 
 impl NewJob {
     pub fn of(kind: JobKind, paths: Vec<WirePath>) -> NewJob {
-        NewJob { kind, paths, last: None, drain_by_unix_secs: None }
+        NewJob { kind, paths, last: None, drain_by_unix_secs: None, all_nodes: false }
     }
 }
 
@@ -240,6 +243,32 @@ impl From<FileInfo> for File {
             error: info.error,
             shadow: info.shadow,
         }
+    }
+}
+
+/// What `GET /v1/cluster` tells of the daemon of a member that is alive.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MemberView {
+    pub version: String,
+    pub dirty_bytes: u64,
+    pub dirty_files: u64,
+    pub oldest_dirty_age_secs: f64,
+    pub conflicted_files: u64,
+    /// Files whose newest acknowledged bytes fewer members have than are to.
+    pub uncopied_files: u64,
+    /// Why it does not say.
+    pub error: Option<String>,
+}
+
+impl MemberView {
+    /// Of the answer of `GET /v1/status`.
+    pub fn of(status: &serde_json::Value) -> MemberView {
+        MemberView::deserialize(status).unwrap_or_default()
+    }
+
+    pub fn failed(error: &forebay_backing::Error) -> MemberView {
+        MemberView { error: Some(error.to_string()), ..MemberView::default() }
     }
 }
 

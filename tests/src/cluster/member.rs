@@ -19,6 +19,8 @@ pub struct Member {
     /// Which host of the network it is on.
     pub(super) host: Option<usize>,
     pub(super) flags: Vec<String>,
+    /// What its commands, and so its daemon, find in their environment.
+    pub env: Vec<(String, String)>,
     pid: i32,
 }
 
@@ -33,6 +35,7 @@ impl Member {
             backing: backing.into(),
             host,
             flags: Vec::new(),
+            env: Vec::new(),
             pid: 0,
         }
     }
@@ -53,7 +56,7 @@ impl Member {
             Some((host, net)) => net.host(host).command(binary()),
             None => Command::new(binary()),
         };
-        command.args(args);
+        command.args(args).envs(self.env.iter().map(|(name, value)| (name, value)));
         finish(&mut command, PATIENCE * 2)
     }
 

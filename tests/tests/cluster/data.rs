@@ -251,3 +251,39 @@ fn files_that_go_home_and_are_written_elsewhere_keep_every_write() {
         assert_eq!(cluster.status(node)["conflicted_files"], 0);
     }
 }
+
+/// What is fetched before it is asked for must not hide what a program of the same node writes, nor what
+/// somebody writes who had the file open first.
+#[test]
+fn who_reads_in_order_sees_what_his_node_writes_before_him() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    const STEP: usize = 64 << 10;
+    const STEPS: usize = 100;
+    let cluster = Cluster::start(2, HOLD);
+    let mut want = random(STEP * STEPS, 1);
+    write(&cluster.at(0, "f"), &want);
+    for writer in [1, 0] {
+        // Of the other node: it would be passed over if it came after the reader.
+        let first = (writer == 0).then(|| File::options().write(true).open(cluster.at(0, "f")));
+        let mut reader = File::open(cluster.at(1, "f")).unwrap();
+        let mut found = vec![0; STEP];
+        for step in 0..STEPS {
+            if step % 10 == 5 {
+                let at = (step + step % 3) * STEP;
+                let new = random(STEP, (step + writer * STEPS) as u64);
+                let file = match &first {
+                    Some(file) => file.as_ref().unwrap().try_clone().unwrap(),
+                    None => File::options().write(true).open(cluster.at(1, "f")).unwrap(),
+                };
+                file.write_all_at(&new, at as u64).unwrap();
+                want[at..at + STEP].copy_from_slice(&new);
+            }
+            reader.read_exact(&mut found).unwrap();
+            let differs = difference(&found, &want[step * STEP..(step + 1) * STEP]);
+            assert_eq!(differs, None, "n{} writes, step {step}", writer + 1);
+        }
+        assert_eq!(reader.read(&mut found).unwrap(), 0);
+    }
+    assert_eq!(difference(&read(&cluster.at(0, "f")).unwrap(), &want), None);
+}

@@ -54,6 +54,35 @@ fn what_a_dead_node_holds_cannot_be_read_until_it_is_back_and_then_all_of_it() {
     assert_eq!(difference(&cluster.stored("d/f").unwrap(), &bytes), None);
 }
 
+/// A node that died knows names by what it did itself; what others did to them since is theirs.
+#[test]
+fn a_name_that_was_removed_elsewhere_does_not_come_back_with_the_node_that_made_it() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    let mut cluster = Cluster::start(2, HOLD);
+    std::fs::create_dir(cluster.at(0, "d")).unwrap();
+    for name in ["d/empty", "d/written"] {
+        write(&cluster.at(0, name), b"");
+    }
+    write(&cluster.at(0, "d/written"), b"something");
+    cluster.flush(0);
+    within(PATIENCE, "all is given back", || {
+        let told = cluster.told(1, "n1");
+        told["claims"] == 0 && told["creates"] == 0
+    });
+    cluster.nodes[0].crash();
+    within(PATIENCE, "its lease has run out", || !cluster.is_alive(1, "n1"));
+    for name in ["d/empty", "d/written"] {
+        std::fs::remove_file(cluster.at(1, name)).unwrap();
+    }
+    std::fs::remove_dir(cluster.at(1, "d")).unwrap();
+    cluster.mount(0, HOLD);
+    for node in 0..2 {
+        assert!(!cluster.at(node, "d").exists(), "it is back on node {node}");
+    }
+    assert!(!cluster.backing.join("d").exists());
+}
+
 /// A file made a moment ago has no claim of its own yet: its directory's stands for it.
 #[test]
 fn new_files_of_a_dead_node_are_not_taken_for_empty_ones() {

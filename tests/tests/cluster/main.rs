@@ -1,15 +1,24 @@
 //! Several nodes with one backing store: what one of them writes, the others see.
 //!
-//! `data` and `names` say what programs see while all is well, `deaths` and `cuts` what is so when a node,
-//! the registry or a link is gone, `refusals` what must not be mounted together. `programs` runs random
-//! programs on all nodes and judges what they saw.
+//! `data`, `names` and `locks` say what programs see while all is well, `deaths` and `cuts` what is so when a node,
+//! the registry or a link is gone, `operate` what an operator does then, `reads` how little the store is
+//! asked, `refusals` what must not be mounted together, `clocks` what is so when nodes tell other times.
+//! `programs` runs random programs on all nodes and judges what they saw; `applications` are programs people
+//! run, and `overview` is what operators see.
 
+mod applications;
+mod clocks;
 mod cuts;
 mod data;
 mod deaths;
+mod locks;
 mod names;
+mod operate;
+mod overview;
 mod programs;
+mod reads;
 mod refusals;
+mod takeover;
 
 use std::fs::File;
 use std::io::Write;

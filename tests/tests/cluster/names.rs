@@ -4,6 +4,8 @@ use std::fs::{self, File, Permissions};
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
+use std::sync::Barrier;
+use std::thread;
 use std::time::Duration;
 
 use forebay_tests::cluster::{Cluster, HOLD, difference, read};
@@ -295,4 +297,43 @@ fn of_many_who_make_one_name_exclusively_one_does() {
         }
     }
     proof!("{winners:?} of 50 names went to n1, n2, n3");
+}
+
+/// As the tasks of a parallel program do: one makes the file anew, all open it, whatever had its name before.
+#[test]
+fn nodes_that_open_a_new_file_at_once_write_parts_of_one_file() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    const PART: usize = 10_000;
+    // Names live for a second: each round begins within that time.
+    let cluster = Cluster::start(4, &["--preset", "hold"]);
+    for (kind, name) in ["new", "again"].into_iter().enumerate() {
+        for round in 0..12 {
+            let first = round % 4;
+            let name = if kind == 0 { format!("{name}{round}") } else { name.into() };
+            drop(File::create(cluster.at(first, &name)).unwrap());
+            let begin = Barrier::new(4);
+            thread::scope(|scope| {
+                for node in 0..4 {
+                    let (at, begin) = (cluster.at(node, &name), &begin);
+                    scope.spawn(move || {
+                        begin.wait();
+                        let mut open = File::options();
+                        open.write(true).create(round % 2 == 0);
+                        let file = open.open(at);
+                        let file =
+                            file.unwrap_or_else(|why| panic!("n{}, {round}: {why}", node + 1));
+                        file.write_all_at(&random(PART, node as u64), (node * PART) as u64)
+                            .unwrap();
+                    });
+                }
+            });
+            let want: Vec<u8> = (0..4).flat_map(|node| random(PART, node)).collect();
+            for node in 0..4 {
+                let found = read(&cluster.at(node, &name)).unwrap();
+                assert_eq!(difference(&found, &want), None, "{name}, {round}, on n{}", node + 1);
+            }
+            std::fs::remove_file(cluster.at((first + 1) % 4, &name)).unwrap();
+        }
+    }
 }

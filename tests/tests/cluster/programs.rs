@@ -136,10 +136,9 @@ impl Program<'_> {
         Ok(())
     }
 
-    /// Each node has a name of its own: of nodes that replace one name in the same moment one may find its
-    /// file in conflict (docs/CLUSTER.md).
+    /// Programs on all nodes replace the same names.
     fn publish(&mut self) -> Result<()> {
-        let (file, value) = (self.node as u64 % FILES, self.value());
+        let (file, value) = (self.rng.below(FILES), self.value());
         let aside = self.at(&format!("aside-{value}"));
         fs::write(&aside, content(value, self.rng.range(1, 3000)))?;
         let at = self.at(&format!("published{file}"));

@@ -13,6 +13,9 @@ pub struct Claimed {
     pub member: String,
     pub path: String,
     pub revision: Revision,
+    /// It stays the same when the claim is taken over.
+    pub number: u64,
+    pub taken_from: Vec<keys::TakenFrom>,
 }
 
 /// What a change came to.
@@ -31,11 +34,29 @@ pub struct Mirror {
     pub creates: BTreeMap<FileKey, BTreeMap<String, Revision>>,
     pub alive: BTreeSet<String>,
     pub members: BTreeMap<String, (keys::Member, Revision)>,
+    pub partners: BTreeMap<String, (keys::Partners, Revision)>,
+    pub fenced: BTreeMap<String, (keys::Fenced, Revision)>,
+    /// One of the four above has changed since this was last taken.
+    pub has_moved: bool,
     pub gate: Option<(keys::Gate, Revision)>,
 }
 
 fn parse<T: DeserializeOwned>(entry: &Entry) -> Option<T> {
     serde_json::from_slice(&entry.value).ok()
+}
+
+/// One key of a kind that has one for each member.
+fn set<T: DeserializeOwned>(
+    all: &mut BTreeMap<String, (T, Revision)>,
+    name: &str,
+    put: Option<&Entry>,
+    revision: Revision,
+) -> bool {
+    match put.and_then(parse) {
+        Some(value) => _ = all.insert(name.into(), (value, revision)),
+        None => _ = all.remove(name),
+    }
+    true
 }
 
 impl Mirror {
@@ -61,6 +82,7 @@ impl Mirror {
             }
         }
         anew.revision = revision;
+        anew.has_moved = true;
         for (&file, was) in &self.claims {
             let is = anew.claims.get(&file);
             if is.is_none_or(|is| is.revision != was.revision) {
@@ -89,9 +111,11 @@ impl Mirror {
             "claims" => {
                 let file = keys::parse_file(name)?;
                 match put.and_then(parse::<keys::Claim>) {
-                    Some(keys::Claim { member, path }) => {
+                    Some(keys::Claim { member, path, number, taken_from }) => {
                         let by = member.clone();
-                        self.claims.insert(file, Claimed { member, path, revision });
+                        let number = if number == 0 { revision.0 } else { number };
+                        let claimed = Claimed { member, path, revision, number, taken_from };
+                        self.claims.insert(file, claimed);
                         return Some(News::Claimed { file, by });
                     }
                     None => {
@@ -117,14 +141,16 @@ impl Mirror {
                     self.creates.remove(&dir);
                 }
             }
-            "alive" => match put {
-                Some(_) => _ = self.alive.insert(name.into()),
-                None => _ = self.alive.remove(name),
-            },
-            "members" => match put.and_then(parse) {
-                Some(member) => _ = self.members.insert(name.into(), (member, revision)),
-                None => _ = self.members.remove(name),
-            },
+            "alive" => {
+                self.has_moved = true;
+                match put {
+                    Some(_) => _ = self.alive.insert(name.into()),
+                    None => _ = self.alive.remove(name),
+                }
+            }
+            "members" => self.has_moved |= set(&mut self.members, name, put, revision),
+            "partners" => self.has_moved |= set(&mut self.partners, name, put, revision),
+            "fenced" => self.has_moved |= set(&mut self.fenced, name, put, revision),
             "gate" => self.gate = put.and_then(parse).map(|gate| (gate, revision)),
             _ => {}
         }

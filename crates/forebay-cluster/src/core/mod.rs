@@ -7,16 +7,21 @@
 //! - `own`: what this member holds, and how it is given back.
 //! - `tasks`: what programs and peers asked, each from its beginning to its answer.
 //! - `opening`, `names`, `peers`: the three kinds of it.
+//! - `copies`: partners that keep copies for this member.
+//! - `taking`: members that this one takes over, and what it has taken until it is settled.
 //! - `rules`: the dangers, by name.
 
+mod copies;
 mod mirror;
 mod names;
 mod opening;
 mod own;
 mod peers;
+mod readers;
 mod rules;
 #[cfg(test)]
 mod sim;
+mod taking;
 mod tasks;
 #[cfg(test)]
 mod tests;
@@ -28,10 +33,13 @@ use std::time::Duration;
 use forebay_backing::FileKey;
 use forebay_registry::{Commit, Compare, Entry, Revision};
 
+use self::copies::Copies;
 use self::mirror::Mirror;
 use self::own::{Leaving, Own, OwnDir};
 pub use self::own::{SETTLE, SOMEWHERE};
 use self::rules::{Rule, Rules};
+use self::taking::Takes;
+pub use self::taking::entering;
 use self::tasks::{Doing, Stage, Task, Waiting};
 pub use self::types::*;
 use crate::keys;
@@ -62,6 +70,11 @@ pub struct Core {
     barrier: Option<(Ticket, Vec<Ticket>)>,
     /// Tasks that began since.
     next_barrier: Vec<Ticket>,
+    barrier_began: Duration,
+    /// When the newest barrier that was answered began, and what it said.
+    last_barrier: Option<(Duration, Revision)>,
+    /// So long readers believe a barrier.
+    trust: Duration,
     is_gathering: bool,
     /// The gate that this member has put, or is about to.
     gate: Option<Gate>,
@@ -69,8 +82,12 @@ pub struct Core {
     /// Questions that came before all dirty files were known.
     early: Vec<(Ticket, Peer)>,
     is_superseded: bool,
-    /// The lease has run out: the registry is away.
-    is_cut_off: bool,
+    /// As the last input about the lease said.
+    lease_until: Option<Duration>,
+    /// Others may have taken this member over: see [`Fitness::CutOff`].
+    is_suspended: bool,
+    copies: Copies,
+    takes: Takes,
     out: Vec<Effect>,
 }
 
@@ -84,10 +101,11 @@ struct Gate {
 
 impl Core {
     /// `snapshot`: all keys of the store, the member's own among them. `patience`: how long an ask may
-    /// wait before it fails.
+    /// wait before it fails. `copies`: how many partners it wants.
     pub fn new(
         me: String,
         epoch: u64,
+        copies: u8,
         snapshot: (Revision, Vec<Entry>),
         patience: Duration,
     ) -> Core {
@@ -110,17 +128,24 @@ impl Core {
             sends: BTreeMap::new(),
             barrier: None,
             next_barrier: Vec::new(),
+            barrier_began: Duration::ZERO,
+            last_barrier: None,
+            trust: Duration::ZERO,
             is_gathering: false,
             gate: None,
             has_begun: false,
             early: Vec::new(),
             is_superseded: false,
-            is_cut_off: false,
+            lease_until: None,
+            is_suspended: false,
+            copies: Copies::new(copies),
+            takes: Takes::default(),
             out: Vec::new(),
         };
         let news = core.mirror.snapshot(revision, entries);
         core.heard(news);
         core.look_at_dirs();
+        core.begin_copies();
         core.out.clear(); // What is known of the store is not older than this process.
         core
     }
@@ -134,6 +159,10 @@ impl Core {
     /// What is to be done after something has happened at `now`, a time that never goes back.
     pub fn handle(&mut self, now: Duration, input: Input) -> Vec<Effect> {
         self.now = now;
+        if let Input::Lease(until) = input {
+            self.lease_until = Some(until);
+        }
+        self.look_at_lease();
         match input {
             Input::Ask(ticket, ask) => self.ask(ticket, ask),
             Input::GaveUp(ticket) => self.gave_up(ticket),
@@ -160,25 +189,59 @@ impl Core {
             Input::Below(ticket, files) => self.found_below(ticket, files),
             Input::Asked(ticket, peer) => self.asked(ticket, peer),
             Input::Answered(ticket, reply) => self.answered(ticket, reply),
-            // A member without copies goes on with what it has claimed.
-            Input::Lease(left) => self.is_cut_off = left.is_zero(),
+            Input::Lease(_) => {}
+            Input::CopyFailed { ticket, partner } => self.copy_failed(ticket, partner),
+            Input::Filled { partner, fill, ok } => self.filled(&partner, fill, ok),
+            Input::Copies { member, files } => self.listed(&member, files),
+            Input::Adopted { file, ok } => self.adopted(file, ok),
+            Input::FoundAdopted { file } => self.found_adopted(file),
+            Input::Dropped { member } => self.dropped(&member),
+            Input::Settled { file, ok } => self.settled(file, ok),
+            Input::Fenced => self.stopped(),
             Input::Began => {
                 self.has_begun = true;
-                for (ticket, peer) in std::mem::take(&mut self.early) {
-                    self.asked(ticket, peer);
-                }
+                self.answer_early();
             }
+            Input::Trust(trust) => self.trust = trust,
             Input::Tick => {
                 if !self.is_superseded {
                     self.tend_own();
                     self.tend_gate();
                 }
+                self.mirror.has_moved = true;
+                self.tend_fence();
                 self.lose_patience();
             }
         }
+        if std::mem::take(&mut self.mirror.has_moved) {
+            self.tend_copies();
+            self.tend_taking();
+        }
+        self.look_at_lease();
         self.advance();
         self.begin_barrier();
         std::mem::take(&mut self.out)
+    }
+
+    /// Without its lease a member that may have been taken over stands still.
+    fn look_at_lease(&mut self) {
+        let is_cut_off = self.fit(self.now) == Fitness::CutOff;
+        if is_cut_off == self.is_suspended || self.is_superseded {
+            return;
+        }
+        self.is_suspended = is_cut_off;
+        self.out.push(if is_cut_off { Effect::Suspend } else { Effect::Resume });
+        if !is_cut_off {
+            self.answer_early();
+            self.mirror.has_moved = true;
+        }
+    }
+
+    /// Questions of others that came when they could not be answered.
+    fn answer_early(&mut self) {
+        for (ticket, peer) in std::mem::take(&mut self.early) {
+            self.asked(ticket, peer);
+        }
     }
 
     fn look_around(&mut self) {
@@ -194,6 +257,7 @@ impl Core {
             for task in tasks {
                 self.fail(task, Why::Superseded);
             }
+            self.end_copies();
         }
     }
 
@@ -243,6 +307,26 @@ impl Core {
             Some(claim) => Holder::Dead(claim.member.clone()),
             None => Holder::Nobody,
         }
+    }
+
+    /// Whether somebody may take this member over, or does: who needs what it holds waits.
+    pub fn has_heirs_of(&self, member: &str) -> bool {
+        self.heirs(member).iter().any(|name| self.mirror.alive.contains(name))
+    }
+
+    /// Whether a file has writers, or is not this member's, so that nobody here knows.
+    pub fn is_written(&self, file: FileKey) -> bool {
+        self.own.get(&file).is_none_or(|own| own.uses > 0)
+    }
+
+    /// Files that this member holds.
+    pub fn held(&self) -> Vec<FileKey> {
+        self.own.keys().copied().collect()
+    }
+
+    /// The other members that are alive.
+    pub fn others(&self) -> Vec<String> {
+        self.mirror.alive.iter().filter(|member| **member != self.me).cloned().collect()
     }
 
     /// The first by name of the members that are alive.

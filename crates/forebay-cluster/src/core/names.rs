@@ -13,8 +13,14 @@ use super::{
 use crate::keys;
 
 impl Core {
-    /// One home makes the change. Of two one gives its file back first.
-    pub(super) fn look_change(&mut self, task: Ticket, files: Vec<FileKey>, dirs: Vec<FileKey>) {
+    /// One home makes the change. Of two one gives its file back first, unless it only loses a name.
+    pub(super) fn look_change(
+        &mut self,
+        task: Ticket,
+        files: Vec<FileKey>,
+        dirs: Vec<FileKey>,
+        goes: Option<PathBuf>,
+    ) {
         let mut mine = Vec::new();
         let mut homes: Vec<(String, FileKey)> = Vec::new();
         for (i, &file) in files.iter().enumerate() {
@@ -39,7 +45,10 @@ impl Core {
         let dead = homes.iter().find(|(home, _)| !self.mirror.alive.contains(home));
         if let Some((home, _)) = dead {
             let home = home.clone();
-            return self.fail(task, Why::HomeDead(home));
+            return self.orphaned(task, home);
+        }
+        if let (Some(at), &[file, over]) = (goes, &files[..]) {
+            return self.look_replace(task, [file, over], at, mine, homes);
         }
         let names: BTreeSet<&String> = homes.iter().map(|(home, _)| home).collect();
         if names.len() > 1 || (names.len() == 1 && !mine.is_empty()) {
@@ -54,6 +63,49 @@ impl Core {
         if let Some((home, _)) = homes.pop() {
             return self.there(task, home);
         }
+        self.use_for(task, mine);
+        self.grant(task);
+    }
+
+    /// The home of the file that is renamed renames it, and the home of the one that is replaced sees to it
+    /// that this is what is replaced. A file that is nobody's gets a home for that: else two could replace it
+    /// at the same moment, and the second would take the first one's file for it.
+    fn look_replace(
+        &mut self,
+        task: Ticket,
+        [file, over]: [FileKey; 2],
+        at: PathBuf,
+        mine: Vec<FileKey>,
+        homes: Vec<(String, FileKey)>,
+    ) {
+        let home_of =
+            |of: FileKey| homes.iter().find(|(_, file)| *file == of).map(|(home, _)| home);
+        match (home_of(file), home_of(over)) {
+            (Some(home), _) => self.there(task, home.clone()),
+            (None, Some(home)) if mine.is_empty() => self.there(task, home.clone()),
+            (None, Some(home)) => {
+                let way = Way::Through { home: home.clone() };
+                self.use_for(task, mine);
+                self.stage(task, Stage::Granted);
+                self.out.push(Effect::Answer(task, way));
+            }
+            (None, None) if mine.contains(&over) || !self.rules.obey(Rule::ClaimBeforeReplace) => {
+                self.use_for(task, mine);
+                self.grant(task);
+            }
+            (None, None) if self.is_gated() && self.rules.obey(Rule::GateStopsClaims) => {
+                self.stage(task, Stage::Local);
+            }
+            (None, None) => {
+                let commit = self.claiming(Commit::new(), over, &at.to_string_lossy());
+                self.stage(task, Stage::Committing);
+                self.commit(Doing::Task(task), commit, true);
+            }
+        }
+    }
+
+    /// These files of this member's stay here until the change is done.
+    fn use_for(&mut self, task: Ticket, mine: Vec<FileKey>) {
         for file in &mine {
             if let Some(own) = self.own.get_mut(file) {
                 own.uses += 1;
@@ -62,7 +114,6 @@ impl Core {
         if let Some(waiting) = self.tasks.get_mut(&task) {
             waiting.uses = mine;
         }
-        self.grant(task);
     }
 
     fn grant(&mut self, task: Ticket) {
@@ -133,20 +184,24 @@ impl Core {
             let makes = self.mirror.creates.values().any(|creators| creators.contains_key(&home));
             let mut claims = self.mirror.claims.values();
             if makes || claims.any(|c| c.member == home && Path::new(&c.path).starts_with(path)) {
-                return self.fail(task, Why::HomeDead(home));
+                return self.orphaned(task, home);
             }
         }
         if living.is_empty() {
-            return self.grant(task);
+            return self.renames(task);
         }
         for to in living {
             self.send(task, to, Peer::RecallBelow { path: path.into() });
         }
     }
 
-    /// Nobody else holds anything below.
+    /// Nobody else holds anything below, unless the gate has gone meanwhile, with a lease that ran out.
     pub(super) fn renames(&mut self, task: Ticket) {
-        self.grant(task);
+        let stands = self.mirror.gate.as_ref().is_some_and(|(gate, _)| gate.by == self.me);
+        match (stands && !self.is_cut_off()) || !self.rules.obey(Rule::GateStands) {
+            true => self.grant(task),
+            false => self.pause(task),
+        }
     }
 
     pub(super) fn gate_refused(&mut self, task: Ticket) {

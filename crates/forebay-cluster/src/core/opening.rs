@@ -74,7 +74,7 @@ impl Core {
     pub(super) fn there(&mut self, task: Ticket, home: String) {
         match self.mirror.alive.contains(&home) {
             true => self.answer(task, Way::There { home }),
-            false => self.fail(task, Why::HomeDead(home)),
+            false => self.orphaned(task, home),
         }
     }
 

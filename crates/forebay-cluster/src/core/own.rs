@@ -18,7 +18,7 @@ use crate::keys;
 pub const SETTLE: Duration = Duration::from_secs(2);
 
 /// Claims in one commit, within the registry's limit of 128 operations.
-const GATHER: usize = 60;
+pub const GATHER: usize = 60;
 
 /// Stands for the directory of a file of which nobody can say where it is.
 pub const SOMEWHERE: FileKey = FileKey { ino: 0, generation: 0 };
@@ -128,6 +128,9 @@ impl Core {
                 News::Claimed { file, by } if by == self.me => {
                     let Some(claimed) = self.mirror.claims.get(&file) else { continue };
                     let (revision, path) = (claimed.revision, PathBuf::from(&claimed.path));
+                    if !claimed.taken_from.is_empty() {
+                        self.claimed_taken(file);
+                    }
                     let own = self.own_anew(file);
                     own.claim = Some(revision);
                     if own.path.as_os_str().is_empty() {
@@ -159,6 +162,7 @@ impl Core {
 
     fn gone(&mut self, file: FileKey) {
         let Some(own) = self.own.remove(&file) else { return };
+        self.not_held(file);
         for ticket in own.recalls {
             self.out.push(Effect::Reply(ticket, Reply::Given(true)));
         }
@@ -193,7 +197,7 @@ impl Core {
 
     pub(super) fn claiming(&self, commit: Commit, file: FileKey, path: &str) -> Commit {
         let key = self.mirror.key(&format!("claims/{}", keys::file(file)));
-        let claim = keys::Claim { member: self.me.clone(), path: path.into() };
+        let claim = keys::Claim::new(&self.me, path);
         commit.if_absent(&key).put(&key, super::json(&claim))
     }
 
@@ -213,9 +217,10 @@ impl Core {
     /// Begins to give a file back, unless it is in use. What is idle is given back when the drain has
     /// brought it home, at its own pace; who waits for it has it flushed.
     pub(super) fn release(&mut self, file: FileKey, flush: bool) {
+        let is_held = self.is_held(file);
         let Some(own) = self.own.get_mut(&file) else { return };
         own.wants_flush |= flush && own.leaving == Leaving::Releasing;
-        if own.leaving != Leaving::No || own.uses > 0 || own.is_claiming {
+        if own.leaving != Leaving::No || own.uses > 0 || own.is_claiming || is_held {
             return;
         }
         if self.rules.obey(Rule::ReleaseBeforeGiveBack) {
@@ -338,6 +343,7 @@ impl Core {
     pub(super) fn tend_own(&mut self) {
         self.gather();
         let now = self.now;
+        let is_cut_off = self.is_cut_off();
         let files: Vec<FileKey> = self.own.keys().copied().collect();
         for file in files {
             let own = &self.own[&file];
@@ -345,7 +351,7 @@ impl Core {
                 Leaving::Giving { is_sent: false } => self.give(file),
                 // Who could not give it back would keep its own programs from it.
                 Leaving::No
-                    if own.claim.is_some() && !self.is_cut_off && now >= own.used + own.rest() =>
+                    if own.claim.is_some() && !is_cut_off && now >= own.used + own.rest() =>
                 {
                     self.release(file, false);
                 }

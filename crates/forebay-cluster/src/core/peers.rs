@@ -12,10 +12,11 @@ impl Core {
         if self.is_superseded {
             return; // The asker's next question finds the newer epoch.
         }
-        if !self.has_begun && self.rules.obey(Rule::BeganBeforeHolds) {
+        if self.is_suspended || (!self.has_begun && self.rules.obey(Rule::BeganBeforeHolds)) {
             self.early.push((ticket, peer));
             return;
         }
+        let is_held = matches!(peer, Peer::Recall { file } if self.is_held(file));
         match peer {
             Peer::Holds { file } => {
                 let holds = self.own.contains_key(&file);
@@ -23,7 +24,7 @@ impl Core {
             }
             Peer::Recall { file } => match self.own.get_mut(&file) {
                 None => self.out.push(Effect::Reply(ticket, Reply::Given(true))),
-                Some(own) if own.uses > 0 => {
+                Some(own) if own.uses > 0 || is_held => {
                     self.out.push(Effect::Reply(ticket, Reply::Given(false)));
                 }
                 Some(own) => {

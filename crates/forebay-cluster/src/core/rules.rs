@@ -8,12 +8,16 @@ pub enum Rule {
     AskCreators,
     /// A creator's "no" may be newer than the barrier before it: look again behind another.
     LookAfterCreators,
+    /// An unclaimed file is claimed before its name is taken from it by another.
+    ClaimBeforeReplace,
     /// A file of which others held newer bytes is looked up in the store again.
     ForgetOnGiven,
     /// Nobody claims or begins to create while a directory is renamed.
     GateStopsClaims,
     /// Who renames a directory has others give back what they hold below.
     RecallBelowGate,
+    /// It begins while its gate stands: a gate goes with its owner's lease.
+    GateStands,
     /// A writer of an unclaimed file claims it first.
     ClaimBeforeWrite,
     /// A directory stays claimed for new files until what was begun in it is made, however long that takes.
@@ -32,6 +36,28 @@ pub enum Rule {
     EpochStands,
     /// What others ask waits until a restarted member knows its dirty files.
     BeganBeforeHolds,
+    /// A partner counts once it has all.
+    FilledBeforeCounted,
+    /// What a partner did not take is acknowledged once a commit has struck it off.
+    StruckBeforeAcknowledged,
+    /// Who takes a member over takes no more copies of it.
+    TakerRefusesCopies,
+    /// A partner that was struck off does not take over.
+    OnlyInSyncTakes,
+    /// Nor is a member taken over that is alive.
+    OnlyDeadIsTaken,
+    /// A copy that was made under an earlier claim of the file is worth nothing.
+    CopyHasClaimsNumber,
+    /// Bytes are in the taker's tier before the claim is.
+    AdoptBeforeClaim,
+    /// What a dead member held is waited for while another takes it over.
+    WaitForTaker,
+    /// What was taken over stays newer than the store until nobody else writes there.
+    HeldUntilFenced,
+    /// Who may have been taken over does nothing without a lease.
+    LeaseStands,
+    /// Who comes back does not believe in what others have claimed.
+    ReturnedLooks,
 }
 
 /// Which rules hold: all of them outside simulations.

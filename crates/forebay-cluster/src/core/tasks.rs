@@ -11,7 +11,7 @@ use forebay_registry::{Outcome, Revision};
 use super::{Access, Ask, Core, Effect, Leaving, Peer, Reply, Rule, Ticket, Way, Why};
 
 /// Before what failed is tried again.
-const PAUSE: Duration = Duration::from_millis(100);
+pub const PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Clone)]
 pub enum Task {
@@ -28,6 +28,8 @@ pub enum Task {
     Change {
         files: Vec<FileKey>,
         dirs: Vec<FileKey>,
+        /// Where the second file is, if the first one takes that name from it.
+        goes: Option<PathBuf>,
     },
     RenameDir {
         path: PathBuf,
@@ -55,6 +57,8 @@ pub enum Stage {
     /// For a file or directory of this member's to be given back, or for the gate to go.
     Local,
     Pause(Duration),
+    /// Its home is dead, and another takes that over.
+    TakeOver,
     /// A change was answered `Here` and is under way.
     Granted,
 }
@@ -87,6 +91,13 @@ pub enum Doing {
     Give(FileKey, Option<Revision>),
     End(FileKey),
     Ungate,
+    /// Names the partners in sync.
+    Name(BTreeSet<String>),
+    /// Takes a member over, or says that all of it is taken.
+    Take(String),
+    TakeClaims(String, Vec<FileKey>),
+    /// Says that this superseded process has stopped.
+    Fence,
 }
 
 impl Core {
@@ -95,7 +106,10 @@ impl Core {
             Ask::Open { file, dir, path, how } => Task::Open { file, dir, path, how },
             Ask::Create { dir, path } => Task::Create { dir, path },
             Ask::Change { below: Some(path), .. } => Task::RenameDir { path },
-            Ask::Change { files, dirs, below: None } => Task::Change { files, dirs },
+            Ask::Change { files, dirs, below: None } => Task::Change { files, dirs, goes: None },
+            Ask::Replace { files, dirs, at } => {
+                Task::Change { files: files.into(), dirs: dirs.into(), goes: Some(at) }
+            }
         };
         self.enter(ticket, task);
     }
@@ -124,6 +138,9 @@ impl Core {
     pub(super) fn begin(&mut self, task: Ticket) {
         let Some(waiting) = self.tasks.get_mut(&task) else { return };
         waiting.stage = Stage::Local;
+        if self.is_suspended {
+            return;
+        }
         let ask = waiting.ask.clone();
         match ask {
             Task::Open { file, how, .. } if self.own.contains_key(&file) => {
@@ -132,12 +149,19 @@ impl Core {
             Task::Create { dir, .. } if self.own_dirs.contains_key(&dir) => {
                 self.create_own(task, dir);
             }
-            Task::Change { ref files, ref dirs }
+            Task::Change { ref files, .. }
                 if files.iter().all(|file| self.own.contains_key(file)) =>
             {
-                self.look_change(task, files.clone(), dirs.clone());
+                self.look(task);
             }
             Task::RenameDir { .. } if self.gate.as_ref().is_some_and(|gate| gate.task != task) => {}
+            Task::Open { how: Access::Read, .. } if self.trusted().is_some() => {
+                let trusted = self.trusted().unwrap_or_default();
+                self.stage(task, Stage::Reach(trusted));
+                if self.mirror.revision >= trusted {
+                    self.look(task);
+                }
+            }
             Task::Open { .. } | Task::Create { .. } | Task::Change { .. }
                 if !self.rules.obey(Rule::BarrierBeforeOpen) =>
             {
@@ -153,10 +177,16 @@ impl Core {
 
     fn look(&mut self, task: Ticket) {
         let Some(waiting) = self.tasks.get(&task) else { return };
+        if self.is_suspended {
+            if !matches!(waiting.ask, Task::GiveBelow { .. }) {
+                self.stage(task, Stage::Local);
+            }
+            return;
+        }
         match waiting.ask.clone() {
             Task::Open { file, dir, path, how } => self.look_open(task, file, dir, path, how),
             Task::Create { dir, .. } => self.look_create(task, dir),
-            Task::Change { files, dirs } => self.look_change(task, files, dirs),
+            Task::Change { files, dirs, goes } => self.look_change(task, files, dirs, goes),
             Task::RenameDir { path } => self.look_rename(task, path),
             Task::After { files } => self.look_after(task, files),
             Task::GiveBelow { path, left } => self.look_below(task, path, left),
@@ -181,6 +211,7 @@ impl Core {
                 Stage::Reach(revision) if self.mirror.revision >= revision => self.look(task),
                 Stage::Local if !self.is_blocked(task) => self.begin(task),
                 Stage::Pause(until) if self.now >= until => self.begin(task),
+                Stage::TakeOver if !self.waits_for_taker(task) => self.begin(task),
                 _ => {}
             }
         }
@@ -189,6 +220,9 @@ impl Core {
     /// Whether what a task waits for here is still so.
     fn is_blocked(&self, task: Ticket) -> bool {
         let Some(waiting) = self.tasks.get(&task) else { return true };
+        if self.is_suspended {
+            return true;
+        }
         let is_giving = |file: &FileKey| {
             self.own.get(file).is_some_and(|own| matches!(own.leaving, Leaving::Giving { .. }))
         };
@@ -215,17 +249,51 @@ impl Core {
         }
     }
 
+    /// Its home is dead: it fails, unless another takes that over.
+    pub(super) fn orphaned(&mut self, task: Ticket, home: String) {
+        if !self.is_inherited(&home) {
+            return self.fail(task, Why::HomeDead(home));
+        }
+        if let Some(waiting) = self.tasks.get_mut(&task) {
+            waiting.waits_for = Some(home);
+            waiting.stage = Stage::TakeOver;
+        }
+    }
+
+    fn waits_for_taker(&self, task: Ticket) -> bool {
+        let Some(Waiting { ask, waits_for: Some(home), .. }) = self.tasks.get(&task) else {
+            return false;
+        };
+        let is_its = |file| self.mirror.claims.get(file).is_some_and(|c| c.member == *home);
+        let waits = match ask {
+            Task::Open { file, .. } => is_its(file),
+            Task::Change { files, .. } => files.iter().any(is_its),
+            _ => true,
+        };
+        waits && self.is_inherited(home)
+    }
+
     /// One barrier is under way at a time; the next takes all that came meanwhile.
     pub(super) fn begin_barrier(&mut self) {
         if self.barrier.is_none() && !self.next_barrier.is_empty() && !self.is_superseded {
             let ticket = self.ticket();
             self.barrier = Some((ticket, std::mem::take(&mut self.next_barrier)));
+            self.barrier_began = self.now;
             self.out.push(Effect::Barrier(ticket));
         }
     }
 
+    /// What the last barrier said, for who believes it: it began no longer ago than that.
+    fn trusted(&self) -> Option<Revision> {
+        let (began, revision) = self.last_barrier?;
+        (self.now < began + self.trust).then_some(revision)
+    }
+
     pub(super) fn reached(&mut self, ticket: Ticket, outcome: Result<Revision, ()>) {
         let Some((_, tasks)) = self.barrier.take_if(|(t, _)| *t == ticket) else { return };
+        if let Ok(revision) = outcome {
+            self.last_barrier = Some((self.barrier_began, revision));
+        }
         for task in tasks {
             match outcome {
                 Ok(revision) => self.stage(task, Stage::Reach(revision)),
@@ -254,6 +322,10 @@ impl Core {
             Some(Doing::Give(file, claim)) => self.gave(file, claim, outcome),
             Some(Doing::End(dir)) => self.ended_dir(dir, outcome),
             Some(Doing::Ungate) => self.ungated(outcome),
+            Some(Doing::Name(partners)) => self.named(partners, outcome),
+            Some(Doing::Take(member)) => self.took(&member),
+            Some(Doing::TakeClaims(member, files)) => self.took_claims(&member, files, outcome),
+            Some(Doing::Fence) => self.fence_said(outcome),
             None => {}
         }
     }
@@ -345,6 +417,7 @@ impl Core {
         for task in late {
             let waiting = &self.tasks[&task];
             let why = match (waiting.stage, &waiting.waits_for, &self.mirror.gate) {
+                (Stage::TakeOver, Some(member), _) => Why::HomeDead(member.clone()),
                 (Stage::Local, _, Some((gate, _))) => Why::Busy(gate.by.clone()),
                 (Stage::Asking | Stage::Pause(_), Some(member), _) => Why::Busy(member.clone()),
                 _ => Why::NoRegistry,

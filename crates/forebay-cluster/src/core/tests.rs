@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use forebay_backing::FileKey;
-use forebay_registry::{Entry, Event, Revision};
+use forebay_registry::{Entry, Event, Outcome, Revision};
 
 use super::rules::{Rule, Rules};
 use super::{Access, Ask, Core, Effect, Holder, Input, Peer, Reply, Way, Why, json};
@@ -25,11 +25,15 @@ fn member(name: &str, epoch: u64) -> Vec<u8> {
         epoch,
         boot: String::new(),
         protocol: keys::PROTOCOL,
+        domain: String::new(),
+        copies: 0,
+        shares: false,
+        taken: None,
     })
 }
 
 fn claim(member: &str) -> Vec<u8> {
-    json(&keys::Claim { member: member.into(), path: "d/f".into() })
+    json(&keys::Claim::new(member, "d/f"))
 }
 
 fn core(more: Vec<Entry>, rules: Rules) -> Core {
@@ -40,7 +44,7 @@ fn core(more: Vec<Entry>, rules: Rules) -> Core {
         entry("members/b", member("b", 1), 1),
     ];
     entries.extend(more);
-    let mut core = Core::new("a".into(), 1, (Revision(5), entries), PATIENCE).with_rules(rules);
+    let mut core = Core::new("a".into(), 1, 0, (Revision(5), entries), PATIENCE).with_rules(rules);
     core.handle(Duration::ZERO, Input::Began);
     core
 }
@@ -125,6 +129,72 @@ fn who_claimed_a_file_during_a_change_is_told() {
     assert!(!is_told_of_a_change(Rules::without(Rule::LookAfterChange)));
 }
 
+const OVER: FileKey = FileKey { ino: 11, generation: 1 };
+
+fn replace(core: &mut Core) -> Vec<Effect> {
+    let ask = Ask::Replace { files: [FILE, OVER], dirs: [DIR, DIR], at: "d/over".into() };
+    give(core, Input::Ask(1, ask))
+}
+
+#[test]
+fn a_rename_over_a_file_goes_through_the_home_of_each() {
+    let cases = [
+        (Some("a"), Some("b"), Way::Through { home: "b".into() }),
+        (Some("a"), Some("a"), Way::Here),
+        (Some("b"), Some("a"), Way::There { home: "b".into() }),
+        (Some("b"), Some("b"), Way::There { home: "b".into() }),
+        (Some("b"), None, Way::There { home: "b".into() }),
+        (None, Some("a"), Way::Here),
+        (None, Some("b"), Way::There { home: "b".into() }),
+    ];
+    for (file, over, expected) in cases {
+        let claims = [("claims/a.1", file), ("claims/b.1", over)];
+        let claimed = claims.iter().filter_map(|(key, by)| Some(entry(key, claim((*by)?), 2)));
+        let mut core = core(claimed.collect(), Rules::default());
+        let mut effects = replace(&mut core);
+        if way(&effects).is_none() {
+            effects = barrier(&mut core, &effects, 5);
+        }
+        assert_eq!(way(&effects), Some(expected.clone()), "{file:?} over {over:?}");
+        // What is held here is not given back meanwhile.
+        let recalled = if over == Some("a") { OVER } else { FILE };
+        if expected != (Way::There { home: "b".into() }) {
+            let effects = give(&mut core, Input::Asked(7, Peer::Recall { file: recalled }));
+            assert!(matches!(effects[..], [Effect::Reply(7, Reply::Given(false))]));
+        }
+    }
+}
+
+/// What it comes to that a file which is nobody's is replaced: its claim, or the change at once.
+fn replaces_what_is_nobodys(rules: Rules) -> Option<Way> {
+    let mut core = core(vec![], rules);
+    let effects = replace(&mut core);
+    let effects = barrier(&mut core, &effects, 5);
+    if way(&effects).is_some() {
+        return way(&effects);
+    }
+    let claims = effects.iter().find_map(|effect| match effect {
+        Effect::Commit(ticket, commit) => Some((*ticket, commit)),
+        _ => None,
+    });
+    let (ticket, commit) = claims.expect("it is claimed first");
+    assert!(format!("{commit:?}").contains("claims/b.1"), "{commit:?}");
+    // Somebody else was faster, for a rename of his own.
+    let refused = Ok(Outcome::Refused { revision: Revision(6), found: vec![] });
+    let effects = give(&mut core, Input::Committed(ticket, refused));
+    let event = Event::Put(entry("claims/b.1", claim("b"), 6));
+    give(&mut core, Input::Seen(Revision(6), vec![event]));
+    way(&barrier(&mut core, &effects, 6))
+}
+
+#[test]
+fn of_two_that_replace_what_is_nobodys_one_is_its_home() {
+    let there = Some(Way::There { home: "b".into() });
+    assert_eq!(replaces_what_is_nobodys(Rules::default()), there);
+    let without = replaces_what_is_nobodys(Rules::without(Rule::ClaimBeforeReplace));
+    assert_eq!(without, Some(Way::Here));
+}
+
 #[test]
 fn a_file_of_a_dead_member_fails_and_is_named() {
     let mut entries = vec![entry("claims/a.1", claim("c"), 2)];
@@ -149,6 +219,26 @@ fn an_open_that_the_registry_does_not_answer_fails_within_the_patience() {
     assert_eq!(way(&give(&mut core, open(Access::Read))), None);
     let late = core.handle(PATIENCE + Duration::from_millis(1), Input::Tick);
     assert_eq!(way(&late), Some(Way::Fails(Why::NoRegistry)));
+}
+
+/// A reader may believe what was so a moment ago; a writer never does.
+#[test]
+fn a_barrier_is_believed_for_as_long_as_readers_are_told_to() {
+    let at = |core: &mut Core, ms, input| core.handle(Duration::from_millis(ms), input);
+    let mut core = core(vec![], Rules::default());
+    give(&mut core, Input::Trust(Duration::from_millis(100)));
+    let effects = give(&mut core, open(Access::Read));
+    assert_eq!(way(&barrier(&mut core, &effects, 5)), Some(Way::Here));
+    let effects = at(&mut core, 100, open(Access::Read));
+    assert_eq!(way(&effects), Some(Way::Here), "the barrier began less than 100 ms ago");
+    let effects = at(&mut core, 100, open(Access::Write));
+    assert_eq!(way(&effects), None, "a writer asks");
+    barrier(&mut core, &effects, 5);
+    let claimed = Event::Put(entry("claims/a.1", claim("b"), 6));
+    at(&mut core, 101, Input::Seen(Revision(6), vec![claimed]));
+    let home = Some(Way::There { home: "b".into() });
+    assert_eq!(way(&at(&mut core, 102, open(Access::Read))), home, "what is known counts at once");
+    assert_eq!(way(&at(&mut core, 300, open(Access::Read))), None, "it is too long ago");
 }
 
 #[test]

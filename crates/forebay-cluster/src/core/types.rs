@@ -25,6 +25,9 @@ pub enum Ask {
     /// Changes names or attributes of these files (one, or what is renamed and what it replaces), or, with
     /// `below`, renames a directory.
     Change { files: Vec<FileKey>, dirs: Vec<FileKey>, below: Option<PathBuf> },
+    /// Renames the first of two files over the second, which is at `at` and loses that name. Each is given
+    /// with its directory.
+    Replace { files: [FileKey; 2], dirs: [FileKey; 2], at: PathBuf },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +43,11 @@ pub enum Way {
     Here,
     /// Its home does.
     There {
+        home: String,
+    },
+    /// To [`Ask::Replace`]: this member does it, and has `home`, whose file is replaced, make the rename on
+    /// the store.
+    Through {
         home: String,
     },
     Fails(Why),
@@ -72,7 +80,8 @@ pub enum Input {
     Made(FileKey),
     /// What was opened with [`Access::Write`] and answered [`Way::Here`] is closed.
     Closed(FileKey),
-    /// What [`Ask::Change`] was answered [`Way::Here`] for is done.
+    /// What [`Ask::Change`] was answered [`Way::Here`] for, or [`Ask::Replace`] that or [`Way::Through`], is
+    /// done.
     Changed(Ticket),
     /// What [`Effect::Release`] came to: it is flushed, nobody has it open for writing or mapped.
     Released {
@@ -92,11 +101,50 @@ pub enum Input {
     Asked(Ticket, Peer),
     /// What a peer answered; `Err`: it cannot be reached.
     Answered(Ticket, Result<Reply, ()>),
-    /// So long this member's lease stands still.
+    /// Until then this member's lease stands: the core's clock, read *before* the lease was asked for what
+    /// remains of it, and that. (A process that is stopped in between must not believe in its lease after it.)
     Lease(Duration),
+    /// Somebody in [`Keepers`] did not take a copy, or is about to be left. [`Effect::Struck`] answers.
+    CopyFailed {
+        ticket: Ticket,
+        partner: String,
+    },
+    /// What [`Effect::Fill`] came to.
+    Filled {
+        partner: String,
+        fill: u64,
+        ok: bool,
+    },
+    /// What [`Effect::ListCopies`] came to: each file with the number of the claim it was made under.
+    Copies {
+        member: String,
+        files: Vec<(FileKey, u64)>,
+    },
+    /// What [`Effect::Adopt`] came to.
+    Adopted {
+        file: FileKey,
+        ok: bool,
+    },
+    /// Before [`Input::Began`]: a file that stands as [`Standing::Adopted`].
+    FoundAdopted {
+        file: FileKey,
+    },
+    /// What [`Effect::DropCopies`] came to: none is left, nor under way.
+    Dropped {
+        member: String,
+    },
+    /// What [`Effect::Settle`] came to.
+    Settled {
+        file: FileKey,
+        ok: bool,
+    },
+    /// After [`Effect::Superseded`]: no call to the store is outstanding, and none begins any more.
+    Fenced,
     /// All files with bytes newer than the store's were given as [`Input::Created`]: what others ask is
     /// answered from here on.
     Began,
+    /// Whoever opens a file to read it believes what was so no longer ago than this.
+    Trust(Duration),
     Tick,
 }
 
@@ -146,6 +194,106 @@ pub enum Effect {
         path: PathBuf,
     },
     /// This member's epoch is another's: it flushes, serves and acknowledges nothing from here on.
+    /// [`Input::Fenced`] when it has stopped.
+    Superseded,
+    /// The partner is to drop what it has of this member and to remember this fill's number; then all durable
+    /// bytes that are newer than the store's go to it. Answered by [`Input::Filled`].
+    Fill {
+        partner: String,
+        fill: u64,
+    },
+    /// What the partner has of this member is of no use any more: a fill that is under way ends, and the
+    /// partner drops all (once, if it can be reached).
+    Unfilled {
+        partner: String,
+        fill: u64,
+    },
+    /// `ok`: the partner counts no more, what it did not take may be acknowledged. Otherwise it may not.
+    Struck {
+        ticket: Ticket,
+        ok: bool,
+    },
+    /// This member has taken another over: what copies of it are here. Answered by [`Input::Copies`], once
+    /// none is being written any more.
+    ListCopies {
+        member: String,
+    },
+    /// Make the copy a file of this tier, durable here and with all in [`Keepers::required`], but neither
+    /// serve nor flush it. Harmless when repeated. Answered by [`Input::Adopted`].
+    Adopt {
+        member: String,
+        file: FileKey,
+        number: u64,
+    },
+    /// The claim of an adopted file is this member's: it is served and flushed from here on, and stays newer
+    /// than the store (copied, not evicted, not at rest) until [`Effect::Settle`].
+    Taken {
+        file: FileKey,
+    },
+    /// The claim of an adopted file stays another's: drop what was adopted.
+    Disown {
+        file: FileKey,
+    },
+    /// Copies of that member are of no use any more. Answered by [`Input::Dropped`].
+    DropCopies {
+        member: String,
+    },
+    /// Nobody else writes to this taken file any more: where the store differs from what was flushed, flush
+    /// again; from here on it may come to rest. Answered by [`Input::Settled`].
+    Settle {
+        file: FileKey,
+    },
+    /// The lease has run out, and others may have taken this member over: nothing is served, flushed or
+    /// acknowledged before [`Effect::Resume`]. See [`Core::fit`](super::Core::fit) for what is checked.
+    Suspend,
+    Resume,
+}
+
+/// Whether this member may serve, flush and acknowledge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fitness {
+    Fit,
+    /// Its lease has run out, and it has partners who may have taken it over. It may go on later.
+    CutOff,
+    Superseded,
+}
+
+/// A partner, and the number that everything sent to it carries beside this member's epoch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Keeper {
+    pub member: String,
+    pub fill: u64,
+}
+
+/// To whom copies go. To be asked for *after* what is sent is durable here.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Keepers {
+    /// Each must have it before it is acknowledged.
+    pub required: Vec<Keeper>,
+    /// So must each of these, which do not count yet: one could be named, without what was sent beside its
+    /// fill, before that failed. A failure ([`Input::CopyFailed`]) ends the fill; nothing is waited for then.
+    pub filling: Vec<Keeper>,
+    /// Gets nothing, but must be struck off before anything is acknowledged: [`Input::CopyFailed`] at once.
+    pub leaving: Vec<String>,
+    pub wanted: u8,
+    /// There are members of another failure domain, alive or not.
+    pub has_others: bool,
+}
+
+/// What a file with bytes newer than the store's, which is found in the tier at a start, is to this member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// Its own, as ever: [`Input::Created`].
+    Own,
+    /// Its own, taken over from another: [`Input::Created`], and as after [`Effect::Taken`].
+    Taken,
+    /// New and not claimed yet. Its own if the store still has the version that it is based on
+    /// ([`Input::Created`]); superseded otherwise.
+    New,
+    /// Adopted in a take-over that goes on: neither served nor flushed. [`Input::FoundAdopted`];
+    /// [`Effect::Adopt`] comes again if it is needed.
+    Adopted,
+    /// Another took it over: not served, not flushed, not claimed; compared with what the file is now.
     Superseded,
 }
 

@@ -2,6 +2,8 @@
 
 use std::sync::{Arc, Mutex, Weak};
 
+use forebay_base::Result;
+
 use super::{Member, lock};
 use crate::core::{Input, Peer, Reply};
 use crate::keys;
@@ -37,6 +39,10 @@ impl Member {
         out: &mut Vec<u8>,
     ) -> Answer {
         let refuse = |errno, text: String| Answer::Refused(Refusal::Errno(errno, text));
+        let done = |kept: Result<()>| match kept {
+            Ok(()) => Answer::Done,
+            Err(error) => refuse(error.errno(), error.to_string()),
+        };
         if head.protocol != keys::PROTOCOL {
             let text = format!("it speaks version {} of the members' protocol", keys::PROTOCOL);
             return refuse(libc::EPROTO, text);
@@ -52,6 +58,20 @@ impl Member {
             Question::Recall { file } => Peer::Recall { file },
             Question::RecallBelow { path } => Peer::RecallBelow { path },
             Question::Changed { file } => Peer::Changed { file },
+            Question::Copy { file, number, fill, words } => {
+                return done(self.keep_for(head, fill, (file, number, words), bytes));
+            }
+            Question::Mark { fill } => return done(self.mark_for(head, fill, bytes)),
+            Question::BeginFill { fill } => return done(self.begin_fill_for(head, fill)),
+            Question::Daemon { method, path, body } => {
+                return match self.desk.get() {
+                    Some(desk) => {
+                        let (status, body) = desk.answer(&method, &path, body);
+                        Answer::Said { status, body }
+                    }
+                    None => Answer::Refused(Refusal::NotHere),
+                };
+            }
             question => {
                 let Some(front) = self.front() else {
                     return Answer::Refused(Refusal::NotHere);

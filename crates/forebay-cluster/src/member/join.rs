@@ -9,8 +9,8 @@ use forebay_backing::FileKey;
 use forebay_base::{Error, Kind, Result};
 use forebay_registry::{Commit, Entry, Lease, Outcome, Registry};
 
-use super::{Member, Waiting, door, lock};
-use crate::core::{Core, Input, Peer, Reply};
+use super::{Member, SyncStore, Waiting, door, lock};
+use crate::core::{Core, Input, Peer, Reply, Standing, entering};
 use crate::front::Front;
 use crate::keys;
 use crate::peer::{Door, Key, Peers};
@@ -39,6 +39,15 @@ pub struct Joining {
     pub key: Option<Key>,
     /// How long a call to the registry or a member may take.
     pub patience: Duration,
+    /// What fails together with the node; its own name if it stands alone.
+    pub domain: Option<String>,
+    /// On so many other members this one's acknowledged bytes are to be, too.
+    pub copies: u8,
+    /// An fsync that reaches fewer fails.
+    pub copies_or_fail: bool,
+    /// It reads for others, and they for it.
+    pub shares_reads: bool,
+    pub sync_store: SyncStore,
 }
 
 impl Member {
@@ -50,7 +59,9 @@ impl Member {
     /// [`Kind::Usage`] if another tier is known under this name, or the members speak another version;
     /// what the registry says.
     pub fn join(joining: Joining) -> Result<Arc<Member>> {
-        let Joining { registry, store, probe, node, tier, boot, listen, key, patience } = joining;
+        let Joining { registry, store, probe, node, tier, boot, listen, key, patience, .. } =
+            joining;
+        let Joining { domain, copies, copies_or_fail, shares_reads, sync_store, .. } = joining;
         if node.is_empty() || node.contains('/') || node.len() > 255 {
             let what = format!("node name '{node}': it must have 1 to 255 characters and no '/'");
             return Err(Error::new(Kind::Usage, what));
@@ -67,13 +78,17 @@ impl Member {
             epoch: 0,
             boot,
             protocol: keys::PROTOCOL,
+            domain: domain.unwrap_or_default(),
+            copies,
+            shares: shares_reads,
+            taken: None,
         };
         let lease = registry.lease(LEASE)?;
         let given_lease = registry.lease(GIVEN)?;
-        let epoch = enter(&*registry, &store, me, &*lease)?;
+        let epoch = enter(&*registry, &store, me, &*lease, &sync_store)?;
         let (entries, revision) = registry.range(&prefix)?;
         let watch = registry.watch(&prefix, revision)?;
-        let core = Core::new(node.clone(), epoch, (revision, entries), patience);
+        let core = Core::new(node.clone(), epoch, copies, (revision, entries), patience);
         let member = Arc::new(Member {
             name: node,
             store,
@@ -85,14 +100,24 @@ impl Member {
             next: AtomicU64::new(1),
             asked: Waiting::default(),
             replies: Waiting::default(),
+            struck: Waiting::default(),
             hands: [256, 256, 32].map(super::hands::Hands::new),
             front: OnceLock::new(),
+            desk: OnceLock::new(),
             peers,
             door: OnceLock::new(),
             lease: Mutex::new(Some(lease)),
             given_lease: Mutex::new(Some(given_lease)),
             reached: (Mutex::new(revision), Condvar::new()),
             stale: Mutex::default(),
+            taken: Mutex::default(),
+            fills: Mutex::default(),
+            copies,
+            copies_or_fail,
+            shares_reads,
+            resting: Mutex::default(),
+            sync_store,
+            is_suspended: AtomicBool::new(false),
             superseded: AtomicBool::new(false),
             leaving: AtomicBool::new(false),
             left: AtomicBool::new(false),
@@ -102,6 +127,22 @@ impl Member {
         member.follow(watch)?;
         member.tend()?;
         Ok(member)
+    }
+
+    /// What a file that is found at a start with bytes newer than the store's is to this member. To be asked
+    /// before [`Member::serve`].
+    pub fn standing(&self, file: FileKey, dir: FileKey) -> Standing {
+        lock(&self.core).standing(file, dir)
+    }
+
+    /// Whether copies of a home that are found at a start may still be needed.
+    pub fn keeps_for(&self, home: &str) -> bool {
+        lock(&self.core).keeps_for(home)
+    }
+
+    /// A file was found that had been adopted before this start, and not claimed yet.
+    pub fn has_adopted(self: &Arc<Member>, file: FileKey) {
+        self.feed(Input::Adopted { file, ok: true });
     }
 
     /// Begins to serve: `dirty` are files with bytes that are newer than the store's, each with its
@@ -178,10 +219,13 @@ fn found_store(registry: &dyn Registry, store: &str, probe: FileKey) -> Result<(
 fn enter(
     registry: &dyn Registry,
     store: &str,
-    mut me: keys::Member,
+    me: keys::Member,
     lease: &dyn Lease,
+    sync_store: &SyncStore,
 ) -> Result<u64> {
-    let key = format!("stores/{store}/members/{}", me.node);
+    let prefix = format!("stores/{store}/");
+    let key = format!("{prefix}members/{}", me.node);
+    let partners = format!("{prefix}partners/{}", me.node);
     let alive = format!("stores/{store}/alive/{}", me.node);
     loop {
         let (before, _) = registry.get(&key)?;
@@ -199,13 +243,15 @@ fn enter(
                 ),
             ));
         }
-        me.epoch = known.map_or(1, |known| known.epoch + 1);
-        let commit = Commit::new()
-            .if_as_found(&key, before.as_ref())
-            .put(&key, json(&me))
-            .put_leased(&alive, "", lease.id());
+        // To begin says that nothing of an earlier process is under way to the store. Somebody waits for that.
+        if known.is_some_and(|known| known.taken.is_some()) {
+            sync_store()?;
+        }
+        let (partners, _) = registry.get(&partners)?;
+        let (commit, epoch) = entering(&prefix, me.clone(), before.as_ref(), partners.as_ref());
+        let commit = commit.put_leased(&alive, "", lease.id());
         if registry.commit(&commit)?.committed().is_some() {
-            return Ok(me.epoch);
+            return Ok(epoch);
         }
     }
 }

@@ -36,6 +36,12 @@ pub struct Seen {
     pub claims: u64,
     /// Directories in which it makes files.
     pub creates: u64,
+    /// So many other members are to have what it has acknowledged.
+    pub copies: u8,
+    /// These have.
+    pub in_sync: Vec<String>,
+    /// Who has taken its place, or is about to.
+    pub taken: Option<keys::Taken>,
 }
 
 impl Member {
@@ -53,10 +59,13 @@ impl Member {
             if let Some(name) = rest.strip_prefix("members/")
                 && let Some(found) = parse::<keys::Member>(entry)
             {
-                let keys::Member { address, epoch, .. } = found;
+                let keys::Member { address, epoch, copies, taken, .. } = found;
+                let (name, in_sync) = (name.to_string(), Vec::new());
+                let (alive, claims, creates) = (false, 0, 0);
+                let key = name.clone();
                 let seen =
-                    Seen { name: name.into(), address, epoch, alive: false, claims: 0, creates: 0 };
-                members.insert(name.into(), seen);
+                    Seen { name, address, epoch, alive, claims, creates, copies, in_sync, taken };
+                members.insert(key, seen);
             } else if rest == "gate" {
                 gate = parse::<keys::Gate>(entry).map(|gate| gate.by);
             }
@@ -66,6 +75,12 @@ impl Member {
             let (kind, rest) = rest.split_once('/').unwrap_or_default();
             let claimed = || parse::<keys::Claim>(entry).map(|claim| claim.member);
             match kind {
+                "partners" => {
+                    let partners = parse::<keys::Partners>(entry).map(|found| found.in_sync);
+                    _ = members.get_mut(rest).map(|seen| {
+                        seen.in_sync = partners.unwrap_or_default();
+                    });
+                }
                 "alive" => _ = members.get_mut(rest).map(|seen| seen.alive = true),
                 "claims" => {
                     let seen = claimed().and_then(|member| members.get_mut(&member));

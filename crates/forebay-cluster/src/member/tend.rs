@@ -50,8 +50,9 @@ impl Member {
             }
         })?;
         self.at_times("fb-tend", TICK, |member| {
+            let now = member.now();
             let remaining = lock(&member.lease).as_ref().map(|lease| lease.remaining());
-            member.feed(Input::Lease(remaining.unwrap_or_default()));
+            member.feed(Input::Lease(now + remaining.unwrap_or_default()));
             member.feed(Input::Tick);
         })
     }

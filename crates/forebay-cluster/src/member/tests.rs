@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use forebay_backing::FileKey;
+use forebay_base::{Error, Result};
 use forebay_registry::{Embedded, PATIENCE, Registry};
 
 use super::{Changing, Holder, Joining, Member, Opening, lock};
 use crate::core::{Access, SETTLE};
-use crate::front::Front;
+use crate::front::{Front, Keeper};
 use crate::words::{Answer, Question};
 
 const DIR: FileKey = FileKey { ino: 2, generation: 1 };
@@ -27,6 +28,47 @@ struct Fake {
     looked_at: Mutex<HashMap<FileKey, u32>>,
     forgotten: Mutex<HashMap<FileKey, u32>>,
     below: Mutex<Vec<FileKey>>,
+}
+
+/// It keeps no copies, and is asked for none.
+impl Keeper for Fake {
+    fn keep(&self, _: &str, _: u64, _: FileKey, _: &[u8], _: &[u8]) -> Result<()> {
+        Err(Error::os(libc::ENOSPC, "a mount without a tier"))
+    }
+
+    fn mark(&self, _: &str, _: &[u8]) -> Result<()> {
+        Ok(())
+    }
+
+    fn copies_of(&self, _: &str) -> Vec<(FileKey, u64)> {
+        Vec::new()
+    }
+
+    fn adopt(&self, _: &str, _: FileKey) -> Result<()> {
+        Err(Error::os(libc::ENOENT, "no copy"))
+    }
+
+    fn take(&self, _: FileKey) -> Result<()> {
+        Ok(())
+    }
+
+    fn disown(&self, _: FileKey) {}
+
+    fn drop_copies(&self, _: &str) {}
+
+    fn settle(&self, _: FileKey) -> Result<()> {
+        Ok(())
+    }
+
+    fn fill(&self, _: &str, _: &dyn Fn() -> bool) -> Result<()> {
+        Ok(())
+    }
+
+    fn suspend(&self, _: bool) {}
+
+    fn is_idle(&self) -> bool {
+        true
+    }
 }
 
 impl Front for Fake {
@@ -79,6 +121,11 @@ impl Bed {
             boot: "boot".into(),
             listen: "127.0.0.1:0".parse().unwrap(),
             key: None,
+            domain: None,
+            copies: 0,
+            copies_or_fail: false,
+            shares_reads: false,
+            sync_store: Arc::new(|| Ok(())),
             patience: PATIENCE,
         }
     }

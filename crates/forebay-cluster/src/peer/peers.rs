@@ -182,7 +182,17 @@ pub fn is_safe(question: &Question) -> bool {
         | Question::Append { .. }
         | Question::Sync { .. }
         | Question::Seek { .. }
-        | Question::Attrs { .. } => true,
+        | Question::Attrs { .. }
+        | Question::Fetch { .. }
+        // They carry their number, and that of their fill.
+        | Question::Copy { .. }
+        | Question::Mark { .. }
+        | Question::BeginFill { .. }
+        // Its number says so to the home.
+        | Question::Lock { .. }
+        | Question::Granted { .. }
+        | Question::Reclaimed => true,
+        Question::Daemon { method, .. } => method == "GET",
         // Some modes move what is behind.
         Question::Allocate { .. } | Question::Name { .. } => false,
     }

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::core::governor::law::Preset;
 use crate::core::governor::schedule::Schedule;
+use crate::core::near::{Near, Owned};
 use crate::time::Time;
 
 /// Whether the tier takes part.
@@ -54,6 +55,10 @@ pub struct Config {
     pub attachment: Attachment,
     /// What the engine decides by.
     pub time: Time,
+    /// Who may have read the store already.
+    pub near: Near,
+    /// Whose names a start may make again that the store has not: what others did to their own since is theirs.
+    pub owned: Owned,
     /// A partner that gets copies of all that is dirty here is sent so many bytes per second.
     pub fill_rate: u64,
 }
@@ -65,6 +70,8 @@ impl Default for Config {
             names_max: 1_000_000,
             attachment: Attachment::Attached,
             time: Time::default(),
+            near: Near::default(),
+            owned: Owned::default(),
             fill_rate: 200_000_000,
         }
     }

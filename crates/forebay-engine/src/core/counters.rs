@@ -36,6 +36,8 @@ counters!(
     write_around_bytes,
     fill_bytes,
     fills,
+    near_bytes,
+    near_fills,
     readahead_fills,
     flushed_files,
     flushed_bytes,

@@ -157,6 +157,11 @@ impl Paths {
         self.0.iter().any(|name| name.is(path))
     }
 
+    /// Whether it is the one that is trusted most.
+    pub fn is_first(&self, path: &Path) -> bool {
+        self.0.first().is_some_and(|name| name.is(path))
+    }
+
     /// Whether one of them is `dir`, or below it.
     pub fn any_within(&self, dir: &Path) -> bool {
         self.iter().any(|path| path.starts_with(dir))
@@ -169,11 +174,14 @@ impl Paths {
         }
     }
 
-    /// Takes in the name by which it was just found.
+    /// Takes in the name by which it was just found: of those that are known it is the one that is sure.
     pub fn learn_first(&mut self, tree: &Tree, path: &Path) {
-        if !self.has(path) {
-            self.0.truncate(Paths::MAX - 1);
-            self.0.insert(0, Name::of(tree, path));
+        match self.0.iter().position(|name| name.is(path)) {
+            Some(at) => self.0[..=at].rotate_right(1),
+            None => {
+                self.0.truncate(Paths::MAX - 1);
+                self.0.insert(0, Name::of(tree, path));
+            }
         }
     }
 

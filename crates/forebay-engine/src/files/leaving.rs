@@ -45,7 +45,7 @@ impl Files {
     /// Takes note of a name by which the file was found after `seen`, if it cannot have lost it since.
     pub(crate) fn learn_name(&self, file: &File, path: &Path, seen: Look) {
         let mut inner = file.lock();
-        if !inner.state.paths.has(path)
+        if !inner.state.paths.is_first(path)
             && !inner.live().unlinked
             // Who begins to take it away from here on waits for the lock.
             && !self.is_leaving(file.key, Some(seen))

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use forebay_backing::FileKey;
+use forebay_backing::{FileKey, Version};
 
 use crate::core::state::Conflict;
 use crate::files::Files;
@@ -42,6 +42,11 @@ impl Files {
         if let Some(live) = &mut inner.live {
             live.checked = None;
         }
+    }
+
+    /// Whether what is known of a file is based on this version of the store's.
+    pub fn is_based_on(&self, key: FileKey, version: &Version) -> bool {
+        self.find(key).is_some_and(|file| file.lock().state.base() == *version)
     }
 
     /// Files that are known at or below a path.

@@ -21,7 +21,12 @@ type Names = BTreeMap<PathBuf, Option<FileKey>>;
 impl Recovery<'_> {
     /// Makes the store's names those of the journal, and the names on record those of the store.
     pub(super) fn settle_names(&mut self, loaded: &mut Loaded) -> Result<()> {
-        let steps = loaded.names.steps();
+        let mut steps = loaded.names.steps();
+        let all = steps.len();
+        steps.retain(|step| step.op.keys().all(|key| self.owned.is_own(key)));
+        if steps.len() < all {
+            self.index.set_names(steps.clone()).map_err(recording)?;
+        }
         let look = self.look_at(settle::paths(&steps))?;
         let known = known(loaded, &steps);
         let counted = settle::that_count(&steps, &look, known.end);
@@ -271,10 +276,17 @@ fn rename(tree: &Tree, record: &mut Record, plan: &Plan, at: &[&PathBuf]) {
     let wanted: Vec<&PathBuf> = plan.wanted.get(&key).into_iter().flatten().collect();
     let is_home = at.iter().any(|path| wanted.contains(path));
     let is_blocked = plan.blocked.iter().any(|(blocked, _)| *blocked == key);
-    let has = if at.is_empty() || (is_blocked && !is_home) { &wanted } else { at };
+    let is_found = !at.is_empty() && (!is_blocked || is_home);
+    let has = if is_found { at } else { &wanted };
     let is_gone = |path: &Path| plan.gone.contains(&(key, path.to_path_buf()));
     record.paths.keep(|path| !is_gone(path) || has.iter().any(|has| **has == *path));
-    has.iter().for_each(|path| record.paths.learn_also(tree, path));
+    for path in has.iter().rev() {
+        match is_found {
+            // What is on record beside it nobody has looked at.
+            true => record.paths.learn_first(tree, path),
+            false => record.paths.learn_also(tree, path),
+        }
+    }
 }
 
 fn known(loaded: &Loaded, steps: &[Step]) -> Known {

@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use forebay_backing::{BackingStore, Error, Result};
 
 use crate::core::id::FileId;
+use crate::core::near::Owned;
 use crate::core::state::{Boot, Change, Record, Survived, Verdict};
 use crate::start::report::RecoveryReport;
 use crate::tier::dir as tier;
@@ -25,6 +26,8 @@ pub(crate) struct Recovery<'a> {
     pub backing: &'a dyn BackingStore,
     pub index: &'a Index,
     pub boot: Boot,
+    /// Whose names may be made again.
+    pub owned: &'a Owned,
     /// The time of day.
     pub now_ms: u64,
     pub report: RecoveryReport,
@@ -52,7 +55,7 @@ impl Recovery<'_> {
         loaded: &mut Loaded,
         spared: &HashSet<FileId>,
         witness: &Witness,
-        now_ms: u64,
+        (owned, now_ms): (&Owned, u64),
     ) -> Result<Recovered> {
         let since = loaded.since(witness);
         let boot = loaded.boot(witness);
@@ -68,6 +71,7 @@ impl Recovery<'_> {
             backing,
             index,
             boot,
+            owned,
             now_ms,
             report,
             changed: Vec::new(),

@@ -128,6 +128,20 @@ impl Verbs {
         over: Option<Named<'_>>,
         mode: RenameMode,
     ) -> Result<()> {
+        let make = || self.names.alter(|b| b.rename(from.path, to, mode));
+        self.rename_by(from, to, over, mode, make)
+    }
+
+    /// The same where `make` makes the rename on the store, in one step and of these files, or says that it
+    /// was not made.
+    pub fn rename_by(
+        self: &Arc<Self>,
+        from: Named<'_>,
+        to: &Path,
+        over: Option<Named<'_>>,
+        mode: RenameMode,
+        make: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
         self.files.refuse_read_only()?;
         let exchange = mode == RenameMode::Exchange;
         let moved = self.cached(from);
@@ -171,7 +185,7 @@ impl Verbs {
             announced = Some(self.names.announce(op.clone(), files(), &dirs)?);
             failpoint::pass("rename.intent");
         }
-        let done = self.names.alter(|b| b.rename(from.path, to, mode));
+        let done = make();
         if done.is_err() {
             self.names.not_made(announced)?;
             let dirs = moves_dirs.then_some([from.path, to]);
@@ -181,7 +195,8 @@ impl Verbs {
         if is_known {
             failpoint::pass("rename.done");
         }
-        self.follow_rename(moved.iter().chain(&back), from.path, to, mode)?;
+        self.follow_rename(moved.as_ref(), from.path, to)?;
+        self.follow_rename(back.as_ref(), to, from.path)?;
         // Files are looked up once more: closed and opened anew meanwhile one is another to us, or
         // it was not known at all.
         let anew = |key: FileKey, known: &Option<Arc<File>>| {
@@ -189,12 +204,9 @@ impl Verbs {
             self.files.find(key).filter(|anew| !is_known(anew))
         };
         // These may have their new names already.
-        let straight = |file: Option<Arc<File>>, from: &Path, to: &Path| {
-            self.follow_rename(file.iter(), from, to, RenameMode::Replace)
-        };
-        straight(anew(from.key, &moved), from.path, to)?;
+        self.follow_rename(anew(from.key, &moved).as_ref(), from.path, to)?;
         if let (true, Some(over)) = (exchange, over) {
-            straight(anew(over.key, &back), to, from.path)?;
+            self.follow_rename(anew(over.key, &back).as_ref(), to, from.path)?;
             self.names.refresh(Named { path: from.path, ..over });
         }
         let known = self.names.refresh(Named { path: to, ..from });
@@ -226,27 +238,17 @@ impl Verbs {
         self.files.find(at.key).filter(|_| !at.is_dir)
     }
 
-    /// Gives files their new paths.
-    fn follow_rename<'a>(
-        &self,
-        files: impl Iterator<Item = &'a Arc<File>>,
-        from: &Path,
-        to: &Path,
-        mode: RenameMode,
-    ) -> Result<()> {
-        let other = |path: &Path| match path {
-            path if path == from => Some(to.to_path_buf()),
-            path if path == to && mode == RenameMode::Exchange => Some(from.to_path_buf()),
-            _ => None,
-        };
-        for file in files {
-            let mut inner = file.lock();
-            inner.rename(file.id, |paths| paths.change(self.files.tree(), other));
-            if inner.recorded {
-                self.files.put(file, &mut inner)?;
-            }
-        }
-        Ok(())
+    /// Gives a file its new path.
+    fn follow_rename(&self, file: Option<&Arc<File>>, from: &Path, to: &Path) -> Result<()> {
+        let Some(file) = file else { return Ok(()) };
+        let mut inner = file.lock();
+        let tree = self.files.tree();
+        inner.rename(file.id, |paths| {
+            paths.change(tree, |path| (path == from).then(|| to.to_path_buf()));
+            // Somebody else may have renamed it before: `from` was none of the names that are known.
+            paths.learn_first(tree, to);
+        });
+        if inner.recorded { self.files.put(file, &mut inner) } else { Ok(()) }
     }
 }
 

@@ -408,6 +408,39 @@ fn directories_that_move_keep_their_files_whoever_dies() {
     assert!(moved > 4, "{moved}");
 }
 
+/// Somebody else renames a file of which all is here, then we do, and perhaps the daemon is killed: who
+/// opens it by the name that it has reads it.
+// S-25
+#[test]
+fn a_file_that_others_rename_is_read_by_the_name_that_it_has() {
+    for killed in [false, true] {
+        let bed = Bed::on(&[("a", b'1')]);
+        assert_eq!(read_all(&bed.engine, Path::new("a")).unwrap(), [b'1'; LEN]);
+        bed.store.rename(Path::new("a"), Path::new("b"), RenameMode::Replace).expect("it is free");
+        bed.replace("b", "c");
+        let Moment { disk, tree } = bed.now();
+        let (engine, after) = match killed {
+            true => {
+                let store = MemStore::on(tree);
+                let disk = CrashMedia::on(disk.process_crash_image());
+                (serve(&disk, store, BEFORE), Some(bed))
+            }
+            false => (bed.engine.clone(), None),
+        };
+        let path = Path::new("c");
+        let key = engine.verbs.stat(path).unwrap().key;
+        let known = engine.files.find(key).expect("on record");
+        assert_eq!(known.path().as_deref(), Some(path), "killed: {killed}");
+        let file = engine.io.open_to_read(path, Some(key)).unwrap();
+        let mut bytes = [0; LEN];
+        assert_eq!(engine.io.read(&file, 0, &mut bytes).unwrap(), LEN, "killed: {killed}");
+        assert_eq!(bytes, [b'1'; LEN]);
+        drop((file, known));
+        abandon(engine);
+        after.into_iter().for_each(Bed::end);
+    }
+}
+
 fn turned(path: &Path, from: &str, to: &str) -> PathBuf {
     path.strip_prefix(from).map_or_else(|_| path.into(), |rest| Path::new(to).join(rest))
 }

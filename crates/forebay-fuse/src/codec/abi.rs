@@ -36,7 +36,11 @@ pub const OPENDIR: u32 = 27;
 pub const READDIR: u32 = 28;
 pub const RELEASEDIR: u32 = 29;
 pub const FSYNCDIR: u32 = 30;
+pub const GETLK: u32 = 31;
+pub const SETLK: u32 = 32;
+pub const SETLKW: u32 = 33;
 pub const CREATE: u32 = 35;
+pub const INTERRUPT: u32 = 36;
 pub const DESTROY: u32 = 38;
 pub const NOTIFY_REPLY: u32 = 41;
 pub const BATCH_FORGET: u32 = 42;
@@ -61,6 +65,9 @@ pub const FATTR_FH: u32 = 1 << 6;
 pub const FATTR_ATIME_NOW: u32 = 1 << 7;
 pub const FATTR_MTIME_NOW: u32 = 1 << 8;
 
+/// A lock of flock, not of fcntl.
+pub const LK_FLOCK: u32 = 1 << 0;
+
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 
 /// How the kernel treats an open file.
@@ -71,16 +78,17 @@ pub const FOPEN_PASSTHROUGH: u32 = 1 << 7;
 
 /// Notifications. The last asks for pages of a file, and is answered by a NOTIFY_REPLY request.
 pub const NOTIFY_INVAL_INODE: u32 = 2;
-pub const NOTIFY_INVAL_ENTRY: u32 = 3;
 pub const NOTIFY_RETRIEVE: u32 = 5;
 
 /// What a session is made of: the flags of INIT.
 pub mod init {
     pub const ASYNC_READ: u64 = 1 << 0;
+    pub const POSIX_LOCKS: u64 = 1 << 1;
     pub const ATOMIC_O_TRUNC: u64 = 1 << 3;
     pub const EXPORT_SUPPORT: u64 = 1 << 4;
     pub const BIG_WRITES: u64 = 1 << 5;
     pub const DONT_MASK: u64 = 1 << 6;
+    pub const FLOCK_LOCKS: u64 = 1 << 10;
     pub const DO_READDIRPLUS: u64 = 1 << 13;
     pub const READDIRPLUS_AUTO: u64 = 1 << 14;
     pub const ASYNC_DIO: u64 = 1 << 15;

@@ -7,6 +7,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 use forebay_backing::{SetAttr, SetTime, Timestamp};
+use forebay_cluster::locks::{END, Kind, Lock, Of, Range, Space};
 use forebay_engine::rules::Origin;
 
 use super::abi;
@@ -104,7 +105,13 @@ pub enum Call<'a> {
     Statfs,
     Release(u64),
     Fsync(u64),
-    Flush(u64),
+    /// Of a handle, by an owner of record locks.
+    Flush(u64, u64),
+    Lock {
+        handle: u64,
+        of: Of,
+        what: Locking,
+    },
     Setxattr {
         name: &'a OsStr,
         value: &'a [u8],
@@ -133,6 +140,15 @@ pub enum Call<'a> {
     Nothing,
 }
 
+/// What is asked of locks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Locking {
+    Test(Lock),
+    /// Whether whoever asks waits until it is granted.
+    Set(Lock, bool),
+    Unset(Range),
+}
+
 /// The mode of a new file, and the mask of who makes it.
 pub type Mode = (u32, u32);
 
@@ -146,8 +162,10 @@ fn arg_len(opcode: u32) -> Option<usize> {
         abi::GETATTR | abi::MKNOD | abi::RENAME2 | abi::CREATE => 16,
         abi::FSYNC | abi::FSYNCDIR | abi::INIT => 16,
         abi::RELEASE | abi::RELEASEDIR | abi::FLUSH | abi::LSEEK | abi::STATX => 24,
+        abi::INTERRUPT => 8,
         abi::FALLOCATE => 32,
         abi::READ | abi::WRITE | abi::READDIR | abi::READDIRPLUS | abi::NOTIFY_REPLY => 40,
+        abi::GETLK | abi::SETLK | abi::SETLKW => 48,
         abi::SETATTR => 88,
         _ => return None,
     })
@@ -246,7 +264,8 @@ impl<'a> Request<'a> {
             abi::STATFS => Call::Statfs,
             abi::RELEASE => Call::Release(self.u64(0)),
             abi::FSYNC => Call::Fsync(self.u64(0)),
-            abi::FLUSH => Call::Flush(self.u64(0)),
+            abi::FLUSH => Call::Flush(self.u64(0), self.u64(16)),
+            abi::GETLK | abi::SETLK | abi::SETLKW => return self.call_lock(),
             abi::OPENDIR => Call::Opendir,
             abi::RELEASEDIR => Call::Releasedir(self.u64(0)),
             abi::FSYNCDIR => Call::Fsyncdir(self.u64(0)),
@@ -281,6 +300,36 @@ impl<'a> Request<'a> {
         let data = self.rest.get(..size as usize).ok_or(ODD)?;
         let suid = Suid::of(self.u32(20) & abi::WRITE_KILL_SUIDGID != 0);
         Ok(Call::Write { at, data, suid })
+    }
+
+    /// `struct fuse_lk_in`.
+    fn call_lock(&self) -> Result<Call<'a>, i32> {
+        let range = Range { first: self.u64(16), last: self.u64(24) };
+        if range.first > range.last || range.last > END {
+            return Err(ODD);
+        }
+        let is_flock = self.u32(40) & abi::LK_FLOCK != 0;
+        let space = if is_flock { Space::Flock } else { Space::Record };
+        let lock = |kind| Lock { kind, range, pid: self.u32(36) };
+        let kind = match self.u32(32) as i32 {
+            libc::F_RDLCK => Some(Kind::Shared),
+            libc::F_WRLCK => Some(Kind::Exclusive),
+            libc::F_UNLCK => None,
+            _ => return Err(ODD),
+        };
+        let what = match (kind, self.head.opcode) {
+            (Some(kind), abi::GETLK) => Locking::Test(lock(kind)),
+            (None, abi::GETLK) => return Err(ODD),
+            (Some(kind), opcode) => Locking::Set(lock(kind), opcode == abi::SETLKW),
+            (None, _) => Locking::Unset(range),
+        };
+        let of = Of { space, owner: self.u64(8) };
+        Ok(Call::Lock { handle: self.u64(0), of, what })
+    }
+
+    /// Of an INTERRUPT: the request that nobody waits for any more.
+    pub fn interrupted(&self) -> Option<u64> {
+        (self.head.opcode == abi::INTERRUPT && self.arg.len() >= 8).then(|| self.u64(0))
     }
 
     /// The handle and the offset with which such arguments begin.

@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::time::Duration;
 
 use forebay_backing::{Attr, DirEntry, FileKind, StatFs, Timestamp};
+use forebay_cluster::locks::{HeldBy, Kind, Lock};
 
 use super::abi;
 use super::answer::{Carrier, Listing, Reply};
@@ -217,6 +218,23 @@ impl<C: Carrier> Tell<Written> for Reply<C> {
 impl<C: Carrier> Tell<Found> for Reply<C> {
     fn tell(self, _: &Shared, at: Found) {
         self.bytes(Words::new().u64(at.0).bytes());
+    }
+}
+
+/// `struct fuse_lk_out`.
+impl<C: Carrier> Tell<Option<HeldBy>> for Reply<C> {
+    fn tell(self, _: &Shared, by: Option<HeldBy>) {
+        let words = match by {
+            Some(HeldBy { lock: Lock { kind, range, pid }, .. }) => {
+                let kind = match kind {
+                    Kind::Shared => libc::F_RDLCK,
+                    Kind::Exclusive => libc::F_WRLCK,
+                };
+                Words::new().u64(range.first).u64(range.last).u32(kind as u32).u32(pid)
+            }
+            None => Words::new().zeros(16).u32(libc::F_UNLCK as u32).u32(0),
+        };
+        self.bytes(words.bytes());
     }
 }
 

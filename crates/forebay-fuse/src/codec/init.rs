@@ -30,6 +30,8 @@ pub struct Wishes {
     pub passthrough: bool,
     pub kernel_writeback: bool,
     pub io_uring: bool,
+    /// Locks are ours to grant: those of a mount that has other members are theirs, too.
+    pub locks: bool,
 }
 
 /// What it may have.
@@ -65,6 +67,7 @@ pub fn agree(request: &Request<'_>, wishes: Wishes) -> Agreed {
     let taken = offered
         & (WANTED
             | wish(wishes.kernel_writeback, init::WRITEBACK_CACHE)
+            | wish(wishes.locks, init::POSIX_LOCKS | init::FLOCK_LOCKS)
             | wish(wishes.passthrough, init::PASSTHROUGH)
             | wish(wishes.io_uring, init::OVER_IO_URING));
     let granted = Granted {
@@ -102,8 +105,10 @@ fn init_out(granted: Granted, readahead: u32, taken: u64) -> Words {
 mod tests {
     use super::*;
 
-    const ALL: Wishes = Wishes { passthrough: true, kernel_writeback: true, io_uring: true };
-    const NONE: Wishes = Wishes { passthrough: false, kernel_writeback: false, io_uring: false };
+    const ALL: Wishes =
+        Wishes { passthrough: true, kernel_writeback: true, io_uring: true, locks: true };
+    const NONE: Wishes =
+        Wishes { passthrough: false, kernel_writeback: false, io_uring: false, locks: false };
 
     /// An INIT as the kernel sends it.
     fn message(major: u32, minor: u32, flags: u64) -> Vec<u8> {
@@ -147,6 +152,9 @@ mod tests {
                     taken & init::WRITEBACK_CACHE != 0,
                     wishes.kernel_writeback && offered(init::WRITEBACK_CACHE)
                 );
+                for flag in [init::POSIX_LOCKS, init::FLOCK_LOCKS] {
+                    assert_eq!(taken & flag != 0, wishes.locks && offered(flag), "locks");
+                }
                 assert_eq!(number(&out, 20), MAX_WRITE);
             }
         }

@@ -1,7 +1,5 @@
 //! What is told to the kernel unasked.
 
-use std::ffi::OsStr;
-
 use super::abi;
 use super::answer::header;
 use super::encode::Words;
@@ -12,14 +10,6 @@ use super::encode::Words;
 pub fn inval_inode(node: u64, offset: i64, len: i64) -> Vec<u8> {
     let words = Words::new().u64(node).u64(offset as u64).u64(len as u64);
     notification(abi::NOTIFY_INVAL_INODE, &words)
-}
-
-/// Says that what a name in a directory stands for is to be looked up again. The kernel waits for who
-/// changes the directory just now.
-pub fn inval_entry(parent: u64, name: &OsStr) -> Vec<u8> {
-    let name = name.as_encoded_bytes();
-    let words = Words::new().u64(parent).u32(name.len() as u32).u32(0).put(name).put(&[0]);
-    notification(abi::NOTIFY_INVAL_ENTRY, &words)
 }
 
 /// Asks for no bytes of a regular file, which is answered with a NOTIFY_REPLY of that number.
@@ -38,14 +28,11 @@ mod tests {
 
     #[test]
     fn they_are_as_long_as_they_say() {
-        let name = OsStr::new("abc");
-        for message in [inval_inode(7, -1, 0), retrieve(7, 1 << 62), inval_entry(7, name)] {
+        for message in [inval_inode(7, -1, 0), retrieve(7, 1 << 62)] {
             assert_eq!(message[..4], (message.len() as u32).to_ne_bytes());
             assert_eq!(message[8..16], [0; 8], "not the answer to a request");
         }
         assert_eq!(inval_inode(7, -1, 0)[24..32], [0xff; 8]);
         assert_eq!(inval_inode(7, 1, 5)[32..40], 5u64.to_ne_bytes());
-        assert_eq!(inval_entry(7, name)[24..28], 3u32.to_ne_bytes());
-        assert_eq!(inval_entry(7, name)[32..], *b"abc\0", "with its end, which does not count");
     }
 }

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use super::answer::{Carrier, Listing, Reply};
-use super::decode::{Call, Head, Request};
+use super::decode::{Call, Head, Locking, Request};
 use super::encode::{Extended, Words};
 use crate::reply::{Bytes, Fail};
 use crate::request::Shared;
@@ -24,6 +24,15 @@ pub fn forget(shared: &Shared, request: &Request<'_>) {
     survive(request, || {
         for (node, times) in request.forgotten() {
             shared.vfs.forget(node, times);
+        }
+    });
+}
+
+/// Ends the wait of a request that an INTERRUPT names, which is answered itself.
+pub fn interrupt(shared: &Arc<Shared>, request: &Request<'_>) {
+    survive(request, || {
+        if let Some(unique) = request.interrupted() {
+            shared.interrupt(unique);
         }
     });
 }
@@ -49,7 +58,13 @@ fn run<C: Carrier>(shared: &Arc<Shared>, head: &Head, call: Call<'_>, reply: Rep
         Call::Statfs => shared.statfs(reply),
         Call::Release(handle) => shared.release(handle, reply),
         Call::Fsync(handle) => shared.fsync(handle, reply),
-        Call::Flush(handle) => shared.flush(handle, reply),
+        Call::Flush(handle, owner) => shared.flush(handle, owner, reply),
+        Call::Lock { handle, of, what } => match what {
+            Locking::Test(lock) => shared.test_lock(handle, of, lock, reply),
+            Locking::Set(lock, false) => shared.set_lock(handle, of, lock, reply),
+            Locking::Set(lock, true) => shared.wait_lock(head.unique, handle, of, lock, reply),
+            Locking::Unset(range) => shared.unset_lock(handle, of, range, reply),
+        },
         Call::Fallocate { at, len, mode } => {
             shared.fallocate(from, node, at, (len, mode), reply);
         }

@@ -1,6 +1,5 @@
 //! A descriptor of /dev/fuse, and what can be said over it.
 
-use std::ffi::OsStr;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -99,10 +98,6 @@ impl Notify for Device {
 
     fn pages(&self, id: u64, offset: u64, len: u64) {
         self.tell(&codec::inval_inode(id, offset as i64, len as i64));
-    }
-
-    fn name(&self, parent: u64, name: &OsStr) {
-        self.tell(&codec::inval_entry(parent, name));
     }
 }
 

@@ -9,9 +9,11 @@ use super::{Handle, Vfs};
 
 impl Vfs {
     pub fn read(&self, handle: u64, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.locks.check(handle)?;
         match &*self.handle(handle)? {
             Handle::File { file, admission, .. } => {
-                self.engine.io.read_in(admission, file, offset, buf)
+                let n = self.engine.io.read_in(admission, file, offset, buf)?;
+                self.wait_fit().map(|()| n)
             }
             Handle::Control { text, .. } => {
                 let from = text.len().min(offset as usize);
@@ -26,8 +28,9 @@ impl Vfs {
 
     /// Reads what can be read without the backing store; see [`Engine::read_cached`].
     pub fn read_cached(&self, handle: u64, offset: u64, buf: &mut [u8]) -> Option<Result<usize>> {
+        self.locks.check(handle).ok()?;
         match &*self.handle(handle).ok()? {
-            Handle::File { file, admission, .. } => {
+            Handle::File { file, admission, .. } if self.is_fit() => {
                 self.engine.io.read_cached(admission, file, offset, buf)
             }
             _ => None,
@@ -35,12 +38,15 @@ impl Vfs {
     }
 
     pub fn write(&self, handle: u64, offset: u64, data: &[u8]) -> Result<()> {
+        self.locks.check(handle)?;
         match &*self.handle(handle)? {
             Handle::File { file, admission, append: true, .. } => {
-                self.append(file, admission, data).map(drop)
+                self.append(file, admission, data)?;
+                self.wait_fit()
             }
             Handle::File { file, admission, .. } => {
-                self.engine.io.write_in(admission, file, offset, data)
+                self.engine.io.write_in(admission, file, offset, data)?;
+                self.wait_fit()
             }
             Handle::There(remote) => self.write_there(remote, offset, data),
             Handle::Control { id, .. } => self.control.write(*id, offset, data),
@@ -58,8 +64,12 @@ impl Vfs {
     }
 
     pub fn fsync(&self, handle: u64) -> Result<()> {
+        self.locks.check(handle)?;
         match &*self.handle(handle)? {
-            Handle::File { file, admission, .. } => self.engine.io.sync_in(admission, file),
+            Handle::File { file, admission, .. } => {
+                self.engine.io.sync_in(admission, file)?;
+                self.wait_fit()
+            }
             Handle::There(remote) => self.sync_there(remote),
             _ => Ok(()),
         }

@@ -2,19 +2,21 @@
 //!
 //! Without members every question here answers at once that this mount does it.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
-use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
-use forebay_backing::{Attr, Error, FileKey, FileKind, Result};
+use forebay_backing::{Attr, Error, FileKey, FileKind, RenameMode, Result};
 use forebay_cluster::core::{Access, Holder};
 use forebay_cluster::front::{Cluster, Guard, Place};
 use forebay_cluster::words::{Answer, Attrs, NameChange, Question};
-use hashbrown::HashMap;
+use forebay_engine::Named;
+use hashbrown::{HashMap, HashSet};
 
+use super::ahead::Fetching;
+use super::copies::Succession;
 use super::serve::Guest;
 use super::{Entry, Vfs};
 use crate::nodes::Side;
@@ -28,12 +30,16 @@ const HEARD: Duration = Duration::from_secs(2);
 /// So long attributes that were asked for a listing wait to be listed.
 const FORESEEN: Duration = Duration::from_millis(500);
 
+/// So long a change of a file's names waits for another one to end.
+const NAMING: Duration = Duration::from_secs(2);
+
 /// So many locks of appends are kept at least before those that nobody has are dropped.
 const PLACES: usize = 64;
 
 #[derive(Default)]
 pub struct Members {
-    cluster: OnceLock<Box<dyn Cluster>>,
+    pub(super) cluster: OnceLock<Arc<dyn Cluster>>,
+    pub(super) fetching: Arc<Fetching>,
     /// Homes that opens have told of.
     heard: Mutex<HashMap<FileKey, (String, Instant)>>,
     foreseen: Mutex<HashMap<FileKey, (Attrs, Instant)>>,
@@ -42,8 +48,8 @@ pub struct Members {
     pub(super) last_guest: AtomicU64,
     /// One append to a file at a time.
     places: Mutex<HashMap<FileKey, Arc<Mutex<()>>>>,
-    /// Names that the kernel is to look up again.
-    names: OnceLock<Sender<(u64, OsString)>>,
+    /// Files whose names are being changed, by programs here or of other members.
+    naming: (Mutex<HashSet<FileKey>>, Condvar),
 }
 
 /// A change that may be another's to make.
@@ -52,6 +58,21 @@ pub(super) enum Settled {
     Here(Option<Guard>),
     /// Its home has made it.
     Done(Option<Attrs>),
+}
+
+/// Nobody else changes names of these files here until it is dropped.
+pub(super) struct Naming<'a> {
+    members: &'a Members,
+    files: Vec<FileKey>,
+}
+
+impl Drop for Naming<'_> {
+    fn drop(&mut self) {
+        let (busy, ended) = &self.members.naming;
+        let mut busy = lock(busy);
+        self.files.iter().for_each(|file| _ = busy.remove(file));
+        ended.notify_all();
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -75,7 +96,7 @@ pub(super) fn with_home(attr: Attr, home: &Attrs) -> Attr {
 impl Vfs {
     /// Gives the vfs the members of its store; to be called before it serves anybody.
     pub fn set_cluster(&self, cluster: Box<dyn Cluster>) {
-        let _ = self.members.cluster.set(cluster);
+        let _ = self.members.cluster.set(cluster.into());
     }
 
     pub(super) fn cluster(&self) -> Option<&dyn Cluster> {
@@ -145,6 +166,22 @@ impl Vfs {
         }
     }
 
+    /// What is answered for a name that has another file by now than the kernel knows of, or one where it knows of
+    /// none. The kernel looks it up again, but once: who serves the file is asked here, so that it is found there.
+    pub(super) fn replaced(&self, dir: Option<u64>, path: &Path, how: Access) -> Error {
+        let now = || self.engine.names.ask(|b| b.stat(path)).ok();
+        if let Some((cluster, dir)) = self.cluster().zip(dir.and_then(|dir| self.nodes.key(dir)))
+            && let Some(attr) = now().filter(|attr| attr.kind == FileKind::File)
+            && let Ok(place) = cluster.open(attr.key, dir, path, how)
+        {
+            match place {
+                Place::There(home) => self.heard(attr.key, Some(&home)),
+                Place::Here(_) => self.heard(attr.key, None),
+            }
+        }
+        Error::os(libc::ESTALE, "the file was replaced")
+    }
+
     /// Before names or attributes of files are changed; `below` is a directory that is renamed. If another
     /// member is the files' home it makes the `change`.
     pub(super) fn settle(
@@ -157,22 +194,116 @@ impl Vfs {
         if files.is_empty() && below.is_none() {
             return Ok(Settled::Here(None));
         }
+        let place = || Ok((cluster.change(files, below)?, None));
+        Ok(self.settled(place, change)?.0)
+    }
+
+    /// Before a file is renamed over another, at `at`; each is given with its directory. Names the home of
+    /// what is replaced if that is to make the rename on the store.
+    pub(super) fn settle_replace(
+        &self,
+        file: (FileKey, FileKey),
+        over: (FileKey, FileKey),
+        at: &Path,
+        change: impl Fn() -> NameChange,
+    ) -> Result<(Settled, Option<String>)> {
+        let Some(cluster) = self.cluster() else { return Ok((Settled::Here(None), None)) };
+        self.settled(|| cluster.replace(file, over, at), change)
+    }
+
+    fn settled(
+        &self,
+        place: impl Fn() -> Result<(Place, Option<String>)>,
+        change: impl Fn() -> NameChange,
+    ) -> Result<(Settled, Option<String>)> {
         self.refuse_read_only()?;
         let mut refused = moved();
         for _ in 0..LOOKS {
-            let home = match cluster.change(files, below)? {
-                Place::Here(guard) => return Ok(Settled::Here(guard)),
-                Place::There(home) => home,
+            let home = match place()? {
+                (Place::Here(guard), through) => return Ok((Settled::Here(guard), through)),
+                (Place::There(home), _) => home,
             };
             match self.ask_change(&home, change()) {
                 Err(error) if error.is(libc::ESTALE) => refused = error,
-                done => return done.map(Settled::Done),
+                done => return Ok((Settled::Done(done?), None)),
             }
         }
         Err(refused)
     }
 
+    /// Who changes names of these files is alone with that from here on. The kernel lets one program here
+    /// change a directory at a time, but those of other members come past it.
+    ///
+    /// # Errors
+    ///
+    /// ESTALE if others are at it for long: who asks looks again.
+    pub(super) fn alone_with(
+        &self,
+        files: impl IntoIterator<Item = FileKey>,
+    ) -> Result<Naming<'_>> {
+        let files: Vec<FileKey> = match self.cluster() {
+            Some(_) => files.into_iter().collect(),
+            None => Vec::new(),
+        };
+        let (busy, ended) = &self.members.naming;
+        let is_busy = |busy: &mut HashSet<FileKey>| files.iter().any(|file| busy.contains(file));
+        let waited = ended.wait_timeout_while(lock(busy), NAMING, is_busy);
+        let (mut busy, waited) = waited.expect("no panic inside");
+        if waited.timed_out() {
+            return Err(moved());
+        }
+        busy.extend(&files);
+        drop(busy);
+        Ok(Naming { members: &self.members, files })
+    }
+
+    /// Renames a file on the store, of which the home of what is replaced may be another member.
+    pub(super) fn rename_on_store(
+        &self,
+        from: Named<'_>,
+        to: &Path,
+        over: Option<Named<'_>>,
+        mode: RenameMode,
+        through: Option<&str>,
+    ) -> Result<()> {
+        let rename = |mode| self.engine.names.alter(|b| b.rename(from.path, to, mode));
+        let is_free = over.is_none() && mode == RenameMode::Replace && self.cluster().is_some();
+        let make = || match through.zip(over) {
+            Some((home, over)) => self.rename_through(home, from, to, over.key),
+            // Another member may take the name at this moment.
+            None if is_free && !from.is_dir => match rename(RenameMode::NoReplace) {
+                Err(error) if error.is(libc::EEXIST) => Err(moved()),
+                // Some network file systems cannot refuse to replace.
+                Err(error) if error.is(libc::EINVAL) => rename(mode),
+                done => done,
+            },
+            None => rename(mode),
+        };
+        self.engine.verbs.rename_by(from, to, over, mode, make)
+    }
+
+    fn rename_through(&self, home: &str, from: Named<'_>, to: &Path, over: FileKey) -> Result<()> {
+        let (file, old, new) = (from.key, from.path.to_path_buf(), to.to_path_buf());
+        let change = NameChange::Replace { file, from: old, to: new, over };
+        match self.ask_change(home, change) {
+            Err(error) if !error.is(libc::ESTALE) => {
+                // It may have been made, and may yet be.
+                let found = self.engine.names.ask(|b| b.stat(to));
+                if found.is_ok_and(|attr| attr.key == file) {
+                    return Ok(());
+                }
+                self.engine.verbs.learn_names(file, [to.to_path_buf()]);
+                Err(error)
+            }
+            done => done.map(drop),
+        }
+    }
+
     pub(super) fn ask_change(&self, home: &str, change: NameChange) -> Result<Option<Attrs>> {
+        let _stirs = match change {
+            NameChange::SetAttr { file, .. } => Some(self.members.fetching.stirring(file)),
+            _ => None,
+        };
         match self.ask(home, &Question::Name { change }, &[], &mut Vec::new())? {
             Answer::Changed(attrs) => Ok(attrs),
             other => Err(odd(&other)),
@@ -200,18 +331,32 @@ impl Vfs {
         listed: bool,
     ) -> Result<Option<Entry>> {
         let home = (attr.kind == FileKind::File).then(|| self.home_of(attr.key)).flatten();
-        let Some(home) = home else { return Ok(Some(self.entry(parent, name, attr))) };
+        if home.is_none() {
+            return Ok(Some(self.entry(parent, name, attr)));
+        }
         let asked = match listed {
             true => {
                 let foreseen = lock(&self.members.foreseen).remove(&attr.key);
                 foreseen.filter(|(_, at)| at.elapsed() < FORESEEN).map(|(attrs, _)| attrs)
             }
-            false => Some(self.attrs_there(&home, attr.key)?.unwrap_or(words_of(&attr))),
+            false => Some(self.attrs_at_home(attr.key)?.unwrap_or(words_of(&attr))),
         };
         let Some(asked) = asked else { return Ok(None) };
         let attr = with_home(attr, &asked);
         let id = self.nodes.remember_at(Side::Far, parent, name, &attr, 1);
         Ok(Some(Entry { id, attr }))
+    }
+
+    /// Of a file that another member serves, whichever that is by then. `None` if none does.
+    pub(super) fn attrs_at_home(&self, key: FileKey) -> Result<Option<Attrs>> {
+        let succession = Succession::default();
+        while let Some(home) = self.home_of(key) {
+            match self.attrs_there(&home, key) {
+                Err(error) if self.awaits_heir(&succession, &home, &error) => {}
+                attrs => return attrs,
+            }
+        }
+        Ok(None)
     }
 
     /// `None` if it does not hold the file any more: then the store's are right.
@@ -270,21 +415,6 @@ impl Vfs {
             true => notify.attributes(id),
             false => notify.pages(id, offset, len),
         }
-    }
-
-    /// The kernel is to look a name up again. It waits for who changes the directory, which may be a
-    /// request that waits for the very member for which this one works: so somebody else tells it.
-    pub(super) fn tell_name(&self, parent: u64, name: &OsStr) {
-        let Some(notify) = self.notify.get() else { return };
-        let names = self.members.names.get_or_init(|| {
-            let (names, told) = channel::<(u64, OsString)>();
-            let notify = notify.clone();
-            let tell = move || told.iter().for_each(|(parent, name)| notify.name(parent, &name));
-            // Without it names are as old as the kernel lets them get.
-            let _ = std::thread::Builder::new().name("fb-names".into()).spawn(tell);
-            names
-        });
-        let _ = names.send((parent, name.to_os_string()));
     }
 }
 

@@ -91,6 +91,7 @@ impl Vfs {
             self.nodes.unlink(parent, name);
             return Ok(());
         };
+        let _alone = self.alone_with([key])?;
         self.is_as_named((parent, name), &path, Some(key))?;
         self.teach_names(key, (parent, name));
         let _hold = self.hold(key, &path);
@@ -174,9 +175,12 @@ impl Vfs {
                 RenameMode::Exchange => libc::RENAME_EXCHANGE,
             },
         };
-        let settled = match moves_dir {
-            true => Settled::Here(None),
-            false => self.settle(&files, None, change)?,
+        let (settled, through) = match &files[..] {
+            _ if moves_dir => (Settled::Here(None), None),
+            &[file, goes] if mode == RenameMode::Replace && file.0 != goes.0 => {
+                self.settle_replace(file, goes, &new, change)?
+            }
+            _ => (self.settle(&files, None, change)?, None),
         };
         let Settled::Here(_change) = settled else {
             if over.is_none_or(|(over, _)| over != key) {
@@ -184,6 +188,9 @@ impl Vfs {
             }
             return Ok(());
         };
+        // What is replaced elsewhere is for its home to be alone with.
+        let goes = over.filter(|_| through.is_none()).map(|(over, _)| over);
+        let _alone = self.alone_with([Some(key), goes].into_iter().flatten())?;
         self.is_as_named(to, &new, over.map(|(key, _)| key))?;
         let mut _hold = None;
         if let Some((key, is_dir)) = over {
@@ -193,7 +200,8 @@ impl Vfs {
             _hold = self.hold(key, &new);
         }
         let over = over.map(|(key, is_dir)| Named { path: &new, key, is_dir });
-        self.engine.verbs.rename(Named { path: &old, key, is_dir }, &new, over, mode)?;
+        let named = Named { path: &old, key, is_dir };
+        self.rename_on_store(named, &new, over, mode, through.as_deref())?;
         // Two names of one file: POSIX says that nothing happens.
         if over.is_none_or(|over| over.key != key) {
             self.nodes.rename(from, to, exchange);

@@ -29,6 +29,14 @@ pub(super) struct Opens {
     pub held: Option<Guard>,
 }
 
+fn access(flags: i32) -> Access {
+    // Linux truncates for a reader, too, if he may write.
+    match flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0 {
+        true => Access::Write,
+        false => Access::Read,
+    }
+}
+
 impl Vfs {
     pub fn create(
         &self,
@@ -54,7 +62,7 @@ impl Vfs {
             // Somebody made it behind our back since the kernel's lookup. The kernel looks again, and
             // asks whether the caller may open what is there.
             Err(e) if e.is(libc::EEXIST) && flags & libc::O_EXCL == 0 => {
-                Err(Error::os(libc::ESTALE, "a file that was made on the backing store meanwhile"))
+                Err(self.replaced(Some(parent), &path, access(flags)))
             }
             Err(e) => Err(e),
         }
@@ -76,11 +84,11 @@ impl Vfs {
         if self.is_far(id) {
             return self.open_there(id, flags);
         }
-        let held = self.claim(id, if write || truncate { Access::Write } else { Access::Read })?;
+        let held = self.claim(id, access(flags))?;
         let file = self.open_node(id, !write && !truncate)?;
         if self.cluster().is_some() && self.nodes.key(id) != Some(file.key) {
             // The claim is of the file that was there before.
-            return Err(Error::os(libc::ESTALE, "the file was replaced"));
+            return Err(self.replaced(self.nodes.parent(id), &self.path(id)?, access(flags)));
         }
         let admission = self.engine.room.admission_of(&file, who);
         if truncate {
@@ -98,7 +106,8 @@ impl Vfs {
     }
 
     /// The file of a node, opened. One that has just lost its name is opened without: the kernel
-    /// looked it up before.
+    /// looked it up before. Where members share the store the kernel's name may be much older than that:
+    /// there only if somebody here has it open.
     pub(super) fn open_node(&self, id: u64, to_read: bool) -> Result<OpenFile> {
         let key = self.nodes.key(id);
         let opened = self.path(id).and_then(|path| {
@@ -113,6 +122,11 @@ impl Vfs {
         });
         match opened {
             Err(e) if e.is(libc::ESTALE) || e.is(libc::ENOENT) => {
+                if self.cluster().is_some() && self.open_file(id).is_none() {
+                    let how = if to_read { Access::Read } else { Access::Write };
+                    let path = self.nodes.path(id).ok_or_else(super::members::moved)?;
+                    return Err(self.replaced(self.nodes.parent(id), &path, how));
+                }
                 let pin = self.nodes.pin(id);
                 key.and_then(|key| self.engine.files.open_unlinked(key, pin.as_deref())).ok_or(e)
             }
@@ -191,10 +205,9 @@ impl Vfs {
             self.nodes.set_pages(id, 0);
         }
         drop(open);
-        let at_close = match self.engine.io.flushes_at_close(&admission) {
-            true => AtClose::Flush,
-            false => AtClose::Nothing,
-        };
+        // Record locks go with any close of who has them.
+        let flushes = self.engine.io.flushes_at_close(&admission) || self.grants_locks();
+        let at_close = if flushes { AtClose::Flush } else { AtClose::Nothing };
         let set_id = facts.set_id;
         let append = append && planned == Plan::Cached;
         let plan = planned;
@@ -272,6 +285,9 @@ impl Vfs {
 
     /// The last descriptor of a handle is gone; a mapping of one that was passed through may be left.
     pub fn release(&self, handle: u64) {
+        if self.grants_locks() {
+            self.release_locks(handle);
+        }
         let found = self.handles.write().expect("no panic inside").remove(&handle);
         let Some(found) = found else { return };
         if let Handle::There(remote) = &*found {

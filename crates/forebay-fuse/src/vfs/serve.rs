@@ -1,7 +1,8 @@
 //! What other members ask of this mount: the files that it is the home of are served to their programs.
 //!
 //! It is asked in threads of the members' door. These take no lock of the tree, since who renames a
-//! directory here may wait for another member that waits for us, and ask no other member.
+//! directory here may wait for another member that waits for us. They ask no other member; but for a rename
+//! over a file of a third one, which asks nobody.
 
 use std::path::Path;
 use std::sync::atomic::Ordering::SeqCst;
@@ -132,19 +133,33 @@ impl Vfs {
         Ok(end)
     }
 
+    /// Whether a program of another member has the file open here.
+    fn is_open_for(&self, from: &str, file: FileKey) -> bool {
+        let guests = self.members.guests.lock().expect("no panic inside");
+        guests.values().any(|guest| guest.from == from && guest.file.key == file)
+    }
+
     /// Opens a file that is known to be here, by its path or without.
     pub(super) fn known_at(&self, key: FileKey, path: &Path) -> Result<OpenFile> {
+        if let Some(file) = self.named_at(key, path)? {
+            return Ok(file);
+        }
+        let pin = self.nodes.pin(self.nodes.id_of(key));
+        self.engine.files.open_unlinked(key, pin.as_deref()).ok_or_else(moved)
+    }
+
+    /// The same by a path only; `None` if the file has none any more.
+    pub(super) fn named_at(&self, key: FileKey, path: &Path) -> Result<Option<OpenFile>> {
         let own = self.engine.files.find(key).and_then(|file: Arc<File>| file.path());
         for path in [Some(path), own.as_deref()].into_iter().flatten() {
             match self.engine.io.open(path, Some(key)) {
-                Ok(file) if file.key == key => return Ok(file),
+                Ok(file) if file.key == key => return Ok(Some(file)),
                 Ok(_) => {}
                 Err(error) if error.is(libc::ENOENT) || error.is(libc::ESTALE) => {}
                 Err(error) => return Err(error),
             }
         }
-        let pin = self.nodes.pin(self.nodes.id_of(key));
-        self.engine.files.open_unlinked(key, pin.as_deref()).ok_or_else(moved)
+        Ok(None)
     }
 
     /// The directory of a path, by its key.
@@ -178,7 +193,13 @@ impl Vfs {
                 Place::There(_) => return Err(moved()),
             }
         }
-        let opened = self.known_at(file, path)?;
+        let opened = self.named_at(file, path)?;
+        // The name that was opened is gone: the asker looks it up again, unless it has the file open.
+        let opened = match opened {
+            Some(opened) => opened,
+            None if self.is_open_for(from, file) => self.known_at(file, path)?,
+            None => return Err(Error::os(libc::ENOENT, "the file has no name any more")),
+        };
         if truncate {
             let done = self.engine.io.set_len_in(&Admission::default(), &opened, 0);
             self.tell_pages(file, 0, 0);
@@ -219,6 +240,24 @@ impl Vfs {
                 return Ok(Answer::Attrs(files.iter().map(of).collect()));
             }
             Question::Name { change } => return self.change_for(change).map(Answer::Changed),
+            Question::Fetch { version, path, offset, len } => {
+                out.resize(len as usize, 0);
+                let n = self.engine.io.read_for_neighbour(&version, &path, offset, out)?;
+                out.truncate(n);
+                return Ok(Answer::Bytes);
+            }
+            Question::Lock { file, path, epoch, ask } => {
+                let done = self.lock_for((from, epoch), file, &path, &ask);
+                return done.map(|(answer, ends)| Answer::Lock { answer, ends });
+            }
+            Question::Granted { number } => {
+                self.lock_granted(number);
+                return Ok(Answer::Done);
+            }
+            Question::Reclaimed => {
+                self.locks_reclaimed(from);
+                return Ok(Answer::Done);
+            }
             Question::Close { handle }
             | Question::Read { handle, .. }
             | Question::Write { handle, .. }
@@ -244,10 +283,12 @@ impl Vfs {
                 if let Holder::There(_) = cluster.holder(guest.file.key) {
                     return Err(moved()); // Given back since, and taken by another.
                 }
+                // Before: who begins to write meanwhile comes after the asker's open.
+                let is_quiet = !cluster.is_written(guest.file.key);
                 out.resize(len as usize, 0);
                 let n = guest.read(self, offset, out)?;
                 out.truncate(n);
-                Ok(Answer::Bytes)
+                Ok(if is_quiet { Answer::QuietBytes } else { Answer::Bytes })
             }
             Question::Write { offset, .. } => {
                 guest.write(self, offset, bytes).map(|()| Answer::Done)
@@ -290,7 +331,15 @@ fn append_to(shadow: std::os::fd::BorrowedFd<'_>, mut data: &[u8]) -> Result<()>
 
 /// What [`forebay_cluster::front::Front`] asks.
 impl Vfs {
+    /// Whether its claim can go as the file is.
+    pub fn is_free(&self, file: FileKey) -> bool {
+        self.may_give_back(file) && self.engine.files.is_at_rest(file)
+    }
+
     pub fn release_claim(&self, file: FileKey) -> bool {
+        if !self.may_give_back(file) {
+            return false;
+        }
         for _ in 0..FLUSHES {
             if self.engine.files.is_at_rest(file) {
                 return true;
@@ -324,7 +373,10 @@ impl Vfs {
         out: &mut Vec<u8>,
     ) -> Answer {
         out.clear();
-        self.serve(from, question, bytes, out).unwrap_or_else(|error| {
+        let served = self.serve(from, question, bytes, out);
+        // Another may have taken this member's place by the time that the answer is there.
+        let served = self.wait_fit().and(served);
+        served.unwrap_or_else(|error| {
             out.clear();
             match error.is(libc::ESTALE) {
                 true => Answer::Refused(Refusal::NotHere),

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use forebay_backing::{FileKey, Result, SetAttr, SetTime, XattrMode};
+use forebay_backing::{FileKey, RenameMode, Result, SetAttr, SetTime, XattrMode};
 use forebay_cluster::core::Access;
 use forebay_cluster::front::{Guard, Place};
 use forebay_cluster::words::{Attrs, NameChange, Set};
@@ -93,6 +93,7 @@ impl Vfs {
             }
             NameChange::Unlink { file, path } => {
                 self.is_home(&[Some(*file)])?;
+                let _alone = self.alone_with([*file])?;
                 self.is_still(*file, path)?;
                 let at = self.name_at(path);
                 if let Some(at) = at {
@@ -107,9 +108,20 @@ impl Vfs {
                 self.tell_attributes(self.nodes.id_of(*file));
                 Ok(None)
             }
+            NameChange::Replace { file, from, to, over } => {
+                self.is_home(&[Some(*over)])?;
+                let _alone = self.alone_with([*over])?;
+                self.rename_for(*file, from, to, Some(*over), RenameMode::Replace, None)?;
+                Ok(None)
+            }
             NameChange::Rename { file, from, to, over, flags } => {
                 self.is_home(&[Some(*file), *over])?;
-                self.rename_for(*file, from, to, *over, *flags).map(|()| None)
+                let mode = rename_mode(*flags)?;
+                let (_held, through) = self.hold_replaced(*file, from, to, *over, mode)?;
+                let goes = over.filter(|_| through.is_none());
+                let _alone = self.alone_with([Some(*file), goes].into_iter().flatten())?;
+                self.rename_for(*file, from, to, *over, mode, through.as_deref())?;
+                Ok(None)
             }
         }
     }
@@ -126,6 +138,7 @@ impl Vfs {
                 let over = over.map(|over| (over, to));
                 [Some((*file, from)), over].into_iter().flatten().collect()
             }
+            NameChange::Replace { to, over, .. } => vec![(*over, to)],
         };
         let cluster = self.cluster().ok_or_else(moved)?;
         let mut held = Vec::new();
@@ -138,15 +151,35 @@ impl Vfs {
         Ok(held)
     }
 
+    /// Before one file is renamed over another here: which member is the home of what is replaced, if not
+    /// this one. It makes the rename on the store, and asks nobody for that.
+    fn hold_replaced(
+        &self,
+        file: FileKey,
+        from: &Path,
+        to: &Path,
+        over: Option<FileKey>,
+        mode: RenameMode,
+    ) -> Result<(Option<Guard>, Option<String>)> {
+        let replaces = |over: &FileKey| mode == RenameMode::Replace && *over != file;
+        let Some(over) = over.filter(replaces) else { return Ok((None, None)) };
+        let cluster = self.cluster().ok_or_else(moved)?;
+        let dirs = (self.dir_of(from)?, self.dir_of(to)?);
+        match cluster.replace((file, dirs.0), (over, dirs.1), to)? {
+            (Place::Here(guard), through) => Ok((guard, through)),
+            (Place::There(_), _) => Err(moved()),
+        }
+    }
+
     fn rename_for(
         &self,
         file: FileKey,
         from: &Path,
         to: &Path,
         over: Option<FileKey>,
-        flags: u32,
+        mode: RenameMode,
+        through: Option<&str>,
     ) -> Result<()> {
-        let mode = rename_mode(flags)?;
         self.is_still(file, from)?;
         match (over, self.engine.names.ask(|b| b.stat(to))) {
             (Some(over), Ok(attr)) if attr.key == over => {}
@@ -161,8 +194,8 @@ impl Vfs {
             _hold = self.hold(over, to);
         }
         let over = over.map(|key| file_at(to, key));
-        self.engine.verbs.rename(file_at(from, file), to, over, mode)?;
-        let exchange = mode == forebay_backing::RenameMode::Exchange;
+        self.rename_on_store(file_at(from, file), to, over, mode, through)?;
+        let exchange = mode == RenameMode::Exchange;
         if over.is_none_or(|over| over.key != file) {
             match (old, new) {
                 (Some(old), Some(new)) => self.nodes.rename(old, new, exchange),
@@ -205,9 +238,11 @@ impl Vfs {
         Some((self.nodes.at(path.parent()?)?, path.file_name()?))
     }
 
+    /// Of the name itself the kernel is not told: it would wait for who changes the directory just now, and a
+    /// daemon that is killed while it waits takes those with it who wait for its answers. Names are at most
+    /// `entry-ttl` old here, as elsewhere.
     fn name_changed(&self, path: &Path) {
-        if let Some((dir, name)) = self.name_at(path) {
-            self.tell_name(dir, name);
+        if let Some((dir, _)) = self.name_at(path) {
             self.tell_attributes(dir);
         }
     }

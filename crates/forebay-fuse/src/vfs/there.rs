@@ -15,9 +15,12 @@ use forebay_cluster::front::Place;
 use forebay_cluster::words::{Answer, Attrs, Question};
 use forebay_engine::Admission;
 
+use super::ahead::{Ahead, Asking, Wanted};
+use super::copies::Succession;
 use super::members::{attr_of, moved, odd, with_home};
 use super::serve::Guest;
 use super::{AtClose, Handle, How, Opened, Vfs};
+use crate::nodes::Side;
 
 /// So often an open follows a file that goes from home to home, and pauses so long between.
 const OPENS: u32 = 50;
@@ -25,6 +28,13 @@ const GOING: Duration = Duration::from_millis(20);
 
 /// So often a handle follows its file to another home for one request.
 const LOOKS: usize = 3;
+
+/// Whether something comes to the same if it is done twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Repeated {
+    Yes,
+    No,
+}
 
 /// A file that is open at its home.
 pub(super) struct Remote {
@@ -40,6 +50,7 @@ pub(super) struct Remote {
     unsynced: AtomicBool,
     /// What was written and not synced is gone, and nobody was told.
     lost: AtomicBool,
+    ahead: Ahead,
 }
 
 #[derive(Clone)]
@@ -58,6 +69,14 @@ fn lost() -> Error {
 }
 
 impl Remote {
+    pub fn key(&self) -> FileKey {
+        self.key
+    }
+
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
     fn seat(&self) -> MutexGuard<'_, Seat> {
         self.seat.lock().expect("no panic inside")
     }
@@ -99,12 +118,17 @@ impl Vfs {
                     match self.ask_open(&home, key, path.clone(), write, truncate) {
                         Ok(handle) => seat = Some(Seat::There { home, handle }),
                         Err(error) if error.is(libc::ESTALE) => refused = error,
+                        Err(error) if error.is(libc::ENOENT) => {
+                            return Err(self.replaced(self.nodes.parent(id), &path, how));
+                        }
                         Err(error) => return Err(error),
                     }
                 }
                 // It has come here since the kernel looked it up: served here, around the kernel's pages.
                 Place::Here(held) => {
-                    let file = self.known_at(key, &path)?;
+                    let Some(file) = self.named_at(key, &path)? else {
+                        return Err(self.replaced(self.nodes.parent(id), &path, how));
+                    };
                     if truncate {
                         self.engine.io.set_len_in(&Admission::default(), &file, 0)?;
                         self.tell_pages(key, 0, 0);
@@ -129,13 +153,15 @@ impl Vfs {
             appended: Mutex::new(0),
             unsynced: AtomicBool::new(false),
             lost: AtomicBool::new(false),
+            ahead: Ahead::default(),
         };
         if truncate {
+            self.members.fetching.stir(key);
             self.tell_attributes(id);
         }
         let handle = self.keep(Handle::There(remote));
-        let at_close = if write { AtClose::Flush } else { AtClose::Nothing };
-        Ok(Opened { handle, how: How::Direct, at_close })
+        // Record locks go with any close of who has them.
+        Ok(Opened { handle, how: How::Direct, at_close: AtClose::Flush })
     }
 
     fn ask_open(
@@ -157,8 +183,13 @@ impl Vfs {
     fn sit_down(&self, remote: &Remote) -> Result<Seat> {
         let _tree = self.tree();
         let gone = || Error::os(libc::EIO, "the file's home ended, and its name is gone");
-        let (key, dir) = self.placed(remote.id).ok_or_else(gone)?;
-        let path = self.nodes.path(remote.id).filter(|_| key == remote.key).ok_or_else(gone)?;
+        // Its names are those of the node as which it is served since.
+        let ids = [remote.id, self.nodes.id_at(remote.key, Side::Near)];
+        let found = ids.into_iter().find_map(|id| {
+            let (key, dir) = self.placed(id).filter(|(key, _)| *key == remote.key)?;
+            Some((key, dir, self.nodes.path(id)?))
+        });
+        let (key, dir, path) = found.ok_or_else(gone)?;
         let cluster = self.cluster().ok_or_else(moved)?;
         let seat = match cluster.open(key, dir, &path, remote.access())? {
             Place::There(home) => {
@@ -178,18 +209,32 @@ impl Vfs {
     }
 
     /// Does what is asked of an open file where it is served. What its home has refused was not done, and
-    /// is asked again; after an error nobody knows.
+    /// is asked again; after an error nobody knows. What may be `repeated` is, where another takes the place of a
+    /// silent home.
     fn at_home<T>(
         &self,
         remote: &Remote,
+        repeated: Repeated,
         there: impl Fn(&str, u64) -> Result<T>,
         here: impl Fn(&Guest) -> Result<T>,
     ) -> Result<T> {
-        for _ in 0..LOOKS {
+        let succession = Succession::default();
+        let mut silent: Option<String> = None;
+        let mut looks = 0;
+        while looks < LOOKS {
+            looks += 1;
             let seat = remote.seat().clone();
             let seat = match seat {
                 Seat::Nowhere => match self.sit_down(remote) {
                     Err(error) if error.is(libc::ESTALE) => continue,
+                    Err(error)
+                        if silent
+                            .as_ref()
+                            .is_some_and(|home| self.awaits_heir(&succession, home, &error)) =>
+                    {
+                        looks = 0;
+                        continue;
+                    }
                     seat => seat?,
                 },
                 seat => seat,
@@ -198,9 +243,13 @@ impl Vfs {
                 Seat::Here(guest) => return here(&guest),
                 Seat::There { home, handle } => match there(&home, handle) {
                     Err(error) if error.is(libc::ESTALE) => remote.leave(handle),
-                    Err(error) if error.is(libc::EIO) => {
+                    Err(error) if error.is(libc::EIO) || error.is(libc::ETIMEDOUT) => {
                         remote.leave(handle);
-                        return Err(error);
+                        if repeated == Repeated::No || !self.awaits_heir(&succession, &home, &error)
+                        {
+                            return Err(error);
+                        }
+                        (silent, looks) = (Some(home), 0);
                     }
                     done => return done,
                 },
@@ -219,30 +268,68 @@ impl Vfs {
     }
 
     pub(super) fn read_there(&self, remote: &Remote, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let all = &self.members.fetching;
+        let stirred = all.stirred(remote.key);
+        let (mut n, mut quiet) = (remote.ahead.take(all, offset, buf, stirred), None);
+        if n < buf.len() {
+            let (more, is_quiet) = self.read_now(remote, offset + n as u64, &mut buf[n..])?;
+            (n, quiet) = (n + more, Some(is_quiet));
+        }
+        let wanted = remote.ahead.plan(all, (offset, n), quiet, stirred);
+        if !wanted.is_empty() {
+            self.fetch_ahead(remote, wanted);
+        }
+        Ok(n)
+    }
+
+    /// Also whether nobody had the file open for writing.
+    fn read_now(&self, remote: &Remote, offset: u64, buf: &mut [u8]) -> Result<(usize, bool)> {
         let (len, buf) = (buf.len() as u32, std::cell::RefCell::new(buf));
+        let all = &self.members.fetching;
         let there = |home: &str, handle| {
-            let mut out = Vec::new();
+            let mut out = all.buffer();
             let question = Question::Read { handle, offset, len };
-            match self.ask(home, &question, &[], &mut out)? {
-                Answer::Bytes => {
-                    let mut buf = buf.borrow_mut();
-                    let n = out.len().min(buf.len());
-                    buf[..n].copy_from_slice(&out[..n]);
-                    Ok(n)
-                }
-                other => Err(odd(&other)),
-            }
+            let is_quiet = match self.ask(home, &question, &[], &mut out)? {
+                Answer::Bytes => false,
+                Answer::QuietBytes => true,
+                other => return Err(odd(&other)),
+            };
+            let mut buf = buf.borrow_mut();
+            let n = out.len().min(buf.len());
+            buf[..n].copy_from_slice(&out[..n]);
+            all.give_back(out);
+            Ok((n, is_quiet))
         };
-        self.at_home(remote, there, |guest| guest.read(self, offset, &mut buf.borrow_mut()))
+        let here = |guest: &Guest| Ok((guest.read(self, offset, &mut buf.borrow_mut())?, false));
+        self.at_home(remote, Repeated::Yes, there, here)
+    }
+
+    fn fetch_ahead(&self, remote: &Remote, wanted: Vec<Wanted>) {
+        let seat = remote.seat().clone();
+        for wanted in wanted {
+            let asking = Asking::new(&remote.ahead, wanted);
+            let (Seat::There { home, handle }, Some(cluster)) =
+                (seat.clone(), self.members.cluster.get().cloned())
+            else {
+                continue;
+            };
+            let all = self.members.fetching.clone();
+            let ask = move |question: &Question, out: &mut Vec<u8>| {
+                cluster.ask(&home, question, &[], out)
+            };
+            self.members.fetching.pool.offer(move || asking.ask(&all, handle, ask));
+        }
     }
 
     pub(super) fn write_there(&self, remote: &Remote, offset: u64, data: &[u8]) -> Result<()> {
         // Before: a home that ends right after its answer has lost these bytes, too.
         remote.unsynced.store(true, SeqCst);
+        let _stirs = self.members.fetching.stirring(remote.key);
         match remote.append {
             true => self.append_there(remote, data)?,
             false => self.at_home(
                 remote,
+                Repeated::Yes,
                 |home, handle| self.ask_done(home, &Question::Write { handle, offset }, data),
                 |guest| guest.write(self, offset, data),
             )?,
@@ -261,7 +348,9 @@ impl Vfs {
                 other => Err(odd(&other)),
             }
         };
-        self.at_home(remote, there, |guest| guest.append(self, number, data).map(drop))?;
+        self.at_home(remote, Repeated::No, there, |guest| {
+            guest.append(self, number, data).map(drop)
+        })?;
         // The kernel takes the end to be where it was told to write.
         self.tell_attributes(remote.id);
         Ok(())
@@ -273,6 +362,7 @@ impl Vfs {
         let had = remote.unsynced.swap(false, SeqCst);
         let synced = self.at_home(
             remote,
+            Repeated::Yes,
             |home, handle| self.ask_done(home, &Question::Sync { handle }, &[]),
             |guest| guest.sync(self),
         );
@@ -293,7 +383,7 @@ impl Vfs {
     pub(super) fn flush_there(&self, remote: &Remote) -> Result<()> {
         remote.tell_loss()?;
         if remote.unsynced.load(SeqCst) {
-            let known = self.read_there(remote, 0, &mut []);
+            let known = self.read_now(remote, 0, &mut []);
             // Whatever that came to, a loss is told once.
             remote.tell_loss()?;
             known?;
@@ -309,8 +399,10 @@ impl Vfs {
         mode: i32,
     ) -> Result<()> {
         remote.unsynced.store(true, SeqCst);
+        let _stirs = self.members.fetching.stirring(remote.key);
         self.at_home(
             remote,
+            Repeated::No,
             |home, handle| {
                 self.ask_done(home, &Question::Allocate { handle, offset, len, mode }, &[])
             },
@@ -326,7 +418,7 @@ impl Vfs {
                 other => Err(odd(&other)),
             }
         };
-        self.at_home(remote, there, |guest| guest.seek(self, offset, whence))
+        self.at_home(remote, Repeated::Yes, there, |guest| guest.seek(self, offset, whence))
     }
 
     /// The last descriptor of a handle is gone.
@@ -342,10 +434,7 @@ impl Vfs {
     /// Attributes of a node that another member serves.
     pub(super) fn getattr_there(&self, id: u64) -> Result<Attr> {
         let key = self.nodes.key(id).ok_or_else(moved)?;
-        let known = match self.home_of(key) {
-            Some(home) => self.attrs_there(&home, key)?,
-            None => None,
-        };
+        let known = self.attrs_at_home(key)?;
         let of_store = self.path(id).and_then(|path| self.engine.verbs.stat(&path));
         match (of_store, known) {
             (Ok(attr), Some(home)) if attr.key == key => Ok(with_home(attr, &home)),

@@ -17,6 +17,7 @@ pub mod jobs;
 pub mod ls;
 pub mod man;
 pub mod manifest;
+pub mod member;
 pub mod mount;
 pub mod node;
 pub mod nodes;

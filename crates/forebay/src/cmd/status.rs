@@ -1,10 +1,12 @@
 //! `forebay status`.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use forebay_backing::{Error, Kind, Result};
-use forebay_cluster::member::Overview;
+use forebay_cluster::member::{Overview, Seen};
 use forebay_engine::Gauges;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::http::Client;
@@ -12,7 +14,7 @@ use crate::mounts::{Mounts, Place, sharing};
 use crate::ui::table::{Align, lay_out};
 use crate::ui::{note, say, say_json};
 use crate::units::{counted, human_rate, human_secs, human_size};
-use crate::wire::StatusView;
+use crate::wire::{MemberView, StatusView};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -64,6 +66,8 @@ fn cluster(place: &Place, json: bool) -> Result<u8> {
         say_json(&answer);
         return Ok(0);
     }
+    let daemons = BTreeMap::<String, MemberView>::deserialize(&answer["daemons"]);
+    let daemons = daemons.unwrap_or_default();
     let view: Overview = serde_json::from_value(answer)
         .map_err(|e| Error::new(Kind::Unreachable, format!("the daemon's answer: {e}")))?;
     let store = format!("store {} in {}", view.store, view.registry);
@@ -78,21 +82,63 @@ fn cluster(place: &Place, json: bool) -> Result<u8> {
     if let Some(by) = &view.gate {
         say(format!("member {by} renames a directory: nothing is claimed meanwhile"));
     }
-    let head = ["MEMBER", "STATE", "EPOCH", "FILES", "DIRECTORIES", "ADDRESS"];
+    let head =
+        ["MEMBER", "STATE", "EPOCH", "FILES", "DIRECTORIES", "DIRTY", "COPIES AT", "ADDRESS"];
     let mut rows = vec![head.map(String::from).to_vec()];
     rows.extend(view.members.iter().map(|member| {
         let me = if member.name == view.member { " (here)" } else { "" };
+        let said = daemons.get(&member.name);
         vec![
             format!("{}{me}", member.name),
-            if member.alive { "alive" } else { "DEAD" }.into(),
+            state(member),
             member.epoch.to_string(),
             member.claims.to_string(),
             member.creates.to_string(),
+            said.map_or("?".into(), dirty_there),
+            copies_at(member, said),
             member.address.clone(),
         ]
     }));
-    lay_out(&[Align::Left; 6], &rows).iter().for_each(say);
+    lay_out(&[Align::Left; 8], &rows).iter().for_each(say);
+    for (name, said) in &daemons {
+        if let Some(error) = &said.error {
+            say(format!("{name}: {error}"));
+        }
+    }
     Ok(0)
+}
+
+fn state(member: &Seen) -> String {
+    match (member.alive, &member.taken) {
+        (true, _) => "alive".into(),
+        (false, None) => "DEAD".into(),
+        (false, Some(taken)) if taken.done => format!("DEAD, taken over by {}", taken.by),
+        (false, Some(taken)) => format!("DEAD, {} takes over", taken.by),
+    }
+}
+
+fn dirty_there(said: &MemberView) -> String {
+    match &said.error {
+        Some(_) => "?".into(),
+        None => human_size(said.dirty_bytes),
+    }
+}
+
+/// Who has what it has acknowledged; how many are missing.
+fn copies_at(member: &Seen, said: Option<&MemberView>) -> String {
+    if member.copies == 0 {
+        return "-".into();
+    }
+    let missing = usize::from(member.copies).saturating_sub(member.in_sync.len());
+    let mut text = member.in_sync.join(", ");
+    if missing > 0 {
+        let more = if text.is_empty() { "" } else { ", " };
+        text = format!("{text}{more}{missing} MISSING");
+    }
+    match said.map_or(0, |said| said.uncopied_files) {
+        0 => text,
+        files => format!("{text} ({} behind)", counted(files, "file")),
+    }
 }
 
 /// The daemon's answer, and what its tier's file system holds besides.

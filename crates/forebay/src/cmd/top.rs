@@ -9,11 +9,13 @@ use forebay_backing::{Error, Kind, Result};
 use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
-use ratatui::{DefaultTerminal, Terminal};
+use ratatui::{DefaultTerminal, Frame, Terminal};
+use serde_json::Value;
 
 use crate::http::Client;
 use crate::mounts::Mounts;
 use crate::signals;
+use crate::ui::members::Members;
 use crate::ui::say;
 use crate::ui::top::{REFRESH, Screen};
 
@@ -22,6 +24,7 @@ Examples:
   forebay top
   forebay top /mnt/fast
   forebay top --once /mnt/fast > snapshot.txt
+  forebay top --cluster /mnt/fast
 
 Rates are of the last second, latencies and shares of hits of the last minute. q, Esc or Ctrl-C
 quits. On the bar, l, h and H are the watermarks dirty-low, dirty-high and dirty-hard. What the kernel
@@ -43,6 +46,41 @@ pub struct Args {
     /// Print the figures of one screen as JSON.
     #[arg(long, conflicts_with = "once")]
     json: bool,
+
+    /// A line for each member of the store, on whatever node.
+    #[arg(long)]
+    cluster: bool,
+}
+
+/// What is drawn, and where its figures come from.
+enum Shown {
+    One(Box<Screen>),
+    All(Members),
+}
+
+impl Shown {
+    fn path(&self) -> &'static str {
+        match self {
+            Shown::One(_) => "/v1/top",
+            Shown::All(_) => "/v1/cluster/top",
+        }
+    }
+
+    fn update(&mut self, answer: Result<Value>) {
+        match (self, answer) {
+            (Shown::One(screen), Ok(answer)) => screen.update(answer),
+            (Shown::One(screen), Err(error)) => screen.trouble = Some(error.to_string()),
+            (Shown::All(members), Ok(answer)) => members.update(answer),
+            (Shown::All(members), Err(error)) => members.trouble = Some(error.to_string()),
+        }
+    }
+
+    fn draw(&self, frame: &mut Frame) {
+        match self {
+            Shown::One(screen) => screen.draw(frame),
+            Shown::All(members) => members.draw(frame),
+        }
+    }
 }
 
 const SIZE: (u16, u16) = (80, 24);
@@ -50,13 +88,16 @@ const SIZE: (u16, u16) = (80, 24);
 pub fn run(args: &Args) -> Result<u8> {
     let place = Mounts::read()?.daemon_or_implied(args.mountpoint.as_deref())?;
     let client = Client::new(&place.tier);
-    let first = client.get("/v1/top")?;
+    let mut screen = match args.cluster {
+        true => Shown::All(Members::default()),
+        false => Shown::One(Box::default()),
+    };
+    let first = client.get(screen.path())?;
     if args.json {
         crate::ui::say_json(&first);
         return Ok(0);
     }
-    let mut screen = Screen::default();
-    screen.update(first);
+    screen.update(Ok(first));
     if args.once {
         as_text(&screen)?.lines().for_each(say);
         return Ok(0);
@@ -76,7 +117,7 @@ fn failed(error: io::Error) -> Error {
     Error::io(error, "the terminal")
 }
 
-fn watch(terminal: &mut DefaultTerminal, client: &Client, screen: &mut Screen) -> io::Result<()> {
+fn watch(terminal: &mut DefaultTerminal, client: &Client, screen: &mut Shown) -> io::Result<()> {
     let mut next = Instant::now() + REFRESH;
     loop {
         terminal.draw(|frame| screen.draw(frame))?;
@@ -93,10 +134,7 @@ fn watch(terminal: &mut DefaultTerminal, client: &Client, screen: &mut Screen) -
             continue;
         }
         next = Instant::now() + REFRESH;
-        match client.get("/v1/top") {
-            Ok(answer) => screen.update(answer),
-            Err(error) => screen.trouble = Some(error.to_string()),
-        }
+        screen.update(client.get(screen.path()));
     }
 }
 
@@ -107,7 +145,7 @@ fn wants_to_quit(event: &Event) -> bool {
         || (control && matches!(key.code, KeyCode::Char('c')))
 }
 
-fn as_text(screen: &Screen) -> Result<String> {
+fn as_text(screen: &Shown) -> Result<String> {
     let (width, height) = SIZE;
     let unfit = |_| Error::new(Kind::Usage, "a buffer cannot fail");
     let mut terminal = Terminal::new(TestBackend::new(width, height)).map_err(unfit)?;

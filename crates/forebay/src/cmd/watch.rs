@@ -42,7 +42,15 @@ pub struct Asked {
 }
 
 pub fn ask(kind: JobKind, asked: &Asked) -> Result<u8> {
-    run(kind, &Scope::of(&asked.paths)?, asked.json.into())
+    ask_with(kind, asked, |_| ())
+}
+
+/// As [`ask`], with more to say of the job.
+pub fn ask_with(kind: JobKind, asked: &Asked, more: impl FnOnce(&mut NewJob)) -> Result<u8> {
+    let scope = Scope::of(&asked.paths)?;
+    let mut job = scope.job(kind);
+    more(&mut job);
+    run_new(&scope.client(), &job, asked.json.into())
 }
 
 /// Paths of one mount.

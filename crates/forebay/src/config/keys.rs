@@ -91,6 +91,8 @@ pub const EVICTIONS: &[&str] = &["s3-fifo", "fifo"];
 pub const PASSTHROUGHS: &[&str] = &["auto", "read", "always", "off"];
 pub const TRANSPORTS: &[&str] = &["auto", "dev", "io-uring"];
 pub const PRESETS: &[&str] = &["governor", "threshold", "age", "idle", "hold"];
+pub const COPIES_AT: &[&str] = &["fsync", "write"];
+pub const COPIES_SHORT: &[&str] = &["go-on", "fail"];
 pub const LOG_FORMATS: &[&str] = &["text", "json"];
 pub const LOG_LEVELS: &[&str] = &["error", "warn", "info", "debug", "trace"];
 
@@ -288,6 +290,40 @@ pub const KEYS: &[Key] = &[
         Type::File,
         "",
         "A file with the key that all members of a store share, readable by its owner alone",
+    ),
+    fixed(
+        "copies",
+        Type::Count { min: 0, max: 2 },
+        "0",
+        "On so many other members, each of another failure domain, is what fsync has acknowledged too: one \
+         of them takes over when this node dies. Needs registry, and lets no writer past the daemon",
+    ),
+    fixed(
+        "copies-at",
+        Type::Choice(COPIES_AT),
+        "fsync",
+        "What waits for the copies: fsync (and close, where bytes are to be home by then), or every write",
+    ),
+    fixed(
+        "copies-short",
+        Type::Choice(COPIES_SHORT),
+        "go-on",
+        "What fsync does while fewer members than `copies` have this one's bytes: go-on, and status says \
+         so, or fail with EIO",
+    ),
+    fixed(
+        "share-reads",
+        Type::Bool,
+        "false",
+        "What members read of unclaimed files is read from the store once, each part by one of them, and \
+         the others get it there. For datasets that many nodes read; all members should have it",
+    ),
+    fixed(
+        "failure-domain",
+        Type::Node,
+        "",
+        "What fails together with this node, such as a rack: copies go to members of another one. The \
+         node's name if there is none",
     ),
     fixed(
         "log-file",

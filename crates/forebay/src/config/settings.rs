@@ -49,6 +49,15 @@ pub struct ClusterSettings {
     pub node: Option<String>,
     pub listen: SocketAddr,
     pub key: Option<PathBuf>,
+    /// On so many other members are this one's acknowledged bytes, too.
+    pub copies: u8,
+    /// A write waits for them, rather than fsync.
+    pub copies_at_write: bool,
+    /// An fsync fails that reaches fewer than `copies`.
+    pub copies_or_fail: bool,
+    pub shares_reads: bool,
+    /// The node's name if none is given.
+    pub domain: Option<String>,
 }
 
 #[derive(Debug, Clone)]
@@ -100,6 +109,11 @@ impl Settings {
                 node: text(at("node")),
                 listen: listen(at("peer-listen")).expect("it has a default"),
                 key: file(at("cluster-key")),
+                copies: count(at("copies")) as u8,
+                copies_at_write: word(at("copies-at")) == "write",
+                copies_or_fail: word(at("copies-short")) == "fail",
+                shares_reads: flag(at("share-reads")),
+                domain: text(at("failure-domain")),
             }),
             rules: raw.rules.clone(),
             shown,
@@ -143,6 +157,12 @@ impl Settings {
                 Kind::Usage,
                 "kernel-writeback excludes registry: pages that the kernel writes later would go over \
                  what other nodes wrote meanwhile; leave kernel-writeback out",
+            ));
+        }
+        if self.cluster.is_none() && matches!(self.value("copies"), Some(Value::Count(1..))) {
+            return Err(Error::new(
+                Kind::Usage,
+                "copies needs registry: other members of the store keep them",
             ));
         }
         if let Some(cluster) = &self.cluster

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Error, Kind, Result};
+use forebay_cluster::member::Member;
 use forebay_engine::rules::Origin;
 use forebay_engine::{Engine, Failure, Hold, Keep, Order, Progress, Report};
 use serde_json::{Value, json};
@@ -12,6 +13,7 @@ use serde_json::{Value, json};
 use super::Daemon;
 use super::jobs::Outcome;
 use super::metrics;
+use super::others;
 use super::saved::SavedJob;
 use super::statistics::rule_figures;
 use crate::config::RuleText;
@@ -39,11 +41,22 @@ impl Daemon {
         }
     }
 
+    /// Answers another member: the HTTP status, and the answer.
+    pub fn say(self: &Arc<Daemon>, method: &str, path: &str, body: Value) -> (u16, Value) {
+        match self.route(Request::of(method, path, body)) {
+            Ok(body) => (200, body),
+            Err(error) => (http_status(&error), json!({ "error": error.to_string() })),
+        }
+    }
+
     fn route(self: &Arc<Daemon>, request: Request) -> Result<Value> {
         let parts: Vec<&str> = request.path.trim_matches('/').split('/').collect();
         match (request.method.as_str(), parts.as_slice()) {
             ("GET", ["v1", "status"]) => Ok(self.status_json()),
             ("GET", ["v1", "cluster"]) => self.cluster_json(),
+            ("GET", ["v1", "cluster", "top"]) => self.cluster_top_json(),
+            ("GET", ["v1", "cluster", "missing"]) => Ok(json!(self.one_of_many()?.missing()?)),
+            ("POST", ["v1", "cluster", what]) => self.decide(what, request.body),
             ("GET", ["v1", "stats"]) => self.stats_of(&request.query),
             ("POST", ["v1", "stats", "reset"]) => Ok(self.reset_stats()),
             ("GET", ["v1", "top"]) => Ok(self.top_json()),
@@ -110,17 +123,28 @@ impl Daemon {
                 "epoch": member.epoch(),
                 "address": member.address(),
             })),
+            "uncopied_files": self.member.as_ref().map(|_| self.engine.outbox.behind().behind.len()),
         });
         merge(&mut json, ours);
         json
     }
 
-    fn cluster_json(&self) -> Result<Value> {
-        let alone = || {
-            let what = "this mount is alone: it was mounted without --registry";
-            Error::new(Kind::Usage, what)
-        };
-        Ok(json!(self.member.as_ref().ok_or_else(alone)?.overview()?))
+    pub fn one_of_many(&self) -> Result<&Arc<Member>> {
+        let what = "this mount is alone: it was mounted without --registry";
+        self.member.as_ref().ok_or_else(|| Error::new(Kind::Usage, what))
+    }
+
+    /// What an operator has decided of a dead member.
+    fn decide(&self, what: &str, body: Value) -> Result<Value> {
+        let member = self.one_of_many()?;
+        let About { member: name, paths } = from_body(body)?;
+        tracing::warn!(member = name, what, "an operator has decided");
+        match what {
+            "stopped" => member.has_stopped(&name).map(|()| json!({})),
+            "give-up" => Ok(json!({ "given_up": member.give_up(&name, &paths)? })),
+            "remove" => member.remove(&name).map(|()| json!({})),
+            _ => Err(Error::new(Kind::Usage, format!("{what}: no such decision"))),
+        }
     }
 
     fn files_json(&self, query: &[(String, String)]) -> Result<Value> {
@@ -144,12 +168,15 @@ impl Daemon {
             return Err(Error::new(Kind::Usage, message));
         }
         let order = order(&asked)?;
+        let spread = self.spread(&asked)?;
         let engine = self.engine.clone();
         // From the moment that the job is taken, and not from when its thread comes to it (O2).
         let hold = order.last.as_ref().map(|last| engine.drain.hold(&order.scope, last));
         let work = move |_, progress: &Arc<Progress>| {
             let missing = engine.ops.missing(&order.scope);
-            let outcome = work(&engine, kind, &order, progress, missing);
+            let outcome = others::everywhere(spread, progress, || {
+                work(&engine, kind, &order, progress, missing)
+            });
             drop(hold);
             outcome
         };
@@ -163,9 +190,12 @@ impl Daemon {
             let (id, kind) = (job.id, job.asked.kind);
             let engine = self.engine.clone();
             let resumed = order(&job.asked).and_then(|order| {
+                let spread = self.spread(&job.asked)?;
                 self.jobs.resume(job, move |_, progress| {
-                    // A name that went since then was there when it was asked for.
-                    let outcome = work(&engine, kind, &order, progress, Vec::new());
+                    let outcome = others::everywhere(spread, progress, || {
+                        // A name that went since then was there when it was asked for.
+                        work(&engine, kind, &order, progress, Vec::new())
+                    });
                     drop(hold);
                     outcome
                 })
@@ -337,6 +367,14 @@ fn relative(path: WirePath) -> Result<PathBuf> {
 
 fn from_body<T: serde::de::DeserializeOwned>(body: Value) -> Result<T> {
     serde_json::from_value(body).map_err(|e| Error::new(Kind::Usage, format!("body: {e}")))
+}
+
+/// A member, and which of its files.
+#[derive(serde::Deserialize)]
+struct About {
+    member: String,
+    #[serde(default)]
+    paths: Vec<String>,
 }
 
 fn leave(body: Value) -> Result<Leave> {

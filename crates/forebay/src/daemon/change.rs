@@ -36,6 +36,9 @@ impl Daemon {
             after = change_tunable(&after, name, &text)?;
         }
         self.engine.ops.set_tunables(after.clone())?;
+        if let Some(member) = &self.member {
+            member.trust(after.revalidate);
+        }
         tracing::info!(change = %body, "configuration changed");
         let waits_for = self.waits_for(&before, &after);
         let job = match waits_for.is_empty() {

@@ -10,13 +10,14 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use forebay_backing::{Error, FileKey, Kind, Result};
-use forebay_cluster::member::{Joining, Member};
+use forebay_backing::{Error, FileKey, Kind, Result, Version};
+use forebay_cluster::member::{Holder, Joining, Member, SyncStore};
 use forebay_cluster::peer::Key;
+use forebay_engine::{Config, Near, Neighbours, Owned, Partners};
 use forebay_registry::{Address, Registry};
 use serde::{Deserialize, Serialize};
 
-use crate::config::ClusterSettings;
+use crate::config::{ClusterSettings, Settings};
 
 const DIR: &str = ".forebay";
 const NAME: &str = "id";
@@ -183,7 +184,62 @@ pub fn join(
         listen: settings.listen,
         key,
         patience: forebay_registry::PATIENCE,
+        domain: settings.domain.clone(),
+        copies: settings.copies,
+        copies_or_fail: settings.copies_or_fail,
+        shares_reads: settings.shares_reads,
+        sync_store: sync_store(root),
     })
+}
+
+/// Has the kernel write out all that it was given for the file system of the store, whoever gave it.
+fn sync_store(root: &Path) -> SyncStore {
+    let root = root.to_path_buf();
+    Arc::new(move || {
+        let failed = |e: std::io::Error| Error::io(e, format!("syncing {}", root.display()));
+        let dir = File::open(&root).map_err(failed)?;
+        rustix::fs::syncfs(&dir).map_err(|e| failed(e.into()))
+    })
+}
+
+/// The engine's words to those who keep copies, carried by the member.
+pub struct Carrier(pub Arc<Member>);
+
+impl Partners for Carrier {
+    fn keep(&self, file: FileKey, words: &[u8], bytes: &[u8]) -> Result<u8> {
+        self.0.keep(file, words, bytes)
+    }
+
+    fn fill(&self, partner: &str, file: FileKey, words: &[u8], bytes: &[u8]) -> Result<()> {
+        self.0.fill(partner, file, words, bytes)
+    }
+
+    fn mark(&self, partner: &str, words: &[u8]) -> Result<()> {
+        self.0.mark(partner, words)
+    }
+
+    fn wants(&self) -> bool {
+        self.0.wants_copies()
+    }
+}
+
+/// What an engine is told of the other members of its store.
+pub fn told(settings: &Settings, member: Option<&Arc<Member>>, config: Config) -> Config {
+    let (Some(member), Some(cluster)) = (member, &settings.cluster) else { return config };
+    let readers = || Arc::new(Readers(member.clone())) as Arc<dyn Neighbours>;
+    let near = Near(cluster.shares_reads.then(readers));
+    let mine = member.clone();
+    let is_own = move |file| mine.holder(file) == Holder::Here;
+    Config { near, owned: Owned(Some(Arc::new(is_own))), ..config }
+}
+
+/// Those who read the store, too.
+struct Readers(Arc<Member>);
+
+impl Neighbours for Readers {
+    fn read(&self, version: &Version, path: &Path, offset: u64, buf: &mut [u8]) -> bool {
+        self.0.read_near(version, path, offset, buf)
+    }
 }
 
 #[cfg(test)]

@@ -56,6 +56,18 @@ impl Daemon {
             ("tier", &reading.tier),
             ("backing", &reading.backing),
         ]);
+        if let Some(member) = &self.member {
+            let (wanted, in_sync) = member.copies();
+            let behind = self.engine.outbox.behind().behind.len();
+            page.gauge(
+                "copies_wanted",
+                "Members that are to have what is acknowledged",
+                wanted.into(),
+            );
+            page.gauge("copies_in_sync", "Members that have it", in_sync as f64);
+            page.gauge("uncopied_files", "Files of which they have not the newest", behind as f64);
+            page.gauge("cluster_fit", "0 while nothing may be served", f64::from(member.is_fit()));
+        }
         page.rules(&self.engine.room.rules());
         if let Some(mount) = self.mount.get() {
             page.users(mount.users().iter());

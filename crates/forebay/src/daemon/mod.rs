@@ -12,6 +12,7 @@ mod jobs;
 mod leave;
 mod log;
 mod metrics;
+mod others;
 mod places;
 mod readings;
 mod saved;
@@ -31,7 +32,7 @@ use forebay_backing::{Access, BackingStore, Error, Kind, Result, Sizes};
 use forebay_base::folder::Folder;
 use forebay_base::glob::Pattern;
 use forebay_cluster::member::Member;
-use forebay_engine::{Attachment, Config, Engine, KeepDirty, Progress, Tier, TierOwner};
+use forebay_engine::{Attachment, Config, CopiesAt, Engine, KeepDirty, Progress, Tier, TierOwner};
 use forebay_fuse::{Mount, MountOptions, Passthrough};
 
 use crate::config::Settings;
@@ -164,24 +165,29 @@ fn assemble(plan: Plan, events: Sender<Event>, background: bool) -> Result<Arc<D
     start_log(&settings, &run, background)?;
     let (jobs, unfinished) = Jobs::load(run.clone());
     let attachment = saved::load_attachment(&run);
-    let (engine, holds) = Engine::start_holding(
-        tier,
-        stack.store.clone(),
-        Config { attachment, ..settings.engine.clone() },
-        settings.tunables.clone(),
-        &held(&unfinished),
-    )?;
+    // What is this mount's is known before anything of the tier is brought home, or its names made again.
     let member = settings.cluster.as_ref().map(|cluster| {
         let key = |path: &Path| stack.store.stat(path).map(|attr| attr.key);
         cluster::join(&places.backing, cluster, uuid, key)
     });
-    let member = match member.transpose() {
-        Ok(member) => member,
-        Err(error) => {
-            engine.ops.shutdown(KeepDirty::Yes, &Progress::default(), None);
-            return Err(error);
+    let member = member.transpose()?;
+    let started = Engine::start_suspended(
+        tier,
+        stack.store.clone(),
+        cluster::told(&settings, member.as_ref(), Config { attachment, ..settings.engine.clone() }),
+        settings.tunables.clone(),
+        &held(&unfinished),
+    );
+    let (engine, holds, suspension) = started.inspect_err(|_| {
+        member.iter().for_each(Member::leave);
+    })?;
+    if let Some((member, cluster)) = member.as_ref().zip(settings.cluster.as_ref()) {
+        member.trust(settings.tunables.revalidate);
+        if cluster.copies > 0 {
+            let at = if cluster.copies_at_write { CopiesAt::Write } else { CopiesAt::Sync };
+            engine.files.begin_copies(Arc::new(cluster::Carrier(member.clone())), at);
         }
-    };
+    }
     settings.rules.iter().try_for_each(|rule| engine.room.add_rule(rule.clone()))?;
     let device = Device::under(&places.tier);
     let daemon = Arc::new(Daemon {
@@ -205,10 +211,14 @@ fn assemble(plan: Plan, events: Sender<Event>, background: bool) -> Result<Arc<D
         session_over: AtomicBool::new(false),
         engine_down: AtomicBool::new(false),
     });
+    if let Some(member) = &daemon.member {
+        member.set_desk(Box::new(others::TheDesk(Arc::downgrade(&daemon))));
+    }
     if let Err(error) = daemon.open_doors(stack.store) {
         daemon.engine.ops.shutdown(KeepDirty::Yes, &Progress::default(), None);
         return Err(error);
     }
+    drop(suspension);
     daemon.keep_readings();
     daemon.resume_jobs(unfinished, holds);
     Ok(daemon)

@@ -28,6 +28,14 @@ pub struct Request {
     pub body: Value,
 }
 
+impl Request {
+    /// One that came over no connection.
+    pub fn of(method: &str, path: &str, body: Value) -> Request {
+        let (method, path) = (method.into(), path.into());
+        Request { peer: None, method, path, query: Vec::new(), body }
+    }
+}
+
 /// What becomes of the connection when the answer is taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum After {

@@ -1,5 +1,6 @@
 //! What people see: progress on standard error, aligned tables, questions.
 
+pub mod members;
 pub mod plain;
 pub mod progress;
 pub mod table;

@@ -105,11 +105,15 @@ impl Screen {
         self.draw_foot(frame, foot);
     }
 
-    fn status(&self, field: &str) -> &Value {
+    pub fn rates(&self) -> Rates {
+        self.rates
+    }
+
+    pub fn status(&self, field: &str) -> &Value {
         &self.answer["status"][field]
     }
 
-    fn number(&self, field: &str) -> u64 {
+    pub fn number(&self, field: &str) -> u64 {
         self.status(field).as_u64().unwrap_or(0)
     }
 

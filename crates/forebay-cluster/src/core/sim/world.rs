@@ -2,91 +2,93 @@
 //! seed decides. Times are milliseconds.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::time::Duration;
 
 use forebay_backing::FileKey;
-use forebay_registry::{Commit, Outcome, Revision};
+use forebay_registry::{Change, Commit, Outcome, Revision};
 
+use super::counts::{Counts, Dice};
+use super::keeping::{After, Copy, Fill, Keep, Sync, Waiter, Why};
+use super::load::{Asked, Op};
 use super::registry::Model;
+use super::{Neglect, Plan};
 use crate::core::rules::Rules;
-use crate::core::{Access, Ask, Core, Effect, Input, Peer, Ticket, Way, json};
+use crate::core::{Core, Effect, Fitness, Input, OWN_LEASE, Peer, Ticket, entering};
 use crate::keys;
 
-const PATIENCE: u64 = 1000;
-const FAULTS_END: u64 = 5000;
+pub const PATIENCE: u64 = 1000;
+pub const FAULTS_END: u64 = 5000;
 const END: u64 = 17_000;
-const LEASE: u64 = 300;
-const MEMBERS: usize = 3;
-
-/// splitmix64
-pub struct Dice(pub u64);
-
-impl Dice {
-    pub fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % sides
-    }
-}
-
-#[derive(Debug, Default, Clone)]
-pub struct Counts {
-    pub refused: u64,
-    pub answers_lost: u64,
-    pub late_commits: u64,
-    pub kills: u64,
-    pub cut_while_opening: u64,
-    pub remote_writes: u64,
-    pub renames: u64,
-    pub reads: u64,
-    pub failed: u64,
-    pub snapshots: u64,
-    pub outages: u64,
-}
-
-#[derive(Debug, Clone)]
-enum Op {
-    Read { file: usize, floor: u64 },
-    Write { file: usize },
-    Create { dir: usize },
-    Change,
-    Rename { dir: usize },
-}
-
-#[derive(Clone)]
-enum From {
-    Program,
-    /// A program of another member: (member, its life, its operation).
-    Peer(usize, u64, u64),
-}
-
-struct Asked {
-    op: Op,
-    from: From,
-    since: u64,
-    tries: u32,
-}
+pub const LEASE: u64 = 300;
+/// How long a call to the store may go on after its caller has died.
+pub const OUTLIVES: u64 = 2000;
 
 #[derive(Default)]
-struct Node {
-    core: Option<Core>,
-    life: u64,
-    seen: u64,
+pub struct Node {
+    pub core: Option<Core>,
+    /// It never comes back.
+    pub is_dead: bool,
+    pub life: u64,
+    pub epoch: u64,
+    pub seen: u64,
     /// Nothing passes from it to the registry (1), or to its peers (2), until then.
-    cut_registry: u64,
-    cut_peers: u64,
-    paused: u64,
-    asked: BTreeMap<Ticket, Asked>,
-    questions: BTreeMap<Ticket, (usize, u64, Ticket)>,
-    dirty: BTreeMap<usize, u64>,
-    cached: BTreeMap<usize, u64>,
-    writers: BTreeMap<usize, u32>,
+    pub cut_registry: u64,
+    pub cut_peers: u64,
+    pub paused: u64,
+    /// Until then it takes no copies.
+    pub full: u64,
+    /// When the registry ends its lease.
+    pub lease_at: u64,
+    /// Files that were found in the tier have their standing; nothing is flushed before.
+    pub has_begun: bool,
+    pub is_suspended: bool,
+    pub is_superseded: bool,
+    pub asked: BTreeMap<Ticket, Asked>,
+    pub questions: BTreeMap<Ticket, (usize, u64, Ticket)>,
+    pub writers: BTreeMap<usize, u32>,
+    pub cached: BTreeMap<usize, u64>,
+    /// In the tier: newest bytes, what of them is durable, and the store's version when they were written.
+    pub dirty: BTreeMap<usize, u64>,
+    pub synced: BTreeMap<usize, u64>,
+    pub base: BTreeMap<usize, u64>,
+    /// Flushed since they were taken over.
+    pub flushed: BTreeSet<usize>,
+    /// In the tier too: copies by home and file, and what was adopted of them.
+    pub copies: BTreeMap<(usize, usize), Copy>,
+    pub adopted: BTreeMap<usize, u64>,
+    /// Another has taken these over; this one may not know it yet.
+    pub stale: BTreeSet<usize>,
+    pub held: BTreeSet<usize>,
+    pub claimed_early: BTreeSet<usize>,
+    pub flushing: BTreeSet<usize>,
+    /// Calls to the store that are under way, whatever becomes of the process.
+    pub landing: BTreeMap<u64, (usize, u64)>,
+    pub syncs: BTreeMap<u64, Sync>,
+    pub strikes: BTreeMap<Ticket, (u64, usize)>,
+    pub fills: BTreeMap<u64, Fill>,
 }
 
-enum What {
+/// One file: bytes at the store, and the newest that were written, acknowledged, and acknowledged as synced.
+#[derive(Default, Clone)]
+pub struct File {
+    pub store: u64,
+    /// Of what the store has: another after each write, whatever was written.
+    pub version: u64,
+    pub newest: u64,
+    /// No write gets a number twice.
+    pub last: u64,
+    pub acked: u64,
+    pub synced: u64,
+    /// What was lost with its home, unsynced: (all above, up to, when).
+    pub void: Vec<(u64, u64, u64)>,
+    /// When its claim was last taken over.
+    pub moved: u64,
+    /// Who made it.
+    pub maker: Option<usize>,
+}
+
+pub enum What {
     Tick(usize),
     Watch(usize),
     Program(usize),
@@ -94,8 +96,8 @@ enum What {
     Give(usize, u64, Input),
     ToRegistry(usize, u64, Ticket, Option<Commit>, bool),
     Released(usize, u64, usize, bool),
-    Wrote(usize, u64, usize, Option<(usize, u64, u64)>),
-    Read(usize, usize, u64, Option<(usize, u64, u64)>),
+    Wrote(usize, u64, usize, bool, Option<(usize, u64, u64)>),
+    Read(usize, usize, u64, u64, Option<(usize, u64, u64)>),
     Made(usize, u64, usize),
     Renamed(usize, u64, Ticket, Option<usize>),
     Closed(usize, u64, usize),
@@ -103,55 +105,93 @@ enum What {
     Serve(usize, usize, u64, u64, Op),
     Served(usize, u64, u64, Result<u64, ()>),
     TimedOut(u64),
-    Expire(usize, u64),
+    Expire(usize),
     Start(usize),
     Began(usize, u64),
+    Renew(usize),
+    Renewed(usize, u64, u64),
+    Stop(usize, u64),
+    /// Somebody has made sure that nothing of a dead member writes any more.
+    Operator(usize),
+    Drain(usize),
+    SyncedHere(usize, u64, usize, u64, Why),
+    Keep(Box<Keep>),
+    Kept(Box<Keep>, u64),
+    KeepDone(usize, u64, usize, u64, Waiter, bool),
+    FillBegins {
+        from: usize,
+        life: u64,
+        epoch: u64,
+        to: usize,
+        fill: u64,
+        answers: bool,
+    },
+    FillBegun(usize, u64, u64, bool),
+    Lands(usize, u64, u64, After),
+    Flushed(usize, u64, usize, u64, After),
+    Listed(usize, u64, usize),
+    Adopt(usize, u64, usize, usize),
+    Settle(usize, u64, usize),
 }
 
 pub struct World {
-    dice: Dice,
+    pub dice: Dice,
+    pub plan: Plan,
+    pub neglect: Option<Neglect>,
     rules: Rules,
-    now: u64,
+    pub now: u64,
     count: u64,
     queue: BinaryHeap<Reverse<(u64, u64)>>,
     what: BTreeMap<u64, What>,
-    registry: Model,
-    outage: u64,
-    nodes: Vec<Node>,
-    /// Bytes at the store, and the newest that were written and that were acknowledged.
-    store: Vec<u64>,
-    written: Vec<u64>,
-    acked: Vec<u64>,
-    renaming: Option<(usize, usize)>,
-    tickets: u64,
-    remote: BTreeMap<u64, (usize, Asked)>,
+    pub registry: Model,
+    pub outage: u64,
+    pub nodes: Vec<Node>,
+    pub files: Vec<File>,
+    pub renaming: Option<(usize, usize)>,
+    pub tickets: u64,
+    pub deaths: u8,
+    pub remote: BTreeMap<u64, (usize, Asked)>,
     pub counts: Counts,
     /// Says what happens: of a seed that is run again.
     pub trace: bool,
 }
 
-fn key(file: usize) -> FileKey {
+pub fn key(file: usize) -> FileKey {
     FileKey { ino: file as u64 + 100, generation: 1 }
 }
 
-fn dir_key(dir: usize) -> FileKey {
+pub fn number_of(key: FileKey) -> usize {
+    key.ino as usize - 100
+}
+
+pub fn dir_key(dir: usize) -> FileKey {
     FileKey { ino: dir as u64 + 1, generation: 1 }
 }
 
-fn dir_of(file: usize) -> usize {
+pub fn dir_of(file: usize) -> usize {
     file % 2
 }
 
-fn path(file: usize) -> String {
+pub fn path(file: usize) -> String {
     format!("d{}/f{file}", dir_of(file))
 }
 
-type Checked = Result<(), String>;
+pub fn name(node: usize) -> String {
+    format!("m{node}")
+}
+
+pub fn node_of(name: &str) -> usize {
+    name[1..].parse().expect("members are m0, m1 and so on")
+}
+
+pub type Checked = Result<(), String>;
 
 impl World {
-    pub fn new(seed: u64, rules: Rules) -> World {
+    pub fn new(seed: u64, plan: Plan, rules: Rules) -> World {
         World {
             dice: Dice(seed),
+            plan,
+            neglect: None,
             rules,
             now: 0,
             count: 0,
@@ -159,30 +199,34 @@ impl World {
             what: BTreeMap::new(),
             registry: Model::default(),
             outage: 0,
-            nodes: (0..MEMBERS).map(|_| Node::default()).collect(),
-            store: vec![0; 2],
-            written: vec![0; 2],
-            acked: vec![0; 2],
+            nodes: (0..plan.members).map(|_| Node::default()).collect(),
+            files: vec![File::default(); 2],
             renaming: None,
             tickets: 0,
+            deaths: 0,
             remote: BTreeMap::new(),
             counts: Counts::default(),
             trace: false,
         }
     }
 
-    fn at(&mut self, delay: u64, what: What) {
+    pub fn at(&mut self, delay: u64, what: What) {
         self.count += 1;
         self.queue.push(Reverse((self.now + delay, self.count)));
         self.what.insert(self.count, what);
     }
 
-    fn faulty(&self) -> bool {
+    pub fn ticket(&mut self) -> u64 {
+        self.tickets += 1;
+        self.tickets
+    }
+
+    pub fn faulty(&self) -> bool {
         self.now < FAULTS_END
     }
 
     /// Mostly quick, sometimes slow: later messages overtake.
-    fn delay(&mut self) -> u64 {
+    pub fn delay(&mut self) -> u64 {
         match self.dice.roll(20) {
             0 if self.faulty() => 50 + self.dice.roll(400),
             _ => 1 + self.dice.roll(8),
@@ -190,11 +234,15 @@ impl World {
     }
 
     pub fn run(&mut self) -> Checked {
-        for node in 0..MEMBERS {
+        for node in 0..self.plan.members {
             self.start(node);
             let first = self.dice.roll(100);
             self.at(first, What::Tick(node));
             self.at(20 + first, What::Program(node));
+            if self.plan.copies > 0 {
+                self.at(first, What::Renew(node));
+                self.at(first, What::Drain(node));
+            }
         }
         self.at(200, What::Fault);
         while let Some(Reverse((time, number))) = self.queue.pop() {
@@ -209,34 +257,84 @@ impl World {
         self.quiet()
     }
 
-    fn start(&mut self, node: usize) {
-        let (member, alive) =
-            (format!("stores/s/members/m{node}"), format!("stores/s/alive/m{node}"));
-        let n = &mut self.nodes[node];
-        n.life += 1;
-        let value = keys::Member {
-            node: format!("m{node}"),
+    pub fn start(&mut self, node: usize) {
+        if self.nodes[node].is_dead || self.nodes[node].core.is_some() {
+            return;
+        }
+        // A daemon that begins has the store finish what was written to it before.
+        for (_, (file, value)) in std::mem::take(&mut self.nodes[node].landing) {
+            self.land(node, file, value);
+        }
+        let me = keys::Member {
+            node: name(node),
             address: String::new(),
             tier: String::new(),
-            epoch: n.life,
+            epoch: 0,
             boot: String::new(),
             protocol: keys::PROTOCOL,
+            domain: String::new(),
+            copies: self.plan.copies,
+            shares: false,
+            taken: None,
         };
-        let life = n.life;
-        let _ = self.registry.commit(&Commit::new().put(member, json(&value)).put(alive, ""));
+        let find = |kind: &str| self.registry.keys.get(&format!("stores/s/{kind}/m{node}"));
+        let (before, partners) = (find("members"), find("partners"));
+        if let Some(taken) = before.and_then(super::parse::<keys::Member>).and_then(|m| m.taken) {
+            self.counts.copied.came_back += 1;
+            self.counts.copied.came_back_in_time += u64::from(!taken.done);
+        }
+        let (commit, epoch) = entering("stores/s/", me, before, partners);
+        let _ = self.registry.commit(&commit.put(format!("stores/s/alive/m{node}"), ""));
         self.told();
+        let n = &mut self.nodes[node];
+        n.life += 1;
+        n.epoch = epoch;
+        n.lease_at = if self.plan.copies > 0 { self.now + LEASE } else { u64::MAX };
+        let (life, until) = (n.life, Duration::from_millis(self.now + LEASE));
         let snapshot = self.registry.snapshot();
-        self.nodes[node].seen = snapshot.0.0;
+        n.seen = snapshot.0.0;
         let patience = Duration::from_millis(PATIENCE);
-        let core = Core::new(format!("m{node}"), life, snapshot, patience).with_rules(self.rules);
+        let mut core = Core::new(name(node), epoch, self.plan.copies, snapshot, patience)
+            .with_rules(self.rules);
+        if self.plan.copies > 0 {
+            core.handle(Duration::from_millis(self.now), Input::Lease(until));
+            self.at(LEASE, What::Expire(node));
+        }
         self.nodes[node].core = Some(core);
         let wait = self.dice.roll(60);
         self.at(wait, What::Began(node, life));
     }
 
+    /// The process ends; what is in the tier, and what is under way to the store, goes on.
+    pub fn kill(&mut self, node: usize) {
+        let n = &mut self.nodes[node];
+        n.core = None;
+        n.has_begun = false;
+        n.is_suspended = false;
+        n.is_superseded = false;
+        n.asked.clear();
+        n.questions.clear();
+        n.cached.clear();
+        n.writers.clear();
+        n.held.clear();
+        n.flushed.clear();
+        n.claimed_early.clear();
+        n.flushing.clear();
+        n.syncs.clear();
+        n.strikes.clear();
+        n.fills.clear();
+        if self.renaming.is_some_and(|(by, _)| by == node) {
+            self.renaming = None;
+        }
+        if self.plan.copies == 0 {
+            self.nodes[node].lease_at = self.now + LEASE;
+            self.at(LEASE, What::Expire(node));
+        }
+    }
+
     /// Every watch hears of it, each when it likes.
-    fn told(&mut self) {
-        for node in 0..MEMBERS {
+    pub fn told(&mut self) {
+        for node in 0..self.plan.members {
             let lag = match self.dice.roll(10) {
                 0 if self.faulty() => 100 + self.dice.roll(300),
                 _ => 1 + self.dice.roll(10),
@@ -245,7 +343,7 @@ impl World {
         }
     }
 
-    fn give(&mut self, node: usize, input: Input) -> Checked {
+    pub fn give(&mut self, node: usize, input: Input) -> Checked {
         let now = Duration::from_millis(self.now);
         let Some(core) = self.nodes[node].core.as_mut() else { return Ok(()) };
         let told = self.trace.then(|| format!("{input:?}"));
@@ -280,11 +378,10 @@ impl World {
                 self.at(delay, What::ToRegistry(node, life, ticket, None, false));
             }
             Effect::Send { ticket, to, question } => {
-                let to: usize = to[1..].parse().map_err(|_| "no such member")?;
                 self.at(400, What::Give(node, life, Input::Answered(ticket, Err(()))));
                 if !self.lost(node) {
                     let delay = self.delay();
-                    self.at(delay, What::Deliver(node, to, life, ticket, question));
+                    self.at(delay, What::Deliver(node, node_of(&to), life, ticket, question));
                 }
             }
             Effect::Reply(ticket, reply) => {
@@ -299,154 +396,59 @@ impl World {
                 let delay = 5 + self.dice.roll(60);
                 // The drain may have been there.
                 let is_flushed = flush || !self.faulty() || self.dice.roll(3) > 0;
-                let file = file.ino as usize - 100;
-                self.at(delay, What::Released(node, life, file, is_flushed));
+                self.at(delay, What::Released(node, life, number_of(file), is_flushed));
             }
             Effect::Forget { file } => {
-                _ = self.nodes[node].cached.remove(&(file.ino as usize - 100));
+                _ = self.nodes[node].cached.remove(&number_of(file));
             }
             Effect::FindBelow { ticket, path } => {
                 let below = |f: &usize| std::path::Path::new(&self::path(*f)).starts_with(&path);
-                let files = (0..self.store.len()).filter(below).map(key).collect();
+                let files = (0..self.files.len()).filter(below).map(key).collect();
                 let delay = self.delay();
                 self.at(delay, What::Give(node, life, Input::Below(ticket, files)));
             }
-            Effect::Superseded => return Err(format!("m{node} is superseded by nobody")),
+            other if self.plan.copies > 0 => return self.effect_on_copies(node, other),
+            other => return Err(format!("m{node} has no copies: {other:?}")),
         }
         Ok(())
     }
 
-    fn lost(&mut self, node: usize) -> bool {
+    pub fn lost(&mut self, node: usize) -> bool {
         self.faulty() && (self.nodes[node].cut_peers > self.now || self.dice.roll(25) == 0)
     }
 
-    fn ask(&mut self, node: usize, op: Op, from: From, since: u64, tries: u32) -> Checked {
-        self.tickets += 1;
-        let ticket = self.tickets;
-        let open = |file: usize, how| Ask::Open {
-            file: key(file),
-            dir: dir_key(dir_of(file)),
-            path: path(file).into(),
-            how,
-        };
-        let ask = match op {
-            Op::Read { file, .. } => open(file, Access::Read),
-            Op::Write { file } => open(file, Access::Write),
-            Op::Create { dir } => Ask::Create { dir: dir_key(dir), path: format!("d{dir}").into() },
-            Op::Change => {
-                let files = [0, 1].map(|_| self.dice.roll(self.store.len() as u64) as usize);
-                let dirs = files.map(|file| dir_key(dir_of(file))).to_vec();
-                Ask::Change { files: files.map(key).to_vec(), dirs, below: None }
-            }
-            Op::Rename { dir } => {
-                Ask::Change { files: vec![], dirs: vec![], below: Some(format!("d{dir}").into()) }
-            }
-        };
-        self.nodes[node].asked.insert(ticket, Asked { op, from, since, tries });
-        self.give(node, Input::Ask(ticket, ask))
-    }
-
-    fn answer(&mut self, node: usize, ticket: Ticket, way: Way) -> Checked {
-        let Some(asked) = self.nodes[node].asked.remove(&ticket) else {
-            return Err(format!("m{node}: an answer to {ticket}, which nobody waits for: {way:?}"));
-        };
-        let life = self.nodes[node].life;
-        let is_paused = self.nodes[node].paused + PATIENCE > self.now;
-        if self.now > asked.since + PATIENCE + 250 && !is_paused && asked.tries == 0 {
-            return Err(format!("m{node}: {:?} took {} ms", asked.op, self.now - asked.since));
-        }
-        let reply_to = match asked.from {
-            From::Program => None,
-            From::Peer(to, life, op) => Some((to, life, op)),
-        };
-        match (way, asked.op.clone()) {
-            (Way::Here, Op::Read { file, floor }) => {
-                // Freshness is decided by the open: it reads at once.
-                self.happen(What::Read(node, file, floor, reply_to))
-            }
-            (Way::Here, Op::Write { file }) => {
-                *self.nodes[node].writers.entry(file).or_default() += 1;
-                let delay = self.dice.roll(30);
-                self.at(delay, What::Wrote(node, life, file, reply_to));
-                Ok(())
-            }
-            (Way::Here, Op::Create { dir }) => {
-                // Some stores take longer than any settling.
-                let most = if self.dice.roll(8) == 0 { 4000 } else { 100 };
-                let delay = self.dice.roll(most);
-                self.at(delay, What::Made(node, life, dir));
-                Ok(())
-            }
-            (Way::Here, Op::Change) => {
-                let delay = self.dice.roll(50);
-                self.at(delay, What::Renamed(node, life, ticket, None));
-                Ok(())
-            }
-            (Way::Here, Op::Rename { dir }) => {
-                self.counts.renames += 1;
-                for (other, n) in self.nodes.iter().enumerate() {
-                    if other != node && n.dirty.keys().any(|file| dir_of(*file) == dir) {
-                        return Err(format!(
-                            "m{node} renames d{dir}, m{other} has dirty files there"
-                        ));
-                    }
-                }
-                self.renaming = Some((node, dir));
-                let delay = 10 + self.dice.roll(150);
-                self.at(delay, What::Renamed(node, life, ticket, Some(dir)));
-                Ok(())
-            }
-            (Way::There { home }, op @ (Op::Read { .. } | Op::Write { .. }))
-                if reply_to.is_none() =>
-            {
-                let to: usize = home[1..].parse().map_err(|_| "no such member")?;
-                self.tickets += 1;
-                let number = self.tickets;
-                self.remote.insert(number, (node, asked));
-                self.at(PATIENCE, What::TimedOut(number));
-                if !self.lost(node) {
-                    let delay = self.delay();
-                    self.at(delay, What::Serve(to, node, life, number, op));
-                }
-                Ok(())
-            }
-            (way, _) => {
-                if let Way::Fails(_) = way {
-                    self.counts.failed += 1;
-                }
-                if let Some((to, life, op)) = reply_to {
-                    let delay = self.delay();
-                    self.at(delay, What::Served(to, life, op, Err(())));
-                }
-                Ok(())
-            }
-        }
-    }
-
-    fn lives(&self, node: usize, life: u64) -> bool {
+    pub fn lives(&self, node: usize, life: u64) -> bool {
         self.nodes[node].life == life && self.nodes[node].core.is_some()
     }
 
-    fn sees(&mut self, node: usize, file: usize) -> u64 {
-        let n = &mut self.nodes[node];
-        if let Some(dirty) = n.dirty.get(&file) {
-            return *dirty;
-        }
-        *n.cached.entry(file).or_insert(self.store[file])
+    /// By its own clock.
+    pub fn is_fit(&self, node: usize) -> bool {
+        let now = Duration::from_millis(self.now);
+        self.nodes[node].core.as_ref().is_some_and(|core| core.fit(now) == Fitness::Fit)
     }
 
-    fn happen(&mut self, what: What) -> Checked {
-        // A stopped process does nothing until it goes on.
-        let whose = match &what {
-            What::Tick(n) | What::Watch(n) | What::Program(n) => Some(*n),
+    /// A stopped process does nothing until it goes on.
+    fn whose(what: &What) -> Option<usize> {
+        match what {
+            What::Tick(n) | What::Watch(n) | What::Program(n) | What::Renew(n) | What::Drain(n) => {
+                Some(*n)
+            }
             What::Give(n, ..) | What::Released(n, ..) | What::Wrote(n, ..) | What::Made(n, ..) => {
                 Some(*n)
             }
             What::Renamed(n, ..) | What::Closed(n, ..) | What::Served(n, ..) => Some(*n),
             What::Deliver(_, n, ..) | What::Serve(n, ..) => Some(*n),
+            What::SyncedHere(n, ..) | What::KeepDone(n, ..) | What::FillBegun(n, ..) => Some(*n),
+            What::Flushed(n, ..) | What::Listed(n, ..) => Some(*n),
+            What::Adopt(n, ..) | What::Settle(n, ..) => Some(*n),
+            What::Keep(keep) | What::Kept(keep, _) => Some(keep.to),
+            What::FillBegins { to, .. } => Some(*to),
             _ => None,
-        };
-        if let Some(node) = whose
+        }
+    }
+
+    pub fn happen(&mut self, what: What) -> Checked {
+        if let Some(node) = World::whose(&what)
             && self.nodes[node].paused > self.now
         {
             let wait = self.nodes[node].paused - self.now;
@@ -466,191 +468,54 @@ impl World {
                 false => Ok(()),
             },
             What::ToRegistry(node, life, ticket, commit, is_late) => {
-                self.reach_registry(node, life, ticket, commit, is_late);
-                Ok(())
+                self.reach_registry(node, life, ticket, commit, is_late)
             }
-            What::Released(node, life, file, is_flushed) => {
-                if !self.lives(node, life) {
-                    return Ok(());
-                }
-                if is_flushed && let Some(value) = self.nodes[node].dirty.remove(&file) {
-                    self.store[file] = value;
-                    self.nodes[node].cached.insert(file, value);
-                }
-                let is_free = !self.nodes[node].dirty.contains_key(&file)
-                    && self.nodes[node].writers.get(&file).is_none_or(|n| *n == 0);
-                self.give(node, Input::Released { file: key(file), is_free })
-            }
-            What::Wrote(node, life, file, reply_to) => {
-                if !self.lives(node, life) {
-                    return Ok(());
-                }
-                self.write(node, file, reply_to.is_none())?;
-                if let Some((to, life, op)) = reply_to {
-                    self.counts.remote_writes += 1;
-                    if !self.lost(node) {
-                        let (delay, value) = (self.delay(), self.written[file]);
-                        self.at(delay, What::Served(to, life, op, Ok(value)));
-                    }
-                }
-                let delay = self.dice.roll(40);
-                self.at(delay, What::Closed(node, life, file));
-                Ok(())
-            }
-            What::Read(node, file, floor, reply_to) => {
-                let value = self.sees(node, file);
-                match reply_to {
-                    None => self.check_read(node, file, floor, value),
-                    Some((to, life, op)) => {
-                        if !self.lost(node) {
-                            let delay = self.delay();
-                            self.at(delay, What::Served(to, life, op, Ok(value)));
-                        }
-                        Ok(())
-                    }
-                }
-            }
-            What::Made(node, life, dir) => {
-                if !self.lives(node, life) {
-                    return Ok(());
-                }
-                let file = self.store.len() + (self.store.len() + dir) % 2;
-                self.store.resize(file + 1, 0);
-                self.written.resize(file + 1, 0);
-                self.acked.resize(file + 1, 0);
-                let created =
-                    Input::Created { file: key(file), dir: dir_key(dir), path: path(file).into() };
-                *self.nodes[node].writers.entry(file).or_default() += 1;
-                self.write(node, file, true)?;
-                self.give(node, created)?;
-                self.give(node, Input::Made(dir_key(dir_of(file))))?;
-                let delay = self.dice.roll(200);
-                self.at(delay, What::Closed(node, life, file));
-                Ok(())
-            }
-            What::Renamed(node, life, ticket, dir) => {
-                if dir.is_some_and(|dir| self.renaming == Some((node, dir))) {
-                    self.renaming = None;
-                }
-                match self.lives(node, life) {
-                    true => self.give(node, Input::Changed(ticket)),
-                    false => Ok(()),
-                }
-            }
-            What::Closed(node, life, file) => {
-                if !self.lives(node, life) {
-                    return Ok(());
-                }
-                if let Some(writers) = self.nodes[node].writers.get_mut(&file) {
-                    *writers -= 1;
-                }
-                self.give(node, Input::Closed(key(file)))
-            }
-            What::Deliver(from, to, life, ticket, question) => {
-                if self.nodes[to].core.is_none() {
-                    return Ok(());
-                }
-                self.tickets += 1;
-                let mine = self.tickets;
-                self.nodes[to].questions.insert(mine, (from, life, ticket));
-                self.give(to, Input::Asked(mine, question))
-            }
-            What::Serve(node, from, life, number, op) => match self.nodes[node].core {
-                Some(_) => self.ask(node, op, From::Peer(from, life, number), self.now, 0),
-                None => Ok(()),
-            },
-            What::Served(node, life, number, result) => {
-                let Some((_, asked)) = self.remote.remove(&number) else { return Ok(()) };
-                if !self.lives(node, life) {
-                    return Ok(());
-                }
-                match (result, asked.op) {
-                    (Ok(value), Op::Read { file, floor }) => {
-                        self.check_read(node, file, floor, value)
-                    }
-                    (Ok(value), Op::Write { file }) => {
-                        self.acked[file] = self.acked[file].max(value);
-                        Ok(())
-                    }
-                    (Err(()), op) if asked.tries < 3 => {
-                        self.ask(node, op, From::Program, asked.since, asked.tries + 1)
-                    }
-                    _ => Ok(()),
-                }
-            }
-            What::TimedOut(number) => {
-                self.remote.remove(&number);
-                Ok(())
-            }
-            What::Expire(node, life) => {
-                if self.nodes[node].life == life && self.nodes[node].core.is_none() {
-                    let mut gone = Commit::new().delete(format!("stores/s/alive/m{node}"));
-                    let gate = self.registry.keys.get("stores/s/gate");
-                    let by = gate.and_then(|e| serde_json::from_slice::<keys::Gate>(&e.value).ok());
-                    if by.is_some_and(|gate| gate.by == format!("m{node}")) {
-                        gone = gone.delete("stores/s/gate");
-                    }
-                    let _ = self.registry.commit(&gone);
-                    self.told();
-                }
+            What::Expire(node) => {
+                self.expire(node);
                 Ok(())
             }
             What::Start(node) => {
                 self.start(node);
                 Ok(())
             }
-            What::Began(node, life) => {
-                if !self.lives(node, life) {
+            What::Began(node, life) => self.began(node, life),
+            What::Renew(node) => {
+                self.renew(node);
+                Ok(())
+            }
+            What::Renewed(node, life, sent) => self.renewed(node, life, sent),
+            What::Stop(node, life) => {
+                if self.lives(node, life) {
+                    self.kill(node);
+                    let back = self.dice.roll(300);
+                    self.at(back, What::Start(node));
+                }
+                Ok(())
+            }
+            What::Operator(node) => {
+                self.say_fenced(node);
+                Ok(())
+            }
+            What::Deliver(from, to, life, ticket, question) => {
+                if self.nodes[to].core.is_none() {
                     return Ok(());
                 }
-                let dirty: Vec<usize> = self.nodes[node].dirty.keys().copied().collect();
-                for file in dirty {
-                    let (dir, path) = (dir_key(dir_of(file)), path(file).into());
-                    self.give(node, Input::Created { file: key(file), dir, path })?;
-                    self.give(node, Input::Closed(key(file)))?;
-                }
-                self.give(node, Input::Began)
+                let mine = self.ticket();
+                self.nodes[to].questions.insert(mine, (from, life, ticket));
+                self.give(to, Input::Asked(mine, question))
             }
+            What::Serve(..) | What::Served(..) | What::TimedOut(_) => self.served(what),
+            What::Released(..)
+            | What::Wrote(..)
+            | What::Read(..)
+            | What::Made(..)
+            | What::Renamed(..)
+            | What::Closed(..)
+            | What::Drain(_)
+            | What::Lands(..)
+            | What::Flushed(..) => self.in_mount(what),
+            _ => self.in_copies(what),
         }
-    }
-
-    fn check_read(&mut self, node: usize, file: usize, floor: u64, value: u64) -> Checked {
-        self.counts.reads += 1;
-        match value < floor {
-            true => {
-                Err(format!("m{node} reads {value} of f{file}, {floor} was acknowledged before"))
-            }
-            false => Ok(()),
-        }
-    }
-
-    /// What is written comes on top of what was there: a writer who does not see it would undo it.
-    fn write(&mut self, node: usize, file: usize, is_acked: bool) -> Checked {
-        let (sees, newest) = (self.sees(node, file), self.written[file]);
-        if self.trace {
-            println!("{} m{node} writes f{file} on top of {sees}", self.now);
-        }
-        if sees != newest {
-            return Err(format!("m{node} writes f{file} on top of {sees}, the newest is {newest}"));
-        }
-        if let Some((by, dir)) = self.renaming
-            && by != node
-            && dir == dir_of(file)
-        {
-            return Err(format!("m{node} writes f{file} while m{by} renames d{dir}"));
-        }
-        if let Some(other) =
-            (0..MEMBERS).find(|o| *o != node && self.nodes[*o].dirty.contains_key(&file))
-        {
-            return Err(format!("f{file} is dirty at m{node} and at m{other}"));
-        }
-        self.written[file] += 1;
-        let value = self.written[file];
-        self.nodes[node].dirty.insert(file, value);
-        if is_acked {
-            self.acked[file] = value;
-        }
-        Ok(())
     }
 
     fn watch(&mut self, node: usize) -> Checked {
@@ -673,6 +538,10 @@ impl World {
         self.give(node, Input::Seen(Revision(newest), events))
     }
 
+    pub fn is_cut(&self, node: usize) -> bool {
+        self.nodes[node].cut_registry > self.now || self.outage > self.now
+    }
+
     fn reach_registry(
         &mut self,
         node: usize,
@@ -680,22 +549,27 @@ impl World {
         ticket: Ticket,
         commit: Option<Commit>,
         is_late: bool,
-    ) {
-        let is_cut = self.nodes[node].cut_registry > self.now || self.outage > self.now;
+    ) -> Checked {
+        // A key cannot hang on a lease that has ended.
+        let is_cut = self.is_cut(node) || self.is_without_lease(node, commit.as_ref());
         let answer = match &commit {
             None => Input::Barrier(ticket, Ok(Revision(self.registry.revision))),
             Some(_) if is_cut => Input::Committed(ticket, Err(())),
             Some(commit) => {
+                let moves = self.moves_of(commit);
                 let outcome = self.registry.commit(commit);
                 match outcome {
-                    Outcome::Committed(_) => self.told(),
+                    Outcome::Committed(_) => {
+                        self.told();
+                        self.moved(node, moves)?;
+                    }
                     Outcome::Refused { .. } => self.counts.refused += 1,
                 }
                 Input::Committed(ticket, Ok(outcome))
             }
         };
         if is_late {
-            return; // It was said to have failed.
+            return Ok(()); // It was said to have failed.
         }
         let is_lost = self.faulty() && self.dice.roll(25) == 0;
         if is_cut || is_lost {
@@ -712,120 +586,75 @@ impl World {
             let delay = self.delay();
             self.at(delay, What::Give(node, life, answer));
         }
-    }
-
-    fn program(&mut self, node: usize) -> Checked {
-        if self.now > FAULTS_END + 2000 {
-            return Ok(());
-        }
-        let next = 10 + self.dice.roll(300);
-        self.at(next, What::Program(node));
-        if self.nodes[node].core.is_none() {
-            return Ok(());
-        }
-        let existing = [0, 1];
-        let made: Vec<usize> = (2..self.store.len()).filter(|f| self.written[*f] > 0).collect();
-        let file = match (self.dice.roll(2), made.last()) {
-            (0, Some(_)) => {
-                made[made.len() - 1 - self.dice.roll(made.len().min(3) as u64) as usize]
-            }
-            _ => existing[self.dice.roll(2) as usize],
-        };
-        let op = match self.dice.roll(20) {
-            0..8 => Op::Read { file, floor: self.acked[file] },
-            8..15 => Op::Write { file },
-            15..17 => Op::Create { dir: self.dice.roll(2) as usize },
-            17..19 => Op::Change,
-            _ => Op::Rename { dir: self.dice.roll(2) as usize },
-        };
-        self.ask(node, op, From::Program, self.now, 0)
-    }
-
-    fn fault(&mut self) -> Checked {
-        let next = 50 + self.dice.roll(500);
-        if self.now + next < FAULTS_END {
-            self.at(next, What::Fault);
-        }
-        let node = self.dice.roll(MEMBERS as u64) as usize;
-        let until = self.now + 50 + self.dice.roll(900);
-        let until = until.min(FAULTS_END);
-        match self.dice.roll(6) {
-            0 => self.nodes[node].cut_registry = until,
-            1 => self.nodes[node].cut_peers = until,
-            2 => self.nodes[node].paused = until,
-            3 => {
-                self.outage = until;
-                self.counts.outages += 1;
-            }
-            4 if self.nodes[node].core.is_some() => {
-                self.counts.kills += 1;
-                let n = &mut self.nodes[node];
-                n.core = None;
-                n.asked.clear();
-                n.questions.clear();
-                n.cached.clear();
-                n.writers.clear();
-                let life = n.life;
-                if self.renaming.is_some_and(|(by, _)| by == node) {
-                    self.renaming = None;
-                }
-                self.at(LEASE, What::Expire(node, life));
-                let back = 20 + self.dice.roll(1200);
-                self.at(back, What::Start(node));
-            }
-            _ => {}
-        }
         Ok(())
     }
 
-    /// All is idle, all members live: everything is home, and nobody holds anything.
-    fn quiet(&self) -> Checked {
-        for (file, &value) in self.store.iter().enumerate() {
-            if value != self.written[file] {
-                return Err(format!("f{file}: the store has {value} of {}", self.written[file]));
+    fn is_without_lease(&self, node: usize, commit: Option<&Commit>) -> bool {
+        let is_own = |change: &Change| matches!(change, Change::Put { lease: Some(OWN_LEASE), .. });
+        !self.registry.keys.contains_key(&format!("stores/s/alive/m{node}"))
+            && commit.is_some_and(|commit| commit.changes.iter().any(is_own))
+    }
+
+    /// The lease of a process that does not renew it ends, unless the registry is away itself.
+    fn expire(&mut self, node: usize) {
+        let alive = format!("stores/s/alive/m{node}");
+        if !self.registry.keys.contains_key(&alive) || self.nodes[node].lease_at > self.now {
+            return;
+        }
+        if self.outage > self.now {
+            self.nodes[node].lease_at = self.outage + LEASE;
+            self.at(self.outage + LEASE - self.now, What::Expire(node));
+            return;
+        }
+        let mut gone = Commit::new().delete(alive);
+        let gate = self.registry.keys.get("stores/s/gate").and_then(super::parse::<keys::Gate>);
+        if gate.is_some_and(|gate| gate.by == name(node)) {
+            gone = gone.delete("stores/s/gate");
+            // Its own mount believes in it still. Its names are another matter.
+            self.renaming.take_if(|(by, _)| *by == node);
+        }
+        let _ = self.registry.commit(&gone);
+        self.told();
+    }
+
+    fn renew(&mut self, node: usize) {
+        self.at(100, What::Renew(node));
+        if self.nodes[node].core.is_some() {
+            let (life, sent) = (self.nodes[node].life, self.now);
+            let delay = self.delay();
+            self.at(delay, What::Renewed(node, life, sent));
+        }
+    }
+
+    /// Claims hang on no lease: one that has run out is taken anew, if the epoch stands.
+    fn renewed(&mut self, node: usize, life: u64, sent: u64) -> Checked {
+        if !self.lives(node, life) || self.is_cut(node) {
+            return Ok(());
+        }
+        let alive = format!("stores/s/alive/m{node}");
+        if !self.registry.keys.contains_key(&alive) {
+            let member = self.registry.keys.get(&format!("stores/s/members/m{node}"));
+            let epoch = member.and_then(super::parse::<keys::Member>).map(|member| member.epoch);
+            if epoch != Some(self.nodes[node].epoch) {
+                return Ok(());
             }
+            let _ = self.registry.commit(&Commit::new().put(alive, ""));
+            self.told();
         }
-        for (number, node) in self.nodes.iter().enumerate() {
-            if let Some(asked) = node.asked.values().next() {
-                return Err(format!("m{number}: {:?} of {} ms hangs", asked.op, asked.since));
-            }
-        }
-        let holds = ["stores/s/claims/", "stores/s/creates/", "stores/s/gate"];
-        match self.registry.keys.keys().find(|key| holds.iter().any(|h| key.starts_with(h))) {
-            Some(key) => Err(format!("{key} was not given back")),
-            None => Ok(()),
-        }
-    }
-}
-
-impl Counts {
-    fn list(&mut self) -> [(&'static str, &mut u64); 11] {
-        [
-            ("commits refused", &mut self.refused),
-            ("answers lost", &mut self.answers_lost),
-            ("late commits", &mut self.late_commits),
-            ("kills", &mut self.kills),
-            ("cut while somebody waited", &mut self.cut_while_opening),
-            ("writes for others", &mut self.remote_writes),
-            ("renames", &mut self.renames),
-            ("reads", &mut self.reads),
-            ("failed", &mut self.failed),
-            ("snapshots", &mut self.snapshots),
-            ("outages", &mut self.outages),
-        ]
+        self.nodes[node].lease_at = self.now + LEASE;
+        self.at(LEASE, What::Expire(node));
+        let (delay, until) = (self.delay(), Duration::from_millis(sent + LEASE));
+        self.at(delay, What::Give(node, life, Input::Lease(until)));
+        Ok(())
     }
 
-    pub fn add(&mut self, other: &Counts) {
-        let mut other = other.clone();
-        for ((_, mine), (_, theirs)) in self.list().into_iter().zip(other.list()) {
-            *mine += *theirs;
-        }
-    }
-
-    /// What is injected must have happened.
-    pub fn all_happened(&mut self) {
-        for (name, count) in self.list() {
-            assert!(*count > 0, "{name}: never");
+    fn say_fenced(&mut self, node: usize) {
+        let member = self.registry.keys.get(&format!("stores/s/members/m{node}"));
+        if let Some(member) = member.and_then(super::parse::<keys::Member>) {
+            let fenced = crate::core::json(&keys::Fenced { epoch: member.living() });
+            let key = format!("stores/s/fenced/m{node}");
+            let _ = self.registry.commit(&Commit::new().put(key, fenced));
+            self.told();
         }
     }
 }

@@ -10,6 +10,7 @@ use std::time::Instant;
 use forebay_base::Kind;
 
 use super::*;
+use crate::locks::{self, Lock, LockAsk, Of, Range, Space};
 use crate::words::{Asker, NameChange, Set};
 
 fn every_question() -> Vec<Question> {
@@ -53,6 +54,18 @@ fn every_question() -> Vec<Question> {
         Question::Attrs { files: vec![file; 2000] },
     ];
     all.extend(changes.map(|change| Question::Name { change }));
+    let of = Of { space: Space::Record, owner: u64::MAX };
+    let lock = Lock { kind: locks::Kind::Shared, range: Range::ALL, pid: u32::MAX };
+    let asks = [
+        LockAsk::Set { of, lock, number: 1, waits: true },
+        LockAsk::Unset { of, range: Range { first: 1, last: 1 }, number: u64::MAX },
+        LockAsk::Test { of: Of { space: Space::Flock, owner: 0 }, lock },
+        LockAsk::Cancel { of, number: 2 },
+        LockAsk::Reclaim { held: vec![(of, vec![lock; 3])] },
+    ];
+    let asked = |ask| Question::Lock { file, path: "a/b".into(), epoch: 3, ask };
+    all.extend(asks.map(asked));
+    all.extend([Question::Granted { number: 3 }, Question::Reclaimed]);
     all
 }
 

@@ -268,3 +268,47 @@ fn a_setattr_says_what_its_flags_name_and_nothing_else() {
     let odd = message(abi::SETATTR, words((1 << 30) - 2).bytes(), &[]);
     assert_eq!(read(&odd).call().unwrap_err(), ODD);
 }
+
+/// `struct fuse_lk_in`.
+fn lk_in(first: u64, last: u64, kind: i32, flags: u32) -> Words {
+    let words = Words::new().u64(5).u64(6).u64(first).u64(last);
+    words.u32(kind as u32).u32(77).u32(flags).u32(0)
+}
+
+#[test]
+fn locks_are_told_apart() {
+    let last = i64::MAX as u64;
+    let set = asked(abi::SETLK, lk_in(1, last, libc::F_WRLCK, 0), b"");
+    for word in
+        ["handle: 5", "Record", "owner: 6", "Set", "Exclusive", "first: 1", "pid: 77", "false"]
+    {
+        assert!(set.contains(word), "{word} in {set}");
+    }
+    let wait = asked(abi::SETLKW, lk_in(0, last, libc::F_RDLCK, abi::LK_FLOCK), b"");
+    assert!(wait.contains("Flock") && wait.contains("Shared") && wait.contains("true"), "{wait}");
+    for opcode in [abi::SETLK, abi::SETLKW] {
+        let unset = asked(opcode, lk_in(3, 4, libc::F_UNLCK, 0), b"");
+        assert!(unset.contains("Unset(Range { first: 3, last: 4 })"), "{unset}");
+    }
+    assert!(asked(abi::GETLK, lk_in(3, 4, libc::F_RDLCK, 0), b"").contains("Test("));
+    for odd in [
+        (abi::GETLK, lk_in(3, 4, libc::F_UNLCK, 0)),
+        (abi::SETLK, lk_in(4, 3, libc::F_RDLCK, 0)),
+        (abi::SETLK, lk_in(0, last + 1, libc::F_RDLCK, 0)),
+        (abi::SETLK, lk_in(0, 0, 3, 0)),
+    ] {
+        assert_eq!(asked(odd.0, odd.1, b""), "Err(5)");
+    }
+    let flush = asked(abi::FLUSH, Words::new().u64(5).u64(0).u64(9), b"");
+    assert_eq!(flush, "Ok(Flush(5, 9))");
+}
+
+#[test]
+fn an_interrupt_names_a_request() {
+    let whole = message(abi::INTERRUPT, Words::new().u64(12).bytes(), b"");
+    assert_eq!(read(&whole).interrupted(), Some(12));
+    assert_eq!(read(&message(abi::INTERRUPT, &[0; 7], b"")).interrupted(), None);
+    assert_eq!(read(&message(abi::OPEN, Words::new().u64(12).bytes(), b"")).interrupted(), None);
+    // Who grants no locks says that he does not know it.
+    assert!(matches!(read(&whole).call(), Err(libc::ENOSYS)));
+}

@@ -1,0 +1,333 @@
+//! Partners that keep copies of this member's durable bytes, and may take it over.
+//!
+//! One is chosen, filled, and named in the registry: from before that commit is sent everything that is
+//! acknowledged needs it, until a commit that names it no more has returned.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use forebay_backing::FileKey;
+use forebay_registry::{Commit, Compare, Outcome, Revision};
+
+use super::tasks::PAUSE;
+use super::{Core, Doing, Effect, Fitness, Keeper, Keepers, Rule, Ticket};
+use crate::keys;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Filling,
+    /// It has everything; the commit that names it is under way, or to be repeated.
+    Joining,
+    InSync,
+    /// It is to be named no more.
+    Leaving,
+}
+
+#[derive(Debug)]
+struct Partner {
+    fill: u64,
+    state: State,
+    /// Who waits until it counts no more, and since when.
+    strikes: Vec<(Ticket, Duration)>,
+}
+
+/// Partners of this member.
+#[derive(Debug, Default)]
+pub struct Copies {
+    wanted: u8,
+    partners: BTreeMap<String, Partner>,
+    /// Who failed, and when it may be chosen again: after the patience.
+    failed: BTreeMap<String, Duration>,
+    fills: u64,
+    /// Whom the registry names, as of the newest commit or event that is known, and its revision.
+    named: BTreeSet<String>,
+    revision: Option<Revision>,
+    /// Whom commits name that may still come to pass.
+    may_be_named: BTreeSet<String>,
+    is_sent: bool,
+    not_before: Duration,
+}
+
+impl Copies {
+    pub fn new(wanted: u8) -> Copies {
+        Copies { wanted, ..Copies::default() }
+    }
+
+    /// Whether anybody may take this member over.
+    pub fn has_heirs(&self) -> bool {
+        !self.named.is_empty() || !self.may_be_named.is_empty()
+    }
+
+    fn count(&self, is: impl Fn(&String, State) -> bool) -> usize {
+        self.partners.iter().filter(|(name, partner)| is(name, partner.state)).count()
+    }
+
+    fn to_name(&self) -> BTreeSet<String> {
+        let counts = |state| matches!(state, State::Joining | State::InSync);
+        let partners = self.partners.iter().filter(|(_, partner)| counts(partner.state));
+        partners.map(|(name, _)| name.clone()).collect()
+    }
+
+    fn next_fill(&mut self) -> u64 {
+        self.fills += 1;
+        self.fills
+    }
+}
+
+/// Rendezvous hashing: each pair has a weight that nothing else changes.
+fn weight(of: &str, partner: &str) -> u64 {
+    let bytes = of.bytes().chain([0]).chain(partner.bytes());
+    let fnv = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    let mut hash = bytes.fold(0xcbf2_9ce4_8422_2325, fnv);
+    hash = (hash ^ (hash >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    hash ^ (hash >> 33)
+}
+
+impl Core {
+    pub fn keepers(&self) -> Keepers {
+        let mut keepers = Keepers { wanted: self.copies.wanted, ..Keepers::default() };
+        for (name, partner) in &self.copies.partners {
+            let keeper = || Keeper { member: name.clone(), fill: partner.fill };
+            match partner.state {
+                State::Filling => keepers.filling.push(keeper()),
+                State::Joining | State::InSync => keepers.required.push(keeper()),
+                State::Leaving => keepers.leaving.push(name.clone()),
+            }
+        }
+        keepers.has_others = self.elsewhere().next().is_some();
+        keepers
+    }
+
+    /// What copies of a file carry. `None`: it is not claimed yet; a copy has to wait for that.
+    pub fn claim_number(&self, file: FileKey) -> Option<u64> {
+        let claim = self.mirror.claims.get(&file)?;
+        (claim.member == self.me || self.may_still_claim(&claim.member)).then_some(claim.number)
+    }
+
+    /// Whether this member may serve, flush and acknowledge at `now`.
+    pub fn fit(&self, now: Duration) -> Fitness {
+        if self.is_superseded {
+            return Fitness::Superseded;
+        }
+        let lapsed = self.lease_until.is_none_or(|until| now >= until);
+        match lapsed && self.copies.has_heirs() && self.rules.obey(Rule::LeaseStands) {
+            true => Fitness::CutOff,
+            false => Fitness::Fit,
+        }
+    }
+
+    /// Its lease has run out: the registry is away.
+    pub(super) fn is_cut_off(&self) -> bool {
+        self.lease_until.is_some_and(|until| self.now >= until)
+    }
+
+    /// Members of other failure domains.
+    fn elsewhere(&self) -> impl Iterator<Item = (&String, &keys::Member)> {
+        let mine = self.mirror.members.get(&self.me).map(|(me, _)| me.domain());
+        self.mirror
+            .members
+            .iter()
+            .filter(move |(name, (member, _))| **name != self.me && Some(member.domain()) != mine)
+            .map(|(name, (member, _))| (name, member))
+    }
+
+    /// Those that the registry names at a start have all that was acknowledged before it.
+    pub(super) fn begin_copies(&mut self) {
+        self.learn_named();
+        for name in self.copies.named.clone() {
+            let partner = Partner { fill: 0, state: State::InSync, strikes: Vec::new() };
+            self.copies.partners.insert(name, partner);
+        }
+    }
+
+    fn learn_named(&mut self) {
+        let Some((partners, revision)) = self.mirror.partners.get(&self.me) else { return };
+        if Some(*revision) > self.copies.revision {
+            self.copies.revision = Some(*revision);
+            let is_mine = partners.epoch == self.epoch;
+            let named = is_mine.then(|| partners.in_sync.iter().cloned().collect());
+            self.named_are(named.unwrap_or_default());
+        }
+    }
+
+    /// What the registry has now. Commits that were sent before compare an older revision.
+    fn named_are(&mut self, named: BTreeSet<String>) {
+        self.copies.may_be_named.clear();
+        for (name, partner) in &mut self.copies.partners {
+            if partner.state == State::Joining && named.contains(name) {
+                partner.state = State::InSync;
+            }
+        }
+        self.copies.named = named;
+        self.let_go();
+    }
+
+    /// Those that are to leave and are not named any more.
+    fn let_go(&mut self) {
+        let copies = &mut self.copies;
+        let gone = |(name, partner): (&String, &Partner)| {
+            let may_count = copies.named.contains(name) || copies.may_be_named.contains(name);
+            (partner.state == State::Leaving && !may_count).then(|| name.clone())
+        };
+        let gone: Vec<String> = copies.partners.iter().filter_map(gone).collect();
+        for name in gone {
+            let Some(partner) = copies.partners.remove(&name) else { continue };
+            let fill = copies.next_fill();
+            self.out.push(Effect::Unfilled { partner: name, fill });
+            for (ticket, _) in partner.strikes {
+                self.out.push(Effect::Struck { ticket, ok: true });
+            }
+        }
+    }
+
+    pub(super) fn copy_failed(&mut self, ticket: Ticket, partner: String) {
+        let until = self.now + self.patience;
+        let waits = self.rules.obey(Rule::StruckBeforeAcknowledged);
+        match self.copies.partners.get_mut(&partner) {
+            _ if self.is_superseded => self.out.push(Effect::Struck { ticket, ok: false }),
+            None => self.out.push(Effect::Struck { ticket, ok: true }),
+            Some(found) => {
+                found.state = State::Leaving;
+                match waits {
+                    true => found.strikes.push((ticket, self.now)),
+                    false => self.out.push(Effect::Struck { ticket, ok: true }),
+                }
+                self.copies.failed.insert(partner, until);
+            }
+        }
+        self.let_go();
+        self.name_partners();
+    }
+
+    pub(super) fn filled(&mut self, partner: &str, fill: u64, ok: bool) {
+        let Some(found) = self.copies.partners.get_mut(partner) else { return };
+        if found.state != State::Filling || found.fill != fill {
+            return;
+        }
+        found.state = if ok { State::Joining } else { State::Leaving };
+        if !ok {
+            self.copies.failed.insert(partner.into(), self.now + self.patience);
+            self.let_go();
+        }
+        self.name_partners();
+    }
+
+    /// Writes down who counts, one commit at a time.
+    fn name_partners(&mut self) {
+        let copies = &self.copies;
+        let to_name = copies.to_name();
+        let is_leaving = |partner: &Partner| partner.state == State::Leaving;
+        let differs = to_name != copies.named || copies.partners.values().any(is_leaving);
+        if copies.is_sent || !differs || self.now < copies.not_before || self.is_superseded {
+            return;
+        }
+        let key = self.mirror.key(&format!("partners/{}", self.me));
+        let in_sync = to_name.iter().cloned().collect();
+        let partners = keys::Partners { epoch: self.epoch, in_sync };
+        let mut commit = Commit::new();
+        commit = match copies.revision {
+            Some(revision) => {
+                commit.compares.push(Compare::Revision(key.clone(), revision));
+                commit
+            }
+            None => commit.if_absent(&key),
+        };
+        self.copies.is_sent = true;
+        self.copies.may_be_named.extend(to_name.iter().cloned());
+        let commit = commit.put(key, super::json(&partners));
+        self.commit(Doing::Name(to_name), commit, false);
+    }
+
+    pub(super) fn named(&mut self, named: BTreeSet<String>, outcome: Result<Outcome, ()>) {
+        self.copies.is_sent = false;
+        match outcome {
+            Ok(Outcome::Committed(revision)) => {
+                if Some(revision) > self.copies.revision {
+                    self.copies.revision = Some(revision);
+                    self.named_are(named);
+                }
+            }
+            // One of before has come to pass: the mirror will tell.
+            Ok(Outcome::Refused { .. }) | Err(()) => self.copies.not_before = self.now + PAUSE,
+        }
+        self.tend_copies();
+    }
+
+    /// Chooses, replaces, and gives up.
+    pub(super) fn tend_copies(&mut self) {
+        self.learn_named();
+        let (now, patience) = (self.now, self.patience);
+        self.copies.failed.retain(|_, until| now < *until);
+        for partner in self.copies.partners.values_mut() {
+            let is_late = |(_, since): &mut (Ticket, Duration)| now >= *since + patience;
+            for (ticket, _) in partner.strikes.extract_if(.., is_late) {
+                self.out.push(Effect::Struck { ticket, ok: false });
+            }
+        }
+        if !self.has_begun || self.is_suspended || self.is_superseded {
+            return;
+        }
+        self.leave_partners();
+        let wanted = usize::from(self.copies.wanted);
+        let alive = &self.mirror.alive;
+        let goes_on = |name: &String, state| alive.contains(name) && state != State::Leaving;
+        for _ in self.copies.count(goes_on)..wanted {
+            let Some(partner) = self.choose() else { break };
+            let fill = self.copies.next_fill();
+            let state = if self.rules.obey(Rule::FilledBeforeCounted) {
+                State::Filling
+            } else {
+                State::Joining
+            };
+            let anew = Partner { fill, state, strikes: Vec::new() };
+            self.copies.partners.insert(partner.clone(), anew);
+            self.out.push(Effect::Fill { partner, fill });
+        }
+        self.name_partners();
+    }
+
+    /// Who died keeps its place until another has all that it has: it may come back with its copies.
+    fn leave_partners(&mut self) {
+        let wanted = usize::from(self.copies.wanted);
+        let alive = &self.mirror.alive;
+        let lives = |name: &String, state| state == State::InSync && alive.contains(name);
+        let mut spare = self.copies.count(lives) as isize - wanted as isize;
+        for (name, partner) in self.copies.partners.iter_mut().rev() {
+            let lives = alive.contains(name);
+            partner.state = match partner.state {
+                State::Filling if !lives || spare >= 0 => State::Leaving,
+                State::InSync if !lives && spare >= 0 => State::Leaving,
+                State::InSync if lives && spare > 0 => {
+                    spare -= 1;
+                    State::Leaving
+                }
+                state => state,
+            };
+        }
+        self.let_go();
+    }
+
+    /// The heaviest, if possible of a failure domain that no partner is of.
+    fn choose(&self) -> Option<String> {
+        let taken = |(name, _): &(&String, &keys::Member)| {
+            self.copies.partners.contains_key(*name) || self.copies.failed.contains_key(*name)
+        };
+        let partners = self.copies.partners.keys();
+        let domain = |name: &String| self.mirror.members.get(name).map(|(m, _)| m.domain());
+        let used: BTreeSet<&str> = partners.filter_map(domain).collect();
+        self.elsewhere()
+            .filter(|(name, _)| self.mirror.alive.contains(*name))
+            .filter(|candidate| !taken(candidate))
+            .max_by_key(|(name, member)| (!used.contains(member.domain()), weight(&self.me, name)))
+            .map(|(name, _)| name.clone())
+    }
+
+    /// Nothing is acknowledged any more.
+    pub(super) fn end_copies(&mut self) {
+        for partner in self.copies.partners.values_mut() {
+            for (ticket, _) in partner.strikes.drain(..) {
+                self.out.push(Effect::Struck { ticket, ok: false });
+            }
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! What must be true, whatever happens.
+
+use forebay_registry::{Change, Commit};
+
+use super::world::{Checked, World, dir_of, name, node_of, number_of};
+use crate::keys;
+
+/// What a commit would take from a member.
+pub enum Move {
+    Claim { file: usize, from: usize, to: usize, owners: usize },
+    Member { member: usize, is_alive: bool, again: bool },
+}
+
+impl World {
+    fn found<T: serde::de::DeserializeOwned>(&self, key: &str) -> Option<T> {
+        self.registry.keys.get(&format!("stores/s/{key}")).and_then(super::parse)
+    }
+
+    fn is_alive(&self, node: usize) -> bool {
+        self.registry.keys.contains_key(&format!("stores/s/alive/m{node}"))
+    }
+
+    fn claim_key(file: usize) -> String {
+        format!("claims/{}", keys::file(super::world::key(file)))
+    }
+
+    pub fn claimant(&self, file: usize) -> Option<usize> {
+        self.found::<keys::Claim>(&World::claim_key(file)).map(|claim| node_of(&claim.member))
+    }
+
+    fn heirs(&self, member: usize) -> Vec<usize> {
+        let living = self.found::<keys::Member>(&format!("members/m{member}")).map(|m| m.living());
+        let partners = self.found::<keys::Partners>(&format!("partners/m{member}"));
+        let partners = partners.filter(|partners| Some(partners.epoch) == living);
+        partners.map_or(vec![], |p| p.in_sync.iter().map(|name| node_of(name)).collect())
+    }
+
+    fn taken(&self, member: usize) -> Option<keys::Taken> {
+        self.found::<keys::Member>(&format!("members/m{member}"))?.taken
+    }
+
+    /// A dead member, and a living one that will have what it held.
+    pub fn is_inherited(&self, member: usize) -> bool {
+        !self.is_alive(member)
+            && match self.taken(member) {
+                Some(taken) if taken.done => false,
+                Some(taken) if self.is_alive(node_of(&taken.by)) => true,
+                _ => self.heirs(member).iter().any(|heir| self.is_alive(*heir)),
+            }
+    }
+
+    pub fn moves_of(&self, commit: &Commit) -> Vec<Move> {
+        if self.plan.copies == 0 {
+            return Vec::new();
+        }
+        let mut moves = Vec::new();
+        for change in &commit.changes {
+            let Change::Put { key, value, .. } = change else { continue };
+            let rest = key.strip_prefix("stores/s/").unwrap_or_default();
+            if let Some(file) = rest.strip_prefix("claims/").and_then(keys::parse_file)
+                && let (Ok(anew), Some(was)) =
+                    (serde_json::from_slice::<keys::Claim>(value), self.found::<keys::Claim>(rest))
+                && was.member != anew.member
+            {
+                let owners = anew.taken_from.len();
+                let (from, to) = (node_of(&was.member), node_of(&anew.member));
+                moves.push(Move::Claim { file: number_of(file), from, to, owners });
+            }
+            if let Some(member) = rest.strip_prefix("members/")
+                && let Ok(anew) = serde_json::from_slice::<keys::Member>(value)
+                && anew.taken.is_some_and(|taken| !taken.done)
+            {
+                let member = node_of(member);
+                let (is_alive, again) = (self.is_alive(member), self.taken(member).is_some());
+                moves.push(Move::Member { member, is_alive, again });
+            }
+        }
+        moves
+    }
+
+    pub fn moved(&mut self, by: usize, moves: Vec<Move>) -> Checked {
+        for one in moves {
+            match one {
+                Move::Member { member, is_alive: true, .. } => {
+                    return Err(format!("m{by} takes m{member} over, which is alive"));
+                }
+                Move::Member { again, .. } => {
+                    self.counts.copied.taken += 1;
+                    self.counts.copied.taken_again += u64::from(again);
+                }
+                Move::Claim { file, from, to, owners } => {
+                    self.counts.copied.claims_taken += 1;
+                    self.counts.copied.claims_taken_again += u64::from(owners > 1);
+                    self.took(file, from, to)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What a file is from now on. What its home had acknowledged and not synced went with it.
+    fn took(&mut self, file: usize, from: usize, to: usize) -> Checked {
+        let n = &self.nodes[to];
+        let copy = || n.copies.get(&(from, file)).and_then(|copy| copy.value);
+        let Some(value) = n.adopted.get(&file).copied().or_else(copy) else {
+            return Err(format!(
+                "m{to} takes f{file} over from m{from}, and has none of its bytes"
+            ));
+        };
+        if self.trace {
+            println!("{} m{to} takes f{file} over from m{from}: {value}", self.now);
+        }
+        let now = self.now;
+        let found = &mut self.files[file];
+        if value < found.synced || value < found.store || value > found.newest {
+            return Err(format!(
+                "m{to} takes f{file} over with {value}: {} was synced, the store has {}, the newest is {}",
+                found.synced, found.store, found.newest
+            ));
+        }
+        if value < found.newest {
+            self.counts.copied.rolled_back += 1;
+            found.void.push((value, found.last, now));
+            found.newest = value;
+            found.acked = found.acked.min(value);
+        }
+        found.moved = now;
+        self.nodes[from].stale.insert(file);
+        Ok(())
+    }
+
+    /// A write that others did, or that is synced.
+    pub fn acknowledged(&mut self, file: usize, value: u64, syncs: bool) -> Checked {
+        let found = &mut self.files[file];
+        if found.void.iter().any(|(above, upto, _)| value > *above && value <= *upto) {
+            return match syncs {
+                true => Err(format!("{value} of f{file} is acknowledged as synced, and is lost")),
+                false => Ok(()),
+            };
+        }
+        found.acked = found.acked.max(value);
+        if syncs {
+            found.synced = found.synced.max(value);
+        }
+        Ok(())
+    }
+
+    pub fn check_read(
+        &mut self,
+        node: usize,
+        file: usize,
+        mut floor: u64,
+        value: u64,
+        since: u64,
+    ) -> Checked {
+        self.counts.reads += 1;
+        for (above, upto, when) in self.files[file].void.iter().rev() {
+            if floor > *above && floor <= *upto {
+                floor = *above;
+            }
+            if value > *above && value <= *upto && since > *when {
+                return Err(format!("m{node} reads {value} of f{file}, which was lost before"));
+            }
+        }
+        match value < floor {
+            true => {
+                Err(format!("m{node} reads {value} of f{file}, {floor} was acknowledged before"))
+            }
+            false => Ok(()),
+        }
+    }
+
+    pub fn check_write(&self, node: usize, file: usize, sees: u64) -> Checked {
+        let newest = self.files[file].newest;
+        if sees != newest {
+            return Err(format!("m{node} writes f{file} on top of {sees}, the newest is {newest}"));
+        }
+        if let Some((by, dir)) = self.renaming
+            && by != node
+            && dir == dir_of(file)
+        {
+            return Err(format!("m{node} writes f{file} while m{by} renames d{dir}"));
+        }
+        let is_dirty = |o: &usize| {
+            *o != node
+                && self.nodes[*o].dirty.contains_key(&file)
+                && !self.nodes[*o].stale.contains(&file)
+        };
+        match (0..self.nodes.len()).find(is_dirty) {
+            Some(other) => Err(format!("f{file} is dirty at m{node} and at m{other}")),
+            None => Ok(()),
+        }
+    }
+
+    pub fn check_rename(&self, node: usize, dir: usize) -> Checked {
+        for (other, n) in self.nodes.iter().enumerate() {
+            let is_below = |file: &usize| dir_of(*file) == dir && !n.stale.contains(file);
+            if other != node && n.dirty.keys().any(is_below) {
+                return Err(format!("m{node} renames d{dir}, m{other} has dirty files there"));
+            }
+        }
+        Ok(())
+    }
+
+    /// All is idle, all members live that will: everything is home, and nobody holds anything but the dead, of
+    /// what nobody else has.
+    pub fn quiet(&self) -> Checked {
+        for (file, found) in self.files.iter().enumerate() {
+            let home = self.claimant(file).or(found.maker).filter(|home| self.nodes[*home].is_dead);
+            match home {
+                Some(home) if found.store != found.newest => self.check_left(file, home)?,
+                _ if found.store == found.newest => {}
+                _ => {
+                    let (has, newest) = (found.store, found.newest);
+                    return Err(format!("f{file}: the store has {has} of {newest}"));
+                }
+            }
+        }
+        for (number, node) in self.nodes.iter().enumerate() {
+            if let Some(asked) = node.asked.values().next() {
+                return Err(format!("m{number}: {:?} of {} ms hangs", asked.op, asked.since));
+            }
+            self.check_partners(number)?;
+        }
+        let is_dead = |name: &str| self.nodes[node_of(name)].is_dead;
+        for key in self.registry.keys.keys() {
+            let rest = key.strip_prefix("stores/s/").unwrap_or_default();
+            let is_left = match rest.split_once('/') {
+                Some(("claims", _)) => {
+                    let claim = self.found::<keys::Claim>(rest);
+                    claim.is_none_or(|claim| !is_dead(&claim.member))
+                }
+                Some(("creates", name)) => {
+                    name.rsplit_once('/').is_none_or(|(_, member)| !is_dead(member))
+                }
+                _ => rest == "gate",
+            };
+            if is_left {
+                return Err(format!("{key} was not given back"));
+            }
+        }
+        Ok(())
+    }
+
+    /// A file that stays with the dead: who had copies of its home is dead too, or nothing of it was synced
+    /// that the store does not have.
+    fn check_left(&self, file: usize, home: usize) -> Checked {
+        let found = &self.files[file];
+        let is_done = self.taken(home).is_some_and(|taken| taken.done);
+        let has_heir = self.heirs(home).iter().any(|heir| !self.nodes[*heir].is_dead);
+        if (is_done || has_heir) && found.synced > found.store {
+            return Err(format!(
+                "f{file}: {} was acknowledged as synced, and is lost with m{home}",
+                found.synced
+            ));
+        }
+        match has_heir && !is_done {
+            true => Err(format!("m{home} is dead, and nobody has taken it over")),
+            false => Ok(()),
+        }
+    }
+
+    fn check_partners(&self, node: usize) -> Checked {
+        let others = (0..self.nodes.len()).filter(|o| *o != node && !self.nodes[*o].is_dead);
+        let wanted = usize::from(self.plan.copies).min(others.count());
+        // The dead keep their places while nobody else can have them.
+        let has: Vec<usize> =
+            self.heirs(node).into_iter().filter(|heir| !self.nodes[*heir].is_dead).collect();
+        if !self.nodes[node].is_dead && has.len() != wanted {
+            return Err(format!("m{node} has {has:?} as partners in sync, wants {wanted}"));
+        }
+        let left = self.nodes[node].copies.iter().find(|((home, _), copy)| {
+            copy.value.is_some() && self.taken(*home).is_some_and(|taken| taken.done)
+        });
+        match left {
+            Some(((home, file), _)) if !self.nodes[node].is_dead => {
+                Err(format!("m{node} has a copy of f{file} of {}", name(*home)))
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! Programs that use the mounts, and what befalls the members meanwhile.
+
+use super::world::{
+    Checked, FAULTS_END, OUTLIVES, PATIENCE, What, World, dir_key, dir_of, key, node_of, path,
+};
+use crate::core::{Access, Ask, Input, Ticket, Way, Why};
+
+#[derive(Debug, Clone)]
+pub enum Op {
+    Read { file: usize, floor: u64 },
+    Write { file: usize, syncs: bool },
+    Create { dir: usize },
+    Change,
+    Rename { dir: usize },
+}
+
+#[derive(Clone)]
+pub enum From {
+    Program,
+    /// A program of another member: (member, its life, its operation).
+    Peer(usize, u64, u64),
+}
+
+pub struct Asked {
+    pub op: Op,
+    from: From,
+    pub since: u64,
+    tries: u32,
+}
+
+impl World {
+    pub fn program(&mut self, node: usize) -> Checked {
+        if self.now > FAULTS_END + 2000 || self.nodes[node].is_dead {
+            return Ok(());
+        }
+        let next = 10 + self.dice.roll(300);
+        self.at(next, What::Program(node));
+        if !self.serves(node) {
+            return Ok(());
+        }
+        let made: Vec<usize> =
+            (2..self.files.len()).filter(|f| self.files[*f].newest > 0).collect();
+        let file = match (self.dice.roll(2), made.last()) {
+            (0, Some(_)) => {
+                made[made.len() - 1 - self.dice.roll(made.len().min(3) as u64) as usize]
+            }
+            _ => self.dice.roll(2) as usize,
+        };
+        let op = match self.dice.roll(20) {
+            0..8 => Op::Read { file, floor: self.files[file].acked },
+            8..15 => {
+                let syncs = self.plan.copies > 0 && self.dice.roll(3) > 0;
+                Op::Write { file, syncs }
+            }
+            15..17 => Op::Create { dir: self.dice.roll(2) as usize },
+            17..19 => Op::Change,
+            _ => Op::Rename { dir: self.dice.roll(2) as usize },
+        };
+        self.ask(node, op, From::Program, self.now, 0)
+    }
+
+    /// Where members are taken over, nothing is served before it is known what was.
+    fn serves(&self, node: usize) -> bool {
+        let n = &self.nodes[node];
+        n.core.is_some() && (n.has_begun || self.plan.copies == 0)
+    }
+
+    fn ask(&mut self, node: usize, op: Op, from: From, since: u64, tries: u32) -> Checked {
+        let ticket = self.ticket();
+        let open = |file: usize, how| Ask::Open {
+            file: key(file),
+            dir: dir_key(dir_of(file)),
+            path: path(file).into(),
+            how,
+        };
+        let ask = match op {
+            Op::Read { file, .. } => open(file, Access::Read),
+            Op::Write { file, .. } => open(file, Access::Write),
+            Op::Create { dir } => Ask::Create { dir: dir_key(dir), path: format!("d{dir}").into() },
+            Op::Change => {
+                let files = [0, 1].map(|_| self.dice.roll(self.files.len() as u64) as usize);
+                let dirs = files.map(|file| dir_key(dir_of(file))).to_vec();
+                Ask::Change { files: files.map(key).to_vec(), dirs, below: None }
+            }
+            Op::Rename { dir } => {
+                Ask::Change { files: vec![], dirs: vec![], below: Some(format!("d{dir}").into()) }
+            }
+        };
+        self.nodes[node].asked.insert(ticket, Asked { op, from, since, tries });
+        self.give(node, Input::Ask(ticket, ask))
+    }
+
+    pub fn answer(&mut self, node: usize, ticket: Ticket, way: Way) -> Checked {
+        let Some(asked) = self.nodes[node].asked.remove(&ticket) else {
+            return Err(format!("m{node}: an answer to {ticket}, which nobody waits for: {way:?}"));
+        };
+        let life = self.nodes[node].life;
+        let is_paused = self.nodes[node].paused + PATIENCE > self.now;
+        if self.now > asked.since + PATIENCE + 250 && !is_paused && asked.tries == 0 {
+            return Err(format!("m{node}: {:?} took {} ms", asked.op, self.now - asked.since));
+        }
+        let reply_to = match asked.from {
+            From::Program => None,
+            From::Peer(to, life, op) => Some((to, life, op)),
+        };
+        if let Op::Read { file, .. } | Op::Write { file, .. } = asked.op {
+            self.check_taker(node, file, asked.since, &way)?;
+        }
+        match (way, asked.op.clone()) {
+            (Way::Here, Op::Read { file, floor }) => {
+                // Freshness is decided by the open: it reads at once.
+                self.happen(What::Read(node, file, floor, asked.since, reply_to))
+            }
+            (Way::Here, Op::Write { file, syncs }) => {
+                *self.nodes[node].writers.entry(file).or_default() += 1;
+                let delay = self.dice.roll(30);
+                self.at(delay, What::Wrote(node, life, file, syncs, reply_to));
+                Ok(())
+            }
+            (Way::Here, Op::Create { dir }) => {
+                // Some stores take longer than any settling.
+                let most = if self.dice.roll(8) == 0 { 4000 } else { 100 };
+                let delay = self.dice.roll(most);
+                self.at(delay, What::Made(node, life, dir));
+                Ok(())
+            }
+            (Way::Here, Op::Change) => {
+                let delay = self.dice.roll(50);
+                self.at(delay, What::Renamed(node, life, ticket, None));
+                Ok(())
+            }
+            (Way::Here, Op::Rename { dir }) => {
+                self.counts.renames += 1;
+                self.check_rename(node, dir)?;
+                self.renaming = Some((node, dir));
+                let delay = 10 + self.dice.roll(150);
+                self.at(delay, What::Renamed(node, life, ticket, Some(dir)));
+                Ok(())
+            }
+            (Way::There { home }, op @ (Op::Read { .. } | Op::Write { .. }))
+                if reply_to.is_none() =>
+            {
+                let number = self.ticket();
+                self.remote.insert(number, (node, asked));
+                self.at(PATIENCE, What::TimedOut(number));
+                if !self.lost(node) {
+                    let delay = self.delay();
+                    self.at(delay, What::Serve(node_of(&home), node, life, number, op));
+                }
+                Ok(())
+            }
+            (way, _) => {
+                if let Way::Fails(_) = way {
+                    self.counts.failed += 1;
+                }
+                if let Some((to, life, op)) = reply_to {
+                    let delay = self.delay();
+                    self.at(delay, What::Served(to, life, op, Err(())));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Who opened what a dead member held either waited until another had it, or fails rightly.
+    fn check_taker(&mut self, node: usize, file: usize, since: u64, way: &Way) -> Checked {
+        match way {
+            Way::Fails(Why::HomeDead(home))
+                if self.now < since + PATIENCE
+                    && self.nodes[node].seen == self.registry.revision
+                    && self.claimant(file) == Some(node_of(home))
+                    && self.is_inherited(node_of(home)) =>
+            {
+                Err(format!("m{node}: f{file} of {home} fails, others have copies"))
+            }
+            Way::Fails(_) => Ok(()),
+            _ => {
+                self.counts.copied.waited_for_taker += u64::from(since < self.files[file].moved);
+                Ok(())
+            }
+        }
+    }
+
+    pub fn served(&mut self, what: What) -> Checked {
+        match what {
+            What::Serve(node, from, life, number, op) => match self.serves(node) {
+                true => self.ask(node, op, From::Peer(from, life, number), self.now, 0),
+                false => Ok(()),
+            },
+            What::Served(node, life, number, result) => {
+                let Some((_, asked)) = self.remote.remove(&number) else { return Ok(()) };
+                if !self.lives(node, life) {
+                    return Ok(());
+                }
+                match (result, asked.op) {
+                    (Ok(value), Op::Read { file, floor }) => {
+                        self.check_read(node, file, floor, value, asked.since)
+                    }
+                    (Ok(value), Op::Write { file, syncs }) => self.acknowledged(file, value, syncs),
+                    (Err(()), op) if asked.tries < 3 => {
+                        self.ask(node, op, From::Program, asked.since, asked.tries + 1)
+                    }
+                    _ => Ok(()),
+                }
+            }
+            What::TimedOut(number) => {
+                self.remote.remove(&number);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub fn fault(&mut self) -> Checked {
+        let next = 50 + self.dice.roll(500);
+        if self.now + next < FAULTS_END {
+            self.at(next, What::Fault);
+        }
+        let node = self.dice.roll(self.plan.members as u64) as usize;
+        let until = self.now + 50 + self.dice.roll(900);
+        let until = until.min(FAULTS_END);
+        let lives = self.nodes[node].core.is_some();
+        match self.dice.roll(if self.plan.copies > 0 { 9 } else { 6 }) {
+            0 => self.nodes[node].cut_registry = until,
+            1 => self.nodes[node].cut_peers = until,
+            2 => self.nodes[node].paused = until,
+            3 => {
+                self.outage = until;
+                self.counts.outages += 1;
+            }
+            4 if lives => {
+                self.counts.kills += 1;
+                self.kill(node);
+                let back = 20 + self.dice.roll(1200);
+                self.at(back, What::Start(node));
+            }
+            6 if self.deaths < self.plan.deaths && !self.nodes[node].is_dead => {
+                self.counts.copied.deaths += 1;
+                self.deaths += 1;
+                self.kill(node);
+                self.nodes[node].is_dead = true;
+                self.at(OUTLIVES + 500, What::Operator(node));
+            }
+            7 => self.nodes[node].full = until,
+            8 => {
+                self.nodes[node].cut_registry = until;
+                self.nodes[node].cut_peers = self.now + self.dice.roll(900);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}

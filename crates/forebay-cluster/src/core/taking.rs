@@ -1,0 +1,605 @@
+//! Members that this one takes over when they are dead; and what it has taken, until nobody else can write
+//! to it any more.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use forebay_backing::FileKey;
+use forebay_registry::{Commit, Compare, Entry, Outcome};
+
+use super::own::{GATHER, SOMEWHERE};
+use super::tasks::PAUSE;
+use super::{Core, Doing, Effect, Rule, Standing};
+use crate::keys;
+
+/// Copies of one member that are adopted at once.
+const ADOPTING: usize = 64;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    /// It is not this member's yet, or not any more.
+    Asking,
+    Listing,
+    Adopting,
+    /// It came back.
+    Leaving,
+    Dropping,
+}
+
+/// A member that this one takes over.
+#[derive(Debug)]
+struct Taking {
+    /// The epoch of its process that died.
+    epoch: u64,
+    step: Step,
+    /// A commit is under way.
+    is_sent: bool,
+    not_before: Duration,
+    /// To be adopted, each with its claim's number.
+    left: BTreeMap<FileKey, u64>,
+    /// Perhaps adopted, by the process before this one or in an attempt that failed.
+    found: BTreeSet<FileKey>,
+    adopting: BTreeMap<FileKey, u64>,
+    /// To be claimed. These are kept while another takes the member: that one may die too.
+    adopted: BTreeSet<FileKey>,
+    /// Their commit is under way, or the mirror does not have it yet.
+    claiming: BTreeSet<FileKey>,
+}
+
+impl Taking {
+    fn new(epoch: u64) -> Taking {
+        Taking {
+            epoch,
+            step: Step::Asking,
+            is_sent: false,
+            not_before: Duration::ZERO,
+            left: BTreeMap::new(),
+            found: BTreeSet::new(),
+            adopting: BTreeMap::new(),
+            adopted: BTreeSet::new(),
+            claiming: BTreeSet::new(),
+        }
+    }
+
+    fn has_adopted(&self) -> bool {
+        !self.adopting.is_empty()
+            || !(self.found.is_empty() && self.adopted.is_empty() && self.claiming.is_empty())
+    }
+}
+
+/// A taken file, until nobody else can write to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Held {
+    Until(Duration),
+    /// [`Effect::Settle`] is under way.
+    Settling,
+}
+
+/// What this member has taken over, or is about to.
+#[derive(Debug, Default)]
+pub struct Takes {
+    taking: BTreeMap<String, Taking>,
+    held: BTreeMap<FileKey, Held>,
+    /// The newest fill of each home, with the home's epoch.
+    fills: BTreeMap<String, (u64, u64)>,
+    /// Homes whose copies were dropped, with the epoch that they were of.
+    dropped: BTreeMap<String, u64>,
+    /// This superseded process has stopped: it is to be written down; `true`: its commit is under way.
+    fence: Option<bool>,
+}
+
+/// The commit by which a process begins to be a member, and its epoch. `prefix` is that of the store's keys;
+/// `before` and `partners` are the member's keys as found. What a take-over has not claimed yet is the member's
+/// again; who is in sync stays so, unless there was one.
+pub fn entering(
+    prefix: &str,
+    mut me: keys::Member,
+    before: Option<&Entry>,
+    partners: Option<&Entry>,
+) -> (Commit, u64) {
+    let known = before.and_then(|entry| serde_json::from_slice::<keys::Member>(&entry.value).ok());
+    me.epoch = known.as_ref().map_or(1, |known| known.epoch + 1);
+    me.taken = None;
+    let (key, epoch) = (format!("{prefix}members/{}", me.node), me.epoch);
+    let mut commit = Commit::new().if_as_found(&key, before).put(&key, super::json(&me));
+    let found = partners.and_then(|entry| {
+        Some((entry, serde_json::from_slice::<keys::Partners>(&entry.value).ok()?))
+    });
+    if let (Some((entry, mut partners)), Some(known)) = (found, known)
+        && known.taken.is_none()
+        && partners.epoch == known.epoch
+    {
+        partners.epoch = epoch;
+        commit = commit.if_unchanged(entry).put(&entry.key, super::json(&partners));
+    }
+    (commit, epoch)
+}
+
+/// Of a member that is dead, or not.
+impl Core {
+    fn living_epoch(&self, member: &str) -> Option<u64> {
+        self.mirror.members.get(member).map(|(member, _)| member.living())
+    }
+
+    /// Who may take `member` over: its partners in sync.
+    pub(super) fn heirs(&self, member: &str) -> &[String] {
+        match self.mirror.partners.get(member) {
+            Some((partners, _)) if Some(partners.epoch) == self.living_epoch(member) => {
+                &partners.in_sync
+            }
+            _ => &[],
+        }
+    }
+
+    fn taken(&self, member: &str) -> Option<&keys::Taken> {
+        self.mirror.members.get(member)?.0.taken.as_ref()
+    }
+
+    /// This member has taken it, and not claimed all yet.
+    pub(super) fn is_taking(&self, member: &str) -> bool {
+        self.taken(member).is_some_and(|taken| taken.by == self.me && !taken.done)
+    }
+
+    /// It is taken, by this member or by one that may die before it has claimed all.
+    pub(super) fn may_still_claim(&self, member: &str) -> bool {
+        self.heirs(member).contains(&self.me) && self.taken(member).is_some_and(|t| !t.done)
+    }
+
+    /// A dead member whose files will be claimed by another: who wants one waits for that.
+    pub(super) fn is_inherited(&self, member: &str) -> bool {
+        let alive = &self.mirror.alive;
+        if alive.contains(member) || !self.rules.obey(Rule::WaitForTaker) {
+            return false;
+        }
+        match self.taken(member) {
+            Some(taken) if taken.done => false,
+            Some(taken) if alive.contains(&taken.by) => true,
+            _ => self.heirs(member).iter().any(|heir| alive.contains(heir)),
+        }
+    }
+
+    fn may_take(&self, member: &str) -> bool {
+        let alive = &self.mirror.alive;
+        !alive.contains(member)
+            && self.heirs(member).contains(&self.me)
+            && self
+                .taken(member)
+                .is_none_or(|t| !t.done && t.by != self.me && !alive.contains(&t.by))
+    }
+
+    /// Up to which epoch nothing of a member's writes to the store.
+    fn fenced(&self, member: &str) -> u64 {
+        let said = self.mirror.fenced.get(member).map_or(0, |(fenced, _)| fenced.epoch);
+        let starts = self.mirror.members.get(member).map_or(0, |(member, _)| member.stopped());
+        said.max(starts)
+    }
+}
+
+/// Copies that are sent here.
+impl Core {
+    /// Whether a copy, sent by a process of `home` under its epoch in a fill, is taken.
+    pub fn accepts_copies_of(&self, home: &str, epoch: u64, fill: u64) -> bool {
+        if !self.rules.obey(Rule::TakerRefusesCopies) {
+            return true;
+        }
+        let begun = self.takes.fills.get(home);
+        self.may_keep(home, epoch)
+            && begun.is_none_or(|begun| {
+                // A process that follows one in whose fill this member got all goes on with that.
+                *begun == (epoch, fill) || (fill == 0 && begun.0 < epoch)
+            })
+    }
+
+    /// A fill begins. `true`: drop all copies of `home`, then say that they are dropped.
+    pub fn fill_begins(&mut self, home: &str, epoch: u64, fill: u64) -> bool {
+        let is_newer = self.takes.fills.get(home).is_none_or(|begun| *begun < (epoch, fill));
+        let begins = is_newer && self.may_keep(home, epoch);
+        if begins {
+            self.takes.fills.insert(home.into(), (epoch, fill));
+        }
+        begins
+    }
+
+    fn may_keep(&self, home: &str, epoch: u64) -> bool {
+        let known = self.mirror.members.get(home).map_or(0, |(member, _)| member.epoch);
+        self.has_begun
+            && !self.is_superseded
+            && epoch >= known
+            && !self.takes.taking.contains_key(home)
+    }
+
+    /// Whether copies of `home` that are found at a start may still be needed: unless it is taken over. Who is
+    /// not named as its partner may be, by a commit that comes late.
+    pub fn keeps_for(&self, home: &str) -> bool {
+        self.living_epoch(home).is_some() && self.taken(home).is_none_or(|taken| !taken.done)
+    }
+
+    /// What a file that is found at a start is to this member; `dir` as in [`Input::Created`](super::Input).
+    pub fn standing(&self, file: FileKey, dir: FileKey) -> Standing {
+        let makes = |dir: &FileKey| {
+            self.mirror.creates.get(dir).is_some_and(|creators| creators.contains_key(&self.me))
+        };
+        match self.mirror.claims.get(&file) {
+            _ if !self.rules.obey(Rule::ReturnedLooks) => Standing::Own,
+            Some(claim) if claim.member == self.me => match claim.taken_from.is_empty() {
+                true => Standing::Own,
+                false => Standing::Taken,
+            },
+            Some(claim) if self.may_still_claim(&claim.member) => Standing::Adopted,
+            Some(_) => Standing::Superseded,
+            // Nobody knew of a tier that becomes a member only now.
+            None if self.epoch == 1 => Standing::Own,
+            None if makes(&dir) => Standing::New,
+            None if dir == SOMEWHERE && self.mirror.creates.keys().any(makes) => Standing::New,
+            None => Standing::Superseded,
+        }
+    }
+}
+
+/// Taking over.
+impl Core {
+    /// All members, after one of them has moved.
+    pub(super) fn tend_taking(&mut self) {
+        if self.may_take_part() {
+            let members = self.mirror.members.keys().filter(|member| **member != self.me);
+            let members: Vec<String> = members.cloned().collect();
+            members.iter().for_each(|member| self.tend_one(member));
+            self.tend_held();
+        }
+    }
+
+    /// Those that are being taken, after one step.
+    fn tend_takes(&mut self) {
+        self.takes.taking.retain(|_, t| t.step != Step::Leaving || !t.adopting.is_empty());
+        if self.may_take_part() {
+            let members: Vec<String> = self.takes.taking.keys().cloned().collect();
+            members.iter().for_each(|member| self.tend_one(member));
+        }
+    }
+
+    fn may_take_part(&self) -> bool {
+        self.has_begun && !self.is_suspended && !self.is_superseded
+    }
+
+    fn tend_one(&mut self, member: &str) {
+        let Some(living) = self.living_epoch(member) else { return };
+        let (is_mine, may_take) = (self.is_taking(member), self.may_take(member));
+        let is_done = self.taken(member).is_some_and(|taken| taken.done);
+        let Some(taking) = self.takes.taking.get_mut(member) else {
+            if is_mine || may_take {
+                self.takes.taking.insert(member.into(), Taking::new(living));
+                self.tend_one(member);
+            } else if is_done {
+                self.drop_what_is_done(member, living);
+            }
+            return;
+        };
+        let goes_on = self.now >= taking.not_before && !taking.is_sent;
+        match taking.step {
+            Step::Leaving | Step::Dropping => {}
+            _ if taking.epoch != living => self.leave_taking(member),
+            _ if is_done => {
+                self.leave_taking(member);
+                self.drop_what_is_done(member, living);
+            }
+            Step::Asking if is_mine => {
+                taking.step = Step::Listing;
+                self.out.push(Effect::ListCopies { member: member.into() });
+            }
+            Step::Asking if may_take => {
+                if goes_on {
+                    self.ask_to_take(member);
+                }
+            }
+            Step::Adopting if is_mine => {
+                if goes_on {
+                    self.take_on(member);
+                }
+            }
+            Step::Listing if is_mine => {}
+            Step::Asking | Step::Listing | Step::Adopting => {
+                taking.step = Step::Asking;
+                if !taking.has_adopted() {
+                    self.takes.taking.remove(member);
+                }
+            }
+        }
+    }
+
+    fn ask_to_take(&mut self, member: &str) {
+        let found = self.mirror.members.get(member).zip(self.mirror.partners.get(member));
+        let Some(((known, revision), (_, partners))) = found else { return };
+        let mut anew = known.clone();
+        let epoch = known.living();
+        let before = anew.taken.replace(keys::Taken { by: self.me.clone(), epoch, done: false });
+        anew.epoch += 1;
+        let key = self.mirror.key(&format!("members/{member}"));
+        let mut commit = Commit::new();
+        commit.compares.push(Compare::Revision(key.clone(), *revision));
+        if self.rules.obey(Rule::OnlyInSyncTakes) {
+            let key = self.mirror.key(&format!("partners/{member}"));
+            commit.compares.push(Compare::Revision(key, *partners));
+        }
+        if self.rules.obey(Rule::OnlyDeadIsTaken) {
+            commit = commit.if_absent(self.mirror.key(&format!("alive/{member}")));
+            if let Some(before) = before {
+                commit = commit.if_absent(self.mirror.key(&format!("alive/{}", before.by)));
+            }
+        }
+        if let Some(taking) = self.takes.taking.get_mut(member) {
+            taking.is_sent = true;
+        }
+        self.commit(Doing::Take(member.into()), commit.put(key, super::json(&anew)), false);
+    }
+
+    /// Of the take-over itself, and of its end. What has come to pass the mirror tells.
+    pub(super) fn took(&mut self, member: &str) {
+        if let Some(taking) = self.takes.taking.get_mut(member) {
+            taking.is_sent = false;
+            taking.not_before = self.now + PAUSE;
+        }
+        self.tend_takes();
+    }
+
+    pub(super) fn listed(&mut self, member: &str, files: Vec<(FileKey, u64)>) {
+        let any_number = !self.rules.obey(Rule::CopyHasClaimsNumber);
+        let claims = &self.mirror.claims;
+        let Some(taking) = self.takes.taking.get_mut(member) else { return };
+        if taking.step != Step::Listing {
+            return;
+        }
+        taking.step = Step::Adopting;
+        let counts = |(file, number): &(FileKey, u64)| {
+            claims.get(file).is_some_and(|claim| {
+                claim.member == member && (any_number || claim.number == *number)
+            })
+        };
+        let known =
+            |file: &FileKey| taking.adopted.contains(file) || taking.adopting.contains_key(file);
+        let files = files.into_iter().filter(|copy| counts(copy) && !known(&copy.0));
+        taking.left = files.collect();
+        for &file in &taking.found {
+            let claim = claims.get(&file).filter(|claim| claim.member == member);
+            taking.left.extend(claim.map(|claim| (file, claim.number)));
+        }
+        self.tend_takes();
+    }
+
+    pub(super) fn adopted(&mut self, file: FileKey, ok: bool) {
+        let now = self.now;
+        let adopts = |taking: &&mut Taking| taking.adopting.contains_key(&file);
+        let Some(taking) = self.takes.taking.values_mut().find(adopts) else { return };
+        let number = taking.adopting.remove(&file).unwrap_or_default();
+        match (taking.step, ok) {
+            (Step::Leaving, _) => self.out.push(Effect::Disown { file }),
+            (_, true) => {
+                taking.found.remove(&file);
+                taking.adopted.insert(file);
+            }
+            // It may be durable here, and not with others.
+            (_, false) => {
+                taking.found.insert(file);
+                taking.left.insert(file, number);
+                taking.not_before = now + PAUSE;
+            }
+        }
+        self.tend_takes();
+    }
+
+    pub(super) fn found_adopted(&mut self, file: FileKey) {
+        let Some(home) = self.mirror.claims.get(&file).map(|claim| claim.member.clone()) else {
+            return self.out.push(Effect::Disown { file });
+        };
+        match self.living_epoch(&home) {
+            Some(epoch) if self.may_still_claim(&home) => {
+                let taking = self.takes.taking.entry(home).or_insert(Taking::new(epoch));
+                taking.found.insert(file);
+            }
+            _ if home == self.me => {}
+            _ => self.out.push(Effect::Disown { file }),
+        }
+    }
+
+    /// Adopts more, and claims what is adopted; the last commit says that all is.
+    fn take_on(&mut self, member: &str) {
+        let claims_first = !self.rules.obey(Rule::AdoptBeforeClaim);
+        let Some(taking) = self.takes.taking.get_mut(member) else { return };
+        while taking.adopting.len() < ADOPTING
+            && let Some((file, number)) = taking.left.pop_first()
+        {
+            self.out.push(Effect::Adopt { member: member.into(), file, number });
+            match claims_first {
+                true => _ = taking.adopted.insert(file),
+                false => _ = taking.adopting.insert(file, number),
+            }
+        }
+        if taking.is_sent {
+            return;
+        }
+        if !taking.adopted.is_empty() {
+            return self.claim_adopted(member);
+        }
+        if taking.adopting.is_empty() && taking.claiming.is_empty() && taking.left.is_empty() {
+            let Some((mut anew, revision)) = self.mirror.members.get(member).cloned() else {
+                return;
+            };
+            let Some(taken) = &mut anew.taken else { return };
+            taken.done = true;
+            taking.is_sent = true;
+            let key = self.mirror.key(&format!("members/{member}"));
+            let mut commit = Commit::new().put(&key, super::json(&anew));
+            commit.compares.push(Compare::Revision(key, revision));
+            self.commit(Doing::Take(member.into()), commit, false);
+        }
+    }
+
+    fn claim_adopted(&mut self, member: &str) {
+        let Some((known, revision)) = self.mirror.members.get(member) else { return };
+        let from = keys::TakenFrom { member: member.into(), epoch: known.living() };
+        let mut commit = Commit::new();
+        let key = self.mirror.key(&format!("members/{member}"));
+        commit.compares.push(Compare::Revision(key, *revision));
+        let Some(taking) = self.takes.taking.get_mut(member) else { return };
+        let mut files = Vec::new();
+        while files.len() < GATHER
+            && let Some(file) = taking.adopted.pop_first()
+        {
+            let claim = self.mirror.claims.get(&file);
+            let Some(claim) = claim.filter(|claim| claim.member == member) else {
+                self.out.push(Effect::Disown { file });
+                continue;
+            };
+            let mut anew = keys::Claim::new(&self.me, &claim.path);
+            anew.number = claim.number;
+            anew.taken_from = claim.taken_from.clone();
+            anew.taken_from.push(from.clone());
+            let key = self.mirror.key(&format!("claims/{}", keys::file(file)));
+            commit.compares.push(Compare::Revision(key.clone(), claim.revision));
+            commit = commit.put(key, super::json(&anew));
+            files.push(file);
+        }
+        if files.is_empty() {
+            return;
+        }
+        taking.is_sent = true;
+        taking.claiming.extend(&files);
+        self.commit(Doing::TakeClaims(member.into(), files), commit, false);
+    }
+
+    pub(super) fn took_claims(
+        &mut self,
+        member: &str,
+        files: Vec<FileKey>,
+        outcome: Result<Outcome, ()>,
+    ) {
+        let now = self.now;
+        let Some(taking) = self.takes.taking.get_mut(member) else { return };
+        taking.is_sent = false;
+        if !matches!(outcome, Ok(Outcome::Committed(_))) {
+            // Those that the mirror has told of meanwhile are not among them any more.
+            let again = files.into_iter().filter(|file| taking.claiming.remove(file));
+            taking.adopted.extend(again.collect::<Vec<_>>());
+            taking.not_before = now + PAUSE;
+        }
+        self.tend_takes();
+    }
+
+    /// The mirror has the claim of this file as this member's, taken from others.
+    pub(super) fn claimed_taken(&mut self, file: FileKey) {
+        let held = Held::Until(Duration::ZERO);
+        if self.takes.held.insert(file, held).is_some() {
+            return;
+        }
+        for taking in self.takes.taking.values_mut() {
+            taking.found.remove(&file);
+            taking.adopted.remove(&file);
+            taking.claiming.remove(&file);
+        }
+        self.out.push(Effect::Taken { file });
+    }
+
+    /// What is not claimed is the member's again, or another's. The mirror has told of each claim that came to
+    /// pass before.
+    fn leave_taking(&mut self, member: &str) {
+        let Some(taking) = self.takes.taking.get_mut(member) else { return };
+        taking.step = Step::Leaving;
+        taking.left.clear();
+        let mut files = std::mem::take(&mut taking.adopted);
+        files.append(&mut taking.claiming);
+        files.append(&mut taking.found);
+        for file in files {
+            self.out.push(Effect::Disown { file });
+        }
+        if taking.adopting.is_empty() {
+            self.takes.taking.remove(member);
+        }
+    }
+
+    /// Of a member that is taken over: all copies of it that may be here, once.
+    fn drop_what_is_done(&mut self, member: &str, living: u64) {
+        let is_free = !self.takes.taking.contains_key(member);
+        if is_free && self.takes.dropped.get(member) != Some(&living) {
+            self.takes.dropped.insert(member.into(), living);
+            let dropping = Taking { step: Step::Dropping, ..Taking::new(living) };
+            self.takes.taking.insert(member.into(), dropping);
+            self.out.push(Effect::DropCopies { member: member.into() });
+        }
+    }
+
+    pub(super) fn dropped(&mut self, member: &str) {
+        self.takes.taking.retain(|name, t| name != member || t.step != Step::Dropping);
+    }
+}
+
+/// What is taken, until it is settled; and the end of who was taken over.
+impl Core {
+    /// Who it was taken from may still write to the store.
+    pub(super) fn is_held(&self, file: FileKey) -> bool {
+        self.takes.held.contains_key(&file) && self.rules.obey(Rule::HeldUntilFenced)
+    }
+
+    pub(super) fn not_held(&mut self, file: FileKey) {
+        self.takes.held.remove(&file);
+    }
+
+    fn tend_held(&mut self) {
+        let due = |(file, held): (&FileKey, &Held)| {
+            let is_due = matches!(held, Held::Until(until) if self.now >= *until);
+            let claim = self.mirror.claims.get(file).filter(|_| is_due)?;
+            let holds = self.rules.obey(Rule::HeldUntilFenced);
+            let stopped = |f: &keys::TakenFrom| !holds || self.fenced(&f.member) >= f.epoch;
+            claim.taken_from.iter().all(stopped).then_some(*file)
+        };
+        let due: Vec<FileKey> = self.takes.held.iter().filter_map(due).collect();
+        for file in due {
+            self.takes.held.insert(file, Held::Settling);
+            self.out.push(Effect::Settle { file });
+        }
+    }
+
+    pub(super) fn settled(&mut self, file: FileKey, ok: bool) {
+        match self.takes.held.get_mut(&file) {
+            Some(_) if ok => _ = self.takes.held.remove(&file),
+            Some(held) => *held = Held::Until(self.now + PAUSE * 10),
+            None => {}
+        }
+    }
+
+    /// This process, whose epoch was taken, has stopped.
+    pub(super) fn stopped(&mut self) {
+        if self.is_superseded {
+            self.takes.fence = Some(false);
+            self.tend_fence();
+        }
+    }
+
+    pub(super) fn tend_fence(&mut self) {
+        if self.takes.fence != Some(false) {
+            return;
+        }
+        let found = self.mirror.fenced.get(&self.me);
+        if found.is_some_and(|(fenced, _)| fenced.epoch >= self.epoch) {
+            self.takes.fence = None;
+            return;
+        }
+        let key = self.mirror.key(&format!("fenced/{}", self.me));
+        let mut commit = Commit::new();
+        match found {
+            Some((_, revision)) => {
+                commit.compares.push(Compare::Revision(key.clone(), *revision));
+            }
+            None => commit = commit.if_absent(&key),
+        }
+        let commit = commit.put(key, super::json(&keys::Fenced { epoch: self.epoch }));
+        self.takes.fence = Some(true);
+        // Its own key is another's by now.
+        let ticket = self.ticket();
+        self.commits.insert(ticket, Doing::Fence);
+        self.out.push(Effect::Commit(ticket, commit));
+    }
+
+    pub(super) fn fence_said(&mut self, outcome: Result<Outcome, ()>) {
+        let is_said = matches!(outcome, Ok(Outcome::Committed(_)));
+        self.takes.fence = (!is_said).then_some(false);
+    }
+}

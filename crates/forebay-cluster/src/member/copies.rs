@@ -1,0 +1,326 @@
+//! Copies of this member's newer bytes at its partners, and what it does with those of others.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use forebay_backing::FileKey;
+use forebay_base::{Error, Result};
+
+use super::{MARGIN, MOUNT, Member, lock};
+use crate::core::{Fitness, Input, Keeper as Partner};
+use crate::front::{Front, Keeper};
+use crate::words::{Answer, Head, Question};
+
+/// A new file's claim is under way, and its copy is made under it.
+const CLAIM_LOOK: Duration = Duration::from_millis(1);
+
+/// So long one copy may be on its way before its partner is struck off: far beyond what a disk takes, since
+/// who is struck off has to be filled anew.
+const COPY_PATIENCE: Duration = Duration::from_secs(4);
+
+/// So often whoever is cut off looks whether he may go on.
+const FIT_LOOK: Duration = Duration::from_millis(5);
+
+/// Before what failed is tried again.
+const PAUSE: Duration = Duration::from_secs(1);
+
+impl Member {
+    /// Whether anybody is to have copies of this member's bytes.
+    pub fn wants_copies(&self) -> bool {
+        self.copies > 0
+    }
+
+    /// How many others are to have this member's acknowledged bytes, and how many have.
+    pub fn copies(&self) -> (u8, usize) {
+        (self.copies, lock(&self.core).keepers().required.len())
+    }
+
+    /// Sends newer bytes of a file, which are durable here, to all partners; says how many have them durably.
+    /// Who does not take them is a partner no more before this returns.
+    ///
+    /// # Errors
+    ///
+    /// EIO if this member's place was taken, or too few have them and that is not enough; ETIMEDOUT if a
+    /// partner fails and the registry does not answer. Then nobody may be told that the bytes are safe.
+    pub fn keep(self: &Arc<Member>, file: FileKey, words: &[u8], bytes: &[u8]) -> Result<u8> {
+        let number = self.claim_number(file)?;
+        let keepers = lock(&self.core).keepers();
+        let body = [words, bytes].concat();
+        let words = words.len() as u32;
+        let required = keepers.required.len();
+        let to: Vec<Partner> = keepers.required.into_iter().chain(keepers.filling).collect();
+        let send = |partner: &Partner| {
+            let question = Question::Copy { file, number, fill: partner.fill, words };
+            self.send_copy(&partner.member, &question, &body).is_ok()
+        };
+        let sent: Vec<bool> = std::thread::scope(|scope| {
+            let send = &send;
+            // The first is asked by this thread: most often there is no other.
+            let others: Vec<_> =
+                to.iter().skip(1).map(|partner| scope.spawn(move || send(partner))).collect();
+            let first = to.first().map(send);
+            let others = others.into_iter().map(|other| other.join().unwrap_or(false));
+            first.into_iter().chain(others).collect()
+        });
+        let failed = to.iter().zip(&sent).filter(|(_, sent)| !**sent);
+        let failed = failed.map(|(partner, _)| partner.member.clone()).chain(keepers.leaving);
+        failed.into_iter().try_for_each(|partner| self.strike(&partner))?;
+        let have = sent.iter().take(required).filter(|sent| **sent).count() as u8;
+        match have < self.copies && self.copies_or_fail {
+            false => Ok(have),
+            true => Err(Error::os(
+                libc::EIO,
+                format!("{have} of {} copies: too few members keep them", self.copies),
+            )),
+        }
+    }
+
+    /// The same to one partner that is being filled.
+    ///
+    /// # Errors
+    ///
+    /// What it says, or that it does not answer.
+    pub fn fill(&self, partner: &str, file: FileKey, words: &[u8], bytes: &[u8]) -> Result<()> {
+        let (number, fill) = (self.claim_number(file)?, self.fill_of(partner)?);
+        let question = Question::Copy { file, number, fill, words: words.len() as u32 };
+        self.send_copy(partner, &question, &[words, bytes].concat())
+    }
+
+    /// Tells a partner something of all copies that it keeps of this member's.
+    ///
+    /// # Errors
+    ///
+    /// What it says, or that it does not answer.
+    pub fn mark(&self, partner: &str, words: &[u8]) -> Result<()> {
+        self.send_copy(partner, &Question::Mark { fill: self.fill_of(partner)? }, words)
+    }
+
+    fn fill_of(&self, partner: &str) -> Result<u64> {
+        let fill = lock(&self.fills).get(partner).copied();
+        fill.ok_or_else(|| Error::os(libc::EINTR, format!("{partner} is not filled any more")))
+    }
+
+    fn claim_number(&self, file: FileKey) -> Result<u64> {
+        let since = Instant::now();
+        loop {
+            if let Some(number) = lock(&self.core).claim_number(file) {
+                return Ok(number);
+            }
+            if since.elapsed() >= self.patience {
+                let what = format!("{}: the claim of a file is not in the registry", self.name);
+                return Err(Error::os(libc::ETIMEDOUT, what));
+            }
+            sleep(CLAIM_LOOK);
+        }
+    }
+
+    fn send_copy(&self, partner: &str, question: &Question, bytes: &[u8]) -> Result<()> {
+        let asked = self.ask_within(partner, question, bytes, &mut Vec::new(), COPY_PATIENCE);
+        match asked {
+            Ok(Answer::Done) => Ok(()),
+            Ok(other) => Err(Error::os(libc::EPROTO, format!("{partner} answered {other:?}"))),
+            Err(error) => {
+                tracing::warn!(%error, partner, "a copy was not kept");
+                Err(error)
+            }
+        }
+    }
+
+    /// It is a partner no more when this returns.
+    fn strike(self: &Arc<Member>, partner: &str) -> Result<()> {
+        let ticket = self.ticket();
+        let struck = self.struck.enter(ticket);
+        self.feed(Input::CopyFailed { ticket, partner: partner.into() });
+        match struck.recv_timeout(self.patience + MARGIN) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Error::os(
+                libc::EIO,
+                format!("{partner} has not the newest bytes, and the registry was not told"),
+            )),
+            Err(_) => {
+                self.struck.leave(ticket);
+                Err(Error::os(libc::ETIMEDOUT, "the registry does not answer"))
+            }
+        }
+    }
+
+    /// Whether somebody may take this home's place if it is dead.
+    pub fn has_heirs(&self, home: &str) -> bool {
+        lock(&self.core).has_heirs_of(home)
+    }
+
+    /// Whether this member may serve at this moment: see [`Member::wait_fit`].
+    pub fn is_fit(&self) -> bool {
+        (self.copies == 0 && !self.is_suspended.load(Relaxed))
+            || lock(&self.core).fit(self.now()) == Fitness::Fit
+    }
+
+    /// Waits while this member may not serve: its lease has run out, and a partner may take its place. To be
+    /// asked once what it guards was decided, before anybody hears of it.
+    ///
+    /// # Errors
+    ///
+    /// EIO once another has taken it; ETIMEDOUT after the patience.
+    pub fn wait_fit(&self) -> Result<()> {
+        if self.is_fit() {
+            return Ok(());
+        }
+        let since = Instant::now();
+        loop {
+            match lock(&self.core).fit(self.now()) {
+                Fitness::Fit => return Ok(()),
+                Fitness::Superseded => {
+                    let what = format!("another took over from member {}: mount again", self.name);
+                    return Err(Error::os(libc::EIO, what));
+                }
+                Fitness::CutOff if since.elapsed() < self.patience => sleep(FIT_LOOK),
+                Fitness::CutOff => {
+                    let what = format!("the registry {} does not answer", self.registry.address());
+                    return Err(Error::os(libc::ETIMEDOUT, what));
+                }
+            }
+        }
+    }
+
+    /// A partner drops what it has of this member, and gets all that is newer than the store.
+    pub(super) fn fill_up(self: &Arc<Member>, partner: String, fill: u64) {
+        lock(&self.fills).insert(partner.clone(), fill);
+        self.with_copies(move |member, front| {
+            let is_over = || lock(&member.fills).get(&partner) != Some(&fill);
+            let begun = member.send_copy(&partner, &Question::BeginFill { fill }, &[]);
+            let filled = begun.and_then(|()| front.fill(&partner, &is_over));
+            if let Err(error) = &filled {
+                tracing::warn!(%error, partner, "a partner was not filled");
+            }
+            member.feed(Input::Filled { partner, fill, ok: filled.is_ok() });
+        });
+    }
+
+    /// What it has of this member is of no use any more.
+    pub(super) fn leave_partner(self: &Arc<Member>, partner: String, fill: u64) {
+        lock(&self.fills).remove(&partner);
+        self.with_copies(move |member, _| {
+            let _ = member.send_copy(&partner, &Question::BeginFill { fill }, &[]);
+        });
+    }
+
+    /// A copy or a word about copies is written only for a home that is what it says, and only then said to be:
+    /// another may have taken that over meanwhile.
+    fn for_home(
+        &self,
+        head: &Head,
+        fill: u64,
+        work: impl FnOnce(&dyn Front) -> Result<()>,
+    ) -> Result<()> {
+        let check = || match lock(&self.core).accepts_copies_of(&head.from, head.from_epoch, fill) {
+            true => Ok(()),
+            false => Err(Error::os(
+                libc::ESTALE,
+                format!("{} of epoch {} has no copies here", head.from, head.from_epoch),
+            )),
+        };
+        check()?;
+        let leaving = || Error::os(libc::ESTALE, "this member is leaving");
+        work(&*self.front().ok_or_else(leaving)?)?;
+        check()
+    }
+
+    pub(super) fn mark_for(&self, head: &Head, fill: u64, words: &[u8]) -> Result<()> {
+        self.for_home(head, fill, |front| front.mark(&head.from, words))
+    }
+
+    pub(super) fn keep_for(
+        &self,
+        head: &Head,
+        fill: u64,
+        (file, number, words): (FileKey, u64, u32),
+        bytes: &[u8],
+    ) -> Result<()> {
+        let words = words as usize;
+        let short = || Error::os(libc::EPROTO, format!("{words} bytes of words did not come"));
+        let (words, bytes) = bytes.split_at_checked(words).ok_or_else(short)?;
+        self.for_home(head, fill, |front| front.keep(&head.from, number, file, words, bytes))
+    }
+
+    pub(super) fn begin_fill_for(&self, head: &Head, fill: u64) -> Result<()> {
+        let begins = lock(&self.core).fill_begins(&head.from, head.from_epoch, fill);
+        match (begins, self.front()) {
+            (true, Some(front)) => {
+                front.drop_copies(&head.from);
+                Ok(())
+            }
+            _ => Err(Error::os(libc::ESTALE, "no copies are taken of it now")),
+        }
+    }
+
+    pub(super) fn list_copies(self: &Arc<Member>, home: String) {
+        self.with_copies(move |member, front| {
+            let files = front.copies_of(&home);
+            tracing::warn!(home, files = files.len(), "taking over from a dead member");
+            member.feed(Input::Copies { member: home, files });
+        });
+    }
+
+    pub(super) fn adopt(self: &Arc<Member>, home: String, file: FileKey) {
+        self.with_copies(move |member, front| {
+            let adopted = front.adopt(&home, file);
+            if let Err(error) = &adopted {
+                tracing::error!(%error, home, "a copy was not taken over");
+            }
+            member.feed(Input::Adopted { file, ok: adopted.is_ok() });
+        });
+    }
+
+    pub(super) fn settle_taken(self: &Arc<Member>, file: FileKey) {
+        self.with_copies(move |member, front| {
+            let settled = front.settle(file);
+            if let Err(error) = &settled {
+                tracing::warn!(%error, "a file that was taken over is not settled yet");
+                sleep(PAUSE);
+            }
+            member.feed(Input::Settled { file, ok: settled.is_ok() });
+        });
+    }
+
+    /// Does something with copies that may wait, in a thread of the mount's.
+    pub(super) fn with_copies(
+        self: &Arc<Member>,
+        work: impl FnOnce(&Arc<Member>, &dyn Keeper) + Send + 'static,
+    ) {
+        let member = self.clone();
+        self.hands[MOUNT].run(move || {
+            if let Some(front) = member.front() {
+                work(&member, &*front);
+            }
+        });
+    }
+
+    /// As it is by the time that somebody gets to it: of two such calls the later one may come first.
+    pub(super) fn suspend_or_resume(self: &Arc<Member>) {
+        self.with_copies(|member, front| front.suspend(member.is_suspended.load(Relaxed)));
+    }
+
+    /// Its place is another's: once nothing of it is under way to the store, the registry is told so.
+    pub(super) fn stop(self: &Arc<Member>) {
+        self.with_copies(|member, front| {
+            front.suspend(true);
+            while !front.is_idle() {
+                tracing::warn!("calls to the store are still under way");
+                if member.left.load(Relaxed) {
+                    return;
+                }
+            }
+            // What they have written may be in the kernel's memory, to be written out at any time.
+            while let Err(error) = (member.sync_store)() {
+                tracing::warn!(%error, "the store was not made durable");
+                if member.left.load(Relaxed) {
+                    return;
+                }
+                sleep(PAUSE);
+            }
+            member.feed(Input::Fenced);
+        });
+    }
+}

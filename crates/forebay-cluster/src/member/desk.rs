@@ -1,0 +1,37 @@
+//! What the daemons of members ask of each other.
+
+use std::time::Duration;
+
+use forebay_base::{Error, Kind, Result};
+use serde_json::Value;
+
+use super::Member;
+use crate::front::Desk;
+use crate::words::{Answer, Question};
+
+/// An operator waits for it; a daemon that stands still is told of.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+impl Member {
+    /// Who answers what other members ask of this one's daemon.
+    pub fn set_desk(&self, desk: Box<dyn Desk>) {
+        let _ = self.desk.set(desk);
+    }
+
+    /// Asks the daemon of another member, as its control socket would be asked.
+    ///
+    /// # Errors
+    ///
+    /// If it is out of reach, or refuses; the text is its own.
+    pub fn ask_daemon(&self, member: &str, method: &str, path: &str, body: Value) -> Result<Value> {
+        let question = Question::Daemon { method: method.into(), path: path.into(), body };
+        match self.ask_within(member, &question, &[], &mut Vec::new(), PATIENCE)? {
+            Answer::Said { status: 200, body } => Ok(body),
+            Answer::Said { body, .. } => {
+                let why = body["error"].as_str().unwrap_or("it refuses").to_string();
+                Err(Error::new(Kind::Unavailable, format!("member {member}: {why}")))
+            }
+            other => Err(Error::os(libc::EPROTO, format!("member {member} answered {other:?}"))),
+        }
+    }
+}

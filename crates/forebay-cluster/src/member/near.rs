@@ -1,0 +1,58 @@
+//! Reading the store once for all members: each part of a file is read by one of them, and the others get
+//! it there.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use forebay_backing::Version;
+
+use super::{Member, lock};
+use crate::words::{Answer, Question};
+
+/// Of a file, what one member reads in one go.
+const PART: u64 = 4 << 20;
+
+/// Whoever has not answered by then is not waited for: the store is there, too.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// So long a member that did not answer is not asked again.
+const REST: Duration = Duration::from_secs(5);
+
+impl Member {
+    /// Fills `buf` with bytes of an unclaimed file as the store had it in this version, from the member that
+    /// reads this part of it for all. `false` if that is this one, or does not answer.
+    pub fn read_near(&self, version: &Version, path: &Path, offset: u64, buf: &mut [u8]) -> bool {
+        if !self.shares_reads {
+            return false;
+        }
+        let reader = lock(&self.core).reader_of(version.key, offset / PART);
+        let Some(reader) = reader.filter(|reader| !self.is_resting(reader)) else { return false };
+        let question =
+            Question::Fetch { version: *version, path: path.into(), offset, len: buf.len() as u32 };
+        let mut out = Vec::with_capacity(buf.len());
+        match self.ask_within(&reader, &question, &[], &mut out, PATIENCE) {
+            Ok(Answer::Bytes) if out.len() == buf.len() => {
+                buf.copy_from_slice(&out);
+                true
+            }
+            // It knows another version, or has no room: that is no reason to leave it alone.
+            Ok(_) => false,
+            Err(error) => {
+                if !error.is(libc::ESTALE) {
+                    lock(&self.resting).insert(reader, Instant::now() + REST);
+                }
+                false
+            }
+        }
+    }
+
+    fn is_resting(&self, member: &str) -> bool {
+        let mut resting = lock(&self.resting);
+        let until = resting.get(member).copied();
+        let rests = until.is_some_and(|until| Instant::now() < until);
+        if until.is_some() && !rests {
+            resting.remove(member);
+        }
+        rests
+    }
+}

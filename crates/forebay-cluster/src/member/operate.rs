@@ -1,0 +1,184 @@
+//! What only an operator can decide of a member that is dead: that it has stopped for certain, that its bytes
+//! are given up, that it does not come back.
+
+use forebay_base::{Error, Kind, Result};
+use forebay_registry::{Commit, Entry, Revision};
+use serde::{Deserialize, Serialize};
+
+use super::Member;
+use super::join::{json, parse};
+use crate::core::GIVEN_LEASE;
+use crate::keys;
+
+/// Claims in one commit, each with two changes, within the registry's limit of 128.
+const BATCH: usize = 40;
+
+/// A file whose newest bytes are not on the store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Missing {
+    pub path: String,
+    pub member: String,
+    /// Its member's process renews its lease: the bytes come home by themselves.
+    pub alive: bool,
+    /// Who had them before, and may still write to the store unless it is known to have stopped.
+    #[serde(default)]
+    pub taken_from: Vec<String>,
+}
+
+/// A dead member, as the registry has it.
+struct Dead {
+    entry: Entry,
+    member: keys::Member,
+    prefix: String,
+}
+
+impl Member {
+    /// Files with bytes that the store has not, of all members, by path.
+    ///
+    /// # Errors
+    ///
+    /// If the registry does not answer.
+    pub fn missing(&self) -> Result<Vec<Missing>> {
+        let prefix = format!("stores/{}/", self.store);
+        let (entries, _) = self.registry.range(&prefix)?;
+        let below = |entry: &Entry, dir: &str| {
+            entry.key.strip_prefix(&prefix)?.strip_prefix(dir).map(str::to_string)
+        };
+        let alive: std::collections::BTreeSet<String> =
+            entries.iter().filter_map(|entry| below(entry, "alive/")).collect();
+        let claims = entries.iter().filter(|entry| below(entry, "claims/").is_some());
+        let claims = claims.filter_map(parse::<keys::Claim>);
+        let mut missing: Vec<Missing> = claims
+            .map(|claim| Missing {
+                alive: alive.contains(&claim.member),
+                path: claim.path,
+                member: claim.member,
+                taken_from: claim.taken_from.into_iter().map(|from| from.member).collect(),
+            })
+            .collect();
+        missing.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(missing)
+    }
+
+    fn dead(&self, name: &str) -> Result<Dead> {
+        let prefix = format!("stores/{}/", self.store);
+        let (entry, _) = self.registry.get(&format!("{prefix}members/{name}"))?;
+        let usage = |what: String| Error::new(Kind::Usage, what);
+        let unknown = || usage(format!("member {name}: this store has none of that name"));
+        let entry = entry.ok_or_else(unknown)?;
+        let member = parse(&entry).ok_or_else(unknown)?;
+        let (alive, _) = self.registry.get(&format!("{prefix}alive/{name}"))?;
+        match alive {
+            Some(_) => Err(usage(format!(
+                "member {name} is alive: unmount it there, or wait until its lease has run out (10 s)"
+            ))),
+            None => Ok(Dead { entry, member, prefix }),
+        }
+    }
+
+    fn commit_or(&self, commit: Commit, name: &str) -> Result<Revision> {
+        self.registry.commit(&self.leased(commit))?.committed().ok_or_else(|| {
+            Error::new(
+                Kind::Unavailable,
+                format!("member {name} has changed meanwhile: look, and try again"),
+            )
+        })
+    }
+
+    /// An operator's word that a dead member has stopped for certain: its machine is off, or cannot reach the
+    /// store. What was taken over from it is compared with the store and then no longer held.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Usage`] if it is unknown or alive; what the registry says.
+    pub fn has_stopped(&self, name: &str) -> Result<()> {
+        let Dead { entry, member, prefix } = self.dead(name)?;
+        let fenced = keys::Fenced { epoch: member.living() };
+        let commit = Commit::new()
+            .if_unchanged(&entry)
+            .if_absent(format!("{prefix}alive/{name}"))
+            .put(format!("{prefix}fenced/{name}"), json(&fenced));
+        self.commit_or(commit, name).map(drop)
+    }
+
+    /// Gives up what a dead member has not brought home: the store's bytes count from now on. Without `paths`
+    /// all of it; else the files with these paths, and those below them. If the member comes back it keeps
+    /// what it has aside, as conflicts. Says which files were given up.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Usage`] if it is unknown or alive; what the registry says. What was given up before stays so.
+    pub fn give_up(&self, name: &str, paths: &[String]) -> Result<Vec<String>> {
+        let Dead { entry, mut member, prefix } = self.dead(name)?;
+        let alive = format!("{prefix}alive/{name}");
+        let (by, epoch) = (self.name.clone(), member.living());
+        member.epoch += 1;
+        member.taken = Some(keys::Taken { by, epoch, done: true });
+        let raised =
+            Commit::new().if_unchanged(&entry).if_absent(&alive).put(&entry.key, json(&member));
+        let revision = self.commit_or(raised, name)?;
+        let stands = |mut commit: Commit| {
+            let key = entry.key.clone();
+            commit.compares.push(forebay_registry::Compare::Revision(key, revision));
+            commit
+        };
+        let (claims, _) = self.registry.range(&format!("{prefix}claims/"))?;
+        let is_meant = |claim: &keys::Claim| {
+            let path = std::path::Path::new(&claim.path);
+            claim.member == name && (paths.is_empty() || paths.iter().any(|p| path.starts_with(p)))
+        };
+        let meant = claims.iter().filter_map(|entry| {
+            let claim = parse::<keys::Claim>(entry).filter(is_meant)?;
+            Some((entry, claim.path))
+        });
+        let meant: Vec<_> = meant.collect();
+        let given = json(&keys::Given { by: name.into() });
+        for batch in meant.chunks(BATCH) {
+            let mut commit = stands(Commit::new());
+            for (claim, _) in batch {
+                let file = claim.key.rsplit('/').next().unwrap_or_default();
+                let mark = format!("{prefix}given/{file}");
+                commit = commit.if_unchanged(claim).delete(&claim.key);
+                commit = commit.put_leased(mark, given.clone(), GIVEN_LEASE);
+            }
+            self.commit_or(commit, name)?;
+        }
+        if paths.is_empty() {
+            let (creates, _) = self.registry.range(&format!("{prefix}creates/"))?;
+            let its = creates.iter().filter(|entry| entry.key.rsplit('/').next() == Some(name));
+            for entry in its {
+                self.commit_or(stands(Commit::new()).delete(&entry.key), name)?;
+            }
+        }
+        Ok(meant.into_iter().map(|(_, path)| path).collect())
+    }
+
+    /// Takes a dead member out for good: its name is free for another tier.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Usage`] if it is unknown, alive, or has bytes that are not home; what the registry says.
+    pub fn remove(&self, name: &str) -> Result<()> {
+        let Dead { entry, prefix, .. } = self.dead(name)?;
+        let (entries, _) = self.registry.range(&prefix)?;
+        let has = |entry: &&Entry| {
+            let rest = entry.key.strip_prefix(&prefix).unwrap_or_default();
+            let claims = rest.starts_with("claims/")
+                && parse::<keys::Claim>(entry).is_some_and(|claim| claim.member == name);
+            claims || (rest.starts_with("creates/") && rest.rsplit('/').next() == Some(name))
+        };
+        let left = entries.iter().filter(has).count();
+        if left > 0 {
+            let what = format!(
+                "member {name} holds {left} files and directories: mount its tier again, or give up what it has first"
+            );
+            return Err(Error::new(Kind::Usage, what));
+        }
+        let mut commit =
+            Commit::new().if_unchanged(&entry).if_absent(format!("{prefix}alive/{name}"));
+        for kind in ["members", "partners", "fenced"] {
+            commit = commit.delete(format!("{prefix}{kind}/{name}"));
+        }
+        self.commit_or(commit, name).map(drop)
+    }
+}

@@ -1,0 +1,60 @@
+//! A mount that begins as a member, perhaps after another took its files over: what of its tier is still its
+//! own.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use forebay_backing::{FileKey, Result};
+use forebay_cluster::core::{SOMEWHERE, Standing};
+use forebay_cluster::member::Member;
+use forebay_engine::Engine;
+
+/// A file with bytes that the store has not, with its directory.
+pub type Dirty = (FileKey, FileKey, PathBuf);
+
+/// Sorts what the tier holds, before anything of it is brought home or served. Returns the files that are this
+/// member's.
+///
+/// # Errors
+///
+/// If the tier cannot record what is not.
+pub fn sort(engine: &Engine, member: &Arc<Member>) -> Result<Vec<Dirty>> {
+    for home in engine.copies.homes() {
+        if !member.keeps_for(&home) {
+            engine.copies.drop_home(&home)?;
+        }
+    }
+    let mut own = Vec::new();
+    for (file, path) in engine.files.unsettled() {
+        let dir = dir_of(engine, &path);
+        match member.standing(file, dir) {
+            Standing::Own => own.push((file, dir, path)),
+            Standing::New if is_based_on_the_store(engine, file, &path) => {
+                own.push((file, dir, path));
+            }
+            Standing::Taken => {
+                engine.ops.hold_taken(file)?;
+                own.push((file, dir, path));
+            }
+            Standing::Adopted => member.has_adopted(file),
+            Standing::New | Standing::Superseded => engine.ops.supersede(file)?,
+        }
+    }
+    Ok(own)
+}
+
+fn is_based_on_the_store(engine: &Engine, file: FileKey, path: &Path) -> bool {
+    let stored = engine.names.ask(|store| store.stat(path));
+    stored.is_ok_and(|attr| engine.files.is_based_on(file, &attr.version()))
+}
+
+fn dir_of(engine: &Engine, path: &Path) -> FileKey {
+    let dir = path.parent().unwrap_or(Path::new(""));
+    match engine.names.ask(|store| store.stat(dir)) {
+        Ok(attr) => attr.key,
+        Err(error) => {
+            tracing::warn!(%error, path = %path.display(), "the directory of a file with bytes that are not home is not found");
+            SOMEWHERE
+        }
+    }
+}

@@ -1,0 +1,457 @@
+//! What a program that reads a far file in order will ask for next, fetched from the file's home before it does.
+//!
+//! Only while nobody has the file open for writing. Who opens it to write afterwards comes after the reader, who
+//! may go on with the bytes that he has (S25); so he may with these, for a second. What programs of this mount
+//! write to the file is not passed over: it stirs the file, and what was fetched before is worth nothing.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use forebay_backing::{FileKey, Result};
+use forebay_cluster::words::{Answer, Question};
+use forebay_engine::Pool;
+use forebay_engine::time::Time;
+
+/// As much is fetched at once.
+const PIECE: usize = 1 << 20;
+
+/// So many pieces are fetched, or wait to be read, for one handle.
+const DEPTH: usize = 2;
+
+/// The same for all handles of a mount.
+const PIECES: usize = 64;
+
+/// Buffers that are kept for the next pieces.
+const SPARE: usize = 8;
+
+/// Who has read so often in order will go on.
+const RUNS: u32 = 2;
+
+/// So long what was fetched is believed.
+const BELIEVED: Duration = Duration::from_secs(1);
+
+/// Counters of writes; files share them.
+const STIRS: usize = 64;
+
+/// What all handles of a mount share.
+pub struct Fetching {
+    pub pool: Pool,
+    pieces: Arc<AtomicUsize>,
+    spare: Mutex<Vec<Vec<u8>>>,
+    stirs: [AtomicU64; STIRS],
+}
+
+impl Default for Fetching {
+    fn default() -> Fetching {
+        Fetching {
+            pool: Pool::new("fb-ahead", PIECES, Time::default()),
+            pieces: Arc::default(),
+            spare: Mutex::default(),
+            stirs: [const { AtomicU64::new(0) }; STIRS],
+        }
+    }
+}
+
+impl Fetching {
+    fn stirs_of(&self, key: FileKey) -> &AtomicU64 {
+        &self.stirs[key.ino as usize % STIRS]
+    }
+
+    /// Changes with each write of this mount to the file.
+    pub fn stirred(&self, key: FileKey) -> u64 {
+        self.stirs_of(key).load(SeqCst)
+    }
+
+    pub fn stir(&self, key: FileKey) {
+        self.stirs_of(key).fetch_add(1, SeqCst);
+    }
+
+    /// To be held while this mount writes to the file: what is fetched meanwhile counts as little as what was
+    /// before.
+    pub fn stirring(&self, key: FileKey) -> Stirs<'_> {
+        self.stir(key);
+        Stirs(self, key)
+    }
+
+    pub fn buffer(&self) -> Vec<u8> {
+        self.spare.lock().expect("no panic inside").pop().unwrap_or_default()
+    }
+
+    pub fn give_back(&self, buffer: Vec<u8>) {
+        let mut spare = self.spare.lock().expect("no panic inside");
+        if spare.len() < SPARE && buffer.capacity() > 0 {
+            spare.push(buffer);
+        }
+    }
+
+    fn room(&self) -> Option<Room> {
+        if self.pieces.fetch_add(1, SeqCst) < PIECES {
+            return Some(Room(self.pieces.clone()));
+        }
+        self.pieces.fetch_sub(1, SeqCst);
+        None
+    }
+}
+
+pub struct Stirs<'a>(&'a Fetching, FileKey);
+
+impl Drop for Stirs<'_> {
+    fn drop(&mut self) {
+        self.0.stir(self.1);
+    }
+}
+
+/// The place of one piece.
+struct Room(Arc<AtomicUsize>);
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
+    }
+}
+
+/// Of one handle.
+#[derive(Clone, Default)]
+pub struct Ahead(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    came: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Where who reads in order goes on, and how often he did.
+    next: u64,
+    runs: u32,
+    /// When it was last heard of, nobody had the file open for writing.
+    is_quiet: bool,
+    pieces: VecDeque<Piece>,
+    last: u64,
+}
+
+struct Piece {
+    number: u64,
+    offset: u64,
+    since: Instant,
+    stirred: u64,
+    bytes: Bytes,
+    _room: Room,
+}
+
+enum Bytes {
+    Asked,
+    Here(Vec<u8>),
+    /// It could not be fetched, or somebody writes.
+    Nothing,
+}
+
+/// A piece that is to be fetched.
+pub struct Wanted {
+    offset: u64,
+    number: u64,
+}
+
+impl Ahead {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().expect("no panic inside")
+    }
+
+    /// Puts what was fetched into the buffer, from its beginning, and returns how much that is. What is
+    /// under way is waited for.
+    pub fn take(&self, all: &Fetching, offset: u64, buf: &mut [u8], stirred: u64) -> usize {
+        let mut state = self.state();
+        let mut done = 0;
+        while done < buf.len() {
+            let at = offset + done as u64;
+            let Some(piece) = state.pieces.front_mut() else { break };
+            let end = piece.offset + PIECE as u64;
+            let left = BELIEVED.saturating_sub(piece.since.elapsed());
+            if piece.stirred != stirred || left.is_zero() || at < piece.offset {
+                state.forget(all);
+                break;
+            }
+            if at >= end {
+                state.pop(all);
+                continue;
+            }
+            match &piece.bytes {
+                Bytes::Asked => {
+                    let waited = self.0.came.wait_timeout(state, left);
+                    state = waited.expect("no panic inside").0;
+                }
+                Bytes::Here(bytes) if ((at - piece.offset) as usize) < bytes.len() => {
+                    let from = &bytes[(at - piece.offset) as usize..];
+                    let n = from.len().min(buf.len() - done);
+                    buf[done..done + n].copy_from_slice(&from[..n]);
+                    done += n;
+                }
+                // There the file ended then.
+                Bytes::Here(_) | Bytes::Nothing => {
+                    state.forget(all);
+                    break;
+                }
+            }
+        }
+        done
+    }
+
+    /// After a read of so many bytes: what is to be fetched now. `quiet`: what its home said of the file, if
+    /// it was asked.
+    pub fn plan(
+        &self,
+        all: &Fetching,
+        (offset, len): (u64, usize),
+        quiet: Option<bool>,
+        stirred: u64,
+    ) -> Vec<Wanted> {
+        let mut state = self.state();
+        state.runs = if offset == state.next { state.runs.saturating_add(1) } else { 0 };
+        state.next = offset + len as u64;
+        state.is_quiet = quiet.unwrap_or(state.is_quiet);
+        if state.runs < RUNS || !state.is_quiet || len == 0 {
+            if state.runs == 0 || !state.is_quiet {
+                state.forget(all);
+            }
+            return Vec::new();
+        }
+        let mut wanted = Vec::new();
+        while state.pieces.len() < DEPTH {
+            let offset = match state.pieces.back() {
+                Some(Piece { bytes: Bytes::Nothing, .. }) => break,
+                Some(Piece { bytes: Bytes::Here(bytes), .. }) if bytes.len() < PIECE => break,
+                Some(piece) => piece.offset + PIECE as u64,
+                None => state.next,
+            };
+            let Some(room) = all.room() else { break };
+            state.last += 1;
+            let number = state.last;
+            let (since, bytes) = (Instant::now(), Bytes::Asked);
+            state.pieces.push_back(Piece { number, offset, since, stirred, bytes, _room: room });
+            wanted.push(Wanted { offset, number });
+        }
+        wanted
+    }
+
+    fn put(&self, wanted: &Wanted, bytes: Option<Vec<u8>>) {
+        let mut state = self.state();
+        let mut pieces = state.pieces.iter_mut();
+        // Else nobody wants it any more.
+        if let Some(piece) = pieces.find(|piece| piece.number == wanted.number) {
+            piece.bytes = bytes.map_or(Bytes::Nothing, Bytes::Here);
+            drop(state);
+            self.0.came.notify_all();
+        }
+    }
+}
+
+impl State {
+    fn pop(&mut self, all: &Fetching) {
+        if let Some(Piece { bytes: Bytes::Here(bytes), .. }) = self.pieces.pop_front() {
+            all.give_back(bytes);
+        }
+    }
+
+    fn forget(&mut self, all: &Fetching) {
+        while !self.pieces.is_empty() {
+            self.pop(all);
+        }
+    }
+}
+
+/// A piece that is about to be fetched. One that is not after all is waited for by nobody.
+pub struct Asking {
+    ahead: Ahead,
+    wanted: Wanted,
+    bytes: Option<Vec<u8>>,
+}
+
+impl Asking {
+    pub fn new(ahead: &Ahead, wanted: Wanted) -> Asking {
+        Asking { ahead: ahead.clone(), wanted, bytes: None }
+    }
+
+    /// `home` is asked for what is wanted of the handle, and puts the bytes into the buffer.
+    pub fn ask(
+        mut self,
+        all: &Fetching,
+        handle: u64,
+        home: impl FnOnce(&Question, &mut Vec<u8>) -> Result<Answer>,
+    ) {
+        let (offset, len) = (self.wanted.offset, PIECE as u32);
+        let mut out = all.buffer();
+        match home(&Question::Read { handle, offset, len }, &mut out) {
+            Ok(Answer::QuietBytes) => self.bytes = Some(out),
+            // Who reads there asks himself, and hears of it.
+            Ok(_) | Err(_) => all.give_back(out),
+        }
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        self.ahead.put(&self.wanted, self.bytes.take());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: FileKey = FileKey { ino: 7, generation: 1 };
+    const LEN: usize = 5 * PIECE / 2;
+
+    /// A home with one file, that counts what is read of it.
+    struct Home {
+        bytes: Vec<u8>,
+        is_quiet: bool,
+        asked: AtomicUsize,
+    }
+
+    impl Home {
+        fn answer(&self, question: &Question, out: &mut Vec<u8>) -> Result<Answer> {
+            let Question::Read { offset, len, .. } = question else { unreachable!("only reads") };
+            self.asked.fetch_add(1, SeqCst);
+            let from = self.bytes.len().min(*offset as usize);
+            let to = self.bytes.len().min(from + *len as usize);
+            out.clear();
+            out.extend_from_slice(&self.bytes[from..to]);
+            Ok(if self.is_quiet { Answer::QuietBytes } else { Answer::Bytes })
+        }
+    }
+
+    struct Reader {
+        home: Home,
+        all: Fetching,
+        ahead: Ahead,
+        /// Bytes that were there before they were asked for.
+        had: usize,
+    }
+
+    impl Reader {
+        fn new(is_quiet: bool) -> Reader {
+            let bytes = (0..LEN).map(|at| (at / 1000) as u8).collect();
+            let home = Home { bytes, is_quiet, asked: AtomicUsize::new(0) };
+            Reader { home, all: Fetching::default(), ahead: Ahead::default(), had: 0 }
+        }
+
+        /// As a mount does it, but that what is to be fetched has come when this returns.
+        fn read(&mut self, offset: usize, len: usize) -> Vec<u8> {
+            let stirred = self.all.stirred(KEY);
+            let mut buf = vec![0; len];
+            let mut n = self.ahead.take(&self.all, offset as u64, &mut buf, stirred);
+            self.had += n;
+            let mut quiet = None;
+            if n < len {
+                let at = self.home.bytes.len().min(offset + n);
+                let more = &self.home.bytes[at..self.home.bytes.len().min(offset + len)];
+                buf[n..n + more.len()].copy_from_slice(more);
+                n += more.len();
+                quiet = Some(self.home.is_quiet);
+            }
+            buf.truncate(n);
+            for wanted in self.ahead.plan(&self.all, (offset as u64, n), quiet, stirred) {
+                let asking = Asking::new(&self.ahead, wanted);
+                asking.ask(&self.all, 1, |question, out| self.home.answer(question, out));
+            }
+            buf
+        }
+
+        fn reads_all(&mut self, step: usize) {
+            let mut offset = 0;
+            loop {
+                let found = self.read(offset, step);
+                let end = LEN.min(offset + step);
+                assert_eq!(found, self.home.bytes[offset.min(LEN)..end.max(offset.min(LEN))]);
+                if found.is_empty() {
+                    return;
+                }
+                offset += found.len();
+            }
+        }
+
+        fn asked(&self) -> usize {
+            self.home.asked.load(SeqCst)
+        }
+    }
+
+    #[test]
+    fn who_reads_in_order_has_most_of_it_before_he_asks() {
+        for step in [100_000, 128 << 10, PIECE] {
+            let mut reader = Reader::new(true);
+            reader.reads_all(step);
+            // The first reads show that he reads in order.
+            assert!(reader.had >= LEN.saturating_sub(3 * step), "{step}: {}", reader.had);
+        }
+    }
+
+    #[test]
+    fn who_jumps_has_nothing_fetched() {
+        let mut reader = Reader::new(true);
+        for offset in [0, 5, 1, 8, 3, 12, 9].map(|at| at * 100_000) {
+            reader.read(offset, 4096);
+        }
+        assert_eq!((reader.asked(), reader.had), (0, 0));
+    }
+
+    #[test]
+    fn nothing_is_fetched_of_a_file_that_somebody_writes() {
+        let mut reader = Reader::new(false);
+        reader.reads_all(100_000);
+        assert_eq!((reader.asked(), reader.had), (0, 0));
+    }
+
+    #[test]
+    fn what_is_written_here_or_too_old_is_read_anew() {
+        let mut reader = Reader::new(true);
+        for kind in ["written", "old"] {
+            (0..4).for_each(|n| drop(reader.read(n * 1000, 1000)));
+            assert!(reader.ahead.state().pieces.len() == DEPTH, "{kind}: something was fetched");
+            reader.home.bytes[4000..5000].fill(b'n');
+            match kind {
+                "written" => drop(reader.all.stirring(KEY)),
+                _ => {
+                    for piece in &mut reader.ahead.state().pieces {
+                        piece.since -= BELIEVED;
+                    }
+                }
+            }
+            assert_eq!(reader.read(4000, 1000), [b'n'; 1000], "{kind}");
+            reader.home.bytes[4000..5000].fill(b'o');
+            reader.read(0, 1000);
+        }
+    }
+
+    #[test]
+    fn what_was_not_fetched_after_all_is_waited_for_by_nobody() {
+        let reader = Reader::new(true);
+        let (all, ahead) = (&reader.all, &reader.ahead);
+        for at in 0..3 {
+            let wanted = ahead.plan(all, (at * 10, 10), Some(true), 0);
+            wanted.into_iter().for_each(|wanted| drop(Asking::new(ahead, wanted)));
+        }
+        assert!(!ahead.state().pieces.is_empty(), "something was to be fetched");
+        let began = Instant::now();
+        assert_eq!(ahead.take(all, 30, &mut [0; 10], 0), 0);
+        assert!(began.elapsed() < BELIEVED / 2);
+    }
+
+    #[test]
+    fn all_handles_together_keep_a_bounded_number_of_pieces() {
+        let all = Fetching::default();
+        let handles: Vec<Ahead> = (0..PIECES).map(|_| Ahead::default()).collect();
+        let mut planned = 0;
+        for ahead in &handles {
+            for at in 0..4 {
+                let wanted = ahead.plan(&all, (at * 10, 10), Some(true), 0);
+                planned += wanted.len();
+            }
+        }
+        assert_eq!(planned, PIECES);
+        drop(handles);
+        assert_eq!(all.pieces.load(SeqCst), 0, "what is taken is given back");
+    }
+}

@@ -1,0 +1,166 @@
+//! Copies: what this mount keeps of other members' newer bytes, and what becomes of files when a member dies
+//! or comes back.
+
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use forebay_backing::{Access, Error, FileKey, Result};
+use forebay_cluster::core::Access as How;
+use forebay_cluster::front::Place;
+use forebay_cluster::words::{Answer, Question};
+use forebay_engine::{SupersededFile, Suspension};
+
+use super::Vfs;
+use super::members::{moved, odd};
+
+/// Calls to the store are waited for so long before that is said.
+const IDLE_LOOK: Duration = Duration::from_secs(5);
+
+/// A file that was taken over is read in pieces of this size, to be compared.
+const PIECE: u32 = 1 << 20;
+
+/// A dead home's partner takes its place once its lease has run out (10 s), and needs a moment then.
+const SUCCESSION: Duration = Duration::from_secs(25);
+
+/// So often it is looked for.
+const SUCCESSION_LOOK: Duration = Duration::from_millis(200);
+
+/// How long somebody waits for another to take a silent home's place.
+pub struct Succession(Instant);
+
+impl Default for Succession {
+    fn default() -> Succession {
+        Succession(Instant::now() + SUCCESSION)
+    }
+}
+
+/// Present while nothing may be brought home.
+#[derive(Default)]
+pub struct Suspended(Mutex<Option<Suspension>>);
+
+impl Vfs {
+    /// Waits while this mount may not serve: a partner may be taking its place.
+    pub(super) fn wait_fit(&self) -> Result<()> {
+        self.cluster().map_or(Ok(()), |cluster| cluster.wait_fit())
+    }
+
+    /// After a question to a home that failed: waits a moment, and `true`, if it is silent and another may take
+    /// its place.
+    pub(super) fn awaits_heir(&self, succession: &Succession, home: &str, error: &Error) -> bool {
+        let is_silent = error.is(libc::EIO) || error.is(libc::ETIMEDOUT);
+        let awaits = is_silent
+            && Instant::now() < succession.0
+            && self.cluster().is_some_and(|cluster| cluster.has_heirs(home));
+        if awaits {
+            std::thread::sleep(SUCCESSION_LOOK);
+        }
+        awaits
+    }
+
+    /// Whether this mount may serve at this moment.
+    pub(super) fn is_fit(&self) -> bool {
+        self.cluster().is_none_or(|cluster| cluster.is_fit())
+    }
+
+    /// What was adopted is served from now on, and the kernel may know what the file was before.
+    pub fn take(&self, file: FileKey) -> Result<()> {
+        self.engine.ops.hold_taken(file)?;
+        self.forget_file(file);
+        Ok(())
+    }
+
+    pub fn drop_copies(&self, home: &str) {
+        if let Err(error) = self.engine.copies.drop_home(home) {
+            tracing::warn!(%error, home, "copies that are of no use any more were not dropped");
+        }
+    }
+
+    pub fn disown(&self, file: FileKey) {
+        if let Err(error) = self.engine.ops.disown(file) {
+            tracing::error!(%error, "a file whose home is back was not dropped: look for conflicts");
+        }
+        self.forget_file(file);
+    }
+
+    pub fn suspend(&self, is_suspended: bool) {
+        let mut suspended = self.suspended.0.lock().expect("no panic inside");
+        match is_suspended {
+            true => drop(suspended.get_or_insert_with(|| self.engine.drain.suspend())),
+            false => drop(suspended.take()),
+        }
+    }
+
+    /// Waits a while until no call to the store is under way.
+    pub fn is_idle(&self) -> bool {
+        self.engine.drain.idle(IDLE_LOOK)
+    }
+
+    /// Compares files that were taken over while this mount was away with what they are now: what is the same
+    /// is dropped, the rest stays aside as conflicts. What cannot be compared yet is left, and `false`.
+    pub fn compare_superseded(&self) -> bool {
+        let mut all = true;
+        for file in self.engine.ops.superseded() {
+            match self.compare_one(&file) {
+                Ok(true) => tracing::info!(path = %file.path.display(), "taken over: the same"),
+                Ok(false) => tracing::warn!(
+                    path = %file.path.display(),
+                    "another member took this file over while it had newer bytes here: they are kept aside, see `forebay resolve`"
+                ),
+                Err(error) => {
+                    tracing::warn!(%error, path = %file.path.display(), "not compared yet");
+                    all = false;
+                }
+            }
+        }
+        all
+    }
+
+    fn compare_one(&self, superseded: &SupersededFile) -> Result<bool> {
+        let SupersededFile { file, path, .. } = superseded;
+        let cluster = self.cluster().ok_or_else(moved)?;
+        let dir = self.dir_of(path)?;
+        match cluster.open(*file, dir, path, How::Read)? {
+            Place::Here(_) => {
+                let store = self.engine.names.ask(|store| store.open(path, Access::Read));
+                let store = match store {
+                    // It was removed, or has another name now.
+                    Err(error) if error.is(libc::ENOENT) => return Ok(false),
+                    store => store?,
+                };
+                let attr = store.stat()?;
+                if attr.key != *file {
+                    return Ok(false);
+                }
+                let read = |offset, buf: &mut [u8]| store.read_at(buf, offset);
+                self.engine.ops.compare_superseded(*file, attr.size, &read)
+            }
+            Place::There(home) => {
+                let open = Question::Open {
+                    file: *file,
+                    path: path.clone(),
+                    write: false,
+                    truncate: false,
+                };
+                let (handle, size) = match self.ask(&home, &open, &[], &mut Vec::new())? {
+                    Answer::Opened { handle, attrs } => (handle, attrs.size),
+                    other => return Err(odd(&other)),
+                };
+                let read = |offset, buf: &mut [u8]| {
+                    let len = (buf.len() as u32).min(PIECE);
+                    let mut out = Vec::new();
+                    match self.ask(&home, &Question::Read { handle, offset, len }, &[], &mut out)? {
+                        Answer::Bytes => {
+                            let n = out.len().min(buf.len());
+                            buf[..n].copy_from_slice(&out[..n]);
+                            Ok(n)
+                        }
+                        other => Err(odd(&other)),
+                    }
+                };
+                let compared = self.engine.ops.compare_superseded(*file, size, &read);
+                let _ = self.ask(&home, &Question::Close { handle }, &[], &mut Vec::new());
+                compared
+            }
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! What is done when a home has begun anew: it has the locks again that programs here have, or they are
+//! lost.
+
+use std::time::{Duration, Instant};
+
+use forebay_backing::{FileKey, Result};
+use forebay_cluster::locks::desk::RECLAIM;
+use forebay_cluster::locks::{LockAnswer, LockAsk, Of};
+use forebay_cluster::words::Question;
+
+use super::asking::odd_of_locks;
+use super::mine::{Mine, Seat};
+use crate::vfs::Vfs;
+use crate::vfs::members::moved;
+
+/// So long a home that says it does not hold a file may be about to find out that it does: it begins.
+const BEGINS: Duration = Duration::from_secs(3);
+
+const PAUSE: Duration = Duration::from_millis(100);
+
+impl Vfs {
+    /// Gives a file's home the locks of programs here, since it has begun anew, or has taken this member for
+    /// dead, or says that it does not hold the file. Those that it does not grant, or confirm, are lost.
+    ///
+    /// # Errors
+    ///
+    /// ESTALE if the home does not hold the file yet; what kept it from being asked.
+    pub(super) fn reclaim_file(&self, key: FileKey, mine: &Mine) -> Result<()> {
+        let _alone = mine.turn.write().expect("no panic inside");
+        let cluster = self.cluster().ok_or_else(moved)?;
+        let (seat, held) = {
+            let state = mine.state();
+            (state.seat.clone(), state.held())
+        };
+        let Some(Seat::There { home, .. }) = seat else { return Ok(()) };
+        let now = cluster.epoch(&home).ok_or_else(moved)?;
+        let since = Instant::now();
+        let (lost, ends) = loop {
+            let ask = LockAsk::Reclaim { held: held.clone() };
+            let there = Seat::There { home: home.clone(), epoch: now, ends: 0 };
+            match self.ask_at(&there, key, mine.id, &ask, None) {
+                Ok((LockAnswer::Lost(lost), ends)) => break (lost, ends),
+                Ok((LockAnswer::Cancelled, _)) => {}
+                Ok((other, _)) => return Err(odd_of_locks(&other)),
+                Err(error) if error.is(libc::ESTALE) && since.elapsed() < BEGINS => {}
+                Err(error) if error.is(libc::ESTALE) => {
+                    break (held.iter().map(|(of, _)| *of).collect::<Vec<_>>(), 0);
+                }
+                Err(error) => return Err(error),
+            }
+            std::thread::sleep(PAUSE);
+        };
+        let mut state = mine.state();
+        state.sit_down(Seat::There { home: home.clone(), epoch: now, ends });
+        state.owed.retain(|owed| owed.home != home || owed.epoch == now);
+        drop(state);
+        tracing::info!(home, locks = held.len() - lost.len(), "locks were reclaimed");
+        self.lost(mine, &home, &lost);
+        Ok(())
+    }
+
+    fn lost(&self, mine: &Mine, home: &str, lost: &[Of]) {
+        let path = self.nodes.path(mine.id).unwrap_or_default();
+        for of in lost {
+            let Some(owned) = mine.state().owners.remove(of) else { continue };
+            self.locks.lose(owned.handle);
+            let pid = owned.locks.first().map_or(0, |lock| lock.pid);
+            tracing::error!(
+                file = %path.display(),
+                pid,
+                home,
+                "a lock is lost: its home has begun anew, or has taken this node for dead; the program gets EIO"
+            );
+        }
+        drop(mine.ask()); // Tidies.
+    }
+
+    /// A member is dead, or has begun anew; or this one was taken for dead.
+    pub fn reclaim_locks(&self, ended: &str) {
+        let Some(cluster) = self.cluster() else { return };
+        let is_me = ended == cluster.name();
+        let epoch = cluster.epoch(ended);
+        let is_there =
+            || cluster.epoch(ended) == epoch && cluster.others().iter().any(|m| m == ended);
+        let until = Instant::now() + RECLAIM;
+        let all = self.all_mine();
+        let mut left = all.clone();
+        left.retain(|(_, mine)| match &mine.state().seat {
+            Some(Seat::There { home, .. }) => is_me || home == ended,
+            _ => false,
+        });
+        // What a home that lives on has is as it was.
+        if !is_me {
+            left.retain(|(_, mine)| match &mine.state().seat {
+                Some(Seat::There { epoch: then, .. }) => Some(*then) != epoch,
+                _ => false,
+            });
+        }
+        while !left.is_empty() && (is_me || is_there()) && Instant::now() < until {
+            left.retain(|(key, mine)| match self.reclaim_file(*key, mine) {
+                Ok(()) => false,
+                Err(error) => {
+                    tracing::debug!(%error, "locks are not reclaimed yet");
+                    true
+                }
+            });
+            if !left.is_empty() {
+                std::thread::sleep(PAUSE);
+            }
+        }
+        for (key, mine) in all {
+            self.drop_if_idle(key, mine);
+        }
+        while !is_me && left.is_empty() && is_there() && Instant::now() < until {
+            match self.ask(ended, &Question::Reclaimed, &[], &mut Vec::new()) {
+                Ok(_) => return,
+                Err(error) => tracing::debug!(%error, ended, "a member is not told yet"),
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! `forebay member`.
+
+use std::path::PathBuf;
+
+use clap::Subcommand;
+use forebay_backing::{Error, Kind, Result};
+use forebay_cluster::member::Missing;
+use serde_json::{Value, json};
+
+use crate::http::Client;
+use crate::mounts::Mounts;
+use crate::ui::table::Align::Left;
+use crate::ui::table::tabulate;
+use crate::ui::{say, say_json};
+use crate::units::counted;
+
+const EXAMPLES: &str = "\
+Examples:
+  forebay member missing /mnt/fast
+  forebay member stopped /mnt/fast n3 --confirm n3
+  forebay member give-up /mnt/fast n3 runs/7 --confirm n3
+  forebay member give-up /mnt/fast n3 --confirm n3
+  forebay member remove /mnt/fast n3
+
+MOUNTPOINT is a mount of the store on any node that is alive. Members and their state are listed by
+`forebay status --cluster MOUNTPOINT`.
+
+What a dead member has not brought home and no other member has copies of is with its tier alone: mount
+that again, there or on another machine (with the same --node), and all of it is back. Only if the flash
+is lost, give the bytes up: then what the backing store has counts. If the member comes back all the same,
+it keeps its bytes aside as conflicts.";
+
+/// Decide what becomes of a dead member of a store that several nodes share.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// List the files whose newest bytes are with a member, not on the backing store.
+    Missing(Missings),
+    /// Say that a dead member has stopped for certain: its machine is off, or cut off from the store.
+    Stopped(Of),
+    /// Give up what a dead member has not brought home: the backing store's bytes count from then on.
+    GiveUp(GiveUp),
+    /// Take a dead member that holds nothing out for good: its name is free for another tier.
+    Remove(Remove),
+}
+
+#[derive(Debug, clap::Args)]
+struct Missings {
+    /// A mount point, or any path in the mount.
+    mountpoint: PathBuf,
+    /// Of this member alone.
+    #[arg(long, value_name = "NAME")]
+    member: Option<String>,
+    /// Print the files as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct Of {
+    /// A mount point, or any path in the mount.
+    mountpoint: PathBuf,
+    /// The member's name.
+    name: String,
+    /// The name once more: this cannot be undone.
+    #[arg(long, value_name = "NAME")]
+    confirm: String,
+    /// Print the result as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct GiveUp {
+    #[command(flatten)]
+    of: Of,
+    /// Files, or directories, from the store's root on [default: all that the member has].
+    #[arg(value_name = "PATH")]
+    paths: Vec<String>,
+}
+
+#[derive(Debug, clap::Args)]
+struct Remove {
+    /// A mount point, or any path in the mount.
+    mountpoint: PathBuf,
+    /// The member's name.
+    name: String,
+    /// Print the result as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: &Args) -> Result<u8> {
+    match &args.what {
+        What::Missing(args) => missing(args),
+        What::Stopped(of) => {
+            confirmed(of)?;
+            let answer = post(&of.mountpoint, "stopped", &json!({ "member": of.name }))?;
+            told(of.json, &answer, || format!("{}: has stopped, the registry knows", of.name));
+            Ok(0)
+        }
+        What::GiveUp(args) => {
+            confirmed(&args.of)?;
+            let body = json!({ "member": args.of.name, "paths": args.paths });
+            let answer = post(&args.of.mountpoint, "give-up", &body)?;
+            let paths = answer["given_up"].as_array().map_or(0, Vec::len);
+            told(args.of.json, &answer, || {
+                let files = counted(paths as u64, "file");
+                format!("{}: {files} given up: the backing store's bytes count", args.of.name)
+            });
+            Ok(0)
+        }
+        What::Remove(args) => {
+            let answer = post(&args.mountpoint, "remove", &json!({ "member": args.name }))?;
+            told(args.json, &answer, || format!("{}: is a member no more", args.name));
+            Ok(0)
+        }
+    }
+}
+
+fn confirmed(of: &Of) -> Result<()> {
+    match of.confirm == of.name {
+        true => Ok(()),
+        false => Err(Error::new(
+            Kind::Usage,
+            format!("--confirm {}: give the member's name, {}, once more", of.confirm, of.name),
+        )),
+    }
+}
+
+fn post(mountpoint: &std::path::Path, what: &str, body: &Value) -> Result<Value> {
+    let place = Mounts::read()?.daemon_of(mountpoint)?;
+    Client::new(&place.tier).post(&format!("/v1/cluster/{what}"), body)
+}
+
+fn told(json: bool, answer: &Value, text: impl Fn() -> String) {
+    match json {
+        true => say_json(answer),
+        false => say(text()),
+    }
+}
+
+/// 1 if bytes of a dead member are among them.
+fn missing(args: &Missings) -> Result<u8> {
+    let place = Mounts::read()?.daemon_of(&args.mountpoint)?;
+    let answer = Client::new(&place.tier).get("/v1/cluster/missing")?;
+    let mut files: Vec<Missing> = serde_json::from_value(answer)
+        .map_err(|e| Error::new(Kind::Unreachable, format!("the daemon's answer: {e}")))?;
+    files.retain(|file| args.member.as_ref().is_none_or(|member| file.member == *member));
+    let exit_code = u8::from(files.iter().any(|file| !file.alive));
+    if args.json {
+        say_json(&files);
+        return Ok(exit_code);
+    }
+    if files.is_empty() {
+        say("everything is home");
+        return Ok(0);
+    }
+    let row = |file: &Missing| {
+        let state = match (file.alive, file.taken_from.is_empty()) {
+            (false, _) => "DEAD".to_string(),
+            (true, false) => format!("taken over from {}", file.taken_from.join(", ")),
+            (true, true) => "goes home".into(),
+        };
+        vec![file.member.clone(), state, file.path.clone()]
+    };
+    tabulate(&[("MEMBER", Left), ("STATE", Left), ("FILE", Left)], files.iter().map(row))
+        .iter()
+        .for_each(say);
+    Ok(exit_code)
+}

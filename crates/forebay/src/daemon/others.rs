@@ -1,0 +1,192 @@
+//! What the daemons of a store's members do for each other.
+
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::Duration;
+
+use forebay_backing::{Error, Kind, Result};
+use forebay_cluster::front::Desk;
+use forebay_cluster::member::Member;
+use forebay_engine::Progress;
+use serde_json::{Value, json};
+
+use super::Daemon;
+use super::jobs::Outcome;
+use crate::wire::{Job, JobFailure, JobKind, JobState, MemberView, NewJob};
+
+/// How often a job on another node is looked at.
+const POLL: Duration = Duration::from_millis(200);
+
+/// A member that does not answer so many looks in a row is left alone.
+const POLLS_MISSED: u32 = 25;
+
+/// Where other members' questions to a daemon arrive.
+pub struct TheDesk(pub Weak<Daemon>);
+
+impl Desk for TheDesk {
+    fn answer(&self, method: &str, path: &str, body: Value) -> (u16, Value) {
+        let refuse = |what: String| (403, json!({ "error": what }));
+        let Some(daemon) = self.0.upgrade() else { return refuse("it is ending".into()) };
+        let is_prefetch = |id: &str| {
+            let job = id.parse().ok().and_then(|id| daemon.jobs.view(id));
+            job.is_some_and(|job| job.kind == JobKind::Prefetch)
+        };
+        let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
+        let may = match (method, parts.as_slice()) {
+            ("GET", ["v1", "status" | "top"]) => true,
+            ("POST", ["v1", "jobs"]) => body["kind"] == "prefetch" && body["all_nodes"] != true,
+            ("GET" | "DELETE", ["v1", "jobs", id]) => is_prefetch(id),
+            _ => false,
+        };
+        if !may {
+            return refuse(format!("{method} {path}: members may not ask this of each other"));
+        }
+        daemon.say(method, path, body)
+    }
+}
+
+/// A job that all members do, each for itself.
+pub struct Spread {
+    member: Arc<Member>,
+    body: Value,
+    others: Vec<(String, Result<u64>)>,
+}
+
+impl Spread {
+    /// Has all other members begin.
+    fn begin(mut self) -> Spread {
+        let (member, body) = (&self.member, &self.body);
+        let asked = each(member.others(), |name| {
+            let answer = member.ask_daemon(name, "POST", "/v1/jobs", body.clone())?;
+            answer["id"].as_u64().ok_or_else(|| Error::new(Kind::Unavailable, "no job came of it"))
+        });
+        self.others = asked;
+        self
+    }
+
+    /// Waits until all have ended; what they could not do is added.
+    fn finish(self, progress: &Progress, outcome: &mut Outcome) {
+        let Spread { member, others, .. } = self;
+        let missed = |name: &str, error: &Error| JobFailure {
+            path: std::path::Path::new("").into(),
+            state: format!("member {name}"),
+            error: error.to_string(),
+        };
+        for (name, begun) in others {
+            match begun.and_then(|id| wait(&member, &name, id, progress)) {
+                Ok(job) => {
+                    let failures = job.report.map(|report| report.failures).unwrap_or_default();
+                    let named = failures.into_iter().map(|failure| JobFailure {
+                        state: format!("member {name}: {}", failure.state),
+                        ..failure
+                    });
+                    outcome.report.failures.extend(named);
+                }
+                Err(error) => outcome.report.failures.push(missed(&name, &error)),
+            }
+        }
+        if outcome.exit_code == 0 && !outcome.report.failures.is_empty() {
+            outcome.exit_code = 1;
+        }
+    }
+}
+
+/// Asks all at once, and keeps their order.
+fn each<T: Send>(names: Vec<String>, ask: impl Fn(&str) -> T + Sync) -> Vec<(String, T)> {
+    thread::scope(|scope| {
+        let ask = &ask;
+        let asked = names.into_iter().map(|name| {
+            let to = name.clone();
+            (name, scope.spawn(move || ask(&to)))
+        });
+        let asked: Vec<_> = asked.collect();
+        let ended = |(name, asked): (String, thread::ScopedJoinHandle<'_, T>)| {
+            (name, asked.join().expect("no panic inside"))
+        };
+        asked.into_iter().map(ended).collect()
+    })
+}
+
+/// Until a job on another member has ended; it is cancelled with ours.
+fn wait(member: &Member, name: &str, id: u64, progress: &Progress) -> Result<Job> {
+    let path = format!("/v1/jobs/{id}");
+    let mut missed = 0;
+    let mut is_cancelled = false;
+    loop {
+        if progress.is_cancelled() && !std::mem::replace(&mut is_cancelled, true) {
+            let _ = member.ask_daemon(name, "DELETE", &path, Value::Null);
+        }
+        match member.ask_daemon(name, "GET", &path, Value::Null) {
+            Ok(job) => {
+                missed = 0;
+                let job: Job = serde_json::from_value(job).map_err(|e| {
+                    Error::new(Kind::Unavailable, format!("the daemon's answer: {e}"))
+                })?;
+                if job.state != JobState::Running {
+                    return Ok(job);
+                }
+            }
+            Err(error) if missed >= POLLS_MISSED => return Err(error),
+            Err(_) => missed += 1,
+        }
+        thread::sleep(POLL);
+    }
+}
+
+impl Daemon {
+    /// Who else does a job, if all nodes are to.
+    pub fn spread(&self, asked: &NewJob) -> Result<Option<Spread>> {
+        if !asked.all_nodes {
+            return Ok(None);
+        }
+        if asked.kind != JobKind::Prefetch {
+            let what = format!("all_nodes: not for {}", asked.kind.name());
+            return Err(Error::new(Kind::Usage, what));
+        }
+        let body = json!(NewJob { all_nodes: false, ..asked.clone() });
+        Ok(Some(Spread { member: self.one_of_many()?.clone(), body, others: Vec::new() }))
+    }
+
+    /// All members of the store, with what the daemons of those that are alive say of themselves.
+    pub fn cluster_json(&self) -> Result<Value> {
+        let member = self.one_of_many()?;
+        let overview = member.overview()?;
+        let mut statuses =
+            each(member.others(), |name| member.ask_daemon(name, "GET", "/v1/status", Value::Null));
+        statuses.push((member.name().into(), Ok(self.status_json())));
+        let mut view = json!(overview);
+        let said = statuses.into_iter().map(|(name, status)| match status {
+            Ok(status) => (name, json!(MemberView::of(&status))),
+            Err(error) => (name, json!(MemberView::failed(&error))),
+        });
+        view["daemons"] = said.collect::<serde_json::Map<String, Value>>().into();
+        Ok(view)
+    }
+
+    /// What `forebay top` shows, of all members that are alive.
+    pub fn cluster_top_json(&self) -> Result<Value> {
+        let member = self.one_of_many()?;
+        let tops =
+            each(member.others(), |name| member.ask_daemon(name, "GET", "/v1/top", Value::Null));
+        let mut all: serde_json::Map<String, Value> = tops
+            .into_iter()
+            .map(|(name, top)| (name, top.unwrap_or_else(|e| json!({ "error": e.to_string() }))))
+            .collect();
+        all.insert(member.name().into(), self.top_json());
+        Ok(all.into())
+    }
+}
+
+/// Runs `work`, here and, if it is spread, on all other members.
+pub fn everywhere(
+    spread: Option<Spread>,
+    progress: &Progress,
+    work: impl FnOnce() -> Outcome,
+) -> Outcome {
+    let begun = spread.map(Spread::begin);
+    let mut outcome = work();
+    if let Some(spread) = begun {
+        spread.finish(progress, &mut outcome);
+    }
+    outcome
+}

@@ -1,0 +1,67 @@
+//! Programs people run, moved from node to node.
+
+use std::path::Path;
+
+use forebay_tests::cluster::{Cluster, HOLD};
+use forebay_tests::postgres::Postgres;
+use forebay_tests::tree::Tree;
+use forebay_tests::{needs_forebay, needs_tools, proof, skip};
+
+/// Bytes of all files below a directory.
+fn bytes(dir: &Path) -> u64 {
+    Tree::read(dir).bytes()
+}
+
+/// A database is stopped on one node and started on another, which reads all of it from the first one's tier; what
+/// it writes is there when the first one starts it again.
+#[test]
+fn postgres_goes_on_on_another_node_though_nothing_was_flushed() {
+    needs_forebay!();
+    needs_tools!("etcd", "setpriv");
+    let cluster = Cluster::start(2, HOLD);
+    let sockets = cluster.root.join("s");
+    std::fs::create_dir(&sockets).unwrap();
+    let pg = match Postgres::find(sockets) {
+        Ok(pg) => pg,
+        Err(why) => skip!("{why}"),
+    };
+    pg.own(&cluster.at(0, ""));
+    let data = |node| cluster.at(node, "db");
+    let transactions = |count: &str| {
+        // Without -n it would empty the table of what it did before.
+        let run = pg.ask("pgbench", &["-n", "-c2", "-t", count, "postgres"]);
+        assert!(run.contains(&format!("{0}/{0}", count.parse::<u32>().unwrap() * 2)), "{run}");
+    };
+    pg.init(&data(0));
+    let first = pg.with_server(&data(0), || {
+        pg.ask("pgbench", &["-i", "-s", "1", "-q", "postgres"]);
+        transactions("200");
+        pg.check_sums();
+        pg.dump()
+    });
+    let (waits, home) = (cluster.dirty(0), bytes(&cluster.backing));
+    assert!(waits > 20 << 20, "{waits} bytes wait on n1");
+    assert!(home < 1 << 20, "{home} bytes were on the store already");
+    let second = pg.with_server(&data(1), || {
+        pg.check_pages();
+        pg.check_sums();
+        assert!(pg.dump() == first, "n2 has other rows than n1 left");
+        transactions("50");
+        pg.dump()
+    });
+    assert!(second != first, "n2 has written");
+    pg.with_server(&data(0), || {
+        pg.check_pages();
+        pg.check_sums();
+        assert!(pg.dump() == second, "n1 has other rows than n2 left");
+    });
+    for node in 0..2 {
+        cluster.flush(node);
+        assert_eq!(cluster.status(node)["conflicted_files"], 0, "n{}", node + 1);
+    }
+    pg.with_server(&cluster.backing.join("db"), || {
+        pg.check_pages();
+        assert!(pg.dump() == second, "the store has other rows");
+    });
+    proof!("{} bytes of rows went from n1 to n2 and back; {waits} bytes waited", second.len());
+}

@@ -1,0 +1,378 @@
+//! Locks that programs on several nodes have of one file.
+
+use std::time::{Duration, Instant};
+
+use forebay_tests::cluster::{Cluster, HOLD, Locker, read};
+use forebay_tests::{PATIENCE, needs_forebay, needs_tools, proof, within};
+
+use crate::write;
+
+const EAGAIN: &str = "errno 11";
+const EINTR: &str = "errno 4";
+const EIO: &str = "errno 5";
+const ETIMEDOUT: &str = "errno 110";
+
+/// So long a locker that waits is watched before it counts as waiting.
+const QUIET: Duration = Duration::from_millis(500);
+
+/// What is told of must come sooner than who waits would ask again by himself.
+const TOLD: Duration = Duration::from_millis(700);
+
+/// After this much a member that does not renew its lease is dead to the others.
+const DEAD: Duration = Duration::from_secs(25);
+
+fn locker(cluster: &Cluster, node: usize, name: &str, how: &str) -> Locker {
+    Locker::start(env!("CARGO_BIN_EXE_locker"), &cluster.at(node, name), how)
+}
+
+/// A cluster with a file whose home is its first node.
+fn cluster(nodes: usize) -> Cluster {
+    let cluster = Cluster::start(nodes, HOLD);
+    write(&cluster.at(0, "f"), b"0");
+    within(PATIENCE, "the file is claimed", || cluster.claims(nodes - 1, "n1") > 0);
+    for node in 1..nodes {
+        within(PATIENCE, "it is seen", || read(&cluster.at(node, "f")).is_ok_and(|b| b == b"0"));
+    }
+    cluster
+}
+
+/// Two programs on each node.
+fn lockers(cluster: &Cluster, name: &str) -> Vec<Locker> {
+    let nodes = (0..cluster.nodes.len()).flat_map(|node| [node, node]);
+    nodes.map(|node| locker(cluster, node, name, "rw")).collect()
+}
+
+#[test]
+fn a_counter_under_a_lock_loses_nothing_whichever_nodes_count() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    let cluster = cluster(3);
+    let mut lockers = lockers(&cluster, "f");
+    let (mut expected, each) = (0, 40);
+    for how in ["flock", "fcntl", "ofd"] {
+        let began = Instant::now();
+        lockers.iter_mut().for_each(|locker| locker.tell(&format!("add {each} {how}")));
+        for locker in &lockers {
+            assert_eq!(locker.says(PATIENCE * 4).as_deref(), Some("ok"), "{how}");
+        }
+        expected += each * lockers.len() as u64;
+        for locker in &mut lockers {
+            assert_eq!(locker.ask("read"), expected.to_string(), "{how}");
+        }
+        proof!("{expected} counted by {how} in {:?}", began.elapsed());
+    }
+    drop(lockers);
+    // Nothing is left that would keep it at its home.
+    cluster.flush(0);
+    within(PATIENCE, "the claim is given back", || cluster.claims(1, "n1") == 0);
+    let stored = String::from_utf8(cluster.stored("f").unwrap()).unwrap();
+    assert_eq!(stored.trim(), expected.to_string());
+}
+
+#[test]
+fn readers_share_what_a_writer_has_alone() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    let cluster = cluster(3);
+    let mut all: Vec<Locker> = (0..3).map(|node| locker(&cluster, node, "f", "rw")).collect();
+    for locker in &mut all {
+        assert_eq!(locker.ask("flock sh"), "ok");
+    }
+    assert_eq!(all[1].ask("flock ex nb"), EAGAIN);
+    // What was to be changed is given back by flock, on one node and on several.
+    assert_eq!(all[0].ask("flock un"), "ok");
+    assert_eq!(all[2].ask("flock ex nb"), "ok");
+    for at in [0, 1] {
+        assert_eq!(all[at].ask("flock sh nb"), EAGAIN);
+        assert_eq!(all[at].ask("fcntl w 0 0"), if at == 0 { "ok" } else { EAGAIN }, "another kind");
+    }
+    assert_eq!(all[2].ask("flock un"), "ok");
+    assert_eq!(all[1].ask("flock sh nb"), "ok");
+}
+
+#[test]
+fn record_locks_exclude_by_range_and_say_who_has_them() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    let cluster = cluster(2);
+    let (mut a, mut b) = (locker(&cluster, 0, "f", "rw"), locker(&cluster, 1, "f", "rw"));
+    assert_eq!(b.ask("fcntl w 0 100"), "ok");
+    assert_eq!(a.ask("fcntl w 50 10"), EAGAIN);
+    assert_eq!(a.ask("fcntl r 99 1"), EAGAIN);
+    assert_eq!(a.ask("fcntl r 100 0"), "ok");
+    // A process of another node has no number here.
+    assert_eq!(a.ask("test w 10 10"), "w 0 100 0");
+    assert_eq!(b.ask("test w 0 0"), "r 100 0 0");
+    assert_eq!(b.ask("test r 0 0"), "free");
+    let mut beside = locker(&cluster, 0, "f", "ro");
+    assert_eq!(beside.ask("test r 100 1"), "free");
+    assert_eq!(beside.ask("fcntl r 100 1"), "ok");
+    let mut other = locker(&cluster, 0, "f", "rw");
+    assert_eq!(other.ask("test w 200 1"), format!("r 100 0 {}", a.pid()));
+    assert_eq!(b.ask("fcntl u 40 20"), "ok");
+    assert_eq!(a.ask("fcntl w 40 20"), "ok");
+    assert_eq!(b.ask("fcntl r 40 1"), EAGAIN);
+    // The parts on both sides are held still.
+    for at in [0, 39, 60, 99] {
+        assert_eq!(a.ask(&format!("fcntl r {at} 1")), EAGAIN, "byte {at}");
+    }
+    // Any close of the file by its process takes all of them.
+    assert_eq!(b.ask("open ro"), "ok");
+    assert_eq!(b.ask("close"), "ok");
+    assert_eq!(a.ask("fcntl w 0 0"), EAGAIN, "the reader beside has byte 100");
+    assert_eq!(a.ask("fcntl w 0 100"), "ok");
+}
+
+/// What a program that waits is woken by, on whichever node it and the holder are.
+#[test]
+fn who_waits_is_woken_when_the_lock_is_given_back() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    let cluster = cluster(3);
+    let mut woken = 0;
+    for (holder, waiter) in [(0, 1), (1, 0), (1, 2), (2, 2)] {
+        for kind in ["flock", "fcntl", "ofd"] {
+            for end in ["unlock", "close", "kill"] {
+                let mut has = locker(&cluster, holder, "f", "rw");
+                let mut waits = locker(&cluster, waiter, "f", "rw");
+                let (take, give, wait) = match kind {
+                    "flock" => ("flock ex", "flock un".to_string(), "flock ex".to_string()),
+                    _ => (
+                        if kind == "fcntl" { "fcntl w 5 5 wait" } else { "ofd w 5 5 wait" },
+                        format!("{kind} u 0 0"),
+                        format!("{kind} r 0 0 wait"),
+                    ),
+                };
+                let which = format!("{kind}, {end}, from {holder} to {waiter}");
+                assert_eq!(has.ask(take), "ok", "{which}");
+                waits.tell(&wait);
+                assert_eq!(waits.says(QUIET), None, "{which}: it waits");
+                let began = Instant::now();
+                match end {
+                    "unlock" => assert_eq!(has.ask(&give), "ok"),
+                    "close" => assert_eq!(has.ask("close"), "ok"),
+                    _ => has.kill(),
+                }
+                assert_eq!(waits.answer(), "ok", "{which}");
+                let took = began.elapsed();
+                assert!(took < PATIENCE, "{which}: {took:?}");
+                woken += u32::from(took < TOLD);
+            }
+        }
+    }
+    proof!("{woken} of 36 were told at once");
+    assert!(woken >= 30, "who waits is told, and does not only ask again: {woken} of 36");
+}
+
+/// Of several nodes that wait, each has its turn.
+#[test]
+fn who_came_first_is_granted_first() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    let cluster = cluster(3);
+    let mut has = locker(&cluster, 0, "f", "rw");
+    assert_eq!(has.ask("fcntl w 0 1"), "ok");
+    let mut waits: Vec<Locker> = [2, 1, 0, 2].map(|at| locker(&cluster, at, "f", "rw")).into();
+    for waiter in &mut waits {
+        waiter.tell("fcntl w 0 1 wait");
+        assert_eq!(waiter.says(QUIET), None);
+    }
+    assert_eq!(has.ask("fcntl u 0 1"), "ok");
+    for at in 0..waits.len() {
+        assert_eq!(waits[at].answer(), "ok", "waiter {at}");
+        for later in &waits[at + 1..] {
+            assert_eq!(later.says(QUIET / 5), None, "before waiter {at} has given it back");
+        }
+        assert_eq!(waits[at].ask("fcntl u 0 1"), "ok");
+    }
+}
+
+#[test]
+fn a_signal_ends_a_wait() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    let cluster = cluster(2);
+    for (holder, waiter) in [(0, 1), (1, 0), (1, 1)] {
+        for wait in ["flock ex", "fcntl w 0 0 wait"] {
+            let mut has = locker(&cluster, holder, "f", "rw");
+            let mut waits = locker(&cluster, waiter, "f", "rw");
+            assert_eq!(has.ask(wait), "ok");
+            for _ in 0..3 {
+                waits.tell(wait);
+                assert_eq!(waits.says(QUIET / 2), None, "it waits");
+                waits.signal();
+                assert_eq!(waits.says(PATIENCE / 2).as_deref(), Some(EINTR));
+            }
+            // Killed while it waits it is gone, and its wait with it.
+            waits.tell(wait);
+            assert_eq!(waits.says(QUIET / 2), None, "it waits");
+            waits.kill();
+            let mut next = locker(&cluster, waiter, "f", "rw");
+            next.tell(wait);
+            assert_eq!(next.says(QUIET / 2), None, "it waits");
+            has.kill();
+            assert_eq!(next.answer(), "ok", "nobody was granted it who had given up");
+        }
+    }
+}
+
+#[test]
+fn flock_needs_no_right_to_write_and_fcntl_does() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    let cluster = cluster(2);
+    let (mut a, mut b) = (locker(&cluster, 0, "f", "ro"), locker(&cluster, 1, "f", "ro"));
+    for _ in 0..2 {
+        assert_eq!(b.ask("flock ex"), "ok");
+        assert_eq!(a.ask("flock sh nb"), EAGAIN);
+        assert_eq!(b.ask("flock un"), "ok");
+        assert_eq!(a.ask("flock ex"), "ok");
+        assert_eq!(b.ask("flock sh nb"), EAGAIN);
+        assert_eq!(a.ask("flock un"), "ok");
+    }
+    assert_eq!(b.ask("fcntl w 0 0"), "errno 9");
+    assert_eq!(b.ask("fcntl r 0 0"), "ok");
+}
+
+/// A file that nobody holds: whoever locks it first has its claim as long as anybody has a lock.
+#[test]
+fn a_lock_takes_the_claim_and_holds_it() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    let cluster = cluster(3);
+    cluster.flush(0);
+    within(PATIENCE, "the claim is given back", || cluster.claims(2, "n1") == 0);
+    let (mut b, mut c) = (locker(&cluster, 1, "f", "ro"), locker(&cluster, 2, "f", "ro"));
+    assert_eq!(b.ask("test r 0 0"), "free");
+    assert_eq!(cluster.claims(0, "n2"), 0, "who only looks claims nothing");
+    assert_eq!(b.ask("flock sh"), "ok");
+    within(PATIENCE, "the lock takes the claim", || cluster.claims(0, "n2") == 1);
+    assert_eq!(c.ask("flock ex nb"), EAGAIN);
+    assert_eq!(c.ask("flock sh nb"), "ok");
+    drop(b);
+    std::thread::sleep(Duration::from_secs(6));
+    assert_eq!(cluster.claims(0, "n2"), 1, "another node's program has a lock there");
+    let mut a = locker(&cluster, 0, "f", "ro");
+    assert_eq!(a.ask("flock ex nb"), EAGAIN);
+    drop(c);
+    within(PATIENCE, "the lock is given back", || a.ask("flock ex nb") == "ok");
+    drop(a);
+    within(PATIENCE, "and the claim after it", || cluster.claims(0, "n2") == 0);
+}
+
+#[test]
+fn a_dead_nodes_locks_are_given_back() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    let mut cluster = cluster(3);
+    let (mut b, mut c) = (locker(&cluster, 1, "f", "rw"), locker(&cluster, 2, "f", "rw"));
+    let mut a = locker(&cluster, 0, "f", "rw");
+    assert_eq!(b.ask("flock ex"), "ok");
+    c.tell("flock ex");
+    assert_eq!(c.says(QUIET), None);
+    cluster.nodes[1].kill9();
+    let began = Instant::now();
+    assert_eq!(c.says(DEAD).as_deref(), Some("ok"), "woken by the death of the holder's daemon");
+    proof!("woken {:?} after the daemon was killed", began.elapsed());
+    assert_eq!(a.ask("flock sh nb"), EAGAIN);
+    b.kill();
+    // Begun anew before its lease has run out it is heard of at once.
+    cluster.nodes[1].crash();
+    cluster.mount(1, HOLD);
+    let mut b = locker(&cluster, 1, "f", "rw");
+    assert_eq!(c.ask("flock un"), "ok");
+    assert_eq!(b.ask("flock ex"), "ok");
+    a.tell("flock ex");
+    assert_eq!(a.says(QUIET), None);
+    cluster.nodes[1].crash();
+    cluster.mount(1, HOLD);
+    assert_eq!(a.says(Duration::from_secs(5)).as_deref(), Some("ok"));
+}
+
+/// The home forgets all locks when it is killed. Who had one has it still when the home is back.
+#[test]
+fn a_home_that_begins_anew_is_given_its_locks_again_before_others_get_any() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    let mut cluster = cluster(3);
+    let (mut b, mut c) = (locker(&cluster, 1, "f", "ro"), locker(&cluster, 2, "f", "ro"));
+    let mut reader = locker(&cluster, 1, "f", "ro");
+    assert_eq!(b.ask("flock ex"), "ok");
+    assert_eq!(reader.ask("fcntl r 10 10"), "ok");
+    c.tell("flock ex");
+    assert_eq!(c.says(QUIET), None);
+    for round in 0..3 {
+        cluster.nodes[0].crash();
+        cluster.mount(0, HOLD);
+        let mut a = locker(&cluster, 0, "f", "rw");
+        let began = Instant::now();
+        assert_eq!(a.ask("flock sh nb"), EAGAIN, "round {round}");
+        assert_eq!(a.ask("fcntl w 0 0"), EAGAIN, "round {round}");
+        assert_eq!(a.ask("fcntl w 0 10"), "ok", "round {round}");
+        let took = began.elapsed();
+        assert!(took < Duration::from_secs(5), "all others had reclaimed theirs: {took:?}");
+        assert_eq!(c.says(QUIET), None, "it waits on");
+        assert!(cluster.nodes[1].log().contains("locks were reclaimed"));
+    }
+    assert_eq!(b.ask("read"), EIO, "as for all who have a file open at a home that died");
+    assert_eq!(b.ask("read"), "0");
+    assert_eq!(b.ask("flock un"), "ok");
+    assert_eq!(c.answer(), "ok");
+    assert_eq!(reader.ask("fcntl u 0 0"), "ok");
+    assert_eq!(locker(&cluster, 0, "f", "rw").ask("fcntl w 0 0"), "ok");
+}
+
+/// Whoever does not hear that its home has begun anew loses its locks there, and is told.
+#[test]
+fn a_lock_that_was_not_reclaimed_in_time_is_lost_and_its_program_hears_of_it() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    let mut cluster = cluster(3);
+    let (mut b, mut c) = (locker(&cluster, 1, "f", "rw"), locker(&cluster, 2, "f", "rw"));
+    assert_eq!(b.ask("fcntl w 0 10"), "ok");
+    // It stands still for so long that the others take it for dead.
+    cluster.nodes[1].pause();
+    c.tell("fcntl w 0 10 wait");
+    assert_eq!(c.says(QUIET), None);
+    assert_eq!(c.says(DEAD).as_deref(), Some("ok"));
+    cluster.nodes[1].resume();
+    within(PATIENCE, "it hears of it", || b.ask("read") == EIO);
+    assert_eq!(b.ask("fcntl w 20 10"), EIO);
+    let log = cluster.nodes[1].log();
+    let said = log.lines().find(|line| line.contains("a lock is lost"));
+    let said = said.expect("the log says so");
+    assert!(said.contains(&b.pid().to_string()) && said.contains("file"), "{said}");
+    assert_eq!(c.ask("fcntl u 0 10"), "ok");
+    // Another open file of the same program is as good as any.
+    assert_eq!(b.ask("open rw"), "ok");
+    assert_eq!(b.ask("fcntl w 0 10"), "ok");
+    assert_eq!(c.ask("fcntl w 0 10"), EAGAIN);
+}
+
+#[test]
+fn locks_of_a_home_that_is_away_fail_within_the_patience() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    let mut cluster = cluster(3);
+    let (mut b, mut c) = (locker(&cluster, 1, "f", "rw"), locker(&cluster, 2, "f", "rw"));
+    let mut other = locker(&cluster, 2, "f", "rw");
+    assert_eq!(b.ask("fcntl w 0 10"), "ok");
+    c.tell("fcntl w 0 10 wait");
+    assert_eq!(c.says(QUIET), None);
+    cluster.nodes[0].kill9();
+    let is_away = |said: &str| said == EIO || said == ETIMEDOUT;
+    let began = Instant::now();
+    let log = cluster.nodes[2].log().len();
+    let said = other.says_of("fcntl w 20 10", Duration::from_secs(15));
+    assert!(is_away(&said), "{said}");
+    let said = c.says(Duration::from_secs(15)).expect("the wait ends");
+    assert!(is_away(&said), "{said}");
+    proof!("both failed within {:?}", began.elapsed());
+    assert!(cluster.nodes[2].log_since(log).contains("a lock was not taken"));
+    // Who gives back what he has is not held up by it.
+    assert_eq!(b.ask("fcntl u 0 10"), "ok");
+    cluster.nodes[0].crash();
+    cluster.mount(0, HOLD);
+    let mut a = locker(&cluster, 0, "f", "rw");
+    within(PATIENCE, "the lock is free", || a.ask("fcntl w 0 0") == "ok");
+}

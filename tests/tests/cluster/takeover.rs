@@ -1,0 +1,246 @@
+//! Copies: what fsync has acknowledged outlives the node that acknowledged it.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+use forebay_tests::cluster::{Cluster, bounded, difference, read, reads};
+use forebay_tests::{PATIENCE, needs_forebay, needs_tools, text, within};
+use serde_json::Value;
+
+use crate::{append, is_honest, random, write};
+
+const COPIED: &[&str] =
+    &["--preset", "hold", "--entry-ttl", "100ms", "--attr-ttl", "100ms", "--copies", "1"];
+
+/// From the death of a node to the end of its take-over: its lease, and work.
+const TAKEN: Duration = Duration::from_secs(60);
+
+fn sync(path: &std::path::Path) {
+    File::open(path).unwrap().sync_all().unwrap();
+}
+
+fn in_sync(cluster: &Cluster, asked: usize, of: &str) -> Vec<String> {
+    let told = cluster.told(asked, of);
+    let names = told["in_sync"].as_array().cloned().unwrap_or_default();
+    names.into_iter().filter_map(|name| Some(name.as_str()?.to_string())).collect()
+}
+
+fn has_partner(cluster: &Cluster, of: usize) {
+    let name = cluster.nodes[of].name.clone();
+    within(PATIENCE, "it has a partner", || in_sync(cluster, of, &name).len() == 1);
+}
+
+fn taken(cluster: &Cluster, asked: usize, of: &str) -> Value {
+    cluster.told(asked, of)["taken"].clone()
+}
+
+fn number(cluster: &Cluster, name: &str) -> usize {
+    cluster.nodes.iter().position(|node| node.name == name).expect("a node of the cluster")
+}
+
+// S-25
+#[test]
+fn what_fsync_acknowledged_is_served_and_flushed_by_the_partner_of_a_dead_node() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    let mut cluster = Cluster::start(3, COPIED);
+    has_partner(&cluster, 0);
+    std::fs::create_dir(cluster.at(0, "d")).unwrap();
+    let large = random(5 << 20, 1);
+    write(&cluster.at(0, "d/large"), &large);
+    sync(&cluster.at(0, "d/large"));
+    for n in 0..40 {
+        write(&cluster.at(0, format!("d/small{n}")), &random(3000, n));
+        sync(&cluster.at(0, format!("d/small{n}")));
+    }
+    // Overwritten, appended to, cut and renamed after its first copy.
+    let mut want = random(200_000, 7);
+    write(&cluster.at(0, "f"), &want);
+    sync(&cluster.at(0, "f"));
+    let f = File::options().write(true).open(cluster.at(0, "f")).unwrap();
+    f.write_all_at(&random(50_000, 8), 100_000).unwrap();
+    want[100_000..150_000].copy_from_slice(&random(50_000, 8));
+    f.sync_all().unwrap();
+    f.set_len(180_000).unwrap();
+    want.truncate(180_000);
+    f.sync_all().unwrap();
+    append(&cluster.at(0, "f"), b"the end").unwrap();
+    want.extend(b"the end");
+    sync(&cluster.at(0, "f"));
+    std::fs::rename(cluster.at(0, "f"), cluster.at(0, "d/g")).unwrap();
+    let reader = File::open(cluster.at(1, "d/g")).unwrap();
+    assert_eq!(cluster.dirty(0) > 0, true, "nothing is home");
+    cluster.nodes[0].crash();
+    let began = std::time::Instant::now();
+    within(TAKEN, "a partner has taken it over", || taken(&cluster, 1, "n1")["done"] == true);
+    println!("taken over {:?} after the death", began.elapsed());
+    for node in [1, 2] {
+        assert_eq!(difference(&read(&cluster.at(node, "d/large")).unwrap(), &large), None);
+        assert_eq!(difference(&read(&cluster.at(node, "d/g")).unwrap(), &want), None);
+        for n in 0..40 {
+            let found = read(&cluster.at(node, format!("d/small{n}"))).unwrap();
+            assert!(found == random(3000, n), "small{n} on node {node}");
+        }
+    }
+    let mut bytes = vec![0; 1000];
+    reader.read_exact_at(&mut bytes, 0).expect("who had it open goes on, at the new home");
+    assert_eq!(bytes, want[..1000]);
+    // It is written as any file is, and goes home.
+    let g = File::options().write(true).open(cluster.at(2, "d/g")).unwrap();
+    g.write_all_at(b"written after", 10).unwrap();
+    g.sync_all().unwrap();
+    want[10..23].copy_from_slice(b"written after");
+    drop(g);
+    (1..3).for_each(|node| cluster.flush(node));
+    assert_eq!(difference(&cluster.stored("d/g").unwrap(), &want), None);
+    assert_eq!(difference(&cluster.stored("d/large").unwrap(), &large), None);
+    for n in 0..40 {
+        assert!(cluster.stored(format!("d/small{n}")).unwrap() == random(3000, n));
+    }
+    // Held until the dead one is known to have stopped.
+    let by = taken(&cluster, 1, "n1")["by"].as_str().unwrap().to_string();
+    assert!(cluster.claims(1, &by) >= 42, "what it flushed stays claimed");
+    let mnt = cluster.nodes[1].mnt.clone();
+    cluster.forebay(1, &["member", "stopped", text(&mnt), "n1", "--confirm", "n1"]).ok();
+    within(TAKEN, "all is given back", || cluster.claims(1, &by) == 0);
+    assert_eq!(difference(&cluster.stored("d/g").unwrap(), &want), None);
+}
+
+/// Who comes back finds its files with another: the same bytes are dropped, newer ones are kept aside.
+#[test]
+fn who_comes_back_flushes_nothing_that_was_taken_over() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    let mut cluster = Cluster::start(2, COPIED);
+    has_partner(&cluster, 0);
+    for name in ["same", "newer", "gone"] {
+        write(&cluster.at(0, name), &random(100_000, 1));
+        sync(&cluster.at(0, name));
+    }
+    // Never acknowledged as durable.
+    let newer = File::options().write(true).open(cluster.at(0, "newer")).unwrap();
+    newer.write_all_at(b"not synced", 0).unwrap();
+    cluster.nodes[0].crash();
+    drop(newer);
+    within(TAKEN, "its partner has taken it over", || taken(&cluster, 1, "n1")["done"] == true);
+    std::fs::remove_file(cluster.at(1, "gone")).unwrap();
+    write(&cluster.at(1, "other"), b"of the new home");
+    cluster.mount(0, COPIED);
+    for name in ["same", "newer"] {
+        for node in 0..2 {
+            reads(&cluster.at(node, name), &random(100_000, 1));
+        }
+    }
+    assert!(read(&cluster.at(0, "gone")).is_err(), "it was removed");
+    within(PATIENCE, "what is newer, or has no name any more, is kept aside", || {
+        cluster.status(0)["conflicted_files"].as_u64() == Some(2)
+    });
+    (0..2).for_each(|node| {
+        drop(cluster.forebay(node, &["flush", "--wait", text(&cluster.nodes[node].mnt)]))
+    });
+    for name in ["same", "newer"] {
+        assert_eq!(difference(&cluster.stored(name).unwrap(), &random(100_000, 1)), None);
+    }
+    assert!(cluster.stored("gone").is_err());
+    // It has begun anew, which says that its old process has stopped: all is settled by itself.
+    within(TAKEN, "all is given back", || cluster.claims(0, "n2") == 0);
+    let kept = cluster.at(0, "newer");
+    cluster.forebay(0, &["resolve", text(&kept), "--keep", "theirs"]).ok();
+    reads(&kept, &random(100_000, 1));
+}
+
+/// A partner that dies is struck off before fsync says that all is well, and another is filled.
+#[test]
+fn a_partner_that_dies_is_replaced_and_fsync_goes_on() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    let mut cluster = Cluster::start(3, COPIED);
+    has_partner(&cluster, 0);
+    write(&cluster.at(0, "f"), &random(300_000, 1));
+    sync(&cluster.at(0, "f"));
+    let partner = in_sync(&cluster, 0, "n1").remove(0);
+    let (first, other) = (number(&cluster, &partner), 3 - number(&cluster, &partner));
+    cluster.nodes[first].kill9();
+    let path = cluster.at(0, "f");
+    let (synced, took) = bounded("an fsync while the partner is dead", move || {
+        append(&path, b"more")?;
+        File::open(&path)?.sync_all()
+    });
+    synced.expect("it goes on with fewer copies");
+    assert!(took < Duration::from_secs(30), "{took:?}");
+    let third = cluster.nodes[other].name.clone();
+    within(TAKEN, "the third is filled", || in_sync(&cluster, 0, "n1") == [third.clone()]);
+    let status = cluster.forebay(0, &["status", "--cluster", text(&cluster.nodes[0].mnt)]).ok();
+    assert!(status.stdout.contains(&third), "{status:#?}");
+    cluster.nodes[0].crash();
+    within(TAKEN, "it takes over", || taken(&cluster, other, "n1")["done"] == true);
+    let mut want = random(300_000, 1);
+    want.extend(b"more");
+    reads(&cluster.at(other, "f"), &want);
+}
+
+/// With copies that are a must nothing is acknowledged without them.
+#[test]
+fn without_a_partner_fsync_goes_on_or_fails_as_configured() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    let mut cluster = Cluster::laid(2);
+    cluster.mount(0, &[COPIED, &["--copies-short", "fail"]].concat());
+    let mut file = File::create(cluster.at(0, "f")).unwrap();
+    file.write_all(b"with nobody else").unwrap();
+    let why = file.sync_all().expect_err("nobody keeps a copy");
+    assert_eq!(why.raw_os_error(), Some(libc::EIO), "{why}");
+    let told = cluster.forebay(0, &["status", "--cluster", text(&cluster.nodes[0].mnt)]).ok();
+    assert!(told.stdout.contains("1 MISSING"), "{told:#?}");
+    cluster.mount(1, COPIED);
+    has_partner(&cluster, 0);
+    file.write_all(b", and with one").unwrap();
+    file.sync_all().expect("a partner has it");
+    drop(file);
+    cluster.nodes[0].crash();
+    within(TAKEN, "it takes over", || taken(&cluster, 1, "n1")["done"] == true);
+    reads(&cluster.at(1, "f"), b"with nobody else, and with one");
+}
+
+/// A node that stood still for longer than its lease serves, flushes and acknowledges nothing any more, and
+/// says that it has stopped.
+#[test]
+fn a_node_that_was_taken_for_dead_does_nothing_when_it_wakes() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    let cluster = Cluster::start(2, COPIED);
+    has_partner(&cluster, 0);
+    write(&cluster.at(0, "f"), &random(100_000, 1));
+    sync(&cluster.at(0, "f"));
+    let old = File::options().read(true).write(true).open(cluster.at(0, "f")).unwrap();
+    cluster.nodes[0].pause();
+    within(TAKEN, "its partner has taken it over", || taken(&cluster, 1, "n1")["done"] == true);
+    let f = File::options().write(true).open(cluster.at(1, "f")).unwrap();
+    f.write_all_at(b"of the new home", 0).unwrap();
+    f.sync_all().unwrap();
+    drop(f);
+    cluster.flush(1);
+    cluster.nodes[0].resume();
+    let ((wrote, synced, found), _) = bounded("calls on the node that woke", move || {
+        let wrote = old.write_all_at(b"of the old one", 0);
+        let mut bytes = [0; 15];
+        let found = old.read_exact_at(&mut bytes, 0).map(|()| bytes);
+        (wrote, old.sync_all(), found)
+    });
+    assert!(wrote.is_err() || synced.is_err(), "nothing is acknowledged: {wrote:?} {synced:?}");
+    if let Ok(found) = found {
+        assert_eq!(&found, b"of the new home", "nothing old is served");
+    }
+    let _ = cluster.forebay(0, &["flush", text(&cluster.nodes[0].mnt)]);
+    within(TAKEN, "it has said that it stopped, and all is given back", || {
+        cluster.claims(1, "n2") == 0
+    });
+    let mut want = random(100_000, 1);
+    want[..15].copy_from_slice(b"of the new home");
+    assert_eq!(difference(&cluster.stored("f").unwrap(), &want), None);
+    reads(&cluster.at(1, "f"), &want);
+    let why = File::open(cluster.at(0, "f")).err().expect("it serves nobody");
+    assert!(is_honest(&why), "{why}");
+}
