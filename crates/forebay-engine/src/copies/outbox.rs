@@ -20,7 +20,7 @@ use crate::core::state::Conflict;
 use crate::files::Files;
 use crate::files::file::{File, Inner};
 use crate::files::partners::{CopiesAt, Partners};
-use crate::lock::MutexGuard;
+use crate::lock::{self, MutexGuard};
 
 /// Who waits for a round looks this often whether it is over.
 const WAIT_LOOK: Duration = Duration::from_millis(50);
@@ -226,6 +226,7 @@ impl Outbox {
         if lasting == Lasting::No {
             self.may_remember.store(true, SeqCst);
         }
+        lock::calls_the_store();
         partners.keep(key, &encoded(&words), &[]).map(drop)
     }
 

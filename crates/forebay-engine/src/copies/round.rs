@@ -17,7 +17,7 @@ use crate::files::Files;
 use crate::files::file::{File, Inner, Meanwhile};
 use crate::files::partners::Partners;
 use crate::files::work::AtWork;
-use crate::lock::MutexGuard;
+use crate::lock::{self, MutexGuard};
 use crate::tier::media::{MediaFile, torn};
 
 /// Bytes that go with one message, and stretches that they may be from.
@@ -207,6 +207,8 @@ impl<'a> Round<'a> {
             then,
         };
         let (partners, key, words) = (self.post.partners, self.file.key, encoded(&words));
+        // They may take as long.
+        lock::calls_the_store();
         match self.post.to {
             To::All => partners.keep(key, &words, &piece.bytes).map(|_| true),
             To::One(partner) => partners.fill(partner, key, &words, &piece.bytes).map(|()| true),

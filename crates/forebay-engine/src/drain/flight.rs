@@ -146,6 +146,10 @@ impl Drain {
                 parcel.fail(Error::os(libc::EBUSY, "truncated at the beginning of the flush"));
             }
             inner.sync_failed |= !synced;
+            if !synced && inner.state.is_held() {
+                // It has to be flushed again later, from what is durable here.
+                parcel.fail(Error::os(libc::EIO, "the fast tier could not be synced"));
+            }
             let mtime = inner.state.mtime();
             let _ =
                 self.files.commit_anyway(&parcel.file, &mut inner, Change::FlushBegan { mtime });
@@ -365,6 +369,9 @@ impl Drain {
 
     /// Whether what has been flushed is kept; what is kept for too long is let go of.
     fn keeps_flushed(&self, file: &File, inner: &mut Inner, now: Instant) -> Result<bool> {
+        if inner.state.is_held() {
+            return Ok(true);
+        }
         let (keeps, old) = keeps(inner, now);
         if !keeps || old {
             self.files.let_go_of(file, inner, 0, u64::MAX)?;

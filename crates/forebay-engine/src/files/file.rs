@@ -670,7 +670,8 @@ impl Inner {
     /// Puts what we know better than the backing store into `attr`. `shadow` finds the shadow's
     /// stat while it is not open.
     pub fn overlay(&self, attr: &mut Attr, shadow: impl FnOnce() -> Option<MediaStat>) {
-        if !self.state.is_dirty() {
+        // Of one that is held the store may say what its former home has left.
+        if !self.state.is_dirty() && !self.state.is_held() {
             return;
         }
         attr.size = self.size();

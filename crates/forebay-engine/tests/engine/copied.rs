@@ -200,6 +200,8 @@ fn what_a_former_home_writes_late_does_not_remain() {
         let writes = cut_at == Verb::WriteAt;
         assert_eq!(on_store(&pair.store, "f") != now, writes, "{cut_at:?}: it has written late");
         assert_eq!(read(keeper, "f"), now, "whatever the store has");
+        let attr = keeper.verbs.stat(Path::new("f")).unwrap();
+        assert_eq!(attr.size, 65_000);
         keeper.ops.settle_taken(taken.key).unwrap();
         assert_eq!(on_store(&pair.store, "f"), now);
         assert!(keeper.files.is_at_rest(taken.key));
@@ -361,6 +363,71 @@ fn an_older_round_never_lands_on_a_newer_one() {
     pair.way.cut();
     take_over(&pair.keeper).unwrap();
     assert_eq!(read(&pair.keeper, "f"), read(&pair.home, "f"));
+}
+
+/// What is read of a file that is cut meanwhile may be zeros that nobody wrote: whenever the home dies, what
+/// partners have is the file from before or from after.
+#[test]
+fn a_file_that_is_cut_while_it_is_copied_is_never_half_of_each() {
+    let pair = pair();
+    let file = pair.make("f", &[1; 3 << 20]);
+    let (home, open, media) = (pair.home.clone(), file.clone(), pair.media.clone());
+    let disks = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let (out, mut cut) = (disks.clone(), None);
+    *pair.way.after.lock().unwrap() = Some(Box::new(move || {
+        out.lock().unwrap().push(media.snapshot());
+        if cut.is_none() {
+            let (theirs, file) = (home.clone(), open.clone());
+            cut = Some(beside(move || theirs.io.set_len(&file, 100)));
+            within("it is cut", || home.verbs.stat_open(&open).size == 100);
+        }
+    }));
+    pair.home.io.sync(&file).unwrap();
+    *pair.way.after.lock().unwrap() = None;
+    let disks = std::mem::take(&mut *disks.lock().unwrap());
+    let mut lens = Vec::new();
+    for disk in disks {
+        let media = CrashMedia::on(disk.process_crash_image());
+        let keeper = partner_on(&media, pair.store.clone(), "boot-p").unwrap();
+        if take_over(&keeper).unwrap().0 > 0 {
+            let seen = read(&keeper, "f");
+            assert!(seen.iter().all(|byte| *byte == 1), "of {} bytes", seen.len());
+            lens.push(seen.len());
+        }
+        abandon(keeper);
+    }
+    assert_eq!(lens.last(), Some(&100), "{lens:?}");
+}
+
+/// Between the store's rename and its answer a file is found by its new name, that of a directory above it
+/// included.
+#[test]
+fn a_rename_that_dies_half_way_loses_no_copy() {
+    let pair = pair();
+    pair.home.names.alter(|b| b.mkdir(Path::new("d"), &NEW)).unwrap();
+    let file = pair.make("d/f", &[1; 5000]);
+    pair.home.io.sync(&file).unwrap();
+    let moment = Arc::new(std::sync::Mutex::new(None));
+    let (out, store, media) = (moment.clone(), pair.store.clone(), pair.media.clone());
+    pair.hook.set_after(move |call| {
+        if call.verb == Verb::Rename {
+            *out.lock().unwrap() = Some((store.snapshot(), media.snapshot()));
+        }
+    });
+    let key = |path: &str| pair.home.names.ask(|b| b.stat(Path::new(path))).unwrap().key;
+    for (from, to, now, is_dir) in [("d/f", "d/g", "d/g", false), ("d", "e", "e/g", true)] {
+        let named = forebay_engine::Named { path: Path::new(from), key: key(from), is_dir };
+        pair.home.verbs.rename(named, Path::new(to), None, RenameMode::Replace).unwrap();
+        let (tree, disk) = moment.lock().unwrap().take().expect("the store has renamed it");
+        let (media, store) = (CrashMedia::on(disk), MemStore::on(tree));
+        let keeper = partner_on(&media, store.clone(), "boot-p").unwrap();
+        assert_eq!(take_over(&keeper).unwrap().0, 1);
+        assert_eq!(read(&keeper, now), [1; 5000]);
+        assert!(keeper.drain.flush(&[], &Progress::default()).failures.is_empty());
+        assert_eq!(on_store(&store, now), [1; 5000]);
+        abandon(keeper);
+        assert_eq!(pair.kept(), [(now.to_string(), 5000)]);
+    }
 }
 
 /// A partner that comes later has everything once it was filled, at the rate that is allowed, while

@@ -38,7 +38,11 @@ pub struct Way {
     words: AtomicU64,
     /// The last messages, for who sends them again.
     pub sent: Mutex<Vec<Message>>,
+    /// Done after each of them.
+    pub after: Mutex<Option<Act>>,
 }
+
+pub type Act = Box<dyn FnMut() + Send>;
 
 #[derive(Clone)]
 pub struct Message {
@@ -59,6 +63,7 @@ impl Way {
             bytes: AtomicU64::new(0),
             words: AtomicU64::new(0),
             sent: Mutex::default(),
+            after: Mutex::default(),
         })
     }
 
@@ -95,6 +100,9 @@ impl Partners for Way {
         }
         for partner in self.filling.lock().unwrap().clone() {
             partner.copies.keep(HOME, 1, file, words, bytes)?;
+        }
+        if let Some(act) = &mut *self.after.lock().unwrap() {
+            act();
         }
         Ok(partners.len() as u8)
     }

@@ -308,10 +308,8 @@ impl FileState {
     }
 
     fn settle(&mut self, settled: &Settled<'_>) {
-        let held = self.held;
         for &(start, end) in &*settled.copied {
             self.turn(start, end.min(self.size), |state| match state {
-                State::Dirty | State::Durable if held => Some(State::Kept),
                 State::Durable if settled.keep => Some(State::Kept),
                 State::Dirty | State::Durable => Some(State::Clean),
                 State::Clean | State::Kept => None,
