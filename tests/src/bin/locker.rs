@@ -7,7 +7,10 @@
 //! - `flock sh|ex|un [nb]`
 //! - `fcntl|ofd r|w|u START LEN [wait]`: LEN 0 is to the end, wherever that is.
 //! - `test r|w START LEN`: who is in the way, as fcntl's F_GETLK says.
-//! - `add COUNT flock|fcntl|ofd`: so many times reads the file's number, adds one and writes it, under a lock.
+//! - `add COUNT flock|fcntl|ofd|none`: so many times reads the file's number, adds one and writes it, under a lock.
+//! - `guard COUNT flock|fcntl|ofd MARK PAUSE`: so many times takes the lock, makes the file MARK, which must not be there,
+//!   sleeps PAUSE ms, removes it and gives the lock back. A call that fails since a node is away is made again, on
+//!   a new open file. Says how many calls failed, or `violated`.
 //! - `read`
 
 use std::fs::File;
@@ -15,6 +18,7 @@ use std::io::{BufRead, Error, Result, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::time::Duration;
 
 use forebay_tests::sys::{check, flock, open};
 
@@ -46,6 +50,10 @@ fn obey(path: &Path, files: &mut Vec<File>, words: &[&str]) -> Result<String> {
             let flags = if *how == "ro" { libc::O_RDONLY } else { libc::O_RDWR };
             files.push(open(path, flags, 0)?);
             return ok();
+        }
+        ["guard", count, how, mark, pause] => {
+            let pause = Duration::from_millis(pause.parse().expect("PAUSE"));
+            return guard(path, count.parse().expect("COUNT"), how, Path::new(mark), pause);
         }
         ["close"] => {
             drop(files.pop());
@@ -97,9 +105,33 @@ fn obey(path: &Path, files: &mut Vec<File>, words: &[&str]) -> Result<String> {
     }
 }
 
+fn guard(path: &Path, count: u32, how: &str, mark: &Path, pause: Duration) -> Result<String> {
+    let (mut done, mut failed) = (0, 0);
+    while done < count {
+        let locked = open(path, libc::O_RDWR, 0).and_then(|file| {
+            lock(&file, how, true)?;
+            Ok(file)
+        });
+        let Ok(file) = locked else {
+            failed += 1;
+            std::thread::sleep(Duration::from_millis(20));
+            continue;
+        };
+        if open(mark, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL, 0o644).is_err() {
+            return Ok("violated".into());
+        }
+        std::thread::sleep(pause);
+        std::fs::remove_file(mark)?;
+        lock(&file, how, false)?;
+        done += 1;
+    }
+    Ok(failed.to_string())
+}
+
 fn lock(file: &File, how: &str, takes: bool) -> Result<()> {
     let kind = if takes { "w" } else { "u" };
     match how {
+        "none" => Ok(()),
         "flock" => flock(file, if takes { libc::LOCK_EX } else { libc::LOCK_UN }),
         "fcntl" => record(file, libc::F_SETLKW, kind, "0", "1").map(drop),
         _ => record(file, libc::F_OFD_SETLKW, kind, "0", "1").map(drop),

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use forebay_tests::cluster::{Cluster, HOLD, Locker, read};
-use forebay_tests::{PATIENCE, needs_forebay, needs_tools, proof, within};
+use forebay_tests::{PATIENCE, needs_forebay, needs_ring, needs_tools, proof, within};
 
 use crate::write;
 
@@ -27,7 +27,11 @@ fn locker(cluster: &Cluster, node: usize, name: &str, how: &str) -> Locker {
 
 /// A cluster with a file whose home is its first node.
 fn cluster(nodes: usize) -> Cluster {
-    let cluster = Cluster::start(nodes, HOLD);
+    with_file(Cluster::start(nodes, HOLD))
+}
+
+fn with_file(cluster: Cluster) -> Cluster {
+    let nodes = cluster.nodes.len();
     write(&cluster.at(0, "f"), b"0");
     within(PATIENCE, "the file is claimed", || cluster.claims(nodes - 1, "n1") > 0);
     for node in 1..nodes {
@@ -48,7 +52,14 @@ fn a_counter_under_a_lock_loses_nothing_whichever_nodes_count() {
     needs_tools!("etcd");
     let cluster = cluster(3);
     let mut lockers = lockers(&cluster, "f");
-    let (mut expected, each) = (0, 40);
+    let each = 40;
+    // What the locks are for: without them some are lost.
+    lockers.iter_mut().for_each(|locker| locker.tell(&format!("add {} none", each * 5)));
+    lockers.iter().for_each(|locker| assert_eq!(locker.answer(), "ok"));
+    let without: u64 = lockers[0].ask("read").parse().unwrap();
+    let all = each * 5 * lockers.len() as u64;
+    assert!(without < all, "they count at the same time: {without} of {all}");
+    let mut expected = without;
     for how in ["flock", "fcntl", "ofd"] {
         let began = Instant::now();
         lockers.iter_mut().for_each(|locker| locker.tell(&format!("add {each} {how}")));
@@ -327,7 +338,7 @@ fn a_home_that_begins_anew_is_given_its_locks_again_before_others_get_any() {
 fn a_lock_that_was_not_reclaimed_in_time_is_lost_and_its_program_hears_of_it() {
     needs_forebay!();
     needs_tools!("etcd");
-    let mut cluster = cluster(3);
+    let cluster = cluster(3);
     let (mut b, mut c) = (locker(&cluster, 1, "f", "rw"), locker(&cluster, 2, "f", "rw"));
     assert_eq!(b.ask("fcntl w 0 10"), "ok");
     // It stands still for so long that the others take it for dead.
@@ -375,4 +386,109 @@ fn locks_of_a_home_that_is_away_fail_within_the_patience() {
     cluster.mount(0, HOLD);
     let mut a = locker(&cluster, 0, "f", "rw");
     within(PATIENCE, "the lock is free", || a.ask("fcntl w 0 0") == "ok");
+}
+
+/// A home that stands still hears later that a lock was given back, and not that it was given back twice.
+#[test]
+fn what_a_home_did_not_hear_it_is_told_when_it_is_back() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    let cluster = cluster(3);
+    let (mut b, mut c) = (locker(&cluster, 1, "f", "rw"), locker(&cluster, 2, "f", "rw"));
+    let mut beside = locker(&cluster, 1, "f", "rw");
+    assert_eq!(b.ask("fcntl w 0 10"), "ok");
+    assert_eq!(b.ask("fcntl w 20 10"), "ok");
+    cluster.nodes[0].pause();
+    assert_eq!(b.says_of("fcntl u 0 10", Duration::from_secs(15)), "ok");
+    let said = beside.says_of("fcntl w 40 10", Duration::from_secs(15));
+    assert!(said == ETIMEDOUT || said == EIO, "{said}");
+    cluster.nodes[0].resume();
+    within(PATIENCE, "the lock is free", || c.ask("fcntl w 0 10") == "ok");
+    assert_eq!(c.ask("fcntl w 20 10"), EAGAIN, "the other one is held still");
+    within(PATIENCE, "nobody has what was not granted", || c.ask("fcntl w 40 10") == "ok");
+    assert_eq!(b.ask("fcntl w 0 10"), EAGAIN);
+    assert_eq!(c.ask("fcntl u 0 0"), "ok");
+    assert_eq!(b.ask("fcntl w 0 10"), "ok", "and can be taken again");
+}
+
+/// The home's daemon is killed again and again while programs on the other nodes exclude each other.
+#[test]
+fn programs_exclude_each_other_while_the_home_is_killed_and_begins_anew() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    let mut cluster = cluster(3);
+    let mark = cluster.root.join("mark");
+    for how in ["flock", "fcntl", "ofd"] {
+        let nodes = [1, 1, 2, 2];
+        let mut lockers: Vec<Locker> =
+            nodes.iter().map(|at| locker(&cluster, *at, "f", "rw")).collect();
+        let began = Instant::now();
+        // One on each node has it for longer than the home is away.
+        for (at, locker) in lockers.iter_mut().enumerate() {
+            let (count, pause) = if at % 2 == 0 { (5, 900) } else { (100, 20) };
+            locker.tell(&format!("guard {count} {how} {} {pause}", mark.display()));
+        }
+        let mut kills = 0;
+        for _ in 0..3 {
+            std::thread::sleep(Duration::from_millis(700));
+            cluster.nodes[0].crash();
+            cluster.mount(0, HOLD);
+            kills += 1;
+        }
+        let halfway = began.elapsed();
+        let mut failed = 0;
+        for locker in &lockers {
+            let said = locker.says(PATIENCE * 3).expect("it comes to an end");
+            failed += said.parse::<u64>().unwrap_or_else(|_| panic!("{how}: {said}"));
+        }
+        // 10 times 0.9 s and 200 times 20 ms, one after the other: the kills were meanwhile.
+        let took = began.elapsed();
+        assert!(took >= Duration::from_secs(13) && halfway < took, "{took:?}");
+        proof!("{how}: 210 times alone in {took:?}, {kills} kills, {failed} calls failed");
+    }
+    let log = [1, 2].map(|at| cluster.nodes[at].log()).concat();
+    assert!(log.contains("locks were reclaimed"), "a lock was held when the home was killed");
+    assert!(!log.contains("a lock is lost"), "{log}");
+}
+
+/// Over io_uring a wait keeps an entry of its queue, and interrupts come over /dev/fuse all the same.
+#[test]
+fn many_wait_over_io_uring_and_all_else_goes_on() {
+    needs_tools!("etcd");
+    let switch = needs_ring!();
+    switch.set("Y");
+    let flags: Vec<&str> = HOLD.iter().copied().chain(["--transport", "io-uring"]).collect();
+    let cluster = Cluster::start(2, &flags);
+    drop(switch);
+    let cluster = with_file(cluster);
+    let mut has = locker(&cluster, 0, "f", "rw");
+    assert_eq!(has.ask("flock ex"), "ok");
+    let mut waits: Vec<Locker> = (0..24).map(|at| locker(&cluster, at % 2, "f", "rw")).collect();
+    for waiter in &mut waits {
+        waiter.tell("flock ex");
+    }
+    for waiter in &waits {
+        assert_eq!(waiter.says(QUIET / 10), None, "it waits");
+    }
+    for at in 0..2 {
+        write(&cluster.at(at, format!("beside{at}")), b"goes on");
+        assert_eq!(read(&cluster.at(at, format!("beside{at}"))).unwrap(), b"goes on");
+    }
+    for waiter in &waits[..8] {
+        waiter.signal();
+        assert_eq!(waiter.says(PATIENCE).as_deref(), Some(EINTR));
+    }
+    assert_eq!(has.ask("flock un"), "ok");
+    let mut left: Vec<Locker> = waits.drain(8..).collect();
+    let began = Instant::now();
+    while !left.is_empty() {
+        assert!(began.elapsed() < PATIENCE, "{} wait for nobody", left.len());
+        let granted =
+            left.iter().position(|waiter| waiter.says(Duration::from_millis(5)).is_some());
+        if let Some(at) = granted {
+            assert_eq!(left[at].ask("flock un"), "ok");
+            left.remove(at);
+        }
+    }
+    proof!("16 had their turn in {:?}", began.elapsed());
 }
