@@ -52,15 +52,32 @@ impl Postgres {
     /// Runs the server meanwhile, and stops it in order.
     #[track_caller]
     pub fn with_server<T>(&self, data: &Path, work: impl FnOnce() -> T) -> T {
-        let log = self.sockets.join("log");
-        let options =
-            format!("-c listen_addresses= -c unix_socket_directories={}", text(&self.sockets));
-        let (data, log) = (text(data), text(&log));
-        self.run("pg_ctl", &["-D", data, "-o", &options, "-l", log, "-w", "-t", "300", "start"]);
-        let stop = Stop(self, data);
+        self.start(data);
+        let stop = Stop(self, text(data));
         let value = work();
         drop(stop);
         value
+    }
+
+    /// Starts the server, for a test that kills it: its pid.
+    #[track_caller]
+    pub fn start(&self, data: &Path) -> i32 {
+        let log = self.sockets.join("log");
+        let options =
+            format!("-c listen_addresses= -c unix_socket_directories={}", text(&self.sockets));
+        let (at, log) = (text(data), text(&log));
+        self.run("pg_ctl", &["-D", at, "-o", &options, "-l", log, "-w", "-t", "300", "start"]);
+        let file = std::fs::read_to_string(data.join("postmaster.pid")).expect("it runs");
+        file.lines().next().and_then(|pid| pid.parse().ok()).expect("its first line is a pid")
+    }
+
+    /// The same as [`Postgres::ask`], of what may fail; whether it did not.
+    pub fn try_ask(&self, program: &str, args: &[&str]) -> bool {
+        let mut command = Command::new("setpriv");
+        command.arg(format!("--reuid={}", self.ids.0)).arg(format!("--regid={}", self.ids.1));
+        command.arg("--clear-groups").arg(self.bin.join(program)).args(["-h", text(&self.sockets)]);
+        command.args(args).current_dir("/").env("PGUSER", "postgres");
+        finish(&mut command, Duration::from_secs(600)).code == Some(0)
     }
 
     /// pgbench moves the same amounts in four tables: their sums stay equal.

@@ -1,11 +1,12 @@
 //! Programs people run, moved from node to node.
 
 use std::path::Path;
+use std::time::Duration;
 
 use forebay_tests::cluster::{Cluster, HOLD};
 use forebay_tests::postgres::Postgres;
 use forebay_tests::tree::Tree;
-use forebay_tests::{needs_forebay, needs_tools, proof, skip};
+use forebay_tests::{PATIENCE, is_alive, kill, needs_forebay, needs_tools, proof, skip, within};
 
 /// Bytes of all files below a directory.
 fn bytes(dir: &Path) -> u64 {
@@ -64,4 +65,54 @@ fn postgres_goes_on_on_another_node_though_nothing_was_flushed() {
         assert!(pg.dump() == second, "the store has other rows");
     });
     proof!("{} bytes of rows went from n1 to n2 and back; {waits} bytes waited", second.len());
+}
+
+/// A database's node is killed while it commits: another node takes its files over, and a server that is started there
+/// recovers, with every commit that was acknowledged.
+// S-25
+#[test]
+fn postgres_loses_no_commit_when_its_node_dies() {
+    needs_forebay!();
+    needs_tools!("etcd", "setpriv");
+    let mut cluster = Cluster::start(2, crate::takeover::COPIED);
+    crate::takeover::has_partner(&cluster, 0);
+    let sockets = cluster.root.join("s");
+    std::fs::create_dir(&sockets).unwrap();
+    let pg = match Postgres::find(sockets) {
+        Ok(pg) => pg,
+        Err(why) => skip!("{why}"),
+    };
+    pg.own(&cluster.at(0, ""));
+    let data = |cluster: &Cluster, node| cluster.at(node, "db");
+    pg.init(&data(&cluster, 0));
+    let server = pg.start(&data(&cluster, 0));
+    pg.ask("pgbench", &["-i", "-s", "1", "-q", "postgres"]);
+    pg.ask("psql", &["-c", "create table commits (i int)", "postgres"]);
+    let acknowledged = std::thread::scope(|scope| {
+        let inserts = scope.spawn(|| {
+            let insert = |i: &i32| {
+                let query = format!("insert into commits values ({i})");
+                pg.try_ask("psql", &["-qc", &query, "postgres"])
+            };
+            (1..).take_while(insert).last().unwrap_or(0)
+        });
+        scope.spawn(|| pg.try_ask("pgbench", &["-n", "-c2", "-T", "60", "postgres"]));
+        std::thread::sleep(Duration::from_secs(8));
+        cluster.nodes[0].crash();
+        // Its files are gone; what is left of it is not to write anywhere.
+        kill(server, libc::SIGKILL);
+        inserts.join().expect("no panic inside")
+    });
+    within(PATIENCE, "the server is gone", || !is_alive(server));
+    assert!(acknowledged > 20, "only {acknowledged} commits before the node died");
+    crate::takeover::is_taken_over(&cluster, 1, "n1");
+    let found = pg.with_server(&data(&cluster, 1), || {
+        pg.check_pages();
+        pg.check_sums();
+        pg.ask("psql", &["-Atc", "select count(distinct i), max(i) from commits", "postgres"])
+    });
+    let found: Vec<i32> = found.trim().split('|').map(|n| n.parse().unwrap()).collect();
+    assert_eq!(found[0], found[1], "none is missing in between");
+    assert!(found[0] >= acknowledged, "{acknowledged} were acknowledged, {} are there", found[0]);
+    proof!("{acknowledged} commits were acknowledged, {} are there on the other node", found[0]);
 }

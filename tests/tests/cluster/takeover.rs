@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::{append, is_honest, random, write};
 
-const COPIED: &[&str] =
+pub const COPIED: &[&str] =
     &["--preset", "hold", "--entry-ttl", "100ms", "--attr-ttl", "100ms", "--copies", "1"];
 
 /// From the death of a node to the end of its take-over: its lease, and work.
@@ -55,13 +55,17 @@ fn in_sync(cluster: &Cluster, asked: usize, of: &str) -> Vec<String> {
     names.into_iter().filter_map(|name| Some(name.as_str()?.to_string())).collect()
 }
 
-fn has_partner(cluster: &Cluster, of: usize) {
+pub fn has_partner(cluster: &Cluster, of: usize) {
     let name = cluster.nodes[of].name.clone();
     within(PATIENCE, "it has a partner", || in_sync(cluster, of, &name).len() == 1);
 }
 
 fn taken(cluster: &Cluster, asked: usize, of: &str) -> Value {
     cluster.told(asked, of)["taken"].clone()
+}
+
+pub fn is_taken_over(cluster: &Cluster, asked: usize, of: &str) {
+    within(TAKEN, "a partner has taken it over", || taken(cluster, asked, of)["done"] == true);
 }
 
 fn number(cluster: &Cluster, name: &str) -> usize {

@@ -61,8 +61,18 @@ pub struct OwnDir {
     pub making: u32,
     /// At which its key was put.
     pub revision: Revision,
-    /// It is given back, or to be; `is_sent`: its commit is under way.
-    pub leaving: Option<bool>,
+    /// It is given back, or to be.
+    pub leaving: Option<Ending>,
+}
+
+/// How far a directory's give-back has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    Wanted,
+    /// Its commit is under way.
+    Sent,
+    /// Its commit had no answer, and may still come to pass: it is sent again, and cannot be taken back.
+    Unknown,
 }
 
 /// However often a file was found dirty, it is looked at again after so many settling times.
@@ -301,7 +311,7 @@ impl Core {
     pub(super) fn end_dir(&mut self, dir: FileKey) {
         let revision = self.mirror.creates.get(&dir).and_then(|c| c.get(&self.me)).copied();
         let (Some(own), Some(revision)) = (self.own_dirs.get_mut(&dir), revision) else { return };
-        own.leaving = Some(true);
+        own.leaving = Some(Ending::Sent);
         let key = self.mirror.key(&format!("creates/{}/{}", keys::file(dir), self.me));
         let mut commit = Commit::new();
         commit.compares.push(Compare::Revision(key.clone(), revision));
@@ -309,11 +319,13 @@ impl Core {
     }
 
     pub(super) fn ended_dir(&mut self, dir: FileKey, outcome: Result<Outcome, ()>) {
-        if !matches!(outcome, Ok(Outcome::Committed(_)))
-            && let Some(own) = self.own_dirs.get_mut(&dir)
-            && own.leaving.is_some()
-        {
-            own.leaving = Some(false);
+        let Some(own) = self.own_dirs.get_mut(&dir).filter(|own| own.leaving.is_some()) else {
+            return;
+        };
+        match outcome {
+            Ok(Outcome::Committed(_)) => {} // The mirror tells.
+            Ok(Outcome::Refused { .. }) => own.leaving = Some(Ending::Wanted),
+            Err(()) => own.leaving = Some(Ending::Unknown),
         }
     }
 
@@ -375,7 +387,7 @@ impl Core {
             .filter(|(dir, own)| {
                 let is_making = own.making > 0 && self.rules.obey(Rule::MakingKeepsCreates);
                 let is_due = match own.leaving {
-                    Some(is_sent) => !is_sent,
+                    Some(ending) => ending != Ending::Sent,
                     None => now >= own.used + SETTLE,
                 };
                 is_due && !is_making && !busy(**dir)

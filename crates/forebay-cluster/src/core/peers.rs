@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use forebay_backing::FileKey;
 
+use super::own::Ending;
 use super::{Core, Effect, Leaving, Peer, Reply, Rule, Stage, Task, Ticket};
 
 impl Core {
@@ -73,7 +74,7 @@ impl Core {
         let mut dirs = 0;
         for own in self.own_dirs.values_mut() {
             if own.path.as_os_str().is_empty() || own.path.starts_with(&path) {
-                own.leaving.get_or_insert(false);
+                own.leaving.get_or_insert(Ending::Wanted);
                 dirs += 1;
             }
         }
@@ -85,7 +86,7 @@ impl Core {
             self.tasks.remove(&task);
             if stays {
                 for own in self.own_dirs.values_mut() {
-                    own.leaving.take_if(|is_sent| !*is_sent);
+                    own.leaving.take_if(|ending| *ending == Ending::Wanted);
                 }
             }
             self.out.push(Effect::Reply(task, Reply::Given(!stays)));
