@@ -42,6 +42,8 @@ pub struct Copied {
     pub claims_taken: u64,
     /// Twice: from one who had taken it.
     pub claims_taken_again: u64,
+    /// Given back in the name of the dead.
+    pub left: u64,
     pub rolled_back: u64,
     pub came_back: u64,
     /// While another was taking it over.
@@ -75,7 +77,7 @@ impl Counts {
         ]
     }
 
-    fn list_copied(&mut self) -> [(&'static str, &mut u64); 20] {
+    fn list_copied(&mut self) -> [(&'static str, &mut u64); 21] {
         let copied = &mut self.copied;
         [
             ("synced with copies", &mut copied.synced),
@@ -86,6 +88,7 @@ impl Counts {
             ("taken over from a dead taker", &mut copied.taken_again),
             ("claims taken over", &mut copied.claims_taken),
             ("claims taken over twice", &mut copied.claims_taken_again),
+            ("files given back for the dead", &mut copied.left),
             ("files rolled back to what was synced", &mut copied.rolled_back),
             ("members that came back", &mut copied.came_back),
             ("came back while being taken over", &mut copied.came_back_in_time),
