@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use forebay_backing::FileKey;
 use forebay_registry::{Commit, Compare, Outcome, Revision};
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::tasks::PAUSE;
 use super::{Core, Doing, Effect, Fitness, Keeper, Keepers, Rule, Ticket};
@@ -76,11 +77,7 @@ impl Copies {
 
 /// Rendezvous hashing: each pair has a weight that nothing else changes.
 fn weight(of: &str, partner: &str) -> u64 {
-    let bytes = of.bytes().chain([0]).chain(partner.bytes());
-    let fnv = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-    let mut hash = bytes.fold(0xcbf2_9ce4_8422_2325, fnv);
-    hash = (hash ^ (hash >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
-    hash ^ (hash >> 33)
+    xxh3_64(&[of.as_bytes(), &[0], partner.as_bytes()].concat())
 }
 
 impl Core {

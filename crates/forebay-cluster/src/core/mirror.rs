@@ -31,6 +31,8 @@ pub struct Mirror {
     prefix: String,
     pub revision: Revision,
     pub claims: BTreeMap<FileKey, Claimed>,
+    /// The same by member.
+    pub claims_of: BTreeMap<String, BTreeSet<FileKey>>,
     pub creates: BTreeMap<FileKey, BTreeMap<String, Revision>>,
     pub alive: BTreeSet<String>,
     pub members: BTreeMap<String, (keys::Member, Revision)>,
@@ -110,18 +112,20 @@ impl Mirror {
         match kind {
             "claims" => {
                 let file = keys::parse_file(name)?;
+                let was = self.claims.remove(&file).map(|claim| claim.member);
+                if let Some(of) = was.as_ref().and_then(|was| self.claims_of.get_mut(was)) {
+                    of.remove(&file);
+                }
                 match put.and_then(parse::<keys::Claim>) {
                     Some(keys::Claim { member, path, number, taken_from }) => {
                         let by = member.clone();
                         let number = if number == 0 { revision.0 } else { number };
                         let claimed = Claimed { member, path, revision, number, taken_from };
                         self.claims.insert(file, claimed);
+                        self.claims_of.entry(by.clone()).or_default().insert(file);
                         return Some(News::Claimed { file, by });
                     }
-                    None => {
-                        let by = self.claims.remove(&file)?.member;
-                        return Some(News::Unclaimed { file, by });
-                    }
+                    None => return Some(News::Unclaimed { file, by: was? }),
                 }
             }
             "given" => {

@@ -246,6 +246,7 @@ impl Core {
 
     fn look_around(&mut self) {
         self.look_at_dirs();
+        self.tend_takes();
         let me = self.mirror.members.get(&self.me);
         if me.is_some_and(|(me, _)| me.epoch != self.epoch)
             && !self.is_superseded

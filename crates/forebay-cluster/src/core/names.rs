@@ -37,7 +37,7 @@ impl Core {
                 match self.ask_creators(task, file, dir) {
                     Creators::Asked => return,
                     Creators::Home(home) => homes.push((home, file)),
-                    Creators::Dead(home) => return self.fail(task, Why::HomeDead(home)),
+                    Creators::Dead(home) => return self.orphaned(task, home),
                     Creators::Nobody => {}
                 }
             }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use forebay_backing::FileKey;
 use forebay_registry::{Commit, Revision};
 
-use super::{Access, Core, Doing, Leaving, Peer, Rule, Stage, Task, Ticket, Way, Why};
+use super::{Access, Core, Doing, Leaving, Peer, Rule, Stage, Task, Ticket, Way};
 use crate::keys;
 
 /// Whom the creators of a directory name as home of a file.
@@ -57,7 +57,7 @@ impl Core {
         match self.ask_creators(task, file, dir) {
             Creators::Asked => return,
             Creators::Home(home) => return self.there(task, home),
-            Creators::Dead(home) => return self.fail(task, Why::HomeDead(home)),
+            Creators::Dead(home) => return self.orphaned(task, home),
             Creators::Nobody => {}
         }
         if how == Access::Read || !self.rules.obey(Rule::ClaimBeforeWrite) {

@@ -35,6 +35,8 @@ struct Taking {
     /// A commit is under way.
     is_sent: bool,
     not_before: Duration,
+    /// What the last commit came to: the mirror must have it before more is decided.
+    reach: Revision,
     /// To be adopted, each with its claim's number.
     left: BTreeMap<FileKey, u64>,
     /// Perhaps adopted, by the process before this one or in an attempt that failed.
@@ -53,6 +55,7 @@ impl Taking {
             step: Step::Asking,
             is_sent: false,
             not_before: Duration::ZERO,
+            reach: Revision(0),
             left: BTreeMap::new(),
             found: BTreeSet::new(),
             adopting: BTreeMap::new(),
@@ -62,8 +65,8 @@ impl Taking {
     }
 
     fn has_adopted(&self) -> bool {
-        !self.adopting.is_empty()
-            || !(self.found.is_empty() && self.adopted.is_empty() && self.claiming.is_empty())
+        let has_none = self.adopting.is_empty() && self.found.is_empty();
+        !(has_none && self.adopted.is_empty() && self.claiming.is_empty())
     }
 }
 
@@ -249,7 +252,7 @@ impl Core {
     }
 
     /// Those that are being taken, after one step.
-    fn tend_takes(&mut self) {
+    pub(super) fn tend_takes(&mut self) {
         self.takes.taking.retain(|_, t| t.step != Step::Leaving || !t.adopting.is_empty());
         if self.may_take_part() {
             let members: Vec<String> = self.takes.taking.keys().cloned().collect();
@@ -274,7 +277,9 @@ impl Core {
             }
             return;
         };
-        let goes_on = self.now >= taking.not_before && !taking.is_sent;
+        let goes_on = self.now >= taking.not_before
+            && !taking.is_sent
+            && self.mirror.revision >= taking.reach;
         match taking.step {
             Step::Leaving | Step::Dropping => {}
             _ if taking.epoch != living => self.leave_taking(member),
@@ -333,10 +338,13 @@ impl Core {
     }
 
     /// Of the take-over itself, and of its end. What has come to pass the mirror tells.
-    pub(super) fn took(&mut self, member: &str) {
+    pub(super) fn took(&mut self, member: &str, outcome: Result<Outcome, ()>) {
         if let Some(taking) = self.takes.taking.get_mut(member) {
             taking.is_sent = false;
-            taking.not_before = self.now + PAUSE;
+            match outcome {
+                Ok(Outcome::Committed(revision)) => taking.reach = revision,
+                Ok(Outcome::Refused { .. }) | Err(()) => taking.not_before = self.now + PAUSE,
+            }
         }
         self.tend_takes();
     }
@@ -420,55 +428,47 @@ impl Core {
             return self.claim_adopted(member);
         }
         if taking.adopting.is_empty() && taking.claiming.is_empty() && taking.left.is_empty() {
-            if let Some(rest) = self.rest_of(member) {
-                if let Some(taking) = self.takes.taking.get_mut(member) {
-                    taking.is_sent = true;
-                }
-                return self.commit(Doing::Take(member.into()), rest, false);
-            }
-            let Some(taking) = self.takes.taking.get_mut(member) else { return };
-            let Some((mut anew, revision)) = self.mirror.members.get(member).cloned() else {
-                return;
-            };
-            let Some(taken) = &mut anew.taken else { return };
-            taken.done = true;
-            taking.is_sent = true;
-            let key = self.mirror.key(&format!("members/{member}"));
-            let mut commit = Commit::new().put(&key, super::json(&anew));
-            commit.compares.push(Compare::Revision(key, revision));
-            self.commit(Doing::Take(member.into()), commit, false);
+            self.clear_rest(member);
         }
     }
 
-    /// Gives up what nobody has copies of, some of it at a time: claims, and directories for new files. Who was
-    /// in sync had all that was acknowledged as durable, so what is left was never synced.
-    fn rest_of(&self, member: &str) -> Option<Commit> {
-        let (_, revision) = self.mirror.members.get(member)?;
-        let mut commit = Commit::new();
-        let given = super::json(&keys::Given { by: member.into() });
-        let claims = self.mirror.claims.iter().filter(|(_, claim)| claim.member == member);
-        for (file, claim) in claims.take(GATHER / 2) {
-            let name = keys::file(*file);
-            let key = self.mirror.key(&format!("claims/{name}"));
-            commit.compares.push(Compare::Revision(key.clone(), claim.revision));
-            let mark = self.mirror.key(&format!("given/{name}"));
-            commit = commit.delete(key).put_leased(mark, given.clone(), GIVEN_LEASE);
-        }
+    /// What nobody has copies of goes: whatever of it was synced is at the store, for an heir has the rest. First
+    /// the directories: who comes back in the middle takes no file for new that was claimed before.
+    fn clear_rest(&mut self, member: &str) {
+        let Some((mut anew, revision)) = self.mirror.members.get(member).cloned() else { return };
+        let Some(taken) = &mut anew.taken else { return };
+        taken.done = true;
+        let mirror = &self.mirror;
         let makes = |(dir, creators): (&FileKey, &BTreeMap<String, Revision>)| {
-            let revision = *creators.get(member)?;
-            let key = self.mirror.key(&format!("creates/{}/{member}", keys::file(*dir)));
-            Some((key, revision))
+            Some((*dir, *creators.get(member)?))
         };
-        for (key, revision) in self.mirror.creates.iter().filter_map(makes).take(GATHER / 2) {
+        let dirs: Vec<_> = mirror.creates.iter().filter_map(makes).take(GATHER).collect();
+        let files = mirror.claims_of.get(member).into_iter().flatten().take(GATHER);
+        let files: Vec<FileKey> = files.copied().collect();
+        let members = mirror.key(&format!("members/{member}"));
+        let mut commit = Commit::new();
+        commit.compares.push(Compare::Revision(members.clone(), revision));
+        let (has_dirs, has_files) = (!dirs.is_empty(), !files.is_empty());
+        for (dir, revision) in dirs {
+            let key = mirror.key(&format!("creates/{}/{member}", keys::file(dir)));
             commit.compares.push(Compare::Revision(key.clone(), revision));
             commit = commit.delete(key);
         }
-        if commit.changes.is_empty() {
-            return None;
+        for file in files.into_iter().filter(|_| !has_dirs) {
+            let Some(claim) = mirror.claims.get(&file) else { continue };
+            let key = mirror.key(&format!("claims/{}", keys::file(file)));
+            commit.compares.push(Compare::Revision(key.clone(), claim.revision));
+            let given = super::json(&keys::Given { by: member.into() });
+            let given_key = mirror.key(&format!("given/{}", keys::file(file)));
+            commit = commit.delete(key).put_leased(given_key, given, GIVEN_LEASE);
         }
-        let key = self.mirror.key(&format!("members/{member}"));
-        commit.compares.push(Compare::Revision(key, *revision));
-        Some(commit)
+        if !has_dirs && !has_files {
+            commit = commit.put(members, super::json(&anew));
+        }
+        if let Some(taking) = self.takes.taking.get_mut(member) {
+            taking.is_sent = true;
+        }
+        self.commit(Doing::Take(member.into()), commit, false);
     }
 
     fn claim_adopted(&mut self, member: &str) {

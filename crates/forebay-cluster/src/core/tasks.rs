@@ -264,10 +264,11 @@ impl Core {
         let Some(Waiting { ask, waits_for: Some(home), .. }) = self.tasks.get(&task) else {
             return false;
         };
-        let is_its = |file| self.mirror.claims.get(file).is_some_and(|c| c.member == *home);
+        let holds = |file| self.mirror.claims.get(file).is_some_and(|c| c.member == *home);
+        let makes = |dir| self.mirror.creates.get(dir).is_some_and(|c| c.contains_key(home));
         let waits = match ask {
-            Task::Open { file, .. } => is_its(file),
-            Task::Change { files, .. } => files.iter().any(is_its),
+            Task::Open { file, dir, .. } => holds(file) || makes(dir),
+            Task::Change { files, dirs, .. } => files.iter().any(holds) || dirs.iter().any(makes),
             _ => true,
         };
         waits && self.is_inherited(home)
@@ -323,7 +324,7 @@ impl Core {
             Some(Doing::End(dir)) => self.ended_dir(dir, outcome),
             Some(Doing::Ungate) => self.ungated(outcome),
             Some(Doing::Name(partners)) => self.named(partners, outcome),
-            Some(Doing::Take(member)) => self.took(&member),
+            Some(Doing::Take(member)) => self.took(&member, outcome),
             Some(Doing::TakeClaims(member, files)) => self.took_claims(&member, files, outcome),
             Some(Doing::Fence) => self.fence_said(outcome),
             None => {}

@@ -18,8 +18,8 @@ pub enum Move {
         is_alive: bool,
         again: bool,
     },
-    /// Nobody has copies of it.
-    GiveUp {
+    /// Given back in the name of a dead member, with no copy of it anywhere.
+    Left {
         file: usize,
         from: usize,
     },
@@ -63,7 +63,28 @@ impl World {
             }
     }
 
-    pub fn moves_of(&self, commit: &Commit) -> Vec<Move> {
+    /// What a taker gives back in the name of the dead: files, and those that it made and had not claimed.
+    fn left_of(&self, by: usize, key: &str, left: &mut Vec<Move>) {
+        let rest = key.strip_prefix("stores/s/").unwrap_or_default();
+        if let Some(file) = rest.strip_prefix("claims/").and_then(keys::parse_file) {
+            let (file, from) = (number_of(file), self.claimant(number_of(file)));
+            left.extend(from.filter(|from| *from != by).map(|from| Move::Left { file, from }));
+        }
+        if let Some((dir, from)) = rest
+            .strip_prefix("creates/")
+            .and_then(|dir| dir.split_once('/'))
+            .map(|(d, m)| (d, node_of(m)))
+            && from != by
+        {
+            let dir = keys::parse_file(dir).map(|dir| dir.ino as usize - 1);
+            let files = self.nodes[from].dirty.keys().copied();
+            let unclaimed =
+                files.filter(|f| Some(dir_of(*f)) == dir && self.claimant(*f).is_none());
+            left.extend(unclaimed.map(|file| Move::Left { file, from }));
+        }
+    }
+
+    pub fn moves_of(&self, by: usize, commit: &Commit) -> Vec<Move> {
         if self.plan.copies == 0 {
             return Vec::new();
         }
@@ -72,7 +93,7 @@ impl World {
             let (key, value) = match change {
                 Change::Put { key, value, .. } => (key, value),
                 Change::Delete { key } => {
-                    moves.extend(self.given_up(key));
+                    self.left_of(by, key, &mut moves);
                     continue;
                 }
                 Change::DeletePrefix { .. } => continue,
@@ -145,6 +166,10 @@ impl World {
                     self.counts.copied.claims_taken_again += u64::from(owners > 1);
                     self.took(file, from, to)?;
                 }
+                Move::Left { file, from } => {
+                    self.counts.copied.left += 1;
+                    self.falls_back(file, from, self.files[file].store)?;
+                }
             }
         }
         Ok(())
@@ -166,11 +191,17 @@ impl World {
         if self.trace {
             println!("{} m{to} takes f{file} over from m{from}: {value}", self.now);
         }
+        self.files[file].moved = self.now;
+        self.falls_back(file, from, value)
+    }
+
+    fn falls_back(&mut self, file: usize, from: usize, value: u64) -> Checked {
         let now = self.now;
+        self.nodes[from].stale.insert(file);
         let found = &mut self.files[file];
         if value < found.synced || value < found.store || value > found.newest {
             return Err(format!(
-                "m{to} takes f{file} over with {value}: {} was synced, the store has {}, the newest is {}",
+                "f{file} of m{from} is {value} from now on: {} was synced, the store has {}, the newest is {}",
                 found.synced, found.store, found.newest
             ));
         }
@@ -180,8 +211,6 @@ impl World {
             found.newest = value;
             found.acked = found.acked.min(value);
         }
-        found.moved = now;
-        self.nodes[from].stale.insert(file);
         Ok(())
     }
 
@@ -262,11 +291,12 @@ impl World {
     /// what nobody else has.
     pub fn quiet(&self) -> Checked {
         for (file, found) in self.files.iter().enumerate() {
-            let home = self.claimant(file).or(found.maker).filter(|home| self.nodes[*home].is_dead);
+            let maker = found.maker.filter(|maker| self.makes(*maker, file));
+            let home = self.claimant(file).or(maker).filter(|home| self.nodes[*home].is_dead);
             match home {
-                Some(home) if found.store != found.newest => self.check_left(file, home)?,
-                _ if found.store == found.newest => {}
-                _ => {
+                Some(home) => self.check_left(file, home)?,
+                None if found.store == found.newest => {}
+                None => {
                     let (has, newest) = (found.store, found.newest);
                     return Err(format!("f{file}: the store has {has} of {newest}"));
                 }
@@ -298,20 +328,18 @@ impl World {
         Ok(())
     }
 
-    /// A file that stays with the dead: who had copies of its home is dead too, or nothing of it was synced
-    /// that the store does not have.
+    fn makes(&self, member: usize, file: usize) -> bool {
+        let dir = keys::file(super::world::dir_key(dir_of(file)));
+        self.registry.keys.contains_key(&format!("stores/s/creates/{dir}/m{member}"))
+    }
+
+    /// A file that stays with the dead: who had copies of its home is dead too.
     fn check_left(&self, file: usize, home: usize) -> Checked {
-        let found = &self.files[file];
-        let is_done = self.taken(home).is_some_and(|taken| taken.done);
-        let has_heir = self.heirs(home).iter().any(|heir| !self.nodes[*heir].is_dead);
-        if (is_done || has_heir) && found.synced > found.store {
-            return Err(format!(
-                "f{file}: {} was acknowledged as synced, and is lost with m{home}",
-                found.synced
-            ));
+        if self.taken(home).is_some_and(|taken| taken.done) {
+            return Err(format!("m{home} was taken over, and f{file} is left with it"));
         }
-        match has_heir && !is_done {
-            true => Err(format!("m{home} is dead, and nobody has taken it over")),
+        match self.heirs(home).iter().any(|heir| !self.nodes[*heir].is_dead) {
+            true => Err(format!("m{home} is dead, and nobody has taken it over: f{file}")),
             false => Ok(()),
         }
     }

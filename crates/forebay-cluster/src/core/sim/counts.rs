@@ -42,6 +42,8 @@ pub struct Copied {
     pub claims_taken: u64,
     /// Twice: from one who had taken it.
     pub claims_taken_again: u64,
+    /// Given back in the name of the dead.
+    pub left: u64,
     pub rolled_back: u64,
     pub given_up: u64,
     pub came_back: u64,
@@ -87,6 +89,7 @@ impl Counts {
             ("taken over from a dead taker", &mut copied.taken_again),
             ("claims taken over", &mut copied.claims_taken),
             ("claims taken over twice", &mut copied.claims_taken_again),
+            ("files given back for the dead", &mut copied.left),
             ("files rolled back to what was synced", &mut copied.rolled_back),
             ("files given up with their home", &mut copied.given_up),
             ("members that came back", &mut copied.came_back),

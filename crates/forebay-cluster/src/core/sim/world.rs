@@ -556,7 +556,7 @@ impl World {
             None => Input::Barrier(ticket, Ok(Revision(self.registry.revision))),
             Some(_) if is_cut => Input::Committed(ticket, Err(())),
             Some(commit) => {
-                let moves = self.moves_of(commit);
+                let moves = self.moves_of(node, commit);
                 let outcome = self.registry.commit(commit);
                 match outcome {
                     Outcome::Committed(_) => {
