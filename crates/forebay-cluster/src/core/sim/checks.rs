@@ -120,42 +120,11 @@ impl World {
         moves
     }
 
-    /// What a deleted key gives up of a member that is taken over.
-    fn given_up(&self, key: &str) -> Vec<Move> {
-        let rest = key.strip_prefix("stores/s/").unwrap_or_default();
-        let is_taken = |from: usize| self.taken(from).is_some();
-        if let Some(file) = rest.strip_prefix("claims/").and_then(keys::parse_file) {
-            let from = self.found::<keys::Claim>(rest).map(|claim| node_of(&claim.member));
-            let from = from.filter(|from| is_taken(*from));
-            return from
-                .map(|from| Move::GiveUp { file: number_of(file), from })
-                .into_iter()
-                .collect();
-        }
-        let Some((dir, from)) = rest.strip_prefix("creates/").and_then(|rest| rest.split_once('/'))
-        else {
-            return Vec::new();
-        };
-        let from = node_of(from);
-        let is_new = |file: &usize| {
-            let in_dir =
-                keys::parse_file(dir) == Some(super::world::dir_key(super::world::dir_of(*file)));
-            in_dir && self.found::<keys::Claim>(&World::claim_key(*file)).is_none()
-        };
-        let dirty = self.nodes[from].dirty.keys().copied().filter(|_| is_taken(from));
-        dirty.filter(is_new).map(|file| Move::GiveUp { file, from }).collect()
-    }
-
     pub fn moved(&mut self, by: usize, moves: Vec<Move>) -> Checked {
         for one in moves {
             match one {
                 Move::Member { member, is_alive: true, .. } => {
                     return Err(format!("m{by} takes m{member} over, which is alive"));
-                }
-                Move::GiveUp { file, from } => {
-                    self.counts.copied.given_up += 1;
-                    let value = self.files[file].store;
-                    self.is_now(file, value, (from, by))?;
                 }
                 Move::Member { again, .. } => {
                     self.counts.copied.taken += 1;
@@ -175,7 +144,7 @@ impl World {
         Ok(())
     }
 
-    /// What its home had acknowledged and not synced goes with it.
+    /// What a file is from now on. What its home had acknowledged and not synced went with it.
     fn took(&mut self, file: usize, from: usize, to: usize) -> Checked {
         let n = &self.nodes[to];
         let copy = || n.copies.get(&(from, file)).and_then(|copy| copy.value);
@@ -184,10 +153,6 @@ impl World {
                 "m{to} takes f{file} over from m{from}, and has none of its bytes"
             ));
         };
-        self.is_now(file, value, (from, to))
-    }
-
-    fn is_now(&mut self, file: usize, value: u64, (from, to): (usize, usize)) -> Checked {
         if self.trace {
             println!("{} m{to} takes f{file} over from m{from}: {value}", self.now);
         }

@@ -45,7 +45,6 @@ pub struct Copied {
     /// Given back in the name of the dead.
     pub left: u64,
     pub rolled_back: u64,
-    pub given_up: u64,
     pub came_back: u64,
     /// While another was taking it over.
     pub came_back_in_time: u64,
@@ -91,7 +90,6 @@ impl Counts {
             ("claims taken over twice", &mut copied.claims_taken_again),
             ("files given back for the dead", &mut copied.left),
             ("files rolled back to what was synced", &mut copied.rolled_back),
-            ("files given up with their home", &mut copied.given_up),
             ("members that came back", &mut copied.came_back),
             ("came back while being taken over", &mut copied.came_back_in_time),
             ("adopted files disowned", &mut copied.disowned),
