@@ -76,6 +76,7 @@ pub struct Core {
     /// So long readers believe a barrier.
     trust: Duration,
     is_gathering: bool,
+    is_giving: bool,
     /// The gate that this member has put, or is about to.
     gate: Option<Gate>,
     has_begun: bool,
@@ -132,6 +133,7 @@ impl Core {
             last_barrier: None,
             trust: Duration::ZERO,
             is_gathering: false,
+            is_giving: false,
             gate: None,
             has_begun: false,
             early: Vec::new(),

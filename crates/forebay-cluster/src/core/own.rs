@@ -20,6 +20,16 @@ pub const SETTLE: Duration = Duration::from_secs(2);
 /// Claims in one commit, within the registry's limit of 128 operations.
 pub const GATHER: usize = 60;
 
+/// Files that are given back in one commit: two changes each.
+const GIVEN_AT_ONCE: usize = 50;
+
+/// Whether a commit gives back all that was ready for it: one such is under way at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gathered {
+    Yes,
+    No,
+}
+
 /// Stands for the directory of a file of which nobody can say where it is.
 pub const SOMEWHERE: FileKey = FileKey { ino: 0, generation: 0 };
 
@@ -266,45 +276,80 @@ impl Core {
         }
     }
 
+    /// Gives back what is ready for it, many files in one commit. A file that a peer waits for goes at once.
     pub(super) fn give(&mut self, file: FileKey) {
-        let Some(own) = self.own.get_mut(&file) else { return };
-        if own.leaving != (Leaving::Giving { is_sent: false }) {
-            return;
+        if self.own.get(&file).is_some_and(|own| !own.recalls.is_empty()) {
+            return self.give_back(vec![file], Gathered::No);
         }
-        own.leaving = Leaving::Giving { is_sent: true };
-        let claim = own.claim;
-        let name = keys::file(file);
-        let key = self.mirror.key(&format!("claims/{name}"));
-        let given = super::json(&keys::Given { by: self.me.clone() });
-        let mut commit = Commit::new();
-        commit = match claim {
-            Some(revision) => {
-                commit.compares.push(Compare::Revision(key.clone(), revision));
-                commit.delete(key)
-            }
-            None => commit.if_absent(key),
-        };
-        let commit =
-            commit.put_leased(self.mirror.key(&format!("given/{name}")), given, GIVEN_LEASE);
-        self.commit(Doing::Give(file, claim), commit, false);
+        self.give_gathered();
     }
 
-    /// `Committed` is settled by the mirror; anything else is repeated at the next tick. An answer that comes
-    /// late, when the file has been claimed anew, says nothing.
-    pub(super) fn gave(
-        &mut self,
-        file: FileKey,
-        claim: Option<Revision>,
-        outcome: Result<Outcome, ()>,
-    ) {
-        if matches!(outcome, Ok(Outcome::Committed(_))) {
+    fn give_gathered(&mut self) {
+        if self.is_giving {
             return;
         }
-        if let Some(own) = self.own.get_mut(&file)
-            && own.leaving == (Leaving::Giving { is_sent: true })
-            && (own.claim == claim || claim.is_none())
-        {
-            own.leaving = Leaving::Giving { is_sent: false };
+        let ready = |(file, own): (&FileKey, &Own)| {
+            (own.leaving == Leaving::Giving { is_sent: false }).then_some(*file)
+        };
+        let files: Vec<_> = self.own.iter().filter_map(ready).take(GIVEN_AT_ONCE).collect();
+        if !files.is_empty() {
+            self.is_giving = true;
+            self.give_back(files, Gathered::Yes);
+        }
+    }
+
+    fn give_back(&mut self, files: Vec<FileKey>, gathered: Gathered) {
+        let given = super::json(&keys::Given { by: self.me.clone() });
+        let (mut commit, mut sent) = (Commit::new(), Vec::new());
+        for file in files {
+            let Some(own) = self.own.get_mut(&file) else { continue };
+            if own.leaving != (Leaving::Giving { is_sent: false }) {
+                continue;
+            }
+            own.leaving = Leaving::Giving { is_sent: true };
+            sent.push((file, own.claim));
+            let name = keys::file(file);
+            let key = self.mirror.key(&format!("claims/{name}"));
+            commit = match own.claim {
+                Some(revision) => {
+                    commit.compares.push(Compare::Revision(key.clone(), revision));
+                    commit.delete(key)
+                }
+                None => commit.if_absent(key),
+            };
+            let key = self.mirror.key(&format!("given/{name}"));
+            commit = commit.put_leased(key, given.clone(), GIVEN_LEASE);
+        }
+        if !sent.is_empty() {
+            self.commit(Doing::Give(sent, gathered), commit, false);
+        }
+    }
+
+    /// `Committed` is settled by the mirror. Of several files that were refused each is given back alone; anything
+    /// else is repeated at the next tick. An answer that comes late, when a file has been claimed anew, says nothing.
+    pub(super) fn gave(
+        &mut self,
+        files: Vec<(FileKey, Option<Revision>)>,
+        gathered: Gathered,
+        outcome: Result<Outcome, ()>,
+    ) {
+        if gathered == Gathered::Yes {
+            self.is_giving = false;
+        }
+        if matches!(outcome, Ok(Outcome::Committed(_))) {
+            return self.give_gathered();
+        }
+        let alone = outcome.is_ok() && files.len() > 1;
+        for (file, claim) in files {
+            if let Some(own) = self.own.get_mut(&file)
+                && own.leaving == (Leaving::Giving { is_sent: true })
+                && (own.claim == claim || claim.is_none())
+            {
+                own.leaving = Leaving::Giving { is_sent: false };
+                if alone {
+                    self.give_back(vec![file], Gathered::No);
+                }
+            }
         }
     }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use forebay_backing::FileKey;
 use forebay_registry::{Outcome, Revision};
 
+use super::own::Gathered;
 use super::{Access, Ask, Core, Effect, Leaving, Peer, Reply, Rule, Ticket, Way, Why};
 
 /// Before what failed is tried again.
@@ -87,8 +88,8 @@ pub enum Doing {
     /// Of a task, which looks again whatever it came to.
     Task(Ticket),
     Gather(Vec<(FileKey, String)>),
-    /// With the claim that it gives back.
-    Give(FileKey, Option<Revision>),
+    /// With the claims that it gives back.
+    Give(Vec<(FileKey, Option<Revision>)>, Gathered),
     End(FileKey),
     Ungate,
     /// Names the partners in sync.
@@ -320,7 +321,7 @@ impl Core {
                 Err(()) => self.pause(task),
             },
             Some(Doing::Gather(files)) => self.gathered(files, outcome),
-            Some(Doing::Give(file, claim)) => self.gave(file, claim, outcome),
+            Some(Doing::Give(files, gathered)) => self.gave(files, gathered, outcome),
             Some(Doing::End(dir)) => self.ended_dir(dir, outcome),
             Some(Doing::Ungate) => self.ungated(outcome),
             Some(Doing::Name(partners)) => self.named(partners, outcome),
