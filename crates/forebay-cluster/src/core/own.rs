@@ -63,6 +63,8 @@ pub struct OwnDir {
     pub revision: Revision,
     /// It is given back, or to be; `is_sent`: its commit is under way.
     pub leaving: Option<bool>,
+    /// Such a commit was sent, and may come to pass whatever was said of it.
+    pub may_end: bool,
 }
 
 /// However often a file was found dirty, it is looked at again after so many settling times.
@@ -302,6 +304,7 @@ impl Core {
         let revision = self.mirror.creates.get(&dir).and_then(|c| c.get(&self.me)).copied();
         let (Some(own), Some(revision)) = (self.own_dirs.get_mut(&dir), revision) else { return };
         own.leaving = Some(true);
+        own.may_end = true;
         let key = self.mirror.key(&format!("creates/{}/{}", keys::file(dir), self.me));
         let mut commit = Commit::new();
         commit.compares.push(Compare::Revision(key.clone(), revision));
@@ -331,10 +334,11 @@ impl Core {
                 making: 0,
                 revision,
                 leaving: None,
+                may_end: false,
             });
             // A commit that came late has put it again after it was given back.
             if own.revision != revision {
-                (own.revision, own.leaving) = (revision, None);
+                (own.revision, own.leaving, own.may_end) = (revision, None, false);
             }
         }
     }

@@ -84,7 +84,7 @@ impl Core {
         if !is_moving && (dirs == 0 || stays) {
             self.tasks.remove(&task);
             if stays {
-                for own in self.own_dirs.values_mut() {
+                for own in self.own_dirs.values_mut().filter(|own| !own.may_end) {
                     own.leaving.take_if(|is_sent| !*is_sent);
                 }
             }
