@@ -286,8 +286,12 @@ impl Core {
             }
         }
         if self.rules.obey(Rule::EpochStands)
-            && let Some((_, revision)) = self.mirror.members.get(&self.me)
+            && let Some((me, revision)) = self.mirror.members.get(&self.me)
         {
+            // What compares another's key would come to pass in that one's name.
+            if me.epoch != self.epoch {
+                return;
+            }
             let key = self.mirror.key(&format!("members/{}", self.me));
             commit.compares.push(Compare::Revision(key, *revision));
         }
