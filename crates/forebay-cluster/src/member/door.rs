@@ -1,6 +1,7 @@
 //! What other members ask of this one.
 
 use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
 
 use forebay_base::Result;
 
@@ -20,10 +21,24 @@ impl Waiting {
     }
 }
 
+/// So long who asks waits for a member that just begins.
+const BEGINNING: Duration = Duration::from_secs(2);
+
+/// What will be there in a moment, if the member begins.
+fn soon<T>(look: impl Fn() -> Option<T>) -> Option<T> {
+    let began = Instant::now();
+    loop {
+        let found = look();
+        if found.is_some() || began.elapsed() >= BEGINNING {
+            return found;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 impl Service for Waiting {
     fn answer(&self, head: &Head, question: Question, bytes: &[u8], out: &mut Vec<u8>) -> Answer {
-        let member = lock(&self.0).upgrade();
-        match member {
+        match soon(|| lock(&self.0).upgrade()) {
             Some(member) => member.answer(head, question, bytes, out),
             None => Answer::Refused(Refusal::NotHere),
         }
@@ -73,9 +88,8 @@ impl Member {
                 };
             }
             question => {
-                let Some(front) = self.front() else {
-                    return Answer::Refused(Refusal::NotHere);
-                };
+                let front = soon(|| self.front.get()).and_then(Weak::upgrade);
+                let Some(front) = front else { return Answer::Refused(Refusal::NotHere) };
                 return front.answer(&head.from, question, bytes, out);
             }
         };

@@ -21,8 +21,11 @@ use super::serve::Guest;
 use super::{Entry, Vfs};
 use crate::nodes::Side;
 
-/// So often a change is taken to where a file seems to be.
-const LOOKS: usize = 3;
+/// So long whoever is told to look again does so, before a program hears of it.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The first pause of those, and the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
 
 /// So long an open is believed that found a file's home before its claim was to be seen.
 const HEARD: Duration = Duration::from_secs(2);
@@ -58,6 +61,28 @@ pub(super) enum Settled {
     Here(Option<Guard>),
     /// Its home has made it.
     Done(Option<Attrs>),
+}
+
+/// Counts the looks of somebody whose file goes from home to home, or whose home begins anew.
+pub(super) struct Looks {
+    began: Instant,
+    pause: Duration,
+}
+
+impl Looks {
+    pub(super) fn begin() -> Looks {
+        Looks { began: Instant::now(), pause: PAUSES.0 }
+    }
+
+    /// Pauses before another look; `false` once there has been enough of it.
+    pub(super) fn again(&mut self) -> bool {
+        if self.began.elapsed() >= PATIENCE {
+            return false;
+        }
+        std::thread::sleep(self.pause);
+        self.pause = (self.pause * 2).min(PAUSES.1);
+        true
+    }
 }
 
 /// Nobody else changes names of these files here until it is dropped.
@@ -217,18 +242,17 @@ impl Vfs {
         change: impl Fn() -> NameChange,
     ) -> Result<(Settled, Option<String>)> {
         self.refuse_read_only()?;
-        let mut refused = moved();
-        for _ in 0..LOOKS {
+        let mut looks = Looks::begin();
+        loop {
             let home = match place()? {
                 (Place::Here(guard), through) => return Ok((Settled::Here(guard), through)),
                 (Place::There(home), _) => home,
             };
             match self.ask_change(&home, change()) {
-                Err(error) if error.is(libc::ESTALE) => refused = error,
+                Err(error) if error.is(libc::ESTALE) && looks.again() => {}
                 done => return Ok((Settled::Done(done?), None)),
             }
         }
-        Err(refused)
     }
 
     /// Who changes names of these files is alone with that from here on. The kernel lets one program here

@@ -8,7 +8,7 @@ use forebay_cluster::front::Place;
 use forebay_cluster::words::NameChange;
 use forebay_engine::Named;
 
-use super::members::{Settled, moved};
+use super::members::{Looks, Settled, moved};
 use super::{Entry, Make, Vfs};
 use crate::control;
 use crate::nodes::Hold;
@@ -16,9 +16,6 @@ use crate::nodes::Hold;
 /// So many other names the engine is told of when one goes: one is enough to find the file by, if
 /// nobody takes it away behind our back.
 const TAUGHT: usize = 4;
-
-/// So often a change of names that another member overtook is tried again.
-const LOOKS: usize = 8;
 
 impl Vfs {
     /// Creates a directory, symbolic link, FIFO, socket, device or plain file without opening it.
@@ -70,15 +67,16 @@ impl Vfs {
         self.persist(|| self.unlink_once(parent, name))
     }
 
-    /// What other members have overtaken is looked at again, a few times.
+    /// What other members have overtaken is looked at again.
     fn persist<T>(&self, attempt: impl Fn() -> Result<T>) -> Result<T> {
-        for _ in 0..LOOKS {
+        let mut looks = Looks::begin();
+        loop {
             match attempt() {
-                Err(error) if error.is(libc::ESTALE) && self.cluster().is_some() => {}
+                Err(error)
+                    if error.is(libc::ESTALE) && self.cluster().is_some() && looks.again() => {}
                 done => return done,
             }
         }
-        attempt()
     }
 
     fn unlink_once(&self, parent: u64, name: &OsStr) -> Result<()> {

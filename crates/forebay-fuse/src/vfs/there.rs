@@ -7,7 +7,6 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
 
 use forebay_backing::{Attr, Error, FileKey, Result};
 use forebay_cluster::core::Access;
@@ -17,14 +16,10 @@ use forebay_engine::Admission;
 
 use super::ahead::{Ahead, Asking, Wanted};
 use super::copies::Succession;
-use super::members::{attr_of, moved, odd, with_home};
+use super::members::{Looks, attr_of, moved, odd, with_home};
 use super::serve::Guest;
 use super::{AtClose, Handle, How, Opened, Vfs};
 use crate::nodes::Side;
-
-/// So often an open follows a file that goes from home to home, and pauses so long between.
-const OPENS: u32 = 50;
-const GOING: Duration = Duration::from_millis(20);
 
 /// So often a handle follows its file to another home for one request.
 const LOOKS: usize = 3;
@@ -112,7 +107,8 @@ impl Vfs {
         let how = if write || truncate { Access::Write } else { Access::Read };
         let mut refused = moved();
         let mut seat = None;
-        for _ in 0..OPENS {
+        let mut looks = Looks::begin();
+        loop {
             match cluster.open(key, dir, &path, how)? {
                 Place::There(home) => {
                     match self.ask_open(&home, key, path.clone(), write, truncate) {
@@ -140,7 +136,9 @@ impl Vfs {
                 break;
             }
             self.heard(key, None);
-            std::thread::sleep(GOING);
+            if !looks.again() {
+                break;
+            }
         }
         let seat = seat.ok_or(refused)?;
         let remote = Remote {
