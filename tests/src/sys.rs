@@ -135,13 +135,22 @@ pub fn list_xattr(path: &Path) -> Result<Vec<String>> {
 /// A lock on a byte range as `fcntl` takes it; `kind` is `F_RDLCK`, `F_WRLCK` or `F_UNLCK`. With
 /// `F_OFD_SETLK` locks belong to the open file, so one process can hold two.
 pub fn ofd_lock(file: &File, kind: i32, start: i64, len: i64) -> Result<()> {
+    ofd_call(file, libc::F_OFD_SETLK, kind, start, len)
+}
+
+/// The same, waiting until it is granted.
+pub fn ofd_lock_wait(file: &File, kind: i32, start: i64, len: i64) -> Result<()> {
+    ofd_call(file, libc::F_OFD_SETLKW, kind, start, len)
+}
+
+fn ofd_call(file: &File, command: i32, kind: i32, start: i64, len: i64) -> Result<()> {
     // SAFETY: flock is plain data for which zeros are valid.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = kind as i16;
     lock.l_start = start;
     lock.l_len = len;
     // SAFETY: the structure lives through the call.
-    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &lock) }).map(drop)
+    check(unsafe { libc::fcntl(file.as_raw_fd(), command, &lock) }).map(drop)
 }
 
 /// Takes the file system of `file` (XFS or ext4) down without writing its log: from then on it answers

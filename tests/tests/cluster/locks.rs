@@ -4,7 +4,7 @@ use std::fs::File;
 use std::time::{Duration, Instant};
 
 use forebay_tests::cluster::{Cluster, HOLD, Locker, read};
-use forebay_tests::{PATIENCE, needs_forebay, needs_ring, needs_tools, proof, within};
+use forebay_tests::{PATIENCE, needs_forebay, needs_ring, needs_tools, proof, sys, within};
 
 use crate::write;
 
@@ -499,4 +499,33 @@ fn many_wait_over_io_uring_and_all_else_goes_on() {
         }
     }
     proof!("16 had their turn in {:?}", began.elapsed());
+}
+
+/// As many as may wait at once do, and are all woken; more are told so.
+#[test]
+fn so_many_wait_at_once_and_no_more() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    const WAITS: usize = 400;
+    let cluster = cluster(2);
+    let mut has = locker(&cluster, 0, "f", "rw");
+    assert_eq!(has.ask("ofd w 0 1"), "ok");
+    let (send, came) = std::sync::mpsc::channel();
+    for _ in 0..WAITS + 40 {
+        let (path, send) = (cluster.at(1, "f"), send.clone());
+        std::thread::spawn(move || {
+            let file = sys::open(&path, libc::O_RDONLY, 0)?;
+            let locked = sys::ofd_lock_wait(&file, libc::F_RDLCK, 0, 1);
+            send.send(locked.map_err(|why| why.raw_os_error())).map_err(std::io::Error::other)
+        });
+    }
+    for _ in 0..40 {
+        assert_eq!(came.recv_timeout(PATIENCE), Ok(Err(Some(libc::ENOLCK))));
+    }
+    assert!(came.recv_timeout(QUIET).is_err(), "all others wait");
+    assert_eq!(std::fs::metadata(cluster.at(1, "f")).unwrap().len(), 1, "all else goes on");
+    assert_eq!(has.ask("ofd u 0 1"), "ok");
+    for _ in 0..WAITS {
+        assert_eq!(came.recv_timeout(PATIENCE), Ok(Ok(())));
+    }
 }
