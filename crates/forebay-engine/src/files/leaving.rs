@@ -50,12 +50,7 @@ impl Files {
             // Who begins to take it away from here on waits for the lock.
             && !self.is_leaving(file.key, Some(seen))
         {
-            let is_new = !inner.state.paths.has(path);
             inner.rename(file.id, |paths| paths.learn_first(self.tree(), path));
-            if is_new && inner.recorded {
-                // Where the tier fails it is known until we end.
-                let _ = self.put(file, &mut inner);
-            }
         }
     }
 

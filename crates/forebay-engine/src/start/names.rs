@@ -27,7 +27,7 @@ impl Recovery<'_> {
         if steps.len() < all {
             self.index.set_names(steps.clone()).map_err(recording)?;
         }
-        let look = self.look_at(names_of(loaded, &steps))?;
+        let look = self.look_at(settle::paths(&steps))?;
         let known = known(loaded, &steps);
         let counted = settle::that_count(&steps, &look, known.end);
         self.follow_dirs(&steps, &look, known.end)?;
@@ -280,27 +280,7 @@ fn rename(tree: &Tree, record: &mut Record, plan: &Plan, at: &[&PathBuf]) {
     let has = if is_found { at } else { &wanted };
     let is_gone = |path: &Path| plan.gone.contains(&(key, path.to_path_buf()));
     record.paths.keep(|path| !is_gone(path) || has.iter().any(|has| **has == *path));
-    for path in has.iter().rev() {
-        match is_found {
-            // What is on record beside it nobody has looked at.
-            true => record.paths.learn_first(tree, path),
-            false => record.paths.learn_also(tree, path),
-        }
-    }
-}
-
-/// The names of the journal, and those on record of the files that it made: one that has been found by a name
-/// which somebody else gave it is not taken for forgotten.
-fn names_of(loaded: &Loaded, steps: &[Step]) -> BTreeSet<PathBuf> {
-    let made = steps.iter().filter_map(|step| match &step.op {
-        NameOp::Create { key, .. } => Some(*key),
-        _ => None,
-    });
-    let made: BTreeSet<FileKey> = made.collect();
-    let records = loaded.files.values().filter(|record| made.contains(&record.key));
-    let mut names = settle::paths(steps);
-    names.extend(records.flat_map(|record| record.paths.iter()));
-    names
+    has.iter().for_each(|path| record.paths.learn_also(tree, path));
 }
 
 fn known(loaded: &Loaded, steps: &[Step]) -> Known {

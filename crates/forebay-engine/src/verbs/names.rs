@@ -51,14 +51,10 @@ impl Verbs {
     pub fn learn_names(&self, key: FileKey, names: impl IntoIterator<Item = PathBuf>) {
         let Some(file) = self.files.find(key) else { return };
         let mut inner = file.lock();
-        let (tree, before) = (self.files.tree(), inner.state.paths.len());
+        let tree = self.files.tree();
         inner.rename(file.id, |paths| {
             names.into_iter().for_each(|name| paths.learn_also(tree, &name));
         });
-        if inner.recorded && inner.state.paths.len() > before {
-            // Where the tier fails they are known until we end.
-            let _ = self.files.put(&file, &mut inner);
-        }
     }
 
     /// Removes a name. Dirty bytes go with the last name; if other names are left that we do not

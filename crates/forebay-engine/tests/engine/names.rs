@@ -441,22 +441,6 @@ fn a_file_that_others_rename_is_read_by_the_name_that_it_has() {
     }
 }
 
-/// A new file that somebody else has renamed before its bytes went home is found under its new name after a
-/// kill, and not made again under its old one.
-// S-25
-#[test]
-fn a_new_file_that_others_rename_is_not_made_again() {
-    let bed = Bed::on(&[]);
-    bed.put("a", b'1');
-    let key = bed.attr("a").key;
-    bed.store.rename(Path::new("a"), Path::new("b"), RenameMode::Replace).expect("it is free");
-    drop(bed.engine.io.open(Path::new("b"), Some(key)).unwrap());
-    let Moment { disk, tree } = bed.now();
-    let found = recovered(disk.process_crash_image(), tree, BEFORE);
-    assert_eq!(found, Names::from([("b".into(), b'1')]));
-    bed.end();
-}
-
 fn turned(path: &Path, from: &str, to: &str) -> PathBuf {
     path.strip_prefix(from).map_or_else(|_| path.into(), |rest| Path::new(to).join(rest))
 }
