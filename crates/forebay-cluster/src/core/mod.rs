@@ -8,7 +8,8 @@
 //! - `tasks`: what programs and peers asked, each from its beginning to its answer.
 //! - `opening`, `names`, `peers`: the three kinds of it.
 //! - `copies`: partners that keep copies for this member.
-//! - `taking`: members that this one takes over, and what it has taken until it is settled.
+//! - `taking`: copies kept here, and members that this one takes over.
+//! - `settling`: what it has taken, until nobody else can write to it.
 //! - `rules`: the dangers, by name.
 
 mod copies;
@@ -19,6 +20,7 @@ mod own;
 mod peers;
 mod readers;
 mod rules;
+mod settling;
 #[cfg(test)]
 mod sim;
 mod taking;

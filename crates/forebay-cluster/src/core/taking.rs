@@ -1,5 +1,4 @@
-//! Members that this one takes over when they are dead; and what it has taken, until nobody else can write
-//! to it any more.
+//! Copies that are kept here for others, and members that this one takes over when they are dead.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -8,6 +7,7 @@ use forebay_backing::FileKey;
 use forebay_registry::{Commit, Compare, Entry, Outcome, Revision};
 
 use super::own::{GATHER, SOMEWHERE};
+use super::settling::Held;
 use super::tasks::PAUSE;
 use super::{Core, Doing, Effect, GIVEN_LEASE, Rule, Standing};
 use crate::keys;
@@ -70,25 +70,17 @@ impl Taking {
     }
 }
 
-/// A taken file, until nobody else can write to it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Held {
-    Until(Duration),
-    /// [`Effect::Settle`] is under way.
-    Settling,
-}
-
 /// What this member has taken over, or is about to.
 #[derive(Debug, Default)]
 pub struct Takes {
     taking: BTreeMap<String, Taking>,
-    held: BTreeMap<FileKey, Held>,
+    pub held: BTreeMap<FileKey, Held>,
     /// The newest fill of each home, with the home's epoch.
     fills: BTreeMap<String, (u64, u64)>,
     /// Homes whose copies were dropped, with the epoch that they were of.
     dropped: BTreeMap<String, u64>,
     /// This superseded process has stopped: it is to be written down; `true`: its commit is under way.
-    fence: Option<bool>,
+    pub fence: Option<bool>,
 }
 
 /// The commit by which a process begins to be a member, and its epoch. `prefix` is that of the store's keys;
@@ -171,7 +163,7 @@ impl Core {
     }
 
     /// Up to which epoch nothing of a member's writes to the store.
-    fn fenced(&self, member: &str) -> u64 {
+    pub(super) fn fenced(&self, member: &str) -> u64 {
         let said = self.mirror.fenced.get(member).map_or(0, |(fenced, _)| fenced.epoch);
         let starts = self.mirror.members.get(member).map_or(0, |(member, _)| member.stopped());
         said.max(starts)
@@ -260,7 +252,7 @@ impl Core {
         }
     }
 
-    fn may_take_part(&self) -> bool {
+    pub(super) fn may_take_part(&self) -> bool {
         self.has_begun && !self.is_suspended && !self.is_superseded
     }
 
@@ -566,78 +558,5 @@ impl Core {
 
     pub(super) fn dropped(&mut self, member: &str) {
         self.takes.taking.retain(|name, t| name != member || t.step != Step::Dropping);
-    }
-}
-
-/// What is taken, until it is settled; and the end of who was taken over.
-impl Core {
-    /// Who it was taken from may still write to the store.
-    pub(super) fn is_held(&self, file: FileKey) -> bool {
-        self.takes.held.contains_key(&file) && self.rules.obey(Rule::HeldUntilFenced)
-    }
-
-    pub(super) fn not_held(&mut self, file: FileKey) {
-        self.takes.held.remove(&file);
-    }
-
-    fn tend_held(&mut self) {
-        let due = |(file, held): (&FileKey, &Held)| {
-            let is_due = matches!(held, Held::Until(until) if self.now >= *until);
-            let claim = self.mirror.claims.get(file).filter(|_| is_due)?;
-            let holds = self.rules.obey(Rule::HeldUntilFenced);
-            let stopped = |f: &keys::TakenFrom| !holds || self.fenced(&f.member) >= f.epoch;
-            claim.taken_from.iter().all(stopped).then_some(*file)
-        };
-        let due: Vec<FileKey> = self.takes.held.iter().filter_map(due).collect();
-        for file in due {
-            self.takes.held.insert(file, Held::Settling);
-            self.out.push(Effect::Settle { file });
-        }
-    }
-
-    pub(super) fn settled(&mut self, file: FileKey, ok: bool) {
-        match self.takes.held.get_mut(&file) {
-            Some(_) if ok => _ = self.takes.held.remove(&file),
-            Some(held) => *held = Held::Until(self.now + PAUSE * 10),
-            None => {}
-        }
-    }
-
-    /// This process, whose epoch was taken, has stopped.
-    pub(super) fn stopped(&mut self) {
-        if self.is_superseded {
-            self.takes.fence = Some(false);
-            self.tend_fence();
-        }
-    }
-
-    pub(super) fn tend_fence(&mut self) {
-        if self.takes.fence != Some(false) {
-            return;
-        }
-        let found = self.mirror.fenced.get(&self.me);
-        if found.is_some_and(|(fenced, _)| fenced.epoch >= self.epoch) {
-            self.takes.fence = None;
-            return;
-        }
-        let key = self.mirror.key(&format!("fenced/{}", self.me));
-        let mut commit = Commit::new();
-        match found {
-            Some((_, revision)) => {
-                commit.compares.push(Compare::Revision(key.clone(), *revision));
-            }
-            None => commit = commit.if_absent(&key),
-        }
-        let commit = commit.put(key, super::json(&keys::Fenced { epoch: self.epoch }));
-        self.takes.fence = Some(true);
-        // Its own key is another's by now.
-        let ticket = self.ticket();
-        self.commits.insert(ticket, Doing::Fence);
-        self.out.push(Effect::Commit(ticket, commit));
-    }
-
-    pub(super) fn fence_said(&mut self, outcome: Result<Outcome, ()>) {
-        let is_said = matches!(outcome, Ok(Outcome::Committed(_)));
-        self.takes.fence = (!is_said).then_some(false);
     }
 }

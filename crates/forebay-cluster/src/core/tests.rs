@@ -249,3 +249,38 @@ fn who_sees_another_epoch_stops() {
     assert!(matches!(effects[..], [Effect::Superseded]));
     assert_eq!(way(&give(&mut core, open(Access::Read))), Some(Way::Fails(Why::Superseded)));
 }
+
+/// B is dead, and A, its partner, has a copy that was made under an earlier claim of the file.
+fn adopts_a_copy_of(number: u64, rules: Rules) -> bool {
+    let mut entries = vec![
+        entry("alive/a", vec![], 1),
+        entry("members/a", member("a", 1), 1),
+        entry("members/b", member("b", 1), 1),
+        entry("claims/a.1", claim("b"), 4),
+    ];
+    let partners = keys::Partners { epoch: 1, in_sync: vec!["a".into()] };
+    entries.push(entry("partners/b", json(&partners), 3));
+    let mut core = Core::new("a".into(), 1, 0, (Revision(5), entries), PATIENCE).with_rules(rules);
+    let asks = give(&mut core, Input::Began);
+    let commit = asks.iter().find_map(|effect| match effect {
+        Effect::Commit(ticket, _) => Some(*ticket),
+        _ => None,
+    });
+    let ticket = commit.expect("it takes b over");
+    give(&mut core, Input::Committed(ticket, Ok(Outcome::Committed(Revision(6)))));
+    let mut b: keys::Member = serde_json::from_slice(&member("b", 2)).expect("a member");
+    b.taken = Some(keys::Taken { by: "a".into(), epoch: 1, done: false });
+    let taken = Event::Put(entry("members/b", json(&b), 6));
+    let effects = give(&mut core, Input::Seen(Revision(6), vec![taken]));
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::ListCopies { .. })));
+    let copies = Input::Copies { member: "b".into(), files: vec![(FILE, number)] };
+    let effects = give(&mut core, copies);
+    effects.iter().any(|effect| matches!(effect, Effect::Adopt { file, .. } if *file == FILE))
+}
+
+#[test]
+fn a_copy_of_an_earlier_claim_is_not_adopted() {
+    assert!(adopts_a_copy_of(4, Rules::default()));
+    assert!(!adopts_a_copy_of(2, Rules::default()));
+    assert!(adopts_a_copy_of(2, Rules::without(Rule::CopyHasClaimsNumber)));
+}

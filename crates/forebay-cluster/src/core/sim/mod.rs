@@ -33,7 +33,8 @@ use super::rules::{Rule, Rules};
 use counts::Counts;
 use world::World;
 
-const SEEDS: u64 = 20_000;
+const SEEDS: u64 = 12_000;
+const SEEDS_WITH_COPIES: u64 = 8000;
 
 const THREADS: u64 = 2;
 
@@ -90,7 +91,7 @@ fn run(
     (result, world.counts.clone())
 }
 
-fn no_seed_fails(plan: fn(u64) -> Plan) {
+fn no_seed_fails(plan: fn(u64) -> Plan, seeds: u64) {
     if let Ok(seed) = std::env::var("FOREBAY_SEED") {
         let seed = seed.parse().expect("FOREBAY_SEED is a number");
         let mut world = World::new(seed, plan(seed), Rules::default());
@@ -99,8 +100,8 @@ fn no_seed_fails(plan: fn(u64) -> Plan) {
         println!("{:?}", world.counts);
         return result.unwrap();
     }
-    let seeds = std::env::var("FOREBAY_SEEDS").ok();
-    let seeds = seeds.map_or(SEEDS, |n| n.parse().expect("FOREBAY_SEEDS is a number"));
+    let more = std::env::var("FOREBAY_SEEDS").ok();
+    let seeds = more.map_or(seeds, |n| n.parse().expect("FOREBAY_SEEDS is a number"));
     let part = |first: u64| {
         let mut all = Counts::default();
         for seed in (first..seeds).step_by(THREADS as usize) {
@@ -125,12 +126,12 @@ fn no_seed_fails(plan: fn(u64) -> Plan) {
 
 #[test]
 fn no_seed_breaks_a_promise() {
-    no_seed_fails(alone);
+    no_seed_fails(alone, SEEDS);
 }
 
 #[test]
 fn no_seed_loses_what_has_copies() {
-    no_seed_fails(with_copies);
+    no_seed_fails(with_copies, SEEDS_WITH_COPIES);
 }
 
 /// The first of so many seeds that does damage with `rules` or `neglect`, and none without.
@@ -165,7 +166,8 @@ const RULES: [(Rule, u64); 13] = [
     (Rule::EpochStands, 20_000),
 ];
 
-const RULES_OF_COPIES: [(Rule, u64); 13] = [
+/// `CopyHasClaimsNumber` has a test of its own.
+const RULES_OF_COPIES: [(Rule, u64); 12] = [
     (Rule::GateStands, 20_000),
     (Rule::EpochStands, 20_000),
     (Rule::FilledBeforeCounted, 20_000),
@@ -173,7 +175,6 @@ const RULES_OF_COPIES: [(Rule, u64); 13] = [
     (Rule::TakerRefusesCopies, 20_000),
     (Rule::OnlyInSyncTakes, 20_000),
     (Rule::OnlyDeadIsTaken, 20_000),
-    (Rule::CopyHasClaimsNumber, 20_000),
     (Rule::AdoptBeforeClaim, 20_000),
     (Rule::WaitForTaker, 20_000),
     (Rule::HeldUntilFenced, 20_000),
