@@ -80,7 +80,7 @@ fn who_reads_for_all_may_die_and_what_is_written_is_seen() {
 fn a_prefetch_on_all_nodes_fetches_once_and_names_what_failed() {
     needs_forebay!();
     needs_tools!("etcd");
-    let mut cluster = Cluster::start(3, SHARE);
+    let cluster = Cluster::start(3, SHARE);
     let bytes = random(6 << 20, 1);
     std::fs::create_dir(cluster.backing.join("d")).unwrap();
     for n in 0..4 {

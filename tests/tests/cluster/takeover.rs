@@ -103,7 +103,7 @@ fn what_fsync_acknowledged_is_served_and_flushed_by_the_partner_of_a_dead_node()
     sync(&cluster.at(0, "f"));
     std::fs::rename(cluster.at(0, "f"), cluster.at(0, "d/g")).unwrap();
     let reader = File::open(cluster.at(1, "d/g")).unwrap();
-    assert_eq!(cluster.dirty(0) > 0, true, "nothing is home");
+    assert!(cluster.dirty(0) > 0, "nothing is home");
     cluster.nodes[0].crash();
     let began = std::time::Instant::now();
     within(TAKEN, "a partner has taken it over", || taken(&cluster, 1, "n1")["done"] == true);
@@ -265,6 +265,6 @@ fn a_node_that_was_taken_for_dead_does_nothing_when_it_wakes() {
     want[..15].copy_from_slice(b"of the new home");
     assert_eq!(difference(&cluster.stored("f").unwrap(), &want), None);
     reads(&cluster.at(1, "f"), &want);
-    let why = File::open(cluster.at(0, "f")).err().expect("it serves nobody");
+    let why = File::open(cluster.at(0, "f")).expect_err("it serves nobody");
     assert!(is_honest(&why), "{why}");
 }
