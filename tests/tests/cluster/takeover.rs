@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::process::Stdio;
 use std::time::Duration;
 
-use forebay_tests::cluster::{Cluster, bounded, difference, read, reads};
+use forebay_tests::cluster::{Cluster, Locker, bounded, difference, read, reads};
 use forebay_tests::{PATIENCE, needs_forebay, needs_tools, text, within};
 use serde_json::Value;
 
@@ -267,4 +267,26 @@ fn a_node_that_was_taken_for_dead_does_nothing_when_it_wakes() {
     reads(&cluster.at(1, "f"), &want);
     let why = File::open(cluster.at(0, "f")).expect_err("it serves nobody");
     assert!(is_honest(&why), "{why}");
+}
+
+/// The new home of a file knows nothing of the locks that the dead one had granted: who has one hears of it.
+#[test]
+fn a_lock_at_a_home_that_is_taken_over_is_lost_and_its_program_hears_of_it() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    let mut cluster = Cluster::start(3, COPIED);
+    has_partner(&cluster, 0);
+    write(&cluster.at(0, "f"), &random(10_000, 1));
+    sync(&cluster.at(0, "f"));
+    let partner = number(&cluster, &in_sync(&cluster, 0, "n1")[0]);
+    let other = 3 - partner;
+    let mut holder = Locker::start(env!("CARGO_BIN_EXE_locker"), &cluster.at(other, "f"), "rw");
+    assert_eq!(holder.ask("fcntl w 0 10"), "ok");
+    cluster.nodes[0].crash();
+    is_taken_over(&cluster, partner, "n1");
+    within(PATIENCE, "whoever has the lost lock is told", || holder.ask("read") == "errno 5");
+    let log = cluster.nodes[other].log();
+    assert!(log.contains("a lock is lost"), "{log}");
+    let mut next = Locker::start(env!("CARGO_BIN_EXE_locker"), &cluster.at(partner, "f"), "rw");
+    assert_eq!(next.ask("fcntl w 0 10"), "ok");
 }

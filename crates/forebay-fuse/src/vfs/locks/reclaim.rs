@@ -1,9 +1,11 @@
 //! What is done when a home has begun anew: it has the locks again that programs here have, or they are
 //! lost.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forebay_backing::{FileKey, Result};
+use forebay_cluster::core::Holder;
 use forebay_cluster::locks::desk::RECLAIM;
 use forebay_cluster::locks::{LockAnswer, LockAsk, Of};
 use forebay_cluster::words::Question;
@@ -15,6 +17,9 @@ use crate::vfs::members::moved;
 
 /// So long a home that says it does not hold a file may be about to find out that it does: it begins.
 const BEGINS: Duration = Duration::from_secs(3);
+
+/// A dead home's files are taken over within this time, or stay with it.
+const SUCCESSION: Duration = Duration::from_secs(60);
 
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -108,6 +113,9 @@ impl Vfs {
                 std::thread::sleep(PAUSE);
             }
         }
+        if !is_me && !is_there() {
+            self.lose_to_takers(ended, left.clone());
+        }
         for (key, mine) in all {
             self.drop_if_idle(key, mine);
         }
@@ -116,6 +124,26 @@ impl Vfs {
                 Ok(_) => return,
                 Err(error) => tracing::debug!(%error, ended, "a member is not told yet"),
             }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// The home of these files is dead. Whoever takes one over knows nothing of its locks, and may grant them to
+    /// others: those that programs here have are lost.
+    fn lose_to_takers(&self, dead: &str, mut left: Vec<(FileKey, Arc<Mine>)>) {
+        let Some(cluster) = self.cluster() else { return };
+        let until = Instant::now() + SUCCESSION;
+        let is_back = || cluster.others().iter().any(|member| member == dead);
+        while !left.is_empty() && !is_back() && Instant::now() < until {
+            left.retain(|(key, mine)| match cluster.holder(*key) {
+                Holder::Dead(_) => true,
+                Holder::There(home) if home == dead => true,
+                _ => {
+                    let held: Vec<Of> = mine.state().held().into_iter().map(|(of, _)| of).collect();
+                    self.lost(mine, dead, &held);
+                    false
+                }
+            });
             std::thread::sleep(PAUSE);
         }
     }
