@@ -22,8 +22,8 @@ Examples:
   forebay member give-up /mnt/fast n3 --confirm n3
   forebay member remove /mnt/fast n3
 
-MOUNTPOINT is a mount of the store on any node that is alive. Members and their state are listed by
-`forebay status --cluster MOUNTPOINT`.
+MOUNT is a mount of the store on any node that is alive. Members and their state are listed by
+`forebay status --cluster MOUNT`.
 
 What a dead member has not brought home and no other member has copies of is with its tier alone: mount
 that again, there or on another machine (with the same --node), and all of it is back. Only if the flash
@@ -53,6 +53,7 @@ enum What {
 #[derive(Debug, clap::Args)]
 struct Missings {
     /// A mount point, or any path in the mount.
+    #[arg(value_name = "MOUNT")]
     mountpoint: PathBuf,
     /// Of this member alone.
     #[arg(long, value_name = "NAME")]
@@ -65,6 +66,7 @@ struct Missings {
 #[derive(Debug, clap::Args)]
 struct Of {
     /// A mount point, or any path in the mount.
+    #[arg(value_name = "MOUNT")]
     mountpoint: PathBuf,
     /// The member's name.
     name: String,
@@ -80,7 +82,7 @@ struct Of {
 struct GiveUp {
     #[command(flatten)]
     of: Of,
-    /// Files, or directories, from the store's root on [default: all that the member has].
+    /// Files or directories, below the store's root [default: all that it has].
     #[arg(value_name = "PATH")]
     paths: Vec<String>,
 }
@@ -88,6 +90,7 @@ struct GiveUp {
 #[derive(Debug, clap::Args)]
 struct Remove {
     /// A mount point, or any path in the mount.
+    #[arg(value_name = "MOUNT")]
     mountpoint: PathBuf,
     /// The member's name.
     name: String,

@@ -96,7 +96,7 @@ mod tests {
         terminal.draw(|frame| members.draw(frame)).unwrap();
         let shown = terminal.backend().to_string();
         assert!(shown.contains("4.0 MiB/s"), "{shown}");
-        assert!(shown.contains("3.0 MiB") && shown.contains("1 min 1 s"), "{shown}");
+        assert!(shown.contains("3.0 MiB") && shown.contains("1 min 01 s"), "{shown}");
         assert!(shown.contains("n2") && shown.contains("no answer"), "{shown}");
     }
 }
