@@ -130,8 +130,11 @@ impl Daemon {
     }
 
     pub fn one_of_many(&self) -> Result<&Arc<Member>> {
-        let what = "this mount is alone: it was mounted without --registry";
-        self.member.as_ref().ok_or_else(|| Error::new(Kind::Usage, what))
+        self.member.as_ref().ok_or_else(|| {
+            let at = self.places.mountpoint.display();
+            let what = format!("{at}: this mount is alone: it was mounted without --registry");
+            Error::new(Kind::Usage, what)
+        })
     }
 
     /// What an operator has decided of a dead member.
