@@ -44,7 +44,7 @@ enum What {
     Missing(Missings),
     /// Say that a dead member has stopped for certain: its machine is off, or cut off from the store.
     Stopped(Of),
-    /// Give up what a dead member has not brought home: the backing store's bytes count from then on.
+    /// Give up what a dead member has not brought home: the store's bytes count then.
     GiveUp(GiveUp),
     /// Take a dead member that holds nothing out for good: its name is free for another tier.
     Remove(Remove),
@@ -71,7 +71,7 @@ struct Of {
     /// The member's name.
     name: String,
     /// The name once more: this cannot be undone.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "N")]
     confirm: String,
     /// Print the result as JSON.
     #[arg(long)]
