@@ -155,6 +155,7 @@ pub struct Vfs {
     tree: Tree,
     members: Members,
     suspended: copies::Suspended,
+    adopted: copies::Adopted,
     locks: Locks,
 }
 
@@ -181,6 +182,7 @@ impl Vfs {
             tree: Tree::default(),
             members: Members::default(),
             suspended: copies::Suspended::default(),
+            adopted: copies::Adopted::default(),
             locks: Locks::default(),
         })
     }

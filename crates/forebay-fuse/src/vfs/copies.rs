@@ -1,6 +1,7 @@
 //! Copies: what this mount keeps of other members' newer bytes, and what becomes of files when a member dies
 //! or comes back.
 
+use std::collections::HashSet;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -38,6 +39,11 @@ impl Default for Succession {
 #[derive(Default)]
 pub struct Suspended(Mutex<Option<Suspension>>);
 
+/// Files that were adopted and are not this mount's yet: their home may come back, and whatever was brought
+/// home of them would go over its newer bytes. Nothing is while there are any.
+#[derive(Default)]
+pub struct Adopted(Mutex<(HashSet<FileKey>, Option<Suspension>)>);
+
 impl Vfs {
     /// Waits while this mount may not serve: a partner may be taking its place.
     pub(super) fn wait_fit(&self) -> Result<()> {
@@ -62,9 +68,29 @@ impl Vfs {
         self.cluster().is_none_or(|cluster| cluster.is_fit())
     }
 
+    /// Makes a copy a file of this mount's tier.
+    pub fn adopt(&self, home: &str, file: FileKey) -> Result<()> {
+        {
+            let mut adopted = self.adopted.0.lock().expect("no panic inside");
+            adopted.0.insert(file);
+            adopted.1.get_or_insert_with(|| self.engine.drain.suspend());
+        }
+        self.engine.ops.adopt(home, file).inspect_err(|_| self.is_settled(file))
+    }
+
+    /// Whose an adopted file is has been decided.
+    fn is_settled(&self, file: FileKey) {
+        let mut adopted = self.adopted.0.lock().expect("no panic inside");
+        adopted.0.remove(&file);
+        if adopted.0.is_empty() {
+            adopted.1 = None;
+        }
+    }
+
     /// What was adopted is served from now on, and the kernel may know what the file was before.
     pub fn take(&self, file: FileKey) -> Result<()> {
         self.engine.ops.hold_taken(file)?;
+        self.is_settled(file);
         self.forget_file(file);
         Ok(())
     }
@@ -79,6 +105,7 @@ impl Vfs {
         if let Err(error) = self.engine.ops.disown(file) {
             tracing::error!(%error, "a file whose home is back was not dropped: look for conflicts");
         }
+        self.is_settled(file);
         self.forget_file(file);
     }
 
