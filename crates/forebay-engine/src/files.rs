@@ -199,6 +199,11 @@ impl Files {
         }
     }
 
+    /// Makes a file to be found by its key again.
+    pub(crate) fn know_key(&self, file: &Arc<File>) {
+        self.table.write().enter_key(file.clone());
+    }
+
     /// The engine comes to its end: threads are to come to theirs.
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Relaxed);

@@ -8,7 +8,7 @@
 //! - C2: nothing is taken out of a shadow file before it is durable that the log has let it go.
 //! - C3: an older round never lands on a newer one, however late it comes.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -38,6 +38,8 @@ pub struct Copies {
     files: Arc<Files>,
     room: Arc<Room>,
     homes: Mutex<BTreeMap<String, Arc<OfHome>>>,
+    /// Homes whose copies were dropped, and that have not begun to fill since.
+    emptied: Mutex<BTreeSet<String>>,
 }
 
 /// A file of another member of which we have a copy.
@@ -123,7 +125,8 @@ impl Copies {
             }
             homes.insert(name, Arc::new(home));
         }
-        Ok(Copies { files, room, homes: Mutex::new(Rank::CopyHomes, homes) })
+        let emptied = Mutex::new(Rank::CopyHomes, BTreeSet::new());
+        Ok(Copies { files, room, homes: Mutex::new(Rank::CopyHomes, homes), emptied })
     }
 
     /// Takes what [`Partners::keep`](crate::Partners::keep) or `fill` of the home `home` was handed.
@@ -142,7 +145,13 @@ impl Copies {
         bytes: &[u8],
     ) -> Result<()> {
         let words: Words<'_> = decoded(words)?;
-        let home = self.home(home).ok_or_else(|| stale("nothing was filled for this member"))?;
+        let Some(home) = self.home(home) else {
+            // What is told beside a fill that is about to begin comes with the fill.
+            return match self.emptied.lock().contains(home) {
+                true => Ok(()),
+                false => Err(stale("nothing was filled for this member")),
+            };
+        };
         let len = bytes.len() as u64;
         self.room.make_room_for_copy(len)?;
         match self.take(&home, number, file, words.clone(), bytes) {
@@ -215,6 +224,7 @@ impl Copies {
                 self.files.note_tier(self.files.media().sync_dir(DIR))?;
                 self.files.note_tier(fresh.begin_log(&self.files))?;
                 self.homes.lock().insert(home.into(), Arc::new(fresh));
+                self.emptied.lock().remove(home);
                 if let Some(before) = before {
                     self.empty(&before);
                 }
@@ -233,9 +243,11 @@ impl Copies {
         }
     }
 
-    /// The copies that are kept for a home.
+    /// The copies that are kept for a home, once words that are under way have their answers.
     pub fn list(&self, home: &str) -> Vec<CopyInfo> {
         let Some(home) = self.home(home) else { return Vec::new() };
+        let turns: Vec<_> = home.lock().turns.values().cloned().collect();
+        turns.iter().for_each(|turn| drop(turn.lock()));
         let inner = home.lock();
         let info = |(file, kept): (&FileKey, &Kept)| CopyInfo {
             file: *file,
@@ -261,8 +273,10 @@ impl Copies {
         self.let_go(&home, file, &mut turn)?.map_or(Ok(()), |seq| self.sync(&home, seq))
     }
 
-    /// Drops all copies of a home, durably.
+    /// Drops all copies of a home, durably. What it tells before it fills us anew is taken and not kept:
+    /// whoever lets it tell us anything knows that it is not in sync.
     pub fn drop_home(&self, home: &str) -> Result<()> {
+        self.emptied.lock().insert(home.into());
         let Some(dropped) = self.homes.lock().remove(home) else { return Ok(()) };
         let logs = {
             let mut inner = dropped.lock();

@@ -90,11 +90,18 @@ pub enum Conflict {
     /// Another member of the store took the file over while this one was away: it has newer bytes, or
     /// may have.
     Superseded,
+    /// It is another member's, from whom this one is about to take it over: not ours yet.
+    Adopted,
 }
 
 impl Conflict {
     pub fn stands(self) -> bool {
         self != Conflict::None
+    }
+
+    /// Whether who opens the file by its name finds something else.
+    pub fn is_aside(self) -> bool {
+        matches!(self, Conflict::Superseded | Conflict::Adopted)
     }
 
     pub fn why(self) -> &'static str {
@@ -105,6 +112,7 @@ impl Conflict {
                 "dirty bytes of it were lost in the tier: what is left is not all of it"
             }
             Conflict::Superseded => "another member took it over while it was dirty here",
+            Conflict::Adopted => "it is being taken over from another member",
         }
     }
 }

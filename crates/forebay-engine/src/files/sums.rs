@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::core::counters::add;
 use crate::core::id::FileId;
 use crate::core::policy::Level;
-use crate::core::state::{Conflict, Record};
+use crate::core::state::Record;
 use crate::files::Files;
 use crate::files::file::{File, Inner};
 use crate::files::totals::shift;
@@ -26,7 +26,7 @@ impl Files {
             let file = File::new(id, record, true);
             self.table.write().insert(file.clone());
             let mut inner = file.lock();
-            if inner.state.conflict() == Conflict::Superseded {
+            if inner.state.conflict().is_aside() {
                 self.forget_key(&file); // It is not what programs open by that name.
             }
             // One that holds nothing any more is to be forgotten.

@@ -58,6 +58,16 @@ impl Table {
         by_id.insert_unique(hasher.hash_one(file.id), file, |f| hasher.hash_one(f.id));
     }
 
+    /// Makes a file that is known to be found by its key. Whoever had that is found by id alone from now on.
+    pub fn enter_key(&mut self, file: Arc<File>) {
+        let Table { by_key, hasher, .. } = self;
+        let hash = hasher.hash_one(file.key);
+        if let Ok(before) = by_key.find_entry(hash, |known| known.key == file.key) {
+            before.remove();
+        }
+        by_key.insert_unique(hash, file, |f| hasher.hash_one(f.key));
+    }
+
     /// Leaves a file to be found by its id alone.
     pub fn forget_key(&mut self, file: &File) {
         let same = |known: &Arc<File>| known.id == file.id;

@@ -35,31 +35,47 @@ fn is_none(error: &Error) -> bool {
 }
 
 impl Ops {
-    /// Makes the copy of a home's file a dirty file of our own, durably, and holds it
-    /// ([`Ops::hold_taken`]). One that was adopted before is left as it is.
+    /// Makes the copy of a home's file a file of our own, durably here and at our own partners. It is not
+    /// flushed, and not found by its name, until [`Ops::hold_taken`]: its home may be back. One that was
+    /// adopted before is left as it is.
     ///
     /// # Errors
     ///
-    /// ENOENT if there is no copy; EBUSY if the file is dirty here otherwise.
+    /// ENOENT if there is no copy; EBUSY if the file is dirty here otherwise; those of partners: then it is
+    /// durable here alone.
     pub fn adopt(&self, home: &str, file: FileKey) -> Result<()> {
-        if let Some(known) = self.files.find(file) {
-            let (held, dirty) = {
-                let inner = known.lock();
-                (inner.state.is_held(), inner.state.is_dirty())
-            };
-            match (held, dirty) {
-                (true, _) => return self.copies.drop_copy(home, file),
-                (false, true) => {
-                    return Err(Error::os(libc::EBUSY, "the file is dirty here already"));
-                }
-                (false, false) => {}
+        let taken = match self.adopted(file) {
+            Some(taken) => {
+                self.copies.drop_copy(home, file)?;
+                taken
             }
+            None => self.adopt_copy(home, file)?,
+        };
+        self.outbox.tell(&taken)
+    }
+
+    fn adopt_copy(&self, home: &str, file: FileKey) -> Result<Arc<File>> {
+        if let Some(known) = self.files.find(file)
+            && known.lock().state.is_dirty()
+        {
+            return Err(Error::os(libc::EBUSY, "the file is dirty here already"));
         }
         let missing = || Error::os(libc::ENOENT, format!("there is no copy of it from {home}"));
         let names = self.copies.paths(home, file).ok_or_else(missing)?;
         let names = self.right_name_first(file, names);
         let take = |id: FileId, portrait: &Portrait| self.take(id, file, &names, portrait);
         self.copies.give(home, file, take)?.ok_or_else(missing)
+    }
+
+    /// The file that was adopted under this key, whether it is ours already or not.
+    fn adopted(&self, key: FileKey) -> Option<Arc<File>> {
+        let is_held = |file: &Arc<File>| file.lock().state.is_held();
+        if let Some(known) = self.files.find(key).filter(is_held) {
+            return Some(known);
+        }
+        let is_it =
+            |file: &Arc<File>| file.key == key && file.lock().state.conflict() == Conflict::Adopted;
+        self.files.all_files().into_iter().find(is_it)
     }
 
     /// Of names some of which it may have had, or was about to get.
@@ -74,7 +90,13 @@ impl Ops {
     }
 
     /// The shadow file `id`, which has the bytes of a copy, is that of a file of ours from here on.
-    fn take(&self, id: FileId, key: FileKey, names: &[PathBuf], portrait: &Portrait) -> Result<()> {
+    fn take(
+        &self,
+        id: FileId,
+        key: FileKey,
+        names: &[PathBuf],
+        portrait: &Portrait,
+    ) -> Result<Arc<File>> {
         let shadow = self.files.media().open(&shadow_name(id), Open::Existing);
         let shadow = shadow.and_then(|shadow| {
             if shadow.stat()?.len != portrait.size {
@@ -105,7 +127,12 @@ impl Ops {
         let present = inner.state.present(0, inner.state.size());
         self.files.admit(&file, present);
         self.files.account(&file, &mut inner);
-        Ok(())
+        let aside = inner.state.conflict().is_aside();
+        drop(inner);
+        if aside {
+            self.files.forget_key(&file);
+        }
+        Ok(file)
     }
 
     /// What is known of a file that is clean here gives way to what a copy has of it. Who has it open
@@ -131,10 +158,7 @@ impl Ops {
     ///
     /// EBUSY if it is read past the daemon; those of a flush of it that does not end.
     pub fn disown(&self, file: FileKey) -> Result<()> {
-        let Some(file) = self.files.find(file) else { return Ok(()) };
-        if !file.lock().state.is_held() {
-            return Ok(());
-        }
+        let Some(file) = self.adopted(file) else { return Ok(()) };
         self.drain.wait_for_flight(&file)?;
         let mut inner = file.lock();
         if inner.is_idle() {
@@ -148,17 +172,29 @@ impl Ops {
         self.purge_file(&file)
     }
 
-    /// What is flushed of the file stays, to be flushed again: its former home may still write to the
-    /// backing file. It is not at rest until [`Ops::settle_taken`]. Durable on return.
-    pub fn hold_taken(&self, file: FileKey) -> Result<()> {
-        let Some(file) = self.files.find(file) else { return Ok(()) };
-        let mut inner = file.lock();
-        if inner.state.is_held() {
-            return Ok(());
+    /// The file is ours from here on: one that was adopted is found by its name, and flushed. What is flushed
+    /// of it stays, to be flushed again: its former home may still write to the backing file. It is not at
+    /// rest until [`Ops::settle_taken`]. Durable on return.
+    pub fn hold_taken(&self, key: FileKey) -> Result<()> {
+        let Some(file) = self.adopted(key).or_else(|| self.files.find(key)) else { return Ok(()) };
+        {
+            let mut inner = file.lock();
+            if !inner.state.is_held() {
+                self.files.commit(&file, &mut inner, Change::Held(true))?;
+            }
+            if inner.state.conflict() == Conflict::Adopted {
+                self.files.commit(&file, &mut inner, Change::InConflict(Conflict::None))?;
+            }
         }
-        self.files.commit(&file, &mut inner, Change::Held(true))?;
-        drop(inner);
-        self.files.note_tier(self.files.index().sync())
+        self.files.note_tier(self.files.index().sync())?;
+        match self.files.find(key) {
+            Some(known) if Arc::ptr_eq(&known, &file) => return Ok(()),
+            Some(known) => self.give_way(&known)?,
+            None => {}
+        }
+        self.files.know_key(&file);
+        self.files.nudge();
+        Ok(())
     }
 
     /// The former home writes no more: flushes again what was flushed meanwhile, and what is dirty
@@ -207,7 +243,9 @@ impl Ops {
     /// Another member took the file over while we were away: it is not flushed any more, and who opens it
     /// by its name finds the other member's. Durable on return.
     pub fn supersede(&self, file: FileKey) -> Result<()> {
-        let Some(file) = self.files.find(file) else { return Ok(()) };
+        let Some(file) = self.adopted(file).or_else(|| self.files.find(file)) else {
+            return Ok(());
+        };
         let mut inner = file.lock();
         self.files.let_go(&file, &mut inner)?;
         if !inner.state.is_dirty() {
@@ -215,6 +253,9 @@ impl Ops {
         }
         let path = inner.state.display_path();
         tracing::warn!(path = %path.display(), "another member took this file over while it was dirty here: it is not flushed");
+        if inner.state.is_held() {
+            self.files.commit(&file, &mut inner, Change::Held(false))?;
+        }
         let superseded = Change::InConflict(Conflict::Superseded);
         self.files.commit(&file, &mut inner, superseded)?;
         drop(inner);

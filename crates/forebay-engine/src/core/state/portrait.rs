@@ -40,7 +40,8 @@ impl Portrait {
 }
 
 impl FileState {
-    /// A file of another member of which a partner has this copy: dirty here, as it was there, and held.
+    /// A file of another member of which a partner has this copy: dirty here, as it was there,
+    /// held, and not ours yet.
     pub fn taken(paths: Paths, portrait: &Portrait) -> FileState {
         FileState {
             paths,
@@ -54,7 +55,10 @@ impl FileState {
             meta_dirty: true,
             flush_open: portrait.flush_open,
             pinned: false,
-            conflict: portrait.conflict,
+            conflict: match portrait.conflict {
+                Conflict::None => Conflict::Adopted,
+                stands => stands,
+            },
             held: true,
         }
     }
@@ -72,7 +76,11 @@ impl FileState {
             ranges: Ranges::from_runs(runs),
             since: self.dirty_since,
             flush_open: self.flush_open,
-            conflict: self.conflict,
+            // A partner of ours takes it over from us.
+            conflict: match self.conflict {
+                Conflict::Adopted => Conflict::None,
+                conflict => conflict,
+            },
         }
     }
 }
