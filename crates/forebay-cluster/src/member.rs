@@ -337,8 +337,9 @@ impl Member {
     ///
     /// # Errors
     ///
-    /// What the answer refuses: ESTALE for [`Refusal::NotHere`] and [`Refusal::Epoch`] (look again), EIO for
-    /// [`Refusal::Handle`], the errno that the call came to; ETIMEDOUT or EIO if the member is out of reach.
+    /// What the answer refuses: ESTALE for [`Refusal::NotHere`] and [`Refusal::Epoch`] (look again), the errno
+    /// that the call came to. [`Kind::Unavailable`] for [`Refusal::Handle`], and that or [`Kind::TimedOut`] if the
+    /// member is out of reach: it may have happened.
     pub fn ask(
         &self,
         home: &str,
@@ -360,7 +361,7 @@ impl Member {
         let began = Instant::now();
         let asked = loop {
             let Some(known) = lock(&self.core).member(home) else {
-                return Err(Error::os(libc::EIO, format!("member {home} is not known")));
+                return Err(Error::new(Kind::Unavailable, format!("member {home} is not known")));
             };
             let head = Head {
                 store: self.store.clone(),
@@ -382,15 +383,17 @@ impl Member {
             let what = question.path().map(|path| path.display().to_string());
             tracing::warn!(%error, member = home, file = what, "a member was not reached");
             // For a program it is an error of the file, whatever the network called it.
-            let errno = if error.kind() == Kind::TimedOut { libc::ETIMEDOUT } else { libc::EIO };
-            Error::os(errno, format!("member {home} was not reached")).with_source(error)
+            let timed_out = error.kind() == Kind::TimedOut;
+            let kind = if timed_out { Kind::TimedOut } else { Kind::Unavailable };
+            Error::new(kind, format!("member {home} was not reached")).with_source(error)
         })?;
         match answer {
             Answer::Refused(Refusal::Epoch(_)) | Answer::Refused(Refusal::NotHere) => {
                 Err(Error::os(libc::ESTALE, format!("member {home} does not hold it")))
             }
             Answer::Refused(Refusal::Handle) => {
-                Err(Error::os(libc::EIO, format!("member {home} has begun anew meanwhile")))
+                let what = format!("member {home} has begun anew meanwhile");
+                Err(Error::new(Kind::Unavailable, what))
             }
             Answer::Refused(Refusal::Errno(errno, text)) => {
                 Err(Error::os(errno, format!("member {home}: {text}")))
@@ -430,8 +433,8 @@ impl Member {
     fn failed(&self, _ticket: Ticket, why: Why, path: &Path) -> Error {
         let path = path.display();
         let error = match why {
-            Why::HomeDead(home) => Error::os(
-                libc::EIO,
+            Why::HomeDead(home) => Error::new(
+                Kind::Unavailable,
                 format!(
                     "{path}: its newest bytes are with member {home}, which is dead: mount its tier again, there or elsewhere"
                 ),
@@ -515,7 +518,6 @@ impl Member {
                 let files = member.front().map(|front| front.below(&path)).unwrap_or_default();
                 member.feed(Input::Below(ticket, files));
             }),
-            // Nobody asks for copies yet.
             Effect::Superseded => {
                 self.superseded.store(true, Relaxed);
                 self.is_suspended.store(true, Relaxed);

@@ -112,7 +112,7 @@ impl Keeper for Shared {
     }
 
     fn adopt(&self, home: &str, file: FileKey) -> Result<()> {
-        self.vfs.adopt(home, file)
+        self.vfs.engine.ops.adopt(home, file)
     }
 
     fn take(&self, file: FileKey) -> Result<()> {

@@ -155,7 +155,6 @@ pub struct Vfs {
     tree: Tree,
     members: Members,
     suspended: copies::Suspended,
-    adopted: copies::Adopted,
     locks: Locks,
 }
 
@@ -182,7 +181,6 @@ impl Vfs {
             tree: Tree::default(),
             members: Members::default(),
             suspended: copies::Suspended::default(),
-            adopted: copies::Adopted::default(),
             locks: Locks::default(),
         })
     }

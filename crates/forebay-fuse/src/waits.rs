@@ -142,7 +142,7 @@ impl Wait {
                 stage.due = Instant::now() + AGAIN;
                 None
             }
-            Err(error) if error.is(libc::EIO) || error.is(libc::ETIMEDOUT) => {
+            Err(error) if matches!(error.errno(), libc::EIO | libc::ETIMEDOUT) => {
                 let mut stage = lock(&self.stage);
                 stage.due = Instant::now() + RETRY;
                 let since = *stage.failing.get_or_insert_with(Instant::now);

@@ -1,11 +1,10 @@
 //! Copies: what this mount keeps of other members' newer bytes, and what becomes of files when a member dies
 //! or comes back.
 
-use std::collections::HashSet;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use forebay_backing::{Access, Error, FileKey, Result};
+use forebay_backing::{Access, Error, FileKey, Kind, Result};
 use forebay_cluster::core::Access as How;
 use forebay_cluster::front::Place;
 use forebay_cluster::words::{Answer, Question};
@@ -16,9 +15,6 @@ use super::members::{moved, odd};
 
 /// Calls to the store are waited for so long before that is said.
 const IDLE_LOOK: Duration = Duration::from_secs(5);
-
-/// A file that was taken over is read in pieces of this size, to be compared.
-const PIECE: u32 = 1 << 20;
 
 /// A dead home's partner takes its place once its lease has run out (10 s), and needs a moment then.
 const SUCCESSION: Duration = Duration::from_secs(25);
@@ -39,10 +35,10 @@ impl Default for Succession {
 #[derive(Default)]
 pub struct Suspended(Mutex<Option<Suspension>>);
 
-/// Files that were adopted and are not this mount's yet: their home may come back, and whatever was brought
-/// home of them would go over its newer bytes. Nothing is while there are any.
-#[derive(Default)]
-pub struct Adopted(Mutex<(HashSet<FileKey>, Option<Suspension>)>);
+/// Whether a home that was asked did not answer, or could not answer for what it has.
+pub fn is_silence(error: &Error) -> bool {
+    matches!(error.kind(), Kind::Unavailable | Kind::TimedOut) || error.is(libc::ETIMEDOUT)
+}
 
 impl Vfs {
     /// Waits while this mount may not serve: a partner may be taking its place.
@@ -50,11 +46,10 @@ impl Vfs {
         self.cluster().map_or(Ok(()), |cluster| cluster.wait_fit())
     }
 
-    /// After a question to a home that failed: waits a moment, and `true`, if it is silent and another may take
-    /// its place.
+    /// After a question to a home that failed: waits a moment, and `true`, if it is silent, or cut off, and another
+    /// may take its place. An error that it met itself it has everywhere.
     pub(super) fn awaits_heir(&self, succession: &Succession, home: &str, error: &Error) -> bool {
-        let is_silent = error.is(libc::EIO) || error.is(libc::ETIMEDOUT);
-        let awaits = is_silent
+        let awaits = is_silence(error)
             && Instant::now() < succession.0
             && self.cluster().is_some_and(|cluster| cluster.has_heirs(home));
         if awaits {
@@ -68,29 +63,9 @@ impl Vfs {
         self.cluster().is_none_or(|cluster| cluster.is_fit())
     }
 
-    /// Makes a copy a file of this mount's tier.
-    pub fn adopt(&self, home: &str, file: FileKey) -> Result<()> {
-        {
-            let mut adopted = self.adopted.0.lock().expect("no panic inside");
-            adopted.0.insert(file);
-            adopted.1.get_or_insert_with(|| self.engine.drain.suspend());
-        }
-        self.engine.ops.adopt(home, file).inspect_err(|_| self.is_settled(file))
-    }
-
-    /// Whose an adopted file is has been decided.
-    fn is_settled(&self, file: FileKey) {
-        let mut adopted = self.adopted.0.lock().expect("no panic inside");
-        adopted.0.remove(&file);
-        if adopted.0.is_empty() {
-            adopted.1 = None;
-        }
-    }
-
     /// What was adopted is served from now on, and the kernel may know what the file was before.
     pub fn take(&self, file: FileKey) -> Result<()> {
         self.engine.ops.hold_taken(file)?;
-        self.is_settled(file);
         self.forget_file(file);
         Ok(())
     }
@@ -105,7 +80,6 @@ impl Vfs {
         if let Err(error) = self.engine.ops.disown(file) {
             tracing::error!(%error, "a file whose home is back was not dropped: look for conflicts");
         }
-        self.is_settled(file);
         self.forget_file(file);
     }
 
@@ -173,16 +147,8 @@ impl Vfs {
                     other => return Err(odd(&other)),
                 };
                 let read = |offset, buf: &mut [u8]| {
-                    let len = (buf.len() as u32).min(PIECE);
-                    let mut out = Vec::new();
-                    match self.ask(&home, &Question::Read { handle, offset, len }, &[], &mut out)? {
-                        Answer::Bytes => {
-                            let n = out.len().min(buf.len());
-                            buf[..n].copy_from_slice(&out[..n]);
-                            Ok(n)
-                        }
-                        other => Err(odd(&other)),
-                    }
+                    let read = self.ask_read(&home, handle, offset, buf, &mut Vec::new())?;
+                    Ok(read.0)
                 };
                 let compared = self.engine.ops.compare_superseded(*file, size, &read);
                 let _ = self.ask(&home, &Question::Close { handle }, &[], &mut Vec::new());

@@ -374,8 +374,10 @@ impl Vfs {
     ) -> Answer {
         out.clear();
         let served = self.serve(from, question, bytes, out);
-        // Another may have taken this member's place by the time that the answer is there.
-        let served = self.wait_fit().and(served);
+        // Another may have taken this member's place by the time that the answer is there. Then it counts for
+        // nothing, and is with the other.
+        let cut_off = |error: Error| Error::os(libc::ETIMEDOUT, error.to_string());
+        let served = self.wait_fit().map_err(cut_off).and(served);
         served.unwrap_or_else(|error| {
             out.clear();
             match error.is(libc::ESTALE) {

@@ -15,7 +15,7 @@ use forebay_cluster::words::{Answer, Attrs, Question};
 use forebay_engine::Admission;
 
 use super::ahead::{Ahead, Asking, Wanted};
-use super::copies::Succession;
+use super::copies::{Succession, is_silence};
 use super::members::{Looks, attr_of, moved, odd, with_home};
 use super::serve::Guest;
 use super::{AtClose, Handle, How, Opened, Vfs};
@@ -24,10 +24,12 @@ use crate::nodes::Side;
 /// So often a handle follows its file to another home for one request.
 const LOOKS: usize = 3;
 
-/// Whether something comes to the same if it is done twice.
+/// Whether what a silent home was asked for is asked for again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Repeated {
     Yes,
+    /// Of another home only. The silent one may do it yet, and over what others have written since.
+    Elsewhere,
     No,
 }
 
@@ -108,6 +110,7 @@ impl Vfs {
         let mut refused = moved();
         let mut seat = None;
         let mut looks = Looks::begin();
+        let succession = Succession::default();
         loop {
             match cluster.open(key, dir, &path, how)? {
                 Place::There(home) => {
@@ -116,6 +119,10 @@ impl Vfs {
                         Err(error) if error.is(libc::ESTALE) => refused = error,
                         Err(error) if error.is(libc::ENOENT) => {
                             return Err(self.replaced(self.nodes.parent(id), &path, how));
+                        }
+                        Err(error) if self.awaits_heir(&succession, &home, &error) => {
+                            self.heard(key, None);
+                            continue;
                         }
                         Err(error) => return Err(error),
                     }
@@ -207,8 +214,8 @@ impl Vfs {
     }
 
     /// Does what is asked of an open file where it is served. What its home has refused was not done, and
-    /// is asked again; after an error nobody knows. What may be `repeated` is, where another takes the place of a
-    /// silent home.
+    /// is asked again; after an error nobody knows. What may be `repeated` is, if another may take the place of a
+    /// silent home. A handle there is worth something still if the home comes back.
     fn at_home<T>(
         &self,
         remote: &Remote,
@@ -217,7 +224,7 @@ impl Vfs {
         here: impl Fn(&Guest) -> Result<T>,
     ) -> Result<T> {
         let succession = Succession::default();
-        let mut silent: Option<String> = None;
+        let mut silent: Option<(String, Error)> = None;
         let mut looks = 0;
         while looks < LOOKS {
             looks += 1;
@@ -226,9 +233,9 @@ impl Vfs {
                 Seat::Nowhere => match self.sit_down(remote) {
                     Err(error) if error.is(libc::ESTALE) => continue,
                     Err(error)
-                        if silent
-                            .as_ref()
-                            .is_some_and(|home| self.awaits_heir(&succession, home, &error)) =>
+                        if silent.as_ref().is_some_and(|(home, _)| {
+                            self.awaits_heir(&succession, home, &error)
+                        }) =>
                     {
                         looks = 0;
                         continue;
@@ -237,21 +244,35 @@ impl Vfs {
                 },
                 seat => seat,
             };
-            match seat {
+            let (home, handle) = match seat {
                 Seat::Here(guest) => return here(&guest),
-                Seat::There { home, handle } => match there(&home, handle) {
-                    Err(error) if error.is(libc::ESTALE) => remote.leave(handle),
-                    Err(error) if error.is(libc::EIO) || error.is(libc::ETIMEDOUT) => {
+                Seat::There { home, handle } => (home, handle),
+                Seat::Nowhere => continue,
+            };
+            let is_back = |(silent, _): &mut (String, Error)| *silent == home;
+            if repeated == Repeated::Elsewhere
+                && let Some((_, error)) = silent.take_if(is_back)
+            {
+                return Err(error);
+            }
+            match there(&home, handle) {
+                Err(error) if error.is(libc::ESTALE) => remote.leave(handle),
+                Err(error) if error.errno() == libc::EIO || is_silence(&error) => {
+                    let awaits =
+                        repeated != Repeated::No && self.awaits_heir(&succession, &home, &error);
+                    let is_left = || {
+                        repeated == Repeated::Elsewhere
+                            || self.home_of(remote.key).is_none_or(|now| now != home)
+                    };
+                    if error.errno() == libc::EIO || awaits && is_left() {
                         remote.leave(handle);
-                        if repeated == Repeated::No || !self.awaits_heir(&succession, &home, &error)
-                        {
-                            return Err(error);
-                        }
-                        (silent, looks) = (Some(home), 0);
                     }
-                    done => return done,
-                },
-                Seat::Nowhere => {}
+                    if !awaits {
+                        return Err(error);
+                    }
+                    (silent, looks) = (Some((home, error)), 0);
+                }
+                done => return done,
             }
         }
         Err(Error::os(libc::EIO, "the file goes from home to home"))
@@ -263,6 +284,26 @@ impl Vfs {
             Answer::Done => Ok(()),
             other => Err(odd(&other)),
         }
+    }
+
+    /// Reads of a handle at its home, by way of `spare`. Also whether nobody had the file open for writing.
+    pub(super) fn ask_read(
+        &self,
+        home: &str,
+        handle: u64,
+        offset: u64,
+        buf: &mut [u8],
+        spare: &mut Vec<u8>,
+    ) -> Result<(usize, bool)> {
+        let question = Question::Read { handle, offset, len: buf.len() as u32 };
+        let is_quiet = match self.ask(home, &question, &[], spare)? {
+            Answer::Bytes => false,
+            Answer::QuietBytes => true,
+            other => return Err(odd(&other)),
+        };
+        let n = spare.len().min(buf.len());
+        buf[..n].copy_from_slice(&spare[..n]);
+        Ok((n, is_quiet))
     }
 
     pub(super) fn read_there(&self, remote: &Remote, offset: u64, buf: &mut [u8]) -> Result<usize> {
@@ -282,21 +323,13 @@ impl Vfs {
 
     /// Also whether nobody had the file open for writing.
     fn read_now(&self, remote: &Remote, offset: u64, buf: &mut [u8]) -> Result<(usize, bool)> {
-        let (len, buf) = (buf.len() as u32, std::cell::RefCell::new(buf));
+        let buf = std::cell::RefCell::new(buf);
         let all = &self.members.fetching;
         let there = |home: &str, handle| {
             let mut out = all.buffer();
-            let question = Question::Read { handle, offset, len };
-            let is_quiet = match self.ask(home, &question, &[], &mut out)? {
-                Answer::Bytes => false,
-                Answer::QuietBytes => true,
-                other => return Err(odd(&other)),
-            };
-            let mut buf = buf.borrow_mut();
-            let n = out.len().min(buf.len());
-            buf[..n].copy_from_slice(&out[..n]);
+            let read = self.ask_read(home, handle, offset, &mut buf.borrow_mut(), &mut out);
             all.give_back(out);
-            Ok((n, is_quiet))
+            read
         };
         let here = |guest: &Guest| Ok((guest.read(self, offset, &mut buf.borrow_mut())?, false));
         self.at_home(remote, Repeated::Yes, there, here)
@@ -327,7 +360,7 @@ impl Vfs {
             true => self.append_there(remote, data)?,
             false => self.at_home(
                 remote,
-                Repeated::Yes,
+                Repeated::Elsewhere,
                 |home, handle| self.ask_done(home, &Question::Write { handle, offset }, data),
                 |guest| guest.write(self, offset, data),
             )?,
