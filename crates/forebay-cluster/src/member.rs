@@ -16,7 +16,7 @@ mod tend;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -47,6 +47,8 @@ const MARGIN: Duration = Duration::from_secs(2);
 const REGISTRY: usize = 0;
 const PEERS: usize = 1;
 const MOUNT: usize = 2;
+const COPIES: usize = 3;
+const FENCE: usize = 4;
 
 /// So long a watch may lag behind a barrier before the barrier writes a key of its own for it to see: a
 /// revision that was somebody else's never reaches a watch of ours.
@@ -88,8 +90,9 @@ pub struct Member {
     asked: Waiting<Way>,
     replies: Waiting<Reply>,
     struck: Waiting<bool>,
-    /// For the registry, for other members, and for the own mount: none waits behind another.
-    hands: [Hands; 3],
+    /// For the registry, for other members, for what the own mount flushes, for copies, and for what stops or
+    /// suspends the mount: none waits behind another.
+    hands: [Hands; 5],
     front: OnceLock<Weak<dyn Front>>,
     desk: OnceLock<Box<dyn Desk>>,
     peers: Peers,
@@ -106,8 +109,9 @@ pub struct Member {
     copies_or_fail: bool,
     /// What all read is read from the store once, each part by one member.
     shares_reads: bool,
-    /// Files that were taken over, and that the engine does not serve yet.
-    taken: Mutex<HashSet<FileKey>>,
+    /// Files that were taken over, and that the engine does not serve yet. Each is locked while it begins to:
+    /// who opens it waits for that, and for no other file.
+    taken: Mutex<HashMap<FileKey, Arc<Mutex<Begun>>>>,
     /// By partner, the number that goes with all that is sent to it.
     fills: Mutex<HashMap<String, u64>>,
     /// Members that did not answer, and until when they are not asked for what the store has.
@@ -120,6 +124,10 @@ pub struct Member {
     leaving: AtomicBool,
     left: AtomicBool,
 }
+
+/// Whether the engine serves a file that was taken over.
+#[derive(Default)]
+struct Begun(bool);
 
 /// Who waits for an answer of the core.
 struct Waiting<T>(Mutex<HashMap<Ticket, SyncSender<T>>>);
@@ -260,9 +268,10 @@ impl Member {
         let (ticket, way) = self.settle(ask, path)?;
         match way {
             Way::Here => {
-                self.freshen(file);
                 let member = self.clone();
-                Ok(Opening::Here((how == Access::Write).then(|| Held { member, file })))
+                let held = (how == Access::Write).then(|| Held { member, file });
+                self.freshen(file)?;
+                Ok(Opening::Here(held))
             }
             Way::There { home } | Way::Through { home } => Ok(Opening::There(home)),
             Way::Fails(why) => Err(self.failed(ticket, why, path)),
@@ -512,7 +521,8 @@ impl Member {
             }),
             Effect::Forget { file } => {
                 *lock(&self.stale).entry(file).or_default() += 1;
-                self.hands[MOUNT].run(move || member.freshen(file));
+                // An open does it, too.
+                self.hands[MOUNT].run(move || _ = member.freshen(file));
             }
             Effect::FindBelow { ticket, path } => self.hands[MOUNT].run(move || {
                 let files = member.front().map(|front| front.below(&path)).unwrap_or_default();
@@ -542,8 +552,9 @@ impl Member {
             Effect::ListCopies { member: home } => self.list_copies(home),
             Effect::Adopt { member: home, file, number: _ } => self.adopt(home, file),
             Effect::Taken { file } => {
-                lock(&self.taken).insert(file);
-                self.with_copies(move |member, _| member.freshen(file));
+                lock(&self.taken).insert(file, Arc::default());
+                *lock(&self.stale).entry(file).or_default() += 1;
+                self.begin_taken(file);
             }
             Effect::Disown { file } => self.with_copies(move |_, front| front.disown(file)),
             Effect::DropCopies { member: home } => self.with_copies(move |member, front| {
@@ -574,25 +585,31 @@ impl Member {
 
     /// Before an open is believed, and as soon as there is time: the engine serves a file that was taken over,
     /// and forgets what it knew of one of which others have brought newer bytes home.
-    fn freshen(&self, file: FileKey) {
-        // Held over the call: who comes second must not go on before it is done.
-        let mut taken = lock(&self.taken);
-        if taken.contains(&file)
-            && let Some(front) = self.front()
-        {
-            match front.take(file) {
-                Ok(()) => _ = taken.remove(&file),
-                Err(error) => tracing::error!(%error, "a file that was taken over is not served"),
+    ///
+    /// # Errors
+    ///
+    /// Those of the tier: then what there is of the file that was taken over is not served.
+    fn freshen(&self, file: FileKey) -> Result<()> {
+        let Some(front) = self.front() else { return Ok(()) };
+        let taken = lock(&self.taken).get(&file).cloned();
+        if let Some(taken) = taken {
+            let mut begun = lock(&taken);
+            if !begun.0 {
+                front.take(file)?;
+                begun.0 = true;
+                let mut all = lock(&self.taken);
+                if all.get(&file).is_some_and(|it| Arc::ptr_eq(it, &taken)) {
+                    all.remove(&file);
+                }
             }
         }
-        drop(taken);
-        let said = lock(&self.stale).get(&file).copied();
-        let (Some(said), Some(front)) = (said, self.front()) else { return };
+        let Some(said) = lock(&self.stale).get(&file).copied() else { return Ok(()) };
         front.forget(file);
         let mut stale = lock(&self.stale);
         if stale.get(&file) == Some(&said) {
             stale.remove(&file);
         }
+        Ok(())
     }
 
     fn send(&self, to: &str, question: Peer) -> Result<Reply> {

@@ -116,7 +116,7 @@ impl Keeper for Shared {
     }
 
     fn take(&self, file: FileKey) -> Result<()> {
-        self.vfs.take(file)
+        self.vfs.engine.ops.hold_taken(file)
     }
 
     fn disown(&self, file: FileKey) {

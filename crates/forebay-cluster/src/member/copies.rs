@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use forebay_backing::FileKey;
 use forebay_base::{Error, Result};
 
-use super::{MARGIN, MOUNT, Member, lock};
+use super::{COPIES, FENCE, MARGIN, MOUNT, Member, lock};
 use crate::core::{Fitness, Input, Keeper as Partner};
 use crate::front::{Front, Keeper};
 use crate::words::{Answer, Head, Question};
@@ -273,9 +273,23 @@ impl Member {
         });
     }
 
+    /// The engine serves a file that was taken over, and brings it home, whether anybody opens it or not.
+    pub(super) fn begin_taken(self: &Arc<Member>, file: FileKey) {
+        self.with_copies(move |member, _| {
+            while let Err(error) = member.freshen(file) {
+                tracing::error!(%error, "a file that was taken over is not served");
+                if member.left.load(Relaxed) {
+                    return;
+                }
+                sleep(PAUSE);
+            }
+        });
+    }
+
     pub(super) fn settle_taken(self: &Arc<Member>, file: FileKey) {
-        self.with_copies(move |member, front| {
-            let settled = front.settle(file);
+        self.with_front(MOUNT, move |member, front| {
+            // What is not held yet would be settled at once.
+            let settled = member.freshen(file).and_then(|()| front.settle(file));
             if let Err(error) = &settled {
                 tracing::warn!(%error, "a file that was taken over is not settled yet");
                 sleep(PAUSE);
@@ -284,13 +298,21 @@ impl Member {
         });
     }
 
-    /// Does something with copies that may wait, in a thread of the mount's.
+    /// Does something with copies, which may wait.
     pub(super) fn with_copies(
         self: &Arc<Member>,
         work: impl FnOnce(&Arc<Member>, &dyn Keeper) + Send + 'static,
     ) {
+        self.with_front(COPIES, work);
+    }
+
+    fn with_front(
+        self: &Arc<Member>,
+        hands: usize,
+        work: impl FnOnce(&Arc<Member>, &dyn Keeper) + Send + 'static,
+    ) {
         let member = self.clone();
-        self.hands[MOUNT].run(move || {
+        self.hands[hands].run(move || {
             if let Some(front) = member.front() {
                 work(&member, &*front);
             }
@@ -299,12 +321,12 @@ impl Member {
 
     /// As it is by the time that somebody gets to it: of two such calls the later one may come first.
     pub(super) fn suspend_or_resume(self: &Arc<Member>) {
-        self.with_copies(|member, front| front.suspend(member.is_suspended.load(Relaxed)));
+        self.with_front(FENCE, |member, front| front.suspend(member.is_suspended.load(Relaxed)));
     }
 
     /// Its place is another's: once nothing of it is under way to the store, the registry is told so.
     pub(super) fn stop(self: &Arc<Member>) {
-        self.with_copies(|member, front| {
+        self.with_front(FENCE, |member, front| {
             front.suspend(true);
             while !front.is_idle() {
                 tracing::warn!("calls to the store are still under way");

@@ -101,7 +101,7 @@ impl Member {
             asked: Waiting::default(),
             replies: Waiting::default(),
             struck: Waiting::default(),
-            hands: [256, 256, 32].map(super::hands::Hands::new),
+            hands: [256, 256, 32, 32, 4].map(super::hands::Hands::new),
             front: OnceLock::new(),
             desk: OnceLock::new(),
             peers,

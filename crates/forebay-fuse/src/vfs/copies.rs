@@ -63,13 +63,6 @@ impl Vfs {
         self.cluster().is_none_or(|cluster| cluster.is_fit())
     }
 
-    /// What was adopted is served from now on, and the kernel may know what the file was before.
-    pub fn take(&self, file: FileKey) -> Result<()> {
-        self.engine.ops.hold_taken(file)?;
-        self.forget_file(file);
-        Ok(())
-    }
-
     pub fn drop_copies(&self, home: &str) {
         if let Err(error) = self.engine.copies.drop_home(home) {
             tracing::warn!(%error, home, "copies that are of no use any more were not dropped");
