@@ -76,6 +76,23 @@ impl Member {
         }
     }
 
+    /// Who is alive and has copies of what a dead member did not bring home, until all of that has been claimed.
+    fn heir(&self, name: &str, dead: &Dead) -> Result<Option<String>> {
+        let Dead { member, prefix, .. } = dead;
+        if member.taken.as_ref().is_some_and(|taken| taken.done) {
+            return Ok(None);
+        }
+        let (entry, _) = self.registry.get(&format!("{prefix}partners/{name}"))?;
+        let partners = entry.as_ref().and_then(parse::<keys::Partners>);
+        for heir in partners.filter(|it| it.epoch == member.living()).map_or(vec![], |p| p.in_sync)
+        {
+            if self.registry.get(&format!("{prefix}alive/{heir}"))?.0.is_some() {
+                return Ok(Some(heir));
+            }
+        }
+        Ok(None)
+    }
+
     fn commit_or(&self, commit: Commit, name: &str) -> Result<Revision> {
         self.registry.commit(&self.leased(commit))?.committed().ok_or_else(|| {
             Error::new(
@@ -107,9 +124,17 @@ impl Member {
     ///
     /// # Errors
     ///
-    /// [`Kind::Usage`] if it is unknown or alive; what the registry says. What was given up before stays so.
+    /// [`Kind::Usage`] if it is unknown or alive, or if another has its bytes and will take its place; what the
+    /// registry says. What was given up before stays so.
     pub fn give_up(&self, name: &str, paths: &[String]) -> Result<Vec<String>> {
-        let Dead { entry, mut member, prefix } = self.dead(name)?;
+        let dead = self.dead(name)?;
+        if let Some(heir) = self.heir(name, &dead)? {
+            let what = format!(
+                "member {name}: {heir} has copies of its newer bytes and takes its place: wait for that, or unmount {heir}"
+            );
+            return Err(Error::new(Kind::Usage, what));
+        }
+        let Dead { entry, mut member, prefix } = dead;
         let alive = format!("{prefix}alive/{name}");
         let (by, epoch) = (self.name.clone(), member.living());
         member.epoch += 1;

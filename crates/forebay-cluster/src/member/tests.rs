@@ -6,12 +6,13 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use forebay_backing::FileKey;
-use forebay_base::{Error, Result};
-use forebay_registry::{Embedded, PATIENCE, Registry};
+use forebay_base::{Error, Kind, Result};
+use forebay_registry::{Commit, Embedded, PATIENCE, Registry};
 
 use super::{Changing, Holder, Joining, Member, Opening, lock};
 use crate::core::{Access, SETTLE};
 use crate::front::{Front, Keeper};
+use crate::keys;
 use crate::words::{Answer, Question};
 
 const DIR: FileKey = FileKey { ino: 2, generation: 1 };
@@ -300,4 +301,24 @@ fn who_leaves_gives_back_what_is_home_and_keeps_what_is_not() {
     assert_eq!(b.holder(key(7)), Holder::Nobody);
     let lost = b.open(key(8), DIR, Path::new("f"), Access::Read).err().expect("a is gone");
     assert!(lost.errno() == libc::EIO && lost.to_string().contains("member a"), "{lost}");
+}
+
+#[test]
+fn what_a_living_partner_has_copies_of_is_not_given_up() {
+    let bed = Bed::new();
+    let ((a, front), (b, _g)) = (bed.member("a"), bed.member("b"));
+    drop(open(&a, 7, Access::Write));
+    lock(&front.busy).insert(key(7));
+    let partners = keys::Partners { epoch: a.epoch(), in_sync: vec!["c".into()] };
+    let partners = serde_json::to_vec(&partners).unwrap();
+    a.leave();
+    eventually("the lease has ended", || matches!(b.holder(key(7)), Holder::Dead(_)));
+    let known = Commit::new().put("stores/s/partners/a", partners).put("stores/s/alive/c", "");
+    bed.registry.commit(&known).unwrap();
+    let refused = b.give_up("a", &[]).expect_err("c takes its place");
+    assert_eq!(refused.kind(), Kind::Usage, "{refused}");
+    assert!(refused.to_string().contains("c has copies"), "{refused}");
+    assert!(matches!(b.holder(key(7)), Holder::Dead(_)), "nothing was given up");
+    bed.registry.commit(&Commit::new().delete("stores/s/alive/c")).unwrap();
+    assert_eq!(b.give_up("a", &[]).unwrap().len(), 1);
 }
