@@ -27,7 +27,6 @@ use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
 
 use cases::{CASES, Case, Needs};
-use environment::{Choices, Environment};
 use guard::Scratch;
 use report::Report;
 use run::{Run, Subject};
@@ -47,7 +46,7 @@ enum Apart {
     /// Measure whether the cache stays flat under load: fio, MariaDB, PostgreSQL, all presets.
     Flat(flat::Options),
     /// Measure private spaces beside a directory of the tier that they lie in.
-    Space(space::Options),
+    Space(parts::Options),
     /// Measure transfers beside cp, rsync and dd.
     Stage(parts::Options),
     /// Measure several nodes with one store, each a network namespace of this host.
@@ -67,12 +66,6 @@ struct Options {
     /// Run only the cases whose names begin so.
     #[arg(long, num_args = 1.., value_name = "NAME")]
     only: Vec<String>,
-    /// Small sizes and fewer rounds: under five minutes, for a first look.
-    #[arg(long)]
-    quick: bool,
-    /// Rounds per measurement [default: 7, quick: 5]; slow cases do at most 5 (3).
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=99))]
-    rounds: Option<u64>,
     /// Time bound of every case in seconds [default: its own].
     #[arg(long, value_name = "SECONDS")]
     bound: Option<u64>,
@@ -82,17 +75,11 @@ struct Options {
     /// Print the cases and stop.
     #[arg(long)]
     list: bool,
-    /// Where results go, one JSON object per line, the first one the conditions.
-    #[arg(long, value_name = "FILE")]
-    out: Option<PathBuf>,
-    /// Where a fragment for docs/PERFORMANCE.md goes.
-    #[arg(long, value_name = "FILE")]
-    markdown: Option<PathBuf>,
-    #[command(flatten)]
-    places: Places,
     /// Measure something else in its place, to check the harness.
     #[arg(long, default_value = "forebay")]
     subject: Subject,
+    #[command(flatten)]
+    common: parts::Common,
 }
 
 /// Where to measure, and what.
@@ -156,32 +143,17 @@ fn main() -> ExitCode {
 
 fn measure(options: &Options) -> Result<bool> {
     let chosen = chosen(options)?;
-    guard::install();
-    let [disk, tmpfs] = options.places.scratch()?;
-    let rounds = options.rounds.map_or(if options.quick { 5 } else { 7 }, |n| n as usize);
-    let binary = options.places.binary()?;
-    let environment = Environment::observe(&Choices {
-        disk: disk.path(),
-        tmpfs: tmpfs.path(),
-        forebay: binary.as_deref(),
-        rounds,
-        quick: options.quick,
-    });
-    let mut report = Report::new(environment, options.out.as_deref())?;
-    let run = Run::new((rounds, options.quick), options.subject, binary, [disk, tmpfs]);
-    for case in chosen {
-        if guard::interrupted() {
-            break;
+    let binary = options.common.places.binary()?;
+    options.common.report(options.subject, binary, |run, report| {
+        for case in chosen {
+            if guard::interrupted() {
+                break;
+            }
+            let bound = options.bound.map_or(case.bound, Duration::from_secs);
+            perform(run, case, bound, report)?;
         }
-        let bound = options.bound.map_or(case.bound, Duration::from_secs);
-        perform(&run, case, bound, &mut report)?;
-    }
-    let good = report.conclude();
-    if let Some(path) = &options.markdown {
-        std::fs::write(path, report.markdown())
-            .with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    Ok(good)
+        Ok(())
+    })
 }
 
 fn perform(run: &Run, case: &Case, bound: Duration, report: &mut Report) -> Result<()> {

@@ -14,11 +14,11 @@ use forebay_stage::{Control, Outcome, Spec, What};
 
 use crate::load::MIB;
 use crate::mounts::Forebay;
-use crate::parts::{Options, Part};
+use crate::parts::{Options, Part, Plain};
 use crate::report::{Finding, Report, Target};
 use crate::run::{Rounds, Run};
 
-const PARTS: [Part; 4] = [
+const PARTS: [Part<Plain>; 4] = [
     Part { name: "large", about: "one large file, on one disk", work: large },
     Part { name: "small-local", about: "many small files, on one disk", work: small_local },
     Part {

@@ -22,9 +22,9 @@ use anyhow::{Context, Result, ensure};
 
 pub use net::Host;
 
-use crate::parts::{Options, Part};
+use crate::parts::{Options, Part, Plain};
 
-const PARTS: [Part; 12] = [
+const PARTS: [Part<Plain>; 12] = [
     Part {
         name: "resident",
         about: "bytes of one node's own tier, with a registry and without",

@@ -10,36 +10,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use clap::Args;
 use forebay_node::space::{Choice, Fs, Id, Means, Owner, Pool, Settings, SpaceSpec};
 
-use crate::environment::{Choices, Environment};
 use crate::guard::{self, Scratch};
 use crate::load::MIB;
+use crate::parts::{self, Options, Part};
 use crate::report::{Finding, Report, Target};
 use crate::run::{Rounds, Run, Subject};
 use crate::stat::Samples;
-
-#[derive(Args)]
-pub struct Options {
-    /// Small sizes and fewer rounds: about three minutes.
-    #[arg(long)]
-    quick: bool,
-    /// Run only the parts whose names begin so.
-    #[arg(long, num_args = 1.., value_name = "NAME")]
-    only: Vec<String>,
-    /// Rounds per measurement [default: 7, quick: 5]; slow parts do at most 5 (3).
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=99))]
-    rounds: Option<u64>,
-    /// Where results go, one JSON object per line, the first one the conditions.
-    #[arg(long, value_name = "FILE")]
-    out: Option<PathBuf>,
-    /// Where a fragment for docs/PERFORMANCE.md goes.
-    #[arg(long, value_name = "FILE")]
-    markdown: Option<PathBuf>,
-    #[command(flatten)]
-    places: crate::Places,
-}
 
 /// Bytes and metadata.
 const NATIVE: Target = Target::AtLeast(0.95);
@@ -52,59 +30,35 @@ const MAKING: Target = Target::AtMost(0.5);
 
 type Work = fn(&Bench<'_>, &mut Report) -> Result<()>;
 
-const PARTS: [(&str, &str, Work); 7] = [
-    ("make", "a space is made and removed", make),
-    ("stream", "1 MiB writes with fsync, and reads from the device", work::stream),
-    ("metadata", "create, stat, unlink", work::metadata),
-    ("untar", "a tree of small files from an archive", work::untar),
-    ("compile", "a C program of many files", work::compile),
-    ("direct", "4 KiB past the page cache, random", work::direct),
-    ("sync", "4 KiB with a sync each: a log, and small files", work::sync),
+const PARTS: [Part<Work>; 7] = [
+    Part { name: "make", about: "a space is made and removed", work: make },
+    Part {
+        name: "stream",
+        about: "1 MiB writes with fsync, and reads from the device",
+        work: work::stream,
+    },
+    Part { name: "metadata", about: "create, stat, unlink", work: work::metadata },
+    Part { name: "untar", about: "a tree of small files from an archive", work: work::untar },
+    Part { name: "compile", about: "a C program of many files", work: work::compile },
+    Part { name: "direct", about: "4 KiB past the page cache, random", work: work::direct },
+    Part {
+        name: "sync",
+        about: "4 KiB with a sync each: a log, and small files",
+        work: work::sync,
+    },
 ];
 
 const BOUND: Duration = Duration::from_secs(1200);
 
 /// Returns whether every target was reached.
 pub fn measure(options: &Options) -> Result<bool> {
+    let Some(chosen) = options.chosen(&PARTS)? else { return Ok(true) };
     ensure!(rustix_is_root(), "spaces are mounted: run it as root");
-    for name in &options.only {
-        let known = PARTS.iter().any(|part| part.0.starts_with(name.as_str()));
-        let names = PARTS.map(|part| part.0).join(", ");
-        ensure!(known, "--only {name}: no part begins so; there are {names}");
-    }
-    guard::install();
-    let [disk, tmpfs] = options.places.scratch()?;
-    let rounds = options.rounds.map_or(if options.quick { 5 } else { 7 }, |n| n as usize);
-    let environment = Environment::observe(&Choices {
-        disk: disk.path(),
-        tmpfs: tmpfs.path(),
-        forebay: None,
-        rounds,
-        quick: options.quick,
-    });
-    let mut report = Report::new(environment, options.out.as_deref())?;
-    let run = Run::new((rounds, options.quick), Subject::Native, None, [disk, tmpfs]);
-    let wants = |name: &str| {
-        options.only.is_empty() || options.only.iter().any(|only| name.starts_with(only.as_str()))
-    };
-    let spaces = Spaces::make(&run.disk, run.pick(8192, 3072) * MIB)?;
-    let bench = Bench { run: &run, spaces: &spaces };
-    for (name, about, work) in PARTS.iter().filter(|part| wants(part.0)) {
-        if guard::interrupted() {
-            break;
-        }
-        report.case(name, about);
-        if let Err(error) = guard::bounded(BOUND, || work(&bench, &mut report)) {
-            report.fail(name, &format!("{error:#}"))?;
-        }
-    }
-    drop(spaces);
-    let good = report.conclude();
-    if let Some(path) = &options.markdown {
-        std::fs::write(path, report.markdown())
-            .with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    Ok(good)
+    options.common.report(Subject::Native, None, |run, report| {
+        let spaces = Spaces::make(&run.disk, run.pick(8192, 3072) * MIB)?;
+        let bench = Bench { run, spaces: &spaces };
+        parts::perform(&chosen, BOUND, report, |work, report| work(&bench, report))
+    })
 }
 
 fn rustix_is_root() -> bool {
