@@ -99,7 +99,8 @@ impl Member {
                 return Err(Error::new(Kind::Lapsed, "another process is this member now"));
             };
             let commit = Commit::new().if_unchanged(&me).put_leased(&alive, "", lease.id());
-            self.registry.commit(&commit).map(|_| lease)
+            let gone = || Error::new(Kind::Lapsed, "another took this member's place meanwhile");
+            self.registry.commit(&commit)?.committed().map(|_| lease).ok_or_else(gone)
         });
         match anew {
             Ok(lease) => *lock(&self.lease) = Some(lease),
