@@ -140,6 +140,43 @@ fn what_fsync_acknowledged_is_served_and_flushed_by_the_partner_of_a_dead_node()
     assert_eq!(difference(&cluster.stored("d/g").unwrap(), &want), None);
 }
 
+// S-25
+#[test]
+fn who_opens_or_writes_a_file_right_after_its_home_has_died_waits_for_the_heir() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    // What the kernels know of names they go on knowing: an open goes to the dead home.
+    let patient = &["--preset", "hold", "--entry-ttl", "60s", "--attr-ttl", "60s", "--copies", "1"];
+    let mut cluster = Cluster::start(3, patient);
+    has_partner(&cluster, 0);
+    let was = random(100_000, 3);
+    for name in ["read", "written"] {
+        write(&cluster.at(0, name), &was);
+        sync(&cluster.at(0, name));
+        assert_eq!(difference(&read(&cluster.at(1, name)).unwrap(), &was), None);
+    }
+    let open = File::options().write(true).open(cluster.at(1, "written")).unwrap();
+    cluster.nodes[0].crash();
+    let path = cluster.at(1, "read");
+    let reads = std::thread::spawn(move || bounded("an open", move || std::fs::read(path)));
+    let writes = bounded("a write", move || {
+        open.write_all_at(b"after the death", 10)?;
+        open.sync_all()
+    });
+    let (found, waited) = reads.join().unwrap();
+    println!("the open waited {waited:?}, the write {:?}", writes.1);
+    assert!(waited > Duration::from_secs(2), "it came before the heir: {waited:?}");
+    assert_eq!(difference(&found.expect("the heir has it"), &was), None);
+    // The home had what was synced before, and nothing was lost with it: the handle lives on at the heir.
+    writes.0.expect("the heir takes it");
+    is_taken_over(&cluster, 1, "n1");
+    let mut want = was;
+    want[10..25].copy_from_slice(b"after the death");
+    for node in [1, 2] {
+        assert_eq!(difference(&read(&cluster.at(node, "written")).unwrap(), &want), None);
+    }
+}
+
 /// Who comes back finds its files with another: the same bytes are dropped, newer ones are kept aside.
 #[test]
 fn who_comes_back_flushes_nothing_that_was_taken_over() {

@@ -44,6 +44,7 @@ pub(super) struct Remote {
     moves: AtomicU64,
     /// The number of the last append; held while one is under way.
     appended: Mutex<u64>,
+    /// Its home has acknowledged what it was not asked to sync; decided with the seat locked.
     unsynced: AtomicBool,
     /// What was written and not synced is gone, and nobody was told.
     lost: AtomicBool,
@@ -87,6 +88,14 @@ impl Remote {
             if self.unsynced.swap(false, SeqCst) {
                 self.lost.store(true, SeqCst);
             }
+        }
+    }
+
+    /// It has answered that something was written. A home that ended right after that has lost it, too.
+    fn wrote(&self, written: u64) {
+        match &*self.seat() {
+            Seat::There { handle, .. } if *handle == written => self.unsynced.store(true, SeqCst),
+            _ => self.lost.store(true, SeqCst),
         }
     }
 
@@ -353,15 +362,17 @@ impl Vfs {
     }
 
     pub(super) fn write_there(&self, remote: &Remote, offset: u64, data: &[u8]) -> Result<()> {
-        // Before: a home that ends right after its answer has lost these bytes, too.
-        remote.unsynced.store(true, SeqCst);
         let _stirs = self.members.fetching.stirring(remote.key);
         match remote.append {
             true => self.append_there(remote, data)?,
             false => self.at_home(
                 remote,
                 Repeated::Elsewhere,
-                |home, handle| self.ask_done(home, &Question::Write { handle, offset }, data),
+                |home, handle| {
+                    self.ask_done(home, &Question::Write { handle, offset }, data)?;
+                    remote.wrote(handle);
+                    Ok(())
+                },
                 |guest| guest.write(self, offset, data),
             )?,
         }
@@ -375,7 +386,10 @@ impl Vfs {
         let there = |home: &str, handle| {
             let question = Question::Append { handle, number };
             match self.ask(home, &question, data, &mut Vec::new())? {
-                Answer::At(_) => Ok(()),
+                Answer::At(_) => {
+                    remote.wrote(handle);
+                    Ok(())
+                }
                 other => Err(odd(&other)),
             }
         };
@@ -429,13 +443,14 @@ impl Vfs {
         len: u64,
         mode: i32,
     ) -> Result<()> {
-        remote.unsynced.store(true, SeqCst);
         let _stirs = self.members.fetching.stirring(remote.key);
         self.at_home(
             remote,
             Repeated::No,
             |home, handle| {
-                self.ask_done(home, &Question::Allocate { handle, offset, len, mode }, &[])
+                self.ask_done(home, &Question::Allocate { handle, offset, len, mode }, &[])?;
+                remote.wrote(handle);
+                Ok(())
             },
             |guest| guest.allocate(self, offset, len, mode),
         )
