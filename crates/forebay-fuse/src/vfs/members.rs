@@ -186,17 +186,18 @@ impl Vfs {
             }
             Place::There(home) => {
                 self.heard(key, Some(&home));
-                Err(moved())
+                Err(self.replaced(self.nodes.parent(id), &path, how))
             }
         }
     }
 
-    /// What is answered for a name that has another file by now than the kernel knows of, or one where it knows of
-    /// none. The kernel looks it up again, but once: who serves the file is asked here, so that it is found there.
+    /// What is answered for a name that may have another file by now than the kernel knows of, or one where it knows
+    /// of none. The kernel looks it up again, but once: who serves the file is asked here, so that it is found there.
     pub(super) fn replaced(&self, dir: Option<u64>, path: &Path, how: Access) -> Error {
         let now = || self.engine.names.ask(|b| b.stat(path)).ok();
+        let is_news = |attr: &Attr| attr.kind == FileKind::File && self.home_of(attr.key).is_none();
         if let Some((cluster, dir)) = self.cluster().zip(dir.and_then(|dir| self.nodes.key(dir)))
-            && let Some(attr) = now().filter(|attr| attr.kind == FileKind::File)
+            && let Some(attr) = now().filter(is_news)
             && let Ok(place) = cluster.open(attr.key, dir, path, how)
         {
             match place {

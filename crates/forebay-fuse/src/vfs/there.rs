@@ -116,7 +116,6 @@ impl Vfs {
         let path = self.path(id)?;
         let cluster = self.cluster().ok_or_else(moved)?;
         let how = if write || truncate { Access::Write } else { Access::Read };
-        let mut refused = moved();
         let mut seat = None;
         let mut looks = Looks::begin();
         let succession = Succession::default();
@@ -125,7 +124,7 @@ impl Vfs {
                 Place::There(home) => {
                     match self.ask_open(&home, key, path.clone(), write, truncate) {
                         Ok(handle) => seat = Some(Seat::There { home, handle }),
-                        Err(error) if error.is(libc::ESTALE) => refused = error,
+                        Err(error) if error.is(libc::ESTALE) => {}
                         Err(error) if error.is(libc::ENOENT) => {
                             return Err(self.replaced(self.nodes.parent(id), &path, how));
                         }
@@ -156,7 +155,8 @@ impl Vfs {
                 break;
             }
         }
-        let seat = seat.ok_or(refused)?;
+        let parent = || self.nodes.parent(id);
+        let seat = seat.ok_or_else(|| self.replaced(parent(), &path, how))?;
         let remote = Remote {
             id,
             key,
