@@ -26,6 +26,7 @@ use crate::core::report::Failure;
 use crate::core::served::Before;
 use crate::core::stamps::Stamps;
 use crate::core::state::{Change, FileState, Record};
+use crate::files::fetch::Fetch;
 use crate::lock::{Condvar, Mutex, MutexGuard, Rank};
 use crate::tier::media::{MediaFile, MediaStat};
 
@@ -125,7 +126,7 @@ pub(crate) struct Live {
     io_that_looks: u32,
     pub around: Around,
     /// Ranges being fetched.
-    pub fills: Vec<(u64, u64)>,
+    pub fills: Vec<Fetch>,
     /// What partners are told of it, and what not yet: from the first word until they have forgotten it.
     pub copied: Option<Box<Untold>>,
     /// The flush in progress (one at a time), and what was written since the copy began (S6).

@@ -13,7 +13,7 @@ use crate::core::state::Change;
 use crate::failpoint;
 use crate::files::file::{File, Inner, Meanwhile};
 use crate::files::sums::HOLES_MIN;
-use crate::io::fill::make_hole;
+use crate::io::fill::{Filled, make_hole};
 use crate::io::{Allocate, Io, Resize, Why};
 use crate::lock::MutexGuard;
 use crate::room::space::Patience;
@@ -60,27 +60,42 @@ impl Io {
     ) -> Result<usize> {
         let keeps = self.keeps(file, admission, offset, offset + buf.len() as u64);
         let mut past = Why::Full;
+        let mut done = 0;
         // Eviction may take a range between its fill and our read of it; it cannot go on for long.
         for turn in 0..16 {
+            let at = offset + done as u64;
             let mut inner = file.lock();
-            let size = inner.size();
-            if offset >= size || buf.is_empty() {
-                return Ok(0);
+            let end = inner.size().min(offset + buf.len() as u64);
+            if at >= end {
+                return Ok(done);
             }
-            let end = size.min(offset + buf.len() as u64);
-            let gap = inner.state.first_gap(offset, end);
+            let gap = inner.state.first_gap(at, end);
             if let (Ok(ahead), 0) = (keeps, turn) {
                 self.note_stream(file, &mut inner, (offset, end), ahead);
             }
             let Some(gap) = gap else {
-                return self.read_shadow(file, inner, offset, &mut buf[..(end - offset) as usize]);
+                let rest = &mut buf[done..(end - offset) as usize];
+                return self.read_shadow(file, inner, at, rest).map(|n| done + n);
             };
             if *served == Served::Hit {
-                *served = inner.before(offset, end).served();
+                *served = inner.before(at, end).served();
             }
             drop(inner);
             let refused = match keeps {
-                Ok(_) => self.fill(file, gap, end)?,
+                Ok(_) => match self.fill(file, gap, end)? {
+                    Filled::Bytes(fetched, refused) => {
+                        // What lies behind the gap may be newer in the tier.
+                        if gap.0 == at {
+                            let part = fetched.part(at, gap.1);
+                            buf[done..done + part.len()].copy_from_slice(part);
+                            done += part.len();
+                            self.note_fetched(file, at, part.len() as u64);
+                        }
+                        refused.filter(|_| at + (done as u64) < end)
+                    }
+                    Filled::Again => None,
+                    Filled::Refused(why) => Some(why),
+                },
                 Err(why) => Some(why),
             };
             if let Some(why) = refused {
@@ -90,7 +105,8 @@ impl Io {
         }
         add(self.read_bypass(past), 1);
         *served = Served::Bypassed;
-        self.read_around(file, offset, buf)
+        let at = offset + done as u64;
+        self.read_around(file, at, &mut buf[done..]).map(|n| done + n)
     }
 
     /// Reads if all of it is in the tier; `None` if the backing store would have to be asked.
@@ -146,6 +162,13 @@ impl Io {
             true => Ok(n),
             false => self.files.note_tier(Err(torn())),
         }
+    }
+
+    /// Bytes were read as they came from the store.
+    fn note_fetched(&self, file: &Arc<File>, offset: u64, len: u64) {
+        self.note_use(file, &mut file.lock(), offset, len);
+        file.heat.add(len, self.files.uptime().as_secs());
+        add(&self.files.counters().read_bytes, len);
     }
 
     /// For eviction. Who reads on within a unit uses it once.
@@ -307,7 +330,7 @@ impl Io {
         act: &dyn Fn(&dyn MediaFile) -> std::io::Result<()>,
     ) -> Result<Before> {
         let _beat = self.drain.beat();
-        let mut inner = self.lock_for_tier(file)?;
+        let mut inner = self.lock_for_tier(file, (start, end))?;
         let shadow = self.files.shadow(file, &mut inner)?;
         let now_ms = self.files.time().ms();
         let before = inner.before(start, end);
@@ -405,7 +428,7 @@ impl Io {
         if self.resized_around(file, admission, how, size)? {
             return Ok(());
         }
-        let mut inner = self.lock_for_tier(file)?;
+        let mut inner = self.lock_for_tier(file, (0, u64::MAX))?;
         let old = inner.size();
         if !how.is_needed(old, size) {
             return Ok(());

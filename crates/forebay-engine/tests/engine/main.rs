@@ -10,6 +10,7 @@ mod copied;
 mod copies;
 mod died;
 mod drain;
+mod fetched;
 mod hook;
 mod hot;
 mod journal;
