@@ -235,6 +235,9 @@ pub trait Front: Keeper {
     /// the kernel's pages, attributes and names of it are given up.
     fn forget(&self, file: FileKey);
 
+    /// A new file was claimed by another before this member could: who has it open here hears of it.
+    fn lost(&self, file: FileKey);
+
     /// Files at or below a path that the engine knows.
     fn below(&self, path: &Path) -> Vec<FileKey>;
 

@@ -177,11 +177,12 @@ impl Drop for Held {
 pub struct Making {
     member: Arc<Member>,
     dir: FileKey,
+    ticket: Ticket,
 }
 
 impl Drop for Making {
     fn drop(&mut self) {
-        self.member.feed(Input::Made(self.dir));
+        self.member.feed(Input::Made(self.dir, self.ticket));
     }
 }
 
@@ -288,7 +289,7 @@ impl Member {
         match way {
             Way::Fails(why) => Err(self.failed(ticket, why, path)),
             Way::Here | Way::There { .. } | Way::Through { .. } => {
-                Ok(Making { member: self.clone(), dir })
+                Ok(Making { member: self.clone(), dir, ticket })
             }
         }
     }
@@ -524,6 +525,9 @@ impl Member {
                 // An open does it, too.
                 self.hands[MOUNT].run(move || _ = member.freshen(file));
             }
+            Effect::Lost { file } => self.hands[MOUNT].run(move || {
+                member.front().into_iter().for_each(|front| front.lost(file));
+            }),
             Effect::FindBelow { ticket, path } => self.hands[MOUNT].run(move || {
                 let files = member.front().map(|front| front.below(&path)).unwrap_or_default();
                 member.feed(Input::Below(ticket, files));
@@ -614,7 +618,7 @@ impl Member {
 
     fn send(&self, to: &str, question: Peer) -> Result<Reply> {
         let question = match question {
-            Peer::Holds { file } => Question::Holds { file },
+            Peer::Holds { file, dir } => Question::Holds { file, dir },
             Peer::Recall { file } => Question::Recall { file },
             Peer::RecallBelow { path } => Question::RecallBelow { path },
             Peer::Changed { file } => Question::Changed { file },

@@ -23,9 +23,11 @@ pub struct Head {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Question {
-    /// Whether it holds this file, of a directory that it has claimed for new files.
+    /// Whether it holds this file, of a directory that it has claimed for new files. Answered once it knows: what it
+    /// was just making there may be this file.
     Holds {
         file: FileKey,
+        dir: FileKey,
     },
     /// Somebody else wants the file: flush it and give its claim back.
     Recall {

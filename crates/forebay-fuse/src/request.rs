@@ -158,6 +158,10 @@ impl Front for Shared {
         self.vfs.forget_file(file);
     }
 
+    fn lost(&self, file: FileKey) {
+        self.vfs.lose_file(file);
+    }
+
     fn below(&self, path: &Path) -> Vec<FileKey> {
         self.vfs.engine.files.known_below(path)
     }

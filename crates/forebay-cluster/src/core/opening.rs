@@ -98,7 +98,7 @@ impl Core {
             return dead.into_iter().next().map_or(Creators::Nobody, Creators::Dead);
         }
         for to in living {
-            self.send(task, to, Peer::Holds { file });
+            self.send(task, to, Peer::Holds { file, dir });
         }
         Creators::Asked
     }
@@ -121,7 +121,7 @@ impl Core {
         }
         own.path = path;
         own.used = now;
-        own.making += 1;
+        own.making.insert(task);
         self.answer(task, Way::Here);
     }
 

@@ -69,7 +69,7 @@ impl Member {
             return Answer::Refused(Refusal::Epoch(self.epoch));
         }
         let peer = match question {
-            Question::Holds { file } => Peer::Holds { file },
+            Question::Holds { file, dir } => Peer::Holds { file, dir },
             Question::Recall { file } => Peer::Recall { file },
             Question::RecallBelow { path } => Peer::RecallBelow { path },
             Question::Changed { file } => Peer::Changed { file },

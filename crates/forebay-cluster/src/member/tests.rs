@@ -87,6 +87,8 @@ impl Front for Fake {
         *lock(&self.forgotten).entry(file).or_default() += 1;
     }
 
+    fn lost(&self, _file: FileKey) {}
+
     fn below(&self, _path: &Path) -> Vec<FileKey> {
         lock(&self.below).clone()
     }

@@ -38,7 +38,7 @@ fn every_question() -> Vec<Question> {
         NameChange::Rename { file, from: path.clone(), to: "c".into(), over: Some(file), flags: 1 },
     ];
     let mut all = vec![
-        Question::Holds { file },
+        Question::Holds { file, dir: file },
         Question::Recall { file },
         Question::RecallBelow { path: path.clone() },
         Question::RecallBelow { path: OsString::from_vec(b"no\xffutf8".to_vec()).into() },

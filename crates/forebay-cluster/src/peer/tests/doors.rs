@@ -62,7 +62,7 @@ fn another_protocol_is_named() {
 fn a_service_that_panics_fails_one_question() {
     let (_door, _echo, address) = door(key());
     let peers = Peers::new(key());
-    let error = ask(&peers, &address, &Question::Holds { file: file(666) }).unwrap_err();
+    let error = ask(&peers, &address, &Question::Holds { file: file(666), dir: file(1) }).unwrap_err();
     assert_eq!(error.kind(), Kind::Unavailable);
     assert!(error.to_string().contains("see its log"), "{error}");
     ask(&peers, &address, &Question::Sync { handle: 1 }).unwrap();
