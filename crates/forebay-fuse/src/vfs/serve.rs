@@ -117,16 +117,15 @@ impl Vfs {
             true => self.engine.passed.write(file, false)?,
             false => None,
         };
-        if let Some(past) = &past
-            && let Some(shadow) = past.shadow().as_fd()
-        {
+        let shadow = past.as_ref().and_then(|past| past.shadow().as_fd());
+        let end = match shadow {
             // Beside those who append past us only their kernel knows where the end is.
-            append_to(shadow, data)?;
-        } else {
-            let size = self.engine.verbs.facts(file).size;
-            self.engine.io.write_in(admission, file, size, data)?;
-        }
-        let end = self.engine.verbs.facts(file).size;
+            Some(shadow) => {
+                append_to(shadow, data)?;
+                self.engine.verbs.facts(file).size
+            }
+            None => self.engine.io.append_in(admission, file, data)?,
+        };
         drop(past);
         drop(one);
         self.tell_pages(file.key, end.saturating_sub(data.len() as u64), 0);
