@@ -59,16 +59,18 @@ pub enum Question {
         offset: u64,
         len: u32,
     },
-    /// The bytes come with it.
+    /// The bytes come with it. `sync`: they are durable at the home before the answer, and all that was written before.
     Write {
         handle: u64,
         offset: u64,
+        sync: bool,
     },
     /// The same, to the end of the file as its home knows it. `number` counts the asker's appends through
     /// this handle: one that comes twice is done once.
     Append {
         handle: u64,
         number: u64,
+        sync: bool,
     },
     Sync {
         handle: u64,

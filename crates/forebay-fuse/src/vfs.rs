@@ -41,6 +41,7 @@ use hashbrown::HashMap;
 
 use self::listing::Listing;
 use self::locks::Locks;
+pub use self::data::Manner;
 pub use self::locks::{Came, Told, Wanted};
 use self::members::Members;
 use self::there::Remote;

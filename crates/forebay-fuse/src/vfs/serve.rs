@@ -49,7 +49,7 @@ impl Guest {
         vfs.engine.io.read_in(&Admission::default(), &self.file, offset, buf)
     }
 
-    pub fn write(&self, vfs: &Vfs, offset: u64, data: &[u8]) -> Result<()> {
+    pub fn write(&self, vfs: &Vfs, offset: u64, data: &[u8], sync: bool) -> Result<()> {
         self.may_write()?;
         // What a mapping here has changed of these pages comes first, and not over what is written now.
         vfs.tell_pages(self.file.key, offset, data.len() as u64);
@@ -58,23 +58,25 @@ impl Guest {
         vfs.tell_pages(self.file.key, offset, data.len() as u64);
         done?;
         self.strip(vfs);
-        Ok(())
+        if sync { self.sync(vfs) } else { Ok(()) }
     }
 
     /// The same at the end of the file; returns where that is then. One that comes twice is done once.
-    pub fn append(&self, vfs: &Vfs, number: u64, data: &[u8]) -> Result<u64> {
+    pub fn append(&self, vfs: &Vfs, number: u64, data: &[u8], sync: bool) -> Result<u64> {
         self.may_write()?;
         let mut last = self.appended.lock().expect("no panic inside");
-        if number == last.0 {
-            return Ok(last.1);
-        }
         if number < last.0 {
             return Err(Error::os(libc::EIO, "an append came after a later one"));
         }
-        let end = vfs.append(&self.file, &Admission::default(), data)?;
-        *last = (number, end);
-        self.strip(vfs);
-        Ok(end)
+        if number > last.0 {
+            let end = vfs.append(&self.file, &Admission::default(), data)?;
+            *last = (number, end);
+            self.strip(vfs);
+        }
+        if sync {
+            self.sync(vfs)?;
+        }
+        Ok(last.1)
     }
 
     pub fn sync(&self, vfs: &Vfs) -> Result<()> {
@@ -289,10 +291,12 @@ impl Vfs {
                 out.truncate(n);
                 Ok(if is_quiet { Answer::QuietBytes } else { Answer::Bytes })
             }
-            Question::Write { offset, .. } => {
-                guest.write(self, offset, bytes).map(|()| Answer::Done)
+            Question::Write { offset, sync, .. } => {
+                guest.write(self, offset, bytes, sync).map(|()| Answer::Done)
             }
-            Question::Append { number, .. } => guest.append(self, number, bytes).map(Answer::At),
+            Question::Append { number, sync, .. } => {
+                guest.append(self, number, bytes, sync).map(Answer::At)
+            }
             Question::Sync { .. } => guest.sync(self).map(|()| Answer::Done),
             Question::Allocate { offset, len, mode, .. } => {
                 guest.allocate(self, offset, len, mode).map(|()| Answer::Done)

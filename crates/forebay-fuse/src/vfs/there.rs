@@ -18,7 +18,7 @@ use super::ahead::{Ahead, Asking, Wanted};
 use super::copies::{Succession, is_silence};
 use super::members::{Looks, attr_of, moved, odd, with_home};
 use super::serve::Guest;
-use super::{AtClose, Handle, How, Opened, Vfs};
+use super::{AtClose, Handle, How, Manner, Opened, Vfs};
 use crate::nodes::Side;
 
 /// So often a handle follows its file to another home for one request.
@@ -361,40 +361,51 @@ impl Vfs {
         }
     }
 
-    pub(super) fn write_there(&self, remote: &Remote, offset: u64, data: &[u8]) -> Result<()> {
+    pub(super) fn write_there(
+        &self,
+        remote: &Remote,
+        offset: u64,
+        data: &[u8],
+        manner: Manner,
+    ) -> Result<()> {
+        let sync = manner.syncs;
         let _stirs = self.members.fetching.stirring(remote.key);
         match remote.append {
-            true => self.append_there(remote, data)?,
+            true => self.append_there(remote, data, sync)?,
             false => self.at_home(
                 remote,
                 Repeated::Elsewhere,
                 |home, handle| {
-                    self.ask_done(home, &Question::Write { handle, offset }, data)?;
-                    remote.wrote(handle);
+                    self.ask_done(home, &Question::Write { handle, offset, sync }, data)?;
+                    if !sync {
+                        remote.wrote(handle);
+                    }
                     Ok(())
                 },
-                |guest| guest.write(self, offset, data),
+                |guest| guest.write(self, offset, data, sync),
             )?,
         }
         Ok(())
     }
 
-    fn append_there(&self, remote: &Remote, data: &[u8]) -> Result<()> {
+    fn append_there(&self, remote: &Remote, data: &[u8], sync: bool) -> Result<()> {
         let mut last = remote.appended.lock().expect("no panic inside");
         *last += 1;
         let number = *last;
         let there = |home: &str, handle| {
-            let question = Question::Append { handle, number };
+            let question = Question::Append { handle, number, sync };
             match self.ask(home, &question, data, &mut Vec::new())? {
                 Answer::At(_) => {
-                    remote.wrote(handle);
+                    if !sync {
+                        remote.wrote(handle);
+                    }
                     Ok(())
                 }
                 other => Err(odd(&other)),
             }
         };
         self.at_home(remote, Repeated::No, there, |guest| {
-            guest.append(self, number, data).map(drop)
+            guest.append(self, number, data, sync).map(drop)
         })?;
         // The kernel takes the end to be where it was told to write.
         self.tell_attributes(remote.id);
