@@ -52,6 +52,8 @@ pub trait Cluster: Send + Sync {
     fn name(&self) -> &str;
     /// How often a member has begun, as far as this one has heard.
     fn epoch(&self, member: &str) -> Option<u64>;
+    /// The boot of the machine that it began on then.
+    fn boot(&self, member: &str) -> Option<String>;
     /// The other members that are alive.
     fn others(&self) -> Vec<String>;
     /// Files that this member holds.
@@ -131,6 +133,10 @@ impl Cluster for Arc<Member> {
 
     fn epoch(&self, member: &str) -> Option<u64> {
         self.epoch_of(member)
+    }
+
+    fn boot(&self, member: &str) -> Option<String> {
+        self.boot_of(member)
     }
 
     fn others(&self) -> Vec<String> {

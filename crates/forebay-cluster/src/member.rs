@@ -243,6 +243,11 @@ impl Member {
         lock(&self.core).member(member).map(|member| member.epoch)
     }
 
+    /// The boot of the machine that a member began on last.
+    pub fn boot_of(&self, member: &str) -> Option<String> {
+        lock(&self.core).member(member).map(|member| member.boot)
+    }
+
     /// The other members that are alive.
     pub fn others(&self) -> Vec<String> {
         lock(&self.core).others()

@@ -25,6 +25,7 @@ mod serve;
 mod served_names;
 mod there;
 mod tree;
+mod unsynced;
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::BorrowedFd;

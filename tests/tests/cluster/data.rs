@@ -291,7 +291,7 @@ fn who_reads_in_order_sees_what_his_node_writes_before_him() {
 fn counter(cluster: &Cluster, node: usize, name: &str) -> u64 {
     let mnt = text(&cluster.nodes[node].mnt);
     let all = cluster.forebay(node, &["stats", mnt, "--json"]).ok().json();
-    all[name].as_u64().unwrap_or_else(|| panic!("no {name} in {all:#}"))
+    all["counters"][name].as_u64().unwrap_or_else(|| panic!("no {name} in {all:#}"))
 }
 
 /// What is written through an O_DSYNC or O_SYNC descriptor is durable when it is acknowledged, also where it goes to

@@ -81,7 +81,8 @@ impl Vfs {
         match &*self.handle(handle)? {
             Handle::File { file, admission, .. } => {
                 self.engine.io.sync_in(admission, file)?;
-                self.wait_fit()
+                self.wait_fit()?;
+                self.members.unsynced.synced_here(file.key)
             }
             Handle::There(remote) => self.sync_there(remote),
             _ => Ok(()),

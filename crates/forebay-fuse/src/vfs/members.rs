@@ -18,6 +18,7 @@ use hashbrown::{HashMap, HashSet};
 use super::ahead::Fetching;
 use super::copies::Succession;
 use super::serve::Guest;
+use super::unsynced::Unsynced;
 use super::{Entry, Vfs};
 use crate::nodes::Side;
 
@@ -43,6 +44,7 @@ const PLACES: usize = 64;
 pub struct Members {
     pub(super) cluster: OnceLock<Arc<dyn Cluster>>,
     pub(super) fetching: Arc<Fetching>,
+    pub(super) unsynced: Unsynced,
     /// Homes that opens have told of.
     heard: Mutex<HashMap<FileKey, (String, Instant)>>,
     foreseen: Mutex<HashMap<FileKey, (Attrs, Instant)>>,

@@ -17,6 +17,7 @@ use forebay_engine::{Admission, File, OpenFile};
 
 use super::Vfs;
 use super::members::{moved, words_of};
+use super::unsynced::Life;
 use crate::nodes::Side;
 
 /// So often a file is flushed whose claim is to go while somebody goes on making it dirty.
@@ -360,6 +361,12 @@ impl Vfs {
     pub fn forget_file(&self, file: FileKey) {
         self.engine.names.doubt(file);
         self.heard(file, None);
+        if let Some(cluster) = self.cluster() {
+            let lives = |by: &Life| {
+                cluster.epoch(&by.home) == Some(by.epoch) && cluster.others().contains(&by.home)
+            };
+            self.members.unsynced.given_back(file, lives);
+        }
         let near = self.nodes.id_of(file);
         if self.nodes.key(near) == Some(file) {
             self.nodes.set_pages(near, 0);

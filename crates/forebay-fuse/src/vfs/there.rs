@@ -1,11 +1,11 @@
 //! Files that another member serves: each is a node of its own, opened around the kernel's pages, and what
 //! is asked of it is asked of its home.
 //!
-//! A home that has begun anew knows no handles of before. A handle is opened again then, and if bytes that
-//! were written through it were not synced, its next fsync or close says EIO, once.
+//! A home that has begun anew knows no handles of before. A handle is opened again then, and if bytes of the file
+//! were not synced ([`unsynced`](super::unsynced)), its next fsync or close says EIO, once.
 
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use forebay_backing::{Attr, Error, FileKey, Result};
@@ -18,6 +18,7 @@ use super::ahead::{Ahead, Asking, Wanted};
 use super::copies::{Succession, is_silence};
 use super::members::{Looks, attr_of, moved, odd, with_home};
 use super::serve::Guest;
+use super::unsynced::{Account, Life};
 use super::{AtClose, Handle, How, Manner, Opened, Vfs};
 use crate::nodes::Side;
 
@@ -40,30 +41,31 @@ pub(super) struct Remote {
     write: bool,
     append: bool,
     seat: Mutex<Seat>,
-    /// How often it had to be opened again.
-    moves: AtomicU64,
     /// The number of the last append; held while one is under way.
     appended: Mutex<u64>,
-    /// Its home has acknowledged what it was not asked to sync; decided with the seat locked.
-    unsynced: AtomicBool,
-    /// What was written and not synced is gone, and nobody was told.
-    lost: AtomicBool,
+    account: Account,
     ahead: Ahead,
+}
+
+/// A handle at a home, and which life of it knows the handle.
+#[derive(Debug, Clone)]
+struct There {
+    life: Life,
+    handle: u64,
+}
+
+impl There {
+    fn home(&self) -> &str {
+        &self.life.home
+    }
 }
 
 #[derive(Clone)]
 enum Seat {
-    There {
-        home: String,
-        handle: u64,
-    },
+    There(There),
     /// The home has given the file back, and it is served here, around the kernel's pages still.
     Here(Arc<Guest>),
     Nowhere,
-}
-
-fn lost() -> Error {
-    Error::os(libc::EIO, "the file's home ended before what was written was synced")
 }
 
 impl Remote {
@@ -80,27 +82,16 @@ impl Remote {
     }
 
     /// Its handle there is worth nothing any more.
-    fn leave(&self, left: u64) {
+    fn leave(&self, left: &There) {
         let mut seat = self.seat();
-        if matches!(&*seat, Seat::There { handle, .. } if *handle == left) {
+        if matches!(&*seat, Seat::There(there) if there.handle == left.handle) {
             *seat = Seat::Nowhere;
-            self.moves.fetch_add(1, SeqCst);
-            if self.unsynced.swap(false, SeqCst) {
-                self.lost.store(true, SeqCst);
-            }
         }
     }
 
-    /// It has answered that something was written. A home that ended right after that has lost it, too.
-    fn wrote(&self, written: u64) {
-        match &*self.seat() {
-            Seat::There { handle, .. } if *handle == written => self.unsynced.store(true, SeqCst),
-            _ => self.lost.store(true, SeqCst),
-        }
-    }
-
-    fn tell_loss(&self) -> Result<()> {
-        if self.lost.swap(false, SeqCst) { Err(lost()) } else { Ok(()) }
+    /// It has answered that something was written, and is not synced.
+    fn wrote(&self, there: &There) {
+        self.account.pending.wrote(&there.life);
     }
 
     fn access(&self) -> Access {
@@ -124,7 +115,7 @@ impl Vfs {
             match cluster.open(key, dir, &path, how)? {
                 Place::There(home) => {
                     match self.ask_open(&home, key, path.clone(), write, truncate) {
-                        Ok(handle) => seat = Some(Seat::There { home, handle }),
+                        Ok(there) => seat = Some(Seat::There(there)),
                         Err(error) if error.is(libc::ESTALE) => refused = error,
                         Err(error) if error.is(libc::ENOENT) => {
                             return Err(self.replaced(self.nodes.parent(id), &path, how));
@@ -163,10 +154,8 @@ impl Vfs {
             write,
             append: write && flags & libc::O_APPEND != 0,
             seat: Mutex::new(seat),
-            moves: AtomicU64::new(0),
             appended: Mutex::new(0),
-            unsynced: AtomicBool::new(false),
-            lost: AtomicBool::new(false),
+            account: self.members.unsynced.open(key),
             ahead: Ahead::default(),
         };
         if truncate {
@@ -185,10 +174,16 @@ impl Vfs {
         path: PathBuf,
         write: bool,
         truncate: bool,
-    ) -> Result<u64> {
+    ) -> Result<There> {
         let question = Question::Open { file, path, write, truncate };
         match self.ask(home, &question, &[], &mut Vec::new())? {
-            Answer::Opened { handle, .. } => Ok(handle),
+            Answer::Opened { handle, .. } => {
+                // If it has begun anew since, it knows the handle no more.
+                let cluster = self.cluster().ok_or_else(moved)?;
+                let epoch = cluster.epoch(home).unwrap_or(0);
+                let boot = cluster.boot(home).unwrap_or_default();
+                Ok(There { life: Life { home: home.into(), epoch, boot }, handle })
+            }
             other => Err(odd(&other)),
         }
     }
@@ -207,8 +202,7 @@ impl Vfs {
         let cluster = self.cluster().ok_or_else(moved)?;
         let seat = match cluster.open(key, dir, &path, remote.access())? {
             Place::There(home) => {
-                let handle = self.ask_open(&home, key, path, remote.write, false)?;
-                Seat::There { home, handle }
+                Seat::There(self.ask_open(&home, key, path, remote.write, false)?)
             }
             Place::Here(held) => {
                 let file = self.known_at(key, &path)?;
@@ -229,7 +223,7 @@ impl Vfs {
         &self,
         remote: &Remote,
         repeated: Repeated,
-        there: impl Fn(&str, u64) -> Result<T>,
+        there: impl Fn(&There) -> Result<T>,
         here: impl Fn(&Guest) -> Result<T>,
     ) -> Result<T> {
         let succession = Succession::default();
@@ -253,33 +247,34 @@ impl Vfs {
                 },
                 seat => seat,
             };
-            let (home, handle) = match seat {
+            let at = match seat {
                 Seat::Here(guest) => return here(&guest),
-                Seat::There { home, handle } => (home, handle),
+                Seat::There(at) => at,
                 Seat::Nowhere => continue,
             };
+            let home = at.home();
             let is_back = |(silent, _): &mut (String, Error)| *silent == home;
             if repeated == Repeated::Elsewhere
                 && let Some((_, error)) = silent.take_if(is_back)
             {
                 return Err(error);
             }
-            match there(&home, handle) {
-                Err(error) if error.is(libc::ESTALE) => remote.leave(handle),
+            match there(&at) {
+                Err(error) if error.is(libc::ESTALE) => remote.leave(&at),
                 Err(error) if error.errno() == libc::EIO || is_silence(&error) => {
                     let awaits =
-                        repeated != Repeated::No && self.awaits_heir(&succession, &home, &error);
+                        repeated != Repeated::No && self.awaits_heir(&succession, home, &error);
                     let is_left = || {
                         repeated == Repeated::Elsewhere
                             || self.home_of(remote.key).is_none_or(|now| now != home)
                     };
                     if error.errno() == libc::EIO || awaits && is_left() {
-                        remote.leave(handle);
+                        remote.leave(&at);
                     }
                     if !awaits {
                         return Err(error);
                     }
-                    (silent, looks) = (Some((home, error)), 0);
+                    (silent, looks) = (Some((home.to_string(), error)), 0);
                 }
                 done => return done,
             }
@@ -334,9 +329,9 @@ impl Vfs {
     fn read_now(&self, remote: &Remote, offset: u64, buf: &mut [u8]) -> Result<(usize, bool)> {
         let buf = std::cell::RefCell::new(buf);
         let all = &self.members.fetching;
-        let there = |home: &str, handle| {
+        let there = |there: &There| {
             let mut out = all.buffer();
-            let read = self.ask_read(home, handle, offset, &mut buf.borrow_mut(), &mut out);
+            let read = self.ask_read(there.home(), there.handle, offset, &mut buf.borrow_mut(), &mut out);
             all.give_back(out);
             read
         };
@@ -348,14 +343,14 @@ impl Vfs {
         let seat = remote.seat().clone();
         for wanted in wanted {
             let asking = Asking::new(&remote.ahead, wanted);
-            let (Seat::There { home, handle }, Some(cluster)) =
+            let (Seat::There(There { life, handle }), Some(cluster)) =
                 (seat.clone(), self.members.cluster.get().cloned())
             else {
                 continue;
             };
             let all = self.members.fetching.clone();
             let ask = move |question: &Question, out: &mut Vec<u8>| {
-                cluster.ask(&home, question, &[], out)
+                cluster.ask(&life.home, question, &[], out)
             };
             self.members.fetching.pool.offer(move || asking.ask(&all, handle, ask));
         }
@@ -375,10 +370,11 @@ impl Vfs {
             false => self.at_home(
                 remote,
                 Repeated::Elsewhere,
-                |home, handle| {
-                    self.ask_done(home, &Question::Write { handle, offset, sync }, data)?;
+                |there| {
+                    let handle = there.handle;
+                    self.ask_done(there.home(), &Question::Write { handle, offset, sync }, data)?;
                     if !sync {
-                        remote.wrote(handle);
+                        remote.wrote(there);
                     }
                     Ok(())
                 },
@@ -392,12 +388,12 @@ impl Vfs {
         let mut last = remote.appended.lock().expect("no panic inside");
         *last += 1;
         let number = *last;
-        let there = |home: &str, handle| {
-            let question = Question::Append { handle, number, sync };
-            match self.ask(home, &question, data, &mut Vec::new())? {
+        let there = |there: &There| {
+            let question = Question::Append { handle: there.handle, number, sync };
+            match self.ask(there.home(), &question, data, &mut Vec::new())? {
                 Answer::At(_) => {
                     if !sync {
-                        remote.wrote(handle);
+                        remote.wrote(there);
                     }
                     Ok(())
                 }
@@ -413,38 +409,47 @@ impl Vfs {
     }
 
     pub(super) fn sync_there(&self, remote: &Remote) -> Result<()> {
-        remote.tell_loss()?;
-        let moves = remote.moves.load(SeqCst);
-        let had = remote.unsynced.swap(false, SeqCst);
-        let synced = self.at_home(
+        let Account { pending, .. } = &remote.account;
+        remote.account.tell()?;
+        let (writes, at) = (pending.writes(), RefCell::new(None));
+        self.at_home(
             remote,
             Repeated::Yes,
-            |home, handle| self.ask_done(home, &Question::Sync { handle }, &[]),
+            |there| {
+                self.ask_done(there.home(), &Question::Sync { handle: there.handle }, &[])?;
+                *at.borrow_mut() = Some(there.life.clone());
+                Ok(())
+            },
             |guest| guest.sync(self),
-        );
-        let moved = remote.moves.load(SeqCst) != moves;
-        match synced {
-            Ok(()) if had && moved => Err(lost()),
-            Ok(()) => remote.tell_loss(),
-            Err(error) => {
-                if had && !moved {
-                    remote.unsynced.store(true, SeqCst);
-                }
-                Err(error)
-            }
-        }
+        )?;
+        pending.synced(at.borrow().as_ref(), writes);
+        remote.account.tell()
     }
 
-    /// A descriptor was closed: whether its home still has what was written through it.
+    /// A descriptor was closed: whether its home still has what was written to the file.
     pub(super) fn flush_there(&self, remote: &Remote) -> Result<()> {
-        remote.tell_loss()?;
-        if remote.unsynced.load(SeqCst) {
-            let known = self.read_now(remote, 0, &mut []);
-            // Whatever that came to, a loss is told once.
-            remote.tell_loss()?;
-            known?;
+        let Account { pending, .. } = &remote.account;
+        remote.account.tell()?;
+        if !pending.is_unsynced() {
+            return Ok(());
         }
-        Ok(())
+        let (writes, at) = (pending.writes(), RefCell::new(None));
+        let asked = self.at_home(
+            remote,
+            Repeated::Yes,
+            |there| {
+                self.ask_read(there.home(), there.handle, 0, &mut [], &mut Vec::new())?;
+                *at.borrow_mut() = Some(there.life.clone());
+                Ok(())
+            },
+            |_| Ok(()),
+        );
+        if asked.is_ok() {
+            pending.is_at(at.borrow().as_ref(), writes);
+        }
+        // Whatever that came to, a loss is told once.
+        remote.account.tell()?;
+        asked
     }
 
     pub(super) fn allocate_there(
@@ -458,9 +463,10 @@ impl Vfs {
         self.at_home(
             remote,
             Repeated::No,
-            |home, handle| {
-                self.ask_done(home, &Question::Allocate { handle, offset, len, mode }, &[])?;
-                remote.wrote(handle);
+            |there| {
+                let question = Question::Allocate { handle: there.handle, offset, len, mode };
+                self.ask_done(there.home(), &question, &[])?;
+                remote.wrote(there);
                 Ok(())
             },
             |guest| guest.allocate(self, offset, len, mode),
@@ -468,9 +474,9 @@ impl Vfs {
     }
 
     pub(super) fn seek_there(&self, remote: &Remote, offset: u64, whence: i32) -> Result<u64> {
-        let there = |home: &str, handle| {
-            let question = Question::Seek { handle, offset, whence };
-            match self.ask(home, &question, &[], &mut Vec::new())? {
+        let there = |there: &There| {
+            let question = Question::Seek { handle: there.handle, offset, whence };
+            match self.ask(there.home(), &question, &[], &mut Vec::new())? {
                 Answer::At(at) => Ok(at),
                 other => Err(odd(&other)),
             }
@@ -481,11 +487,12 @@ impl Vfs {
     /// The last descriptor of a handle is gone.
     pub(super) fn close_there(&self, remote: &Remote) {
         let seat = std::mem::replace(&mut *remote.seat(), Seat::Nowhere);
-        if let Seat::There { home, handle } = seat
-            && let Err(error) = self.ask_done(&home, &Question::Close { handle }, &[])
+        if let Seat::There(There { life, handle }) = seat
+            && let Err(error) = self.ask_done(&life.home, &Question::Close { handle }, &[])
         {
-            tracing::debug!(%error, home, "a handle was not closed at its home");
+            tracing::debug!(%error, home = life.home, "a handle was not closed at its home");
         }
+        self.members.unsynced.close(&remote.account);
     }
 
     /// Attributes of a node that another member serves.
