@@ -75,6 +75,10 @@ pub enum Question {
     Sync {
         handle: u64,
     },
+    /// A descriptor of the handle was closed: where bytes are to be on the store by then, they are.
+    Flush {
+        handle: u64,
+    },
     Allocate {
         handle: u64,
         offset: u64,
@@ -152,6 +156,7 @@ impl Question {
             | Question::Write { .. }
             | Question::Append { .. }
             | Question::Sync { .. }
+            | Question::Flush { .. }
             | Question::Allocate { .. }
             | Question::Seek { .. } => true,
             Question::Holds { .. }

@@ -324,3 +324,37 @@ fn what_is_written_to_be_synced_is_synced_at_its_home() {
         assert_eq!(synced, if flags == 0 { 0 } else { WRITES }, "{how}");
     }
 }
+
+/// With write-through a close says whether the bytes are on the store, on whichever node it is.
+#[test]
+fn a_close_elsewhere_returns_when_the_bytes_are_on_the_store_or_says_why_not() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    let through = [HOLD, &["--policy", "write-through"]].concat();
+    let cluster = Cluster::start(2, &through);
+    let home = File::create(cluster.at(0, "f")).unwrap();
+    let file = File::options().write(true).open(cluster.at(1, "f")).unwrap();
+    for round in 0..20 {
+        let text = format!("through {round}");
+        file.write_all_at(text.as_bytes(), 0).unwrap();
+        close(file.try_clone().unwrap()).unwrap();
+        assert_eq!(cluster.stored("f").unwrap(), text.as_bytes());
+    }
+    drop(file);
+    // Somebody changes it on the store: what comes now is a conflict, and does not get there.
+    std::fs::write(cluster.backing.join("f"), b"by somebody else").unwrap();
+    let file = File::options().write(true).open(cluster.at(1, "f")).unwrap();
+    file.write_all_at(b"THROUGH", 0).unwrap();
+    let why = close(file).expect_err("the bytes are not on the store");
+    assert_eq!(cluster.stored("f").unwrap(), b"by somebody else", "{why}");
+    drop(home);
+}
+
+fn close(file: File) -> std::io::Result<()> {
+    use std::os::fd::IntoRawFd;
+    // SAFETY: the descriptor is ours, and is given up.
+    match unsafe { libc::close(file.into_raw_fd()) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}

@@ -181,6 +181,7 @@ pub fn is_safe(question: &Question) -> bool {
         // It carries its number.
         | Question::Append { .. }
         | Question::Sync { .. }
+        | Question::Flush { .. }
         | Question::Seek { .. }
         | Question::Attrs { .. }
         | Question::Fetch { .. }

@@ -84,6 +84,11 @@ impl Guest {
         vfs.engine.io.sync_in(&Admission::default(), &self.file)
     }
 
+    /// A descriptor of it was closed.
+    pub fn flush(&self, vfs: &Vfs) -> Result<()> {
+        vfs.engine.io.closing(&self.file, &Admission::default())
+    }
+
     pub fn allocate(&self, vfs: &Vfs, offset: u64, len: u64, mode: i32) -> Result<()> {
         self.may_write()?;
         let done = vfs.allocate(&self.file, &Admission::default(), offset, len, mode);
@@ -265,6 +270,7 @@ impl Vfs {
             | Question::Write { handle, .. }
             | Question::Append { handle, .. }
             | Question::Sync { handle }
+            | Question::Flush { handle }
             | Question::Allocate { handle, .. }
             | Question::Seek { handle, .. } => (handle, question),
             other => {
@@ -277,8 +283,7 @@ impl Vfs {
         match question {
             Question::Close { .. } => {
                 self.members.guests.lock().expect("no panic inside").remove(&handle);
-                self.engine.io.closing(&guest.file, &Admission::default())?;
-                Ok(Answer::Done)
+                guest.flush(self).map(|()| Answer::Done)
             }
             Question::Read { offset, len, .. } => {
                 let cluster = self.cluster().ok_or_else(moved)?;
@@ -299,6 +304,7 @@ impl Vfs {
                 guest.append(self, number, bytes, sync).map(Answer::At)
             }
             Question::Sync { .. } => guest.sync(self).map(|()| Answer::Done),
+            Question::Flush { .. } => guest.flush(self).map(|()| Answer::Done),
             Question::Allocate { offset, len, mode, .. } => {
                 guest.allocate(self, offset, len, mode).map(|()| Answer::Done)
             }

@@ -6,6 +6,7 @@
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use forebay_backing::{Attr, Error, FileKey, Result};
@@ -44,6 +45,8 @@ pub(super) struct Remote {
     /// The number of the last append; held while one is under way.
     appended: Mutex<u64>,
     account: Account,
+    /// Its home has not been told of a close since it took something.
+    has_written: AtomicBool,
     ahead: Ahead,
 }
 
@@ -91,6 +94,7 @@ impl Remote {
 
     /// It has answered that something was written, and is not synced.
     fn wrote(&self, there: &There) {
+        self.has_written.store(true, SeqCst);
         self.account.pending.wrote(&there.life);
     }
 
@@ -156,6 +160,7 @@ impl Vfs {
             seat: Mutex::new(seat),
             appended: Mutex::new(0),
             account: self.members.unsynced.open(key),
+            has_written: AtomicBool::new(truncate),
             ahead: Ahead::default(),
         };
         if truncate {
@@ -426,30 +431,33 @@ impl Vfs {
         remote.account.tell()
     }
 
-    /// A descriptor was closed: whether its home still has what was written to the file.
+    /// A descriptor was closed: whether its home still has what was written to the file, and where bytes are to be on
+    /// the store by then, whether they are.
     pub(super) fn flush_there(&self, remote: &Remote) -> Result<()> {
         let Account { pending, .. } = &remote.account;
         remote.account.tell()?;
-        if !pending.is_unsynced() {
+        let has_written = remote.has_written.swap(false, SeqCst);
+        if !has_written && !pending.is_unsynced() {
             return Ok(());
         }
         let (writes, at) = (pending.writes(), RefCell::new(None));
-        let asked = self.at_home(
+        let flushed = self.at_home(
             remote,
             Repeated::Yes,
             |there| {
-                self.ask_read(there.home(), there.handle, 0, &mut [], &mut Vec::new())?;
+                self.ask_done(there.home(), &Question::Flush { handle: there.handle }, &[])?;
                 *at.borrow_mut() = Some(there.life.clone());
                 Ok(())
             },
-            |_| Ok(()),
+            |guest| guest.flush(self),
         );
-        if asked.is_ok() {
-            pending.is_at(at.borrow().as_ref(), writes);
+        match &flushed {
+            Ok(()) => pending.is_at(at.borrow().as_ref(), writes),
+            Err(_) => _ = remote.has_written.fetch_or(has_written, SeqCst),
         }
         // Whatever that came to, a loss is told once.
         remote.account.tell()?;
-        asked
+        flushed
     }
 
     pub(super) fn allocate_there(

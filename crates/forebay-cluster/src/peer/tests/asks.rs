@@ -49,6 +49,7 @@ fn every_question() -> Vec<Question> {
         Question::Write { handle: 1, offset: 4096, sync: true },
         Question::Append { handle: 1, number: 8, sync: false },
         Question::Sync { handle: 1 },
+        Question::Flush { handle: 1 },
         Question::Allocate { handle: 1, offset: 0, len: 1, mode: 0 },
         Question::Seek { handle: 1, offset: 1, whence: 4 },
         Question::Attrs { files: vec![file; 2000] },
