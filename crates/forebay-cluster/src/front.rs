@@ -247,9 +247,15 @@ pub trait Front: Keeper {
     /// Files at or below a path that the engine knows.
     fn below(&self, path: &Path) -> Vec<FileKey>;
 
-    /// Serves a program of another member: `Open` to `Name` of [`Question`]. `bytes` came with the
-    /// question; what goes with the answer is put into `out`.
-    fn answer(&self, from: &str, question: Question, bytes: &[u8], out: &mut Vec<u8>) -> Answer;
+    /// Serves a program of another member, of which this is the name and the epoch: `Open` to `Fence` of [`Question`].
+    /// `bytes` came with the question; what goes with the answer is put into `out`.
+    fn answer(
+        &self,
+        from: (&str, u64),
+        question: Question,
+        bytes: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Answer;
 
     /// A member is dead, or began anew: what it has open here is closed.
     fn ended(&self, member: &str);

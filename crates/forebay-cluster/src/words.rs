@@ -49,7 +49,6 @@ pub enum Question {
         #[serde(with = "any_path")]
         path: PathBuf,
         write: bool,
-        truncate: bool,
     },
     Close {
         handle: u64,
@@ -60,13 +59,16 @@ pub enum Question {
         len: u32,
     },
     /// The bytes come with it. `sync`: they are durable at the home before the answer, and all that was written before.
+    ///
+    /// `number`, here and in whatever else changes a file: it rises with each change that the asker asks for, and is new
+    /// in each. See [`Question::Fence`].
     Write {
         handle: u64,
+        number: u64,
         offset: u64,
         sync: bool,
     },
-    /// The same, to the end of the file as its home knows it. `number` counts the asker's appends through
-    /// this handle: one that comes twice is done once.
+    /// The same, to the end of the file as its home knows it. One that comes twice through this handle is done once.
     Append {
         handle: u64,
         number: u64,
@@ -79,8 +81,15 @@ pub enum Question {
     Flush {
         handle: u64,
     },
+    /// Gives the file this size.
+    Resize {
+        handle: u64,
+        number: u64,
+        size: u64,
+    },
     Allocate {
         handle: u64,
+        number: u64,
         offset: u64,
         len: u64,
         mode: i32,
@@ -94,7 +103,14 @@ pub enum Question {
         files: Vec<FileKey>,
     },
     Name {
+        number: u64,
         change: NameChange,
+    },
+    /// Whatever the asker has asked for under smaller numbers changes this file no more, also what comes yet: it has
+    /// told its programs that it does not know what became of that, and they have gone on.
+    Fence {
+        file: FileKey,
+        number: u64,
     },
     /// Bytes of an unclaimed file as the store had them in this version: the asked member reads the part that
     /// they lie in for all.
@@ -157,6 +173,7 @@ impl Question {
             | Question::Append { .. }
             | Question::Sync { .. }
             | Question::Flush { .. }
+            | Question::Resize { .. }
             | Question::Allocate { .. }
             | Question::Seek { .. } => true,
             Question::Holds { .. }
@@ -166,6 +183,7 @@ impl Question {
             | Question::Open { .. }
             | Question::Attrs { .. }
             | Question::Name { .. }
+            | Question::Fence { .. }
             | Question::Fetch { .. }
             | Question::Daemon { .. }
             | Question::Copy { .. }
@@ -183,7 +201,7 @@ impl Question {
             Question::Open { path, .. }
             | Question::RecallBelow { path }
             | Question::Lock { path, .. } => Some(path),
-            Question::Name { change } => Some(match change {
+            Question::Name { change, .. } => Some(match change {
                 NameChange::SetAttr { path, .. }
                 | NameChange::SetXattr { path, .. }
                 | NameChange::RemoveXattr { path, .. }
@@ -255,6 +273,21 @@ pub enum NameChange {
         over: Option<FileKey>,
         flags: u32,
     },
+}
+
+impl NameChange {
+    /// The file that it is about.
+    pub fn file(&self) -> FileKey {
+        match self {
+            NameChange::SetAttr { file, .. }
+            | NameChange::SetXattr { file, .. }
+            | NameChange::RemoveXattr { file, .. }
+            | NameChange::Link { file, .. }
+            | NameChange::Unlink { file, .. }
+            | NameChange::Replace { file, .. }
+            | NameChange::Rename { file, .. } => *file,
+        }
+    }
 }
 
 /// The program that asks.

@@ -166,7 +166,13 @@ impl Front for Shared {
         self.vfs.engine.files.known_below(path)
     }
 
-    fn answer(&self, from: &str, question: Question, bytes: &[u8], out: &mut Vec<u8>) -> Answered {
+    fn answer(
+        &self,
+        from: (&str, u64),
+        question: Question,
+        bytes: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Answered {
         self.vfs.answer(from, question, bytes, out)
     }
 

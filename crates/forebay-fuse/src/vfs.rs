@@ -14,6 +14,7 @@ mod attrs;
 mod copies;
 mod data;
 mod dirs;
+mod fence;
 mod listing;
 mod locks;
 mod look;
@@ -23,6 +24,8 @@ mod open;
 mod privilege;
 mod serve;
 mod served_names;
+#[cfg(test)]
+mod tests;
 mod there;
 mod tree;
 mod unsynced;

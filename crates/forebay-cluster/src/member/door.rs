@@ -68,6 +68,10 @@ impl Member {
         if head.to_epoch != self.epoch {
             return Answer::Refused(Refusal::Epoch(self.epoch));
         }
+        if !self.is_newest(head) {
+            let text = format!("member {} has begun anew since it asked", head.from);
+            return refuse(libc::ESTALE, text);
+        }
         let peer = match question {
             Question::Holds { file, dir } => Peer::Holds { file, dir },
             Question::Recall { file } => Peer::Recall { file },
@@ -90,7 +94,7 @@ impl Member {
             question => {
                 let front = soon(|| self.front.get()).and_then(Weak::upgrade);
                 let Some(front) = front else { return Answer::Refused(Refusal::NotHere) };
-                return front.answer(&head.from, question, bytes, out);
+                return front.answer((&head.from, head.from_epoch), question, bytes, out);
             }
         };
         let ticket = self.ticket();
@@ -105,5 +109,15 @@ impl Member {
                 refuse(libc::ETIMEDOUT, "it did not decide in time".into())
             }
         }
+    }
+
+    /// Whether no later life of the asker has been heard of: what an earlier one left on its way comes too late.
+    fn is_newest(&self, head: &Head) -> bool {
+        // Of one that is not known nobody has heard anything.
+        let Some(known) = self.epoch_of(&head.from) else { return true };
+        let mut heard = lock(&self.heard);
+        let newest = heard.entry(head.from.clone()).or_default();
+        *newest = (*newest).max(known).max(head.from_epoch);
+        head.from_epoch == *newest
     }
 }

@@ -115,6 +115,7 @@ impl Member {
             copies,
             copies_or_fail,
             shares_reads,
+            heard: Mutex::default(),
             resting: Mutex::default(),
             sync_store,
             is_suspended: AtomicBool::new(false),

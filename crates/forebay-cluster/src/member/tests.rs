@@ -93,7 +93,13 @@ impl Front for Fake {
         lock(&self.below).clone()
     }
 
-    fn answer(&self, from: &str, _: Question, bytes: &[u8], out: &mut Vec<u8>) -> Answer {
+    fn answer(
+        &self,
+        (from, _): (&str, u64),
+        _: Question,
+        bytes: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Answer {
         out.extend_from_slice(from.as_bytes());
         out.extend_from_slice(bytes);
         Answer::Bytes

@@ -177,13 +177,13 @@ pub fn is_safe(question: &Question) -> bool {
         | Question::Open { .. }
         | Question::Close { .. }
         | Question::Read { .. }
-        | Question::Write { .. }
-        // It carries its number.
+        // The home does one of a handle's with the same number once.
         | Question::Append { .. }
         | Question::Sync { .. }
         | Question::Flush { .. }
         | Question::Seek { .. }
         | Question::Attrs { .. }
+        | Question::Fence { .. }
         | Question::Fetch { .. }
         // They carry their number, and that of their fill.
         | Question::Copy { .. }
@@ -194,8 +194,11 @@ pub fn is_safe(question: &Question) -> bool {
         | Question::Granted { .. }
         | Question::Reclaimed => true,
         Question::Daemon { method, .. } => method == "GET",
-        // Some modes move what is behind.
-        Question::Allocate { .. } | Question::Name { .. } => false,
+        // The first may be done after the second, and over what was done since.
+        Question::Write { .. }
+        | Question::Resize { .. }
+        | Question::Allocate { .. }
+        | Question::Name { .. } => false,
     }
 }
 

@@ -133,10 +133,9 @@ impl Vfs {
                     file: *file,
                     path: path.clone(),
                     write: false,
-                    truncate: false,
                 };
                 let (handle, size) = match self.ask(&home, &open, &[], &mut Vec::new())? {
-                    Answer::Opened { handle, attrs } => (handle, attrs.size),
+                    Answer::Opened { handle, attrs, .. } => (handle, attrs.size),
                     other => return Err(odd(&other)),
                 };
                 let read = |offset, buf: &mut [u8]| {

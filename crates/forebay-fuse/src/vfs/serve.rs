@@ -13,7 +13,7 @@ use forebay_backing::{Error, FileKey, Result};
 use forebay_cluster::core::{Access, Holder};
 use forebay_cluster::front::{Guard, Place};
 use forebay_cluster::words::{Answer, Question, Refusal};
-use forebay_engine::{Admission, File, OpenFile};
+use forebay_engine::{Admission, File, OpenFile, on_behalf_of};
 
 use super::Vfs;
 use super::members::{moved, words_of};
@@ -26,6 +26,8 @@ const FLUSHES: usize = 8;
 /// A file that a program of another member has open here.
 pub struct Guest {
     from: String,
+    /// Which life of that member opened it.
+    epoch: u64,
     file: OpenFile,
     /// The claim that a writer needs.
     _held: Option<Guard>,
@@ -35,8 +37,9 @@ pub struct Guest {
 }
 
 impl Guest {
-    pub fn new(from: String, file: OpenFile, held: Option<Guard>) -> Guest {
-        Guest { from, file, writes: held.is_some(), _held: held, appended: Mutex::default() }
+    pub fn new(from: (&str, u64), file: OpenFile, held: Option<Guard>) -> Guest {
+        let (from, epoch) = (from.0.to_string(), from.1);
+        Guest { from, epoch, file, writes: held.is_some(), _held: held, appended: Mutex::default() }
     }
 
     fn may_write(&self) -> Result<()> {
@@ -87,6 +90,15 @@ impl Guest {
     /// A descriptor of it was closed.
     pub fn flush(&self, vfs: &Vfs) -> Result<()> {
         vfs.engine.io.closing(&self.file, &Admission::default())
+    }
+
+    pub fn resize(&self, vfs: &Vfs, size: u64) -> Result<()> {
+        self.may_write()?;
+        let done = vfs.engine.io.set_len_in(&Admission::default(), &self.file, size);
+        vfs.tell_pages(self.file.key, 0, 0);
+        done?;
+        self.strip(vfs);
+        Ok(())
     }
 
     pub fn allocate(&self, vfs: &Vfs, offset: u64, len: u64, mode: i32) -> Result<()> {
@@ -184,15 +196,14 @@ impl Vfs {
 
     fn open_for(
         &self,
-        from: &str,
+        from: (&str, u64),
         file: FileKey,
         path: &Path,
         write: bool,
-        truncate: bool,
     ) -> Result<Answer> {
         let cluster = self.cluster().filter(|_| self.is_held(file)).ok_or_else(moved)?;
         let mut held = None;
-        if write || truncate {
+        if write {
             self.refuse_read_only()?;
             let dir = self.dir_of(path)?;
             match cluster.open(file, dir, path, Access::Write)? {
@@ -204,41 +215,31 @@ impl Vfs {
         // The name that was opened is gone: the asker looks it up again, unless it has the file open.
         let opened = match opened {
             Some(opened) => opened,
-            None if self.is_open_for(from, file) => self.known_at(file, path)?,
+            None if self.is_open_for(from.0, file) => self.known_at(file, path)?,
             None => return Err(Error::os(libc::ENOENT, "the file has no name any more")),
         };
-        if truncate {
-            let done = self.engine.io.set_len_in(&Admission::default(), &opened, 0);
-            self.tell_pages(file, 0, 0);
-            done?;
-        }
         let attrs = words_of(&self.engine.verbs.stat_open(&opened));
-        let mut guest = Guest::new(from.to_string(), opened, held);
+        let mut guest = Guest::new(from, opened, held);
         guest.writes = write;
-        if truncate {
-            guest.strip(self);
-        }
         let handle = self.members.next_guest();
         self.members.guests.lock().expect("no panic inside").insert(handle, Arc::new(guest));
         Ok(Answer::Opened { handle, attrs })
     }
 
-    fn guest(&self, from: &str, handle: u64) -> Option<Arc<Guest>> {
+    fn guest(&self, (from, epoch): (&str, u64), handle: u64) -> Option<Arc<Guest>> {
         let guests = self.members.guests.lock().expect("no panic inside");
-        guests.get(&handle).filter(|guest| guest.from == from).cloned()
+        guests.get(&handle).filter(|guest| guest.from == from && guest.epoch == epoch).cloned()
     }
 
     fn serve(
         &self,
-        from: &str,
+        from: (&str, u64),
         question: Question,
         bytes: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<Answer> {
         let (handle, question) = match question {
-            Question::Open { file, path, write, truncate } => {
-                return self.open_for(from, file, &path, write, truncate);
-            }
+            Question::Open { file, path, write } => return self.open_for(from, file, &path, write),
             Question::Attrs { files } => {
                 let of = |key: &FileKey| {
                     let attr = self.is_held(*key).then(|| self.engine.verbs.stat_cached(*key));
@@ -246,7 +247,14 @@ impl Vfs {
                 };
                 return Ok(Answer::Attrs(files.iter().map(of).collect()));
             }
-            Question::Name { change } => return self.change_for(change).map(Answer::Changed),
+            Question::Name { number, change } => {
+                let entered = self.members.fences.enter(from, change.file(), number)?;
+                let change = || self.change_for(change).map(Answer::Changed);
+                return on_behalf_of(entered.changing.clone(), change);
+            }
+            Question::Fence { file, number } => {
+                return self.members.fences.raise(from, file, number).map(|()| Answer::Done);
+            }
             Question::Fetch { version, path, offset, len } => {
                 out.resize(len as usize, 0);
                 let n = self.engine.io.read_for_neighbour(&version, &path, offset, out)?;
@@ -254,7 +262,7 @@ impl Vfs {
                 return Ok(Answer::Bytes);
             }
             Question::Lock { file, path, epoch, ask } => {
-                let done = self.lock_for((from, epoch), file, &path, &ask);
+                let done = self.lock_for((from.0, epoch), file, &path, &ask);
                 return done.map(|(answer, ends)| Answer::Lock { answer, ends });
             }
             Question::Granted { number } => {
@@ -262,7 +270,7 @@ impl Vfs {
                 return Ok(Answer::Done);
             }
             Question::Reclaimed => {
-                self.locks_reclaimed(from);
+                self.locks_reclaimed(from.0);
                 return Ok(Answer::Done);
             }
             Question::Close { handle }
@@ -271,6 +279,7 @@ impl Vfs {
             | Question::Append { handle, .. }
             | Question::Sync { handle }
             | Question::Flush { handle }
+            | Question::Resize { handle, .. }
             | Question::Allocate { handle, .. }
             | Question::Seek { handle, .. } => (handle, question),
             other => {
@@ -297,19 +306,37 @@ impl Vfs {
                 out.truncate(n);
                 Ok(if is_quiet { Answer::QuietBytes } else { Answer::Bytes })
             }
+            Question::Write { number, .. }
+            | Question::Append { number, .. }
+            | Question::Resize { number, .. }
+            | Question::Allocate { number, .. } => {
+                let entered = self.members.fences.enter(from, guest.file.key, number)?;
+                let change = || self.change_by(&guest, &question, bytes);
+                on_behalf_of(entered.changing.clone(), change)
+            }
+            Question::Sync { .. } => guest.sync(self).map(|()| Answer::Done),
+            Question::Flush { .. } => guest.flush(self).map(|()| Answer::Done),
+            Question::Seek { offset, whence, .. } => {
+                guest.seek(self, offset, whence).map(Answer::At)
+            }
+            _ => Ok(Answer::Refused(Refusal::Handle)),
+        }
+    }
+}
+
+impl Vfs {
+    /// A change of what a guest has open.
+    fn change_by(&self, guest: &Guest, question: &Question, bytes: &[u8]) -> Result<Answer> {
+        match *question {
             Question::Write { offset, sync, .. } => {
                 guest.write(self, offset, bytes, sync).map(|()| Answer::Done)
             }
             Question::Append { number, sync, .. } => {
                 guest.append(self, number, bytes, sync).map(Answer::At)
             }
-            Question::Sync { .. } => guest.sync(self).map(|()| Answer::Done),
-            Question::Flush { .. } => guest.flush(self).map(|()| Answer::Done),
+            Question::Resize { size, .. } => guest.resize(self, size).map(|()| Answer::Done),
             Question::Allocate { offset, len, mode, .. } => {
                 guest.allocate(self, offset, len, mode).map(|()| Answer::Done)
-            }
-            Question::Seek { offset, whence, .. } => {
-                guest.seek(self, offset, whence).map(Answer::At)
             }
             _ => Ok(Answer::Refused(Refusal::Handle)),
         }
@@ -383,7 +410,7 @@ impl Vfs {
 
     pub fn answer(
         &self,
-        from: &str,
+        from: (&str, u64),
         question: Question,
         bytes: &[u8],
         out: &mut Vec<u8>,

@@ -13,11 +13,10 @@ use forebay_backing::{Attr, Error, FileKey, Result};
 use forebay_cluster::core::Access;
 use forebay_cluster::front::Place;
 use forebay_cluster::words::{Answer, Attrs, Question};
-use forebay_engine::Admission;
 
 use super::ahead::{Ahead, Asking, Wanted};
 use super::copies::{Succession, is_silence};
-use super::members::{Looks, attr_of, moved, odd, with_home};
+use super::members::{Again, Looks, attr_of, moved, odd, with_home};
 use super::serve::Guest;
 use super::unsynced::{Account, Life};
 use super::{AtClose, Handle, How, Manner, Opened, Vfs};
@@ -42,8 +41,8 @@ pub(super) struct Remote {
     write: bool,
     append: bool,
     seat: Mutex<Seat>,
-    /// The number of the last append; held while one is under way.
-    appended: Mutex<u64>,
+    /// Held while an append is under way.
+    appended: Mutex<()>,
     account: Account,
     /// Its home has not been told of a close since it took something.
     has_written: AtomicBool,
@@ -118,7 +117,7 @@ impl Vfs {
         loop {
             match cluster.open(key, dir, &path, how)? {
                 Place::There(home) => {
-                    match self.ask_open(&home, key, path.clone(), write, truncate) {
+                    match self.ask_open(&home, key, path.clone(), write || truncate) {
                         Ok(there) => seat = Some(Seat::There(there)),
                         Err(error) if error.is(libc::ESTALE) => refused = error,
                         Err(error) if error.is(libc::ENOENT) => {
@@ -136,11 +135,7 @@ impl Vfs {
                     let Some(file) = self.named_at(key, &path)? else {
                         return Err(self.replaced(self.nodes.parent(id), &path, how));
                     };
-                    if truncate {
-                        self.engine.io.set_len_in(&Admission::default(), &file, 0)?;
-                        self.tell_pages(key, 0, 0);
-                    }
-                    seat = Some(Seat::Here(Arc::new(Guest::new(String::new(), file, held))));
+                    seat = Some(Seat::Here(Arc::new(Guest::new(("", 0), file, held))));
                 }
             }
             if seat.is_some() {
@@ -155,16 +150,19 @@ impl Vfs {
         let remote = Remote {
             id,
             key,
-            write,
+            write: write || truncate,
             append: write && flags & libc::O_APPEND != 0,
             seat: Mutex::new(seat),
-            appended: Mutex::new(0),
+            appended: Mutex::default(),
             account: self.members.unsynced.open(key),
             has_written: AtomicBool::new(truncate),
             ahead: Ahead::default(),
         };
         if truncate {
-            self.members.fetching.stir(key);
+            if let Err(error) = self.resize_there(&remote, 0) {
+                self.close_there(&remote);
+                return Err(error);
+            }
             self.tell_attributes(id);
         }
         let handle = self.keep(Handle::There(remote));
@@ -178,9 +176,8 @@ impl Vfs {
         file: FileKey,
         path: PathBuf,
         write: bool,
-        truncate: bool,
     ) -> Result<There> {
-        let question = Question::Open { file, path, write, truncate };
+        let question = Question::Open { file, path, write };
         match self.ask(home, &question, &[], &mut Vec::new())? {
             Answer::Opened { handle, .. } => {
                 // If it has begun anew since, it knows the handle no more.
@@ -207,11 +204,11 @@ impl Vfs {
         let cluster = self.cluster().ok_or_else(moved)?;
         let seat = match cluster.open(key, dir, &path, remote.access())? {
             Place::There(home) => {
-                Seat::There(self.ask_open(&home, key, path, remote.write, false)?)
+                Seat::There(self.ask_open(&home, key, path, remote.write)?)
             }
             Place::Here(held) => {
                 let file = self.known_at(key, &path)?;
-                Seat::Here(Arc::new(Guest::new(String::new(), file, held)))
+                Seat::Here(Arc::new(Guest::new(("", 0), file, held)))
             }
         };
         let mut at = remote.seat();
@@ -377,7 +374,8 @@ impl Vfs {
                 Repeated::Elsewhere,
                 |there| {
                     let handle = there.handle;
-                    self.ask_done(there.home(), &Question::Write { handle, offset, sync }, data)?;
+                    let write = |number| Question::Write { handle, number, offset, sync };
+                    self.ask_to_change_done(remote, there, Again::Once, write, data)?;
                     if !sync {
                         remote.wrote(there);
                     }
@@ -389,13 +387,41 @@ impl Vfs {
         Ok(())
     }
 
+    fn ask_to_change_done(
+        &self,
+        remote: &Remote,
+        there: &There,
+        again: Again,
+        question: impl Fn(u64) -> Question,
+        bytes: &[u8],
+    ) -> Result<()> {
+        match self.ask_to_change(there.home(), remote.key, again, question, bytes)? {
+            Answer::Done => Ok(()),
+            other => Err(odd(&other)),
+        }
+    }
+
+    fn resize_there(&self, remote: &Remote, size: u64) -> Result<()> {
+        let _stirs = self.members.fetching.stirring(remote.key);
+        self.at_home(
+            remote,
+            Repeated::Elsewhere,
+            |there| {
+                let resize = |number| Question::Resize { handle: there.handle, number, size };
+                self.ask_to_change_done(remote, there, Again::Once, resize, &[])?;
+                remote.wrote(there);
+                Ok(())
+            },
+            |guest| guest.resize(self, size),
+        )
+    }
+
     fn append_there(&self, remote: &Remote, data: &[u8], sync: bool) -> Result<()> {
-        let mut last = remote.appended.lock().expect("no panic inside");
-        *last += 1;
-        let number = *last;
+        // One after the other, as they are numbered.
+        let _one = remote.appended.lock().expect("no panic inside");
         let there = |there: &There| {
-            let question = Question::Append { handle: there.handle, number, sync };
-            match self.ask(there.home(), &question, data, &mut Vec::new())? {
+            let append = |number| Question::Append { handle: there.handle, number, sync };
+            match self.ask_to_change(there.home(), remote.key, Again::No, append, data)? {
                 Answer::At(_) => {
                     if !sync {
                         remote.wrote(there);
@@ -406,7 +432,7 @@ impl Vfs {
             }
         };
         self.at_home(remote, Repeated::No, there, |guest| {
-            guest.append(self, number, data, sync).map(drop)
+            guest.append(self, self.members.numbers.next(), data, sync).map(drop)
         })?;
         // The kernel takes the end to be where it was told to write.
         self.tell_attributes(remote.id);
@@ -472,8 +498,10 @@ impl Vfs {
             remote,
             Repeated::No,
             |there| {
-                let question = Question::Allocate { handle: there.handle, offset, len, mode };
-                self.ask_done(there.home(), &question, &[])?;
+                let handle = there.handle;
+                let allocate =
+                    |number| Question::Allocate { handle, number, offset, len, mode };
+                self.ask_to_change_done(remote, there, Again::No, allocate, &[])?;
                 remote.wrote(there);
                 Ok(())
             },

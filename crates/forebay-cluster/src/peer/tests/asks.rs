@@ -43,18 +43,20 @@ fn every_question() -> Vec<Question> {
         Question::RecallBelow { path: path.clone() },
         Question::RecallBelow { path: OsString::from_vec(b"no\xffutf8".to_vec()).into() },
         Question::Changed { file },
-        Question::Open { file, path, write: true, truncate: true },
+        Question::Open { file, path, write: true },
         Question::Close { handle: 1 },
         Question::Read { handle: 1, offset: u64::MAX / 2, len: 70_000 },
-        Question::Write { handle: 1, offset: 4096, sync: true },
+        Question::Write { handle: 1, number: 7, offset: 4096, sync: true },
         Question::Append { handle: 1, number: 8, sync: false },
         Question::Sync { handle: 1 },
         Question::Flush { handle: 1 },
-        Question::Allocate { handle: 1, offset: 0, len: 1, mode: 0 },
+        Question::Resize { handle: 1, number: 9, size: 5 },
+        Question::Fence { file, number: 10 },
+        Question::Allocate { handle: 1, number: 8, offset: 0, len: 1, mode: 0 },
         Question::Seek { handle: 1, offset: 1, whence: 4 },
         Question::Attrs { files: vec![file; 2000] },
     ];
-    all.extend(changes.map(|change| Question::Name { change }));
+    all.extend(changes.map(|change| Question::Name { number: 11, change }));
     let of = Of { space: Space::Record, owner: u64::MAX };
     let lock = Lock { kind: locks::Kind::Shared, range: Range::ALL, pid: u32::MAX };
     let asks = [
@@ -165,7 +167,7 @@ fn a_door_that_began_anew_is_asked_without_an_error() {
     let _new = Door::open(at, None, Arc::new(Echo::default())).unwrap();
     // Not even one that must not be done twice fails.
     let change = NameChange::Unlink { file: file(1), path: "a".into() };
-    assert_eq!(ask(&peers, &address, &Question::Name { change }).unwrap(), Answer::Done);
+    assert_eq!(ask(&peers, &address, &Question::Name { number: 1, change }).unwrap(), Answer::Done);
 }
 
 /// Answers the first question of a connection, and breaks it with the second one half answered or not at all.
@@ -193,7 +195,8 @@ fn breaks(half: &'static [u8]) -> (String, Arc<AtomicU64>) {
 
 #[test]
 fn what_is_safe_is_repeated_once_and_what_is_not_says_so() {
-    let unlink = Question::Name { change: NameChange::Unlink { file: file(1), path: "a".into() } };
+    let unlink = NameChange::Unlink { file: file(1), path: "a".into() };
+    let unlink = Question::Name { number: 1, change: unlink };
     let sync = Question::Sync { handle: 1 };
     // Nothing was answered.
     let (address, asked) = breaks(b"");

@@ -1,0 +1,117 @@
+//! Files that another mount serves.
+
+use std::sync::Condvar;
+use std::sync::atomic::AtomicBool;
+
+use super::*;
+
+/// Something that happens at one moment, and is waited for.
+#[derive(Default)]
+struct Gate(Mutex<bool>, Condvar);
+
+impl Gate {
+    fn open(&self) {
+        *lock(&self.0) = true;
+        self.1.notify_all();
+    }
+
+    fn pass(&self) {
+        let waited = self.1.wait_timeout_while(lock(&self.0), Duration::from_secs(20), |open| !*open);
+        assert!(*waited.expect("no panic inside").0, "the gate stays shut");
+    }
+}
+
+/// `f` is A's, with these bytes; the handles are A's and B's.
+fn shared(bed: &Bed, text: &str) -> (u64, u64) {
+    let [a, b] = &bed.mounts[..] else { panic!("two mounts") };
+    let near = a.create("f");
+    a.write(near, 0, text).expect("it is A's");
+    let far = b.opened("f");
+    assert_eq!(b.read(far), text);
+    (near, far)
+}
+
+/// A write that was given up while it waited at the home does not come over what is acknowledged later.
+#[test]
+fn a_write_that_was_given_up_changes_nothing_once_another_is_acknowledged() {
+    let bed = Bed::new(2);
+    let (near, far) = shared(&bed, "old text");
+    let [a, b] = &bed.mounts[..] else { panic!("two mounts") };
+    let (came, goes_on) = (Arc::new(Gate::default()), Arc::new(Gate::default()));
+    let (comes, waits) = (came.clone(), goes_on.clone());
+    let mut is_first = true;
+    *lock(&a.kernel.drops_pages) = Some(Box::new(move |_, _| {
+        if std::mem::take(&mut is_first) {
+            comes.open();
+            waits.pass();
+        }
+    }));
+    assert!(b.write(far, 0, "FIRST").expect_err("its home is slow").kind() == Kind::TimedOut);
+    came.pass();
+    // The kernel's lock is not the file's: only what is asked now is kept from it.
+    let again = b.write(far, 0, "later");
+    assert!(again.is_err(), "nothing is acknowledged while the first may come to pass: {again:?}");
+    goes_on.open();
+    eventually("the home is there again", || b.write(far, 0, "later").is_ok());
+    assert!(bed.net.count(|q| matches!(q, Question::Fence { .. })) >= 2);
+    assert_eq!(b.read(far), "laterext");
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(a.read(near), "laterext");
+}
+
+/// What is still on its way when it is given up is refused when it comes.
+#[test]
+fn a_change_that_comes_after_it_was_given_up_is_refused() {
+    let bed = Bed::new(2);
+    let (_, far) = shared(&bed, "old text");
+    let [a, b] = &bed.mounts[..] else { panic!("two mounts") };
+    bed.net.fated(|_, question| match question {
+        Question::Write { offset: 0, .. } => Fate::Lost,
+        _ => Fate::Answered,
+    });
+    assert!(b.write(far, 0, "FIRST").is_err());
+    let late = lock(&bed.net.asked).last().cloned().expect("it was asked");
+    b.write(far, 4, "text").expect("it is fenced off");
+    let answer = a.vfs.answer(("b", 1), late, b"FIRST", &mut Vec::new());
+    assert!(matches!(answer, Answer::Refused(Refusal::Errno(libc::ETIMEDOUT, _))), "{answer:?}");
+    assert_eq!(b.read(far), "old text");
+}
+
+/// A broken connection is no reason to fail: what was under way there is void before it is asked again.
+#[test]
+fn a_write_whose_connection_broke_is_made_again_behind_a_fence() {
+    let bed = Bed::new(2);
+    let (near, far) = shared(&bed, "old text");
+    let [a, b] = &bed.mounts[..] else { panic!("two mounts") };
+    let is_broken = AtomicBool::new(false);
+    bed.net.fated(move |_, question| match question {
+        Question::Write { .. } if !is_broken.swap(true, SeqCst) => Fate::Broken,
+        _ => Fate::Answered,
+    });
+    b.write(far, 0, "new").expect("it is made again");
+    assert_eq!(bed.net.count(|q| matches!(q, Question::Fence { .. })), 1);
+    assert_eq!(a.read(near), "new text");
+}
+
+/// A truncation at open is one more change: what is left of it does not cut what is written afterwards.
+#[test]
+fn a_truncation_that_was_given_up_cuts_nothing_that_is_written_later() {
+    let bed = Bed::new(2);
+    let (near, _) = shared(&bed, "old text");
+    let [a, b] = &bed.mounts[..] else { panic!("two mounts") };
+    bed.net.fated(|_, question| match question {
+        Question::Resize { .. } => Fate::Lost,
+        _ => Fate::Answered,
+    });
+    assert!(b.open("f", libc::O_RDWR | libc::O_TRUNC).is_err(), "its home does not answer");
+    let is_resize = |q: &&Question| matches!(q, Question::Resize { .. });
+    let late = lock(&bed.net.asked).iter().rfind(is_resize).cloned().expect("it was asked");
+    *lock(&bed.net.fates) = None;
+    let far = b.opened("f");
+    b.write(far, 0, "written later").expect("it is fenced off");
+    let answer = a.vfs.answer(("b", 1), late, b"", &mut Vec::new());
+    assert!(matches!(answer, Answer::Refused(_)), "{answer:?}");
+    assert_eq!(a.read(near), "written later");
+    let far = b.open("f", libc::O_RDWR | libc::O_TRUNC).expect("it answers").handle;
+    assert_eq!((b.read(far), a.read(near)), (String::new(), String::new()));
+}
