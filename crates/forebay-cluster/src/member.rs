@@ -391,7 +391,7 @@ impl Member {
             // It has begun anew, and this member has not heard of it yet. Nothing was done.
             let newer =
                 matches!(&asked, Ok(Answer::Refused(Refusal::Epoch(now))) if *now > known.epoch);
-            if !newer || question.needs_handle() || began.elapsed() >= HEARING {
+            if !newer || question.is_of_a_life() || began.elapsed() >= HEARING {
                 break asked;
             }
             std::thread::sleep(Duration::from_millis(10));

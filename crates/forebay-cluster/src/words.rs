@@ -159,8 +159,10 @@ pub enum Question {
     Granted {
         number: u64,
     },
-    /// The asking member's programs have reclaimed their locks at the asked one, which has begun anew.
-    Reclaimed,
+    /// The asking member's programs have reclaimed their locks at this life of the asked one.
+    Reclaimed {
+        epoch: u64,
+    },
 }
 
 impl Question {
@@ -191,8 +193,14 @@ impl Question {
             | Question::BeginFill { .. }
             | Question::Lock { .. }
             | Question::Granted { .. }
-            | Question::Reclaimed => false,
+            | Question::Reclaimed { .. } => false,
         }
+    }
+
+    /// Whether it is for one life of the asked member: another has nothing of what it is about.
+    pub fn is_of_a_life(&self) -> bool {
+        let of_locks = matches!(self, Question::Lock { .. } | Question::Reclaimed { .. });
+        of_locks || self.needs_handle()
     }
 
     /// Where the file is that it asks for, if it says so.

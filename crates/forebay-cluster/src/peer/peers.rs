@@ -192,7 +192,7 @@ pub fn is_safe(question: &Question) -> bool {
         // Its number says so to the home.
         | Question::Lock { .. }
         | Question::Granted { .. }
-        | Question::Reclaimed => true,
+        | Question::Reclaimed { .. } => true,
         Question::Daemon { method, .. } => method == "GET",
         // The first may be done after the second, and over what was done since.
         Question::Write { .. }

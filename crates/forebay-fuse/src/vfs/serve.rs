@@ -269,8 +269,8 @@ impl Vfs {
                 self.lock_granted(number);
                 return Ok(Answer::Done);
             }
-            Question::Reclaimed => {
-                self.locks_reclaimed(from.0);
+            Question::Reclaimed { epoch } => {
+                self.locks_reclaimed(from.0, epoch)?;
                 return Ok(Answer::Done);
             }
             Question::Close { handle }

@@ -68,7 +68,7 @@ fn every_question() -> Vec<Question> {
     ];
     let asked = |ask| Question::Lock { file, path: "a/b".into(), epoch: 3, ask };
     all.extend(asks.map(asked));
-    all.extend([Question::Granted { number: 3 }, Question::Reclaimed]);
+    all.extend([Question::Granted { number: 3 }, Question::Reclaimed { epoch: 4 }]);
     all
 }
 
