@@ -254,7 +254,7 @@ fn bytes_go_with_a_question_and_with_its_answer() {
     let bed = Bed::new();
     let ((_a, _f), (b, _g)) = (bed.member("a"), bed.member("b"));
     let mut out = b"before ".to_vec();
-    let question = Question::Write { handle: 1, offset: 0 };
+    let question = Question::Write { handle: 1, number: 1, offset: 0, sync: false };
     let answer = b.ask("a", &question, b" and bytes", &mut out).unwrap();
     assert_eq!((answer, out.as_slice()), (Answer::Bytes, b"b and bytes".as_slice()));
     let unknown = b.ask("x", &question, b"", &mut Vec::new()).unwrap_err();

@@ -3,13 +3,13 @@
 //! Without members every question here answers at once that this mount does it.
 
 use std::ffi::OsStr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Attr, Error, FileKey, FileKind, Kind, RenameMode, Result};
-use forebay_cluster::core::{Access, Holder};
+use forebay_cluster::core::{Access, Holder, SOMEWHERE};
 use forebay_cluster::front::{Cluster, Guard, Place};
 use forebay_cluster::words::{Answer, Attrs, NameChange, Question};
 use forebay_engine::Named;
@@ -182,6 +182,12 @@ impl Vfs {
         Some((self.nodes.file_key(id)?, self.nodes.key(dir)?))
     }
 
+    /// Where a file is, for its claim. One that has lost its name here may have others, and may be open elsewhere.
+    pub(super) fn claimable(&self, id: u64, key: FileKey) -> (FileKey, PathBuf) {
+        let placed = self.placed(id).filter(|(file, _)| *file == key).zip(self.nodes.path(id));
+        placed.map_or((SOMEWHERE, PathBuf::new()), |((_, dir), path)| (dir, path))
+    }
+
     /// Before a file is opened here. The guard holds the claim that a writer needs.
     ///
     /// # Errors
@@ -189,10 +195,12 @@ impl Vfs {
     /// ESTALE if another member serves it: the kernel looks the name up again, and finds it there.
     pub(super) fn claim(&self, id: u64, how: Access) -> Result<Option<Guard>> {
         let Some(cluster) = self.cluster() else { return Ok(None) };
-        // Who has lost its name is nobody else's.
-        let Some(((key, dir), path)) = self.placed(id).zip(self.nodes.path(id)) else {
+        let Some(key) = self.nodes.file_key(id) else { return Ok(None) };
+        let (dir, path) = self.claimable(id, key);
+        // Who reads a file that has lost its name here reads what he has.
+        if dir == SOMEWHERE && how == Access::Read {
             return Ok(None);
-        };
+        }
         match cluster.open(key, dir, &path, how)? {
             Place::Here(guard) => {
                 self.heard(key, None);

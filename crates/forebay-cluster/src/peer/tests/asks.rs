@@ -223,7 +223,7 @@ fn one_that_accepts_and_says_nothing_takes_no_longer_than_patience() {
     for key in [None, key()] {
         let began = Instant::now();
         let (mut out, patience) = (Vec::new(), Duration::from_millis(250));
-        let question = Question::Write { handle: 1, offset: 0 };
+        let question = Question::Write { handle: 1, number: 1, offset: 0, sync: false };
         let bytes = vec![0; 4 << 20];
         let peers = Peers::new(key);
         peers.ask(&address, &head(), &question, &bytes, &mut out, patience).unwrap_err();

@@ -95,7 +95,7 @@ fn what_is_too_long_is_refused_by_its_length() {
     let (_door, echo, address) = door(None);
     let peers = Peers::new(None);
     let address_of: SocketAddr = address.parse().unwrap();
-    let question = Question::Write { handle: 1, offset: 0 };
+    let question = Question::Write { handle: 1, number: 1, offset: 0, sync: false };
     let bytes = vec![0; (4 << 20) + 1];
     let asked = peers.ask(&address, &head(), &question, &bytes, &mut Vec::new(), PATIENCE);
     assert_eq!(asked.unwrap_err().kind(), Kind::Usage);

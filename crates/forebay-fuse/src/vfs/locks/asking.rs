@@ -318,11 +318,7 @@ impl Vfs {
             _ => Access::Read,
         };
         let _tree = self.tree();
-        let placed = self.placed(id).zip(self.nodes.path(id)).filter(|((file, _), _)| *file == key);
-        let Some(((_, dir), path)) = placed else {
-            // Who has lost its name is nobody else's.
-            return Ok(Way { seat: Seat::Here, held: Some(None) });
-        };
+        let (dir, path) = self.claimable(id, key);
         match cluster.open(key, dir, &path, how)? {
             Place::Here(held) => Ok(Way { seat: Seat::Here, held: Some(held) }),
             Place::There(home) => {
