@@ -12,7 +12,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use forebay_backing::{Error, FileKey, Result};
 use forebay_cluster::core::{Access, Holder};
 use forebay_cluster::front::{Guard, Place};
-use forebay_cluster::words::{Answer, Question, Refusal};
+use forebay_cluster::words::{Answer, Attrs, Question, Refusal};
 use forebay_engine::{Admission, File, OpenFile, on_behalf_of};
 
 use super::Vfs;
@@ -152,6 +152,14 @@ impl Vfs {
         Ok(end)
     }
 
+    /// `None` if nothing is known of it: then the store has its attributes. Who is at work on it is waited for: the
+    /// store's would be wrong.
+    fn stat_held(&self, key: FileKey) -> Option<Attrs> {
+        let verbs = &self.engine.verbs;
+        let waited = || self.engine.files.find(key).map(|file| verbs.stat_open(&file));
+        verbs.stat_cached(key).or_else(waited).map(|attr| words_of(&attr))
+    }
+
     /// Whether a program of another member has the file open here.
     fn is_open_for(&self, from: &str, file: FileKey) -> bool {
         let guests = self.members.guests.lock().expect("no panic inside");
@@ -241,10 +249,7 @@ impl Vfs {
         let (handle, question) = match question {
             Question::Open { file, path, write } => return self.open_for(from, file, &path, write),
             Question::Attrs { files } => {
-                let of = |key: &FileKey| {
-                    let attr = self.is_held(*key).then(|| self.engine.verbs.stat_cached(*key));
-                    attr.flatten().map(|attr| words_of(&attr))
-                };
+                let of = |key: &FileKey| self.is_held(*key).then(|| self.stat_held(*key)).flatten();
                 return Ok(Answer::Attrs(files.iter().map(of).collect()));
             }
             Question::Name { number, change } => {

@@ -115,3 +115,41 @@ fn a_truncation_that_was_given_up_cuts_nothing_that_is_written_later() {
     let far = b.open("f", libc::O_RDWR | libc::O_TRUNC).expect("it answers").handle;
     assert_eq!((b.read(far), a.read(near)), (String::new(), String::new()));
 }
+
+/// The file's lock is had by whoever asks this for as long as the gate is shut.
+struct Busy(Arc<Gate>, Gate);
+
+impl forebay_engine::Requester for Busy {
+    fn is_gone(&self) -> bool {
+        self.1.open();
+        self.0.pass();
+        false
+    }
+}
+
+/// A home that is at work on a file is waited for: the store does not know its size.
+#[test]
+fn the_size_of_a_busy_file_is_never_taken_from_the_store() {
+    let bed = Bed::new(2);
+    let (_, far) = shared(&bed, "eleven here");
+    let [a, b] = &bed.mounts[..] else { panic!("two mounts") };
+    let goes_on = Arc::new(Gate::default());
+    let busy = Arc::new(Busy(goes_on.clone(), Gate::default()));
+    let (engine, key) = (a.vfs.engine.clone(), a.key("f"));
+    let works = std::thread::spawn({
+        let busy = busy.clone();
+        move || {
+            let file = engine.files.find(key).expect("it is open");
+            forebay_engine::on_behalf_of(busy, || engine.io.write(&file, 0, b"E"))
+        }
+    });
+    busy.1.pass();
+    let entry = b.vfs.lookup(ROOT, OsStr::new("f"));
+    assert!(entry.as_ref().is_err_and(|e| e.kind() == Kind::TimedOut), "a size of {entry:?}");
+    goes_on.open();
+    works.join().expect("no panic").expect("room");
+    eventually("it is there again", || {
+        b.vfs.lookup(ROOT, OsStr::new("f")).is_ok_and(|entry| entry.attr.size == 11)
+    });
+    assert_eq!(b.read(far), "Eleven here");
+}
