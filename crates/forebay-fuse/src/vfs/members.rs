@@ -17,6 +17,7 @@ use hashbrown::{HashMap, HashSet};
 
 use super::ahead::Fetching;
 use super::copies::{Succession, is_silence};
+use super::left::Left;
 use super::fence::{Doubts, Fences, Numbers};
 use super::serve::Guest;
 use super::unsynced::Unsynced;
@@ -46,6 +47,8 @@ pub struct Members {
     pub(super) cluster: OnceLock<Arc<dyn Cluster>>,
     pub(super) fetching: Arc<Fetching>,
     pub(super) unsynced: Unsynced,
+    /// Handles at homes that nobody here uses any more.
+    pub(super) left: Arc<Left>,
     pub(super) fences: Fences,
     doubts: Doubts,
     /// Of changes that homes are asked for.

@@ -292,7 +292,9 @@ impl Vfs {
             }
         };
         let Some(guest) = self.guest(from, handle) else {
-            return Ok(Answer::Refused(Refusal::Handle));
+            // What is not open is closed.
+            let is_close = matches!(question, Question::Close { .. });
+            return Ok(if is_close { Answer::Done } else { Answer::Refused(Refusal::Handle) });
         };
         match question {
             Question::Close { .. } => {
@@ -435,10 +437,15 @@ impl Vfs {
         })
     }
 
+    /// A member is dead, or has begun anew: what an ended life of it has open here is closed.
     pub fn member_ended(&self, member: &str) {
+        let cluster = self.cluster();
+        let newest = cluster.and_then(|cluster| cluster.epoch(member));
+        let is_alive = cluster.is_some_and(|cluster| cluster.others().iter().any(|m| m == member));
+        let lives = |epoch: u64| newest.is_some_and(|n| epoch > n || (epoch == n && is_alive));
         let mut ended = Vec::new();
         self.members.guests.lock().expect("no panic inside").retain(|_, guest| {
-            let stays = guest.from != member;
+            let stays = guest.from != member || lives(guest.epoch);
             if !stays {
                 ended.push(guest.clone());
             }

@@ -83,12 +83,14 @@ impl Remote {
         self.seat.lock().expect("no panic inside")
     }
 
-    /// Its handle there is worth nothing any more.
-    fn leave(&self, left: &There) {
+    /// Its handle there is worth nothing any more. Whether nobody has left it before.
+    fn leave(&self, left: &There) -> bool {
         let mut seat = self.seat();
-        if matches!(&*seat, Seat::There(there) if there.handle == left.handle) {
+        let is_there = matches!(&*seat, Seat::There(there) if there.handle == left.handle);
+        if is_there {
             *seat = Seat::Nowhere;
         }
+        is_there
     }
 
     /// It has answered that something was written, and is not synced.
@@ -212,10 +214,47 @@ impl Vfs {
             }
         };
         let mut at = remote.seat();
-        if matches!(&*at, Seat::Nowhere) {
+        let taken = match &*at {
+            Seat::Nowhere => None,
+            // Another thread of the handle was faster.
+            other => Some(other.clone()),
+        };
+        let Some(taken) = taken else {
             *at = seat.clone();
+            return Ok(seat);
+        };
+        drop(at);
+        if let Seat::There(there) = seat {
+            self.close_later(&there);
         }
-        Ok(at.clone())
+        Ok(taken)
+    }
+
+    fn leave(&self, remote: &Remote, left: &There) {
+        if remote.leave(left) {
+            self.close_later(left);
+        }
+    }
+
+    /// Its home keeps the handle, and with a writer's the claim, until it hears of that.
+    fn close_later(&self, there: &There) {
+        let left = &self.members.left;
+        left.add(there.life.clone(), there.handle);
+        if let Some(cluster) = self.members.cluster.get().cloned() {
+            let left = left.clone();
+            self.members.fetching.pool.offer(move || left.close(&*cluster));
+        }
+    }
+
+    /// Tries again to have handles closed that were left.
+    pub fn close_left(&self) {
+        if let Some(cluster) = self.cluster() {
+            self.members.left.close(cluster);
+        }
+    }
+
+    pub fn has_left_handles(&self) -> bool {
+        self.members.left.has_some()
     }
 
     /// Does what is asked of an open file where it is served. What its home has refused was not done, and
@@ -262,7 +301,7 @@ impl Vfs {
                 return Err(error);
             }
             match there(&at) {
-                Err(error) if error.is(libc::ESTALE) => remote.leave(&at),
+                Err(error) if error.is(libc::ESTALE) => self.leave(remote, &at),
                 Err(error) if error.errno() == libc::EIO || is_silence(&error) => {
                     let awaits =
                         repeated != Repeated::No && self.awaits_heir(&succession, home, &error);
@@ -271,7 +310,7 @@ impl Vfs {
                             || self.home_of(remote.key).is_none_or(|now| now != home)
                     };
                     if error.errno() == libc::EIO || awaits && is_left() {
-                        remote.leave(&at);
+                        self.leave(remote, &at);
                     }
                     if !awaits {
                         return Err(error);
@@ -523,10 +562,15 @@ impl Vfs {
     /// The last descriptor of a handle is gone.
     pub(super) fn close_there(&self, remote: &Remote) {
         let seat = std::mem::replace(&mut *remote.seat(), Seat::Nowhere);
-        if let Seat::There(There { life, handle }) = seat
-            && let Err(error) = self.ask_done(&life.home, &Question::Close { handle }, &[])
-        {
-            tracing::debug!(%error, home = life.home, "a handle was not closed at its home");
+        if let Seat::There(there) = seat {
+            let close = Question::Close { handle: there.handle };
+            if let Err(error) = self.ask_done(there.home(), &close, &[]) {
+                tracing::debug!(%error, home = there.home(), "a handle was not closed at its home");
+                if is_silence(&error) {
+                    self.members.left.add(there.life, there.handle);
+                    self.look_at_locks(); // Who tends them tends these.
+                }
+            }
         }
         self.members.unsynced.close(&remote.account);
     }

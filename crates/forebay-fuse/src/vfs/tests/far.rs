@@ -153,3 +153,80 @@ fn the_size_of_a_busy_file_is_never_taken_from_the_store() {
     });
     assert_eq!(b.read(far), "Eleven here");
 }
+
+fn guests(mount: &Mount) -> usize {
+    lock(&mount.vfs.members.guests).len()
+}
+
+/// A handle that was left for an error is closed at its home, however late that hears of it: it would keep the claim.
+#[test]
+fn a_handle_that_was_left_is_closed_at_its_home() {
+    let bed = Bed::new(2);
+    let (near, far) = shared(&bed, "old text");
+    let [a, b] = &bed.mounts[..] else { panic!("two mounts") };
+    a.vfs.release(near);
+    let key = a.key("f");
+    let is_cut = Arc::new(AtomicBool::new(false));
+    let cut = is_cut.clone();
+    bed.net.fated(move |_, question| match question {
+        Question::Write { .. } => Fate::Broken,
+        Question::Close { .. } | Question::Fence { .. } if cut.load(SeqCst) => Fate::Lost,
+        _ => Fate::Answered,
+    });
+    is_cut.store(true, SeqCst);
+    assert!(b.write(far, 0, "NEW").is_err(), "the connection broke");
+    b.vfs.release(far);
+    eventually("it is to be closed", || b.vfs.has_left_handles());
+    assert!(bed.net.is_held(key) && guests(a) == 1);
+    is_cut.store(false, SeqCst);
+    eventually("it is closed", || {
+        b.vfs.close_left();
+        guests(a) == 0
+    });
+    assert!(!bed.net.is_held(key), "the claim can go");
+}
+
+/// Several threads of one handle open it anew at once: one of these is used, and the others are closed.
+#[test]
+fn of_handles_that_were_opened_at_once_one_stays() {
+    let bed = Bed::new(2);
+    let (_, far) = shared(&bed, "old text");
+    let [a, b] = &bed.mounts[..] else { panic!("two mounts") };
+    // The home has begun anew: it knows none of them.
+    lock(&a.vfs.members.guests).clear();
+    let opens = Arc::new(AtomicU64::new(0));
+    let (counts, all) = (opens.clone(), Arc::new(std::sync::Barrier::new(4)));
+    bed.net.fated(move |_, question| {
+        if matches!(question, Question::Open { .. }) {
+            counts.fetch_add(1, SeqCst);
+            all.wait();
+        }
+        Fate::Answered
+    });
+    assert!(b.vfs.fsync(far).is_err(), "the handle is of before");
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| assert_eq!(b.read(far), "old text"));
+        }
+    });
+    assert_eq!(opens.load(SeqCst), 4, "they met");
+    eventually("only one stays", || {
+        b.vfs.close_left();
+        guests(a) == 1
+    });
+}
+
+/// The end of a member's earlier life does not close what its next one has opened.
+#[test]
+fn a_member_that_began_anew_keeps_what_it_has_opened_since() {
+    let bed = Bed::new(2);
+    let (_, far) = shared(&bed, "old text");
+    let [a, b] = &bed.mounts[..] else { panic!("two mounts") };
+    lock(&bed.net.epochs).insert("b".into(), 2);
+    let new = b.opened("f");
+    assert_eq!(guests(a), 2);
+    a.vfs.member_ended("b");
+    assert_eq!(guests(a), 1);
+    assert_eq!(b.read(new), "old text");
+    assert!(b.vfs.fsync(far).is_err(), "that was of the earlier one");
+}
