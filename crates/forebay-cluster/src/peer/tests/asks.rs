@@ -11,7 +11,7 @@ use forebay_base::Kind;
 
 use super::*;
 use crate::locks::{self, Lock, LockAsk, Of, Range, Space};
-use crate::words::{Asker, NameChange, Set};
+use crate::words::{Asker, NameChange, Refusal, Set};
 
 fn every_question() -> Vec<Question> {
     let (file, path) = (file(5), PathBuf::from("a/ü \"b\"\n"));
@@ -172,18 +172,25 @@ fn a_door_that_began_anew_is_asked_without_an_error() {
 
 /// Answers the first question of a connection, and breaks it with the second one half answered or not at all.
 fn breaks(half: &'static [u8]) -> (String, Arc<AtomicU64>) {
+    breaks_and_says(half, "\"done\"")
+}
+
+/// The same; on each further connection this is the first answer.
+fn breaks_and_says(half: &'static [u8], says: &'static str) -> (String, Arc<AtomicU64>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let asked = Arc::new(AtomicU64::new(0));
     let count = asked.clone();
     thread::spawn(move || {
-        for socket in listener.incoming() {
+        for (n, socket) in listener.incoming().enumerate() {
             let mut socket = socket.unwrap();
             let mut text = [0; 4096];
             assert!(socket.read(&mut text).unwrap() > 0);
             count.fetch_add(1, Ordering::SeqCst);
-            let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n\"done\"";
-            socket.write_all(answer).unwrap();
+            let says = if n == 0 { "\"done\"" } else { says };
+            let len = says.len();
+            let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {len}\r\n\r\n{says}");
+            socket.write_all(answer.as_bytes()).unwrap();
             if socket.read(&mut text).unwrap_or(0) > 0 {
                 count.fetch_add(1, Ordering::SeqCst);
                 socket.write_all(half).unwrap();
@@ -214,6 +221,26 @@ fn what_is_safe_is_repeated_once_and_what_is_not_says_so() {
     let error = ask(&peers, &address, &sync).unwrap_err();
     assert_eq!(error.kind(), Kind::Unavailable);
     assert_eq!(asked.load(Ordering::SeqCst), 2);
+}
+
+/// A home that takes an append, and begins anew before it answers: that its next life refuses the second one says nothing
+/// of the first.
+#[test]
+fn an_append_that_a_later_life_refuses_may_have_been_done_by_the_earlier_one() {
+    let sync = Question::Sync { handle: 1 };
+    let append = Question::Append { handle: 1, number: 1, sync: false };
+    let (address, asked) = breaks_and_says(b"", r#"{"refused":{"epoch":4}}"#);
+    let peers = Peers::new(None);
+    ask(&peers, &address, &sync).unwrap();
+    let error = ask(&peers, &address, &append).unwrap_err();
+    assert_eq!(error.kind(), Kind::Unavailable);
+    assert!(error.to_string().contains("not known whether it happened"), "{error}");
+    assert_eq!(asked.load(Ordering::SeqCst), 3, "it was sent twice");
+    // Sent once, it was not done.
+    let (address, _) = breaks_and_says(b"", r#"{"refused":{"epoch":4}}"#);
+    ask(&Peers::new(None), &address, &sync).unwrap();
+    let refused = ask(&Peers::new(None), &address, &append).unwrap();
+    assert_eq!(refused, Answer::Refused(Refusal::Epoch(4)));
 }
 
 #[test]

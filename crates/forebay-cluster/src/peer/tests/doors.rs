@@ -121,3 +121,19 @@ fn what_is_too_long_is_refused_by_its_length() {
     }
     assert_eq!(echo.count.load(Ordering::SeqCst), 0);
 }
+
+/// More than may pass is not begun either.
+#[test]
+fn nobody_is_asked_for_more_bytes_than_may_pass() {
+    let (_door, echo, address) = door(None);
+    let peers = Peers::new(None);
+    let len = u32::MAX;
+    let at = forebay_backing::Timestamp { secs: 1, nanos: 0 };
+    let version = forebay_backing::Version { key: file(1), size: 1, mtime: at, ctime: at };
+    let fetch = Question::Fetch { version, path: "f".into(), offset: 0, len };
+    for question in [fetch, Question::Read { handle: 1, offset: 0, len }] {
+        let error = ask(&peers, &address, &question).unwrap_err();
+        assert_eq!(error.kind(), Kind::Usage, "{error}");
+    }
+    assert_eq!(echo.count.load(Ordering::SeqCst), 0);
+}
