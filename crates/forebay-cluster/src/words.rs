@@ -197,6 +197,21 @@ impl Question {
         }
     }
 
+    /// Whether it carries bytes of files, or has them made durable: it may wait for the tier or the store.
+    pub fn is_of_bytes(&self) -> bool {
+        matches!(
+            self,
+            Question::Read { .. }
+                | Question::Write { .. }
+                | Question::Append { .. }
+                | Question::Sync { .. }
+                | Question::Flush { .. }
+                | Question::Resize { .. }
+                | Question::Allocate { .. }
+                | Question::Fetch { .. }
+        )
+    }
+
     /// Whether it is for one life of the asked member: another has nothing of what it is about.
     pub fn is_of_a_life(&self) -> bool {
         let of_locks = matches!(self, Question::Lock { .. } | Question::Reclaimed { .. });
@@ -378,6 +393,8 @@ pub enum Refusal {
     Epoch(u64),
     /// It does not hold the file: the asker looks again for who does.
     NotHere,
+    /// It is asked for too much at once: nothing was done, and it may be asked again.
+    Busy,
     /// A handle of before a restart, or one that was closed: EIO for whoever wrote through it.
     Handle,
     /// What the call came to.

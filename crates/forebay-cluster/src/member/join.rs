@@ -116,6 +116,7 @@ impl Member {
             copies_or_fail,
             shares_reads,
             heard: Mutex::default(),
+            places: door::Places::default(),
             resting: Mutex::default(),
             sync_store,
             is_suspended: AtomicBool::new(false),

@@ -128,7 +128,7 @@ fn nobody_is_asked_for_more_bytes_than_may_pass() {
     let (_door, echo, address) = door(None);
     let peers = Peers::new(None);
     let len = u32::MAX;
-    let at = forebay_backing::Timestamp { secs: 1, nanos: 0 };
+    let at = forebay_backing::Timestamp { sec: 1, nsec: 0 };
     let version = forebay_backing::Version { key: file(1), size: 1, mtime: at, ctime: at };
     let fetch = Question::Fetch { version, path: "f".into(), offset: 0, len };
     for question in [fetch, Question::Read { handle: 1, offset: 0, len }] {
