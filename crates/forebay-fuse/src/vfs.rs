@@ -15,6 +15,7 @@ mod copies;
 mod data;
 mod dirs;
 mod fence;
+mod laundry;
 mod left;
 mod listing;
 mod locks;

@@ -58,7 +58,11 @@ impl Vfs {
                 self.wait_fit()
             }
             Handle::File { file, admission, .. } => {
-                self.engine.io.write_in(admission, file, offset, data)?;
+                let done = self.engine.io.write_in(admission, file, offset, data);
+                if manner.is_cached {
+                    self.members.laundry.came(file.key, offset, data.len() as u64);
+                }
+                done?;
                 self.wait_fit()
             }
             Handle::There(remote) => self.write_there(remote, offset, data, manner),

@@ -17,6 +17,7 @@ use hashbrown::{HashMap, HashSet};
 
 use super::ahead::Fetching;
 use super::copies::{Succession, is_silence};
+use super::laundry::Laundry;
 use super::left::Left;
 use super::fence::{Doubts, Fences, Numbers};
 use super::serve::Guest;
@@ -49,6 +50,7 @@ pub struct Members {
     pub(super) unsynced: Unsynced,
     /// Handles at homes that nobody here uses any more.
     pub(super) left: Arc<Left>,
+    pub(super) laundry: Laundry,
     pub(super) fences: Fences,
     doubts: Doubts,
     /// Of changes that homes are asked for.

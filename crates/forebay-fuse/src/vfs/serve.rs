@@ -23,6 +23,9 @@ use crate::nodes::Side;
 /// So often a file is flushed whose claim is to go while somebody goes on making it dirty.
 const FLUSHES: usize = 8;
 
+/// So often a write for another member is made while pages of before come over it.
+const WASHES: usize = 16;
+
 /// A file that a program of another member has open here.
 pub struct Guest {
     from: String,
@@ -55,12 +58,24 @@ impl Guest {
 
     pub fn write(&self, vfs: &Vfs, offset: u64, data: &[u8], sync: bool) -> Result<()> {
         self.may_write()?;
+        let (key, len) = (self.file.key, data.len() as u64);
         // What a mapping here has changed of these pages comes first, and not over what is written now.
-        vfs.tell_pages(self.file.key, offset, data.len() as u64);
-        let done = vfs.engine.io.write_in(&Admission::default(), &self.file, offset, data);
-        // One that failed may have written a part.
-        vfs.tell_pages(self.file.key, offset, data.len() as u64);
-        done?;
+        vfs.tell_pages(key, offset, len);
+        let watch = vfs.members.laundry.watch(key, offset, len);
+        for _ in 0..WASHES {
+            watch.is_covered();
+            let done = vfs.engine.io.write_in(&Admission::default(), &self.file, offset, data);
+            // One that failed may have written a part. A page that was read before comes now, if at all.
+            vfs.tell_pages(key, offset, len);
+            done?;
+            if !watch.is_covered() {
+                return self.wrote(vfs, sync);
+            }
+        }
+        Err(Error::os(libc::EIO, "mapped pages are written over it all the time"))
+    }
+
+    fn wrote(&self, vfs: &Vfs, sync: bool) -> Result<()> {
         self.strip(vfs);
         if sync { self.sync(vfs) } else { Ok(()) }
     }

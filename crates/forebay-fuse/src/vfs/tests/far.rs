@@ -230,3 +230,26 @@ fn a_member_that_began_anew_keeps_what_it_has_opened_since() {
     assert_eq!(b.read(new), "old text");
     assert!(b.vfs.fsync(far).is_err(), "that was of the earlier one");
 }
+
+/// A program here has the file mapped and changes other bytes of the page while B's write is made: the page that the kernel
+/// brings then has B's bytes as they were.
+#[test]
+fn a_mapped_page_does_not_come_over_what_another_mount_writes() {
+    let bed = Bed::new(2);
+    let (near, far) = shared(&bed, "old text, old page");
+    let [a, b] = &bed.mounts[..] else { panic!("two mounts") };
+    let (vfs, times) = (Arc::downgrade(&a.vfs), Arc::new(AtomicU64::new(0)));
+    let told = times.clone();
+    *lock(&a.kernel.drops_pages) = Some(Box::new(move |offset, _| {
+        // The page was read before the write, and is brought home after it.
+        if told.fetch_add(1, SeqCst) == 1 {
+            assert_eq!(offset, 0);
+            let manner = Manner { is_cached: true, ..Manner::default() };
+            let vfs = vfs.upgrade().expect("it is mounted");
+            vfs.write(near, 0, b"old text, NEW page", manner).expect("room");
+        }
+    }));
+    b.write(far, 0, "FAR").expect("its home answers");
+    assert_eq!(a.read(near), "FAR text, NEW page");
+    assert_eq!(times.load(SeqCst), 3, "the page came, and the write was made again");
+}
