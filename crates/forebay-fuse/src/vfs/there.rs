@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use forebay_backing::{Attr, Error, FileKey, Result};
-use forebay_cluster::core::Access;
+use forebay_cluster::core::{Access, Holder};
 use forebay_cluster::front::Place;
 use forebay_cluster::words::{Answer, Attrs, Question};
 
@@ -354,6 +354,10 @@ impl Vfs {
     pub(super) fn read_there(&self, remote: &Remote, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let all = &self.members.fetching;
         let stirred = all.stirred(remote.key);
+        if !self.is_served_there(remote) {
+            // Programs here, or of a third member, may write to it and stir nothing.
+            remote.ahead.forget(all);
+        }
         let (mut n, mut quiet) = (remote.ahead.take(all, offset, buf, stirred), None);
         if n < buf.len() {
             let (more, is_quiet) = self.read_now(remote, offset + n as u64, &mut buf[n..])?;
@@ -364,6 +368,16 @@ impl Vfs {
             self.fetch_ahead(remote, wanted);
         }
         Ok(n)
+    }
+
+    /// Whether no other home is known than the one that serves it.
+    fn is_served_there(&self, remote: &Remote) -> bool {
+        let holder = self.cluster().map(|cluster| cluster.holder(remote.key));
+        match (&*remote.seat(), holder) {
+            (Seat::There(at), Some(Holder::There(home))) => at.home() == home,
+            (_, Some(Holder::Here)) => false,
+            _ => true,
+        }
     }
 
     /// Also whether nobody had the file open for writing.

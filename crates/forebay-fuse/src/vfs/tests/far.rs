@@ -253,3 +253,32 @@ fn a_mapped_page_does_not_come_over_what_another_mount_writes() {
     assert_eq!(a.read(near), "FAR text, NEW page");
     assert_eq!(times.load(SeqCst), 3, "the page came, and the write was made again");
 }
+
+/// What was fetched ahead for a reader is not what the file is once programs here write to it near.
+#[test]
+fn what_was_fetched_ahead_does_not_outlive_the_home_it_came_from() {
+    let bed = Bed::new(2);
+    let text = "a line\n".repeat(3000);
+    let (near, _) = shared(&bed, "");
+    let [a, b] = &bed.mounts[..] else { panic!("two mounts") };
+    a.write(near, 0, &text).expect("room");
+    a.vfs.release(near);
+    let far = b.open("f", libc::O_RDONLY).expect("A serves it").handle;
+    let mut buf = [0; 700];
+    let read = |at: usize, buf: &mut [u8]| b.vfs.read(far, at as u64 * 700, buf);
+    for at in 0..6 {
+        assert_eq!(read(at, &mut buf).expect("A serves it"), 700);
+    }
+    let is_ahead = |q: &Question| matches!(q, Question::Read { len, .. } if *len > 4096);
+    eventually("it is fetched ahead", || bed.net.count(is_ahead) > 0);
+    assert_eq!(read(6, &mut buf).expect("it was fetched"), 700);
+    // A brings it home and gives it back; a program of B's opens it anew, and writes.
+    let known = a.vfs.engine.files.find(a.key("f")).expect("it is A's");
+    a.vfs.engine.drain.flush_file(&known).expect("the store works");
+    lock(&bed.net.homes).remove(&a.key("f"));
+    b.vfs.forget_file(b.key("f"));
+    let written = b.opened("f");
+    b.write(written, 0, &"A LINE\n".repeat(3000)).expect("it is B's now");
+    read(7, &mut buf).expect("it is here");
+    assert_eq!(String::from_utf8_lossy(&buf), "A LINE\n".repeat(100));
+}
