@@ -395,7 +395,8 @@ impl Member {
             };
             let left = patience.saturating_sub(began.elapsed());
             let asked = self.peers.ask(&known.address, &head, question, bytes, out, left);
-            if matches!(asked, Ok(Answer::Refused(Refusal::Busy))) && began.elapsed() + BUSY < patience
+            if matches!(asked, Ok(Answer::Refused(Refusal::Busy)))
+                && began.elapsed() + BUSY < patience
             {
                 std::thread::sleep(BUSY);
                 continue;

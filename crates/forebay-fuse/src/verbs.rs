@@ -244,8 +244,7 @@ impl Shared {
         let Some(_seat) = self.seat() else {
             // Only now is a copy of the data needed: the session's buffer is used again.
             let data = data.to_vec();
-            let work =
-                move |vfs: &Vfs| write(vfs, id, from, at, &data, how).map(|()| Written(len));
+            let work = move |vfs: &Vfs| write(vfs, id, from, at, &data, how).map(|()| Written(len));
             return Do::new(|v| &v.write, reply, work).patient().run(self);
         };
         let answer = move |shared: &Shared, result: Result<()>| match result {

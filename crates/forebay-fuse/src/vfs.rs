@@ -14,6 +14,7 @@ mod attrs;
 mod copies;
 mod data;
 mod dirs;
+mod doubts;
 mod fence;
 mod laundry;
 mod left;
@@ -45,9 +46,9 @@ use forebay_engine::lock::{Mutex, Rank, RwLockReadGuard, RwLockWriteGuard};
 use forebay_engine::{Admission, Engine, File, OpenFile, Past};
 use hashbrown::HashMap;
 
+pub use self::data::Manner;
 use self::listing::Listing;
 use self::locks::Locks;
-pub use self::data::Manner;
 pub use self::locks::{Came, Told, Wanted};
 use self::members::Members;
 use self::there::Remote;

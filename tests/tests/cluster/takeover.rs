@@ -336,9 +336,8 @@ fn who_syncs_through_another_descriptor_hears_what_was_lost_with_the_home() {
     needs_tools!("etcd");
     let mut cluster = Cluster::start(3, COPIED);
     has_partner(&cluster, 0);
-    let open = |cluster: &Cluster, name| {
-        File::options().write(true).open(cluster.at(1, name)).unwrap()
-    };
+    let open =
+        |cluster: &Cluster, name| File::options().write(true).open(cluster.at(1, name)).unwrap();
     let mut first = Vec::new();
     for name in ["open", "closed", "synced"] {
         write(&cluster.at(0, name), b"synced by the home");

@@ -152,10 +152,19 @@ pub enum Input {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Peer {
     /// Of a file that the asker found in `dir`.
-    Holds { file: FileKey, dir: FileKey },
-    Recall { file: FileKey },
-    RecallBelow { path: PathBuf },
-    Changed { file: FileKey },
+    Holds {
+        file: FileKey,
+        dir: FileKey,
+    },
+    Recall {
+        file: FileKey,
+    },
+    RecallBelow {
+        path: PathBuf,
+    },
+    Changed {
+        file: FileKey,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -129,11 +129,7 @@ impl Vfs {
                 self.engine.ops.compare_superseded(*file, attr.size, &read)
             }
             Place::There(home) => {
-                let open = Question::Open {
-                    file: *file,
-                    path: path.clone(),
-                    write: false,
-                };
+                let open = Question::Open { file: *file, path: path.clone(), write: false };
                 let (handle, size) = match self.ask(&home, &open, &[], &mut Vec::new())? {
                     Answer::Opened { handle, attrs, .. } => (handle, attrs.size),
                     other => return Err(odd(&other)),

@@ -67,7 +67,12 @@ impl Asked {
     }
 }
 
-type All = HashMap<(String, FileKey), Asked>;
+#[derive(Default)]
+struct All {
+    asked: HashMap<(String, FileKey), Asked>,
+    /// So many are kept before what is old is dropped.
+    max: usize,
+}
 
 /// What all members have asked for.
 #[derive(Default)]
@@ -86,7 +91,7 @@ pub struct Entered<'a> {
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
         let mut all = self.fences.all();
-        if let Some(asked) = all.get_mut(&self.who) {
+        if let Some(asked) = all.asked.get_mut(&self.who) {
             asked.since = Instant::now();
             if let Some(same) = asked.under_way.get_mut(&self.changing.number) {
                 same.retain(|other| !Arc::ptr_eq(other, &self.changing));
@@ -111,12 +116,13 @@ impl Fences {
 
     fn asked<'a>(&self, all: &'a mut All, who: &(String, FileKey), epoch: u64) -> &'a mut Asked {
         let now = Instant::now();
-        if all.len() >= REMEMBERED && !all.contains_key(who) {
-            all.retain(|_, asked| {
+        if all.asked.len() >= all.max.max(REMEMBERED) {
+            all.asked.retain(|_, asked| {
                 !asked.under_way.is_empty() || now.duration_since(asked.since) < UNDER_WAY
             });
+            all.max = all.asked.len() * 2;
         }
-        all.entry(who.clone()).or_insert_with(|| Asked {
+        all.asked.entry(who.clone()).or_insert_with(|| Asked {
             epoch,
             floor: 0,
             under_way: BTreeMap::new(),
@@ -131,7 +137,7 @@ impl Fences {
         who: &(String, FileKey),
         is_old: impl Fn(&Changing) -> bool,
     ) -> Result<MutexGuard<'a, All>> {
-        let busy = |all: &mut All| all.get(who).is_some_and(|asked| asked.has(&is_old));
+        let busy = |all: &mut All| all.asked.get(who).is_some_and(|asked| asked.has(&is_old));
         let waited = self.ended.wait_timeout_while(all, ENDS, busy).expect("no panic inside");
         match waited.1.timed_out() {
             true => {
@@ -194,39 +200,6 @@ impl Fences {
     }
 }
 
-/// Changes of this mount's that homes have not answered.
-#[derive(Default)]
-pub struct Doubts(Mutex<HashMap<(String, FileKey), u64>>);
-
-impl Doubts {
-    fn all(&self) -> MutexGuard<'_, HashMap<(String, FileKey), u64>> {
-        self.0.lock().expect("no panic inside")
-    }
-
-    pub fn add(&self, home: &str, file: FileKey, number: u64) {
-        let mut all = self.all();
-        let fence = all.entry((home.into(), file)).or_default();
-        *fence = (*fence).max(number + 1);
-    }
-
-    /// The fence to raise before the file is changed again.
-    pub fn of(&self, home: &str, file: FileKey) -> Option<u64> {
-        let all = self.all();
-        match all.is_empty() {
-            true => None,
-            false => all.get(&(home.to_string(), file)).copied(),
-        }
-    }
-
-    /// It is raised.
-    pub fn settle(&self, home: &str, file: FileKey, fence: u64) {
-        let mut all = self.all();
-        if all.get(&(home.to_string(), file)) == Some(&fence) {
-            all.remove(&(home.to_string(), file));
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -247,7 +220,8 @@ mod tests {
     #[test]
     fn what_is_under_way_changes_nothing_once_the_fence_is_raised() {
         let fences = Fences::default();
-        let (old, new) = (fences.enter(("a", 1), FILE, 5).unwrap(), fences.enter(("a", 1), FILE, 6));
+        let (old, new) =
+            (fences.enter(("a", 1), FILE, 5).unwrap(), fences.enter(("a", 1), FILE, 6));
         let new = new.unwrap();
         std::thread::scope(|scope| {
             let raises = scope.spawn(|| fences.raise(("a", 1), FILE, 6));
@@ -283,17 +257,5 @@ mod tests {
             enters.join().unwrap().unwrap();
         });
         assert!(fences.enter(("a", 1), FILE, 10).is_err(), "what comes late of the old one");
-    }
-
-    #[test]
-    fn a_doubt_lasts_until_the_fence_above_it_stands() {
-        let doubts = Doubts::default();
-        doubts.add("h", FILE, 5);
-        assert_eq!((doubts.of("h", FILE), doubts.of("i", FILE)), (Some(6), None));
-        doubts.add("h", FILE, 7);
-        doubts.settle("h", FILE, 6);
-        assert_eq!(doubts.of("h", FILE), Some(8), "another came meanwhile");
-        doubts.settle("h", FILE, 8);
-        assert_eq!(doubts.of("h", FILE), None);
     }
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
-use forebay_backing::{Attr, Error, FileKey, FileKind, Kind, RenameMode, Result};
+use forebay_backing::{Attr, Error, FileKey, FileKind, RenameMode, Result};
 use forebay_cluster::core::{Access, Holder, SOMEWHERE};
 use forebay_cluster::front::{Cluster, Guard, Place};
 use forebay_cluster::words::{Answer, Attrs, NameChange, Question};
@@ -16,10 +16,11 @@ use forebay_engine::Named;
 use hashbrown::{HashMap, HashSet};
 
 use super::ahead::Fetching;
-use super::copies::{Succession, is_silence};
+use super::copies::Succession;
+use super::doubts::{Again, Doubts};
+use super::fence::{Fences, Numbers};
 use super::laundry::Laundry;
 use super::left::Left;
-use super::fence::{Doubts, Fences, Numbers};
 use super::serve::Guest;
 use super::unsynced::Unsynced;
 use super::{Entry, Vfs};
@@ -52,7 +53,7 @@ pub struct Members {
     pub(super) left: Arc<Left>,
     pub(super) laundry: Laundry,
     pub(super) fences: Fences,
-    doubts: Doubts,
+    pub(super) doubts: Doubts,
     /// Of changes that homes are asked for.
     pub(super) numbers: Numbers,
     /// Homes that opens have told of.
@@ -95,13 +96,6 @@ impl Looks {
         self.pause = (self.pause * 2).min(PAUSES.1);
         true
     }
-}
-
-/// Whether a change may be made twice.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Again {
-    Once,
-    No,
 }
 
 /// Nobody else changes names of these files here until it is dropped.
@@ -358,50 +352,6 @@ impl Vfs {
         let question = |number| Question::Name { number, change: change.clone() };
         match self.ask_to_change(home, change.file(), Again::No, question, &[])? {
             Answer::Changed(attrs) => Ok(attrs),
-            other => Err(odd(&other)),
-        }
-    }
-
-    /// Asks a file's home to change it. What it does not answer it may do yet: that is fenced off before it is asked
-    /// for another change.
-    pub(super) fn ask_to_change(
-        &self,
-        home: &str,
-        file: FileKey,
-        again: Again,
-        question: impl Fn(u64) -> Question,
-        bytes: &[u8],
-    ) -> Result<Answer> {
-        let Members { numbers, doubts, .. } = &self.members;
-        let ask = || {
-            self.settle_doubt(home, file)?;
-            let number = numbers.next();
-            self.ask(home, &question(number), bytes, &mut Vec::new()).inspect_err(|error| {
-                if is_silence(error) {
-                    doubts.add(home, file, number);
-                }
-            })
-        };
-        match ask() {
-            // The connection broke. If it is reached by another the first one is void.
-            Err(error) if again == Again::Once && error.kind() == Kind::Unavailable => {
-                match self.settle_doubt(home, file) {
-                    Ok(()) => ask(),
-                    Err(_) => Err(error),
-                }
-            }
-            answer => answer,
-        }
-    }
-
-    fn settle_doubt(&self, home: &str, file: FileKey) -> Result<()> {
-        let Some(number) = self.members.doubts.of(home, file) else { return Ok(()) };
-        let fence = Question::Fence { file, number };
-        match self.ask(home, &fence, &[], &mut Vec::new())? {
-            Answer::Done => {
-                self.members.doubts.settle(home, file, number);
-                Ok(())
-            }
             other => Err(odd(&other)),
         }
     }

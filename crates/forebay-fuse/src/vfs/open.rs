@@ -307,9 +307,7 @@ impl Vfs {
     /// A new file of this mount is another member's after all: who has it open to write goes on with neither.
     pub fn lose_file(&self, key: FileKey) {
         let handles = self.handles.read().expect("no panic inside");
-        let is_lost = |handle: &Handle| {
-            matches!(handle, Handle::File { file, _held: Some(_), .. } if file.key == key)
-        };
+        let is_lost = |handle: &Handle| matches!(handle, Handle::File { file, _held: Some(_), .. } if file.key == key);
         let lost: Vec<u64> =
             handles.iter().filter(|(_, handle)| is_lost(handle)).map(|(n, _)| *n).collect();
         drop(handles);

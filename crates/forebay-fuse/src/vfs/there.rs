@@ -4,7 +4,6 @@
 //! A home that has begun anew knows no handles of before. A handle is opened again then, and if bytes of the file
 //! were not synced ([`unsynced`](super::unsynced)), its next fsync or close says EIO, once.
 
-use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -16,7 +15,8 @@ use forebay_cluster::words::{Answer, Attrs, Question};
 
 use super::ahead::{Ahead, Asking, Wanted};
 use super::copies::{Succession, is_silence};
-use super::members::{Again, Looks, attr_of, moved, odd, with_home};
+use super::doubts::Again;
+use super::members::{Looks, attr_of, moved, odd, with_home};
 use super::serve::Guest;
 use super::unsynced::{Account, Life};
 use super::{AtClose, Handle, How, Manner, Opened, Vfs};
@@ -27,7 +27,7 @@ const LOOKS: usize = 3;
 
 /// Whether what a silent home was asked for is asked for again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Repeated {
+pub(super) enum Repeated {
     Yes,
     /// Of another home only. The silent one may do it yet, and over what others have written since.
     Elsewhere,
@@ -43,27 +43,27 @@ pub(super) struct Remote {
     seat: Mutex<Seat>,
     /// Held while an append is under way.
     appended: Mutex<()>,
-    account: Account,
+    pub account: Account,
     /// Its home has not been told of a close since it took something.
-    has_written: AtomicBool,
+    pub has_written: AtomicBool,
     ahead: Ahead,
 }
 
 /// A handle at a home, and which life of it knows the handle.
 #[derive(Debug, Clone)]
-struct There {
-    life: Life,
-    handle: u64,
+pub(super) struct There {
+    pub life: Life,
+    pub handle: u64,
 }
 
 impl There {
-    fn home(&self) -> &str {
+    pub fn home(&self) -> &str {
         &self.life.home
     }
 }
 
 #[derive(Clone)]
-enum Seat {
+pub(super) enum Seat {
     There(There),
     /// The home has given the file back, and it is served here, around the kernel's pages still.
     Here(Arc<Guest>),
@@ -79,12 +79,12 @@ impl Remote {
         self.id
     }
 
-    fn seat(&self) -> MutexGuard<'_, Seat> {
+    pub fn seat(&self) -> MutexGuard<'_, Seat> {
         self.seat.lock().expect("no panic inside")
     }
 
     /// Its handle there is worth nothing any more. Whether nobody has left it before.
-    fn leave(&self, left: &There) -> bool {
+    pub fn leave(&self, left: &There) -> bool {
         let mut seat = self.seat();
         let is_there = matches!(&*seat, Seat::There(there) if there.handle == left.handle);
         if is_there {
@@ -95,7 +95,6 @@ impl Remote {
 
     /// It has answered that something was written, and is not synced.
     fn wrote(&self, there: &There) {
-        self.has_written.store(true, SeqCst);
         self.account.pending.wrote(&there.life);
     }
 
@@ -161,7 +160,7 @@ impl Vfs {
             ahead: Ahead::default(),
         };
         if truncate {
-            if let Err(error) = self.resize_there(&remote, 0) {
+            if let Err(error) = self.truncate_there(&remote) {
                 self.close_there(&remote);
                 return Err(error);
             }
@@ -172,13 +171,7 @@ impl Vfs {
         Ok(Opened { handle, how: How::Direct, at_close: AtClose::Flush })
     }
 
-    fn ask_open(
-        &self,
-        home: &str,
-        file: FileKey,
-        path: PathBuf,
-        write: bool,
-    ) -> Result<There> {
+    fn ask_open(&self, home: &str, file: FileKey, path: PathBuf, write: bool) -> Result<There> {
         let question = Question::Open { file, path, write };
         match self.ask(home, &question, &[], &mut Vec::new())? {
             Answer::Opened { handle, .. } => {
@@ -205,9 +198,7 @@ impl Vfs {
         let (key, dir, path) = found.ok_or_else(gone)?;
         let cluster = self.cluster().ok_or_else(moved)?;
         let seat = match cluster.open(key, dir, &path, remote.access())? {
-            Place::There(home) => {
-                Seat::There(self.ask_open(&home, key, path, remote.write)?)
-            }
+            Place::There(home) => Seat::There(self.ask_open(&home, key, path, remote.write)?),
             Place::Here(held) => {
                 let file = self.known_at(key, &path)?;
                 Seat::Here(Arc::new(Guest::new(("", 0), file, held)))
@@ -230,37 +221,10 @@ impl Vfs {
         Ok(taken)
     }
 
-    fn leave(&self, remote: &Remote, left: &There) {
-        if remote.leave(left) {
-            self.close_later(left);
-        }
-    }
-
-    /// Its home keeps the handle, and with a writer's the claim, until it hears of that.
-    fn close_later(&self, there: &There) {
-        let left = &self.members.left;
-        left.add(there.life.clone(), there.handle);
-        if let Some(cluster) = self.members.cluster.get().cloned() {
-            let left = left.clone();
-            self.members.fetching.pool.offer(move || left.close(&*cluster));
-        }
-    }
-
-    /// Tries again to have handles closed that were left.
-    pub fn close_left(&self) {
-        if let Some(cluster) = self.cluster() {
-            self.members.left.close(cluster);
-        }
-    }
-
-    pub fn has_left_handles(&self) -> bool {
-        self.members.left.has_some()
-    }
-
     /// Does what is asked of an open file where it is served. What its home has refused was not done, and
     /// is asked again; after an error nobody knows. What may be `repeated` is, if another may take the place of a
     /// silent home. A handle there is worth something still if the home comes back.
-    fn at_home<T>(
+    pub(super) fn at_home<T>(
         &self,
         remote: &Remote,
         repeated: Repeated,
@@ -324,7 +288,7 @@ impl Vfs {
     }
 
     /// A question that is answered with no more than success.
-    fn ask_done(&self, home: &str, question: &Question, bytes: &[u8]) -> Result<()> {
+    pub(super) fn ask_done(&self, home: &str, question: &Question, bytes: &[u8]) -> Result<()> {
         match self.ask(home, question, bytes, &mut Vec::new())? {
             Answer::Done => Ok(()),
             other => Err(odd(&other)),
@@ -386,7 +350,8 @@ impl Vfs {
         let all = &self.members.fetching;
         let there = |there: &There| {
             let mut out = all.buffer();
-            let read = self.ask_read(there.home(), there.handle, offset, &mut buf.borrow_mut(), &mut out);
+            let read =
+                self.ask_read(there.home(), there.handle, offset, &mut buf.borrow_mut(), &mut out);
             all.give_back(out);
             read
         };
@@ -419,6 +384,7 @@ impl Vfs {
         manner: Manner,
     ) -> Result<()> {
         let sync = manner.syncs;
+        remote.has_written.fetch_or(!sync, SeqCst);
         let _stirs = self.members.fetching.stirring(remote.key);
         match remote.append {
             true => self.append_there(remote, data, sync)?,
@@ -454,19 +420,20 @@ impl Vfs {
         }
     }
 
-    fn resize_there(&self, remote: &Remote, size: u64) -> Result<()> {
+    /// Right after it was opened, by who holds the tree: a file that has moved since is opened anew by the kernel.
+    fn truncate_there(&self, remote: &Remote) -> Result<()> {
         let _stirs = self.members.fetching.stirring(remote.key);
-        self.at_home(
-            remote,
-            Repeated::Elsewhere,
-            |there| {
-                let resize = |number| Question::Resize { handle: there.handle, number, size };
-                self.ask_to_change_done(remote, there, Again::Once, resize, &[])?;
-                remote.wrote(there);
+        let seat = remote.seat().clone();
+        match seat {
+            Seat::There(there) => {
+                let cut = |number| Question::Resize { handle: there.handle, number, size: 0 };
+                self.ask_to_change_done(remote, &there, Again::Once, cut, &[])?;
+                remote.wrote(&there);
                 Ok(())
-            },
-            |guest| guest.resize(self, size),
-        )
+            }
+            Seat::Here(guest) => guest.resize(self, 0),
+            Seat::Nowhere => Err(moved()),
+        }
     }
 
     fn append_there(&self, remote: &Remote, data: &[u8], sync: bool) -> Result<()> {
@@ -492,53 +459,6 @@ impl Vfs {
         Ok(())
     }
 
-    pub(super) fn sync_there(&self, remote: &Remote) -> Result<()> {
-        let Account { pending, .. } = &remote.account;
-        remote.account.tell()?;
-        let (writes, at) = (pending.writes(), RefCell::new(None));
-        self.at_home(
-            remote,
-            Repeated::Yes,
-            |there| {
-                self.ask_done(there.home(), &Question::Sync { handle: there.handle }, &[])?;
-                *at.borrow_mut() = Some(there.life.clone());
-                Ok(())
-            },
-            |guest| guest.sync(self),
-        )?;
-        pending.synced(at.borrow().as_ref(), writes);
-        remote.account.tell()
-    }
-
-    /// A descriptor was closed: whether its home still has what was written to the file, and where bytes are to be on
-    /// the store by then, whether they are.
-    pub(super) fn flush_there(&self, remote: &Remote) -> Result<()> {
-        let Account { pending, .. } = &remote.account;
-        remote.account.tell()?;
-        let has_written = remote.has_written.swap(false, SeqCst);
-        if !has_written && !pending.is_unsynced() {
-            return Ok(());
-        }
-        let (writes, at) = (pending.writes(), RefCell::new(None));
-        let flushed = self.at_home(
-            remote,
-            Repeated::Yes,
-            |there| {
-                self.ask_done(there.home(), &Question::Flush { handle: there.handle }, &[])?;
-                *at.borrow_mut() = Some(there.life.clone());
-                Ok(())
-            },
-            |guest| guest.flush(self),
-        );
-        match &flushed {
-            Ok(()) => pending.is_at(at.borrow().as_ref(), writes),
-            Err(_) => _ = remote.has_written.fetch_or(has_written, SeqCst),
-        }
-        // Whatever that came to, a loss is told once.
-        remote.account.tell()?;
-        flushed
-    }
-
     pub(super) fn allocate_there(
         &self,
         remote: &Remote,
@@ -546,14 +466,14 @@ impl Vfs {
         len: u64,
         mode: i32,
     ) -> Result<()> {
+        remote.has_written.store(true, SeqCst);
         let _stirs = self.members.fetching.stirring(remote.key);
         self.at_home(
             remote,
             Repeated::No,
             |there| {
                 let handle = there.handle;
-                let allocate =
-                    |number| Question::Allocate { handle, number, offset, len, mode };
+                let allocate = |number| Question::Allocate { handle, number, offset, len, mode };
                 self.ask_to_change_done(remote, there, Again::No, allocate, &[])?;
                 remote.wrote(there);
                 Ok(())
@@ -571,22 +491,6 @@ impl Vfs {
             }
         };
         self.at_home(remote, Repeated::Yes, there, |guest| guest.seek(self, offset, whence))
-    }
-
-    /// The last descriptor of a handle is gone.
-    pub(super) fn close_there(&self, remote: &Remote) {
-        let seat = std::mem::replace(&mut *remote.seat(), Seat::Nowhere);
-        if let Seat::There(there) = seat {
-            let close = Question::Close { handle: there.handle };
-            if let Err(error) = self.ask_done(there.home(), &close, &[]) {
-                tracing::debug!(%error, home = there.home(), "a handle was not closed at its home");
-                if is_silence(&error) {
-                    self.members.left.add(there.life, there.handle);
-                    self.look_at_locks(); // Who tends them tends these.
-                }
-            }
-        }
-        self.members.unsynced.close(&remote.account);
     }
 
     /// Attributes of a node that another member serves.

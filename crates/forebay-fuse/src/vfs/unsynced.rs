@@ -1,11 +1,16 @@
 //! What homes have acknowledged to programs here and were not asked to sync, by file. If a home ends before it is, all
 //! that is open of the file here hears of it once, at its next fsync or close; if nothing is, who opens it next does.
 
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use forebay_backing::{Error, FileKey, Result};
+use forebay_cluster::words::Question;
 use hashbrown::HashMap;
+
+use super::Vfs;
+use super::there::{Remote, Repeated};
 
 /// One life of a member.
 #[derive(Debug, Clone)]
@@ -182,6 +187,55 @@ impl Unsynced {
         let told = account.tell();
         self.close(&account);
         told
+    }
+}
+
+impl Vfs {
+    pub(super) fn sync_there(&self, remote: &Remote) -> Result<()> {
+        let Account { pending, .. } = &remote.account;
+        remote.account.tell()?;
+        let (writes, at) = (pending.writes(), RefCell::new(None));
+        self.at_home(
+            remote,
+            Repeated::Yes,
+            |there| {
+                self.ask_done(there.home(), &Question::Sync { handle: there.handle }, &[])?;
+                *at.borrow_mut() = Some(there.life.clone());
+                Ok(())
+            },
+            |guest| guest.sync(self),
+        )?;
+        pending.synced(at.borrow().as_ref(), writes);
+        remote.account.tell()
+    }
+
+    /// A descriptor was closed: whether its home still has what was written to the file, and where bytes are to be on
+    /// the store by then, whether they are.
+    pub(super) fn flush_there(&self, remote: &Remote) -> Result<()> {
+        let Account { pending, .. } = &remote.account;
+        remote.account.tell()?;
+        let has_written = remote.has_written.swap(false, SeqCst);
+        if !has_written && !pending.is_unsynced() {
+            return Ok(());
+        }
+        let (writes, at) = (pending.writes(), RefCell::new(None));
+        let flushed = self.at_home(
+            remote,
+            Repeated::Yes,
+            |there| {
+                self.ask_done(there.home(), &Question::Flush { handle: there.handle }, &[])?;
+                *at.borrow_mut() = Some(there.life.clone());
+                Ok(())
+            },
+            |guest| guest.flush(self),
+        );
+        match &flushed {
+            Ok(()) => pending.is_at(at.borrow().as_ref(), writes),
+            Err(_) => _ = remote.has_written.fetch_or(has_written, SeqCst),
+        }
+        // Whatever that came to, a loss is told once.
+        remote.account.tell()?;
+        flushed
     }
 }
 

@@ -443,7 +443,10 @@ impl World {
             What::Give(n, ..) | What::Released(n, ..) | What::Wrote(n, ..) | What::Made(n, ..) => {
                 Some(*n)
             }
-            What::Noted(n, ..) | What::Renamed(n, ..) | What::Closed(n, ..) | What::Served(n, ..) => Some(*n),
+            What::Noted(n, ..)
+            | What::Renamed(n, ..)
+            | What::Closed(n, ..)
+            | What::Served(n, ..) => Some(*n),
             What::Deliver(_, n, ..) | What::Serve(n, ..) => Some(*n),
             What::SyncedHere(n, ..) | What::KeepDone(n, ..) | What::FillBegun(n, ..) => Some(*n),
             What::Flushed(n, ..) | What::Listed(n, ..) => Some(*n),

@@ -50,7 +50,7 @@ fn another_protocol_is_named() {
     let asked = peers.ask(&address, &head, &question, b"", &mut Vec::new(), PATIENCE);
     let error = asked.unwrap_err();
     assert_eq!(error.kind(), Kind::Usage);
-    assert!(error.to_string().contains("protocol 1 and whoever asks speaks 9"), "{error}");
+    assert!(error.to_string().contains("protocol 2 and whoever asks speaks 9"), "{error}");
     // Even if its questions are unknown here.
     let text = post(r#"{"head":{"protocol":9},"question":{"dance":{}}}"#, "");
     let said = say(address.parse().unwrap(), &text);
@@ -62,7 +62,8 @@ fn another_protocol_is_named() {
 fn a_service_that_panics_fails_one_question() {
     let (_door, _echo, address) = door(key());
     let peers = Peers::new(key());
-    let error = ask(&peers, &address, &Question::Holds { file: file(666), dir: file(1) }).unwrap_err();
+    let error =
+        ask(&peers, &address, &Question::Holds { file: file(666), dir: file(1) }).unwrap_err();
     assert_eq!(error.kind(), Kind::Unavailable);
     assert!(error.to_string().contains("see its log"), "{error}");
     ask(&peers, &address, &Question::Sync { handle: 1 }).unwrap();

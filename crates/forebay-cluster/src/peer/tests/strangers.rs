@@ -50,7 +50,10 @@ fn garbage_does_nothing_and_the_door_still_answers() {
 #[test]
 fn half_a_question_is_not_answered() {
     let (door, echo, address) = door(None);
-    let whole = post(&words(&Question::Write { handle: 1, number: 1, offset: 0, sync: false }), "some bytes");
+    let whole = post(
+        &words(&Question::Write { handle: 1, number: 1, offset: 0, sync: false }),
+        "some bytes",
+    );
     for len in 0..whole.len() {
         let said = say(address.parse().unwrap(), &whole[..len]);
         assert!(!said.contains("200 OK"), "{len}: {said}");

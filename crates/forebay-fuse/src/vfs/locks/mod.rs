@@ -93,7 +93,10 @@ impl Locks {
     /// EIO if locks of this handle are gone, or its claim: nobody may go on as if it had them.
     pub(super) fn check(&self, handle: u64) -> Result<()> {
         match self.lost_count.load(Relaxed) > 0 && lock(&self.lost).contains(&handle) {
-            true => Err(Error::os(libc::EIO, "a lock of this open file, or the file itself, is lost to another member")),
+            true => Err(Error::os(
+                libc::EIO,
+                "a lock of this open file, or the file itself, is lost to another member",
+            )),
             false => Ok(()),
         }
     }

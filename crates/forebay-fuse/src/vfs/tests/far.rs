@@ -16,7 +16,8 @@ impl Gate {
     }
 
     fn pass(&self) {
-        let waited = self.1.wait_timeout_while(lock(&self.0), Duration::from_secs(20), |open| !*open);
+        let waited =
+            self.1.wait_timeout_while(lock(&self.0), Duration::from_secs(20), |open| !*open);
         assert!(*waited.expect("no panic inside").0, "the gate stays shut");
     }
 }
@@ -259,8 +260,8 @@ fn a_mapped_page_does_not_come_over_what_another_mount_writes() {
 fn what_was_fetched_ahead_does_not_outlive_the_home_it_came_from() {
     let bed = Bed::new(2);
     let text = "a line\n".repeat(3000);
-    let (near, _) = shared(&bed, "");
     let [a, b] = &bed.mounts[..] else { panic!("two mounts") };
+    let near = a.create("f");
     a.write(near, 0, &text).expect("room");
     a.vfs.release(near);
     let far = b.open("f", libc::O_RDONLY).expect("A serves it").handle;
