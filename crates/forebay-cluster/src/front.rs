@@ -52,6 +52,8 @@ pub trait Cluster: Send + Sync {
     fn name(&self) -> &str;
     /// How often a member has begun, as far as this one has heard.
     fn epoch(&self, member: &str) -> Option<u64>;
+    /// The boot of the machine that it began on then.
+    fn boot(&self, member: &str) -> Option<String>;
     /// The other members that are alive.
     fn others(&self) -> Vec<String>;
     /// Files that this member holds.
@@ -131,6 +133,10 @@ impl Cluster for Arc<Member> {
 
     fn epoch(&self, member: &str) -> Option<u64> {
         self.epoch_of(member)
+    }
+
+    fn boot(&self, member: &str) -> Option<String> {
+        self.boot_of(member)
     }
 
     fn others(&self) -> Vec<String> {
@@ -235,12 +241,21 @@ pub trait Front: Keeper {
     /// the kernel's pages, attributes and names of it are given up.
     fn forget(&self, file: FileKey);
 
+    /// A new file was claimed by another before this member could: who has it open here hears of it.
+    fn lost(&self, file: FileKey);
+
     /// Files at or below a path that the engine knows.
     fn below(&self, path: &Path) -> Vec<FileKey>;
 
-    /// Serves a program of another member: `Open` to `Name` of [`Question`]. `bytes` came with the
-    /// question; what goes with the answer is put into `out`.
-    fn answer(&self, from: &str, question: Question, bytes: &[u8], out: &mut Vec<u8>) -> Answer;
+    /// Serves a program of another member, of which this is the name and the epoch: `Open` to `Fence` of [`Question`].
+    /// `bytes` came with the question; what goes with the answer is put into `out`.
+    fn answer(
+        &self,
+        from: (&str, u64),
+        question: Question,
+        bytes: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Answer;
 
     /// A member is dead, or began anew: what it has open here is closed.
     fn ended(&self, member: &str);

@@ -158,11 +158,21 @@ impl Front for Shared {
         self.vfs.forget_file(file);
     }
 
+    fn lost(&self, file: FileKey) {
+        self.vfs.lose_file(file);
+    }
+
     fn below(&self, path: &Path) -> Vec<FileKey> {
         self.vfs.engine.files.known_below(path)
     }
 
-    fn answer(&self, from: &str, question: Question, bytes: &[u8], out: &mut Vec<u8>) -> Answered {
+    fn answer(
+        &self,
+        from: (&str, u64),
+        question: Question,
+        bytes: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Answered {
         self.vfs.answer(from, question, bytes, out)
     }
 

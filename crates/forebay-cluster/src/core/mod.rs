@@ -39,6 +39,7 @@ use self::copies::Copies;
 use self::mirror::Mirror;
 use self::own::{Leaving, Own, OwnDir};
 pub use self::own::{SETTLE, SOMEWHERE};
+use self::peers::Parked;
 use self::rules::{Rule, Rules};
 use self::taking::Takes;
 pub use self::taking::entering;
@@ -84,6 +85,8 @@ pub struct Core {
     has_begun: bool,
     /// Questions that came before all dirty files were known.
     early: Vec<(Ticket, Peer)>,
+    /// Questions about files that may just be being made here.
+    parked: Vec<Parked>,
     is_superseded: bool,
     /// As the last input about the lease said.
     lease_until: Option<Duration>,
@@ -139,6 +142,7 @@ impl Core {
             gate: None,
             has_begun: false,
             early: Vec::new(),
+            parked: Vec::new(),
             is_superseded: false,
             lease_until: None,
             is_suspended: false,
@@ -171,7 +175,7 @@ impl Core {
             Input::Ask(ticket, ask) => self.ask(ticket, ask),
             Input::GaveUp(ticket) => self.gave_up(ticket),
             Input::Created { file, dir, path } => self.created(file, dir, path),
-            Input::Made(dir) => self.made(dir),
+            Input::Made(dir, by) => self.made(dir, by),
             Input::Closed(file) => self.unused(file),
             Input::Changed(ticket) => self.changed(ticket),
             Input::Released { file, is_free } => self.released(file, is_free),
@@ -222,6 +226,7 @@ impl Core {
             self.tend_taking();
         }
         self.look_at_lease();
+        self.answer_parked();
         self.advance();
         self.begin_barrier();
         std::mem::take(&mut self.out)

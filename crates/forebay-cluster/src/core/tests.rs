@@ -105,6 +105,61 @@ fn a_creators_no_is_followed_by_another_look() {
     assert_eq!(without, Some(Way::Here));
 }
 
+/// B asks for a file that is on the store, and that A has just made there and not noted yet.
+fn says_that_it_holds_what_it_makes(rules: Rules) -> Vec<bool> {
+    let mut core = core(vec![entry("creates/1.1/a", vec![], 3)], rules);
+    let create = |n| Input::Ask(n, Ask::Create { dir: DIR, path: "d".into() });
+    assert_eq!(way(&give(&mut core, create(1))), Some(Way::Here));
+    let said = |effects: Vec<Effect>| -> Vec<bool> {
+        let holds = |effect| match effect {
+            Effect::Reply(_, Reply::Holds(holds)) => Some(holds),
+            _ => None,
+        };
+        effects.into_iter().filter_map(holds).collect()
+    };
+    let mut all = vec![];
+    for (ticket, file) in [(7, FILE), (8, OVER)] {
+        all.extend(said(give(&mut core, Input::Asked(ticket, Peer::Holds { file, dir: DIR }))));
+    }
+    let elsewhere = Peer::Holds { file: FILE, dir: OVER };
+    assert_eq!(said(give(&mut core, Input::Asked(9, elsewhere))), [false], "of another directory");
+    // What begins later cannot have been found before.
+    assert_eq!(way(&give(&mut core, create(2))), Some(Way::Here));
+    let made = Input::Created { file: FILE, dir: DIR, path: "d/f".into() };
+    all.extend(said(give(&mut core, made)));
+    all.extend(said(give(&mut core, Input::Made(DIR, 1))));
+    all
+}
+
+#[test]
+fn whether_a_file_is_held_is_said_when_what_was_being_made_is_known() {
+    assert_eq!(says_that_it_holds_what_it_makes(Rules::default()), [true, false]);
+    let without = says_that_it_holds_what_it_makes(Rules::without(Rule::HoldsWaitsForMaking));
+    assert_eq!(without, [false, false], "two homes");
+}
+
+#[test]
+fn a_creation_that_hangs_keeps_nobody_waiting_for_ever() {
+    let mut core = core(vec![entry("creates/1.1/a", vec![], 3)], Rules::default());
+    give(&mut core, Input::Ask(1, Ask::Create { dir: DIR, path: "d".into() }));
+    give(&mut core, Input::Asked(7, Peer::Holds { file: FILE, dir: DIR }));
+    core.handle(PATIENCE + Duration::from_millis(2), Input::Tick);
+    assert!(core.parked.is_empty());
+}
+
+#[test]
+fn a_new_file_that_another_has_claimed_is_lost_and_said_so() {
+    let mut core = core(vec![entry("creates/1.1/a", vec![], 3)], Rules::default());
+    give(&mut core, Input::Ask(1, Ask::Create { dir: DIR, path: "d".into() }));
+    give(&mut core, Input::Created { file: FILE, dir: DIR, path: "d/f".into() });
+    assert_eq!(core.holder(FILE), Holder::Here);
+    let claimed = Event::Put(entry("claims/a.1", claim("b"), 6));
+    let effects = give(&mut core, Input::Seen(Revision(6), vec![claimed]));
+    let is_lost = |e: &Effect| matches!(e, Effect::Lost { file } if *file == FILE);
+    assert!(effects.iter().any(is_lost), "{effects:?}");
+    assert_eq!(core.holder(FILE), Holder::There("b".into()));
+}
+
 fn is_told_of_a_change(rules: Rules) -> bool {
     let mut core = core(vec![], rules);
     let change = Ask::Change { files: vec![FILE], dirs: vec![DIR], below: None };

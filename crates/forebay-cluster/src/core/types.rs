@@ -76,8 +76,8 @@ pub enum Input {
         dir: FileKey,
         path: PathBuf,
     },
-    /// What [`Ask::Create`] was answered [`Way::Here`] for is made, or failed.
-    Made(FileKey),
+    /// What [`Ask::Create`] with this ticket was answered [`Way::Here`] for, in this directory, is made, or failed.
+    Made(FileKey, Ticket),
     /// What was opened with [`Access::Write`] and answered [`Way::Here`] is closed.
     Closed(FileKey),
     /// What [`Ask::Change`] was answered [`Way::Here`] for, or [`Ask::Replace`] that or [`Way::Through`], is
@@ -151,10 +151,20 @@ pub enum Input {
 /// Between cores, of which the carrier adds who asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Peer {
-    Holds { file: FileKey },
-    Recall { file: FileKey },
-    RecallBelow { path: PathBuf },
-    Changed { file: FileKey },
+    /// Of a file that the asker found in `dir`.
+    Holds {
+        file: FileKey,
+        dir: FileKey,
+    },
+    Recall {
+        file: FileKey,
+    },
+    RecallBelow {
+        path: PathBuf,
+    },
+    Changed {
+        file: FileKey,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -241,6 +251,11 @@ pub enum Effect {
     /// Nobody else writes to this taken file any more: where the store differs from what was flushed, flush
     /// again; from here on it may come to rest. Answered by [`Input::Settled`].
     Settle {
+        file: FileKey,
+    },
+    /// Another has claimed a new file of this member's, which it had not claimed yet: nobody here may go on with
+    /// it as if it had not. What was written to it here ends as a conflict.
+    Lost {
         file: FileKey,
     },
     /// The lease has run out, and others may have taken this member over: nothing is served, flushed or

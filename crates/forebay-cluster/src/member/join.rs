@@ -115,6 +115,8 @@ impl Member {
             copies,
             copies_or_fail,
             shares_reads,
+            heard: Mutex::default(),
+            places: door::Places::default(),
             resting: Mutex::default(),
             sync_store,
             is_suspended: AtomicBool::new(false),

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use forebay_backing::FileKey;
@@ -29,6 +29,8 @@ struct Fake {
     looked_at: Mutex<HashMap<FileKey, u32>>,
     forgotten: Mutex<HashMap<FileKey, u32>>,
     below: Mutex<Vec<FileKey>>,
+    /// Writes that wait in it, and whether they go on.
+    waiting: (Mutex<(usize, bool)>, Condvar),
 }
 
 /// It keeps no copies, and is asked for none.
@@ -87,11 +89,26 @@ impl Front for Fake {
         *lock(&self.forgotten).entry(file).or_default() += 1;
     }
 
+    fn lost(&self, _file: FileKey) {}
+
     fn below(&self, _path: &Path) -> Vec<FileKey> {
         lock(&self.below).clone()
     }
 
-    fn answer(&self, from: &str, _: Question, bytes: &[u8], out: &mut Vec<u8>) -> Answer {
+    fn answer(
+        &self,
+        (from, _): (&str, u64),
+        question: Question,
+        bytes: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Answer {
+        if let Question::Write { offset: u64::MAX, .. } = question {
+            lock(&self.waiting.0).0 += 1;
+            let waiting = lock(&self.waiting.0);
+            let waits = |waiting: &mut (usize, bool)| !waiting.1;
+            let waited = self.waiting.1.wait_timeout_while(waiting, PATIENCE * 4, waits);
+            drop(waited.unwrap());
+        }
         out.extend_from_slice(from.as_bytes());
         out.extend_from_slice(bytes);
         Answer::Bytes
@@ -246,7 +263,7 @@ fn bytes_go_with_a_question_and_with_its_answer() {
     let bed = Bed::new();
     let ((_a, _f), (b, _g)) = (bed.member("a"), bed.member("b"));
     let mut out = b"before ".to_vec();
-    let question = Question::Write { handle: 1, offset: 0 };
+    let question = Question::Write { handle: 1, number: 1, offset: 0, sync: false };
     let answer = b.ask("a", &question, b" and bytes", &mut out).unwrap();
     assert_eq!((answer, out.as_slice()), (Answer::Bytes, b"b and bytes".as_slice()));
     let unknown = b.ask("x", &question, b"", &mut Vec::new()).unwrap_err();
@@ -321,4 +338,32 @@ fn what_a_living_partner_has_copies_of_is_not_given_up() {
     assert!(matches!(b.holder(key(7)), Holder::Dead(_)), "nothing was given up");
     bed.registry.commit(&Commit::new().delete("stores/s/alive/c")).unwrap();
     assert_eq!(b.give_up("a", &[]).unwrap().len(), 1);
+}
+
+/// Writes that wait for room take a part of a home's connections, and those that come on top are asked again: what members
+/// agree by comes through meanwhile.
+#[test]
+fn a_home_whose_writers_wait_answers_what_members_agree_by() {
+    let bed = Bed::new();
+    let (a, fake) = bed.member("a");
+    let (b, _b) = bed.member("b");
+    let write = Question::Write { handle: 1, number: 1, offset: u64::MAX, sync: false };
+    let waiting = || lock(&fake.waiting.0).0;
+    std::thread::scope(|scope| {
+        let ask = || b.ask("a", &write, b"", &mut Vec::new());
+        let all: Vec<_> = (0..300).map(|_| scope.spawn(ask)).collect();
+        eventually("as many as may wait do", || waiting() == 64);
+        let began = Instant::now();
+        let holds = Question::Holds { file: key(9), dir: DIR };
+        let answer = b.ask("a", &holds, b"", &mut Vec::new()).unwrap();
+        assert_eq!(answer, Answer::Holds(false));
+        assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+        assert_eq!(waiting(), 64, "no more of them wait there");
+        lock(&fake.waiting.0).1 = true;
+        fake.waiting.1.notify_all();
+        let done = all.into_iter().map(|asked| asked.join().unwrap());
+        assert_eq!(done.filter(|answer| answer.is_ok()).count(), 300);
+    });
+    assert_eq!(waiting(), 300);
+    drop(a);
 }

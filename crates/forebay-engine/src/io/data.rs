@@ -27,6 +27,14 @@ const AROUND_TRIES: u32 = 64;
 /// each; so he needs one for so many bytes. They are flushed once more than they had to be.
 const AHEAD: u64 = 256 << 10;
 
+/// Which bytes of a file are changed.
+#[derive(Debug, Clone, Copy)]
+enum Span {
+    At(u64, u64),
+    /// So many from where the file ends once its lock is had.
+    End(u64),
+}
+
 impl Io {
     /// Reads at most `buf.len()` bytes at `offset`; short only at the end of the file. Bytes that
     /// are absent are fetched, and stay if the tier has room.
@@ -279,6 +287,54 @@ impl Io {
         self.outbox.tell_written(file)
     }
 
+    /// Writes all of `data` at the end of the file, wherever that is when the file's lock is had, and returns
+    /// where it ends then. Among appends that go around the tier the caller lets one through at a time.
+    pub fn append_in(
+        self: &Arc<Self>,
+        admission: &Admission,
+        file: &Arc<File>,
+        data: &[u8],
+    ) -> Result<u64> {
+        self.files.refuse_read_only()?;
+        let (len, size) = (data.len() as u64, file.lock().size());
+        if data.is_empty() {
+            return Ok(size);
+        }
+        self.refuse_beyond(file, size.saturating_add(len))?;
+        add(&self.files.counters().write_requests, 1);
+        let result = self.append_as(admission, file, size, data);
+        let served = result.as_ref().map_or(Served::Miss, |(served, _)| *served);
+        self.files.counters().note_write(served);
+        admission.note_write(served, if result.is_ok() { len } else { 0 });
+        let (_, end) = result?;
+        self.outbox.tell_written(file)?;
+        Ok(end)
+    }
+
+    fn append_as(
+        self: &Arc<Self>,
+        admission: &Admission,
+        file: &Arc<File>,
+        size: u64,
+        data: &[u8],
+    ) -> Result<(Served, u64)> {
+        let len = data.len() as u64;
+        if self.wrote_around(file, admission, size, data)? {
+            return Ok((Served::Bypassed, size + len));
+        }
+        self.drain.slow_down(len);
+        let act = |shadow: &dyn MediaFile, start| shadow.write_at(data, start);
+        let (before, end) = self.change_span(file, Span::End(len), len, act)?;
+        self.note_written(file, before, len);
+        Ok((before.served(), end))
+    }
+
+    fn note_written(&self, file: &File, before: Before, len: u64) {
+        self.files.counters().note_absorbed(before);
+        file.heat.add(len, self.files.uptime().as_secs());
+        add(&self.files.counters().write_bytes, len);
+    }
+
     fn write_as(
         self: &Arc<Self>,
         admission: &Admission,
@@ -293,9 +349,7 @@ impl Io {
         self.drain.slow_down(len);
         let before =
             self.change(file, offset, offset + len, len, |shadow| shadow.write_at(data, offset))?;
-        self.files.counters().note_absorbed(before);
-        file.heat.add(len, self.files.uptime().as_secs());
-        add(&self.files.counters().write_bytes, len);
+        self.note_written(file, before, len);
         Ok(before.served())
     }
 
@@ -309,10 +363,22 @@ impl Io {
         need: u64,
         act: impl Fn(&dyn MediaFile) -> std::io::Result<()>,
     ) -> Result<Before> {
+        let act = |shadow: &dyn MediaFile, _| act(shadow);
+        Ok(self.change_span(file, Span::At(start, end), need, act)?.0)
+    }
+
+    /// The same, also where the file ends; `act` is told where it begins. Returns where the change ended.
+    fn change_span(
+        self: &Arc<Self>,
+        file: &Arc<File>,
+        span: Span,
+        need: u64,
+        act: impl Fn(&dyn MediaFile, u64) -> std::io::Result<()>,
+    ) -> Result<(Before, u64)> {
         let mut patience = Patience::new(&self.room);
         loop {
             self.room.make_room(need)?;
-            match self.try_change(file, start, end, &act) {
+            match self.try_change(file, span, &act) {
                 Err(e) if e.is(libc::ENOSPC) => {
                     self.room.tier_is_full(need);
                     patience.wait()?;
@@ -325,20 +391,27 @@ impl Io {
     fn try_change(
         &self,
         file: &Arc<File>,
-        start: u64,
-        end: u64,
-        act: &dyn Fn(&dyn MediaFile) -> std::io::Result<()>,
-    ) -> Result<Before> {
+        span: Span,
+        act: &dyn Fn(&dyn MediaFile, u64) -> std::io::Result<()>,
+    ) -> Result<(Before, u64)> {
         let _beat = self.drain.beat();
-        let mut inner = self.lock_for_tier(file, (start, end))?;
+        let landing = match span {
+            Span::At(start, end) => (start, end),
+            Span::End(_) => (u64::MAX, u64::MAX), // No fill lands behind the end.
+        };
+        let mut inner = self.lock_for_tier(file, landing)?;
+        let (start, end) = match span {
+            Span::At(start, end) => (start, end),
+            Span::End(len) => (inner.size(), inner.size() + len),
+        };
         let shadow = self.files.shadow(file, &mut inner)?;
         let now_ms = self.files.time().ms();
         let before = inner.before(start, end);
         if inner.state.is_unseen() {
             // One that fails may have written a part.
             inner.note_rewritten(start, end);
-            self.files.note_tier(act(&*shadow))?;
-            return Ok(before);
+            self.files.note_tier(act(&*shadow, start))?;
+            return Ok((before, end));
         }
         inner.dirt().stamps.touch(start, end, now_ms);
         let mut plan = inner.state.plan_write(start, end);
@@ -348,7 +421,7 @@ impl Io {
         }
         failpoint::pass("write.marked");
         inner.note_rewritten(start, end);
-        if let Err(error) = act(&*shadow) {
+        if let Err(error) = act(&*shadow, start) {
             // What a part of it left beyond the end must not be there when the file grows.
             if end > inner.state.size() {
                 let _ = shadow.set_len(inner.state.size());
@@ -375,7 +448,7 @@ impl Io {
             // It may fill what was a dirty hole.
             self.files.account(file, &mut inner);
         }
-        Ok(before)
+        Ok((before, end))
     }
 
     /// Records what is about to be overwritten.

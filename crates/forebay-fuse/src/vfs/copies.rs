@@ -129,14 +129,9 @@ impl Vfs {
                 self.engine.ops.compare_superseded(*file, attr.size, &read)
             }
             Place::There(home) => {
-                let open = Question::Open {
-                    file: *file,
-                    path: path.clone(),
-                    write: false,
-                    truncate: false,
-                };
+                let open = Question::Open { file: *file, path: path.clone(), write: false };
                 let (handle, size) = match self.ask(&home, &open, &[], &mut Vec::new())? {
-                    Answer::Opened { handle, attrs } => (handle, attrs.size),
+                    Answer::Opened { handle, attrs, .. } => (handle, attrs.size),
                     other => return Err(odd(&other)),
                 };
                 let read = |offset, buf: &mut [u8]| {

@@ -21,6 +21,8 @@ pub struct Counts {
     pub kills: u64,
     pub cut_while_opening: u64,
     pub remote_writes: u64,
+    /// Files that another member asked for before their maker had noted them.
+    pub opened_early: u64,
     pub renames: u64,
     pub reads: u64,
     pub failed: u64,
@@ -61,7 +63,7 @@ pub struct Copied {
 }
 
 impl Counts {
-    fn list(&mut self) -> [(&'static str, &mut u64); 11] {
+    fn list(&mut self) -> [(&'static str, &mut u64); 12] {
         [
             ("commits refused", &mut self.refused),
             ("answers lost", &mut self.answers_lost),
@@ -69,6 +71,7 @@ impl Counts {
             ("kills", &mut self.kills),
             ("cut while somebody waited", &mut self.cut_while_opening),
             ("writes for others", &mut self.remote_writes),
+            ("opened elsewhere while being made", &mut self.opened_early),
             ("renames", &mut self.renames),
             ("reads", &mut self.reads),
             ("failed", &mut self.failed),

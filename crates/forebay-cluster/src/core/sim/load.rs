@@ -39,7 +39,7 @@ impl World {
             return Ok(());
         }
         let made: Vec<usize> =
-            (2..self.files.len()).filter(|f| self.files[*f].newest > 0).collect();
+            (2..self.files.len()).filter(|f| self.files[*f].maker.is_some()).collect();
         let file = match (self.dice.roll(2), made.last()) {
             (0, Some(_)) => {
                 made[made.len() - 1 - self.dice.roll(made.len().min(3) as u64) as usize]
@@ -86,6 +86,11 @@ impl World {
                 Ask::Change { files: vec![], dirs: vec![], below: Some(format!("d{dir}").into()) }
             }
         };
+        if let Op::Read { file, .. } | Op::Write { file, .. } = op
+            && self.files[file].maker.is_some_and(|maker| maker != node)
+        {
+            self.files[file].is_opened = true;
+        }
         self.nodes[node].asked.insert(ticket, Asked { op, from, since, tries });
         self.give(node, Input::Ask(ticket, ask))
     }
@@ -121,7 +126,7 @@ impl World {
                 // Some stores take longer than any settling.
                 let most = if self.dice.roll(8) == 0 { 4000 } else { 100 };
                 let delay = self.dice.roll(most);
-                self.at(delay, What::Made(node, life, dir));
+                self.at(delay, What::Made(node, life, dir, ticket));
                 Ok(())
             }
             (Way::Here, Op::Change) => {

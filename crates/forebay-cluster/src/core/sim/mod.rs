@@ -150,7 +150,7 @@ fn damage(
 }
 
 /// How many seeds each may take. `LookAfterCreators` and `LookAfterChange` have tests of their own beside this.
-const RULES: [(Rule, u64); 13] = [
+const RULES: [(Rule, u64); 14] = [
     (Rule::BarrierBeforeOpen, 500),
     (Rule::AskCreators, 500),
     (Rule::GateStopsClaims, 5000),
@@ -162,6 +162,7 @@ const RULES: [(Rule, u64); 13] = [
     (Rule::ReleaseBeforeGiveBack, 500),
     (Rule::WritersWaitDuringRelease, 5000),
     (Rule::MakingKeepsCreates, 5000),
+    (Rule::HoldsWaitsForMaking, 5000),
     (Rule::ReadersWaitDuringGiveBack, 20_000),
     (Rule::EpochStands, 20_000),
 ];
