@@ -405,6 +405,7 @@ impl Vfs {
         listed: bool,
     ) -> Result<Option<Entry>> {
         let home = match attr.kind {
+            FileKind::File if listed => self.home_of(attr.key),
             FileKind::File => self.home_of_found(parent, name, attr.key),
             _ => None,
         };
