@@ -2,7 +2,6 @@
 //! any moment, and a fast tier that fails.
 
 mod anew;
-mod appends;
 mod around;
 mod attach;
 mod bytes;

@@ -283,3 +283,41 @@ fn what_was_fetched_ahead_does_not_outlive_the_home_it_came_from() {
     read(7, &mut buf).expect("it is here");
     assert_eq!(String::from_utf8_lossy(&buf), "A LINE\n".repeat(100));
 }
+
+/// One thread writes behind what it takes for the end, another appends. Where both meet the append comes behind what was
+/// acknowledged, and never over it; a write may come over an append that it did not see.
+#[test]
+fn an_append_never_comes_over_what_was_written_behind_the_end() {
+    const LEN: usize = 64;
+    let bed = Bed::new(1);
+    let [a] = &bed.mounts[..] else { panic!("one mount") };
+    let near = a.create("f");
+    let (engine, key) = (&a.vfs.engine, a.key("f"));
+    let file = engine.files.find(key).expect("it is open");
+    let (mut written, mut after_others) = (Vec::new(), 0);
+    std::thread::scope(|scope| {
+        let appends = scope.spawn(|| {
+            let (mut last, mut behind) = (0, 0);
+            for _ in 0..4000 {
+                let admission = forebay_engine::Admission::default();
+                let end = engine.io.append_in(&admission, &file, &[b'a'; LEN]).expect("room");
+                assert!(end >= last + LEN as u64, "it ends behind the one before");
+                behind += usize::from(end > last + LEN as u64);
+                last = end;
+            }
+            behind
+        });
+        while !appends.is_finished() {
+            let offset = engine.verbs.facts(&file).size;
+            engine.io.write(&file, offset, &[b'w'; LEN]).expect("room");
+            written.push(offset);
+        }
+        after_others = appends.join().expect("no append fails");
+    });
+    assert!(after_others > 0, "they met");
+    let mut bytes = [0; LEN];
+    for offset in written {
+        a.vfs.read(near, offset, &mut bytes).expect("it is in the tier");
+        assert_eq!(bytes, [b'w'; LEN], "what was acknowledged at {offset}");
+    }
+}
