@@ -14,6 +14,7 @@ use forebay_backing::{Error, FileKey, Result};
 use crate::core::id::FileId;
 use crate::core::paths::Paths;
 use crate::core::state::{Change, Conflict, FileState, Portrait, Record};
+use crate::failpoint;
 use crate::files::file::{File, Meanwhile};
 use crate::ops::Ops;
 use crate::tier::dir::shadow_name;
@@ -51,7 +52,9 @@ impl Ops {
             }
             None => self.adopt_copy(home, file)?,
         };
-        self.outbox.tell(&taken)
+        self.outbox.tell(&taken)?;
+        failpoint::pass("adopt.done");
+        Ok(())
     }
 
     fn adopt_copy(&self, home: &str, file: FileKey) -> Result<Arc<File>> {
