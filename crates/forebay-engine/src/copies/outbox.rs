@@ -285,6 +285,7 @@ impl Outbox {
             if !known || !is_to_be_known(&inner) {
                 return Ok(0);
             }
+            // It counts as told to nobody else: what all are owed is told to this one again.
             let round = Round::begin(self.post(partners, To::One(partner)), file, inner)?;
             match round.map(Round::run).transpose()? {
                 None => return Ok(0),

@@ -96,7 +96,7 @@ impl<'a> Round<'a> {
             copied.note_written(0, u64::MAX);
             copied.note_anew();
         }
-        let one = post.to != To::All && copied.number > 0;
+        let one = post.to != To::All;
         if !one && !copied.owes(moved_at) {
             return Ok(None);
         }
