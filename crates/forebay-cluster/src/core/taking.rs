@@ -425,7 +425,8 @@ impl Core {
     }
 
     /// What nobody has copies of goes: whatever of it was synced is at the store, for an heir has the rest. First
-    /// the directories: who comes back in the middle takes no file for new that was claimed before.
+    /// the directories: who comes back in the middle takes no file for new that was claimed before. What was taken from
+    /// one that may still write to the store stays: it is not known to last there.
     fn clear_rest(&mut self, member: &str) {
         let Some((mut anew, revision)) = self.mirror.members.get(member).cloned() else { return };
         let Some(taken) = &mut anew.taken else { return };
@@ -435,8 +436,14 @@ impl Core {
             Some((*dir, *creators.get(member)?))
         };
         let dirs: Vec<_> = mirror.creates.iter().filter_map(makes).take(GATHER).collect();
-        let files = mirror.claims_of.get(member).into_iter().flatten().take(GATHER);
-        let files: Vec<FileKey> = files.copied().collect();
+        let lasts = |file: &&FileKey| {
+            let claim = mirror.claims.get(file);
+            let mut from = claim.into_iter().flat_map(|claim| &claim.taken_from);
+            from.all(|from| self.fenced(&from.member) >= from.epoch)
+        };
+        let files = mirror.claims_of.get(member).into_iter().flatten();
+        let is_held = files.clone().any(|file| !lasts(&file));
+        let files: Vec<FileKey> = files.filter(lasts).take(GATHER).copied().collect();
         let members = mirror.key(&format!("members/{member}"));
         let mut commit = Commit::new();
         commit.compares.push(Compare::Revision(members.clone(), revision));
@@ -455,6 +462,9 @@ impl Core {
             commit = commit.delete(key).put_leased(given_key, given, GIVEN_LEASE);
         }
         if !has_dirs && !has_files {
+            if is_held {
+                return;
+            }
             commit = commit.put(members, super::json(&anew));
         }
         if let Some(taking) = self.takes.taking.get_mut(member) {

@@ -71,7 +71,21 @@ impl Outbox {
         // Random, as its keys are.
         let session = RandomState::new().build_hasher().finish();
         let (forgetting, may_remember) = (AtomicBool::new(false), AtomicBool::new(false));
-        Outbox { files, session, forgetting, may_remember }
+        Outbox { files, session, forgetting, may_remember, follows: AtomicBool::new(false) }
+    }
+
+    /// Partners may have copies from a run of the engine before this one. They are told of what changes in such a
+    /// file, and what they have of others does not count. To be said before anything is served.
+    pub fn begin_anew(&self) {
+        for file in self.files.all_files() {
+            let mut inner = file.lock();
+            let is_durable = inner.state.durable_size().is_some() || inner.state.is_held();
+            if is_durable && is_to_be_known(&inner) {
+                let number = self.files.copying().next_number();
+                inner.live().copied = Some(Box::new(Untold::of_before(number)));
+            }
+        }
+        self.follows.store(true, SeqCst);
     }
 
     /// Partners have all of the file when this returns, if it is dirty and they are to have it.
@@ -282,6 +296,7 @@ impl Outbox {
         for _ in 0..ROUNDS_MAX {
             let inner = self.wait_for_round(file);
             let known = inner.is_copied() || inner.state.durable_size().is_some();
+            let known = known || inner.state.is_held();
             if !known || !is_to_be_known(&inner) {
                 return Ok(0);
             }
@@ -311,12 +326,14 @@ impl Outbox {
             if !is_to_be_known(&inner) {
                 continue;
             }
-            let (size, bytes) = (inner.size(), inner.state.dirty_bytes());
+            let size = inner.size();
+            let owed = inner.state.owed_of(0, size).into_iter();
+            let bytes: u64 = owed.map(|(start, end)| end - start).sum();
             let copied = inner.live.as_ref().and_then(|live| live.copied.as_ref());
             let left = copied.map_or(bytes, |copied| {
                 let unsent = copied.unsent(size).into_iter();
-                let dirty = unsent.flat_map(|(start, end)| inner.state.dirty_of(start, end));
-                dirty.map(|(start, end)| end - start).sum()
+                let owed = unsent.flat_map(|(start, end)| inner.state.owed_of(start, end));
+                owed.map(|(start, end)| end - start).sum()
             });
             if copied.is_some_and(|copied| copied.number > 0) && left == 0 {
                 found.copied_files += 1;
@@ -355,5 +372,6 @@ impl Outbox {
 /// Whether partners are to have what is here of a file.
 fn is_to_be_known(inner: &Inner) -> bool {
     let ours = inner.state.conflict() != Conflict::Superseded;
-    ours && inner.state.is_dirty() && !inner.is_unlinked() && !inner.gone
+    let is_newer = inner.state.is_dirty() || inner.state.is_held();
+    ours && is_newer && !inner.is_unlinked() && !inner.gone
 }

@@ -110,8 +110,8 @@ impl<'a> Round<'a> {
         };
         copied.sending = true;
         let (after, also) = (copied.number, copied.also.clone());
-        let dirty = |&(start, end): &(u64, u64)| inner.state.dirty_of(start, end);
-        let unsent = unsent.iter().flat_map(dirty).collect();
+        let owed = |&(start, end): &(u64, u64)| inner.state.owed_of(start, end);
+        let unsent = unsent.iter().flat_map(owed).collect();
         let then = match whole {
             true => {
                 let mut portrait = inner.state.portrait(size, mtime);

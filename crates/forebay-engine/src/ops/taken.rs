@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use forebay_backing::{Error, FileKey, Result};
 
+use crate::copies::Lasting;
 use crate::core::id::FileId;
 use crate::core::paths::Paths;
 use crate::core::state::{Change, Conflict, FileState, Portrait, Record};
@@ -240,7 +241,10 @@ impl Ops {
         self.files.commit(&file, &mut inner, Change::Held(false))?;
         self.files.let_go(&file, &mut inner)?;
         self.files.retire(&file, inner);
-        self.files.note_tier(self.files.index().sync())
+        self.files.note_tier(self.files.index().sync())?;
+        // What cannot be said now is said later.
+        let _ = self.outbox.forget(&file, Lasting::No);
+        Ok(())
     }
 
     /// Another member took the file over while we were away: it is not flushed any more, and who opens it
