@@ -311,6 +311,9 @@ impl Copies {
         let mut turn = turn.lock();
         let Some(kept) = home.lock().shelf.copies.get(&file).cloned() else { return Ok(None) };
         let taken = take(kept.id, &kept.portrait)?;
+        // C6
+        self.charge(&mut turn, 0);
+        turn.id = None;
         let seq = {
             let mut inner = home.lock();
             let seq =
@@ -318,8 +321,6 @@ impl Copies {
             inner.turns.remove(&file);
             seq
         };
-        self.charge(&mut turn, 0);
-        turn.id = None;
         self.sync(&home, seq)?;
         Ok(Some(taken))
     }
@@ -522,6 +523,10 @@ impl Copies {
 
     fn take_out(&self, leaving: Leaving) {
         let media = self.files.media();
+        let (Leaving::File { id, .. } | Leaving::Bytes { id, .. }) = &leaving;
+        if self.files.by_id(*id).is_some() {
+            return; // C6
+        }
         match leaving {
             Leaving::File { id, charged } => {
                 let _ = media.remove(&shadow_name(id));
