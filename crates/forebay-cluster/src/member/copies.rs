@@ -10,7 +10,7 @@ use forebay_base::{Error, Result};
 
 use super::{COPIES, FENCE, MARGIN, MOUNT, Member, lock};
 use crate::core::{Fitness, Input, Keeper as Partner};
-use crate::front::{Front, Keeper};
+use crate::front::{Front, Home, Keeper, Kept, Told};
 use crate::words::{Answer, Head, Question};
 
 /// A new file's claim is under way, and its copy is made under it.
@@ -25,6 +25,10 @@ const FIT_LOOK: Duration = Duration::from_millis(5);
 
 /// Before what failed is tried again.
 const PAUSE: Duration = Duration::from_secs(1);
+
+fn home_of(head: &Head, fill: u64) -> Home<'_> {
+    Home { name: &head.from, epoch: head.from_epoch, fill }
+}
 
 impl Member {
     /// Whether anybody is to have copies of this member's bytes.
@@ -51,30 +55,24 @@ impl Member {
         let words = words.len() as u32;
         let required = keepers.required.len();
         let to: Vec<Partner> = keepers.required.into_iter().chain(keepers.filling).collect();
-        let send = |partner: &Partner| {
-            let question = Question::Copy { file, number, fill: partner.fill, words };
+        let send = |(n, partner): (usize, &Partner)| {
+            let beside = n >= required;
+            let question = Question::Copy { file, number, fill: partner.fill, beside, words };
             self.send_copy(&partner.member, &question, &body).is_ok()
         };
         let sent: Vec<bool> = std::thread::scope(|scope| {
             let send = &send;
             // The first is asked by this thread: most often there is no other.
-            let others: Vec<_> =
-                to.iter().skip(1).map(|partner| scope.spawn(move || send(partner))).collect();
-            let first = to.first().map(send);
+            let others = to.iter().enumerate().skip(1);
+            let others: Vec<_> = others.map(|partner| scope.spawn(move || send(partner))).collect();
+            let first = to.first().map(|first| send((0, first)));
             let others = others.into_iter().map(|other| other.join().unwrap_or(false));
             first.into_iter().chain(others).collect()
         });
         let failed = to.iter().zip(&sent).filter(|(_, sent)| !**sent);
         let failed = failed.map(|(partner, _)| partner.member.clone()).chain(keepers.leaving);
         failed.into_iter().try_for_each(|partner| self.strike(&partner))?;
-        let have = sent.iter().take(required).filter(|sent| **sent).count() as u8;
-        match have < self.copies && self.copies_or_fail {
-            false => Ok(have),
-            true => Err(Error::os(
-                libc::EIO,
-                format!("{have} of {} copies: too few members keep them", self.copies),
-            )),
-        }
+        Ok(sent.iter().take(required).filter(|sent| **sent).count() as u8)
     }
 
     /// The same to one partner that is being filled.
@@ -84,7 +82,8 @@ impl Member {
     /// What it says, or that it does not answer.
     pub fn fill(&self, partner: &str, file: FileKey, words: &[u8], bytes: &[u8]) -> Result<()> {
         let (number, fill) = (self.claim_number(file)?, self.fill_of(partner)?);
-        let question = Question::Copy { file, number, fill, words: words.len() as u32 };
+        let words_len = words.len() as u32;
+        let question = Question::Copy { file, number, fill, beside: false, words: words_len };
         self.send_copy(partner, &question, &[words, bytes].concat())
     }
 
@@ -212,7 +211,7 @@ impl Member {
         &self,
         head: &Head,
         fill: u64,
-        work: impl FnOnce(&dyn Front) -> Result<()>,
+        work: impl FnOnce(&dyn Front, Home<'_>) -> Result<()>,
     ) -> Result<()> {
         let check = || match lock(&self.core).accepts_copies_of(&head.from, head.from_epoch, fill) {
             true => Ok(()),
@@ -223,41 +222,38 @@ impl Member {
         };
         check()?;
         let leaving = || Error::os(libc::ESTALE, "this member is leaving");
-        work(&*self.front().ok_or_else(leaving)?)?;
+        work(&*self.front().ok_or_else(leaving)?, home_of(head, fill))?;
         check()
     }
 
     pub(super) fn mark_for(&self, head: &Head, fill: u64, words: &[u8]) -> Result<()> {
-        self.for_home(head, fill, |front| front.mark(&head.from, words))
+        self.for_home(head, fill, |front, home| front.mark(home, words))
     }
 
     pub(super) fn keep_for(
         &self,
         head: &Head,
-        fill: u64,
+        (fill, told): (u64, Told),
         (file, number, words): (FileKey, u64, u32),
         bytes: &[u8],
     ) -> Result<()> {
         let words = words as usize;
         let short = || Error::os(libc::EPROTO, format!("{words} bytes of words did not come"));
         let (words, bytes) = bytes.split_at_checked(words).ok_or_else(short)?;
-        self.for_home(head, fill, |front| front.keep(&head.from, number, file, words, bytes))
+        self.for_home(head, fill, |front, home| front.keep(home, told, number, file, words, bytes))
     }
 
     pub(super) fn begin_fill_for(&self, head: &Head, fill: u64) -> Result<()> {
         let begins = lock(&self.core).fill_begins(&head.from, head.from_epoch, fill);
         match (begins, self.front()) {
-            (true, Some(front)) => {
-                front.drop_copies(&head.from);
-                Ok(())
-            }
+            (true, Some(front)) => front.begin_fill(home_of(head, fill)),
             _ => Err(Error::os(libc::ESTALE, "no copies are taken of it now")),
         }
     }
 
     pub(super) fn list_copies(self: &Arc<Member>, home: String) {
         self.with_copies(move |member, front| {
-            let files = front.copies_of(&home);
+            let Kept { files, .. } = front.copies_of(&home);
             tracing::warn!(home, files = files.len(), "taking over from a dead member");
             member.feed(Input::Copies { member: home, files });
         });

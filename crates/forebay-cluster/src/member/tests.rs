@@ -10,8 +10,8 @@ use forebay_base::{Error, Kind, Result};
 use forebay_registry::{Commit, Embedded, PATIENCE, Registry};
 
 use super::{Changing, Holder, Joining, Member, Opening, lock};
-use crate::core::{Access, SETTLE};
-use crate::front::{Front, Keeper};
+use crate::core::{Access, SETTLE, Standing};
+use crate::front::{Front, Home, Keeper, Kept, Told};
 use crate::keys;
 use crate::words::{Answer, Question};
 
@@ -33,16 +33,20 @@ struct Fake {
 
 /// It keeps no copies, and is asked for none.
 impl Keeper for Fake {
-    fn keep(&self, _: &str, _: u64, _: FileKey, _: &[u8], _: &[u8]) -> Result<()> {
+    fn keep(&self, _: Home<'_>, _: Told, _: u64, _: FileKey, _: &[u8], _: &[u8]) -> Result<()> {
         Err(Error::os(libc::ENOSPC, "a mount without a tier"))
     }
 
-    fn mark(&self, _: &str, _: &[u8]) -> Result<()> {
+    fn mark(&self, _: Home<'_>, _: &[u8]) -> Result<()> {
         Ok(())
     }
 
-    fn copies_of(&self, _: &str) -> Vec<(FileKey, u64)> {
-        Vec::new()
+    fn begin_fill(&self, _: Home<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    fn copies_of(&self, _: &str) -> Kept {
+        Kept { files: Vec::new(), is_whole: true }
     }
 
     fn adopt(&self, _: &str, _: FileKey) -> Result<()> {

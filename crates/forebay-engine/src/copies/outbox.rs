@@ -15,7 +15,7 @@ use forebay_backing::{Error, FileKey, Kind, Result};
 use serde::Serialize;
 
 use crate::copies::round::{Ended, Post, Round, To, encoded};
-use crate::core::copied::{Mark, Then, Words};
+use crate::core::copied::{Mark, Then, Untold, Words};
 use crate::core::state::Conflict;
 use crate::files::Files;
 use crate::files::file::{File, Inner};
@@ -39,6 +39,8 @@ pub struct Outbox {
     forgetting: AtomicBool,
     /// Partners may remember, after a loss of power, what they were told to forget.
     may_remember: AtomicBool,
+    /// They may have copies from the run before this one, of which they were never told that they are over.
+    follows: AtomicBool,
 }
 
 /// What partners do not have yet.
@@ -221,7 +223,8 @@ impl Outbox {
 
     /// Of a file that partners have forgotten.
     fn forget_durably(&self, key: FileKey, lasting: Lasting) -> Result<()> {
-        if lasting == Lasting::No || !self.may_remember.swap(false, SeqCst) {
+        let may_remember = || self.may_remember.swap(false, SeqCst) || self.follows.load(SeqCst);
+        if lasting == Lasting::No || !may_remember() {
             return Ok(());
         }
         let told = self.say_forget(key, self.files.copying().next_number(), lasting);
@@ -236,7 +239,8 @@ impl Outbox {
         let Some(partners) = self.files.copying().wanted() else { return Ok(()) };
         let (session, none) = (self.session, Cow::Borrowed(&[][..]));
         let then = Then::Forget { lasts: lasting == Lasting::Yes };
-        let words = Words { session, number, after: 0, data: none.clone(), zeros: none, then };
+        let (after, brought, data, zeros) = (0, 0, none.clone(), none);
+        let words = Words { session, number, after, brought, data, zeros, then };
         if lasting == Lasting::No {
             self.may_remember.store(true, SeqCst);
         }
@@ -335,7 +339,10 @@ impl Outbox {
                 let owed = unsent.flat_map(|(start, end)| inner.state.owed_of(start, end));
                 owed.map(|(start, end)| end - start).sum()
             });
-            if copied.is_some_and(|copied| copied.number > 0) && left == 0 {
+            // What was synced in a run before this one was told then.
+            let is_told =
+                |copied: &Untold| copied.number > 0 && (left == 0 || copied.rounds.begun == 0);
+            if copied.is_some_and(|copied| is_told(copied)) {
                 found.copied_files += 1;
                 found.copied_bytes += bytes;
             } else if copied.is_some() || inner.state.durable_size().is_some() {
@@ -369,7 +376,8 @@ impl Outbox {
     }
 }
 
-/// Whether partners are to have what is here of a file.
+/// Whether partners are to have what is here of a file: it is dirty, or held, so that what was flushed of it may be
+/// written over still.
 fn is_to_be_known(inner: &Inner) -> bool {
     let ours = inner.state.conflict() != Conflict::Superseded;
     let is_newer = inner.state.is_dirty() || inner.state.is_held();

@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 use std::os::unix::ffi::OsStringExt;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use forebay_backing::Result;
 use serde::Serialize;
@@ -50,6 +51,9 @@ pub(super) struct Round<'a> {
     seen: Look,
     number: u64,
     after: u64,
+    began: Instant,
+    /// Bytes that are sent, or in the piece that is next.
+    brought: u64,
     unsent: Vec<(u64, u64)>,
     whole: bool,
     then: Then,
@@ -123,9 +127,22 @@ impl<'a> Round<'a> {
         let number = post.files.copying().next_number();
         let seen = inner.clock.look();
         let work = post.files.work_on(file, inner, Meanwhile::Refused);
-        let round =
-            Round { post, file, shadow, work, seen, number, after, unsent, whole, then, taken };
-        Ok(Some(round))
+        let (began, brought) = (post.files.time().now(), 0);
+        Ok(Some(Round {
+            post,
+            file,
+            shadow,
+            work,
+            seen,
+            number,
+            after,
+            began,
+            brought,
+            unsent,
+            whole,
+            then,
+            taken,
+        }))
     }
 
     /// Sends it, and ends it.
@@ -194,14 +211,18 @@ impl<'a> Round<'a> {
     }
 
     /// `false` if the file was cut before that.
-    fn hand_over(&self, piece: Piece, then: Then) -> Result<bool> {
+    fn hand_over(&mut self, piece: Piece, then: Then) -> Result<bool> {
         if self.is_cut() {
             return Ok(false);
         }
+        let stretches = piece.data.iter().chain(&piece.zeros);
+        self.brought += stretches.map(|(start, end)| end - start).sum::<u64>();
+        let goes_on = matches!(then, Then::More { .. });
         let words = Words {
             session: self.post.session,
             number: self.number,
             after: self.after,
+            brought: self.brought,
             data: Cow::Owned(piece.data),
             zeros: Cow::Owned(piece.zeros),
             then,

@@ -22,7 +22,9 @@ pub trait Partners: Send + Sync {
     /// If nobody can be struck off: then nothing may be acknowledged.
     fn keep(&self, file: FileKey, words: &[u8], bytes: &[u8]) -> Result<u8>;
 
-    /// The same to one partner, who is being filled.
+
+
+    /// Hands words about a file to one partner, who is being filled.
     fn fill(&self, partner: &str, file: FileKey, words: &[u8], bytes: &[u8]) -> Result<()>;
 
     /// Words about all files of this home, to one partner: a fill begins, or has ended. They go to

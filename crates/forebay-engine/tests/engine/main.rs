@@ -10,6 +10,7 @@ mod copied;
 mod copies;
 mod died;
 mod drain;
+mod filling;
 mod hook;
 mod hot;
 mod journal;

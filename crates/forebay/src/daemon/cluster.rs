@@ -210,6 +210,8 @@ impl Partners for Carrier {
         self.0.keep(file, words, bytes)
     }
 
+
+
     fn fill(&self, partner: &str, file: FileKey, words: &[u8], bytes: &[u8]) -> Result<()> {
         self.0.fill(partner, file, words, bytes)
     }
