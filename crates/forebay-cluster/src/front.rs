@@ -223,7 +223,11 @@ pub trait Keeper: Send + Sync {
     fn take(&self, file: FileKey) -> Result<()>;
 
     /// Drops what was adopted: its home has come back.
-    fn disown(&self, file: FileKey);
+    ///
+    /// # Errors
+    ///
+    /// If the tier fails, or a flush of it does not end: to be tried again.
+    fn disown(&self, file: FileKey) -> Result<()>;
 
     fn drop_copies(&self, home: &str);
 

@@ -556,7 +556,7 @@ impl Member {
                 *lock(&self.stale).entry(file).or_default() += 1;
                 self.begin_taken(file);
             }
-            Effect::Disown { file } => self.with_copies(move |_, front| front.disown(file)),
+            Effect::Disown { file } => self.disown(file),
             Effect::DropCopies { member: home } => self.with_copies(move |member, front| {
                 front.drop_copies(&home);
                 member.feed(Input::Dropped { member: home });

@@ -133,8 +133,8 @@ impl Keeper for Shared {
         self.vfs.engine.ops.hold_taken(file)
     }
 
-    fn disown(&self, file: FileKey) {
-        self.vfs.disown(file);
+    fn disown(&self, file: FileKey) -> Result<()> {
+        self.vfs.disown(file)
     }
 
     fn drop_copies(&self, home: &str) {

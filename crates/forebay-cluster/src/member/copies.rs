@@ -269,6 +269,18 @@ impl Member {
         });
     }
 
+    pub(super) fn disown(self: &Arc<Member>, file: FileKey) {
+        self.with_copies(move |member, front| {
+            while let Err(error) = front.disown(file) {
+                tracing::error!(%error, "a file whose home is back was not dropped yet");
+                if member.left.load(Relaxed) {
+                    return;
+                }
+                sleep(PAUSE);
+            }
+        });
+    }
+
     /// The engine serves a file that was taken over, and brings it home, whether anybody opens it or not.
     pub(super) fn begin_taken(self: &Arc<Member>, file: FileKey) {
         self.with_copies(move |member, _| {

@@ -57,7 +57,9 @@ impl Keeper for Fake {
         Ok(())
     }
 
-    fn disown(&self, _: FileKey) {}
+    fn disown(&self, _: FileKey) -> Result<()> {
+        Ok(())
+    }
 
     fn drop_copies(&self, _: &str) {}
 

@@ -366,7 +366,7 @@ impl Outbox {
     }
 
     /// The file's lock, while no round is under way.
-    fn wait_for_round<'a>(&self, file: &'a Arc<File>) -> MutexGuard<'a, Inner> {
+    pub(crate) fn wait_for_round<'a>(&self, file: &'a Arc<File>) -> MutexGuard<'a, Inner> {
         let mut inner = file.lock();
         while inner.live.as_ref().and_then(|live| live.copied.as_ref()).is_some_and(|it| it.sending)
         {

@@ -33,6 +33,7 @@ mod sparse;
 mod start;
 mod store;
 mod syncs;
+mod taken;
 mod tier_faults;
 mod times;
 mod waiting;
