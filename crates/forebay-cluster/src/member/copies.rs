@@ -49,7 +49,32 @@ impl Member {
     /// EIO if this member's place was taken, or too few have them and that is not enough; ETIMEDOUT if a
     /// partner fails and the registry does not answer. Then nobody may be told that the bytes are safe.
     pub fn keep(self: &Arc<Member>, file: FileKey, words: &[u8], bytes: &[u8]) -> Result<u8> {
-        let number = self.claim_number(file)?;
+        let have = self.send_to_all(file, self.claim_number(file)?, words, bytes)?;
+        match have < self.copies && self.copies_or_fail {
+            false => Ok(have),
+            true => Err(Error::os(
+                libc::EIO,
+                format!("{have} of {} copies: too few members keep them", self.copies),
+            )),
+        }
+    }
+
+    /// The same with words by which partners forget a file, which may be another's by now; of however few there are.
+    ///
+    /// # Errors
+    ///
+    /// As [`Member::keep`].
+    pub fn forget(self: &Arc<Member>, file: FileKey, words: &[u8]) -> Result<u8> {
+        self.send_to_all(file, 0, words, &[])
+    }
+
+    fn send_to_all(
+        self: &Arc<Member>,
+        file: FileKey,
+        number: u64,
+        words: &[u8],
+        bytes: &[u8],
+    ) -> Result<u8> {
         let keepers = lock(&self.core).keepers();
         let body = [words, bytes].concat();
         let words = words.len() as u32;

@@ -328,3 +328,13 @@ fn what_a_living_partner_has_copies_of_is_not_given_up() {
     bed.registry.commit(&Commit::new().delete("stores/s/alive/c")).unwrap();
     assert_eq!(b.give_up("a", &[]).unwrap().len(), 1);
 }
+/// A file that partners are to forget may be another's by now.
+#[test]
+fn partners_are_told_to_forget_a_file_that_nobody_has_claimed() {
+    let bed = Bed::new();
+    let (a, _f) = bed.member("a");
+    let began = Instant::now();
+    a.forget(key(7), b"words").expect("nobody keeps copies");
+    assert!(began.elapsed() < PATIENCE, "it waited for a claim");
+    assert!(a.keep(key(7), b"words", b"").is_err(), "a copy is made under a claim");
+}

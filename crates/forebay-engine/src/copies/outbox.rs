@@ -245,7 +245,7 @@ impl Outbox {
             self.may_remember.store(true, SeqCst);
         }
         lock::calls_the_store();
-        partners.keep(key, &encoded(&words), &[]).map(drop)
+        partners.forget(key, &encoded(&words)).map(drop)
     }
 
     /// Tells partners what they may forget, if nobody is at it.

@@ -22,6 +22,12 @@ pub trait Partners: Send + Sync {
     /// If nobody can be struck off: then nothing may be acknowledged.
     fn keep(&self, file: FileKey, words: &[u8], bytes: &[u8]) -> Result<u8>;
 
+    /// The same with words by which a file is forgotten. They need no claim: it may be another's by now.
+    ///
+    /// # Errors
+    ///
+    /// As [`Partners::keep`].
+    fn forget(&self, file: FileKey, words: &[u8]) -> Result<u8>;
 
 
     /// Hands words about a file to one partner, who is being filled.

@@ -155,6 +155,9 @@ impl Partners for Way {
     }
 
 
+    fn forget(&self, file: FileKey, words: &[u8]) -> Result<u8> {
+        self.keep(file, words, &[])
+    }
 
     fn fill(&self, partner: &str, file: FileKey, words: &[u8], bytes: &[u8]) -> Result<()> {
         let partner = self.one(partner);

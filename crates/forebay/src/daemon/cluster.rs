@@ -211,6 +211,9 @@ impl Partners for Carrier {
     }
 
 
+    fn forget(&self, file: FileKey, words: &[u8]) -> Result<u8> {
+        self.0.forget(file, words)
+    }
 
     fn fill(&self, partner: &str, file: FileKey, words: &[u8], bytes: &[u8]) -> Result<()> {
         self.0.fill(partner, file, words, bytes)
