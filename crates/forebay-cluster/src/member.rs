@@ -114,6 +114,8 @@ pub struct Member {
     taken: Mutex<HashMap<FileKey, Arc<Mutex<Begun>>>>,
     /// By partner, the number that goes with all that is sent to it.
     fills: Mutex<HashMap<String, u64>>,
+    /// How much longer each partner took for the last copy than its bytes should take.
+    lags: Mutex<HashMap<String, Duration>>,
     /// Members that did not answer, and until when they are not asked for what the store has.
     resting: Mutex<HashMap<String, Instant>>,
     sync_store: SyncStore,

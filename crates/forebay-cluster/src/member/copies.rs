@@ -20,6 +20,12 @@ const CLAIM_LOOK: Duration = Duration::from_millis(1);
 /// who is struck off has to be filled anew.
 const COPY_PATIENCE: Duration = Duration::from_secs(4);
 
+/// Bytes per second that a partner takes at least, and how much longer a copy may take before its partner is one that
+/// others wait for.
+const DUE_RATE: u64 = 8 << 20;
+
+const LAG_MIN: Duration = Duration::from_millis(200);
+
 /// So often whoever is cut off looks whether he may go on.
 const FIT_LOOK: Duration = Duration::from_millis(5);
 
@@ -141,7 +147,10 @@ impl Member {
     }
 
     fn send_copy(&self, partner: &str, question: &Question, bytes: &[u8]) -> Result<()> {
+        let began = Instant::now();
         let asked = self.ask_within(partner, question, bytes, &mut Vec::new(), COPY_PATIENCE);
+        let due = Duration::from_secs_f64(bytes.len() as f64 / DUE_RATE as f64);
+        lock(&self.lags).insert(partner.into(), began.elapsed().saturating_sub(due));
         match asked {
             Ok(Answer::Done) => Ok(()),
             Ok(other) => Err(Error::os(libc::EPROTO, format!("{partner} answered {other:?}"))),
@@ -149,6 +158,26 @@ impl Member {
                 tracing::warn!(%error, partner, "a copy was not kept");
                 Err(error)
             }
+        }
+    }
+
+    /// What is told of one file takes too long: the partner that lags most is one no more when this returns. Who keeps
+    /// up stays.
+    ///
+    /// # Errors
+    ///
+    /// As [`Member::keep`].
+    pub fn leave_slowest(self: &Arc<Member>) -> Result<()> {
+        let keepers = lock(&self.core).keepers();
+        let partners = keepers.required.iter().chain(&keepers.filling);
+        let lag = |member: &str| lock(&self.lags).get(member).copied().unwrap_or_default();
+        let slowest = partners.map(|it| (lag(&it.member), &it.member)).max();
+        match slowest.filter(|(lag, _)| *lag >= LAG_MIN) {
+            Some((lag, member)) => {
+                tracing::warn!(member, ?lag, "a partner is too slow");
+                self.strike(member)
+            }
+            None => Ok(()),
         }
     }
 

@@ -112,6 +112,7 @@ impl Member {
             stale: Mutex::default(),
             taken: Mutex::default(),
             fills: Mutex::default(),
+            lags: Mutex::default(),
             copies,
             copies_or_fail,
             shares_reads,

@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forebay_backing::Result;
+use forebay_backing::{Error, Kind, Result};
 use serde::Serialize;
 
 use crate::core::clock::{Look, What};
@@ -25,6 +25,12 @@ use crate::tier::media::{MediaFile, torn};
 const PIECE_BYTES: u64 = 1 << 20;
 
 const PIECE_STRETCHES: usize = 1024;
+
+/// Whoever syncs a file waits for a round at most so long, and a second for each so many bytes: each of its messages may
+/// take as long as a partner's patience.
+const ROUND_PATIENCE: Duration = Duration::from_secs(4);
+
+const LEAST_RATE: u64 = 8 << 20;
 
 /// Who is told.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -231,9 +237,22 @@ impl<'a> Round<'a> {
         // They may take as long.
         lock::calls_the_store();
         match self.post.to {
-            To::All => partners.keep(key, &words, &piece.bytes).map(|_| true),
-            To::One(partner) => partners.fill(partner, key, &words, &piece.bytes).map(|()| true),
+            To::All => _ = partners.keep(key, &words, &piece.bytes)?,
+            To::One(partner) => partners.fill(partner, key, &words, &piece.bytes)?,
         }
+        let allowed = Duration::from_secs_f64(self.brought as f64 / LEAST_RATE as f64);
+        let took = self.post.files.time().since(self.began);
+        if goes_on && took > ROUND_PATIENCE + allowed {
+            match self.post.to {
+                To::All => partners.leave_slowest()?,
+                // Whoever syncs the file meanwhile waits for this round.
+                To::One(partner) => {
+                    let what = format!("{partner} takes too long to be filled");
+                    return Err(Error::new(Kind::TimedOut, what));
+                }
+            }
+        }
+        Ok(true)
     }
 }
 

@@ -29,6 +29,13 @@ pub trait Partners: Send + Sync {
     /// As [`Partners::keep`].
     fn forget(&self, file: FileKey, words: &[u8]) -> Result<u8>;
 
+    /// What is told of one file takes too long, though each answer comes in time: strikes off, durably, who takes
+    /// the longest, unless nobody is slow.
+    ///
+    /// # Errors
+    ///
+    /// As [`Partners::keep`].
+    fn leave_slowest(&self) -> Result<()>;
 
     /// Hands words about a file to one partner, who is being filled.
     fn fill(&self, partner: &str, file: FileKey, words: &[u8], bytes: &[u8]) -> Result<()>;

@@ -43,6 +43,8 @@ pub struct Way {
     pub sent: Mutex<Vec<Message>>,
     /// Words about all files.
     pub marks: Mutex<Vec<Vec<u8>>>,
+    /// How often the slowest was to be left.
+    pub hurried: AtomicU64,
     /// Done after each of them.
     pub after: Mutex<Option<Act>>,
 }
@@ -71,6 +73,7 @@ impl Way {
             words: AtomicU64::new(0),
             sent: Mutex::default(),
             marks: Mutex::default(),
+            hurried: AtomicU64::new(0),
             after: Mutex::default(),
         })
     }
@@ -154,6 +157,10 @@ impl Partners for Way {
         Ok(partners.len() as u8)
     }
 
+    fn leave_slowest(&self) -> Result<()> {
+        self.hurried.fetch_add(1, Relaxed);
+        Ok(())
+    }
 
     fn forget(&self, file: FileKey, words: &[u8]) -> Result<u8> {
         self.keep(file, words, &[])

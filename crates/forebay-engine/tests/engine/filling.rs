@@ -183,6 +183,26 @@ fn what_is_told_beside_a_fill_is_left_to_it_only_where_the_fill_brings_it() {
     abandon(second);
 }
 
+/// However many messages a sync takes, and however long each may, there is an end to it: who is slow is left.
+#[test]
+fn who_syncs_a_large_file_does_not_wait_for_a_slow_partner_for_ever() {
+    let _simulated = simulated();
+    for (pause, hurried) in [(10, 0), (3000, 2)] {
+        let pair = pair();
+        let file = pair.make("f", &[1; 3 << 20]);
+        let slow = move || time().sleep(Duration::from_millis(pause));
+        *pair.way.after.lock().unwrap() = Some(Box::new(slow));
+        pair.home.io.sync(&file).unwrap();
+        assert_eq!(pair.way.hurried.load(Relaxed), hurried, "of three messages of {pause} ms");
+        let filled = pair.way.fill_up(&pair.home, "p");
+        *pair.way.after.lock().unwrap() = None;
+        assert_eq!(
+            filled.is_ok(),
+            hurried == 0,
+            "whoever syncs waits for a fill of that file, too"
+        );
+    }
+}
 
 /// Words of an older fill, and such as come twice, touch nothing that a newer fill has brought.
 // S-25
