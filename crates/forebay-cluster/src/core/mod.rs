@@ -196,7 +196,7 @@ impl Core {
             Input::Lease(_) => {}
             Input::CopyFailed { ticket, partner } => self.copy_failed(ticket, partner),
             Input::Filled { partner, fill, ok } => self.filled(&partner, fill, ok),
-            Input::Copies { member, files } => self.listed(&member, files),
+            Input::Copies { member, files, is_whole } => self.listed(&member, files, is_whole),
             Input::Adopted { file, ok } => self.adopted(file, ok),
             Input::FoundAdopted { file } => self.found_adopted(file),
             Input::Dropped { member } => self.dropped(&member),
@@ -324,7 +324,7 @@ impl Core {
 
     /// Whether somebody may take this member over, or does: who needs what it holds waits.
     pub fn has_heirs_of(&self, member: &str) -> bool {
-        self.heirs(member).iter().any(|name| self.mirror.alive.contains(name))
+        self.heirs_left(member).any(|name| self.mirror.alive.contains(name))
     }
 
     /// Whether a file has writers, or is not this member's, so that nobody here knows.

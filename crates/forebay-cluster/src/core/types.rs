@@ -115,10 +115,12 @@ pub enum Input {
         fill: u64,
         ok: bool,
     },
-    /// What [`Effect::ListCopies`] came to: each file with the number of the claim it was made under.
+    /// What [`Effect::ListCopies`] came to: each file with the number of the claim it was made under, and whether
+    /// these are all that were sent here.
     Copies {
         member: String,
         files: Vec<(FileKey, u64)>,
+        is_whole: bool,
     },
     /// What [`Effect::Adopt`] came to.
     Adopted {

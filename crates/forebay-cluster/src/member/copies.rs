@@ -307,9 +307,9 @@ impl Member {
 
     pub(super) fn list_copies(self: &Arc<Member>, home: String) {
         self.with_copies(move |member, front| {
-            let Kept { files, .. } = front.copies_of(&home);
-            tracing::warn!(home, files = files.len(), "taking over from a dead member");
-            member.feed(Input::Copies { member: home, files });
+            let Kept { files, is_whole } = front.copies_of(&home);
+            tracing::warn!(home, files = files.len(), is_whole, "taking over from a dead member");
+            member.feed(Input::Copies { member: home, files, is_whole });
         });
     }
 

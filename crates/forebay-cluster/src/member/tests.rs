@@ -9,6 +9,7 @@ use forebay_backing::FileKey;
 use forebay_base::{Error, Kind, Result};
 use forebay_registry::{Commit, Embedded, PATIENCE, Registry};
 
+use super::join::json;
 use super::{Changing, Holder, Joining, Member, Opening, lock};
 use crate::core::{Access, SETTLE, Standing};
 use crate::front::{Front, Home, Keeper, Kept, Told};
@@ -29,6 +30,8 @@ struct Fake {
     looked_at: Mutex<HashMap<FileKey, u32>>,
     forgotten: Mutex<HashMap<FileKey, u32>>,
     below: Mutex<Vec<FileKey>>,
+    /// Files that are its own, though no copy of them is kept any more.
+    adopted: Mutex<HashSet<FileKey>>,
 }
 
 /// It keeps no copies, and is asked for none.
@@ -49,8 +52,9 @@ impl Keeper for Fake {
         Kept { files: Vec::new(), is_whole: true }
     }
 
-    fn adopt(&self, _: &str, _: FileKey) -> Result<()> {
-        Err(Error::os(libc::ENOENT, "no copy"))
+    fn adopt(&self, _: &str, file: FileKey) -> Result<()> {
+        let is_its = lock(&self.adopted).contains(&file);
+        is_its.then_some(()).ok_or_else(|| Error::os(libc::ENOENT, "no copy"))
     }
 
     fn take(&self, _: FileKey) -> Result<()> {
@@ -328,6 +332,41 @@ fn what_a_living_partner_has_copies_of_is_not_given_up() {
     bed.registry.commit(&Commit::new().delete("stores/s/alive/c")).unwrap();
     assert_eq!(b.give_up("a", &[]).unwrap().len(), 1);
 }
+
+/// A process of a taker that died once a file was adopted: the next one claims it, and gives up what nobody has.
+#[test]
+fn what_an_earlier_process_has_adopted_is_claimed() {
+    let bed = Bed::new();
+    let dead = keys::Member {
+        node: "a".into(),
+        address: String::new(),
+        tier: "tier of a".into(),
+        epoch: 2,
+        boot: "boot".into(),
+        protocol: keys::PROTOCOL,
+        domain: String::new(),
+        copies: 1,
+        shares: false,
+        taken: Some(keys::Taken { by: "b".into(), epoch: 1, done: false, short: vec![] }),
+    };
+    let partners = keys::Partners { epoch: 1, in_sync: vec!["b".into()] };
+    let mut known = Commit::new().put("stores/s/members/a", json(&dead));
+    known = known.put("stores/s/partners/a", json(&partners));
+    for file in [7, 8] {
+        let claim = format!("stores/s/claims/{}", keys::file(key(file)));
+        known = known.put(claim, json(&keys::Claim::new("a", "f")));
+    }
+    bed.registry.commit(&known).unwrap();
+    let b = Member::join(bed.joining("b")).unwrap();
+    let fake = Arc::new(Fake::default());
+    lock(&fake.adopted).insert(key(7));
+    assert_eq!(b.standing(key(7), DIR), Standing::Adopted);
+    b.has_adopted(key(7));
+    b.serve(Arc::downgrade(&(fake.clone() as Arc<dyn Front>)), Vec::new());
+    eventually("the take-over ends", || b.holder(key(8)) == Holder::Nobody);
+    assert_eq!(b.holder(key(7)), Holder::Here);
+}
+
 /// A file that partners are to forget may be another's by now.
 #[test]
 fn partners_are_told_to_forget_a_file_that_nobody_has_claimed() {
@@ -337,4 +376,23 @@ fn partners_are_told_to_forget_a_file_that_nobody_has_claimed() {
     a.forget(key(7), b"words").expect("nobody keeps copies");
     assert!(began.elapsed() < PATIENCE, "it waited for a claim");
     assert!(a.keep(key(7), b"words", b"").is_err(), "a copy is made under a claim");
+}
+
+/// Under the name of a partner another tier would be taken for who has the copies.
+#[test]
+fn a_partner_of_somebody_is_not_taken_out() {
+    let bed = Bed::new();
+    let ((a, _f), (b, _g)) = (bed.member("a"), bed.member("b"));
+    b.leave();
+    eventually("the lease has ended", || !a.others().contains(&"b".to_string()));
+    let name = |epoch| {
+        let partners = keys::Partners { epoch, in_sync: vec!["b".into()] };
+        bed.registry.commit(&Commit::new().put("stores/s/partners/a", json(&partners))).unwrap();
+    };
+    name(a.epoch());
+    let refused = a.remove("b").expect_err("a names it");
+    assert_eq!(refused.kind(), Kind::Usage, "{refused}");
+    assert!(refused.to_string().contains("partner of a"), "{refused}");
+    name(a.epoch() + 1);
+    a.remove("b").expect("nobody names it now");
 }
