@@ -195,6 +195,7 @@ impl Core {
             Input::Answered(ticket, reply) => self.answered(ticket, reply),
             Input::Lease(_) => {}
             Input::CopyFailed { ticket, partner } => self.copy_failed(ticket, partner),
+            Input::FillBegun { partner, fill } => self.fill_begun(&partner, fill),
             Input::Filled { partner, fill, ok } => self.filled(&partner, fill, ok),
             Input::Copies { member, files, is_whole } => self.listed(&member, files, is_whole),
             Input::Adopted { file, ok } => self.adopted(file, ok),

@@ -360,3 +360,27 @@ fn what_a_taker_lacks_is_left_to_the_next_heir() {
     }
 }
 
+/// A partner that is to drop what it has takes nothing before it said that it did.
+#[test]
+fn a_partner_is_told_of_what_is_synced_once_its_fill_has_begun() {
+    let entries = vec![
+        entry("alive/a", vec![], 1),
+        entry("alive/b", vec![], 1),
+        entry("members/a", member("a", 1), 1),
+        entry("members/b", member("b", 1), 1),
+    ];
+    let mut core = Core::new("a".into(), 1, 1, (Revision(5), entries), PATIENCE);
+    let effects = give(&mut core, Input::Began);
+    let fill = effects.iter().find_map(|effect| match effect {
+        Effect::Fill { fill, .. } => Some(*fill),
+        _ => None,
+    });
+    let fill = fill.expect("b is chosen");
+    assert_eq!(core.keepers().filling, []);
+    give(&mut core, Input::FillBegun { partner: "b".into(), fill: fill + 1 });
+    assert_eq!(core.keepers().filling, [], "that is another fill");
+    give(&mut core, Input::FillBegun { partner: "b".into(), fill });
+    assert_eq!(core.keepers().filling.len(), 1);
+    give(&mut core, Input::Filled { partner: "b".into(), fill, ok: true });
+    assert_eq!(core.keepers().required.len(), 1);
+}

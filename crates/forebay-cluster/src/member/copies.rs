@@ -243,7 +243,11 @@ impl Member {
         self.with_copies(move |member, front| {
             let is_over = || lock(&member.fills).get(&partner) != Some(&fill);
             let begun = member.send_copy(&partner, &Question::BeginFill { fill }, &[]);
-            let filled = begun.and_then(|()| front.fill(&partner, &is_over));
+            let filled = begun.and_then(|()| {
+                // From here on it is told of what is synced, too.
+                member.feed(Input::FillBegun { partner: partner.clone(), fill });
+                front.fill(&partner, &is_over)
+            });
             if let Err(error) = &filled {
                 tracing::warn!(%error, partner, "a partner was not filled");
             }

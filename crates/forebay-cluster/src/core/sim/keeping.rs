@@ -455,9 +455,15 @@ impl World {
         if !ok {
             return if found.has_begun { Ok(()) } else { self.end_fill(node, fill, false) };
         }
-        found.has_begun = true;
-        let is_late = self.now >= found.since + PATIENCE;
-        let keeper = Keeper { member: name(found.partner), fill };
+        let (since, has_begun) = (found.since, std::mem::replace(&mut found.has_begun, true));
+        let partner = name(found.partner);
+        if !has_begun {
+            self.give(node, Input::FillBegun { partner: partner.clone(), fill })?;
+        }
+        let n = &mut self.nodes[node];
+        let Some(found) = n.fills.get_mut(&fill) else { return Ok(()) };
+        let is_late = self.now >= since + PATIENCE;
+        let keeper = Keeper { member: partner, fill };
         let Some(core) = &n.core else { return Ok(()) };
         let numbered =
             |(file, value): (&usize, &u64)| Some((*file, *value, core.claim_number(key(*file))?));
