@@ -122,6 +122,8 @@ pub struct Member {
     places: Places,
     /// The newest life of each member that has asked, or that was heard of.
     heard: Mutex<HashMap<String, u64>>,
+    /// How much longer each partner took for the last copy than its bytes should take.
+    lags: Mutex<HashMap<String, Duration>>,
     /// Members that did not answer, and until when they are not asked for what the store has.
     resting: Mutex<HashMap<String, Instant>>,
     sync_store: SyncStore,
@@ -584,7 +586,7 @@ impl Member {
                 *lock(&self.stale).entry(file).or_default() += 1;
                 self.begin_taken(file);
             }
-            Effect::Disown { file } => self.with_copies(move |_, front| front.disown(file)),
+            Effect::Disown { file } => self.disown(file),
             Effect::DropCopies { member: home } => self.with_copies(move |member, front| {
                 front.drop_copies(&home);
                 member.feed(Input::Dropped { member: home });

@@ -135,6 +135,9 @@ pub enum Question {
         number: u64,
         /// Of the fill that began this partnership.
         fill: u64,
+        /// It goes to all while the asked member is being filled: what it builds upon may come with the fill.
+        #[serde(default)]
+        beside: bool,
         words: u32,
     },
     /// What the asker's engine says of all its copies at the asked member: the words come with it.

@@ -36,8 +36,11 @@ pub fn sort(engine: &Engine, member: &Arc<Member>) -> Result<Vec<Dirty>> {
                 engine.ops.hold_taken(file)?;
                 own.push((file, dir, path));
             }
-            Standing::Adopted => member.has_adopted(file),
-            Standing::New | Standing::Superseded => engine.ops.supersede(file)?,
+            Standing::Adopted if engine.ops.has_adopted(file) => member.has_adopted(file),
+            // Of one that was adopted and is another's by now there may be a newer copy.
+            Standing::New | Standing::Superseded | Standing::Adopted => {
+                engine.ops.supersede(file)?;
+            }
         }
     }
     Ok(own)

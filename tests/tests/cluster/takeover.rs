@@ -177,6 +177,37 @@ fn who_opens_or_writes_a_file_right_after_its_home_has_died_waits_for_the_heir()
     }
 }
 
+/// A taker that dies when a file is its own already, and not claimed yet, goes on when it is back: the claim of the dead
+/// home stands until then, and what it acknowledged is served.
+// S-25
+#[test]
+fn a_taker_that_dies_between_adopting_and_claiming_goes_on_when_it_is_back() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    let mut cluster = Cluster::laid(2);
+    cluster.mount(0, COPIED);
+    cluster.nodes[1].env.push(("FOREBAY_FAILPOINTS".into(), "adopt.done".into()));
+    cluster.mount(1, COPIED);
+    has_partner(&cluster, 0);
+    for name in ["f", "g"] {
+        write(&cluster.at(0, name), &random(100_000, 5));
+        sync(&cluster.at(0, name));
+    }
+    cluster.nodes[0].crash();
+    within(TAKEN, "its heir dies, too", || !cluster.nodes[1].is_running());
+    cluster.nodes[1].env.clear();
+    cluster.nodes[1].crash();
+    cluster.mount(1, COPIED);
+    is_taken_over(&cluster, 1, "n1");
+    for name in ["f", "g"] {
+        reads(&cluster.at(1, name), &random(100_000, 5));
+    }
+    cluster.flush(1);
+    for name in ["f", "g"] {
+        assert_eq!(difference(&cluster.stored(name).unwrap(), &random(100_000, 5)), None);
+    }
+}
+
 /// Who comes back finds its files with another: the same bytes are dropped, newer ones are kept aside.
 #[test]
 fn who_comes_back_flushes_nothing_that_was_taken_over() {

@@ -199,8 +199,9 @@ impl Core {
             Input::Answered(ticket, reply) => self.answered(ticket, reply),
             Input::Lease(_) => {}
             Input::CopyFailed { ticket, partner } => self.copy_failed(ticket, partner),
+            Input::FillBegun { partner, fill } => self.fill_begun(&partner, fill),
             Input::Filled { partner, fill, ok } => self.filled(&partner, fill, ok),
-            Input::Copies { member, files } => self.listed(&member, files),
+            Input::Copies { member, files, is_whole } => self.listed(&member, files, is_whole),
             Input::Adopted { file, ok } => self.adopted(file, ok),
             Input::FoundAdopted { file } => self.found_adopted(file),
             Input::Dropped { member } => self.dropped(&member),
@@ -329,7 +330,7 @@ impl Core {
 
     /// Whether somebody may take this member over, or does: who needs what it holds waits.
     pub fn has_heirs_of(&self, member: &str) -> bool {
-        self.heirs(member).iter().any(|name| self.mirror.alive.contains(name))
+        self.heirs_left(member).any(|name| self.mirror.alive.contains(name))
     }
 
     /// Whether a file has writers, or is not this member's, so that nobody here knows.

@@ -58,6 +58,8 @@ pub enum Rule {
     HeldUntilFenced,
     /// Who may have been taken over does nothing without a lease.
     LeaseStands,
+    /// Who has lost some of a dead member's copies does not give up what it has none of.
+    OnlyWholeGivesUp,
     /// Who comes back does not believe in what others have claimed.
     ReturnedLooks,
 }

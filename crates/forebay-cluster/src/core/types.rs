@@ -109,16 +109,23 @@ pub enum Input {
         ticket: Ticket,
         partner: String,
     },
+    /// The partner of [`Effect::Fill`] has dropped what it had, and takes what belongs to this fill.
+    FillBegun {
+        partner: String,
+        fill: u64,
+    },
     /// What [`Effect::Fill`] came to.
     Filled {
         partner: String,
         fill: u64,
         ok: bool,
     },
-    /// What [`Effect::ListCopies`] came to: each file with the number of the claim it was made under.
+    /// What [`Effect::ListCopies`] came to: each file with the number of the claim it was made under, and whether
+    /// these are all that were sent here.
     Copies {
         member: String,
         files: Vec<(FileKey, u64)>,
+        is_whole: bool,
     },
     /// What [`Effect::Adopt`] came to.
     Adopted {
@@ -207,7 +214,8 @@ pub enum Effect {
     /// [`Input::Fenced`] when it has stopped.
     Superseded,
     /// The partner is to drop what it has of this member and to remember this fill's number; then all durable
-    /// bytes that are newer than the store's go to it. Answered by [`Input::Filled`].
+    /// bytes that are newer than the store's go to it. Answered by [`Input::FillBegun`] between the two, and by
+    /// [`Input::Filled`].
     Fill {
         partner: String,
         fill: u64,

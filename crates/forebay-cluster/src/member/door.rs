@@ -8,6 +8,7 @@ use forebay_base::Result;
 
 use super::{Member, lock};
 use crate::core::{Input, Peer, Reply};
+use crate::front::Told;
 use crate::keys;
 use crate::peer::Service;
 use crate::words::{Answer, Head, Question, Refusal};
@@ -110,8 +111,9 @@ impl Member {
             Question::Recall { file } => Peer::Recall { file },
             Question::RecallBelow { path } => Peer::RecallBelow { path },
             Question::Changed { file } => Peer::Changed { file },
-            Question::Copy { file, number, fill, words } => {
-                return done(self.keep_for(head, fill, (file, number, words), bytes));
+            Question::Copy { file, number, fill, beside, words } => {
+                let told = if beside { Told::Beside } else { Told::Owes };
+                return done(self.keep_for(head, (fill, told), (file, number, words), bytes));
             }
             Question::Mark { fill } => return done(self.mark_for(head, fill, bytes)),
             Question::BeginFill { fill } => return done(self.begin_fill_for(head, fill)),

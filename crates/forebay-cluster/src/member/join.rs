@@ -112,6 +112,7 @@ impl Member {
             stale: Mutex::default(),
             taken: Mutex::default(),
             fills: Mutex::default(),
+            lags: Mutex::default(),
             copies,
             copies_or_fail,
             shares_reads,
@@ -142,9 +143,10 @@ impl Member {
         lock(&self.core).keeps_for(home)
     }
 
-    /// A file was found that had been adopted before this start, and not claimed yet.
+    /// A file that stands as [`Standing::Adopted`] was found, adopted by the process before this one and not
+    /// claimed yet: the take-over goes on with it. To be said before [`Member::serve`].
     pub fn has_adopted(self: &Arc<Member>, file: FileKey) {
-        self.feed(Input::Adopted { file, ok: true });
+        self.feed(Input::FoundAdopted { file });
     }
 
     /// Begins to serve: `dirty` are files with bytes that are newer than the store's, each with its

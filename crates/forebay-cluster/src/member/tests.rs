@@ -9,9 +9,10 @@ use forebay_backing::FileKey;
 use forebay_base::{Error, Kind, Result};
 use forebay_registry::{Commit, Embedded, PATIENCE, Registry};
 
+use super::join::json;
 use super::{Changing, Holder, Joining, Member, Opening, lock};
-use crate::core::{Access, SETTLE};
-use crate::front::{Front, Keeper};
+use crate::core::{Access, SETTLE, Standing};
+use crate::front::{Front, Home, Keeper, Kept, Told};
 use crate::keys;
 use crate::words::{Answer, Question};
 
@@ -31,31 +32,40 @@ struct Fake {
     below: Mutex<Vec<FileKey>>,
     /// Writes that wait in it, and whether they go on.
     waiting: (Mutex<(usize, bool)>, Condvar),
+    /// Files that are its own, though no copy of them is kept any more.
+    adopted: Mutex<HashSet<FileKey>>,
 }
 
 /// It keeps no copies, and is asked for none.
 impl Keeper for Fake {
-    fn keep(&self, _: &str, _: u64, _: FileKey, _: &[u8], _: &[u8]) -> Result<()> {
+    fn keep(&self, _: Home<'_>, _: Told, _: u64, _: FileKey, _: &[u8], _: &[u8]) -> Result<()> {
         Err(Error::os(libc::ENOSPC, "a mount without a tier"))
     }
 
-    fn mark(&self, _: &str, _: &[u8]) -> Result<()> {
+    fn mark(&self, _: Home<'_>, _: &[u8]) -> Result<()> {
         Ok(())
     }
 
-    fn copies_of(&self, _: &str) -> Vec<(FileKey, u64)> {
-        Vec::new()
+    fn begin_fill(&self, _: Home<'_>) -> Result<()> {
+        Ok(())
     }
 
-    fn adopt(&self, _: &str, _: FileKey) -> Result<()> {
-        Err(Error::os(libc::ENOENT, "no copy"))
+    fn copies_of(&self, _: &str) -> Kept {
+        Kept { files: Vec::new(), is_whole: true }
+    }
+
+    fn adopt(&self, _: &str, file: FileKey) -> Result<()> {
+        let is_its = lock(&self.adopted).contains(&file);
+        is_its.then_some(()).ok_or_else(|| Error::os(libc::ENOENT, "no copy"))
     }
 
     fn take(&self, _: FileKey) -> Result<()> {
         Ok(())
     }
 
-    fn disown(&self, _: FileKey) {}
+    fn disown(&self, _: FileKey) -> Result<()> {
+        Ok(())
+    }
 
     fn drop_copies(&self, _: &str) {}
 
@@ -366,4 +376,68 @@ fn a_home_whose_writers_wait_answers_what_members_agree_by() {
     });
     assert_eq!(waiting(), 300);
     drop(a);
+}
+
+/// A process of a taker that died once a file was adopted: the next one claims it, and gives up what nobody has.
+#[test]
+fn what_an_earlier_process_has_adopted_is_claimed() {
+    let bed = Bed::new();
+    let dead = keys::Member {
+        node: "a".into(),
+        address: String::new(),
+        tier: "tier of a".into(),
+        epoch: 2,
+        boot: "boot".into(),
+        protocol: keys::PROTOCOL,
+        domain: String::new(),
+        copies: 1,
+        shares: false,
+        taken: Some(keys::Taken { by: "b".into(), epoch: 1, done: false, short: vec![] }),
+    };
+    let partners = keys::Partners { epoch: 1, in_sync: vec!["b".into()] };
+    let mut known = Commit::new().put("stores/s/members/a", json(&dead));
+    known = known.put("stores/s/partners/a", json(&partners));
+    for file in [7, 8] {
+        let claim = format!("stores/s/claims/{}", keys::file(key(file)));
+        known = known.put(claim, json(&keys::Claim::new("a", "f")));
+    }
+    bed.registry.commit(&known).unwrap();
+    let b = Member::join(bed.joining("b")).unwrap();
+    let fake = Arc::new(Fake::default());
+    lock(&fake.adopted).insert(key(7));
+    assert_eq!(b.standing(key(7), DIR), Standing::Adopted);
+    b.has_adopted(key(7));
+    b.serve(Arc::downgrade(&(fake.clone() as Arc<dyn Front>)), Vec::new());
+    eventually("the take-over ends", || b.holder(key(8)) == Holder::Nobody);
+    assert_eq!(b.holder(key(7)), Holder::Here);
+}
+
+/// A file that partners are to forget may be another's by now.
+#[test]
+fn partners_are_told_to_forget_a_file_that_nobody_has_claimed() {
+    let bed = Bed::new();
+    let (a, _f) = bed.member("a");
+    let began = Instant::now();
+    a.forget(key(7), b"words").expect("nobody keeps copies");
+    assert!(began.elapsed() < PATIENCE, "it waited for a claim");
+    assert!(a.keep(key(7), b"words", b"").is_err(), "a copy is made under a claim");
+}
+
+/// Under the name of a partner another tier would be taken for who has the copies.
+#[test]
+fn a_partner_of_somebody_is_not_taken_out() {
+    let bed = Bed::new();
+    let ((a, _f), (b, _g)) = (bed.member("a"), bed.member("b"));
+    b.leave();
+    eventually("the lease has ended", || !a.others().contains(&"b".to_string()));
+    let name = |epoch| {
+        let partners = keys::Partners { epoch, in_sync: vec!["b".into()] };
+        bed.registry.commit(&Commit::new().put("stores/s/partners/a", json(&partners))).unwrap();
+    };
+    name(a.epoch());
+    let refused = a.remove("b").expect_err("a names it");
+    assert_eq!(refused.kind(), Kind::Usage, "{refused}");
+    assert!(refused.to_string().contains("partner of a"), "{refused}");
+    name(a.epoch() + 1);
+    a.remove("b").expect("nobody names it now");
 }

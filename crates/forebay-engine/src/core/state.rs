@@ -369,10 +369,12 @@ impl FileState {
         found
     }
 
-    /// The dirty stretches of `[start, end)`.
-    pub fn dirty_of(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
+    /// What partners are to have of `[start, end)`: what is dirty, and, of a file that is held, what was flushed,
+    /// since its former home may still write over it.
+    pub fn owed_of(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
         let Some(ranges) = self.tracked() else { return self.present(start, end) };
-        ranges.within(start, end).filter(|run| run.state.is_dirty()).map(edges).collect()
+        let is_owed = |run: &Run| run.state.is_dirty() || (self.held && run.state == State::Kept);
+        ranges.within(start, end).filter(is_owed).map(edges).collect()
     }
 
     /// Whether anything of `[start, end)` is dirty.

@@ -608,11 +608,16 @@ impl Inner {
 
     /// Whether nothing needs the run-time part any more.
     pub fn is_idle(&self) -> bool {
+        !self.is_copied() && self.is_unused()
+    }
+
+    /// Whether nobody has it open or does anything with it; partners may know of it.
+    pub fn is_unused(&self) -> bool {
         let rests = |live: &Live| {
             let moves = live.is_at_work() || live.around.is_under_way() || !live.fills.is_empty();
             !live.is_open() && !moves
         };
-        !self.is_passed() && !self.is_copied() && self.live.as_deref().is_none_or(rests)
+        !self.is_passed() && self.live.as_deref().is_none_or(rests)
     }
 
     /// Closes what nobody uses of a file that is here only for what partners know of it.

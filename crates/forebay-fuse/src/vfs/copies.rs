@@ -69,11 +69,10 @@ impl Vfs {
         }
     }
 
-    pub fn disown(&self, file: FileKey) {
-        if let Err(error) = self.engine.ops.disown(file) {
-            tracing::error!(%error, "a file whose home is back was not dropped: look for conflicts");
-        }
+    pub fn disown(&self, file: FileKey) -> Result<()> {
+        self.engine.ops.disown(file)?;
         self.forget_file(file);
+        Ok(())
     }
 
     pub fn suspend(&self, is_suspended: bool) {

@@ -60,6 +60,10 @@ pub struct Copied {
     pub flushed_again: u64,
     pub waited_for_taker: u64,
     pub full: u64,
+    /// Members whose tier has lost a copy.
+    pub damaged: u64,
+    /// Takers that lacked some.
+    pub short: u64,
 }
 
 impl Counts {
@@ -80,7 +84,7 @@ impl Counts {
         ]
     }
 
-    fn list_copied(&mut self) -> [(&'static str, &mut u64); 21] {
+    fn list_copied(&mut self) -> [(&'static str, &mut u64); 23] {
         let copied = &mut self.copied;
         [
             ("synced with copies", &mut copied.synced),
@@ -104,6 +108,8 @@ impl Counts {
             ("flushed again", &mut copied.flushed_again),
             ("waits for a taker", &mut copied.waited_for_taker),
             ("copies refused for want of space", &mut copied.full),
+            ("copies lost in a tier", &mut copied.damaged),
+            ("takers without all copies", &mut copied.short),
         ]
     }
 

@@ -216,6 +216,21 @@ impl World {
         }
     }
 
+    /// Its process dies, and finds when it begins anew that its tier has lost a copy.
+    fn damage(&mut self, node: usize) {
+        let copies: Vec<(usize, usize)> = self.nodes[node].copies.keys().copied().collect();
+        if copies.is_empty() {
+            return;
+        }
+        let lost = copies[self.dice.roll(copies.len() as u64) as usize];
+        self.nodes[node].copies.remove(&lost);
+        self.nodes[node].damaged.insert(lost.0);
+        self.counts.copied.damaged += 1;
+        self.kill(node);
+        let back = 20 + self.dice.roll(300);
+        self.at(back, What::Start(node));
+    }
+
     pub fn fault(&mut self) -> Checked {
         let next = 50 + self.dice.roll(500);
         if self.now + next < FAULTS_END {
@@ -225,7 +240,7 @@ impl World {
         let until = self.now + 50 + self.dice.roll(900);
         let until = until.min(FAULTS_END);
         let lives = self.nodes[node].core.is_some();
-        match self.dice.roll(if self.plan.copies > 0 { 9 } else { 6 }) {
+        match self.dice.roll(if self.plan.copies > 0 { 10 } else { 6 }) {
             0 => self.nodes[node].cut_registry = until,
             1 => self.nodes[node].cut_peers = until,
             2 => self.nodes[node].paused = until,
@@ -247,6 +262,7 @@ impl World {
                 self.at(OUTLIVES + 500, What::Operator(node));
             }
             7 => self.nodes[node].full = until,
+            9 if lives => self.damage(node),
             8 => {
                 self.nodes[node].cut_registry = until;
                 self.nodes[node].cut_peers = self.now + self.dice.roll(900);

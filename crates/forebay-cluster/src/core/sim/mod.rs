@@ -168,7 +168,7 @@ const RULES: [(Rule, u64); 14] = [
 ];
 
 /// `CopyHasClaimsNumber` has a test of its own.
-const RULES_OF_COPIES: [(Rule, u64); 12] = [
+const RULES_OF_COPIES: [(Rule, u64); 13] = [
     (Rule::GateStands, 20_000),
     (Rule::EpochStands, 20_000),
     (Rule::FilledBeforeCounted, 20_000),
@@ -180,6 +180,7 @@ const RULES_OF_COPIES: [(Rule, u64); 12] = [
     (Rule::WaitForTaker, 20_000),
     (Rule::HeldUntilFenced, 20_000),
     (Rule::LeaseStands, 20_000),
+    (Rule::OnlyWholeGivesUp, 20_000),
     (Rule::ReturnedLooks, 20_000),
 ];
 

@@ -293,6 +293,7 @@ impl World {
         let homes: Vec<usize> = homes.collect();
         let n = &mut self.nodes[node];
         n.copies.retain(|(home, _), _| homes.contains(home));
+        n.damaged.retain(|home| homes.contains(home));
         n.stale.clear();
         for (file, value, standing) in adopted {
             match standing {

@@ -56,6 +56,8 @@ pub struct Node {
     pub flushed: BTreeSet<usize>,
     /// In the tier too: copies by home and file, and what was adopted of them.
     pub copies: BTreeMap<(usize, usize), Copy>,
+    /// Homes of whose copies some were lost in the tier.
+    pub damaged: BTreeSet<usize>,
     pub adopted: BTreeMap<usize, u64>,
     /// Another has taken these over; this one may not know it yet.
     pub stale: BTreeSet<usize>,

@@ -65,7 +65,7 @@ impl FileState {
 
     /// What a partner has to know of it now; `size` and `mtime` are what programs see.
     pub fn portrait(&self, size: u64, mtime: Timestamp) -> Portrait {
-        let runs = self.dirty(size).into_iter();
+        let runs = self.owed_of(0, size).into_iter();
         let runs = runs.map(|(start, end)| Run { start, end, state: State::Durable });
         Portrait {
             paths: self.paths.iter().map(|path| path.into_os_string().into_vec()).collect(),
