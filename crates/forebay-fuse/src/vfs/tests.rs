@@ -221,10 +221,13 @@ impl ControlDir for NoControls {
     }
 }
 
+/// What is done when pages are dropped, from an offset on and so many bytes.
+type Drops = Box<dyn FnMut(u64, u64) + Send>;
+
 /// What the kernel is told, with what it does then.
 #[derive(Default)]
 struct Kernel {
-    drops_pages: Mutex<Option<Box<dyn FnMut(u64, u64) + Send>>>,
+    drops_pages: Mutex<Option<Drops>>,
 }
 
 impl Notify for Kernel {
