@@ -221,7 +221,11 @@ impl Core {
     }
 
     /// What a file that is found at a start is to this member; `dir` as in [`Input::Created`](super::Input).
-    pub fn standing(&self, file: FileKey, dir: FileKey) -> Standing {
+    /// `adopted`: the number of the claim under which it was adopted, if it was.
+    pub fn standing(&self, file: FileKey, dir: FileKey, adopted: Option<u64>) -> Standing {
+        let counts = |claim: &super::mirror::Claimed| {
+            adopted == Some(claim.number) || !self.rules.obey(Rule::CopyHasClaimsNumber)
+        };
         let makes = |dir: &FileKey| {
             self.mirror.creates.get(dir).is_some_and(|creators| creators.contains_key(&self.me))
         };
@@ -231,7 +235,9 @@ impl Core {
                 true => Standing::Own,
                 false => Standing::Taken,
             },
-            Some(claim) if self.may_still_claim(&claim.member) => Standing::Adopted,
+            Some(claim) if counts(claim) && self.may_still_claim(&claim.member) => {
+                Standing::Adopted
+            }
             Some(_) => Standing::Superseded,
             // Nobody knew of a tier that becomes a member only now.
             None if self.epoch == 1 => Standing::Own,

@@ -132,10 +132,11 @@ impl Member {
         Ok(member)
     }
 
-    /// What a file that is found at a start with bytes newer than the store's is to this member. To be asked
+    /// What a file that is found at a start with bytes newer than the store's is to this member; `adopted`: the
+    /// number of the claim under which it was adopted, if it was. To be asked
     /// before [`Member::serve`].
-    pub fn standing(&self, file: FileKey, dir: FileKey) -> Standing {
-        lock(&self.core).standing(file, dir)
+    pub fn standing(&self, file: FileKey, dir: FileKey, adopted: Option<u64>) -> Standing {
+        lock(&self.core).standing(file, dir, adopted)
     }
 
     /// Whether copies of a home that are found at a start may still be needed.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use forebay_backing::FileKey;
 use forebay_base::{Error, Kind, Result};
-use forebay_registry::{Commit, Embedded, PATIENCE, Registry};
+use forebay_registry::{Commit, Embedded, Outcome, PATIENCE, Registry, Revision};
 
 use super::join::json;
 use super::{Changing, Holder, Joining, Member, Opening, lock};
@@ -401,11 +401,15 @@ fn what_an_earlier_process_has_adopted_is_claimed() {
         let claim = format!("stores/s/claims/{}", keys::file(key(file)));
         known = known.put(claim, json(&keys::Claim::new("a", "f")));
     }
-    bed.registry.commit(&known).unwrap();
+    let Outcome::Committed(Revision(claimed)) = bed.registry.commit(&known).unwrap() else {
+        panic!("nothing is compared");
+    };
     let b = Member::join(bed.joining("b")).unwrap();
     let fake = Arc::new(Fake::default());
+    // Under another claim than what stands, it says nothing of what the file is now.
+    assert_eq!(b.standing(key(7), DIR, Some(claimed + 1)), Standing::Superseded);
     lock(&fake.adopted).insert(key(7));
-    assert_eq!(b.standing(key(7), DIR), Standing::Adopted);
+    assert_eq!(b.standing(key(7), DIR, Some(claimed)), Standing::Adopted);
     b.has_adopted(key(7));
     b.serve(Arc::downgrade(&(fake.clone() as Arc<dyn Front>)), Vec::new());
     eventually("the take-over ends", || b.holder(key(8)) == Holder::Nobody);

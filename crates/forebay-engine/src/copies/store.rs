@@ -420,18 +420,18 @@ impl Copies {
     }
 
     /// Hands a copy over to who makes it a file of ours, durably, before it returns: `take` is told the
-    /// number of the shadow file. `None` if there is none.
+    /// number of the shadow file, and that of the claim. `None` if there is none.
     pub(crate) fn give<T>(
         &self,
         home: &str,
         file: FileKey,
-        take: impl FnOnce(FileId, &Portrait) -> Result<T>,
+        take: impl FnOnce(FileId, u64, &Portrait) -> Result<T>,
     ) -> Result<Option<T>> {
         let Some(home) = self.home(home) else { return Ok(None) };
         let turn = home.lock().turn_of(file);
         let mut turn = turn.lock();
         let Some(kept) = home.lock().shelf.copies.get(&file).cloned() else { return Ok(None) };
-        let taken = take(kept.id, &kept.portrait)?;
+        let taken = take(kept.id, kept.claim, &kept.portrait)?;
         // C6
         self.charge(&mut turn, 0);
         turn.id = None;

@@ -72,7 +72,7 @@ impl Ops {
         let missing = || Error::os(libc::ENOENT, format!("there is no copy of it from {home}"));
         let names = self.copies.paths(home, file).ok_or_else(missing)?;
         let names = self.right_name_first(file, names);
-        let take = |id: FileId, portrait: &Portrait| self.take(id, file, &names, portrait);
+        let take = |id, claim, portrait: &Portrait| self.take(id, (file, claim), &names, portrait);
         self.copies.give(home, file, take)?.ok_or_else(missing)
     }
 
@@ -90,13 +90,11 @@ impl Ops {
         self.files.all_files().into_iter().find(is_it)
     }
 
-    /// Whether a file was adopted under this key and is not ours yet, as far as it shows.
-    pub fn has_adopted(&self, key: FileKey) -> bool {
-        let is_it = |file: Arc<File>| {
-            let inner = file.lock();
-            inner.state.is_held() && inner.state.conflict().stands()
-        };
-        self.aside(key).is_some() || self.files.find(key).is_some_and(is_it)
+    /// The number of the claim that a file was taken over under, if it may be one that is not ours yet.
+    pub fn adopted_under(&self, key: FileKey) -> Option<u64> {
+        let is_it = |file: &Arc<File>| file.lock().state.conflict().stands();
+        let file = self.aside(key).or_else(|| self.files.find(key).filter(is_it))?;
+        file.lock().state.held_under()
     }
 
     /// Of names some of which it may have had, or was about to get.
@@ -114,7 +112,7 @@ impl Ops {
     fn take(
         &self,
         id: FileId,
-        key: FileKey,
+        (key, claim): (FileKey, u64),
         names: &[PathBuf],
         portrait: &Portrait,
     ) -> Result<Arc<File>> {
@@ -134,7 +132,7 @@ impl Ops {
         for name in names {
             paths.learn_also(self.files.tree(), name);
         }
-        let state = FileState::taken(paths, portrait);
+        let state = FileState::taken(paths, portrait, claim);
         let file = self.files.insert_as(id, Record { key, state });
         let mut inner = file.lock();
         let put = self.files.put(&file, &mut inner);

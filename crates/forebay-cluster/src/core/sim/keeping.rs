@@ -498,8 +498,10 @@ impl World {
 
     fn adopt(&mut self, node: usize, home: usize, file: usize) -> Checked {
         let n = &mut self.nodes[node];
-        if let Some(value) = n.copies.remove(&(home, file)).and_then(|copy| copy.value) {
+        let copy = n.copies.remove(&(home, file));
+        if let Some((value, number)) = copy.and_then(|copy| Some((copy.value?, copy.number))) {
             n.adopted.insert(file, value);
+            n.adopted_under.insert(file, number);
             if n.claimed_early.remove(&file) {
                 self.takes(node, file, value);
             }

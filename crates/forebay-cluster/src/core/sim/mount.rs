@@ -284,7 +284,9 @@ impl World {
             return Ok(());
         }
         let Some(core) = &self.nodes[node].core else { return Ok(()) };
-        let stands = |file: usize| core.standing(key(file), dir_key(dir_of(file)));
+        let under = |file| self.nodes[node].adopted_under.get(&file).copied();
+        let under = |file| under(file).filter(|_| self.nodes[node].adopted.contains_key(&file));
+        let stands = |file: usize| core.standing(key(file), dir_key(dir_of(file)), under(file));
         let found = |(file, value): (&usize, &u64)| (*file, *value, stands(*file));
         let dirty: Vec<_> = self.nodes[node].dirty.iter().map(found).collect();
         let adopted: Vec<_> = self.nodes[node].adopted.iter().map(found).collect();

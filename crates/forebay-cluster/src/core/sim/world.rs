@@ -59,6 +59,8 @@ pub struct Node {
     /// Homes of whose copies some were lost in the tier.
     pub damaged: BTreeSet<usize>,
     pub adopted: BTreeMap<usize, u64>,
+    /// The numbers of the claims under which they were.
+    pub adopted_under: BTreeMap<usize, u64>,
     /// Another has taken these over; this one may not know it yet.
     pub stale: BTreeSet<usize>,
     pub held: BTreeSet<usize>,

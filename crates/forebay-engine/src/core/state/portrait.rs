@@ -41,8 +41,8 @@ impl Portrait {
 
 impl FileState {
     /// A file of another member of which a partner has this copy: dirty here, as it was there,
-    /// held, and not ours yet.
-    pub fn taken(paths: Paths, portrait: &Portrait) -> FileState {
+    /// held, and not ours yet. `claim`: the number that it was made under.
+    pub fn taken(paths: Paths, portrait: &Portrait, claim: u64) -> FileState {
         FileState {
             paths,
             owner: portrait.owner,
@@ -60,6 +60,7 @@ impl FileState {
                 stands => stands,
             },
             held: true,
+            claim,
         }
     }
 
