@@ -225,6 +225,9 @@ impl Io {
         let overlaps =
             |inner: &mut Inner| inner.live().fills.iter().any(|fetch| fetch.overlaps(start, end));
         if !overlaps(&mut inner) {
+            if inner.state.first_gap(start, end) != Some((start, end)) {
+                return Ok(Turn::Again); // It has landed since the caller looked.
+            }
             let (seen, said) = (inner.clock.look(), Arc::<Said>::default());
             let range = (start, end);
             inner.live().fills.push(Fetch { range, seen, lands: false, said: said.clone() });

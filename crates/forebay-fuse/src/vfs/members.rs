@@ -59,8 +59,8 @@ pub struct Members {
     /// Homes that opens have told of.
     heard: Mutex<HashMap<FileKey, (String, Instant)>>,
     foreseen: Mutex<HashMap<FileKey, (Attrs, Instant)>>,
-    /// When a file was opened last that has no name here any more.
-    nameless: Mutex<Option<Instant>>,
+    /// When somebody was told ESTALE last.
+    told: Mutex<Option<Instant>>,
     /// What programs of other members have open here.
     pub(super) guests: Mutex<HashMap<u64, Arc<Guest>>>,
     pub(super) last_guest: AtomicU64,
@@ -231,17 +231,19 @@ impl Vfs {
         Error::os(libc::ESTALE, "the file was replaced")
     }
 
-    /// What is answered for a file that has no name here any more: the kernel's own may be another file's by now,
-    /// which nobody can say. So it is asked who serves the files that are looked up next.
-    pub(super) fn nameless(&self) -> Error {
-        *lock(&self.members.nameless) = Some(Instant::now());
-        moved()
+    /// Who is told ESTALE looks the name up again, once. What it has then may be news to this member: whose it is
+    /// is asked.
+    pub(super) fn told<T>(&self, opened: Result<T>) -> Result<T> {
+        if opened.as_ref().is_err_and(|error| error.is(libc::ESTALE)) {
+            *lock(&self.members.told) = Some(Instant::now());
+        }
+        opened
     }
 
     /// The member that serves a file that was looked up, which is asked for if its name may be news.
     fn home_of_found(&self, parent: u64, name: &OsStr, key: FileKey) -> Option<String> {
         let home = self.home_of(key);
-        let is_news = || lock(&self.members.nameless).is_some_and(|at| at.elapsed() < HEARD);
+        let is_news = || lock(&self.members.told).is_some_and(|at| at.elapsed() < HEARD);
         if home.is_some() || !is_news() {
             return home;
         }

@@ -65,13 +65,17 @@ impl Vfs {
             Err(e) if e.is(libc::EEXIST) && flags & libc::O_EXCL == 0 => {
                 // Who made it may ask what is being made here before he answers.
                 drop(making);
-                Err(self.replaced(Some(parent), &path, access(flags)))
+                self.told(Err(self.replaced(Some(parent), &path, access(flags))))
             }
             Err(e) => Err(e),
         }
     }
 
     pub fn open(&self, id: u64, flags: i32, who: Origin) -> Result<Opened> {
+        self.told(self.open_found(id, flags, who))
+    }
+
+    fn open_found(&self, id: u64, flags: i32, who: Origin) -> Result<Opened> {
         if Control::owns(id) {
             let text = self.control.read(id)?;
             let handle = self.keep(Handle::Control { id, text });
@@ -127,7 +131,7 @@ impl Vfs {
             Err(e) if e.is(libc::ESTALE) || e.is(libc::ENOENT) => {
                 if self.cluster().is_some() && self.open_file(id).is_none() {
                     let how = if to_read { Access::Read } else { Access::Write };
-                    let path = self.nodes.path(id).ok_or_else(|| self.nameless())?;
+                    let path = self.nodes.path(id).ok_or_else(super::members::moved)?;
                     return Err(self.replaced(self.nodes.parent(id), &path, how));
                 }
                 let pin = self.nodes.pin(id);
