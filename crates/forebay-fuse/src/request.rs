@@ -162,6 +162,10 @@ impl Front for Shared {
         self.vfs.engine.files.known_below(path)
     }
 
+    fn is_alone(&self, file: FileKey, dir: FileKey, path: &Path) -> bool {
+        self.vfs.is_alone(file, dir, path)
+    }
+
     fn answer(&self, from: &str, question: Question, bytes: &[u8], out: &mut Vec<u8>) -> Answered {
         self.vfs.answer(from, question, bytes, out)
     }

@@ -50,7 +50,7 @@ fn another_protocol_is_named() {
     let asked = peers.ask(&address, &head, &question, b"", &mut Vec::new(), PATIENCE);
     let error = asked.unwrap_err();
     assert_eq!(error.kind(), Kind::Usage);
-    assert!(error.to_string().contains("protocol 1 and whoever asks speaks 9"), "{error}");
+    assert!(error.to_string().contains("protocol 2 and whoever asks speaks 9"), "{error}");
     // Even if its questions are unknown here.
     let text = post(r#"{"head":{"protocol":9},"question":{"dance":{}}}"#, "");
     let said = say(address.parse().unwrap(), &text);
