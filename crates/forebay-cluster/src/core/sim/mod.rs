@@ -210,7 +210,7 @@ const RULES_OF_COPIES: [(Rule, u64); 12] = [
 
 /// `CreatorsBeforeGrant` has a test of its own.
 const RULES_OF_GRANTS: [(Rule, u64); 5] = [
-    (Rule::GrantReached, 10_000),
+    (Rule::GrantReached, 20_000),
     (Rule::GrantEndsWithLease, 500),
     (Rule::ClaimWaitsForGrants, 500),
     (Rule::LookAfterClaim, 5000),

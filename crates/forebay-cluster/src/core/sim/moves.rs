@@ -53,10 +53,9 @@ impl World {
         let is_in = |world: &World, dir: &usize| world.is_in(file, *dir);
         let dirs: Vec<usize> = (0..2).filter(|dir| is_in(self, dir)).collect();
         let mut dir = dirs[self.dice.roll(dirs.len() as u64) as usize];
-        let chance = self.dice.roll(60);
-        let odds = if chance < 50 { 20 } else { 3 };
-        dir = self.files[file].before.filter(|_| self.dice.roll(odds) == 0).unwrap_or(dir);
-        match chance {
+        let before = self.files[file].before.filter(|_| self.dice.roll(4) == 0);
+        dir = before.unwrap_or(dir);
+        match self.dice.roll(60) {
             0..50 => Op::Read { file, dir, floor: self.files[file].acked },
             50..54 => Op::Write { file, dir, syncs: false },
             54 => Op::Create { dir },
