@@ -31,7 +31,7 @@ mod tier;
 pub mod time;
 mod verbs;
 
-pub use copies::{Behind, BehindFile, Copies, CopyInfo, Outbox};
+pub use copies::{Behind, BehindFile, Copies, CopyInfo, Outbox, Teller, Told};
 pub use core::config::{
     Attachment, Config, Eviction, KeepDirty, Marks, Tunables, Watermark, WritePolicy,
 };

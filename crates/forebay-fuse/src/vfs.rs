@@ -14,6 +14,10 @@ mod attrs;
 mod copies;
 mod data;
 mod dirs;
+mod doubts;
+mod fence;
+mod laundry;
+mod left;
 mod listing;
 mod locks;
 mod look;
@@ -23,8 +27,11 @@ mod open;
 mod privilege;
 mod serve;
 mod served_names;
+#[cfg(test)]
+mod tests;
 mod there;
 mod tree;
+mod unsynced;
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::BorrowedFd;
@@ -39,6 +46,7 @@ use forebay_engine::lock::{Mutex, Rank, RwLockReadGuard, RwLockWriteGuard};
 use forebay_engine::{Admission, Engine, File, OpenFile, Past};
 use hashbrown::HashMap;
 
+pub use self::data::Manner;
 use self::listing::Listing;
 use self::locks::Locks;
 pub use self::locks::{Came, Told, Wanted};

@@ -13,8 +13,8 @@ pub struct Entering {
     /// It keeps the name that it has.
     pub links: bool,
     pub change: Ticket,
-    /// Who does it may make files there.
-    pub as_maker: bool,
+    /// Who does it may make files there until then, by this ticket.
+    pub maker: Option<Ticket>,
 }
 
 impl World {
@@ -80,9 +80,9 @@ impl World {
                 if !self.lives(node, life) {
                     return Ok(());
                 }
-                let Entering { to, change, as_maker, .. } = entering;
-                if as_maker {
-                    self.give(node, Input::Made(dir_key(to)))?;
+                let Entering { to, change, maker, .. } = entering;
+                if let Some(by) = maker {
+                    self.give(node, Input::Made(dir_key(to), by))?;
                 }
                 self.give(node, Input::Changed(change))
             }
