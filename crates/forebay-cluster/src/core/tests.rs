@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use forebay_backing::FileKey;
-use forebay_registry::{Entry, Event, Outcome, Revision};
+use forebay_registry::{Change, Entry, Event, Outcome, Revision};
 
 use super::rules::{Rule, Rules};
-use super::{Access, Ask, Core, Effect, Holder, Input, Peer, Reply, Way, Why, json};
+use super::{Access, Ask, Core, Effect, Holder, Input, Peer, Reply, SOMEWHERE, Way, Why, json};
 use crate::keys;
 
 const FILE: FileKey = FileKey { ino: 10, generation: 1 };
@@ -63,7 +63,11 @@ fn barrier(core: &mut Core, effects: &[Effect], revision: u64) -> Vec<Effect> {
 }
 
 fn open(how: Access) -> Input {
-    Input::Ask(1, Ask::Open { file: FILE, dir: DIR, path: "d/f".into(), how })
+    open_in(DIR, how)
+}
+
+fn open_in(dir: FileKey, how: Access) -> Input {
+    Input::Ask(1, Ask::Open { file: FILE, dir, path: "d/f".into(), how })
 }
 
 fn way(effects: &[Effect]) -> Option<Way> {
@@ -366,22 +370,59 @@ fn grant_is_seen(core: &mut Core, before: Vec<Event>) {
     give(core, Input::Seen(Revision(6), events));
 }
 
+/// Of a file that has lost its name where it was open, nobody can say in which directory it is.
 #[test]
-fn under_a_grant_files_are_opened_at_once_and_a_claim_ends_it() {
-    let mut core = granted(vec![], Rules::default());
-    grant_is_seen(&mut core, vec![]);
-    assert_eq!(way(&give(&mut core, open(Access::Read))), Some(Way::Here));
-    // One of another directory changes nothing.
-    let elsewhere = keys::Claim::new("b", "e/g").in_dir(OVER);
-    let event = Event::Put(entry("claims/b.1", json(&elsewhere), 7));
-    give(&mut core, Input::Seen(Revision(7), vec![event]));
-    assert_eq!(way(&give(&mut core, open(Access::Read))), Some(Way::Here));
-    let claim = keys::Claim::new("b", "d/g").in_dir(DIR);
-    let event = Event::Put(entry("claims/c.1", json(&claim), 8));
-    let effects = give(&mut core, Input::Seen(Revision(8), vec![event]));
-    let gives_up = |effect: &Effect| matches!(effect, Effect::Commit(_, commit) if format!("{commit:?}").contains("grants/1.1/a"));
-    assert!(effects.iter().any(gives_up), "{effects:?}");
-    assert_eq!(way(&give(&mut core, open(Access::Read))), None);
+fn under_a_grant_files_are_opened_at_once_and_a_claim_there_or_by_key_alone_ends_it() {
+    for claim in [keys::Claim::new("b", "d/g").in_dir(DIR), keys::Claim::new("b", "")] {
+        let mut core = granted(vec![], Rules::default());
+        grant_is_seen(&mut core, vec![]);
+        assert_eq!(way(&give(&mut core, open(Access::Read))), Some(Way::Here));
+        assert_eq!(way(&give(&mut core, open_in(SOMEWHERE, Access::Read))), None);
+        // One of another directory changes nothing.
+        let elsewhere = keys::Claim::new("b", "e/g").in_dir(OVER);
+        let event = Event::Put(entry("claims/b.1", json(&elsewhere), 7));
+        give(&mut core, Input::Seen(Revision(7), vec![event]));
+        assert_eq!(way(&give(&mut core, open(Access::Read))), Some(Way::Here));
+        let event = Event::Put(entry("claims/c.1", json(&claim), 8));
+        let effects = give(&mut core, Input::Seen(Revision(8), vec![event]));
+        let gives_up = |effect: &Effect| matches!(effect, Effect::Commit(_, commit) if format!("{commit:?}").contains("grants/1.1/a"));
+        assert!(effects.iter().any(gives_up), "{effects:?}");
+        assert_eq!(way(&give(&mut core, open(Access::Read))), None);
+    }
+}
+
+/// B has a read grant of another directory. Whether A waits for it, once its claim is known.
+fn waits_for_a_grant_elsewhere(dir: FileKey) -> bool {
+    let grant = format!("grants/{}/b", keys::file(OVER));
+    let mut core = core(vec![entry(&grant, vec![], 3)], Rules::default());
+    let asked = give(&mut core, open_in(dir, Access::Write));
+    let claims = barrier(&mut core, &asked, 5);
+    let commit = claims.into_iter().find_map(|effect| match effect {
+        Effect::Commit(ticket, commit) => Some((ticket, commit.changes)),
+        _ => None,
+    });
+    let (ticket, changes) = commit.expect("it claims the file");
+    let [Change::Put { value: claim, .. }] = &changes[..] else { panic!("{changes:?}") };
+    let claim = claim.clone();
+    give(&mut core, Input::Committed(ticket, Ok(Outcome::Committed(Revision(6)))));
+    let claim = Event::Put(entry("claims/a.1", claim, 6));
+    let mut effects = give(&mut core, Input::Seen(Revision(6), vec![claim]));
+    if effects.iter().any(|effect| matches!(effect, Effect::Place { .. })) {
+        effects = give(&mut core, Input::Placed { file: FILE, is_alone: true });
+    }
+    if way(&effects) == Some(Way::Here) {
+        return false;
+    }
+    let gone = Event::Deleted { key: format!("stores/s/{grant}"), revision: Revision(7) };
+    let effects = give(&mut core, Input::Seen(Revision(7), vec![gone]));
+    assert_eq!(way(&effects), Some(Way::Here));
+    true
+}
+
+#[test]
+fn who_claims_by_key_alone_waits_for_the_grants_of_every_directory() {
+    assert!(!waits_for_a_grant_elsewhere(DIR));
+    assert!(waits_for_a_grant_elsewhere(SOMEWHERE));
 }
 
 /// B began to make files before the grant, and this member hears of it only with that.
