@@ -80,6 +80,11 @@ impl World {
             17..19 => Op::Change,
             _ => Op::Rename { dir: self.dice.roll(2) as usize },
         };
+        // Its kernel lets nobody move what it is just making.
+        let found = &self.files[file];
+        if matches!(op, Op::Move { .. }) && found.maker == Some(node) && found.newest == 0 {
+            return Ok(());
+        }
         self.ask(node, op, From::Program, self.now, 0)
     }
 
