@@ -1,12 +1,14 @@
 //! What programs ask of attributes: the store's, with what is newer here.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::num::NonZeroU64;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forebay_backing::{Attr, FileKey, Result, SetAttr, SetTime, Timestamp, XattrMode};
+use forebay_backing::{
+    Attr, DirEntry, FileKey, Result, SetAttr, SetTime, Timestamp, XattrMode,
+};
 
 use crate::core::clock::What;
 use crate::files::file::{Around, Asked, Changing, File, Inner, Seen, note_seen};
@@ -34,37 +36,125 @@ pub struct Facts {
     pub fingerprint: Option<NonZeroU64>,
 }
 
+/// What the backing store said of a name, and when it was asked.
+#[derive(Debug, Clone, Copy)]
+pub struct Told {
+    attr: Attr,
+    asked: Asked,
+}
+
+impl Told {
+    /// What the store answered to a change that was begun at `asked`.
+    pub fn by(asked: Asked, attr: Attr) -> Told {
+        Told { attr, asked }
+    }
+
+    /// A moment before the store was asked: what it says is no older.
+    pub fn at(&self) -> Instant {
+        self.asked.at
+    }
+
+    /// As the store said it, without what is newer here.
+    pub fn attr(&self) -> &Attr {
+        &self.attr
+    }
+
+    /// The same answer with other attributes, which whoever changes them knows.
+    #[must_use]
+    pub fn with(self, attr: Attr) -> Told {
+        Told { attr, ..self }
+    }
+
+    /// The same answer as if it were older.
+    #[must_use]
+    pub fn since(self, at: Instant) -> Told {
+        Told { asked: Asked { at, ..self.asked }, ..self }
+    }
+}
+
+/// Whether an answer of the store has just come, or is one from before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Heard {
+    Now,
+    Before,
+}
+
 impl Verbs {
     /// Attributes of `path`, with what we know better.
     pub fn stat(&self, path: &Path) -> Result<Attr> {
-        let mut asked = Asked::at(self.files.time().now());
-        let mut attr = self.names.ask(|b| b.stat(path))?;
+        self.look(path).map(|(attr, _)| attr)
+    }
+
+    /// The same, with the answer of the store that they go by.
+    pub fn look(&self, path: &Path) -> Result<(Attr, Told)> {
+        let mut told = self.ask(path)?;
         for _ in 0..LOOKS {
             // What is dirty may have been flushed since the answer: then it is out of date.
-            match self.files.find(attr.key) {
-                Some(file) => {
-                    let mut inner = file.lock();
-                    let moved = inner.live.as_ref().is_some_and(|live| live.around != Around::None);
-                    let current = inner.state.is_dirty()
-                        || inner.state.base() == attr.version()
-                        || !inner.changed(asked.look, What::Base)
-                        || moved;
-                    if current {
-                        note_seen(&mut inner, asked, &attr);
-                        self.names.overlay_with(&file, &inner, &mut attr);
-                        return Ok(attr);
-                    }
-                }
-                None if !self.files.was_forgotten(attr.key, asked.look) => return Ok(attr),
-                None => {}
+            if let Some(attr) = self.newest(&told, Heard::Now) {
+                return Ok((attr, told));
             }
-            asked = Asked::at(self.files.time().now());
-            attr = self.names.ask(|b| b.stat(path))?;
+            told = self.ask(path)?;
         }
+        let mut attr = told.attr;
         if let Some(file) = self.files.find(attr.key) {
             self.names.overlay_with(&file, &file.lock(), &mut attr);
         }
-        Ok(attr)
+        Ok((attr, told))
+    }
+
+    fn ask(&self, path: &Path) -> Result<Told> {
+        let asked = self.asking();
+        self.names.ask(|b| b.stat(path)).map(|attr| Told { attr, asked })
+    }
+
+    /// A moment before the backing store is asked.
+    pub fn asking(&self) -> Asked {
+        Asked::at(self.files.time().now())
+    }
+
+    /// What the store says of `path`, for somebody who may want to know it soon.
+    pub fn foresee(&self, path: &Path) -> Result<Told> {
+        let asked = self.asking();
+        let attr = self.home.health().quietly(|| self.home.backing().stat(path))?;
+        Ok(Told { attr, asked })
+    }
+
+    /// The same with the names of its extended attributes.
+    pub fn foresee_all(&self, path: &Path) -> Result<(Told, Vec<OsString>)> {
+        let asked = self.asking();
+        let all = self.home.health().quietly(|| self.home.backing().stat_all(path));
+        all.map(|(attr, names)| (Told { attr, asked }, names))
+    }
+
+    /// What is in a directory, for somebody who may want to know it soon.
+    pub fn foresee_dir(&self, path: &Path) -> Result<Vec<DirEntry>> {
+        self.home.health().quietly(|| self.home.backing().read_dir(path))
+    }
+
+    /// Attributes by an earlier answer of the store, with what we know better. `None` if the store says
+    /// something else by now because of us.
+    pub fn recall(&self, told: &Told) -> Option<Attr> {
+        self.newest(told, Heard::Before)
+    }
+
+    fn newest(&self, told: &Told, heard: Heard) -> Option<Attr> {
+        let &Told { mut attr, asked } = told;
+        let Some(file) = self.files.find(attr.key) else {
+            return (!self.files.was_forgotten(attr.key, asked.look)).then_some(attr);
+        };
+        let mut inner = file.lock();
+        let moved = inner.live.as_ref().is_some_and(|live| live.around != Around::None);
+        let current = inner.state.is_dirty()
+            || inner.state.base() == attr.version()
+            || !inner.changed(asked.look, What::Base)
+            || (moved && heard == Heard::Now);
+        let current = current && (heard == Heard::Now || !moved);
+        if !current {
+            return None;
+        }
+        note_seen(&mut inner, asked, &attr);
+        self.names.overlay_with(&file, &inner, &mut attr);
+        Some(attr)
     }
 
     /// Attributes of an open file as the backing store told them within `ttl`, with what we know
@@ -190,16 +280,19 @@ impl Verbs {
     /// Changes attributes on the backing store, and what we keep of them.
     pub fn set_attr(&self, at: Named<'_>, set: &SetAttr) -> Result<Attr> {
         self.files.refuse_read_only()?;
-        let file = self.files.find(at.key);
+        let (file, asked) = (self.files.find(at.key), self.asking());
+        let mut before = (None, false);
         if let Some(file) = &file {
             let mut inner = file.lock();
+            let seen = inner.live.as_ref().and_then(|live| live.seen.as_ref());
+            before = seen.map_or(before, |seen| (seen.no_capability, seen.made));
             inner.clock.note_asked();
             if set.mtime.is_some() {
                 // Else, after a loss of power, the new time could be taken for somebody else's.
                 self.files.let_go(file, &mut inner)?;
             }
         }
-        let _changing = Changing::begin(file.clone());
+        let changing = Changing::begin(file.clone());
         let mut attr = self.names.alter(|b| b.set_attr(at.path, set))?;
         // Opened meanwhile, or closed and opened anew, it is another to us.
         let (held, found) = (file.as_ref().map(|file| file.id), self.files.find(at.key).or(file));
@@ -215,11 +308,32 @@ impl Verbs {
                 SetTime::Now => self.files.time().stamp(),
             });
             self.names.follow_time(&file, &mut inner, &attr, mtime)?;
+            let (told, look) = (attr, inner.clock.look());
             self.names.overlay_with(&file, &inner, &mut attr);
             self.files.retire(&file, inner);
+            // The answer to a change is an answer like any other.
+            drop(changing);
+            note_set(&mut file.lock(), Asked { at: asked.at, look }, &told, before);
             self.outbox.tell_if_copied(&file)?;
         }
         Ok(attr)
+    }
+
+    /// The attributes of an open file that this mount has just made, as told within `ttl`, if they are
+    /// already what they are to be: then the store need not be asked.
+    pub fn is_set(&self, file: &Arc<File>, set: &SetAttr, ttl: Duration) -> Option<Attr> {
+        let inner = file.lock();
+        let seen = recent(&inner, self.files.time().now(), ttl)?;
+        let mut attr = seen.attr;
+        let is_same = seen.made
+            && attr.mode & 0o6000 == 0
+            && set.mode.is_none_or(|mode| mode & 0o7777 == attr.mode)
+            && set.uid.is_none_or(|uid| uid == attr.uid)
+            && set.gid.is_none_or(|gid| gid == attr.gid)
+            && set.atime.is_none()
+            && set.mtime.is_none();
+        self.names.overlay_with(file, &inner, &mut attr);
+        is_same.then_some(attr)
     }
 
     /// Changes attributes of an open file that has lost its name.
@@ -263,6 +377,16 @@ impl Verbs {
 
     fn tell_of(&self, at: Named<'_>) -> Result<()> {
         self.files.find(at.key).map_or(Ok(()), |file| self.outbox.tell_if_copied(&file))
+    }
+}
+
+/// Keeps what the store said of an open file when attributes were set. That gives no file a capability, and
+/// what was made here was made here still: `before`.
+fn note_set(inner: &mut Inner, asked: Asked, told: &Attr, before: (Option<Instant>, bool)) {
+    note_seen(inner, asked, told);
+    let seen = inner.live.as_mut().and_then(|live| live.seen.as_mut());
+    if let Some(seen) = seen.filter(|seen| seen.asked.at == asked.at) {
+        (seen.no_capability, seen.made) = before;
     }
 }
 

@@ -18,7 +18,8 @@ use hashbrown::{HashMap, HashSet};
 use super::ahead::Fetching;
 use super::copies::Succession;
 use super::serve::Guest;
-use super::{Entry, Vfs};
+use super::{Entry, Looked, Vfs};
+use crate::control::Control;
 use crate::nodes::Side;
 
 /// So long whoever is told to look again does so, before a program hears of it.
@@ -31,7 +32,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_m
 const HEARD: Duration = Duration::from_secs(2);
 
 /// So long attributes that were asked for a listing wait to be listed.
-const FORESEEN: Duration = Duration::from_millis(500);
+pub(super) const FORESEEN: Duration = Duration::from_millis(500);
 
 /// So long a change of a file's names waits for another one to end.
 const NAMING: Duration = Duration::from_secs(2);
@@ -194,6 +195,7 @@ impl Vfs {
     /// What is answered for a name that has another file by now than the kernel knows of, or one where it knows of
     /// none. The kernel looks it up again, but once: who serves the file is asked here, so that it is found there.
     pub(super) fn replaced(&self, dir: Option<u64>, path: &Path, how: Access) -> Error {
+        self.foresight.answers.doubt(path);
         let now = || self.engine.names.ask(|b| b.stat(path)).ok();
         if let Some((cluster, dir)) = self.cluster().zip(dir.and_then(|dir| self.nodes.key(dir)))
             && let Some(attr) = now().filter(|attr| attr.kind == FileKind::File)
@@ -351,12 +353,12 @@ impl Vfs {
         &self,
         parent: u64,
         name: &OsStr,
-        attr: Attr,
+        (attr, as_of): (Attr, Instant),
         listed: bool,
-    ) -> Result<Option<Entry>> {
+    ) -> Result<Looked> {
         let home = (attr.kind == FileKind::File).then(|| self.home_of(attr.key)).flatten();
         if home.is_none() {
-            return Ok(Some(self.entry(parent, name, attr)));
+            return Ok(Looked::There(self.entry(parent, name, attr, as_of)));
         }
         let asked = match listed {
             true => {
@@ -365,10 +367,10 @@ impl Vfs {
             }
             false => Some(self.attrs_at_home(attr.key)?.unwrap_or(words_of(&attr))),
         };
-        let Some(asked) = asked else { return Ok(None) };
+        let Some(asked) = asked else { return Ok(Looked::Bare) };
         let attr = with_home(attr, &asked);
         let id = self.nodes.remember_at(Side::Far, parent, name, &attr, 1);
-        Ok(Some(Entry { id, attr }))
+        Ok(Looked::There(Entry { id, attr, as_of }))
     }
 
     /// Of a file that another member serves, whichever that is by then. `None` if none does.
@@ -396,9 +398,17 @@ impl Vfs {
     /// Before a directory is listed with attributes: asks each home once for those of its files whose
     /// names are known.
     pub fn foresee<'a>(&self, dir: u64, names: impl Iterator<Item = &'a OsStr>) {
+        if Control::owns(dir) {
+            return;
+        }
+        let names: Vec<&OsStr> = names.filter(|name| *name != "." && *name != "..").collect();
+        if let Some(path) = self.nodes.path(dir) {
+            self.foresight.all(&path, names.iter().copied());
+        }
         if self.cluster().is_none() {
             return;
         }
+        let names = names.into_iter();
         let mut homes: HashMap<String, Vec<FileKey>> = HashMap::new();
         for child in names.filter_map(|name| self.nodes.child(dir, name)) {
             if let Some(home) = (!child.is_dir).then(|| self.home_of(child.key)).flatten() {
