@@ -698,6 +698,20 @@ impl Changing {
         files.iter().for_each(|file| file.lock().clock.begin_change());
         Changing(files)
     }
+
+    /// Ends it when what we know has followed, by `look`: `told` takes note of what the store has answered,
+    /// unless the file has changed once more since.
+    pub fn end_told(mut self, look: Look, mut told: impl FnMut(&mut Inner)) {
+        for file in std::mem::take(&mut self.0) {
+            let mut inner = file.lock();
+            let is_last = !inner.changed(look, What::Base);
+            inner.clock.end_change();
+            inner.forget_seen();
+            if is_last {
+                told(&mut inner);
+            }
+        }
+    }
 }
 
 impl Drop for Changing {

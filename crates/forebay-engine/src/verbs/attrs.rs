@@ -14,6 +14,7 @@ use crate::core::clock::What;
 use crate::files::file::{Around, Asked, Changing, File, Inner, Seen, note_seen};
 use crate::files::glance::Glance;
 use crate::files::names::Named;
+use crate::lock::MutexGuard;
 use crate::requester;
 use crate::verbs::Verbs;
 
@@ -286,6 +287,9 @@ impl Verbs {
             let mut inner = file.lock();
             let seen = inner.live.as_ref().and_then(|live| live.seen.as_ref());
             before = seen.map_or(before, |seen| (seen.no_capability, seen.made));
+            if let Some(mtime) = goes_home_later(&inner, set) {
+                return self.set_mtime(file, inner, mtime);
+            }
             inner.clock.note_asked();
             if set.mtime.is_some() {
                 // Else, after a loss of power, the new time could be taken for somebody else's.
@@ -312,10 +316,27 @@ impl Verbs {
             self.names.overlay_with(&file, &inner, &mut attr);
             self.files.retire(&file, inner);
             // The answer to a change is an answer like any other.
-            drop(changing);
-            note_set(&mut file.lock(), Asked { at: asked.at, look }, &told, before);
+            changing.end_told(look, |inner| note_set(inner, asked.at, &told, before));
             self.outbox.tell_if_copied(&file)?;
         }
+        Ok(attr)
+    }
+
+    /// Sets the time of what is not flushed yet: it goes home with the bytes.
+    fn set_mtime(
+        &self,
+        file: &Arc<File>,
+        mut inner: MutexGuard<'_, Inner>,
+        mtime: Timestamp,
+    ) -> Result<Attr> {
+        self.names.set_time(file, &mut inner, mtime)?;
+        let mut attr = match inner.live.as_ref().and_then(|live| live.seen.as_ref()) {
+            Some(seen) => seen.attr,
+            None => cached_attr(file.key, &inner),
+        };
+        self.names.overlay_with(file, &inner, &mut attr);
+        self.files.retire(file, inner);
+        self.outbox.tell_if_copied(file)?;
         Ok(attr)
     }
 
@@ -380,12 +401,33 @@ impl Verbs {
     }
 }
 
+/// The time that is to be set if it is of bytes that are to be flushed: no flush has begun that would set
+/// another, and nothing else is to be set.
+fn goes_home_later(inner: &Inner, set: &SetAttr) -> Option<Timestamp> {
+    let live = inner.live.as_ref()?;
+    let is_alone = set.mode.is_none() && set.uid.is_none() && set.gid.is_none();
+    let is_ours = inner.state.is_dirty()
+        // What is empty is not flushed.
+        && inner.size() > 0
+        && !inner.state.is_held()
+        && !inner.state.conflict().stands()
+        && !inner.state.flush_is_open()
+        && live.flight.is_none()
+        && live.around == Around::None
+        && live.seen.as_ref().is_some_and(|seen| seen.made);
+    match set.mtime {
+        Some(SetTime::At(mtime)) if is_alone && is_ours && set.atime.is_none() => Some(mtime),
+        _ => None,
+    }
+}
+
 /// Keeps what the store said of an open file when attributes were set. That gives no file a capability, and
 /// what was made here was made here still: `before`.
-fn note_set(inner: &mut Inner, asked: Asked, told: &Attr, before: (Option<Instant>, bool)) {
+fn note_set(inner: &mut Inner, at: Instant, told: &Attr, before: (Option<Instant>, bool)) {
+    let asked = Asked { at, look: inner.clock.look() };
     note_seen(inner, asked, told);
     let seen = inner.live.as_mut().and_then(|live| live.seen.as_mut());
-    if let Some(seen) = seen.filter(|seen| seen.asked.at == asked.at) {
+    if let Some(seen) = seen.filter(|seen| seen.asked.at == at) {
         (seen.no_capability, seen.made) = before;
     }
 }
