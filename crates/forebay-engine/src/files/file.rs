@@ -281,6 +281,10 @@ pub struct Asked {
 }
 
 impl Asked {
+    pub fn now() -> Asked {
+        Asked::at(Instant::now())
+    }
+
     pub(crate) fn at(at: Instant) -> Asked {
         Asked { at, look: Look::now() }
     }

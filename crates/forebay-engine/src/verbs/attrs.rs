@@ -153,6 +153,10 @@ impl Verbs {
         if !current {
             return None;
         }
+        let look = inner.clock.look();
+        // Nothing has come from us since the file is known, and then it was what the answer says.
+        let holds = look.is_untouched() && inner.state.base() == attr.version();
+        let asked = if holds { Asked { look, ..asked } } else { asked };
         note_seen(&mut inner, asked, &attr);
         self.names.overlay_with(&file, &inner, &mut attr);
         Some(attr)

@@ -13,7 +13,7 @@
 mod walk;
 mod xattrs;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, MutexGuard};
@@ -120,6 +120,8 @@ struct Dir {
     /// Its times are by our reckoning since we changed it.
     is_reckoned: bool,
     walk: Walk,
+    /// Names in it that were told of last, maybe without their extended attributes.
+    bare: VecDeque<OsString>,
     since: Instant,
 }
 
@@ -339,6 +341,7 @@ impl Memory {
                 moved: None,
                 is_reckoned: false,
                 walk: Walk::default(),
+                bare: VecDeque::new(),
                 since: Instant::now(),
             };
             self.dirs.insert(path.to_path_buf(), new);
@@ -401,6 +404,7 @@ impl Memory {
         };
         if let Recalled::There(told) = said {
             self.witness(path, &told);
+            self.note_bare(path);
         }
     }
 

@@ -30,6 +30,15 @@ pub(super) enum Said {
     Nowhere(Instant),
 }
 
+impl Said {
+    fn attr(self, path: &Path) -> Result<(Attr, Instant)> {
+        match self {
+            Said::There(attr, as_of) => Ok((attr, as_of)),
+            Said::Nowhere(_) => Err(Error::os(libc::ENOENT, format!("stat {}", path.display()))),
+        }
+    }
+}
+
 impl Vfs {
     pub fn lookup(&self, parent: u64, name: &OsStr) -> Result<Looked> {
         self.look_up(parent, name, Purpose::Lookup)
@@ -107,12 +116,7 @@ impl Vfs {
     ///
     /// Those of the store; ENOENT if nothing is there.
     pub(super) fn attr_told(&self, path: &Path) -> Result<(Attr, Instant)> {
-        match self.told(path, Purpose::Lookup)? {
-            Said::There(attr, as_of) => Ok((attr, as_of)),
-            Said::Nowhere(_) => {
-                Err(Error::os(libc::ENOENT, format!("stat {}", path.display())))
-            }
-        }
+        self.told(path, Purpose::Lookup)?.attr(path)
     }
 
     pub(super) fn control_entry(&self, id: u64) -> Result<Entry> {

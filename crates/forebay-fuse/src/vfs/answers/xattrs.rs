@@ -14,6 +14,9 @@ const GOES_ON: Duration = Duration::from_secs(10);
 /// So many files of one directory are asked about at once.
 const WINDOW: usize = 256;
 
+/// So many names of a directory are kept of which that is not known.
+const BARE_MAX: usize = 1024;
+
 /// The names of a file's extended attributes.
 pub struct Xattrs {
     names: Box<[OsString]>,
@@ -61,26 +64,33 @@ impl Answers {
     /// asked for.
     pub fn without_xattrs(&self, dir: &Path) -> Vec<PathBuf> {
         let mut memory = self.memory();
-        let Some(list) = memory.list(dir) else { return Vec::new() };
-        let paths: Vec<PathBuf> = list.names.keys().map(|name| dir.join(name)).collect();
-        let mut without = Vec::new();
-        for path in paths {
-            let is_known = memory.xattrs(&path).is_some();
-            let Some(name) = memory.names.get_mut(&path) else { continue };
+        let Some(known) = memory.dirs.get_mut(dir) else { return Vec::new() };
+        let last = known.bare.len().saturating_sub(WINDOW);
+        let paths: Vec<PathBuf> = known.bare.drain(last..).map(|name| dir.join(name)).collect();
+        let begin = |path: &PathBuf| {
+            let is_known = memory.xattrs(path).is_some();
+            let Some(name) = memory.names.get_mut(path) else { return false };
             let is_told = matches!(name.said, Some(Said::There(..)));
-            if !is_known && is_told && !name.is_asked {
-                name.is_asked = true;
-                without.push(path);
-            }
-            if without.len() == WINDOW {
-                break;
-            }
-        }
-        without
+            let begins = !is_known && is_told && !name.is_asked;
+            name.is_asked |= begins;
+            begins
+        };
+        paths.into_iter().filter(begin).collect()
     }
 }
 
 impl Memory {
+    /// A name was told of.
+    pub(super) fn note_bare(&mut self, path: &Path) {
+        let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else { return };
+        let is_complete = self.xattrs(path).is_some();
+        let Some(known) = self.dirs.get_mut(dir).filter(|_| !is_complete) else { return };
+        if known.bare.len() == BARE_MAX {
+            known.bare.pop_front();
+        }
+        known.bare.push_back(name.to_os_string());
+    }
+
     fn xattrs(&self, path: &Path) -> Option<&[OsString]> {
         let xattrs = self.names.get(path)?.xattrs.as_ref()?;
         let changed = self.keys[xattrs.key.ino as usize % KEYS];
