@@ -17,9 +17,10 @@ use forebay_tests::{
 /// Each verb is done so often; the table tells the mean.
 const TIMES: usize = 20;
 
-/// What is measured may be this much more than the table says: a look in the background, or a name that
-/// ceased to be believed in between.
-const SLACK: f64 = 0.25;
+/// What is measured may be this much more than the table says, and this share of it: a look in the background,
+/// or what came first of two at once. One question more for a verb is beyond it.
+const SLACK: f64 = 0.2;
+const SHARE: f64 = 0.15;
 
 /// A table that claims so much more than is asked is no budget.
 const CLAIMED_MAX: f64 = 0.6;
@@ -266,7 +267,7 @@ fn each_verb_asks_the_store_as_often_as_its_budget_says() {
         say(&format!("| {verb} | {asked:.1} | {} | {kinds}", says.map_or("-".into(), f64::to_string)));
         match says {
             None => wrong.push(format!("{verb}: {asked:.2} questions, and no budget")),
-            Some(says) if *asked > says * (1.0 + SLACK / 5.0) + SLACK => {
+            Some(says) if *asked > says * (1.0 + SHARE) + SLACK => {
                 wrong.push(format!("{verb}: {asked:.2} questions of {says}: {kinds}"));
             }
             Some(says) if asked + SLACK < says * CLAIMED_MAX => {

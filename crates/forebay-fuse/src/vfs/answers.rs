@@ -65,7 +65,9 @@ pub enum Became {
     /// Another name of an object.
     Named(Told),
     Gone,
-    /// Something that was there before by another name.
+    /// A directory is gone.
+    DirGone,
+    /// Something that was there before by another name, and is no directory.
     Moved(FileKind, u64),
 }
 
@@ -465,7 +467,7 @@ impl Memory {
         };
         let said = match became {
             Became::Made(told) | Became::Named(told) => Some(Said::There(told, now)),
-            Became::Gone => Some(Said::Nowhere(Instant::now())),
+            Became::Gone | Became::DirGone => Some(Said::Nowhere(Instant::now())),
             Became::Moved(..) => None,
         };
         let known = self.name(path);
@@ -475,13 +477,16 @@ impl Memory {
                 Some((told.attr().kind, told.attr().key.ino))
             }
             Became::Moved(kind, ino) => Some((kind, ino)),
-            Became::Gone => None,
+            Became::Gone | Became::DirGone => None,
         };
-        let was = self.note_listed(dir, name, entry);
-        let is_dir = |entry: Option<(FileKind, u64)>| {
-            i64::from(entry.is_some_and(|(kind, _)| kind == FileKind::Dir))
+        self.note_listed(dir, name, entry);
+        // The link of each directory to the one above.
+        let links = match became {
+            Became::Made(told) if told.attr().kind == FileKind::Dir => 1,
+            Became::DirGone => -1,
+            _ => 0,
         };
-        self.moved(dir, became, is_dir(entry) - is_dir(was));
+        self.moved(dir, became, links);
         if let Became::Made(told) = became
             && told.attr().kind == FileKind::Dir
         {
@@ -490,14 +495,9 @@ impl Memory {
         }
     }
 
-    /// Puts an entry into a directory's list, or takes it out, and returns what had its name.
-    fn note_listed(
-        &mut self,
-        dir: &Path,
-        name: &OsStr,
-        entry: Option<(FileKind, u64)>,
-    ) -> Option<(FileKind, u64)> {
-        let list = self.dir(dir).list.as_mut()?;
+    /// Puts an entry into a directory's list, or takes it out.
+    fn note_listed(&mut self, dir: &Path, name: &OsStr, entry: Option<(FileKind, u64)>) {
+        let Some(list) = self.dir(dir).list.as_mut() else { return };
         list.witness = None;
         let was = match entry {
             Some(entry) => list.names.insert(name.to_os_string(), entry),
@@ -505,7 +505,6 @@ impl Memory {
         };
         self.listed += usize::from(entry.is_some());
         self.listed -= usize::from(was.is_some());
-        was
     }
 
     /// A directory's own attributes after a name in it was changed: when that was the store says of the
@@ -517,7 +516,7 @@ impl Memory {
                 self.clock = Some((at, Instant::now()));
                 Some(at)
             }
-            Became::Gone | Became::Moved(..) => self.store_now(),
+            Became::Gone | Became::DirGone | Became::Moved(..) => self.store_now(),
         };
         let known = self.dir(dir);
         known.is_reckoned = true;

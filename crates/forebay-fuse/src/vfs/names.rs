@@ -138,7 +138,7 @@ impl Vfs {
         let mut change = self.foresight.answers.changing(&[&path], &[key]);
         self.engine.names.alter(|b| b.rmdir(&path))?;
         self.foresight.answers.forget_below(&path);
-        change.became(&path, Became::Gone);
+        change.became(&path, Became::DirGone);
         self.engine.names.note_removed(Named { path: &path, key, is_dir: true });
         self.nodes.unlink(parent, name);
         Ok(())
@@ -220,7 +220,8 @@ impl Vfs {
             self.foresight.answers.forget_below(&new);
         }
         renamed?;
-        if !exchange && over.is_none_or(|over| over.key != key) {
+        // Directories take links of those above along.
+        if !exchange && !moves_dir && !is_dir && over.is_none_or(|over| over.key != key) {
             change.became(&old, Became::Gone);
             if let Some((kind, ino)) = moved {
                 change.became(&new, Became::Moved(kind, ino));

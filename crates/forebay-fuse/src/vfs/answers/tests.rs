@@ -179,7 +179,8 @@ fn who_goes_in_order_has_the_next_names_asked_for_and_who_jumps_has_none() {
 fn a_directory_has_moved_when_something_was_made_in_it_and_is_asked_soon() {
     let answers = answers();
     let asked = answers.moment();
-    answers.hear("d".as_ref(), asked, Recalled::There(told(2, FileKind::Dir)));
+    let dir = Attr { nlink: 2, ..attr(2, FileKind::Dir) };
+    answers.hear("d".as_ref(), asked, Recalled::There(Told::by(Asked::now(), dir)));
     let mut made = attr(9, FileKind::Dir);
     made.ctime = Timestamp { sec: 77, nsec: 5 };
     let mut change = answers.changing(&["d/c".as_ref()], &[]);
@@ -191,4 +192,12 @@ fn a_directory_has_moved_when_something_was_made_in_it_and_is_asked_soon() {
     assert_eq!((dir.attr().mtime, dir.attr().ctime), (made.ctime, made.ctime));
     assert!(dir.at() + HOUR <= Instant::now() + RECKONED, "believed for a moment");
     assert_eq!(recall(&answers, "d/c/f"), "nowhere", "it is empty");
+    assert_eq!(dir.attr().nlink, 3);
+    let mut change = answers.changing(&["d/c".as_ref()], &[]);
+    change.became("d/c".as_ref(), Became::DirGone);
+    drop(change);
+    let Recalled::There(dir) = answers.recall("d".as_ref(), Duration::ZERO) else {
+        panic!("its attributes are reckoned")
+    };
+    assert_eq!(dir.attr().nlink, 2);
 }

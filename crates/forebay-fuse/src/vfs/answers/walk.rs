@@ -22,6 +22,9 @@ const WINDOW: usize = 8;
 /// So often at most they are doubled: 256 names.
 const RUN_MAX: u32 = 6;
 
+/// So deep at most directories are gone into ahead.
+const DEPTH_MAX: u32 = 8;
+
 /// For each name that is looked up a list may have so many: to read one costs about a question for each
 /// hundred.
 const LISTED_PER_LOOKUP: usize = 64;
@@ -81,7 +84,10 @@ impl Answers {
         if run == 0 || memory.list(dir).is_none() {
             return Ahead::default();
         }
-        memory.ahead(dir, None, run)
+        // Nobody has looked for one of them yet: what is below them is listed, and no more.
+        let mut going = Going { ahead: Ahead::default(), left: window(run), run, of_dirs: run - 1 };
+        memory.go_on(dir, None, &mut going, 0);
+        going.ahead
     }
 
     /// Those of the names in a directory whose attributes are not known; they count as being asked for.
@@ -149,39 +155,55 @@ impl Memory {
         };
         walk.run = walk.run.min(RUN_MAX);
         walk.last = Some(name.to_os_string());
-        let is_due = walk.next.as_ref().is_none_or(|next| *name >= **next);
-        let run = walk.run;
-        if run == 0 {
+        let (run, window) = (walk.run, window(walk.run));
+        let is_dir = list.names.get(name).is_some_and(|(kind, _)| *kind == FileKind::Dir);
+        let is_due = is_dir || walk.next.as_ref().is_none_or(|next| *name >= **next);
+        if window == 0 {
             walk.next = None;
+        }
+        if window == 0 || !is_due {
             return Wanted::Nothing;
         }
-        if !is_due {
-            return Wanted::Nothing;
+        let after = list.names.range::<OsStr, _>((Excluded(name), Unbounded));
+        walk.next = after.map(|(name, _)| name.clone()).nth(window / 2);
+        let mut going = Going { ahead: Ahead::default(), left: window, run, of_dirs: run };
+        if is_dir {
+            self.go_into(dir.join(name), &mut going, 0);
         }
-        Wanted::Ahead(self.ahead(dir, Some(name), run))
+        self.go_on(dir, Some(name), &mut going, 0);
+        Wanted::Ahead(going.ahead)
     }
 
-    /// What comes after `name` in a directory that is listed.
-    fn ahead(&mut self, dir: &Path, name: Option<&OsStr>, run: u32) -> Ahead {
-        let window = WINDOW << (run - 1);
-        let Some(known) = self.dirs.get_mut(dir) else { return Ahead::default() };
-        let Some(list) = &known.list else { return Ahead::default() };
+    /// What comes after `name` in a directory that is listed, with what is in directories on the way.
+    fn go_on(&mut self, dir: &Path, name: Option<&OsStr>, going: &mut Going, depth: u32) {
+        let Some(list) = self.dirs.get(dir).and_then(|known| known.list.as_ref()) else { return };
         let from = name.map_or(Unbounded, Excluded);
-        let range = list.names.range::<OsStr, _>((from, Unbounded)).take(window);
-        let next: Vec<(OsString, FileKind)> =
-            range.map(|(name, (kind, _))| (name.clone(), *kind)).collect();
-        known.walk.next = next.get(next.len() / 2).map(|(name, _)| name.clone());
-        let mut ahead = Ahead::default();
-        for (name, kind) in next {
-            let path = dir.join(name);
-            if kind == FileKind::Dir && self.begin_list(&path, run - 1) {
-                ahead.dirs.push(path.clone());
+        let range = list.names.range::<OsStr, _>((from, Unbounded)).take(going.left);
+        let next: Vec<(PathBuf, FileKind)> =
+            range.map(|(name, (kind, _))| (dir.join(name), *kind)).collect();
+        for (path, kind) in next {
+            if going.left == 0 {
+                return;
             }
+            going.left -= 1;
             if self.begin(&path) {
-                ahead.names.push(path);
+                going.ahead.names.push(path.clone());
+            }
+            if kind == FileKind::Dir && depth < DEPTH_MAX {
+                self.go_into(path, going, depth + 1);
             }
         }
-        ahead
+    }
+
+    fn go_into(&mut self, dir: PathBuf, going: &mut Going, depth: u32) {
+        if self.list(&dir).is_some() {
+            let walk = &mut self.dir(&dir).walk;
+            walk.run = walk.run.max(going.run);
+            return self.go_on(&dir, None, going, depth);
+        }
+        if self.begin_list(&dir, going.of_dirs) {
+            going.ahead.dirs.push(dir);
+        }
     }
 
     /// Whether a name has to be asked for, which whoever is told so does.
@@ -195,14 +217,29 @@ impl Memory {
         true
     }
 
+    /// Whether a directory has to be listed, which whoever is told so does. Who lists it goes on by `run`.
     fn begin_list(&mut self, path: &Path, run: u32) -> bool {
-        let is_known = self.list(path).is_some();
         let known = self.dir(path);
-        if is_known || known.walk.is_asked {
+        if known.walk.is_asked {
+            known.walk.run = known.walk.run.max(run);
             return false;
         }
         known.walk = Walk { is_asked: true, run, ..Walk::default() };
         known.since = Instant::now();
         true
     }
+}
+
+/// How far is asked ahead.
+struct Going {
+    ahead: Ahead,
+    /// So many names more.
+    left: usize,
+    /// With which steps directories count as gone through that are listed, and those that are not.
+    run: u32,
+    of_dirs: u32,
+}
+
+fn window(run: u32) -> usize {
+    if run == 0 { 0 } else { WINDOW << (run - 1) }
 }
