@@ -10,9 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use forebay_tests::{
-    Bed, Mounted, PATIENCE, Tier, needs_forebay, proof, say, sys, text, within,
-};
+use forebay_tests::{Bed, Mounted, PATIENCE, Tier, needs_forebay, proof, say, sys, text, within};
 
 /// Each verb is done so often; the table tells the mean.
 const TIMES: usize = 20;
@@ -30,7 +28,10 @@ fn calls(mounted: &Mounted) -> BTreeMap<String, u64> {
     let stats = mounted.forebay(&["stats", "--json", text(&mounted.path)]).ok().json();
     let all = stats["backing"].as_object().expect("the meter's counts");
     let count = |of: &serde_json::Value| of["count"].as_u64().expect("a count");
-    all.iter().map(|(verb, of)| (verb.clone(), count(of))).filter(|(verb, _)| verb != "close").collect()
+    all.iter()
+        .map(|(verb, of)| (verb.clone(), count(of)))
+        .filter(|(verb, _)| verb != "close")
+        .collect()
 }
 
 /// Directories of the store, each for some verbs, with so many files. They are come to in this order, against that
@@ -81,7 +82,7 @@ impl Bench {
         let bench = Bench { _bed: bed, mounted, measured: Vec::new() };
         // The daemon has seen that the store is slow.
         let _ = fs::metadata(bench.mounted.at("nowhere at all"));
-            for at in 0..3 {
+        for at in 0..3 {
             fs::metadata(bench.at("z-first", at)).unwrap();
         }
         bench
@@ -101,7 +102,8 @@ impl Bench {
         });
         let more: Vec<(&str, u64)> = more.filter(|(_, count)| *count > 0).collect();
         let sum: u64 = more.iter().map(|(_, count)| count).sum();
-        let kinds: Vec<String> = more.iter().map(|(verb, count)| format!("{verb} {count}")).collect();
+        let kinds: Vec<String> =
+            more.iter().map(|(verb, count)| format!("{verb} {count}")).collect();
         self.measured.push((verb.into(), sum as f64 / times as f64, kinds.join(", ")));
     }
 
@@ -183,7 +185,8 @@ fn attributes(bench: &mut Bench) {
 
 fn directories(bench: &mut Bench) {
     let list = |b: &Bench, _: usize| {
-        let listed = Command::new("ls").args(["-l", text(&b.mounted.at("m-list"))]).output().unwrap();
+        let listed =
+            Command::new("ls").args(["-l", text(&b.mounted.at("m-list"))]).output().unwrap();
         assert_eq!(listed.stdout.iter().filter(|byte| **byte == b'\n').count(), 101);
     };
     bench.measure("ls -l of 100 names, cold", 1, list);
@@ -226,8 +229,10 @@ fn programs(bench: &mut Bench) {
         bench.measure("git status of 300 files in 30 directories, warm", 1, status);
     }
     if sys::on_path("sqlite3") {
-            let database = bench.mounted.at("db");
-        run(Command::new("sqlite3").arg(&database).arg("create table t(a); insert into t values(1);"));
+        let database = bench.mounted.at("db");
+        run(Command::new("sqlite3")
+            .arg(&database)
+            .arg("create table t(a); insert into t values(1);"));
         let commits = "insert into t values(2);".repeat(TIMES);
         let before = bench.measured.len();
         bench.measure("SQLite commit, rollback journal", 1, |_, _| {
@@ -264,7 +269,10 @@ fn each_verb_asks_the_store_as_often_as_its_budget_says() {
     let mut wrong = Vec::new();
     for (verb, asked, kinds) in &bench.measured {
         let says = budget.get(verb);
-        say(&format!("| {verb} | {asked:.1} | {} | {kinds}", says.map_or("-".into(), f64::to_string)));
+        say(&format!(
+            "| {verb} | {asked:.1} | {} | {kinds}",
+            says.map_or("-".into(), f64::to_string)
+        ));
         match says {
             None => wrong.push(format!("{verb}: {asked:.2} questions, and no budget")),
             Some(says) if *asked > says * (1.0 + SHARE) + SLACK => {

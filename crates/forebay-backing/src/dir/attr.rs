@@ -147,8 +147,7 @@ pub fn magic_of(statfs: &sys::StatFs) -> u32 {
 /// Whether files of this file system have their access lists among their extended attributes, where they have
 /// any (NFSv4 has none of this kind).
 pub fn lists_acls(statfs: &sys::StatFs) -> bool {
-    let lists =
-        [magic::EXT, magic::XFS, magic::BTRFS, magic::F2FS, magic::TMPFS, magic::NFS];
+    let lists = [magic::EXT, magic::XFS, magic::BTRFS, magic::F2FS, magic::TMPFS, magic::NFS];
     lists.contains(&magic_of(statfs))
 }
 

@@ -6,9 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forebay_backing::{
-    Attr, DirEntry, FileKey, Result, SetAttr, SetTime, Timestamp, XattrMode,
-};
+use forebay_backing::{Attr, DirEntry, FileKey, Result, SetAttr, SetTime, Timestamp, XattrMode};
 
 use crate::core::clock::What;
 use crate::files::file::{Around, Asked, Changing, File, Inner, Seen, note_seen};

@@ -23,8 +23,8 @@ use forebay_backing::{Attr, DirEntry, FileKey, FileKind, Timestamp};
 use forebay_engine::Told;
 
 use walk::Walk;
-use xattrs::{Absences, Xattrs};
 pub use walk::{Ahead, Wanted};
+use xattrs::{Absences, Xattrs};
 
 /// So many names are remembered, of about 400 bytes each.
 const NAMES_MAX: usize = 1 << 16;

@@ -10,8 +10,8 @@ use forebay_backing::{Attr, DirEntry, Error, FileKey, FileKind, Result};
 use forebay_engine::rules::Origin;
 use forebay_engine::{File, Glance};
 
-use super::open::Opens;
 use super::members::FORESEEN;
+use super::open::Opens;
 use super::{Entry, Handle, Listing, Looked, Opened, Recalled, Vfs};
 use crate::control;
 use crate::control::Control;

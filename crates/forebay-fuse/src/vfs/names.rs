@@ -211,7 +211,8 @@ impl Vfs {
         }
         let over = over.map(|(key, is_dir)| Named { path: &new, key, is_dir });
         let named = Named { path: &old, key, is_dir };
-        let keys: Vec<FileKey> = [Some(key), over.map(|over| over.key)].into_iter().flatten().collect();
+        let keys: Vec<FileKey> =
+            [Some(key), over.map(|over| over.key)].into_iter().flatten().collect();
         let moved = self.foresight.answers.kind(&old);
         let mut change = self.foresight.answers.changing(&[&old, &new], &keys);
         let renamed = self.rename_on_store(named, &new, over, mode, through.as_deref());

@@ -134,7 +134,8 @@ fn what_is_remembered_is_bounded() {
         list(&answers, &format!("d{n}"), &names);
     }
     let memory = answers.memory();
-    let listed: usize = memory.dirs.values().filter_map(|dir| Some(dir.list.as_ref()?.names.len())).sum();
+    let listed: usize =
+        memory.dirs.values().filter_map(|dir| Some(dir.list.as_ref()?.names.len())).sum();
     assert!(memory.listed <= LISTED_MAX && listed == memory.listed, "{listed}");
 }
 
@@ -144,9 +145,8 @@ fn names(ahead: &Ahead) -> Vec<&str> {
 
 #[test]
 fn who_goes_in_order_has_the_next_names_asked_for_and_who_jumps_has_none() {
-    let step = |answers: &Answers, name: &str| {
-        answers.step("d".as_ref(), name.as_ref(), Duration::ZERO)
-    };
+    let step =
+        |answers: &Answers, name: &str| answers.step("d".as_ref(), name.as_ref(), Duration::ZERO);
     let all: Vec<String> = (0..100).map(|n| format!("f{n:03}")).collect();
     let all: Vec<&str> = all.iter().map(String::as_str).collect();
     let answers = answers();
@@ -154,7 +154,10 @@ fn who_goes_in_order_has_the_next_names_asked_for_and_who_jumps_has_none() {
     assert_eq!(step(&answers, "f001"), Wanted::List, "the second name of the directory");
     list(&answers, "d", &all);
     let Wanted::Ahead(ahead) = step(&answers, "f001") else { panic!("nothing is asked ahead") };
-    assert_eq!(names(&ahead), ["d/f002", "d/f003", "d/f004", "d/f005", "d/f006", "d/f007", "d/f008", "d/f009"]);
+    assert_eq!(
+        names(&ahead),
+        ["d/f002", "d/f003", "d/f004", "d/f005", "d/f006", "d/f007", "d/f008", "d/f009"]
+    );
     ahead.names.iter().for_each(|path| hear(&answers, path.to_str().unwrap(), 5));
     let mut asked = ahead.names.len();
     for name in &all[2..60] {
