@@ -92,6 +92,8 @@ struct Memory {
     dirs: HashMap<PathBuf, Dir>,
     listed: usize,
     keys: [Moment; KEYS],
+    /// A question takes so long that a directory's times are reckoned rather than asked for.
+    reckons: bool,
     /// What the store's clock said at a moment of ours.
     clock: Option<(Timestamp, Instant)>,
     absences: Absences,
@@ -156,6 +158,7 @@ impl Answers {
             dirs: HashMap::new(),
             listed: 0,
             keys: [Moment(0); KEYS],
+            reckons: false,
             clock: None,
             absences: Absences::default(),
             swept: now,
@@ -165,6 +168,11 @@ impl Answers {
 
     fn memory(&self) -> MutexGuard<'_, Memory> {
         self.memory.lock().expect("no panic inside")
+    }
+
+    /// Whether a directory's times are to be reckoned after a change in it.
+    pub fn reckon(&self, reckons: bool) {
+        self.memory().reckons = reckons;
     }
 
     /// Before a question is asked whose answer is to be remembered.
@@ -523,6 +531,7 @@ impl Memory {
         known.moved = at.is_none().then(Instant::now);
         let now = self.tick();
         let Some(name) = self.names.get_mut(dir) else { return };
+        let at = at.filter(|_| self.reckons);
         let (Some(Said::There(told, _)), Some(at)) = (name.said, at) else {
             name.said = None;
             return;

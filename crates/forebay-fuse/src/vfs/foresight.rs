@@ -41,9 +41,12 @@ impl Foresight {
     /// The store has answered a question about one name in this time.
     pub fn took(&self, time: Duration) {
         let now = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        let before = self.pace.load(Relaxed);
+        let (before, was_slow) = (self.pace.load(Relaxed), self.is_slow());
         // Who comes between loses nothing but one of many readings.
         self.pace.store(before - before / 8 + now / 8, Relaxed);
+        if self.is_slow() != was_slow {
+            self.answers.reckon(!was_slow);
+        }
     }
 
     fn is_slow(&self) -> bool {

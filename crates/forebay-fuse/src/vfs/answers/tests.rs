@@ -181,6 +181,7 @@ fn who_goes_in_order_has_the_next_names_asked_for_and_who_jumps_has_none() {
 #[test]
 fn a_directory_has_moved_when_something_was_made_in_it_and_is_asked_soon() {
     let answers = answers();
+    answers.reckon(true);
     let asked = answers.moment();
     let dir = Attr { nlink: 2, ..attr(2, FileKind::Dir) };
     answers.hear("d".as_ref(), asked, Recalled::There(Told::by(Asked::now(), dir)));
