@@ -387,7 +387,8 @@ impl Memory {
         }
         let listed = path.parent().and_then(|dir| self.list(dir));
         match (listed, path.file_name()) {
-            (Some(list), Some(name)) if !list.names.contains_key(name) => {
+            // What no list can have, the store refuses in its own words.
+            (Some(list), Some(name)) if name.len() <= 255 && !list.names.contains_key(name) => {
                 Recalled::Nowhere(list.at)
             }
             _ => Recalled::Unknown,
