@@ -52,6 +52,8 @@ pub trait Cluster: Send + Sync {
     fn name(&self) -> &str;
     /// How often a member has begun, as far as this one has heard.
     fn epoch(&self, member: &str) -> Option<u64>;
+    /// The boot of the machine that it began on then.
+    fn boot(&self, member: &str) -> Option<String>;
     /// The other members that are alive.
     fn others(&self) -> Vec<String>;
     /// Files that this member holds.
@@ -133,6 +135,10 @@ impl Cluster for Arc<Member> {
         self.epoch_of(member)
     }
 
+    fn boot(&self, member: &str) -> Option<String> {
+        self.boot_of(member)
+    }
+
     fn others(&self) -> Vec<String> {
         Member::others(self)
     }
@@ -142,18 +148,46 @@ impl Cluster for Arc<Member> {
     }
 }
 
+/// A home that says something of its copies: its process, and the fill by which it believes this member to have them;
+/// 0 is that of an earlier process.
+#[derive(Debug, Clone, Copy)]
+pub struct Home<'a> {
+    pub name: &'a str,
+    pub epoch: u64,
+    pub fill: u64,
+}
+
+/// What a home believes of who it tells of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Told {
+    /// It has, or is sent, all that this builds upon.
+    Owes,
+    /// It is being filled, and is told beside.
+    Beside,
+}
+
+/// Copies that are kept for one home.
+#[derive(Debug, Clone, Default)]
+pub struct Kept {
+    /// Each with the number of the claim that it was made under.
+    pub files: Vec<(FileKey, u64)>,
+    /// These are all: its fill has ended, and nothing was lost since.
+    pub is_whole: bool,
+}
+
 /// What the mount behind a member does with copies of newer bytes: those that it keeps for others, and its
 /// own that others keep. All may wait for the tier or the store.
 pub trait Keeper: Send + Sync {
-    /// Keeps a copy of a file of `home`'s, made under the claim with this number; durable when this returns.
+    /// Keeps a copy of a file of a home's, made under the claim with this number; durable when this returns.
     /// `words` are those of the home's engine.
     ///
     /// # Errors
     ///
-    /// ENOSPC if the tier has no room.
+    /// ENOSPC if the tier has no room; ESTALE if what is kept is not what the words build upon.
     fn keep(
         &self,
-        home: &str,
+        home: Home<'_>,
+        told: Told,
         number: u64,
         file: FileKey,
         words: &[u8],
@@ -165,11 +199,18 @@ pub trait Keeper: Send + Sync {
     /// # Errors
     ///
     /// As [`Keeper::keep`].
-    fn mark(&self, home: &str, words: &[u8]) -> Result<()>;
+    fn mark(&self, home: Home<'_>, words: &[u8]) -> Result<()>;
 
-    /// Waits for copies of `home` that are being written, and lists what is kept, with the number of the claim
-    /// that each copy was made under.
-    fn copies_of(&self, home: &str) -> Vec<(FileKey, u64)>;
+    /// A fill is about to begin: what is kept of the home goes, and what belongs to an older fill is refused from now
+    /// on.
+    ///
+    /// # Errors
+    ///
+    /// If the tier fails; ESTALE if a newer fill was announced.
+    fn begin_fill(&self, home: Home<'_>) -> Result<()>;
+
+    /// Waits for copies of `home` that are being written, and lists what is kept.
+    fn copies_of(&self, home: &str) -> Kept;
 
     /// Makes a copy a file of this mount's own, durably here and with its partners, that is neither served nor
     /// brought home yet. What is made so already is left as it is.
@@ -188,7 +229,11 @@ pub trait Keeper: Send + Sync {
     fn take(&self, file: FileKey) -> Result<()>;
 
     /// Drops what was adopted: its home has come back.
-    fn disown(&self, file: FileKey);
+    ///
+    /// # Errors
+    ///
+    /// If the tier fails, or a flush of it does not end: to be tried again.
+    fn disown(&self, file: FileKey) -> Result<()>;
 
     fn drop_copies(&self, home: &str);
 
@@ -235,12 +280,21 @@ pub trait Front: Keeper {
     /// the kernel's pages, attributes and names of it are given up.
     fn forget(&self, file: FileKey);
 
+    /// A new file was claimed by another before this member could: who has it open here hears of it.
+    fn lost(&self, file: FileKey);
+
     /// Files at or below a path that the engine knows.
     fn below(&self, path: &Path) -> Vec<FileKey>;
 
-    /// Serves a program of another member: `Open` to `Name` of [`Question`]. `bytes` came with the
-    /// question; what goes with the answer is put into `out`.
-    fn answer(&self, from: &str, question: Question, bytes: &[u8], out: &mut Vec<u8>) -> Answer;
+    /// Serves a program of another member, of which this is the name and the epoch: `Open` to `Fence` of [`Question`].
+    /// `bytes` came with the question; what goes with the answer is put into `out`.
+    fn answer(
+        &self,
+        from: (&str, u64),
+        question: Question,
+        bytes: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Answer;
 
     /// A member is dead, or began anew: what it has open here is closed.
     fn ended(&self, member: &str);

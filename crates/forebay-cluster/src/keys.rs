@@ -18,7 +18,7 @@ use forebay_backing::FileKey;
 use serde::{Deserialize, Serialize};
 
 /// The version of the keys and of what peers say. Members of another one are refused.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// A store that members share.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,6 +81,17 @@ pub struct Taken {
     pub epoch: u64,
     /// All of its files that `by` has copies of are claimed by `by`.
     pub done: bool,
+    /// Who has claimed what it has copies of, and has lost some of those that it was sent: the rest is with another
+    /// partner, or with the member's own tier alone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub short: Vec<String>,
+}
+
+impl Taken {
+    /// Whether `member` cannot bring the rest.
+    pub fn is_short(&self, member: &str) -> bool {
+        self.short.iter().any(|short| short == member)
+    }
 }
 
 /// Who has all durable bytes of a member that are newer than the store's: one of these may take it over.

@@ -27,6 +27,7 @@ use forebay_backing::FileKey;
 use forebay_base::{Error, Kind, Result};
 use forebay_registry::{Change as Put, Commit, Lease, Registry, Revision};
 
+use self::door::Places;
 use self::hands::Hands;
 use crate::core::{
     Access, Ask, Core, Effect, GIVEN_LEASE, Input, OWN_LEASE, Peer, Reply, Ticket, Way, Why,
@@ -53,6 +54,9 @@ const FENCE: usize = 4;
 /// So long a watch may lag behind a barrier before the barrier writes a key of its own for it to see: a
 /// revision that was somebody else's never reaches a watch of ours.
 const LAG: Duration = Duration::from_millis(3);
+
+/// Before a member that is asked for too much at once is asked again.
+const BUSY: Duration = Duration::from_millis(20);
 
 /// So long a member waits to hear of what another says of itself.
 const HEARING: Duration = Duration::from_secs(2);
@@ -114,6 +118,12 @@ pub struct Member {
     taken: Mutex<HashMap<FileKey, Arc<Mutex<Begun>>>>,
     /// By partner, the number that goes with all that is sent to it.
     fills: Mutex<HashMap<String, u64>>,
+    /// Of what is answered for others at once.
+    places: Places,
+    /// The newest life of each member that has asked, or that was heard of.
+    heard: Mutex<HashMap<String, u64>>,
+    /// How much longer each partner took for the last copy than its bytes should take.
+    lags: Mutex<HashMap<String, Duration>>,
     /// Members that did not answer, and until when they are not asked for what the store has.
     resting: Mutex<HashMap<String, Instant>>,
     sync_store: SyncStore,
@@ -177,11 +187,12 @@ impl Drop for Held {
 pub struct Making {
     member: Arc<Member>,
     dir: FileKey,
+    ticket: Ticket,
 }
 
 impl Drop for Making {
     fn drop(&mut self) {
-        self.member.feed(Input::Made(self.dir));
+        self.member.feed(Input::Made(self.dir, self.ticket));
     }
 }
 
@@ -242,6 +253,11 @@ impl Member {
         lock(&self.core).member(member).map(|member| member.epoch)
     }
 
+    /// The boot of the machine that a member began on last.
+    pub fn boot_of(&self, member: &str) -> Option<String> {
+        lock(&self.core).member(member).map(|member| member.boot)
+    }
+
     /// The other members that are alive.
     pub fn others(&self) -> Vec<String> {
         lock(&self.core).others()
@@ -288,7 +304,7 @@ impl Member {
         match way {
             Way::Fails(why) => Err(self.failed(ticket, why, path)),
             Way::Here | Way::There { .. } | Way::Through { .. } => {
-                Ok(Making { member: self.clone(), dir })
+                Ok(Making { member: self.clone(), dir, ticket })
             }
         }
     }
@@ -379,11 +395,18 @@ impl Member {
                 to_epoch: known.epoch,
                 protocol: keys::PROTOCOL,
             };
-            let asked = self.peers.ask(&known.address, &head, question, bytes, out, patience);
+            let left = patience.saturating_sub(began.elapsed());
+            let asked = self.peers.ask(&known.address, &head, question, bytes, out, left);
+            if matches!(asked, Ok(Answer::Refused(Refusal::Busy)))
+                && began.elapsed() + BUSY < patience
+            {
+                std::thread::sleep(BUSY);
+                continue;
+            }
             // It has begun anew, and this member has not heard of it yet. Nothing was done.
             let newer =
                 matches!(&asked, Ok(Answer::Refused(Refusal::Epoch(now))) if *now > known.epoch);
-            if !newer || question.needs_handle() || began.elapsed() >= HEARING {
+            if !newer || question.is_of_a_life() || began.elapsed() >= HEARING {
                 break asked;
             }
             std::thread::sleep(Duration::from_millis(10));
@@ -399,6 +422,10 @@ impl Member {
         match answer {
             Answer::Refused(Refusal::Epoch(_)) | Answer::Refused(Refusal::NotHere) => {
                 Err(Error::os(libc::ESTALE, format!("member {home} does not hold it")))
+            }
+            Answer::Refused(Refusal::Busy) => {
+                let what = format!("member {home} is asked for too much at once");
+                Err(Error::new(Kind::TimedOut, what))
             }
             Answer::Refused(Refusal::Handle) => {
                 let what = format!("member {home} has begun anew meanwhile");
@@ -524,6 +551,9 @@ impl Member {
                 // An open does it, too.
                 self.hands[MOUNT].run(move || _ = member.freshen(file));
             }
+            Effect::Lost { file } => self.hands[MOUNT].run(move || {
+                member.front().into_iter().for_each(|front| front.lost(file));
+            }),
             Effect::FindBelow { ticket, path } => self.hands[MOUNT].run(move || {
                 let files = member.front().map(|front| front.below(&path)).unwrap_or_default();
                 member.feed(Input::Below(ticket, files));
@@ -556,7 +586,7 @@ impl Member {
                 *lock(&self.stale).entry(file).or_default() += 1;
                 self.begin_taken(file);
             }
-            Effect::Disown { file } => self.with_copies(move |_, front| front.disown(file)),
+            Effect::Disown { file } => self.disown(file),
             Effect::DropCopies { member: home } => self.with_copies(move |member, front| {
                 front.drop_copies(&home);
                 member.feed(Input::Dropped { member: home });
@@ -614,7 +644,7 @@ impl Member {
 
     fn send(&self, to: &str, question: Peer) -> Result<Reply> {
         let question = match question {
-            Peer::Holds { file } => Question::Holds { file },
+            Peer::Holds { file, dir } => Question::Holds { file, dir },
             Peer::Recall { file } => Question::Recall { file },
             Peer::RecallBelow { path } => Question::RecallBelow { path },
             Peer::Changed { file } => Question::Changed { file },

@@ -23,9 +23,11 @@ pub struct Head {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Question {
-    /// Whether it holds this file, of a directory that it has claimed for new files.
+    /// Whether it holds this file, of a directory that it has claimed for new files. Answered once it knows: what it
+    /// was just making there may be this file.
     Holds {
         file: FileKey,
+        dir: FileKey,
     },
     /// Somebody else wants the file: flush it and give its claim back.
     Recall {
@@ -47,7 +49,6 @@ pub enum Question {
         #[serde(with = "any_path")]
         path: PathBuf,
         write: bool,
-        truncate: bool,
     },
     Close {
         handle: u64,
@@ -57,22 +58,38 @@ pub enum Question {
         offset: u64,
         len: u32,
     },
-    /// The bytes come with it.
+    /// The bytes come with it. `sync`: they are durable at the home before the answer, and all that was written before.
+    ///
+    /// `number`, here and in whatever else changes a file: it rises with each change that the asker asks for, and is new
+    /// in each. See [`Question::Fence`].
     Write {
         handle: u64,
+        number: u64,
         offset: u64,
+        sync: bool,
     },
-    /// The same, to the end of the file as its home knows it. `number` counts the asker's appends through
-    /// this handle: one that comes twice is done once.
+    /// The same, to the end of the file as its home knows it. One that comes twice through this handle is done once.
     Append {
         handle: u64,
         number: u64,
+        sync: bool,
     },
     Sync {
         handle: u64,
     },
+    /// A descriptor of the handle was closed: where bytes are to be on the store by then, they are.
+    Flush {
+        handle: u64,
+    },
+    /// Gives the file this size.
+    Resize {
+        handle: u64,
+        number: u64,
+        size: u64,
+    },
     Allocate {
         handle: u64,
+        number: u64,
         offset: u64,
         len: u64,
         mode: i32,
@@ -86,7 +103,14 @@ pub enum Question {
         files: Vec<FileKey>,
     },
     Name {
+        number: u64,
         change: NameChange,
+    },
+    /// Whatever the asker has asked for under smaller numbers changes this file no more, also what comes yet: it has
+    /// told its programs that it does not know what became of that, and they have gone on.
+    Fence {
+        file: FileKey,
+        number: u64,
     },
     /// Bytes of an unclaimed file as the store had them in this version: the asked member reads the part that
     /// they lie in for all.
@@ -111,6 +135,9 @@ pub enum Question {
         number: u64,
         /// Of the fill that began this partnership.
         fill: u64,
+        /// It goes to all while the asked member is being filled: what it builds upon may come with the fill.
+        #[serde(default)]
+        beside: bool,
         words: u32,
     },
     /// What the asker's engine says of all its copies at the asked member: the words come with it.
@@ -135,8 +162,10 @@ pub enum Question {
     Granted {
         number: u64,
     },
-    /// The asking member's programs have reclaimed their locks at the asked one, which has begun anew.
-    Reclaimed,
+    /// The asking member's programs have reclaimed their locks at this life of the asked one.
+    Reclaimed {
+        epoch: u64,
+    },
 }
 
 impl Question {
@@ -148,6 +177,8 @@ impl Question {
             | Question::Write { .. }
             | Question::Append { .. }
             | Question::Sync { .. }
+            | Question::Flush { .. }
+            | Question::Resize { .. }
             | Question::Allocate { .. }
             | Question::Seek { .. } => true,
             Question::Holds { .. }
@@ -157,6 +188,7 @@ impl Question {
             | Question::Open { .. }
             | Question::Attrs { .. }
             | Question::Name { .. }
+            | Question::Fence { .. }
             | Question::Fetch { .. }
             | Question::Daemon { .. }
             | Question::Copy { .. }
@@ -164,8 +196,29 @@ impl Question {
             | Question::BeginFill { .. }
             | Question::Lock { .. }
             | Question::Granted { .. }
-            | Question::Reclaimed => false,
+            | Question::Reclaimed { .. } => false,
         }
+    }
+
+    /// Whether it carries bytes of files, or has them made durable: it may wait for the tier or the store.
+    pub fn is_of_bytes(&self) -> bool {
+        matches!(
+            self,
+            Question::Read { .. }
+                | Question::Write { .. }
+                | Question::Append { .. }
+                | Question::Sync { .. }
+                | Question::Flush { .. }
+                | Question::Resize { .. }
+                | Question::Allocate { .. }
+                | Question::Fetch { .. }
+        )
+    }
+
+    /// Whether it is for one life of the asked member: another has nothing of what it is about.
+    pub fn is_of_a_life(&self) -> bool {
+        let of_locks = matches!(self, Question::Lock { .. } | Question::Reclaimed { .. });
+        of_locks || self.needs_handle()
     }
 
     /// Where the file is that it asks for, if it says so.
@@ -174,7 +227,7 @@ impl Question {
             Question::Open { path, .. }
             | Question::RecallBelow { path }
             | Question::Lock { path, .. } => Some(path),
-            Question::Name { change } => Some(match change {
+            Question::Name { change, .. } => Some(match change {
                 NameChange::SetAttr { path, .. }
                 | NameChange::SetXattr { path, .. }
                 | NameChange::RemoveXattr { path, .. }
@@ -246,6 +299,21 @@ pub enum NameChange {
         over: Option<FileKey>,
         flags: u32,
     },
+}
+
+impl NameChange {
+    /// The file that it is about.
+    pub fn file(&self) -> FileKey {
+        match self {
+            NameChange::SetAttr { file, .. }
+            | NameChange::SetXattr { file, .. }
+            | NameChange::RemoveXattr { file, .. }
+            | NameChange::Link { file, .. }
+            | NameChange::Unlink { file, .. }
+            | NameChange::Replace { file, .. }
+            | NameChange::Rename { file, .. } => *file,
+        }
+    }
 }
 
 /// The program that asks.
@@ -328,6 +396,8 @@ pub enum Refusal {
     Epoch(u64),
     /// It does not hold the file: the asker looks again for who does.
     NotHere,
+    /// It is asked for too much at once: nothing was done, and it may be asked again.
+    Busy,
     /// A handle of before a restart, or one that was closed: EIO for whoever wrote through it.
     Handle,
     /// What the call came to.

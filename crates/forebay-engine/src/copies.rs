@@ -9,4 +9,4 @@ mod store;
 pub(crate) use outbox::Lasting;
 pub use outbox::{Behind, BehindFile, Outbox};
 pub(crate) use shelf::Found;
-pub use store::{Copies, CopyInfo};
+pub use store::{Copies, CopyInfo, Teller, Told};

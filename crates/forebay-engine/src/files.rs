@@ -30,6 +30,7 @@ use crate::tier::media::{Media, MediaFile};
 use crate::time::Time;
 
 pub mod attached;
+pub mod fetch;
 pub mod file;
 pub mod glance;
 pub mod graveyard;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::copies::Outbox;
 use crate::drain::{Drain, Ground};
 use crate::files::Files;
+use crate::files::fetch::Spares;
 use crate::files::names::Names;
 use crate::home::Home;
 use crate::io::unsynced::Around;
@@ -28,6 +29,7 @@ pub struct Io {
     drain: Arc<Drain>,
     around: Around,
     fills: Pool,
+    spares: Arc<Spares>,
 }
 
 impl Io {
@@ -39,7 +41,8 @@ impl Io {
         fills: Pool,
     ) -> Io {
         let Ground { home, files, names, .. } = ground;
-        Io { home, files, names, room, outbox, drain, around: Around::default(), fills }
+        let (around, spares) = (Around::default(), Arc::default());
+        Io { home, files, names, room, outbox, drain, around, fills, spares }
     }
 
     /// How many fetches run at a time.

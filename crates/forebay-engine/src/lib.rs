@@ -31,7 +31,7 @@ mod tier;
 pub mod time;
 mod verbs;
 
-pub use copies::{Behind, BehindFile, Copies, CopyInfo, Outbox};
+pub use copies::{Behind, BehindFile, Copies, CopyInfo, Outbox, Teller, Told};
 pub use core::config::{
     Attachment, Config, Eviction, KeepDirty, Marks, Tunables, Watermark, WritePolicy,
 };
@@ -71,4 +71,4 @@ pub use start::salvage::{Salvaged, salvage};
 pub use tier::dir::{Tier, TierOwner};
 pub use tier::media;
 pub use verbs::Verbs;
-pub use verbs::attrs::{Facts, Told};
+pub use verbs::attrs::{DatedAttr, Facts};

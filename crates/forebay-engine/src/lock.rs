@@ -51,8 +51,8 @@ pub enum Rank {
     Copy,
     /// The copies that are kept for one other member, with their log.
     Copies,
-    /// One file. Held while the shadow is read or written and its record appended, so that a fill cannot
-    /// land between a write and its record.
+    /// One file. Held while the shadow is written and its record appended, so that a fill cannot land between
+    /// a write and its record; who writes where a fill lands waits for that first.
     File,
     /// The evictor: what goes next. Held for one look or one change of its queues.
     Evictor,
@@ -96,6 +96,8 @@ pub enum Rank {
     Batch,
     /// A prefetch: its queue and report.
     Prefetch,
+    /// What the store said of a range that is fetched, and buffers for it.
+    Fetched,
     /// Streams of reads and writes, and what went around the tier and is not synced.
     Streams,
     /// How the store does, and which of its files wait to be closed.

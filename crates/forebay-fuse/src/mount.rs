@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, Weak};
@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use forebay_backing::metrics::OpCounts;
 use forebay_backing::{BackingStore, Error, Kind, Result};
+use forebay_base::mounts;
 use forebay_cluster::front::Front;
 use forebay_engine::Engine;
 
@@ -22,6 +23,9 @@ use crate::returning;
 use crate::ring::{self, Crew};
 use crate::usage::{Process, Used};
 use crate::vfs::{Registrar, Times, Vfs};
+
+/// So much the kernel reads ahead of who reads in order, in requests as long.
+const READ_AHEAD_KIB: u32 = 1024;
 
 /// Which files the kernel reads and writes in the fast tier without asking us.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -171,6 +175,9 @@ impl Mount {
         if let Some(crew) = &crew {
             crew.make_known();
         }
+        if let Err(error) = widen_read_ahead(&options.mountpoint) {
+            tracing::debug!(%error, "the kernel reads ahead as it does by itself");
+        }
         Ok(Some(Mount {
             shared,
             mountpoint: options.mountpoint.clone(),
@@ -267,6 +274,15 @@ impl Drop for Mount {
     fn drop(&mut self) {
         self.stop.store(true, Relaxed);
     }
+}
+
+/// Has the kernel ask for as much at once as a fill is long, where by itself it asks for 128 KiB: each request
+/// costs a change of threads. Takes root (`Documentation/ABI/testing/sysfs-class-bdi`).
+fn widen_read_ahead(mountpoint: &Path) -> io::Result<()> {
+    let mounts = mounts::read()?;
+    let mount = mounts::at(&mounts, mountpoint).ok_or(io::ErrorKind::NotFound)?;
+    let knob = format!("/sys/class/bdi/{}/read_ahead_kb", mount.device);
+    std::fs::write(knob, READ_AHEAD_KIB.to_string())
 }
 
 /// Mounts with the kernel directly where we may, else through fusermount3; either way the mount

@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use forebay_backing::metrics::Op;
 use forebay_backing::{FileKey, Result};
-use forebay_cluster::front::{Front, Keeper};
+use forebay_cluster::front::{Front, Home, Keeper, Kept, Told};
 use forebay_cluster::words::{Answer as Answered, Question};
 use forebay_engine::time::Time;
-use forebay_engine::{Pool, on_behalf_of};
+use forebay_engine::{Pool, Teller, Told as AsTold, on_behalf_of};
 
 use crate::busy_poll::BusyPoll;
 use crate::reply::{Answer, Fail, Patience, Slot, Tell, Watch, Work};
@@ -89,26 +89,40 @@ impl Shared {
     }
 }
 
+fn teller(home: Home<'_>) -> Teller<'_> {
+    Teller { home: home.name, epoch: home.epoch, fill: home.fill }
+}
+
 /// So are copies.
 impl Keeper for Shared {
     fn keep(
         &self,
-        home: &str,
+        home: Home<'_>,
+        told: Told,
         number: u64,
         file: FileKey,
         words: &[u8],
         bytes: &[u8],
     ) -> Result<()> {
-        self.vfs.engine.copies.keep(home, number, file, words, bytes)
+        let told = match told {
+            Told::Owes => AsTold::Owes,
+            Told::Beside => AsTold::Beside,
+        };
+        self.vfs.engine.copies.keep(teller(home), told, number, file, words, bytes)
     }
 
-    fn mark(&self, home: &str, words: &[u8]) -> Result<()> {
-        self.vfs.engine.copies.mark(home, words)
+    fn mark(&self, home: Home<'_>, words: &[u8]) -> Result<()> {
+        self.vfs.engine.copies.mark(teller(home), words)
     }
 
-    fn copies_of(&self, home: &str) -> Vec<(FileKey, u64)> {
-        let copies = self.vfs.engine.copies.list(home);
-        copies.into_iter().map(|copy| (copy.file, copy.number)).collect()
+    fn begin_fill(&self, home: Home<'_>) -> Result<()> {
+        self.vfs.engine.copies.announce(teller(home))
+    }
+
+    fn copies_of(&self, home: &str) -> Kept {
+        let copies = &self.vfs.engine.copies;
+        let files = copies.list(home).into_iter().map(|copy| (copy.file, copy.number)).collect();
+        Kept { files, is_whole: copies.is_whole(home) }
     }
 
     fn adopt(&self, home: &str, file: FileKey) -> Result<()> {
@@ -119,8 +133,8 @@ impl Keeper for Shared {
         self.vfs.engine.ops.hold_taken(file)
     }
 
-    fn disown(&self, file: FileKey) {
-        self.vfs.disown(file);
+    fn disown(&self, file: FileKey) -> Result<()> {
+        self.vfs.disown(file)
     }
 
     fn drop_copies(&self, home: &str) {
@@ -158,11 +172,21 @@ impl Front for Shared {
         self.vfs.forget_file(file);
     }
 
+    fn lost(&self, file: FileKey) {
+        self.vfs.lose_file(file);
+    }
+
     fn below(&self, path: &Path) -> Vec<FileKey> {
         self.vfs.engine.files.known_below(path)
     }
 
-    fn answer(&self, from: &str, question: Question, bytes: &[u8], out: &mut Vec<u8>) -> Answered {
+    fn answer(
+        &self,
+        from: (&str, u64),
+        question: Question,
+        bytes: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Answered {
         self.vfs.answer(from, question, bytes, out)
     }
 

@@ -27,7 +27,7 @@ pub fn sort(engine: &Engine, member: &Arc<Member>) -> Result<Vec<Dirty>> {
     let mut own = Vec::new();
     for (file, path) in engine.files.unsettled() {
         let dir = dir_of(engine, &path);
-        match member.standing(file, dir) {
+        match member.standing(file, dir, engine.ops.adopted_under(file)) {
             Standing::Own => own.push((file, dir, path)),
             Standing::New if is_based_on_the_store(engine, file, &path) => {
                 own.push((file, dir, path));
@@ -37,7 +37,10 @@ pub fn sort(engine: &Engine, member: &Arc<Member>) -> Result<Vec<Dirty>> {
                 own.push((file, dir, path));
             }
             Standing::Adopted => member.has_adopted(file),
-            Standing::New | Standing::Superseded => engine.ops.supersede(file)?,
+            // Of one that was adopted and is another's by now there may be a newer copy.
+            Standing::New | Standing::Superseded => {
+                engine.ops.supersede(file)?;
+            }
         }
     }
     Ok(own)

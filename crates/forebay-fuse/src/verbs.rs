@@ -13,7 +13,7 @@ use forebay_engine::rules::Origin;
 use crate::reply::{AttrOf, Bytes, Fill, FillPlus, Found, Patience, Slot, Tell, Value, Written};
 use crate::request::{Do, Shared, Verbs};
 use crate::usage::{Moved, Who};
-use crate::vfs::{Entry, Looked, Make, Opened, Vfs};
+use crate::vfs::{Entry, Looked, Make, Manner, Opened, Vfs};
 
 /// The largest write request. Larger ones fall out of the processor's caches between the two
 /// copies; smaller ones pay more round trips.
@@ -237,7 +237,7 @@ impl Shared {
         id: u64,
         at: At,
         data: &[u8],
-        suid: Suid,
+        how: (Suid, Manner),
         reply: impl Tell<Written>,
     ) {
         let len = data.len() as u32;
@@ -245,8 +245,7 @@ impl Shared {
         let Some(_seat) = self.seat() else {
             // Only now is a copy of the data needed: the session's buffer is used again.
             let data = data.to_vec();
-            let work =
-                move |vfs: &Vfs| write(vfs, id, from, at, &data, suid).map(|()| Written(len));
+            let work = move |vfs: &Vfs| write(vfs, id, from, at, &data, how).map(|()| Written(len));
             return Do::new(|v| &v.write, reply, work).patient().run(self);
         };
         let answer = move |shared: &Shared, result: Result<()>| match result {
@@ -256,7 +255,7 @@ impl Shared {
         let slot = Slot::new(answer, None);
         let n = self.watch.begin(&slot, Patience::Long);
         let op = &self.verbs.write;
-        let work = || op.time(|()| len.into(), || write(&self.vfs, id, from, at, data, suid));
+        let work = || op.time(|()| len.into(), || write(&self.vfs, id, from, at, data, how));
         let result = on_behalf_of(slot.clone(), work);
         self.watch.end(n);
         let _ = slot.give(self, result);
@@ -443,8 +442,15 @@ impl Suid {
     }
 }
 
-fn write(vfs: &Vfs, id: u64, from: Origin, at: At, data: &[u8], suid: Suid) -> Result<()> {
-    vfs.write(at.handle, at.offset, data)?;
+fn write(
+    vfs: &Vfs,
+    id: u64,
+    from: Origin,
+    at: At,
+    data: &[u8],
+    (suid, manner): (Suid, Manner),
+) -> Result<()> {
+    vfs.write(at.handle, at.offset, data, manner)?;
     if suid == Suid::Strip {
         vfs.strip_privilege(id, None, Some(from));
     }

@@ -15,7 +15,11 @@ mod attrs;
 mod copies;
 mod data;
 mod dirs;
+mod doubts;
+mod fence;
 mod foresight;
+mod laundry;
+mod left;
 mod listing;
 mod locks;
 mod look;
@@ -25,8 +29,11 @@ mod open;
 mod privilege;
 mod serve;
 mod served_names;
+#[cfg(test)]
+mod tests;
 mod there;
 mod tree;
+mod unsynced;
 mod xattrs;
 
 use std::ffi::{OsStr, OsString};
@@ -44,6 +51,7 @@ use hashbrown::HashMap;
 
 pub use self::answers::Times;
 use self::answers::{Answers, Recalled};
+pub use self::data::Manner;
 use self::foresight::Foresight;
 use self::listing::Listing;
 use self::locks::Locks;

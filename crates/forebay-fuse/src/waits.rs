@@ -332,11 +332,13 @@ fn tend(shared: &Weak<Shared>, told: &Receiver<Told>) {
     loop {
         let Some(mine) = shared.upgrade() else { return };
         let mut next = mine.look_at_waits();
-        if mine.vfs.owes_locks() {
+        if mine.vfs.owes_locks() || mine.vfs.has_left_handles() {
             if paid.elapsed() >= AGAIN {
                 paid = Instant::now();
                 let payer = mine.clone();
                 mine.waits.pool.run(move || payer.vfs.pay_owed_locks());
+                let closer = mine.clone();
+                mine.waits.pool.run(move || closer.vfs.close_left());
             }
             let again = paid + AGAIN;
             next = Some(next.map_or(again, |next| next.min(again)));

@@ -2,12 +2,12 @@
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::thread;
 use std::time::Duration;
 
 use forebay_tests::cluster::{Cluster, HOLD, difference, read, reads};
-use forebay_tests::{PATIENCE, needs_forebay, needs_tools, proof, within};
+use forebay_tests::{PATIENCE, needs_forebay, needs_tools, proof, text, within};
 
 use crate::{append, appender, random, write};
 
@@ -286,4 +286,69 @@ fn who_reads_in_order_sees_what_his_node_writes_before_him() {
         assert_eq!(reader.read(&mut found).unwrap(), 0);
     }
     assert_eq!(difference(&read(&cluster.at(0, "f")).unwrap(), &want), None);
+}
+
+fn counter(cluster: &Cluster, node: usize, name: &str) -> u64 {
+    let mnt = text(&cluster.nodes[node].mnt);
+    let all = cluster.forebay(node, &["stats", mnt, "--json"]).ok().json();
+    all["counters"][name].as_u64().unwrap_or_else(|| panic!("no {name} in {all:#}"))
+}
+
+/// What is written through an O_DSYNC or O_SYNC descriptor is durable when it is acknowledged, also where it goes to
+/// another node, past the kernel's cache.
+// S-3 S-25
+#[test]
+fn what_is_written_to_be_synced_is_synced_at_its_home() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    const WRITES: u64 = 20;
+    let cluster = Cluster::start(2, HOLD);
+    // Nobody has it open there: a writer past the daemon would have others pass it, too.
+    write(&cluster.at(0, "f"), b"begun");
+    let ways = [
+        (1, libc::O_DSYNC, "another node"),
+        (1, libc::O_SYNC, "another node, O_SYNC"),
+        (1, libc::O_DSYNC | libc::O_APPEND, "another node, appending"),
+        (0, libc::O_DSYNC | libc::O_APPEND, "the home, appending"),
+        (0, libc::O_DSYNC, "the home"),
+        (1, 0, "another node, not synced"),
+    ];
+    for (node, flags, how) in ways {
+        let mut file =
+            File::options().write(true).custom_flags(flags).open(cluster.at(node, "f")).unwrap();
+        let before = counter(&cluster, 0, "syncs");
+        for _ in 0..WRITES {
+            file.write_all(b"a line\n").unwrap();
+        }
+        let synced = counter(&cluster, 0, "syncs") - before;
+        assert_eq!(synced, if flags == 0 { 0 } else { WRITES }, "{how}");
+    }
+}
+
+/// With write-through a close returns when the bytes are on the store, on whichever node it is.
+#[test]
+fn a_close_elsewhere_returns_when_the_bytes_are_on_the_store() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    let through = [HOLD, &["--policy", "write-through"]].concat();
+    let cluster = Cluster::start(2, &through);
+    let home = File::create(cluster.at(0, "f")).unwrap();
+    let file = File::options().write(true).open(cluster.at(1, "f")).unwrap();
+    for round in 0..20 {
+        let text = format!("through {round}");
+        file.write_all_at(text.as_bytes(), 0).unwrap();
+        close(file.try_clone().unwrap()).unwrap();
+        assert_eq!(cluster.stored("f").unwrap(), text.as_bytes());
+    }
+    drop(file);
+    drop(home);
+}
+
+fn close(file: File) -> std::io::Result<()> {
+    use std::os::fd::IntoRawFd;
+    // SAFETY: the descriptor is ours, and is given up.
+    match unsafe { libc::close(file.into_raw_fd()) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
 }

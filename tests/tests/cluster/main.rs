@@ -1,6 +1,6 @@
 //! Several nodes with one backing store: what one of them writes, the others see.
 //!
-//! `data`, `names` and `locks` say what programs see while all is well, `deaths` and `cuts` what is so when a node,
+//! `data`, `names`, `locks` and `seats_of_locks` say what programs see while all is well, `deaths` and `cuts` what is so when a node,
 //! the registry or a link is gone, `operate` what an operator does then, `reads` how little the store is
 //! asked, `refusals` what must not be mounted together, `clocks` what is so when nodes tell other times.
 //! `programs` runs random programs on all nodes and judges what they saw; `applications` are programs people
@@ -18,6 +18,7 @@ mod overview;
 mod programs;
 mod reads;
 mod refusals;
+mod seats_of_locks;
 mod takeover;
 
 use std::fs::File;

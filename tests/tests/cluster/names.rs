@@ -320,14 +320,9 @@ fn nodes_that_open_a_new_file_at_once_write_parts_of_one_file() {
                         begin.wait();
                         let mut open = File::options();
                         open.write(true).create(round % 2 == 0);
-                        // Who still knows the name as another file's may be told to look again, and twice:
-                        // the kernel does so once by itself.
-                        let stale = |why: &std::io::Error| why.raw_os_error() == Some(libc::ESTALE);
-                        let file = (0..3).map(|_| open.open(&at));
-                        let file = file.into_iter().find(|file| !file.as_ref().is_err_and(stale));
-                        let file = file.unwrap_or_else(|| panic!("n{}, {round}: ESTALE", node + 1));
-                        let file =
-                            file.unwrap_or_else(|why| panic!("n{}, {round}: {why}", node + 1));
+                        let file = open
+                            .open(&at)
+                            .unwrap_or_else(|why| panic!("n{}, {round}: {why}", node + 1));
                         file.write_all_at(&random(PART, node as u64), (node * PART) as u64)
                             .unwrap();
                     });

@@ -177,6 +177,37 @@ fn who_opens_or_writes_a_file_right_after_its_home_has_died_waits_for_the_heir()
     }
 }
 
+/// A taker that dies when a file is its own already, and not claimed yet, goes on when it is back: the claim of the dead
+/// home stands until then, and what it acknowledged is served.
+// S-25
+#[test]
+fn a_taker_that_dies_between_adopting_and_claiming_goes_on_when_it_is_back() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    let mut cluster = Cluster::laid(2);
+    cluster.mount(0, COPIED);
+    cluster.nodes[1].env.push(("FOREBAY_FAILPOINTS".into(), "adopt.done".into()));
+    cluster.mount(1, COPIED);
+    has_partner(&cluster, 0);
+    for name in ["f", "g"] {
+        write(&cluster.at(0, name), &random(100_000, 5));
+        sync(&cluster.at(0, name));
+    }
+    cluster.nodes[0].crash();
+    within(TAKEN, "its heir dies, too", || !cluster.nodes[1].is_running());
+    cluster.nodes[1].env.clear();
+    cluster.nodes[1].crash();
+    cluster.mount(1, COPIED);
+    is_taken_over(&cluster, 1, "n1");
+    for name in ["f", "g"] {
+        reads(&cluster.at(1, name), &random(100_000, 5));
+    }
+    cluster.flush(1);
+    for name in ["f", "g"] {
+        assert_eq!(difference(&cluster.stored(name).unwrap(), &random(100_000, 5)), None);
+    }
+}
+
 /// Who comes back finds its files with another: the same bytes are dropped, newer ones are kept aside.
 #[test]
 fn who_comes_back_flushes_nothing_that_was_taken_over() {
@@ -326,4 +357,35 @@ fn a_lock_at_a_home_that_is_taken_over_is_lost_and_its_program_hears_of_it() {
     assert!(log.contains("a lock is lost"), "{log}");
     let mut next = Locker::start(env!("CARGO_BIN_EXE_locker"), &cluster.at(partner, "f"), "rw");
     assert_eq!(next.ask("fcntl w 0 10"), "ok");
+}
+
+/// What went with a home is told to who opens the file next, if nobody has it open any more. (Nor has this process:
+/// whoever it starts would close it, and be told.)
+// S-25
+#[test]
+fn who_syncs_through_another_descriptor_hears_what_was_lost_with_the_home() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    let mut cluster = Cluster::start(3, COPIED);
+    has_partner(&cluster, 0);
+    let open =
+        |cluster: &Cluster, name| File::options().write(true).open(cluster.at(1, name)).unwrap();
+    for name in ["closed", "synced"] {
+        write(&cluster.at(0, name), b"synced by the home");
+        sync(&cluster.at(0, name));
+        open(&cluster, name).write_all_at(b"UNSYNCED", 0).unwrap();
+        if name == "synced" {
+            sync(&cluster.at(1, name));
+        }
+    }
+    cluster.nodes[0].crash();
+    is_taken_over(&cluster, 1, "n1");
+    let second = open(&cluster, "closed");
+    let why = second.sync_all().expect_err("what was acknowledged before is lost");
+    assert_eq!(why.raw_os_error(), Some(libc::EIO), "{why}");
+    second.sync_all().expect("it is told once");
+    assert_eq!(read(&cluster.at(1, "closed")).unwrap(), b"synced by the home");
+    open(&cluster, "closed").sync_all().expect("and not to who comes later");
+    open(&cluster, "synced").sync_all().expect("nothing of it is lost");
+    assert_eq!(read(&cluster.at(1, "synced")).unwrap(), b"UNSYNCEDy the home");
 }

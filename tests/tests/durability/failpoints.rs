@@ -248,6 +248,9 @@ points! {
     dying_when_a_compaction_is_done_loses_nothing: "compaction.done";
 }
 
+/// Points of a take-over, which takes two nodes: `tests/cluster/takeover.rs`.
+const OF_TAKE_OVERS: &[&str] = &["adopt.done"];
+
 /// Every `pass("...")` in the daemon's sources has a test above. Those of the node are passed one by
 /// one, whatever their names, in `forebay-node/tests/crash.rs` and `swap.rs`.
 #[test]
@@ -266,10 +269,11 @@ fn every_failpoint_has_a_test() {
             }
         }
     }
-    let missing: Vec<_> = found.iter().filter(|p| !POINTS.contains(&p.as_str())).collect();
+    let has_test = |p: &str| POINTS.contains(&p) || OF_TAKE_OVERS.contains(&p);
+    let missing: Vec<_> = found.iter().filter(|p| !has_test(p)).collect();
     assert!(missing.is_empty(), "failpoints without a test here: {missing:?}");
     assert!(
-        POINTS.iter().all(|point| found.iter().any(|it| it == point)),
+        POINTS.iter().chain(OF_TAKE_OVERS).all(|point| found.iter().any(|it| it == point)),
         "all are found: {found:?}"
     );
     proof!("{} passages of failpoints in the sources", found.len());

@@ -16,6 +16,8 @@ use crate::keys;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
+    /// It is to drop what it has of an earlier fill, and has not said that it did: it takes nothing yet.
+    Chosen,
     Filling,
     /// It has everything; the commit that names it is under way, or to be repeated.
     Joining,
@@ -86,6 +88,7 @@ impl Core {
         for (name, partner) in &self.copies.partners {
             let keeper = || Keeper { member: name.clone(), fill: partner.fill };
             match partner.state {
+                State::Chosen => {}
                 State::Filling => keepers.filling.push(keeper()),
                 State::Joining | State::InSync => keepers.required.push(keeper()),
                 State::Leaving => keepers.leaving.push(name.clone()),
@@ -196,9 +199,18 @@ impl Core {
         self.name_partners();
     }
 
+    /// What was synced before this, and is not sent to it, is durable here: the fill brings it.
+    pub(super) fn fill_begun(&mut self, partner: &str, fill: u64) {
+        if let Some(found) = self.copies.partners.get_mut(partner)
+            && (found.state, found.fill) == (State::Chosen, fill)
+        {
+            found.state = State::Filling;
+        }
+    }
+
     pub(super) fn filled(&mut self, partner: &str, fill: u64, ok: bool) {
         let Some(found) = self.copies.partners.get_mut(partner) else { return };
-        if found.state != State::Filling || found.fill != fill {
+        if !matches!(found.state, State::Chosen | State::Filling) || found.fill != fill {
             return;
         }
         found.state = if ok { State::Joining } else { State::Leaving };
@@ -272,7 +284,7 @@ impl Core {
             let Some(partner) = self.choose() else { break };
             let fill = self.copies.next_fill();
             let state = if self.rules.obey(Rule::FilledBeforeCounted) {
-                State::Filling
+                State::Chosen
             } else {
                 State::Joining
             };
@@ -292,7 +304,7 @@ impl Core {
         for (name, partner) in self.copies.partners.iter_mut().rev() {
             let lives = alive.contains(name);
             partner.state = match partner.state {
-                State::Filling if !lives || spare >= 0 => State::Leaving,
+                State::Chosen | State::Filling if !lives || spare >= 0 => State::Leaving,
                 State::InSync if !lives && spare >= 0 => State::Leaving,
                 State::InSync if lives && spare > 0 => {
                     spare -= 1;

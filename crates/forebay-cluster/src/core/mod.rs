@@ -39,6 +39,7 @@ use self::copies::Copies;
 use self::mirror::Mirror;
 use self::own::{Leaving, Own, OwnDir};
 pub use self::own::{SETTLE, SOMEWHERE};
+use self::peers::Parked;
 use self::rules::{Rule, Rules};
 use self::taking::Takes;
 pub use self::taking::entering;
@@ -84,6 +85,8 @@ pub struct Core {
     has_begun: bool,
     /// Questions that came before all dirty files were known.
     early: Vec<(Ticket, Peer)>,
+    /// Questions about files that may just be being made here.
+    parked: Vec<Parked>,
     is_superseded: bool,
     /// As the last input about the lease said.
     lease_until: Option<Duration>,
@@ -139,6 +142,7 @@ impl Core {
             gate: None,
             has_begun: false,
             early: Vec::new(),
+            parked: Vec::new(),
             is_superseded: false,
             lease_until: None,
             is_suspended: false,
@@ -171,7 +175,7 @@ impl Core {
             Input::Ask(ticket, ask) => self.ask(ticket, ask),
             Input::GaveUp(ticket) => self.gave_up(ticket),
             Input::Created { file, dir, path } => self.created(file, dir, path),
-            Input::Made(dir) => self.made(dir),
+            Input::Made(dir, by) => self.made(dir, by),
             Input::Closed(file) => self.unused(file),
             Input::Changed(ticket) => self.changed(ticket),
             Input::Released { file, is_free } => self.released(file, is_free),
@@ -195,8 +199,9 @@ impl Core {
             Input::Answered(ticket, reply) => self.answered(ticket, reply),
             Input::Lease(_) => {}
             Input::CopyFailed { ticket, partner } => self.copy_failed(ticket, partner),
+            Input::FillBegun { partner, fill } => self.fill_begun(&partner, fill),
             Input::Filled { partner, fill, ok } => self.filled(&partner, fill, ok),
-            Input::Copies { member, files } => self.listed(&member, files),
+            Input::Copies { member, files, is_whole } => self.listed(&member, files, is_whole),
             Input::Adopted { file, ok } => self.adopted(file, ok),
             Input::FoundAdopted { file } => self.found_adopted(file),
             Input::Dropped { member } => self.dropped(&member),
@@ -222,6 +227,7 @@ impl Core {
             self.tend_taking();
         }
         self.look_at_lease();
+        self.answer_parked();
         self.advance();
         self.begin_barrier();
         std::mem::take(&mut self.out)
@@ -324,7 +330,7 @@ impl Core {
 
     /// Whether somebody may take this member over, or does: who needs what it holds waits.
     pub fn has_heirs_of(&self, member: &str) -> bool {
-        self.heirs(member).iter().any(|name| self.mirror.alive.contains(name))
+        self.heirs_left(member).any(|name| self.mirror.alive.contains(name))
     }
 
     /// Whether a file has writers, or is not this member's, so that nobody here knows.

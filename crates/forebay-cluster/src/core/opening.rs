@@ -1,10 +1,12 @@
 //! Before a file is opened, or made.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use forebay_backing::FileKey;
 use forebay_registry::{Commit, Revision};
 
+use super::own::SOMEWHERE;
 use super::{Access, Core, Doing, Leaving, Peer, Rule, Stage, Task, Ticket, Way};
 use crate::keys;
 
@@ -84,8 +86,11 @@ impl Core {
         if !self.rules.obey(Rule::AskCreators) {
             return Creators::Nobody;
         }
-        let creators = self.mirror.creates.get(&dir).into_iter().flat_map(|c| c.keys());
-        let others = creators.filter(|member| **member != self.me);
+        // Of a file without a name here nobody knows whose directory it was found in.
+        let is_there = |of: &FileKey| *of == dir || dir == SOMEWHERE;
+        let dirs = self.mirror.creates.iter().filter(|(of, _)| is_there(of));
+        let creators: BTreeSet<&String> = dirs.flat_map(|(_, creators)| creators.keys()).collect();
+        let others = creators.into_iter().filter(|member| **member != self.me);
         let asked = |member: &&String| !waiting.not_at.contains(&(file, (*member).clone()));
         let others: Vec<String> = others.filter(asked).cloned().collect();
         let holds = |member: &&String| waiting.homes.contains(&(file, (*member).clone()));
@@ -98,7 +103,7 @@ impl Core {
             return dead.into_iter().next().map_or(Creators::Nobody, Creators::Dead);
         }
         for to in living {
-            self.send(task, to, Peer::Holds { file });
+            self.send(task, to, Peer::Holds { file, dir });
         }
         Creators::Asked
     }
@@ -121,7 +126,7 @@ impl Core {
         }
         own.path = path;
         own.used = now;
-        own.making += 1;
+        own.making.insert(task);
         self.answer(task, Way::Here);
     }
 

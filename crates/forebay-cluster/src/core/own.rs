@@ -4,6 +4,7 @@
 //! A claim is held from the moment at which the mirror has it until the moment at which the mirror has it
 //! no more. A give-back whose commit failed is repeated: the first one may still come to pass.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -67,8 +68,8 @@ pub struct Own {
 pub struct OwnDir {
     pub path: PathBuf,
     pub used: Duration,
-    /// Files that are being made in it.
-    pub making: u32,
+    /// What is being made in it, by who asked.
+    pub making: BTreeSet<Ticket>,
     /// At which its key was put.
     pub revision: Revision,
     /// It is given back, or to be.
@@ -124,10 +125,10 @@ impl Core {
         self.gather();
     }
 
-    pub(super) fn made(&mut self, dir: FileKey) {
+    pub(super) fn made(&mut self, dir: FileKey, by: Ticket) {
         let now = self.now;
         if let Some(own) = self.own_dirs.get_mut(&dir) {
-            own.making = own.making.saturating_sub(1);
+            own.making.remove(&by);
             own.used = now;
         }
     }
@@ -158,9 +159,13 @@ impl Core {
                     }
                 }
                 News::Claimed { file, .. } => {
-                    if self.own.get(&file).is_some_and(|own| own.claim.is_some()) {
-                        self.gone(file);
+                    let Some(own) = self.own.get(&file) else { continue };
+                    // Else it is about to be told that its place was taken.
+                    let stands = self.member(&self.me).is_some_and(|me| me.epoch == self.epoch);
+                    if own.claim.is_none() && stands {
+                        self.out.push(Effect::Lost { file });
                     }
+                    self.gone(file);
                 }
                 News::Unclaimed { file, by } | News::Given { file, by } if by == self.me => {
                     let Some(own) = self.own.get(&file) else { continue };
@@ -385,7 +390,7 @@ impl Core {
             let own = self.own_dirs.entry(dir).or_insert_with(|| OwnDir {
                 path: PathBuf::new(),
                 used: self.now,
-                making: 0,
+                making: BTreeSet::new(),
                 revision,
                 leaving: None,
             });
@@ -430,7 +435,7 @@ impl Core {
             .own_dirs
             .iter()
             .filter(|(dir, own)| {
-                let is_making = own.making > 0 && self.rules.obey(Rule::MakingKeepsCreates);
+                let is_making = !own.making.is_empty() && self.rules.obey(Rule::MakingKeepsCreates);
                 let is_due = match own.leaving {
                     Some(ending) => ending != Ending::Sent,
                     None => now >= own.used + SETTLE,

@@ -1,12 +1,23 @@
 //! What other members ask.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use forebay_backing::FileKey;
 
-use super::own::Ending;
+use super::own::{Ending, SOMEWHERE};
 use super::{Core, Effect, Leaving, Peer, Reply, Rule, Stage, Task, Ticket};
+
+/// A question whether a file is held, of whose directory something was being made when it came: that may be
+/// on the store, where the asker found it, before this member hears which file it is.
+#[derive(Debug)]
+pub struct Parked {
+    ticket: Ticket,
+    file: FileKey,
+    awaits: BTreeSet<(FileKey, Ticket)>,
+    since: Duration,
+}
 
 impl Core {
     pub(super) fn asked(&mut self, ticket: Ticket, peer: Peer) {
@@ -19,9 +30,15 @@ impl Core {
         }
         let is_held = matches!(peer, Peer::Recall { file } if self.is_held(file));
         match peer {
-            Peer::Holds { file } => {
-                let holds = self.own.contains_key(&file);
-                self.out.push(Effect::Reply(ticket, Reply::Holds(holds)));
+            Peer::Holds { file, dir } => {
+                let is_there = |d: FileKey| d == dir || dir == SOMEWHERE;
+                let dirs = self.own_dirs.iter().filter(|(d, _)| is_there(**d));
+                let making = dirs.flat_map(|(d, own)| own.making.iter().map(|by| (*d, *by)));
+                let awaits = match self.rules.obey(Rule::HoldsWaitsForMaking) {
+                    true => making.collect(),
+                    false => BTreeSet::new(),
+                };
+                self.parked.push(Parked { ticket, file, awaits, since: self.now });
             }
             Peer::Recall { file } => match self.own.get_mut(&file) {
                 None => self.out.push(Effect::Reply(ticket, Reply::Given(true))),
@@ -39,6 +56,23 @@ impl Core {
                 self.out.push(Effect::Reply(ticket, Reply::Done));
             }
         }
+    }
+
+    /// Answers what is known by now. Who asked waits no longer than the patience.
+    pub(super) fn answer_parked(&mut self) {
+        if self.is_suspended {
+            return;
+        }
+        let Core { parked, own, own_dirs, out, now, patience, .. } = self;
+        parked.retain_mut(|Parked { ticket, file, awaits, since }| {
+            awaits.retain(|(dir, by)| own_dirs.get(dir).is_some_and(|dir| dir.making.contains(by)));
+            let holds = own.contains_key(file);
+            let is_known = holds || awaits.is_empty();
+            if is_known {
+                out.push(Effect::Reply(*ticket, Reply::Holds(holds)));
+            }
+            !is_known && *now < *since + *patience
+        });
     }
 
     /// First the gate must stand, so that what is given back is not taken anew; then what lies below is

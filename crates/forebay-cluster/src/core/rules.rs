@@ -22,6 +22,8 @@ pub enum Rule {
     ClaimBeforeWrite,
     /// A directory stays claimed for new files until what was begun in it is made, however long that takes.
     MakingKeepsCreates,
+    /// Whether a file is held is said once what was being made in its directory is known: it may be one of these.
+    HoldsWaitsForMaking,
     /// A claim counts once the mirror has it: give-backs before it were seen then.
     ReachOwnClaim,
     /// A claim goes only when the bytes are home.
@@ -56,6 +58,8 @@ pub enum Rule {
     HeldUntilFenced,
     /// Who may have been taken over does nothing without a lease.
     LeaseStands,
+    /// Who has lost some of a dead member's copies does not give up what it has none of.
+    OnlyWholeGivesUp,
     /// Who comes back does not believe in what others have claimed.
     ReturnedLooks,
 }

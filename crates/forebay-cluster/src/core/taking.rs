@@ -46,6 +46,8 @@ struct Taking {
     adopted: BTreeSet<FileKey>,
     /// Their commit is under way, or the mirror does not have it yet.
     claiming: BTreeSet<FileKey>,
+    /// Copies that are kept here are all that were sent.
+    is_whole: bool,
 }
 
 impl Taking {
@@ -61,6 +63,7 @@ impl Taking {
             adopting: BTreeMap::new(),
             adopted: BTreeSet::new(),
             claiming: BTreeSet::new(),
+            is_whole: false,
         }
     }
 
@@ -126,6 +129,13 @@ impl Core {
         }
     }
 
+    /// Those of them that have not found yet that they lack some of its copies.
+    pub(super) fn heirs_left(&self, member: &str) -> impl Iterator<Item = &String> {
+        let taken = self.taken(member);
+        let is_left = move |heir: &&String| taken.is_none_or(|taken| !taken.is_short(heir));
+        self.heirs(member).iter().filter(is_left)
+    }
+
     fn taken(&self, member: &str) -> Option<&keys::Taken> {
         self.mirror.members.get(member)?.0.taken.as_ref()
     }
@@ -148,18 +158,19 @@ impl Core {
         }
         match self.taken(member) {
             Some(taken) if taken.done => false,
-            Some(taken) if alive.contains(&taken.by) => true,
-            _ => self.heirs(member).iter().any(|heir| alive.contains(heir)),
+            Some(taken) if alive.contains(&taken.by) && !taken.is_short(&taken.by) => true,
+            _ => self.heirs_left(member).any(|heir| alive.contains(heir)),
         }
     }
 
     fn may_take(&self, member: &str) -> bool {
         let alive = &self.mirror.alive;
+        let is_free = |t: &keys::Taken| {
+            !t.done && t.by != self.me && (!alive.contains(&t.by) || t.is_short(&t.by))
+        };
         !alive.contains(member)
-            && self.heirs(member).contains(&self.me)
-            && self
-                .taken(member)
-                .is_none_or(|t| !t.done && t.by != self.me && !alive.contains(&t.by))
+            && self.heirs_left(member).any(|heir| *heir == self.me)
+            && self.taken(member).is_none_or(is_free)
     }
 
     /// Up to which epoch nothing of a member's writes to the store.
@@ -210,7 +221,11 @@ impl Core {
     }
 
     /// What a file that is found at a start is to this member; `dir` as in [`Input::Created`](super::Input).
-    pub fn standing(&self, file: FileKey, dir: FileKey) -> Standing {
+    /// `adopted`: the number of the claim under which it was adopted, if it was.
+    pub fn standing(&self, file: FileKey, dir: FileKey, adopted: Option<u64>) -> Standing {
+        let counts = |claim: &super::mirror::Claimed| {
+            adopted == Some(claim.number) || !self.rules.obey(Rule::CopyHasClaimsNumber)
+        };
         let makes = |dir: &FileKey| {
             self.mirror.creates.get(dir).is_some_and(|creators| creators.contains_key(&self.me))
         };
@@ -220,7 +235,9 @@ impl Core {
                 true => Standing::Own,
                 false => Standing::Taken,
             },
-            Some(claim) if self.may_still_claim(&claim.member) => Standing::Adopted,
+            Some(claim) if counts(claim) && self.may_still_claim(&claim.member) => {
+                Standing::Adopted
+            }
             Some(_) => Standing::Superseded,
             // Nobody knew of a tier that becomes a member only now.
             None if self.epoch == 1 => Standing::Own,
@@ -308,7 +325,9 @@ impl Core {
         let Some(((known, revision), (_, partners))) = found else { return };
         let mut anew = known.clone();
         let epoch = known.living();
-        let before = anew.taken.replace(keys::Taken { by: self.me.clone(), epoch, done: false });
+        let short = known.taken.as_ref().map_or_else(Vec::new, |taken| taken.short.clone());
+        let by = self.me.clone();
+        let before = anew.taken.replace(keys::Taken { by, epoch, done: false, short });
         anew.epoch += 1;
         let key = self.mirror.key(&format!("members/{member}"));
         let mut commit = Commit::new();
@@ -319,7 +338,7 @@ impl Core {
         }
         if self.rules.obey(Rule::OnlyDeadIsTaken) {
             commit = commit.if_absent(self.mirror.key(&format!("alive/{member}")));
-            if let Some(before) = before {
+            if let Some(before) = before.filter(|before| !before.is_short(&before.by)) {
                 commit = commit.if_absent(self.mirror.key(&format!("alive/{}", before.by)));
             }
         }
@@ -341,14 +360,15 @@ impl Core {
         self.tend_takes();
     }
 
-    pub(super) fn listed(&mut self, member: &str, files: Vec<(FileKey, u64)>) {
+    pub(super) fn listed(&mut self, member: &str, files: Vec<(FileKey, u64)>, is_whole: bool) {
+        let is_whole = is_whole || !self.rules.obey(Rule::OnlyWholeGivesUp);
         let any_number = !self.rules.obey(Rule::CopyHasClaimsNumber);
         let claims = &self.mirror.claims;
         let Some(taking) = self.takes.taking.get_mut(member) else { return };
         if taking.step != Step::Listing {
             return;
         }
-        taking.step = Step::Adopting;
+        (taking.step, taking.is_whole) = (Step::Adopting, is_whole);
         let counts = |(file, number): &(FileKey, u64)| {
             claims.get(file).is_some_and(|claim| {
                 claim.member == member && (any_number || claim.number == *number)
@@ -420,12 +440,32 @@ impl Core {
             return self.claim_adopted(member);
         }
         if taking.adopting.is_empty() && taking.claiming.is_empty() && taking.left.is_empty() {
-            self.clear_rest(member);
+            match taking.is_whole {
+                true => self.clear_rest(member),
+                false => self.leave_rest(member),
+            }
         }
     }
 
+    /// This member has lost some of the copies that it was sent: what it does not have is left to another partner, or
+    /// to whoever brings the dead one's tier back.
+    fn leave_rest(&mut self, member: &str) {
+        let Some((mut anew, revision)) = self.mirror.members.get(member).cloned() else { return };
+        let me = self.me.clone();
+        let Some(taken) = anew.taken.as_mut().filter(|taken| !taken.is_short(&me)) else { return };
+        taken.short.push(me);
+        let key = self.mirror.key(&format!("members/{member}"));
+        let mut commit = Commit::new();
+        commit.compares.push(Compare::Revision(key.clone(), revision));
+        if let Some(taking) = self.takes.taking.get_mut(member) {
+            taking.is_sent = true;
+        }
+        self.commit(Doing::Take(member.into()), commit.put(key, super::json(&anew)), false);
+    }
+
     /// What nobody has copies of goes: whatever of it was synced is at the store, for an heir has the rest. First
-    /// the directories: who comes back in the middle takes no file for new that was claimed before.
+    /// the directories: who comes back in the middle takes no file for new that was claimed before. What was taken from
+    /// one that may still write to the store stays: it is not known to last there.
     fn clear_rest(&mut self, member: &str) {
         let Some((mut anew, revision)) = self.mirror.members.get(member).cloned() else { return };
         let Some(taken) = &mut anew.taken else { return };
@@ -435,8 +475,14 @@ impl Core {
             Some((*dir, *creators.get(member)?))
         };
         let dirs: Vec<_> = mirror.creates.iter().filter_map(makes).take(GATHER).collect();
-        let files = mirror.claims_of.get(member).into_iter().flatten().take(GATHER);
-        let files: Vec<FileKey> = files.copied().collect();
+        let lasts = |file: &&FileKey| {
+            let claim = mirror.claims.get(file);
+            let mut from = claim.into_iter().flat_map(|claim| &claim.taken_from);
+            from.all(|from| self.fenced(&from.member) >= from.epoch)
+        };
+        let files = mirror.claims_of.get(member).into_iter().flatten();
+        let is_held = files.clone().any(|file| !lasts(&file));
+        let files: Vec<FileKey> = files.filter(lasts).take(GATHER).copied().collect();
         let members = mirror.key(&format!("members/{member}"));
         let mut commit = Commit::new();
         commit.compares.push(Compare::Revision(members.clone(), revision));
@@ -455,6 +501,9 @@ impl Core {
             commit = commit.delete(key).put_leased(given_key, given, GIVEN_LEASE);
         }
         if !has_dirs && !has_files {
+            if is_held {
+                return;
+            }
             commit = commit.put(members, super::json(&anew));
         }
         if let Some(taking) = self.takes.taking.get_mut(member) {

@@ -334,7 +334,7 @@ impl Core {
 
     pub(super) fn send(&mut self, task: Ticket, to: String, question: Peer) {
         let file = match question {
-            Peer::Holds { file } | Peer::Recall { file } | Peer::Changed { file } => Some(file),
+            Peer::Holds { file, .. } | Peer::Recall { file } | Peer::Changed { file } => Some(file),
             Peer::RecallBelow { .. } => None,
         };
         let ticket = self.ticket();

@@ -105,6 +105,61 @@ fn a_creators_no_is_followed_by_another_look() {
     assert_eq!(without, Some(Way::Here));
 }
 
+/// B asks for a file that is on the store, and that A has just made there and not noted yet.
+fn says_that_it_holds_what_it_makes(rules: Rules) -> Vec<bool> {
+    let mut core = core(vec![entry("creates/1.1/a", vec![], 3)], rules);
+    let create = |n| Input::Ask(n, Ask::Create { dir: DIR, path: "d".into() });
+    assert_eq!(way(&give(&mut core, create(1))), Some(Way::Here));
+    let said = |effects: Vec<Effect>| -> Vec<bool> {
+        let holds = |effect| match effect {
+            Effect::Reply(_, Reply::Holds(holds)) => Some(holds),
+            _ => None,
+        };
+        effects.into_iter().filter_map(holds).collect()
+    };
+    let mut all = vec![];
+    for (ticket, file) in [(7, FILE), (8, OVER)] {
+        all.extend(said(give(&mut core, Input::Asked(ticket, Peer::Holds { file, dir: DIR }))));
+    }
+    let elsewhere = Peer::Holds { file: FILE, dir: OVER };
+    assert_eq!(said(give(&mut core, Input::Asked(9, elsewhere))), [false], "of another directory");
+    // What begins later cannot have been found before.
+    assert_eq!(way(&give(&mut core, create(2))), Some(Way::Here));
+    let made = Input::Created { file: FILE, dir: DIR, path: "d/f".into() };
+    all.extend(said(give(&mut core, made)));
+    all.extend(said(give(&mut core, Input::Made(DIR, 1))));
+    all
+}
+
+#[test]
+fn whether_a_file_is_held_is_said_when_what_was_being_made_is_known() {
+    assert_eq!(says_that_it_holds_what_it_makes(Rules::default()), [true, false]);
+    let without = says_that_it_holds_what_it_makes(Rules::without(Rule::HoldsWaitsForMaking));
+    assert_eq!(without, [false, false], "two homes");
+}
+
+#[test]
+fn a_creation_that_hangs_keeps_nobody_waiting_for_ever() {
+    let mut core = core(vec![entry("creates/1.1/a", vec![], 3)], Rules::default());
+    give(&mut core, Input::Ask(1, Ask::Create { dir: DIR, path: "d".into() }));
+    give(&mut core, Input::Asked(7, Peer::Holds { file: FILE, dir: DIR }));
+    core.handle(PATIENCE + Duration::from_millis(2), Input::Tick);
+    assert!(core.parked.is_empty());
+}
+
+#[test]
+fn a_new_file_that_another_has_claimed_is_lost_and_said_so() {
+    let mut core = core(vec![entry("creates/1.1/a", vec![], 3)], Rules::default());
+    give(&mut core, Input::Ask(1, Ask::Create { dir: DIR, path: "d".into() }));
+    give(&mut core, Input::Created { file: FILE, dir: DIR, path: "d/f".into() });
+    assert_eq!(core.holder(FILE), Holder::Here);
+    let claimed = Event::Put(entry("claims/a.1", claim("b"), 6));
+    let effects = give(&mut core, Input::Seen(Revision(6), vec![claimed]));
+    let is_lost = |e: &Effect| matches!(e, Effect::Lost { file } if *file == FILE);
+    assert!(effects.iter().any(is_lost), "{effects:?}");
+    assert_eq!(core.holder(FILE), Holder::There("b".into()));
+}
+
 fn is_told_of_a_change(rules: Rules) -> bool {
     let mut core = core(vec![], rules);
     let change = Ask::Change { files: vec![FILE], dirs: vec![DIR], below: None };
@@ -269,11 +324,11 @@ fn adopts_a_copy_of(number: u64, rules: Rules) -> bool {
     let ticket = commit.expect("it takes b over");
     give(&mut core, Input::Committed(ticket, Ok(Outcome::Committed(Revision(6)))));
     let mut b: keys::Member = serde_json::from_slice(&member("b", 2)).expect("a member");
-    b.taken = Some(keys::Taken { by: "a".into(), epoch: 1, done: false });
+    b.taken = Some(keys::Taken { by: "a".into(), epoch: 1, done: false, short: vec![] });
     let taken = Event::Put(entry("members/b", json(&b), 6));
     let effects = give(&mut core, Input::Seen(Revision(6), vec![taken]));
     assert!(effects.iter().any(|effect| matches!(effect, Effect::ListCopies { .. })));
-    let copies = Input::Copies { member: "b".into(), files: vec![(FILE, number)] };
+    let copies = Input::Copies { member: "b".into(), files: vec![(FILE, number)], is_whole: true };
     let effects = give(&mut core, copies);
     effects.iter().any(|effect| matches!(effect, Effect::Adopt { file, .. } if *file == FILE))
 }
@@ -283,4 +338,104 @@ fn a_copy_of_an_earlier_claim_is_not_adopted() {
     assert!(adopts_a_copy_of(4, Rules::default()));
     assert!(!adopts_a_copy_of(2, Rules::default()));
     assert!(adopts_a_copy_of(2, Rules::without(Rule::CopyHasClaimsNumber)));
+}
+
+/// What has been put by the commit among the effects, if there is one.
+fn committed(effects: &[Effect]) -> Option<String> {
+    effects.iter().find_map(|effect| match effect {
+        Effect::Commit(_, commit) => Some(format!("{commit:?}")),
+        _ => None,
+    })
+}
+
+/// B is dead, A has taken it and lists no copies. What A does then with B's claim, which was taken from C.
+fn ends_a_take_over(is_whole: bool, fenced: bool, rules: Rules) -> Vec<Effect> {
+    let mut b: keys::Member = serde_json::from_slice(&member("b", 2)).expect("a member");
+    b.taken = Some(keys::Taken { by: "a".into(), epoch: 1, done: false, short: vec![] });
+    let mut held = keys::Claim::new("b", "d/f");
+    held.taken_from.push(keys::TakenFrom { member: "c".into(), epoch: 3 });
+    let partners = keys::Partners { epoch: 1, in_sync: vec!["a".into()] };
+    let mut entries = vec![
+        entry("alive/a", vec![], 1),
+        entry("members/a", member("a", 1), 1),
+        entry("members/b", json(&b), 4),
+        entry("members/c", member("c", 3), 1),
+        entry("claims/a.1", json(&held), 2),
+        entry("partners/b", json(&partners), 3),
+    ];
+    if fenced {
+        entries.push(entry("fenced/c", json(&keys::Fenced { epoch: 3 }), 3));
+    }
+    let mut core = Core::new("a".into(), 1, 0, (Revision(5), entries), PATIENCE).with_rules(rules);
+    let effects = give(&mut core, Input::Began);
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::ListCopies { .. })));
+    give(&mut core, Input::Copies { member: "b".into(), files: vec![], is_whole })
+}
+
+#[test]
+fn what_a_taker_has_no_copy_of_is_given_up_only_if_it_has_lost_none_and_the_store_has_it() {
+    let all = Rules::default();
+    let given_up = committed(&ends_a_take_over(true, true, all)).expect("the claim is given up");
+    assert!(given_up.contains("Delete") && given_up.contains("claims/a.1"), "{given_up}");
+    let held = ends_a_take_over(true, false, all);
+    assert_eq!(committed(&held), None, "c may still write over what b has flushed");
+    let left = committed(&ends_a_take_over(false, true, all)).expect("it says that it lacks some");
+    assert!(left.contains("members/b") && !left.contains("claims/a.1"), "{left}");
+    let careless = Rules::without(Rule::OnlyWholeGivesUp);
+    let given_up = committed(&ends_a_take_over(false, true, careless)).expect("it is given up");
+    assert!(given_up.contains("claims/a.1"), "{given_up}");
+}
+
+/// Who lacks some is followed by another partner, and where there is none nobody is waited for.
+#[test]
+fn what_a_taker_lacks_is_left_to_the_next_heir() {
+    for (in_sync, takes) in [(["c", "a"], true), (["c", "c"], false)] {
+        let mut b: keys::Member = serde_json::from_slice(&member("b", 2)).expect("a member");
+        let short = vec!["c".to_string()];
+        b.taken = Some(keys::Taken { by: "c".into(), epoch: 1, done: false, short });
+        let partners = keys::Partners { epoch: 1, in_sync: in_sync.map(String::from).to_vec() };
+        let entries = vec![
+            entry("alive/a", vec![], 1),
+            entry("alive/c", vec![], 1),
+            entry("members/a", member("a", 1), 1),
+            entry("members/b", json(&b), 4),
+            entry("members/c", member("c", 1), 1),
+            entry("claims/a.1", claim("b"), 2),
+            entry("partners/b", json(&partners), 3),
+        ];
+        let snapshot = (Revision(5), entries);
+        let mut core = Core::new("a".into(), 1, 0, snapshot, PATIENCE);
+        let taken = committed(&give(&mut core, Input::Began));
+        assert_eq!(taken.is_some_and(|commit| commit.contains("members/b")), takes);
+        assert_eq!(core.has_heirs_of("b"), takes);
+        let effects = give(&mut core, open(Access::Read));
+        let way = way(&barrier(&mut core, &effects, 5));
+        let fails = Some(Way::Fails(Why::HomeDead("b".into())));
+        assert_eq!(way, if takes { None } else { fails });
+    }
+}
+
+/// A partner that is to drop what it has takes nothing before it said that it did.
+#[test]
+fn a_partner_is_told_of_what_is_synced_once_its_fill_has_begun() {
+    let entries = vec![
+        entry("alive/a", vec![], 1),
+        entry("alive/b", vec![], 1),
+        entry("members/a", member("a", 1), 1),
+        entry("members/b", member("b", 1), 1),
+    ];
+    let mut core = Core::new("a".into(), 1, 1, (Revision(5), entries), PATIENCE);
+    let effects = give(&mut core, Input::Began);
+    let fill = effects.iter().find_map(|effect| match effect {
+        Effect::Fill { fill, .. } => Some(*fill),
+        _ => None,
+    });
+    let fill = fill.expect("b is chosen");
+    assert_eq!(core.keepers().filling, []);
+    give(&mut core, Input::FillBegun { partner: "b".into(), fill: fill + 1 });
+    assert_eq!(core.keepers().filling, [], "that is another fill");
+    give(&mut core, Input::FillBegun { partner: "b".into(), fill });
+    assert_eq!(core.keepers().filling.len(), 1);
+    give(&mut core, Input::Filled { partner: "b".into(), fill, ok: true });
+    assert_eq!(core.keepers().required.len(), 1);
 }

@@ -76,8 +76,8 @@ pub enum Input {
         dir: FileKey,
         path: PathBuf,
     },
-    /// What [`Ask::Create`] was answered [`Way::Here`] for is made, or failed.
-    Made(FileKey),
+    /// What [`Ask::Create`] with this ticket was answered [`Way::Here`] for, in this directory, is made, or failed.
+    Made(FileKey, Ticket),
     /// What was opened with [`Access::Write`] and answered [`Way::Here`] is closed.
     Closed(FileKey),
     /// What [`Ask::Change`] was answered [`Way::Here`] for, or [`Ask::Replace`] that or [`Way::Through`], is
@@ -109,16 +109,23 @@ pub enum Input {
         ticket: Ticket,
         partner: String,
     },
+    /// The partner of [`Effect::Fill`] has dropped what it had, and takes what belongs to this fill.
+    FillBegun {
+        partner: String,
+        fill: u64,
+    },
     /// What [`Effect::Fill`] came to.
     Filled {
         partner: String,
         fill: u64,
         ok: bool,
     },
-    /// What [`Effect::ListCopies`] came to: each file with the number of the claim it was made under.
+    /// What [`Effect::ListCopies`] came to: each file with the number of the claim it was made under, and whether
+    /// these are all that were sent here.
     Copies {
         member: String,
         files: Vec<(FileKey, u64)>,
+        is_whole: bool,
     },
     /// What [`Effect::Adopt`] came to.
     Adopted {
@@ -151,10 +158,20 @@ pub enum Input {
 /// Between cores, of which the carrier adds who asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Peer {
-    Holds { file: FileKey },
-    Recall { file: FileKey },
-    RecallBelow { path: PathBuf },
-    Changed { file: FileKey },
+    /// Of a file that the asker found in `dir`.
+    Holds {
+        file: FileKey,
+        dir: FileKey,
+    },
+    Recall {
+        file: FileKey,
+    },
+    RecallBelow {
+        path: PathBuf,
+    },
+    Changed {
+        file: FileKey,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -197,7 +214,8 @@ pub enum Effect {
     /// [`Input::Fenced`] when it has stopped.
     Superseded,
     /// The partner is to drop what it has of this member and to remember this fill's number; then all durable
-    /// bytes that are newer than the store's go to it. Answered by [`Input::Filled`].
+    /// bytes that are newer than the store's go to it. Answered by [`Input::FillBegun`] between the two, and by
+    /// [`Input::Filled`].
     Fill {
         partner: String,
         fill: u64,
@@ -241,6 +259,11 @@ pub enum Effect {
     /// Nobody else writes to this taken file any more: where the store differs from what was flushed, flush
     /// again; from here on it may come to rest. Answered by [`Input::Settled`].
     Settle {
+        file: FileKey,
+    },
+    /// Another has claimed a new file of this member's, which it had not claimed yet: nobody here may go on with
+    /// it as if it had not. What was written to it here ends as a conflict.
+    Lost {
         file: FileKey,
     },
     /// The lease has run out, and others may have taken this member over: nothing is served, flushed or

@@ -10,7 +10,7 @@ use forebay_base::{Error, Result};
 
 use super::{COPIES, FENCE, MARGIN, MOUNT, Member, lock};
 use crate::core::{Fitness, Input, Keeper as Partner};
-use crate::front::{Front, Keeper};
+use crate::front::{Front, Home, Keeper, Kept, Told};
 use crate::words::{Answer, Head, Question};
 
 /// A new file's claim is under way, and its copy is made under it.
@@ -20,11 +20,21 @@ const CLAIM_LOOK: Duration = Duration::from_millis(1);
 /// who is struck off has to be filled anew.
 const COPY_PATIENCE: Duration = Duration::from_secs(4);
 
+/// Bytes per second that a partner takes at least, and how much longer a copy may take before its partner is one that
+/// others wait for.
+const DUE_RATE: u64 = 8 << 20;
+
+const LAG_MIN: Duration = Duration::from_millis(200);
+
 /// So often whoever is cut off looks whether he may go on.
 const FIT_LOOK: Duration = Duration::from_millis(5);
 
 /// Before what failed is tried again.
 const PAUSE: Duration = Duration::from_secs(1);
+
+fn home_of(head: &Head, fill: u64) -> Home<'_> {
+    Home { name: &head.from, epoch: head.from_epoch, fill }
+}
 
 impl Member {
     /// Whether anybody is to have copies of this member's bytes.
@@ -45,29 +55,7 @@ impl Member {
     /// EIO if this member's place was taken, or too few have them and that is not enough; ETIMEDOUT if a
     /// partner fails and the registry does not answer. Then nobody may be told that the bytes are safe.
     pub fn keep(self: &Arc<Member>, file: FileKey, words: &[u8], bytes: &[u8]) -> Result<u8> {
-        let number = self.claim_number(file)?;
-        let keepers = lock(&self.core).keepers();
-        let body = [words, bytes].concat();
-        let words = words.len() as u32;
-        let required = keepers.required.len();
-        let to: Vec<Partner> = keepers.required.into_iter().chain(keepers.filling).collect();
-        let send = |partner: &Partner| {
-            let question = Question::Copy { file, number, fill: partner.fill, words };
-            self.send_copy(&partner.member, &question, &body).is_ok()
-        };
-        let sent: Vec<bool> = std::thread::scope(|scope| {
-            let send = &send;
-            // The first is asked by this thread: most often there is no other.
-            let others: Vec<_> =
-                to.iter().skip(1).map(|partner| scope.spawn(move || send(partner))).collect();
-            let first = to.first().map(send);
-            let others = others.into_iter().map(|other| other.join().unwrap_or(false));
-            first.into_iter().chain(others).collect()
-        });
-        let failed = to.iter().zip(&sent).filter(|(_, sent)| !**sent);
-        let failed = failed.map(|(partner, _)| partner.member.clone()).chain(keepers.leaving);
-        failed.into_iter().try_for_each(|partner| self.strike(&partner))?;
-        let have = sent.iter().take(required).filter(|sent| **sent).count() as u8;
+        let have = self.send_to_all(file, self.claim_number(file)?, words, bytes)?;
         match have < self.copies && self.copies_or_fail {
             false => Ok(have),
             true => Err(Error::os(
@@ -77,6 +65,47 @@ impl Member {
         }
     }
 
+    /// The same with words by which partners forget a file, which may be another's by now; of however few there are.
+    ///
+    /// # Errors
+    ///
+    /// As [`Member::keep`].
+    pub fn forget(self: &Arc<Member>, file: FileKey, words: &[u8]) -> Result<u8> {
+        self.send_to_all(file, 0, words, &[])
+    }
+
+    fn send_to_all(
+        self: &Arc<Member>,
+        file: FileKey,
+        number: u64,
+        words: &[u8],
+        bytes: &[u8],
+    ) -> Result<u8> {
+        let keepers = lock(&self.core).keepers();
+        let body = [words, bytes].concat();
+        let words = words.len() as u32;
+        let required = keepers.required.len();
+        let to: Vec<Partner> = keepers.required.into_iter().chain(keepers.filling).collect();
+        let send = |(n, partner): (usize, &Partner)| {
+            let beside = n >= required;
+            let question = Question::Copy { file, number, fill: partner.fill, beside, words };
+            self.send_copy(&partner.member, &question, &body).is_ok()
+        };
+        let sent: Vec<bool> = std::thread::scope(|scope| {
+            let send = &send;
+            // The first is asked by this thread: most often there is no other.
+            let others = to.iter().enumerate().skip(1);
+            let others: Vec<_> = others.map(|partner| scope.spawn(move || send(partner))).collect();
+            let first = to.first().map(|first| send((0, first)));
+            let others = others.into_iter().map(|other| other.join().unwrap_or(false));
+            first.into_iter().chain(others).collect()
+        });
+        let failed = to.iter().zip(&sent).filter(|(_, sent)| !**sent);
+        let failed = failed.map(|(partner, _)| partner.member.clone()).chain(keepers.leaving);
+        failed.into_iter().try_for_each(|partner| self.strike(&partner))?;
+        Ok(sent.iter().take(required).filter(|sent| **sent).count() as u8)
+    }
+
     /// The same to one partner that is being filled.
     ///
     /// # Errors
@@ -84,7 +113,8 @@ impl Member {
     /// What it says, or that it does not answer.
     pub fn fill(&self, partner: &str, file: FileKey, words: &[u8], bytes: &[u8]) -> Result<()> {
         let (number, fill) = (self.claim_number(file)?, self.fill_of(partner)?);
-        let question = Question::Copy { file, number, fill, words: words.len() as u32 };
+        let words_len = words.len() as u32;
+        let question = Question::Copy { file, number, fill, beside: false, words: words_len };
         self.send_copy(partner, &question, &[words, bytes].concat())
     }
 
@@ -117,7 +147,10 @@ impl Member {
     }
 
     fn send_copy(&self, partner: &str, question: &Question, bytes: &[u8]) -> Result<()> {
+        let began = Instant::now();
         let asked = self.ask_within(partner, question, bytes, &mut Vec::new(), COPY_PATIENCE);
+        let due = Duration::from_secs_f64(bytes.len() as f64 / DUE_RATE as f64);
+        lock(&self.lags).insert(partner.into(), began.elapsed().saturating_sub(due));
         match asked {
             Ok(Answer::Done) => Ok(()),
             Ok(other) => Err(Error::os(libc::EPROTO, format!("{partner} answered {other:?}"))),
@@ -125,6 +158,26 @@ impl Member {
                 tracing::warn!(%error, partner, "a copy was not kept");
                 Err(error)
             }
+        }
+    }
+
+    /// What is told of one file takes too long: the partner that lags most is one no more when this returns. Who keeps
+    /// up stays.
+    ///
+    /// # Errors
+    ///
+    /// As [`Member::keep`].
+    pub fn leave_slowest(self: &Arc<Member>) -> Result<()> {
+        let keepers = lock(&self.core).keepers();
+        let partners = keepers.required.iter().chain(&keepers.filling);
+        let lag = |member: &str| lock(&self.lags).get(member).copied().unwrap_or_default();
+        let slowest = partners.map(|it| (lag(&it.member), &it.member)).max();
+        match slowest.filter(|(lag, _)| *lag >= LAG_MIN) {
+            Some((lag, member)) => {
+                tracing::warn!(member, ?lag, "a partner is too slow");
+                self.strike(member)
+            }
+            None => Ok(()),
         }
     }
 
@@ -190,7 +243,11 @@ impl Member {
         self.with_copies(move |member, front| {
             let is_over = || lock(&member.fills).get(&partner) != Some(&fill);
             let begun = member.send_copy(&partner, &Question::BeginFill { fill }, &[]);
-            let filled = begun.and_then(|()| front.fill(&partner, &is_over));
+            let filled = begun.and_then(|()| {
+                // From here on it is told of what is synced, too.
+                member.feed(Input::FillBegun { partner: partner.clone(), fill });
+                front.fill(&partner, &is_over)
+            });
             if let Err(error) = &filled {
                 tracing::warn!(%error, partner, "a partner was not filled");
             }
@@ -212,7 +269,7 @@ impl Member {
         &self,
         head: &Head,
         fill: u64,
-        work: impl FnOnce(&dyn Front) -> Result<()>,
+        work: impl FnOnce(&dyn Front, Home<'_>) -> Result<()>,
     ) -> Result<()> {
         let check = || match lock(&self.core).accepts_copies_of(&head.from, head.from_epoch, fill) {
             true => Ok(()),
@@ -223,43 +280,40 @@ impl Member {
         };
         check()?;
         let leaving = || Error::os(libc::ESTALE, "this member is leaving");
-        work(&*self.front().ok_or_else(leaving)?)?;
+        work(&*self.front().ok_or_else(leaving)?, home_of(head, fill))?;
         check()
     }
 
     pub(super) fn mark_for(&self, head: &Head, fill: u64, words: &[u8]) -> Result<()> {
-        self.for_home(head, fill, |front| front.mark(&head.from, words))
+        self.for_home(head, fill, |front, home| front.mark(home, words))
     }
 
     pub(super) fn keep_for(
         &self,
         head: &Head,
-        fill: u64,
+        (fill, told): (u64, Told),
         (file, number, words): (FileKey, u64, u32),
         bytes: &[u8],
     ) -> Result<()> {
         let words = words as usize;
         let short = || Error::os(libc::EPROTO, format!("{words} bytes of words did not come"));
         let (words, bytes) = bytes.split_at_checked(words).ok_or_else(short)?;
-        self.for_home(head, fill, |front| front.keep(&head.from, number, file, words, bytes))
+        self.for_home(head, fill, |front, home| front.keep(home, told, number, file, words, bytes))
     }
 
     pub(super) fn begin_fill_for(&self, head: &Head, fill: u64) -> Result<()> {
         let begins = lock(&self.core).fill_begins(&head.from, head.from_epoch, fill);
         match (begins, self.front()) {
-            (true, Some(front)) => {
-                front.drop_copies(&head.from);
-                Ok(())
-            }
+            (true, Some(front)) => front.begin_fill(home_of(head, fill)),
             _ => Err(Error::os(libc::ESTALE, "no copies are taken of it now")),
         }
     }
 
     pub(super) fn list_copies(self: &Arc<Member>, home: String) {
         self.with_copies(move |member, front| {
-            let files = front.copies_of(&home);
-            tracing::warn!(home, files = files.len(), "taking over from a dead member");
-            member.feed(Input::Copies { member: home, files });
+            let Kept { files, is_whole } = front.copies_of(&home);
+            tracing::warn!(home, files = files.len(), is_whole, "taking over from a dead member");
+            member.feed(Input::Copies { member: home, files, is_whole });
         });
     }
 
@@ -270,6 +324,18 @@ impl Member {
                 tracing::error!(%error, home, "a copy was not taken over");
             }
             member.feed(Input::Adopted { file, ok: adopted.is_ok() });
+        });
+    }
+
+    pub(super) fn disown(self: &Arc<Member>, file: FileKey) {
+        self.with_copies(move |member, front| {
+            while let Err(error) = front.disown(file) {
+                tracing::error!(%error, "a file whose home is back was not dropped yet");
+                if member.left.load(Relaxed) {
+                    return;
+                }
+                sleep(PAUSE);
+            }
         });
     }
 

@@ -1,5 +1,6 @@
 //! What other members ask of this one.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
@@ -7,6 +8,7 @@ use forebay_base::Result;
 
 use super::{Member, lock};
 use crate::core::{Input, Peer, Reply};
+use crate::front::Told;
 use crate::keys;
 use crate::peer::Service;
 use crate::words::{Answer, Head, Question, Refusal};
@@ -18,6 +20,38 @@ pub struct Waiting(Arc<Mutex<Weak<Member>>>);
 impl Waiting {
     pub fn begin(&self, member: &Arc<Member>) {
         *lock(&self.0) = Arc::downgrade(member);
+    }
+}
+
+/// Questions of bytes that are answered for one member at once, and for all. Each has one of the door's connections, and may
+/// wait for room or for the store: those that members agree by have the rest of 256.
+const PLACES_OF_ONE: usize = 64;
+const PLACES: usize = 192;
+
+#[derive(Default)]
+pub struct Places(Arc<Mutex<HashMap<String, usize>>>);
+
+pub struct Place(Arc<Mutex<HashMap<String, usize>>>, String);
+
+impl Places {
+    fn take(&self, from: &str) -> Option<Place> {
+        let mut all = lock(&self.0);
+        let taken = all.get(from).copied().unwrap_or(0);
+        if taken >= PLACES_OF_ONE || all.values().sum::<usize>() >= PLACES {
+            return None;
+        }
+        all.insert(from.into(), taken + 1);
+        Some(Place(self.0.clone(), from.into()))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut all = lock(&self.0);
+        match all.get_mut(&self.1) {
+            Some(taken) if *taken > 1 => *taken -= 1,
+            _ => _ = all.remove(&self.1),
+        }
     }
 }
 
@@ -68,13 +102,18 @@ impl Member {
         if head.to_epoch != self.epoch {
             return Answer::Refused(Refusal::Epoch(self.epoch));
         }
+        if !self.is_newest(head) {
+            let text = format!("member {} has begun anew since it asked", head.from);
+            return refuse(libc::ESTALE, text);
+        }
         let peer = match question {
-            Question::Holds { file } => Peer::Holds { file },
+            Question::Holds { file, dir } => Peer::Holds { file, dir },
             Question::Recall { file } => Peer::Recall { file },
             Question::RecallBelow { path } => Peer::RecallBelow { path },
             Question::Changed { file } => Peer::Changed { file },
-            Question::Copy { file, number, fill, words } => {
-                return done(self.keep_for(head, fill, (file, number, words), bytes));
+            Question::Copy { file, number, fill, beside, words } => {
+                let told = if beside { Told::Beside } else { Told::Owes };
+                return done(self.keep_for(head, (fill, told), (file, number, words), bytes));
             }
             Question::Mark { fill } => return done(self.mark_for(head, fill, bytes)),
             Question::BeginFill { fill } => return done(self.begin_fill_for(head, fill)),
@@ -90,7 +129,11 @@ impl Member {
             question => {
                 let front = soon(|| self.front.get()).and_then(Weak::upgrade);
                 let Some(front) = front else { return Answer::Refused(Refusal::NotHere) };
-                return front.answer(&head.from, question, bytes, out);
+                let _place = match question.is_of_bytes().then(|| self.places.take(&head.from)) {
+                    Some(None) => return Answer::Refused(Refusal::Busy),
+                    place => place,
+                };
+                return front.answer((&head.from, head.from_epoch), question, bytes, out);
             }
         };
         let ticket = self.ticket();
@@ -105,5 +148,15 @@ impl Member {
                 refuse(libc::ETIMEDOUT, "it did not decide in time".into())
             }
         }
+    }
+
+    /// Whether no later life of the asker has been heard of: what an earlier one left on its way comes too late.
+    fn is_newest(&self, head: &Head) -> bool {
+        // Of one that is not known nobody has heard anything.
+        let Some(known) = self.epoch_of(&head.from) else { return true };
+        let mut heard = lock(&self.heard);
+        let newest = heard.entry(head.from.clone()).or_default();
+        *newest = (*newest).max(known).max(head.from_epoch);
+        head.from_epoch == *newest
     }
 }

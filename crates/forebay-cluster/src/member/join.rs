@@ -112,9 +112,12 @@ impl Member {
             stale: Mutex::default(),
             taken: Mutex::default(),
             fills: Mutex::default(),
+            lags: Mutex::default(),
             copies,
             copies_or_fail,
             shares_reads,
+            heard: Mutex::default(),
+            places: door::Places::default(),
             resting: Mutex::default(),
             sync_store,
             is_suspended: AtomicBool::new(false),
@@ -129,10 +132,11 @@ impl Member {
         Ok(member)
     }
 
-    /// What a file that is found at a start with bytes newer than the store's is to this member. To be asked
+    /// What a file that is found at a start with bytes newer than the store's is to this member; `adopted`: the
+    /// number of the claim under which it was adopted, if it was. To be asked
     /// before [`Member::serve`].
-    pub fn standing(&self, file: FileKey, dir: FileKey) -> Standing {
-        lock(&self.core).standing(file, dir)
+    pub fn standing(&self, file: FileKey, dir: FileKey, adopted: Option<u64>) -> Standing {
+        lock(&self.core).standing(file, dir, adopted)
     }
 
     /// Whether copies of a home that are found at a start may still be needed.
@@ -140,9 +144,10 @@ impl Member {
         lock(&self.core).keeps_for(home)
     }
 
-    /// A file was found that had been adopted before this start, and not claimed yet.
+    /// A file that stands as [`Standing::Adopted`] was found, adopted by the process before this one and not
+    /// claimed yet: the take-over goes on with it. To be said before [`Member::serve`].
     pub fn has_adopted(self: &Arc<Member>, file: FileKey) {
-        self.feed(Input::Adopted { file, ok: true });
+        self.feed(Input::FoundAdopted { file });
     }
 
     /// Begins to serve: `dirty` are files with bytes that are newer than the store's, each with its

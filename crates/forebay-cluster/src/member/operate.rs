@@ -25,6 +25,19 @@ pub struct Missing {
     pub taken_from: Vec<String>,
 }
 
+/// Whether the registry names `name` as one who has all of `home`'s newer bytes.
+fn is_named(entries: &[Entry], prefix: &str, home: &str, partners: &Entry, name: &str) -> bool {
+    let key = format!("{prefix}members/{home}");
+    let member = entries.iter().find(|entry| entry.key == key).and_then(parse::<keys::Member>);
+    let Some((member, partners)) = member.zip(parse::<keys::Partners>(partners)) else {
+        return false;
+    };
+    let is_done = member.taken.as_ref().is_some_and(|taken| taken.done);
+    !is_done
+        && partners.epoch == member.living()
+        && partners.in_sync.iter().any(|partner| partner == name)
+}
+
 /// A dead member, as the registry has it.
 struct Dead {
     entry: Entry,
@@ -84,8 +97,12 @@ impl Member {
         }
         let (entry, _) = self.registry.get(&format!("{prefix}partners/{name}"))?;
         let partners = entry.as_ref().and_then(parse::<keys::Partners>);
-        for heir in partners.filter(|it| it.epoch == member.living()).map_or(vec![], |p| p.in_sync)
-        {
+        let partners = partners.filter(|it| it.epoch == member.living());
+        let is_short = |heir: &str| member.taken.as_ref().is_some_and(|taken| taken.is_short(heir));
+        for heir in partners.map_or(vec![], |partners| partners.in_sync) {
+            if is_short(&heir) {
+                continue;
+            }
             if self.registry.get(&format!("{prefix}alive/{heir}"))?.0.is_some() {
                 return Ok(Some(heir));
             }
@@ -138,7 +155,7 @@ impl Member {
         let alive = format!("{prefix}alive/{name}");
         let (by, epoch) = (self.name.clone(), member.living());
         member.epoch += 1;
-        member.taken = Some(keys::Taken { by, epoch, done: true });
+        member.taken = Some(keys::Taken { by, epoch, done: true, short: Vec::new() });
         let raised =
             Commit::new().if_unchanged(&entry).if_absent(&alive).put(&entry.key, json(&member));
         let revision = self.commit_or(raised, name)?;
@@ -182,7 +199,8 @@ impl Member {
     ///
     /// # Errors
     ///
-    /// [`Kind::Usage`] if it is unknown, alive, or has bytes that are not home; what the registry says.
+    /// [`Kind::Usage`] if it is unknown, alive, has bytes that are not home, or is named as who has copies of
+    /// another's; what the registry says.
     pub fn remove(&self, name: &str) -> Result<()> {
         let Dead { entry, prefix, .. } = self.dead(name)?;
         let (entries, _) = self.registry.range(&prefix)?;
@@ -201,6 +219,19 @@ impl Member {
         }
         let mut commit =
             Commit::new().if_unchanged(&entry).if_absent(format!("{prefix}alive/{name}"));
+        // Another tier under this name would be taken for who has the copies.
+        for partners in
+            entries.iter().filter(|entry| entry.key.starts_with(&format!("{prefix}partners/")))
+        {
+            let home = partners.key.rsplit('/').next().unwrap_or_default();
+            if home != name && is_named(&entries, &prefix, home, partners, name) {
+                let what = format!(
+                    "member {name} is a partner of {home}: wait until {home} has another, or sync a file on {home}; if {home} is dead too, mount its tier again, or give up what it has first"
+                );
+                return Err(Error::new(Kind::Usage, what));
+            }
+            commit = commit.if_unchanged(partners);
+        }
         for kind in ["members", "partners", "fenced"] {
             commit = commit.delete(format!("{prefix}{kind}/{name}"));
         }

@@ -2,16 +2,17 @@
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use forebay_backing::FileKey;
 use forebay_base::{Error, Kind, Result};
-use forebay_registry::{Commit, Embedded, PATIENCE, Registry};
+use forebay_registry::{Commit, Embedded, Outcome, PATIENCE, Registry, Revision};
 
+use super::join::json;
 use super::{Changing, Holder, Joining, Member, Opening, lock};
-use crate::core::{Access, SETTLE};
-use crate::front::{Front, Keeper};
+use crate::core::{Access, SETTLE, Standing};
+use crate::front::{Front, Home, Keeper, Kept, Told};
 use crate::keys;
 use crate::words::{Answer, Question};
 
@@ -29,31 +30,42 @@ struct Fake {
     looked_at: Mutex<HashMap<FileKey, u32>>,
     forgotten: Mutex<HashMap<FileKey, u32>>,
     below: Mutex<Vec<FileKey>>,
+    /// Writes that wait in it, and whether they go on.
+    waiting: (Mutex<(usize, bool)>, Condvar),
+    /// Files that are its own, though no copy of them is kept any more.
+    adopted: Mutex<HashSet<FileKey>>,
 }
 
 /// It keeps no copies, and is asked for none.
 impl Keeper for Fake {
-    fn keep(&self, _: &str, _: u64, _: FileKey, _: &[u8], _: &[u8]) -> Result<()> {
+    fn keep(&self, _: Home<'_>, _: Told, _: u64, _: FileKey, _: &[u8], _: &[u8]) -> Result<()> {
         Err(Error::os(libc::ENOSPC, "a mount without a tier"))
     }
 
-    fn mark(&self, _: &str, _: &[u8]) -> Result<()> {
+    fn mark(&self, _: Home<'_>, _: &[u8]) -> Result<()> {
         Ok(())
     }
 
-    fn copies_of(&self, _: &str) -> Vec<(FileKey, u64)> {
-        Vec::new()
+    fn begin_fill(&self, _: Home<'_>) -> Result<()> {
+        Ok(())
     }
 
-    fn adopt(&self, _: &str, _: FileKey) -> Result<()> {
-        Err(Error::os(libc::ENOENT, "no copy"))
+    fn copies_of(&self, _: &str) -> Kept {
+        Kept { files: Vec::new(), is_whole: true }
+    }
+
+    fn adopt(&self, _: &str, file: FileKey) -> Result<()> {
+        let is_its = lock(&self.adopted).contains(&file);
+        is_its.then_some(()).ok_or_else(|| Error::os(libc::ENOENT, "no copy"))
     }
 
     fn take(&self, _: FileKey) -> Result<()> {
         Ok(())
     }
 
-    fn disown(&self, _: FileKey) {}
+    fn disown(&self, _: FileKey) -> Result<()> {
+        Ok(())
+    }
 
     fn drop_copies(&self, _: &str) {}
 
@@ -87,11 +99,26 @@ impl Front for Fake {
         *lock(&self.forgotten).entry(file).or_default() += 1;
     }
 
+    fn lost(&self, _file: FileKey) {}
+
     fn below(&self, _path: &Path) -> Vec<FileKey> {
         lock(&self.below).clone()
     }
 
-    fn answer(&self, from: &str, _: Question, bytes: &[u8], out: &mut Vec<u8>) -> Answer {
+    fn answer(
+        &self,
+        (from, _): (&str, u64),
+        question: Question,
+        bytes: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Answer {
+        if let Question::Write { offset: u64::MAX, .. } = question {
+            lock(&self.waiting.0).0 += 1;
+            let waiting = lock(&self.waiting.0);
+            let waits = |waiting: &mut (usize, bool)| !waiting.1;
+            let waited = self.waiting.1.wait_timeout_while(waiting, PATIENCE * 4, waits);
+            drop(waited.unwrap());
+        }
         out.extend_from_slice(from.as_bytes());
         out.extend_from_slice(bytes);
         Answer::Bytes
@@ -246,7 +273,7 @@ fn bytes_go_with_a_question_and_with_its_answer() {
     let bed = Bed::new();
     let ((_a, _f), (b, _g)) = (bed.member("a"), bed.member("b"));
     let mut out = b"before ".to_vec();
-    let question = Question::Write { handle: 1, offset: 0 };
+    let question = Question::Write { handle: 1, number: 1, offset: 0, sync: false };
     let answer = b.ask("a", &question, b" and bytes", &mut out).unwrap();
     assert_eq!((answer, out.as_slice()), (Answer::Bytes, b"b and bytes".as_slice()));
     let unknown = b.ask("x", &question, b"", &mut Vec::new()).unwrap_err();
@@ -321,4 +348,100 @@ fn what_a_living_partner_has_copies_of_is_not_given_up() {
     assert!(matches!(b.holder(key(7)), Holder::Dead(_)), "nothing was given up");
     bed.registry.commit(&Commit::new().delete("stores/s/alive/c")).unwrap();
     assert_eq!(b.give_up("a", &[]).unwrap().len(), 1);
+}
+
+/// Writes that wait for room take a part of a home's connections, and those that come on top are asked again: what members
+/// agree by comes through meanwhile.
+#[test]
+fn a_home_whose_writers_wait_answers_what_members_agree_by() {
+    let bed = Bed::new();
+    let (a, fake) = bed.member("a");
+    let (b, _b) = bed.member("b");
+    let write = Question::Write { handle: 1, number: 1, offset: u64::MAX, sync: false };
+    let waiting = || lock(&fake.waiting.0).0;
+    std::thread::scope(|scope| {
+        let ask = || b.ask("a", &write, b"", &mut Vec::new());
+        let all: Vec<_> = (0..300).map(|_| scope.spawn(ask)).collect();
+        eventually("as many as may wait do", || waiting() == 64);
+        let began = Instant::now();
+        let holds = Question::Holds { file: key(9), dir: DIR };
+        let answer = b.ask("a", &holds, b"", &mut Vec::new()).unwrap();
+        assert_eq!(answer, Answer::Holds(false));
+        assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+        assert_eq!(waiting(), 64, "no more of them wait there");
+        lock(&fake.waiting.0).1 = true;
+        fake.waiting.1.notify_all();
+        let done = all.into_iter().map(|asked| asked.join().unwrap());
+        assert_eq!(done.filter(|answer| answer.is_ok()).count(), 300);
+    });
+    assert_eq!(waiting(), 300);
+    drop(a);
+}
+
+/// A process of a taker that died once a file was adopted: the next one claims it, and gives up what nobody has.
+#[test]
+fn what_an_earlier_process_has_adopted_is_claimed() {
+    let bed = Bed::new();
+    let dead = keys::Member {
+        node: "a".into(),
+        address: String::new(),
+        tier: "tier of a".into(),
+        epoch: 2,
+        boot: "boot".into(),
+        protocol: keys::PROTOCOL,
+        domain: String::new(),
+        copies: 1,
+        shares: false,
+        taken: Some(keys::Taken { by: "b".into(), epoch: 1, done: false, short: vec![] }),
+    };
+    let partners = keys::Partners { epoch: 1, in_sync: vec!["b".into()] };
+    let mut known = Commit::new().put("stores/s/members/a", json(&dead));
+    known = known.put("stores/s/partners/a", json(&partners));
+    for file in [7, 8] {
+        let claim = format!("stores/s/claims/{}", keys::file(key(file)));
+        known = known.put(claim, json(&keys::Claim::new("a", "f")));
+    }
+    let Outcome::Committed(Revision(claimed)) = bed.registry.commit(&known).unwrap() else {
+        panic!("nothing is compared");
+    };
+    let b = Member::join(bed.joining("b")).unwrap();
+    let fake = Arc::new(Fake::default());
+    // Under another claim than what stands, it says nothing of what the file is now.
+    assert_eq!(b.standing(key(7), DIR, Some(claimed + 1)), Standing::Superseded);
+    lock(&fake.adopted).insert(key(7));
+    assert_eq!(b.standing(key(7), DIR, Some(claimed)), Standing::Adopted);
+    b.has_adopted(key(7));
+    b.serve(Arc::downgrade(&(fake.clone() as Arc<dyn Front>)), Vec::new());
+    eventually("the take-over ends", || b.holder(key(8)) == Holder::Nobody);
+    assert_eq!(b.holder(key(7)), Holder::Here);
+}
+
+/// A file that partners are to forget may be another's by now.
+#[test]
+fn partners_are_told_to_forget_a_file_that_nobody_has_claimed() {
+    let bed = Bed::new();
+    let (a, _f) = bed.member("a");
+    let began = Instant::now();
+    a.forget(key(7), b"words").expect("nobody keeps copies");
+    assert!(began.elapsed() < PATIENCE, "it waited for a claim");
+    assert!(a.keep(key(7), b"words", b"").is_err(), "a copy is made under a claim");
+}
+
+/// Under the name of a partner another tier would be taken for who has the copies.
+#[test]
+fn a_partner_of_somebody_is_not_taken_out() {
+    let bed = Bed::new();
+    let ((a, _f), (b, _g)) = (bed.member("a"), bed.member("b"));
+    b.leave();
+    eventually("the lease has ended", || !a.others().contains(&"b".to_string()));
+    let name = |epoch| {
+        let partners = keys::Partners { epoch, in_sync: vec!["b".into()] };
+        bed.registry.commit(&Commit::new().put("stores/s/partners/a", json(&partners))).unwrap();
+    };
+    name(a.epoch());
+    let refused = a.remove("b").expect_err("a names it");
+    assert_eq!(refused.kind(), Kind::Usage, "{refused}");
+    assert!(refused.to_string().contains("partner of a"), "{refused}");
+    name(a.epoch() + 1);
+    a.remove("b").expect("nobody names it now");
 }

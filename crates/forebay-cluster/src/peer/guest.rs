@@ -290,7 +290,7 @@ fn read_asked(words: &[u8]) -> Result<Asked, Trouble> {
     }
     let asked = asked.map_err(|e| bad(format!("the question is not as expected: {e}")))?;
     match asked.question {
-        Question::Read { len, .. } if len as usize > BYTES_MAX => {
+        Question::Read { len, .. } | Question::Fetch { len, .. } if len as usize > BYTES_MAX => {
             let why = format!("{len} bytes are asked for: at most {BYTES_MAX} at once");
             Err(Trouble::Bad(413, why))
         }

@@ -16,7 +16,7 @@ use super::line::{Line, Trouble};
 use super::message::{Front, Lengths, bad, put_question, read_answer};
 use super::seal::{Nonces, Session, Side};
 use crate::keys::PROTOCOL;
-use crate::words::{Answer, Head, Question};
+use crate::words::{Answer, Head, Question, Refusal};
 
 /// All that a member asks of others. Many threads may ask at once.
 pub struct Peers {
@@ -74,15 +74,22 @@ impl Peers {
         if words.len() > WORDS_MAX {
             return Err(usage(format!("a question of {} bytes: at most {WORDS_MAX}", words.len())));
         }
+        let mut again = false;
         if let Some(mut kept) = self.take(address) {
             match kept.ask(address, &words, bytes, out, deadline) {
                 Ok(answer) => return Ok(self.keep(address, kept, answer)),
-                Err(Trouble::Broken(_)) if !kept.answered && is_safe(question) => {}
+                Err(Trouble::Broken(_)) if !kept.answered && is_safe(question) => again = true,
                 Err(trouble) => return Err(failed(address, patience, trouble)),
             }
         }
         let mut fresh = self.connect(address, patience, deadline)?;
         match fresh.ask(address, &words, bytes, out, deadline) {
+            // An earlier life may have done what this one refuses.
+            Ok((Answer::Refused(Refusal::Epoch(_)), _))
+                if again && matches!(question, Question::Append { .. }) =>
+            {
+                Err(failed(address, patience, Trouble::Broken("it has begun anew".into())))
+            }
             Ok(answer) => Ok(self.keep(address, fresh, answer)),
             Err(trouble) => Err(failed(address, patience, trouble)),
         }
@@ -177,12 +184,13 @@ pub fn is_safe(question: &Question) -> bool {
         | Question::Open { .. }
         | Question::Close { .. }
         | Question::Read { .. }
-        | Question::Write { .. }
-        // It carries its number.
+        // The home does one of a handle's with the same number once.
         | Question::Append { .. }
         | Question::Sync { .. }
+        | Question::Flush { .. }
         | Question::Seek { .. }
         | Question::Attrs { .. }
+        | Question::Fence { .. }
         | Question::Fetch { .. }
         // They carry their number, and that of their fill.
         | Question::Copy { .. }
@@ -191,10 +199,13 @@ pub fn is_safe(question: &Question) -> bool {
         // Its number says so to the home.
         | Question::Lock { .. }
         | Question::Granted { .. }
-        | Question::Reclaimed => true,
+        | Question::Reclaimed { .. } => true,
         Question::Daemon { method, .. } => method == "GET",
-        // Some modes move what is behind.
-        Question::Allocate { .. } | Question::Name { .. } => false,
+        // The first may be done after the second, and over what was done since.
+        Question::Write { .. }
+        | Question::Resize { .. }
+        | Question::Allocate { .. }
+        | Question::Name { .. } => false,
     }
 }
 

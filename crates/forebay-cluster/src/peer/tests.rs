@@ -41,7 +41,7 @@ impl Service for Echo {
                 thread::sleep(Duration::from_millis(file.ino));
                 Answer::Given(true)
             }
-            Question::Holds { file } => {
+            Question::Holds { file, .. } => {
                 assert!(file.ino != 666, "a service that panics");
                 Answer::Holds(file.generation == 1)
             }

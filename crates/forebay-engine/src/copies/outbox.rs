@@ -15,7 +15,7 @@ use forebay_backing::{Error, FileKey, Kind, Result};
 use serde::Serialize;
 
 use crate::copies::round::{Ended, Post, Round, To, encoded};
-use crate::core::copied::{Mark, Then, Words};
+use crate::core::copied::{Mark, Then, Untold, Words};
 use crate::core::state::Conflict;
 use crate::files::Files;
 use crate::files::file::{File, Inner};
@@ -39,6 +39,8 @@ pub struct Outbox {
     forgetting: AtomicBool,
     /// Partners may remember, after a loss of power, what they were told to forget.
     may_remember: AtomicBool,
+    /// They may have copies from the run before this one, of which they were never told that they are over.
+    follows: AtomicBool,
 }
 
 /// What partners do not have yet.
@@ -71,7 +73,21 @@ impl Outbox {
         // Random, as its keys are.
         let session = RandomState::new().build_hasher().finish();
         let (forgetting, may_remember) = (AtomicBool::new(false), AtomicBool::new(false));
-        Outbox { files, session, forgetting, may_remember }
+        Outbox { files, session, forgetting, may_remember, follows: AtomicBool::new(false) }
+    }
+
+    /// Partners may have copies from a run of the engine before this one. They are told of what changes in such a
+    /// file, and what they have of others does not count. To be said before anything is served.
+    pub fn begin_anew(&self) {
+        for file in self.files.all_files() {
+            let mut inner = file.lock();
+            let is_durable = inner.state.durable_size().is_some() || inner.state.is_held();
+            if is_durable && is_to_be_known(&inner) {
+                let number = self.files.copying().next_number();
+                inner.live().copied = Some(Box::new(Untold::of_before(number)));
+            }
+        }
+        self.follows.store(true, SeqCst);
     }
 
     /// Partners have all of the file when this returns, if it is dirty and they are to have it.
@@ -207,7 +223,8 @@ impl Outbox {
 
     /// Of a file that partners have forgotten.
     fn forget_durably(&self, key: FileKey, lasting: Lasting) -> Result<()> {
-        if lasting == Lasting::No || !self.may_remember.swap(false, SeqCst) {
+        let may_remember = || self.may_remember.swap(false, SeqCst) || self.follows.load(SeqCst);
+        if lasting == Lasting::No || !may_remember() {
             return Ok(());
         }
         let told = self.say_forget(key, self.files.copying().next_number(), lasting);
@@ -222,12 +239,13 @@ impl Outbox {
         let Some(partners) = self.files.copying().wanted() else { return Ok(()) };
         let (session, none) = (self.session, Cow::Borrowed(&[][..]));
         let then = Then::Forget { lasts: lasting == Lasting::Yes };
-        let words = Words { session, number, after: 0, data: none.clone(), zeros: none, then };
+        let (after, brought, data, zeros) = (0, 0, none.clone(), none);
+        let words = Words { session, number, after, brought, data, zeros, then };
         if lasting == Lasting::No {
             self.may_remember.store(true, SeqCst);
         }
         lock::calls_the_store();
-        partners.keep(key, &encoded(&words), &[]).map(drop)
+        partners.forget(key, &encoded(&words)).map(drop)
     }
 
     /// Tells partners what they may forget, if nobody is at it.
@@ -282,9 +300,11 @@ impl Outbox {
         for _ in 0..ROUNDS_MAX {
             let inner = self.wait_for_round(file);
             let known = inner.is_copied() || inner.state.durable_size().is_some();
+            let known = known || inner.state.is_held();
             if !known || !is_to_be_known(&inner) {
                 return Ok(0);
             }
+            // It counts as told to nobody else: what all are owed is told to this one again.
             let round = Round::begin(self.post(partners, To::One(partner)), file, inner)?;
             match round.map(Round::run).transpose()? {
                 None => return Ok(0),
@@ -310,14 +330,19 @@ impl Outbox {
             if !is_to_be_known(&inner) {
                 continue;
             }
-            let (size, bytes) = (inner.size(), inner.state.dirty_bytes());
+            let size = inner.size();
+            let owed = inner.state.owed_of(0, size).into_iter();
+            let bytes: u64 = owed.map(|(start, end)| end - start).sum();
             let copied = inner.live.as_ref().and_then(|live| live.copied.as_ref());
             let left = copied.map_or(bytes, |copied| {
                 let unsent = copied.unsent(size).into_iter();
-                let dirty = unsent.flat_map(|(start, end)| inner.state.dirty_of(start, end));
-                dirty.map(|(start, end)| end - start).sum()
+                let owed = unsent.flat_map(|(start, end)| inner.state.owed_of(start, end));
+                owed.map(|(start, end)| end - start).sum()
             });
-            if copied.is_some_and(|copied| copied.number > 0) && left == 0 {
+            // What was synced in a run before this one was told then.
+            let is_told =
+                |copied: &Untold| copied.number > 0 && (left == 0 || copied.rounds.begun == 0);
+            if copied.is_some_and(|copied| is_told(copied)) {
                 found.copied_files += 1;
                 found.copied_bytes += bytes;
             } else if copied.is_some() || inner.state.durable_size().is_some() {
@@ -341,7 +366,7 @@ impl Outbox {
     }
 
     /// The file's lock, while no round is under way.
-    fn wait_for_round<'a>(&self, file: &'a Arc<File>) -> MutexGuard<'a, Inner> {
+    pub(crate) fn wait_for_round<'a>(&self, file: &'a Arc<File>) -> MutexGuard<'a, Inner> {
         let mut inner = file.lock();
         while inner.live.as_ref().and_then(|live| live.copied.as_ref()).is_some_and(|it| it.sending)
         {
@@ -351,8 +376,10 @@ impl Outbox {
     }
 }
 
-/// Whether partners are to have what is here of a file.
+/// Whether partners are to have what is here of a file: it is dirty, or held, so that what was flushed of it may be
+/// written over still.
 fn is_to_be_known(inner: &Inner) -> bool {
     let ours = inner.state.conflict() != Conflict::Superseded;
-    ours && inner.state.is_dirty() && !inner.is_unlinked() && !inner.gone
+    let is_newer = inner.state.is_dirty() || inner.state.is_held();
+    ours && is_newer && !inner.is_unlinked() && !inner.gone
 }

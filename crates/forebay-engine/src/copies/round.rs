@@ -7,8 +7,9 @@
 use std::borrow::Cow;
 use std::os::unix::ffi::OsStringExt;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use forebay_backing::Result;
+use forebay_backing::{Error, Kind, Result};
 use serde::Serialize;
 
 use crate::core::clock::{Look, What};
@@ -24,6 +25,12 @@ use crate::tier::media::{MediaFile, torn};
 const PIECE_BYTES: u64 = 1 << 20;
 
 const PIECE_STRETCHES: usize = 1024;
+
+/// Whoever syncs a file waits for a round at most so long, and a second for each so many bytes: each of its messages may
+/// take as long as a partner's patience.
+const ROUND_PATIENCE: Duration = Duration::from_secs(4);
+
+const LEAST_RATE: u64 = 8 << 20;
 
 /// Who is told.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -50,6 +57,9 @@ pub(super) struct Round<'a> {
     seen: Look,
     number: u64,
     after: u64,
+    began: Instant,
+    /// Bytes that are sent, or in the piece that is next.
+    brought: u64,
     unsent: Vec<(u64, u64)>,
     whole: bool,
     then: Then,
@@ -96,7 +106,7 @@ impl<'a> Round<'a> {
             copied.note_written(0, u64::MAX);
             copied.note_anew();
         }
-        let one = post.to != To::All && copied.number > 0;
+        let one = post.to != To::All;
         if !one && !copied.owes(moved_at) {
             return Ok(None);
         }
@@ -110,8 +120,8 @@ impl<'a> Round<'a> {
         };
         copied.sending = true;
         let (after, also) = (copied.number, copied.also.clone());
-        let dirty = |&(start, end): &(u64, u64)| inner.state.dirty_of(start, end);
-        let unsent = unsent.iter().flat_map(dirty).collect();
+        let owed = |&(start, end): &(u64, u64)| inner.state.owed_of(start, end);
+        let unsent = unsent.iter().flat_map(owed).collect();
         let then = match whole {
             true => {
                 let mut portrait = inner.state.portrait(size, mtime);
@@ -123,9 +133,22 @@ impl<'a> Round<'a> {
         let number = post.files.copying().next_number();
         let seen = inner.clock.look();
         let work = post.files.work_on(file, inner, Meanwhile::Refused);
-        let round =
-            Round { post, file, shadow, work, seen, number, after, unsent, whole, then, taken };
-        Ok(Some(round))
+        let (began, brought) = (post.files.time().now(), 0);
+        Ok(Some(Round {
+            post,
+            file,
+            shadow,
+            work,
+            seen,
+            number,
+            after,
+            began,
+            brought,
+            unsent,
+            whole,
+            then,
+            taken,
+        }))
     }
 
     /// Sends it, and ends it.
@@ -194,14 +217,18 @@ impl<'a> Round<'a> {
     }
 
     /// `false` if the file was cut before that.
-    fn hand_over(&self, piece: Piece, then: Then) -> Result<bool> {
+    fn hand_over(&mut self, piece: Piece, then: Then) -> Result<bool> {
         if self.is_cut() {
             return Ok(false);
         }
+        let stretches = piece.data.iter().chain(&piece.zeros);
+        self.brought += stretches.map(|(start, end)| end - start).sum::<u64>();
+        let goes_on = matches!(then, Then::More { .. });
         let words = Words {
             session: self.post.session,
             number: self.number,
             after: self.after,
+            brought: self.brought,
             data: Cow::Owned(piece.data),
             zeros: Cow::Owned(piece.zeros),
             then,
@@ -210,9 +237,22 @@ impl<'a> Round<'a> {
         // They may take as long.
         lock::calls_the_store();
         match self.post.to {
-            To::All => partners.keep(key, &words, &piece.bytes).map(|_| true),
-            To::One(partner) => partners.fill(partner, key, &words, &piece.bytes).map(|()| true),
+            To::All => _ = partners.keep(key, &words, &piece.bytes)?,
+            To::One(partner) => partners.fill(partner, key, &words, &piece.bytes)?,
         }
+        let allowed = Duration::from_secs_f64(self.brought as f64 / LEAST_RATE as f64);
+        let took = self.post.files.time().since(self.began);
+        if goes_on && took > ROUND_PATIENCE + allowed {
+            match self.post.to {
+                To::All => partners.leave_slowest()?,
+                // Whoever syncs the file meanwhile waits for this round.
+                To::One(partner) => {
+                    let what = format!("{partner} takes too long to be filled");
+                    return Err(Error::new(Kind::TimedOut, what));
+                }
+            }
+        }
+        Ok(true)
     }
 }
 

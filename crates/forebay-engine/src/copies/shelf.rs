@@ -86,7 +86,13 @@ impl Shelf {
 
     pub fn apply(&mut self, entry: Entry) {
         match entry {
-            Entry::Session { session, filled } => (self.session, self.filled) = (session, filled),
+            Entry::Session { session, filled } => {
+                if session != self.session {
+                    // Another run of the home's engine counts its rounds anew.
+                    self.copies.values_mut().for_each(|kept| kept.round = 0);
+                }
+                (self.session, self.filled) = (session, filled);
+            }
             Entry::Begun => self.begun = true,
             Entry::Whole(file, kept) => drop(self.copies.insert(file, *kept)),
             Entry::Grown(file, grown) => {

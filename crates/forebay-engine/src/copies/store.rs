@@ -7,8 +7,11 @@
 //! - C1: what the log says of a copy is in its shadow file, durably, before the log says so.
 //! - C2: nothing is taken out of a shadow file before it is durable that the log has let it go.
 //! - C3: an older round never lands on a newer one, however late it comes.
+//! - C4: a round counts only if this process has taken all that it has brought.
+//! - C5: nothing of an older fill, or of an older process of the home, touches what a newer one has begun.
+//! - C6: the shadow of a file of ours is not a copy's any more, whatever the log says.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -37,9 +40,42 @@ const FORGOTTEN_MAX: usize = 65_536;
 pub struct Copies {
     files: Arc<Files>,
     room: Arc<Room>,
-    homes: Mutex<BTreeMap<String, Arc<OfHome>>>,
-    /// Homes whose copies were dropped, and that have not begun to fill since.
-    emptied: Mutex<BTreeSet<String>>,
+    homes: Mutex<BTreeMap<String, Place>>,
+}
+
+/// Who says something of copies: a home, by its process and the fill by which it believes this member to have them. 0
+/// stands for the fill of an earlier process.
+#[derive(Debug, Clone, Copy)]
+pub struct Teller<'a> {
+    pub home: &'a str,
+    pub epoch: u64,
+    pub fill: u64,
+}
+
+impl Teller<'_> {
+    fn under(&self) -> (u64, u64) {
+        (self.epoch, self.fill)
+    }
+}
+
+/// What a home believes of a partner that it tells of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Told {
+    /// It has all that these words build upon, or is a partner no more.
+    Owes,
+    /// It is being filled: what is missing comes with the fill.
+    Beside,
+}
+
+/// What is here of one home.
+#[derive(Default)]
+struct Place {
+    /// The process and the fill that are in force; `None`: nothing was said since our start.
+    under: Option<(u64, u64)>,
+    /// `None`: it was dropped, and the next fill has not begun.
+    shelf: Option<Arc<OfHome>>,
+    /// Where the next log begins: no file of a log has the name of an earlier one.
+    next_seq: u64,
 }
 
 /// A file of another member of which we have a copy.
@@ -80,6 +116,8 @@ struct Inner {
     leavings: Vec<(u64, Leaving)>,
     /// What is there cannot be built upon.
     broken: bool,
+    /// It was dropped: nothing is recorded here any more.
+    gone: bool,
 }
 
 /// What is not needed of a shadow file any more.
@@ -96,6 +134,8 @@ struct Turn {
     named: bool,
     /// The round that was seen last.
     seen: u64,
+    /// Of the run of the home's engine that has brought it.
+    session: u64,
     /// What that has brought so far.
     brought: Ranges,
     /// Something was written since the last sync of the shadow.
@@ -123,57 +163,75 @@ impl Copies {
                 // Else, once such a file is forgotten, it would be taken for a copy again.
                 files.note_tier(home.begin_log(&files))?;
             }
-            homes.insert(name, Arc::new(home));
+            let next_seq = home.lock().next_seq;
+            homes.insert(name, Place { under: None, shelf: Some(Arc::new(home)), next_seq });
         }
-        let emptied = Mutex::new(Rank::CopyHomes, BTreeSet::new());
-        Ok(Copies { files, room, homes: Mutex::new(Rank::CopyHomes, homes), emptied })
+        Ok(Copies { files, room, homes: Mutex::new(Rank::CopyHomes, homes) })
     }
 
-    /// Takes what [`Partners::keep`](crate::Partners::keep) or `fill` of the home `home` was handed.
+    /// Takes what [`Partners::keep`](crate::Partners::keep), `forget` or `fill` of a home was handed.
     /// Durable on return. `number` is that of the claim.
     ///
     /// # Errors
     ///
     /// ENOSPC without room in the tier; ESTALE if the copies of this home are not what the words build
-    /// upon, and have to be filled anew.
+    /// upon, and have to be filled anew, or were filled anew since.
     pub fn keep(
         &self,
-        home: &str,
+        by: Teller<'_>,
+        told: Told,
         number: u64,
         file: FileKey,
         words: &[u8],
         bytes: &[u8],
     ) -> Result<()> {
         let words: Words<'_> = decoded(words)?;
-        let Some(home) = self.home(home) else {
-            // What is told beside a fill that is about to begin comes with the fill.
-            return match self.emptied.lock().contains(home) {
-                true => Ok(()),
-                false => Err(stale("nothing was filled for this member")),
+        let Some(home) = self.told_by(by)? else {
+            return match told {
+                Told::Beside => Ok(()),
+                Told::Owes => Err(stale("nothing was filled for this member")),
             };
         };
+        if by.fill == 0 {
+            home.follow(words.session, &self.files)?;
+        }
         let len = bytes.len() as u64;
         self.room.make_room_for_copy(len)?;
-        match self.take(&home, number, file, words.clone(), bytes) {
+        match self.take(&home, (told, number), file, words.clone(), bytes) {
             Err(e) if e.is(libc::ENOSPC) => {
                 self.room.tier_is_full(len);
-                self.take(&home, number, file, words, bytes)
+                self.take(&home, (told, number), file, words, bytes)
             }
             taken => taken,
         }
     }
 
+    /// The copies of who says so, unless these were dropped (C5).
+    fn told_by(&self, by: Teller<'_>) -> Result<Option<Arc<OfHome>>> {
+        let mut homes = self.homes.lock();
+        let unknown = || stale("nothing was filled for this member");
+        let place = homes.get_mut(by.home).ok_or_else(unknown)?;
+        match place.under {
+            Some(under) if under == by.under() => {}
+            // A process that follows one in whose fill we got all goes on with that.
+            Some((epoch, _)) if by.fill == 0 && epoch < by.epoch => place.under = Some(by.under()),
+            None => place.under = Some(by.under()),
+            Some(_) => return Err(stale("another fill has begun")),
+        }
+        Ok(place.shelf.clone())
+    }
+
     fn take(
         &self,
         home: &OfHome,
-        number: u64,
+        (told, number): (Told, u64),
         file: FileKey,
         words: Words<'_>,
         bytes: &[u8],
     ) -> Result<()> {
         let turn = home.turn(file, words.session)?;
         let mut turn = turn.lock();
-        match home.judge(file, &words, &mut turn)? {
+        match home.judge(file, (told, number), &words, &mut turn)? {
             Verdict::Leave => return Ok(()),
             Verdict::Take => {}
         }
@@ -210,28 +268,12 @@ impl Copies {
     ///
     /// # Errors
     ///
-    /// Those of the tier; ESTALE if a fill ends that did not begin.
-    pub fn mark(&self, home: &str, words: &[u8]) -> Result<()> {
+    /// Those of the tier; ESTALE if a fill ends that did not begin, or that another one has followed.
+    pub fn mark(&self, by: Teller<'_>, words: &[u8]) -> Result<()> {
         match decoded(words)? {
-            Mark::Begin { session } => {
-                let before = self.home(home);
-                if let Some(before) = &before {
-                    before.lock().broken = true; // Who has a turn still is told so.
-                }
-                let fresh = OfHome::begun(home, session, before.as_deref());
-                self.files.note_tier(self.files.media().make_dir(DIR))?;
-                self.files.note_tier(self.files.media().make_dir(&fresh.dir))?;
-                self.files.note_tier(self.files.media().sync_dir(DIR))?;
-                self.files.note_tier(fresh.begin_log(&self.files))?;
-                self.homes.lock().insert(home.into(), Arc::new(fresh));
-                self.emptied.lock().remove(home);
-                if let Some(before) = before {
-                    self.empty(&before);
-                }
-                Ok(())
-            }
+            Mark::Begin { session } => self.begin_shelf(by, session),
             Mark::End { session } => {
-                let home = self.home(home).ok_or_else(|| stale("no fill has begun"))?;
+                let home = self.told_by(by)?.ok_or_else(|| stale("no fill has begun"))?;
                 let seq = {
                     let mut inner = home.lock();
                     inner.refuse_unless_of(session)?;
@@ -241,6 +283,44 @@ impl Copies {
                 self.sync(&home, seq)
             }
         }
+    }
+
+    fn begin_shelf(&self, by: Teller<'_>, session: u64) -> Result<()> {
+        let seq = {
+            let mut homes = self.homes.lock();
+            let place = homes.get_mut(by.home).filter(|place| place.under == Some(by.under()));
+            let place = place.ok_or_else(|| stale("another fill has begun"))?;
+            match &place.shelf {
+                // It was said before: whoever did so did not hear the answer.
+                Some(begun) => return begun.lock().refuse_unless_of(session),
+                None => place.take_seq(),
+            }
+        };
+        let fresh = OfHome::begun(by.home, session, seq);
+        let media = self.files.media();
+        self.files.note_tier(media.make_dir(DIR))?;
+        self.files.note_tier(media.make_dir(&fresh.dir))?;
+        self.files.note_tier(media.sync_dir(DIR))?;
+        self.files.note_tier(fresh.begin_log(&self.files))?;
+        let logs = fresh.lock().logs();
+        let is_late = {
+            let mut homes = self.homes.lock();
+            let place = homes.get_mut(by.home).filter(|place| place.under == Some(by.under()));
+            match place.filter(|place| place.shelf.is_none()) {
+                Some(place) => {
+                    place.shelf = Some(Arc::new(fresh));
+                    false
+                }
+                None => true,
+            }
+        };
+        if !is_late {
+            return Ok(());
+        }
+        for log in logs {
+            let _ = media.remove(&log);
+        }
+        Err(stale("another fill has begun meanwhile"))
     }
 
     /// The copies that are kept for a home, once words that are under way have their answers.
@@ -259,10 +339,25 @@ impl Copies {
         inner.shelf.copies.iter().map(info).collect()
     }
 
+    /// Whether what is kept for a home is all that it was sent: its fill has ended, and nothing was lost since.
+    pub fn is_whole(&self, home: &str) -> bool {
+        self.home(home).is_some_and(|home| {
+            let inner = home.lock();
+            inner.shelf.filled && !inner.broken
+        })
+    }
+
     /// The homes that copies are kept for.
     pub fn homes(&self) -> Vec<String> {
         let homes = self.homes.lock();
-        homes.keys().cloned().collect()
+        homes.iter().filter(|(_, place)| place.shelf.is_some()).map(|it| it.0.clone()).collect()
+    }
+
+    /// The number of the shadow file of a copy, if there is one.
+    pub(crate) fn id(&self, home: &str, file: FileKey) -> Option<FileId> {
+        let home = self.home(home)?;
+        let inner = home.lock();
+        inner.shelf.copies.get(&file).map(|kept| kept.id)
     }
 
     /// Drops one copy, durably; there need not be one.
@@ -273,16 +368,42 @@ impl Copies {
         self.let_go(&home, file, &mut turn)?.map_or(Ok(()), |seq| self.sync(&home, seq))
     }
 
-    /// Drops all copies of a home, durably. What it tells before it fills us anew is taken and not kept:
-    /// whoever lets it tell us anything knows that it is not in sync.
+    /// A home is about to fill us anew: what there is of it goes, durably, and nothing counts any more that it said
+    /// before. What it tells beside the fill before that has begun is taken and not kept.
+    ///
+    /// # Errors
+    ///
+    /// Those of the tier; ESTALE if this fill, or a newer one, was announced before.
+    pub fn announce(&self, by: Teller<'_>) -> Result<()> {
+        {
+            let mut homes = self.homes.lock();
+            let place = homes.entry(by.home.into()).or_default();
+            if place.under.is_some_and(|under| under >= by.under()) {
+                return Err(stale("another fill has begun"));
+            }
+            place.under = Some(by.under());
+        }
+        self.drop_home(by.home)
+    }
+
+    /// Drops all copies of a home, durably.
     pub fn drop_home(&self, home: &str) -> Result<()> {
-        self.emptied.lock().insert(home.into());
-        let Some(dropped) = self.homes.lock().remove(home) else { return Ok(()) };
-        let logs = {
+        let dropped = {
+            let mut homes = self.homes.lock();
+            let place = homes.get_mut(home);
+            let Some((place, dropped)) =
+                place.and_then(|it| it.shelf.take().map(|home| (it, home)))
+            else {
+                return Ok(());
+            };
             let mut inner = dropped.lock();
-            inner.broken = true;
-            inner.logs()
+            // Who has a turn still is told so.
+            (inner.broken, inner.gone) = (true, true);
+            place.next_seq = place.next_seq.max(inner.next_seq + 1);
+            drop(inner);
+            dropped
         };
+        let logs = dropped.lock().logs();
         for log in &logs {
             self.files.note_tier(self.files.media().remove(log))?;
         }
@@ -299,18 +420,21 @@ impl Copies {
     }
 
     /// Hands a copy over to who makes it a file of ours, durably, before it returns: `take` is told the
-    /// number of the shadow file. `None` if there is none.
+    /// number of the shadow file, and that of the claim. `None` if there is none.
     pub(crate) fn give<T>(
         &self,
         home: &str,
         file: FileKey,
-        take: impl FnOnce(FileId, &Portrait) -> Result<T>,
+        take: impl FnOnce(FileId, u64, &Portrait) -> Result<T>,
     ) -> Result<Option<T>> {
         let Some(home) = self.home(home) else { return Ok(None) };
         let turn = home.lock().turn_of(file);
         let mut turn = turn.lock();
         let Some(kept) = home.lock().shelf.copies.get(&file).cloned() else { return Ok(None) };
-        let taken = take(kept.id, &kept.portrait)?;
+        let taken = take(kept.id, kept.claim, &kept.portrait)?;
+        // C6
+        self.charge(&mut turn, 0);
+        turn.id = None;
         let seq = {
             let mut inner = home.lock();
             let seq =
@@ -318,15 +442,14 @@ impl Copies {
             inner.turns.remove(&file);
             seq
         };
-        self.charge(&mut turn, 0);
-        turn.id = None;
         self.sync(&home, seq)?;
         Ok(Some(taken))
     }
 
     /// Gives back what is not needed any more.
     pub(crate) fn tend(&self) {
-        let homes: Vec<_> = self.homes.lock().values().cloned().collect();
+        let homes: Vec<_> =
+            self.homes.lock().values().filter_map(|place| place.shelf.clone()).collect();
         for home in homes {
             let seq = {
                 let inner = home.lock();
@@ -339,7 +462,7 @@ impl Copies {
     }
 
     fn home(&self, home: &str) -> Option<Arc<OfHome>> {
-        self.homes.lock().get(home).cloned()
+        self.homes.lock().get(home)?.shelf.clone()
     }
 
     /// The shadow of a copy, made if it is new.
@@ -471,6 +594,9 @@ impl Copies {
     /// Lets go of a copy, or of what was brought of one so far.
     fn let_go(&self, home: &OfHome, file: FileKey, turn: &mut Turn) -> Result<Option<u64>> {
         let mut inner = home.lock();
+        if inner.gone {
+            return Err(stale("its copies were dropped"));
+        }
         let known = inner.shelf.copies.contains_key(&file);
         let seq = match known {
             true => {
@@ -522,6 +648,10 @@ impl Copies {
 
     fn take_out(&self, leaving: Leaving) {
         let media = self.files.media();
+        let (Leaving::File { id, .. } | Leaving::Bytes { id, .. }) = &leaving;
+        if self.files.by_id(*id).is_some() {
+            return; // C6
+        }
         match leaving {
             Leaving::File { id, charged } => {
                 let _ = media.remove(&shadow_name(id));
@@ -590,6 +720,7 @@ impl OfHome {
             floor: 0,
             leavings: Vec::new(),
             broken,
+            gone: false,
         };
         OfHome { dir, inner: Mutex::new(Rank::Copies, inner) }
     }
@@ -600,13 +731,24 @@ impl OfHome {
         OfHome::of(dir, found.shelf, found.logs, next_seq, found.damage.is_some())
     }
 
-    fn begun(home: &str, session: u64, before: Option<&OfHome>) -> OfHome {
-        let (older, next_seq) = before.map_or((Vec::new(), 1), |before| {
-            let mut inner = before.lock();
-            (inner.logs(), inner.next_seq + 1)
-        });
+    fn begun(home: &str, session: u64, next_seq: u64) -> OfHome {
         let dir = format!("{DIR}/{}", encoded(home));
-        OfHome::of(dir, Shelf::of_session(session), older, next_seq, false)
+        OfHome::of(dir, Shelf::of_session(session), Vec::new(), next_seq, false)
+    }
+
+    /// The home has begun anew, and goes on with what it had filled: what is here is all that its process before
+    /// has acknowledged.
+    fn follow(&self, session: u64, files: &Files) -> Result<()> {
+        let mut inner = self.lock();
+        if inner.shelf.session == session || !inner.shelf.filled || inner.broken {
+            return Ok(());
+        }
+        let entry = Entry::Session { session, filled: true };
+        files.note_tier(self.append(&mut inner, files, entry))?;
+        // It counts its rounds anew.
+        inner.forgotten.clear();
+        inner.floor = 0;
+        Ok(())
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -634,16 +776,27 @@ impl OfHome {
         Ok(inner.turn_of(file))
     }
 
-    /// What becomes of words (C3).
-    fn judge(&self, file: FileKey, words: &Words<'_>, turn: &mut Turn) -> Result<Verdict> {
+    /// What becomes of words (C3, C4).
+    fn judge(
+        &self,
+        file: FileKey,
+        (told, claim): (Told, u64),
+        words: &Words<'_>,
+        turn: &mut Turn,
+    ) -> Result<Verdict> {
         let inner = self.lock();
         inner.refuse_unless_of(words.session)?;
-        // A fill that is not at its end brings what is missing.
-        let missing = |what: &str| match inner.shelf.filled {
-            true => Err(stale(what)),
-            false => Ok(Verdict::Leave),
-        };
         let kept = inner.shelf.copies.get(&file);
+        let missing = |what: &str| match told {
+            // The fill has not come to the file yet, and brings it.
+            Told::Beside if !inner.shelf.filled && kept.is_none() => Ok(Verdict::Leave),
+            Told::Beside | Told::Owes => Err(stale(what)),
+        };
+        if turn.session != words.session {
+            // The rounds of another run of the home's engine have other numbers.
+            (turn.session, turn.seen) = (words.session, 0);
+            turn.brought = Ranges::None;
+        }
         let late = words.number < turn.seen
             || (kept.is_none() && words.number <= inner.forgotten_at(file));
         if late {
@@ -652,14 +805,26 @@ impl OfHome {
                 _ => Err(stale("newer words have come")),
             };
         }
+        let ends = matches!(words.then, Then::Grown { .. } | Then::Whole(_));
+        if ends && kept.is_some_and(|kept| (kept.round, kept.claim) == (words.number, claim)) {
+            return Ok(Verdict::Leave); // They come again: whoever asked did not hear the answer.
+        }
+        let begins = words.number > turn.seen;
+        let all = || {
+            let mut all = if begins { Ranges::None } else { turn.brought.clone() };
+            for &(start, end) in words.data.iter().chain(&*words.zeros) {
+                all.set(start, end, State::Durable);
+            }
+            all
+        };
+        let lacks = || all().bytes(|_| true) != words.brought;
+        let lost = || stale("some of what this round has brought is missing");
         let builds = match &words.then {
+            Then::Whole(_) if lacks() => return Err(lost()),
             Then::Grown { .. } | Then::More { whole: false } => true,
             Then::Whole(portrait) => {
                 let mut here = kept.map_or(Ranges::None, |kept| kept.portrait.ranges.clone());
-                let brought = words.data.iter().chain(&*words.zeros).copied();
-                for (start, end) in turn.brought_in(words.number).into_iter().chain(brought) {
-                    here.set(start, end, State::Durable);
-                }
+                all().iter().for_each(|run| here.set(run.start, run.end, State::Durable));
                 if portrait.ranges.iter().any(|run| !here.covers(run.start, run.end)) {
                     return missing("bytes of it are missing");
                 }
@@ -670,7 +835,10 @@ impl OfHome {
         if builds && kept.is_none_or(|kept| kept.round < words.after) {
             return missing("it builds upon what is not here");
         }
-        if words.number > turn.seen {
+        if ends && lacks() {
+            return Err(lost());
+        }
+        if begins {
             (turn.seen, turn.brought) = (words.number, Ranges::None);
         }
         Ok(Verdict::Take)
@@ -734,7 +902,8 @@ impl Inner {
         let kept = self.shelf.copies.get(&file);
         let fresh = || {
             let (id, seen) = kept.map_or((None, 0), |kept| (Some(kept.id), kept.round));
-            let turn = Turn { id, seen, named: kept.is_some(), ..Turn::default() };
+            let session = self.shelf.session;
+            let turn = Turn { id, seen, named: kept.is_some(), session, ..Turn::default() };
             Arc::new(Mutex::new(Rank::Copy, turn))
         };
         self.turns.entry(file).or_insert_with(fresh).clone()
@@ -759,10 +928,12 @@ impl Inner {
     }
 }
 
-impl Turn {
-    fn brought_in(&self, round: u64) -> Vec<(u64, u64)> {
-        let runs = self.brought.iter().filter(|_| self.seen == round);
-        runs.map(|run| (run.start, run.end)).collect()
+impl Place {
+    /// The number that a new log begins with.
+    fn take_seq(&mut self) -> u64 {
+        let seq = self.next_seq.max(1);
+        self.next_seq = seq + 1;
+        seq
     }
 }
 

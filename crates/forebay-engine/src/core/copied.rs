@@ -27,6 +27,8 @@ pub struct Words<'a> {
     pub number: u64,
     /// The round that this one builds upon.
     pub after: u64,
+    /// Bytes that the round has brought so far, these among them: who has taken fewer has lost some.
+    pub brought: u64,
     pub data: Cow<'a, [(u64, u64)]>,
     pub zeros: Cow<'a, [(u64, u64)]>,
     pub then: Then,
@@ -93,6 +95,12 @@ impl Untold {
         let mut copied = Untold { anew: true, ..Untold::default() };
         copied.note_written(0, u64::MAX);
         copied
+    }
+
+    /// Of a file that partners may know from a run of the engine before this one. `number` is a new one: nobody
+    /// builds upon it before all was told.
+    pub fn of_before(number: u64) -> Untold {
+        Untold { number, ..Untold::none() }
     }
 
     pub fn note_written(&mut self, start: u64, end: u64) {

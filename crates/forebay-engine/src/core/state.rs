@@ -163,6 +163,8 @@ pub struct FileState {
     /// It was another member's, who may still write to the backing file: what is flushed stays, to be
     /// flushed again.
     held: bool,
+    /// The number of the claim that it was taken over under; 0 for what is held no more, or never was.
+    claim: u64,
 }
 
 /// What has to be recorded around a write of `[start, end)`.
@@ -221,12 +223,18 @@ impl FileState {
             pinned: false,
             conflict: Conflict::None,
             held: false,
+            claim: 0,
         }
     }
 
     /// Whether what is flushed of it stays, to be flushed again.
     pub fn is_held(&self) -> bool {
         self.held
+    }
+
+    /// The number of the claim that a held file was taken over under.
+    pub fn held_under(&self) -> Option<u64> {
+        (self.held && self.claim > 0).then_some(self.claim)
     }
 
     pub fn owner(&self) -> Owner {
@@ -369,10 +377,12 @@ impl FileState {
         found
     }
 
-    /// The dirty stretches of `[start, end)`.
-    pub fn dirty_of(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
+    /// What partners are to have of `[start, end)`: what is dirty, and, of a file that is held, what was flushed,
+    /// since its former home may still write over it.
+    pub fn owed_of(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
         let Some(ranges) = self.tracked() else { return self.present(start, end) };
-        ranges.within(start, end).filter(|run| run.state.is_dirty()).map(edges).collect()
+        let is_owed = |run: &Run| run.state.is_dirty() || (self.held && run.state == State::Kept);
+        ranges.within(start, end).filter(is_owed).map(edges).collect()
     }
 
     /// Whether anything of `[start, end)` is dirty.

@@ -26,6 +26,7 @@ use crate::core::report::Failure;
 use crate::core::served::Before;
 use crate::core::stamps::Stamps;
 use crate::core::state::{Change, FileState, Record};
+use crate::files::fetch::Fetch;
 use crate::lock::{Condvar, Mutex, MutexGuard, Rank};
 use crate::tier::media::{MediaFile, MediaStat};
 
@@ -125,7 +126,7 @@ pub(crate) struct Live {
     io_that_looks: u32,
     pub around: Around,
     /// Ranges being fetched.
-    pub fills: Vec<(u64, u64)>,
+    pub fills: Vec<Fetch>,
     /// What partners are told of it, and what not yet: from the first word until they have forgotten it.
     pub copied: Option<Box<Untold>>,
     /// The flush in progress (one at a time), and what was written since the copy began (S6).
@@ -613,11 +614,16 @@ impl Inner {
 
     /// Whether nothing needs the run-time part any more.
     pub fn is_idle(&self) -> bool {
+        !self.is_copied() && self.is_unused()
+    }
+
+    /// Whether nobody has it open or does anything with it; partners may know of it.
+    pub fn is_unused(&self) -> bool {
         let rests = |live: &Live| {
             let moves = live.is_at_work() || live.around.is_under_way() || !live.fills.is_empty();
             !live.is_open() && !moves
         };
-        !self.is_passed() && !self.is_copied() && self.live.as_deref().is_none_or(rests)
+        !self.is_passed() && self.live.as_deref().is_none_or(rests)
     }
 
     /// Closes what nobody uses of a file that is here only for what partners know of it.

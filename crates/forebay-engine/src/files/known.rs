@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use forebay_backing::{Attr, Error};
+use forebay_backing::{Attr, Error, Result};
 
 use crate::core::clock::{Look, What};
 use crate::core::counters::add;
@@ -150,6 +150,24 @@ impl Files {
         let (base, owner) = (inner.state.base(), inner.state.owner());
         inner.apply(&Change::Emptied { base, owner, pinned: false });
         self.settle_sums(inner, 0, 0);
+    }
+
+    /// A file that is open is not ours, nor anything that is dirty of it: who has it open goes on with what he has, and
+    /// who opens it finds the store's. Ends the caller's lock.
+    pub(crate) fn disclaim(
+        &self,
+        file: &Arc<File>,
+        mut inner: MutexGuard<'_, Inner>,
+    ) -> Result<()> {
+        self.drop_record(file, &mut inner)?;
+        let (base, owner) = (inner.state.base(), inner.state.owner());
+        inner.apply(&Change::Emptied { base, owner, pinned: false });
+        inner.apply(&Change::Held(false));
+        inner.live().stale = true;
+        self.account(file, &mut inner);
+        drop(inner);
+        self.forget_key(file);
+        Ok(())
     }
 
     /// The backing file has changed under us: looks at it again. Returns what the reader of what is

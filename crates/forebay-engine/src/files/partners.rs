@@ -22,7 +22,22 @@ pub trait Partners: Send + Sync {
     /// If nobody can be struck off: then nothing may be acknowledged.
     fn keep(&self, file: FileKey, words: &[u8], bytes: &[u8]) -> Result<u8>;
 
-    /// The same to one partner, who is being filled.
+    /// The same with words by which a file is forgotten. They need no claim: it may be another's by now.
+    ///
+    /// # Errors
+    ///
+    /// As [`Partners::keep`].
+    fn forget(&self, file: FileKey, words: &[u8]) -> Result<u8>;
+
+    /// What is told of one file takes too long, though each answer comes in time: strikes off, durably, who takes
+    /// the longest, unless nobody is slow.
+    ///
+    /// # Errors
+    ///
+    /// As [`Partners::keep`].
+    fn leave_slowest(&self) -> Result<()>;
+
+    /// Hands words about a file to one partner, who is being filled.
     fn fill(&self, partner: &str, file: FileKey, words: &[u8], bytes: &[u8]) -> Result<()>;
 
     /// Words about all files of this home, to one partner: a fill begins, or has ended. They go to

@@ -54,7 +54,7 @@ impl Files {
         self.select(&[path.to_path_buf()]).iter().map(|file| file.key).collect()
     }
 
-    /// Files of which bytes are here that the store has not, or may be, with a path of each that has one.
+    /// Files of which bytes are here that the store has not, or may lose again, with a path of each that has one.
     pub fn unsettled(&self) -> Vec<(FileKey, PathBuf)> {
         let files = self.all_files();
         let unsettled = |file: &Arc<File>| {
@@ -63,6 +63,7 @@ impl Files {
             let newer = state.is_dirty()
                 || state.is_unseen()
                 || state.flush_is_open()
+                || state.is_held()
                 || state.keeps_within(0, u64::MAX);
             let newer = newer && state.conflict() != Conflict::Superseded;
             newer.then(|| Some((file.key, state.paths.first()?))).flatten()

@@ -63,7 +63,7 @@ impl Files {
         };
         self.settle_sums(inner, used, dirty);
         self.queue_if_dirty(file, inner);
-        if inner.is_copied() && !inner.state.is_dirty() {
+        if inner.is_copied() && !inner.state.is_dirty() && !inner.state.is_held() {
             self.copying.is_over(file.clone());
         }
     }

@@ -310,17 +310,32 @@ impl Io {
         Ok(())
     }
 
-    /// Locks a file of which bytes are about to become dirty (R1, R2).
-    pub(crate) fn lock_for_tier<'a>(&self, file: &'a Arc<File>) -> Result<MutexGuard<'a, Inner>> {
+    /// Locks a file of which bytes of a range are about to become dirty (R1, R2), once no fill lands there.
+    pub(crate) fn lock_for_tier<'a>(
+        &self,
+        file: &'a Arc<File>,
+        (start, end): (u64, u64),
+    ) -> Result<MutexGuard<'a, Inner>> {
+        let lands = |inner: &mut Inner| {
+            let fills = inner.live.as_ref().map_or(&[][..], |live| &live.fills);
+            fills.iter().any(|fetch| fetch.lands && fetch.overlaps(start, end))
+        };
         for _ in 0..TURNS {
             let inner = file.lock();
+            let (mut inner, _) = self.files.time().wait_while(&file.changed, inner, TURN, lands);
+            if lands(&mut inner) {
+                continue;
+            }
             if inner.live.as_ref().is_none_or(|live| live.around == Around::None) {
                 requester::check()?;
                 return Ok(inner);
             }
             self.come_back(file, inner)?;
         }
-        Err(Error::os(libc::EBUSY, "the file is written around the fast tier all the time"))
+        Err(Error::os(
+            libc::EBUSY,
+            "the file is fetched, or written around the fast tier, all the time",
+        ))
     }
 
     /// Waits for changes around the tier to end, then takes over what the backing file is now.

@@ -13,7 +13,7 @@ use crate::core::state::Change;
 use crate::failpoint;
 use crate::files::file::{File, Inner, Meanwhile};
 use crate::files::sums::HOLES_MIN;
-use crate::io::fill::make_hole;
+use crate::io::fill::{Filled, make_hole};
 use crate::io::{Allocate, Io, Resize, Why};
 use crate::lock::MutexGuard;
 use crate::room::space::Patience;
@@ -26,6 +26,14 @@ const AROUND_TRIES: u32 = 64;
 /// goes on where he was, as a database does with its log, would need a record, and its sync, for
 /// each; so he needs one for so many bytes. They are flushed once more than they had to be.
 const AHEAD: u64 = 256 << 10;
+
+/// Which bytes of a file are changed.
+#[derive(Debug, Clone, Copy)]
+enum Span {
+    At(u64, u64),
+    /// So many from where the file ends once its lock is had.
+    End(u64),
+}
 
 impl Io {
     /// Reads at most `buf.len()` bytes at `offset`; short only at the end of the file. Bytes that
@@ -60,27 +68,42 @@ impl Io {
     ) -> Result<usize> {
         let keeps = self.keeps(file, admission, offset, offset + buf.len() as u64);
         let mut past = Why::Full;
+        let mut done = 0;
         // Eviction may take a range between its fill and our read of it; it cannot go on for long.
         for turn in 0..16 {
+            let at = offset + done as u64;
             let mut inner = file.lock();
-            let size = inner.size();
-            if offset >= size || buf.is_empty() {
-                return Ok(0);
+            let end = inner.size().min(offset + buf.len() as u64);
+            if at >= end {
+                return Ok(done);
             }
-            let end = size.min(offset + buf.len() as u64);
-            let gap = inner.state.first_gap(offset, end);
+            let gap = inner.state.first_gap(at, end);
             if let (Ok(ahead), 0) = (keeps, turn) {
                 self.note_stream(file, &mut inner, (offset, end), ahead);
             }
             let Some(gap) = gap else {
-                return self.read_shadow(file, inner, offset, &mut buf[..(end - offset) as usize]);
+                let rest = &mut buf[done..(end - offset) as usize];
+                return self.read_shadow(file, inner, at, rest).map(|n| done + n);
             };
             if *served == Served::Hit {
-                *served = inner.before(offset, end).served();
+                *served = inner.before(at, end).served();
             }
             drop(inner);
             let refused = match keeps {
-                Ok(_) => self.fill(file, gap, end)?,
+                Ok(_) => match self.fill(file, gap, end)? {
+                    Filled::Bytes(fetched, refused) => {
+                        // What lies behind the gap may be newer in the tier.
+                        if gap.0 == at {
+                            let part = fetched.part(at, gap.1);
+                            buf[done..done + part.len()].copy_from_slice(part);
+                            done += part.len();
+                            self.note_fetched(file, at, part.len() as u64);
+                        }
+                        refused.filter(|_| at + (done as u64) < end)
+                    }
+                    Filled::Again => None,
+                    Filled::Refused(why) => Some(why),
+                },
                 Err(why) => Some(why),
             };
             if let Some(why) = refused {
@@ -90,7 +113,8 @@ impl Io {
         }
         add(self.read_bypass(past), 1);
         *served = Served::Bypassed;
-        self.read_around(file, offset, buf)
+        let at = offset + done as u64;
+        self.read_around(file, at, &mut buf[done..]).map(|n| done + n)
     }
 
     /// Reads if all of it is in the tier; `None` if the backing store would have to be asked.
@@ -146,6 +170,13 @@ impl Io {
             true => Ok(n),
             false => self.files.note_tier(Err(torn())),
         }
+    }
+
+    /// Bytes were read as they came from the store.
+    fn note_fetched(&self, file: &Arc<File>, offset: u64, len: u64) {
+        self.note_use(file, &mut file.lock(), offset, len);
+        file.heat.add(len, self.files.uptime().as_secs());
+        add(&self.files.counters().read_bytes, len);
     }
 
     /// For eviction. Who reads on within a unit uses it once.
@@ -256,6 +287,54 @@ impl Io {
         self.outbox.tell_written(file)
     }
 
+    /// Writes all of `data` at the end of the file, wherever that is when the file's lock is had, and returns
+    /// where it ends then. Among appends that go around the tier the caller lets one through at a time.
+    pub fn append_in(
+        self: &Arc<Self>,
+        admission: &Admission,
+        file: &Arc<File>,
+        data: &[u8],
+    ) -> Result<u64> {
+        self.files.refuse_read_only()?;
+        let (len, size) = (data.len() as u64, file.lock().size());
+        if data.is_empty() {
+            return Ok(size);
+        }
+        self.refuse_beyond(file, size.saturating_add(len))?;
+        add(&self.files.counters().write_requests, 1);
+        let result = self.append_as(admission, file, size, data);
+        let served = result.as_ref().map_or(Served::Miss, |(served, _)| *served);
+        self.files.counters().note_write(served);
+        admission.note_write(served, if result.is_ok() { len } else { 0 });
+        let (_, end) = result?;
+        self.outbox.tell_written(file)?;
+        Ok(end)
+    }
+
+    fn append_as(
+        self: &Arc<Self>,
+        admission: &Admission,
+        file: &Arc<File>,
+        size: u64,
+        data: &[u8],
+    ) -> Result<(Served, u64)> {
+        let len = data.len() as u64;
+        if self.wrote_around(file, admission, size, data)? {
+            return Ok((Served::Bypassed, size + len));
+        }
+        self.drain.slow_down(len);
+        let act = |shadow: &dyn MediaFile, start| shadow.write_at(data, start);
+        let (before, end) = self.change_span(file, Span::End(len), len, act)?;
+        self.note_written(file, before, len);
+        Ok((before.served(), end))
+    }
+
+    fn note_written(&self, file: &File, before: Before, len: u64) {
+        self.files.counters().note_absorbed(before);
+        file.heat.add(len, self.files.uptime().as_secs());
+        add(&self.files.counters().write_bytes, len);
+    }
+
     fn write_as(
         self: &Arc<Self>,
         admission: &Admission,
@@ -270,9 +349,7 @@ impl Io {
         self.drain.slow_down(len);
         let before =
             self.change(file, offset, offset + len, len, |shadow| shadow.write_at(data, offset))?;
-        self.files.counters().note_absorbed(before);
-        file.heat.add(len, self.files.uptime().as_secs());
-        add(&self.files.counters().write_bytes, len);
+        self.note_written(file, before, len);
         Ok(before.served())
     }
 
@@ -286,10 +363,22 @@ impl Io {
         need: u64,
         act: impl Fn(&dyn MediaFile) -> std::io::Result<()>,
     ) -> Result<Before> {
+        let act = |shadow: &dyn MediaFile, _| act(shadow);
+        Ok(self.change_span(file, Span::At(start, end), need, act)?.0)
+    }
+
+    /// The same, also where the file ends; `act` is told where it begins. Returns where the change ended.
+    fn change_span(
+        self: &Arc<Self>,
+        file: &Arc<File>,
+        span: Span,
+        need: u64,
+        act: impl Fn(&dyn MediaFile, u64) -> std::io::Result<()>,
+    ) -> Result<(Before, u64)> {
         let mut patience = Patience::new(&self.room);
         loop {
             self.room.make_room(need)?;
-            match self.try_change(file, start, end, &act) {
+            match self.try_change(file, span, &act) {
                 Err(e) if e.is(libc::ENOSPC) => {
                     self.room.tier_is_full(need);
                     patience.wait()?;
@@ -302,20 +391,27 @@ impl Io {
     fn try_change(
         &self,
         file: &Arc<File>,
-        start: u64,
-        end: u64,
-        act: &dyn Fn(&dyn MediaFile) -> std::io::Result<()>,
-    ) -> Result<Before> {
+        span: Span,
+        act: &dyn Fn(&dyn MediaFile, u64) -> std::io::Result<()>,
+    ) -> Result<(Before, u64)> {
         let _beat = self.drain.beat();
-        let mut inner = self.lock_for_tier(file)?;
+        let landing = match span {
+            Span::At(start, end) => (start, end),
+            Span::End(_) => (u64::MAX, u64::MAX), // No fill lands behind the end.
+        };
+        let mut inner = self.lock_for_tier(file, landing)?;
+        let (start, end) = match span {
+            Span::At(start, end) => (start, end),
+            Span::End(len) => (inner.size(), inner.size() + len),
+        };
         let shadow = self.files.shadow(file, &mut inner)?;
         let now_ms = self.files.time().ms();
         let before = inner.before(start, end);
         if inner.state.is_unseen() {
             // One that fails may have written a part.
             inner.note_rewritten(start, end);
-            self.files.note_tier(act(&*shadow))?;
-            return Ok(before);
+            self.files.note_tier(act(&*shadow, start))?;
+            return Ok((before, end));
         }
         inner.dirt().stamps.touch(start, end, now_ms);
         let mut plan = inner.state.plan_write(start, end);
@@ -325,7 +421,7 @@ impl Io {
         }
         failpoint::pass("write.marked");
         inner.note_rewritten(start, end);
-        if let Err(error) = act(&*shadow) {
+        if let Err(error) = act(&*shadow, start) {
             // What a part of it left beyond the end must not be there when the file grows.
             if end > inner.state.size() {
                 let _ = shadow.set_len(inner.state.size());
@@ -352,7 +448,7 @@ impl Io {
             // It may fill what was a dirty hole.
             self.files.account(file, &mut inner);
         }
-        Ok(before)
+        Ok((before, end))
     }
 
     /// Records what is about to be overwritten.
@@ -405,7 +501,7 @@ impl Io {
         if self.resized_around(file, admission, how, size)? {
             return Ok(());
         }
-        let mut inner = self.lock_for_tier(file)?;
+        let mut inner = self.lock_for_tier(file, (0, u64::MAX))?;
         let old = inner.size();
         if !how.is_needed(old, size) {
             return Ok(());

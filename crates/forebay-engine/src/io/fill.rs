@@ -5,6 +5,10 @@
 //! - L1: a byte is fetched once: who needs a range that is on its way waits for it.
 //! - L2: a fill only lands on bytes that are still absent, and only if nothing was thrown away
 //!   since it began ([`What::Bytes`]): it never overwrites a newer byte, and never revives an old one.
+//! - L3: it lands without the file's lock, so who changes bytes there waits until it has
+//!   ([`Io::lock_for_tier`]).
+//! - L4: who waits for a range reads what was fetched, if that is of a version that was the file's when
+//!   they came; they do not wait for the tier.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +20,7 @@ use crate::core::counters::add;
 use crate::core::ranges::{Mark, State};
 use crate::core::state::Change;
 use crate::failpoint;
+use crate::files::fetch::{Fetch, Fetched, Said};
 use crate::files::file::{File, Inner};
 use crate::io::{Io, Why};
 use crate::tier::media::MediaFile;
@@ -40,21 +45,53 @@ const SLACK_READS: u64 = 8;
 /// So much read in order is a stream.
 const STREAM_MIN: u64 = 128 << 10;
 
-/// A range that is being fetched.
+/// A range that is being fetched, announced to others.
 struct Filling<'a> {
     io: &'a Io,
     file: &'a Arc<File>,
     range: (u64, u64),
     seen: Look,
+    said: Arc<Said>,
+}
+
+impl Filling<'_> {
+    /// Whether the bytes are being put into the tier.
+    fn lands(&self, inner: &mut Inner, lands: bool) {
+        let mine = |fetch: &&mut Fetch| Arc::ptr_eq(&fetch.said, &self.said);
+        if let Some(fetch) = inner.live().fills.iter_mut().find(mine) {
+            fetch.lands = lands;
+        }
+        if !lands {
+            self.file.changed.notify_all();
+        }
+    }
 }
 
 impl Drop for Filling<'_> {
     fn drop(&mut self) {
+        self.said.say(None);
         let mut inner = self.file.lock();
-        inner.live().fills.retain(|range| *range != self.range);
+        inner.live().fills.retain(|fetch| !Arc::ptr_eq(&fetch.said, &self.said));
         self.file.changed.notify_all();
         self.io.files.retire(self.file, inner);
     }
+}
+
+/// What a fill came to.
+pub(crate) enum Filled {
+    /// What the store has. The tier has it too by now, or is about to, unless it says why not.
+    Bytes(Arc<Fetched>, Option<Why>),
+    /// The tier does not take it, and the store was not asked.
+    Refused(Why),
+    /// Others had it under way, or it has changed: look again.
+    Again,
+}
+
+/// Whether a fill goes on.
+enum Turn<'a> {
+    Mine(Filling<'a>),
+    Theirs(Arc<Fetched>),
+    Again,
 }
 
 impl Io {
@@ -112,19 +149,19 @@ impl Io {
             };
             if let Some(gap) = gap {
                 add(&io.files.counters().readahead_fills, 1);
-                let _ = io.fill_exactly(&file, gap.0, gap.1.min(end));
+                let _ = io.fill_exactly(&file, (gap.0, gap.1.min(end)), gap.0);
             }
         });
     }
 
     /// Fetches the absent range `gap`, or a suitable part of it that includes its beginning, for
-    /// a reader that wants up to `want_end`. Returns why the tier does not take it, if so.
+    /// a reader that wants up to `want_end`.
     pub(crate) fn fill(
         self: &Arc<Self>,
         file: &Arc<File>,
         gap: (u64, u64),
         want_end: u64,
-    ) -> Result<Option<Why>> {
+    ) -> Result<Filled> {
         let (start, end) = {
             let mut inner = file.lock();
             let size = inner.state.size();
@@ -135,81 +172,98 @@ impl Io {
             let around = inner.state.gaps(start, end.max(gap.0 + 1).min(size));
             match around.into_iter().find(|&(a, b)| a <= gap.0 && gap.0 < b) {
                 Some(found) => found,
-                None => return Ok(None),
+                None => return Ok(Filled::Again),
             }
         };
-        self.fill_exactly(file, start, end)
+        self.fill_exactly(file, (start, end), gap.0)
     }
 
-    /// Fetches `[start, end)`, at most [`CHUNK`] and within the file, or waits for who is at it.
-    /// Returns why the tier does not take it, if so.
+    /// Fetches a range, at most [`CHUNK`] and within the file, or waits for who is at it: for the byte at
+    /// `first`.
     pub(crate) fn fill_exactly(
         self: &Arc<Self>,
         file: &Arc<File>,
-        start: u64,
-        end: u64,
-    ) -> Result<Option<Why>> {
+        (start, end): (u64, u64),
+        first: u64,
+    ) -> Result<Filled> {
         if !self.files.is_attached() {
-            return Ok(Some(Why::Detached));
+            return Ok(Filled::Refused(Why::Detached));
         }
         if !self.room.has_quota_for(file, end - start) {
-            return Ok(Some(Why::Quota));
+            return Ok(Filled::Refused(Why::Quota));
         }
         if !self.room.has_room_for(end - start) {
-            return Ok(Some(Why::Full));
+            return Ok(Filled::Refused(Why::Full));
         }
-        let Some(filling) = self.begin_fill(file, start, end)? else {
-            return Ok(None); // Somebody else fetched it.
+        let filling = match self.begin_fill(file, (start, end), first)? {
+            Turn::Mine(filling) => filling,
+            Turn::Theirs(bytes) => return Ok(Filled::Bytes(bytes, None)),
+            Turn::Again => return Ok(Filled::Again),
         };
-        let Some(bytes) = self.fetch(file, start, end, filling.seen)? else { return Ok(None) };
-        let mut inner = file.lock();
-        match inner.changed(filling.seen, What::Bytes(start, end)) {
-            false => self.land_fill(file, &mut inner, start, &bytes),
-            true => Ok(None),
-        }
+        let Some(fetched) = self.fetch(file, start, end, filling.seen)? else {
+            return Ok(Filled::Again);
+        };
+        let fetched = Arc::new(fetched);
+        filling.said.say(Some(fetched.clone()));
+        let refused = self.land_fill(file, &filling, &fetched)?;
+        Ok(Filled::Bytes(fetched, refused))
     }
 
-    /// Announces a fill; waits and returns `None` if one that overlaps is in flight (L1).
+    /// Announces a fill. If one that overlaps is in flight (L1), waits for it: for its bytes, if it began when
+    /// the file's were what they are now.
     fn begin_fill<'a>(
         &'a self,
         file: &'a Arc<File>,
-        start: u64,
-        end: u64,
-    ) -> Result<Option<Filling<'a>>> {
+        (start, end): (u64, u64),
+        first: u64,
+    ) -> Result<Turn<'a>> {
         let deadline = self.files.time().now() + self.files.tune(|t| t.backing_timeout);
         let mut inner = file.lock();
         if inner.gone {
-            return Ok(None); // Nobody has it open: it was read ahead.
+            return Ok(Turn::Again); // Nobody has it open: it was read ahead.
         }
         let overlaps =
-            |inner: &mut Inner| inner.live().fills.iter().any(|&(a, b)| a < end && start < b);
+            |inner: &mut Inner| inner.live().fills.iter().any(|fetch| fetch.overlaps(start, end));
         if !overlaps(&mut inner) {
-            inner.live().fills.push((start, end));
-            let seen = inner.clock.look();
-            return Ok(Some(Filling { io: self, file, range: (start, end), seen }));
+            let (seen, said) = (inner.clock.look(), Arc::<Said>::default());
+            let range = (start, end);
+            inner.live().fills.push(Fetch { range, seen, lands: false, said: said.clone() });
+            return Ok(Turn::Mine(Filling { io: self, file, range, seen, said }));
         }
         // One byte of progress is enough: the caller looks again for what is still missing.
         let moment = Duration::from_millis(200);
-        let wait = |inner| self.files.time().wait_while(&file.changed, inner, moment, overlaps);
-        let (mut inner, _) = wait(inner);
+        let has_first = |fetch: &&Fetch| fetch.overlaps(first, first + 1);
+        let found = inner.live().fills.iter().find(has_first);
+        let found = found.map(|fetch| (fetch.range, fetch.seen, fetch.said.clone()));
+        let mut inner = match found {
+            Some((range, seen, said)) if !inner.changed(seen, What::Bytes(range.0, range.1)) => {
+                drop(inner);
+                if let Some(bytes) = said.wait(self.files.time(), moment) {
+                    return Ok(Turn::Theirs(bytes));
+                }
+                file.lock()
+            }
+            _ => self.files.time().wait_while(&file.changed, inner, moment, overlaps).0,
+        };
         if self.files.time().now() >= deadline
             || (!self.home.health().is_available() && overlaps(&mut inner))
         {
             return Err(Error::new(Kind::TimedOut, "waiting for the backing store"));
         }
-        Ok(None)
+        Ok(Turn::Again)
     }
 
     /// `None` if the bytes were cut off through us meanwhile.
-    fn fetch(&self, file: &Arc<File>, start: u64, end: u64, mark: Look) -> Result<Option<Vec<u8>>> {
-        let mut bytes = vec![0; (end - start) as usize];
-        if self.fetch_near(file, start, &mut bytes) {
+    fn fetch(&self, file: &Arc<File>, start: u64, end: u64, mark: Look) -> Result<Option<Fetched>> {
+        let mut fetched = self.spares.take(start, end);
+        let bytes = fetched.bytes();
+        if self.fetch_near(file, start, bytes) {
             add(&self.files.counters().near_fills, 1);
-            add(&self.files.counters().near_bytes, bytes.len() as u64);
-            return Ok(Some(bytes));
+            add(&self.files.counters().near_bytes, end - start);
+            return Ok(Some(fetched));
         }
         let backing = self.files.backing_file(file)?;
-        let n = self.home.health().call(|| backing.read_at(&mut bytes, start))?;
+        let n = self.home.health().call(|| backing.read_at(bytes, start))?;
         if n < bytes.len() {
             let ours = {
                 let mut inner = file.lock();
@@ -219,49 +273,63 @@ impl Io {
         }
         add(&self.files.counters().fills, 1);
         add(&self.files.counters().fill_bytes, n as u64);
-        Ok(Some(bytes))
+        Ok(Some(fetched))
     }
 
-    /// Puts fetched bytes where the file is still absent (L2). Data first, record after: a crash
-    /// between leaves bytes that do not count.
+    /// Puts fetched bytes where the file is still absent (L2), without the file's lock: nobody waits for that
+    /// but who changes bytes there. Data first, record after: a crash between leaves bytes that do not count.
+    /// Returns why the tier does not take them, if so.
     fn land_fill(
         &self,
         file: &Arc<File>,
-        inner: &mut Inner,
-        start: u64,
-        bytes: &[u8],
+        filling: &Filling<'_>,
+        fetched: &Fetched,
     ) -> Result<Option<Why>> {
+        let (start, end) = filling.range;
+        let goes_on = |inner: &mut Inner| {
+            let moved = inner.changed(filling.seen, What::Bytes(start, end));
+            let gaps = inner.state.gaps(start, end.min(inner.state.size()));
+            if moved { Vec::new() } else { gaps }
+        };
         if !self.files.is_attached() {
             return Ok(Some(Why::Detached)); // D1
         }
-        let end = (start + bytes.len() as u64).min(inner.state.size());
-        let gaps = inner.state.gaps(start, end);
+        let mut inner = file.lock();
+        let gaps = goes_on(&mut inner);
         if gaps.is_empty() {
             return Ok(None);
         }
-        let shadow = match self.files.shadow(file, inner) {
+        let shadow = match self.files.shadow(file, &mut inner) {
             // The tier takes no file so large: its bytes are served without being kept.
             Err(e) if e.is(libc::EFBIG) => return Ok(Some(Why::Full)),
             shadow => shadow?,
         };
-        let dirty_mtime = inner.state.is_dirty().then_some(inner.state.mtime());
-        for &(a, b) in &gaps {
-            let part = &bytes[(a - start) as usize..(b - start) as usize];
-            match put(&*shadow, part, a) {
-                Err(e) if e.raw_os_error() == Some(libc::ENOSPC) => return Ok(Some(Why::Full)),
-                other => self.files.note_tier(other)?,
-            }
-        }
-        if let Some(mtime) = dirty_mtime {
-            // The shadow's mtime is the file's own after a crash; a fill must not move it.
-            let _ = shadow.set_mtime(mtime);
-        }
+        filling.lands(&mut inner, true);
+        drop(inner);
+        let put = gaps.iter().try_for_each(|&(a, b)| put(&*shadow, fetched.part(a, b), a));
         failpoint::pass("fill.written");
+        let mut inner = file.lock();
+        filling.lands(&mut inner, false);
+        if inner.state.is_dirty() {
+            // The shadow's mtime is the file's own after a crash; a fill must not move it.
+            let _ = shadow.set_mtime(inner.state.mtime());
+        }
+        match put {
+            Err(e) if e.raw_os_error() == Some(libc::ENOSPC) => return Ok(Some(Why::Full)),
+            put => self.files.note_tier(put)?,
+        }
+        if !self.files.is_attached() {
+            return Ok(Some(Why::Detached));
+        }
+        let gaps = goes_on(&mut inner);
+        if gaps.is_empty() {
+            return Ok(None);
+        }
         let marks = gaps.into_iter().map(|gap| Mark::of(gap, State::Clean)).collect();
         let age = inner.state.age_at(0);
-        self.files.commit(file, inner, Change::Marked { marks, age })?;
+        self.files.commit(file, &mut inner, Change::Marked { marks, age })?;
         self.files.admit(file, [(start, end)]);
-        self.files.account(file, inner);
+        self.files.account(file, &mut inner);
         Ok(None)
     }
 }
@@ -295,6 +363,6 @@ pub(crate) fn make_hole(shadow: &dyn MediaFile, offset: u64, len: u64) -> std::i
 }
 
 fn is_zero(bytes: &[u8]) -> bool {
-    // Most data differs in its first bytes.
-    bytes.iter().take(16).all(|b| *b == 0) && bytes.iter().all(|b| *b == 0)
+    // Most data differs in its first bytes. What equals itself one byte further on has one value.
+    bytes.iter().take(16).all(|b| *b == 0) && bytes.get(1..) == bytes.get(..bytes.len() - 1)
 }

@@ -11,7 +11,7 @@ use crate::core::report::{Progress, Report};
 use crate::files::file::{File, failure, named_failure};
 use crate::files::open::OpenFile;
 use crate::io::Why;
-use crate::io::fill::CHUNK;
+use crate::io::fill::{CHUNK, Filled};
 use crate::lock::{Mutex, Rank};
 use crate::ops::Ops;
 
@@ -232,11 +232,14 @@ impl Ops {
             let gap = file.lock().state.first_gap(at, end);
             let Some((from, to)) = gap else { break };
             let to = to.min(from / CHUNK * CHUNK + CHUNK);
-            match self.io.fill_exactly(file, from, to)? {
-                None => {}
-                Some(Why::Detached) => return Err(Error::os(libc::EBUSY, DETACHED)),
-                Some(Why::Quota) => return Err(Error::os(libc::EDQUOT, OVER_QUOTA)),
-                Some(_) => return Err(Error::os(libc::ENOSPC, FULL)),
+            let refused = |why| match why {
+                Why::Detached => Error::os(libc::EBUSY, DETACHED),
+                Why::Quota => Error::os(libc::EDQUOT, OVER_QUOTA),
+                _ => Error::os(libc::ENOSPC, FULL),
+            };
+            match self.io.fill_exactly(file, (from, to), from)? {
+                Filled::Again | Filled::Bytes(_, None) => {}
+                Filled::Bytes(_, Some(why)) | Filled::Refused(why) => return Err(refused(why)),
             }
             at = from;
         }

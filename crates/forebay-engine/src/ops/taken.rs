@@ -11,9 +11,11 @@ use std::sync::Arc;
 
 use forebay_backing::{Error, FileKey, Result};
 
+use crate::copies::Lasting;
 use crate::core::id::FileId;
 use crate::core::paths::Paths;
 use crate::core::state::{Change, Conflict, FileState, Portrait, Record};
+use crate::failpoint;
 use crate::files::file::{File, Meanwhile};
 use crate::ops::Ops;
 use crate::tier::dir::shadow_name;
@@ -37,13 +39,18 @@ fn is_none(error: &Error) -> bool {
 impl Ops {
     /// Makes the copy of a home's file a file of our own, durably here and at our own partners. It is not
     /// flushed, and not found by its name, until [`Ops::hold_taken`]: its home may be back. One that was
-    /// adopted before is left as it is.
+    /// adopted before is left as it is, unless there is a copy that its home has made since: that counts.
     ///
     /// # Errors
     ///
     /// ENOENT if there is no copy; EBUSY if the file is dirty here otherwise; those of partners: then it is
     /// durable here alone.
     pub fn adopt(&self, home: &str, file: FileKey) -> Result<()> {
+        let is_newer =
+            |taken: &Arc<File>| self.copies.id(home, file).is_some_and(|id| id != taken.id);
+        while let Some(old) = self.adopted(file).filter(is_newer) {
+            self.drop_taken(&old)?;
+        }
         let taken = match self.adopted(file) {
             Some(taken) => {
                 self.copies.drop_copy(home, file)?;
@@ -51,7 +58,9 @@ impl Ops {
             }
             None => self.adopt_copy(home, file)?,
         };
-        self.outbox.tell(&taken)
+        self.outbox.tell(&taken)?;
+        failpoint::pass("adopt.done");
+        Ok(())
     }
 
     fn adopt_copy(&self, home: &str, file: FileKey) -> Result<Arc<File>> {
@@ -63,19 +72,29 @@ impl Ops {
         let missing = || Error::os(libc::ENOENT, format!("there is no copy of it from {home}"));
         let names = self.copies.paths(home, file).ok_or_else(missing)?;
         let names = self.right_name_first(file, names);
-        let take = |id: FileId, portrait: &Portrait| self.take(id, file, &names, portrait);
+        let take = |id, claim, portrait: &Portrait| self.take(id, (file, claim), &names, portrait);
         self.copies.give(home, file, take)?.ok_or_else(missing)
     }
 
-    /// The file that was adopted under this key, whether it is ours already or not.
+    /// The file that was adopted under this key, whether it is ours already or not: the last one, if an older one
+    /// is left.
     fn adopted(&self, key: FileKey) -> Option<Arc<File>> {
         let is_held = |file: &Arc<File>| file.lock().state.is_held();
-        if let Some(known) = self.files.find(key).filter(is_held) {
-            return Some(known);
-        }
+        self.aside(key).or_else(|| self.files.find(key).filter(is_held))
+    }
+
+    /// The file that was adopted under this key and is not ours yet.
+    fn aside(&self, key: FileKey) -> Option<Arc<File>> {
         let is_it =
             |file: &Arc<File>| file.key == key && file.lock().state.conflict() == Conflict::Adopted;
         self.files.all_files().into_iter().find(is_it)
+    }
+
+    /// The number of the claim that a file was taken over under, if it may be one that is not ours yet.
+    pub fn adopted_under(&self, key: FileKey) -> Option<u64> {
+        let is_it = |file: &Arc<File>| file.lock().state.conflict().stands();
+        let file = self.aside(key).or_else(|| self.files.find(key).filter(is_it))?;
+        file.lock().state.held_under()
     }
 
     /// Of names some of which it may have had, or was about to get.
@@ -93,7 +112,7 @@ impl Ops {
     fn take(
         &self,
         id: FileId,
-        key: FileKey,
+        (key, claim): (FileKey, u64),
         names: &[PathBuf],
         portrait: &Portrait,
     ) -> Result<Arc<File>> {
@@ -113,7 +132,7 @@ impl Ops {
         for name in names {
             paths.learn_also(self.files.tree(), name);
         }
-        let state = FileState::taken(paths, portrait);
+        let state = FileState::taken(paths, portrait, claim);
         let file = self.files.insert_as(id, Record { key, state });
         let mut inner = file.lock();
         let put = self.files.put(&file, &mut inner);
@@ -156,20 +175,27 @@ impl Ops {
     ///
     /// # Errors
     ///
-    /// EBUSY if it is read past the daemon; those of a flush of it that does not end.
+    /// Those of the tier, and of a flush of it that does not end. Then it is as before, to be tried again.
     pub fn disown(&self, file: FileKey) -> Result<()> {
-        let Some(file) = self.adopted(file) else { return Ok(()) };
-        self.drain.wait_for_flight(&file)?;
-        let mut inner = file.lock();
-        if inner.is_idle() {
-            self.files.erase(&file, &mut inner);
+        while let Some(taken) = self.adopted(file) {
+            self.drop_taken(&taken)?;
+        }
+        Ok(())
+    }
+
+    /// The same with one such file. The store is not asked: whatever it has by that name is not ours.
+    fn drop_taken(&self, file: &Arc<File>) -> Result<()> {
+        self.drain.wait_for_flight(file)?;
+        let mut inner = self.outbox.wait_for_round(file);
+        if inner.is_unused() {
+            self.files.drop_record(file, &mut inner)?;
+            self.files.erase(file, &mut inner);
             drop(inner);
-            self.files.forget(&file);
+            self.files.forget(file);
             return self.files.note_tier(self.files.index().sync());
         }
-        self.files.commit(&file, &mut inner, Change::Held(false))?;
-        drop(inner);
-        self.purge_file(&file)
+        self.files.disclaim(file, inner)?;
+        self.files.note_tier(self.files.index().sync())
     }
 
     /// The file is ours from here on: one that was adopted is found by its name, and flushed. What is flushed
@@ -237,25 +263,33 @@ impl Ops {
         self.files.commit(&file, &mut inner, Change::Held(false))?;
         self.files.let_go(&file, &mut inner)?;
         self.files.retire(&file, inner);
-        self.files.note_tier(self.files.index().sync())
+        self.files.note_tier(self.files.index().sync())?;
+        // What cannot be said now is said later.
+        let _ = self.outbox.forget(&file, Lasting::No);
+        Ok(())
     }
 
     /// Another member took the file over while we were away: it is not flushed any more, and who opens it
-    /// by its name finds the other member's. Durable on return.
+    /// by its name finds the other member's. What was adopted and is not ours is dropped. Durable on return.
     pub fn supersede(&self, file: FileKey) -> Result<()> {
         let Some(file) = self.adopted(file).or_else(|| self.files.find(file)) else {
             return Ok(());
         };
-        let mut inner = file.lock();
-        self.files.let_go(&file, &mut inner)?;
-        if !inner.state.is_dirty() {
-            return Ok(());
+        if file.lock().state.conflict() == Conflict::Adopted {
+            // It never was ours.
+            return self.drop_taken(&file);
         }
-        let path = inner.state.display_path();
-        tracing::warn!(path = %path.display(), "another member took this file over while it was dirty here: it is not flushed");
+        let mut inner = file.lock();
         if inner.state.is_held() {
             self.files.commit(&file, &mut inner, Change::Held(false))?;
         }
+        self.files.let_go(&file, &mut inner)?;
+        if !inner.state.is_dirty() {
+            self.files.retire(&file, inner);
+            return self.files.note_tier(self.files.index().sync());
+        }
+        let path = inner.state.display_path();
+        tracing::warn!(path = %path.display(), "another member took this file over while it was dirty here: it is not flushed");
         let superseded = Change::InConflict(Conflict::Superseded);
         self.files.commit(&file, &mut inner, superseded)?;
         drop(inner);

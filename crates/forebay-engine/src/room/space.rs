@@ -15,6 +15,7 @@ use crate::core::state::Change;
 use crate::failpoint;
 use crate::files::file::{Around, File, Inner};
 use crate::lock::MutexGuard;
+use crate::requester;
 use crate::room::{InVain, Room};
 use crate::tier::media::is_alone;
 
@@ -49,6 +50,8 @@ impl<'a> Patience<'a> {
 
     /// Waits a moment for the drain.
     pub fn wait(&mut self) -> Result<()> {
+        // Who has been answered waits for nothing.
+        requester::check()?;
         self.room.wait_for_drain();
         let copied = self.room.copied();
         if copied != self.copied {

@@ -74,6 +74,7 @@ mod tests {
 
     use super::*;
     use crate::bed::bed;
+    use crate::copies::{Teller, Told};
     use crate::core::copied::{Mark, Then, Words};
 
     #[test]
@@ -86,17 +87,20 @@ mod tests {
             inner.state.portrait(100, inner.mtime())
         };
         let encoded = |mark: &Mark| postcard::to_stdvec(mark).unwrap();
-        engine.copies.mark("n/2", &encoded(&Mark::Begin { session: 1 })).unwrap();
+        let by = Teller { home: "n/2", epoch: 1, fill: 1 };
+        engine.copies.announce(by).unwrap();
+        engine.copies.mark(by, &encoded(&Mark::Begin { session: 1 })).unwrap();
         let words = Words {
             session: 1,
             number: 1,
             after: 0,
+            brought: 100,
             data: Cow::Owned(vec![(0, 60)]),
             zeros: Cow::Owned(vec![(60, 100)]),
             then: Then::Whole(Box::new(portrait)),
         };
         let words = postcard::to_stdvec(&words).unwrap();
-        engine.copies.keep("n/2", 5, file.key, &words, &[7; 60]).unwrap();
+        engine.copies.keep(by, Told::Owes, 5, file.key, &words, &[7; 60]).unwrap();
         engine.ops.compact();
         let list = |engine: &crate::Engine| {
             let found = list(&**engine.files.media()).unwrap().into_iter();

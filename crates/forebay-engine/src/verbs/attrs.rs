@@ -37,15 +37,15 @@ pub struct Facts {
 
 /// What the backing store said of a name, and when it was asked.
 #[derive(Debug, Clone, Copy)]
-pub struct Told {
+pub struct DatedAttr {
     attr: Attr,
     asked: Asked,
 }
 
-impl Told {
+impl DatedAttr {
     /// What the store answered to a change that was begun at `asked`.
-    pub fn by(asked: Asked, attr: Attr) -> Told {
-        Told { attr, asked }
+    pub fn by(asked: Asked, attr: Attr) -> DatedAttr {
+        DatedAttr { attr, asked }
     }
 
     /// A moment before the store was asked: what it says is no older.
@@ -60,14 +60,14 @@ impl Told {
 
     /// The same answer with other attributes, which whoever changes them knows.
     #[must_use]
-    pub fn with(self, attr: Attr) -> Told {
-        Told { attr, ..self }
+    pub fn with(self, attr: Attr) -> DatedAttr {
+        DatedAttr { attr, ..self }
     }
 
     /// The same answer as if it were older.
     #[must_use]
-    pub fn since(self, at: Instant) -> Told {
-        Told { asked: Asked { at, ..self.asked }, ..self }
+    pub fn since(self, at: Instant) -> DatedAttr {
+        DatedAttr { asked: Asked { at, ..self.asked }, ..self }
     }
 }
 
@@ -85,7 +85,7 @@ impl Verbs {
     }
 
     /// The same, with the answer of the store that they go by.
-    pub fn look(&self, path: &Path) -> Result<(Attr, Told)> {
+    pub fn look(&self, path: &Path) -> Result<(Attr, DatedAttr)> {
         let mut told = self.ask(path)?;
         for _ in 0..LOOKS {
             // What is dirty may have been flushed since the answer: then it is out of date.
@@ -101,9 +101,9 @@ impl Verbs {
         Ok((attr, told))
     }
 
-    fn ask(&self, path: &Path) -> Result<Told> {
+    fn ask(&self, path: &Path) -> Result<DatedAttr> {
         let asked = self.asking();
-        self.names.ask(|b| b.stat(path)).map(|attr| Told { attr, asked })
+        self.names.ask(|b| b.stat(path)).map(|attr| DatedAttr { attr, asked })
     }
 
     /// A moment before the backing store is asked.
@@ -112,17 +112,17 @@ impl Verbs {
     }
 
     /// What the store says of `path`, for somebody who may want to know it soon.
-    pub fn foresee(&self, path: &Path) -> Result<Told> {
+    pub fn foresee(&self, path: &Path) -> Result<DatedAttr> {
         let asked = self.asking();
         let attr = self.home.health().quietly(|| self.home.backing().stat(path))?;
-        Ok(Told { attr, asked })
+        Ok(DatedAttr { attr, asked })
     }
 
     /// The same with the names of its extended attributes.
-    pub fn foresee_all(&self, path: &Path) -> Result<(Told, Vec<OsString>)> {
+    pub fn foresee_all(&self, path: &Path) -> Result<(DatedAttr, Vec<OsString>)> {
         let asked = self.asking();
         let all = self.home.health().quietly(|| self.home.backing().stat_all(path));
-        all.map(|(attr, names)| (Told { attr, asked }, names))
+        all.map(|(attr, names)| (DatedAttr { attr, asked }, names))
     }
 
     /// What is in a directory, for somebody who may want to know it soon.
@@ -132,12 +132,12 @@ impl Verbs {
 
     /// Attributes by an earlier answer of the store, with what we know better. `None` if the store says
     /// something else by now because of us.
-    pub fn recall(&self, told: &Told) -> Option<Attr> {
+    pub fn recall(&self, told: &DatedAttr) -> Option<Attr> {
         self.newest(told, Heard::Before)
     }
 
-    fn newest(&self, told: &Told, heard: Heard) -> Option<Attr> {
-        let &Told { mut attr, asked } = told;
+    fn newest(&self, told: &DatedAttr, heard: Heard) -> Option<Attr> {
+        let &DatedAttr { mut attr, asked } = told;
         let Some(file) = self.files.find(attr.key) else {
             return (!self.files.was_forgotten(attr.key, asked.look)).then_some(attr);
         };

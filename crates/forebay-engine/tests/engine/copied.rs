@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use forebay_backing::wrap::Verb;
 use forebay_backing::{BackingStore, FileKey, RenameMode, Result, SetAttr};
-use forebay_engine::{Config, CopiesAt, Engine, OpenFile, Progress, Tunables};
+use forebay_engine::{Config, CopiesAt, Engine, OpenFile, Progress, Teller, Told, Tunables};
 
 use crate::copies::{HOME, Way, partner_on, settle_all, take_over};
 use crate::hook::Hook;
@@ -19,47 +19,54 @@ use crate::start::{
 };
 use crate::store::MemStore;
 
+/// The home of a pair, by its first process and the first fill.
+const FIRST: Teller<'static> = Teller { home: HOME, epoch: 1, fill: 1 };
+
 /// A home, one who keeps its copies, and the store that both have.
-struct Pair {
-    store: MemStore,
-    hook: Arc<Hook>,
-    home: Arc<Engine>,
-    media: CrashMedia,
-    keeper: Arc<Engine>,
-    way: Arc<Way>,
+pub struct Pair {
+    pub store: MemStore,
+    pub hook: Arc<Hook>,
+    pub home: Arc<Engine>,
+    pub media: CrashMedia,
+    pub keeper: Arc<Engine>,
+    pub way: Arc<Way>,
 }
 
-fn home_on(store: &MemStore, media: &CrashMedia, tunables: Tunables) -> (Arc<Engine>, Arc<Hook>) {
+pub fn home_on(
+    store: &MemStore,
+    media: &CrashMedia,
+    tunables: Tunables,
+) -> (Arc<Engine>, Arc<Hook>) {
     let (backing, hook) = Hook::on(store.clone());
     let config = Config { fill_rate: 1 << 20, ..Config::default() };
     (start(Arc::new(media.clone()), backing, "boot-m", config, tunables).unwrap(), hook)
 }
 
-fn pair() -> Pair {
+pub fn pair() -> Pair {
     let (store, media) = (MemStore::new(), CrashMedia::default());
     let keeper = partner_on(&media, store.clone(), "boot-p").unwrap();
     let (home, hook) = home_on(&store, &CrashMedia::default(), patient());
     let way = Way::to(&[&keeper]);
     home.files.begin_copies(way.clone(), CopiesAt::Sync);
-    home.outbox.fill_partner("p", &|| false).unwrap();
+    way.fill_up(&home, "p").unwrap();
     Pair { store, hook, home, media, keeper, way }
 }
 
 impl Pair {
     /// A file at the home with these bytes.
-    fn make(&self, name: &str, bytes: &[u8]) -> OpenFile {
+    pub fn make(&self, name: &str, bytes: &[u8]) -> OpenFile {
         let (file, _) = self.home.verbs.create(Path::new(name), &NEW).unwrap();
         self.home.io.write(&file, 0, bytes).unwrap();
         file
     }
 
-    fn flush(&self) {
+    pub fn flush(&self) {
         let report = self.home.drain.flush(&[], &Progress::default());
         assert!(report.failures.is_empty(), "{:?}", report.failures);
     }
 
     /// What is kept for the home: path and bytes.
-    fn kept(&self) -> Vec<(String, u64)> {
+    pub fn kept(&self) -> Vec<(String, u64)> {
         let list = self.keeper.copies.list(HOME);
         list.iter().map(|copy| (copy.path.display().to_string(), copy.bytes)).collect()
     }
@@ -73,11 +80,11 @@ impl Drop for Pair {
     }
 }
 
-fn read(engine: &Arc<Engine>, name: &str) -> Vec<u8> {
+pub fn read(engine: &Arc<Engine>, name: &str) -> Vec<u8> {
     read_all(engine, Path::new(name)).unwrap()
 }
 
-fn on_store(store: &MemStore, name: &str) -> Vec<u8> {
+pub fn on_store(store: &MemStore, name: &str) -> Vec<u8> {
     store.snapshot().files()[Path::new(name)].clone()
 }
 
@@ -310,7 +317,7 @@ fn what_is_disowned_leaves_nothing_behind() {
     pair.home.io.sync(&file).unwrap();
     let used = || pair.keeper.ops.status().used_bytes;
     for open in [false, true] {
-        pair.home.outbox.fill_partner("p", &|| false).unwrap();
+        pair.way.fill_up(&pair.home, "p").unwrap();
         take_over(&pair.keeper).unwrap();
         let held = open.then(|| pair.keeper.io.open(Path::new("f"), None).unwrap());
         pair.keeper.ops.disown(file.key).unwrap();
@@ -320,7 +327,7 @@ fn what_is_disowned_leaves_nothing_behind() {
         within("nothing is left", || used() == 0);
         assert_eq!(on_store(&pair.store, "f"), [0u8; 0], "nor was anything flushed");
     }
-    pair.home.outbox.fill_partner("p", &|| false).unwrap();
+    pair.way.fill_up(&pair.home, "p").unwrap();
     pair.flush();
     assert_eq!(on_store(&pair.store, "f"), [1; 9000]);
 }
@@ -353,7 +360,7 @@ fn a_full_partner_acknowledges_nothing() {
         abandon(engine);
         if pair.home.io.sync(&file).is_err() {
             // What its own sync said proves nothing any more.
-            pair.home.outbox.fill_partner("p", &|| false).unwrap();
+            pair.way.fill_up(&pair.home, "p").unwrap();
         }
         pair.home.io.write(&file, 13_000 + n * 5000, &[2; 100]).unwrap();
     }
@@ -379,7 +386,8 @@ fn an_older_round_never_lands_on_a_newer_one() {
     let before = pair.kept();
     let mut refused = 0;
     for message in &sent {
-        let kept = pair.keeper.copies.keep(HOME, 1, message.file, &message.words, &message.bytes);
+        let (file, words, bytes) = (message.file, &message.words, &message.bytes);
+        let kept = pair.keeper.copies.keep(FIRST, Told::Owes, 1, file, words, bytes);
         refused += usize::from(kept.is_err());
         if let Err(e) = kept {
             assert!(e.is(libc::ESTALE), "{e}");
@@ -475,9 +483,9 @@ fn a_partner_is_filled_while_programs_go_on() {
     let media = CrashMedia::default();
     let second = partner_on(&media, pair.store.clone(), "boot-q").unwrap();
     *pair.way.comes.lock().unwrap() = Some(second.clone());
-    let home = pair.home.clone();
+    let (home, way) = (pair.home.clone(), pair.way.clone());
     let began = time().now();
-    let filled = beside(move || home.outbox.fill_partner("q", &|| false));
+    let filled = beside(move || way.fill_up(&home, "q"));
     let file = pair.home.io.open(Path::new("f3"), None).unwrap();
     let mut n = 0;
     while !filled.is_finished() {
@@ -637,17 +645,22 @@ fn without_partners_nothing_is_acknowledged_or_flushed() {
 fn words_that_cannot_be_read_are_refused() {
     let pair = pair();
     let key = pair.make("f", &[1; 10]).key;
-    let refused = pair.keeper.copies.keep(HOME, 1, key, &[255; 3], &[]).unwrap_err();
+    let owes = Told::Owes;
+    let refused = pair.keeper.copies.keep(FIRST, owes, 1, key, &[255; 3], &[]).unwrap_err();
     assert!(refused.is(libc::EPROTO), "{refused}");
     let file = pair.home.io.open(Path::new("f"), None).unwrap();
     pair.home.io.sync(&file).unwrap();
     let message = pair.way.sent.lock().unwrap().pop().unwrap();
-    let stranger = pair.keeper.copies.keep("other", 1, key, &message.words, &message.bytes);
+    let other = Teller { home: "other", ..FIRST };
+    let stranger = pair.keeper.copies.keep(other, owes, 1, key, &message.words, &message.bytes);
     assert!(stranger.unwrap_err().is(libc::ESTALE));
     assert_eq!(pair.keeper.copies.homes(), [HOME]);
     pair.keeper.copies.drop_home(HOME).unwrap();
     assert!(pair.keeper.copies.homes().is_empty());
     pair.home.io.write(&file, 0, &[2; 10]).unwrap();
-    pair.home.io.sync(&file).unwrap();
-    assert!(pair.keeper.copies.homes().is_empty(), "it comes with the next fill");
+    assert!(
+        pair.home.io.sync(&file).unwrap_err().is(libc::ESTALE),
+        "it has not what it is to have"
+    );
+    assert!(pair.keeper.copies.homes().is_empty());
 }

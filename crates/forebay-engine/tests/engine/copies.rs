@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use forebay_backing::{Error, FileKey, Result};
-use forebay_engine::{Config, CopiesAt, Engine, Partners};
+use forebay_engine::{Config, CopiesAt, Engine, Partners, Teller, Told};
 
 use crate::journal::{Crash, Journal};
 use crate::media::{CrashMedia, Disk, Lie};
@@ -30,6 +30,9 @@ pub struct Way {
     /// Who is to be filled next.
     pub comes: Mutex<Option<Arc<Engine>>>,
     filling: Mutex<Vec<Arc<Engine>>>,
+    /// The home's process, and by which fill each partner has its copies: 0 is of an earlier process.
+    pub epoch: AtomicU64,
+    fills: Mutex<Vec<(Arc<Engine>, u64)>>,
     pub wants: AtomicBool,
     /// Nobody may acknowledge anything any more.
     cut_off: AtomicBool,
@@ -38,6 +41,10 @@ pub struct Way {
     words: AtomicU64,
     /// The last messages, for who sends them again.
     pub sent: Mutex<Vec<Message>>,
+    /// Words about all files.
+    pub marks: Mutex<Vec<Vec<u8>>>,
+    /// How often the slowest was to be left.
+    pub hurried: AtomicU64,
     /// Done after each of them.
     pub after: Mutex<Option<Act>>,
 }
@@ -57,12 +64,16 @@ impl Way {
             partners: Mutex::new(partners.iter().map(|it| (*it).clone()).collect()),
             comes: Mutex::default(),
             filling: Mutex::default(),
+            epoch: AtomicU64::new(1),
+            fills: Mutex::default(),
             wants: AtomicBool::new(true),
             cut_off: AtomicBool::new(false),
             told: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             words: AtomicU64::new(0),
             sent: Mutex::default(),
+            marks: Mutex::default(),
+            hurried: AtomicU64::new(0),
             after: Mutex::default(),
         })
     }
@@ -71,6 +82,43 @@ impl Way {
         let (comes, filling) = (self.comes.lock().unwrap(), self.filling.lock().unwrap());
         let first = || self.partners.lock().unwrap()[0].clone();
         comes.clone().or_else(|| filling.first().cloned()).unwrap_or_else(first)
+    }
+
+    fn teller(&self, partner: &Arc<Engine>) -> Teller<'static> {
+        let fills = self.fills.lock().unwrap();
+        let fill = fills.iter().rev().find(|(it, _)| Arc::ptr_eq(it, partner)).map_or(0, |it| it.1);
+        Teller { home: HOME, epoch: self.epoch.load(Relaxed), fill }
+    }
+
+    /// As a member does it: what the partner has goes, then it is sent all.
+    pub fn fill_up(&self, home: &Engine, partner: &str) -> Result<()> {
+        self.announce(&self.one(partner))?;
+        home.outbox.fill_partner(partner, &|| false)
+    }
+
+    pub fn announce(&self, partner: &Arc<Engine>) -> Result<()> {
+        let fill = {
+            let mut fills = self.fills.lock().unwrap();
+            let fill = fills.len() as u64 + 1;
+            fills.push((partner.clone(), fill));
+            fill
+        };
+        let by = Teller { home: HOME, epoch: self.epoch.load(Relaxed), fill };
+        partner.copies.announce(by)
+    }
+
+    /// The only partner has begun anew.
+    pub fn restarted(&self, again: &Arc<Engine>) {
+        let before = std::mem::replace(&mut *self.partners.lock().unwrap(), vec![again.clone()]);
+        let fill = self.teller(&before[0]).fill;
+        self.fills.lock().unwrap().push((again.clone(), fill));
+    }
+
+    /// The home has begun anew, and its partners go on.
+    pub fn follow(&self) {
+        self.epoch.fetch_add(1, Relaxed);
+        self.fills.lock().unwrap().clear();
+        self.cut_off.store(false, Relaxed);
     }
 
     pub fn cut(&self) {
@@ -96,10 +144,12 @@ impl Partners for Way {
         self.sent.lock().unwrap().push(message);
         let partners = self.partners.lock().unwrap().clone();
         for partner in &partners {
-            partner.copies.keep(HOME, 1, file, words, bytes)?;
+            let by = self.teller(partner);
+            partner.copies.keep(by, Told::Owes, 1, file, words, bytes)?;
         }
         for partner in self.filling.lock().unwrap().clone() {
-            partner.copies.keep(HOME, 1, file, words, bytes)?;
+            let by = self.teller(&partner);
+            partner.copies.keep(by, Told::Beside, 1, file, words, bytes)?;
         }
         if let Some(act) = &mut *self.after.lock().unwrap() {
             act();
@@ -107,13 +157,29 @@ impl Partners for Way {
         Ok(partners.len() as u8)
     }
 
+    fn leave_slowest(&self) -> Result<()> {
+        self.hurried.fetch_add(1, Relaxed);
+        Ok(())
+    }
+
+    fn forget(&self, file: FileKey, words: &[u8]) -> Result<u8> {
+        self.keep(file, words, &[])
+    }
+
     fn fill(&self, partner: &str, file: FileKey, words: &[u8], bytes: &[u8]) -> Result<()> {
-        self.one(partner).copies.keep(HOME, 1, file, words, bytes)
+        let partner = self.one(partner);
+        let by = self.teller(&partner);
+        partner.copies.keep(by, Told::Owes, 1, file, words, bytes)?;
+        if let Some(act) = &mut *self.after.lock().unwrap() {
+            act();
+        }
+        Ok(())
     }
 
     fn mark(&self, partner: &str, words: &[u8]) -> Result<()> {
         let partner = self.one(partner);
-        partner.copies.mark(HOME, words)?;
+        self.marks.lock().unwrap().push(words.to_vec());
+        partner.copies.mark(self.teller(&partner), words)?;
         self.comes
             .lock()
             .unwrap()
@@ -227,7 +293,7 @@ fn run(
     let keeper = partner_on(&media, work.store.clone(), BOOT).expect("a new tier");
     let way = Way::to(&[&keeper]);
     work.engine.files.begin_copies(way.clone(), at);
-    work.engine.outbox.fill_partner("p", &|| false).expect("nothing is dirty yet");
+    way.fill_up(&work.engine, "p").expect("nothing is dirty yet");
     let moments = watch(&work, &media, seed);
     let worked = work.work();
     media.set_hook(None);

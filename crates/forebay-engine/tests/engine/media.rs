@@ -93,6 +93,7 @@ struct Inner {
     fault: Option<Fault>,
     faults_given: u64,
     hook: Option<Hook>,
+    at_shadow_write: Option<Arc<dyn Fn(u64) + Send + Sync>>,
     at_shadow_sync: Option<Arc<dyn Fn() + Send + Sync>>,
     after_shadow_sync: Option<Arc<dyn Fn() + Send + Sync>>,
     lie: Option<Lie>,
@@ -130,6 +131,11 @@ impl CrashMedia {
     pub fn set_hook(&self, hook: Option<Hook>) {
         let old = std::mem::replace(&mut self.lock().hook, hook);
         drop(old);
+    }
+
+    /// Calls `act` with the place of every write to a shadow file, before it, without a lock of ours.
+    pub fn at_shadow_write(&self, act: impl Fn(u64) + Send + Sync + 'static) {
+        self.lock().at_shadow_write = Some(Arc::new(act));
     }
 
     /// Calls `act` at the beginning of every sync of a shadow file, without a lock of ours.
@@ -470,6 +476,10 @@ impl MediaFile for CrashFile {
     }
 
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        let act = self.media.lock().at_shadow_write.clone();
+        if let Some(act) = act.filter(|_| self.name.starts_with("shadow")) {
+            act(offset);
+        }
         self.change(FileOp::Write(offset, buf.into()))
     }
 

@@ -68,6 +68,7 @@ pub const FATTR_MTIME_NOW: u32 = 1 << 8;
 /// A lock of flock, not of fcntl.
 pub const LK_FLOCK: u32 = 1 << 0;
 
+pub const WRITE_CACHE: u32 = 1 << 0;
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 
 /// How the kernel treats an open file.

@@ -12,6 +12,7 @@ use forebay_engine::rules::Origin;
 
 use super::abi;
 use crate::verbs::{At, MAX_WRITE, Suid};
+use crate::vfs::Manner;
 
 /// The answer to a request that makes no sense.
 const ODD: i32 = libc::EIO;
@@ -101,6 +102,7 @@ pub enum Call<'a> {
         at: At,
         data: &'a [u8],
         suid: Suid,
+        manner: Manner,
     },
     Statfs,
     Release(u64),
@@ -298,8 +300,12 @@ impl<'a> Request<'a> {
             return Ok(Call::Read(at, size));
         }
         let data = self.rest.get(..size as usize).ok_or(ODD)?;
-        let suid = Suid::of(self.u32(20) & abi::WRITE_KILL_SUIDGID != 0);
-        Ok(Call::Write { at, data, suid })
+        let how = self.u32(20);
+        let suid = Suid::of(how & abi::WRITE_KILL_SUIDGID != 0);
+        // The descriptor's flags, and those of the call.
+        let syncs = self.u32(32) as i32 & libc::O_DSYNC != 0;
+        let is_cached = how & abi::WRITE_CACHE != 0;
+        Ok(Call::Write { at, data, suid, manner: Manner { syncs, is_cached } })
     }
 
     /// `struct fuse_lk_in`.

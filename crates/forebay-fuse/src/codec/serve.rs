@@ -54,7 +54,9 @@ fn run<C: Carrier>(shared: &Arc<Shared>, head: &Head, call: Call<'_>, reply: Rep
         Call::Readlink => shared.readlink(node, reply),
         Call::Open { flags } => shared.open(from, node, flags, reply),
         Call::Read(at, size) => shared.read(from, at, size, reply),
-        Call::Write { at, data, suid } => shared.write(from, node, at, data, suid, reply),
+        Call::Write { at, data, suid, manner } => {
+            shared.write(from, node, at, data, (suid, manner), reply);
+        }
         Call::Statfs => shared.statfs(reply),
         Call::Release(handle) => shared.release(handle, reply),
         Call::Fsync(handle) => shared.fsync(handle, reply),

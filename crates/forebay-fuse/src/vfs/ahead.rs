@@ -160,6 +160,11 @@ impl Ahead {
         self.0.state.lock().expect("no panic inside")
     }
 
+    /// What was fetched is worth nothing any more.
+    pub fn forget(&self, all: &Fetching) {
+        self.state().forget(all);
+    }
+
     /// Puts what was fetched into the buffer, from its beginning, and returns how much that is. What is
     /// under way is waited for.
     pub fn take(&self, all: &Fetching, offset: u64, buf: &mut [u8], stirred: u64) -> usize {

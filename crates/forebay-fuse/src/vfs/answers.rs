@@ -20,7 +20,7 @@ use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Attr, DirEntry, FileKey, FileKind, Timestamp};
-use forebay_engine::Told;
+use forebay_engine::DatedAttr;
 
 use walk::Walk;
 pub use walk::{Ahead, Wanted};
@@ -51,7 +51,7 @@ pub struct Moment(u64);
 /// What is known of a name.
 #[derive(Debug, Clone, Copy)]
 pub enum Recalled {
-    There(Told),
+    There(DatedAttr),
     /// Nothing has it, as of this moment.
     Nowhere(Instant),
     Unknown,
@@ -61,9 +61,9 @@ pub enum Recalled {
 #[derive(Debug, Clone, Copy)]
 pub enum Became {
     /// A new object, with what the store said of it.
-    Made(Told),
+    Made(DatedAttr),
     /// Another name of an object.
-    Named(Told),
+    Named(DatedAttr),
     Gone,
     /// A directory is gone.
     DirGone,
@@ -112,7 +112,7 @@ struct Name {
 #[derive(Clone, Copy)]
 enum Said {
     /// With when it was asked.
-    There(Told, Moment),
+    There(DatedAttr, Moment),
     Nowhere(Instant),
 }
 
@@ -262,6 +262,12 @@ impl Answers {
         if let Some(dir) = path.parent() {
             memory.drop_list(dir, now);
         }
+    }
+
+    /// Another member may have changed the file: what was said of it before counts for nothing.
+    pub fn doubt_file(&self, key: FileKey) {
+        let mut memory = self.memory();
+        memory.keys[key.ino as usize % KEYS] = memory.tick();
     }
 
     /// A directory is another from now on, with all that is below.
@@ -420,7 +426,7 @@ impl Memory {
     }
 
     /// What a directory's own times say of its list, and of the store's clock.
-    fn witness(&mut self, path: &Path, told: &Told) {
+    fn witness(&mut self, path: &Path, told: &DatedAttr) {
         let attr = told.attr();
         if attr.kind != FileKind::Dir {
             return;

@@ -69,11 +69,10 @@ impl Vfs {
         }
     }
 
-    pub fn disown(&self, file: FileKey) {
-        if let Err(error) = self.engine.ops.disown(file) {
-            tracing::error!(%error, "a file whose home is back was not dropped: look for conflicts");
-        }
+    pub fn disown(&self, file: FileKey) -> Result<()> {
+        self.engine.ops.disown(file)?;
         self.forget_file(file);
+        Ok(())
     }
 
     pub fn suspend(&self, is_suspended: bool) {
@@ -129,14 +128,9 @@ impl Vfs {
                 self.engine.ops.compare_superseded(*file, attr.size, &read)
             }
             Place::There(home) => {
-                let open = Question::Open {
-                    file: *file,
-                    path: path.clone(),
-                    write: false,
-                    truncate: false,
-                };
+                let open = Question::Open { file: *file, path: path.clone(), write: false };
                 let (handle, size) = match self.ask(&home, &open, &[], &mut Vec::new())? {
-                    Answer::Opened { handle, attrs } => (handle, attrs.size),
+                    Answer::Opened { handle, attrs, .. } => (handle, attrs.size),
                     other => return Err(odd(&other)),
                 };
                 let read = |offset, buf: &mut [u8]| {

@@ -7,6 +7,16 @@ use forebay_engine::{Admission, Allocate, File};
 
 use super::{Handle, Vfs};
 
+/// What the kernel says of a write beside its bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Manner {
+    /// The descriptor is O_DSYNC, or the call is. Where the bytes come through the kernel's cache it asks for the sync
+    /// itself, but not where they come past it.
+    pub syncs: bool,
+    /// They are whole pages of the kernel's cache, with what was there before.
+    pub is_cached: bool,
+}
+
 impl Vfs {
     pub fn read(&self, handle: u64, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.locks.check(handle)?;
@@ -37,18 +47,25 @@ impl Vfs {
         }
     }
 
-    pub fn write(&self, handle: u64, offset: u64, data: &[u8]) -> Result<()> {
+    pub fn write(&self, handle: u64, offset: u64, data: &[u8], manner: Manner) -> Result<()> {
         self.locks.check(handle)?;
         match &*self.handle(handle)? {
             Handle::File { file, admission, append: true, .. } => {
                 self.append(file, admission, data)?;
+                if manner.syncs {
+                    self.engine.io.sync_in(admission, file)?;
+                }
                 self.wait_fit()
             }
             Handle::File { file, admission, .. } => {
-                self.engine.io.write_in(admission, file, offset, data)?;
+                let done = self.engine.io.write_in(admission, file, offset, data);
+                if manner.is_cached {
+                    self.members.laundry.came(file.key, offset, data.len() as u64);
+                }
+                done?;
                 self.wait_fit()
             }
-            Handle::There(remote) => self.write_there(remote, offset, data),
+            Handle::There(remote) => self.write_there(remote, offset, data, manner),
             Handle::Control { id, .. } => self.control.write(*id, offset, data),
             Handle::Dir { .. } => Err(Error::os(libc::EISDIR, "write")),
         }
@@ -68,7 +85,8 @@ impl Vfs {
         match &*self.handle(handle)? {
             Handle::File { file, admission, .. } => {
                 self.engine.io.sync_in(admission, file)?;
-                self.wait_fit()
+                self.wait_fit()?;
+                self.members.unsynced.synced_here(file.key)
             }
             Handle::There(remote) => self.sync_there(remote),
             _ => Ok(()),

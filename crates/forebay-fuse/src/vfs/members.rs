@@ -3,13 +3,13 @@
 //! Without members every question here answers at once that this mount does it.
 
 use std::ffi::OsStr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use forebay_backing::{Attr, Error, FileKey, FileKind, RenameMode, Result};
-use forebay_cluster::core::{Access, Holder};
+use forebay_cluster::core::{Access, Holder, SOMEWHERE};
 use forebay_cluster::front::{Cluster, Guard, Place};
 use forebay_cluster::words::{Answer, Attrs, NameChange, Question};
 use forebay_engine::Named;
@@ -17,7 +17,12 @@ use hashbrown::{HashMap, HashSet};
 
 use super::ahead::Fetching;
 use super::copies::Succession;
+use super::doubts::{Again, Doubts};
+use super::fence::{Fences, Numbers};
+use super::laundry::Laundry;
+use super::left::Left;
 use super::serve::Guest;
+use super::unsynced::Unsynced;
 use super::{Entry, Looked, Vfs};
 use crate::control::Control;
 use crate::nodes::Side;
@@ -44,9 +49,19 @@ const PLACES: usize = 64;
 pub struct Members {
     pub(super) cluster: OnceLock<Arc<dyn Cluster>>,
     pub(super) fetching: Arc<Fetching>,
+    pub(super) unsynced: Unsynced,
+    /// Handles at homes that nobody here uses any more.
+    pub(super) left: Arc<Left>,
+    pub(super) laundry: Laundry,
+    pub(super) fences: Fences,
+    pub(super) doubts: Doubts,
+    /// Of changes that homes are asked for.
+    pub(super) numbers: Numbers,
     /// Homes that opens have told of.
     heard: Mutex<HashMap<FileKey, (String, Instant)>>,
     foreseen: Mutex<HashMap<FileKey, (Attrs, Instant)>>,
+    /// When a file was opened last that has no name here any more.
+    nameless: Mutex<Option<Instant>>,
     /// What programs of other members have open here.
     pub(super) guests: Mutex<HashMap<u64, Arc<Guest>>>,
     pub(super) last_guest: AtomicU64,
@@ -169,6 +184,12 @@ impl Vfs {
         Some((self.nodes.file_key(id)?, self.nodes.key(dir)?))
     }
 
+    /// Where a file is, for its claim. One that has lost its name here may have others, and may be open elsewhere.
+    pub(super) fn claimable(&self, id: u64, key: FileKey) -> (FileKey, PathBuf) {
+        let placed = self.placed(id).filter(|(file, _)| *file == key).zip(self.nodes.path(id));
+        placed.map_or((SOMEWHERE, PathBuf::new()), |((_, dir), path)| (dir, path))
+    }
+
     /// Before a file is opened here. The guard holds the claim that a writer needs.
     ///
     /// # Errors
@@ -176,10 +197,12 @@ impl Vfs {
     /// ESTALE if another member serves it: the kernel looks the name up again, and finds it there.
     pub(super) fn claim(&self, id: u64, how: Access) -> Result<Option<Guard>> {
         let Some(cluster) = self.cluster() else { return Ok(None) };
-        // Who has lost its name is nobody else's.
-        let Some(((key, dir), path)) = self.placed(id).zip(self.nodes.path(id)) else {
+        let Some(key) = self.nodes.file_key(id) else { return Ok(None) };
+        let (dir, path) = self.claimable(id, key);
+        // Who reads a file that has lost its name here reads what he has.
+        if dir == SOMEWHERE && how == Access::Read {
             return Ok(None);
-        };
+        }
         match cluster.open(key, dir, &path, how)? {
             Place::Here(guard) => {
                 self.heard(key, None);
@@ -187,18 +210,19 @@ impl Vfs {
             }
             Place::There(home) => {
                 self.heard(key, Some(&home));
-                Err(moved())
+                Err(self.replaced(self.nodes.parent(id), &path, how))
             }
         }
     }
 
-    /// What is answered for a name that has another file by now than the kernel knows of, or one where it knows of
-    /// none. The kernel looks it up again, but once: who serves the file is asked here, so that it is found there.
+    /// What is answered for a name that may have another file by now than the kernel knows of, or one where it knows
+    /// of none. The kernel looks it up again, but once: who serves the file is asked here, so that it is found there.
     pub(super) fn replaced(&self, dir: Option<u64>, path: &Path, how: Access) -> Error {
         self.foresight.answers.doubt(path);
         let now = || self.engine.names.ask(|b| b.stat(path)).ok();
+        let is_news = |attr: &Attr| attr.kind == FileKind::File && self.home_of(attr.key).is_none();
         if let Some((cluster, dir)) = self.cluster().zip(dir.and_then(|dir| self.nodes.key(dir)))
-            && let Some(attr) = now().filter(|attr| attr.kind == FileKind::File)
+            && let Some(attr) = now().filter(is_news)
             && let Ok(place) = cluster.open(attr.key, dir, path, how)
         {
             match place {
@@ -207,6 +231,31 @@ impl Vfs {
             }
         }
         Error::os(libc::ESTALE, "the file was replaced")
+    }
+
+    /// What is answered for a file that has no name here any more: the kernel's own may be another file's by now,
+    /// which nobody can say. So it is asked who serves the files that are looked up next.
+    pub(super) fn nameless(&self) -> Error {
+        *lock(&self.members.nameless) = Some(Instant::now());
+        moved()
+    }
+
+    /// The member that serves a file that was looked up, which is asked for if its name may be news.
+    fn home_of_found(&self, parent: u64, name: &OsStr, key: FileKey) -> Option<String> {
+        let home = self.home_of(key);
+        let is_news = || lock(&self.members.nameless).is_some_and(|at| at.elapsed() < HEARD);
+        if home.is_some() || !is_news() {
+            return home;
+        }
+        let (cluster, dir) = self.cluster().zip(self.nodes.key(parent))?;
+        let path = self.path(parent).ok()?.join(name);
+        match cluster.open(key, dir, &path, Access::Read).ok()? {
+            Place::There(home) => {
+                self.heard(key, Some(&home));
+                Some(home)
+            }
+            Place::Here(_) => None,
+        }
     }
 
     /// Before names or attributes of files are changed; `below` is a directory that is renamed. If another
@@ -330,7 +379,8 @@ impl Vfs {
             NameChange::SetAttr { file, .. } => Some(self.members.fetching.stirring(file)),
             _ => None,
         };
-        match self.ask(home, &Question::Name { change }, &[], &mut Vec::new())? {
+        let question = |number| Question::Name { number, change: change.clone() };
+        match self.ask_to_change(home, change.file(), Again::No, question, &[])? {
             Answer::Changed(attrs) => Ok(attrs),
             other => Err(odd(&other)),
         }
@@ -356,7 +406,11 @@ impl Vfs {
         (attr, as_of): (Attr, Instant),
         listed: bool,
     ) -> Result<Looked> {
-        let home = (attr.kind == FileKind::File).then(|| self.home_of(attr.key)).flatten();
+        let home = match attr.kind {
+            FileKind::File if listed => self.home_of(attr.key),
+            FileKind::File => self.home_of_found(parent, name, attr.key),
+            _ => None,
+        };
         if home.is_none() {
             return Ok(Looked::There(self.entry(parent, name, attr, as_of)));
         }

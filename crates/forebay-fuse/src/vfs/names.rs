@@ -7,7 +7,7 @@ use std::time::Instant;
 use forebay_backing::{Error, FileKey, FileKind, New, RenameMode, Result};
 use forebay_cluster::front::Place;
 use forebay_cluster::words::NameChange;
-use forebay_engine::{Named, Told};
+use forebay_engine::{DatedAttr, Named};
 
 use super::answers::Became;
 use super::members::{Looks, Settled, moved};
@@ -32,7 +32,7 @@ impl Vfs {
             Make::Link(target) => b.symlink(&path, target, &new),
             Make::Node(kind, rdev) => b.mknod(&path, &new, *kind, *rdev),
         })?;
-        let told = Told::by(asked, attr);
+        let told = DatedAttr::by(asked, attr);
         change.became(&path, Became::Made(told));
         drop(change);
         self.engine.names.note_made(&path, &attr);
@@ -261,7 +261,7 @@ impl Vfs {
         let asked = self.engine.verbs.asking();
         let mut change = self.foresight.answers.changing(&[&to], &[key]);
         let attr = self.engine.verbs.link(Named { path: &from, key, is_dir: false }, &to)?;
-        let told = Told::by(asked, attr);
+        let told = DatedAttr::by(asked, attr);
         change.became(&to, Became::Named(told));
         drop(change);
         Ok(self.entry(parent, name, attr, told.at()))

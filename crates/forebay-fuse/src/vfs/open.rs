@@ -12,7 +12,7 @@ use forebay_cluster::core::Access;
 use forebay_cluster::front::Guard;
 use forebay_engine::lock::MutexGuard;
 use forebay_engine::rules::Origin;
-use forebay_engine::{Admission, File, OpenFile, Past, Told, WritePolicy};
+use forebay_engine::{Admission, DatedAttr, File, OpenFile, Past, WritePolicy};
 
 use super::answers::Became;
 use super::{AtClose, Entry, Handle, How, OpenNode, OpenNodes, Opened, Vfs};
@@ -50,12 +50,12 @@ impl Vfs {
         let _tree = self.tree();
         let path = self.below(parent, name)?;
         let dir = self.cluster().and_then(|cluster| Some((cluster, self.nodes.key(parent)?)));
-        let _making = dir.map(|(cluster, dir)| cluster.create(dir, &path)).transpose()?;
+        let making = dir.map(|(cluster, dir)| cluster.create(dir, &path)).transpose()?;
         let asked = self.engine.verbs.asking();
         let mut change = self.foresight.answers.changing(&[&path], &[]);
         match self.engine.verbs.create(&path, &new) {
             Ok((file, attr)) => {
-                let told = Told::by(asked, attr);
+                let told = DatedAttr::by(asked, attr);
                 change.became(&path, Became::Made(told));
                 drop(change);
                 let held = dir.map(|(cluster, dir)| cluster.created(attr.key, dir, &path));
@@ -63,12 +63,15 @@ impl Vfs {
                 let entry = self.entry(parent, name, attr, told.at());
                 let wish = Opens { flags, fresh: true, admission, held };
                 let opened = self.open_as(entry.id, file, wish)?;
+                drop(making);
                 Ok((entry, opened))
             }
             // Somebody made it behind our back since the kernel's lookup. The kernel looks again, and
             // asks whether the caller may open what is there.
             Err(e) if e.is(libc::EEXIST) && flags & libc::O_EXCL == 0 => {
                 drop(change);
+                // Who made it may ask what is being made here before he answers.
+                drop(making);
                 Err(self.replaced(Some(parent), &path, access(flags)))
             }
             Err(e) => Err(e),
@@ -138,7 +141,7 @@ impl Vfs {
             Err(e) if e.is(libc::ESTALE) || e.is(libc::ENOENT) => {
                 if self.cluster().is_some() && self.open_file(id).is_none() {
                     let how = if to_read { Access::Read } else { Access::Write };
-                    let path = self.nodes.path(id).ok_or_else(super::members::moved)?;
+                    let path = self.nodes.path(id).ok_or_else(|| self.nameless())?;
                     return Err(self.replaced(self.nodes.parent(id), &path, how));
                 }
                 let pin = self.nodes.pin(id);
@@ -313,6 +316,21 @@ impl Vfs {
         if let Err(e) = self.engine.io.closing(file, admission) {
             tracing::debug!(error = %e, "the flush at the end of a handle; it is tried again");
         }
+    }
+
+    /// A new file of this mount is another member's after all: who has it open to write goes on with neither.
+    pub fn lose_file(&self, key: FileKey) {
+        let handles = self.handles.read().expect("no panic inside");
+        let is_lost = |handle: &Handle| matches!(handle, Handle::File { file, _held: Some(_), .. } if file.key == key);
+        let lost: Vec<u64> =
+            handles.iter().filter(|(_, handle)| is_lost(handle)).map(|(n, _)| *n).collect();
+        drop(handles);
+        tracing::error!(
+            ino = key.ino,
+            handles = lost.len(),
+            "a file that was made here is another member's: what was written to it here ends as a conflict"
+        );
+        lost.into_iter().for_each(|handle| self.locks.lose(handle));
     }
 
     /// Closes what is open, when nobody can use it any more. What is dirty of it is for who ends the

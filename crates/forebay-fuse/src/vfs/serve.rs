@@ -12,19 +12,25 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use forebay_backing::{Error, FileKey, Result};
 use forebay_cluster::core::{Access, Holder};
 use forebay_cluster::front::{Guard, Place};
-use forebay_cluster::words::{Answer, Question, Refusal};
-use forebay_engine::{Admission, File, OpenFile};
+use forebay_cluster::words::{Answer, Attrs, Question, Refusal};
+use forebay_engine::{Admission, File, OpenFile, on_behalf_of};
 
 use super::Vfs;
 use super::members::{moved, words_of};
+use super::unsynced::Life;
 use crate::nodes::Side;
 
 /// So often a file is flushed whose claim is to go while somebody goes on making it dirty.
 const FLUSHES: usize = 8;
 
+/// So often a write for another member is made while pages of before come over it.
+const WASHES: usize = 16;
+
 /// A file that a program of another member has open here.
 pub struct Guest {
     from: String,
+    /// Which life of that member opened it.
+    epoch: u64,
     file: OpenFile,
     /// The claim that a writer needs.
     _held: Option<Guard>,
@@ -34,8 +40,9 @@ pub struct Guest {
 }
 
 impl Guest {
-    pub fn new(from: String, file: OpenFile, held: Option<Guard>) -> Guest {
-        Guest { from, file, writes: held.is_some(), _held: held, appended: Mutex::default() }
+    pub fn new(from: (&str, u64), file: OpenFile, held: Option<Guard>) -> Guest {
+        let (from, epoch) = (from.0.to_string(), from.1);
+        Guest { from, epoch, file, writes: held.is_some(), _held: held, appended: Mutex::default() }
     }
 
     fn may_write(&self) -> Result<()> {
@@ -49,36 +56,64 @@ impl Guest {
         vfs.engine.io.read_in(&Admission::default(), &self.file, offset, buf)
     }
 
-    pub fn write(&self, vfs: &Vfs, offset: u64, data: &[u8]) -> Result<()> {
+    pub fn write(&self, vfs: &Vfs, offset: u64, data: &[u8], sync: bool) -> Result<()> {
         self.may_write()?;
+        let (key, len) = (self.file.key, data.len() as u64);
         // What a mapping here has changed of these pages comes first, and not over what is written now.
-        vfs.tell_pages(self.file.key, offset, data.len() as u64);
-        let done = vfs.engine.io.write_in(&Admission::default(), &self.file, offset, data);
-        // One that failed may have written a part.
-        vfs.tell_pages(self.file.key, offset, data.len() as u64);
-        done?;
+        vfs.tell_pages(key, offset, len);
+        let watch = vfs.members.laundry.watch(key, offset, len);
+        for _ in 0..WASHES {
+            watch.is_covered();
+            let done = vfs.engine.io.write_in(&Admission::default(), &self.file, offset, data);
+            // One that failed may have written a part. A page that was read before comes now, if at all.
+            vfs.tell_pages(key, offset, len);
+            done?;
+            if !watch.is_covered() {
+                return self.wrote(vfs, sync);
+            }
+        }
+        Err(Error::os(libc::EIO, "mapped pages are written over it all the time"))
+    }
+
+    fn wrote(&self, vfs: &Vfs, sync: bool) -> Result<()> {
         self.strip(vfs);
-        Ok(())
+        if sync { self.sync(vfs) } else { Ok(()) }
     }
 
     /// The same at the end of the file; returns where that is then. One that comes twice is done once.
-    pub fn append(&self, vfs: &Vfs, number: u64, data: &[u8]) -> Result<u64> {
+    pub fn append(&self, vfs: &Vfs, number: u64, data: &[u8], sync: bool) -> Result<u64> {
         self.may_write()?;
         let mut last = self.appended.lock().expect("no panic inside");
-        if number == last.0 {
-            return Ok(last.1);
-        }
         if number < last.0 {
             return Err(Error::os(libc::EIO, "an append came after a later one"));
         }
-        let end = vfs.append(&self.file, &Admission::default(), data)?;
-        *last = (number, end);
-        self.strip(vfs);
-        Ok(end)
+        if number > last.0 {
+            let end = vfs.append(&self.file, &Admission::default(), data)?;
+            *last = (number, end);
+            self.strip(vfs);
+        }
+        if sync {
+            self.sync(vfs)?;
+        }
+        Ok(last.1)
     }
 
     pub fn sync(&self, vfs: &Vfs) -> Result<()> {
         vfs.engine.io.sync_in(&Admission::default(), &self.file)
+    }
+
+    /// A descriptor of it was closed.
+    pub fn flush(&self, vfs: &Vfs) -> Result<()> {
+        vfs.engine.io.closing(&self.file, &Admission::default())
+    }
+
+    pub fn resize(&self, vfs: &Vfs, size: u64) -> Result<()> {
+        self.may_write()?;
+        let done = vfs.engine.io.set_len_in(&Admission::default(), &self.file, size);
+        vfs.tell_pages(self.file.key, 0, 0);
+        done?;
+        self.strip(vfs);
+        Ok(())
     }
 
     pub fn allocate(&self, vfs: &Vfs, offset: u64, len: u64, mode: i32) -> Result<()> {
@@ -117,20 +152,27 @@ impl Vfs {
             true => self.engine.passed.write(file, false)?,
             false => None,
         };
-        if let Some(past) = &past
-            && let Some(shadow) = past.shadow().as_fd()
-        {
+        let shadow = past.as_ref().and_then(|past| past.shadow().as_fd());
+        let end = match shadow {
             // Beside those who append past us only their kernel knows where the end is.
-            append_to(shadow, data)?;
-        } else {
-            let size = self.engine.verbs.facts(file).size;
-            self.engine.io.write_in(admission, file, size, data)?;
-        }
-        let end = self.engine.verbs.facts(file).size;
+            Some(shadow) => {
+                append_to(shadow, data)?;
+                self.engine.verbs.facts(file).size
+            }
+            None => self.engine.io.append_in(admission, file, data)?,
+        };
         drop(past);
         drop(one);
         self.tell_pages(file.key, end.saturating_sub(data.len() as u64), 0);
         Ok(end)
+    }
+
+    /// `None` if nothing is known of it: then the store has its attributes. Who is at work on it is waited for: the
+    /// store's would be wrong.
+    fn stat_held(&self, key: FileKey) -> Option<Attrs> {
+        let verbs = &self.engine.verbs;
+        let waited = || self.engine.files.find(key).map(|file| verbs.stat_open(&file));
+        verbs.stat_cached(key).or_else(waited).map(|attr| words_of(&attr))
     }
 
     /// Whether a program of another member has the file open here.
@@ -177,15 +219,14 @@ impl Vfs {
 
     fn open_for(
         &self,
-        from: &str,
+        from: (&str, u64),
         file: FileKey,
         path: &Path,
         write: bool,
-        truncate: bool,
     ) -> Result<Answer> {
         let cluster = self.cluster().filter(|_| self.is_held(file)).ok_or_else(moved)?;
         let mut held = None;
-        if write || truncate {
+        if write {
             self.refuse_read_only()?;
             let dir = self.dir_of(path)?;
             match cluster.open(file, dir, path, Access::Write)? {
@@ -197,49 +238,43 @@ impl Vfs {
         // The name that was opened is gone: the asker looks it up again, unless it has the file open.
         let opened = match opened {
             Some(opened) => opened,
-            None if self.is_open_for(from, file) => self.known_at(file, path)?,
+            None if self.is_open_for(from.0, file) => self.known_at(file, path)?,
             None => return Err(Error::os(libc::ENOENT, "the file has no name any more")),
         };
-        if truncate {
-            let done = self.engine.io.set_len_in(&Admission::default(), &opened, 0);
-            self.tell_pages(file, 0, 0);
-            done?;
-        }
         let attrs = words_of(&self.engine.verbs.stat_open(&opened));
-        let mut guest = Guest::new(from.to_string(), opened, held);
+        let mut guest = Guest::new(from, opened, held);
         guest.writes = write;
-        if truncate {
-            guest.strip(self);
-        }
         let handle = self.members.next_guest();
         self.members.guests.lock().expect("no panic inside").insert(handle, Arc::new(guest));
         Ok(Answer::Opened { handle, attrs })
     }
 
-    fn guest(&self, from: &str, handle: u64) -> Option<Arc<Guest>> {
+    fn guest(&self, (from, epoch): (&str, u64), handle: u64) -> Option<Arc<Guest>> {
         let guests = self.members.guests.lock().expect("no panic inside");
-        guests.get(&handle).filter(|guest| guest.from == from).cloned()
+        guests.get(&handle).filter(|guest| guest.from == from && guest.epoch == epoch).cloned()
     }
 
     fn serve(
         &self,
-        from: &str,
+        from: (&str, u64),
         question: Question,
         bytes: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<Answer> {
         let (handle, question) = match question {
-            Question::Open { file, path, write, truncate } => {
-                return self.open_for(from, file, &path, write, truncate);
-            }
+            Question::Open { file, path, write } => return self.open_for(from, file, &path, write),
             Question::Attrs { files } => {
-                let of = |key: &FileKey| {
-                    let attr = self.is_held(*key).then(|| self.engine.verbs.stat_cached(*key));
-                    attr.flatten().map(|attr| words_of(&attr))
-                };
+                let of = |key: &FileKey| self.is_held(*key).then(|| self.stat_held(*key)).flatten();
                 return Ok(Answer::Attrs(files.iter().map(of).collect()));
             }
-            Question::Name { change } => return self.change_for(change).map(Answer::Changed),
+            Question::Name { number, change } => {
+                let entered = self.members.fences.enter(from, change.file(), number)?;
+                let change = || self.change_for(change).map(Answer::Changed);
+                return on_behalf_of(entered.changing.clone(), change);
+            }
+            Question::Fence { file, number } => {
+                return self.members.fences.raise(from, file, number).map(|()| Answer::Done);
+            }
             Question::Fetch { version, path, offset, len } => {
                 out.resize(len as usize, 0);
                 let n = self.engine.io.read_for_neighbour(&version, &path, offset, out)?;
@@ -247,15 +282,15 @@ impl Vfs {
                 return Ok(Answer::Bytes);
             }
             Question::Lock { file, path, epoch, ask } => {
-                let done = self.lock_for((from, epoch), file, &path, &ask);
+                let done = self.lock_for((from.0, epoch), file, &path, &ask);
                 return done.map(|(answer, ends)| Answer::Lock { answer, ends });
             }
             Question::Granted { number } => {
                 self.lock_granted(number);
                 return Ok(Answer::Done);
             }
-            Question::Reclaimed => {
-                self.locks_reclaimed(from);
+            Question::Reclaimed { epoch } => {
+                self.locks_reclaimed(from.0, epoch)?;
                 return Ok(Answer::Done);
             }
             Question::Close { handle }
@@ -263,6 +298,8 @@ impl Vfs {
             | Question::Write { handle, .. }
             | Question::Append { handle, .. }
             | Question::Sync { handle }
+            | Question::Flush { handle }
+            | Question::Resize { handle, .. }
             | Question::Allocate { handle, .. }
             | Question::Seek { handle, .. } => (handle, question),
             other => {
@@ -270,13 +307,14 @@ impl Vfs {
             }
         };
         let Some(guest) = self.guest(from, handle) else {
-            return Ok(Answer::Refused(Refusal::Handle));
+            // What is not open is closed.
+            let is_close = matches!(question, Question::Close { .. });
+            return Ok(if is_close { Answer::Done } else { Answer::Refused(Refusal::Handle) });
         };
         match question {
             Question::Close { .. } => {
                 self.members.guests.lock().expect("no panic inside").remove(&handle);
-                self.engine.io.closing(&guest.file, &Admission::default())?;
-                Ok(Answer::Done)
+                guest.flush(self).map(|()| Answer::Done)
             }
             Question::Read { offset, len, .. } => {
                 let cluster = self.cluster().ok_or_else(moved)?;
@@ -290,16 +328,37 @@ impl Vfs {
                 out.truncate(n);
                 Ok(if is_quiet { Answer::QuietBytes } else { Answer::Bytes })
             }
-            Question::Write { offset, .. } => {
-                guest.write(self, offset, bytes).map(|()| Answer::Done)
+            Question::Write { number, .. }
+            | Question::Append { number, .. }
+            | Question::Resize { number, .. }
+            | Question::Allocate { number, .. } => {
+                let entered = self.members.fences.enter(from, guest.file.key, number)?;
+                let change = || self.change_by(&guest, &question, bytes);
+                on_behalf_of(entered.changing.clone(), change)
             }
-            Question::Append { number, .. } => guest.append(self, number, bytes).map(Answer::At),
             Question::Sync { .. } => guest.sync(self).map(|()| Answer::Done),
-            Question::Allocate { offset, len, mode, .. } => {
-                guest.allocate(self, offset, len, mode).map(|()| Answer::Done)
-            }
+            Question::Flush { .. } => guest.flush(self).map(|()| Answer::Done),
             Question::Seek { offset, whence, .. } => {
                 guest.seek(self, offset, whence).map(Answer::At)
+            }
+            _ => Ok(Answer::Refused(Refusal::Handle)),
+        }
+    }
+}
+
+impl Vfs {
+    /// A change of what a guest has open.
+    fn change_by(&self, guest: &Guest, question: &Question, bytes: &[u8]) -> Result<Answer> {
+        match *question {
+            Question::Write { offset, sync, .. } => {
+                guest.write(self, offset, bytes, sync).map(|()| Answer::Done)
+            }
+            Question::Append { number, sync, .. } => {
+                guest.append(self, number, bytes, sync).map(Answer::At)
+            }
+            Question::Resize { size, .. } => guest.resize(self, size).map(|()| Answer::Done),
+            Question::Allocate { offset, len, mode, .. } => {
+                guest.allocate(self, offset, len, mode).map(|()| Answer::Done)
             }
             _ => Ok(Answer::Refused(Refusal::Handle)),
         }
@@ -355,8 +414,15 @@ impl Vfs {
     }
 
     pub fn forget_file(&self, file: FileKey) {
+        self.foresight.answers.doubt_file(file);
         self.engine.names.doubt(file);
         self.heard(file, None);
+        if let Some(cluster) = self.cluster() {
+            let lives = |by: &Life| {
+                cluster.epoch(&by.home) == Some(by.epoch) && cluster.others().contains(&by.home)
+            };
+            self.members.unsynced.given_back(file, lives);
+        }
         let near = self.nodes.id_of(file);
         if self.nodes.key(near) == Some(file) {
             self.nodes.set_pages(near, 0);
@@ -367,7 +433,7 @@ impl Vfs {
 
     pub fn answer(
         &self,
-        from: &str,
+        from: (&str, u64),
         question: Question,
         bytes: &[u8],
         out: &mut Vec<u8>,
@@ -387,10 +453,15 @@ impl Vfs {
         })
     }
 
+    /// A member is dead, or has begun anew: what an ended life of it has open here is closed.
     pub fn member_ended(&self, member: &str) {
+        let cluster = self.cluster();
+        let newest = cluster.and_then(|cluster| cluster.epoch(member));
+        let is_alive = cluster.is_some_and(|cluster| cluster.others().iter().any(|m| m == member));
+        let lives = |epoch: u64| newest.is_some_and(|n| epoch > n || (epoch == n && is_alive));
         let mut ended = Vec::new();
         self.members.guests.lock().expect("no panic inside").retain(|_, guest| {
-            let stays = guest.from != member;
+            let stays = guest.from != member || lives(guest.epoch);
             if !stays {
                 ended.push(guest.clone());
             }

@@ -1,24 +1,25 @@
 //! Files that another member serves: each is a node of its own, opened around the kernel's pages, and what
 //! is asked of it is asked of its home.
 //!
-//! A home that has begun anew knows no handles of before. A handle is opened again then, and if bytes that
-//! were written through it were not synced, its next fsync or close says EIO, once.
+//! A home that has begun anew knows no handles of before. A handle is opened again then, and if bytes of the file
+//! were not synced ([`unsynced`](super::unsynced)), its next fsync or close says EIO, once.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use forebay_backing::{Attr, Error, FileKey, Result};
-use forebay_cluster::core::Access;
+use forebay_cluster::core::{Access, Holder};
 use forebay_cluster::front::Place;
 use forebay_cluster::words::{Answer, Attrs, Question};
-use forebay_engine::Admission;
 
 use super::ahead::{Ahead, Asking, Wanted};
 use super::copies::{Succession, is_silence};
+use super::doubts::Again;
 use super::members::{Looks, attr_of, moved, odd, with_home};
 use super::serve::Guest;
-use super::{AtClose, Handle, How, Opened, Vfs};
+use super::unsynced::{Account, Life};
+use super::{AtClose, Handle, How, Manner, Opened, Vfs};
 use crate::nodes::Side;
 
 /// So often a handle follows its file to another home for one request.
@@ -26,7 +27,7 @@ const LOOKS: usize = 3;
 
 /// Whether what a silent home was asked for is asked for again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Repeated {
+pub(super) enum Repeated {
     Yes,
     /// Of another home only. The silent one may do it yet, and over what others have written since.
     Elsewhere,
@@ -40,30 +41,33 @@ pub(super) struct Remote {
     write: bool,
     append: bool,
     seat: Mutex<Seat>,
-    /// How often it had to be opened again.
-    moves: AtomicU64,
-    /// The number of the last append; held while one is under way.
-    appended: Mutex<u64>,
-    /// Its home has acknowledged what it was not asked to sync; decided with the seat locked.
-    unsynced: AtomicBool,
-    /// What was written and not synced is gone, and nobody was told.
-    lost: AtomicBool,
+    /// Held while an append is under way.
+    appended: Mutex<()>,
+    pub account: Account,
+    /// Its home has not been told of a close since it took something.
+    pub has_written: AtomicBool,
     ahead: Ahead,
 }
 
+/// A handle at a home, and which life of it knows the handle.
+#[derive(Debug, Clone)]
+pub(super) struct There {
+    pub life: Life,
+    pub handle: u64,
+}
+
+impl There {
+    pub fn home(&self) -> &str {
+        &self.life.home
+    }
+}
+
 #[derive(Clone)]
-enum Seat {
-    There {
-        home: String,
-        handle: u64,
-    },
+pub(super) enum Seat {
+    There(There),
     /// The home has given the file back, and it is served here, around the kernel's pages still.
     Here(Arc<Guest>),
     Nowhere,
-}
-
-fn lost() -> Error {
-    Error::os(libc::EIO, "the file's home ended before what was written was synced")
 }
 
 impl Remote {
@@ -75,32 +79,23 @@ impl Remote {
         self.id
     }
 
-    fn seat(&self) -> MutexGuard<'_, Seat> {
+    pub fn seat(&self) -> MutexGuard<'_, Seat> {
         self.seat.lock().expect("no panic inside")
     }
 
-    /// Its handle there is worth nothing any more.
-    fn leave(&self, left: u64) {
+    /// Its handle there is worth nothing any more. Whether nobody has left it before.
+    pub fn leave(&self, left: &There) -> bool {
         let mut seat = self.seat();
-        if matches!(&*seat, Seat::There { handle, .. } if *handle == left) {
+        let is_there = matches!(&*seat, Seat::There(there) if there.handle == left.handle);
+        if is_there {
             *seat = Seat::Nowhere;
-            self.moves.fetch_add(1, SeqCst);
-            if self.unsynced.swap(false, SeqCst) {
-                self.lost.store(true, SeqCst);
-            }
         }
+        is_there
     }
 
-    /// It has answered that something was written. A home that ended right after that has lost it, too.
-    fn wrote(&self, written: u64) {
-        match &*self.seat() {
-            Seat::There { handle, .. } if *handle == written => self.unsynced.store(true, SeqCst),
-            _ => self.lost.store(true, SeqCst),
-        }
-    }
-
-    fn tell_loss(&self) -> Result<()> {
-        if self.lost.swap(false, SeqCst) { Err(lost()) } else { Ok(()) }
+    /// It has answered that something was written, and is not synced.
+    fn wrote(&self, there: &There) {
+        self.account.pending.wrote(&there.life);
     }
 
     fn access(&self) -> Access {
@@ -116,16 +111,15 @@ impl Vfs {
         let path = self.path(id)?;
         let cluster = self.cluster().ok_or_else(moved)?;
         let how = if write || truncate { Access::Write } else { Access::Read };
-        let mut refused = moved();
         let mut seat = None;
         let mut looks = Looks::begin();
         let succession = Succession::default();
         loop {
             match cluster.open(key, dir, &path, how)? {
                 Place::There(home) => {
-                    match self.ask_open(&home, key, path.clone(), write, truncate) {
-                        Ok(handle) => seat = Some(Seat::There { home, handle }),
-                        Err(error) if error.is(libc::ESTALE) => refused = error,
+                    match self.ask_open(&home, key, path.clone(), write || truncate) {
+                        Ok(there) => seat = Some(Seat::There(there)),
+                        Err(error) if error.is(libc::ESTALE) => {}
                         Err(error) if error.is(libc::ENOENT) => {
                             return Err(self.replaced(self.nodes.parent(id), &path, how));
                         }
@@ -141,11 +135,7 @@ impl Vfs {
                     let Some(file) = self.named_at(key, &path)? else {
                         return Err(self.replaced(self.nodes.parent(id), &path, how));
                     };
-                    if truncate {
-                        self.engine.io.set_len_in(&Admission::default(), &file, 0)?;
-                        self.tell_pages(key, 0, 0);
-                    }
-                    seat = Some(Seat::Here(Arc::new(Guest::new(String::new(), file, held))));
+                    seat = Some(Seat::Here(Arc::new(Guest::new(("", 0), file, held))));
                 }
             }
             if seat.is_some() {
@@ -156,21 +146,24 @@ impl Vfs {
                 break;
             }
         }
-        let seat = seat.ok_or(refused)?;
+        let parent = || self.nodes.parent(id);
+        let seat = seat.ok_or_else(|| self.replaced(parent(), &path, how))?;
         let remote = Remote {
             id,
             key,
-            write,
+            write: write || truncate,
             append: write && flags & libc::O_APPEND != 0,
             seat: Mutex::new(seat),
-            moves: AtomicU64::new(0),
-            appended: Mutex::new(0),
-            unsynced: AtomicBool::new(false),
-            lost: AtomicBool::new(false),
+            appended: Mutex::default(),
+            account: self.members.unsynced.open(key),
+            has_written: AtomicBool::new(truncate),
             ahead: Ahead::default(),
         };
         if truncate {
-            self.members.fetching.stir(key);
+            if let Err(error) = self.truncate_there(&remote) {
+                self.close_there(&remote);
+                return Err(error);
+            }
             self.tell_attributes(id);
         }
         let handle = self.keep(Handle::There(remote));
@@ -178,17 +171,16 @@ impl Vfs {
         Ok(Opened { handle, how: How::Direct, at_close: AtClose::Flush })
     }
 
-    fn ask_open(
-        &self,
-        home: &str,
-        file: FileKey,
-        path: PathBuf,
-        write: bool,
-        truncate: bool,
-    ) -> Result<u64> {
-        let question = Question::Open { file, path, write, truncate };
+    fn ask_open(&self, home: &str, file: FileKey, path: PathBuf, write: bool) -> Result<There> {
+        let question = Question::Open { file, path, write };
         match self.ask(home, &question, &[], &mut Vec::new())? {
-            Answer::Opened { handle, .. } => Ok(handle),
+            Answer::Opened { handle, .. } => {
+                // If it has begun anew since, it knows the handle no more.
+                let cluster = self.cluster().ok_or_else(moved)?;
+                let epoch = cluster.epoch(home).unwrap_or(0);
+                let boot = cluster.boot(home).unwrap_or_default();
+                Ok(There { life: Life { home: home.into(), epoch, boot }, handle })
+            }
             other => Err(odd(&other)),
         }
     }
@@ -206,30 +198,37 @@ impl Vfs {
         let (key, dir, path) = found.ok_or_else(gone)?;
         let cluster = self.cluster().ok_or_else(moved)?;
         let seat = match cluster.open(key, dir, &path, remote.access())? {
-            Place::There(home) => {
-                let handle = self.ask_open(&home, key, path, remote.write, false)?;
-                Seat::There { home, handle }
-            }
+            Place::There(home) => Seat::There(self.ask_open(&home, key, path, remote.write)?),
             Place::Here(held) => {
                 let file = self.known_at(key, &path)?;
-                Seat::Here(Arc::new(Guest::new(String::new(), file, held)))
+                Seat::Here(Arc::new(Guest::new(("", 0), file, held)))
             }
         };
         let mut at = remote.seat();
-        if matches!(&*at, Seat::Nowhere) {
+        let taken = match &*at {
+            Seat::Nowhere => None,
+            // Another thread of the handle was faster.
+            other => Some(other.clone()),
+        };
+        let Some(taken) = taken else {
             *at = seat.clone();
+            return Ok(seat);
+        };
+        drop(at);
+        if let Seat::There(there) = seat {
+            self.close_later(&there);
         }
-        Ok(at.clone())
+        Ok(taken)
     }
 
     /// Does what is asked of an open file where it is served. What its home has refused was not done, and
     /// is asked again; after an error nobody knows. What may be `repeated` is, if another may take the place of a
     /// silent home. A handle there is worth something still if the home comes back.
-    fn at_home<T>(
+    pub(super) fn at_home<T>(
         &self,
         remote: &Remote,
         repeated: Repeated,
-        there: impl Fn(&str, u64) -> Result<T>,
+        there: impl Fn(&There) -> Result<T>,
         here: impl Fn(&Guest) -> Result<T>,
     ) -> Result<T> {
         let succession = Succession::default();
@@ -253,33 +252,34 @@ impl Vfs {
                 },
                 seat => seat,
             };
-            let (home, handle) = match seat {
+            let at = match seat {
                 Seat::Here(guest) => return here(&guest),
-                Seat::There { home, handle } => (home, handle),
+                Seat::There(at) => at,
                 Seat::Nowhere => continue,
             };
+            let home = at.home();
             let is_back = |(silent, _): &mut (String, Error)| *silent == home;
             if repeated == Repeated::Elsewhere
                 && let Some((_, error)) = silent.take_if(is_back)
             {
                 return Err(error);
             }
-            match there(&home, handle) {
-                Err(error) if error.is(libc::ESTALE) => remote.leave(handle),
+            match there(&at) {
+                Err(error) if error.is(libc::ESTALE) => self.leave(remote, &at),
                 Err(error) if error.errno() == libc::EIO || is_silence(&error) => {
                     let awaits =
-                        repeated != Repeated::No && self.awaits_heir(&succession, &home, &error);
+                        repeated != Repeated::No && self.awaits_heir(&succession, home, &error);
                     let is_left = || {
                         repeated == Repeated::Elsewhere
                             || self.home_of(remote.key).is_none_or(|now| now != home)
                     };
                     if error.errno() == libc::EIO || awaits && is_left() {
-                        remote.leave(handle);
+                        self.leave(remote, &at);
                     }
                     if !awaits {
                         return Err(error);
                     }
-                    (silent, looks) = (Some((home, error)), 0);
+                    (silent, looks) = (Some((home.to_string(), error)), 0);
                 }
                 done => return done,
             }
@@ -288,7 +288,7 @@ impl Vfs {
     }
 
     /// A question that is answered with no more than success.
-    fn ask_done(&self, home: &str, question: &Question, bytes: &[u8]) -> Result<()> {
+    pub(super) fn ask_done(&self, home: &str, question: &Question, bytes: &[u8]) -> Result<()> {
         match self.ask(home, question, bytes, &mut Vec::new())? {
             Answer::Done => Ok(()),
             other => Err(odd(&other)),
@@ -318,6 +318,10 @@ impl Vfs {
     pub(super) fn read_there(&self, remote: &Remote, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let all = &self.members.fetching;
         let stirred = all.stirred(remote.key);
+        if !self.is_served_there(remote) {
+            // Programs here, or of a third member, may write to it and stir nothing.
+            remote.ahead.forget(all);
+        }
         let (mut n, mut quiet) = (remote.ahead.take(all, offset, buf, stirred), None);
         if n < buf.len() {
             let (more, is_quiet) = self.read_now(remote, offset + n as u64, &mut buf[n..])?;
@@ -330,13 +334,24 @@ impl Vfs {
         Ok(n)
     }
 
+    /// Whether no other home is known than the one that serves it.
+    fn is_served_there(&self, remote: &Remote) -> bool {
+        let holder = self.cluster().map(|cluster| cluster.holder(remote.key));
+        match (&*remote.seat(), holder) {
+            (Seat::There(at), Some(Holder::There(home))) => at.home() == home,
+            (_, Some(Holder::Here)) => false,
+            _ => true,
+        }
+    }
+
     /// Also whether nobody had the file open for writing.
     fn read_now(&self, remote: &Remote, offset: u64, buf: &mut [u8]) -> Result<(usize, bool)> {
         let buf = std::cell::RefCell::new(buf);
         let all = &self.members.fetching;
-        let there = |home: &str, handle| {
+        let there = |there: &There| {
             let mut out = all.buffer();
-            let read = self.ask_read(home, handle, offset, &mut buf.borrow_mut(), &mut out);
+            let read =
+                self.ask_read(there.home(), there.handle, offset, &mut buf.borrow_mut(), &mut out);
             all.give_back(out);
             read
         };
@@ -348,91 +363,99 @@ impl Vfs {
         let seat = remote.seat().clone();
         for wanted in wanted {
             let asking = Asking::new(&remote.ahead, wanted);
-            let (Seat::There { home, handle }, Some(cluster)) =
+            let (Seat::There(There { life, handle }), Some(cluster)) =
                 (seat.clone(), self.members.cluster.get().cloned())
             else {
                 continue;
             };
             let all = self.members.fetching.clone();
             let ask = move |question: &Question, out: &mut Vec<u8>| {
-                cluster.ask(&home, question, &[], out)
+                cluster.ask(&life.home, question, &[], out)
             };
             self.members.fetching.pool.offer(move || asking.ask(&all, handle, ask));
         }
     }
 
-    pub(super) fn write_there(&self, remote: &Remote, offset: u64, data: &[u8]) -> Result<()> {
+    pub(super) fn write_there(
+        &self,
+        remote: &Remote,
+        offset: u64,
+        data: &[u8],
+        manner: Manner,
+    ) -> Result<()> {
+        let sync = manner.syncs;
+        remote.has_written.fetch_or(!sync, SeqCst);
         let _stirs = self.members.fetching.stirring(remote.key);
         match remote.append {
-            true => self.append_there(remote, data)?,
+            true => self.append_there(remote, data, sync)?,
             false => self.at_home(
                 remote,
                 Repeated::Elsewhere,
-                |home, handle| {
-                    self.ask_done(home, &Question::Write { handle, offset }, data)?;
-                    remote.wrote(handle);
+                |there| {
+                    let handle = there.handle;
+                    let write = |number| Question::Write { handle, number, offset, sync };
+                    self.ask_to_change_done(remote, there, Again::Once, write, data)?;
+                    if !sync {
+                        remote.wrote(there);
+                    }
                     Ok(())
                 },
-                |guest| guest.write(self, offset, data),
+                |guest| guest.write(self, offset, data, sync),
             )?,
         }
         Ok(())
     }
 
-    fn append_there(&self, remote: &Remote, data: &[u8]) -> Result<()> {
-        let mut last = remote.appended.lock().expect("no panic inside");
-        *last += 1;
-        let number = *last;
-        let there = |home: &str, handle| {
-            let question = Question::Append { handle, number };
-            match self.ask(home, &question, data, &mut Vec::new())? {
+    fn ask_to_change_done(
+        &self,
+        remote: &Remote,
+        there: &There,
+        again: Again,
+        question: impl Fn(u64) -> Question,
+        bytes: &[u8],
+    ) -> Result<()> {
+        match self.ask_to_change(there.home(), remote.key, again, question, bytes)? {
+            Answer::Done => Ok(()),
+            other => Err(odd(&other)),
+        }
+    }
+
+    /// Right after it was opened, by who holds the tree: a file that has moved since is opened anew by the kernel.
+    fn truncate_there(&self, remote: &Remote) -> Result<()> {
+        let _stirs = self.members.fetching.stirring(remote.key);
+        let seat = remote.seat().clone();
+        match seat {
+            Seat::There(there) => {
+                let cut = |number| Question::Resize { handle: there.handle, number, size: 0 };
+                self.ask_to_change_done(remote, &there, Again::Once, cut, &[])?;
+                remote.wrote(&there);
+                Ok(())
+            }
+            Seat::Here(guest) => guest.resize(self, 0),
+            Seat::Nowhere => Err(moved()),
+        }
+    }
+
+    fn append_there(&self, remote: &Remote, data: &[u8], sync: bool) -> Result<()> {
+        // One after the other, as they are numbered.
+        let _one = remote.appended.lock().expect("no panic inside");
+        let there = |there: &There| {
+            let append = |number| Question::Append { handle: there.handle, number, sync };
+            match self.ask_to_change(there.home(), remote.key, Again::No, append, data)? {
                 Answer::At(_) => {
-                    remote.wrote(handle);
+                    if !sync {
+                        remote.wrote(there);
+                    }
                     Ok(())
                 }
                 other => Err(odd(&other)),
             }
         };
         self.at_home(remote, Repeated::No, there, |guest| {
-            guest.append(self, number, data).map(drop)
+            guest.append(self, self.members.numbers.next(), data, sync).map(drop)
         })?;
         // The kernel takes the end to be where it was told to write.
         self.tell_attributes(remote.id);
-        Ok(())
-    }
-
-    pub(super) fn sync_there(&self, remote: &Remote) -> Result<()> {
-        remote.tell_loss()?;
-        let moves = remote.moves.load(SeqCst);
-        let had = remote.unsynced.swap(false, SeqCst);
-        let synced = self.at_home(
-            remote,
-            Repeated::Yes,
-            |home, handle| self.ask_done(home, &Question::Sync { handle }, &[]),
-            |guest| guest.sync(self),
-        );
-        let moved = remote.moves.load(SeqCst) != moves;
-        match synced {
-            Ok(()) if had && moved => Err(lost()),
-            Ok(()) => remote.tell_loss(),
-            Err(error) => {
-                if had && !moved {
-                    remote.unsynced.store(true, SeqCst);
-                }
-                Err(error)
-            }
-        }
-    }
-
-    /// A descriptor was closed: whether its home still has what was written through it.
-    pub(super) fn flush_there(&self, remote: &Remote) -> Result<()> {
-        remote.tell_loss()?;
-        if remote.unsynced.load(SeqCst) {
-            let known = self.read_now(remote, 0, &mut []);
-            // Whatever that came to, a loss is told once.
-            remote.tell_loss()?;
-            known?;
-        }
         Ok(())
     }
 
@@ -443,13 +466,16 @@ impl Vfs {
         len: u64,
         mode: i32,
     ) -> Result<()> {
+        remote.has_written.store(true, SeqCst);
         let _stirs = self.members.fetching.stirring(remote.key);
         self.at_home(
             remote,
             Repeated::No,
-            |home, handle| {
-                self.ask_done(home, &Question::Allocate { handle, offset, len, mode }, &[])?;
-                remote.wrote(handle);
+            |there| {
+                let handle = there.handle;
+                let allocate = |number| Question::Allocate { handle, number, offset, len, mode };
+                self.ask_to_change_done(remote, there, Again::No, allocate, &[])?;
+                remote.wrote(there);
                 Ok(())
             },
             |guest| guest.allocate(self, offset, len, mode),
@@ -457,24 +483,14 @@ impl Vfs {
     }
 
     pub(super) fn seek_there(&self, remote: &Remote, offset: u64, whence: i32) -> Result<u64> {
-        let there = |home: &str, handle| {
-            let question = Question::Seek { handle, offset, whence };
-            match self.ask(home, &question, &[], &mut Vec::new())? {
+        let there = |there: &There| {
+            let question = Question::Seek { handle: there.handle, offset, whence };
+            match self.ask(there.home(), &question, &[], &mut Vec::new())? {
                 Answer::At(at) => Ok(at),
                 other => Err(odd(&other)),
             }
         };
         self.at_home(remote, Repeated::Yes, there, |guest| guest.seek(self, offset, whence))
-    }
-
-    /// The last descriptor of a handle is gone.
-    pub(super) fn close_there(&self, remote: &Remote) {
-        let seat = std::mem::replace(&mut *remote.seat(), Seat::Nowhere);
-        if let Seat::There { home, handle } = seat
-            && let Err(error) = self.ask_done(&home, &Question::Close { handle }, &[])
-        {
-            tracing::debug!(%error, home, "a handle was not closed at its home");
-        }
     }
 
     /// Attributes of a node that another member serves.

@@ -210,6 +210,14 @@ impl Partners for Carrier {
         self.0.keep(file, words, bytes)
     }
 
+    fn leave_slowest(&self) -> Result<()> {
+        self.0.leave_slowest()
+    }
+
+    fn forget(&self, file: FileKey, words: &[u8]) -> Result<u8> {
+        self.0.forget(file, words)
+    }
+
     fn fill(&self, partner: &str, file: FileKey, words: &[u8], bytes: &[u8]) -> Result<()> {
         self.0.fill(partner, file, words, bytes)
     }

@@ -186,6 +186,7 @@ fn assemble(plan: Plan, events: Sender<Event>, background: bool) -> Result<Arc<D
         if cluster.copies > 0 {
             let at = if cluster.copies_at_write { CopiesAt::Write } else { CopiesAt::Sync };
             engine.files.begin_copies(Arc::new(cluster::Carrier(member.clone())), at);
+            engine.outbox.begin_anew();
         }
     }
     settings.rules.iter().try_for_each(|rule| engine.room.add_rule(rule.clone()))?;

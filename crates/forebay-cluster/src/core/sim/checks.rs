@@ -49,6 +49,13 @@ impl World {
         partners.map_or(vec![], |p| p.in_sync.iter().map(|name| node_of(name)).collect())
     }
 
+    /// Those of them that have not found that they lack some of its copies.
+    fn heirs_left(&self, member: usize) -> Vec<usize> {
+        let taken = self.taken(member);
+        let is_left = |heir: &usize| taken.as_ref().is_none_or(|it| !it.is_short(&name(*heir)));
+        self.heirs(member).into_iter().filter(is_left).collect()
+    }
+
     fn taken(&self, member: usize) -> Option<keys::Taken> {
         self.found::<keys::Member>(&format!("members/m{member}"))?.taken
     }
@@ -58,8 +65,10 @@ impl World {
         !self.is_alive(member)
             && match self.taken(member) {
                 Some(taken) if taken.done => false,
-                Some(taken) if self.is_alive(node_of(&taken.by)) => true,
-                _ => self.heirs(member).iter().any(|heir| self.is_alive(*heir)),
+                Some(taken) if self.is_alive(node_of(&taken.by)) && !taken.is_short(&taken.by) => {
+                    true
+                }
+                _ => self.heirs_left(member).iter().any(|heir| self.is_alive(*heir)),
             }
     }
 
@@ -303,7 +312,7 @@ impl World {
         if self.taken(home).is_some_and(|taken| taken.done) {
             return Err(format!("m{home} was taken over, and f{file} is left with it"));
         }
-        match self.heirs(home).iter().any(|heir| !self.nodes[*heir].is_dead) {
+        match self.heirs_left(home).iter().any(|heir| !self.nodes[*heir].is_dead) {
             true => Err(format!("m{home} is dead, and nobody has taken it over: f{file}")),
             false => Ok(()),
         }

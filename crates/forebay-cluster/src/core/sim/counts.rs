@@ -21,6 +21,8 @@ pub struct Counts {
     pub kills: u64,
     pub cut_while_opening: u64,
     pub remote_writes: u64,
+    /// Files that another member asked for before their maker had noted them.
+    pub opened_early: u64,
     pub renames: u64,
     pub reads: u64,
     pub failed: u64,
@@ -58,10 +60,14 @@ pub struct Copied {
     pub flushed_again: u64,
     pub waited_for_taker: u64,
     pub full: u64,
+    /// Members whose tier has lost a copy.
+    pub damaged: u64,
+    /// Takers that lacked some.
+    pub short: u64,
 }
 
 impl Counts {
-    fn list(&mut self) -> [(&'static str, &mut u64); 11] {
+    fn list(&mut self) -> [(&'static str, &mut u64); 12] {
         [
             ("commits refused", &mut self.refused),
             ("answers lost", &mut self.answers_lost),
@@ -69,6 +75,7 @@ impl Counts {
             ("kills", &mut self.kills),
             ("cut while somebody waited", &mut self.cut_while_opening),
             ("writes for others", &mut self.remote_writes),
+            ("opened elsewhere while being made", &mut self.opened_early),
             ("renames", &mut self.renames),
             ("reads", &mut self.reads),
             ("failed", &mut self.failed),
@@ -77,7 +84,7 @@ impl Counts {
         ]
     }
 
-    fn list_copied(&mut self) -> [(&'static str, &mut u64); 21] {
+    fn list_copied(&mut self) -> [(&'static str, &mut u64); 23] {
         let copied = &mut self.copied;
         [
             ("synced with copies", &mut copied.synced),
@@ -101,6 +108,8 @@ impl Counts {
             ("flushed again", &mut copied.flushed_again),
             ("waits for a taker", &mut copied.waited_for_taker),
             ("copies refused for want of space", &mut copied.full),
+            ("copies lost in a tier", &mut copied.damaged),
+            ("takers without all copies", &mut copied.short),
         ]
     }
 

@@ -123,6 +123,7 @@ impl World {
             Effect::DropCopies { member } => {
                 let home = node_of(&member);
                 self.nodes[node].copies.retain(|(of, _), _| *of != home);
+                self.nodes[node].damaged.remove(&home);
                 let delay = self.dice.roll(20);
                 self.at(delay, What::Give(node, life, Input::Dropped { member }));
             }
@@ -210,6 +211,7 @@ impl World {
                 let ok = core.fill_begins(&name(from), epoch, fill);
                 if ok && self.neglect != Some(Neglect::DropBeforeFill) {
                     self.nodes[to].copies.retain(|(home, _), _| *home != from);
+                    self.nodes[to].damaged.remove(&from);
                 }
                 if answers {
                     self.send(to, What::FillBegun(from, life, fill, ok));
@@ -223,7 +225,9 @@ impl World {
                 let copies = self.nodes[node].copies.iter();
                 let of_home = copies.filter(|((of, _), copy)| *of == home && copy.value.is_some());
                 let files = of_home.map(|((_, file), copy)| (key(*file), copy.number)).collect();
-                self.give(node, Input::Copies { member: name(home), files })
+                let is_whole = !self.nodes[node].damaged.contains(&home);
+                self.counts.copied.short += u64::from(!is_whole);
+                self.give(node, Input::Copies { member: name(home), files, is_whole })
             }
             What::Adopt(node, life, home, file) if self.lives(node, life) => {
                 self.adopt(node, home, file)
@@ -316,6 +320,10 @@ impl World {
     }
 
     fn takes_copy(&mut self, keep: &Keep) -> bool {
+        // What lacks something cannot be built upon.
+        if self.nodes[keep.to].damaged.contains(&keep.from) {
+            return false;
+        }
         let core = self.nodes[keep.to].core.as_ref();
         core.is_some_and(|core| core.accepts_copies_of(&name(keep.from), keep.epoch, keep.fill))
     }
@@ -447,9 +455,15 @@ impl World {
         if !ok {
             return if found.has_begun { Ok(()) } else { self.end_fill(node, fill, false) };
         }
-        found.has_begun = true;
-        let is_late = self.now >= found.since + PATIENCE;
-        let keeper = Keeper { member: name(found.partner), fill };
+        let (since, has_begun) = (found.since, std::mem::replace(&mut found.has_begun, true));
+        let partner = name(found.partner);
+        if !has_begun {
+            self.give(node, Input::FillBegun { partner: partner.clone(), fill })?;
+        }
+        let n = &mut self.nodes[node];
+        let Some(found) = n.fills.get_mut(&fill) else { return Ok(()) };
+        let is_late = self.now >= since + PATIENCE;
+        let keeper = Keeper { member: partner, fill };
         let Some(core) = &n.core else { return Ok(()) };
         let numbered =
             |(file, value): (&usize, &u64)| Some((*file, *value, core.claim_number(key(*file))?));
@@ -484,8 +498,10 @@ impl World {
 
     fn adopt(&mut self, node: usize, home: usize, file: usize) -> Checked {
         let n = &mut self.nodes[node];
-        if let Some(value) = n.copies.remove(&(home, file)).and_then(|copy| copy.value) {
+        let copy = n.copies.remove(&(home, file));
+        if let Some((value, number)) = copy.and_then(|copy| Some((copy.value?, copy.number))) {
             n.adopted.insert(file, value);
+            n.adopted_under.insert(file, number);
             if n.claimed_early.remove(&file) {
                 self.takes(node, file, value);
             }

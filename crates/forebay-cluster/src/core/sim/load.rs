@@ -39,7 +39,7 @@ impl World {
             return Ok(());
         }
         let made: Vec<usize> =
-            (2..self.files.len()).filter(|f| self.files[*f].newest > 0).collect();
+            (2..self.files.len()).filter(|f| self.files[*f].maker.is_some()).collect();
         let file = match (self.dice.roll(2), made.last()) {
             (0, Some(_)) => {
                 made[made.len() - 1 - self.dice.roll(made.len().min(3) as u64) as usize]
@@ -86,6 +86,11 @@ impl World {
                 Ask::Change { files: vec![], dirs: vec![], below: Some(format!("d{dir}").into()) }
             }
         };
+        if let Op::Read { file, .. } | Op::Write { file, .. } = op
+            && self.files[file].maker.is_some_and(|maker| maker != node)
+        {
+            self.files[file].is_opened = true;
+        }
         self.nodes[node].asked.insert(ticket, Asked { op, from, since, tries });
         self.give(node, Input::Ask(ticket, ask))
     }
@@ -121,7 +126,7 @@ impl World {
                 // Some stores take longer than any settling.
                 let most = if self.dice.roll(8) == 0 { 4000 } else { 100 };
                 let delay = self.dice.roll(most);
-                self.at(delay, What::Made(node, life, dir));
+                self.at(delay, What::Made(node, life, dir, ticket));
                 Ok(())
             }
             (Way::Here, Op::Change) => {
@@ -211,6 +216,21 @@ impl World {
         }
     }
 
+    /// Its process dies, and finds when it begins anew that its tier has lost a copy.
+    fn damage(&mut self, node: usize) {
+        let copies: Vec<(usize, usize)> = self.nodes[node].copies.keys().copied().collect();
+        if copies.is_empty() {
+            return;
+        }
+        let lost = copies[self.dice.roll(copies.len() as u64) as usize];
+        self.nodes[node].copies.remove(&lost);
+        self.nodes[node].damaged.insert(lost.0);
+        self.counts.copied.damaged += 1;
+        self.kill(node);
+        let back = 20 + self.dice.roll(300);
+        self.at(back, What::Start(node));
+    }
+
     pub fn fault(&mut self) -> Checked {
         let next = 50 + self.dice.roll(500);
         if self.now + next < FAULTS_END {
@@ -220,7 +240,7 @@ impl World {
         let until = self.now + 50 + self.dice.roll(900);
         let until = until.min(FAULTS_END);
         let lives = self.nodes[node].core.is_some();
-        match self.dice.roll(if self.plan.copies > 0 { 9 } else { 6 }) {
+        match self.dice.roll(if self.plan.copies > 0 { 10 } else { 6 }) {
             0 => self.nodes[node].cut_registry = until,
             1 => self.nodes[node].cut_peers = until,
             2 => self.nodes[node].paused = until,
@@ -242,6 +262,7 @@ impl World {
                 self.at(OUTLIVES + 500, What::Operator(node));
             }
             7 => self.nodes[node].full = until,
+            9 if lives => self.damage(node),
             8 => {
                 self.nodes[node].cut_registry = until;
                 self.nodes[node].cut_peers = self.now + self.dice.roll(900);

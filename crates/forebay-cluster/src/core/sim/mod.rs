@@ -150,7 +150,7 @@ fn damage(
 }
 
 /// How many seeds each may take. `LookAfterCreators` and `LookAfterChange` have tests of their own beside this.
-const RULES: [(Rule, u64); 13] = [
+const RULES: [(Rule, u64); 14] = [
     (Rule::BarrierBeforeOpen, 500),
     (Rule::AskCreators, 500),
     (Rule::GateStopsClaims, 5000),
@@ -162,12 +162,13 @@ const RULES: [(Rule, u64); 13] = [
     (Rule::ReleaseBeforeGiveBack, 500),
     (Rule::WritersWaitDuringRelease, 5000),
     (Rule::MakingKeepsCreates, 5000),
+    (Rule::HoldsWaitsForMaking, 5000),
     (Rule::ReadersWaitDuringGiveBack, 20_000),
     (Rule::EpochStands, 20_000),
 ];
 
 /// `CopyHasClaimsNumber` has a test of its own.
-const RULES_OF_COPIES: [(Rule, u64); 12] = [
+const RULES_OF_COPIES: [(Rule, u64); 13] = [
     (Rule::GateStands, 20_000),
     (Rule::EpochStands, 20_000),
     (Rule::FilledBeforeCounted, 20_000),
@@ -179,6 +180,7 @@ const RULES_OF_COPIES: [(Rule, u64); 12] = [
     (Rule::WaitForTaker, 20_000),
     (Rule::HeldUntilFenced, 20_000),
     (Rule::LeaseStands, 20_000),
+    (Rule::OnlyWholeGivesUp, 20_000),
     (Rule::ReturnedLooks, 20_000),
 ];
 

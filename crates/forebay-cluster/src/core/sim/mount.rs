@@ -49,22 +49,35 @@ impl World {
                     Some(_) => Ok(()),
                 }
             }
-            What::Made(node, life, dir) => {
+            // It is on the store, and a moment later its mount says so.
+            What::Made(node, life, dir, by) => {
                 if !self.lives(node, life) {
                     return Ok(());
                 }
                 if !self.is_fit(node) {
-                    return self.give(node, Input::Made(dir_key(dir)));
+                    return self.give(node, Input::Made(dir_key(dir), by));
                 }
                 let file = self.files.len() + (self.files.len() + dir) % 2;
                 self.files.resize(file + 1, File::default());
                 self.files[file].maker = Some(node);
-                let created =
-                    Input::Created { file: key(file), dir: dir_key(dir), path: path(file).into() };
+                let delay = self.dice.roll(40);
+                self.at(delay, What::Noted(node, life, file, by));
+                Ok(())
+            }
+            What::Noted(node, life, file, by) => {
+                if !self.lives(node, life) {
+                    return Ok(());
+                }
+                let dir = dir_key(dir_of(file));
+                if !self.is_fit(node) {
+                    return self.give(node, Input::Made(dir, by));
+                }
+                let created = Input::Created { file: key(file), dir, path: path(file).into() };
+                self.counts.opened_early += u64::from(self.files[file].is_opened);
                 *self.nodes[node].writers.entry(file).or_default() += 1;
                 self.write(node, file, true)?;
                 self.give(node, created)?;
-                self.give(node, Input::Made(dir_key(dir)))?;
+                self.give(node, Input::Made(dir, by))?;
                 if self.plan.copies > 0 && self.dice.roll(3) == 0 {
                     let value = self.files[file].newest;
                     self.sync(node, file, Why::Ack { value, reply_to: None });
@@ -271,7 +284,9 @@ impl World {
             return Ok(());
         }
         let Some(core) = &self.nodes[node].core else { return Ok(()) };
-        let stands = |file: usize| core.standing(key(file), dir_key(dir_of(file)));
+        let under = |file| self.nodes[node].adopted_under.get(&file).copied();
+        let under = |file| under(file).filter(|_| self.nodes[node].adopted.contains_key(&file));
+        let stands = |file: usize| core.standing(key(file), dir_key(dir_of(file)), under(file));
         let found = |(file, value): (&usize, &u64)| (*file, *value, stands(*file));
         let dirty: Vec<_> = self.nodes[node].dirty.iter().map(found).collect();
         let adopted: Vec<_> = self.nodes[node].adopted.iter().map(found).collect();
@@ -280,6 +295,7 @@ impl World {
         let homes: Vec<usize> = homes.collect();
         let n = &mut self.nodes[node];
         n.copies.retain(|(home, _), _| homes.contains(home));
+        n.damaged.retain(|home| homes.contains(home));
         n.stale.clear();
         for (file, value, standing) in adopted {
             match standing {

@@ -56,7 +56,11 @@ pub struct Node {
     pub flushed: BTreeSet<usize>,
     /// In the tier too: copies by home and file, and what was adopted of them.
     pub copies: BTreeMap<(usize, usize), Copy>,
+    /// Homes of whose copies some were lost in the tier.
+    pub damaged: BTreeSet<usize>,
     pub adopted: BTreeMap<usize, u64>,
+    /// The numbers of the claims under which they were.
+    pub adopted_under: BTreeMap<usize, u64>,
     /// Another has taken these over; this one may not know it yet.
     pub stale: BTreeSet<usize>,
     pub held: BTreeSet<usize>,
@@ -86,6 +90,8 @@ pub struct File {
     pub moved: u64,
     /// Who made it.
     pub maker: Option<usize>,
+    /// Another member has asked for it.
+    pub is_opened: bool,
 }
 
 pub enum What {
@@ -98,7 +104,8 @@ pub enum What {
     Released(usize, u64, usize, bool),
     Wrote(usize, u64, usize, bool, Option<(usize, u64, u64)>),
     Read(usize, usize, u64, u64, Option<(usize, u64, u64)>),
-    Made(usize, u64, usize),
+    Made(usize, u64, usize, Ticket),
+    Noted(usize, u64, usize, Ticket),
     Renamed(usize, u64, Ticket, Option<usize>),
     Closed(usize, u64, usize),
     Deliver(usize, usize, u64, Ticket, Peer),
@@ -398,6 +405,10 @@ impl World {
                 let is_flushed = flush || !self.faulty() || self.dice.roll(3) > 0;
                 self.at(delay, What::Released(node, life, number_of(file), is_flushed));
             }
+            Effect::Lost { file } => {
+                let file = number_of(file);
+                return Err(format!("m{node} made f{file}, and another has claimed it"));
+            }
             Effect::Forget { file } => {
                 _ = self.nodes[node].cached.remove(&number_of(file));
             }
@@ -436,7 +447,10 @@ impl World {
             What::Give(n, ..) | What::Released(n, ..) | What::Wrote(n, ..) | What::Made(n, ..) => {
                 Some(*n)
             }
-            What::Renamed(n, ..) | What::Closed(n, ..) | What::Served(n, ..) => Some(*n),
+            What::Noted(n, ..)
+            | What::Renamed(n, ..)
+            | What::Closed(n, ..)
+            | What::Served(n, ..) => Some(*n),
             What::Deliver(_, n, ..) | What::Serve(n, ..) => Some(*n),
             What::SyncedHere(n, ..) | What::KeepDone(n, ..) | What::FillBegun(n, ..) => Some(*n),
             What::Flushed(n, ..) | What::Listed(n, ..) => Some(*n),
@@ -509,6 +523,7 @@ impl World {
             | What::Wrote(..)
             | What::Read(..)
             | What::Made(..)
+            | What::Noted(..)
             | What::Renamed(..)
             | What::Closed(..)
             | What::Drain(_)

@@ -11,7 +11,7 @@ use forebay_base::Kind;
 
 use super::*;
 use crate::locks::{self, Lock, LockAsk, Of, Range, Space};
-use crate::words::{Asker, NameChange, Set};
+use crate::words::{Asker, NameChange, Refusal, Set};
 
 fn every_question() -> Vec<Question> {
     let (file, path) = (file(5), PathBuf::from("a/ü \"b\"\n"));
@@ -38,22 +38,25 @@ fn every_question() -> Vec<Question> {
         NameChange::Rename { file, from: path.clone(), to: "c".into(), over: Some(file), flags: 1 },
     ];
     let mut all = vec![
-        Question::Holds { file },
+        Question::Holds { file, dir: file },
         Question::Recall { file },
         Question::RecallBelow { path: path.clone() },
         Question::RecallBelow { path: OsString::from_vec(b"no\xffutf8".to_vec()).into() },
         Question::Changed { file },
-        Question::Open { file, path, write: true, truncate: true },
+        Question::Open { file, path, write: true },
         Question::Close { handle: 1 },
         Question::Read { handle: 1, offset: u64::MAX / 2, len: 70_000 },
-        Question::Write { handle: 1, offset: 4096 },
-        Question::Append { handle: 1, number: 8 },
+        Question::Write { handle: 1, number: 7, offset: 4096, sync: true },
+        Question::Append { handle: 1, number: 8, sync: false },
         Question::Sync { handle: 1 },
-        Question::Allocate { handle: 1, offset: 0, len: 1, mode: 0 },
+        Question::Flush { handle: 1 },
+        Question::Resize { handle: 1, number: 9, size: 5 },
+        Question::Fence { file, number: 10 },
+        Question::Allocate { handle: 1, number: 8, offset: 0, len: 1, mode: 0 },
         Question::Seek { handle: 1, offset: 1, whence: 4 },
         Question::Attrs { files: vec![file; 2000] },
     ];
-    all.extend(changes.map(|change| Question::Name { change }));
+    all.extend(changes.map(|change| Question::Name { number: 11, change }));
     let of = Of { space: Space::Record, owner: u64::MAX };
     let lock = Lock { kind: locks::Kind::Shared, range: Range::ALL, pid: u32::MAX };
     let asks = [
@@ -65,7 +68,7 @@ fn every_question() -> Vec<Question> {
     ];
     let asked = |ask| Question::Lock { file, path: "a/b".into(), epoch: 3, ask };
     all.extend(asks.map(asked));
-    all.extend([Question::Granted { number: 3 }, Question::Reclaimed]);
+    all.extend([Question::Granted { number: 3 }, Question::Reclaimed { epoch: 4 }]);
     all
 }
 
@@ -164,23 +167,30 @@ fn a_door_that_began_anew_is_asked_without_an_error() {
     let _new = Door::open(at, None, Arc::new(Echo::default())).unwrap();
     // Not even one that must not be done twice fails.
     let change = NameChange::Unlink { file: file(1), path: "a".into() };
-    assert_eq!(ask(&peers, &address, &Question::Name { change }).unwrap(), Answer::Done);
+    assert_eq!(ask(&peers, &address, &Question::Name { number: 1, change }).unwrap(), Answer::Done);
 }
 
 /// Answers the first question of a connection, and breaks it with the second one half answered or not at all.
 fn breaks(half: &'static [u8]) -> (String, Arc<AtomicU64>) {
+    breaks_and_says(half, "\"done\"")
+}
+
+/// The same; on each further connection this is the first answer.
+fn breaks_and_says(half: &'static [u8], says: &'static str) -> (String, Arc<AtomicU64>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let asked = Arc::new(AtomicU64::new(0));
     let count = asked.clone();
     thread::spawn(move || {
-        for socket in listener.incoming() {
+        for (n, socket) in listener.incoming().enumerate() {
             let mut socket = socket.unwrap();
             let mut text = [0; 4096];
             assert!(socket.read(&mut text).unwrap() > 0);
             count.fetch_add(1, Ordering::SeqCst);
-            let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n\"done\"";
-            socket.write_all(answer).unwrap();
+            let says = if n == 0 { "\"done\"" } else { says };
+            let len = says.len();
+            let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {len}\r\n\r\n{says}");
+            socket.write_all(answer.as_bytes()).unwrap();
             if socket.read(&mut text).unwrap_or(0) > 0 {
                 count.fetch_add(1, Ordering::SeqCst);
                 socket.write_all(half).unwrap();
@@ -192,7 +202,8 @@ fn breaks(half: &'static [u8]) -> (String, Arc<AtomicU64>) {
 
 #[test]
 fn what_is_safe_is_repeated_once_and_what_is_not_says_so() {
-    let unlink = Question::Name { change: NameChange::Unlink { file: file(1), path: "a".into() } };
+    let unlink = NameChange::Unlink { file: file(1), path: "a".into() };
+    let unlink = Question::Name { number: 1, change: unlink };
     let sync = Question::Sync { handle: 1 };
     // Nothing was answered.
     let (address, asked) = breaks(b"");
@@ -212,6 +223,26 @@ fn what_is_safe_is_repeated_once_and_what_is_not_says_so() {
     assert_eq!(asked.load(Ordering::SeqCst), 2);
 }
 
+/// A home that takes an append, and begins anew before it answers: that its next life refuses the second one says nothing
+/// of the first.
+#[test]
+fn an_append_that_a_later_life_refuses_may_have_been_done_by_the_earlier_one() {
+    let sync = Question::Sync { handle: 1 };
+    let append = Question::Append { handle: 1, number: 1, sync: false };
+    let (address, asked) = breaks_and_says(b"", r#"{"refused":{"epoch":4}}"#);
+    let peers = Peers::new(None);
+    ask(&peers, &address, &sync).unwrap();
+    let error = ask(&peers, &address, &append).unwrap_err();
+    assert_eq!(error.kind(), Kind::Unavailable);
+    assert!(error.to_string().contains("not known whether it happened"), "{error}");
+    assert_eq!(asked.load(Ordering::SeqCst), 3, "it was sent twice");
+    // Sent once, it was not done.
+    let (address, _) = breaks_and_says(b"", r#"{"refused":{"epoch":4}}"#);
+    ask(&Peers::new(None), &address, &sync).unwrap();
+    let refused = ask(&Peers::new(None), &address, &append).unwrap();
+    assert_eq!(refused, Answer::Refused(Refusal::Epoch(4)));
+}
+
 #[test]
 fn one_that_accepts_and_says_nothing_takes_no_longer_than_patience() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -219,7 +250,7 @@ fn one_that_accepts_and_says_nothing_takes_no_longer_than_patience() {
     for key in [None, key()] {
         let began = Instant::now();
         let (mut out, patience) = (Vec::new(), Duration::from_millis(250));
-        let question = Question::Write { handle: 1, offset: 0 };
+        let question = Question::Write { handle: 1, number: 1, offset: 0, sync: false };
         let bytes = vec![0; 4 << 20];
         let peers = Peers::new(key);
         peers.ask(&address, &head(), &question, &bytes, &mut out, patience).unwrap_err();

@@ -50,7 +50,8 @@ fn another_protocol_is_named() {
     let asked = peers.ask(&address, &head, &question, b"", &mut Vec::new(), PATIENCE);
     let error = asked.unwrap_err();
     assert_eq!(error.kind(), Kind::Usage);
-    assert!(error.to_string().contains("protocol 1 and whoever asks speaks 9"), "{error}");
+    let said = format!("protocol {PROTOCOL} and whoever asks speaks 9");
+    assert!(error.to_string().contains(&said), "{error}");
     // Even if its questions are unknown here.
     let text = post(r#"{"head":{"protocol":9},"question":{"dance":{}}}"#, "");
     let said = say(address.parse().unwrap(), &text);
@@ -62,7 +63,8 @@ fn another_protocol_is_named() {
 fn a_service_that_panics_fails_one_question() {
     let (_door, _echo, address) = door(key());
     let peers = Peers::new(key());
-    let error = ask(&peers, &address, &Question::Holds { file: file(666) }).unwrap_err();
+    let error =
+        ask(&peers, &address, &Question::Holds { file: file(666), dir: file(1) }).unwrap_err();
     assert_eq!(error.kind(), Kind::Unavailable);
     assert!(error.to_string().contains("see its log"), "{error}");
     ask(&peers, &address, &Question::Sync { handle: 1 }).unwrap();
@@ -95,7 +97,7 @@ fn what_is_too_long_is_refused_by_its_length() {
     let (_door, echo, address) = door(None);
     let peers = Peers::new(None);
     let address_of: SocketAddr = address.parse().unwrap();
-    let question = Question::Write { handle: 1, offset: 0 };
+    let question = Question::Write { handle: 1, number: 1, offset: 0, sync: false };
     let bytes = vec![0; (4 << 20) + 1];
     let asked = peers.ask(&address, &head(), &question, &bytes, &mut Vec::new(), PATIENCE);
     assert_eq!(asked.unwrap_err().kind(), Kind::Usage);
@@ -118,6 +120,22 @@ fn what_is_too_long_is_refused_by_its_length() {
         let said = say(address_of, text.as_bytes());
         assert!(said.starts_with(&format!("HTTP/1.1 {status} ")), "{text:.60}: {said}");
         assert!(said.contains("\"error\":"), "{said}");
+    }
+    assert_eq!(echo.count.load(Ordering::SeqCst), 0);
+}
+
+/// More than may pass is not begun either.
+#[test]
+fn nobody_is_asked_for_more_bytes_than_may_pass() {
+    let (_door, echo, address) = door(None);
+    let peers = Peers::new(None);
+    let len = u32::MAX;
+    let at = forebay_backing::Timestamp { sec: 1, nsec: 0 };
+    let version = forebay_backing::Version { key: file(1), size: 1, mtime: at, ctime: at };
+    let fetch = Question::Fetch { version, path: "f".into(), offset: 0, len };
+    for question in [fetch, Question::Read { handle: 1, offset: 0, len }] {
+        let error = ask(&peers, &address, &question).unwrap_err();
+        assert_eq!(error.kind(), Kind::Usage, "{error}");
     }
     assert_eq!(echo.count.load(Ordering::SeqCst), 0);
 }

@@ -104,7 +104,7 @@ fn a_changed_word_length_or_seal_is_refused() {
             }
         }
     };
-    let question = Question::Write { handle: 1, offset: 4096 };
+    let question = Question::Write { handle: 1, number: 1, offset: 4096, sync: false };
     let length = |bytes| format!("Content-Length: {}", words(&question).len() + bytes);
     for (from, to, passes) in [
         ("offset\":4096", "offset\":8192", false),

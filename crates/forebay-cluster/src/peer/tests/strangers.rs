@@ -19,7 +19,7 @@ impl Numbers {
 #[test]
 fn garbage_does_nothing_and_the_door_still_answers() {
     let mut numbers = Numbers(0x5eed);
-    let question = Question::Write { handle: 1, offset: 4096 };
+    let question = Question::Write { handle: 1, number: 1, offset: 4096, sync: false };
     for key in [None, key()] {
         let (_door, echo, address) = door(key.clone());
         let at: SocketAddr = address.parse().unwrap();
@@ -50,7 +50,10 @@ fn garbage_does_nothing_and_the_door_still_answers() {
 #[test]
 fn half_a_question_is_not_answered() {
     let (door, echo, address) = door(None);
-    let whole = post(&words(&Question::Write { handle: 1, offset: 0 }), "some bytes");
+    let whole = post(
+        &words(&Question::Write { handle: 1, number: 1, offset: 0, sync: false }),
+        "some bytes",
+    );
     for len in 0..whole.len() {
         let said = say(address.parse().unwrap(), &whole[..len]);
         assert!(!said.contains("200 OK"), "{len}: {said}");

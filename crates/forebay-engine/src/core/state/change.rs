@@ -209,7 +209,10 @@ impl FileState {
             Change::Ours { base, age } => self.make_ours(*base, *age),
             Change::Pinned(pinned) => self.pinned = *pinned,
             Change::Lost { len, loss } => self.lose(*len, *loss),
-            Change::Held(held) => self.held = *held,
+            Change::Held(held) => {
+                self.held = *held;
+                self.claim *= u64::from(*held);
+            }
             Change::Again { base, age } => {
                 self.base = *base;
                 // Whoever wrote to it may have left another size, or time.

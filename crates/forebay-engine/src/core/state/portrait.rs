@@ -41,8 +41,8 @@ impl Portrait {
 
 impl FileState {
     /// A file of another member of which a partner has this copy: dirty here, as it was there,
-    /// held, and not ours yet.
-    pub fn taken(paths: Paths, portrait: &Portrait) -> FileState {
+    /// held, and not ours yet. `claim`: the number that it was made under.
+    pub fn taken(paths: Paths, portrait: &Portrait, claim: u64) -> FileState {
         FileState {
             paths,
             owner: portrait.owner,
@@ -60,12 +60,13 @@ impl FileState {
                 stands => stands,
             },
             held: true,
+            claim,
         }
     }
 
     /// What a partner has to know of it now; `size` and `mtime` are what programs see.
     pub fn portrait(&self, size: u64, mtime: Timestamp) -> Portrait {
-        let runs = self.dirty(size).into_iter();
+        let runs = self.owed_of(0, size).into_iter();
         let runs = runs.map(|(start, end)| Run { start, end, state: State::Durable });
         Portrait {
             paths: self.paths.iter().map(|path| path.into_os_string().into_vec()).collect(),

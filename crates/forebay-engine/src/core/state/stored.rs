@@ -12,8 +12,9 @@ use crate::core::ranges::Ranges;
 #[derive(Serialize, Deserialize)]
 struct Stored<'a> {
     paths: Cow<'a, Paths>,
-    /// Of format 2: up to two lists of bytes, which were empty unless the file had been renamed.
-    unused: Vec<Vec<u8>>,
+    /// Of a file that is held the number of the claim it was taken over under, 8 bytes, the least significant
+    /// first. In format 2 something else, of files that are not.
+    claim: Vec<Vec<u8>>,
     owner: Owner,
     size: u64,
     mtime: Timestamp,
@@ -34,7 +35,10 @@ impl Serialize for FileState {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         let stored = Stored {
             paths: Cow::Borrowed(&self.paths),
-            unused: Vec::new(),
+            claim: match self.claim {
+                0 => Vec::new(),
+                claim => vec![claim.to_le_bytes().to_vec()],
+            },
             owner: self.owner,
             size: self.size,
             mtime: self.mtime,
@@ -57,6 +61,9 @@ impl<'d> Deserialize<'d> for FileState {
     fn deserialize<D: Deserializer<'d>>(d: D) -> Result<FileState, D::Error> {
         let stored = Stored::deserialize(d)?;
         let ranges = stored.ranges.into_owned();
+        let claim = stored.claim.first().filter(|_| stored.held);
+        let claim =
+            claim.and_then(|claim| Some(u64::from_le_bytes(claim.as_slice().try_into().ok()?)));
         Ok(FileState {
             paths: stored.paths.into_owned(),
             owner: stored.owner,
@@ -74,6 +81,7 @@ impl<'d> Deserialize<'d> for FileState {
             pinned: stored.pinned,
             conflict: stored.conflict,
             held: stored.held,
+            claim: claim.unwrap_or(0),
         })
     }
 }

@@ -195,11 +195,15 @@ fn numbers_are_found_where_they_stand() {
         ),
         (
             asked(abi::WRITE, words().u64(1).u64(2).u32(3).u32(4).zeros(16), b"abcd"),
-            "Write { at: At { handle: 1, offset: 2 }, data: [97, 98, 99], suid: Strip }",
+            "Write { at: At { handle: 1, offset: 2 }, data: [97, 98, 99], suid: Strip, manner: Manner { syncs: false, is_cached: false } }",
         ),
         (
-            asked(abi::WRITE, words().u64(1).u64(2).u32(1).u32(3).zeros(16), b"a"),
-            "Write { at: At { handle: 1, offset: 2 }, data: [97], suid: Keep }",
+            asked(
+                abi::WRITE,
+                words().u64(1).u64(2).u32(1).u32(3).u64(0).u32(libc::O_DSYNC as u32).u32(0),
+                b"a",
+            ),
+            "Write { at: At { handle: 1, offset: 2 }, data: [97], suid: Keep, manner: Manner { syncs: true, is_cached: true } }",
         ),
         (asked(abi::RELEASE, words().u64(1).zeros(16), b""), "Release(1)"),
         (

@@ -1,5 +1,6 @@
 //! What this mount's own programs ask of locks, wherever a file's home is.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -65,12 +66,14 @@ impl Vfs {
     pub fn set_lock(&self, wanted: &Wanted, waiter: Option<&AtomicU64>) -> Result<Came> {
         let (key, id) = self.lockable(wanted.handle)?;
         let mine = self.mine(key, id);
+        let asked = Cell::new(0);
         let came = self.follow(key, &mine, waiter.is_some(), || {
             self.locks.check(wanted.handle)?;
             let number = match waiter {
                 Some(number) => number.load(Relaxed),
                 None => self.locks.next(),
             };
+            asked.set(number);
             let waits = waiter.is_some();
             let ask = LockAsk::Set { of: wanted.of, lock: wanted.lock, number, waits };
             let (seat, answer) = self.ask_home(key, &mine, &ask)?;
@@ -104,7 +107,7 @@ impl Vfs {
             && waiter.is_none()
             && !error.is(libc::EAGAIN)
         {
-            self.unsure(&mine, wanted, None);
+            self.unsure(&mine, wanted, asked.get(), None);
             tracing::warn!(%error, pid = wanted.lock.pid, "a lock was not taken");
         }
         self.drop_if_idle(key, mine);
@@ -132,7 +135,7 @@ impl Vfs {
             }
         });
         if came.is_err() {
-            self.unsure(&mine, wanted, Some(number));
+            self.unsure(&mine, wanted, number, Some(number));
         }
         self.drop_if_idle(key, mine);
         came
@@ -142,7 +145,7 @@ impl Vfs {
     pub fn give_up_lock(&self, wanted: &Wanted, number: u64) {
         if let Ok((key, id)) = self.lockable(wanted.handle) {
             let mine = self.mine(key, id);
-            self.unsure(&mine, wanted, Some(number));
+            self.unsure(&mine, wanted, number, Some(number));
             self.drop_if_idle(key, mine);
         }
     }
@@ -266,7 +269,21 @@ impl Vfs {
                 Some(seat) => Way { seat, held: None },
                 None => self.find_home(key, mine.id, ask, look > 0)?,
             };
-            match self.ask_at(&way.seat, key, mine.id, ask, way.held) {
+            // Before it is asked: once it is silent nobody may know any more who it was.
+            if let LockAsk::Set { number, .. } = ask {
+                mine.state().asked.insert(*number, way.seat.clone());
+            }
+            let answer = self.ask_at(&way.seat, key, mine.id, ask, way.held);
+            let is_open = match &answer {
+                Ok((answer, _)) => *answer == LockAnswer::Waits,
+                Err(error) => !error.is(libc::ESTALE),
+            };
+            if let LockAsk::Set { number, .. } | LockAsk::Cancel { number, .. } = ask
+                && !is_open
+            {
+                mine.state().asked.remove(number);
+            }
+            match answer {
                 Err(error) if error.is(libc::ESTALE) && !is_known => refused = error,
                 answer => {
                     let (answer, now) = answer?;
@@ -301,11 +318,7 @@ impl Vfs {
             _ => Access::Read,
         };
         let _tree = self.tree();
-        let placed = self.placed(id).zip(self.nodes.path(id)).filter(|((file, _), _)| *file == key);
-        let Some(((_, dir), path)) = placed else {
-            // Who has lost its name is nobody else's.
-            return Ok(Way { seat: Seat::Here, held: Some(None) });
-        };
+        let (dir, path) = self.claimable(id, key);
         match cluster.open(key, dir, &path, how)? {
             Place::Here(held) => Ok(Way { seat: Seat::Here, held: Some(held) }),
             Place::There(home) => {
@@ -345,10 +358,10 @@ impl Vfs {
 
     /// What an owner has of a range is not known: the home is told that it has nothing, and who had some of
     /// it before has lost that.
-    fn unsure(&self, mine: &Mine, wanted: &Wanted, waited: Option<u64>) {
+    fn unsure(&self, mine: &Mine, wanted: &Wanted, number: u64, waited: Option<u64>) {
         let (seat, overlaps) = {
-            let state = mine.state();
-            let seat = state.seat.clone();
+            let mut state = mine.state();
+            let seat = state.asked.remove(&number).or_else(|| state.seat.clone());
             let had = state.owners.get(&wanted.of).map(|owned| &owned.locks[..]).unwrap_or(&[]);
             (seat, had.iter().any(|lock| lock.range.overlaps(wanted.lock.range)))
         };

@@ -91,8 +91,18 @@ impl Vfs {
         }
     }
 
-    pub(in crate::vfs) fn locks_reclaimed(&self, member: &str) {
+    /// A member has reclaimed its programs' locks at the life of this one that has this epoch.
+    ///
+    /// # Errors
+    ///
+    /// ESTALE if that life has ended: what it had been given back to is not known here.
+    pub(in crate::vfs) fn locks_reclaimed(&self, member: &str, epoch: u64) -> Result<()> {
+        let cluster = self.cluster().ok_or_else(moved)?;
+        if cluster.epoch(cluster.name()) != Some(epoch) {
+            return Err(moved());
+        }
         lock(&self.locks.desk).reclaimed(member);
+        Ok(())
     }
 
     /// A member is dead, or began anew: what its programs had is given back, and what it had granted to

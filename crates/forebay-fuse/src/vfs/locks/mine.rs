@@ -47,6 +47,8 @@ pub struct State {
     pub seat: Option<Seat>,
     pub owners: HashMap<Of, Owned>,
     pub owed: Vec<Owed>,
+    /// Where what has no answer yet was asked, by its number: if none comes, that home is owed it.
+    pub asked: HashMap<u64, Seat>,
     /// Requests under way: an answer that comes late may be older than another.
     asking: usize,
 }
@@ -153,7 +155,7 @@ impl Mine {
 
     pub fn is_idle(&self) -> bool {
         let state = self.state();
-        state.owners.is_empty() && state.owed.is_empty()
+        state.owners.is_empty() && state.owed.is_empty() && state.asked.is_empty()
     }
 }
 

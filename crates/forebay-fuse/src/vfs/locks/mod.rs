@@ -64,7 +64,7 @@ pub struct Locks {
     /// Of the files that this mount is the home of.
     desk: Mutex<Desk<Option<Guard>>>,
     mine: Mutex<HashMap<FileKey, Arc<Mine>>>,
-    /// Handles whose locks are gone, and how many they are.
+    /// Handles whose locks are gone, or whose file is another's, and how many they are.
     lost: Mutex<HashSet<u64>>,
     lost_count: AtomicUsize,
     /// The last number of a request.
@@ -90,15 +90,18 @@ impl Locks {
         }
     }
 
-    /// EIO if locks of this handle are gone: nobody may go on as if it had them.
+    /// EIO if locks of this handle are gone, or its claim: nobody may go on as if it had them.
     pub(super) fn check(&self, handle: u64) -> Result<()> {
         match self.lost_count.load(Relaxed) > 0 && lock(&self.lost).contains(&handle) {
-            true => Err(Error::os(libc::EIO, "a lock of this open file is lost")),
+            true => Err(Error::os(
+                libc::EIO,
+                "a lock of this open file, or the file itself, is lost to another member",
+            )),
             false => Ok(()),
         }
     }
 
-    fn lose(&self, handle: u64) {
+    pub(super) fn lose(&self, handle: u64) {
         let mut lost = lock(&self.lost);
         lost.insert(handle);
         self.lost_count.store(lost.len(), Relaxed);

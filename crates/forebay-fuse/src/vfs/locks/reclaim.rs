@@ -47,6 +47,10 @@ impl Vfs {
                 Ok((LockAnswer::Lost(lost), ends)) => break (lost, ends),
                 Ok((LockAnswer::Cancelled, _)) => {}
                 Ok((other, _)) => return Err(odd_of_locks(&other)),
+                // It has begun anew once more: what it had been given is gone with that life.
+                Err(error) if error.is(libc::ESTALE) && cluster.epoch(&home) != Some(now) => {
+                    return Err(error);
+                }
                 Err(error) if error.is(libc::ESTALE) && since.elapsed() < BEGINS => {}
                 Err(error) if error.is(libc::ESTALE) => {
                     break (held.iter().map(|(of, _)| *of).collect::<Vec<_>>(), 0);
@@ -120,7 +124,8 @@ impl Vfs {
             self.drop_if_idle(key, mine);
         }
         while !is_me && left.is_empty() && is_there() && Instant::now() < until {
-            match self.ask(ended, &Question::Reclaimed, &[], &mut Vec::new()) {
+            let Some(epoch) = epoch else { return };
+            match self.ask(ended, &Question::Reclaimed { epoch }, &[], &mut Vec::new()) {
                 Ok(_) => return,
                 Err(error) => tracing::debug!(%error, ended, "a member is not told yet"),
             }

@@ -1,0 +1,143 @@
+//! Bytes that were fetched, and are not in the tier yet.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread::{JoinHandle, spawn};
+use std::time::Duration;
+
+use forebay_engine::{Config, Engine, File, OpenFile, Progress, Tunables};
+
+use crate::media::CrashMedia;
+use crate::rng::Rng;
+use crate::start::{NEW, PATIENCE, abandon, patient, start};
+use crate::store::MemStore;
+
+const KIB: usize = 1 << 10;
+const LEN: usize = 256 * KIB;
+
+/// An engine whose first fill has come from the store, and waits before it is put into the tier.
+struct Stopped {
+    engine: Arc<Engine>,
+    store: Arc<MemStore>,
+    file: OpenFile,
+    /// What the store has.
+    bytes: Vec<u8>,
+    reader: JoinHandle<Vec<u8>>,
+    go: mpsc::Sender<()>,
+}
+
+fn read(engine: &Arc<Engine>, file: &Arc<File>) -> Vec<u8> {
+    let mut buf = vec![0; LEN];
+    let n = engine.io.read(file, 0, &mut buf).expect("a good store");
+    buf.truncate(n);
+    buf
+}
+
+fn stopped(name: &str) -> Stopped {
+    let store = Arc::new(MemStore::new());
+    let mut rng = Rng::new(7);
+    let bytes: Vec<u8> = (0..LEN / 8).flat_map(|_| rng.next().to_le_bytes()).collect();
+    let before = start(
+        Arc::new(CrashMedia::default()),
+        store.clone(),
+        "before",
+        Config::default(),
+        patient(),
+    );
+    let before = before.expect("new");
+    let (file, _) = before.verbs.create(Path::new("f"), &NEW).expect("an empty store");
+    before.io.write(&file, 0, &bytes).expect("room");
+    assert_eq!(before.drain.flush(&[], &Progress::default()).failures.len(), 0);
+    drop(file);
+    abandon(before);
+
+    let media = CrashMedia::default();
+    let tunables = Tunables { readahead: 0, ..patient() };
+    let engine = start(Arc::new(media.clone()), store.clone(), name, Config::default(), tunables);
+    let engine = engine.expect("new");
+    let file = engine.io.open(Path::new("f"), None).expect("it is there");
+    let ((landing, lands), (go, goes)) = (mpsc::channel(), mpsc::channel());
+    let (first, goes) = (AtomicBool::new(true), Mutex::new(goes));
+    media.at_shadow_write(move |_| {
+        if first.swap(false, Relaxed) {
+            landing.send(()).expect("the test waits");
+            goes.lock().expect("one waits").recv().expect("the test says so");
+        }
+    });
+    let reader = {
+        let (engine, file) = (engine.clone(), file.clone());
+        spawn(move || read(&engine, &file))
+    };
+    lands.recv_timeout(PATIENCE).expect("what was fetched is put into the tier");
+    Stopped { engine, store, file, bytes, reader, go }
+}
+
+impl Stopped {
+    fn beside<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Arc<Engine>, &Arc<File>) -> T + Send + 'static,
+    ) -> mpsc::Receiver<T> {
+        let (engine, file) = (self.engine.clone(), self.file.clone());
+        let (done, end) = mpsc::channel();
+        spawn(move || done.send(work(&engine, &file)));
+        end
+    }
+
+    /// What the file is on the store once all has ended.
+    fn end(self) -> Vec<u8> {
+        drop(self.file);
+        assert_eq!(self.engine.drain.flush(&[], &Progress::default()).failures.len(), 0);
+        abandon(self.engine);
+        self.store.snapshot().files().remove(Path::new("f")).expect("it is there")
+    }
+}
+
+/// The tier gets a fetched range behind the backs of those who wait for it.
+#[test]
+fn who_waits_for_a_range_has_it_before_the_tier_has() {
+    let stopped = stopped("early");
+    let end = stopped.beside(read);
+    assert!(end.recv_timeout(PATIENCE).expect("it does not wait for the tier") == stopped.bytes);
+    assert!(!stopped.reader.is_finished(), "it was not stopped");
+    assert_eq!(stopped.engine.ops.stats().counters["fills"], 1);
+    stopped.go.send(()).expect("it waits");
+    let bytes = stopped.bytes.clone();
+    assert!(stopped.end() == bytes);
+}
+
+/// Else bytes that were fetched would be put over those that were written since.
+// S-2
+#[test]
+fn who_writes_where_fetched_bytes_are_put_waits_for_that() {
+    let stopped = stopped("writes");
+    let at = LEN - 10 * KIB;
+    let end = stopped.beside(move |engine, file| engine.io.write(file, at as u64, &[9; KIB]));
+    let early = end.recv_timeout(Duration::from_millis(200));
+    assert!(early.is_err(), "the write did not wait");
+    stopped.go.send(()).expect("it waits");
+    end.recv_timeout(PATIENCE).expect("it goes on").expect("room");
+    let mut want = stopped.bytes.clone();
+    want[at..at + KIB].fill(9);
+    assert!(read(&stopped.engine, &stopped.file) == want);
+    assert!(stopped.end() == want);
+}
+
+/// Else what is put behind the new end would show when the file grows.
+// S-2
+#[test]
+fn who_cuts_a_file_off_where_fetched_bytes_are_put_waits_for_that() {
+    let stopped = stopped("cuts");
+    let end = stopped.beside(|engine, file| {
+        engine.io.set_len(file, KIB as u64)?;
+        engine.io.set_len(file, LEN as u64)
+    });
+    let early = end.recv_timeout(Duration::from_millis(200));
+    assert!(early.is_err(), "the cut did not wait");
+    stopped.go.send(()).expect("it waits");
+    end.recv_timeout(PATIENCE).expect("it goes on").expect("room");
+    let mut want = stopped.bytes.clone();
+    want[KIB..].fill(0);
+    assert!(read(&stopped.engine, &stopped.file) == want);
+    assert!(stopped.end() == want);
+}

@@ -1,0 +1,241 @@
+//! How a partner comes to have all that was acknowledged, and what befalls it meanwhile.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use forebay_backing::RenameMode;
+use forebay_engine::{CopiesAt, Engine, Teller, Told};
+
+use crate::copied::{Pair, home_on, pair, read};
+use crate::copies::{HOME, Message, Way, partner_on, take_over};
+use crate::media::CrashMedia;
+use crate::start::{NEW, abandon, named, patient, simulated, time};
+use crate::store::MemStore;
+
+/// One more partner, which is filled next.
+fn second(pair: &Pair) -> Arc<Engine> {
+    let second = partner_on(&CrashMedia::default(), pair.store.clone(), "boot-q").unwrap();
+    *pair.way.comes.lock().unwrap() = Some(second.clone());
+    second
+}
+
+/// What a partner that is filled is told of a file counts for that one alone: the sync that made the file durable
+/// tells those in sync.
+// S-25
+#[test]
+fn what_a_fill_brings_one_partner_does_not_count_as_told_to_all() {
+    let pair = pair();
+    // Durable here, and about to be told of.
+    pair.way.wants.store(false, Relaxed);
+    let file = pair.make("f", &[1; 5000]);
+    pair.home.io.sync(&file).unwrap();
+    pair.way.wants.store(true, Relaxed);
+    assert_eq!(pair.kept(), []);
+    let second = second(&pair);
+    pair.way.fill_up(&pair.home, "q").unwrap();
+    pair.home.io.sync(&file).unwrap();
+    assert_eq!(pair.kept(), [("f".into(), 5000)], "it is acknowledged");
+    assert_eq!(second.copies.list(HOME).len(), 1);
+    abandon(second);
+}
+
+/// Has the keeper's process killed, and started again, after each message.
+fn restart_after_each(pair: &Pair) -> Arc<std::sync::Mutex<Vec<Arc<Engine>>>> {
+    let (mut media, store, way) = (pair.media.clone(), pair.store.clone(), pair.way.clone());
+    let lives: Arc<std::sync::Mutex<Vec<Arc<Engine>>>> = Arc::default();
+    let out = lives.clone();
+    *pair.way.after.lock().unwrap() = Some(Box::new(move || {
+        media = CrashMedia::on(media.snapshot().process_crash_image());
+        let again = partner_on(&media, store.clone(), "boot-p").unwrap();
+        way.restarted(&again);
+        out.lock().unwrap().push(again);
+    }));
+    lives
+}
+
+/// A partner that was killed between two pieces of a round has not what the first ones brought, and does not
+/// take the rest for all of it.
+// S-25
+#[test]
+fn a_partner_that_restarts_between_the_pieces_of_a_round_does_not_take_the_rest() {
+    let pair = pair();
+    let file = pair.make("f", &[1; 3 << 20]);
+    pair.home.io.sync(&file).unwrap();
+    pair.home.io.write(&file, 3 << 20, &[2; 3 << 20]).unwrap();
+    let lives = restart_after_each(&pair);
+    let synced = pair.home.io.sync(&file);
+    *pair.way.after.lock().unwrap() = None;
+    let lives = std::mem::take(&mut *lives.lock().unwrap());
+    assert!(!lives.is_empty(), "it was killed in between");
+    assert!(synced.unwrap_err().is(libc::ESTALE), "it is to be struck off");
+    let last = lives.last().unwrap();
+    take_over(last).unwrap();
+    assert_eq!(read(last, "f"), vec![1; 3 << 20], "what was acknowledged before");
+    lives.into_iter().for_each(abandon);
+}
+
+/// The same to one that is being filled: it does not come to have all.
+// S-25
+#[test]
+fn a_partner_that_restarts_during_its_fill_is_not_filled() {
+    let pair = pair();
+    let file = pair.make("f", &[1; 3 << 20]);
+    pair.home.io.sync(&file).unwrap();
+    let lives = restart_after_each(&pair);
+    pair.way.announce(&pair.keeper).unwrap();
+    let filled = pair.home.outbox.fill_partner("p", &|| false);
+    *pair.way.after.lock().unwrap() = None;
+    let lives = std::mem::take(&mut *lives.lock().unwrap());
+    assert!(!lives.is_empty(), "it was killed in between");
+    assert!(filled.unwrap_err().is(libc::ESTALE));
+    assert!(!lives.last().unwrap().copies.is_whole(HOME));
+    lives.into_iter().for_each(abandon);
+}
+
+/// A home that begins anew goes on with those who have what it had acknowledged: they are told of names before a
+/// rename is answered, and what its process before said comes too late.
+// S-25
+#[test]
+fn a_home_that_begins_anew_goes_on_with_its_partners() {
+    let (store, media, theirs) = (MemStore::new(), CrashMedia::default(), CrashMedia::default());
+    let keeper = partner_on(&theirs, store.clone(), "boot-p").unwrap();
+    let (home, _) = home_on(&store, &media, patient());
+    let way = Way::to(&[&keeper]);
+    home.files.begin_copies(way.clone(), CopiesAt::Sync);
+    way.fill_up(&home, "p").unwrap();
+    for (name, byte) in [("f", 1), ("g", 2)] {
+        let (file, _) = home.verbs.create(Path::new(name), &NEW).unwrap();
+        home.io.write(&file, 0, &[byte; 9000]).unwrap();
+        home.io.sync(&file).unwrap();
+    }
+    way.cut();
+    let late = way.sent.lock().unwrap().pop().unwrap();
+    abandon(home);
+    let disk = media.snapshot().process_crash_image();
+    let (home, _) = home_on(&store, &CrashMedia::on(disk), patient());
+    home.files.begin_copies(way.clone(), CopiesAt::Sync);
+    home.outbox.begin_anew();
+    way.follow();
+    let attr = home.verbs.stat(Path::new("f")).unwrap();
+    let from = named(Path::new("f"), &attr);
+    home.verbs.rename(from, Path::new("h"), None, RenameMode::Replace).unwrap();
+    let kept = |keeper: &Engine| -> Vec<_> {
+        assert!(keeper.copies.is_whole(HOME));
+        keeper.copies.list(HOME).iter().map(|copy| copy.path.display().to_string()).collect()
+    };
+    assert_eq!(kept(&keeper), ["h", "g"], "before the rename was answered");
+    let file = home.io.open(Path::new("g"), None).unwrap();
+    home.io.write(&file, 4000, &[3; 100]).unwrap();
+    home.io.sync(&file).unwrap();
+    let before = Teller { home: HOME, epoch: 1, fill: 1 };
+    let (words, bytes) = (&late.words, &late.bytes);
+    let refused = keeper.copies.keep(before, Told::Owes, 1, late.file, words, bytes);
+    assert!(refused.unwrap_err().is(libc::ESTALE), "it is over");
+    way.cut();
+    let now = ["g", "h"].map(|name| read(&home, name));
+    abandon(home);
+    let again = CrashMedia::on(theirs.snapshot().process_crash_image());
+    let again = partner_on(&again, store.clone(), "boot-p").unwrap();
+    for keeper in [again, keeper] {
+        assert_eq!(kept(&keeper), ["h", "g"]);
+        assert_eq!(take_over(&keeper).unwrap().0, 2);
+        assert_eq!(["g", "h"].map(|name| read(&keeper, name)), now);
+        abandon(keeper);
+    }
+}
+
+/// Whoever is being filled leaves to the fill what builds upon what it has not; of what it was told, nothing may be
+/// missing.
+// S-25
+#[test]
+fn what_is_told_beside_a_fill_is_left_to_it_only_where_the_fill_brings_it() {
+    let pair = pair();
+    let file = pair.make("f", &[1; 2 << 20]);
+    pair.home.io.sync(&file).unwrap();
+    let whole = std::mem::take(&mut *pair.way.sent.lock().unwrap());
+    pair.home.io.write(&file, 2 << 20, &[2; 2 << 20]).unwrap();
+    pair.home.io.sync(&file).unwrap();
+    let grown = std::mem::take(&mut *pair.way.sent.lock().unwrap());
+    assert!(whole.len() > 2 && grown.len() > 2, "in pieces");
+    let second = partner_on(&CrashMedia::default(), pair.store.clone(), "boot-q").unwrap();
+    let by = Teller { home: HOME, epoch: 1, fill: 9 };
+    let told = |told, message: &Message| {
+        let Message { file, words, bytes } = message;
+        second.copies.keep(by, told, 1, *file, words, bytes)
+    };
+    second.copies.announce(by).unwrap();
+    told(Told::Beside, &grown[0]).expect("it comes with the fill");
+    assert!(told(Told::Owes, &grown[0]).unwrap_err().is(libc::ESTALE));
+    second.copies.mark(by, &pair.way.marks.lock().unwrap()[0]).unwrap();
+    grown.iter().for_each(|it| told(Told::Beside, it).expect("it comes with the fill"));
+    assert!(told(Told::Owes, &grown[0]).unwrap_err().is(libc::ESTALE));
+    assert_eq!(second.copies.list(HOME), []);
+    // Its process was killed after the first piece.
+    let last = whole[1..].iter().map(|it| told(Told::Beside, it)).next_back().unwrap();
+    assert!(last.unwrap_err().is(libc::ESTALE), "nobody brings the first piece");
+    whole.iter().for_each(|it| told(Told::Beside, it).expect("here it is"));
+    let last = grown[1..].iter().map(|it| told(Told::Beside, it)).next_back().unwrap();
+    assert!(last.unwrap_err().is(libc::ESTALE), "nor here");
+    grown.iter().for_each(|it| told(Told::Beside, it).expect("here it is"));
+    assert_eq!(second.copies.list(HOME)[0].bytes, 4 << 20);
+    abandon(second);
+}
+
+/// However many messages a sync takes, and however long each may, there is an end to it: who is slow is left.
+#[test]
+fn who_syncs_a_large_file_does_not_wait_for_a_slow_partner_for_ever() {
+    let _simulated = simulated();
+    for (pause, hurried) in [(10, 0), (3000, 2)] {
+        let pair = pair();
+        let file = pair.make("f", &[1; 3 << 20]);
+        let slow = move || time().sleep(Duration::from_millis(pause));
+        *pair.way.after.lock().unwrap() = Some(Box::new(slow));
+        pair.home.io.sync(&file).unwrap();
+        assert_eq!(pair.way.hurried.load(Relaxed), hurried, "of three messages of {pause} ms");
+        let filled = pair.way.fill_up(&pair.home, "p");
+        *pair.way.after.lock().unwrap() = None;
+        assert_eq!(
+            filled.is_ok(),
+            hurried == 0,
+            "whoever syncs waits for a fill of that file, too"
+        );
+    }
+}
+
+/// Words of an older fill, and such as come twice, touch nothing that a newer fill has brought.
+// S-25
+#[test]
+fn late_words_of_a_fill_touch_nothing_of_a_newer_one() {
+    let pair = pair();
+    let file = pair.make("f", &[1; 9000]);
+    pair.home.io.sync(&file).unwrap();
+    let copies = &pair.keeper.copies;
+    let by = |fill| Teller { home: HOME, epoch: 1, fill };
+    let is_late = |said: forebay_backing::Result<()>| said.unwrap_err().is(libc::ESTALE);
+    // Two are announced; of the first one nothing has begun.
+    pair.way.announce(&pair.keeper).unwrap();
+    pair.way.fill_up(&pair.home, "p").unwrap();
+    let (begin, end) = {
+        let marks = pair.way.marks.lock().unwrap();
+        (marks[marks.len() - 2].clone(), marks[marks.len() - 1].clone())
+    };
+    let late = pair.way.sent.lock().unwrap().pop().unwrap();
+    for fill in [1, 2] {
+        assert!(is_late(copies.announce(by(fill))));
+        assert!(is_late(copies.mark(by(fill), &begin)));
+        assert!(is_late(copies.mark(by(fill), &end)));
+        for told in [Told::Owes, Told::Beside] {
+            assert!(is_late(copies.keep(by(fill), told, 1, late.file, &late.words, &late.bytes)));
+        }
+    }
+    assert!(is_late(copies.announce(by(3))), "it is in force");
+    copies.mark(by(3), &begin).expect("it has begun");
+    assert_eq!(pair.kept(), [("f".into(), 9000)]);
+    assert!(copies.is_whole(HOME));
+    let image = CrashMedia::on(pair.media.snapshot().process_crash_image());
+    let again = partner_on(&image, pair.store.clone(), "boot-p").unwrap();
+    assert_eq!(take_over(&again).unwrap(), (1, 9000));
+    abandon(again);
+}

@@ -1,0 +1,100 @@
+//! Handles at homes that nobody here uses any more, until their homes know.
+
+use std::sync::{Mutex, MutexGuard};
+
+use forebay_cluster::front::Cluster;
+use forebay_cluster::words::Question;
+
+use super::Vfs;
+use super::copies::is_silence;
+use super::there::{Remote, Seat, There};
+use super::unsynced::Life;
+
+/// So many are remembered; beyond, the oldest stay open at their homes until this process ends.
+const REMEMBERED: usize = 65_536;
+
+#[derive(Default)]
+pub struct Left(Mutex<Vec<(Life, u64)>>);
+
+impl Left {
+    fn all(&self) -> MutexGuard<'_, Vec<(Life, u64)>> {
+        self.0.lock().expect("no panic inside")
+    }
+
+    pub fn add(&self, life: Life, handle: u64) {
+        let mut all = self.all();
+        if all.len() >= REMEMBERED {
+            all.remove(0);
+        }
+        all.push((life, handle));
+    }
+
+    pub fn has_some(&self) -> bool {
+        !self.all().is_empty()
+    }
+
+    /// Tells the homes. One that is silent is told later, unless it has begun anew: then it has none of them.
+    pub fn close(&self, cluster: &dyn Cluster) {
+        let all = std::mem::take(&mut *self.all());
+        let mut silent = Vec::<String>::new();
+        for (life, handle) in all {
+            let home = life.home.clone();
+            if cluster.epoch(&home) != Some(life.epoch) {
+                continue;
+            }
+            if !silent.contains(&home) {
+                let asked = cluster.ask(&home, &Question::Close { handle }, &[], &mut Vec::new());
+                match asked {
+                    Err(error) if is_silence(&error) => silent.push(home),
+                    _ => continue,
+                }
+            }
+            self.add(life, handle);
+        }
+    }
+}
+
+impl Vfs {
+    pub(super) fn leave(&self, remote: &Remote, left: &There) {
+        if remote.leave(left) {
+            self.close_later(left);
+        }
+    }
+
+    /// Its home keeps the handle, and with a writer's the claim, until it hears of that.
+    pub(super) fn close_later(&self, there: &There) {
+        let left = &self.members.left;
+        left.add(there.life.clone(), there.handle);
+        if let Some(cluster) = self.members.cluster.get().cloned() {
+            let left = left.clone();
+            self.members.fetching.pool.offer(move || left.close(&*cluster));
+        }
+    }
+
+    /// Tries again to have handles closed that were left.
+    pub fn close_left(&self) {
+        if let Some(cluster) = self.cluster() {
+            self.members.left.close(cluster);
+        }
+    }
+
+    pub fn has_left_handles(&self) -> bool {
+        self.members.left.has_some()
+    }
+
+    /// The last descriptor of a handle is gone.
+    pub(super) fn close_there(&self, remote: &Remote) {
+        let seat = std::mem::replace(&mut *remote.seat(), Seat::Nowhere);
+        if let Seat::There(there) = seat {
+            let close = Question::Close { handle: there.handle };
+            if let Err(error) = self.ask_done(there.home(), &close, &[]) {
+                tracing::debug!(%error, home = there.home(), "a handle was not closed at its home");
+                if is_silence(&error) {
+                    self.members.left.add(there.life, there.handle);
+                    self.look_at_locks(); // Who tends them tends these.
+                }
+            }
+        }
+        self.members.unsynced.close(&remote.account);
+    }
+}

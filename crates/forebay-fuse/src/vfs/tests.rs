@@ -1,0 +1,344 @@
+//! Mounts of one store in one process, without a kernel. Who is whose home is played; what they ask each other is
+//! answered in earnest, or late, or not at all.
+
+mod far;
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::Duration;
+
+use forebay_backing::{BackingStore, DirStore, Error, FileKey, Kind, New, Result};
+use forebay_cluster::core::{Access, Holder};
+use forebay_cluster::front::{Cluster, Guard, Place};
+use forebay_cluster::words::{Answer, Question, Refusal};
+use forebay_engine::governor::law::Preset;
+use forebay_engine::media::DirMedia;
+use forebay_engine::rules::Origin;
+use forebay_engine::{Config, Engine, KeepDirty, Progress, Tier, Tunables};
+
+use super::{Entry, Looked, Manner, Notify, Opened, Times, Vfs};
+use crate::Passthrough;
+use crate::control::{ControlDir, ControlEntry};
+use crate::nodes::ROOT;
+
+/// So long a mount waits for another's answer.
+const PATIENCE: Duration = Duration::from_millis(400);
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// What becomes of a question.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Answered,
+    /// It is done, and nobody hears of it: the connection breaks.
+    Broken,
+    /// It never gets there.
+    Lost,
+}
+
+type Fates = dyn Fn(&str, &Question) -> Fate + Send + Sync;
+
+#[derive(Default)]
+struct Net {
+    mounts: Mutex<HashMap<String, Weak<Vfs>>>,
+    homes: Mutex<HashMap<FileKey, String>>,
+    /// Claims held, by file.
+    held: Mutex<HashMap<FileKey, usize>>,
+    epochs: Mutex<HashMap<String, u64>>,
+    asked: Mutex<Vec<Question>>,
+    fates: Mutex<Option<Arc<Fates>>>,
+}
+
+impl Net {
+    fn count(&self, is_one: impl Fn(&Question) -> bool) -> usize {
+        lock(&self.asked).iter().filter(|asked| is_one(asked)).count()
+    }
+
+    fn fated(&self, fates: impl Fn(&str, &Question) -> Fate + Send + Sync + 'static) {
+        *lock(&self.fates) = Some(Arc::new(fates));
+    }
+
+    fn is_held(&self, file: FileKey) -> bool {
+        lock(&self.held).get(&file).is_some_and(|held| *held > 0)
+    }
+}
+
+struct Held(Arc<Net>, FileKey);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        *lock(&self.0.held).get_mut(&self.1).expect("it was held") -= 1;
+    }
+}
+
+/// One member.
+struct Played {
+    net: Arc<Net>,
+    name: String,
+}
+
+impl Played {
+    fn hold(&self, file: FileKey) -> Guard {
+        lock(&self.net.homes).insert(file, self.name.clone());
+        *lock(&self.net.held).entry(file).or_default() += 1;
+        Box::new(Held(self.net.clone(), file))
+    }
+}
+
+impl Cluster for Played {
+    fn holder(&self, file: FileKey) -> Holder {
+        match lock(&self.net.homes).get(&file) {
+            Some(home) if *home == self.name => Holder::Here,
+            Some(home) => Holder::There(home.clone()),
+            None => Holder::Nobody,
+        }
+    }
+
+    fn is_written(&self, file: FileKey) -> bool {
+        self.holder(file) != Holder::Here || self.net.is_held(file)
+    }
+
+    fn open(&self, file: FileKey, _: FileKey, _: &Path, how: Access) -> Result<Place> {
+        Ok(match self.holder(file) {
+            Holder::There(home) | Holder::Dead(home) => Place::There(home),
+            _ => Place::Here((how == Access::Write).then(|| self.hold(file))),
+        })
+    }
+
+    fn create(&self, _: FileKey, _: &Path) -> Result<Guard> {
+        Ok(Box::new(()))
+    }
+
+    fn created(&self, file: FileKey, _: FileKey, _: &Path) -> Guard {
+        self.hold(file)
+    }
+
+    fn change(&self, files: &[(FileKey, FileKey)], _: Option<&Path>) -> Result<Place> {
+        Ok(match files.first().map(|(file, _)| self.holder(*file)) {
+            Some(Holder::There(home)) => Place::There(home),
+            _ => Place::Here(None),
+        })
+    }
+
+    fn replace(
+        &self,
+        file: (FileKey, FileKey),
+        _: (FileKey, FileKey),
+        _: &Path,
+    ) -> Result<(Place, Option<String>)> {
+        Ok((self.change(&[file], None)?, None))
+    }
+
+    fn ask(
+        &self,
+        home: &str,
+        question: &Question,
+        bytes: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Answer> {
+        lock(&self.net.asked).push(question.clone());
+        let fates = lock(&self.net.fates).clone();
+        let fate = fates.map_or(Fate::Answered, |fates| fates(home, question));
+        let silent = || Error::new(Kind::TimedOut, format!("member {home} was not reached"));
+        let mount = lock(&self.net.mounts).get(home).and_then(Weak::upgrade);
+        let Some(mount) = mount.filter(|_| fate != Fate::Lost) else { return Err(silent()) };
+        let epoch = self.epoch(&self.name).unwrap_or(0);
+        let (from, question, bytes) = (self.name.clone(), question.clone(), bytes.to_vec());
+        let (tells, told) = channel();
+        std::thread::spawn(move || {
+            let mut out = Vec::new();
+            let answer = mount.answer((&from, epoch), question, &bytes, &mut out);
+            let _ = tells.send((answer, out)); // Perhaps nobody waits any more.
+        });
+        let (answer, bytes) = told.recv_timeout(PATIENCE).map_err(|_| silent())?;
+        if fate == Fate::Broken {
+            return Err(Error::new(Kind::Unavailable, "the connection broke"));
+        }
+        *out = bytes;
+        match answer {
+            Answer::Refused(Refusal::NotHere | Refusal::Epoch(_)) => {
+                Err(Error::os(libc::ESTALE, "not there"))
+            }
+            Answer::Refused(Refusal::Handle) => Err(Error::new(Kind::Unavailable, "begun anew")),
+            Answer::Refused(Refusal::Errno(errno, text)) => Err(Error::os(errno, text)),
+            answer => Ok(answer),
+        }
+    }
+
+    fn wait_fit(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn is_fit(&self) -> bool {
+        true
+    }
+
+    fn has_heirs(&self, _: &str) -> bool {
+        false
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn epoch(&self, member: &str) -> Option<u64> {
+        lock(&self.net.epochs).get(member).copied()
+    }
+
+    fn boot(&self, member: &str) -> Option<String> {
+        self.epoch(member).map(|epoch| epoch.to_string())
+    }
+
+    fn others(&self) -> Vec<String> {
+        let all = lock(&self.net.epochs);
+        all.keys().filter(|name| **name != self.name).cloned().collect()
+    }
+
+    fn held(&self) -> Vec<FileKey> {
+        Vec::new()
+    }
+}
+
+struct NoControls;
+
+impl ControlDir for NoControls {
+    fn entries(&self) -> Vec<ControlEntry> {
+        Vec::new()
+    }
+
+    fn read(&self, _: &str) -> Vec<u8> {
+        Vec::new()
+    }
+
+    fn write(&self, _: &str, _: &[u8]) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// What is done when pages are dropped, from an offset on and so many bytes.
+type Drops = Box<dyn FnMut(u64, u64) + Send>;
+
+/// What the kernel is told, with what it does then.
+#[derive(Default)]
+struct Kernel {
+    drops_pages: Mutex<Option<Drops>>,
+}
+
+impl Notify for Kernel {
+    fn attributes(&self, _: u64) {}
+
+    fn pages(&self, _: u64, offset: u64, len: u64) {
+        if let Some(drops) = &mut *lock(&self.drops_pages) {
+            drops(offset, len);
+        }
+    }
+}
+
+/// One mount.
+struct Mount {
+    vfs: Arc<Vfs>,
+    kernel: Arc<Kernel>,
+}
+
+impl Mount {
+    fn lookup(&self, name: &str) -> Result<Entry> {
+        match self.vfs.lookup(ROOT, OsStr::new(name))? {
+            Looked::There(entry) => Ok(entry),
+            Looked::Nowhere(_) => Err(Error::os(libc::ENOENT, "a name")),
+            Looked::Bare => Err(Error::os(libc::EIO, "a name without attributes")),
+        }
+    }
+
+    fn open(&self, name: &str, flags: i32) -> Result<Opened> {
+        self.vfs.open(self.lookup(name)?.id, flags, Origin::default())
+    }
+
+    fn opened(&self, name: &str) -> u64 {
+        self.open(name, libc::O_RDWR).expect("it can be opened").handle
+    }
+
+    fn create(&self, name: &str) -> u64 {
+        let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+        let new = New { mode: 0o644, umask: 0, uid: uid.as_raw(), gid: gid.as_raw() };
+        let created = self.vfs.create(ROOT, OsStr::new(name), new, libc::O_RDWR, Origin::default());
+        created.expect("no such file yet").1.handle
+    }
+
+    fn write(&self, handle: u64, offset: u64, text: &str) -> Result<()> {
+        self.vfs.write(handle, offset, text.as_bytes(), Manner::default())
+    }
+
+    fn read(&self, handle: u64) -> String {
+        let mut buf = vec![0; 4096];
+        let n = self.vfs.read(handle, 0, &mut buf).expect("it can be read");
+        String::from_utf8_lossy(&buf[..n]).into_owned()
+    }
+
+    fn key(&self, name: &str) -> FileKey {
+        self.vfs.engine.names.ask(|b| b.stat(Path::new(name))).expect("it is there").key
+    }
+}
+
+struct Bed {
+    root: PathBuf,
+    net: Arc<Net>,
+    mounts: Vec<Mount>,
+}
+
+impl Bed {
+    /// Mounts `a`, `b` and so on.
+    fn new(count: usize) -> Bed {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let (pid, number) = (std::process::id(), NEXT.fetch_add(1, SeqCst));
+        let root = std::env::temp_dir().join(format!("forebay-far-{pid}-{number}"));
+        std::fs::create_dir_all(root.join("backing")).expect("the directory is writable");
+        let net = Arc::new(Net::default());
+        let mounts = ["a", "b", "c"].into_iter().take(count);
+        let mounts = mounts.map(|name| Bed::mount(&root, &net, name)).collect();
+        Bed { root, net, mounts }
+    }
+
+    fn mount(root: &Path, net: &Arc<Net>, name: &str) -> Mount {
+        let tier = root.join(name);
+        std::fs::create_dir_all(&tier).expect("the directory is writable");
+        let tier = DirMedia::open(&tier).and_then(|media| Tier::on(Arc::new(media)));
+        let backing: Arc<dyn BackingStore> =
+            Arc::new(DirStore::open(&root.join("backing")).expect("it is there"));
+        let tunables = Tunables { preset: Preset::Hold, ..Tunables::default() };
+        let engine = Engine::start(tier.expect("empty"), backing, Config::default(), tunables);
+        let control = Arc::new(NoControls);
+        let times = Times { entry: Duration::ZERO, attr: Duration::ZERO };
+        let vfs = Vfs::new(engine.expect("new"), control, Passthrough::Off, times);
+        let vfs = Arc::new(vfs.expect("the store is there"));
+        let kernel = Arc::new(Kernel::default());
+        vfs.set_notify(kernel.clone());
+        vfs.set_cluster(Box::new(Played { net: net.clone(), name: name.into() }));
+        lock(&net.epochs).insert(name.into(), 1);
+        lock(&net.mounts).insert(name.into(), Arc::downgrade(&vfs));
+        Mount { vfs, kernel }
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        for mount in &self.mounts {
+            mount.vfs.close_all();
+            mount.vfs.engine.ops.shutdown(KeepDirty::Yes, &Progress::default(), None);
+        }
+        let _ = std::fs::remove_dir_all(&self.root);
+    }
+}
+
+fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = std::time::Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < Duration::from_secs(20), "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

@@ -1,0 +1,321 @@
+//! Files that another mount serves.
+
+use std::sync::Condvar;
+use std::sync::atomic::AtomicBool;
+
+use super::*;
+
+/// Something that happens at one moment, and is waited for.
+#[derive(Default)]
+struct Gate(Mutex<bool>, Condvar);
+
+impl Gate {
+    fn open(&self) {
+        *lock(&self.0) = true;
+        self.1.notify_all();
+    }
+
+    fn pass(&self) {
+        let waited =
+            self.1.wait_timeout_while(lock(&self.0), Duration::from_secs(20), |open| !*open);
+        assert!(*waited.expect("no panic inside").0, "the gate stays shut");
+    }
+}
+
+/// `f` is A's, with these bytes; the handles are A's and B's.
+fn shared(bed: &Bed, text: &str) -> (u64, u64) {
+    let [a, b] = &bed.mounts[..] else { panic!("two mounts") };
+    let near = a.create("f");
+    a.write(near, 0, text).expect("it is A's");
+    let far = b.opened("f");
+    assert_eq!(b.read(far), text);
+    (near, far)
+}
+
+/// A write that was given up while it waited at the home does not come over what is acknowledged later.
+#[test]
+fn a_write_that_was_given_up_changes_nothing_once_another_is_acknowledged() {
+    let bed = Bed::new(2);
+    let (near, far) = shared(&bed, "old text");
+    let [a, b] = &bed.mounts[..] else { panic!("two mounts") };
+    let (came, goes_on) = (Arc::new(Gate::default()), Arc::new(Gate::default()));
+    let (comes, waits) = (came.clone(), goes_on.clone());
+    let mut is_first = true;
+    *lock(&a.kernel.drops_pages) = Some(Box::new(move |_, _| {
+        if std::mem::take(&mut is_first) {
+            comes.open();
+            waits.pass();
+        }
+    }));
+    assert!(b.write(far, 0, "FIRST").expect_err("its home is slow").kind() == Kind::TimedOut);
+    came.pass();
+    // The kernel's lock is not the file's: only what is asked now is kept from it.
+    let again = b.write(far, 0, "later");
+    assert!(again.is_err(), "nothing is acknowledged while the first may come to pass: {again:?}");
+    goes_on.open();
+    eventually("the home is there again", || b.write(far, 0, "later").is_ok());
+    assert!(bed.net.count(|q| matches!(q, Question::Fence { .. })) >= 2);
+    assert_eq!(b.read(far), "laterext");
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(a.read(near), "laterext");
+}
+
+/// What is still on its way when it is given up is refused when it comes.
+#[test]
+fn a_change_that_comes_after_it_was_given_up_is_refused() {
+    let bed = Bed::new(2);
+    let (_, far) = shared(&bed, "old text");
+    let [a, b] = &bed.mounts[..] else { panic!("two mounts") };
+    bed.net.fated(|_, question| match question {
+        Question::Write { offset: 0, .. } => Fate::Lost,
+        _ => Fate::Answered,
+    });
+    assert!(b.write(far, 0, "FIRST").is_err());
+    let late = lock(&bed.net.asked).last().cloned().expect("it was asked");
+    b.write(far, 4, "text").expect("it is fenced off");
+    let answer = a.vfs.answer(("b", 1), late, b"FIRST", &mut Vec::new());
+    assert!(matches!(answer, Answer::Refused(Refusal::Errno(libc::ETIMEDOUT, _))), "{answer:?}");
+    assert_eq!(b.read(far), "old text");
+}
+
+/// A broken connection is no reason to fail: what was under way there is void before it is asked again.
+#[test]
+fn a_write_whose_connection_broke_is_made_again_behind_a_fence() {
+    let bed = Bed::new(2);
+    let (near, far) = shared(&bed, "old text");
+    let [a, b] = &bed.mounts[..] else { panic!("two mounts") };
+    let is_broken = AtomicBool::new(false);
+    bed.net.fated(move |_, question| match question {
+        Question::Write { .. } if !is_broken.swap(true, SeqCst) => Fate::Broken,
+        _ => Fate::Answered,
+    });
+    b.write(far, 0, "new").expect("it is made again");
+    assert_eq!(bed.net.count(|q| matches!(q, Question::Fence { .. })), 1);
+    assert_eq!(a.read(near), "new text");
+}
+
+/// A truncation at open is one more change: what is left of it does not cut what is written afterwards.
+#[test]
+fn a_truncation_that_was_given_up_cuts_nothing_that_is_written_later() {
+    let bed = Bed::new(2);
+    let (near, _) = shared(&bed, "old text");
+    let [a, b] = &bed.mounts[..] else { panic!("two mounts") };
+    bed.net.fated(|_, question| match question {
+        Question::Resize { .. } => Fate::Lost,
+        _ => Fate::Answered,
+    });
+    assert!(b.open("f", libc::O_RDWR | libc::O_TRUNC).is_err(), "its home does not answer");
+    let is_resize = |q: &&Question| matches!(q, Question::Resize { .. });
+    let late = lock(&bed.net.asked).iter().rfind(is_resize).cloned().expect("it was asked");
+    *lock(&bed.net.fates) = None;
+    let far = b.opened("f");
+    b.write(far, 0, "written later").expect("it is fenced off");
+    let answer = a.vfs.answer(("b", 1), late, b"", &mut Vec::new());
+    assert!(matches!(answer, Answer::Refused(_)), "{answer:?}");
+    assert_eq!(a.read(near), "written later");
+    let far = b.open("f", libc::O_RDWR | libc::O_TRUNC).expect("it answers").handle;
+    assert_eq!((b.read(far), a.read(near)), (String::new(), String::new()));
+}
+
+/// The file's lock is had by whoever asks this for as long as the gate is shut.
+struct Busy(Arc<Gate>, Gate);
+
+impl forebay_engine::Requester for Busy {
+    fn is_gone(&self) -> bool {
+        self.1.open();
+        self.0.pass();
+        false
+    }
+}
+
+/// A home that is at work on a file is waited for: the store does not know its size.
+#[test]
+fn the_size_of_a_busy_file_is_never_taken_from_the_store() {
+    let bed = Bed::new(2);
+    let (_, far) = shared(&bed, "eleven here");
+    let [a, b] = &bed.mounts[..] else { panic!("two mounts") };
+    let goes_on = Arc::new(Gate::default());
+    let busy = Arc::new(Busy(goes_on.clone(), Gate::default()));
+    let (engine, key) = (a.vfs.engine.clone(), a.key("f"));
+    let works = std::thread::spawn({
+        let busy = busy.clone();
+        move || {
+            let file = engine.files.find(key).expect("it is open");
+            forebay_engine::on_behalf_of(busy, || engine.io.write(&file, 0, b"E"))
+        }
+    });
+    busy.1.pass();
+    let entry = b.lookup("f");
+    assert!(entry.as_ref().is_err_and(|e| e.kind() == Kind::TimedOut), "a size of {entry:?}");
+    goes_on.open();
+    works.join().expect("no panic").expect("room");
+    eventually("it is there again", || b.lookup("f").is_ok_and(|entry| entry.attr.size == 11));
+    assert_eq!(b.read(far), "Eleven here");
+}
+
+fn guests(mount: &Mount) -> usize {
+    lock(&mount.vfs.members.guests).len()
+}
+
+/// A handle that was left for an error is closed at its home, however late that hears of it: it would keep the claim.
+#[test]
+fn a_handle_that_was_left_is_closed_at_its_home() {
+    let bed = Bed::new(2);
+    let (near, far) = shared(&bed, "old text");
+    let [a, b] = &bed.mounts[..] else { panic!("two mounts") };
+    a.vfs.release(near);
+    let key = a.key("f");
+    let is_cut = Arc::new(AtomicBool::new(false));
+    let cut = is_cut.clone();
+    bed.net.fated(move |_, question| match question {
+        Question::Write { .. } => Fate::Broken,
+        Question::Close { .. } | Question::Fence { .. } if cut.load(SeqCst) => Fate::Lost,
+        _ => Fate::Answered,
+    });
+    is_cut.store(true, SeqCst);
+    assert!(b.write(far, 0, "NEW").is_err(), "the connection broke");
+    b.vfs.release(far);
+    eventually("it is to be closed", || b.vfs.has_left_handles());
+    assert!(bed.net.is_held(key) && guests(a) == 1);
+    is_cut.store(false, SeqCst);
+    eventually("it is closed", || {
+        b.vfs.close_left();
+        guests(a) == 0
+    });
+    assert!(!bed.net.is_held(key), "the claim can go");
+}
+
+/// Several threads of one handle open it anew at once: one of these is used, and the others are closed.
+#[test]
+fn of_handles_that_were_opened_at_once_one_stays() {
+    let bed = Bed::new(2);
+    let (_, far) = shared(&bed, "old text");
+    let [a, b] = &bed.mounts[..] else { panic!("two mounts") };
+    // The home has begun anew: it knows none of them.
+    lock(&a.vfs.members.guests).clear();
+    let opens = Arc::new(AtomicU64::new(0));
+    let (counts, all) = (opens.clone(), Arc::new(std::sync::Barrier::new(4)));
+    bed.net.fated(move |_, question| {
+        if matches!(question, Question::Open { .. }) {
+            counts.fetch_add(1, SeqCst);
+            all.wait();
+        }
+        Fate::Answered
+    });
+    assert!(b.vfs.fsync(far).is_err(), "the handle is of before");
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| assert_eq!(b.read(far), "old text"));
+        }
+    });
+    assert_eq!(opens.load(SeqCst), 4, "they met");
+    eventually("only one stays", || {
+        b.vfs.close_left();
+        guests(a) == 1
+    });
+}
+
+/// The end of a member's earlier life does not close what its next one has opened.
+#[test]
+fn a_member_that_began_anew_keeps_what_it_has_opened_since() {
+    let bed = Bed::new(2);
+    let (_, far) = shared(&bed, "old text");
+    let [a, b] = &bed.mounts[..] else { panic!("two mounts") };
+    lock(&bed.net.epochs).insert("b".into(), 2);
+    let new = b.opened("f");
+    assert_eq!(guests(a), 2);
+    a.vfs.member_ended("b");
+    assert_eq!(guests(a), 1);
+    assert_eq!(b.read(new), "old text");
+    assert!(b.vfs.fsync(far).is_err(), "that was of the earlier one");
+}
+
+/// A program here has the file mapped and changes other bytes of the page while B's write is made: the page that the kernel
+/// brings then has B's bytes as they were.
+#[test]
+fn a_mapped_page_does_not_come_over_what_another_mount_writes() {
+    let bed = Bed::new(2);
+    let (near, far) = shared(&bed, "old text, old page");
+    let [a, b] = &bed.mounts[..] else { panic!("two mounts") };
+    let (vfs, times) = (Arc::downgrade(&a.vfs), Arc::new(AtomicU64::new(0)));
+    let told = times.clone();
+    *lock(&a.kernel.drops_pages) = Some(Box::new(move |offset, _| {
+        // The page was read before the write, and is brought home after it.
+        if told.fetch_add(1, SeqCst) == 1 {
+            assert_eq!(offset, 0);
+            let manner = Manner { is_cached: true, ..Manner::default() };
+            let vfs = vfs.upgrade().expect("it is mounted");
+            vfs.write(near, 0, b"old text, NEW page", manner).expect("room");
+        }
+    }));
+    b.write(far, 0, "FAR").expect("its home answers");
+    assert_eq!(a.read(near), "FAR text, NEW page");
+    assert_eq!(times.load(SeqCst), 3, "the page came, and the write was made again");
+}
+
+/// What was fetched ahead for a reader is not what the file is once programs here write to it near.
+#[test]
+fn what_was_fetched_ahead_does_not_outlive_the_home_it_came_from() {
+    let bed = Bed::new(2);
+    let text = "a line\n".repeat(3000);
+    let [a, b] = &bed.mounts[..] else { panic!("two mounts") };
+    let near = a.create("f");
+    a.write(near, 0, &text).expect("room");
+    a.vfs.release(near);
+    let far = b.open("f", libc::O_RDONLY).expect("A serves it").handle;
+    let mut buf = [0; 700];
+    let read = |at: usize, buf: &mut [u8]| b.vfs.read(far, at as u64 * 700, buf);
+    for at in 0..6 {
+        assert_eq!(read(at, &mut buf).expect("A serves it"), 700);
+    }
+    let is_ahead = |q: &Question| matches!(q, Question::Read { len, .. } if *len > 4096);
+    eventually("it is fetched ahead", || bed.net.count(is_ahead) > 0);
+    assert_eq!(read(6, &mut buf).expect("it was fetched"), 700);
+    // A brings it home and gives it back; a program of B's opens it anew, and writes.
+    let known = a.vfs.engine.files.find(a.key("f")).expect("it is A's");
+    a.vfs.engine.drain.flush_file(&known).expect("the store works");
+    lock(&bed.net.homes).remove(&a.key("f"));
+    b.vfs.forget_file(b.key("f"));
+    let written = b.opened("f");
+    b.write(written, 0, &"A LINE\n".repeat(3000)).expect("it is B's now");
+    read(7, &mut buf).expect("it is here");
+    assert_eq!(String::from_utf8_lossy(&buf), "A LINE\n".repeat(100));
+}
+
+/// One thread writes behind what it takes for the end, another appends. Where both meet the append comes behind what was
+/// acknowledged, and never over it; a write may come over an append that it did not see.
+#[test]
+fn an_append_never_comes_over_what_was_written_behind_the_end() {
+    const LEN: usize = 64;
+    let bed = Bed::new(1);
+    let [a] = &bed.mounts[..] else { panic!("one mount") };
+    let near = a.create("f");
+    let (engine, key) = (&a.vfs.engine, a.key("f"));
+    let file = engine.files.find(key).expect("it is open");
+    let (mut written, mut after_others) = (Vec::new(), 0);
+    std::thread::scope(|scope| {
+        let appends = scope.spawn(|| {
+            let (mut last, mut behind) = (0, 0);
+            for _ in 0..4000 {
+                let admission = forebay_engine::Admission::default();
+                let end = engine.io.append_in(&admission, &file, &[b'a'; LEN]).expect("room");
+                assert!(end >= last + LEN as u64, "it ends behind the one before");
+                behind += usize::from(end > last + LEN as u64);
+                last = end;
+            }
+            behind
+        });
+        while !appends.is_finished() {
+            let offset = engine.verbs.facts(&file).size;
+            engine.io.write(&file, offset, &[b'w'; LEN]).expect("room");
+            written.push(offset);
+        }
+        after_others = appends.join().expect("no append fails");
+    });
+    assert!(after_others > 0, "they met");
+    let mut bytes = [0; LEN];
+    for offset in written {
+        a.vfs.read(near, offset, &mut bytes).expect("it is in the tier");
+        assert_eq!(bytes, [b'w'; LEN], "what was acknowledged at {offset}");
+    }
+}
