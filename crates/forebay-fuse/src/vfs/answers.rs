@@ -264,7 +264,7 @@ impl Answers {
         }
     }
 
-    /// Another member may have changed the file: what was said of it before counts for nothing.
+    /// Another member has changed the file, or may have: what was said of it before counts for nothing.
     pub fn doubt_file(&self, key: FileKey) {
         let mut memory = self.memory();
         memory.keys[key.ino as usize % KEYS] = memory.tick();

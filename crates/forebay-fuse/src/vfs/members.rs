@@ -380,7 +380,11 @@ impl Vfs {
             _ => None,
         };
         let question = |number| Question::Name { number, change: change.clone() };
-        match self.ask_to_change(home, change.file(), Again::No, question, &[])? {
+        let answer = self.ask_to_change(home, change.file(), Again::No, question, &[]);
+        // Also if it failed: it may have been made.
+        change.paths().for_each(|path| self.foresight.answers.doubt(path));
+        self.foresight.answers.doubt_file(change.file());
+        match answer? {
             Answer::Changed(attrs) => Ok(attrs),
             other => Err(odd(&other)),
         }
