@@ -285,6 +285,11 @@ impl Files {
         self.table.read().with_key(key).cloned()
     }
 
+    /// Files with this key that are not found by it.
+    pub(crate) fn aside(&self, key: FileKey) -> Vec<Arc<File>> {
+        self.table.read().aside(key).to_vec()
+    }
+
     pub(crate) fn by_id(&self, id: FileId) -> Option<Arc<File>> {
         self.table.read().with_id(id).cloned()
     }

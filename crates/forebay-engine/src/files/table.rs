@@ -3,6 +3,7 @@
 //! There may be millions, so each costs two pointers here: keys and ids are read where they are,
 //! in the file.
 
+use std::collections::HashMap;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
@@ -17,6 +18,9 @@ use crate::files::file::File;
 pub(crate) struct Table {
     by_key: HashTable<Arc<File>>,
     by_id: HashTable<Arc<File>>,
+    /// Few: those that are found by their ids alone, since another one has the key, or nobody is to find
+    /// them by it.
+    aside: HashMap<FileKey, Vec<Arc<File>>>,
     hasher: DefaultHashBuilder,
     /// What was taken out.
     forgotten: Lately<FileKey>,
@@ -36,6 +40,11 @@ impl Table {
         self.by_id.find(self.hasher.hash_one(id), |file| file.id == id)
     }
 
+    /// Those that have this key and are not found by it.
+    pub fn aside(&self, key: FileKey) -> &[Arc<File>] {
+        self.aside.get(&key).map_or(&[], Vec::as_slice)
+    }
+
     pub fn all(&self) -> impl Iterator<Item = &Arc<File>> {
         self.by_id.iter()
     }
@@ -48,31 +57,44 @@ impl Table {
 
     /// Enters a file whose id is new. Whoever had its key before is found by id alone from now on.
     pub fn insert(&mut self, file: Arc<File>) {
-        let Table { by_key, by_id, hasher, .. } = self;
-        if let Ok(before) =
-            by_key.find_entry(hasher.hash_one(file.key), |known| known.key == file.key)
-        {
-            before.remove();
-        }
-        by_key.insert_unique(hasher.hash_one(file.key), file.clone(), |f| hasher.hash_one(f.key));
-        by_id.insert_unique(hasher.hash_one(file.id), file, |f| hasher.hash_one(f.id));
+        let Table { by_id, hasher, .. } = self;
+        by_id.insert_unique(hasher.hash_one(file.id), file.clone(), |f| hasher.hash_one(f.id));
+        self.enter_key(file);
     }
 
     /// Makes a file that is known to be found by its key. Whoever had that is found by id alone from now on.
     pub fn enter_key(&mut self, file: Arc<File>) {
-        let Table { by_key, hasher, .. } = self;
+        self.leave_aside(&file);
+        let Table { by_key, aside, hasher, .. } = self;
         let hash = hasher.hash_one(file.key);
         if let Ok(before) = by_key.find_entry(hash, |known| known.key == file.key) {
-            before.remove();
+            let (before, _) = before.remove();
+            if before.id != file.id {
+                aside.entry(file.key).or_default().push(before);
+            }
         }
         by_key.insert_unique(hash, file, |f| hasher.hash_one(f.key));
     }
 
     /// Leaves a file to be found by its id alone.
     pub fn forget_key(&mut self, file: &File) {
+        if let Some(file) = self.take_key(file) {
+            self.aside.entry(file.key).or_default().push(file);
+        }
+    }
+
+    fn take_key(&mut self, file: &File) -> Option<Arc<File>> {
         let same = |known: &Arc<File>| known.id == file.id;
-        if let Ok(found) = self.by_key.find_entry(self.hasher.hash_one(file.key), same) {
-            found.remove();
+        let found = self.by_key.find_entry(self.hasher.hash_one(file.key), same).ok()?;
+        Some(found.remove().0)
+    }
+
+    fn leave_aside(&mut self, file: &File) {
+        if let Some(aside) = self.aside.get_mut(&file.key) {
+            aside.retain(|known| known.id != file.id);
+            if aside.is_empty() {
+                self.aside.remove(&file.key);
+            }
         }
     }
 
@@ -81,7 +103,8 @@ impl Table {
         if let Ok(found) = self.by_id.find_entry(self.hasher.hash_one(file.id), same) {
             found.remove();
         }
-        self.forget_key(file);
+        drop(self.take_key(file));
+        self.leave_aside(file);
         self.forgotten.note(file.key);
     }
 

@@ -73,9 +73,8 @@ impl Ops {
         if let Some(known) = self.files.find(key).filter(is_held) {
             return Some(known);
         }
-        let is_it =
-            |file: &Arc<File>| file.key == key && file.lock().state.conflict() == Conflict::Adopted;
-        self.files.all_files().into_iter().find(is_it)
+        let is_it = |file: &Arc<File>| file.lock().state.conflict() == Conflict::Adopted;
+        self.files.aside(key).into_iter().find(is_it)
     }
 
     /// Of names some of which it may have had, or was about to get.
@@ -291,9 +290,8 @@ impl Ops {
         size: u64,
         read: &dyn Fn(u64, &mut [u8]) -> Result<usize>,
     ) -> Result<bool> {
-        let is_it =
-            |it: &Arc<File>| it.key == file && it.lock().state.conflict() == Conflict::Superseded;
-        let found = self.files.all_files().into_iter().find(is_it);
+        let is_it = |it: &Arc<File>| it.lock().state.conflict() == Conflict::Superseded;
+        let found = self.files.aside(file).into_iter().find(is_it);
         let found = found.ok_or_else(|| Error::os(libc::ENOENT, "no such file is superseded"))?;
         if !self.is_same(&found, size, read)? {
             return Ok(false);
