@@ -9,6 +9,7 @@ mod desk;
 mod door;
 mod hands;
 mod join;
+mod keeping;
 mod near;
 mod operate;
 mod overview;
@@ -37,6 +38,7 @@ use crate::peer::{Door, Peers};
 use crate::words::{Answer, Head, Question, Refusal};
 
 pub use self::join::Joining;
+pub use self::keeping::Keeping;
 pub use self::operate::Missing;
 pub use self::overview::{Overview, Seen};
 pub use crate::core::Holder;
@@ -154,6 +156,11 @@ impl<T> Waiting<T> {
     fn leave(&self, ticket: Ticket) {
         lock(&self.0).remove(&ticket);
     }
+}
+
+/// Whether a member refused a question since it has begun anew.
+fn is_newer(asked: &Result<Answer>, believed: u64) -> bool {
+    matches!(asked, Ok(Answer::Refused(Refusal::Epoch(now))) if *now > believed)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -369,25 +376,37 @@ impl Member {
     ) -> Result<Answer> {
         let began = Instant::now();
         let asked = loop {
-            let Some(known) = lock(&self.core).member(home) else {
-                return Err(Error::new(Kind::Unavailable, format!("member {home} is not known")));
-            };
-            let head = Head {
-                store: self.store.clone(),
-                from: self.name.clone(),
-                from_epoch: self.epoch,
-                to_epoch: known.epoch,
-                protocol: keys::PROTOCOL,
-            };
-            let asked = self.peers.ask(&known.address, &head, question, bytes, out, patience);
+            let (head, address) = self.head_for(home)?;
+            let asked = self.peers.ask(&address, &head, question, bytes, out, patience);
             // It has begun anew, and this member has not heard of it yet. Nothing was done.
-            let newer =
-                matches!(&asked, Ok(Answer::Refused(Refusal::Epoch(now))) if *now > known.epoch);
-            if !newer || question.needs_handle() || began.elapsed() >= HEARING {
+            if !is_newer(&asked, head.to_epoch)
+                || question.needs_handle()
+                || began.elapsed() >= HEARING
+            {
                 break asked;
             }
             std::thread::sleep(Duration::from_millis(10));
         };
+        self.heard(home, question, asked)
+    }
+
+    /// What a question to a member begins with, and where it is reached.
+    fn head_for(&self, home: &str) -> Result<(Head, String)> {
+        let Some(known) = lock(&self.core).member(home) else {
+            return Err(Error::new(Kind::Unavailable, format!("member {home} is not known")));
+        };
+        let head = Head {
+            store: self.store.clone(),
+            from: self.name.clone(),
+            from_epoch: self.epoch,
+            to_epoch: known.epoch,
+            protocol: keys::PROTOCOL,
+        };
+        Ok((head, known.address))
+    }
+
+    /// What an answer, or that none came, is to who asked.
+    fn heard(&self, home: &str, question: &Question, asked: Result<Answer>) -> Result<Answer> {
         let answer = asked.map_err(|error| {
             let what = question.path().map(|path| path.display().to_string());
             tracing::warn!(%error, member = home, file = what, "a member was not reached");

@@ -3,6 +3,7 @@
 
 mod outbox;
 mod round;
+mod sender;
 mod shelf;
 mod store;
 

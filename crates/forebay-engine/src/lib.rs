@@ -54,7 +54,7 @@ pub use files::file::File;
 pub use files::glance::Glance;
 pub use files::names::{Named, Names};
 pub use files::open::OpenFile;
-pub use files::partners::{CopiesAt, Partners};
+pub use files::partners::{CopiesAt, Partners, UnderWay};
 pub use home::health::Health;
 pub use io::{Allocate, Io};
 pub use ops::Ops;

@@ -9,7 +9,7 @@ use forebay_backing::FileKey;
 use forebay_base::{Error, Result};
 
 use super::{COPIES, FENCE, MARGIN, MOUNT, Member, lock};
-use crate::core::{Fitness, Input, Keeper as Partner};
+use crate::core::{Fitness, Input};
 use crate::front::{Front, Keeper};
 use crate::words::{Answer, Head, Question};
 
@@ -18,13 +18,25 @@ const CLAIM_LOOK: Duration = Duration::from_millis(1);
 
 /// So long one copy may be on its way before its partner is struck off: far beyond what a disk takes, since
 /// who is struck off has to be filled anew.
-const COPY_PATIENCE: Duration = Duration::from_secs(4);
+pub(super) const COPY_PATIENCE: Duration = Duration::from_secs(4);
 
 /// So often whoever is cut off looks whether he may go on.
 const FIT_LOOK: Duration = Duration::from_millis(5);
 
 /// Before what failed is tried again.
 const PAUSE: Duration = Duration::from_secs(1);
+
+/// What a partner has said of a copy that it was sent.
+pub(super) fn is_kept(partner: &str, asked: Result<Answer>) -> Result<()> {
+    match asked {
+        Ok(Answer::Done) => Ok(()),
+        Ok(other) => Err(Error::os(libc::EPROTO, format!("{partner} answered {other:?}"))),
+        Err(error) => {
+            tracing::warn!(%error, partner, "a copy was not kept");
+            Err(error)
+        }
+    }
+}
 
 impl Member {
     /// Whether anybody is to have copies of this member's bytes.
@@ -37,47 +49,7 @@ impl Member {
         (self.copies, lock(&self.core).keepers().required.len())
     }
 
-    /// Sends newer bytes of a file, which are durable here, to all partners; says how many have them durably.
-    /// Who does not take them is a partner no more before this returns.
-    ///
-    /// # Errors
-    ///
-    /// EIO if this member's place was taken, or too few have them and that is not enough; ETIMEDOUT if a
-    /// partner fails and the registry does not answer. Then nobody may be told that the bytes are safe.
-    pub fn keep(self: &Arc<Member>, file: FileKey, words: &[u8], bytes: &[u8]) -> Result<u8> {
-        let number = self.claim_number(file)?;
-        let keepers = lock(&self.core).keepers();
-        let body = [words, bytes].concat();
-        let words = words.len() as u32;
-        let required = keepers.required.len();
-        let to: Vec<Partner> = keepers.required.into_iter().chain(keepers.filling).collect();
-        let send = |partner: &Partner| {
-            let question = Question::Copy { file, number, fill: partner.fill, words };
-            self.send_copy(&partner.member, &question, &body).is_ok()
-        };
-        let sent: Vec<bool> = std::thread::scope(|scope| {
-            let send = &send;
-            // The first is asked by this thread: most often there is no other.
-            let others: Vec<_> =
-                to.iter().skip(1).map(|partner| scope.spawn(move || send(partner))).collect();
-            let first = to.first().map(send);
-            let others = others.into_iter().map(|other| other.join().unwrap_or(false));
-            first.into_iter().chain(others).collect()
-        });
-        let failed = to.iter().zip(&sent).filter(|(_, sent)| !**sent);
-        let failed = failed.map(|(partner, _)| partner.member.clone()).chain(keepers.leaving);
-        failed.into_iter().try_for_each(|partner| self.strike(&partner))?;
-        let have = sent.iter().take(required).filter(|sent| **sent).count() as u8;
-        match have < self.copies && self.copies_or_fail {
-            false => Ok(have),
-            true => Err(Error::os(
-                libc::EIO,
-                format!("{have} of {} copies: too few members keep them", self.copies),
-            )),
-        }
-    }
-
-    /// The same to one partner that is being filled.
+    /// Sends newer bytes of a file to one partner that is being filled, which has them durably then.
     ///
     /// # Errors
     ///
@@ -102,7 +74,7 @@ impl Member {
         fill.ok_or_else(|| Error::os(libc::EINTR, format!("{partner} is not filled any more")))
     }
 
-    fn claim_number(&self, file: FileKey) -> Result<u64> {
+    pub(super) fn claim_number(&self, file: FileKey) -> Result<u64> {
         let since = Instant::now();
         loop {
             if let Some(number) = lock(&self.core).claim_number(file) {
@@ -116,20 +88,13 @@ impl Member {
         }
     }
 
-    fn send_copy(&self, partner: &str, question: &Question, bytes: &[u8]) -> Result<()> {
+    pub(super) fn send_copy(&self, partner: &str, question: &Question, bytes: &[u8]) -> Result<()> {
         let asked = self.ask_within(partner, question, bytes, &mut Vec::new(), COPY_PATIENCE);
-        match asked {
-            Ok(Answer::Done) => Ok(()),
-            Ok(other) => Err(Error::os(libc::EPROTO, format!("{partner} answered {other:?}"))),
-            Err(error) => {
-                tracing::warn!(%error, partner, "a copy was not kept");
-                Err(error)
-            }
-        }
+        is_kept(partner, asked)
     }
 
     /// It is a partner no more when this returns.
-    fn strike(self: &Arc<Member>, partner: &str) -> Result<()> {
+    pub(super) fn strike(self: &Arc<Member>, partner: &str) -> Result<()> {
         let ticket = self.ticket();
         let struck = self.struck.enter(ticket);
         self.feed(Input::CopyFailed { ticket, partner: partner.into() });

@@ -124,7 +124,11 @@ impl Line {
     }
 
     /// Writes the parts, in one go as far as the socket lets it.
-    pub fn write(&mut self, parts: [&[u8]; 3], deadline: Instant) -> Result<(), Trouble> {
+    pub fn write<const N: usize>(
+        &mut self,
+        parts: [&[u8]; N],
+        deadline: Instant,
+    ) -> Result<(), Trouble> {
         let mut slices = parts.map(IoSlice::new);
         let mut rest = &mut slices[..];
         IoSlice::advance_slices(&mut rest, 0);

@@ -25,4 +25,4 @@ mod tests;
 
 pub use door::{Door, Service};
 pub use key::Key;
-pub use peers::{Peers, is_safe};
+pub use peers::{Asked, Peers, is_safe};

@@ -30,6 +30,18 @@ struct Asking<'q> {
     question: &'q Question,
 }
 
+/// A question that was sent.
+pub struct Asked {
+    address: String,
+    words: Vec<u8>,
+    connection: Connection,
+    /// A door that refuses a question says so before it has read all of it.
+    written: std::result::Result<(), Trouble>,
+    /// It can be asked again if its connection, which was used before, breaks.
+    again: bool,
+    patience: Duration,
+}
+
 struct Connection {
     line: Line,
     session: Option<Session>,
@@ -65,26 +77,86 @@ impl Peers {
         patience: Duration,
     ) -> Result<Answer> {
         let deadline = Instant::now() + patience;
+        let asked = self.begin_until(address, head, question, [bytes, b""], patience, deadline)?;
+        self.end_until(asked, [bytes, b""], out, deadline)
+    }
+
+    /// Sends a question, whose bytes are in two parts, and leaves its answer to [`Peers::end`]. If that is not asked,
+    /// nobody knows whether it was done.
+    ///
+    /// # Errors
+    ///
+    /// As [`Peers::ask`]: nothing was asked.
+    pub fn begin(
+        &self,
+        address: &str,
+        head: &Head,
+        question: &Question,
+        bytes: [&[u8]; 2],
+        patience: Duration,
+    ) -> Result<Asked> {
+        self.begin_until(address, head, question, bytes, patience, Instant::now() + patience)
+    }
+
+    /// Waits for the answer to a question that was sent, once more for as long as was said then. `bytes` are what
+    /// went with it: to be sent again if need be.
+    ///
+    /// # Errors
+    ///
+    /// As [`Peers::ask`].
+    pub fn end(&self, asked: Asked, bytes: [&[u8]; 2], out: &mut Vec<u8>) -> Result<Answer> {
+        let deadline = Instant::now() + asked.patience;
+        self.end_until(asked, bytes, out, deadline)
+    }
+
+    fn begin_until(
+        &self,
+        address: &str,
+        head: &Head,
+        question: &Question,
+        bytes: [&[u8]; 2],
+        patience: Duration,
+        deadline: Instant,
+    ) -> Result<Asked> {
         let usage = |why: String| Error::new(Kind::Usage, format!("member at {address}: {why}"));
-        if bytes.len() > BYTES_MAX {
-            return Err(usage(format!("{} bytes to send: at most {BYTES_MAX}", bytes.len())));
+        let len = bytes.iter().map(|part| part.len()).sum::<usize>();
+        if len > BYTES_MAX {
+            return Err(usage(format!("{len} bytes to send: at most {BYTES_MAX}")));
         }
         let words = serde_json::to_vec(&Asking { head, question });
         let words = words.map_err(|e| usage(format!("a question that cannot be sent: {e}")))?;
         if words.len() > WORDS_MAX {
             return Err(usage(format!("a question of {} bytes: at most {WORDS_MAX}", words.len())));
         }
-        if let Some(mut kept) = self.take(address) {
-            match kept.ask(address, &words, bytes, out, deadline) {
-                Ok(answer) => return Ok(self.keep(address, kept, answer)),
-                Err(Trouble::Broken(_)) if !kept.answered && is_safe(question) => {}
-                Err(trouble) => return Err(failed(address, patience, trouble)),
-            }
+        let kept = self.take(address);
+        let again = kept.is_some() && is_safe(question);
+        let mut connection = match kept {
+            Some(kept) => kept,
+            None => self.connect(address, patience, deadline)?,
+        };
+        let written = connection.put(address, &words, bytes, deadline);
+        let address = address.to_string();
+        Ok(Asked { address, words, connection, written, again, patience })
+    }
+
+    fn end_until(
+        &self,
+        asked: Asked,
+        bytes: [&[u8]; 2],
+        out: &mut Vec<u8>,
+        deadline: Instant,
+    ) -> Result<Answer> {
+        let Asked { address, words, mut connection, written, again, patience } = asked;
+        match connection.answer(written, out, deadline) {
+            Ok(answer) => return Ok(self.keep(&address, connection, answer)),
+            Err(Trouble::Broken(_)) if !connection.answered && again => {}
+            Err(trouble) => return Err(failed(&address, patience, trouble)),
         }
-        let mut fresh = self.connect(address, patience, deadline)?;
-        match fresh.ask(address, &words, bytes, out, deadline) {
-            Ok(answer) => Ok(self.keep(address, fresh, answer)),
-            Err(trouble) => Err(failed(address, patience, trouble)),
+        let mut fresh = self.connect(&address, patience, deadline)?;
+        let written = fresh.put(&address, &words, bytes, deadline);
+        match fresh.answer(written, out, deadline) {
+            Ok(answer) => Ok(self.keep(&address, fresh, answer)),
+            Err(trouble) => Err(failed(&address, patience, trouble)),
         }
     }
 
@@ -212,18 +284,28 @@ fn failed(address: &str, patience: Duration, trouble: Trouble) -> Error {
 }
 
 impl Connection {
-    /// The answer, and whether the connection can be used again.
-    fn ask(
+    /// Sends a question.
+    fn put(
         &mut self,
         address: &str,
         words: &[u8],
-        bytes: &[u8],
+        bytes: [&[u8]; 2],
+        deadline: Instant,
+    ) -> std::result::Result<(), Trouble> {
+        self.answered = false;
+        let len = bytes[0].len() + bytes[1].len();
+        let seal = self.session.as_mut().map(|session| session.seal(words, len));
+        self.write((ASK, address), words, bytes, seal.as_deref(), deadline)
+    }
+
+    /// The answer, and whether the connection can be used again.
+    fn answer(
+        &mut self,
+        written: std::result::Result<(), Trouble>,
         out: &mut Vec<u8>,
         deadline: Instant,
     ) -> std::result::Result<(Answer, bool), Trouble> {
-        self.answered = false;
-        let seal = self.session.as_mut().map(|session| session.seal(words, bytes.len()));
-        let front = self.exchange((ASK, address), words, bytes, seal.as_deref(), deadline)?;
+        let front = self.front(written, deadline)?;
         self.line.gather(front.words, deadline)?;
         let words = &self.line.unused()[..front.words];
         // Neither is a refusal: the question was answered, and what came of it is not known.
@@ -240,18 +322,26 @@ impl Connection {
         Ok((answer, !front.closes && self.line.unused().is_empty()))
     }
 
-    /// Sends a message and reads the head of what comes back, or why it was refused.
-    fn exchange(
+    fn write(
         &mut self,
         (path, address): (&str, &str),
         words: &[u8],
-        bytes: &[u8],
+        bytes: [&[u8]; 2],
         seal: Option<&str>,
         deadline: Instant,
-    ) -> std::result::Result<Front, Trouble> {
-        let lengths = Lengths { words: words.len(), bytes: bytes.len(), seal };
+    ) -> std::result::Result<(), Trouble> {
+        let len = bytes[0].len() + bytes[1].len();
+        let lengths = Lengths { words: words.len(), bytes: len, seal };
         put_question(&mut self.head, path, address, lengths);
-        let written = self.line.write([&self.head, words, bytes], deadline);
+        self.line.write([&self.head, words, bytes[0], bytes[1]], deadline)
+    }
+
+    /// Reads the head of what comes back, or why it was refused.
+    fn front(
+        &mut self,
+        written: std::result::Result<(), Trouble>,
+        deadline: Instant,
+    ) -> std::result::Result<Front, Trouble> {
         // A door that refuses a question says so before it has read all of it.
         if let Err(Trouble::Late) = written {
             return Err(Trouble::Late);
@@ -310,7 +400,8 @@ impl Connection {
         deadline: Instant,
     ) -> std::result::Result<T, Trouble> {
         let words = serde_json::to_vec(what).expect("texts become JSON");
-        let front = self.exchange(to, &words, b"", None, deadline)?;
+        let written = self.write(to, &words, [b"", b""], None, deadline);
+        let front = self.front(written, deadline)?;
         self.line.gather(front.words, deadline)?;
         let said = serde_json::from_slice(&self.line.unused()[..front.words]);
         self.line.used(front.words);

@@ -14,19 +14,27 @@ use std::time::Duration;
 use forebay_backing::{Error, FileKey, Kind, Result};
 use serde::Serialize;
 
-use crate::copies::round::{Ended, Post, Round, To, encoded};
-use crate::core::copied::{Mark, Then, Words};
+use crate::copies::round::{Ended, Pass, Round};
+use crate::copies::sender::{Post, To, encoded};
+use crate::core::copied::{Mark, Then, Untold, Words};
 use crate::core::state::Conflict;
 use crate::files::Files;
 use crate::files::file::{File, Inner};
 use crate::files::partners::{CopiesAt, Partners};
 use crate::lock::{self, MutexGuard};
+use crate::pool::Pool;
 
 /// Who waits for a round looks this often whether it is over.
 const WAIT_LOOK: Duration = Duration::from_millis(50);
 
 /// A round whose file is cut meanwhile is begun again. Who cuts it waits for a round himself.
 const ROUNDS_MAX: u32 = 64;
+
+/// So many files are sent ahead at once.
+const AHEAD_FILES: usize = 4;
+
+/// Bytes that are sent ahead with one message, unless [`Config`](crate::Config) wants to begin with fewer.
+const AHEAD_PIECE: u64 = 1 << 20;
 
 const CUT: &str = "the file is cut all the time while it is copied to partners";
 
@@ -39,6 +47,40 @@ pub struct Outbox {
     forgetting: AtomicBool,
     /// Partners may remember, after a loss of power, what they were told to forget.
     may_remember: AtomicBool,
+    /// Threads that send bytes ahead.
+    ahead: Pool,
+}
+
+/// Partners are being told of a file.
+pub(crate) struct Telling<'a> {
+    outbox: &'a Outbox,
+    file: &'a Arc<File>,
+    /// How many rounds of the file had begun before.
+    begun: u64,
+    under_way: Begun<'a>,
+}
+
+enum Begun<'a> {
+    /// All is to be told still.
+    Nothing,
+    Round(Round<'a>, Result<bool>),
+    /// They have it.
+    All,
+}
+
+/// Somebody sends bytes of a file ahead, until this is dropped.
+struct Sending {
+    outbox: Arc<Outbox>,
+    file: Arc<File>,
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        let mut inner = self.file.lock();
+        if let Some(live) = &mut inner.live {
+            live.is_sent_ahead = false;
+        }
+    }
 }
 
 /// What partners do not have yet.
@@ -71,53 +113,137 @@ impl Outbox {
         // Random, as its keys are.
         let session = RandomState::new().build_hasher().finish();
         let (forgetting, may_remember) = (AtomicBool::new(false), AtomicBool::new(false));
-        Outbox { files, session, forgetting, may_remember }
+        let ahead = Pool::new("fb-copies", AHEAD_FILES, files.time().clone());
+        Outbox { files, session, forgetting, may_remember, ahead }
     }
 
     /// Partners have all of the file when this returns, if it is dirty and they are to have it.
     pub(crate) fn tell(&self, file: &Arc<File>) -> Result<()> {
+        let begun = rounds_begun(&file.lock());
+        self.tell_since(file, begun)
+    }
+
+    /// The same for who has something else to do meanwhile: they have it once [`Telling::end`] has returned.
+    pub(crate) fn begin<'a>(&'a self, file: &'a Arc<File>) -> Result<Telling<'a>> {
+        let begun = rounds_begun(&file.lock());
+        let under_way = match self.files.copying().wanted() {
+            Some(partners) if partners.is_ready(file.key) => {
+                self.begin_round(partners, file, begun)?
+            }
+            _ => Begun::Nothing,
+        };
+        Ok(Telling { outbox: self, file, begun, under_way })
+    }
+
+    fn begin_round<'a>(
+        &'a self,
+        partners: Arc<dyn Partners>,
+        file: &'a Arc<File>,
+        begun: u64,
+    ) -> Result<Begun<'a>> {
+        let inner = self.wait_for_round(file);
+        // One that began after us has everything.
+        if inner.live.as_ref().is_some_and(|live| live.rounds().done > begun) {
+            return Ok(Begun::All);
+        }
+        if !is_to_be_known(&inner) {
+            return Ok(Begun::Nothing);
+        }
+        Ok(match Round::begin(self.post(partners, To::All), file, inner)? {
+            None => Begun::All,
+            Some(mut round) => {
+                let sent = round.send();
+                Begun::Round(round, sent)
+            }
+        })
+    }
+
+    fn tell_since(&self, file: &Arc<File>, begun: u64) -> Result<()> {
         let Some(partners) = self.files.copying().wanted() else {
             self.give_up(file);
             return Ok(());
         };
-        let begun = file.lock().live.as_ref().map_or(0, |live| live.rounds().begun);
         for _ in 0..ROUNDS_MAX {
-            let inner = self.wait_for_round(file);
-            // One that began after us has everything.
-            if inner.live.as_ref().is_some_and(|live| live.rounds().done > begun) {
-                return Ok(());
-            }
-            if !is_to_be_known(&inner) {
-                drop(inner);
-                return self.forget(file, Lasting::No);
-            }
-            let round = Round::begin(self.post(&*partners, To::All), file, inner)?;
-            match round.map(Round::run).transpose()? {
-                None | Some(Ended::Well(_)) => return Ok(()),
-                Some(Ended::Cut) => {}
+            match self.begin_round(partners.clone(), file, begun)? {
+                Begun::All => return Ok(()),
+                Begun::Nothing => return self.forget(file, Lasting::No),
+                Begun::Round(round, sent) => match round.end(sent)? {
+                    Ended::Well(_) => return Ok(()),
+                    Ended::Cut => {}
+                },
             }
         }
         Err(Error::os(libc::EBUSY, CUT))
     }
 
-    fn post<'a>(&'a self, partners: &'a dyn Partners, to: To<'a>) -> Post<'a> {
+    fn post<'a>(&'a self, partners: Arc<dyn Partners>, to: To<'a>) -> Post<'a> {
         Post { files: &self.files, partners, session: self.session, to }
     }
 
     /// The file has changed in another way than by a write: who knows of it is told, before the answer.
     pub(crate) fn tell_if_copied(&self, file: &Arc<File>) -> Result<()> {
-        match self.files.copying().is_on() && file.lock().is_copied() {
-            true => self.tell(file),
-            false => Ok(()),
+        if !self.files.copying().is_on() {
+            return Ok(());
+        }
+        // What was only sent ahead counts for nothing.
+        let is_known = {
+            let inner = file.lock();
+            inner.is_told() || (inner.is_copied() && !is_to_be_known(&inner))
+        };
+        if is_known { self.tell(file) } else { Ok(()) }
+    }
+
+    /// A write of so many bytes has returned, or what is like it.
+    #[inline]
+    pub(crate) fn tell_written(self: &Arc<Self>, file: &Arc<File>, len: u64) -> Result<()> {
+        match self.files.copying().at() {
+            Some(CopiesAt::Write) => self.tell(file),
+            Some(CopiesAt::Sync) => {
+                self.note_written(file, len);
+                Ok(())
+            }
+            None => Ok(()),
         }
     }
 
-    /// A write has returned, or what is like it.
-    #[inline]
-    pub(crate) fn tell_written(&self, file: &Arc<File>) -> Result<()> {
-        match self.files.copying().at() {
-            Some(CopiesAt::Write) => self.tell(file),
-            Some(CopiesAt::Sync) | None => Ok(()),
+    /// Has partners sent what is new of a file, once that is much.
+    fn note_written(self: &Arc<Self>, file: &Arc<File>, len: u64) {
+        {
+            let mut inner = file.lock();
+            let live = inner.live();
+            live.fresh += len;
+            if live.is_sent_ahead || live.fresh < self.files.config().ahead_from {
+                return;
+            }
+            live.is_sent_ahead = true;
+        }
+        let sending = Sending { outbox: self.clone(), file: file.clone() };
+        self.ahead.run(move || {
+            if let Err(error) = sending.outbox.send_ahead(&sending.file) {
+                tracing::debug!(%error, "bytes were not sent to partners ahead");
+            }
+        });
+    }
+
+    /// Sends partners what is new of a file, as long as that is much and nobody has to tell them more.
+    fn send_ahead(&self, file: &Arc<File>) -> Result<()> {
+        let mut least = self.files.config().ahead_from;
+        let enough = least.min(AHEAD_PIECE);
+        loop {
+            let partners = self.files.copying().wanted();
+            // A new file's claim is waited for by nobody but who syncs.
+            let ready = partners.filter(|partners| partners.is_ready(file.key));
+            let mut inner = file.lock();
+            inner.live().fresh = 0;
+            let Some(partners) = ready else { return Ok(()) };
+            if !is_to_be_known(&inner) {
+                return Ok(());
+            }
+            let pass = Pass::begin(self.post(partners, To::All), file, inner, least)?;
+            match pass.map(|pass| pass.run(enough)).transpose()? {
+                Some(true) => least = enough,
+                Some(false) | None => return Ok(()),
+            }
         }
     }
 
@@ -138,7 +264,8 @@ impl Outbox {
         {
             let mut inner = file.lock();
             let live = inner.live.as_mut();
-            let Some(copied) = live.and_then(|live| live.copied.as_mut()) else { return Ok(()) };
+            let copied = live.and_then(|live| live.copied.as_mut());
+            let Some(copied) = copied.filter(|copied| copied.is_told()) else { return Ok(()) };
             copied.also = also.map(Path::to_path_buf);
             copied.note_anew();
         }
@@ -181,7 +308,7 @@ impl Outbox {
             return self.forget_durably(file.key, lasting);
         };
         let number = copied.end().unwrap_or_else(|| self.files.copying().next_number());
-        copied.sending = true;
+        copied.begin_telling();
         drop(inner);
         let told = self.say_forget(file.key, number, lasting);
         let mut inner = file.lock();
@@ -191,7 +318,7 @@ impl Outbox {
             Ok(()) => live.copied = None,
             Err(_) => {
                 let copied = live.copied.as_mut().expect("nobody ends it but who is at it");
-                copied.sending = false;
+                copied.end_telling();
                 copied.note_anew(); // Nobody knows who has forgotten it.
                 self.files.copying().is_over(file.clone());
             }
@@ -222,12 +349,13 @@ impl Outbox {
         let Some(partners) = self.files.copying().wanted() else { return Ok(()) };
         let (session, none) = (self.session, Cow::Borrowed(&[][..]));
         let then = Then::Forget { lasts: lasting == Lasting::Yes };
-        let words = Words { session, number, after: 0, data: none.clone(), zeros: none, then };
+        let (data, zeros) = (none.clone(), none);
+        let words = Words { session, number, after: 0, data, zeros, then, step: 0, brought: 0 };
         if lasting == Lasting::No {
             self.may_remember.store(true, SeqCst);
         }
         lock::calls_the_store();
-        partners.keep(key, &encoded(&words), &[]).map(drop)
+        partners.begin(key, encoded(&words), Vec::new()).end().1.map(drop)
     }
 
     /// Tells partners what they may forget, if nobody is at it.
@@ -266,7 +394,7 @@ impl Outbox {
             if stop() {
                 return Err(Error::new(Kind::Interrupted, "the fill was told to stop"));
             }
-            sent += self.fill_file(&*partners, partner, &file)?;
+            sent += self.fill_file(&partners, partner, &file)?;
             let rate = self.files.config().fill_rate.max(1);
             let due = Duration::from_secs_f64(sent as f64 / rate as f64);
             let took = self.files.time().since(began);
@@ -278,14 +406,25 @@ impl Outbox {
     }
 
     /// Returns how many bytes were sent.
-    fn fill_file(&self, partners: &dyn Partners, partner: &str, file: &Arc<File>) -> Result<u64> {
+    fn fill_file(
+        &self,
+        partners: &Arc<dyn Partners>,
+        partner: &str,
+        file: &Arc<File>,
+    ) -> Result<u64> {
         for _ in 0..ROUNDS_MAX {
-            let inner = self.wait_for_round(file);
-            let known = inner.is_copied() || inner.state.durable_size().is_some();
-            if !known || !is_to_be_known(&inner) {
+            let mut inner = self.wait_for_round(file);
+            if let Some(copied) = inner.live.as_mut().and_then(|live| live.copied.as_mut()) {
+                // The partner has none of it.
+                copied.drop_ahead();
+            }
+            let is_told = inner.is_told();
+            if !(is_told || inner.state.durable_size().is_some()) || !is_to_be_known(&inner) {
                 return Ok(0);
             }
-            let round = Round::begin(self.post(partners, To::One(partner)), file, inner)?;
+            // Of what nobody was told the others are to know as well.
+            let to = if is_told { To::One(partner) } else { To::All };
+            let round = Round::begin(self.post(partners.clone(), to), file, inner)?;
             match round.map(Round::run).transpose()? {
                 None => return Ok(0),
                 Some(Ended::Well(sent)) => return Ok(sent),
@@ -311,16 +450,16 @@ impl Outbox {
                 continue;
             }
             let (size, bytes) = (inner.size(), inner.state.dirty_bytes());
-            let copied = inner.live.as_ref().and_then(|live| live.copied.as_ref());
+            let copied = inner.copied();
             let left = copied.map_or(bytes, |copied| {
-                let unsent = copied.unsent(size).into_iter();
-                let dirty = unsent.flat_map(|(start, end)| inner.state.dirty_of(start, end));
+                let untold = copied.untold(size).into_iter();
+                let dirty = untold.flat_map(|(start, end)| inner.state.dirty_of(start, end));
                 dirty.map(|(start, end)| end - start).sum()
             });
             if copied.is_some_and(|copied| copied.number > 0) && left == 0 {
                 found.copied_files += 1;
                 found.copied_bytes += bytes;
-            } else if copied.is_some() || inner.state.durable_size().is_some() {
+            } else if inner.is_told() || inner.state.durable_size().is_some() {
                 let path = inner.state.display_path();
                 found.behind.push(BehindFile { key: file.key, path, bytes: left });
             }
@@ -343,12 +482,45 @@ impl Outbox {
     /// The file's lock, while no round is under way.
     fn wait_for_round<'a>(&self, file: &'a Arc<File>) -> MutexGuard<'a, Inner> {
         let mut inner = file.lock();
-        while inner.live.as_ref().and_then(|live| live.copied.as_ref()).is_some_and(|it| it.sending)
-        {
+        let mut waits = false;
+        while inner.copied().is_some_and(Untold::is_busy) {
+            if let Some(copied) = inner.live().copied.as_mut().filter(|_| !waits) {
+                copied.awaited += 1;
+                waits = true;
+            }
             inner = self.files.time().wait(&file.changed, inner, WAIT_LOOK).0;
+        }
+        let live = inner.live.as_mut().filter(|_| waits);
+        if let Some(copied) = live.and_then(|live| live.copied.as_mut()) {
+            // It may be another one than was waited for.
+            copied.awaited = copied.awaited.saturating_sub(1);
         }
         inner
     }
+}
+
+impl Telling<'_> {
+    /// Partners have all that there was of the file when this was begun, if it is dirty and they are to have
+    /// it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Partners::begin`].
+    pub fn end(self) -> Result<()> {
+        match self.under_way {
+            Begun::All => return Ok(()),
+            Begun::Nothing => {}
+            Begun::Round(round, sent) => match round.end(sent)? {
+                Ended::Well(_) => return Ok(()),
+                Ended::Cut => {}
+            },
+        }
+        self.outbox.tell_since(self.file, self.begun)
+    }
+}
+
+fn rounds_begun(inner: &Inner) -> u64 {
+    inner.live.as_ref().map_or(0, |live| live.rounds().begun)
 }
 
 /// Whether partners are to have what is here of a file.

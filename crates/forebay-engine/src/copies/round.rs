@@ -1,82 +1,60 @@
-//! One round: what is new of a file goes to partners in pieces, and ends with what the file is.
+//! One round: what is new of a file goes to partners, and ends with what the file is.
 //!
-//! Bytes are read while programs go on: what is written meanwhile is noted, and goes with the next round.
-//! A file that is cut meanwhile is another thing: what was read may be zeros that nobody wrote, and the
-//! round counts for nothing.
+//! Before it begins much of it may have been sent ahead ([`Pass`]), while programs were writing the file still.
 
-use std::borrow::Cow;
 use std::os::unix::ffi::OsStringExt;
 use std::sync::Arc;
 
 use forebay_backing::Result;
-use serde::Serialize;
 
-use crate::core::clock::{Look, What};
-use crate::core::copied::{Taken, Then, Untold, Words};
-use crate::files::Files;
+use crate::copies::sender::{Post, Sender, Sent, To, Yields};
+use crate::core::clock::What;
+use crate::core::copied::{Ahead, Begun, Taken, Then, Untold};
+use crate::core::ranges::{Ranges, State};
 use crate::files::file::{File, Inner, Meanwhile};
-use crate::files::partners::Partners;
-use crate::files::work::AtWork;
-use crate::lock::{self, MutexGuard};
-use crate::tier::media::{MediaFile, torn};
+use crate::lock::MutexGuard;
 
-/// Bytes that go with one message, and stretches that they may be from.
-const PIECE_BYTES: u64 = 1 << 20;
+/// What was sent ahead for so many words is sent again: a partner that has forgotten as many files since takes no
+/// older words.
+const AHEAD_ROUNDS: u64 = 10_000;
 
-const PIECE_STRETCHES: usize = 1024;
-
-/// Who is told.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum To<'a> {
-    All,
-    One(&'a str),
-}
-
-/// Who tells whom.
-#[derive(Clone, Copy)]
-pub(super) struct Post<'a> {
-    pub files: &'a Files,
-    pub partners: &'a dyn Partners,
-    pub session: u64,
-    pub to: To<'a>,
-}
-
-/// A round that has begun: no other one of the file begins until it has ended.
+/// A round that has begun: no other one of the file begins until it has ended, which it does when it is dropped at
+/// the latest.
 pub(super) struct Round<'a> {
-    post: Post<'a>,
-    file: &'a Arc<File>,
-    shadow: Arc<dyn MediaFile>,
-    work: AtWork<'a>,
-    seen: Look,
-    number: u64,
-    after: u64,
+    sender: Sender<'a>,
     unsent: Vec<(u64, u64)>,
-    whole: bool,
-    then: Then,
+    then: Option<Then>,
+    has_ended: bool,
     /// `None`: it is for one partner, of what the others know.
     taken: Option<Taken>,
 }
 
-/// What goes with one message.
-#[derive(Default)]
-struct Piece {
-    data: Vec<(u64, u64)>,
-    zeros: Vec<(u64, u64)>,
-    bytes: Vec<u8>,
-}
-
 /// What became of a round.
 pub(super) enum Ended {
-    /// All have it; so many bytes were sent.
+    /// All have it; so many bytes are in it.
     Well(u64),
     /// The file was cut meanwhile.
     Cut,
 }
 
-impl Piece {
-    fn is_full(&self) -> bool {
-        self.data.len() + self.zeros.len() >= PIECE_STRETCHES
-            || self.bytes.len() as u64 >= PIECE_BYTES
+fn fresh() -> Box<Untold> {
+    Box::new(Untold::none())
+}
+
+/// Sees to it that what was sent ahead is all there and dirty, and is given up if not (K3).
+fn settle_ahead(inner: &mut Inner, since: impl Fn(u64) -> u64) {
+    let Some(ahead) = inner.copied().and_then(Untold::ahead) else { return };
+    let is_dirty = || {
+        let dirty =
+            |start, end| inner.state.dirty_of(start, end).iter().map(|(a, b)| b - a).sum::<u64>();
+        ahead.sent.iter().all(|run| dirty(run.start, run.end) == run.bytes())
+    };
+    let stands = since(ahead.number) < AHEAD_ROUNDS
+        && !inner.state.is_unseen()
+        && !inner.changed(ahead.since, What::Size)
+        && is_dirty();
+    if !stands && let Some(copied) = &mut inner.live().copied {
+        copied.drop_ahead();
     }
 }
 
@@ -87,28 +65,34 @@ impl<'a> Round<'a> {
         file: &'a Arc<File>,
         mut inner: MutexGuard<'_, Inner>,
     ) -> Result<Option<Round<'a>>> {
-        let shadow = post.files.shadow(file, &mut inner)?;
+        let files = post.files;
+        let shadow = files.shadow(file, &mut inner)?;
         let (size, mtime, unseen) = (inner.size(), inner.mtime(), inner.state.is_unseen());
         let moved_at = inner.state.paths.moved_at();
-        let fresh = || Box::new(Untold::none());
+        let now = inner.clock.look();
+        settle_ahead(&mut inner, |number| files.copying().since(number));
         let copied = inner.live().copied.get_or_insert_with(fresh);
         if unseen {
             copied.note_written(0, u64::MAX);
             copied.note_anew();
         }
-        let one = post.to != To::All && copied.number > 0;
+        let one = post.to != To::All;
+        if one {
+            // It is told under a number of its own.
+            copied.drop_ahead();
+        }
         if !one && !copied.owes(moved_at) {
             return Ok(None);
         }
         let unsent = if one { vec![(0, size)] } else { copied.unsent(size) };
-        let (taken, whole) = match one {
-            true => (None, true),
+        let (taken, whole, ahead) = match one {
+            true => (None, true, None),
             false => {
-                let (taken, whole) = copied.begin(moved_at);
-                (Some(taken), whole)
+                let Begun { taken, whole, ahead } = copied.begin(moved_at);
+                (Some(taken), whole, ahead)
             }
         };
-        copied.sending = true;
+        copied.begin_telling();
         let (after, also) = (copied.number, copied.also.clone());
         let dirty = |&(start, end): &(u64, u64)| inner.state.dirty_of(start, end);
         let unsent = unsent.iter().flat_map(dirty).collect();
@@ -120,102 +104,150 @@ impl<'a> Round<'a> {
             }
             false => Then::Grown { size, mtime },
         };
-        let number = post.files.copying().next_number();
-        let seen = inner.clock.look();
-        let work = post.files.work_on(file, inner, Meanwhile::Refused);
-        let round =
-            Round { post, file, shadow, work, seen, number, after, unsent, whole, then, taken };
-        Ok(Some(round))
+        let ahead = ahead.unwrap_or_else(|| Ahead::begin(files.copying().next_number(), now));
+        let Ahead { number, step, since, sent } = ahead;
+        let work = files.work_on(file, inner, Meanwhile::Refused);
+        let sender = Sender::new(
+            post,
+            (file, shadow, work),
+            (number, step + 1, after, whole),
+            (since, sent),
+        );
+        Ok(Some(Round { sender, unsent, then: Some(then), has_ended: false, taken }))
     }
 
-    /// Sends it, and ends it.
+    /// Sends all of it, and the words that it ends with; what partners say of these is heard by
+    /// [`Round::end`]. `false` if the file was cut meanwhile.
+    pub fn send(&mut self) -> Result<bool> {
+        let unsent = std::mem::take(&mut self.unsent);
+        let (sent, then) = (self.sender.send(&unsent, u64::MAX, Yields::No), self.then.take());
+        let is_sent = match (sent?, then) {
+            (Sent::All(rest), Some(then)) => self.sender.conclude(rest, then)?,
+            _ => false,
+        };
+        self.sender.has_read();
+        Ok(is_sent)
+    }
+
+    /// Ends what was sent, or not.
+    pub fn end(mut self, sent: Result<bool>) -> Result<Ended> {
+        let sent = sent.and_then(|sent| self.sender.land(0).map(|()| sent));
+        self.has_ended = true;
+        self.settle(matches!(sent, Ok(true)));
+        let bytes = self.sender.brought.bytes(|_| true);
+        Ok(if sent? { Ended::Well(bytes) } else { Ended::Cut })
+    }
+
     pub fn run(mut self) -> Result<Ended> {
         let sent = self.send();
-        let Round { post, file, work, number, taken, .. } = self;
+        self.end(sent)
+    }
+
+    fn settle(&mut self, well: bool) {
+        let Sender { post, file, number, .. } = &self.sender;
+        let (files, file, number) = (post.files, *file, *number);
         let mut inner = file.lock();
-        work.end(&mut inner);
+        self.sender.has_read_in(&mut inner);
         let copied = inner.live().copied.as_mut().expect("nobody ends it but who began it");
-        copied.sending = false;
-        match (&sent, taken) {
-            (Ok(Some(_)), Some(_)) => copied.ended(number),
-            (_, Some(taken)) => copied.failed(taken),
-            (_, None) => {}
+        match self.taken.take() {
+            Some(_) if well => copied.ended(number),
+            Some(taken) => copied.failed(taken),
+            None => copied.end_telling(),
         }
-        post.files.retire(file, inner);
-        Ok(sent?.map_or(Ended::Cut, Ended::Well))
+        file.changed.notify_all();
+        files.retire(file, inner);
     }
+}
 
-    /// Returns how many bytes were sent; `None` if the file was cut meanwhile.
-    fn send(&mut self) -> Result<Option<u64>> {
-        let (mut piece, mut sent) = (Piece::default(), 0);
-        for (start, end) in std::mem::take(&mut self.unsent) {
-            let mut at = start;
-            while at < end {
-                let data = self.post.files.note_tier(self.shadow.next_data(at))?;
-                let (from, to) =
-                    data.map_or((end, end), |(a, b)| (a.clamp(at, end), b.clamp(at, end)));
-                if from > at {
-                    piece.zeros.push((at, from));
-                }
-                at = from;
-                let len = (to - from).min(PIECE_BYTES - piece.bytes.len() as u64);
-                if len > 0 && !self.read(&mut piece, from, len)? {
-                    return Ok(None);
-                }
-                at += len;
-                if piece.is_full() {
-                    sent += piece.bytes.len() as u64;
-                    let more = Then::More { whole: self.whole };
-                    if !self.hand_over(std::mem::take(&mut piece), more)? {
-                        return Ok(None);
-                    }
-                }
-            }
-        }
-        sent += piece.bytes.len() as u64;
-        let then = std::mem::replace(&mut self.then, Then::More { whole: false });
-        Ok(self.hand_over(piece, then)?.then_some(sent))
-    }
-
-    /// `false` if the file was cut meanwhile.
-    fn read(&self, piece: &mut Piece, at: u64, len: u64) -> Result<bool> {
-        let begin = piece.bytes.len();
-        piece.bytes.resize(begin + len as usize, 0);
-        let n = self.post.files.note_tier(self.shadow.read_at(&mut piece.bytes[begin..], at))?;
-        if (n as u64) < len {
-            return if self.is_cut() { Ok(false) } else { self.post.files.note_tier(Err(torn())) };
-        }
-        piece.data.push((at, at + len));
-        Ok(true)
-    }
-
-    fn is_cut(&self) -> bool {
-        self.file.lock().changed(self.seen, What::Size)
-    }
-
-    /// `false` if the file was cut before that.
-    fn hand_over(&self, piece: Piece, then: Then) -> Result<bool> {
-        if self.is_cut() {
-            return Ok(false);
-        }
-        let words = Words {
-            session: self.post.session,
-            number: self.number,
-            after: self.after,
-            data: Cow::Owned(piece.data),
-            zeros: Cow::Owned(piece.zeros),
-            then,
-        };
-        let (partners, key, words) = (self.post.partners, self.file.key, encoded(&words));
-        // They may take as long.
-        lock::calls_the_store();
-        match self.post.to {
-            To::All => partners.keep(key, &words, &piece.bytes).map(|_| true),
-            To::One(partner) => partners.fill(partner, key, &words, &piece.bytes).map(|()| true),
+impl Drop for Round<'_> {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.settle(false);
         }
     }
 }
 
-pub(super) fn encoded(words: &impl Serialize) -> Vec<u8> {
-    postcard::to_stdvec(words).expect("plain data")
+/// Bytes that are sent ahead of a round.
+pub(super) struct Pass<'a> {
+    sender: Sender<'a>,
+    stretches: Vec<(u64, u64)>,
+    has_ended: bool,
+}
+
+impl<'a> Pass<'a> {
+    /// Begins one under the file's lock, which ends with it, if at least so many bytes are unsent.
+    pub fn begin(
+        post: Post<'a>,
+        file: &'a Arc<File>,
+        mut inner: MutexGuard<'_, Inner>,
+        least: u64,
+    ) -> Result<Option<Pass<'a>>> {
+        let files = post.files;
+        let (size, moved_at) = (inner.size(), inner.state.paths.moved_at());
+        if inner.state.is_unseen() {
+            return Ok(None);
+        }
+        settle_ahead(&mut inner, |number| files.copying().since(number));
+        let unsent = match inner.copied() {
+            Some(copied) if copied.is_busy() || copied.awaited > 0 => return Ok(None),
+            Some(copied) => copied.unsent(size),
+            None => vec![(0, size)],
+        };
+        let dirty = |&(start, end): &(u64, u64)| inner.state.dirty_of(start, end);
+        let stretches: Vec<(u64, u64)> = unsent.iter().flat_map(dirty).collect();
+        if stretches.iter().map(|(start, end)| end - start).sum::<u64>() < least {
+            return Ok(None);
+        }
+        let shadow = files.shadow(file, &mut inner)?;
+        let now = inner.clock.look();
+        let copied = inner.live().copied.get_or_insert_with(fresh);
+        let (after, whole) = (copied.number, copied.tells_all(moved_at));
+        let fresh = || Ahead::begin(files.copying().next_number(), now);
+        let Ahead { number, step, since, .. } = *copied.begin_ahead(&stretches, fresh);
+        let work = files.work_on(file, inner, Meanwhile::Refused);
+        let sender = Sender::new(
+            post,
+            (file, shadow, work),
+            (number, step, after, whole),
+            (since, Ranges::None),
+        );
+        Ok(Some(Pass { sender, stretches, has_ended: false }))
+    }
+
+    /// Sends pieces of so many bytes until nothing is left that fills one, or somebody waits for its end. Returns
+    /// whether another one may follow.
+    pub fn run(mut self, enough: u64) -> Result<bool> {
+        let sent = self.sender.send(&self.stretches, enough, Yields::ToRounds);
+        let sent = sent.and_then(|sent| self.sender.land(0).map(|()| sent));
+        self.has_ended = true;
+        self.settle(matches!(sent, Ok(Sent::All(_) | Sent::Stopped)));
+        Ok(matches!(sent?, Sent::All(_)))
+    }
+
+    fn settle(&mut self, well: bool) {
+        let Sender { post, file, brought, .. } = &self.sender;
+        let (files, file) = (post.files, *file);
+        let mut left = Ranges::None;
+        for &(start, end) in &self.stretches {
+            left.set(start, end, State::Dirty);
+        }
+        brought.iter().for_each(|run| left.clear(run.start, run.end));
+        let mut inner = file.lock();
+        self.sender.has_read_in(&mut inner);
+        let copied = inner.live().copied.as_mut().expect("nobody ends it but who began it");
+        copied.end_ahead(&left);
+        if !well {
+            copied.drop_ahead();
+        }
+        file.changed.notify_all();
+        files.retire(file, inner);
+    }
+}
+
+impl Drop for Pass<'_> {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.settle(false);
+        }
+    }
 }

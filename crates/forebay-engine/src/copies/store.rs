@@ -7,6 +7,8 @@
 //! - C1: what the log says of a copy is in its shadow file, durably, before the log says so.
 //! - C2: nothing is taken out of a shadow file before it is durable that the log has let it go.
 //! - C3: an older round never lands on a newer one, however late it comes.
+//! - C4: a round counts only if all that it has brought was taken by this process, under the claim by whose number
+//!   it ends.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
@@ -29,6 +31,9 @@ use crate::tier::media::{MediaFile, Open};
 
 /// A file of a log is begun anew once it is this long, and four times as long as it was at first.
 const LOG_MIN: u64 = 1 << 20;
+
+/// Who brings so many bytes at once brings more: they are on their way to the disk until the round ends.
+const WRITTEN_OUT: u64 = 256 << 10;
 
 /// So many forgotten files of a home are remembered, for what comes late.
 const FORGOTTEN_MAX: usize = 65_536;
@@ -94,10 +99,14 @@ struct Turn {
     id: Option<FileId>,
     /// The name of its shadow is durable.
     named: bool,
-    /// The round that was seen last.
+    /// The round that was seen last, how far it has come, and the number of the claim that it is made under.
     seen: u64,
+    step: u32,
+    claim: u64,
     /// What that has brought so far.
     brought: Ranges,
+    /// Its shadow, while a round is under way.
+    shadow: Option<Arc<dyn MediaFile>>,
     /// Something was written since the last sync of the shadow.
     wrote: bool,
     /// Bytes that are in the sum of the tier's.
@@ -173,7 +182,7 @@ impl Copies {
     ) -> Result<()> {
         let turn = home.turn(file, words.session)?;
         let mut turn = turn.lock();
-        match home.judge(file, &words, &mut turn)? {
+        match home.judge(file, number, &words, &mut turn)? {
             Verdict::Leave => return Ok(()),
             Verdict::Take => {}
         }
@@ -199,7 +208,7 @@ impl Copies {
             Ok(grown) => self.record_grown(home, file, words.session, grown),
             Err(kept) => self.record_whole(home, file, words.session, kept, &turn),
         }?;
-        turn.brought = Ranges::None;
+        (turn.brought, turn.shadow) = (Ranges::None, None);
         self.sync(home, seq)?;
         let allocated = self.files.note_tier(shadow.stat())?.allocated;
         self.charge(&mut turn, allocated);
@@ -319,7 +328,7 @@ impl Copies {
             seq
         };
         self.charge(&mut turn, 0);
-        turn.id = None;
+        (turn.id, turn.shadow) = (None, None);
         self.sync(&home, seq)?;
         Ok(Some(taken))
     }
@@ -344,12 +353,16 @@ impl Copies {
 
     /// The shadow of a copy, made if it is new.
     fn shadow(&self, turn: &mut Turn) -> Result<Arc<dyn MediaFile>> {
+        if let Some(open) = &turn.shadow {
+            return Ok(open.clone());
+        }
         let (id, how) = match turn.id {
             Some(id) => (id, Open::Existing),
             None => (self.files.new_id(), Open::Fresh),
         };
         let shadow = self.files.note_tier(self.files.media().open(&shadow_name(id), how))?;
         turn.id = Some(id);
+        turn.shadow = Some(shadow.clone());
         Ok(shadow)
     }
 
@@ -369,6 +382,10 @@ impl Copies {
             let (part, rest) = left.split_at(len as usize);
             turn.wrote = true;
             self.files.note_tier(shadow.write_at(part, start))?;
+            if len >= WRITTEN_OUT {
+                // What its end will wait for. A failure shows there, too.
+                let _ = shadow.begin_sync(start, len);
+            }
             turn.brought.set(start, end, State::Durable);
             left = rest;
         }
@@ -480,6 +497,7 @@ impl Copies {
             false => None,
         };
         inner.turns.remove(&file);
+        turn.shadow = None;
         if let Some(id) = turn.id.take() {
             let leaving = Leaving::File { id, charged: std::mem::take(&mut turn.charged) };
             let at = seq.unwrap_or(inner.synced);
@@ -552,6 +570,7 @@ impl Copies {
         let mut charged: HashMap<FileId, u64> = HashMap::new();
         for turn in turns.into_values() {
             let mut turn = turn.lock();
+            turn.shadow = None;
             if let Some(id) = turn.id.take() {
                 charged.insert(id, std::mem::take(&mut turn.charged));
             }
@@ -635,7 +654,13 @@ impl OfHome {
     }
 
     /// What becomes of words (C3).
-    fn judge(&self, file: FileKey, words: &Words<'_>, turn: &mut Turn) -> Result<Verdict> {
+    fn judge(
+        &self,
+        file: FileKey,
+        claim: u64,
+        words: &Words<'_>,
+        turn: &mut Turn,
+    ) -> Result<Verdict> {
         let inner = self.lock();
         inner.refuse_unless_of(words.session)?;
         // A fill that is not at its end brings what is missing.
@@ -644,7 +669,7 @@ impl OfHome {
             false => Ok(Verdict::Leave),
         };
         let kept = inner.shelf.copies.get(&file);
-        let late = words.number < turn.seen
+        let late = (words.number, words.step) < (turn.seen, turn.step)
             || (kept.is_none() && words.number <= inner.forgotten_at(file));
         if late {
             return match words.then {
@@ -652,14 +677,30 @@ impl OfHome {
                 _ => Err(stale("newer words have come")),
             };
         }
+        let ends = matches!(words.then, Then::Grown { .. } | Then::Whole(_));
+        if ends && kept.is_some_and(|kept| (kept.round, kept.claim) == (words.number, claim)) {
+            return Ok(Verdict::Leave); // They come again: whoever asked did not hear the answer.
+        }
+        if (words.number, claim) != (turn.seen, turn.claim) {
+            // C4.
+            (turn.seen, turn.claim, turn.brought) = (words.number, claim, Ranges::None);
+        }
+        turn.step = words.step;
+        let all = || {
+            let mut all = turn.brought.clone();
+            for &(start, end) in words.data.iter().chain(&*words.zeros) {
+                all.set(start, end, State::Durable);
+            }
+            all
+        };
         let builds = match &words.then {
+            Then::Grown { .. } | Then::Whole(_) if all().bytes(|_| true) != words.brought => {
+                return missing("some of what this round has brought is missing");
+            }
             Then::Grown { .. } | Then::More { whole: false } => true,
             Then::Whole(portrait) => {
                 let mut here = kept.map_or(Ranges::None, |kept| kept.portrait.ranges.clone());
-                let brought = words.data.iter().chain(&*words.zeros).copied();
-                for (start, end) in turn.brought_in(words.number).into_iter().chain(brought) {
-                    here.set(start, end, State::Durable);
-                }
+                all().iter().for_each(|run| here.set(run.start, run.end, State::Durable));
                 if portrait.ranges.iter().any(|run| !here.covers(run.start, run.end)) {
                     return missing("bytes of it are missing");
                 }
@@ -669,9 +710,6 @@ impl OfHome {
         };
         if builds && kept.is_none_or(|kept| kept.round < words.after) {
             return missing("it builds upon what is not here");
-        }
-        if words.number > turn.seen {
-            (turn.seen, turn.brought) = (words.number, Ranges::None);
         }
         Ok(Verdict::Take)
     }
@@ -756,13 +794,6 @@ impl Inner {
     fn logs(&mut self) -> Vec<String> {
         let current = self.log.as_ref().map(|log| log.name.clone());
         self.older.iter().cloned().chain(current).collect()
-    }
-}
-
-impl Turn {
-    fn brought_in(&self, round: u64) -> Vec<(u64, u64)> {
-        let runs = self.brought.iter().filter(|_| self.seen == round);
-        runs.map(|run| (run.start, run.end)).collect()
     }
 }
 

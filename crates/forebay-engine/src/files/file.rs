@@ -128,6 +128,10 @@ pub(crate) struct Live {
     pub fills: Vec<(u64, u64)>,
     /// What partners are told of it, and what not yet: from the first word until they have forgotten it.
     pub copied: Option<Box<Untold>>,
+    /// Bytes written since partners were last sent any ahead of a round.
+    pub fresh: u64,
+    /// Somebody sends them some, or is about to.
+    pub is_sent_ahead: bool,
     /// The flush in progress (one at a time), and what was written since the copy began (S6).
     pub flight: Option<Watch>,
     /// What was lately thrown away of what was cached, or changed around the tier.
@@ -409,9 +413,19 @@ impl Inner {
         }
     }
 
+    /// What partners know of it, if they were told or sent anything.
+    pub fn copied(&self) -> Option<&Untold> {
+        self.live.as_ref()?.copied.as_deref()
+    }
+
     /// Whether partners may know of it.
     pub fn is_copied(&self) -> bool {
-        self.live.as_ref().is_some_and(|live| live.copied.is_some())
+        self.copied().is_some()
+    }
+
+    /// Whether what partners know of it counts.
+    pub fn is_told(&self) -> bool {
+        self.copied().is_some_and(Untold::is_told)
     }
 
     /// [`FileState::note_links`].

@@ -14,25 +14,38 @@ use crate::lock::{Mutex, Rank, RwLock};
 ///
 /// [`Copies`]: crate::Copies
 pub trait Partners: Send + Sync {
-    /// Hands words about a file to all who keep copies, and returns once each has them durably, or has
-    /// been struck off durably. `bytes` are at most 1 MiB. Returns how many have them.
-    ///
-    /// # Errors
-    ///
-    /// If nobody can be struck off: then nothing may be acknowledged.
-    fn keep(&self, file: FileKey, words: &[u8], bytes: &[u8]) -> Result<u8>;
+    /// Begins to hand words about a file to all who keep copies. `bytes` are at most 1 MiB. Several may be
+    /// under way at once; which comes first is not said.
+    fn begin(&self, file: FileKey, words: Vec<u8>, bytes: Vec<u8>) -> Box<dyn UnderWay>;
+
+    /// Whether words about the file could be handed over at once, with nothing to wait for before.
+    fn is_ready(&self, file: FileKey) -> bool {
+        let _ = file;
+        true
+    }
 
     /// The same to one partner, who is being filled.
     fn fill(&self, partner: &str, file: FileKey, words: &[u8], bytes: &[u8]) -> Result<()>;
 
     /// Words about all files of this home, to one partner: a fill begins, or has ended. They go to
     /// [`Copies::mark`](crate::Copies::mark). From when the partner has answered the first of them, and
-    /// before this returns, [`Partners::keep`] hands words to it, too; not sooner, as it would not know
+    /// before this returns, [`Partners::begin`] hands words to it, too; not sooner, as it would not know
     /// what they build upon.
     fn mark(&self, partner: &str, words: &[u8]) -> Result<()>;
 
     /// Whether anybody is to have copies now, or is being filled. Asked at each sync: cheap.
     fn wants(&self) -> bool;
+}
+
+/// Words on their way to all who keep copies.
+pub trait UnderWay: Send {
+    /// Returns once each of them has the words durably, or has been struck off durably: how many have them. Also
+    /// the bytes, for their memory.
+    ///
+    /// # Errors
+    ///
+    /// If nobody can be struck off: then nothing may be acknowledged.
+    fn end(self: Box<Self>) -> (Vec<u8>, Result<u8>);
 }
 
 /// When partners have what a program wrote.
@@ -111,6 +124,11 @@ impl Copying {
 
     pub fn next_number(&self) -> u64 {
         self.last.fetch_add(1, Relaxed) + 1
+    }
+
+    /// How many words have begun since those with this number.
+    pub fn since(&self, number: u64) -> u64 {
+        self.last.load(Relaxed).saturating_sub(number)
     }
 
     pub fn is_over(&self, file: Arc<File>) {

@@ -253,7 +253,7 @@ impl Io {
         self.files.counters().note_write(served);
         admission.note_write(served, if result.is_ok() { data.len() as u64 } else { 0 });
         result?;
-        self.outbox.tell_written(file)
+        self.outbox.tell_written(file, data.len() as u64)
     }
 
     fn write_as(
@@ -473,7 +473,7 @@ impl Io {
         len: u64,
     ) -> Result<()> {
         self.allocate_as(admission, file, how, offset, len)?;
-        self.outbox.tell_written(file)
+        self.outbox.tell_written(file, 0)
     }
 
     fn allocate_as(

@@ -37,6 +37,15 @@ impl Io {
             }
         }
         add(&self.files.counters().syncs, 1);
+        // Partners make it durable while we do.
+        let telling = self.outbox.begin(file);
+        self.sync_here(file)?;
+        failpoint::pass("sync.marked");
+        telling?.end()
+    }
+
+    /// Makes it durable in the tier.
+    fn sync_here(self: &Arc<Self>, file: &Arc<File>) -> Result<()> {
         // A truncation that falls into a sync makes it say nothing; where the size changes all the
         // time it has to wait. So does an eviction, once.
         let mut evictions = Meanwhile::Allowed;
@@ -59,9 +68,7 @@ impl Io {
         };
         self.files.note_tier(
             logged.map_or_else(|| self.files.index().sync(), |seq| self.files.index().sync_to(seq)),
-        )?;
-        failpoint::pass("sync.marked");
-        self.outbox.tell(file)
+        )
     }
 
     /// One sync; `false` if the size changed meanwhile, or what it was for is gone, so that it proves

@@ -84,6 +84,11 @@ pub trait MediaFile: Send + Sync {
     fn set_mtime(&self, mtime: Timestamp) -> io::Result<()>;
     /// Makes bytes and size durable (fdatasync).
     fn sync_data(&self) -> io::Result<()>;
+    /// Begins to write a range out, so that the next sync has less to wait for. Nothing is durable by it.
+    fn begin_sync(&self, offset: u64, len: u64) -> io::Result<()> {
+        let _ = (offset, len);
+        Ok(())
+    }
     /// Frees `[offset, offset + len)`, which then reads as zeros; the size stays.
     fn punch(&self, offset: u64, len: u64) -> io::Result<()>;
     /// Reserves space for `[offset, offset + len)` without changing bytes or size.
@@ -257,6 +262,17 @@ impl MediaFile for DirMediaFile {
 
     fn sync_data(&self) -> io::Result<()> {
         Ok(self.ops.sync.time(|()| 0, || fs::fdatasync(&self.fd))?)
+    }
+
+    fn begin_sync(&self, offset: u64, len: u64) -> io::Result<()> {
+        let (offset, len) = (offset as libc::off64_t, len as libc::off64_t);
+        // SAFETY: takes numbers alone.
+        match unsafe {
+            libc::sync_file_range(self.fd.as_raw_fd(), offset, len, libc::SYNC_FILE_RANGE_WRITE)
+        } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 
     fn punch(&self, offset: u64, len: u64) -> io::Result<()> {

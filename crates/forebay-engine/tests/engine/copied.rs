@@ -20,25 +20,38 @@ use crate::start::{
 use crate::store::MemStore;
 
 /// A home, one who keeps its copies, and the store that both have.
-struct Pair {
-    store: MemStore,
+pub struct Pair {
+    pub store: MemStore,
     hook: Arc<Hook>,
-    home: Arc<Engine>,
-    media: CrashMedia,
-    keeper: Arc<Engine>,
-    way: Arc<Way>,
+    pub home: Arc<Engine>,
+    pub media: CrashMedia,
+    pub keeper: Arc<Engine>,
+    pub way: Arc<Way>,
 }
 
 fn home_on(store: &MemStore, media: &CrashMedia, tunables: Tunables) -> (Arc<Engine>, Arc<Hook>) {
+    home_with(store, media, tunables, Config::default())
+}
+
+fn home_with(
+    store: &MemStore,
+    media: &CrashMedia,
+    tunables: Tunables,
+    config: Config,
+) -> (Arc<Engine>, Arc<Hook>) {
     let (backing, hook) = Hook::on(store.clone());
-    let config = Config { fill_rate: 1 << 20, ..Config::default() };
+    let config = Config { fill_rate: 1 << 20, ..config };
     (start(Arc::new(media.clone()), backing, "boot-m", config, tunables).unwrap(), hook)
 }
 
 fn pair() -> Pair {
+    pair_with(Config::default())
+}
+
+pub fn pair_with(config: Config) -> Pair {
     let (store, media) = (MemStore::new(), CrashMedia::default());
     let keeper = partner_on(&media, store.clone(), "boot-p").unwrap();
-    let (home, hook) = home_on(&store, &CrashMedia::default(), patient());
+    let (home, hook) = home_with(&store, &CrashMedia::default(), patient(), config);
     let way = Way::to(&[&keeper]);
     home.files.begin_copies(way.clone(), CopiesAt::Sync);
     home.outbox.fill_partner("p", &|| false).unwrap();
@@ -47,7 +60,7 @@ fn pair() -> Pair {
 
 impl Pair {
     /// A file at the home with these bytes.
-    fn make(&self, name: &str, bytes: &[u8]) -> OpenFile {
+    pub fn make(&self, name: &str, bytes: &[u8]) -> OpenFile {
         let (file, _) = self.home.verbs.create(Path::new(name), &NEW).unwrap();
         self.home.io.write(&file, 0, bytes).unwrap();
         file
@@ -59,7 +72,7 @@ impl Pair {
     }
 
     /// What is kept for the home: path and bytes.
-    fn kept(&self) -> Vec<(String, u64)> {
+    pub fn kept(&self) -> Vec<(String, u64)> {
         let list = self.keeper.copies.list(HOME);
         list.iter().map(|copy| (copy.path.display().to_string(), copy.bytes)).collect()
     }
@@ -73,7 +86,7 @@ impl Drop for Pair {
     }
 }
 
-fn read(engine: &Arc<Engine>, name: &str) -> Vec<u8> {
+pub fn read(engine: &Arc<Engine>, name: &str) -> Vec<u8> {
     read_all(engine, Path::new(name)).unwrap()
 }
 

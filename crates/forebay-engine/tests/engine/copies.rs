@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use forebay_backing::{Error, FileKey, Result};
-use forebay_engine::{Config, CopiesAt, Engine, Partners};
+use forebay_engine::{Config, CopiesAt, Engine, Partners, UnderWay};
 
 use crate::journal::{Crash, Journal};
 use crate::media::{CrashMedia, Disk, Lie};
@@ -24,6 +24,9 @@ pub const HOME: &str = "m/1";
 
 const BOOT: &str = "boot-p";
 
+/// Some of the writes of the workload.
+const AHEAD_FROM: u64 = 4096;
+
 /// The way to partners, without a network.
 pub struct Way {
     pub partners: Mutex<Vec<Arc<Engine>>>,
@@ -31,6 +34,8 @@ pub struct Way {
     pub comes: Mutex<Option<Arc<Engine>>>,
     filling: Mutex<Vec<Arc<Engine>>>,
     pub wants: AtomicBool,
+    /// The number of every file's claim.
+    pub claim: AtomicU64,
     /// Nobody may acknowledge anything any more.
     cut_off: AtomicBool,
     told: AtomicU64,
@@ -58,6 +63,7 @@ impl Way {
             comes: Mutex::default(),
             filling: Mutex::default(),
             wants: AtomicBool::new(true),
+            claim: AtomicU64::new(1),
             cut_off: AtomicBool::new(false),
             told: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
@@ -73,17 +79,6 @@ impl Way {
         comes.clone().or_else(|| filling.first().cloned()).unwrap_or_else(first)
     }
 
-    pub fn cut(&self) {
-        self.cut_off.store(true, Relaxed);
-    }
-
-    pub fn take_counts(&self) -> (u64, u64, u64) {
-        let take = |count: &AtomicU64| count.swap(0, Relaxed);
-        (take(&self.told), take(&self.words), take(&self.bytes))
-    }
-}
-
-impl Partners for Way {
     fn keep(&self, file: FileKey, words: &[u8], bytes: &[u8]) -> Result<u8> {
         assert!(bytes.len() <= 1 << 20, "in pieces");
         if self.cut_off.load(Relaxed) {
@@ -96,10 +91,10 @@ impl Partners for Way {
         self.sent.lock().unwrap().push(message);
         let partners = self.partners.lock().unwrap().clone();
         for partner in &partners {
-            partner.copies.keep(HOME, 1, file, words, bytes)?;
+            partner.copies.keep(HOME, self.claim.load(Relaxed), file, words, bytes)?;
         }
         for partner in self.filling.lock().unwrap().clone() {
-            partner.copies.keep(HOME, 1, file, words, bytes)?;
+            partner.copies.keep(HOME, self.claim.load(Relaxed), file, words, bytes)?;
         }
         if let Some(act) = &mut *self.after.lock().unwrap() {
             act();
@@ -107,8 +102,37 @@ impl Partners for Way {
         Ok(partners.len() as u8)
     }
 
+    pub fn cut(&self) {
+        self.cut_off.store(true, Relaxed);
+    }
+
+    /// Partners answer again.
+    pub fn mend(&self) {
+        self.cut_off.store(false, Relaxed);
+    }
+
+    pub fn take_counts(&self) -> (u64, u64, u64) {
+        let take = |count: &AtomicU64| count.swap(0, Relaxed);
+        (take(&self.told), take(&self.words), take(&self.bytes))
+    }
+}
+
+struct Handed(Vec<u8>, Result<u8>);
+
+impl UnderWay for Handed {
+    fn end(self: Box<Self>) -> (Vec<u8>, Result<u8>) {
+        (self.0, self.1)
+    }
+}
+
+impl Partners for Way {
+    fn begin(&self, file: FileKey, words: Vec<u8>, bytes: Vec<u8>) -> Box<dyn UnderWay> {
+        let kept = self.keep(file, &words, &bytes);
+        Box::new(Handed(bytes, kept))
+    }
+
     fn fill(&self, partner: &str, file: FileKey, words: &[u8], bytes: &[u8]) -> Result<()> {
-        self.one(partner).copies.keep(HOME, 1, file, words, bytes)
+        self.one(partner).copies.keep(HOME, self.claim.load(Relaxed), file, words, bytes)
     }
 
     fn mark(&self, partner: &str, words: &[u8]) -> Result<()> {
@@ -219,7 +243,9 @@ fn run(
     at: CopiesAt,
     done: &mut Done,
 ) -> std::result::Result<(), String> {
-    let mut work = Workload::new(seed, None);
+    // In half of them bytes are sent ahead of what is synced.
+    let ahead_from = if seed % 2 == 1 { AHEAD_FROM } else { Config::default().ahead_from };
+    let mut work = Workload::with(seed, None, Config { ahead_from, ..Config::default() });
     let media = CrashMedia::default();
     if let Some(lie) = lie {
         media.set_lie(lie);

@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay_backing::{Error, FileKey, Kind, Result, Version};
-use forebay_cluster::member::{Holder, Joining, Member, SyncStore};
+use forebay_cluster::member::{Holder, Joining, Keeping, Member, SyncStore};
 use forebay_cluster::peer::Key;
-use forebay_engine::{Config, Near, Neighbours, Owned, Partners};
+use forebay_engine::{Config, Near, Neighbours, Owned, Partners, UnderWay};
 use forebay_registry::{Address, Registry};
 use serde::{Deserialize, Serialize};
 
@@ -206,8 +206,12 @@ fn sync_store(root: &Path) -> SyncStore {
 pub struct Carrier(pub Arc<Member>);
 
 impl Partners for Carrier {
-    fn keep(&self, file: FileKey, words: &[u8], bytes: &[u8]) -> Result<u8> {
-        self.0.keep(file, words, bytes)
+    fn begin(&self, file: FileKey, words: Vec<u8>, bytes: Vec<u8>) -> Box<dyn UnderWay> {
+        Box::new(Carried(self.0.keep(file, words, bytes)))
+    }
+
+    fn is_ready(&self, file: FileKey) -> bool {
+        self.0.is_claimed(file)
     }
 
     fn fill(&self, partner: &str, file: FileKey, words: &[u8], bytes: &[u8]) -> Result<()> {
@@ -220,6 +224,14 @@ impl Partners for Carrier {
 
     fn wants(&self) -> bool {
         self.0.wants_copies()
+    }
+}
+
+struct Carried(Keeping);
+
+impl UnderWay for Carried {
+    fn end(self: Box<Self>) -> (Vec<u8>, Result<u8>) {
+        self.0.end()
     }
 }
 
