@@ -13,6 +13,7 @@ mod keeping;
 mod near;
 mod operate;
 mod overview;
+mod reach;
 mod tend;
 #[cfg(test)]
 mod tests;
@@ -29,6 +30,7 @@ use forebay_base::{Error, Kind, Result};
 use forebay_registry::{Change as Put, Commit, Lease, Registry, Revision};
 
 use self::hands::Hands;
+use self::reach::Reach;
 use crate::core::{
     Access, Ask, Core, Effect, GIVEN_LEASE, Input, OWN_LEASE, Peer, Reply, Ticket, Way, Why,
 };
@@ -118,6 +120,7 @@ pub struct Member {
     fills: Mutex<HashMap<String, u64>>,
     /// Members that did not answer, and until when they are not asked for what the store has.
     resting: Mutex<HashMap<String, Instant>>,
+    reach: Reach,
     sync_store: SyncStore,
     /// Nothing may be served or acknowledged now.
     is_suspended: AtomicBool,
@@ -407,9 +410,8 @@ impl Member {
 
     /// What an answer, or that none came, is to who asked.
     fn heard(&self, home: &str, question: &Question, asked: Result<Answer>) -> Result<Answer> {
+        self.reach.note(home, question, asked.as_ref().err());
         let answer = asked.map_err(|error| {
-            let what = question.path().map(|path| path.display().to_string());
-            tracing::warn!(%error, member = home, file = what, "a member was not reached");
             // For a program it is an error of the file, whatever the network called it.
             let timed_out = error.kind() == Kind::TimedOut;
             let kind = if timed_out { Kind::TimedOut } else { Kind::Unavailable };

@@ -116,6 +116,7 @@ impl Member {
             copies_or_fail,
             shares_reads,
             resting: Mutex::default(),
+            reach: super::reach::Reach::default(),
             sync_store,
             is_suspended: AtomicBool::new(false),
             superseded: AtomicBool::new(false),
