@@ -23,6 +23,7 @@ use crate::room::passed::Passed;
 
 mod ages;
 mod away;
+mod compare;
 pub mod copy;
 mod debts;
 mod due;

@@ -210,6 +210,9 @@ impl Drain {
                         && !parcel.resumed
                         && !self.died_meanwhile(parcel, &attr.version());
                     if changed && !self.moved_by_us(parcel, &attr.version()) {
+                        if self.only_theirs(parcel) {
+                            return Err(Error::os(libc::EBUSY, "nothing was written here"));
+                        }
                         tracing::debug!(known = ?parcel.base, found = ?attr.version(), "another version");
                         return Err(self.conflict(parcel, "the backing file has changed"));
                     }
@@ -273,7 +276,11 @@ impl Drain {
         if parcel.has_failed() || parcel.is(ABANDONED) {
             return;
         }
-        if let Err(error) = self.copy_range(parcel, target, piece) {
+        let copied = match &parcel.digests {
+            Some(open) => self.copy_different(parcel, open, target, piece),
+            None => self.copy_range(parcel, target, piece),
+        };
+        if let Err(error) = copied {
             parcel.fail(error);
         }
     }
@@ -299,7 +306,7 @@ impl Drain {
     }
 
     /// Beyond the backing file's old end there is nothing to overwrite: the size will do.
-    fn copy_hole(
+    pub(super) fn copy_hole(
         &self,
         parcel: &Parcel,
         target: &dyn BackingFile,
@@ -350,25 +357,48 @@ impl Drain {
             };
             let n = self.files.note_tier(parcel.shadow.read_at(&mut buf[..want], at))?;
             if n == 0 {
-                // Truncated meanwhile: recorded as rewritten.
-                let cut = parcel.file.lock().changed(parcel.seen, What::Size);
-                return if cut { Ok(()) } else { self.files.note_tier(Err(torn())) };
+                return self.may_be_cut(parcel);
             }
-            parcel.touched.store(true, SeqCst);
-            self.call_home(|| target.write_at(&buf[..n], at))?;
-            self.files.landings().note_copied(n as u64);
-            add(&self.unsettled, n as u64);
-            add(&parcel.copied, n as u64);
-            if let Some(meter) = &parcel.meter {
-                meter.add(n as u64);
-            }
+            self.send(parcel, target, &buf[..n], at)?;
             at += n as u64;
+        }
+        Ok(())
+    }
+
+    /// Of a shadow that is shorter than what was to be copied: truncated meanwhile, which is on record as
+    /// rewritten.
+    pub(super) fn may_be_cut(&self, parcel: &Parcel) -> Result<()> {
+        let cut = parcel.file.lock().changed(parcel.seen, What::Size);
+        if cut { Ok(()) } else { self.files.note_tier(Err(torn())) }
+    }
+
+    /// Writes bytes to the backing file, let through by the valve.
+    pub(super) fn send(
+        &self,
+        parcel: &Parcel,
+        target: &dyn BackingFile,
+        bytes: &[u8],
+        at: u64,
+    ) -> Result<()> {
+        let n = bytes.len() as u64;
+        parcel.touched.store(true, SeqCst);
+        self.call_home(|| target.write_at(bytes, at))?;
+        self.files.landings().note_copied(n);
+        add(&self.unsettled, n);
+        add(&parcel.copied, n);
+        if let Some(meter) = &parcel.meter {
+            meter.add(n);
         }
         Ok(())
     }
 
     /// Size and times, once all pieces are there.
     fn finish_copy(&self, parcel: &Parcel, target: &dyn BackingFile) -> Result<()> {
+        let same = (parcel.target_size(), parcel.mtime) == (parcel.base.size, parcel.base.mtime);
+        let compared = parcel.digests.is_some() && !parcel.resumed;
+        if compared && same && !parcel.touched.load(SeqCst) {
+            return Ok(()); // It is there already.
+        }
         parcel.touched.store(true, SeqCst);
         self.call_home(|| {
             let end = parcel.target_size();

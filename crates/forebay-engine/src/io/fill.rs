@@ -40,6 +40,14 @@ const SLACK_READS: u64 = 8;
 /// So much read in order is a stream.
 const STREAM_MIN: u64 = 128 << 10;
 
+/// Where fetched bytes are from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    Store,
+    /// Another node, which has read the store.
+    Near,
+}
+
 /// A range that is being fetched.
 struct Filling<'a> {
     io: &'a Io,
@@ -161,10 +169,18 @@ impl Io {
         let Some(filling) = self.begin_fill(file, start, end)? else {
             return Ok(None); // Somebody else fetched it.
         };
-        let Some(bytes) = self.fetch(file, start, end, filling.seen)? else { return Ok(None) };
+        let Some((bytes, source)) = self.fetch(file, start, end, filling.seen)? else {
+            return Ok(None);
+        };
         let mut inner = file.lock();
         match inner.changed(filling.seen, What::Bytes(start, end)) {
-            false => self.land_fill(file, &mut inner, start, &bytes),
+            false => {
+                let refused = self.land_fill(file, &mut inner, start, &bytes)?;
+                if refused.is_none() && source == Source::Store {
+                    self.files.note_fetched(file, &mut inner, filling.seen, start, &bytes);
+                }
+                Ok(refused)
+            }
             true => Ok(None),
         }
     }
@@ -201,12 +217,18 @@ impl Io {
     }
 
     /// `None` if the bytes were cut off through us meanwhile.
-    fn fetch(&self, file: &Arc<File>, start: u64, end: u64, mark: Look) -> Result<Option<Vec<u8>>> {
+    fn fetch(
+        &self,
+        file: &Arc<File>,
+        start: u64,
+        end: u64,
+        mark: Look,
+    ) -> Result<Option<(Vec<u8>, Source)>> {
         let mut bytes = vec![0; (end - start) as usize];
         if self.fetch_near(file, start, &mut bytes) {
             add(&self.files.counters().near_fills, 1);
             add(&self.files.counters().near_bytes, bytes.len() as u64);
-            return Ok(Some(bytes));
+            return Ok(Some((bytes, Source::Near)));
         }
         let backing = self.files.backing_file(file)?;
         let n = self.home.health().call(|| backing.read_at(&mut bytes, start))?;
@@ -219,7 +241,7 @@ impl Io {
         }
         add(&self.files.counters().fills, 1);
         add(&self.files.counters().fill_bytes, n as u64);
-        Ok(Some(bytes))
+        Ok(Some((bytes, Source::Store)))
     }
 
     /// Puts fetched bytes where the file is still absent (L2). Data first, record after: a crash

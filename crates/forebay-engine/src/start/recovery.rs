@@ -9,6 +9,8 @@ use crate::core::id::FileId;
 use crate::core::near::Owned;
 use crate::core::state::{Boot, Change, Record, Survived, Verdict};
 use crate::start::report::RecoveryReport;
+use crate::tier::digests;
+use crate::tier::digests::Digests;
 use crate::tier::dir as tier;
 use crate::tier::dir::SHADOW_DIRS;
 use crate::tier::index::{Index, Loaded};
@@ -123,6 +125,11 @@ impl Recovery<'_> {
         if every_record_was_read {
             for id in shadows.difference(spared) {
                 let _ = self.media.remove(&tier::shadow_name(*id));
+            }
+            for id in Digests::all(self.media) {
+                if !loaded.files.contains_key(&id) {
+                    let _ = self.media.remove(&digests::name(id));
+                }
             }
         }
         Ok(())

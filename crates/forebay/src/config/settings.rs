@@ -85,6 +85,7 @@ impl Settings {
             engine: Config {
                 read_only: flag(at("read-only")),
                 names_max: count(at("names-max")),
+                digests_from: bytes(at("digests-from")).expect("a size without auto"),
                 ..Config::default()
             },
             tunables,
@@ -138,7 +139,10 @@ impl Settings {
     fn check_together(&self) -> Result<()> {
         let writeback = self.mount.kernel_writeback;
         if writeback
-            && matches!(self.mount.passthrough, Passthrough::Always | Passthrough::ReadOnly)
+            && matches!(
+                self.mount.passthrough,
+                Passthrough::Always | Passthrough::Complete | Passthrough::ReadOnly
+            )
         {
             return Err(Error::new(
                 Kind::Usage,
@@ -323,6 +327,7 @@ fn transport(word: &str) -> Transport {
 
 fn passthrough(word: &str) -> Passthrough {
     match word {
+        "complete" => Passthrough::Complete,
         "read" => Passthrough::ReadOnly,
         "always" => Passthrough::Always,
         "off" => Passthrough::Off,
@@ -406,6 +411,7 @@ mod tests {
         let (ours, theirs) = (settings.engine, Config::default());
         assert_eq!(ours.read_only, theirs.read_only);
         assert_eq!(ours.names_max, theirs.names_max);
+        assert_eq!(ours.digests_from, theirs.digests_from);
     }
 
     #[test]
