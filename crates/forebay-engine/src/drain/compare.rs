@@ -239,6 +239,14 @@ impl Drain {
         let zeros = open.digest_of_zeros(BLOCK);
         let mut at = start;
         while at < end {
+            // Much of a long hole may be of no page of digests.
+            let noted = if long { open.next_noted(at / BLOCK).unwrap_or(u64::MAX) } else { 0 };
+            let from = noted.saturating_mul(BLOCK).min(end);
+            if from > at {
+                self.copy_hole(parcel, target, at, from)?;
+                at = from;
+                continue;
+            }
             let upto = end.min((at / BLOCK + HOLE_BLOCKS) * BLOCK);
             let parts: Vec<_> = parts(at, upto, parcel.size).collect();
             let held = open.held(at / BLOCK, parts.len() as u64);

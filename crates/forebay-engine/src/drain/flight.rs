@@ -369,7 +369,9 @@ impl Drain {
         }
         if let Some(at) = still {
             let doubt = self.files.time().now() + self.files.tune(|t| t.max_age) / 2;
-            if let Some(unseen) = &mut inner.live().unseen {
+            // What a sync has not written out may change without a further sign.
+            let synced = !inner.sync_failed;
+            if let Some(unseen) = inner.live().unseen.as_mut().filter(|_| synced) {
                 let may_be_mapped = unseen.maps && self.files.media().is_memory();
                 unseen.copied = Some(Copied { at, doubted_from: may_be_mapped.then_some(doubt) });
                 // What comes now is found by the next look.

@@ -60,6 +60,11 @@ impl OpenTable {
         }
     }
 
+    /// The first block at or after this one of which anything may be known.
+    pub fn next_noted(&self, block: u64) -> Option<u64> {
+        self.table.next_noted(block)
+    }
+
     /// So many bytes were compared.
     pub fn looked(&self, bytes: u64) {
         self.looked.fetch_add(bytes, Relaxed);

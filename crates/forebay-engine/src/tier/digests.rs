@@ -219,6 +219,13 @@ impl Table {
         firsts.flat_map(of_page).take(count).collect()
     }
 
+    /// The first block at or after this one that may be known; `None` if none is.
+    pub fn next_noted(&self, block: u64) -> Option<u64> {
+        let page = offset(block / IN_PAGE);
+        let (start, _) = self.file.next_data(page).ok()??;
+        Some((start / PAGE as u64 - 1).saturating_mul(IN_PAGE).max(block))
+    }
+
     /// Puts digests in. `found` is in any order.
     pub fn write(&self, found: &mut [(u64, Digest)]) -> io::Result<()> {
         // One that is told twice is not known.

@@ -372,14 +372,14 @@ fn a_file_that_is_cut_and_grows_back_past_us_has_zeros() {
     let bed = Bed::new();
     let file = bed.cached("f", 10);
     let past = bed.pass(&file);
-    bed.engine.io.set_len(&file, 2 * BLOCK as u64 + 7).expect("it is there");
+    bed.engine.io.set_len(&file, 7 * BLOCK as u64 + 7).expect("it is there");
     bed.engine.io.set_len(&file, 10 * BLOCK as u64).expect("room");
-    past.shadow().write_at(b"!", 5 * BLOCK as u64).expect("memory");
+    past.shadow().write_at(b"!", 8 * BLOCK as u64).expect("memory");
     past.end().expect("a tier that works");
     bed.flush(&file);
     let mut want = bytes(10);
-    want[2 * BLOCK + 7..].fill(0);
-    want[5 * BLOCK] = b'!';
+    want[7 * BLOCK + 7..].fill(0);
+    want[8 * BLOCK] = b'!';
     assert!(file_of(&bed.store, "f") == want);
     assert!(!bed.is_dirty());
     bed.poke(&file, 9 * BLOCK, b'.');
