@@ -36,6 +36,7 @@ pub mod order;
 pub mod owed;
 mod parcel;
 mod permits;
+mod put;
 pub mod suspend;
 pub mod valve;
 
