@@ -237,20 +237,22 @@ impl Drain {
             return self.copy_hole(parcel, target, start, end);
         }
         let zeros = open.digest_of_zeros(BLOCK);
+        // Made at the end, each as long as it is: by how fast that goes flights are measured.
+        let mut ways = Vec::new();
         let mut at = start;
         while at < end {
             // Much of a long hole may be of no page of digests.
             let noted = if long { open.next_noted(at / BLOCK).unwrap_or(u64::MAX) } else { 0 };
             let from = noted.saturating_mul(BLOCK).min(end);
             if from > at {
-                self.copy_hole(parcel, target, at, from)?;
+                add_way(&mut ways, at, from, Way::Hole);
                 at = from;
                 continue;
             }
             let upto = end.min((at / BLOCK + HOLE_BLOCKS) * BLOCK);
             let parts: Vec<_> = parts(at, upto, parcel.size).collect();
             let held = open.held(at / BLOCK, parts.len() as u64);
-            let (mut ways, mut noted) = (Vec::new(), Vec::new());
+            let mut noted = Vec::new();
             for (part, held) in parts.iter().zip(held) {
                 let digest = match (part.whole, part.end - part.start) {
                     (false, _) => Digest::UNKNOWN,
@@ -268,12 +270,9 @@ impl Drain {
             if !noted.is_empty() {
                 open.note(noted);
             }
-            for (start, end, _) in ways {
-                self.copy_hole(parcel, target, start, end)?;
-            }
             at = upto;
         }
-        Ok(())
+        ways.iter().try_for_each(|&(start, end, _)| self.copy_hole(parcel, target, start, end))
     }
 }
 
