@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::load::{self, Caching, Finish, MIB, Random, Verb};
 use crate::mounts::Forebay;
 use crate::report::{Finding, Report, Target};
-use crate::run::{On, Run};
+use crate::run::{On, Rounds, Run};
 
 /// The throttled store: bytes per second and time per call.
 const THROTTLE: &str = "100MB,5ms";
@@ -26,7 +26,30 @@ pub fn run(run: &Run, report: &mut Report) -> Result<()> {
     }
     forebay.mount()?;
     sequential(run, report, &forebay, seq_len)?;
-    random(run, report, &forebay, random_len)
+    random(run, report, &forebay, random_len)?;
+    drop(forebay);
+    from_memory(run, report)
+}
+
+/// From a store that is as fast as memory, beside who reads that store.
+fn from_memory(run: &Run, report: &mut Report) -> Result<()> {
+    let mut forebay = run.forebay_parts(On::Tmpfs, On::Tmpfs, &["--preset", "hold"])?;
+    let len = run.pick(1024, 256) * MIB;
+    let store = forebay.backing.join("memory");
+    load::write_seq(&store, len, Caching::Buffered, Finish::Close)?;
+    forebay.mount()?;
+    let path = forebay.mountpoint.join("memory");
+    let [rates] = run.alternate(2, Rounds::Few, |who, _| {
+        if who == 0 {
+            forget(&forebay, "memory")?;
+        }
+        let path = if who == 0 { &path } else { &store };
+        Ok([load::mb_per_sec(len, load::read_seq(path, len, Caching::Buffered)?)])
+    })?;
+    ensure!(load::same_bytes(&path, &store)?, "the bytes differ");
+    let state = format!("{} MiB uncached file, store in memory, 1 MiB reads", len / MIB);
+    let who = ["forebay", "store"].map(str::to_owned);
+    report.add(Finding::new("fill/seq-read-memory", &state, "MB/s", &who, &rates))
 }
 
 fn sequential(run: &Run, report: &mut Report, forebay: &Forebay, len: u64) -> Result<()> {
