@@ -162,6 +162,7 @@ impl Files {
         self.drop_record(file, &mut inner)?;
         let (base, owner) = (inner.state.base(), inner.state.owner());
         inner.apply(&Change::Emptied { base, owner, pinned: false });
+        inner.note_gone(0, u64::MAX);
         inner.apply(&Change::Held(false));
         inner.live().stale = true;
         self.account(file, &mut inner);

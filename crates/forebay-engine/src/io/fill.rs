@@ -289,16 +289,16 @@ impl Io {
         fetched: &Fetched,
     ) -> Result<Option<Why>> {
         let (start, end) = filling.range;
-        let goes_on = |inner: &mut Inner| {
+        let absent = |inner: &Inner, (start, end): (u64, u64)| {
             let moved = inner.changed(filling.seen, What::Bytes(start, end));
-            let gaps = inner.state.gaps(start, end.min(inner.state.size()));
-            if moved { Vec::new() } else { gaps }
+            let end = end.min(inner.state.size());
+            if moved || start >= end { Vec::new() } else { inner.state.gaps(start, end) }
         };
         if !self.files.is_attached() {
             return Ok(Some(Why::Detached)); // D1
         }
         let mut inner = file.lock();
-        let gaps = goes_on(&mut inner);
+        let gaps = absent(&inner, (start, end));
         if gaps.is_empty() {
             return Ok(None);
         }
@@ -324,7 +324,8 @@ impl Io {
         if !self.files.is_attached() {
             return Ok(Some(Why::Detached));
         }
-        let gaps = goes_on(&mut inner);
+        // What was put there, and nothing beside it.
+        let gaps: Vec<_> = gaps.into_iter().flat_map(|gap| absent(&inner, gap)).collect();
         if gaps.is_empty() {
             return Ok(None);
         }
