@@ -317,6 +317,8 @@ impl Io {
         (start, end): (u64, u64),
     ) -> Result<MutexGuard<'a, Inner>> {
         let lands = |inner: &mut Inner| {
+            // Who writes behind the end makes zeros of what lies before.
+            let start = start.min(inner.size());
             let fills = inner.live.as_ref().map_or(&[][..], |live| &live.fills);
             fills.iter().any(|fetch| fetch.lands && fetch.overlaps(start, end))
         };

@@ -313,6 +313,11 @@ impl Io {
         failpoint::pass("fill.written");
         let mut inner = file.lock();
         filling.lands(&mut inner, false);
+        let size = inner.state.size();
+        if size < end && !inner.state.is_unseen() {
+            // It was found to be shorter meanwhile: what was put behind the end must not show when it grows.
+            self.files.note_tier(shadow.set_len(size))?;
+        }
         if inner.state.is_dirty() {
             // The shadow's mtime is the file's own after a crash; a fill must not move it.
             let _ = shadow.set_mtime(inner.state.mtime());
