@@ -149,7 +149,7 @@ impl Io {
             };
             if let Some(gap) = gap {
                 add(&io.files.counters().readahead_fills, 1);
-                let _ = io.fill_exactly(&file, (gap.0, gap.1.min(end)), gap.0);
+                let _ = io.fill_exactly(&file, (gap.0, gap.1.min(end)), None);
             }
         });
     }
@@ -175,16 +175,16 @@ impl Io {
                 None => return Ok(Filled::Again),
             }
         };
-        self.fill_exactly(file, (start, end), gap.0)
+        self.fill_exactly(file, (start, end), Some(gap.0))
     }
 
     /// Fetches a range, at most [`CHUNK`] and within the file, or waits for who is at it: for the byte at
-    /// `first`.
+    /// `first`, or else until it is in the tier.
     pub(crate) fn fill_exactly(
         self: &Arc<Self>,
         file: &Arc<File>,
         (start, end): (u64, u64),
-        first: u64,
+        first: Option<u64>,
     ) -> Result<Filled> {
         if !self.files.is_attached() {
             return Ok(Filled::Refused(Why::Detached));
@@ -215,7 +215,7 @@ impl Io {
         &'a self,
         file: &'a Arc<File>,
         (start, end): (u64, u64),
-        first: u64,
+        first: Option<u64>,
     ) -> Result<Turn<'a>> {
         let deadline = self.files.time().now() + self.files.tune(|t| t.backing_timeout);
         let mut inner = file.lock();
@@ -235,8 +235,9 @@ impl Io {
         }
         // One byte of progress is enough: the caller looks again for what is still missing.
         let moment = Duration::from_millis(200);
-        let has_first = |fetch: &&Fetch| fetch.overlaps(first, first + 1);
-        let found = inner.live().fills.iter().find(has_first);
+        let fills = &inner.live().fills;
+        let has = |first: u64| fills.iter().find(|fetch| fetch.overlaps(first, first + 1));
+        let found = first.and_then(has);
         let found = found.map(|fetch| (fetch.range, fetch.seen, fetch.said.clone()));
         let mut inner = match found {
             Some((range, seen, said)) if !inner.changed(seen, What::Bytes(range.0, range.1)) => {

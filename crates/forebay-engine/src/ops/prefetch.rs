@@ -17,6 +17,8 @@ use crate::ops::Ops;
 
 const FULL: &str = "the fast tier is full: enlarge it, or prefetch less";
 
+const CHANGED: &str = "changed while it was fetched: prefetch it again";
+
 const DETACHED: &str = "the fast tier is detached: `forebay attach` it first";
 
 const OVER_QUOTA: &str = "more than the quota of its rule: raise that, or prefetch less";
@@ -237,7 +239,7 @@ impl Ops {
                 Why::Quota => Error::os(libc::EDQUOT, OVER_QUOTA),
                 _ => Error::os(libc::ENOSPC, FULL),
             };
-            match self.io.fill_exactly(file, (from, to), from)? {
+            match self.io.fill_exactly(file, (from, to), None)? {
                 Filled::Again | Filled::Bytes(_, None) => {}
                 Filled::Bytes(_, Some(why)) | Filled::Refused(why) => return Err(refused(why)),
             }
@@ -248,7 +250,8 @@ impl Ops {
     }
 
     /// Complete, and still of the version that is on the backing store. Then it is pinned, if it is
-    /// to be, before anybody can evict from it.
+    /// to be, before anybody can evict from it. What is not complete had to make room, perhaps for its own
+    /// later bytes: it does not fit.
     fn verify(&self, file: &Arc<File>, path: &Path, fetching: &Fetching<'_>) -> Result<u64> {
         let attr = self.names.ask(|b| b.stat(path))?;
         let mut inner = file.lock();
@@ -261,9 +264,9 @@ impl Ops {
             }
             return Ok(inner.size());
         }
-        Err(Error::os(
-            libc::ESTALE,
-            "changed or was evicted while it was fetched: prefetch it again",
-        ))
+        Err(match same {
+            true => Error::os(libc::ENOSPC, FULL),
+            false => Error::os(libc::ESTALE, CHANGED),
+        })
     }
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread::{JoinHandle, spawn};
 use std::time::Duration;
 
+use forebay_backing::BackingStore;
 use forebay_engine::{Config, Engine, File, OpenFile, Progress, Tunables};
 
 use crate::media::CrashMedia;
@@ -140,4 +141,24 @@ fn who_cuts_a_file_off_where_fetched_bytes_are_put_waits_for_that() {
     want[KIB..].fill(0);
     assert!(read(&stopped.engine, &stopped.file) == want);
     assert!(stopped.end() == want);
+}
+
+/// One worker: each piece finds room, since earlier pieces of the same file make it.
+// S-9
+#[test]
+fn a_file_larger_than_the_tier_is_said_not_to_fit() {
+    const MIB: u64 = 1 << 20;
+    let store = Arc::new(MemStore::new());
+    let (large, _) = store.create(Path::new("large"), &NEW).expect("an empty store");
+    let piece = [7; MIB as usize];
+    (0..24).for_each(|i| large.write_at(&piece, i * MIB).expect("room"));
+    let tunables = Tunables { fill_depth: 1, tier_size: Some(16 * MIB), ..patient() };
+    let media = Arc::new(CrashMedia::default());
+    let engine = start(media, store, "larger", Config::default(), tunables).expect("new");
+    let report = engine.ops.pin(&["large".into()], &Progress::default());
+    let [failure] = &report.failures[..] else { panic!("one failure: {report:?}") };
+    assert!(failure.error.contains("the fast tier is full"), "{failure:?}");
+    assert!(engine.ops.stats().counters["evicted_bytes"] > 0, "earlier pieces made room");
+    assert_eq!((report.files, engine.ops.status().pinned_files), (0, 0));
+    abandon(engine);
 }
