@@ -32,6 +32,7 @@ use crate::{
 use file::DirFile;
 use root::Root;
 use rustix::fs::{self as sys, AtFlags, RenameFlags};
+use rustix::io::Errno;
 
 /// Serves one directory as a backing store.
 #[derive(Debug)]
@@ -78,6 +79,22 @@ impl BackingStore for DirStore {
             let place = self.root.place(path)?;
             place.stat().map(|stat| self.root.attr(&stat))
         })
+    }
+
+    fn stat_all(&self, path: &Path) -> Result<(Attr, Vec<OsString>)> {
+        self.root.run("stat", path, || {
+            let place = self.root.place(path)?;
+            let stat = place.stat()?;
+            let names = match xattr::list_at(&place) {
+                Err(Errno::OPNOTSUPP) => Vec::new(),
+                names => names?,
+            };
+            Ok((self.root.attr(&stat), names))
+        })
+    }
+
+    fn lists_acls(&self) -> bool {
+        self.root.lists_acls()
     }
 
     fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn BackingFile>> {

@@ -184,6 +184,18 @@ pub trait BackingStore: Send + Sync + 'static {
     /// Attributes of `path` itself (never of a link's target).
     fn stat(&self, path: &Path) -> Result<Attr>;
 
+    /// The same with the names of its extended attributes, as [`BackingStore::xattr_list`] has them: one
+    /// question where the store can answer both.
+    fn stat_all(&self, path: &Path) -> Result<(Attr, Vec<OsString>)> {
+        Ok((self.stat(path)?, self.xattr_list(path)?))
+    }
+
+    /// Whether an access list that a file has is among the names of its extended attributes: what is not
+    /// there then is not there.
+    fn lists_acls(&self) -> bool {
+        false
+    }
+
     /// Opens a regular file. `ReadWrite` succeeds wherever the daemon may legitimately write for
     /// the file's owner: a daemon that owns a 0444 file gets it.
     fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn BackingFile>>;

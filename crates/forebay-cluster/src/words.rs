@@ -1,7 +1,7 @@
 //! What members ask of each other. A question is a small JSON value, and may come with bytes; so is
 //! its answer.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use forebay_backing::{FileKey, Timestamp, Version};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -313,6 +313,21 @@ impl NameChange {
             | NameChange::Replace { file, .. }
             | NameChange::Rename { file, .. } => *file,
         }
+    }
+
+    /// The names after which the store answers otherwise once it is made.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        let (one, other) = match self {
+            NameChange::SetAttr { path, .. }
+            | NameChange::SetXattr { path, .. }
+            | NameChange::RemoveXattr { path, .. }
+            | NameChange::Unlink { path, .. } => (path, None),
+            NameChange::Link { path, to, .. } => (path, Some(to)),
+            NameChange::Replace { from, to, .. } | NameChange::Rename { from, to, .. } => {
+                (from, Some(to))
+            }
+        };
+        [Some(one), other].into_iter().flatten().map(PathBuf::as_path)
     }
 }
 

@@ -22,7 +22,7 @@ use crate::request::{SETTLE_MAX, Shared};
 use crate::returning;
 use crate::ring::{self, Crew};
 use crate::usage::{Process, Used};
-use crate::vfs::{Registrar, Vfs};
+use crate::vfs::{Registrar, Times, Vfs};
 
 /// So much the kernel reads ahead of who reads in order, in requests as long.
 const READ_AHEAD_KIB: u32 = 1024;
@@ -108,7 +108,8 @@ impl Mount {
     fn over(engine: &Arc<Engine>, options: &MountOptions, ring: bool) -> Result<Option<Mount>> {
         let root = rustix::process::geteuid().is_root();
         let (control, passthrough) = (options.control.clone(), options.passthrough);
-        let vfs = Vfs::new(engine.clone(), control, passthrough, options.attr_ttl)?;
+        let times = Times { entry: options.entry_ttl, attr: options.attr_ttl };
+        let vfs = Vfs::new(engine.clone(), control, passthrough, times)?;
         let threads = options.threads.max(2);
         let shared = Arc::new(Shared::new(vfs, threads, options.entry_ttl));
         let wishes = Wishes {

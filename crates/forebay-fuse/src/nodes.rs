@@ -529,7 +529,7 @@ impl Table {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use forebay_backing::Timestamp;
 

@@ -47,6 +47,8 @@ pub trait Fill: Fail {
 
 /// The same with attributes.
 pub trait FillPlus: Fail {
+    /// About so many entries have room.
+    fn fits(&self) -> usize;
     /// False if there is no more room.
     fn add(&mut self, shared: &Shared, name: &OsStr, entry: &Entry, next: u64) -> bool;
     /// The same of an entry whose attributes the kernel has to ask for.
@@ -58,6 +60,8 @@ pub trait FillPlus: Fail {
 pub struct AttrOf {
     pub id: u64,
     pub attr: Attr,
+    /// As in [`Entry`].
+    pub as_of: Instant,
 }
 
 /// So many bytes were written.

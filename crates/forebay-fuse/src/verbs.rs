@@ -10,11 +10,10 @@ use forebay_backing::{Error, FileKind, New, RenameMode, Result, SetAttr, StatFs}
 use forebay_engine::on_behalf_of;
 use forebay_engine::rules::Origin;
 
-use crate::control::Control;
 use crate::reply::{AttrOf, Bytes, Fill, FillPlus, Found, Patience, Slot, Tell, Value, Written};
 use crate::request::{Do, Shared, Verbs};
 use crate::usage::{Moved, Who};
-use crate::vfs::{Entry, Make, Manner, Opened, Vfs};
+use crate::vfs::{Entry, Looked, Make, Manner, Opened, Vfs};
 
 /// The largest write request. Larger ones fall out of the processor's caches between the two
 /// copies; smaller ones pay more round trips.
@@ -40,23 +39,23 @@ pub struct At {
 
 impl Shared {
     /// That a name is nowhere is an answer, which the kernel goes by as long as by any other name.
-    pub fn lookup(self: &Arc<Shared>, parent: u64, name: &OsStr, reply: impl Tell<Option<Entry>>) {
+    pub fn lookup(self: &Arc<Shared>, parent: u64, name: &OsStr, reply: impl Tell<Looked>) {
         let name = name.to_os_string();
         let again = name.clone();
-        let work = move |vfs: &Vfs| match vfs.lookup(parent, &name) {
-            Err(error) if error.is(libc::ENOENT) && !Control::owns(parent) => Ok(None),
-            found => found.map(Some),
-        };
-        let lookup = Do::new(|v| &v.lookup, reply, work).undo(|shared, entry| {
-            entry.into_iter().for_each(|entry| shared.vfs.forget(entry.id, 1));
+        let work = move |vfs: &Vfs| vfs.lookup(parent, &name);
+        let lookup = Do::new(|v| &v.lookup, reply, work).undo(|shared, looked| {
+            if let Looked::There(entry) = looked {
+                shared.vfs.forget(entry.id, 1);
+            }
         });
-        lookup.or(move |vfs| vfs.lookup_cached(parent, &again).map(Some)).run(self);
+        lookup.or(move |vfs| vfs.lookup_cached(parent, &again).map(Looked::There)).run(self);
     }
 
     pub fn getattr(self: &Arc<Shared>, id: u64, reply: impl Tell<AttrOf>) {
-        let of = move |attr| AttrOf { id, attr };
-        let getattr = Do::new(|v| &v.getattr, reply, move |vfs| vfs.getattr(id).map(of));
-        getattr.or(move |vfs| vfs.getattr_cached(id).map(of)).run(self);
+        let of = move |(attr, as_of)| AttrOf { id, attr, as_of };
+        let now = |attr| (attr, Instant::now());
+        let getattr = Do::new(|v| &v.getattr, reply, move |vfs| vfs.getattr_as_of(id).map(of));
+        getattr.or(move |vfs| vfs.getattr_cached(id).map(now).map(of)).run(self);
     }
 
     /// `size` comes with the handle through which the file is truncated, if there is one.
@@ -68,8 +67,10 @@ impl Shared {
         size: Option<(u64, Option<u64>)>,
         reply: impl Tell<AttrOf>,
     ) {
-        let work =
-            move |vfs: &Vfs| vfs.setattr(id, from, &set, size).map(|attr| AttrOf { id, attr });
+        let work = move |vfs: &Vfs| {
+            let as_of = Instant::now();
+            vfs.setattr(id, from, &set, size).map(|attr| AttrOf { id, attr, as_of })
+        };
         Do::new(|v| &v.setattr, reply, work).patient().run(self);
     }
 
@@ -304,33 +305,39 @@ impl Shared {
     }
 
     pub fn readdirplus(self: &Arc<Shared>, handle: u64, offset: u64, reply: impl FillPlus) {
-        let work = move |vfs: &Vfs| vfs.list(handle, offset == 0);
+        // Who goes on with a listing will want what comes after this piece, too.
+        let pieces = if offset == 0 { 1 } else { 2 };
+        let next = FORESEEN_MAX.min(reply.fits() * pieces);
+        let work = move |vfs: &Vfs| {
+            let (dir, entries) = vfs.list(handle, offset == 0)?;
+            vfs.foresee(dir, entries.after(offset).take(next).map(|(_, entry)| &*entry.name));
+            Ok((dir, entries))
+        };
         let readdir = Do::with(
             |v| &v.readdir,
             reply,
             work,
             move |shared, mut reply, list| {
                 let (dir, entries) = list;
-                let next = entries.after(offset).take(FORESEEN_MAX);
-                shared.vfs.foresee(dir, next.map(|(_, entry)| &*entry.name));
                 for (cookie, entry) in entries.after(offset) {
+                    // Of these two the kernel takes no attributes.
                     let dots = entry.name == "." || entry.name == "..";
                     let found = match dots {
-                        true => shared.vfs.getattr(dir).map(|attr| Some(Entry { id: dir, attr })),
+                        true => Ok(Looked::Bare),
                         false => shared.vfs.lookup_listed(dir, &entry.name),
                     };
-                    let Ok(found) = found else { continue }; // Gone since the directory was read.
-                    let Some(found) = found else {
-                        if !reply.add_bare(entry, shared.vfs.shown_ino(entry.ino), cookie) {
-                            break;
+                    let found = match found {
+                        Ok(Looked::There(found)) => found,
+                        Ok(Looked::Bare) => {
+                            if !reply.add_bare(entry, shared.vfs.shown_ino(entry.ino), cookie) {
+                                break;
+                            }
+                            continue;
                         }
-                        continue;
+                        Ok(Looked::Nowhere(_)) | Err(_) => continue, // Gone since the directory was read.
                     };
-                    let full = !reply.add(shared, &entry.name, &found, cookie);
-                    if full && !dots {
+                    if !reply.add(shared, &entry.name, &found, cookie) {
                         shared.vfs.forget(found.id, 1);
-                    }
-                    if full {
                         break;
                     }
                 }

@@ -10,12 +10,14 @@
 
 mod acl;
 mod ahead;
+mod answers;
 mod attrs;
 mod copies;
 mod data;
 mod dirs;
 mod doubts;
 mod fence;
+mod foresight;
 mod laundry;
 mod left;
 mod listing;
@@ -32,13 +34,14 @@ mod tests;
 mod there;
 mod tree;
 mod unsynced;
+mod xattrs;
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay_backing::{Attr, Error, FileKey, FileKind, Result, StatFs};
 use forebay_cluster::front::Guard;
@@ -46,7 +49,10 @@ use forebay_engine::lock::{Mutex, Rank, RwLockReadGuard, RwLockWriteGuard};
 use forebay_engine::{Admission, Engine, File, OpenFile, Past};
 use hashbrown::HashMap;
 
+pub use self::answers::Times;
+use self::answers::{Answers, Recalled};
 pub use self::data::Manner;
+use self::foresight::Foresight;
 use self::listing::Listing;
 use self::locks::Locks;
 pub use self::locks::{Came, Told, Wanted};
@@ -79,6 +85,18 @@ pub trait Notify: Send + Sync {
 pub struct Entry {
     pub id: u64,
     pub attr: Attr,
+    /// The store was asked no earlier: the kernel believes it for what is left of the time from then on.
+    pub as_of: Instant,
+}
+
+/// What a name was found to be.
+#[derive(Debug, Clone, Copy)]
+pub enum Looked {
+    There(Entry),
+    /// Nothing has it, as of this moment.
+    Nowhere(Instant),
+    /// Another member would have to be asked for its attributes.
+    Bare,
 }
 
 /// An open handle as the kernel is told of it.
@@ -152,6 +170,7 @@ type OpenNodes = HashMap<FileKey, OpenNode>;
 pub struct Vfs {
     pub engine: Arc<Engine>,
     nodes: Nodes,
+    foresight: Arc<Foresight>,
     control: Control,
     passthrough: Passthrough,
     attr_ttl: Duration,
@@ -171,16 +190,18 @@ impl Vfs {
         engine: Arc<Engine>,
         control: Arc<dyn control::ControlDir>,
         passthrough: Passthrough,
-        attr_ttl: Duration,
+        times: Times,
     ) -> Result<Vfs> {
         let root = engine.names.ask(|b| b.stat(Path::new("")))?;
         let nodes = Nodes::new(root, engine.config().names_max);
+        let foresight = Arc::new(Foresight::new(engine.clone(), Answers::new(times)));
         Ok(Vfs {
             engine,
             nodes,
+            foresight,
             control: Control::new(control),
             passthrough,
-            attr_ttl,
+            attr_ttl: times.attr,
             registrar: OnceLock::new(),
             notify: OnceLock::new(),
             handles: RwLock::default(),
@@ -239,8 +260,8 @@ impl Vfs {
         Ok(self.path(parent)?.join(name))
     }
 
-    fn entry(&self, parent: u64, name: &OsStr, attr: Attr) -> Entry {
-        Entry { id: self.nodes.remember(parent, name, &attr, 1), attr }
+    fn entry(&self, parent: u64, name: &OsStr, attr: Attr, as_of: Instant) -> Entry {
+        Entry { id: self.nodes.remember(parent, name, &attr, 1), attr, as_of }
     }
 
     fn open_file(&self, id: u64) -> Option<Arc<File>> {

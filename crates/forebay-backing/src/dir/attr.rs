@@ -18,6 +18,7 @@ pub mod magic {
     pub const BTRFS: u32 = 0x9123_683e;
     pub const F2FS: u32 = 0xf2f5_2010;
     pub const TMPFS: u32 = 0x0102_1994;
+    pub const NFS: u32 = 0x6969;
 }
 
 pub fn device(stat: &Statx) -> (u32, u32) {
@@ -141,6 +142,13 @@ pub fn identity(fd: BorrowedFd<'_>, canonical: &Path) -> Sys<String> {
 /// The field's type differs between architectures; the number fits 32 bits on all of them.
 pub fn magic_of(statfs: &sys::StatFs) -> u32 {
     statfs.f_type as u32
+}
+
+/// Whether files of this file system have their access lists among their extended attributes, where they have
+/// any (NFSv4 has none of this kind).
+pub fn lists_acls(statfs: &sys::StatFs) -> bool {
+    let lists = [magic::EXT, magic::XFS, magic::BTRFS, magic::F2FS, magic::TMPFS, magic::NFS];
+    lists.contains(&magic_of(statfs))
 }
 
 pub fn statfs(root: &Root) -> Sys<StatFs> {

@@ -25,6 +25,7 @@ pub struct Root {
     device: (u32, u32),
     resolver: Resolver,
     parents: Parents,
+    lists_acls: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,7 +54,9 @@ impl Root {
             .and_then(|fd| stat_fd(&fd).map(|stat| (fd, attr::device(&stat))));
         let (fd, device) = opened.map_err(|e| Error::storage(e.raw_os_error(), context()))?;
         let resolver = probe(&fd);
-        Ok(Root { fd, path: canonical, device, resolver, parents: Parents::default() })
+        let lists_acls = sys::fstatfs(&fd).is_ok_and(|statfs| attr::lists_acls(&statfs));
+        let parents = Parents::default();
+        Ok(Root { fd, path: canonical, device, resolver, parents, lists_acls })
     }
 
     #[cfg(test)]
@@ -67,6 +70,10 @@ impl Root {
 
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+
+    pub fn lists_acls(&self) -> bool {
+        self.lists_acls
     }
 
     pub fn attr(&self, stat: &Statx) -> Attr {

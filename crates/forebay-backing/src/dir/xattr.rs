@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::Sys;
 use super::own::proc_path;
-use super::root::Root;
+use super::root::{Place, Root};
 use crate::XattrMode;
 
 /// Most values and lists fit here; the retry takes the kernel's limit of both (xattr(7)).
@@ -29,9 +29,19 @@ pub fn get_held(held: &OwnedFd, name: &OsStr) -> Sys<Vec<u8>> {
 }
 
 pub fn list(root: &Root, path: &Path) -> Sys<Vec<OsString>> {
-    let names = with_object(root, path, |object| fetch(|buf| sys::listxattr(object, buf)))?;
-    let names = names.split(|byte| *byte == 0).filter(|name| !name.is_empty());
-    Ok(names.map(|name| OsString::from_vec(name.to_vec())).collect())
+    with_object(root, path, |object| fetch(|buf| sys::listxattr(object, buf))).map(names)
+}
+
+/// The same of a name in an open directory, in one call: the kernel follows the descriptor to the directory,
+/// and no link after it.
+pub fn list_at(place: &Place<'_>) -> Sys<Vec<OsString>> {
+    let at = Path::new(&proc_path(place.dir())).join(place.name());
+    fetch(|buf| sys::llistxattr(&at, buf)).map(names)
+}
+
+fn names(bytes: Vec<u8>) -> Vec<OsString> {
+    let names = bytes.split(|byte| *byte == 0).filter(|name| !name.is_empty());
+    names.map(|name| OsString::from_vec(name.to_vec())).collect()
 }
 
 pub fn set(root: &Root, path: &Path, name: &OsStr, value: &[u8], mode: XattrMode) -> Sys<()> {

@@ -96,6 +96,14 @@ impl<L: Layer> BackingStore for Wrapped<L> {
         self.go(Verb::Stat, &[path], || self.inner.stat(path))
     }
 
+    fn stat_all(&self, path: &Path) -> Result<(Attr, Vec<OsString>)> {
+        self.go(Verb::Stat, &[path], || self.inner.stat_all(path))
+    }
+
+    fn lists_acls(&self) -> bool {
+        self.inner.lists_acls()
+    }
+
     fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn BackingFile>> {
         let file = self.go(Verb::Open, &[path], || self.inner.open(path, access))?;
         Ok(self.file(file, path))

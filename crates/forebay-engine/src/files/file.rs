@@ -282,6 +282,10 @@ pub struct Asked {
 }
 
 impl Asked {
+    pub fn now() -> Asked {
+        Asked::at(Instant::now())
+    }
+
     pub(crate) fn at(at: Instant) -> Asked {
         Asked { at, look: Look::now() }
     }
@@ -293,6 +297,8 @@ pub(crate) struct Seen {
     pub attr: Attr,
     /// When it was known to have no `security.capability`, after which the kernel asks at writes.
     pub no_capability: Option<Instant>,
+    /// Made by this mount, and nobody else has been seen to change it since.
+    pub made: bool,
     /// Somebody asks again already.
     pub asked_again: bool,
 }
@@ -702,6 +708,20 @@ impl Changing {
         files.iter().for_each(|file| file.lock().clock.begin_change());
         Changing(files)
     }
+
+    /// Ends it when what we know has followed, by `look`: `told` takes note of what the store has answered,
+    /// unless the file has changed once more since.
+    pub fn end_told(mut self, look: Look, mut told: impl FnMut(&mut Inner)) {
+        for file in std::mem::take(&mut self.0) {
+            let mut inner = file.lock();
+            let is_last = !inner.changed(look, What::Base);
+            inner.clock.end_change();
+            inner.forget_seen();
+            if is_last {
+                told(&mut inner);
+            }
+        }
+    }
 }
 
 impl Drop for Changing {
@@ -773,6 +793,7 @@ pub(crate) fn note_new(inner: &mut Inner, at: Instant, attr: &Attr) {
     let seen = inner.live.as_mut().and_then(|live| live.seen.as_mut());
     if let Some(seen) = seen.filter(|seen| seen.asked.at == at) {
         seen.no_capability = Some(at);
+        seen.made = true;
     }
 }
 
@@ -787,11 +808,11 @@ pub(crate) fn note_seen(inner: &mut Inner, asked: Asked, attr: &Attr) -> bool {
         return false; // Somebody asked later, and was answered sooner.
     }
     let before = live.seen.take();
-    let (unmoved, known) = before
-        .as_ref()
-        .map_or((false, None), |seen| (seen.attr.version() == attr.version(), seen.no_capability));
+    let unmoved = before.as_ref().is_some_and(|seen| seen.attr.version() == attr.version());
+    let known = before.as_ref().and_then(|seen| seen.no_capability);
+    let made = unmoved && before.as_ref().is_some_and(|seen| seen.made);
     let no_capability = if unmoved && known.is_some() { Some(asked.at) } else { known };
-    let seen = Seen { asked, attr: *attr, no_capability, asked_again: false };
+    let seen = Seen { asked, attr: *attr, no_capability, made, asked_again: false };
     live.seen = Some(match before {
         Some(mut place) => {
             *place = seen;

@@ -120,7 +120,23 @@ impl Names {
         self.follow_time(file, inner, attr, None)
     }
 
-    /// The same, where the time was `set` too.
+    /// A dirty file has this time from now on: the flush of its bytes sets it on the store.
+    pub(crate) fn set_time(
+        &self,
+        file: &Arc<File>,
+        inner: &mut Inner,
+        mtime: Timestamp,
+    ) -> Result<()> {
+        self.files.set_shadow_mtime(file, inner, mtime);
+        let set = Change::Followed { owner: inner.state.owner(), base: inner.state.base(), mtime };
+        if !inner.recorded {
+            inner.apply(&set);
+            return Ok(());
+        }
+        self.files.put_as(file, inner, |state| state.apply(&set))
+    }
+
+    /// As [`Names::follow`], where the time was `set` too.
     pub(crate) fn follow_time(
         &self,
         file: &Arc<File>,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use forebay_backing::{Access, Attr, BackingFile, Error, FileKey, Result};
 
 use crate::core::clock::{Look, What};
-use crate::files::file::{File, Inner};
+use crate::files::file::{Asked, File, Inner, note_seen};
 use crate::files::glance::Glance;
 use crate::files::open::OpenFile;
 use crate::io::Io;
@@ -70,7 +70,8 @@ impl Io {
                 return self.hold_if_leaving(self.files.open(&file, inner), None);
             }
         }
-        let before = Look::now();
+        let asked = Asked::at(self.files.time().now());
+        let before = asked.look;
         match self.look_at(path, known, next) {
             Ok((mut attr, backing)) => {
                 let file = self.enter(path, &attr);
@@ -95,6 +96,7 @@ impl Io {
                 }
                 self.files.learn_name(&file, path, before);
                 self.files.revalidate(&file, &attr, seen);
+                note_seen(&mut file.lock(), Asked { look: seen, ..asked }, &attr);
                 self.hold_if_leaving(file, Some(before))
             }
             Err(error) => self.open_away(known, error),

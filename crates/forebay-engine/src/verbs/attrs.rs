@@ -1,17 +1,18 @@
 //! What programs ask of attributes: the store's, with what is newer here.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::num::NonZeroU64;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forebay_backing::{Attr, FileKey, Result, SetAttr, SetTime, Timestamp, XattrMode};
+use forebay_backing::{Attr, DirEntry, FileKey, Result, SetAttr, SetTime, Timestamp, XattrMode};
 
 use crate::core::clock::What;
 use crate::files::file::{Around, Asked, Changing, File, Inner, Seen, note_seen};
 use crate::files::glance::Glance;
 use crate::files::names::Named;
+use crate::lock::MutexGuard;
 use crate::requester;
 use crate::verbs::Verbs;
 
@@ -34,37 +35,129 @@ pub struct Facts {
     pub fingerprint: Option<NonZeroU64>,
 }
 
+/// What the backing store said of a name, and when it was asked.
+#[derive(Debug, Clone, Copy)]
+pub struct DatedAttr {
+    attr: Attr,
+    asked: Asked,
+}
+
+impl DatedAttr {
+    /// What the store answered to a change that was begun at `asked`.
+    pub fn by(asked: Asked, attr: Attr) -> DatedAttr {
+        DatedAttr { attr, asked }
+    }
+
+    /// A moment before the store was asked: what it says is no older.
+    pub fn at(&self) -> Instant {
+        self.asked.at
+    }
+
+    /// As the store said it, without what is newer here.
+    pub fn attr(&self) -> &Attr {
+        &self.attr
+    }
+
+    /// The same answer with other attributes, which whoever changes them knows.
+    #[must_use]
+    pub fn with(self, attr: Attr) -> DatedAttr {
+        DatedAttr { attr, ..self }
+    }
+
+    /// The same answer as if it were older.
+    #[must_use]
+    pub fn since(self, at: Instant) -> DatedAttr {
+        DatedAttr { asked: Asked { at, ..self.asked }, ..self }
+    }
+}
+
+/// Whether an answer of the store has just come, or is one from before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Heard {
+    Now,
+    Before,
+}
+
 impl Verbs {
     /// Attributes of `path`, with what we know better.
     pub fn stat(&self, path: &Path) -> Result<Attr> {
-        let mut asked = Asked::at(self.files.time().now());
-        let mut attr = self.names.ask(|b| b.stat(path))?;
+        self.look(path).map(|(attr, _)| attr)
+    }
+
+    /// The same, with the answer of the store that they go by.
+    pub fn look(&self, path: &Path) -> Result<(Attr, DatedAttr)> {
+        let mut told = self.ask(path)?;
         for _ in 0..LOOKS {
             // What is dirty may have been flushed since the answer: then it is out of date.
-            match self.files.find(attr.key) {
-                Some(file) => {
-                    let mut inner = file.lock();
-                    let moved = inner.live.as_ref().is_some_and(|live| live.around != Around::None);
-                    let current = inner.state.is_dirty()
-                        || inner.state.base() == attr.version()
-                        || !inner.changed(asked.look, What::Base)
-                        || moved;
-                    if current {
-                        note_seen(&mut inner, asked, &attr);
-                        self.names.overlay_with(&file, &inner, &mut attr);
-                        return Ok(attr);
-                    }
-                }
-                None if !self.files.was_forgotten(attr.key, asked.look) => return Ok(attr),
-                None => {}
+            if let Some(attr) = self.newest(&told, Heard::Now) {
+                return Ok((attr, told));
             }
-            asked = Asked::at(self.files.time().now());
-            attr = self.names.ask(|b| b.stat(path))?;
+            told = self.ask(path)?;
         }
+        let mut attr = told.attr;
         if let Some(file) = self.files.find(attr.key) {
             self.names.overlay_with(&file, &file.lock(), &mut attr);
         }
-        Ok(attr)
+        Ok((attr, told))
+    }
+
+    fn ask(&self, path: &Path) -> Result<DatedAttr> {
+        let asked = self.asking();
+        self.names.ask(|b| b.stat(path)).map(|attr| DatedAttr { attr, asked })
+    }
+
+    /// A moment before the backing store is asked.
+    pub fn asking(&self) -> Asked {
+        Asked::at(self.files.time().now())
+    }
+
+    /// What the store says of `path`, for somebody who may want to know it soon.
+    pub fn foresee(&self, path: &Path) -> Result<DatedAttr> {
+        let asked = self.asking();
+        let attr = self.home.health().quietly(|| self.home.backing().stat(path))?;
+        Ok(DatedAttr { attr, asked })
+    }
+
+    /// The same with the names of its extended attributes.
+    pub fn foresee_all(&self, path: &Path) -> Result<(DatedAttr, Vec<OsString>)> {
+        let asked = self.asking();
+        let all = self.home.health().quietly(|| self.home.backing().stat_all(path));
+        all.map(|(attr, names)| (DatedAttr { attr, asked }, names))
+    }
+
+    /// What is in a directory, for somebody who may want to know it soon.
+    pub fn foresee_dir(&self, path: &Path) -> Result<Vec<DirEntry>> {
+        self.home.health().quietly(|| self.home.backing().read_dir(path))
+    }
+
+    /// Attributes by an earlier answer of the store, with what we know better. `None` if the store says
+    /// something else by now because of us.
+    pub fn recall(&self, told: &DatedAttr) -> Option<Attr> {
+        self.newest(told, Heard::Before)
+    }
+
+    fn newest(&self, told: &DatedAttr, heard: Heard) -> Option<Attr> {
+        let &DatedAttr { mut attr, asked } = told;
+        let Some(file) = self.files.find(attr.key) else {
+            return (!self.files.was_forgotten(attr.key, asked.look)).then_some(attr);
+        };
+        let mut inner = file.lock();
+        let moved = inner.live.as_ref().is_some_and(|live| live.around != Around::None);
+        let current = inner.state.is_dirty()
+            || inner.state.base() == attr.version()
+            || !inner.changed(asked.look, What::Base)
+            || (moved && heard == Heard::Now);
+        let current = current && (heard == Heard::Now || !moved);
+        if !current {
+            return None;
+        }
+        let look = inner.clock.look();
+        // Nothing has come from us since the file is known, and then it was what the answer says.
+        let holds = look.is_untouched() && inner.state.base() == attr.version();
+        let asked = if holds { Asked { look, ..asked } } else { asked };
+        note_seen(&mut inner, asked, &attr);
+        self.names.overlay_with(&file, &inner, &mut attr);
+        Some(attr)
     }
 
     /// Attributes of an open file as the backing store told them within `ttl`, with what we know
@@ -190,16 +283,22 @@ impl Verbs {
     /// Changes attributes on the backing store, and what we keep of them.
     pub fn set_attr(&self, at: Named<'_>, set: &SetAttr) -> Result<Attr> {
         self.files.refuse_read_only()?;
-        let file = self.files.find(at.key);
+        let (file, asked) = (self.files.find(at.key), self.asking());
+        let mut before = (None, false);
         if let Some(file) = &file {
             let mut inner = file.lock();
+            let seen = inner.live.as_ref().and_then(|live| live.seen.as_ref());
+            before = seen.map_or(before, |seen| (seen.no_capability, seen.made));
+            if let Some(mtime) = goes_home_later(&inner, set) {
+                return self.set_mtime(file, inner, mtime);
+            }
             inner.clock.note_asked();
             if set.mtime.is_some() {
                 // Else, after a loss of power, the new time could be taken for somebody else's.
                 self.files.let_go(file, &mut inner)?;
             }
         }
-        let _changing = Changing::begin(file.clone());
+        let changing = Changing::begin(file.clone());
         let mut attr = self.names.alter(|b| b.set_attr(at.path, set))?;
         // Opened meanwhile, or closed and opened anew, it is another to us.
         let (held, found) = (file.as_ref().map(|file| file.id), self.files.find(at.key).or(file));
@@ -215,11 +314,49 @@ impl Verbs {
                 SetTime::Now => self.files.time().stamp(),
             });
             self.names.follow_time(&file, &mut inner, &attr, mtime)?;
+            let (told, look) = (attr, inner.clock.look());
             self.names.overlay_with(&file, &inner, &mut attr);
             self.files.retire(&file, inner);
+            // The answer to a change is an answer like any other.
+            changing.end_told(look, |inner| note_set(inner, asked.at, &told, before));
             self.outbox.tell_if_copied(&file)?;
         }
         Ok(attr)
+    }
+
+    /// Sets the time of what is not flushed yet: it goes home with the bytes.
+    fn set_mtime(
+        &self,
+        file: &Arc<File>,
+        mut inner: MutexGuard<'_, Inner>,
+        mtime: Timestamp,
+    ) -> Result<Attr> {
+        self.names.set_time(file, &mut inner, mtime)?;
+        let mut attr = match inner.live.as_ref().and_then(|live| live.seen.as_ref()) {
+            Some(seen) => seen.attr,
+            None => cached_attr(file.key, &inner),
+        };
+        self.names.overlay_with(file, &inner, &mut attr);
+        self.files.retire(file, inner);
+        self.outbox.tell_if_copied(file)?;
+        Ok(attr)
+    }
+
+    /// The attributes of an open file that this mount has just made, as told within `ttl`, if they are
+    /// already what they are to be: then the store need not be asked.
+    pub fn is_set(&self, file: &Arc<File>, set: &SetAttr, ttl: Duration) -> Option<Attr> {
+        let inner = file.lock();
+        let seen = recent(&inner, self.files.time().now(), ttl)?;
+        let mut attr = seen.attr;
+        let is_same = seen.made
+            && attr.mode & 0o6000 == 0
+            && set.mode.is_none_or(|mode| mode & 0o7777 == attr.mode)
+            && set.uid.is_none_or(|uid| uid == attr.uid)
+            && set.gid.is_none_or(|gid| gid == attr.gid)
+            && set.atime.is_none()
+            && set.mtime.is_none();
+        self.names.overlay_with(file, &inner, &mut attr);
+        is_same.then_some(attr)
     }
 
     /// Changes attributes of an open file that has lost its name.
@@ -263,6 +400,37 @@ impl Verbs {
 
     fn tell_of(&self, at: Named<'_>) -> Result<()> {
         self.files.find(at.key).map_or(Ok(()), |file| self.outbox.tell_if_copied(&file))
+    }
+}
+
+/// The time that is to be set if it is of bytes that are to be flushed: no flush has begun that would set
+/// another, and nothing else is to be set.
+fn goes_home_later(inner: &Inner, set: &SetAttr) -> Option<Timestamp> {
+    let live = inner.live.as_ref()?;
+    let is_alone = set.mode.is_none() && set.uid.is_none() && set.gid.is_none();
+    let is_ours = inner.state.is_dirty()
+        // What is empty is not flushed.
+        && inner.size() > 0
+        && !inner.state.is_held()
+        && !inner.state.conflict().stands()
+        && !inner.state.flush_is_open()
+        && live.flight.is_none()
+        && live.around == Around::None
+        && live.seen.as_ref().is_some_and(|seen| seen.made);
+    match set.mtime {
+        Some(SetTime::At(mtime)) if is_alone && is_ours && set.atime.is_none() => Some(mtime),
+        _ => None,
+    }
+}
+
+/// Keeps what the store said of an open file when attributes were set. That gives no file a capability, and
+/// what was made here was made here still: `before`.
+fn note_set(inner: &mut Inner, at: Instant, told: &Attr, before: (Option<Instant>, bool)) {
+    let asked = Asked { at, look: inner.clock.look() };
+    note_seen(inner, asked, told);
+    let seen = inner.live.as_mut().and_then(|live| live.seen.as_mut());
+    if let Some(seen) = seen.filter(|seen| seen.asked.at == at) {
+        (seen.no_capability, seen.made) = before;
     }
 }
 

@@ -105,6 +105,11 @@ impl<C: Carrier> Listing<C> {
         Listing { reply, room: room as usize, used: 0 }
     }
 
+    /// In bytes.
+    pub fn room(&self) -> usize {
+        self.room
+    }
+
     /// Adds one record of several parts; false if there is no room for it.
     pub fn add(&mut self, parts: &[&[u8]]) -> bool {
         let len: usize = parts.iter().map(|part| part.len()).sum();

@@ -1,7 +1,7 @@
 //! The answers of verbs in the kernel's words.
 
 use std::ffi::OsStr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay_backing::{Attr, DirEntry, FileKind, StatFs, Timestamp};
 use forebay_cluster::locks::{HeldBy, Kind, Lock};
@@ -11,7 +11,7 @@ use super::answer::{Carrier, Listing, Reply};
 use crate::nodes::generation;
 use crate::reply::{AttrOf, Bytes, Fail, Fill, FillPlus, Found, Tell, Value, Written};
 use crate::request::Shared;
-use crate::vfs::{AtClose, Entry, How, Opened};
+use crate::vfs::{AtClose, Entry, How, Looked, Opened};
 
 /// Bytes put together in the kernel's order. The largest fixed answer, to STATX, has 288.
 pub struct Words {
@@ -102,8 +102,10 @@ impl Words {
 
     /// `struct fuse_entry_out`.
     fn entry(self, shared: &Shared, entry: &Entry) -> Words {
-        let (entry_ttl, attr_ttl): (Duration, Duration) =
-            (shared.entry_ttl, shared.vfs.attr_ttl(&entry.attr));
+        let (entry_ttl, attr_ttl): (Duration, Duration) = (
+            left(shared.entry_ttl, entry.as_of),
+            left(shared.vfs.attr_ttl(&entry.attr), entry.as_of),
+        );
         self.u64(entry.id)
             .u64(generation(entry.attr.key))
             .u64(entry_ttl.as_secs())
@@ -136,6 +138,12 @@ impl Words {
     }
 }
 
+/// What is left of a time to live.
+fn left(ttl: Duration, as_of: Instant) -> Duration {
+    // Without a look at the clock where nothing is believed.
+    if ttl.is_zero() { ttl } else { ttl.saturating_sub(as_of.elapsed()) }
+}
+
 fn kind_bits(kind: FileKind) -> u32 {
     match kind {
         FileKind::File => libc::S_IFREG,
@@ -161,18 +169,21 @@ impl<C: Carrier> Tell<Entry> for Reply<C> {
 }
 
 /// A name that is nowhere has the number 0 (`struct fuse_entry_out`, "negative dentry" in the kernel).
-impl<C: Carrier> Tell<Option<Entry>> for Reply<C> {
-    fn tell(self, shared: &Shared, entry: Option<Entry>) {
-        match entry {
-            Some(entry) => self.tell(shared, entry),
-            None => self.bytes(Words::new().nowhere(shared.entry_ttl).bytes()),
+impl<C: Carrier> Tell<Looked> for Reply<C> {
+    fn tell(self, shared: &Shared, looked: Looked) {
+        match looked {
+            Looked::There(entry) => self.tell(shared, entry),
+            Looked::Nowhere(as_of) => {
+                self.bytes(Words::new().nowhere(left(shared.entry_ttl, as_of)).bytes());
+            }
+            Looked::Bare => self.fail(libc::EIO),
         }
     }
 }
 
 impl<C: Carrier> Tell<AttrOf> for Reply<C> {
     fn tell(self, shared: &Shared, of: AttrOf) {
-        let ttl = shared.vfs.attr_ttl(&of.attr);
+        let ttl = left(shared.vfs.attr_ttl(&of.attr), of.as_of);
         let words = Words::new().u64(ttl.as_secs()).u32(ttl.subsec_nanos()).u32(0);
         self.bytes(words.attr(shared.vfs.ino(of.id), &of.attr).bytes());
     }
@@ -189,7 +200,7 @@ impl<C: Carrier> Fail for Extended<C> {
 
 impl<C: Carrier> Tell<AttrOf> for Extended<C> {
     fn tell(self, shared: &Shared, of: AttrOf) {
-        let ttl = shared.vfs.attr_ttl(&of.attr);
+        let ttl = left(shared.vfs.attr_ttl(&of.attr), of.as_of);
         let words = Words::new().u64(ttl.as_secs()).u32(ttl.subsec_nanos()).u32(0).zeros(16);
         let words = words.statx(shared.vfs.ino(of.id), &of.attr);
         // The device it lies on, and what is spare.
@@ -281,6 +292,11 @@ impl<C: Carrier> Fill for Listing<C> {
 }
 
 impl<C: Carrier> FillPlus for Listing<C> {
+    fn fits(&self) -> usize {
+        // `struct fuse_direntplus` with a name of 24 bytes.
+        self.room() / (128 + 24 + 24)
+    }
+
     fn add(&mut self, shared: &Shared, name: &OsStr, entry: &Entry, next: u64) -> bool {
         let words = Words::new().entry(shared, entry);
         dirent(shared.vfs.ino(entry.id), next, entry.attr.kind, name, self, words.bytes())

@@ -42,7 +42,12 @@ impl Vfs {
             return self.engine.names.ask(|_| pin.xattr_get(name));
         }
         let path = self.path(id)?;
-        self.engine.names.ask(|b| b.xattr_get(&path, name))
+        if self.lacks(&path, name) {
+            return Ok(Vec::new());
+        }
+        let list = self.engine.names.ask(|b| b.xattr_get(&path, name));
+        self.note_asked(&list);
+        list
     }
 
     /// After an extended attribute was changed.

@@ -1,11 +1,9 @@
-//! Changing attributes and extended attributes.
+//! Changing attributes.
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use forebay_backing::{Attr, Error, FileKey, Result, SetAttr};
+use forebay_backing::{Attr, Error, Result, SetAttr};
 use forebay_cluster::core::Access;
 use forebay_cluster::front::Guard;
 use forebay_cluster::words::{Asker, NameChange};
@@ -13,9 +11,9 @@ use forebay_engine::rules::Origin;
 use forebay_engine::{Admission, File, Named};
 
 use super::members::Settled;
-use super::served_names::{set_of, xattr_mode};
-use super::{Handle, Vfs, acl};
-use crate::control::{self, Control};
+use super::served_names::set_of;
+use super::{Handle, Vfs};
+use crate::control::Control;
 
 /// A change of attributes that may be another's to make.
 enum Attributes {
@@ -58,6 +56,13 @@ impl Vfs {
             || set.gid.is_some()
             || set.atime.is_some()
             || set.mtime.is_some();
+        if let (true, None, Some(file)) = (changes, self.cluster(), self.open_file(id))
+            && let Some(attr) = self.engine.verbs.is_set(&file, set, self.attr_ttl)
+        {
+            return Ok(attr);
+        }
+        let altering =
+            changes.then(|| self.foresight.answers.altering(path.as_deref(), self.nodes.key(id)));
         if let (None, true, Some(file)) = (&path, changes, self.open_file(id)) {
             return self.engine.verbs.set_attr_open(&file, set);
         }
@@ -72,7 +77,7 @@ impl Vfs {
             }
             return done;
         }
-        drop(tree);
+        drop((tree, altering));
         match changes {
             // A removed directory.
             true => Err(Error::os(libc::ESTALE, "a name that is gone")),
@@ -149,107 +154,6 @@ impl Vfs {
         drop(file);
         self.nodes.set_pages(id, 0);
         done
-    }
-
-    pub fn getxattr(&self, id: u64, name: &OsStr) -> Result<Vec<u8>> {
-        if Control::owns(id) {
-            return Err(Error::os(libc::ENODATA, "xattr"));
-        }
-        if acl::is_one(name) {
-            return self.acl(id, name);
-        }
-        // Asked by the kernel at the first write after each look at the attributes.
-        let file = (name == "security.capability").then(|| self.open_file(id)).flatten();
-        if file.as_ref().is_some_and(|file| self.engine.verbs.lacks_capability(file, self.attr_ttl))
-        {
-            return Err(Error::os(libc::ENODATA, "xattr"));
-        }
-        let _tree = self.tree();
-        let path = self.path(id)?;
-        let asked = file.as_ref().map(|file| self.engine.verbs.before_asking(file));
-        let value = self.engine.names.ask(|b| b.xattr_get(&path, name));
-        if let (Some(file), Some(asked), Err(error)) = (file, asked, &value)
-            && error.is(libc::ENODATA)
-        {
-            self.engine.verbs.note_no_capability(&file, asked);
-        }
-        value
-    }
-
-    pub fn listxattr(&self, id: u64) -> Result<Vec<u8>> {
-        if Control::owns(id) {
-            return Ok(Vec::new());
-        }
-        let _tree = self.tree();
-        let path = self.path(id)?;
-        let names = self.engine.names.ask(|b| b.xattr_list(&path))?;
-        let mut bytes = Vec::new();
-        for name in names {
-            bytes.extend_from_slice(name.as_encoded_bytes());
-            bytes.push(0);
-        }
-        Ok(bytes)
-    }
-
-    pub fn setxattr(
-        &self,
-        id: u64,
-        who: Origin,
-        name: &OsStr,
-        value: &[u8],
-        flags: i32,
-    ) -> Result<()> {
-        control::refuse(id)?;
-        let _tree = self.tree();
-        let path = self.path(id)?;
-        let change = |file| NameChange::SetXattr {
-            file,
-            path: path.clone(),
-            name: name.as_bytes().to_vec(),
-            value: value.to_vec(),
-            flags,
-            asker: Asker { uid: who.uid, gid: who.gid },
-        };
-        let Settled::Here(_change) = self.settle_xattr(id, change)? else {
-            self.acl_may_differ(id, name);
-            if name == acl::ACCESS {
-                self.strip_after_acl(id, &path, who);
-            }
-            return Ok(());
-        };
-        let mode = xattr_mode(flags);
-        let done = self.engine.verbs.set_xattr(self.at(id, &path)?, name, value, mode);
-        self.acl_may_differ(id, name);
-        if done.is_ok() && name == acl::ACCESS {
-            self.strip_after_acl(id, &path, who);
-        }
-        done
-    }
-
-    pub fn removexattr(&self, id: u64, name: &OsStr) -> Result<()> {
-        control::refuse(id)?;
-        let _tree = self.tree();
-        let path = self.path(id)?;
-        let change = |file| NameChange::RemoveXattr {
-            file,
-            path: path.clone(),
-            name: name.as_bytes().to_vec(),
-        };
-        let Settled::Here(_change) = self.settle_xattr(id, change)? else {
-            self.acl_may_differ(id, name);
-            return Ok(());
-        };
-        let done = self.engine.verbs.remove_xattr(self.at(id, &path)?, name);
-        self.acl_may_differ(id, name);
-        done
-    }
-
-    /// Before an extended attribute is changed. Those of directories are the store's alone.
-    fn settle_xattr(&self, id: u64, change: impl Fn(FileKey) -> NameChange) -> Result<Settled> {
-        match self.placed(id) {
-            Some((key, dir)) => self.settle(&[(key, dir)], None, || change(key)),
-            None => Ok(Settled::Here(None)),
-        }
     }
 
     pub(super) fn at<'a>(&self, id: u64, path: &'a Path) -> Result<Named<'a>> {

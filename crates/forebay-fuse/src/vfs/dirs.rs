@@ -39,7 +39,11 @@ impl Vfs {
         }
         let _tree = self.tree();
         let path = self.path(id)?;
-        match self.engine.names.ask(|b| b.read_dir(&path)) {
+        let listed = match self.cluster() {
+            Some(_) => self.engine.names.ask(|b| b.read_dir(&path)),
+            None => self.foresight.list(&path),
+        };
+        match listed {
             Ok(found) => entries.extend(found),
             Err(e) if self.engine.health.is_available() => return Err(e),
             Err(_) => entries.extend(self.list_away(id)),

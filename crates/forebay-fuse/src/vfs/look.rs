@@ -2,63 +2,135 @@
 //! never ask it (S10).
 
 use std::ffi::{OsStr, OsString};
+use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 use forebay_backing::{Attr, DirEntry, Error, FileKey, FileKind, Result};
 use forebay_engine::rules::Origin;
 use forebay_engine::{File, Glance};
 
+use super::members::FORESEEN;
 use super::open::Opens;
-use super::{Entry, Handle, Listing, Opened, Vfs};
+use super::{Entry, Handle, Listing, Looked, Opened, Recalled, Vfs};
 use crate::control;
 use crate::control::Control;
 use crate::nodes::{ROOT, Side};
 
+/// What somebody wants to know of a name for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    Lookup,
+    Listing,
+}
+
+/// What is at a path, as of a moment.
+pub(super) enum Said {
+    There(Attr, Instant),
+    Nowhere(Instant),
+}
+
+impl Said {
+    fn attr(self, path: &Path) -> Result<(Attr, Instant)> {
+        match self {
+            Said::There(attr, as_of) => Ok((attr, as_of)),
+            Said::Nowhere(_) => Err(Error::os(libc::ENOENT, format!("stat {}", path.display()))),
+        }
+    }
+}
+
 impl Vfs {
-    pub fn lookup(&self, parent: u64, name: &OsStr) -> Result<Entry> {
-        let found = self.look_up(parent, name, false)?;
-        found.ok_or_else(|| Error::os(libc::EIO, "a name without attributes"))
+    pub fn lookup(&self, parent: u64, name: &OsStr) -> Result<Looked> {
+        self.look_up(parent, name, Purpose::Lookup)
     }
 
-    /// The same for a listing: `None` if the attributes would have to be asked of another member.
-    pub fn lookup_listed(&self, parent: u64, name: &OsStr) -> Result<Option<Entry>> {
-        self.look_up(parent, name, true)
+    /// The same for a listing.
+    pub fn lookup_listed(&self, parent: u64, name: &OsStr) -> Result<Looked> {
+        self.look_up(parent, name, Purpose::Listing)
     }
 
-    fn look_up(&self, parent: u64, name: &OsStr, listed: bool) -> Result<Option<Entry>> {
+    fn look_up(&self, parent: u64, name: &OsStr, purpose: Purpose) -> Result<Looked> {
         if Control::owns(parent) {
-            return self.control_entry(self.control.lookup(parent, name)?).map(Some);
+            return self.control_entry(self.control.lookup(parent, name)?).map(Looked::There);
         }
         match name.as_encoded_bytes() {
-            b"." => return self.again(parent).map(Some),
+            b"." => return self.again(parent).map(Looked::There),
             b".." => {
                 let above = self.nodes.parent(parent);
-                return self.again(above.ok_or_else(|| Error::os(libc::ESTALE, ".."))?).map(Some);
+                let above = above.ok_or_else(|| Error::os(libc::ESTALE, ".."))?;
+                return self.again(above).map(Looked::There);
             }
             _ if parent == ROOT && name == control::NAME => {
-                return self.control_entry(self.control.root()).map(Some);
+                return self.control_entry(self.control.root()).map(Looked::There);
             }
             _ => {}
         }
         let _tree = self.tree();
-        let path = self.path(parent)?.join(name);
-        match self.engine.verbs.stat(&path) {
-            Ok(attr) => self.found(parent, name, attr, listed),
-            Err(error) => self.lookup_away(parent, name, error).map(Some),
+        let dir = self.path(parent)?;
+        if purpose == Purpose::Lookup && self.cluster().is_none() {
+            self.foresight.step(&dir, name);
         }
+        match self.said(&dir.join(name), purpose) {
+            Ok(Said::There(attr, as_of)) => {
+                self.found(parent, name, (attr, as_of), purpose == Purpose::Listing)
+            }
+            Ok(Said::Nowhere(as_of)) => Ok(Looked::Nowhere(as_of)),
+            Err(error) => self.lookup_away(parent, name, error).map(Looked::There),
+        }
+    }
+
+    /// What the store says of a path, or has said lately. Where other members change names, too, only what
+    /// was asked for the listing itself counts.
+    pub(super) fn said(&self, path: &Path, purpose: Purpose) -> Result<Said> {
+        let is_shared = self.cluster().is_some();
+        if !is_shared || purpose == Purpose::Listing {
+            match self.foresight.recall(path) {
+                Recalled::There(told) if !is_shared || told.at().elapsed() < FORESEEN => {
+                    if let Some(attr) = self.engine.verbs.recall(&told) {
+                        return Ok(Said::There(attr, told.at()));
+                    }
+                }
+                Recalled::Nowhere(as_of) if !is_shared => return Ok(Said::Nowhere(as_of)),
+                _ => {}
+            }
+        }
+        let (asked, at) = (self.foresight.answers.moment(), Instant::now());
+        let looked = self.engine.verbs.look(path);
+        self.foresight.took(at.elapsed());
+        match looked {
+            Ok((attr, told)) => {
+                self.foresight.answers.hear(path, asked, Recalled::There(told));
+                Ok(Said::There(attr, told.at()))
+            }
+            Err(error) if error.is(libc::ENOENT) => {
+                self.foresight.answers.hear(path, asked, Recalled::Nowhere(at));
+                Ok(Said::Nowhere(at))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The same for who needs attributes.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store; ENOENT if nothing is there.
+    pub(super) fn attr_told(&self, path: &Path) -> Result<(Attr, Instant)> {
+        self.said(path, Purpose::Lookup)?.attr(path)
     }
 
     pub(super) fn control_entry(&self, id: u64) -> Result<Entry> {
         if id == ROOT {
             return self.again(ROOT);
         }
-        Ok(Entry { id, attr: self.control.attr(id)? })
+        Ok(Entry { id, attr: self.control.attr(id)?, as_of: Instant::now() })
     }
 
     /// A node that the kernel has by number only: an exported handle.
     pub(super) fn again(&self, id: u64) -> Result<Entry> {
         let _tree = self.tree();
         let path = self.path(id)?;
+        let as_of = Instant::now();
         let mut attr = self.engine.verbs.stat(&path)?;
         let side = if self.is_far(id) { Side::Far } else { Side::Near };
         if self.nodes.id_at(attr.key, side) != id {
@@ -72,7 +144,7 @@ impl Vfs {
         {
             self.nodes.remember_at(side, parent, name, &attr, 1);
         }
-        Ok(Entry { id, attr })
+        Ok(Entry { id, attr, as_of })
     }
 
     pub(super) fn lookup_away(&self, parent: u64, name: &OsStr, error: Error) -> Result<Entry> {
@@ -88,7 +160,7 @@ impl Vfs {
         let away = || Error::os(libc::EIO, "the backing store is away");
         let child = self.nodes.child(parent, name).ok_or_else(away)?;
         let attr = self.attr_away(child.id, child.key)?;
-        Ok(self.entry(parent, name, attr))
+        Ok(self.entry(parent, name, attr, Instant::now()))
     }
 
     pub(super) fn attr_away(&self, id: u64, key: FileKey) -> Result<Attr> {
@@ -105,8 +177,15 @@ impl Vfs {
     }
 
     pub fn getattr(&self, id: u64) -> Result<Attr> {
+        self.getattr_as_of(id).map(|(attr, _)| attr)
+    }
+
+    /// Attributes, and as of when the store has told them.
+    pub fn getattr_as_of(&self, id: u64) -> Result<(Attr, Instant)> {
+        let now = Instant::now();
+        let as_of_now = |attr| (attr, now);
         if Control::owns(id) {
-            return self.control.attr(id);
+            return self.control.attr(id).map(as_of_now);
         }
         let _tree = self.tree();
         let is_far = self.is_far(id);
@@ -115,30 +194,31 @@ impl Vfs {
         let served_there =
             || self.nodes.file_key(id).is_some_and(|key| self.home_of(key).is_some());
         if is_far || (open.is_none() && served_there()) {
-            return self.getattr_there(id);
+            return self.getattr_there(id).map(as_of_now);
         }
         let recent = |file: &Arc<File>| self.engine.verbs.stat_recent(file, self.attr_ttl);
         if let Some(attr) = open.as_ref().and_then(recent) {
-            return Ok(attr);
+            return Ok((attr, now));
         }
         let Some(path) = self.nodes.path(id) else {
             return match open {
-                Some(file) => Ok(self.engine.verbs.stat_open(&file)),
-                None => self.removed_dir(id),
+                Some(file) => Ok((self.engine.verbs.stat_open(&file), now)),
+                None => self.removed_dir(id).map(as_of_now),
             };
         };
-        match self.engine.verbs.stat(&path) {
-            Ok(attr) if self.nodes.id_of(attr.key) == id => Ok(attr),
+        let as_opened = |file: Arc<File>| (self.engine.verbs.stat_open(&file), now);
+        match self.attr_told(&path) {
+            Ok((attr, as_of)) if self.nodes.id_of(attr.key) == id => Ok((attr, as_of)),
             // Replaced behind our back: who has it open keeps what he has.
-            Ok(_) => open.map_or_else(
-                || Err(Error::os(libc::ESTALE, "the file was replaced")),
-                |file| Ok(self.engine.verbs.stat_open(&file)),
-            ),
+            Ok(_) => {
+                self.foresight.answers.doubt(&path);
+                open.map(as_opened).ok_or_else(|| Error::os(libc::ESTALE, "the file was replaced"))
+            }
             Err(error) if !self.engine.health.is_available() => {
                 let key = self.nodes.key(id).ok_or(error)?;
-                self.attr_away(id, key)
+                self.attr_away(id, key).map(as_of_now)
             }
-            Err(error) => open.map_or(Err(error), |file| Ok(self.engine.verbs.stat_open(&file))),
+            Err(error) => open.map(as_opened).ok_or(error),
         }
     }
 

@@ -23,7 +23,8 @@ use super::laundry::Laundry;
 use super::left::Left;
 use super::serve::Guest;
 use super::unsynced::Unsynced;
-use super::{Entry, Vfs};
+use super::{Entry, Looked, Vfs};
+use crate::control::Control;
 use crate::nodes::Side;
 
 /// So long whoever is told to look again does so, before a program hears of it.
@@ -36,7 +37,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_m
 const HEARD: Duration = Duration::from_secs(2);
 
 /// So long attributes that were asked for a listing wait to be listed.
-const FORESEEN: Duration = Duration::from_millis(500);
+pub(super) const FORESEEN: Duration = Duration::from_millis(500);
 
 /// So long a change of a file's names waits for another one to end.
 const NAMING: Duration = Duration::from_secs(2);
@@ -217,6 +218,7 @@ impl Vfs {
     /// What is answered for a name that may have another file by now than the kernel knows of, or one where it knows
     /// of none. The kernel looks it up again, but once: who serves the file is asked here, so that it is found there.
     pub(super) fn replaced(&self, dir: Option<u64>, path: &Path, how: Access) -> Error {
+        self.foresight.answers.doubt(path);
         let now = || self.engine.names.ask(|b| b.stat(path)).ok();
         let is_news = |attr: &Attr| attr.kind == FileKind::File && self.home_of(attr.key).is_none();
         if let Some((cluster, dir)) = self.cluster().zip(dir.and_then(|dir| self.nodes.key(dir)))
@@ -380,7 +382,11 @@ impl Vfs {
             _ => None,
         };
         let question = |number| Question::Name { number, change: change.clone() };
-        match self.ask_to_change(home, change.file(), Again::No, question, &[])? {
+        let answer = self.ask_to_change(home, change.file(), Again::No, question, &[]);
+        // Also if it failed: it may have been made.
+        change.paths().for_each(|path| self.foresight.answers.doubt(path));
+        self.foresight.answers.doubt_file(change.file());
+        match answer? {
             Answer::Changed(attrs) => Ok(attrs),
             other => Err(odd(&other)),
         }
@@ -403,16 +409,16 @@ impl Vfs {
         &self,
         parent: u64,
         name: &OsStr,
-        attr: Attr,
+        (attr, as_of): (Attr, Instant),
         listed: bool,
-    ) -> Result<Option<Entry>> {
+    ) -> Result<Looked> {
         let home = match attr.kind {
             FileKind::File if listed => self.home_of(attr.key),
             FileKind::File => self.home_of_found(parent, name, attr.key),
             _ => None,
         };
         if home.is_none() {
-            return Ok(Some(self.entry(parent, name, attr)));
+            return Ok(Looked::There(self.entry(parent, name, attr, as_of)));
         }
         let asked = match listed {
             true => {
@@ -421,10 +427,10 @@ impl Vfs {
             }
             false => Some(self.attrs_at_home(attr.key)?.unwrap_or(words_of(&attr))),
         };
-        let Some(asked) = asked else { return Ok(None) };
+        let Some(asked) = asked else { return Ok(Looked::Bare) };
         let attr = with_home(attr, &asked);
         let id = self.nodes.remember_at(Side::Far, parent, name, &attr, 1);
-        Ok(Some(Entry { id, attr }))
+        Ok(Looked::There(Entry { id, attr, as_of }))
     }
 
     /// Of a file that another member serves, whichever that is by then. `None` if none does.
@@ -452,9 +458,17 @@ impl Vfs {
     /// Before a directory is listed with attributes: asks each home once for those of its files whose
     /// names are known.
     pub fn foresee<'a>(&self, dir: u64, names: impl Iterator<Item = &'a OsStr>) {
+        if Control::owns(dir) {
+            return;
+        }
+        let names: Vec<&OsStr> = names.filter(|name| *name != "." && *name != "..").collect();
+        if let Some(path) = self.nodes.path(dir) {
+            self.foresight.all(&path, names.iter().copied());
+        }
         if self.cluster().is_none() {
             return;
         }
+        let names = names.into_iter();
         let mut homes: HashMap<String, Vec<FileKey>> = HashMap::new();
         for child in names.filter_map(|name| self.nodes.child(dir, name)) {
             if let Some(home) = (!child.is_dir).then(|| self.home_of(child.key)).flatten() {

@@ -2,14 +2,16 @@
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use forebay_backing::{Error, FileKey, FileKind, New, RenameMode, Result};
 use forebay_cluster::front::Place;
 use forebay_cluster::words::NameChange;
-use forebay_engine::Named;
+use forebay_engine::{DatedAttr, Named};
 
+use super::answers::Became;
 use super::members::{Looks, Settled, moved};
-use super::{Entry, Make, Vfs};
+use super::{Entry, Looked, Make, Vfs};
 use crate::control;
 use crate::nodes::Hold;
 
@@ -23,13 +25,18 @@ impl Vfs {
         self.refuse_read_only()?;
         let _tree = self.tree();
         let path = self.below(parent, name)?;
+        let asked = self.engine.verbs.asking();
+        let mut change = self.foresight.answers.changing(&[&path], &[]);
         let attr = self.engine.names.alter(|b| match what {
             Make::Dir => b.mkdir(&path, &new),
             Make::Link(target) => b.symlink(&path, target, &new),
             Make::Node(kind, rdev) => b.mknod(&path, &new, *kind, *rdev),
         })?;
+        let told = DatedAttr::by(asked, attr);
+        change.became(&path, Became::Made(told));
+        drop(change);
         self.engine.names.note_made(&path, &attr);
-        Ok(self.entry(parent, name, attr))
+        Ok(self.entry(parent, name, attr, told.at()))
     }
 
     /// What `name` in `parent` names now: from memory, else by asking. Where other members change names, too,
@@ -40,7 +47,7 @@ impl Vfs {
         {
             return Ok((child.key, child.is_dir));
         }
-        let attr = self.engine.names.ask(|b| b.stat(path))?;
+        let (attr, _) = self.attr_told(path)?;
         Ok((attr.key, attr.kind == FileKind::Dir))
     }
 
@@ -93,7 +100,9 @@ impl Vfs {
         self.is_as_named((parent, name), &path, Some(key))?;
         self.teach_names(key, (parent, name));
         let _hold = self.hold(key, &path);
+        let mut change = self.foresight.answers.changing(&[&path], &[key]);
         self.engine.verbs.unlink(Named { path: &path, key, is_dir })?;
+        change.became(&path, Became::Gone);
         self.nodes.unlink(parent, name);
         Ok(())
     }
@@ -126,7 +135,10 @@ impl Vfs {
         let (key, _) = self.named(parent, name, &path)?;
         // Who works in it would otherwise be in another directory soon.
         let _hold = self.hold(key, &path);
+        let mut change = self.foresight.answers.changing(&[&path], &[key]);
         self.engine.names.alter(|b| b.rmdir(&path))?;
+        self.foresight.answers.forget_below(&path);
+        change.became(&path, Became::DirGone);
         self.engine.names.note_removed(Named { path: &path, key, is_dir: true });
         self.nodes.unlink(parent, name);
         Ok(())
@@ -199,7 +211,24 @@ impl Vfs {
         }
         let over = over.map(|(key, is_dir)| Named { path: &new, key, is_dir });
         let named = Named { path: &old, key, is_dir };
-        self.rename_on_store(named, &new, over, mode, through.as_deref())?;
+        let keys: Vec<FileKey> =
+            [Some(key), over.map(|over| over.key)].into_iter().flatten().collect();
+        let moved = self.foresight.answers.kind(&old);
+        let mut change = self.foresight.answers.changing(&[&old, &new], &keys);
+        let renamed = self.rename_on_store(named, &new, over, mode, through.as_deref());
+        if moves_dir {
+            self.foresight.answers.forget_below(&old);
+            self.foresight.answers.forget_below(&new);
+        }
+        renamed?;
+        // Directories take links of those above along.
+        if !exchange && !moves_dir && !is_dir && over.is_none_or(|over| over.key != key) {
+            change.became(&old, Became::Gone);
+            if let Some((kind, ino)) = moved {
+                change.became(&new, Became::Moved(kind, ino));
+            }
+        }
+        drop(change);
         // Two names of one file: POSIX says that nothing happens.
         if over.is_none_or(|over| over.key != key) {
             self.nodes.rename(from, to, exchange);
@@ -219,16 +248,23 @@ impl Vfs {
             Settled::Here(change) => change,
             Settled::Done(attrs) => {
                 let attr = self.changed_there(&to, attrs)?;
-                let found = self.found(parent, name, attr, false)?;
-                return found.ok_or_else(moved);
+                return match self.found(parent, name, (attr, Instant::now()), false)? {
+                    Looked::There(found) => Ok(found),
+                    Looked::Nowhere(_) | Looked::Bare => Err(moved()),
+                };
             }
         };
         if self.is_far(id) {
             // The kernel takes the new name to be of the node that it knows.
             return Err(moved());
         }
+        let asked = self.engine.verbs.asking();
+        let mut change = self.foresight.answers.changing(&[&to], &[key]);
         let attr = self.engine.verbs.link(Named { path: &from, key, is_dir: false }, &to)?;
-        Ok(self.entry(parent, name, attr))
+        let told = DatedAttr::by(asked, attr);
+        change.became(&to, Became::Named(told));
+        drop(change);
+        Ok(self.entry(parent, name, attr, told.at()))
     }
 
     /// The files, of one or none, that other members may have to be asked about.

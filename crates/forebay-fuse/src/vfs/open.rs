@@ -12,8 +12,9 @@ use forebay_cluster::core::Access;
 use forebay_cluster::front::Guard;
 use forebay_engine::lock::MutexGuard;
 use forebay_engine::rules::Origin;
-use forebay_engine::{Admission, File, OpenFile, Past, WritePolicy};
+use forebay_engine::{Admission, DatedAttr, File, OpenFile, Past, WritePolicy};
 
+use super::answers::Became;
 use super::{AtClose, Entry, Handle, How, OpenNode, OpenNodes, Opened, Vfs};
 use crate::Passthrough;
 use crate::control::Control;
@@ -50,11 +51,16 @@ impl Vfs {
         let path = self.below(parent, name)?;
         let dir = self.cluster().and_then(|cluster| Some((cluster, self.nodes.key(parent)?)));
         let making = dir.map(|(cluster, dir)| cluster.create(dir, &path)).transpose()?;
+        let asked = self.engine.verbs.asking();
+        let mut change = self.foresight.answers.changing(&[&path], &[]);
         match self.engine.verbs.create(&path, &new) {
             Ok((file, attr)) => {
+                let told = DatedAttr::by(asked, attr);
+                change.became(&path, Became::Made(told));
+                drop(change);
                 let held = dir.map(|(cluster, dir)| cluster.created(attr.key, dir, &path));
                 let admission = self.engine.room.admission_of(&file, who);
-                let entry = self.entry(parent, name, attr);
+                let entry = self.entry(parent, name, attr, told.at());
                 let wish = Opens { flags, fresh: true, admission, held };
                 let opened = self.open_as(entry.id, file, wish)?;
                 drop(making);
@@ -63,6 +69,7 @@ impl Vfs {
             // Somebody made it behind our back since the kernel's lookup. The kernel looks again, and
             // asks whether the caller may open what is there.
             Err(e) if e.is(libc::EEXIST) && flags & libc::O_EXCL == 0 => {
+                drop(change);
                 // Who made it may ask what is being made here before he answers.
                 drop(making);
                 self.told(Err(self.replaced(Some(parent), &path, access(flags))))
@@ -92,7 +99,14 @@ impl Vfs {
             return self.open_there(id, flags);
         }
         let held = self.claim(id, access(flags))?;
-        let file = self.open_node(id, !write && !truncate)?;
+        let opened = self.open_node(id, !write && !truncate);
+        if opened.is_err()
+            && let Some(path) = self.nodes.path(id)
+        {
+            // The kernel looks the name up again, and must find what has it now.
+            self.foresight.answers.doubt(&path);
+        }
+        let file = opened?;
         if self.cluster().is_some() && self.nodes.key(id) != Some(file.key) {
             // The claim is of the file that was there before.
             return Err(self.replaced(self.nodes.parent(id), &self.path(id)?, access(flags)));

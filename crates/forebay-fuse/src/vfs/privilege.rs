@@ -101,6 +101,7 @@ impl Vfs {
         let Ok(attr) = self.engine.names.ask(|b| b.stat(&path)) else { return };
         let mode = left(&attr);
         if mode != attr.mode {
+            let _altering = self.foresight.answers.altering(Some(&path), Some(attr.key));
             let at = Named { path: &path, key: attr.key, is_dir: attr.kind == FileKind::Dir };
             let _ =
                 self.engine.verbs.set_attr(at, &SetAttr { mode: Some(mode), ..SetAttr::default() });

@@ -414,6 +414,7 @@ impl Vfs {
     }
 
     pub fn forget_file(&self, file: FileKey) {
+        self.foresight.answers.doubt_file(file);
         self.engine.names.doubt(file);
         self.heard(file, None);
         if let Some(cluster) = self.cluster() {

@@ -242,6 +242,7 @@ impl Vfs {
     /// daemon that is killed while it waits takes those with it who wait for its answers. Names are at most
     /// `entry-ttl` old here, as elsewhere.
     fn name_changed(&self, path: &Path) {
+        self.foresight.answers.doubt(path);
         if let Some((dir, _)) = self.name_at(path) {
             self.tell_attributes(dir);
         }

@@ -20,7 +20,7 @@ use forebay_engine::media::DirMedia;
 use forebay_engine::rules::Origin;
 use forebay_engine::{Config, Engine, KeepDirty, Progress, Tier, Tunables};
 
-use super::{Manner, Notify, Opened, Vfs};
+use super::{Entry, Looked, Manner, Notify, Opened, Times, Vfs};
 use crate::Passthrough;
 use crate::control::{ControlDir, ControlEntry};
 use crate::nodes::ROOT;
@@ -247,9 +247,16 @@ struct Mount {
 }
 
 impl Mount {
+    fn lookup(&self, name: &str) -> Result<Entry> {
+        match self.vfs.lookup(ROOT, OsStr::new(name))? {
+            Looked::There(entry) => Ok(entry),
+            Looked::Nowhere(_) => Err(Error::os(libc::ENOENT, "a name")),
+            Looked::Bare => Err(Error::os(libc::EIO, "a name without attributes")),
+        }
+    }
+
     fn open(&self, name: &str, flags: i32) -> Result<Opened> {
-        let entry = self.vfs.lookup(ROOT, OsStr::new(name))?;
-        self.vfs.open(entry.id, flags, Origin::default())
+        self.vfs.open(self.lookup(name)?.id, flags, Origin::default())
     }
 
     fn opened(&self, name: &str) -> u64 {
@@ -306,7 +313,8 @@ impl Bed {
         let tunables = Tunables { preset: Preset::Hold, ..Tunables::default() };
         let engine = Engine::start(tier.expect("empty"), backing, Config::default(), tunables);
         let control = Arc::new(NoControls);
-        let vfs = Vfs::new(engine.expect("new"), control, Passthrough::Off, Duration::ZERO);
+        let times = Times { entry: Duration::ZERO, attr: Duration::ZERO };
+        let vfs = Vfs::new(engine.expect("new"), control, Passthrough::Off, times);
         let vfs = Arc::new(vfs.expect("the store is there"));
         let kernel = Arc::new(Kernel::default());
         vfs.set_notify(kernel.clone());

@@ -246,8 +246,25 @@ pub const KEYS: &[Key] = &[
         "false",
         "Use the kernel's write-back cache; excludes passthrough",
     ),
-    fixed("entry-ttl", Type::Duration, "1s", "The kernel believes a name this long"),
-    fixed("attr-ttl", Type::Duration, "1s", "The kernel believes attributes this long"),
+    fixed(
+        "trust",
+        Type::Duration,
+        "1s",
+        "Names, attributes, names that are nowhere and extended attributes are believed this long \
+         without asking the backing store; what others change there is seen so much later",
+    ),
+    fixed(
+        "entry-ttl",
+        Type::DurationOrAuto,
+        "auto",
+        "A name, or that it is nowhere, is believed this long; auto is what trust says",
+    ),
+    fixed(
+        "attr-ttl",
+        Type::DurationOrAuto,
+        "auto",
+        "Attributes are believed this long, extended ones too; auto is what trust says",
+    ),
     fixed("threads", Type::Count { min: 1, max: 64 }, "4", "Threads that serve the kernel"),
     fixed(
         "busy-poll",

@@ -93,8 +93,8 @@ impl Settings {
                 passthrough: passthrough(word(at("passthrough"))),
                 transport: transport(word(at("transport"))),
                 kernel_writeback: flag(at("kernel-writeback")),
-                entry_ttl: time(at("entry-ttl")),
-                attr_ttl: time(at("attr-ttl")),
+                entry_ttl: time_or(at("entry-ttl"), at("trust")),
+                attr_ttl: time_or(at("attr-ttl"), at("trust")),
                 threads: count(at("threads")),
                 busy_poll: time(at("busy-poll")),
             },
@@ -347,6 +347,11 @@ fn time(value: &Value) -> Duration {
     *time
 }
 
+/// A time, or with `auto` that of another key.
+fn time_or(value: &Value, other: &Value) -> Duration {
+    if *value == Value::Auto { time(other) } else { time(value) }
+}
+
 fn percent(value: &Value) -> u8 {
     let Value::Percent(share) = value else { panic!("{value:?} is no share") };
     *share
@@ -442,6 +447,18 @@ mod tests {
         assert!(wrong("max-aeg", "1s").contains("did you mean max-age?"));
         assert!(wrong("dirty-low", "60%").contains("above dirty-high"));
         assert_eq!(wrong("max-age", "10\n"), "max-age = 10: add a unit, for example 10s");
+    }
+
+    #[test]
+    fn what_is_believed_goes_by_one_key_unless_told_otherwise() {
+        let ttls = |pairs: &[(&'static str, &str)]| {
+            let mount = with(pairs).unwrap().mount;
+            (mount.entry_ttl.as_secs(), mount.attr_ttl.as_secs())
+        };
+        assert_eq!(ttls(&[]), (1, 1));
+        assert_eq!(ttls(&[("trust", "60s")]), (60, 60));
+        assert_eq!(ttls(&[("trust", "60s"), ("attr-ttl", "2s")]), (60, 2));
+        assert_eq!(ttls(&[("entry-ttl", "0s")]), (0, 1));
     }
 
     #[test]

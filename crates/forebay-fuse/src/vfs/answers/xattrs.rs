@@ -1,0 +1,100 @@
+//! Which extended attributes files have, as lately as that is told of their other attributes.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use forebay_backing::FileKey;
+
+use super::{Answers, KEYS, Memory, Moment, Said};
+
+/// So long whoever asked for what is not there is taken to go on.
+const GOES_ON: Duration = Duration::from_secs(10);
+
+/// So many files of one directory are asked about at once.
+const WINDOW: usize = 256;
+
+/// So many names of a directory are kept of which that is not known.
+const BARE_MAX: usize = 1024;
+
+/// The names of a file's extended attributes.
+pub struct Xattrs {
+    names: Box<[OsString]>,
+    key: FileKey,
+    asked: Moment,
+    at: Instant,
+}
+
+/// Whether programs ask for extended attributes that are not there, as `ls -l` does of each file.
+#[derive(Default)]
+pub struct Absences(Option<Instant>);
+
+impl Answers {
+    /// Whether a file has this extended attribute; `None` if that is not known.
+    pub fn has_xattr(&self, path: &Path, name: &OsStr) -> Option<bool> {
+        Some(self.memory().xattrs(path)?.iter().any(|known| known == name))
+    }
+
+    pub fn xattrs(&self, path: &Path) -> Option<Vec<OsString>> {
+        self.memory().xattrs(path).map(<[OsString]>::to_vec)
+    }
+
+    pub fn hear_xattrs(&self, path: &Path, asked: Moment, key: FileKey, names: Vec<OsString>) {
+        let mut memory = self.memory();
+        let floor = memory.floor;
+        let name = memory.name(path);
+        if asked >= name.floor && asked >= floor {
+            let (names, at) = (names.into(), Instant::now());
+            name.since = at;
+            name.xattrs = Some(Xattrs { names, key, asked, at });
+        }
+    }
+
+    /// The store was asked for one extended attribute, which is there or not.
+    pub fn note_absence(&self, is_absent: bool) {
+        self.memory().absences.0 = is_absent.then(Instant::now);
+    }
+
+    /// Whether the next to be asked for will not be there, either.
+    pub fn foresees_absence(&self) -> bool {
+        self.memory().absences.0.is_some_and(|at| at.elapsed() < GOES_ON)
+    }
+
+    /// Other files of a directory that were told of, but not their extended attributes; they count as being
+    /// asked for.
+    pub fn without_xattrs(&self, dir: &Path) -> Vec<PathBuf> {
+        let mut memory = self.memory();
+        let Some(known) = memory.dirs.get_mut(dir) else { return Vec::new() };
+        let last = known.bare.len().saturating_sub(WINDOW);
+        let paths: Vec<PathBuf> = known.bare.drain(last..).map(|name| dir.join(name)).collect();
+        let begin = |path: &PathBuf| {
+            let is_known = memory.xattrs(path).is_some();
+            let Some(name) = memory.names.get_mut(path) else { return false };
+            let is_told = matches!(name.said, Some(Said::There(..)));
+            let begins = !is_known && is_told && !name.is_asked;
+            name.is_asked |= begins;
+            begins
+        };
+        paths.into_iter().filter(begin).collect()
+    }
+}
+
+impl Memory {
+    /// A name was told of.
+    pub(super) fn note_bare(&mut self, path: &Path) {
+        let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else { return };
+        let is_complete = self.xattrs(path).is_some();
+        let Some(known) = self.dirs.get_mut(dir).filter(|_| !is_complete) else { return };
+        if known.bare.len() == BARE_MAX {
+            known.bare.pop_front();
+        }
+        known.bare.push_back(name.to_os_string());
+    }
+
+    fn xattrs(&self, path: &Path) -> Option<&[OsString]> {
+        let xattrs = self.names.get(path)?.xattrs.as_ref()?;
+        let changed = self.keys[xattrs.key.ino as usize % KEYS];
+        let is_young = xattrs.at.elapsed() < self.times.attr.min(self.times.entry);
+        (changed < xattrs.asked && is_young).then_some(&xattrs.names)
+    }
+}

@@ -1,0 +1,167 @@
+//! Extended attributes.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use forebay_backing::{Error, FileKey, Result};
+use forebay_cluster::words::{Asker, NameChange};
+use forebay_engine::rules::Origin;
+
+use super::members::Settled;
+use super::served_names::xattr_mode;
+use super::{Vfs, acl};
+use crate::control::{self, Control};
+
+/// After which the kernel asks at the first write to a file.
+const CAPABILITY: &str = "security.capability";
+
+impl Vfs {
+    pub fn getxattr(&self, id: u64, name: &OsStr) -> Result<Vec<u8>> {
+        if Control::owns(id) {
+            return Err(Error::os(libc::ENODATA, "xattr"));
+        }
+        if acl::is_one(name) {
+            return self.acl(id, name);
+        }
+        // Asked by the kernel at the first write after each look at the attributes.
+        let is_capability = name == CAPABILITY;
+        let file = is_capability.then(|| self.open_file(id)).flatten();
+        if file.as_ref().is_some_and(|file| self.engine.verbs.lacks_capability(file, self.attr_ttl))
+        {
+            return Err(Error::os(libc::ENODATA, "xattr"));
+        }
+        let _tree = self.tree();
+        let path = self.path(id)?;
+        let asked = file.as_ref().map(|file| self.engine.verbs.before_asking(file));
+        let value = match self.lacks(&path, name) {
+            true => Err(Error::os(libc::ENODATA, "xattr")),
+            false => self.engine.names.ask(|b| b.xattr_get(&path, name)),
+        };
+        // Of this one the kernel asks at writes, whatever programs do.
+        if !is_capability {
+            self.note_asked(&value);
+        }
+        if let (Some(file), Some(asked), Err(error)) = (file, asked, &value)
+            && error.is(libc::ENODATA)
+        {
+            self.engine.verbs.note_no_capability(&file, asked);
+        }
+        value
+    }
+
+    pub fn listxattr(&self, id: u64) -> Result<Vec<u8>> {
+        if Control::owns(id) {
+            return Ok(Vec::new());
+        }
+        let _tree = self.tree();
+        let path = self.path(id)?;
+        let known = match self.cluster() {
+            Some(_) => None,
+            None => self.foresight.xattrs(&path),
+        };
+        let names = match known {
+            Some(names) => names,
+            None => self.engine.names.ask(|b| b.xattr_list(&path))?,
+        };
+        let mut bytes = Vec::new();
+        for name in names {
+            bytes.extend_from_slice(name.as_encoded_bytes());
+            bytes.push(0);
+        }
+        Ok(bytes)
+    }
+
+    pub fn setxattr(
+        &self,
+        id: u64,
+        who: Origin,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+    ) -> Result<()> {
+        control::refuse(id)?;
+        let _tree = self.tree();
+        let path = self.path(id)?;
+        let change = |file| NameChange::SetXattr {
+            file,
+            path: path.clone(),
+            name: name.as_bytes().to_vec(),
+            value: value.to_vec(),
+            flags,
+            asker: Asker { uid: who.uid, gid: who.gid },
+        };
+        let Settled::Here(_change) = self.settle_xattr(id, change)? else {
+            self.acl_may_differ(id, name);
+            if name == acl::ACCESS {
+                self.strip_after_acl(id, &path, who);
+            }
+            return Ok(());
+        };
+        let mode = xattr_mode(flags);
+        let altering = self.foresight.answers.altering(Some(&path), self.nodes.key(id));
+        let done = self.engine.verbs.set_xattr(self.at(id, &path)?, name, value, mode);
+        drop(altering);
+        self.acl_may_differ(id, name);
+        if done.is_ok() && name == acl::ACCESS {
+            self.strip_after_acl(id, &path, who);
+        }
+        done
+    }
+
+    pub fn removexattr(&self, id: u64, name: &OsStr) -> Result<()> {
+        control::refuse(id)?;
+        let _tree = self.tree();
+        let path = self.path(id)?;
+        let change = |file| NameChange::RemoveXattr {
+            file,
+            path: path.clone(),
+            name: name.as_bytes().to_vec(),
+        };
+        let Settled::Here(_change) = self.settle_xattr(id, change)? else {
+            self.acl_may_differ(id, name);
+            return Ok(());
+        };
+        let _altering = self.foresight.answers.altering(Some(&path), self.nodes.key(id));
+        let done = self.engine.verbs.remove_xattr(self.at(id, &path)?, name);
+        self.acl_may_differ(id, name);
+        done
+    }
+
+    /// Before an extended attribute is changed. Those of directories are the store's alone.
+    fn settle_xattr(&self, id: u64, change: impl Fn(FileKey) -> NameChange) -> Result<Settled> {
+        match self.placed(id) {
+            Some((key, dir)) => self.settle(&[(key, dir)], None, || change(key)),
+            None => Ok(Settled::Here(None)),
+        }
+    }
+
+    /// Whether a file is known to have no such attribute, or is found to have none by a question that tells
+    /// of all of its attributes. That one is asked if what was asked for lately was not there.
+    pub(super) fn lacks(&self, path: &Path, name: &OsStr) -> bool {
+        if self.cluster().is_some() || !self.is_listed(name) {
+            return false;
+        }
+        if let Some(has) = self.foresight.answers.has_xattr(path, name) {
+            return !has;
+        }
+        name != CAPABILITY
+            && self.foresight.answers.foresees_absence()
+            && self.foresight.xattrs(path).is_some_and(|names| names.iter().all(|it| it != name))
+    }
+
+    /// The store has answered a question for one extended attribute.
+    pub(super) fn note_asked(&self, value: &Result<Vec<u8>>) {
+        let is_absent = value.as_ref().err().map(|error| error.is(libc::ENODATA));
+        self.foresight.answers.note_absence(is_absent.unwrap_or_default());
+    }
+
+    /// Whether an attribute of that name that is there is among those that the store lists.
+    fn is_listed(&self, name: &OsStr) -> bool {
+        let bytes = name.as_encoded_bytes();
+        match acl::is_one(name) {
+            true => self.engine.names.ask(|b| Ok(b.lists_acls())).unwrap_or_default(),
+            false => bytes.starts_with(b"user.") || bytes.starts_with(b"security."),
+        }
+    }
+}
