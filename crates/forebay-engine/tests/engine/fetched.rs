@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread::{JoinHandle, spawn};
 use std::time::Duration;
 
-use forebay_backing::BackingStore;
+use forebay_backing::{Access, BackingStore};
 use forebay_engine::{Config, Engine, File, OpenFile, Progress, Tunables};
 
 use crate::media::CrashMedia;
@@ -141,6 +141,44 @@ fn who_cuts_a_file_off_where_fetched_bytes_are_put_waits_for_that() {
     want[KIB..].fill(0);
     assert!(read(&stopped.engine, &stopped.file) == want);
     assert!(stopped.end() == want);
+}
+
+/// Others have made the file shorter, and an open has seen it, while what was fetched before is put into the tier:
+/// what lies behind the new end must not show when the file grows.
+// S-1 S-2
+#[test]
+fn what_lands_behind_an_end_that_others_have_moved_is_cut_off() {
+    for grows in [Grows::ByWrite, Grows::ByLength] {
+        let stopped = stopped("moved");
+        let short = 64 * KIB;
+        let theirs = stopped.store.open(Path::new("f"), Access::ReadWrite).expect("it is there");
+        theirs.set_len(short as u64).expect("memory");
+        let seen = stopped.engine.io.open(Path::new("f"), None).expect("it is there");
+        assert_eq!(stopped.engine.verbs.stat_open(&seen).size, short as u64, "the open compares");
+        drop(seen);
+        let at = LEN - 10 * KIB;
+        let end = stopped.beside(move |engine, file| match grows {
+            Grows::ByWrite => engine.io.write(file, at as u64, &[9; 10 * KIB]).map(|_| ()),
+            Grows::ByLength => engine.io.set_len(file, LEN as u64).map(|_| ()),
+        });
+        let early = end.recv_timeout(Duration::from_millis(200));
+        assert!(early.is_err(), "who makes it grow did not wait");
+        stopped.go.send(()).expect("it waits");
+        end.recv_timeout(PATIENCE).expect("it goes on").expect("room");
+        let mut want = stopped.bytes.clone();
+        want[short..].fill(0);
+        if let Grows::ByWrite = grows {
+            want[at..].fill(9);
+        }
+        assert!(read(&stopped.engine, &stopped.file) == want);
+        assert!(stopped.end() == want);
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Grows {
+    ByWrite,
+    ByLength,
 }
 
 /// One worker: each piece finds room, since earlier pieces of the same file make it.
