@@ -286,6 +286,9 @@ pub trait Front: Keeper {
     /// Files at or below a path that the engine knows.
     fn below(&self, path: &Path) -> Vec<FileKey>;
 
+    /// Whether the store has the file at this path, in this directory, and by no other name. Asks it.
+    fn is_alone(&self, file: FileKey, dir: FileKey, path: &Path) -> bool;
+
     /// Serves a program of another member, of which this is the name and the epoch: `Open` to `Fence` of [`Question`].
     /// `bytes` came with the question; what goes with the answer is put into `out`.
     fn answer(

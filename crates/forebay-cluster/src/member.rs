@@ -25,12 +25,13 @@ use std::time::{Duration, Instant};
 
 use forebay_backing::FileKey;
 use forebay_base::{Error, Kind, Result};
-use forebay_registry::{Change as Put, Commit, Lease, Registry, Revision};
+use forebay_registry::{BootClock, Change as Put, Clock, Commit, Lease, Registry, Revision};
 
 use self::door::Places;
 use self::hands::Hands;
 use crate::core::{
-    Access, Ask, Core, Effect, GIVEN_LEASE, Input, OWN_LEASE, Peer, Reply, Ticket, Way, Why,
+    Access, Ask, Core, Effect, GIVEN_LEASE, Input, OWN_LEASE, PATIENCES, Peer, Reply, Ticket, Way,
+    Why,
 };
 use crate::front::{Desk, Front};
 use crate::keys;
@@ -86,7 +87,8 @@ pub struct Member {
     name: String,
     store: String,
     epoch: u64,
-    began: Instant,
+    /// On `CLOCK_BOOTTIME`, as leases count: what hangs on one must end with it, also where the machine slept.
+    began: Duration,
     patience: Duration,
     registry: Arc<dyn Registry>,
     core: Mutex<Core>,
@@ -439,7 +441,7 @@ impl Member {
     }
 
     fn now(&self) -> Duration {
-        self.began.elapsed()
+        BootClock.now().saturating_sub(self.began)
     }
 
     fn ticket(&self) -> Ticket {
@@ -452,7 +454,7 @@ impl Member {
         let answer = self.asked.enter(ticket);
         let is_change = matches!(ask, Ask::Change { .. } | Ask::Replace { .. });
         self.feed_waiting(Input::Ask(ticket, ask));
-        match answer.recv_timeout(self.patience + MARGIN) {
+        match answer.recv_timeout(self.patience * PATIENCES + MARGIN) {
             Ok(way) => Ok((ticket, way)),
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
                 self.feed(Input::GaveUp(ticket));
@@ -557,6 +559,10 @@ impl Member {
             Effect::FindBelow { ticket, path } => self.hands[MOUNT].run(move || {
                 let files = member.front().map(|front| front.below(&path)).unwrap_or_default();
                 member.feed(Input::Below(ticket, files));
+            }),
+            Effect::Place { file, dir, path } => self.hands[MOUNT].run(move || {
+                let is_alone = member.front().is_some_and(|front| front.is_alone(file, dir, &path));
+                member.feed(Input::Placed { file, is_alone });
             }),
             Effect::Superseded => {
                 self.superseded.store(true, Relaxed);

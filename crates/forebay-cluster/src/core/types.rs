@@ -97,6 +97,11 @@ pub enum Input {
     Snapshot(Revision, Vec<Entry>),
     /// What [`Effect::FindBelow`] came to.
     Below(Ticket, Vec<FileKey>),
+    /// What [`Effect::Place`] came to.
+    Placed {
+        file: FileKey,
+        is_alone: bool,
+    },
     /// What a peer asks, and by which ticket it is answered.
     Asked(Ticket, Peer),
     /// What a peer answered; `Err`: it cannot be reached.
@@ -208,6 +213,13 @@ pub enum Effect {
     /// Which files at or below the path this member's engine knows: answered by [`Input::Below`].
     FindBelow {
         ticket: Ticket,
+        path: PathBuf,
+    },
+    /// Ask the store whether the file is at this path, in this directory, and has no other name. Answered by
+    /// [`Input::Placed`].
+    Place {
+        file: FileKey,
+        dir: FileKey,
         path: PathBuf,
     },
     /// This member's epoch is another's: it flushes, serves and acknowledges nothing from here on.

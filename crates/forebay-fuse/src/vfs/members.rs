@@ -332,6 +332,19 @@ impl Vfs {
         Ok(Naming { members: &self.members, files })
     }
 
+    /// Before a name of a file at `from` comes to be at `to` (and with `exchange` the other way round): in another
+    /// directory this is as if the file were made there, until the guards are dropped. Nobody opens it there by
+    /// what he has heard of claims elsewhere.
+    pub(super) fn entering(&self, from: &Path, to: &Path, exchange: bool) -> Result<Vec<Guard>> {
+        let Some(cluster) = self.cluster() else { return Ok(Vec::new()) };
+        let (old, new) = (self.dir_of(from)?, self.dir_of(to)?);
+        if old == new {
+            return Ok(Vec::new());
+        }
+        let back = exchange.then(|| cluster.create(old, from)).transpose()?;
+        Ok([cluster.create(new, to)?].into_iter().chain(back).collect())
+    }
+
     /// Renames a file on the store, of which the home of what is replaced may be another member.
     pub(super) fn rename_on_store(
         &self,

@@ -186,6 +186,10 @@ impl Vfs {
             }
             return Ok(());
         };
+        let _entering = match moves_dir || is_dir {
+            true => Vec::new(),
+            false => self.entering(&old, &new, exchange)?,
+        };
         // What is replaced elsewhere is for its home to be alone with.
         let goes = over.filter(|_| through.is_none()).map(|(over, _)| over);
         let _alone = self.alone_with([Some(key), goes].into_iter().flatten())?;
@@ -227,6 +231,7 @@ impl Vfs {
             // The kernel takes the new name to be of the node that it knows.
             return Err(moved());
         }
+        let _entering = self.entering(&from, &to, false)?;
         let attr = self.engine.verbs.link(Named { path: &from, key, is_dir: false }, &to)?;
         Ok(self.entry(parent, name, attr))
     }
