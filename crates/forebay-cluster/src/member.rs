@@ -296,6 +296,11 @@ impl Member {
         }
     }
 
+    /// Whether this member has a read grant of the directory, or asks for one.
+    pub fn has_grant(&self, dir: FileKey) -> bool {
+        lock(&self.core).has_grant(dir)
+    }
+
     /// Before a file is made in a directory; the guard is dropped when it is made, or cannot be.
     ///
     /// # Errors
@@ -524,7 +529,7 @@ impl Member {
             Effect::Answer(ticket, way) => self.asked.answer(ticket, way),
             Effect::Reply(ticket, reply) => self.replies.answer(ticket, reply),
             Effect::Commit(ticket, commit) => self.hands[REGISTRY].run(move || {
-                let outcome = member.registry.commit(&member.leased(commit));
+                let outcome = member.leased(commit).and_then(|it| member.registry.commit(&it));
                 let outcome = outcome.inspect_err(|error| {
                     tracing::warn!(%error, "a commit of this member failed");
                 });
@@ -560,9 +565,9 @@ impl Member {
                 let files = member.front().map(|front| front.below(&path)).unwrap_or_default();
                 member.feed(Input::Below(ticket, files));
             }),
-            Effect::Place { file, dir, path } => self.hands[MOUNT].run(move || {
+            Effect::Place { file, claim, dir, path } => self.hands[MOUNT].run(move || {
                 let is_alone = member.front().is_some_and(|front| front.is_alone(file, dir, &path));
-                member.feed(Input::Placed { file, is_alone });
+                member.feed(Input::Placed { file, claim, is_alone });
             }),
             Effect::Superseded => {
                 self.superseded.store(true, Relaxed);
@@ -602,17 +607,24 @@ impl Member {
     }
 
     /// The core knows the leases by what they are for.
-    fn leased(&self, mut commit: Commit) -> Commit {
-        let number = |of: &Mutex<Option<Box<dyn Lease>>>| lock(of).as_ref().map(|lease| lease.id());
+    ///
+    /// # Errors
+    ///
+    /// Once this member has given them up: without its lease a key would stay for ever.
+    fn leased(&self, mut commit: Commit) -> Result<Commit> {
+        let number = |of: &Mutex<Option<Box<dyn Lease>>>| {
+            let number = lock(of).as_ref().map(|lease| lease.id());
+            number.ok_or_else(|| Error::new(Kind::Lapsed, "this member has left"))
+        };
         for change in &mut commit.changes {
             let Put::Put { lease, .. } = change else { continue };
             match *lease {
-                Some(OWN_LEASE) => *lease = number(&self.lease),
-                Some(GIVEN_LEASE) => *lease = number(&self.given_lease),
+                Some(OWN_LEASE) => *lease = Some(number(&self.lease)?),
+                Some(GIVEN_LEASE) => *lease = Some(number(&self.given_lease)?),
                 _ => {}
             }
         }
-        commit
+        Ok(commit)
     }
 
     fn front(&self) -> Option<Arc<dyn Front>> {
@@ -695,7 +707,7 @@ impl Member {
     /// Writes a key of its own, for the watch to see.
     fn tick(&self) -> Result<Revision> {
         let key = format!("stores/{}/ticks/{}", self.store, self.name);
-        let tick = self.leased(Commit::new().put_leased(key, "", OWN_LEASE));
+        let tick = self.leased(Commit::new().put_leased(key, "", OWN_LEASE))?;
         self.registry.commit(&tick)?.committed().ok_or_else(|| {
             Error::new(Kind::Unavailable, "the registry refused a commit that compares nothing")
         })

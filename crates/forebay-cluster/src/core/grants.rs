@@ -16,7 +16,7 @@ use forebay_backing::FileKey;
 use forebay_registry::{Commit, Compare, Outcome, Revision};
 
 use super::own::SOMEWHERE;
-use super::{Core, Doing, Effect, OWN_LEASE, Rule, Stage, Ticket};
+use super::{Core, Doing, Effect, OWN_LEASE, Own, Rule, Stage, Ticket};
 use crate::keys;
 
 /// So many opens behind barriers, within this time, are worth a grant.
@@ -103,12 +103,18 @@ impl Core {
         };
         let stands = self.mirror.grants.get(&dir).and_then(|by| by.get(&self.me)) == Some(revision);
         let has_reached = stands || !self.rules.obey(Rule::GrantReached);
-        has_reached && !(self.others_make(dir) && self.rules.obey(Rule::CreatorsBeforeGrant))
+        has_reached && !(self.is_made_in(dir) && self.rules.obey(Rule::CreatorsBeforeGrant))
     }
 
-    fn others_make(&self, dir: FileKey) -> bool {
-        let creators = self.mirror.creates.get(&dir);
-        creators.is_some_and(|creators| creators.keys().any(|name| *name != self.me))
+    /// Whether there is, or may soon be, a grant of this member's.
+    pub fn has_grant(&self, dir: FileKey) -> bool {
+        self.grants.own.contains_key(&dir)
+    }
+
+    /// Also by this member: a file whose name it brings there may have been claimed where it was before, since it
+    /// last looked.
+    fn is_made_in(&self, dir: FileKey) -> bool {
+        self.mirror.creates.contains_key(&dir)
     }
 
     pub(super) fn use_grant(&mut self, dir: FileKey) {
@@ -128,7 +134,7 @@ impl Core {
             || self.trusted().is_some()
             || self.grants.own.contains_key(&dir)
             || self.grants.own.len() >= GRANTS_MAX
-            || self.others_make(dir)
+            || self.is_made_in(dir)
         {
             return;
         }
@@ -316,7 +322,7 @@ impl Core {
             Place::Unknown => {
                 own.place = Place::Asked;
                 let (dir, path) = (own.dir.unwrap_or(SOMEWHERE), own.path.clone());
-                self.out.push(Effect::Place { file, dir, path });
+                self.out.push(Effect::Place { file, claim: since, dir, path });
                 self.stage(task, Stage::Local);
                 return false;
             }
@@ -338,10 +344,10 @@ impl Core {
         holder.is_none()
     }
 
-    pub(super) fn placed(&mut self, file: FileKey, is_alone: bool) {
-        let Some(own) = self.own.get_mut(&file).filter(|own| own.place == Place::Asked) else {
-            return;
-        };
+    /// What was seen before it was given back, and claimed anew, says nothing.
+    pub(super) fn placed(&mut self, file: FileKey, claim: Revision, is_alone: bool) {
+        let is_asked = |own: &&mut Own| own.place == Place::Asked && own.claim == Some(claim);
+        let Some(own) = self.own.get_mut(&file).filter(is_asked) else { return };
         own.place = if is_alone { Place::Alone } else { Place::Widening { is_sent: false } };
         self.widen(file);
     }

@@ -210,10 +210,11 @@ impl Core {
                 self.look_around();
             }
             Input::Below(ticket, files) => self.found_below(ticket, files),
-            Input::Placed { file, is_alone } => self.placed(file, is_alone),
+            Input::Placed { file, claim, is_alone } => self.placed(file, claim, is_alone),
             Input::Asked(ticket, peer) => self.asked(ticket, peer),
             Input::Answered(ticket, reply) => self.answered(ticket, reply),
             Input::Lease(_) => {}
+            Input::LeaseGone => self.lapse(),
             Input::CopyFailed { ticket, partner } => self.copy_failed(ticket, partner),
             Input::FillBegun { partner, fill } => self.fill_begun(&partner, fill),
             Input::Filled { partner, fill, ok } => self.filled(&partner, fill, ok),

@@ -66,7 +66,7 @@ pub enum Rule {
     GrantReached,
     /// It is worth nothing once the lease that it hung on has run out, also when there is another.
     GrantEndsWithLease,
-    /// Nor while another member makes files in its directory.
+    /// Nor while anybody makes files in its directory, or brings names there.
     CreatorsBeforeGrant,
     /// A claim counts once the read grants that are older than it are gone.
     ClaimWaitsForGrants,

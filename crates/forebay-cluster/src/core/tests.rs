@@ -408,7 +408,8 @@ fn waits_for_a_grant_elsewhere(dir: FileKey) -> bool {
     let claim = Event::Put(entry("claims/a.1", claim, 6));
     let mut effects = give(&mut core, Input::Seen(Revision(6), vec![claim]));
     if effects.iter().any(|effect| matches!(effect, Effect::Place { .. })) {
-        effects = give(&mut core, Input::Placed { file: FILE, is_alone: true });
+        let placed = Input::Placed { file: FILE, claim: Revision(6), is_alone: true };
+        effects = give(&mut core, placed);
     }
     if way(&effects) == Some(Way::Here) {
         return false;
@@ -445,6 +446,21 @@ fn a_grant_beside_a_creator_is_no_reason_not_to_look_again() {
     assert_eq!(without, Some(Way::Here));
 }
 
+/// A file that it brings there may have been claimed in its old directory since it was last looked for.
+#[test]
+fn a_grant_where_the_member_brings_names_itself_is_no_reason_not_to_look() {
+    let brings = Event::Put(entry("creates/1.1/a", vec![], 5));
+    let mut core = granted(vec![], Rules::default());
+    grant_is_seen(&mut core, vec![brings.clone()]);
+    assert_eq!(way(&give(&mut core, open(Access::Read))), None);
+    let over = Event::Deleted { key: "stores/s/creates/1.1/a".into(), revision: Revision(7) };
+    give(&mut core, Input::Seen(Revision(7), vec![over]));
+    assert_eq!(way(&give(&mut core, open(Access::Read))), Some(Way::Here), "it knows all claims");
+    let mut core = granted(vec![], Rules::without(Rule::CreatorsBeforeGrant));
+    grant_is_seen(&mut core, vec![brings]);
+    assert_eq!(way(&give(&mut core, open(Access::Read))), Some(Way::Here));
+}
+
 #[test]
 fn a_grant_ends_with_its_lease_though_there_is_another() {
     let mut core = granted(vec![], Rules::default());
@@ -453,6 +469,45 @@ fn a_grant_ends_with_its_lease_though_there_is_another() {
     assert_eq!(way(&at(&mut core, 9, open(Access::Read))), Some(Way::Here));
     at(&mut core, 11, Input::Lease(Duration::from_secs(20)));
     assert_eq!(way(&at(&mut core, 12, open(Access::Read))), None, "its key may be gone");
+}
+
+/// The registry may have ended it before its time, or the member has left.
+#[test]
+fn a_grant_ends_with_a_lease_that_is_gone_before_its_time() {
+    let mut core = granted(vec![], Rules::default());
+    grant_is_seen(&mut core, vec![]);
+    assert_eq!(way(&give(&mut core, open(Access::Read))), Some(Way::Here));
+    give(&mut core, Input::LeaseGone);
+    give(&mut core, Input::Lease(Duration::from_secs(20)));
+    assert_eq!(way(&give(&mut core, open(Access::Read))), None);
+}
+
+/// A claims the file at revision 6, while B has a grant of another directory: A asks where the file is. It claims
+/// it anew before that is answered.
+#[test]
+fn where_a_file_was_under_an_earlier_claim_says_nothing() {
+    let grant = format!("grants/{}/b", keys::file(OVER));
+    let mut core = core(vec![entry(&grant, vec![], 3)], Rules::default());
+    let claim = |core: &mut Core, revision| {
+        let claim = json(&keys::Claim::new("a", "d/f").in_dir(DIR));
+        let event = Event::Put(entry("claims/a.1", claim, revision));
+        give(core, Input::Seen(Revision(revision), vec![event]));
+        let effects = give(core, open(Access::Write));
+        assert_eq!(way(&effects), None);
+        let place = effects.into_iter().find_map(|effect| match effect {
+            Effect::Place { claim, .. } => Some(claim),
+            _ => None,
+        });
+        place.expect("it asks where the file is")
+    };
+    let placed = |claim| Input::Placed { file: FILE, claim, is_alone: true };
+    let first = claim(&mut core, 6);
+    give(&mut core, Input::GaveUp(1));
+    let gone = Event::Deleted { key: "stores/s/claims/a.1".into(), revision: Revision(7) };
+    give(&mut core, Input::Seen(Revision(7), vec![gone]));
+    let second = claim(&mut core, 8);
+    assert_eq!(way(&give(&mut core, placed(first))), None, "it was seen before the claim");
+    assert_eq!(way(&give(&mut core, placed(second))), Some(Way::Here));
 }
 
 /// What has been put by the commit among the effects, if there is one.

@@ -100,6 +100,7 @@ pub enum Input {
     /// What [`Effect::Place`] came to.
     Placed {
         file: FileKey,
+        claim: Revision,
         is_alone: bool,
     },
     /// What a peer asks, and by which ticket it is answered.
@@ -109,6 +110,8 @@ pub enum Input {
     /// Until then this member's lease stands: the core's clock, read *before* the lease was asked for what
     /// remains of it, and that. (A process that is stopped in between must not believe in its lease after it.)
     Lease(Duration),
+    /// What hung on this member's lease is gone, whatever time that had left; another lease may follow.
+    LeaseGone,
     /// Somebody in [`Keepers`] did not take a copy, or is about to be left. [`Effect::Struck`] answers.
     CopyFailed {
         ticket: Ticket,
@@ -219,6 +222,8 @@ pub enum Effect {
     /// [`Input::Placed`].
     Place {
         file: FileKey,
+        /// The claim that it is looked at after.
+        claim: Revision,
         dir: FileKey,
         path: PathBuf,
     },

@@ -177,6 +177,8 @@ impl Member {
         }
         self.left.store(true, Relaxed);
         self.hands.iter().for_each(super::hands::Hands::close);
+        // Programs may still be here, if the mount was only detached.
+        self.feed(Input::LeaseGone);
         let leases = [lock(&self.lease).take(), lock(&self.given_lease).take()];
         let [own, given] = leases;
         if let Some(given) = given {

@@ -66,11 +66,11 @@ impl World {
 
     pub fn in_names(&mut self, what: What) -> Checked {
         match what {
-            What::Place(node, life, file, dir) => {
+            What::Place(node, life, file, claim, dir) => {
                 let is_alone = self.is_alone(file, dir);
                 self.counts.granted.widened += u64::from(!is_alone);
                 match self.lives(node, life) {
-                    true => self.give(node, Input::Placed { file: key(file), is_alone }),
+                    true => self.give(node, Input::Placed { file: key(file), claim, is_alone }),
                     false => Ok(()),
                 }
             }

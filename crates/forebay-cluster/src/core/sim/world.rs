@@ -112,7 +112,7 @@ pub enum What {
     Noted(usize, u64, usize, Ticket),
     Renamed(usize, u64, Ticket, Option<usize>),
     Entered(usize, u64, Entering),
-    Place(usize, u64, usize, usize),
+    Place(usize, u64, usize, Revision, usize),
     Closed(usize, u64, usize),
     Deliver(usize, usize, u64, Ticket, Peer),
     Serve(usize, usize, u64, u64, Op),
@@ -426,10 +426,10 @@ impl World {
                 let delay = self.delay();
                 self.at(delay, What::Give(node, life, Input::Below(ticket, files)));
             }
-            Effect::Place { file, dir, .. } => {
+            Effect::Place { file, claim, dir, .. } => {
                 let (file, dir) = (number_of(file), dir.ino as usize - 1);
                 let delay = 1 + self.dice.roll(20);
-                self.at(delay, What::Place(node, life, file, dir));
+                self.at(delay, What::Place(node, life, file, claim, dir));
             }
             other if self.plan.copies > 0 => return self.effect_on_copies(node, other),
             other => return Err(format!("m{node} has no copies: {other:?}")),
