@@ -173,11 +173,6 @@ impl Vfs {
                 RenameMode::Exchange => libc::RENAME_EXCHANGE,
             },
         };
-        // It may wait for others' grants; nobody claims the file in that time unseen.
-        let _entering = match moves_dir || is_dir {
-            true => Vec::new(),
-            false => self.entering(&old, &new, exchange)?,
-        };
         let (settled, through) = match &files[..] {
             _ if moves_dir => (Settled::Here(None), None),
             &[file, goes] if mode == RenameMode::Replace && file.0 != goes.0 => {
@@ -190,6 +185,11 @@ impl Vfs {
                 self.nodes.rename(from, to, exchange);
             }
             return Ok(());
+        };
+        // Only now: who may make files there answers nobody who asks for one before it is made.
+        let _entering = match moves_dir || is_dir {
+            true => Vec::new(),
+            false => self.entering(&old, &new, exchange)?,
         };
         // What is replaced elsewhere is for its home to be alone with.
         let goes = over.filter(|_| through.is_none()).map(|(over, _)| over);
