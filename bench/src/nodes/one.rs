@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use serde_json::Value;
 
 use super::cluster::Pair;
 use crate::flat::rig;
@@ -79,18 +80,22 @@ pub fn open(run: &Run, report: &mut Report) -> Result<()> {
     let pair = Pair::start(run, 1)?;
     let count = run.pick(500, 200);
     let resting = lay(&pair, "home", count)?;
+    let each = lay_each(&pair, run.pick(1000, 500))?;
     pair.cluster.nodes[0].flush()?;
     pair.alone.flush()?;
     pair.cluster.until((0, 0), "all is given back", |told| told["claims"] == 0)?;
     let claimed = lay(&pair, "own", count)?;
     ensure!(pair.cluster.dirty(0)? > 0, "what is written waits in the tier");
     let time = run.slice();
-    let [own, home, four] = run.alternate(2, Rounds::Many, |who, _| {
-        Ok([
-            opens(&claimed[who], 1, time)?,
-            opens(&resting[who], 1, time)?,
-            opens(&resting[who], 4, time)?,
-        ])
+    let [own, asked] = run.alternate(2, Rounds::Many, |who, _| {
+        Ok([opens(&claimed[who], 1, time)?, opens_once(&each[who])?])
+    })?;
+    // What is read again and again gets a read grant within the first three opens.
+    opens(&resting[0], 1, time)?;
+    let is_granted = |told: &Value| told["grants"].as_u64() > Some(0);
+    pair.cluster.until((0, 0), "it has a read grant", is_granted)?;
+    let [granted, four] = run.alternate(2, Rounds::Many, |who, _| {
+        Ok([opens(&resting[who], 1, time)?, opens(&resting[who], 4, time)?])
     })?;
     // Answers that may be so old are asked for once.
     rig::set(&pair.cluster.nodes[0], "revalidate", "1h")?;
@@ -99,11 +104,14 @@ pub fn open(run: &Run, report: &mut Report) -> Result<()> {
         run.alternate(2, Rounds::Many, |who, _| Ok([opens(&resting[who], 1, time)?]))?;
     let half = Target::AtLeast(0.5);
     let state = |what: &str| format!("{count} files of 4 KiB that {what}, cached");
-    let flushed = state("are on the store and claimed by nobody, one thread");
-    let one = finding("nodes-open/at-rest", &flushed, "op/s", &home);
+    let flushed = state("are claimed by nobody, each in a directory of its own, one thread");
+    let one = finding("nodes-open/asked", &flushed, "op/s", &asked);
     report.add(one.ratio_target("without", half))?;
-    let flushed = state("are on the store and claimed by nobody, four threads");
-    report.add(finding("nodes-open/at-rest-4", &flushed, "op/s", &four))?;
+    let flushed = state("are claimed by nobody, under a read grant, one thread");
+    let one = finding("nodes-open/granted", &flushed, "op/s", &granted);
+    report.add(one.ratio_target("without", Target::AtLeast(0.95)))?;
+    let flushed = state("are claimed by nobody, under a read grant, four threads");
+    report.add(finding("nodes-open/granted-4", &flushed, "op/s", &four))?;
     let flushed = state("are on the store and claimed by nobody, one thread, revalidate 1h");
     report.add(finding("nodes-open/at-rest-believed", &flushed, "op/s", &believed))?;
     let mine = state("this node has claimed, one thread");
@@ -124,6 +132,33 @@ fn lay(pair: &Pair, dir: &str, count: usize) -> Result<[Vec<PathBuf>; 2]> {
     };
     let [with, without] = pair.dirs();
     Ok([lay(with)?, lay(without)?])
+}
+
+/// Writes files in both mounts, each in a directory of its own.
+fn lay_each(pair: &Pair, count: usize) -> Result<[Vec<PathBuf>; 2]> {
+    let lay = |mount: &Path| -> Result<Vec<PathBuf>> {
+        let paths: Vec<PathBuf> =
+            (0..count).map(|n| mount.join(format!("each/{n}/file"))).collect();
+        for (number, path) in paths.iter().enumerate() {
+            fs::create_dir_all(path.parent().unwrap_or(mount))?;
+            fs::write(path, [number as u8; SMALL])?;
+        }
+        Ok(paths)
+    };
+    let [with, without] = pair.dirs();
+    Ok([lay(with)?, lay(without)?])
+}
+
+/// How often a second files are opened, read and closed, each once.
+fn opens_once(paths: &[PathBuf]) -> Result<f64> {
+    let start = Instant::now();
+    let mut bytes = [0; SMALL];
+    for path in paths {
+        go_on()?;
+        File::open(path)?.read_exact(&mut bytes)?;
+        black_box(&bytes);
+    }
+    Ok(paths.len() as f64 / start.elapsed().as_secs_f64())
 }
 
 /// How often a second files are opened, read and closed.

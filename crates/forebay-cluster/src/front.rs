@@ -28,6 +28,8 @@ pub trait Cluster: Send + Sync {
     fn holder(&self, file: FileKey) -> Holder;
     fn is_written(&self, file: FileKey) -> bool;
     fn open(&self, file: FileKey, dir: FileKey, path: &Path, how: Access) -> Result<Place>;
+    /// Whether files of the directory may be opened to read by what was heard of claims.
+    fn has_grant(&self, dir: FileKey) -> bool;
     fn create(&self, dir: FileKey, path: &Path) -> Result<Guard>;
     fn created(&self, file: FileKey, dir: FileKey, path: &Path) -> Guard;
     fn change(&self, files: &[(FileKey, FileKey)], below: Option<&Path>) -> Result<Place>;
@@ -82,6 +84,10 @@ impl Cluster for Arc<Member> {
             Opening::Here(held) => Place::Here(held.map(|held| Box::new(held) as Guard)),
             Opening::There(home) => Place::There(home),
         })
+    }
+
+    fn has_grant(&self, dir: FileKey) -> bool {
+        Member::has_grant(self, dir)
     }
 
     fn create(&self, dir: FileKey, path: &Path) -> Result<Guard> {
@@ -285,6 +291,9 @@ pub trait Front: Keeper {
 
     /// Files at or below a path that the engine knows.
     fn below(&self, path: &Path) -> Vec<FileKey>;
+
+    /// Whether the store has the file at this path, in this directory, and by no other name. Asks it.
+    fn is_alone(&self, file: FileKey, dir: FileKey, path: &Path) -> bool;
 
     /// Serves a program of another member, of which this is the name and the epoch: `Open` to `Fence` of [`Question`].
     /// `bytes` came with the question; what goes with the answer is put into `out`.

@@ -25,12 +25,13 @@ use std::time::{Duration, Instant};
 
 use forebay_backing::FileKey;
 use forebay_base::{Error, Kind, Result};
-use forebay_registry::{Change as Put, Commit, Lease, Registry, Revision};
+use forebay_registry::{BootClock, Change as Put, Clock, Commit, Lease, Registry, Revision};
 
 use self::door::Places;
 use self::hands::Hands;
 use crate::core::{
-    Access, Ask, Core, Effect, GIVEN_LEASE, Input, OWN_LEASE, Peer, Reply, Ticket, Way, Why,
+    Access, Ask, Core, Effect, GIVEN_LEASE, Input, OWN_LEASE, PATIENCES, Peer, Reply, Ticket, Way,
+    Why,
 };
 use crate::front::{Desk, Front};
 use crate::keys;
@@ -86,7 +87,8 @@ pub struct Member {
     name: String,
     store: String,
     epoch: u64,
-    began: Instant,
+    /// On `CLOCK_BOOTTIME`, as leases count: what hangs on one must end with it, also where the machine slept.
+    began: Duration,
     patience: Duration,
     registry: Arc<dyn Registry>,
     core: Mutex<Core>,
@@ -294,6 +296,11 @@ impl Member {
         }
     }
 
+    /// Whether this member has a read grant of the directory, or asks for one.
+    pub fn has_grant(&self, dir: FileKey) -> bool {
+        lock(&self.core).has_grant(dir)
+    }
+
     /// Before a file is made in a directory; the guard is dropped when it is made, or cannot be.
     ///
     /// # Errors
@@ -439,7 +446,7 @@ impl Member {
     }
 
     fn now(&self) -> Duration {
-        self.began.elapsed()
+        BootClock.now().saturating_sub(self.began)
     }
 
     fn ticket(&self) -> Ticket {
@@ -452,7 +459,7 @@ impl Member {
         let answer = self.asked.enter(ticket);
         let is_change = matches!(ask, Ask::Change { .. } | Ask::Replace { .. });
         self.feed_waiting(Input::Ask(ticket, ask));
-        match answer.recv_timeout(self.patience + MARGIN) {
+        match answer.recv_timeout(self.patience * PATIENCES + MARGIN) {
             Ok(way) => Ok((ticket, way)),
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
                 self.feed(Input::GaveUp(ticket));
@@ -522,7 +529,7 @@ impl Member {
             Effect::Answer(ticket, way) => self.asked.answer(ticket, way),
             Effect::Reply(ticket, reply) => self.replies.answer(ticket, reply),
             Effect::Commit(ticket, commit) => self.hands[REGISTRY].run(move || {
-                let outcome = member.registry.commit(&member.leased(commit));
+                let outcome = member.leased(commit).and_then(|it| member.registry.commit(&it));
                 let outcome = outcome.inspect_err(|error| {
                     tracing::warn!(%error, "a commit of this member failed");
                 });
@@ -557,6 +564,10 @@ impl Member {
             Effect::FindBelow { ticket, path } => self.hands[MOUNT].run(move || {
                 let files = member.front().map(|front| front.below(&path)).unwrap_or_default();
                 member.feed(Input::Below(ticket, files));
+            }),
+            Effect::Place { file, claim, dir, path } => self.hands[MOUNT].run(move || {
+                let is_alone = member.front().is_some_and(|front| front.is_alone(file, dir, &path));
+                member.feed(Input::Placed { file, claim, is_alone });
             }),
             Effect::Superseded => {
                 self.superseded.store(true, Relaxed);
@@ -596,17 +607,24 @@ impl Member {
     }
 
     /// The core knows the leases by what they are for.
-    fn leased(&self, mut commit: Commit) -> Commit {
-        let number = |of: &Mutex<Option<Box<dyn Lease>>>| lock(of).as_ref().map(|lease| lease.id());
+    ///
+    /// # Errors
+    ///
+    /// Once this member has given them up: without its lease a key would stay for ever.
+    fn leased(&self, mut commit: Commit) -> Result<Commit> {
+        let number = |of: &Mutex<Option<Box<dyn Lease>>>| {
+            let number = lock(of).as_ref().map(|lease| lease.id());
+            number.ok_or_else(|| Error::new(Kind::Lapsed, "this member has left"))
+        };
         for change in &mut commit.changes {
             let Put::Put { lease, .. } = change else { continue };
             match *lease {
-                Some(OWN_LEASE) => *lease = number(&self.lease),
-                Some(GIVEN_LEASE) => *lease = number(&self.given_lease),
+                Some(OWN_LEASE) => *lease = Some(number(&self.lease)?),
+                Some(GIVEN_LEASE) => *lease = Some(number(&self.given_lease)?),
                 _ => {}
             }
         }
-        commit
+        Ok(commit)
     }
 
     fn front(&self) -> Option<Arc<dyn Front>> {
@@ -689,7 +707,7 @@ impl Member {
     /// Writes a key of its own, for the watch to see.
     fn tick(&self) -> Result<Revision> {
         let key = format!("stores/{}/ticks/{}", self.store, self.name);
-        let tick = self.leased(Commit::new().put_leased(key, "", OWN_LEASE));
+        let tick = self.leased(Commit::new().put_leased(key, "", OWN_LEASE))?;
         self.registry.commit(&tick)?.committed().ok_or_else(|| {
             Error::new(Kind::Unavailable, "the registry refused a commit that compares nothing")
         })

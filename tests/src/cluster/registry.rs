@@ -63,6 +63,26 @@ impl Registry {
         format!("etcd://{}/{}", hosts.collect::<Vec<_>>().join(","), self.prefix)
     }
 
+    /// How many reads of keys the members of the registry have answered since they began.
+    #[track_caller]
+    pub fn reads(&self, net: Option<&Net>) -> u64 {
+        let of = |server: &Server| -> u64 {
+            let url = format!("http://{}:{}/metrics", server.address, server.client);
+            let mut curl = match net.zip(server.host) {
+                Some((net, host)) => net.host(host).command("curl"),
+                None => Command::new("curl"),
+            };
+            let out = curl.args(["-s", &url]).output().expect("curl is there");
+            let text = String::from_utf8_lossy(&out.stdout).into_owned();
+            let range = |line: &&str| {
+                line.starts_with("grpc_server_handled_total{") && line.contains("\"Range\"")
+            };
+            let counts = text.lines().filter(range).filter_map(|line| line.split(' ').nth(1));
+            counts.filter_map(|count| count.parse::<f64>().ok()).sum::<f64>() as u64
+        };
+        self.servers.iter().map(of).sum()
+    }
+
     pub fn len(&self) -> usize {
         self.servers.len()
     }

@@ -3,6 +3,7 @@
 //! `data`, `names`, `locks` and `seats_of_locks` say what programs see while all is well, `deaths` and `cuts` what is so when a node,
 //! the registry or a link is gone, `operate` what an operator does then, `reads` how little the store is
 //! asked, `refusals` what must not be mounted together, `clocks` what is so when nodes tell other times.
+//! `grants` says what is so of directories that are read without asking.
 //! `programs` runs random programs on all nodes and judges what they saw; `applications` are programs people
 //! run, and `overview` is what operators see.
 
@@ -11,6 +12,7 @@ mod clocks;
 mod cuts;
 mod data;
 mod deaths;
+mod grants;
 mod locks;
 mod names;
 mod operate;

@@ -12,6 +12,8 @@ use crate::keys;
 pub struct Claimed {
     pub member: String,
     pub path: String,
+    /// The directory that it was claimed in; `None`: any.
+    pub dir: Option<FileKey>,
     pub revision: Revision,
     /// It stays the same when the claim is taken over.
     pub number: u64,
@@ -24,6 +26,7 @@ pub enum News {
     Claimed { file: FileKey, by: String },
     Unclaimed { file: FileKey, by: String },
     Given { file: FileKey, by: String },
+    Creates { dir: FileKey, by: String, revision: Revision },
 }
 
 #[derive(Debug, Default)]
@@ -34,6 +37,8 @@ pub struct Mirror {
     /// The same by member.
     pub claims_of: BTreeMap<String, BTreeSet<FileKey>>,
     pub creates: BTreeMap<FileKey, BTreeMap<String, Revision>>,
+    /// Read grants.
+    pub grants: BTreeMap<FileKey, BTreeMap<String, Revision>>,
     pub alive: BTreeSet<String>,
     pub members: BTreeMap<String, (keys::Member, Revision)>,
     pub partners: BTreeMap<String, (keys::Partners, Revision)>,
@@ -45,6 +50,26 @@ pub struct Mirror {
 
 fn parse<T: DeserializeOwned>(entry: &Entry) -> Option<T> {
     serde_json::from_slice(&entry.value).ok()
+}
+
+/// One key of a kind that has one for each directory and member.
+fn set_in_dir(
+    all: &mut BTreeMap<FileKey, BTreeMap<String, Revision>>,
+    name: &str,
+    is_put: bool,
+    revision: Revision,
+) -> Option<(FileKey, String)> {
+    let (dir, member) = name.split_once('/')?;
+    let dir = keys::parse_file(dir)?;
+    let members = all.entry(dir).or_default();
+    match is_put {
+        true => _ = members.insert(member.into(), revision),
+        false => _ = members.remove(member),
+    }
+    if members.is_empty() {
+        all.remove(&dir);
+    }
+    Some((dir, member.into()))
 }
 
 /// One key of a kind that has one for each member.
@@ -97,8 +122,30 @@ impl Mirror {
                 news.push(News::Claimed { file, by: is.member.clone() });
             }
         }
+        for (&dir, is) in &anew.creates {
+            let was = self.creates.get(&dir);
+            let is = is.iter().filter(|(by, revision)| {
+                was.and_then(|was| was.get(*by)).is_none_or(|was| was != *revision)
+            });
+            news.extend(is.map(|(by, &revision)| News::Creates { dir, by: by.clone(), revision }));
+        }
         *self = anew;
         news
+    }
+
+    /// Another member than `me` with a read grant of the directory, or of any, that is older.
+    pub fn granted_before(
+        &self,
+        me: &str,
+        dir: Option<FileKey>,
+        revision: Revision,
+    ) -> Option<&String> {
+        let all = match dir {
+            Some(dir) => self.grants.range(dir..=dir),
+            None => self.grants.range(..),
+        };
+        let mut holders = all.flat_map(|(_, by)| by);
+        holders.find(|(by, since)| *by != me && **since < revision).map(|(by, _)| by)
     }
 
     pub fn apply(&mut self, event: Event) -> Option<News> {
@@ -117,10 +164,11 @@ impl Mirror {
                     of.remove(&file);
                 }
                 match put.and_then(parse::<keys::Claim>) {
-                    Some(keys::Claim { member, path, number, taken_from }) => {
+                    Some(keys::Claim { member, path, dir, number, taken_from }) => {
                         let by = member.clone();
                         let number = if number == 0 { revision.0 } else { number };
-                        let claimed = Claimed { member, path, revision, number, taken_from };
+                        let dir = keys::parse_file(&dir);
+                        let claimed = Claimed { member, path, dir, revision, number, taken_from };
                         self.claims.insert(file, claimed);
                         self.claims_of.entry(by.clone()).or_default().insert(file);
                         return Some(News::Claimed { file, by });
@@ -134,17 +182,10 @@ impl Mirror {
                 return Some(News::Given { file, by });
             }
             "creates" => {
-                let (dir, member) = name.split_once('/')?;
-                let dir = keys::parse_file(dir)?;
-                let creators = self.creates.entry(dir).or_default();
-                match put {
-                    Some(_) => _ = creators.insert(member.into(), revision),
-                    None => _ = creators.remove(member),
-                }
-                if creators.is_empty() {
-                    self.creates.remove(&dir);
-                }
+                let (dir, by) = set_in_dir(&mut self.creates, name, put.is_some(), revision)?;
+                return put.map(|_| News::Creates { dir, by, revision });
             }
+            "grants" => _ = set_in_dir(&mut self.grants, name, put.is_some(), revision),
             "alive" => {
                 self.has_moved = true;
                 match put {

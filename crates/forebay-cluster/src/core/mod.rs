@@ -7,12 +7,14 @@
 //! - `own`: what this member holds, and how it is given back.
 //! - `tasks`: what programs and peers asked, each from its beginning to its answer.
 //! - `opening`, `names`, `peers`: the three kinds of it.
+//! - `grants`: directories whose files are opened without asking.
 //! - `copies`: partners that keep copies for this member.
 //! - `taking`: copies kept here, and members that this one takes over.
 //! - `settling`: what it has taken, until nobody else can write to it.
 //! - `rules`: the dangers, by name.
 
 mod copies;
+mod grants;
 mod mirror;
 mod names;
 mod opening;
@@ -36,6 +38,8 @@ use forebay_backing::FileKey;
 use forebay_registry::{Commit, Compare, Entry, Revision};
 
 use self::copies::Copies;
+pub use self::grants::PATIENCES;
+use self::grants::{Grants, Place};
 use self::mirror::Mirror;
 use self::own::{Leaving, Own, OwnDir};
 pub use self::own::{SETTLE, SOMEWHERE};
@@ -92,6 +96,7 @@ pub struct Core {
     lease_until: Option<Duration>,
     /// Others may have taken this member over: see [`Fitness::CutOff`].
     is_suspended: bool,
+    grants: Grants,
     copies: Copies,
     takes: Takes,
     out: Vec<Effect>,
@@ -146,6 +151,7 @@ impl Core {
             is_superseded: false,
             lease_until: None,
             is_suspended: false,
+            grants: Grants::default(),
             copies: Copies::new(copies),
             takes: Takes::default(),
             out: Vec::new(),
@@ -158,6 +164,12 @@ impl Core {
         core
     }
 
+    /// Tasks that wait for others' read grants to go.
+    #[cfg(test)]
+    pub(crate) fn awaits_grants(&self) -> usize {
+        self.tasks.values().filter(|waiting| waiting.stage == Stage::Grants).count()
+    }
+
     #[cfg(test)]
     pub(crate) fn with_rules(mut self, rules: Rules) -> Core {
         self.rules = rules;
@@ -167,6 +179,9 @@ impl Core {
     /// What is to be done after something has happened at `now`, a time that never goes back.
     pub fn handle(&mut self, now: Duration, input: Input) -> Vec<Effect> {
         self.now = now;
+        if self.is_cut_off() {
+            self.lapse();
+        }
         if let Input::Lease(until) = input {
             self.lease_until = Some(until);
         }
@@ -195,9 +210,11 @@ impl Core {
                 self.look_around();
             }
             Input::Below(ticket, files) => self.found_below(ticket, files),
+            Input::Placed { file, claim, is_alone } => self.placed(file, claim, is_alone),
             Input::Asked(ticket, peer) => self.asked(ticket, peer),
             Input::Answered(ticket, reply) => self.answered(ticket, reply),
             Input::Lease(_) => {}
+            Input::LeaseGone => self.lapse(),
             Input::CopyFailed { ticket, partner } => self.copy_failed(ticket, partner),
             Input::FillBegun { partner, fill } => self.fill_begun(&partner, fill),
             Input::Filled { partner, fill, ok } => self.filled(&partner, fill, ok),
@@ -215,6 +232,7 @@ impl Core {
             Input::Tick => {
                 if !self.is_superseded {
                     self.tend_own();
+                    self.tend_grants();
                     self.tend_gate();
                 }
                 self.mirror.has_moved = true;

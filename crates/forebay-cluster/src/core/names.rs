@@ -48,6 +48,7 @@ impl Core {
             return self.orphaned(task, home);
         }
         if let (Some(at), &[file, over]) = (goes, &files[..]) {
+            let at = (at, dirs.get(1).copied());
             return self.look_replace(task, [file, over], at, mine, homes);
         }
         let names: BTreeSet<&String> = homes.iter().map(|(home, _)| home).collect();
@@ -63,6 +64,9 @@ impl Core {
         if let Some((home, _)) = homes.pop() {
             return self.there(task, home);
         }
+        if mine.is_empty() {
+            dirs.iter().for_each(|dir| self.note_look(*dir));
+        }
         self.use_for(task, mine);
         self.grant(task);
     }
@@ -74,7 +78,7 @@ impl Core {
         &mut self,
         task: Ticket,
         [file, over]: [FileKey; 2],
-        at: PathBuf,
+        (at, dir): (PathBuf, Option<FileKey>),
         mine: Vec<FileKey>,
         homes: Vec<(String, FileKey)>,
     ) {
@@ -97,7 +101,7 @@ impl Core {
                 self.stage(task, Stage::Local);
             }
             (None, None) => {
-                let commit = self.claiming(Commit::new(), over, &at.to_string_lossy());
+                let commit = self.claiming(Commit::new(), over, dir, &at.to_string_lossy());
                 self.stage(task, Stage::Committing);
                 self.commit(Doing::Task(task), commit, true);
             }

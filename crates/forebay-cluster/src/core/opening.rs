@@ -33,6 +33,10 @@ impl Core {
             self.stage(task, Stage::Local);
             return;
         }
+        if how == Access::Write && !self.is_seen(task, file) {
+            return;
+        }
+        let Some(own) = self.own.get_mut(&file) else { return };
         own.used = now;
         if how == Access::Write {
             own.uses += 1;
@@ -63,12 +67,13 @@ impl Core {
             Creators::Nobody => {}
         }
         if how == Access::Read || !self.rules.obey(Rule::ClaimBeforeWrite) {
+            self.note_look(dir);
             return self.answer(task, Way::Here);
         }
         if self.is_gated() && self.rules.obey(Rule::GateStopsClaims) {
             return self.stage(task, Stage::Local);
         }
-        let commit = self.claiming(Commit::new(), file, &path.to_string_lossy());
+        let commit = self.claiming(Commit::new(), file, Some(dir), &path.to_string_lossy());
         self.stage(task, Stage::Committing);
         self.commit(Doing::Task(task), commit, true);
     }
@@ -126,6 +131,15 @@ impl Core {
         }
         own.path = path;
         own.used = now;
+        let since = own.revision;
+        let holder = match self.rules.obey(Rule::CreatesWaitForGrants) {
+            true => self.mirror.granted_before(&self.me, Some(dir), since).cloned(),
+            false => None,
+        };
+        if !self.awaits(task, holder) {
+            return;
+        }
+        let Some(own) = self.own_dirs.get_mut(&dir) else { return };
         own.making.insert(task);
         self.answer(task, Way::Here);
     }

@@ -12,7 +12,7 @@ use forebay_backing::FileKey;
 use forebay_registry::{Commit, Compare, Outcome, Revision};
 
 use super::mirror::News;
-use super::{Core, Doing, Effect, GIVEN_LEASE, Reply, Rule, Stage, Ticket};
+use super::{Core, Doing, Effect, GIVEN_LEASE, Place, Reply, Rule, Stage, Ticket};
 use crate::keys;
 
 /// After the last use, before a claim or `creates` is given back.
@@ -30,6 +30,9 @@ pub enum Gathered {
     Yes,
     No,
 }
+
+/// A file to be claimed, with its directory and path.
+pub type NewFile = (FileKey, Option<FileKey>, String);
 
 /// Stands for the directory of a file of which nobody can say where it is.
 pub const SOMEWHERE: FileKey = FileKey { ino: 0, generation: 0 };
@@ -62,6 +65,7 @@ pub struct Own {
     pub wants_flush: bool,
     /// Looks in a row that found it not free.
     pub looks: u32,
+    pub place: Place,
 }
 
 #[derive(Debug)]
@@ -110,11 +114,16 @@ impl Core {
             recalls: Vec::new(),
             wants_flush: false,
             looks: 0,
+            place: Place::Unknown,
         })
     }
 
     pub(super) fn created(&mut self, file: FileKey, dir: FileKey, path: PathBuf) {
+        let may_make = self.own_dirs.contains_key(&dir);
         let own = self.own_anew(file);
+        if may_make && own.claim.is_none() {
+            own.place = Place::Free;
+        }
         own.dir = Some(dir);
         own.path = path;
         own.uses += 1; // Until it is closed.
@@ -149,6 +158,7 @@ impl Core {
                 News::Claimed { file, by } if by == self.me => {
                     let Some(claimed) = self.mirror.claims.get(&file) else { continue };
                     let (revision, path) = (claimed.revision, PathBuf::from(&claimed.path));
+                    let dir = claimed.dir;
                     if !claimed.taken_from.is_empty() {
                         self.claimed_taken(file);
                     }
@@ -157,8 +167,20 @@ impl Core {
                     if own.path.as_os_str().is_empty() {
                         own.path = path;
                     }
+                    own.dir = own.dir.or(dir);
+                    if dir.is_none() && own.place != Place::Free {
+                        own.place = Place::Anywhere;
+                    }
+                }
+                News::Creates { dir, by, revision } => {
+                    if by != self.me {
+                        self.give_way(Some(dir), revision);
+                    }
                 }
                 News::Claimed { file, .. } => {
+                    if let Some(claimed) = self.mirror.claims.get(&file) {
+                        self.give_way(claimed.dir, claimed.revision);
+                    }
                     let Some(own) = self.own.get(&file) else { continue };
                     // Else it is about to be told that its place was taken.
                     let stands = self.member(&self.me).is_some_and(|me| me.epoch == self.epoch);
@@ -200,7 +222,7 @@ impl Core {
         }
         let new = |(file, own): (&FileKey, &super::Own)| {
             let is_new = own.claim.is_none() && !own.is_claiming && own.leaving == Leaving::No;
-            is_new.then(|| (*file, own.path.to_string_lossy().into_owned()))
+            is_new.then(|| (*file, own.dir, own.path.to_string_lossy().into_owned()))
         };
         let files: Vec<_> = self.own.iter().filter_map(new).take(GATHER).collect();
         if !files.is_empty() {
@@ -209,10 +231,10 @@ impl Core {
         }
     }
 
-    fn claim_new(&mut self, files: Vec<(FileKey, String)>) {
+    fn claim_new(&mut self, files: Vec<NewFile>) {
         let mut commit = Commit::new();
-        for (file, path) in &files {
-            commit = self.claiming(commit, *file, path);
+        for (file, dir, path) in &files {
+            commit = self.claiming(commit, *file, *dir, path);
             if let Some(own) = self.own.get_mut(file) {
                 own.is_claiming = true;
             }
@@ -220,21 +242,31 @@ impl Core {
         self.commit(Doing::Gather(files), commit, true);
     }
 
-    pub(super) fn claiming(&self, commit: Commit, file: FileKey, path: &str) -> Commit {
+    pub(super) fn claiming(
+        &self,
+        commit: Commit,
+        file: FileKey,
+        dir: Option<FileKey>,
+        path: &str,
+    ) -> Commit {
         let key = self.mirror.key(&format!("claims/{}", keys::file(file)));
         let claim = keys::Claim::new(&self.me, path);
+        let claim = match dir.filter(|dir| *dir != SOMEWHERE) {
+            Some(dir) => claim.in_dir(dir),
+            None => claim,
+        };
         commit.if_absent(&key).put(&key, super::json(&claim))
     }
 
-    pub(super) fn gathered(&mut self, files: Vec<(FileKey, String)>, outcome: Result<Outcome, ()>) {
+    pub(super) fn gathered(&mut self, files: Vec<NewFile>, outcome: Result<Outcome, ()>) {
         self.is_gathering = false;
         let alone = matches!(outcome, Ok(Outcome::Refused { .. })) && files.len() > 1;
-        for (file, path) in files {
+        for (file, dir, path) in files {
             if let Some(own) = self.own.get_mut(&file) {
                 own.is_claiming = false;
             }
             if alone && self.own.get(&file).is_some_and(|own| own.claim.is_none()) {
-                self.claim_new(vec![(file, path)]);
+                self.claim_new(vec![(file, dir, path)]);
             }
         }
     }
@@ -408,6 +440,7 @@ impl Core {
         let is_cut_off = self.is_cut_off();
         let files: Vec<FileKey> = self.own.keys().copied().collect();
         for file in files {
+            self.widen(file);
             let own = &self.own[&file];
             match own.leaving {
                 Leaving::Giving { is_sent: false } => self.give(file),

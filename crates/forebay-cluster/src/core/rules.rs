@@ -62,21 +62,33 @@ pub enum Rule {
     OnlyWholeGivesUp,
     /// Who comes back does not believe in what others have claimed.
     ReturnedLooks,
+    /// A read grant counts once the mirror has it: what was claimed before was seen then.
+    GrantReached,
+    /// It is worth nothing once the lease that it hung on has run out, also when there is another.
+    GrantEndsWithLease,
+    /// Nor while anybody makes files in its directory, or brings names there.
+    CreatorsBeforeGrant,
+    /// A claim counts once the read grants that are older than it are gone.
+    ClaimWaitsForGrants,
+    /// A file may be elsewhere than where it was claimed, or have names elsewhere: then any grant counts.
+    LookAfterClaim,
+    /// Who begins to make files in a directory waits for older read grants of it.
+    CreatesWaitForGrants,
 }
 
 /// Which rules hold: all of them outside simulations.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Rules {
-    off: u32,
+    off: u64,
 }
 
 impl Rules {
     #[cfg(test)]
     pub fn without(rule: Rule) -> Rules {
-        Rules { off: 1 << rule as u32 }
+        Rules { off: 1 << rule as u64 }
     }
 
     pub(super) fn obey(self, rule: Rule) -> bool {
-        self.off & (1 << rule as u32) == 0
+        self.off & (1 << rule as u64) == 0
     }
 }

@@ -8,7 +8,8 @@ use std::time::Duration;
 use forebay_backing::FileKey;
 use forebay_registry::{Outcome, Revision};
 
-use super::own::Gathered;
+use super::grants::{PATIENCES, Place};
+use super::own::{Gathered, NewFile};
 use super::{Access, Ask, Core, Effect, Leaving, Peer, Reply, Rule, Ticket, Way, Why};
 
 /// Before what failed is tried again.
@@ -60,6 +61,8 @@ pub enum Stage {
     Pause(Duration),
     /// Its home is dead, and another takes that over.
     TakeOver,
+    /// For older read grants of others to go.
+    Grants,
     /// A change was answered `Here` and is under way.
     Granted,
 }
@@ -87,9 +90,14 @@ pub struct Waiting {
 pub enum Doing {
     /// Of a task, which looks again whatever it came to.
     Task(Ticket),
-    Gather(Vec<(FileKey, String)>),
+    Gather(Vec<NewFile>),
     /// With the claims that it gives back.
     Give(Vec<(FileKey, Option<Revision>)>, Gathered),
+    /// Takes a read grant.
+    Grant(FileKey),
+    Ungrant(Vec<FileKey>),
+    /// Says that a claimed file may be in any directory.
+    Widen(FileKey),
     End(FileKey),
     Ungate,
     /// Names the partners in sync.
@@ -155,7 +163,20 @@ impl Core {
             {
                 self.look(task);
             }
+            Task::Change { ref dirs, .. }
+                if !dirs.is_empty() && dirs.iter().all(|dir| self.is_granted(*dir)) =>
+            {
+                dirs.iter().for_each(|dir| self.use_grant(*dir));
+                self.stage(task, Stage::Reach(self.mirror.revision));
+                self.look(task);
+            }
             Task::RenameDir { .. } if self.gate.as_ref().is_some_and(|gate| gate.task != task) => {}
+            // Nobody else has anything there that the mirror does not know of.
+            Task::Open { dir, .. } if self.is_granted(dir) => {
+                self.use_grant(dir);
+                self.stage(task, Stage::Reach(self.mirror.revision));
+                self.look(task);
+            }
             Task::Open { how: Access::Read, .. } if self.trusted().is_some() => {
                 let trusted = self.trusted().unwrap_or_default();
                 self.stage(task, Stage::Reach(trusted));
@@ -213,6 +234,7 @@ impl Core {
                 Stage::Local if !self.is_blocked(task) => self.begin(task),
                 Stage::Pause(until) if self.now >= until => self.begin(task),
                 Stage::TakeOver if !self.waits_for_taker(task) => self.begin(task),
+                Stage::Grants => self.begin(task),
                 _ => {}
             }
         }
@@ -229,10 +251,19 @@ impl Core {
         };
         let takes_leave =
             |file: &FileKey| self.own.get(file).is_some_and(|own| own.leaving != Leaving::No);
+        let is_placed = |file: &FileKey| {
+            self.own.get(file).is_none_or(|own| match own.place {
+                Place::Unknown => own.claim.is_some(),
+                Place::Asked | Place::Widening { .. } => false,
+                Place::Alone | Place::Anywhere | Place::Free => true,
+            })
+        };
         match &waiting.ask {
             Task::Open { file, how: Access::Read, .. } => is_giving(file),
             Task::Open { file, how: Access::Write, .. } => {
-                takes_leave(file) || (!self.own.contains_key(file) && self.is_gated())
+                takes_leave(file)
+                    || !is_placed(file)
+                    || (!self.own.contains_key(file) && self.is_gated())
             }
             Task::Create { dir, .. } => {
                 self.is_gated() || self.own_dirs.get(dir).is_some_and(|own| own.leaving.is_some())
@@ -286,7 +317,7 @@ impl Core {
     }
 
     /// What the last barrier said, for who believes it: it began no longer ago than that.
-    fn trusted(&self) -> Option<Revision> {
+    pub(super) fn trusted(&self) -> Option<Revision> {
         let (began, revision) = self.last_barrier?;
         (self.now < began + self.trust).then_some(revision)
     }
@@ -322,6 +353,9 @@ impl Core {
             },
             Some(Doing::Gather(files)) => self.gathered(files, outcome),
             Some(Doing::Give(files, gathered)) => self.gave(files, gathered, outcome),
+            Some(Doing::Grant(dir)) => self.granted(dir, outcome),
+            Some(Doing::Ungrant(dirs)) => self.ungranted(dirs, outcome),
+            Some(Doing::Widen(file)) => self.widened(file, outcome),
             Some(Doing::End(dir)) => self.ended_dir(dir, outcome),
             Some(Doing::Ungate) => self.ungated(outcome),
             Some(Doing::Name(partners)) => self.named(partners, outcome),
@@ -408,12 +442,17 @@ impl Core {
         }
     }
 
-    /// A change that is under way, and the word about it afterwards, wait as long as it takes.
+    /// A change that is under way, and the word about it afterwards, wait as long as it takes; a claim that waits
+    /// for somebody's read grant waits for the end of that one's lease.
     pub(super) fn lose_patience(&mut self) {
         let is_late = |(_, waiting): &(&Ticket, &Waiting)| {
+            let patience = match waiting.stage {
+                Stage::Grants => self.patience * PATIENCES,
+                _ => self.patience,
+            };
             waiting.stage != Stage::Granted
                 && !matches!(waiting.ask, Task::After { .. })
-                && self.now >= waiting.since + self.patience
+                && self.now >= waiting.since + patience
         };
         let late: Vec<Ticket> = self.tasks.iter().filter(is_late).map(|(t, _)| *t).collect();
         for task in late {
@@ -421,7 +460,9 @@ impl Core {
             let why = match (waiting.stage, &waiting.waits_for, &self.mirror.gate) {
                 (Stage::TakeOver, Some(member), _) => Why::HomeDead(member.clone()),
                 (Stage::Local, _, Some((gate, _))) => Why::Busy(gate.by.clone()),
-                (Stage::Asking | Stage::Pause(_), Some(member), _) => Why::Busy(member.clone()),
+                (Stage::Asking | Stage::Grants | Stage::Pause(_), Some(member), _) => {
+                    Why::Busy(member.clone())
+                }
                 _ => Why::NoRegistry,
             };
             self.fail(task, why);

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use forebay_backing::FileKey;
-use forebay_registry::{Entry, Event, Outcome, Revision};
+use forebay_registry::{Change, Entry, Event, Outcome, Revision};
 
 use super::rules::{Rule, Rules};
-use super::{Access, Ask, Core, Effect, Holder, Input, Peer, Reply, Way, Why, json};
+use super::{Access, Ask, Core, Effect, Holder, Input, Peer, Reply, SOMEWHERE, Way, Why, json};
 use crate::keys;
 
 const FILE: FileKey = FileKey { ino: 10, generation: 1 };
@@ -63,7 +63,11 @@ fn barrier(core: &mut Core, effects: &[Effect], revision: u64) -> Vec<Effect> {
 }
 
 fn open(how: Access) -> Input {
-    Input::Ask(1, Ask::Open { file: FILE, dir: DIR, path: "d/f".into(), how })
+    open_in(DIR, how)
+}
+
+fn open_in(dir: FileKey, how: Access) -> Input {
+    Input::Ask(1, Ask::Open { file: FILE, dir, path: "d/f".into(), how })
 }
 
 fn way(effects: &[Effect]) -> Option<Way> {
@@ -338,6 +342,172 @@ fn a_copy_of_an_earlier_claim_is_not_adopted() {
     assert!(adopts_a_copy_of(4, Rules::default()));
     assert!(!adopts_a_copy_of(2, Rules::default()));
     assert!(adopts_a_copy_of(2, Rules::without(Rule::CopyHasClaimsNumber)));
+}
+
+/// A has taken a read grant, at revision 6, by three opens behind barriers.
+fn granted(more: Vec<Entry>, rules: Rules) -> Core {
+    let mut core = core(more, rules);
+    give(&mut core, Input::Lease(Duration::from_secs(10)));
+    let mut effects = Vec::new();
+    for _ in 0..3 {
+        let asked = give(&mut core, open(Access::Read));
+        effects = barrier(&mut core, &asked, 5);
+        assert_eq!(way(&effects), Some(Way::Here));
+    }
+    let commit = effects.iter().find_map(|effect| match effect {
+        Effect::Commit(ticket, commit) => Some((*ticket, format!("{commit:?}"))),
+        _ => None,
+    });
+    let (ticket, commit) = commit.expect("it takes a grant");
+    assert!(commit.contains(r#"Absent("stores/s/grants/1.1/a")"#), "{commit}");
+    give(&mut core, Input::Committed(ticket, Ok(Outcome::Committed(Revision(6)))));
+    assert!(way(&give(&mut core, open(Access::Read))).is_none(), "the mirror does not have it yet");
+    core
+}
+
+fn grant_is_seen(core: &mut Core, before: Vec<Event>) {
+    let events = before.into_iter().chain([Event::Put(entry("grants/1.1/a", vec![], 6))]).collect();
+    give(core, Input::Seen(Revision(6), events));
+}
+
+/// Of a file that has lost its name where it was open, nobody can say in which directory it is.
+#[test]
+fn under_a_grant_files_are_opened_at_once_and_a_claim_there_or_by_key_alone_ends_it() {
+    for claim in [keys::Claim::new("b", "d/g").in_dir(DIR), keys::Claim::new("b", "")] {
+        let mut core = granted(vec![], Rules::default());
+        grant_is_seen(&mut core, vec![]);
+        assert_eq!(way(&give(&mut core, open(Access::Read))), Some(Way::Here));
+        assert_eq!(way(&give(&mut core, open_in(SOMEWHERE, Access::Read))), None);
+        // One of another directory changes nothing.
+        let elsewhere = keys::Claim::new("b", "e/g").in_dir(OVER);
+        let event = Event::Put(entry("claims/b.1", json(&elsewhere), 7));
+        give(&mut core, Input::Seen(Revision(7), vec![event]));
+        assert_eq!(way(&give(&mut core, open(Access::Read))), Some(Way::Here));
+        let event = Event::Put(entry("claims/c.1", json(&claim), 8));
+        let effects = give(&mut core, Input::Seen(Revision(8), vec![event]));
+        let gives_up = |effect: &Effect| matches!(effect, Effect::Commit(_, commit) if format!("{commit:?}").contains("grants/1.1/a"));
+        assert!(effects.iter().any(gives_up), "{effects:?}");
+        assert_eq!(way(&give(&mut core, open(Access::Read))), None);
+    }
+}
+
+/// B has a read grant of another directory. Whether A waits for it, once its claim is known.
+fn waits_for_a_grant_elsewhere(dir: FileKey) -> bool {
+    let grant = format!("grants/{}/b", keys::file(OVER));
+    let mut core = core(vec![entry(&grant, vec![], 3)], Rules::default());
+    let asked = give(&mut core, open_in(dir, Access::Write));
+    let claims = barrier(&mut core, &asked, 5);
+    let commit = claims.into_iter().find_map(|effect| match effect {
+        Effect::Commit(ticket, commit) => Some((ticket, commit.changes)),
+        _ => None,
+    });
+    let (ticket, changes) = commit.expect("it claims the file");
+    let [Change::Put { value: claim, .. }] = &changes[..] else { panic!("{changes:?}") };
+    let claim = claim.clone();
+    give(&mut core, Input::Committed(ticket, Ok(Outcome::Committed(Revision(6)))));
+    let claim = Event::Put(entry("claims/a.1", claim, 6));
+    let mut effects = give(&mut core, Input::Seen(Revision(6), vec![claim]));
+    if effects.iter().any(|effect| matches!(effect, Effect::Place { .. })) {
+        let placed = Input::Placed { file: FILE, claim: Revision(6), is_alone: true };
+        effects = give(&mut core, placed);
+    }
+    if way(&effects) == Some(Way::Here) {
+        return false;
+    }
+    let gone = Event::Deleted { key: format!("stores/s/{grant}"), revision: Revision(7) };
+    let effects = give(&mut core, Input::Seen(Revision(7), vec![gone]));
+    assert_eq!(way(&effects), Some(Way::Here));
+    true
+}
+
+#[test]
+fn who_claims_by_key_alone_waits_for_the_grants_of_every_directory() {
+    assert!(!waits_for_a_grant_elsewhere(DIR));
+    assert!(waits_for_a_grant_elsewhere(SOMEWHERE));
+}
+
+/// B began to make files before the grant, and this member hears of it only with that.
+fn opens_beside_a_creator(rules: Rules) -> Option<Way> {
+    let mut core = granted(vec![], rules);
+    grant_is_seen(&mut core, vec![Event::Put(entry("creates/1.1/b", vec![], 5))]);
+    let effects = give(&mut core, open(Access::Read));
+    let asked = effects.iter().find_map(|effect| match effect {
+        Effect::Send { ticket, question: Peer::Holds { .. }, .. } => Some(*ticket),
+        _ => None,
+    })?;
+    // It gave the file back a moment ago.
+    way(&give(&mut core, Input::Answered(asked, Ok(Reply::Holds(false)))))
+}
+
+#[test]
+fn a_grant_beside_a_creator_is_no_reason_not_to_look_again() {
+    assert_eq!(opens_beside_a_creator(Rules::default()), None);
+    let without = opens_beside_a_creator(Rules::without(Rule::CreatorsBeforeGrant));
+    assert_eq!(without, Some(Way::Here));
+}
+
+/// A file that it brings there may have been claimed in its old directory since it was last looked for.
+#[test]
+fn a_grant_where_the_member_brings_names_itself_is_no_reason_not_to_look() {
+    let brings = Event::Put(entry("creates/1.1/a", vec![], 5));
+    let mut core = granted(vec![], Rules::default());
+    grant_is_seen(&mut core, vec![brings.clone()]);
+    assert_eq!(way(&give(&mut core, open(Access::Read))), None);
+    let over = Event::Deleted { key: "stores/s/creates/1.1/a".into(), revision: Revision(7) };
+    give(&mut core, Input::Seen(Revision(7), vec![over]));
+    assert_eq!(way(&give(&mut core, open(Access::Read))), Some(Way::Here), "it knows all claims");
+    let mut core = granted(vec![], Rules::without(Rule::CreatorsBeforeGrant));
+    grant_is_seen(&mut core, vec![brings]);
+    assert_eq!(way(&give(&mut core, open(Access::Read))), Some(Way::Here));
+}
+
+#[test]
+fn a_grant_ends_with_its_lease_though_there_is_another() {
+    let mut core = granted(vec![], Rules::default());
+    grant_is_seen(&mut core, vec![]);
+    let at = |core: &mut Core, s, input| core.handle(Duration::from_secs(s), input);
+    assert_eq!(way(&at(&mut core, 9, open(Access::Read))), Some(Way::Here));
+    at(&mut core, 11, Input::Lease(Duration::from_secs(20)));
+    assert_eq!(way(&at(&mut core, 12, open(Access::Read))), None, "its key may be gone");
+}
+
+/// The registry may have ended it before its time, or the member has left.
+#[test]
+fn a_grant_ends_with_a_lease_that_is_gone_before_its_time() {
+    let mut core = granted(vec![], Rules::default());
+    grant_is_seen(&mut core, vec![]);
+    assert_eq!(way(&give(&mut core, open(Access::Read))), Some(Way::Here));
+    give(&mut core, Input::LeaseGone);
+    give(&mut core, Input::Lease(Duration::from_secs(20)));
+    assert_eq!(way(&give(&mut core, open(Access::Read))), None);
+}
+
+/// A claims the file at revision 6, while B has a grant of another directory: A asks where the file is. It claims
+/// it anew before that is answered.
+#[test]
+fn where_a_file_was_under_an_earlier_claim_says_nothing() {
+    let grant = format!("grants/{}/b", keys::file(OVER));
+    let mut core = core(vec![entry(&grant, vec![], 3)], Rules::default());
+    let claim = |core: &mut Core, revision| {
+        let claim = json(&keys::Claim::new("a", "d/f").in_dir(DIR));
+        let event = Event::Put(entry("claims/a.1", claim, revision));
+        give(core, Input::Seen(Revision(revision), vec![event]));
+        let effects = give(core, open(Access::Write));
+        assert_eq!(way(&effects), None);
+        let place = effects.into_iter().find_map(|effect| match effect {
+            Effect::Place { claim, .. } => Some(claim),
+            _ => None,
+        });
+        place.expect("it asks where the file is")
+    };
+    let placed = |claim| Input::Placed { file: FILE, claim, is_alone: true };
+    let first = claim(&mut core, 6);
+    give(&mut core, Input::GaveUp(1));
+    let gone = Event::Deleted { key: "stores/s/claims/a.1".into(), revision: Revision(7) };
+    give(&mut core, Input::Seen(Revision(7), vec![gone]));
+    let second = claim(&mut core, 8);
+    assert_eq!(way(&give(&mut core, placed(first))), None, "it was seen before the claim");
+    assert_eq!(way(&give(&mut core, placed(second))), Some(Way::Here));
 }
 
 /// What has been put by the commit among the effects, if there is one.

@@ -97,6 +97,12 @@ pub enum Input {
     Snapshot(Revision, Vec<Entry>),
     /// What [`Effect::FindBelow`] came to.
     Below(Ticket, Vec<FileKey>),
+    /// What [`Effect::Place`] came to.
+    Placed {
+        file: FileKey,
+        claim: Revision,
+        is_alone: bool,
+    },
     /// What a peer asks, and by which ticket it is answered.
     Asked(Ticket, Peer),
     /// What a peer answered; `Err`: it cannot be reached.
@@ -104,6 +110,8 @@ pub enum Input {
     /// Until then this member's lease stands: the core's clock, read *before* the lease was asked for what
     /// remains of it, and that. (A process that is stopped in between must not believe in its lease after it.)
     Lease(Duration),
+    /// What hung on this member's lease is gone, whatever time that had left; another lease may follow.
+    LeaseGone,
     /// Somebody in [`Keepers`] did not take a copy, or is about to be left. [`Effect::Struck`] answers.
     CopyFailed {
         ticket: Ticket,
@@ -208,6 +216,15 @@ pub enum Effect {
     /// Which files at or below the path this member's engine knows: answered by [`Input::Below`].
     FindBelow {
         ticket: Ticket,
+        path: PathBuf,
+    },
+    /// Ask the store whether the file is at this path, in this directory, and has no other name. Answered by
+    /// [`Input::Placed`].
+    Place {
+        file: FileKey,
+        /// The claim that it is looked at after.
+        claim: Revision,
+        dir: FileKey,
         path: PathBuf,
     },
     /// This member's epoch is another's: it flushes, serves and acknowledges nothing from here on.

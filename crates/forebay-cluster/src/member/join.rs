@@ -3,11 +3,11 @@
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use forebay_backing::FileKey;
 use forebay_base::{Error, Kind, Result};
-use forebay_registry::{Commit, Entry, Lease, Outcome, Registry};
+use forebay_registry::{BootClock, Clock, Commit, Entry, Lease, Outcome, Registry};
 
 use super::{Member, SyncStore, Waiting, door, lock};
 use crate::core::{Core, Input, Peer, Reply, Standing, entering};
@@ -93,7 +93,7 @@ impl Member {
             name: node,
             store,
             epoch,
-            began: Instant::now(),
+            began: BootClock.now(),
             patience,
             registry,
             core: Mutex::new(core),
@@ -177,6 +177,8 @@ impl Member {
         }
         self.left.store(true, Relaxed);
         self.hands.iter().for_each(super::hands::Hands::close);
+        // Programs may still be here, if the mount was only detached.
+        self.feed(Input::LeaseGone);
         let leases = [lock(&self.lease).take(), lock(&self.given_lease).take()];
         let [own, given] = leases;
         if let Some(given) = given {

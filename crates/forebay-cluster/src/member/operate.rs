@@ -111,7 +111,7 @@ impl Member {
     }
 
     fn commit_or(&self, commit: Commit, name: &str) -> Result<Revision> {
-        self.registry.commit(&self.leased(commit))?.committed().ok_or_else(|| {
+        self.registry.commit(&self.leased(commit)?)?.committed().ok_or_else(|| {
             Error::new(
                 Kind::Unavailable,
                 format!("member {name} has changed meanwhile: look, and try again"),

@@ -36,6 +36,9 @@ pub struct Seen {
     pub claims: u64,
     /// Directories in which it makes files.
     pub creates: u64,
+    /// Directories whose files it opens without asking the registry.
+    #[serde(default)]
+    pub grants: u64,
     /// So many other members are to have what it has acknowledged.
     pub copies: u8,
     /// These have.
@@ -61,10 +64,20 @@ impl Member {
             {
                 let keys::Member { address, epoch, copies, taken, .. } = found;
                 let (name, in_sync) = (name.to_string(), Vec::new());
-                let (alive, claims, creates) = (false, 0, 0);
+                let (alive, claims, creates, grants) = (false, 0, 0, 0);
                 let key = name.clone();
-                let seen =
-                    Seen { name, address, epoch, alive, claims, creates, copies, in_sync, taken };
+                let seen = Seen {
+                    name,
+                    address,
+                    epoch,
+                    alive,
+                    claims,
+                    creates,
+                    grants,
+                    copies,
+                    in_sync,
+                    taken,
+                };
                 members.insert(key, seen);
             } else if rest == "gate" {
                 gate = parse::<keys::Gate>(entry).map(|gate| gate.by);
@@ -86,9 +99,12 @@ impl Member {
                     let seen = claimed().and_then(|member| members.get_mut(&member));
                     _ = seen.map(|seen| seen.claims += 1);
                 }
-                "creates" => {
+                "creates" | "grants" => {
                     let member = rest.rsplit_once('/').map_or(rest, |(_, member)| member);
-                    _ = members.get_mut(member).map(|seen| seen.creates += 1);
+                    _ = members.get_mut(member).map(|seen| match kind {
+                        "creates" => seen.creates += 1,
+                        _ => seen.grants += 1,
+                    });
                 }
                 _ => {}
             }

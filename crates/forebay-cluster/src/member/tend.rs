@@ -84,11 +84,13 @@ impl Member {
     }
 
     /// A lease that ran out while the registry was away is taken anew: claims do not hang on it.
-    fn keep_lease(&self) {
+    fn keep_lease(self: &Arc<Member>) {
         let is_gone = lock(&self.lease).as_ref().is_some_and(|lease| lease.is_gone());
         if !is_gone {
             return;
         }
+        // The next one is not what its read grants hang on.
+        self.feed(Input::LeaseGone);
         let alive = format!("stores/{}/alive/{}", self.store, self.name);
         let key = format!("stores/{}/members/{}", self.store, self.name);
         let anew = self.registry.lease(LEASE).and_then(|lease| {

@@ -30,6 +30,7 @@ struct Fake {
     looked_at: Mutex<HashMap<FileKey, u32>>,
     forgotten: Mutex<HashMap<FileKey, u32>>,
     below: Mutex<Vec<FileKey>>,
+    linked: Mutex<HashSet<FileKey>>,
     /// Writes that wait in it, and whether they go on.
     waiting: (Mutex<(usize, bool)>, Condvar),
     /// Files that are its own, though no copy of them is kept any more.
@@ -103,6 +104,10 @@ impl Front for Fake {
 
     fn below(&self, _path: &Path) -> Vec<FileKey> {
         lock(&self.below).clone()
+    }
+
+    fn is_alone(&self, file: FileKey, _: FileKey, _: &Path) -> bool {
+        !lock(&self.linked).contains(&file)
     }
 
     fn answer(
@@ -348,6 +353,47 @@ fn what_a_living_partner_has_copies_of_is_not_given_up() {
     assert!(matches!(b.holder(key(7)), Holder::Dead(_)), "nothing was given up");
     bed.registry.commit(&Commit::new().delete("stores/s/alive/c")).unwrap();
     assert_eq!(b.give_up("a", &[]).unwrap().len(), 1);
+}
+
+/// Reads until the registry has a read grant of the member for the directory.
+fn read_until_granted(bed: &Bed, member: &Arc<Member>, dir: FileKey) {
+    let grant = format!("stores/s/grants/{}/{}", keys::file(dir), member.name());
+    eventually("it has a read grant", || {
+        let opened = member.open(key(50), dir, Path::new("d/rest"), Access::Read).unwrap();
+        assert!(matches!(opened, Opening::Here(None)));
+        bed.registry.get(&grant).unwrap().0.is_some()
+    });
+}
+
+fn grants(bed: &Bed) -> usize {
+    bed.registry.range("stores/s/grants/").unwrap().0.len()
+}
+
+#[test]
+fn a_claim_waits_for_the_grants_of_its_directory_and_of_all_if_it_may_be_anywhere() {
+    let bed = Bed::new();
+    let ((a, front), (b, _g)) = (bed.member("a"), bed.member("b"));
+    let other = FileKey { ino: 3, generation: 1 };
+    read_until_granted(&bed, &b, DIR);
+    read_until_granted(&bed, &b, other);
+    let held = open(&a, 7, Access::Write);
+    assert!(matches!(held, Opening::Here(Some(_))));
+    assert_eq!(grants(&bed), 1, "that of the other directory stands");
+    assert_eq!(there(open(&b, 7, Access::Read)), "a");
+    // A file that has another name.
+    lock(&front.linked).insert(key(8));
+    let linked = open(&a, 8, Access::Write);
+    assert!(matches!(linked, Opening::Here(Some(_))));
+    assert_eq!(grants(&bed), 0, "it may have it anywhere");
+    assert_eq!(there(open(&b, 8, Access::Read)), "a");
+    // Who makes files in a directory waits, too.
+    eventually("what was broken rests, and is taken again", || {
+        let opened = b.open(key(50), other, Path::new("d/rest"), Access::Read).unwrap();
+        matches!(opened, Opening::Here(None)) && grants(&bed) > 0
+    });
+    let making = a.create(other, Path::new("e/new")).unwrap();
+    assert_eq!(grants(&bed), 0);
+    drop((making, held, linked));
 }
 
 /// Writes that wait for room take a part of a home's connections, and those that come on top are asked again: what members

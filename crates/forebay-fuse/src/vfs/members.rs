@@ -203,7 +203,7 @@ impl Vfs {
         if dir == SOMEWHERE && how == Access::Read {
             return Ok(None);
         }
-        match cluster.open(key, dir, &path, how)? {
+        match cluster.open(key, self.as_found(dir, &path), &path, how)? {
             Place::Here(guard) => {
                 self.heard(key, None);
                 Ok(guard)
@@ -213,6 +213,39 @@ impl Vfs {
                 Err(self.replaced(self.nodes.parent(id), &path, how))
             }
         }
+    }
+
+    /// The directory by which a file at `path` is opened. Under a read grant the registry is not asked, but the store
+    /// whether that directory is there still: another may have its place, and its files other grants.
+    pub(super) fn as_found(&self, dir: FileKey, path: &Path) -> FileKey {
+        let is_granted = self.cluster().is_some_and(|cluster| cluster.has_grant(dir));
+        match is_granted && !self.dir_now(path).is_ok_and(|now| now == dir) {
+            true => SOMEWHERE,
+            false => dir,
+        }
+    }
+
+    /// Whether a file that is open here, and has gone from the name that was opened, is another member's by now: it
+    /// may have been claimed where it went.
+    pub(super) fn went_there(
+        &self,
+        key: Option<FileKey>,
+        path: Option<&Path>,
+        how: Access,
+    ) -> Result<bool> {
+        let asked = self.cluster().zip(key).zip(path).filter(|_| how == Access::Read);
+        let Some(((cluster, key), path)) = asked else { return Ok(false) };
+        match cluster.open(key, SOMEWHERE, path, how)? {
+            Place::There(home) => self.heard(key, Some(&home)),
+            Place::Here(_) => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// The directory of a path, as the store has it.
+    fn dir_now(&self, path: &Path) -> Result<FileKey> {
+        let dir = path.parent().unwrap_or(Path::new(""));
+        Ok(self.engine.names.ask(|b| b.stat(dir))?.key)
     }
 
     /// What is answered for a name that may have another file by now than the kernel knows of, or one where it knows
@@ -332,6 +365,28 @@ impl Vfs {
         busy.extend(&files);
         drop(busy);
         Ok(Naming { members: &self.members, files })
+    }
+
+    /// Before a name of a file at `from` comes to be at `to` (and with `exchange` the other way round): in another
+    /// directory this is as if the file were made there, until the guards are dropped. Nobody opens it there by
+    /// what he has heard of claims elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// ESTALE if one of the directories has another in its place: who asks looks again.
+    pub(super) fn entering(&self, from: &Path, to: &Path, exchange: bool) -> Result<Vec<Guard>> {
+        let Some(cluster) = self.cluster() else { return Ok(Vec::new()) };
+        let dirs = || Ok((self.dir_now(from)?, self.dir_now(to)?));
+        let (old, new) = dirs()?;
+        if old == new {
+            return Ok(Vec::new());
+        }
+        let back = exchange.then(|| cluster.create(old, from)).transpose()?;
+        let entering = [cluster.create(new, to)?].into_iter().chain(back).collect();
+        match dirs()? == (old, new) {
+            true => Ok(entering),
+            false => Err(moved()),
+        }
     }
 
     /// Renames a file on the store, of which the home of what is replaced may be another member.

@@ -198,6 +198,11 @@ impl Vfs {
             }
             return Ok(());
         };
+        // Only now: who may make files there answers nobody who asks for one before it is made.
+        let _entering = match moves_dir || is_dir {
+            true => Vec::new(),
+            false => self.entering(&old, &new, exchange)?,
+        };
         // What is replaced elsewhere is for its home to be alone with.
         let goes = over.filter(|_| through.is_none()).map(|(over, _)| over);
         let _alone = self.alone_with([Some(key), goes].into_iter().flatten())?;
@@ -258,6 +263,7 @@ impl Vfs {
             // The kernel takes the new name to be of the node that it knows.
             return Err(moved());
         }
+        let _entering = self.entering(&from, &to, false)?;
         let asked = self.engine.verbs.asking();
         let mut change = self.foresight.answers.changing(&[&to], &[key]);
         let attr = self.engine.verbs.link(Named { path: &from, key, is_dir: false }, &to)?;

@@ -82,6 +82,7 @@ impl Vfs {
             }
             NameChange::Link { file, path, to } => {
                 self.is_home(&[Some(*file)])?;
+                let _entering = self.entering(path, to, false)?;
                 self.is_still(*file, path)?;
                 let attr = self.engine.verbs.link(file_at(path, *file), to)?;
                 if let Some((dir, name)) = self.name_at(to) {
@@ -118,6 +119,7 @@ impl Vfs {
                 self.is_home(&[Some(*file), *over])?;
                 let mode = rename_mode(*flags)?;
                 let (_held, through) = self.hold_replaced(*file, from, to, *over, mode)?;
+                let _entering = self.entering(from, to, mode == RenameMode::Exchange)?;
                 let goes = over.filter(|_| through.is_none());
                 let _alone = self.alone_with([Some(*file), goes].into_iter().flatten())?;
                 self.rename_for(*file, from, to, *over, mode, through.as_deref())?;

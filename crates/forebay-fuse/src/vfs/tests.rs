@@ -2,8 +2,9 @@
 //! answered in earnest, or late, or not at all.
 
 mod far;
+mod granted;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -53,6 +54,12 @@ struct Net {
     epochs: Mutex<HashMap<String, u64>>,
     asked: Mutex<Vec<Question>>,
     fates: Mutex<Option<Arc<Fates>>>,
+    /// Directories of which each mount has a read grant.
+    granted: Mutex<HashSet<FileKey>>,
+    /// Files whose homes nobody has heard of who did not ask.
+    unheard: Mutex<HashSet<FileKey>>,
+    /// Directories that files were to be made in.
+    made_in: Mutex<Vec<FileKey>>,
 }
 
 impl Net {
@@ -93,8 +100,10 @@ impl Played {
 
 impl Cluster for Played {
     fn holder(&self, file: FileKey) -> Holder {
+        let is_unheard = lock(&self.net.unheard).contains(&file);
         match lock(&self.net.homes).get(&file) {
             Some(home) if *home == self.name => Holder::Here,
+            Some(_) if is_unheard => Holder::Nobody,
             Some(home) => Holder::There(home.clone()),
             None => Holder::Nobody,
         }
@@ -104,14 +113,22 @@ impl Cluster for Played {
         self.holder(file) != Holder::Here || self.net.is_held(file)
     }
 
-    fn open(&self, file: FileKey, _: FileKey, _: &Path, how: Access) -> Result<Place> {
+    fn open(&self, file: FileKey, dir: FileKey, _: &Path, how: Access) -> Result<Place> {
+        if !self.has_grant(dir) {
+            lock(&self.net.unheard).remove(&file);
+        }
         Ok(match self.holder(file) {
             Holder::There(home) | Holder::Dead(home) => Place::There(home),
             _ => Place::Here((how == Access::Write).then(|| self.hold(file))),
         })
     }
 
-    fn create(&self, _: FileKey, _: &Path) -> Result<Guard> {
+    fn has_grant(&self, dir: FileKey) -> bool {
+        lock(&self.net.granted).contains(&dir)
+    }
+
+    fn create(&self, dir: FileKey, _: &Path) -> Result<Guard> {
+        lock(&self.net.made_in).push(dir);
         Ok(Box::new(()))
     }
 

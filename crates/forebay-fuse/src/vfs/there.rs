@@ -115,7 +115,7 @@ impl Vfs {
         let mut looks = Looks::begin();
         let succession = Succession::default();
         loop {
-            match cluster.open(key, dir, &path, how)? {
+            match cluster.open(key, self.as_found(dir, &path), &path, how)? {
                 Place::There(home) => {
                     match self.ask_open(&home, key, path.clone(), write || truncate) {
                         Ok(there) => seat = Some(Seat::There(there)),
@@ -197,6 +197,7 @@ impl Vfs {
         });
         let (key, dir, path) = found.ok_or_else(gone)?;
         let cluster = self.cluster().ok_or_else(moved)?;
+        let dir = self.as_found(dir, &path);
         let seat = match cluster.open(key, dir, &path, remote.access())? {
             Place::There(home) => Seat::There(self.ask_open(&home, key, path, remote.write)?),
             Place::Here(held) => {

@@ -1,5 +1,7 @@
 //! Chance, and what it came to.
 
+use super::Plan;
+
 /// splitmix64
 pub struct Dice(pub u64);
 
@@ -29,6 +31,21 @@ pub struct Counts {
     pub snapshots: u64,
     pub outages: u64,
     pub copied: Copied,
+    pub granted: Granted,
+}
+
+/// What happens only where there are read grants, and names move.
+#[derive(Debug, Default, Clone)]
+pub struct Granted {
+    pub opened: u64,
+    pub waited: u64,
+    /// For the lease of somebody who was dead, stopped or cut off.
+    pub expired: u64,
+    pub widened: u64,
+    pub moved: u64,
+    pub linked: u64,
+    /// Through a name that had gone.
+    pub stale: u64,
 }
 
 /// What happens only where copies are kept.
@@ -113,6 +130,19 @@ impl Counts {
         ]
     }
 
+    fn list_granted(&mut self) -> [(&'static str, &mut u64); 7] {
+        let granted = &mut self.granted;
+        [
+            ("opens under a grant", &mut granted.opened),
+            ("claims that waited for a grant", &mut granted.waited),
+            ("grants that ended with a lease", &mut granted.expired),
+            ("claims that are for any directory", &mut granted.widened),
+            ("files moved to another directory", &mut granted.moved),
+            ("files linked in another directory", &mut granted.linked),
+            ("opens by a name that had gone", &mut granted.stale),
+        ]
+    }
+
     pub fn add(&mut self, other: &Counts) {
         let mut other = other.clone();
         for ((_, mine), (_, theirs)) in self.list().into_iter().zip(other.list()) {
@@ -121,15 +151,21 @@ impl Counts {
         for ((_, mine), (_, theirs)) in self.list_copied().into_iter().zip(other.list_copied()) {
             *mine += *theirs;
         }
+        for ((_, mine), (_, theirs)) in self.list_granted().into_iter().zip(other.list_granted()) {
+            *mine += *theirs;
+        }
     }
 
     /// What is injected must have happened.
-    pub fn all_happened(&mut self, has_copies: bool) {
+    pub fn all_happened(&mut self, plan: Plan) {
         for (name, count) in self.list() {
-            assert!(*count > 0, "{name}: never");
+            assert!(*count > 0 || (plan.grants && name == "renames"), "{name}: never");
         }
         for (name, count) in self.list_copied() {
-            assert!((*count > 0) == has_copies, "{name}: {count}");
+            assert!((*count > 0) == (plan.copies > 0), "{name}: {count}");
+        }
+        for (name, count) in self.list_granted() {
+            assert!(*count > 0 || !plan.grants, "{name}: never");
         }
     }
 }

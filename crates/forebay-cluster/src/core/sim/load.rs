@@ -1,17 +1,39 @@
 //! Programs that use the mounts, and what befalls the members meanwhile.
 
+use super::Neglect;
+use super::moves::Entering;
 use super::world::{
     Checked, FAULTS_END, OUTLIVES, PATIENCE, What, World, dir_key, dir_of, key, node_of, path,
 };
-use crate::core::{Access, Ask, Input, Ticket, Way, Why};
+use crate::core::{Access, Ask, Input, PATIENCES, Ticket, Way, Why};
 
 #[derive(Debug, Clone)]
 pub enum Op {
-    Read { file: usize, floor: u64 },
-    Write { file: usize, syncs: bool },
-    Create { dir: usize },
+    Read {
+        file: usize,
+        dir: usize,
+        floor: u64,
+    },
+    Write {
+        file: usize,
+        dir: usize,
+        syncs: bool,
+    },
+    Create {
+        dir: usize,
+    },
     Change,
-    Rename { dir: usize },
+    Rename {
+        dir: usize,
+    },
+    /// A file's name is to come from one directory to another.
+    Move {
+        file: usize,
+        from: usize,
+        links: bool,
+    },
+    /// It may, once files may be made there.
+    Enter(Entering),
 }
 
 #[derive(Clone)]
@@ -33,29 +55,36 @@ impl World {
         if self.now > FAULTS_END + 2000 || self.nodes[node].is_dead {
             return Ok(());
         }
-        let next = 10 + self.dice.roll(300);
+        let next = 10 + self.dice.roll(if self.plan.grants { 60 } else { 300 });
         self.at(next, What::Program(node));
         if !self.serves(node) {
             return Ok(());
         }
+        let first = self.plan.files();
         let made: Vec<usize> =
-            (2..self.files.len()).filter(|f| self.files[*f].maker.is_some()).collect();
+            (first..self.files.len()).filter(|f| self.files[*f].maker.is_some()).collect();
         let file = match (self.dice.roll(2), made.last()) {
             (0, Some(_)) => {
                 made[made.len() - 1 - self.dice.roll(made.len().min(3) as u64) as usize]
             }
-            _ => self.dice.roll(2) as usize,
+            _ => self.dice.roll(first as u64) as usize,
         };
         let op = match self.dice.roll(20) {
-            0..8 => Op::Read { file, floor: self.files[file].acked },
+            _ if self.plan.grants => self.among_directories(file),
+            0..8 => Op::Read { file, dir: dir_of(file), floor: self.files[file].acked },
             8..15 => {
                 let syncs = self.plan.copies > 0 && self.dice.roll(3) > 0;
-                Op::Write { file, syncs }
+                Op::Write { file, dir: dir_of(file), syncs }
             }
             15..17 => Op::Create { dir: self.dice.roll(2) as usize },
             17..19 => Op::Change,
             _ => Op::Rename { dir: self.dice.roll(2) as usize },
         };
+        // Its kernel lets nobody move what it is just making.
+        let found = &self.files[file];
+        if matches!(op, Op::Move { .. }) && found.maker == Some(node) && found.newest == 0 {
+            return Ok(());
+        }
         self.ask(node, op, From::Program, self.now, 0)
     }
 
@@ -67,15 +96,21 @@ impl World {
 
     fn ask(&mut self, node: usize, op: Op, from: From, since: u64, tries: u32) -> Checked {
         let ticket = self.ticket();
-        let open = |file: usize, how| Ask::Open {
+        let open = |file: usize, dir, how| Ask::Open {
             file: key(file),
-            dir: dir_key(dir_of(file)),
+            dir: dir_key(dir),
             path: path(file).into(),
             how,
         };
         let ask = match op {
-            Op::Read { file, .. } => open(file, Access::Read),
-            Op::Write { file, .. } => open(file, Access::Write),
+            Op::Read { file, dir, .. } => open(file, dir, Access::Read),
+            Op::Write { file, dir, .. } => open(file, dir, Access::Write),
+            Op::Move { file, from, .. } => {
+                Ask::Change { files: vec![key(file)], dirs: vec![dir_key(from)], below: None }
+            }
+            Op::Enter(Entering { to, .. }) => {
+                Ask::Create { dir: dir_key(to), path: format!("d{to}").into() }
+            }
             Op::Create { dir } => Ask::Create { dir: dir_key(dir), path: format!("d{dir}").into() },
             Op::Change => {
                 let files = [0, 1].map(|_| self.dice.roll(self.files.len() as u64) as usize);
@@ -101,7 +136,14 @@ impl World {
         };
         let life = self.nodes[node].life;
         let is_paused = self.nodes[node].paused + PATIENCE > self.now;
-        if self.now > asked.since + PATIENCE + 250 && !is_paused && asked.tries == 0 {
+        let patience = match asked.op {
+            // They wait for others' grants, and so for their leases.
+            Op::Write { .. } | Op::Create { .. } | Op::Enter(_) if self.plan.has_leases() => {
+                PATIENCE * u64::from(PATIENCES)
+            }
+            _ => PATIENCE,
+        };
+        if self.now > asked.since + patience + 250 && !is_paused && asked.tries == 0 {
             return Err(format!("m{node}: {:?} took {} ms", asked.op, self.now - asked.since));
         }
         let reply_to = match asked.from {
@@ -112,11 +154,39 @@ impl World {
             self.check_taker(node, file, asked.since, &way)?;
         }
         match (way, asked.op.clone()) {
-            (Way::Here, Op::Read { file, floor }) => {
+            (Way::Here, Op::Read { file, dir, floor }) => {
+                // By a name that has gone it finds nothing.
+                if !self.is_in(file, dir) {
+                    self.counts.granted.stale += 1;
+                    self.served_for(node, reply_to, Err(()));
+                    return Ok(());
+                }
+                let is_known = asked.since == self.now && self.claimant(file) != Some(node);
+                self.counts.granted.opened += u64::from(is_known);
                 // Freshness is decided by the open: it reads at once.
                 self.happen(What::Read(node, file, floor, asked.since, reply_to))
             }
-            (Way::Here, Op::Write { file, syncs }) => {
+            (Way::Here, Op::Move { file, from, links }) => {
+                let to = 1 - from;
+                let entering = Entering { file, from, to, links, change: ticket, maker: None };
+                if self.neglect != Some(Neglect::EnterAsMaker) {
+                    return self.ask(node, Op::Enter(entering), asked.from, self.now, 0);
+                }
+                let delay = 1 + self.dice.roll(50);
+                self.at(delay, What::Entered(node, life, entering));
+                Ok(())
+            }
+            (Way::Here, Op::Enter(entering)) => {
+                let entering = Entering { maker: Some(ticket), ..entering };
+                let delay = 1 + self.dice.roll(50);
+                self.at(delay, What::Entered(node, life, entering));
+                Ok(())
+            }
+            (Way::Fails(_), Op::Enter(entering)) => {
+                self.counts.failed += 1;
+                self.give(node, Input::Changed(entering.change))
+            }
+            (Way::Here, Op::Write { file, syncs, .. }) => {
                 *self.nodes[node].writers.entry(file).or_default() += 1;
                 let delay = self.dice.roll(30);
                 self.at(delay, What::Wrote(node, life, file, syncs, reply_to));
@@ -142,7 +212,7 @@ impl World {
                 self.at(delay, What::Renamed(node, life, ticket, Some(dir)));
                 Ok(())
             }
-            (Way::There { home }, op @ (Op::Read { .. } | Op::Write { .. }))
+            (Way::There { home }, op @ (Op::Read { .. } | Op::Write { .. } | Op::Move { .. }))
                 if reply_to.is_none() =>
             {
                 let number = self.ticket();
@@ -198,10 +268,12 @@ impl World {
                     return Ok(());
                 }
                 match (result, asked.op) {
-                    (Ok(value), Op::Read { file, floor }) => {
+                    (Ok(value), Op::Read { file, floor, .. }) => {
                         self.check_read(node, file, floor, value, asked.since)
                     }
-                    (Ok(value), Op::Write { file, syncs }) => self.acknowledged(file, value, syncs),
+                    (Ok(value), Op::Write { file, syncs, .. }) => {
+                        self.acknowledged(file, value, syncs)
+                    }
                     (Err(()), op) if asked.tries < 3 => {
                         self.ask(node, op, From::Program, asked.since, asked.tries + 1)
                     }

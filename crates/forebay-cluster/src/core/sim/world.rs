@@ -11,6 +11,7 @@ use forebay_registry::{Change, Commit, Outcome, Revision};
 use super::counts::{Counts, Dice};
 use super::keeping::{After, Copy, Fill, Keep, Sync, Waiter, Why};
 use super::load::{Asked, Op};
+use super::moves::Entering;
 use super::registry::Model;
 use super::{Neglect, Plan};
 use crate::core::rules::Rules;
@@ -90,6 +91,9 @@ pub struct File {
     pub moved: u64,
     /// Who made it.
     pub maker: Option<usize>,
+    /// Where it has names, once that is not where it was made; and where it had one before.
+    pub dirs: BTreeSet<usize>,
+    pub before: Option<usize>,
     /// Another member has asked for it.
     pub is_opened: bool,
 }
@@ -107,6 +111,8 @@ pub enum What {
     Made(usize, u64, usize, Ticket),
     Noted(usize, u64, usize, Ticket),
     Renamed(usize, u64, Ticket, Option<usize>),
+    Entered(usize, u64, Entering),
+    Place(usize, u64, usize, Revision, usize),
     Closed(usize, u64, usize),
     Deliver(usize, usize, u64, Ticket, Peer),
     Serve(usize, usize, u64, u64, Op),
@@ -207,7 +213,7 @@ impl World {
             registry: Model::default(),
             outage: 0,
             nodes: (0..plan.members).map(|_| Node::default()).collect(),
-            files: vec![File::default(); 2],
+            files: vec![File::default(); plan.files()],
             renaming: None,
             tickets: 0,
             deaths: 0,
@@ -246,8 +252,10 @@ impl World {
             let first = self.dice.roll(100);
             self.at(first, What::Tick(node));
             self.at(20 + first, What::Program(node));
-            if self.plan.copies > 0 {
+            if self.plan.has_leases() {
                 self.at(first, What::Renew(node));
+            }
+            if self.plan.copies > 0 {
                 self.at(first, What::Drain(node));
             }
         }
@@ -296,14 +304,14 @@ impl World {
         let n = &mut self.nodes[node];
         n.life += 1;
         n.epoch = epoch;
-        n.lease_at = if self.plan.copies > 0 { self.now + LEASE } else { u64::MAX };
+        n.lease_at = if self.plan.has_leases() { self.now + LEASE } else { u64::MAX };
         let (life, until) = (n.life, Duration::from_millis(self.now + LEASE));
         let snapshot = self.registry.snapshot();
         n.seen = snapshot.0.0;
         let patience = Duration::from_millis(PATIENCE);
         let mut core = Core::new(name(node), epoch, self.plan.copies, snapshot, patience)
             .with_rules(self.rules);
-        if self.plan.copies > 0 {
+        if self.plan.has_leases() {
             core.handle(Duration::from_millis(self.now), Input::Lease(until));
             self.at(LEASE, What::Expire(node));
         }
@@ -333,7 +341,7 @@ impl World {
         if self.renaming.is_some_and(|(by, _)| by == node) {
             self.renaming = None;
         }
-        if self.plan.copies == 0 {
+        if !self.plan.has_leases() {
             self.nodes[node].lease_at = self.now + LEASE;
             self.at(LEASE, What::Expire(node));
         }
@@ -418,6 +426,11 @@ impl World {
                 let delay = self.delay();
                 self.at(delay, What::Give(node, life, Input::Below(ticket, files)));
             }
+            Effect::Place { file, claim, dir, .. } => {
+                let (file, dir) = (number_of(file), dir.ino as usize - 1);
+                let delay = 1 + self.dice.roll(20);
+                self.at(delay, What::Place(node, life, file, claim, dir));
+            }
             other if self.plan.copies > 0 => return self.effect_on_copies(node, other),
             other => return Err(format!("m{node} has no copies: {other:?}")),
         }
@@ -451,6 +464,7 @@ impl World {
             | What::Renamed(n, ..)
             | What::Closed(n, ..)
             | What::Served(n, ..) => Some(*n),
+            What::Entered(n, ..) | What::Place(n, ..) => Some(*n),
             What::Deliver(_, n, ..) | What::Serve(n, ..) => Some(*n),
             What::SyncedHere(n, ..) | What::KeepDone(n, ..) | What::FillBegun(n, ..) => Some(*n),
             What::Flushed(n, ..) | What::Listed(n, ..) => Some(*n),
@@ -472,6 +486,8 @@ impl World {
         match what {
             What::Tick(node) => {
                 self.at(100, What::Tick(node));
+                let awaits = self.nodes[node].core.as_ref().map_or(0, Core::awaits_grants);
+                self.counts.granted.waited += awaits as u64;
                 self.give(node, Input::Tick)
             }
             What::Watch(node) => self.watch(node),
@@ -519,6 +535,7 @@ impl World {
                 self.give(to, Input::Asked(mine, question))
             }
             What::Serve(..) | What::Served(..) | What::TimedOut(_) => self.served(what),
+            What::Entered(..) | What::Place(..) => self.in_names(what),
             What::Released(..)
             | What::Wrote(..)
             | What::Read(..)
@@ -628,6 +645,15 @@ impl World {
             // Its own mount believes in it still. Its names are another matter.
             self.renaming.take_if(|(by, _)| *by == node);
         }
+        let mine = format!("/m{node}");
+        let grants = self
+            .registry
+            .keys
+            .keys()
+            .filter(|key| key.starts_with("stores/s/grants/") && key.ends_with(&mine));
+        let grants: Vec<String> = grants.cloned().collect();
+        self.counts.granted.expired += grants.len() as u64;
+        gone = grants.into_iter().fold(gone, Commit::delete);
         let _ = self.registry.commit(&gone);
         self.told();
     }

@@ -1,0 +1,92 @@
+//! Files whose names come to other directories, and who knows them by an old one.
+
+use super::load::Op;
+use super::world::{Checked, What, World, dir_key, dir_of, key};
+use crate::core::{Input, Ticket};
+
+/// A file whose name comes to another directory, by a change with this ticket.
+#[derive(Debug, Clone, Copy)]
+pub struct Entering {
+    pub file: usize,
+    pub from: usize,
+    pub to: usize,
+    /// It keeps the name that it has.
+    pub links: bool,
+    pub change: Ticket,
+    /// Who does it may make files there until then, by this ticket.
+    pub maker: Option<Ticket>,
+}
+
+impl World {
+    /// Where a file has names now.
+    pub fn is_in(&self, file: usize, dir: usize) -> bool {
+        let dirs = &self.files[file].dirs;
+        if dirs.is_empty() { dir == dir_of(file) } else { dirs.contains(&dir) }
+    }
+
+    pub fn is_alone(&self, file: usize, dir: usize) -> bool {
+        self.is_in(file, dir) && self.files[file].dirs.len() < 2
+    }
+
+    pub fn enter(&mut self, e: Entering) {
+        let found = &mut self.files[e.file];
+        if found.dirs.is_empty() {
+            found.dirs.insert(dir_of(e.file));
+        }
+        if !found.dirs.contains(&e.from) || e.from == e.to {
+            return;
+        }
+        found.dirs.insert(e.to);
+        if !e.links {
+            found.dirs.remove(&e.from);
+            found.before = Some(e.from);
+        }
+        self.counts.granted.moved += u64::from(!e.links);
+        self.counts.granted.linked += u64::from(e.links);
+        if self.trace {
+            println!("{} f{} of d{} is in d{} ({e:?})", self.now, e.file, e.from, e.to);
+        }
+    }
+
+    /// Mostly reads, and files that come to other directories. Who writes may know an old name only.
+    pub fn among_directories(&mut self, file: usize) -> Op {
+        let is_in = |world: &World, dir: &usize| world.is_in(file, *dir);
+        let dirs: Vec<usize> = (0..2).filter(|dir| is_in(self, dir)).collect();
+        let mut dir = dirs[self.dice.roll(dirs.len() as u64) as usize];
+        let before = self.files[file].before.filter(|_| self.dice.roll(4) == 0);
+        dir = before.unwrap_or(dir);
+        match self.dice.roll(60) {
+            0..50 => Op::Read { file, dir, floor: self.files[file].acked },
+            50..54 => Op::Write { file, dir, syncs: false },
+            54 => Op::Create { dir },
+            55 => Op::Change,
+            n => Op::Move { file, from: dir, links: n == 56 },
+        }
+    }
+
+    pub fn in_names(&mut self, what: What) -> Checked {
+        match what {
+            What::Place(node, life, file, claim, dir) => {
+                let is_alone = self.is_alone(file, dir);
+                self.counts.granted.widened += u64::from(!is_alone);
+                match self.lives(node, life) {
+                    true => self.give(node, Input::Placed { file: key(file), claim, is_alone }),
+                    false => Ok(()),
+                }
+            }
+            // The call reaches the store whatever becomes of the process.
+            What::Entered(node, life, entering) => {
+                self.enter(entering);
+                if !self.lives(node, life) {
+                    return Ok(());
+                }
+                let Entering { to, change, maker, .. } = entering;
+                if let Some(by) = maker {
+                    self.give(node, Input::Made(dir_key(to), by))?;
+                }
+                self.give(node, Input::Changed(change))
+            }
+            _ => Ok(()),
+        }
+    }
+}

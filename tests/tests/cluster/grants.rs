@@ -1,0 +1,196 @@
+//! Directories that nobody writes to are read without asking the registry, and nobody sees old bytes for that.
+
+use std::fs::{create_dir, hard_link, rename};
+use std::time::Duration;
+
+use forebay_tests::cluster::{Cluster, HOLD, bounded, read, reads};
+use forebay_tests::{PATIENCE, needs_forebay, needs_network, needs_tools, proof, within};
+
+use crate::{is_honest, write};
+
+/// Of a member's process: who writes waits no longer for its read grant, and a moment.
+const LEASE: Duration = Duration::from_secs(10);
+const MOMENT: Duration = Duration::from_secs(4);
+
+/// Two nodes, a directory `d` with files on the store, and another one.
+fn laid() -> Cluster {
+    lay(Cluster::laid(2))
+}
+
+fn lay(mut cluster: Cluster) -> Cluster {
+    for dir in ["d", "x"] {
+        create_dir(cluster.backing.join(dir)).unwrap();
+        for n in 0..30 {
+            write(&cluster.backing.join(format!("{dir}/f{n}")), b"old");
+        }
+    }
+    for node in 0..cluster.nodes.len() {
+        if !cluster.nodes[node].is_running() {
+            cluster.mount(node, HOLD);
+        }
+    }
+    cluster
+}
+
+fn grants(cluster: &Cluster, of: usize) -> u64 {
+    cluster.told(of, &format!("n{}", of + 1))["grants"].as_u64().expect("a number")
+}
+
+/// Reads a file until the node has another read grant: that of its directory.
+#[track_caller]
+fn has_grant(cluster: &Cluster, node: usize, name: &str) {
+    let before = grants(cluster, node);
+    within(PATIENCE, "a directory that is read has a grant", || {
+        for _ in 0..5 {
+            read(&cluster.at(node, name)).unwrap();
+        }
+        grants(cluster, node) > before
+    });
+    // The watch has told of it, too.
+    std::thread::sleep(Duration::from_millis(20));
+}
+
+// S-25
+#[test]
+fn files_of_a_directory_that_nobody_writes_to_are_opened_without_asking_the_registry() {
+    needs_forebay!();
+    needs_tools!("etcd", "curl");
+    let cluster = laid();
+    let counted = |opens: u32| {
+        let before = cluster.registry.reads(None);
+        for n in 0..opens {
+            assert_eq!(std::fs::read(cluster.at(1, format!("d/f{}", n % 30))).unwrap(), b"old");
+        }
+        cluster.registry.reads(None) - before
+    };
+    let asked = counted(2);
+    assert!(asked >= 2, "what is not granted yet is asked for: {asked} reads for 2 opens");
+    has_grant(&cluster, 1, "d/f0");
+    let under = counted(1000);
+    assert!(under < 20, "1000 opens under a grant made {under} reads of the registry");
+    proof!("reads of the registry: {asked} for 2 opens without, {under} for 1000 under a grant");
+}
+
+/// A directory whose grant was broken rests before it gets another: each round has one of its own.
+fn one_per_round(rounds: usize) -> Cluster {
+    let cluster = Cluster::laid(2);
+    create_dir(cluster.backing.join("x")).unwrap();
+    for round in 0..rounds {
+        create_dir(cluster.backing.join(format!("d{round}"))).unwrap();
+        for name in ["f", "rest"] {
+            write(&cluster.backing.join(format!("d{round}/{name}")), b"old");
+        }
+        write(&cluster.backing.join(format!("x/f{round}")), b"old");
+    }
+    let mut cluster = cluster;
+    (0..2).for_each(|node| cluster.mount(node, HOLD));
+    cluster
+}
+
+// S-25
+#[test]
+fn what_another_node_writes_renames_or_links_is_seen_under_a_grant() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    let cluster = one_per_round(12);
+    for round in 0..12 {
+        let new = format!("written {round}").into_bytes();
+        let at = format!("d{round}/f");
+        assert_eq!(read(&cluster.at(1, &at)).unwrap(), b"old");
+        has_grant(&cluster, 1, &format!("d{round}/rest"));
+        let from = format!("x/f{round}");
+        let (seen, what) = match round % 4 {
+            0 => {
+                write(&cluster.at(0, &at), &new);
+                (at, "a file that is known")
+            }
+            1 => {
+                write(&cluster.at(0, format!("d{round}/new")), &new);
+                (format!("d{round}/new"), "a new file")
+            }
+            2 => {
+                write(&cluster.at(0, &from), &new);
+                rename(cluster.at(0, &from), cluster.at(0, &at)).unwrap();
+                // Names are so old at most.
+                std::thread::sleep(Duration::from_millis(150));
+                (at, "a file that was renamed over one that is known")
+            }
+            _ => {
+                write(&cluster.at(0, &from), &new);
+                hard_link(cluster.at(0, &from), cluster.at(0, format!("d{round}/l"))).unwrap();
+                (format!("d{round}/l"), "a second name")
+            }
+        };
+        // An open that begins after it sees it: no second look.
+        assert_eq!(read(&cluster.at(1, &seen)).unwrap(), new, "round {round}: {what}");
+    }
+}
+
+/// A file with names in two directories, written by one name and read by the other.
+#[test]
+fn a_file_with_names_in_two_directories_is_seen_under_a_grant_of_either() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    let cluster = one_per_round(4);
+    for round in 0..4 {
+        let (one, other) = (format!("d{round}/two"), format!("x/two{round}"));
+        write(&cluster.backing.join(&one), b"old");
+        hard_link(cluster.backing.join(&one), cluster.backing.join(&other)).unwrap();
+        assert_eq!(read(&cluster.at(1, &one)).unwrap(), b"old");
+        has_grant(&cluster, 1, &format!("d{round}/rest"));
+        let new = format!("through the other name {round}").into_bytes();
+        write(&cluster.at(0, &other), &new);
+        assert_eq!(read(&cluster.at(1, &one)).unwrap(), new, "round {round}");
+    }
+}
+
+/// Who has the grant and is dead, or stands still, is waited for as long as its lease stands.
+#[test]
+fn a_writer_waits_for_the_grant_of_a_dead_or_stopped_node_no_longer_than_its_lease() {
+    needs_forebay!();
+    needs_tools!("etcd");
+    let mut cluster = laid();
+    has_grant(&cluster, 1, "d/f1");
+    cluster.nodes[1].pause();
+    let at = cluster.at(0, "d/f1");
+    let (done, stopped) =
+        bounded("a write beside a stopped node", move || std::fs::write(at, b"new"));
+    done.expect("it waits for the lease, and goes on");
+    assert!(stopped < LEASE + MOMENT, "{stopped:?}");
+    assert!(stopped > Duration::from_secs(3), "it did wait for somebody: {stopped:?}");
+    cluster.nodes[1].resume();
+    assert_eq!(read(&cluster.at(1, "d/f1")).unwrap(), b"new", "the first open after it");
+    within(PATIENCE, "it is alive again", || cluster.is_alive(0, "n2"));
+    std::thread::sleep(Duration::from_secs(2)); // What was broken rests.
+    has_grant(&cluster, 1, "x/f1");
+    cluster.nodes[1].kill9();
+    let at = cluster.at(0, "x/made");
+    let (done, killed) =
+        bounded("a new file beside a dead node", move || std::fs::write(at, b"new"));
+    done.expect("it waits for the lease, and goes on");
+    assert!(killed < LEASE + MOMENT, "{killed:?}");
+    cluster.nodes[1].crash();
+    proof!("a writer waited {stopped:?} for a stopped node, {killed:?} for a dead one");
+}
+
+/// Cut off from the registry a node goes by its grant while its lease stands, and not a moment longer.
+#[test]
+fn a_node_that_is_cut_off_believes_in_its_grant_no_longer_than_the_others_do() {
+    needs_network!();
+    let cluster = lay(Cluster::networked(2, 1, HOLD));
+    has_grant(&cluster, 1, "d/f1");
+    cluster.cut_from_registry(1);
+    let begun = std::time::Instant::now();
+    assert_eq!(read(&cluster.at(1, "d/f1")).unwrap(), b"old", "its lease stands");
+    let at = cluster.at(0, "d/f1");
+    let (done, took) = bounded("a write beside who is cut off", move || std::fs::write(at, b"new"));
+    done.expect("it waits for the lease, and goes on");
+    assert!(took < LEASE + MOMENT, "{took:?}");
+    match read(&cluster.at(1, "d/f1")) {
+        Ok(found) => assert_eq!(found, b"new", "{:?} after the cut", begun.elapsed()),
+        Err(why) => assert!(is_honest(&why), "{why}"),
+    }
+    cluster.mend_to_registry(1);
+    reads(&cluster.at(1, "d/f1"), b"new");
+    proof!("the writer waited {took:?}");
+}
