@@ -17,7 +17,7 @@ use crate::core::id::FileId;
 use crate::core::paths::{Paths, Tree};
 use crate::core::state::{FileState, Record};
 use crate::files::attached::Attached;
-use crate::files::file::{DirtyQueue, File, Inner};
+use crate::files::file::{DirtyQueue, File, Inner, Live};
 use crate::files::graveyard::Graveyard;
 use crate::files::partners::{CopiesAt, Copying, Partners};
 use crate::files::table::Table;
@@ -263,9 +263,11 @@ impl Files {
     }
 
     /// Whether a program may read or write the file past us (D1). Beside others who do it must: the
-    /// kernel knows one way at a time.
+    /// kernel knows one way at a time. Nobody does while bytes that were fetched before the file was emptied are
+    /// put into its shadow: who goes past us cannot wait for that (L3).
     pub(crate) fn may_pass(&self, inner: &Inner) -> bool {
-        self.is_attached() || inner.is_passed()
+        let lands = |live: &Box<Live>| live.fills.iter().any(|fill| fill.lands);
+        inner.is_passed() || (self.is_attached() && !inner.live.as_ref().is_some_and(lands))
     }
 
     /// How many files programs have open past us.

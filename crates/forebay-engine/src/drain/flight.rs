@@ -297,6 +297,8 @@ impl Drain {
             is_ours(parcel, &found, kept_time) || changed || unlinked || parcel.unseen.is_some();
         if !ours {
             let base = found.version();
+            // What was fetched before is of a version that is gone.
+            inner.clock.note_base();
             let _ = self.files.commit_anyway(file, &mut inner, Change::FlushFailed { base });
             self.files.declare_conflict(
                 file,

@@ -11,7 +11,7 @@ use forebay_engine::{Config, Engine, File, OpenFile, Progress, Tunables};
 
 use crate::media::CrashMedia;
 use crate::rng::Rng;
-use crate::start::{NEW, PATIENCE, abandon, patient, start};
+use crate::start::{NEW, PATIENCE, abandon, patient, start, within};
 use crate::store::MemStore;
 
 const KIB: usize = 1 << 10;
@@ -29,16 +29,25 @@ struct Stopped {
 }
 
 fn read(engine: &Arc<Engine>, file: &Arc<File>) -> Vec<u8> {
+    read_at(engine, file, 0)
+}
+
+fn read_at(engine: &Arc<Engine>, file: &Arc<File>, at: u64) -> Vec<u8> {
     let mut buf = vec![0; LEN];
-    let n = engine.io.read(file, 0, &mut buf).expect("a good store");
+    let n = engine.io.read(file, at, &mut buf).expect("a good store");
     buf.truncate(n);
     buf
 }
 
 fn stopped(name: &str) -> Stopped {
+    stopped_at(name, LEN, 0)
+}
+
+/// The file has `len` bytes, of which [`LEN`] are read `at` an offset.
+fn stopped_at(name: &str, len: usize, at: u64) -> Stopped {
     let store = Arc::new(MemStore::new());
     let mut rng = Rng::new(7);
-    let bytes: Vec<u8> = (0..LEN / 8).flat_map(|_| rng.next().to_le_bytes()).collect();
+    let bytes: Vec<u8> = (0..len / 8).flat_map(|_| rng.next().to_le_bytes()).collect();
     let before = start(
         Arc::new(CrashMedia::default()),
         store.clone(),
@@ -68,7 +77,7 @@ fn stopped(name: &str) -> Stopped {
     });
     let reader = {
         let (engine, file) = (engine.clone(), file.clone());
-        spawn(move || read(&engine, &file))
+        spawn(move || read_at(&engine, &file, at))
     };
     lands.recv_timeout(PATIENCE).expect("what was fetched is put into the tier");
     Stopped { engine, store, file, bytes, reader, go }
@@ -179,6 +188,27 @@ fn what_lands_behind_an_end_that_others_have_moved_is_cut_off() {
 enum Grows {
     ByWrite,
     ByLength,
+}
+
+/// What is put behind the end waits for nobody who writes past the daemon, so nobody may do so before.
+// S-1 S-2
+#[test]
+fn nobody_goes_past_the_daemon_where_fetched_bytes_are_put() {
+    const MIB: usize = KIB * KIB;
+    let stopped = stopped_at("past", 2 * MIB, MIB as u64);
+    let theirs = stopped.store.open(Path::new("f"), Access::ReadWrite).expect("it is there");
+    theirs.set_len(LEN as u64).expect("memory");
+    drop(stopped.engine.io.open(Path::new("f"), None).expect("it is there"));
+    let (engine, file) = (stopped.engine.clone(), stopped.file.clone());
+    assert!(read(&engine, &file) == stopped.bytes[..LEN]);
+    assert_eq!(engine.ops.status().clean_bytes, LEN as u64, "all of it is here");
+    assert!(engine.passed.write(&file, false).expect("a good tier").is_none());
+    assert!(engine.passed.read(&file).expect("a good tier").is_none());
+    stopped.go.send(()).expect("it waits");
+    within("it has landed", || engine.passed.write(&file, false).expect("a good tier").is_some());
+    drop((engine, file));
+    let bytes = stopped.bytes.clone();
+    assert!(stopped.end() == bytes[..LEN]);
 }
 
 /// One worker: each piece finds room, since earlier pieces of the same file make it.
